@@ -1,0 +1,1 @@
+//! Hydrargyrum's RPC state machines, without I/O, clock or thread

@@ -1,0 +1,1 @@
+//! Drives Hydrargyrum's state machines: threads, clock, wait set

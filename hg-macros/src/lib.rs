@@ -1,0 +1,1 @@
+//! The attribute that makes a function an RPC

@@ -1,0 +1,1 @@
+//! Hydrargyrum's shared-memory transport

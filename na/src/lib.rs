@@ -1,0 +1,1 @@
+//! Hydrargyrum's network abstraction: the contract that every transport plugin keeps
