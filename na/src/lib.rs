@@ -1,1 +1,69 @@
-//! Hydrargyrum's network abstraction: the contract that every transport plugin keeps
+//! The network abstraction (NA): what every transport plugin promises, and the values that cross the border.
+//!
+//! This crate knows no plugin, does no I/O and has no `unsafe`. A plugin implements three traits:
+//!
+//! | trait | one per | who calls it |
+//! |---|---|---|
+//! | [`Plugin`] | linked transport | the engine, to turn a URL into a domain |
+//! | [`Domain`] | opened URL | any thread: registers memory, opens contexts |
+//! | [`Context`] | endpoint | one thread at a time: posts operations, makes progress |
+//!
+//! Operations are values: [`Op`] owns what it needs, [`Completion`] hands it back.
+//!
+//! # The contract
+//!
+//! Each sentence is a test of `hydrargyrum-na-conformance`.
+//!
+//! 1. Every accepted operation completes exactly once, cancelled ones and those to dead peers
+//!    included. A refused one comes back in [`Rejected`], unchanged.
+//! 2. [`Context::post`] and [`Context::progress`] never block.
+//! 3. An unexpected message needs no posted receive.
+//! 4. Memory is bounded by credits; unmatched expected messages count too. A late answer to a
+//!    cancelled receive is dropped.
+//! 5. Expected and control messages never wait behind unexpected ones: two contexts that flood each
+//!    other with full queues both finish, and so they do while admission is closed.
+//! 6. Order holds within the unexpected, within the control and within the expected messages from
+//!    one context to another.
+//! 7. Expected messages match by (peer, tag); a receive posted late still matches.
+//! 8. A put completes when its bytes are visible at the owner; a message posted after that
+//!    completion arrives after them.
+//! 9. A peer that dies or closes is reported once by [`Completion::Gone`], after everything that it
+//!    had sent; its operations complete with [`Error::PeerGone`] without anyone asking.
+//! 10. A peer is an incarnation: one that restarts at the same address is a new [`Peer`], and an
+//!     old handle is never good again.
+//! 11. Rights, bounds and freshness of remote memory are checked ([`Caps::checked_by`]), and a
+//!     refused access touches nothing.
+//! 12. Nothing that a peer wrote is used before it was checked. Bad input costs the sender its
+//!     connection and nobody else anything.
+//! 13. Idle means no CPU: after [`Context::may_sleep`] has answered `true`, whatever arrives ends
+//!     [`Waiter::wait`].
+//!
+//! # Threads
+//! A context belongs to one thread at a time. Its [`Waiter`] may be used from any other thread while
+//! the context is used, with one rule: between a `true` of `may_sleep` and the return of `wait`
+//! nobody calls `progress`.
+//!
+//! # Cleanup
+//! Dropping a context closes its connections; the peers see [`Completion::Gone`] after what was sent.
+//! Operations still open are dropped with it, and so are their buffers.
+
+#![forbid(unsafe_code)]
+
+mod address;
+mod caps;
+mod error;
+mod memory;
+mod message;
+mod op;
+mod plugin;
+
+pub use address::{ADDRESS_MAX, Address};
+pub use caps::{Caps, CheckedBy, PutOrdering, Sleep};
+pub use error::{Error, GoneReason};
+pub use memory::{
+    DESCRIPTOR_MAX, Descriptor, LocalSlice, Memory, Region, RegionState, RemoteSlice, Rights,
+    Segment,
+};
+pub use message::{INLINE_MAX, Message, MessageBody};
+pub use op::{Completion, Done, Failure, Op, OpId, Peer, Reached, Rejected, Returned, Tag, Token};
+pub use plugin::{Context, Domain, OpenOptions, Plugin, Waiter};

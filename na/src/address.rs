@@ -1,0 +1,122 @@
+//! Addresses: URLs that name one context of one process, and what an engine is opened with.
+
+use std::{fmt, str::FromStr, sync::Arc};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+use crate::Error;
+
+/// Longest address in bytes.
+pub const ADDRESS_MAX: usize = 512;
+
+/// `SCHEME://REST`: the scheme chooses the plugin, the rest is the plugin's.
+///
+/// A plugin's own address names one context ([`crate::Context::address`]). Cheap to clone; travels
+/// in any RPC as a string.
+///
+/// ```
+/// let address: hg_na::Address = "sm://metadata".parse()?;
+/// assert_eq!((address.scheme(), address.rest()), ("sm", "metadata"));
+/// # Ok::<(), hg_na::Error>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Address(Arc<str>);
+
+impl Address {
+    /// Checks the form `SCHEME://REST`, printable ASCII without spaces, [`ADDRESS_MAX`] bytes.
+    ///
+    /// # Errors
+    /// [`Error::BadAddress`] with what is wrong.
+    pub fn new(text: &str) -> Result<Self, Error> {
+        let bad = |why: &str| Error::BadAddress { address: abridged(text), why: why.to_owned() };
+        if text.len() > ADDRESS_MAX {
+            return Err(bad("it is longer than 512 bytes"));
+        }
+        if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(bad("it holds a space, a control character or a non-ASCII character"));
+        }
+        let Some((scheme, _)) = text.split_once("://") else {
+            return Err(bad("it needs the form SCHEME://..., for example sm:// or sm://name"));
+        };
+        let allowed =
+            |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"+-;".contains(&byte);
+        if scheme.is_empty() || !scheme.bytes().all(allowed) {
+            return Err(bad("the scheme before :// takes only a-z, 0-9, '+', '-' and ';'"));
+        }
+        Ok(Self(Arc::from(text)))
+    }
+
+    /// What chooses the plugin: `sm`, `tcp`, `ofi+tcp`, ...
+    #[must_use]
+    pub fn scheme(&self) -> &str {
+        self.0.split_once("://").map_or("", |(scheme, _)| scheme)
+    }
+
+    /// Everything after `://`; may be empty in a URL that is opened.
+    #[must_use]
+    pub fn rest(&self) -> &str {
+        self.0.split_once("://").map_or("", |(_, rest)| rest)
+    }
+
+    /// The whole text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+fn abridged(text: &str) -> String {
+    text.chars().take(64).flat_map(char::escape_debug).collect()
+}
+
+impl FromStr for Address {
+    type Err = Error;
+    fn from_str(text: &str) -> Result<Self, Error> {
+        Self::new(text)
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for Address {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.0)
+    }
+}
+
+impl Serialize for Address {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for Address {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
+        Self::new(&text).map_err(de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scheme_and_rest_are_split_at_the_first_mark() {
+        let address = Address::new("ofi+tcp://a#b://c").unwrap();
+        assert_eq!((address.scheme(), address.rest()), ("ofi+tcp", "a#b://c"));
+    }
+
+    #[test]
+    fn malformed_addresses_are_refused_with_a_reason() {
+        for text in ["", "sm", "sm:/x", "://x", "SM://x", "sm://a b", "sm://\u{7f}", "sm://\u{e9}"]
+        {
+            assert!(matches!(Address::new(text), Err(Error::BadAddress { .. })), "{text:?}");
+        }
+        assert!(Address::new(&format!("sm://{}", "x".repeat(ADDRESS_MAX))).is_err());
+    }
+}

@@ -1,0 +1,157 @@
+//! Errors, ordered by what the caller can do about them.
+
+use std::{fmt, io, sync::Arc};
+
+use crate::{Address, Rights};
+
+/// Why an operation, a lookup or an opening failed.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The queue to this peer is full. Make progress, then post again.
+    #[error("the queue is full: make progress, then post again")]
+    Again,
+    /// The payload does not fit in one message. Send it as bulk data.
+    #[error("a message of {len} bytes is over the limit of {max} bytes")]
+    TooLong {
+        /// Bytes asked for.
+        len: usize,
+        /// Bytes allowed.
+        max: usize,
+    },
+    /// The operation was cancelled by its owner.
+    #[error("the operation was cancelled")]
+    Cancelled,
+    /// The peer has gone. Every operation to this handle fails; look its address up again.
+    #[error("the peer is gone: {0}")]
+    PeerGone(GoneReason),
+    /// The handle names no peer of this context (any more).
+    #[error("this handle names no peer of this context")]
+    UnknownPeer,
+    /// Another receive waits for the same peer and tag.
+    #[error("a receive with tag {0} is already posted for this peer")]
+    TagInUse(u64),
+
+    /// The text is no address of this plugin.
+    #[error("`{address}` is not an address: {why}")]
+    BadAddress {
+        /// The offending text, abridged.
+        address: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// Somebody else listens at this address. Choose another name or stop the other process.
+    #[error("the address {0} is in use by another process")]
+    AddressInUse(Address),
+    /// No linked plugin takes this scheme.
+    #[error("no plugin takes `{scheme}://`; this build has: {known}")]
+    NoPlugin {
+        /// Scheme of the URL.
+        scheme: String,
+        /// Schemes that are known, separated by commas.
+        known: String,
+    },
+    /// A setting has a name or a value that the plugin does not take.
+    #[error("setting `{name}`: {why}")]
+    BadSetting {
+        /// Name of the setting.
+        name: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// The plugin, or the machine, cannot do this.
+    #[error("not supported: {0}")]
+    Unsupported(&'static str),
+
+    /// The memory does not grant this.
+    #[error("the memory grants {granted:?}, the operation needs {needed:?}")]
+    Denied {
+        /// Rights of the memory.
+        granted: Rights,
+        /// Rights that the operation needs.
+        needed: Rights,
+    },
+    /// The range does not lie inside the memory.
+    #[error("range of {len} bytes at {offset} is outside of a region of {size} bytes")]
+    OutOfRange {
+        /// First byte of the range.
+        offset: u64,
+        /// Length of the range in bytes.
+        len: u64,
+        /// Size of the region in bytes.
+        size: u64,
+    },
+    /// The memory was unregistered by its owner, or never registered.
+    #[error("the descriptor names memory that is not registered (any more)")]
+    StaleDescriptor,
+    /// The descriptor cannot be read.
+    #[error("the descriptor cannot be read: {0}")]
+    BadDescriptor(&'static str),
+    /// The region is in use by an operation in flight.
+    #[error("the region is in use: wait for its operations to complete")]
+    RegionBusy,
+
+    /// A limit of the process or of the plugin is reached.
+    #[error("{what} is at its limit of {limit}; {remedy}")]
+    Limit {
+        /// What is exhausted, e.g. `open files (RLIMIT_NOFILE)`.
+        what: &'static str,
+        /// The limit.
+        limit: u64,
+        /// What to do about it.
+        remedy: &'static str,
+    },
+    /// The process forked: this is the child's copy, which does nothing. Open an engine of its own.
+    #[error("this engine was opened by the parent process: open a new one in the child")]
+    Forked,
+    /// The operating system refused.
+    #[error("{call} failed: {source}")]
+    Os {
+        /// The system call.
+        call: &'static str,
+        /// Its error.
+        source: Arc<io::Error>,
+    },
+}
+
+impl Error {
+    /// Wraps an error number of the operating system with the name of the call.
+    #[must_use]
+    pub fn os(call: &'static str, source: impl Into<io::Error>) -> Self {
+        Self::Os { call, source: Arc::new(source.into()) }
+    }
+}
+
+/// What happened to a peer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum GoneReason {
+    /// Its process has ended.
+    Exited,
+    /// It closed the connection in good order.
+    Closed,
+    /// Nobody listens at its address, or the way there is cut.
+    Unreachable(Arc<str>),
+    /// It refused the connection, in its own words.
+    Refused(Arc<str>),
+    /// It sent something that breaks the protocol, and was disconnected.
+    Misbehaved(Arc<str>),
+    /// It did not answer within the configured bound.
+    TimedOut,
+    /// This side forgot it ([`crate::Context::forget`]).
+    Forgotten,
+}
+
+impl fmt::Display for GoneReason {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exited => out.write_str("its process has ended"),
+            Self::Closed => out.write_str("it closed the connection"),
+            Self::Unreachable(why) => write!(out, "it cannot be reached ({why})"),
+            Self::Refused(why) => write!(out, "it refused the connection ({why})"),
+            Self::Misbehaved(why) => write!(out, "it broke the protocol ({why})"),
+            Self::TimedOut => out.write_str("it did not answer in time"),
+            Self::Forgotten => out.write_str("this side has forgotten it"),
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! Messages: bytes that are written once, straight into the memory that the transport sends from.
+
+use std::{any::Any, fmt};
+
+/// Bytes that a message carries inside itself, without any memory of its own.
+///
+/// The payload of one cache-line slot (`na/sm`): 64 bytes less sequence and length.
+pub const INLINE_MAX: usize = 56;
+
+/// Memory of a transport behind a [`Message`]: a piece of a ring, a registered buffer, a pool's.
+///
+/// The plugin gets its own type back through `Any` ([`Message::into_body`]).
+pub trait MessageBody: Any + Send + Sync + fmt::Debug {
+    /// The bytes.
+    fn bytes(&self) -> &[u8];
+    /// The bytes, to be written.
+    fn bytes_mut(&mut self) -> &mut [u8];
+    /// Keeps the first `len` bytes; `len` is at most the present length.
+    fn truncate(&mut self, len: usize);
+}
+
+/// One message, outgoing or received.
+///
+/// Outgoing: ask the context for one ([`crate::Context::message`]), write it, post it. Any other
+/// message is copied by the transport once more. Received: private memory that no peer can write.
+pub struct Message(Repr);
+
+enum Repr {
+    Inline { len: u8, bytes: [u8; INLINE_MAX] },
+    Owned(Vec<u8>),
+    Body(Box<dyn MessageBody>),
+}
+
+impl Message {
+    /// A zeroed message that carries its bytes inside itself.
+    ///
+    /// # Panics
+    /// When `len` is over [`INLINE_MAX`]: the caller's own bug.
+    #[inline]
+    #[must_use]
+    pub fn inline(len: usize) -> Self {
+        assert!(len <= INLINE_MAX, "an inline message holds {INLINE_MAX} bytes");
+        let len = u8::try_from(len).expect("INLINE_MAX fits in a byte");
+        Self(Repr::Inline { len, bytes: [0; INLINE_MAX] })
+    }
+
+    /// A message of a whole slot's bytes, of which the first `len` count.
+    ///
+    /// # Panics
+    /// When `len` is over [`INLINE_MAX`]: check it first.
+    #[inline]
+    #[must_use]
+    pub fn from_slot(bytes: [u8; INLINE_MAX], len: usize) -> Self {
+        assert!(len <= INLINE_MAX, "an inline message holds {INLINE_MAX} bytes");
+        let len = u8::try_from(len).expect("INLINE_MAX fits in a byte");
+        Self(Repr::Inline { len, bytes })
+    }
+
+    /// A message in the transport's own memory.
+    #[must_use]
+    pub fn from_body(body: Box<dyn MessageBody>) -> Self {
+        Self(Repr::Body(body))
+    }
+
+    /// A copy of some bytes.
+    #[must_use]
+    pub fn copied(bytes: &[u8]) -> Self {
+        if bytes.len() > INLINE_MAX {
+            return Self(Repr::Owned(bytes.to_vec()));
+        }
+        let mut message = Self::inline(bytes.len());
+        message.as_mut_slice().copy_from_slice(bytes);
+        message
+    }
+
+    /// The bytes.
+    #[inline]
+    #[must_use]
+    pub fn as_slice(&self) -> &[u8] {
+        match &self.0 {
+            Repr::Inline { len, bytes } => &bytes[..usize::from(*len)],
+            Repr::Owned(bytes) => bytes,
+            Repr::Body(body) => body.bytes(),
+        }
+    }
+
+    /// The bytes, to be written.
+    #[inline]
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        match &mut self.0 {
+            Repr::Inline { len, bytes } => &mut bytes[..usize::from(*len)],
+            Repr::Owned(bytes) => bytes,
+            Repr::Body(body) => body.bytes_mut(),
+        }
+    }
+
+    /// Length in bytes.
+    #[inline]
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.as_slice().len()
+    }
+
+    /// Whether it holds no byte.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Keeps the first `len` bytes; more than there are changes nothing.
+    pub fn truncate(&mut self, len: usize) {
+        match &mut self.0 {
+            Repr::Inline { len: present, .. } => {
+                *present = u8::try_from(len).map_or(*present, |len| len.min(*present));
+            }
+            Repr::Owned(bytes) => bytes.truncate(len),
+            Repr::Body(body) if len < body.bytes().len() => body.truncate(len),
+            Repr::Body(_) => {}
+        }
+    }
+
+    /// The whole inline slot and the length that counts, when the message is inline.
+    ///
+    /// Lets a transport copy a constant number of bytes. Bytes behind the length are zero or
+    /// left over from this message itself.
+    #[inline]
+    #[must_use]
+    pub fn slot(&self) -> Option<(&[u8; INLINE_MAX], usize)> {
+        match &self.0 {
+            Repr::Inline { len, bytes } => Some((bytes, usize::from(*len))),
+            Repr::Owned(_) | Repr::Body(_) => None,
+        }
+    }
+
+    /// The transport's own memory, or the message itself when it lives elsewhere.
+    ///
+    /// # Errors
+    /// The message, unchanged.
+    pub fn into_body(self) -> Result<Box<dyn MessageBody>, Self> {
+        match self.0 {
+            Repr::Body(body) => Ok(body),
+            other => Err(Self(other)),
+        }
+    }
+
+    /// The transport's own memory, to look at.
+    #[must_use]
+    pub fn body(&self) -> Option<&dyn MessageBody> {
+        match &self.0 {
+            Repr::Body(body) => Some(body.as_ref()),
+            Repr::Inline { .. } | Repr::Owned(_) => None,
+        }
+    }
+
+    /// The bytes as a vector; moves when they already live in one.
+    #[must_use]
+    pub fn into_vec(self) -> Vec<u8> {
+        match self.0 {
+            Repr::Owned(bytes) => bytes,
+            Repr::Inline { .. } | Repr::Body(_) => self.as_slice().to_vec(),
+        }
+    }
+}
+
+impl From<Vec<u8>> for Message {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self(Repr::Owned(bytes))
+    }
+}
+
+impl fmt::Debug for Message {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let place = match &self.0 {
+            Repr::Inline { .. } => "inline",
+            Repr::Owned(_) => "owned",
+            Repr::Body(_) => "transport",
+        };
+        write!(out, "Message({} bytes, {place})", self.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_short_copy_is_inline_and_a_long_one_owned() {
+        assert!(Message::copied(&[1; INLINE_MAX]).slot().is_some());
+        let long = Message::copied(&[2; INLINE_MAX + 1]);
+        assert!(long.slot().is_none());
+        assert_eq!(long.into_vec(), vec![2; INLINE_MAX + 1]);
+    }
+
+    #[test]
+    fn truncation_never_lengthens() {
+        let mut message = Message::copied(b"abc");
+        message.truncate(300);
+        assert_eq!(message.as_slice(), b"abc");
+        message.truncate(1);
+        assert_eq!(message.as_slice(), b"a");
+        message.truncate(2);
+        assert_eq!(message.as_slice(), b"a");
+    }
+}

@@ -1,0 +1,195 @@
+//! Operations and completions: data instead of methods.
+
+use crate::{Error, GoneReason, LocalSlice, Message, RemoteSlice};
+
+/// A peer of one context: one incarnation of one remote context.
+///
+/// Plain data. A handle outlives its peer, but is never good for another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Peer {
+    index: u32,
+    generation: u32,
+}
+
+impl Peer {
+    /// For plugins: a place in the plugin's table and how often that place was used.
+    #[must_use]
+    pub const fn new(index: u32, generation: u32) -> Self {
+        Self { index, generation }
+    }
+
+    /// Place in the plugin's table.
+    #[must_use]
+    pub const fn index(self) -> u32 {
+        self.index
+    }
+
+    /// How often that place was used before.
+    #[must_use]
+    pub const fn generation(self) -> u32 {
+        self.generation
+    }
+}
+
+/// Matches an expected message with its receive, together with the peer.
+pub type Tag = u64;
+
+/// What the poster of an operation wants to be told back in its completion.
+pub type Token = u64;
+
+/// Names an accepted operation, to cancel it. Plugins choose both numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct OpId {
+    /// Where the plugin finds it (a peer's place, say).
+    pub scope: u32,
+    /// Which one it is there; never used twice by a context.
+    pub serial: u64,
+}
+
+/// One operation. It owns its buffers; its completion hands them back.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Op {
+    /// A message that needs no posted receive: a request. Waits for credits of the target.
+    SendUnexpected {
+        /// Target.
+        to: Peer,
+        /// At most [`crate::Caps::max_unexpected`] bytes.
+        message: Message,
+    },
+    /// A short message that never waits behind unexpected ones, nor for admission: a cancellation, say.
+    SendControl {
+        /// Target.
+        to: Peer,
+        /// At most [`crate::Caps::max_control`] bytes.
+        message: Message,
+    },
+    /// A message for a receive that the target posts, before or after: an answer.
+    SendExpected {
+        /// Target.
+        to: Peer,
+        /// Matched with the receive.
+        tag: Tag,
+        /// At most [`crate::Caps::max_expected`] bytes.
+        message: Message,
+    },
+    /// Waits for the one expected message with this tag from this peer.
+    RecvExpected {
+        /// Sender.
+        from: Peer,
+        /// Matched with the message. One receive at a time for a (peer, tag).
+        tag: Tag,
+    },
+    /// Writes local bytes into a peer's memory. Completes when they are visible there.
+    Put {
+        /// Owner of the remote memory.
+        to: Peer,
+        /// Source.
+        local: LocalSlice,
+        /// Destination, as long as the source.
+        remote: RemoteSlice,
+    },
+    /// Reads a peer's memory into local bytes.
+    Get {
+        /// Owner of the remote memory.
+        from: Peer,
+        /// Destination, as long as the source.
+        local: LocalSlice,
+        /// Source.
+        remote: RemoteSlice,
+    },
+}
+
+impl Op {
+    /// The peer that it concerns.
+    #[must_use]
+    pub fn peer(&self) -> Peer {
+        match self {
+            Self::SendUnexpected { to, .. }
+            | Self::SendControl { to, .. }
+            | Self::SendExpected { to, .. }
+            | Self::Put { to, .. } => *to,
+            Self::RecvExpected { from, .. } | Self::Get { from, .. } => *from,
+        }
+    }
+}
+
+/// An operation that was not accepted, as it was, and why.
+#[derive(Debug)]
+pub struct Rejected {
+    /// The operation.
+    pub op: Op,
+    /// [`Error::Again`] when it may be posted later.
+    pub error: Error,
+}
+
+/// What [`crate::Context::progress`] reports.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Completion {
+    /// An accepted operation has ended, exactly once.
+    Done(Done),
+    /// An unexpected message has arrived.
+    Unexpected {
+        /// Its sender.
+        from: Peer,
+        /// Private memory.
+        message: Message,
+    },
+    /// A control message has arrived.
+    Control {
+        /// Its sender.
+        from: Peer,
+        /// Private memory.
+        message: Message,
+    },
+    /// The peer is gone: nothing comes after this, and its operations have completed before.
+    Gone {
+        /// Who.
+        peer: Peer,
+        /// Why.
+        reason: GoneReason,
+    },
+}
+
+/// The end of an accepted operation.
+#[derive(Debug)]
+pub struct Done {
+    /// Which one.
+    pub id: OpId,
+    /// What its poster wanted to be told.
+    pub token: Token,
+    /// How it ended.
+    pub result: Result<(), Failure>,
+    /// The received message, or the buffers of the operation.
+    pub returned: Returned,
+}
+
+/// Why an operation failed, and whether the peer may have noticed it.
+#[derive(Debug, Clone)]
+pub struct Failure {
+    /// Why.
+    pub error: Error,
+    /// Whether the other side may have seen it.
+    pub reached: Reached,
+}
+
+/// Whether a failed operation may have had an effect at the peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reached {
+    /// Certainly not: it never left this process.
+    Never,
+    /// Unknown.
+    Unknown,
+}
+
+/// What a completion hands back.
+#[derive(Debug)]
+pub enum Returned {
+    /// Nothing: a failed receive, or a message that lived in the transport's own memory.
+    Nothing,
+    /// The message received, or the one sent when its memory was the poster's.
+    Message(Message),
+    /// The local memory of a put or get.
+    Slice(LocalSlice),
+}

@@ -1,0 +1,152 @@
+//! The traits that a transport plugin implements.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    os::fd::BorrowedFd,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    Address, Caps, Completion, Error, Memory, Message, Op, OpId, Peer, Region, Rejected, Rights,
+    Token,
+};
+
+/// A linked transport: turns a URL into a domain.
+pub trait Plugin: Send + Sync + fmt::Debug {
+    /// The schemes that it takes, e.g. `["sm"]`.
+    fn schemes(&self) -> &[&str];
+
+    /// Opens a domain.
+    ///
+    /// # Errors
+    /// [`Error::BadAddress`], [`Error::BadSetting`], [`Error::AddressInUse`], [`Error::Os`] and
+    /// whatever else stands in the way, each with what to do about it.
+    fn open(&self, url: &Address, options: &OpenOptions) -> Result<Arc<dyn Domain>, Error>;
+}
+
+/// How a domain is opened.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct OpenOptions {
+    /// Whether peers may connect; otherwise only over connections that this side made.
+    pub listen: bool,
+    /// Plugin-specific settings by name. A plugin refuses a name that it does not know.
+    pub settings: BTreeMap<String, String>,
+}
+
+impl OpenOptions {
+    /// Peers may connect.
+    #[must_use]
+    pub fn listening() -> Self {
+        Self { listen: true, ..Self::default() }
+    }
+
+    /// Adds a plugin-specific setting.
+    #[must_use]
+    pub fn with(mut self, name: &str, value: &str) -> Self {
+        self.settings.insert(name.to_owned(), value.to_owned());
+        self
+    }
+}
+
+/// What is shared by all contexts of one opened URL.
+pub trait Domain: Send + Sync + fmt::Debug {
+    /// Sizes, rights, who checks them, what wakes.
+    fn caps(&self) -> &Caps;
+
+    /// Makes memory reachable, for every context of this domain and for their peers.
+    ///
+    /// # Errors
+    /// [`Error::Denied`] when the memory cannot grant these rights, [`Error::Limit`].
+    fn register(&self, memory: Memory, rights: Rights) -> Result<Region, Error>;
+
+    /// Opens endpoint `id`; its address names it. Each id once at a time.
+    ///
+    /// # Errors
+    /// [`Error::AddressInUse`], [`Error::Limit`], [`Error::Os`].
+    fn context(&self, id: u8) -> Result<Box<dyn Context>, Error>;
+}
+
+/// One endpoint. One thread at a time.
+pub trait Context: Send + fmt::Debug {
+    /// What a peer looks up.
+    fn address(&self) -> &Address;
+
+    /// Makes a handle for an address. Contacts nobody, never blocks: whether anybody is there shows
+    /// in the operations.
+    ///
+    /// Looking an address up again gives the same handle while that peer lives, and a new one, for
+    /// its next incarnation, after it has gone.
+    ///
+    /// # Errors
+    /// [`Error::BadAddress`].
+    fn lookup(&mut self, address: &Address) -> Result<Peer, Error>;
+
+    /// Closes the connection. Open operations complete with [`crate::GoneReason::Forgotten`], and
+    /// [`Completion::Gone`] is the last word. Unknown handles are ignored.
+    fn forget(&mut self, peer: Peer);
+
+    /// Memory for one outgoing message, of the transport's own where that exists.
+    ///
+    /// A message that is dropped instead of posted costs nothing. `len` bytes, to be written;
+    /// shorten with [`Message::truncate`].
+    ///
+    /// # Errors
+    /// [`Error::TooLong`].
+    fn message(&mut self, to: Peer, len: usize) -> Result<Message, Error>;
+
+    /// Starts an operation. Never blocks; never completes inside.
+    ///
+    /// # Errors
+    /// The operation itself, unchanged, with [`Error::Again`] when its queue is full,
+    /// [`Error::PeerGone`] or [`Error::UnknownPeer`] for a dead handle, [`Error::TooLong`],
+    /// [`Error::TagInUse`], or an error of the memory that it names.
+    fn post(&mut self, token: Token, op: Op) -> Result<OpId, Rejected>;
+
+    /// Asks for an operation to end early. It still completes, exactly once: with
+    /// [`Error::Cancelled`], or as it would have anyway. Unknown ids are ignored.
+    fn cancel(&mut self, id: OpId);
+
+    /// While closed, no unexpected message is taken from any peer: their senders run out of credits
+    /// and wait. Everything else flows. Open at first.
+    fn set_admission(&mut self, open: bool);
+
+    /// Moves everything that can move and appends what ended. Never blocks, calls nobody.
+    ///
+    /// Takes a bounded number of messages a call, and says by `true` that it found something.
+    ///
+    /// # Errors
+    /// Only what makes the whole context useless ([`Error::Forked`], a lost epoll set).
+    fn progress(&mut self, now: Instant, done: &mut Vec<Completion>) -> Result<bool, Error>;
+
+    /// When `progress` wants to be called even if nothing arrives.
+    fn next_deadline(&self) -> Option<Instant>;
+
+    /// Asked immediately before every sleep: publishes the intent to sleep and re-checks.
+    ///
+    /// After `true`, anything that arrives ends [`Waiter::wait`]; the next `progress` ends that
+    /// state. After `false` there is something to do.
+    fn may_sleep(&mut self) -> bool;
+
+    /// What the context sleeps on.
+    fn waiter(&self) -> Arc<dyn Waiter>;
+}
+
+/// What a context sleeps on; usable while the context itself is used by another thread.
+pub trait Waiter: Send + Sync + fmt::Debug {
+    /// Becomes readable when the context should be progressed, for foreign event loops. `None`
+    /// where [`crate::Caps::sleep`] is not [`crate::Sleep::Descriptor`].
+    fn fd(&self) -> Option<BorrowedFd<'_>>;
+
+    /// Sleeps until something arrives, [`Waiter::wake`] is called, or `timeout` has passed (`None`:
+    /// no limit). May return early for no reason. One system call where the platform allows.
+    ///
+    /// # Errors
+    /// [`Error::Os`] other than an interruption by a signal.
+    fn wait(&self, timeout: Option<Duration>) -> Result<(), Error>;
+
+    /// Ends a wait, present or next, from any thread.
+    fn wake(&self);
+}
