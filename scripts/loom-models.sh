@@ -1,14 +1,18 @@
+# shellcheck shell=bash
 # Sourced by scripts that build loom models: where the models are, and how they are built.
 #
 # A model is a file tests/loom*.rs of a package. It is compiled with `--cfg loom`, in a target folder of
 # its own so that the other builds keep theirs.
 
+loom_model_files() {
+  git ls-files --cached --others --exclude-standard -- '*tests/loom*.rs'
+}
+
 # Prints "PACKAGE MODEL" for each model in the tree.
 loom_models() {
-  local file manifest
-  git ls-files --cached --others --exclude-standard -- '*tests/loom*.rs' | while read -r file; do
-    manifest=${file%tests/loom*}Cargo.toml
-    echo "$(sed -nE 's/^name = "(.*)"/\1/p' "$manifest" | head -n 1) $(basename "$file" .rs)"
+  local file
+  loom_model_files | while read -r file; do
+    echo "$(sed -nE 's/^name = "(.*)"/\1/p' "${file%tests/loom*}Cargo.toml" | head -n 1) $(basename "$file" .rs)"
   done
 }
 

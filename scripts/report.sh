@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Sourced by `check`: runs steps, counts what passed, failed and was skipped, and says so at the end.
 #
 # A step is a command. Its output goes to a log; the terminal gets one line, and the end of the log when
@@ -11,7 +12,6 @@ passed=0
 failed=0
 skipped=0
 failures=()
-skips=()
 logs=${CARGO_TARGET_DIR:-target}/check
 mkdir -p "$logs"
 
