@@ -1,0 +1,313 @@
+//! A deserializer around another one that keeps a peer's claims within the bytes that it sent.
+//!
+//! bincode and postcard check every length against the bytes that are left before they copy, but hand
+//! a sequence's *count* on as it came. Three claims are left over, and this adaptor refuses them:
+//!
+//! | claim                                          | would cost                  | answer              |
+//! |------------------------------------------------|-----------------------------|---------------------|
+//! | a count far over the bytes that follow         | an allocation ahead of them | size hint is capped |
+//! | 2^60 elements that take no bytes (`Vec<()>`)   | a loop of 2^60 rounds       | [`Fault::TooMany`]  |
+//! | a recursive type, nested once per byte or four | the stack, and the process  | [`Fault::TooDeep`]  |
+//!
+//! Every container is wrapped on its way in (`Deserializer` -> `Visitor` -> `SeqAccess`, `MapAccess`,
+//! `EnumAccess`) and every element on its way out (`Seed` -> `Deserializer`). All of it is generic and
+//! inlined: around a tuple of integers the compiler removes it.
+
+use std::fmt;
+
+use serde::de::{
+    DeserializeSeed, Deserializer, EnumAccess, MapAccess, SeqAccess, VariantAccess, Visitor,
+};
+
+/// Nesting of containers (options, newtypes, tuples, structs, enums, sequences, maps) in one message.
+pub(super) const MAX_DEPTH: u32 = 128;
+
+/// What a message may still claim.
+#[derive(Clone, Copy)]
+pub(super) struct Bounds {
+    /// Elements of one sequence or map: the bytes of the whole message.
+    items: usize,
+    /// Containers that may still open inside this one.
+    depth: u32,
+}
+
+impl Bounds {
+    /// The bounds of a message of `len` bytes.
+    #[inline]
+    pub(super) fn of_message(len: usize) -> Self {
+        Self { items: len, depth: MAX_DEPTH }
+    }
+
+    #[inline]
+    fn inside<E: serde::de::Error>(self) -> Result<Self, E> {
+        match self.depth.checked_sub(1) {
+            Some(depth) => Ok(Self { depth, ..self }),
+            None => Err(E::custom(Fault::TooDeep)),
+        }
+    }
+}
+
+enum Fault {
+    TooMany,
+    TooDeep,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooMany => f.write_str("a sequence has more elements than the message has bytes"),
+            Self::TooDeep => write!(f, "nested deeper than {MAX_DEPTH} levels"),
+        }
+    }
+}
+
+/// A deserializer, or the visitor, access or seed that it deals with, together with its bounds.
+pub(super) struct Bounded<T> {
+    inner: T,
+    bounds: Bounds,
+}
+
+impl<T> Bounded<T> {
+    #[inline]
+    pub(super) fn new(inner: T, bounds: Bounds) -> Self {
+        Self { inner, bounds }
+    }
+}
+
+/// Scalars, strings and bytes open no container: handed on as they are.
+macro_rules! forward {
+    ($($method:ident)*) => {$(
+        #[inline]
+        fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
+            self.inner.$method(visitor)
+        }
+    )*};
+}
+
+/// A container whose number of elements the message does not choose.
+macro_rules! fixed {
+    ($($method:ident($($argument:ident: $kind:ty),*))*) => {$(
+        #[inline]
+        fn $method<V: Visitor<'de>>(self, $($argument: $kind,)* visitor: V) -> Result<V::Value, D::Error> {
+            let bounds = self.bounds.inside()?;
+            self.inner.$method($($argument,)* Container { visitor, bounds, limit: usize::MAX })
+        }
+    )*};
+}
+
+/// A container whose number of elements the message claims.
+macro_rules! counted {
+    ($($method:ident)*) => {$(
+        #[inline]
+        fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
+            let bounds = self.bounds.inside()?;
+            self.inner.$method(Container { visitor, bounds, limit: bounds.items })
+        }
+    )*};
+}
+
+impl<'de, D: Deserializer<'de>> Deserializer<'de> for Bounded<D> {
+    type Error = D::Error;
+
+    forward! {
+        deserialize_bool deserialize_char
+        deserialize_i8 deserialize_i16 deserialize_i32 deserialize_i64 deserialize_i128
+        deserialize_u8 deserialize_u16 deserialize_u32 deserialize_u64 deserialize_u128
+        deserialize_f32 deserialize_f64
+        deserialize_str deserialize_string deserialize_bytes deserialize_byte_buf
+        deserialize_unit deserialize_identifier
+    }
+    fixed! {
+        deserialize_option()
+        deserialize_newtype_struct(name: &'static str)
+        deserialize_tuple(len: usize)
+        deserialize_tuple_struct(name: &'static str, len: usize)
+        deserialize_struct(name: &'static str, fields: &'static [&'static str])
+        deserialize_enum(name: &'static str, variants: &'static [&'static str])
+    }
+    // The last two: whatever the bytes say they are, so a count that they claim.
+    counted! { deserialize_seq deserialize_map deserialize_any deserialize_ignored_any }
+
+    #[inline]
+    fn deserialize_unit_struct<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, D::Error> {
+        self.inner.deserialize_unit_struct(name, visitor)
+    }
+
+    #[inline]
+    fn is_human_readable(&self) -> bool {
+        self.inner.is_human_readable()
+    }
+}
+
+/// The visitor of a container: bounds what it will visit.
+struct Container<V> {
+    visitor: V,
+    /// Of the elements.
+    bounds: Bounds,
+    /// How many elements.
+    limit: usize,
+}
+
+impl<'de, V: Visitor<'de>> Visitor<'de> for Container<V> {
+    type Value = V::Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.visitor.expecting(f)
+    }
+
+    #[inline]
+    fn visit_none<E: serde::de::Error>(self) -> Result<V::Value, E> {
+        self.visitor.visit_none()
+    }
+
+    #[inline]
+    fn visit_unit<E: serde::de::Error>(self) -> Result<V::Value, E> {
+        self.visitor.visit_unit()
+    }
+
+    #[inline]
+    fn visit_some<D: Deserializer<'de>>(self, inner: D) -> Result<V::Value, D::Error> {
+        self.visitor.visit_some(Bounded::new(inner, self.bounds))
+    }
+
+    #[inline]
+    fn visit_newtype_struct<D: Deserializer<'de>>(self, inner: D) -> Result<V::Value, D::Error> {
+        self.visitor.visit_newtype_struct(Bounded::new(inner, self.bounds))
+    }
+
+    #[inline]
+    fn visit_seq<A: SeqAccess<'de>>(self, inner: A) -> Result<V::Value, A::Error> {
+        self.visitor.visit_seq(Elements { inner, bounds: self.bounds, left: self.limit })
+    }
+
+    #[inline]
+    fn visit_map<A: MapAccess<'de>>(self, inner: A) -> Result<V::Value, A::Error> {
+        self.visitor.visit_map(Elements { inner, bounds: self.bounds, left: self.limit })
+    }
+
+    #[inline]
+    fn visit_enum<A: EnumAccess<'de>>(self, inner: A) -> Result<V::Value, A::Error> {
+        self.visitor.visit_enum(Bounded::new(inner, self.bounds))
+    }
+}
+
+/// The elements of a sequence or map: counted.
+struct Elements<A> {
+    inner: A,
+    bounds: Bounds,
+    left: usize,
+}
+
+impl<A> Elements<A> {
+    #[inline]
+    fn count<T, E: serde::de::Error>(&mut self, element: Option<T>) -> Result<Option<T>, E> {
+        if element.is_some() {
+            self.left = self.left.checked_sub(1).ok_or_else(|| E::custom(Fault::TooMany))?;
+        }
+        Ok(element)
+    }
+
+    #[inline]
+    fn cap(&self, hint: Option<usize>) -> Option<usize> {
+        hint.map(|claimed| claimed.min(self.left))
+    }
+}
+
+impl<'de, A: SeqAccess<'de>> SeqAccess<'de> for Elements<A> {
+    type Error = A::Error;
+
+    #[inline]
+    fn next_element_seed<T: DeserializeSeed<'de>>(
+        &mut self,
+        seed: T,
+    ) -> Result<Option<T::Value>, A::Error> {
+        let element = self.inner.next_element_seed(Bounded::new(seed, self.bounds))?;
+        self.count(element)
+    }
+
+    #[inline]
+    fn size_hint(&self) -> Option<usize> {
+        self.cap(self.inner.size_hint())
+    }
+}
+
+impl<'de, A: MapAccess<'de>> MapAccess<'de> for Elements<A> {
+    type Error = A::Error;
+
+    #[inline]
+    fn next_key_seed<K: DeserializeSeed<'de>>(
+        &mut self,
+        seed: K,
+    ) -> Result<Option<K::Value>, A::Error> {
+        let key = self.inner.next_key_seed(Bounded::new(seed, self.bounds))?;
+        self.count(key)
+    }
+
+    #[inline]
+    fn next_value_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<T::Value, A::Error> {
+        self.inner.next_value_seed(Bounded::new(seed, self.bounds))
+    }
+
+    #[inline]
+    fn size_hint(&self) -> Option<usize> {
+        self.cap(self.inner.size_hint())
+    }
+}
+
+impl<'de, A: EnumAccess<'de>> EnumAccess<'de> for Bounded<A> {
+    type Error = A::Error;
+    type Variant = Bounded<A::Variant>;
+
+    #[inline]
+    fn variant_seed<T: DeserializeSeed<'de>>(
+        self,
+        seed: T,
+    ) -> Result<(T::Value, Self::Variant), A::Error> {
+        // The variant's number: a scalar.
+        let (number, variant) = self.inner.variant_seed(seed)?;
+        Ok((number, Bounded::new(variant, self.bounds)))
+    }
+}
+
+impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for Bounded<A> {
+    type Error = A::Error;
+
+    #[inline]
+    fn unit_variant(self) -> Result<(), A::Error> {
+        self.inner.unit_variant()
+    }
+
+    #[inline]
+    fn newtype_variant_seed<T: DeserializeSeed<'de>>(self, seed: T) -> Result<T::Value, A::Error> {
+        self.inner.newtype_variant_seed(Bounded::new(seed, self.bounds))
+    }
+
+    #[inline]
+    fn tuple_variant<V: Visitor<'de>>(self, len: usize, visitor: V) -> Result<V::Value, A::Error> {
+        let bounds = self.bounds.inside()?;
+        self.inner.tuple_variant(len, Container { visitor, bounds, limit: usize::MAX })
+    }
+
+    #[inline]
+    fn struct_variant<V: Visitor<'de>>(
+        self,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, A::Error> {
+        let bounds = self.bounds.inside()?;
+        self.inner.struct_variant(fields, Container { visitor, bounds, limit: usize::MAX })
+    }
+}
+
+impl<'de, T: DeserializeSeed<'de>> DeserializeSeed<'de> for Bounded<T> {
+    type Value = T::Value;
+
+    #[inline]
+    fn deserialize<D: Deserializer<'de>>(self, inner: D) -> Result<T::Value, D::Error> {
+        self.inner.deserialize(Bounded::new(inner, self.bounds))
+    }
+}

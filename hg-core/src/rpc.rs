@@ -1,0 +1,191 @@
+//! What an RPC is to the rest of Hydrargyrum: a name, its hash, what travels both ways, a handler.
+//!
+//! `#[hg::rpc]` (package `hydrargyrum-macros`) writes the implementations of both traits:
+//!
+//! | trait     | who has it                                     | what it adds                       |
+//! |-----------|------------------------------------------------|------------------------------------|
+//! | [`Rpc`]   | every RPC, declared or with a body             | name, id, types: enough to call it |
+//! | [`Serve`] | an RPC with a body (or `implements = ...`)     | the handler: enough to register it |
+//!
+//! # Natural types and wire types
+//! Callers and handlers use natural types: `(&str, &[u8])`, `Vec<u8>`. Serde sees the wire types that
+//! `pack` makes of them: the same tuple with byte slices as [`serde_bytes::Bytes`] and byte vectors as
+//! [`serde_bytes::ByteBuf`], so that bytes move as one copy instead of one by one. The bytes on the
+//! wire are the fields one after another, as of a tuple.
+
+use std::{fmt, future::Future, pin::Pin};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::DeserializeOwned};
+
+/// An RPC's number on the wire: the 64-bit hash of its full name, never 0.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RpcId(pub u64);
+
+impl RpcId {
+    /// The id of an RPC called `name`: FNV-1a, 64 bits; 0 becomes the hash's offset basis.
+    ///
+    /// # Examples
+    /// ```
+    /// use hg_core::rpc::RpcId;
+    /// const ADD: RpcId = RpcId::of_name("calculator::add");
+    /// assert_ne!(ADD, RpcId::of_name("calculator::sub"));
+    /// ```
+    #[must_use]
+    pub const fn of_name(name: &str) -> Self {
+        let bytes = name.as_bytes();
+        let mut hash = FNV_OFFSET_BASIS;
+        let mut at = 0;
+        while at < bytes.len() {
+            // A byte widens without loss; `u64::from` is not const.
+            hash = (hash ^ bytes[at] as u64).wrapping_mul(FNV_PRIME);
+            at += 1;
+        }
+        if hash == 0 { Self(FNV_OFFSET_BASIS) } else { Self(hash) }
+    }
+}
+
+impl fmt::Display for RpcId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl fmt::Debug for RpcId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RpcId({self})")
+    }
+}
+
+/// A remote procedure: what it is called and what travels. Written by `#[hg::rpc]`.
+///
+/// The implementing type is a unit struct with the function's name, so that the name itself is the
+/// value that is registered and called: `engine.call(add, &peer, (2, 3))`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not an RPC",
+    label = "not an RPC",
+    note = "`#[hg::rpc]` on a function makes it one"
+)]
+pub trait Rpc: Copy + Send + Sync + 'static {
+    /// The full name: `crate::module::function` unless `name = "..."` says otherwise.
+    const NAME: &'static str;
+    /// The hash of [`Rpc::NAME`], computed at compile time.
+    const ID: RpcId = RpcId::of_name(Self::NAME);
+
+    /// What a caller passes: the tuple of the function's arguments, `&str` and `&[u8]` borrowed.
+    type Args<'a>;
+    /// [`Rpc::Args`] as serde sees them.
+    type WireArgs<'a>: Serialize + Deserialize<'a>;
+    /// What the function returns: the `T` of `Result<T, E>`, or the plain value.
+    type Output: Send + 'static;
+    /// [`Rpc::Output`] as serde sees it.
+    type WireOutput: Serialize + DeserializeOwned + Send + 'static;
+    /// The handler's own error: the `E` of `Result<T, E>`, or [`NoError`].
+    type Error: Serialize + DeserializeOwned + Send + 'static;
+
+    /// Arguments to their wire form; moves, never copies bytes.
+    fn pack<'a>(args: Self::Args<'a>) -> Self::WireArgs<'a>;
+    /// The inverse of [`Rpc::pack`].
+    fn unpack<'a>(args: Self::WireArgs<'a>) -> Self::Args<'a>;
+    /// A result to its wire form; moves, never copies bytes.
+    fn pack_output(output: Self::Output) -> Self::WireOutput;
+    /// The inverse of [`Rpc::pack_output`].
+    fn unpack_output(output: Self::WireOutput) -> Self::Output;
+}
+
+/// An RPC with a handler. `Cx` is the context of a request, a type of the engine's (`hg::Request`).
+///
+/// Written by `#[hg::rpc]` for functions with bodies: for the engine's type when the function takes
+/// `&Request`, for every `Cx` otherwise.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` has no handler to register",
+    label = "declared without a body",
+    note = "a handler is `#[hg::rpc(implements = path::to::the_declaration)]` on a function with a body"
+)]
+pub trait Serve<Cx>: Rpc {
+    /// Who runs it, and whether the answer comes later.
+    const KIND: ServeKind;
+
+    /// Runs the handler on decoded arguments. May panic: that is the handler's bug, and the
+    /// caller of `serve` is who catches it.
+    fn serve(cx: &Cx, args: Self::WireArgs<'_>) -> Served<Self::Output, Self::Error>;
+}
+
+/// Which of the three kinds of handler an RPC has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ServeKind {
+    /// A plain function, run by the thread that progresses the engine. Answers [`Served::Now`].
+    Plain,
+    /// An `async fn`. Answers [`Served::Later`]; borrowed arguments were copied.
+    Async,
+    /// `#[hg::rpc(blocking)]`: a plain function that wants a thread of its own, which
+    /// [`Serve::serve`] then blocks. Answers [`Served::Now`].
+    Blocking,
+}
+
+/// A handler's answer that comes later. Owns everything that it needs.
+pub type Later<T, E> = Pin<Box<dyn Future<Output = Result<T, E>> + Send + 'static>>;
+
+/// What [`Serve::serve`] gives back.
+pub enum Served<T, E> {
+    /// The answer.
+    Now(Result<T, E>),
+    /// A future of the answer, not polled yet.
+    Later(Later<T, E>),
+}
+
+impl<T, E> fmt::Debug for Served<T, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Now(Ok(_)) => f.write_str("Now(Ok)"),
+            Self::Now(Err(_)) => f.write_str("Now(Err)"),
+            Self::Later(_) => f.write_str("Later"),
+        }
+    }
+}
+
+/// The error of a handler that returns a plain value: there is none, and none can be made.
+///
+/// A peer that claims to send one is answered by a decoding error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum NoError {}
+
+impl fmt::Display for NoError {
+    fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {}
+    }
+}
+
+impl std::error::Error for NoError {}
+
+impl Serialize for NoError {
+    fn serialize<S: Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {
+        match *self {}
+    }
+}
+
+impl<'de> Deserialize<'de> for NoError {
+    fn deserialize<D: Deserializer<'de>>(_: D) -> Result<Self, D::Error> {
+        Err(serde::de::Error::custom("an error from an RPC that has none"))
+    }
+}
+
+const FNV_OFFSET_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
+const FNV_PRIME: u64 = 0x0000_0100_0000_01b3;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_the_published_fnv_1a_vectors() {
+        assert_eq!(RpcId::of_name(""), RpcId(0xcbf2_9ce4_8422_2325));
+        assert_eq!(RpcId::of_name("a"), RpcId(0xaf63_dc4c_8601_ec8c));
+        assert_eq!(RpcId::of_name("foobar"), RpcId(0x8594_4171_f739_67e8));
+    }
+
+    #[test]
+    fn an_id_is_printed_as_sixteen_hexadecimal_digits() {
+        assert_eq!(RpcId(0x1f).to_string(), "000000000000001f");
+        assert_eq!(format!("{:?}", RpcId(0x1f)), "RpcId(000000000000001f)");
+    }
+}
