@@ -1,1 +1,26 @@
-//! Hydrargyrum's RPC state machines, without I/O, clock or thread
+//! The RPC protocol as state machines: no I/O, no clock, no thread.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`header`] | the wire header: encode, decode, check |
+//! | [`codec`] | arguments and results, straight into and out of messages |
+//! | [`rpc`] | what an RPC is; what `#[hg::rpc]` implements |
+//! | [`registry`] | names to handlers |
+//! | [`call`] | the origin's side: completions and timeouts in, effects out |
+//! | [`serve`] | the target's side: admission, cancellation |
+//! | [`error`] | how a call can fail |
+//!
+//! `hg-engine` drives these with a transport, a clock and threads.
+
+#![forbid(unsafe_code)]
+
+pub mod call;
+pub mod cancel;
+pub mod codec;
+pub mod error;
+pub mod header;
+pub mod registry;
+pub mod rpc;
+pub mod serve;
+pub mod table;
+mod timers;

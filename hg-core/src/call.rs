@@ -1,0 +1,413 @@
+//! The origin's side of a call, as a state machine: completions and timeouts in, effects out.
+//!
+//! ```text
+//!   begin -> Open --answer, failure, deadline, cancel--> Settled --outcome taken or handle dropped--> Spent
+//!             |                                             |                                          |
+//!             +--- both transport operations may still be open in every state; the entry is freed -----+
+//!                  when it is spent and neither is open
+//! ```
+//! A call settles exactly once. What happens later to its operations changes nothing: a late answer
+//! is dropped, a cancelled operation is only waited for.
+
+use std::{task::Waker, time::Instant};
+
+use hg_na::{Failure as NaFailure, GoneReason, Message, OpId, Peer, Reached, Token};
+
+use crate::{
+    error::{Failure, Started, Status},
+    header::{Header, Kind},
+    table::{Key, Table},
+    timers::Timers,
+};
+
+/// Names a call of this engine's context; its bits are the id on the wire and the tag of the answer.
+pub type CallId = Key;
+
+/// One of the two transport operations of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Half {
+    /// The request.
+    Send,
+    /// The answer.
+    Receive,
+}
+
+/// What the driver has to do.
+#[derive(Debug)]
+pub enum Effect {
+    /// Cancel a transport operation.
+    CancelOp(OpId),
+    /// Tell the target that nobody waits for this call any more.
+    TellCancelled {
+        /// The target.
+        peer: Peer,
+        /// Id of the call.
+        id: CallId,
+    },
+    /// Somebody waits for this call.
+    Wake(Waker),
+}
+
+/// How a call ended.
+#[derive(Debug)]
+pub enum Outcome {
+    /// A value, or the handler's own error, begins at this offset of the message.
+    Answered {
+        /// The whole answer.
+        message: Message,
+        /// Where its payload begins.
+        payload: usize,
+        /// Whether it is the handler's own error.
+        handler_error: bool,
+    },
+    /// A one-way call was handed to the transport.
+    Sent,
+    /// Anything else.
+    Failed(Failure),
+}
+
+#[derive(Debug)]
+struct Call {
+    peer: Peer,
+    name: &'static str,
+    phase: Phase,
+    send: OpState,
+    receive: OpState,
+    has_deadline: bool,
+    /// The caller gave up while the request was on its way: tell the target once it is out.
+    tell_when_sent: bool,
+    /// The receive failed while the request was still open, whose end tells whether it was started.
+    receive_failure: Option<NaFailure>,
+    waker: Option<Waker>,
+}
+
+#[derive(Debug)]
+enum Phase {
+    Open,
+    Settled(Outcome),
+    Spent,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum OpState {
+    /// Not posted yet, or never.
+    None,
+    Open(OpId),
+    Done,
+}
+
+/// All calls of one context.
+#[derive(Debug)]
+pub struct Calls {
+    table: Table<Call>,
+    timers: Timers,
+    effects: Vec<Effect>,
+    max: usize,
+}
+
+/// What a token says: whose operation has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Owner {
+    /// A call's.
+    Call(CallId, Half),
+    /// Nobody's: answers and control messages look after themselves.
+    Nobody,
+}
+
+const SEND_BIT: Token = 1 << 60;
+const RECEIVE_BIT: Token = 1 << 61;
+
+impl Owner {
+    /// As a token.
+    #[inline]
+    #[must_use]
+    pub fn token(self) -> Token {
+        match self {
+            Self::Call(id, Half::Send) => id.to_bits() | SEND_BIT,
+            Self::Call(id, Half::Receive) => id.to_bits() | RECEIVE_BIT,
+            Self::Nobody => 0,
+        }
+    }
+
+    /// From a token of ours.
+    #[inline]
+    #[must_use]
+    pub fn of(token: Token) -> Self {
+        match token & (SEND_BIT | RECEIVE_BIT) {
+            SEND_BIT => Self::Call(CallId::from_bits(token), Half::Send),
+            RECEIVE_BIT => Self::Call(CallId::from_bits(token), Half::Receive),
+            _ => Self::Nobody,
+        }
+    }
+}
+
+impl Calls {
+    /// An empty set that holds at most `max` calls at a time.
+    #[must_use]
+    pub fn new(max: usize) -> Self {
+        Self { table: Table::default(), timers: Timers::default(), effects: Vec::new(), max }
+    }
+
+    /// Calls that are not freed yet.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.table.is_empty()
+    }
+
+    /// Starts a call; `None` when there are too many.
+    #[inline]
+    pub fn begin(
+        &mut self,
+        peer: Peer,
+        name: &'static str,
+        deadline: Option<Instant>,
+    ) -> Option<CallId> {
+        if self.table.len() >= self.max {
+            return None;
+        }
+        let id = self.table.insert(Call {
+            peer,
+            name,
+            phase: Phase::Open,
+            send: OpState::None,
+            receive: OpState::None,
+            has_deadline: deadline.is_some(),
+            tell_when_sent: false,
+            receive_failure: None,
+            waker: None,
+        });
+        if let Some(at) = deadline {
+            self.timers.arm(at, id);
+        }
+        Some(id)
+    }
+
+    /// The transport has accepted one half.
+    #[inline]
+    pub fn handle_posted(&mut self, id: CallId, half: Half, op: OpId) {
+        let Some(call) = self.table.get_mut(id) else { return };
+        match half {
+            Half::Send => call.send = OpState::Open(op),
+            Half::Receive => call.receive = OpState::Open(op),
+        }
+        if !matches!(call.phase, Phase::Open) {
+            self.effects.push(Effect::CancelOp(op));
+        }
+    }
+
+    /// The call could not be handed to the transport.
+    pub fn handle_refused(&mut self, id: CallId, failure: Failure) {
+        self.settle(id, Outcome::Failed(failure), false);
+    }
+
+    /// A transport operation has ended.
+    #[inline]
+    pub fn handle_done(
+        &mut self,
+        id: CallId,
+        half: Half,
+        result: Result<(), NaFailure>,
+        message: Option<Message>,
+    ) {
+        let Some(call) = self.table.get_mut(id) else { return };
+        let two_way = call.receive != OpState::None;
+        match half {
+            Half::Send => call.send = OpState::Done,
+            Half::Receive => call.receive = OpState::Done,
+        }
+        if !matches!(call.phase, Phase::Open) {
+            if half == Half::Send && result.is_ok() && call.tell_when_sent {
+                self.effects.push(Effect::TellCancelled { peer: call.peer, id });
+            }
+            return self.free_if_spent(id);
+        }
+        let outcome = match (half, result, call.receive_failure.take()) {
+            (Half::Receive, Ok(()), _) => read_answer(id, call.name, message),
+            (Half::Send, Ok(()), None) if two_way => return,
+            (Half::Send, Ok(()), None) => Outcome::Sent,
+            (Half::Send, Ok(()), Some(failure)) => Outcome::Failed(transport_failure(failure)),
+            (Half::Send, Err(failure), _) => Outcome::Failed(transport_failure(failure)),
+            (Half::Receive, Err(failure), _) if matches!(call.send, OpState::Open(_)) => {
+                call.receive_failure = Some(failure);
+                return;
+            }
+            (Half::Receive, Err(failure), _) => Outcome::Failed(transport_failure(failure)),
+        };
+        self.settle(id, outcome, false);
+    }
+
+    /// Ends the calls whose deadline has passed.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        while let Some(id) = self.timers.pop_due(now) {
+            let Some(call) = self.table.get(id) else { continue };
+            if matches!(call.phase, Phase::Open) {
+                let started =
+                    if call.send == OpState::None { Started::No } else { Started::Unknown };
+                self.settle(id, Outcome::Failed(Failure::DeadlineExceeded(started)), true);
+            }
+        }
+    }
+
+    /// Ends a call on its caller's wish.
+    pub fn cancel(&mut self, id: CallId) {
+        self.settle(id, Outcome::Failed(Failure::Cancelled), true);
+    }
+
+    /// Nobody will take the outcome: an open call is cancelled, a settled one forgotten.
+    pub fn abandon(&mut self, id: CallId) {
+        let Some(call) = self.table.get_mut(id) else { return };
+        call.waker = None;
+        if matches!(call.phase, Phase::Open) {
+            self.settle(id, Outcome::Failed(Failure::Cancelled), true);
+        }
+        self.spend(id);
+    }
+
+    /// Ends every open call: the engine shuts down.
+    pub fn close(&mut self) {
+        let open: Vec<CallId> = self.table.iter().map(|(id, _)| id).collect();
+        for id in open {
+            self.settle(id, Outcome::Failed(Failure::Closed), false);
+        }
+    }
+
+    /// Whether the outcome is there; unknown calls have none and never will.
+    #[inline]
+    #[must_use]
+    pub fn is_settled(&self, id: CallId) -> bool {
+        self.table.get(id).is_none_or(|call| !matches!(call.phase, Phase::Open))
+    }
+
+    /// Takes the outcome.
+    #[inline]
+    pub fn take(&mut self, id: CallId) -> Option<Outcome> {
+        let call = self.table.get_mut(id)?;
+        if matches!(call.phase, Phase::Open) {
+            return None;
+        }
+        let phase = std::mem::replace(&mut call.phase, Phase::Spent);
+        self.free_if_spent(id);
+        match phase {
+            Phase::Settled(outcome) => Some(outcome),
+            Phase::Open | Phase::Spent => None,
+        }
+    }
+
+    /// Whom to wake when the call settles; the last one counts.
+    pub fn set_waker(&mut self, id: CallId, waker: &Waker) {
+        if let Some(call) = self.table.get_mut(id) {
+            match &mut call.waker {
+                Some(present) => present.clone_from(waker),
+                none => *none = Some(waker.clone()),
+            }
+        }
+    }
+
+    /// What the driver has to do next.
+    #[inline]
+    pub fn poll_effect(&mut self) -> Option<Effect> {
+        self.effects.pop()
+    }
+
+    /// When [`Calls::handle_timeout`] wants to be called.
+    #[inline]
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.timers.next()
+    }
+
+    #[inline]
+    fn settle(&mut self, id: CallId, outcome: Outcome, tell_target: bool) {
+        let Some(call) = self.table.get_mut(id) else { return };
+        if !matches!(call.phase, Phase::Open) {
+            return;
+        }
+        let failed = matches!(outcome, Outcome::Failed(_));
+        call.phase = Phase::Settled(outcome);
+        if let Some(waker) = call.waker.take() {
+            self.effects.push(Effect::Wake(waker));
+        }
+        if failed {
+            let tell = tell_target && call.receive != OpState::None;
+            match call.send {
+                OpState::Done if tell => {
+                    self.effects.push(Effect::TellCancelled { peer: call.peer, id })
+                }
+                OpState::Open(_) => call.tell_when_sent = tell,
+                OpState::Done | OpState::None => {}
+            }
+            for op in [call.send, call.receive] {
+                if let OpState::Open(op) = op {
+                    self.effects.push(Effect::CancelOp(op));
+                }
+            }
+        }
+        if std::mem::take(&mut call.has_deadline) {
+            let table = &self.table;
+            let open = |key| table.get(key).is_some_and(|call| matches!(call.phase, Phase::Open));
+            self.timers.disarm(open);
+        }
+    }
+
+    fn spend(&mut self, id: CallId) {
+        if let Some(call) = self.table.get_mut(id) {
+            call.phase = Phase::Spent;
+            self.free_if_spent(id);
+        }
+    }
+
+    #[inline]
+    fn free_if_spent(&mut self, id: CallId) {
+        let Some(call) = self.table.get(id) else { return };
+        let open = |op| matches!(op, OpState::Open(_));
+        if matches!(call.phase, Phase::Spent) && !open(call.send) && !open(call.receive) {
+            self.table.remove(id);
+        }
+    }
+}
+
+#[inline]
+fn read_answer(id: CallId, name: &'static str, message: Option<Message>) -> Outcome {
+    let Some(message) = message else {
+        return Outcome::Failed(Failure::Decode("the transport delivered no answer".to_owned()));
+    };
+    let (header, payload) = match Header::decode(message.as_slice()) {
+        Ok(decoded) => decoded,
+        Err(malformed) => return Outcome::Failed(Failure::Decode(malformed.to_string())),
+    };
+    if header.kind != Kind::Answer || header.id != id.to_bits() {
+        let why = "the answer belongs to another request";
+        return Outcome::Failed(Failure::Decode(why.to_owned()));
+    }
+    match Status::from_wire(header.code) {
+        Some(Status::Ok) => Outcome::Answered { message, payload, handler_error: false },
+        Some(Status::HandlerError) => Outcome::Answered { message, payload, handler_error: true },
+        Some(status) => {
+            let failure = status.failure(name, &message.as_slice()[payload..]);
+            Outcome::Failed(failure.unwrap_or(Failure::Cancelled))
+        }
+        None => Outcome::Failed(Failure::Decode(format!("status {} is unknown", header.code))),
+    }
+}
+
+fn transport_failure(failure: NaFailure) -> Failure {
+    let started = match failure.reached {
+        Reached::Never => Started::No,
+        Reached::Unknown => Started::Unknown,
+    };
+    match failure.error {
+        hg_na::Error::PeerGone(reason) => Failure::PeerGone { reason, started },
+        hg_na::Error::UnknownPeer => Failure::PeerGone { reason: GoneReason::Closed, started },
+        hg_na::Error::Cancelled => Failure::Cancelled,
+        other => Failure::NotMade(other),
+    }
+}
+
+#[cfg(test)]
+mod tests;

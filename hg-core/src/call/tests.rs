@@ -1,0 +1,180 @@
+//! The call machine against every order of events.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::*;
+
+const PEER: Peer = Peer::new(3, 1);
+
+fn op(serial: u64) -> OpId {
+    OpId { scope: 3, serial }
+}
+
+fn answer_to(id: CallId, status: Status) -> Message {
+    let header = Header::answer(id.to_bits(), status as u8, false);
+    let mut bytes = vec![0; header.encoded_len()];
+    header.encode(&mut bytes);
+    Message::from(bytes)
+}
+
+fn gone(reached: Reached) -> NaFailure {
+    NaFailure { error: hg_na::Error::PeerGone(GoneReason::Exited), reached }
+}
+
+#[expect(clippy::disallowed_methods, reason = "a test needs some instant to count from")]
+fn some_instant() -> Instant {
+    Instant::now()
+}
+
+fn posted(calls: &mut Calls, deadline: Option<Instant>) -> CallId {
+    let id = calls.begin(PEER, "test", deadline).unwrap();
+    calls.handle_posted(id, Half::Receive, op(1));
+    calls.handle_posted(id, Half::Send, op(2));
+    id
+}
+
+fn drain(calls: &mut Calls) -> Vec<Effect> {
+    std::iter::from_fn(|| calls.poll_effect()).collect()
+}
+
+#[test]
+fn an_answered_call_leaves_nothing_behind() {
+    let mut calls = Calls::new(8);
+    let id = posted(&mut calls, None);
+    calls.handle_done(id, Half::Send, Ok(()), None);
+    calls.handle_done(id, Half::Receive, Ok(()), Some(answer_to(id, Status::Ok)));
+    assert!(matches!(calls.take(id), Some(Outcome::Answered { handler_error: false, .. })));
+    assert!(calls.is_empty() && calls.poll_effect().is_none());
+}
+
+#[test]
+fn a_deadline_cancels_the_receive_and_tells_the_target() {
+    let mut calls = Calls::new(8);
+    let now = some_instant();
+    let id = posted(&mut calls, Some(now + Duration::from_secs(1)));
+    calls.handle_done(id, Half::Send, Ok(()), None);
+    calls.handle_timeout(now);
+    assert!(!calls.is_settled(id));
+    calls.handle_timeout(now + Duration::from_secs(1));
+    let effects = drain(&mut calls);
+    assert!(effects.iter().any(|effect| matches!(effect, Effect::TellCancelled { .. })));
+    assert!(effects.iter().any(|effect| matches!(effect, Effect::CancelOp(id) if *id == op(1))));
+    let outcome = calls.take(id);
+    assert!(matches!(outcome, Some(Outcome::Failed(Failure::DeadlineExceeded(Started::Unknown)))));
+    assert_eq!(calls.len(), 1, "the cancelled receive is still open");
+    let cancelled = NaFailure { error: hg_na::Error::Cancelled, reached: Reached::Unknown };
+    calls.handle_done(id, Half::Receive, Err(cancelled), None);
+    assert!(calls.is_empty());
+}
+
+#[test]
+fn a_request_that_never_left_was_certainly_not_started_whatever_completes_first() {
+    for receive_first in [true, false] {
+        let mut calls = Calls::new(8);
+        let id = posted(&mut calls, None);
+        let send =
+            |calls: &mut Calls| calls.handle_done(id, Half::Send, Err(gone(Reached::Never)), None);
+        let receive = |calls: &mut Calls| {
+            calls.handle_done(id, Half::Receive, Err(gone(Reached::Unknown)), None)
+        };
+        if receive_first {
+            receive(&mut calls);
+            send(&mut calls);
+        } else {
+            send(&mut calls);
+            receive(&mut calls);
+        }
+        let outcome = calls.take(id);
+        let Some(Outcome::Failed(Failure::PeerGone { started: Started::No, .. })) = outcome else {
+            panic!("{outcome:?}")
+        };
+        assert!(calls.is_empty());
+    }
+}
+
+#[test]
+fn a_cancelled_request_that_got_out_after_all_is_cancelled_at_the_target() {
+    let mut calls = Calls::new(8);
+    let id = posted(&mut calls, None);
+    calls.cancel(id);
+    assert!(!drain(&mut calls).iter().any(|effect| matches!(effect, Effect::TellCancelled { .. })));
+    calls.handle_done(id, Half::Send, Ok(()), None);
+    assert!(matches!(drain(&mut calls)[..], [Effect::TellCancelled { .. }]));
+}
+
+#[test]
+fn an_answer_to_another_request_is_refused() {
+    let mut calls = Calls::new(8);
+    let id = posted(&mut calls, None);
+    let other = CallId::from_bits(id.to_bits() + 1);
+    calls.handle_done(id, Half::Receive, Ok(()), Some(answer_to(other, Status::Ok)));
+    assert!(matches!(calls.take(id), Some(Outcome::Failed(Failure::Decode(_)))));
+}
+
+#[test]
+fn one_more_than_the_limit_is_not_begun() {
+    let mut calls = Calls::new(1);
+    let id = calls.begin(PEER, "test", None).unwrap();
+    assert!(calls.begin(PEER, "test", None).is_none());
+    calls.abandon(id);
+    assert!(calls.begin(PEER, "test", None).is_some());
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Event {
+    SendOk,
+    SendFails,
+    Answer,
+    ReceiveFails,
+    Cancel,
+    Timeout,
+    Abandon,
+}
+
+fn any_event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        Just(Event::SendOk),
+        Just(Event::SendFails),
+        Just(Event::Answer),
+        Just(Event::ReceiveFails),
+        Just(Event::Cancel),
+        Just(Event::Timeout),
+        Just(Event::Abandon)
+    ]
+}
+
+proptest! {
+    #[test]
+    fn every_order_of_events_settles_once_and_frees_the_call(events in prop::collection::vec(any_event(), 0..12)) {
+        let now = some_instant();
+        let mut calls = Calls::new(8);
+        let id = posted(&mut calls, Some(now));
+        let (mut send_open, mut receive_open, mut outcomes, mut abandoned) = (true, true, 0, false);
+        let closing = [Event::SendFails, Event::ReceiveFails];
+        for event in events.into_iter().chain(closing) {
+            match event {
+                Event::SendOk if std::mem::take(&mut send_open) => calls.handle_done(id, Half::Send, Ok(()), None),
+                Event::SendFails if std::mem::take(&mut send_open) => {
+                    calls.handle_done(id, Half::Send, Err(gone(Reached::Unknown)), None);
+                }
+                Event::Answer if std::mem::take(&mut receive_open) => {
+                    calls.handle_done(id, Half::Receive, Ok(()), Some(answer_to(id, Status::Ok)));
+                }
+                Event::ReceiveFails if std::mem::take(&mut receive_open) => {
+                    calls.handle_done(id, Half::Receive, Err(gone(Reached::Unknown)), None);
+                }
+                Event::Cancel => calls.cancel(id),
+                Event::Timeout => calls.handle_timeout(now),
+                Event::Abandon => { calls.abandon(id); abandoned = true; }
+                _ => {}
+            }
+            outcomes += usize::from(calls.take(id).is_some());
+        }
+        prop_assert!(outcomes <= 1);
+        prop_assert!(outcomes == 1 || abandoned);
+        prop_assert!(calls.is_empty());
+        prop_assert!(drain(&mut calls).len() <= 4);
+    }
+}

@@ -1,0 +1,375 @@
+//! The header of every RPC message: one module behind two functions, so that a second dialect can stand beside it.
+//!
+//! # Layout (little-endian; the first 20 bytes are the same in every version)
+//! | offset | size | field     | meaning                                                       |
+//! |-------:|-----:|-----------|---------------------------------------------------------------|
+//! |      0 |    2 | magic     | [`MAGIC`]                                                     |
+//! |      2 |    1 | version   | [`VERSION`]                                                   |
+//! |      3 |    1 | kind      | [`Kind`]                                                      |
+//! |      4 |    1 | flags     | [`Flags`]: which extensions follow                            |
+//! |      5 |    1 | code      | requests: codec; answers: status; else 0                      |
+//! |      6 |    2 | reserved  | 0                                                             |
+//! |      8 |    4 | length    | bytes of payload after the header and its extensions          |
+//! |     12 |    8 | id        | chosen by the origin, echoed by the answer                    |
+//! |     20 |    8 | rpc       | requests only: hash of the RPC's name                         |
+//! |    ... |      | extensions in the order of their flag bits                                |
+//!
+//! An 8-byte call's request (28 + 16 bytes) and its answer fit in one slot of `na/sm`.
+
+use crate::{
+    codec::{self, Codec as _},
+    rpc::RpcId,
+};
+
+/// First two bytes of every message: `Hg`.
+pub const MAGIC: u16 = u16::from_le_bytes(*b"Hg");
+/// Version of the layout.
+pub const VERSION: u8 = 1;
+/// Bytes that every message begins with.
+pub const PREFIX_LEN: usize = 20;
+/// Bytes of a request's header without extensions.
+pub const REQUEST_LEN: usize = 28;
+/// Bytes of an answer's header without extensions.
+pub const ANSWER_LEN: usize = PREFIX_LEN;
+
+/// What a message is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// A call that is answered.
+    Request = 1,
+    /// A call that is not answered.
+    OneWay = 2,
+    /// The answer to a request.
+    Answer = 3,
+    /// The origin does not want the answer any more.
+    Cancel = 4,
+    /// A last sentence before the connection is closed.
+    Fault = 5,
+}
+
+impl Kind {
+    fn from_wire(byte: u8) -> Option<Self> {
+        [Self::Request, Self::OneWay, Self::Answer, Self::Cancel, Self::Fault]
+            .into_iter()
+            .find(|kind| *kind as u8 == byte)
+    }
+}
+
+/// Extensions behind the fixed header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Flags(u8);
+
+impl Flags {
+    const DEADLINE: u8 = 1;
+    const TRACE: u8 = 2;
+    const PROVIDER: u8 = 4;
+    const CHECKSUM: u8 = 8;
+    const KNOWN: u8 = Self::DEADLINE | Self::TRACE | Self::PROVIDER | Self::CHECKSUM;
+
+    const fn has(self, bit: u8) -> bool {
+        self.0 & bit != 0
+    }
+
+    const fn extensions_len(self) -> usize {
+        let deadline = if self.has(Self::DEADLINE) { DEADLINE_LEN } else { 0 };
+        let trace = if self.has(Self::TRACE) { TRACE_LEN } else { 0 };
+        let provider = if self.has(Self::PROVIDER) { PROVIDER_LEN } else { 0 };
+        let checksum = if self.has(Self::CHECKSUM) { CHECKSUM_LEN } else { 0 };
+        deadline + trace + provider + checksum
+    }
+}
+
+/// Time remaining in nanoseconds, `u64`.
+const DEADLINE_LEN: usize = 8;
+/// W3C trace context: trace id (16), span id (8), flags (1), reserved (7).
+const TRACE_LEN: usize = 32;
+/// Provider id, `u32`.
+const PROVIDER_LEN: usize = 4;
+/// CRC32C of header, extensions (this one as zero) and payload.
+const CHECKSUM_LEN: usize = 4;
+
+/// Longest header of any kind.
+pub const HEADER_MAX: usize = REQUEST_LEN + DEADLINE_LEN + TRACE_LEN + PROVIDER_LEN + CHECKSUM_LEN;
+
+/// Everything that a header says, without the payload's length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
+    /// What the message is.
+    pub kind: Kind,
+    /// Requests: the codec; answers: the status.
+    pub code: u8,
+    /// Chosen by the origin.
+    pub id: u64,
+    /// Requests: the RPC; otherwise 0.
+    pub rpc: RpcId,
+    /// Time that the call may still take, in nanoseconds.
+    pub remaining_ns: Option<u64>,
+    /// Whether a CRC32C is carried.
+    pub checksum: bool,
+}
+
+impl Header {
+    /// The header of a request or of a one-way call.
+    #[inline]
+    #[must_use]
+    pub fn request(kind: Kind, id: u64, rpc: RpcId) -> Self {
+        Self { kind, code: codec::Default::ID, id, rpc, remaining_ns: None, checksum: false }
+    }
+
+    /// The header of an answer.
+    #[inline]
+    #[must_use]
+    pub fn answer(id: u64, status: u8, checksum: bool) -> Self {
+        Self { kind: Kind::Answer, code: status, id, rpc: RpcId(0), remaining_ns: None, checksum }
+    }
+
+    /// The header of a control message.
+    #[must_use]
+    pub fn control(kind: Kind, id: u64) -> Self {
+        Self { kind, code: 0, id, rpc: RpcId(0), remaining_ns: None, checksum: false }
+    }
+
+    fn flags(&self) -> Flags {
+        let deadline = if self.remaining_ns.is_some() { Flags::DEADLINE } else { 0 };
+        let checksum = if self.checksum { Flags::CHECKSUM } else { 0 };
+        Flags(deadline | checksum)
+    }
+
+    const fn fixed_len(kind: Kind) -> usize {
+        match kind {
+            Kind::Request | Kind::OneWay => REQUEST_LEN,
+            Kind::Answer | Kind::Cancel | Kind::Fault => PREFIX_LEN,
+        }
+    }
+
+    /// Bytes of this header with its extensions.
+    #[inline]
+    #[must_use]
+    pub fn encoded_len(&self) -> usize {
+        Self::fixed_len(self.kind) + self.flags().extensions_len()
+    }
+
+    /// Writes the header over the first [`Header::encoded_len`] bytes; what follows is the payload, already written.
+    ///
+    /// # Panics
+    /// When the message is shorter than the header: the caller's own bug.
+    #[inline]
+    pub fn encode(&self, message: &mut [u8]) {
+        let len = self.encoded_len();
+        let payload =
+            u32::try_from(message.len() - len).expect("a transport's message is under 4 GiB");
+        message[0..2].copy_from_slice(&MAGIC.to_le_bytes());
+        message[2] = VERSION;
+        message[3] = self.kind as u8;
+        message[4] = self.flags().0;
+        message[5] = self.code;
+        message[6..8].fill(0);
+        message[8..12].copy_from_slice(&payload.to_le_bytes());
+        message[12..20].copy_from_slice(&self.id.to_le_bytes());
+        let mut at = PREFIX_LEN;
+        if matches!(self.kind, Kind::Request | Kind::OneWay) {
+            message[20..28].copy_from_slice(&self.rpc.0.to_le_bytes());
+            at = REQUEST_LEN;
+        }
+        if let Some(remaining) = self.remaining_ns {
+            message[at..at + DEADLINE_LEN].copy_from_slice(&remaining.to_le_bytes());
+            at += DEADLINE_LEN;
+        }
+        if self.checksum {
+            message[at..at + CHECKSUM_LEN].fill(0);
+            let sum = crc32c::crc32c(message);
+            message[at..at + CHECKSUM_LEN].copy_from_slice(&sum.to_le_bytes());
+        }
+    }
+
+    /// Reads a header and checks everything that it claims. The payload follows at the offset returned.
+    ///
+    /// # Errors
+    /// What is wrong, and, where the message is long enough to tell, whom to answer.
+    #[inline]
+    pub fn decode(message: &[u8]) -> Result<(Self, usize), Malformed> {
+        let Some((prefix, _)) = message.split_first_chunk::<PREFIX_LEN>() else {
+            return Err(Malformed::TooShort { len: message.len() });
+        };
+        if prefix[0..2] != MAGIC.to_le_bytes() {
+            return Err(Malformed::Magic);
+        }
+        let id = u64::from_le_bytes(eight(&prefix[12..20]));
+        let answerable = prefix[3] == Kind::Request as u8;
+        let bad = |why| Malformed::Bad { id, answerable, why };
+        if prefix[2] != VERSION {
+            return Err(Malformed::Version { id, answerable, theirs: prefix[2] });
+        }
+        let kind = Kind::from_wire(prefix[3]).ok_or(bad("the kind is unknown"))?;
+        let flags = Flags(prefix[4]);
+        if flags.0 & !Flags::KNOWN != 0 || prefix[6..8] != [0, 0] {
+            return Err(bad("an unknown flag is set"));
+        }
+        let len = Self::fixed_len(kind) + flags.extensions_len();
+        let claimed = u32::from_le_bytes([prefix[8], prefix[9], prefix[10], prefix[11]]);
+        let payload = message.len().checked_sub(len).ok_or(bad("the header is cut short"))?;
+        if usize::try_from(claimed) != Ok(payload) {
+            return Err(bad("the length differs from what arrived"));
+        }
+        let mut header =
+            Self { kind, code: prefix[5], id, rpc: RpcId(0), remaining_ns: None, checksum: false };
+        if Self::fixed_len(kind) == REQUEST_LEN {
+            header.rpc = RpcId(u64::from_le_bytes(eight(&message[20..28])));
+        }
+        if flags.0 != 0 {
+            header.decode_extensions(flags, message).map_err(bad)?;
+        }
+        Ok((header, len))
+    }
+
+    fn decode_extensions(&mut self, flags: Flags, message: &[u8]) -> Result<(), &'static str> {
+        let mut at = Self::fixed_len(self.kind);
+        if flags.has(Flags::DEADLINE) {
+            self.remaining_ns = Some(u64::from_le_bytes(eight(&message[at..at + DEADLINE_LEN])));
+            at += DEADLINE_LEN;
+        }
+        at += if flags.has(Flags::TRACE) { TRACE_LEN } else { 0 };
+        at += if flags.has(Flags::PROVIDER) { PROVIDER_LEN } else { 0 };
+        if flags.has(Flags::CHECKSUM) {
+            let (before, rest) = message.split_at(at);
+            let (sum, after) = rest.split_at(CHECKSUM_LEN);
+            let mut computed = crc32c::crc32c(before);
+            computed = crc32c::crc32c_append(computed, &[0; CHECKSUM_LEN]);
+            computed = crc32c::crc32c_append(computed, after);
+            if sum != computed.to_le_bytes() {
+                return Err("the checksum is wrong");
+            }
+            self.checksum = true;
+        }
+        Ok(())
+    }
+}
+
+#[inline]
+fn eight(bytes: &[u8]) -> [u8; 8] {
+    bytes.try_into().expect("the caller cut eight bytes")
+}
+
+/// Why a message is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Malformed {
+    /// Not even a prefix.
+    #[error("a message of {len} bytes is shorter than any header")]
+    TooShort {
+        /// Bytes that arrived.
+        len: usize,
+    },
+    /// Not one of ours.
+    #[error("the message does not begin with the magic number")]
+    Magic,
+    /// Of another version.
+    #[error("version {theirs} of the protocol is not spoken here (this is version {VERSION})")]
+    Version {
+        /// Id to answer.
+        id: u64,
+        /// Whether it says that it is a request.
+        answerable: bool,
+        /// Version of the sender.
+        theirs: u8,
+    },
+    /// Anything else.
+    #[error("the header is malformed: {why}")]
+    Bad {
+        /// Id to answer.
+        id: u64,
+        /// Whether it says that it is a request.
+        answerable: bool,
+        /// What is wrong.
+        why: &'static str,
+    },
+}
+
+impl Malformed {
+    /// The id of the request that can be told, when there is one.
+    #[must_use]
+    pub fn answer_to(&self) -> Option<u64> {
+        match self {
+            Self::Version { id, answerable: true, .. } | Self::Bad { id, answerable: true, .. } => {
+                Some(*id)
+            }
+            Self::TooShort { .. } | Self::Magic | Self::Version { .. } | Self::Bad { .. } => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn message(header: &Header, payload: &[u8]) -> Vec<u8> {
+        let mut bytes = vec![0; header.encoded_len()];
+        bytes.extend(payload);
+        header.encode(&mut bytes);
+        bytes
+    }
+
+    fn any_header() -> impl Strategy<Value = Header> {
+        let kinds = prop_oneof![
+            Just(Kind::Request),
+            Just(Kind::OneWay),
+            Just(Kind::Answer),
+            Just(Kind::Cancel),
+            Just(Kind::Fault)
+        ];
+        (kinds, any::<u8>(), any::<u64>(), any::<u64>(), any::<Option<u64>>(), any::<bool>())
+            .prop_map(|(kind, code, id, rpc, remaining_ns, checksum)| {
+                let rpc = if matches!(kind, Kind::Request | Kind::OneWay) { rpc } else { 0 };
+                Header { kind, code, id, rpc: RpcId(rpc), remaining_ns, checksum }
+            })
+    }
+
+    proptest! {
+        #[test]
+        fn a_header_survives_its_wire_form(header in any_header(), payload: Vec<u8>) {
+            let bytes = message(&header, &payload);
+            let (decoded, at) = Header::decode(&bytes).unwrap();
+            prop_assert_eq!(decoded, header);
+            prop_assert_eq!(&bytes[at..], &payload[..]);
+        }
+
+        #[test]
+        fn a_message_cut_short_is_refused(header in any_header(), payload: Vec<u8>, cut: prop::sample::Index) {
+            let bytes = message(&header, &payload);
+            prop_assert!(Header::decode(&bytes[..cut.index(bytes.len())]).is_err());
+        }
+
+        #[test]
+        fn any_bytes_are_decoded_or_refused(bytes: Vec<u8>) {
+            let _ = Header::decode(&bytes);
+        }
+
+        #[test]
+        fn a_flipped_bit_never_passes_the_checksum(header in any_header(), payload: Vec<u8>, at: prop::sample::Index) {
+            let header = Header { checksum: true, ..header };
+            let mut bytes = message(&header, &payload);
+            let bit = at.index(bytes.len() * 8);
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            if let Ok((decoded, _)) = Header::decode(&bytes) {
+                prop_assert!(!decoded.checksum, "the flag itself was flipped");
+            }
+        }
+    }
+
+    #[test]
+    fn a_foreign_version_tells_whom_to_answer() {
+        let mut bytes = message(&Header::request(Kind::Request, 7, RpcId(9)), b"");
+        bytes[2] = 9;
+        let malformed = Header::decode(&bytes).unwrap_err();
+        assert_eq!(malformed.answer_to(), Some(7));
+    }
+
+    #[test]
+    fn an_eight_byte_call_fits_in_one_slot() {
+        let request = Header::request(Kind::Request, 1, RpcId(2));
+        assert!(request.encoded_len() + 16 + DEADLINE_LEN <= hg_na::INLINE_MAX);
+        assert!(Header::answer(1, 0, false).encoded_len() + 8 <= hg_na::INLINE_MAX - 8);
+    }
+}

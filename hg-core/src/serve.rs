@@ -1,0 +1,300 @@
+//! The target's side of calls: what to do with an arriving message, how many requests are in
+//! service, and who is to be told of a cancellation.
+
+use std::collections::VecDeque;
+
+use hg_na::Peer;
+use rustc_hash::FxHashMap;
+
+use crate::{
+    cancel::CancelToken,
+    codec::{self, Codec as _},
+    error::Status,
+    header::{Header, Kind, Malformed},
+};
+
+/// Requests in service at a target before it stops taking more (they wait at their origins).
+pub const IN_SERVICE_MAX: usize = 4096;
+/// Cancellations that are remembered because they overtook their requests, in all.
+pub const EARLY_CANCELS_MAX: usize = 256;
+
+/// What to do with an unexpected message.
+#[derive(Debug)]
+pub enum Arrival {
+    /// Run the handler; the payload begins at this offset.
+    Run {
+        /// Header of the request.
+        header: Header,
+        /// Where the payload begins.
+        payload: usize,
+    },
+    /// Answer with a failure.
+    Refuse {
+        /// Id of the request.
+        id: u64,
+        /// Why.
+        status: Status,
+        /// In words.
+        text: String,
+    },
+    /// Close the connection, after this sentence.
+    Disconnect(String),
+    /// Nothing.
+    Drop,
+}
+
+/// What a control message says.
+#[derive(Debug)]
+pub enum Control {
+    /// It was dealt with.
+    Done,
+    /// The peer closes the connection for this reason.
+    Fault(String),
+    /// Close the connection, after this sentence.
+    Disconnect(String),
+}
+
+/// The requests of one context that are in service.
+#[derive(Debug)]
+pub struct Serves {
+    in_service: usize,
+    max: usize,
+    reject_above: Option<usize>,
+    /// Requests whose handlers run longer than one round of progress.
+    running: FxHashMap<(Peer, u64), CancelToken>,
+    early_cancels: VecDeque<(Peer, u64)>,
+}
+
+impl Serves {
+    /// Nothing in service. Admission closes at `max`; above `reject_above` requests are answered
+    /// with [`Status::Rejected`] instead of being run.
+    #[must_use]
+    pub fn new(max: usize, reject_above: Option<usize>) -> Self {
+        Self {
+            in_service: 0,
+            max: max.max(1),
+            reject_above,
+            running: FxHashMap::default(),
+            early_cancels: VecDeque::new(),
+        }
+    }
+
+    /// Requests taken and not yet answered.
+    #[must_use]
+    pub fn in_service(&self) -> usize {
+        self.in_service
+    }
+
+    /// Requests whose handlers run longer than one round of progress.
+    #[must_use]
+    pub fn running(&self) -> usize {
+        self.running.len()
+    }
+
+    /// Whether further requests may be taken.
+    #[inline]
+    #[must_use]
+    pub fn admits(&self) -> bool {
+        self.in_service < self.max
+    }
+
+    /// An unexpected message has arrived.
+    #[inline]
+    pub fn handle_message(&mut self, from: Peer, message: &[u8]) -> Arrival {
+        let (header, payload) = match Header::decode(message) {
+            Ok(decoded) => decoded,
+            Err(malformed) => return refuse(&malformed),
+        };
+        let answer = match header.kind {
+            Kind::Request => true,
+            Kind::OneWay => false,
+            Kind::Answer | Kind::Cancel | Kind::Fault => {
+                return Arrival::Disconnect(
+                    "an answer or control message came as a request".to_owned(),
+                );
+            }
+        };
+        if header.code != codec::Default::ID {
+            let text = format!(
+                "the arguments use codec {}, this side speaks {}",
+                header.code,
+                codec::Default::ID
+            );
+            return refuse_with(answer, header.id, Status::Decode, text);
+        }
+        if header.remaining_ns == Some(0) {
+            return refuse_with(answer, header.id, Status::DeadlineExceeded, String::new());
+        }
+        if !self.early_cancels.is_empty() && self.take_early_cancel(from, header.id) {
+            return refuse_with(answer, header.id, Status::Cancelled, String::new());
+        }
+        if self.reject_above.is_some_and(|limit| self.in_service >= limit) {
+            let text = format!("{} requests are in service, the target's limit", self.in_service);
+            return refuse_with(answer, header.id, Status::Rejected, text);
+        }
+        self.in_service += 1;
+        Arrival::Run { header, payload }
+    }
+
+    fn take_early_cancel(&mut self, from: Peer, id: u64) -> bool {
+        let found = self.early_cancels.iter().position(|early| *early == (from, id));
+        found.and_then(|at| self.early_cancels.remove(at)).is_some()
+    }
+
+    /// A control message has arrived.
+    pub fn handle_control(&mut self, from: Peer, message: &[u8]) -> Control {
+        let (header, payload) = match Header::decode(message) {
+            Ok(decoded) => decoded,
+            Err(malformed) => return Control::Disconnect(malformed.to_string()),
+        };
+        match header.kind {
+            Kind::Cancel => {
+                self.cancel(from, header.id);
+                Control::Done
+            }
+            Kind::Fault => Control::Fault(
+                String::from_utf8_lossy(&message[payload..]).chars().take(256).collect(),
+            ),
+            Kind::Request | Kind::OneWay | Kind::Answer => {
+                Control::Disconnect("a request or answer came as a control message".to_owned())
+            }
+        }
+    }
+
+    fn cancel(&mut self, from: Peer, id: u64) {
+        if let Some(token) = self.running.get(&(from, id)) {
+            token.cancel();
+            return;
+        }
+        if self.early_cancels.len() == EARLY_CANCELS_MAX {
+            self.early_cancels.pop_front();
+        }
+        self.early_cancels.push_back((from, id));
+    }
+
+    /// A handler goes on beyond this round: it can be told of a cancellation from now on.
+    pub fn keep_running(&mut self, from: Peer, id: u64) -> CancelToken {
+        let token = CancelToken::default();
+        if self.take_early_cancel(from, id) {
+            token.cancel();
+        }
+        self.running.insert((from, id), token.clone());
+        token
+    }
+
+    /// The answer was handed over, or none is due.
+    #[inline]
+    pub fn handle_answered(&mut self, from: Peer, id: u64) {
+        self.in_service = self.in_service.saturating_sub(1);
+        if !self.running.is_empty() {
+            self.running.remove(&(from, id));
+        }
+    }
+
+    /// The origin is gone: its handlers are told.
+    pub fn handle_gone(&mut self, peer: Peer) {
+        self.early_cancels.retain(|(origin, _)| *origin != peer);
+        let of_peer = self.running.iter().filter(|((origin, _), _)| *origin == peer);
+        of_peer.for_each(|(_, token)| token.cancel());
+    }
+
+    /// The engine shuts down: every handler is told.
+    pub fn close(&mut self) {
+        self.running.values().for_each(CancelToken::cancel);
+    }
+}
+
+fn refuse(malformed: &Malformed) -> Arrival {
+    match malformed.answer_to() {
+        Some(id) => Arrival::Refuse { id, status: Status::Decode, text: malformed.to_string() },
+        None => Arrival::Disconnect(malformed.to_string()),
+    }
+}
+
+fn refuse_with(answer: bool, id: u64, status: Status, text: String) -> Arrival {
+    if answer { Arrival::Refuse { id, status, text } } else { Arrival::Drop }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rpc::RpcId;
+
+    const ORIGIN: Peer = Peer::new(1, 1);
+
+    fn request(id: u64) -> Vec<u8> {
+        encoded(&Header::request(Kind::Request, id, RpcId(5)))
+    }
+
+    fn encoded(header: &Header) -> Vec<u8> {
+        let mut bytes = vec![0; header.encoded_len()];
+        header.encode(&mut bytes);
+        bytes
+    }
+
+    #[test]
+    fn admission_closes_at_the_limit_and_opens_again() {
+        let mut serves = Serves::new(2, None);
+        for id in 0..2 {
+            assert!(serves.admits());
+            assert!(matches!(serves.handle_message(ORIGIN, &request(id)), Arrival::Run { .. }));
+        }
+        assert!(!serves.admits());
+        serves.handle_answered(ORIGIN, 0);
+        assert!(serves.admits());
+    }
+
+    #[test]
+    fn a_cancellation_that_overtook_its_request_is_remembered() {
+        let mut serves = Serves::new(8, None);
+        serves.handle_control(ORIGIN, &encoded(&Header::control(Kind::Cancel, 4)));
+        let arrival = serves.handle_message(ORIGIN, &request(4));
+        assert!(
+            matches!(arrival, Arrival::Refuse { status: Status::Cancelled, .. }),
+            "{arrival:?}"
+        );
+        assert!(matches!(serves.handle_message(ORIGIN, &request(5)), Arrival::Run { .. }));
+    }
+
+    #[test]
+    fn remembered_cancellations_are_bounded() {
+        let mut serves = Serves::new(8, None);
+        for id in 0..10 * EARLY_CANCELS_MAX as u64 {
+            serves.handle_control(ORIGIN, &encoded(&Header::control(Kind::Cancel, id)));
+        }
+        assert_eq!(serves.early_cancels.len(), EARLY_CANCELS_MAX);
+    }
+
+    #[test]
+    fn running_handlers_see_cancellation_and_the_end_of_their_origin() {
+        let mut serves = Serves::new(8, None);
+        let cancelled = serves.keep_running(ORIGIN, 1);
+        let orphaned = serves.keep_running(ORIGIN, 2);
+        let other = serves.keep_running(Peer::new(2, 1), 1);
+        serves.handle_control(ORIGIN, &encoded(&Header::control(Kind::Cancel, 1)));
+        assert!(cancelled.is_cancelled() && !orphaned.is_cancelled());
+        serves.handle_gone(ORIGIN);
+        assert!(orphaned.is_cancelled() && !other.is_cancelled());
+    }
+
+    #[test]
+    fn requests_above_the_rejection_limit_are_answered_so() {
+        let mut serves = Serves::new(8, Some(1));
+        assert!(matches!(serves.handle_message(ORIGIN, &request(0)), Arrival::Run { .. }));
+        let arrival = serves.handle_message(ORIGIN, &request(1));
+        assert!(matches!(arrival, Arrival::Refuse { status: Status::Rejected, .. }));
+        assert_eq!(serves.in_service(), 1);
+    }
+
+    #[test]
+    fn a_peer_that_does_not_speak_the_protocol_is_disconnected() {
+        let mut serves = Serves::new(8, None);
+        for bytes in [&b""[..], b"short", &[0xFF; 40]] {
+            assert!(matches!(serves.handle_message(ORIGIN, bytes), Arrival::Disconnect(_)));
+        }
+        let mut foreign = request(9);
+        foreign[2] = 77;
+        let arrival = serves.handle_message(ORIGIN, &foreign);
+        assert!(matches!(arrival, Arrival::Refuse { id: 9, status: Status::Decode, .. }));
+    }
+}
