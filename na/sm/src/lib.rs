@@ -1,1 +1,5 @@
 //! Hydrargyrum's shared-memory transport
+
+#[cfg(not(loom))]
+mod os;
+mod sync;

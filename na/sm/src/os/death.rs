@@ -1,0 +1,129 @@
+//! Notices the death of the process at the other end of a socket, by pidfd.
+//!
+//! A hang-up of the socket alone would not do: a child that the peer forked can keep it open. A number
+//! alone would not do: numbers are reused. The pidfd comes from the socket (`SO_PEERPIDFD`, Linux
+//! 6.5), else it is opened by number, with a look at the socket afterwards.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use hg_na::{Error, GoneReason};
+use nix::{
+    errno::Errno,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::socket::{getsockopt, sockopt},
+    unistd::Pid,
+};
+
+use super::{calls, limits::os_error};
+
+/// Watches one process.
+#[derive(Debug)]
+pub(crate) struct ProcessWatch {
+    pidfd: OwnedFd,
+    pid: i32,
+}
+
+impl ProcessWatch {
+    /// Watches the process that connected, or that listened, when the socket came about.
+    ///
+    /// # Errors
+    /// `PeerGone(Exited)` when it is gone already; [`Error::Unsupported`] for a process of another
+    /// pid namespace, which has no number here; [`Error::Limit`].
+    pub(crate) fn of(socket: BorrowedFd<'_>) -> Result<Self, Error> {
+        let credentials = getsockopt(&socket, sockopt::PeerCredentials)
+            .map_err(|e| os_error("getsockopt(SO_PEERCRED)", e))?;
+        let pid = credentials.pid();
+        if pid <= 0 {
+            return Err(Error::Unsupported("a peer in a pid namespace that is not visible here"));
+        }
+        let watch = match getsockopt(&socket, sockopt::PeerPidfd) {
+            Ok(pidfd) => Self { pidfd, pid },
+            Err(Errno::ENOPROTOOPT) => Self { pidfd: by_number(socket, pid)?, pid },
+            Err(error) => return Err(gone_or(error, "getsockopt(SO_PEERPIDFD)")),
+        };
+        if watch.alive() { Ok(watch) } else { Err(Error::PeerGone(GoneReason::Exited)) }
+    }
+
+    /// Whether the process has not ended. One system call.
+    pub(crate) fn alive(&self) -> bool {
+        let mut question = [PollFd::new(self.pidfd.as_fd(), PollFlags::POLLIN)];
+        // A pidfd becomes readable when its process ends; an error is no sign of death.
+        !matches!(poll(&mut question, PollTimeout::ZERO), Ok(count) if count > 0)
+    }
+
+    /// Becomes readable when the process ends.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+
+    /// The number of the process, good as long as [`ProcessWatch::alive`].
+    pub(crate) fn pid(&self) -> i32 {
+        self.pid
+    }
+}
+
+/// Opens a pidfd by number, for kernels before 6.5.
+///
+/// The number may have been reused since the socket came about. A socket that is not hung up after
+/// the pidfd was opened still has its process, or a child that inherited it: only an orphaned socket
+/// and a reused number together would be mistaken here.
+fn by_number(socket: BorrowedFd<'_>, pid: i32) -> Result<OwnedFd, Error> {
+    let pidfd = calls::pidfd_open(Pid::from_raw(pid)).map_err(|e| gone_or(e, "pidfd_open"))?;
+    let mut question = [PollFd::new(socket, PollFlags::empty())];
+    poll(&mut question, PollTimeout::ZERO).map_err(|e| os_error("poll", e))?;
+    let hung_up = question[0].revents().is_some_and(|seen| seen.contains(PollFlags::POLLHUP));
+    if hung_up { Err(Error::PeerGone(GoneReason::Exited)) } else { Ok(pidfd) }
+}
+
+fn gone_or(error: Errno, call: &'static str) -> Error {
+    match error {
+        // ESRCH: reaped; EINVAL: the number belongs to no process (any more); ENODATA: no pid kept.
+        Errno::ESRCH | Errno::EINVAL | Errno::ENODATA => Error::PeerGone(GoneReason::Exited),
+        other => os_error(call, other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::{
+        sys::socket::{AddressFamily, SockFlag, SockType, socketpair},
+        unistd::getpid,
+    };
+
+    use super::*;
+
+    fn pair() -> (OwnedFd, OwnedFd) {
+        socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).unwrap()
+    }
+
+    #[test]
+    fn the_process_behind_a_socket_is_alive() {
+        let (one, _other) = pair();
+        let watch = ProcessWatch::of(one.as_fd()).unwrap();
+        assert!(watch.alive());
+        assert_eq!(watch.pid(), getpid().as_raw());
+    }
+
+    #[test]
+    fn a_process_opened_by_number_needs_a_socket_that_is_not_hung_up() {
+        let (one, other) = pair();
+        by_number(one.as_fd(), getpid().as_raw()).unwrap();
+        drop(other);
+        let gone = by_number(one.as_fd(), getpid().as_raw());
+        assert!(matches!(gone, Err(Error::PeerGone(GoneReason::Exited))), "{gone:?}");
+    }
+
+    #[test]
+    fn a_killed_process_is_noticed_before_it_is_reaped() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        let watch = ProcessWatch { pidfd: calls::pidfd_open(Pid::from_raw(pid)).unwrap(), pid };
+        assert!(watch.alive());
+        child.kill().unwrap();
+        let mut question = [PollFd::new(watch.fd(), PollFlags::POLLIN)];
+        let told = poll(&mut question, PollTimeout::from(60_000_u16)).unwrap();
+        assert_eq!(told, 1, "the kernel tells within a minute");
+        assert!(!watch.alive());
+        child.wait().unwrap();
+    }
+}

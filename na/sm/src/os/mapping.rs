@@ -1,0 +1,299 @@
+//! Memory that is shared with a peer: a sealed memfd, mapped.
+//!
+//! Who may write is decided by seals, which the receiver verifies before it maps:
+//!
+//! | kind | seals | why |
+//! |---|---|---|
+//! | [`Writers::Creator`] | shrink, grow, seal, future write | no later mapping can be writable, the creator's own stays so |
+//! | [`Writers::Arena`] | shrink, grow, seal | as above less the last: it would forbid giving pages back (`MADV_REMOVE`) |
+//!
+//! Without `F_SEAL_SHRINK` a peer could cut the file, and reading the mapping would raise SIGBUS. Both
+//! sides map with `MADV_DONTFORK`, so that a forked child holds nothing. Pages come into being when
+//! they are first touched.
+
+use std::{
+    ffi::{CString, c_void},
+    fmt,
+    num::NonZeroUsize,
+    ops::Range,
+    os::fd::{AsFd, OwnedFd},
+    ptr::NonNull,
+};
+
+use hg_na::Error;
+use nix::{
+    errno::Errno,
+    fcntl::{FcntlArg, SealFlag, fcntl},
+    sys::{
+        memfd::{MFdFlags, memfd_create},
+        mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, munmap},
+        stat::fstat,
+    },
+    unistd::ftruncate,
+};
+
+use super::{limits::os_error, misbehaved};
+
+/// Who can write what is mapped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Writers {
+    /// Its creator alone; the kernel enforces it.
+    Creator,
+    /// Its creator by agreement: the peer maps it read-only, but could do otherwise. In return pages
+    /// can be given back.
+    Arena,
+}
+
+impl Writers {
+    fn seals(self) -> SealFlag {
+        let size = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
+        match self {
+            Self::Creator => size | FUTURE_WRITE,
+            Self::Arena => size,
+        }
+    }
+}
+
+/// `F_SEAL_FUTURE_WRITE` (Linux 5.1), which `nix` has no name for.
+const FUTURE_WRITE: SealFlag = SealFlag::from_bits_retain(0x10);
+
+/// A shared mapping; unmapped when dropped.
+pub(crate) struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+    writable: bool,
+    /// The process that mapped it; a forked child has other things at that address.
+    process: u32,
+}
+
+/// Types that a mapping can be seen as.
+///
+/// # Safety
+/// Every bit pattern is a value, all of it is atomics (so that shared references may be held while
+/// another process writes), and nothing in it is a pointer.
+pub(crate) unsafe trait Shared {}
+
+impl Mapping {
+    /// A new memfd of `len` bytes, zeroed, mapped for writing, then sealed. The descriptor is for the peers.
+    pub(crate) fn create(
+        name: &str,
+        len: usize,
+        writers: Writers,
+    ) -> Result<(Self, OwnedFd), Error> {
+        let name = CString::new(name).expect("names of mappings are literals without NUL");
+        let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+        let fd = memfd_create(name.as_c_str(), flags).map_err(|e| os_error("memfd_create", e))?;
+        let size = i64::try_from(len).map_err(|_| os_error("ftruncate", Errno::EFBIG))?;
+        ftruncate(&fd, size).map_err(|e| os_error("ftruncate", e))?;
+        let mapping = Self::map(&fd, len, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE)?;
+        fcntl(&fd, FcntlArg::F_ADD_SEALS(writers.seals()))
+            .map_err(|e| os_error("fcntl(F_ADD_SEALS)", e))?;
+        Ok((mapping, fd))
+    }
+
+    /// Maps what a peer has sent, read-only, after its seals and its size were verified.
+    ///
+    /// # Errors
+    /// `PeerGone(Misbehaved)` with what is wrong about the descriptor; [`Error::Limit`].
+    pub(crate) fn open(fd: OwnedFd, len: usize, writers: Writers) -> Result<Self, Error> {
+        let seals = fcntl(&fd, FcntlArg::F_GET_SEALS)
+            .map_err(|_| misbehaved("it sent a descriptor that is no memfd"))?;
+        if !SealFlag::from_bits_retain(seals).contains(writers.seals()) {
+            return Err(misbehaved("it sent memory without the seals that it needs"));
+        }
+        // Sealed: the size that is read here is the size for ever.
+        let stat = fstat(&fd).map_err(|e| os_error("fstat", e))?;
+        if u64::try_from(stat.st_size).ok() != u64::try_from(len).ok() {
+            return Err(misbehaved("it sent memory of another size than it announced"));
+        }
+        Self::map(&fd, len, ProtFlags::PROT_READ)
+    }
+
+    fn map(fd: &OwnedFd, len: usize, protection: ProtFlags) -> Result<Self, Error> {
+        let size = NonZeroUsize::new(len).ok_or_else(|| os_error("mmap", Errno::EINVAL))?;
+        // SAFETY:
+        // - a new mapping at an address of the kernel's choice: touches no memory in use.
+        let mapped = unsafe { mmap(None, size, protection, MapFlags::MAP_SHARED, fd.as_fd(), 0) };
+        let base = mapped.map_err(|e| os_error("mmap", e))?;
+        let writable = protection.contains(ProtFlags::PROT_WRITE);
+        let mapping = Self { base: base.cast(), len, writable, process: std::process::id() };
+        mapping.advise(0..len, MmapAdvise::MADV_DONTFORK)?;
+        Ok(mapping)
+    }
+
+    /// The first byte; page-aligned.
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    /// Length in bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether this side may write. Writing to a mapping that a peer has sent ends the process.
+    pub(crate) fn writable(&self) -> bool {
+        self.writable
+    }
+
+    /// The value at an offset.
+    ///
+    /// # Panics
+    /// Outside of the mapping, or not aligned: offsets come from layouts, never from a peer.
+    pub(crate) fn view<T: Shared>(&self, offset: usize) -> &T {
+        let end = offset.checked_add(size_of::<T>()).expect("a layout does not wrap");
+        assert!(end <= self.len, "{end} is outside of a mapping of {} bytes", self.len);
+        assert!(offset.is_multiple_of(align_of::<T>()), "{offset} is not aligned");
+        // SAFETY:
+        // - in bounds: checked above.
+        let first = unsafe { self.base.add(offset) };
+        // SAFETY:
+        // - in bounds and aligned: checked above; the base is page-aligned.
+        // - valid: `Shared` means that every bit pattern is a value, and that all of it is atomics.
+        // - shared: no `&mut` into a mapping is ever made, here or in the peer.
+        // - alive: the borrow of `self` keeps the mapping; seals keep the file's size.
+        unsafe { first.cast::<T>().as_ref() }
+    }
+
+    /// Gives the pages of a range back to the system; they read as zeroes afterwards.
+    ///
+    /// Whole pages only: a range that is not page-aligned is refused by the kernel. Works for
+    /// [`Writers::Arena`] on the creator's side.
+    pub(crate) fn discard(&self, range: Range<usize>) -> Result<(), Error> {
+        assert!(range.end <= self.len, "{range:?} is outside of {} bytes", self.len);
+        if range.is_empty() {
+            return Ok(());
+        }
+        self.advise(range, MmapAdvise::MADV_REMOVE)
+    }
+
+    fn advise(&self, range: Range<usize>, advice: MmapAdvise) -> Result<(), Error> {
+        // SAFETY:
+        // - in bounds: callers stay within `self.len`.
+        let first: NonNull<c_void> = unsafe { self.base.add(range.start) }.cast();
+        // SAFETY:
+        // - the range lies inside this mapping, which is ours alone in this process.
+        // - what is discarded is atomics and bytes behind raw pointers: zeroes are valid for both.
+        let advised = unsafe { madvise(first, range.len(), advice) };
+        advised.map_err(|e| os_error("madvise", e))
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        if self.process != std::process::id() {
+            return; // MADV_DONTFORK: nothing of ours is mapped in a forked child.
+        }
+        // SAFETY:
+        // - mapped by `map` in this process with this length, and unmapped only here.
+        // - every reference into it borrows `self`.
+        let unmapped = unsafe { munmap(self.base.cast(), self.len) };
+        debug_assert!(unmapped.is_ok(), "a mapping of our own can be unmapped");
+    }
+}
+
+impl fmt::Debug for Mapping {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let access = if self.writable { "writable" } else { "read-only" };
+        write!(out, "Mapping({} bytes, {access})", self.len)
+    }
+}
+
+// SAFETY:
+// - it owns the mapping like a box; what is in it is reached through atomics or raw pointers only.
+unsafe impl Send for Mapping {}
+// SAFETY:
+// - as above: no method gives access that is not synchronised or raw.
+unsafe impl Sync for Mapping {}
+// SAFETY:
+// - an atomic of fixed width: any bit pattern, no pointer.
+unsafe impl Shared for core::sync::atomic::AtomicU32 {}
+// SAFETY:
+// - as above.
+unsafe impl Shared for core::sync::atomic::AtomicU64 {}
+// SAFETY:
+// - an array adds nothing between its elements.
+unsafe impl<T: Shared, const N: usize> Shared for [T; N] {}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use nix::unistd::write;
+
+    use super::*;
+
+    const LEN: usize = 3 * 4096;
+
+    fn why(result: Result<Mapping, Error>) -> String {
+        result.map(|_| ()).unwrap_err().to_string()
+    }
+
+    fn plain_memfd(seals: SealFlag, len: i64) -> OwnedFd {
+        let fd = memfd_create(c"x", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING).unwrap();
+        ftruncate(&fd, len).unwrap();
+        fcntl(&fd, FcntlArg::F_ADD_SEALS(seals)).unwrap();
+        fd
+    }
+
+    #[test]
+    fn what_one_side_writes_the_other_reads() {
+        for writers in [Writers::Creator, Writers::Arena] {
+            let (mine, fd) = Mapping::create("test", LEN, writers).unwrap();
+            let theirs = Mapping::open(fd, LEN, writers).unwrap();
+            mine.view::<AtomicU64>(4096).store(77, Ordering::Release);
+            assert_eq!(theirs.view::<AtomicU64>(4096).load(Ordering::Acquire), 77);
+            assert!(mine.writable() && !theirs.writable());
+        }
+    }
+
+    #[test]
+    fn seals_forbid_writing_resizing_and_unsealing() {
+        let (_mine, fd) = Mapping::create("test", LEN, Writers::Creator).unwrap();
+        assert_eq!(write(&fd, b"x"), Err(Errno::EPERM));
+        assert_eq!(ftruncate(&fd, 0), Err(Errno::EPERM));
+        assert_eq!(ftruncate(&fd, 1 << 20), Err(Errno::EPERM));
+        assert_eq!(fcntl(&fd, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_WRITE)), Err(Errno::EPERM));
+        let size = NonZeroUsize::new(LEN).unwrap();
+        let both = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        // SAFETY:
+        // - a new mapping, if it were granted at all.
+        let mapped = unsafe { mmap(None, size, both, MapFlags::MAP_SHARED, &fd, 0) };
+        assert_eq!(mapped.unwrap_err(), Errno::EPERM);
+    }
+
+    #[test]
+    fn descriptors_that_are_not_as_announced_are_refused_with_the_reason() {
+        let size = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
+        let len = i64::try_from(LEN).unwrap();
+        let file = OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+        assert!(why(Mapping::open(file, LEN, Writers::Arena)).contains("no memfd"));
+        let shrinkable = plain_memfd(SealFlag::F_SEAL_GROW, len);
+        assert!(why(Mapping::open(shrinkable, LEN, Writers::Arena)).contains("seals"));
+        assert!(
+            why(Mapping::open(plain_memfd(size, len), LEN, Writers::Creator)).contains("seals")
+        );
+        assert!(why(Mapping::open(plain_memfd(size, 8), LEN, Writers::Arena)).contains("size"));
+        assert!(Mapping::open(plain_memfd(size, len), LEN, Writers::Arena).is_ok());
+    }
+
+    #[test]
+    fn discarded_pages_are_given_back_and_read_as_zeroes() {
+        let (mine, fd) = Mapping::create("test", LEN, Writers::Arena).unwrap();
+        for page in 0..3 {
+            mine.view::<AtomicU64>(page * 4096).store(1, Ordering::Relaxed);
+        }
+        let blocks = fstat(&fd).unwrap().st_blocks;
+        mine.discard(4096..8192).unwrap();
+        assert!(fstat(&fd).unwrap().st_blocks < blocks, "the file has become smaller");
+        assert_eq!(mine.view::<AtomicU64>(4096).load(Ordering::Relaxed), 0);
+        assert_eq!(mine.view::<AtomicU64>(8192).load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    #[should_panic(expected = "outside of a mapping")]
+    fn a_view_outside_of_the_mapping_is_a_bug() {
+        let (mine, _fd) = Mapping::create("test", LEN, Writers::Arena).unwrap();
+        mine.view::<AtomicU64>(LEN);
+    }
+}

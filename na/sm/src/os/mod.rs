@@ -1,0 +1,20 @@
+//! What the plugin asks of the operating system, each part behind a safe type of its own.
+
+#[expect(unsafe_code, reason = "system calls with raw pointers that `nix` does not offer safely")]
+mod calls;
+pub(crate) mod death;
+pub(crate) mod event;
+#[expect(unsafe_code, reason = "maps a page that the kernel clears in a forked child")]
+pub(crate) mod fork;
+pub(crate) mod limits;
+#[expect(unsafe_code, reason = "maps memfds and turns mappings into references")]
+pub(crate) mod mapping;
+pub(crate) mod waiter;
+
+pub(crate) use calls::{Packet, receive_packet};
+use hg_na::{Error, GoneReason};
+
+/// The error for something that a peer got wrong; it costs the peer its connection.
+pub(crate) fn misbehaved(why: impl Into<std::sync::Arc<str>>) -> Error {
+    Error::PeerGone(GoneReason::Misbehaved(why.into()))
+}

@@ -1,0 +1,324 @@
+//! What a context sleeps on: one epoll set, harvested by the thread that sleeps and by the one that polls.
+//!
+//! Events are taken out of the kernel by whoever calls `wait` or `poll`, and kept until the context
+//! takes them ([`SmWaiter::take_ready`]): edge-triggered events are told once, so none may be lost.
+//!
+//! A wake-up is a write to an eventfd that lies in the same set, edge-triggered and never read.
+//! `poll` may take that event out although nobody sleeps; it then leaves a mark (`woken`), which ends
+//! the next `wait` at once. So a `wake` ends a wait, present or next, whatever runs beside it:
+//!
+//! | `wake` comes | who takes its event | what ends the wait |
+//! |---|---|---|
+//! | during the wait | `wait` | the event |
+//! | before the wait, nobody polls in between | `wait` | the event, at once |
+//! | before the wait, then a poll | `poll`, which stores `woken` | `woken`, before the system call |
+
+use std::{
+    os::fd::{AsFd, BorrowedFd},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use hg_na::{Error, Waiter};
+use nix::{
+    errno::Errno,
+    libc,
+    sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags},
+};
+
+use super::{
+    calls::{EventBuffer, NO_EVENTS, epoll_wait_coarse, epoll_wait_precise},
+    event::Doorbell,
+    limits::os_error,
+};
+
+/// The token of the waiter's own eventfd; no other descriptor may have it.
+pub(crate) const WAKE_TOKEN: u64 = u64::MAX;
+
+/// What to be told about a descriptor. Hang-up and errors are always told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Interest {
+    /// Once for each time that something arrives: doorbells.
+    EdgeIn,
+    /// As long as there is something: sockets, pidfds.
+    LevelIn,
+}
+
+/// Something happened to a descriptor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Event {
+    /// What [`SmWaiter::add`] was told.
+    pub(crate) token: u64,
+    /// There is something to read.
+    pub(crate) readable: bool,
+    /// The other end has hung up.
+    pub(crate) hang_up: bool,
+}
+
+/// One epoll set and what it has told so far.
+#[derive(Debug)]
+pub(crate) struct SmWaiter {
+    epoll: Epoll,
+    wake: Doorbell,
+    /// A poll has taken the event of a wake-up.
+    woken: AtomicBool,
+    /// `ready` is not empty: lets [`SmWaiter::take_ready`] answer without the lock.
+    has_ready: AtomicBool,
+    ready: Mutex<Vec<Event>>,
+    /// The kernel has `epoll_pwait2`, as far as is known.
+    precise: AtomicBool,
+}
+
+impl SmWaiter {
+    /// An empty set, with its wake-up eventfd: two descriptors.
+    pub(crate) fn new() -> Result<Self, Error> {
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
+            .map_err(|e| os_error("epoll_create1", e))?;
+        let waiter = Self {
+            epoll,
+            wake: Doorbell::new()?,
+            woken: AtomicBool::new(false),
+            has_ready: AtomicBool::new(false),
+            ready: Mutex::new(Vec::new()),
+            precise: AtomicBool::new(true),
+        };
+        waiter.insert(waiter.wake.fd(), WAKE_TOKEN, Interest::EdgeIn)?;
+        Ok(waiter)
+    }
+
+    /// Watches a descriptor. Events carry `token`, which is not [`WAKE_TOKEN`].
+    pub(crate) fn add(
+        &self,
+        fd: BorrowedFd<'_>,
+        token: u64,
+        interest: Interest,
+    ) -> Result<(), Error> {
+        assert!(token != WAKE_TOKEN, "the token of the waiter's own eventfd");
+        self.insert(fd, token, interest)
+    }
+
+    fn insert(&self, fd: BorrowedFd<'_>, token: u64, interest: Interest) -> Result<(), Error> {
+        let flags = match interest {
+            Interest::EdgeIn => EpollFlags::EPOLLIN | EpollFlags::EPOLLET,
+            Interest::LevelIn => EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP,
+        };
+        let added = self.epoll.add(fd, EpollEvent::new(flags, token));
+        added.map_err(|e| os_error("epoll_ctl", e))
+    }
+
+    /// Watches it no longer. Events that were harvested before may still be in the list.
+    pub(crate) fn remove(&self, fd: BorrowedFd<'_>) -> Result<(), Error> {
+        self.epoll.delete(fd).map_err(|e| os_error("epoll_ctl", e))
+    }
+
+    /// Harvests without waiting: one system call. Not while another thread waits: it would take the
+    /// events that are to end that wait ([`hg_na`]'s rule for `progress` is the same).
+    pub(crate) fn poll(&self) -> Result<(), Error> {
+        let mut events = NO_EVENTS;
+        let count = match epoll_wait_coarse(self.epoll.0.as_fd(), &mut events, 0) {
+            Ok(count) => count,
+            Err(Errno::EINTR) => 0,
+            Err(error) => return Err(os_error("epoll_wait", error)),
+        };
+        if self.harvest(&events, count) {
+            // Release: pairs with the swap in `wait`; what the waker did before is seen after it.
+            self.woken.store(true, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Whether [`SmWaiter::take_ready`] would find something.
+    #[inline]
+    pub(crate) fn has_ready(&self) -> bool {
+        // Acquire: pairs with `harvest`. The list itself is under its lock.
+        self.has_ready.load(Ordering::Acquire)
+    }
+
+    /// Moves what was harvested to the end of `into`. One load when there is nothing.
+    #[inline]
+    pub(crate) fn take_ready(&self, into: &mut Vec<Event>) {
+        if self.has_ready() {
+            let mut ready = self.lock();
+            into.append(&mut ready);
+            self.has_ready.store(false, Ordering::Release);
+        }
+    }
+
+    /// Keeps events for the context; true when the wake-up was among them.
+    fn harvest(&self, events: &EventBuffer, count: usize) -> bool {
+        let events = &events[..count];
+        let woken = events.iter().any(|event| event.u64 == WAKE_TOKEN);
+        if count > usize::from(woken) {
+            let mut ready = self.lock();
+            ready.extend(events.iter().filter(|event| event.u64 != WAKE_TOKEN).map(told));
+            self.has_ready.store(true, Ordering::Release);
+        }
+        woken
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Event>> {
+        // A thread that panicked in between has left a list of whole events.
+        self.ready.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait_in_kernel(
+        &self,
+        events: &mut EventBuffer,
+        timeout: Option<Duration>,
+    ) -> Result<usize, Errno> {
+        let epoll = self.epoll.0.as_fd();
+        // Relaxed: a hint; whoever reads it too early tries the call once more.
+        if self.precise.load(Ordering::Relaxed) {
+            match epoll_wait_precise(epoll, events, timeout) {
+                // EPERM: a container's filter that does not know the call.
+                Err(Errno::ENOSYS | Errno::EPERM) => self.precise.store(false, Ordering::Relaxed),
+                other => return other,
+            }
+        }
+        epoll_wait_coarse(epoll, events, timeout.map_or(-1, whole_milliseconds))
+    }
+}
+
+impl Waiter for SmWaiter {
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.epoll.0.as_fd())
+    }
+
+    fn wait(&self, timeout: Option<Duration>) -> Result<(), Error> {
+        // Acquire: pairs with the store in `poll`.
+        if self.woken.swap(false, Ordering::Acquire) || self.has_ready() {
+            return Ok(());
+        }
+        let mut events = NO_EVENTS;
+        match self.wait_in_kernel(&mut events, timeout) {
+            Ok(count) => {
+                self.harvest(&events, count);
+                Ok(())
+            }
+            Err(Errno::EINTR) => Ok(()),
+            Err(error) => Err(os_error("epoll_pwait2", error)),
+        }
+    }
+
+    fn wake(&self) {
+        self.wake.ring();
+    }
+}
+
+fn told(event: &libc::epoll_event) -> Event {
+    let flags = EpollFlags::from_bits_retain(event.events.cast_signed());
+    Event {
+        token: event.u64,
+        readable: flags.contains(EpollFlags::EPOLLIN),
+        hang_up: flags
+            .intersects(EpollFlags::EPOLLHUP | EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLERR),
+    }
+}
+
+/// Rounds up, so that a wait never ends before its time and then spins.
+fn whole_milliseconds(timeout: Duration) -> i32 {
+    let rounded = timeout.as_nanos().div_ceil(1_000_000);
+    i32::try_from(rounded).unwrap_or(i32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::Arc, thread, time::Instant};
+
+    use super::*;
+
+    const WATCHDOG: Option<Duration> = Some(Duration::from_secs(60));
+
+    fn watching(interest: Interest) -> (SmWaiter, Doorbell) {
+        let (waiter, bell) = (SmWaiter::new().unwrap(), Doorbell::new().unwrap());
+        waiter.add(bell.fd(), 7, interest).unwrap();
+        (waiter, bell)
+    }
+
+    fn taken(waiter: &SmWaiter) -> Vec<u64> {
+        let mut events = Vec::new();
+        waiter.take_ready(&mut events);
+        events.iter().map(|event| event.token).collect()
+    }
+
+    #[test]
+    fn an_edge_is_told_once_for_each_ring_without_reading() {
+        let (waiter, bell) = watching(Interest::EdgeIn);
+        for _ in 0..3 {
+            bell.ring();
+            waiter.wait(WATCHDOG).unwrap();
+            assert_eq!(taken(&waiter), [7]);
+            waiter.poll().unwrap();
+            assert_eq!(taken(&waiter), [0_u64; 0]);
+        }
+    }
+
+    #[test]
+    fn a_level_is_told_again_and_again() {
+        let (waiter, bell) = watching(Interest::LevelIn);
+        bell.ring();
+        for _ in 0..2 {
+            waiter.poll().unwrap();
+            assert_eq!(taken(&waiter), [7]);
+        }
+        waiter.remove(bell.fd()).unwrap();
+        waiter.poll().unwrap();
+        assert!(!waiter.has_ready());
+    }
+
+    #[test]
+    fn a_wake_before_the_wait_ends_it_even_when_a_poll_took_its_event() {
+        let waiter = SmWaiter::new().unwrap();
+        let start = Instant::now();
+        waiter.wake();
+        waiter.wait(WATCHDOG).unwrap();
+        waiter.wake();
+        waiter.poll().unwrap();
+        waiter.wait(WATCHDOG).unwrap();
+        assert!(start.elapsed() < Duration::from_secs(60), "ended by the wake, not by the time");
+    }
+
+    #[test]
+    fn events_that_were_harvested_and_not_taken_end_a_wait() {
+        let (waiter, bell) = watching(Interest::EdgeIn);
+        bell.ring();
+        waiter.poll().unwrap();
+        waiter.wait(None).unwrap();
+        assert_eq!(taken(&waiter), [7]);
+    }
+
+    #[test]
+    fn every_wake_of_another_thread_ends_a_wait() {
+        let waiter = Arc::new(SmWaiter::new().unwrap());
+        let (turn, turns) = std::sync::mpsc::channel::<()>();
+        let waker = Arc::clone(&waiter);
+        let thread = thread::spawn(move || turns.iter().for_each(|()| waker.wake()));
+        let start = Instant::now();
+        for round in 0..200 {
+            turn.send(()).unwrap();
+            if round % 2 == 0 {
+                waiter.poll().unwrap(); // Before the wake, or after it: both must do.
+            }
+            waiter.wait(WATCHDOG).unwrap();
+        }
+        assert!(start.elapsed() < Duration::from_secs(60), "ended by wakes, not by the time");
+        drop(turn);
+        thread.join().unwrap();
+    }
+
+    #[test]
+    fn short_timeouts_end_and_never_early() {
+        let waiter = SmWaiter::new().unwrap();
+        for precise in [true, false] {
+            waiter.precise.store(precise, Ordering::Relaxed);
+            let (start, timeout) = (Instant::now(), Duration::from_micros(300));
+            waiter.wait(Some(timeout)).unwrap();
+            assert!(start.elapsed() >= timeout);
+        }
+        assert_eq!(whole_milliseconds(Duration::from_nanos(1)), 1);
+        assert_eq!(whole_milliseconds(Duration::MAX), i32::MAX);
+    }
+}

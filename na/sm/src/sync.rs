@@ -1,0 +1,125 @@
+//! Atomics of the shared segments: `core`'s, or `loom`'s under `cfg(loom)`; and labelled orderings.
+//!
+//! Every ordering that the protocol needs carries a label, `ord("P3", Release)` or `fence("W2")`.
+//! Under `cfg(loom)` the environment variable `HG_WEAKEN=LABEL` turns that one into `Relaxed`, or
+//! into nothing for a fence: a model in `tests/loom.rs` must then fail. Elsewhere a label costs nothing.
+
+#[cfg(not(loom))]
+mod imp {
+    pub(crate) use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+    /// The ordering itself.
+    #[inline(always)]
+    pub(crate) const fn ord(_label: &'static str, order: Ordering) -> Ordering {
+        order
+    }
+
+    /// A `SeqCst` fence.
+    #[inline(always)]
+    pub(crate) fn fence(_label: &'static str) {
+        core::sync::atomic::fence(Ordering::SeqCst);
+    }
+
+    /// A word that only its own protocol orders: never raced for, but in memory that a peer that
+    /// breaks the protocol writes at any time, hence an atomic.
+    #[derive(Debug, Default)]
+    pub(crate) struct Plain32(AtomicU32);
+
+    /// The same, of 64 bits.
+    #[derive(Debug, Default)]
+    pub(crate) struct Plain64(AtomicU64);
+
+    // Relaxed: the ring's sequence orders these words; that they are atomic only keeps a hostile
+    // peer's writes from being undefined behaviour here.
+    impl Plain32 {
+        #[inline(always)]
+        pub(crate) fn load(&self) -> u32 {
+            self.0.load(Ordering::Relaxed)
+        }
+        #[inline(always)]
+        pub(crate) fn store(&self, value: u32) {
+            self.0.store(value, Ordering::Relaxed);
+        }
+    }
+
+    impl Plain64 {
+        #[inline(always)]
+        pub(crate) fn load(&self) -> u64 {
+            self.0.load(Ordering::Relaxed)
+        }
+        #[inline(always)]
+        pub(crate) fn store(&self, value: u64) {
+            self.0.store(value, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(loom)]
+mod imp {
+    use std::sync::OnceLock;
+
+    use loom::cell::UnsafeCell;
+    pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+    fn weakened(label: &str) -> bool {
+        static LABEL: OnceLock<Option<String>> = OnceLock::new();
+        LABEL.get_or_init(|| std::env::var("HG_WEAKEN").ok()).as_deref() == Some(label)
+    }
+
+    pub(crate) fn ord(label: &'static str, order: Ordering) -> Ordering {
+        if weakened(label) { Ordering::Relaxed } else { order }
+    }
+
+    pub(crate) fn fence(label: &'static str) {
+        if !weakened(label) {
+            loom::sync::atomic::fence(Ordering::SeqCst);
+        }
+    }
+
+    /// A plain cell: the model fails when the protocol does not order its accesses.
+    #[derive(Debug, Default)]
+    pub(crate) struct Plain32(UnsafeCell<u32>);
+
+    /// The same, of 64 bits.
+    #[derive(Debug, Default)]
+    pub(crate) struct Plain64(UnsafeCell<u64>);
+
+    // SAFETY:
+    // - loom checks each access against all others and fails the model on a race.
+    #[expect(unsafe_code, reason = "plain cells between loom's threads")]
+    unsafe impl Sync for Plain32 {}
+    // SAFETY:
+    // - as for `Plain32`.
+    #[expect(unsafe_code, reason = "plain cells between loom's threads")]
+    unsafe impl Sync for Plain64 {}
+
+    #[expect(unsafe_code, reason = "loom's cells hand out raw pointers")]
+    impl Plain32 {
+        pub(crate) fn load(&self) -> u32 {
+            // SAFETY:
+            // - loom has checked that nobody writes meanwhile.
+            self.0.with(|cell| unsafe { *cell })
+        }
+        pub(crate) fn store(&self, value: u32) {
+            // SAFETY:
+            // - loom has checked that nobody else is here.
+            self.0.with_mut(|cell| unsafe { *cell = value });
+        }
+    }
+
+    #[expect(unsafe_code, reason = "loom's cells hand out raw pointers")]
+    impl Plain64 {
+        pub(crate) fn load(&self) -> u64 {
+            // SAFETY:
+            // - loom has checked that nobody writes meanwhile.
+            self.0.with(|cell| unsafe { *cell })
+        }
+        pub(crate) fn store(&self, value: u64) {
+            // SAFETY:
+            // - loom has checked that nobody else is here.
+            self.0.with_mut(|cell| unsafe { *cell = value });
+        }
+    }
+}
+
+pub(crate) use imp::{AtomicU32, AtomicU64, Ordering, Plain32, Plain64, fence, ord};
