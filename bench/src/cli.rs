@@ -1,0 +1,85 @@
+//! The command line.
+
+use std::io::{self, Write};
+
+use clap::{Parser, Subcommand};
+
+use crate::error::{Context, Error};
+use crate::limits::{self, Placement, Role};
+use crate::measure;
+use crate::pair::{self, Cores};
+use crate::report::{self, Figure};
+
+/// Measures Hydrargyrum, and what this machine allows.
+#[derive(Debug, Parser)]
+#[command(name = "hg-perf", version)]
+struct Arguments {
+    /// One JSON object a line instead of a table.
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// What this machine allows: cache lines, wake-ups, sockets, copies.
+    Limits(LimitsArguments),
+    /// The second process of a measurement; started by the others.
+    #[command(hide = true)]
+    Peer(PeerArguments),
+}
+
+#[derive(Debug, clap::Args)]
+struct LimitsArguments {
+    /// Few repetitions and no cold memory (which needs 1.5 GiB).
+    #[arg(long)]
+    quick: bool,
+    /// Repetitions of each figure, taken in turns [default: 200, with --quick 5].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    repetitions: Option<u32>,
+}
+
+#[derive(Debug, clap::Args)]
+struct PeerArguments {
+    role: Role,
+    /// The process that must live.
+    #[arg(long)]
+    parent: u32,
+    /// The core to run on.
+    #[arg(long)]
+    core: Option<usize>,
+}
+
+/// Reads the command line and does what it says.
+pub(crate) fn run() -> Result<(), Error> {
+    let arguments = Arguments::parse();
+    match arguments.command {
+        Command::Limits(limits) => run_limits(&limits, arguments.json),
+        Command::Peer(peer) => limits::serve(peer.role, pair::become_peer(peer.parent, peer.core)?),
+    }
+}
+
+fn run_limits(arguments: &LimitsArguments, json: bool) -> Result<(), Error> {
+    let default = if arguments.quick { QUICK_REPETITIONS } else { REPETITIONS };
+    let cores = Cores::choose()?;
+    cores.pin_origin()?;
+    let mut measures = limits::all(cores, !arguments.quick)?;
+    let summaries = measure::in_turns(&mut measures, arguments.repetitions.unwrap_or(default))?;
+    let subjects = measures.iter().map(|measure| measure.subject());
+    let figures: Vec<Figure> =
+        subjects.zip(&summaries).map(|(subject, summary)| Figure::new(subject, *summary)).collect();
+    let out = &mut io::stdout().lock();
+    if json {
+        return report::json(out, &figures);
+    }
+    // The first limit is the cache line with one word.
+    let placement = Placement::of(summaries[0].median).as_str();
+    writeln!(out, "placement: {placement} (by cache_line_round_trip)").context("write")?;
+    report::table(out, &figures)
+}
+
+/// Repetitions of `hg-perf limits`: enough for a p99.
+const REPETITIONS: u32 = 200;
+/// Repetitions with `--quick`.
+const QUICK_REPETITIONS: u32 = 5;

@@ -1,0 +1,158 @@
+//! What this machine allows: the figures that every other figure is held against.
+//!
+//! | figure                  | what it is                                                    | module       |
+//! |-------------------------|---------------------------------------------------------------|--------------|
+//! | `cache_line_round_trip` | a line to another core and one back, spinning                 | `cache_line` |
+//! | `ring_rate`             | requests and answers through a bare ring of lines, pipelined  | `ring`       |
+//! | `eventfd_round_trip`    | two wake-ups through eventfd and epoll                        | `eventfd`    |
+//! | `futex_round_trip`      | two wake-ups through futex                                    | `futex`      |
+//! | `unix_round_trip`       | 8 bytes there and back through a socket pair                  | `stream`     |
+//! | `tcp_round_trip`        | the same through TCP on the loopback                          | `stream`     |
+//! | `memcpy`, `memcpy_cold` | a copy inside one process                                     | `memcpy`     |
+//! | `cma`, `cma_cold`       | `process_vm_readv` out of another process                     | `cma`        |
+//!
+//! Hot: the same buffers again and again, not rewritten in between. Cold: rotating over
+//! [`memory::COLD_BYTES`]. Each is a [`Measure`], so that any other measurement can be taken in
+//! turns with the limit beside it.
+
+pub(crate) mod cache_line;
+pub(crate) mod cma;
+pub(crate) mod eventfd;
+pub(crate) mod futex;
+pub(crate) mod memcpy;
+pub(crate) mod memory;
+pub(crate) mod ring;
+mod spin;
+pub(crate) mod stream;
+
+use crate::error::Error;
+use crate::measure::{Measure, Wait};
+use crate::pair::{Control, Cores};
+
+use cma::Remote;
+use memory::Arena;
+
+/// What a second process is for; the names are those of the command line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Role {
+    /// Answers in [`cache_line`].
+    CacheLine,
+    /// Answers in [`ring`].
+    Ring,
+    /// Answers in [`eventfd`].
+    Eventfd,
+    /// Answers in [`futex`].
+    Futex,
+    /// Answers in [`stream`].
+    Stream,
+    /// Owns the memory that [`cma`] reads.
+    Memory,
+}
+
+/// The second process: answers until its parent is gone.
+pub(crate) fn serve(role: Role, control: Control) -> Result<(), Error> {
+    match role {
+        Role::CacheLine => cache_line::serve(control),
+        Role::Ring => ring::serve(control),
+        Role::Eventfd => eventfd::serve(control),
+        Role::Futex => futex::serve(control),
+        Role::Stream => stream::serve(control),
+        Role::Memory => cma::serve(control),
+    }
+}
+
+/// Every limit of `hg-perf limits`, in the order of its table; `cold` costs 1.5 GiB of memory.
+pub(crate) fn all(cores: Cores, cold: bool) -> Result<Vec<Box<dyn Measure>>, Error> {
+    let mut all: Vec<Box<dyn Measure>> = vec![
+        Box::new(cache_line::Pair::start(cores, cache_line::Payload::Word)?),
+        Box::new(cache_line::Pair::start(cores, cache_line::Payload::Line)?),
+        Box::new(ring::Pair::start(cores, RING_INFLIGHT)?),
+        Box::new(eventfd::Pair::start(cores)?),
+        Box::new(futex::Pair::start(cores)?),
+        Box::new(stream::Pair::unix(cores, Wait::Spin)?),
+        Box::new(stream::Pair::unix(cores, Wait::Block)?),
+        Box::new(stream::Pair::tcp(cores, Wait::Spin)?),
+        Box::new(stream::Pair::tcp(cores, Wait::Block)?),
+    ];
+    for size in BANDWIDTH_SIZES {
+        all.push(Box::new(memcpy::Copy::hot(size)));
+    }
+    let remote = Remote::start(cores, Arena::HOT_BYTES)?;
+    for size in BANDWIDTH_SIZES {
+        all.push(Box::new(cma::Read::hot(size, &remote)));
+    }
+    if cold {
+        let (from, to) = (Arena::cold(), Arena::cold());
+        for size in BANDWIDTH_SIZES {
+            all.push(Box::new(memcpy::Copy::cold(size, &from, &to)));
+        }
+        let remote = Remote::start(cores, memory::COLD_BYTES)?;
+        for size in BANDWIDTH_SIZES {
+            all.push(Box::new(cma::Read::cold(size, &remote, &to)));
+        }
+    }
+    Ok(all)
+}
+
+/// Where the two cores of a run are to each other, told by the cache line between them.
+///
+/// Virtual machines move their cores: each run states its own. Known round trips are 0.13 us
+/// (near), 0.28 us (between) and 0.47 us (far).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Placement {
+    /// The two share the cache that a line travels through first.
+    Near,
+    /// Neither near nor far.
+    Between,
+    /// A line travels through the last-level cache or further.
+    Far,
+}
+
+impl Placement {
+    /// Told by the median of `cache_line_round_trip`.
+    pub(crate) fn of(round_trip_us: f64) -> Placement {
+        match round_trip_us {
+            us if us < NEAR_BELOW_US => Placement::Near,
+            us if us < FAR_FROM_US => Placement::Between,
+            _ => Placement::Far,
+        }
+    }
+
+    /// How it is written.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Placement::Near => "near",
+            Placement::Between => "between",
+            Placement::Far => "far",
+        }
+    }
+}
+
+/// Halfway, in proportion, between the round trips of [`Placement`].
+const NEAR_BELOW_US: f64 = 0.19;
+const FAR_FROM_US: f64 = 0.36;
+
+/// Sizes of the bandwidth figures.
+pub(crate) const BANDWIDTH_SIZES: [usize; 4] = [4 << 10, 64 << 10, 1 << 20, 16 << 20];
+
+/// Requests in flight in the rate of the bare ring.
+pub(crate) const RING_INFLIGHT: u32 = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn known_round_trips_tell_their_placement() {
+        assert_eq!(Placement::of(0.13), Placement::Near);
+        assert_eq!(Placement::of(0.28), Placement::Between);
+        assert_eq!(Placement::of(0.47), Placement::Far);
+    }
+
+    #[test]
+    fn every_role_is_known_to_the_command_line() {
+        for role in ["cache-line", "ring", "eventfd", "futex", "stream", "memory"] {
+            assert!(<Role as clap::ValueEnum>::from_str(role, false).is_ok(), "{role}");
+        }
+    }
+}

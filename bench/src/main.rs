@@ -1,0 +1,39 @@
+//! `hg-perf`: every figure in the documents, as a command.
+//!
+//! | module    | what it does                                                              |
+//! |-----------|---------------------------------------------------------------------------|
+//! | `cli`     | the command line; one function per subcommand                             |
+//! | `measure` | what a measurement is, and how several are taken in turns                 |
+//! | `stats`   | many repetitions become median, p99, min and max                          |
+//! | `report`  | figures become a table, or one JSON object a line                         |
+//! | `pair`    | the second process of every measurement, and the cores of the two         |
+//! | `limits`  | what this machine allows: the measurements that need no product at all    |
+//! | `raw`     | the only room with `unsafe`: shared mapping, futex, descriptors received  |
+//!
+//! Every measurement of two processes starts its own second process: this same program with the
+//! hidden subcommand `peer`. It sleeps on a socket between two repetitions, so that measurements
+//! can be taken in turns on a machine of two cores, and it dies with its parent.
+
+mod cli;
+mod error;
+mod limits;
+mod measure;
+mod pair;
+#[expect(unsafe_code, reason = "shared mapping, futex, descriptors received from a socket")]
+mod raw;
+mod report;
+mod stats;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    match cli::run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // A closed standard error leaves nobody to tell.
+            let _ = writeln!(std::io::stderr(), "hg-perf: {}", error::chain(&error));
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! File descriptors received from a unix socket (`SCM_RIGHTS`).
+
+use std::io::IoSliceMut;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
+
+use crate::error::{Context, Error};
+
+/// Receives one message and the descriptors in it, at most [`MAX_DESCRIPTORS`] of them.
+pub(crate) fn receive(
+    socket: BorrowedFd<'_>,
+    bytes: &mut [u8],
+) -> Result<(usize, Vec<OwnedFd>), Error> {
+    let mut space = nix::cmsg_space!([i32; MAX_DESCRIPTORS]);
+    let mut buffers = [IoSliceMut::new(bytes)];
+    let flags = MsgFlags::MSG_CMSG_CLOEXEC;
+    let message = recvmsg::<()>(socket.as_raw_fd(), &mut buffers, Some(&mut space), flags)
+        .context("recvmsg")?;
+    let mut owned = Vec::new();
+    for control in message.cmsgs().context("recvmsg")? {
+        if let ControlMessageOwned::ScmRights(numbers) = control {
+            owned.extend(numbers.into_iter().map(own));
+        }
+    }
+    Ok((message.bytes, owned))
+}
+
+/// Takes ownership of a number that the kernel has just put into this process.
+fn own(number: i32) -> OwnedFd {
+    // SAFETY:
+    // - open: the kernel installed it for this message; a cut message lists only installed ones.
+    // - owned by nobody else: the number is new, and each message is read once.
+    unsafe { OwnedFd::from_raw_fd(number) }
+}
+
+/// The most descriptors that one message carries.
+pub(crate) const MAX_DESCRIPTORS: usize = 4;
