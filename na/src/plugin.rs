@@ -99,6 +99,11 @@ pub trait Context: Send + fmt::Debug {
 
     /// Starts an operation. Never blocks; never completes inside.
     ///
+    /// May be called between a `true` of `may_sleep` and the return of [`Waiter::wait`]: an operation
+    /// that needs further progress of this side to get under way (a full queue, a connection to be
+    /// made) then ends that wait by itself. One that is under way does not, even if its completion can
+    /// be collected already: the poster knows whether it wants that.
+    ///
     /// # Errors
     /// The operation itself, unchanged, with [`Error::Again`] when its queue is full,
     /// [`Error::PeerGone`] or [`Error::UnknownPeer`] for a dead handle, [`Error::TooLong`],
