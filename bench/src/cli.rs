@@ -74,7 +74,7 @@ fn run_limits(arguments: &LimitsArguments, json: bool) -> Result<(), Error> {
         return report::json(out, &figures);
     }
     // The first limit is the cache line with one word.
-    let placement = Placement::of(summaries[0].median).as_str();
+    let placement = Placement::of(cores, summaries[0].median).as_str();
     writeln!(out, "placement: {placement} (by cache_line_round_trip)").context("write")?;
     report::table(out, &figures)
 }

@@ -173,6 +173,11 @@ impl Cores {
         Ok(apart(&allowed, siblings))
     }
 
+    /// Whether the two processes have a core each.
+    pub(crate) fn are_two(self) -> bool {
+        self.origin.is_some() && self.target.is_some()
+    }
+
     /// Pins the calling thread, and the threads it starts from now on, to the origin's core.
     pub(crate) fn pin_origin(self) -> Result<(), Error> {
         self.origin.map_or(Ok(()), pin)

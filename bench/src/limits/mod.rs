@@ -106,12 +106,15 @@ pub(crate) enum Placement {
     Between,
     /// A line travels through the last-level cache or further.
     Far,
+    /// There is one core for both: no figure of two spinning processes means anything.
+    OneCore,
 }
 
 impl Placement {
     /// Told by the median of `cache_line_round_trip`.
-    pub(crate) fn of(round_trip_us: f64) -> Placement {
+    pub(crate) fn of(cores: Cores, round_trip_us: f64) -> Placement {
         match round_trip_us {
+            _ if !cores.are_two() => Placement::OneCore,
             us if us < NEAR_BELOW_US => Placement::Near,
             us if us < FAR_FROM_US => Placement::Between,
             _ => Placement::Far,
@@ -124,6 +127,7 @@ impl Placement {
             Placement::Near => "near",
             Placement::Between => "between",
             Placement::Far => "far",
+            Placement::OneCore => "one-core",
         }
     }
 }
@@ -144,9 +148,11 @@ mod tests {
 
     #[test]
     fn known_round_trips_tell_their_placement() {
-        assert_eq!(Placement::of(0.13), Placement::Near);
-        assert_eq!(Placement::of(0.28), Placement::Between);
-        assert_eq!(Placement::of(0.47), Placement::Far);
+        let two = Cores { origin: Some(0), target: Some(1) };
+        assert_eq!(Placement::of(two, 0.13), Placement::Near);
+        assert_eq!(Placement::of(two, 0.28), Placement::Between);
+        assert_eq!(Placement::of(two, 0.47), Placement::Far);
+        assert_eq!(Placement::of(Cores::default(), 0.13), Placement::OneCore);
     }
 
     #[test]

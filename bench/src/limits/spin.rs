@@ -29,15 +29,15 @@ fn patiently<T>(
 ) -> Result<T, Error> {
     loop {
         alive()?;
+        thread::yield_now();
         for _ in 0..POLLS {
             if let Some(found) = ready() {
                 return Ok(found);
             }
             hint::spin_loop();
         }
-        thread::yield_now();
     }
 }
 
-/// Looks before the other process is asked whether it lives: some hundred microseconds.
-const POLLS: u32 = 1 << 14;
+/// Looks before the other process is asked whether it lives: some tens of microseconds.
+const POLLS: u32 = 1 << 11;

@@ -4,11 +4,11 @@
 //! Spinning means that the sockets are non-blocking and read again and again.
 
 use std::fs::File;
-use std::hint;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::thread;
 use std::time::Instant;
 
 use crate::error::{Context, Error};
@@ -101,21 +101,30 @@ pub(super) fn serve(mut control: Control) -> Result<(), Error> {
     Ok(())
 }
 
-/// The next word; `None` at the end. A non-blocking socket is read until something comes.
+/// The next word; `None` at the end. A non-blocking socket is read until something comes, with a
+/// yield now and then, so that it works on a single core too.
 fn receive(socket: &mut File) -> Result<Option<u64>, Error> {
     let mut bytes = [0; 8];
-    let mut filled = 0;
+    let (mut filled, mut empty) = (0, 0_u32);
     while filled < bytes.len() {
         match socket.read(&mut bytes[filled..]) {
             Ok(0) => return Ok(None),
             Ok(count) => filled += count,
-            Err(e) if e.kind() == ErrorKind::WouldBlock => hint::spin_loop(),
+            Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                empty += 1;
+                if empty.is_multiple_of(YIELD_AFTER) {
+                    thread::yield_now();
+                }
+            }
             Err(e) if e.kind() == ErrorKind::Interrupted => {}
             error => return error.map(|_| None).context("read from a socket"),
         }
     }
     Ok(Some(u64::from_le_bytes(bytes)))
 }
+
+/// Reads without anything before a spinning side yields once: ten round trips or more.
+const YIELD_AFTER: u32 = 512;
 
 /// Round trips before the clock starts.
 const WARM_UP: u32 = 20;
