@@ -10,7 +10,12 @@ use std::{
     time::Duration,
 };
 
-use nix::{errno::Errno, libc, unistd::Pid};
+use nix::{
+    errno::Errno,
+    libc,
+    sys::socket::{SockFlag, accept4},
+    unistd::Pid,
+};
 
 /// Events of one `epoll_wait`.
 pub(crate) const EVENTS_MAX: usize = 64;
@@ -73,6 +78,14 @@ pub(crate) fn pidfd_open(pid: Pid) -> Result<OwnedFd, Errno> {
     // SAFETY:
     // - just opened, and nobody else knows its number.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// `accept4`: the next connection, close-on-exec and non-blocking.
+pub(crate) fn accept(listener: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    let number = accept4(listener.as_raw_fd(), SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK)?;
+    // SAFETY:
+    // - just opened, and nobody else knows its number.
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
 /// Descriptors that one packet may carry here. More are cut off by the kernel, and that is an error.

@@ -15,7 +15,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use hg_na::Error;
 use nix::{
     fcntl::{FcntlArg, OFlag, fcntl},
-    sys::eventfd::{EfdFlags, eventfd},
+    sys::eventfd::{EfdFlags, EventFd},
     sys::stat::{SFlag, fstat},
     unistd::write,
 };
@@ -30,7 +30,8 @@ impl Doorbell {
     /// A new one: close-on-exec, never blocking.
     pub(crate) fn new() -> Result<Self, Error> {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
-        eventfd(0, flags).map(Self).map_err(|e| os_error("eventfd", e))
+        let eventfd = EventFd::from_flags(flags).map_err(|e| os_error("eventfd", e))?;
+        Ok(Self(eventfd.into()))
     }
 
     /// One that a peer has sent.

@@ -11,7 +11,7 @@ pub(crate) mod limits;
 pub(crate) mod mapping;
 pub(crate) mod waiter;
 
-pub(crate) use calls::{Packet, receive_packet};
+pub(crate) use calls::{PACKET_FDS_MAX, Packet, accept, receive_packet};
 use hg_na::{Error, GoneReason};
 
 /// The error for something that a peer got wrong; it costs the peer its connection.

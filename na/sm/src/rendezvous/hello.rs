@@ -1,0 +1,322 @@
+//! The three messages of the handshake. What is decoded is bounded, and a claim until it is checked.
+//!
+//! # Layout (little-endian)
+//! | offset | size | field | meaning |
+//! |---:|---:|---|---|
+//! | 0 | 4 | magic | `HgSm` |
+//! | 4 | 4 | version | of everything below, and of the segments; this is 1 |
+//! | 8 | 4 | kind | 1 Hello, 2 Welcome, 3 Refuse |
+//! | 12 | 4 | length | bytes that follow these 16 |
+//!
+//! A Refuse goes on with its sentence in UTF-8, at most [`SENTENCE_MAX`] bytes; magic, kind 3, length and
+//! sentence keep their places in every version, so that an older side can read why. The others:
+//!
+//! | offset | size | field | meaning |
+//! |---:|---:|---|---|
+//! | 16 | 16 | incarnation | random; another one is another peer |
+//! | 32 | 8 | ring length | bytes of the ring segment |
+//! | 40 | 8 | arena length | bytes of the arena |
+//! | 48 | 8 | table length | bytes of the region table |
+//! | 56 | 4 | flags | what the sender can and wants; unknown ones are kept |
+//! | 60 | 4 | context | id of the sender's context, at most 255 |
+//! | 64 | ... | address | text, at most [`ADDRESS_MAX`] bytes |
+//!
+//! Hello and Welcome carry [`GREETING_FDS`] descriptors: ring segment, arena, region table, and the
+//! eventfd that their receiver rings to wake their sender.
+
+use std::fmt;
+
+use hg_na::{ADDRESS_MAX, Address};
+
+/// The version that this code speaks.
+pub(crate) const VERSION: u32 = 1;
+
+/// Descriptors of a Hello or a Welcome: ring segment, arena, region table, doorbell.
+pub(crate) const GREETING_FDS: usize = 4;
+
+/// Longest sentence of a Refuse in bytes.
+pub(crate) const SENTENCE_MAX: usize = 256;
+
+/// Longest segment that may be announced, in bytes.
+pub(crate) const SEGMENT_MAX: u64 = 1 << 32;
+
+/// Longest message of the handshake in bytes: the buffer to receive into.
+pub(crate) const GREETING_MAX: usize = BODY + ADDRESS_MAX;
+
+const MAGIC: [u8; 4] = *b"HgSm";
+const HEADER: usize = 16;
+const BODY: usize = 64;
+const KIND_HELLO: u32 = 1;
+const KIND_WELCOME: u32 = 2;
+const KIND_REFUSE: u32 = 3;
+
+const _: () = assert!(HEADER + SENTENCE_MAX <= GREETING_MAX);
+
+/// What one side says about itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Hello {
+    /// Random; another one is another peer.
+    pub(crate) incarnation: [u8; 16],
+    /// Id of the sender's context.
+    pub(crate) context: u8,
+    /// The sender's address.
+    pub(crate) address: Address,
+    /// Bytes of the ring segment.
+    pub(crate) ring_len: u64,
+    /// Bytes of the arena.
+    pub(crate) arena_len: u64,
+    /// Bytes of the region table.
+    pub(crate) table_len: u64,
+    /// What the sender can and wants.
+    pub(crate) flags: u32,
+}
+
+/// A message of the handshake.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Greeting {
+    /// From the side that connects.
+    Hello(Hello),
+    /// The answer to it.
+    Welcome(Hello),
+    /// No connection, and why: for the user of the other side.
+    Refuse(String),
+}
+
+/// Why bytes are no message of the handshake.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum BadGreeting {
+    /// The other side speaks another version.
+    Version(u32),
+    /// It breaks the layout.
+    Malformed(&'static str),
+}
+
+impl fmt::Display for BadGreeting {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Version(theirs) => write!(
+                out,
+                "it speaks version {theirs} of the shared-memory protocol, this side version {VERSION}"
+            ),
+            Self::Malformed(why) => write!(out, "its greeting {why}"),
+        }
+    }
+}
+
+impl Greeting {
+    /// The wire form. A sentence that is too long is cut.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let (kind, body) = match self {
+            Self::Hello(hello) => (KIND_HELLO, hello.encode()),
+            Self::Welcome(hello) => (KIND_WELCOME, hello.encode()),
+            Self::Refuse(sentence) => (KIND_REFUSE, abridged(sentence).as_bytes().to_vec()),
+        };
+        let len = u32::try_from(body.len()).expect("a greeting is short");
+        let mut bytes = Vec::with_capacity(HEADER + body.len());
+        bytes.extend(MAGIC);
+        for word in [VERSION, kind, len] {
+            bytes.extend(word.to_le_bytes());
+        }
+        bytes.extend(body);
+        bytes
+    }
+
+    /// Reads the wire form; nothing may follow it.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, BadGreeting> {
+        let malformed = BadGreeting::Malformed;
+        let mut reader = Reader(bytes);
+        if reader.take::<4>() != Some(MAGIC) {
+            return Err(malformed("does not start with the magic bytes"));
+        }
+        let cut = malformed("is cut short");
+        let version = reader.u32().ok_or(cut)?;
+        let kind = reader.u32().ok_or(cut)?;
+        let len = reader.u32().ok_or(cut)?;
+        if usize::try_from(len).ok() != Some(reader.0.len()) {
+            return Err(malformed("has another length than it says"));
+        }
+        if kind == KIND_REFUSE {
+            return decode_sentence(reader.0).map(Self::Refuse).map_err(malformed);
+        }
+        if version != VERSION {
+            return Err(BadGreeting::Version(version));
+        }
+        match kind {
+            KIND_HELLO => Hello::decode(reader).map(Self::Hello).map_err(malformed),
+            KIND_WELCOME => Hello::decode(reader).map(Self::Welcome).map_err(malformed),
+            _ => Err(malformed("is of an unknown kind")),
+        }
+    }
+}
+
+impl Hello {
+    fn encode(&self) -> Vec<u8> {
+        let mut body = Vec::with_capacity(BODY - HEADER + self.address.as_str().len());
+        body.extend(self.incarnation);
+        for word in [self.ring_len, self.arena_len, self.table_len] {
+            body.extend(word.to_le_bytes());
+        }
+        body.extend(self.flags.to_le_bytes());
+        body.extend(u32::from(self.context).to_le_bytes());
+        body.extend(self.address.as_str().as_bytes());
+        body
+    }
+
+    fn decode(mut reader: Reader<'_>) -> Result<Self, &'static str> {
+        let cut = "is cut short";
+        let incarnation = reader.take().ok_or(cut)?;
+        let ring_len = reader.segment_len()?;
+        let arena_len = reader.segment_len()?;
+        let table_len = reader.segment_len()?;
+        let flags = reader.u32().ok_or(cut)?;
+        let context = reader.u32().ok_or(cut)?;
+        let context = u8::try_from(context).map_err(|_| "names a context over 255")?;
+        let text = str::from_utf8(reader.0).map_err(|_| "has an address that is no text")?;
+        let address = Address::new(text).map_err(|_| "has an address that is none")?;
+        Ok(Self { incarnation, context, address, ring_len, arena_len, table_len, flags })
+    }
+}
+
+/// The sentence of a Refuse: printable, so that it may be shown to a user as it is.
+fn decode_sentence(bytes: &[u8]) -> Result<String, &'static str> {
+    if bytes.len() > SENTENCE_MAX {
+        return Err("refuses at too great length");
+    }
+    let sentence = str::from_utf8(bytes).map_err(|_| "refuses in bytes that are no text")?;
+    Ok(sentence.chars().map(|c| if c.is_control() { ' ' } else { c }).collect())
+}
+
+/// The longest start of a sentence that fits.
+fn abridged(sentence: &str) -> &str {
+    &sentence[..sentence.floor_char_boundary(SENTENCE_MAX)]
+}
+
+/// Reads from the front.
+#[derive(Clone, Copy)]
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (first, rest) = self.0.split_first_chunk::<N>()?;
+        self.0 = rest;
+        Some(*first)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.take().map(u32::from_le_bytes)
+    }
+
+    fn segment_len(&mut self) -> Result<u64, &'static str> {
+        match self.take().map(u64::from_le_bytes) {
+            None => Err("is cut short"),
+            Some(0) => Err("announces an empty segment"),
+            Some(len) if len > SEGMENT_MAX => Err("announces a segment over the limit"),
+            Some(len) => Ok(len),
+        }
+    }
+}
+
+/// For the fuzzer: whatever decodes can be encoded again, to the same bytes where nothing was cleaned.
+#[cfg(feature = "fuzzing")]
+pub fn fuzz_rendezvous(data: &[u8]) {
+    if let Ok(greeting) = Greeting::decode(data) {
+        let again = greeting.encode();
+        assert!(again.len() <= GREETING_MAX);
+        assert_eq!(Greeting::decode(&again).as_ref(), Ok(&greeting));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::{ProptestConfig, any, prop_assert, prop_assert_eq, proptest};
+
+    use super::*;
+
+    fn sample() -> Hello {
+        Hello {
+            incarnation: [7; 16],
+            context: 3,
+            address: Address::new("sm://x/3").unwrap(),
+            ring_len: 4096,
+            arena_len: 1 << 20,
+            table_len: SEGMENT_MAX,
+            flags: 5,
+        }
+    }
+
+    #[test]
+    fn the_fields_lie_where_the_table_says() {
+        let bytes = Greeting::Hello(sample()).encode();
+        assert_eq!(&bytes[..4], b"HgSm");
+        assert_eq!(bytes[16..32], [7; 16]);
+        assert_eq!(bytes[32..40], 4096_u64.to_le_bytes());
+        assert_eq!(bytes[56..60], 5_u32.to_le_bytes());
+        assert_eq!(bytes[60..64], 3_u32.to_le_bytes());
+        assert_eq!(&bytes[64..], b"sm://x/3");
+    }
+
+    #[test]
+    fn another_version_is_named_but_its_refusal_can_be_read() {
+        let mut hello = Greeting::Hello(sample()).encode();
+        hello[4] = 9;
+        assert_eq!(Greeting::decode(&hello), Err(BadGreeting::Version(9)));
+        let mut refuse = Greeting::Refuse("no".to_owned()).encode();
+        refuse[4] = 9;
+        assert_eq!(Greeting::decode(&refuse), Ok(Greeting::Refuse("no".to_owned())));
+    }
+
+    #[test]
+    fn truncated_and_lengthened_greetings_are_refused() {
+        let bytes = Greeting::Welcome(sample()).encode();
+        for len in 0..bytes.len() {
+            assert!(Greeting::decode(&bytes[..len]).is_err(), "{len} bytes");
+        }
+        assert!(Greeting::decode(&[&bytes[..], b"x"].concat()).is_err());
+    }
+
+    #[test]
+    fn empty_and_huge_segments_are_refused() {
+        for len in [0, SEGMENT_MAX + 1, u64::MAX] {
+            let bytes = Greeting::Hello(Hello { arena_len: len, ..sample() }).encode();
+            assert!(matches!(Greeting::decode(&bytes), Err(BadGreeting::Malformed(_))), "{len}");
+        }
+    }
+
+    #[test]
+    fn a_long_sentence_is_cut_at_a_character() {
+        let long = "\u{e9}".repeat(SENTENCE_MAX);
+        let decoded = Greeting::decode(&Greeting::Refuse(long).encode()).unwrap();
+        assert_eq!(decoded, Greeting::Refuse("\u{e9}".repeat(SENTENCE_MAX / 2)));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn every_greeting_survives_its_wire_form(
+            incarnation: [u8; 16], context: u8, flags: u32, welcome: bool,
+            rest in "[!-~]{0,507}", lens in proptest::array::uniform3(1..=SEGMENT_MAX),
+        ) {
+            let [ring_len, arena_len, table_len] = lens;
+            let address = Address::new(&format!("sm://{rest}")).unwrap();
+            let hello = Hello { incarnation, context, address, ring_len, arena_len, table_len, flags };
+            let greeting = if welcome { Greeting::Welcome(hello) } else { Greeting::Hello(hello) };
+            let bytes = greeting.encode();
+            prop_assert!(bytes.len() <= GREETING_MAX);
+            prop_assert_eq!(Greeting::decode(&bytes), Ok(greeting));
+        }
+
+        #[test]
+        fn damaged_greetings_never_panic_and_stay_bounded(
+            place in 0_usize..72, value: u8, tail in proptest::collection::vec(any::<u8>(), 0..64),
+        ) {
+            let mut bytes = Greeting::Hello(sample()).encode();
+            bytes[place] = value;
+            bytes.truncate(place + 1 + tail.len());
+            if let Ok(Greeting::Hello(hello) | Greeting::Welcome(hello)) = Greeting::decode(&bytes) {
+                prop_assert!(hello.ring_len <= SEGMENT_MAX && hello.address.as_str().len() <= 512);
+            }
+            let _whatever = Greeting::decode(&tail);
+        }
+    }
+}

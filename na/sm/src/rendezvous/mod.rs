@@ -1,0 +1,9 @@
+//! How two contexts meet: names, sockets, the messages that carry the segments, and who is let in.
+//!
+//! Abstract unix sockets only: nothing of it has a name in the file system, and a killed process leaves
+//! nothing behind.
+
+pub(crate) mod hello;
+pub(crate) mod name;
+pub(crate) mod policy;
+pub(crate) mod socket;

@@ -1,0 +1,270 @@
+//! Abstract sockets (`SOCK_SEQPACKET`): one packet is one message of the handshake, and the end of the
+//! connection is the end of the peer. Nothing here blocks.
+//!
+//! A process at its limit of descriptors cannot accept, and so could not even refuse. [`Listener`] keeps
+//! one in reserve for that: it is closed, the connection accepted into its place, refused with a
+//! sentence, closed, and the reserve taken back.
+
+use std::{
+    io::IoSlice,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
+};
+
+use hg_na::{Error, GoneReason};
+use nix::{
+    errno::Errno,
+    sys::socket::{
+        AddressFamily, Backlog, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, bind,
+        connect, getsockopt, listen, sendmsg, socket, socketpair, sockopt,
+    },
+};
+
+use super::{hello::Greeting, name::Name};
+use crate::os::{
+    PACKET_FDS_MAX, Packet, accept,
+    limits::{nofile, os_error},
+    misbehaved, receive_packet,
+};
+
+/// Connections that may wait to be accepted.
+const BACKLOG: Backlog = Backlog::MAXCONN;
+
+/// Connections refused in one call of [`Listener::accept`], so that it ends.
+const REFUSALS_MAX: u32 = 64;
+
+/// Who is at the other end, by the kernel's word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Credentials {
+    /// Process id; 0 when it is not visible from this pid namespace.
+    pub(crate) pid: i32,
+    /// Effective user id.
+    pub(crate) uid: u32,
+}
+
+/// What became of a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sent {
+    /// It is on its way.
+    Done,
+    /// The other end has not read the ones before. Try again when it has.
+    Full,
+    /// The other end is closed. It may have sent a last word: receive it.
+    Closed,
+}
+
+/// What a socket had to say.
+#[derive(Debug)]
+pub(crate) enum Received {
+    /// Nothing yet.
+    Nothing,
+    /// The other end is closed, and nothing comes any more.
+    Closed,
+    /// A packet of `len` bytes, and the descriptors that came with it.
+    Message {
+        /// Bytes of it in the buffer.
+        len: usize,
+        /// At most [`crate::os::PACKET_FDS_MAX`].
+        fds: Vec<OwnedFd>,
+    },
+}
+
+/// One end of a connection.
+#[derive(Debug)]
+pub(crate) struct Socket(OwnedFd);
+
+impl Socket {
+    /// Connects to a listener. Never blocks: it is connected at once, or not at all.
+    ///
+    /// # Errors
+    /// `PeerGone(Unreachable)` when nobody listens there, [`Error::Again`] when too many wait there
+    /// to be accepted, [`Error::Limit`].
+    pub(crate) fn connect(name: &Name, context: u8) -> Result<Self, Error> {
+        let socket = new_socket()?;
+        match connect(socket.as_raw_fd(), &abstract_address(name, context)?) {
+            Ok(()) => Ok(Self(socket)),
+            Err(Errno::ECONNREFUSED) => Err(Error::PeerGone(GoneReason::Unreachable(
+                format!("nobody listens at {}", name.address(context)).into(),
+            ))),
+            // EINTR: a signal came before the non-blocking connection was made.
+            Err(Errno::EAGAIN | Errno::EINTR) => Err(Error::Again),
+            Err(error) => Err(os_error("connect", error)),
+        }
+    }
+
+    /// Both ends of a connection of this process with itself.
+    pub(crate) fn pair() -> Result<(Self, Self), Error> {
+        let (one, other) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags())
+            .map_err(|e| os_error("socketpair", e))?;
+        Ok((Self(one), Self(other)))
+    }
+
+    /// Sends one packet with descriptors; the receiver gets copies of them.
+    ///
+    /// # Errors
+    /// [`Error::Limit`] when too many descriptors are in flight, [`Error::Os`].
+    pub(crate) fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<Sent, Error> {
+        let numbers: Vec<RawFd> = fds.iter().map(AsRawFd::as_raw_fd).collect();
+        let rights = [ControlMessage::ScmRights(&numbers)];
+        let control = if fds.is_empty() { &[][..] } else { &rights[..] };
+        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+        let pieces = [IoSlice::new(bytes)];
+        match sendmsg::<()>(self.0.as_raw_fd(), &pieces, control, flags, None) {
+            Ok(_all_of_it) => Ok(Sent::Done),
+            Err(Errno::EAGAIN | Errno::EINTR) => Ok(Sent::Full),
+            Err(Errno::EPIPE | Errno::ECONNRESET) => Ok(Sent::Closed),
+            Err(error) => Err(os_error("sendmsg", error)),
+        }
+    }
+
+    /// Receives one packet.
+    ///
+    /// # Errors
+    /// `PeerGone(Misbehaved)` when it does not fit into the buffer or carries too many descriptors,
+    /// [`Error::Limit`] when this process may have no more descriptors. What did arrive is closed.
+    pub(crate) fn recv(&self, buffer: &mut [u8]) -> Result<Received, Error> {
+        // A peer that closed before it had read everything leaves ECONNRESET, which comes once, and
+        // in front of what it had sent: the reason why it refused, for example.
+        let packet = match receive_packet(self.fd(), buffer) {
+            Err(Errno::ECONNRESET) => receive_packet(self.fd(), buffer),
+            other => other,
+        };
+        match packet {
+            Ok(packet) => checked(packet, buffer.len()),
+            Err(Errno::EAGAIN | Errno::EINTR) => Ok(Received::Nothing),
+            Err(Errno::ECONNRESET | Errno::EPIPE) => Ok(Received::Closed),
+            Err(error) => Err(os_error("recvmsg", error)),
+        }
+    }
+
+    /// Who is at the other end: who connected, or who listened.
+    pub(crate) fn peer_credentials(&self) -> Result<Credentials, Error> {
+        let credentials = getsockopt(&self.0, sockopt::PeerCredentials)
+            .map_err(|e| os_error("getsockopt(SO_PEERCRED)", e))?;
+        Ok(Credentials { pid: credentials.pid(), uid: credentials.uid() })
+    }
+
+    /// For the epoll set.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+fn checked(packet: Packet, room: usize) -> Result<Received, Error> {
+    let Packet { len, fds, bytes_lost, fds_lost } = packet;
+    if bytes_lost {
+        return Err(misbehaved(format!("it sent a packet of more than {room} bytes")));
+    }
+    if fds_lost && fds.len() == PACKET_FDS_MAX {
+        return Err(misbehaved("it sent more descriptors than a packet may carry"));
+    }
+    if fds_lost {
+        // There was room in the buffer, so the kernel could not install them.
+        return Err(os_error("recvmsg", Errno::EMFILE));
+    }
+    // An empty packet is no message of ours; from a closed end it is what recvmsg returns for ever.
+    if len == 0 { Ok(Received::Closed) } else { Ok(Received::Message { len, fds }) }
+}
+
+/// Where one context is looked up.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    socket: OwnedFd,
+    /// Any descriptor, to be given up for a refusal.
+    reserve: Option<OwnedFd>,
+    refused: u64,
+}
+
+impl Listener {
+    /// Listens at a name.
+    ///
+    /// # Errors
+    /// [`Error::AddressInUse`] when somebody else does, [`Error::Limit`].
+    pub(crate) fn bind(name: &Name, context: u8) -> Result<Self, Error> {
+        let socket = new_socket()?;
+        match bind(socket.as_raw_fd(), &abstract_address(name, context)?) {
+            Ok(()) => {}
+            Err(Errno::EADDRINUSE) => return Err(Error::AddressInUse(name.address(context))),
+            Err(error) => return Err(os_error("bind", error)),
+        }
+        listen(&socket, BACKLOG).map_err(|e| os_error("listen", e))?;
+        Ok(Self { reserve: Some(new_socket()?), socket, refused: 0 })
+    }
+
+    /// The next connection that waits; `None` when there is none (any more).
+    ///
+    /// At the limit of descriptors the ones that wait are refused, up to a bound a call: watch the
+    /// listener level-triggered, and the rest is told again.
+    ///
+    /// # Errors
+    /// [`Error::Limit`] when not even the reserve is left, [`Error::Os`].
+    pub(crate) fn accept(&mut self) -> Result<Option<Socket>, Error> {
+        for _ in 0..REFUSALS_MAX {
+            if self.reserve.is_none() {
+                // Somebody else took its place before; without it nothing can be refused.
+                self.reserve = Some(new_socket()?);
+            }
+            match accept(self.socket.as_fd()) {
+                Ok(socket) => return Ok(Some(Socket(socket))),
+                Err(Errno::EAGAIN) => return Ok(None),
+                Err(Errno::EINTR | Errno::ECONNABORTED) => {}
+                Err(Errno::EMFILE | Errno::ENFILE) => self.refuse_one()?,
+                Err(error) => return Err(os_error("accept4", error)),
+            }
+        }
+        Ok(None)
+    }
+
+    fn refuse_one(&mut self) -> Result<(), Error> {
+        drop(self.reserve.take());
+        let refused = match accept(self.socket.as_fd()) {
+            Ok(socket) => {
+                self.refuse(&Socket(socket));
+                Ok(())
+            }
+            Err(Errno::EAGAIN | Errno::EINTR | Errno::ECONNABORTED) => Ok(()),
+            Err(error) => Err(os_error("accept4", error)),
+        };
+        // The refused one is closed by now, and its place free, unless another thread took it.
+        self.reserve = new_socket().ok();
+        refused
+    }
+
+    fn refuse(&mut self, socket: &Socket) {
+        let sentence = format!(
+            "it has no file descriptor left for another peer (its RLIMIT_NOFILE is {}): raise that \
+             with `ulimit -n` there, or connect fewer peers",
+            nofile()
+        );
+        // The sentence is a courtesy: a peer that does not take it sees the hang-up.
+        let _sent = socket.send(&Greeting::Refuse(sentence).encode(), &[]);
+        self.refused += 1;
+        tracing::warn!(refused = self.refused, "no file descriptor left: a peer was refused");
+    }
+
+    /// Connections that were refused for want of descriptors.
+    pub(crate) fn refused(&self) -> u64 {
+        self.refused
+    }
+
+    /// For the epoll set, level-triggered.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+fn flags() -> SockFlag {
+    SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK
+}
+
+fn new_socket() -> Result<OwnedFd, Error> {
+    socket(AddressFamily::Unix, SockType::SeqPacket, flags(), None)
+        .map_err(|e| os_error("socket", e))
+}
+
+fn abstract_address(name: &Name, context: u8) -> Result<UnixAddr, Error> {
+    UnixAddr::new_abstract(name.socket_name(context).as_bytes())
+        .map_err(|e| os_error("sockaddr_un", e))
+}
+
+#[cfg(test)]
+mod tests;
