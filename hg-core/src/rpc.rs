@@ -17,6 +17,10 @@ use std::{fmt, future::Future, pin::Pin};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::DeserializeOwned};
 
+/// For the code that `#[hg::rpc]` writes.
+#[doc(hidden)]
+pub use serde_bytes;
+
 /// An RPC's number on the wire: the 64-bit hash of its full name, never 0.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RpcId(pub u64);
@@ -124,6 +128,9 @@ pub enum ServeKind {
 
 /// A handler's answer that comes later. Owns everything that it needs.
 pub type Later<T, E> = Pin<Box<dyn Future<Output = Result<T, E>> + Send + 'static>>;
+
+/// What calling an async handler as a plain function gives, without any engine: in unit tests.
+pub type LocalCall<'a, R> = Pin<Box<dyn Future<Output = R> + Send + 'a>>;
 
 /// What [`Serve::serve`] gives back.
 pub enum Served<T, E> {
