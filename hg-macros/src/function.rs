@@ -222,6 +222,10 @@ impl Function {
         self.attributes.iter().filter(|attribute| attribute.path().is_ident("cfg"))
     }
 
+    pub(crate) fn is_deprecated(&self) -> bool {
+        self.attributes.iter().any(|attribute| attribute.path().is_ident("deprecated"))
+    }
+
     pub(crate) fn is_async(&self) -> bool {
         self.signature.asyncness.is_some()
     }

@@ -1,6 +1,6 @@
 //! What the attribute writes in place of the function.
 
-use proc_macro2::{Group, TokenStream};
+use proc_macro2::TokenStream;
 use quote::{format_ident, quote, quote_spanned};
 use syn::{Error, Ident, Result};
 
@@ -19,7 +19,12 @@ pub(crate) fn generate(options: &Options, function: &Function) -> Result<TokenSt
     );
     let rpc = names.rpc(options);
     let same = options.implements.as_ref().map(|declaration| names.same_types(declaration));
-    let handler = function.body.as_ref().map(|body| names.handler(options, body));
+    let body = function.body.as_ref().map(|body| function.body_function(body));
+    let handler = body.is_some().then(|| names.handler(options));
+    // What is generated may use a deprecated RPC; the body is judged as it stands.
+    let quiet = function
+        .is_deprecated()
+        .then(|| quote!(#[expect(deprecated, reason = "implements the deprecated RPC")]));
     Ok(quote! {
         #(#attributes)*
         #lint
@@ -28,9 +33,13 @@ pub(crate) fn generate(options: &Options, function: &Function) -> Result<TokenSt
 
         #(#conditions)*
         const _: () = {
-            #rpc
-            #same
-            #handler
+            #body
+            #quiet
+            const _: () = {
+                #rpc
+                #same
+                #handler
+            };
         };
     })
 }
@@ -193,11 +202,10 @@ impl<'f> Names<'f> {
         }
     }
 
-    fn handler(&self, options: &Options, body: &Group) -> TokenStream {
-        let body_function = self.function.body_function(body);
+    fn handler(&self, options: &Options) -> TokenStream {
         let serve = self.serve(options);
         let call = if self.function.is_async() { self.call_async() } else { self.call_plain() };
-        quote! { #body_function #serve #call }
+        quote! { #serve #call }
     }
 
     /// `Serve`: arguments in, the body's answer out.

@@ -63,8 +63,11 @@ impl Shape {
 
 /// The shape of an argument, or why it cannot be one.
 pub(crate) fn argument(ty: &Type) -> Result<Shape> {
-    if let Type::Reference(reference) = ty {
-        return borrowed(reference);
+    match ty {
+        Type::Reference(reference) => return borrowed(reference),
+        // What a `macro_rules!` variable `$t:ty` becomes.
+        Type::Group(group) => return argument(&group.elem),
+        _ => {}
     }
     refuse_inside(ty, "borrowed data travels only as a whole argument, `&str` or `&[u8]`")?;
     Ok(owned(ty))

@@ -124,6 +124,22 @@ fn factorial(n: u64) -> u64 {
 #[cfg(any())]
 fn absent(a: NoSuchType);
 
+#[hg::rpc]
+#[deprecated]
+fn old(a: u8) -> u8 {
+    a
+}
+
+macro_rules! first {
+    ($name:ident, $of:ty, $with:ty) => {
+        #[hg::rpc]
+        fn $name(value: $of, _with: $with) -> $of {
+            value
+        }
+    };
+}
+first!(first_of_bytes, Vec<u8>, &str);
+
 mod interface {
     #[hg::rpc]
     pub(super) fn scale(values: Vec<f64>, by: f64) -> Result<Vec<f64>, String>;
@@ -150,6 +166,19 @@ fn arguments_and_results_of_every_shape_travel() {
     assert_eq!(call(r#type, (7,)), Ok(7));
     let value = vec![1, 2];
     assert_eq!(call(put, ("k", &value, vec![3])).unwrap(), b"k\x01\x02\x03");
+}
+
+#[test]
+fn functions_from_other_macros_have_the_same_shapes() {
+    let packed: (serde_bytes::ByteBuf, &str) = first_of_bytes::pack((vec![1], "x"));
+    assert_eq!(packed.0.as_slice(), [1]);
+    assert_eq!(call(first_of_bytes, (vec![1], "x")).unwrap(), [1]);
+}
+
+#[test]
+#[expect(deprecated, reason = "that is the test")]
+fn a_deprecated_rpc_still_works_and_only_its_users_are_told() {
+    assert_eq!(call(old, (1,)), Ok(1));
 }
 
 #[test]
