@@ -1,1 +1,59 @@
-//! Hydrargyrum.
+//! **Hydrargyrum**: RPC between processes at the speed of shared memory, after Mercury, in Rust.
+//!
+//! ```
+//! #[hg::rpc]
+//! fn add(a: i64, b: i64) -> i64 {
+//!     a + b
+//! }
+//!
+//! let target = hg::Engine::listen("sm://")?;
+//! target.register(add)?;
+//! let origin = hg::Engine::open("sm://")?;
+//! assert_eq!(origin.call(add, &origin.lookup(target.address())?, (2, 3)).wait()?, 5);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Threads
+//! An [`Engine`] is cheap to clone and usable from any thread. By default a thread of its own makes progress; it
+//! steps aside while a caller waits ([`Call::wait`]). See [`Progress`] and [`Wait`] for the other ways.
+//!
+//! # Cleanup
+//! The engine closes when its last clone is dropped: open calls fail, peers see the connections close. Nothing is
+//! left behind in the file system, not even after `kill -9`.
+//!
+//! # Features
+//! | feature | what | default |
+//! |---|---|---|
+//! | `sm` | shared memory between processes of one node, `sm://` | yes |
+//! | `bincode` | the codec: fixed-size integers | yes |
+//! | `postcard` | the codec instead, without `bincode`: small integers take few bytes | no |
+
+#![forbid(unsafe_code)]
+
+mod engine;
+
+pub use hg_core::{
+    error::{CallError, Failure, Started},
+    registry::RegisterError,
+    rpc::{NoError, Rpc, RpcId},
+};
+pub use hg_engine::{
+    Answer, Call, CallOptions, EventLoop, Handle, OneWay, Peer, Progress, Request, Wait,
+};
+pub use hg_macros::rpc;
+pub use hg_na::{Address, Error, GoneReason};
+
+pub use crate::engine::{Builder, Engine};
+
+#[doc(hidden)]
+pub mod __private {
+    //! For what `#[hg::rpc]` writes; not for users.
+    pub use hg_core::rpc::*;
+}
+
+/// The network abstraction, for those who write a transport.
+pub use hg_na as na;
+
+/// The shared-memory transport.
+#[cfg(feature = "sm")]
+pub use hg_na_sm as sm;

@@ -79,6 +79,8 @@ struct Call {
     /// The receive failed while the request was still open, whose end tells whether it was started.
     receive_failure: Option<NaFailure>,
     waker: Option<Waker>,
+    /// Nobody will take the outcome.
+    detached: bool,
 }
 
 #[derive(Debug)]
@@ -181,6 +183,7 @@ impl Calls {
             tell_when_sent: false,
             receive_failure: None,
             waker: None,
+            detached: false,
         });
         if let Some(at) = deadline {
             self.timers.arm(at, id);
@@ -254,6 +257,17 @@ impl Calls {
         }
     }
 
+    /// A peer has said why it closes the connection: its calls end with that.
+    pub fn handle_fault(&mut self, peer: Peer, sentence: &str) {
+        let of_peer = |(id, call): (CallId, &Call)| (call.peer == peer).then_some(id);
+        let ids: Vec<CallId> = self.table.iter().filter_map(of_peer).collect();
+        for id in ids {
+            let reason = GoneReason::Refused(sentence.into());
+            let failure = Failure::PeerGone { reason, started: Started::Unknown };
+            self.settle(id, Outcome::Failed(failure), false);
+        }
+    }
+
     /// Ends a call on its caller's wish.
     pub fn cancel(&mut self, id: CallId) {
         self.settle(id, Outcome::Failed(Failure::Cancelled), true);
@@ -267,6 +281,17 @@ impl Calls {
             self.settle(id, Outcome::Failed(Failure::Cancelled), true);
         }
         self.spend(id);
+    }
+
+    /// Nobody will take the outcome, but the call goes on: a one-way call.
+    pub fn detach(&mut self, id: CallId) {
+        let Some(call) = self.table.get_mut(id) else { return };
+        call.waker = None;
+        if matches!(call.phase, Phase::Open) {
+            call.detached = true;
+        } else {
+            self.spend(id);
+        }
     }
 
     /// Ends every open call: the engine shuts down.
@@ -352,6 +377,9 @@ impl Calls {
             let table = &self.table;
             let open = |key| table.get(key).is_some_and(|call| matches!(call.phase, Phase::Open));
             self.timers.disarm(open);
+        }
+        if self.table.get(id).is_some_and(|call| call.detached) {
+            self.spend(id);
         }
     }
 

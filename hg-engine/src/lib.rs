@@ -1,1 +1,41 @@
-//! Drives Hydrargyrum's state machines: threads, clock, wait set
+//! Drives the RPC state machines of `hg-core` over a transport of `na`: threads, clock, wait set.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | `builder` | how an engine is opened: plugins, contexts, progress, limits |
+//! | `handle` | what users hold: register, look up, call |
+//! | `call` | a call under way: a future, or `wait` |
+//! | `port` | one context with its calls, requests and tasks; the round of progress |
+//! | `role` | who makes progress: a waiting caller, the background thread, the user's loop |
+//! | `handler` | handlers of all kinds behind one trait; answers |
+//! | `event` | the descriptor for foreign event loops |
+//!
+//! # Threads
+//! Whoever holds the *role* of a port makes its progress; posting needs only the port's state, whose
+//! lock is never held while anybody sleeps or a handler runs. Lock order: role, then state.
+
+#![forbid(unsafe_code)]
+
+mod builder;
+mod call;
+mod event;
+mod handle;
+mod handler;
+mod peer;
+mod port;
+mod request;
+mod role;
+mod tasks;
+
+pub use builder::{Builder, OpenError, Progress, Wait};
+pub use call::{Call, CallOptions, OneWay};
+pub use event::EventLoop;
+pub use handle::Handle;
+pub use handler::Answer;
+pub use peer::Peer;
+pub use request::Request;
+
+/// Contexts of one engine at most; an address names its context by a byte.
+pub const CONTEXTS_MAX: usize = 256;
+/// Calls that one context can have under way at a time, by default.
+pub const CALLS_MAX: usize = 65_536;

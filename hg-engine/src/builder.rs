@@ -1,0 +1,198 @@
+//! How an engine is opened.
+
+use std::{fmt, marker::PhantomData, sync::Arc, time::Duration};
+
+use hg_core::serve::IN_SERVICE_MAX;
+use hg_na::{Address, OpenOptions, Plugin};
+
+use crate::{CALLS_MAX, CONTEXTS_MAX, Handle};
+
+/// Who makes progress when nobody waits for a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Progress {
+    /// A thread of the engine's, one a context. It steps aside while a caller waits.
+    #[default]
+    Background,
+    /// Whoever calls [`Handle::progress`] or `wait`: the user's own loop, or a foreign event loop
+    /// ([`Handle::event_loop`]).
+    Own,
+}
+
+/// What a thread that makes progress does when there is nothing to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Wait {
+    /// Polls on. The lowest latency, one processor core.
+    Spin,
+    /// Polls for this long, then sleeps.
+    Adaptive(Duration),
+    /// Sleeps at once.
+    Block,
+}
+
+impl Wait {
+    /// How long [`Wait::default`] polls before it sleeps: twice a wake-up, so that it costs at most
+    /// thrice the best choice made afterwards.
+    pub const ADAPTIVE_DEFAULT: Duration = Duration::from_micros(50);
+}
+
+impl Default for Wait {
+    fn default() -> Self {
+        Self::Adaptive(Self::ADAPTIVE_DEFAULT)
+    }
+}
+
+/// Why an engine could not be opened.
+pub type OpenError = hg_na::Error;
+
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    pub(crate) progress: Progress,
+    pub(crate) wait: Wait,
+    pub(crate) in_service_max: usize,
+    pub(crate) reject_above: Option<usize>,
+    pub(crate) calls_max: usize,
+    pub(crate) checksum: bool,
+}
+
+/// Opens engines. `E` is what [`Builder::open`] gives: the facade's engine.
+pub struct Builder<E = Handle> {
+    plugins: Vec<Arc<dyn Plugin>>,
+    options: OpenOptions,
+    contexts: usize,
+    settings: Settings,
+    engine: PhantomData<fn() -> E>,
+}
+
+impl<E: From<Handle>> Default for Builder<E> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<E: From<Handle>> Builder<E> {
+    /// No plugin yet, one context, progress in the background, adaptive waiting.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            plugins: Vec::new(),
+            options: OpenOptions::default(),
+            contexts: 1,
+            settings: Settings {
+                progress: Progress::default(),
+                wait: Wait::default(),
+                in_service_max: IN_SERVICE_MAX,
+                reject_above: None,
+                calls_max: CALLS_MAX,
+                checksum: false,
+            },
+            engine: PhantomData,
+        }
+    }
+
+    /// Adds a transport. The last one that takes a scheme wins, so built-in ones can be replaced.
+    #[must_use]
+    pub fn plugin(mut self, plugin: impl Plugin + 'static) -> Self {
+        self.plugins.push(Arc::new(plugin));
+        self
+    }
+
+    /// Whether others may connect. Without it the engine can call, and be called over the
+    /// connections that it made.
+    #[must_use]
+    pub fn listen(mut self, listen: bool) -> Self {
+        self.options.listen = listen;
+        self
+    }
+
+    /// How many contexts (endpoints, each with its own address and thread) to open: 1 to 256.
+    #[must_use]
+    pub fn contexts(mut self, contexts: usize) -> Self {
+        self.contexts = contexts;
+        self
+    }
+
+    /// Who makes progress when nobody waits.
+    #[must_use]
+    pub fn progress(mut self, progress: Progress) -> Self {
+        self.settings.progress = progress;
+        self
+    }
+
+    /// What a progressing thread does when there is nothing to do.
+    #[must_use]
+    pub fn wait(mut self, wait: Wait) -> Self {
+        self.settings.wait = wait;
+        self
+    }
+
+    /// Requests that a context has in service before it takes no more; further ones wait at their
+    /// origins. Bounds the target's memory. Default: 4,096.
+    #[must_use]
+    pub fn in_service_max(mut self, requests: usize) -> Self {
+        self.settings.in_service_max = requests;
+        self
+    }
+
+    /// Requests in service above which further ones are answered with
+    /// [`hg_core::error::CallError::Rejected`] at once, instead of waiting. Default: none.
+    #[must_use]
+    pub fn reject_above(mut self, requests: usize) -> Self {
+        self.settings.reject_above = Some(requests);
+        self
+    }
+
+    /// Calls that a context can have under way; one more is refused. Default: 65,536.
+    #[must_use]
+    pub fn calls_max(mut self, calls: usize) -> Self {
+        self.settings.calls_max = calls;
+        self
+    }
+
+    /// Whether requests carry a CRC32C of header and payload; their answers then do, too.
+    #[must_use]
+    pub fn checksum(mut self, checksum: bool) -> Self {
+        self.settings.checksum = checksum;
+        self
+    }
+
+    /// A setting of the transport's own, by name; one that the transport does not know is refused.
+    #[must_use]
+    pub fn setting(mut self, name: &str, value: &str) -> Self {
+        self.options = self.options.with(name, value);
+        self
+    }
+
+    /// Opens the engine.
+    ///
+    /// # Errors
+    /// [`hg_na::Error::NoPlugin`] for a scheme that nobody takes, [`hg_na::Error::BadSetting`], and
+    /// whatever the transport has to say.
+    pub fn open(self, url: &str) -> Result<E, OpenError> {
+        let url: Address = url.parse()?;
+        if self.contexts == 0 || self.contexts > CONTEXTS_MAX {
+            let why = format!("{} is not between 1 and {CONTEXTS_MAX}", self.contexts);
+            return Err(hg_na::Error::BadSetting { name: "contexts".to_owned(), why });
+        }
+        let takes = |plugin: &&Arc<dyn Plugin>| plugin.schemes().contains(&url.scheme());
+        let Some(plugin) = self.plugins.iter().rev().find(takes) else {
+            let known: Vec<_> =
+                self.plugins.iter().flat_map(|plugin| plugin.schemes()).copied().collect();
+            let scheme = url.scheme().to_owned();
+            return Err(hg_na::Error::NoPlugin { scheme, known: known.join(", ") });
+        };
+        let domain = plugin.open(&url, &self.options)?;
+        Ok(E::from(Handle::start(domain, self.contexts, self.settings)?))
+    }
+}
+
+impl<E> fmt::Debug for Builder<E> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Builder")
+            .field("options", &self.options)
+            .field("contexts", &self.contexts)
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,88 @@
+//! For foreign event loops: one descriptor that fires for messages, wake-ups and deadlines.
+//!
+//! ```text
+//! loop {
+//!     while events.progress() {}             // until nothing moves
+//!     if events.may_sleep()? {               // asked immediately before every sleep
+//!         poll(events.as_fd(), ...)          // the loop's own sleep, with its own descriptors
+//!     }
+//! }
+//! ```
+
+use std::{
+    os::fd::{AsFd, BorrowedFd},
+    sync::Arc,
+    time::Instant,
+};
+
+use nix::sys::{
+    epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags},
+    time::TimeSpec,
+    timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags},
+};
+
+use crate::{OpenError, port::Port};
+
+/// The engine's place in a foreign event loop. One thread at a time.
+#[derive(Debug)]
+pub struct EventLoop {
+    port: Arc<Port>,
+    epoll: Epoll,
+    timer: TimerFd,
+}
+
+impl EventLoop {
+    pub(crate) fn new(port: Arc<Port>) -> Result<Self, OpenError> {
+        let os = |call| move |error: nix::Error| hg_na::Error::os(call, error);
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(os("epoll_create1"))?;
+        let flags = TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC;
+        let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, flags).map_err(os("timerfd_create"))?;
+        let readable = EpollEvent::new(EpollFlags::EPOLLIN, 0);
+        {
+            let Some(transport) = port.waiter.fd() else {
+                return Err(hg_na::Error::Unsupported("a foreign event loop over this transport"));
+            };
+            epoll.add(transport, readable).map_err(os("epoll_ctl"))?;
+            epoll.add(timer.as_fd(), readable).map_err(os("epoll_ctl"))?;
+        }
+        Ok(Self { port, epoll, timer })
+    }
+
+    /// One round of progress; says whether anything moved.
+    pub fn progress(&self) -> bool {
+        let Some(mut work) = self.port.role.try_lock() else { return false };
+        self.port.disarm(&mut work);
+        let (moved, _) = self.port.step(&mut work, |_| None::<()>);
+        self.port.release(work);
+        moved
+    }
+
+    /// Whether the loop may sleep on the descriptor now; the timer is set for the next deadline.
+    ///
+    /// # Errors
+    /// [`hg_na::Error::Os`] when the timer cannot be set.
+    pub fn may_sleep(&self) -> Result<bool, OpenError> {
+        let Some(mut work) = self.port.role.try_lock() else { return Ok(false) };
+        let Some(until) = self.port.arm(&mut work) else { return Ok(false) };
+        drop(work);
+        let result = match until {
+            None => self.timer.unset(),
+            Some(at) => {
+                // Zero would disarm the timer instead of firing it.
+                let left = at
+                    .saturating_duration_since(Instant::now())
+                    .max(std::time::Duration::from_nanos(1));
+                let once = Expiration::OneShot(TimeSpec::from_duration(left));
+                self.timer.set(once, TimerSetTimeFlags::empty())
+            }
+        };
+        result.map_err(|error| hg_na::Error::os("timerfd_settime", error))?;
+        Ok(true)
+    }
+}
+
+impl AsFd for EventLoop {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.0.as_fd()
+    }
+}

@@ -1,0 +1,273 @@
+//! What users hold: register, look up, call.
+
+use std::{
+    fmt,
+    marker::PhantomData,
+    sync::Arc,
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use hg_core::{
+    header::Kind,
+    registry::RegisterError,
+    rpc::{Rpc, Serve, ServeKind},
+};
+use hg_na::{Address, Domain};
+use parking_lot::Mutex;
+
+use crate::{
+    Answer, Call, CallOptions, EventLoop, OneWay, OpenError, Peer, Progress, Request,
+    builder::Settings,
+    handler::{Handler, OfAsyncClosure, OfClosure, OfFunction, OfLaterClosure, boxed},
+    port::{Port, Shared},
+};
+
+/// One context of an engine, or the whole engine through its first context.
+///
+/// Cheap to clone, usable from any thread. The engine closes when the last handle that was not got from a
+/// [`Request`] is dropped: open calls fail, peers see the connections close.
+#[derive(Clone)]
+pub struct Handle {
+    port: Arc<Port>,
+    /// `None` for the handles of requests, which keep nothing open.
+    alive: Option<Arc<Alive>>,
+}
+
+/// Closes the engine when the last owner drops it.
+struct Alive {
+    ports: Vec<Arc<Port>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        self.ports.iter().for_each(|port| port.interrupt());
+        let me = std::thread::current().id();
+        for thread in self.threads.get_mut().drain(..) {
+            // The last handle may be dropped by a background thread, which cannot wait for itself.
+            if thread.thread().id() != me && thread.join().is_err() {
+                tracing::error!("a progress thread panicked");
+            }
+        }
+        self.ports.iter().for_each(|port| port.close());
+    }
+}
+
+impl Handle {
+    pub(crate) fn start(
+        domain: Arc<dyn Domain>,
+        contexts: usize,
+        settings: Settings,
+    ) -> Result<Self, OpenError> {
+        let background = settings.progress == Progress::Background;
+        let shared = Arc::new(Shared::new(domain, settings));
+        let mut ports = Vec::with_capacity(contexts);
+        for index in (0..=u8::MAX).take(contexts) {
+            let context = shared.domain.context(index)?;
+            ports.push(Arc::new(Port::new(index, Arc::clone(&shared), context)));
+        }
+        let alive = Alive { ports, threads: Mutex::default() };
+        if background {
+            for port in &alive.ports {
+                alive.threads.lock().push(port.start_background()?);
+            }
+        }
+        let port = Arc::clone(alive.ports.first().expect("there is at least one context"));
+        Ok(Self { port, alive: Some(Arc::new(alive)) })
+    }
+
+    pub(crate) fn guest(port: Arc<Port>) -> Self {
+        Self { port, alive: None }
+    }
+
+    /// What a peer looks up to reach this context.
+    #[must_use]
+    pub fn address(&self) -> &Address {
+        &self.port.address
+    }
+
+    /// Another context of this engine, or `None` when it has fewer.
+    #[must_use]
+    pub fn context(&self, index: usize) -> Option<Self> {
+        let alive = self.alive.as_ref()?;
+        let port = Arc::clone(alive.ports.get(index)?);
+        Some(Self { port, alive: Some(Arc::clone(alive)) })
+    }
+
+    /// Finds a target. Contacts nobody: whether it is there shows in the calls.
+    ///
+    /// # Errors
+    /// [`hg_na::Error::BadAddress`].
+    pub fn lookup<A>(&self, address: A) -> Result<Peer, OpenError>
+    where
+        A: TryInto<Address>,
+        OpenError: From<A::Error>,
+    {
+        let address = address.try_into()?;
+        let mut state = self.port.state.lock();
+        let context = state.context().map_err(|_| hg_na::Error::Unsupported("a closed engine"))?;
+        Ok(Peer { na: context.lookup(&address)?, port: self.port.index })
+    }
+
+    /// Closes the connection to a peer: open calls to it fail.
+    pub fn forget(&self, peer: Peer) {
+        if peer.port == self.port.index
+            && let Ok(context) = self.port.state.lock().context()
+        {
+            context.forget(peer.na);
+        }
+        self.port.notify();
+    }
+
+    /// Serves an RPC with the body that `#[hg::rpc]` was put on, in all contexts.
+    ///
+    /// # Errors
+    /// [`RegisterError`].
+    pub fn register<R: Serve<Request>>(&self, rpc: R) -> Result<(), RegisterError> {
+        let _: R = rpc;
+        self.insert::<R>(OfFunction::<R>(PhantomData))
+    }
+
+    /// Serves an RPC with a closure, run by the thread that makes progress: it must not block.
+    ///
+    /// # Errors
+    /// [`RegisterError`].
+    pub fn serve<R, F>(&self, rpc: R, function: F) -> Result<(), RegisterError>
+    where
+        R: Rpc,
+        F: for<'a> Fn(&'a Request, R::Args<'a>) -> Result<R::Output, R::Error>
+            + Send
+            + Sync
+            + 'static,
+    {
+        let _: R = rpc;
+        self.insert::<R>(OfClosure::<R, F> { function, kind: ServeKind::Plain, rpc: PhantomData })
+    }
+
+    /// Serves an RPC with a closure that may block, run by a pool of threads.
+    ///
+    /// # Errors
+    /// [`RegisterError`].
+    pub fn serve_blocking<R, F>(&self, rpc: R, function: F) -> Result<(), RegisterError>
+    where
+        R: Rpc,
+        F: for<'a> Fn(&'a Request, R::Args<'a>) -> Result<R::Output, R::Error>
+            + Send
+            + Sync
+            + 'static,
+    {
+        let _: R = rpc;
+        self.insert::<R>(OfClosure::<R, F> {
+            function,
+            kind: ServeKind::Blocking,
+            rpc: PhantomData,
+        })
+    }
+
+    /// Serves an RPC with a closure that gives a future, polled by the thread that makes progress.
+    ///
+    /// # Errors
+    /// [`RegisterError`].
+    pub fn serve_async<R, F, Fut>(&self, rpc: R, function: F) -> Result<(), RegisterError>
+    where
+        R: Rpc,
+        F: for<'a> Fn(Request, R::Args<'a>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<R::Output, R::Error>> + Send + 'static,
+    {
+        let _: R = rpc;
+        self.insert::<R>(OfAsyncClosure::<R, F> { function, rpc: PhantomData })
+    }
+
+    /// Serves an RPC with a closure that is given an [`Answer`], to be sent now or later from any thread.
+    ///
+    /// # Errors
+    /// [`RegisterError`].
+    pub fn serve_later<R, F>(&self, rpc: R, function: F) -> Result<(), RegisterError>
+    where
+        R: Rpc,
+        F: for<'a> Fn(&'a Request, R::Args<'a>, Answer<R>) + Send + Sync + 'static,
+    {
+        let _: R = rpc;
+        self.insert::<R>(OfLaterClosure::<R, F> { function, rpc: PhantomData })
+    }
+
+    fn insert<R: Rpc>(&self, handler: impl Handler + 'static) -> Result<(), RegisterError> {
+        self.port.shared.change_handlers(|registry| registry.insert(R::NAME, R::ID, boxed(handler)))
+    }
+
+    /// Serves an RPC no longer; says whether it did.
+    pub fn deregister<R: Rpc>(&self, rpc: R) -> bool {
+        let _: R = rpc;
+        self.port.shared.change_handlers(|registry| registry.remove(R::ID)).is_some()
+    }
+
+    /// Calls an RPC. It is sent now; `wait` for it or await it.
+    #[inline]
+    pub fn call<R: Rpc>(&self, rpc: R, target: &Peer, args: R::Args<'_>) -> Call<'_, R> {
+        self.call_with(rpc, target, args, CallOptions::default())
+    }
+
+    /// Calls an RPC with a deadline.
+    #[inline]
+    pub fn call_with<R: Rpc>(
+        &self,
+        rpc: R,
+        target: &Peer,
+        args: R::Args<'_>,
+        options: CallOptions,
+    ) -> Call<'_, R> {
+        let _: R = rpc;
+        Call::new(&self.port, self.port.start_call::<R>(*target, args, Kind::Request, options))
+    }
+
+    /// Calls an RPC without an answer. Whether it is served, nobody tells.
+    #[inline]
+    pub fn notify<R: Rpc>(&self, rpc: R, target: &Peer, args: R::Args<'_>) -> OneWay<'_> {
+        let _: R = rpc;
+        let options = CallOptions::default();
+        OneWay::new(&self.port, self.port.start_call::<R>(*target, args, Kind::OneWay, options))
+    }
+
+    /// Makes progress for at most `timeout`, or until something moved, and says whether it did. Zero: one
+    /// round. For engines opened with [`Progress::Own`]; harmless otherwise.
+    pub fn progress(&self, timeout: Duration) -> bool {
+        let Some(mut work) = self.port.role.try_lock() else {
+            // Somebody else makes progress already.
+            return false;
+        };
+        let (mut moved, _) = self.port.step(&mut work, |_| None::<()>);
+        if !moved && !timeout.is_zero() {
+            let limit = Instant::now().checked_add(timeout);
+            moved = self.port.drive_until_moved(&mut work, limit);
+        }
+        self.port.release(work);
+        moved
+    }
+
+    /// The descriptor and the questions for a foreign event loop.
+    ///
+    /// # Errors
+    /// [`hg_na::Error::Unsupported`] when the transport has no descriptor, [`hg_na::Error::Os`].
+    pub fn event_loop(&self) -> Result<EventLoop, OpenError> {
+        EventLoop::new(Arc::clone(&self.port))
+    }
+
+    /// Requests taken and not yet answered, of this context.
+    #[must_use]
+    pub fn requests_in_service(&self) -> usize {
+        self.port.state.lock().serves.in_service()
+    }
+
+    /// Calls of this context that are not over yet.
+    #[must_use]
+    pub fn calls_under_way(&self) -> usize {
+        self.port.state.lock().calls.len()
+    }
+}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "Engine({})", self.port.address)
+    }
+}

@@ -1,0 +1,255 @@
+//! Handlers of all kinds behind one trait, and the answers that they make.
+
+use std::{
+    fmt,
+    marker::PhantomData,
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::Pin,
+    sync::Arc,
+};
+
+use hg_core::{
+    codec::{self, Codec as _},
+    error::{STATUS_TEXT_MAX, Status, bounded_text},
+    header::Header,
+    rpc::{Rpc, Serve, ServeKind, Served},
+};
+use hg_na::Message;
+use serde::Serialize;
+
+use crate::{Request, port::Port};
+
+/// A handler's future, which ends in the encoded answer.
+pub(crate) type Task = Pin<Box<dyn Future<Output = Option<Message>> + Send>>;
+
+/// What came of running a handler.
+pub(crate) enum Run {
+    /// The encoded answer; `None` when none is due.
+    Answer(Option<Message>),
+    /// A future of it.
+    Later(Task),
+    /// The handler has an [`Answer`] to give.
+    Given,
+}
+
+/// A registered handler, without its types.
+pub(crate) trait Handler: Send + Sync {
+    fn kind(&self) -> ServeKind;
+    fn run(&self, request: &Request, payload: &[u8]) -> Run;
+}
+
+/// Runs a handler; a panic becomes an answer.
+#[inline]
+pub(crate) fn run_caught(handler: &dyn Handler, request: &Request, payload: &[u8]) -> Run {
+    match catch_unwind(AssertUnwindSafe(|| handler.run(request, payload))) {
+        Ok(run) => run,
+        Err(panic) => Run::Answer(request.failure(Status::Panicked, panic_text(panic.as_ref()))),
+    }
+}
+
+pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
+}
+
+/// Arguments from the wire, or the answer that says why not.
+#[inline]
+fn arguments<'a, R: Rpc>(request: &Request, payload: &'a [u8]) -> Result<R::WireArgs<'a>, Run> {
+    codec::Default::decode::<R::WireArgs<'a>>(payload).map_err(|error| {
+        let text = format!("arguments of `{}`: {error}", R::NAME);
+        Run::Answer(request.failure(Status::Decode, &text))
+    })
+}
+
+/// What `#[hg::rpc]` made of a function with a body.
+pub(crate) struct OfFunction<R>(pub(crate) PhantomData<fn() -> R>);
+
+impl<R: Serve<Request>> Handler for OfFunction<R> {
+    fn kind(&self) -> ServeKind {
+        R::KIND
+    }
+
+    #[inline]
+    fn run(&self, request: &Request, payload: &[u8]) -> Run {
+        let args = match arguments::<R>(request, payload) {
+            Ok(args) => args,
+            Err(run) => return run,
+        };
+        match R::serve(request, args) {
+            Served::Now(result) => Run::Answer(request.answer::<R>(result)),
+            Served::Later(future) => {
+                let request = request.clone();
+                Run::Later(Box::pin(async move { request.answer::<R>(future.await) }))
+            }
+        }
+    }
+}
+
+/// A closure that answers at once, on the progress thread or on the pool.
+pub(crate) struct OfClosure<R, F> {
+    pub(crate) function: F,
+    pub(crate) kind: ServeKind,
+    pub(crate) rpc: PhantomData<fn() -> R>,
+}
+
+impl<R, F> Handler for OfClosure<R, F>
+where
+    R: Rpc,
+    F: for<'a> Fn(&'a Request, R::Args<'a>) -> Result<R::Output, R::Error> + Send + Sync,
+{
+    fn kind(&self) -> ServeKind {
+        self.kind
+    }
+
+    #[inline]
+    fn run(&self, request: &Request, payload: &[u8]) -> Run {
+        match arguments::<R>(request, payload) {
+            Ok(args) => Run::Answer(request.answer::<R>((self.function)(request, R::unpack(args)))),
+            Err(run) => run,
+        }
+    }
+}
+
+/// A closure that gives a future.
+pub(crate) struct OfAsyncClosure<R, F> {
+    pub(crate) function: F,
+    pub(crate) rpc: PhantomData<fn() -> R>,
+}
+
+impl<R, F, Fut> Handler for OfAsyncClosure<R, F>
+where
+    R: Rpc,
+    F: for<'a> Fn(Request, R::Args<'a>) -> Fut + Send + Sync,
+    Fut: Future<Output = Result<R::Output, R::Error>> + Send + 'static,
+{
+    fn kind(&self) -> ServeKind {
+        ServeKind::Async
+    }
+
+    fn run(&self, request: &Request, payload: &[u8]) -> Run {
+        let args = match arguments::<R>(request, payload) {
+            Ok(args) => args,
+            Err(run) => return run,
+        };
+        let future = (self.function)(request.clone(), R::unpack(args));
+        let request = request.clone();
+        Run::Later(Box::pin(async move { request.answer::<R>(future.await) }))
+    }
+}
+
+/// A closure that is given an [`Answer`] to send when it likes.
+pub(crate) struct OfLaterClosure<R, F> {
+    pub(crate) function: F,
+    pub(crate) rpc: PhantomData<fn() -> R>,
+}
+
+impl<R, F> Handler for OfLaterClosure<R, F>
+where
+    R: Rpc,
+    F: for<'a> Fn(&'a Request, R::Args<'a>, Answer<R>) + Send + Sync,
+{
+    fn kind(&self) -> ServeKind {
+        // Like an `async` handler it goes on after its round, and can be told of a cancellation.
+        ServeKind::Async
+    }
+
+    fn run(&self, request: &Request, payload: &[u8]) -> Run {
+        let args = match arguments::<R>(request, payload) {
+            Ok(args) => args,
+            Err(run) => return run,
+        };
+        let answer = Answer { request: Some(request.clone()), rpc: PhantomData };
+        (self.function)(request, R::unpack(args), answer);
+        Run::Given
+    }
+}
+
+/// The right and duty to answer one request, from any thread. Dropped unsent, it tells the caller that no
+/// answer was given.
+pub struct Answer<R: Rpc> {
+    /// `None` once it was sent.
+    request: Option<Request>,
+    rpc: PhantomData<fn() -> R>,
+}
+
+impl<R: Rpc> Answer<R> {
+    /// Sends the answer.
+    pub fn send(mut self, result: Result<R::Output, R::Error>) {
+        if let Some(request) = self.request.take() {
+            let message = request.answer::<R>(result);
+            request.hand_in(message);
+        }
+    }
+
+    /// The request, for its origin, deadline and cancellation.
+    #[must_use]
+    pub fn request(&self) -> Option<&Request> {
+        self.request.as_ref()
+    }
+}
+
+impl<R: Rpc> Drop for Answer<R> {
+    fn drop(&mut self) {
+        if let Some(request) = self.request.take() {
+            let message =
+                request.failure(Status::Rejected, "the handler dropped the request unanswered");
+            request.hand_in(message);
+        }
+    }
+}
+
+impl<R: Rpc> fmt::Debug for Answer<R> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "Answer({})", R::NAME)
+    }
+}
+
+/// A failure as a message.
+pub(crate) fn status_message(id: u64, status: Status, text: &[u8], checksum: bool) -> Message {
+    let text = &text[..text.len().min(STATUS_TEXT_MAX)];
+    let header = Header::answer(id, status as u8, checksum);
+    let len = header.encoded_len();
+    let mut bytes = vec![0; len + text.len()];
+    bytes[len..].copy_from_slice(text);
+    header.encode(&mut bytes);
+    Message::copied(&bytes)
+}
+
+/// A value as an answer: straight into the outgoing message.
+#[inline]
+pub(crate) fn value_message<T: Serialize>(
+    port: &Port,
+    origin: hg_na::Peer,
+    header: &Header,
+    value: &T,
+) -> Message {
+    let checksum = header.checksum;
+    let failed =
+        |text: &str| status_message(header.id, Status::Decode, bounded_text(text), checksum);
+    let size = match codec::Default::size(value) {
+        Ok(size) => size,
+        Err(error) => return failed(&format!("the result cannot be encoded: {error}")),
+    };
+    let start = header.encoded_len();
+    let mut message = if start + size <= port.shared.caps.short_expected {
+        Message::inline(start + size)
+    } else {
+        let reserved =
+            port.state.lock().context().map(|context| context.message(origin, start + size));
+        match reserved {
+            Ok(Ok(message)) => message,
+            Ok(Err(error)) => return failed(&format!("the result cannot be sent: {error}")),
+            Err(_) => return failed("the engine was shut down"),
+        }
+    };
+    if let Err(error) = codec::Default::encode(value, &mut message.as_mut_slice()[start..]) {
+        return failed(&format!("the result cannot be encoded: {error}"));
+    }
+    header.encode(message.as_mut_slice());
+    message
+}
+
+/// What the registry keeps.
+pub(crate) fn boxed(handler: impl Handler + 'static) -> Arc<dyn Handler> {
+    Arc::new(handler)
+}

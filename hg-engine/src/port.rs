@@ -1,0 +1,221 @@
+//! A port: one context of the transport with its calls, its requests and its tasks.
+//!
+//! [`State`] is what anybody may touch for a moment: post a call, hand in an answer. [`Work`] belongs
+//! to whoever holds the role and makes progress; a round of it is [`Port::step`]:
+//!
+//! ```text
+//! state locked:   hand in answers -> transport's progress -> calls and requests -> deadlines -> effects
+//! state unlocked: wake waiting callers -> run handlers -> poll tasks
+//! ```
+//! So no handler runs inside the transport's progress, and none while a lock is held.
+
+mod state;
+mod step;
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering, fence},
+    },
+    task::Waker,
+    time::Instant,
+};
+
+use hg_core::{header::Header, registry::Registry};
+use hg_na::{Address, Caps, Completion, Context, Domain, Message, Waiter};
+use parking_lot::{Mutex, RwLock};
+
+pub(crate) use self::state::State;
+use crate::{Request, builder::Settings, handler::Handler, role::Role, tasks::Tasks};
+
+/// What the ports of one engine have in common.
+pub(crate) struct Shared {
+    pub(crate) settings: Settings,
+    pub(crate) caps: Caps,
+    /// Kept so that memory can be registered while any port lives.
+    pub(crate) domain: Arc<dyn Domain>,
+    handlers: RwLock<Arc<Registry<Arc<dyn Handler>>>>,
+    /// Counts changes of `handlers`, so that a port's copy is refreshed without a lock.
+    handlers_version: AtomicUsize,
+}
+
+impl Shared {
+    pub(crate) fn new(domain: Arc<dyn Domain>, settings: Settings) -> Self {
+        let caps = domain.caps().clone();
+        Self {
+            settings,
+            caps,
+            domain,
+            handlers: RwLock::new(Arc::default()),
+            handlers_version: AtomicUsize::new(0),
+        }
+    }
+
+    /// Changes the handlers; ports see it in their next round.
+    pub(crate) fn change_handlers<T>(
+        &self,
+        change: impl FnOnce(&mut Registry<Arc<dyn Handler>>) -> T,
+    ) -> T {
+        let mut handlers = self.handlers.write();
+        let result = change(Arc::make_mut(&mut handlers));
+        // Release: pairs with the Acquire in `refresh_handlers`; the lock orders the map itself.
+        self.handlers_version.fetch_add(1, Ordering::Release);
+        result
+    }
+}
+
+/// What an answer of a handler is on its way back.
+pub(crate) struct Answered {
+    pub(crate) origin: hg_na::Peer,
+    pub(crate) id: u64,
+    /// `None` when no answer is due, or the handler answers later by itself.
+    pub(crate) message: Option<Message>,
+}
+
+/// A request whose handler is to run.
+pub(crate) struct Incoming {
+    pub(crate) from: hg_na::Peer,
+    pub(crate) header: Header,
+    pub(crate) payload: usize,
+    pub(crate) message: Message,
+}
+
+impl Incoming {
+    pub(crate) fn payload(&self) -> &[u8] {
+        &self.message.as_slice()[self.payload..]
+    }
+}
+
+/// What the holder of the role works with.
+pub(crate) struct Work {
+    done: Vec<Completion>,
+    requests: Vec<Incoming>,
+    pub(crate) answers: Vec<Answered>,
+    wakers: Vec<Waker>,
+    handlers: Arc<Registry<Arc<dyn Handler>>>,
+    handlers_version: usize,
+    pub(crate) tasks: Tasks,
+    /// Reused for every plain handler; `None` before the first one.
+    request: Option<Request>,
+    now: Instant,
+    rounds_since_clock: u32,
+}
+
+/// Rounds that share one reading of the clock while nobody sleeps.
+const ROUNDS_PER_CLOCK: u32 = 16;
+
+pub(crate) struct Port {
+    pub(crate) index: u8,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) address: Address,
+    pub(crate) state: Mutex<State>,
+    pub(crate) waiter: Arc<dyn Waiter>,
+    pub(crate) role: Role,
+    /// Whether the holder of the role sleeps, or is about to.
+    sleeping: AtomicBool,
+    pub(crate) closing: AtomicBool,
+}
+
+impl Port {
+    pub(crate) fn new(index: u8, shared: Arc<Shared>, context: Box<dyn Context>) -> Self {
+        let waiter = context.waiter();
+        let address = context.address().clone();
+        let work = Work {
+            done: Vec::new(),
+            requests: Vec::new(),
+            answers: Vec::new(),
+            wakers: Vec::new(),
+            handlers: Arc::default(),
+            handlers_version: usize::MAX,
+            tasks: Tasks::default(),
+            request: None,
+            now: Instant::now(),
+            rounds_since_clock: 0,
+        };
+        let state = Mutex::new(State::new(context, &shared.settings));
+        Self {
+            index,
+            shared,
+            address,
+            state,
+            waiter,
+            role: Role::new(work),
+            sleeping: AtomicBool::new(false),
+            closing: AtomicBool::new(false),
+        }
+    }
+
+    /// Ends the sleep of whoever holds the role. The caller has made its change before.
+    pub(crate) fn notify(&self) {
+        // SeqCst on both sides (here and in `prepare_sleep`): either the sleeper sees the change
+        // after it has published its intent, or the intent is seen here.
+        fence(Ordering::SeqCst);
+        if self.sleeping.load(Ordering::Relaxed) {
+            self.waiter.wake();
+        }
+    }
+
+    /// Publishes the intent to sleep and checks once more; gives the time until which to sleep.
+    fn prepare_sleep(&self, work: &mut Work) -> Option<Option<Instant>> {
+        self.sleeping.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        let sleep = work.answers.is_empty()
+            && !work.tasks.any_ready()
+            && !self.closing.load(Ordering::Relaxed);
+        let until = if sleep { self.state.lock().may_sleep() } else { None };
+        if until.is_none() {
+            self.sleeping.store(false, Ordering::Relaxed);
+        }
+        until
+    }
+
+    /// Sleeps unless there is something to do; not beyond `limit`.
+    pub(crate) fn sleep(
+        &self,
+        work: &mut Work,
+        limit: Option<Instant>,
+    ) -> Result<(), hg_na::Error> {
+        let Some(until) = self.prepare_sleep(work) else { return Ok(()) };
+        let until = [until, limit].into_iter().flatten().min();
+        let timeout = until.map(|until| until.saturating_duration_since(Instant::now()));
+        let result = if timeout.is_some_and(|timeout| timeout.is_zero()) {
+            Ok(())
+        } else {
+            self.waiter.wait(timeout)
+        };
+        self.sleeping.store(false, Ordering::Relaxed);
+        work.rounds_since_clock = ROUNDS_PER_CLOCK;
+        result
+    }
+
+    /// For foreign event loops: the same without sleeping; they sleep on the descriptor.
+    pub(crate) fn arm(&self, work: &mut Work) -> Option<Option<Instant>> {
+        self.prepare_sleep(work)
+    }
+
+    /// For foreign event loops: the sleep is over.
+    pub(crate) fn disarm(&self, work: &mut Work) {
+        self.sleeping.store(false, Ordering::Relaxed);
+        work.rounds_since_clock = ROUNDS_PER_CLOCK;
+    }
+
+    /// Ends everything: open calls fail, handlers are told, peers see the connection close.
+    pub(crate) fn close(&self) {
+        let mut work = self.role.lock();
+        let wakers = self.state.lock().close();
+        wakers.into_iter().for_each(Waker::wake);
+        work.answers.clear();
+        work.requests.clear();
+        work.request = None;
+        let tasks = std::mem::take(&mut work.tasks);
+        drop(work);
+        drop(tasks);
+    }
+}
+
+impl fmt::Debug for Port {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "Port({} at {})", self.index, self.address)
+    }
+}

@@ -1,0 +1,265 @@
+//! What anybody may touch for a moment: the transport's context, calls and requests.
+
+use std::{collections::VecDeque, task::Waker, time::Instant};
+
+use hg_core::{
+    call::{CallId, Calls, Effect, Half, Owner},
+    error::{Failure, Started},
+    header::{Header, Kind},
+    serve::Serves,
+};
+use hg_na::{Context, GoneReason, Message, Op, Peer, Token};
+use rustc_hash::FxHashMap;
+
+use crate::builder::Settings;
+
+/// Operations that wait because the transport's queue to their peer is full, in order.
+type Backlog = FxHashMap<Peer, VecDeque<(Token, Op)>>;
+
+pub(crate) struct State {
+    /// `None` once the engine is closed or the transport is broken.
+    pub(super) context: Option<Box<dyn Context>>,
+    pub(crate) calls: Calls,
+    pub(crate) serves: Serves,
+    /// Requests that wait for credits, one queue a peer.
+    requests: Backlog,
+    /// Answers and control messages that do: they never wait behind requests.
+    answers: Backlog,
+    pub(super) admission_open: bool,
+    /// Wakers of calls that settled outside of a round of progress.
+    pub(super) wakers: Vec<Waker>,
+}
+
+impl State {
+    pub(super) fn new(context: Box<dyn Context>, settings: &Settings) -> Self {
+        Self {
+            context: Some(context),
+            calls: Calls::new(settings.calls_max),
+            serves: Serves::new(settings.in_service_max, settings.reject_above),
+            requests: Backlog::default(),
+            answers: Backlog::default(),
+            admission_open: true,
+            wakers: Vec::new(),
+        }
+    }
+
+    /// The transport, while the engine is open.
+    ///
+    /// # Errors
+    /// [`Failure::Closed`].
+    pub(crate) fn context(&mut self) -> Result<&mut dyn Context, Failure> {
+        match &mut self.context {
+            Some(context) => Ok(context.as_mut()),
+            None => Err(Failure::Closed),
+        }
+    }
+
+    /// Posts both halves of a call; a refusal settles it.
+    #[inline]
+    pub(crate) fn post_call(&mut self, id: CallId, to: Peer, two_way: bool, message: Message) {
+        let Some(context) = &mut self.context else {
+            return self.calls.handle_refused(id, Failure::Closed);
+        };
+        if two_way {
+            let receive = Op::RecvExpected { from: to, tag: id.to_bits() };
+            match context.post(Owner::Call(id, Half::Receive).token(), receive) {
+                Ok(op) => self.calls.handle_posted(id, Half::Receive, op),
+                Err(rejected) => return self.calls.handle_refused(id, not_made(rejected.error)),
+            }
+        }
+        let send = Op::SendUnexpected { to, message };
+        let token = Owner::Call(id, Half::Send).token();
+        if !self.requests.is_empty() && self.requests.contains_key(&to) {
+            return self.requests.entry(to).or_default().push_back((token, send));
+        }
+        match context.post(token, send) {
+            Ok(op) => self.calls.handle_posted(id, Half::Send, op),
+            Err(rejected) if matches!(rejected.error, hg_na::Error::Again) => {
+                self.requests.entry(to).or_default().push_back((token, rejected.op));
+            }
+            Err(rejected) => self.calls.handle_refused(id, not_made(rejected.error)),
+        }
+    }
+
+    /// Hands an answer to the transport; the request is out of service.
+    #[inline]
+    pub(crate) fn post_answer(&mut self, origin: Peer, id: u64, message: Option<Message>) {
+        self.serves.handle_answered(origin, id);
+        if let Some(message) = message {
+            self.post_or_queue(Op::SendExpected { to: origin, tag: id, message });
+        }
+    }
+
+    /// Answers a request that was never in service.
+    pub(super) fn post_refusal(&mut self, origin: Peer, id: u64, message: Message) {
+        self.post_or_queue(Op::SendExpected { to: origin, tag: id, message });
+    }
+
+    /// The peer is gone: what waits for it never left.
+    pub(super) fn drop_backlog(&mut self, peer: Peer, failure: &Failure) {
+        self.answers.remove(&peer);
+        for (token, _) in self.requests.remove(&peer).into_iter().flatten() {
+            if let Owner::Call(id, _) = Owner::of(token) {
+                self.calls.handle_refused(id, failure.clone());
+            }
+        }
+    }
+
+    /// Posts an answer or control message; waits in the backlog when there is no room.
+    #[inline]
+    fn post_or_queue(&mut self, op: Op) {
+        let peer = op.peer();
+        let Some(context) = &mut self.context else { return };
+        if !self.answers.is_empty() && self.answers.contains_key(&peer) {
+            return self.answers.entry(peer).or_default().push_back((Owner::Nobody.token(), op));
+        }
+        match context.post(Owner::Nobody.token(), op) {
+            Ok(_) => {}
+            Err(rejected) if matches!(rejected.error, hg_na::Error::Again) => {
+                self.answers
+                    .entry(peer)
+                    .or_default()
+                    .push_back((Owner::Nobody.token(), rejected.op));
+            }
+            Err(rejected) => tracing::debug!(error = %rejected.error, "an answer found no taker"),
+        }
+    }
+
+    /// Answers and control messages that wait for room: they count as in service for admission.
+    pub(super) fn answers_waiting(&self) -> usize {
+        if self.answers.is_empty() { 0 } else { self.answers.values().map(VecDeque::len).sum() }
+    }
+
+    fn control(&mut self, peer: Peer, header: &Header, text: &[u8]) {
+        let len = header.encoded_len();
+        let mut message = Message::from(vec![0; len + text.len()]);
+        message.as_mut_slice()[len..].copy_from_slice(text);
+        header.encode(message.as_mut_slice());
+        self.post_or_queue(Op::SendControl { to: peer, message });
+    }
+
+    /// Says a last sentence to a peer and closes the connection.
+    pub(super) fn disconnect(&mut self, peer: Peer, sentence: &str) {
+        tracing::warn!(?peer, "disconnecting a peer: {sentence}");
+        let header = Header::control(Kind::Fault, 0);
+        let mut end = sentence.len().min(FAULT_TEXT_MAX);
+        while !sentence.is_char_boundary(end) {
+            end -= 1;
+        }
+        self.control(peer, &header, &sentence.as_bytes()[..end]);
+        if let Some(context) = &mut self.context {
+            context.forget(peer);
+        }
+    }
+
+    /// Does what the calls ask for.
+    #[inline]
+    pub(super) fn run_effects(&mut self) {
+        while let Some(effect) = self.calls.poll_effect() {
+            match effect {
+                Effect::CancelOp(op) => {
+                    if let Some(context) = &mut self.context {
+                        context.cancel(op);
+                    }
+                }
+                Effect::TellCancelled { peer, id } => {
+                    self.control(peer, &Header::control(Kind::Cancel, id.to_bits()), &[]);
+                }
+                Effect::Wake(waker) => self.wakers.push(waker),
+            }
+        }
+    }
+
+    /// Tries the backlog again. Requests whose calls have settled meanwhile are dropped.
+    pub(super) fn retry_backlog(&mut self) {
+        let mut answers = std::mem::take(&mut self.answers);
+        answers.retain(|_, queue| {
+            self.retry(queue);
+            !queue.is_empty()
+        });
+        self.answers = answers;
+        let mut requests = std::mem::take(&mut self.requests);
+        requests.retain(|_, queue| {
+            self.retry(queue);
+            !queue.is_empty()
+        });
+        self.requests = requests;
+    }
+
+    fn retry(&mut self, queue: &mut VecDeque<(Token, Op)>) {
+        while let Some((token, op)) = queue.pop_front() {
+            let Some(context) = &mut self.context else { return };
+            let owner = Owner::of(token);
+            if let Owner::Call(id, _) = owner
+                && self.calls.is_settled(id)
+            {
+                continue;
+            }
+            match (context.post(token, op), owner) {
+                (Ok(op), Owner::Call(id, half)) => self.calls.handle_posted(id, half, op),
+                (Ok(_), Owner::Nobody) => {}
+                (Err(rejected), _) if matches!(rejected.error, hg_na::Error::Again) => {
+                    return queue.push_front((token, rejected.op));
+                }
+                (Err(rejected), Owner::Call(id, _)) => {
+                    self.calls.handle_refused(id, not_made(rejected.error));
+                }
+                (Err(_), Owner::Nobody) => {}
+            }
+        }
+    }
+
+    pub(super) fn has_backlog(&self) -> bool {
+        !self.requests.is_empty() || !self.answers.is_empty()
+    }
+
+    /// Calls, requests, queued operations: whether anybody is still owed something.
+    pub(crate) fn is_busy(&self) -> bool {
+        !self.calls.is_empty() || self.serves.in_service() > 0 || self.has_backlog()
+    }
+
+    /// Whether to sleep, and until when.
+    pub(super) fn may_sleep(&mut self) -> Option<Option<Instant>> {
+        self.run_effects();
+        if !self.wakers.is_empty() {
+            return None;
+        }
+        let Some(context) = &mut self.context else { return Some(None) };
+        if !context.may_sleep() {
+            return None;
+        }
+        let deadlines = [self.calls.next_deadline(), context.next_deadline()];
+        Some(deadlines.into_iter().flatten().min())
+    }
+
+    /// Ends everything; the wakers are for whoever waited.
+    pub(crate) fn close(&mut self) -> Vec<Waker> {
+        self.calls.close();
+        self.serves.close();
+        self.run_effects();
+        self.context = None;
+        self.requests.clear();
+        self.answers.clear();
+        std::mem::take(&mut self.wakers)
+    }
+
+    /// The transport is of no use any more: the same, with the reason in the log.
+    pub(super) fn fail(&mut self, error: &hg_na::Error) {
+        tracing::error!(%error, "the transport has failed; the engine is closed");
+        let wakers = self.close();
+        self.wakers = wakers;
+    }
+}
+
+/// Longest sentence of a fault: a control message holds at least 48 bytes, 20 of them header.
+const FAULT_TEXT_MAX: usize = 28;
+
+fn not_made(error: hg_na::Error) -> Failure {
+    match error {
+        hg_na::Error::PeerGone(reason) => Failure::PeerGone { reason, started: Started::No },
+        hg_na::Error::UnknownPeer => {
+            Failure::PeerGone { reason: GoneReason::Closed, started: Started::No }
+        }
+        other => Failure::NotMade(other),
+    }
+}

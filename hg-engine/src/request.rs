@@ -1,0 +1,155 @@
+//! What a handler knows about the request that it serves.
+
+use std::{
+    cell::Cell,
+    fmt,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use hg_core::{
+    cancel::CancelToken,
+    error::{Status, bounded_text},
+    header::{Header, Kind},
+    rpc::Rpc,
+};
+use hg_na::Message;
+
+use crate::{Handle, Peer, handler, port::Port};
+
+/// A request in service: who asks, until when, and whether anybody still waits.
+///
+/// A plain handler takes it by reference as its first argument; an `async` one by value.
+#[derive(Clone)]
+pub struct Request {
+    port: Arc<Port>,
+    origin: hg_na::Peer,
+    id: u64,
+    answered: bool,
+    checksum: bool,
+    deadline: Option<Instant>,
+    cancel: Option<CancelToken>,
+}
+
+impl Request {
+    pub(crate) fn new(port: Arc<Port>) -> Self {
+        Self {
+            port,
+            origin: hg_na::Peer::new(u32::MAX, u32::MAX),
+            id: 0,
+            answered: false,
+            checksum: false,
+            deadline: None,
+            cancel: None,
+        }
+    }
+
+    /// Makes it another request's.
+    #[inline]
+    pub(crate) fn reuse(&mut self, origin: hg_na::Peer, header: &Header, now: Instant) {
+        self.origin = origin;
+        self.id = header.id;
+        self.answered = header.kind == Kind::Request;
+        self.checksum = header.checksum;
+        self.deadline = header
+            .remaining_ns
+            .and_then(|remaining| now.checked_add(Duration::from_nanos(remaining)));
+        self.cancel = None;
+    }
+
+    pub(crate) fn set_cancel_token(&mut self, token: CancelToken) {
+        self.cancel = Some(token);
+    }
+
+    /// Who called; can be called back.
+    #[must_use]
+    pub fn origin(&self) -> Peer {
+        Peer { na: self.origin, port: self.port.index }
+    }
+
+    /// When the caller gives up, if it said so: its time remaining, counted from the request's arrival.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    /// Whether an answer is due: not for one-way calls.
+    #[must_use]
+    pub fn wants_answer(&self) -> bool {
+        self.answered
+    }
+
+    /// Whether nobody waits for the answer any more: cancelled, or the origin is gone. Always `false` in
+    /// a plain handler, during which no message is read.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        self.cancel.as_ref().is_some_and(CancelToken::is_cancelled)
+    }
+
+    /// Ends when nobody waits for the answer any more. Never ends in a plain handler.
+    pub async fn cancelled(&self) {
+        match &self.cancel {
+            Some(token) => token.clone().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// The engine, to call out with. It does not keep the engine open.
+    #[must_use]
+    pub fn engine(&self) -> Handle {
+        Handle::guest(Arc::clone(&self.port))
+    }
+
+    #[inline]
+    pub(crate) fn answer<R: Rpc>(&self, result: Result<R::Output, R::Error>) -> Option<Message> {
+        if !self.answered {
+            return None;
+        }
+        Some(match result {
+            Ok(output) => {
+                let header = Header::answer(self.id, Status::Ok as u8, self.checksum);
+                handler::value_message(&self.port, self.origin, &header, &R::pack_output(output))
+            }
+            Err(error) => {
+                let header = Header::answer(self.id, Status::HandlerError as u8, self.checksum);
+                handler::value_message(&self.port, self.origin, &header, &error)
+            }
+        })
+    }
+
+    pub(crate) fn failure(&self, status: Status, text: &str) -> Option<Message> {
+        self.answered
+            .then(|| handler::status_message(self.id, status, bounded_text(text), self.checksum))
+    }
+
+    /// Sends an answer from whatever thread this is.
+    pub(crate) fn hand_in(&self, message: Option<Message>) {
+        self.port.state.lock().post_answer(self.origin, self.id, message);
+        self.port.notify();
+    }
+}
+
+impl fmt::Debug for Request {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "Request({} from {:?})", self.id, self.origin())
+    }
+}
+
+thread_local! {
+    static IN_HANDLER: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread runs a plain handler, where `wait` could never end.
+#[inline]
+pub(crate) fn is_in_handler() -> bool {
+    IN_HANDLER.get()
+}
+
+/// Runs a handler so that [`is_in_handler`] says so. The handler's panics are caught inside.
+#[inline]
+pub(crate) fn in_handler<T>(run: impl FnOnce() -> T) -> T {
+    let outer = IN_HANDLER.replace(true);
+    let result = run();
+    IN_HANDLER.set(outer);
+    result
+}

@@ -1,0 +1,366 @@
+//! Who makes progress: one thread at a time, and never one that nobody needs.
+//!
+//! The *role* is a lock around [`Work`]. A caller in `wait` takes it if it is free; otherwise it
+//! becomes a *follower*: it parks until its call has settled or the role is handed to it.
+//!
+//! # Protocol (no follower is forgotten)
+//! | follower | holder |
+//! |---|---|
+//! | F1 lock `followers` | H1 unlock the role |
+//! | F2 try the role once more; if free, take it | H2 lock `followers`, pop one |
+//! | F3 push itself, unlock, park | H3 unpark it |
+//!
+//! F2 happens under the lock that H2 takes: if F2 failed, H1 comes later, and H2 sees the follower.
+//!
+//! # The background thread
+//! It steps aside while a caller waits, and for [`GRACE`] after the last one has left, so that calls
+//! back to back never wake a second thread. When something else is under way, the last caller wakes it.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering, fence},
+    },
+    task::{Wake, Waker},
+    thread::{self, Thread},
+    time::{Duration, Instant},
+};
+
+use hg_core::{
+    call::{CallId, Outcome},
+    error::Failure,
+};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use crate::{
+    builder::Wait,
+    port::{Port, State, Work},
+};
+
+/// How long the background thread stays aside after the last caller has left.
+const GRACE: Duration = Duration::from_millis(1);
+/// Times of [`GRACE`] that one call takes before the background thread stops looking.
+const GRACES_UNTIL_DEEP: u32 = 8;
+
+pub(crate) struct Role {
+    work: Mutex<Work>,
+    followers: Mutex<Vec<Thread>>,
+    /// Length of `followers`, to look without a lock.
+    follower_count: AtomicUsize,
+    /// Callers in `wait` right now; counted only where there is a background thread.
+    callers: AtomicUsize,
+    /// Callers that have left since the background thread looked.
+    departures: AtomicUsize,
+    has_background: AtomicBool,
+    /// Whether the background thread waits without a limit, because one call takes long.
+    deep: AtomicBool,
+    aside: Mutex<()>,
+    come_back: Condvar,
+}
+
+impl Role {
+    pub(crate) fn new(work: Work) -> Self {
+        Self {
+            work: Mutex::new(work),
+            followers: Mutex::new(Vec::new()),
+            follower_count: AtomicUsize::new(0),
+            callers: AtomicUsize::new(0),
+            departures: AtomicUsize::new(0),
+            has_background: AtomicBool::new(false),
+            deep: AtomicBool::new(false),
+            aside: Mutex::new(()),
+            come_back: Condvar::new(),
+        }
+    }
+
+    /// Takes the role, however long that takes.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Work> {
+        self.work.lock()
+    }
+
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, Work>> {
+        self.work.try_lock()
+    }
+}
+
+impl Port {
+    /// Gives the role up and hands it to a follower, if there is one (H1-H3).
+    pub(crate) fn release(&self, mut work: MutexGuard<'_, Work>) {
+        self.flush(&mut work);
+        drop(work); // H1
+        self.pass_on();
+    }
+
+    fn pass_on(&self) {
+        // SeqCst: the count is read after the unlock above and written before F2; see H1-H3.
+        fence(Ordering::SeqCst);
+        if self.role.follower_count.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let next = {
+            let mut followers = self.role.followers.lock(); // H2
+            let next = followers.pop();
+            self.role.follower_count.store(followers.len(), Ordering::Relaxed);
+            next
+        };
+        if let Some(thread) = next {
+            thread.unpark(); // H3
+        }
+    }
+
+    /// Takes the role or joins the followers (F1-F3); the caller parks when it got nothing.
+    fn take_or_follow(&self) -> Option<MutexGuard<'_, Work>> {
+        if let Some(work) = self.role.try_lock() {
+            return Some(work);
+        }
+        let mut followers = self.role.followers.lock(); // F1
+        self.role.follower_count.store(followers.len() + 1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        if let Some(work) = self.role.try_lock() {
+            self.role.follower_count.store(followers.len(), Ordering::Relaxed); // F2
+            return Some(work);
+        }
+        followers.push(thread::current()); // F3
+        None
+    }
+
+    fn unfollow(&self) {
+        let me = thread::current().id();
+        let mut followers = self.role.followers.lock();
+        followers.retain(|thread| thread.id() != me);
+        self.role.follower_count.store(followers.len(), Ordering::Relaxed);
+    }
+
+    /// Waits for a call, making progress meanwhile or letting somebody else do it.
+    #[inline]
+    pub(crate) fn wait_for(self: &Arc<Self>, id: CallId) -> Outcome {
+        let background = self.role.has_background.load(Ordering::Relaxed);
+        if background {
+            self.enter();
+        }
+        let outcome = self.drive_or_follow(id);
+        if background {
+            self.leave();
+        }
+        outcome
+    }
+
+    fn drive_or_follow(self: &Arc<Self>, id: CallId) -> Outcome {
+        let take = |state: &mut State| state.calls.is_settled(id).then(|| taken(state, id));
+        if let Some(mut work) = self.role.try_lock() {
+            let outcome = self.drive(&mut work, None, take);
+            self.release(work);
+            return outcome.unwrap_or(Outcome::Failed(Failure::Closed));
+        }
+        let waker = Waker::from(Arc::new(Unpark(thread::current())));
+        loop {
+            {
+                let mut state = self.state.lock();
+                if let Some(outcome) = take(&mut state) {
+                    drop(state);
+                    self.unfollow();
+                    self.pass_on();
+                    return outcome;
+                }
+                state.calls.set_waker(id, &waker);
+            }
+            match self.take_or_follow() {
+                Some(mut work) => {
+                    let outcome = self.drive(&mut work, None, take);
+                    self.release(work);
+                    return outcome.unwrap_or(Outcome::Failed(Failure::Closed));
+                }
+                None => thread::park(),
+            }
+            self.unfollow();
+        }
+    }
+
+    /// Makes progress until `check` finds something, or `limit` has passed.
+    pub(crate) fn drive<T>(
+        self: &Arc<Self>,
+        work: &mut Work,
+        limit: Option<Instant>,
+        mut check: impl FnMut(&mut State) -> Option<T>,
+    ) -> Option<T> {
+        let mut idle = Idle::new(self.shared.settings.wait);
+        loop {
+            let (moved, found) = self.step(work, &mut check);
+            if found.is_some() {
+                return found;
+            }
+            if self.closing.load(Ordering::Relaxed) {
+                return None;
+            }
+            if idle.may_poll_on(moved) {
+                if idle.out_of_time(limit) {
+                    return None;
+                }
+                std::hint::spin_loop();
+                continue;
+            }
+            if let Err(error) = self.sleep(work, limit) {
+                tracing::error!(%error, "sleeping failed");
+                return None;
+            }
+            if limit.is_some_and(|limit| limit <= Instant::now()) {
+                return self.step(work, &mut check).1;
+            }
+        }
+    }
+
+    /// Makes progress until something moved, or `limit` has passed; says which.
+    pub(crate) fn drive_until_moved(
+        self: &Arc<Self>,
+        work: &mut Work,
+        limit: Option<Instant>,
+    ) -> bool {
+        let mut idle = Idle::new(self.shared.settings.wait);
+        loop {
+            let (moved, _) = self.step(work, |_| None::<()>);
+            let out_of_time = limit.is_some_and(|limit| limit <= Instant::now());
+            if moved || out_of_time || self.closing.load(Ordering::Relaxed) {
+                return moved;
+            }
+            if !idle.may_poll_on(false) && self.sleep(work, limit).is_err() {
+                return false;
+            }
+        }
+    }
+
+    fn enter(&self) {
+        // SeqCst: the background thread reads the count after it has published that it sleeps.
+        self.role.callers.fetch_add(1, Ordering::SeqCst);
+        self.notify();
+    }
+
+    fn leave(&self) {
+        self.role.departures.fetch_add(1, Ordering::Relaxed);
+        // SeqCst: `deep` is read after the count was lowered; the background thread raises `deep` before
+        // it reads the count.
+        let last = self.role.callers.fetch_sub(1, Ordering::SeqCst) == 1;
+        if last && (self.role.deep.load(Ordering::SeqCst) || self.state.lock().is_busy()) {
+            drop(self.role.aside.lock());
+            self.role.come_back.notify_one();
+        }
+    }
+
+    /// The background thread: progress whenever no caller makes it.
+    pub(crate) fn run_in_background(self: &Arc<Self>) {
+        while !self.closing.load(Ordering::Relaxed) {
+            if self.callers_left() {
+                let mut work = self.role.lock();
+                let interrupted =
+                    |_: &mut State| (self.role.callers.load(Ordering::SeqCst) > 0).then_some(());
+                self.drive(&mut work, None, interrupted);
+                self.release(work);
+            }
+        }
+    }
+
+    /// Waits until no caller waits, and none has for a while.
+    fn callers_left(&self) -> bool {
+        let mut aside = self.role.aside.lock();
+        let mut unchanged = 0;
+        loop {
+            if self.closing.load(Ordering::Relaxed) {
+                return false;
+            }
+            let before = self.role.departures.load(Ordering::Relaxed);
+            if unchanged == GRACES_UNTIL_DEEP {
+                self.role.deep.store(true, Ordering::SeqCst);
+                if self.role.callers.load(Ordering::SeqCst) > 0 {
+                    self.role.come_back.wait(&mut aside);
+                }
+                self.role.deep.store(false, Ordering::SeqCst);
+                unchanged = 0;
+                continue;
+            }
+            let called = !self.role.come_back.wait_for(&mut aside, GRACE).timed_out();
+            let quiet = self.role.departures.load(Ordering::Relaxed) == before;
+            if self.role.callers.load(Ordering::SeqCst) > 0 {
+                unchanged = if quiet { unchanged + 1 } else { 0 };
+            } else if called || quiet {
+                return true;
+            }
+        }
+    }
+
+    pub(crate) fn start_background(
+        self: &Arc<Self>,
+    ) -> Result<thread::JoinHandle<()>, hg_na::Error> {
+        self.role.has_background.store(true, Ordering::Relaxed);
+        let port = Arc::clone(self);
+        thread::Builder::new()
+            .name(format!("hg-progress-{}", self.index))
+            .spawn(move || port.run_in_background())
+            .map_err(|error| hg_na::Error::os("pthread_create", error))
+    }
+
+    /// Tells everybody who drives or waits that the engine closes.
+    pub(crate) fn interrupt(&self) {
+        self.closing.store(true, Ordering::SeqCst);
+        self.waiter.wake();
+        drop(self.role.aside.lock());
+        self.role.come_back.notify_all();
+    }
+}
+
+fn taken(state: &mut State, id: CallId) -> Outcome {
+    state.calls.take(id).unwrap_or(Outcome::Failed(Failure::Closed))
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Decides between polling on and sleeping.
+struct Idle {
+    wait: Wait,
+    rounds: u32,
+    since: Option<Instant>,
+}
+
+/// Idle rounds between two looks at the clock.
+const ROUNDS_PER_LOOK: u32 = 64;
+
+impl Idle {
+    fn new(wait: Wait) -> Self {
+        Self { wait, rounds: 0, since: None }
+    }
+
+    #[inline]
+    fn may_poll_on(&mut self, moved: bool) -> bool {
+        if moved {
+            self.rounds = 0;
+            self.since = None;
+            return true;
+        }
+        self.rounds = self.rounds.wrapping_add(1);
+        match self.wait {
+            Wait::Spin => true,
+            Wait::Block => false,
+            Wait::Adaptive(spin) => {
+                if !self.rounds.is_multiple_of(ROUNDS_PER_LOOK) {
+                    return true;
+                }
+                let since = *self.since.get_or_insert_with(Instant::now);
+                if since.elapsed() < spin {
+                    return true;
+                }
+                self.rounds = 0;
+                self.since = None;
+                false
+            }
+        }
+    }
+
+    fn out_of_time(&self, limit: Option<Instant>) -> bool {
+        self.rounds.is_multiple_of(ROUNDS_PER_LOOK)
+            && limit.is_some_and(|limit| limit <= Instant::now())
+    }
+}

@@ -1,0 +1,56 @@
+//! The engine: the handle of `hg-engine`, opened with the transports of this build.
+
+use std::ops::Deref;
+
+use hg_engine::Handle;
+use hg_na::Error;
+
+/// Opens engines; see [`Engine::builder`].
+pub type Builder = hg_engine::Builder<Engine>;
+
+/// An open engine: registers RPCs, looks targets up, calls them. Everything else is in [`Handle`].
+///
+/// Closes when its last clone is dropped.
+#[derive(Debug, Clone)]
+pub struct Engine(Handle);
+
+impl Engine {
+    /// Opens an engine that others can connect to. The URL chooses the transport: `sm://`, `sm://name`.
+    ///
+    /// # Errors
+    /// [`Error::NoPlugin`], [`Error::AddressInUse`], and whatever the transport has to say.
+    pub fn listen(url: &str) -> Result<Self, Error> {
+        Self::builder().listen(true).open(url)
+    }
+
+    /// Opens an engine that connects to others.
+    ///
+    /// # Errors
+    /// The same as for [`Engine::listen`].
+    pub fn open(url: &str) -> Result<Self, Error> {
+        Self::builder().open(url)
+    }
+
+    /// All settings, with the transports of this build; others can be added by `plugin`.
+    #[must_use]
+    pub fn builder() -> Builder {
+        let builder = Builder::new();
+        #[cfg(feature = "sm")]
+        let builder = builder.plugin(hg_na_sm::Sm::default());
+        builder
+    }
+}
+
+impl From<Handle> for Engine {
+    fn from(handle: Handle) -> Self {
+        Self(handle)
+    }
+}
+
+impl Deref for Engine {
+    type Target = Handle;
+
+    fn deref(&self) -> &Handle {
+        &self.0
+    }
+}
