@@ -38,7 +38,7 @@ pub use hg_core::{
     rpc::{NoError, Rpc, RpcId},
 };
 pub use hg_engine::{
-    Answer, Call, CallOptions, EventLoop, Handle, OneWay, Peer, Progress, Request, Wait,
+    Answer, Call, CallOptions, EventLoop, Handle, OneWay, Peer, Progress, Request, ToAddress, Wait,
 };
 pub use hg_macros::rpc;
 pub use hg_na::{Address, Error, GoneReason};
@@ -48,7 +48,7 @@ pub use crate::engine::{Builder, Engine};
 #[doc(hidden)]
 pub mod __private {
     //! For what `#[hg::rpc]` writes; not for users.
-    pub use hg_core::rpc::*;
+    pub use hg_core::rpc::{LocalCall, NoError, Rpc, Serve, ServeKind, Served, serde_bytes};
 }
 
 /// The network abstraction, for those who write a transport.

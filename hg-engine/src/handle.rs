@@ -20,6 +20,7 @@ use crate::{
     Answer, Call, CallOptions, EventLoop, OneWay, OpenError, Peer, Progress, Request,
     builder::Settings,
     handler::{Handler, OfAsyncClosure, OfClosure, OfFunction, OfLaterClosure, boxed},
+    peer::ToAddress,
     port::{Port, Shared},
 };
 
@@ -99,12 +100,8 @@ impl Handle {
     ///
     /// # Errors
     /// [`hg_na::Error::BadAddress`].
-    pub fn lookup<A>(&self, address: A) -> Result<Peer, OpenError>
-    where
-        A: TryInto<Address>,
-        OpenError: From<A::Error>,
-    {
-        let address = address.try_into()?;
+    pub fn lookup(&self, address: impl ToAddress) -> Result<Peer, OpenError> {
+        let address = address.to_address()?;
         let mut state = self.port.state.lock();
         let context = state.context().map_err(|_| hg_na::Error::Unsupported("a closed engine"))?;
         Ok(Peer { na: context.lookup(&address)?, port: self.port.index })

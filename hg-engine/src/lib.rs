@@ -32,7 +32,7 @@ pub use call::{Call, CallOptions, OneWay};
 pub use event::EventLoop;
 pub use handle::Handle;
 pub use handler::Answer;
-pub use peer::Peer;
+pub use peer::{Peer, ToAddress};
 pub use request::Request;
 
 /// Contexts of one engine at most; an address names its context by a byte.

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use hg_na::Address;
+
 /// A looked-up target, or the origin of a request.
 ///
 /// Plain data, good for one incarnation: after [`hg_core::error::CallError::PeerGone`] look the address up again.
@@ -14,5 +16,38 @@ pub struct Peer {
 impl fmt::Debug for Peer {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "Peer({}.{} of context {})", self.na.index(), self.na.generation(), self.port)
+    }
+}
+
+/// What can be looked up: an address, or the text of one.
+pub trait ToAddress {
+    /// The address.
+    ///
+    /// # Errors
+    /// [`hg_na::Error::BadAddress`].
+    fn to_address(&self) -> Result<Address, hg_na::Error>;
+}
+
+impl ToAddress for Address {
+    fn to_address(&self) -> Result<Address, hg_na::Error> {
+        Ok(self.clone())
+    }
+}
+
+impl ToAddress for str {
+    fn to_address(&self) -> Result<Address, hg_na::Error> {
+        self.parse()
+    }
+}
+
+impl ToAddress for String {
+    fn to_address(&self) -> Result<Address, hg_na::Error> {
+        self.parse()
+    }
+}
+
+impl<T: ToAddress + ?Sized> ToAddress for &T {
+    fn to_address(&self) -> Result<Address, hg_na::Error> {
+        (**self).to_address()
     }
 }
