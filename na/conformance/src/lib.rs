@@ -1,1 +1,70 @@
-//! The conformance suite that every Hydrargyrum transport plugin passes
+//! The conformance suite that every Hydrargyrum transport plugin passes.
+//!
+//! # For authors of transports
+//! Put one line into `tests/conformance.rs` of your plugin:
+//!
+//! ```text
+//! hg_na_conformance::suite!(MyPlugin::default(), "mine://");
+//! ```
+//!
+//! It makes one `#[test]` of each test. Every test opens domains of its own through
+//! [`hg_na::Plugin::open`], so they run side by side. The URL must open a domain that listens at an
+//! address of its own choice, as often as it is opened.
+//!
+//! | option, after the URL | meaning |
+//! |---|---|
+//! | `named = "mine://x-{}"` | how a domain with a chosen name is opened; `{}` stands for the name. Without it the name follows the URL |
+//! | `in_process_only` | the plugin connects contexts of one process only: the tests that kill a second process are left out |
+//!
+//! The suite asks the plugin's [`hg_na::Caps`] what to expect. A plugin without one-sided operations
+//! must refuse to register memory, one that cannot sleep must never promise a wake-up.
+//!
+//! Each test is also a function ([`TESTS`], [`PROCESS_TESTS`]) that answers in words what was broken.
+//! Whatever a test does, the observed contexts check at every completion: nothing completes twice or
+//! unasked, tokens and buffers come back as posted, a refused operation is unchanged, nothing follows
+//! `Gone`, all of a peer's operations have completed before it, and `progress` says whether it found
+//! something.
+//!
+//! What the suite cannot do for a transport that it does not know: write rubbish to the wire
+//! (sentence 12). It forges descriptors; frames and shared memory are fuzzed by the plugin itself.
+//!
+//! # Wrappers
+
+mod child;
+mod list;
+mod mem;
+mod node;
+mod outcome;
+mod random;
+mod suite;
+mod tests;
+mod world;
+
+pub use child::child_main;
+pub use list::{PROCESS_TESTS, TESTS};
+pub use mem::Mem;
+pub use outcome::Outcome;
+pub use suite::{Suite, Test};
+pub use world::Patience;
+
+/// Runs one test by name, and panics with what was broken: the body of each `#[test]`.
+///
+/// # Panics
+/// When the plugin does not pass.
+pub fn judge(suite: &Suite, name: &str) {
+    let test = TESTS.iter().chain(PROCESS_TESTS).find(|test| test.name == name);
+    let test = test.expect("the macro and the list are made of the same names");
+    if let Err(sentence) = suite.run(*test) {
+        panic!("{sentence}");
+    }
+}
+
+/// The body of the `#[test]` that is also the second process.
+///
+/// # Panics
+/// When the plugin does not pass.
+pub fn judge_child(suite: &Suite) {
+    if let Err(sentence) = child_main(suite) {
+        panic!("{sentence}");
+    }
+}

@@ -1,0 +1,157 @@
+//! The list of all tests, once: as functions, and as the macro that makes `#[test]`s of them.
+
+/// Takes `$` (to write the inner macro with) and the tests by module.
+macro_rules! define_suite {
+    (
+        $d:tt
+        anywhere { $($module:ident { $($name:ident)* })* }
+        with_processes { $($process_module:ident { $($process_name:ident)* })* }
+    ) => {
+        /// Every test that needs one process only.
+        pub const TESTS: &[crate::Test] = &[
+            $($(crate::Test {
+                name: stringify!($name),
+                run: crate::tests::$module::$name,
+            },)*)*
+        ];
+
+        /// Every test that starts a second process.
+        pub const PROCESS_TESTS: &[crate::Test] = &[
+            $($(crate::Test {
+                name: stringify!($process_name),
+                run: crate::tests::$process_module::$process_name,
+            },)*)*
+        ];
+
+        /// Makes one `#[test]` of each test of the suite; see the crate's page.
+        #[macro_export]
+        macro_rules! suite {
+            ($d plugin:expr, $d url:expr $d (,)?) => {
+                $crate::suite!(@suite $crate::Suite::new($d plugin, $d url), processes);
+            };
+            ($d plugin:expr, $d url:expr, named = $d named:expr $d (,)?) => {
+                $crate::suite!(@suite $crate::Suite::new($d plugin, $d url).named($d named), processes);
+            };
+            ($d plugin:expr, $d url:expr, in_process_only $d (,)?) => {
+                $crate::suite!(@suite $crate::Suite::new($d plugin, $d url), one_process);
+            };
+            (@suite $d suite:expr, one_process) => {
+                $($(
+                    #[test]
+                    fn $name() {
+                        $crate::judge(&$d suite, stringify!($name));
+                    }
+                )*)*
+            };
+            (@suite $d suite:expr, processes) => {
+                $crate::suite!(@suite $d suite, one_process);
+                $($(
+                    #[test]
+                    fn $process_name() {
+                        $crate::judge(&$d suite.in_module(module_path!()), stringify!($process_name));
+                    }
+                )*)*
+                #[test]
+                fn a_second_process_is_answered_and_ends_with_its_parent() {
+                    $crate::judge_child(&$d suite.in_module(module_path!()));
+                }
+            };
+        }
+    };
+}
+
+define_suite! { $
+    anywhere {
+        completion {
+            every_accepted_operation_completes_exactly_once
+            a_cancelled_receive_completes_without_help_of_its_peer
+            cancelled_sends_complete_and_those_never_sent_do_not_arrive
+            cancelling_what_has_ended_or_never_was_is_ignored
+            a_posted_vector_is_handed_back
+        }
+        messages {
+            an_unexpected_message_needs_no_posted_receive
+            messages_of_every_size_arrive_whole
+            memory_of_the_transport_carries_messages_of_every_size
+            a_message_dropped_instead_of_posted_costs_nothing
+            unexpected_messages_arrive_in_order
+            control_messages_arrive_in_order
+            expected_messages_arrive_in_order
+            a_context_reaches_itself
+            many_peers_reach_one
+            a_received_message_outlives_its_connection
+        }
+        matching {
+            a_receive_posted_late_still_matches
+            expected_messages_match_by_peer_and_tag
+            messages_of_one_tag_match_in_order
+            a_second_receive_for_one_peer_and_tag_is_refused
+            the_late_answer_to_a_cancelled_receive_is_dropped
+        }
+        flow {
+            a_flood_of_a_sleeping_target_ends_in_again_and_loses_nothing
+            unmatched_expected_messages_are_bounded_and_all_match_later
+            two_contexts_that_flood_each_other_both_finish
+            answers_and_control_messages_pass_closed_admission
+            answers_and_control_messages_do_not_wait_for_a_target_out_of_credits
+            closed_admission_stops_unexpected_messages_until_it_opens
+        }
+        refusals {
+            messages_one_byte_too_long_are_refused
+            the_limits_are_those_of_the_contract
+            handles_that_were_never_given_out_are_refused
+            addresses_of_other_plugins_are_refused
+        }
+        opening {
+            a_setting_that_nobody_knows_is_refused
+            a_name_in_use_is_refused
+            a_context_id_is_open_once_at_a_time
+            an_address_names_one_context_of_several
+            a_context_that_does_not_listen_can_call_but_not_be_called
+            contexts_of_one_domain_work_in_several_threads
+        }
+        peers {
+            a_closed_peer_is_gone_after_everything_that_it_had_sent
+            operations_to_a_peer_that_closes_end_before_it_is_gone
+            operations_to_an_address_where_nobody_listens_end_with_peer_gone
+            a_peer_that_restarts_is_a_new_peer
+            an_old_handle_never_reaches_the_next_incarnation
+            a_forgotten_peer_ends_with_its_operations
+            a_handle_that_was_never_used_can_be_forgotten
+            looking_up_twice_gives_one_handle
+            a_thousand_reconnects_leave_the_table_flat
+            a_thousand_lookups_and_forgets_leave_the_table_flat
+        }
+        one_sided {
+            put_and_get_move_any_range_at_any_offset
+            segmented_memory_cut_differently_on_both_sides_is_moved_whole
+            memory_that_does_not_grant_it_is_not_touched
+            memory_outside_of_the_region_is_not_touched
+            local_and_remote_ranges_of_different_lengths_are_refused
+            memory_that_is_not_registered_any_more_is_not_touched
+            a_descriptor_with_any_bit_wrong_touches_nothing
+            a_descriptor_is_good_only_for_its_owner
+            memory_that_cannot_be_written_grants_no_writing
+            a_message_after_a_put_arrives_after_its_bytes
+            a_region_in_use_is_not_unregistered
+        }
+        sleeping {
+            two_sleeping_threads_never_lose_a_wake_up
+            what_arrived_before_the_question_is_not_slept_through
+            an_idle_context_sleeps_and_stays_asleep
+            wake_ends_a_wait_from_any_thread
+            a_closing_peer_ends_a_sleep
+            credits_that_come_back_end_a_sleep
+            the_descriptor_becomes_readable_for_a_foreign_event_loop
+        }
+    }
+    with_processes {
+        processes {
+            a_killed_peer_ends_every_operation_with_peer_gone
+            put_and_get_reach_another_process
+            killed_peers_cost_nobody_else_anything
+            the_death_of_a_peer_ends_a_sleep
+            a_process_that_takes_a_dead_ones_address_is_a_new_peer
+        }
+    }
+}

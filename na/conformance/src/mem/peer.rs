@@ -1,0 +1,154 @@
+//! One side of a connection of the reference plugin: what waits to be sent, and what has arrived.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use hg_na::{
+    Address, Completion, Done, Error, Failure, GoneReason, LocalSlice, Message, OpId, Peer,
+    Reached, RemoteSlice, Returned, Tag, Token,
+};
+
+/// Messages of one lane that lie at the receiver untaken: its credits.
+pub(super) const CREDITS: usize = 64;
+
+/// The kinds of messages; each has its own queue and its own credits, so none waits for another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lane {
+    Unexpected,
+    Control,
+    Expected,
+}
+
+pub(super) const LANES: [Lane; 3] = [Lane::Control, Lane::Expected, Lane::Unexpected];
+
+#[derive(Debug)]
+pub(super) enum Link {
+    /// Looked up; nobody was contacted.
+    Idle,
+    /// `endpoint` knows this side as `peer`.
+    Open { endpoint: u64, peer: Peer },
+    /// What had arrived is handed out, then this is reported.
+    Broken(GoneReason),
+}
+
+#[derive(Debug)]
+pub(super) struct Outgoing {
+    pub(super) id: OpId,
+    pub(super) token: Token,
+    pub(super) tag: Tag,
+    pub(super) message: Message,
+}
+
+#[derive(Debug)]
+pub(super) struct Transfer {
+    pub(super) id: OpId,
+    pub(super) token: Token,
+    pub(super) put: bool,
+    pub(super) local: LocalSlice,
+    pub(super) remote: RemoteSlice,
+}
+
+#[derive(Debug)]
+pub(super) struct PeerState {
+    /// The address, when it was looked up.
+    pub(super) address: Option<Address>,
+    pub(super) link: Link,
+    /// Whether an operation asks for the connection.
+    pub(super) wanted: bool,
+    pub(super) outgoing: [VecDeque<Outgoing>; 3],
+    pub(super) inbox: [VecDeque<(Tag, Message)>; 3],
+    pub(super) transfers: VecDeque<Transfer>,
+    pub(super) receives: BTreeMap<Tag, (OpId, Token)>,
+    pub(super) unmatched: VecDeque<(Tag, Message)>,
+    /// Cancelled receives whose message may still come.
+    pub(super) cancelled: Vec<Tag>,
+}
+
+impl PeerState {
+    pub(super) fn new(address: Option<Address>, link: Link) -> Self {
+        Self {
+            address,
+            link,
+            wanted: false,
+            outgoing: Default::default(),
+            inbox: Default::default(),
+            transfers: VecDeque::new(),
+            receives: BTreeMap::new(),
+            unmatched: VecDeque::new(),
+            cancelled: Vec::new(),
+        }
+    }
+
+    pub(super) fn broken(&self) -> bool {
+        matches!(self.link, Link::Broken(_))
+    }
+
+    /// Whether the next expected message can be taken.
+    pub(super) fn takes_expected(&self, unmatched_max: usize) -> bool {
+        self.inbox[Lane::Expected as usize].front().is_some_and(|(tag, _)| {
+            self.broken()
+                || self.unmatched.len() < unmatched_max
+                || self.receives.contains_key(tag)
+                || self.cancelled.contains(tag)
+        })
+    }
+
+    /// Hands an arrived expected message to its receive, drops it, or keeps it.
+    pub(super) fn arrive(&mut self, tag: Tag, message: Message) -> Option<Completion> {
+        if let Some(place) = self.cancelled.iter().position(|cancelled| *cancelled == tag) {
+            self.cancelled.swap_remove(place);
+            return None;
+        }
+        if let Some((id, token)) = self.receives.remove(&tag) {
+            return Some(finished(id, token, Ok(()), Returned::Message(message)));
+        }
+        self.unmatched.push_back((tag, message));
+        None
+    }
+
+    /// Ends a queued operation; `None` when it is not here any more.
+    pub(super) fn cancel(&mut self, id: OpId) -> Option<Completion> {
+        let failure = |reached| Err(Failure { error: Error::Cancelled, reached });
+        for queue in &mut self.outgoing {
+            let place = queue.iter().position(|outgoing| outgoing.id == id);
+            if let Some(out) = place.and_then(|place| queue.remove(place)) {
+                let returned = Returned::Message(out.message);
+                return Some(finished(id, out.token, failure(Reached::Never), returned));
+            }
+        }
+        let place = self.transfers.iter().position(|transfer| transfer.id == id);
+        if let Some(transfer) = place.and_then(|place| self.transfers.remove(place)) {
+            let returned = Returned::Slice(transfer.local);
+            return Some(finished(id, transfer.token, failure(Reached::Never), returned));
+        }
+        let tag = self.receives.iter().find(|(_, receive)| receive.0 == id).map(|(tag, _)| *tag)?;
+        let (_, token) = self.receives.remove(&tag)?;
+        self.cancelled.push(tag);
+        Some(finished(id, token, failure(Reached::Unknown), Returned::Nothing))
+    }
+
+    /// Ends everything that is open.
+    pub(super) fn fail_all(&mut self, reason: &GoneReason, ready: &mut VecDeque<Completion>) {
+        let failure = |reached| Err(Failure { error: Error::PeerGone(reason.clone()), reached });
+        for out in self.outgoing.iter_mut().flat_map(std::mem::take) {
+            let returned = Returned::Message(out.message);
+            ready.push_back(finished(out.id, out.token, failure(Reached::Never), returned));
+        }
+        for transfer in std::mem::take(&mut self.transfers) {
+            let returned = Returned::Slice(transfer.local);
+            let result = failure(Reached::Never);
+            ready.push_back(finished(transfer.id, transfer.token, result, returned));
+        }
+        for (id, token) in std::mem::take(&mut self.receives).into_values() {
+            ready.push_back(finished(id, token, failure(Reached::Unknown), Returned::Nothing));
+        }
+    }
+}
+
+pub(super) fn finished(
+    id: OpId,
+    token: Token,
+    result: Result<(), Failure>,
+    returned: Returned,
+) -> Completion {
+    Completion::Done(Done { id, token, result, returned })
+}

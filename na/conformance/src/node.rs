@@ -1,0 +1,236 @@
+//! A context under observation: whatever a test does, the invariants of the contract are checked at
+//! every completion.
+
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    sync::Arc,
+    time::Instant,
+};
+
+use hg_na::{
+    Address, Caps, Completion, Context, Domain, Done, Error, GoneReason, Message, Op, OpId, Peer,
+    Rejected, Returned, Tag, Token,
+};
+
+use crate::outcome::{Outcome, ensure, fail};
+
+/// Completions that one call of `progress` may append: the contract asks for a bounded number.
+const BATCH_MAX: usize = 65_536;
+
+/// A context, what it was asked and what it answered.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) name: &'static str,
+    pub(crate) domain: Arc<dyn Domain>,
+    pub(crate) context: Box<dyn Context>,
+    /// Unexpected messages in the order of arrival.
+    pub(crate) unexpected: VecDeque<(Peer, Message)>,
+    /// Control messages in the order of arrival.
+    pub(crate) control: VecDeque<(Peer, Message)>,
+    /// Ended operations in the order of their completions.
+    pub(crate) done: VecDeque<Done>,
+    /// Peers that were reported gone.
+    pub(crate) gone: HashMap<Peer, GoneReason>,
+    pending: HashMap<OpId, Shape>,
+    known_ids: HashSet<OpId>,
+    last_token: Token,
+    batch: Vec<Completion>,
+}
+
+/// What a rejected operation and a completion are compared with.
+#[derive(Debug, Clone, PartialEq)]
+struct Shape {
+    token: Token,
+    kind: &'static str,
+    peer: Peer,
+    tag: Option<Tag>,
+    bytes: Vec<u8>,
+    /// Where the poster's own memory lies.
+    memory: Option<usize>,
+    /// Offsets and lengths of local and remote memory.
+    ranges: [u64; 4],
+}
+
+impl Shape {
+    fn of(token: Token, op: &Op) -> Self {
+        let peer = op.peer();
+        let (kind, tag, message, ranges) = match op {
+            Op::SendUnexpected { message, .. } => ("unexpected", None, Some(message), [0; 4]),
+            Op::SendControl { message, .. } => ("control", None, Some(message), [0; 4]),
+            Op::SendExpected { tag, message, .. } => {
+                ("expected", Some(*tag), Some(message), [0; 4])
+            }
+            Op::RecvExpected { tag, .. } => ("receive", Some(*tag), None, [0; 4]),
+            Op::Put { local, remote, .. } => {
+                ("put", None, None, [local.offset(), local.len(), remote.offset(), remote.len()])
+            }
+            Op::Get { local, remote, .. } => {
+                ("get", None, None, [local.offset(), local.len(), remote.offset(), remote.len()])
+            }
+            _ => ("unknown", None, None, [0; 4]),
+        };
+        let bytes = message.map_or_else(Vec::new, |message| message.as_slice().to_vec());
+        let own = message.filter(|message| message.slot().is_none() && message.body().is_none());
+        let memory = own.map(|message| message.as_slice().as_ptr().addr());
+        Self { token, kind, peer, tag, bytes, memory, ranges }
+    }
+}
+
+impl Node {
+    pub(crate) fn new(name: &'static str, domain: Arc<dyn Domain>, id: u8) -> Outcome<Self> {
+        let context = domain
+            .context(id)
+            .map_err(|error| format!("{name}: context {id} does not open: {error}"))?;
+        Ok(Self {
+            name,
+            domain,
+            context,
+            unexpected: VecDeque::new(),
+            control: VecDeque::new(),
+            done: VecDeque::new(),
+            gone: HashMap::new(),
+            pending: HashMap::new(),
+            known_ids: HashSet::new(),
+            last_token: 0,
+            batch: Vec::new(),
+        })
+    }
+
+    pub(crate) fn caps(&self) -> &Caps {
+        self.domain.caps()
+    }
+
+    pub(crate) fn address(&self) -> Address {
+        self.context.address().clone()
+    }
+
+    pub(crate) fn lookup(&mut self, address: &Address) -> Outcome<Peer> {
+        let name = self.name;
+        self.context
+            .lookup(address)
+            .map_err(|error| format!("{name}: looking {address} up failed: {error}"))
+    }
+
+    /// Operations that were accepted and have not completed.
+    pub(crate) fn pending(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// Posts once. A refused operation must come back as it was.
+    pub(crate) fn post(&mut self, op: Op) -> Outcome<Result<(Token, OpId), Rejected>> {
+        self.last_token += 1;
+        let shape = Shape::of(self.last_token, &op);
+        match self.context.post(self.last_token, op) {
+            Ok(id) => {
+                ensure!(
+                    self.known_ids.insert(id),
+                    "{}: {id:?} names a second operation",
+                    self.name
+                );
+                self.pending.insert(id, shape);
+                Ok(Ok((self.last_token, id)))
+            }
+            Err(rejected) => {
+                let back = Shape::of(self.last_token, &rejected.op);
+                ensure!(
+                    back == shape,
+                    "{}: a refused operation came back changed: {shape:?} became {back:?}",
+                    self.name
+                );
+                Ok(Err(rejected))
+            }
+        }
+    }
+
+    /// One call of `progress`; says whether it found something.
+    pub(crate) fn progress(&mut self) -> Outcome<bool> {
+        let name = self.name;
+        let now = Instant::now();
+        let mut batch = std::mem::take(&mut self.batch);
+        let found = self
+            .context
+            .progress(now, &mut batch)
+            .map_err(|error| format!("{name}: progress failed: {error}"))?;
+        ensure!(batch.len() <= BATCH_MAX, "{name}: one progress took {} messages", batch.len());
+        ensure!(found || batch.is_empty(), "{name}: progress found something but answered false");
+        let due = self.context.next_deadline().is_some_and(|deadline| deadline <= now);
+        ensure!(found || !due, "{name}: progress did nothing, but its deadline has passed");
+        for completion in batch.drain(..) {
+            self.take(completion)?;
+        }
+        self.batch = batch;
+        Ok(found)
+    }
+
+    fn take(&mut self, completion: Completion) -> Outcome {
+        let name = self.name;
+        match completion {
+            Completion::Done(done) => return self.take_done(done),
+            Completion::Unexpected { from, message } => {
+                ensure!(
+                    !self.gone.contains_key(&from),
+                    "{name}: a message of a peer that was gone"
+                );
+                self.unexpected.push_back((from, message));
+            }
+            Completion::Control { from, message } => {
+                ensure!(
+                    !self.gone.contains_key(&from),
+                    "{name}: a message of a peer that was gone"
+                );
+                self.control.push_back((from, message));
+            }
+            Completion::Gone { peer, reason } => {
+                let open = self.pending.values().find(|shape| shape.peer == peer);
+                ensure!(open.is_none(), "{name}: {peer:?} was gone before {open:?} completed");
+                let before = self.gone.insert(peer, reason);
+                ensure!(before.is_none(), "{name}: {peer:?} was reported gone twice");
+            }
+            other => fail!("{name}: an unknown kind of completion: {other:?}"),
+        }
+        Ok(())
+    }
+
+    fn take_done(&mut self, done: Done) -> Outcome {
+        let name = self.name;
+        let Some(shape) = self.pending.remove(&done.id) else {
+            fail!("{name}: {done:?} completes an operation that is not open (any more)");
+        };
+        ensure!(done.token == shape.token, "{name}: {done:?} has another token than {shape:?}");
+        if let Err(failure) = &done.result {
+            let proper = !matches!(failure.error, Error::Again);
+            ensure!(proper, "{name}: an accepted operation ended in {failure:?}");
+        }
+        match (&done.returned, shape.kind) {
+            (Returned::Slice(slice), "put" | "get") => {
+                let range = [slice.offset(), slice.len()];
+                ensure!(range == shape.ranges[..2], "{name}: another slice came back: {shape:?}");
+            }
+            (Returned::Message(_), "receive") => {
+                ensure!(done.result.is_ok(), "{name}: a failed receive returned a message");
+            }
+            (Returned::Nothing, "receive") => {
+                ensure!(done.result.is_err(), "{name}: a receive returned no message");
+            }
+            (Returned::Message(message), "unexpected" | "control" | "expected") => {
+                let same = message.as_slice() == shape.bytes;
+                ensure!(same, "{name}: other bytes came back than were sent: {shape:?}");
+                let address = Some(message.as_slice().as_ptr().addr());
+                let moved = shape.memory.is_some() && shape.memory != address;
+                ensure!(!moved, "{name}: another vector came back than was posted");
+            }
+            (Returned::Nothing, "unexpected" | "control" | "expected") => {
+                ensure!(shape.memory.is_none(), "{name}: the poster's vector did not come back");
+            }
+            (returned, kind) => fail!("{name}: a {kind} handed back {returned:?}"),
+        }
+        self.done.push_back(done);
+        Ok(())
+    }
+
+    /// Removes the completion of one operation, when it is there.
+    pub(crate) fn take_done_of(&mut self, token: Token) -> Option<Done> {
+        let place = self.done.iter().position(|done| done.token == token)?;
+        self.done.remove(place)
+    }
+}

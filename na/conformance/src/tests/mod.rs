@@ -1,0 +1,12 @@
+//! The tests, by the sentence of the contract that they hold a plugin to.
+
+pub(crate) mod completion;
+pub(crate) mod flow;
+pub(crate) mod matching;
+pub(crate) mod messages;
+pub(crate) mod one_sided;
+pub(crate) mod opening;
+pub(crate) mod peers;
+pub(crate) mod processes;
+pub(crate) mod refusals;
+pub(crate) mod sleeping;
