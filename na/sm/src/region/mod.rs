@@ -1,0 +1,13 @@
+//! One-sided transfers: the published table of regions, the pins that keep a region alive while a peer is
+//! in the middle of a transfer, and the transfers themselves.
+
+#[expect(unsafe_code, reason = "gives the kernel addresses of this and of another process")]
+pub(crate) mod cma;
+pub(crate) mod descriptor;
+mod extents;
+pub(crate) mod pins;
+pub(crate) mod plan;
+#[expect(unsafe_code, reason = "copies between slices and registered memory")]
+pub(crate) mod state;
+#[expect(unsafe_code, reason = "says that the table's entries may be shared with other processes")]
+pub(crate) mod table;

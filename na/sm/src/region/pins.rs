@@ -1,0 +1,109 @@
+//! Pins: how an owner knows that no peer is in the middle of a transfer when it takes memory back.
+//!
+//! A region's slot in the owner's table has a generation, odd while it is published. An initiator has
+//! [`PIN_SLOTS`] words in memory that only it writes and the owner reads.
+//!
+//! # Layout of a pin word
+//! | bits | field | meaning |
+//! |---:|---|---|
+//! | 0..32 | index + 1 | slot of the region that is in use; 0: no pin |
+//! | 32..64 | generation | of that region |
+//!
+//! # Protocol
+//! ```text
+//! owner publishes                initiator transfers               owner unregisters
+//! T1 fields of the entry         R1 pin.store(name)                U1 generation.store(even)
+//! T2 generation.store(odd,       R2 fence(SeqCst)                  U2 fence(SeqCst)
+//!    Release)                    R3 generation.load(Acquire):      U3 every pin.load(Acquire) of every
+//!                                   another one: unpin, stale         peer: none is the name, or wait
+//!                                R4 fields; transfer               U4 memory and slot are free
+//!                                R5 pin.store(0, Release)
+//! ```
+//! - T2 -> R3: an initiator that sees the generation sees the fields of that generation.
+//! - R1, R2, R3 against U1, U2, U3: each side writes its own word, fences, and reads the other's. The
+//!   fences are sequentially consistent because nothing weaker orders a store before a later load: without
+//!   them both could read the old words, and the transfer would touch memory that is free.
+//! - R5 -> U3: the transfer is over before the memory is free.
+//!
+//! `tests/loom_pins.rs` checks them: weaken any labelled step and a model fails.
+
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence, ord};
+
+/// Pin words of one initiator, in its ring segment.
+pub(crate) const PIN_SLOTS: usize = 8;
+
+/// One region in use by this side; released when dropped.
+#[derive(Debug)]
+#[must_use = "the region may be taken back as soon as the pin is dropped"]
+pub(crate) struct Pin<'a>(&'a AtomicU64);
+
+/// Pins a region if it is still published (R1 to R3).
+///
+/// `generation` is the word in the owner's table; `expected` the one that the descriptor names.
+///
+/// # Errors
+/// [`NotPinned`].
+pub(crate) fn pin<'a>(
+    words: &'a [AtomicU64],
+    index: u32,
+    expected: u32,
+    generation: &AtomicU32,
+) -> Result<Pin<'a>, NotPinned> {
+    // Relaxed: these words are written by this thread alone.
+    let free = words.iter().find(|word| word.load(Ordering::Relaxed) == 0);
+    let word = free.ok_or(NotPinned::NoSlot)?;
+    // Relaxed: R2 orders it.
+    word.store(pin_word(index, expected), Ordering::Relaxed); // R1
+    fence("R2");
+    let pin = Pin(word);
+    if is_live(expected) && generation.load(ord("R3", Ordering::Acquire)) == expected {
+        Ok(pin)
+    } else {
+        Err(NotPinned::Stale)
+    }
+}
+
+/// Why a region was not pinned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NotPinned {
+    /// All pin words are in use.
+    NoSlot,
+    /// The region is not published any more.
+    Stale,
+}
+
+impl Drop for Pin<'_> {
+    fn drop(&mut self) {
+        self.0.store(0, ord("R5", Ordering::Release)); // R5
+    }
+}
+
+/// Publishes an entry whose fields are written (T2).
+pub(crate) fn publish(generation: &AtomicU32, odd: u32) {
+    generation.store(odd, ord("T2", Ordering::Release)); // T2
+}
+
+/// Ends the publication (U1, U2). Whoever pins from now on finds it stale.
+pub(crate) fn retract(generation: &AtomicU32, even: u32) {
+    // Relaxed: U2 orders it.
+    generation.store(even, Ordering::Relaxed); // U1
+    fence("U2");
+}
+
+/// Whether one peer's pin words name this region (U3). Claims: a peer that lies keeps it pinned, until
+/// the owner stops waiting.
+pub(crate) fn is_pinned(words: &[AtomicU64], index: u32, generation: u32) -> bool {
+    let name = pin_word(index, generation);
+    words.iter().any(|word| word.load(ord("U3", Ordering::Acquire)) == name) // U3
+}
+
+/// Generations are odd while an entry is published.
+pub(crate) const fn is_live(generation: u32) -> bool {
+    generation % 2 == 1
+}
+
+/// What a pin word holds for a region; never 0.
+const fn pin_word(index: u32, generation: u32) -> u64 {
+    // `from` is not const yet; both casts widen.
+    (index as u64 + 1) | ((generation as u64) << 32)
+}

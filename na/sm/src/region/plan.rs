@@ -1,0 +1,238 @@
+//! Cuts a transfer between two lists of runs into system calls. A state machine without any I/O.
+//!
+//! ```text
+//! Plan::new -> next_call -> (the kernel moves n bytes) -> advance(n) -> next_call ... -> done
+//! ```
+//! Both lists may be cut differently, and a call may move less than it was asked for, at any byte.
+
+/// Runs that one call takes on each side (`IOV_MAX`).
+pub(crate) const RUNS_MAX: usize = 1024;
+
+/// Bytes that one call is asked for; the kernel moves at most 2^31 - 4096.
+pub(crate) const CALL_MAX: u64 = 1 << 30;
+
+/// Bytes in one piece, in the address space of one process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Run {
+    /// Address of the first byte.
+    pub(crate) address: u64,
+    /// Length in bytes; `address + len` does not wrap.
+    pub(crate) len: u64,
+}
+
+/// A transfer and how far it has come.
+#[derive(Debug)]
+pub(crate) struct Plan<'a> {
+    local: Cursor<'a>,
+    remote: Cursor<'a>,
+    left: u64,
+    call_max: u64,
+}
+
+impl<'a> Plan<'a> {
+    /// A transfer of everything; both sides have the same number of bytes.
+    ///
+    /// # Panics
+    /// When they have not: the caller cuts both to the length of the transfer.
+    pub(crate) fn new(local: &'a [Run], remote: &'a [Run]) -> Self {
+        Self::with_call_max(local, remote, CALL_MAX)
+    }
+
+    fn with_call_max(local: &'a [Run], remote: &'a [Run], call_max: u64) -> Self {
+        let left = total(local);
+        assert_eq!(left, total(remote), "both sides of a transfer are of equal length");
+        Self { local: Cursor::new(local), remote: Cursor::new(remote), left, call_max }
+    }
+
+    /// Fills in the runs of the next call, equally many bytes on both sides; false when all is done.
+    pub(crate) fn next_call(&self, local: &mut Vec<Run>, remote: &mut Vec<Run>) -> bool {
+        let limit = self.left.min(self.call_max);
+        // The side whose RUNS_MAX runs hold less decides.
+        let bytes = self.local.fill(local, limit).min(self.remote.fill(remote, limit));
+        shorten(local, bytes);
+        shorten(remote, bytes);
+        bytes > 0
+    }
+
+    /// The kernel has moved this many bytes of the last call.
+    ///
+    /// # Panics
+    /// When that is more than is left.
+    pub(crate) fn advance(&mut self, bytes: u64) {
+        assert!(bytes <= self.left, "the kernel moves no more than it was asked for");
+        self.left -= bytes;
+        self.local.advance(bytes);
+        self.remote.advance(bytes);
+    }
+}
+
+/// A place in a list of runs.
+#[derive(Debug, Clone)]
+struct Cursor<'a> {
+    runs: &'a [Run],
+    /// Bytes of the first run that are done.
+    offset: u64,
+}
+
+impl<'a> Cursor<'a> {
+    fn new(runs: &'a [Run]) -> Self {
+        Self { runs, offset: 0 }
+    }
+
+    /// At most [`RUNS_MAX`] runs and `limit` bytes from here; returns the bytes.
+    fn fill(&self, into: &mut Vec<Run>, limit: u64) -> u64 {
+        into.clear();
+        let (mut bytes, mut offset) = (0, self.offset);
+        for run in self.runs {
+            let len = (run.len - offset).min(limit - bytes);
+            if len > 0 {
+                into.push(Run { address: run.address + offset, len });
+                bytes += len;
+            }
+            if bytes == limit || into.len() == RUNS_MAX {
+                break;
+            }
+            offset = 0;
+        }
+        bytes
+    }
+
+    fn advance(&mut self, mut bytes: u64) {
+        while let Some((first, rest)) = self.runs.split_first() {
+            let left = first.len - self.offset;
+            if bytes < left {
+                self.offset += bytes;
+                return;
+            }
+            bytes -= left;
+            (self.runs, self.offset) = (rest, 0);
+        }
+    }
+}
+
+/// Keeps the first `bytes` bytes.
+fn shorten(runs: &mut Vec<Run>, mut bytes: u64) {
+    runs.retain_mut(|run| {
+        run.len = run.len.min(bytes);
+        bytes -= run.len;
+        run.len > 0
+    });
+}
+
+/// Bytes of a list; a list of this process's or of a checked peer's memory does not wrap.
+pub(crate) fn total(runs: &[Run]) -> u64 {
+    runs.iter().map(|run| run.len).sum()
+}
+
+/// Bytes `offset..offset + len` of a list of runs, appended to `into`; false when it is too short.
+pub(crate) fn cut(
+    runs: impl IntoIterator<Item = Run>,
+    offset: u64,
+    len: u64,
+    into: &mut Vec<Run>,
+) -> bool {
+    let (mut skip, mut left) = (offset, len);
+    for run in runs {
+        if left == 0 {
+            break;
+        }
+        let skipped = skip.min(run.len);
+        skip -= skipped;
+        let taken = (run.len - skipped).min(left);
+        if taken > 0 {
+            into.push(Run { address: run.address + skipped, len: taken });
+            left -= taken;
+        }
+    }
+    left == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::{ProptestConfig, Strategy, prop_assert, prop_assert_eq, proptest};
+
+    use super::*;
+
+    /// The address of each byte: what a plan must reproduce.
+    fn bytes_of(runs: &[Run]) -> Vec<u64> {
+        runs.iter().flat_map(|run| run.address..run.address + run.len).collect()
+    }
+
+    /// Runs of these lengths, far apart.
+    fn runs(lens: &[u64]) -> Vec<Run> {
+        (1_u64..).zip(lens).map(|(at, &len)| Run { address: at * 10_000, len }).collect()
+    }
+
+    fn lens() -> impl Strategy<Value = Vec<u64>> {
+        proptest::collection::vec(0_u64..40, 0..40)
+    }
+
+    #[test]
+    fn more_runs_than_a_call_takes_are_spread_over_calls() {
+        let local = runs(&vec![1; 3000]);
+        let remote = runs(&[1500, 1500]);
+        let mut plan = Plan::new(&local, &remote);
+        let (mut ours, mut theirs, mut calls) = (Vec::new(), Vec::new(), 0);
+        while plan.next_call(&mut ours, &mut theirs) {
+            assert!(ours.len() <= RUNS_MAX);
+            plan.advance(total(&ours));
+            calls += 1;
+        }
+        assert_eq!(calls, 3);
+    }
+
+    #[test]
+    fn more_than_two_gib_are_spread_over_calls() {
+        let len = 5 << 30;
+        let (local, remote) = ([Run { address: 1, len }], [Run { address: 1 << 40, len }]);
+        let mut plan = Plan::new(&local, &remote);
+        let (mut ours, mut theirs, mut calls) = (Vec::new(), Vec::new(), 0);
+        while plan.next_call(&mut ours, &mut theirs) {
+            plan.advance(total(&ours));
+            calls += 1;
+        }
+        assert_eq!(calls, 5);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn every_byte_moves_once_to_its_place_however_the_kernel_stops(
+            local in lens(), remote in lens(),
+            stops in proptest::collection::vec(1_u64..100, 1..30), call_max in 1_u64..200,
+        ) {
+            let (mut local, mut remote) = (runs(&local), runs(&remote));
+            let len = total(&local).min(total(&remote));
+            shorten(&mut local, len);
+            shorten(&mut remote, len);
+            let naive: Vec<_> = bytes_of(&local).into_iter().zip(bytes_of(&remote)).collect();
+
+            let mut plan = Plan::with_call_max(&local, &remote, call_max);
+            let (mut ours, mut theirs, mut moved) = (Vec::new(), Vec::new(), Vec::new());
+            let mut stops = stops.iter().cycle();
+            while plan.next_call(&mut ours, &mut theirs) {
+                prop_assert_eq!(total(&ours), total(&theirs));
+                prop_assert!(total(&ours) <= call_max);
+                let stop = total(&ours).min(*stops.next().unwrap());
+                let pairs = bytes_of(&ours).into_iter().zip(bytes_of(&theirs));
+                moved.extend(pairs.take(usize::try_from(stop).unwrap()));
+                plan.advance(stop);
+            }
+            prop_assert_eq!(moved, naive);
+        }
+
+        #[test]
+        fn a_cut_is_the_bytes_of_the_range(lens in lens(), offset in 0_u64..600, len in 0_u64..600) {
+            let whole = runs(&lens);
+            let mut part = Vec::new();
+            let fits = cut(whole.iter().copied(), offset, len, &mut part);
+            prop_assert_eq!(fits, len == 0 || offset + len <= total(&whole));
+            if fits && len > 0 {
+                let all = bytes_of(&whole);
+                let range = usize::try_from(offset).unwrap()..usize::try_from(offset + len).unwrap();
+                prop_assert_eq!(bytes_of(&part), &all[range]);
+            }
+        }
+    }
+}

@@ -1,0 +1,309 @@
+//! A registered region: owns its memory, stands in its domain's table, and gives the memory back when no
+//! peer is in the middle of a transfer.
+//!
+//! # Unregistering
+//! Retract (U1, U2), then wait for the pins (U3), at most [`PIN_WAIT_MAX`]. A peer that pins for longer
+//! is stopped, or lies. Then the caller gets a copy, and the original is *retired*: it stays where it is,
+//! with its slot, until the pin or the peer is gone ([`Retired::sweep`]), if need be for ever. Dropping a
+//! region waits for nobody: what is pinned is retired at once.
+//!
+//! The bytes are reached through raw pointers only: peers write them (by the kernel) at any time. Copies
+//! by this process exclude one another by a lock; against a peer's transfer nothing is promised but that
+//! bytes are bytes.
+
+use std::{
+    fmt, ptr,
+    sync::{Arc, Mutex, PoisonError, RwLock},
+    thread,
+    time::{Duration, Instant},
+};
+
+use hg_na::{Descriptor, Error, Memory, RegionState, Rights, Segment};
+
+use super::{
+    plan::{Run, cut},
+    table::{OwnedTable, Published},
+};
+
+/// Longest time that unregistering waits for a peer in the middle of a transfer.
+pub(crate) const PIN_WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// Longest pause between two looks at the pins.
+const PIN_PAUSE_MAX: Duration = Duration::from_millis(5);
+
+/// Who knows what the live peers have pinned.
+pub(crate) trait PinBoard: Send + Sync + fmt::Debug {
+    /// Whether the pin words of any live connection of the domain name this region.
+    fn pinned(&self, index: u32, generation: u32) -> bool;
+}
+
+/// What all regions of a domain share.
+#[derive(Debug)]
+pub(crate) struct Regions {
+    table: OwnedTable,
+    board: Arc<dyn PinBoard>,
+    retired: Mutex<Vec<(Published, Memory)>>,
+}
+
+impl Regions {
+    /// No region yet.
+    pub(crate) fn new(table: OwnedTable, board: Arc<dyn PinBoard>) -> Arc<Self> {
+        Arc::new(Self { table, board, retired: Mutex::new(Vec::new()) })
+    }
+
+    /// What is sent to the peers.
+    pub(crate) fn table(&self) -> &OwnedTable {
+        &self.table
+    }
+
+    /// Frees retired memory that nobody pins any more: asked at every registration and unregistration,
+    /// and by the domain after a peer has gone.
+    pub(crate) fn sweep(&self) {
+        let freed: Vec<_> = {
+            let mut retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
+            retired.extract_if(.., |(published, _)| !self.is_pinned(published)).collect()
+        };
+        for (published, memory) in freed {
+            drop(memory);
+            self.table.release(published);
+        }
+    }
+
+    fn is_pinned(&self, published: &Published) -> bool {
+        self.board.pinned(published.claim.index, published.claim.generation)
+    }
+
+    fn retire(&self, published: Published, memory: Memory) {
+        tracing::warn!(
+            bytes = memory.len(),
+            "a peer is in the middle of a transfer: the memory of an unregistered region stays"
+        );
+        let mut retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
+        retired.push((published, memory));
+    }
+
+    /// Whether the last pin was given up in time. Polls: the pins are words in memory of other
+    /// processes, which owe this side no wake-up.
+    fn wait_for_pins(&self, published: &Published) -> bool {
+        let start = Instant::now();
+        let mut pause = Duration::from_micros(10);
+        while self.is_pinned(published) {
+            if start.elapsed() >= PIN_WAIT_MAX {
+                return false;
+            }
+            thread::sleep(pause);
+            pause = PIN_PAUSE_MAX.min(pause * 2);
+        }
+        true
+    }
+}
+
+impl Drop for Regions {
+    fn drop(&mut self) {
+        self.sweep();
+        // Still pinned: a peer may touch it for as long as this process lives.
+        let retired = self.retired.get_mut().unwrap_or_else(PoisonError::into_inner);
+        std::mem::forget(std::mem::take(retired));
+    }
+}
+
+/// One region.
+pub(crate) struct SmRegion {
+    regions: Arc<Regions>,
+    /// `None` once it was unregistered, for [`Drop`] to see.
+    held: Option<(Published, Memory)>,
+    descriptor: Descriptor,
+    /// Local copies exclude one another.
+    copying: RwLock<()>,
+}
+
+impl SmRegion {
+    /// Publishes memory to the peers.
+    ///
+    /// # Errors
+    /// [`Error::Denied`] when it cannot be written but [`Rights::WRITE`] is asked for,
+    /// [`Error::Limit`] when the table is full.
+    pub(crate) fn register(
+        regions: &Arc<Regions>,
+        memory: Memory,
+        rights: Rights,
+    ) -> Result<Arc<Self>, Error> {
+        if rights.contains(Rights::WRITE) && !memory.writable() {
+            return Err(Error::Denied { granted: Rights::READ, needed: rights });
+        }
+        regions.sweep();
+        let published = regions.table.publish(memory.segments(), rights)?;
+        let descriptor = Descriptor::new(memory.len(), rights, &published.claim.encode());
+        let held = Some((published, memory));
+        Ok(Arc::new(Self {
+            regions: Arc::clone(regions),
+            held,
+            descriptor,
+            copying: RwLock::new(()),
+        }))
+    }
+
+    /// Appends the runs of a range to `into`; `for_writing` when the kernel will write there.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`], [`Error::Denied`].
+    pub(crate) fn runs(
+        &self,
+        offset: u64,
+        len: u64,
+        for_writing: bool,
+        into: &mut Vec<Run>,
+    ) -> Result<(), Error> {
+        let size = self.len();
+        let outside = Error::OutOfRange { offset, len, size };
+        if offset.checked_add(len).is_none_or(|end| end > size) {
+            return Err(outside);
+        }
+        if for_writing && !self.memory().writable() {
+            return Err(Error::Denied { granted: Rights::READ, needed: Rights::WRITE });
+        }
+        let segments = self.memory().segments().iter().map(run_of);
+        if cut(segments, offset, len, into) { Ok(()) } else { Err(outside) }
+    }
+
+    fn memory(&self) -> &Memory {
+        let (_, memory) = self.held.as_ref().expect("taken only by unregister, which consumes it");
+        memory
+    }
+
+    /// Copies of the same shape, for a caller who cannot have the original.
+    fn copy_of(memory: &Memory) -> Vec<Vec<u8>> {
+        memory.segments().iter().map(copy_of_segment).collect()
+    }
+}
+
+impl RegionState for SmRegion {
+    fn len(&self) -> u64 {
+        self.descriptor.len()
+    }
+
+    fn rights(&self) -> Rights {
+        self.descriptor.rights()
+    }
+
+    fn descriptor(&self) -> Descriptor {
+        self.descriptor.clone()
+    }
+
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), Error> {
+        let mut runs = Vec::new();
+        self.runs(offset, into.len() as u64, false, &mut runs)?;
+        let _shared = self.copying.read().unwrap_or_else(PoisonError::into_inner);
+        let mut rest = into;
+        for run in runs {
+            let (piece, behind) = rest.split_at_mut(bytes(run.len));
+            copy_out(run, piece);
+            rest = behind;
+        }
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, from: &[u8]) -> Result<(), Error> {
+        let mut runs = Vec::new();
+        self.runs(offset, from.len() as u64, true, &mut runs)?;
+        let _exclusive = self.copying.write().unwrap_or_else(PoisonError::into_inner);
+        let mut rest = from;
+        for run in runs {
+            let (piece, behind) = rest.split_at(bytes(run.len));
+            copy_in(run, piece);
+            rest = behind;
+        }
+        Ok(())
+    }
+
+    fn unregister(self: Arc<Self>) -> Result<Memory, Error> {
+        let mut region = Arc::try_unwrap(self).map_err(|_in_use| Error::RegionBusy)?;
+        let (published, memory) = region.held.take().expect("taken only here, once");
+        let regions = &region.regions;
+        regions.table.retract(&published);
+        if regions.wait_for_pins(&published) {
+            regions.table.release(published);
+            regions.sweep();
+            return Ok(memory);
+        }
+        let (copy, original) = copy_and_original(memory);
+        regions.retire(published, original);
+        Ok(copy)
+    }
+}
+
+impl Drop for SmRegion {
+    fn drop(&mut self) {
+        let Some((published, memory)) = self.held.take() else { return };
+        self.regions.table.retract(&published);
+        if self.regions.is_pinned(&published) {
+            self.regions.retire(published, memory);
+        } else {
+            drop(memory);
+            self.regions.table.release(published);
+        }
+        self.regions.sweep();
+    }
+}
+
+impl fmt::Debug for SmRegion {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "SmRegion({} bytes, {:?})", self.len(), self.rights())
+    }
+}
+
+/// A copy of the same kind, and the memory itself.
+fn copy_and_original(memory: Memory) -> (Memory, Memory) {
+    let mut copies = SmRegion::copy_of(&memory);
+    let memory = match memory.into_shared() {
+        // Read-only: both may have the same bytes.
+        Ok(shared) => return (Memory::from(Arc::clone(&shared)), Memory::from(shared)),
+        Err(memory) => memory,
+    };
+    match memory.into_vec() {
+        Ok(original) => (Memory::from(copies.pop().unwrap_or_default()), Memory::from(original)),
+        Err(memory) => (Memory::from(copies), memory),
+    }
+}
+
+fn run_of(segment: &Segment) -> Run {
+    Run { address: segment.address as u64, len: segment.len as u64 }
+}
+
+/// Lengths of local runs come from `usize`.
+fn bytes(len: u64) -> usize {
+    usize::try_from(len).expect("local memory is measured in usize")
+}
+
+fn copy_of_segment(segment: &Segment) -> Vec<u8> {
+    let mut copy = vec![0; segment.len];
+    copy_out(run_of(segment), &mut copy);
+    copy
+}
+
+/// `run` lies in memory that the caller owns and is as long as `into`.
+fn copy_out(run: Run, into: &mut [u8]) {
+    assert!(bytes(run.len) == into.len(), "both sides of a copy are of equal length");
+    let from: *const u8 = ptr::with_exposed_provenance(bytes(run.address));
+    // SAFETY:
+    // - `from` is `into.len()` initialised bytes: a piece of a `Memory` that the caller holds, whose
+    //   address was exposed when it was made.
+    // - disjoint: nobody holds a reference into a `Memory`, so `into` is elsewhere.
+    // - no thread of this process writes them now (`copying`, or the region is unregistered). A peer may,
+    //   through the kernel: then these are some mix of old and new bytes, which is all that is promised.
+    unsafe { ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) }
+}
+
+/// The same for writing; the memory is writable.
+fn copy_in(run: Run, from: &[u8]) {
+    assert!(bytes(run.len) == from.len(), "both sides of a copy are of equal length");
+    let into: *mut u8 = ptr::with_exposed_provenance_mut(bytes(run.address));
+    // SAFETY:
+    // - as in `copy_out`; writable: `SmRegion::runs` checked it, and the address of writable memory was
+    //   exposed from a mutable pointer.
+    // - no other thread of this process reads or writes them now: `copying` is held exclusively.
+    unsafe { ptr::copy_nonoverlapping(from.as_ptr(), into, from.len()) }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,206 @@
+//! Regions of this process: local copies, unregistering with and without a peer that pins, transfers.
+
+use std::{
+    os::fd::AsFd,
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+};
+
+use proptest::prelude::{ProptestConfig, any, prop_assert_eq, proptest};
+
+use super::*;
+use crate::{
+    os::death::ProcessWatch,
+    region::{
+        cma::{Direction, transfer},
+        descriptor::RegionClaim,
+        pins::PIN_SLOTS,
+        table::{PeerTable, TABLE_LEN},
+    },
+    rendezvous::socket::Socket,
+};
+
+/// A peer that pins everything, or nothing.
+#[derive(Debug, Default)]
+struct Switch(AtomicBool);
+
+impl PinBoard for Switch {
+    fn pinned(&self, _index: u32, _generation: u32) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+fn regions() -> (Arc<Regions>, Arc<Switch>) {
+    let switch = Arc::new(Switch::default());
+    let board: Arc<dyn PinBoard> = switch.clone();
+    (Regions::new(OwnedTable::create([1; 16]).unwrap(), board), switch)
+}
+
+fn register(regions: &Arc<Regions>, memory: Memory) -> Arc<SmRegion> {
+    let rights = if memory.writable() { Rights::all() } else { Rights::READ };
+    SmRegion::register(regions, memory, rights).unwrap()
+}
+
+fn contents(region: &SmRegion) -> Vec<u8> {
+    let mut bytes = vec![0; usize::try_from(region.len()).unwrap()];
+    region.read(0, &mut bytes).unwrap();
+    bytes
+}
+
+#[test]
+fn reads_and_writes_cross_the_borders_of_segments() {
+    let (regions, _) = regions();
+    let region = register(&regions, Memory::from(vec![vec![1; 3], vec![], vec![2; 3]]));
+    region.write(2, &[7, 8]).unwrap();
+    assert_eq!(contents(&region), [1, 1, 7, 8, 2, 2]);
+    assert!(matches!(region.write(5, &[0; 2]), Err(Error::OutOfRange { .. })));
+    assert!(matches!(region.read(7, &mut []), Err(Error::OutOfRange { .. })));
+    assert_eq!(region.unregister().unwrap().into_vecs().unwrap()[2], [8, 2, 2]);
+}
+
+#[test]
+fn shared_bytes_are_read_only() {
+    let (regions, _) = regions();
+    let bytes: Arc<[u8]> = Arc::from([1, 2, 3].as_slice());
+    let refused = SmRegion::register(&regions, Memory::from(Arc::clone(&bytes)), Rights::all());
+    assert!(matches!(refused, Err(Error::Denied { .. })));
+    let region = register(&regions, Memory::from(bytes));
+    assert!(matches!(region.write(0, &[1]), Err(Error::Denied { .. })));
+    assert!(matches!(region.runs(0, 1, true, &mut Vec::new()), Err(Error::Denied { .. })));
+}
+
+#[test]
+fn a_region_in_use_is_busy_and_freed_later() {
+    let (regions, _) = regions();
+    let region = register(&regions, Memory::from(vec![0; 8]));
+    let in_use = Arc::clone(&region);
+    assert!(matches!(region.unregister(), Err(Error::RegionBusy)));
+    drop(in_use);
+    let next = register(&regions, Memory::from(vec![0; 8]));
+    let claim = RegionClaim::decode(next.descriptor().opaque()).unwrap();
+    assert_eq!((claim.index, claim.generation), (0, 3), "the slot was free again");
+}
+
+#[test]
+fn memory_that_a_peer_will_not_unpin_is_copied_and_kept_until_it_does() {
+    for memory in [
+        Memory::from(vec![5; 64]),
+        Memory::from(vec![vec![5; 32], vec![5; 32]]),
+        Memory::from(Arc::<[u8]>::from(vec![5; 64])),
+    ] {
+        let (regions, switch) = regions();
+        let region = register(&regions, memory);
+        let address = region.memory().segments()[0].address;
+        switch.0.store(true, Ordering::Relaxed);
+        let start = Instant::now();
+        let returned = region.unregister().unwrap();
+        assert!(start.elapsed() >= PIN_WAIT_MAX);
+        assert_eq!(returned.len(), 64);
+        assert_eq!(returned.segments()[0].address != address, returned.writable());
+        assert_eq!(regions.retired.lock().unwrap()[0].1.segments()[0].address, address);
+        switch.0.store(false, Ordering::Relaxed);
+        regions.sweep();
+        assert!(regions.retired.lock().unwrap().is_empty());
+    }
+}
+
+#[test]
+fn dropping_a_pinned_region_waits_for_nobody() {
+    let (regions, switch) = regions();
+    let region = register(&regions, Memory::from(vec![5; 64]));
+    switch.0.store(true, Ordering::Relaxed);
+    drop(region);
+    assert_eq!(regions.retired.lock().unwrap().len(), 1);
+    switch.0.store(false, Ordering::Relaxed);
+    register(&regions, Memory::from(vec![5; 64]));
+    assert!(regions.retired.lock().unwrap().is_empty(), "swept by the next registration");
+}
+
+/// Everything that a transfer needs, with this process as its own peer.
+struct Loopback {
+    regions: Arc<Regions>,
+    table: PeerTable,
+    watch: ProcessWatch,
+    pins: [AtomicU64; PIN_SLOTS],
+}
+
+impl Loopback {
+    fn new() -> Self {
+        let (regions, _) = regions();
+        let fd = regions.table().fd().try_clone_to_owned().unwrap();
+        let (one, _other) = Socket::pair().unwrap();
+        Self {
+            table: PeerTable::open(fd, TABLE_LEN as u64).unwrap(),
+            watch: ProcessWatch::of(one.fd().as_fd()).unwrap(),
+            pins: Default::default(),
+            regions,
+        }
+    }
+
+    fn transfer(
+        &self,
+        direction: Direction,
+        local: (&SmRegion, u64),
+        remote: (&SmRegion, u64),
+        len: u64,
+    ) -> Result<(), Error> {
+        let descriptor = remote.0.descriptor();
+        let claim = RegionClaim::decode(descriptor.opaque()).unwrap();
+        let mut runs = Vec::new();
+        let _pin =
+            self.table.resolve(&claim, Rights::READ, (remote.1, len), &self.pins, &mut runs)?;
+        transfer(direction, &self.watch, local.0, local.1, &runs)
+    }
+}
+
+#[test]
+fn memory_that_is_not_mapped_at_the_peer_is_a_named_error() {
+    let loopback = Loopback::new();
+    let local = register(&loopback.regions, Memory::from(vec![0; 4096]));
+    let nowhere = [Run { address: 4096, len: 4096 }];
+    let failed = transfer(Direction::Get, &loopback.watch, &local, 0, &nowhere).unwrap_err();
+    assert!(failed.to_string().contains("process_vm_readv"), "{failed}");
+}
+
+#[test]
+fn a_get_does_not_land_in_read_only_memory() {
+    let loopback = Loopback::new();
+    let local = register(&loopback.regions, Memory::from(Arc::<[u8]>::from(vec![0; 8])));
+    let remote = register(&loopback.regions, Memory::from(vec![1; 8]));
+    let refused = loopback.transfer(Direction::Get, (&local, 0), (&remote, 0), 8);
+    assert!(matches!(refused, Err(Error::Denied { .. })), "{refused:?}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(64) })]
+
+    #[test]
+    fn transfers_between_differently_cut_memory_move_what_a_copy_would(
+        local_lens in proptest::collection::vec(0_usize..200, 1..20),
+        remote_lens in proptest::collection::vec(0_usize..200, 1..20),
+        places in any::<(u16, u16, u16)>(), get: bool,
+    ) {
+        let loopback = Loopback::new();
+        let pieces = |lens: &[usize], seed: u8| -> Vec<Vec<u8>> {
+            let mut next = seed;
+            let mut byte = || { next = next.wrapping_mul(31).wrapping_add(7); next };
+            lens.iter().map(|&len| (0..len).map(|_| byte()).collect()).collect()
+        };
+        let local = register(&loopback.regions, Memory::from(pieces(&local_lens, 1)));
+        let remote = register(&loopback.regions, Memory::from(pieces(&remote_lens, 100)));
+        let at = u64::from(places.0) % (local.len() + 1);
+        let from = u64::from(places.1) % (remote.len() + 1);
+        let len = u64::from(places.2) % ((local.len() - at).min(remote.len() - from) + 1);
+
+        let (mut ours, mut theirs) = (contents(&local), contents(&remote));
+        let range = |start: u64| bytes(start)..bytes(start + len);
+        let direction = if get { Direction::Get } else { Direction::Put };
+        if get {
+            ours[range(at)].copy_from_slice(&theirs[range(from)]);
+        } else {
+            theirs[range(from)].copy_from_slice(&ours[range(at)]);
+        }
+        loopback.transfer(direction, (&local, at), (&remote, from), len).unwrap();
+        prop_assert_eq!(contents(&local), ours);
+        prop_assert_eq!(contents(&remote), theirs);
+    }
+}

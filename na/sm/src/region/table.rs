@@ -1,0 +1,346 @@
+//! The table of regions that a domain publishes to its peers, in memory that only the owner writes.
+//!
+//! # Layout   (sparse: a page comes into being when its first entry is used)
+//! | offset | size | field | meaning |
+//! |---:|---:|---|---|
+//! | 0 | 8 | `magic` | `HgSmTab1` |
+//! | 8 | 16 | `domain` | random id of the domain |
+//! | 4096 | 64 x 4096 | entries | one a region |
+//! | 266240 | 16 x 65536 | segments | `address: u64, len: u64`; an entry names consecutive ones |
+//!
+//! An entry, one cache line:
+//! | offset | size | field | meaning |
+//! |---:|---:|---|---|
+//! | 0 | 4 | `generation` | odd while published; its store publishes the rest (`pins.rs`, T1, T2) |
+//! | 4 | 4 | `rights` | bits of [`Rights`] |
+//! | 8 | 4 | `first_segment` | index of its first segment |
+//! | 12 | 4 | `segment_count` | how many |
+//! | 16 | 8 | `size` | sum of their lengths in bytes |
+//! | 24 | 16 | `token` | random, the same as in the descriptor |
+//!
+//! The addresses are the owner's; a peer hands them to the kernel (`process_vm_readv`) and does nothing else
+//! with them. Everything that a peer reads here is copied out once and checked: a table that lies costs
+//! its owner an error, or its own memory.
+
+use std::{
+    fmt,
+    mem::offset_of,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use hg_na::{Error, Rights, Segment};
+
+use super::{
+    descriptor::RegionClaim,
+    extents::Extents,
+    pins::{self, NotPinned, Pin},
+    plan::{Run, cut},
+};
+use crate::{
+    os::{
+        mapping::{Mapping, Shared, Writers},
+        misbehaved,
+    },
+    rendezvous::name::fill_random,
+    sync::{AtomicU32, AtomicU64, Ordering, Plain32, Plain64},
+};
+
+/// Regions that a domain can have registered at a time.
+pub(crate) const REGIONS_MAX: u32 = 4096;
+
+/// Segments that all regions of a domain together can have.
+pub(crate) const SEGMENTS_MAX: u32 = 65_536;
+
+/// Bytes of a table.
+pub(crate) const TABLE_LEN: usize = SEGMENTS + SEGMENTS_MAX as usize * size_of::<SharedSegment>();
+
+const ENTRIES: usize = 4096;
+const SEGMENTS: usize = ENTRIES + REGIONS_MAX as usize * size_of::<Entry>();
+const MAGIC: u64 = u64::from_le_bytes(*b"HgSmTab1");
+
+#[repr(C)]
+struct Header {
+    magic: Plain64,
+    domain: [Plain64; 2],
+}
+
+#[repr(C, align(64))]
+struct Entry {
+    generation: AtomicU32,
+    rights: Plain32,
+    first_segment: Plain32,
+    segment_count: Plain32,
+    size: Plain64,
+    token: [Plain64; 2],
+    reserved: [Plain64; 3],
+}
+
+#[repr(C)]
+struct SharedSegment {
+    address: Plain64,
+    len: Plain64,
+}
+
+const _: () = {
+    assert!(size_of::<Header>() == 24 && size_of::<Header>() <= ENTRIES);
+    assert!(size_of::<Entry>() == 64 && size_of::<SharedSegment>() == 16);
+    assert!(offset_of!(Entry, size) == 16 && offset_of!(Entry, token) == 24);
+    assert!(SEGMENTS == 266_240 && TABLE_LEN.is_multiple_of(4096));
+};
+
+// SAFETY:
+// - atomics of fixed width without gaps (sizes asserted above), no pointer.
+unsafe impl Shared for Header {}
+// SAFETY:
+// - as above.
+unsafe impl Shared for Entry {}
+// SAFETY:
+// - as above.
+unsafe impl Shared for SharedSegment {}
+
+fn entry(mapping: &Mapping, index: u32) -> &Entry {
+    mapping.view(ENTRIES + index as usize * size_of::<Entry>())
+}
+
+fn segment(mapping: &Mapping, index: u32) -> &SharedSegment {
+    mapping.view(SEGMENTS + index as usize * size_of::<SharedSegment>())
+}
+
+/// The table of this process's domain.
+pub(crate) struct OwnedTable {
+    mapping: Mapping,
+    fd: OwnedFd,
+    domain: [u8; 16],
+    free: Mutex<Free>,
+}
+
+/// A region's place in its table. Taken back by [`OwnedTable::retract`], then [`OwnedTable::release`].
+#[derive(Debug)]
+pub(crate) struct Published {
+    /// What names it.
+    pub(crate) claim: RegionClaim,
+    first_segment: u32,
+    segment_count: u32,
+}
+
+#[derive(Debug)]
+struct Free {
+    /// Slots that were used before.
+    slots: Vec<u32>,
+    /// This one and all behind it were never used.
+    unused: u32,
+    segments: Extents,
+}
+
+impl OwnedTable {
+    /// An empty table.
+    ///
+    /// # Errors
+    /// [`Error::Limit`], [`Error::Os`].
+    pub(crate) fn create(domain: [u8; 16]) -> Result<Self, Error> {
+        let (mapping, fd) = Mapping::create("hydrargyrum-table", TABLE_LEN, Writers::Creator)?;
+        let header: &Header = mapping.view(0);
+        header.magic.store(MAGIC);
+        store_bytes(&header.domain, domain);
+        let free = Free { slots: Vec::new(), unused: 0, segments: Extents::new(SEGMENTS_MAX) };
+        Ok(Self { mapping, fd, domain, free: Mutex::new(free) })
+    }
+
+    /// For the peers.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// Publishes a region. Empty segments are left out.
+    ///
+    /// # Errors
+    /// [`Error::Limit`] when the table is full.
+    pub(crate) fn publish(&self, memory: &[Segment], rights: Rights) -> Result<Published, Error> {
+        let mut token = [0; 16];
+        fill_random(&mut token)?;
+        let runs: Vec<Run> = memory.iter().filter(|run| run.len > 0).map(run_of).collect();
+        let segment_count = u32::try_from(runs.len()).map_err(|_| segments_limit())?;
+
+        let (index, first_segment) = self.reserve(segment_count)?;
+        let entry = entry(&self.mapping, index);
+        // T1. Nobody reads these fields: the generation is even, and no pin names the slot.
+        for (at, run) in (first_segment..).zip(&runs) {
+            let place = segment(&self.mapping, at);
+            place.address.store(run.address);
+            place.len.store(run.len);
+        }
+        entry.rights.store(u32::from(rights.bits()));
+        entry.first_segment.store(first_segment);
+        entry.segment_count.store(segment_count);
+        entry.size.store(runs.iter().map(|run| run.len).sum());
+        store_bytes(&entry.token, token);
+        // Relaxed: only this process writes it, and the slot is reserved for this thread.
+        let generation = entry.generation.load(Ordering::Relaxed).wrapping_add(1);
+        pins::publish(&entry.generation, generation);
+
+        let claim = RegionClaim { domain: self.domain, index, generation, token };
+        Ok(Published { claim, first_segment, segment_count })
+    }
+
+    fn reserve(&self, segment_count: u32) -> Result<(u32, u32), Error> {
+        let mut free = self.lock();
+        if free.slots.is_empty() && free.unused == REGIONS_MAX {
+            return Err(Error::Limit {
+                what: "registered regions of a domain",
+                limit: u64::from(REGIONS_MAX),
+                remedy: "unregister some, or register several pieces as one region",
+            });
+        }
+        let first_segment = free.segments.take(segment_count).ok_or_else(segments_limit)?;
+        let index = free.slots.pop().unwrap_or_else(|| {
+            free.unused += 1;
+            free.unused - 1
+        });
+        Ok((index, first_segment))
+    }
+
+    /// No peer can pin it from now on; those who have may still be at it.
+    pub(crate) fn retract(&self, published: &Published) {
+        let even = published.claim.generation.wrapping_add(1);
+        pins::retract(&entry(&self.mapping, published.claim.index).generation, even);
+    }
+
+    /// The slot may be used again: nobody pins it (U3), and it was retracted.
+    pub(crate) fn release(&self, published: Published) {
+        let mut free = self.lock();
+        free.segments.give_back(published.first_segment, published.segment_count);
+        free.slots.push(published.claim.index);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Free> {
+        // A thread that panicked in between has at most lost a slot.
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for OwnedTable {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("OwnedTable").field("mapping", &self.mapping).finish_non_exhaustive()
+    }
+}
+
+/// A peer's table, read-only.
+#[derive(Debug)]
+pub(crate) struct PeerTable {
+    mapping: Mapping,
+    domain: [u8; 16],
+}
+
+impl PeerTable {
+    /// Maps what a peer has sent, after seals and size were verified.
+    ///
+    /// # Errors
+    /// `PeerGone(Misbehaved)`, [`Error::Limit`].
+    pub(crate) fn open(fd: OwnedFd, announced_len: u64) -> Result<Self, Error> {
+        if usize::try_from(announced_len).ok() != Some(TABLE_LEN) {
+            return Err(misbehaved("it announced a region table of an unknown size"));
+        }
+        let mapping = Mapping::open(fd, TABLE_LEN, Writers::Creator)?;
+        let header: &Header = mapping.view(0);
+        if header.magic.load() != MAGIC {
+            return Err(misbehaved("its region table is none"));
+        }
+        let domain = load_bytes(&header.domain);
+        Ok(Self { mapping, domain })
+    }
+
+    /// Pins a region in `words` (this side's own) and appends the runs of a range of it to `into`.
+    ///
+    /// The runs are addresses in the peer's memory, good until the pin is dropped.
+    ///
+    /// # Errors
+    /// [`Error::Again`] when all pin words are in use, [`Error::StaleDescriptor`], [`Error::Denied`],
+    /// [`Error::OutOfRange`], `PeerGone(Misbehaved)` when the table contradicts itself.
+    pub(crate) fn resolve<'a>(
+        &self,
+        claim: &RegionClaim,
+        needed: Rights,
+        (offset, len): (u64, u64),
+        words: &'a [AtomicU64],
+        into: &mut Vec<Run>,
+    ) -> Result<Pin<'a>, Error> {
+        if claim.domain != self.domain || claim.index >= REGIONS_MAX {
+            return Err(Error::StaleDescriptor);
+        }
+        let entry = entry(&self.mapping, claim.index);
+        let pinned = pins::pin(words, claim.index, claim.generation, &entry.generation);
+        let pin = pinned.map_err(|why| match why {
+            NotPinned::NoSlot => Error::Again,
+            NotPinned::Stale => Error::StaleDescriptor,
+        })?;
+        // R4: each field is copied out once, then checked.
+        if load_bytes(&entry.token) != claim.token {
+            return Err(Error::StaleDescriptor);
+        }
+        let granted = rights_of(entry.rights.load());
+        if !granted.contains(needed) {
+            return Err(Error::Denied { granted, needed });
+        }
+        let size = entry.size.load();
+        if offset.checked_add(len).is_none_or(|end| end > size) {
+            return Err(Error::OutOfRange { offset, len, size });
+        }
+        let segments = self.segments(entry.first_segment.load(), entry.segment_count.load())?;
+        let start = into.len();
+        if !cut(segments, offset, len, into) {
+            into.truncate(start);
+            return Err(misbehaved("its region table contradicts itself"));
+        }
+        Ok(pin)
+    }
+
+    /// The segments of an entry, as claimed; one that wraps around has no bytes, so that a range
+    /// over it does not fit.
+    fn segments(&self, first: u32, count: u32) -> Result<impl Iterator<Item = Run>, Error> {
+        let end = first.checked_add(count).filter(|&end| end <= SEGMENTS_MAX);
+        let end = end.ok_or_else(|| misbehaved("its region table names segments outside of it"))?;
+        Ok((first..end).map(|at| {
+            let place = segment(&self.mapping, at);
+            let (address, len) = (place.address.load(), place.len.load());
+            Run { address, len: if address.checked_add(len).is_some() { len } else { 0 } }
+        }))
+    }
+}
+
+fn run_of(segment: &Segment) -> Run {
+    Run { address: segment.address as u64, len: segment.len as u64 }
+}
+
+/// Unknown bits grant nothing.
+fn rights_of(word: u32) -> Rights {
+    u8::try_from(word).map_or(Rights::empty(), Rights::from_bits_truncate)
+}
+
+fn segments_limit() -> Error {
+    Error::Limit {
+        what: "segments of all registered regions of a domain",
+        limit: u64::from(SEGMENTS_MAX),
+        remedy: "unregister some regions, or register memory in fewer pieces",
+    }
+}
+
+fn store_bytes([low, high]: &[Plain64; 2], bytes: [u8; 16]) {
+    let [first, second] = halves(bytes);
+    low.store(first);
+    high.store(second);
+}
+
+fn halves(bytes: [u8; 16]) -> [u64; 2] {
+    let (low, high) = bytes.split_first_chunk::<8>().expect("16 bytes hold 8");
+    let high = high.first_chunk().expect("16 bytes hold 8 twice");
+    [u64::from_le_bytes(*low), u64::from_le_bytes(*high)]
+}
+
+fn load_bytes(words: &[Plain64; 2]) -> [u8; 16] {
+    let [low, high] = words;
+    (u128::from(low.load()) | (u128::from(high.load()) << 64)).to_le_bytes()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,97 @@
+//! The pin protocol, searched exhaustively: an owner takes memory back while an initiator transfers.
+//!
+//! Run with `RUSTFLAGS="--cfg loom" cargo test --release -p hydrargyrum-na-sm --test loom_pins`. With
+//! `HG_WEAKEN=R2` (or another label of `src/region/pins.rs`) that step loses its ordering, and a model
+//! must fail.
+#![cfg(loom)]
+
+#[expect(dead_code, reason = "the other protocols use the rest")]
+#[expect(unused_imports, reason = "the other protocols use the rest")]
+#[path = "../src/sync.rs"]
+mod sync;
+
+#[path = "../src/region/pins.rs"]
+mod pins;
+
+use loom::{sync::Arc, thread};
+use pins::{NotPinned, PIN_SLOTS, is_live, is_pinned, pin, publish, retract};
+use sync::{AtomicU32, AtomicU64, Plain64};
+
+const INDEX: u32 = 3;
+const LIVE: u32 = 5;
+
+/// One region: its entry in the table, one initiator's pin words, and its memory.
+struct Region {
+    generation: AtomicU32,
+    field: Plain64,
+    pins: [AtomicU64; 2],
+    memory: Plain64,
+}
+
+fn region(generation: u32) -> Arc<Region> {
+    assert!(PIN_SLOTS >= 2 && is_live(LIVE));
+    Arc::new(Region {
+        generation: AtomicU32::new(generation),
+        field: Plain64::default(),
+        pins: [AtomicU64::new(0), AtomicU64::new(0)],
+        memory: Plain64::default(),
+    })
+}
+
+/// Retracts, waits for the pin, then writes into the memory, as its next owner would.
+fn take_back(region: &Region) {
+    retract(&region.generation, LIVE + 1);
+    while is_pinned(&region.pins, INDEX, LIVE) {
+        thread::yield_now();
+    }
+    region.memory.store(2);
+}
+
+#[test]
+fn memory_is_taken_back_only_after_the_transfer_or_before_any() {
+    loom::model(|| {
+        let shared = region(LIVE);
+        let initiator = Arc::clone(&shared);
+        let thread = thread::spawn(move || {
+            match pin(&initiator.pins, INDEX, LIVE, &initiator.generation) {
+                // The transfer: loom fails the model when the memory is written meanwhile.
+                Ok(_pin) => assert_eq!(initiator.memory.load(), 0),
+                Err(why) => assert_eq!(why, NotPinned::Stale),
+            }
+        });
+        take_back(&shared);
+        thread.join().unwrap();
+    });
+}
+
+#[test]
+fn a_published_generation_shows_its_fields() {
+    loom::model(|| {
+        let shared = region(LIVE - 1);
+        let initiator = Arc::clone(&shared);
+        let thread = thread::spawn(move || {
+            if let Ok(_pin) = pin(&initiator.pins, INDEX, LIVE, &initiator.generation) {
+                assert_eq!(initiator.field.load(), 7);
+            }
+        });
+        shared.field.store(7);
+        publish(&shared.generation, LIVE);
+        thread.join().unwrap();
+    });
+}
+
+#[test]
+fn two_transfers_hold_two_pins_and_a_third_is_put_off() {
+    loom::model(|| {
+        let shared = region(LIVE);
+        let first = pin(&shared.pins, INDEX, LIVE, &shared.generation).unwrap();
+        let second = pin(&shared.pins, INDEX, LIVE, &shared.generation).unwrap();
+        let third = pin(&shared.pins, INDEX, LIVE, &shared.generation).unwrap_err();
+        assert_eq!(third, NotPinned::NoSlot);
+        drop(first);
+        assert!(is_pinned(&shared.pins, INDEX, LIVE));
+        assert!(!is_pinned(&shared.pins, INDEX, LIVE + 2));
+        drop(second);
+        assert!(!is_pinned(&shared.pins, INDEX, LIVE));
+    });
+}
