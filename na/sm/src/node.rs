@@ -16,7 +16,7 @@ const NODES: Uuid = Uuid::from_u128(0x6f0c_8a52_3a9e_4f0b_9d57_25c4_1be6_70d8);
 ///
 /// # Errors
 /// [`Error::Os`] where there is no /proc.
-pub(crate) fn node_id() -> Result<Uuid, Error> {
+pub fn node_id() -> Result<Uuid, Error> {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
         .map_err(|e| Error::os("read(/proc/sys/kernel/random/boot_id)", e))?;
     let network = namespace("/proc/self/ns/net")?;

@@ -23,10 +23,12 @@ mod imp {
     /// A word that only its own protocol orders: never raced for, but in memory that a peer that
     /// breaks the protocol writes at any time, hence an atomic.
     #[derive(Debug, Default)]
+    #[repr(transparent)]
     pub(crate) struct Plain32(AtomicU32);
 
     /// The same, of 64 bits.
     #[derive(Debug, Default)]
+    #[repr(transparent)]
     pub(crate) struct Plain64(AtomicU64);
 
     // Relaxed: the ring's sequence orders these words; that they are atomic only keeps a hostile

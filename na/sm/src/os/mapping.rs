@@ -126,11 +126,6 @@ impl Mapping {
         self.base
     }
 
-    /// Length in bytes.
-    pub(crate) fn len(&self) -> usize {
-        self.len
-    }
-
     /// Whether this side may write. Writing to a mapping that a peer has sent ends the process.
     pub(crate) fn writable(&self) -> bool {
         self.writable

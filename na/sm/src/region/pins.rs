@@ -1,7 +1,7 @@
 //! Pins: how an owner knows that no peer is in the middle of a transfer when it takes memory back.
 //!
-//! A region's slot in the owner's table has a generation, odd while it is published. An initiator has
-//! [`PIN_SLOTS`] words in memory that only it writes and the owner reads.
+//! A region's slot in the owner's table has a generation, odd while it is published. An initiator has a
+//! line of pin words in its ring segment (`layout.rs`), which only it writes and the owner reads.
 //!
 //! # Layout of a pin word
 //! | bits | field | meaning |
@@ -28,9 +28,6 @@
 //! `tests/loom_pins.rs` checks them: weaken any labelled step and a model fails.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence, ord};
-
-/// Pin words of one initiator, in its ring segment.
-pub(crate) const PIN_SLOTS: usize = 8;
 
 /// One region in use by this side; released when dropped.
 #[derive(Debug)]

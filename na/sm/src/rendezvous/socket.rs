@@ -15,7 +15,7 @@ use nix::{
     errno::Errno,
     sys::socket::{
         AddressFamily, Backlog, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, bind,
-        connect, getsockopt, listen, sendmsg, socket, socketpair, sockopt,
+        connect, getsockopt, listen, sendmsg, socket, sockopt,
     },
 };
 
@@ -89,13 +89,6 @@ impl Socket {
             Err(Errno::EAGAIN | Errno::EINTR) => Err(Error::Again),
             Err(error) => Err(os_error("connect", error)),
         }
-    }
-
-    /// Both ends of a connection of this process with itself.
-    pub(crate) fn pair() -> Result<(Self, Self), Error> {
-        let (one, other) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags())
-            .map_err(|e| os_error("socketpair", e))?;
-        Ok((Self(one), Self(other)))
     }
 
     /// Sends one packet with descriptors; the receiver gets copies of them.
@@ -241,7 +234,8 @@ impl Listener {
         tracing::warn!(refused = self.refused, "no file descriptor left: a peer was refused");
     }
 
-    /// Connections that were refused for want of descriptors.
+    /// Connections that were refused for want of descriptors; each was logged.
+    #[cfg(test)]
     pub(crate) fn refused(&self) -> u64 {
         self.refused
     }

@@ -9,11 +9,11 @@ use proptest::prelude::{ProptestConfig, any, prop_assert_eq, proptest};
 
 use super::*;
 use crate::{
+    layout::PINS,
     os::death::ProcessWatch,
     region::{
         cma::{Direction, transfer},
         descriptor::RegionClaim,
-        pins::PIN_SLOTS,
         table::{PeerTable, TABLE_LEN},
     },
     rendezvous::socket::Socket,
@@ -120,7 +120,7 @@ struct Loopback {
     regions: Arc<Regions>,
     table: PeerTable,
     watch: ProcessWatch,
-    pins: [AtomicU64; PIN_SLOTS],
+    pins: [AtomicU64; PINS],
 }
 
 impl Loopback {

@@ -3,7 +3,10 @@
 use std::{process::Command, sync::atomic::AtomicU64};
 
 use nix::{
-    sys::resource::{Resource, getrlimit, setrlimit},
+    sys::{
+        resource::{Resource, getrlimit, setrlimit},
+        socket::socketpair,
+    },
     unistd::getpid,
 };
 
@@ -15,6 +18,15 @@ use crate::{
     },
     rendezvous::hello::GREETING_MAX,
 };
+
+impl Socket {
+    /// Both ends of a connection of this process with itself.
+    pub(crate) fn pair() -> Result<(Self, Self), Error> {
+        let (one, other) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags())
+            .map_err(|e| os_error("socketpair", e))?;
+        Ok((Self(one), Self(other)))
+    }
+}
 
 fn listening() -> (Name, Listener) {
     let name = Name::generate().unwrap();
