@@ -214,7 +214,11 @@ unsafe impl<T: Shared, const N: usize> Shared for [T; N] {}
 mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    use nix::unistd::write;
+    use nix::{
+        libc,
+        sys::wait::{WaitStatus, waitpid},
+        unistd::{ForkResult, fork, write},
+    };
 
     use super::*;
 
@@ -283,6 +287,27 @@ mod tests {
         assert!(fstat(&fd).unwrap().st_blocks < blocks, "the file has become smaller");
         assert_eq!(mine.view::<AtomicU64>(4096).load(Ordering::Relaxed), 0);
         assert_eq!(mine.view::<AtomicU64>(8192).load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn a_forked_child_holds_nothing_of_a_mapping() {
+        let (mine, _fd) = Mapping::create("test", LEN, Writers::Creator).unwrap();
+        // SAFETY:
+        // - the child asks the kernel one question and exits, without allocating or unwinding.
+        match unsafe { fork() }.unwrap() {
+            ForkResult::Child => {
+                // SAFETY:
+                // - advice that changes nothing, about a range that need not be mapped.
+                let asked = unsafe { madvise(mine.base.cast(), LEN, MmapAdvise::MADV_NORMAL) };
+                // SAFETY:
+                // - ends the child at once, without running anything of the parent's.
+                unsafe { libc::_exit(i32::from(asked != Err(Errno::ENOMEM))) }
+            }
+            ForkResult::Parent { child } => {
+                assert_eq!(waitpid(child, None).unwrap(), WaitStatus::Exited(child, 0));
+            }
+        }
+        assert_eq!(mine.advise(0..LEN, MmapAdvise::MADV_NORMAL).map_err(|e| e.to_string()), Ok(()));
     }
 
     #[test]

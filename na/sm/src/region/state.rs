@@ -33,7 +33,10 @@ const PIN_PAUSE_MAX: Duration = Duration::from_millis(5);
 
 /// Who knows what the live peers have pinned.
 pub(crate) trait PinBoard: Send + Sync + fmt::Debug {
-    /// Whether the pin words of any live connection of the domain name this region.
+    /// Whether the pin words of any peer that may still be in the middle of a transfer name this region.
+    ///
+    /// A peer stops being one when its process has ended, or when its connection was closed without a
+    /// pin in it: closing a connection does not stop a transfer.
     fn pinned(&self, index: u32, generation: u32) -> bool;
 }
 

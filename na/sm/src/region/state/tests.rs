@@ -5,6 +5,7 @@ use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use proptest::prelude::{ProptestConfig, any, prop_assert_eq, proptest};
 
 use super::*;
@@ -16,7 +17,10 @@ use crate::{
         descriptor::RegionClaim,
         table::{PeerTable, TABLE_LEN},
     },
-    rendezvous::socket::Socket,
+    rendezvous::{
+        name::{Name, Target},
+        socket::{Listener, Received, Sent, Socket},
+    },
 };
 
 /// A peer that pins everything, or nothing.
@@ -150,6 +154,69 @@ impl Loopback {
             self.table.resolve(&claim, Rights::READ, (remote.1, len), &self.pins, &mut runs)?;
         transfer(direction, &self.watch, local.0, local.1, &runs)
     }
+}
+
+const CHILD: &str = "HG_TEST_REGION_OWNER";
+const LEN: usize = 100_000;
+
+/// The owner's process: registers memory, sends table and descriptor, and waits for the parent's end.
+fn own_region(name: &str) {
+    let (regions, _) = regions();
+    let region = register(&regions, Memory::from(vec![vec![3; LEN / 4], vec![4; LEN * 3 / 4]]));
+    let url = hg_na::Address::new(name).unwrap();
+    let Target { name, context } = Target::parse(&url).unwrap();
+    let socket = Socket::connect(&name, context).unwrap();
+    let opaque = region.descriptor().opaque().to_vec();
+    assert_eq!(socket.send(&opaque, &[regions.table().fd()]).unwrap(), Sent::Done);
+    wait_for(socket.fd());
+}
+
+fn wait_for(fd: std::os::fd::BorrowedFd<'_>) {
+    let mut question = [PollFd::new(fd, PollFlags::POLLIN)];
+    let told = poll(&mut question, PollTimeout::from(60_000_u16)).unwrap();
+    assert_eq!(told, 1, "the other process answers within a minute");
+}
+
+#[test]
+fn another_processs_memory_is_read_and_written_until_that_process_is_killed() {
+    const SELF: &str = "region::state::tests::another_processs_memory_is_read_and_written_until_that_process_is_killed";
+    if let Ok(name) = std::env::var(CHILD) {
+        return own_region(&name);
+    }
+    let name = Name::generate().unwrap();
+    let mut listener = Listener::bind(&name, 0).unwrap();
+    let mut program = std::process::Command::new(std::env::current_exe().unwrap());
+    let mut owner =
+        program.args(["--exact", SELF]).env(CHILD, name.address(0).as_str()).spawn().unwrap();
+    wait_for(listener.fd());
+    let socket = listener.accept().unwrap().unwrap();
+    wait_for(socket.fd());
+    let mut opaque = [0; 64];
+    let Received::Message { len, mut fds } = socket.recv(&mut opaque).unwrap() else {
+        panic!("the owner sends its table")
+    };
+    let claim = RegionClaim::decode(&opaque[..len]).unwrap();
+    let table = PeerTable::open(fds.remove(0), TABLE_LEN as u64).unwrap();
+    let watch = ProcessWatch::of(socket.fd()).unwrap();
+    assert_eq!(watch.pid(), i32::try_from(owner.id()).unwrap());
+
+    let (regions, _) = regions();
+    let local = register(&regions, Memory::from(vec![9; LEN]));
+    let (pins, mut runs) = ([AtomicU64::new(0)], Vec::new());
+    let _pin = table.resolve(&claim, Rights::all(), (0, LEN as u64), &pins, &mut runs).unwrap();
+    transfer(Direction::Get, &watch, &local, 0, &runs).unwrap();
+    assert_eq!(contents(&local), [vec![3; LEN / 4], vec![4; LEN * 3 / 4]].concat());
+    local.write(LEN as u64 / 4, &[8; 5]).unwrap();
+    transfer(Direction::Put, &watch, &local, 0, &runs).unwrap();
+    local.write(0, &[0; LEN]).unwrap();
+    transfer(Direction::Get, &watch, &local, 0, &runs).unwrap();
+    assert_eq!(contents(&local)[LEN / 4 - 1..][..7], [3, 8, 8, 8, 8, 8, 4]);
+
+    owner.kill().unwrap();
+    wait_for(watch.fd());
+    let gone = transfer(Direction::Get, &watch, &local, 0, &runs);
+    assert!(matches!(gone, Err(Error::PeerGone(_))), "{gone:?}");
+    owner.wait().unwrap();
 }
 
 #[test]
