@@ -36,7 +36,7 @@ impl Engine {
     pub fn builder() -> Builder {
         let builder = Builder::new();
         #[cfg(feature = "sm")]
-        let builder = builder.plugin(hg_na_sm::Sm::default());
+        let builder = builder.plugin(hg_na_sm::SmPlugin);
         builder
     }
 }
