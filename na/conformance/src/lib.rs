@@ -29,8 +29,19 @@
 //! (sentence 12). It forges descriptors; frames and shared memory are fuzzed by the plugin itself.
 //!
 //! # Wrappers
+//! [`Faulty`] injects seeded faults, [`Traced`] records what happens; both take any plugin and are
+//! plugins. [`layer`] is what they are made of, for wrappers of your own. [`Mem`] is the reference,
+//! for contexts of one process.
+//!
+//! # Threads
+//! A [`Suite`] runs each test in a thread of its own, so that a call that blocks ends the test.
+//!
+//! # Cleanup
+//! Each test closes what it opened; second processes are killed when their test ends.
 
 mod child;
+mod faulty;
+pub mod layer;
 mod list;
 mod mem;
 mod node;
@@ -38,13 +49,16 @@ mod outcome;
 mod random;
 mod suite;
 mod tests;
+mod traced;
 mod world;
 
 pub use child::child_main;
+pub use faulty::{Faults, Faulty};
 pub use list::{PROCESS_TESTS, TESTS};
 pub use mem::Mem;
 pub use outcome::Outcome;
 pub use suite::{Suite, Test};
+pub use traced::{Event, RECORDS_MAX, Record, Traced};
 pub use world::Patience;
 
 /// Runs one test by name, and panics with what was broken: the body of each `#[test]`.

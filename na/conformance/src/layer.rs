@@ -1,0 +1,181 @@
+//! How to wrap a plugin: a [`Layer`] stands between each context and its user and passes on what it
+//! does not change.
+
+use std::{fmt, sync::Arc, time::Instant};
+
+use hg_na::{
+    Address, Caps, Completion, Context, Domain, Error, Memory, Message, Op, OpId, OpenOptions,
+    Peer, Plugin, Region, Rejected, Rights, Token, Waiter,
+};
+
+/// Stands before one context. Each method passes on unless it is overridden.
+pub trait Layer: fmt::Debug + Send {
+    /// See [`Context::lookup`].
+    ///
+    /// # Errors
+    /// As the context's.
+    fn lookup(&mut self, inner: &mut dyn Context, address: &Address) -> Result<Peer, Error> {
+        inner.lookup(address)
+    }
+    /// See [`Context::forget`].
+    fn forget(&mut self, inner: &mut dyn Context, peer: Peer) {
+        inner.forget(peer);
+    }
+    /// See [`Context::post`].
+    ///
+    /// # Errors
+    /// As the context's.
+    fn post(&mut self, inner: &mut dyn Context, token: Token, op: Op) -> Result<OpId, Rejected> {
+        inner.post(token, op)
+    }
+    /// See [`Context::cancel`].
+    fn cancel(&mut self, inner: &mut dyn Context, id: OpId) {
+        inner.cancel(id);
+    }
+    /// See [`Context::set_admission`].
+    fn set_admission(&mut self, inner: &mut dyn Context, open: bool) {
+        inner.set_admission(open);
+    }
+    /// See [`Context::progress`].
+    ///
+    /// # Errors
+    /// As the context's.
+    fn progress(
+        &mut self,
+        inner: &mut dyn Context,
+        now: Instant,
+        done: &mut Vec<Completion>,
+    ) -> Result<bool, Error> {
+        inner.progress(now, done)
+    }
+    /// See [`Context::next_deadline`].
+    fn next_deadline(&self, inner: &dyn Context) -> Option<Instant> {
+        inner.next_deadline()
+    }
+    /// See [`Context::may_sleep`].
+    fn may_sleep(&mut self, inner: &mut dyn Context) -> bool {
+        inner.may_sleep()
+    }
+    /// See [`Context::waiter`].
+    fn waiter(&self, inner: &dyn Context) -> Arc<dyn Waiter> {
+        inner.waiter()
+    }
+}
+
+/// Makes the layer of each context, and stands before the domains.
+pub trait Layers: fmt::Debug + Send + Sync {
+    /// The layer of the context at this address.
+    fn layer(&self, address: &Address) -> Box<dyn Layer>;
+    /// See [`Domain::register`].
+    ///
+    /// # Errors
+    /// As the domain's.
+    fn register(
+        &self,
+        inner: &dyn Domain,
+        memory: Memory,
+        rights: Rights,
+    ) -> Result<Region, Error> {
+        inner.register(memory, rights)
+    }
+}
+
+/// A plugin with layers before its contexts; a plugin itself.
+#[derive(Debug, Clone)]
+pub struct Layered {
+    inner: Arc<dyn Plugin>,
+    layers: Arc<dyn Layers>,
+}
+
+impl Layered {
+    /// Puts layers before a plugin.
+    #[must_use]
+    pub fn new(inner: impl Plugin + 'static, layers: impl Layers + 'static) -> Self {
+        Self { inner: Arc::new(inner), layers: Arc::new(layers) }
+    }
+}
+
+impl Plugin for Layered {
+    fn schemes(&self) -> &[&str] {
+        self.inner.schemes()
+    }
+
+    fn open(&self, url: &Address, options: &OpenOptions) -> Result<Arc<dyn Domain>, Error> {
+        let inner = self.inner.open(url, options)?;
+        Ok(Arc::new(LayeredDomain { inner, layers: Arc::clone(&self.layers) }))
+    }
+}
+
+#[derive(Debug)]
+struct LayeredDomain {
+    inner: Arc<dyn Domain>,
+    layers: Arc<dyn Layers>,
+}
+
+impl Domain for LayeredDomain {
+    fn caps(&self) -> &Caps {
+        self.inner.caps()
+    }
+
+    fn register(&self, memory: Memory, rights: Rights) -> Result<Region, Error> {
+        self.layers.register(self.inner.as_ref(), memory, rights)
+    }
+
+    fn context(&self, id: u8) -> Result<Box<dyn Context>, Error> {
+        let inner = self.inner.context(id)?;
+        let layer = self.layers.layer(inner.address());
+        Ok(Box::new(LayeredContext { inner, layer }))
+    }
+}
+
+#[derive(Debug)]
+struct LayeredContext {
+    inner: Box<dyn Context>,
+    layer: Box<dyn Layer>,
+}
+
+impl Context for LayeredContext {
+    fn address(&self) -> &Address {
+        self.inner.address()
+    }
+
+    fn lookup(&mut self, address: &Address) -> Result<Peer, Error> {
+        self.layer.lookup(self.inner.as_mut(), address)
+    }
+
+    fn forget(&mut self, peer: Peer) {
+        self.layer.forget(self.inner.as_mut(), peer);
+    }
+
+    fn message(&mut self, to: Peer, len: usize) -> Result<Message, Error> {
+        self.inner.message(to, len)
+    }
+
+    fn post(&mut self, token: Token, op: Op) -> Result<OpId, Rejected> {
+        self.layer.post(self.inner.as_mut(), token, op)
+    }
+
+    fn cancel(&mut self, id: OpId) {
+        self.layer.cancel(self.inner.as_mut(), id);
+    }
+
+    fn set_admission(&mut self, open: bool) {
+        self.layer.set_admission(self.inner.as_mut(), open);
+    }
+
+    fn progress(&mut self, now: Instant, done: &mut Vec<Completion>) -> Result<bool, Error> {
+        self.layer.progress(self.inner.as_mut(), now, done)
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        self.layer.next_deadline(self.inner.as_ref())
+    }
+
+    fn may_sleep(&mut self) -> bool {
+        self.layer.may_sleep(self.inner.as_mut())
+    }
+
+    fn waiter(&self) -> Arc<dyn Waiter> {
+        self.layer.waiter(self.inner.as_ref())
+    }
+}
