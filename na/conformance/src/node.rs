@@ -3,6 +3,7 @@
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
+    fmt,
     sync::Arc,
     time::Instant,
 };
@@ -38,7 +39,7 @@ pub(crate) struct Node {
 }
 
 /// What a rejected operation and a completion are compared with.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Clone, PartialEq)]
 struct Shape {
     token: Token,
     kind: &'static str,
@@ -49,6 +50,13 @@ struct Shape {
     memory: Option<usize>,
     /// Offsets and lengths of local and remote memory.
     ranges: [u64; 4],
+}
+
+impl fmt::Debug for Shape {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (kind, len, peer) = (self.kind, self.bytes.len(), self.peer);
+        write!(out, "{kind} of {len} bytes, {peer:?}, tag {:?}, token {}", self.tag, self.token)
+    }
 }
 
 impl Shape {

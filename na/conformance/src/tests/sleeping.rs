@@ -157,6 +157,9 @@ pub(crate) fn what_arrived_before_the_question_is_not_slept_through(suite: &Suit
         while world.nodes[A].take_done_of(send).is_none() && clock.patient(false) {
             world.nodes[A].progress()?;
         }
+        if world.nodes[B].context.may_sleep() {
+            sleep(&world.nodes[B], suite.patience)?;
+        }
         drive(&mut world.nodes[B], suite.patience, &mut Random::new(round), |node| match token {
             Some(token) => node.take_done_of(token).is_some(),
             None => node.unexpected.pop_front().is_some(),

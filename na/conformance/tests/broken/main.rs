@@ -1,0 +1,144 @@
+//! The suite is tested itself: each broken plugin fails the test that is meant for it, with a
+//! sentence that says what is broken; the same wrapper without a flaw passes.
+
+mod flaws;
+mod regions;
+mod waiters;
+
+use std::time::Duration;
+
+use flaws::{Broken, Flaw};
+use hg_na_conformance::{Mem, Patience, Suite, TESTS, layer::Layered};
+
+fn suite(flaw: Flaw, patience: Patience) -> Suite {
+    Suite::new(Layered::new(Mem::default(), Broken::new(flaw)), "mem://").patience(patience)
+}
+
+/// The tests step everything in one thread, so that a number of rounds in which nothing moves
+/// proves that nothing will; only a sleep needs time.
+const IMPATIENT: Patience = Patience {
+    time: Duration::from_secs(60),
+    idle_rounds: 2000,
+    sleep: Duration::from_millis(300),
+};
+
+fn run(suite: &Suite, name: &str) -> Result<(), String> {
+    let test = TESTS.iter().find(|test| test.name == name).unwrap_or_else(|| panic!("{name}"));
+    suite.run(*test)
+}
+
+/// Every flaw, a test that catches it, and words of the verdict.
+const CAUGHT_BY: &[(Flaw, &str, &str)] = &[
+    (Flaw::LosesCompletions, "every_accepted_operation_completes_exactly_once", "never happened"),
+    (Flaw::DuplicatesCompletions, "every_accepted_operation_completes_exactly_once", "not open"),
+    (Flaw::MixesTokensUp, "an_unexpected_message_needs_no_posted_receive", "another token"),
+    (Flaw::ReordersMessages, "unexpected_messages_arrive_in_order", "in place of"),
+    (Flaw::ReordersMessages, "control_messages_arrive_in_order", "in place of"),
+    (Flaw::CutsLongMessages, "messages_of_every_size_arrive_whole", "other bytes"),
+    (
+        Flaw::IgnoresCancel,
+        "a_cancelled_receive_completes_without_help_of_its_peer",
+        "never happened",
+    ),
+    (
+        Flaw::NeverReportsDeath,
+        "a_closed_peer_is_gone_after_everything_that_it_had_sent",
+        "never happened",
+    ),
+    (Flaw::ReportsDeathOnlyWhenAsked, "a_closing_peer_ends_a_sleep", "slept through"),
+    (
+        Flaw::ReportsDeathOnlyWhenAsked,
+        "a_closed_peer_is_gone_after_everything_that_it_had_sent",
+        "never happened",
+    ),
+    (
+        Flaw::ReportsDeathTwice,
+        "a_closed_peer_is_gone_after_everything_that_it_had_sent",
+        "gone twice",
+    ),
+    (
+        Flaw::ReportsDeathBeforeData,
+        "a_closed_peer_is_gone_after_everything_that_it_had_sent",
+        "was gone",
+    ),
+    (
+        Flaw::ReportsDeathBeforeOperations,
+        "operations_to_a_peer_that_closes_end_before_it_is_gone",
+        "was gone before",
+    ),
+    (Flaw::ReusesHandles, "a_thousand_reconnects_leave_the_table_flat", "was gone"),
+    (Flaw::ReusesHandles, "a_peer_that_restarts_is_a_new_peer", "handle of one before"),
+    (Flaw::SkipsBoundsCheck, "memory_outside_of_the_region_is_not_touched", "succeeded"),
+    (Flaw::SkipsRightsCheck, "memory_that_does_not_grant_it_is_not_touched", "succeeded"),
+    (
+        Flaw::SkipsFreshnessCheck,
+        "memory_that_is_not_registered_any_more_is_not_touched",
+        "succeeded",
+    ),
+    (Flaw::CompletesPutsEarly, "a_message_after_a_put_arrives_after_its_bytes", "too early"),
+    (
+        Flaw::SleepsWithoutRecheck,
+        "what_arrived_before_the_question_is_not_slept_through",
+        "slept through",
+    ),
+    (Flaw::SleepsWithoutRecheck, "two_sleeping_threads_never_lose_a_wake_up", "slept through"),
+    (Flaw::NeverSleepsSoundly, "an_idle_context_sleeps_and_stays_asleep", "ended within"),
+    (Flaw::IgnoresWake, "wake_ends_a_wait_from_any_thread", "slept through"),
+    (Flaw::HidesItsProgress, "an_unexpected_message_needs_no_posted_receive", "answered false"),
+    (Flaw::DropsEarlyAnswers, "a_receive_posted_late_still_matches", "never happened"),
+    (Flaw::DeliversLateAnswers, "the_late_answer_to_a_cancelled_receive_is_dropped", "instead of"),
+    (Flaw::TakesTagsTwice, "a_second_receive_for_one_peer_and_tag_is_refused", "was accepted"),
+    (Flaw::SwallowsRefused, "messages_one_byte_too_long_are_refused", "came back changed"),
+    (Flaw::KeepsVectors, "a_posted_vector_is_handed_back", "another vector"),
+    (
+        Flaw::BlocksAnswersBehindRequests,
+        "answers_and_control_messages_do_not_wait_for_a_target_out_of_credits",
+        "for ever",
+    ),
+    (
+        Flaw::BlocksAnswersBehindRequests,
+        "answers_and_control_messages_pass_closed_admission",
+        "for ever",
+    ),
+    (
+        Flaw::IgnoresAdmission,
+        "closed_admission_stops_unexpected_messages_until_it_opens",
+        "were taken",
+    ),
+    (
+        Flaw::QueuesWithoutBound,
+        "a_flood_of_a_sleeping_target_ends_in_again_and_loses_nothing",
+        "takes none",
+    ),
+    (
+        Flaw::BlocksWhenFull,
+        "a_flood_of_a_sleeping_target_ends_in_again_and_loses_nothing",
+        "blocked",
+    ),
+];
+
+#[test]
+fn each_broken_plugin_is_caught_by_the_test_that_is_meant_for_it() {
+    let mut escaped = Vec::new();
+    for (flaw, test, words) in CAUGHT_BY {
+        let mut suite = suite(*flaw, IMPATIENT);
+        if *flaw == Flaw::BlocksWhenFull {
+            suite = suite.blocked_after(Duration::from_secs(2));
+        }
+        match run(&suite, test) {
+            Err(sentence) if sentence.contains(words) => {}
+            other => escaped.push(format!("{flaw:?} in {test}: {other:?}")),
+        }
+    }
+    assert!(escaped.is_empty(), "not caught:\n{}", escaped.join("\n"));
+}
+
+#[test]
+fn the_same_tests_pass_without_a_flaw() {
+    let patience = Patience { sleep: Duration::from_secs(30), ..IMPATIENT };
+    for (_, test, _) in CAUGHT_BY {
+        if let Err(sentence) = run(&suite(Flaw::None, patience), test) {
+            panic!("{test}: {sentence}");
+        }
+    }
+}
