@@ -23,8 +23,9 @@ fn refusals_and_delays() -> Faulty {
 hg_na_conformance::suite!(refusals_and_delays(), "mem://", in_process_only);
 
 fn context(plugin: &dyn Plugin) -> Box<dyn Context> {
-    let url = Address::new("mem://").unwrap();
-    plugin.open(&url, &OpenOptions::listening()).unwrap().context(0).unwrap()
+    let url = Address::new("mem://").expect("an address");
+    let domain = plugin.open(&url, &OpenOptions::listening()).expect("it opens");
+    domain.context(0).expect("its first context")
 }
 
 #[test]
@@ -81,9 +82,9 @@ fn step(
     batch: &mut Vec<Completion>,
     open: &mut HashMap<OpId, u64>,
 ) {
-    b.progress(Instant::now(), batch).unwrap();
+    b.progress(Instant::now(), batch).expect("progress works");
     batch.clear();
-    a.progress(Instant::now(), batch).unwrap();
+    a.progress(Instant::now(), batch).expect("progress works");
     for completion in batch.drain(..) {
         if let Completion::Done(done) = completion {
             assert_eq!(open.remove(&done.id), Some(done.token), "{done:?} came twice or unasked");
