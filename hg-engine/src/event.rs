@@ -11,8 +11,11 @@
 
 use std::{
     os::fd::{AsFd, BorrowedFd},
-    sync::Arc,
-    time::Instant,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
 };
 
 use nix::sys::{
@@ -29,6 +32,8 @@ pub struct EventLoop {
     port: Arc<Port>,
     epoll: Epoll,
     timer: TimerFd,
+    /// Whether the loop was told that it may sleep since the last round.
+    armed: AtomicBool,
 }
 
 impl EventLoop {
@@ -45,13 +50,20 @@ impl EventLoop {
             epoll.add(transport, readable).map_err(os("epoll_ctl"))?;
             epoll.add(timer.as_fd(), readable).map_err(os("epoll_ctl"))?;
         }
-        Ok(Self { port, epoll, timer })
+        Ok(Self { port, epoll, timer, armed: AtomicBool::new(false) })
     }
 
     /// One round of progress; says whether anything moved.
     pub fn progress(&self) -> bool {
         let Some(mut work) = self.port.role.try_lock() else { return false };
-        self.port.disarm(&mut work);
+        // Relaxed: one thread uses this at a time.
+        if self.armed.swap(false, Ordering::Relaxed) {
+            self.port.disarm(&mut work);
+            // Collects what made the descriptor readable, so that it is not readable for ever.
+            if let Err(error) = self.port.waiter.wait(Some(Duration::ZERO)) {
+                tracing::error!(%error, "the transport's wait set cannot be read");
+            }
+        }
         let (moved, _) = self.port.step(&mut work, |_| None::<()>);
         self.port.release(work);
         moved
@@ -64,6 +76,7 @@ impl EventLoop {
     pub fn may_sleep(&self) -> Result<bool, OpenError> {
         let Some(mut work) = self.port.role.try_lock() else { return Ok(false) };
         let Some(until) = self.port.arm(&mut work) else { return Ok(false) };
+        self.armed.store(true, Ordering::Relaxed);
         drop(work);
         let result = match until {
             None => self.timer.unset(),
@@ -71,7 +84,7 @@ impl EventLoop {
                 // Zero would disarm the timer instead of firing it.
                 let left = at
                     .saturating_duration_since(Instant::now())
-                    .max(std::time::Duration::from_nanos(1));
+                    .max(Duration::from_nanos(1));
                 let once = Expiration::OneShot(TimeSpec::from_duration(left));
                 self.timer.set(once, TimerSetTimeFlags::empty())
             }

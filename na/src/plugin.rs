@@ -142,7 +142,8 @@ pub trait Context: Send + fmt::Debug {
 /// What a context sleeps on; usable while the context itself is used by another thread.
 pub trait Waiter: Send + Sync + fmt::Debug {
     /// Becomes readable when the context should be progressed, for foreign event loops. `None`
-    /// where [`crate::Caps::sleep`] is not [`crate::Sleep::Descriptor`].
+    /// where [`crate::Caps::sleep`] is not [`crate::Sleep::Descriptor`]. Whoever slept on it calls
+    /// [`Waiter::wait`] with a timeout of zero before the next progress, which collects the events.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
 
     /// Sleeps until something arrives, [`Waiter::wake`] is called, or `timeout` has passed (`None`:
