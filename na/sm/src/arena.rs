@@ -1,0 +1,238 @@
+//! Space for the bodies of long messages: a FIFO of reservations, private to the producer.
+//!
+//! An arena has two lanes. Messages that the user writes in place ([`hg_na::Context::message`]) and
+//! copied unexpected messages live in lane 0; copied expected messages in lane 1, so that an answer
+//! finds space while requests wait. A reservation is free again when the slot that names it was popped,
+//! or when it was dropped unposted (by any thread); space is reclaimed in the order of reservation.
+//! An empty lane restarts at offset 0, so that messages one after the other reuse hot lines.
+//!
+//! # Protocol of a dropped reservation
+//! A1 `state.store(FREE, Release)` by the dropper, A2 `state.load(Acquire)` by the producer.
+//! - A1 -> A2: whoever reserves the space next writes after the dropper's last write.
+//!
+//! `tests/loom.rs` weakens both.
+
+use std::sync::Arc;
+
+use crate::sync::{AtomicU32, Ordering, ord};
+
+/// Longest message: 256 KiB of payload, and a page for the headers of those above. From there on a
+/// bulk transfer is cheaper: it copies once, a message twice.
+pub(crate) const MESSAGE_MAX: u32 = 256 * 1024 + 4096;
+/// Bytes of one lane: fifteen of the longest messages in flight. Untouched pages cost nothing.
+pub(crate) const LANE_BYTES: u32 = 4 * 1024 * 1024;
+/// Lanes of an arena.
+pub(crate) const LANES: usize = 2;
+/// Bytes of an arena.
+pub(crate) const ARENA_BYTES: u32 = 2 * LANE_BYTES;
+/// Reservations of one lane.
+pub(crate) const RESERVATIONS: usize = 128;
+
+/// Bodies start on a cache line.
+const ALIGN: u32 = 64;
+const HELD: u32 = 0;
+const FREE: u32 = 1;
+
+const _: () = assert!(LANE_BYTES.is_multiple_of(ALIGN) && MESSAGE_MAX < LANE_BYTES);
+
+/// Which reservations were dropped: the part that other threads touch.
+#[derive(Debug)]
+pub(crate) struct States([AtomicU32; RESERVATIONS]);
+
+impl States {
+    /// Gives a reservation back that was never posted.
+    pub(crate) fn release(&self, entry: usize) {
+        self.0[entry].store(FREE, ord("A1", Ordering::Release)); // A1
+    }
+}
+
+/// A piece of a lane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Reservation {
+    /// First byte, counted from the start of the arena.
+    pub(crate) offset: u32,
+    /// Its place in [`States`].
+    pub(crate) entry: usize,
+}
+
+/// Whether the consumer has popped a position of a ring.
+pub(crate) trait Popped {
+    /// Asked in ring order.
+    fn is_popped(&self, ring: usize, position: u32) -> bool;
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Entry {
+    start: u32,
+    /// Ring and position of the slot that names it.
+    posted: Option<(usize, u32)>,
+}
+
+/// One lane.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    base: u32,
+    /// Where the next reservation starts, relative to `base`.
+    head: u32,
+    entries: Box<[Entry]>,
+    /// Reservations ever reclaimed and ever made: `entries` is a ring of those between.
+    first: usize,
+    next: usize,
+    /// Bytes touched since the pages were last given back.
+    touched: u32,
+    states: Arc<States>,
+}
+
+impl Lane {
+    /// An empty lane that starts at `base`.
+    pub(crate) fn new(base: u32) -> Self {
+        Self {
+            base,
+            head: 0,
+            entries: vec![Entry::default(); RESERVATIONS].into_boxed_slice(),
+            first: 0,
+            next: 0,
+            touched: 0,
+            states: Arc::new(States(std::array::from_fn(|_| AtomicU32::new(HELD)))),
+        }
+    }
+
+    /// For those who hold reservations.
+    pub(crate) fn states(&self) -> &Arc<States> {
+        &self.states
+    }
+
+    /// Finds `len` bytes; `None` while there are none.
+    pub(crate) fn reserve(&mut self, len: u32, popped: &impl Popped) -> Option<Reservation> {
+        self.reclaim(popped);
+        if self.next - self.first == RESERVATIONS {
+            return None;
+        }
+        let size = len.max(1).checked_next_multiple_of(ALIGN)?;
+        let start = self.find(size)?;
+        let entry = self.next % RESERVATIONS;
+        // Relaxed: this thread hands the reservation out, and whoever moves it orders that.
+        self.states.0[entry].store(HELD, Ordering::Relaxed);
+        self.entries[entry] = Entry { start, posted: None };
+        self.head = start + size;
+        self.next += 1;
+        self.touched = self.touched.max(self.head);
+        Some(Reservation { offset: self.base + start, entry })
+    }
+
+    fn find(&self, size: u32) -> Option<u32> {
+        if self.first == self.next {
+            return (size <= LANE_BYTES).then_some(0);
+        }
+        let tail = self.entries[self.first % RESERVATIONS].start;
+        if self.head <= tail {
+            return (tail - self.head > size).then_some(self.head);
+        }
+        if LANE_BYTES - self.head >= size {
+            return Some(self.head);
+        }
+        (tail > size).then_some(0)
+    }
+
+    /// Binds a reservation to the slot that names it.
+    pub(crate) fn posted(&mut self, entry: usize, ring: usize, position: u32) {
+        self.entries[entry].posted = Some((ring, position));
+    }
+
+    /// Takes back what is free at the old end.
+    pub(crate) fn reclaim(&mut self, popped: &impl Popped) {
+        while self.first != self.next {
+            let entry = self.first % RESERVATIONS;
+            let free = match self.entries[entry].posted {
+                Some((ring, position)) => popped.is_popped(ring, position),
+                None => self.states.0[entry].load(ord("A2", Ordering::Acquire)) == FREE, // A2
+            };
+            if !free {
+                return;
+            }
+            self.first += 1;
+        }
+        self.head = 0;
+    }
+
+    /// Bytes to give back to the system, when the lane is empty: `(offset, len)` in the arena.
+    pub(crate) fn take_touched(&mut self) -> Option<(u32, u32)> {
+        let touched = self.touched;
+        if self.first != self.next || touched == 0 {
+            return None;
+        }
+        self.touched = 0;
+        Some((self.base, touched))
+    }
+
+    /// Whether pages were touched since they were last given back.
+    pub(crate) fn is_touched(&self) -> bool {
+        self.touched != 0
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    struct UpTo(u32);
+    impl Popped for UpTo {
+        fn is_popped(&self, _ring: usize, position: u32) -> bool {
+            position < self.0
+        }
+    }
+
+    #[test]
+    fn an_empty_lane_restarts_at_its_base() {
+        let mut lane = Lane::new(LANE_BYTES);
+        for position in 0..10 {
+            let place = lane.reserve(5000, &UpTo(position)).unwrap();
+            assert_eq!(place.offset, LANE_BYTES);
+            lane.posted(place.entry, 0, position);
+        }
+    }
+
+    #[test]
+    fn reservations_never_overlap_and_a_full_lane_refuses() {
+        let mut lane = Lane::new(0);
+        let mut live = std::collections::VecDeque::new();
+        let (mut position, mut popped, mut refused) = (0, 0, 0);
+        for step in 0u32..20_000 {
+            let len = step.wrapping_mul(2_654_435_761) % MESSAGE_MAX + 1;
+            if let Some(place) = lane.reserve(len, &UpTo(popped)) {
+                let end = place.offset + len;
+                assert!(end <= LANE_BYTES);
+                for &(start, stop) in &live {
+                    assert!(end <= start || stop <= place.offset, "overlap at step {step}");
+                }
+                live.push_back((place.offset, end));
+                lane.posted(place.entry, 0, position);
+                position += 1;
+            } else {
+                refused += 1;
+                popped += 1;
+                live.pop_front().unwrap();
+            }
+        }
+        assert!(refused > 1000);
+    }
+
+    #[test]
+    fn a_reservation_dropped_by_another_thread_is_space_again() {
+        let mut lane = Lane::new(0);
+        for _ in 0..3 {
+            let mut held = Vec::new();
+            while let Some(place) = lane.reserve(MESSAGE_MAX, &UpTo(0)) {
+                held.push(place.entry);
+            }
+            assert_eq!(held.len(), 15);
+            let states = Arc::clone(lane.states());
+            std::thread::spawn(move || held.into_iter().for_each(|entry| states.release(entry)))
+                .join()
+                .unwrap();
+        }
+        lane.reclaim(&UpTo(0));
+        assert_eq!(lane.take_touched(), Some((0, 15 * MESSAGE_MAX)));
+        assert_eq!(lane.take_touched(), None);
+    }
+}

@@ -1,0 +1,185 @@
+//! Messages that live outside of their slot: outgoing ones in the own arena, received ones in buffers
+//! of a pool.
+
+use std::{
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use hg_na::{Message, MessageBody};
+
+use crate::{
+    arena::{MESSAGE_MAX, Reservation, States},
+    os::fork::ForkGuard,
+    segment::ArenaBytes,
+};
+
+/// What a reservation needs to outlive its connection: its bytes, and where it is given back.
+#[derive(Debug)]
+pub(crate) struct OwnArena {
+    pub(crate) bytes: ArenaBytes,
+    pub(crate) states: [Arc<States>; crate::arena::LANES],
+    pub(crate) guard: Arc<ForkGuard>,
+}
+
+/// An outgoing message in the arena of the connection that it will leave by.
+pub(crate) struct OutBody {
+    arena: Arc<OwnArena>,
+    lane: usize,
+    place: Reservation,
+    len: u32,
+    posted: bool,
+}
+
+impl OutBody {
+    /// Takes a reservation over.
+    pub(crate) fn new(arena: Arc<OwnArena>, lane: usize, place: Reservation, len: u32) -> Self {
+        Self { arena, lane, place, len, posted: false }
+    }
+
+    /// Whether it lives in this arena.
+    pub(crate) fn is_in(&self, arena: &Arc<OwnArena>) -> bool {
+        Arc::ptr_eq(&self.arena, arena)
+    }
+
+    /// Lane, place and length.
+    pub(crate) fn place(&self) -> (usize, Reservation, u32) {
+        (self.lane, self.place, self.len)
+    }
+
+    /// The reservation now belongs to a slot, not to this value.
+    pub(crate) fn leave(&mut self) {
+        self.posted = true;
+    }
+}
+
+impl MessageBody for OutBody {
+    fn bytes(&self) -> &[u8] {
+        if self.arena.guard.is_child() {
+            return &[]; // The mapping is not in a forked child.
+        }
+        let first = self.arena.bytes.range(self.place.offset, self.len);
+        // SAFETY:
+        // - in bounds: `range` checked it. Initialised: a fresh mapping is zeroes.
+        // - not written meanwhile: the reservation is this value's alone, `&mut self` is needed to
+        //   write, and peers map the arena read-only.
+        // - alive: `self` holds the arena.
+        unsafe { std::slice::from_raw_parts(first.as_ptr(), self.len as usize) }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        if self.arena.guard.is_child() {
+            return &mut [];
+        }
+        let first = self.arena.bytes.range(self.place.offset, self.len);
+        // SAFETY:
+        // - as in `bytes`, and exclusive: `&mut self`, and nobody else has the reservation.
+        unsafe { std::slice::from_raw_parts_mut(first.as_ptr(), self.len as usize) }
+    }
+
+    fn truncate(&mut self, len: usize) {
+        self.len = u32::try_from(len).map_or(self.len, |len| len.min(self.len));
+    }
+}
+
+impl Drop for OutBody {
+    fn drop(&mut self) {
+        if !self.posted {
+            self.arena.states[self.lane].release(self.place.entry);
+        }
+    }
+}
+
+impl fmt::Debug for OutBody {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "OutBody({} bytes at {})", self.len, self.place.offset)
+    }
+}
+
+/// Buffer sizes, and how many of each are kept: a 4 KiB or 64 KiB argument with its headers fits the
+/// first and the second.
+const CLASSES: [(usize, usize); 3] = [(8 * 1024, 64), (72 * 1024, 16), (MESSAGE_MAX as usize, 8)];
+
+/// Buffers for received messages; handed back by whoever drops the message, and used again hot.
+#[derive(Debug, Default)]
+pub(crate) struct Pool {
+    free: Mutex<[Vec<Box<[u8]>>; CLASSES.len()]>,
+}
+
+impl Pool {
+    /// A message of `len` bytes, at most [`MESSAGE_MAX`], filled by `fill`.
+    pub(crate) fn message(self: &Arc<Self>, len: usize, fill: impl FnOnce(&mut [u8])) -> Message {
+        let class = CLASSES.iter().position(|(size, _)| len <= *size).unwrap_or(CLASSES.len() - 1);
+        let kept = self.lock()[class].pop();
+        let mut buffer = kept.unwrap_or_else(|| vec![0; CLASSES[class].0].into_boxed_slice());
+        fill(&mut buffer[..len]);
+        Message::from_body(Box::new(InBody { buffer, len, class, pool: Arc::clone(self) }))
+    }
+
+    /// Gives all buffers back to the allocator; `true` when there were some.
+    pub(crate) fn trim(&self) -> bool {
+        let kept = std::mem::take(&mut *self.lock());
+        kept.iter().any(|class| !class.is_empty())
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, [Vec<Box<[u8]>>; CLASSES.len()]> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A received message.
+struct InBody {
+    buffer: Box<[u8]>,
+    len: usize,
+    class: usize,
+    pool: Arc<Pool>,
+}
+
+impl MessageBody for InBody {
+    fn bytes(&self) -> &[u8] {
+        &self.buffer[..self.len]
+    }
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.buffer[..self.len]
+    }
+    fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len);
+    }
+}
+
+impl Drop for InBody {
+    fn drop(&mut self) {
+        let buffer = std::mem::take(&mut self.buffer);
+        let mut free = self.pool.lock();
+        if free[self.class].len() < CLASSES[self.class].1 {
+            free[self.class].push(buffer);
+        }
+    }
+}
+
+impl fmt::Debug for InBody {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "InBody({} bytes)", self.len)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dropped_message_leaves_its_buffer_for_the_next_one_and_the_pool_is_bounded() {
+        let pool = Arc::new(Pool::default());
+        let first = pool.message(5000, |bytes| bytes.fill(7));
+        assert_eq!(first.as_slice(), [7; 5000]);
+        let place = first.as_slice().as_ptr();
+        drop(first);
+        let second = pool.message(57, |bytes| bytes.fill(8));
+        assert_eq!(second.as_slice().as_ptr(), place);
+        let many: Vec<_> = (0..200).map(|_| pool.message(57, |_| ())).collect();
+        drop(many);
+        assert_eq!(pool.lock()[0].len(), CLASSES[0].1);
+        assert!(pool.trim() && !pool.trim());
+        drop(second);
+    }
+}

@@ -1,0 +1,148 @@
+//! What is rare: events of the kernel, timers, memory given back. One call does what is due.
+
+use std::{cmp::Reverse, time::Instant};
+
+use hg_na::{Completion, Error, GoneReason, Peer};
+
+use crate::{
+    connection::Phase,
+    context::{LISTENER_TOKEN, SmContext, TRIM_AFTER},
+    link::misbehaved,
+    os::waiter::Event,
+};
+
+/// Which descriptor of a connection an event belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// The eventfd that the peer rings.
+    Doorbell,
+    /// The socket of the handshake: a greeting, a goodbye, a hang-up.
+    Socket,
+    /// The peer's process has ended.
+    Process,
+}
+
+/// Epoll's name for a descriptor: the peer's generation, its place, and which descriptor.
+pub(crate) fn token(peer: Peer, source: Source) -> u64 {
+    let source = match source {
+        Source::Doorbell => 0,
+        Source::Socket => 1,
+        Source::Process => 2,
+    };
+    (u64::from(peer.generation()) << 32) | (u64::from(peer.index()) << 2) | source
+}
+
+fn parse(token: u64) -> (Peer, Source) {
+    let low = u32::try_from(token & u64::from(u32::MAX)).expect("masked to 32 bits");
+    let high = u32::try_from(token >> 32).expect("32 bits are left");
+    let source = match low & 3 {
+        0 => Source::Doorbell,
+        1 => Source::Socket,
+        _ => Source::Process,
+    };
+    (Peer::new(low >> 2, high), source)
+}
+
+impl SmContext {
+    /// Does what is due; says whether something moved.
+    #[cold]
+    pub(crate) fn chores(
+        &mut self,
+        now: Instant,
+        done: &mut Vec<Completion>,
+    ) -> Result<bool, Error> {
+        self.poll_kernel()?;
+        self.has_chores = false;
+        for peer in std::mem::take(&mut self.starting) {
+            self.connect(peer, now);
+        }
+        for peer in std::mem::take(&mut self.rung) {
+            self.activate(peer);
+        }
+        let mut events = std::mem::take(&mut self.events);
+        self.waiter.take_ready(&mut events);
+        let mut moved = !events.is_empty();
+        for event in events.drain(..) {
+            self.event(event, now);
+        }
+        self.events = events;
+        self.expire(now);
+        if self.trim_at.is_some_and(|at| at <= now) {
+            self.trim(now);
+        }
+        moved |= self.step_transfers();
+        self.drain(done);
+        Ok(moved)
+    }
+
+    fn event(&mut self, event: Event, now: Instant) {
+        if event.token == LISTENER_TOKEN {
+            return self.accept(now);
+        }
+        let (peer, source) = parse(event.token);
+        match source {
+            Source::Doorbell => self.activate(peer),
+            Source::Socket => self.socket_event(peer),
+            Source::Process => self.process_event(peer),
+        }
+    }
+
+    fn process_event(&mut self, peer: Peer) {
+        let Some(connection) = self.peers.find(peer) else { return };
+        if connection.watch.as_ref().is_some_and(|watch| !watch.alive()) {
+            self.end(peer, GoneReason::Exited);
+        }
+    }
+
+    fn expire(&mut self, now: Instant) {
+        while let Some(Reverse((at, peer))) = self.timers.peek().copied()
+            && at <= now
+        {
+            self.timers.pop();
+            let Some(connection) = self.peers.find(peer) else { continue };
+            match connection.phase {
+                Phase::Waiting(deadline) if deadline > now => self.try_connect(peer, now, deadline),
+                Phase::Waiting(_) | Phase::Connecting => self.end(peer, GoneReason::TimedOut),
+                Phase::Greeting => self.end(peer, GoneReason::TimedOut),
+                Phase::Idle | Phase::Starting | Phase::Open | Phase::Draining(_) => {}
+            }
+        }
+    }
+
+    /// Gives memory back that was not used for [`TRIM_AFTER`].
+    fn trim(&mut self, now: Instant) {
+        if std::mem::take(&mut self.uses_bodies) {
+            self.trim_at = Some(now + TRIM_AFTER);
+            return;
+        }
+        self.pool.trim();
+        for peer in std::mem::take(&mut self.dirty) {
+            let Some(connection) = self.peers.find(peer) else { continue };
+            connection.is_dirty = false;
+            match connection.link.as_mut().map(crate::link::Link::trim) {
+                Some(Ok(true)) => {
+                    connection.is_dirty = true;
+                    self.dirty.push(peer);
+                }
+                Some(Ok(false)) | None => {}
+                Some(Err(broken)) => self.end(peer, misbehaved(broken)),
+            }
+        }
+        // What a peer still reads is looked at again, less and less eagerly.
+        self.trim_at = (!self.dirty.is_empty()).then(|| now + 10 * TRIM_AFTER);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_survive_their_way_through_the_kernel() {
+        for source in [Source::Doorbell, Source::Socket, Source::Process] {
+            for peer in [Peer::new(0, 0), Peer::new((1 << 30) - 1, u32::MAX - 1)] {
+                assert_eq!(parse(token(peer, source)), (peer, source));
+            }
+        }
+    }
+}

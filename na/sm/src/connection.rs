@@ -1,0 +1,176 @@
+//! One connection to one peer: its phase, its queues, its receives and, when open, its [`Link`].
+
+use std::{collections::VecDeque, time::Instant};
+
+use hg_na::{
+    Completion, Done, Error, Failure, GoneReason, Message, OpId, Peer, Reached, Returned, Tag,
+    Token,
+};
+
+use crate::{
+    layout::RINGS,
+    link::Link,
+    os::death::ProcessWatch,
+    receives::Receives,
+    rendezvous::{name::Target, socket::Socket},
+};
+
+/// Operations of one kind that wait for space at one peer, before `Again`.
+pub(crate) const QUEUE_DEPTH: usize = 128;
+
+/// Where a connection is in its life.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Looked up; nothing was posted yet.
+    Idle,
+    /// A post was made; the next round connects.
+    Starting,
+    /// Waits for a place in the listener's backlog until the deadline.
+    Waiting(Instant),
+    /// Hello was sent; Welcome is awaited.
+    Connecting,
+    /// Accepted; Hello is awaited.
+    Greeting,
+    /// Both sides are mapped.
+    Open,
+    /// Over; what the peer had published is taken first.
+    Draining(GoneReason),
+}
+
+/// A message that waits for its slot.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    pub(crate) serial: u64,
+    pub(crate) token: Token,
+    pub(crate) tag: Tag,
+    pub(crate) message: Message,
+}
+
+/// One connection.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) peer: Peer,
+    /// Polled directly.
+    pub(crate) is_hot: bool,
+    /// The answer at the head of its ring cannot be held; cleared by the next posted receive.
+    pub(crate) is_stalled: bool,
+    /// In the context's list of connections with requests that admission keeps out.
+    pub(crate) is_blocked: bool,
+    /// In the context's list of connections with queued messages.
+    pub(crate) is_backlogged: bool,
+    /// In the context's list of connections whose arena has pages to give back.
+    pub(crate) is_dirty: bool,
+    /// Rounds of polling since something was found.
+    pub(crate) empty_rounds: u32,
+    pub(crate) phase: Phase,
+    pub(crate) link: Option<Link>,
+    pub(crate) receives: Receives,
+    pub(crate) queues: [VecDeque<Pending>; RINGS],
+    /// Whom to connect to; `None` for accepted connections.
+    pub(crate) target: Option<Target>,
+    pub(crate) socket: Option<Socket>,
+    pub(crate) watch: Option<ProcessWatch>,
+    /// This side's part of the link, until the peer's is known.
+    pub(crate) own: Option<crate::link::OwnSide>,
+    /// Its place in the domain's list of pin lines.
+    pub(crate) board: Option<usize>,
+}
+
+impl Connection {
+    /// A connection in its first phase.
+    pub(crate) fn new(peer: Peer, phase: Phase) -> Self {
+        Self {
+            peer,
+            is_hot: false,
+            is_stalled: false,
+            is_blocked: false,
+            is_backlogged: false,
+            is_dirty: false,
+            empty_rounds: 0,
+            phase,
+            link: None,
+            receives: Receives::new(),
+            queues: Default::default(),
+            target: None,
+            socket: None,
+            watch: None,
+            own: None,
+            board: None,
+        }
+    }
+
+    /// Whether messages may be published.
+    #[inline]
+    pub(crate) fn is_open(&self) -> bool {
+        matches!(self.phase, Phase::Open)
+    }
+
+    /// Why nothing may be posted any more.
+    pub(crate) fn refusal(&self) -> Option<Error> {
+        match &self.phase {
+            Phase::Draining(reason) => Some(Error::PeerGone(reason.clone())),
+            Phase::Greeting => Some(Error::UnknownPeer),
+            Phase::Idle | Phase::Starting | Phase::Waiting(_) | Phase::Connecting | Phase::Open => {
+                None
+            }
+        }
+    }
+
+    /// Whether a message waits for its slot.
+    pub(crate) fn has_queued(&self) -> bool {
+        self.queues.iter().any(|queue| !queue.is_empty())
+    }
+
+    /// Takes a queued message out, by its serial number.
+    pub(crate) fn take_queued(&mut self, serial: u64) -> Option<Pending> {
+        self.queues.iter_mut().find_map(|queue| {
+            let at = queue.iter().position(|pending| pending.serial == serial)?;
+            queue.remove(at)
+        })
+    }
+
+    /// Ends everything that is posted, with the peer.
+    pub(crate) fn fail_all(&mut self, reason: &GoneReason, done: &mut Vec<Completion>) {
+        let scope = self.peer.index();
+        let error = Error::PeerGone(reason.clone());
+        let queued: Vec<_> = self.queues.iter_mut().flat_map(|queue| queue.drain(..)).collect();
+        for pending in queued {
+            done.push(failed_send(scope, pending, error.clone()));
+        }
+        for receive in self.receives.take_all() {
+            let id = Receives::id(scope, &receive);
+            done.push(failed(
+                id,
+                receive.token,
+                error.clone(),
+                Reached::Unknown,
+                Returned::Nothing,
+            ));
+        }
+    }
+}
+
+/// The completion of a message that was never published.
+pub(crate) fn failed_send(scope: u32, pending: Pending, error: Error) -> Completion {
+    let id = OpId { scope, serial: pending.serial };
+    failed(id, pending.token, error, Reached::Never, given_back(pending.message))
+}
+
+/// A failed completion.
+pub(crate) fn failed(
+    id: OpId,
+    token: Token,
+    error: Error,
+    reached: Reached,
+    returned: Returned,
+) -> Completion {
+    Completion::Done(Done { id, token, result: Err(Failure { error, reached }), returned })
+}
+
+/// What goes back to the poster of a message: its own memory, not the transport's.
+pub(crate) fn given_back(message: Message) -> Returned {
+    let is_transports = message
+        .body()
+        .is_some_and(|body| (body as &dyn std::any::Any).is::<crate::body::OutBody>());
+    if is_transports { Returned::Nothing } else { Returned::Message(message) }
+}

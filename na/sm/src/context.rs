@@ -1,0 +1,229 @@
+//! One endpoint: what `na` calls, and the state behind it.
+//!
+//! | file | what it does for the context |
+//! |---|---|
+//! | [`crate::post`] | post, cancel, forget, message |
+//! | [`crate::rounds`] | progress and sleep: which connections are polled, which are parked |
+//! | [`crate::chores`] | what is rare: events, timers, pages given back |
+//! | [`crate::handshake`] | from the first post, or an accept, to an open connection |
+//! | [`crate::draining`] | from the end of a connection to its last word |
+//! | [`crate::transfers`] | put and get |
+//!
+//! Nothing in a round of progress, a sleep or a cancel costs more with more idle peers.
+
+use std::{
+    cmp::Reverse,
+    collections::BinaryHeap,
+    fmt,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use hg_na::{
+    Address, Completion, Context, Error, Message, Op, OpId, Peer, Rejected, Token, Waiter,
+};
+use rustc_hash::FxHashMap;
+
+use crate::{
+    body::Pool,
+    connection::Phase,
+    domain::Shared,
+    os::{
+        fork::ForkGuard,
+        waiter::{Event, Interest, SmWaiter},
+    },
+    peers::Peers,
+    rendezvous::{name::Target, socket::Listener},
+    send::Sent,
+    transfers::Transfers,
+};
+
+/// Epoll's name for the listener; connections count from 0.
+pub(crate) const LISTENER_TOKEN: u64 = u64::MAX - 1;
+
+/// A context of the shared-memory transport.
+pub(crate) struct SmContext {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) id: u8,
+    pub(crate) address: Address,
+    pub(crate) guard: Arc<ForkGuard>,
+    pub(crate) waiter: Arc<SmWaiter>,
+    pub(crate) listener: Option<Listener>,
+    pub(crate) peers: Peers,
+    pub(crate) by_target: FxHashMap<Target, Peer>,
+    /// Polled directly.
+    pub(crate) hot: Vec<Peer>,
+    /// Completions to hand out: of published messages, and of everything else.
+    pub(crate) sent: Vec<Sent>,
+    pub(crate) finished: Vec<Completion>,
+    pub(crate) serial: u64,
+    pub(crate) admission: bool,
+    /// `may_sleep` has said yes, and nothing has made progress since.
+    pub(crate) is_sleeping: bool,
+    /// A list below, or of [`Transfers`], has work for the next round.
+    pub(crate) has_chores: bool,
+    pub(crate) starting: Vec<Peer>,
+    pub(crate) ending: Vec<Peer>,
+    pub(crate) rung: Vec<Peer>,
+    /// Lists that wait for something: for admission, for space, for pages to be given back.
+    pub(crate) blocked: Vec<Peer>,
+    pub(crate) backlog: Vec<Peer>,
+    pub(crate) dirty: Vec<Peer>,
+    pub(crate) timers: BinaryHeap<Reverse<(Instant, Peer)>>,
+    pub(crate) trim_at: Option<Instant>,
+    pub(crate) uses_bodies: bool,
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) transfers: Transfers,
+    pub(crate) events: Vec<Event>,
+    /// Rounds in a row that found nothing, and messages since the kernel was last asked.
+    pub(crate) empty_rounds: u32,
+    pub(crate) since_poll: u32,
+}
+
+impl SmContext {
+    /// An endpoint that listens where `listener` is bound.
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        id: u8,
+        listener: Option<Listener>,
+    ) -> Result<Self, Error> {
+        let waiter = SmWaiter::new()?;
+        if let Some(listener) = &listener {
+            waiter.add(listener.fd(), LISTENER_TOKEN, Interest::LevelIn)?;
+        }
+        Ok(Self {
+            address: shared.name.address(id),
+            guard: Arc::clone(&shared.guard),
+            shared,
+            id,
+            waiter: Arc::new(waiter),
+            listener,
+            peers: Peers::default(),
+            by_target: FxHashMap::default(),
+            hot: Vec::new(),
+            sent: Vec::new(),
+            finished: Vec::new(),
+            serial: 0,
+            admission: true,
+            is_sleeping: false,
+            has_chores: false,
+            starting: Vec::new(),
+            ending: Vec::new(),
+            rung: Vec::new(),
+            blocked: Vec::new(),
+            backlog: Vec::new(),
+            dirty: Vec::new(),
+            timers: BinaryHeap::new(),
+            trim_at: None,
+            uses_bodies: false,
+            pool: Arc::default(),
+            transfers: Transfers::default(),
+            events: Vec::new(),
+            empty_rounds: 0,
+            since_poll: 0,
+        })
+    }
+
+    /// Work for the next round; ends a sleep, should another thread be in one.
+    pub(crate) fn chore(&mut self) {
+        self.has_chores = true;
+        if self.is_sleeping {
+            self.waiter.wake();
+        }
+    }
+
+    /// Asks for [`crate::chores`] at a time.
+    pub(crate) fn at(&mut self, when: Instant, peer: Peer) {
+        self.timers.push(Reverse((when, peer)));
+    }
+}
+
+impl Context for SmContext {
+    fn address(&self) -> &Address {
+        &self.address
+    }
+
+    fn lookup(&mut self, address: &Address) -> Result<Peer, Error> {
+        if self.guard.is_child() {
+            return Err(Error::Forked);
+        }
+        let target = Target::parse(address)?;
+        if let Some(peer) = self.by_target.get(&target) {
+            return Ok(*peer);
+        }
+        let connection = self.peers.add(Phase::Idle);
+        connection.target = Some(target.clone());
+        let peer = connection.peer;
+        self.by_target.insert(target, peer);
+        Ok(peer)
+    }
+
+    fn forget(&mut self, peer: Peer) {
+        if !self.guard.is_child() {
+            self.forget_peer(peer);
+        }
+    }
+
+    fn message(&mut self, to: Peer, len: usize) -> Result<Message, Error> {
+        self.new_message(to, len)
+    }
+
+    #[inline]
+    fn post(&mut self, token: Token, op: Op) -> Result<OpId, Rejected> {
+        self.post_op(token, op)
+    }
+
+    fn cancel(&mut self, id: OpId) {
+        if !self.guard.is_child() {
+            self.cancel_op(id);
+        }
+    }
+
+    fn set_admission(&mut self, open: bool) {
+        if !self.guard.is_child() {
+            self.change_admission(open);
+        }
+    }
+
+    #[inline]
+    fn progress(&mut self, now: Instant, done: &mut Vec<Completion>) -> Result<bool, Error> {
+        self.round(now, done)
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        let timer = self.timers.peek().map(|Reverse((when, _))| *when);
+        match (timer, self.trim_at) {
+            (Some(timer), Some(trim)) => Some(timer.min(trim)),
+            (one, other) => one.or(other),
+        }
+    }
+
+    fn may_sleep(&mut self) -> bool {
+        self.prepare_sleep()
+    }
+
+    fn waiter(&self) -> Arc<dyn Waiter> {
+        Arc::clone(&self.waiter) as Arc<dyn Waiter>
+    }
+}
+
+impl Drop for SmContext {
+    fn drop(&mut self) {
+        if self.guard.is_child() {
+            return; // The parent's connections are not ours to close; the shared memory is not here.
+        }
+        for peer in self.peers.all() {
+            self.close(peer);
+        }
+        self.shared.closed(self.id);
+    }
+}
+
+impl fmt::Debug for SmContext {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "SmContext({}, {} peers)", self.address, self.peers.len())
+    }
+}
+
+/// How long received buffers and pages of the arena stay unused before they are given back.
+pub(crate) const TRIM_AFTER: Duration = Duration::from_millis(100);

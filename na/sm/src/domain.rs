@@ -1,0 +1,164 @@
+//! One opened URL: what its contexts share, and the plugin that opens it.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use hg_na::{Address, Caps, Context, Domain, Error, Memory, OpenOptions, Plugin, Region, Rights};
+
+use crate::{
+    context::SmContext,
+    os::fork::ForkGuard,
+    region::{
+        pins,
+        state::{PinBoard, Regions, SmRegion},
+        table::OwnedTable,
+    },
+    rendezvous::{
+        name::{Name, SCHEME, fill_random},
+        socket::Listener,
+    },
+    segment::Rings,
+    settings::{Settings, caps},
+};
+
+/// The shared-memory plugin: scheme `sm`.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct SmPlugin;
+
+impl Plugin for SmPlugin {
+    fn schemes(&self) -> &[&str] {
+        &[SCHEME]
+    }
+
+    fn open(&self, url: &Address, options: &OpenOptions) -> Result<Arc<dyn Domain>, Error> {
+        let name = Name::from_url(url)?;
+        let settings = Settings::read(&options.settings)?;
+        // A name in use is an error of opening, not of the first context.
+        let first = if options.listen { Some(Listener::bind(&name, 0)?) } else { None };
+        let mut incarnation = [0; 16];
+        fill_random(&mut incarnation)?;
+        let boards = Arc::<Boards>::default();
+        let board = Arc::clone(&boards) as Arc<dyn PinBoard>;
+        let shared = Shared {
+            caps: caps(),
+            settings,
+            name,
+            listen: options.listen,
+            incarnation,
+            guard: Arc::new(ForkGuard::new()?),
+            regions: Regions::new(OwnedTable::create(incarnation)?, board),
+            boards,
+            ids: Mutex::new(Ids { first, open: [false; 256] }),
+        };
+        Ok(Arc::new(SmDomain(Arc::new(shared))))
+    }
+}
+
+/// What the contexts of one domain share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) caps: Caps,
+    pub(crate) settings: Settings,
+    pub(crate) name: Name,
+    pub(crate) listen: bool,
+    pub(crate) incarnation: [u8; 16],
+    pub(crate) guard: Arc<ForkGuard>,
+    pub(crate) regions: Arc<Regions>,
+    pub(crate) boards: Arc<Boards>,
+    ids: Mutex<Ids>,
+}
+
+#[derive(Debug)]
+struct Ids {
+    /// Bound when the domain was opened, for context 0.
+    first: Option<Listener>,
+    open: [bool; 256],
+}
+
+impl Shared {
+    fn ids(&self) -> MutexGuard<'_, Ids> {
+        self.ids.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A context is closed; its id may be opened again.
+    pub(crate) fn closed(&self, id: u8) {
+        self.ids().open[usize::from(id)] = false;
+    }
+}
+
+#[derive(Debug)]
+struct SmDomain(Arc<Shared>);
+
+impl Domain for SmDomain {
+    fn caps(&self) -> &Caps {
+        &self.0.caps
+    }
+
+    fn register(&self, memory: Memory, rights: Rights) -> Result<Region, Error> {
+        if self.0.guard.is_child() {
+            return Err(Error::Forked);
+        }
+        let region = SmRegion::register(&self.0.regions, memory, rights)?;
+        Ok(Region::new(region))
+    }
+
+    fn context(&self, id: u8) -> Result<Box<dyn Context>, Error> {
+        let shared = &self.0;
+        if shared.guard.is_child() {
+            return Err(Error::Forked);
+        }
+        let mut ids = shared.ids();
+        if ids.open[usize::from(id)] {
+            return Err(Error::AddressInUse(shared.name.address(id)));
+        }
+        let kept = if id == 0 { ids.first.take() } else { None };
+        let listener = match kept {
+            Some(listener) => Some(listener),
+            None if shared.listen => Some(Listener::bind(&shared.name, id)?),
+            None => None,
+        };
+        let context = SmContext::new(Arc::clone(shared), id, listener)?;
+        ids.open[usize::from(id)] = true;
+        Ok(Box::new(context))
+    }
+}
+
+/// The pin lines of all connections of a domain: who is transferring from or to its regions.
+#[derive(Debug, Default)]
+pub(crate) struct Boards(Mutex<BoardList>);
+
+#[derive(Debug, Default)]
+struct BoardList {
+    boards: Vec<Option<Arc<Rings>>>,
+    free: Vec<usize>,
+}
+
+impl Boards {
+    fn lock(&self) -> MutexGuard<'_, BoardList> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a peer's segment.
+    pub(crate) fn add(&self, rings: Arc<Rings>) -> usize {
+        let mut list = self.lock();
+        let at = list.free.pop().unwrap_or(list.boards.len());
+        if at == list.boards.len() {
+            list.boards.push(None);
+        }
+        list.boards[at] = Some(rings);
+        at
+    }
+
+    /// The connection is gone, and its pins with it.
+    pub(crate) fn remove(&self, at: usize) {
+        let mut list = self.lock();
+        list.boards[at] = None;
+        list.free.push(at);
+    }
+}
+
+impl PinBoard for Boards {
+    fn pinned(&self, index: u32, generation: u32) -> bool {
+        let list = self.lock();
+        list.boards.iter().flatten().any(|rings| pins::is_pinned(&rings.pins.0, index, generation))
+    }
+}

@@ -1,0 +1,284 @@
+//! From the first post, or an accept, to an open connection.
+//!
+//! ```text
+//! origin                                   target
+//! first post: segments, Hello  ---------->  accepted: same user? Hello: segments checked and mapped
+//! segments checked, mapped     <----------  Welcome (or Refuse with a sentence)
+//! Open: what was queued goes                Open
+//! ```
+//! Each side watches the socket from then on (hang-up, goodbye), and a pidfd of the other process.
+//! A listener that is stopped: connects wait in its backlog, then for a place there, until the deadline.
+
+use std::{os::fd::AsFd, os::fd::OwnedFd, sync::Arc, time::Instant};
+
+use hg_na::{Error, GoneReason, Peer};
+
+use crate::{
+    arena::ARENA_BYTES,
+    body::OwnArena,
+    chores::{Source, token},
+    connection::Phase,
+    context::SmContext,
+    draining::GOODBYE,
+    fail,
+    layout::SEGMENT_BYTES,
+    link::{Link, OwnSide, TheirSide},
+    os::{death::ProcessWatch, event::Doorbell, misbehaved, waiter::Interest},
+    region::table::{PeerTable, TABLE_LEN},
+    rendezvous::{
+        hello::{GREETING_FDS, GREETING_MAX, Greeting, Hello},
+        socket::{Received, Sent, Socket},
+    },
+    segment::{ArenaBytes, Rings},
+    settings::BACKLOG_RETRY,
+};
+
+/// Connections accepted in one round.
+const ACCEPT_BURST: u32 = 16;
+
+/// This side's segments, for a greeting; the descriptors are closed once sent.
+struct Offer {
+    own: OwnSide,
+    rings: OwnedFd,
+    arena: OwnedFd,
+}
+
+impl SmContext {
+    /// The next round connects, if nobody has asked for it yet.
+    pub(crate) fn start(&mut self, peer: Peer) {
+        let Some(connection) = self.peers.find(peer) else { return };
+        if connection.phase == Phase::Idle {
+            connection.phase = Phase::Starting;
+            self.starting.push(peer);
+            self.chore();
+        }
+    }
+
+    pub(crate) fn connect(&mut self, peer: Peer, now: Instant) {
+        let deadline = now + self.shared.settings.connect_timeout;
+        if self.peers.find(peer).is_some_and(|it| it.phase == Phase::Starting) {
+            self.try_connect(peer, now, deadline);
+        }
+    }
+
+    /// Connects, or waits for a place in the listener's backlog.
+    pub(crate) fn try_connect(&mut self, peer: Peer, now: Instant, deadline: Instant) {
+        let Some(target) = self.peers.find(peer).and_then(|it| it.target.clone()) else { return };
+        match Socket::connect(&target.name, target.context) {
+            Ok(socket) => {
+                if let Err(error) = self.say_hello(peer, socket) {
+                    self.end(peer, reason_of(error));
+                    return;
+                }
+                self.at(deadline, peer);
+            }
+            Err(Error::Again) => {
+                if let Some(connection) = self.peers.find(peer) {
+                    connection.phase = Phase::Waiting(deadline);
+                }
+                self.at(deadline.min(now + BACKLOG_RETRY), peer);
+            }
+            Err(error) => self.end(peer, reason_of(error)),
+        }
+    }
+
+    fn say_hello(&mut self, peer: Peer, socket: Socket) -> Result<(), Error> {
+        let credentials = socket.peer_credentials()?;
+        self.shared.settings.policy.check(&credentials).map_err(refused)?;
+        let watch = ProcessWatch::of(socket.fd())?;
+        let offer = self.offer()?;
+        fail::point("hello");
+        self.greet(&socket, &offer, Greeting::Hello)?;
+        self.waiter.add(socket.fd(), token(peer, Source::Socket), Interest::LevelIn)?;
+        self.waiter.add(watch.fd(), token(peer, Source::Process), Interest::LevelIn)?;
+        let Some(connection) = self.peers.find(peer) else { return Ok(()) };
+        connection.socket = Some(socket);
+        connection.watch = Some(watch);
+        connection.own = Some(offer.own);
+        connection.phase = Phase::Connecting;
+        Ok(())
+    }
+
+    fn offer(&self) -> Result<Offer, Error> {
+        let (rings, rings_fd) = Rings::create()?;
+        let (bytes, arena_fd) = ArenaBytes::create()?;
+        let lanes = OwnSide::lanes();
+        let states = [Arc::clone(lanes[0].states()), Arc::clone(lanes[1].states())];
+        let arena = Arc::new(OwnArena { bytes, states, guard: Arc::clone(&self.guard) });
+        let own = OwnSide { rings, arena, lanes, bell: Doorbell::new()? };
+        Ok(Offer { own, rings: rings_fd, arena: arena_fd })
+    }
+
+    fn greet(
+        &self,
+        socket: &Socket,
+        offer: &Offer,
+        kind: fn(Hello) -> Greeting,
+    ) -> Result<(), Error> {
+        let hello = Hello {
+            incarnation: self.shared.incarnation,
+            context: self.id,
+            address: self.address.clone(),
+            ring_len: SEGMENT_BYTES as u64,
+            arena_len: u64::from(ARENA_BYTES),
+            table_len: TABLE_LEN as u64,
+            flags: 0,
+        };
+        let fds = [
+            offer.rings.as_fd(),
+            offer.arena.as_fd(),
+            self.shared.regions.table().fd(),
+            offer.own.bell.fd(),
+        ];
+        match socket.send(&kind(hello).encode(), &fds)? {
+            Sent::Done => Ok(()),
+            Sent::Full => Err(misbehaved("it does not read its socket")),
+            // A last word may wait to be received; the hang-up is told by the event that follows.
+            Sent::Closed => Ok(()),
+        }
+    }
+
+    pub(crate) fn accept(&mut self, now: Instant) {
+        for _ in 0..ACCEPT_BURST {
+            let Some(listener) = self.listener.as_mut() else { return };
+            match listener.accept() {
+                Ok(Some(socket)) => self.accepted(socket, now),
+                Ok(None) => return,
+                Err(error) => {
+                    tracing::warn!(%error, "accepting a peer failed");
+                    return;
+                }
+            }
+        }
+    }
+
+    fn accepted(&mut self, socket: Socket, now: Instant) {
+        let max = self.shared.settings.max_peers;
+        let checked = match socket.peer_credentials() {
+            _ if self.peers.len() >= max => Err(format!("it has {max} peers, its `max-peers`")),
+            Ok(credentials) => self.shared.settings.policy.check(&credentials),
+            Err(error) => Err(error.to_string()),
+        };
+        let watch =
+            checked.and_then(|()| ProcessWatch::of(socket.fd()).map_err(|error| error.to_string()));
+        let watch = match watch {
+            Ok(watch) => watch,
+            Err(sentence) => {
+                tracing::debug!(sentence, "a peer was refused");
+                let _unheard_is_fine = socket.send(&Greeting::Refuse(sentence).encode(), &[]);
+                return;
+            }
+        };
+        let connection = self.peers.add(Phase::Greeting);
+        let peer = connection.peer;
+        let watched =
+            self.waiter.add(socket.fd(), token(peer, Source::Socket), Interest::LevelIn).and_then(
+                |()| self.waiter.add(watch.fd(), token(peer, Source::Process), Interest::LevelIn),
+            );
+        connection.socket = Some(socket);
+        connection.watch = Some(watch);
+        self.at(now + self.shared.settings.connect_timeout, peer);
+        if let Err(error) = watched {
+            self.end(peer, reason_of(error));
+        }
+    }
+
+    /// Something came over a socket, or it hung up.
+    pub(crate) fn socket_event(&mut self, peer: Peer) {
+        let Some(connection) = self.peers.find(peer) else { return };
+        let Some(socket) = &connection.socket else { return };
+        let mut buffer = [0; GREETING_MAX];
+        let (len, fds) = match socket.recv(&mut buffer) {
+            Ok(Received::Message { len, fds }) => (len, fds),
+            Ok(Received::Nothing) => return,
+            // No goodbye was said.
+            Ok(Received::Closed) => return self.end(peer, GoneReason::Exited),
+            Err(error) => return self.end(peer, reason_of(error)),
+        };
+        let greeting = match Greeting::decode(&buffer[..len]) {
+            Ok(greeting) => greeting,
+            Err(error) => {
+                return self.end(peer, GoneReason::Misbehaved(error.to_string().into()));
+            }
+        };
+        let result = match (greeting, &connection.phase) {
+            (Greeting::Refuse(words), _) if words == GOODBYE => {
+                Err(Error::PeerGone(GoneReason::Closed))
+            }
+            (Greeting::Refuse(words), _) => Err(refused(words)),
+            (Greeting::Welcome(hello), Phase::Connecting) => self.welcomed(peer, &hello, fds),
+            (Greeting::Hello(hello), Phase::Greeting) => self.greeted(peer, &hello, fds),
+            (_, _) => Err(misbehaved("it sent a greeting out of turn")),
+        };
+        if let Err(error) = result {
+            self.end(peer, reason_of(error));
+        }
+    }
+
+    fn greeted(&mut self, peer: Peer, hello: &Hello, fds: Vec<OwnedFd>) -> Result<(), Error> {
+        let theirs = map(hello, fds)?;
+        let offer = self.offer()?;
+        let Some(connection) = self.peers.find(peer) else { return Ok(()) };
+        let Some(socket) = connection.socket.take() else { return Ok(()) };
+        connection.own = None;
+        // The peer may use the rings as soon as it has read Welcome.
+        let offer = Offer { own: offer.own, rings: offer.rings, arena: offer.arena };
+        fail::point("welcome");
+        let sent = self.greet(&socket, &offer, Greeting::Welcome);
+        let Some(connection) = self.peers.find(peer) else { return Ok(()) };
+        connection.socket = Some(socket);
+        sent?;
+        self.open(peer, offer.own, theirs)
+    }
+
+    fn welcomed(&mut self, peer: Peer, hello: &Hello, fds: Vec<OwnedFd>) -> Result<(), Error> {
+        let theirs = map(hello, fds)?;
+        match self.peers.find(peer).and_then(|it| it.own.take()) {
+            Some(own) => self.open(peer, own, theirs),
+            None => Ok(()),
+        }
+    }
+
+    fn open(&mut self, peer: Peer, own: OwnSide, theirs: TheirSide) -> Result<(), Error> {
+        self.waiter.add(own.bell.fd(), token(peer, Source::Doorbell), Interest::EdgeIn)?;
+        let board = self.shared.boards.add(Arc::clone(&theirs.rings));
+        let Some(connection) = self.peers.find(peer) else { return Ok(()) };
+        connection.board = Some(board);
+        connection.link = Some(Link::new(own, theirs));
+        connection.phase = Phase::Open;
+        fail::point("open");
+        self.activate(peer);
+        self.transfers.opened(peer);
+        self.flush(peer);
+        self.chore();
+        Ok(())
+    }
+}
+
+/// Checks and maps what a greeting carried.
+fn map(hello: &Hello, fds: Vec<OwnedFd>) -> Result<TheirSide, Error> {
+    let fds: [OwnedFd; GREETING_FDS] =
+        fds.try_into().map_err(|_| misbehaved("its greeting carries too few descriptors"))?;
+    if hello.ring_len != SEGMENT_BYTES as u64 || hello.arena_len != u64::from(ARENA_BYTES) {
+        return Err(misbehaved("its segments have other sizes"));
+    }
+    let [rings, arena, table, bell] = fds;
+    Ok(TheirSide {
+        rings: Arc::new(Rings::open(rings)?),
+        arena: ArenaBytes::open(arena)?,
+        table: PeerTable::open(table, hello.table_len)?,
+        bell: Doorbell::from_fd(bell)?,
+    })
+}
+
+fn refused(words: String) -> Error {
+    Error::PeerGone(GoneReason::Refused(words.into()))
+}
+
+/// Why a peer is gone, from what went wrong while connecting.
+fn reason_of(error: Error) -> GoneReason {
+    match error {
+        Error::PeerGone(reason) => reason,
+        other => GoneReason::Unreachable(other.to_string().into()),
+    }
+}

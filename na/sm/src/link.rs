@@ -1,0 +1,273 @@
+//! An open connection's shared memory: both sides' segments, arenas and doorbells, and the private
+//! state that goes with them.
+
+use std::sync::Arc;
+
+use hg_na::{Error, GoneReason, Tag};
+
+use crate::{
+    arena::{ARENA_BYTES, LANE_BYTES, LANES, Lane, MESSAGE_MAX, Popped, Reservation},
+    body::{OwnArena, Pool},
+    fail,
+    layout::{RINGS, SLOT_WORDS},
+    os::event::Doorbell,
+    region::table::PeerTable,
+    ring::{Broken, Consumer, Payload, Producer, Word},
+    segment::{ArenaBytes, Rings},
+    wake::{Bell, Intent},
+};
+
+/// Ring of unexpected messages.
+pub(crate) const REQUESTS: usize = 0;
+/// Ring of expected messages.
+pub(crate) const ANSWERS: usize = 1;
+/// Ring of control messages.
+pub(crate) const CONTROL: usize = 2;
+
+/// Longest message inside a slot of each ring; an expected one spends eight bytes on its tag.
+pub(crate) const SHORT: [usize; RINGS] = [56, 48, 56];
+
+/// What this side has made for a connection.
+#[derive(Debug)]
+pub(crate) struct OwnSide {
+    pub(crate) rings: Rings,
+    pub(crate) arena: Arc<OwnArena>,
+    pub(crate) lanes: [Lane; LANES],
+    pub(crate) bell: Doorbell,
+}
+
+/// What the peer has sent, checked and mapped.
+#[derive(Debug)]
+pub(crate) struct TheirSide {
+    pub(crate) rings: Arc<Rings>,
+    pub(crate) arena: ArenaBytes,
+    pub(crate) bell: Doorbell,
+    pub(crate) table: PeerTable,
+}
+
+/// Both.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(crate) own: OwnSide,
+    pub(crate) theirs: TheirSide,
+    pub(crate) tx: [Producer; RINGS],
+    pub(crate) rx: [Consumer; RINGS],
+    /// Whether this side looks at the peer's rings.
+    attention: Intent,
+    /// Whether this side sleeps for want of space.
+    space: Intent,
+    attention_bell: Bell,
+    space_bell: Bell,
+}
+
+/// Where a body lies in the peer's arena; checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct BodyClaim {
+    offset: u32,
+    len: u32,
+}
+
+impl BodyClaim {
+    /// Checks what a slot claims.
+    pub(crate) fn check(offset: u64, len: u32) -> Result<Self, Broken> {
+        if len > MESSAGE_MAX {
+            return Err(Broken("a message is longer than any may be"));
+        }
+        let offset =
+            u32::try_from(offset).map_err(|_| Broken("a body lies outside of its arena"))?;
+        match offset.checked_add(len) {
+            Some(end) if end <= ARENA_BYTES => Ok(Self { offset, len }),
+            _ => Err(Broken("a body lies outside of its arena")),
+        }
+    }
+}
+
+impl OwnSide {
+    /// Lanes of a new arena.
+    pub(crate) fn lanes() -> [Lane; LANES] {
+        [Lane::new(0), Lane::new(LANE_BYTES)]
+    }
+}
+
+impl Link {
+    /// A connection that neither side looks at yet: both doorbells are wanted.
+    pub(crate) fn new(own: OwnSide, theirs: TheirSide) -> Self {
+        let mut attention = Intent::default();
+        attention.park(&own.rings.attention.0);
+        Self {
+            own,
+            theirs,
+            tx: Default::default(),
+            rx: Default::default(),
+            attention,
+            space: Intent::default(),
+            attention_bell: Bell::default(),
+            space_bell: Bell::default(),
+        }
+    }
+
+    /// Whether a slot is free in a ring.
+    #[inline]
+    pub(crate) fn has_room(&mut self, ring: usize) -> Result<bool, Broken> {
+        self.tx[ring].has_room(&self.theirs.rings.popped[ring].0)
+    }
+
+    /// Publishes a slot, and rings when the peer does not look.
+    #[inline]
+    pub(crate) fn push(&mut self, ring: usize, word: Word, payload: &Payload) {
+        fail::point("publish");
+        self.tx[ring].push(&self.own.rings.rings[ring], word, payload);
+        fail::point("published");
+        if self.attention_bell.is_due(&self.theirs.rings.attention.0) {
+            fail::point("ring");
+            self.theirs.bell.ring();
+        }
+    }
+
+    /// Publishes a message whose bytes lie in the own arena.
+    pub(crate) fn push_body(
+        &mut self,
+        ring: usize,
+        tag: Tag,
+        lane: usize,
+        place: Reservation,
+        len: u32,
+    ) {
+        let mut payload = [0; SLOT_WORDS];
+        if ring == ANSWERS {
+            payload[0] = tag;
+            payload[1] = u64::from(place.offset);
+        } else {
+            payload[0] = u64::from(place.offset);
+        }
+        self.own.lanes[lane].posted(place.entry, ring, self.tx[ring].position());
+        self.push(ring, Word::body(len), &payload);
+    }
+
+    /// Finds space for a body.
+    pub(crate) fn reserve(&mut self, lane: usize, len: u32) -> Result<Option<Reservation>, Broken> {
+        self.refresh()?;
+        let place = self.own.lanes[lane].reserve(len, &Tx(&self.tx));
+        fail::point("reserve");
+        Ok(place)
+    }
+
+    /// Learns what the peer has taken.
+    pub(crate) fn refresh(&mut self) -> Result<(), Broken> {
+        for (producer, popped) in self.tx.iter_mut().zip(&self.theirs.rings.popped) {
+            producer.refresh(&popped.0)?;
+        }
+        Ok(())
+    }
+
+    /// Gives unused pages of the arena back; `true`: some are still in use.
+    pub(crate) fn trim(&mut self) -> Result<bool, Broken> {
+        self.refresh()?;
+        let mut in_use = false;
+        for lane in &mut self.own.lanes {
+            lane.reclaim(&Tx(&self.tx));
+            if let Some((offset, len)) = lane.take_touched() {
+                let _kept_when_refused = self.own.arena.bytes.discard(offset, len);
+            }
+            in_use |= lane.is_touched();
+        }
+        Ok(in_use)
+    }
+
+    /// Copies a body into private memory.
+    pub(crate) fn copy_out(&self, body: BodyClaim, pool: &Arc<Pool>) -> hg_na::Message {
+        pool.message(body.len as usize, |bytes| self.theirs.arena.copy_out(body.offset, bytes))
+    }
+
+    /// Tells the producer of a ring what was taken, and rings when it sleeps for that.
+    #[inline]
+    pub(crate) fn write_back(&mut self, ring: usize) {
+        fail::point("write-back");
+        self.rx[ring].write_back(&self.own.rings.popped[ring].0);
+        if self.space_bell.is_due(&self.theirs.rings.space_wanted.0) {
+            self.theirs.bell.ring();
+        }
+    }
+
+    /// Writes back what is owed on all rings.
+    pub(crate) fn settle(&mut self) {
+        for ring in 0..RINGS {
+            if self.rx[ring].owes() {
+                self.write_back(ring);
+            }
+        }
+    }
+
+    /// Stops looking: S1. [`crate::wake::before_second_look`] and [`Link::parked`] must follow.
+    pub(crate) fn park(&mut self) {
+        for (consumer, popped) in self.rx.iter_mut().zip(&self.own.rings.popped) {
+            if consumer.owes() {
+                consumer.write_back(&popped.0);
+            }
+        }
+        self.attention.park(&self.own.rings.attention.0);
+        fail::point("park");
+    }
+
+    /// After the fence: serves a producer that waits for the positions that [`Link::park`] wrote.
+    pub(crate) fn parked(&mut self) {
+        if self.space_bell.is_due_after_fence(&self.theirs.rings.space_wanted.0) {
+            self.theirs.bell.ring();
+        }
+    }
+
+    /// Looks by itself again.
+    #[inline]
+    pub(crate) fn unpark(&mut self) {
+        self.attention.unpark(&self.own.rings.attention.0);
+    }
+
+    /// Asks to be rung when the peer has taken something.
+    pub(crate) fn want_space(&mut self) {
+        self.space.park(&self.own.rings.space_wanted.0);
+    }
+
+    /// Looks for space by itself again.
+    pub(crate) fn look_for_space(&mut self) {
+        self.space.unpark(&self.own.rings.space_wanted.0);
+    }
+
+    /// Whether a ring of the peer holds something.
+    #[inline]
+    pub(crate) fn is_ready(&self, ring: usize) -> bool {
+        self.rx[ring].is_ready(&self.theirs.rings.rings[ring])
+    }
+}
+
+/// The reason for which a connection with a broken peer ends.
+pub(crate) fn misbehaved(broken: Broken) -> GoneReason {
+    GoneReason::Misbehaved(Arc::from(broken.0))
+}
+
+/// The error of an operation whose peer is gone.
+pub(crate) fn gone(reason: &GoneReason) -> Error {
+    Error::PeerGone(reason.clone())
+}
+
+struct Tx<'a>(&'a [Producer; RINGS]);
+
+impl Popped for Tx<'_> {
+    fn is_popped(&self, ring: usize, position: u32) -> bool {
+        self.0[ring].is_popped(position)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bodies_outside_of_the_arena_are_broken() {
+        let end = u64::from(ARENA_BYTES);
+        assert!(BodyClaim::check(end - 10, 10).is_ok());
+        assert!(BodyClaim::check(end - 10, 11).is_err());
+        assert!(BodyClaim::check(u64::from(u32::MAX), 1).is_err());
+        assert!(BodyClaim::check(u64::MAX, 1).is_err());
+        assert!(BodyClaim::check(0, MESSAGE_MAX + 1).is_err());
+    }
+}

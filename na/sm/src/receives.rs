@@ -1,0 +1,236 @@
+//! Matches expected messages of one peer with posted receives, by tag.
+//!
+//! Receives lie in a direct-mapped table (tag modulo its size), which sequential tags never overfill;
+//! what collides goes to a map. Messages without a receive are held, up to a bound; past it they stay
+//! in the ring. A cancelled receive leaves a tombstone, so that its late message is dropped.
+
+use std::collections::VecDeque;
+
+use hg_na::{Message, OpId, Tag, Token};
+use rustc_hash::FxHashMap;
+
+/// Receives of the direct-mapped table.
+const TABLE: usize = 64;
+/// Messages without a receive that are held for one peer.
+pub(crate) const UNMATCHED_MAX: usize = 64;
+/// Cancelled receives that are remembered for one peer; past it the oldest is forgotten.
+const TOMBSTONES_MAX: usize = 4096;
+
+/// A posted receive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Receive {
+    pub(crate) tag: Tag,
+    pub(crate) serial: u64,
+    pub(crate) token: Token,
+}
+
+/// What to do with an expected message.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Match {
+    /// It ends this receive.
+    Receive(Receive),
+    /// Nobody waits yet: hold it.
+    Hold,
+    /// Its receive was cancelled: drop it.
+    Late,
+    /// No more can be held: leave it where it is.
+    Full,
+}
+
+/// All receives from one peer, and the messages that came before theirs.
+#[derive(Debug)]
+pub(crate) struct Receives {
+    /// Made by the first receive; its length is 0 or [`TABLE`].
+    table: Vec<Option<Receive>>,
+    collided: FxHashMap<Tag, Receive>,
+    unmatched: VecDeque<(Tag, Message)>,
+    tombstones: Tombstones,
+}
+
+#[derive(Debug, Default)]
+struct Tombstones {
+    /// Tag and the serial of its receive, which tells an old entry of `order` from a newer one.
+    set: FxHashMap<Tag, u64>,
+    order: VecDeque<(Tag, u64)>,
+}
+
+impl Receives {
+    pub(crate) fn new() -> Self {
+        Self {
+            table: Vec::new(),
+            collided: FxHashMap::default(),
+            unmatched: VecDeque::new(),
+            tombstones: Tombstones::default(),
+        }
+    }
+
+    /// Adds a receive; `false` when one with this tag is posted.
+    #[inline]
+    pub(crate) fn post(&mut self, receive: Receive) -> bool {
+        if self.table.is_empty() {
+            self.table.resize(TABLE, None);
+        }
+        if !self.tombstones.set.is_empty() {
+            self.tombstones.set.remove(&receive.tag);
+        }
+        let place = &mut self.table[place(receive.tag)];
+        let collides = !self.collided.is_empty() && self.collided.contains_key(&receive.tag);
+        match place {
+            None if !collides => *place = Some(receive),
+            Some(other) if other.tag != receive.tag && !collides => {
+                self.collided.insert(receive.tag, receive);
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    /// The held message for a tag, oldest first.
+    #[inline]
+    pub(crate) fn take_unmatched(&mut self, tag: Tag) -> Option<Message> {
+        if self.unmatched.is_empty() {
+            return None;
+        }
+        let at = self.unmatched.iter().position(|(held, _)| *held == tag)?;
+        self.unmatched.remove(at).map(|(_, message)| message)
+    }
+
+    /// Whether a receive with this tag is posted.
+    pub(crate) fn is_posted(&self, tag: Tag) -> bool {
+        self.table.get(place(tag)).is_some_and(|at| at.is_some_and(|receive| receive.tag == tag))
+            || self.collided.contains_key(&tag)
+    }
+
+    /// Decides about a message that has arrived.
+    #[inline]
+    pub(crate) fn arrived(&mut self, tag: Tag) -> Match {
+        if let Some(at) = self.table.get_mut(place(tag))
+            && let Some(receive) = *at
+            && receive.tag == tag
+        {
+            *at = None;
+            return Match::Receive(receive);
+        }
+        self.arrived_rarely(tag)
+    }
+
+    #[cold]
+    fn arrived_rarely(&mut self, tag: Tag) -> Match {
+        if let Some(receive) = self.collided.remove(&tag) {
+            return Match::Receive(receive);
+        }
+        if self.tombstones.set.remove(&tag).is_some() {
+            return Match::Late;
+        }
+        if self.unmatched.len() < UNMATCHED_MAX { Match::Hold } else { Match::Full }
+    }
+
+    /// Keeps a message for which [`Match::Hold`] was said.
+    pub(crate) fn hold(&mut self, tag: Tag, message: Message) {
+        self.unmatched.push_back((tag, message));
+    }
+
+    /// Ends a receive early; its message, should it still come, will be dropped.
+    pub(crate) fn cancel(&mut self, serial: u64) -> Option<Receive> {
+        let in_table =
+            self.table.iter_mut().find(|at| at.is_some_and(|receive| receive.serial == serial));
+        let receive = match in_table {
+            Some(at) => at.take(),
+            None => {
+                let tag = self.collided.values().find(|receive| receive.serial == serial)?.tag;
+                self.collided.remove(&tag)
+            }
+        }?;
+        self.tombstones.add(receive.tag, serial);
+        Some(receive)
+    }
+
+    /// Ends all receives, oldest first: the peer is gone.
+    pub(crate) fn take_all(&mut self) -> Vec<Receive> {
+        let mut all: Vec<_> = self.table.drain(..).flatten().collect();
+        all.extend(self.collided.drain().map(|(_, receive)| receive));
+        all.sort_unstable_by_key(|receive| receive.serial);
+        all
+    }
+
+    /// Op ids are made elsewhere; this only builds them.
+    pub(crate) fn id(scope: u32, receive: &Receive) -> OpId {
+        OpId { scope, serial: receive.serial }
+    }
+}
+
+impl Tombstones {
+    fn add(&mut self, tag: Tag, serial: u64) {
+        self.set.insert(tag, serial);
+        self.order.push_back((tag, serial));
+        if self.order.len() > TOMBSTONES_MAX
+            && let Some((old, serial)) = self.order.pop_front()
+            && self.set.get(&old) == Some(&serial)
+        {
+            self.set.remove(&old);
+        }
+    }
+}
+
+#[inline]
+fn place(tag: Tag) -> usize {
+    usize::try_from(tag % TABLE as u64).expect("a remainder of 64 fits")
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn receive(tag: Tag, serial: u64) -> Receive {
+        Receive { tag, serial, token: 0 }
+    }
+
+    #[test]
+    fn receives_that_share_a_place_are_all_found_and_tags_are_unique() {
+        let mut receives = Receives::new();
+        let tags = [1, 65, 129, u64::MAX];
+        for (tag, serial) in tags.into_iter().zip(0..) {
+            assert!(receives.post(receive(tag, serial)));
+            assert!(!receives.post(receive(tag, 100)));
+        }
+        assert_eq!(receives.arrived(1), Match::Receive(receive(1, 0)));
+        assert!(!receives.post(receive(65, 100)), "posted in the map, its place now free");
+        assert!(receives.is_posted(65) && !receives.is_posted(1));
+        for (tag, serial) in tags.into_iter().zip(0..).skip(1) {
+            assert_eq!(receives.arrived(tag), Match::Receive(receive(tag, serial)));
+        }
+        assert_eq!(receives.arrived(1), Match::Hold);
+    }
+
+    #[test]
+    fn a_late_message_of_a_canceled_receive_is_dropped_once() {
+        let mut receives = Receives::new();
+        for tag in [7, 71] {
+            assert!(receives.post(receive(tag, tag)));
+            assert_eq!(receives.cancel(tag), Some(receive(tag, tag)));
+        }
+        assert_eq!(receives.cancel(7), None);
+        assert_eq!(receives.arrived(7), Match::Late);
+        assert_eq!(receives.arrived(7), Match::Hold);
+        assert!(receives.post(receive(71, 9)), "a new receive takes the tag over");
+        assert_eq!(receives.arrived(71), Match::Receive(receive(71, 9)));
+    }
+
+    #[test]
+    fn held_messages_and_tombstones_are_bounded() {
+        let mut receives = Receives::new();
+        for tag in 0..UNMATCHED_MAX as u64 {
+            assert_eq!(receives.arrived(tag), Match::Hold);
+            receives.hold(tag, Message::copied(&tag.to_le_bytes()));
+        }
+        assert_eq!(receives.arrived(1000), Match::Full);
+        assert_eq!(receives.take_unmatched(3).unwrap().as_slice(), 3u64.to_le_bytes());
+        assert!(receives.take_unmatched(3).is_none());
+        for tag in 0..2 * TOMBSTONES_MAX as u64 {
+            assert!(receives.post(receive(tag, tag)));
+            receives.cancel(tag).unwrap();
+        }
+        assert_eq!(receives.tombstones.set.len(), TOMBSTONES_MAX);
+        assert_eq!(receives.tombstones.order.len(), TOMBSTONES_MAX);
+    }
+}

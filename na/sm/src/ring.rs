@@ -1,0 +1,261 @@
+//! A ring of short messages from one process to one other.
+//!
+//! # Layout
+//! 64 slots of one cache line ([`crate::layout::Slot`]) in the producer's segment; `popped`, alone on
+//! its line, in the consumer's. Positions count slots and wrap at 2^32; a slot's *lap* is
+//! `position / 64 + 1`, so that fresh memory (zeroes) reads as "not yet published".
+//!
+//! # Protocol
+//! | producer | consumer |
+//! |---|---|
+//! | P1 `popped.load(Acquire)`, only when the ring looks full | C1 `sequence.load(Acquire)` |
+//! | P2 word, bytes | C2 copy word, bytes out |
+//! | P3 `sequence.store(Release)` | C3 `popped.store(Release)`, lazily |
+//!
+//! - P3 -> C1: the consumer sees the bytes of the lap that it reads. One line moves per message.
+//! - C3 -> P1: the producer reuses a slot, and the body that it named, only after it was copied out.
+//!
+//! `tests/loom.rs` checks both arrows: weaken any of the four and it fails.
+//! What is read from the peer's segment is a claim: a position or lap that cannot be is [`Broken`].
+
+use crate::{
+    layout::{SLOT_WORDS, SLOTS, Slots},
+    sync::{AtomicU32, Ordering, ord},
+};
+
+/// Bytes of a slot that a message can use.
+pub(crate) type Payload = [u64; SLOT_WORDS];
+
+/// The consumer's position is written back after so many slots.
+pub(crate) const WRITE_BACK: u32 = SLOTS / 4;
+
+/// The peer has written what the protocol cannot produce.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Broken(pub(crate) &'static str);
+
+/// Kind and length of a message, as they stand in a slot: bit 31 says that the bytes lie in the
+/// arena, the other 31 are the length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Word(pub(crate) u32);
+
+impl Word {
+    const BODY: u32 = 1 << 31;
+
+    /// A message inside its slot.
+    #[inline]
+    pub(crate) const fn inline(len: u32) -> Self {
+        Self(len)
+    }
+
+    /// A message in the arena.
+    #[inline]
+    pub(crate) const fn body(len: u32) -> Self {
+        Self(len | Self::BODY)
+    }
+
+    /// Whether the bytes lie in the arena.
+    #[inline]
+    pub(crate) const fn is_body(self) -> bool {
+        self.0 & Self::BODY != 0
+    }
+
+    /// Length in bytes, as claimed.
+    #[inline]
+    pub(crate) const fn len(self) -> u32 {
+        self.0 & !Self::BODY
+    }
+}
+
+#[inline]
+const fn index(position: u32) -> usize {
+    (position % SLOTS) as usize
+}
+
+#[inline]
+const fn lap(position: u32) -> u32 {
+    position / SLOTS + 1
+}
+
+/// What the slot at `position` holds before it is published: the lap before.
+#[inline]
+const fn lap_before(position: u32, sequence: u32) -> bool {
+    sequence == position / SLOTS || (position < SLOTS && sequence == u32::MAX / SLOTS + 1)
+}
+
+/// The writing end: state that is private to the producer.
+#[derive(Debug, Default)]
+pub(crate) struct Producer {
+    pushed: u32,
+    popped: u32,
+}
+
+impl Producer {
+    /// Position of the next message.
+    #[inline]
+    pub(crate) fn position(&self) -> u32 {
+        self.pushed
+    }
+
+    /// Whether everything before `position` has certainly been copied out by the consumer.
+    #[inline]
+    pub(crate) fn is_popped(&self, position: u32) -> bool {
+        // Both lie within one ring's length of `pushed`, so the distance says which came first.
+        self.pushed.wrapping_sub(self.popped) < self.pushed.wrapping_sub(position)
+    }
+
+    /// Whether the consumer has taken everything, as far as is known.
+    #[inline]
+    pub(crate) fn is_drained(&self) -> bool {
+        self.pushed == self.popped
+    }
+
+    /// Whether a message fits; asks the consumer's position only when the ring looks full.
+    #[inline]
+    pub(crate) fn has_room(&mut self, popped: &AtomicU32) -> Result<bool, Broken> {
+        if self.pushed.wrapping_sub(self.popped) < SLOTS {
+            return Ok(true);
+        }
+        self.refresh(popped)?;
+        Ok(self.pushed.wrapping_sub(self.popped) < SLOTS)
+    }
+
+    /// Reads the consumer's position.
+    pub(crate) fn refresh(&mut self, popped: &AtomicU32) -> Result<(), Broken> {
+        let claim = popped.load(ord("P1", Ordering::Acquire)); // P1
+        if self.pushed.wrapping_sub(claim) > self.pushed.wrapping_sub(self.popped) {
+            return Err(Broken("its position in a ring went backwards, or ahead of the messages"));
+        }
+        self.popped = claim;
+        Ok(())
+    }
+
+    /// Publishes a message. The caller has asked [`Producer::has_room`].
+    #[inline]
+    pub(crate) fn push(&mut self, slots: &Slots, word: Word, payload: &Payload) {
+        debug_assert!(self.pushed.wrapping_sub(self.popped) < SLOTS, "ask has_room first");
+        let slot = &slots.0[index(self.pushed)];
+        slot.word.store(word.0); // P2
+        for (cell, value) in slot.bytes.iter().zip(payload) {
+            cell.store(*value); // P2
+        }
+        slot.sequence.store(lap(self.pushed), ord("P3", Ordering::Release)); // P3
+        self.pushed = self.pushed.wrapping_add(1);
+    }
+}
+
+/// The reading end: state that is private to the consumer.
+#[derive(Debug, Default)]
+pub(crate) struct Consumer {
+    next: u32,
+    written_back: u32,
+}
+
+impl Consumer {
+    /// Copies the next message out, without taking it. `None`: nothing there.
+    #[inline]
+    pub(crate) fn peek(&self, slots: &Slots) -> Result<Option<(Word, Payload)>, Broken> {
+        let slot = &slots.0[index(self.next)];
+        let sequence = slot.sequence.load(ord("C1", Ordering::Acquire)); // C1
+        if sequence != lap(self.next) {
+            if lap_before(self.next, sequence) {
+                return Ok(None);
+            }
+            return Err(Broken("a sequence number in a ring jumped"));
+        }
+        let word = Word(slot.word.load()); // C2
+        let mut payload = [0; SLOT_WORDS];
+        for (value, cell) in payload.iter_mut().zip(&slot.bytes) {
+            *value = cell.load(); // C2
+        }
+        Ok(Some((word, payload)))
+    }
+
+    /// Whether something is there, right or wrong.
+    #[inline]
+    pub(crate) fn is_ready(&self, slots: &Slots) -> bool {
+        let sequence = slots.0[index(self.next)].sequence.load(ord("C1", Ordering::Acquire)); // C1
+        !lap_before(self.next, sequence)
+    }
+
+    /// Takes the message that was copied out; `true`: the position is due to be written back.
+    #[inline]
+    pub(crate) fn advance(&mut self) -> bool {
+        self.next = self.next.wrapping_add(1);
+        self.next.wrapping_sub(self.written_back) >= WRITE_BACK
+    }
+
+    /// Whether slots were taken that the producer does not know about.
+    #[inline]
+    pub(crate) fn owes(&self) -> bool {
+        self.next != self.written_back
+    }
+
+    /// Tells the producer what was taken.
+    #[inline]
+    pub(crate) fn write_back(&mut self, popped: &AtomicU32) {
+        popped.store(self.next, ord("C3", Ordering::Release)); // C3
+        self.written_back = self.next;
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn at(position: u32) -> (Box<Slots>, AtomicU32, Producer, Consumer) {
+        let slots = Box::new(Slots::new());
+        for (cell, offset) in slots.0.iter().zip(0..SLOTS) {
+            let before = position.wrapping_add(offset).wrapping_sub(SLOTS);
+            cell.sequence.store(lap(before), Ordering::Relaxed);
+        }
+        let producer = Producer { pushed: position, popped: position };
+        let consumer = Consumer { next: position, written_back: position };
+        (slots, AtomicU32::new(position), producer, consumer)
+    }
+
+    #[test]
+    fn counters_survive_wrapping_past_u32_max() {
+        let (slots, popped, mut producer, mut consumer) = at(u32::MAX - SLOTS + 1);
+        for value in 0..5 * u64::from(SLOTS) {
+            assert!(producer.has_room(&popped).unwrap());
+            producer.push(&slots, Word::inline(8), &[value; 7]);
+            assert!(consumer.is_ready(&slots));
+            assert_eq!(consumer.peek(&slots), Ok(Some((Word::inline(8), [value; 7]))));
+            if consumer.advance() {
+                consumer.write_back(&popped);
+            }
+            assert_eq!(consumer.peek(&slots), Ok(None));
+        }
+    }
+
+    #[test]
+    fn a_full_ring_takes_more_only_after_the_position_was_written_back() {
+        let (slots, popped, mut producer, mut consumer) =
+            (Box::new(Slots::new()), AtomicU32::new(0), Producer::default(), Consumer::default());
+        for _ in 0..SLOTS {
+            assert!(producer.has_room(&popped).unwrap());
+            producer.push(&slots, Word::body(9), &[0; 7]);
+        }
+        assert!(!producer.has_room(&popped).unwrap());
+        assert!(!producer.is_popped(0));
+        assert!(!consumer.advance());
+        assert!(consumer.owes());
+        consumer.write_back(&popped);
+        assert!(producer.has_room(&popped).unwrap());
+        assert!(producer.is_popped(0) && !producer.is_popped(1));
+    }
+
+    #[test]
+    fn impossible_claims_are_broken() {
+        let (slots, popped, mut producer, consumer) = at(0);
+        producer.push(&slots, Word::inline(0), &[0; 7]);
+        popped.store(2, Ordering::Relaxed);
+        assert!(producer.refresh(&popped).is_err());
+        popped.store(1, Ordering::Relaxed);
+        producer.refresh(&popped).unwrap();
+        popped.store(0, Ordering::Relaxed);
+        assert!(producer.refresh(&popped).is_err());
+        slots.0[0].sequence.store(7, Ordering::Relaxed);
+        assert!(consumer.peek(&slots).is_err() && consumer.is_ready(&slots));
+    }
+}

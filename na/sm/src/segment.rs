@@ -1,0 +1,143 @@
+//! The two ring segments of a connection, as references, and the bytes of the two arenas.
+
+use std::{fmt, ops::Deref, os::fd::OwnedFd, ptr::NonNull};
+
+use hg_na::Error;
+
+use crate::{
+    arena::ARENA_BYTES,
+    layout::{MAGIC, SEGMENT_BYTES, SLOTS, Segment, VERSION},
+    os::{
+        mapping::{Mapping, Shared, Writers},
+        misbehaved,
+    },
+    sync::Ordering,
+};
+
+// SAFETY:
+// - all of it is atomics of fixed width (`crate::layout`), any bit pattern is a value, no pointers.
+unsafe impl Shared for Segment {}
+
+const ARENA_LEN: usize = ARENA_BYTES as usize;
+
+/// A mapped ring segment.
+pub(crate) struct Rings {
+    /// Where [`Mapping::view`] found it; spares its checks on the fast path.
+    at: NonNull<Segment>,
+    _mapping: Mapping,
+}
+
+impl Rings {
+    /// A new segment, writable here, and its descriptor for the peer.
+    pub(crate) fn create() -> Result<(Self, OwnedFd), Error> {
+        let (mapping, fd) = Mapping::create("hg-sm-rings", SEGMENT_BYTES, Writers::Creator)?;
+        let rings = Self::of(mapping);
+        // Relaxed: the packet that carries the descriptor orders it.
+        rings.header.magic.store(MAGIC, Ordering::Relaxed);
+        rings.header.version.store(VERSION, Ordering::Relaxed);
+        rings.header.slots.store(SLOTS, Ordering::Relaxed);
+        rings.header.arena_bytes.store(u64::from(ARENA_BYTES), Ordering::Relaxed);
+        Ok((rings, fd))
+    }
+
+    /// The peer's, read-only.
+    pub(crate) fn open(fd: OwnedFd) -> Result<Self, Error> {
+        let rings = Self::of(Mapping::open(fd, SEGMENT_BYTES, Writers::Creator)?);
+        // Relaxed: as above.
+        let header = &rings.header;
+        let known = header.magic.load(Ordering::Relaxed) == MAGIC
+            && header.version.load(Ordering::Relaxed) == VERSION
+            && header.slots.load(Ordering::Relaxed) == SLOTS
+            && header.arena_bytes.load(Ordering::Relaxed) == u64::from(ARENA_BYTES);
+        if known { Ok(rings) } else { Err(misbehaved("its ring segment has another layout")) }
+    }
+
+    fn of(mapping: Mapping) -> Self {
+        Self { at: NonNull::from(mapping.view::<Segment>(0)), _mapping: mapping }
+    }
+}
+
+impl Deref for Rings {
+    type Target = Segment;
+
+    #[inline(always)]
+    fn deref(&self) -> &Segment {
+        // SAFETY:
+        // - `Mapping::view` checked bounds and alignment and made this pointer.
+        // - alive: the mapping is a field of `self`, which is borrowed.
+        // - shared: no `&mut` into it is ever made.
+        unsafe { self.at.as_ref() }
+    }
+}
+
+// SAFETY:
+// - owns its mapping like a box, and what `at` points to is atomics.
+unsafe impl Send for Rings {}
+// SAFETY:
+// - as above.
+unsafe impl Sync for Rings {}
+
+impl fmt::Debug for Rings {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("Rings")
+    }
+}
+
+/// A mapped arena: bytes that its creator writes.
+#[derive(Debug)]
+pub(crate) struct ArenaBytes(Mapping);
+
+impl ArenaBytes {
+    /// A new arena, writable here, and its descriptor for the peer.
+    pub(crate) fn create() -> Result<(Self, OwnedFd), Error> {
+        let (mapping, fd) = Mapping::create("hg-sm-arena", ARENA_LEN, Writers::Arena)?;
+        Ok((Self(mapping), fd))
+    }
+
+    /// The peer's, read-only.
+    pub(crate) fn open(fd: OwnedFd) -> Result<Self, Error> {
+        Mapping::open(fd, ARENA_LEN, Writers::Arena).map(Self)
+    }
+
+    /// Gives pages back; the range was reserved by nobody.
+    pub(crate) fn discard(&self, offset: u32, len: u32) -> Result<(), Error> {
+        let start = offset as usize;
+        let len = (len as usize).next_multiple_of(4096);
+        self.0.discard(start..start + len)
+    }
+
+    /// The first byte of a range.
+    ///
+    /// # Panics
+    /// Outside of the arena: what a peer claims is checked before.
+    pub(crate) fn range(&self, offset: u32, len: u32) -> NonNull<u8> {
+        let end = offset.checked_add(len).expect("a range in the arena does not wrap");
+        assert!(end <= ARENA_BYTES, "{end} is outside of the arena");
+        // SAFETY:
+        // - in bounds: checked above; the mapping has ARENA_BYTES.
+        unsafe { self.0.base().add(offset as usize) }
+    }
+
+    /// Copies bytes out of the peer's arena. The caller has checked that the range is inside.
+    pub(crate) fn copy_out(&self, offset: u32, into: &mut [u8]) {
+        let len = u32::try_from(into.len()).expect("a message is shorter than 2^32");
+        let from = self.range(offset, len);
+        // SAFETY:
+        // - in bounds: `range` checked it; `into` is private memory, so they do not overlap.
+        // - a peer that keeps the protocol has published these bytes and leaves them alone; one that
+        //   does not can change them meanwhile. They are copied as opaque bytes through a raw pointer,
+        //   once, and no reference to them is ever made.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), into.as_mut_ptr(), into.len()) }
+    }
+
+    /// Copies bytes into the own arena, to a range that the caller has reserved.
+    pub(crate) fn copy_in(&self, offset: u32, from: &[u8]) {
+        assert!(self.0.writable(), "the peer's arena is read-only");
+        let len = u32::try_from(from.len()).expect("a message is shorter than 2^32");
+        let into = self.range(offset, len);
+        // SAFETY:
+        // - in bounds: `range` checked it; writable: checked above.
+        // - exclusive: the caller holds the reservation, and the peer only reads, after publication.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), into.as_ptr(), from.len()) }
+    }
+}

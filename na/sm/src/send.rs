@@ -1,0 +1,193 @@
+//! Publishing messages of one connection: at once when nothing waits before them, else from queues.
+
+use hg_na::{Completion, Done, Error, Message, OpId, Returned, Tag, Token};
+
+use crate::{
+    arena::MESSAGE_MAX,
+    body::OutBody,
+    connection::{Connection, Pending, QUEUE_DEPTH, given_back},
+    layout::SLOT_WORDS,
+    link::{ANSWERS, Link, SHORT},
+    ring::{Broken, Payload, Word},
+};
+
+/// A message that was published and whose completion is still to be told.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sent {
+    pub(crate) id: OpId,
+    pub(crate) token: Token,
+}
+
+impl Sent {
+    /// The completion: the message lived in a slot or in the arena.
+    #[inline]
+    pub(crate) fn completion(self) -> Completion {
+        let Self { id, token } = self;
+        Completion::Done(Done { id, token, result: Ok(()), returned: Returned::Nothing })
+    }
+}
+
+/// What became of an attempt to publish.
+#[derive(Debug)]
+pub(crate) enum Attempt {
+    /// Published; a message in the poster's own memory comes back.
+    Sent(Returned),
+    /// No slot, or no space in the arena: as it was.
+    NoSpace(Message),
+}
+
+impl Connection {
+    /// The fast path: an inline message, nothing queued before it, a slot free. `false`: take the other.
+    #[inline]
+    pub(crate) fn send_inline(
+        &mut self,
+        ring: usize,
+        tag: Tag,
+        message: &Message,
+    ) -> Result<bool, Broken> {
+        let (Some((bytes, len)), Some(link)) = (message.slot(), self.link.as_mut()) else {
+            return Ok(false);
+        };
+        let fits = len <= SHORT[ring] && self.queues[ring].is_empty();
+        if !fits || !matches!(self.phase, crate::connection::Phase::Open) || !link.has_room(ring)? {
+            return Ok(false);
+        }
+        push_inline(link, ring, tag, bytes, len);
+        Ok(true)
+    }
+
+    /// Queues a message behind others.
+    pub(crate) fn queue(&mut self, ring: usize, pending: Pending) -> Result<(), (Error, Message)> {
+        if self.queues[ring].len() >= QUEUE_DEPTH {
+            return Err((Error::Again, pending.message));
+        }
+        self.queues[ring].push_back(pending);
+        Ok(())
+    }
+
+    /// Publishes what is queued, as far as there is space; says whether something moved.
+    pub(crate) fn flush(&mut self, finished: &mut Vec<Completion>) -> Result<bool, Broken> {
+        let scope = self.peer.index();
+        let Some(link) = self.link.as_mut() else { return Ok(false) };
+        let mut moved = false;
+        for (queue, ring) in self.queues.iter_mut().zip(0..) {
+            while let Some(Pending { serial, token, tag, message }) = queue.pop_front() {
+                let attempt = attempt(link, ring, tag, message);
+                match attempt {
+                    Ok(Attempt::Sent(returned)) => {
+                        let id = OpId { scope, serial };
+                        finished.push(Completion::Done(Done {
+                            id,
+                            token,
+                            result: Ok(()),
+                            returned,
+                        }));
+                        moved = true;
+                    }
+                    Ok(Attempt::NoSpace(message)) => {
+                        queue.push_front(Pending { serial, token, tag, message });
+                        break;
+                    }
+                    Err((broken, message)) => {
+                        queue.push_front(Pending { serial, token, tag, message });
+                        return Err(broken);
+                    }
+                }
+            }
+        }
+        Ok(moved)
+    }
+}
+
+/// Publishes a message of any kind when there is space.
+pub(crate) fn attempt(
+    link: &mut Link,
+    ring: usize,
+    tag: Tag,
+    message: Message,
+) -> Result<Attempt, (Broken, Message)> {
+    match link.has_room(ring) {
+        Ok(true) => {}
+        Ok(false) => return Ok(Attempt::NoSpace(message)),
+        Err(broken) => return Err((broken, message)),
+    }
+    if message.len() <= SHORT[ring] {
+        let mut bytes = [0; hg_na::INLINE_MAX];
+        bytes[..message.len()].copy_from_slice(message.as_slice());
+        push_inline(link, ring, tag, &bytes, message.len());
+        return Ok(Attempt::Sent(given_back_unless_inline(message)));
+    }
+    match message.into_body() {
+        Ok(body) => attempt_body(link, ring, tag, body),
+        Err(message) => attempt_copy(link, ring, tag, message),
+    }
+}
+
+fn attempt_body(
+    link: &mut Link,
+    ring: usize,
+    tag: Tag,
+    mut body: Box<dyn hg_na::MessageBody>,
+) -> Result<Attempt, (Broken, Message)> {
+    let any: &mut dyn std::any::Any = body.as_mut();
+    match any.downcast_mut::<OutBody>() {
+        Some(out) if out.is_in(&link.own.arena) => {
+            let (lane, place, len) = out.place();
+            out.leave();
+            link.push_body(ring, tag, lane, place, len);
+            Ok(Attempt::Sent(Returned::Nothing))
+        }
+        _ => attempt_copy(link, ring, tag, Message::from_body(body)),
+    }
+}
+
+fn attempt_copy(
+    link: &mut Link,
+    ring: usize,
+    tag: Tag,
+    message: Message,
+) -> Result<Attempt, (Broken, Message)> {
+    let len = u32::try_from(message.len()).unwrap_or(u32::MAX);
+    debug_assert!(len <= MESSAGE_MAX, "posting checks the length");
+    let lane = usize::from(ring == ANSWERS);
+    let place = match link.reserve(lane, len) {
+        Ok(Some(place)) => place,
+        Ok(None) => return Ok(Attempt::NoSpace(message)),
+        Err(broken) => return Err((broken, message)),
+    };
+    link.own.arena.bytes.copy_in(place.offset, message.as_slice());
+    link.push_body(ring, tag, lane, place, len);
+    Ok(Attempt::Sent(given_back_unless_inline(message)))
+}
+
+fn given_back_unless_inline(message: Message) -> Returned {
+    if message.slot().is_some() { Returned::Nothing } else { given_back(message) }
+}
+
+#[inline]
+fn push_inline(
+    link: &mut Link,
+    ring: usize,
+    tag: Tag,
+    bytes: &[u8; hg_na::INLINE_MAX],
+    len: usize,
+) {
+    let words = words_of(bytes);
+    let payload = if ring == ANSWERS {
+        let [a, b, c, d, e, f, _] = words;
+        [tag, a, b, c, d, e, f]
+    } else {
+        words
+    };
+    let len = u32::try_from(len).unwrap_or(0);
+    link.push(ring, Word::inline(len), &payload);
+}
+
+#[inline]
+fn words_of(bytes: &[u8; hg_na::INLINE_MAX]) -> Payload {
+    let mut words = [0; SLOT_WORDS];
+    for (word, chunk) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
+        *word = u64::from_ne_bytes(*chunk);
+    }
+    words
+}

@@ -1,0 +1,89 @@
+//! Drives contexts by hand.
+
+use std::time::{Duration, Instant};
+
+use hg_na::{
+    Completion, Context, Done, Message, Op, OpenOptions, Peer, Plugin, Returned, Waiter as _,
+};
+use hg_na_sm::SmPlugin;
+
+/// No test takes as long as this.
+pub const WATCHDOG: Duration = Duration::from_secs(60);
+
+/// How a context waits for the next completion.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wait {
+    /// Polls.
+    Spin,
+    /// Sleeps whenever it may.
+    Sleep,
+}
+
+/// A context of a domain of its own.
+pub fn open(url: &str) -> Box<dyn Context> {
+    let options = OpenOptions::listening();
+    SmPlugin.open(&url.parse().unwrap(), &options).unwrap().context(0).unwrap()
+}
+
+/// Waits until something is done.
+pub fn next(context: &mut dyn Context, wait: Wait, done: &mut Vec<Completion>) {
+    let start = Instant::now();
+    while done.is_empty() {
+        context.progress(Instant::now(), done).unwrap();
+        if wait == Wait::Sleep && done.is_empty() && context.may_sleep() {
+            let until = context.next_deadline().map(|at| at.duration_since(Instant::now()));
+            let timeout = until.map_or(WATCHDOG, |until| until.min(WATCHDOG));
+            context.waiter().wait(Some(timeout)).unwrap();
+        }
+        assert!(start.elapsed() < WATCHDOG, "nothing came");
+    }
+}
+
+/// Sends one request and waits for its answer.
+pub fn call(context: &mut dyn Context, to: Peer, tag: u64, request: &[u8], wait: Wait) -> Vec<u8> {
+    context.post(1, Op::RecvExpected { from: to, tag }).unwrap();
+    let mut message = context.message(to, request.len()).unwrap();
+    message.as_mut_slice().copy_from_slice(request);
+    context.post(2, Op::SendUnexpected { to, message }).unwrap();
+    let mut done = Vec::new();
+    loop {
+        next(context, wait, &mut done);
+        for completion in done.drain(..) {
+            match completion {
+                Completion::Done(Done { token: 1, result: Ok(()), returned, .. }) => {
+                    let Returned::Message(answer) = returned else { panic!("no message") };
+                    return answer.as_slice().to_vec();
+                }
+                Completion::Done(Done { token: 2, result: Ok(()), .. }) => {}
+                other => panic!("unexpected: {other:?}"),
+            }
+        }
+    }
+}
+
+/// Answers each request with its bytes, the tag in its first eight bytes, until the last peer is gone.
+pub fn serve(context: &mut dyn Context, wait: Wait) -> u64 {
+    let (mut served, mut done) = (0, Vec::new());
+    loop {
+        next(context, wait, &mut done);
+        for completion in done.drain(..) {
+            match completion {
+                Completion::Unexpected { from, message } => {
+                    let bytes = message.as_slice();
+                    let tag = u64::from_le_bytes(bytes[..8].try_into().unwrap());
+                    let mut answer = context.message(from, bytes.len()).unwrap();
+                    answer.as_mut_slice().copy_from_slice(bytes);
+                    post_answer(context, from, tag, answer);
+                    served += 1;
+                }
+                Completion::Done(Done { result: Ok(()), .. }) => {}
+                Completion::Gone { .. } => return served,
+                other => panic!("unexpected: {other:?}"),
+            }
+        }
+    }
+}
+
+fn post_answer(context: &mut dyn Context, to: Peer, tag: u64, message: Message) {
+    context.post(0, Op::SendExpected { to, tag, message }).unwrap();
+}
