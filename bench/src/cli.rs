@@ -5,9 +5,12 @@ use std::io::{self, Write};
 use clap::{Parser, Subcommand};
 
 use crate::error::{Context, Error};
+use crate::instructions;
 use crate::limits::{self, Placement, Role};
 use crate::measure;
 use crate::pair::{self, Cores};
+use crate::product::{crowd, target};
+use crate::rate;
 use crate::report::{self, Figure};
 
 /// Measures Hydrargyrum, and what this machine allows.
@@ -25,6 +28,18 @@ struct Arguments {
 enum Command {
     /// What this machine allows: cache lines, wake-ups, sockets, copies.
     Limits(LimitsArguments),
+    /// Calls: latency, or rate with several in flight, beside this machine's limit.
+    Rate(rate::Arguments),
+    /// Serves the calls of `rate --to ADDRESS`, from another terminal.
+    Target(target::Arguments),
+    /// Instructions of one call and side, counted by callgrind.
+    Instructions(instructions::Arguments),
+    /// What `instructions` counts.
+    #[command(hide = true)]
+    Step(instructions::StepArguments),
+    /// Idle peers; started by the others.
+    #[command(hide = true)]
+    Crowd(crowd::Arguments),
     /// The second process of a measurement; started by the others.
     #[command(hide = true)]
     Peer(PeerArguments),
@@ -56,6 +71,11 @@ pub(crate) fn run() -> Result<(), Error> {
     let arguments = Arguments::parse();
     match arguments.command {
         Command::Limits(limits) => run_limits(&limits, arguments.json),
+        Command::Rate(rate) => rate::run(&rate, arguments.json),
+        Command::Target(target) => target::serve(&target),
+        Command::Instructions(counted) => instructions::run(&counted, arguments.json),
+        Command::Step(steps) => instructions::step(&steps),
+        Command::Crowd(crowd) => crowd::serve(&crowd),
         Command::Peer(peer) => limits::serve(peer.role, pair::become_peer(peer.parent, peer.core)?),
     }
 }

@@ -12,6 +12,27 @@ pub(crate) enum Error {
     /// An answer did not carry what was sent: the measurement itself is wrong.
     #[error("{figure}: sent {sent}, got {got} back")]
     WrongAnswer { figure: &'static str, sent: u64, got: u64 },
+    /// A program that counts for this one is not installed.
+    #[error("`{tool}` is needed to count this and was not found: install the package `{tool}`")]
+    NoTool { tool: &'static str },
+    /// A program that counts for this one ended without a count.
+    #[error("`{tool}` gave no count: {said}")]
+    NoCount { tool: &'static str, said: String },
+    /// A measurement cannot be taken as asked.
+    #[error("{0}")]
+    Impossible(String),
+    /// The product did what it must not do.
+    #[error("{0}")]
+    Failed(String),
+    /// A call failed.
+    #[error("a call failed")]
+    Call(#[from] hg::CallError),
+    /// An engine could not be opened, or an address not be looked up.
+    #[error("the engine refused")]
+    Engine(#[from] hg::Error),
+    /// An RPC could not be registered.
+    #[error("an RPC was refused")]
+    Register(#[from] hg::RegisterError),
     /// The figure could not be written as JSON.
     #[error("cannot write a figure")]
     Json(#[from] serde_json::Error),

@@ -8,6 +8,8 @@
 //! | `report`  | figures become a table, or one JSON object a line                         |
 //! | `pair`    | the second process of every measurement, and the cores of the two         |
 //! | `limits`  | what this machine allows: the measurements that need no product at all    |
+//! | `product` | the calls that are measured: a target in its own process, and who calls it |
+//! | `rate`    | `hg-perf rate`: calls beside their limits                                  |
 //! | `raw`     | the only room with `unsafe`: shared mapping, futex, descriptors received  |
 //!
 //! Every measurement of two processes starts its own second process: this same program with the
@@ -16,13 +18,17 @@
 
 mod cli;
 mod error;
+mod instructions;
 mod limits;
 mod measure;
 mod pair;
+mod product;
+mod rate;
 #[expect(unsafe_code, reason = "shared mapping, futex, descriptors received from a socket")]
 mod raw;
 mod report;
 mod stats;
+mod tools;
 
 use std::io::Write;
 use std::process::ExitCode;

@@ -5,6 +5,8 @@
 //! is an object that can be asked for one more repetition at any time, and [`in_turns`] asks each
 //! of them once per round.
 
+use std::borrow::Cow;
+
 use crate::error::Error;
 use crate::stats::{Better, Summary};
 
@@ -21,7 +23,7 @@ pub(crate) trait Measure {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Subject {
     /// Name of the figure.
-    pub(crate) figure: &'static str,
+    pub(crate) figure: Cow<'static, str>,
     /// URL of the target, where there is one.
     pub(crate) url: Option<String>,
     /// Bytes moved.
@@ -48,17 +50,27 @@ impl Subject {
     }
 
     /// Only the name and the unit.
-    pub(crate) fn new(figure: &'static str, unit: Unit) -> Subject {
-        Subject { figure, url: None, size: None, inflight: None, wait: None, peers: None, unit }
+    pub(crate) fn new(figure: impl Into<Cow<'static, str>>, unit: Unit) -> Subject {
+        Subject {
+            figure: figure.into(),
+            url: None,
+            size: None,
+            inflight: None,
+            wait: None,
+            peers: None,
+            unit,
+        }
     }
 }
 
 /// How a process waits for the other one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Wait {
     /// Looks again and again.
     Spin,
+    /// Looks for a while, then sleeps.
+    Adaptive,
     /// Sleeps in the kernel.
     Block,
 }
@@ -75,14 +87,46 @@ pub(crate) enum Unit {
     /// Bandwidth.
     #[serde(rename = "MiB/s")]
     MebibytesPerSecond,
+    /// One figure in proportion to another.
+    #[serde(rename = "ratio")]
+    Ratio,
+    /// Copies of the argument.
+    #[serde(rename = "copies")]
+    Copies,
+    /// Instructions executed.
+    #[serde(rename = "instructions")]
+    Instructions,
+    /// System calls.
+    #[serde(rename = "syscalls")]
+    SystemCalls,
+    /// Memory.
+    #[serde(rename = "KiB")]
+    Kibibytes,
+    /// Open file descriptors.
+    #[serde(rename = "fds")]
+    Descriptors,
+    /// Memory mappings.
+    #[serde(rename = "mappings")]
+    Mappings,
+    /// Processor time in proportion to time.
+    #[serde(rename = "%")]
+    Percent,
 }
 
 impl Unit {
     /// Whether less is more.
     pub(crate) fn better(self) -> Better {
         match self {
-            Unit::Microseconds => Better::Smaller,
             Unit::PerSecond | Unit::MebibytesPerSecond => Better::Larger,
+            Unit::Microseconds
+            | Unit::Ratio
+            | Unit::Copies
+            | Unit::Instructions
+            | Unit::SystemCalls
+            | Unit::Kibibytes
+            | Unit::Descriptors
+            | Unit::Mappings
+            | Unit::Percent => Better::Smaller,
         }
     }
 
@@ -92,6 +136,14 @@ impl Unit {
             Unit::Microseconds => "us",
             Unit::PerSecond => "1/s",
             Unit::MebibytesPerSecond => "MiB/s",
+            Unit::Ratio => "ratio",
+            Unit::Copies => "copies",
+            Unit::Instructions => "instructions",
+            Unit::SystemCalls => "syscalls",
+            Unit::Kibibytes => "KiB",
+            Unit::Descriptors => "fds",
+            Unit::Mappings => "mappings",
+            Unit::Percent => "%",
         }
     }
 }
@@ -101,6 +153,7 @@ impl Wait {
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Wait::Spin => "spin",
+            Wait::Adaptive => "adaptive",
             Wait::Block => "block",
         }
     }
@@ -115,6 +168,15 @@ pub(crate) fn in_turns(
     measures: &mut [Box<dyn Measure>],
     repetitions: u32,
 ) -> Result<Vec<Summary>, Error> {
+    let values = values_in_turns(measures, repetitions)?;
+    Ok(measures.iter().zip(&values).map(|(measure, values)| summary(&**measure, values)).collect())
+}
+
+/// The same, but every single value: round `n` of all measurements was taken in the same moments.
+pub(crate) fn values_in_turns(
+    measures: &mut [Box<dyn Measure>],
+    repetitions: u32,
+) -> Result<Vec<Vec<f64>>, Error> {
     let mut values = vec![Vec::new(); measures.len()];
     for measure in measures.iter_mut() {
         measure.measure()?;
@@ -124,10 +186,15 @@ pub(crate) fn in_turns(
             values.push(measure.measure()?);
         }
     }
-    let summaries = measures.iter().zip(&values).map(|(measure, values)| {
-        Summary::of(values, measure.subject().unit.better()).expect("at least one repetition")
-    });
-    Ok(summaries.collect())
+    Ok(values)
+}
+
+/// The distribution of one measurement's values.
+///
+/// # Panics
+/// When there are none: the command line does not allow 0 repetitions.
+pub(crate) fn summary(measure: &dyn Measure, values: &[f64]) -> Summary {
+    Summary::of(values, measure.subject().unit.better()).expect("at least one repetition")
 }
 
 #[cfg(test)]

@@ -40,11 +40,20 @@ pub(crate) struct Peer {
 impl Peer {
     /// Starts `hg-perf peer ROLE` on the target's core.
     pub(crate) fn start(role: &'static str, cores: Cores) -> Result<Peer, Error> {
+        Peer::run(role, &["peer", role], cores.target)
+    }
+
+    /// Starts this program with other arguments, on a core of its own where one is given.
+    pub(crate) fn run(
+        role: &'static str,
+        arguments: &[&str],
+        core: Option<usize>,
+    ) -> Result<Peer, Error> {
         let (ours, theirs) = UnixStream::pair().context("socketpair")?;
         let program = std::env::current_exe().context("readlink /proc/self/exe")?;
         let mut command = Command::new(program);
-        command.args(["peer", role, "--parent", &std::process::id().to_string()]);
-        if let Some(core) = cores.target {
+        command.args(arguments).args(["--parent", &std::process::id().to_string()]);
+        if let Some(core) = core {
             command.args(["--core", &core.to_string()]);
         }
         let child = command
@@ -76,6 +85,11 @@ impl Peer {
     /// The error that names it.
     pub(crate) fn gone(&self) -> Error {
         Error::PeerGone(self.role)
+    }
+
+    /// Receives one text; its end is an error.
+    pub(crate) fn receive_text(&mut self) -> Result<String, Error> {
+        self.control.next_text()?.ok_or(Error::PeerGone(self.role))
     }
 
     /// Receives one word; its end is an error.
@@ -128,6 +142,23 @@ impl Control {
             }
             error => error.map(|()| None).context("read from the second process"),
         }
+    }
+
+    /// Sends a text.
+    pub(crate) fn send_text(&mut self, text: &str) -> Result<(), Error> {
+        self.send(text.len() as u64)?;
+        self.socket.write_all(text.as_bytes()).context("write to the second process")
+    }
+
+    /// The next text; `None` when the other side is gone.
+    pub(crate) fn next_text(&mut self) -> Result<Option<String>, Error> {
+        let Some(len) = self.next()? else { return Ok(None) };
+        let mut text = String::new();
+        (&self.socket)
+            .take(len)
+            .read_to_string(&mut text)
+            .context("read from the second process")?;
+        Ok(Some(text))
     }
 
     /// Sends descriptors, which both processes then have.
@@ -202,7 +233,7 @@ fn siblings(core: usize) -> Option<String> {
 }
 
 /// Pins the calling thread to one core.
-fn pin(core: usize) -> Result<(), Error> {
+pub(crate) fn pin(core: usize) -> Result<(), Error> {
     let mut set = CpuSet::new();
     set.set(core).context("CPU_SET")?;
     sched_setaffinity(Pid::from_raw(0), &set).context("sched_setaffinity")
@@ -234,8 +265,10 @@ mod tests {
         let (mut a, mut b) = (Control { socket: a }, Control { socket: b });
         let (kept, sent) = UnixStream::pair().unwrap();
         a.send(u64::MAX - 1).unwrap();
+        a.send_text("an address").unwrap();
         a.send_descriptors(&[sent.as_fd()]).unwrap();
         assert_eq!(b.next().unwrap(), Some(u64::MAX - 1));
+        assert_eq!(b.next_text().unwrap().as_deref(), Some("an address"));
         let [received] = b.receive_descriptors::<1>().unwrap();
         drop(sent);
         UnixStream::from(received).write_all(b"x").unwrap();

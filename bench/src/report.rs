@@ -2,6 +2,7 @@
 //!
 //! The JSON keys are those of [`Figure`], in this order; a key that does not apply is left out.
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 
 use serde::Serialize;
@@ -13,7 +14,7 @@ use crate::stats::Summary;
 /// One figure with its distribution and, where there is one, the limit beside it.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Figure {
-    figure: &'static str,
+    figure: Cow<'static, str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     url: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -37,7 +38,7 @@ pub(crate) struct Figure {
 /// The limit that a figure is held against.
 #[derive(Debug, Clone, Serialize)]
 struct Beside {
-    limit: &'static str,
+    limit: Cow<'static, str>,
     limit_median: f64,
     ratio: f64,
 }
@@ -62,11 +63,16 @@ impl Figure {
         }
     }
 
+    /// A figure that was counted once.
+    pub(crate) fn counted(subject: Subject, value: f64) -> Figure {
+        let (median, p99, min, max) = (value, value, value, value);
+        Figure::new(subject, Summary { median, p99, min, max, repetitions: 1 })
+    }
+
     /// The same figure with its limit, measured in turns with it; the ratio is of the medians.
-    #[cfg_attr(not(test), expect(dead_code, reason = "limits have no limit; calls have"))]
     pub(crate) fn beside(mut self, limit: &Figure) -> Figure {
         self.beside = Some(Beside {
-            limit: limit.figure,
+            limit: limit.figure.clone(),
             limit_median: limit.median,
             ratio: self.median / limit.median,
         });
@@ -78,7 +84,7 @@ impl Figure {
         let number = |n: Option<u64>| n.map(|n| n.to_string()).unwrap_or_default();
         let beside = |f: fn(&Beside) -> String| self.beside.as_ref().map(f).unwrap_or_default();
         [
-            self.figure.to_owned(),
+            self.figure.to_string(),
             self.url.clone().unwrap_or_default(),
             number(self.size),
             number(self.inflight),
@@ -90,11 +96,17 @@ impl Figure {
             significant(self.min),
             significant(self.max),
             self.repetitions.to_string(),
-            beside(|b| b.limit.to_owned()),
+            beside(|b| b.limit.to_string()),
             beside(|b| significant(b.limit_median)),
             beside(|b| significant(b.ratio)),
         ]
     }
+}
+
+/// Writes figures to standard output, as `--json` says.
+pub(crate) fn print(json_lines: bool, figures: &[Figure]) -> Result<(), Error> {
+    let out = &mut io::stdout().lock();
+    if json_lines { json(out, figures) } else { table(out, figures) }
 }
 
 /// Writes every figure as one JSON object a line.

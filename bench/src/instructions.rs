@@ -1,0 +1,152 @@
+//! `hg-perf instructions`: instructions of one 8-byte call, per side, counted by callgrind.
+//!
+//! Both engines live in one process and are stepped by hand on one thread, over the transport's
+//! real memory: call, one round of the target's, then the origin's `wait`, which finds the answer in
+//! its first round. So nobody polls in vain and the count is the same in every run. Two runs of
+//! different length are counted; the difference holds neither the start nor the end.
+
+use std::hint::black_box;
+use std::io::{self, Write};
+use std::time::Duration;
+
+use crate::error::{Context, Error};
+use crate::measure::{Subject, Unit, Wait};
+use crate::product::{builder, echo};
+use crate::report::{self, Figure};
+use crate::stats::{Better, Summary};
+use crate::tools::callgrind::{Callgrind, Profile};
+
+/// `hg-perf instructions`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// Chooses the transport.
+    #[arg(long, default_value = "sm://")]
+    url: String,
+    /// Calls in the shorter of the two runs; the longer has twice as many.
+    #[arg(long, default_value_t = 2_000, value_parser = clap::value_parser!(u32).range(1..))]
+    calls: u32,
+    /// How often to count.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    repetitions: u32,
+    /// Prints the functions and lines that the instructions are spent in.
+    #[arg(long)]
+    profile: bool,
+}
+
+/// `hg-perf step`: what is counted.
+#[derive(Debug, clap::Args)]
+pub(crate) struct StepArguments {
+    #[arg(long)]
+    url: String,
+    #[arg(long)]
+    calls: u32,
+}
+
+/// Counts and prints.
+pub(crate) fn run(arguments: &Arguments, json: bool) -> Result<(), Error> {
+    let count = |calls: u32| {
+        let calls = calls.to_string();
+        Callgrind::run(&["step", "--url", &arguments.url, "--calls", &calls], None)
+    };
+    let calls = arguments.calls;
+    let mut values = Vec::new();
+    for _ in 0..arguments.repetitions {
+        let (short, long) = (count(calls)?.total()?, count(2 * calls)?.total()?);
+        values.push((long - short) / f64::from(calls) / SIDES);
+    }
+    let subject = Subject {
+        url: Some(arguments.url.clone()),
+        size: Some(8),
+        inflight: Some(1),
+        ..Subject::new("instructions_per_call_and_side", Unit::Instructions)
+    };
+    let summary = Summary::of(&values, Better::Smaller).expect("at least one repetition");
+    report::print(json, &[Figure::new(subject, summary)])?;
+    if arguments.profile {
+        let calls_text = calls.to_string();
+        let step = ["step", "--url", &arguments.url, "--calls", &calls_text];
+        let profile = Callgrind::run(&step, Some("*instructions*stepped*"))?.profile()?;
+        print_profile(&profile, f64::from(calls) * SIDES)?;
+    }
+    Ok(())
+}
+
+/// Functions and lines, most instructions first, per call and side.
+fn print_profile(profile: &Profile, divisor: f64) -> Result<(), Error> {
+    let out = &mut io::stdout().lock();
+    for (what, costs) in [("function", &profile.functions), ("line", &profile.lines)] {
+        writeln!(out, "\ninstructions  {what}").context("write")?;
+        for (name, cost) in costs.iter().take(ROWS) {
+            writeln!(out, "{:12.1}  {name}", *cost / divisor).context("write")?;
+        }
+    }
+    Ok(())
+}
+
+/// The calls, with both engines in this process.
+pub(crate) fn step(arguments: &StepArguments) -> Result<(), Error> {
+    let own = || builder(Wait::Spin).progress(hg::Progress::Own);
+    let target = own().listen(true).open(&arguments.url)?;
+    target.register(echo)?;
+    let origin = own().open(&arguments.url)?;
+    let peer = origin.lookup(target.address())?;
+    connect(&target, &origin, &peer)?;
+    for number in 0..WARM_UP {
+        stepped_once(&target, &origin, &peer, u64::from(number))?;
+    }
+    stepped(&target, &origin, &peer, arguments.calls)
+}
+
+/// The first call: many rounds on both sides.
+fn connect(target: &hg::Handle, origin: &hg::Handle, peer: &hg::Peer) -> Result<(), Error> {
+    let mut call = origin.call(echo, peer, (0,));
+    loop {
+        target.progress(Duration::ZERO);
+        origin.progress(Duration::ZERO);
+        match call.try_take() {
+            Ok(answer) => return Ok(answer.map(drop)?),
+            Err(open) => call = open,
+        }
+    }
+}
+
+/// What the profile is of.
+#[inline(never)]
+fn stepped(
+    target: &hg::Handle,
+    origin: &hg::Handle,
+    peer: &hg::Peer,
+    calls: u32,
+) -> Result<(), Error> {
+    for number in 0..calls {
+        stepped_once(target, origin, peer, black_box(u64::from(number)))?;
+    }
+    Ok(())
+}
+
+#[inline(always)]
+fn stepped_once(
+    target: &hg::Handle,
+    origin: &hg::Handle,
+    peer: &hg::Peer,
+    value: u64,
+) -> Result<(), Error> {
+    let call = origin.call(echo, peer, (value,));
+    if !target.progress(Duration::ZERO) {
+        return Err(Error::Failed("a round of the target's found no request".to_owned()));
+    }
+    let got = call.wait()?;
+    if got != value {
+        return Err(Error::WrongAnswer { figure: "call", sent: value, got });
+    }
+    Ok(())
+}
+
+/// Functions and lines of a profile that are printed.
+const ROWS: usize = 40;
+
+/// Calls before those that are counted.
+const WARM_UP: u32 = 1_000;
+
+/// A call has two sides.
+const SIDES: f64 = 2.0;

@@ -1,0 +1,141 @@
+//! The measurement of calls: back to back, or several in flight.
+//!
+//! One repetition is a batch between two readings of the clock. With one call in flight the figure
+//! is the time of a call, with more it is calls per second: the oldest is waited for, a new one made.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::time::Instant;
+
+use super::target::Target;
+use super::{call_once, echo, length, origin};
+use crate::error::Error;
+use crate::measure::{Measure, Subject, Unit, Wait};
+
+/// What is called and how.
+#[derive(Debug, Clone)]
+pub(crate) struct Shape {
+    /// Chooses the transport.
+    pub(crate) url: String,
+    /// Bytes of the argument; the answer has 8.
+    pub(crate) size: usize,
+    /// Calls in flight.
+    pub(crate) inflight: u32,
+    /// How both sides wait.
+    pub(crate) wait: Wait,
+    /// Peers that the target has, this one included.
+    pub(crate) peers: u64,
+}
+
+/// An origin with one connection.
+#[derive(Debug)]
+pub(crate) struct Caller {
+    shape: Shape,
+    target: Rc<Target>,
+    engine: hg::Engine,
+    peer: hg::Peer,
+    argument: Vec<u8>,
+}
+
+impl Caller {
+    /// Connects and makes the first call.
+    pub(crate) fn connect(shape: Shape, target: &Rc<Target>) -> Result<Caller, Error> {
+        let engine = origin(&shape.url, shape.wait)?;
+        let peer = engine.lookup(target.address())?;
+        target.resume()?;
+        call_once(&engine, &peer, 1)?;
+        target.pause()?;
+        let argument = vec![FILL; shape.size];
+        Ok(Caller { shape, target: Rc::clone(target), engine, peer, argument })
+    }
+
+    /// `count` calls, checked.
+    pub(crate) fn calls(&self, count: u32) -> Result<(), Error> {
+        let (engine, peer) = (&self.engine, &self.peer);
+        if self.shape.size == WORD {
+            let start = |n| engine.call(echo, peer, (n,));
+            return pipelined(count, self.shape.inflight, start, |n| n);
+        }
+        let start = |_| engine.call(length, peer, (self.argument.as_slice(),));
+        pipelined(count, self.shape.inflight, start, |_| self.argument.len() as u64)
+    }
+
+    /// Calls before the clock starts, and calls of one repetition.
+    fn batch(&self) -> (u32, u32) {
+        match (self.shape.wait, self.shape.inflight, self.shape.size) {
+            (Wait::Block, 1, _) => (10, 100),
+            (_, _, size) if size > SMALL => (20, 200),
+            (Wait::Block, _, _) => (200, 2_000),
+            (_, 1, _) => (500, 2_000),
+            _ => (2_000, 20_000),
+        }
+    }
+}
+
+impl Measure for Caller {
+    fn subject(&self) -> Subject {
+        let alone = self.shape.inflight == 1;
+        let unit = if alone { Unit::Microseconds } else { Unit::PerSecond };
+        Subject {
+            url: Some(self.shape.url.clone()),
+            size: Some(self.shape.size as u64),
+            inflight: Some(u64::from(self.shape.inflight)),
+            wait: Some(self.shape.wait),
+            peers: Some(self.shape.peers),
+            ..Subject::new("call", unit)
+        }
+    }
+
+    fn measure(&mut self) -> Result<f64, Error> {
+        let (warm_up, batch) = self.batch();
+        self.target.resume()?;
+        self.calls(warm_up)?;
+        let start = Instant::now();
+        self.calls(batch)?;
+        let seconds = start.elapsed().as_secs_f64();
+        self.target.pause()?;
+        let batch = f64::from(batch);
+        Ok(if self.shape.inflight == 1 { seconds * 1e6 / batch } else { batch / seconds })
+    }
+}
+
+/// Makes `count` calls, `inflight` at a time, and checks each answer.
+fn pipelined<'e, R>(
+    count: u32,
+    inflight: u32,
+    start: impl Fn(u64) -> hg::Call<'e, R>,
+    expected: impl Fn(u64) -> u64,
+) -> Result<(), Error>
+where
+    R: hg::Rpc<Output = u64, Error = hg::NoError>,
+{
+    let check = |n: u64, got: u64| match expected(n) {
+        sent if sent == got => Ok(()),
+        sent => Err(Error::WrongAnswer { figure: "call", sent, got }),
+    };
+    let count = u64::from(count);
+    if inflight == 1 {
+        return (0..count).try_for_each(|n| check(n, start(n).wait()?));
+    }
+    let inflight = u64::from(inflight).min(count);
+    let mut open: VecDeque<_> = (0..inflight).map(&start).collect();
+    let mut next = inflight;
+    let mut done = 0;
+    while let Some(oldest) = open.pop_front() {
+        check(done, oldest.wait()?)?;
+        done += 1;
+        if next < count {
+            open.push_back(start(next));
+            next += 1;
+        }
+    }
+    Ok(())
+}
+
+/// The argument that is a `u64`; every other size is a slice.
+pub(crate) const WORD: usize = 8;
+
+/// Above this, a batch has fewer calls.
+const SMALL: usize = 16 << 10;
+
+const FILL: u8 = 0x5a;

@@ -1,0 +1,125 @@
+//! A target in a process of its own: `hg-perf target`.
+//!
+//! The engine's background thread serves; it is the tightest loop that an engine has, and what a
+//! plain `Engine::listen` does. A target that spins is stopped (`SIGSTOP`) between repetitions, so
+//! that it takes no core from what is measured in turns with it.
+
+use std::io::{self, Write};
+use std::sync::Mutex;
+use std::thread;
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::{builder, echo, hold, length};
+use crate::error::{Context, Error};
+use crate::measure::Wait;
+use crate::pair::{self, Cores, Peer};
+
+/// Where calls go.
+#[derive(Debug)]
+pub(crate) struct Target {
+    address: String,
+    wait: Wait,
+    /// `None` when somebody else has started it.
+    process: Option<Peer>,
+}
+
+impl Target {
+    /// Starts `hg-perf target` on the target's core.
+    pub(crate) fn start(url: &str, wait: Wait, cores: Cores) -> Result<Target, Error> {
+        let arguments = ["target", "--url", url, "--wait", wait.as_str()];
+        let mut process = Peer::run("target", &arguments, cores.target)?;
+        let address = process.receive_text()?;
+        Ok(Target { address, wait, process: Some(process) })
+    }
+
+    /// One that runs already, in another terminal.
+    pub(crate) fn at(address: String, wait: Wait) -> Target {
+        Target { address, wait, process: None }
+    }
+
+    /// What a peer looks up.
+    pub(crate) fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// How it waits.
+    pub(crate) fn wait(&self) -> Wait {
+        self.wait
+    }
+
+    /// Its process.
+    pub(crate) fn pid(&self) -> Result<Pid, Error> {
+        let foreign = || Error::Impossible("the target was not started by this process".to_owned());
+        self.process.as_ref().map(Peer::pid).ok_or_else(foreign)
+    }
+
+    /// Lets it run, before a repetition.
+    pub(crate) fn resume(&self) -> Result<(), Error> {
+        self.signal(Signal::SIGCONT)
+    }
+
+    /// Stops it if it would spin, after a repetition.
+    pub(crate) fn pause(&self) -> Result<(), Error> {
+        self.signal(Signal::SIGSTOP)
+    }
+
+    fn signal(&self, signal: Signal) -> Result<(), Error> {
+        match &self.process {
+            Some(process) if self.wait == Wait::Spin => kill(process.pid(), signal).context("kill"),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// `hg-perf target`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// Where to listen; chooses the transport.
+    #[arg(long, default_value = "sm://")]
+    url: String,
+    /// How the target waits for requests.
+    #[arg(long, value_enum, default_value = "spin")]
+    wait: Wait,
+    /// The process that must live, and that is told the address; without it, it is printed.
+    #[arg(long, hide = true)]
+    parent: Option<u32>,
+    /// The core to run on.
+    #[arg(long)]
+    core: Option<usize>,
+}
+
+/// Serves until it is killed, or its parent is gone.
+pub(crate) fn serve(arguments: &Arguments) -> Result<(), Error> {
+    let control = match (arguments.parent, arguments.core) {
+        (Some(parent), core) => Some(pair::become_peer(parent, core)?),
+        (None, Some(core)) => pair::pin(core).map(|()| None)?,
+        (None, None) => None,
+    };
+    raise_descriptor_limit()?;
+    let engine = builder(arguments.wait).listen(true).open(&arguments.url)?;
+    engine.register(echo)?;
+    engine.register(length)?;
+    let held = Mutex::new(Vec::new());
+    engine.serve_later(hold, move |_, (), answer| {
+        held.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(answer);
+    })?;
+    let address = engine.address().to_string();
+    let Some(mut control) = control else {
+        writeln!(io::stdout(), "{address}").context("write")?;
+        loop {
+            thread::park();
+        }
+    };
+    control.send_text(&address)?;
+    while control.next()?.is_some() {}
+    Ok(())
+}
+
+/// A thousand peers need more descriptors than a shell usually allows.
+pub(super) fn raise_descriptor_limit() -> Result<(), Error> {
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).context("getrlimit")?;
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).context("setrlimit")
+}
