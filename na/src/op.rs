@@ -37,6 +37,12 @@ pub type Tag = u64;
 /// What the poster of an operation wants to be told back in its completion.
 pub type Token = u64;
 
+/// A bit of a [`Token`]: its poster does not want to be told that the send went well.
+///
+/// A plugin may then leave out the completion of a *send* that succeeded, but never one that failed:
+/// "selective completion" of verbs and libfabric. A buffer of the poster's own is dropped with it.
+pub const QUIET: Token = 1 << 63;
+
 /// Names an accepted operation, to cancel it. Plugins choose both numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct OpId {
@@ -74,6 +80,9 @@ pub enum Op {
         message: Message,
     },
     /// Waits for the one expected message with this tag from this peer.
+    ///
+    /// After a cancelled receive the next message with its tag is dropped, whenever it arrives: that
+    /// tag is not to be used again with this peer before.
     RecvExpected {
         /// Sender.
         from: Peer,

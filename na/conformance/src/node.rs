@@ -85,11 +85,12 @@ impl Shape {
 }
 
 impl Node {
-    pub(crate) fn new(name: &'static str, domain: Arc<dyn Domain>, id: u8) -> Outcome<Self> {
-        let context = domain
-            .context(id)
-            .map_err(|error| format!("{name}: context {id} does not open: {error}"))?;
-        Ok(Self {
+    pub(crate) fn new(
+        name: &'static str,
+        domain: Arc<dyn Domain>,
+        context: Box<dyn Context>,
+    ) -> Self {
+        Self {
             name,
             domain,
             context,
@@ -101,7 +102,7 @@ impl Node {
             known_ids: HashSet::new(),
             last_token: 0,
             batch: Vec::new(),
-        })
+        }
     }
 
     pub(crate) fn caps(&self) -> &Caps {

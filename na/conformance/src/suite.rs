@@ -109,7 +109,23 @@ impl Suite {
     }
 
     pub(crate) fn open(&self, url: &str, options: &OpenOptions) -> Outcome<Arc<dyn Domain>> {
-        self.try_open(url, options).map_err(|error| format!("{url} does not open: {error}"))
+        self.once_free(|| self.try_open(url, options))
+            .map_err(|error| format!("{url} does not open: {error}"))
+    }
+
+    /// Opens something, and waits while its address is in use: another test may be starting a
+    /// process, which holds copies of this one's descriptors until its `exec`.
+    pub(crate) fn once_free<T>(
+        &self,
+        mut open: impl FnMut() -> Result<T, hg_na::Error>,
+    ) -> Result<T, hg_na::Error> {
+        let mut clock = self.patience.start();
+        loop {
+            match open() {
+                Err(hg_na::Error::AddressInUse(_)) if clock.patient(false) => {}
+                decided => return decided,
+            }
+        }
     }
 
     pub(crate) fn try_open(

@@ -42,7 +42,9 @@ impl<'a> World<'a> {
     /// Opens one more context; answers its place.
     pub(crate) fn add(&mut self, domain: Arc<dyn Domain>, id: u8) -> Outcome<usize> {
         let place = self.nodes.len();
-        self.nodes.push(Node::new(NAMES[place % NAMES.len()], domain, id)?);
+        let context = self.suite.once_free(|| domain.context(id));
+        let context = context.map_err(|error| format!("context {id} does not open: {error}"))?;
+        self.nodes.push(Node::new(NAMES[place % NAMES.len()], domain, context));
         Ok(place)
     }
 

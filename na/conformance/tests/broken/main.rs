@@ -5,10 +5,14 @@ mod flaws;
 mod regions;
 mod waiters;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use flaws::{Broken, Flaw};
-use hg_na_conformance::{Mem, Patience, Suite, TESTS, layer::Layered};
+use hg_na::{Address, Context};
+use hg_na_conformance::{
+    Faults, Faulty, Mem, Patience, Suite, TESTS,
+    layer::{Layer, Layered, Layers},
+};
 
 fn suite(flaw: Flaw, patience: Patience) -> Suite {
     Suite::new(Layered::new(Mem::default(), Broken::new(flaw)), "mem://").patience(patience)
@@ -141,4 +145,29 @@ fn the_same_tests_pass_without_a_flaw() {
             panic!("{test}: {sentence}");
         }
     }
+}
+
+/// Forgets that the plugin has a timer.
+#[derive(Debug)]
+struct WithoutDeadline;
+
+impl Layer for WithoutDeadline {
+    fn next_deadline(&self, _inner: &dyn Context) -> Option<Instant> {
+        None
+    }
+}
+
+impl Layers for WithoutDeadline {
+    fn layer(&self, _address: &Address) -> Box<dyn Layer> {
+        Box::new(WithoutDeadline)
+    }
+}
+
+#[test]
+fn a_plugin_that_hides_its_deadline_is_caught_asleep() {
+    let faults = Faults { delay_one_in: 5, delay: Duration::from_micros(500), ..Faults::default() };
+    let late = Layered::new(Faulty::new(Mem::default(), faults), WithoutDeadline);
+    let suite = Suite::new(late, "mem://").patience(IMPATIENT);
+    let verdict = run(&suite, "two_sleeping_threads_never_lose_a_wake_up");
+    assert!(verdict.as_ref().is_err_and(|why| why.contains("slept through")), "{verdict:?}");
 }

@@ -1,0 +1,3 @@
+//! The one line by which a plugin is tested.
+
+hg_na_conformance::suite!(outside::Unix, "unix://");
