@@ -11,7 +11,7 @@
 
 use std::{task::Waker, time::Instant};
 
-use hg_na::{Failure as NaFailure, GoneReason, Message, OpId, Peer, Reached, Token};
+use hg_na::{Failure as NaFailure, GoneReason, Message, OpId, Peer, QUIET, Reached, Token};
 
 use crate::{
     error::{Failure, Started, Status},
@@ -74,10 +74,6 @@ struct Call {
     send: OpState,
     receive: OpState,
     has_deadline: bool,
-    /// The caller gave up while the request was on its way: tell the target once it is out.
-    tell_when_sent: bool,
-    /// The receive failed while the request was still open, whose end tells whether it was started.
-    receive_failure: Option<NaFailure>,
     waker: Option<Waker>,
     /// Nobody will take the outcome.
     detached: bool,
@@ -95,6 +91,8 @@ enum OpState {
     /// Not posted yet, or never.
     None,
     Open(OpId),
+    /// Posted, and its success will perhaps not be told.
+    Quiet(OpId),
     Done,
 }
 
@@ -129,6 +127,13 @@ impl Owner {
             Self::Call(id, Half::Receive) => id.to_bits() | RECEIVE_BIT,
             Self::Nobody => 0,
         }
+    }
+
+    /// As a token of a send whose success is of no interest: the answer tells.
+    #[inline]
+    #[must_use]
+    pub fn quiet_token(self) -> Token {
+        self.token() | QUIET
     }
 
     /// From a token of ours.
@@ -180,8 +185,6 @@ impl Calls {
             send: OpState::None,
             receive: OpState::None,
             has_deadline: deadline.is_some(),
-            tell_when_sent: false,
-            receive_failure: None,
             waker: None,
             detached: false,
         });
@@ -196,6 +199,7 @@ impl Calls {
     pub fn handle_posted(&mut self, id: CallId, half: Half, op: OpId) {
         let Some(call) = self.table.get_mut(id) else { return };
         match half {
+            Half::Send if call.receive != OpState::None => call.send = OpState::Quiet(op),
             Half::Send => call.send = OpState::Open(op),
             Half::Receive => call.receive = OpState::Open(op),
         }
@@ -225,22 +229,13 @@ impl Calls {
             Half::Receive => call.receive = OpState::Done,
         }
         if !matches!(call.phase, Phase::Open) {
-            if half == Half::Send && result.is_ok() && call.tell_when_sent {
-                self.effects.push(Effect::TellCancelled { peer: call.peer, id });
-            }
             return self.free_if_spent(id);
         }
-        let outcome = match (half, result, call.receive_failure.take()) {
-            (Half::Receive, Ok(()), _) => read_answer(id, call.name, message),
-            (Half::Send, Ok(()), None) if two_way => return,
-            (Half::Send, Ok(()), None) => Outcome::Sent,
-            (Half::Send, Ok(()), Some(failure)) => Outcome::Failed(transport_failure(failure)),
-            (Half::Send, Err(failure), _) => Outcome::Failed(transport_failure(failure)),
-            (Half::Receive, Err(failure), _) if matches!(call.send, OpState::Open(_)) => {
-                call.receive_failure = Some(failure);
-                return;
-            }
-            (Half::Receive, Err(failure), _) => Outcome::Failed(transport_failure(failure)),
+        let outcome = match (half, result) {
+            (Half::Receive, Ok(())) => read_answer(id, call.name, message),
+            (Half::Send, Ok(())) if two_way => return,
+            (Half::Send, Ok(())) => Outcome::Sent,
+            (_, Err(failure)) => Outcome::Failed(transport_failure(failure)),
         };
         self.settle(id, outcome, false);
     }
@@ -359,16 +354,12 @@ impl Calls {
             self.effects.push(Effect::Wake(waker));
         }
         if failed {
-            let tell = tell_target && call.receive != OpState::None;
-            match call.send {
-                OpState::Done if tell => {
-                    self.effects.push(Effect::TellCancelled { peer: call.peer, id })
-                }
-                OpState::Open(_) => call.tell_when_sent = tell,
-                OpState::Done | OpState::None => {}
+            // Effects are taken last in, first out: a queued request is cancelled before its target is told.
+            if tell_target && matches!(call.send, OpState::Quiet(_) | OpState::Done) {
+                self.effects.push(Effect::TellCancelled { peer: call.peer, id });
             }
             for op in [call.send, call.receive] {
-                if let OpState::Open(op) = op {
+                if let OpState::Open(op) | OpState::Quiet(op) = op {
                     self.effects.push(Effect::CancelOp(op));
                 }
             }

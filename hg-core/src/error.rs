@@ -126,18 +126,17 @@ impl Status {
     /// From the wire.
     #[must_use]
     pub fn from_wire(byte: u8) -> Option<Self> {
-        [
-            Self::Ok,
-            Self::HandlerError,
-            Self::NoSuchRpc,
-            Self::Rejected,
-            Self::Decode,
-            Self::Panicked,
-            Self::Cancelled,
-            Self::DeadlineExceeded,
-        ]
-        .into_iter()
-        .find(|status| *status as u8 == byte)
+        const ALL: [Status; 8] = [
+            Status::Ok,
+            Status::HandlerError,
+            Status::NoSuchRpc,
+            Status::Rejected,
+            Status::Decode,
+            Status::Panicked,
+            Status::Cancelled,
+            Status::DeadlineExceeded,
+        ];
+        ALL.get(usize::from(byte)).copied()
     }
 
     /// What the caller is told, when this is a failure.

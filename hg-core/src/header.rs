@@ -49,10 +49,21 @@ pub enum Kind {
 }
 
 impl Kind {
+    #[inline]
     fn from_wire(byte: u8) -> Option<Self> {
-        [Self::Request, Self::OneWay, Self::Answer, Self::Cancel, Self::Fault]
-            .into_iter()
-            .find(|kind| *kind as u8 == byte)
+        const REQUEST: u8 = Kind::Request as u8;
+        const ONE_WAY: u8 = Kind::OneWay as u8;
+        const ANSWER: u8 = Kind::Answer as u8;
+        const CANCEL: u8 = Kind::Cancel as u8;
+        const FAULT: u8 = Kind::Fault as u8;
+        match byte {
+            REQUEST => Some(Self::Request),
+            ONE_WAY => Some(Self::OneWay),
+            ANSWER => Some(Self::Answer),
+            CANCEL => Some(Self::Cancel),
+            FAULT => Some(Self::Fault),
+            _ => None,
+        }
     }
 }
 
@@ -192,25 +203,17 @@ impl Header {
         let Some((prefix, _)) = message.split_first_chunk::<PREFIX_LEN>() else {
             return Err(Malformed::TooShort { len: message.len() });
         };
-        if prefix[0..2] != MAGIC.to_le_bytes() {
-            return Err(Malformed::Magic);
-        }
+        let word = u64::from_le_bytes(eight(&prefix[0..8]));
         let id = u64::from_le_bytes(eight(&prefix[12..20]));
-        let answerable = prefix[3] == Kind::Request as u8;
-        let bad = |why| Malformed::Bad { id, answerable, why };
-        if prefix[2] != VERSION {
-            return Err(Malformed::Version { id, answerable, theirs: prefix[2] });
-        }
-        let kind = Kind::from_wire(prefix[3]).ok_or(bad("the kind is unknown"))?;
-        let flags = Flags(prefix[4]);
-        if flags.0 & !Flags::KNOWN != 0 || prefix[6..8] != [0, 0] {
-            return Err(bad("an unknown flag is set"));
-        }
-        let len = Self::fixed_len(kind) + flags.extensions_len();
         let claimed = u32::from_le_bytes([prefix[8], prefix[9], prefix[10], prefix[11]]);
-        let payload = message.len().checked_sub(len).ok_or(bad("the header is cut short"))?;
-        if usize::try_from(claimed) != Ok(payload) {
-            return Err(bad("the length differs from what arrived"));
+        let kind = match Kind::from_wire(prefix[3]) {
+            Some(kind) if word & FIXED_MASK == FIXED_BITS => kind,
+            _ => return Err(bad_prefix(prefix, id)),
+        };
+        let flags = Flags(prefix[4]);
+        let len = Self::fixed_len(kind) + flags.extensions_len();
+        if len as u64 + u64::from(claimed) != message.len() as u64 {
+            return Err(bad_length(message.len() < len, kind, id));
         }
         let mut header =
             Self { kind, code: prefix[5], id, rpc: RpcId(0), remaining_ns: None, checksum: false };
@@ -218,6 +221,8 @@ impl Header {
             header.rpc = RpcId(u64::from_le_bytes(eight(&message[20..28])));
         }
         if flags.0 != 0 {
+            let answerable = kind == Kind::Request;
+            let bad = |why| Malformed::Bad { id, answerable, why };
             header.decode_extensions(flags, message).map_err(bad)?;
         }
         Ok((header, len))
@@ -244,6 +249,32 @@ impl Header {
         }
         Ok(())
     }
+}
+
+/// The bits of the first eight bytes that are the same in every message: magic, version, flags that are
+/// unknown, and what is reserved.
+const FIXED_MASK: u64 = u64::from_le_bytes([0xFF, 0xFF, 0xFF, 0, !Flags::KNOWN, 0, 0xFF, 0xFF]);
+const FIXED_BITS: u64 = u64::from_le_bytes([b'H', b'g', VERSION, 0, 0, 0, 0, 0]);
+
+#[cold]
+fn bad_prefix(prefix: &[u8; PREFIX_LEN], id: u64) -> Malformed {
+    let answerable = prefix[3] == Kind::Request as u8;
+    if prefix[0..2] != MAGIC.to_le_bytes() {
+        Malformed::Magic
+    } else if prefix[2] != VERSION {
+        Malformed::Version { id, answerable, theirs: prefix[2] }
+    } else if Kind::from_wire(prefix[3]).is_none() {
+        Malformed::Bad { id, answerable, why: "the kind is unknown" }
+    } else {
+        Malformed::Bad { id, answerable, why: "an unknown flag is set" }
+    }
+}
+
+#[cold]
+fn bad_length(is_short: bool, kind: Kind, id: u64) -> Malformed {
+    let why =
+        if is_short { "the header is cut short" } else { "the length differs from what arrived" };
+    Malformed::Bad { id, answerable: kind == Kind::Request, why }
 }
 
 #[inline]

@@ -82,9 +82,8 @@ impl EventLoop {
             None => self.timer.unset(),
             Some(at) => {
                 // Zero would disarm the timer instead of firing it.
-                let left = at
-                    .saturating_duration_since(Instant::now())
-                    .max(Duration::from_nanos(1));
+                let left =
+                    at.saturating_duration_since(Instant::now()).max(Duration::from_nanos(1));
                 let once = Expiration::OneShot(TimeSpec::from_duration(left));
                 self.timer.set(once, TimerSetTimeFlags::empty())
             }

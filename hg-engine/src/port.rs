@@ -93,7 +93,8 @@ pub(crate) struct Work {
     requests: Vec<Incoming>,
     pub(crate) answers: Vec<Answered>,
     wakers: Vec<Waker>,
-    handlers: Arc<Registry<Arc<dyn Handler>>>,
+    /// `None` only while handlers run.
+    handlers: Option<Arc<Registry<Arc<dyn Handler>>>>,
     handlers_version: usize,
     pub(crate) tasks: Tasks,
     /// Reused for every plain handler; `None` before the first one.
@@ -126,7 +127,7 @@ impl Port {
             requests: Vec::new(),
             answers: Vec::new(),
             wakers: Vec::new(),
-            handlers: Arc::default(),
+            handlers: None,
             handlers_version: usize::MAX,
             tasks: Tasks::default(),
             request: None,

@@ -15,7 +15,8 @@
 //! Each sentence is a test of `hydrargyrum-na-conformance`.
 //!
 //! 1. Every accepted operation completes exactly once, cancelled ones and those to dead peers
-//!    included. A refused one comes back in [`Rejected`], unchanged.
+//!    included. A refused one comes back in [`Rejected`], unchanged. (A send posted with [`QUIET`] may
+//!    succeed in silence.)
 //! 2. [`Context::post`] and [`Context::progress`] never block.
 //! 3. An unexpected message needs no posted receive.
 //! 4. Memory is bounded by credits; unmatched expected messages count too. A late answer to a
@@ -28,7 +29,8 @@
 //! 8. A put completes when its bytes are visible at the owner; a message posted after that
 //!    completion arrives after them.
 //! 9. A peer that dies or closes is reported once by [`Completion::Gone`], after everything that it
-//!    had sent; its operations complete with [`Error::PeerGone`] without anyone asking.
+//!    had sent; its operations complete with [`Error::PeerGone`] without anyone asking, sends before
+//!    receives.
 //! 10. A peer is an incarnation: one that restarts at the same address is a new [`Peer`], and an
 //!     old handle is never good again.
 //! 11. Rights, bounds and freshness of remote memory are checked ([`Caps::checked_by`]), and a
@@ -65,5 +67,7 @@ pub use memory::{
     Segment,
 };
 pub use message::{INLINE_MAX, Message, MessageBody};
-pub use op::{Completion, Done, Failure, Op, OpId, Peer, Reached, Rejected, Returned, Tag, Token};
+pub use op::{
+    Completion, Done, Failure, Op, OpId, Peer, QUIET, Reached, Rejected, Returned, Tag, Token,
+};
 pub use plugin::{Context, Domain, OpenOptions, Plugin, Waiter};

@@ -70,38 +70,36 @@ fn a_deadline_cancels_the_receive_and_tells_the_target() {
 }
 
 #[test]
-fn a_request_that_never_left_was_certainly_not_started_whatever_completes_first() {
-    for receive_first in [true, false] {
-        let mut calls = Calls::new(8);
-        let id = posted(&mut calls, None);
-        let send =
-            |calls: &mut Calls| calls.handle_done(id, Half::Send, Err(gone(Reached::Never)), None);
-        let receive = |calls: &mut Calls| {
-            calls.handle_done(id, Half::Receive, Err(gone(Reached::Unknown)), None)
-        };
-        if receive_first {
-            receive(&mut calls);
-            send(&mut calls);
-        } else {
-            send(&mut calls);
-            receive(&mut calls);
-        }
-        let outcome = calls.take(id);
-        let Some(Outcome::Failed(Failure::PeerGone { started: Started::No, .. })) = outcome else {
-            panic!("{outcome:?}")
-        };
-        assert!(calls.is_empty());
-    }
+fn a_request_that_never_left_was_certainly_not_started() {
+    let mut calls = Calls::new(8);
+    let id = posted(&mut calls, None);
+    calls.handle_done(id, Half::Send, Err(gone(Reached::Never)), None);
+    calls.handle_done(id, Half::Receive, Err(gone(Reached::Unknown)), None);
+    let outcome = calls.take(id);
+    let Some(Outcome::Failed(Failure::PeerGone { started: Started::No, .. })) = outcome else {
+        panic!("{outcome:?}")
+    };
+    assert!(calls.is_empty());
 }
 
 #[test]
-fn a_cancelled_request_that_got_out_after_all_is_cancelled_at_the_target() {
+fn a_cancelled_request_is_cancelled_here_first_and_then_at_the_target() {
     let mut calls = Calls::new(8);
     let id = posted(&mut calls, None);
     calls.cancel(id);
-    assert!(!drain(&mut calls).iter().any(|effect| matches!(effect, Effect::TellCancelled { .. })));
-    calls.handle_done(id, Half::Send, Ok(()), None);
-    assert!(matches!(drain(&mut calls)[..], [Effect::TellCancelled { .. }]));
+    let effects = drain(&mut calls);
+    let last = effects.last();
+    assert!(matches!(last, Some(Effect::TellCancelled { .. })), "{effects:?}");
+    assert_eq!(effects.len(), 3);
+}
+
+#[test]
+fn a_call_whose_requests_success_is_never_told_leaves_nothing_behind() {
+    let mut calls = Calls::new(8);
+    let id = posted(&mut calls, None);
+    calls.handle_done(id, Half::Receive, Ok(()), Some(answer_to(id, Status::Ok)));
+    assert!(matches!(calls.take(id), Some(Outcome::Answered { .. })));
+    assert!(calls.is_empty() && calls.poll_effect().is_none());
 }
 
 #[test]

@@ -68,7 +68,8 @@ impl State {
             }
         }
         let send = Op::SendUnexpected { to, message };
-        let token = Owner::Call(id, Half::Send).token();
+        let owner = Owner::Call(id, Half::Send);
+        let token = if two_way { owner.quiet_token() } else { owner.token() };
         if !self.requests.is_empty() && self.requests.contains_key(&to) {
             return self.requests.entry(to).or_default().push_back((token, send));
         }
@@ -111,15 +112,19 @@ impl State {
         let peer = op.peer();
         let Some(context) = &mut self.context else { return };
         if !self.answers.is_empty() && self.answers.contains_key(&peer) {
-            return self.answers.entry(peer).or_default().push_back((Owner::Nobody.token(), op));
+            return self
+                .answers
+                .entry(peer)
+                .or_default()
+                .push_back((Owner::Nobody.quiet_token(), op));
         }
-        match context.post(Owner::Nobody.token(), op) {
+        match context.post(Owner::Nobody.quiet_token(), op) {
             Ok(_) => {}
             Err(rejected) if matches!(rejected.error, hg_na::Error::Again) => {
                 self.answers
                     .entry(peer)
                     .or_default()
-                    .push_back((Owner::Nobody.token(), rejected.op));
+                    .push_back((Owner::Nobody.quiet_token(), rejected.op));
             }
             Err(rejected) => tracing::debug!(error = %rejected.error, "an answer found no taker"),
         }

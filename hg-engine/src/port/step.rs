@@ -32,16 +32,21 @@ impl Port {
         check: impl FnOnce(&mut State) -> Option<T>,
     ) -> (bool, Option<T>) {
         let mut state = self.state.lock();
-        for Answered { origin, id, message } in work.answers.drain(..) {
+        // Last in, first out: answers have no order among each other.
+        while let Some(Answered { origin, id, message }) = work.answers.pop() {
             state.post_answer(origin, id, message);
         }
         let mut moved = self.progress_transport(&mut state, work);
         let found = check(&mut state);
-        std::mem::swap(&mut work.wakers, &mut state.wakers);
+        if !state.wakers.is_empty() {
+            std::mem::swap(&mut work.wakers, &mut state.wakers);
+        }
         drop(state);
 
-        moved |= !work.wakers.is_empty();
-        work.wakers.drain(..).for_each(Waker::wake);
+        if !work.wakers.is_empty() {
+            moved = true;
+            work.wakers.drain(..).for_each(Waker::wake);
+        }
         if !work.requests.is_empty() {
             self.run_handlers(work);
         }
@@ -56,7 +61,7 @@ impl Port {
     pub(crate) fn flush(&self, work: &mut Work) {
         if !work.answers.is_empty() {
             let mut state = self.state.lock();
-            for Answered { origin, id, message } in work.answers.drain(..) {
+            while let Some(Answered { origin, id, message }) = work.answers.pop() {
                 state.post_answer(origin, id, message);
             }
         }
@@ -74,8 +79,10 @@ impl Port {
             }
         };
         let any = !work.done.is_empty();
-        for completion in work.done.drain(..) {
-            handle_completion(state, completion, &mut work.requests);
+        if any {
+            for completion in work.done.drain(..) {
+                handle_completion(state, completion, &mut work.requests);
+            }
         }
         if state.calls.next_deadline().is_some_and(|at| at <= work.now) {
             state.calls.handle_timeout(work.now);
@@ -98,8 +105,10 @@ impl Port {
 
     fn run_handlers(self: &Arc<Self>, work: &mut Work) {
         self.refresh_handlers(work);
-        let handlers = Arc::clone(&work.handlers);
-        for incoming in std::mem::take(&mut work.requests).drain(..) {
+        // Both are put back: neither the table nor the memory of the batch is made anew each round.
+        let handlers = work.handlers.take().unwrap_or_default();
+        let mut requests = std::mem::take(&mut work.requests);
+        for incoming in requests.drain(..) {
             let Some((_, handler)) = handlers.find(incoming.header.rpc) else {
                 work.refuse(&incoming, Status::NoSuchRpc, "");
                 continue;
@@ -110,6 +119,8 @@ impl Port {
                 ServeKind::Blocking => self.start_blocking(Arc::clone(handler), incoming),
             }
         }
+        work.requests = requests;
+        work.handlers = Some(handlers);
     }
 
     /// Runs a handler on this thread: a plain one to its end, an `async` one to its future.
@@ -174,7 +185,7 @@ impl Port {
         // Acquire: pairs with the Release in `change_handlers`.
         let version = self.shared.handlers_version.load(Ordering::Acquire);
         if version != work.handlers_version {
-            work.handlers = Arc::clone(&self.shared.handlers.read());
+            work.handlers = Some(Arc::clone(&self.shared.handlers.read()));
             work.handlers_version = version;
         }
     }

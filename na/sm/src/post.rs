@@ -1,7 +1,7 @@
 //! Posting, cancelling and forgetting; none of it blocks, and nothing completes inside.
 
 use hg_na::{
-    Completion, Done, Error, GoneReason, Message, Op, OpId, Peer, Reached, Rejected, Returned, Tag,
+    Completion, Done, Error, GoneReason, Message, Op, OpId, Peer, QUIET, Reached, Rejected, Returned, Tag,
     Token,
 };
 
@@ -68,7 +68,9 @@ impl SmContext {
         match connection.send_inline(ring, tag, &message) {
             Ok(true) => {
                 let id = self.next_id(to);
-                self.sent.push(Sent { id, token });
+                if token & QUIET == 0 {
+                    self.sent.push(Sent { id, token });
+                }
                 Ok(id)
             }
             Ok(false) => self.send_queued(token, to, ring, tag, message),

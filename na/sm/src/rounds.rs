@@ -57,7 +57,9 @@ impl SmContext {
         if !self.backlog.is_empty() {
             moved |= self.flush_backlog();
         }
-        done.extend(self.sent.drain(..).map(crate::send::Sent::completion));
+        if !self.sent.is_empty() {
+            done.extend(self.sent.drain(..).map(crate::send::Sent::completion));
+        }
         if !self.finished.is_empty() {
             done.append(&mut self.finished);
         }

@@ -1,6 +1,6 @@
 //! Publishing messages of one connection: at once when nothing waits before them, else from queues.
 
-use hg_na::{Completion, Done, Error, Message, OpId, Returned, Tag, Token};
+use hg_na::{Completion, Done, Error, Message, OpId, QUIET, Returned, Tag, Token};
 
 use crate::{
     arena::MESSAGE_MAX,
@@ -76,12 +76,10 @@ impl Connection {
                 match attempt {
                     Ok(Attempt::Sent(returned)) => {
                         let id = OpId { scope, serial };
-                        finished.push(Completion::Done(Done {
-                            id,
-                            token,
-                            result: Ok(()),
-                            returned,
-                        }));
+                        if token & QUIET == 0 {
+                            let result = Ok(());
+                            finished.push(Completion::Done(Done { id, token, result, returned }));
+                        }
                         moved = true;
                     }
                     Ok(Attempt::NoSpace(message)) => {
