@@ -51,8 +51,11 @@ impl SmContext {
         now: Instant,
         done: &mut Vec<Completion>,
     ) -> Result<bool, Error> {
-        self.poll_kernel()?;
+        if self.is_sleeping {
+            self.end_sleep();
+        }
         self.has_chores = false;
+        self.poll_kernel()?;
         for peer in std::mem::take(&mut self.starting) {
             self.connect(peer, now);
         }
@@ -72,6 +75,7 @@ impl SmContext {
         }
         moved |= self.step_transfers();
         self.drain(done);
+        self.schedule();
         Ok(moved)
     }
 

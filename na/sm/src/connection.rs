@@ -50,6 +50,8 @@ pub(crate) struct Pending {
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) peer: Peer,
+    /// Open: a message may be published at once.
+    pub(crate) is_flowing: bool,
     /// Polled directly.
     pub(crate) is_hot: bool,
     /// The answer at the head of its ring cannot be held; cleared by the next posted receive.
@@ -62,6 +64,7 @@ pub(crate) struct Connection {
     pub(crate) is_dirty: bool,
     /// Rounds of polling since something was found.
     pub(crate) empty_rounds: u32,
+    /// Changed by [`Connection::enter`].
     pub(crate) phase: Phase,
     pub(crate) link: Option<Link>,
     pub(crate) receives: Receives,
@@ -81,6 +84,7 @@ impl Connection {
     pub(crate) fn new(peer: Peer, phase: Phase) -> Self {
         Self {
             peer,
+            is_flowing: false,
             is_hot: false,
             is_stalled: false,
             is_blocked: false,
@@ -100,9 +104,15 @@ impl Connection {
     }
 
     /// Whether messages may be published.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn is_open(&self) -> bool {
-        matches!(self.phase, Phase::Open)
+        self.is_flowing
+    }
+
+    /// Goes on to another phase.
+    pub(crate) fn enter(&mut self, phase: Phase) {
+        self.is_flowing = phase == Phase::Open;
+        self.phase = phase;
     }
 
     /// Why nothing may be posted any more.

@@ -71,6 +71,9 @@ pub(crate) struct SmContext {
     pub(crate) dirty: Vec<Peer>,
     pub(crate) timers: BinaryHeap<Reverse<(Instant, Peer)>>,
     pub(crate) trim_at: Option<Instant>,
+    /// The earlier of the next timer and `trim_at`.
+    pub(crate) due_at: Option<Instant>,
+    /// Bodies were sent or received since memory was last given back.
     pub(crate) uses_bodies: bool,
     pub(crate) pool: Arc<Pool>,
     pub(crate) transfers: Transfers,
@@ -115,6 +118,7 @@ impl SmContext {
             dirty: Vec::new(),
             timers: BinaryHeap::new(),
             trim_at: None,
+            due_at: None,
             uses_bodies: false,
             pool: Arc::default(),
             transfers: Transfers::default(),
@@ -135,6 +139,16 @@ impl SmContext {
     /// Asks for [`crate::chores`] at a time.
     pub(crate) fn at(&mut self, when: Instant, peer: Peer) {
         self.timers.push(Reverse((when, peer)));
+        self.schedule();
+    }
+
+    /// Finds the time at which [`crate::chores`] are due.
+    pub(crate) fn schedule(&mut self) {
+        let timer = self.timers.peek().map(|Reverse((when, _))| *when);
+        self.due_at = match (timer, self.trim_at) {
+            (Some(timer), Some(trim)) => Some(timer.min(trim)),
+            (one, other) => one.or(other),
+        };
     }
 }
 
@@ -191,11 +205,7 @@ impl Context for SmContext {
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        let timer = self.timers.peek().map(|Reverse((when, _))| *when);
-        match (timer, self.trim_at) {
-            (Some(timer), Some(trim)) => Some(timer.min(trim)),
-            (one, other) => one.or(other),
-        }
+        self.due_at
     }
 
     fn may_sleep(&mut self) -> bool {

@@ -41,7 +41,7 @@ impl SmContext {
         if let Some(watch) = &connection.watch {
             let _not_watched_is_fine = self.waiter.remove(watch.fd());
         }
-        connection.phase = Phase::Draining(reason);
+        connection.enter(Phase::Draining(reason));
         self.ending.push(peer);
         self.chore();
     }

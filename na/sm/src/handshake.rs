@@ -48,7 +48,7 @@ impl SmContext {
     pub(crate) fn start(&mut self, peer: Peer) {
         let Some(connection) = self.peers.find(peer) else { return };
         if connection.phase == Phase::Idle {
-            connection.phase = Phase::Starting;
+            connection.enter(Phase::Starting);
             self.starting.push(peer);
             self.chore();
         }
@@ -74,7 +74,7 @@ impl SmContext {
             }
             Err(Error::Again) => {
                 if let Some(connection) = self.peers.find(peer) {
-                    connection.phase = Phase::Waiting(deadline);
+                    connection.enter(Phase::Waiting(deadline));
                 }
                 self.at(deadline.min(now + BACKLOG_RETRY), peer);
             }
@@ -95,7 +95,7 @@ impl SmContext {
         connection.socket = Some(socket);
         connection.watch = Some(watch);
         connection.own = Some(offer.own);
-        connection.phase = Phase::Connecting;
+        connection.enter(Phase::Connecting);
         Ok(())
     }
 
@@ -245,7 +245,7 @@ impl SmContext {
         let Some(connection) = self.peers.find(peer) else { return Ok(()) };
         connection.board = Some(board);
         connection.link = Some(Link::new(own, theirs));
-        connection.phase = Phase::Open;
+        connection.enter(Phase::Open);
         fail::point("open");
         self.activate(peer);
         self.transfers.opened(peer);

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use hg_na::{Error, GoneReason, Tag};
+use hg_na::{GoneReason, Tag};
 
 use crate::{
     arena::{ARENA_BYTES, LANE_BYTES, LANES, Lane, MESSAGE_MAX, Popped, Reservation},
@@ -113,7 +113,7 @@ impl Link {
     }
 
     /// Publishes a slot, and rings when the peer does not look.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push(&mut self, ring: usize, word: Word, payload: &Payload) {
         fail::point("publish");
         self.tx[ring].push(&self.own.rings.rings[ring], word, payload);
@@ -242,11 +242,6 @@ impl Link {
 /// The reason for which a connection with a broken peer ends.
 pub(crate) fn misbehaved(broken: Broken) -> GoneReason {
     GoneReason::Misbehaved(Arc::from(broken.0))
-}
-
-/// The error of an operation whose peer is gone.
-pub(crate) fn gone(reason: &GoneReason) -> Error {
-    Error::PeerGone(reason.clone())
 }
 
 struct Tx<'a>(&'a [Producer; RINGS]);

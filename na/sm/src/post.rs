@@ -1,8 +1,8 @@
 //! Posting, cancelling and forgetting; none of it blocks, and nothing completes inside.
 
 use hg_na::{
-    Completion, Done, Error, GoneReason, Message, Op, OpId, Peer, QUIET, Reached, Rejected, Returned, Tag,
-    Token,
+    Completion, Done, Error, GoneReason, Message, Op, OpId, Peer, QUIET, Reached, Rejected,
+    Returned, Tag, Token,
 };
 
 use crate::{
@@ -16,11 +16,33 @@ use crate::{
 };
 
 impl SmContext {
-    #[inline]
+    #[inline(always)]
     pub(crate) fn post_op(&mut self, token: Token, op: Op) -> Result<OpId, Rejected> {
         if self.guard.is_child() {
             return Err(Rejected { op, error: Error::Forked });
         }
+        let id = match &op {
+            Op::SendUnexpected { to, message } => {
+                self.send_at_once(token, *to, REQUESTS, 0, message)
+            }
+            Op::SendExpected { to, tag, message } => {
+                self.send_at_once(token, *to, ANSWERS, *tag, message)
+            }
+            Op::RecvExpected { from, tag } => self.receive_hot(token, *from, *tag),
+            _ => None,
+        };
+        match id {
+            Some(id) => {
+                // What is sent or received at once owns nothing: the message was inline.
+                std::mem::forget(op);
+                Ok(id)
+            }
+            None => self.post_slowly(token, op),
+        }
+    }
+
+    #[inline(never)]
+    fn post_slowly(&mut self, token: Token, op: Op) -> Result<OpId, Rejected> {
         match op {
             Op::SendUnexpected { to, message } => {
                 self.send(token, to, REQUESTS, 0, message).map_err(|(error, message)| Rejected {
@@ -48,40 +70,47 @@ impl SmContext {
         }
     }
 
-    pub(crate) fn next_id(&mut self, peer: Peer) -> OpId {
-        self.serial += 1;
-        OpId { scope: peer.index(), serial: self.serial }
-    }
-
-    #[inline]
-    fn send(
+    /// The fast path of a short message; `None`: take the other, which also finds what is wrong.
+    #[inline(always)]
+    fn send_at_once(
         &mut self,
         token: Token,
         to: Peer,
         ring: usize,
         tag: Tag,
-        message: Message,
-    ) -> Result<OpId, (Error, Message)> {
-        let Some(connection) = self.peers.find(to) else {
-            return Err((Error::UnknownPeer, message));
-        };
-        match connection.send_inline(ring, tag, &message) {
-            Ok(true) => {
-                let id = self.next_id(to);
-                if token & QUIET == 0 {
-                    self.sent.push(Sent { id, token });
-                }
-                Ok(id)
-            }
-            Ok(false) => self.send_queued(token, to, ring, tag, message),
-            Err(broken) => {
-                self.end(to, misbehaved(broken));
-                self.send_queued(token, to, ring, tag, message)
-            }
+        message: &Message,
+    ) -> Option<OpId> {
+        let connection = self.peers.find(to)?;
+        if !matches!(connection.send_inline(ring, tag, message), Ok(true)) {
+            return None;
         }
+        let id = self.next_id(to);
+        if token & QUIET == 0 {
+            self.sent.push(Sent { id, token });
+        }
+        Some(id)
     }
 
-    fn send_queued(
+    /// The fast path of a receive: from a peer that is polled, and nothing unmatched is held.
+    #[inline(always)]
+    fn receive_hot(&mut self, token: Token, from: Peer, tag: Tag) -> Option<OpId> {
+        let serial = self.serial + 1;
+        let connection = self.peers.find(from)?;
+        let is_plain = connection.is_hot && !connection.is_stalled && connection.is_open();
+        if !is_plain || !connection.receives.post_plain(Receive { tag, serial, token }) {
+            return None;
+        }
+        self.serial = serial;
+        Some(OpId { scope: from.index(), serial })
+    }
+
+    #[inline(always)]
+    pub(crate) fn next_id(&mut self, peer: Peer) -> OpId {
+        self.serial += 1;
+        OpId { scope: peer.index(), serial: self.serial }
+    }
+
+    fn send(
         &mut self,
         token: Token,
         to: Peer,

@@ -8,6 +8,7 @@ use crate::{
     body::Pool,
     connection::Connection,
     fail,
+    layout::Slot,
     link::{ANSWERS, BodyClaim, CONTROL, Link, REQUESTS, SHORT},
     receives::{Match, Receives},
     ring::{Broken, Payload, Word},
@@ -33,8 +34,8 @@ impl Connection {
     pub(crate) fn poll(&mut self, sink: &mut Sink<'_>) -> Result<u32, Broken> {
         let Some(link) = self.link.as_mut() else { return Ok(0) };
         let mut taken = 0;
-        while let Some((word, payload)) = peek(link, CONTROL)? {
-            let message = inline(word, &payload, CONTROL)?;
+        while let Some(slot) = peek(link, CONTROL)? {
+            let message = inline(slot.claimed_word(), slot.payload(), CONTROL)?;
             sink.done.push(Completion::Control { from: self.peer, message });
             take(link, CONTROL, false);
             taken += 1;
@@ -42,7 +43,7 @@ impl Connection {
                 break;
             }
         }
-        if !self.is_stalled {
+        if !self.is_stalled && peek(link, ANSWERS)?.is_some() {
             taken += self.poll_answers(sink)?;
         }
         if sink.admission {
@@ -51,17 +52,19 @@ impl Connection {
         Ok(taken)
     }
 
-    #[inline]
+    #[inline(always)]
     fn poll_requests(&mut self, sink: &mut Sink<'_>) -> Result<u32, Broken> {
         let Some(link) = self.link.as_mut() else { return Ok(0) };
         let mut taken = 0;
         while taken < BURST
-            && let Some((word, payload)) = peek(link, REQUESTS)?
+            && let Some(slot) = peek(link, REQUESTS)?
         {
+            let word = slot.claimed_word();
+            let payload = slot.payload();
             let message = if word.is_body() {
                 body(link, word, payload[0], sink)?
             } else {
-                inline(word, &payload, REQUESTS)?
+                inline(word, payload, REQUESTS)?
             };
             sink.done.push(Completion::Unexpected { from: self.peer, message });
             take(link, REQUESTS, word.is_body());
@@ -75,17 +78,29 @@ impl Connection {
         let Some(link) = self.link.as_mut() else { return Ok(0) };
         let mut taken = 0;
         while taken < BURST
-            && let Some((word, payload)) = peek(link, ANSWERS)?
+            && let Some(slot) = peek(link, ANSWERS)?
         {
-            let matched = self.receives.arrived(payload[0]);
-            if matched == Match::Full {
-                self.is_stalled = true;
-                break;
-            }
-            let message = match matched {
-                Match::Late => None,
-                _ if word.is_body() => Some(body(link, word, payload[1], sink)?),
-                _ => Some(inline(word, &shifted(&payload), ANSWERS)?),
+            let word = slot.claimed_word();
+            let [tag, payload @ ..] = slot.payload();
+            // Checked before the receive is taken out: a broken message must not end it.
+            let message = if word.is_body() {
+                Claim::Body(BodyClaim::check(payload[0], word.len())?)
+            } else {
+                let [a, b, c, d, e, f] = payload;
+                Claim::Inline(inline(word, [a, b, c, d, e, f, 0], ANSWERS)?)
+            };
+            let matched = self.receives.arrived(tag);
+            let message = match (&matched, message) {
+                (Match::Full, _) => {
+                    self.is_stalled = true;
+                    break;
+                }
+                (Match::Late, _) => None,
+                (_, Claim::Inline(message)) => Some(message),
+                (_, Claim::Body(claim)) => {
+                    *sink.bodies = true;
+                    Some(link.copy_out(claim, sink.pool))
+                }
             };
             match (matched, message) {
                 (Match::Receive(receive), Some(message)) => {
@@ -94,7 +109,7 @@ impl Connection {
                     let done = Done { id, token: receive.token, result: Ok(()), returned };
                     sink.done.push(Completion::Done(done));
                 }
-                (Match::Hold, Some(message)) => self.receives.hold(payload[0], message),
+                (Match::Hold, Some(message)) => self.receives.hold(tag, message),
                 (_, _) => {}
             }
             take(link, ANSWERS, word.is_body());
@@ -112,12 +127,18 @@ impl Connection {
     }
 }
 
-#[inline]
-fn peek(link: &Link, ring: usize) -> Result<Option<(Word, Payload)>, Broken> {
+/// An expected message whose claims were checked.
+enum Claim {
+    Inline(Message),
+    Body(BodyClaim),
+}
+
+#[inline(always)]
+fn peek(link: &Link, ring: usize) -> Result<Option<&Slot>, Broken> {
     link.rx[ring].peek(&link.theirs.rings.rings[ring])
 }
 
-#[inline]
+#[inline(always)]
 fn take(link: &mut Link, ring: usize, with_body: bool) {
     fail::point("copied");
     let due = link.rx[ring].advance();
@@ -126,23 +147,18 @@ fn take(link: &mut Link, ring: usize, with_body: bool) {
     }
 }
 
-#[inline]
-fn inline(word: Word, payload: &Payload, ring: usize) -> Result<Message, Broken> {
+#[inline(always)]
+fn inline(word: Word, payload: Payload, ring: usize) -> Result<Message, Broken> {
     let len = word.len() as usize;
     if word.is_body() || len > SHORT[ring] {
         return Err(Broken("a short message is longer than its slot"));
     }
     let mut bytes = [0; INLINE_MAX];
-    for (chunk, value) in bytes.chunks_exact_mut(8).zip(payload) {
-        chunk.copy_from_slice(&value.to_ne_bytes());
+    let (chunks, _) = bytes.as_chunks_mut::<8>();
+    for (chunk, value) in chunks.iter_mut().zip(payload) {
+        *chunk = value.to_ne_bytes();
     }
     Ok(Message::from_slot(bytes, len))
-}
-
-#[inline]
-fn shifted(payload: &Payload) -> Payload {
-    let [_tag, a, b, c, d, e, f] = *payload;
-    [a, b, c, d, e, f, 0]
 }
 
 fn body(link: &Link, word: Word, offset: u64, sink: &mut Sink<'_>) -> Result<Message, Broken> {

@@ -19,7 +19,7 @@
 //! What is read from the peer's segment is a claim: a position or lap that cannot be is [`Broken`].
 
 use crate::{
-    layout::{SLOT_WORDS, SLOTS, Slots},
+    layout::{SLOT_WORDS, SLOTS, Slot, Slots},
     sync::{AtomicU32, Ordering, ord},
 };
 
@@ -76,12 +76,6 @@ const fn lap(position: u32) -> u32 {
     position / SLOTS + 1
 }
 
-/// What the slot at `position` holds before it is published: the lap before.
-#[inline]
-const fn lap_before(position: u32, sequence: u32) -> bool {
-    sequence == position / SLOTS || (position < SLOTS && sequence == u32::MAX / SLOTS + 1)
-}
-
 /// The writing end: state that is private to the producer.
 #[derive(Debug, Default)]
 pub(crate) struct Producer {
@@ -101,12 +95,6 @@ impl Producer {
     pub(crate) fn is_popped(&self, position: u32) -> bool {
         // Both lie within one ring's length of `pushed`, so the distance says which came first.
         self.pushed.wrapping_sub(self.popped) < self.pushed.wrapping_sub(position)
-    }
-
-    /// Whether the consumer has taken everything, as far as is known.
-    #[inline]
-    pub(crate) fn is_drained(&self) -> bool {
-        self.pushed == self.popped
     }
 
     /// Whether a message fits; asks the consumer's position only when the ring looks full.
@@ -130,7 +118,7 @@ impl Producer {
     }
 
     /// Publishes a message. The caller has asked [`Producer::has_room`].
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push(&mut self, slots: &Slots, word: Word, payload: &Payload) {
         debug_assert!(self.pushed.wrapping_sub(self.popped) < SLOTS, "ask has_room first");
         let slot = &slots.0[index(self.pushed)];
@@ -144,43 +132,51 @@ impl Producer {
 }
 
 /// The reading end: state that is private to the consumer.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Consumer {
     next: u32,
     written_back: u32,
+    /// What the next slot holds once it is published, and before.
+    lap: u32,
+    lap_before: u32,
+}
+
+impl Default for Consumer {
+    fn default() -> Self {
+        Self { next: 0, written_back: 0, lap: lap(0), lap_before: 0 }
+    }
 }
 
 impl Consumer {
-    /// Copies the next message out, without taking it. `None`: nothing there.
-    #[inline]
-    pub(crate) fn peek(&self, slots: &Slots) -> Result<Option<(Word, Payload)>, Broken> {
+    /// The next slot, when it is published: C1. The caller copies out of it (C2), then calls
+    /// [`Consumer::advance`].
+    #[inline(always)]
+    pub(crate) fn peek<'a>(&self, slots: &'a Slots) -> Result<Option<&'a Slot>, Broken> {
         let slot = &slots.0[index(self.next)];
         let sequence = slot.sequence.load(ord("C1", Ordering::Acquire)); // C1
-        if sequence != lap(self.next) {
-            if lap_before(self.next, sequence) {
-                return Ok(None);
-            }
-            return Err(Broken("a sequence number in a ring jumped"));
+        if sequence == self.lap_before {
+            Ok(None)
+        } else if sequence == self.lap {
+            Ok(Some(slot))
+        } else {
+            Err(Broken("a sequence number in a ring jumped"))
         }
-        let word = Word(slot.word.load()); // C2
-        let mut payload = [0; SLOT_WORDS];
-        for (value, cell) in payload.iter_mut().zip(&slot.bytes) {
-            *value = cell.load(); // C2
-        }
-        Ok(Some((word, payload)))
     }
 
     /// Whether something is there, right or wrong.
     #[inline]
     pub(crate) fn is_ready(&self, slots: &Slots) -> bool {
-        let sequence = slots.0[index(self.next)].sequence.load(ord("C1", Ordering::Acquire)); // C1
-        !lap_before(self.next, sequence)
+        !matches!(self.peek(slots), Ok(None))
     }
 
     /// Takes the message that was copied out; `true`: the position is due to be written back.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn advance(&mut self) -> bool {
         self.next = self.next.wrapping_add(1);
+        if self.next.is_multiple_of(SLOTS) {
+            self.lap_before = self.lap;
+            self.lap = lap(self.next);
+        }
         self.next.wrapping_sub(self.written_back) >= WRITE_BACK
     }
 
@@ -198,6 +194,20 @@ impl Consumer {
     }
 }
 
+impl Slot {
+    /// Kind and length, as claimed: C2.
+    #[inline(always)]
+    pub(crate) fn claimed_word(&self) -> Word {
+        Word(self.word.load()) // C2
+    }
+
+    /// The payload, copied out: C2.
+    #[inline(always)]
+    pub(crate) fn payload(&self) -> Payload {
+        std::array::from_fn(|at| self.bytes[at].load()) // C2
+    }
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
@@ -209,7 +219,9 @@ mod tests {
             cell.sequence.store(lap(before), Ordering::Relaxed);
         }
         let producer = Producer { pushed: position, popped: position };
-        let consumer = Consumer { next: position, written_back: position };
+        let lap_before = lap(position.wrapping_sub(SLOTS));
+        let consumer =
+            Consumer { next: position, written_back: position, lap: lap(position), lap_before };
         (slots, AtomicU32::new(position), producer, consumer)
     }
 
@@ -220,11 +232,12 @@ mod tests {
             assert!(producer.has_room(&popped).unwrap());
             producer.push(&slots, Word::inline(8), &[value; 7]);
             assert!(consumer.is_ready(&slots));
-            assert_eq!(consumer.peek(&slots), Ok(Some((Word::inline(8), [value; 7]))));
+            let slot = consumer.peek(&slots).unwrap().unwrap();
+            assert_eq!((slot.claimed_word(), slot.payload()), (Word::inline(8), [value; 7]));
             if consumer.advance() {
                 consumer.write_back(&popped);
             }
-            assert_eq!(consumer.peek(&slots), Ok(None));
+            assert!(consumer.peek(&slots).unwrap().is_none());
         }
     }
 
@@ -247,7 +260,8 @@ mod tests {
 
     #[test]
     fn impossible_claims_are_broken() {
-        let (slots, popped, mut producer, consumer) = at(0);
+        let (slots, popped) = (Box::new(Slots::new()), AtomicU32::new(0));
+        let (mut producer, consumer) = (Producer::default(), Consumer::default());
         producer.push(&slots, Word::inline(0), &[0; 7]);
         popped.store(2, Ordering::Relaxed);
         assert!(producer.refresh(&popped).is_err());

@@ -6,7 +6,7 @@
 //! follows the protocol of [`crate::wake`].
 //! The kernel is asked only after many empty rounds, or many messages: see [`POLL_AFTER`].
 
-use std::{cmp::Reverse, time::Instant};
+use std::time::Instant;
 
 use hg_na::{Completion, Error, Peer};
 
@@ -30,7 +30,7 @@ const SETTLE_ROUNDS: u32 = 64;
 const POLL_AFTER: u32 = 256;
 
 impl SmContext {
-    #[inline]
+    #[inline(always)]
     pub(crate) fn round(
         &mut self,
         now: Instant,
@@ -39,42 +39,44 @@ impl SmContext {
         if self.guard.is_child() {
             return Err(Error::Forked);
         }
-        if self.is_sleeping {
-            self.end_sleep();
-        }
         let before = done.len();
         let mut moved = false;
-        if self.has_chores || self.waiter.has_ready() || self.is_due(now) {
+        if self.has_chores || self.waiter.has_ready() || self.due_at.is_some_and(|at| at <= now) {
             moved |= self.chores(now, done)?;
         }
         let taken = self.poll_hot(done);
         if taken == 0 {
-            self.empty_rounds = self.empty_rounds.saturating_add(1);
+            self.empty_rounds += 1;
+            self.has_chores |= self.empty_rounds >= POLL_AFTER;
         } else {
             self.empty_rounds = 0;
             self.since_poll += taken;
+            self.has_chores |= self.since_poll >= POLL_AFTER;
         }
-        if !self.backlog.is_empty() {
-            moved |= self.flush_backlog();
-        }
-        if !self.sent.is_empty() {
-            done.extend(self.sent.drain(..).map(crate::send::Sent::completion));
-        }
-        if !self.finished.is_empty() {
-            done.append(&mut self.finished);
-        }
-        if self.uses_bodies && self.trim_at.is_none() {
-            self.trim_at = Some(now + crate::context::TRIM_AFTER);
+        if self.has_leftovers() {
+            moved |= self.hand_out(now, done);
         }
         Ok(moved || done.len() != before)
     }
 
-    #[inline]
-    fn is_due(&self, now: Instant) -> bool {
-        self.empty_rounds >= POLL_AFTER
-            || self.since_poll >= POLL_AFTER
-            || self.trim_at.is_some_and(|at| at <= now)
-            || self.timers.peek().is_some_and(|Reverse((at, _))| *at <= now)
+    /// Whether something besides the rings has completions, or waits for the end of a round.
+    #[inline(always)]
+    fn has_leftovers(&self) -> bool {
+        !self.sent.is_empty()
+            || !self.finished.is_empty()
+            || !self.backlog.is_empty()
+            || (self.uses_bodies && self.trim_at.is_none())
+    }
+
+    fn hand_out(&mut self, now: Instant, done: &mut Vec<Completion>) -> bool {
+        let moved = !self.backlog.is_empty() && self.flush_backlog();
+        done.extend(self.sent.drain(..).map(crate::send::Sent::completion));
+        done.append(&mut self.finished);
+        if self.uses_bodies && self.trim_at.is_none() {
+            self.trim_at = Some(now + crate::context::TRIM_AFTER);
+            self.schedule();
+        }
+        moved
     }
 
     /// Asks the kernel, when it is time to.
@@ -87,7 +89,7 @@ impl SmContext {
         Ok(())
     }
 
-    #[inline]
+    #[inline(always)]
     fn poll_hot(&mut self, done: &mut Vec<Completion>) -> u32 {
         let mut total = 0;
         let mut at = 0;
@@ -277,6 +279,7 @@ impl SmContext {
         }
         self.empty_rounds = 0;
         self.is_sleeping = true;
+        self.has_chores = true; // Ends the sleep, in the next round.
         true
     }
 
@@ -306,7 +309,7 @@ impl SmContext {
         self.end_sleep();
     }
 
-    fn end_sleep(&mut self) {
+    pub(crate) fn end_sleep(&mut self) {
         self.is_sleeping = false;
         let Self { backlog, peers, .. } = self;
         for peer in backlog.iter() {

@@ -6,7 +6,6 @@ use crate::{
     arena::MESSAGE_MAX,
     body::OutBody,
     connection::{Connection, Pending, QUEUE_DEPTH, given_back},
-    layout::SLOT_WORDS,
     link::{ANSWERS, Link, SHORT},
     ring::{Broken, Payload, Word},
 };
@@ -38,7 +37,7 @@ pub(crate) enum Attempt {
 
 impl Connection {
     /// The fast path: an inline message, nothing queued before it, a slot free. `false`: take the other.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn send_inline(
         &mut self,
         ring: usize,
@@ -48,8 +47,8 @@ impl Connection {
         let (Some((bytes, len)), Some(link)) = (message.slot(), self.link.as_mut()) else {
             return Ok(false);
         };
-        let fits = len <= SHORT[ring] && self.queues[ring].is_empty();
-        if !fits || !matches!(self.phase, crate::connection::Phase::Open) || !link.has_room(ring)? {
+        let may = len <= SHORT[ring] && self.is_flowing && self.queues[ring].is_empty();
+        if !may || !link.has_room(ring)? {
             return Ok(false);
         }
         push_inline(link, ring, tag, bytes, len);
@@ -162,7 +161,7 @@ fn given_back_unless_inline(message: Message) -> Returned {
     if message.slot().is_some() { Returned::Nothing } else { given_back(message) }
 }
 
-#[inline]
+#[inline(always)]
 fn push_inline(
     link: &mut Link,
     ring: usize,
@@ -170,22 +169,14 @@ fn push_inline(
     bytes: &[u8; hg_na::INLINE_MAX],
     len: usize,
 ) {
-    let words = words_of(bytes);
-    let payload = if ring == ANSWERS {
-        let [a, b, c, d, e, f, _] = words;
-        [tag, a, b, c, d, e, f]
-    } else {
-        words
-    };
+    let [a, b, c, d, e, f, g] = words_of(bytes);
+    let payload = if ring == ANSWERS { [tag, a, b, c, d, e, f] } else { [a, b, c, d, e, f, g] };
     let len = u32::try_from(len).unwrap_or(0);
     link.push(ring, Word::inline(len), &payload);
 }
 
-#[inline]
+#[inline(always)]
 fn words_of(bytes: &[u8; hg_na::INLINE_MAX]) -> Payload {
-    let mut words = [0; SLOT_WORDS];
-    for (word, chunk) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
-        *word = u64::from_ne_bytes(*chunk);
-    }
-    words
+    let chunks = bytes.as_chunks::<8>().0;
+    std::array::from_fn(|at| u64::from_ne_bytes(chunks[at]))
 }

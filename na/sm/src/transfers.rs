@@ -117,7 +117,7 @@ impl SmContext {
     pub(crate) fn post_transfer(&mut self, token: Token, op: Op) -> Result<OpId, Rejected> {
         match self.check_transfer(&op) {
             Ok((direction, claim)) => {
-                let (peer, (Op::Put { local, remote, .. } | Op::Get { local, remote, .. })) =
+                let (peer, Op::Put { local, remote, .. } | Op::Get { local, remote, .. }) =
                     (op.peer(), op)
                 else {
                     unreachable!("only transfers come here")
