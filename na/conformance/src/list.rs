@@ -68,6 +68,7 @@ define_suite! { $
             cancelled_sends_complete_and_those_never_sent_do_not_arrive
             cancelling_what_has_ended_or_never_was_is_ignored
             a_posted_vector_is_handed_back
+            quiet_sends_arrive_and_their_failures_are_told
         }
         messages {
             an_unexpected_message_needs_no_posted_receive

@@ -10,7 +10,7 @@ use std::{
 
 use hg_na::{
     Address, Caps, Completion, Context, Domain, Done, Error, GoneReason, Message, Op, OpId, Peer,
-    Rejected, Returned, Tag, Token,
+    QUIET, Rejected, Returned, Tag, Token,
 };
 
 use crate::outcome::{Outcome, ensure, fail};
@@ -33,6 +33,10 @@ pub(crate) struct Node {
     /// Peers that were reported gone.
     pub(crate) gone: HashMap<Peer, GoneReason>,
     pending: HashMap<OpId, Shape>,
+    /// Sends that may succeed in silence.
+    quiet: HashMap<OpId, Shape>,
+    /// Peers whose end has ended a receive: after that none of its sends may end.
+    receives_ended: HashSet<Peer>,
     known_ids: HashSet<OpId>,
     last_token: Token,
     batch: Vec<Completion>,
@@ -99,6 +103,8 @@ impl Node {
             done: VecDeque::new(),
             gone: HashMap::new(),
             pending: HashMap::new(),
+            quiet: HashMap::new(),
+            receives_ended: HashSet::new(),
             known_ids: HashSet::new(),
             last_token: 0,
             batch: Vec::new(),
@@ -127,25 +133,30 @@ impl Node {
 
     /// Posts once. A refused operation must come back as it was.
     pub(crate) fn post(&mut self, op: Op) -> Outcome<Result<(Token, OpId), Rejected>> {
+        self.post_as(op, 0)
+    }
+
+    /// Posts a send that may succeed in silence.
+    pub(crate) fn post_quiet(&mut self, op: Op) -> Outcome<Result<(Token, OpId), Rejected>> {
+        self.post_as(op, QUIET)
+    }
+
+    fn post_as(&mut self, op: Op, bits: Token) -> Outcome<Result<(Token, OpId), Rejected>> {
         self.last_token += 1;
-        let shape = Shape::of(self.last_token, &op);
-        match self.context.post(self.last_token, op) {
+        let token = self.last_token | bits;
+        let shape = Shape::of(token, &op);
+        let name = self.name;
+        match self.context.post(token, op) {
             Ok(id) => {
-                ensure!(
-                    self.known_ids.insert(id),
-                    "{}: {id:?} names a second operation",
-                    self.name
-                );
-                self.pending.insert(id, shape);
-                Ok(Ok((self.last_token, id)))
+                ensure!(self.known_ids.insert(id), "{name}: {id:?} names a second operation");
+                let open = if bits == 0 { &mut self.pending } else { &mut self.quiet };
+                open.insert(id, shape);
+                Ok(Ok((token, id)))
             }
             Err(rejected) => {
-                let back = Shape::of(self.last_token, &rejected.op);
-                ensure!(
-                    back == shape,
-                    "{}: a refused operation came back changed: {shape:?} became {back:?}",
-                    self.name
-                );
+                let back = Shape::of(token, &rejected.op);
+                let unchanged = back == shape;
+                ensure!(unchanged, "{name}: a refused {shape:?} came back changed: {back:?}");
                 Ok(Err(rejected))
             }
         }
@@ -202,13 +213,15 @@ impl Node {
 
     fn take_done(&mut self, done: Done) -> Outcome {
         let name = self.name;
-        let Some(shape) = self.pending.remove(&done.id) else {
+        let open = self.pending.remove(&done.id).or_else(|| self.quiet.remove(&done.id));
+        let Some(shape) = open else {
             fail!("{name}: {done:?} completes an operation that is not open (any more)");
         };
         ensure!(done.token == shape.token, "{name}: {done:?} has another token than {shape:?}");
         if let Err(failure) = &done.result {
             let proper = !matches!(failure.error, Error::Again);
             ensure!(proper, "{name}: an accepted operation ended in {failure:?}");
+            self.check_order_of_ends(&shape, &failure.error)?;
         }
         match (&done.returned, shape.kind) {
             (Returned::Slice(slice), "put" | "get") => {
@@ -234,6 +247,22 @@ impl Node {
             (returned, kind) => fail!("{name}: a {kind} handed back {returned:?}"),
         }
         self.done.push_back(done);
+        Ok(())
+    }
+
+    /// When a peer ends, its sends end before its receives.
+    fn check_order_of_ends(&mut self, shape: &Shape, error: &Error) -> Outcome {
+        if !matches!(error, Error::PeerGone(_)) {
+            return Ok(());
+        }
+        match shape.kind {
+            "receive" => drop(self.receives_ended.insert(shape.peer)),
+            "unexpected" | "control" | "expected" => {
+                let late = self.receives_ended.contains(&shape.peer);
+                ensure!(!late, "{}: {shape:?} ended after a receive of a dead peer", self.name);
+            }
+            _ => {}
+        }
         Ok(())
     }
 

@@ -180,3 +180,45 @@ pub(crate) fn a_posted_vector_is_handed_back(suite: &Suite) -> Outcome {
     }
     world.end()
 }
+
+pub(crate) fn quiet_sends_arrive_and_their_failures_are_told(suite: &Suite) -> Outcome {
+    let mut world = World::new(suite, 2)?;
+    let (to_b, _) = world.connect(A, B)?;
+    let mut clock = suite.patience.start();
+    for number in 0..200u64 {
+        let message = || Message::copied(&number.to_le_bytes());
+        let mut op = Op::SendUnexpected { to: to_b, message: message() };
+        while let Err(rejected) = world.nodes[A].post_quiet(op)? {
+            op = rejected.op;
+            let moved = world.round()?;
+            ensure!(clock.patient(moved), "a quiet send was refused for ever");
+        }
+    }
+    for number in 0..200u64 {
+        let (_, message) = world.arrival(B)?;
+        let right = message.as_slice() == number.to_le_bytes();
+        ensure!(right, "quiet send {number} did not arrive");
+    }
+    let failed = world.nodes[A].done.drain(..).find(|done| done.result.is_err());
+    ensure!(failed.is_none(), "a quiet send that arrived ended in {failed:?}");
+    let address = world.nodes[B].address();
+    world.close(B);
+    world.gone(A, to_b)?;
+    let nobody = world.nodes[A].lookup(&address)?;
+    let mut tokens = Vec::new();
+    for _ in 0..4 {
+        let message = Message::copied(b"to nobody");
+        let posted = world.nodes[A].post_quiet(Op::SendUnexpected { to: nobody, message })?;
+        tokens.extend(posted.ok().map(|(token, _)| token));
+    }
+    // Brings the end to light even if all of them were refused for now.
+    let _ = world.try_post(A, Op::RecvExpected { from: nobody, tag: 1 })?;
+    world.gone(A, nobody)?;
+    for token in tokens {
+        let told = world.nodes[A].take_done_of(token);
+        let gone = told.as_ref().and_then(|done| done.result.as_ref().err());
+        let gone = gone.is_some_and(|failure| matches!(failure.error, Error::PeerGone(_)));
+        ensure!(gone, "a quiet send to nobody ended in {told:?}");
+    }
+    world.end()
+}

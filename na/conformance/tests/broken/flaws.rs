@@ -23,6 +23,8 @@ pub(crate) enum Flaw {
     None,
     LosesCompletions,
     DuplicatesCompletions,
+    KeepsQuietFailures,
+    EndsReceivesBeforeSends,
     MixesTokensUp,
     ReordersMessages,
     CutsLongMessages,
@@ -253,6 +255,10 @@ impl BrokenLayer {
             }
             // A stable sort: what is false stays in front.
             Flaw::ReportsDeathBeforeData => done.sort_by_key(|one| !is_gone(one)),
+            Flaw::EndsReceivesBeforeSends => done.sort_by_key(|one| match one {
+                Completion::Done(done) => !matches!(done.returned, Returned::Nothing),
+                _ => true,
+            }),
             Flaw::ReportsDeathBeforeOperations => done.sort_by_key(is_done),
             _ => {}
         }
@@ -301,6 +307,7 @@ impl BrokenLayer {
                 done.push(Completion::Done(twin));
                 return;
             }
+            Flaw::KeepsQuietFailures if ended.token & hg_na::QUIET != 0 => return,
             Flaw::MixesTokensUp => ended.token += 1,
             Flaw::KeepsVectors => {
                 if let Returned::Message(message) = &ended.returned {

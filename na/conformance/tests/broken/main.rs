@@ -33,6 +33,12 @@ fn run(suite: &Suite, name: &str) -> Result<(), String> {
 
 /// Every flaw, a test that catches it, and words of the verdict.
 const CAUGHT_BY: &[(Flaw, &str, &str)] = &[
+    (Flaw::KeepsQuietFailures, "quiet_sends_arrive_and_their_failures_are_told", "to nobody ended"),
+    (
+        Flaw::EndsReceivesBeforeSends,
+        "operations_to_a_peer_that_closes_end_before_it_is_gone",
+        "ended after",
+    ),
     (Flaw::LosesCompletions, "every_accepted_operation_completes_exactly_once", "never happened"),
     (Flaw::DuplicatesCompletions, "every_accepted_operation_completes_exactly_once", "not open"),
     (Flaw::MixesTokensUp, "an_unexpected_message_needs_no_posted_receive", "another token"),
