@@ -85,7 +85,8 @@ pub trait Context: Send + fmt::Debug {
     fn lookup(&mut self, address: &Address) -> Result<Peer, Error>;
 
     /// Closes the connection. Open operations complete with [`crate::GoneReason::Forgotten`], and
-    /// [`Completion::Gone`] is the last word. Unknown handles are ignored.
+    /// [`Completion::Gone`] is the last word, also for a handle that was never used. Unknown handles
+    /// are ignored.
     fn forget(&mut self, peer: Peer);
 
     /// Memory for one outgoing message, of the transport's own where that exists.
