@@ -25,8 +25,8 @@ pub(crate) const LANE_BYTES: u32 = 4 * 1024 * 1024;
 pub(crate) const LANES: usize = 2;
 /// Bytes of an arena.
 pub(crate) const ARENA_BYTES: u32 = 2 * LANE_BYTES;
-/// Reservations of one lane.
-pub(crate) const RESERVATIONS: usize = 128;
+/// Reservations of one lane; few in a model.
+pub(crate) const RESERVATIONS: usize = if cfg!(loom) { 2 } else { 128 };
 
 /// Bodies start on a cache line.
 const ALIGN: u32 = 64;

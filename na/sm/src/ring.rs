@@ -27,7 +27,7 @@ use crate::{
 pub(crate) type Payload = [u64; SLOT_WORDS];
 
 /// The consumer's position is written back after so many slots.
-pub(crate) const WRITE_BACK: u32 = SLOTS / 4;
+pub(crate) const WRITE_BACK: u32 = SLOTS.div_ceil(4);
 
 /// The peer has written what the protocol cannot produce.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
