@@ -11,7 +11,9 @@
 
 use std::{task::Waker, time::Instant};
 
-use hg_na::{Failure as NaFailure, GoneReason, Message, OpId, Peer, QUIET, Reached, Token};
+use hg_na::{
+    Failure as NaFailure, GoneReason, Message, OpId, Peer, QUIET, Reached, Returned, Token,
+};
 
 use crate::{
     error::{Failure, Started, Status},
@@ -219,8 +221,8 @@ impl Calls {
         &mut self,
         id: CallId,
         half: Half,
-        result: Result<(), NaFailure>,
-        message: Option<Message>,
+        result: &mut Result<(), NaFailure>,
+        returned: &mut Returned,
     ) {
         let Some(call) = self.table.get_mut(id) else { return };
         let two_way = call.receive != OpState::None;
@@ -232,10 +234,10 @@ impl Calls {
             return self.free_if_spent(id);
         }
         let outcome = match (half, result) {
-            (Half::Receive, Ok(())) => read_answer(id, call.name, message),
+            (Half::Receive, Ok(())) => read_answer(id, call.name, returned),
             (Half::Send, Ok(())) if two_way => return,
             (Half::Send, Ok(())) => Outcome::Sent,
-            (_, Err(failure)) => Outcome::Failed(transport_failure(failure)),
+            (_, Err(failure)) => Outcome::Failed(transport_failure(failure.clone())),
         };
         self.settle(id, outcome, false);
     }
@@ -392,8 +394,8 @@ impl Calls {
 }
 
 #[inline]
-fn read_answer(id: CallId, name: &'static str, message: Option<Message>) -> Outcome {
-    let Some(message) = message else {
+fn read_answer(id: CallId, name: &'static str, returned: &mut Returned) -> Outcome {
+    let Returned::Message(message) = returned else {
         return Outcome::Failed(Failure::Decode("the transport delivered no answer".to_owned()));
     };
     let (header, payload) = match Header::decode(message.as_slice()) {
@@ -405,8 +407,8 @@ fn read_answer(id: CallId, name: &'static str, message: Option<Message>) -> Outc
         return Outcome::Failed(Failure::Decode(why.to_owned()));
     }
     match Status::from_wire(header.code) {
-        Some(Status::Ok) => Outcome::Answered { message, payload, handler_error: false },
-        Some(Status::HandlerError) => Outcome::Answered { message, payload, handler_error: true },
+        Some(Status::Ok) => answered(message, payload, false),
+        Some(Status::HandlerError) => answered(message, payload, true),
         Some(status) => {
             let failure = status.failure(name, &message.as_slice()[payload..]);
             Outcome::Failed(failure.unwrap_or(Failure::Cancelled))
@@ -415,6 +417,13 @@ fn read_answer(id: CallId, name: &'static str, message: Option<Message>) -> Outc
     }
 }
 
+#[inline]
+fn answered(message: &mut Message, payload: usize, handler_error: bool) -> Outcome {
+    let message = std::mem::replace(message, Message::inline(0));
+    Outcome::Answered { message, payload, handler_error }
+}
+
+#[cold]
 fn transport_failure(failure: NaFailure) -> Failure {
     let started = match failure.reached {
         Reached::Never => Started::No,

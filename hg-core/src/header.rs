@@ -82,7 +82,11 @@ impl Flags {
         self.0 & bit != 0
     }
 
+    #[inline]
     const fn extensions_len(self) -> usize {
+        if self.0 == 0 {
+            return 0;
+        }
         let deadline = if self.has(Self::DEADLINE) { DEADLINE_LEN } else { 0 };
         let trace = if self.has(Self::TRACE) { TRACE_LEN } else { 0 };
         let provider = if self.has(Self::PROVIDER) { PROVIDER_LEN } else { 0 };
@@ -141,12 +145,14 @@ impl Header {
         Self { kind, code: 0, id, rpc: RpcId(0), remaining_ns: None, checksum: false }
     }
 
+    #[inline]
     fn flags(&self) -> Flags {
         let deadline = if self.remaining_ns.is_some() { Flags::DEADLINE } else { 0 };
         let checksum = if self.checksum { Flags::CHECKSUM } else { 0 };
         Flags(deadline | checksum)
     }
 
+    #[inline]
     const fn fixed_len(kind: Kind) -> usize {
         match kind {
             Kind::Request | Kind::OneWay => REQUEST_LEN,
@@ -167,21 +173,23 @@ impl Header {
     /// When the message is shorter than the header: the caller's own bug.
     #[inline]
     pub fn encode(&self, message: &mut [u8]) {
-        let len = self.encoded_len();
+        let flags = self.flags();
+        let mut at = Self::fixed_len(self.kind);
+        let len = at + flags.extensions_len();
+        assert!(message.len() >= len, "a message has room for its header");
         let payload =
             u32::try_from(message.len() - len).expect("a transport's message is under 4 GiB");
-        message[0..2].copy_from_slice(&MAGIC.to_le_bytes());
-        message[2] = VERSION;
-        message[3] = self.kind as u8;
-        message[4] = self.flags().0;
-        message[5] = self.code;
-        message[6..8].fill(0);
-        message[8..12].copy_from_slice(&payload.to_le_bytes());
-        message[12..20].copy_from_slice(&self.id.to_le_bytes());
-        let mut at = PREFIX_LEN;
-        if matches!(self.kind, Kind::Request | Kind::OneWay) {
-            message[20..28].copy_from_slice(&self.rpc.0.to_le_bytes());
-            at = REQUEST_LEN;
+        let [magic_0, magic_1] = MAGIC.to_le_bytes();
+        let word = [magic_0, magic_1, VERSION, self.kind as u8, flags.0, self.code, 0, 0];
+        if let Some(fixed) = message.first_chunk_mut::<REQUEST_LEN>()
+            && at == REQUEST_LEN
+        {
+            fixed[20..28].copy_from_slice(&self.rpc.0.to_le_bytes());
+        }
+        if let Some(prefix) = message.first_chunk_mut::<PREFIX_LEN>() {
+            prefix[0..8].copy_from_slice(&word);
+            prefix[8..12].copy_from_slice(&payload.to_le_bytes());
+            prefix[12..20].copy_from_slice(&self.id.to_le_bytes());
         }
         if let Some(remaining) = self.remaining_ns {
             message[at..at + DEADLINE_LEN].copy_from_slice(&remaining.to_le_bytes());
@@ -198,7 +206,7 @@ impl Header {
     ///
     /// # Errors
     /// What is wrong, and, where the message is long enough to tell, whom to answer.
-    #[inline]
+    #[inline(always)]
     pub fn decode(message: &[u8]) -> Result<(Self, usize), Malformed> {
         let Some((prefix, _)) = message.split_first_chunk::<PREFIX_LEN>() else {
             return Err(Malformed::TooShort { len: message.len() });
@@ -228,6 +236,7 @@ impl Header {
         Ok((header, len))
     }
 
+    #[cold]
     fn decode_extensions(&mut self, flags: Flags, message: &[u8]) -> Result<(), &'static str> {
         let mut at = Self::fixed_len(self.kind);
         if flags.has(Flags::DEADLINE) {

@@ -276,11 +276,6 @@ impl Port {
         } else {
             state.context()?.message(peer.na, start + size).map_err(reserve_failure)?
         };
-        let limit = hg_na::Error::Limit {
-            what: "calls under way",
-            limit: self.shared.settings.calls_max as u64,
-            remedy: "wait for some of them, or raise `Builder::calls_max`",
-        };
         if start + size > LOCKED_ENCODING_MAX {
             drop(state);
             codec::Default::encode(&wire, &mut message.as_mut_slice()[start..])
@@ -293,7 +288,8 @@ impl Port {
         if state.context().is_err() {
             return Err(Failure::Closed);
         }
-        let id = state.calls.begin(peer.na, R::NAME, deadline).ok_or(Failure::NotMade(limit))?;
+        let id =
+            state.calls.begin(peer.na, R::NAME, deadline).ok_or_else(|| self.too_many_calls())?;
         header.id = id.to_bits();
         header.encode(message.as_mut_slice());
         state.post_call(id, peer.na, two_way, message);
@@ -302,6 +298,17 @@ impl Port {
             self.notify();
         }
         Ok(id)
+    }
+}
+
+impl Port {
+    #[cold]
+    fn too_many_calls(&self) -> Failure {
+        Failure::NotMade(hg_na::Error::Limit {
+            what: "calls under way",
+            limit: self.shared.settings.calls_max as u64,
+            remedy: "wait for some of them, or raise `Builder::calls_max`",
+        })
     }
 }
 

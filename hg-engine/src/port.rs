@@ -73,7 +73,14 @@ pub(crate) struct Answered {
     pub(crate) message: Option<Message>,
 }
 
-/// A request whose handler is to run.
+/// A request whose handler is to run: its message is still among the round's completions.
+pub(crate) struct Ticket {
+    pub(crate) at: usize,
+    pub(crate) header: Header,
+    pub(crate) payload: usize,
+}
+
+/// A request that leaves its round.
 pub(crate) struct Incoming {
     pub(crate) from: hg_na::Peer,
     pub(crate) header: Header,
@@ -90,7 +97,7 @@ impl Incoming {
 /// What the holder of the role works with.
 pub(crate) struct Work {
     done: Vec<Completion>,
-    requests: Vec<Incoming>,
+    requests: Vec<Ticket>,
     pub(crate) answers: Vec<Answered>,
     wakers: Vec<Waker>,
     /// `None` only while handlers run.

@@ -35,6 +35,17 @@ fn posted(calls: &mut Calls, deadline: Option<Instant>) -> CallId {
     id
 }
 
+fn done(
+    calls: &mut Calls,
+    id: CallId,
+    half: Half,
+    mut result: Result<(), NaFailure>,
+    message: Option<Message>,
+) {
+    let mut returned = message.map_or(Returned::Nothing, Returned::Message);
+    calls.handle_done(id, half, &mut result, &mut returned);
+}
+
 fn drain(calls: &mut Calls) -> Vec<Effect> {
     std::iter::from_fn(|| calls.poll_effect()).collect()
 }
@@ -43,8 +54,8 @@ fn drain(calls: &mut Calls) -> Vec<Effect> {
 fn an_answered_call_leaves_nothing_behind() {
     let mut calls = Calls::new(8);
     let id = posted(&mut calls, None);
-    calls.handle_done(id, Half::Send, Ok(()), None);
-    calls.handle_done(id, Half::Receive, Ok(()), Some(answer_to(id, Status::Ok)));
+    done(&mut calls, id, Half::Send, Ok(()), None);
+    done(&mut calls, id, Half::Receive, Ok(()), Some(answer_to(id, Status::Ok)));
     assert!(matches!(calls.take(id), Some(Outcome::Answered { handler_error: false, .. })));
     assert!(calls.is_empty() && calls.poll_effect().is_none());
 }
@@ -54,7 +65,7 @@ fn a_deadline_cancels_the_receive_and_tells_the_target() {
     let mut calls = Calls::new(8);
     let now = some_instant();
     let id = posted(&mut calls, Some(now + Duration::from_secs(1)));
-    calls.handle_done(id, Half::Send, Ok(()), None);
+    done(&mut calls, id, Half::Send, Ok(()), None);
     calls.handle_timeout(now);
     assert!(!calls.is_settled(id));
     calls.handle_timeout(now + Duration::from_secs(1));
@@ -65,7 +76,7 @@ fn a_deadline_cancels_the_receive_and_tells_the_target() {
     assert!(matches!(outcome, Some(Outcome::Failed(Failure::DeadlineExceeded(Started::Unknown)))));
     assert_eq!(calls.len(), 1, "the cancelled receive is still open");
     let cancelled = NaFailure { error: hg_na::Error::Cancelled, reached: Reached::Unknown };
-    calls.handle_done(id, Half::Receive, Err(cancelled), None);
+    done(&mut calls, id, Half::Receive, Err(cancelled), None);
     assert!(calls.is_empty());
 }
 
@@ -73,8 +84,8 @@ fn a_deadline_cancels_the_receive_and_tells_the_target() {
 fn a_request_that_never_left_was_certainly_not_started() {
     let mut calls = Calls::new(8);
     let id = posted(&mut calls, None);
-    calls.handle_done(id, Half::Send, Err(gone(Reached::Never)), None);
-    calls.handle_done(id, Half::Receive, Err(gone(Reached::Unknown)), None);
+    done(&mut calls, id, Half::Send, Err(gone(Reached::Never)), None);
+    done(&mut calls, id, Half::Receive, Err(gone(Reached::Unknown)), None);
     let outcome = calls.take(id);
     let Some(Outcome::Failed(Failure::PeerGone { started: Started::No, .. })) = outcome else {
         panic!("{outcome:?}")
@@ -97,7 +108,7 @@ fn a_cancelled_request_is_cancelled_here_first_and_then_at_the_target() {
 fn a_call_whose_requests_success_is_never_told_leaves_nothing_behind() {
     let mut calls = Calls::new(8);
     let id = posted(&mut calls, None);
-    calls.handle_done(id, Half::Receive, Ok(()), Some(answer_to(id, Status::Ok)));
+    done(&mut calls, id, Half::Receive, Ok(()), Some(answer_to(id, Status::Ok)));
     assert!(matches!(calls.take(id), Some(Outcome::Answered { .. })));
     assert!(calls.is_empty() && calls.poll_effect().is_none());
 }
@@ -107,7 +118,7 @@ fn an_answer_to_another_request_is_refused() {
     let mut calls = Calls::new(8);
     let id = posted(&mut calls, None);
     let other = CallId::from_bits(id.to_bits() + 1);
-    calls.handle_done(id, Half::Receive, Ok(()), Some(answer_to(other, Status::Ok)));
+    done(&mut calls, id, Half::Receive, Ok(()), Some(answer_to(other, Status::Ok)));
     assert!(matches!(calls.take(id), Some(Outcome::Failed(Failure::Decode(_)))));
 }
 
@@ -153,15 +164,15 @@ proptest! {
         let closing = [Event::SendFails, Event::ReceiveFails];
         for event in events.into_iter().chain(closing) {
             match event {
-                Event::SendOk if std::mem::take(&mut send_open) => calls.handle_done(id, Half::Send, Ok(()), None),
+                Event::SendOk if std::mem::take(&mut send_open) => done(&mut calls, id, Half::Send, Ok(()), None),
                 Event::SendFails if std::mem::take(&mut send_open) => {
-                    calls.handle_done(id, Half::Send, Err(gone(Reached::Unknown)), None);
+                    done(&mut calls, id, Half::Send, Err(gone(Reached::Unknown)), None);
                 }
                 Event::Answer if std::mem::take(&mut receive_open) => {
-                    calls.handle_done(id, Half::Receive, Ok(()), Some(answer_to(id, Status::Ok)));
+                    done(&mut calls, id, Half::Receive, Ok(()), Some(answer_to(id, Status::Ok)));
                 }
                 Event::ReceiveFails if std::mem::take(&mut receive_open) => {
-                    calls.handle_done(id, Half::Receive, Err(gone(Reached::Unknown)), None);
+                    done(&mut calls, id, Half::Receive, Err(gone(Reached::Unknown)), None);
                 }
                 Event::Cancel => calls.cancel(id),
                 Event::Timeout => calls.handle_timeout(now),

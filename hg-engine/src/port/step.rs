@@ -9,13 +9,13 @@ use std::{
 use hg_core::{
     call::Owner,
     error::{Failure, Started, Status, bounded_text},
-    header::Kind,
+    header::{Header, Kind},
     rpc::ServeKind,
     serve::{Arrival, Control},
 };
-use hg_na::{Completion, Done, GoneReason, Message, Returned};
+use hg_na::{Completion, Done, GoneReason, Message};
 
-use super::{Answered, Incoming, Port, ROUNDS_PER_CLOCK, State, Work};
+use super::{Answered, Incoming, Port, ROUNDS_PER_CLOCK, State, Ticket, Work};
 use crate::{
     Request,
     handler::{self, Run},
@@ -50,6 +50,7 @@ impl Port {
         if !work.requests.is_empty() {
             self.run_handlers(work);
         }
+        work.done.clear();
         if work.tasks.any_ready() {
             moved = true;
             work.tasks.poll_ready(&mut work.answers);
@@ -79,10 +80,8 @@ impl Port {
             }
         };
         let any = !work.done.is_empty();
-        if any {
-            for completion in work.done.drain(..) {
-                handle_completion(state, completion, &mut work.requests);
-            }
+        for (completion, at) in work.done.iter_mut().zip(0..) {
+            handle_completion(state, completion, at, &mut work.requests);
         }
         if state.calls.next_deadline().is_some_and(|at| at <= work.now) {
             state.calls.handle_timeout(work.now);
@@ -105,47 +104,54 @@ impl Port {
 
     fn run_handlers(self: &Arc<Self>, work: &mut Work) {
         self.refresh_handlers(work);
-        // Both are put back: neither the table nor the memory of the batch is made anew each round.
+        // All are put back: neither the table nor the memory of the batch is made anew each round.
         let handlers = work.handlers.take().unwrap_or_default();
         let mut requests = std::mem::take(&mut work.requests);
-        for incoming in requests.drain(..) {
-            let Some((_, handler)) = handlers.find(incoming.header.rpc) else {
-                work.refuse(&incoming, Status::NoSuchRpc, "");
+        let mut done = std::mem::take(&mut work.done);
+        for Ticket { at, header, payload } in requests.drain(..) {
+            let Some(Completion::Unexpected { from, message }) = done.get_mut(at) else { continue };
+            let origin = *from;
+            let Some((_, handler)) = handlers.find(header.rpc) else {
+                self.refuse(origin, &header, Status::NoSuchRpc);
                 continue;
             };
             match handler.kind() {
-                ServeKind::Plain => self.run_now(work, handler.as_ref(), &incoming),
-                ServeKind::Async => self.start_task(work, handler.as_ref(), &incoming),
-                ServeKind::Blocking => self.start_blocking(Arc::clone(handler), incoming),
+                ServeKind::Plain => {
+                    let request =
+                        work.request.get_or_insert_with(|| Request::new(Arc::clone(self)));
+                    request.reuse(origin, &header, work.now);
+                    let payload = &message.as_slice()[payload..];
+                    match in_handler(|| handler::run_caught(handler.as_ref(), request, payload)) {
+                        Run::Answer(message) => {
+                            self.state.lock().post_answer(origin, header.id, message);
+                        }
+                        other => self.go_on(work, origin, &header, other),
+                    }
+                }
+                ServeKind::Async => {
+                    let payload = &message.as_slice()[payload..];
+                    self.start_task(work, handler.as_ref(), (origin, &header), payload);
+                }
+                ServeKind::Blocking => {
+                    let message = std::mem::replace(message, Message::inline(0));
+                    let incoming = Incoming { from: origin, header, payload, message };
+                    self.start_blocking(Arc::clone(handler), incoming);
+                }
             }
         }
+        work.done = done;
         work.requests = requests;
         work.handlers = Some(handlers);
     }
 
-    /// Runs a handler on this thread: a plain one to its end, an `async` one to its future.
-    #[inline]
-    fn run_now(
-        self: &Arc<Self>,
-        work: &mut Work,
-        handler: &dyn handler::Handler,
-        incoming: &Incoming,
-    ) {
-        let request = work.request.get_or_insert_with(|| Request::new(Arc::clone(self)));
-        request.reuse(incoming.from, &incoming.header, work.now);
-        let run = in_handler(|| handler::run_caught(handler, request, incoming.payload()));
-        self.settle_run(work, incoming, run);
-    }
-
-    #[inline]
-    fn settle_run(self: &Arc<Self>, work: &mut Work, incoming: &Incoming, run: Run) {
-        let (origin, id) = (incoming.from, incoming.header.id);
+    /// What a handler left behind that did not end in its round, or ended it otherwise.
+    fn go_on(self: &Arc<Self>, work: &mut Work, origin: hg_na::Peer, header: &Header, run: Run) {
         match run {
-            Run::Answer(message) => work.answers.push(Answered { origin, id, message }),
+            Run::Answer(message) => self.state.lock().post_answer(origin, header.id, message),
             Run::Given => {}
             Run::Later(task) => {
-                let wants_answer = incoming.header.kind == Kind::Request;
-                let origin = Origin { peer: origin, id, wants_answer };
+                let wants_answer = header.kind == Kind::Request;
+                let origin = Origin { peer: origin, id: header.id, wants_answer };
                 work.tasks.spawn(task, origin, Arc::downgrade(self));
             }
         }
@@ -155,14 +161,15 @@ impl Port {
         self: &Arc<Self>,
         work: &mut Work,
         handler: &dyn handler::Handler,
-        incoming: &Incoming,
+        (origin, header): (hg_na::Peer, &Header),
+        payload: &[u8],
     ) {
         let mut request = Request::new(Arc::clone(self));
-        request.reuse(incoming.from, &incoming.header, work.now);
-        let token = self.state.lock().serves.keep_running(incoming.from, incoming.header.id);
+        request.reuse(origin, header, work.now);
+        let token = self.state.lock().serves.keep_running(origin, header.id);
         request.set_cancel_token(token);
-        let run = in_handler(|| handler::run_caught(handler, &request, incoming.payload()));
-        self.settle_run(work, incoming, run);
+        let run = in_handler(|| handler::run_caught(handler, &request, payload));
+        self.go_on(work, origin, header, run);
     }
 
     fn start_blocking(self: &Arc<Self>, handler: Arc<dyn handler::Handler>, incoming: Incoming) {
@@ -179,6 +186,13 @@ impl Port {
             }
         };
         blocking::unblock(job).detach();
+    }
+
+    #[cold]
+    fn refuse(&self, origin: hg_na::Peer, header: &Header, status: Status) {
+        let message = || handler::status_message(header.id, status, &[], header.checksum);
+        let message = (header.kind == Kind::Request).then(message);
+        self.state.lock().post_answer(origin, header.id, message);
     }
 
     fn refresh_handlers(&self, work: &mut Work) {
@@ -200,67 +214,53 @@ impl Work {
         }
         self.rounds_since_clock += 1;
     }
-
-    fn refuse(&mut self, incoming: &Incoming, status: Status, text: &str) {
-        let message = (incoming.header.kind == Kind::Request).then(|| {
-            handler::status_message(
-                incoming.header.id,
-                status,
-                bounded_text(text),
-                incoming.header.checksum,
-            )
-        });
-        self.answers.push(Answered { origin: incoming.from, id: incoming.header.id, message });
-    }
 }
 
 #[inline]
-fn handle_completion(state: &mut State, completion: Completion, requests: &mut Vec<Incoming>) {
+fn handle_completion(
+    state: &mut State,
+    completion: &mut Completion,
+    at: usize,
+    requests: &mut Vec<Ticket>,
+) {
     match completion {
         Completion::Done(Done { token, result, returned, .. }) => {
-            if let Owner::Call(id, half) = Owner::of(token) {
-                let message = match returned {
-                    Returned::Message(message) => Some(message),
-                    Returned::Nothing | Returned::Slice(_) => None,
-                };
-                state.calls.handle_done(id, half, result, message);
+            if let Owner::Call(id, half) = Owner::of(*token) {
+                state.calls.handle_done(id, half, result, returned);
             }
         }
-        Completion::Unexpected { from, message } => handle_request(state, from, message, requests),
+        Completion::Unexpected { from, message } => {
+            match state.serves.handle_message(*from, message.as_slice()) {
+                Arrival::Run { header, payload } => requests.push(Ticket { at, header, payload }),
+                refusal => handle_refusal(state, *from, refusal),
+            }
+        }
         Completion::Control { from, message } => {
-            match state.serves.handle_control(from, message.as_slice()) {
+            match state.serves.handle_control(*from, message.as_slice()) {
                 Control::Done => {}
                 Control::Fault(text) => {
                     tracing::warn!(peer = ?from, "a peer closes the connection: {text}");
-                    state.calls.handle_fault(from, &text);
+                    state.calls.handle_fault(*from, &text);
                 }
-                Control::Disconnect(sentence) => state.disconnect(from, &sentence),
+                Control::Disconnect(sentence) => state.disconnect(*from, &sentence),
             }
         }
-        Completion::Gone { peer, reason } => handle_gone(state, peer, &reason),
+        Completion::Gone { peer, reason } => handle_gone(state, *peer, reason),
         // The enumeration may grow; what this engine never asked for concerns nobody here.
         _ => {}
     }
 }
 
-#[inline]
-fn handle_request(
-    state: &mut State,
-    from: hg_na::Peer,
-    message: Message,
-    requests: &mut Vec<Incoming>,
-) {
-    match state.serves.handle_message(from, message.as_slice()) {
-        Arrival::Run { header, payload } => {
-            requests.push(Incoming { from, header, payload, message })
-        }
+#[cold]
+fn handle_refusal(state: &mut State, from: hg_na::Peer, arrival: Arrival) {
+    match arrival {
         Arrival::Refuse { id, status, text } => {
-            let message = handler::status_message(id, status, bounded_text(&text), false);
             // Not in service: it goes out beside the answers of those that are.
+            let message = handler::status_message(id, status, bounded_text(&text), false);
             state.post_refusal(from, id, message);
         }
         Arrival::Disconnect(sentence) => state.disconnect(from, &sentence),
-        Arrival::Drop => {}
+        Arrival::Run { .. } | Arrival::Drop => {}
     }
 }
 
