@@ -5,13 +5,12 @@ use std::io::{self, Write};
 use clap::{Parser, Subcommand};
 
 use crate::error::{Context, Error};
-use crate::instructions;
 use crate::limits::{self, Placement, Role};
 use crate::measure;
 use crate::pair::{self, Cores};
 use crate::product::{crowd, target};
-use crate::rate;
 use crate::report::{self, Figure};
+use crate::{faults, idle, instructions, memory, rate, soak, syscalls};
 
 /// Measures Hydrargyrum, and what this machine allows.
 #[derive(Debug, Parser)]
@@ -37,6 +36,19 @@ enum Command {
     /// What `instructions` counts.
     #[command(hide = true)]
     Step(instructions::StepArguments),
+    /// How soon a dead target is noticed; how exact deadlines are.
+    Faults(faults::Arguments),
+    /// Connects, calls and closes many times; nothing may be left.
+    Soak(soak::Arguments),
+    /// What peers cost a target.
+    Memory(memory::Arguments),
+    /// System calls of one call and side, counted by strace.
+    Syscalls(syscalls::Arguments),
+    /// What `syscalls` counts.
+    #[command(hide = true)]
+    Calls(syscalls::CallsArguments),
+    /// Processor time of engines with nothing to do.
+    Idle(idle::Arguments),
     /// Idle peers; started by the others.
     #[command(hide = true)]
     Crowd(crowd::Arguments),
@@ -75,6 +87,12 @@ pub(crate) fn run() -> Result<(), Error> {
         Command::Target(target) => target::serve(&target),
         Command::Instructions(counted) => instructions::run(&counted, arguments.json),
         Command::Step(steps) => instructions::step(&steps),
+        Command::Faults(faults) => faults::run(&faults, arguments.json),
+        Command::Soak(soak) => soak::run(&soak, arguments.json),
+        Command::Memory(memory) => memory::run(&memory, arguments.json),
+        Command::Syscalls(counted) => syscalls::run(&counted, arguments.json),
+        Command::Calls(calls) => syscalls::calls(&calls),
+        Command::Idle(idle) => idle::run(&idle, arguments.json),
         Command::Crowd(crowd) => crowd::serve(&crowd),
         Command::Peer(peer) => limits::serve(peer.role, pair::become_peer(peer.parent, peer.core)?),
     }

@@ -1,16 +1,18 @@
 //! `hg-perf`: every figure in the documents, as a command.
 //!
-//! | module    | what it does                                                              |
-//! |-----------|---------------------------------------------------------------------------|
-//! | `cli`     | the command line; one function per subcommand                             |
-//! | `measure` | what a measurement is, and how several are taken in turns                 |
-//! | `stats`   | many repetitions become median, p99, min and max                          |
-//! | `report`  | figures become a table, or one JSON object a line                         |
-//! | `pair`    | the second process of every measurement, and the cores of the two         |
-//! | `limits`  | what this machine allows: the measurements that need no product at all    |
-//! | `product` | the calls that are measured: a target in its own process, and who calls it |
-//! | `rate`    | `hg-perf rate`: calls beside their limits                                  |
-//! | `raw`     | the only room with `unsafe`: shared mapping, futex, descriptors received  |
+//! | module         | what it does                                                              |
+//! |----------------|---------------------------------------------------------------------------|
+//! | `cli`          | the command line                                                          |
+//! | `measure`      | what a measurement is, and how several are taken in turns                 |
+//! | `stats`        | many repetitions become median, p99, min and max                          |
+//! | `report`       | figures become a table, or one JSON object a line                         |
+//! | `pair`         | the second process of every measurement, and the cores of the two         |
+//! | `limits`       | what this machine allows: the measurements that need no product at all    |
+//! | `product`      | the calls that are measured: a target in its own process, and who calls   |
+//! | `process`      | what the kernel tells about a process                                     |
+//! | `tools`        | valgrind and strace, which count for this program                         |
+//! | `rate`, ...    | one module per subcommand                                                 |
+//! | `raw`          | the only room with `unsafe`: shared mapping, futex, descriptors received  |
 //!
 //! Every measurement of two processes starts its own second process: this same program with the
 //! hidden subcommand `peer`. It sleeps on a socket between two repetitions, so that measurements
@@ -18,16 +20,22 @@
 
 mod cli;
 mod error;
+mod faults;
+mod idle;
 mod instructions;
 mod limits;
 mod measure;
+mod memory;
 mod pair;
+mod process;
 mod product;
 mod rate;
 #[expect(unsafe_code, reason = "shared mapping, futex, descriptors received from a socket")]
 mod raw;
 mod report;
+mod soak;
 mod stats;
+mod syscalls;
 mod tools;
 
 use std::io::Write;

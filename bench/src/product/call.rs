@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::target::Target;
 use super::{call_once, echo, length, origin};
@@ -58,6 +58,16 @@ impl Caller {
         }
         let start = |_| engine.call(length, peer, (self.argument.as_slice(),));
         pipelined(count, self.shape.inflight, start, |_| self.argument.len() as u64)
+    }
+
+    /// Makes progress without calls.
+    pub(crate) fn idle_for(&self, time: Duration) {
+        let limit = Instant::now() + time;
+        while let Some(left) = limit.checked_duration_since(Instant::now())
+            && !left.is_zero()
+        {
+            self.engine.progress(left);
+        }
     }
 
     /// Calls before the clock starts, and calls of one repetition.

@@ -1,0 +1,86 @@
+//! What the kernel tells about a process: memory, descriptors, mappings, processor time.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use nix::unistd::Pid;
+
+use crate::error::{Context, Error};
+
+/// What a process holds at a moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Held {
+    /// Resident memory, in KiB, exact (`smaps_rollup`).
+    pub(crate) rss_kib: u64,
+    /// Open file descriptors.
+    pub(crate) fds: u64,
+    /// Memory mappings.
+    pub(crate) mappings: u64,
+}
+
+impl Held {
+    /// What a process holds now.
+    pub(crate) fn by(pid: Pid) -> Result<Held, Error> {
+        let rollup = read(pid, "smaps_rollup")?;
+        let rss = rollup.lines().find_map(|line| {
+            line.strip_prefix("Rss:")?.trim().strip_suffix(" kB")?.trim().parse().ok()
+        });
+        let fds = fs::read_dir(path(pid, "fd")).context("read /proc/PID/fd")?.count();
+        Ok(Held {
+            rss_kib: rss.ok_or_else(|| unreadable("smaps_rollup"))?,
+            fds: fds as u64,
+            mappings: read(pid, "maps")?.lines().count() as u64,
+        })
+    }
+}
+
+/// Processor time of all threads so far.
+pub(crate) fn cpu_time(pid: Pid) -> Result<Duration, Error> {
+    let mut ns = 0;
+    for task in fs::read_dir(path(pid, "task")).context("read /proc/PID/task")? {
+        let file = task.context("read /proc/PID/task")?.path().join("schedstat");
+        let text = fs::read_to_string(file).context("read schedstat")?;
+        let time = text.split_whitespace().next().and_then(|word| word.parse::<u64>().ok());
+        ns += time.ok_or_else(|| unreadable("schedstat"))?;
+    }
+    Ok(Duration::from_nanos(ns))
+}
+
+fn read(pid: Pid, file: &str) -> Result<String, Error> {
+    fs::read_to_string(path(pid, file)).context("read /proc/PID")
+}
+
+fn path(pid: Pid, file: &str) -> PathBuf {
+    PathBuf::from(format!("/proc/{pid}/{file}"))
+}
+
+fn unreadable(file: &str) -> Error {
+    Error::Failed(format!("/proc/PID/{file} does not read as expected"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_sees_its_own_descriptor_and_mapping_come_and_go() {
+        let before = Held::by(Pid::this()).unwrap();
+        let file = fs::File::open("/proc/self/stat").unwrap();
+        let during = Held::by(Pid::this()).unwrap();
+        drop(file);
+        assert!(before.rss_kib > 0 && before.mappings > 0);
+        assert!(during.fds > 0);
+    }
+
+    #[test]
+    fn processor_time_grows_with_work() {
+        let before = cpu_time(Pid::this()).unwrap();
+        let start = std::time::Instant::now();
+        let mut sum = 0_u64;
+        while start.elapsed() < Duration::from_millis(20) {
+            sum = std::hint::black_box(sum).wrapping_add(1);
+        }
+        assert!(cpu_time(Pid::this()).unwrap() > before);
+    }
+}
