@@ -388,7 +388,7 @@ impl Calls {
         let Some(call) = self.table.get(id) else { return };
         let open = |op| matches!(op, OpState::Open(_));
         if matches!(call.phase, Phase::Spent) && !open(call.send) && !open(call.receive) {
-            self.table.remove(id);
+            self.table.discard(id);
         }
     }
 }

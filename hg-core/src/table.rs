@@ -120,6 +120,17 @@ impl<T> Table<T> {
         Some(value)
     }
 
+    /// Drops the entry where it is; its key is never good again.
+    #[inline]
+    pub fn discard(&mut self, key: Key) {
+        let Some(place) = self.places.get_mut(key.index()) else { return };
+        if place.generation == key.generation() && place.value.is_some() {
+            place.value = None;
+            place.generation = (place.generation + 1) & GENERATION_MASK;
+            self.free.push(u32::try_from(key.index()).expect("an index has 32 bits"));
+        }
+    }
+
     /// Every entry.
     pub fn iter(&self) -> impl Iterator<Item = (Key, &T)> {
         self.places.iter().zip(0..).filter_map(|(place, index)| {

@@ -147,6 +147,10 @@ impl Port {
 
     fn drive_or_follow(self: &Arc<Self>, id: CallId) -> Outcome {
         let take = |state: &mut State| state.calls.is_settled(id).then(|| taken(state, id));
+        // With several calls under way the outcome is often there already.
+        if let Some(outcome) = take(&mut self.state.lock()) {
+            return outcome;
+        }
         if let Some(mut work) = self.role.try_lock() {
             let outcome = self.drive(&mut work, None, take);
             self.release(work);

@@ -1,6 +1,8 @@
 //! The engine over the in-process reference transport: every kind of handler, every way of progress, every
 //! named failure. What needs processes is tested by the facade.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::{
     sync::{
         Arc, Barrier,
