@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hg_na::{Completion, Done, INLINE_MAX, Message, Returned};
+use hg_na::{Completion, Done, INLINE_MAX, Message, Peer, Returned, Tag};
 
 use crate::{
     body::Pool,
@@ -10,7 +10,7 @@ use crate::{
     fail,
     layout::Slot,
     link::{ANSWERS, BodyClaim, CONTROL, Link, REQUESTS, SHORT},
-    receives::{Match, Receives},
+    receives::{Match, Receive, Receives},
     ring::{Broken, Payload, Word},
 };
 
@@ -35,7 +35,8 @@ impl Connection {
         let Some(link) = self.link.as_mut() else { return Ok(0) };
         let mut taken = 0;
         while let Some(slot) = peek(link, CONTROL)? {
-            let message = inline(slot.claimed_word(), slot.payload(), CONTROL)?;
+            let len = inline_len(slot.claimed_word(), CONTROL)?;
+            let message = Message::from_slot(bytes_of(slot.payload()), len);
             sink.done.push(Completion::Control { from: self.peer, message });
             take(link, CONTROL, false);
             taken += 1;
@@ -61,12 +62,15 @@ impl Connection {
         {
             let word = slot.claimed_word();
             let payload = slot.payload();
-            let message = if word.is_body() {
-                body(link, word, payload[0], sink)?
+            let from = self.peer;
+            if word.is_body() {
+                let message = body(link, word, payload[0], sink)?;
+                sink.done.push(Completion::Unexpected { from, message });
             } else {
-                inline(word, payload, REQUESTS)?
-            };
-            sink.done.push(Completion::Unexpected { from: self.peer, message });
+                let len = inline_len(word, REQUESTS)?;
+                let message = Message::from_slot(bytes_of(payload), len);
+                sink.done.push(Completion::Unexpected { from, message });
+            }
             take(link, REQUESTS, word.is_body());
             taken += 1;
         }
@@ -83,34 +87,18 @@ impl Connection {
             let word = slot.claimed_word();
             let [tag, payload @ ..] = slot.payload();
             // Checked before the receive is taken out: a broken message must not end it.
-            let message = if word.is_body() {
+            let claim = if word.is_body() {
                 Claim::Body(BodyClaim::check(payload[0], word.len())?)
             } else {
+                Claim::Inline(inline_len(word, ANSWERS)?)
+            };
+            if let (Some(receive), Claim::Inline(len)) = (self.receives.take_plain(tag), claim) {
                 let [a, b, c, d, e, f] = payload;
-                Claim::Inline(inline(word, [a, b, c, d, e, f, 0], ANSWERS)?)
-            };
-            let matched = self.receives.arrived(tag);
-            let message = match (&matched, message) {
-                (Match::Full, _) => {
-                    self.is_stalled = true;
-                    break;
-                }
-                (Match::Late, _) => None,
-                (_, Claim::Inline(message)) => Some(message),
-                (_, Claim::Body(claim)) => {
-                    *sink.bodies = true;
-                    Some(link.copy_out(claim, sink.pool))
-                }
-            };
-            match (matched, message) {
-                (Match::Receive(receive), Some(message)) => {
-                    let id = Receives::id(self.peer.index(), &receive);
-                    let returned = Returned::Message(message);
-                    let done = Done { id, token: receive.token, result: Ok(()), returned };
-                    sink.done.push(Completion::Done(done));
-                }
-                (Match::Hold, Some(message)) => self.receives.hold(tag, message),
-                (_, _) => {}
+                let message = Message::from_slot(bytes_of([a, b, c, d, e, f, 0]), len);
+                sink.done.push(ended(self.peer, receive, message));
+            } else if !take_answer(link, &mut self.receives, self.peer, tag, payload, claim, sink) {
+                self.is_stalled = true;
+                break;
             }
             take(link, ANSWERS, word.is_body());
             taken += 1;
@@ -127,10 +115,50 @@ impl Connection {
     }
 }
 
-/// An expected message whose claims were checked.
+/// An expected message that is long, or early, or late; `false`: it stays where it is.
+#[cold]
+fn take_answer(
+    link: &Link,
+    receives: &mut Receives,
+    from: Peer,
+    tag: Tag,
+    payload: [u64; 6],
+    claim: Claim,
+    sink: &mut Sink<'_>,
+) -> bool {
+    let matched = receives.arrived(tag);
+    let message = match (&matched, claim) {
+        (Match::Full, _) => return false,
+        (Match::Late, _) => return true,
+        (_, Claim::Inline(len)) => {
+            let [a, b, c, d, e, f] = payload;
+            Message::from_slot(bytes_of([a, b, c, d, e, f, 0]), len)
+        }
+        (_, Claim::Body(claim)) => {
+            *sink.bodies = true;
+            link.copy_out(claim, sink.pool)
+        }
+    };
+    match matched {
+        Match::Receive(receive) => sink.done.push(ended(from, receive, message)),
+        Match::Hold | Match::Late | Match::Full => receives.hold(tag, message),
+    }
+    true
+}
+
+/// Where an expected message is; checked.
+#[derive(Debug, Clone, Copy)]
 enum Claim {
-    Inline(Message),
+    /// In its slot, so many bytes.
+    Inline(usize),
     Body(BodyClaim),
+}
+
+#[inline(always)]
+fn ended(from: Peer, receive: Receive, message: Message) -> Completion {
+    let id = Receives::id(from.index(), &receive);
+    let returned = Returned::Message(message);
+    Completion::Done(Done { id, token: receive.token, result: Ok(()), returned })
 }
 
 #[inline(always)]
@@ -147,18 +175,24 @@ fn take(link: &mut Link, ring: usize, with_body: bool) {
     }
 }
 
+/// Checks what a slot claims about a message inside it.
 #[inline(always)]
-fn inline(word: Word, payload: Payload, ring: usize) -> Result<Message, Broken> {
+fn inline_len(word: Word, ring: usize) -> Result<usize, Broken> {
     let len = word.len() as usize;
     if word.is_body() || len > SHORT[ring] {
         return Err(Broken("a short message is longer than its slot"));
     }
+    Ok(len)
+}
+
+#[inline(always)]
+fn bytes_of(payload: Payload) -> [u8; INLINE_MAX] {
     let mut bytes = [0; INLINE_MAX];
     let (chunks, _) = bytes.as_chunks_mut::<8>();
     for (chunk, value) in chunks.iter_mut().zip(payload) {
         *chunk = value.to_ne_bytes();
     }
-    Ok(Message::from_slot(bytes, len))
+    bytes
 }
 
 fn body(link: &Link, word: Word, offset: u64, sink: &mut Sink<'_>) -> Result<Message, Broken> {

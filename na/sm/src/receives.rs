@@ -109,17 +109,20 @@ impl Receives {
         self.unmatched.remove(at).map(|(_, message)| message)
     }
 
+    /// The fast path of [`Receives::arrived`]: a receive in the table.
+    #[inline(always)]
+    pub(crate) fn take_plain(&mut self, tag: Tag) -> Option<Receive> {
+        let at = self.table.get_mut(place(tag))?;
+        if at.as_ref()?.tag == tag { at.take() } else { None }
+    }
+
     /// Decides about a message that has arrived.
     #[inline]
     pub(crate) fn arrived(&mut self, tag: Tag) -> Match {
-        if let Some(at) = self.table.get_mut(place(tag))
-            && let Some(receive) = *at
-            && receive.tag == tag
-        {
-            *at = None;
-            return Match::Receive(receive);
+        match self.take_plain(tag) {
+            Some(receive) => Match::Receive(receive),
+            None => self.arrived_rarely(tag),
         }
-        self.arrived_rarely(tag)
     }
 
     #[cold]

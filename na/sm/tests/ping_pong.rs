@@ -1,5 +1,7 @@
 //! Two processes exchange messages of every size, spinning and sleeping; the target sees the origin go.
 
+#![expect(clippy::unwrap_used, reason = "a test that panics has failed")]
+
 mod common;
 
 use std::{

@@ -2,17 +2,15 @@
 
 use std::time::{Duration, Instant};
 
-use hg_na::{
-    Completion, Context, Done, Message, Op, OpenOptions, Peer, Plugin, Returned, Waiter as _,
-};
+use hg_na::{Completion, Context, Done, Message, Op, OpenOptions, Peer, Plugin, Returned};
 use hg_na_sm::SmPlugin;
 
 /// No test takes as long as this.
-pub const WATCHDOG: Duration = Duration::from_secs(60);
+pub(crate) const WATCHDOG: Duration = Duration::from_secs(60);
 
 /// How a context waits for the next completion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wait {
+pub(crate) enum Wait {
     /// Polls.
     Spin,
     /// Sleeps whenever it may.
@@ -20,13 +18,13 @@ pub enum Wait {
 }
 
 /// A context of a domain of its own.
-pub fn open(url: &str) -> Box<dyn Context> {
+pub(crate) fn open(url: &str) -> Box<dyn Context> {
     let options = OpenOptions::listening();
     SmPlugin.open(&url.parse().unwrap(), &options).unwrap().context(0).unwrap()
 }
 
 /// Waits until something is done.
-pub fn next(context: &mut dyn Context, wait: Wait, done: &mut Vec<Completion>) {
+pub(crate) fn next(context: &mut dyn Context, wait: Wait, done: &mut Vec<Completion>) {
     let start = Instant::now();
     while done.is_empty() {
         context.progress(Instant::now(), done).unwrap();
@@ -40,7 +38,13 @@ pub fn next(context: &mut dyn Context, wait: Wait, done: &mut Vec<Completion>) {
 }
 
 /// Sends one request and waits for its answer.
-pub fn call(context: &mut dyn Context, to: Peer, tag: u64, request: &[u8], wait: Wait) -> Vec<u8> {
+pub(crate) fn call(
+    context: &mut dyn Context,
+    to: Peer,
+    tag: u64,
+    request: &[u8],
+    wait: Wait,
+) -> Vec<u8> {
     context.post(1, Op::RecvExpected { from: to, tag }).unwrap();
     let mut message = context.message(to, request.len()).unwrap();
     message.as_mut_slice().copy_from_slice(request);
@@ -62,7 +66,7 @@ pub fn call(context: &mut dyn Context, to: Peer, tag: u64, request: &[u8], wait:
 }
 
 /// Answers each request with its bytes, the tag in its first eight bytes, until the last peer is gone.
-pub fn serve(context: &mut dyn Context, wait: Wait) -> u64 {
+pub(crate) fn serve(context: &mut dyn Context, wait: Wait) -> u64 {
     let (mut served, mut done) = (0, Vec::new());
     loop {
         next(context, wait, &mut done);
