@@ -92,7 +92,9 @@ impl Connection {
             } else {
                 Claim::Inline(inline_len(word, ANSWERS)?)
             };
-            if let (Some(receive), Claim::Inline(len)) = (self.receives.take_plain(tag), claim) {
+            if let Claim::Inline(len) = claim
+                && let Some(receive) = self.receives.take_plain(tag)
+            {
                 let [a, b, c, d, e, f] = payload;
                 let message = Message::from_slot(bytes_of([a, b, c, d, e, f, 0]), len);
                 sink.done.push(ended(self.peer, receive, message));
