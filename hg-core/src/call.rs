@@ -17,7 +17,7 @@ use hg_na::{
 
 use crate::{
     error::{Failure, Started, Status},
-    header::{Header, Kind},
+    header::{ANSWER_LEN, Header, Kind},
     table::{Key, Table},
     timers::Timers,
 };
@@ -398,6 +398,14 @@ fn read_answer(id: CallId, name: &'static str, returned: &mut Returned) -> Outco
     let Returned::Message(message) = returned else {
         return Outcome::Failed(Failure::Decode("the transport delivered no answer".to_owned()));
     };
+    if Header::is_plain_answer(message.as_slice(), id.to_bits()) {
+        return answered(message, ANSWER_LEN, false);
+    }
+    read_uncommon_answer(id, name, message)
+}
+
+#[cold]
+fn read_uncommon_answer(id: CallId, name: &'static str, message: &mut Message) -> Outcome {
     let (header, payload) = match Header::decode(message.as_slice()) {
         Ok(decoded) => decoded,
         Err(malformed) => return Outcome::Failed(Failure::Decode(malformed.to_string())),

@@ -236,6 +236,35 @@ impl Header {
         Ok((header, len))
     }
 
+    /// The common case of [`Header::decode`] for requests: no extension, this build's codec. `None` says
+    /// nothing about the message but that the long way is to be taken.
+    #[inline]
+    #[must_use]
+    pub fn decode_plain_request(message: &[u8]) -> Option<Self> {
+        let fixed = message.first_chunk::<REQUEST_LEN>()?;
+        let word = u64::from_le_bytes(eight(&fixed[0..8]));
+        let claimed = u32::from_le_bytes([fixed[8], fixed[9], fixed[10], fixed[11]]);
+        if word != PLAIN_REQUEST || REQUEST_LEN as u64 + u64::from(claimed) != message.len() as u64
+        {
+            return None;
+        }
+        let id = u64::from_le_bytes(eight(&fixed[12..20]));
+        Some(Self::request(Kind::Request, id, RpcId(u64::from_le_bytes(eight(&fixed[20..28])))))
+    }
+
+    /// Whether this is the answer to `id` with status 0 and no extension: its payload begins at
+    /// [`ANSWER_LEN`]. `false` says nothing but that [`Header::decode`] is to be asked.
+    #[inline]
+    #[must_use]
+    pub fn is_plain_answer(message: &[u8], id: u64) -> bool {
+        let Some(prefix) = message.first_chunk::<PREFIX_LEN>() else { return false };
+        let word = u64::from_le_bytes(eight(&prefix[0..8]));
+        let claimed = u32::from_le_bytes([prefix[8], prefix[9], prefix[10], prefix[11]]);
+        word == PLAIN_ANSWER
+            && u64::from_le_bytes(eight(&prefix[12..20])) == id
+            && ANSWER_LEN as u64 + u64::from(claimed) == message.len() as u64
+    }
+
     #[cold]
     fn decode_extensions(&mut self, flags: Flags, message: &[u8]) -> Result<(), &'static str> {
         let mut at = Self::fixed_len(self.kind);
@@ -264,6 +293,12 @@ impl Header {
 /// unknown, and what is reserved.
 const FIXED_MASK: u64 = u64::from_le_bytes([0xFF, 0xFF, 0xFF, 0, !Flags::KNOWN, 0, 0xFF, 0xFF]);
 const FIXED_BITS: u64 = u64::from_le_bytes([b'H', b'g', VERSION, 0, 0, 0, 0, 0]);
+
+/// The first eight bytes of a request without extensions, in this build's codec.
+const PLAIN_REQUEST: u64 =
+    FIXED_BITS | (Kind::Request as u64) << 24 | (codec::Default::ID as u64) << 40;
+/// The first eight bytes of an answer with status 0, without extensions.
+const PLAIN_ANSWER: u64 = FIXED_BITS | (Kind::Answer as u64) << 24;
 
 #[cold]
 fn bad_prefix(prefix: &[u8; PREFIX_LEN], id: u64) -> Malformed {
@@ -373,6 +408,19 @@ mod tests {
             let (decoded, at) = Header::decode(&bytes).unwrap();
             prop_assert_eq!(decoded, header);
             prop_assert_eq!(&bytes[at..], &payload[..]);
+        }
+
+        #[test]
+        fn the_short_ways_agree_with_the_long_one(header in any_header(), payload: Vec<u8>, id: u64) {
+            let bytes = message(&header, &payload);
+            if let Some(plain) = Header::decode_plain_request(&bytes) {
+                prop_assert_eq!(Header::decode(&bytes), Ok((plain, REQUEST_LEN)));
+            }
+            for id in [id, header.id] {
+                let (long, at) = Header::decode(&bytes).unwrap();
+                let is_plain = long.kind == Kind::Answer && long.code == 0 && long.id == id && at == ANSWER_LEN;
+                prop_assert_eq!(Header::is_plain_answer(&bytes, id), is_plain);
+            }
         }
 
         #[test]

@@ -10,7 +10,7 @@ use crate::{
     cancel::CancelToken,
     codec::{self, Codec as _},
     error::Status,
-    header::{Header, Kind, Malformed},
+    header::{Header, Kind, Malformed, REQUEST_LEN},
 };
 
 /// Requests in service at a target before it stops taking more (they wait at their origins).
@@ -101,6 +101,18 @@ impl Serves {
     /// An unexpected message has arrived.
     #[inline]
     pub fn handle_message(&mut self, from: Peer, message: &[u8]) -> Arrival {
+        if let Some(header) = Header::decode_plain_request(message)
+            && self.early_cancels.is_empty()
+            && self.reject_above.is_none()
+        {
+            self.in_service += 1;
+            return Arrival::Run { header, payload: REQUEST_LEN };
+        }
+        self.handle_uncommon(from, message)
+    }
+
+    #[cold]
+    fn handle_uncommon(&mut self, from: Peer, message: &[u8]) -> Arrival {
         let (header, payload) = match Header::decode(message) {
             Ok(decoded) => decoded,
             Err(malformed) => return refuse(&malformed),

@@ -48,13 +48,13 @@ pub struct Call<'e, R: Rpc> {
 
 enum CallState {
     /// It could not be made.
-    Failed(Failure),
+    Failed(Box<Failure>),
     Open(CallId),
     Ended,
 }
 
 impl<'e, R: Rpc> Call<'e, R> {
-    pub(crate) fn new(port: &'e Arc<Port>, made: Result<CallId, Failure>) -> Self {
+    pub(crate) fn new(port: &'e Arc<Port>, made: Result<CallId, Box<Failure>>) -> Self {
         let state = made.map_or_else(CallState::Failed, CallState::Open);
         Self { port, state, rpc: PhantomData }
     }
@@ -71,7 +71,7 @@ impl<'e, R: Rpc> Call<'e, R> {
                 Err(CallError::WouldDeadlock)
             }
             CallState::Open(id) => decode::<R>(self.port.wait_for(id)),
-            CallState::Failed(failure) => Err(failure.widen()),
+            CallState::Failed(failure) => Err((*failure).widen()),
             CallState::Ended => Err(CallError::Closed),
         }
     }
@@ -92,7 +92,7 @@ impl<'e, R: Rpc> Call<'e, R> {
                     }
                 }
             }
-            CallState::Failed(failure) => Ok(Err(failure.widen())),
+            CallState::Failed(failure) => Ok(Err((*failure).widen())),
             CallState::Ended => Ok(Err(CallError::Closed)),
         }
     }
@@ -121,7 +121,7 @@ impl<R: Rpc> Future for Call<'_, R> {
                 self.state = CallState::Open(id);
                 Poll::Pending
             }
-            CallState::Failed(failure) => Poll::Ready(Err(failure.widen())),
+            CallState::Failed(failure) => Poll::Ready(Err((*failure).widen())),
             CallState::Ended => Poll::Ready(Err(CallError::Closed)),
         }
     }
@@ -157,7 +157,7 @@ pub struct OneWay<'e> {
 }
 
 impl<'e> OneWay<'e> {
-    pub(crate) fn new(port: &'e Arc<Port>, made: Result<CallId, Failure>) -> Self {
+    pub(crate) fn new(port: &'e Arc<Port>, made: Result<CallId, Box<Failure>>) -> Self {
         Self { port, state: made.map_or_else(CallState::Failed, CallState::Open) }
     }
 
@@ -172,7 +172,7 @@ impl<'e> OneWay<'e> {
                 Err(CallError::WouldDeadlock)
             }
             CallState::Open(id) => sent(self.port.wait_for(id)),
-            CallState::Failed(failure) => Err(failure),
+            CallState::Failed(failure) => Err(*failure),
             CallState::Ended => Err(CallError::Closed),
         }
     }
@@ -193,7 +193,7 @@ impl Future for OneWay<'_> {
                 self.state = CallState::Open(id);
                 Poll::Pending
             }
-            CallState::Failed(failure) => Poll::Ready(Err(failure)),
+            CallState::Failed(failure) => Poll::Ready(Err(*failure)),
             CallState::Ended => Poll::Ready(Err(CallError::Closed)),
         }
     }
@@ -254,13 +254,12 @@ impl Port {
         args: R::Args<'_>,
         kind: Kind,
         options: CallOptions,
-    ) -> Result<CallId, Failure> {
+    ) -> Result<CallId, Box<Failure>> {
         if peer.port != self.index {
-            return Err(Failure::NotMade(hg_na::Error::UnknownPeer));
+            return Err(Box::new(Failure::NotMade(hg_na::Error::UnknownPeer)));
         }
         let wire = R::pack(args);
-        let unencodable =
-            |error: codec::CodecError| Failure::Decode(format!("`{}`: {error}", R::NAME));
+        let unencodable = |error| unencodable(R::NAME, &error);
         let size = codec::Default::size(&wire).map_err(unencodable)?;
         let deadline = options.deadline.map(|deadline| Instant::now() + deadline);
         let mut header = Header::request(kind, 0, R::ID);
@@ -286,7 +285,7 @@ impl Port {
                 .map_err(unencodable)?;
         }
         if state.context().is_err() {
-            return Err(Failure::Closed);
+            return Err(Box::new(Failure::Closed));
         }
         let id =
             state.calls.begin(peer.na, R::NAME, deadline).ok_or_else(|| self.too_many_calls())?;
@@ -303,25 +302,31 @@ impl Port {
 
 impl Port {
     #[cold]
-    fn too_many_calls(&self) -> Failure {
-        Failure::NotMade(hg_na::Error::Limit {
+    fn too_many_calls(&self) -> Box<Failure> {
+        Box::new(Failure::NotMade(hg_na::Error::Limit {
             what: "calls under way",
             limit: self.shared.settings.calls_max as u64,
             remedy: "wait for some of them, or raise `Builder::calls_max`",
-        })
+        }))
     }
 }
 
 /// Longest message that is encoded while the state is locked, in bytes.
 const LOCKED_ENCODING_MAX: usize = 1024;
 
-fn reserve_failure(error: hg_na::Error) -> Failure {
+#[cold]
+fn reserve_failure(error: hg_na::Error) -> Box<Failure> {
     use hg_core::error::Started;
-    match error {
+    Box::new(match error {
         hg_na::Error::PeerGone(reason) => Failure::PeerGone { reason, started: Started::No },
         hg_na::Error::UnknownPeer => {
             Failure::PeerGone { reason: hg_na::GoneReason::Closed, started: Started::No }
         }
         other => Failure::NotMade(other),
-    }
+    })
+}
+
+#[cold]
+fn unencodable(name: &str, error: &codec::CodecError) -> Box<Failure> {
+    Box::new(Failure::Decode(format!("`{name}`: {error}")))
 }

@@ -146,21 +146,36 @@ impl Port {
     }
 
     fn drive_or_follow(self: &Arc<Self>, id: CallId) -> Outcome {
-        let take = |state: &mut State| state.calls.is_settled(id).then(|| taken(state, id));
         // With several calls under way the outcome is often there already.
-        if let Some(outcome) = take(&mut self.state.lock()) {
+        if let Some(outcome) = self.state.lock().calls.take(id) {
             return outcome;
         }
-        if let Some(mut work) = self.role.try_lock() {
-            let outcome = self.drive(&mut work, None, take);
-            self.release(work);
-            return outcome.unwrap_or(Outcome::Failed(Failure::Closed));
+        if let Some(work) = self.role.try_lock() {
+            return self.drive_to_outcome(work, id);
         }
+        self.follow(id)
+    }
+
+    /// Makes progress until the call has settled. Gives the role up.
+    #[inline]
+    fn drive_to_outcome(self: &Arc<Self>, mut work: MutexGuard<'_, Work>, id: CallId) -> Outcome {
+        // The outcome is moved once, into its place, and not through every return value on the way.
+        let mut outcome = None;
+        self.drive(&mut work, None, |state| {
+            state.calls.is_settled(id).then(|| outcome = state.calls.take(id))
+        });
+        self.release(work);
+        outcome.unwrap_or(Outcome::Failed(Failure::Closed))
+    }
+
+    #[cold]
+    fn follow(self: &Arc<Self>, id: CallId) -> Outcome {
         let waker = Waker::from(Arc::new(Unpark(thread::current())));
         loop {
             {
                 let mut state = self.state.lock();
-                if let Some(outcome) = take(&mut state) {
+                if state.calls.is_settled(id) {
+                    let outcome = state.calls.take(id).unwrap_or(Outcome::Failed(Failure::Closed));
                     drop(state);
                     self.unfollow();
                     self.pass_on();
@@ -169,11 +184,7 @@ impl Port {
                 state.calls.set_waker(id, &waker);
             }
             match self.take_or_follow() {
-                Some(mut work) => {
-                    let outcome = self.drive(&mut work, None, take);
-                    self.release(work);
-                    return outcome.unwrap_or(Outcome::Failed(Failure::Closed));
-                }
+                Some(work) => return self.drive_to_outcome(work, id),
                 None => thread::park(),
             }
             self.unfollow();
@@ -308,10 +319,6 @@ impl Port {
         drop(self.role.aside.lock());
         self.role.come_back.notify_all();
     }
-}
-
-fn taken(state: &mut State, id: CallId) -> Outcome {
-    state.calls.take(id).unwrap_or(Outcome::Failed(Failure::Closed))
 }
 
 struct Unpark(Thread);

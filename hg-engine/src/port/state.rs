@@ -176,24 +176,28 @@ impl State {
     }
 
     /// Tries the backlog again. Requests whose calls have settled meanwhile are dropped.
-    pub(super) fn retry_backlog(&mut self) {
+    /// Says whether any left it.
+    pub(super) fn retry_backlog(&mut self) -> bool {
+        let mut moved = false;
         let mut answers = std::mem::take(&mut self.answers);
         answers.retain(|_, queue| {
-            self.retry(queue);
+            moved |= self.retry(queue);
             !queue.is_empty()
         });
         self.answers = answers;
         let mut requests = std::mem::take(&mut self.requests);
         requests.retain(|_, queue| {
-            self.retry(queue);
+            moved |= self.retry(queue);
             !queue.is_empty()
         });
         self.requests = requests;
+        moved
     }
 
-    fn retry(&mut self, queue: &mut VecDeque<(Token, Op)>) {
+    fn retry(&mut self, queue: &mut VecDeque<(Token, Op)>) -> bool {
+        let before = queue.len();
         while let Some((token, op)) = queue.pop_front() {
-            let Some(context) = &mut self.context else { return };
+            let Some(context) = &mut self.context else { return true };
             let owner = Owner::of(token);
             if let Owner::Call(id, _) = owner
                 && self.calls.is_settled(id)
@@ -204,7 +208,8 @@ impl State {
                 (Ok(op), Owner::Call(id, half)) => self.calls.handle_posted(id, half, op),
                 (Ok(_), Owner::Nobody) => {}
                 (Err(rejected), _) if matches!(rejected.error, hg_na::Error::Again) => {
-                    return queue.push_front((token, rejected.op));
+                    queue.push_front((token, rejected.op));
+                    break;
                 }
                 (Err(rejected), Owner::Call(id, _)) => {
                     self.calls.handle_refused(id, not_made(rejected.error));
@@ -212,6 +217,7 @@ impl State {
                 (Err(_), Owner::Nobody) => {}
             }
         }
+        queue.len() != before
     }
 
     pub(super) fn has_backlog(&self) -> bool {
@@ -225,6 +231,10 @@ impl State {
 
     /// Whether to sleep, and until when.
     pub(super) fn may_sleep(&mut self) -> Option<Option<Instant>> {
+        // Room in the transport's queue may have come without a completion: what is sent quietly has none.
+        if self.has_backlog() && self.retry_backlog() {
+            return None;
+        }
         self.run_effects();
         if !self.wakers.is_empty() {
             return None;

@@ -20,7 +20,7 @@ use crate::{
     Request,
     handler::{self, Run},
     request::in_handler,
-    tasks::Origin,
+    tasks::{Origin, Tasks},
 };
 
 impl Port {
@@ -87,7 +87,7 @@ impl Port {
             state.calls.handle_timeout(work.now);
         }
         state.run_effects();
-        if any && state.has_backlog() {
+        if (moved || any) && state.has_backlog() {
             state.retry_backlog();
             state.run_effects();
         }
@@ -104,10 +104,8 @@ impl Port {
 
     fn run_handlers(self: &Arc<Self>, work: &mut Work) {
         self.refresh_handlers(work);
-        // All are put back: neither the table nor the memory of the batch is made anew each round.
-        let handlers = work.handlers.take().unwrap_or_default();
-        let mut requests = std::mem::take(&mut work.requests);
-        let mut done = std::mem::take(&mut work.done);
+        let Work { handlers, requests, done, request, tasks, now, .. } = work;
+        let Some(handlers) = handlers else { return };
         for Ticket { at, header, payload } in requests.drain(..) {
             let Some(Completion::Unexpected { from, message }) = done.get_mut(at) else { continue };
             let origin = *from;
@@ -117,20 +115,20 @@ impl Port {
             };
             match handler.kind() {
                 ServeKind::Plain => {
-                    let request =
-                        work.request.get_or_insert_with(|| Request::new(Arc::clone(self)));
-                    request.reuse(origin, &header, work.now);
+                    let request = request.get_or_insert_with(|| Request::new(Arc::clone(self)));
+                    request.reuse(origin, &header, *now);
                     let payload = &message.as_slice()[payload..];
                     match in_handler(|| handler::run_caught(handler.as_ref(), request, payload)) {
                         Run::Answer(message) => {
                             self.state.lock().post_answer(origin, header.id, message);
                         }
-                        other => self.go_on(work, origin, &header, other),
+                        other => self.go_on(tasks, origin, &header, other),
                     }
                 }
                 ServeKind::Async => {
                     let payload = &message.as_slice()[payload..];
-                    self.start_task(work, handler.as_ref(), (origin, &header), payload);
+                    let run = self.start_async(handler.as_ref(), (origin, &header), *now, payload);
+                    self.go_on(tasks, origin, &header, run);
                 }
                 ServeKind::Blocking => {
                     let message = std::mem::replace(message, Message::inline(0));
@@ -139,37 +137,34 @@ impl Port {
                 }
             }
         }
-        work.done = done;
-        work.requests = requests;
-        work.handlers = Some(handlers);
     }
 
     /// What a handler left behind that did not end in its round, or ended it otherwise.
-    fn go_on(self: &Arc<Self>, work: &mut Work, origin: hg_na::Peer, header: &Header, run: Run) {
+    fn go_on(self: &Arc<Self>, tasks: &mut Tasks, origin: hg_na::Peer, header: &Header, run: Run) {
         match run {
             Run::Answer(message) => self.state.lock().post_answer(origin, header.id, message),
             Run::Given => {}
             Run::Later(task) => {
                 let wants_answer = header.kind == Kind::Request;
                 let origin = Origin { peer: origin, id: header.id, wants_answer };
-                work.tasks.spawn(task, origin, Arc::downgrade(self));
+                tasks.spawn(task, origin, Arc::downgrade(self));
             }
         }
     }
 
-    fn start_task(
+    /// Runs an `async` handler to its future.
+    fn start_async(
         self: &Arc<Self>,
-        work: &mut Work,
         handler: &dyn handler::Handler,
         (origin, header): (hg_na::Peer, &Header),
+        now: Instant,
         payload: &[u8],
-    ) {
+    ) -> Run {
         let mut request = Request::new(Arc::clone(self));
-        request.reuse(origin, header, work.now);
+        request.reuse(origin, header, now);
         let token = self.state.lock().serves.keep_running(origin, header.id);
         request.set_cancel_token(token);
-        let run = in_handler(|| handler::run_caught(handler, &request, payload));
-        self.go_on(work, origin, header, run);
+        in_handler(|| handler::run_caught(handler, &request, payload))
     }
 
     fn start_blocking(self: &Arc<Self>, handler: Arc<dyn handler::Handler>, incoming: Incoming) {
