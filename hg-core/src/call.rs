@@ -221,7 +221,7 @@ impl Calls {
         &mut self,
         id: CallId,
         half: Half,
-        result: &mut Result<(), NaFailure>,
+        result: &mut Result<(), Box<NaFailure>>,
         returned: &mut Returned,
     ) {
         let Some(call) = self.table.get_mut(id) else { return };
@@ -237,7 +237,7 @@ impl Calls {
             (Half::Receive, Ok(())) => read_answer(id, call.name, returned),
             (Half::Send, Ok(())) if two_way => return,
             (Half::Send, Ok(())) => Outcome::Sent,
-            (_, Err(failure)) => Outcome::Failed(transport_failure(failure.clone())),
+            (_, Err(failure)) => Outcome::Failed(transport_failure(failure)),
         };
         self.settle(id, outcome, false);
     }
@@ -432,12 +432,12 @@ fn answered(message: &mut Message, payload: usize, handler_error: bool) -> Outco
 }
 
 #[cold]
-fn transport_failure(failure: NaFailure) -> Failure {
+fn transport_failure(failure: &NaFailure) -> Failure {
     let started = match failure.reached {
         Reached::Never => Started::No,
         Reached::Unknown => Started::Unknown,
     };
-    match failure.error {
+    match failure.error.clone() {
         hg_na::Error::PeerGone(reason) => Failure::PeerGone { reason, started },
         hg_na::Error::UnknownPeer => Failure::PeerGone { reason: GoneReason::Closed, started },
         hg_na::Error::Cancelled => Failure::Cancelled,

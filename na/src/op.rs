@@ -169,7 +169,7 @@ pub struct Done {
     /// What its poster wanted to be told.
     pub token: Token,
     /// How it ended.
-    pub result: Result<(), Failure>,
+    pub result: Result<(), Box<Failure>>,
     /// The received message, or the buffers of the operation.
     pub returned: Returned,
 }

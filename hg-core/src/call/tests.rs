@@ -39,9 +39,10 @@ fn done(
     calls: &mut Calls,
     id: CallId,
     half: Half,
-    mut result: Result<(), NaFailure>,
+    result: Result<(), NaFailure>,
     message: Option<Message>,
 ) {
+    let mut result = result.map_err(Box::new);
     let mut returned = message.map_or(Returned::Nothing, Returned::Message);
     calls.handle_done(id, half, &mut result, &mut returned);
 }

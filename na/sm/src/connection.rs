@@ -174,7 +174,12 @@ pub(crate) fn failed(
     reached: Reached,
     returned: Returned,
 ) -> Completion {
-    Completion::Done(Done { id, token, result: Err(Failure { error, reached }), returned })
+    Completion::Done(Done {
+        id,
+        token,
+        result: Err(Box::new(Failure { error, reached })),
+        returned,
+    })
 }
 
 /// What goes back to the poster of a message: its own memory, not the transport's.

@@ -67,7 +67,7 @@ pub(crate) fn finished(
     error: Option<(Error, Reached)>,
     back: Returned,
 ) -> Completion {
-    let result = error.map_or(Ok(()), |(error, reached)| Err(Failure { error, reached }));
+    let result = error.map_or(Ok(()), |(error, reached)| Err(Box::new(Failure { error, reached })));
     Completion::Done(Done { id, token, result, returned: back })
 }
 

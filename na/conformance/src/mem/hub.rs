@@ -453,7 +453,7 @@ impl State {
         for transfer in transfers {
             let result = self
                 .copy(domain, &transfer)
-                .map_err(|error| Failure { error, reached: Reached::Never });
+                .map_err(|error| Box::new(Failure { error, reached: Reached::Never }));
             let returned = Returned::Slice(transfer.local);
             let done = finished(transfer.id, transfer.token, result, returned);
             self.endpoint(id).ready.push_back(done);

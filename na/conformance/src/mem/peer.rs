@@ -107,7 +107,7 @@ impl PeerState {
 
     /// Ends a queued operation; `None` when it is not here any more.
     pub(super) fn cancel(&mut self, id: OpId) -> Option<Completion> {
-        let failure = |reached| Err(Failure { error: Error::Cancelled, reached });
+        let failure = |reached| Err(Box::new(Failure { error: Error::Cancelled, reached }));
         for queue in &mut self.outgoing {
             let place = queue.iter().position(|outgoing| outgoing.id == id);
             if let Some(out) = place.and_then(|place| queue.remove(place)) {
@@ -128,7 +128,8 @@ impl PeerState {
 
     /// Ends everything that is open.
     pub(super) fn fail_all(&mut self, reason: &GoneReason, ready: &mut VecDeque<Completion>) {
-        let failure = |reached| Err(Failure { error: Error::PeerGone(reason.clone()), reached });
+        let failure =
+            |reached| Err(Box::new(Failure { error: Error::PeerGone(reason.clone()), reached }));
         for out in self.outgoing.iter_mut().flat_map(std::mem::take) {
             let returned = Returned::Message(out.message);
             ready.push_back(finished(out.id, out.token, failure(Reached::Never), returned));
@@ -147,7 +148,7 @@ impl PeerState {
 pub(super) fn finished(
     id: OpId,
     token: Token,
-    result: Result<(), Failure>,
+    result: Result<(), Box<Failure>>,
     returned: Returned,
 ) -> Completion {
     Completion::Done(Done { id, token, result, returned })

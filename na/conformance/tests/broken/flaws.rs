@@ -2,7 +2,10 @@
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Instant,
 };
 
@@ -14,7 +17,7 @@ use hg_na_conformance::layer::{Layer, Layers};
 
 use crate::{
     regions::{LeakyRegion, unwrapped},
-    waiters::{Deaf, Restless},
+    waiters::{Deaf, Restless, Unmoved},
 };
 
 /// What is broken.
@@ -42,6 +45,7 @@ pub(crate) enum Flaw {
     SleepsWithoutRecheck,
     NeverSleepsSoundly,
     IgnoresWake,
+    SleepsOnWhenPosting,
     HidesItsProgress,
     DropsEarlyAnswers,
     DeliversLateAnswers,
@@ -92,6 +96,8 @@ impl Layers for Broken {
             overflow: VecDeque::new(),
             aliases: HashMap::new(),
             deaths: Vec::new(),
+            asleep: false,
+            posted: Arc::default(),
         })
     }
 
@@ -133,6 +139,10 @@ struct BrokenLayer {
     /// The true handle of each place.
     aliases: HashMap<u32, Peer>,
     deaths: Vec<Completion>,
+    /// Between a yes of `may_sleep` and the next progress.
+    asleep: bool,
+    /// Something was posted in that time.
+    posted: Arc<AtomicBool>,
 }
 
 impl BrokenLayer {
@@ -195,6 +205,12 @@ impl BrokenLayer {
         }
     }
 
+    /// Before anything whose wake-up one flaw swallows.
+    fn posted_asleep(&self) {
+        // Relaxed: see `Unmoved`.
+        self.posted.store(self.asleep, Ordering::Relaxed);
+    }
+
     fn clamped(&self, remote: hg_na::RemoteSlice) -> hg_na::RemoteSlice {
         let opaque = remote.descriptor().opaque();
         let Some(size) =
@@ -215,7 +231,13 @@ impl BrokenLayer {
         }
     }
 
-    fn make_up(&mut self, id: OpId, token: Token, result: Result<(), Failure>, back: Returned) {
+    fn make_up(
+        &mut self,
+        id: OpId,
+        token: Token,
+        result: Result<(), Box<Failure>>,
+        back: Returned,
+    ) {
         self.extra.push_back(Completion::Done(Done { id, token, result, returned: back }));
     }
 
@@ -350,10 +372,12 @@ impl Layer for BrokenLayer {
     }
 
     fn forget(&mut self, inner: &mut dyn Context, peer: Peer) {
+        self.posted_asleep();
         inner.forget(self.truth(peer));
     }
 
     fn post(&mut self, inner: &mut dyn Context, token: Token, op: Op) -> Result<OpId, Rejected> {
+        self.posted_asleep();
         let kind = Kind::of(&op);
         if let (Flaw::ReportsDeathOnlyWhenAsked, false) = (self.flaw, self.deaths.is_empty()) {
             self.extra.extend(self.deaths.drain(..));
@@ -387,12 +411,14 @@ impl Layer for BrokenLayer {
     }
 
     fn cancel(&mut self, inner: &mut dyn Context, id: OpId) {
+        self.posted_asleep();
         match self.flaw {
             Flaw::IgnoresCancel => {}
             Flaw::DeliversLateAnswers => {
                 if let Some((peer, tag, token)) = self.receives.remove(&id) {
                     self.ghosts.insert(id, (peer, tag));
-                    let failure = Failure { error: Error::Cancelled, reached: Reached::Unknown };
+                    let failure =
+                        Box::new(Failure { error: Error::Cancelled, reached: Reached::Unknown });
                     self.make_up(id, token, Err(failure), Returned::Nothing);
                 }
             }
@@ -412,6 +438,9 @@ impl Layer for BrokenLayer {
         now: Instant,
         done: &mut Vec<Completion>,
     ) -> Result<bool, Error> {
+        self.asleep = false;
+        // Relaxed: nobody waits while progress is made.
+        self.posted.store(false, Ordering::Relaxed);
         let mut batch = Vec::new();
         let mut found = inner.progress(now, &mut batch)?;
         self.twist_batch(batch, done);
@@ -430,13 +459,18 @@ impl Layer for BrokenLayer {
     }
 
     fn may_sleep(&mut self, inner: &mut dyn Context) -> bool {
-        self.flaw == Flaw::SleepsWithoutRecheck || inner.may_sleep()
+        self.asleep = self.flaw == Flaw::SleepsWithoutRecheck || inner.may_sleep();
+        self.asleep
     }
 
     fn waiter(&self, inner: &dyn Context) -> Arc<dyn Waiter> {
         match self.flaw {
             Flaw::NeverSleepsSoundly => Arc::new(Restless),
             Flaw::IgnoresWake => Arc::new(Deaf(inner.waiter())),
+            Flaw::SleepsOnWhenPosting => {
+                let posted = Arc::clone(&self.posted);
+                Arc::new(Unmoved { inner: inner.waiter(), posted })
+            }
             _ => inner.waiter(),
         }
     }
