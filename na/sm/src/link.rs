@@ -71,13 +71,12 @@ impl BodyClaim {
     /// Checks what a slot claims.
     pub(crate) fn check(offset: u64, len: u32) -> Result<Self, Broken> {
         if len > MESSAGE_MAX {
-            return Err(Broken("a message is longer than any may be"));
+            return Err(Broken::TooLong);
         }
-        let offset =
-            u32::try_from(offset).map_err(|_| Broken("a body lies outside of its arena"))?;
+        let offset = u32::try_from(offset).map_err(|_| Broken::OutsideOfArena)?;
         match offset.checked_add(len) {
             Some(end) if end <= ARENA_BYTES => Ok(Self { offset, len }),
-            _ => Err(Broken("a body lies outside of its arena")),
+            _ => Err(Broken::OutsideOfArena),
         }
     }
 }
@@ -198,6 +197,12 @@ impl Link {
         }
     }
 
+    /// Whether the peer's rings hold only what the protocol produces, where nothing was found.
+    pub(crate) fn check(&self) -> Result<(), Broken> {
+        let mut rings = self.rx.iter().zip(&self.theirs.rings.rings);
+        rings.try_for_each(|(consumer, slots)| consumer.check(slots))
+    }
+
     /// Stops looking: S1. [`crate::wake::before_second_look`] and [`Link::parked`] must follow.
     pub(crate) fn park(&mut self) {
         for (consumer, popped) in self.rx.iter_mut().zip(&self.own.rings.popped) {
@@ -241,7 +246,7 @@ impl Link {
 
 /// The reason for which a connection with a broken peer ends.
 pub(crate) fn misbehaved(broken: Broken) -> GoneReason {
-    GoneReason::Misbehaved(Arc::from(broken.0))
+    GoneReason::Misbehaved(Arc::from(broken.why()))
 }
 
 struct Tx<'a>(&'a [Producer; RINGS]);

@@ -34,7 +34,7 @@ impl Connection {
     pub(crate) fn poll(&mut self, sink: &mut Sink<'_>) -> Result<u32, Broken> {
         let Some(link) = self.link.as_mut() else { return Ok(0) };
         let mut taken = 0;
-        while let Some(slot) = peek(link, CONTROL)? {
+        while let Some(slot) = peek(link, CONTROL) {
             let len = inline_len(slot.claimed_word(), CONTROL)?;
             let message = Message::from_slot(bytes_of(slot.payload()), len);
             sink.done.push(Completion::Control { from: self.peer, message });
@@ -44,7 +44,7 @@ impl Connection {
                 break;
             }
         }
-        if !self.is_stalled && peek(link, ANSWERS)?.is_some() {
+        if !self.is_stalled && peek(link, ANSWERS).is_some() {
             taken += self.poll_answers(sink)?;
         }
         if sink.admission {
@@ -58,7 +58,7 @@ impl Connection {
         let Some(link) = self.link.as_mut() else { return Ok(0) };
         let mut taken = 0;
         while taken < BURST
-            && let Some(slot) = peek(link, REQUESTS)?
+            && let Some(slot) = peek(link, REQUESTS)
         {
             let word = slot.claimed_word();
             let payload = slot.payload();
@@ -82,7 +82,7 @@ impl Connection {
         let Some(link) = self.link.as_mut() else { return Ok(0) };
         let mut taken = 0;
         while taken < BURST
-            && let Some(slot) = peek(link, ANSWERS)?
+            && let Some(slot) = peek(link, ANSWERS)
         {
             let word = slot.claimed_word();
             let [tag, payload @ ..] = slot.payload();
@@ -164,7 +164,7 @@ fn ended(from: Peer, receive: Receive, message: Message) -> Completion {
 }
 
 #[inline(always)]
-fn peek(link: &Link, ring: usize) -> Result<Option<&Slot>, Broken> {
+fn peek(link: &Link, ring: usize) -> Option<&Slot> {
     link.rx[ring].peek(&link.theirs.rings.rings[ring])
 }
 
@@ -182,7 +182,7 @@ fn take(link: &mut Link, ring: usize, with_body: bool) {
 fn inline_len(word: Word, ring: usize) -> Result<usize, Broken> {
     let len = word.len() as usize;
     if word.is_body() || len > SHORT[ring] {
-        return Err(Broken("a short message is longer than its slot"));
+        return Err(Broken::TooLongForSlot);
     }
     Ok(len)
 }

@@ -16,7 +16,8 @@
 //! - C3 -> P1: the producer reuses a slot, and the body that it named, only after it was copied out.
 //!
 //! `tests/loom.rs` checks both arrows: weaken any of the four and it fails.
-//! What is read from the peer's segment is a claim: a position or lap that cannot be is [`Broken`].
+//! What is read from the peer's segment is a claim: a position or lap that cannot be is [`Broken`]. A lap
+//! is checked only where nothing comes ([`Consumer::check`]), off the fast path.
 
 use crate::{
     layout::{SLOT_WORDS, SLOTS, Slot, Slots},
@@ -29,9 +30,33 @@ pub(crate) type Payload = [u64; SLOT_WORDS];
 /// The consumer's position is written back after so many slots.
 pub(crate) const WRITE_BACK: u32 = SLOTS.div_ceil(4);
 
-/// The peer has written what the protocol cannot produce.
+/// The peer has written what the protocol cannot produce. Small: the fast path carries it in a register.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Broken(pub(crate) &'static str);
+pub(crate) enum Broken {
+    /// A consumer's position went backwards, or ahead of the messages.
+    Position,
+    /// A slot's sequence is neither this lap nor the one before.
+    Sequence,
+    /// A message claims to be longer than any may be.
+    TooLong,
+    /// A short message claims to be longer than its slot.
+    TooLongForSlot,
+    /// A body claims to lie outside of its arena.
+    OutsideOfArena,
+}
+
+impl Broken {
+    /// What is wrong, as the end of the sentence "it broke the protocol".
+    pub(crate) fn why(self) -> &'static str {
+        match self {
+            Self::Position => "its position in a ring went backwards, or ahead of the messages",
+            Self::Sequence => "a sequence number in a ring jumped",
+            Self::TooLong => "a message is longer than any may be",
+            Self::TooLongForSlot => "a short message is longer than its slot",
+            Self::OutsideOfArena => "a body lies outside of its arena",
+        }
+    }
+}
 
 /// Kind and length of a message, as they stand in a slot: bit 31 says that the bytes lie in the
 /// arena, the other 31 are the length.
@@ -111,7 +136,7 @@ impl Producer {
     pub(crate) fn refresh(&mut self, popped: &AtomicU32) -> Result<(), Broken> {
         let claim = popped.load(ord("P1", Ordering::Acquire)); // P1
         if self.pushed.wrapping_sub(claim) > self.pushed.wrapping_sub(self.popped) {
-            return Err(Broken("its position in a ring went backwards, or ahead of the messages"));
+            return Err(Broken::Position);
         }
         self.popped = claim;
         Ok(())
@@ -149,24 +174,30 @@ impl Default for Consumer {
 
 impl Consumer {
     /// The next slot, when it is published: C1. The caller copies out of it (C2), then calls
-    /// [`Consumer::advance`].
+    /// [`Consumer::advance`]. A lap that cannot be reads as nothing here; [`Consumer::check`] finds it.
     #[inline(always)]
-    pub(crate) fn peek<'a>(&self, slots: &'a Slots) -> Result<Option<&'a Slot>, Broken> {
+    pub(crate) fn peek<'a>(&self, slots: &'a Slots) -> Option<&'a Slot> {
         let slot = &slots.0[index(self.next)];
         let sequence = slot.sequence.load(ord("C1", Ordering::Acquire)); // C1
-        if sequence == self.lap_before {
-            Ok(None)
-        } else if sequence == self.lap {
-            Ok(Some(slot))
+        (sequence == self.lap).then_some(slot)
+    }
+
+    /// Whether the next slot's lap is one that the protocol produces. Asked when nothing comes.
+    pub(crate) fn check(&self, slots: &Slots) -> Result<(), Broken> {
+        // Relaxed: nothing else of the slot is looked at.
+        let sequence = slots.0[index(self.next)].sequence.load(Ordering::Relaxed);
+        if sequence == self.lap || sequence == self.lap_before {
+            Ok(())
         } else {
-            Err(Broken("a sequence number in a ring jumped"))
+            Err(Broken::Sequence)
         }
     }
 
     /// Whether something is there, right or wrong.
     #[inline]
     pub(crate) fn is_ready(&self, slots: &Slots) -> bool {
-        !matches!(self.peek(slots), Ok(None))
+        // Relaxed: nothing else of the slot is looked at; S2 orders the second look.
+        slots.0[index(self.next)].sequence.load(Ordering::Relaxed) != self.lap_before
     }
 
     /// Takes the message that was copied out; `true`: the position is due to be written back.
@@ -232,12 +263,12 @@ mod tests {
             assert!(producer.has_room(&popped).unwrap());
             producer.push(&slots, Word::inline(8), &[value; 7]);
             assert!(consumer.is_ready(&slots));
-            let slot = consumer.peek(&slots).unwrap().unwrap();
+            let slot = consumer.peek(&slots).unwrap();
             assert_eq!((slot.claimed_word(), slot.payload()), (Word::inline(8), [value; 7]));
             if consumer.advance() {
                 consumer.write_back(&popped);
             }
-            assert!(consumer.peek(&slots).unwrap().is_none());
+            assert!(consumer.peek(&slots).is_none() && consumer.check(&slots).is_ok());
         }
     }
 
@@ -270,6 +301,7 @@ mod tests {
         popped.store(0, Ordering::Relaxed);
         assert!(producer.refresh(&popped).is_err());
         slots.0[0].sequence.store(7, Ordering::Relaxed);
-        assert!(consumer.peek(&slots).is_err() && consumer.is_ready(&slots));
+        assert!(consumer.peek(&slots).is_none() && consumer.is_ready(&slots));
+        assert_eq!(consumer.check(&slots), Err(Broken::Sequence));
     }
 }

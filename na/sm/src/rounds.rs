@@ -131,6 +131,9 @@ impl SmContext {
         let Some(connection) = self.peers.find(peer) else { return };
         if let Some(link) = connection.link.as_mut() {
             link.settle();
+            if let Err(broken) = link.check() {
+                return self.end(peer, misbehaved(broken));
+            }
         }
         if connection.empty_rounds >= PARK_ROUNDS {
             connection.empty_rounds = PARK_ROUNDS;

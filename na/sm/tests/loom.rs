@@ -55,7 +55,7 @@ impl Shared {
     }
 
     fn take(&self, consumer: &mut Consumer) -> Option<u64> {
-        let slot = consumer.peek(&self.slots).unwrap()?;
+        let slot = consumer.peek(&self.slots)?;
         assert_eq!(slot.claimed_word(), Word::inline(8));
         let value = slot.payload()[0];
         consumer.advance();
