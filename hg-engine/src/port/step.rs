@@ -68,7 +68,7 @@ impl Port {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn progress_transport(&self, state: &mut State, work: &mut Work) -> bool {
         work.read_clock();
         let Some(context) = &mut state.context else { return false };
