@@ -45,7 +45,11 @@ impl Faulty {
     /// Puts faults before a plugin.
     #[must_use]
     pub fn new(plugin: impl Plugin + 'static, faults: Faults) -> Self {
-        Self(Layered::new(plugin, FaultyLayers { faults, contexts: AtomicU64::new(0) }))
+        Self::around(Arc::new(plugin), faults)
+    }
+
+    pub(crate) fn around(plugin: Arc<dyn Plugin>, faults: Faults) -> Self {
+        Self(Layered::around(plugin, FaultyLayers { faults, contexts: AtomicU64::new(0) }))
     }
 }
 

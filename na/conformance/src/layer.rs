@@ -91,7 +91,11 @@ impl Layered {
     /// Puts layers before a plugin.
     #[must_use]
     pub fn new(inner: impl Plugin + 'static, layers: impl Layers + 'static) -> Self {
-        Self { inner: Arc::new(inner), layers: Arc::new(layers) }
+        Self::around(Arc::new(inner), layers)
+    }
+
+    pub(crate) fn around(inner: Arc<dyn Plugin>, layers: impl Layers + 'static) -> Self {
+        Self { inner, layers: Arc::new(layers) }
     }
 }
 

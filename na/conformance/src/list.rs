@@ -145,6 +145,16 @@ define_suite! { $
             credits_that_come_back_end_a_sleep
             the_descriptor_becomes_readable_for_a_foreign_event_loop
         }
+        asleep {
+            posts_to_a_fresh_peer_end_a_sleep
+            posts_to_an_open_peer_get_under_way_beside_a_sleep
+            a_post_behind_full_queues_is_sent_when_the_peer_drains
+            a_cancel_ends_a_sleep
+            a_forget_ends_a_sleep
+        }
+        chaos {
+            with_dropped_connections_every_accepted_operation_completes_exactly_once
+        }
     }
     with_processes {
         processes {

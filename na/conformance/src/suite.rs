@@ -11,7 +11,11 @@ use std::{
 
 use hg_na::{Address, Domain, OpenOptions, Plugin};
 
-use crate::{outcome::Outcome, world::Patience};
+use crate::{
+    faulty::{Faults, Faulty},
+    outcome::Outcome,
+    world::Patience,
+};
 
 /// Time after which a test counts as blocked, when none of its own bounds has ended it.
 const BLOCKED_AFTER: Duration = Duration::from_secs(240);
@@ -84,6 +88,12 @@ impl Suite {
         let inner = module.split_once("::").map(|(_, inner)| format!("{inner}::"));
         self.child_test = Some(inner.unwrap_or_default() + crate::child::CHILD_TEST);
         self
+    }
+
+    /// The same suite with faults before its plugin.
+    pub(crate) fn with_faults(&self, faults: Faults) -> Self {
+        let plugin = Arc::new(Faulty::around(Arc::clone(&self.plugin), faults));
+        Self { plugin, ..self.clone() }
     }
 
     /// Runs one test in a thread of its own, so that a call that blocks or panics is an answer too.

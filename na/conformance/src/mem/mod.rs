@@ -155,6 +155,7 @@ impl Context for MemContext {
 
     fn forget(&mut self, peer: Peer) {
         self.hub.lock().forget(self.id, peer);
+        self.waiter.ring();
     }
 
     fn message(&mut self, _to: Peer, len: usize) -> Result<Message, Error> {
@@ -169,15 +170,20 @@ impl Context for MemContext {
     }
 
     fn post(&mut self, token: Token, op: Op) -> Result<OpId, Rejected> {
-        self.hub.lock().endpoint(self.id).post(token, op)
+        let posted = self.hub.lock().endpoint(self.id).post(token, op);
+        // It gets under way in the next progress: whoever sleeps must make it.
+        self.waiter.ring();
+        posted
     }
 
     fn cancel(&mut self, id: OpId) {
         self.hub.lock().endpoint(self.id).cancel(id);
+        self.waiter.ring();
     }
 
     fn set_admission(&mut self, open: bool) {
         self.hub.lock().endpoint(self.id).admission = open;
+        self.waiter.ring();
     }
 
     fn progress(&mut self, _now: Instant, done: &mut Vec<Completion>) -> Result<bool, Error> {

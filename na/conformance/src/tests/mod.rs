@@ -1,5 +1,7 @@
 //! The tests, by the sentence of the contract that they hold a plugin to.
 
+pub(crate) mod asleep;
+pub(crate) mod chaos;
 pub(crate) mod completion;
 pub(crate) mod flow;
 pub(crate) mod matching;

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use hg_na::{Message, Op, Peer, Sleep};
+use hg_na::{Message, Op, Peer, Sleep, Waiter};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::{
@@ -27,12 +27,12 @@ const EARLY_RETURNS: u32 = 10;
 /// Times in a row that `may_sleep` may say no while nothing is left to do.
 const RESTLESS_MAX: u32 = 100_000;
 
-fn sleeps(world: &World<'_>) -> bool {
+pub(crate) fn sleeps(world: &World<'_>) -> bool {
     world.nodes[A].caps().sleep != Sleep::Poll
 }
 
 /// A context without sleep must never promise a wake-up.
-fn never_sleeps(mut world: World<'_>) -> Outcome {
+pub(crate) fn never_sleeps(mut world: World<'_>) -> Outcome {
     world.connect(A, B)?;
     for _ in 0..100 {
         world.round()?;
@@ -41,16 +41,30 @@ fn never_sleeps(mut world: World<'_>) -> Outcome {
     world.end()
 }
 
-/// Sleeps once, as a driver does: no longer than the plugin's own deadline.
-fn sleep(node: &Node, patience: Patience) -> Outcome {
-    let waiter = node.context.waiter();
-    let now = Instant::now();
-    let due = node.context.next_deadline().map(|deadline| deadline.saturating_duration_since(now));
-    let limit = due.map_or(patience.sleep, |due| due.min(patience.sleep));
+/// How long a driver sleeps: no longer than the plugin's own deadline.
+pub(crate) fn longest(node: &Node, patience: Patience) -> Duration {
+    let due = node.context.next_deadline();
+    let due = due.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+    due.map_or(patience.sleep, |due| due.min(patience.sleep))
+}
+
+/// Sleeps once; only the plugin's own deadline may be slept up to.
+pub(crate) fn wait(
+    waiter: &dyn Waiter,
+    limit: Duration,
+    patience: Patience,
+    name: &str,
+) -> Outcome {
+    let started = Instant::now();
     waiter.wait(Some(limit)).map_err(|error| format!("a wait failed: {error}"))?;
-    let slept = limit == patience.sleep && now.elapsed() >= limit;
-    ensure!(!slept, "{}: slept through what arrived", node.name);
+    let slept = limit == patience.sleep && started.elapsed() >= limit;
+    ensure!(!slept, "{name}: slept through what arrived");
     Ok(())
+}
+
+/// Sleeps once, as a driver does.
+pub(crate) fn sleep(node: &Node, patience: Patience) -> Outcome {
+    wait(node.context.waiter().as_ref(), longest(node, patience), patience, node.name)
 }
 
 /// Progresses one context by sleeping whenever it may, until the condition holds.
@@ -81,7 +95,7 @@ pub(crate) fn drive(
     }
 }
 
-fn post_driven(node: &mut Node, patience: Patience, op: Op) -> Outcome {
+pub(crate) fn post_driven(node: &mut Node, patience: Patience, op: Op) -> Outcome {
     let mut op = op;
     let mut clock = patience.start();
     loop {
