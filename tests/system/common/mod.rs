@@ -1,0 +1,47 @@
+//! What every test needs: processes in roles, what the kernel says about them, a watchdog.
+
+pub(crate) mod child;
+pub(crate) mod process;
+pub(crate) mod random;
+pub(crate) mod watchdog;
+pub(crate) mod witness;
+
+use std::time::{Duration, Instant};
+
+pub(crate) use self::{child::Child, random::Random, watchdog::Watchdog, witness::Witness};
+
+/// Waits until something is so; the watchdog of the test is the limit.
+pub(crate) fn until(mut is_so: impl FnMut() -> bool) {
+    let mut pause = Duration::from_micros(100);
+    while !is_so() {
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(20));
+    }
+}
+
+/// Reads something until two readings in a row, some time apart, are equal.
+pub(crate) fn settled<T: PartialEq>(mut read: impl FnMut() -> T) -> T {
+    let mut last = read();
+    loop {
+        std::thread::sleep(Duration::from_millis(150));
+        let next = read();
+        if next == last {
+            return next;
+        }
+        last = next;
+    }
+}
+
+/// Reads something again until it is at most `bound`, or ten seconds have passed; gives the last reading.
+///
+/// For what is given back some time after it was used, so that a failure can say how much was not.
+pub(crate) fn falls_to<T: PartialOrd>(bound: T, mut read: impl FnMut() -> T) -> T {
+    let begun = Instant::now();
+    loop {
+        let value = read();
+        if value <= bound || begun.elapsed() > Duration::from_secs(10) {
+            return value;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}

@@ -1,0 +1,119 @@
+//! A process that forks with an open engine: the child's copy is inert, and nobody takes it for the parent.
+
+#![expect(unsafe_code, reason = "fork(2), which a test of forking cannot do without")]
+
+use std::time::Duration;
+
+use hg::{CallError, Engine, Error};
+use nix::{
+    libc,
+    unistd::{ForkResult, fork, read},
+};
+
+use crate::{
+    common::{
+        Child, Watchdog,
+        child::{next_command, say},
+        falls_to,
+        process::{fds, is_alive},
+    },
+    roles::{Settings, add, never, serve_all},
+};
+
+/// Opens an engine, calls the target, says its address; forks at the first command. Then its child says what the
+/// copy answers, and lives on until the standard input of both is closed; the parent does, too.
+pub(crate) fn forker(settings: &Settings) {
+    let engine = settings.builder().listen(true).open("sm://").expect("an engine");
+    serve_all(&engine);
+    let peer = engine.lookup(settings.target()).expect("an address");
+    assert_eq!(engine.call(add, &peer, (1, 2)).wait().expect("the target serves"), 3);
+    say(engine.address().as_str());
+    while let Some(command) = next_command() {
+        match command.as_str() {
+            "serve" => while !engine.progress(Duration::from_millis(100)) {},
+            "call" => say(&format!("{:?}", engine.call(add, &peer, (1, 2)).wait().is_ok())),
+            "fork" => {
+                // SAFETY:
+                // - nobody else runs in this process but the test harness, which holds no lock of ours.
+                match unsafe { fork() }.expect("a process can be started") {
+                    ForkResult::Child => forked(&engine, &peer),
+                    ForkResult::Parent { .. } => {}
+                }
+            }
+            other => panic!("a forker knows no `{other}`"),
+        }
+    }
+}
+
+fn forked(engine: &Engine, peer: &hg::Peer) -> ! {
+    let called = engine.call(add, peer, (1, 2)).wait();
+    let notified = engine.notify(add, peer, (1, 2)).wait();
+    let looked_up = engine.lookup("sm://anybody");
+    engine.progress(Duration::from_millis(20));
+    let after_progress = engine.call(add, peer, (1, 2)).wait();
+    let is_forked = |error: &Error| matches!(error, Error::Forked);
+    let inert = matches!(&called, Err(CallError::NotMade(error)) if is_forked(error))
+        && matches!(&notified, Err(CallError::NotMade(error)) if is_forked(error))
+        && matches!(&looked_up, Err(error) if is_forked(error))
+        && after_progress.is_err();
+    // A new one of its own works.
+    let own = Engine::open("sm://").and_then(|own| Ok((own.lookup(peer_address())?, own)));
+    let works = own.is_ok_and(|(peer, own)| own.call(add, &peer, (1, 2)).wait().is_ok());
+    let pid = std::process::id();
+    say(&format!("{pid} {inert} {works} {called:?} {notified:?} {looked_up:?} {after_progress:?}"));
+    let mut byte = [0];
+    while read(std::io::stdin(), &mut byte).is_ok_and(|len| len > 0) {}
+    // SAFETY:
+    // - ends the child at once, without running anything of the parent's.
+    unsafe { libc::_exit(0) }
+}
+
+fn peer_address() -> String {
+    let arguments = std::env::var("HG_TEST_ARGUMENTS").expect("set by `start`");
+    let to = arguments.split_whitespace().find_map(|word| word.strip_prefix("to="));
+    to.expect("this role needs `to=ADDRESS`").to_owned()
+}
+
+/// The child's process id, and what it found.
+fn fork_of(forker: &mut Child) -> u32 {
+    let report = forker.ask("fork");
+    let mut words = report.split_whitespace();
+    let pid = words.next().unwrap().parse().unwrap();
+    assert_eq!(words.next(), Some("true"), "the child's copy is not inert: {report}");
+    assert_eq!(words.next(), Some("true"), "the child cannot open an engine: {report}");
+    pid
+}
+
+#[test]
+fn a_forked_childs_copy_is_inert_and_the_parents_engine_goes_on() {
+    let _watchdog = Watchdog::start();
+    let (_target, address) = Child::target("");
+    for progress in ["own", "background"] {
+        let to = format!("to={address} progress={progress} wait=block");
+        let mut forker = Child::start("forker", &to);
+        forker.hear();
+        let pid = fork_of(&mut forker);
+        assert!(is_alive(pid));
+        assert_eq!(forker.ask("call"), "true");
+        assert_eq!(forker.end().code(), Some(0));
+    }
+}
+
+#[test]
+fn peers_of_a_killed_parent_see_peer_gone_while_its_child_lives() {
+    let _watchdog = Watchdog::start();
+    let (target, address) = Child::target("");
+    let calm = fds(target.pid());
+    let engine = Engine::open("sm://").unwrap();
+    let mut forker = Child::start("forker", &format!("to={address} progress=background"));
+    let parent = engine.lookup(forker.hear()).unwrap();
+    assert_eq!(engine.call(add, &parent, (1, 2)).wait().unwrap(), 3);
+    let pid = fork_of(&mut forker);
+    let call = engine.call(never, &parent, ());
+    forker.kill();
+    let result = call.wait();
+    assert!(matches!(result, Err(CallError::PeerGone { .. })), "{result:?}");
+    assert!(is_alive(pid), "the child was to live on");
+    // The target has let go of the parent, too; one connection is the child's own.
+    assert!(falls_to(calm + 4, || fds(target.pid())) <= calm + 4);
+}

@@ -1,0 +1,396 @@
+//! Messages that no honest peer sends, over an honest transport: the caller gets a named error or is
+//! disconnected with a reason, and nobody else notices.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use hg::{
+    CallError, Engine, GoneReason, Rpc as _,
+    na::{
+        Address, Completion, Context, Domain, Done, Message, Op, OpenOptions, Peer, Plugin as _,
+        Returned,
+    },
+};
+
+use crate::{
+    common::{Child, Random, Watchdog, Witness},
+    roles::{add, echo, kind_of, never},
+};
+
+/// What became of a message.
+#[derive(Debug)]
+enum Fate {
+    /// It was answered: status and text.
+    Answered(u8, String),
+    /// The connection was closed, after this sentence.
+    Disconnected(String),
+}
+
+/// A peer that speaks `na`, and whatever it likes over it.
+pub(crate) struct Raw {
+    context: Box<dyn Context>,
+    /// Kept for as long as its context lives.
+    #[cfg_attr(not(feature = "fail-points"), expect(dead_code, reason = "for `domain`"))]
+    domain: Arc<dyn Domain>,
+    done: Vec<Completion>,
+}
+
+impl Raw {
+    pub(crate) fn open(options: &OpenOptions) -> Self {
+        let domain = hg::sm::SmPlugin.open(&"sm://".parse().unwrap(), options).unwrap();
+        Self { context: domain.context(0).unwrap(), domain, done: Vec::new() }
+    }
+
+    pub(crate) fn lookup(&mut self, address: &str) -> Peer {
+        self.context.lookup(&address.parse().unwrap()).unwrap()
+    }
+
+    pub(crate) fn post(&mut self, op: Op) {
+        let rejected = self.context.post(0, op);
+        assert!(rejected.is_ok(), "{rejected:?}");
+    }
+
+    /// What has come since, in order; sleeps when there is nothing.
+    pub(crate) fn take(&mut self) -> Vec<Completion> {
+        self.context.progress(Instant::now(), &mut self.done).unwrap();
+        if self.done.is_empty() && self.context.may_sleep() {
+            self.context.waiter().wait(Some(Duration::from_millis(50))).unwrap();
+        }
+        std::mem::take(&mut self.done)
+    }
+
+    #[cfg(feature = "fail-points")]
+    pub(crate) fn domain(&self) -> &dyn Domain {
+        self.domain.as_ref()
+    }
+
+    pub(crate) fn address(&self) -> &Address {
+        self.context.address()
+    }
+
+    /// Sends a message as a request, and waits for what becomes of it. Its id is 7.
+    fn send(&mut self, address: &str, bytes: &[u8]) -> Fate {
+        let to = self.lookup(address);
+        self.post(Op::RecvExpected { from: to, tag: 7 });
+        self.post(Op::SendUnexpected { to, message: Message::copied(bytes) });
+        self.fate(to)
+    }
+
+    fn fate(&mut self, peer: Peer) -> Fate {
+        let mut sentence = String::new();
+        loop {
+            for completion in self.take() {
+                match completion {
+                    Completion::Done(Done {
+                        returned: Returned::Message(answer), result, ..
+                    }) if result.is_ok() && answer.as_slice().get(3) == Some(&ANSWER) => {
+                        let answer = answer.as_slice();
+                        let text = String::from_utf8_lossy(&answer[PREFIX..]).into_owned();
+                        return Fate::Answered(answer[5], text);
+                    }
+                    Completion::Control { message, .. } => {
+                        sentence += &String::from_utf8_lossy(&message.as_slice()[PREFIX..]);
+                    }
+                    Completion::Gone { peer: gone, reason } if gone == peer => {
+                        return Fate::Disconnected(format!("{sentence} ({reason})"));
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+}
+
+// The header as `hg-core/src/header.rs` lays it out; written by hand, since these are to be wrong.
+const PREFIX: usize = 20;
+const REQUEST: u8 = 1;
+const ANSWER: u8 = 3;
+const DECODE: u8 = 4;
+const NO_SUCH_RPC: u8 = 2;
+
+/// A request with id 7 for an RPC.
+fn request(rpc: u64, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = b"Hg\x01".to_vec();
+    bytes.extend([REQUEST, 0, codec(), 0, 0]);
+    bytes.extend(u32::try_from(payload.len()).unwrap().to_le_bytes());
+    bytes.extend(7_u64.to_le_bytes());
+    bytes.extend(rpc.to_le_bytes());
+    bytes.extend(payload);
+    bytes
+}
+
+/// The codec's number, from a header that the library has written.
+fn codec() -> u8 {
+    static CODEC: std::sync::OnceLock<u8> = std::sync::OnceLock::new();
+    *CODEC.get_or_init(|| {
+        let mut raw = Raw::open(&OpenOptions::listening());
+        let engine = Engine::open("sm://").unwrap();
+        let peer = engine.lookup(raw.address()).unwrap();
+        drop(engine.notify(add, &peer, (1, 2)));
+        loop {
+            for completion in raw.take() {
+                if let Completion::Unexpected { message, .. } = completion {
+                    return message.as_slice()[5];
+                }
+            }
+        }
+    })
+}
+
+fn changed(at: usize, byte: u8) -> Vec<u8> {
+    let mut bytes = request(add::ID.0, &[0; 16]);
+    bytes[at] = byte;
+    bytes
+}
+
+#[test]
+fn a_request_that_cannot_be_read_is_answered_with_what_is_wrong() {
+    let _watchdog = Watchdog::start();
+    let (_target, address) = Child::target("");
+    let witness = Witness::of(&address);
+    let mut raw = Raw::open(&OpenOptions::default());
+    let mut long = request(add::ID.0, &[0; 16]);
+    long.truncate(30);
+    let mut cut = changed(4, 1);
+    cut.truncate(30);
+    let hostile = request(echo::ID.0, &[0xFF; 8]);
+    let cases = [
+        ("an unknown RPC", request(0x1234, &[]), NO_SUCH_RPC, ""),
+        ("another version", changed(2, 77), DECODE, "version 77"),
+        ("a length beyond what arrived", long, DECODE, "length"),
+        ("a length short of what arrived", changed(8, 3), DECODE, "length"),
+        ("a header cut short", cut, DECODE, "cut short"),
+        ("an unknown flag", changed(4, 0x80), DECODE, "flag"),
+        ("another codec", changed(5, 99), DECODE, "codec 99"),
+        ("too few arguments", request(add::ID.0, &[0; 5]), DECODE, "add"),
+        ("too many arguments", request(add::ID.0, &[0; 50]), DECODE, "add"),
+        ("a length of 2^64 inside of an argument", hostile, DECODE, "echo"),
+    ];
+    for (case, bytes, status, words) in cases {
+        let fate = raw.send(&address, &bytes);
+        let Fate::Answered(answered, text) = &fate else { panic!("{case}: {fate:?}") };
+        assert!(*answered == status && text.contains(words), "{case}: {fate:?}");
+    }
+    let good = raw.send(&address, &request(add::ID.0, &[0; 16]));
+    assert!(matches!(good, Fate::Answered(0, _)), "{good:?}");
+    witness.testifies();
+}
+
+#[test]
+fn a_peer_that_does_not_speak_the_protocol_is_disconnected_with_a_reason() {
+    let _watchdog = Watchdog::start();
+    let (_target, address) = Child::target("");
+    let witness = Witness::of(&address);
+    let mut raw = Raw::open(&OpenOptions::default());
+    let cases = [
+        ("nothing at all", Vec::new()),
+        ("a header cut short", request(add::ID.0, &[])[..12].to_vec()),
+        ("another protocol", b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".to_vec()),
+        ("an answer as a request", changed(3, ANSWER)),
+        ("a kind that does not exist", changed(3, 200)),
+    ];
+    for (case, bytes) in cases {
+        let fate = raw.send(&address, &bytes);
+        let Fate::Disconnected(sentence) = &fate else { panic!("{case}: {fate:?}") };
+        assert!(sentence.len() > 12 && !sentence.starts_with(' '), "{case}: no reason: {fate:?}");
+        // Looked up again it is a new peer, and served.
+        let good = raw.send(&address, &request(add::ID.0, &[0; 16]));
+        assert!(matches!(good, Fate::Answered(0, _)), "after {case}: {good:?}");
+    }
+    let to = raw.lookup(&address);
+    raw.post(Op::SendControl { to, message: Message::copied(&request(add::ID.0, &[])) });
+    let fate = raw.fate(to);
+    assert!(matches!(&fate, Fate::Disconnected(text) if text.contains("came as")), "{fate:?}");
+    witness.testifies();
+}
+
+#[test]
+fn ten_thousand_random_messages_hurt_nobody() {
+    let _watchdog = Watchdog::start();
+    let (_target, address) = Child::target("");
+    let witness = Witness::of(&address);
+    let mut raw = Raw::open(&OpenOptions::default());
+    let mut random = Random::new(7);
+    for _ in 0..10_000 {
+        let to = raw.lookup(&address);
+        let len = random.size_below(120);
+        let mut bytes = random.bytes(len);
+        // Most of them get past the first checks.
+        let start = request(add::ID.0, &[0; 30]);
+        let honest = random.size_below(40).min(len);
+        bytes[..honest].copy_from_slice(&start[..honest]);
+        let message = Message::copied(&bytes);
+        let op = match random.below(8) {
+            0 => Op::SendControl { to, message: Message::copied(&bytes[..len.min(48)]) },
+            1 => Op::SendExpected { to, tag: random.below(4), message },
+            _ => Op::SendUnexpected { to, message },
+        };
+        // Refused when the queue is full, or the target has disconnected us: that is what it is for.
+        drop(raw.context.post(0, op));
+        raw.context.progress(Instant::now(), &mut raw.done).unwrap();
+        raw.done.clear();
+    }
+    witness.testifies();
+}
+
+mod theirs {
+    //! The same names with other types.
+
+    #[hg::rpc(name = "mismatched::arguments")]
+    pub(super) fn arguments(text: String, _more: Vec<u64>) -> u64 {
+        text.len() as u64
+    }
+
+    #[hg::rpc(name = "mismatched::result")]
+    pub(super) fn result() -> u8 {
+        1
+    }
+
+    #[hg::rpc(name = "mismatched::error")]
+    pub(super) fn error() -> Result<u8, String> {
+        Err("an error that the other side does not expect".to_owned())
+    }
+}
+
+mod ours {
+    #[hg::rpc(name = "mismatched::arguments")]
+    pub(super) fn arguments(number: u64) -> u64;
+
+    #[hg::rpc(name = "mismatched::result")]
+    pub(super) fn result() -> String;
+
+    #[hg::rpc(name = "mismatched::error")]
+    pub(super) fn error() -> u8;
+}
+
+#[test]
+fn two_declarations_that_differ_are_a_decoding_error_that_names_the_rpc() {
+    let _watchdog = Watchdog::start();
+    let target = Engine::listen("sm://").unwrap();
+    target.register(add).unwrap();
+    target.register(theirs::arguments).unwrap();
+    target.register(theirs::result).unwrap();
+    target.register(theirs::error).unwrap();
+    let origin = Engine::open("sm://").unwrap();
+    let peer = origin.lookup(target.address()).unwrap();
+    let named = |error: CallError, name: &str| {
+        assert!(matches!(&error, CallError::Decode(text) if text.contains(name)), "{error}");
+    };
+    for number in [0, 5, 1 << 40, u64::MAX] {
+        let error = origin.call(ours::arguments, &peer, (number,)).wait().unwrap_err();
+        named(error, "mismatched::arguments");
+    }
+    named(origin.call(ours::result, &peer, ()).wait().unwrap_err(), "mismatched::result");
+    named(origin.call(ours::error, &peer, ()).wait().unwrap_err(), "mismatched::error");
+    assert_eq!(origin.call(add, &peer, (1, 2)).wait().unwrap(), 3);
+}
+
+#[test]
+fn an_unknown_rpc_is_named_and_the_target_serves_on() {
+    let _watchdog = Watchdog::start();
+    let (_target, address) = Child::target("");
+    let origin = Engine::open("sm://").unwrap();
+    let peer = origin.lookup(&address).unwrap();
+    for _ in 0..100 {
+        let error = origin.call(ours::result, &peer, ()).wait().unwrap_err();
+        assert!(matches!(error, CallError::NoSuchRpc { name: "mismatched::result" }), "{error}");
+        drop(origin.notify(ours::arguments, &peer, (1,)));
+    }
+    assert_eq!(origin.call(add, &peer, (1, 2)).wait().unwrap(), 3);
+}
+
+/// A target that answers each request with what `answer` makes of its header.
+fn lying_target(
+    answer: impl Fn(&[u8]) -> Vec<u8> + Send + 'static,
+) -> (String, Arc<AtomicBool>, JoinHandle<()>) {
+    let mut raw = Raw::open(&OpenOptions::listening());
+    let address = raw.address().to_string();
+    let over = Arc::<AtomicBool>::default();
+    let stop = Arc::clone(&over);
+    let serve = move || {
+        while !stop.load(Ordering::SeqCst) {
+            for completion in raw.take() {
+                if let Completion::Unexpected { from: to, message } = completion {
+                    let request = message.as_slice();
+                    let tag = u64::from_le_bytes(request[12..20].try_into().unwrap());
+                    let message = Message::copied(&answer(request));
+                    // A caller that has turned its back takes no answer.
+                    drop(raw.context.post(0, Op::SendExpected { to, tag, message }));
+                }
+            }
+        }
+    };
+    (address, over, thread::spawn(serve))
+}
+
+/// An answer to a request, with a status and a payload.
+fn answer_to(request: &[u8], status: u8, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = b"Hg\x01".to_vec();
+    bytes.extend([ANSWER, 0, status, 0, 0]);
+    bytes.extend(u32::try_from(payload.len()).unwrap().to_le_bytes());
+    bytes.extend(&request[12..20]);
+    bytes.extend(payload);
+    bytes
+}
+
+#[test]
+fn an_answer_that_cannot_be_read_is_a_named_error_of_its_call_alone() {
+    let _watchdog = Watchdog::start();
+    type Lie = fn(&[u8]) -> Vec<u8>;
+    let lies: [(&str, Lie); 9] = [
+        ("nothing", |_| Vec::new()),
+        ("a header cut short", |request| answer_to(request, 0, &[0; 8])[..15].to_vec()),
+        ("another protocol", |_| b"HTTP/1.1 200 OK\r\n\r\n12345678".to_vec()),
+        ("another version", |request| {
+            let mut bytes = answer_to(request, 0, &[0; 8]);
+            bytes[2] = 9;
+            bytes
+        }),
+        ("another call's answer", |request| {
+            let mut bytes = answer_to(request, 0, &[0; 8]);
+            bytes[12] ^= 1;
+            bytes
+        }),
+        ("an unknown status", |request| answer_to(request, 99, &[0; 8])),
+        ("a value cut short", |request| answer_to(request, 0, &[0; 3])),
+        ("a length beyond what arrived", |request| answer_to(request, 0, &[0; 30])[..28].to_vec()),
+        ("a request", |request| request.to_vec()),
+    ];
+    let (_honest, honest) = Child::target("");
+    let origin = Engine::open("sm://").unwrap();
+    let good = origin.lookup(&honest).unwrap();
+    for (case, lie) in lies {
+        let (address, over, thread) = lying_target(lie);
+        let bad = origin.lookup(&address).unwrap();
+        let open = origin.call(never, &good, ());
+        let error = origin.call(add, &bad, (1, 2)).wait().unwrap_err();
+        let kind = kind_of(&error);
+        assert!(["Decode", "PeerGone"].contains(&kind), "{case}: {error}");
+        assert_eq!(origin.call(add, &good, (1, 2)).wait().unwrap(), 3, "after {case}");
+        drop(open);
+        over.store(true, Ordering::SeqCst);
+        thread.join().unwrap();
+    }
+}
+
+#[test]
+fn a_target_that_closes_without_an_answer_is_gone() {
+    let _watchdog = Watchdog::start();
+    let mut raw = Raw::open(&OpenOptions::listening());
+    let origin = Engine::open("sm://").unwrap();
+    let peer = origin.lookup(raw.address()).unwrap();
+    let call = origin.call(add, &peer, (1, 2));
+    let requests = |done: Vec<Completion>| {
+        done.iter().any(|completion| matches!(completion, Completion::Unexpected { .. }))
+    };
+    while !requests(raw.take()) {}
+    drop(raw);
+    let error = call.wait().unwrap_err();
+    let CallError::PeerGone { reason: GoneReason::Closed, .. } = error else { panic!("{error}") };
+}

@@ -1,0 +1,27 @@
+//! Whole systems: real processes that call each other over `sm://`, and what goes wrong with them.
+//!
+//! | module | what it shows |
+//! |---|---|
+//! | `calls` | every kind of call, of waiting, of progress; names; payloads of all sizes |
+//! | `death` | processes that are killed, and what is left of them |
+//! | `input` | messages that no honest peer sends, over an honest transport |
+//! | `strangers` | peers that break the transport itself: greetings, descriptors, shared memory, users |
+//! | `pressure` | full rings, stopped targets, deadlines, what waiting costs |
+//! | `crowds` | a thousand peers, thousands of connections, no descriptors left |
+//! | `fork` | a process that forks with an open engine |
+//! | `fail_points` | death at each step of the protocol (feature `fail-points`) |
+//!
+//! Processes are this test binary again, in a role: `common::child`, `roles`. What is measured (memory,
+//! descriptors, processor time) is measured at such a process, never at the one that runs the tests.
+
+mod calls;
+mod common;
+mod crowds;
+mod death;
+#[cfg(feature = "fail-points")]
+mod fail_points;
+mod fork;
+mod input;
+mod pressure;
+mod roles;
+mod strangers;

@@ -1,0 +1,230 @@
+//! Full rings, stopped targets, deadlines, and what waiting costs.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use hg::{CallError, CallOptions, Engine, Wait};
+use nix::sys::signal::Signal;
+
+use crate::{
+    common::{
+        Child, Random, Watchdog, Witness,
+        child::say,
+        falls_to,
+        process::{cpu_ticks, peak_rss_kib, rss_kib, sleeps},
+    },
+    roles::{Settings, add, arrive, arrived, echo, never, relay, serve_all, toil},
+};
+
+/// Calls of one flood.
+const FLOOD: u64 = 100_000;
+/// What a flood may cost either side, in KiB.
+const FLOOD_KIB: u64 = 64 * 1024;
+
+/// One-way calls as fast as they are taken, in a process of its own; says what they cost it in KiB.
+pub(crate) fn one_way_flood(settings: &Settings) {
+    let me = std::process::id();
+    let engine = settings.builder().open("sm://").expect("an engine");
+    let peer = engine.lookup(settings.target()).expect("an address");
+    engine.call(add, &peer, (1, 2)).wait().expect("the target serves");
+    let before = rss_kib(me);
+    let mut random = Random::new(3);
+    let padding = random.bytes(3000);
+    for number in 0..FLOOD {
+        if number % 5000 == 0 {
+            drop(engine.notify(toil, &peer, (50_000,)));
+        }
+        let len = if number % 50 == 0 { random.size_below(padding.len()) } else { 0 };
+        // Ends when the request was handed over: here the caller waits for room.
+        engine.notify(arrive, &peer, (number, &padding[..len])).wait().expect("it is handed over");
+    }
+    let (count, misplaced) = engine.call(arrived, &peer, ()).wait().expect("the target serves");
+    say(&format!("{count} {misplaced} {}", peak_rss_kib(me).saturating_sub(before)));
+}
+
+/// Calls without waiting for the answers, as many as are allowed; the same report.
+pub(crate) fn two_way_flood(settings: &Settings) {
+    let me = std::process::id();
+    let engine = settings.builder().open("sm://").expect("an engine");
+    let peer = engine.lookup(settings.target()).expect("an address");
+    engine.call(add, &peer, (1, 2)).wait().expect("the target serves");
+    let before = rss_kib(me);
+    for begin in [0, FLOOD / 2] {
+        drop(engine.notify(toil, &peer, (200_000,)));
+        let numbers = begin..begin + FLOOD / 2;
+        let calls: Vec<_> =
+            numbers.map(|number| engine.call(arrive, &peer, (number, &[]))).collect();
+        for (call, number) in calls.into_iter().zip(begin..) {
+            assert_eq!(call.wait().expect("nothing is dropped"), number);
+        }
+    }
+    let (count, misplaced) = engine.call(arrived, &peer, ()).wait().expect("the target serves");
+    say(&format!("{count} {misplaced} {}", peak_rss_kib(me).saturating_sub(before)));
+}
+
+#[test]
+fn a_hundred_thousand_calls_at_a_slow_target_arrive_in_order_and_in_bounded_memory() {
+    let _watchdog = Watchdog::start();
+    for role in ["one-way-flood", "two-way-flood"] {
+        let (target, address) = Child::target("wait=block in-service=512");
+        let before = rss_kib(target.pid());
+        let mut origin = Child::start(role, &format!("to={address}"));
+        let report = origin.hear();
+        let numbers: Vec<u64> = report.split(' ').map(|word| word.parse().unwrap()).collect();
+        let [count, misplaced, ours] = numbers[..] else { panic!("{report}") };
+        assert_eq!((count, misplaced), (FLOOD, 0), "{role}");
+        let theirs = peak_rss_kib(target.pid()).saturating_sub(before);
+        assert!(ours < FLOOD_KIB && theirs < FLOOD_KIB, "{role}: {ours} KiB here, {theirs} there");
+    }
+}
+
+#[test]
+fn two_processes_that_flood_each_other_both_finish() {
+    let _watchdog = Watchdog::start();
+    let (_target, address) = Child::target("in-service=16");
+    let engine = Engine::builder().listen(true).in_service_max(16).open("sm://").unwrap();
+    serve_all(&engine);
+    let peer = engine.lookup(&address).unwrap();
+    let mut flooders: Vec<_> = (0..2)
+        .map(|seed| Child::start("flooder", &format!("to={} seed={seed}", engine.address())))
+        .collect();
+    flooders.iter_mut().for_each(|flooder| assert_eq!(flooder.hear(), "ready"));
+    let me = engine.address().to_string();
+    let big = vec![1; 40_000];
+    for _ in 0..20 {
+        let relays: Vec<_> =
+            (0..100).map(|number| engine.call(relay, &peer, (me.clone(), number, 1))).collect();
+        let echoes: Vec<_> = (0..100).map(|_| engine.call(echo, &peer, (&big,))).collect();
+        for (call, number) in relays.into_iter().zip(0..) {
+            assert_eq!(call.wait().unwrap(), number + 1);
+        }
+        echoes.into_iter().for_each(|call| assert_eq!(call.wait().unwrap(), big));
+    }
+}
+
+#[test]
+fn deadlines_fire_while_the_target_is_stopped_and_it_serves_on_afterwards() {
+    let _watchdog = Watchdog::start();
+    for wait in [Wait::Block, Wait::default(), Wait::Spin] {
+        let (target, address) = Child::target("");
+        let engine = Engine::builder().wait(wait).open("sm://").unwrap();
+        let peer = engine.lookup(&address).unwrap();
+        assert_eq!(engine.call(add, &peer, (1, 2)).wait().unwrap(), 3);
+        target.stop();
+        let (begun, deadline) = (Instant::now(), Duration::from_millis(120));
+        // More than the rings hold: most of them never leave.
+        let calls: Vec<_> = (0..500)
+            .map(|_| engine.call_with(add, &peer, (1, 2), CallOptions::within(deadline)))
+            .collect();
+        for call in calls {
+            let result = call.wait();
+            assert!(matches!(result, Err(CallError::DeadlineExceeded(_))), "{result:?}");
+        }
+        assert!(begun.elapsed() >= deadline);
+        let waiting = engine.call(add, &peer, (20, 22));
+        target.signal(Signal::SIGCONT);
+        assert_eq!(waiting.wait().unwrap(), 42);
+        assert_eq!(engine.call(add, &peer, (1, 2)).wait().unwrap(), 3);
+    }
+}
+
+#[test]
+fn a_stopped_process_that_nobody_knows_yet_cannot_hold_a_caller_beyond_its_deadline() {
+    let _watchdog = Watchdog::start();
+    let (target, address) = Child::target("");
+    target.stop();
+    let engine = Engine::builder().wait(Wait::Block).open("sm://").unwrap();
+    let peer = engine.lookup(&address).unwrap();
+    let options = CallOptions::within(Duration::from_millis(100));
+    let error = engine.call_with(add, &peer, (1, 2), options).wait().unwrap_err();
+    assert!(matches!(error, CallError::DeadlineExceeded(_)), "{error}");
+    let waiting = engine.call(add, &peer, (20, 22));
+    target.signal(Signal::SIGCONT);
+    assert_eq!(waiting.wait().unwrap(), 42);
+}
+
+#[test]
+fn callers_that_wait_for_a_stopped_target_do_not_spin() {
+    let _watchdog = Watchdog::start();
+    for setting in ["wait=block", "wait=adaptive", "wait=block progress=own"] {
+        let (target, address) = Child::target("");
+        let mut origin = Child::start("origin", &format!("to={address} {setting}"));
+        assert_eq!(origin.hear(), "ready");
+        assert_eq!(origin.ask("call 10"), "ok");
+        target.stop();
+        let report = origin.ask("deadline 1000");
+        let [kind, cpu_us, took_us] = report.split(' ').collect::<Vec<_>>()[..] else {
+            panic!("{report}")
+        };
+        assert_eq!(kind, "DeadlineExceeded");
+        let (cpu_us, took_us): (u64, u64) = (cpu_us.parse().unwrap(), took_us.parse().unwrap());
+        assert!(took_us >= 1_000_000);
+        assert!(cpu_us * 5 < took_us, "{setting}: {cpu_us} us of {took_us} us were burnt");
+        target.signal(Signal::SIGCONT);
+        assert_eq!(origin.ask("call 10"), "ok");
+    }
+}
+
+#[test]
+fn idle_processes_that_are_connected_use_no_processor_time() {
+    let _watchdog = Watchdog::start();
+    let mut idle = Vec::new();
+    for setting in ["wait=block", "wait=adaptive", "wait=adaptive progress=own"] {
+        let (target, address) = Child::target(setting);
+        // An origin with progress of its own sleeps in nobody's loop.
+        let mut origin = Child::start("origin", &format!("to={address} {setting}"));
+        assert_eq!(origin.hear(), "ready");
+        assert_eq!(origin.ask("call 1000"), "ok");
+        idle.push((format!("target {setting}"), target));
+        idle.push((format!("origin {setting}"), origin));
+    }
+    // Memory is given back some time after it was used.
+    thread::sleep(Duration::from_secs(2));
+    let read = |idle: &[(String, Child)]| -> Vec<(u64, u64)> {
+        idle.iter().map(|(_, child)| (cpu_ticks(child.pid()), sleeps(child.pid()))).collect()
+    };
+    let before = read(&idle);
+    thread::sleep(Duration::from_secs(5));
+    for (((who, _), before), after) in idle.iter().zip(before).zip(read(&idle)) {
+        let (ticks, woken) = (after.0 - before.0, after.1 - before.1);
+        assert!(ticks <= 1, "the idle {who} has used {ticks} clock ticks in 5 s");
+        // The loop of the target with progress of its own asks once a second.
+        assert!(woken <= 12, "the idle {who} woke up {woken} times in 5 s");
+    }
+}
+
+#[test]
+fn pages_of_large_messages_are_given_back_when_idle() {
+    let _watchdog = Watchdog::start();
+    let (target, address) = Child::target("wait=block");
+    let mut origin = Child::start("flooder", &format!("to={address}"));
+    let engine = Engine::builder().wait(Wait::Block).open("sm://").unwrap();
+    let peer = engine.lookup(&address).unwrap();
+    assert_eq!(engine.call(add, &peer, (1, 2)).wait().unwrap(), 3);
+    let calm = rss_kib(target.pid());
+    assert_eq!(origin.hear(), "ready");
+    let body = vec![5; 200_000];
+    let calls: Vec<_> = (0..200).map(|_| engine.call(echo, &peer, (&body,))).collect();
+    calls.into_iter().for_each(|call| assert_eq!(call.wait().unwrap(), body));
+    origin.kill();
+    let after = falls_to(calm + 2048, || rss_kib(target.pid()));
+    assert!(after <= calm + 2048, "{calm} KiB became {after} KiB");
+}
+
+#[test]
+fn a_caller_of_a_busy_target_waits_and_is_served_in_the_end() {
+    let _watchdog = Watchdog::start();
+    let (_target, address) = Child::target("wait=block in-service=4");
+    let witness = Witness::of(&address);
+    let engine = Engine::builder().wait(Wait::Block).open("sm://").unwrap();
+    let peer = engine.lookup(&address).unwrap();
+    let open: Vec<_> = (0..3).map(|_| engine.call(never, &peer, ())).collect();
+    let calls: Vec<_> = (0..50).map(|_| engine.call(toil, &peer, (2000,))).collect();
+    for call in calls {
+        call.wait().unwrap();
+    }
+    drop(open);
+    witness.testifies();
+}
