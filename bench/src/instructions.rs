@@ -5,6 +5,7 @@
 //! its first round. So nobody polls in vain and the count is the same in every run. Two runs of
 //! different length are counted; the difference holds neither the start nor the end.
 
+use std::collections::VecDeque;
 use std::hint::black_box;
 use std::io::{self, Write};
 use std::time::Duration;
@@ -25,6 +26,9 @@ pub(crate) struct Arguments {
     /// Calls in the shorter of the two runs; the longer has twice as many.
     #[arg(long, default_value_t = 2_000, value_parser = clap::value_parser!(u32).range(1..))]
     calls: u32,
+    /// Calls made before the target's round and the waits for them.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=32))]
+    inflight: u32,
     /// How often to count.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     repetitions: u32,
@@ -39,33 +43,36 @@ pub(crate) struct StepArguments {
     #[arg(long)]
     url: String,
     #[arg(long)]
+    inflight: u32,
+    #[arg(long)]
     calls: u32,
 }
 
 /// Counts and prints.
 pub(crate) fn run(arguments: &Arguments, json: bool) -> Result<(), Error> {
-    let count = |calls: u32| {
-        let calls = calls.to_string();
-        Callgrind::run(&["step", "--url", &arguments.url, "--calls", &calls], None)
+    // Whole batches only.
+    let calls = arguments.calls.next_multiple_of(arguments.inflight);
+    let inflight = arguments.inflight.to_string();
+    let count = |calls: u32, inside| {
+        let (url, calls) = (arguments.url.as_str(), calls.to_string());
+        let step = ["step", "--url", url, "--inflight", &inflight, "--calls", &calls];
+        Callgrind::run(&step, inside)
     };
-    let calls = arguments.calls;
     let mut values = Vec::new();
     for _ in 0..arguments.repetitions {
-        let (short, long) = (count(calls)?.total()?, count(2 * calls)?.total()?);
+        let (short, long) = (count(calls, None)?.total()?, count(2 * calls, None)?.total()?);
         values.push((long - short) / f64::from(calls) / SIDES);
     }
     let subject = Subject {
         url: Some(arguments.url.clone()),
         size: Some(8),
-        inflight: Some(1),
+        inflight: Some(u64::from(arguments.inflight)),
         ..Subject::new("instructions_per_call_and_side", Unit::Instructions)
     };
     let summary = Summary::of(&values, Better::Smaller).expect("at least one repetition");
     report::print(json, &[Figure::new(subject, summary)])?;
     if arguments.profile {
-        let calls_text = calls.to_string();
-        let step = ["step", "--url", &arguments.url, "--calls", &calls_text];
-        let profile = Callgrind::run(&step, Some("*instructions*stepped*"))?.profile()?;
+        let profile = count(calls, Some("*instructions*stepped*"))?.profile()?;
         print_profile(&profile, f64::from(calls) * SIDES)?;
     }
     Ok(())
@@ -93,6 +100,9 @@ pub(crate) fn step(arguments: &StepArguments) -> Result<(), Error> {
     connect(&target, &origin, &peer)?;
     for number in 0..WARM_UP {
         stepped_once(&target, &origin, &peer, u64::from(number))?;
+    }
+    if arguments.inflight > 1 {
+        return stepped_batches(&target, &origin, &peer, arguments.inflight, arguments.calls);
     }
     stepped(&target, &origin, &peer, arguments.calls)
 }
@@ -138,6 +148,32 @@ fn stepped_once(
     let got = call.wait()?;
     if got != value {
         return Err(Error::WrongAnswer { figure: "call", sent: value, got });
+    }
+    Ok(())
+}
+
+/// The same with several calls in flight: the target's rounds take what is there, and end with one
+/// that finds nothing.
+#[inline(never)]
+fn stepped_batches(
+    target: &hg::Handle,
+    origin: &hg::Handle,
+    peer: &hg::Peer,
+    inflight: u32,
+    calls: u32,
+) -> Result<(), Error> {
+    let mut open = VecDeque::new();
+    for _ in 0..calls / inflight {
+        for number in 0..inflight {
+            open.push_back(origin.call(echo, peer, (black_box(u64::from(number)),)));
+        }
+        while target.progress(Duration::ZERO) {}
+        for (number, call) in open.drain(..).enumerate() {
+            let (sent, got) = (number as u64, call.wait()?);
+            if got != sent {
+                return Err(Error::WrongAnswer { figure: "call", sent, got });
+            }
+        }
     }
     Ok(())
 }

@@ -101,11 +101,13 @@ fn idle_engines_are_watched_on_both_sides() {
 
 #[test]
 fn instructions_are_counted_or_the_missing_tool_is_named() {
-    let counted =
-        counted_with("valgrind", &["instructions", "--calls", "20", "--repetitions", "2"]);
-    let Some(lines) = counted else { return };
-    assert_eq!(lines[0]["figure"], "instructions_per_call_and_side");
-    assert!(number(&lines[0], "min") > 100.0, "{}", lines[0]);
+    for inflight in ["1", "4"] {
+        let arguments =
+            ["instructions", "--calls", "20", "--repetitions", "2", "--inflight", inflight];
+        let Some(lines) = counted_with("valgrind", &arguments) else { return };
+        assert_eq!(lines[0]["figure"], "instructions_per_call_and_side");
+        assert!(number(&lines[0], "min") > 100.0, "{}", lines[0]);
+    }
 }
 
 #[test]

@@ -70,14 +70,15 @@ impl Caller {
         }
     }
 
-    /// Calls before the clock starts, and calls of one repetition.
+    /// Calls before the clock starts, and calls of one repetition: about a millisecond, so that many
+    /// repetitions see no other process.
     fn batch(&self) -> (u32, u32) {
         match (self.shape.wait, self.shape.inflight, self.shape.size) {
             (Wait::Block, 1, _) => (10, 100),
             (_, _, size) if size > SMALL => (20, 200),
-            (Wait::Block, _, _) => (200, 2_000),
+            (Wait::Block, _, _) => (100, 1_000),
             (_, 1, _) => (500, 2_000),
-            _ => (2_000, 20_000),
+            _ => (500, 4_000),
         }
     }
 }
