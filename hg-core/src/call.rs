@@ -104,6 +104,8 @@ pub struct Calls {
     table: Table<Call>,
     timers: Timers,
     effects: Vec<Effect>,
+    /// Calls that have settled and whose outcome was not taken.
+    settled: usize,
     max: usize,
 }
 
@@ -154,7 +156,13 @@ impl Calls {
     /// An empty set that holds at most `max` calls at a time.
     #[must_use]
     pub fn new(max: usize) -> Self {
-        Self { table: Table::default(), timers: Timers::default(), effects: Vec::new(), max }
+        Self {
+            table: Table::default(),
+            timers: Timers::default(),
+            effects: Vec::new(),
+            settled: 0,
+            max,
+        }
     }
 
     /// Calls that are not freed yet.
@@ -306,6 +314,13 @@ impl Calls {
         self.table.get(id).is_none_or(|call| !matches!(call.phase, Phase::Open))
     }
 
+    /// Whether any outcome waits to be taken.
+    #[inline]
+    #[must_use]
+    pub fn any_settled(&self) -> bool {
+        self.settled != 0
+    }
+
     /// Takes the outcome.
     #[inline]
     pub fn take(&mut self, id: CallId) -> Option<Outcome> {
@@ -314,6 +329,7 @@ impl Calls {
             return None;
         }
         let phase = std::mem::replace(&mut call.phase, Phase::Spent);
+        self.settled -= usize::from(matches!(phase, Phase::Settled(_)));
         self.free_if_spent(id);
         match phase {
             Phase::Settled(outcome) => Some(outcome),
@@ -352,6 +368,7 @@ impl Calls {
         }
         let failed = matches!(outcome, Outcome::Failed(_));
         call.phase = Phase::Settled(outcome);
+        self.settled += 1;
         if let Some(waker) = call.waker.take() {
             self.effects.push(Effect::Wake(waker));
         }
@@ -378,7 +395,8 @@ impl Calls {
 
     fn spend(&mut self, id: CallId) {
         if let Some(call) = self.table.get_mut(id) {
-            call.phase = Phase::Spent;
+            let phase = std::mem::replace(&mut call.phase, Phase::Spent);
+            self.settled -= usize::from(matches!(phase, Phase::Settled(_)));
             self.free_if_spent(id);
         }
     }

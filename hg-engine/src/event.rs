@@ -64,7 +64,7 @@ impl EventLoop {
                 tracing::error!(%error, "the transport's wait set cannot be read");
             }
         }
-        let (moved, _) = self.port.step(&mut work, |_| None::<()>);
+        let (moved, _) = self.port.step(&mut work, |_| Some(()));
         self.port.release(work);
         moved
     }

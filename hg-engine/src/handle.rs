@@ -233,11 +233,11 @@ impl Handle {
             // Somebody else makes progress already.
             return false;
         };
-        let (mut moved, _) = self.port.step(&mut work, |_| None::<()>);
-        if !moved && !timeout.is_zero() {
-            let limit = Instant::now().checked_add(timeout);
-            moved = self.port.drive_until_moved(&mut work, limit);
-        }
+        let moved = if timeout.is_zero() {
+            self.port.step(&mut work, |_| Some(())).0
+        } else {
+            self.port.drive_until_moved(&mut work, Instant::now().checked_add(timeout))
+        };
         self.port.release(work);
         moved
     }

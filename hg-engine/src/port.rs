@@ -19,6 +19,7 @@ use std::{
         atomic::{AtomicBool, AtomicUsize, Ordering, fence},
     },
     task::Waker,
+    thread::Thread,
     time::Instant,
 };
 
@@ -108,6 +109,9 @@ pub(crate) struct Work {
     request: Option<Request>,
     now: Instant,
     rounds_since_clock: u32,
+    /// Whether the last round has announced that the role is given up, and to whom.
+    pub(crate) has_left: bool,
+    pub(crate) successor: Option<Thread>,
 }
 
 /// Rounds that share one reading of the clock while nobody sleeps.
@@ -123,6 +127,8 @@ pub(crate) struct Port {
     /// Whether the holder of the role sleeps, or is about to.
     sleeping: AtomicBool,
     pub(crate) closing: AtomicBool,
+    /// A hint: whether calls have settled whose outcome was not taken yet.
+    pub(crate) has_settled: AtomicBool,
 }
 
 impl Port {
@@ -140,6 +146,8 @@ impl Port {
             request: None,
             now: Instant::now(),
             rounds_since_clock: 0,
+            has_left: false,
+            successor: None,
         };
         let state = Mutex::new(State::new(context, &shared.settings));
         Self {
@@ -151,6 +159,7 @@ impl Port {
             role: Role::new(work),
             sleeping: AtomicBool::new(false),
             closing: AtomicBool::new(false),
+            has_settled: AtomicBool::new(false),
         }
     }
 

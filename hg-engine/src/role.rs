@@ -4,13 +4,18 @@
 //! becomes a *follower*: it parks until its call has settled or the role is handed to it.
 //!
 //! # Protocol (no follower is forgotten)
-//! | follower | holder |
-//! |---|---|
-//! | F1 lock `followers` | H1 unlock the role |
-//! | F2 try the role once more; if free, take it | H2 lock `followers`, pop one |
-//! | F3 push itself, unlock, park | H3 unpark it |
+//! Everything but the role itself is decided under the state's lock:
 //!
-//! F2 happens under the lock that H2 takes: if F2 failed, H1 comes later, and H2 sees the follower.
+//! | follower, state locked | holder |
+//! |---|---|
+//! | F1 its call has settled: take the outcome, done | H1 state locked, for the last time: `leaving = true`, pop one follower |
+//! | F2 try the role; if free, take it | H2 unlock the role |
+//! | F3 `leaving`: unlock the state, wait for the role | H3 unpark the popped one |
+//! | F4 push itself to `followers`, unlock, park | |
+//!
+//! A follower that comes before H1 is popped there or later; one that comes after it sees `leaving` and waits for H2,
+//! which needs nothing from it. The next holder's first round clears `leaving`. A popped follower whose call has settled
+//! meanwhile pops the next one in its stead (F1).
 //!
 //! # The background thread
 //! It steps aside while a caller waits, and for [`GRACE`] after the last one has left, so that calls
@@ -19,7 +24,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering, fence},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     task::{Wake, Waker},
     thread::{self, Thread},
@@ -44,9 +49,6 @@ const GRACES_UNTIL_DEEP: u32 = 8;
 
 pub(crate) struct Role {
     work: Mutex<Work>,
-    followers: Mutex<Vec<Thread>>,
-    /// Length of `followers`, to look without a lock.
-    follower_count: AtomicUsize,
     /// Callers in `wait` right now; counted only where there is a background thread.
     callers: AtomicUsize,
     /// Callers that have left since the background thread looked.
@@ -62,8 +64,6 @@ impl Role {
     pub(crate) fn new(work: Work) -> Self {
         Self {
             work: Mutex::new(work),
-            followers: Mutex::new(Vec::new()),
-            follower_count: AtomicUsize::new(0),
             callers: AtomicUsize::new(0),
             departures: AtomicUsize::new(0),
             has_background: AtomicBool::new(false),
@@ -85,50 +85,17 @@ impl Role {
 
 impl Port {
     /// Gives the role up and hands it to a follower, if there is one (H1-H3).
+    #[inline]
     pub(crate) fn release(&self, mut work: MutexGuard<'_, Work>) {
         self.flush(&mut work);
-        drop(work); // H1
-        self.pass_on();
-    }
-
-    fn pass_on(&self) {
-        // SeqCst: the count is read after the unlock above and written before F2; see H1-H3.
-        fence(Ordering::SeqCst);
-        if self.role.follower_count.load(Ordering::Relaxed) == 0 {
-            return;
+        if !std::mem::take(&mut work.has_left) {
+            work.successor = self.state.lock().leave(); // H1
         }
-        let next = {
-            let mut followers = self.role.followers.lock(); // H2
-            let next = followers.pop();
-            self.role.follower_count.store(followers.len(), Ordering::Relaxed);
-            next
-        };
-        if let Some(thread) = next {
+        let successor = work.successor.take();
+        drop(work); // H2
+        if let Some(thread) = successor {
             thread.unpark(); // H3
         }
-    }
-
-    /// Takes the role or joins the followers (F1-F3); the caller parks when it got nothing.
-    fn take_or_follow(&self) -> Option<MutexGuard<'_, Work>> {
-        if let Some(work) = self.role.try_lock() {
-            return Some(work);
-        }
-        let mut followers = self.role.followers.lock(); // F1
-        self.role.follower_count.store(followers.len() + 1, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
-        if let Some(work) = self.role.try_lock() {
-            self.role.follower_count.store(followers.len(), Ordering::Relaxed); // F2
-            return Some(work);
-        }
-        followers.push(thread::current()); // F3
-        None
-    }
-
-    fn unfollow(&self) {
-        let me = thread::current().id();
-        let mut followers = self.role.followers.lock();
-        followers.retain(|thread| thread.id() != me);
-        self.role.follower_count.store(followers.len(), Ordering::Relaxed);
     }
 
     /// Waits for a call, making progress meanwhile or letting somebody else do it.
@@ -145,15 +112,18 @@ impl Port {
         outcome
     }
 
+    #[inline]
     fn drive_or_follow(self: &Arc<Self>, id: CallId) -> Outcome {
-        // With several calls under way the outcome is often there already.
-        if let Some(outcome) = self.state.lock().calls.take(id) {
+        // With several calls under way the outcome is often there already. Relaxed: a hint.
+        if self.has_settled.load(Ordering::Relaxed)
+            && let Some(outcome) = self.state.lock().calls.take(id)
+        {
             return outcome;
         }
-        if let Some(work) = self.role.try_lock() {
-            return self.drive_to_outcome(work, id);
+        match self.role.try_lock() {
+            Some(work) => self.drive_to_outcome(work, id),
+            None => self.follow(id),
         }
-        self.follow(id)
     }
 
     /// Makes progress until the call has settled. Gives the role up.
@@ -172,22 +142,28 @@ impl Port {
     fn follow(self: &Arc<Self>, id: CallId) -> Outcome {
         let waker = Waker::from(Arc::new(Unpark(thread::current())));
         loop {
-            {
-                let mut state = self.state.lock();
-                if state.calls.is_settled(id) {
-                    let outcome = state.calls.take(id).unwrap_or(Outcome::Failed(Failure::Closed));
-                    drop(state);
-                    self.unfollow();
-                    self.pass_on();
-                    return outcome;
-                }
-                state.calls.set_waker(id, &waker);
+            let mut state = self.state.lock();
+            let me = thread::current();
+            state.followers.retain(|thread| thread.id() != me.id());
+            if state.calls.is_settled(id) {
+                let outcome = state.calls.take(id).unwrap_or(Outcome::Failed(Failure::Closed)); // F1
+                let next = if state.leaving { state.followers.pop() } else { None };
+                drop(state);
+                next.inspect(Thread::unpark);
+                return outcome;
             }
-            match self.take_or_follow() {
-                Some(work) => return self.drive_to_outcome(work, id),
-                None => thread::park(),
+            if let Some(work) = self.role.try_lock() {
+                drop(state);
+                return self.drive_to_outcome(work, id); // F2
             }
-            self.unfollow();
+            if state.leaving {
+                drop(state);
+                return self.drive_to_outcome(self.role.lock(), id); // F3
+            }
+            state.calls.set_waker(id, &waker);
+            state.followers.push(me);
+            drop(state);
+            thread::park(); // F4
         }
     }
 

@@ -184,7 +184,7 @@ proptest! {
         }
         prop_assert!(outcomes <= 1);
         prop_assert!(outcomes == 1 || abandoned);
-        prop_assert!(calls.is_empty());
+        prop_assert!(calls.is_empty() && !calls.any_settled());
         prop_assert!(drain(&mut calls).len() <= 4);
     }
 }

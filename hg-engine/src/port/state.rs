@@ -1,6 +1,6 @@
 //! What anybody may touch for a moment: the transport's context, calls and requests.
 
-use std::{collections::VecDeque, task::Waker, time::Instant};
+use std::{collections::VecDeque, task::Waker, thread::Thread, time::Instant};
 
 use hg_core::{
     call::{CallId, Calls, Effect, Half, Owner},
@@ -26,6 +26,10 @@ pub(crate) struct State {
     /// Answers and control messages that do: they never wait behind requests.
     answers: Backlog,
     pub(super) admission_open: bool,
+    /// Whether the holder of the role is about to give it up; see `role.rs`.
+    pub(crate) leaving: bool,
+    /// Threads that wait for their call, or for the role.
+    pub(crate) followers: Vec<Thread>,
     /// Wakers of calls that settled outside of a round of progress.
     pub(super) wakers: Vec<Waker>,
 }
@@ -39,8 +43,17 @@ impl State {
             requests: Backlog::default(),
             answers: Backlog::default(),
             admission_open: true,
+            leaving: false,
+            followers: Vec::new(),
             wakers: Vec::new(),
         }
+    }
+
+    /// The holder of the role gives it up (H1 of `role.rs`); whom to wake for it.
+    #[inline]
+    pub(crate) fn leave(&mut self) -> Option<Thread> {
+        self.leaving = true;
+        self.followers.pop()
     }
 
     /// The transport, while the engine is open.

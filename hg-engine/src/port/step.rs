@@ -24,8 +24,8 @@ use crate::{
 };
 
 impl Port {
-    /// One round. `check` is asked once, after the transport's completions were dealt with. Says
-    /// whether anything moved.
+    /// One round. `check` is asked once, after the transport's completions were dealt with; when it finds
+    /// something, this was the holder's last round. Says whether anything moved.
     pub(crate) fn step<T>(
         self: &Arc<Self>,
         work: &mut Work,
@@ -38,6 +38,12 @@ impl Port {
         }
         let mut moved = self.progress_transport(&mut state, work);
         let found = check(&mut state);
+        state.leaving = false;
+        if found.is_some() {
+            work.has_left = true;
+            work.successor = state.leave();
+        }
+        self.has_settled.store(state.calls.any_settled(), Ordering::Relaxed);
         if !state.wakers.is_empty() {
             std::mem::swap(&mut work.wakers, &mut state.wakers);
         }
