@@ -30,26 +30,7 @@ impl Plugin for SmPlugin {
     }
 
     fn open(&self, url: &Address, options: &OpenOptions) -> Result<Arc<dyn Domain>, Error> {
-        let name = Name::from_url(url)?;
-        let settings = Settings::read(&options.settings)?;
-        // A name in use is an error of opening, not of the first context.
-        let first = if options.listen { Some(Listener::bind(&name, 0)?) } else { None };
-        let mut incarnation = [0; 16];
-        fill_random(&mut incarnation)?;
-        let boards = Arc::<Boards>::default();
-        let board = Arc::clone(&boards) as Arc<dyn PinBoard>;
-        let shared = Shared {
-            caps: caps(),
-            settings,
-            name,
-            listen: options.listen,
-            incarnation,
-            guard: Arc::new(ForkGuard::new()?),
-            regions: Regions::new(OwnedTable::create(incarnation)?, board),
-            boards,
-            ids: Mutex::new(Ids { first, open: [false; 256] }),
-        };
-        Ok(Arc::new(SmDomain(Arc::new(shared))))
+        Ok(Arc::new(SmDomain(Shared::open(url, options)?)))
     }
 }
 
@@ -75,6 +56,49 @@ struct Ids {
 }
 
 impl Shared {
+    /// Opens a URL.
+    pub(crate) fn open(url: &Address, options: &OpenOptions) -> Result<Arc<Self>, Error> {
+        let name = Name::from_url(url)?;
+        let settings = Settings::read(&options.settings)?;
+        // A name in use is an error of opening, not of the first context.
+        let first = if options.listen { Some(Listener::bind(&name, 0)?) } else { None };
+        let mut incarnation = [0; 16];
+        fill_random(&mut incarnation)?;
+        let boards = Arc::<Boards>::default();
+        let board = Arc::clone(&boards) as Arc<dyn PinBoard>;
+        Ok(Arc::new(Self {
+            caps: caps(),
+            settings,
+            name,
+            listen: options.listen,
+            incarnation,
+            guard: Arc::new(ForkGuard::new()?),
+            regions: Regions::new(OwnedTable::create(incarnation)?, board),
+            boards,
+            ids: Mutex::new(Ids { first, open: [false; 256] }),
+        }))
+    }
+
+    /// Opens one of its contexts.
+    pub(crate) fn endpoint(self: &Arc<Self>, id: u8) -> Result<SmContext, Error> {
+        if self.guard.is_child() {
+            return Err(Error::Forked);
+        }
+        let mut ids = self.ids();
+        if ids.open[usize::from(id)] {
+            return Err(Error::AddressInUse(self.name.address(id)));
+        }
+        let kept = if id == 0 { ids.first.take() } else { None };
+        let listener = match kept {
+            Some(listener) => Some(listener),
+            None if self.listen => Some(Listener::bind(&self.name, id)?),
+            None => None,
+        };
+        let context = SmContext::new(Arc::clone(self), id, listener)?;
+        ids.open[usize::from(id)] = true;
+        Ok(context)
+    }
+
     fn ids(&self) -> MutexGuard<'_, Ids> {
         self.ids.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -102,23 +126,7 @@ impl Domain for SmDomain {
     }
 
     fn context(&self, id: u8) -> Result<Box<dyn Context>, Error> {
-        let shared = &self.0;
-        if shared.guard.is_child() {
-            return Err(Error::Forked);
-        }
-        let mut ids = shared.ids();
-        if ids.open[usize::from(id)] {
-            return Err(Error::AddressInUse(shared.name.address(id)));
-        }
-        let kept = if id == 0 { ids.first.take() } else { None };
-        let listener = match kept {
-            Some(listener) => Some(listener),
-            None if shared.listen => Some(Listener::bind(&shared.name, id)?),
-            None => None,
-        };
-        let context = SmContext::new(Arc::clone(shared), id, listener)?;
-        ids.open[usize::from(id)] = true;
-        Ok(Box::new(context))
+        Ok(Box::new(self.0.endpoint(id)?))
     }
 }
 

@@ -30,7 +30,7 @@
 //! Dropping a context says goodbye to its peers. A process that is killed is noticed by its peers.
 //!
 //! # Features
-//! `fail-points`: for fault tests only, see `src/fail.rs`.
+//! `fail-points`: for fault tests only, see `src/fail.rs`. `fuzzing`: for fuzz targets only.
 
 // Under loom only the models in `tests/` are built, which include the modules that they check.
 #![cfg(not(loom))]
@@ -44,6 +44,8 @@ mod context;
 mod domain;
 mod draining;
 mod fail;
+#[cfg(feature = "fuzzing")]
+mod fuzzing;
 mod handshake;
 mod layout;
 mod link;
@@ -66,6 +68,8 @@ mod transfers;
 mod wake;
 
 pub use domain::SmPlugin;
+#[cfg(feature = "fuzzing")]
+pub use fuzzing::{fuzz_regions, fuzz_rings};
 pub use node::node_id;
 #[cfg(feature = "fuzzing")]
 pub use rendezvous::hello::fuzz_rendezvous;

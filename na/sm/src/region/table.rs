@@ -213,6 +213,12 @@ impl OwnedTable {
         free.slots.push(published.claim.index);
     }
 
+    /// Any word of it, for a fuzzer that overwrites it.
+    #[cfg(feature = "fuzzing")]
+    pub(crate) fn word(&self, at: usize) -> &AtomicU64 {
+        self.mapping.view(at * size_of::<u64>())
+    }
+
     fn lock(&self) -> MutexGuard<'_, Free> {
         // A thread that panicked in between has at most lost a slot.
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
