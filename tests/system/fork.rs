@@ -2,12 +2,13 @@
 
 #![expect(unsafe_code, reason = "fork(2), which a test of forking cannot do without")]
 
-use std::time::Duration;
+use std::{os::fd::AsFd as _, time::Duration};
 
 use hg::{CallError, Engine, Error};
 use nix::{
     libc,
-    unistd::{ForkResult, fork, read},
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    unistd::{ForkResult, fork},
 };
 
 use crate::{
@@ -15,7 +16,8 @@ use crate::{
         Child, Watchdog,
         child::{next_command, say},
         falls_to,
-        process::{fds, is_alive},
+        process::{fds, is_alive, others_sleep},
+        until,
     },
     roles::{Settings, add, never, serve_all},
 };
@@ -33,6 +35,8 @@ pub(crate) fn forker(settings: &Settings) {
             "serve" => while !engine.progress(Duration::from_millis(100)) {},
             "call" => say(&format!("{:?}", engine.call(add, &peer, (1, 2)).wait().is_ok())),
             "fork" => {
+                // A lock that a thread of the engine's holds at this moment stays locked in the child.
+                until(others_sleep);
                 // SAFETY:
                 // - nobody else runs in this process but the test harness, which holds no lock of ours.
                 match unsafe { fork() }.expect("a process can be started") {
@@ -61,8 +65,10 @@ fn forked(engine: &Engine, peer: &hg::Peer) -> ! {
     let works = own.is_ok_and(|(peer, own)| own.call(add, &peer, (1, 2)).wait().is_ok());
     let pid = std::process::id();
     say(&format!("{pid} {inert} {works} {called:?} {notified:?} {looked_up:?} {after_progress:?}"));
-    let mut byte = [0];
-    while read(std::io::stdin(), &mut byte).is_ok_and(|len| len > 0) {}
+    // What is said there is for the parent: only the end counts.
+    let input = std::io::stdin();
+    let mut end = [PollFd::new(input.as_fd(), PollFlags::empty())];
+    while poll(&mut end, PollTimeout::NONE).is_err() {}
     // SAFETY:
     // - ends the child at once, without running anything of the parent's.
     unsafe { libc::_exit(0) }

@@ -22,6 +22,11 @@ pub(crate) fn rss_kib(pid: u32) -> u64 {
     status_kib(pid, "VmRSS:")
 }
 
+/// The part of it that lies in shared memory: rings and arenas.
+pub(crate) fn shared_rss_kib(pid: u32) -> u64 {
+    status_kib(pid, "RssShmem:")
+}
+
 /// The most that it ever was.
 pub(crate) fn peak_rss_kib(pid: u32) -> u64 {
     status_kib(pid, "VmHWM:")
@@ -64,6 +69,14 @@ pub(crate) fn is_alive(pid: u32) -> bool {
 pub(crate) fn is_stopped(pid: u32) -> bool {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("the process lives");
     tasks.flatten().all(|task| state(&task.path()) == Some('T'))
+}
+
+/// Whether every thread of this process but the calling one sleeps.
+pub(crate) fn others_sleep() -> bool {
+    let me = nix::unistd::gettid().to_string();
+    let tasks = fs::read_dir("/proc/self/task").expect("/proc is mounted");
+    let mut others = tasks.flatten().filter(|task| *task.file_name() != *me);
+    others.all(|task| state(&task.path()) == Some('S'))
 }
 
 fn state(place: &Path) -> Option<char> {
