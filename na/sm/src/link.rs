@@ -229,6 +229,8 @@ impl Link {
 
     /// Asks to be rung when the peer has taken something.
     pub(crate) fn want_space(&mut self) {
+        // The last request may still be open, and rung already: each has a number of its own.
+        self.look_for_space();
         self.space.park(&self.own.rings.space_wanted.0);
     }
 
