@@ -48,7 +48,7 @@ impl Shared {
     }
 
     fn push(&self, producer: &mut Producer, value: u64) {
-        while !producer.has_room(&self.popped).unwrap() {
+        while !producer.has_room(&self.popped).expect("positions are right") {
             thread::yield_now();
         }
         producer.push(&self.slots, Word::inline(8), &[value; 7]);
