@@ -86,7 +86,7 @@ pub trait Context: Send + fmt::Debug {
 
     /// Closes the connection. Open operations complete with [`crate::GoneReason::Forgotten`], and
     /// [`Completion::Gone`] is the last word, also for a handle that was never used. Unknown handles
-    /// are ignored.
+    /// are ignored. Ends a wait that runs beside it, as [`Context::post`] says.
     fn forget(&mut self, peer: Peer);
 
     /// Memory for one outgoing message, of the transport's own where that exists.
@@ -113,6 +113,7 @@ pub trait Context: Send + fmt::Debug {
 
     /// Asks for an operation to end early. It still completes, exactly once: with
     /// [`Error::Cancelled`], or as it would have anyway. Unknown ids are ignored.
+    /// Where it ends an operation, it ends a wait that runs beside it, as [`Context::post`] says.
     fn cancel(&mut self, id: OpId);
 
     /// While closed, no unexpected message is taken from any peer: their senders run out of credits

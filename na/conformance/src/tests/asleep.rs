@@ -11,6 +11,7 @@ use std::{
         atomic::{AtomicBool, Ordering},
         mpsc,
     },
+    time::Duration,
 };
 
 use hg_na::{Error, GoneReason, Memory, Message, Op, OpId, Peer, Region, Rights};
@@ -24,7 +25,11 @@ use crate::{
 };
 
 /// Each operation is tried so often before a wait, and as often during one.
-const ROUNDS: u64 = 8;
+const ROUNDS: u64 = 4;
+/// A timer of the plugin's own that is due within this time passes before the sleep, but no more than
+/// so many of them.
+const TIMER_NEAR: Duration = Duration::from_millis(200);
+const TIMERS_MAX: usize = 4;
 /// Rounds of progress without help of the peer after which a send counts as stuck.
 const STUCK_AFTER: usize = 50;
 /// Messages that one peer may be sent before it takes any.
@@ -41,6 +46,26 @@ enum When {
 
 const ALWAYS: [When; 2] = [When::BeforeTheWait, When::DuringTheWait];
 
+/// Progresses until the context agrees to sleep and no timer of its own is near, which would end the
+/// sleep in place of what is to end it.
+fn fall_asleep(node: &mut Node, patience: Patience) -> Outcome {
+    let (mut clock, mut timers) = (patience.start(), 0);
+    loop {
+        let moved = node.progress()?;
+        if node.context.may_sleep() {
+            let limit = longest(node, patience);
+            if limit >= TIMER_NEAR.min(patience.sleep) || timers == TIMERS_MAX {
+                return Ok(());
+            }
+            timers += 1;
+            let waited = node.context.waiter().wait(Some(limit));
+            waited.map_err(|error| format!("a wait failed: {error}"))?;
+        } else {
+            ensure!(clock.patient(moved), "{}: it never agrees to sleep", node.name);
+        }
+    }
+}
+
 /// Lets a context agree to sleep, acts, and returns from the wait.
 fn asleep(
     node: &mut Node,
@@ -48,14 +73,7 @@ fn asleep(
     when: When,
     act: impl FnOnce(&mut Node) -> Outcome,
 ) -> Outcome {
-    let mut clock = patience.start();
-    loop {
-        let moved = node.progress()?;
-        if node.context.may_sleep() {
-            break;
-        }
-        ensure!(clock.patient(moved), "{}: it never agrees to sleep", node.name);
-    }
+    fall_asleep(node, patience)?;
     if when == When::BeforeTheWait {
         act(node)?;
         return sleep(node, patience);
@@ -170,7 +188,6 @@ fn beside_a_server<T>(
 }
 
 fn serve(node: &mut Node, patience: Patience, stop: &AtomicBool) -> Outcome<usize> {
-    let waiter = node.context.waiter();
     let mut served = 0;
     loop {
         node.progress()?;
@@ -187,8 +204,7 @@ fn serve(node: &mut Node, patience: Patience, stop: &AtomicBool) -> Outcome<usiz
             return Ok(served);
         }
         if node.context.may_sleep() {
-            let slept = waiter.wait(Some(longest(node, patience)));
-            slept.map_err(|error| format!("a wait failed: {error}"))?;
+            sleep(node, patience)?;
         }
     }
 }
