@@ -2,6 +2,8 @@
 //!
 //! `cargo run --release --example async_handlers`
 
+#![expect(clippy::print_stdout, reason = "an example shows what it does")]
+
 use std::{error::Error, sync::mpsc, thread, time::Duration};
 
 #[hg::rpc]
@@ -13,7 +15,8 @@ fn square(number: u64) -> u64 {
 #[hg::rpc]
 async fn sum_of_squares(request: &hg::Request, numbers: Vec<u64>) -> Result<u64, String> {
     let (engine, origin) = (request.engine(), request.origin());
-    let calls: Vec<_> = numbers.iter().map(|number| engine.call(square, &origin, (*number,))).collect();
+    let calls: Vec<_> =
+        numbers.iter().map(|number| engine.call(square, &origin, (*number,))).collect();
     let mut sum = 0;
     for call in calls {
         sum += call.await.map_err(|error| error.to_string())?;

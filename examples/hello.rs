@@ -2,6 +2,8 @@
 //!
 //! `cargo run --release --example hello` starts the target itself.
 
+#![expect(clippy::print_stdout, reason = "an example shows what it does")]
+
 use std::{
     error::Error,
     io::{BufRead, BufReader, Read},

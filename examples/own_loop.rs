@@ -2,6 +2,8 @@
 //!
 //! `cargo run --release --example own_loop`
 
+#![expect(clippy::print_stdout, reason = "an example shows what it does")]
+
 use std::{
     error::Error,
     os::fd::AsFd,

@@ -2,6 +2,8 @@
 //!
 //! `cargo run --release --example interface` runs both sides in one process.
 
+#![expect(clippy::print_stdout, reason = "an example shows what it does")]
+
 use std::{
     error::Error,
     sync::atomic::{AtomicI64, Ordering},

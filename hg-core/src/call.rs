@@ -73,6 +73,7 @@ struct Call {
     peer: Peer,
     name: &'static str,
     phase: Phase,
+    two_way: bool,
     send: OpState,
     receive: OpState,
     has_deadline: bool,
@@ -183,6 +184,7 @@ impl Calls {
         &mut self,
         peer: Peer,
         name: &'static str,
+        two_way: bool,
         deadline: Option<Instant>,
     ) -> Option<CallId> {
         if self.table.len() >= self.max {
@@ -192,6 +194,7 @@ impl Calls {
             peer,
             name,
             phase: Phase::Open,
+            two_way,
             send: OpState::None,
             receive: OpState::None,
             has_deadline: deadline.is_some(),
@@ -209,7 +212,7 @@ impl Calls {
     pub fn handle_posted(&mut self, id: CallId, half: Half, op: OpId) {
         let Some(call) = self.table.get_mut(id) else { return };
         match half {
-            Half::Send if call.receive != OpState::None => call.send = OpState::Quiet(op),
+            Half::Send if call.two_way => call.send = OpState::Quiet(op),
             Half::Send => call.send = OpState::Open(op),
             Half::Receive => call.receive = OpState::Open(op),
         }
@@ -233,7 +236,7 @@ impl Calls {
         returned: &mut Returned,
     ) {
         let Some(call) = self.table.get_mut(id) else { return };
-        let two_way = call.receive != OpState::None;
+        let two_way = call.two_way;
         match half {
             Half::Send => call.send = OpState::Done,
             Half::Receive => call.receive = OpState::Done,

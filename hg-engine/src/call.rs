@@ -284,11 +284,11 @@ impl Port {
             codec::Default::encode(&wire, &mut message.as_mut_slice()[start..])
                 .map_err(unencodable)?;
         }
-        if state.context().is_err() {
-            return Err(Box::new(Failure::Closed));
-        }
-        let id =
-            state.calls.begin(peer.na, R::NAME, deadline).ok_or_else(|| self.too_many_calls())?;
+        state.context()?;
+        let id = state
+            .calls
+            .begin(peer.na, R::NAME, two_way, deadline)
+            .ok_or_else(|| self.too_many_calls())?;
         header.id = id.to_bits();
         header.encode(message.as_mut_slice());
         state.post_call(id, peer.na, two_way, message);

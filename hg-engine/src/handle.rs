@@ -9,6 +9,7 @@ use std::{
 };
 
 use hg_core::{
+    error::Failure,
     header::Kind,
     registry::RegisterError,
     rpc::{Rpc, Serve, ServeKind},
@@ -103,7 +104,10 @@ impl Handle {
     pub fn lookup(&self, address: impl ToAddress) -> Result<Peer, OpenError> {
         let address = address.to_address()?;
         let mut state = self.port.state.lock();
-        let context = state.context().map_err(|_| hg_na::Error::Unsupported("a closed engine"))?;
+        let context = state.context().map_err(|failure| match failure {
+            Failure::NotMade(error) => error,
+            _ => hg_na::Error::Unsupported("a closed engine"),
+        })?;
         Ok(Peer { na: context.lookup(&address)?, port: self.port.index })
     }
 

@@ -29,9 +29,9 @@ fn some_instant() -> Instant {
 }
 
 fn posted(calls: &mut Calls, deadline: Option<Instant>) -> CallId {
-    let id = calls.begin(PEER, "test", deadline).unwrap();
-    calls.handle_posted(id, Half::Receive, op(1));
+    let id = calls.begin(PEER, "test", true, deadline).unwrap();
     calls.handle_posted(id, Half::Send, op(2));
+    calls.handle_posted(id, Half::Receive, op(1));
     id
 }
 
@@ -126,10 +126,10 @@ fn an_answer_to_another_request_is_refused() {
 #[test]
 fn one_more_than_the_limit_is_not_begun() {
     let mut calls = Calls::new(1);
-    let id = calls.begin(PEER, "test", None).unwrap();
-    assert!(calls.begin(PEER, "test", None).is_none());
+    let id = calls.begin(PEER, "test", true, None).unwrap();
+    assert!(calls.begin(PEER, "test", true, None).is_none());
     calls.abandon(id);
-    assert!(calls.begin(PEER, "test", None).is_some());
+    assert!(calls.begin(PEER, "test", true, None).is_some());
 }
 
 #[derive(Debug, Clone, Copy)]

@@ -19,6 +19,8 @@ type Backlog = FxHashMap<Peer, VecDeque<(Token, Op)>>;
 pub(crate) struct State {
     /// `None` once the engine is closed or the transport is broken.
     pub(super) context: Option<Box<dyn Context>>,
+    /// Why the transport is broken, where it is.
+    broken: Option<hg_na::Error>,
     pub(crate) calls: Calls,
     pub(crate) serves: Serves,
     /// Requests that wait for credits, one queue a peer.
@@ -38,6 +40,7 @@ impl State {
     pub(super) fn new(context: Box<dyn Context>, settings: &Settings) -> Self {
         Self {
             context: Some(context),
+            broken: None,
             calls: Calls::new(settings.calls_max),
             serves: Serves::new(settings.in_service_max, settings.reject_above),
             requests: Backlog::default(),
@@ -59,11 +62,11 @@ impl State {
     /// The transport, while the engine is open.
     ///
     /// # Errors
-    /// [`Failure::Closed`].
+    /// [`Failure::Closed`], or what has broken it.
     pub(crate) fn context(&mut self) -> Result<&mut dyn Context, Failure> {
         match &mut self.context {
             Some(context) => Ok(context.as_mut()),
-            None => Err(Failure::Closed),
+            None => Err(closed(self.broken.as_ref())),
         }
     }
 
@@ -71,37 +74,44 @@ impl State {
     #[inline]
     pub(crate) fn post_call(&mut self, id: CallId, to: Peer, two_way: bool, message: Message) {
         let Some(context) = &mut self.context else {
-            return self.calls.handle_refused(id, Failure::Closed);
+            let failure = closed(self.broken.as_ref());
+            return self.calls.handle_refused(id, failure);
         };
-        if two_way {
-            let receive = Op::RecvExpected { from: to, tag: id.to_bits() };
-            match context.post(Owner::Call(id, Half::Receive).token(), receive) {
-                Ok(op) => self.calls.handle_posted(id, Half::Receive, op),
-                Err(rejected) => return self.calls.handle_refused(id, not_made(rejected.error)),
-            }
-        }
         let send = Op::SendUnexpected { to, message };
         let owner = Owner::Call(id, Half::Send);
         let token = if two_way { owner.quiet_token() } else { owner.token() };
         if !self.requests.is_empty() && self.requests.contains_key(&to) {
-            return self.requests.entry(to).or_default().push_back((token, send));
-        }
-        match context.post(token, send) {
-            Ok(op) => self.calls.handle_posted(id, Half::Send, op),
-            Err(rejected) if matches!(rejected.error, hg_na::Error::Again) => {
-                self.requests.entry(to).or_default().push_back((token, rejected.op));
+            self.requests.entry(to).or_default().push_back((token, send));
+        } else {
+            match context.post(token, send) {
+                Ok(op) => self.calls.handle_posted(id, Half::Send, op),
+                Err(rejected) if matches!(rejected.error, hg_na::Error::Again) => {
+                    self.requests.entry(to).or_default().push_back((token, rejected.op));
+                }
+                Err(rejected) => {
+                    return self.calls.handle_refused(id, not_made(rejected.error, Started::No));
+                }
             }
-            Err(rejected) => self.calls.handle_refused(id, not_made(rejected.error)),
+        }
+        if two_way {
+            // After the request, which is on its way meanwhile: a receive posted late still matches.
+            let receive = Op::RecvExpected { from: to, tag: id.to_bits() };
+            match context.post(Owner::Call(id, Half::Receive).token(), receive) {
+                Ok(op) => self.calls.handle_posted(id, Half::Receive, op),
+                Err(rejected) => {
+                    self.calls.handle_refused(id, not_made(rejected.error, Started::Unknown));
+                }
+            }
         }
     }
 
     /// Hands an answer to the transport; the request is out of service.
     #[inline]
     pub(crate) fn post_answer(&mut self, origin: Peer, id: u64, message: Option<Message>) {
-        self.serves.handle_answered(origin, id);
         if let Some(message) = message {
             self.post_or_queue(Op::SendExpected { to: origin, tag: id, message });
         }
+        self.serves.handle_answered(origin, id);
     }
 
     /// Answers a request that was never in service.
@@ -225,7 +235,7 @@ impl State {
                     break;
                 }
                 (Err(rejected), Owner::Call(id, _)) => {
-                    self.calls.handle_refused(id, not_made(rejected.error));
+                    self.calls.handle_refused(id, not_made(rejected.error, Started::No));
                 }
                 (Err(_), Owner::Nobody) => {}
             }
@@ -273,6 +283,7 @@ impl State {
 
     /// The transport is of no use any more: the same, with the reason in the log.
     pub(super) fn fail(&mut self, error: &hg_na::Error) {
+        self.broken = Some(error.clone());
         tracing::error!(%error, "the transport has failed; the engine is closed");
         let wakers = self.close();
         self.wakers = wakers;
@@ -282,12 +293,17 @@ impl State {
 /// Longest sentence of a fault: a control message holds at least 48 bytes, 20 of them header.
 const FAULT_TEXT_MAX: usize = 28;
 
-fn not_made(error: hg_na::Error) -> Failure {
+/// What a call is told when there is no transport any more.
+#[cold]
+fn closed(broken: Option<&hg_na::Error>) -> Failure {
+    broken.cloned().map_or(Failure::Closed, Failure::NotMade)
+}
+
+#[cold]
+fn not_made(error: hg_na::Error, started: Started) -> Failure {
     match error {
-        hg_na::Error::PeerGone(reason) => Failure::PeerGone { reason, started: Started::No },
-        hg_na::Error::UnknownPeer => {
-            Failure::PeerGone { reason: GoneReason::Closed, started: Started::No }
-        }
+        hg_na::Error::PeerGone(reason) => Failure::PeerGone { reason, started },
+        hg_na::Error::UnknownPeer => Failure::PeerGone { reason: GoneReason::Closed, started },
         other => Failure::NotMade(other),
     }
 }
