@@ -14,6 +14,8 @@
 //! Processes are this test binary again, in a role: `common::child`, `roles`. What is measured (memory,
 //! descriptors, processor time) is measured at such a process, never at the one that runs the tests.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests end the test, too")]
+
 mod calls;
 mod common;
 mod crowds;

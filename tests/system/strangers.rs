@@ -380,11 +380,13 @@ fn a_peer_that_overwrites_some_of_what_it_shares_hurts_nobody() {
 
 #[test]
 fn another_user_is_refused_in_words_unless_both_sides_list_each_other() {
+    const NAME: &str = "another_user_is_refused_in_words_unless_both_sides_list_each_other";
     let _watchdog = Watchdog::start();
     if !geteuid().is_root() {
-        eprintln!(
-            "SKIPPED: another_user_is_refused: only root can start a process of another user"
-        );
+        #[expect(clippy::print_stderr, reason = "a skipped test says so")]
+        {
+            eprintln!("SKIPPED: {NAME}: only root can start a process of another user");
+        }
         return;
     }
     let (_target, address) = Child::target("");
