@@ -1,6 +1,6 @@
 //! What is rare: events of the kernel, timers, memory given back. One call does what is due.
 
-use std::{cmp::Reverse, time::Instant};
+use std::time::Instant;
 
 use hg_na::{Completion, Error, GoneReason, Peer};
 
@@ -99,11 +99,12 @@ impl SmContext {
     }
 
     fn expire(&mut self, now: Instant) {
-        while let Some(Reverse((at, peer))) = self.timers.peek().copied()
+        while let Some((at, peer)) = self.timers.first().copied()
             && at <= now
         {
-            self.timers.pop();
+            self.timers.pop_first();
             let Some(connection) = self.peers.find(peer) else { continue };
+            connection.timer = None;
             match connection.phase {
                 Phase::Waiting(deadline) if deadline > now => self.try_connect(peer, now, deadline),
                 Phase::Waiting(_) | Phase::Connecting => self.end(peer, GoneReason::TimedOut),

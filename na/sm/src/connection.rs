@@ -75,6 +75,8 @@ pub(crate) struct Connection {
     pub(crate) watch: Option<ProcessWatch>,
     /// This side's part of the link, until the peer's is known.
     pub(crate) own: Option<crate::link::OwnSide>,
+    /// When [`crate::chores`] look at its phase again.
+    pub(crate) timer: Option<std::time::Instant>,
     /// Its place in the domain's list of pin lines.
     pub(crate) board: Option<usize>,
 }
@@ -92,6 +94,7 @@ impl Connection {
             is_dirty: false,
             empty_rounds: 0,
             phase,
+            timer: None,
             link: None,
             receives: Receives::new(),
             queues: Default::default(),

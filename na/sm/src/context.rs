@@ -12,8 +12,7 @@
 //! Nothing in a round of progress, a sleep or a cancel costs more with more idle peers.
 
 use std::{
-    cmp::Reverse,
-    collections::BinaryHeap,
+    collections::BTreeSet,
     fmt,
     sync::Arc,
     time::{Duration, Instant},
@@ -69,7 +68,7 @@ pub(crate) struct SmContext {
     pub(crate) blocked: Vec<Peer>,
     pub(crate) backlog: Vec<Peer>,
     pub(crate) dirty: Vec<Peer>,
-    pub(crate) timers: BinaryHeap<Reverse<(Instant, Peer)>>,
+    pub(crate) timers: BTreeSet<(Instant, Peer)>,
     pub(crate) trim_at: Option<Instant>,
     /// The earlier of the next timer and `trim_at`.
     pub(crate) due_at: Option<Instant>,
@@ -116,7 +115,7 @@ impl SmContext {
             blocked: Vec::new(),
             backlog: Vec::new(),
             dirty: Vec::new(),
-            timers: BinaryHeap::new(),
+            timers: BTreeSet::new(),
             trim_at: None,
             due_at: None,
             uses_bodies: false,
@@ -136,15 +135,27 @@ impl SmContext {
         }
     }
 
-    /// Asks for [`crate::chores`] at a time.
+    /// Asks for [`crate::chores`] at a time; a connection has one timer.
     pub(crate) fn at(&mut self, when: Instant, peer: Peer) {
-        self.timers.push(Reverse((when, peer)));
+        let Some(connection) = self.peers.find(peer) else { return };
+        if let Some(before) = connection.timer.replace(when) {
+            self.timers.remove(&(before, peer));
+        }
+        self.timers.insert((when, peer));
         self.schedule();
+    }
+
+    /// The connection needs no timer any more.
+    pub(crate) fn untime(&mut self, peer: Peer) {
+        if let Some(when) = self.peers.find(peer).and_then(|it| it.timer.take()) {
+            self.timers.remove(&(when, peer));
+            self.schedule();
+        }
     }
 
     /// Finds the time at which [`crate::chores`] are due.
     pub(crate) fn schedule(&mut self) {
-        let timer = self.timers.peek().map(|Reverse((when, _))| *when);
+        let timer = self.timers.first().map(|(when, _)| *when);
         self.due_at = match (timer, self.trim_at) {
             (Some(timer), Some(trim)) => Some(timer.min(trim)),
             (one, other) => one.or(other),

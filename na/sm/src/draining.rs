@@ -95,6 +95,7 @@ impl SmContext {
 
     /// Takes a connection out of every list that it costs something in, and drops it.
     fn release(&mut self, peer: Peer, last_words: Option<&str>) {
+        self.untime(peer);
         let Some(connection) = self.peers.remove(peer) else { return };
         if connection.is_hot {
             self.hot.retain(|hot| *hot != peer);

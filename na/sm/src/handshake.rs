@@ -246,6 +246,7 @@ impl SmContext {
         connection.board = Some(board);
         connection.link = Some(Link::new(own, theirs));
         connection.enter(Phase::Open);
+        self.untime(peer);
         fail::point("open");
         self.activate(peer);
         self.transfers.opened(peer);
