@@ -51,6 +51,10 @@ impl Raw {
         self.context.lookup(&address.parse().unwrap()).unwrap()
     }
 
+    pub(crate) fn message(&mut self, to: Peer, len: usize) -> Message {
+        self.context.message(to, len).unwrap()
+    }
+
     pub(crate) fn post(&mut self, op: Op) {
         let rejected = self.context.post(0, op);
         assert!(rejected.is_ok(), "{rejected:?}");

@@ -5,7 +5,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use hg::{CallError, CallOptions, Engine, Wait};
+use hg::{
+    CallError, CallOptions, Engine, Wait,
+    na::{Completion, Message, Op, OpenOptions},
+};
 use nix::sys::signal::Signal;
 
 use crate::{
@@ -15,6 +18,7 @@ use crate::{
         falls_to,
         process::{cpu_ticks, peak_rss_kib, rss_kib, shared_rss_kib, sleeps},
     },
+    input::Raw,
     roles::{Settings, add, arrive, arrived, echo, never, relay, serve_all, toil},
 };
 
@@ -95,6 +99,47 @@ fn a_sender_that_sleeps_for_room_is_woken_each_time() {
         }
     }
     assert_eq!(engine.call(arrived, &peer, ()).wait().unwrap(), (number, 0));
+}
+
+#[test]
+fn a_message_in_private_memory_is_not_kept_waiting_by_those_queued_behind_it() {
+    const LEN: usize = 200_000;
+    let _watchdog = Watchdog::start();
+    let (mut target, mut origin) =
+        (Raw::open(&OpenOptions::listening()), Raw::open(&OpenOptions::default()));
+    let to = origin.lookup(target.address().as_str());
+    let taken = |target: &mut Raw| {
+        let is_message = |it: &Completion| matches!(it, Completion::Unexpected { .. });
+        target.take().into_iter().filter(is_message).count()
+    };
+    origin.post(Op::SendUnexpected { to, message: Message::inline(8) });
+    while taken(&mut target) == 0 {
+        origin.take();
+    }
+    // Until the transport has no memory left, and a message in private memory is queued.
+    let mut in_transport = 0;
+    loop {
+        let message = origin.message(to, LEN);
+        let is_private = message.body().is_none();
+        origin.post(Op::SendUnexpected { to, message });
+        if is_private {
+            break;
+        }
+        in_transport += 1;
+    }
+    while in_transport > 0 {
+        in_transport -= taken(&mut target);
+    }
+    // These take all of the memory that has become free, and are queued behind it.
+    let behind: Vec<_> = (0..30).map(|_| origin.message(to, LEN)).collect();
+    let mut missing = behind.len() + 1;
+    for message in behind {
+        origin.post(Op::SendUnexpected { to, message });
+    }
+    while missing > 0 {
+        origin.take();
+        missing -= taken(&mut target);
+    }
 }
 
 #[test]
