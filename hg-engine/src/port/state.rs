@@ -198,8 +198,8 @@ impl State {
         }
     }
 
-    /// Tries the backlog again. Requests whose calls have settled meanwhile are dropped.
-    /// Says whether any left it.
+    /// Tries the backlog again; says whether anything left it. Requests whose calls have settled meanwhile
+    /// are dropped.
     pub(super) fn retry_backlog(&mut self) -> bool {
         let mut moved = false;
         let mut answers = std::mem::take(&mut self.answers);
@@ -260,6 +260,10 @@ impl State {
         }
         self.run_effects();
         if !self.wakers.is_empty() {
+            return None;
+        }
+        // Room may have been made outside of a round that reported something: by a post, or a second look.
+        if self.has_backlog() && self.retry_backlog() {
             return None;
         }
         let Some(context) = &mut self.context else { return Some(None) };
