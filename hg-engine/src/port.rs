@@ -149,7 +149,7 @@ impl Port {
             has_left: false,
             successor: None,
         };
-        let state = Mutex::new(State::new(context, &shared.settings));
+        let state = Mutex::new(State::new(context, &shared.settings, shared.caps.max_control));
         Self {
             index,
             shared,

@@ -5,7 +5,7 @@ use std::{collections::VecDeque, task::Waker, thread::Thread, time::Instant};
 use hg_core::{
     call::{CallId, Calls, Effect, Half, Owner},
     error::{Failure, Started},
-    header::{Header, Kind},
+    header::{Header, Kind, PREFIX_LEN},
     serve::Serves,
 };
 use hg_na::{Context, GoneReason, Message, Op, Peer, Token};
@@ -32,12 +32,14 @@ pub(crate) struct State {
     pub(crate) leaving: bool,
     /// Threads that wait for their call, or for the role.
     pub(crate) followers: Vec<Thread>,
+    /// Longest last sentence in bytes: what a control message holds beside its header.
+    fault_text_max: usize,
     /// Wakers of calls that settled outside of a round of progress.
     pub(super) wakers: Vec<Waker>,
 }
 
 impl State {
-    pub(super) fn new(context: Box<dyn Context>, settings: &Settings) -> Self {
+    pub(super) fn new(context: Box<dyn Context>, settings: &Settings, max_control: usize) -> Self {
         Self {
             context: Some(context),
             broken: None,
@@ -46,6 +48,7 @@ impl State {
             requests: Backlog::default(),
             answers: Backlog::default(),
             admission_open: true,
+            fault_text_max: max_control.saturating_sub(PREFIX_LEN),
             leaving: false,
             followers: Vec::new(),
             wakers: Vec::new(),
@@ -170,7 +173,7 @@ impl State {
     pub(super) fn disconnect(&mut self, peer: Peer, sentence: &str) {
         tracing::warn!(?peer, "disconnecting a peer: {sentence}");
         let header = Header::control(Kind::Fault, 0);
-        let mut end = sentence.len().min(FAULT_TEXT_MAX);
+        let mut end = sentence.len().min(self.fault_text_max);
         while !sentence.is_char_boundary(end) {
             end -= 1;
         }
@@ -293,9 +296,6 @@ impl State {
         self.wakers = wakers;
     }
 }
-
-/// Longest sentence of a fault: a control message holds at least 48 bytes, 20 of them header.
-const FAULT_TEXT_MAX: usize = 28;
 
 /// What a call is told when there is no transport any more.
 #[cold]

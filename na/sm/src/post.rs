@@ -215,6 +215,10 @@ impl SmContext {
         let size = u32::try_from(len).ok().filter(|size| *size <= MESSAGE_MAX);
         let size = size.ok_or(Error::TooLong { len, max: MESSAGE_MAX as usize })?;
         let connection = self.peers.find(to).ok_or(Error::UnknownPeer)?;
+        // Messages wait already, behind which this one would keep space from them.
+        if !connection.queues[REQUESTS].is_empty() {
+            return Ok(Message::from(vec![0; len]));
+        }
         let Some(link) = connection.link.as_mut() else { return Ok(Message::from(vec![0; len])) };
         match link.reserve(0, size) {
             Ok(Some(place)) => {

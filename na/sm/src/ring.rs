@@ -132,6 +132,11 @@ impl Producer {
         Ok(self.pushed.wrapping_sub(self.popped) < SLOTS)
     }
 
+    /// Whether the consumer has taken everything, as far as is known.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.pushed == self.popped
+    }
+
     /// Reads the consumer's position.
     pub(crate) fn refresh(&mut self, popped: &AtomicU32) -> Result<(), Broken> {
         let claim = popped.load(ord("P1", Ordering::Acquire)); // P1

@@ -1,10 +1,12 @@
 //! Publishing messages of one connection: at once when nothing waits before them, else from queues.
 
+use std::{collections::VecDeque, sync::Arc};
+
 use hg_na::{Completion, Done, Error, Message, OpId, QUIET, Returned, Tag, Token};
 
 use crate::{
     arena::MESSAGE_MAX,
-    body::OutBody,
+    body::{OutBody, OwnArena},
     connection::{Connection, Pending, QUEUE_DEPTH, given_back},
     link::{ANSWERS, Link, SHORT},
     ring::{Broken, Payload, Word},
@@ -83,6 +85,10 @@ impl Connection {
                     }
                     Ok(Attempt::NoSpace(message)) => {
                         queue.push_front(Pending { serial, token, tag, message });
+                        // Nothing is on its way whose end would make space: those behind hold it.
+                        if link.tx[ring].is_drained() && bring_home(queue, &link.own.arena) {
+                            continue;
+                        }
                         break;
                     }
                     Err((broken, message)) => {
@@ -94,6 +100,20 @@ impl Connection {
         }
         Ok(moved)
     }
+}
+
+/// Copies queued messages out of the arena, so that the one in front finds space; says whether any were there.
+fn bring_home(queue: &mut VecDeque<Pending>, arena: &Arc<OwnArena>) -> bool {
+    let mut any = false;
+    for pending in queue {
+        let body: Option<&dyn std::any::Any> = pending.message.body().map(|body| body as _);
+        if body.and_then(|body| body.downcast_ref::<OutBody>()).is_some_and(|out| out.is_in(arena))
+        {
+            pending.message = Message::copied(pending.message.as_slice());
+            any = true;
+        }
+    }
+    any
 }
 
 /// Publishes a message of any kind when there is space.
