@@ -4,7 +4,8 @@
 //! do what its user might; the *liar* publishes slots, and overwrites its positions, flags, pins, arena
 //! and region table. The input is a list of commands: one byte, then operands. Checked: nothing panics;
 //! messages are no longer than any may be; every operation completes once, before `Gone`; `Gone` comes
-//! once, nothing after it; at the end all registered memory is given back.
+//! once, nothing after it; with nothing more to do the context sleeps; at the end all registered memory
+//! is given back.
 //!
 //! [`fuzz_regions`]: a region table is overwritten, then read. What is accepted is what a plain reading
 //! of the table, as its layout says, accepts.
@@ -169,11 +170,12 @@ impl Pair {
         }
     }
 
-    /// The liar leaves: everything has to end.
+    /// The liar says no more, and then leaves: everything has to end.
     fn finish(self) {
         let Self { mut target, liar } = self;
-        drop(liar);
         target.context.set_admission(true);
+        target.comes_to_rest();
+        drop(liar);
         for _ in 0..ROUNDS {
             target.round();
             if target.is_gone {
@@ -309,6 +311,17 @@ impl Target {
             self.check(completion);
         }
         self.done = done;
+    }
+
+    /// Whatever a peer has written, in the end the context sleeps.
+    fn comes_to_rest(&mut self) {
+        for _ in 0..ROUNDS {
+            self.round();
+            if self.context.may_sleep() {
+                return;
+            }
+        }
+        panic!("a peer that does nothing keeps the context awake");
     }
 
     fn check(&mut self, completion: Completion) {

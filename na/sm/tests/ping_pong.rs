@@ -10,7 +10,9 @@ use std::{
     process::{Child, ChildStdout, Command, Stdio},
 };
 
-use common::{Wait, call, open, serve};
+use common::{Wait, call, next};
+use hg_na::{Completion, Context, Done, Message, Op, OpenOptions, Peer, Plugin as _};
+use hg_na_sm::SmPlugin;
 
 const ROLE: &str = "HG_SM_TEST_WAIT";
 
@@ -79,4 +81,37 @@ fn sleeping_processes_get_every_message_whole() {
 fn a_spinning_and_a_sleeping_process_mix() {
     ping_pong("sleep", Wait::Spin, 1000);
     ping_pong("spin", Wait::Sleep, 1000);
+}
+
+/// A context of a domain of its own.
+fn open(url: &str) -> Box<dyn Context> {
+    let options = OpenOptions::listening();
+    SmPlugin.open(&url.parse().unwrap(), &options).unwrap().context(0).unwrap()
+}
+
+/// Answers each request with its bytes, the tag in its first eight bytes, until the last peer is gone.
+fn serve(context: &mut dyn Context, wait: Wait) -> u64 {
+    let (mut served, mut done) = (0, Vec::new());
+    loop {
+        next(context, wait, &mut done);
+        for completion in done.drain(..) {
+            match completion {
+                Completion::Unexpected { from, message } => {
+                    let bytes = message.as_slice();
+                    let tag = u64::from_le_bytes(bytes[..8].try_into().unwrap());
+                    let mut answer = context.message(from, bytes.len()).unwrap();
+                    answer.as_mut_slice().copy_from_slice(bytes);
+                    post_answer(context, from, tag, answer);
+                    served += 1;
+                }
+                Completion::Done(Done { result: Ok(()), .. }) => {}
+                Completion::Gone { .. } => return served,
+                other => panic!("unexpected: {other:?}"),
+            }
+        }
+    }
+}
+
+fn post_answer(context: &mut dyn Context, to: Peer, tag: u64, message: Message) {
+    context.post(0, Op::SendExpected { to, tag, message }).unwrap();
 }

@@ -2,8 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use hg_na::{Completion, Context, Done, Message, Op, OpenOptions, Peer, Plugin, Returned};
-use hg_na_sm::SmPlugin;
+use hg_na::{Completion, Context, Done, Op, Peer, Returned};
 
 /// No test takes as long as this.
 pub(crate) const WATCHDOG: Duration = Duration::from_secs(60);
@@ -15,12 +14,6 @@ pub(crate) enum Wait {
     Spin,
     /// Sleeps whenever it may.
     Sleep,
-}
-
-/// A context of a domain of its own.
-pub(crate) fn open(url: &str) -> Box<dyn Context> {
-    let options = OpenOptions::listening();
-    SmPlugin.open(&url.parse().unwrap(), &options).unwrap().context(0).unwrap()
 }
 
 /// Waits until something is done.
@@ -63,31 +56,4 @@ pub(crate) fn call(
             }
         }
     }
-}
-
-/// Answers each request with its bytes, the tag in its first eight bytes, until the last peer is gone.
-pub(crate) fn serve(context: &mut dyn Context, wait: Wait) -> u64 {
-    let (mut served, mut done) = (0, Vec::new());
-    loop {
-        next(context, wait, &mut done);
-        for completion in done.drain(..) {
-            match completion {
-                Completion::Unexpected { from, message } => {
-                    let bytes = message.as_slice();
-                    let tag = u64::from_le_bytes(bytes[..8].try_into().unwrap());
-                    let mut answer = context.message(from, bytes.len()).unwrap();
-                    answer.as_mut_slice().copy_from_slice(bytes);
-                    post_answer(context, from, tag, answer);
-                    served += 1;
-                }
-                Completion::Done(Done { result: Ok(()), .. }) => {}
-                Completion::Gone { .. } => return served,
-                other => panic!("unexpected: {other:?}"),
-            }
-        }
-    }
-}
-
-fn post_answer(context: &mut dyn Context, to: Peer, tag: u64, message: Message) {
-    context.post(0, Op::SendExpected { to, tag, message }).unwrap();
 }
