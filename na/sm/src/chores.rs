@@ -55,6 +55,7 @@ impl SmContext {
             self.end_sleep();
         }
         self.has_chores = false;
+        self.has_leftovers = true;
         self.poll_kernel()?;
         for peer in std::mem::take(&mut self.starting) {
             self.connect(peer, now);
@@ -120,7 +121,7 @@ impl SmContext {
             self.trim_at = Some(now + TRIM_AFTER);
             return;
         }
-        self.pool.trim();
+        self.intake.pool.trim();
         for peer in std::mem::take(&mut self.dirty) {
             let Some(connection) = self.peers.find(peer) else { continue };
             connection.is_dirty = false;

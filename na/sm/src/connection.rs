@@ -13,6 +13,7 @@ use crate::{
     os::death::ProcessWatch,
     receives::Receives,
     rendezvous::{name::Target, socket::Socket},
+    ring::Broken,
 };
 
 /// Operations of one kind that wait for space at one peer, before `Again`.
@@ -62,6 +63,8 @@ pub(crate) struct Connection {
     pub(crate) is_backlogged: bool,
     /// In the context's list of connections whose arena has pages to give back.
     pub(crate) is_dirty: bool,
+    /// What the peer has written cannot be: its connection ends.
+    pub(crate) fault: Option<Broken>,
     /// Rounds of polling since something was found.
     pub(crate) empty_rounds: u32,
     /// Changed by [`Connection::enter`].
@@ -92,6 +95,7 @@ impl Connection {
             is_blocked: false,
             is_backlogged: false,
             is_dirty: false,
+            fault: None,
             empty_rounds: 0,
             phase,
             timer: None,

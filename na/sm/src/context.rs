@@ -24,7 +24,6 @@ use hg_na::{
 use rustc_hash::FxHashMap;
 
 use crate::{
-    body::Pool,
     connection::Phase,
     domain::Shared,
     os::{
@@ -32,7 +31,9 @@ use crate::{
         waiter::{Event, Interest, SmWaiter},
     },
     peers::Peers,
+    receive::Intake,
     rendezvous::{name::Target, socket::Listener},
+    rounds::POLL_EMPTY_MIN,
     send::Sent,
     transfers::Transfers,
 };
@@ -56,9 +57,11 @@ pub(crate) struct SmContext {
     pub(crate) sent: Vec<Sent>,
     pub(crate) finished: Vec<Completion>,
     pub(crate) serial: u64,
-    pub(crate) admission: bool,
+    pub(crate) intake: Intake,
     /// `may_sleep` has said yes, and nothing has made progress since.
     pub(crate) is_sleeping: bool,
+    /// `sent`, `finished`, `backlog` or `uses_bodies` may ask for something at the end of this round.
+    pub(crate) has_leftovers: bool,
     /// A list below, or of [`Transfers`], has work for the next round.
     pub(crate) has_chores: bool,
     pub(crate) starting: Vec<Peer>,
@@ -74,12 +77,13 @@ pub(crate) struct SmContext {
     pub(crate) due_at: Option<Instant>,
     /// Bodies were sent or received since memory was last given back.
     pub(crate) uses_bodies: bool,
-    pub(crate) pool: Arc<Pool>,
     pub(crate) transfers: Transfers,
     pub(crate) events: Vec<Event>,
     /// Rounds in a row that found nothing, and messages since the kernel was last asked.
     pub(crate) empty_rounds: u32,
     pub(crate) since_poll: u32,
+    /// Empty rounds after which it is asked next.
+    pub(crate) poll_after: u32,
 }
 
 impl SmContext {
@@ -106,8 +110,10 @@ impl SmContext {
             sent: Vec::new(),
             finished: Vec::new(),
             serial: 0,
-            admission: true,
+            intake: Intake { pool: Arc::default(), admission: true, has_bodies: false },
+            uses_bodies: false,
             is_sleeping: false,
+            has_leftovers: false,
             has_chores: false,
             starting: Vec::new(),
             ending: Vec::new(),
@@ -118,12 +124,11 @@ impl SmContext {
             timers: BTreeSet::new(),
             trim_at: None,
             due_at: None,
-            uses_bodies: false,
-            pool: Arc::default(),
             transfers: Transfers::default(),
             events: Vec::new(),
             empty_rounds: 0,
             since_poll: 0,
+            poll_after: POLL_EMPTY_MIN,
         })
     }
 

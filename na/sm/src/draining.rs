@@ -8,7 +8,7 @@ use crate::{
     context::SmContext,
     fail,
     link::{Link, REQUESTS},
-    receive::Sink,
+    receive::Intake,
     rendezvous::hello::Greeting,
 };
 
@@ -52,16 +52,10 @@ impl SmContext {
             let Some(connection) = self.peers.find(peer) else { continue };
             let Phase::Draining(reason) = connection.phase.clone() else { continue };
             let is_trusted = !matches!(reason, GoneReason::Misbehaved(_));
-            let mut sink = Sink {
-                done,
-                pool: &self.pool,
-                admission: self.admission,
-                bodies: &mut self.uses_bodies,
-            };
             let mut waits = false;
             if is_trusted {
-                take_rest(connection, &mut sink);
-                waits = !self.admission
+                take_rest(connection, &mut self.intake, done);
+                waits = !self.intake.admission
                     && connection.link.as_ref().is_some_and(|link| link.is_ready(REQUESTS));
             }
             connection.fail_all(&reason, &mut self.finished);
@@ -127,13 +121,13 @@ impl SmContext {
 }
 
 /// Takes what the peer had published. Bounded: a peer that lives on and publishes more is not heard.
-fn take_rest(connection: &mut Connection, sink: &mut Sink<'_>) {
+fn take_rest(connection: &mut Connection, intake: &mut Intake, done: &mut Vec<Completion>) {
     if let Some(link) = connection.link.as_mut() {
         Link::unpark(link);
     }
     for _ in 0..DRAIN_ROUNDS {
         // Answers that nobody can hold or wait for any more are left behind.
-        if !matches!(connection.poll(sink), Ok(taken) if taken > 0) {
+        if connection.poll(intake, done) == 0 {
             return;
         }
     }

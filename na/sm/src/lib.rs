@@ -47,6 +47,8 @@ mod fail;
 #[cfg(feature = "fuzzing")]
 mod fuzzing;
 mod handshake;
+#[expect(unsafe_code, reason = "writes a completion into the spare capacity of a vector")]
+mod in_place;
 mod layout;
 mod link;
 mod node;

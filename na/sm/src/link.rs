@@ -9,7 +9,7 @@ use crate::{
     arena::{ARENA_BYTES, LANE_BYTES, LANES, Lane, MESSAGE_MAX, Popped, Reservation},
     body::{OwnArena, Pool},
     fail,
-    layout::{RINGS, SLOT_WORDS},
+    layout::{RINGS, SLOT_WORDS, Slot},
     os::event::Doorbell,
     region::table::PeerTable,
     ring::{Broken, Consumer, Payload, Producer, Word},
@@ -112,15 +112,31 @@ impl Link {
     }
 
     /// Publishes a slot, and rings when the peer does not look.
-    #[inline(always)]
     pub(crate) fn push(&mut self, ring: usize, word: Word, payload: &Payload) {
+        if self.publish(ring, word, |at| payload[at]) {
+            self.ring();
+        }
+    }
+
+    /// Publishes a slot; `true`: [`Link::ring`] must follow.
+    #[inline(always)]
+    pub(crate) fn publish(
+        &mut self,
+        ring: usize,
+        word: Word,
+        payload: impl Fn(usize) -> u64,
+    ) -> bool {
         fail::point("publish");
         self.tx[ring].push(&self.own.rings.rings[ring], word, payload);
         fail::point("published");
-        if self.attention_bell.is_due(&self.theirs.rings.attention.0) {
-            fail::point("ring");
-            self.theirs.bell.ring();
-        }
+        self.attention_bell.is_due(&self.theirs.rings.attention.0)
+    }
+
+    /// Rings the peer, which does not look.
+    #[cold]
+    pub(crate) fn ring(&self) {
+        fail::point("ring");
+        self.theirs.bell.ring();
     }
 
     /// Publishes a message whose bytes lie in the own arena.
@@ -179,13 +195,19 @@ impl Link {
     }
 
     /// Tells the producer of a ring what was taken, and rings when it sleeps for that.
-    #[inline]
+    #[cold]
     pub(crate) fn write_back(&mut self, ring: usize) {
         fail::point("write-back");
         self.rx[ring].write_back(&self.own.rings.popped[ring].0);
         if self.space_bell.is_due(&self.theirs.rings.space_wanted.0) {
             self.theirs.bell.ring();
         }
+    }
+
+    /// The next slot of a ring of the peer, when it is published.
+    #[inline(always)]
+    pub(crate) fn peek(&self, ring: usize) -> Option<&Slot> {
+        self.rx[ring].peek(&self.theirs.rings.rings[ring])
     }
 
     /// Writes back what is owed on all rings.

@@ -12,37 +12,47 @@ use crate::{
     context::SmContext,
     link::{ANSWERS, CONTROL, REQUESTS, SHORT, misbehaved},
     receives::Receive,
-    send::Sent,
+    send::{Inline, Sent},
 };
 
 impl SmContext {
+    /// The common operations take a path without calls; all others leave by [`Self::post_slowly`].
     #[inline(always)]
     pub(crate) fn post_op(&mut self, token: Token, op: Op) -> Result<OpId, Rejected> {
         if self.guard.is_child() {
-            return Err(Rejected { op, error: Error::Forked });
+            return self.post_slowly(token, op);
         }
-        let id = match &op {
-            Op::SendUnexpected { to, message } => {
-                self.send_at_once(token, *to, REQUESTS, 0, message)
-            }
+        let (to, sent) = match &op {
+            Op::SendUnexpected { to, message } => (*to, self.inline(*to, REQUESTS, 0, message)),
             Op::SendExpected { to, tag, message } => {
-                self.send_at_once(token, *to, ANSWERS, *tag, message)
+                (*to, self.inline(*to, ANSWERS, *tag, message))
             }
-            Op::RecvExpected { from, tag } => self.receive_hot(token, *from, *tag),
-            _ => None,
+            Op::RecvExpected { from, tag } => {
+                let (from, tag) = (*from, *tag);
+                if self.receive_hot(token, from, tag) {
+                    std::mem::forget(op); // Owns nothing.
+                    return Ok(OpId { scope: from.index(), serial: self.serial });
+                }
+                return self.post_slowly(token, op);
+            }
+            _ => return self.post_slowly(token, op),
         };
-        match id {
-            Some(id) => {
-                // What is sent or received at once owns nothing: the message was inline.
-                std::mem::forget(op);
-                Ok(id)
-            }
-            None => self.post_slowly(token, op),
+        if sent == Inline::Refused {
+            return self.post_slowly(token, op);
         }
+        std::mem::forget(op); // Owns nothing: the message was inline.
+        let id = self.next_id(to);
+        if sent == Inline::Ring || token & QUIET == 0 {
+            return self.sent_rarely(to, id, token, sent);
+        }
+        Ok(id)
     }
 
     #[inline(never)]
     fn post_slowly(&mut self, token: Token, op: Op) -> Result<OpId, Rejected> {
+        if self.guard.is_child() {
+            return Err(Rejected { op, error: Error::Forked });
+        }
         match op {
             Op::SendUnexpected { to, message } => {
                 self.send(token, to, REQUESTS, 0, message).map_err(|(error, message)| Rejected {
@@ -70,38 +80,51 @@ impl SmContext {
         }
     }
 
-    /// The fast path of a short message; `None`: take the other, which also finds what is wrong.
+    /// The fast path of a short message.
     #[inline(always)]
-    fn send_at_once(
-        &mut self,
-        token: Token,
-        to: Peer,
-        ring: usize,
-        tag: Tag,
-        message: &Message,
-    ) -> Option<OpId> {
-        let connection = self.peers.find(to)?;
-        if !matches!(connection.send_inline(ring, tag, message), Ok(true)) {
-            return None;
+    fn inline(&mut self, to: Peer, ring: usize, tag: Tag, message: &Message) -> Inline {
+        match self.peers.find(to) {
+            Some(connection) => connection.send_inline(ring, tag, message),
+            None => Inline::Refused,
         }
-        let id = self.next_id(to);
+    }
+
+    #[inline(never)]
+    fn sent_rarely(
+        &mut self,
+        to: Peer,
+        id: OpId,
+        token: Token,
+        sent: Inline,
+    ) -> Result<OpId, Rejected> {
+        Ok(self.tell(to, id, token, sent))
+    }
+
+    /// A short message is published: its peer is to be rung, or its poster to be told.
+    fn tell(&mut self, to: Peer, id: OpId, token: Token, sent: Inline) -> OpId {
+        if sent == Inline::Ring
+            && let Some(link) = self.peers.find(to).and_then(|it| it.link.as_ref())
+        {
+            link.ring();
+        }
         if token & QUIET == 0 {
             self.sent.push(Sent { id, token });
+            self.has_leftovers = true;
         }
-        Some(id)
+        id
     }
 
     /// The fast path of a receive: from a peer that is polled, and nothing unmatched is held.
     #[inline(always)]
-    fn receive_hot(&mut self, token: Token, from: Peer, tag: Tag) -> Option<OpId> {
+    fn receive_hot(&mut self, token: Token, from: Peer, tag: Tag) -> bool {
         let serial = self.serial + 1;
-        let connection = self.peers.find(from)?;
+        let Some(connection) = self.peers.find(from) else { return false };
         let is_plain = connection.is_hot && !connection.is_stalled && connection.is_open();
         if !is_plain || !connection.receives.post_plain(Receive { tag, serial, token }) {
-            return None;
+            return false;
         }
         self.serial = serial;
-        Some(OpId { scope: from.index(), serial })
+        true
     }
 
     #[inline(always)]
@@ -129,6 +152,14 @@ impl SmContext {
         if let Some(error) = connection.refusal() {
             return Err((error, message));
         }
+        // The fast path again, after a look at how far the peer is.
+        if connection.learns_of_room(ring) {
+            let sent = connection.send_inline(ring, tag, &message);
+            if sent != Inline::Refused {
+                let id = self.next_id(to);
+                return Ok(self.tell(to, id, token, sent));
+            }
+        }
         connection.queue(ring, Pending { serial, token, tag, message })?;
         self.serial = serial;
         self.start(to);
@@ -142,12 +173,13 @@ impl SmContext {
         if !connection.is_open() {
             return false;
         }
+        self.has_leftovers = true;
         match connection.flush(&mut self.finished) {
             Ok(moved) => {
-                if moved && !connection.is_dirty {
+                if moved && !connection.is_dirty && connection.has_touched() {
                     connection.is_dirty = true;
                     self.dirty.push(to);
-                    self.uses_bodies = true;
+                    self.intake.has_bodies = true;
                 }
                 if connection.has_queued() && !connection.is_backlogged {
                     connection.is_backlogged = true;
@@ -227,7 +259,8 @@ impl SmContext {
                     connection.is_dirty = true;
                     self.dirty.push(to);
                 }
-                self.uses_bodies = true;
+                self.intake.has_bodies = true;
+                self.has_leftovers = true;
                 Ok(Message::from_body(Box::new(body)))
             }
             Ok(None) => Ok(Message::from(vec![0; len])),

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use hg_na::{Completion, Done, INLINE_MAX, Message, Peer, Returned, Tag};
+use hg_na::{Completion, Done, INLINE_MAX, Message, Peer, Returned};
 
 use crate::{
     body::Pool,
     connection::Connection,
     fail,
-    layout::Slot,
+    in_place::push_with,
+    layout::{Segment, Slot},
     link::{ANSWERS, BodyClaim, CONTROL, Link, REQUESTS, SHORT},
     receives::{Match, Receive, Receives},
     ring::{Broken, Payload, Word},
@@ -17,95 +18,124 @@ use crate::{
 /// Messages of one ring that are taken in one round, so that one busy peer does not starve others.
 pub(crate) const BURST: u32 = 32;
 
-/// Where messages go.
+/// What all connections of a context need to receive.
 #[derive(Debug)]
-pub(crate) struct Sink<'a> {
-    pub(crate) done: &'a mut Vec<Completion>,
-    pub(crate) pool: &'a Arc<Pool>,
+pub(crate) struct Intake {
+    pub(crate) pool: Arc<Pool>,
     /// Whether unexpected messages are taken.
     pub(crate) admission: bool,
-    /// Set when a body was received: buffers to trim later.
-    pub(crate) bodies: &'a mut bool,
+    /// Bodies were sent or received in this round.
+    pub(crate) has_bodies: bool,
+}
+
+impl Intake {
+    fn copy_out(&mut self, link: &Link, claim: BodyClaim) -> Message {
+        self.has_bodies = true;
+        link.copy_out(claim, &self.pool)
+    }
 }
 
 impl Connection {
-    /// Takes what is there, at most [`BURST`] messages of each kind; says how many.
-    #[inline]
-    pub(crate) fn poll(&mut self, sink: &mut Sink<'_>) -> Result<u32, Broken> {
-        let Some(link) = self.link.as_mut() else { return Ok(0) };
+    /// Takes what is there, at most [`BURST`] messages of each kind; says how many. What the peer cannot
+    /// have written in good faith is left in `fault`.
+    #[inline(always)]
+    pub(crate) fn poll(&mut self, intake: &mut Intake, done: &mut Vec<Completion>) -> u32 {
+        let Some(link) = self.link.as_ref() else { return 0 };
+        let theirs: &Segment = &link.theirs.rings;
+        let holds = |ring: usize| link.rx[ring].peek(&theirs.rings[ring]).is_some();
+        let (control, answers, requests) = (holds(CONTROL), holds(ANSWERS), holds(REQUESTS));
         let mut taken = 0;
-        while let Some(slot) = peek(link, CONTROL) {
-            let len = inline_len(slot.claimed_word(), CONTROL)?;
-            let message = Message::from_slot(bytes_of(slot.payload()), len);
-            sink.done.push(Completion::Control { from: self.peer, message });
-            take(link, CONTROL, false);
+        if control {
+            taken += self.poll_control(done);
+        }
+        if answers && !self.is_stalled {
+            taken += self.poll_answers(intake, done);
+        }
+        if requests && intake.admission {
+            taken += self.poll_requests(intake, done);
+        }
+        taken
+    }
+
+    #[cold]
+    fn poll_control(&mut self, done: &mut Vec<Completion>) -> u32 {
+        let Some(link) = self.link.as_mut() else { return 0 };
+        let from = self.peer;
+        let mut taken = 0;
+        while taken < BURST
+            && let Some(slot) = link.peek(CONTROL)
+        {
+            let word = slot.claimed_word();
+            if !is_short(word, CONTROL) {
+                self.fault = Some(Broken::TooLongForSlot);
+                break;
+            }
+            let message = Message::from_slot(bytes_of(slot.payload()), length(word));
+            done.push(Completion::Control { from, message });
+            take(link, CONTROL);
+            taken += 1;
+        }
+        taken
+    }
+
+    #[inline(never)]
+    fn poll_requests(&mut self, intake: &mut Intake, done: &mut Vec<Completion>) -> u32 {
+        let Some(link) = self.link.as_mut() else { return 0 };
+        let from = self.peer;
+        let mut taken = 0;
+        while let Some(slot) = link.peek(REQUESTS) {
+            let word = slot.claimed_word();
+            if is_short(word, REQUESTS) {
+                push_with(done, || {
+                    let message = Message::from_slot(bytes_of(slot.payload()), length(word));
+                    Completion::Unexpected { from, message }
+                });
+                take(link, REQUESTS);
+            } else if let Err(broken) = take_request(link, from, intake, done) {
+                self.fault = Some(broken);
+                break;
+            }
             taken += 1;
             if taken == BURST {
                 break;
             }
         }
-        if !self.is_stalled && peek(link, ANSWERS).is_some() {
-            taken += self.poll_answers(sink)?;
-        }
-        if sink.admission {
-            taken += self.poll_requests(sink)?;
-        }
-        Ok(taken)
+        taken
     }
 
-    #[inline(always)]
-    fn poll_requests(&mut self, sink: &mut Sink<'_>) -> Result<u32, Broken> {
-        let Some(link) = self.link.as_mut() else { return Ok(0) };
+    #[inline(never)]
+    fn poll_answers(&mut self, intake: &mut Intake, done: &mut Vec<Completion>) -> u32 {
+        let Some(link) = self.link.as_mut() else { return 0 };
+        let from = self.peer;
         let mut taken = 0;
-        while taken < BURST
-            && let Some(slot) = peek(link, REQUESTS)
-        {
+        while let Some(slot) = link.peek(ANSWERS) {
             let word = slot.claimed_word();
-            let payload = slot.payload();
-            let from = self.peer;
-            if word.is_body() {
-                let message = body(link, word, payload[0], sink)?;
-                sink.done.push(Completion::Unexpected { from, message });
-            } else {
-                let len = inline_len(word, REQUESTS)?;
-                let message = Message::from_slot(bytes_of(payload), len);
-                sink.done.push(Completion::Unexpected { from, message });
-            }
-            take(link, REQUESTS, word.is_body());
-            taken += 1;
-        }
-        Ok(taken)
-    }
-
-    #[inline]
-    fn poll_answers(&mut self, sink: &mut Sink<'_>) -> Result<u32, Broken> {
-        let Some(link) = self.link.as_mut() else { return Ok(0) };
-        let mut taken = 0;
-        while taken < BURST
-            && let Some(slot) = peek(link, ANSWERS)
-        {
-            let word = slot.claimed_word();
-            let [tag, payload @ ..] = slot.payload();
-            // Checked before the receive is taken out: a broken message must not end it.
-            let claim = if word.is_body() {
-                Claim::Body(BodyClaim::check(payload[0], word.len())?)
-            } else {
-                Claim::Inline(inline_len(word, ANSWERS)?)
-            };
-            if let Claim::Inline(len) = claim
+            let tag = slot.bytes[0].load(); // C2
+            // The length is checked before the receive is taken out: a broken message must not end it.
+            if is_short(word, ANSWERS)
                 && let Some(receive) = self.receives.take_plain(tag)
             {
-                let [a, b, c, d, e, f] = payload;
-                let message = Message::from_slot(bytes_of([a, b, c, d, e, f, 0]), len);
-                sink.done.push(ended(self.peer, receive, message));
-            } else if !take_answer(link, &mut self.receives, self.peer, tag, payload, claim, sink) {
-                self.is_stalled = true;
+                push_with(done, || ended(from, receive, answer_of(slot, length(word))));
+                take(link, ANSWERS);
+            } else {
+                match take_answer(link, &mut self.receives, from, intake, done) {
+                    Ok(true) => {}
+                    Ok(false) => {
+                        self.is_stalled = true;
+                        break;
+                    }
+                    Err(broken) => {
+                        self.fault = Some(broken);
+                        break;
+                    }
+                }
+            }
+            taken += 1;
+            if taken == BURST {
                 break;
             }
-            take(link, ANSWERS, word.is_body());
-            taken += 1;
         }
-        Ok(taken)
+        taken
     }
 
     /// Whether a round of polling would take something; asked after the fence of a sleep.
@@ -117,42 +147,70 @@ impl Connection {
     }
 }
 
+/// An unexpected message that is long: its body, checked.
+#[cold]
+fn take_request(
+    link: &mut Link,
+    from: Peer,
+    intake: &mut Intake,
+    done: &mut Vec<Completion>,
+) -> Result<(), Broken> {
+    let Some(slot) = link.peek(REQUESTS) else { return Ok(()) };
+    let word = slot.claimed_word();
+    if !word.is_body() {
+        return Err(Broken::TooLongForSlot);
+    }
+    let claim = BodyClaim::check(slot.bytes[0].load(), word.len())?; // C2
+    let message = intake.copy_out(link, claim);
+    done.push(Completion::Unexpected { from, message });
+    take_body(link, REQUESTS);
+    Ok(())
+}
+
 /// An expected message that is long, or early, or late; `false`: it stays where it is.
 #[cold]
 fn take_answer(
-    link: &Link,
+    link: &mut Link,
     receives: &mut Receives,
     from: Peer,
-    tag: Tag,
-    payload: [u64; 6],
-    claim: Claim,
-    sink: &mut Sink<'_>,
-) -> bool {
+    intake: &mut Intake,
+    done: &mut Vec<Completion>,
+) -> Result<bool, Broken> {
+    let Some(slot) = link.peek(ANSWERS) else { return Ok(false) };
+    let (word, tag) = (slot.claimed_word(), slot.bytes[0].load()); // C2
+    // Checked before the receive is taken out: a broken message must not end it.
+    let claim = if word.is_body() {
+        Claim::Body(BodyClaim::check(slot.bytes[1].load(), word.len())?) // C2
+    } else if is_short(word, ANSWERS) {
+        Claim::Inline(answer_of(slot, length(word)))
+    } else {
+        return Err(Broken::TooLongForSlot);
+    };
     let matched = receives.arrived(tag);
     let message = match (&matched, claim) {
-        (Match::Full, _) => return false,
-        (Match::Late, _) => return true,
-        (_, Claim::Inline(len)) => {
-            let [a, b, c, d, e, f] = payload;
-            Message::from_slot(bytes_of([a, b, c, d, e, f, 0]), len)
-        }
-        (_, Claim::Body(claim)) => {
-            *sink.bodies = true;
-            link.copy_out(claim, sink.pool)
-        }
+        (Match::Full, _) => return Ok(false),
+        (_, Claim::Inline(message)) => message,
+        (Match::Late, Claim::Body(_)) => Message::inline(0),
+        (_, Claim::Body(claim)) => intake.copy_out(link, claim),
     };
     match matched {
-        Match::Receive(receive) => sink.done.push(ended(from, receive, message)),
-        Match::Hold | Match::Late | Match::Full => receives.hold(tag, message),
+        Match::Receive(receive) => done.push(ended(from, receive, message)),
+        Match::Hold => receives.hold(tag, message),
+        Match::Late | Match::Full => {}
     }
-    true
+    if word.is_body() {
+        take_body(link, ANSWERS)
+    } else {
+        take(link, ANSWERS)
+    }
+    Ok(true)
 }
 
 /// Where an expected message is; checked.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 enum Claim {
-    /// In its slot, so many bytes.
-    Inline(usize),
+    /// In its slot; copied out.
+    Inline(Message),
     Body(BodyClaim),
 }
 
@@ -163,28 +221,39 @@ fn ended(from: Peer, receive: Receive, message: Message) -> Completion {
     Completion::Done(Done { id, token: receive.token, result: Ok(()), returned })
 }
 
+/// Counts a message that was copied out of its slot.
 #[inline(always)]
-fn peek(link: &Link, ring: usize) -> Option<&Slot> {
-    link.rx[ring].peek(&link.theirs.rings.rings[ring])
-}
-
-#[inline(always)]
-fn take(link: &mut Link, ring: usize, with_body: bool) {
+fn take(link: &mut Link, ring: usize) {
     fail::point("copied");
-    let due = link.rx[ring].advance();
-    if due || with_body {
+    if link.rx[ring].advance() {
         link.write_back(ring);
     }
 }
 
-/// Checks what a slot claims about a message inside it.
+/// Counts a message whose body was copied out, and says so at once: a body is a lot to wait for.
+fn take_body(link: &mut Link, ring: usize) {
+    fail::point("copied");
+    link.rx[ring].advance();
+    link.write_back(ring);
+}
+
+/// Whether a slot claims a message inside it, of a length that fits. The flag of a body lies above
+/// any length.
 #[inline(always)]
-fn inline_len(word: Word, ring: usize) -> Result<usize, Broken> {
-    let len = word.len() as usize;
-    if word.is_body() || len > SHORT[ring] {
-        return Err(Broken::TooLongForSlot);
-    }
-    Ok(len)
+fn is_short(word: Word, ring: usize) -> bool {
+    (word.0 as usize) <= SHORT[ring]
+}
+
+#[inline(always)]
+fn length(word: Word) -> usize {
+    word.len() as usize
+}
+
+/// A short expected message, copied out of its slot: its first eight bytes are the tag.
+#[inline(always)]
+fn answer_of(slot: &Slot, len: usize) -> Message {
+    let [_tag, a, b, c, d, e, f] = slot.payload();
+    Message::from_slot(bytes_of([a, b, c, d, e, f, 0]), len)
 }
 
 #[inline(always)]
@@ -195,10 +264,4 @@ fn bytes_of(payload: Payload) -> [u8; INLINE_MAX] {
         *chunk = value.to_ne_bytes();
     }
     bytes
-}
-
-fn body(link: &Link, word: Word, offset: u64, sink: &mut Sink<'_>) -> Result<Message, Broken> {
-    let claim = BodyClaim::check(offset, word.len())?;
-    *sink.bodies = true;
-    Ok(link.copy_out(claim, sink.pool))
 }

@@ -125,11 +125,17 @@ impl Producer {
     /// Whether a message fits; asks the consumer's position only when the ring looks full.
     #[inline]
     pub(crate) fn has_room(&mut self, popped: &AtomicU32) -> Result<bool, Broken> {
-        if self.pushed.wrapping_sub(self.popped) < SLOTS {
+        if self.has_known_room() {
             return Ok(true);
         }
         self.refresh(popped)?;
-        Ok(self.pushed.wrapping_sub(self.popped) < SLOTS)
+        Ok(self.has_known_room())
+    }
+
+    /// The fast path of [`Producer::has_room`]; `false`: ask that.
+    #[inline(always)]
+    pub(crate) fn has_known_room(&self) -> bool {
+        self.pushed.wrapping_sub(self.popped) < SLOTS
     }
 
     /// Whether the consumer has taken everything, as far as is known.
@@ -147,17 +153,19 @@ impl Producer {
         Ok(())
     }
 
-    /// Publishes a message. The caller has asked [`Producer::has_room`].
+    /// Publishes a message, whose words `payload` gives one by one: none is kept anywhere in between.
+    /// The caller has asked [`Producer::has_room`].
     #[inline(always)]
-    pub(crate) fn push(&mut self, slots: &Slots, word: Word, payload: &Payload) {
+    pub(crate) fn push(&mut self, slots: &Slots, word: Word, payload: impl Fn(usize) -> u64) {
         debug_assert!(self.pushed.wrapping_sub(self.popped) < SLOTS, "ask has_room first");
-        let slot = &slots.0[index(self.pushed)];
+        let position = self.pushed;
+        self.pushed = position.wrapping_add(1);
+        let slot = &slots.0[index(position)];
         slot.word.store(word.0); // P2
-        for (cell, value) in slot.bytes.iter().zip(payload) {
-            cell.store(*value); // P2
+        for (at, cell) in slot.bytes.iter().enumerate() {
+            cell.store(payload(at)); // P2
         }
-        slot.sequence.store(lap(self.pushed), ord("P3", Ordering::Release)); // P3
-        self.pushed = self.pushed.wrapping_add(1);
+        slot.sequence.store(lap(position), ord("P3", Ordering::Release)); // P3
     }
 }
 
@@ -266,7 +274,7 @@ mod tests {
         let (slots, popped, mut producer, mut consumer) = at(u32::MAX - SLOTS + 1);
         for value in 0..5 * u64::from(SLOTS) {
             assert!(producer.has_room(&popped).unwrap());
-            producer.push(&slots, Word::inline(8), &[value; 7]);
+            producer.push(&slots, Word::inline(8), |_| value);
             assert!(consumer.is_ready(&slots));
             let slot = consumer.peek(&slots).unwrap();
             assert_eq!((slot.claimed_word(), slot.payload()), (Word::inline(8), [value; 7]));
@@ -283,7 +291,7 @@ mod tests {
             (Box::new(Slots::new()), AtomicU32::new(0), Producer::default(), Consumer::default());
         for _ in 0..SLOTS {
             assert!(producer.has_room(&popped).unwrap());
-            producer.push(&slots, Word::body(9), &[0; 7]);
+            producer.push(&slots, Word::body(9), |_| 0);
         }
         assert!(!producer.has_room(&popped).unwrap());
         assert!(!producer.is_popped(0));
@@ -298,7 +306,7 @@ mod tests {
     fn impossible_claims_are_broken() {
         let (slots, popped) = (Box::new(Slots::new()), AtomicU32::new(0));
         let (mut producer, consumer) = (Producer::default(), Consumer::default());
-        producer.push(&slots, Word::inline(0), &[0; 7]);
+        producer.push(&slots, Word::inline(0), |_| 0);
         popped.store(2, Ordering::Relaxed);
         assert!(producer.refresh(&popped).is_err());
         popped.store(1, Ordering::Relaxed);

@@ -4,7 +4,7 @@
 //! is *parked* (its peer rings, epoll tells) when the context sleeps, when others are needed and it is
 //! the least recently active one, or when it stayed empty for long while another was busy. Parking
 //! follows the protocol of [`crate::wake`].
-//! The kernel is asked only after many empty rounds, or many messages: see [`POLL_AFTER`].
+//! The kernel is asked only after many empty rounds, or many messages: see [`POLL_MESSAGES`].
 
 use std::time::Instant;
 
@@ -14,7 +14,6 @@ use crate::{
     connection::Connection,
     context::SmContext,
     link::{REQUESTS, misbehaved},
-    receive::Sink,
     wake::before_second_look,
 };
 
@@ -26,10 +25,15 @@ const QUIET_ROUNDS: u32 = 256;
 const PARK_ROUNDS: u32 = 20_000;
 /// After so many empty rounds positions are written back that a producer may wait for.
 const SETTLE_ROUNDS: u32 = 64;
-/// The kernel is asked for events after so many empty rounds in a row, or so many messages.
-const POLL_AFTER: u32 = 256;
+/// The kernel is asked for events after so many messages ...
+const POLL_MESSAGES: u32 = 1024;
+/// ... or after so many empty rounds in a row: twice as many each time that it had nothing to tell.
+pub(crate) const POLL_EMPTY_MIN: u32 = 256;
+const POLL_EMPTY_MAX: u32 = 2048;
 
 impl SmContext {
+    /// One round. What is rare is asked for by `has_chores` and `has_leftovers`; the time is looked at
+    /// only when nothing was found.
     #[inline(always)]
     pub(crate) fn round(
         &mut self,
@@ -39,52 +43,86 @@ impl SmContext {
         if self.guard.is_child() {
             return Err(Error::Forked);
         }
-        let before = done.len();
-        let mut moved = false;
-        if self.has_chores || self.waiter.has_ready() || self.due_at.is_some_and(|at| at <= now) {
-            moved |= self.chores(now, done)?;
+        if self.has_chores {
+            return self.round_with_chores(now, done);
         }
         let taken = self.poll_hot(done);
-        if taken == 0 {
-            self.empty_rounds += 1;
-            self.has_chores |= self.empty_rounds >= POLL_AFTER;
-        } else {
-            self.empty_rounds = 0;
-            self.since_poll += taken;
-            self.has_chores |= self.since_poll >= POLL_AFTER;
+        if taken == 0 || self.has_leftovers || self.intake.has_bodies {
+            return self.end_round(now, done, taken);
         }
-        if self.has_leftovers() {
+        self.count(taken);
+        Ok(true)
+    }
+
+    #[cold]
+    fn round_with_chores(
+        &mut self,
+        now: Instant,
+        done: &mut Vec<Completion>,
+    ) -> Result<bool, Error> {
+        let moved = self.chores(now, done)?;
+        let taken = self.poll_hot(done);
+        Ok(self.end_round(now, done, taken)? || moved)
+    }
+
+    /// The end of a round that found nothing, or that has more to hand out than came out of rings.
+    #[inline(never)]
+    fn end_round(
+        &mut self,
+        now: Instant,
+        done: &mut Vec<Completion>,
+        taken: u32,
+    ) -> Result<bool, Error> {
+        let mut moved = taken > 0;
+        if moved {
+            self.count(taken);
+        } else {
+            self.empty_rounds += 1;
+            self.has_chores |= self.empty_rounds >= self.poll_after;
+            if self.waiter.has_ready() || self.due_at.is_some_and(|at| at <= now) {
+                moved = self.chores(now, done)?;
+            }
+        }
+        if self.has_leftovers || self.intake.has_bodies {
             moved |= self.hand_out(now, done);
         }
-        Ok(moved || done.len() != before)
+        Ok(moved)
     }
 
-    /// Whether something besides the rings has completions, or waits for the end of a round.
     #[inline(always)]
-    fn has_leftovers(&self) -> bool {
-        !self.sent.is_empty()
-            || !self.finished.is_empty()
-            || !self.backlog.is_empty()
-            || (self.uses_bodies && self.trim_at.is_none())
+    fn count(&mut self, taken: u32) {
+        self.empty_rounds = 0;
+        self.since_poll += taken;
+        if self.since_poll >= POLL_MESSAGES {
+            self.has_chores = true;
+        }
     }
 
+    /// Hands out what did not come out of a ring; does what waits for the end of a round.
     fn hand_out(&mut self, now: Instant, done: &mut Vec<Completion>) -> bool {
-        let moved = !self.backlog.is_empty() && self.flush_backlog();
+        let mut moved = !self.backlog.is_empty() && self.flush_backlog();
+        moved |= !self.sent.is_empty() || !self.finished.is_empty();
         done.extend(self.sent.drain(..).map(crate::send::Sent::completion));
         done.append(&mut self.finished);
+        self.uses_bodies |= std::mem::take(&mut self.intake.has_bodies);
         if self.uses_bodies && self.trim_at.is_none() {
             self.trim_at = Some(now + crate::context::TRIM_AFTER);
             self.schedule();
         }
+        self.has_leftovers = !self.backlog.is_empty();
         moved
     }
 
     /// Asks the kernel, when it is time to.
     pub(crate) fn poll_kernel(&mut self) -> Result<(), Error> {
-        if self.empty_rounds >= POLL_AFTER || self.since_poll >= POLL_AFTER {
+        let is_empty = self.empty_rounds >= self.poll_after;
+        if is_empty || self.since_poll >= POLL_MESSAGES {
             self.empty_rounds = 0;
             self.since_poll = 0;
             self.waiter.poll()?;
+            let knew_nothing = is_empty && !self.waiter.has_ready() && !self.hot.is_empty();
+            self.poll_after =
+                if knew_nothing { POLL_EMPTY_MAX.min(self.poll_after * 2) } else { POLL_EMPTY_MIN };
         }
         Ok(())
     }
@@ -98,31 +136,29 @@ impl SmContext {
                 self.hot.swap_remove(at);
                 continue;
             };
-            let mut sink = Sink {
-                done,
-                pool: &self.pool,
-                admission: self.admission,
-                bodies: &mut self.uses_bodies,
-            };
-            match connection.poll(&mut sink) {
-                Ok(0) => {
-                    connection.empty_rounds += 1;
-                    if connection.empty_rounds.is_multiple_of(SETTLE_ROUNDS) {
-                        self.quiet(at, peer);
-                    }
+            let taken = connection.poll(&mut self.intake, done);
+            total += taken;
+            if connection.fault.is_some() {
+                self.fault(peer);
+            } else if taken > 0 {
+                connection.empty_rounds = 0;
+            } else {
+                connection.empty_rounds += 1;
+                if connection.empty_rounds.is_multiple_of(SETTLE_ROUNDS) {
+                    self.quiet(at, peer);
                 }
-                Ok(taken) => {
-                    connection.empty_rounds = 0;
-                    total += taken;
-                }
-                Err(broken) => self.end(peer, misbehaved(broken)),
-            }
-            if !self.admission {
-                self.note_blocked(peer);
             }
             at += 1;
         }
         total
+    }
+
+    /// A peer has broken the protocol.
+    #[cold]
+    fn fault(&mut self, peer: Peer) {
+        if let Some(broken) = self.peers.find(peer).and_then(|it| it.fault) {
+            self.end(peer, misbehaved(broken));
+        }
     }
 
     /// A hot connection has been empty for a while.
@@ -196,18 +232,19 @@ impl SmContext {
         link.park();
         before_second_look();
         link.parked();
-        if connection.has_work(self.admission) {
+        if connection.has_work(self.intake.admission) {
             look_again(connection);
             return;
         }
         connection.is_hot = false;
         self.hot.swap_remove(at);
-        if !self.admission {
+        if !self.intake.admission {
             self.note_blocked(peer);
         }
     }
 
     /// Remembers a connection whose requests admission keeps out.
+    #[cold]
     fn note_blocked(&mut self, peer: Peer) {
         let Some(connection) = self.peers.find(peer) else { return };
         let has_requests = connection.link.as_ref().is_some_and(|link| link.is_ready(REQUESTS));
@@ -218,10 +255,10 @@ impl SmContext {
     }
 
     pub(crate) fn change_admission(&mut self, open: bool) {
-        if open == self.admission {
+        if open == self.intake.admission {
             return;
         }
-        self.admission = open;
+        self.intake.admission = open;
         if !open {
             return;
         }
@@ -294,8 +331,8 @@ impl SmContext {
             if let Some(link) = connection.link.as_mut() {
                 link.parked();
             }
-            found |= connection.has_work(self.admission);
-            if !self.admission {
+            found |= connection.has_work(self.intake.admission);
+            if !self.intake.admission {
                 self.note_blocked(peer);
             }
         }

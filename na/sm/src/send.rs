@@ -5,11 +5,11 @@ use std::{collections::VecDeque, sync::Arc};
 use hg_na::{Completion, Done, Error, Message, OpId, QUIET, Returned, Tag, Token};
 
 use crate::{
-    arena::MESSAGE_MAX,
+    arena::{Lane, MESSAGE_MAX},
     body::{OutBody, OwnArena},
     connection::{Connection, Pending, QUEUE_DEPTH, given_back},
     link::{ANSWERS, Link, SHORT},
-    ring::{Broken, Payload, Word},
+    ring::{Broken, Word},
 };
 
 /// A message that was published and whose completion is still to be told.
@@ -28,6 +28,17 @@ impl Sent {
     }
 }
 
+/// What became of a message on the fast path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Inline {
+    /// Nothing: take the other path, which also finds what is wrong.
+    Refused,
+    /// Published.
+    Sent,
+    /// Published, and the peer is to be rung.
+    Ring,
+}
+
 /// What became of an attempt to publish.
 #[derive(Debug)]
 pub(crate) enum Attempt {
@@ -38,23 +49,27 @@ pub(crate) enum Attempt {
 }
 
 impl Connection {
-    /// The fast path: an inline message, nothing queued before it, a slot free. `false`: take the other.
+    /// The fast path: an inline message, nothing queued before it, a slot free.
     #[inline(always)]
-    pub(crate) fn send_inline(
-        &mut self,
-        ring: usize,
-        tag: Tag,
-        message: &Message,
-    ) -> Result<bool, Broken> {
+    pub(crate) fn send_inline(&mut self, ring: usize, tag: Tag, message: &Message) -> Inline {
         let (Some((bytes, len)), Some(link)) = (message.slot(), self.link.as_mut()) else {
-            return Ok(false);
+            return Inline::Refused;
         };
         let may = len <= SHORT[ring] && self.is_flowing && self.queues[ring].is_empty();
-        if !may || !link.has_room(ring)? {
-            return Ok(false);
+        if !may || !link.tx[ring].has_known_room() {
+            return Inline::Refused;
         }
-        push_inline(link, ring, tag, bytes, len);
-        Ok(true)
+        if publish_inline(link, ring, tag, bytes, len) { Inline::Ring } else { Inline::Sent }
+    }
+
+    /// Whether a ring that looked full has room after all. What is wrong is found by the flush.
+    pub(crate) fn learns_of_room(&mut self, ring: usize) -> bool {
+        self.link.as_mut().is_some_and(|link| link.has_room(ring) == Ok(true))
+    }
+
+    /// Whether the own arena has pages to give back.
+    pub(crate) fn has_touched(&self) -> bool {
+        self.link.as_ref().is_some_and(|link| link.own.lanes.iter().any(Lane::is_touched))
     }
 
     /// Queues a message behind others.
@@ -131,7 +146,9 @@ pub(crate) fn attempt(
     if message.len() <= SHORT[ring] {
         let mut bytes = [0; hg_na::INLINE_MAX];
         bytes[..message.len()].copy_from_slice(message.as_slice());
-        push_inline(link, ring, tag, &bytes, message.len());
+        if publish_inline(link, ring, tag, &bytes, message.len()) {
+            link.ring();
+        }
         return Ok(Attempt::Sent(given_back_unless_inline(message)));
     }
     match message.into_body() {
@@ -182,21 +199,19 @@ fn given_back_unless_inline(message: Message) -> Returned {
 }
 
 #[inline(always)]
-fn push_inline(
+fn publish_inline(
     link: &mut Link,
     ring: usize,
     tag: Tag,
     bytes: &[u8; hg_na::INLINE_MAX],
     len: usize,
-) {
-    let [a, b, c, d, e, f, g] = words_of(bytes);
-    let payload = if ring == ANSWERS { [tag, a, b, c, d, e, f] } else { [a, b, c, d, e, f, g] };
-    let len = u32::try_from(len).unwrap_or(0);
-    link.push(ring, Word::inline(len), &payload);
-}
-
-#[inline(always)]
-fn words_of(bytes: &[u8; hg_na::INLINE_MAX]) -> Payload {
-    let chunks = bytes.as_chunks::<8>().0;
-    std::array::from_fn(|at| u64::from_ne_bytes(chunks[at]))
+) -> bool {
+    let (words, _) = bytes.as_chunks::<8>();
+    let word = |at: usize| u64::from_ne_bytes(words[at]);
+    let len = Word::inline(u32::try_from(len).unwrap_or(0));
+    if ring == ANSWERS {
+        link.publish(ring, len, |at| if at == 0 { tag } else { word(at - 1) })
+    } else {
+        link.publish(ring, len, word)
+    }
 }

@@ -51,7 +51,7 @@ impl Shared {
         while !producer.has_room(&self.popped).expect("positions are right") {
             thread::yield_now();
         }
-        producer.push(&self.slots, Word::inline(8), &[value; 7]);
+        producer.push(&self.slots, Word::inline(8), |_| value);
     }
 
     fn take(&self, consumer: &mut Consumer) -> Option<u64> {
