@@ -76,6 +76,9 @@ impl SmContext {
         }
         moved |= self.step_transfers();
         self.drain(done);
+        if self.shared.boards.tidy() {
+            self.shared.regions.sweep();
+        }
         self.schedule();
         Ok(moved)
     }

@@ -63,6 +63,8 @@ pub(crate) struct Connection {
     pub(crate) is_backlogged: bool,
     /// In the context's list of connections whose arena has pages to give back.
     pub(crate) is_dirty: bool,
+    /// Over, while admission is closed: its last requests, and nothing else of it.
+    pub(crate) parting: Vec<Completion>,
     /// What the peer has written cannot be: its connection ends.
     pub(crate) fault: Option<Broken>,
     /// Rounds of polling since something was found.
@@ -95,6 +97,7 @@ impl Connection {
             is_blocked: false,
             is_backlogged: false,
             is_dirty: false,
+            parting: Vec::new(),
             fault: None,
             empty_rounds: 0,
             phase,

@@ -8,7 +8,7 @@ use crate::{
     context::SmContext,
     os::fork::ForkGuard,
     region::{
-        pins,
+        boards::Boards,
         state::{PinBoard, Regions, SmRegion},
         table::OwnedTable,
     },
@@ -16,7 +16,6 @@ use crate::{
         name::{Name, SCHEME, fill_random},
         socket::Listener,
     },
-    segment::Rings,
     settings::{Settings, caps},
 };
 
@@ -127,46 +126,5 @@ impl Domain for SmDomain {
 
     fn context(&self, id: u8) -> Result<Box<dyn Context>, Error> {
         Ok(Box::new(self.0.endpoint(id)?))
-    }
-}
-
-/// The pin lines of all connections of a domain: who is transferring from or to its regions.
-#[derive(Debug, Default)]
-pub(crate) struct Boards(Mutex<BoardList>);
-
-#[derive(Debug, Default)]
-struct BoardList {
-    boards: Vec<Option<Arc<Rings>>>,
-    free: Vec<usize>,
-}
-
-impl Boards {
-    fn lock(&self) -> MutexGuard<'_, BoardList> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Adds a peer's segment.
-    pub(crate) fn add(&self, rings: Arc<Rings>) -> usize {
-        let mut list = self.lock();
-        let at = list.free.pop().unwrap_or(list.boards.len());
-        if at == list.boards.len() {
-            list.boards.push(None);
-        }
-        list.boards[at] = Some(rings);
-        at
-    }
-
-    /// The connection is gone, and its pins with it.
-    pub(crate) fn remove(&self, at: usize) {
-        let mut list = self.lock();
-        list.boards[at] = None;
-        list.free.push(at);
-    }
-}
-
-impl PinBoard for Boards {
-    fn pinned(&self, index: u32, generation: u32) -> bool {
-        let list = self.lock();
-        list.boards.iter().flatten().any(|rings| pins::is_pinned(&rings.pins.0, index, generation))
     }
 }

@@ -4,10 +4,12 @@
 use hg_na::{Completion, GoneReason, Peer};
 
 use crate::{
+    arena::ARENA_BYTES,
     connection::{Connection, Phase},
     context::SmContext,
     fail,
-    link::{Link, REQUESTS},
+    layout::SLOTS,
+    link::Link,
     receive::Intake,
     rendezvous::hello::Greeting,
 };
@@ -17,6 +19,9 @@ pub(crate) const GOODBYE: &str = "closed in good order";
 
 /// Rounds of [`crate::receive::BURST`] that empty any ring.
 const DRAIN_ROUNDS: u32 = crate::layout::SLOTS / crate::receive::BURST + 1;
+
+/// Bytes that the last requests of one peer can have: an arena and a ring.
+const KEPT_MAX: usize = ARENA_BYTES as usize + SLOTS as usize * hg_na::INLINE_MAX;
 
 impl SmContext {
     /// The connection is over; the next round drains it.
@@ -46,24 +51,28 @@ impl SmContext {
         self.chore();
     }
 
-    /// Drains what has ended.
+    /// Drains what has ended. While admission is closed, a peer's last requests are kept, and nothing else
+    /// of it: no descriptor, no mapping.
     pub(crate) fn drain(&mut self, done: &mut Vec<Completion>) {
         for peer in std::mem::take(&mut self.ending) {
-            let Some(connection) = self.peers.find(peer) else { continue };
+            let Self { peers, intake, .. } = self;
+            let Some(connection) = peers.find(peer) else { continue };
             let Phase::Draining(reason) = connection.phase.clone() else { continue };
-            let is_trusted = !matches!(reason, GoneReason::Misbehaved(_));
-            let mut waits = false;
-            if is_trusted {
-                take_rest(connection, &mut self.intake, done);
-                waits = !self.intake.admission
-                    && connection.link.as_ref().is_some_and(|link| link.is_ready(REQUESTS));
+            if !matches!(reason, GoneReason::Misbehaved(_)) {
+                take_rest(connection, intake, done);
+                if intake.admission {
+                    done.append(&mut connection.parting);
+                } else {
+                    keep_requests(connection, intake);
+                }
             }
             connection.fail_all(&reason, &mut self.finished);
             self.transfers.fail(peer, &reason, &mut self.finished);
-            if waits {
-                self.ending.push(peer); // Admission asks for the next round when it opens.
-            } else {
+            if connection.parting.is_empty() {
                 self.finish(peer, &reason);
+            } else {
+                self.dismantle(peer, None);
+                self.ending.push(peer); // Admission asks for the next round when it opens.
             }
         }
     }
@@ -89,32 +98,40 @@ impl SmContext {
 
     /// Takes a connection out of every list that it costs something in, and drops it.
     fn release(&mut self, peer: Peer, last_words: Option<&str>) {
-        self.untime(peer);
-        let Some(connection) = self.peers.remove(peer) else { return };
-        if connection.is_hot {
-            self.hot.retain(|hot| *hot != peer);
-        }
-        if let Some(target) = &connection.target
+        self.dismantle(peer, last_words);
+        if let Some(connection) = self.peers.remove(peer)
+            && let Some(target) = &connection.target
             && self.by_target.get(target) == Some(&peer)
         {
             self.by_target.remove(target);
         }
-        let bell = connection.link.as_ref().map(|link| &link.own.bell);
-        if let Some(bell) = bell {
-            let _not_watched_is_fine = self.waiter.remove(bell.fd());
+    }
+
+    /// Gives back all that a connection has of the system.
+    fn dismantle(&mut self, peer: Peer, last_words: Option<&str>) {
+        self.untime(peer);
+        let Some(connection) = self.peers.find(peer) else { return };
+        if std::mem::take(&mut connection.is_hot) {
+            self.hot.retain(|hot| *hot != peer);
         }
-        if let Some(watch) = &connection.watch {
+        let (link, socket) = (connection.link.take(), connection.socket.take());
+        let (watch, board) = (connection.watch.take(), connection.board.take());
+        connection.own = None;
+        if let Some(link) = &link {
+            let _not_watched_is_fine = self.waiter.remove(link.own.bell.fd());
+        }
+        if let Some(watch) = &watch {
             let _not_watched_is_fine = self.waiter.remove(watch.fd());
         }
-        if let Some(socket) = &connection.socket {
+        if let Some(socket) = &socket {
             let _not_watched_is_fine = self.waiter.remove(socket.fd());
             if let Some(words) = last_words {
                 let words: String = words.chars().take(200).collect();
                 let _unheard_is_fine = socket.send(&Greeting::Refuse(words).encode(), &[]);
             }
         }
-        if let Some(board) = connection.board {
-            self.shared.boards.remove(board);
+        if let Some(board) = board {
+            self.shared.boards.remove(board, watch);
             self.shared.regions.sweep();
         }
     }
@@ -130,5 +147,21 @@ fn take_rest(connection: &mut Connection, intake: &mut Intake, done: &mut Vec<Co
         if connection.poll(intake, done) == 0 {
             return;
         }
+    }
+}
+
+/// Takes the last requests of a peer although admission is closed. They lie in its rings and its arena,
+/// so they are bounded by both; a peer that claims more is not heard.
+fn keep_requests(connection: &mut Connection, intake: &mut Intake) {
+    let mut kept = std::mem::take(&mut connection.parting);
+    intake.admission = true;
+    take_rest(connection, intake, &mut kept);
+    intake.admission = false;
+    let len = |completion: &Completion| match completion {
+        Completion::Unexpected { message, .. } => message.len(),
+        _ => 0,
+    };
+    if kept.iter().map(len).sum::<usize>() <= KEPT_MAX {
+        connection.parting = kept;
     }
 }

@@ -183,6 +183,7 @@ impl Pair {
             }
         }
         assert!(target.is_gone, "the peer has left, and its end was not reported");
+        target.context.shared.boards.end_processes(); // The liar's is this one, which lives on.
         target.registered.clear();
         let kept = target.memories.iter().filter(|memory| memory.strong_count() > 0).count();
         assert_eq!(kept, 0, "regions that a dead peer had pinned were not given back");

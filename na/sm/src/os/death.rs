@@ -44,6 +44,13 @@ impl ProcessWatch {
         if watch.alive() { Ok(watch) } else { Err(Error::PeerGone(GoneReason::Exited)) }
     }
 
+    /// Watches a child of this process.
+    #[cfg(test)]
+    pub(crate) fn of_child(child: &std::process::Child) -> Self {
+        let pid = i32::try_from(child.id()).unwrap();
+        Self { pidfd: calls::pidfd_open(Pid::from_raw(pid)).unwrap(), pid }
+    }
+
     /// Whether the process has not ended. One system call.
     pub(crate) fn alive(&self) -> bool {
         let mut question = [PollFd::new(self.pidfd.as_fd(), PollFlags::POLLIN)];
@@ -116,8 +123,7 @@ mod tests {
     #[test]
     fn a_killed_process_is_noticed_before_it_is_reaped() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        let pid = i32::try_from(child.id()).unwrap();
-        let watch = ProcessWatch { pidfd: calls::pidfd_open(Pid::from_raw(pid)).unwrap(), pid };
+        let watch = ProcessWatch::of_child(&child);
         assert!(watch.alive());
         child.kill().unwrap();
         let mut question = [PollFd::new(watch.fd(), PollFlags::POLLIN)];

@@ -1,6 +1,7 @@
 //! One-sided transfers: the published table of regions, the pins that keep a region alive while a peer is
 //! in the middle of a transfer, and the transfers themselves.
 
+pub(crate) mod boards;
 #[expect(unsafe_code, reason = "gives the kernel addresses of this and of another process")]
 pub(crate) mod cma;
 pub(crate) mod descriptor;

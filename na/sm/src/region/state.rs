@@ -4,7 +4,7 @@
 //! # Unregistering
 //! Retract (U1, U2), then wait for the pins (U3), at most [`PIN_WAIT_MAX`]. A peer that pins for longer
 //! is stopped, or lies. Then the caller gets a copy, and the original is *retired*: it stays where it is,
-//! with its slot, until the pin or the peer is gone ([`Retired::sweep`]), if need be for ever. Dropping a
+//! with its slot, until the pin or the peer is gone ([`Regions::sweep`]), if need be for ever. Dropping a
 //! region waits for nobody: what is pinned is retired at once.
 //!
 //! The bytes are reached through raw pointers only: peers write them (by the kernel) at any time. Copies
