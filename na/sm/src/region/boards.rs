@@ -112,7 +112,9 @@ impl PinBoard for Boards {
 
 impl Leaving {
     fn may_transfer(&self) -> bool {
-        pins::has_pins(&self.rings.pins.0) && self.watch.alive()
+        // Acquire: as U3 in [`pins`].
+        let mut pins = self.rings.pins.0.iter();
+        pins.any(|pin| pin.load(Ordering::Acquire) != 0) && self.watch.alive()
     }
 }
 

@@ -94,11 +94,6 @@ pub(crate) fn is_pinned(words: &[AtomicU64], index: u32, generation: u32) -> boo
     words.iter().any(|word| word.load(ord("U3", Ordering::Acquire)) == name) // U3
 }
 
-/// Whether one peer's pin words name any region at all: claims, as above.
-pub(crate) fn has_pins(words: &[AtomicU64]) -> bool {
-    words.iter().any(|word| word.load(ord("U3", Ordering::Acquire)) != 0) // U3
-}
-
 /// Generations are odd while an entry is published.
 pub(crate) const fn is_live(generation: u32) -> bool {
     generation % 2 == 1
