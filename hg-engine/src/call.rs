@@ -83,7 +83,11 @@ impl<'e, R: Rpc> Call<'e, R> {
     pub fn try_take(mut self) -> Result<Result<R::Output, CallError<R::Error>>, Self> {
         match std::mem::replace(&mut self.state, CallState::Ended) {
             CallState::Open(id) => {
-                let outcome = self.port.state.lock().calls.take(id);
+                let Some(mut state) = self.port.enter_state() else {
+                    return Ok(Err(CallError::NotMade(hg_na::Error::Forked)));
+                };
+                let outcome = state.calls.take(id);
+                drop(state);
                 match outcome {
                     Some(outcome) => Ok(decode::<R>(outcome)),
                     None => {
@@ -100,7 +104,9 @@ impl<'e, R: Rpc> Call<'e, R> {
     /// Cancels the call; it ends with [`CallError::Cancelled`] unless it has ended already.
     pub fn cancel(&self) {
         if let CallState::Open(id) = self.state {
-            self.port.state.lock().calls.cancel(id);
+            if let Some(mut state) = self.port.enter_state() {
+                state.calls.cancel(id);
+            }
             self.port.notify();
         }
     }
@@ -112,7 +118,9 @@ impl<R: Rpc> Future for Call<'_, R> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match std::mem::replace(&mut self.state, CallState::Ended) {
             CallState::Open(id) => {
-                let mut state = self.port.state.lock();
+                let Some(mut state) = self.port.enter_state() else {
+                    return Poll::Ready(Err(CallError::NotMade(hg_na::Error::Forked)));
+                };
                 if let Some(outcome) = state.calls.take(id) {
                     return Poll::Ready(decode::<R>(outcome));
                 }
@@ -140,8 +148,11 @@ impl<R: Rpc> Drop for Call<'_, R> {
 
 #[cold]
 fn abandon(port: &Arc<Port>, id: CallId) {
-    port.state.lock().calls.abandon(id);
-    port.notify();
+    if let Some(mut state) = port.enter_state() {
+        state.calls.abandon(id);
+        drop(state);
+        port.notify();
+    }
 }
 
 impl<R: Rpc> fmt::Debug for Call<'_, R> {
@@ -184,7 +195,9 @@ impl Future for OneWay<'_> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match std::mem::replace(&mut self.state, CallState::Ended) {
             CallState::Open(id) => {
-                let mut state = self.port.state.lock();
+                let Some(mut state) = self.port.enter_state() else {
+                    return Poll::Ready(Err(CallError::NotMade(hg_na::Error::Forked)));
+                };
                 if let Some(outcome) = state.calls.take(id) {
                     return Poll::Ready(sent(outcome));
                 }
@@ -201,8 +214,10 @@ impl Future for OneWay<'_> {
 
 impl Drop for OneWay<'_> {
     fn drop(&mut self) {
-        if let CallState::Open(id) = self.state {
-            self.port.state.lock().calls.detach(id);
+        if let CallState::Open(id) = self.state
+            && let Some(mut state) = self.port.enter_state()
+        {
+            state.calls.detach(id);
         }
     }
 }
@@ -269,7 +284,7 @@ impl Port {
         let start = header.encoded_len();
         let two_way = kind == Kind::Request;
 
-        let mut state = self.state.lock();
+        let mut state = self.enter_state().ok_or_else(forked)?;
         let mut message = if start + size <= self.shared.caps.short_unexpected {
             Message::inline(start + size)
         } else {
@@ -279,7 +294,7 @@ impl Port {
             drop(state);
             codec::Default::encode(&wire, &mut message.as_mut_slice()[start..])
                 .map_err(unencodable)?;
-            state = self.state.lock();
+            state = self.enter_state().ok_or_else(forked)?;
         } else {
             codec::Default::encode(&wire, &mut message.as_mut_slice()[start..])
                 .map_err(unencodable)?;
@@ -313,6 +328,11 @@ impl Port {
 
 /// Longest message that is encoded while the state is locked, in bytes.
 const LOCKED_ENCODING_MAX: usize = 1024;
+
+#[cold]
+fn forked() -> Box<Failure> {
+    Box::new(Failure::NotMade(hg_na::Error::Forked))
+}
 
 #[cold]
 fn reserve_failure(error: hg_na::Error) -> Box<Failure> {

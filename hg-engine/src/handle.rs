@@ -44,6 +44,11 @@ struct Alive {
 
 impl Drop for Alive {
     fn drop(&mut self) {
+        if self.ports.iter().any(|port| port.is_forked()) {
+            // Its threads and its connections are the parent's.
+            self.threads.get_mut().drain(..).for_each(drop);
+            return;
+        }
         self.ports.iter().for_each(|port| port.interrupt());
         let me = std::thread::current().id();
         for thread in self.threads.get_mut().drain(..) {
@@ -103,7 +108,7 @@ impl Handle {
     /// [`hg_na::Error::BadAddress`].
     pub fn lookup(&self, address: impl ToAddress) -> Result<Peer, OpenError> {
         let address = address.to_address()?;
-        let mut state = self.port.state.lock();
+        let mut state = self.port.enter_state().ok_or(hg_na::Error::Forked)?;
         let context = state.context().map_err(|failure| match failure {
             Failure::NotMade(error) => error,
             _ => hg_na::Error::Unsupported("a closed engine"),
@@ -114,7 +119,8 @@ impl Handle {
     /// Closes the connection to a peer: open calls to it fail.
     pub fn forget(&self, peer: Peer) {
         if peer.port == self.port.index
-            && let Ok(context) = self.port.state.lock().context()
+            && let Some(mut state) = self.port.enter_state()
+            && let Ok(context) = state.context()
         {
             context.forget(peer.na);
         }

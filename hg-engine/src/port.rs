@@ -25,7 +25,7 @@ use std::{
 
 use hg_core::{header::Header, registry::Registry};
 use hg_na::{Address, Caps, Completion, Context, Domain, Message, Waiter};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 
 pub(crate) use self::state::State;
 use crate::{Request, builder::Settings, handler::Handler, role::Role, tasks::Tasks};
@@ -119,6 +119,8 @@ const ROUNDS_PER_CLOCK: u32 = 16;
 
 pub(crate) struct Port {
     pub(crate) index: u8,
+    /// Who opened the engine.
+    process: u32,
     pub(crate) shared: Arc<Shared>,
     pub(crate) address: Address,
     pub(crate) state: Mutex<State>,
@@ -152,6 +154,7 @@ impl Port {
         let state = Mutex::new(State::new(context, &shared.settings, shared.caps.max_control));
         Self {
             index,
+            process: std::process::id(),
             shared,
             address,
             state,
@@ -161,6 +164,23 @@ impl Port {
             closing: AtomicBool::new(false),
             has_settled: AtomicBool::new(false),
         }
+    }
+
+    /// The state, for threads of users; `None` in a forked child, where a thread that the child lacks holds it
+    /// for ever.
+    #[inline]
+    pub(crate) fn enter_state(&self) -> Option<MutexGuard<'_, State>> {
+        self.state.try_lock().or_else(|| self.enter_contended_state())
+    }
+
+    #[cold]
+    fn enter_contended_state(&self) -> Option<MutexGuard<'_, State>> {
+        if self.is_forked() { None } else { Some(self.state.lock()) }
+    }
+
+    /// Whether this process is a child of the one that opened the engine. A system call: for slow paths only.
+    pub(crate) fn is_forked(&self) -> bool {
+        std::process::id() != self.process
     }
 
     /// Ends the sleep of whoever holds the role. The caller has made its change before.

@@ -116,7 +116,7 @@ impl Port {
     fn drive_or_follow(self: &Arc<Self>, id: CallId) -> Outcome {
         // With several calls under way the outcome is often there already. Relaxed: a hint.
         if self.has_settled.load(Ordering::Relaxed)
-            && let Some(outcome) = self.state.lock().calls.take(id)
+            && let Some(outcome) = self.enter_state().and_then(|mut state| state.calls.take(id))
         {
             return outcome;
         }
@@ -140,6 +140,10 @@ impl Port {
 
     #[cold]
     fn follow(self: &Arc<Self>, id: CallId) -> Outcome {
+        if self.is_forked() {
+            // Whoever held the role is not in this process.
+            return Outcome::Failed(Failure::NotMade(hg_na::Error::Forked));
+        }
         let waker = Waker::from(Arc::new(Unpark(thread::current())));
         loop {
             let mut state = self.state.lock();
@@ -230,7 +234,8 @@ impl Port {
         // SeqCst: `deep` is read after the count was lowered; the background thread raises `deep` before
         // it reads the count.
         let last = self.role.callers.fetch_sub(1, Ordering::SeqCst) == 1;
-        if last && (self.role.deep.load(Ordering::SeqCst) || self.state.lock().is_busy()) {
+        let is_busy = || self.enter_state().is_some_and(|state| state.is_busy());
+        if last && (self.role.deep.load(Ordering::SeqCst) || is_busy()) && !self.is_forked() {
             drop(self.role.aside.lock());
             self.role.come_back.notify_one();
         }

@@ -16,8 +16,7 @@ use crate::{
         Child, Watchdog,
         child::{next_command, say},
         falls_to,
-        process::{fds, is_alive, others_sleep},
-        until,
+        process::{fds, is_alive},
     },
     roles::{Settings, add, never, serve_all},
 };
@@ -35,8 +34,6 @@ pub(crate) fn forker(settings: &Settings) {
             "serve" => while !engine.progress(Duration::from_millis(100)) {},
             "call" => say(&format!("{:?}", engine.call(add, &peer, (1, 2)).wait().is_ok())),
             "fork" => {
-                // A lock that a thread of the engine's holds at this moment stays locked in the child.
-                until(others_sleep);
                 // SAFETY:
                 // - nobody else runs in this process but the test harness, which holds no lock of ours.
                 match unsafe { fork() }.expect("a process can be started") {

@@ -71,14 +71,6 @@ pub(crate) fn is_stopped(pid: u32) -> bool {
     tasks.flatten().all(|task| state(&task.path()) == Some('T'))
 }
 
-/// Whether every thread of this process but the calling one sleeps.
-pub(crate) fn others_sleep() -> bool {
-    let me = nix::unistd::gettid().to_string();
-    let tasks = fs::read_dir("/proc/self/task").expect("/proc is mounted");
-    let mut others = tasks.flatten().filter(|task| *task.file_name() != *me);
-    others.all(|task| state(&task.path()) == Some('S'))
-}
-
 fn state(place: &Path) -> Option<char> {
     let stat = fs::read_to_string(place.join("stat")).ok()?;
     stat.rsplit_once(')')?.1.trim_start().chars().next()
