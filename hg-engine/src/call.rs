@@ -270,13 +270,13 @@ impl Port {
         kind: Kind,
         options: CallOptions,
     ) -> Result<CallId, Box<Failure>> {
-        if peer.port != self.index {
+        if peer.port != self.id {
             return Err(Box::new(Failure::NotMade(hg_na::Error::UnknownPeer)));
         }
         let wire = R::pack(args);
         let unencodable = |error| unencodable(R::NAME, &error);
         let size = codec::Default::size(&wire).map_err(unencodable)?;
-        let deadline = options.deadline.map(|deadline| Instant::now() + deadline);
+        let deadline = options.deadline.and_then(|deadline| Instant::now().checked_add(deadline));
         let mut header = Header::request(kind, 0, R::ID);
         header.remaining_ns =
             options.deadline.map(|left| u64::try_from(left.as_nanos()).unwrap_or(u64::MAX));

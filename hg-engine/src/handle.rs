@@ -113,12 +113,12 @@ impl Handle {
             Failure::NotMade(error) => error,
             _ => hg_na::Error::Unsupported("a closed engine"),
         })?;
-        Ok(Peer { na: context.lookup(&address)?, port: self.port.index })
+        Ok(Peer { na: context.lookup(&address)?, port: self.port.id })
     }
 
     /// Closes the connection to a peer: open calls to it fail.
     pub fn forget(&self, peer: Peer) {
-        if peer.port == self.port.index
+        if peer.port == self.port.id
             && let Some(mut state) = self.port.enter_state()
             && let Ok(context) = state.context()
         {

@@ -6,11 +6,13 @@ use hg_na::Address;
 
 /// A looked-up target, or the origin of a request.
 ///
-/// Plain data, good for one incarnation: after [`hg_core::error::CallError::PeerGone`] look the address up again.
+/// Plain data, good for one incarnation and for the engine's context that looked it up: any other one refuses
+/// it with [`hg_na::Error::UnknownPeer`]. After [`hg_core::error::CallError::PeerGone`] look the address up again.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Peer {
     pub(crate) na: hg_na::Peer,
-    pub(crate) port: u8,
+    /// The port that looked it up: no other one of this process has the same number.
+    pub(crate) port: u64,
 }
 
 impl fmt::Debug for Peer {

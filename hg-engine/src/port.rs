@@ -16,7 +16,7 @@ use std::{
     fmt,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering, fence},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence},
     },
     task::Waker,
     thread::Thread,
@@ -117,8 +117,13 @@ pub(crate) struct Work {
 /// Rounds that share one reading of the clock while nobody sleeps.
 const ROUNDS_PER_CLOCK: u32 = 16;
 
+/// Ports that this process ever had.
+static PORTS: AtomicU64 = AtomicU64::new(0);
+
 pub(crate) struct Port {
     pub(crate) index: u8,
+    /// Of all ports of this process, to tell their peers apart.
+    pub(crate) id: u64,
     /// Who opened the engine.
     process: u32,
     pub(crate) shared: Arc<Shared>,
@@ -154,6 +159,8 @@ impl Port {
         let state = Mutex::new(State::new(context, &shared.settings, shared.caps.max_control));
         Self {
             index,
+            // Relaxed: only that it is another one each time matters.
+            id: PORTS.fetch_add(1, Ordering::Relaxed),
             process: std::process::id(),
             shared,
             address,

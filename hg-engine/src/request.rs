@@ -19,7 +19,8 @@ use crate::{Handle, Peer, handler, port::Port};
 
 /// A request in service: who asks, until when, and whether anybody still waits.
 ///
-/// A plain handler takes it by reference as its first argument; an `async` one by value.
+/// A handler takes `&Request` as its first argument, plain, `async` or blocking; only the closures of
+/// `serve_async` are given it by value.
 #[derive(Clone)]
 pub struct Request {
     port: Arc<Port>,
@@ -64,7 +65,7 @@ impl Request {
     /// Who called; can be called back.
     #[must_use]
     pub fn origin(&self) -> Peer {
-        Peer { na: self.origin, port: self.port.index }
+        Peer { na: self.origin, port: self.port.id }
     }
 
     /// When the caller gives up, if it said so: its time remaining, counted from the request's arrival.

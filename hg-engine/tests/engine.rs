@@ -413,3 +413,21 @@ fn opening_says_what_is_wrong() {
     assert!(builder().open("mem").is_err());
     assert!(builder().contexts(0).open("mem://").is_err());
 }
+
+#[test]
+fn a_peer_is_refused_by_another_engine_than_its_own() {
+    let (target, origin, peer) = pair(Wait::Block);
+    target.register(add).unwrap();
+    let (_other_target, other, _) = pair(Wait::Block);
+    let error = other.call(add, &peer, (1, 2)).wait().unwrap_err();
+    assert!(matches!(error, CallError::NotMade(hg_na::Error::UnknownPeer)), "{error}");
+    assert_eq!(origin.call(add, &peer, (1, 2)).wait().unwrap(), 3);
+}
+
+#[test]
+fn a_deadline_beyond_all_time_is_none() {
+    let (target, origin, peer) = pair(Wait::Block);
+    target.register(add).unwrap();
+    let options = CallOptions::within(Duration::MAX);
+    assert_eq!(origin.call_with(add, &peer, (1, 2), options).wait().unwrap(), 3);
+}

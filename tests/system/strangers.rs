@@ -349,8 +349,10 @@ fn a_peer_that_overwrites_all_that_it_shares_is_disconnected_and_hurts_nobody() 
         let settings = format!("to={address} seed={seed} progress=own");
         let mut scribbler = Child::start("scribbler", &settings);
         assert_eq!(scribbler.hear(), "broken");
-        let left = falls_to(calm, || fds(target.pid()));
-        assert!(left <= calm, "seed {seed}: a peer that scribbles is still connected");
+        // A connection has four. Of those that claim to be in the middle of a transfer one is kept, to learn
+        // when the process ends: this one's, and that of the one before until the next look.
+        let left = falls_to(calm + 2, || fds(target.pid()));
+        assert!(left <= calm + 2, "seed {seed}: a peer that scribbles is still connected");
         witness.is_served_on();
     }
     witness.testifies();
