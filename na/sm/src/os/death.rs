@@ -47,8 +47,8 @@ impl ProcessWatch {
     /// Watches a child of this process.
     #[cfg(test)]
     pub(crate) fn of_child(child: &std::process::Child) -> Self {
-        let pid = i32::try_from(child.id()).unwrap();
-        Self { pidfd: calls::pidfd_open(Pid::from_raw(pid)).unwrap(), pid }
+        let pid = i32::try_from(child.id()).expect("a process id is an i32");
+        Self { pidfd: calls::pidfd_open(Pid::from_raw(pid)).expect("a child of ours"), pid }
     }
 
     /// Whether the process has not ended. One system call.
