@@ -185,6 +185,8 @@ impl Pair {
         assert!(target.is_gone, "the peer has left, and its end was not reported");
         target.context.shared.boards.end_processes(); // The liar's is this one, which lives on.
         target.registered.clear();
+        // What the chores do once they have found a process ended.
+        target.context.shared.regions.sweep();
         let kept = target.memories.iter().filter(|memory| memory.strong_count() > 0).count();
         assert_eq!(kept, 0, "regions that a dead peer had pinned were not given back");
     }
