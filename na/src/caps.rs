@@ -28,6 +28,8 @@ pub struct Caps {
     pub max_transfer: u64,
     /// Whether put and get exist.
     pub one_sided: bool,
+    /// Whether peers' shareable memory can be seen without a copy ([`crate::Op::View`]).
+    pub views: bool,
     /// Who checks rights, bounds and freshness of remote memory.
     pub checked_by: CheckedBy,
     /// When a message may follow a put.
@@ -55,6 +57,7 @@ impl Caps {
             max_segments: 1,
             max_transfer: u64::MAX,
             one_sided: false,
+            views: false,
             checked_by: CheckedBy::Owner,
             put_ordering: PutOrdering::AfterCompletion,
             sleep: Sleep::Poll,

@@ -1,6 +1,6 @@
 //! The network abstraction (NA): what every transport plugin promises, and the values that cross the border.
 //!
-//! This crate knows no plugin, does no I/O and has no `unsafe`. A plugin implements three traits:
+//! This crate knows no plugin, does no I/O and does nothing unsafe (it declares one unsafe function). A plugin implements three traits:
 //!
 //! | trait | one per | who calls it |
 //! |---|---|---|
@@ -49,25 +49,28 @@
 //! Dropping a context closes its connections; the peers see [`Completion::Gone`] after what was sent.
 //! Operations still open are dropped with it, and so are their buffers.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod address;
 mod caps;
+mod descriptor;
 mod error;
 mod memory;
 mod message;
 mod op;
 mod plugin;
+mod region;
+mod view;
 
 pub use address::{ADDRESS_MAX, Address};
 pub use caps::{Caps, CheckedBy, PutOrdering, Sleep};
+pub use descriptor::{DESCRIPTOR_MAX, Descriptor, RemoteSlice};
 pub use error::{Error, GoneReason};
-pub use memory::{
-    DESCRIPTOR_MAX, Descriptor, LocalSlice, Memory, Region, RegionState, RemoteSlice, Rights,
-    Segment,
-};
+pub use memory::{Keeper, Memory, Rights, Segment};
 pub use message::{INLINE_MAX, Message, MessageBody};
 pub use op::{
     Completion, Done, Failure, Op, OpId, Peer, QUIET, Reached, Rejected, Returned, Tag, Token,
 };
 pub use plugin::{Context, Domain, OpenOptions, Plugin, Waiter};
+pub use region::{LocalSlice, Region, RegionState};
+pub use view::{SharedBytes, ViewState};

@@ -1,6 +1,6 @@
 //! Operations and completions: data instead of methods.
 
-use crate::{Error, GoneReason, LocalSlice, Message, RemoteSlice};
+use crate::{Error, GoneReason, LocalSlice, Message, RemoteSlice, SharedBytes};
 
 /// A peer of one context: one incarnation of one remote context.
 ///
@@ -107,6 +107,15 @@ pub enum Op {
         /// Source.
         remote: RemoteSlice,
     },
+    /// Asks for a view of a peer's memory without a copy, where [`crate::Caps::views`] says so.
+    ///
+    /// Fails with [`Error::Unsupported`] for memory that is not of the shareable kind: get it instead.
+    View {
+        /// Owner of the remote memory.
+        from: Peer,
+        /// What to see.
+        remote: RemoteSlice,
+    },
 }
 
 impl Op {
@@ -118,7 +127,9 @@ impl Op {
             | Self::SendControl { to, .. }
             | Self::SendExpected { to, .. }
             | Self::Put { to, .. } => *to,
-            Self::RecvExpected { from, .. } | Self::Get { from, .. } => *from,
+            Self::RecvExpected { from, .. } | Self::Get { from, .. } | Self::View { from, .. } => {
+                *from
+            }
         }
     }
 }
@@ -201,4 +212,6 @@ pub enum Returned {
     Message(Message),
     /// The local memory of a put or get.
     Slice(LocalSlice),
+    /// What was asked to be seen.
+    View(SharedBytes),
 }

@@ -39,6 +39,8 @@
 //! # Cleanup
 //! Each test closes what it opened; second processes are killed when their test ends.
 
+#![forbid(unsafe_code)]
+
 mod child;
 mod faulty;
 pub mod layer;

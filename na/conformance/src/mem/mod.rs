@@ -6,8 +6,6 @@
 //! An address reads `mem://NAME/ID`; a domain is opened as `mem://` (it makes a name up) or
 //! `mem://NAME`.
 
-#[expect(unsafe_code, reason = "registered memory is reached by address")]
-mod bytes;
 mod hub;
 mod peer;
 mod region;

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use hg_na::{Descriptor, Error, Memory, RegionState, Rights};
 
-use super::{bytes, hub::Hub};
+use super::hub::Hub;
 
 /// Bytes of a descriptor's plugin part: domain, serial number, token.
 pub(super) type Key = [u8; 24];
@@ -33,12 +33,9 @@ impl MemRegion {
         Self { domain, key, rights, writable, size, hub, memory: Mutex::new(Some(memory)) }
     }
 
-    fn with_memory<T>(
-        &self,
-        act: impl FnOnce(&mut Memory) -> Result<T, Error>,
-    ) -> Result<T, Error> {
-        let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
-        memory.as_mut().map_or(Err(Error::StaleDescriptor), act)
+    fn with_memory<T>(&self, act: impl FnOnce(&Memory) -> Result<T, Error>) -> Result<T, Error> {
+        let memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        memory.as_ref().map_or(Err(Error::StaleDescriptor), act)
     }
 }
 
@@ -56,14 +53,14 @@ impl RegionState for MemRegion {
     }
 
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), Error> {
-        self.with_memory(|memory| bytes::copy_out(memory, offset, into))
+        self.with_memory(|memory| hg_na_memory::copy_out(memory, offset, into))
     }
 
     fn write(&self, offset: u64, from: &[u8]) -> Result<(), Error> {
         if !self.writable {
             return Err(Error::Denied { granted: Rights::READ, needed: Rights::WRITE });
         }
-        self.with_memory(|memory| bytes::copy_in(memory, offset, from))
+        self.with_memory(|memory| hg_na_memory::copy_in(memory, offset, from))
     }
 
     fn unregister(self: Arc<Self>) -> Result<Memory, Error> {

@@ -8,7 +8,6 @@ pub(crate) mod descriptor;
 mod extents;
 pub(crate) mod pins;
 pub(crate) mod plan;
-#[expect(unsafe_code, reason = "copies between slices and registered memory")]
 pub(crate) mod state;
 #[expect(unsafe_code, reason = "says that the table's entries may be shared with other processes")]
 pub(crate) mod table;

@@ -7,13 +7,12 @@
 //! with its slot, until the pin or the peer is gone ([`Regions::sweep`]), if need be for ever. Dropping a
 //! region waits for nobody: what is pinned is retired at once.
 //!
-//! The bytes are reached through raw pointers only: peers write them (by the kernel) at any time. Copies
-//! by this process exclude one another by a lock; against a peer's transfer nothing is promised but that
-//! bytes are bytes.
+//! The bytes are reached through `hg_na_memory` only: peers write them (by the kernel) at any time. Against
+//! a peer's transfer nothing is promised but that bytes are bytes.
 
 use std::{
-    fmt, ptr,
-    sync::{Arc, Mutex, PoisonError, RwLock},
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
     thread,
     time::{Duration, Instant},
 };
@@ -116,8 +115,6 @@ pub(crate) struct SmRegion {
     /// `None` once it was unregistered, for [`Drop`] to see.
     held: Option<(Published, Memory)>,
     descriptor: Descriptor,
-    /// Local copies exclude one another.
-    copying: RwLock<()>,
 }
 
 impl SmRegion {
@@ -138,12 +135,7 @@ impl SmRegion {
         let published = regions.table.publish(memory.segments(), rights)?;
         let descriptor = Descriptor::new(memory.len(), rights, &published.claim.encode());
         let held = Some((published, memory));
-        Ok(Arc::new(Self {
-            regions: Arc::clone(regions),
-            held,
-            descriptor,
-            copying: RwLock::new(()),
-        }))
+        Ok(Arc::new(Self { regions: Arc::clone(regions), held, descriptor }))
     }
 
     /// Appends the runs of a range to `into`; `for_writing` when the kernel will write there.
@@ -173,11 +165,6 @@ impl SmRegion {
         let (_, memory) = self.held.as_ref().expect("taken only by unregister, which consumes it");
         memory
     }
-
-    /// Copies of the same shape, for a caller who cannot have the original.
-    fn copy_of(memory: &Memory) -> Vec<Vec<u8>> {
-        memory.segments().iter().map(copy_of_segment).collect()
-    }
 }
 
 impl RegionState for SmRegion {
@@ -194,29 +181,11 @@ impl RegionState for SmRegion {
     }
 
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), Error> {
-        let mut runs = Vec::new();
-        self.runs(offset, into.len() as u64, false, &mut runs)?;
-        let _shared = self.copying.read().unwrap_or_else(PoisonError::into_inner);
-        let mut rest = into;
-        for run in runs {
-            let (piece, behind) = rest.split_at_mut(bytes(run.len));
-            copy_out(run, piece);
-            rest = behind;
-        }
-        Ok(())
+        hg_na_memory::copy_out(self.memory(), offset, into)
     }
 
     fn write(&self, offset: u64, from: &[u8]) -> Result<(), Error> {
-        let mut runs = Vec::new();
-        self.runs(offset, from.len() as u64, true, &mut runs)?;
-        let _exclusive = self.copying.write().unwrap_or_else(PoisonError::into_inner);
-        let mut rest = from;
-        for run in runs {
-            let (piece, behind) = rest.split_at(bytes(run.len));
-            copy_in(run, piece);
-            rest = behind;
-        }
-        Ok(())
+        hg_na_memory::copy_in(self.memory(), offset, from)
     }
 
     fn unregister(self: Arc<Self>) -> Result<Memory, Error> {
@@ -257,7 +226,7 @@ impl fmt::Debug for SmRegion {
 
 /// A copy of the same kind, and the memory itself.
 fn copy_and_original(memory: Memory) -> (Memory, Memory) {
-    let mut copies = SmRegion::copy_of(&memory);
+    let mut copies = copies_of(&memory);
     let memory = match memory.into_shared() {
         // Read-only: both may have the same bytes.
         Ok(shared) => return (Memory::from(Arc::clone(&shared)), Memory::from(shared)),
@@ -273,39 +242,16 @@ fn run_of(segment: &Segment) -> Run {
     Run { address: segment.address as u64, len: segment.len as u64 }
 }
 
-/// Lengths of local runs come from `usize`.
-fn bytes(len: u64) -> usize {
-    usize::try_from(len).expect("local memory is measured in usize")
-}
-
-fn copy_of_segment(segment: &Segment) -> Vec<u8> {
-    let mut copy = vec![0; segment.len];
-    copy_out(run_of(segment), &mut copy);
-    copy
-}
-
-/// `run` lies in memory that the caller owns and is as long as `into`.
-fn copy_out(run: Run, into: &mut [u8]) {
-    assert!(bytes(run.len) == into.len(), "both sides of a copy are of equal length");
-    let from: *const u8 = ptr::with_exposed_provenance(bytes(run.address));
-    // SAFETY:
-    // - `from` is `into.len()` initialised bytes: a piece of a `Memory` that the caller holds, whose
-    //   address was exposed when it was made.
-    // - disjoint: nobody holds a reference into a `Memory`, so `into` is elsewhere.
-    // - no thread of this process writes them now (`copying`, or the region is unregistered). A peer may,
-    //   through the kernel: then these are some mix of old and new bytes, which is all that is promised.
-    unsafe { ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) }
-}
-
-/// The same for writing; the memory is writable.
-fn copy_in(run: Run, from: &[u8]) {
-    assert!(bytes(run.len) == from.len(), "both sides of a copy are of equal length");
-    let into: *mut u8 = ptr::with_exposed_provenance_mut(bytes(run.address));
-    // SAFETY:
-    // - as in `copy_out`; writable: `SmRegion::runs` checked it, and the address of writable memory was
-    //   exposed from a mutable pointer.
-    // - no other thread of this process reads or writes them now: `copying` is held exclusively.
-    unsafe { ptr::copy_nonoverlapping(from.as_ptr(), into, from.len()) }
+/// Copies of the same shape, for a caller who cannot have the original.
+fn copies_of(memory: &Memory) -> Vec<Vec<u8>> {
+    let mut offset = 0;
+    let copy_of = |segment: &Segment| {
+        let mut copy = vec![0; segment.len];
+        hg_na_memory::copy_out(memory, offset, &mut copy).expect("a segment lies in its memory");
+        offset += segment.len as u64;
+        copy
+    };
+    memory.segments().iter().map(copy_of).collect()
 }
 
 #[cfg(test)]

@@ -259,7 +259,7 @@ proptest! {
         let len = u64::from(places.2) % ((local.len() - at).min(remote.len() - from) + 1);
 
         let (mut ours, mut theirs) = (contents(&local), contents(&remote));
-        let range = |start: u64| bytes(start)..bytes(start + len);
+        let range = |start: u64| usize::try_from(start).unwrap()..usize::try_from(start + len).unwrap();
         let direction = if get { Direction::Get } else { Direction::Put };
         if get {
             ours[range(at)].copy_from_slice(&theirs[range(from)]);

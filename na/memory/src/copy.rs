@@ -1,0 +1,149 @@
+//! Copies between memory and slices, and from memory to memory.
+
+use std::sync::PoisonError;
+
+use hg_na::{Error, Memory, Rights, Segment};
+
+use crate::{pieces, raw};
+
+/// Copies `into.len()` bytes from `offset` on.
+///
+/// # Errors
+/// [`Error::OutOfRange`].
+pub fn copy_out(memory: &Memory, offset: u64, into: &mut [u8]) -> Result<(), Error> {
+    let mut runs = Vec::new();
+    pieces(memory, offset, into.len() as u64, &mut runs)?;
+    let _shared = memory.exclusion().read().unwrap_or_else(PoisonError::into_inner);
+    let mut rest = into;
+    for run in runs {
+        let (now, later) = rest.split_at_mut(run.len);
+        raw::copy_out(memory, run, now);
+        rest = later;
+    }
+    Ok(())
+}
+
+/// Copies `from` to `offset`.
+///
+/// # Errors
+/// [`Error::OutOfRange`], or [`Error::Denied`] when the memory is not writable.
+pub fn copy_in(memory: &Memory, offset: u64, from: &[u8]) -> Result<(), Error> {
+    check_writable(memory)?;
+    let mut runs = Vec::new();
+    pieces(memory, offset, from.len() as u64, &mut runs)?;
+    let _exclusive = memory.exclusion().write().unwrap_or_else(PoisonError::into_inner);
+    let mut rest = from;
+    for run in runs {
+        let (now, later) = rest.split_at(run.len);
+        raw::copy_in(memory, run, now);
+        rest = later;
+    }
+    Ok(())
+}
+
+/// Copies `len` bytes from one memory into another, or within one where the ranges may overlap.
+///
+/// # Errors
+/// As [`copy_in`], for either side.
+pub fn copy_between(
+    (from, from_offset): (&Memory, u64),
+    (into, into_offset): (&Memory, u64),
+    len: u64,
+) -> Result<(), Error> {
+    check_writable(into)?;
+    let (mut sources, mut targets) = (Vec::new(), Vec::new());
+    pieces(from, from_offset, len, &mut sources)?;
+    pieces(into, into_offset, len, &mut targets)?;
+    // One lock where both share it (the same memory, or aliases); else in the order of their addresses,
+    // so that two copies in opposite directions do not wait for each other.
+    let (ours, theirs) = (from.exclusion(), into.exclusion());
+    let _exclusive;
+    let _shared;
+    if std::ptr::eq(ours, theirs) {
+        _exclusive = theirs.write().unwrap_or_else(PoisonError::into_inner);
+    } else if std::ptr::from_ref(ours) < std::ptr::from_ref(theirs) {
+        _shared = ours.read().unwrap_or_else(PoisonError::into_inner);
+        _exclusive = theirs.write().unwrap_or_else(PoisonError::into_inner);
+    } else {
+        _exclusive = theirs.write().unwrap_or_else(PoisonError::into_inner);
+        _shared = ours.read().unwrap_or_else(PoisonError::into_inner);
+    }
+    for (source, target) in paired(&sources, &targets) {
+        raw::copy(from, source, into, target);
+    }
+    Ok(())
+}
+
+/// Two lists of runs of the same total length, cut so that they match one by one.
+fn paired(sources: &[Segment], targets: &[Segment]) -> Vec<(Segment, Segment)> {
+    let mut pairs = Vec::with_capacity(sources.len().max(targets.len()));
+    let (mut sources, mut targets) = (sources.iter().copied(), targets.iter().copied());
+    let (mut source, mut target) = (sources.next(), targets.next());
+    while let (Some(from), Some(into)) = (source, target) {
+        let len = from.len.min(into.len);
+        pairs.push((Segment { len, ..from }, Segment { len, ..into }));
+        source = rest_of(from, len).or_else(|| sources.next());
+        target = rest_of(into, len).or_else(|| targets.next());
+    }
+    pairs
+}
+
+fn rest_of(run: Segment, used: usize) -> Option<Segment> {
+    (run.len > used).then(|| Segment { address: run.address + used, len: run.len - used })
+}
+
+/// Refuses memory that must not be written.
+pub(crate) fn check_writable(memory: &Memory) -> Result<(), Error> {
+    if memory.writable() {
+        Ok(())
+    } else {
+        Err(Error::Denied { granted: Rights::READ, needed: Rights::WRITE })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    fn many() -> Memory {
+        Memory::from(vec![vec![0u8; 3], vec![], vec![0; 5], vec![0; 1]])
+    }
+
+    #[test]
+    fn copies_cross_segments_of_any_cut() {
+        let memory = many();
+        copy_in(&memory, 2, &[1, 2, 3, 4, 5, 6, 7]).unwrap();
+        let mut seen = [9; 9];
+        copy_out(&memory, 0, &mut seen).unwrap();
+        assert_eq!(seen, [0, 0, 1, 2, 3, 4, 5, 6, 7]);
+        assert!(copy_in(&memory, 3, &[0; 7]).is_err());
+        assert!(copy_out(&memory, u64::MAX, &mut [0; 2]).is_err());
+    }
+
+    #[test]
+    fn memory_is_copied_to_memory_that_is_cut_differently() {
+        let (from, into) = (Memory::from(vec![vec![1u8, 2], vec![3, 4, 5], vec![6]]), many());
+        copy_between((&from, 1), (&into, 2), 5).unwrap();
+        assert_eq!(
+            into.into_vecs().unwrap(),
+            [vec![0, 0, 2], vec![], vec![3, 4, 5, 6, 0], vec![0]]
+        );
+    }
+
+    #[test]
+    fn ranges_of_one_memory_may_overlap() {
+        let memory = Memory::from(vec![1u8, 2, 3, 4, 5]);
+        copy_between((&memory, 0), (&memory, 1), 4).unwrap();
+        assert_eq!(memory.into_vec().unwrap(), [1, 1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn read_only_memory_is_not_written() {
+        let memory = Memory::from(Arc::<[u8]>::from([1u8, 2].as_slice()));
+        assert!(matches!(copy_in(&memory, 0, &[9]), Err(Error::Denied { .. })));
+        let refused = copy_between((&memory, 0), (&memory, 1), 1);
+        assert!(matches!(refused, Err(Error::Denied { .. })));
+    }
+}

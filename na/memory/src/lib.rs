@@ -1,0 +1,25 @@
+//! Copies to, from and between registered memory, and vectored I/O on it: one room for their `unsafe`.
+//!
+//! Plugins reach the bytes of a [`Memory`] only through this crate, or hand its addresses to a kernel or a
+//! network card. Every function checks the range first, and holds [`Memory::exclusion`] while it works, so
+//! that copies by this process exclude one another. A peer that writes the same bytes meanwhile, through
+//! the kernel, a card or a mapping, makes them some mix of old and new; nothing more is promised.
+//!
+//! | function | what |
+//! |---|---|
+//! | [`pieces`] | cuts a range into runs of memory |
+//! | [`copy_out`], [`copy_in`] | between memory and a slice |
+//! | [`copy_between`] | from memory to memory |
+//! | [`write_vectored`] | `writev(2)`: a slice, then a range of memory, to a descriptor |
+//! | [`read_vectored`] | `readv(2)`: from a descriptor into a range of memory, then into a slice |
+
+mod copy;
+mod io;
+mod pieces;
+
+#[expect(unsafe_code, reason = "follows the addresses of registered memory")]
+mod raw;
+
+pub use copy::{copy_between, copy_in, copy_out};
+pub use io::{read_vectored, write_vectored};
+pub use pieces::pieces;

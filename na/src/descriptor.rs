@@ -1,0 +1,175 @@
+//! What names a region of another process, and ranges of it.
+
+use std::{fmt, sync::Arc};
+
+use crate::{Error, Rights, region::check_range};
+
+/// Longest plugin part of a descriptor in bytes.
+pub const DESCRIPTOR_MAX: usize = 128;
+
+/// What names a region of another process: size, rights, and the plugin's own bytes with an
+/// unguessable token. A claim until the plugin has checked it.
+///
+/// # Layout (little-endian)
+/// | offset | size | field |
+/// |---:|---:|---|
+/// | 0 | 1 | version, 1 |
+/// | 1 | 1 | rights |
+/// | 2 | 2 | length of the plugin's bytes |
+/// | 4 | 8 | size of the region in bytes |
+/// | 12 | ... | the plugin's bytes |
+#[derive(Clone, PartialEq, Eq)]
+pub struct Descriptor {
+    len: u64,
+    rights: Rights,
+    opaque: Arc<[u8]>,
+}
+
+const DESCRIPTOR_VERSION: u8 = 1;
+const DESCRIPTOR_HEADER: usize = 12;
+
+impl Descriptor {
+    /// For plugins.
+    ///
+    /// # Panics
+    /// When `opaque` is over [`DESCRIPTOR_MAX`]: the plugin's own bug.
+    #[must_use]
+    pub fn new(len: u64, rights: Rights, opaque: &[u8]) -> Self {
+        assert!(opaque.len() <= DESCRIPTOR_MAX, "a descriptor holds {DESCRIPTOR_MAX} bytes");
+        Self { len, rights, opaque: Arc::from(opaque) }
+    }
+
+    /// Size of the region in bytes, as claimed.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether the region has no byte, as claimed.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Rights, as claimed.
+    #[must_use]
+    pub fn rights(&self) -> Rights {
+        self.rights
+    }
+
+    /// The plugin's bytes.
+    #[must_use]
+    pub fn opaque(&self) -> &[u8] {
+        &self.opaque
+    }
+
+    /// A range of it, for an operation.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`].
+    pub fn slice(&self, offset: u64, len: u64) -> Result<RemoteSlice, Error> {
+        check_range(offset, len, self.len)?;
+        Ok(RemoteSlice { descriptor: self.clone(), offset, len })
+    }
+
+    /// The wire form.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let opaque_len = u16::try_from(self.opaque.len()).expect("DESCRIPTOR_MAX fits in a u16");
+        let mut bytes = Vec::with_capacity(DESCRIPTOR_HEADER + self.opaque.len());
+        bytes.extend([DESCRIPTOR_VERSION, self.rights.bits()]);
+        bytes.extend(opaque_len.to_le_bytes());
+        bytes.extend(self.len.to_le_bytes());
+        bytes.extend(&*self.opaque);
+        bytes
+    }
+
+    /// Reads the wire form; nothing may follow it.
+    ///
+    /// # Errors
+    /// [`Error::BadDescriptor`].
+    pub fn decode(bytes: &[u8]) -> Result<Self, Error> {
+        let Some((header, opaque)) = bytes.split_first_chunk::<DESCRIPTOR_HEADER>() else {
+            return Err(Error::BadDescriptor("it is cut short"));
+        };
+        let [version, rights, len_0, len_1, size @ ..] = *header;
+        if version != DESCRIPTOR_VERSION {
+            return Err(Error::BadDescriptor("its version is unknown"));
+        }
+        let rights =
+            Rights::from_bits(rights).ok_or(Error::BadDescriptor("it claims unknown rights"))?;
+        let opaque_len = usize::from(u16::from_le_bytes([len_0, len_1]));
+        if opaque_len > DESCRIPTOR_MAX || opaque_len != opaque.len() {
+            return Err(Error::BadDescriptor("its length is wrong"));
+        }
+        Ok(Self { len: u64::from_le_bytes(size), rights, opaque: Arc::from(opaque) })
+    }
+}
+
+impl fmt::Debug for Descriptor {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "Descriptor({} bytes, {:?})", self.len, self.rights)
+    }
+}
+
+/// A range of a peer's region.
+#[derive(Debug, Clone)]
+pub struct RemoteSlice {
+    descriptor: Descriptor,
+    offset: u64,
+    len: u64,
+}
+
+impl RemoteSlice {
+    /// The region.
+    #[must_use]
+    pub fn descriptor(&self) -> &Descriptor {
+        &self.descriptor
+    }
+
+    /// First byte.
+    #[must_use]
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Length in bytes.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether it has no byte.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_descriptor_survives_its_wire_form() {
+        let descriptor = Descriptor::new(77, Rights::READ, b"token");
+        assert_eq!(Descriptor::decode(&descriptor.encode()).unwrap(), descriptor);
+    }
+
+    #[test]
+    fn truncated_and_lengthened_descriptors_are_refused() {
+        let bytes = Descriptor::new(77, Rights::all(), &[9; DESCRIPTOR_MAX]).encode();
+        for len in 0..bytes.len() {
+            assert!(Descriptor::decode(&bytes[..len]).is_err(), "{len} bytes");
+        }
+        assert!(Descriptor::decode(&[&bytes[..], &[0]].concat()).is_err());
+    }
+
+    #[test]
+    fn ranges_that_wrap_are_outside() {
+        let descriptor = Descriptor::new(16, Rights::READ, b"");
+        assert!(descriptor.slice(8, 8).is_ok());
+        assert!(descriptor.slice(9, 8).is_err());
+        assert!(descriptor.slice(u64::MAX, 2).is_err());
+    }
+}
