@@ -302,11 +302,11 @@ impl Calls {
         }
     }
 
-    /// Ends every open call: the engine shuts down.
-    pub fn close(&mut self) {
+    /// Ends every open call with this failure: the engine shuts down.
+    pub fn close(&mut self, failure: &Failure) {
         let open: Vec<CallId> = self.table.iter().map(|(id, _)| id).collect();
         for id in open {
-            self.settle(id, Outcome::Failed(Failure::Closed), false);
+            self.settle(id, Outcome::Failed(failure.clone()), false);
         }
     }
 

@@ -15,12 +15,12 @@ use hg_core::{
     rpc::{Rpc, Serve, ServeKind},
 };
 use hg_na::{Address, Domain};
-use parking_lot::Mutex;
 
 use crate::{
     Answer, Call, CallOptions, EventLoop, OneWay, OpenError, Peer, Progress, Request,
     builder::Settings,
     handler::{Handler, OfAsyncClosure, OfClosure, OfFunction, OfLaterClosure, boxed},
+    lock::Mutex,
     peer::ToAddress,
     port::{Port, Shared},
 };
@@ -263,13 +263,13 @@ impl Handle {
     /// Requests taken and not yet answered, of this context.
     #[must_use]
     pub fn requests_in_service(&self) -> usize {
-        self.port.state.lock().serves.in_service()
+        self.port.enter_state().map_or(0, |state| state.serves.in_service())
     }
 
     /// Calls of this context that are not over yet.
     #[must_use]
     pub fn calls_under_way(&self) -> usize {
-        self.port.state.lock().calls.len()
+        self.port.enter_state().map_or(0, |state| state.calls.len())
     }
 }
 

@@ -9,6 +9,7 @@
 //! | `role` | who makes progress: a waiting caller, the background thread, the user's loop |
 //! | `handler` | handlers of all kinds behind one trait; answers |
 //! | `event` | the descriptor for foreign event loops |
+//! | `lock` | locks that a forked child can go on with |
 //!
 //! # Threads
 //! Whoever holds the *role* of a port makes its progress; posting needs only the port's state, whose
@@ -21,6 +22,7 @@ mod call;
 mod event;
 mod handle;
 mod handler;
+mod lock;
 mod peer;
 mod port;
 mod request;

@@ -15,7 +15,7 @@ mod step;
 use std::{
     fmt,
     sync::{
-        Arc,
+        Arc, MutexGuard,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence},
     },
     task::Waker,
@@ -25,10 +25,16 @@ use std::{
 
 use hg_core::{header::Header, registry::Registry};
 use hg_na::{Address, Caps, Completion, Context, Domain, Message, Waiter};
-use parking_lot::{Mutex, MutexGuard, RwLock};
 
 pub(crate) use self::state::State;
-use crate::{Request, builder::Settings, handler::Handler, role::Role, tasks::Tasks};
+use crate::{
+    Request,
+    builder::Settings,
+    handler::Handler,
+    lock::{Mutex, RwLock},
+    role::Role,
+    tasks::Tasks,
+};
 
 /// What the ports of one engine have in common.
 pub(crate) struct Shared {
@@ -207,7 +213,8 @@ impl Port {
         let sleep = work.answers.is_empty()
             && !work.tasks.any_ready()
             && !self.closing.load(Ordering::Relaxed);
-        let until = if sleep { self.state.lock().may_sleep() } else { None };
+        let state = if sleep { self.enter_state() } else { None };
+        let until = state.and_then(|mut state| state.may_sleep());
         if until.is_none() {
             self.sleeping.store(false, Ordering::Relaxed);
         }

@@ -23,7 +23,7 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, MutexGuard,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     task::{Wake, Waker},
@@ -35,10 +35,10 @@ use hg_core::{
     call::{CallId, Outcome},
     error::Failure,
 };
-use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::{
     builder::Wait,
+    lock::{Condvar, Mutex},
     port::{Port, State, Work},
 };
 
@@ -89,7 +89,7 @@ impl Port {
     pub(crate) fn release(&self, mut work: MutexGuard<'_, Work>) {
         self.flush(&mut work);
         if !std::mem::take(&mut work.has_left) {
-            work.successor = self.state.lock().leave(); // H1
+            work.successor = self.enter_state().and_then(|mut state| state.leave()); // H1
         }
         let successor = work.successor.take();
         drop(work); // H2
@@ -135,7 +135,13 @@ impl Port {
             state.calls.is_settled(id).then(|| outcome = state.calls.take(id))
         });
         self.release(work);
-        outcome.unwrap_or(Outcome::Failed(Failure::Closed))
+        outcome.unwrap_or_else(|| self.no_outcome())
+    }
+
+    #[cold]
+    fn no_outcome(&self) -> Outcome {
+        let forked = Failure::NotMade(hg_na::Error::Forked);
+        Outcome::Failed(if self.is_forked() { forked } else { Failure::Closed })
     }
 
     #[cold]
@@ -266,17 +272,18 @@ impl Port {
             if unchanged == GRACES_UNTIL_DEEP {
                 self.role.deep.store(true, Ordering::SeqCst);
                 if self.role.callers.load(Ordering::SeqCst) > 0 {
-                    self.role.come_back.wait(&mut aside);
+                    aside = self.role.come_back.wait(aside);
                 }
                 self.role.deep.store(false, Ordering::SeqCst);
                 unchanged = 0;
                 continue;
             }
-            let called = !self.role.come_back.wait_for(&mut aside, GRACE).timed_out();
+            let timed_out;
+            (aside, timed_out) = self.role.come_back.wait_for(aside, GRACE);
             let quiet = self.role.departures.load(Ordering::Relaxed) == before;
             if self.role.callers.load(Ordering::SeqCst) > 0 {
                 unchanged = if quiet { unchanged + 1 } else { 0 };
-            } else if called || quiet {
+            } else if !timed_out || quiet {
                 return true;
             }
         }

@@ -16,10 +16,10 @@ use hg_core::{
     error::{Status, bounded_text},
     table::{Key, Table},
 };
-use parking_lot::Mutex;
 
 use crate::{
     handler::{self, Task},
+    lock::Mutex,
     port::{Answered, Port},
     request::in_handler,
 };

@@ -34,10 +34,11 @@ pub(crate) fn forker(settings: &Settings) {
             "serve" => while !engine.progress(Duration::from_millis(100)) {},
             "call" => say(&format!("{:?}", engine.call(add, &peer, (1, 2)).wait().is_ok())),
             "fork" => {
+                let open = engine.call(never, &peer, ());
                 // SAFETY:
                 // - nobody else runs in this process but the test harness, which holds no lock of ours.
                 match unsafe { fork() }.expect("a process can be started") {
-                    ForkResult::Child => forked(&engine, &peer),
+                    ForkResult::Child => forked(&engine, &peer, open),
                     ForkResult::Parent { .. } => {}
                 }
             }
@@ -46,7 +47,8 @@ pub(crate) fn forker(settings: &Settings) {
     }
 }
 
-fn forked(engine: &Engine, peer: &hg::Peer) -> ! {
+fn forked(engine: &Engine, peer: &hg::Peer, open: hg::Call<'_, never>) -> ! {
+    let opened_before = open.wait();
     let called = engine.call(add, peer, (1, 2)).wait();
     let notified = engine.notify(add, peer, (1, 2)).wait();
     let looked_up = engine.lookup("sm://anybody");
@@ -56,12 +58,15 @@ fn forked(engine: &Engine, peer: &hg::Peer) -> ! {
     let inert = matches!(&called, Err(CallError::NotMade(error)) if is_forked(error))
         && matches!(&notified, Err(CallError::NotMade(error)) if is_forked(error))
         && matches!(&looked_up, Err(error) if is_forked(error))
+        && matches!(&opened_before, Err(CallError::NotMade(error)) if is_forked(error))
         && after_progress.is_err();
     // A new one of its own works.
     let own = Engine::open("sm://").and_then(|own| Ok((own.lookup(peer_address())?, own)));
     let works = own.is_ok_and(|(peer, own)| own.call(add, &peer, (1, 2)).wait().is_ok());
     let pid = std::process::id();
-    say(&format!("{pid} {inert} {works} {called:?} {notified:?} {looked_up:?} {after_progress:?}"));
+    say(&format!(
+        "{pid} {inert} {works} {called:?} {notified:?} {looked_up:?} {after_progress:?} {opened_before:?}"
+    ));
     // What is said there is for the parent: only the end counts.
     let input = std::io::stdin();
     let mut end = [PollFd::new(input.as_fd(), PollFlags::empty())];

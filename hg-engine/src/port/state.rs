@@ -279,7 +279,7 @@ impl State {
 
     /// Ends everything; the wakers are for whoever waited.
     pub(crate) fn close(&mut self) -> Vec<Waker> {
-        self.calls.close();
+        self.calls.close(&closed(self.broken.as_ref()));
         self.serves.close();
         self.run_effects();
         self.context = None;

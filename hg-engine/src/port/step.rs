@@ -31,7 +31,11 @@ impl Port {
         work: &mut Work,
         check: impl FnOnce(&mut State) -> Option<T>,
     ) -> (bool, Option<T>) {
-        let mut state = self.state.lock();
+        let Some(mut state) = self.enter_state() else {
+            // Nothing that this copy of the engine holds will ever move.
+            self.closing.store(true, Ordering::Relaxed);
+            return (false, None);
+        };
         // Last in, first out: answers have no order among each other.
         while let Some(Answered { origin, id, message }) = work.answers.pop() {
             state.post_answer(origin, id, message);
@@ -66,8 +70,9 @@ impl Port {
 
     /// Hands in what a round left over; called before the role is given up.
     pub(crate) fn flush(&self, work: &mut Work) {
-        if !work.answers.is_empty() {
-            let mut state = self.state.lock();
+        if !work.answers.is_empty()
+            && let Some(mut state) = self.enter_state()
+        {
             while let Some(Answered { origin, id, message }) = work.answers.pop() {
                 state.post_answer(origin, id, message);
             }

@@ -93,7 +93,7 @@ impl SmContext {
         id: u8,
         listener: Option<Listener>,
     ) -> Result<Self, Error> {
-        let waiter = SmWaiter::new()?;
+        let waiter = SmWaiter::new(Arc::clone(&shared.guard))?;
         if let Some(listener) = &listener {
             waiter.add(listener.fd(), LISTENER_TOKEN, Interest::LevelIn)?;
         }

@@ -12,11 +12,14 @@
 //! | during the wait | `wait` | the event |
 //! | before the wait, nobody polls in between | `wait` | the event, at once |
 //! | before the wait, then a poll | `poll`, which stores `woken` | `woken`, before the system call |
+//!
+//! A forked child shares the epoll set with its parent: an event that it took out would be lost to the parent, which
+//! sleeps on. So the child's copy neither waits nor wakes.
 
 use std::{
     os::fd::{AsFd, BorrowedFd},
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -32,6 +35,7 @@ use nix::{
 use super::{
     calls::{EventBuffer, NO_EVENTS, epoll_wait_coarse, epoll_wait_precise},
     event::Doorbell,
+    fork::ForkGuard,
     limits::os_error,
 };
 
@@ -63,6 +67,7 @@ pub(crate) struct Event {
 pub(crate) struct SmWaiter {
     epoll: Epoll,
     wake: Doorbell,
+    guard: Arc<ForkGuard>,
     /// A poll has taken the event of a wake-up.
     woken: AtomicBool,
     /// `ready` is not empty: lets [`SmWaiter::take_ready`] answer without the lock.
@@ -74,12 +79,13 @@ pub(crate) struct SmWaiter {
 
 impl SmWaiter {
     /// An empty set, with its wake-up eventfd: two descriptors.
-    pub(crate) fn new() -> Result<Self, Error> {
+    pub(crate) fn new(guard: Arc<ForkGuard>) -> Result<Self, Error> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
             .map_err(|e| os_error("epoll_create1", e))?;
         let waiter = Self {
             epoll,
             wake: Doorbell::new()?,
+            guard,
             woken: AtomicBool::new(false),
             has_ready: AtomicBool::new(false),
             ready: Mutex::new(Vec::new()),
@@ -188,6 +194,9 @@ impl Waiter for SmWaiter {
     }
 
     fn wait(&self, timeout: Option<Duration>) -> Result<(), Error> {
+        if self.guard.is_child() {
+            return Err(Error::Forked);
+        }
         // Acquire: pairs with the store in `poll`.
         if self.woken.swap(false, Ordering::Acquire) || self.has_ready() {
             return Ok(());
@@ -204,7 +213,9 @@ impl Waiter for SmWaiter {
     }
 
     fn wake(&self) {
-        self.wake.ring();
+        if !self.guard.is_child() {
+            self.wake.ring();
+        }
     }
 }
 
@@ -226,14 +237,23 @@ fn whole_milliseconds(timeout: Duration) -> i32 {
 
 #[cfg(test)]
 mod tests {
-    use std::{sync::Arc, thread, time::Instant};
+    use std::{thread, time::Instant};
+
+    use nix::{
+        sys::wait::{WaitStatus, waitpid},
+        unistd::{ForkResult, fork},
+    };
 
     use super::*;
 
     const WATCHDOG: Option<Duration> = Some(Duration::from_secs(60));
 
+    fn waiter() -> SmWaiter {
+        SmWaiter::new(Arc::new(ForkGuard::new().unwrap())).unwrap()
+    }
+
     fn watching(interest: Interest) -> (SmWaiter, Doorbell) {
-        let (waiter, bell) = (SmWaiter::new().unwrap(), Doorbell::new().unwrap());
+        let (waiter, bell) = (waiter(), Doorbell::new().unwrap());
         waiter.add(bell.fd(), 7, interest).unwrap();
         (waiter, bell)
     }
@@ -257,6 +277,28 @@ mod tests {
     }
 
     #[test]
+    #[expect(unsafe_code, reason = "fork(2), which a test of forking cannot do without")]
+    fn a_forked_child_takes_no_event_from_its_parent() {
+        let (waiter, bell) = watching(Interest::EdgeIn);
+        bell.ring();
+        // SAFETY:
+        // - the child asks the kernel, at most, and exits, without allocating or unwinding.
+        match unsafe { fork() }.unwrap() {
+            ForkResult::Child => {
+                let refused = matches!(waiter.wait(WATCHDOG), Err(Error::Forked));
+                // SAFETY:
+                // - ends the child at once, without running anything of the parent's.
+                unsafe { libc::_exit(i32::from(!refused)) }
+            }
+            ForkResult::Parent { child } => {
+                assert_eq!(waitpid(child, None).unwrap(), WaitStatus::Exited(child, 0));
+            }
+        }
+        waiter.wait(WATCHDOG).unwrap();
+        assert_eq!(taken(&waiter), [7]);
+    }
+
+    #[test]
     fn a_level_is_told_again_and_again() {
         let (waiter, bell) = watching(Interest::LevelIn);
         bell.ring();
@@ -271,7 +313,7 @@ mod tests {
 
     #[test]
     fn a_wake_before_the_wait_ends_it_even_when_a_poll_took_its_event() {
-        let waiter = SmWaiter::new().unwrap();
+        let waiter = waiter();
         let start = Instant::now();
         waiter.wake();
         waiter.wait(WATCHDOG).unwrap();
@@ -292,7 +334,7 @@ mod tests {
 
     #[test]
     fn every_wake_of_another_thread_ends_a_wait() {
-        let waiter = Arc::new(SmWaiter::new().unwrap());
+        let waiter = Arc::new(waiter());
         let (turn, turns) = std::sync::mpsc::channel::<()>();
         let waker = Arc::clone(&waiter);
         let thread = thread::spawn(move || turns.iter().for_each(|()| waker.wake()));
@@ -311,7 +353,7 @@ mod tests {
 
     #[test]
     fn short_timeouts_end_and_never_early() {
-        let waiter = SmWaiter::new().unwrap();
+        let waiter = waiter();
         for precise in [true, false] {
             waiter.precise.store(precise, Ordering::Relaxed);
             let (start, timeout) = (Instant::now(), Duration::from_micros(300));
