@@ -9,6 +9,9 @@ use crate::Error;
 /// Longest address in bytes.
 pub const ADDRESS_MAX: usize = 512;
 
+/// The scheme of an address with a part for each of several transports: `uid://NODE#sm://...#tcp://...`.
+pub const UID: &str = "uid";
+
 /// `SCHEME://REST`: the scheme chooses the plugin, the rest is the plugin's.
 ///
 /// A plugin's own address names one context ([`crate::Context::address`]). Cheap to clone; travels
@@ -56,6 +59,17 @@ impl Address {
     #[must_use]
     pub fn rest(&self) -> &str {
         self.0.split_once("://").map_or("", |(_, rest)| rest)
+    }
+
+    /// The part for one transport, when this is an address of several ([`UID`]).
+    #[must_use]
+    pub fn part(&self, scheme: &str) -> Option<Self> {
+        if self.scheme() != UID {
+            return None;
+        }
+        let (_node, parts) = self.rest().split_once('#')?;
+        let is_of = |part: &&str| part.strip_prefix(scheme).is_some_and(|it| it.starts_with("://"));
+        Self::new(parts.split('#').find(is_of)?).ok()
     }
 
     /// The whole text.
@@ -109,6 +123,15 @@ mod tests {
     fn scheme_and_rest_are_split_at_the_first_mark() {
         let address = Address::new("ofi+tcp://a#b://c").unwrap();
         assert_eq!((address.scheme(), address.rest()), ("ofi+tcp", "a#b://c"));
+    }
+
+    #[test]
+    fn parts_are_found_by_their_scheme() {
+        let address = Address::new("uid://n#sm://a/0#tcp://[::1]:7").unwrap();
+        assert_eq!(address.part("tcp").unwrap().as_str(), "tcp://[::1]:7");
+        assert_eq!(address.part("sm").unwrap().as_str(), "sm://a/0");
+        assert!(address.part("s").is_none() && address.part("ofi").is_none());
+        assert!(Address::new("sm://n#tcp://b").unwrap().part("tcp").is_none());
     }
 
     #[test]

@@ -36,6 +36,8 @@ pub struct Caps {
     pub put_ordering: PutOrdering,
     /// How a context sleeps.
     pub sleep: Sleep,
+    /// Whether its waiters can watch a second descriptor ([`crate::Waiter::join`]).
+    pub joins: bool,
     /// Longest time until a peer that is cut off without a word is reported; `None` when the
     /// kernel always tells at once.
     pub silence_bound: Option<Duration>,
@@ -61,6 +63,7 @@ impl Caps {
             checked_by: CheckedBy::Owner,
             put_ordering: PutOrdering::AfterCompletion,
             sleep: Sleep::Poll,
+            joins: false,
             silence_bound: None,
         }
     }

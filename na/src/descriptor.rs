@@ -1,6 +1,6 @@
 //! What names a region of another process, and ranges of it.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, ops::Range, sync::Arc};
 
 use crate::{Error, Rights, region::check_range};
 
@@ -18,11 +18,13 @@ pub const DESCRIPTOR_MAX: usize = 128;
 /// | 2 | 2 | length of the plugin's bytes |
 /// | 4 | 8 | size of the region in bytes |
 /// | 12 | ... | the plugin's bytes |
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone)]
 pub struct Descriptor {
     len: u64,
     rights: Rights,
-    opaque: Arc<[u8]>,
+    bytes: Arc<[u8]>,
+    /// The plugin's bytes among `bytes`.
+    opaque: Range<usize>,
 }
 
 const DESCRIPTOR_VERSION: u8 = 1;
@@ -36,7 +38,20 @@ impl Descriptor {
     #[must_use]
     pub fn new(len: u64, rights: Rights, opaque: &[u8]) -> Self {
         assert!(opaque.len() <= DESCRIPTOR_MAX, "a descriptor holds {DESCRIPTOR_MAX} bytes");
-        Self { len, rights, opaque: Arc::from(opaque) }
+        Self::of(len, rights, opaque)
+    }
+
+    fn of(len: u64, rights: Rights, opaque: &[u8]) -> Self {
+        Self { len, rights, bytes: Arc::from(opaque), opaque: 0..opaque.len() }
+    }
+
+    /// The same region with a part of the plugin's bytes, which are shared: for a plugin that is made of
+    /// others. `None` when the range is outside.
+    #[must_use]
+    pub fn part(&self, range: Range<usize>) -> Option<Self> {
+        self.opaque().get(range.clone())?;
+        let opaque = self.opaque.start + range.start..self.opaque.start + range.end;
+        Some(Self { opaque, bytes: Arc::clone(&self.bytes), ..*self })
     }
 
     /// Size of the region in bytes, as claimed.
@@ -60,7 +75,7 @@ impl Descriptor {
     /// The plugin's bytes.
     #[must_use]
     pub fn opaque(&self) -> &[u8] {
-        &self.opaque
+        &self.bytes[self.opaque.clone()]
     }
 
     /// A range of it, for an operation.
@@ -75,12 +90,12 @@ impl Descriptor {
     /// The wire form.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let opaque_len = u16::try_from(self.opaque.len()).expect("DESCRIPTOR_MAX fits in a u16");
-        let mut bytes = Vec::with_capacity(DESCRIPTOR_HEADER + self.opaque.len());
+        let opaque_len = u16::try_from(self.opaque().len()).expect("DESCRIPTOR_MAX fits in a u16");
+        let mut bytes = Vec::with_capacity(DESCRIPTOR_HEADER + self.opaque().len());
         bytes.extend([DESCRIPTOR_VERSION, self.rights.bits()]);
         bytes.extend(opaque_len.to_le_bytes());
         bytes.extend(self.len.to_le_bytes());
-        bytes.extend(&*self.opaque);
+        bytes.extend(self.opaque());
         bytes
     }
 
@@ -102,9 +117,17 @@ impl Descriptor {
         if opaque_len > DESCRIPTOR_MAX || opaque_len != opaque.len() {
             return Err(Error::BadDescriptor("its length is wrong"));
         }
-        Ok(Self { len: u64::from_le_bytes(size), rights, opaque: Arc::from(opaque) })
+        Ok(Self::of(u64::from_le_bytes(size), rights, opaque))
     }
 }
+
+impl PartialEq for Descriptor {
+    fn eq(&self, other: &Self) -> bool {
+        (self.len, self.rights, self.opaque()) == (other.len, other.rights, other.opaque())
+    }
+}
+
+impl Eq for Descriptor {}
 
 impl fmt::Debug for Descriptor {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -154,6 +177,16 @@ mod tests {
     fn a_descriptor_survives_its_wire_form() {
         let descriptor = Descriptor::new(77, Rights::READ, b"token");
         assert_eq!(Descriptor::decode(&descriptor.encode()).unwrap(), descriptor);
+    }
+
+    #[test]
+    fn a_part_is_a_descriptor_of_its_own() {
+        let whole = Descriptor::new(77, Rights::READ, b"one+two");
+        let part = whole.part(4..7).unwrap();
+        assert_eq!(part, Descriptor::new(77, Rights::READ, b"two"));
+        assert_eq!(Descriptor::decode(&part.encode()).unwrap(), part);
+        assert_eq!(part.part(1..2).unwrap().opaque(), b"w");
+        assert!(whole.part(4..8).is_none() && part.part(0..4).is_none());
     }
 
     #[test]

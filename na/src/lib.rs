@@ -62,7 +62,7 @@ mod plugin;
 mod region;
 mod view;
 
-pub use address::{ADDRESS_MAX, Address};
+pub use address::{ADDRESS_MAX, Address, UID};
 pub use caps::{Caps, CheckedBy, PutOrdering, Sleep};
 pub use descriptor::{DESCRIPTOR_MAX, Descriptor, RemoteSlice};
 pub use error::{Error, GoneReason};

@@ -12,13 +12,17 @@ pub struct Peer {
 }
 
 impl Peer {
+    /// A bit of [`Peer::index`] and of [`OpId::scope`] that a plugin leaves clear: one that is made of two
+    /// marks by it what is the second one's.
+    pub const SECOND: u32 = 1 << 31;
+
     /// For plugins: a place in the plugin's table and how often that place was used.
     #[must_use]
     pub const fn new(index: u32, generation: u32) -> Self {
         Self { index, generation }
     }
 
-    /// Place in the plugin's table.
+    /// Place in the plugin's table; below [`Peer::SECOND`].
     #[must_use]
     pub const fn index(self) -> u32 {
         self.index
@@ -46,7 +50,7 @@ pub const QUIET: Token = 1 << 63;
 /// Names an accepted operation, to cancel it. Plugins choose both numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct OpId {
-    /// Where the plugin finds it (a peer's place, say).
+    /// Where the plugin finds it (a peer's place, say); below [`Peer::SECOND`] less one.
     pub scope: u32,
     /// Which one it is there; never used twice by a context.
     pub serial: u64,
@@ -129,6 +133,19 @@ impl Op {
             | Self::Put { to, .. } => *to,
             Self::RecvExpected { from, .. } | Self::Get { from, .. } | Self::View { from, .. } => {
                 *from
+            }
+        }
+    }
+
+    /// The same, to be changed by a plugin that is made of others.
+    pub fn peer_mut(&mut self) -> &mut Peer {
+        match self {
+            Self::SendUnexpected { to, .. }
+            | Self::SendControl { to, .. }
+            | Self::SendExpected { to, .. }
+            | Self::Put { to, .. } => to,
+            Self::RecvExpected { from, .. } | Self::Get { from, .. } | Self::View { from, .. } => {
+                from
             }
         }
     }

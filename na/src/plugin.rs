@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     fmt,
     os::fd::BorrowedFd,
-    sync::Arc,
+    sync::{Arc, atomic::AtomicBool},
     time::{Duration, Instant},
 };
 
@@ -137,6 +137,11 @@ pub trait Context: Send + fmt::Debug {
     /// state. After `false` there is something to do.
     fn may_sleep(&mut self) -> bool;
 
+    /// By which transport a peer is reached: a scheme. A plugin that is made of several chooses.
+    fn way(&self, _peer: Peer) -> &str {
+        self.address().scheme()
+    }
+
     /// What the context sleeps on.
     fn waiter(&self) -> Arc<dyn Waiter>;
 }
@@ -157,4 +162,14 @@ pub trait Waiter: Send + Sync + fmt::Debug {
 
     /// Ends a wait, present or next, from any thread.
     fn wake(&self);
+
+    /// Watches the descriptor of another plugin's waiter too, so that a thread sleeps on both at once: while
+    /// `other` is readable it ends a wait. Whenever the kernel says that it is, be it to a wait or to the
+    /// context's own progress, `ready` is set. Once; where [`crate::Caps::joins`] says so.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`], [`Error::Os`].
+    fn join(&self, _other: BorrowedFd<'_>, _ready: Arc<AtomicBool>) -> Result<(), Error> {
+        Err(Error::Unsupported("watching another plugin's descriptor"))
+    }
 }

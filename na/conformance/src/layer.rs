@@ -179,6 +179,10 @@ impl Context for LayeredContext {
         self.layer.may_sleep(self.inner.as_mut())
     }
 
+    fn way(&self, peer: Peer) -> &str {
+        self.inner.way(peer)
+    }
+
     fn waiter(&self) -> Arc<dyn Waiter> {
         self.layer.waiter(self.inner.as_ref())
     }

@@ -74,6 +74,7 @@ pub(crate) fn caps() -> Caps {
     caps.checked_by = CheckedBy::Table;
     caps.put_ordering = PutOrdering::AfterCompletion;
     caps.sleep = Sleep::Descriptor;
+    caps.joins = true;
     caps.silence_bound = None;
     caps
 }

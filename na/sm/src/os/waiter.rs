@@ -19,7 +19,7 @@
 use std::{
     os::fd::{AsFd, BorrowedFd},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -41,6 +41,9 @@ use super::{
 
 /// The token of the waiter's own eventfd; no other descriptor may have it.
 pub(crate) const WAKE_TOKEN: u64 = u64::MAX;
+/// The token of another plugin's descriptor ([`Waiter::join`]); no other may have it either. (Connections
+/// have no index of 2^30 - 1, the listener has the token between.)
+const JOINED_TOKEN: u64 = u64::MAX - 2;
 
 /// What to be told about a descriptor. Hang-up and errors are always told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,6 +76,8 @@ pub(crate) struct SmWaiter {
     /// `ready` is not empty: lets [`SmWaiter::take_ready`] answer without the lock.
     has_ready: AtomicBool,
     ready: Mutex<Vec<Event>>,
+    /// What to set when the joined descriptor is readable.
+    joined: OnceLock<Arc<AtomicBool>>,
     /// The kernel has `epoll_pwait2`, as far as is known.
     precise: AtomicBool,
 }
@@ -89,6 +94,7 @@ impl SmWaiter {
             woken: AtomicBool::new(false),
             has_ready: AtomicBool::new(false),
             ready: Mutex::new(Vec::new()),
+            joined: OnceLock::new(),
             precise: AtomicBool::new(true),
         };
         waiter.insert(waiter.wake.fd(), WAKE_TOKEN, Interest::EdgeIn)?;
@@ -156,10 +162,17 @@ impl SmWaiter {
     /// Keeps events for the context; true when the wake-up was among them.
     fn harvest(&self, events: &EventBuffer, count: usize) -> bool {
         let events = &events[..count];
-        let woken = events.iter().any(|event| event.u64 == WAKE_TOKEN);
-        if count > usize::from(woken) {
+        let has = |token| events.iter().any(|event| event.u64 == token);
+        let (woken, joined) = (has(WAKE_TOKEN), has(JOINED_TOKEN));
+        if joined && let Some(flag) = self.joined.get() {
+            // Release: pairs with the Acquire of whoever joined.
+            flag.store(true, Ordering::Release);
+        }
+        if count > usize::from(woken) + usize::from(joined) {
             let mut ready = self.lock();
-            ready.extend(events.iter().filter(|event| event.u64 != WAKE_TOKEN).map(told));
+            let own =
+                |event: &&libc::epoll_event| ![WAKE_TOKEN, JOINED_TOKEN].contains(&{ event.u64 });
+            ready.extend(events.iter().filter(own).map(told));
             self.has_ready.store(true, Ordering::Release);
         }
         woken
@@ -216,6 +229,14 @@ impl Waiter for SmWaiter {
         if !self.guard.is_child() {
             self.wake.ring();
         }
+    }
+
+    fn join(&self, other: BorrowedFd<'_>, ready: Arc<AtomicBool>) -> Result<(), Error> {
+        if self.joined.set(ready).is_err() {
+            return Err(Error::Unsupported("watching two more descriptors"));
+        }
+        // Level-triggered: it ends waits until its owner has collected what made it readable.
+        self.insert(other, JOINED_TOKEN, Interest::LevelIn)
     }
 }
 
@@ -309,6 +330,31 @@ mod tests {
         waiter.remove(bell.fd()).unwrap();
         waiter.poll().unwrap();
         assert!(!waiter.has_ready());
+    }
+
+    #[test]
+    fn a_joined_descriptor_ends_waits_and_sets_its_flag_until_it_is_collected() {
+        let ((waiter, own), (other, bell)) =
+            (watching(Interest::EdgeIn), watching(Interest::EdgeIn));
+        let flag = Arc::new(AtomicBool::new(false));
+        waiter.join(other.fd().unwrap(), Arc::clone(&flag)).unwrap();
+        assert!(waiter.join(other.fd().unwrap(), Arc::default()).is_err(), "only one is joined");
+        for polls in [false, true] {
+            bell.ring();
+            for _ in 0..2 {
+                if polls { waiter.poll() } else { waiter.wait(WATCHDOG) }.unwrap();
+                assert!(flag.swap(false, Ordering::Acquire));
+                assert!(!waiter.has_ready(), "it is no event of the context's own");
+            }
+            other.wait(Some(Duration::ZERO)).unwrap();
+            assert_eq!(taken(&other), [7]);
+            waiter.poll().unwrap();
+            assert!(!flag.load(Ordering::Acquire), "nothing is left to be told");
+        }
+        own.ring();
+        bell.ring();
+        waiter.wait(WATCHDOG).unwrap();
+        assert!(flag.load(Ordering::Acquire) && taken(&waiter) == [7]);
     }
 
     #[test]
