@@ -136,6 +136,15 @@ impl Memory {
         }
     }
 
+    /// The same for a run of its segments: a transport that takes fewer at a time gets them in parts.
+    ///
+    /// # Panics
+    /// When it has no such segments.
+    #[must_use]
+    pub fn alias_part(original: &Arc<Self>, segments: std::ops::Range<usize>) -> Self {
+        Self { segments: original.segments[segments].to_vec(), ..Self::alias(original) }
+    }
+
     /// The memory that this is an alias of.
     ///
     /// # Errors
@@ -230,5 +239,13 @@ mod tests {
         drop(original);
         let original = Arc::try_unwrap(alias.into_original().unwrap()).unwrap();
         assert_eq!(original.into_vec().unwrap(), [1, 2]);
+    }
+
+    #[test]
+    fn a_part_has_its_segments_only() {
+        let original = Arc::new(Memory::from(vec![vec![1], vec![2, 3], vec![4]]));
+        let part = Memory::alias_part(&original, 1..3);
+        assert_eq!(part.segments(), &original.segments()[1..]);
+        assert_eq!((part.len(), part.writable()), (3, true));
     }
 }

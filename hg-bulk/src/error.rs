@@ -1,0 +1,76 @@
+//! How a transfer can fail, ordered by what the caller can do.
+
+use hg_na::{Error as NaError, GoneReason, Rights};
+
+/// Why a transfer has not moved everything. Whatever it has moved before stays where it was put.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum TransferError {
+    /// The deadline has passed.
+    #[error("the deadline of the transfer has passed")]
+    DeadlineExceeded,
+    /// The caller has cancelled the transfer.
+    #[error("the transfer was cancelled")]
+    Cancelled,
+    /// The owner of the remote memory is gone, and the memory with it.
+    #[error("the owner of the memory is gone: {reason}")]
+    PeerGone {
+        /// What happened to it.
+        reason: GoneReason,
+    },
+    /// The memory was unregistered by its owner, or never registered. Ask the owner for a new descriptor.
+    #[error("the descriptor names memory that is not registered (any more)")]
+    Stale,
+    /// One of the two memories does not grant what the transfer needs.
+    #[error("the memory grants {granted:?}, the transfer needs {needed:?}")]
+    Denied {
+        /// Rights of the memory.
+        granted: Rights,
+        /// Rights that the transfer needs.
+        needed: Rights,
+    },
+    /// The range does not lie inside the memory.
+    #[error("range of {len} bytes at {offset} is outside of memory of {size} bytes")]
+    OutOfRange {
+        /// First byte of the range.
+        offset: u64,
+        /// Length of the range in bytes.
+        len: u64,
+        /// Size of the memory in bytes.
+        size: u64,
+    },
+    /// The two ranges are not equally long. Cut them to the same length.
+    #[error("the local range has {local} bytes, the remote one {remote}")]
+    Unequal {
+        /// Length of the local range in bytes.
+        local: u64,
+        /// Length of the remote range in bytes.
+        remote: u64,
+    },
+    /// The transfer could not be made, or not to its end.
+    #[error("the transfer could not be made: {0}")]
+    NotMade(NaError),
+    /// `wait` was called in a handler that runs on the progress thread, where it could never end.
+    /// Use an `async fn` or a blocking handler.
+    #[error(
+        "`wait` inside a plain handler would block the progress that it waits for: use an `async fn` handler or `#[hg::rpc(blocking)]`"
+    )]
+    WouldDeadlock,
+    /// The engine was shut down.
+    #[error("the engine was shut down")]
+    Closed,
+}
+
+impl From<NaError> for TransferError {
+    fn from(error: NaError) -> Self {
+        match error {
+            NaError::Cancelled => Self::Cancelled,
+            NaError::PeerGone(reason) => Self::PeerGone { reason },
+            NaError::UnknownPeer => Self::PeerGone { reason: GoneReason::Closed },
+            NaError::StaleDescriptor => Self::Stale,
+            NaError::Denied { granted, needed } => Self::Denied { granted, needed },
+            NaError::OutOfRange { offset, len, size } => Self::OutOfRange { offset, len, size },
+            other => Self::NotMade(other),
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! Bytes that ride in a descriptor, seen without a copy.
+
+use std::sync::Arc;
+
+use hg_na::{Error, SharedBytes, ViewState};
+
+use crate::{Descriptor, RemoteRange};
+
+impl RemoteRange {
+    /// The bytes themselves without a copy, when they ride in the descriptor.
+    #[must_use]
+    pub fn eager_view(&self) -> Option<SharedBytes> {
+        self.eager()?;
+        let all = SharedBytes::new(Arc::new(Eager(self.descriptor().clone())));
+        all.slice(self.offset(), self.len()).ok()
+    }
+}
+
+#[derive(Debug)]
+struct Eager(Descriptor);
+
+impl Eager {
+    fn bytes(&self) -> &[u8] {
+        self.0.eager().unwrap_or_default()
+    }
+}
+
+impl ViewState for Eager {
+    fn len(&self) -> u64 {
+        self.bytes().len() as u64
+    }
+
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), Error> {
+        let outside = Error::OutOfRange { offset, len: into.len() as u64, size: self.len() };
+        let start = usize::try_from(offset).unwrap_or(usize::MAX);
+        let bytes = start.checked_add(into.len()).and_then(|end| self.bytes().get(start..end));
+        into.copy_from_slice(bytes.ok_or(outside)?);
+        Ok(())
+    }
+
+    fn as_slice(&self) -> Option<&[u8]> {
+        Some(self.bytes())
+    }
+}
