@@ -153,6 +153,23 @@ impl Owner {
     }
 }
 
+impl Call {
+    /// Whether nobody is to be told when it settles.
+    #[inline]
+    fn is_plain(&self) -> bool {
+        matches!(self.phase, Phase::Open)
+            && self.waker.is_none()
+            && !self.has_deadline
+            && !self.detached
+    }
+
+    /// Whether nothing of it is under way.
+    #[inline]
+    fn is_idle(&self) -> bool {
+        !matches!(self.send, OpState::Open(_)) && !matches!(self.receive, OpState::Open(_))
+    }
+}
+
 impl Calls {
     /// An empty set that holds at most `max` calls at a time.
     #[must_use]
@@ -190,7 +207,7 @@ impl Calls {
         if self.table.len() >= self.max {
             return None;
         }
-        let id = self.table.insert(Call {
+        let id = self.table.insert_with(|| Call {
             peer,
             name,
             phase: Phase::Open,
@@ -229,6 +246,32 @@ impl Calls {
     /// A transport operation has ended.
     #[inline]
     pub fn handle_done(
+        &mut self,
+        id: CallId,
+        half: Half,
+        result: &mut Result<(), Box<NaFailure>>,
+        returned: &mut Returned,
+    ) {
+        let Some(call) = self.table.get_mut(id) else { return };
+        // The common case: an answer for somebody who looks for it.
+        if half == Half::Receive
+            && call.is_plain()
+            && result.is_ok()
+            && let Returned::Message(message) = returned
+            && Header::is_plain_answer(message.as_slice(), id.to_bits())
+        {
+            call.receive = OpState::Done;
+            // Nothing is dropped: the phase was `Open`.
+            let settled = Phase::Settled(answered(message, ANSWER_LEN, false));
+            std::mem::forget(std::mem::replace(&mut call.phase, settled));
+            self.settled += 1;
+            return;
+        }
+        self.handle_done_otherwise(id, half, result, returned);
+    }
+
+    #[inline(never)]
+    fn handle_done_otherwise(
         &mut self,
         id: CallId,
         half: Half,
@@ -340,6 +383,25 @@ impl Calls {
         }
     }
 
+    /// Takes the outcome to its place; says whether the call has settled. Unknown calls have, and leave nothing.
+    #[inline]
+    pub fn take_into(&mut self, id: CallId, place: &mut Option<Outcome>) -> bool {
+        let Some(call) = self.table.get_mut(id) else { return true };
+        if matches!(call.phase, Phase::Open) {
+            return false;
+        }
+        let is_idle = call.is_idle();
+        if let Phase::Settled(outcome) = std::mem::replace(&mut call.phase, Phase::Spent) {
+            self.settled -= 1;
+            // Nothing is dropped: its place was empty.
+            std::mem::forget(place.replace(outcome));
+        }
+        if is_idle {
+            self.table.discard(id);
+        }
+        true
+    }
+
     /// Whom to wake when the call settles; the last one counts.
     pub fn set_waker(&mut self, id: CallId, waker: &Waker) {
         if let Some(call) = self.table.get_mut(id) {
@@ -348,6 +410,13 @@ impl Calls {
                 none => *none = Some(waker.clone()),
             }
         }
+    }
+
+    /// Whether there are effects, or deadlines to look at.
+    #[inline]
+    #[must_use]
+    pub fn has_chores(&self) -> bool {
+        !self.effects.is_empty() | !self.timers.is_empty()
     }
 
     /// What the driver has to do next.
@@ -407,8 +476,7 @@ impl Calls {
     #[inline]
     fn free_if_spent(&mut self, id: CallId) {
         let Some(call) = self.table.get(id) else { return };
-        let open = |op| matches!(op, OpState::Open(_));
-        if matches!(call.phase, Phase::Spent) && !open(call.send) && !open(call.receive) {
+        if matches!(call.phase, Phase::Spent) && call.is_idle() {
             self.table.discard(id);
         }
     }
@@ -448,7 +516,7 @@ fn read_uncommon_answer(id: CallId, name: &'static str, message: &mut Message) -
 
 #[inline]
 fn answered(message: &mut Message, payload: usize, handler_error: bool) -> Outcome {
-    let message = std::mem::replace(message, Message::inline(0));
+    let message = std::mem::replace(message, Message::from(Vec::new()));
     Outcome::Answered { message, payload, handler_error }
 }
 

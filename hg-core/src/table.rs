@@ -82,14 +82,29 @@ impl<T> Table<T> {
     /// At 2^32 entries: the caller limits them long before.
     #[inline]
     pub fn insert(&mut self, value: T) -> Key {
-        if let Some(index) = self.free.pop() {
-            let place = &mut self.places[index as usize];
-            place.value = Some(value);
-            return Key::new(index, place.generation);
+        self.insert_with(|| value)
+    }
+
+    /// Adds an entry that is made where it stays.
+    ///
+    /// # Panics
+    /// At 2^32 entries: the caller limits them long before.
+    #[inline(always)]
+    pub fn insert_with(&mut self, make: impl FnOnce() -> T) -> Key {
+        if self.free.is_empty() {
+            self.grow();
         }
+        let index = self.free.pop().expect("a free place was made");
+        let place = &mut self.places[index as usize];
+        place.value = Some(make());
+        Key::new(index, place.generation)
+    }
+
+    #[cold]
+    fn grow(&mut self) {
         let index = u32::try_from(self.places.len()).expect("fewer than 2^32 entries");
-        self.places.push(Place { generation: 0, value: Some(value) });
-        Key::new(index, 0)
+        self.places.push(Place { generation: 0, value: None });
+        self.free.push(index);
     }
 
     /// The entry, if it is still the same one.
@@ -121,7 +136,7 @@ impl<T> Table<T> {
     }
 
     /// Drops the entry where it is; its key is never good again.
-    #[inline]
+    #[inline(always)]
     pub fn discard(&mut self, key: Key) {
         let Some(place) = self.places.get_mut(key.index()) else { return };
         if place.generation == key.generation() && place.value.is_some() {

@@ -29,6 +29,13 @@ impl Timers {
         }
     }
 
+    /// Whether none is armed.
+    #[inline]
+    #[must_use]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.heap.is_empty()
+    }
+
     /// When the earliest comes up; may be one that is dead.
     #[must_use]
     pub(crate) fn next(&self) -> Option<Instant> {

@@ -55,18 +55,19 @@ impl EventLoop {
 
     /// One round of progress; says whether anything moved.
     pub fn progress(&self) -> bool {
-        let Some(mut work) = self.port.role.try_lock() else { return false };
+        let Some((mut role, mut state)) = self.port.try_role() else { return false };
         // Relaxed: one thread uses this at a time.
         if self.armed.swap(false, Ordering::Relaxed) {
-            self.port.disarm(&mut work);
+            drop(state);
+            self.port.disarm(role.work());
             // Collects what made the descriptor readable, so that it is not readable for ever.
             if let Err(error) = self.port.waiter.wait(Some(Duration::ZERO)) {
                 tracing::error!(%error, "the transport's wait set cannot be read");
             }
+            let Some(again) = self.port.enter_state() else { return false };
+            state = again;
         }
-        let (moved, _) = self.port.step(&mut work, |_| Some(()));
-        self.port.release(work);
-        moved
+        self.port.step(&mut role, state, |_| Some(())).0
     }
 
     /// Whether the loop may sleep on the descriptor now; the timer is set for the next deadline.
@@ -74,10 +75,11 @@ impl EventLoop {
     /// # Errors
     /// [`hg_na::Error::Os`] when the timer cannot be set.
     pub fn may_sleep(&self) -> Result<bool, OpenError> {
-        let Some(mut work) = self.port.role.try_lock() else { return Ok(false) };
-        let Some(until) = self.port.arm(&mut work) else { return Ok(false) };
+        let Some((mut role, state)) = self.port.try_role() else { return Ok(false) };
+        drop(state);
+        let Some(until) = self.port.arm(role.work()) else { return Ok(false) };
         self.armed.store(true, Ordering::Relaxed);
-        drop(work);
+        drop(role);
         let result = match until {
             None => self.timer.unset(),
             Some(at) => {

@@ -239,17 +239,15 @@ impl Handle {
     /// Makes progress for at most `timeout`, or until something moved, and says whether it did. Zero: one
     /// round. For engines opened with [`Progress::Own`]; harmless otherwise.
     pub fn progress(&self, timeout: Duration) -> bool {
-        let Some(mut work) = self.port.role.try_lock() else {
+        let Some((mut role, state)) = self.port.try_role() else {
             // Somebody else makes progress already.
             return false;
         };
-        let moved = if timeout.is_zero() {
-            self.port.step(&mut work, |_| Some(())).0
-        } else {
-            self.port.drive_until_moved(&mut work, Instant::now().checked_add(timeout))
-        };
-        self.port.release(work);
-        moved
+        if timeout.is_zero() {
+            return self.port.step(&mut role, state, |_| Some(())).0;
+        }
+        let limit = Instant::now().checked_add(timeout);
+        self.port.drive_until_moved(&mut role, state, limit)
     }
 
     /// The descriptor and the questions for a foreign event loop.

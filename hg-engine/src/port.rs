@@ -19,7 +19,6 @@ use std::{
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence},
     },
     task::Waker,
-    thread::Thread,
     time::Instant,
 };
 
@@ -32,7 +31,7 @@ use crate::{
     builder::Settings,
     handler::Handler,
     lock::{Mutex, RwLock},
-    role::Role,
+    role::Background,
     tasks::Tasks,
 };
 
@@ -115,9 +114,6 @@ pub(crate) struct Work {
     request: Option<Request>,
     now: Instant,
     rounds_since_clock: u32,
-    /// Whether the last round has announced that the role is given up, and to whom.
-    pub(crate) has_left: bool,
-    pub(crate) successor: Option<Thread>,
 }
 
 /// Rounds that share one reading of the clock while nobody sleeps.
@@ -136,12 +132,10 @@ pub(crate) struct Port {
     pub(crate) address: Address,
     pub(crate) state: Mutex<State>,
     pub(crate) waiter: Arc<dyn Waiter>,
-    pub(crate) role: Role,
+    pub(crate) background: Background,
     /// Whether the holder of the role sleeps, or is about to.
     sleeping: AtomicBool,
     pub(crate) closing: AtomicBool,
-    /// A hint: whether calls have settled whose outcome was not taken yet.
-    pub(crate) has_settled: AtomicBool,
 }
 
 impl Port {
@@ -159,10 +153,8 @@ impl Port {
             request: None,
             now: Instant::now(),
             rounds_since_clock: 0,
-            has_left: false,
-            successor: None,
         };
-        let state = Mutex::new(State::new(context, &shared.settings, shared.caps.max_control));
+        let state = State::new(context, Box::new(work), &shared.settings, shared.caps.max_control);
         Self {
             index,
             // Relaxed: only that it is another one each time matters.
@@ -170,12 +162,11 @@ impl Port {
             process: std::process::id(),
             shared,
             address,
-            state,
+            state: Mutex::new(state),
             waiter,
-            role: Role::new(work),
+            background: Background::new(),
             sleeping: AtomicBool::new(false),
             closing: AtomicBool::new(false),
-            has_settled: AtomicBool::new(false),
         }
     }
 
@@ -250,18 +241,14 @@ impl Port {
         self.sleeping.store(false, Ordering::Relaxed);
         work.rounds_since_clock = ROUNDS_PER_CLOCK;
     }
+}
 
-    /// Ends everything: open calls fail, handlers are told, peers see the connection close.
-    pub(crate) fn close(&self) {
-        let mut work = self.role.lock();
-        let wakers = self.state.lock().close();
-        wakers.into_iter().for_each(Waker::wake);
-        work.answers.clear();
-        work.requests.clear();
-        work.request = None;
-        let tasks = std::mem::take(&mut work.tasks);
-        drop(work);
-        drop(tasks);
+impl Work {
+    /// Forgets everything; what users have to do with is to be dropped without a lock.
+    pub(crate) fn clear(&mut self) -> (Option<Request>, Tasks) {
+        self.answers.clear();
+        self.requests.clear();
+        (self.request.take(), std::mem::take(&mut self.tasks))
     }
 }
 

@@ -1,21 +1,20 @@
 //! Who makes progress: one thread at a time, and never one that nobody needs.
 //!
-//! The *role* is a lock around [`Work`]. A caller in `wait` takes it if it is free; otherwise it
-//! becomes a *follower*: it parks until its call has settled or the role is handed to it.
+//! The *role* is the possession of [`Work`], which lies in the state while nobody has it. A caller in `wait` takes it if
+//! it is there; otherwise it becomes a *follower*: it parks until its call has settled or the role is handed to it.
 //!
 //! # Protocol (no follower is forgotten)
-//! Everything but the role itself is decided under the state's lock:
+//! Everything is decided under the state's lock:
 //!
-//! | follower, state locked | holder |
+//! | follower | holder |
 //! |---|---|
-//! | F1 its call has settled: take the outcome, done | H1 state locked, for the last time: `leaving = true`, pop one follower |
-//! | F2 try the role; if free, take it | H2 unlock the role |
-//! | F3 `leaving`: unlock the state, wait for the role | H3 unpark the popped one |
-//! | F4 push itself to `followers`, unlock, park | |
+//! | F1 its call has settled: take the outcome, done | H1 put the work back, pop one follower |
+//! | F2 the role is free: take it | H2 unlock, unpark the popped one |
+//! | F3 push itself to `followers`, unlock, park | |
 //!
-//! A follower that comes before H1 is popped there or later; one that comes after it sees `leaving` and waits for H2,
-//! which needs nothing from it. The next holder's first round clears `leaving`. A popped follower whose call has settled
-//! meanwhile pops the next one in its stead (F1).
+//! A follower that comes before H1 is popped there or later; one that comes after it finds the role free. A popped
+//! follower whose call has settled meanwhile pops the next one in its stead, if the role is free (F1); one that finds
+//! the role taken again follows the new holder.
 //!
 //! # The background thread
 //! It steps aside while a caller waits, and for [`GRACE`] after the last one has left, so that calls
@@ -40,6 +39,7 @@ use crate::{
     builder::Wait,
     lock::{Condvar, Mutex},
     port::{Port, State, Work},
+    request::is_in_handler,
 };
 
 /// How long the background thread stays aside after the last caller has left.
@@ -47,61 +47,111 @@ const GRACE: Duration = Duration::from_millis(1);
 /// Times of [`GRACE`] that one call takes before the background thread stops looking.
 const GRACES_UNTIL_DEEP: u32 = 8;
 
-pub(crate) struct Role {
-    work: Mutex<Work>,
+/// The role: who has it makes progress. Dropped, it goes back, or on to a follower.
+pub(crate) struct Role<'p> {
+    port: &'p Arc<Port>,
+    /// `None` once it was given back.
+    work: Option<Box<Work>>,
+}
+
+impl Role<'_> {
+    #[inline]
+    pub(crate) fn work(&mut self) -> &mut Work {
+        self.work.as_deref_mut().expect("a round begins with the role")
+    }
+
+    /// Gives it back at the end of a round that left nothing to do (H1, H2).
+    #[inline(always)]
+    pub(crate) fn give_back(&mut self, mut state: MutexGuard<'_, State>) {
+        // Nothing is dropped: while somebody has the role, its place is empty.
+        std::mem::forget(std::mem::replace(&mut state.work, self.work.take())); // H1
+        if !state.followers.is_empty() {
+            pass_on(state);
+        }
+    }
+
+    /// Hands in what the last round left over, then gives it back.
+    #[cold]
+    fn release(&mut self) {
+        let port = self.port;
+        let (Some(mut state), Some(work)) = (port.enter_state(), &mut self.work) else { return };
+        state.hand_in(work);
+        let closed = if state.is_open() { None } else { Some(work.clear()) };
+        self.give_back(state);
+        drop(closed);
+    }
+}
+
+#[cold]
+fn pass_on(mut state: MutexGuard<'_, State>) {
+    let next = state.followers.pop();
+    drop(state);
+    next.inspect(Thread::unpark); // H2
+}
+
+impl Drop for Role<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.work.is_some() {
+            self.release();
+        }
+    }
+}
+
+/// What the background thread and the callers tell each other.
+pub(crate) struct Background {
     /// Callers in `wait` right now; counted only where there is a background thread.
     callers: AtomicUsize,
     /// Callers that have left since the background thread looked.
     departures: AtomicUsize,
-    has_background: AtomicBool,
+    is_there: AtomicBool,
     /// Whether the background thread waits without a limit, because one call takes long.
     deep: AtomicBool,
     aside: Mutex<()>,
     come_back: Condvar,
 }
 
-impl Role {
-    pub(crate) fn new(work: Work) -> Self {
+impl Background {
+    pub(crate) fn new() -> Self {
         Self {
-            work: Mutex::new(work),
             callers: AtomicUsize::new(0),
             departures: AtomicUsize::new(0),
-            has_background: AtomicBool::new(false),
+            is_there: AtomicBool::new(false),
             deep: AtomicBool::new(false),
             aside: Mutex::new(()),
             come_back: Condvar::new(),
         }
     }
-
-    /// Takes the role, however long that takes.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Work> {
-        self.work.lock()
-    }
-
-    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, Work>> {
-        self.work.try_lock()
-    }
 }
 
 impl Port {
-    /// Gives the role up and hands it to a follower, if there is one (H1-H3).
+    /// The role, if nobody has it, and the locked state for the first round.
     #[inline]
-    pub(crate) fn release(&self, mut work: MutexGuard<'_, Work>) {
-        self.flush(&mut work);
-        if !std::mem::take(&mut work.has_left) {
-            work.successor = self.enter_state().and_then(|mut state| state.leave()); // H1
-        }
-        let successor = work.successor.take();
-        drop(work); // H2
-        if let Some(thread) = successor {
-            thread.unpark(); // H3
+    pub(crate) fn try_role(self: &Arc<Self>) -> Option<(Role<'_>, MutexGuard<'_, State>)> {
+        let mut state = self.enter_state()?;
+        let work = state.work.take()?;
+        Some((Role { port: self, work: Some(work) }, state))
+    }
+
+    /// The same, however long that takes; `None` in a forked child.
+    fn wait_for_role(self: &Arc<Self>) -> Option<(Role<'_>, MutexGuard<'_, State>)> {
+        let me = thread::current();
+        loop {
+            let mut state = self.enter_state()?;
+            state.unfollow(&me);
+            if let Some(work) = state.work.take() {
+                return Some((Role { port: self, work: Some(work) }, state));
+            }
+            state.followers.push(me.clone());
+            drop(state);
+            thread::park();
         }
     }
 
     /// Waits for a call, making progress meanwhile or letting somebody else do it.
     #[inline]
     pub(crate) fn wait_for(self: &Arc<Self>, id: CallId) -> Outcome {
-        let background = self.role.has_background.load(Ordering::Relaxed);
+        let background = self.background.is_there.load(Ordering::Relaxed);
         if background {
             self.enter();
         }
@@ -114,27 +164,36 @@ impl Port {
 
     #[inline]
     fn drive_or_follow(self: &Arc<Self>, id: CallId) -> Outcome {
-        // With several calls under way the outcome is often there already. Relaxed: a hint.
-        if self.has_settled.load(Ordering::Relaxed)
-            && let Some(outcome) = self.enter_state().and_then(|mut state| state.calls.take(id))
+        let Some(mut state) = self.enter_state() else { return self.no_outcome() };
+        // With several calls under way the outcome is often there already.
+        if state.calls.any_settled()
+            && let Some(outcome) = state.calls.take(id)
         {
             return outcome;
         }
-        match self.role.try_lock() {
-            Some(work) => self.drive_to_outcome(work, id),
-            None => self.follow(id),
+        match state.work.take() {
+            Some(work) => self.drive_to_outcome(Role { port: self, work: Some(work) }, state, id),
+            None => {
+                drop(state);
+                self.follow(id)
+            }
         }
     }
 
     /// Makes progress until the call has settled. Gives the role up.
     #[inline]
-    fn drive_to_outcome(self: &Arc<Self>, mut work: MutexGuard<'_, Work>, id: CallId) -> Outcome {
+    fn drive_to_outcome<'p>(
+        self: &'p Arc<Self>,
+        mut role: Role<'p>,
+        state: MutexGuard<'p, State>,
+        id: CallId,
+    ) -> Outcome {
         // The outcome is moved once, into its place, and not through every return value on the way.
         let mut outcome = None;
-        self.drive(&mut work, None, |state| {
-            state.calls.is_settled(id).then(|| outcome = state.calls.take(id))
+        self.drive(&mut role, state, None, |state| {
+            state.calls.take_into(id, &mut outcome).then_some(())
         });
-        self.release(work);
+        drop(role);
         outcome.unwrap_or_else(|| self.no_outcome())
     }
 
@@ -148,102 +207,129 @@ impl Port {
     fn follow(self: &Arc<Self>, id: CallId) -> Outcome {
         if self.is_forked() {
             // Whoever held the role is not in this process.
-            return Outcome::Failed(Failure::NotMade(hg_na::Error::Forked));
+            return self.no_outcome();
         }
-        let waker = Waker::from(Arc::new(Unpark(thread::current())));
+        let me = thread::current();
+        let waker = Waker::from(Arc::new(Unpark(me.clone())));
         loop {
             let mut state = self.state.lock();
-            let me = thread::current();
-            state.followers.retain(|thread| thread.id() != me.id());
+            state.unfollow(&me);
             if state.calls.is_settled(id) {
                 let outcome = state.calls.take(id).unwrap_or(Outcome::Failed(Failure::Closed)); // F1
-                let next = if state.leaving { state.followers.pop() } else { None };
+                let next = if state.work.is_some() { state.followers.pop() } else { None };
                 drop(state);
                 next.inspect(Thread::unpark);
                 return outcome;
             }
-            if let Some(work) = self.role.try_lock() {
-                drop(state);
-                return self.drive_to_outcome(work, id); // F2
-            }
-            if state.leaving {
-                drop(state);
-                return self.drive_to_outcome(self.role.lock(), id); // F3
+            if let Some(work) = state.work.take() {
+                let role = Role { port: self, work: Some(work) };
+                return self.drive_to_outcome(role, state, id); // F2
             }
             state.calls.set_waker(id, &waker);
-            state.followers.push(me);
+            state.followers.push(me.clone());
             drop(state);
-            thread::park(); // F4
+            thread::park(); // F3
         }
     }
 
     /// Makes progress until `check` finds something, or `limit` has passed.
-    pub(crate) fn drive<T>(
-        self: &Arc<Self>,
-        work: &mut Work,
+    #[inline]
+    pub(crate) fn drive<'p, T>(
+        self: &'p Arc<Self>,
+        role: &mut Role<'p>,
+        state: MutexGuard<'p, State>,
         limit: Option<Instant>,
+        mut check: impl FnMut(&mut State) -> Option<T>,
+    ) -> Option<T> {
+        let (moved, found) = self.step(role, state, &mut check);
+        if found.is_some() { found } else { self.drive_on(role, limit, moved, check) }
+    }
+
+    /// The rounds after the first one.
+    #[inline(never)]
+    fn drive_on<'p, T>(
+        self: &'p Arc<Self>,
+        role: &mut Role<'p>,
+        limit: Option<Instant>,
+        mut moved: bool,
         mut check: impl FnMut(&mut State) -> Option<T>,
     ) -> Option<T> {
         let mut idle = Idle::new(self.shared.settings.wait);
         loop {
-            let (moved, found) = self.step(work, &mut check);
-            if found.is_some() {
-                return found;
-            }
             if self.closing.load(Ordering::Relaxed) {
                 return None;
             }
+            let mut last = false;
             if idle.may_poll_on(moved) {
                 if idle.out_of_time(limit) {
                     return None;
                 }
                 std::hint::spin_loop();
-                continue;
+            } else {
+                if let Err(error) = self.sleep(role.work(), limit) {
+                    tracing::error!(%error, "sleeping failed");
+                    return None;
+                }
+                last = limit.is_some_and(|limit| limit <= Instant::now());
             }
-            if let Err(error) = self.sleep(work, limit) {
-                tracing::error!(%error, "sleeping failed");
-                return None;
-            }
-            if limit.is_some_and(|limit| limit <= Instant::now()) {
-                return self.step(work, &mut check).1;
+            let found;
+            (moved, found) = self.step(role, self.enter_state()?, &mut check);
+            if found.is_some() || last {
+                return found;
             }
         }
     }
 
     /// Makes progress until something moved, or `limit` has passed; says which.
-    pub(crate) fn drive_until_moved(
-        self: &Arc<Self>,
-        work: &mut Work,
+    pub(crate) fn drive_until_moved<'p>(
+        self: &'p Arc<Self>,
+        role: &mut Role<'p>,
+        mut state: MutexGuard<'p, State>,
         limit: Option<Instant>,
     ) -> bool {
         let mut idle = Idle::new(self.shared.settings.wait);
         loop {
-            let (moved, _) = self.step(work, |_| None::<()>);
+            let (moved, _) = self.step(role, state, |_| None::<()>);
             let out_of_time = limit.is_some_and(|limit| limit <= Instant::now());
             if moved || out_of_time || self.closing.load(Ordering::Relaxed) {
                 return moved;
             }
-            if !idle.may_poll_on(false) && self.sleep(work, limit).is_err() {
+            if !idle.may_poll_on(false) && self.sleep(role.work(), limit).is_err() {
                 return false;
             }
+            let Some(next) = self.enter_state() else { return false };
+            state = next;
         }
+    }
+
+    /// Ends everything: open calls fail, handlers are told, peers see the connection close.
+    pub(crate) fn close(self: &Arc<Self>) {
+        // A handler that drops the last handle runs inside the round of whoever has the role.
+        let role = if is_in_handler() { None } else { self.wait_for_role() };
+        let (role, state) = match role {
+            Some((role, state)) => (Some(role), Some(state)),
+            None => (None, self.enter_state()),
+        };
+        let wakers = state.map(|mut state| state.close());
+        wakers.into_iter().flatten().for_each(Waker::wake);
+        drop(role);
     }
 
     fn enter(&self) {
         // SeqCst: the background thread reads the count after it has published that it sleeps.
-        self.role.callers.fetch_add(1, Ordering::SeqCst);
+        self.background.callers.fetch_add(1, Ordering::SeqCst);
         self.notify();
     }
 
     fn leave(&self) {
-        self.role.departures.fetch_add(1, Ordering::Relaxed);
+        self.background.departures.fetch_add(1, Ordering::Relaxed);
         // SeqCst: `deep` is read after the count was lowered; the background thread raises `deep` before
         // it reads the count.
-        let last = self.role.callers.fetch_sub(1, Ordering::SeqCst) == 1;
+        let last = self.background.callers.fetch_sub(1, Ordering::SeqCst) == 1;
         let is_busy = || self.enter_state().is_some_and(|state| state.is_busy());
-        if last && (self.role.deep.load(Ordering::SeqCst) || is_busy()) && !self.is_forked() {
-            drop(self.role.aside.lock());
-            self.role.come_back.notify_one();
+        if last && (self.background.deep.load(Ordering::SeqCst) || is_busy()) && !self.is_forked() {
+            drop(self.background.aside.lock());
+            self.background.come_back.notify_one();
         }
     }
 
@@ -251,37 +337,37 @@ impl Port {
     pub(crate) fn run_in_background(self: &Arc<Self>) {
         while !self.closing.load(Ordering::Relaxed) {
             if self.callers_left() {
-                let mut work = self.role.lock();
+                let Some((mut role, state)) = self.wait_for_role() else { return };
+                let callers = &self.background.callers;
                 let interrupted =
-                    |_: &mut State| (self.role.callers.load(Ordering::SeqCst) > 0).then_some(());
-                self.drive(&mut work, None, interrupted);
-                self.release(work);
+                    |_: &mut State| (callers.load(Ordering::SeqCst) > 0).then_some(());
+                self.drive(&mut role, state, None, interrupted);
             }
         }
     }
 
     /// Waits until no caller waits, and none has for a while.
     fn callers_left(&self) -> bool {
-        let mut aside = self.role.aside.lock();
+        let mut aside = self.background.aside.lock();
         let mut unchanged = 0;
         loop {
             if self.closing.load(Ordering::Relaxed) {
                 return false;
             }
-            let before = self.role.departures.load(Ordering::Relaxed);
+            let before = self.background.departures.load(Ordering::Relaxed);
             if unchanged == GRACES_UNTIL_DEEP {
-                self.role.deep.store(true, Ordering::SeqCst);
-                if self.role.callers.load(Ordering::SeqCst) > 0 {
-                    aside = self.role.come_back.wait(aside);
+                self.background.deep.store(true, Ordering::SeqCst);
+                if self.background.callers.load(Ordering::SeqCst) > 0 {
+                    aside = self.background.come_back.wait(aside);
                 }
-                self.role.deep.store(false, Ordering::SeqCst);
+                self.background.deep.store(false, Ordering::SeqCst);
                 unchanged = 0;
                 continue;
             }
             let timed_out;
-            (aside, timed_out) = self.role.come_back.wait_for(aside, GRACE);
-            let quiet = self.role.departures.load(Ordering::Relaxed) == before;
-            if self.role.callers.load(Ordering::SeqCst) > 0 {
+            (aside, timed_out) = self.background.come_back.wait_for(aside, GRACE);
+            let quiet = self.background.departures.load(Ordering::Relaxed) == before;
+            if self.background.callers.load(Ordering::SeqCst) > 0 {
                 unchanged = if quiet { unchanged + 1 } else { 0 };
             } else if !timed_out || quiet {
                 return true;
@@ -292,7 +378,7 @@ impl Port {
     pub(crate) fn start_background(
         self: &Arc<Self>,
     ) -> Result<thread::JoinHandle<()>, hg_na::Error> {
-        self.role.has_background.store(true, Ordering::Relaxed);
+        self.background.is_there.store(true, Ordering::Relaxed);
         let port = Arc::clone(self);
         thread::Builder::new()
             .name(format!("hg-progress-{}", self.index))
@@ -304,8 +390,8 @@ impl Port {
     pub(crate) fn interrupt(&self) {
         self.closing.store(true, Ordering::SeqCst);
         self.waiter.wake();
-        drop(self.role.aside.lock());
-        self.role.come_back.notify_all();
+        drop(self.background.aside.lock());
+        self.background.come_back.notify_all();
     }
 }
 

@@ -11,6 +11,7 @@ use hg_core::{
 use hg_na::{Context, GoneReason, Message, Op, Peer, Token};
 use rustc_hash::FxHashMap;
 
+use super::{Answered, Work};
 use crate::builder::Settings;
 
 /// Operations that wait because the transport's queue to their peer is full, in order.
@@ -28,8 +29,8 @@ pub(crate) struct State {
     /// Answers and control messages that do: they never wait behind requests.
     answers: Backlog,
     pub(super) admission_open: bool,
-    /// Whether the holder of the role is about to give it up; see `role.rs`.
-    pub(crate) leaving: bool,
+    /// The role, while nobody has it; see `role.rs`.
+    pub(crate) work: Option<Box<Work>>,
     /// Threads that wait for their call, or for the role.
     pub(crate) followers: Vec<Thread>,
     /// Longest last sentence in bytes: what a control message holds beside its header.
@@ -39,7 +40,12 @@ pub(crate) struct State {
 }
 
 impl State {
-    pub(super) fn new(context: Box<dyn Context>, settings: &Settings, max_control: usize) -> Self {
+    pub(super) fn new(
+        context: Box<dyn Context>,
+        work: Box<Work>,
+        settings: &Settings,
+        max_control: usize,
+    ) -> Self {
         Self {
             context: Some(context),
             broken: None,
@@ -49,17 +55,29 @@ impl State {
             answers: Backlog::default(),
             admission_open: true,
             fault_text_max: max_control.saturating_sub(PREFIX_LEN),
-            leaving: false,
+            work: Some(work),
             followers: Vec::new(),
             wakers: Vec::new(),
         }
     }
 
-    /// The holder of the role gives it up (H1 of `role.rs`); whom to wake for it.
+    /// A thread that looks for itself now need not be woken.
+    pub(crate) fn unfollow(&mut self, thread: &Thread) {
+        self.followers.retain(|other| other.id() != thread.id());
+    }
+
+    /// Whether there is a transport still.
+    pub(crate) fn is_open(&self) -> bool {
+        self.context.is_some()
+    }
+
+    /// Posts the answers that a round left over.
     #[inline]
-    pub(crate) fn leave(&mut self) -> Option<Thread> {
-        self.leaving = true;
-        self.followers.pop()
+    pub(crate) fn hand_in(&mut self, work: &mut Work) {
+        // Last in, first out: answers have no order among each other.
+        while let Some(Answered { origin, id, message }) = work.answers.pop() {
+            self.post_answer(origin, id, message);
+        }
     }
 
     /// The transport, while the engine is open.
@@ -246,8 +264,15 @@ impl State {
         queue.len() != before
     }
 
+    /// Whether a round has more to do than its completions.
+    #[inline]
+    pub(super) fn has_chores(&self) -> bool {
+        self.calls.has_chores() | self.has_backlog() | !self.serves.admits() | !self.admission_open
+    }
+
+    #[inline]
     pub(super) fn has_backlog(&self) -> bool {
-        !self.requests.is_empty() || !self.answers.is_empty()
+        !self.requests.is_empty() | !self.answers.is_empty()
     }
 
     /// Calls, requests, queued operations: whether anybody is still owed something.

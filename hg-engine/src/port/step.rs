@@ -1,7 +1,7 @@
 //! One round of progress.
 
 use std::{
-    sync::{Arc, atomic::Ordering},
+    sync::{Arc, MutexGuard, atomic::Ordering},
     task::Waker,
     time::Instant,
 };
@@ -15,39 +15,36 @@ use hg_core::{
 };
 use hg_na::{Completion, Done, GoneReason, Message};
 
-use super::{Answered, Incoming, Port, ROUNDS_PER_CLOCK, State, Ticket, Work};
+use super::{Incoming, Port, ROUNDS_PER_CLOCK, State, Ticket, Work};
 use crate::{
     Request,
     handler::{self, Run},
     request::in_handler,
+    role::Role,
     tasks::{Origin, Tasks},
 };
 
 impl Port {
-    /// One round. `check` is asked once, after the transport's completions were dealt with; when it finds
-    /// something, this was the holder's last round. Says whether anything moved.
-    pub(crate) fn step<T>(
-        self: &Arc<Self>,
-        work: &mut Work,
+    /// One round, from the locked state on. `check` is asked once, after the transport's completions were dealt with;
+    /// when it finds something, this was the holder's last round. Says whether anything moved.
+    pub(crate) fn step<'p, T>(
+        self: &'p Arc<Self>,
+        role: &mut Role<'p>,
+        mut state: MutexGuard<'p, State>,
         check: impl FnOnce(&mut State) -> Option<T>,
     ) -> (bool, Option<T>) {
-        let Some(mut state) = self.enter_state() else {
-            // Nothing that this copy of the engine holds will ever move.
-            self.closing.store(true, Ordering::Relaxed);
-            return (false, None);
-        };
-        // Last in, first out: answers have no order among each other.
-        while let Some(Answered { origin, id, message }) = work.answers.pop() {
-            state.post_answer(origin, id, message);
-        }
+        let work = role.work();
+        state.hand_in(work);
         let mut moved = self.progress_transport(&mut state, work);
         let found = check(&mut state);
-        state.leaving = false;
-        if found.is_some() {
-            work.has_left = true;
-            work.successor = state.leave();
+        let is_over = work.requests.is_empty() && state.wakers.is_empty() && state.is_open();
+        if is_over && !work.tasks.any_ready() {
+            work.done.clear();
+            if found.is_some() {
+                role.give_back(state);
+            }
+            return (moved, found);
         }
-        self.has_settled.store(state.calls.any_settled(), Ordering::Relaxed);
         if !state.wakers.is_empty() {
             std::mem::swap(&mut work.wakers, &mut state.wakers);
         }
@@ -57,26 +54,23 @@ impl Port {
             moved = true;
             work.wakers.drain(..).for_each(Waker::wake);
         }
+        let mut locked = None;
         if !work.requests.is_empty() {
-            self.run_handlers(work);
+            locked = self.run_handlers(work);
         }
         work.done.clear();
         if work.tasks.any_ready() {
             moved = true;
+            locked = None;
             work.tasks.poll_ready(&mut work.answers);
         }
-        (moved, found)
-    }
-
-    /// Hands in what a round left over; called before the role is given up.
-    pub(crate) fn flush(&self, work: &mut Work) {
-        if !work.answers.is_empty()
-            && let Some(mut state) = self.enter_state()
+        if found.is_some()
+            && let Some(state) = locked
+            && state.is_open()
         {
-            while let Some(Answered { origin, id, message }) = work.answers.pop() {
-                state.post_answer(origin, id, message);
-            }
+            role.give_back(state);
         }
+        (moved, found)
     }
 
     #[inline(always)]
@@ -94,11 +88,21 @@ impl Port {
         for (completion, at) in work.done.iter_mut().zip(0..) {
             handle_completion(state, completion, at, &mut work.requests);
         }
-        if state.calls.next_deadline().is_some_and(|at| at <= work.now) {
-            state.calls.handle_timeout(work.now);
+        let moved = moved | any;
+        if state.has_chores() {
+            self.do_chores(state, work.now, moved);
+        }
+        moved
+    }
+
+    /// What few rounds have to do.
+    #[cold]
+    fn do_chores(&self, state: &mut State, now: Instant, moved: bool) {
+        if state.calls.next_deadline().is_some_and(|at| at <= now) {
+            state.calls.handle_timeout(now);
         }
         state.run_effects();
-        if (moved || any) && state.has_backlog() {
+        if moved && state.has_backlog() {
             state.retry_backlog();
             state.run_effects();
         }
@@ -110,14 +114,16 @@ impl Port {
                 context.set_admission(open);
             }
         }
-        moved || any
     }
 
-    fn run_handlers(self: &Arc<Self>, work: &mut Work) {
+    /// When the last one has ended, the state is still locked from its answer.
+    fn run_handlers(self: &Arc<Self>, work: &mut Work) -> Option<MutexGuard<'_, State>> {
         self.refresh_handlers(work);
         let Work { handlers, requests, done, request, tasks, now, .. } = work;
-        let Some(handlers) = handlers else { return };
-        for Ticket { at, header, payload } in requests.drain(..) {
+        let handlers = handlers.as_ref()?;
+        let mut tickets = requests.drain(..);
+        while let Some(Ticket { at, header, payload }) = tickets.next() {
+            let is_last = tickets.len() == 0;
             let Some(Completion::Unexpected { from, message }) = done.get_mut(at) else { continue };
             let origin = *from;
             let Some((_, handler)) = handlers.find(header.rpc) else {
@@ -131,7 +137,11 @@ impl Port {
                     let payload = &message.as_slice()[payload..];
                     match in_handler(|| handler::run_caught(handler.as_ref(), request, payload)) {
                         Run::Answer(message) => {
-                            self.state.lock().post_answer(origin, header.id, message);
+                            let mut state = self.state.lock();
+                            state.post_answer(origin, header.id, message);
+                            if is_last {
+                                return Some(state);
+                            }
                         }
                         other => self.go_on(tasks, origin, &header, other),
                     }
@@ -148,6 +158,7 @@ impl Port {
                 }
             }
         }
+        None
     }
 
     /// What a handler left behind that did not end in its round, or ended it otherwise.
@@ -222,7 +233,7 @@ impl Work {
     }
 }
 
-#[inline]
+#[inline(always)]
 fn handle_completion(
     state: &mut State,
     completion: &mut Completion,
