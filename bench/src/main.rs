@@ -4,6 +4,7 @@
 //! |----------------|---------------------------------------------------------------------------|
 //! | `cli`          | the command line                                                          |
 //! | `measure`      | what a measurement is, and how several are taken in turns                 |
+//! | `subject`      | what a figure is about: its keys                                          |
 //! | `stats`        | many repetitions become median, p99, min and max                          |
 //! | `report`       | figures become a table, or one JSON object a line                         |
 //! | `pair`         | the second process of every measurement, and the cores of the two         |
@@ -35,6 +36,7 @@ mod raw;
 mod report;
 mod soak;
 mod stats;
+mod subject;
 mod syscalls;
 mod tools;
 

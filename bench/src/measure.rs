@@ -5,10 +5,9 @@
 //! is an object that can be asked for one more repetition at any time, and [`in_turns`] asks each
 //! of them once per round.
 
-use std::borrow::Cow;
-
 use crate::error::Error;
-use crate::stats::{Better, Summary};
+use crate::stats::Summary;
+pub(crate) use crate::subject::{Caches, Op, Subject, Unit, Wait};
 
 /// A figure that can be measured again and again.
 pub(crate) trait Measure {
@@ -17,146 +16,6 @@ pub(crate) trait Measure {
 
     /// One repetition: the mean over a batch, in the unit of [`Measure::subject`].
     fn measure(&mut self) -> Result<f64, Error>;
-}
-
-/// What a figure is about: the columns left of the numbers.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Subject {
-    /// Name of the figure.
-    pub(crate) figure: Cow<'static, str>,
-    /// URL of the target, where there is one.
-    pub(crate) url: Option<String>,
-    /// Bytes moved.
-    pub(crate) size: Option<u64>,
-    /// Requests in flight.
-    pub(crate) inflight: Option<u64>,
-    /// How both sides wait.
-    pub(crate) wait: Option<Wait>,
-    /// Peers connected.
-    pub(crate) peers: Option<u64>,
-    /// What the numbers count.
-    pub(crate) unit: Unit,
-}
-
-impl Subject {
-    /// A round trip with one request in flight, in microseconds.
-    pub(crate) fn round_trip(figure: &'static str, size: u64, wait: Wait) -> Subject {
-        Subject {
-            size: Some(size),
-            inflight: Some(1),
-            wait: Some(wait),
-            ..Subject::new(figure, Unit::Microseconds)
-        }
-    }
-
-    /// Only the name and the unit.
-    pub(crate) fn new(figure: impl Into<Cow<'static, str>>, unit: Unit) -> Subject {
-        Subject {
-            figure: figure.into(),
-            url: None,
-            size: None,
-            inflight: None,
-            wait: None,
-            peers: None,
-            unit,
-        }
-    }
-}
-
-/// How a process waits for the other one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Wait {
-    /// Looks again and again.
-    Spin,
-    /// Looks for a while, then sleeps.
-    Adaptive,
-    /// Sleeps in the kernel.
-    Block,
-}
-
-/// What a number counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
-pub(crate) enum Unit {
-    /// Time of one operation.
-    #[serde(rename = "us")]
-    Microseconds,
-    /// Operations per second.
-    #[serde(rename = "1/s")]
-    PerSecond,
-    /// Bandwidth.
-    #[serde(rename = "MiB/s")]
-    MebibytesPerSecond,
-    /// One figure in proportion to another.
-    #[serde(rename = "ratio")]
-    Ratio,
-    /// Copies of the argument.
-    #[serde(rename = "copies")]
-    Copies,
-    /// Instructions executed.
-    #[serde(rename = "instructions")]
-    Instructions,
-    /// System calls.
-    #[serde(rename = "syscalls")]
-    SystemCalls,
-    /// Memory.
-    #[serde(rename = "KiB")]
-    Kibibytes,
-    /// Open file descriptors.
-    #[serde(rename = "fds")]
-    Descriptors,
-    /// Memory mappings.
-    #[serde(rename = "mappings")]
-    Mappings,
-    /// Processor time in proportion to time.
-    #[serde(rename = "%")]
-    Percent,
-}
-
-impl Unit {
-    /// Whether less is more.
-    pub(crate) fn better(self) -> Better {
-        match self {
-            Unit::PerSecond | Unit::MebibytesPerSecond => Better::Larger,
-            Unit::Microseconds
-            | Unit::Ratio
-            | Unit::Copies
-            | Unit::Instructions
-            | Unit::SystemCalls
-            | Unit::Kibibytes
-            | Unit::Descriptors
-            | Unit::Mappings
-            | Unit::Percent => Better::Smaller,
-        }
-    }
-
-    /// How it is written.
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Unit::Microseconds => "us",
-            Unit::PerSecond => "1/s",
-            Unit::MebibytesPerSecond => "MiB/s",
-            Unit::Ratio => "ratio",
-            Unit::Copies => "copies",
-            Unit::Instructions => "instructions",
-            Unit::SystemCalls => "syscalls",
-            Unit::Kibibytes => "KiB",
-            Unit::Descriptors => "fds",
-            Unit::Mappings => "mappings",
-            Unit::Percent => "%",
-        }
-    }
-}
-
-impl Wait {
-    /// How it is written.
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Wait::Spin => "spin",
-            Wait::Adaptive => "adaptive",
-            Wait::Block => "block",
-        }
-    }
 }
 
 /// Takes `repetitions` of every measurement, one of each per round, after one round that only

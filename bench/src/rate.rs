@@ -6,7 +6,7 @@
 //! | one in flight, adaptive    | `cache_line_round_trip` | the spinning call, and the ratio of the two      |
 //! | one in flight, blocking    | `eventfd_round_trip`    |                                                  |
 //! | several in flight          | `ring_rate`             |                                                  |
-//! | an argument of other sizes | as above                | the 8-byte call, `memcpy_cold` of that size, and |
+//! | an argument of other sizes | as above                | the 8-byte call, cold `memcpy` of that size, and |
 //! |                            |                         | how many such copies the argument costs          |
 //! | `--peers N`                | as above                | the call to a target with N idle peers more, and |
 //! |                            |                         | the ratio of the two                             |
@@ -15,7 +15,7 @@ use std::rc::Rc;
 
 use crate::error::Error;
 use crate::limits::memory::Arena;
-use crate::limits::{RING_INFLIGHT, cache_line, eventfd, memcpy, ring};
+use crate::limits::{cache_line, eventfd, memcpy, ring};
 use crate::measure::{self, Measure, Subject, Unit, Wait};
 use crate::pair::Cores;
 use crate::product::call::{Caller, Shape, WORD};
@@ -120,7 +120,7 @@ impl Run {
         let limit: Box<dyn Measure> = match (shape.inflight, shape.wait) {
             (1, Wait::Block) => Box::new(eventfd::Pair::start(self.cores)?),
             (1, _) => Box::new(cache_line::Pair::start(self.cores, cache_line::Payload::Word)?),
-            _ => Box::new(ring::Pair::start(self.cores, RING_INFLIGHT)?),
+            (inflight, _) => Box::new(ring::Pair::start(self.cores, inflight)?),
         };
         Ok(self.add(limit))
     }

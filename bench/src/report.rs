@@ -6,31 +6,19 @@ use std::borrow::Cow;
 use std::io::{self, Write};
 
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::error::{Context, Error};
-use crate::measure::{Subject, Unit, Wait};
+use crate::measure::Subject;
 use crate::stats::Summary;
 
 /// One figure with its distribution and, where there is one, the limit beside it.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Figure {
-    figure: Cow<'static, str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    url: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    size: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    inflight: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    wait: Option<Wait>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    peers: Option<u64>,
-    unit: Unit,
-    median: f64,
-    p99: f64,
-    min: f64,
-    max: f64,
-    repetitions: u64,
+    #[serde(flatten)]
+    subject: Subject,
+    #[serde(flatten)]
+    summary: Summary,
     #[serde(flatten)]
     beside: Option<Beside>,
 }
@@ -46,21 +34,7 @@ struct Beside {
 impl Figure {
     /// A figure without a limit.
     pub(crate) fn new(subject: Subject, summary: Summary) -> Figure {
-        Figure {
-            figure: subject.figure,
-            url: subject.url,
-            size: subject.size,
-            inflight: subject.inflight,
-            wait: subject.wait,
-            peers: subject.peers,
-            unit: subject.unit,
-            median: summary.median,
-            p99: summary.p99,
-            min: summary.min,
-            max: summary.max,
-            repetitions: summary.repetitions,
-            beside: None,
-        }
+        Figure { subject, summary, beside: None }
     }
 
     /// A figure that was counted once.
@@ -72,34 +46,24 @@ impl Figure {
     /// The same figure with its limit, measured in turns with it; the ratio is of the medians.
     pub(crate) fn beside(mut self, limit: &Figure) -> Figure {
         self.beside = Some(Beside {
-            limit: limit.figure.clone(),
-            limit_median: limit.median,
-            ratio: self.median / limit.median,
+            limit: limit.subject.figure.clone(),
+            limit_median: limit.summary.median,
+            ratio: self.summary.median / limit.summary.median,
         });
         self
     }
 
-    /// The table's columns, as words.
-    fn row(&self) -> [String; COLUMNS.len()] {
-        let number = |n: Option<u64>| n.map(|n| n.to_string()).unwrap_or_default();
-        let beside = |f: fn(&Beside) -> String| self.beside.as_ref().map(f).unwrap_or_default();
-        [
-            self.figure.to_string(),
-            self.url.clone().unwrap_or_default(),
-            number(self.size),
-            number(self.inflight),
-            self.wait.map(Wait::as_str).unwrap_or_default().to_owned(),
-            number(self.peers),
-            self.unit.as_str().to_owned(),
-            significant(self.median),
-            significant(self.p99),
-            significant(self.min),
-            significant(self.max),
-            self.repetitions.to_string(),
-            beside(|b| b.limit.to_string()),
-            beside(|b| significant(b.limit_median)),
-            beside(|b| significant(b.ratio)),
-        ]
+    /// The table's columns, as words: what the JSON object has, numbers shortened.
+    fn row(&self) -> Result<[String; COLUMNS.len()], Error> {
+        let object = serde_json::to_value(self)?;
+        Ok(COLUMNS.map(|key| match &object[key] {
+            Value::Null => String::new(),
+            Value::String(word) => word.clone(),
+            Value::Number(number) if number.is_f64() => {
+                number.as_f64().map(significant).unwrap_or_default()
+            }
+            other => other.to_string(),
+        }))
     }
 }
 
@@ -119,7 +83,7 @@ pub(crate) fn json(out: &mut dyn Write, figures: &[Figure]) -> Result<(), Error>
 
 /// Writes a table; a column that is empty in every row is left out.
 pub(crate) fn table(out: &mut dyn Write, figures: &[Figure]) -> Result<(), Error> {
-    let rows: Vec<_> = figures.iter().map(Figure::row).collect();
+    let rows = figures.iter().map(Figure::row).collect::<Result<Vec<_>, Error>>()?;
     let width = |c: usize| rows.iter().map(|row| row[c].chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..COLUMNS.len())
         .map(|c| if width(c) == 0 { 0 } else { width(c).max(COLUMNS[c].len()) })
@@ -136,8 +100,9 @@ fn line(out: &mut dyn Write, cells: &[String], widths: &[usize]) -> io::Result<(
     let mut text = String::new();
     for (c, (cell, &width)) in cells.iter().zip(widths).enumerate().filter(|(_, (_, w))| **w > 0) {
         let cell = match COLUMNS[c] {
-            "figure" | "url" | "wait" | "unit" | "limit" => format!("{cell:<width$}  "),
-            _ => format!("{cell:>width$}  "),
+            "segments" | "size" | "inflight" | "peers" | "median" | "p99" | "min" | "max"
+            | "repetitions" | "limit_median" | "ratio" => format!("{cell:>width$}  "),
+            _ => format!("{cell:<width$}  "),
         };
         text.push_str(&cell);
     }
@@ -155,9 +120,14 @@ fn significant(value: f64) -> String {
 }
 
 /// The keys, in the order of [`Figure`].
-const COLUMNS: [&str; 15] = [
+const COLUMNS: [&str; 20] = [
     "figure",
     "url",
+    "via",
+    "op",
+    "memory",
+    "segments",
+    "caches",
     "size",
     "inflight",
     "wait",
@@ -176,6 +146,7 @@ const COLUMNS: [&str; 15] = [
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::subject::{Caches, Memory, Op, Unit, Wait};
 
     fn summary() -> Summary {
         Summary { median: 2.5, p99: 4.0, min: 1.0, max: 5.0, repetitions: 9 }
@@ -198,15 +169,17 @@ mod tests {
 
     #[test]
     fn every_key_of_the_format_is_there_when_it_applies() {
-        let figure = Figure {
+        let subject = Subject {
             url: Some("sm://".to_owned()),
-            size: Some(8),
-            inflight: Some(1),
-            wait: Some(Wait::Spin),
+            via: Some("sm".to_owned()),
+            op: Some(Op::Pull),
+            memory: Some(Memory::Heap),
+            segments: Some(1),
+            caches: Some(Caches::Hot),
             peers: Some(1),
-            unit: Unit::Microseconds,
-            ..bare()
+            ..Subject::round_trip("call", 8, Wait::Spin)
         };
+        let figure = Figure::new(subject, summary());
         let limit = Summary { median: 2.0, ..summary() };
         let subject = Subject::round_trip("cache_line_round_trip", 8, Wait::Spin);
         let figure = figure.beside(&Figure::new(subject, limit));

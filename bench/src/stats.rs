@@ -13,7 +13,7 @@ pub(crate) enum Better {
 }
 
 /// The distribution of a figure over its repetitions.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 pub(crate) struct Summary {
     /// Half of the repetitions were at least this good (the worse of the middle two).
     pub(crate) median: f64,

@@ -5,12 +5,18 @@
 //! the like (the sleep); fewer where strace delays a side so long that the other finds the next message
 //! before it sleeps.
 //!
-//! Spinning with 16 in flight: next to none; so one long run is counted whole, start and end included.
+//! With 16 in flight there are few; so one long run is counted whole, start and end included, and
+//! `calls_per_syscall_and_side` says how many calls each of them served.
+//!
+//! strace delays every system call, and what waits meanwhile travels together; so over TCP
+//! `calls_per_segment_and_side` is counted, too, in a run without strace: every write to a socket makes one
+//! segment or more (`OutSegs` in `/proc/net/snmp`, acknowledgements and other processes' included).
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::rc::Rc;
 
-use crate::error::Error;
+use crate::error::{Context, Error};
 use crate::measure::{Subject, Unit, Wait};
 use crate::pair::Cores;
 use crate::product::call::{Caller, Shape, WORD};
@@ -44,9 +50,16 @@ pub(crate) struct CallsArguments {
 
 /// Counts and prints.
 pub(crate) fn run(arguments: &Arguments, json: bool) -> Result<(), Error> {
-    let mut figures = counted(&arguments.url, Wait::Block, 1, arguments.calls)?;
+    let url = arguments.url.as_str();
+    let mut figures = counted(url, Wait::Block, 1, arguments.calls)?;
     let many = arguments.calls.saturating_mul(LOADED);
-    figures.extend(counted(&arguments.url, Wait::Spin, INFLIGHT, many)?);
+    figures.extend(counted(url, Wait::Spin, INFLIGHT, many)?);
+    if url.starts_with("tcp:") {
+        figures.extend(counted(url, Wait::Block, INFLIGHT, many)?);
+        for wait in [Wait::Spin, Wait::Block] {
+            figures.push(per_segment(url, wait, many)?);
+        }
+    }
     report::print(json, &figures)
 }
 
@@ -70,40 +83,73 @@ fn counted(url: &str, wait: Wait, inflight: u32, calls: u32) -> Result<Vec<Figur
         }
     }
     let divisor = f64::from(if loaded { longer } else { calls }) * SIDES;
-    let figure = |name: String, number: f64| {
-        let subject = Subject {
-            url: Some(url.to_owned()),
-            size: Some(WORD as u64),
-            inflight: Some(u64::from(inflight)),
-            wait: Some(wait),
-            ..Subject::new(name, Unit::SystemCalls)
-        };
-        Figure::counted(subject, number)
+    let figure = |name: String, unit, number: f64| {
+        Figure::counted(subject(name, unit, url, inflight, wait), number)
     };
     let total: f64 = kinds.values().sum();
-    let mut figures = vec![figure("syscalls_per_call_and_side".to_owned(), total / divisor)];
+    let per_call = figure("syscalls_per_call_and_side".into(), Unit::SystemCalls, total / divisor);
+    let mut figures = vec![per_call];
+    if loaded {
+        figures.push(figure("calls_per_syscall_and_side".into(), Unit::Calls, divisor / total));
+    }
     let worth = kinds.into_iter().map(|(name, number)| (name, number / divisor));
     figures.extend(
         worth
             .filter(|(_, number)| number.abs() >= RARE)
-            .map(|(name, n)| figure(format!("syscalls_{name}"), n)),
+            .map(|(name, n)| figure(format!("syscalls_{name}"), Unit::SystemCalls, n)),
     );
     Ok(figures)
 }
 
-/// The calls, to a target of this process's own.
-pub(crate) fn calls(arguments: &CallsArguments) -> Result<(), Error> {
+fn subject(name: String, unit: Unit, url: &str, inflight: u32, wait: Wait) -> Subject {
+    Subject {
+        url: Some(url.to_owned()),
+        size: Some(WORD as u64),
+        inflight: Some(u64::from(inflight)),
+        wait: Some(wait),
+        ..Subject::new(name, unit)
+    }
+}
+
+/// Calls under load for each TCP segment, without strace.
+fn per_segment(url: &str, wait: Wait, calls: u32) -> Result<Figure, Error> {
+    let (caller, target) = pair(url, wait, INFLIGHT)?;
+    target.resume()?;
+    let before = segments_sent()?;
+    caller.calls(calls)?;
+    let segments = segments_sent()? - before;
+    let name = "calls_per_segment_and_side".to_owned();
+    let subject = subject(name, Unit::Calls, url, INFLIGHT, wait);
+    Ok(Figure::counted(subject, f64::from(calls) * SIDES / segments as f64))
+}
+
+/// TCP segments that the processes of this network namespace have sent so far.
+fn segments_sent() -> Result<u64, Error> {
+    let text = fs::read_to_string("/proc/net/snmp").context("read /proc/net/snmp")?;
+    let segments = out_segments(&text);
+    segments.ok_or_else(|| Error::Failed("/proc/net/snmp does not read as expected".to_owned()))
+}
+
+/// `OutSegs` in a line of names and a line of numbers.
+fn out_segments(text: &str) -> Option<u64> {
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix("Tcp: "));
+    let (names, numbers) = (lines.next()?, lines.next()?);
+    let at = names.split(' ').position(|name| name == "OutSegs")?;
+    numbers.split(' ').nth(at)?.parse().ok()
+}
+
+/// A target of this process's own, and who calls it.
+fn pair(url: &str, wait: Wait, inflight: u32) -> Result<(Caller, Rc<Target>), Error> {
     let cores = Cores::choose()?;
     cores.pin_origin()?;
-    let target = Rc::new(Target::start(&arguments.url, arguments.wait, cores)?);
-    let shape = Shape {
-        url: arguments.url.clone(),
-        size: WORD,
-        inflight: arguments.inflight,
-        wait: arguments.wait,
-        peers: 1,
-    };
-    let caller = Caller::connect(shape, &target)?;
+    let target = Rc::new(Target::start(url, wait, cores)?);
+    let shape = Shape { url: url.to_owned(), size: WORD, inflight, wait, peers: 1 };
+    Ok((Caller::connect(shape, &target)?, target))
+}
+
+/// The calls that are counted.
+pub(crate) fn calls(arguments: &CallsArguments) -> Result<(), Error> {
+    let (caller, target) = pair(&arguments.url, arguments.wait, arguments.inflight)?;
     target.resume()?;
     caller.calls(arguments.calls)
 }
@@ -116,3 +162,15 @@ const LOADED: u32 = 500;
 const RARE: f64 = 0.001;
 
 const SIDES: f64 = 2.0;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segments_are_found_by_their_name() {
+        let text = "Ip: A OutSegs\nIp: 1 2\nTcp: InSegs OutSegs X\nTcp: 3 45 -1\nUdp: A\nUdp: 6\n";
+        assert_eq!(out_segments(text), Some(45));
+        assert_eq!(out_segments("Tcp: InSegs\nTcp: 3\n"), None);
+    }
+}

@@ -2,14 +2,15 @@
 
 #![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
+mod common;
+
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader, Read};
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
-use std::thread;
-use std::time::Duration;
+use std::io::{BufRead, BufReader};
+use std::process::Command;
 
 use serde_json::Value;
+
+use common::{Killed, ended, hg_perf, lines, number};
 
 #[test]
 fn a_call_stands_beside_the_limit_of_its_mode() {
@@ -26,8 +27,6 @@ fn a_call_stands_beside_the_limit_of_its_mode() {
         assert_eq!((&call["wait"], &call["size"]), (&wait.into(), &8.into()), "{call}");
         assert_eq!(call["unit"], if inflight == "1" { "us" } else { "1/s" }, "{call}");
         assert_eq!(call["limit"], limit, "{call}");
-        let ratio = number(call, "median") / number(call, "limit_median");
-        assert!((number(call, "ratio") / ratio - 1.0).abs() < 1e-9, "{call}");
         assert_eq!(names(&lines).contains("adaptive_to_spinning"), wait == "adaptive");
     }
 }
@@ -116,6 +115,7 @@ fn system_calls_are_counted_or_the_missing_tool_is_named() {
     let of = |wait: &str| lines.iter().find(|line| line["wait"] == wait).unwrap();
     assert_eq!(of("block")["figure"], "syscalls_per_call_and_side");
     assert_eq!(of("spin")["inflight"], 16);
+    assert!(names(&lines).contains("calls_per_syscall_and_side"));
 }
 
 /// The lines, or `None` where the tool is not there and the program has said so.
@@ -129,75 +129,6 @@ fn counted_with(tool: &str, arguments: &[&str]) -> Option<Vec<Value>> {
     None
 }
 
-/// Runs to the end with `--json` and checks what every line must have.
-fn lines(arguments: &[&str]) -> Vec<Value> {
-    let mut arguments = arguments.to_vec();
-    arguments.push("--json");
-    let (succeeded, output, said) = ended(hg_perf(&arguments));
-    assert!(succeeded, "{arguments:?}: {said}");
-    let lines: Vec<Value> = output.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
-    assert!(!lines.is_empty());
-    for line in &lines {
-        check(line);
-    }
-    lines
-}
-
-/// Keys and order of the numbers of one line.
-fn check(line: &Value) {
-    let known = ["figure", "url", "size", "inflight", "wait", "peers", "unit", "median", "p99"];
-    let known = known.into_iter().chain(["min", "max", "repetitions"]);
-    let known: BTreeSet<&str> = known.chain(["limit", "limit_median", "ratio"]).collect();
-    let keys = line.as_object().unwrap().keys().map(String::as_str);
-    assert!(keys.into_iter().all(|key| known.contains(key)), "{line}");
-    for key in ["median", "p99"] {
-        let range = number(line, "min")..=number(line, "max");
-        assert!(range.contains(&number(line, key)), "{key}: {line}");
-    }
-}
-
-fn number(line: &Value, key: &str) -> f64 {
-    line[key].as_f64().unwrap_or_else(|| panic!("{key}: {line}"))
-}
-
 fn names(lines: &[Value]) -> BTreeSet<&str> {
     lines.iter().map(|line| line["figure"].as_str().unwrap()).collect()
 }
-
-struct Killed(Child);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn hg_perf(arguments: &[&str]) -> Child {
-    Command::new(env!("CARGO_BIN_EXE_hg-perf"))
-        .args(arguments)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap()
-}
-
-/// Whether it succeeded, its output and its errors; killed when it does not end.
-fn ended(run: Child) -> (bool, String, String) {
-    let mut run = Killed(run);
-    let (mut out, mut err) = (run.0.stdout.take().unwrap(), run.0.stderr.take().unwrap());
-    let (sender, receiver) = mpsc::channel();
-    thread::spawn(move || {
-        let (mut output, mut errors) = (String::new(), String::new());
-        out.read_to_string(&mut output).unwrap();
-        err.read_to_string(&mut errors).unwrap();
-        let _ = sender.send((output, errors));
-    });
-    let Ok((output, errors)) = receiver.recv_timeout(WATCHDOG) else {
-        panic!("hg-perf did not end within {WATCHDOG:?}");
-    };
-    (run.0.wait().unwrap().success(), output, errors)
-}
-
-const WATCHDOG: Duration = Duration::from_secs(60);

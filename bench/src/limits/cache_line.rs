@@ -15,11 +15,11 @@
 //! - Nobody overwrites a line before it was read: each waits for the other's next line.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::time::Instant;
 
+use super::round_trips::RoundTrips;
 use super::spin;
 use crate::error::Error;
-use crate::measure::{Measure, Subject, Wait};
+use crate::measure::{Subject, Wait};
 use crate::pair::{Control, Cores, Peer};
 use crate::raw::lines::{Line, Lines, WORDS};
 
@@ -51,14 +51,6 @@ impl Pair {
         Ok(Pair { peer, lines, payload, sequence: 0 })
     }
 
-    /// `count` round trips.
-    fn round_trips(&mut self, count: u32) -> Result<(), Error> {
-        match self.payload {
-            Payload::Word => self.echoes::<1>(count),
-            Payload::Line => self.echoes::<WORDS>(count),
-        }
-    }
-
     fn echoes<const N: usize>(&mut self, count: u32) -> Result<(), Error> {
         let (request, answer) = (&self.lines.as_slice()[REQUEST], &self.lines.as_slice()[ANSWER]);
         for _ in 0..count {
@@ -76,17 +68,23 @@ impl Pair {
     }
 }
 
-impl Measure for Pair {
+impl RoundTrips for Pair {
+    const WARM_UP: u32 = 500;
+    const BATCH: u32 = 2000;
+
     fn subject(&self) -> Subject {
         Subject::round_trip(FIGURE, 8 * self.payload.words() as u64, Wait::Spin)
     }
 
-    fn measure(&mut self) -> Result<f64, Error> {
-        self.peer.control().send(u64::from(WARM_UP + BATCH))?;
-        self.round_trips(WARM_UP)?;
-        let start = Instant::now();
-        self.round_trips(BATCH)?;
-        Ok(start.elapsed().as_secs_f64() * 1e6 / f64::from(BATCH))
+    fn peer(&mut self) -> &mut Peer {
+        &mut self.peer
+    }
+
+    fn round_trips(&mut self, count: u32) -> Result<(), Error> {
+        match self.payload {
+            Payload::Word => self.echoes::<1>(count),
+            Payload::Line => self.echoes::<WORDS>(count),
+        }
     }
 }
 
@@ -147,8 +145,3 @@ const FIGURE: &str = "cache_line_round_trip";
 const REQUEST: usize = 0;
 const ANSWER: usize = 2;
 const LINES: usize = 4;
-
-/// Round trips that wake the second process up and fetch the lines.
-const WARM_UP: u32 = 500;
-/// Round trips in one repetition: a quarter of a millisecond or more.
-const BATCH: u32 = 2000;

@@ -1,17 +1,17 @@
-//! `cma`, `cma_cold`: bandwidth of `process_vm_readv` out of another process's heap.
+//! `cma`: bandwidth of `process_vm_readv` out of another process's heap, and of `process_vm_writev` into it.
 
 use std::cell::RefCell;
-use std::io::IoSliceMut;
+use std::io::{IoSlice, IoSliceMut};
 use std::rc::Rc;
 
-use nix::sys::uio::{RemoteIoVec, process_vm_readv};
+use nix::sys::uio::{RemoteIoVec, process_vm_readv, process_vm_writev};
 
 use super::memory::{self, Arena, SharedArena};
 use crate::error::{Context, Error};
-use crate::measure::{Measure, Subject, Unit};
+use crate::measure::{Caches, Measure, Op, Subject, Unit};
 use crate::pair::{Control, Cores, Peer};
 
-/// A process with memory to read, and the position of a rotation through it.
+/// A process with memory to read and write, and the position of a rotation through it.
 #[derive(Debug)]
 pub(crate) struct Remote {
     peer: Peer,
@@ -32,66 +32,110 @@ impl Remote {
         Ok(Rc::new(RefCell::new(Remote { peer, base, len, at: 0 })))
     }
 
-    /// Fills `to` with the next bytes of the rotation.
-    fn read(&mut self, to: &mut [u8]) -> Result<(), Error> {
-        let (figure, len) = ("cma", to.len());
-        let base = self.base + memory::rotate(&mut self.at, len, self.len);
-        let from = [RemoteIoVec { base, len }];
-        let got = process_vm_readv(self.peer.pid(), &mut [IoSliceMut::new(to)], &from);
-        let got = got.context("process_vm_readv")?;
-        if got != len {
-            return Err(Error::WrongAnswer { figure, sent: len as u64, got: got as u64 });
-        }
+    /// The next `len` bytes of a rotation over the first `window`.
+    fn next(&mut self, len: usize, window: usize) -> [RemoteIoVec; 1] {
+        let base = self.base + memory::rotate(&mut self.at, len, window);
+        [RemoteIoVec { base, len }]
+    }
+
+    fn read(&self, to: &mut [u8], from: &[RemoteIoVec]) -> Result<(), Error> {
+        let len = to.len();
+        let got = process_vm_readv(self.peer.pid(), &mut [IoSliceMut::new(to)], from);
+        whole(got.context("process_vm_readv")?, len)?;
         match to.last() {
-            Some(&got) if got != memory::FILL => {
-                Err(Error::WrongAnswer { figure, sent: memory::FILL.into(), got: got.into() })
-            }
+            Some(&got) if got != memory::FILL => Err(Error::WrongAnswer {
+                figure: FIGURE,
+                sent: memory::FILL.into(),
+                got: got.into(),
+            }),
             _ => Ok(()),
         }
     }
+
+    fn write(&self, from: &[u8], to: &[RemoteIoVec]) -> Result<(), Error> {
+        let put = process_vm_writev(self.peer.pid(), &[IoSlice::new(from)], to);
+        whole(put.context("process_vm_writev")?, from.len())
+    }
 }
 
-/// Reads of one size.
+/// The kernel may stop early; then the figure would be of something else.
+fn whole(moved: usize, len: usize) -> Result<(), Error> {
+    if moved == len {
+        return Ok(());
+    }
+    Err(Error::WrongAnswer { figure: FIGURE, sent: len as u64, got: moved as u64 })
+}
+
+/// Transfers of one size.
 #[derive(Debug)]
-pub(crate) struct Read {
-    figure: &'static str,
+pub(crate) struct Transfer {
+    op: Op,
+    caches: Caches,
     size: usize,
+    /// Bytes of the other process that it rotates over.
+    window: usize,
+    /// Transfers a second instead of bytes: with so many in flight.
+    inflight: Option<u64>,
     remote: SharedRemote,
-    to: SharedArena,
+    local: SharedArena,
 }
 
-impl Read {
-    /// From the same bytes into the same buffer, again and again.
-    pub(crate) fn hot(size: usize, remote: &SharedRemote) -> Read {
-        Read { figure: "cma", size, remote: remote.clone(), to: Arena::new(size) }
+impl Transfer {
+    /// Between the same buffers again and again, `buffers` of them a side.
+    pub(crate) fn hot(op: Op, size: usize, buffers: usize, remote: &SharedRemote) -> Transfer {
+        let (window, local) = (size * buffers, Arena::new(size * buffers));
+        let remote = remote.clone();
+        Transfer { op, caches: Caches::Hot, size, window, inflight: None, remote, local }
     }
 
     /// From and to large memories, each rotating.
-    pub(crate) fn cold(size: usize, remote: &SharedRemote, to: &SharedArena) -> Read {
-        Read { figure: "cma_cold", size, remote: remote.clone(), to: to.clone() }
+    pub(crate) fn cold(
+        op: Op,
+        size: usize,
+        remote: &SharedRemote,
+        local: &SharedArena,
+    ) -> Transfer {
+        let window = remote.borrow().len;
+        let (remote, local) = (remote.clone(), local.clone());
+        Transfer { op, caches: Caches::Cold, size, window, inflight: None, remote, local }
     }
 
-    fn is_hot(&self) -> bool {
-        self.figure == "cma"
+    /// The same as a rate, with `inflight` buffers in use.
+    pub(crate) fn counted(self, inflight: u64) -> Transfer {
+        Transfer { inflight: Some(inflight), ..self }
     }
 }
 
-impl Measure for Read {
+impl Measure for Transfer {
     fn subject(&self) -> Subject {
+        let bandwidth = Subject::bandwidth(FIGURE, self.size);
+        let unit = if self.inflight.is_some() { Unit::PerSecond } else { bandwidth.unit };
         Subject {
-            size: Some(self.size as u64),
-            ..Subject::new(self.figure, Unit::MebibytesPerSecond)
+            op: Some(self.op),
+            caches: Some(self.caches),
+            inflight: self.inflight,
+            unit,
+            ..bandwidth
         }
     }
 
     fn measure(&mut self) -> Result<f64, Error> {
-        let hot = self.is_hot();
-        let (remote, to) = (&mut *self.remote.borrow_mut(), &mut *self.to.borrow_mut());
-        memory::bandwidth(self.size, || {
-            if hot {
-                remote.at = 0;
+        let (remote, local) = (&mut *self.remote.borrow_mut(), &mut *self.local.borrow_mut());
+        if self.caches == Caches::Hot {
+            // Another size may have left it anywhere.
+            remote.at = 0;
+            local.rewind();
+        }
+        let rate = memory::bandwidth(self.size, || {
+            let (there, here) = (remote.next(self.size, self.window), local.next(self.size));
+            match self.op {
+                Op::Push => remote.write(here, &there),
+                Op::Pull | Op::View => remote.read(here, &there),
             }
-            remote.read(to.next(self.size))
+        })?;
+        Ok(match self.inflight {
+            Some(_) => rate * f64::from(1 << 20) / self.size as f64,
+            None => rate,
         })
     }
 }
@@ -105,3 +149,5 @@ pub(super) fn serve(mut control: Control) -> Result<(), Error> {
     while control.next()?.is_some() {}
     Ok(())
 }
+
+const FIGURE: &str = "cma";

@@ -4,15 +4,15 @@
 //! edge-triggered and never read, so that a wake-up is one `write` and one `epoll_wait`.
 
 use std::os::fd::AsFd;
-use std::time::Instant;
 
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::unistd;
 
+use super::round_trips::RoundTrips;
 use crate::error::{Context, Error};
-use crate::measure::{Measure, Subject, Wait};
+use crate::measure::{Subject, Wait};
 use crate::pair::{Control, Cores, Peer};
 
 /// This process and the one that answers.
@@ -36,6 +36,19 @@ impl Pair {
         let epoll = wait_set(&own, peer.control())?;
         Ok(Pair { peer, target, epoll, _own: own })
     }
+}
+
+impl RoundTrips for Pair {
+    const WARM_UP: u32 = 10;
+    const BATCH: u32 = 100;
+
+    fn subject(&self) -> Subject {
+        Subject { size: None, ..Subject::round_trip("eventfd_round_trip", 0, Wait::Block) }
+    }
+
+    fn peer(&mut self) -> &mut Peer {
+        &mut self.peer
+    }
 
     fn round_trips(&mut self, count: u32) -> Result<(), Error> {
         for _ in 0..count {
@@ -45,20 +58,6 @@ impl Pair {
             }
         }
         Ok(())
-    }
-}
-
-impl Measure for Pair {
-    fn subject(&self) -> Subject {
-        Subject { size: None, ..Subject::round_trip("eventfd_round_trip", 0, Wait::Block) }
-    }
-
-    fn measure(&mut self) -> Result<f64, Error> {
-        self.peer.control().send(u64::from(WARM_UP + BATCH))?;
-        self.round_trips(WARM_UP)?;
-        let start = Instant::now();
-        self.round_trips(BATCH)?;
-        Ok(start.elapsed().as_secs_f64() * 1e6 / f64::from(BATCH))
     }
 }
 
@@ -110,8 +109,3 @@ fn sleep(epoll: &Epoll) -> Result<Woken, Error> {
 
 const OWN: u64 = 0;
 const END: u64 = 1;
-
-/// Round trips before the clock starts.
-const WARM_UP: u32 = 10;
-/// Round trips in one repetition.
-const BATCH: u32 = 100;

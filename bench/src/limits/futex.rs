@@ -5,10 +5,10 @@
 
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Release};
-use std::time::Instant;
 
+use super::round_trips::RoundTrips;
 use crate::error::Error;
-use crate::measure::{Measure, Subject, Wait};
+use crate::measure::{Subject, Wait};
 use crate::pair::{Control, Cores, Peer};
 use crate::raw::futex;
 use crate::raw::lines::Lines;
@@ -29,6 +29,19 @@ impl Pair {
         peer.control().send_descriptors(&[lines.memory()])?;
         Ok(Pair { peer, lines, sequence: 0 })
     }
+}
+
+impl RoundTrips for Pair {
+    const WARM_UP: u32 = 10;
+    const BATCH: u32 = 100;
+
+    fn subject(&self) -> Subject {
+        Subject { size: None, ..Subject::round_trip("futex_round_trip", 0, Wait::Block) }
+    }
+
+    fn peer(&mut self) -> &mut Peer {
+        &mut self.peer
+    }
 
     fn round_trips(&mut self, count: u32) -> Result<(), Error> {
         let (request, answer) = words(&self.lines);
@@ -38,20 +51,6 @@ impl Pair {
             sleep(answer, self.sequence, || self.peer.check_alive())?;
         }
         Ok(())
-    }
-}
-
-impl Measure for Pair {
-    fn subject(&self) -> Subject {
-        Subject { size: None, ..Subject::round_trip("futex_round_trip", 0, Wait::Block) }
-    }
-
-    fn measure(&mut self) -> Result<f64, Error> {
-        self.peer.control().send(u64::from(WARM_UP + BATCH))?;
-        self.round_trips(WARM_UP)?;
-        let start = Instant::now();
-        self.round_trips(BATCH)?;
-        Ok(start.elapsed().as_secs_f64() * 1e6 / f64::from(BATCH))
     }
 }
 
@@ -99,8 +98,3 @@ const LINES: usize = 4;
 
 /// How long a sleeper sleeps before it asks whether the other process lives.
 const ALIVE_MS: u32 = 1000;
-
-/// Round trips before the clock starts.
-const WARM_UP: u32 = 10;
-/// Round trips in one repetition.
-const BATCH: u32 = 100;

@@ -41,6 +41,11 @@ impl Arena {
         &mut self.bytes[whole][at..at + len]
     }
 
+    /// Starts the rotation again.
+    pub(crate) fn rewind(&mut self) {
+        self.at = 0;
+    }
+
     /// All of it.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes[self.start..self.start + self.bytes.len() - PAGE]

@@ -8,8 +8,9 @@
 //! | `futex_round_trip`      | two wake-ups through futex                                    | `futex`      |
 //! | `unix_round_trip`       | 8 bytes there and back through a socket pair                  | `stream`     |
 //! | `tcp_round_trip`        | the same through TCP on the loopback                          | `stream`     |
-//! | `memcpy`, `memcpy_cold` | a copy inside one process                                     | `memcpy`     |
-//! | `cma`, `cma_cold`       | `process_vm_readv` out of another process                     | `cma`        |
+//! | `tcp_stream`            | 1 MiB messages, one process sending, one receiving            | `tcp_stream` |
+//! | `memcpy`                | a copy inside one process                                     | `memcpy`     |
+//! | `cma`                   | `process_vm_readv` (pull) and `writev` (push)                 | `cma`        |
 //!
 //! Hot: the same buffers again and again, not rewritten in between. Cold: rotating over
 //! [`memory::COLD_BYTES`]. Each is a [`Measure`], so that any other measurement can be taken in
@@ -22,11 +23,13 @@ pub(crate) mod futex;
 pub(crate) mod memcpy;
 pub(crate) mod memory;
 pub(crate) mod ring;
+mod round_trips;
 mod spin;
 pub(crate) mod stream;
+pub(crate) mod tcp_stream;
 
 use crate::error::Error;
-use crate::measure::{Measure, Wait};
+use crate::measure::{Measure, Op, Wait};
 use crate::pair::{Control, Cores};
 
 use cma::Remote;
@@ -45,7 +48,9 @@ pub(crate) enum Role {
     Futex,
     /// Answers in [`stream`].
     Stream,
-    /// Owns the memory that [`cma`] reads.
+    /// Receives or sends in [`tcp_stream`].
+    TcpStream,
+    /// Owns the memory of [`cma`].
     Memory,
 }
 
@@ -57,6 +62,7 @@ pub(crate) fn serve(role: Role, control: Control) -> Result<(), Error> {
         Role::Eventfd => eventfd::serve(control),
         Role::Futex => futex::serve(control),
         Role::Stream => stream::serve(control),
+        Role::TcpStream => tcp_stream::serve(control),
         Role::Memory => cma::serve(control),
     }
 }
@@ -66,29 +72,36 @@ pub(crate) fn all(cores: Cores, cold: bool) -> Result<Vec<Box<dyn Measure>>, Err
     let mut all: Vec<Box<dyn Measure>> = vec![
         Box::new(cache_line::Pair::start(cores, cache_line::Payload::Word)?),
         Box::new(cache_line::Pair::start(cores, cache_line::Payload::Line)?),
-        Box::new(ring::Pair::start(cores, RING_INFLIGHT)?),
+        Box::new(ring::Pair::start(cores, INFLIGHT)?),
         Box::new(eventfd::Pair::start(cores)?),
         Box::new(futex::Pair::start(cores)?),
         Box::new(stream::Pair::unix(cores, Wait::Spin)?),
         Box::new(stream::Pair::unix(cores, Wait::Block)?),
         Box::new(stream::Pair::tcp(cores, Wait::Spin)?),
         Box::new(stream::Pair::tcp(cores, Wait::Block)?),
+        Box::new(tcp_stream::Stream::start(cores, Op::Push, STREAM_BYTES)?),
     ];
     for size in BANDWIDTH_SIZES {
-        all.push(Box::new(memcpy::Copy::hot(size)));
+        all.push(Box::new(memcpy::Copy::hot(size, 1)));
     }
     let remote = Remote::start(cores, Arena::HOT_BYTES)?;
-    for size in BANDWIDTH_SIZES {
-        all.push(Box::new(cma::Read::hot(size, &remote)));
+    for op in [Op::Pull, Op::Push] {
+        for size in BANDWIDTH_SIZES {
+            all.push(Box::new(cma::Transfer::hot(op, size, 1, &remote)));
+        }
     }
+    let few = cma::Transfer::hot(Op::Pull, BANDWIDTH_SIZES[0], INFLIGHT as usize, &remote);
+    all.push(Box::new(few.counted(INFLIGHT.into())));
     if cold {
         let (from, to) = (Arena::cold(), Arena::cold());
         for size in BANDWIDTH_SIZES {
             all.push(Box::new(memcpy::Copy::cold(size, &from, &to)));
         }
         let remote = Remote::start(cores, memory::COLD_BYTES)?;
-        for size in BANDWIDTH_SIZES {
-            all.push(Box::new(cma::Read::cold(size, &remote, &to)));
+        for op in [Op::Pull, Op::Push] {
+            for size in BANDWIDTH_SIZES {
+                all.push(Box::new(cma::Transfer::cold(op, size, &remote, &to)));
+            }
         }
     }
     Ok(all)
@@ -139,8 +152,11 @@ const FAR_FROM_US: f64 = 0.36;
 /// Sizes of the bandwidth figures.
 pub(crate) const BANDWIDTH_SIZES: [usize; 4] = [4 << 10, 64 << 10, 1 << 20, 16 << 20];
 
-/// Requests in flight in the rate of the bare ring.
-pub(crate) const RING_INFLIGHT: u32 = 16;
+/// Messages of the stream.
+const STREAM_BYTES: usize = 1 << 20;
+
+/// Requests in flight, where there are several.
+const INFLIGHT: u32 = 16;
 
 #[cfg(test)]
 mod tests {
@@ -157,7 +173,7 @@ mod tests {
 
     #[test]
     fn every_role_is_known_to_the_command_line() {
-        for role in ["cache-line", "ring", "eventfd", "futex", "stream", "memory"] {
+        for role in ["cache-line", "ring", "eventfd", "futex", "stream", "tcp-stream", "memory"] {
             assert!(<Role as clap::ValueEnum>::from_str(role, false).is_ok(), "{role}");
         }
     }

@@ -1,21 +1,22 @@
 //! `ring_rate`: requests and answers through two bare rings of cache lines, several in flight.
 //!
-//! # Layout   (two rings of 64 slots, a page each: requests, then answers)
-//! A slot is a [`Line`]: `sequence` is the lap that its payload belongs to, from 1.
+//! # Layout   (two rings, requests, then answers)
+//! A slot is a [`Line`]: `sequence` is the lap that its payload belongs to, from 1. There are [`SLOTS`] in
+//! a ring, or the next power of two above what is in flight.
 //!
 //! # Protocol   (of one ring)
 //! P1 payload                           C1 sequence.load(Acquire)
 //! P2 sequence.store(Release)           C2 payload
 //! - P2 -> C1: the consumer sees the payload of the lap that it reads. One line moves per message.
-//! - A slot is free when its next lap comes: a request's answer was received before the 64th
-//!   request after it is sent, since fewer than 64 are in flight; so no position is written back.
+//! - A slot is free when its next lap comes: its answer was received before, since fewer requests are in
+//!   flight than there are slots; so no position is written back.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::time::Instant;
 
+use super::round_trips::RoundTrips;
 use super::spin;
 use crate::error::Error;
-use crate::measure::{Measure, Subject, Unit, Wait};
+use crate::measure::{Subject, Unit, Wait};
 use crate::pair::{Control, Cores, Peer};
 use crate::raw::lines::{Line, Lines, WORDS};
 
@@ -30,21 +31,44 @@ pub(crate) struct Pair {
 
 impl Pair {
     /// Starts the second process.
-    ///
-    /// # Panics
-    /// When `inflight` is 0 or not below the ring's 64 slots.
     pub(crate) fn start(cores: Cores, inflight: u32) -> Result<Pair, Error> {
-        assert!(inflight > 0 && u64::from(inflight) < SLOTS as u64, "1 to 63 in flight");
         let mut peer = Peer::start("ring", cores)?;
-        let lines = Lines::create(2 * SLOTS)?;
+        let slots = (inflight as usize + 1).next_power_of_two().max(SLOTS);
+        let lines = Lines::create(2 * slots)?;
         peer.control().send_descriptors(&[lines.memory()])?;
         Ok(Pair { peer, lines, inflight, done: 0 })
     }
+}
 
-    /// `count` requests, each answered.
-    fn call(&mut self, count: u64) -> Result<(), Error> {
+/// An answer echoes its request.
+#[inline]
+fn check(sent: u64, answer: [u64; WORDS]) -> Result<(), Error> {
+    if answer == [sent; WORDS] {
+        return Ok(());
+    }
+    Err(Error::WrongAnswer { figure: FIGURE, sent, got: answer[0] })
+}
+
+impl RoundTrips for Pair {
+    const WARM_UP: u32 = 2000;
+    const BATCH: u32 = 20_000;
+
+    fn subject(&self) -> Subject {
+        Subject {
+            size: Some(64),
+            inflight: Some(u64::from(self.inflight)),
+            wait: Some(Wait::Spin),
+            ..Subject::new(FIGURE, Unit::PerSecond)
+        }
+    }
+
+    fn peer(&mut self) -> &mut Peer {
+        &mut self.peer
+    }
+
+    fn round_trips(&mut self, count: u32) -> Result<(), Error> {
         let (requests, answers) = rings(&self.lines);
-        let (end, inflight) = (self.done + count, u64::from(self.inflight));
+        let (end, inflight) = (self.done + u64::from(count), u64::from(self.inflight));
         let (mut sent, mut done) = (self.done, self.done);
         while done < end {
             while sent < end && sent - done < inflight {
@@ -63,34 +87,6 @@ impl Pair {
         }
         self.done = done;
         Ok(())
-    }
-}
-
-/// An answer echoes its request.
-#[inline]
-fn check(sent: u64, answer: [u64; WORDS]) -> Result<(), Error> {
-    if answer == [sent; WORDS] {
-        return Ok(());
-    }
-    Err(Error::WrongAnswer { figure: FIGURE, sent, got: answer[0] })
-}
-
-impl Measure for Pair {
-    fn subject(&self) -> Subject {
-        Subject {
-            size: Some(64),
-            inflight: Some(u64::from(self.inflight)),
-            wait: Some(Wait::Spin),
-            ..Subject::new(FIGURE, Unit::PerSecond)
-        }
-    }
-
-    fn measure(&mut self) -> Result<f64, Error> {
-        self.peer.control().send(u64::from(WARM_UP + BATCH))?;
-        self.call(u64::from(WARM_UP))?;
-        let start = Instant::now();
-        self.call(u64::from(BATCH))?;
-        Ok(f64::from(BATCH) / start.elapsed().as_secs_f64())
     }
 }
 
@@ -113,7 +109,8 @@ pub(super) fn serve(mut control: Control) -> Result<(), Error> {
 /// One direction.
 #[derive(Debug, Clone, Copy)]
 struct Ring<'a> {
-    slots: &'a [Line; SLOTS],
+    /// A power of two of them.
+    slots: &'a [Line],
 }
 
 impl Ring<'_> {
@@ -137,23 +134,22 @@ impl Ring<'_> {
 
     /// Slot and lap of a message; laps wrap long after every slot has been used.
     #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "a lap wraps, a remainder is below 64")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "a lap wraps, and so does a place in the ring"
+    )]
     fn slot(&self, number: u64) -> (&Line, u32) {
-        let lap = (number / SLOTS as u64) as u32;
-        (&self.slots[(number % SLOTS as u64) as usize], lap.wrapping_add(1))
+        let bits = self.slots.len().trailing_zeros();
+        let lap = (number >> bits) as u32;
+        (&self.slots[number as usize & (self.slots.len() - 1)], lap.wrapping_add(1))
     }
 }
 
 fn rings(lines: &Lines) -> (Ring<'_>, Ring<'_>) {
-    let (rings, _) = lines.as_slice().as_chunks();
-    let [requests, answers] = rings else { panic!("the mapping holds two rings") };
+    let (requests, answers) = lines.as_slice().split_at(lines.as_slice().len() / 2);
     (Ring { slots: requests }, Ring { slots: answers })
 }
 
 const FIGURE: &str = "ring_rate";
+/// The least that a ring has: with few requests in flight, each slot rests for some laps.
 const SLOTS: usize = 64;
-
-/// Calls that wake the second process up and fetch the lines.
-const WARM_UP: u32 = 2000;
-/// Calls in one repetition.
-const BATCH: u32 = 20_000;

@@ -9,10 +9,10 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::thread;
-use std::time::Instant;
 
+use super::round_trips::RoundTrips;
 use crate::error::{Context, Error};
-use crate::measure::{Measure, Subject, Wait};
+use crate::measure::{Subject, Wait};
 use crate::pair::{Control, Cores, Peer};
 
 /// This process and the one that answers.
@@ -37,12 +37,8 @@ impl Pair {
 
     /// Over TCP on the loopback, without delay.
     pub(crate) fn tcp(cores: Cores, wait: Wait) -> Result<Pair, Error> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("bind")?;
-        let here = TcpStream::connect(listener.local_addr().context("getsockname")?);
-        let here = here.context("connect")?;
-        let (there, _) = listener.accept().context("accept")?;
+        let (here, there) = tcp_pair()?;
         for socket in [&here, &there] {
-            socket.set_nodelay(true).context("setsockopt TCP_NODELAY")?;
             socket.set_nonblocking(wait == Wait::Spin).context("fcntl O_NONBLOCK")?;
         }
         Pair::start("tcp_round_trip", cores, wait, here.into(), there.into())
@@ -59,6 +55,19 @@ impl Pair {
         peer.control().send_descriptors(&[there.as_fd()])?;
         Ok(Pair { figure, wait, peer, socket: here.into(), sent: 0 })
     }
+}
+
+impl RoundTrips for Pair {
+    const WARM_UP: u32 = 20;
+    const BATCH: u32 = 100;
+
+    fn subject(&self) -> Subject {
+        Subject::round_trip(self.figure, 8, self.wait)
+    }
+
+    fn peer(&mut self) -> &mut Peer {
+        &mut self.peer
+    }
 
     fn round_trips(&mut self, count: u32) -> Result<(), Error> {
         for _ in 0..count {
@@ -74,18 +83,16 @@ impl Pair {
     }
 }
 
-impl Measure for Pair {
-    fn subject(&self) -> Subject {
-        Subject::round_trip(self.figure, 8, self.wait)
+/// Both ends of a TCP connection over the loopback, without delay.
+pub(super) fn tcp_pair() -> Result<(TcpStream, TcpStream), Error> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("bind")?;
+    let address = listener.local_addr().context("getsockname")?;
+    let here = TcpStream::connect(address).context("connect")?;
+    let (there, _) = listener.accept().context("accept")?;
+    for socket in [&here, &there] {
+        socket.set_nodelay(true).context("setsockopt TCP_NODELAY")?;
     }
-
-    fn measure(&mut self) -> Result<f64, Error> {
-        self.peer.control().send(u64::from(WARM_UP + BATCH))?;
-        self.round_trips(WARM_UP)?;
-        let start = Instant::now();
-        self.round_trips(BATCH)?;
-        Ok(start.elapsed().as_secs_f64() * 1e6 / f64::from(BATCH))
-    }
+    Ok((here, there))
 }
 
 /// The second process: echoes as often as it is told.
@@ -125,8 +132,3 @@ fn receive(socket: &mut File) -> Result<Option<u64>, Error> {
 
 /// Reads without anything before a spinning side yields once: ten round trips or more.
 const YIELD_AFTER: u32 = 512;
-
-/// Round trips before the clock starts.
-const WARM_UP: u32 = 20;
-/// Round trips in one repetition.
-const BATCH: u32 = 100;
