@@ -55,6 +55,7 @@ mod address;
 mod caps;
 mod descriptor;
 mod error;
+mod joint;
 mod memory;
 mod message;
 mod op;
@@ -69,7 +70,8 @@ pub use error::{Error, GoneReason};
 pub use memory::{Keeper, Memory, Rights, Segment};
 pub use message::{INLINE_MAX, Message, MessageBody};
 pub use op::{
-    Completion, Done, Failure, Op, OpId, Peer, QUIET, Reached, Rejected, Returned, Tag, Token,
+    Completion, Done, Exchange, Exchanged, Failure, Op, OpId, Peer, QUIET, Reached, Rejected,
+    Returned, Tag, Token,
 };
 pub use plugin::{Context, Domain, OpenOptions, Plugin, Waiter};
 pub use region::{LocalSlice, Region, RegionState};
