@@ -10,7 +10,7 @@ use crate::measure;
 use crate::pair::{self, Cores};
 use crate::product::{crowd, target};
 use crate::report::{self, Figure};
-use crate::{faults, idle, instructions, memory, rate, soak, syscalls};
+use crate::{faults, first, idle, instructions, memory, rate, soak, syscalls};
 
 /// Measures Hydrargyrum, and what this machine allows.
 #[derive(Debug, Parser)]
@@ -36,6 +36,8 @@ enum Command {
     /// What `instructions` counts.
     #[command(hide = true)]
     Step(instructions::StepArguments),
+    /// The first call to a new peer, and the second.
+    First(first::Arguments),
     /// How soon a dead target is noticed; how exact deadlines are.
     Faults(faults::Arguments),
     /// Connects, calls and closes many times; nothing may be left.
@@ -87,6 +89,7 @@ pub(crate) fn run() -> Result<(), Error> {
         Command::Target(target) => target::serve(&target),
         Command::Instructions(counted) => instructions::run(&counted, arguments.json),
         Command::Step(steps) => instructions::step(&steps),
+        Command::First(calls) => first::run(&calls, arguments.json),
         Command::Faults(faults) => faults::run(&faults, arguments.json),
         Command::Soak(soak) => soak::run(&soak, arguments.json),
         Command::Memory(memory) => memory::run(&memory, arguments.json),

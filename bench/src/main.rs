@@ -22,6 +22,7 @@
 mod cli;
 mod error;
 mod faults;
+mod first;
 mod idle;
 mod instructions;
 mod limits;

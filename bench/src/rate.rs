@@ -1,21 +1,20 @@
 //! `hg-perf rate`: calls, each figure measured in turns with the limit beside it.
 //!
-//! | how                        | limit beside it         | further lines                                    |
-//! |----------------------------|-------------------------|--------------------------------------------------|
-//! | one in flight, spinning    | `cache_line_round_trip` |                                                  |
-//! | one in flight, adaptive    | `cache_line_round_trip` | the spinning call, and the ratio of the two      |
-//! | one in flight, blocking    | `eventfd_round_trip`    |                                                  |
-//! | several in flight          | `ring_rate`             |                                                  |
-//! | an argument of other sizes | as above                | the 8-byte call, cold `memcpy` of that size, and |
-//! |                            |                         | how many such copies the argument costs          |
-//! | `--peers N`                | as above                | the call to a target with N idle peers more, and |
-//! |                            |                         | the ratio of the two                             |
+//! | how                        | further lines                                                             |
+//! |----------------------------|---------------------------------------------------------------------------|
+//! | one in flight, adaptive    | the spinning call, and the ratio of the two                               |
+//! | an argument of other sizes | the 8-byte call, cold `memcpy` of that size, and how many such copies the |
+//! |                            | argument costs                                                            |
+//! | `--peers N`                | the call to a target with N idle peers more, and the ratio of the two     |
+//!
+//! The limits are those of [`beside`].
 
 use std::rc::Rc;
 
 use crate::error::Error;
+use crate::limits::beside::{self, Way};
+use crate::limits::memcpy;
 use crate::limits::memory::Arena;
-use crate::limits::{cache_line, eventfd, memcpy, ring};
 use crate::measure::{self, Measure, Subject, Unit, Wait};
 use crate::pair::Cores;
 use crate::product::call::{Caller, Shape, WORD};
@@ -117,12 +116,8 @@ impl Run {
     }
 
     fn add_limit(&mut self, shape: &Shape) -> Result<usize, Error> {
-        let limit: Box<dyn Measure> = match (shape.inflight, shape.wait) {
-            (1, Wait::Block) => Box::new(eventfd::Pair::start(self.cores)?),
-            (1, _) => Box::new(cache_line::Pair::start(self.cores, cache_line::Payload::Word)?),
-            (inflight, _) => Box::new(ring::Pair::start(self.cores, inflight)?),
-        };
-        Ok(self.add(limit))
+        let way = Way::of(shape.scheme());
+        Ok(self.add(beside::call(self.cores, way, shape.wait, shape.inflight)?))
     }
 
     /// A call and its line.

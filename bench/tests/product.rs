@@ -55,6 +55,20 @@ fn a_target_in_another_terminal_prints_its_address_and_is_called() {
 }
 
 #[test]
+fn a_new_peer_pays_more_for_its_first_call() {
+    let lines = lines(&["first", "--repetitions", "3", "--wait", "block"]);
+    let [first, second] = &lines[..] else { panic!("{lines:?}") };
+    assert_eq!(
+        (&first["figure"], &second["figure"]),
+        (&"first_call".into(), &"second_call".into())
+    );
+    assert_eq!((&first["unit"], &first["repetitions"]), (&"us".into(), &3.into()));
+    assert_eq!(second["limit"], "eventfd_round_trip");
+    // Connecting takes several wake-ups and descriptors: in the best of three it is no tie.
+    assert!(number(first, "min") > number(second, "min"), "{lines:?}");
+}
+
+#[test]
 fn dead_and_stopped_targets_are_timed_for_every_way_of_waiting() {
     let lines = lines(&["faults", "--kills", "2", "--deadlines", "2", "--inflight", "3"]);
     for wait in ["spin", "adaptive", "block"] {

@@ -16,6 +16,7 @@
 //! [`memory::COLD_BYTES`]. Each is a [`Measure`], so that any other measurement can be taken in
 //! turns with the limit beside it.
 
+pub(crate) mod beside;
 pub(crate) mod cache_line;
 pub(crate) mod cma;
 pub(crate) mod eventfd;

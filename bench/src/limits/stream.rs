@@ -12,7 +12,7 @@ use std::thread;
 
 use super::round_trips::RoundTrips;
 use crate::error::{Context, Error};
-use crate::measure::{Subject, Wait};
+use crate::measure::{Subject, Unit, Wait};
 use crate::pair::{Control, Cores, Peer};
 
 /// This process and the one that answers.
@@ -20,6 +20,7 @@ use crate::pair::{Control, Cores, Peer};
 pub(crate) struct Pair {
     figure: &'static str,
     wait: Wait,
+    unit: Unit,
     peer: Peer,
     socket: File,
     sent: u64,
@@ -44,6 +45,11 @@ impl Pair {
         Pair::start("tcp_round_trip", cores, wait, here.into(), there.into())
     }
 
+    /// The same as round trips a second.
+    pub(crate) fn counted(self) -> Pair {
+        Pair { unit: Unit::PerSecond, ..self }
+    }
+
     fn start(
         figure: &'static str,
         cores: Cores,
@@ -53,7 +59,7 @@ impl Pair {
     ) -> Result<Pair, Error> {
         let mut peer = Peer::start("stream", cores)?;
         peer.control().send_descriptors(&[there.as_fd()])?;
-        Ok(Pair { figure, wait, peer, socket: here.into(), sent: 0 })
+        Ok(Pair { figure, wait, unit: Unit::Microseconds, peer, socket: here.into(), sent: 0 })
     }
 }
 
@@ -62,7 +68,7 @@ impl RoundTrips for Pair {
     const BATCH: u32 = 100;
 
     fn subject(&self) -> Subject {
-        Subject::round_trip(self.figure, 8, self.wait)
+        Subject { unit: self.unit, ..Subject::round_trip(self.figure, 8, self.wait) }
     }
 
     fn peer(&mut self) -> &mut Peer {

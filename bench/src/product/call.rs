@@ -27,6 +27,13 @@ pub(crate) struct Shape {
     pub(crate) peers: u64,
 }
 
+impl Shape {
+    /// The transport's name in the URL.
+    pub(crate) fn scheme(&self) -> &str {
+        self.url.split_once("://").map_or("", |(scheme, _)| scheme)
+    }
+}
+
 /// An origin with one connection.
 #[derive(Debug)]
 pub(crate) struct Caller {
