@@ -151,6 +151,28 @@ impl Op {
     }
 }
 
+/// A request and the receive of its answer, for [`crate::Context::exchange`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Exchange {
+    /// Target of the request, sender of the answer.
+    pub to: Peer,
+    /// Of the answer.
+    pub tag: Tag,
+    /// What the request's completion says; [`QUIET`] as ever.
+    pub send: Token,
+    /// What the receive's completion says.
+    pub receive: Token,
+}
+
+/// An accepted [`Exchange`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Exchanged {
+    /// The request.
+    pub send: OpId,
+    /// The receive.
+    pub receive: OpId,
+}
+
 /// An operation that was not accepted, as it was, and why.
 #[derive(Debug)]
 pub struct Rejected {

@@ -9,8 +9,8 @@ use std::{
 };
 
 use crate::{
-    Address, Caps, Completion, Error, Memory, Message, Op, OpId, Peer, Region, Rejected, Rights,
-    Token,
+    Address, Caps, Completion, Error, Exchange, Exchanged, Memory, Message, Op, OpId, Peer, Region,
+    Rejected, Rights, Tag, Token,
 };
 
 /// A linked transport: turns a URL into a domain.
@@ -110,6 +110,24 @@ pub trait Context: Send + fmt::Debug {
     /// [`Error::PeerGone`] or [`Error::UnknownPeer`] for a dead handle, [`Error::TooLong`],
     /// [`Error::TagInUse`], or an error of the memory that it names.
     fn post(&mut self, token: Token, op: Op) -> Result<OpId, Rejected>;
+
+    /// A short cut: a request ([`crate::Op::SendUnexpected`]) and the receive of its answer
+    /// ([`crate::Op::RecvExpected`]), accepted together with one look at the peer.
+    ///
+    /// `None`: neither was accepted, for whatever reason; post them one after the other, which tells.
+    /// That is all that the default does. Accepted: both operations are as if posted. Only a message
+    /// that carries its bytes inside itself is accepted ([`Message::slot`]); they were taken, and the
+    /// message may be written anew.
+    fn exchange(&mut self, exchange: &Exchange, message: &Message) -> Option<Exchanged> {
+        let _: (&Exchange, &Message) = (exchange, message);
+        None
+    }
+
+    /// The same short cut for an answer ([`crate::Op::SendExpected`]).
+    fn reply(&mut self, to: Peer, tag: Tag, token: Token, message: &Message) -> Option<OpId> {
+        let _: (Peer, Tag, Token, &Message) = (to, tag, token, message);
+        None
+    }
 
     /// Asks for an operation to end early. It still completes, exactly once: with
     /// [`Error::Cancelled`], or as it would have anyway. Unknown ids are ignored.
