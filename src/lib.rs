@@ -30,6 +30,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod bulk;
 mod engine;
 
 pub use hg_core::{

@@ -110,6 +110,12 @@ impl Local {
         Range::new(self, range)
     }
 
+    /// All of it.
+    #[must_use]
+    pub fn all(self: &Arc<Self>) -> Range {
+        Range::all(self)
+    }
+
     pub(crate) fn slice(&self, place: Place, len: u64) -> Result<LocalSlice, Error> {
         let outside = Error::OutOfRange { offset: place.offset, len, size: self.len };
         self.regions.get(place.region).ok_or(outside)?.slice(place.offset, len)
@@ -218,23 +224,36 @@ impl Local {
 
 /// The memory whose parts were given back; a copy when a part is a copy.
 fn assemble(whole: Arc<Memory>, parts: Vec<Memory>) -> Result<Memory, Error> {
-    let segments: usize = parts.iter().map(|part| part.segments().len()).sum();
     let same = parts.iter().flat_map(Memory::segments).eq(whole.segments());
     if same {
         drop(parts);
         return Arc::try_unwrap(whole).map_err(|_in_use| Error::RegionBusy);
     }
-    let mut copies = Vec::with_capacity(segments);
+    // A transport holds on to a part and has given a copy of it.
+    let mut copies = Vec::with_capacity(whole.segments().len());
     for part in &parts {
         let mut offset = 0;
         for segment in part.segments() {
-            let mut copy = vec![0; segment.len];
-            hg_na_memory::copy_out(part, offset, &mut copy)?;
+            copies.push(copy_out(part, offset, segment.len)?);
             offset += segment.len as u64;
-            copies.push(copy);
         }
     }
     Ok(Memory::from(copies))
+}
+
+/// The bytes of memory that is not registered.
+///
+/// # Errors
+/// [`Error::OutOfRange`] for memory longer than the address space, which there is none of.
+pub fn copy_of(memory: &Memory) -> Result<Vec<u8>, Error> {
+    let beyond = Error::OutOfRange { offset: 0, len: memory.len(), size: memory.len() };
+    copy_out(memory, 0, usize::try_from(memory.len()).map_err(|_beyond| beyond)?)
+}
+
+fn copy_out(memory: &Memory, offset: u64, len: usize) -> Result<Vec<u8>, Error> {
+    let mut copy = vec![0; len];
+    hg_na_memory::copy_out(memory, offset, &mut copy)?;
+    Ok(copy)
 }
 
 impl fmt::Debug for Local {

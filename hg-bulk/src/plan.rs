@@ -99,8 +99,8 @@ impl<L: Regions, R: Regions> Plan<L, R> {
     /// When the two ranges are not equally long: the caller checks what users hand in.
     #[must_use]
     pub fn new(local: L, remote: R, limits: Limits) -> Self {
-        let left = local.range().1;
-        assert_eq!(left, remote.range().1, "both sides of a transfer are equally long");
+        let left = local.span().1;
+        assert_eq!(left, remote.span().1, "both sides of a transfer are equally long");
         assert!(limits.piece > 0 && (1..=PIECES_IN_FLIGHT).contains(&limits.in_flight));
         let phase = if left == 0 { Phase::Finished(Ok(())) } else { Phase::Running };
         Self {
@@ -236,7 +236,7 @@ struct Side<T> {
 
 impl<T: Regions> Side<T> {
     fn new(regions: T) -> Self {
-        let offset = regions.range().0;
+        let offset = regions.span().0;
         let mut side = Self { regions, place: Place { region: 0, offset } };
         side.skip();
         side

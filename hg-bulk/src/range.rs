@@ -13,7 +13,7 @@ use crate::{Descriptor, Local, Place};
 /// A range of a list of regions, for a [`crate::Plan`].
 pub trait Regions {
     /// First byte of the range, counted over all regions, and its length in bytes.
-    fn range(&self) -> (u64, u64);
+    fn span(&self) -> (u64, u64);
     /// Size of a region in bytes; `None` behind the last one.
     fn region_len(&self, region: usize) -> Option<u64>;
 }
@@ -30,6 +30,10 @@ impl Range {
     pub(crate) fn new(memory: &Arc<Local>, range: impl RangeBounds<u64>) -> Result<Self, Error> {
         let (offset, len) = resolve(&range, memory.len())?;
         Ok(Self { memory: Arc::clone(memory), offset, len })
+    }
+
+    pub(crate) fn all(memory: &Arc<Local>) -> Self {
+        Self { memory: Arc::clone(memory), offset: 0, len: memory.len() }
     }
 
     /// The memory that it is a range of.
@@ -87,7 +91,7 @@ impl Range {
 }
 
 impl Regions for Range {
-    fn range(&self) -> (u64, u64) {
+    fn span(&self) -> (u64, u64) {
         (self.offset, self.len)
     }
 
@@ -187,7 +191,7 @@ impl RemoteRange {
 }
 
 impl Regions for RemoteRange {
-    fn range(&self) -> (u64, u64) {
+    fn span(&self) -> (u64, u64) {
         (self.offset, self.len)
     }
 

@@ -5,7 +5,7 @@ use std::{fmt, marker::PhantomData, sync::Arc, time::Duration};
 use hg_core::serve::IN_SERVICE_MAX;
 use hg_na::{Address, OpenOptions, Plugin};
 
-use crate::{CALLS_MAX, CONTEXTS_MAX, Handle};
+use crate::{CALLS_MAX, CONTEXTS_MAX, EAGER_MAX, Handle};
 
 /// Who makes progress when nobody waits for a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -54,6 +54,7 @@ pub(crate) struct Settings {
     pub(crate) reject_above: Option<usize>,
     pub(crate) calls_max: usize,
     pub(crate) checksum: bool,
+    pub(crate) eager_max: u64,
 }
 
 /// Opens engines. `E` is what [`Builder::open`] gives: the facade's engine.
@@ -86,6 +87,7 @@ impl<E: From<Handle>> Builder<E> {
                 reject_above: None,
                 calls_max: CALLS_MAX,
                 checksum: false,
+                eager_max: EAGER_MAX,
             },
             engine: PhantomData,
         }
@@ -154,6 +156,14 @@ impl<E: From<Handle>> Builder<E> {
     #[must_use]
     pub fn checksum(mut self, checksum: bool) -> Self {
         self.settings.checksum = checksum;
+        self
+    }
+
+    /// Longest memory whose bytes ride in its descriptor when others may only read it; zero: none does.
+    /// Default: 4,096 bytes.
+    #[must_use]
+    pub fn eager_max(mut self, bytes: u64) -> Self {
+        self.settings.eager_max = bytes;
         self
     }
 

@@ -31,7 +31,7 @@ use crate::{
 /// [`Request`] is dropped: open calls fail, peers see the connections close.
 #[derive(Clone)]
 pub struct Handle {
-    port: Arc<Port>,
+    pub(crate) port: Arc<Port>,
     /// `None` for the handles of requests, which keep nothing open.
     alive: Option<Arc<Alive>>,
 }

@@ -5,6 +5,8 @@
 //! | `builder` | how an engine is opened: plugins, contexts, progress, limits |
 //! | `handle` | what users hold: register, look up, call |
 //! | `call` | a call under way: a future, or `wait` |
+//! | `bulk` | registered memory; what starts transfers |
+//! | `transfer`, `view` | a transfer under way: a future, or `wait`; the short ways |
 //! | `port` | one context with its calls, requests and tasks; the round of progress |
 //! | `role` | who makes progress: a waiting caller, the background thread, the user's loop |
 //! | `handler` | handlers of all kinds behind one trait; answers |
@@ -18,6 +20,7 @@
 #![forbid(unsafe_code)]
 
 mod builder;
+mod bulk;
 mod call;
 mod event;
 mod handle;
@@ -28,16 +31,23 @@ mod port;
 mod request;
 mod role;
 mod tasks;
+mod transfer;
+mod view;
 
 pub use builder::{Builder, OpenError, Progress, Wait};
+pub use bulk::{Bulk, Busy};
 pub use call::{Call, CallOptions, OneWay};
 pub use event::EventLoop;
 pub use handle::Handle;
 pub use handler::Answer;
 pub use peer::{Peer, ToAddress};
 pub use request::Request;
+pub use transfer::Transfer;
+pub use view::{Fetch, View};
 
 /// Contexts of one engine at most; an address names its context by a byte.
 pub const CONTEXTS_MAX: usize = 256;
 /// Calls that one context can have under way at a time, by default.
 pub const CALLS_MAX: usize = 65_536;
+/// Bytes of read-only memory that ride in its descriptor, by default.
+pub const EAGER_MAX: u64 = 4096;

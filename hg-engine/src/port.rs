@@ -11,6 +11,7 @@
 
 mod state;
 mod step;
+mod transfers;
 
 use std::{
     fmt,
@@ -25,7 +26,10 @@ use std::{
 use hg_core::{header::Header, registry::Registry};
 use hg_na::{Address, Caps, Completion, Context, Domain, Message, Waiter};
 
-pub(crate) use self::state::State;
+pub(crate) use self::{
+    state::State,
+    transfers::{Near, TransferId},
+};
 use crate::{
     Request,
     builder::Settings,
@@ -37,6 +41,8 @@ use crate::{
 
 /// What the ports of one engine have in common.
 pub(crate) struct Shared {
+    /// Of all engines of this process, to tell their memory apart.
+    pub(crate) id: u64,
     pub(crate) settings: Settings,
     pub(crate) caps: Caps,
     /// Kept so that memory can be registered while any port lives.
@@ -50,6 +56,8 @@ impl Shared {
     pub(crate) fn new(domain: Arc<dyn Domain>, settings: Settings) -> Self {
         let caps = domain.caps().clone();
         Self {
+            // Relaxed: only that it is another one each time matters.
+            id: ENGINES.fetch_add(1, Ordering::Relaxed),
             settings,
             caps,
             domain,
@@ -118,6 +126,9 @@ pub(crate) struct Work {
 
 /// Rounds that share one reading of the clock while nobody sleeps.
 const ROUNDS_PER_CLOCK: u32 = 16;
+
+/// Engines that this process ever had.
+static ENGINES: AtomicU64 = AtomicU64::new(0);
 
 /// Ports that this process ever had.
 static PORTS: AtomicU64 = AtomicU64::new(0);

@@ -20,6 +20,8 @@
 //! It steps aside while a caller waits, and for [`GRACE`] after the last one has left, so that calls
 //! back to back never wake a second thread. When something else is under way, the last caller wakes it.
 
+mod until;
+
 use std::{
     sync::{
         Arc, MutexGuard,

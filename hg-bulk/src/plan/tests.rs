@@ -20,7 +20,7 @@ impl Cut {
 }
 
 impl Regions for Cut {
-    fn range(&self) -> (u64, u64) {
+    fn span(&self) -> (u64, u64) {
         (self.offset, self.len)
     }
 

@@ -11,7 +11,7 @@ use hg_core::{
 use hg_na::{Context, GoneReason, Message, Op, Peer, Token};
 use rustc_hash::FxHashMap;
 
-use super::{Answered, Work};
+use super::{Answered, Work, transfers::Transfers};
 use crate::builder::Settings;
 
 /// Operations that wait because the transport's queue to their peer is full, in order.
@@ -24,6 +24,7 @@ pub(crate) struct State {
     broken: Option<hg_na::Error>,
     pub(crate) calls: Calls,
     pub(crate) serves: Serves,
+    pub(crate) transfers: Transfers,
     /// Requests that wait for credits, one queue a peer.
     requests: Backlog,
     /// Answers and control messages that do: they never wait behind requests.
@@ -51,6 +52,7 @@ impl State {
             broken: None,
             calls: Calls::new(settings.calls_max),
             serves: Serves::new(settings.in_service_max, settings.reject_above),
+            transfers: Transfers::default(),
             requests: Backlog::default(),
             answers: Backlog::default(),
             admission_open: true,
@@ -277,13 +279,19 @@ impl State {
 
     /// Calls, requests, queued operations: whether anybody is still owed something.
     pub(crate) fn is_busy(&self) -> bool {
-        !self.calls.is_empty() || self.serves.in_service() > 0 || self.has_backlog()
+        !self.calls.is_empty()
+            || self.serves.in_service() > 0
+            || self.has_backlog()
+            || self.transfers.len() > 0
     }
 
     /// Whether to sleep, and until when.
     pub(super) fn may_sleep(&mut self) -> Option<Option<Instant>> {
         // Room in the transport's queue may have come without a completion: what is sent quietly has none.
         if self.has_backlog() && self.retry_backlog() {
+            return None;
+        }
+        if self.retry_transfers() {
             return None;
         }
         self.run_effects();
@@ -298,7 +306,8 @@ impl State {
         if !context.may_sleep() {
             return None;
         }
-        let deadlines = [self.calls.next_deadline(), context.next_deadline()];
+        let of_transfers = self.transfers.next_deadline();
+        let deadlines = [self.calls.next_deadline(), of_transfers, context.next_deadline()];
         Some(deadlines.into_iter().flatten().min())
     }
 
@@ -308,6 +317,7 @@ impl State {
         self.serves.close();
         self.run_effects();
         self.context = None;
+        self.close_transfers();
         self.requests.clear();
         self.answers.clear();
         std::mem::take(&mut self.wakers)

@@ -75,7 +75,9 @@ impl Port {
 
     #[inline(always)]
     fn progress_transport(&self, state: &mut State, work: &mut Work) -> bool {
-        work.read_clock();
+        if work.read_clock() && state.transfers.has_chores() {
+            state.look_after_transfers(work.now);
+        }
         let Some(context) = &mut state.context else { return false };
         let moved = match context.progress(work.now, &mut work.done) {
             Ok(moved) => moved,
@@ -223,13 +225,16 @@ impl Port {
 }
 
 impl Work {
+    /// Says whether the clock was read in this round; others go by the last reading.
     #[inline]
-    fn read_clock(&mut self) {
-        if self.rounds_since_clock >= ROUNDS_PER_CLOCK {
+    fn read_clock(&mut self) -> bool {
+        let is_due = self.rounds_since_clock >= ROUNDS_PER_CLOCK;
+        if is_due {
             self.now = Instant::now();
             self.rounds_since_clock = 0;
         }
         self.rounds_since_clock += 1;
+        is_due
     }
 }
 
@@ -241,11 +246,10 @@ fn handle_completion(
     requests: &mut Vec<Ticket>,
 ) {
     match completion {
-        Completion::Done(Done { token, result, returned, .. }) => {
-            if let Owner::Call(id, half) = Owner::of(*token) {
-                state.calls.handle_done(id, half, result, returned);
-            }
-        }
+        Completion::Done(Done { id: op, token, result, returned }) => match Owner::of(*token) {
+            Owner::Call(id, half) => state.calls.handle_done(id, half, result, returned),
+            Owner::Nobody => state.handle_transfer_done((*token, *op), result, returned),
+        },
         Completion::Unexpected { from, message } => {
             match state.serves.handle_message(*from, message.as_slice()) {
                 Arrival::Run { header, payload } => requests.push(Ticket { at, header, payload }),
@@ -284,6 +288,7 @@ fn handle_refusal(state: &mut State, from: hg_na::Peer, arrival: Arrival) {
 fn handle_gone(state: &mut State, peer: hg_na::Peer, reason: &GoneReason) {
     tracing::debug!(?peer, %reason, "a peer is gone");
     state.serves.handle_gone(peer);
+    state.fail_transfers(peer, reason);
     if state.has_backlog() {
         state.drop_backlog(
             peer,

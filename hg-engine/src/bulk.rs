@@ -1,0 +1,241 @@
+//! Memory of this process that takes part in transfers, and what starts them.
+
+use std::{fmt, ops::RangeBounds, sync::Arc};
+
+use hg_bulk::{Descriptor, Local, Range, RemoteRange};
+use hg_na::{Address, Error, Memory, Rights};
+
+use crate::{Fetch, Handle, Peer, Transfer, View, port::Near, transfer::Pending};
+
+/// Memory of this process, registered: others pull from it and push to it as its rights say, and own
+/// transfers begin or end in it.
+///
+/// It owns the memory, so that nobody can free, move or alias it meanwhile; the owner reads and writes by
+/// copies. Dropping it unregisters the memory as soon as no range of it and no transfer is left. Any number of
+/// transfers can use it at a time.
+pub struct Bulk {
+    local: Arc<Local>,
+    address: Address,
+    eager_max: u64,
+}
+
+impl Bulk {
+    /// Size in bytes.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.local.len()
+    }
+
+    /// Whether it has no byte.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.local.is_empty()
+    }
+
+    /// What others may do.
+    #[must_use]
+    pub fn rights(&self) -> Rights {
+        self.local.rights()
+    }
+
+    /// Copies bytes out. Others may be writing them: then it is some mix of old and new.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`].
+    pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), Error> {
+        self.local.read(offset, into)
+    }
+
+    /// Copies all bytes out.
+    ///
+    /// # Errors
+    /// Those of the transport that it is registered with.
+    ///
+    /// # Panics
+    /// When it is longer than the address space.
+    pub fn to_vec(&self) -> Result<Vec<u8>, Error> {
+        let len = usize::try_from(self.len()).expect("it lies in the address space");
+        let mut bytes = vec![0; len];
+        self.read(0, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Copies bytes in. Others may be reading them.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`], or [`Error::Denied`] for memory that is read-only in this process.
+    pub fn write(&self, offset: u64, from: &[u8]) -> Result<(), Error> {
+        self.local.write(offset, from)
+    }
+
+    /// A range of it, for a transfer.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`].
+    pub fn range(&self, range: impl RangeBounds<u64>) -> Result<Range, Error> {
+        self.local.range(range)
+    }
+
+    /// All of it, for a transfer.
+    #[must_use]
+    pub fn all(&self) -> Range {
+        Range::from(self)
+    }
+
+    /// What a peer needs to pull from it and push to it, to be sent in any RPC.
+    ///
+    /// Small memory that others may only read rides in the descriptor, as it is now, and is pulled without
+    /// asking anybody ([`crate::Builder::eager_max`]).
+    #[must_use]
+    pub fn descriptor(&self) -> Descriptor {
+        let eager = self.local.eager_descriptor(self.eager_max, None);
+        eager.unwrap_or_else(|| self.local.descriptor(self.address.scheme()))
+    }
+
+    /// The same with the address of the engine's context that exposed it, so that a third process can
+    /// find the owner ([`Handle::owner_of`]).
+    #[must_use]
+    pub fn bound_descriptor(&self) -> Descriptor {
+        let eager = self.local.eager_descriptor(self.eager_max, Some(&self.address));
+        eager.unwrap_or_else(|| self.local.bound_descriptor(&self.address))
+    }
+
+    /// Ends all access by others, waiting (bounded) for those in the middle of one, and gives the memory
+    /// back.
+    ///
+    /// # Errors
+    /// [`Busy`] while a range of it or a transfer is left.
+    pub fn into_memory(self) -> Result<Memory, Busy> {
+        let Self { local, address, eager_max } = self;
+        match Arc::try_unwrap(local) {
+            Ok(local) => local.unregister().map_err(|error| Busy { bulk: None, error }),
+            Err(local) => {
+                let bulk = Some(Box::new(Self { local, address, eager_max }));
+                Err(Busy { bulk, error: Error::RegionBusy })
+            }
+        }
+    }
+
+    /// The same as a vector: the one that it was made of, or a copy where it was made of something else.
+    ///
+    /// # Errors
+    /// [`Busy`] while a range of it or a transfer is left.
+    pub fn into_vec(self) -> Result<Vec<u8>, Busy> {
+        // Only memory of other kinds is copied, and before it is gone.
+        match self.into_memory()?.into_vec() {
+            Ok(bytes) => Ok(bytes),
+            Err(memory) => hg_bulk::copy_of(&memory).map_err(|error| Busy { bulk: None, error }),
+        }
+    }
+}
+
+impl From<&Bulk> for Range {
+    fn from(bulk: &Bulk) -> Self {
+        bulk.local.all()
+    }
+}
+
+impl fmt::Debug for Bulk {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "Bulk({} bytes, {:?})", self.len(), self.rights())
+    }
+}
+
+/// The memory cannot be had back now: a range of it, or a transfer that uses it, is left.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct Busy {
+    bulk: Option<Box<Bulk>>,
+    error: Error,
+}
+
+impl Busy {
+    /// The memory, still registered, to try again later. `None` when the transport holds on to it: it is then
+    /// unregistered and freed when the transport is through.
+    #[must_use]
+    pub fn into_bulk(self) -> Option<Bulk> {
+        self.bulk.map(|bulk| *bulk)
+    }
+
+    /// Why: [`Error::RegionBusy`].
+    #[must_use]
+    pub fn error(&self) -> &Error {
+        &self.error
+    }
+}
+
+impl Handle {
+    /// Registers memory, to pull into, to push from, and for others as far as `rights` say. Empty rights are
+    /// for memory that no other process is to reach.
+    ///
+    /// # Errors
+    /// [`Error::Denied`] when the memory cannot grant these rights, [`Error::Limit`].
+    pub fn expose(&self, memory: impl Into<Memory>, rights: Rights) -> Result<Bulk, Error> {
+        Ok(Bulk {
+            local: Arc::new(self.port.register(memory.into(), rights)?),
+            address: self.port.address.clone(),
+            eager_max: self.port.shared.settings.eager_max,
+        })
+    }
+
+    /// Gets bytes of a peer's memory. The transfer is under way; `wait` for it or await it.
+    ///
+    /// Both ranges are equally long. Each may be a range, or a whole `&Descriptor` and `&Bulk`.
+    pub fn pull(
+        &self,
+        owner: &Peer,
+        remote: impl Into<RemoteRange>,
+        local: impl Into<Range>,
+    ) -> Transfer<'_> {
+        let near = Near::Pull(local.into());
+        let made = self.port.start_transfer(*owner, near, remote.into());
+        Transfer(Pending::new(&self.port, made))
+    }
+
+    /// Puts bytes into a peer's memory; over when they are visible there.
+    ///
+    /// Both ranges are equally long. Each may be a range, or a whole `&Descriptor` and `&Bulk`.
+    pub fn push(
+        &self,
+        owner: &Peer,
+        local: impl Into<Range>,
+        remote: impl Into<RemoteRange>,
+    ) -> Transfer<'_> {
+        let near = Near::Push(local.into());
+        let made = self.port.start_transfer(*owner, near, remote.into());
+        Transfer(Pending::new(&self.port, made))
+    }
+
+    /// Gets bytes of a peer's memory as a vector: the short way.
+    ///
+    /// It is as long as the descriptor claims: look at [`Descriptor::len`] first when whoever sent it is not to be
+    /// trusted with this process's memory. A claim that is too large to be served is an error.
+    pub fn fetch(&self, owner: &Peer, remote: impl Into<RemoteRange>) -> Fetch<'_> {
+        Fetch::new(&self.port, *owner, remote.into())
+    }
+
+    /// Shows bytes of a peer's memory: without a copy where the transport and the memory allow it (memory
+    /// of `hg::bulk::alloc` inside a node), otherwise as a copy.
+    ///
+    /// What is seen stays valid until it is dropped, also when its owner has died.
+    pub fn view(&self, owner: &Peer, remote: impl Into<RemoteRange>) -> View<'_> {
+        View::new(&self.port, *owner, remote.into())
+    }
+
+    /// Looks up the owner of memory that a bound descriptor names.
+    ///
+    /// # Errors
+    /// [`Error::BadDescriptor`] when it is not bound, [`Error::BadAddress`] when this engine's transport
+    /// does not reach the owner.
+    pub fn owner_of(&self, descriptor: &Descriptor) -> Result<Peer, Error> {
+        let unbound =
+            Error::BadDescriptor("it does not say who owns the memory; ask for a bound one");
+        self.lookup(descriptor.owner().ok_or(unbound)?)
+    }
+
+    /// Transfers of this context that are not over yet.
+    #[must_use]
+    pub fn transfers_under_way(&self) -> usize {
+        self.port.enter_state().map_or(0, |state| state.transfers.len())
+    }
+}

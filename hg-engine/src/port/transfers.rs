@@ -1,0 +1,364 @@
+//! The transfers of a port: plans of `hg-bulk`, fed with the transport's completions, deadlines and room.
+
+use std::{
+    collections::{BTreeSet, VecDeque},
+    task::Waker,
+    time::Instant,
+};
+
+use hg_bulk::{Limits, Piece, Plan, Range, Regions, RemoteRange, TransferError};
+use hg_core::table::{Key, Table};
+use hg_na::{Context, Failure, GoneReason, Op, OpId, Peer, Returned, SharedBytes, Token};
+
+use super::State;
+
+/// Names a transfer of this port.
+pub(crate) type TransferId = Key;
+
+/// In a token: the operation is a transfer's. Those of calls have other bits (`hg_core::call::Owner`).
+const TRANSFER_BIT: Token = 1 << 62;
+
+/// Refusals in a row after which stalled transfers wait for the next round.
+const REFUSALS_MAX: usize = 64;
+
+/// The near side of a transfer.
+#[derive(Debug)]
+pub(crate) enum Near {
+    /// Bytes arrive here.
+    Pull(Range),
+    /// Bytes come from here.
+    Push(Range),
+    /// Bytes are seen where they are: so many.
+    View(u64),
+}
+
+impl Near {
+    fn op(&self, peer: Peer, piece: &Piece, remote: &RemoteRange) -> Result<Op, hg_na::Error> {
+        let remote = remote.slice(piece.remote, piece.len)?;
+        Ok(match self {
+            Self::Pull(range) => {
+                Op::Get { from: peer, local: range.slice(piece.local, piece.len)?, remote }
+            }
+            Self::Push(range) => {
+                Op::Put { to: peer, local: range.slice(piece.local, piece.len)?, remote }
+            }
+            Self::View(_) => Op::View { from: peer, remote },
+        })
+    }
+}
+
+impl Regions for Near {
+    fn span(&self) -> (u64, u64) {
+        match self {
+            Self::Pull(range) | Self::Push(range) => range.span(),
+            Self::View(len) => (0, *len),
+        }
+    }
+
+    fn region_len(&self, region: usize) -> Option<u64> {
+        match self {
+            Self::Pull(range) | Self::Push(range) => range.region_len(region),
+            Self::View(len) => (region == 0).then_some(*len),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Entry {
+    peer: Peer,
+    plan: Plan<Near, RemoteRange>,
+    seen: Option<SharedBytes>,
+    deadline: Option<Instant>,
+    waker: Option<Waker>,
+    /// Whether it stands in the queue of those that wait for room.
+    stalled: bool,
+    /// Nobody will take the outcome.
+    abandoned: bool,
+}
+
+/// A transfer that is over. Dropped outside of the lock, since it may be the last to hold its memory.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) outcome: Result<Option<SharedBytes>, TransferError>,
+    _plan: Plan<Near, RemoteRange>,
+}
+
+/// All transfers of one context.
+#[derive(Debug, Default)]
+pub(crate) struct Transfers {
+    table: Table<Entry>,
+    deadlines: BTreeSet<(Instant, TransferId)>,
+    /// Those that the transport had no room for.
+    stalled: VecDeque<TransferId>,
+}
+
+/// What a transfer works with: the transport, and whom to wake after the round.
+struct Tools<'a> {
+    context: Option<&'a mut (dyn Context + 'static)>,
+    wakers: &'a mut Vec<Waker>,
+}
+
+impl State {
+    /// Starts a transfer of equally long sides.
+    ///
+    /// # Errors
+    /// [`TransferError::Closed`], or what has broken the transport.
+    pub(crate) fn start_transfer(
+        &mut self,
+        peer: Peer,
+        near: Near,
+        far: RemoteRange,
+        limits: Limits,
+    ) -> Result<TransferId, TransferError> {
+        if !self.is_open() {
+            return Err(self.why_closed());
+        }
+        let id = self.transfers.table.insert(Entry {
+            peer,
+            plan: Plan::new(near, far, limits),
+            seen: None,
+            deadline: None,
+            waker: None,
+            stalled: false,
+            abandoned: false,
+        });
+        self.with_transfers(|transfers, tools| transfers.run(id, tools));
+        Ok(id)
+    }
+
+    /// One of the transport's operations has ended; says whether it was a transfer's.
+    #[cold]
+    pub(super) fn handle_transfer_done(
+        &mut self,
+        (token, op): (Token, OpId),
+        result: &mut Result<(), Box<Failure>>,
+        returned: &mut Returned,
+    ) {
+        if token & TRANSFER_BIT == 0 {
+            return;
+        }
+        let id = TransferId::from_bits(token);
+        // The slice goes now: whoever is told of the end may want the memory back.
+        let returned = std::mem::replace(returned, Returned::Nothing);
+        let result = std::mem::replace(result, Ok(()));
+        self.with_transfers(|transfers, tools| {
+            if let Some(entry) = transfers.table.get_mut(id) {
+                if let Returned::View(seen) = returned {
+                    entry.seen = Some(seen);
+                } else {
+                    drop(returned);
+                }
+                entry.plan.handle_done(op, result.map_err(|failure| failure.error.into()));
+            }
+            transfers.run(id, tools);
+            transfers.retry_first(tools);
+        });
+    }
+
+    /// What transfers want once in a while: deadlines, and room that came without a completion.
+    #[cold]
+    pub(super) fn look_after_transfers(&mut self, now: Instant) {
+        self.with_transfers(|transfers, tools| {
+            while let Some(&(at, id)) = transfers.deadlines.first()
+                && at <= now
+            {
+                transfers.stop(id, TransferError::DeadlineExceeded, tools);
+            }
+            transfers.retry(tools);
+        });
+    }
+
+    /// Before a sleep: the same for room only; says whether any transfer got on.
+    pub(super) fn retry_transfers(&mut self) -> bool {
+        self.transfers.has_stalled() && self.with_transfers(Transfers::retry)
+    }
+
+    /// The peer is gone. What the transport had accepted completes by itself.
+    pub(super) fn fail_transfers(&mut self, peer: Peer, reason: &GoneReason) {
+        let of_peer = |(id, entry): (_, &Entry)| (entry.peer == peer).then_some(id);
+        let ids: Vec<_> = self.transfers.table.iter().filter_map(of_peer).collect();
+        for id in ids {
+            let error = TransferError::PeerGone { reason: reason.clone() };
+            self.stop_transfer(id, error);
+        }
+    }
+
+    /// Ends a transfer early.
+    pub(crate) fn stop_transfer(&mut self, id: TransferId, why: TransferError) {
+        self.with_transfers(|transfers, tools| transfers.stop(id, why, tools));
+    }
+
+    /// Nobody will take the outcome: an open transfer is cancelled, and its memory held until it is over.
+    pub(crate) fn abandon_transfer(&mut self, id: TransferId) {
+        self.with_transfers(|transfers, tools| {
+            if let Some(entry) = transfers.table.get_mut(id) {
+                entry.abandoned = true;
+                entry.waker = None;
+            }
+            transfers.stop(id, TransferError::Cancelled, tools);
+        });
+    }
+
+    /// The transport is closed.
+    pub(super) fn close_transfers(&mut self) {
+        let why = self.why_closed();
+        self.with_transfers(|transfers, tools| {
+            let ids: Vec<_> = transfers.table.iter().map(|(id, _)| id).collect();
+            for id in ids {
+                if let Some(entry) = transfers.table.get_mut(id) {
+                    entry.plan.abort(why.clone());
+                }
+                transfers.run(id, tools);
+            }
+        });
+    }
+
+    fn with_transfers<T>(&mut self, act: impl FnOnce(&mut Transfers, &mut Tools<'_>) -> T) -> T {
+        let tools = &mut Tools { context: self.context.as_deref_mut(), wakers: &mut self.wakers };
+        act(&mut self.transfers, tools)
+    }
+
+    fn why_closed(&mut self) -> TransferError {
+        match self.context() {
+            Err(hg_core::error::Failure::NotMade(error)) => error.into(),
+            _ => TransferError::Closed,
+        }
+    }
+}
+
+impl Transfers {
+    /// Transfers that are not freed yet.
+    pub(crate) fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        self.deadlines.first().map(|(at, _)| *at)
+    }
+
+    pub(crate) fn has_stalled(&self) -> bool {
+        !self.stalled.is_empty()
+    }
+
+    /// Whether [`State::look_after_transfers`] has anything to look at.
+    #[inline]
+    pub(crate) fn has_chores(&self) -> bool {
+        !self.stalled.is_empty() | !self.deadlines.is_empty()
+    }
+
+    /// Takes the outcome, once it is there.
+    pub(crate) fn take(&mut self, id: TransferId) -> Option<Ended> {
+        let entry = self.table.get_mut(id)?;
+        let outcome = entry.plan.take_outcome()?;
+        let Entry { seen, plan, .. } = self.table.remove(id)?;
+        Some(Ended { outcome: outcome.map(|()| seen), _plan: plan })
+    }
+
+    pub(crate) fn set_waker(&mut self, id: TransferId, waker: &Waker) {
+        if let Some(entry) = self.table.get_mut(id) {
+            entry.waker = Some(waker.clone());
+        }
+    }
+
+    /// Sets when the transfer ends at the latest; the earlier one counts.
+    pub(crate) fn set_deadline(&mut self, id: TransferId, at: Instant) {
+        let Some(entry) = self.table.get_mut(id) else { return };
+        if entry.plan.is_finished() || entry.deadline.is_some_and(|before| before <= at) {
+            return;
+        }
+        if let Some(before) = entry.deadline.replace(at) {
+            self.deadlines.remove(&(before, id));
+        }
+        self.deadlines.insert((at, id));
+    }
+
+    fn stop(&mut self, id: TransferId, why: TransferError, tools: &mut Tools<'_>) {
+        if let Some(entry) = self.table.get_mut(id) {
+            entry.plan.stop(why);
+            if let Some(at) = entry.deadline.take() {
+                self.deadlines.remove(&(at, id));
+            }
+        }
+        self.run(id, tools);
+    }
+
+    /// Does what a transfer wants done. `false`: the transport has no room for its next piece.
+    fn run(&mut self, id: TransferId, tools: &mut Tools<'_>) -> bool {
+        let Some(entry) = self.table.get_mut(id) else { return true };
+        let token = id.to_bits() | TRANSFER_BIT;
+        let mut has_room = true;
+        while let Some(context) = &mut tools.context
+            && has_room
+            && let Some(piece) = entry.plan.next_piece()
+        {
+            let posted = match entry.plan.local().op(entry.peer, &piece, entry.plan.remote()) {
+                Ok(op) => context.post(token, op).map_err(|rejected| rejected.error),
+                Err(error) => Err(error),
+            };
+            match posted {
+                Ok(op) => entry.plan.handle_posted(&piece, op),
+                Err(hg_na::Error::Again) => has_room = false,
+                Err(error) => entry.plan.handle_refused(error.into()),
+            }
+        }
+        while let Some(op) = entry.plan.next_cancel() {
+            if let Some(context) = &mut tools.context {
+                context.cancel(op);
+            }
+        }
+        if !has_room && !std::mem::replace(&mut entry.stalled, true) {
+            self.stalled.push_back(id);
+        }
+        if entry.plan.is_finished() {
+            self.finish(id, tools);
+        }
+        has_room
+    }
+
+    fn finish(&mut self, id: TransferId, tools: &mut Tools<'_>) {
+        let Some(entry) = self.table.get_mut(id) else { return };
+        tools.wakers.extend(entry.waker.take());
+        if let Some(at) = entry.deadline.take() {
+            self.deadlines.remove(&(at, id));
+        }
+        if entry.abandoned {
+            self.table.discard(id);
+        }
+    }
+
+    /// Tries stalled transfers until one is refused; says whether any got on.
+    fn retry_first(&mut self, tools: &mut Tools<'_>) -> bool {
+        let mut moved = false;
+        while let Some(id) = self.stalled.pop_front() {
+            if !self.run_stalled(id, tools) {
+                break;
+            }
+            moved = true;
+        }
+        moved
+    }
+
+    /// Tries stalled transfers, each once; says whether any got on.
+    fn retry(&mut self, tools: &mut Tools<'_>) -> bool {
+        let (mut moved, mut refusals) = (false, 0);
+        for _ in 0..self.stalled.len() {
+            let Some(id) = self.stalled.pop_front() else { break };
+            if self.run_stalled(id, tools) {
+                (moved, refusals) = (true, 0);
+            } else {
+                refusals += 1;
+                if refusals == REFUSALS_MAX {
+                    break;
+                }
+            }
+        }
+        moved
+    }
+
+    fn run_stalled(&mut self, id: TransferId, tools: &mut Tools<'_>) -> bool {
+        if let Some(entry) = self.table.get_mut(id) {
+            entry.stalled = false;
+        }
+        self.run(id, tools)
+    }
+}

@@ -1,0 +1,66 @@
+//! Waiting for something else than the answer of a call: a transfer.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    task::Waker,
+    thread::{self, Thread},
+};
+
+use super::Unpark;
+use crate::port::{Port, State};
+
+impl Port {
+    /// Waits until `look` finds something, making progress meanwhile or letting somebody else do it. Given a
+    /// waker, `look` leaves it to be woken when there is something. `None` when nothing will ever be found:
+    /// the engine closes, or is the copy of a forked child.
+    pub(crate) fn wait_until<T>(
+        self: &Arc<Self>,
+        look: impl FnMut(&mut State, Option<&Waker>) -> Option<T>,
+    ) -> Option<T> {
+        // Relaxed: set before anybody waits.
+        let background = self.background.is_there.load(Ordering::Relaxed);
+        if background {
+            self.enter();
+        }
+        let found = self.drive_or_follow_until(look);
+        if background {
+            self.leave();
+        }
+        found
+    }
+
+    fn drive_or_follow_until<T>(
+        self: &Arc<Self>,
+        mut look: impl FnMut(&mut State, Option<&Waker>) -> Option<T>,
+    ) -> Option<T> {
+        let me = thread::current();
+        let waker = Waker::from(Arc::new(Unpark(me.clone())));
+        loop {
+            if let Some((mut role, mut state)) = self.try_role() {
+                state.unfollow(&me);
+                if let Some(found) = look(&mut state, None) {
+                    role.give_back(state); // H1, H2
+                    return Some(found);
+                }
+                return self.drive(&mut role, state, None, |state| look(state, None)); // F2
+            }
+            if self.is_forked() {
+                // Whoever has the role is not in this process.
+                return None;
+            }
+            let mut state = self.enter_state()?;
+            state.unfollow(&me);
+            if let Some(found) = look(&mut state, Some(&waker)) {
+                let next = if state.work.is_some() { state.followers.pop() } else { None };
+                drop(state);
+                next.inspect(Thread::unpark);
+                return Some(found); // F1
+            }
+            if state.work.is_none() {
+                state.followers.push(me.clone());
+                drop(state);
+                thread::park(); // F3
+            }
+        }
+    }
+}

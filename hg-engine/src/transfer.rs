@@ -1,0 +1,294 @@
+//! A transfer under way: a future that needs no particular runtime, or `wait`.
+
+use std::{
+    fmt,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::{Duration, Instant},
+};
+
+use hg_bulk::{Limits, Range, RemoteRange, TransferError};
+use hg_na::{Rights, SharedBytes};
+
+use crate::{
+    Peer,
+    port::{Near, Port, TransferId},
+    request::is_in_handler,
+};
+
+/// A transfer under way. It was started when it was made; waiting and awaiting only collect the outcome.
+///
+/// Dropping it cancels the transfer. The memory stays registered until the transport is through with it.
+#[must_use = "dropping a transfer cancels it: `wait` or await it"]
+pub struct Transfer<'e>(pub(crate) Pending<'e>);
+
+impl Transfer<'_> {
+    /// Waits for the end, making progress in this thread.
+    ///
+    /// # Errors
+    /// [`TransferError`]; [`TransferError::WouldDeadlock`] at once inside a plain or `async` handler.
+    pub fn wait(mut self) -> Result<(), TransferError> {
+        self.0.wait().map(drop)
+    }
+
+    /// Ends the transfer after this time, counted from now, one way or the other.
+    pub fn within(self, deadline: Duration) -> Self {
+        self.0.end_within(deadline);
+        self
+    }
+
+    /// Cancels the transfer; it ends with [`TransferError::Cancelled`] unless it has ended already.
+    pub fn cancel(&self) {
+        self.0.cancel();
+    }
+}
+
+impl Future for Transfer<'_> {
+    type Output = Result<(), TransferError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.poll_outcome(context).map(|outcome| outcome.map(drop))
+    }
+}
+
+impl fmt::Debug for Transfer<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "Transfer({})", self.0)
+    }
+}
+
+/// What a transfer, a fetch and a view have in common.
+pub(crate) struct Pending<'e> {
+    pub(crate) port: &'e Arc<Port>,
+    state: PendingState,
+}
+
+enum PendingState {
+    /// It needed no transport, or could not be made.
+    Over(Result<Option<SharedBytes>, TransferError>),
+    Open(TransferId),
+    Taken,
+}
+
+type Outcome = Result<Option<SharedBytes>, TransferError>;
+
+impl<'e> Pending<'e> {
+    pub(crate) fn new(port: &'e Arc<Port>, made: Result<Made, TransferError>) -> Self {
+        let state = match made {
+            Ok(Made::Open(id)) => PendingState::Open(id),
+            Ok(Made::Over) => PendingState::Over(Ok(None)),
+            Ok(Made::Seen(bytes)) => PendingState::Over(Ok(Some(bytes))),
+            Err(error) => PendingState::Over(Err(error)),
+        };
+        Self { port, state }
+    }
+
+    pub(crate) fn wait(&mut self) -> Outcome {
+        match std::mem::replace(&mut self.state, PendingState::Taken) {
+            PendingState::Open(id) if is_in_handler() => {
+                self.state = PendingState::Open(id);
+                Err(TransferError::WouldDeadlock)
+            }
+            PendingState::Open(id) => {
+                let ended = self.port.wait_until(|state, waker| {
+                    let ended = state.transfers.take(id);
+                    if ended.is_none()
+                        && let Some(waker) = waker
+                    {
+                        state.transfers.set_waker(id, waker);
+                    }
+                    ended
+                });
+                ended.map_or_else(|| self.lost(id), |ended| ended.outcome)
+            }
+            PendingState::Over(outcome) => outcome,
+            PendingState::Taken => Err(TransferError::Closed),
+        }
+    }
+
+    pub(crate) fn poll_outcome(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
+        match std::mem::replace(&mut self.state, PendingState::Taken) {
+            PendingState::Open(id) => {
+                let Some(mut state) = self.port.enter_state() else { return Poll::Ready(forked()) };
+                if let Some(ended) = state.transfers.take(id) {
+                    drop(state);
+                    return Poll::Ready(ended.outcome);
+                }
+                state.transfers.set_waker(id, context.waker());
+                drop(state);
+                self.state = PendingState::Open(id);
+                Poll::Pending
+            }
+            PendingState::Over(outcome) => Poll::Ready(outcome),
+            PendingState::Taken => Poll::Ready(Err(TransferError::Closed)),
+        }
+    }
+
+    pub(crate) fn end_within(&self, deadline: Duration) {
+        // A deadline beyond all time is none.
+        if let PendingState::Open(id) = self.state
+            && let Some(at) = Instant::now().checked_add(deadline)
+            && let Some(mut state) = self.port.enter_state()
+        {
+            state.transfers.set_deadline(id, at);
+            drop(state);
+            self.port.notify();
+        }
+    }
+
+    pub(crate) fn cancel(&self) {
+        if let PendingState::Open(id) = self.state {
+            if let Some(mut state) = self.port.enter_state() {
+                state.stop_transfer(id, TransferError::Cancelled);
+            }
+            self.port.notify();
+        }
+    }
+
+    #[cold]
+    fn lost(&self, id: TransferId) -> Outcome {
+        if self.port.is_forked() {
+            return forked();
+        }
+        abandon(self.port, id);
+        Err(TransferError::Closed)
+    }
+}
+
+impl Drop for Pending<'_> {
+    fn drop(&mut self) {
+        if let PendingState::Open(id) = self.state {
+            abandon(self.port, id);
+        }
+    }
+}
+
+impl fmt::Display for Pending<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self.state {
+            PendingState::Open(_) => "under way",
+            PendingState::Over(_) => "over",
+            PendingState::Taken => "taken",
+        })
+    }
+}
+
+fn abandon(port: &Arc<Port>, id: TransferId) {
+    if let Some(mut state) = port.enter_state() {
+        state.abandon_transfer(id);
+        drop(state);
+        port.notify();
+    }
+}
+
+fn forked() -> Outcome {
+    Err(TransferError::NotMade(hg_na::Error::Forked))
+}
+
+/// How a transfer begins.
+pub(crate) enum Made {
+    /// It is under way.
+    Open(TransferId),
+    /// There was nothing to move, or the bytes were here already.
+    Over,
+    /// The same for a view.
+    Seen(SharedBytes),
+}
+
+impl Port {
+    /// Starts a pull or a push.
+    pub(crate) fn start_transfer(
+        &self,
+        peer: Peer,
+        near: Near,
+        far: RemoteRange,
+    ) -> Result<Made, TransferError> {
+        let (range, needed) = match &near {
+            Near::Pull(range) => (range, Rights::READ),
+            Near::Push(range) => (range, Rights::WRITE),
+            Near::View(_) => return self.start_view(peer, far),
+        };
+        self.check_peer(peer)?;
+        if range.len() != far.len() {
+            return Err(TransferError::Unequal { local: range.len(), remote: far.len() });
+        }
+        self.check_local(range, &near)?;
+        self.check_remote(&far, needed)?;
+        if far.is_empty() {
+            return Ok(Made::Over);
+        }
+        if let (Near::Pull(range), Some(bytes)) = (&near, far.eager()) {
+            return range.fill(bytes).map(|()| Made::Over).map_err(TransferError::from);
+        }
+        let limits = Limits::of(self.shared.caps.max_transfer);
+        self.start(peer, near, far, limits)
+    }
+
+    /// Starts a view; [`hg_na::Error::Unsupported`] where the bytes have to be pulled instead.
+    pub(crate) fn start_view(&self, peer: Peer, far: RemoteRange) -> Result<Made, TransferError> {
+        self.check_peer(peer)?;
+        self.check_remote(&far, Rights::READ)?;
+        if far.is_empty() {
+            return Ok(Made::Seen(SharedBytes::from(Vec::new())));
+        }
+        if let Some(bytes) = far.eager_view() {
+            return Ok(Made::Seen(bytes));
+        }
+        if !self.shared.caps.views || far.only_region().is_none() {
+            return Err(TransferError::NotMade(hg_na::Error::Unsupported("views of this memory")));
+        }
+        let near = Near::View(far.len());
+        self.start(peer, near, far, Limits::whole())
+    }
+
+    fn start(
+        &self,
+        peer: Peer,
+        near: Near,
+        far: RemoteRange,
+        limits: Limits,
+    ) -> Result<Made, TransferError> {
+        let Some(mut state) = self.enter_state() else {
+            return Err(TransferError::NotMade(hg_na::Error::Forked));
+        };
+        let id = state.start_transfer(peer.na, near, far, limits)?;
+        drop(state);
+        self.notify();
+        Ok(Made::Open(id))
+    }
+
+    fn check_peer(&self, peer: Peer) -> Result<(), TransferError> {
+        if peer.port == self.id {
+            return Ok(());
+        }
+        Err(TransferError::NotMade(hg_na::Error::UnknownPeer))
+    }
+
+    fn check_local(&self, range: &Range, near: &Near) -> Result<(), TransferError> {
+        if range.memory().owner() != self.shared.id {
+            let what = "local memory that another engine exposed";
+            return Err(TransferError::NotMade(hg_na::Error::Unsupported(what)));
+        }
+        if matches!(near, Near::Pull(_)) && !range.memory().writable() {
+            return Err(TransferError::Denied { granted: Rights::READ, needed: Rights::WRITE });
+        }
+        Ok(())
+    }
+
+    fn check_remote(&self, far: &RemoteRange, needed: Rights) -> Result<(), TransferError> {
+        let descriptor = far.descriptor();
+        if !descriptor.rights().contains(needed) {
+            return Err(TransferError::Denied { granted: descriptor.rights(), needed });
+        }
+        if !descriptor.regions().is_empty() && descriptor.scheme() != self.address.scheme() {
+            let why = "its memory is reached by another transport than this engine's";
+            return Err(TransferError::NotMade(hg_na::Error::BadDescriptor(why)));
+        }
+        if !descriptor.regions().is_empty() && !self.shared.caps.one_sided {
+            let what = "one-sided transfers over this transport";
+            return Err(TransferError::NotMade(hg_na::Error::Unsupported(what)));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,239 @@
+//! The short ways: bytes of a peer as a vector, or seen where they are.
+
+use std::{
+    fmt,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::{Duration, Instant},
+};
+
+use hg_bulk::{Local, RemoteRange, TransferError};
+use hg_na::{Error, Memory, Rights, SharedBytes};
+
+use crate::{
+    Peer,
+    port::{Near, Port},
+    transfer::{Made, Pending},
+};
+
+/// Bytes of a peer on their way into a vector. Like [`crate::Transfer`].
+#[must_use = "dropping a fetch cancels it: `wait` or await it"]
+pub struct Fetch<'e> {
+    pending: Pending<'e>,
+    into: Into,
+}
+
+enum Into {
+    Nothing,
+    Bytes(Vec<u8>),
+    Memory(Arc<Local>),
+}
+
+impl<'e> Fetch<'e> {
+    pub(crate) fn new(port: &'e Arc<Port>, owner: Peer, remote: RemoteRange) -> Self {
+        match Self::start(port, owner, remote) {
+            Ok((made, into)) => Self { pending: Pending::new(port, Ok(made)), into },
+            Err(error) => Self { pending: Pending::new(port, Err(error)), into: Into::Nothing },
+        }
+    }
+
+    fn start(
+        port: &Arc<Port>,
+        owner: Peer,
+        remote: RemoteRange,
+    ) -> Result<(Made, Into), TransferError> {
+        if let Some(bytes) = remote.eager() {
+            return Ok((Made::Over, Into::Bytes(bytes.to_vec())));
+        }
+        let memory = Memory::from(zeroed(remote.len())?);
+        let local = Arc::new(port.register(memory, Rights::empty())?);
+        let made = port.start_transfer(owner, Near::Pull(local.all()), remote)?;
+        Ok((made, Into::Memory(local)))
+    }
+
+    /// Waits for the bytes, making progress in this thread.
+    ///
+    /// # Errors
+    /// [`TransferError`]; [`TransferError::WouldDeadlock`] at once inside a plain or `async` handler.
+    pub fn wait(mut self) -> Result<Vec<u8>, TransferError> {
+        self.pending.wait()?;
+        self.finish()
+    }
+
+    /// Ends the transfer after this time, counted from now, one way or the other.
+    pub fn within(self, deadline: Duration) -> Self {
+        self.pending.end_within(deadline);
+        self
+    }
+
+    /// Cancels the transfer; it ends with [`TransferError::Cancelled`] unless it has ended already.
+    pub fn cancel(&self) {
+        self.pending.cancel();
+    }
+
+    fn finish(&mut self) -> Result<Vec<u8>, TransferError> {
+        match std::mem::replace(&mut self.into, Into::Nothing) {
+            Into::Bytes(bytes) => Ok(bytes),
+            Into::Memory(local) => {
+                let busy = TransferError::NotMade(Error::RegionBusy);
+                let local = Arc::into_inner(local).ok_or(busy)?;
+                let memory = local.unregister()?;
+                memory.into_vec().or_else(|memory| Ok(hg_bulk::copy_of(&memory)?))
+            }
+            Into::Nothing => Err(TransferError::Closed),
+        }
+    }
+}
+
+impl Future for Fetch<'_> {
+    type Output = Result<Vec<u8>, TransferError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        ready!(self.pending.poll_outcome(context))?;
+        Poll::Ready(self.finish())
+    }
+}
+
+impl fmt::Debug for Fetch<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "Fetch({})", self.pending)
+    }
+}
+
+/// A view of a peer's bytes that is asked for. Like [`crate::Transfer`].
+#[must_use = "dropping it cancels it: `wait` or await it"]
+pub struct View<'e> {
+    stage: Stage<'e>,
+    owner: Peer,
+    remote: RemoteRange,
+    deadline: Option<Instant>,
+}
+
+enum Stage<'e> {
+    /// The transport was asked to show the bytes where they are.
+    Asking(Pending<'e>),
+    /// It cannot: a copy stands in.
+    Copying(Fetch<'e>),
+}
+
+impl<'e> View<'e> {
+    pub(crate) fn new(port: &'e Arc<Port>, owner: Peer, remote: RemoteRange) -> Self {
+        let made = port.start_view(owner, remote.clone());
+        let stage = Stage::Asking(Pending::new(port, made));
+        Self { stage, owner, remote, deadline: None }
+    }
+
+    /// Waits for the view, making progress in this thread.
+    ///
+    /// # Errors
+    /// [`TransferError`]; [`TransferError::WouldDeadlock`] at once inside a plain or `async` handler.
+    pub fn wait(mut self) -> Result<SharedBytes, TransferError> {
+        if let Stage::Asking(pending) = &mut self.stage {
+            let outcome = pending.wait();
+            if let Some(seen) = self.seen_or_copy(outcome) {
+                return seen;
+            }
+        }
+        match self.stage {
+            Stage::Copying(fetch) => fetch.wait().map(SharedBytes::from),
+            Stage::Asking(_) => Err(TransferError::Closed),
+        }
+    }
+
+    /// Ends the transfer after this time, counted from now, one way or the other.
+    pub fn within(mut self, deadline: Duration) -> Self {
+        self.deadline = Instant::now().checked_add(deadline);
+        match &self.stage {
+            Stage::Asking(pending) => pending.end_within(deadline),
+            Stage::Copying(fetch) => fetch.pending.end_within(deadline),
+        }
+        self
+    }
+
+    /// Cancels it; it ends with [`TransferError::Cancelled`] unless it has ended already.
+    pub fn cancel(&self) {
+        match &self.stage {
+            Stage::Asking(pending) => pending.cancel(),
+            Stage::Copying(fetch) => fetch.cancel(),
+        }
+    }
+
+    /// The end of the first stage; `None` when the second one has begun.
+    fn seen_or_copy(
+        &mut self,
+        outcome: Result<Option<SharedBytes>, TransferError>,
+    ) -> Option<Result<SharedBytes, TransferError>> {
+        match (outcome, &self.stage) {
+            (Ok(Some(seen)), _) => Some(Ok(seen)),
+            (
+                Ok(None) | Err(TransferError::NotMade(Error::Unsupported(_))),
+                Stage::Asking(pending),
+            ) => {
+                let fetch = Fetch::new(pending.port, self.owner, self.remote.clone());
+                if let Some(at) = self.deadline {
+                    fetch.pending.end_within(at.saturating_duration_since(Instant::now()));
+                }
+                self.stage = Stage::Copying(fetch);
+                None
+            }
+            (Ok(None), _) => Some(Err(TransferError::Closed)),
+            (Err(error), _) => Some(Err(error)),
+        }
+    }
+}
+
+impl Future for View<'_> {
+    type Output = Result<SharedBytes, TransferError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Stage::Asking(pending) = &mut self.stage {
+            let outcome = ready!(pending.poll_outcome(context));
+            if let Some(seen) = self.seen_or_copy(outcome) {
+                return Poll::Ready(seen);
+            }
+        }
+        match &mut self.stage {
+            Stage::Copying(fetch) => {
+                Pin::new(fetch).poll(context).map(|bytes| bytes.map(SharedBytes::from))
+            }
+            Stage::Asking(_) => Poll::Ready(Err(TransferError::Closed)),
+        }
+    }
+}
+
+impl fmt::Debug for View<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.stage {
+            Stage::Asking(pending) => write!(out, "View({pending})"),
+            Stage::Copying(fetch) => write!(out, "View({})", fetch.pending),
+        }
+    }
+}
+
+/// Claims above this many bytes are tried out before they are made memory of.
+const TRIED_OUT: usize = 1 << 20;
+
+/// Memory for a claim of a peer's. None of it is touched before bytes arrive; a claim beyond what there is
+/// is refused.
+fn zeroed(len: u64) -> Result<Vec<u8>, TransferError> {
+    let too_large = || {
+        TransferError::NotMade(Error::Limit {
+            what: "memory for the bytes to fetch",
+            limit: len,
+            remedy: "fetch less at a time",
+        })
+    };
+    let len = usize::try_from(len).map_err(|_beyond| too_large())?;
+    if len > TRIED_OUT {
+        Vec::<u8>::new().try_reserve_exact(len).map_err(|_refused| too_large())?;
+    }
+    Ok(vec![0; len])
+}
+
+impl Port {
+    /// Registers memory with this engine.
+    pub(crate) fn register(&self, memory: Memory, rights: Rights) -> Result<Local, Error> {
+        Local::register(self.shared.domain.as_ref(), self.shared.id, memory, rights)
+    }
+}

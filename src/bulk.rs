@@ -1,0 +1,69 @@
+//! Bulk transfers: memory of one process, moved by another.
+//!
+//! Memory goes in by value ([`Handle::expose`](crate::Handle::expose)) and comes back by value
+//! ([`Bulk::into_vec`]): nobody can free, move or alias it meanwhile. Its [`Descriptor`] travels in any RPC.
+//! Whoever has it, and a peer handle of the owner, pulls from the memory and pushes to it at any offset, without
+//! the owner's code taking part.
+//!
+//! ```
+//! use hg::{Request, bulk::{Descriptor, Rights}};
+//!
+//! /// Adds up bytes that stay at the caller until they are pulled.
+//! #[hg::rpc]
+//! async fn sum(request: &Request, bytes: Descriptor) -> Result<u64, String> {
+//!     let engine = request.engine();
+//!     let bytes = engine.fetch(&request.origin(), &bytes).await.map_err(|error| error.to_string())?;
+//!     Ok(bytes.iter().copied().map(u64::from).sum())
+//! }
+//!
+//! let target = hg::Engine::listen("sm://")?;
+//! target.register(sum)?;
+//! let origin = hg::Engine::open("sm://")?;
+//! let bulk = origin.expose(vec![1; 100_000], Rights::READ)?;
+//! let peer = origin.lookup(target.address())?;
+//! assert_eq!(origin.call(sum, &peer, (bulk.descriptor(),)).wait()?, 100_000);
+//! let bytes = bulk.into_vec()?;
+//! # assert_eq!(bytes.len(), 100_000);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # What to call
+//! | to | call |
+//! |---|---|
+//! | register memory | [`Handle::expose`](crate::Handle::expose) |
+//! | name it to others | [`Bulk::descriptor`], [`Bulk::bound_descriptor`] |
+//! | move ranges | [`Handle::pull`](crate::Handle::pull), [`Handle::push`](crate::Handle::push) |
+//! | get bytes as a vector | [`Handle::fetch`](crate::Handle::fetch) |
+//! | see bytes, where possible without a copy | [`Handle::view`](crate::Handle::view) |
+//! | find the owner of forwarded memory | [`Handle::owner_of`](crate::Handle::owner_of) |
+//!
+//! # Who checks what
+//! Ranges and rights are checked on this side, at once. A descriptor that lies is caught by the transport, which
+//! touches nothing then: it carries an unguessable token ([`hg_na::Caps::checked_by`] says who compares it).
+//!
+//! # Arrays of C and Fortran
+//! Memory that no Rust value owns is registered by its address, with something that keeps it alive:
+//!
+//! ```
+//! use std::sync::Arc;
+//! use hg::bulk::{Memory, Rights, Segment};
+//!
+//! // Stands for an array that a simulation in C or Fortran owns.
+//! let array: Box<[f64]> = vec![1.5; 1000].into_boxed_slice();
+//! let len = size_of_val(&*array);
+//! let address = Box::into_raw(array).expose_provenance();
+//! let segments = vec![Segment { address, len }];
+//! // SAFETY:
+//! // - initialised bytes that stay where they are: nothing frees the array below.
+//! // - exposed from a mutable pointer; nobody else refers to it while it is registered.
+//! let memory = unsafe { Memory::from_raw_parts(segments, true, Arc::new(())) };
+//!
+//! let engine = hg::Engine::listen("sm://")?;
+//! let bulk = engine.expose(memory, Rights::READ | Rights::WRITE)?;
+//! assert_eq!(bulk.len(), 8000);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+pub use hg_bulk::{Descriptor, Range, RemoteRange, TransferError};
+pub use hg_engine::{Bulk, Busy, EAGER_MAX, Fetch, Transfer, View};
+pub use hg_na::{Keeper, Memory, Rights, Segment, SharedBytes};
