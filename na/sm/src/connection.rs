@@ -1,6 +1,6 @@
 //! One connection to one peer: its phase, its queues, its receives and, when open, its [`Link`].
 
-use std::{collections::VecDeque, time::Instant};
+use std::{collections::VecDeque, sync::Arc, time::Instant};
 
 use hg_na::{
     Completion, Done, Error, Failure, GoneReason, Message, OpId, Peer, Reached, Returned, Tag,
@@ -14,6 +14,7 @@ use crate::{
     receives::Receives,
     rendezvous::{name::Target, socket::Socket},
     ring::Broken,
+    shared::maps::Maps,
 };
 
 /// Operations of one kind that wait for space at one peer, before `Again`.
@@ -76,7 +77,7 @@ pub(crate) struct Connection {
     pub(crate) queues: [VecDeque<Pending>; RINGS],
     /// Whom to connect to; `None` for accepted connections.
     pub(crate) target: Option<Target>,
-    pub(crate) socket: Option<Socket>,
+    pub(crate) socket: Option<Arc<Socket>>,
     pub(crate) watch: Option<ProcessWatch>,
     /// This side's part of the link, until the peer's is known.
     pub(crate) own: Option<crate::link::OwnSide>,
@@ -84,6 +85,8 @@ pub(crate) struct Connection {
     pub(crate) timer: Option<std::time::Instant>,
     /// Its place in the domain's list of pin lines.
     pub(crate) board: Option<usize>,
+    /// What is mapped of the peer's memory.
+    pub(crate) maps: Maps,
 }
 
 impl Connection {
@@ -110,6 +113,7 @@ impl Connection {
             watch: None,
             own: None,
             board: None,
+            maps: Maps::default(),
         }
     }
 

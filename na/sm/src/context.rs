@@ -35,6 +35,7 @@ use crate::{
     rendezvous::{name::Target, socket::Listener},
     rounds::POLL_EMPTY_MIN,
     send::Sent,
+    shared::copies::Views,
     transfers::Transfers,
 };
 
@@ -78,6 +79,7 @@ pub(crate) struct SmContext {
     /// Bodies were sent or received since memory was last given back.
     pub(crate) uses_bodies: bool,
     pub(crate) transfers: Transfers,
+    pub(crate) views: Views,
     pub(crate) events: Vec<Event>,
     /// Rounds in a row that found nothing, and messages since the kernel was last asked.
     pub(crate) empty_rounds: u32,
@@ -125,6 +127,7 @@ impl SmContext {
             trim_at: None,
             due_at: None,
             transfers: Transfers::default(),
+            views: Views::default(),
             events: Vec::new(),
             empty_rounds: 0,
             since_poll: 0,

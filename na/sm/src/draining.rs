@@ -67,6 +67,7 @@ impl SmContext {
                 }
             }
             connection.fail_all(&reason, &mut self.finished);
+            self.views.fail(peer, &reason, &mut self.finished);
             self.transfers.fail(peer, &reason, &mut self.finished);
             if connection.parting.is_empty() {
                 self.finish(peer, &reason);
@@ -81,6 +82,7 @@ impl SmContext {
     pub(crate) fn finish(&mut self, peer: Peer, reason: &GoneReason) {
         let Some(connection) = self.peers.find(peer) else { return };
         connection.fail_all(reason, &mut self.finished);
+        self.views.fail(peer, reason, &mut self.finished);
         self.transfers.fail(peer, reason, &mut self.finished);
         match reason {
             GoneReason::Forgotten => self.release(peer, Some(GOODBYE)),
@@ -117,6 +119,8 @@ impl SmContext {
         let (link, socket) = (connection.link.take(), connection.socket.take());
         let (watch, board) = (connection.watch.take(), connection.board.take());
         connection.own = None;
+        // Before the last words: who hears them looks at what is still mapped.
+        connection.maps.clear();
         if let Some(link) = &link {
             let _not_watched_is_fine = self.waiter.remove(link.own.bell.fd());
         }

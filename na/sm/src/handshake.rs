@@ -31,6 +31,7 @@ use crate::{
     },
     segment::{ArenaBytes, Rings},
     settings::BACKLOG_RETRY,
+    shared::wire::MapMessage,
 };
 
 /// Connections accepted in one round.
@@ -92,7 +93,7 @@ impl SmContext {
         self.waiter.add(socket.fd(), token(peer, Source::Socket), Interest::LevelIn)?;
         self.waiter.add(watch.fd(), token(peer, Source::Process), Interest::LevelIn)?;
         let Some(connection) = self.peers.find(peer) else { return Ok(()) };
-        connection.socket = Some(socket);
+        connection.socket = Some(Arc::new(socket));
         connection.watch = Some(watch);
         connection.own = Some(offer.own);
         connection.enter(Phase::Connecting);
@@ -175,7 +176,7 @@ impl SmContext {
             self.waiter.add(socket.fd(), token(peer, Source::Socket), Interest::LevelIn).and_then(
                 |()| self.waiter.add(watch.fd(), token(peer, Source::Process), Interest::LevelIn),
             );
-        connection.socket = Some(socket);
+        connection.socket = Some(Arc::new(socket));
         connection.watch = Some(watch);
         self.at(now + self.shared.settings.connect_timeout, peer);
         if let Err(error) = watched {
@@ -189,10 +190,21 @@ impl SmContext {
         let Some(socket) = &connection.socket else { return };
         let mut buffer = [0; GREETING_MAX];
         let (len, fds) = match socket.recv(&mut buffer) {
-            Ok(Received::Message { len, fds }) => (len, fds),
+            Ok(Received::Message { len, fds }) => (len, Ok(fds)),
+            Ok(Received::Stripped { len, error }) => (len, Err(error)),
             Ok(Received::Nothing) => return,
             // No goodbye was said.
             Ok(Received::Closed) => return self.end(peer, GoneReason::Exited),
+            Err(error) => return self.end(peer, reason_of(error)),
+        };
+        if MapMessage::is_meant(&buffer[..len]) {
+            if let Err(error) = self.map_message(peer, &buffer[..len], fds) {
+                self.end(peer, reason_of(error));
+            }
+            return;
+        }
+        let fds = match fds {
+            Ok(fds) => fds,
             Err(error) => return self.end(peer, reason_of(error)),
         };
         let greeting = match Greeting::decode(&buffer[..len]) {
@@ -241,8 +253,9 @@ impl SmContext {
 
     fn open(&mut self, peer: Peer, own: OwnSide, theirs: TheirSide) -> Result<(), Error> {
         self.waiter.add(own.bell.fd(), token(peer, Source::Doorbell), Interest::EdgeIn)?;
-        let board = self.shared.boards.add(Arc::clone(&theirs.rings));
         let Some(connection) = self.peers.find(peer) else { return Ok(()) };
+        let (rings, socket) = (Arc::clone(&theirs.rings), connection.socket.clone());
+        let board = self.shared.boards.add(rings, socket);
         connection.board = Some(board);
         connection.link = Some(Link::new(own, theirs));
         connection.enter(Phase::Open);
@@ -250,6 +263,7 @@ impl SmContext {
         fail::point("open");
         self.activate(peer);
         self.transfers.opened(peer);
+        self.views_opened(peer);
         self.flush(peer);
         self.chore();
         Ok(())

@@ -10,6 +10,7 @@
 //! | 256 | 64 | `attention` | whether the creator looks at the peer's rings, or wants to be rung |
 //! | 320 | 64 | `space_wanted` | whether the creator sleeps until the peer has popped something |
 //! | 384 | 64 | `pins` | regions of the peer that the creator is transferring from or to |
+//! | 448 | 512 | `maps` | regions of the peer that the creator has mapped |
 //! | 4096 | 4096 | `rings[0]` | requests: unexpected messages |
 //! | 8192 | 4096 | `rings[1]` | answers: expected messages |
 //! | 12288 | 4096 | `rings[2]` | control messages: a ring of their own, since an expected message that its receiver cannot hold stays where it is |
@@ -24,6 +25,8 @@ pub(crate) const SLOT_WORDS: usize = 7;
 pub(crate) const RINGS: usize = 3;
 /// Regions that one connection can have pinned at a time.
 pub(crate) const PINS: usize = 8;
+/// Regions that one connection can have mapped at a time.
+pub(crate) const MAPS: usize = 64;
 /// Bytes of a ring segment.
 pub(crate) const SEGMENT_BYTES: usize = 4 * 4096;
 /// `hgsmring` in memory order.
@@ -72,6 +75,11 @@ pub(crate) struct Header {
 #[repr(C, align(64))]
 pub(crate) struct Pins(pub(crate) [AtomicU64; PINS]);
 
+/// Map words, lines of their own.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Maps(pub(crate) [AtomicU64; MAPS]);
+
 /// The whole segment.
 #[derive(Debug)]
 #[repr(C)]
@@ -81,7 +89,8 @@ pub(crate) struct Segment {
     pub(crate) attention: Line,
     pub(crate) space_wanted: Line,
     pub(crate) pins: Pins,
-    reserved: [Line; 57],
+    pub(crate) maps: Maps,
+    reserved: [Line; 49],
     pub(crate) rings: [Slots; RINGS],
 }
 
@@ -95,7 +104,7 @@ const _: () = {
     assert!(offset_of!(Segment, popped) == 64);
     assert!(offset_of!(Segment, attention) == 256);
     assert!(offset_of!(Segment, space_wanted) == 320);
-    assert!(offset_of!(Segment, pins) == 384);
+    assert!(offset_of!(Segment, pins) == 384 && offset_of!(Segment, maps) == 448);
     assert!(offset_of!(Segment, rings) == 4096);
     assert!(size_of::<Segment>() == SEGMENT_BYTES);
 };

@@ -21,6 +21,7 @@
 //! | `connection`, `send`, `receive`, `receives` | one peer |
 //! | `context`, `post`, `rounds`, `chores`, `handshake`, `draining`, `transfers` | one endpoint |
 //! | `domain`, `settings` | what is opened, and how |
+//! | [`shared`] | memory that peers map |
 //! | `os`, `rendezvous`, `region`, `node` | the operating system's part |
 //!
 //! # Threads
@@ -65,6 +66,7 @@ mod rounds;
 mod segment;
 mod send;
 mod settings;
+pub mod shared;
 mod sync;
 mod transfers;
 mod wake;

@@ -76,6 +76,7 @@ impl SmContext {
                 .receive(token, from, tag)
                 .map_err(|error| Rejected { op: Op::RecvExpected { from, tag }, error }),
             transfer @ (Op::Put { .. } | Op::Get { .. }) => self.post_transfer(token, transfer),
+            view @ Op::View { .. } => self.post_view(token, view),
             other => Err(Rejected { op: other, error: Error::Unsupported("this operation") }),
         }
     }
@@ -281,6 +282,8 @@ impl SmContext {
                 } else if let Some(pending) = connection.take_queued(id.serial) {
                     failed_send(id.scope, pending, Error::Cancelled)
                 } else if let Some(completion) = self.transfers.cancel(id) {
+                    completion
+                } else if let Some(completion) = self.views.cancel(id) {
                     completion
                 } else {
                     return;

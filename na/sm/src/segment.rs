@@ -1,6 +1,6 @@
 //! The two ring segments of a connection, as references, and the bytes of the two arenas.
 
-use std::{fmt, ops::Deref, os::fd::OwnedFd, ptr::NonNull};
+use std::{fmt, ops::Deref, os::fd::OwnedFd, ptr::NonNull, sync::Arc};
 
 use hg_na::Error;
 
@@ -24,7 +24,7 @@ const ARENA_LEN: usize = ARENA_BYTES as usize;
 pub(crate) struct Rings {
     /// Where [`Mapping::view`] found it; spares its checks on the fast path.
     at: NonNull<Segment>,
-    _mapping: Mapping,
+    mapping: Arc<Mapping>,
 }
 
 impl Rings {
@@ -53,7 +53,12 @@ impl Rings {
     }
 
     fn of(mapping: Mapping) -> Self {
-        Self { at: NonNull::from(mapping.view::<Segment>(0)), _mapping: mapping }
+        Self { at: NonNull::from(mapping.view::<Segment>(0)), mapping: Arc::new(mapping) }
+    }
+
+    /// The same mapping once more, for those who outlive the connection.
+    pub(crate) fn share(&self) -> Self {
+        Self { at: self.at, mapping: Arc::clone(&self.mapping) }
     }
 }
 
@@ -71,7 +76,7 @@ impl Deref for Rings {
 }
 
 // SAFETY:
-// - owns its mapping like a box, and what `at` points to is atomics.
+// - keeps its mapping alive, and what `at` points to is atomics.
 unsafe impl Send for Rings {}
 // SAFETY:
 // - as above.

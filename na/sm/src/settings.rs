@@ -71,6 +71,7 @@ pub(crate) fn caps() -> Caps {
     caps.max_contexts = 256;
     caps.max_segments = 1024;
     caps.one_sided = true;
+    caps.views = true;
     caps.checked_by = CheckedBy::Table;
     caps.put_ordering = PutOrdering::AfterCompletion;
     caps.sleep = Sleep::Descriptor;

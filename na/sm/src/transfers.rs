@@ -19,6 +19,7 @@ use crate::{
         descriptor::RegionClaim,
         state::SmRegion,
     },
+    shared::copies::Piece,
 };
 
 /// Bytes that one round moves.
@@ -91,17 +92,29 @@ impl Transfer {
     }
 
     /// Moves the next piece; `true`: that was the last.
-    fn step(&mut self, connection: &Connection) -> Result<bool, Error> {
+    fn step(&mut self, connection: &mut Connection) -> Result<bool, Error> {
+        let len = (self.remote.len() - self.moved).min(PIECE);
+        let range = (self.remote.offset() + self.moved, len);
+        let piece = Piece {
+            direction: self.direction,
+            claim: &self.claim,
+            range,
+            local: region_of(&self.local)?,
+            local_offset: self.local.offset() + self.moved,
+        };
+        if let Some(copied) = piece.copy(connection) {
+            copied?;
+            self.moved += len;
+            return Ok(self.moved == self.remote.len());
+        }
         let (Some(link), Some(watch)) = (&connection.link, &connection.watch) else {
             return Err(Error::UnknownPeer);
         };
-        let len = (self.remote.len() - self.moved).min(PIECE);
         let needed = match self.direction {
             Direction::Get => Rights::READ,
             Direction::Put => Rights::WRITE,
         };
         let mut far = Vec::new();
-        let range = (self.remote.offset() + self.moved, len);
         let pins = &link.own.rings.pins.0;
         let pin = link.theirs.table.resolve(&self.claim, needed, range, pins, &mut far)?;
         fail::point("pinned");
@@ -115,6 +128,10 @@ impl Transfer {
 
 impl SmContext {
     pub(crate) fn post_transfer(&mut self, token: Token, op: Op) -> Result<OpId, Rejected> {
+        let op = match self.copy_at_once(token, op) {
+            Ok(id) => return Ok(id),
+            Err(op) => op,
+        };
         match self.check_transfer(&op) {
             Ok((direction, claim)) => {
                 let (peer, Op::Put { local, remote, .. } | Op::Get { local, remote, .. }) =
@@ -123,6 +140,7 @@ impl SmContext {
                     unreachable!("only transfers come here")
                 };
                 let id = self.next_id(peer);
+                self.wish_for_mapping(peer, direction, &claim, remote.len());
                 let transfer =
                     Transfer { id, token, peer, direction, claim, local, remote, moved: 0 };
                 if self.peers.find(peer).is_some_and(|it| it.is_open()) {

@@ -25,6 +25,8 @@
 //!   them both could read the old words, and the transfer would touch memory that is free.
 //! - R5 -> U3: the transfer is over before the memory is free.
 //!
+//! *Map words* (`shared/words.rs`) follow the same protocol, with "map" for "transfer".
+//!
 //! `tests/loom_pins.rs` checks them: weaken any labelled step and a model fails.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence, ord};
@@ -99,8 +101,8 @@ pub(crate) const fn is_live(generation: u32) -> bool {
     generation % 2 == 1
 }
 
-/// What a pin word holds for a region; never 0.
-const fn pin_word(index: u32, generation: u32) -> u64 {
+/// What a pin word, or a map word, holds for a region; never 0.
+pub(crate) const fn pin_word(index: u32, generation: u32) -> u64 {
     // `from` is not const yet; both casts widen.
     (index as u64 + 1) | ((generation as u64) << 32)
 }

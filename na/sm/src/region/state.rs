@@ -7,6 +7,9 @@
 //! with its slot, until the pin or the peer is gone ([`Regions::sweep`]), if need be for ever. Dropping a
 //! region waits for nobody: what is pinned is retired at once.
 //!
+//! Memory that peers map ([`crate::shared`]) is left to them instead: who still maps it after the bound, or has a view,
+//! keeps the pages, and the caller gets a fresh buffer. Nothing needs to stay here for that.
+//!
 //! The bytes are reached through `hg_na_memory` only: peers write them (by the kernel) at any time. Against
 //! a peer's transfer nothing is promised but that bytes are bytes.
 
@@ -23,9 +26,18 @@ use super::{
     plan::{Run, cut},
     table::{OwnedTable, Published},
 };
+use crate::shared::{
+    Sharing,
+    buffer::{Pages, fresh_copy},
+    exports::Exports,
+    words::Mapped,
+};
 
 /// Longest time that unregistering waits for a peer in the middle of a transfer.
 pub(crate) const PIN_WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// Longest time that unregistering waits for peers to unmap what they could write.
+pub(crate) const UNMAP_WAIT_MAX: Duration = Duration::from_millis(250);
 
 /// Longest pause between two looks at the pins.
 const PIN_PAUSE_MAX: Duration = Duration::from_millis(5);
@@ -37,6 +49,17 @@ pub(crate) trait PinBoard: Send + Sync + fmt::Debug {
     /// A peer stops being one when its process has ended, or when its connection was closed without a
     /// pin in it: closing a connection does not stop a transfer.
     fn pinned(&self, index: u32, generation: u32) -> bool;
+
+    /// What the peers' map words, and those of peers that have left, say about this region.
+    fn mapped(&self, _index: u32, _generation: u32) -> Mapped {
+        Mapped::No
+    }
+
+    /// Asks those who map it to let go.
+    fn ask_to_unmap(&self, _index: u32, _generation: u32) {}
+
+    /// The region's place will be used again: what was noted about it is forgotten.
+    fn forget(&self, _index: u32, _generation: u32) {}
 }
 
 /// What all regions of a domain share.
@@ -44,18 +67,29 @@ pub(crate) trait PinBoard: Send + Sync + fmt::Debug {
 pub(crate) struct Regions {
     table: OwnedTable,
     board: Arc<dyn PinBoard>,
+    exports: Exports,
     retired: Mutex<Vec<(Published, Memory)>>,
 }
 
 impl Regions {
     /// No region yet.
     pub(crate) fn new(table: OwnedTable, board: Arc<dyn PinBoard>) -> Arc<Self> {
-        Arc::new(Self { table, board, retired: Mutex::new(Vec::new()) })
+        Arc::new(Self {
+            table,
+            board,
+            exports: Exports::default(),
+            retired: Mutex::new(Vec::new()),
+        })
     }
 
     /// What is sent to the peers.
     pub(crate) fn table(&self) -> &OwnedTable {
         &self.table
+    }
+
+    /// The memfds of regions that peers can map.
+    pub(crate) fn exports(&self) -> &Exports {
+        &self.exports
     }
 
     /// Frees retired memory that nobody pins any more: asked at every registration and unregistration,
@@ -67,7 +101,21 @@ impl Regions {
         };
         for (published, memory) in freed {
             drop(memory);
-            self.table.release(published);
+            self.release(published);
+        }
+    }
+
+    fn release(&self, published: Published) {
+        self.board.forget(published.claim.index, published.claim.generation);
+        self.table.release(published);
+    }
+
+    /// Ends the publication; nobody pins or maps it from now on.
+    fn retract(&self, published: &Published, sharing: Sharing) {
+        self.table.retract(published);
+        if sharing != Sharing::No {
+            self.exports.remove(&published.claim);
+            self.board.ask_to_unmap(published.claim.index, published.claim.generation);
         }
     }
 
@@ -87,16 +135,20 @@ impl Regions {
     /// Whether the last pin was given up in time. Polls: the pins are words in memory of other
     /// processes, which owe this side no wake-up.
     fn wait_for_pins(&self, published: &Published) -> bool {
-        let start = Instant::now();
-        let mut pause = Duration::from_micros(10);
-        while self.is_pinned(published) {
-            if start.elapsed() >= PIN_WAIT_MAX {
-                return false;
+        wait_while(PIN_WAIT_MAX, || self.is_pinned(published))
+    }
+
+    /// Whether nobody is left who could see what the owner writes from now on, or write it. Nobody pins the region any
+    /// more, so that no view is being made.
+    fn is_let_go(&self, published: &Published, sharing: Sharing) -> bool {
+        let mapped = || self.board.mapped(published.claim.index, published.claim.generation);
+        match sharing {
+            Sharing::No | Sharing::Frozen => true,
+            Sharing::Read => mapped() != Mapped::Held,
+            Sharing::Write => {
+                wait_while(UNMAP_WAIT_MAX, || mapped() == Mapped::Yes) && mapped() == Mapped::No
             }
-            thread::sleep(pause);
-            pause = PIN_PAUSE_MAX.min(pause * 2);
         }
-        true
     }
 }
 
@@ -115,6 +167,7 @@ pub(crate) struct SmRegion {
     /// `None` once it was unregistered, for [`Drop`] to see.
     held: Option<(Published, Memory)>,
     descriptor: Descriptor,
+    sharing: Sharing,
 }
 
 impl SmRegion {
@@ -132,10 +185,16 @@ impl SmRegion {
             return Err(Error::Denied { granted: Rights::READ, needed: rights });
         }
         regions.sweep();
-        let published = regions.table.publish(memory.segments(), rights)?;
+        let sharing = sharing_of(&memory, rights)?;
+        let published = regions.table.publish(memory.segments(), rights, sharing)?;
+        if sharing != Sharing::No
+            && let Some(pages) = Pages::of(&memory)
+        {
+            regions.exports.insert(published.claim, Arc::clone(pages.fd()));
+        }
         let descriptor = Descriptor::new(memory.len(), rights, &published.claim.encode());
         let held = Some((published, memory));
-        Ok(Arc::new(Self { regions: Arc::clone(regions), held, descriptor }))
+        Ok(Arc::new(Self { regions: Arc::clone(regions), held, descriptor, sharing }))
     }
 
     /// Appends the runs of a range to `into`; `for_writing` when the kernel will write there.
@@ -161,6 +220,17 @@ impl SmRegion {
         if cut(segments, offset, len, into) { Ok(()) } else { Err(outside) }
     }
 
+    /// The memory, for copies.
+    ///
+    /// # Errors
+    /// [`Error::Forked`] where it is not there.
+    pub(crate) fn present(&self) -> Result<&Memory, Error> {
+        let memory = self.memory();
+        let is_gone =
+            self.sharing != Sharing::No && Pages::of(memory).is_some_and(Pages::is_elsewhere);
+        if is_gone { Err(Error::Forked) } else { Ok(memory) }
+    }
+
     fn memory(&self) -> &Memory {
         let (_, memory) = self.held.as_ref().expect("taken only by unregister, which consumes it");
         memory
@@ -181,38 +251,40 @@ impl RegionState for SmRegion {
     }
 
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), Error> {
-        hg_na_memory::copy_out(self.memory(), offset, into)
+        hg_na_memory::copy_out(self.present()?, offset, into)
     }
 
     fn write(&self, offset: u64, from: &[u8]) -> Result<(), Error> {
-        hg_na_memory::copy_in(self.memory(), offset, from)
+        hg_na_memory::copy_in(self.present()?, offset, from)
     }
 
     fn unregister(self: Arc<Self>) -> Result<Memory, Error> {
         let mut region = Arc::try_unwrap(self).map_err(|_in_use| Error::RegionBusy)?;
         let (published, memory) = region.held.take().expect("taken only here, once");
         let regions = &region.regions;
-        regions.table.retract(&published);
-        if regions.wait_for_pins(&published) {
-            regions.table.release(published);
-            regions.sweep();
-            return Ok(memory);
+        regions.retract(&published, region.sharing);
+        if !regions.wait_for_pins(&published) {
+            let (copy, original) = copy_and_original(memory);
+            regions.retire(published, original);
+            return Ok(copy);
         }
-        let (copy, original) = copy_and_original(memory);
-        regions.retire(published, original);
-        Ok(copy)
+        let is_let_go = regions.is_let_go(&published, region.sharing);
+        regions.release(published);
+        regions.sweep();
+        // The pages are left to those who map them; the caller gets others.
+        Ok(if is_let_go { memory } else { copy_and_original(memory).0 })
     }
 }
 
 impl Drop for SmRegion {
     fn drop(&mut self) {
         let Some((published, memory)) = self.held.take() else { return };
-        self.regions.table.retract(&published);
+        self.regions.retract(&published, self.sharing);
         if self.regions.is_pinned(&published) {
             self.regions.retire(published, memory);
         } else {
             drop(memory);
-            self.regions.table.release(published);
+            self.regions.release(published);
         }
         self.regions.sweep();
     }
@@ -224,8 +296,43 @@ impl fmt::Debug for SmRegion {
     }
 }
 
+/// Whether a condition ended in time. Polls, with longer and longer pauses.
+fn wait_while(limit: Duration, mut holds: impl FnMut() -> bool) -> bool {
+    let start = Instant::now();
+    let mut pause = Duration::from_micros(10);
+    while holds() {
+        if start.elapsed() >= limit {
+            return false;
+        }
+        thread::sleep(pause);
+        pause = PIN_PAUSE_MAX.min(pause * 2);
+    }
+    true
+}
+
+/// How peers can map this memory. Without the right to write they get it sealed against that.
+fn sharing_of(memory: &Memory, rights: Rights) -> Result<Sharing, Error> {
+    let Some(pages) = Pages::of(memory) else { return Ok(Sharing::No) };
+    if pages.is_elsewhere() {
+        return Err(Error::Forked);
+    }
+    if rights.is_empty() {
+        return Ok(Sharing::No); // Local memory, for this side's own transfers.
+    }
+    if pages.is_frozen() {
+        return Ok(Sharing::Frozen);
+    }
+    if !rights.contains(Rights::WRITE) {
+        pages.forbid_writers()?;
+    }
+    Ok(if pages.is_writable() { Sharing::Write } else { Sharing::Read })
+}
+
 /// A copy of the same kind, and the memory itself.
 fn copy_and_original(memory: Memory) -> (Memory, Memory) {
+    if let Some(copy) = fresh_copy(&memory) {
+        return (copy, memory);
+    }
     let mut copies = copies_of(&memory);
     let memory = match memory.into_shared() {
         // Read-only: both may have the same bytes.

@@ -17,6 +17,7 @@
 //! | 12 | 4 | `segment_count` | how many |
 //! | 16 | 8 | `size` | sum of their lengths in bytes |
 //! | 24 | 16 | `token` | random, the same as in the descriptor |
+//! | 40 | 8 | `sharing` | whether peers can map it ([`Sharing`]) |
 //!
 //! The addresses are the owner's; a peer hands them to the kernel (`process_vm_readv`) and does nothing else
 //! with them. Everything that a peer reads here is copied out once and checked: a table that lies costs
@@ -43,6 +44,7 @@ use crate::{
         misbehaved,
     },
     rendezvous::name::fill_random,
+    shared::Sharing,
     sync::{AtomicU32, AtomicU64, Ordering, Plain32, Plain64},
 };
 
@@ -73,7 +75,8 @@ struct Entry {
     segment_count: Plain32,
     size: Plain64,
     token: [Plain64; 2],
-    reserved: [Plain64; 3],
+    sharing: Plain64,
+    reserved: [Plain64; 2],
 }
 
 #[repr(C)]
@@ -86,6 +89,7 @@ const _: () = {
     assert!(size_of::<Header>() == 24 && size_of::<Header>() <= ENTRIES);
     assert!(size_of::<Entry>() == 64 && size_of::<SharedSegment>() == 16);
     assert!(offset_of!(Entry, size) == 16 && offset_of!(Entry, token) == 24);
+    assert!(offset_of!(Entry, sharing) == 40);
     assert!(SEGMENTS == 266_240 && TABLE_LEN.is_multiple_of(4096));
 };
 
@@ -156,7 +160,12 @@ impl OwnedTable {
     ///
     /// # Errors
     /// [`Error::Limit`] when the table is full.
-    pub(crate) fn publish(&self, memory: &[Segment], rights: Rights) -> Result<Published, Error> {
+    pub(crate) fn publish(
+        &self,
+        memory: &[Segment],
+        rights: Rights,
+        sharing: Sharing,
+    ) -> Result<Published, Error> {
         let mut token = [0; 16];
         fill_random(&mut token)?;
         let runs: Vec<Run> = memory.iter().filter(|run| run.len > 0).map(run_of).collect();
@@ -175,6 +184,7 @@ impl OwnedTable {
         entry.segment_count.store(segment_count);
         entry.size.store(runs.iter().map(|run| run.len).sum());
         store_bytes(&entry.token, token);
+        entry.sharing.store(sharing.word());
         // Relaxed: only this process writes it, and the slot is reserved for this thread.
         let generation = entry.generation.load(Ordering::Relaxed).wrapping_add(1);
         pins::publish(&entry.generation, generation);
@@ -256,21 +266,19 @@ impl PeerTable {
         Ok(Self { mapping, domain })
     }
 
-    /// Pins a region in `words` (this side's own) and appends the runs of a range of it to `into`.
-    ///
-    /// The runs are addresses in the peer's memory, good until the pin is dropped.
+    /// Pins a region in `words` (this side's own), if token, rights and range are right.
     ///
     /// # Errors
-    /// [`Error::Again`] when all pin words are in use, [`Error::StaleDescriptor`], [`Error::Denied`],
-    /// [`Error::OutOfRange`], `PeerGone(Misbehaved)` when the table contradicts itself.
-    pub(crate) fn resolve<'a>(
+    /// [`Error::Again`] when all words are in use, [`Error::StaleDescriptor`], [`Error::Denied`],
+    /// [`Error::OutOfRange`].
+    #[inline]
+    pub(crate) fn admit<'a>(
         &self,
         claim: &RegionClaim,
         needed: Rights,
         (offset, len): (u64, u64),
         words: &'a [AtomicU64],
-        into: &mut Vec<Run>,
-    ) -> Result<Pin<'a>, Error> {
+    ) -> Result<Admitted<'a>, Error> {
         if claim.domain != self.domain || claim.index >= REGIONS_MAX {
             return Err(Error::StaleDescriptor);
         }
@@ -292,6 +300,34 @@ impl PeerTable {
         if offset.checked_add(len).is_none_or(|end| end > size) {
             return Err(Error::OutOfRange { offset, len, size });
         }
+        Ok(Admitted { pin, size, sharing: Sharing::of_word(entry.sharing.load()) })
+    }
+
+    /// Whether a region can be mapped: a hint, before it is pinned.
+    pub(crate) fn sharing(&self, claim: &RegionClaim) -> Sharing {
+        if claim.domain != self.domain || claim.index >= REGIONS_MAX {
+            return Sharing::No;
+        }
+        Sharing::of_word(entry(&self.mapping, claim.index).sharing.load())
+    }
+
+    /// Pins a region in `words` (this side's own) and appends the runs of a range of it to `into`.
+    ///
+    /// The runs are addresses in the peer's memory, good until the pin is dropped.
+    ///
+    /// # Errors
+    /// [`Error::Again`] when all pin words are in use, [`Error::StaleDescriptor`], [`Error::Denied`],
+    /// [`Error::OutOfRange`], `PeerGone(Misbehaved)` when the table contradicts itself.
+    pub(crate) fn resolve<'a>(
+        &self,
+        claim: &RegionClaim,
+        needed: Rights,
+        (offset, len): (u64, u64),
+        words: &'a [AtomicU64],
+        into: &mut Vec<Run>,
+    ) -> Result<Pin<'a>, Error> {
+        let Admitted { pin, .. } = self.admit(claim, needed, (offset, len), words)?;
+        let entry = entry(&self.mapping, claim.index);
         let segments = self.segments(entry.first_segment.load(), entry.segment_count.load())?;
         let start = into.len();
         if !cut(segments, offset, len, into) {
@@ -312,6 +348,17 @@ impl PeerTable {
             Run { address, len: if address.checked_add(len).is_some() { len } else { 0 } }
         }))
     }
+}
+
+/// A region that is pinned, and what its entry says.
+#[derive(Debug)]
+pub(crate) struct Admitted<'a> {
+    /// Keeps it.
+    pub(crate) pin: Pin<'a>,
+    /// Its size in bytes, as claimed.
+    pub(crate) size: u64,
+    /// Whether it can be mapped, as claimed.
+    pub(crate) sharing: Sharing,
 }
 
 fn run_of(segment: &Segment) -> Run {

@@ -43,7 +43,8 @@ pub(crate) const SEGMENT_MAX: u64 = 1 << 32;
 /// Longest message of the handshake in bytes: the buffer to receive into.
 pub(crate) const GREETING_MAX: usize = BODY + ADDRESS_MAX;
 
-const MAGIC: [u8; 4] = *b"HgSm";
+/// What every message of the socket starts with.
+pub(crate) const MAGIC: [u8; 4] = *b"HgSm";
 const HEADER: usize = 16;
 const BODY: usize = 64;
 const KIND_HELLO: u32 = 1;

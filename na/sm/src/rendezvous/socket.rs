@@ -59,6 +59,13 @@ pub(crate) enum Received {
     Nothing,
     /// The other end is closed, and nothing comes any more.
     Closed,
+    /// A packet of `len` bytes, whose descriptors this process has no place for.
+    Stripped {
+        /// Bytes of it in the buffer.
+        len: usize,
+        /// [`Error::Limit`].
+        error: Error,
+    },
     /// A packet of `len` bytes, and the descriptors that came with it.
     Message {
         /// Bytes of it in the buffer.
@@ -112,8 +119,8 @@ impl Socket {
     /// Receives one packet.
     ///
     /// # Errors
-    /// `PeerGone(Misbehaved)` when it does not fit into the buffer or carries too many descriptors,
-    /// [`Error::Limit`] when this process may have no more descriptors. What did arrive is closed.
+    /// `PeerGone(Misbehaved)` when it does not fit into the buffer or carries too many descriptors. What did
+    /// arrive is closed.
     pub(crate) fn recv(&self, buffer: &mut [u8]) -> Result<Received, Error> {
         // A peer that closed before it had read everything leaves ECONNRESET, which comes once, and
         // in front of what it had sent: the reason why it refused, for example.
@@ -152,7 +159,7 @@ fn checked(packet: Packet, room: usize) -> Result<Received, Error> {
     }
     if fds_lost {
         // There was room in the buffer, so the kernel could not install them.
-        return Err(os_error("recvmsg", Errno::EMFILE));
+        return Ok(Received::Stripped { len, error: os_error("recvmsg", Errno::EMFILE) });
     }
     // An empty packet is no message of ours; from a closed end it is what recvmsg returns for ever.
     if len == 0 { Ok(Received::Closed) } else { Ok(Received::Message { len, fds }) }

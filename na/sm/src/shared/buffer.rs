@@ -1,0 +1,365 @@
+//! Memory that peers can map, as its owner holds it.
+//!
+//! ```text
+//! alloc -> Buffer <- into / try_from -> Memory (registered, in flight ...)
+//!            | freeze
+//!            v
+//!          Frozen <- into / try_from -> Memory (read-only)
+//! ```
+//! In a forked child the memory is not there: a [`Buffer`] and a [`Frozen`] of the parent's have no byte in it.
+
+use std::{
+    fmt,
+    ops::{Deref, DerefMut},
+    os::fd::OwnedFd,
+    sync::{Arc, Mutex, PoisonError, TryLockError},
+};
+
+use hg_na::{Error, Keeper, Memory};
+use nix::fcntl::SealFlag;
+
+use super::bytes::{Access, Bytes, FUTURE_WRITE, new_memfd, seal, seals_of};
+use crate::os::fork::ForkGuard;
+
+/// What keeps such memory alive: the keeper of its [`Memory`].
+pub(crate) struct Pages {
+    bytes: Bytes,
+    fd: Arc<OwnedFd>,
+    guard: Arc<ForkGuard>,
+}
+
+impl Pages {
+    /// What keeps this memory, when it is memory of this kind and all of it.
+    pub(crate) fn of(memory: &Memory) -> Option<&Self> {
+        let pages = memory.keeper()?.downcast_ref::<Self>()?;
+        (memory.segments() == [pages.bytes.segment()]).then_some(pages)
+    }
+
+    /// The memfd, for peers.
+    pub(crate) fn fd(&self) -> &Arc<OwnedFd> {
+        &self.fd
+    }
+
+    /// Whether nobody can write it any more.
+    pub(crate) fn is_frozen(&self) -> bool {
+        self.bytes.access() == Access::Frozen
+    }
+
+    /// Whether peers can still be let write.
+    pub(crate) fn is_writable(&self) -> bool {
+        !self.is_frozen() && seals_of(&self.fd).is_some_and(|seals| !seals.contains(FUTURE_WRITE))
+    }
+
+    /// From now on it can be mapped for reading only; mappings that are there stay.
+    ///
+    /// # Errors
+    /// [`Error::Os`].
+    pub(crate) fn forbid_writers(&self) -> Result<(), Error> {
+        seal(&self.fd, FUTURE_WRITE)
+    }
+
+    /// Tells a forked child, which lacks the memory.
+    pub(crate) fn is_elsewhere(&self) -> bool {
+        self.guard.is_child()
+    }
+}
+
+impl fmt::Debug for Pages {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "Pages({:?})", self.bytes)
+    }
+}
+
+/// Page-aligned memory in a file of its own, which peers on this machine can map.
+///
+/// Reads and writes like a slice as long as it is not registered; `Memory::from` it to register it, and
+/// [`Buffer::try_from`] the memory that unregistering gives back. Every buffer costs a file descriptor.
+/// Several of them are registered one by one: what peers map is one region.
+pub struct Buffer(Pages);
+
+/// `len` bytes of zeroes that peers can map; no page is resident before it is touched. Not inherited by a
+/// forked child.
+///
+/// # Errors
+/// [`Error::Limit`] without a descriptor or address space left, [`Error::Os`].
+pub fn alloc(len: usize) -> Result<Buffer, Error> {
+    let fd = new_memfd(len)?;
+    let bytes = Bytes::map(&fd, len, Access::Write)?;
+    Ok(Buffer(Pages { bytes, fd: Arc::new(fd), guard: guard()? }))
+}
+
+impl Buffer {
+    /// Gives up writing for good: in return viewers may have slices of it.
+    ///
+    /// The kernel vouches for it: while anybody maps the file for writing (a peer that does not let go), it refuses;
+    /// the bytes are then copied to a file of which nobody knows.
+    ///
+    /// # Errors
+    /// [`Error::Limit`], [`Error::Os`]; the buffer is gone then.
+    pub fn freeze(self) -> Result<Frozen, Error> {
+        if self.0.is_elsewhere() {
+            return Err(Error::Forked);
+        }
+        let Pages { bytes, fd, guard } = self.0;
+        let len = bytes.segment().len;
+        // Its own writable mapping has to go first; the second way needs the bytes once more.
+        drop(bytes);
+        let seals = SealFlag::F_SEAL_WRITE | SealFlag::F_SEAL_SEAL;
+        let fd = match seal(&fd, seals) {
+            Ok(()) => fd,
+            Err(_mapped_elsewhere) => {
+                let old = Bytes::map(&fd, len, Access::Read)?;
+                Arc::new(sealed_copy(old, seals)?)
+            }
+        };
+        let bytes = Bytes::map(&fd, len, Access::Frozen)?;
+        Ok(Frozen(Arc::new(Pages { bytes, fd, guard })))
+    }
+}
+
+/// A sealed memfd with the same bytes: some mix of old and new where somebody is writing them.
+fn sealed_copy(old: Bytes, seals: SealFlag) -> Result<OwnedFd, Error> {
+    let mut copy = alloc(old.segment().len)?;
+    hg_na_memory::copy_out(&memory_of_bytes(Arc::new(old)), 0, &mut copy)?;
+    let Pages { bytes, fd, .. } = copy.0;
+    drop(bytes);
+    seal(&fd, seals)?;
+    Arc::into_inner(fd).ok_or(Error::RegionBusy)
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        if self.0.is_elsewhere() {
+            return &[];
+        }
+        // SAFETY:
+        // - this process: a `Buffer` is the only way to its pages (a `Memory` has consumed it, and gives it back only
+        //   when nothing else holds the pages), and `&mut self` is needed to write.
+        // - other processes: peers are given the file only while it is registered, and unregistering gives the memory
+        //   back only after those who could write have unmapped it (otherwise a copy); see `region::state`.
+        unsafe { self.0.bytes.as_slice() }
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        if self.0.is_elsewhere() {
+            return &mut [];
+        }
+        // SAFETY:
+        // - as in `deref`, and exclusive here: `&mut self`. A peer that kept a read-only mapping does not matter to
+        //   this process.
+        unsafe { self.0.bytes.as_mut_slice() }
+    }
+}
+
+impl From<Buffer> for Memory {
+    fn from(buffer: Buffer) -> Self {
+        memory_of(Arc::new(buffer.0))
+    }
+}
+
+impl TryFrom<Memory> for Buffer {
+    type Error = Memory;
+
+    /// Back from [`Memory`]; which comes back when it was made of something else, or is still in use.
+    fn try_from(memory: Memory) -> Result<Self, Memory> {
+        if Pages::of(&memory).is_none_or(Pages::is_frozen) {
+            return Err(memory);
+        }
+        let pages = pages_of(memory)?;
+        Arc::try_unwrap(pages).map(Self).map_err(memory_of)
+    }
+}
+
+/// Memory that nobody can write any more: of which peers can have slices, and its owner clones.
+#[derive(Clone)]
+pub struct Frozen(Arc<Pages>);
+
+impl Deref for Frozen {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        if self.0.is_elsewhere() {
+            return &[];
+        }
+        self.0.bytes.frozen().expect("made of frozen bytes only")
+    }
+}
+
+impl From<Frozen> for Memory {
+    fn from(frozen: Frozen) -> Self {
+        memory_of(frozen.0)
+    }
+}
+
+impl TryFrom<Memory> for Frozen {
+    type Error = Memory;
+
+    /// Back from [`Memory`]; which comes back when it was made of something else.
+    fn try_from(memory: Memory) -> Result<Self, Memory> {
+        if Pages::of(&memory).is_some_and(Pages::is_frozen) {
+            pages_of(memory).map(Self)
+        } else {
+            Err(memory)
+        }
+    }
+}
+
+fn pages_of(memory: Memory) -> Result<Arc<Pages>, Memory> {
+    let keeper: Keeper = memory.into_keeper()?;
+    Ok(keeper.downcast().expect("looked at before"))
+}
+
+fn memory_of(pages: Arc<Pages>) -> Memory {
+    let (segment, writable) = (pages.bytes.segment(), !pages.is_frozen());
+    // SAFETY:
+    // - one run of initialised bytes that stays where it is as long as `pages` lives; exposed by `segment`, from a
+    //   pointer that may write when they are not frozen.
+    // - references: none when they are not frozen (the `Buffer` was consumed); shared ones to bytes that nobody can
+    //   write, otherwise.
+    unsafe { Memory::from_raw_parts(vec![segment], writable, pages) }
+}
+
+/// Memory of a mapping: for copies to and from it that exclude one another in this process.
+pub(crate) fn memory_of_bytes(bytes: Arc<Bytes>) -> Memory {
+    let (segment, writable) = (bytes.segment(), bytes.access() == Access::Write);
+    // SAFETY:
+    // - one run of initialised bytes that stays where it is as long as `bytes` lives; exposed by `segment`, from a
+    //   pointer that may write when the mapping may.
+    // - references: only `Bytes::frozen` gives some here, to bytes that nobody can write. (`as_slice` and
+    //   `as_mut_slice` are for a `Buffer`'s, which are not behind an `Arc`.)
+    unsafe { Memory::from_raw_parts(vec![segment], writable, bytes) }
+}
+
+/// A buffer with the same bytes, for an owner who cannot have the original; `None` when it is of another kind, or
+/// there is no memory.
+pub(crate) fn fresh_copy(memory: &Memory) -> Option<Memory> {
+    let pages = Pages::of(memory)?;
+    if pages.is_frozen() {
+        let pages: Arc<Pages> = Arc::clone(memory.keeper()?).downcast().ok()?;
+        return Some(memory_of(pages));
+    }
+    let mut copy = alloc(pages.bytes.segment().len).ok()?;
+    hg_na_memory::copy_out(memory, 0, &mut copy).ok()?;
+    Some(Memory::from(copy))
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "Buffer({} bytes)", self.len())
+    }
+}
+
+impl fmt::Debug for Frozen {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "Frozen({} bytes)", self.len())
+    }
+}
+
+/// One guard for all buffers of this process. A child that forked makes one of its own, also when the lock was held
+/// in its parent at that moment.
+fn guard() -> Result<Arc<ForkGuard>, Error> {
+    static CURRENT: Mutex<Option<Arc<ForkGuard>>> = Mutex::new(None);
+    let mut current = match CURRENT.try_lock() {
+        Ok(current) => current,
+        Err(TryLockError::Poisoned(poisoned)) => PoisonError::into_inner(poisoned),
+        Err(TryLockError::WouldBlock) => return Ok(Arc::new(ForkGuard::new()?)),
+    };
+    if let Some(guard) = current.as_ref().filter(|guard| !guard.is_child()) {
+        return Ok(Arc::clone(guard));
+    }
+    let guard = Arc::new(ForkGuard::new()?);
+    *current = Some(Arc::clone(&guard));
+    Ok(guard)
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::{
+        libc,
+        sys::wait::{WaitStatus, waitpid},
+        unistd::{ForkResult, fork},
+    };
+
+    use super::*;
+
+    #[test]
+    fn a_buffer_is_zeroes_and_comes_back_from_memory() {
+        let mut buffer = alloc(10_000).unwrap();
+        assert!(buffer.iter().all(|byte| *byte == 0));
+        assert!(buffer.as_ptr().addr().is_multiple_of(4096));
+        buffer[9_999] = 7;
+        let memory = Memory::from(buffer);
+        assert!(memory.writable() && memory.len() == 10_000);
+        let kept = Arc::clone(memory.keeper().unwrap());
+        let memory = Buffer::try_from(memory).unwrap_err();
+        drop(kept);
+        assert_eq!(Buffer::try_from(memory).unwrap()[9_999], 7);
+        assert!(Buffer::try_from(Memory::from(vec![1])).is_err());
+        assert!(alloc(0).unwrap().is_empty());
+    }
+
+    #[test]
+    fn untouched_memory_costs_nothing() {
+        let mut buffer = alloc(1 << 40).unwrap();
+        buffer[1 << 39] = 1;
+        let blocks = nix::sys::stat::fstat(&*buffer.0.fd).unwrap().st_blocks;
+        assert!(blocks <= 8, "{blocks} blocks of 512 bytes for one byte");
+    }
+
+    #[test]
+    fn frozen_memory_keeps_its_bytes_and_is_given_back_as_such() {
+        let mut buffer = alloc(5).unwrap();
+        buffer.copy_from_slice(b"bytes");
+        let frozen = buffer.freeze().unwrap();
+        let memory = Memory::from(frozen.clone());
+        assert!(!memory.writable());
+        assert!(Pages::of(&memory).unwrap().is_frozen());
+        let memory = Buffer::try_from(memory).unwrap_err();
+        assert_eq!(&*Frozen::try_from(memory).unwrap(), b"bytes");
+        assert_eq!(&*frozen, b"bytes");
+    }
+
+    #[test]
+    fn what_somebody_still_writes_is_frozen_as_a_copy() {
+        let mut buffer = alloc(5).unwrap();
+        buffer.copy_from_slice(b"bytes");
+        let mut other = Bytes::map(&buffer.0.fd, 5, Access::Write).unwrap();
+        let frozen = buffer.freeze().unwrap();
+        // SAFETY:
+        // - nobody else has the old file any more.
+        unsafe { other.as_mut_slice() }.fill(0);
+        assert_eq!(&*frozen, b"bytes");
+    }
+
+    #[test]
+    fn aliases_are_recognised() {
+        let memory = Arc::new(Memory::from(alloc(3).unwrap()));
+        assert!(Pages::of(&Memory::alias(&memory)).is_some());
+        assert!(Pages::of(&Memory::from(vec![0; 3])).is_none());
+    }
+
+    #[test]
+    fn a_forked_child_has_no_byte_of_it_and_can_have_its_own() {
+        let buffer = alloc(4096).unwrap();
+        let frozen = alloc(8).unwrap().freeze().unwrap();
+        // SAFETY:
+        // - the child looks at lengths, maps a page and exits, without unwinding.
+        match unsafe { fork() }.unwrap() {
+            ForkResult::Child => {
+                let empty = buffer.is_empty() && frozen.is_empty();
+                let own = alloc(8).is_ok_and(|own| own.len() == 8);
+                // SAFETY:
+                // - ends the child at once, without running anything of the parent's.
+                unsafe { libc::_exit(i32::from(!(empty && own))) }
+            }
+            ForkResult::Parent { child } => {
+                assert_eq!(waitpid(child, None).unwrap(), WaitStatus::Exited(child, 0));
+            }
+        }
+        assert_eq!((buffer.len(), frozen.len()), (4096, 8));
+    }
+}

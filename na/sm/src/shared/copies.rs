@@ -1,0 +1,271 @@
+//! Transfers that are plain copies, because the peer's memory is mapped here; and views.
+//!
+//! As with CMA each piece pins the region and re-checks it. No system call: a mapping belongs to its memfd, and no
+//! other process can ever be behind it.
+
+use hg_na::{
+    Completion, Done, Error, GoneReason, Op, OpId, Peer, Reached, Rejected, Returned, Rights,
+    SharedBytes, Token,
+};
+
+use super::{
+    Sharing,
+    maps::{PeerPages, name_of},
+    view::view_of,
+    wire::Name,
+};
+use crate::{
+    connection::{Connection, failed},
+    context::SmContext,
+    fail,
+    link::Link,
+    region::{cma::Direction, descriptor::RegionClaim, state::SmRegion},
+};
+
+/// Bytes that are copied inside `post`; longer transfers wait for the next round.
+const AT_ONCE: u64 = 64 * 1024;
+/// Completions that may wait to be collected before transfers queue up instead.
+const COLLECTED_LATER_MAX: usize = 1024;
+/// Views of one context that wait.
+const VIEWS_MAX: usize = 1024;
+
+/// One piece of a transfer, through a mapping.
+#[derive(Debug)]
+pub(crate) struct Piece<'a> {
+    pub(crate) direction: Direction,
+    pub(crate) claim: &'a RegionClaim,
+    /// Offset in the remote region, and length.
+    pub(crate) range: (u64, u64),
+    pub(crate) local: &'a SmRegion,
+    pub(crate) local_offset: u64,
+}
+
+impl Piece<'_> {
+    /// Moves it; `None`: the region is not mapped so that this could be done.
+    #[inline]
+    pub(crate) fn copy(&self, connection: &mut Connection) -> Option<Result<(), Error>> {
+        let Connection { maps, link, .. } = connection;
+        let pages = maps.find(self.claim)?;
+        let is_usable = self.direction == Direction::Get || pages.memory().writable();
+        let link = link.as_ref().filter(|_| is_usable)?;
+        Some(self.copy_with(link, pages))
+    }
+
+    fn copy_with(&self, link: &Link, pages: &PeerPages) -> Result<(), Error> {
+        let needed = match self.direction {
+            Direction::Get => Rights::READ,
+            Direction::Put => Rights::WRITE,
+        };
+        let pins = &link.own.rings.pins.0;
+        let admitted = link.theirs.table.admit(self.claim, needed, self.range, pins)?;
+        fail::point("pinned");
+        let (offset, len) = self.range;
+        let (far, near) = ((pages.memory(), offset), (self.local.present()?, self.local_offset));
+        let copied = match self.direction {
+            Direction::Get => hg_na_memory::copy_between(far, near, len),
+            Direction::Put => hg_na_memory::copy_between(near, far, len),
+        };
+        drop(admitted);
+        copied
+    }
+}
+
+/// A view that waits for its connection, or for the owner's answer.
+#[derive(Debug)]
+struct Viewing {
+    id: OpId,
+    token: Token,
+    peer: Peer,
+    claim: RegionClaim,
+    range: (u64, u64),
+}
+
+/// All views of one context that wait.
+#[derive(Debug, Default)]
+pub(crate) struct Views(Vec<Viewing>);
+
+impl Views {
+    /// Takes one out.
+    pub(crate) fn cancel(&mut self, id: OpId) -> Option<Completion> {
+        let at = self.0.iter().position(|it| it.id == id)?;
+        Some(self.0.swap_remove(at).ended(Err(Error::Cancelled)))
+    }
+
+    /// Ends those of one peer.
+    pub(crate) fn fail(&mut self, peer: Peer, reason: &GoneReason, done: &mut Vec<Completion>) {
+        let gone = self.0.extract_if(.., |it| it.peer == peer);
+        done.extend(gone.map(|it| it.ended(Err(Error::PeerGone(reason.clone())))));
+    }
+}
+
+impl Viewing {
+    fn ended(self, result: Result<SharedBytes, Error>) -> Completion {
+        let Self { id, token, .. } = self;
+        match result {
+            Ok(bytes) => {
+                let returned = Returned::View(bytes);
+                Completion::Done(Done { id, token, result: Ok(()), returned })
+            }
+            Err(error) => failed(id, token, error, Reached::Never, Returned::Nothing),
+        }
+    }
+}
+
+impl SmContext {
+    /// Does a short transfer at once, when the memory is mapped; its completion is collected by the next round.
+    #[inline]
+    pub(crate) fn copy_at_once(&mut self, token: Token, op: Op) -> Result<OpId, Op> {
+        let (peer, direction, local, remote) = match &op {
+            Op::Put { to, local, remote } => (*to, Direction::Put, local, remote),
+            Op::Get { from, local, remote } => (*from, Direction::Get, local, remote),
+            _ => return Err(op),
+        };
+        if remote.len() > AT_ONCE
+            || local.len() != remote.len()
+            || self.finished.len() >= COLLECTED_LATER_MAX
+        {
+            return Err(op);
+        }
+        let region: &dyn std::any::Any = local.region().as_ref();
+        let (Some(region), Ok(claim)) =
+            (region.downcast_ref::<SmRegion>(), RegionClaim::decode(remote.descriptor().opaque()))
+        else {
+            return Err(op);
+        };
+        let Some(connection) = self.peers.find(peer).filter(|it| it.is_open()) else {
+            return Err(op);
+        };
+        let range = (remote.offset(), remote.len());
+        let piece =
+            Piece { direction, claim: &claim, range, local: region, local_offset: local.offset() };
+        // What goes wrong goes wrong again in a round, which tells it.
+        if !matches!(piece.copy(connection), Some(Ok(()))) {
+            return Err(op);
+        }
+        let id = self.next_id(peer);
+        let (Op::Put { local, .. } | Op::Get { local, .. }) = op else {
+            unreachable!("looked at above")
+        };
+        let returned = Returned::Slice(local);
+        self.finished.push(Completion::Done(Done { id, token, result: Ok(()), returned }));
+        self.has_leftovers = true;
+        Ok(id)
+    }
+
+    /// A transfer that was not done at once: asks for a mapping where one would serve it, and is worth it.
+    pub(crate) fn wish_for_mapping(
+        &mut self,
+        peer: Peer,
+        direction: Direction,
+        claim: &RegionClaim,
+        len: u64,
+    ) {
+        let Some(connection) = self.peers.find(peer).filter(|it| it.is_open()) else { return };
+        let Some(link) = &connection.link else { return };
+        let sharing = link.theirs.table.sharing(claim);
+        let would_serve = match direction {
+            Direction::Get => sharing != Sharing::No,
+            Direction::Put => sharing == Sharing::Write,
+        };
+        if would_serve {
+            // Without it the transfer goes on by other means.
+            let _next_time = self.ask_for_mapping(peer, claim, Some(len));
+        }
+    }
+
+    pub(crate) fn post_view(&mut self, token: Token, op: Op) -> Result<OpId, Rejected> {
+        match self.check_view(&op) {
+            Ok((claim, range)) => {
+                let peer = op.peer();
+                let id = self.next_id(peer);
+                self.views.0.push(Viewing { id, token, peer, claim, range });
+                self.start(peer);
+                self.views_opened(peer);
+                Ok(id)
+            }
+            Err(error) => Err(Rejected { op, error }),
+        }
+    }
+
+    fn check_view(&mut self, op: &Op) -> Result<(RegionClaim, (u64, u64)), Error> {
+        let Op::View { from, remote } = op else {
+            return Err(Error::Unsupported("this operation"));
+        };
+        let connection = self.peers.find(*from).ok_or(Error::UnknownPeer)?;
+        if let Some(error) = connection.refusal() {
+            return Err(error);
+        }
+        if self.views.0.len() >= VIEWS_MAX {
+            return Err(Error::Again);
+        }
+        let claim = RegionClaim::decode(remote.descriptor().opaque())?;
+        Ok((claim, (remote.offset(), remote.len())))
+    }
+
+    /// The connection is open: makes the views that can be made, and asks for what the others need.
+    pub(crate) fn views_opened(&mut self, peer: Peer) {
+        self.try_views(|viewing| viewing.peer == peer);
+    }
+
+    /// The owner has answered about one region.
+    pub(crate) fn settle_views(&mut self, peer: Peer, name: Name, mapped: Result<(), Error>) {
+        let concerns = |it: &Viewing| it.peer == peer && name_of(&it.claim) == name;
+        match mapped {
+            Ok(()) => self.try_views(concerns),
+            Err(error) => {
+                let ended = self.views.0.extract_if(.., |it| concerns(it));
+                self.finished.extend(ended.map(|it| it.ended(Err(error.clone()))));
+                self.has_leftovers = true;
+            }
+        }
+    }
+
+    fn try_views(&mut self, concerns: impl Fn(&Viewing) -> bool) {
+        let mut at = 0;
+        while at < self.views.0.len() {
+            if !concerns(&self.views.0[at]) {
+                at += 1;
+                continue;
+            }
+            let viewing = self.views.0.swap_remove(at);
+            match self.try_view(&viewing) {
+                Some(result) => {
+                    self.finished.push(viewing.ended(result));
+                    self.has_leftovers = true;
+                }
+                None => {
+                    // Back to its place; the one that was moved there goes back to the end.
+                    self.views.0.push(viewing);
+                    let last = self.views.0.len() - 1;
+                    self.views.0.swap(at, last);
+                    at += 1;
+                }
+            }
+        }
+    }
+
+    /// Makes a view; `None`: it waits for the connection, or for the owner.
+    fn try_view(&mut self, viewing: &Viewing) -> Option<Result<SharedBytes, Error>> {
+        let Viewing { peer, claim, range, .. } = viewing;
+        let connection = self.peers.find(*peer).filter(|it| it.is_open())?;
+        let Connection { maps, link, .. } = connection;
+        let link = link.as_ref()?;
+        let pins = &link.own.rings.pins.0;
+        let admitted = match link.theirs.table.admit(claim, Rights::READ, *range, pins) {
+            Ok(admitted) => admitted,
+            Err(error) => return Some(Err(error)),
+        };
+        if admitted.sharing == Sharing::No {
+            return Some(Err(Error::Unsupported("a view of memory that its owner does not share")));
+        }
+        if let Some(pages) = maps.find(claim) {
+            let (offset, len) = *range;
+            // While the region is pinned: its owner sees that the view holds on.
+            let view = view_of(pages).slice(offset, len);
+            drop(admitted);
+            return Some(view);
+        }
+        drop(admitted);
+        self.ask_for_mapping(*peer, claim, None).err().map(Err)
+    }
+}

@@ -1,0 +1,80 @@
+//! Memory that peers map: transfers at the speed of `memcpy`, and views without a copy.
+//!
+//! ```
+//! use hg_na::{Memory, Rights, OpenOptions, Plugin};
+//!
+//! let mut buffer = hg_na_sm::shared::alloc(1 << 20)?;
+//! buffer[..5].copy_from_slice(b"hello");
+//! let domain = hg_na_sm::SmPlugin.open(&"sm://".parse()?, &OpenOptions::listening())?;
+//! let region = domain.register(Memory::from(buffer), Rights::READ)?;
+//! // Peers get, or view, without a system call.
+//! let buffer = hg_na_sm::shared::Buffer::try_from(region.unregister()?).expect("what was registered");
+//! assert_eq!(&buffer.freeze()?[..5], b"hello");
+//! # Ok::<(), hg_na::Error>(())
+//! ```
+//!
+//! | file | what |
+//! |---|---|
+//! | `bytes` | a memfd, mapped: seals, sizes, slices |
+//! | `buffer` | the owner's side: [`Buffer`], [`Frozen`], and their [`hg_na::Memory`] |
+//! | `exports` | the owner's memfds by region, for those who ask |
+//! | `wire` | what is said over the connection's socket |
+//! | `maps` | the initiator's side: what is mapped of one peer |
+//! | `words` | map words, as the owner reads them |
+//! | `view` | what a view holds |
+//! | `serve` | a context's part: asking, answering, unmapping |
+//! | `copies` | a context's part: transfers that are copies, and views |
+//!
+//! Protocol and states: `ARCHITECTURE.md`, "Memory that peers map".
+
+#[expect(unsafe_code, reason = "turns memory that peers map into slices, and into `Memory`")]
+pub(crate) mod buffer;
+#[expect(unsafe_code, reason = "maps memfds and turns mappings into slices")]
+pub(crate) mod bytes;
+pub(crate) mod copies;
+pub(crate) mod exports;
+pub(crate) mod maps;
+pub(crate) mod serve;
+pub(crate) mod view;
+pub(crate) mod wire;
+pub(crate) mod words;
+
+pub use buffer::{Buffer, Frozen, alloc};
+
+/// How a region can be mapped by peers, as its entry in the region table says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sharing {
+    /// Not at all.
+    No,
+    /// For reading.
+    Read,
+    /// For reading and writing.
+    Write,
+    /// For reading, and it never changes.
+    Frozen,
+}
+
+impl Sharing {
+    /// What stands in the table.
+    pub(crate) fn word(self) -> u64 {
+        match self {
+            Self::No => 0,
+            Self::Read => 1,
+            Self::Write => 2,
+            Self::Frozen => 3,
+        }
+    }
+
+    /// Reads it; what is unknown cannot be mapped.
+    pub(crate) fn of_word(word: u64) -> Self {
+        match word {
+            1 => Self::Read,
+            2 => Self::Write,
+            3 => Self::Frozen,
+            _ => Self::No,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,141 @@
+//! A context's part in mappings: it asks, answers and lets go, over the sockets of its connections.
+
+use std::os::fd::OwnedFd;
+
+use hg_na::{Error, Peer};
+
+use super::{
+    maps::{Own, name_of},
+    wire::{MapMessage, Name, Status},
+};
+use crate::{
+    connection::Phase, context::SmContext, os::misbehaved, region::descriptor::RegionClaim,
+    rendezvous::socket::Sent,
+};
+
+impl SmContext {
+    /// Something about mappings came over a socket, with descriptors or an error in place of them.
+    ///
+    /// # Errors
+    /// What ends the connection.
+    pub(crate) fn map_message(
+        &mut self,
+        peer: Peer,
+        bytes: &[u8],
+        fds: Result<Vec<OwnedFd>, Error>,
+    ) -> Result<(), Error> {
+        let message = MapMessage::decode(bytes).map_err(misbehaved)?;
+        let Some(connection) = self.peers.find(peer) else { return Ok(()) };
+        match &connection.phase {
+            Phase::Open => {}
+            Phase::Draining(_) => return Ok(()),
+            Phase::Idle
+            | Phase::Starting
+            | Phase::Waiting(_)
+            | Phase::Connecting
+            | Phase::Greeting => return Err(misbehaved("it speaks of mappings out of turn")),
+        }
+        match message {
+            MapMessage::Map(name, token) => self.serve_map(peer, name, token),
+            MapMessage::Mapped(name, status) => self.mapped(peer, name, status, fds),
+            MapMessage::Unmap(name) => {
+                connection.maps.unmap(name);
+                Ok(())
+            }
+        }
+    }
+
+    /// A peer asks for the memory of a region of this domain.
+    fn serve_map(&mut self, peer: Peer, name: Name, token: [u8; 16]) -> Result<(), Error> {
+        let Some(socket) = self.peers.find(peer).and_then(|it| it.socket.clone()) else {
+            return Ok(());
+        };
+        let answer = |status| MapMessage::Mapped(name, status).encode();
+        let given = self
+            .shared
+            .regions
+            .exports()
+            .give(name, token, |fd| socket.send(&answer(Status::Given), &[fd]));
+        let sent = match given {
+            None => socket.send(&answer(Status::NoSuch), &[]),
+            Some(Err(error)) => {
+                tracing::warn!(%error, "a peer that asks for shared memory cannot be sent its descriptor");
+                socket.send(&answer(Status::NoDescriptor), &[])
+            }
+            Some(sent) => sent,
+        };
+        match sent? {
+            Sent::Done | Sent::Closed => Ok(()),
+            Sent::Full => Err(misbehaved("it asks for mappings and does not read its socket")),
+        }
+    }
+
+    /// The owner answers.
+    fn mapped(
+        &mut self,
+        peer: Peer,
+        name: Name,
+        status: Status,
+        fds: Result<Vec<OwnedFd>, Error>,
+    ) -> Result<(), Error> {
+        let Some(connection) = self.peers.find(peer) else { return Ok(()) };
+        if !connection.maps.answered(name) {
+            return Err(misbehaved("it answers about a mapping that was not asked for"));
+        }
+        let Some(link) = connection.link.as_ref() else { return Ok(()) };
+        let mapped = match (status, fds) {
+            (Status::Given, Ok(fds)) => match fds.first() {
+                Some(fd) => {
+                    let own = Own { rings: &link.own.rings, guard: &self.guard };
+                    connection.maps.map(&own, &link.theirs.table, name, fd)
+                }
+                None => Err(misbehaved("it gives memory without a descriptor")),
+            },
+            (Status::Given, Err(no_place)) => {
+                tracing::warn!(error = %no_place, "shared memory of a peer is not mapped");
+                Err(no_place)
+            }
+            (Status::NoSuch, _) => Err(Error::StaleDescriptor),
+            (Status::NoDescriptor, _) => Err(Error::Limit {
+                what: "descriptors that the owner may have in flight (its RLIMIT_NOFILE)",
+                limit: 0,
+                remedy: "raise it there with `ulimit -n`, or get the bytes instead",
+            }),
+        };
+        if mapped.is_err() {
+            connection.maps.refused(name);
+        }
+        if let Err(error @ Error::PeerGone(_)) = mapped {
+            return Err(error);
+        }
+        self.settle_views(peer, name, mapped);
+        Ok(())
+    }
+
+    /// Asks a region's owner for its memory, if that is worth it: for a transfer of `len` bytes, or for a view.
+    ///
+    /// # Errors
+    /// [`Error::Again`] when the owner does not read its socket; [`Error::Os`].
+    pub(crate) fn ask_for_mapping(
+        &mut self,
+        peer: Peer,
+        claim: &RegionClaim,
+        len: Option<u64>,
+    ) -> Result<(), Error> {
+        let Some(connection) = self.peers.find(peer) else { return Err(Error::UnknownPeer) };
+        let Some(socket) = &connection.socket else { return Err(Error::UnknownPeer) };
+        if !connection.maps.is_worth_asking(claim, len) {
+            return Ok(());
+        }
+        if !connection.maps.may_ask() {
+            return Err(Error::Again);
+        }
+        let name = name_of(claim);
+        match socket.send(&MapMessage::Map(name, claim.token).encode(), &[])? {
+            Sent::Done => connection.maps.asked(name),
+            Sent::Full => return Err(Error::Again),
+            Sent::Closed => {} // The hang-up is told by an event.
+        }
+        Ok(())
+    }
+}

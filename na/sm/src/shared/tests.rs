@@ -1,0 +1,382 @@
+//! Two contexts of this process, one of which maps the other's memory.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use hg_na::{
+    Address, Completion, Context, Descriptor, Domain, Done, Error, Memory, Message, Op,
+    OpenOptions, Peer, Plugin as _, Region, Returned, Rights, SharedBytes,
+};
+
+use super::{Buffer, Frozen, alloc};
+use crate::{context::SmContext, domain::Shared, layout::MAPS, region::state::UNMAP_WAIT_MAX};
+
+const WATCHDOG: Duration = Duration::from_secs(60);
+
+/// One endpoint with its domain.
+struct Side {
+    shared: Arc<Shared>,
+    context: SmContext,
+    done: Vec<Completion>,
+}
+
+impl Side {
+    fn open() -> Self {
+        let url = Address::new("sm://").unwrap();
+        let shared = Shared::open(&url, &OpenOptions::listening()).unwrap();
+        let context = shared.endpoint(0).unwrap();
+        Self { shared, context, done: Vec::new() }
+    }
+
+    fn round(&mut self) {
+        self.context.waiter.poll().unwrap();
+        self.context.progress(Instant::now(), &mut self.done).unwrap();
+    }
+
+    fn register(&self, memory: impl Into<Memory>, rights: Rights) -> Region {
+        let region =
+            crate::region::state::SmRegion::register(&self.shared.regions, memory.into(), rights);
+        Region::new(region.unwrap())
+    }
+}
+
+/// An initiator, an owner, and the initiator's handle of the owner.
+struct Pair {
+    initiator: Side,
+    owner: Side,
+    to: Peer,
+}
+
+impl Pair {
+    fn connected() -> Self {
+        let (mut initiator, owner) = (Side::open(), Side::open());
+        let to = initiator.context.lookup(owner.context.address()).unwrap();
+        let mut pair = Self { initiator, owner, to };
+        let message = Message::copied(b"hello");
+        pair.initiator.context.post(1, Op::SendUnexpected { to, message }).unwrap();
+        pair.until(|pair| {
+            pair.owner.done.drain(..).any(|it| matches!(it, Completion::Unexpected { .. }))
+        });
+        pair.initiator.done.clear();
+        pair
+    }
+
+    fn until(&mut self, mut holds: impl FnMut(&mut Self) -> bool) {
+        let start = Instant::now();
+        while !holds(self) {
+            assert!(start.elapsed() < WATCHDOG, "it never happened");
+            self.initiator.round();
+            self.owner.round();
+        }
+    }
+
+    /// Posts and waits.
+    fn finish(&mut self, op: Op) -> Done {
+        self.initiator.context.post(7, op).unwrap();
+        let mut found = None;
+        self.until(|pair| {
+            found = pair.initiator.done.drain(..).find_map(|it| match it {
+                Completion::Done(done) if done.token == 7 => Some(done),
+                _ => None,
+            });
+            found.is_some()
+        });
+        found.unwrap()
+    }
+
+    fn transfer(
+        &mut self,
+        put: bool,
+        local: &Region,
+        far: &Descriptor,
+        len: u64,
+    ) -> Result<(), Error> {
+        let (local, remote) = (local.slice(0, len).unwrap(), far.slice(0, len).unwrap());
+        let op = if put {
+            Op::Put { to: self.to, local, remote }
+        } else {
+            Op::Get { from: self.to, local, remote }
+        };
+        self.finish(op).result.map_err(|failure| failure.error)
+    }
+
+    fn view(&mut self, far: &Descriptor, offset: u64, len: u64) -> Result<SharedBytes, Error> {
+        let op = Op::View { from: self.to, remote: far.slice(offset, len).unwrap() };
+        let done = self.finish(op);
+        match (done.result, done.returned) {
+            (Ok(()), Returned::View(bytes)) => Ok(bytes),
+            (Err(failure), Returned::Nothing) => Err(failure.error),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Transfers until the memory is mapped.
+    fn map(&mut self, local: &Region, far: &Descriptor) {
+        self.until(|pair| {
+            pair.transfer(false, local, far, 1).unwrap();
+            pair.mapped() > 0
+        });
+    }
+
+    fn mapped(&mut self) -> usize {
+        self.initiator.context.peers.find(self.to).unwrap().maps.mapped_count()
+    }
+
+    fn words(&mut self) -> Vec<u64> {
+        let link = self.initiator.context.peers.find(self.to).unwrap().link.as_ref().unwrap();
+        let words = link.own.rings.maps.0.iter();
+        words
+            .map(|word| word.load(std::sync::atomic::Ordering::Relaxed))
+            .filter(|it| *it != 0)
+            .collect()
+    }
+}
+
+fn filled(len: usize, byte: u8) -> Buffer {
+    let mut buffer = alloc(len).unwrap();
+    buffer.fill(byte);
+    buffer
+}
+
+#[test]
+fn transfers_go_through_a_mapping_from_the_second_use_on() {
+    let mut pair = Pair::connected();
+    let far = pair.owner.register(filled(100_000, 3), Rights::all());
+    let near = pair.initiator.register(vec![0; 100_000], Rights::empty());
+    let descriptor = far.descriptor();
+    pair.map(&near, &descriptor);
+    pair.transfer(false, &near, &descriptor, 100_000).unwrap();
+    let mut seen = vec![0; 100_000];
+    near.read(0, &mut seen).unwrap();
+    assert!(seen.iter().all(|byte| *byte == 3));
+    near.write(0, &[9; 5000]).unwrap();
+    pair.transfer(true, &near, &descriptor, 5000).unwrap();
+    far.read(0, &mut seen).unwrap();
+    assert!(seen[..5000].iter().all(|byte| *byte == 9) && seen[5000] == 3);
+}
+
+#[test]
+fn a_short_transfer_to_mapped_memory_is_done_inside_post() {
+    let mut pair = Pair::connected();
+    let far = pair.owner.register(filled(4096, 3), Rights::READ);
+    let near = pair.initiator.register(vec![0; 4096], Rights::empty());
+    pair.map(&near, &far.descriptor());
+    let (local, remote) = (near.slice(0, 4096).unwrap(), far.descriptor().slice(0, 4096).unwrap());
+    pair.initiator.context.post(7, Op::Get { from: pair.to, local, remote }).unwrap();
+    let mut seen = [0; 4096];
+    near.read(0, &mut seen).unwrap();
+    assert_eq!(seen, [3; 4096]);
+    pair.initiator.context.progress(Instant::now(), &mut pair.initiator.done).unwrap();
+    assert_eq!(pair.initiator.done.len(), 1);
+}
+
+#[test]
+fn memory_without_the_right_to_write_is_mapped_for_reading_and_written_by_nobody() {
+    let mut pair = Pair::connected();
+    let far = pair.owner.register(filled(4096, 3), Rights::READ);
+    let near = pair.initiator.register(vec![0; 4096], Rights::empty());
+    let descriptor = far.descriptor();
+    pair.map(&near, &descriptor);
+    let refused = pair.transfer(true, &near, &descriptor, 8);
+    assert!(matches!(refused, Err(Error::Denied { .. })), "{refused:?}");
+    // Registered for writing after all: reads go through the mapping, writes by the kernel.
+    let buffer = Buffer::try_from(far.unregister().unwrap()).unwrap();
+    let far = pair.owner.register(buffer, Rights::all());
+    let descriptor = far.descriptor();
+    pair.until(|pair| pair.mapped() == 0);
+    pair.map(&near, &descriptor);
+    pair.transfer(true, &near, &descriptor, 1).unwrap();
+}
+
+#[test]
+fn a_view_of_frozen_memory_gives_a_slice_and_one_of_other_memory_does_not() {
+    let mut pair = Pair::connected();
+    let frozen = filled(10_000, 5).freeze().unwrap();
+    let kept = frozen.clone();
+    let far = pair.owner.register(frozen, Rights::READ);
+    let view = pair.view(&far.descriptor(), 100, 50).unwrap();
+    assert_eq!(view.as_slice(), Some(&[5; 50][..]));
+    // Frozen memory goes back at once, and stays the same.
+    let start = Instant::now();
+    let back = Frozen::try_from(far.unregister().unwrap()).unwrap();
+    assert!(start.elapsed() < UNMAP_WAIT_MAX && back.as_ptr() == kept.as_ptr());
+    assert_eq!(view.as_slice(), Some(&[5; 50][..]));
+
+    let far = pair.owner.register(filled(10_000, 6), Rights::READ);
+    let view = pair.view(&far.descriptor(), 9_999, 1).unwrap();
+    assert_eq!((view.as_slice(), view.to_vec().unwrap()), (None, vec![6]));
+    far.write(9_999, &[7]).unwrap();
+    assert_eq!(view.to_vec().unwrap(), [7]);
+}
+
+#[test]
+fn memory_that_is_not_shared_cannot_be_viewed() {
+    let mut pair = Pair::connected();
+    let far = pair.owner.register(vec![0; 8], Rights::all());
+    let refused = pair.view(&far.descriptor(), 0, 8);
+    assert!(matches!(refused, Err(Error::Unsupported(_))), "{refused:?}");
+    let far = pair.owner.register(alloc(8).unwrap(), Rights::WRITE);
+    let refused = pair.view(&far.descriptor(), 0, 8);
+    assert!(matches!(refused, Err(Error::Denied { .. })), "{refused:?}");
+    let descriptor = far.descriptor();
+    far.unregister().unwrap();
+    let refused = pair.view(&descriptor, 0, 8);
+    assert!(matches!(refused, Err(Error::StaleDescriptor)), "{refused:?}");
+}
+
+#[test]
+fn an_owner_whose_memory_is_viewed_gets_a_copy_at_once() {
+    let mut pair = Pair::connected();
+    for rights in [Rights::READ, Rights::all()] {
+        let far = pair.owner.register(filled(4096, 6), rights);
+        let view = pair.view(&far.descriptor(), 0, 4096).unwrap();
+        let other = view.clone();
+        drop(view);
+        let start = Instant::now();
+        let mut buffer = Buffer::try_from(far.unregister().unwrap()).unwrap();
+        assert!(start.elapsed() < UNMAP_WAIT_MAX, "nobody is waited for");
+        assert_eq!(&*buffer, [6; 4096]);
+        buffer.fill(1);
+        assert_eq!(other.to_vec().unwrap(), [6; 4096], "what it writes now is not seen");
+    }
+}
+
+#[test]
+fn a_view_that_was_dropped_holds_nothing() {
+    let mut pair = Pair::connected();
+    let far = pair.owner.register(filled(4096, 6), Rights::READ);
+    drop(pair.view(&far.descriptor(), 0, 4096).unwrap());
+    let buffer = far.unregister().unwrap();
+    let address = buffer.segments()[0].address;
+    let far = pair.owner.register(buffer, Rights::READ);
+    assert_eq!(far.unregister().unwrap().segments()[0].address, address, "no copy");
+    pair.until(|pair| pair.mapped() == 0 && pair.words().is_empty());
+}
+
+#[test]
+fn a_push_through_a_kept_mapping_after_unregistering_changes_nothing_that_the_owner_sees() {
+    let mut pair = Pair::connected();
+    let far = pair.owner.register(filled(4096, 6), Rights::all());
+    let near = pair.initiator.register(vec![9; 4096], Rights::empty());
+    let descriptor = far.descriptor();
+    pair.map(&near, &descriptor);
+    let claim = crate::region::descriptor::RegionClaim::decode(descriptor.opaque()).unwrap();
+    let connection = pair.initiator.context.peers.find(pair.to).unwrap();
+    let kept = Arc::clone(connection.maps.find(&claim).unwrap());
+    // The initiator makes no progress: it does not let go.
+    let start = Instant::now();
+    let mut buffer = Buffer::try_from(far.unregister().unwrap()).unwrap();
+    assert!(start.elapsed() >= UNMAP_WAIT_MAX);
+    hg_na_memory::copy_in(kept.memory(), 0, &[9; 4096]).unwrap();
+    assert_eq!(&*buffer, [6; 4096]);
+    buffer.fill(2);
+    let mut seen = [0; 4096];
+    hg_na_memory::copy_out(kept.memory(), 0, &mut seen).unwrap();
+    assert_eq!(seen, [9; 4096]);
+    let stale = pair.transfer(true, &near, &descriptor, 8);
+    assert!(matches!(stale, Err(Error::StaleDescriptor)), "{stale:?}");
+}
+
+#[test]
+fn an_owner_gets_its_memory_itself_back_when_the_peers_let_go() {
+    let mut pair = Pair::connected();
+    let memory = Memory::from(filled(4096, 6));
+    let address = memory.segments()[0].address;
+    let far = pair.owner.register(memory, Rights::all());
+    let near = pair.initiator.register(vec![9; 4096], Rights::empty());
+    pair.map(&near, &far.descriptor());
+    let Pair { mut initiator, owner, to } = pair;
+    let (tell, told) = std::sync::mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        while told.try_recv().is_err() {
+            initiator.round();
+        }
+        initiator
+    });
+    let memory = far.unregister().unwrap();
+    tell.send(()).unwrap();
+    let mut pair = Pair { initiator: thread.join().unwrap(), owner, to };
+    assert_eq!(memory.segments()[0].address, address, "no copy");
+    assert_eq!(pair.mapped(), 0, "it was asked, and let go");
+    assert!(pair.words().is_empty());
+}
+
+#[test]
+fn a_view_outlives_connection_context_and_owner_and_is_noted() {
+    let mut pair = Pair::connected();
+    let far = pair.owner.register(filled(4096, 6), Rights::READ);
+    let view = pair.view(&far.descriptor(), 0, 4096).unwrap();
+    let Pair { initiator, mut owner, .. } = pair;
+    drop(initiator);
+    let start = Instant::now();
+    while !owner.done.drain(..).any(|it| matches!(it, Completion::Gone { .. })) {
+        assert!(start.elapsed() < WATCHDOG);
+        owner.round();
+    }
+    let mut buffer = Buffer::try_from(far.unregister().unwrap()).unwrap();
+    buffer.fill(1);
+    drop((owner, buffer));
+    assert_eq!(view.to_vec().unwrap(), [6; 4096]);
+}
+
+#[test]
+fn only_so_many_regions_are_mapped_at_a_time_and_the_oldest_give_way() {
+    let mut pair = Pair::connected();
+    let regions: Vec<_> =
+        (0..MAPS + 9).map(|_| pair.owner.register(filled(64, 1), Rights::READ)).collect();
+    for region in &regions {
+        drop(pair.view(&region.descriptor(), 0, 64).unwrap());
+    }
+    assert_eq!((pair.mapped(), pair.words().len()), (MAPS, MAPS));
+    let views: Vec<_> =
+        regions[..MAPS].iter().map(|it| pair.view(&it.descriptor(), 0, 64).unwrap()).collect();
+    let refused = pair.view(&regions[MAPS].descriptor(), 0, 64);
+    assert!(matches!(refused, Err(Error::Limit { .. })), "{refused:?}");
+    drop(views);
+    pair.view(&regions[MAPS].descriptor(), 0, 64).unwrap();
+}
+
+#[test]
+fn a_view_that_waits_is_cancelled_and_ends_with_its_peer() {
+    let mut pair = Pair::connected();
+    let far = pair.owner.register(filled(64, 1), Rights::READ);
+    let remote = far.descriptor().slice(0, 64).unwrap();
+    let id =
+        pair.initiator.context.post(3, Op::View { from: pair.to, remote: remote.clone() }).unwrap();
+    pair.initiator.context.post(4, Op::View { from: pair.to, remote }).unwrap();
+    pair.initiator.context.cancel(id);
+    pair.initiator.context.forget(pair.to);
+    pair.initiator.round();
+    let ends: Vec<_> = pair
+        .initiator
+        .done
+        .iter()
+        .filter_map(|it| match it {
+            Completion::Done(done) => Some((done.token, done.result.is_err())),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(ends, [(3, true), (4, true)]);
+}
+
+#[test]
+fn a_thousand_regions_leave_no_mapping() {
+    let mut pair = Pair::connected();
+    let near = pair.initiator.register(vec![9; 4096], Rights::empty());
+    for _ in 0..1000 {
+        let far = pair.owner.register(filled(4096, 6), Rights::READ);
+        drop(pair.view(&far.descriptor(), 0, 4096).unwrap());
+        pair.transfer(false, &near, &far.descriptor(), 4096).unwrap();
+    }
+    pair.until(|pair| pair.mapped() == 0);
+    assert!(pair.words().is_empty());
+}
+
+#[test]
+fn the_plugin_says_that_it_has_views() {
+    let url = "sm://".parse().unwrap();
+    let domain = crate::SmPlugin.open(&url, &OpenOptions::listening()).unwrap();
+    assert!(domain.caps().views);
+}

@@ -1,0 +1,161 @@
+//! What is said about mappings over the socket of an open connection. What is decoded is a claim.
+//!
+//! # Layout (little-endian)
+//! | offset | size | field | meaning |
+//! |---:|---:|---|---|
+//! | 0 | 4 | magic | `HgSm`, as in the greetings |
+//! | 4 | 4 | version | as in the greetings |
+//! | 8 | 4 | kind | 4 Map, 5 Mapped, 6 Unmap |
+//! | 12 | 4 | length | bytes that follow these 16 |
+//! | 16 | 4 | index | the region's place in its owner's table |
+//! | 20 | 4 | generation | of that place |
+//! | 24 | 16 or 4 | token or status | a Map's token; what a Mapped says; nothing in an Unmap |
+//!
+//! A Mapped whose status is 0 carries one descriptor, the memfd.
+
+use crate::rendezvous::hello::{MAGIC, VERSION};
+
+const HEADER: usize = 16;
+const KIND_MAP: u32 = 4;
+const KIND_MAPPED: u32 = 5;
+const KIND_UNMAP: u32 = 6;
+
+/// Which region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Name {
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+}
+
+/// What an owner answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Status {
+    /// Here it is.
+    Given,
+    /// No such region (any more), or not of this kind.
+    NoSuch,
+    /// The system does not let it pass the descriptor on.
+    NoDescriptor,
+}
+
+/// A message about a mapping.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MapMessage {
+    /// From an initiator: send me the memory of this region.
+    Map(Name, [u8; 16]),
+    /// The answer.
+    Mapped(Name, Status),
+    /// From an owner: the region is unregistered.
+    Unmap(Name),
+}
+
+impl MapMessage {
+    /// The wire form.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let (kind, name, rest) = match self {
+            Self::Map(name, token) => (KIND_MAP, name, token.to_vec()),
+            Self::Mapped(name, status) => {
+                let status: u32 = match status {
+                    Status::Given => 0,
+                    Status::NoSuch => 1,
+                    Status::NoDescriptor => 2,
+                };
+                (KIND_MAPPED, name, status.to_le_bytes().to_vec())
+            }
+            Self::Unmap(name) => (KIND_UNMAP, name, Vec::new()),
+        };
+        let len = u32::try_from(rest.len() + 8).expect("a message is short");
+        let mut bytes = MAGIC.to_vec();
+        for word in [VERSION, kind, len, name.index, name.generation] {
+            bytes.extend(word.to_le_bytes());
+        }
+        bytes.extend(rest);
+        bytes
+    }
+
+    /// Whether these bytes are meant to be one.
+    pub(crate) fn is_meant(bytes: &[u8]) -> bool {
+        let kind = bytes.get(8..12).and_then(|kind| kind.first_chunk());
+        kind.is_some_and(|kind| (KIND_MAP..=KIND_UNMAP).contains(&u32::from_le_bytes(*kind)))
+    }
+
+    /// Reads the wire form; nothing may follow it.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, &'static str> {
+        let cut = "its message about a mapping is cut short";
+        let (header, body) = bytes.split_first_chunk::<HEADER>().ok_or(cut)?;
+        let (magic, rest) = header.split_first_chunk::<4>().ok_or(cut)?;
+        let (version, rest) = word(rest).ok_or(cut)?;
+        let (kind, rest) = word(rest).ok_or(cut)?;
+        let (len, _) = word(rest).ok_or(cut)?;
+        if *magic != MAGIC || version != VERSION || usize::try_from(len).ok() != Some(body.len()) {
+            return Err("its message about a mapping is none");
+        }
+        let (index, body) = word(body).ok_or(cut)?;
+        let (generation, body) = word(body).ok_or(cut)?;
+        let name = Name { index, generation };
+        match (kind, body.len()) {
+            (KIND_MAP, 16) => Ok(Self::Map(name, *body.first_chunk().ok_or(cut)?)),
+            (KIND_MAPPED, 4) => match word(body).ok_or(cut)?.0 {
+                0 => Ok(Self::Mapped(name, Status::Given)),
+                1 => Ok(Self::Mapped(name, Status::NoSuch)),
+                2 => Ok(Self::Mapped(name, Status::NoDescriptor)),
+                _ => Err("its answer about a mapping is unheard of"),
+            },
+            (KIND_UNMAP, 0) => Ok(Self::Unmap(name)),
+            _ => Err("its message about a mapping has another length"),
+        }
+    }
+}
+
+fn word(bytes: &[u8]) -> Option<(u32, &[u8])> {
+    let (word, rest) = bytes.split_first_chunk::<4>()?;
+    Some((u32::from_le_bytes(*word), rest))
+}
+
+/// For the fuzzer: whatever decodes encodes to the same bytes.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn fuzz(data: &[u8]) {
+    if let Ok(message) = MapMessage::decode(data) {
+        assert!(MapMessage::is_meant(data) && message.encode() == data);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::{ProptestConfig, any, prop_assert, prop_assert_eq, proptest};
+
+    use super::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn every_message_survives_its_wire_form(
+            index: u32, generation: u32, token: [u8; 16], kind in 0..5,
+        ) {
+            let name = Name { index, generation };
+            let message = match kind {
+                0 => MapMessage::Map(name, token),
+                1 => MapMessage::Mapped(name, Status::Given),
+                2 => MapMessage::Mapped(name, Status::NoSuch),
+                3 => MapMessage::Mapped(name, Status::NoDescriptor),
+                _ => MapMessage::Unmap(name),
+            };
+            let bytes = message.encode();
+            prop_assert!(MapMessage::is_meant(&bytes));
+            prop_assert_eq!(MapMessage::decode(&bytes), Ok(message));
+            for len in 0..bytes.len() {
+                prop_assert!(MapMessage::decode(&bytes[..len]).is_err());
+            }
+            prop_assert!(MapMessage::decode(&[&bytes[..], &[0]].concat()).is_err());
+        }
+
+        #[test]
+        fn other_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+            let _whatever = MapMessage::decode(&bytes);
+        }
+    }
+}
