@@ -6,6 +6,7 @@
 //! | `measure`      | what a measurement is, and how several are taken in turns                 |
 //! | `subject`      | what a figure is about: its keys                                          |
 //! | `stats`        | many repetitions become median, p99, min and max                          |
+//! | `turns`        | measurements taken in turns, and the lines printed of them                |
 //! | `report`       | figures become a table, or one JSON object a line                         |
 //! | `pair`         | the second process of every measurement, and the cores of the two         |
 //! | `limits`       | what this machine allows: the measurements that need no product at all    |
@@ -40,6 +41,7 @@ mod stats;
 mod subject;
 mod syscalls;
 mod tools;
+mod turns;
 
 use std::io::Write;
 use std::process::ExitCode;

@@ -15,13 +15,13 @@ use crate::error::Error;
 use crate::limits::beside::{self, Way};
 use crate::limits::memcpy;
 use crate::limits::memory::Arena;
-use crate::measure::{self, Measure, Subject, Unit, Wait};
+use crate::measure::{Subject, Unit, Wait};
 use crate::pair::Cores;
 use crate::product::call::{Caller, Shape, WORD};
 use crate::product::crowd::Crowd;
 use crate::product::target::Target;
-use crate::report::{self, Figure};
-use crate::stats::Summary;
+use crate::report;
+use crate::turns::{Place, Turns, derived};
 
 /// `hg-perf rate`.
 #[derive(Debug, clap::Args)]
@@ -64,21 +64,21 @@ pub(crate) fn run(arguments: &Arguments, json: bool) -> Result<(), Error> {
         Some(address) => Target::at(address.clone(), arguments.wait),
         None => Target::start(&arguments.url, arguments.wait, cores)?,
     });
-    let mut run = Run { cores, measures: Vec::new(), lines: Vec::new() };
-    let limit = run.add_limit(&shape)?;
-    let call = run.add_call(shape.clone(), &target, limit)?;
+    let mut turns = Turns::default();
+    let caller = Caller::connect(shape.clone(), &target)?;
+    let limit = beside::call(cores, Way::of(caller.way()), shape.wait, shape.inflight)?;
+    let limit = turns.add_boxed(limit);
+    let call = add(&mut turns, caller, limit);
     if shape.wait == Wait::Adaptive && shape.inflight == 1 {
         let spinning = Rc::new(Target::start(&shape.url, Wait::Spin, cores)?);
-        let reference =
-            run.add_call(Shape { wait: Wait::Spin, ..shape.clone() }, &spinning, limit)?;
-        run.lines.push(Line::Ratio { figure: "adaptive_to_spinning", of: call, to: reference });
+        let spinning = Caller::connect(Shape { wait: Wait::Spin, ..shape.clone() }, &spinning)?;
+        let spinning = add(&mut turns, spinning, limit);
+        add_ratio(&mut turns, "adaptive_to_spinning", call, spinning);
     }
     if shape.size != WORD && shape.inflight == 1 {
-        let word = run.add_call(Shape { size: WORD, ..shape.clone() }, &target, limit)?;
-        let copy = memcpy::Copy::cold(shape.size, &Arena::cold(), &Arena::cold());
-        let copy = run.add(Box::new(copy));
-        run.lines.push(Line::Plain(copy));
-        run.lines.push(Line::Copies { size: shape.size, of: call, above: word, copy });
+        let word = Caller::connect(Shape { size: WORD, ..shape.clone() }, &target)?;
+        let word = add(&mut turns, word, limit);
+        add_copies(&mut turns, shape.size, call, word);
     }
     // Kept until everything is measured.
     let mut crowd = None;
@@ -86,80 +86,36 @@ pub(crate) fn run(arguments: &Arguments, json: bool) -> Result<(), Error> {
         let crowded = Rc::new(Target::start(&shape.url, shape.wait, cores)?);
         crowd = Some(Crowd::start(&shape.url, &crowded, arguments.peers, cores)?);
         let peers = 1 + arguments.peers as u64;
-        let crowded = run.add_call(Shape { peers, ..shape.clone() }, &crowded, limit)?;
-        run.lines.push(Line::Ratio { figure: "crowded_to_alone", of: crowded, to: call });
+        let crowded = Caller::connect(Shape { peers, ..shape.clone() }, &crowded)?;
+        let crowded = add(&mut turns, crowded, limit);
+        add_ratio(&mut turns, "crowded_to_alone", crowded, call);
     }
-    let figures = run.measure(arguments.repetitions)?;
+    let figures = turns.take(arguments.repetitions)?;
     drop(crowd);
     report::print(json, &figures)
 }
 
-/// Everything that is measured in turns, and what is printed of it.
-struct Run {
-    cores: Cores,
-    measures: Vec<Box<dyn Measure>>,
-    lines: Vec<Line>,
+/// A call and its line.
+fn add(turns: &mut Turns, caller: Caller, limit: Place) -> Place {
+    let call = turns.add(caller);
+    turns.line(move |taken| taken.beside(call, limit));
+    call
 }
 
-/// One printed line; numbers are places in [`Run::measures`].
-enum Line {
-    Plain(usize),
-    Beside { call: usize, limit: usize },
-    Ratio { figure: &'static str, of: usize, to: usize },
-    Copies { size: usize, of: usize, above: usize, copy: usize },
+fn add_ratio(turns: &mut Turns, figure: &'static str, of: Place, to: Place) {
+    turns.line(move |taken| derived(Subject::new(figure, Unit::Ratio), taken.ratio(of, to)));
 }
 
-impl Run {
-    fn add(&mut self, measure: Box<dyn Measure>) -> usize {
-        self.measures.push(measure);
-        self.measures.len() - 1
-    }
-
-    fn add_limit(&mut self, shape: &Shape) -> Result<usize, Error> {
-        let way = Way::of(shape.scheme());
-        Ok(self.add(beside::call(self.cores, way, shape.wait, shape.inflight)?))
-    }
-
-    /// A call and its line.
-    fn add_call(
-        &mut self,
-        shape: Shape,
-        target: &Rc<Target>,
-        limit: usize,
-    ) -> Result<usize, Error> {
-        let call = self.add(Box::new(Caller::connect(shape, target)?));
-        self.lines.push(Line::Beside { call, limit });
-        Ok(call)
-    }
-
-    fn measure(mut self, repetitions: u32) -> Result<Vec<Figure>, Error> {
-        let values = measure::values_in_turns(&mut self.measures, repetitions)?;
-        let figure = |n: usize| {
-            let measure = &*self.measures[n];
-            Figure::new(measure.subject(), measure::summary(measure, &values[n]))
-        };
-        let figures = self.lines.iter().map(|line| match *line {
-            Line::Plain(n) => figure(n),
-            Line::Beside { call, limit } => figure(call).beside(&figure(limit)),
-            Line::Ratio { figure, of, to } => {
-                let ratios = values[of].iter().zip(&values[to]).map(|(of, to)| of / to);
-                derived(Subject::new(figure, Unit::Ratio), ratios)
-            }
-            Line::Copies { size, of, above, copy } => {
-                let us = |rate: &f64| size as f64 / f64::from(1 << 20) / rate * 1e6;
-                let above = values[of].iter().zip(&values[above]).map(|(of, above)| of - above);
-                let copies = above.zip(&values[copy]).map(|(more, rate)| more / us(rate));
-                let subject = Subject::new("copies_per_argument", Unit::Copies);
-                derived(Subject { size: Some(size as u64), ..subject }, copies)
-            }
-        });
-        Ok(figures.collect())
-    }
-}
-
-/// A figure computed from others, round by round, so that it is of the same moments.
-fn derived(subject: Subject, values: impl Iterator<Item = f64>) -> Figure {
-    let values: Vec<f64> = values.collect();
-    let better = subject.unit.better();
-    Figure::new(subject, Summary::of(&values, better).expect("at least one repetition"))
+/// The cold copy of the argument, and how many of them a call with it costs above one without.
+fn add_copies(turns: &mut Turns, size: usize, call: Place, word: Place) {
+    let copy = turns.add(memcpy::Copy::cold(size, &Arena::cold(), &Arena::cold()));
+    turns.line(move |taken| taken.figure(copy));
+    turns.line(move |taken| {
+        let us = |rate: &f64| size as f64 / f64::from(1 << 20) / rate * 1e6;
+        let calls = taken.values(call).iter().zip(taken.values(word));
+        let copies = calls.map(|(call, word)| call - word).zip(taken.values(copy));
+        let subject = Subject::new("copies_per_argument", Unit::Copies);
+        let subject = Subject { size: Some(size as u64), ..subject };
+        derived(subject, copies.map(|(more, rate)| more / us(rate)))
+    });
 }

@@ -126,12 +126,15 @@ impl Measure for Transfer {
             remote.at = 0;
             local.rewind();
         }
-        let rate = memory::bandwidth(self.size, || {
-            let (there, here) = (remote.next(self.size, self.window), local.next(self.size));
-            match self.op {
-                Op::Push => remote.write(here, &there),
-                Op::Pull | Op::View => remote.read(here, &there),
-            }
+        let buffers = if self.caches == Caches::Hot { self.window / self.size } else { 1 };
+        let rate = memory::bandwidth(self.size, buffers, |count| {
+            (0..count).try_for_each(|_| {
+                let (there, here) = (remote.next(self.size, self.window), local.next(self.size));
+                match self.op {
+                    Op::Push => remote.write(here, &there),
+                    Op::Pull | Op::View => remote.read(here, &there),
+                }
+            })
         })?;
         Ok(match self.inflight {
             Some(_) => rate * f64::from(1 << 20) / self.size as f64,

@@ -15,6 +15,7 @@ use crate::measure::{Caches, Measure, Subject};
 pub(crate) struct Copy {
     caches: Caches,
     size: usize,
+    buffers: usize,
     from: SharedArena,
     to: SharedArena,
 }
@@ -23,12 +24,12 @@ impl Copy {
     /// Between the same buffers again and again, `buffers` of them a side.
     pub(crate) fn hot(size: usize, buffers: usize) -> Copy {
         let arena = || Arena::new(size * buffers);
-        Copy { caches: Caches::Hot, size, from: arena(), to: arena() }
+        Copy { caches: Caches::Hot, size, buffers, from: arena(), to: arena() }
     }
 
     /// Between two large memories, each rotating.
     pub(crate) fn cold(size: usize, from: &SharedArena, to: &SharedArena) -> Copy {
-        Copy { caches: Caches::Cold, size, from: from.clone(), to: to.clone() }
+        Copy { caches: Caches::Cold, size, buffers: 1, from: from.clone(), to: to.clone() }
     }
 }
 
@@ -39,10 +40,12 @@ impl Measure for Copy {
 
     fn measure(&mut self) -> Result<f64, Error> {
         let (from, to) = (&mut *self.from.borrow_mut(), &mut *self.to.borrow_mut());
-        memory::bandwidth(self.size, || {
-            let to = to.next(self.size);
-            to.copy_from_slice(black_box(from.next(self.size)));
-            black_box(to);
+        memory::bandwidth(self.size, self.buffers, |count| {
+            for _ in 0..count {
+                let to = to.next(self.size);
+                to.copy_from_slice(black_box(from.next(self.size)));
+                black_box(to);
+            }
             Ok(())
         })
     }

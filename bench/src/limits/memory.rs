@@ -63,20 +63,17 @@ pub(crate) fn rotate(at: &mut usize, len: usize, total: usize) -> usize {
     start
 }
 
-/// Copies often enough for the clock to see it, after some that fetch hot buffers; the
-/// result is in MiB/s.
+/// Moves buffers often enough for the clock to see it, after some that fetch hot ones; the result is in
+/// MiB/s. `moves` does as many as it is told, in turn `buffers` different ones.
 pub(crate) fn bandwidth(
     size: usize,
-    mut copy: impl FnMut() -> Result<(), Error>,
+    buffers: usize,
+    mut moves: impl FnMut(usize) -> Result<(), Error>,
 ) -> Result<f64, Error> {
-    let count = (BATCH_BYTES / size).max(MIN_COPIES);
-    for _ in 0..WARM_UP {
-        copy()?;
-    }
+    let count = (BATCH_BYTES / size.max(1)).max(MIN_COPIES * buffers).min(MAX_COPIES);
+    moves(WARM_UP * buffers)?;
     let start = Instant::now();
-    for _ in 0..count {
-        copy()?;
-    }
+    moves(count)?;
     let mebibytes = (count * size) as f64 / f64::from(1 << 20);
     Ok(mebibytes / start.elapsed().as_secs_f64())
 }
@@ -87,6 +84,8 @@ pub(crate) const COLD_BYTES: usize = 512 << 20;
 /// Bytes copied in one repetition, or a few buffers where that is more.
 const BATCH_BYTES: usize = 4 << 20;
 const MIN_COPIES: usize = 4;
+/// So that the smallest buffers take no longer.
+const MAX_COPIES: usize = 8192;
 
 /// Copies before the clock starts: two, since a cache may keep only what it saw twice.
 const WARM_UP: usize = 2;

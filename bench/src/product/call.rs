@@ -59,12 +59,19 @@ impl Caller {
     /// `count` calls, checked.
     pub(crate) fn calls(&self, count: u32) -> Result<(), Error> {
         let (engine, peer) = (&self.engine, &self.peer);
+        let inflight = self.shape.inflight;
         if self.shape.size == WORD {
             let start = |n| engine.call(echo, peer, (n,));
-            return pipelined(count, self.shape.inflight, start, |n| n);
+            return pipelined(count, inflight, start, |n, call| check(n, call.wait()?));
         }
-        let start = |_| engine.call(length, peer, (self.argument.as_slice(),));
-        pipelined(count, self.shape.inflight, start, |_| self.argument.len() as u64)
+        let (argument, len) = (self.argument.as_slice(), self.argument.len() as u64);
+        let start = |_| engine.call(length, peer, (argument,));
+        pipelined(count, inflight, start, |_, call| check(len, call.wait()?))
+    }
+
+    /// The transport that the calls take: a scheme.
+    pub(crate) fn way(&self) -> &str {
+        self.shape.scheme()
     }
 
     /// Makes progress without calls.
@@ -117,30 +124,24 @@ impl Measure for Caller {
     }
 }
 
-/// Makes `count` calls, `inflight` at a time, and checks each answer.
-fn pipelined<'e, R>(
+/// Starts `count` operations, `inflight` at a time, and finishes them in the same order.
+#[inline]
+pub(super) fn pipelined<T>(
     count: u32,
     inflight: u32,
-    start: impl Fn(u64) -> hg::Call<'e, R>,
-    expected: impl Fn(u64) -> u64,
-) -> Result<(), Error>
-where
-    R: hg::Rpc<Output = u64, Error = hg::NoError>,
-{
-    let check = |n: u64, got: u64| match expected(n) {
-        sent if sent == got => Ok(()),
-        sent => Err(Error::WrongAnswer { figure: "call", sent, got }),
-    };
+    mut start: impl FnMut(u64) -> T,
+    mut finish: impl FnMut(u64, T) -> Result<(), Error>,
+) -> Result<(), Error> {
     let count = u64::from(count);
     if inflight == 1 {
-        return (0..count).try_for_each(|n| check(n, start(n).wait()?));
+        return (0..count).try_for_each(|n| finish(n, start(n)));
     }
     let inflight = u64::from(inflight).min(count);
-    let mut open: VecDeque<_> = (0..inflight).map(&start).collect();
+    let mut open: VecDeque<_> = (0..inflight).map(&mut start).collect();
     let mut next = inflight;
     let mut done = 0;
     while let Some(oldest) = open.pop_front() {
-        check(done, oldest.wait()?)?;
+        finish(done, oldest)?;
         done += 1;
         if next < count {
             open.push_back(start(next));
@@ -148,6 +149,14 @@ where
         }
     }
     Ok(())
+}
+
+/// An answer is what was expected.
+pub(super) fn check(sent: u64, got: u64) -> Result<(), Error> {
+    if sent == got {
+        return Ok(());
+    }
+    Err(Error::WrongAnswer { figure: "call", sent, got })
 }
 
 /// The argument that is a `u64`; every other size is a slice.

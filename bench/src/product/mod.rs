@@ -46,8 +46,5 @@ pub(crate) fn origin(url: &str, wait: Wait) -> Result<hg::Engine, Error> {
 /// Calls `echo` once and checks the answer.
 pub(crate) fn call_once(engine: &hg::Handle, peer: &hg::Peer, value: u64) -> Result<(), Error> {
     let got = engine.call(echo, peer, (value,)).wait()?;
-    if got == value {
-        return Ok(());
-    }
-    Err(Error::WrongAnswer { figure: "call", sent: value, got })
+    call::check(value, got)
 }
