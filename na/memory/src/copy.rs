@@ -51,9 +51,12 @@ pub fn copy_between(
     len: u64,
 ) -> Result<(), Error> {
     check_writable(into)?;
+    let one = (one_run(from, from_offset, len), one_run(into, into_offset, len));
     let (mut sources, mut targets) = (Vec::new(), Vec::new());
-    pieces(from, from_offset, len, &mut sources)?;
-    pieces(into, into_offset, len, &mut targets)?;
+    if one.0.is_none() || one.1.is_none() {
+        pieces(from, from_offset, len, &mut sources)?;
+        pieces(into, into_offset, len, &mut targets)?;
+    }
     // One lock where both share it (the same memory, or aliases); else in the order of their addresses,
     // so that two copies in opposite directions do not wait for each other.
     let (ours, theirs) = (from.exclusion(), into.exclusion());
@@ -68,10 +71,21 @@ pub fn copy_between(
         _exclusive = theirs.write().unwrap_or_else(PoisonError::into_inner);
         _shared = ours.read().unwrap_or_else(PoisonError::into_inner);
     }
+    if let (Some(source), Some(target)) = one {
+        raw::copy(from, source, into, target);
+    }
     for (source, target) in paired(&sources, &targets) {
         raw::copy(from, source, into, target);
     }
     Ok(())
+}
+
+/// The range as one run, where the memory is one: spares short copies the lists.
+fn one_run(memory: &Memory, offset: u64, len: u64) -> Option<Segment> {
+    let [segment] = memory.segments() else { return None };
+    let (offset, len) = (usize::try_from(offset).ok()?, usize::try_from(len).ok()?);
+    let end = offset.checked_add(len)?;
+    (end <= segment.len).then(|| Segment { address: segment.address + offset, len })
 }
 
 /// Two lists of runs of the same total length, cut so that they match one by one.
