@@ -1,0 +1,392 @@
+//! Peers that the local plugin is tried for, and what was posted to them meanwhile.
+//!
+//! ```text
+//! lookup -> Candidate -- something was exchanged ---------------> Settled (local for good)
+//!              |
+//!              +------ refused, or nobody is there --------------> Moved (`crate::moved`)
+//!              +------ anything else, or forgotten --------------> gone
+//! ```
+//! Each operation is logged until the trial ends. The local plugin gives back what it refused: sends with
+//! [`Reached::Never`] and their buffers, then receives, then `Gone`. They are kept here, and at `Gone` they are
+//! either posted to the network, in the order of their posting, or handed out as they were. So nothing is sent
+//! twice: an operation that may have reached the peer ends the trial. Quiet sends are posted aloud while the
+//! trial lasts, because their success is what ends it; their poster is not told.
+
+use hg_na::{
+    Completion, Done, Error, Failure, GoneReason, Message, Op, OpId, Peer, QUIET, Reached,
+    Rejected, Returned, Tag, Token,
+};
+
+use crate::{
+    Way,
+    context::{RouteContext, failed},
+    uid::Uid,
+};
+
+/// What became of a peer of the local plugin's table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Mark {
+    /// It was never looked up: it has connected by itself.
+    #[default]
+    None,
+    /// It is reached locally.
+    Settled,
+    /// It is tried locally.
+    Candidate,
+    /// It is reached by the network.
+    Moved,
+}
+
+/// Marks by place; of another generation, they mean nothing.
+#[derive(Debug, Default)]
+pub(crate) struct Marks(Vec<(u32, Mark)>);
+
+impl Marks {
+    /// The mark of a peer.
+    #[inline]
+    pub(crate) fn of(&self, peer: Peer) -> Mark {
+        match self.0.get(peer.index() as usize) {
+            Some((generation, mark)) if *generation == peer.generation() => *mark,
+            _ => Mark::None,
+        }
+    }
+
+    /// Whether the local plugin takes its operations as they are.
+    #[inline(always)]
+    pub(crate) fn is_direct(&self, peer: Peer) -> bool {
+        match self.0.get(peer.index() as usize) {
+            Some((_, Mark::None | Mark::Settled)) | None => true,
+            Some((generation, _)) => *generation != peer.generation(),
+        }
+    }
+
+    /// Marks a peer.
+    pub(crate) fn set(&mut self, peer: Peer, mark: Mark) {
+        let place = peer.index() as usize;
+        if self.0.len() <= place {
+            self.0.resize(place + 1, (0, Mark::None));
+        }
+        self.0[place] = (peer.generation(), mark);
+    }
+}
+
+/// A peer on trial.
+#[derive(Debug)]
+pub(crate) struct Candidate {
+    uid: Uid,
+    /// In the order of their posting.
+    log: Vec<Logged>,
+    /// The trial can only end with the peer.
+    hopeless: bool,
+    pub(crate) forgotten: bool,
+}
+
+/// An operation on trial.
+#[derive(Debug)]
+struct Logged {
+    id: OpId,
+    token: Token,
+    /// What to post again; a message that is not inline comes back with the failure.
+    op: Op,
+    /// How the local plugin has ended it, as far as it is not handed out.
+    failure: Option<Box<Failure>>,
+    /// A receive that its poster has cancelled: the message that it waited for is to be dropped.
+    muted: bool,
+}
+
+/// An operation that waits for the network.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    pub(crate) id: OpId,
+    pub(crate) token: Token,
+    pub(crate) op: Op,
+    pub(crate) muted: bool,
+}
+
+impl Candidate {
+    /// Nothing was posted to it yet.
+    pub(crate) fn new(uid: Uid) -> Self {
+        Self { uid, log: Vec::new(), hopeless: false, forgotten: false }
+    }
+
+    fn find(&self, id: OpId) -> Option<usize> {
+        self.log.iter().position(|logged| logged.id == id)
+    }
+}
+
+impl RouteContext {
+    /// Posts to a peer on trial, and remembers it.
+    pub(crate) fn post_candidate(
+        &mut self,
+        peer: Peer,
+        token: Token,
+        op: Op,
+    ) -> Result<OpId, Rejected> {
+        let depth = self.caps.queue_depth;
+        let Some(candidate) = self.candidates.get(&peer) else {
+            return Err(Rejected { op, error: Error::UnknownPeer });
+        };
+        if let Some(error) = refusal(candidate.log.iter().map(|it| (&it.op, it.muted)), &op, depth)
+        {
+            return Err(Rejected { op, error });
+        }
+        let copy = repeatable(&op);
+        let (id, op, failure) = match self.post_to(Way::Local, token & !QUIET, op) {
+            Ok(id) => (id, copy, None),
+            Err(Rejected { op, error: Error::PeerGone(reason) }) if moves(&reason) => {
+                let reached = Reached::Never;
+                let failure = Failure { error: Error::PeerGone(reason), reached };
+                (self.own_id(), op, Some(Box::new(failure)))
+            }
+            Err(rejected) => return Err(rejected),
+        };
+        self.trying.insert(id, peer);
+        if let Some(candidate) = self.candidates.get_mut(&peer) {
+            candidate.log.push(Logged { id, token, op, failure, muted: false });
+        }
+        Ok(id)
+    }
+
+    /// Cancels what is kept here, or waits for the network; says whether it was that.
+    pub(crate) fn cancel_waiting(&mut self, id: OpId) -> bool {
+        let Some(peer) = self.trying.get(&id) else { return self.cancel_held(id) };
+        let Some(candidate) = self.candidates.get_mut(peer) else { return false };
+        let Some(at) = candidate.find(id) else { return false };
+        if candidate.log[at].failure.is_none() {
+            return false;
+        }
+        self.trying.remove(&id);
+        let logged = &mut candidate.log[at];
+        if let Op::RecvExpected { from, tag } = logged.op {
+            logged.muted = true;
+            let op = Op::RecvExpected { from, tag };
+            self.ended.push(failed(id, logged.token, op, Error::Cancelled));
+        } else {
+            let logged = candidate.log.remove(at);
+            self.ended.push(failed(id, logged.token, logged.op, Error::Cancelled));
+        }
+        true
+    }
+
+    /// Takes what concerns a trial out of the local plugin's completions.
+    pub(crate) fn sift(&mut self, start: usize, done: &mut Vec<Completion>) {
+        let concerns = |completion: &Completion| match completion {
+            Completion::Done(done) => {
+                self.trying.contains_key(&done.id) || self.loud.contains_key(&done.id)
+            }
+            Completion::Unexpected { from: peer, .. }
+            | Completion::Control { from: peer, .. }
+            | Completion::Gone { peer, .. } => self.marks.of(*peer) == Mark::Candidate,
+            _ => false,
+        };
+        if !done[start..].iter().any(concerns) {
+            return;
+        }
+        let mut batch = std::mem::take(&mut self.batch);
+        batch.extend(done.drain(start..));
+        for completion in batch.drain(..) {
+            self.sift_one(completion, done);
+        }
+        self.batch = batch;
+    }
+
+    fn sift_one(&mut self, completion: Completion, done: &mut Vec<Completion>) {
+        match &completion {
+            Completion::Unexpected { from, .. } | Completion::Control { from, .. } => {
+                self.settle(*from, done);
+            }
+            Completion::Gone { peer, reason } if self.candidates.contains_key(peer) => {
+                return self.end_trial(*peer, reason, done);
+            }
+            _ => {}
+        }
+        match completion {
+            Completion::Done(mut ended) => {
+                if let Some(token) = self.loud.remove(&ended.id) {
+                    ended.token = token;
+                    tell(ended, done);
+                } else if let Some(peer) = self.trying.get(&ended.id).copied() {
+                    self.tried(peer, ended, done);
+                } else {
+                    done.push(Completion::Done(ended));
+                }
+            }
+            other => done.push(other),
+        }
+    }
+
+    /// An operation on trial has ended.
+    fn tried(&mut self, peer: Peer, mut ended: Done, done: &mut Vec<Completion>) {
+        let found = self.candidates.get_mut(&peer).and_then(|it| Some((it.find(ended.id)?, it)));
+        let Some((at, candidate)) = found else { return done.push(Completion::Done(ended)) };
+        let logged = &mut candidate.log[at];
+        let is_receive = matches!(logged.op, Op::RecvExpected { .. });
+        ended.token = logged.token;
+        match &ended.result {
+            Err(failure) if matches!(failure.error, Error::Cancelled) => {
+                if is_receive {
+                    logged.muted = true;
+                    logged.failure = Some(failure.clone());
+                } else {
+                    candidate.log.remove(at);
+                }
+                self.trying.remove(&ended.id);
+                done.push(Completion::Done(ended));
+            }
+            Err(failure)
+                if !candidate.hopeless
+                    && matches!(&failure.error, Error::PeerGone(reason) if moves(reason))
+                    && (is_receive || failure.reached == Reached::Never) =>
+            {
+                logged.failure = Some(failure.clone());
+                if let Returned::Message(message) = ended.returned {
+                    give_back(&mut logged.op, message);
+                }
+            }
+            Err(failure) if matches!(failure.error, Error::PeerGone(_)) => {
+                candidate.hopeless = true;
+                let log = std::mem::take(&mut candidate.log);
+                self.trying.remove(&ended.id);
+                let (kept, mut others): (Vec<_>, Vec<_>) =
+                    log.into_iter().partition(|logged| logged.failure.is_some());
+                others.retain(|logged| logged.id != ended.id);
+                candidate.log = others;
+                self.hand_out(kept, done);
+                done.push(Completion::Done(ended));
+            }
+            // It was carried out, or failed in a way that only a peer can cause.
+            _ => {
+                candidate.log.remove(at);
+                self.trying.remove(&ended.id);
+                self.settle(peer, done);
+                tell(ended, done);
+            }
+        }
+    }
+
+    /// Something was exchanged: the peer is reached locally for good.
+    fn settle(&mut self, peer: Peer, done: &mut Vec<Completion>) {
+        let Some(candidate) = self.candidates.remove(&peer) else { return };
+        self.marks.set(peer, Mark::Settled);
+        let (kept, open): (Vec<_>, Vec<_>) =
+            candidate.log.into_iter().partition(|logged| logged.failure.is_some());
+        for logged in open {
+            self.trying.remove(&logged.id);
+            if logged.token & QUIET != 0 {
+                self.loud.insert(logged.id, logged.token);
+            }
+        }
+        self.hand_out(kept, done);
+    }
+
+    /// Hands out what was kept, as the local plugin has ended it: sends before receives.
+    fn hand_out(&mut self, kept: Vec<Logged>, done: &mut Vec<Completion>) {
+        let is_receive = |logged: &Logged| matches!(logged.op, Op::RecvExpected { .. });
+        let (receives, sends): (Vec<_>, Vec<_>) = kept.into_iter().partition(is_receive);
+        for Logged { id, token, op, failure, muted } in sends.into_iter().chain(receives) {
+            self.trying.remove(&id);
+            if let Some(failure) = failure.filter(|_| !muted) {
+                let mut end = failed(id, token, op, Error::Cancelled);
+                if let Completion::Done(ended) = &mut end {
+                    ended.result = Err(failure);
+                }
+                done.push(end);
+            }
+        }
+    }
+
+    /// The local plugin has said its last word about a peer on trial.
+    fn end_trial(&mut self, peer: Peer, reason: &GoneReason, done: &mut Vec<Completion>) {
+        let Some(candidate) = self.candidates.remove(&peer) else { return };
+        let is_over = candidate.log.iter().all(|logged| logged.failure.is_some());
+        if is_over && !candidate.hopeless && !candidate.forgotten && moves(reason) {
+            match self.network.context.lookup(&candidate.uid.network) {
+                Ok(inner) => {
+                    for logged in &candidate.log {
+                        self.trying.remove(&logged.id);
+                    }
+                    let wait = |logged| {
+                        let Logged { id, token, op, muted, .. } = logged;
+                        Waiting { id, token, op, muted }
+                    };
+                    let waiting = candidate.log.into_iter().map(wait).collect();
+                    return self.move_to_network(peer, inner, candidate.uid, waiting, reason);
+                }
+                Err(error) => {
+                    tracing::info!(%error, "no way to a peer that is not reached locally")
+                }
+            }
+        }
+        self.marks.set(peer, Mark::Settled);
+        self.hand_out(candidate.log, done);
+        done.push(Completion::Gone { peer, reason: reason.clone() });
+    }
+}
+
+/// Whether the network is worth a try: refused (another user, a limit), or nobody there. Not where the peer has
+/// died or is stopped: the network knows no better.
+fn moves(reason: &GoneReason) -> bool {
+    matches!(reason, GoneReason::Refused(_) | GoneReason::Unreachable(_))
+}
+
+/// Why one more operation cannot wait behind those that wait.
+pub(crate) fn refusal<'a>(
+    waiting: impl Iterator<Item = (&'a Op, bool)>,
+    op: &Op,
+    depth: usize,
+) -> Option<Error> {
+    let mut alike = waiting
+        .filter(|(other, _)| std::mem::discriminant::<Op>(other) == std::mem::discriminant(op));
+    let tag_of = |op: &Op| -> Option<Tag> {
+        if let Op::RecvExpected { tag, .. } = op { Some(*tag) } else { None }
+    };
+    match tag_of(op) {
+        Some(tag) => {
+            let is_taken = alike.any(|(other, muted)| !muted && tag_of(other) == Some(tag));
+            is_taken.then_some(Error::TagInUse(tag))
+        }
+        None => (alike.count() >= depth).then_some(Error::Again),
+    }
+}
+
+/// The operation once more, without a message that is not inline.
+fn repeatable(op: &Op) -> Op {
+    let copy = |message: &Message| match message.slot() {
+        Some((bytes, len)) => Message::from_slot(*bytes, len),
+        None => Message::inline(0),
+    };
+    match op {
+        Op::SendUnexpected { to, message } => {
+            Op::SendUnexpected { to: *to, message: copy(message) }
+        }
+        Op::SendControl { to, message } => Op::SendControl { to: *to, message: copy(message) },
+        Op::SendExpected { to, tag, message } => {
+            Op::SendExpected { to: *to, tag: *tag, message: copy(message) }
+        }
+        Op::RecvExpected { from, tag } => Op::RecvExpected { from: *from, tag: *tag },
+        Op::Put { to, local, remote } => {
+            Op::Put { to: *to, local: local.clone(), remote: remote.clone() }
+        }
+        Op::Get { from, local, remote } => {
+            Op::Get { from: *from, local: local.clone(), remote: remote.clone() }
+        }
+        Op::View { from, remote } => Op::View { from: *from, remote: remote.clone() },
+        _ => unreachable!("`is_plain` and `post_to` know every kind"),
+    }
+}
+
+fn give_back(op: &mut Op, returned: Message) {
+    if let Op::SendUnexpected { message, .. }
+    | Op::SendControl { message, .. }
+    | Op::SendExpected { message, .. } = op
+    {
+        *message = returned;
+    }
+}
+
+/// Tells the poster, unless it wanted silence.
+fn tell(ended: Done, done: &mut Vec<Completion>) {
+    if ended.token & QUIET == 0 || ended.result.is_err() {
+        done.push(Completion::Done(ended));
+    }
+}

@@ -1,0 +1,416 @@
+//! One endpoint: a context of each plugin, and the fast way through to them.
+//!
+//! Handles and ids of the local plugin are handed out as they are; those of the network with the bit
+//! [`Peer::SECOND`]. Ids of operations that wait here, in neither plugin, have the scope [`OWN_SCOPE`].
+
+use std::{fmt, sync::Arc, time::Instant};
+
+use hg_na::{
+    Address, Caps, Completion, Context, Domain as _, Done, Error, Failure, Message, Op, OpId, Peer,
+    Reached, Rejected, Returned, Token, UID, Waiter,
+};
+use rustc_hash::FxHashMap;
+use uuid::Uuid;
+
+use crate::{
+    Way,
+    candidates::{Candidate, Mark, Marks},
+    domain::RouteDomain,
+    moved::Moves,
+    network::Network,
+    slices::{self, Slices},
+    uid::{Uid, bad},
+    waiter::RouteWaiter,
+};
+
+/// Scope of the ids of operations that wait here.
+const OWN_SCOPE: u32 = Peer::SECOND - 1;
+
+/// A context of both plugins.
+pub(crate) struct RouteContext {
+    address: Address,
+    node: Uuid,
+    schemes: [String; 2],
+    /// The least of both.
+    pub(crate) caps: Caps,
+    pub(crate) local: Box<dyn Context>,
+    pub(crate) network: Network,
+    pub(crate) waiter: Arc<RouteWaiter>,
+    /// What became of the peers that were looked up.
+    pub(crate) marks: Marks,
+    /// Those that the local plugin is tried for.
+    pub(crate) candidates: FxHashMap<Peer, Candidate>,
+    /// What was posted to them and has not completed.
+    pub(crate) trying: FxHashMap<OpId, Peer>,
+    /// Quiet sends that were posted aloud, and have outlived the trial: what their poster gave.
+    pub(crate) loud: FxHashMap<OpId, Token>,
+    /// Those that took the network instead.
+    pub(crate) moves: Moves,
+    /// Transfers under way, by either way.
+    pub(crate) slices: Slices,
+    /// Ends of operations that waited here.
+    pub(crate) ended: Vec<Completion>,
+    pub(crate) batch: Vec<Completion>,
+    serial: u64,
+    /// `may_sleep` has said yes, and nothing has made progress since.
+    is_sleeping: bool,
+}
+
+impl RouteContext {
+    /// Joins two contexts.
+    ///
+    /// # Errors
+    /// [`Error::BadAddress`] when their addresses do not fit into one.
+    pub(crate) fn new(
+        domain: &RouteDomain,
+        uid: &Uid,
+        local: Box<dyn Context>,
+        network: Box<dyn Context>,
+        waiter: RouteWaiter,
+    ) -> Result<Self, Error> {
+        let network = Network::new(network, waiter.is_joined());
+        Ok(Self {
+            address: uid.address()?,
+            node: domain.node,
+            schemes: [domain.local_scheme.clone(), domain.network_scheme.clone()],
+            caps: domain.caps().clone(),
+            local,
+            network,
+            waiter: Arc::new(waiter),
+            marks: Marks::default(),
+            candidates: FxHashMap::default(),
+            trying: FxHashMap::default(),
+            loud: FxHashMap::default(),
+            moves: Moves::default(),
+            slices: Slices::default(),
+            ended: Vec::new(),
+            batch: Vec::new(),
+            serial: 0,
+            is_sleeping: false,
+        })
+    }
+
+    pub(crate) fn scheme(&self, way: Way) -> &str {
+        match way {
+            Way::Local => &self.schemes[0],
+            Way::Network => &self.schemes[1],
+        }
+    }
+
+    /// A name for an operation that waits here.
+    pub(crate) fn own_id(&mut self) -> OpId {
+        self.serial += 1;
+        OpId { scope: OWN_SCOPE, serial: self.serial }
+    }
+
+    /// Whether the fast way may carry it: no registered memory, and not longer than the other way allows.
+    #[inline(always)]
+    fn is_plain(&self, op: &Op) -> bool {
+        match op {
+            Op::SendUnexpected { message, .. } => message.len() <= self.caps.max_unexpected,
+            Op::SendExpected { message, .. } => message.len() <= self.caps.max_expected,
+            Op::SendControl { message, .. } => message.len() <= self.caps.max_control,
+            Op::RecvExpected { .. } => true,
+            _ => false,
+        }
+    }
+
+    /// What the other way could not carry is refused by this one too.
+    fn check(&self, op: &Op) -> Result<(), Error> {
+        let (len, max) = match op {
+            Op::SendUnexpected { message, .. } => (message.len(), self.caps.max_unexpected),
+            Op::SendExpected { message, .. } => (message.len(), self.caps.max_expected),
+            Op::SendControl { message, .. } => (message.len(), self.caps.max_control),
+            Op::Put { local, .. } | Op::Get { local, .. } => {
+                let (limit, len) = (self.caps.max_transfer, local.len());
+                let (what, remedy) = ("bytes of one transfer", "split it");
+                return if len <= limit {
+                    Ok(())
+                } else {
+                    Err(Error::Limit { what, limit, remedy })
+                };
+            }
+            _ => return Ok(()),
+        };
+        if len <= max { Ok(()) } else { Err(Error::TooLong { len, max }) }
+    }
+
+    #[inline(never)]
+    fn post_slowly(&mut self, token: Token, op: Op) -> Result<OpId, Rejected> {
+        if let Err(error) = self.check(&op) {
+            return Err(Rejected { op, error });
+        }
+        let peer = op.peer();
+        if peer.index() & Peer::SECOND != 0 {
+            return self.post_network(peer, inner(peer), token, op);
+        }
+        match self.marks.of(peer) {
+            Mark::None | Mark::Settled => self.post_to(Way::Local, token, op),
+            Mark::Candidate => self.post_candidate(peer, token, op),
+            Mark::Moved => self.post_moved(peer, token, op),
+        }
+    }
+
+    /// Posts to a peer of the network; its handle there is `inner`, the user's is `outer`.
+    pub(crate) fn post_network(
+        &mut self,
+        outer: Peer,
+        inner: Peer,
+        token: Token,
+        mut op: Op,
+    ) -> Result<OpId, Rejected> {
+        *op.peer_mut() = inner;
+        self.network.touch();
+        match self.post_to(Way::Network, token, op) {
+            Ok(id) => Ok(OpId { scope: id.scope | Peer::SECOND, ..id }),
+            Err(mut rejected) => {
+                *rejected.op.peer_mut() = outer;
+                Err(rejected)
+            }
+        }
+    }
+
+    /// Hands an operation to a plugin, with its own part of the memory that it names.
+    pub(crate) fn post_to(&mut self, way: Way, token: Token, op: Op) -> Result<OpId, Rejected> {
+        let translated = match slices::for_plugin(&op, way, self.scheme(way)) {
+            Ok(translated) => translated,
+            Err(error) => return Err(Rejected { op, error }),
+        };
+        let context = match way {
+            Way::Local => &mut self.local,
+            Way::Network => &mut self.network.context,
+        };
+        let Some(translated) = translated else { return context.post(token, op) };
+        let kept = slices::local_of(&op).map(|slice| self.slices.keep(token, slice.clone()));
+        match context.post(kept.unwrap_or(token), translated) {
+            Ok(id) => Ok(id),
+            Err(Rejected { error, .. }) => {
+                if let Some(key) = kept {
+                    self.slices.forget(key);
+                }
+                Err(Rejected { op, error })
+            }
+        }
+    }
+
+    fn lookup_uid(&mut self, uid: Uid, address: &Address) -> Result<Peer, Error> {
+        if uid.local.scheme() != self.scheme(Way::Local)
+            || uid.network.scheme() != self.scheme(Way::Network)
+        {
+            let [local, network] = &self.schemes;
+            return Err(bad(address, &format!("this engine reaches {local}:// and {network}://")));
+        }
+        if uid.node != self.node {
+            return self.lookup_network(&uid.network);
+        }
+        if let Some(peer) = self.moves.find(&uid.local) {
+            return Ok(peer);
+        }
+        let peer = self.lookup_local(&uid.local)?;
+        if self.marks.of(peer) == Mark::None {
+            self.marks.set(peer, Mark::Candidate);
+            self.candidates.insert(peer, Candidate::new(uid));
+        }
+        Ok(peer)
+    }
+
+    fn lookup_local(&mut self, address: &Address) -> Result<Peer, Error> {
+        let peer = self.local.lookup(address)?;
+        debug_assert!(peer.index() & Peer::SECOND == 0, "a plugin leaves that bit clear");
+        Ok(peer)
+    }
+
+    fn lookup_network(&mut self, address: &Address) -> Result<Peer, Error> {
+        let peer = self.network.context.lookup(address)?;
+        debug_assert!(peer.index() & Peer::SECOND == 0, "a plugin leaves that bit clear");
+        self.moves.show(peer);
+        Ok(outer(peer))
+    }
+
+    fn longest(&self) -> usize {
+        self.caps.max_unexpected.max(self.caps.max_expected).max(self.caps.max_control)
+    }
+}
+
+/// The user's handle of a peer of the network.
+pub(crate) fn outer(peer: Peer) -> Peer {
+    Peer::new(peer.index() | Peer::SECOND, peer.generation())
+}
+
+/// The network's own handle of it.
+pub(crate) fn inner(peer: Peer) -> Peer {
+    Peer::new(peer.index() & !Peer::SECOND, peer.generation())
+}
+
+/// The end of an operation that waited here.
+pub(crate) fn failed(id: OpId, token: Token, op: Op, error: Error) -> Completion {
+    let reached = match op {
+        Op::RecvExpected { .. } => Reached::Unknown,
+        _ => Reached::Never,
+    };
+    let returned = match op {
+        Op::SendUnexpected { message, .. }
+        | Op::SendControl { message, .. }
+        | Op::SendExpected { message, .. } => Returned::Message(message),
+        Op::Put { local, .. } | Op::Get { local, .. } => Returned::Slice(local),
+        _ => Returned::Nothing,
+    };
+    let result = Err(Box::new(Failure { error, reached }));
+    Completion::Done(Done { id, token, result, returned })
+}
+
+impl Context for RouteContext {
+    fn address(&self) -> &Address {
+        &self.address
+    }
+
+    fn lookup(&mut self, address: &Address) -> Result<Peer, Error> {
+        let scheme = address.scheme();
+        if scheme == UID {
+            self.lookup_uid(Uid::parse(address)?, address)
+        } else if scheme == self.scheme(Way::Network) {
+            self.lookup_network(address)
+        } else if scheme == self.scheme(Way::Local) {
+            let peer = self.lookup_local(address)?;
+            if self.marks.of(peer) == Mark::None {
+                self.marks.set(peer, Mark::Settled);
+            }
+            Ok(peer)
+        } else {
+            let [local, network] = &self.schemes;
+            let why = format!("this engine reaches {UID}://, {local}:// and {network}://");
+            Err(bad(address, &why))
+        }
+    }
+
+    fn forget(&mut self, peer: Peer) {
+        let inner = if peer.index() & Peer::SECOND == 0 {
+            match self.marks.of(peer) {
+                Mark::Moved => self.moves.inner(peer),
+                _ => {
+                    if let Some(candidate) = self.candidates.get_mut(&peer) {
+                        candidate.forgotten = true;
+                    }
+                    return self.local.forget(peer);
+                }
+            }
+        } else {
+            Some(inner(peer))
+        };
+        if let Some(inner) = inner {
+            self.network.touch();
+            self.network.context.forget(inner);
+        }
+    }
+
+    fn message(&mut self, to: Peer, len: usize) -> Result<Message, Error> {
+        let max = self.longest();
+        if len > max {
+            return Err(Error::TooLong { len, max });
+        }
+        if to.index() & Peer::SECOND != 0 {
+            return self.network.context.message(inner(to), len);
+        }
+        match self.marks.of(to) {
+            Mark::None | Mark::Settled => self.local.message(to, len),
+            // Memory that either way can carry.
+            Mark::Candidate if len <= hg_na::INLINE_MAX => Ok(Message::inline(len)),
+            Mark::Candidate => Ok(Message::from(vec![0; len])),
+            Mark::Moved => match self.moves.inner(to) {
+                Some(inner) => self.network.context.message(inner, len),
+                None => Err(Error::UnknownPeer),
+            },
+        }
+    }
+
+    #[inline]
+    fn post(&mut self, token: Token, op: Op) -> Result<OpId, Rejected> {
+        let peer = op.peer();
+        if peer.index() & Peer::SECOND == 0 && self.is_plain(&op) && self.marks.is_direct(peer) {
+            return self.local.post(token, op);
+        }
+        self.post_slowly(token, op)
+    }
+
+    fn cancel(&mut self, id: OpId) {
+        if id.scope & Peer::SECOND != 0 {
+            self.network.touch();
+            let id = OpId { scope: id.scope & !Peer::SECOND, ..id };
+            return self.network.context.cancel(id);
+        }
+        if self.cancel_waiting(id) {
+            if self.is_sleeping {
+                self.waiter.wake();
+            }
+        } else if let Some(inner) = self.moves.renamed(id) {
+            self.network.touch();
+            self.network.context.cancel(inner);
+        } else {
+            self.local.cancel(id);
+        }
+    }
+
+    fn set_admission(&mut self, open: bool) {
+        self.local.set_admission(open);
+        self.network.touch();
+        self.network.context.set_admission(open);
+    }
+
+    #[inline]
+    fn progress(&mut self, now: Instant, done: &mut Vec<Completion>) -> Result<bool, Error> {
+        self.is_sleeping = false;
+        let start = done.len();
+        let mut moved = self.local.progress(now, done)?;
+        if done.len() > start {
+            if !self.slices.is_empty() {
+                self.slices.restore(&mut done[start..]);
+            }
+            if !self.candidates.is_empty() || !self.loud.is_empty() {
+                self.sift(start, done);
+                // Before anything that the network has to say about the same peers.
+                done.append(&mut self.ended);
+            }
+        }
+        if self.network.is_due(now, moved, &self.waiter) {
+            moved |= self.progress_network(now, done)?;
+        }
+        if !self.ended.is_empty() {
+            moved = true;
+            done.append(&mut self.ended);
+        }
+        Ok(moved)
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        let both = [self.local.next_deadline(), self.network.context.next_deadline()];
+        both.into_iter().flatten().min()
+    }
+
+    fn may_sleep(&mut self) -> bool {
+        if !self.waiter.is_joined() || !self.ended.is_empty() {
+            return false;
+        }
+        self.flush_moves();
+        let sleeps = self.ended.is_empty()
+            && self.network.may_sleep()
+            && !self.waiter.network_is_ready()
+            && self.local.may_sleep();
+        self.is_sleeping = sleeps;
+        sleeps
+    }
+
+    fn way(&self, peer: Peer) -> &str {
+        let is_network = peer.index() & Peer::SECOND != 0 || self.marks.of(peer) == Mark::Moved;
+        self.scheme(if is_network { Way::Network } else { Way::Local })
+    }
+
+    fn waiter(&self) -> Arc<dyn Waiter> {
+        Arc::clone(&self.waiter) as Arc<dyn Waiter>
+    }
+}
+
+impl fmt::Debug for RouteContext {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "RouteContext({:?}, {:?})", self.local, self.network.context)
+    }
+}

@@ -1,0 +1,173 @@
+//! When the network is looked at: in every round while it is busy, and not at all while it is idle.
+//!
+//! An idle network has *agreed to sleep* ([`Context::may_sleep`]): whatever arrives then makes its descriptor
+//! readable, which the local plugin's wait set watches. So a sleeper wakes, and a thread that spins learns of it
+//! when the local plugin looks at the kernel by itself: with `sm` after 256 to 2,048 empty rounds or 1,024
+//! messages, some tens to hundreds of microseconds. No round makes a system call for an idle network's sake.
+//! It is asked to sleep when it has found nothing for [`ACTIVE`], and before every sleep of the context.
+//! A busy one is looked at in each round that has found nothing locally, and in every [`SHARE`]th of the others.
+
+use std::time::{Duration, Instant};
+
+use hg_na::{Completion, Context, Done, Error, GoneReason, Peer, QUIET};
+
+use crate::{
+    context::{RouteContext, outer},
+    waiter::RouteWaiter,
+};
+
+/// How long a network that finds nothing is looked at in every round.
+const ACTIVE: Duration = Duration::from_millis(1);
+/// Rounds with local messages that share one look at a busy network.
+const SHARE: u32 = 8;
+
+/// The network's context, and whether it sleeps.
+#[derive(Debug)]
+pub(crate) struct Network {
+    pub(crate) context: Box<dyn Context>,
+    /// It can be left asleep while this process goes on.
+    joined: bool,
+    asleep: bool,
+    /// When it wants to be looked at although nothing arrives; known while it sleeps.
+    deadline: Option<Instant>,
+    /// It has been given something to do since it was looked at.
+    touched: bool,
+    active_until: Option<Instant>,
+    passed_over: u32,
+}
+
+impl Network {
+    /// A network that is awake.
+    pub(crate) fn new(context: Box<dyn Context>, joined: bool) -> Self {
+        Self {
+            context,
+            joined,
+            asleep: false,
+            deadline: None,
+            touched: false,
+            active_until: None,
+            passed_over: 0,
+        }
+    }
+
+    /// It is about to be given something to do.
+    #[inline]
+    pub(crate) fn touch(&mut self) {
+        self.touched = true;
+    }
+
+    /// Whether this round looks at it.
+    #[inline(always)]
+    pub(crate) fn is_due(&mut self, now: Instant, local_moved: bool, waiter: &RouteWaiter) -> bool {
+        if self.asleep {
+            return self.touched
+                || waiter.network_is_ready()
+                || self.deadline.is_some_and(|deadline| deadline <= now);
+        }
+        let passes = local_moved && self.passed_over + 1 < SHARE;
+        self.passed_over = if passes { self.passed_over + 1 } else { 0 };
+        !passes
+    }
+
+    /// A round has looked at it.
+    fn looked(&mut self, now: Instant, moved: bool) {
+        if moved || self.touched {
+            self.touched = false;
+            self.active_until = Some(now + ACTIVE);
+        } else if self.joined && self.active_until.is_none_or(|until| until <= now) {
+            self.try_sleep();
+        }
+    }
+
+    /// Whether it sleeps, or agrees to.
+    pub(crate) fn may_sleep(&mut self) -> bool {
+        if self.touched {
+            return false; // The next round looks at it.
+        }
+        if !self.asleep {
+            self.try_sleep();
+        }
+        self.asleep
+    }
+
+    fn try_sleep(&mut self) {
+        self.asleep = self.context.may_sleep();
+        self.deadline = self.context.next_deadline();
+    }
+}
+
+impl RouteContext {
+    /// A round of the network's progress.
+    #[inline(never)]
+    pub(crate) fn progress_network(
+        &mut self,
+        now: Instant,
+        done: &mut Vec<Completion>,
+    ) -> Result<bool, Error> {
+        self.network.asleep = false;
+        if self.waiter.network_is_ready() {
+            self.waiter.collect()?;
+            self.network.active_until = Some(now + ACTIVE);
+        }
+        let mut batch = std::mem::take(&mut self.batch);
+        let moved = self.network.context.progress(now, &mut batch)?;
+        if !self.slices.is_empty() {
+            self.slices.restore(&mut batch);
+        }
+        for completion in batch.drain(..) {
+            self.take_from_network(completion, done);
+        }
+        self.batch = batch;
+        self.flush_moves();
+        self.network.looked(now, moved);
+        Ok(moved)
+    }
+
+    fn take_from_network(&mut self, completion: Completion, done: &mut Vec<Completion>) {
+        done.push(match completion {
+            Completion::Done(ended) => return self.take_done_from_network(ended, done),
+            Completion::Unexpected { from, message } => {
+                Completion::Unexpected { from: self.moves.sender(from), message }
+            }
+            Completion::Control { from, message } => {
+                Completion::Control { from: self.moves.sender(from), message }
+            }
+            Completion::Gone { peer, reason } => return self.take_gone(peer, &reason, done),
+            other => other,
+        });
+    }
+
+    fn take_done_from_network(&mut self, mut ended: Done, done: &mut Vec<Completion>) {
+        let Some(renamed) = self.moves.take_renamed(ended.id) else {
+            ended.id.scope |= Peer::SECOND;
+            done.push(Completion::Done(ended));
+            return;
+        };
+        if let Err(failure) = &ended.result
+            && let Error::PeerGone(reason) = &failure.error
+        {
+            // Sends end before receives.
+            self.fail_held(renamed.peer, false, reason, done);
+        }
+        let is_silent = renamed.token & QUIET != 0 && ended.result.is_ok();
+        if !renamed.muted && !is_silent {
+            (ended.id, ended.token) = (renamed.id, renamed.token);
+            done.push(Completion::Done(ended));
+        }
+    }
+
+    /// A connection of the network has ended: of a peer that is known by one handle or by several.
+    fn take_gone(&mut self, inner: Peer, reason: &GoneReason, done: &mut Vec<Completion>) {
+        let (moved, shown) = self.moves.known_as(inner);
+        let is_known = shown || moved.is_empty();
+        for peer in moved {
+            self.fail_held(peer, false, reason, done);
+            self.fail_held(peer, true, reason, done);
+            self.moves.remove(peer);
+            done.push(Completion::Gone { peer, reason: reason.clone() });
+        }
+        if is_known {
+            done.push(Completion::Gone { peer: outer(inner), reason: reason.clone() });
+        }
+    }
+}
