@@ -39,6 +39,12 @@
 //!     connection and nobody else anything.
 //! 13. Idle means no CPU: after [`Context::may_sleep`] has answered `true`, whatever arrives ends
 //!     [`Waiter::wait`].
+//! 14. A view ([`Op::View`], where [`Caps::views`] says so) stays valid until it is dropped, whatever
+//!     becomes of its owner: also when the memory is unregistered, the connection closed, the process
+//!     killed. One that gives a slice ([`SharedBytes::as_slice`]) never changes; any other shows what
+//!     the owner writes while the memory is registered, and nothing that it writes afterwards. Where
+//!     there are no views, and for memory that is not of the shareable kind, they are refused with
+//!     [`Error::Unsupported`].
 //!
 //! # Threads
 //! A context belongs to one thread at a time. Its [`Waiter`] may be used from any other thread while

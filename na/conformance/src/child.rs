@@ -46,10 +46,16 @@ pub(crate) enum Role {
     Silent,
     /// Sends unexpected messages as fast as they are taken.
     Flood,
+    /// Makes no progress any more than its peer's views need; its memory is frozen.
+    Lender,
 }
 
-const ROLES: [(Role, &str); 3] =
-    [(Role::Echo, "echo"), (Role::Silent, "silent"), (Role::Flood, "flood")];
+const ROLES: [(Role, &str); 4] = [
+    (Role::Echo, "echo"),
+    (Role::Silent, "silent"),
+    (Role::Flood, "flood"),
+    (Role::Lender, "lender"),
+];
 
 /// A child process; killed when dropped.
 #[derive(Debug)]
@@ -173,7 +179,7 @@ fn play(suite: &Suite, parent: &str, role: Role, url: &str) -> Outcome {
     world.add(suite.open(url, &OpenOptions::listening())?, 0)?;
     let parent = Address::new(parent).map_err(|error| error.to_string())?;
     let peer = world.nodes[0].lookup(&parent)?;
-    let region = register(&world.nodes[0])?;
+    let region = register(&world, role)?;
     let address = world.nodes[0].address();
     let len = u32::try_from(address.as_str().len()).expect("ADDRESS_MAX fits");
     let mut greeting = len.to_le_bytes().to_vec();
@@ -182,7 +188,7 @@ fn play(suite: &Suite, parent: &str, role: Role, url: &str) -> Outcome {
     let token = world.send(0, peer, &greeting)?;
     world.completion(0, token)?;
     match role {
-        Role::Echo => echo(&mut world, peer),
+        Role::Echo | Role::Lender => echo(&mut world, peer),
         Role::Flood => flood(&mut world, peer),
         Role::Silent => loop {
             std::thread::park();
@@ -190,12 +196,19 @@ fn play(suite: &Suite, parent: &str, role: Role, url: &str) -> Outcome {
     }
 }
 
-fn register(node: &Node) -> Outcome<Option<Region>> {
+fn register(world: &World<'_>, role: Role) -> Outcome<Option<Region>> {
+    let node = &world.nodes[0];
     if !node.caps().one_sided {
         return Ok(None);
     }
-    let memory = Memory::from(pattern(CHILD_REGION, 20));
-    node.domain.register(memory, Rights::all()).map(Some).map_err(|error| error.to_string())
+    let bytes = pattern(CHILD_REGION, 20);
+    let (memory, rights) = if role == Role::Lender {
+        let frozen = (world.suite.frozen)(&bytes);
+        (frozen.map_err(|error| format!("no frozen memory: {error}"))?, Rights::READ)
+    } else {
+        (Memory::from(bytes), Rights::all())
+    };
+    node.domain.register(memory, rights).map(Some).map_err(|error| error.to_string())
 }
 
 fn echo(world: &mut World<'_>, parent: Peer) -> Outcome {

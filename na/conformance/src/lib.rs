@@ -14,6 +14,8 @@
 //! | option, after the URL | meaning |
 //! |---|---|
 //! | `named = "mine://x-{}"` | how a domain with a chosen name is opened; `{}` stands for the name. Without it the name follows the URL |
+//! | `frozen = maker` | makes memory of given bytes that peers can view and nobody can write, `fn(&[u8]) -> Result<Memory, Error>`; the default is an `Arc<[u8]>` |
+//! | `shareable = maker` | the same, that its owner can still write |
 //! | `in_process_only` | the plugin connects contexts of one process only: the tests that kill a second process are left out |
 //!
 //! The suite asks the plugin's [`hg_na::Caps`] what to expect. A plugin without one-sided operations
@@ -59,7 +61,7 @@ pub use faulty::{Faults, Faulty};
 pub use list::{PROCESS_TESTS, TESTS};
 pub use mem::Mem;
 pub use outcome::Outcome;
-pub use suite::{Suite, Test};
+pub use suite::{Maker, Suite, Test};
 pub use traced::{Event, RECORDS_MAX, Record, Traced};
 pub use world::Patience;
 

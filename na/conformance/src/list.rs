@@ -26,11 +26,10 @@ macro_rules! define_suite {
         /// Makes one `#[test]` of each test of the suite; see the crate's page.
         #[macro_export]
         macro_rules! suite {
-            ($d plugin:expr, $d url:expr $d (,)?) => {
-                $crate::suite!(@suite $crate::Suite::new($d plugin, $d url), processes);
-            };
-            ($d plugin:expr, $d url:expr, named = $d named:expr $d (,)?) => {
-                $crate::suite!(@suite $crate::Suite::new($d plugin, $d url).named($d named), processes);
+            ($d plugin:expr, $d url:expr $d (, named = $d named:expr)? $d (, frozen = $d frozen:expr)?
+                $d (, shareable = $d shareable:expr)? $d (,)?) => {
+                $crate::suite!(@suite $crate::Suite::new($d plugin, $d url) $d (.named($d named))?
+                    $d (.frozen($d frozen))? $d (.shareable($d shareable))?, processes);
             };
             ($d plugin:expr, $d url:expr, in_process_only $d (,)?) => {
                 $crate::suite!(@suite $crate::Suite::new($d plugin, $d url), one_process);
@@ -136,6 +135,14 @@ define_suite! { $
             a_message_after_a_put_arrives_after_its_bytes
             a_region_in_use_is_not_unregistered
         }
+        views {
+            a_view_sees_what_its_owner_has_registered
+            only_memory_that_never_changes_is_seen_as_a_slice
+            a_view_stays_valid_when_its_owner_unregisters_and_closes
+            what_an_owner_writes_after_unregistering_is_not_seen
+            memory_that_may_not_be_seen_is_refused
+            a_cancelled_view_completes_once
+        }
         sleeping {
             two_sleeping_threads_never_lose_a_wake_up
             what_arrived_before_the_question_is_not_slept_through
@@ -163,6 +170,9 @@ define_suite! { $
             killed_peers_cost_nobody_else_anything
             the_death_of_a_peer_ends_a_sleep
             a_process_that_takes_a_dead_ones_address_is_a_new_peer
+        }
+        views {
+            a_view_stays_valid_when_its_owner_is_killed
         }
     }
 }

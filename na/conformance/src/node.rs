@@ -79,6 +79,7 @@ impl Shape {
             Op::Get { local, remote, .. } => {
                 ("get", None, None, [local.offset(), local.len(), remote.offset(), remote.len()])
             }
+            Op::View { remote, .. } => ("view", None, None, [0, 0, remote.offset(), remote.len()]),
             _ => ("unknown", None, None, [0; 4]),
         };
         let bytes = message.map_or_else(Vec::new, |message| message.as_slice().to_vec());
@@ -227,6 +228,13 @@ impl Node {
             (Returned::Slice(slice), "put" | "get") => {
                 let range = [slice.offset(), slice.len()];
                 ensure!(range == shape.ranges[..2], "{name}: another slice came back: {shape:?}");
+            }
+            (Returned::View(bytes), "view") => {
+                ensure!(done.result.is_ok(), "{name}: a failed view gave bytes");
+                ensure!(bytes.len() == shape.ranges[3], "{name}: {bytes:?} for {shape:?}");
+            }
+            (Returned::Nothing, "view") => {
+                ensure!(done.result.is_err(), "{name}: a view gave nothing to see");
             }
             (Returned::Message(_), "receive") => {
                 ensure!(done.result.is_ok(), "{name}: a failed receive returned a message");

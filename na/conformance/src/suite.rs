@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use hg_na::{Address, Domain, OpenOptions, Plugin};
+use hg_na::{Address, Domain, Error, Memory, OpenOptions, Plugin};
 
 use crate::{
     faulty::{Faults, Faulty},
@@ -26,11 +26,17 @@ pub struct Suite {
     pub(crate) plugin: Arc<dyn Plugin>,
     pub(crate) url: String,
     named: Option<String>,
+    /// Makes memory that peers can view: of these bytes, frozen or not.
+    pub(crate) frozen: Maker,
+    pub(crate) shareable: Option<Maker>,
     pub(crate) patience: Patience,
     blocked_after: Duration,
     /// Name of the test that is the child's entry, in this test binary.
     pub(crate) child_test: Option<String>,
 }
+
+/// Makes memory of given bytes.
+pub type Maker = fn(&[u8]) -> Result<Memory, Error>;
 
 /// One test of the suite.
 #[derive(Debug, Clone, Copy)]
@@ -54,6 +60,8 @@ impl Suite {
             plugin: Arc::new(plugin),
             url: url.to_owned(),
             named: None,
+            frozen: |bytes| Ok(Memory::from(Arc::<[u8]>::from(bytes))),
+            shareable: None,
             patience,
             blocked_after: BLOCKED_AFTER,
             child_test: None,
@@ -65,6 +73,21 @@ impl Suite {
     #[must_use]
     pub fn named(mut self, template: &str) -> Self {
         self.named = Some(template.to_owned());
+        self
+    }
+
+    /// Memory that nobody can write any more, and that peers can view; where the plugin has views. The default is
+    /// an `Arc<[u8]>`.
+    #[must_use]
+    pub fn frozen(mut self, maker: Maker) -> Self {
+        self.frozen = maker;
+        self
+    }
+
+    /// Memory that its owner can still write, and that peers can view; where there is such a thing.
+    #[must_use]
+    pub fn shareable(mut self, maker: Maker) -> Self {
+        self.shareable = Some(maker);
         self
     }
 

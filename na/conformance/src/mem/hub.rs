@@ -8,7 +8,7 @@ use std::{
 
 use hg_na::{
     Address, Caps, Completion, Error, Failure, GoneReason, LocalSlice, Message, Op, OpId, Peer,
-    Reached, Rejected, RemoteSlice, Returned, Rights, Token,
+    Reached, Rejected, RemoteSlice, Returned, Rights, SharedBytes, Token,
 };
 
 use super::{
@@ -147,9 +147,15 @@ impl Endpoint {
                 }
             }
             Op::Put { local, remote, .. } => {
+                let local = Some(local);
                 peer.transfers.push_back(Transfer { id, token, put: true, local, remote });
             }
             Op::Get { local, remote, .. } => {
+                let local = Some(local);
+                peer.transfers.push_back(Transfer { id, token, put: false, local, remote });
+            }
+            Op::View { remote, .. } => {
+                let local = None;
                 peer.transfers.push_back(Transfer { id, token, put: false, local, remote });
             }
             _ => unreachable!("`check` refuses kinds that it does not know"),
@@ -184,6 +190,13 @@ impl Endpoint {
             Op::Put { local, remote, .. } | Op::Get { local, remote, .. } => {
                 check_transfer(matches!(op, Op::Put { .. }), local, remote, max_transfer)?;
                 if peer.transfers.len() >= depth { Err(Error::Again) } else { Ok(()) }
+            }
+            Op::View { .. } => {
+                if peer.transfers.len() >= depth {
+                    Err(Error::Again)
+                } else {
+                    Ok(())
+                }
             }
             _ => Err(Error::Unsupported("this kind of operation")),
         }
@@ -451,28 +464,50 @@ impl State {
         let moved = !transfers.is_empty();
         let domain = self.endpoint(endpoint).domain;
         for transfer in transfers {
-            let result = self
-                .copy(domain, &transfer)
-                .map_err(|error| Box::new(Failure { error, reached: Reached::Never }));
-            let returned = Returned::Slice(transfer.local);
-            let done = finished(transfer.id, transfer.token, result, returned);
-            self.endpoint(id).ready.push_back(done);
+            let (op, token) = (transfer.id, transfer.token);
+            let failed = |error| Err(Box::new(Failure { error, reached: Reached::Never }));
+            let (result, returned) = match &transfer.local {
+                Some(local) => match self.copy(domain, local, &transfer) {
+                    Ok(()) => (Ok(()), transfer.buffer()),
+                    Err(error) => (failed(error), transfer.buffer()),
+                },
+                None => match self.view(domain, &transfer.remote) {
+                    Ok(bytes) => (Ok(()), Returned::View(bytes)),
+                    Err(error) => (failed(error), Returned::Nothing),
+                },
+            };
+            self.endpoint(id).ready.push_back(finished(op, token, result, returned));
         }
         moved
     }
 
-    fn copy(&self, domain: u64, transfer: &Transfer) -> Result<(), Error> {
-        let remote = &transfer.remote;
+    /// A region that grants what is needed.
+    fn region(
+        &self,
+        domain: u64,
+        remote: &RemoteSlice,
+        needed: Rights,
+    ) -> Result<Arc<MemRegion>, Error> {
         let key = Key::try_from(remote.descriptor().opaque())
             .map_err(|_| Error::BadDescriptor("its plugin part has another length"))?;
         let region = self.regions.get(&key).and_then(Weak::upgrade);
         let region =
             region.filter(|region| region.domain == domain).ok_or(Error::StaleDescriptor)?;
-        let needed = if transfer.put { Rights::WRITE } else { Rights::READ };
         if !region.rights.contains(needed) {
             return Err(Error::Denied { granted: region.rights, needed });
         }
-        let local = &transfer.local;
+        Ok(region)
+    }
+
+    fn view(&self, domain: u64, remote: &RemoteSlice) -> Result<SharedBytes, Error> {
+        let region = self.region(domain, remote, Rights::READ)?;
+        region.view()?.slice(remote.offset(), remote.len())
+    }
+
+    fn copy(&self, domain: u64, local: &LocalSlice, transfer: &Transfer) -> Result<(), Error> {
+        let remote = &transfer.remote;
+        let needed = if transfer.put { Rights::WRITE } else { Rights::READ };
+        let region = self.region(domain, remote, needed)?;
         let len = usize::try_from(local.len()).expect("max_transfer fits in memory");
         let mut bounce = vec![0; len];
         use hg_na::RegionState as _;

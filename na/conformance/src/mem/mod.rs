@@ -70,6 +70,7 @@ impl Plugin for Mem {
         caps.max_segments = SEGMENTS_MAX;
         caps.max_transfer = TRANSFER_MAX;
         caps.one_sided = true;
+        caps.views = true;
         caps.sleep = Sleep::Private;
         Ok(Arc::new(MemDomain {
             hub: Arc::clone(&self.hub),

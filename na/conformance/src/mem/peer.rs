@@ -43,8 +43,16 @@ pub(super) struct Transfer {
     pub(super) id: OpId,
     pub(super) token: Token,
     pub(super) put: bool,
-    pub(super) local: LocalSlice,
+    /// None: a view.
+    pub(super) local: Option<LocalSlice>,
     pub(super) remote: RemoteSlice,
+}
+
+impl Transfer {
+    /// What goes back when it fails.
+    pub(super) fn buffer(self) -> Returned {
+        self.local.map_or(Returned::Nothing, Returned::Slice)
+    }
 }
 
 #[derive(Debug)]
@@ -117,8 +125,8 @@ impl PeerState {
         }
         let place = self.transfers.iter().position(|transfer| transfer.id == id);
         if let Some(transfer) = place.and_then(|place| self.transfers.remove(place)) {
-            let returned = Returned::Slice(transfer.local);
-            return Some(finished(id, transfer.token, failure(Reached::Never), returned));
+            let token = transfer.token;
+            return Some(finished(id, token, failure(Reached::Never), transfer.buffer()));
         }
         let tag = self.receives.iter().find(|(_, receive)| receive.0 == id).map(|(tag, _)| *tag)?;
         let (_, token) = self.receives.remove(&tag)?;
@@ -135,9 +143,8 @@ impl PeerState {
             ready.push_back(finished(out.id, out.token, failure(Reached::Never), returned));
         }
         for transfer in std::mem::take(&mut self.transfers) {
-            let returned = Returned::Slice(transfer.local);
-            let result = failure(Reached::Never);
-            ready.push_back(finished(transfer.id, transfer.token, result, returned));
+            let (id, token) = (transfer.id, transfer.token);
+            ready.push_back(finished(id, token, failure(Reached::Never), transfer.buffer()));
         }
         for (id, token) in std::mem::take(&mut self.receives).into_values() {
             ready.push_back(finished(id, token, failure(Reached::Unknown), Returned::Nothing));

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use hg_na::{Descriptor, Error, Memory, RegionState, Rights};
+use hg_na::{Descriptor, Error, Memory, RegionState, Rights, SharedBytes, ViewState};
 
 use super::hub::Hub;
 
@@ -17,6 +17,8 @@ pub(super) struct MemRegion {
     pub(super) writable: bool,
     size: u64,
     hub: Arc<Hub>,
+    /// The bytes, when nobody can write them: views are of these alone.
+    frozen: Option<Arc<[u8]>>,
     /// `None` once unregistered.
     memory: Mutex<Option<Memory>>,
 }
@@ -30,7 +32,18 @@ impl MemRegion {
         rights: Rights,
     ) -> Self {
         let (size, writable) = (memory.len(), memory.writable());
-        Self { domain, key, rights, writable, size, hub, memory: Mutex::new(Some(memory)) }
+        let (memory, frozen) = match memory.into_shared() {
+            Ok(bytes) => (Memory::from(Arc::clone(&bytes)), Some(bytes)),
+            Err(memory) => (memory, None),
+        };
+        Self { domain, key, rights, writable, size, hub, frozen, memory: Mutex::new(Some(memory)) }
+    }
+
+    /// All of it, for as long as anybody looks.
+    pub(super) fn view(&self) -> Result<SharedBytes, Error> {
+        let frozen =
+            self.frozen.as_ref().ok_or(Error::Unsupported("views of memory that may change"))?;
+        Ok(SharedBytes::new(Arc::new(MemView(Arc::clone(frozen)))))
     }
 
     fn with_memory<T>(&self, act: impl FnOnce(&Memory) -> Result<T, Error>) -> Result<T, Error> {
@@ -74,5 +87,27 @@ impl RegionState for MemRegion {
         drop(state);
         let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
         memory.take().ok_or(Error::StaleDescriptor)
+    }
+}
+
+#[derive(Debug)]
+struct MemView(Arc<[u8]>);
+
+impl ViewState for MemView {
+    fn len(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), Error> {
+        let (len, size) = (into.len() as u64, self.len());
+        let outside = || Error::OutOfRange { offset, len, size };
+        let start = usize::try_from(offset).map_err(|_| outside())?;
+        let end = start.checked_add(into.len()).ok_or_else(outside)?;
+        into.copy_from_slice(self.0.get(start..end).ok_or_else(outside)?);
+        Ok(())
+    }
+
+    fn as_slice(&self) -> Option<&[u8]> {
+        Some(&self.0)
     }
 }

@@ -12,3 +12,4 @@ pub(crate) mod peers;
 pub(crate) mod processes;
 pub(crate) mod refusals;
 pub(crate) mod sleeping;
+pub(crate) mod views;

@@ -17,6 +17,7 @@ use hg_na_conformance::layer::{Layer, Layers};
 
 use crate::{
     regions::{LeakyRegion, unwrapped},
+    views,
     waiters::{Deaf, Restless, Unmoved},
 };
 
@@ -56,6 +57,8 @@ pub(crate) enum Flaw {
     IgnoresAdmission,
     QueuesWithoutBound,
     BlocksWhenFull,
+    FadesViews,
+    HidesSlices,
 }
 
 /// Makes broken layers over the reference plugin.
@@ -318,6 +321,9 @@ impl BrokenLayer {
                 self.late.insert(key, message);
             }
             return;
+        }
+        if let Returned::View(bytes) = ended.returned {
+            ended.returned = Returned::View(views::twisted(self.flaw, bytes));
         }
         let tenth = self.every(10);
         match self.flaw {

@@ -3,6 +3,7 @@
 
 mod flaws;
 mod regions;
+mod views;
 mod waiters;
 
 use std::time::{Duration, Instant};
@@ -148,6 +149,8 @@ const CAUGHT_BY: &[(Flaw, &str, &str)] = &[
         "a_flood_of_a_sleeping_target_ends_in_again_and_loses_nothing",
         "blocked",
     ),
+    (Flaw::FadesViews, "a_view_stays_valid_when_its_owner_unregisters_and_closes", "ended a view"),
+    (Flaw::HidesSlices, "only_memory_that_never_changes_is_seen_as_a_slice", "gives no slice"),
 ];
 
 #[test]

@@ -211,13 +211,14 @@ impl SmContext {
     pub(crate) fn settle_views(&mut self, peer: Peer, name: Name, mapped: Result<(), Error>) {
         let concerns = |it: &Viewing| it.peer == peer && name_of(&it.claim) == name;
         match mapped {
-            Ok(()) => self.try_views(concerns),
+            Ok(()) => {}
             Err(error) => {
                 let ended = self.views.0.extract_if(.., |it| concerns(it));
                 self.finished.extend(ended.map(|it| it.ended(Err(error.clone()))));
                 self.has_leftovers = true;
             }
         }
+        self.views_opened(peer);
     }
 
     fn try_views(&mut self, concerns: impl Fn(&Viewing) -> bool) {
@@ -266,6 +267,10 @@ impl SmContext {
             return Some(view);
         }
         drop(admitted);
-        self.ask_for_mapping(*peer, claim, None).err().map(Err)
+        match self.ask_for_mapping(*peer, claim, None) {
+            // The answers that are open try this one again.
+            Ok(()) | Err(Error::Again) => None,
+            Err(error) => Some(Err(error)),
+        }
     }
 }

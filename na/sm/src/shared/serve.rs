@@ -9,8 +9,8 @@ use super::{
     wire::{MapMessage, Name, Status},
 };
 use crate::{
-    connection::Phase, context::SmContext, os::misbehaved, region::descriptor::RegionClaim,
-    rendezvous::socket::Sent,
+    connection::Phase, context::SmContext, layout::MAPS, os::misbehaved,
+    region::descriptor::RegionClaim, rendezvous::socket::Sent,
 };
 
 impl SmContext {
@@ -115,7 +115,8 @@ impl SmContext {
     /// Asks a region's owner for its memory, if that is worth it: for a transfer of `len` bytes, or for a view.
     ///
     /// # Errors
-    /// [`Error::Again`] when the owner does not read its socket; [`Error::Os`].
+    /// [`Error::Again`] when too many answers are open; [`Error::Limit`] when the owner does not read its socket;
+    /// [`Error::Os`].
     pub(crate) fn ask_for_mapping(
         &mut self,
         peer: Peer,
@@ -133,7 +134,13 @@ impl SmContext {
         let name = name_of(claim);
         match socket.send(&MapMessage::Map(name, claim.token).encode(), &[])? {
             Sent::Done => connection.maps.asked(name),
-            Sent::Full => return Err(Error::Again),
+            Sent::Full => {
+                return Err(Error::Limit {
+                    what: "messages about mappings that wait at their receiver",
+                    limit: MAPS as u64,
+                    remedy: "let it make progress",
+                });
+            }
             Sent::Closed => {} // The hang-up is told by an event.
         }
         Ok(())

@@ -6,7 +6,7 @@ use std::{
 };
 
 use hg_na::{
-    Address, Completion, Context, Descriptor, Domain, Done, Error, Memory, Message, Op,
+    Address, Completion, Context, Descriptor, Done, Error, Memory, Message, Op,
     OpenOptions, Peer, Plugin as _, Region, Returned, Rights, SharedBytes,
 };
 
