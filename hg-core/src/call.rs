@@ -62,10 +62,29 @@ pub enum Outcome {
         /// Whether it is the handler's own error.
         handler_error: bool,
     },
+    /// The result is at the target still, to be pulled.
+    Bulk(Box<BulkAnswer>),
     /// A one-way call was handed to the transport.
     Sent,
     /// Anything else.
     Failed(Failure),
+}
+
+/// An answer that says where its result is.
+#[derive(Debug)]
+pub struct BulkAnswer {
+    /// The target.
+    pub peer: Peer,
+    /// Id of the call: the target keeps the result until it is told that this one was taken.
+    pub id: u64,
+    /// When the call ends at the latest.
+    pub deadline: Option<Instant>,
+    /// The whole answer.
+    pub message: Message,
+    /// Where its payload begins, which describes the result's memory.
+    pub payload: usize,
+    /// Whether it is the handler's own error.
+    pub handler_error: bool,
 }
 
 #[derive(Debug)]
@@ -238,6 +257,14 @@ impl Calls {
         }
     }
 
+    /// The transport has accepted both halves of a two-way call that has just begun.
+    #[inline]
+    pub fn handle_exchanged(&mut self, id: CallId, send: OpId, receive: OpId) {
+        let Some(call) = self.table.get_mut(id) else { return };
+        call.send = OpState::Quiet(send);
+        call.receive = OpState::Open(receive);
+    }
+
     /// The call could not be handed to the transport.
     pub fn handle_refused(&mut self, id: CallId, failure: Failure) {
         self.settle(id, Outcome::Failed(failure), false);
@@ -288,7 +315,13 @@ impl Calls {
             return self.free_if_spent(id);
         }
         let outcome = match (half, result) {
-            (Half::Receive, Ok(())) => read_answer(id, call.name, returned),
+            (Half::Receive, Ok(())) => match read_answer(id, call.name, returned) {
+                Outcome::Bulk(answer) => {
+                    let deadline = self.timers.of(id);
+                    Outcome::Bulk(Box::new(BulkAnswer { peer: call.peer, deadline, ..*answer }))
+                }
+                outcome => outcome,
+            },
             (Half::Send, Ok(())) if two_way => return,
             (Half::Send, Ok(())) => Outcome::Sent,
             (_, Err(failure)) => Outcome::Failed(transport_failure(failure)),
@@ -504,6 +537,16 @@ fn read_uncommon_answer(id: CallId, name: &'static str, message: &mut Message) -
         return Outcome::Failed(Failure::Decode(why.to_owned()));
     }
     match Status::from_wire(header.code) {
+        Some(status @ (Status::Ok | Status::HandlerError)) if header.bulk => {
+            Outcome::Bulk(Box::new(BulkAnswer {
+                peer: Peer::new(u32::MAX, u32::MAX),
+                id: header.id,
+                deadline: None,
+                message: std::mem::replace(message, Message::inline(0)),
+                payload,
+                handler_error: status == Status::HandlerError,
+            }))
+        }
         Some(Status::Ok) => answered(message, payload, false),
         Some(Status::HandlerError) => answered(message, payload, true),
         Some(status) => {

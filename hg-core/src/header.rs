@@ -46,6 +46,10 @@ pub enum Kind {
     Cancel = 4,
     /// A last sentence before the connection is closed.
     Fault = 5,
+    /// The target has taken the arguments of a one-way call that traveled by bulk.
+    ArgumentsTaken = 6,
+    /// The origin has taken a result that traveled by bulk, or does not want it.
+    ResultTaken = 7,
 }
 
 impl Kind {
@@ -56,12 +60,16 @@ impl Kind {
         const ANSWER: u8 = Kind::Answer as u8;
         const CANCEL: u8 = Kind::Cancel as u8;
         const FAULT: u8 = Kind::Fault as u8;
+        const ARGUMENTS_TAKEN: u8 = Kind::ArgumentsTaken as u8;
+        const RESULT_TAKEN: u8 = Kind::ResultTaken as u8;
         match byte {
             REQUEST => Some(Self::Request),
             ONE_WAY => Some(Self::OneWay),
             ANSWER => Some(Self::Answer),
             CANCEL => Some(Self::Cancel),
             FAULT => Some(Self::Fault),
+            ARGUMENTS_TAKEN => Some(Self::ArgumentsTaken),
+            RESULT_TAKEN => Some(Self::ResultTaken),
             _ => None,
         }
     }
@@ -76,7 +84,9 @@ impl Flags {
     const TRACE: u8 = 2;
     const PROVIDER: u8 = 4;
     const CHECKSUM: u8 = 8;
-    const KNOWN: u8 = Self::DEADLINE | Self::TRACE | Self::PROVIDER | Self::CHECKSUM;
+    /// No extension: the payload is a descriptor of the memory that holds the arguments or the result.
+    const BULK: u8 = 16;
+    const KNOWN: u8 = Self::DEADLINE | Self::TRACE | Self::PROVIDER | Self::CHECKSUM | Self::BULK;
 
     const fn has(self, bit: u8) -> bool {
         self.0 & bit != 0
@@ -122,6 +132,8 @@ pub struct Header {
     pub remaining_ns: Option<u64>,
     /// Whether a CRC32C is carried.
     pub checksum: bool,
+    /// Whether the payload only describes where the arguments or the result are: they travel by bulk.
+    pub bulk: bool,
 }
 
 impl Header {
@@ -129,34 +141,55 @@ impl Header {
     #[inline]
     #[must_use]
     pub fn request(kind: Kind, id: u64, rpc: RpcId) -> Self {
-        Self { kind, code: codec::Default::ID, id, rpc, remaining_ns: None, checksum: false }
+        Self {
+            kind,
+            code: codec::Default::ID,
+            id,
+            rpc,
+            remaining_ns: None,
+            checksum: false,
+            bulk: false,
+        }
     }
 
     /// The header of an answer.
     #[inline]
     #[must_use]
     pub fn answer(id: u64, status: u8, checksum: bool) -> Self {
-        Self { kind: Kind::Answer, code: status, id, rpc: RpcId(0), remaining_ns: None, checksum }
+        Self {
+            kind: Kind::Answer,
+            code: status,
+            id,
+            rpc: RpcId(0),
+            remaining_ns: None,
+            checksum,
+            bulk: false,
+        }
     }
 
     /// The header of a control message.
     #[must_use]
     pub fn control(kind: Kind, id: u64) -> Self {
-        Self { kind, code: 0, id, rpc: RpcId(0), remaining_ns: None, checksum: false }
+        Self { kind, code: 0, id, rpc: RpcId(0), remaining_ns: None, checksum: false, bulk: false }
     }
 
     #[inline]
     fn flags(&self) -> Flags {
         let deadline = if self.remaining_ns.is_some() { Flags::DEADLINE } else { 0 };
         let checksum = if self.checksum { Flags::CHECKSUM } else { 0 };
-        Flags(deadline | checksum)
+        let bulk = if self.bulk { Flags::BULK } else { 0 };
+        Flags(deadline | checksum | bulk)
     }
 
     #[inline]
     const fn fixed_len(kind: Kind) -> usize {
         match kind {
             Kind::Request | Kind::OneWay => REQUEST_LEN,
-            Kind::Answer | Kind::Cancel | Kind::Fault => PREFIX_LEN,
+            Kind::Answer
+            | Kind::Cancel
+            | Kind::Fault
+            | Kind::ArgumentsTaken
+            | Kind::ResultTaken => PREFIX_LEN,
         }
     }
 
@@ -223,8 +256,15 @@ impl Header {
         if len as u64 + u64::from(claimed) != message.len() as u64 {
             return Err(bad_length(message.len() < len, kind, id));
         }
-        let mut header =
-            Self { kind, code: prefix[5], id, rpc: RpcId(0), remaining_ns: None, checksum: false };
+        let mut header = Self {
+            kind,
+            code: prefix[5],
+            id,
+            rpc: RpcId(0),
+            remaining_ns: None,
+            checksum: false,
+            bulk: false,
+        };
         if Self::fixed_len(kind) == REQUEST_LEN {
             header.rpc = RpcId(u64::from_le_bytes(eight(&message[20..28])));
         }
@@ -268,6 +308,7 @@ impl Header {
     #[cold]
     fn decode_extensions(&mut self, flags: Flags, message: &[u8]) -> Result<(), &'static str> {
         let mut at = Self::fixed_len(self.kind);
+        self.bulk = flags.has(Flags::BULK);
         if flags.has(Flags::DEADLINE) {
             self.remaining_ns = Some(u64::from_le_bytes(eight(&message[at..at + DEADLINE_LEN])));
             at += DEADLINE_LEN;
@@ -392,13 +433,17 @@ mod tests {
             Just(Kind::OneWay),
             Just(Kind::Answer),
             Just(Kind::Cancel),
-            Just(Kind::Fault)
+            Just(Kind::Fault),
+            Just(Kind::ArgumentsTaken),
+            Just(Kind::ResultTaken)
         ];
-        (kinds, any::<u8>(), any::<u64>(), any::<u64>(), any::<Option<u64>>(), any::<bool>())
-            .prop_map(|(kind, code, id, rpc, remaining_ns, checksum)| {
+        let flags = any::<(bool, bool)>();
+        (kinds, any::<u8>(), any::<u64>(), any::<u64>(), any::<Option<u64>>(), flags).prop_map(
+            |(kind, code, id, rpc, remaining_ns, (checksum, bulk))| {
                 let rpc = if matches!(kind, Kind::Request | Kind::OneWay) { rpc } else { 0 };
-                Header { kind, code, id, rpc: RpcId(rpc), remaining_ns, checksum }
-            })
+                Header { kind, code, id, rpc: RpcId(rpc), remaining_ns, checksum, bulk }
+            },
+        )
     }
 
     proptest! {
@@ -418,7 +463,7 @@ mod tests {
             }
             for id in [id, header.id] {
                 let (long, at) = Header::decode(&bytes).unwrap();
-                let is_plain = long.kind == Kind::Answer && long.code == 0 && long.id == id && at == ANSWER_LEN;
+                let is_plain = long.kind == Kind::Answer && long.code == 0 && long.id == id && at == ANSWER_LEN && !long.bulk;
                 prop_assert_eq!(Header::is_plain_answer(&bytes, id), is_plain);
             }
         }

@@ -41,13 +41,22 @@ pub enum Arrival {
     Disconnect(String),
     /// Nothing.
     Drop,
+    /// Nothing, but its origin may have the memory of its arguments back.
+    DropBulk {
+        /// Id of the one-way call.
+        id: u64,
+    },
 }
 
 /// What a control message says.
 #[derive(Debug)]
 pub enum Control {
-    /// It was dealt with.
-    Done,
+    /// The origin does not want this answer any more; a handler that runs still was told.
+    Cancelled(u64),
+    /// The arguments of this one-way call of ours were taken: their memory is free.
+    ArgumentsTaken(u64),
+    /// The result of this request was taken: its memory is free.
+    ResultTaken(u64),
     /// The peer closes the connection for this reason.
     Fault(String),
     /// Close the connection, after this sentence.
@@ -117,35 +126,44 @@ impl Serves {
             Ok(decoded) => decoded,
             Err(malformed) => return refuse(&malformed),
         };
-        let answer = match header.kind {
-            Kind::Request => true,
-            Kind::OneWay => false,
-            Kind::Answer | Kind::Cancel | Kind::Fault => {
+        match header.kind {
+            Kind::Request | Kind::OneWay => {}
+            Kind::Answer
+            | Kind::Cancel
+            | Kind::Fault
+            | Kind::ArgumentsTaken
+            | Kind::ResultTaken => {
                 return Arrival::Disconnect(
                     "an answer or control message came as a request".to_owned(),
                 );
             }
-        };
+        }
         if header.code != codec::Default::ID {
             let text = format!(
                 "the arguments use codec {}, this side speaks {}",
                 header.code,
                 codec::Default::ID
             );
-            return refuse_with(answer, header.id, Status::Decode, text);
+            return refuse_with(&header, Status::Decode, text);
         }
         if header.remaining_ns == Some(0) {
-            return refuse_with(answer, header.id, Status::DeadlineExceeded, String::new());
+            return refuse_with(&header, Status::DeadlineExceeded, String::new());
         }
         if !self.early_cancels.is_empty() && self.take_early_cancel(from, header.id) {
-            return refuse_with(answer, header.id, Status::Cancelled, String::new());
+            return refuse_with(&header, Status::Cancelled, String::new());
         }
         if self.reject_above.is_some_and(|limit| self.in_service >= limit) {
             let text = format!("{} requests are in service, the target's limit", self.in_service);
-            return refuse_with(answer, header.id, Status::Rejected, text);
+            return refuse_with(&header, Status::Rejected, text);
         }
         self.in_service += 1;
         Arrival::Run { header, payload }
+    }
+
+    /// Whether nobody waits for this answer any more, by what was heard so far; heard once.
+    pub fn is_cancelled(&mut self, from: Peer, id: u64) -> bool {
+        let told = self.running.get(&(from, id)).is_some_and(CancelToken::is_cancelled);
+        told || self.take_early_cancel(from, id)
     }
 
     fn take_early_cancel(&mut self, from: Peer, id: u64) -> bool {
@@ -162,8 +180,10 @@ impl Serves {
         match header.kind {
             Kind::Cancel => {
                 self.cancel(from, header.id);
-                Control::Done
+                Control::Cancelled(header.id)
             }
+            Kind::ArgumentsTaken => Control::ArgumentsTaken(header.id),
+            Kind::ResultTaken => Control::ResultTaken(header.id),
             Kind::Fault => Control::Fault(
                 String::from_utf8_lossy(&message[payload..]).chars().take(256).collect(),
             ),
@@ -223,8 +243,13 @@ fn refuse(malformed: &Malformed) -> Arrival {
     }
 }
 
-fn refuse_with(answer: bool, id: u64, status: Status, text: String) -> Arrival {
-    if answer { Arrival::Refuse { id, status, text } } else { Arrival::Drop }
+fn refuse_with(header: &Header, status: Status, text: String) -> Arrival {
+    let id = header.id;
+    match header.kind {
+        Kind::Request => Arrival::Refuse { id, status, text },
+        _ if header.bulk => Arrival::DropBulk { id },
+        _ => Arrival::Drop,
+    }
 }
 
 #[cfg(test)]

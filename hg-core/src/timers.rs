@@ -29,6 +29,11 @@ impl Timers {
         }
     }
 
+    /// When a timer that is armed comes up. Looks at all of them.
+    pub(crate) fn of(&self, key: Key) -> Option<Instant> {
+        self.heap.iter().find_map(|Reverse((at, other))| (*other == key).then_some(*at))
+    }
+
     /// Whether none is armed.
     #[inline]
     #[must_use]

@@ -5,7 +5,7 @@ use std::{fmt, marker::PhantomData, sync::Arc, time::Duration};
 use hg_core::serve::IN_SERVICE_MAX;
 use hg_na::{Address, OpenOptions, Plugin};
 
-use crate::{CALLS_MAX, CONTEXTS_MAX, EAGER_MAX, Handle};
+use crate::{CALLS_MAX, CONTEXTS_MAX, EAGER_MAX, Handle, LARGE_IN_SERVICE_MAX, LARGE_MAX};
 
 /// Who makes progress when nobody waits for a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -55,6 +55,8 @@ pub(crate) struct Settings {
     pub(crate) calls_max: usize,
     pub(crate) checksum: bool,
     pub(crate) eager_max: u64,
+    pub(crate) large_max: u64,
+    pub(crate) large_in_service_max: u64,
 }
 
 /// Opens engines. `E` is what [`Builder::open`] gives: the facade's engine.
@@ -88,6 +90,8 @@ impl<E: From<Handle>> Builder<E> {
                 calls_max: CALLS_MAX,
                 checksum: false,
                 eager_max: EAGER_MAX,
+                large_max: LARGE_MAX,
+                large_in_service_max: LARGE_IN_SERVICE_MAX,
             },
             engine: PhantomData,
         }
@@ -164,6 +168,23 @@ impl<E: From<Handle>> Builder<E> {
     #[must_use]
     pub fn eager_max(mut self, bytes: u64) -> Self {
         self.settings.eager_max = bytes;
+        self
+    }
+
+    /// Longest encoded arguments and results in bytes, beyond one message too: longer ones are refused, on
+    /// the side that sends them and on the side that gets them. Default: 1 GiB.
+    #[must_use]
+    pub fn large_max(mut self, bytes: u64) -> Self {
+        self.settings.large_max = bytes;
+        self
+    }
+
+    /// Bytes of arguments beyond one message that a context has taken and not served yet, above which further
+    /// ones wait at their origins; and of such results that wait to be taken, above which further ones
+    /// are answered with [`hg_core::error::CallError::Rejected`]. One alone may exceed it. Default: 1 GiB.
+    #[must_use]
+    pub fn large_in_service_max(mut self, bytes: u64) -> Self {
+        self.settings.large_in_service_max = bytes;
         self
     }
 

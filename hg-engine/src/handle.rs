@@ -264,6 +264,19 @@ impl Handle {
         self.port.enter_state().map_or(0, |state| state.serves.in_service())
     }
 
+    /// Large arguments and results of this context that its peers have not taken yet.
+    #[must_use]
+    pub fn kept_for_peers(&self) -> usize {
+        self.port.enter_state().map_or(0, |state| state.kept.len())
+    }
+
+    /// Longest message in bytes that the transport takes, header included; longer arguments and results
+    /// travel by bulk.
+    #[must_use]
+    pub fn message_max(&self) -> usize {
+        self.port.shared.caps.max_unexpected
+    }
+
     /// Calls of this context that are not over yet.
     #[must_use]
     pub fn calls_under_way(&self) -> usize {

@@ -17,10 +17,18 @@ use hg_core::{
 use hg_na::Message;
 use serde::Serialize;
 
-use crate::{Request, port::Port};
+use crate::{Request, large, port::Port};
 
-/// A handler's future, which ends in the encoded answer.
-pub(crate) type Task = Pin<Box<dyn Future<Output = Option<Message>> + Send>>;
+/// A handler's future.
+pub(crate) type Task = Pin<Box<dyn Future<Output = Ended> + Send>>;
+
+/// What a handler's future ends in.
+pub(crate) enum Ended {
+    /// The encoded answer; `None` when none is due.
+    Answer(Option<Message>),
+    /// Somebody has an [`Answer`] to give.
+    Given,
+}
 
 /// What came of running a handler.
 pub(crate) enum Run {
@@ -79,7 +87,9 @@ impl<R: Serve<Request>> Handler for OfFunction<R> {
             Served::Now(result) => Run::Answer(request.answer::<R>(result)),
             Served::Later(future) => {
                 let request = request.clone();
-                Run::Later(Box::pin(async move { request.answer::<R>(future.await) }))
+                Run::Later(Box::pin(
+                    async move { Ended::Answer(request.answer::<R>(future.await)) },
+                ))
             }
         }
     }
@@ -133,7 +143,7 @@ where
         };
         let future = (self.function)(request.clone(), R::unpack(args));
         let request = request.clone();
-        Run::Later(Box::pin(async move { request.answer::<R>(future.await) }))
+        Run::Later(Box::pin(async move { Ended::Answer(request.answer::<R>(future.await)) }))
     }
 }
 
@@ -231,6 +241,9 @@ pub(crate) fn value_message<T: Serialize>(
         Err(error) => return failed(&format!("the result cannot be encoded: {error}")),
     };
     let start = header.encoded_len();
+    if port.is_large(start + size, port.shared.caps.max_expected) {
+        return large::offer(port, origin, header, (value, size));
+    }
     let mut message = if start + size <= port.shared.caps.short_expected {
         Message::inline(start + size)
     } else {

@@ -25,6 +25,7 @@ mod call;
 mod event;
 mod handle;
 mod handler;
+mod large;
 mod lock;
 mod peer;
 mod port;
@@ -51,3 +52,7 @@ pub const CONTEXTS_MAX: usize = 256;
 pub const CALLS_MAX: usize = 65_536;
 /// Bytes of read-only memory that ride in its descriptor, by default.
 pub const EAGER_MAX: u64 = 4096;
+/// Default of [`Builder::large_max`]: 1 GiB.
+pub const LARGE_MAX: u64 = 1 << 30;
+/// Default of [`Builder::large_in_service_max`]: 1 GiB.
+pub const LARGE_IN_SERVICE_MAX: u64 = 1 << 30;

@@ -34,6 +34,7 @@ use crate::{
     Request,
     builder::Settings,
     handler::Handler,
+    large::Budget,
     lock::{Mutex, RwLock},
     role::Background,
     tasks::Tasks,
@@ -143,6 +144,8 @@ pub(crate) struct Port {
     pub(crate) address: Address,
     pub(crate) state: Mutex<State>,
     pub(crate) waiter: Arc<dyn Waiter>,
+    /// For large arguments that were pulled and are not served yet.
+    pub(crate) budget: Arc<Budget>,
     pub(crate) background: Background,
     /// Whether the holder of the role sleeps, or is about to.
     sleeping: AtomicBool,
@@ -152,6 +155,7 @@ pub(crate) struct Port {
 impl Port {
     pub(crate) fn new(index: u8, shared: Arc<Shared>, context: Box<dyn Context>) -> Self {
         let waiter = context.waiter();
+        let budget = Arc::new(Budget::new(shared.settings.large_in_service_max));
         let address = context.address().clone();
         let work = Work {
             done: Vec::new(),
@@ -175,6 +179,7 @@ impl Port {
             address,
             state: Mutex::new(state),
             waiter,
+            budget,
             background: Background::new(),
             sleeping: AtomicBool::new(false),
             closing: AtomicBool::new(false),

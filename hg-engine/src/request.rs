@@ -74,6 +74,11 @@ impl Request {
         self.deadline
     }
 
+    /// Whether the origin asked for checksums.
+    pub(crate) fn has_checksum(&self) -> bool {
+        self.checksum
+    }
+
     /// Whether an answer is due: not for one-way calls.
     #[must_use]
     pub fn wants_answer(&self) -> bool {

@@ -18,7 +18,7 @@ use hg_core::{
 };
 
 use crate::{
-    handler::{self, Task},
+    handler::{self, Ended, Task},
     lock::Mutex,
     port::{Answered, Port},
     request::in_handler,
@@ -109,7 +109,11 @@ impl Tasks {
             let poll = || in_handler(|| entry.task.as_mut().poll(&mut context));
             let message = match catch_unwind(AssertUnwindSafe(poll)) {
                 Ok(Poll::Pending) => continue,
-                Ok(Poll::Ready(message)) => message,
+                Ok(Poll::Ready(Ended::Answer(message))) => message,
+                Ok(Poll::Ready(Ended::Given)) => {
+                    self.table.remove(key);
+                    continue;
+                }
                 Err(panic) => {
                     let text = bounded_text(handler::panic_text(panic.as_ref()));
                     let message =

@@ -134,7 +134,7 @@ fn the_handlers_own_error_comes_back() {
 }
 
 #[test]
-fn payloads_up_to_the_transports_limit_travel_and_longer_ones_are_refused() {
+fn payloads_up_to_the_transports_limit_travel() {
     let (target, origin, peer) = pair(Wait::default());
     target.register(reverse).unwrap();
     for len in [0, 1, 20, 100, 3000] {
@@ -143,8 +143,6 @@ fn payloads_up_to_the_transports_limit_travel_and_longer_ones_are_refused() {
         expected.reverse();
         assert_eq!(origin.call(reverse, &peer, (&bytes[..],)).wait().unwrap(), expected);
     }
-    let error = origin.call(reverse, &peer, (&vec![0; 1 << 24][..],)).wait().unwrap_err();
-    assert!(matches!(error, CallError::NotMade(hg_na::Error::TooLong { .. })), "{error}");
 }
 
 #[test]

@@ -8,11 +8,11 @@ use hg_core::{
     header::{Header, Kind, PREFIX_LEN},
     serve::Serves,
 };
-use hg_na::{Context, GoneReason, Message, Op, Peer, Token};
+use hg_na::{Context, Exchange, Exchanged, GoneReason, Message, Op, Peer, Token};
 use rustc_hash::FxHashMap;
 
 use super::{Answered, Work, transfers::Transfers};
-use crate::builder::Settings;
+use crate::{builder::Settings, large::Kept};
 
 /// Operations that wait because the transport's queue to their peer is full, in order.
 type Backlog = FxHashMap<Peer, VecDeque<(Token, Op)>>;
@@ -25,6 +25,8 @@ pub(crate) struct State {
     pub(crate) calls: Calls,
     pub(crate) serves: Serves,
     pub(crate) transfers: Transfers,
+    /// What peers have not pulled yet.
+    pub(crate) kept: Kept,
     /// Requests that wait for credits, one queue a peer.
     requests: Backlog,
     /// Answers and control messages that do: they never wait behind requests.
@@ -53,6 +55,7 @@ impl State {
             calls: Calls::new(settings.calls_max),
             serves: Serves::new(settings.in_service_max, settings.reject_above),
             transfers: Transfers::default(),
+            kept: Kept::default(),
             requests: Backlog::default(),
             answers: Backlog::default(),
             admission_open: true,
@@ -100,6 +103,24 @@ impl State {
             let failure = closed(self.broken.as_ref());
             return self.calls.handle_refused(id, failure);
         };
+        if two_way && self.requests.is_empty() {
+            let exchange = Exchange {
+                to,
+                tag: id.to_bits(),
+                send: Owner::Call(id, Half::Send).quiet_token(),
+                receive: Owner::Call(id, Half::Receive).token(),
+            };
+            if let Some(Exchanged { send, receive }) = context.exchange(&exchange, &message) {
+                return self.calls.handle_exchanged(id, send, receive);
+            }
+        }
+        self.post_halves(id, to, two_way, message);
+    }
+
+    /// Posts the halves of a call one after the other.
+    #[inline(never)]
+    fn post_halves(&mut self, id: CallId, to: Peer, two_way: bool, message: Message) {
+        let Some(context) = &mut self.context else { return };
         let send = Op::SendUnexpected { to, message };
         let owner = Owner::Call(id, Half::Send);
         let token = if two_way { owner.quiet_token() } else { owner.token() };
@@ -172,7 +193,12 @@ impl State {
                     .or_default()
                     .push_back((Owner::Nobody.quiet_token(), rejected.op));
             }
-            Err(rejected) => tracing::debug!(error = %rejected.error, "an answer found no taker"),
+            Err(rejected) => {
+                tracing::debug!(error = %rejected.error, "an answer found no taker");
+                if let Op::SendExpected { to, tag, .. } = rejected.op {
+                    self.kept.free_result(to, tag);
+                }
+            }
         }
     }
 
@@ -187,6 +213,12 @@ impl State {
         message.as_mut_slice()[len..].copy_from_slice(text);
         header.encode(message.as_mut_slice());
         self.post_or_queue(Op::SendControl { to: peer, message });
+    }
+
+    /// Tells a peer something about a call, in a control message without a payload.
+    #[cold]
+    pub(crate) fn tell(&mut self, peer: Peer, kind: Kind, id: u64) {
+        self.control(peer, &Header::control(kind, id), &[]);
     }
 
     /// Says a last sentence to a peer and closes the connection.
@@ -318,6 +350,7 @@ impl State {
         self.run_effects();
         self.context = None;
         self.close_transfers();
+        self.kept.free_all();
         self.requests.clear();
         self.answers.clear();
         std::mem::take(&mut self.wakers)

@@ -19,6 +19,7 @@ use super::{Incoming, Port, ROUNDS_PER_CLOCK, State, Ticket, Work};
 use crate::{
     Request,
     handler::{self, Run},
+    large,
     request::in_handler,
     role::Role,
     tasks::{Origin, Tasks},
@@ -132,6 +133,13 @@ impl Port {
                 self.refuse(origin, &header, Status::NoSuchRpc);
                 continue;
             };
+            if header.bulk {
+                let payload = &message.as_slice()[payload..];
+                let handler = Arc::clone(handler);
+                let task = large::serve(self, handler, (origin, header), *now, payload);
+                self.go_on(tasks, origin, &header, Run::Later(task));
+                continue;
+            }
             match handler.kind() {
                 ServeKind::Plain => {
                     let request = request.get_or_insert_with(|| Request::new(Arc::clone(self)));
@@ -209,6 +217,7 @@ impl Port {
 
     #[cold]
     fn refuse(&self, origin: hg_na::Peer, header: &Header, status: Status) {
+        self.leave_arguments(origin, header);
         let message = || handler::status_message(header.id, status, &[], header.checksum);
         let message = (header.kind == Kind::Request).then(message);
         self.state.lock().post_answer(origin, header.id, message);
@@ -258,7 +267,10 @@ fn handle_completion(
         }
         Completion::Control { from, message } => {
             match state.serves.handle_control(*from, message.as_slice()) {
-                Control::Done => {}
+                Control::Cancelled(id) | Control::ResultTaken(id) => {
+                    state.kept.free_result(*from, id);
+                }
+                Control::ArgumentsTaken(id) => state.kept.free_arguments(*from, id),
                 Control::Fault(text) => {
                     tracing::warn!(peer = ?from, "a peer closes the connection: {text}");
                     state.calls.handle_fault(*from, &text);
@@ -281,6 +293,7 @@ fn handle_refusal(state: &mut State, from: hg_na::Peer, arrival: Arrival) {
             state.post_refusal(from, id, message);
         }
         Arrival::Disconnect(sentence) => state.disconnect(from, &sentence),
+        Arrival::DropBulk { id } => state.tell(from, Kind::ArgumentsTaken, id),
         Arrival::Run { .. } | Arrival::Drop => {}
     }
 }
@@ -289,6 +302,7 @@ fn handle_gone(state: &mut State, peer: hg_na::Peer, reason: &GoneReason) {
     tracing::debug!(?peer, %reason, "a peer is gone");
     state.serves.handle_gone(peer);
     state.fail_transfers(peer, reason);
+    state.kept.free_all_of(peer);
     if state.has_backlog() {
         state.drop_backlog(
             peer,

@@ -1,0 +1,144 @@
+//! Arguments and results beyond one message: they travel by bulk, and nobody has to know.
+//!
+//! ```text
+//! origin                                        target
+//! registers the encoded arguments
+//! request with their descriptor (flag BULK) --> waits for its memory budget, pulls, runs the handler
+//!                                           <-- ArgumentsTaken, for one-way calls only
+//!                                               registers the encoded result
+//!                                           <-- answer with its descriptor (flag BULK)
+//! pulls, decodes
+//! ResultTaken                               --> frees the result
+//! ```
+//! The payload of such a message is 4 bytes of CRC32C of the bytes to pull (0 unless checksums are on),
+//! then the descriptor. Memory goes back in every case:
+//!
+//! | memory | freed when |
+//! |---|---|
+//! | arguments of a call | its outcome was taken, or its handle dropped |
+//! | arguments of a one-way call | taken by the target, or the target is gone |
+//! | result | taken, or not wanted (`ResultTaken`), the call was cancelled, the origin is gone |
+
+mod arguments;
+mod budget;
+mod result;
+
+use std::sync::Arc;
+
+use hg_bulk::{Descriptor, Local};
+use hg_core::call::CallId;
+use hg_na::{Error, Memory, Peer, Rights};
+use rustc_hash::FxHashMap;
+
+pub(crate) use self::{
+    arguments::{Sent, serve},
+    budget::Budget,
+    result::{Arrived, Arriving, offer},
+};
+use crate::port::Port;
+
+/// What a port keeps for peers that have not pulled it yet.
+#[derive(Debug, Default)]
+pub(crate) struct Kept {
+    /// Arguments of one-way calls.
+    arguments: FxHashMap<CallId, (Peer, Arc<Local>)>,
+    results: FxHashMap<(Peer, u64), Local>,
+    /// Bytes of all results.
+    result_bytes: u64,
+}
+
+impl Kept {
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.arguments.len() + self.results.len()
+    }
+
+    fn insert_result(&mut self, origin: Peer, id: u64, result: Local) {
+        self.result_bytes += result.len();
+        self.results.insert((origin, id), result);
+    }
+
+    /// An origin has its result, or does not want it.
+    pub(crate) fn free_result(&mut self, origin: Peer, id: u64) {
+        if let Some(result) = self.results.remove(&(origin, id)) {
+            self.result_bytes -= result.len();
+            free(result);
+        }
+    }
+
+    /// A target has the arguments of a one-way call.
+    pub(crate) fn free_arguments(&mut self, target: Peer, id: u64) {
+        let id = CallId::from_bits(id);
+        if self.arguments.get(&id).is_some_and(|(peer, _)| *peer == target)
+            && let Some((_, local)) = self.arguments.remove(&id)
+        {
+            free(local);
+        }
+    }
+
+    /// The peer is gone.
+    pub(crate) fn free_all_of(&mut self, peer: Peer) {
+        self.arguments.extract_if(|_, (target, _)| *target == peer).for_each(free);
+        let of_peer: Vec<_> = self.results.keys().filter(|(it, _)| *it == peer).copied().collect();
+        of_peer.into_iter().for_each(|(origin, id)| self.free_result(origin, id));
+    }
+
+    /// The engine is closed.
+    pub(crate) fn free_all(&mut self) {
+        free(std::mem::take(self));
+    }
+}
+
+/// Frees memory where nobody waits for it: the state is locked here, and returning many pages takes long.
+fn free(memory: impl Send + 'static) {
+    blocking::unblock(move || drop(memory)).detach();
+}
+
+/// Bytes of the checksum before the descriptor.
+const CHECKSUM_LEN: usize = 4;
+
+impl Port {
+    /// Registers encoded bytes for a peer to pull, and describes them.
+    fn offer_bytes(&self, bytes: Vec<u8>, checksum: bool) -> Result<(Local, Vec<u8>), Error> {
+        let sum = if checksum { crc32c::crc32c(&bytes) } else { 0 };
+        let local = self.register(Memory::from(bytes), Rights::READ)?;
+        let descriptor = local.descriptor(self.address.scheme());
+        let payload = [&sum.to_le_bytes()[..], descriptor.as_bytes()].concat();
+        Ok((local, payload))
+    }
+
+    /// Whether something of this encoded length is to travel by bulk.
+    #[inline]
+    pub(crate) fn is_large(&self, message_len: usize, message_max: usize) -> bool {
+        message_len > message_max && self.shared.caps.one_sided
+    }
+}
+
+/// What a message says about bytes to pull.
+struct Claim {
+    checksum: u32,
+    descriptor: Descriptor,
+}
+
+impl Claim {
+    fn read(payload: &[u8]) -> Result<Self, Error> {
+        let Some((checksum, descriptor)) = payload.split_first_chunk::<CHECKSUM_LEN>() else {
+            return Err(Error::BadDescriptor("it is cut short"));
+        };
+        let descriptor = Descriptor::decode(descriptor)?;
+        Ok(Self { checksum: u32::from_le_bytes(*checksum), descriptor })
+    }
+
+    /// Compares what was pulled with what was said; 0 says nothing.
+    fn check(&self, bytes: &[u8], wanted: bool) -> Result<(), &'static str> {
+        if wanted && crc32c::crc32c(bytes) != self.checksum {
+            return Err("the checksum of the bytes pulled is wrong");
+        }
+        Ok(())
+    }
+}
+
+/// A sentence for whoever wanted to send too much.
+fn too_large(what: &str, len: u64, max: u64) -> String {
+    format!("{what} of {len} bytes exceed the limit of {max} bytes (`Builder::large_max`)")
+}

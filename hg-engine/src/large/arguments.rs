@@ -1,0 +1,183 @@
+//! Large arguments: offered by the origin, pulled by the target.
+
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Instant,
+};
+
+use hg_bulk::{Local, TransferError};
+use hg_core::{
+    call::CallId,
+    cancel::CancelToken,
+    codec::{self, Codec as _},
+    error::{Failure, Status},
+    header::{Header, Kind},
+    rpc::ServeKind,
+};
+use serde::Serialize;
+
+use super::{Claim, budget::Share, too_large};
+use crate::{
+    Peer, Request,
+    call::reserve_failure,
+    handler::{self, Ended, Handler, Run, Task},
+    port::Port,
+    view::Fetch,
+};
+
+/// A call whose arguments wait to be pulled.
+pub(crate) struct Sent {
+    pub(crate) id: CallId,
+    /// `None` for a one-way call, whose arguments the port keeps.
+    pub(crate) arguments: Option<Arc<Local>>,
+}
+
+impl Port {
+    /// Makes a call whose arguments do not fit in a message. `header` lacks its id.
+    #[cold]
+    pub(crate) fn start_large_call<T: Serialize>(
+        &self,
+        peer: Peer,
+        (name, wire, size): (&'static str, &T, usize),
+        mut header: Header,
+        deadline: Option<Instant>,
+    ) -> Result<Sent, Failure> {
+        if size as u64 > self.shared.settings.large_max {
+            let text = too_large("the arguments", size as u64, self.shared.settings.large_max);
+            return Err(Failure::Rejected(text));
+        }
+        let mut bytes = vec![0; size];
+        codec::Default::encode(wire, &mut bytes)
+            .map_err(|error| Failure::Decode(format!("`{name}`: {error}")))?;
+        let (local, payload) = self.offer_bytes(bytes, header.checksum)?;
+        let local = Arc::new(local);
+        header.bulk = true;
+        let start = header.encoded_len();
+        let two_way = header.kind == Kind::Request;
+
+        let mut state = self.enter_state().ok_or(hg_na::Error::Forked)?;
+        let mut message =
+            state.context()?.message(peer.na, start + payload.len()).map_err(reserve_failure)?;
+        message.as_mut_slice()[start..].copy_from_slice(&payload);
+        let Some(id) = state.calls.begin(peer.na, name, two_way, deadline) else {
+            return Err(self.too_many_calls());
+        };
+        header.id = id.to_bits();
+        header.encode(message.as_mut_slice());
+        state.post_call(id, peer.na, two_way, message);
+        // What was refused at once is settled, and nobody will ever ask for its arguments.
+        let arguments = if two_way {
+            Some(local)
+        } else {
+            if !state.calls.is_settled(id) {
+                state.kept.arguments.insert(id, (peer.na, local));
+            }
+            None
+        };
+        drop(state);
+        self.notify();
+        Ok(Sent { id, arguments })
+    }
+}
+
+/// Serves a request whose arguments have to be pulled first: a task of its port.
+pub(crate) fn serve(
+    port: &Arc<Port>,
+    handler: Arc<dyn Handler>,
+    (origin, header): (hg_na::Peer, Header),
+    arrived: Instant,
+    payload: &[u8],
+) -> Task {
+    let token = port.state.lock().serves.keep_running(origin, header.id);
+    let mut request = Request::new(Arc::clone(port));
+    request.reuse(origin, &header, arrived);
+    request.set_cancel_token(token.clone());
+    let claim = Claim::read(payload).map_err(|error| (Status::Decode, error.to_string()));
+    let port = Arc::clone(port);
+    Box::pin(async move {
+        let pulled = match claim {
+            Ok(claim) => pull(&port, &request, &claim, token).await,
+            Err(refusal) => Err(refusal),
+        };
+        if header.kind == Kind::OneWay {
+            port.state.lock().tell(origin, Kind::ArgumentsTaken, header.id);
+        }
+        match pulled {
+            Ok((bytes, share)) => run(handler, request, bytes, share).await,
+            Err((status, text)) => Ended::Answer(request.failure(status, &text)),
+        }
+    })
+}
+
+/// Brings the arguments here, within the port's budget.
+async fn pull(
+    port: &Arc<Port>,
+    request: &Request,
+    claim: &Claim,
+    cancelled: CancelToken,
+) -> Result<(Vec<u8>, Share), (Status, String)> {
+    let (len, max) = (claim.descriptor.len(), port.shared.settings.large_max);
+    if len > max {
+        return Err((Status::Rejected, too_large("the arguments", len, max)));
+    }
+    let mut waiting = port.budget.share(len);
+    let share = unless(cancelled.clone(), |context| waiting.poll(context)).await?;
+    let mut fetch = Fetch::new(port, request.origin(), (&claim.descriptor).into());
+    if let Some(at) = request.deadline() {
+        fetch = fetch.within(at.saturating_duration_since(Instant::now()));
+    }
+    let bytes = unless(cancelled, |context| Pin::new(&mut fetch).poll(context)).await?;
+    let bytes = bytes.map_err(refusal)?;
+    claim
+        .check(&bytes, request.has_checksum())
+        .map_err(|why| (Status::Decode, format!("the arguments: {why}")))?;
+    Ok((bytes, share))
+}
+
+/// What `poll` gives, unless the request is cancelled first.
+async fn unless<T>(
+    mut cancelled: CancelToken,
+    mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
+) -> Result<T, (Status, String)> {
+    std::future::poll_fn(|context| {
+        if Pin::new(&mut cancelled).poll(context).is_ready() {
+            return Poll::Ready(Err((Status::Cancelled, String::new())));
+        }
+        Poll::Ready(Ok(ready!(poll(context))))
+    })
+    .await
+}
+
+fn refusal(error: TransferError) -> (Status, String) {
+    match error {
+        TransferError::DeadlineExceeded => (Status::DeadlineExceeded, String::new()),
+        TransferError::Cancelled => (Status::Cancelled, String::new()),
+        other => (Status::Rejected, format!("the arguments could not be pulled: {other}")),
+    }
+}
+
+async fn run(handler: Arc<dyn Handler>, request: Request, bytes: Vec<u8>, share: Share) -> Ended {
+    let run = if handler.kind() == ServeKind::Blocking {
+        blocking::unblock(move || handler::run_caught(handler.as_ref(), &request, &bytes)).await
+    } else {
+        handler::run_caught(handler.as_ref(), &request, &bytes)
+    };
+    let ended = match run {
+        Run::Answer(message) => Ended::Answer(message),
+        Run::Given => Ended::Given,
+        Run::Later(task) => task.await,
+    };
+    drop(share);
+    ended
+}
+
+impl Port {
+    /// The target refuses a request whose arguments nobody will pull.
+    pub(crate) fn leave_arguments(&self, origin: hg_na::Peer, header: &Header) {
+        if header.bulk && header.kind == Kind::OneWay {
+            self.state.lock().tell(origin, Kind::ArgumentsTaken, header.id);
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Large results: offered by the target, pulled by the origin.
+
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Instant,
+};
+
+use hg_bulk::TransferError;
+use hg_core::{
+    call::BulkAnswer,
+    codec::{self, Codec as _},
+    error::{Failure, Started, Status, bounded_text},
+    header::{Header, Kind},
+};
+use hg_na::Message;
+use serde::Serialize;
+
+use super::{Claim, too_large};
+use crate::{Peer, handler::status_message, port::Port, view::Fetch};
+
+/// A result that does not fit in a message, as an answer that says where it is.
+#[cold]
+pub(crate) fn offer<T: Serialize>(
+    port: &Port,
+    origin: hg_na::Peer,
+    header: &Header,
+    (value, size): (&T, usize),
+) -> Message {
+    let refused =
+        |status, text: &str| status_message(header.id, status, bounded_text(text), header.checksum);
+    let max = port.shared.settings.large_max;
+    if size as u64 > max {
+        return refused(Status::Rejected, &too_large("the result", size as u64, max));
+    }
+    let mut bytes = vec![0; size];
+    if let Err(error) = codec::Default::encode(value, &mut bytes) {
+        return refused(Status::Decode, &format!("the result cannot be encoded: {error}"));
+    }
+    let (local, payload) = match port.offer_bytes(bytes, header.checksum) {
+        Ok(offered) => offered,
+        Err(error) => {
+            return refused(Status::Rejected, &format!("the result cannot be offered: {error}"));
+        }
+    };
+    let header = Header { bulk: true, ..*header };
+    let start = header.encoded_len();
+    let mut message = Message::from(vec![0; start + payload.len()]);
+    message.as_mut_slice()[start..].copy_from_slice(&payload);
+    header.encode(message.as_mut_slice());
+
+    let mut state = port.state.lock();
+    if !state.is_open() || state.serves.is_cancelled(origin, header.id) {
+        drop(state);
+        return refused(Status::Cancelled, "");
+    }
+    let kept = state.kept.result_bytes.saturating_add(local.len());
+    if kept > port.shared.settings.large_in_service_max && state.kept.result_bytes > 0 {
+        drop(state);
+        let text = "too many large results wait to be taken (`Builder::large_in_service_max`)";
+        return refused(Status::Rejected, text);
+    }
+    state.kept.insert_result(origin, header.id, local);
+    message
+}
+
+/// A large result on its way here. The target is told when it was taken, or is not wanted.
+pub(crate) struct Arriving<'e> {
+    port: &'e Arc<Port>,
+    answer: Box<BulkAnswer>,
+    claim: Claim,
+    has_checksum: bool,
+    fetch: Option<Fetch<'e>>,
+}
+
+/// The bytes of a result, and whether they are the handler's own error.
+pub(crate) type Arrived = Result<(Vec<u8>, bool), Failure>;
+
+impl<'e> Arriving<'e> {
+    pub(crate) fn new(port: &'e Arc<Port>, answer: Box<BulkAnswer>) -> Result<Self, Failure> {
+        let message = answer.message.as_slice();
+        let has_checksum = Header::decode(message).is_ok_and(|(header, _)| header.checksum);
+        let read = Claim::read(&message[answer.payload..]);
+        let claim = match read {
+            Ok(claim) => claim,
+            Err(error) => {
+                port.result_taken(&answer);
+                return Err(Failure::Decode(format!("where the result is: {error}")));
+            }
+        };
+        let mut arriving = Self { port, answer, claim, has_checksum, fetch: None };
+        let (len, max) = (arriving.claim.descriptor.len(), port.shared.settings.large_max);
+        if len > max {
+            return Err(Failure::Rejected(too_large("the result", len, max)));
+        }
+        let peer = Peer { na: arriving.answer.peer, port: port.id };
+        let mut fetch = Fetch::new(port, peer, (&arriving.claim.descriptor).into());
+        if let Some(at) = arriving.answer.deadline {
+            fetch = fetch.within(at.saturating_duration_since(Instant::now()));
+        }
+        arriving.fetch = Some(fetch);
+        Ok(arriving)
+    }
+
+    pub(crate) fn wait(mut self) -> Arrived {
+        let fetch = self.fetch.take().expect("taken only here and at the end of `poll`");
+        let pulled = fetch.wait();
+        self.finish(pulled)
+    }
+
+    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Arrived> {
+        let Some(fetch) = &mut self.fetch else { return Poll::Ready(Err(Failure::Closed)) };
+        let pulled = ready!(Pin::new(fetch).poll(context));
+        self.fetch = None;
+        Poll::Ready(self.finish(pulled))
+    }
+
+    /// Ends with [`Failure::Cancelled`] unless it has ended already.
+    pub(crate) fn cancel(&self) {
+        if let Some(fetch) = &self.fetch {
+            fetch.cancel();
+        }
+    }
+
+    fn finish(&self, pulled: Result<Vec<u8>, TransferError>) -> Arrived {
+        let bytes = pulled.map_err(failure)?;
+        self.claim
+            .check(&bytes, self.has_checksum)
+            .map_err(|why| Failure::Decode(format!("the result: {why}")))?;
+        Ok((bytes, self.answer.handler_error))
+    }
+}
+
+impl Drop for Arriving<'_> {
+    fn drop(&mut self) {
+        // The transfer first: the target frees the memory as soon as it is told.
+        self.fetch = None;
+        self.port.result_taken(&self.answer);
+    }
+}
+
+impl Port {
+    /// Tells the target that its result may go.
+    #[cold]
+    pub(crate) fn result_taken(&self, answer: &BulkAnswer) {
+        if let Some(mut state) = self.enter_state() {
+            state.tell(answer.peer, Kind::ResultTaken, answer.id);
+            drop(state);
+            self.notify();
+        }
+    }
+}
+
+/// The handler has run in every case.
+fn failure(error: TransferError) -> Failure {
+    match error {
+        TransferError::PeerGone { reason } => {
+            Failure::PeerGone { reason, started: Started::Unknown }
+        }
+        TransferError::DeadlineExceeded => Failure::DeadlineExceeded(Started::Unknown),
+        TransferError::Cancelled => Failure::Cancelled,
+        TransferError::Closed => Failure::Closed,
+        TransferError::WouldDeadlock => Failure::WouldDeadlock,
+        TransferError::NotMade(error) => Failure::NotMade(error),
+        other => Failure::Rejected(format!("the result could not be pulled: {other}")),
+    }
+}
