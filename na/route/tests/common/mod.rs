@@ -14,7 +14,8 @@ use hg_na_sm::SmPlugin;
 pub(crate) struct Net;
 
 fn as_net(address: &Address) -> Address {
-    Address::new(&format!("net://{}", address.rest().replace("_.", ":"))).unwrap()
+    let text = format!("net://{}", address.rest().replace("_.", ":"));
+    Address::new(&text).expect("as long as the other, and of the same characters")
 }
 
 fn as_sm(address: &Address) -> Result<Address, Error> {
