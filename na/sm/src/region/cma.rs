@@ -1,16 +1,17 @@
 //! Transfers between this process and another one by the kernel (cross memory attach):
 //! `process_vm_readv` and `process_vm_writev`, many segments a call, one copy.
 //!
-//! Numbers of processes are reused, so the peer's pidfd is asked before and after: a transfer that ran
-//! into its end is an error, whatever the kernel said about it.
+//! Numbers of processes are reused, so the peer's pidfd is asked afterwards (and before a put): a transfer that ran
+//! into its end is an error, whatever the kernel said about it. Several transfers to one peer share a call, and the
+//! question: most of what a short one costs is neither its bytes nor ours.
 
-use std::ptr;
+use std::{marker::PhantomData, mem::offset_of};
 
 use hg_na::{Error, GoneReason};
 use nix::{errno::Errno, libc};
 
 use super::{
-    plan::{Plan, Run, total},
+    plan::{CALL_MAX, Plan, RUNS_MAX, Run, total},
     state::SmRegion,
 };
 use crate::os::{death::ProcessWatch, limits::os_error};
@@ -38,6 +39,17 @@ pub(crate) enum CmaError {
     Os(Errno),
 }
 
+impl From<Errno> for CmaError {
+    fn from(errno: Errno) -> Self {
+        match errno {
+            Errno::EPERM | Errno::EACCES | Errno::ENOSYS => Self::Denied,
+            Errno::ESRCH => Self::Gone,
+            Errno::EFAULT => Self::Fault,
+            other => Self::Os(other),
+        }
+    }
+}
+
 impl From<CmaError> for Error {
     fn from(error: CmaError) -> Self {
         match error {
@@ -52,98 +64,129 @@ impl From<CmaError> for Error {
     }
 }
 
-/// Moves bytes between a range of local memory and the runs of a remote range.
-///
-/// `remote` comes from [`super::table::PeerTable::resolve`] of the table of the process behind `peer`,
-/// and is pinned meanwhile. The local range starts at `offset` and is as long as `remote`.
-///
-/// # Errors
-/// [`Error::OutOfRange`] or [`Error::Denied`] for the local range; those of [`CmaError`].
-pub(crate) fn transfer(
-    direction: Direction,
-    peer: &ProcessWatch,
-    local: &SmRegion,
-    offset: u64,
-    remote: &[Run],
-) -> Result<(), Error> {
-    let mut runs = Vec::new();
-    local.runs(offset, total(remote), direction == Direction::Get, &mut runs)?;
-    if !peer.alive() {
-        return Err(CmaError::Gone.into());
-    }
-    let moved = move_all(direction, peer.pid(), &runs, remote);
-    if !peer.alive() {
-        return Err(CmaError::Gone.into());
-    }
-    moved.map_err(Error::from)
+/// Runs of both sides, to be moved one to the other in order; kept from transfer to transfer for their memory.
+#[derive(Debug, Default)]
+pub(crate) struct Scratch {
+    local: Vec<Run>,
+    remote: Vec<Run>,
+    ours: Vec<Run>,
+    theirs: Vec<Run>,
 }
 
-fn move_all(direction: Direction, pid: i32, local: &[Run], remote: &[Run]) -> Result<(), CmaError> {
+/// What is moved together: ranges of local regions, which are kept alive meanwhile, and as many bytes of one peer.
+#[derive(Debug)]
+pub(crate) struct Batch<'a> {
+    direction: Direction,
+    runs: &'a mut Scratch,
+    _alive: PhantomData<&'a SmRegion>,
+}
+
+impl<'a> Batch<'a> {
+    /// Nothing yet.
+    pub(crate) fn new(direction: Direction, runs: &'a mut Scratch) -> Self {
+        runs.local.clear();
+        runs.remote.clear();
+        Self { direction, runs, _alive: PhantomData }
+    }
+
+    /// Adds `len` bytes of `local` from `offset` on. `far` appends as many bytes of the peer's memory to the list, from
+    /// [`super::table::PeerTable::resolve`], and gives what keeps them; they are pinned until [`Batch::transfer`] ends.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] or [`Error::Denied`] for the local range; those of `far`.
+    pub(crate) fn add<T>(
+        &mut self,
+        local: &'a SmRegion,
+        (offset, len): (u64, u64),
+        far: impl FnOnce(&mut Vec<Run>) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let (ours, theirs) = (self.runs.local.len(), self.runs.remote.len());
+        let added = local
+            .runs(offset, len, self.direction == Direction::Get, &mut self.runs.local)
+            .and_then(|()| far(&mut self.runs.remote));
+        if added.is_err() {
+            self.runs.local.truncate(ours);
+            self.runs.remote.truncate(theirs);
+        }
+        added
+    }
+
+    /// Moves everything; says how many bytes were moved, which is less only with an error.
+    ///
+    /// A process that is alive afterwards was so all the time, so for a get one look at it is enough. A put looks
+    /// before it, too: it shall not write into a stranger's memory.
+    pub(crate) fn transfer(self, peer: &ProcessWatch) -> (u64, Result<(), CmaError>) {
+        if self.direction == Direction::Put && !peer.alive() {
+            return (0, Err(CmaError::Gone));
+        }
+        let (moved, result) = move_all(self.direction, peer.pid(), self.runs);
+        if !peer.alive() {
+            return (0, Err(CmaError::Gone));
+        }
+        (moved, result)
+    }
+}
+
+fn move_all(direction: Direction, pid: i32, runs: &mut Scratch) -> (u64, Result<(), CmaError>) {
+    let Scratch { local, remote, ours, theirs } = runs;
+    let all = total(local);
     let mut plan = Plan::new(local, remote);
-    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-    while plan.next_call(&mut ours, &mut theirs) {
-        match one_call(direction, pid, &ours, &theirs) {
+    let mut moved = 0;
+    while moved < all {
+        // Most transfers are one call: the lists as they are.
+        let fits = all <= CALL_MAX && local.len().max(remote.len()) <= RUNS_MAX;
+        let call = if moved == 0 && fits {
+            one_call(direction, pid, local, remote)
+        } else {
+            plan.next_call(ours, theirs);
+            one_call(direction, pid, ours, theirs)
+        };
+        match call.map_err(CmaError::from) {
             // No error and no progress: the kernel found nothing to copy where there must be.
-            Ok(0) => return Err(CmaError::Fault),
-            Ok(bytes) => plan.advance(bytes),
-            Err(Errno::EINTR) => {}
-            Err(Errno::EPERM | Errno::EACCES | Errno::ENOSYS) => return Err(CmaError::Denied),
-            Err(Errno::ESRCH) => return Err(CmaError::Gone),
-            Err(Errno::EFAULT) => return Err(CmaError::Fault),
-            Err(error) => return Err(CmaError::Os(error)),
+            Ok(0) => return (moved, Err(CmaError::Fault)),
+            Ok(bytes) => {
+                moved += bytes;
+                plan.advance(bytes);
+            }
+            Err(CmaError::Os(Errno::EINTR)) => {}
+            Err(error) => return (moved, Err(error)),
         }
     }
-    Ok(())
+    (moved, Ok(()))
 }
 
 fn one_call(direction: Direction, pid: i32, ours: &[Run], theirs: &[Run]) -> Result<u64, Errno> {
-    let ours: Vec<libc::iovec> = ours.iter().map(vector).collect();
-    let theirs: Vec<libc::iovec> = theirs.iter().map(vector).collect();
-    let (our_count, their_count) = (count(&ours), count(&theirs));
+    let (our_count, their_count) = (count(ours), count(theirs));
+    // A run is laid out as the kernel's vector.
+    let (ours, theirs): (*const libc::iovec, *const libc::iovec) =
+        (ours.as_ptr().cast(), theirs.as_ptr().cast());
     let moved = match direction {
         Direction::Get => {
             // SAFETY:
             // - `ours` lies in registered memory that is writable (`SmRegion::runs` checked both), which
-            //   stays alive and where it is through the borrow in `transfer`; nothing in this process
-            //   holds a reference to its bytes.
+            //   stays alive and where it is through the borrow in [`Batch`]; nothing in this process
+            //   holds a reference to its bytes, whose addresses are exposed.
             // - `theirs` is only looked at by the kernel, which checks it against the other process.
-            unsafe {
-                libc::process_vm_readv(
-                    pid,
-                    ours.as_ptr(),
-                    our_count,
-                    theirs.as_ptr(),
-                    their_count,
-                    0,
-                )
-            }
+            unsafe { libc::process_vm_readv(pid, ours, our_count, theirs, their_count, 0) }
         }
         Direction::Put => {
             // SAFETY:
             // - `ours` is only read, from memory that stays alive as above.
             // - `theirs` lies in the other process: memory that its owner has registered for this, or
             //   nothing of this process. When the peer is this process, the runs come from its own table.
-            unsafe {
-                libc::process_vm_writev(
-                    pid,
-                    ours.as_ptr(),
-                    our_count,
-                    theirs.as_ptr(),
-                    their_count,
-                    0,
-                )
-            }
+            unsafe { libc::process_vm_writev(pid, ours, our_count, theirs, their_count, 0) }
         }
     };
     Ok(u64::try_from(Errno::result(moved)?).unwrap_or(0))
 }
 
-fn vector(run: &Run) -> libc::iovec {
-    let address = usize::try_from(run.address).unwrap_or(0);
-    let len = usize::try_from(run.len).unwrap_or(0);
-    libc::iovec { iov_base: ptr::with_exposed_provenance_mut(address), iov_len: len }
+fn count(runs: &[Run]) -> libc::c_ulong {
+    libc::c_ulong::try_from(runs.len()).unwrap_or(0)
 }
 
-fn count(vectors: &[libc::iovec]) -> libc::c_ulong {
-    libc::c_ulong::try_from(vectors.len()).unwrap_or(0)
-}
+const _: () = {
+    assert!(size_of::<Run>() == size_of::<libc::iovec>());
+    assert!(align_of::<Run>() == align_of::<libc::iovec>());
+    assert!(offset_of!(Run, address) == offset_of!(libc::iovec, iov_base));
+    assert!(offset_of!(Run, len) == offset_of!(libc::iovec, iov_len));
+};

@@ -11,8 +11,9 @@ pub(crate) const RUNS_MAX: usize = 1024;
 /// Bytes that one call is asked for; the kernel moves at most 2^31 - 4096.
 pub(crate) const CALL_MAX: u64 = 1 << 30;
 
-/// Bytes in one piece, in the address space of one process.
+/// Bytes in one piece, in the address space of one process. Laid out as the kernel's `iovec` (64 bits).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
 pub(crate) struct Run {
     /// Address of the first byte.
     pub(crate) address: u64,

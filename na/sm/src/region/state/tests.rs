@@ -13,7 +13,7 @@ use crate::{
     layout::PINS,
     os::death::ProcessWatch,
     region::{
-        cma::{Direction, transfer},
+        cma::{Batch, Direction, Scratch},
         descriptor::RegionClaim,
         table::{PeerTable, TABLE_LEN},
     },
@@ -22,6 +22,25 @@ use crate::{
         socket::{Listener, Received, Sent, Socket},
     },
 };
+
+/// One range to or from these runs of the peer's.
+fn transfer(
+    direction: Direction,
+    peer: &ProcessWatch,
+    local: &SmRegion,
+    offset: u64,
+    remote: &[Run],
+) -> Result<(), Error> {
+    let (mut scratch, len) = (Scratch::default(), crate::region::plan::total(remote));
+    let mut batch = Batch::new(direction, &mut scratch);
+    batch.add(local, (offset, len), |far| {
+        far.extend(remote);
+        Ok(())
+    })?;
+    let (moved, result) = batch.transfer(peer);
+    assert_eq!(result.is_ok(), moved == len);
+    result.map_err(Error::from)
+}
 
 /// A peer that pins everything, or nothing.
 #[derive(Debug, Default)]

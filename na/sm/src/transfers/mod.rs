@@ -2,6 +2,13 @@
 //!
 //! Each piece resolves and pins the remote region anew ([`crate::region`]), so that a region that its
 //! owner takes back in the middle of a long transfer ends it with `StaleDescriptor`.
+//!
+//! | file | how bytes are moved |
+//! |---|---|
+//! | [`crate::shared::copies`] | memory that is mapped here: copied |
+//! | `kernel` | any other memory: by the kernel (CMA), several short transfers at once |
+
+mod kernel;
 
 use std::collections::VecDeque;
 
@@ -11,19 +18,15 @@ use hg_na::{
 };
 
 use crate::{
-    connection::{Connection, failed},
+    connection::failed,
     context::SmContext,
-    fail,
     region::{
-        cma::{self, Direction},
+        cma::{Direction, Scratch},
         descriptor::RegionClaim,
         state::SmRegion,
     },
-    shared::copies::Piece,
 };
 
-/// Bytes that one round moves.
-const PIECE: u64 = 1024 * 1024;
 /// Transfers of one context that wait.
 const TRANSFERS_MAX: usize = 1024;
 
@@ -38,12 +41,17 @@ struct Transfer {
     local: LocalSlice,
     remote: RemoteSlice,
     moved: u64,
+    /// Some bytes may have been moved.
+    is_begun: bool,
 }
 
 /// All transfers of one context.
 #[derive(Debug, Default)]
 pub(crate) struct Transfers {
     running: VecDeque<Transfer>,
+    /// Those that are being moved, within a round.
+    batch: Vec<Transfer>,
+    scratch: Scratch,
     /// Those whose connection is not open yet.
     waiting: Vec<Transfer>,
 }
@@ -87,42 +95,26 @@ impl Transfers {
 
 impl Transfer {
     fn failed(self, error: Error) -> Completion {
-        let reached = if self.moved == 0 { Reached::Never } else { Reached::Unknown };
+        let reached = if self.is_begun { Reached::Unknown } else { Reached::Never };
         failed(self.id, self.token, error, reached, Returned::Slice(self.local))
     }
 
-    /// Moves the next piece; `true`: that was the last.
-    fn step(&mut self, connection: &mut Connection) -> Result<bool, Error> {
-        let len = (self.remote.len() - self.moved).min(PIECE);
-        let range = (self.remote.offset() + self.moved, len);
-        let piece = Piece {
-            direction: self.direction,
-            claim: &self.claim,
-            range,
-            local: region_of(&self.local)?,
-            local_offset: self.local.offset() + self.moved,
-        };
-        if let Some(copied) = piece.copy(connection) {
-            copied?;
-            self.moved += len;
-            return Ok(self.moved == self.remote.len());
-        }
-        let (Some(link), Some(watch)) = (&connection.link, &connection.watch) else {
-            return Err(Error::UnknownPeer);
-        };
-        let needed = match self.direction {
+    /// Bytes that are still to be moved.
+    fn left(&self) -> u64 {
+        self.remote.len() - self.moved
+    }
+
+    /// The rights that it needs at the peer.
+    fn needs(&self) -> Rights {
+        match self.direction {
             Direction::Get => Rights::READ,
             Direction::Put => Rights::WRITE,
-        };
-        let mut far = Vec::new();
-        let pins = &link.own.rings.pins.0;
-        let pin = link.theirs.table.resolve(&self.claim, needed, range, pins, &mut far)?;
-        fail::point("pinned");
-        let near = self.local.offset() + self.moved;
-        cma::transfer(self.direction, watch, region_of(&self.local)?, near, &far)?;
-        drop(pin);
-        self.moved += len;
-        Ok(self.moved == self.remote.len())
+        }
+    }
+
+    fn succeeded(self) -> Completion {
+        let Self { id, token, local, .. } = self;
+        Completion::Done(Done { id, token, result: Ok(()), returned: Returned::Slice(local) })
     }
 }
 
@@ -141,8 +133,17 @@ impl SmContext {
                 };
                 let id = self.next_id(peer);
                 self.wish_for_mapping(peer, direction, &claim, remote.len());
-                let transfer =
-                    Transfer { id, token, peer, direction, claim, local, remote, moved: 0 };
+                let transfer = Transfer {
+                    id,
+                    token,
+                    peer,
+                    direction,
+                    claim,
+                    local,
+                    remote,
+                    moved: 0,
+                    is_begun: false,
+                };
                 if self.peers.find(peer).is_some_and(|it| it.is_open()) {
                     self.transfers.running.push_back(transfer);
                 } else {
@@ -176,32 +177,6 @@ impl SmContext {
         let mut runs = Vec::new();
         region_of(local)?.runs(local.offset(), 0, direction == Direction::Get, &mut runs)?;
         Ok((direction, RegionClaim::decode(remote.descriptor().opaque())?))
-    }
-
-    /// Moves one piece of the oldest transfer.
-    pub(crate) fn step_transfers(&mut self) -> bool {
-        let Some(mut transfer) = self.transfers.running.pop_front() else { return false };
-        let Some(connection) = self.peers.find(transfer.peer) else {
-            self.finished.push(transfer.failed(Error::UnknownPeer));
-            return true;
-        };
-        match transfer.step(connection) {
-            Ok(false) => self.transfers.running.push_back(transfer),
-            Ok(true) => {
-                let Transfer { id, token, local, .. } = transfer;
-                let returned = Returned::Slice(local);
-                self.finished.push(Completion::Done(Done { id, token, result: Ok(()), returned }));
-            }
-            Err(error) => {
-                let peer = transfer.peer;
-                if let Error::PeerGone(reason) = &error {
-                    self.end(peer, reason.clone());
-                }
-                self.finished.push(transfer.failed(error));
-            }
-        }
-        self.has_chores |= !self.transfers.is_empty();
-        true
     }
 }
 
