@@ -2,13 +2,11 @@
 
 use std::{
     collections::VecDeque,
-    pin::pin,
     sync::{
-        Arc, Barrier,
+        Barrier,
         atomic::{AtomicUsize, Ordering},
     },
-    task::{Context, Poll, Wake, Waker},
-    thread::{self, Thread},
+    thread,
     time::Duration,
 };
 
@@ -16,30 +14,12 @@ use hg::{CallError, Engine, GoneReason, Progress, Started, Wait};
 
 use crate::{
     common::{
-        Child, Random, Watchdog, Witness, falls_to,
+        Child, Random, Watchdog, Witness, block_on, falls_to,
         process::{abstract_sockets, fds, left_in_file_systems, maps, rss_kib, threads},
         settled, until,
     },
     roles::{add, echo, never},
 };
-
-/// Polls a future in this thread, which sleeps meanwhile.
-fn block_on<F: Future>(future: F) -> F::Output {
-    struct Unpark(Thread);
-    impl Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let mut future = pin!(future);
-    loop {
-        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(value) => return value,
-            Poll::Pending => thread::park(),
-        }
-    }
-}
 
 fn is_gone<T, E>(result: &Result<T, CallError<E>>) -> bool {
     matches!(result, Err(CallError::PeerGone { .. }))

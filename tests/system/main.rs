@@ -2,6 +2,7 @@
 //!
 //! | module | what it shows |
 //! |---|---|
+//! | `bulk` | transfers: ranges, refusals, early endings, views |
 //! | `calls` | every kind of call, of waiting, of progress; names; payloads of all sizes |
 //! | `death` | processes that are killed, and what is left of them |
 //! | `input` | messages that no honest peer sends, over an honest transport |
@@ -16,6 +17,7 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests end the test, too")]
 
+mod bulk;
 mod calls;
 mod common;
 mod crowds;

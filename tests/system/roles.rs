@@ -20,7 +20,7 @@ use crate::{
         child::{die_with_parent, next_command, say},
         process,
     },
-    fork, pressure, strangers,
+    bulk, fork, pressure, strangers,
 };
 
 #[hg::rpc]
@@ -178,6 +178,9 @@ pub(crate) fn play(role: &str, arguments: &str) {
         "forker" => fork::forker(&settings),
         "one-way-flood" => pressure::one_way_flood(&settings),
         "two-way-flood" => pressure::two_way_flood(&settings),
+        "mover" => bulk::play_mover(&settings),
+        "bulk-owner" => bulk::play_owner(&settings),
+        "bulk-puller" => bulk::play_puller(&settings),
         "scribbler" => strangers::scribbler(&settings),
         #[cfg(feature = "fail-points")]
         "worker" => crate::fail_points::worker(&settings),

@@ -6,9 +6,33 @@ pub(crate) mod random;
 pub(crate) mod watchdog;
 pub(crate) mod witness;
 
-use std::time::{Duration, Instant};
+use std::{
+    pin::pin,
+    sync::Arc,
+    task::{Context, Poll, Wake, Waker},
+    thread::{self, Thread},
+    time::{Duration, Instant},
+};
 
 pub(crate) use self::{child::Child, random::Random, watchdog::Watchdog, witness::Witness};
+
+/// Polls a future in this thread, which sleeps meanwhile.
+pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(value) => return value,
+            Poll::Pending => thread::park(),
+        }
+    }
+}
 
 /// Waits until something is so; the watchdog of the test is the limit.
 pub(crate) fn until(mut is_so: impl FnMut() -> bool) {
