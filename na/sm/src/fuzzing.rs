@@ -1,8 +1,8 @@
 //! Entry points of the fuzz targets: a peer that writes whatever it likes into everything it shares.
 //!
 //! [`fuzz_rings`]: two contexts of this process are connected. The *target* is honest, and is asked to
-//! do what its user might; the *liar* publishes slots, and overwrites its positions, flags, pins, arena
-//! and region table. The input is a list of commands: one byte, then operands. Checked: nothing panics;
+//! do what its user might; the *liar* publishes slots, overwrites its positions, flags, pins, map words,
+//! arena and region table, and sends messages about mappings, with descriptors and without. The input is a list of commands: one byte, then operands. Checked: nothing panics;
 //! messages are no longer than any may be; every operation completes once, before `Gone`; `Gone` comes
 //! once, nothing after it; with nothing more to do the context sleeps; at the end all registered memory
 //! is given back.
@@ -28,7 +28,7 @@ use crate::{
     arena::{ARENA_BYTES, MESSAGE_MAX},
     context::{SmContext, TRIM_AFTER},
     domain::Shared,
-    layout::{PINS, RINGS, SLOTS},
+    layout::{MAPS, PINS, RINGS, SLOTS},
     link::{CONTROL, Link, SHORT},
     region::{
         descriptor::RegionClaim,
@@ -37,6 +37,10 @@ use crate::{
         table::{OwnedTable, PeerTable, REGIONS_MAX, SEGMENTS_MAX, TABLE_LEN},
     },
     ring::Word,
+    shared::{
+        alloc,
+        wire::{MapMessage, Name, Status},
+    },
 };
 
 /// Commands of one input.
@@ -111,9 +115,9 @@ struct Liar {
     context: SmContext,
     target: Peer,
     done: Vec<Completion>,
-    /// A true description of its memory.
-    descriptor: Descriptor,
-    _region: Region,
+    /// True descriptions of its memory: private, and such as can be mapped.
+    descriptors: [Descriptor; 2],
+    _regions: [Region; 2],
 }
 
 struct Pair {
@@ -139,11 +143,18 @@ impl Pair {
         let (liars, mut liar) = open()?;
         let local = region(&shared, Memory::from(vec![0; REGION_BYTES.try_into().ok()?]))?;
         let owned = region(&liars, Memory::from(vec![7; REGION_BYTES.try_into().ok()?]))?;
-        let descriptor = owned.descriptor();
+        let shared_memory = Memory::from(alloc(REGION_BYTES.try_into().ok()?).ok()?);
+        let lent = region(&liars, shared_memory)?;
+        let descriptors = [owned.descriptor(), lent.descriptor()];
         let to = liar.lookup(context.address()).ok()?;
         liar.post(0, Op::SendUnexpected { to, message: Message::copied(b"hello") }).ok()?;
-        let mut liar =
-            Liar { context: liar, target: to, done: Vec::new(), descriptor, _region: owned };
+        let mut liar = Liar {
+            context: liar,
+            target: to,
+            done: Vec::new(),
+            descriptors,
+            _regions: [owned, lent],
+        };
         let now = Instant::now();
         let from = greeted(&mut context, &mut liar, now)?;
         let target = Target {
@@ -166,7 +177,7 @@ impl Pair {
     fn obey(&mut self, input: &mut Input<'_>) -> Option<()> {
         match input.u8()? {
             command @ 0..128 => self.liar.lie(command % 8, input),
-            command => self.target.act(command % 12, input, &self.liar.descriptor),
+            command => self.target.act(command % 13, input, &self.liar.descriptors),
         }
     }
 
@@ -242,10 +253,13 @@ impl Liar {
                 _ => link.theirs.bell.ring(),
             },
             5 => {
-                let pin = &link.own.rings.pins.0[at % PINS];
-                pin.store(wide(value, input.u32()?), Ordering::Relaxed);
+                let rings = &link.own.rings;
+                let maps = &rings.maps.0[at % MAPS];
+                let word = if at < 128 { &rings.pins.0[at % PINS] } else { maps };
+                word.store(wide(value, input.u32()?), Ordering::Relaxed);
             }
-            _ if at % 2 == 0 => {
+            _ if at % 3 == 0 => return self.speak_of_mappings(value, input),
+            _ if at % 3 == 1 => {
                 let words = TABLE_LEN / size_of::<u64>();
                 let table = self.context.shared.regions.table();
                 let word = table.word(usize::try_from(value).ok()? % words);
@@ -255,6 +269,28 @@ impl Liar {
                 let bytes = input.bytes::<8>()?;
                 link.own.arena.bytes.copy_in(value % (ARENA_BYTES - 8), &bytes);
             }
+        }
+        Some(())
+    }
+}
+
+impl Liar {
+    /// A question, an answer, or a demand to unmap, about a region that may exist.
+    fn speak_of_mappings(&mut self, value: u32, input: &mut Input<'_>) -> Option<()> {
+        let name = Name { index: value % 8, generation: u32::from(input.u8()?) };
+        let message = match input.u8()? % 5 {
+            0 => MapMessage::Map(name, input.bytes()?),
+            1 => MapMessage::Mapped(name, Status::Given),
+            2 => MapMessage::Mapped(name, Status::NoSuch),
+            3 => MapMessage::Mapped(name, Status::NoDescriptor),
+            _ => MapMessage::Unmap(name),
+        };
+        let table = self.context.shared.regions.table().fd();
+        let fds = [table; 2];
+        let count = usize::from(input.u8()? % 3);
+        let connection = self.context.peers.find(self.target)?;
+        if let Some(socket) = &connection.socket {
+            let _full_is_fine = socket.send(&message.encode(), &fds[..count]);
         }
         Some(())
     }
@@ -272,7 +308,7 @@ fn publish(link: &mut Link, ring: usize, word: Word, input: &mut Input<'_>) -> O
 
 impl Target {
     /// Does what a user might.
-    fn act(&mut self, what: u8, input: &mut Input<'_>, remote: &Descriptor) -> Option<()> {
+    fn act(&mut self, what: u8, input: &mut Input<'_>, remotes: &[Descriptor; 2]) -> Option<()> {
         let (small, to) = (input.u8()?, self.liar);
         let tag = u64::from(small % TAGS);
         match what {
@@ -294,7 +330,7 @@ impl Target {
                 let message = self.message(input)?;
                 self.reserved.push(message);
             }
-            7 => self.get(remote, input)?,
+            7 => self.get(&remotes[usize::from(small % 2)], input)?,
             8 => {
                 if let Some(id) = self.ids.get(usize::from(small)) {
                     self.context.cancel(*id);
@@ -302,6 +338,10 @@ impl Target {
             }
             9 => self.context.set_admission(small.is_multiple_of(2)),
             10 => self.sleep(),
+            11 => {
+                let remote = remotes[usize::from(small % 2)].slice(0, REGION_BYTES).ok()?;
+                self.post(Op::View { from: to, remote });
+            }
             _ => self.change_regions(small)?,
         }
         Some(())
@@ -340,9 +380,16 @@ impl Target {
             }
             Completion::Done(done) => {
                 assert!(self.posted.remove(&done.id), "{done:?} was not posted, or not once");
-                if let Returned::Message(message) = done.returned {
-                    assert!(message.len() <= MESSAGE_MAX as usize);
-                    read(&message);
+                match done.returned {
+                    Returned::Message(message) => {
+                        assert!(message.len() <= MESSAGE_MAX as usize);
+                        read(&message);
+                    }
+                    Returned::View(bytes) => {
+                        assert_eq!(bytes.len(), REGION_BYTES);
+                        black_box(bytes.to_vec().expect("a view can be read"));
+                    }
+                    _ => {}
                 }
             }
             Completion::Gone { peer, reason } => {
@@ -399,7 +446,10 @@ impl Target {
 
     /// Registers memory, or takes some back, which the liar may claim to be using.
     fn change_regions(&mut self, small: u8) -> Option<()> {
-        if small.is_multiple_of(2) {
+        if small.is_multiple_of(7) {
+            let shared = Memory::from(alloc(64).ok()?);
+            self.registered.push(region(&self.context.shared, shared)?);
+        } else if small.is_multiple_of(2) {
             let bytes: Arc<[u8]> = Arc::from(&[small; 64][..]);
             self.memories.push(Arc::downgrade(&bytes));
             self.registered.push(region(&self.context.shared, Memory::from(bytes))?);
