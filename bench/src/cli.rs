@@ -10,7 +10,7 @@ use crate::measure;
 use crate::pair::{self, Cores};
 use crate::product::{crowd, target};
 use crate::report::{self, Figure};
-use crate::{faults, first, idle, instructions, memory, rate, soak, syscalls};
+use crate::{bandwidth, faults, first, idle, instructions, memory, rate, soak, syscalls};
 
 /// Measures Hydrargyrum, and what this machine allows.
 #[derive(Debug, Parser)]
@@ -29,6 +29,8 @@ enum Command {
     Limits(LimitsArguments),
     /// Calls: latency, or rate with several in flight, beside this machine's limit.
     Rate(rate::Arguments),
+    /// Transfers: pulls, pushes and views, beside this machine's limit.
+    Bandwidth(bandwidth::Arguments),
     /// Serves the calls of `rate --to ADDRESS`, from another terminal.
     Target(target::Arguments),
     /// Instructions of one call and side, counted by callgrind.
@@ -86,6 +88,7 @@ pub(crate) fn run() -> Result<(), Error> {
     match arguments.command {
         Command::Limits(limits) => run_limits(&limits, arguments.json),
         Command::Rate(rate) => rate::run(&rate, arguments.json),
+        Command::Bandwidth(moved) => bandwidth::run(&moved, arguments.json),
         Command::Target(target) => target::serve(&target),
         Command::Instructions(counted) => instructions::run(&counted, arguments.json),
         Command::Step(steps) => instructions::step(&steps),

@@ -3,6 +3,8 @@
 use std::fmt::Write;
 use std::io;
 
+use crate::product::store::Refused;
+
 /// A measurement that could not be taken.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
@@ -30,6 +32,12 @@ pub(crate) enum Error {
     /// An engine could not be opened, or an address not be looked up.
     #[error("the engine refused")]
     Engine(#[from] hg::Error),
+    /// A transfer failed.
+    #[error("a transfer failed")]
+    Transfer(#[from] hg::bulk::TransferError),
+    /// The target could not do what it was asked to.
+    #[error("a call failed")]
+    Refused(#[from] hg::CallError<Refused>),
     /// An RPC could not be registered.
     #[error("an RPC was refused")]
     Register(#[from] hg::RegisterError),

@@ -20,6 +20,7 @@
 //! hidden subcommand `peer`. It sleeps on a socket between two repetitions, so that measurements
 //! can be taken in turns on a machine of two cores, and it dies with its parent.
 
+mod bandwidth;
 mod cli;
 mod error;
 mod faults;

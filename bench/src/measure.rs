@@ -7,7 +7,7 @@
 
 use crate::error::Error;
 use crate::stats::Summary;
-pub(crate) use crate::subject::{Caches, Op, Subject, Unit, Wait};
+pub(crate) use crate::subject::{Caches, Memory, Op, Subject, Unit, Wait};
 
 /// A figure that can be measured again and again.
 pub(crate) trait Measure {

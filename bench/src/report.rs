@@ -146,7 +146,7 @@ const COLUMNS: [&str; 20] = [
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::subject::{Caches, Memory, Op, Unit, Wait};
+    use crate::measure::{Caches, Memory, Op, Unit, Wait};
 
     fn summary() -> Summary {
         Summary { median: 2.5, p99: 4.0, min: 1.0, max: 5.0, repetitions: 9 }

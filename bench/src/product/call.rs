@@ -59,7 +59,7 @@ impl Caller {
     /// `count` calls, checked.
     pub(crate) fn calls(&self, count: u32) -> Result<(), Error> {
         let (engine, peer) = (&self.engine, &self.peer);
-        let inflight = self.shape.inflight;
+        let (count, inflight) = (u64::from(count), self.shape.inflight);
         if self.shape.size == WORD {
             let start = |n| engine.call(echo, peer, (n,));
             return pipelined(count, inflight, start, |n, call| check(n, call.wait()?));
@@ -127,12 +127,11 @@ impl Measure for Caller {
 /// Starts `count` operations, `inflight` at a time, and finishes them in the same order.
 #[inline]
 pub(super) fn pipelined<T>(
-    count: u32,
+    count: u64,
     inflight: u32,
     mut start: impl FnMut(u64) -> T,
     mut finish: impl FnMut(u64, T) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    let count = u64::from(count);
     if inflight == 1 {
         return (0..count).try_for_each(|n| finish(n, start(n)));
     }

@@ -1,14 +1,20 @@
 //! What is measured: calls through the public facade, `#[hg::rpc]` and nothing private.
 //!
-//! | module   | what it is                                                        |
-//! |----------|-------------------------------------------------------------------|
-//! | `target` | a target in a process of its own                                  |
-//! | `crowd`  | processes of peers that made one call each and are idle           |
-//! | `call`   | the measurement: calls back to back, or several in flight         |
+//! | module     | what it is                                                       |
+//! |------------|------------------------------------------------------------------|
+//! | `target`   | a target in a process of its own                                 |
+//! | `crowd`    | processes of peers that made one call each and are idle          |
+//! | `call`     | the measurement: calls back to back, or several in flight        |
+//! | `store`    | memory with known bytes, in this process or in the target        |
+//! | `transfer` | the measurement of pulls, pushes and views                       |
+//! | `pulled`   | the measurement of calls whose target pulls the argument         |
 
 pub(crate) mod call;
 pub(crate) mod crowd;
+pub(crate) mod pulled;
+pub(crate) mod store;
 pub(crate) mod target;
+pub(crate) mod transfer;
 
 use crate::error::Error;
 use crate::measure::Wait;
@@ -24,6 +30,14 @@ pub(crate) fn echo(value: u64) -> u64 {
 pub(crate) fn length(bytes: &[u8]) -> u64 {
     bytes.len() as u64
 }
+
+/// Has the target register memory of its own.
+#[hg::rpc]
+pub(crate) fn own(layout: store::Layout) -> Result<Vec<hg::bulk::Descriptor>, store::Refused>;
+
+/// The call whose argument the target pulls: its first word.
+#[hg::rpc]
+pub(crate) fn pull_first(from: hg::bulk::Descriptor) -> Result<u64, store::Refused>;
 
 /// A call that the target never answers.
 #[hg::rpc]

@@ -12,7 +12,8 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::{builder, echo, hold, length};
+use super::store::Store;
+use super::{builder, echo, hold, length, own, pull_first};
 use crate::error::{Context, Error};
 use crate::measure::Wait;
 use crate::pair::{self, Cores, Peer};
@@ -102,6 +103,10 @@ pub(crate) fn serve(arguments: &Arguments) -> Result<(), Error> {
     let engine = builder(arguments.wait).listen(true).open(&arguments.url)?;
     engine.register(echo)?;
     engine.register(length)?;
+    let store = Store::default();
+    let owner = store.clone();
+    engine.serve_blocking(own, move |request, (layout,)| owner.own(&request.engine(), &layout))?;
+    engine.serve_async(pull_first, move |request, (from,)| store.clone().pull(request, from))?;
     let held = Mutex::new(Vec::new());
     engine.serve_later(hold, move |_, (), answer| {
         held.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(answer);

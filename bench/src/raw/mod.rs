@@ -2,8 +2,10 @@
 //!
 //! - [`lines`]: cache lines of atomics in memory shared by two processes.
 //! - [`futex`]: sleeping on one of those atomics.
+//! - [`denied`]: a filter that denies two system calls.
 //! - [`descriptors`]: file descriptors that arrive on a unix socket.
 
+pub(crate) mod denied;
 pub(crate) mod descriptors;
 pub(crate) mod futex;
 pub(crate) mod lines;
