@@ -37,6 +37,30 @@
 //! | see bytes, where possible without a copy | [`Handle::view`](crate::Handle::view) |
 //! | find the owner of forwarded memory | [`Handle::owner_of`](crate::Handle::owner_of) |
 //!
+//! # Memory that peers map
+//! Memory of [`alloc`] is reached by other processes of the node at the speed of `memcpy`, and seen without a
+//! copy; a frozen one ([`Buffer::freeze`]) even as a slice:
+//!
+//! ```
+//! # #[cfg(feature = "sm")] {
+//! use hg::bulk::{self, Rights};
+//!
+//! let owner = hg::Engine::listen("sm://")?;
+//! let mut buffer = bulk::alloc(1 << 20)?;
+//! buffer[..5].copy_from_slice(b"hello");
+//! let bulk = owner.expose(buffer.freeze()?, Rights::READ)?;
+//!
+//! let user = hg::Engine::open("sm://")?;
+//! let seen = user.view(&user.lookup(owner.address())?, bulk.descriptor()).wait()?;
+//! assert_eq!(&seen.as_slice().ok_or("not frozen")?[..5], b"hello");
+//!
+//! // The memory comes back as what it was.
+//! let frozen = bulk::Frozen::try_from(bulk.into_memory()?).map_err(|_| "made of something else")?;
+//! assert_eq!(&frozen[..5], b"hello");
+//! # }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! # Who checks what
 //! Ranges and rights are checked on this side, at once. A descriptor that lies is caught by the transport, which
 //! touches nothing then: it carries an unguessable token ([`hg_na::Caps::checked_by`] says who compares it).
@@ -67,3 +91,5 @@
 pub use hg_bulk::{Descriptor, Range, RemoteRange, TransferError};
 pub use hg_engine::{Bulk, Busy, EAGER_MAX, Fetch, Transfer, View};
 pub use hg_na::{Keeper, Memory, Rights, Segment, SharedBytes};
+#[cfg(feature = "sm")]
+pub use hg_na_sm::shared::{Buffer, Frozen, alloc};

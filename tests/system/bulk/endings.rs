@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use hg::{
     Engine, Handle, Peer, Progress, Wait,
-    bulk::{Bulk, Descriptor, Rights, Transfer, TransferError},
+    bulk::{Bulk, Descriptor, Memory, Rights, Transfer, TransferError, alloc},
 };
 
 use super::{URLS, end_of, from_hex, holds, listening, patterned, to_hex, url_of};
@@ -22,12 +22,19 @@ const MIB: usize = 1 << 20;
 /// Memory that takes a transport many rounds to move.
 const LARGE: usize = 24 * MIB;
 
-/// The role: exposes memory. Says its bound descriptor; commands: `check` (bytes are as they were), `take`
-/// (takes the memory back), `fds`.
+/// The role: exposes memory, heap or `memory=frozen`. Says its bound descriptor; `take` takes the memory back.
 pub(crate) fn play_owner(settings: &Settings) {
     let engine =
         settings.builder().listen(true).open(url_of(settings)).expect("this process can listen");
-    let mut bulk = engine.expose(patterned(LARGE), Rights::READ).ok();
+    let memory = match settings.text("memory") {
+        Some("frozen") => {
+            let mut buffer = alloc(LARGE).expect("memory");
+            buffer.copy_from_slice(&patterned(LARGE));
+            Memory::from(buffer.freeze().expect("a fresh buffer"))
+        }
+        _ => Memory::from(patterned(LARGE)),
+    };
+    let mut bulk = engine.expose(memory, Rights::READ).ok();
     say(&to_hex(&bulk.as_ref().expect("memory").bound_descriptor()));
     while let Some(command) = next_command() {
         match command.as_str() {
@@ -58,8 +65,8 @@ pub(crate) fn play_puller(settings: &Settings) {
     }
 }
 
-fn start_owner(url: &str) -> (Child, Descriptor) {
-    let mut child = Child::start("bulk-owner", &format!("url={url}"));
+pub(super) fn start_owner(url: &str, memory: &str) -> (Child, Descriptor) {
+    let mut child = Child::start("bulk-owner", &format!("url={url} memory={memory}"));
     let what = from_hex(&child.hear());
     (child, what)
 }
@@ -68,7 +75,9 @@ fn start_owner(url: &str) -> (Child, Descriptor) {
 fn is_partly_right(bytes: &[u8]) -> bool {
     let whole = patterned(bytes.len());
     let is_right = |(some, all): (&[u8], &[u8])| {
-        some == all || some.iter().zip(all).all(|(byte, right)| *byte == 0 || byte == right)
+        some == all
+            || some == &[0; 4096][..some.len()]
+            || some.iter().zip(all).all(|(byte, right)| *byte == 0 || byte == right)
     };
     bytes.chunks(4096).zip(whole.chunks(4096)).all(is_right)
 }
@@ -78,7 +87,7 @@ fn an_owner_killed_during_a_pull_ends_every_transfer_with_peer_gone() {
     let _watchdog = Watchdog::start();
     for url in URLS {
         for wait in [Wait::Spin, Wait::default(), Wait::Block] {
-            let (mut child, what) = start_owner(url);
+            let (mut child, what) = start_owner(url, "heap");
             let engine = Engine::builder().wait(wait).open(url).unwrap();
             let owner = engine.owner_of(&what).unwrap();
             let local = engine.expose(vec![0; LARGE], Rights::empty()).unwrap();
@@ -92,7 +101,7 @@ fn an_owner_killed_during_a_pull_ends_every_transfer_with_peer_gone() {
             let bytes = local.into_vec().unwrap();
             assert_eq!(bytes, patterned(LARGE));
 
-            let (_next, what) = start_owner(url);
+            let (_next, what) = start_owner(url, "heap");
             let owner = engine.owner_of(&what).unwrap();
             assert_eq!(engine.fetch(&owner, &what).wait().unwrap(), bytes);
         }
@@ -103,7 +112,7 @@ fn an_owner_killed_during_a_pull_ends_every_transfer_with_peer_gone() {
 fn a_puller_killed_during_a_pull_leaves_the_owner_its_memory() {
     let _watchdog = Watchdog::start();
     for url in URLS {
-        let (mut owner, what) = start_owner(url);
+        let (mut owner, what) = start_owner(url, "heap");
         let before = settled(|| fds(owner.pid()));
         for _ in 0..5 {
             let arguments = format!("url={url} what={}", to_hex(&what));

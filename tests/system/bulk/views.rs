@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use hg::{
     Engine, Handle, Request,
-    bulk::{Descriptor, Rights},
+    bulk::{Buffer, Descriptor, Rights, alloc},
 };
 
 use super::{URLS, end_of, listening, mover, patterned};
@@ -127,6 +127,56 @@ fn bytes_are_fetched_and_seen_by_waiting_and_awaiting() {
             block_on(user.pull(&peer, &what, &target)).unwrap();
             assert_eq!(target.into_vec().unwrap(), bytes);
         }
+    }
+}
+
+#[test]
+fn memory_that_peers_map_is_seen_moved_and_outlives_its_owner() {
+    let _watchdog = Watchdog::start();
+    for url in URLS {
+        let (mut child, what) = super::endings::start_owner(url, "frozen");
+        let user = Engine::open(url).unwrap();
+        let owner = user.owner_of(&what).unwrap();
+        let seen = user.view(&owner, what.range(7..).unwrap()).wait().unwrap();
+        let awaited = block_on(user.view(&owner, what.range(..7).unwrap())).unwrap();
+        let fetched = user.fetch(&owner, &what).wait().unwrap();
+        child.kill();
+        assert_eq!(fetched, patterned(fetched.len()));
+        assert_eq!(seen.to_vec().unwrap(), fetched[7..]);
+        assert_eq!(awaited.to_vec().unwrap(), fetched[..7]);
+        // A slice is there when nothing was copied, and when a copy is one's own.
+        assert_eq!(seen.as_slice().unwrap(), &fetched[7..]);
+        assert_eq!(end_of(&user.view(&owner, &what).wait()), "PeerGone");
+    }
+}
+
+#[test]
+fn shared_memory_is_pulled_from_and_pushed_to() {
+    let _watchdog = Watchdog::start();
+    for url in URLS {
+        let (owner, user) = (listening(url), Engine::open(url).unwrap());
+        let peer = user.lookup(owner.address()).unwrap();
+        let mut buffer = alloc(3 << 20).unwrap();
+        buffer.copy_from_slice(&patterned(3 << 20));
+        let theirs = owner.expose(buffer, Rights::all()).unwrap();
+        let mine = user.expose(alloc(1 << 20).unwrap(), Rights::empty()).unwrap();
+        let range = theirs.descriptor().range(1 << 20..2 << 20).unwrap();
+        user.pull(&peer, range, &mine).wait().unwrap();
+        let range = theirs.descriptor().range(2 << 20..).unwrap();
+        user.push(&peer, &mine, range).wait().unwrap();
+        // What is not frozen may change at any time: no slice of it.
+        let seen = user.view(&peer, theirs.descriptor()).wait().unwrap();
+        theirs.write(5, &[1, 2, 3]).unwrap();
+        let mut three = [0; 3];
+        seen.read(5, &mut three).unwrap();
+        assert!(three == [1, 2, 3] || seen.as_slice().is_some(), "a view that is no copy follows");
+        drop(seen);
+        let mut expected = patterned(3 << 20);
+        expected.copy_within(1 << 20..2 << 20, 2 << 20);
+        expected[5..8].copy_from_slice(&[1, 2, 3]);
+        let buffer = Buffer::try_from(theirs.into_memory().unwrap()).unwrap();
+        assert!(*buffer == *expected);
+        assert_eq!(mine.into_vec().unwrap(), expected[1 << 20..2 << 20]);
     }
 }
 
