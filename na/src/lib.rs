@@ -43,7 +43,7 @@
 //!     becomes of its owner: also when the memory is unregistered, the connection closed, the process
 //!     killed. One that gives a slice ([`SharedBytes::as_slice`]) never changes; any other shows what
 //!     the owner writes while the memory is registered, and nothing that it writes afterwards. Where
-//!     there are no views, and for memory that is not of the shareable kind, they are refused with
+//!     there are no views (or [`Context::views`] says so for this peer), and for memory that is not of the shareable kind, they are refused with
 //!     [`Error::Unsupported`].
 //!
 //! # Threads

@@ -166,6 +166,16 @@ impl Memory {
         }
     }
 
+    /// The shared slice that it was made of, which nobody can write; also through aliases of all of it.
+    #[must_use]
+    pub fn shared(&self) -> Option<&Arc<[u8]>> {
+        match &self.owner {
+            Owner::Shared(bytes) => Some(bytes),
+            Owner::Alias(original) if original.segments == self.segments => original.shared(),
+            Owner::Alias(_) | Owner::One(_) | Owner::Many(_) | Owner::Kept(_) => None,
+        }
+    }
+
     /// Gives that back.
     ///
     /// # Errors
@@ -224,7 +234,10 @@ mod tests {
     fn memory_gives_its_owner_back() {
         assert_eq!(Memory::from(vec![1, 2]).into_vec().unwrap(), [1, 2]);
         let shared: Arc<[u8]> = Arc::from([3u8].as_slice());
-        assert!(!Memory::from(Arc::clone(&shared)).writable());
+        let memory = Arc::new(Memory::from(Arc::clone(&shared)));
+        assert!(!memory.writable());
+        assert!(Arc::ptr_eq(Memory::alias(&memory).shared().unwrap(), &shared));
+        assert!(Memory::alias_part(&memory, 0..0).shared().is_none());
         assert!(Memory::from(shared).into_vec().is_err());
     }
 

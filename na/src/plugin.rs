@@ -160,6 +160,12 @@ pub trait Context: Send + fmt::Debug {
         self.address().scheme()
     }
 
+    /// Whether memory of this peer can be viewed, where [`crate::Caps::views`] says that any can: a plugin that
+    /// is made of several can view on some ways and not on others.
+    fn views(&self, _peer: Peer) -> bool {
+        true
+    }
+
     /// What the context sleeps on.
     fn waiter(&self) -> Arc<dyn Waiter>;
 }

@@ -183,6 +183,10 @@ impl Context for LayeredContext {
         self.inner.way(peer)
     }
 
+    fn views(&self, peer: Peer) -> bool {
+        self.inner.views(peer)
+    }
+
     fn waiter(&self) -> Arc<dyn Waiter> {
         self.layer.waiter(self.inner.as_ref())
     }

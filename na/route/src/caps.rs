@@ -4,8 +4,8 @@ use hg_na::{Caps, CheckedBy, PutOrdering, Sleep};
 
 /// The least of both, so that what is promised holds whichever way a peer is reached.
 ///
-/// Two exceptions: memory can be seen without a copy when the way to its owner can (it fails with `Unsupported`
-/// on the other: get it instead), and a silence is noticed as late as the slower one notices it.
+/// Two exceptions: memory can be viewed when the way to its owner can ([`hg_na::Context::views`]; on the other it
+/// fails with `Unsupported`: get it instead), and a silence is noticed as late as the slower one notices it.
 /// A context sleeps where both have a descriptor and the local plugin's waiter can watch the network's;
 /// otherwise it must be polled.
 pub(crate) fn both(local: &Caps, network: &Caps) -> Caps {

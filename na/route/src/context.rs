@@ -6,8 +6,9 @@
 use std::{fmt, sync::Arc, time::Instant};
 
 use hg_na::{
-    Address, Caps, Completion, Context, Domain as _, Done, Error, Failure, Message, Op, OpId, Peer,
-    Reached, Rejected, Returned, Token, UID, Waiter,
+    Address, Caps, Completion, Context, Domain as _, Done, Error, Exchange, Exchanged, Failure,
+    LocalSlice, Message, Op, OpId, Peer, Reached, Rejected, RemoteSlice, Returned, Tag, Token, UID,
+    Waiter,
 };
 use rustc_hash::FxHashMap;
 use uuid::Uuid;
@@ -31,6 +32,8 @@ pub(crate) struct RouteContext {
     address: Address,
     node: Uuid,
     schemes: [String; 2],
+    /// Whether each has views.
+    views: [bool; 2],
     /// The least of both.
     pub(crate) caps: Caps,
     pub(crate) local: Box<dyn Context>,
@@ -73,6 +76,7 @@ impl RouteContext {
             address: uid.address()?,
             node: domain.node,
             schemes: [domain.local_scheme.clone(), domain.network_scheme.clone()],
+            views: [domain.local.caps().views, domain.network.caps().views],
             caps: domain.caps().clone(),
             local,
             network,
@@ -95,6 +99,11 @@ impl RouteContext {
             Way::Local => &self.schemes[0],
             Way::Network => &self.schemes[1],
         }
+    }
+
+    fn way_to(&self, peer: Peer) -> Way {
+        let is_network = peer.index() & Peer::SECOND != 0 || self.marks.of(peer) == Mark::Moved;
+        if is_network { Way::Network } else { Way::Local }
     }
 
     /// A name for an operation that waits here.
@@ -162,7 +171,7 @@ impl RouteContext {
         *op.peer_mut() = inner;
         self.network.touch();
         match self.post_to(Way::Network, token, op) {
-            Ok(id) => Ok(OpId { scope: id.scope | Peer::SECOND, ..id }),
+            Ok(id) => Ok(seconds(id)),
             Err(mut rejected) => {
                 *rejected.op.peer_mut() = outer;
                 Err(rejected)
@@ -172,24 +181,55 @@ impl RouteContext {
 
     /// Hands an operation to a plugin, with its own part of the memory that it names.
     pub(crate) fn post_to(&mut self, way: Way, token: Token, op: Op) -> Result<OpId, Rejected> {
-        let translated = match slices::for_plugin(&op, way, self.scheme(way)) {
-            Ok(translated) => translated,
-            Err(error) => return Err(Rejected { op, error }),
-        };
-        let context = match way {
-            Way::Local => &mut self.local,
-            Way::Network => &mut self.network.context,
-        };
-        let Some(translated) = translated else { return context.post(token, op) };
-        let kept = slices::local_of(&op).map(|slice| self.slices.keep(token, slice.clone()));
-        match context.post(kept.unwrap_or(token), translated) {
-            Ok(id) => Ok(id),
-            Err(Rejected { error, .. }) => {
-                if let Some(key) = kept {
-                    self.slices.forget(key);
-                }
-                Err(Rejected { op, error })
+        match op {
+            Op::Put { to, local, remote } => {
+                let make = |to, local, remote| Op::Put { to, local, remote };
+                self.post_transfer((way, token), to, local, remote, make)
             }
+            Op::Get { from, local, remote } => {
+                let make = |from, local, remote| Op::Get { from, local, remote };
+                self.post_transfer((way, token), from, local, remote, make)
+            }
+            Op::View { from, remote } => {
+                let seen = match slices::far(&remote, self.scheme(way)) {
+                    Ok(seen) => seen,
+                    Err(error) => return Err(Rejected { op: Op::View { from, remote }, error }),
+                };
+                let posted = self.plugin(way).post(token, Op::View { from, remote: seen });
+                posted.map_err(|Rejected { error, .. }| Rejected {
+                    op: Op::View { from, remote },
+                    error,
+                })
+            }
+            message => self.plugin(way).post(token, message),
+        }
+    }
+
+    fn post_transfer(
+        &mut self,
+        (way, token): (Way, Token),
+        peer: Peer,
+        local: LocalSlice,
+        remote: RemoteSlice,
+        make: impl Fn(Peer, LocalSlice, RemoteSlice) -> Op,
+    ) -> Result<OpId, Rejected> {
+        let parts = slices::near(&local, way)
+            .and_then(|near| Ok((near, slices::far(&remote, self.scheme(way))?)));
+        let (near, far) = match parts {
+            Ok(parts) => parts,
+            Err(error) => return Err(Rejected { op: make(peer, local, remote), error }),
+        };
+        let key = self.slices.keep(token, local);
+        self.plugin(way).post(key, make(peer, near, far)).map_err(|Rejected { error, .. }| {
+            let local = self.slices.give_back(key);
+            Rejected { op: make(peer, local, remote), error }
+        })
+    }
+
+    fn plugin(&mut self, way: Way) -> &mut dyn Context {
+        match way {
+            Way::Local => self.local.as_mut(),
+            Way::Network => self.network.context.as_mut(),
         }
     }
 
@@ -235,6 +275,11 @@ impl RouteContext {
 /// The user's handle of a peer of the network.
 pub(crate) fn outer(peer: Peer) -> Peer {
     Peer::new(peer.index() | Peer::SECOND, peer.generation())
+}
+
+/// The user's name of an operation of the network's.
+fn seconds(id: OpId) -> OpId {
+    OpId { scope: id.scope | Peer::SECOND, ..id }
 }
 
 /// The network's own handle of it.
@@ -332,6 +377,29 @@ impl Context for RouteContext {
         self.post_slowly(token, op)
     }
 
+    #[inline]
+    fn exchange(&mut self, exchange: &Exchange, message: &Message) -> Option<Exchanged> {
+        // No way takes fewer bytes than a message carries inside itself.
+        if exchange.to.index() & Peer::SECOND == 0 {
+            let is_direct = self.marks.is_direct(exchange.to);
+            return if is_direct { self.local.exchange(exchange, message) } else { None };
+        }
+        self.network.touch();
+        let exchange = Exchange { to: inner(exchange.to), ..*exchange };
+        let Exchanged { send, receive } = self.network.context.exchange(&exchange, message)?;
+        Some(Exchanged { send: seconds(send), receive: seconds(receive) })
+    }
+
+    #[inline]
+    fn reply(&mut self, to: Peer, tag: Tag, token: Token, message: &Message) -> Option<OpId> {
+        if to.index() & Peer::SECOND == 0 {
+            let is_direct = self.marks.is_direct(to);
+            return if is_direct { self.local.reply(to, tag, token, message) } else { None };
+        }
+        self.network.touch();
+        self.network.context.reply(inner(to), tag, token, message).map(seconds)
+    }
+
     fn cancel(&mut self, id: OpId) {
         if id.scope & Peer::SECOND != 0 {
             self.network.touch();
@@ -400,8 +468,14 @@ impl Context for RouteContext {
     }
 
     fn way(&self, peer: Peer) -> &str {
-        let is_network = peer.index() & Peer::SECOND != 0 || self.marks.of(peer) == Mark::Moved;
-        self.scheme(if is_network { Way::Network } else { Way::Local })
+        self.scheme(self.way_to(peer))
+    }
+
+    fn views(&self, peer: Peer) -> bool {
+        match self.way_to(peer) {
+            Way::Local => self.views[0] && self.local.views(peer),
+            Way::Network => self.views[1],
+        }
     }
 
     fn waiter(&self) -> Arc<dyn Waiter> {

@@ -1,7 +1,7 @@
 //! Local memory of transfers under way: a plugin is given its own part of a region, the poster gets back what
 //! it posted.
 
-use hg_na::{Completion, Error, LocalSlice, Op, RemoteSlice, Returned, Token};
+use hg_na::{Completion, Error, LocalSlice, RemoteSlice, Returned, Token};
 use slab::Slab;
 
 use crate::{Way, region::RouteRegion};
@@ -17,10 +17,9 @@ impl Slices {
     }
 
     /// The plugin has refused it.
-    pub(crate) fn forget(&mut self, key: Token) {
-        if let Ok(key) = usize::try_from(key) {
-            self.0.try_remove(key);
-        }
+    pub(crate) fn give_back(&mut self, key: Token) -> LocalSlice {
+        let key = usize::try_from(key).expect("a key of this process's memory");
+        self.0.remove(key).1
     }
 
     /// Whether no transfer is under way.
@@ -44,38 +43,25 @@ impl Slices {
     }
 }
 
-/// The operation as one plugin understands it; `None` for one that concerns no registered memory.
+/// One plugin's part of local memory.
 ///
 /// # Errors
-/// [`Error::Unsupported`] for memory of another plugin, [`Error::OutOfRange`].
-pub(crate) fn for_plugin(op: &Op, way: Way, scheme: &str) -> Result<Option<Op>, Error> {
-    let near = |slice: &LocalSlice| {
-        let any: &dyn std::any::Any = slice.region().as_ref();
-        let region = any.downcast_ref::<RouteRegion>();
-        let region = region.ok_or(Error::Unsupported("local memory of another plugin"))?;
-        region.part(way).slice(slice.offset(), slice.len())
-    };
-    let far = |slice: &RemoteSlice| match slice.descriptor().part_for(scheme) {
-        Some(part) => part.slice(slice.offset(), slice.len()),
-        // Of an engine without routing, or damaged: the plugin knows.
-        None => Ok(slice.clone()),
-    };
-    Ok(Some(match op {
-        Op::Put { to, local, remote } => {
-            Op::Put { to: *to, local: near(local)?, remote: far(remote)? }
-        }
-        Op::Get { from, local, remote } => {
-            Op::Get { from: *from, local: near(local)?, remote: far(remote)? }
-        }
-        Op::View { from, remote } => Op::View { from: *from, remote: far(remote)? },
-        _ => return Ok(None),
-    }))
+/// [`Error::Unsupported`] for memory of another plugin.
+pub(crate) fn near(slice: &LocalSlice, way: Way) -> Result<LocalSlice, Error> {
+    let any: &dyn std::any::Any = slice.region().as_ref();
+    let region = any.downcast_ref::<RouteRegion>();
+    let region = region.ok_or(Error::Unsupported("local memory of another plugin"))?;
+    region.part(way).slice(slice.offset(), slice.len())
 }
 
-/// The local memory of a put or get.
-pub(crate) fn local_of(op: &Op) -> Option<&LocalSlice> {
-    match op {
-        Op::Put { local, .. } | Op::Get { local, .. } => Some(local),
-        _ => None,
+/// One plugin's part of a peer's memory. What has none is the plugin's to judge: it comes from an engine
+/// without routing, or is damaged.
+///
+/// # Errors
+/// [`Error::OutOfRange`].
+pub(crate) fn far(slice: &RemoteSlice, scheme: &str) -> Result<RemoteSlice, Error> {
+    match slice.descriptor().part_for(scheme) {
+        Some(part) => part.slice(slice.offset(), slice.len()),
+        None => Ok(slice.clone()),
     }
 }

@@ -7,10 +7,13 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use hg_na::{Address, Domain, Error, OpenOptions, Plugin};
+use hg_na::{Address, Domain, Error, Memory, OpenOptions, Plugin};
 use hg_na_conformance::{Mem, Suite};
 use hg_na_route::Route;
-use hg_na_sm::{SmPlugin, node_id};
+use hg_na_sm::{
+    SmPlugin, node_id,
+    shared::{Buffer, alloc},
+};
 use uuid::Uuid;
 
 use common::Net;
@@ -51,20 +54,42 @@ impl Plugin for Deaf {
     }
 }
 
+fn filled(bytes: &[u8]) -> Result<Buffer, Error> {
+    let mut buffer = alloc(bytes.len())?;
+    buffer.copy_from_slice(bytes);
+    Ok(buffer)
+}
+
+fn frozen(bytes: &[u8]) -> Result<Memory, Error> {
+    Ok(filled(bytes)?.freeze()?.into())
+}
+
+fn shareable(bytes: &[u8]) -> Result<Memory, Error> {
+    Ok(filled(bytes)?.into())
+}
+
 mod inside_a_node {
     use super::*;
 
     hg_na_conformance::suite!(
         Route::new(SmPlugin, Net, node_id, &["uid", "net", "sm+net"]),
         "sm+net://",
-        named = "sm+net://inside-{}:7"
+        named = "sm+net://inside-{}:7",
+        frozen = frozen,
+        shareable = shareable
     );
 }
 
 mod between_nodes {
     use super::*;
 
-    hg_na_conformance::suite!(Elsewhere, "net://", named = "net://between-{}:7");
+    hg_na_conformance::suite!(
+        Elsewhere,
+        "net://",
+        named = "net://between-{}:7",
+        frozen = frozen,
+        shareable = shareable
+    );
 }
 
 mod where_the_local_way_is_closed {
@@ -73,7 +98,9 @@ mod where_the_local_way_is_closed {
     hg_na_conformance::suite!(
         Route::new(Deaf, Net, node_id, &["uid", "net"]),
         "net://",
-        named = "net://closed-{}:7"
+        named = "net://closed-{}:7",
+        frozen = frozen,
+        shareable = shareable
     );
 }
 

@@ -32,10 +32,7 @@ impl MemRegion {
         rights: Rights,
     ) -> Self {
         let (size, writable) = (memory.len(), memory.writable());
-        let (memory, frozen) = match memory.into_shared() {
-            Ok(bytes) => (Memory::from(Arc::clone(&bytes)), Some(bytes)),
-            Err(memory) => (memory, None),
-        };
+        let frozen = memory.shared().cloned();
         Self { domain, key, rights, writable, size, hub, frozen, memory: Mutex::new(Some(memory)) }
     }
 

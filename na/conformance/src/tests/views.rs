@@ -16,7 +16,7 @@ const SIZE: usize = 10_000;
 fn connected(suite: &Suite) -> Outcome<Option<(World<'_>, Peer)>> {
     let mut world = World::new(suite, 2)?;
     let (to, _) = world.connect(A, B)?;
-    if world.nodes[A].caps().views {
+    if world.nodes[A].caps().views && world.nodes[A].context.views(to) {
         return Ok(Some((world, to)));
     }
     let remote = Descriptor::new(8, Rights::READ, &[7; 40]).slice(0, 8);

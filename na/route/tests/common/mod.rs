@@ -4,8 +4,8 @@
 use std::{sync::Arc, time::Instant};
 
 use hg_na::{
-    Address, Caps, Completion, Context, Domain, Error, Memory, Message, Op, OpId, OpenOptions,
-    Peer, Plugin, Region, Rejected, Rights, Token, Waiter,
+    Address, Caps, Completion, Context, Domain, Error, Exchange, Exchanged, Memory, Message, Op,
+    OpId, OpenOptions, Peer, Plugin, Region, Rejected, Rights, Tag, Token, Waiter,
 };
 use hg_na_sm::SmPlugin;
 
@@ -81,6 +81,14 @@ impl Context for NetContext {
 
     fn post(&mut self, token: Token, op: Op) -> Result<OpId, Rejected> {
         self.inner.post(token, op)
+    }
+
+    fn exchange(&mut self, exchange: &Exchange, message: &Message) -> Option<Exchanged> {
+        self.inner.exchange(exchange, message)
+    }
+
+    fn reply(&mut self, to: Peer, tag: Tag, token: Token, message: &Message) -> Option<OpId> {
+        self.inner.reply(to, tag, token, message)
     }
 
     fn cancel(&mut self, id: OpId) {
