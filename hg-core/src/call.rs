@@ -129,6 +129,14 @@ pub struct Calls {
     max: usize,
 }
 
+/// What [`Calls::take_into`] found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Taken {
+    Not,
+    Outcome,
+    Nothing,
+}
+
 /// What a token says: whose operation has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Owner {
@@ -284,13 +292,15 @@ impl Calls {
         if half == Half::Receive
             && call.is_plain()
             && result.is_ok()
-            && let Returned::Message(message) = returned
-            && Header::is_plain_answer(message.as_slice(), id.to_bits())
+            && let Returned::Message(message) = &*returned
+            && let Some((bytes, len)) = message.slot()
+            && Header::is_plain_answer(bytes, len, id.to_bits())
+            && let Returned::Message(message) = std::mem::replace(returned, Returned::Nothing)
         {
             call.receive = OpState::Done;
             // Nothing is dropped: the phase was `Open`.
-            let settled = Phase::Settled(answered(message, ANSWER_LEN, false));
-            std::mem::forget(std::mem::replace(&mut call.phase, settled));
+            let outcome = Outcome::Answered { message, payload: ANSWER_LEN, handler_error: false };
+            std::mem::forget(std::mem::replace(&mut call.phase, Phase::Settled(outcome)));
             self.settled += 1;
             return;
         }
@@ -417,22 +427,27 @@ impl Calls {
     }
 
     /// Takes the outcome to its place; says whether the call has settled. Unknown calls have, and leave nothing.
-    #[inline]
+    #[inline(always)]
     pub fn take_into(&mut self, id: CallId, place: &mut Option<Outcome>) -> bool {
-        let Some(call) = self.table.get_mut(id) else { return true };
-        if matches!(call.phase, Phase::Open) {
-            return false;
-        }
-        let is_idle = call.is_idle();
-        if let Phase::Settled(outcome) = std::mem::replace(&mut call.phase, Phase::Spent) {
-            self.settled -= 1;
-            // Nothing is dropped: its place was empty.
-            std::mem::forget(place.replace(outcome));
-        }
-        if is_idle {
-            self.table.discard(id);
-        }
-        true
+        let taken = self.table.look_and_forget(id, |call| {
+            if matches!(call.phase, Phase::Open) {
+                return (Taken::Not, false);
+            }
+            let mut taken = Taken::Nothing;
+            if let Phase::Settled(outcome) = &mut call.phase {
+                // Nothing is dropped here: the place was empty, and `Sent` owns nothing.
+                let outcome = std::mem::replace(outcome, Outcome::Sent);
+                std::mem::forget(place.replace(outcome));
+                std::mem::forget(std::mem::replace(&mut call.phase, Phase::Spent));
+                taken = Taken::Outcome;
+            }
+            if call.waker.is_some() {
+                call.waker = None;
+            }
+            (taken, call.is_idle())
+        });
+        self.settled -= usize::from(taken == Some(Taken::Outcome));
+        taken != Some(Taken::Not)
     }
 
     /// Whom to wake when the call settles; the last one counts.
@@ -515,19 +530,11 @@ impl Calls {
     }
 }
 
-#[inline]
+#[cold]
 fn read_answer(id: CallId, name: &'static str, returned: &mut Returned) -> Outcome {
     let Returned::Message(message) = returned else {
         return Outcome::Failed(Failure::Decode("the transport delivered no answer".to_owned()));
     };
-    if Header::is_plain_answer(message.as_slice(), id.to_bits()) {
-        return answered(message, ANSWER_LEN, false);
-    }
-    read_uncommon_answer(id, name, message)
-}
-
-#[cold]
-fn read_uncommon_answer(id: CallId, name: &'static str, message: &mut Message) -> Outcome {
     let (header, payload) = match Header::decode(message.as_slice()) {
         Ok(decoded) => decoded,
         Err(malformed) => return Outcome::Failed(Failure::Decode(malformed.to_string())),

@@ -16,6 +16,8 @@
 //!
 //! An 8-byte call's request (28 + 16 bytes) and its answer fit in one slot of `na/sm`.
 
+use hg_na::INLINE_MAX;
+
 use crate::{
     codec::{self, Codec as _},
     rpc::RpcId,
@@ -292,17 +294,17 @@ impl Header {
         Some(Self::request(Kind::Request, id, RpcId(u64::from_le_bytes(eight(&fixed[20..28])))))
     }
 
-    /// Whether this is the answer to `id` with status 0 and no extension: its payload begins at
-    /// [`ANSWER_LEN`]. `false` says nothing but that [`Header::decode`] is to be asked.
+    /// Whether the first `len` bytes are the answer to `id` with status 0 and no extension: its payload
+    /// begins at [`ANSWER_LEN`]. `false` says nothing but that [`Header::decode`] is to be asked.
     #[inline]
     #[must_use]
-    pub fn is_plain_answer(message: &[u8], id: u64) -> bool {
-        let Some(prefix) = message.first_chunk::<PREFIX_LEN>() else { return false };
-        let word = u64::from_le_bytes(eight(&prefix[0..8]));
-        let claimed = u32::from_le_bytes([prefix[8], prefix[9], prefix[10], prefix[11]]);
+    pub fn is_plain_answer(slot: &[u8; INLINE_MAX], len: usize, id: u64) -> bool {
+        let word = u64::from_le_bytes(eight(&slot[0..8]));
+        let claimed = u32::from_le_bytes([slot[8], slot[9], slot[10], slot[11]]);
+        // What lies behind the length is not looked at when the lengths agree.
         word == PLAIN_ANSWER
-            && u64::from_le_bytes(eight(&prefix[12..20])) == id
-            && ANSWER_LEN as u64 + u64::from(claimed) == message.len() as u64
+            && u64::from_le_bytes(eight(&slot[12..20])) == id
+            && ANSWER_LEN as u64 + u64::from(claimed) == len as u64
     }
 
     #[cold]
@@ -464,7 +466,10 @@ mod tests {
             for id in [id, header.id] {
                 let (long, at) = Header::decode(&bytes).unwrap();
                 let is_plain = long.kind == Kind::Answer && long.code == 0 && long.id == id && at == ANSWER_LEN && !long.bulk;
-                prop_assert_eq!(Header::is_plain_answer(&bytes, id), is_plain);
+                let mut slot = [0xFF; INLINE_MAX];
+                let len = bytes.len().min(INLINE_MAX);
+                slot[..len].copy_from_slice(&bytes[..len]);
+                prop_assert_eq!(Header::is_plain_answer(&slot, len, id), is_plain);
             }
         }
 

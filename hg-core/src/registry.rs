@@ -7,7 +7,15 @@ use crate::rpc::RpcId;
 /// RPCs with something of type `H` (a handler) behind each.
 #[derive(Debug, Clone)]
 pub struct Registry<H> {
-    entries: FxHashMap<u64, (&'static str, H)>,
+    entries: Vec<Entry<H>>,
+    places: FxHashMap<RpcId, usize>,
+}
+
+#[derive(Debug, Clone)]
+struct Entry<H> {
+    id: RpcId,
+    name: &'static str,
+    handler: H,
 }
 
 /// Why an RPC cannot be registered.
@@ -34,7 +42,7 @@ pub enum RegisterError {
 
 impl<H> Default for Registry<H> {
     fn default() -> Self {
-        Self { entries: FxHashMap::default() }
+        Self { entries: Vec::new(), places: FxHashMap::default() }
     }
 }
 
@@ -49,11 +57,12 @@ impl<H> Registry<H> {
         id: RpcId,
         handler: H,
     ) -> Result<(), RegisterError> {
-        match self.entries.get(&id.0) {
-            Some((other, _)) if *other == name => Err(RegisterError::Twice { name }),
-            Some((other, _)) => Err(RegisterError::Collision { name, other }),
+        match self.place(id).map(|place| self.entries[place].name) {
+            Some(other) if other == name => Err(RegisterError::Twice { name }),
+            Some(other) => Err(RegisterError::Collision { name, other }),
             None => {
-                self.entries.insert(id.0, (name, handler));
+                self.places.insert(id, self.entries.len());
+                self.entries.push(Entry { id, name, handler });
                 Ok(())
             }
         }
@@ -61,19 +70,34 @@ impl<H> Registry<H> {
 
     /// Takes an RPC away.
     pub fn remove(&mut self, id: RpcId) -> Option<H> {
-        self.entries.remove(&id.0).map(|(_, handler)| handler)
+        let place = self.places.remove(&id)?;
+        let removed = self.entries.swap_remove(place);
+        if let Some(moved) = self.entries.get(place) {
+            self.places.insert(moved.id, place);
+        }
+        Some(removed.handler)
     }
 
-    /// Finds an RPC.
+    /// Where an RPC is, until the registry changes.
     #[inline]
     #[must_use]
-    pub fn find(&self, id: RpcId) -> Option<(&'static str, &H)> {
-        self.entries.get(&id.0).map(|(name, handler)| (*name, handler))
+    pub fn place(&self, id: RpcId) -> Option<usize> {
+        self.places.get(&id).copied()
+    }
+
+    /// What is at a place.
+    ///
+    /// # Panics
+    /// When the place is not one of this registry's.
+    #[inline]
+    #[must_use]
+    pub fn at(&self, place: usize) -> &H {
+        &self.entries[place].handler
     }
 
     /// Names of all RPCs, in no order.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
-        self.entries.values().map(|(name, _)| *name)
+        self.entries.iter().map(|entry| entry.name)
     }
 }
 
@@ -90,5 +114,18 @@ mod tests {
         assert_eq!(registry.insert("b", RpcId(1), ()), Err(collision));
         assert!(registry.remove(RpcId(1)).is_some());
         registry.insert("b", RpcId(1), ()).unwrap();
+    }
+
+    #[test]
+    fn every_rpc_is_found_after_others_were_taken_away() {
+        let mut registry = Registry::default();
+        for id in 1..=4 {
+            registry.insert("an RPC", RpcId(id), id).unwrap();
+        }
+        assert_eq!(registry.remove(RpcId(1)), Some(1));
+        assert_eq!(registry.remove(RpcId(4)), Some(4));
+        assert_eq!(registry.remove(RpcId(4)), None);
+        let found = |id| registry.place(RpcId(id)).map(|place| *registry.at(place));
+        assert_eq!([1, 2, 3, 4].map(found), [None, Some(2), Some(3), None]);
     }
 }

@@ -146,6 +146,25 @@ impl<T> Table<T> {
         }
     }
 
+    /// Looks at an entry and, when `look` says so, forgets it without dropping it: its key is never good again.
+    /// `None` when it is not the same entry any more.
+    #[inline(always)]
+    pub fn look_and_forget<R>(
+        &mut self,
+        key: Key,
+        look: impl FnOnce(&mut T) -> (R, bool),
+    ) -> Option<R> {
+        let place = self.places.get_mut(key.index())?;
+        let value = place.value.as_mut().filter(|_| place.generation == key.generation())?;
+        let (found, is_over) = look(value);
+        if is_over {
+            std::mem::forget(place.value.take());
+            place.generation = (place.generation + 1) & GENERATION_MASK;
+            self.free.push(u32::try_from(key.index()).expect("an index has 32 bits"));
+        }
+        Some(found)
+    }
+
     /// Every entry.
     pub fn iter(&self) -> impl Iterator<Item = (Key, &T)> {
         self.places.iter().zip(0..).filter_map(|(place, index)| {

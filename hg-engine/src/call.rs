@@ -319,21 +319,28 @@ fn sent(outcome: Outcome) -> Result<(), Failure> {
 
 #[inline]
 fn decode<R: Rpc>(outcome: Outcome) -> Result<R::Output, CallError<R::Error>> {
-    match outcome {
+    match &outcome {
         Outcome::Answered { message, payload, handler_error: false } => {
-            match codec::Default::decode::<R::WireOutput>(&message.as_slice()[payload..]) {
+            match codec::Default::decode::<R::WireOutput>(&message.as_slice()[*payload..]) {
                 Ok(output) => Ok(R::unpack_output(output)),
                 Err(error) => Err(undecodable::<R>(&error)),
             }
         }
         Outcome::Answered { message, payload, handler_error: true } => {
-            match codec::Default::decode::<R::Error>(&message.as_slice()[payload..]) {
+            match codec::Default::decode::<R::Error>(&message.as_slice()[*payload..]) {
                 Ok(error) => Err(CallError::Handler(error)),
                 Err(error) => Err(undecodable::<R>(&error)),
             }
         }
-        Outcome::Failed(failure) => Err(failure.widen()),
-        Outcome::Sent | Outcome::Bulk(_) => Err(CallError::Closed),
+        Outcome::Failed(_) | Outcome::Sent | Outcome::Bulk(_) => Err(failed::<R>(outcome)),
+    }
+}
+
+#[cold]
+fn failed<R: Rpc>(outcome: Outcome) -> CallError<R::Error> {
+    match outcome {
+        Outcome::Failed(failure) => failure.widen(),
+        Outcome::Sent | Outcome::Answered { .. } | Outcome::Bulk(_) => CallError::Closed,
     }
 }
 

@@ -244,7 +244,7 @@ impl Handle {
             return false;
         };
         if timeout.is_zero() {
-            return self.port.step(&mut role, state, |_| Some(())).0;
+            return self.port.round(&mut role, state, |_| Some(())).0;
         }
         let limit = Instant::now().checked_add(timeout);
         self.port.drive_until_moved(&mut role, state, limit)

@@ -32,26 +32,39 @@ pub(crate) enum Ended {
 
 /// What came of running a handler.
 pub(crate) enum Run {
-    /// The encoded answer; `None` when none is due.
-    Answer(Option<Message>),
-    /// A future of it.
+    /// The answer was encoded to its place.
+    Answered,
+    /// It ended, and no answer is due.
+    Silent,
+    /// A future of the answer.
     Later(Task),
     /// The handler has an [`Answer`] to give.
     Given,
 }
 
+/// Where an answer is encoded to, before it is.
+pub(crate) fn no_message() -> Message {
+    Message::from(Vec::new())
+}
+
 /// A registered handler, without its types.
 pub(crate) trait Handler: Send + Sync {
     fn kind(&self) -> ServeKind;
-    fn run(&self, request: &Request, payload: &[u8]) -> Run;
+    /// Runs it; an answer that is there at once is written to its place.
+    fn run(&self, request: &Request, payload: &[u8], answer: &mut Message) -> Run;
 }
 
 /// Runs a handler; a panic becomes an answer.
 #[inline]
-pub(crate) fn run_caught(handler: &dyn Handler, request: &Request, payload: &[u8]) -> Run {
-    match catch_unwind(AssertUnwindSafe(|| handler.run(request, payload))) {
+pub(crate) fn run_caught(
+    handler: &dyn Handler,
+    request: &Request,
+    payload: &[u8],
+    answer: &mut Message,
+) -> Run {
+    match catch_unwind(AssertUnwindSafe(|| handler.run(request, payload, answer))) {
         Ok(run) => run,
-        Err(panic) => Run::Answer(request.failure(Status::Panicked, panic_text(panic.as_ref()))),
+        Err(panic) => request.fail(Status::Panicked, panic_text(panic.as_ref()), answer),
     }
 }
 
@@ -62,10 +75,14 @@ pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
 
 /// Arguments from the wire, or the answer that says why not.
 #[inline]
-fn arguments<'a, R: Rpc>(request: &Request, payload: &'a [u8]) -> Result<R::WireArgs<'a>, Run> {
+fn arguments<'a, R: Rpc>(
+    request: &Request,
+    payload: &'a [u8],
+    answer: &mut Message,
+) -> Result<R::WireArgs<'a>, Run> {
     codec::Default::decode::<R::WireArgs<'a>>(payload).map_err(|error| {
         let text = format!("arguments of `{}`: {error}", R::NAME);
-        Run::Answer(request.failure(Status::Decode, &text))
+        request.fail(Status::Decode, &text, answer)
     })
 }
 
@@ -78,13 +95,13 @@ impl<R: Serve<Request>> Handler for OfFunction<R> {
     }
 
     #[inline]
-    fn run(&self, request: &Request, payload: &[u8]) -> Run {
-        let args = match arguments::<R>(request, payload) {
+    fn run(&self, request: &Request, payload: &[u8], answer: &mut Message) -> Run {
+        let args = match arguments::<R>(request, payload, answer) {
             Ok(args) => args,
             Err(run) => return run,
         };
         match R::serve(request, args) {
-            Served::Now(result) => Run::Answer(request.answer::<R>(result)),
+            Served::Now(result) => request.answer_into::<R>(result, answer),
             Served::Later(future) => {
                 let request = request.clone();
                 Run::Later(Box::pin(
@@ -112,9 +129,9 @@ where
     }
 
     #[inline]
-    fn run(&self, request: &Request, payload: &[u8]) -> Run {
-        match arguments::<R>(request, payload) {
-            Ok(args) => Run::Answer(request.answer::<R>((self.function)(request, R::unpack(args)))),
+    fn run(&self, request: &Request, payload: &[u8], answer: &mut Message) -> Run {
+        match arguments::<R>(request, payload, answer) {
+            Ok(args) => request.answer_into::<R>((self.function)(request, R::unpack(args)), answer),
             Err(run) => run,
         }
     }
@@ -136,8 +153,8 @@ where
         ServeKind::Async
     }
 
-    fn run(&self, request: &Request, payload: &[u8]) -> Run {
-        let args = match arguments::<R>(request, payload) {
+    fn run(&self, request: &Request, payload: &[u8], answer: &mut Message) -> Run {
+        let args = match arguments::<R>(request, payload, answer) {
             Ok(args) => args,
             Err(run) => return run,
         };
@@ -163,13 +180,13 @@ where
         ServeKind::Async
     }
 
-    fn run(&self, request: &Request, payload: &[u8]) -> Run {
-        let args = match arguments::<R>(request, payload) {
+    fn run(&self, request: &Request, payload: &[u8], answer: &mut Message) -> Run {
+        let args = match arguments::<R>(request, payload, answer) {
             Ok(args) => args,
             Err(run) => return run,
         };
-        let answer = Answer { request: Some(request.clone()), rpc: PhantomData };
-        (self.function)(request, R::unpack(args), answer);
+        let given = Answer { request: Some(request.clone()), rpc: PhantomData };
+        (self.function)(request, R::unpack(args), given);
         Run::Given
     }
 }
@@ -227,39 +244,50 @@ pub(crate) fn status_message(id: u64, status: Status, text: &[u8], checksum: boo
 
 /// A value as an answer: straight into the outgoing message.
 #[inline]
-pub(crate) fn value_message<T: Serialize>(
+pub(crate) fn encode_value<T: Serialize>(
     port: &Port,
     origin: hg_na::Peer,
     header: &Header,
     value: &T,
-) -> Message {
-    let checksum = header.checksum;
-    let failed =
-        |text: &str| status_message(header.id, Status::Decode, bounded_text(text), checksum);
-    let size = match codec::Default::size(value) {
-        Ok(size) => size,
-        Err(error) => return failed(&format!("the result cannot be encoded: {error}")),
-    };
+    answer: &mut Message,
+) {
+    if let Err(why) = try_encode_value(port, origin, header, value, answer) {
+        let text = bounded_text(&why);
+        *answer = status_message(header.id, Status::Decode, text, header.checksum);
+    }
+}
+
+#[inline]
+fn try_encode_value<T: Serialize>(
+    port: &Port,
+    origin: hg_na::Peer,
+    header: &Header,
+    value: &T,
+    answer: &mut Message,
+) -> Result<(), String> {
+    let unencodable = |error| format!("the result cannot be encoded: {error}");
+    let size = codec::Default::size(value).map_err(unencodable)?;
     let start = header.encoded_len();
-    if port.is_large(start + size, port.shared.caps.max_expected) {
-        return large::offer(port, origin, header, (value, size));
-    }
-    let mut message = if start + size <= port.shared.caps.short_expected {
+    *answer = if start + size <= port.shared.caps.short_expected {
         Message::inline(start + size)
+    } else if port.is_large(start + size, port.shared.caps.max_expected) {
+        *answer = large::offer(port, origin, header, (value, size));
+        return Ok(());
     } else {
-        let reserved =
-            port.state.lock().context().map(|context| context.message(origin, start + size));
-        match reserved {
-            Ok(Ok(message)) => message,
-            Ok(Err(error)) => return failed(&format!("the result cannot be sent: {error}")),
-            Err(_) => return failed("the engine was shut down"),
-        }
+        reserve_answer(port, origin, start + size)?
     };
-    if let Err(error) = codec::Default::encode(value, &mut message.as_mut_slice()[start..]) {
-        return failed(&format!("the result cannot be encoded: {error}"));
-    }
-    header.encode(message.as_mut_slice());
-    message
+    let bytes = answer.as_mut_slice();
+    codec::Default::encode(value, &mut bytes[start..]).map_err(unencodable)?;
+    header.encode(bytes);
+    Ok(())
+}
+
+#[cold]
+fn reserve_answer(port: &Port, origin: hg_na::Peer, len: usize) -> Result<Message, String> {
+    let mut state = port.state.lock();
+    let context = state.context().map_err(|_| "the engine was shut down".to_owned())?;
+    let reserved = context.message(origin, len);
+    reserved.map_err(|error| format!("the result cannot be sent: {error}"))
 }
 
 /// What the registry keeps.

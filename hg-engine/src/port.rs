@@ -23,7 +23,7 @@ use std::{
     time::Instant,
 };
 
-use hg_core::{header::Header, registry::Registry};
+use hg_core::{header::Header, registry::Registry, rpc::RpcId};
 use hg_na::{Address, Caps, Completion, Context, Domain, Message, Waiter};
 
 pub(crate) use self::{
@@ -118,9 +118,13 @@ pub(crate) struct Work {
     /// `None` only while handlers run.
     handlers: Option<Arc<Registry<Arc<dyn Handler>>>>,
     handlers_version: usize,
+    /// The RPC that was served last, and where its handler is.
+    last_rpc: Option<(RpcId, usize)>,
     pub(crate) tasks: Tasks,
     /// Reused for every plain handler; `None` before the first one.
     request: Option<Request>,
+    /// Reused for every plain handler's answer.
+    answer: Message,
     now: Instant,
     rounds_since_clock: u32,
 }
@@ -164,8 +168,10 @@ impl Port {
             wakers: Vec::new(),
             handlers: None,
             handlers_version: usize::MAX,
+            last_rpc: None,
             tasks: Tasks::default(),
             request: None,
+            answer: crate::handler::no_message(),
             now: Instant::now(),
             rounds_since_clock: 0,
         };

@@ -15,7 +15,11 @@ use hg_core::{
 };
 use hg_na::Message;
 
-use crate::{Handle, Peer, handler, port::Port};
+use crate::{
+    Handle, Peer,
+    handler::{self, Run},
+    port::Port,
+};
 
 /// A request in service: who asks, until when, and whether anybody still waits.
 ///
@@ -106,26 +110,52 @@ impl Request {
         Handle::guest(Arc::clone(&self.port))
     }
 
+    /// Encodes the answer to its place, if one is due.
     #[inline]
-    pub(crate) fn answer<R: Rpc>(&self, result: Result<R::Output, R::Error>) -> Option<Message> {
+    pub(crate) fn answer_into<R: Rpc>(
+        &self,
+        result: Result<R::Output, R::Error>,
+        answer: &mut Message,
+    ) -> Run {
         if !self.answered {
-            return None;
+            return Run::Silent;
         }
-        Some(match result {
+        let header = |status| Header::answer(self.id, status as u8, self.checksum);
+        match result {
             Ok(output) => {
-                let header = Header::answer(self.id, Status::Ok as u8, self.checksum);
-                handler::value_message(&self.port, self.origin, &header, &R::pack_output(output))
+                let (header, value) = (header(Status::Ok), R::pack_output(output));
+                handler::encode_value(&self.port, self.origin, &header, &value, answer);
             }
             Err(error) => {
-                let header = Header::answer(self.id, Status::HandlerError as u8, self.checksum);
-                handler::value_message(&self.port, self.origin, &header, &error)
+                let header = header(Status::HandlerError);
+                handler::encode_value(&self.port, self.origin, &header, &error, answer);
             }
-        })
+        }
+        Run::Answered
     }
 
+    /// The encoded answer, if one is due.
+    pub(crate) fn answer<R: Rpc>(&self, result: Result<R::Output, R::Error>) -> Option<Message> {
+        let mut answer = handler::no_message();
+        let run = self.answer_into::<R>(result, &mut answer);
+        matches!(run, Run::Answered).then_some(answer)
+    }
+
+    /// An encoded failure, if an answer is due.
     pub(crate) fn failure(&self, status: Status, text: &str) -> Option<Message> {
-        self.answered
-            .then(|| handler::status_message(self.id, status, bounded_text(text), self.checksum))
+        let mut answer = handler::no_message();
+        let run = self.fail(status, text, &mut answer);
+        matches!(run, Run::Answered).then_some(answer)
+    }
+
+    /// Encodes a failure to its place, if an answer is due.
+    #[cold]
+    pub(crate) fn fail(&self, status: Status, text: &str, answer: &mut Message) -> Run {
+        if !self.answered {
+            return Run::Silent;
+        }
+        *answer = handler::status_message(self.id, status, bounded_text(text), self.checksum);
+        Run::Answered
     }
 
     /// Sends an answer from whatever thread this is.

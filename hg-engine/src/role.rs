@@ -23,6 +23,7 @@
 mod until;
 
 use std::{
+    mem::ManuallyDrop,
     sync::{
         Arc, MutexGuard,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -52,8 +53,15 @@ const GRACES_UNTIL_DEEP: u32 = 8;
 /// The role: who has it makes progress. Dropped, it goes back, or on to a follower.
 pub(crate) struct Role<'p> {
     port: &'p Arc<Port>,
-    /// `None` once it was given back.
-    work: Option<Box<Work>>,
+    /// `None` once it was given back; dropped nowhere else but with the state.
+    work: ManuallyDrop<Option<Box<Work>>>,
+}
+
+impl<'p> Role<'p> {
+    #[inline(always)]
+    fn new(port: &'p Arc<Port>, work: Box<Work>) -> Self {
+        Self { port, work: ManuallyDrop::new(Some(work)) }
+    }
 }
 
 impl Role<'_> {
@@ -76,7 +84,9 @@ impl Role<'_> {
     #[cold]
     fn release(&mut self) {
         let port = self.port;
-        let (Some(mut state), Some(work)) = (port.enter_state(), &mut self.work) else { return };
+        let (Some(mut state), Some(work)) = (port.enter_state(), self.work.as_mut()) else {
+            return;
+        };
         state.hand_in(work);
         let closed = if state.is_open() { None } else { Some(work.clear()) };
         self.give_back(state);
@@ -132,7 +142,7 @@ impl Port {
     pub(crate) fn try_role(self: &Arc<Self>) -> Option<(Role<'_>, MutexGuard<'_, State>)> {
         let mut state = self.enter_state()?;
         let work = state.work.take()?;
-        Some((Role { port: self, work: Some(work) }, state))
+        Some((Role::new(self, work), state))
     }
 
     /// The same, however long that takes; `None` in a forked child.
@@ -142,7 +152,7 @@ impl Port {
             let mut state = self.enter_state()?;
             state.unfollow(&me);
             if let Some(work) = state.work.take() {
-                return Some((Role { port: self, work: Some(work) }, state));
+                return Some((Role::new(self, work), state));
             }
             state.followers.push(me.clone());
             drop(state);
@@ -153,31 +163,31 @@ impl Port {
     /// Waits for a call, making progress meanwhile or letting somebody else do it.
     #[inline]
     pub(crate) fn wait_for(self: &Arc<Self>, id: CallId) -> Outcome {
+        // The outcome is moved once, into its place, and not through every return value on the way.
+        let mut outcome = None;
         let background = self.background.is_there.load(Ordering::Relaxed);
         if background {
             self.enter();
         }
-        let outcome = self.drive_or_follow(id);
+        self.drive_or_follow(id, &mut outcome);
         if background {
             self.leave();
         }
-        outcome
+        outcome.unwrap_or_else(|| self.no_outcome())
     }
 
     #[inline]
-    fn drive_or_follow(self: &Arc<Self>, id: CallId) -> Outcome {
-        let Some(mut state) = self.enter_state() else { return self.no_outcome() };
+    fn drive_or_follow(self: &Arc<Self>, id: CallId, outcome: &mut Option<Outcome>) {
+        let Some(mut state) = self.enter_state() else { return };
         // With several calls under way the outcome is often there already.
-        if state.calls.any_settled()
-            && let Some(outcome) = state.calls.take(id)
-        {
-            return outcome;
+        if state.calls.any_settled() && state.calls.take_into(id, outcome) {
+            return;
         }
         match state.work.take() {
-            Some(work) => self.drive_to_outcome(Role { port: self, work: Some(work) }, state, id),
+            Some(work) => self.drive_to_outcome(Role::new(self, work), state, id, outcome),
             None => {
                 drop(state);
-                self.follow(id)
+                *outcome = Some(self.follow(id));
             }
         }
     }
@@ -189,14 +199,11 @@ impl Port {
         mut role: Role<'p>,
         state: MutexGuard<'p, State>,
         id: CallId,
-    ) -> Outcome {
-        // The outcome is moved once, into its place, and not through every return value on the way.
-        let mut outcome = None;
+        outcome: &mut Option<Outcome>,
+    ) {
         self.drive(&mut role, state, None, |state| {
-            state.calls.take_into(id, &mut outcome).then_some(())
+            state.calls.take_into(id, outcome).then_some(())
         });
-        drop(role);
-        outcome.unwrap_or_else(|| self.no_outcome())
     }
 
     #[cold]
@@ -224,8 +231,9 @@ impl Port {
                 return outcome;
             }
             if let Some(work) = state.work.take() {
-                let role = Role { port: self, work: Some(work) };
-                return self.drive_to_outcome(role, state, id); // F2
+                let mut outcome = None;
+                self.drive_to_outcome(Role::new(self, work), state, id, &mut outcome); // F2
+                return outcome.unwrap_or_else(|| self.no_outcome());
             }
             state.calls.set_waker(id, &waker);
             state.followers.push(me.clone());
@@ -243,8 +251,8 @@ impl Port {
         limit: Option<Instant>,
         mut check: impl FnMut(&mut State) -> Option<T>,
     ) -> Option<T> {
-        let (moved, found) = self.step(role, state, &mut check);
-        if found.is_some() { found } else { self.drive_on(role, limit, moved, check) }
+        let (moved, found) = self.round(role, state, &mut check);
+        if found.is_some() { found } else { self.drive_on(role, limit, moved, &mut check) }
     }
 
     /// The rounds after the first one.
@@ -254,7 +262,7 @@ impl Port {
         role: &mut Role<'p>,
         limit: Option<Instant>,
         mut moved: bool,
-        mut check: impl FnMut(&mut State) -> Option<T>,
+        check: &mut dyn FnMut(&mut State) -> Option<T>,
     ) -> Option<T> {
         let mut idle = Idle::new(self.shared.settings.wait);
         loop {
@@ -275,7 +283,7 @@ impl Port {
                 last = limit.is_some_and(|limit| limit <= Instant::now());
             }
             let found;
-            (moved, found) = self.step(role, self.enter_state()?, &mut check);
+            (moved, found) = self.step(role, self.enter_state()?, &mut *check);
             if found.is_some() || last {
                 return found;
             }

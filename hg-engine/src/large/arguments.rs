@@ -159,13 +159,22 @@ fn refusal(error: TransferError) -> (Status, String) {
 }
 
 async fn run(handler: Arc<dyn Handler>, request: Request, bytes: Vec<u8>, share: Share) -> Ended {
+    let mut answer = handler::no_message();
     let run = if handler.kind() == ServeKind::Blocking {
-        blocking::unblock(move || handler::run_caught(handler.as_ref(), &request, &bytes)).await
+        let job = move || {
+            let mut answer = handler::no_message();
+            let run = handler::run_caught(handler.as_ref(), &request, &bytes, &mut answer);
+            (run, answer)
+        };
+        let (run, made) = blocking::unblock(job).await;
+        answer = made;
+        run
     } else {
-        handler::run_caught(handler.as_ref(), &request, &bytes)
+        handler::run_caught(handler.as_ref(), &request, &bytes, &mut answer)
     };
     let ended = match run {
-        Run::Answer(message) => Ended::Answer(message),
+        Run::Answered => Ended::Answer(Some(answer)),
+        Run::Silent => Ended::Answer(None),
         Run::Given => Ended::Given,
         Run::Later(task) => task.await,
     };

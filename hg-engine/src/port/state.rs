@@ -12,7 +12,7 @@ use hg_na::{Context, Exchange, Exchanged, GoneReason, Message, Op, Peer, Token};
 use rustc_hash::FxHashMap;
 
 use super::{Answered, Work, transfers::Transfers};
-use crate::{builder::Settings, large::Kept};
+use crate::{builder::Settings, handler::no_message, large::Kept};
 
 /// Operations that wait because the transport's queue to their peer is full, in order.
 type Backlog = FxHashMap<Peer, VecDeque<(Token, Op)>>;
@@ -147,6 +147,25 @@ impl State {
                 }
             }
         }
+    }
+
+    /// Hands an answer to the transport; what is left in its place is only to be overwritten.
+    #[inline]
+    pub(super) fn reply(&mut self, origin: Peer, id: u64, answer: &mut Message) {
+        let token = Owner::Nobody.quiet_token();
+        if self.answers.is_empty()
+            && let Some(context) = &mut self.context
+            && context.reply(origin, id, token, answer).is_some()
+        {
+            return;
+        }
+        self.reply_otherwise(origin, id, answer);
+    }
+
+    #[inline(never)]
+    fn reply_otherwise(&mut self, origin: Peer, id: u64, answer: &mut Message) {
+        let message = std::mem::replace(answer, no_message());
+        self.post_or_queue(Op::SendExpected { to: origin, tag: id, message });
     }
 
     /// Hands an answer to the transport; the request is out of service.

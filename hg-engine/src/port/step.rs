@@ -13,12 +13,12 @@ use hg_core::{
     rpc::ServeKind,
     serve::{Arrival, Control},
 };
-use hg_na::{Completion, Done, GoneReason, Message};
+use hg_na::{Completion, Done, GoneReason, Message, Returned};
 
 use super::{Incoming, Port, ROUNDS_PER_CLOCK, State, Ticket, Work};
 use crate::{
     Request,
-    handler::{self, Run},
+    handler::{self, Run, Task},
     large,
     request::in_handler,
     role::Role,
@@ -28,7 +28,8 @@ use crate::{
 impl Port {
     /// One round, from the locked state on. `check` is asked once, after the transport's completions were dealt with;
     /// when it finds something, this was the holder's last round. Says whether anything moved.
-    pub(crate) fn step<'p, T>(
+    #[inline(always)]
+    pub(crate) fn round<'p, T>(
         self: &'p Arc<Self>,
         role: &mut Role<'p>,
         mut state: MutexGuard<'p, State>,
@@ -40,7 +41,7 @@ impl Port {
         let found = check(&mut state);
         let is_over = work.requests.is_empty() && state.wakers.is_empty() && state.is_open();
         if is_over && !work.tasks.any_ready() {
-            work.done.clear();
+            forget_all(&mut work.done);
             if found.is_some() {
                 role.give_back(state);
             }
@@ -59,7 +60,7 @@ impl Port {
         if !work.requests.is_empty() {
             locked = self.run_handlers(work);
         }
-        work.done.clear();
+        forget_all(&mut work.done);
         if work.tasks.any_ready() {
             moved = true;
             locked = None;
@@ -72,6 +73,17 @@ impl Port {
             role.give_back(state);
         }
         (moved, found)
+    }
+
+    /// The same, not part of its caller.
+    #[inline(never)]
+    pub(crate) fn step<'p, T>(
+        self: &'p Arc<Self>,
+        role: &mut Role<'p>,
+        state: MutexGuard<'p, State>,
+        check: impl FnOnce(&mut State) -> Option<T>,
+    ) -> (bool, Option<T>) {
+        self.round(role, state, check)
     }
 
     #[inline(always)]
@@ -90,6 +102,10 @@ impl Port {
         let any = !work.done.is_empty();
         for (completion, at) in work.done.iter_mut().zip(0..) {
             handle_completion(state, completion, at, &mut work.requests);
+        }
+        // They are taken last in, first out.
+        if work.requests.len() > 1 {
+            work.requests.reverse();
         }
         let moved = moved | any;
         if state.has_chores() {
@@ -120,24 +136,33 @@ impl Port {
     }
 
     /// When the last one has ended, the state is still locked from its answer.
+    #[inline(always)]
     fn run_handlers(self: &Arc<Self>, work: &mut Work) -> Option<MutexGuard<'_, State>> {
-        self.refresh_handlers(work);
-        let Work { handlers, requests, done, request, tasks, now, .. } = work;
+        // Acquire: pairs with the Release in `change_handlers`.
+        let version = self.shared.handlers_version.load(Ordering::Acquire);
+        if version != work.handlers_version {
+            self.refresh_handlers(work, version);
+        }
+        let Work { handlers, last_rpc, requests, done, request, answer, tasks, now, .. } = work;
         let handlers = handlers.as_ref()?;
-        let mut tickets = requests.drain(..);
-        while let Some(Ticket { at, header, payload }) = tickets.next() {
-            let is_last = tickets.len() == 0;
+        while let Some(Ticket { at, header, payload }) = requests.pop() {
             let Some(Completion::Unexpected { from, message }) = done.get_mut(at) else { continue };
             let origin = *from;
-            let Some((_, handler)) = handlers.find(header.rpc) else {
+            let place = match *last_rpc {
+                Some((id, place)) if id == header.rpc => Some(place),
+                _ => handlers.place(header.rpc),
+            };
+            let Some(place) = place else {
                 self.refuse(origin, &header, Status::NoSuchRpc);
                 continue;
             };
+            *last_rpc = Some((header.rpc, place));
+            let handler = handlers.at(place);
             if header.bulk {
                 let payload = &message.as_slice()[payload..];
                 let handler = Arc::clone(handler);
                 let task = large::serve(self, handler, (origin, header), *now, payload);
-                self.go_on(tasks, origin, &header, Run::Later(task));
+                self.go_on(tasks, origin, &header, task);
                 continue;
             }
             match handler.kind() {
@@ -145,21 +170,20 @@ impl Port {
                     let request = request.get_or_insert_with(|| Request::new(Arc::clone(self)));
                     request.reuse(origin, &header, *now);
                     let payload = &message.as_slice()[payload..];
-                    match in_handler(|| handler::run_caught(handler.as_ref(), request, payload)) {
-                        Run::Answer(message) => {
-                            let mut state = self.state.lock();
-                            state.post_answer(origin, header.id, message);
-                            if is_last {
-                                return Some(state);
-                            }
-                        }
-                        other => self.go_on(tasks, origin, &header, other),
+                    let handler = handler.as_ref();
+                    let run = in_handler(|| handler::run_caught(handler, request, payload, answer));
+                    let mut state = self.state.lock();
+                    if matches!(run, Run::Answered) {
+                        state.reply(origin, header.id, answer);
+                    }
+                    state.serves.handle_answered(origin, header.id);
+                    if requests.is_empty() {
+                        return Some(state);
                     }
                 }
                 ServeKind::Async => {
                     let payload = &message.as_slice()[payload..];
-                    let run = self.start_async(handler.as_ref(), (origin, &header), *now, payload);
-                    self.go_on(tasks, origin, &header, run);
+                    self.start_async(tasks, handler.as_ref(), (origin, &header), *now, payload);
                 }
                 ServeKind::Blocking => {
                     let message = std::mem::replace(message, Message::inline(0));
@@ -171,32 +195,39 @@ impl Port {
         None
     }
 
-    /// What a handler left behind that did not end in its round, or ended it otherwise.
-    fn go_on(self: &Arc<Self>, tasks: &mut Tasks, origin: hg_na::Peer, header: &Header, run: Run) {
-        match run {
-            Run::Answer(message) => self.state.lock().post_answer(origin, header.id, message),
-            Run::Given => {}
-            Run::Later(task) => {
-                let wants_answer = header.kind == Kind::Request;
-                let origin = Origin { peer: origin, id: header.id, wants_answer };
-                tasks.spawn(task, origin, Arc::downgrade(self));
-            }
-        }
-    }
-
     /// Runs an `async` handler to its future.
     fn start_async(
         self: &Arc<Self>,
+        tasks: &mut Tasks,
         handler: &dyn handler::Handler,
         (origin, header): (hg_na::Peer, &Header),
         now: Instant,
         payload: &[u8],
-    ) -> Run {
+    ) {
         let mut request = Request::new(Arc::clone(self));
         request.reuse(origin, header, now);
         let token = self.state.lock().serves.keep_running(origin, header.id);
         request.set_cancel_token(token);
-        in_handler(|| handler::run_caught(handler, &request, payload))
+        let mut answer = handler::no_message();
+        match in_handler(|| handler::run_caught(handler, &request, payload, &mut answer)) {
+            Run::Answered => self.state.lock().post_answer(origin, header.id, Some(answer)),
+            Run::Silent => self.state.lock().post_answer(origin, header.id, None),
+            Run::Given => {}
+            Run::Later(task) => self.go_on(tasks, origin, header, task),
+        }
+    }
+
+    /// A handler goes on beyond this round.
+    fn go_on(
+        self: &Arc<Self>,
+        tasks: &mut Tasks,
+        origin: hg_na::Peer,
+        header: &Header,
+        task: Task,
+    ) {
+        let wants_answer = header.kind == Kind::Request;
+        let origin = Origin { peer: origin, id: header.id, wants_answer };
+        tasks.spawn(task, origin, Arc::downgrade(self));
     }
 
     fn start_blocking(self: &Arc<Self>, handler: Arc<dyn handler::Handler>, incoming: Incoming) {
@@ -206,11 +237,12 @@ impl Port {
         request.reuse(incoming.from, &incoming.header, Instant::now());
         request.set_cancel_token(token);
         let job = move || {
-            let run = handler::run_caught(handler.as_ref(), &request, incoming.payload());
-            if let Run::Answer(message) = run {
-                port.state.lock().post_answer(incoming.from, incoming.header.id, message);
-                port.notify();
-            }
+            let mut answer = handler::no_message();
+            let payload = incoming.payload();
+            let run = handler::run_caught(handler.as_ref(), &request, payload, &mut answer);
+            let answer = matches!(run, Run::Answered).then_some(answer);
+            port.state.lock().post_answer(incoming.from, incoming.header.id, answer);
+            port.notify();
         };
         blocking::unblock(job).detach();
     }
@@ -223,13 +255,11 @@ impl Port {
         self.state.lock().post_answer(origin, header.id, message);
     }
 
-    fn refresh_handlers(&self, work: &mut Work) {
-        // Acquire: pairs with the Release in `change_handlers`.
-        let version = self.shared.handlers_version.load(Ordering::Acquire);
-        if version != work.handlers_version {
-            work.handlers = Some(Arc::clone(&self.shared.handlers.read()));
-            work.handlers_version = version;
-        }
+    #[cold]
+    fn refresh_handlers(&self, work: &mut Work, version: usize) {
+        work.handlers = Some(Arc::clone(&self.shared.handlers.read()));
+        work.handlers_version = version;
+        work.last_rpc = None;
     }
 }
 
@@ -282,6 +312,28 @@ fn handle_completion(
         // The enumeration may grow; what this engine never asked for concerns nobody here.
         _ => {}
     }
+}
+
+/// Empties the list. What owns nothing, the common case, is dropped without being asked.
+#[inline(always)]
+fn forget_all(done: &mut Vec<Completion>) {
+    while let Some(completion) = done.pop() {
+        let owns_nothing = match &completion {
+            Completion::Unexpected { message, .. } => message.slot().is_some(),
+            Completion::Done(Done { result: Ok(()), returned: Returned::Nothing, .. }) => true,
+            _ => false,
+        };
+        if owns_nothing {
+            std::mem::forget(completion);
+        } else {
+            drop_completion(completion);
+        }
+    }
+}
+
+#[cold]
+fn drop_completion(completion: Completion) {
+    drop(completion);
 }
 
 #[cold]

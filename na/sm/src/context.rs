@@ -19,7 +19,8 @@ use std::{
 };
 
 use hg_na::{
-    Address, Completion, Context, Error, Message, Op, OpId, Peer, Rejected, Token, Waiter,
+    Address, Completion, Context, Error, Exchange, Exchanged, Message, Op, OpId, Peer, Rejected,
+    Tag, Token, Waiter,
 };
 use rustc_hash::FxHashMap;
 
@@ -204,6 +205,16 @@ impl Context for SmContext {
     #[inline]
     fn post(&mut self, token: Token, op: Op) -> Result<OpId, Rejected> {
         self.post_op(token, op)
+    }
+
+    #[inline]
+    fn exchange(&mut self, exchange: &Exchange, message: &Message) -> Option<Exchanged> {
+        self.post_exchange(exchange, message)
+    }
+
+    #[inline]
+    fn reply(&mut self, to: Peer, tag: Tag, token: Token, message: &Message) -> Option<OpId> {
+        self.post_reply(to, tag, token, message)
     }
 
     fn cancel(&mut self, id: OpId) {

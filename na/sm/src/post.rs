@@ -1,8 +1,8 @@
 //! Posting, cancelling and forgetting; none of it blocks, and nothing completes inside.
 
 use hg_na::{
-    Completion, Done, Error, GoneReason, Message, Op, OpId, Peer, QUIET, Reached, Rejected,
-    Returned, Tag, Token,
+    Completion, Done, Error, Exchange, Exchanged, GoneReason, Message, Op, OpId, Peer, QUIET,
+    Reached, Rejected, Returned, Tag, Token,
 };
 
 use crate::{
@@ -88,6 +88,68 @@ impl SmContext {
             Some(connection) => connection.send_inline(ring, tag, message),
             None => Inline::Refused,
         }
+    }
+
+    /// The fast path of an answer, or nothing.
+    #[inline(always)]
+    pub(crate) fn post_reply(
+        &mut self,
+        to: Peer,
+        tag: Tag,
+        token: Token,
+        message: &Message,
+    ) -> Option<OpId> {
+        if self.guard.is_child() {
+            return None;
+        }
+        let sent = self.peers.find(to)?.send_inline(ANSWERS, tag, message);
+        if sent == Inline::Refused {
+            return None;
+        }
+        let id = self.next_id(to);
+        if sent == Inline::Ring || token & QUIET == 0 {
+            self.tell_rarely(to, id, token, sent);
+        }
+        Some(id)
+    }
+
+    /// Both at once, where both have a fast path.
+    #[inline(always)]
+    pub(crate) fn post_exchange(
+        &mut self,
+        exchange: &Exchange,
+        message: &Message,
+    ) -> Option<Exchanged> {
+        if self.guard.is_child() {
+            return None;
+        }
+        let &Exchange { to, tag, send, receive } = exchange;
+        let connection = self.peers.find(to)?;
+        let is_plain = connection.is_hot && !connection.is_stalled && connection.is_open();
+        if !is_plain || !connection.receives.has_plain_place(tag) {
+            return None;
+        }
+        // The request first: it is on its way meanwhile, and a receive posted late still matches.
+        let sent = connection.send_inline(REQUESTS, 0, message);
+        if sent == Inline::Refused {
+            return None;
+        }
+        let serial = self.serial + 2;
+        self.serial = serial;
+        connection.receives.put_plain(Receive { tag, serial, token: receive });
+        let ids = Exchanged {
+            send: OpId { scope: to.index(), serial: serial - 1 },
+            receive: OpId { scope: to.index(), serial },
+        };
+        if sent == Inline::Ring || send & QUIET == 0 {
+            self.tell_rarely(to, ids.send, send, sent);
+        }
+        Some(ids)
+    }
+
+    #[inline(never)]
+    fn tell_rarely(&mut self, to: Peer, id: OpId, token: Token, sent: Inline) {
+        self.tell(to, id, token, sent);
     }
 
     #[inline(never)]

@@ -78,7 +78,7 @@ impl Connection {
         taken
     }
 
-    #[inline(never)]
+    #[inline(always)]
     fn poll_requests(&mut self, intake: &mut Intake, done: &mut Vec<Completion>) -> u32 {
         let Some(link) = self.link.as_mut() else { return 0 };
         let from = self.peer;
@@ -103,7 +103,7 @@ impl Connection {
         taken
     }
 
-    #[inline(never)]
+    #[inline(always)]
     fn poll_answers(&mut self, intake: &mut Intake, done: &mut Vec<Completion>) -> u32 {
         let Some(link) = self.link.as_mut() else { return 0 };
         let from = self.peer;

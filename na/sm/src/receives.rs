@@ -88,15 +88,25 @@ impl Receives {
     /// The fast path of [`Receives::post`]: its place is free, and nothing else could matter.
     #[inline(always)]
     pub(crate) fn post_plain(&mut self, receive: Receive) -> bool {
+        let is_plain = self.has_plain_place(receive.tag);
+        if is_plain {
+            self.put_plain(receive);
+        }
+        is_plain
+    }
+
+    /// Adds a receive for which [`Receives::has_plain_place`] was said.
+    #[inline(always)]
+    pub(crate) fn put_plain(&mut self, receive: Receive) {
+        self.table[place(receive.tag)] = Some(receive);
+    }
+
+    /// Whether [`Receives::post_plain`] would take it.
+    #[inline(always)]
+    pub(crate) fn has_plain_place(&self, tag: Tag) -> bool {
         let nothing_else =
             self.unmatched.is_empty() && self.collided.is_empty() && self.tombstones.set.is_empty();
-        match self.table.get_mut(place(receive.tag)) {
-            Some(at @ None) if nothing_else => {
-                *at = Some(receive);
-                true
-            }
-            _ => false,
-        }
+        nothing_else && matches!(self.table.get(place(tag)), Some(None))
     }
 
     /// The held message for a tag, oldest first.
