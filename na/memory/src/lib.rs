@@ -11,9 +11,12 @@
 //! | [`copy_out`], [`copy_in`] | between memory and a slice |
 //! | [`copy_between`] | from memory to memory |
 //! | [`write_vectored`] | `writev(2)`: a slice, then a range of memory, to a descriptor |
+//! | [`ForkGuard`] | tells a forked child's copy from the original |
 //! | [`read_vectored`] | `readv(2)`: from a descriptor into a range of memory, then into a slice |
 
 mod copy;
+#[expect(unsafe_code, reason = "a page that the kernel wipes in a forked child")]
+mod fork;
 mod io;
 mod pieces;
 
@@ -21,5 +24,6 @@ mod pieces;
 mod raw;
 
 pub use copy::{copy_between, copy_in, copy_out};
+pub use fork::ForkGuard;
 pub use io::{read_vectored, write_vectored};
 pub use pieces::pieces;

@@ -1,0 +1,354 @@
+//! One endpoint: what `na` calls, and the state behind it.
+//!
+//! | file | what it does for the context |
+//! |---|---|
+//! | [`crate::post`] | post, cancel, forget, message |
+//! | [`crate::rounds`] | progress and sleep: what is asked of the kernel, and when |
+//! | [`crate::reading`] | from a socket to frames |
+//! | [`crate::arrivals`] | what each frame does |
+//! | [`crate::dialling`] | from the first post to a connection |
+//! | [`crate::handshake`] | greetings, and which of two connections is used |
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    fmt,
+    io::Read as _,
+    net::{Shutdown, SocketAddr},
+    sync::Arc,
+    time::Instant,
+};
+
+use hg_na::{
+    Address, Completion, Context, Error, GoneReason, Message, Op, OpId, Peer, Rejected, Token,
+    Waiter,
+};
+use mio::{Interest, net::TcpListener};
+use rustc_hash::FxHashMap;
+
+use crate::{
+    address::Target,
+    domain::Shared,
+    frame::Kind,
+    greeting::Incarnation,
+    inbox::Inbox,
+    link::State,
+    region::random,
+    tables::{Links, Wires},
+    transfers::next_piece,
+    waiter::{TcpWaiter, Told},
+    wire::{Flush, Phase, Wire, WireKey},
+};
+
+/// Mio's name of the listener.
+pub(crate) const LISTENER: mio::Token = mio::Token(usize::MAX - 1);
+/// The buffer that all connections are read into.
+const SCRATCH: usize = 128 << 10;
+/// Rounds during which the kernel is asked each time, after it told something unlooked for.
+pub(crate) const CROWD_ROUNDS: u32 = 256;
+
+/// What is due at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Timer {
+    /// A greeting, or a connection without links, has taken too long.
+    Wire(WireKey),
+    /// A connection that was promised has not come.
+    Awaited(Peer),
+    /// The listener was out of descriptors.
+    Accept,
+}
+
+/// A context of the TCP transport.
+pub(crate) struct TcpContext {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) id: u8,
+    pub(crate) address: Address,
+    pub(crate) incarnation: Incarnation,
+    pub(crate) waiter: Arc<TcpWaiter>,
+    pub(crate) inbox: Arc<Inbox>,
+    pub(crate) listener: Option<TcpListener>,
+    pub(crate) accepts: bool,
+    pub(crate) links: Links,
+    pub(crate) wires: Wires,
+    pub(crate) by_target: FxHashMap<Target, Peer>,
+    /// Open connections that surely lead to a target: dialled, or confirmed by one that was.
+    pub(crate) routes: FxHashMap<Target, WireKey>,
+    /// Open connections by what their other end says it is.
+    pub(crate) by_incarnation: HashMap<Incarnation, WireKey>,
+    pub(crate) serial: u64,
+    pub(crate) admission: bool,
+    pub(crate) finished: Vec<Completion>,
+    /// Links to be started; links that wait for a connection of the peer's choice.
+    pub(crate) starting: Vec<Peer>,
+    pub(crate) awaiting: Vec<Peer>,
+    /// Links with messages that wait for admission.
+    pub(crate) holding: Vec<Peer>,
+    /// Wires to be read, to be flushed.
+    pub(crate) listed: Vec<WireKey>,
+    pub(crate) dirty: Vec<WireKey>,
+    /// The wire that was read last.
+    pub(crate) hot: Option<WireKey>,
+    pub(crate) timers: BTreeSet<(Instant, Timer)>,
+    pub(crate) told: Vec<Told>,
+    pub(crate) scratch: Vec<u8>,
+    /// `may_sleep` has said yes, and nothing has made progress since.
+    pub(crate) is_sleeping: bool,
+    /// Rounds since bytes came, and since the kernel was asked; rounds to ask it in any case.
+    pub(crate) quiet: u32,
+    pub(crate) since_ask: u32,
+    pub(crate) crowd: u32,
+}
+
+impl TcpContext {
+    /// An endpoint of a domain.
+    ///
+    /// # Errors
+    /// [`Error::Os`].
+    pub(crate) fn new(shared: Arc<Shared>, id: u8) -> Result<Self, Error> {
+        let waiter = Arc::new(TcpWaiter::new()?);
+        let mut listener = match &shared.listener {
+            Some(listener) => {
+                let own = listener.try_clone().map_err(|error| Error::os("dup", error))?;
+                Some(TcpListener::from_std(own))
+            }
+            None => None,
+        };
+        if let Some(listener) = &mut listener {
+            let added = waiter.registry().register(listener, LISTENER, Interest::READABLE);
+            added.map_err(|error| Error::os("epoll_ctl", error))?;
+        }
+        Ok(Self {
+            address: shared.address(id)?,
+            incarnation: random()?,
+            inbox: Arc::new(Inbox::new(Arc::clone(&waiter))),
+            shared,
+            id,
+            waiter,
+            accepts: listener.is_some(),
+            listener,
+            links: Links::default(),
+            wires: Wires::default(),
+            by_target: FxHashMap::default(),
+            routes: FxHashMap::default(),
+            by_incarnation: HashMap::new(),
+            serial: 0,
+            admission: true,
+            finished: Vec::new(),
+            starting: Vec::new(),
+            awaiting: Vec::new(),
+            holding: Vec::new(),
+            listed: Vec::new(),
+            dirty: Vec::new(),
+            hot: None,
+            timers: BTreeSet::new(),
+            told: Vec::new(),
+            scratch: vec![0; SCRATCH],
+            is_sleeping: false,
+            quiet: 0,
+            since_ask: 0,
+            crowd: 0,
+        })
+    }
+
+    /// Ends a sleep, should another thread be in one.
+    pub(crate) fn wake(&self) {
+        if self.is_sleeping {
+            self.waiter.wake();
+        }
+    }
+
+    /// Has a connection flushed in the next round.
+    pub(crate) fn soil(&mut self, wire: &mut Wire) {
+        if !wire.is_dirty {
+            wire.is_dirty = true;
+            self.dirty.push(wire.key);
+        }
+    }
+
+    /// Has a connection read in the next round.
+    pub(crate) fn list(&mut self, wire: &mut Wire) {
+        if !wire.is_listed {
+            wire.is_listed = true;
+            self.listed.push(wire.key);
+        }
+    }
+
+    /// Writes what a connection holds; says whether the socket took something.
+    pub(crate) fn flush(&mut self, wire: &mut Wire) -> bool {
+        let (links, before) = (&mut self.links, wire.writes);
+        let flushed = wire.flush(|wire| next_piece(links, wire), &mut self.finished);
+        match flushed {
+            Flush::Idle => {}
+            Flush::More => self.soil(wire),
+            Flush::Blocked => {
+                self.crowd = CROWD_ROUNDS;
+                let watched = wire.watch_space(self.waiter.registry(), true);
+                wire.is_broken |= watched.is_err();
+            }
+            Flush::Broken => {}
+        }
+        if wire.is_broken {
+            // What the peer had sent comes first; then the socket says why.
+            (wire.is_readable, wire.is_ending) = (true, true);
+            self.list(wire);
+        }
+        wire.writes > before + u64::from(flushed == Flush::Blocked)
+    }
+
+    /// A connection is of no use any more: ends its links and closes it.
+    pub(crate) fn lose(&mut self, mut wire: Box<Wire>, why: &GoneReason) {
+        self.untime(&mut wire);
+        self.unmap(&wire);
+        for side in 0..2 {
+            let Some(peer) = wire.slots[side].peer.take() else { continue };
+            let Some(link) = self.links.find(peer) else { continue };
+            link.end(why.clone(), Some(&mut wire.outbound), &mut self.finished);
+            self.bury(peer);
+        }
+        self.wires.release(wire.key);
+    }
+
+    /// The connection is not to be found for new links.
+    pub(crate) fn unmap(&mut self, wire: &Wire) {
+        self.routes.retain(|_, key| *key != wire.key);
+        if self.by_incarnation.get(&wire.incarnation) == Some(&wire.key) {
+            self.by_incarnation.remove(&wire.incarnation);
+        }
+    }
+
+    /// A link has ended: reports it, once everything that had come was handed out.
+    pub(crate) fn bury(&mut self, peer: Peer) {
+        let Some(link) = self.links.find(peer) else { return };
+        if let Some(target) = &link.target
+            && self.by_target.get(target) == Some(&peer)
+        {
+            self.by_target.remove(target);
+        }
+        let State::Ended(reason) = &link.state else { return };
+        if !link.held.is_empty() {
+            return;
+        }
+        self.finished.push(Completion::Gone { peer, reason: reason.clone() });
+        self.links.remove(peer);
+    }
+
+    /// Gives a connection a time to end at.
+    pub(crate) fn time(&mut self, wire: &mut Wire, at: Instant) {
+        self.untime(wire);
+        wire.deadline = Some(at);
+        self.timers.insert((at, Timer::Wire(wire.key)));
+    }
+
+    pub(crate) fn untime(&mut self, wire: &mut Wire) {
+        if let Some(at) = wire.deadline.take() {
+            self.timers.remove(&(at, Timer::Wire(wire.key)));
+        }
+    }
+
+    /// Says goodbye: what was given to the socket arrives, unless the peer is gone.
+    pub(crate) fn part(&mut self, wire: &mut Wire) {
+        if wire.phase == Phase::Open {
+            let side = wire.own_side();
+            wire.send(Kind::Goodbye, side, 0, &[]);
+        }
+        let _ = wire.flush(|_| None, &mut self.finished);
+        // A broken one has nothing to shut down.
+        let _ = wire.stream.shutdown(Shutdown::Write);
+        // Closing with unread bytes would reset the connection, and what is under way with it.
+        let mut left = SCRATCH;
+        while let Ok(len @ 1..) = wire.stream.read(&mut self.scratch)
+            && left > len
+        {
+            left -= len;
+        }
+    }
+
+    /// A connection between two sockets, seen from either end.
+    pub(crate) fn wire_between(&self, local: SocketAddr, remote: SocketAddr) -> Option<WireKey> {
+        let between = |wire: &&Wire| {
+            wire.local == Some(local) && wire.remote == Some(remote) && wire.is_healthy()
+        };
+        self.wires.iter().find(between).map(|wire| wire.key)
+    }
+}
+
+impl Context for TcpContext {
+    fn address(&self) -> &Address {
+        &self.address
+    }
+
+    fn lookup(&mut self, address: &Address) -> Result<Peer, Error> {
+        if self.shared.guard.is_child() {
+            return Err(Error::Forked);
+        }
+        let target = Target::parse(address)?;
+        if let Some(peer) = self.by_target.get(&target) {
+            return Ok(*peer);
+        }
+        let peer = self.links.add(Some(target.clone()), State::Idle);
+        self.by_target.insert(target, peer);
+        Ok(peer)
+    }
+
+    fn forget(&mut self, peer: Peer) {
+        if !self.shared.guard.is_child() {
+            self.forget_peer(peer);
+        }
+    }
+
+    fn message(&mut self, _to: Peer, len: usize) -> Result<Message, Error> {
+        Self::new_message(len)
+    }
+
+    fn post(&mut self, token: Token, op: Op) -> Result<OpId, Rejected> {
+        self.post_op(token, op)
+    }
+
+    fn cancel(&mut self, id: OpId) {
+        if !self.shared.guard.is_child() {
+            self.cancel_op(id);
+        }
+    }
+
+    fn set_admission(&mut self, open: bool) {
+        self.admission = open;
+        if open && !self.holding.is_empty() {
+            self.wake();
+        }
+    }
+
+    fn progress(&mut self, now: Instant, done: &mut Vec<Completion>) -> Result<bool, Error> {
+        self.round(now, done)
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        self.timers.first().map(|(at, _)| *at)
+    }
+
+    fn may_sleep(&mut self) -> bool {
+        self.prepare_sleep()
+    }
+
+    fn waiter(&self) -> Arc<dyn Waiter> {
+        Arc::clone(&self.waiter) as Arc<dyn Waiter>
+    }
+}
+
+impl Drop for TcpContext {
+    fn drop(&mut self) {
+        if self.shared.guard.is_child() {
+            return; // The parent's connections are not ours to shut down.
+        }
+        let wires: Vec<_> = self.wires.drain().collect();
+        for mut wire in wires {
+            self.part(&mut wire);
+        }
+        self.shared.closed(self.id);
+    }
+}
+
+impl fmt::Debug for TcpContext {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (links, wires) = (self.links.len(), self.wires.len());
+        write!(out, "TcpContext({}, {links} peers, {wires} connections)", self.address)
+    }
+}

@@ -1,0 +1,246 @@
+//! From the first post to a connection: a known way, a name's addresses, a new connection.
+
+use std::{io, net::SocketAddr, time::Instant};
+
+use hg_na::{GoneReason, Peer};
+use mio::{Interest, net::TcpStream};
+
+use crate::{
+    address::Host,
+    context::{TcpContext, Timer},
+    greeting::{Greeting, Hello},
+    inbox::Parcel,
+    link::State,
+    resolver::Question,
+    seal::Exchange,
+    wire::{Phase, Role, Wire, WireKey},
+};
+
+impl TcpContext {
+    /// Finds a way for every link that was posted to.
+    pub(crate) fn start_links(&mut self, now: Instant) {
+        for peer in std::mem::take(&mut self.starting) {
+            self.start(peer, now);
+        }
+    }
+
+    fn start(&mut self, peer: Peer, now: Instant) {
+        let Some(link) = self.links.find(peer).filter(|link| link.state == State::Starting) else {
+            return;
+        };
+        let Some(target) = link.target.clone() else { return };
+        if let Some(key) = self.routes.get(&target).copied()
+            && self.attach(peer, key)
+        {
+            return;
+        }
+        let Some(link) = self.links.find(peer) else { return };
+        match (&target.host, target.numeric()) {
+            (_, Some(address)) => self.dial(peer, vec![address], false, now),
+            (Host::Name(name), None) => {
+                link.state = State::Resolving;
+                let (name, port) = (name.clone(), target.port);
+                let inbox = std::sync::Arc::clone(&self.inbox);
+                self.shared.resolver.ask(Question { name, port, peer, inbox });
+            }
+            (Host::Ip(_), None) => unreachable!("a numeric host has an address"),
+        }
+    }
+
+    /// Opens a link on a connection that leads to its target; false when it is not free.
+    pub(crate) fn attach(&mut self, peer: Peer, key: WireKey) -> bool {
+        let Some(mut wire) = self.wires.take(key) else { return false };
+        let side = wire.own_side();
+        let is_free = wire.is_healthy() && wire.slots[side].peer.is_none();
+        if is_free && let Some(link) = self.links.find(peer) {
+            let epoch = wire.slots[side].epoch.wrapping_add(1);
+            wire.slots[side] = crate::wire::Slot { peer: Some(peer), epoch };
+            wire.send(crate::frame::Kind::Open, side, 0, &[]);
+            link.state = State::Open { wire: key, side };
+            link.pump(&mut wire, side);
+            if let Some(target) = link.target.clone() {
+                self.routes.insert(target, key);
+            }
+            self.soil(&mut wire);
+        }
+        self.wires.put(wire);
+        is_free
+    }
+
+    /// Connects to the first of some addresses.
+    pub(crate) fn dial(
+        &mut self,
+        peer: Peer,
+        addresses: Vec<SocketAddr>,
+        insists: bool,
+        now: Instant,
+    ) {
+        let mut why = io::Error::from(io::ErrorKind::AddrNotAvailable);
+        let mut others = addresses.into_iter();
+        while let Some(address) = others.next() {
+            match TcpStream::connect(address) {
+                Ok(stream) => {
+                    let others = others.collect();
+                    return self.dialled(peer, stream, others, insists, now);
+                }
+                Err(error) => why = error,
+            }
+        }
+        self.fail_link(peer, unreachable_by(&why));
+    }
+
+    fn dialled(
+        &mut self,
+        peer: Peer,
+        stream: TcpStream,
+        others: Vec<SocketAddr>,
+        insists: bool,
+        now: Instant,
+    ) {
+        let mut wire = self.wires.add(stream, Role::Dialler);
+        let key = wire.key;
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        let added = self.waiter.registry().register(&mut wire.stream, key.token(), interest);
+        if let Err(error) = added {
+            self.wires.release(key);
+            return self.fail_link(peer, unreachable_by(&error));
+        }
+        wire.slots[0].peer = Some(peer);
+        (wire.others, wire.insists) = (others, insists);
+        if let Some(link) = self.links.find(peer) {
+            link.state = State::Dialling(key);
+            wire.target = link.target.clone();
+        }
+        self.time(&mut wire, now + self.shared.settings.connect_timeout);
+        self.wires.put(wire);
+    }
+
+    pub(crate) fn fail_link(&mut self, peer: Peer, why: GoneReason) {
+        let Some(link) = self.links.find(peer) else { return };
+        link.end(why, None, &mut self.finished);
+        self.bury(peer);
+    }
+
+    /// The kernel told something of a connection that is being made.
+    pub(crate) fn try_connected(&mut self, mut wire: Box<Wire>, now: Instant) {
+        if let Ok(Some(error)) | Err(error) = wire.stream.take_error() {
+            return self.try_next(wire, error, now);
+        }
+        match wire.connected(self.shared.settings.silence_bound) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotConnected => {
+                return self.wires.put(wire);
+            }
+            Err(error) => return self.try_next(wire, error, now),
+        }
+        if let Err(error) = wire.watch_space(self.waiter.registry(), false) {
+            return self.try_next(wire, error, now);
+        }
+        wire.phase = Phase::Greeting;
+        match &self.shared.settings.key {
+            None => {
+                let hello = self.hello_for(&wire);
+                wire.greet(&hello);
+            }
+            Some(key) => match Exchange::dialling(key).and_then(|mut exchange| {
+                let first = exchange.write()?;
+                Ok((exchange, first))
+            }) {
+                Ok((exchange, first)) => {
+                    wire.exchange = Some(exchange);
+                    wire.greet(&Greeting::NoiseFirst(first));
+                }
+                Err(error) => {
+                    return self.lose(wire, &GoneReason::Unreachable(error.to_string().into()));
+                }
+            },
+        }
+        self.flush(&mut wire);
+        self.wires.put(wire);
+    }
+
+    /// This side's first word on a connection that it has dialled.
+    pub(crate) fn hello_for(&self, wire: &Wire) -> Greeting {
+        let claims = |other: &Wire| {
+            other.role == Role::Acceptor && other.target == wire.target && other.is_healthy()
+        };
+        let knows = wire.target.is_some() && self.wires.iter().any(claims);
+        let address = match self.listener {
+            Some(_) => self.address.to_string(),
+            None => String::new(),
+        };
+        Greeting::Hello(Hello {
+            incarnation: self.incarnation,
+            context: wire.target.as_ref().map_or(0, |target| target.context),
+            insists: wire.insists,
+            knows,
+            address,
+        })
+    }
+
+    /// An address does not answer: the next one, if there is any.
+    pub(crate) fn try_next(&mut self, mut wire: Box<Wire>, why: io::Error, now: Instant) {
+        let others = std::mem::take(&mut wire.others);
+        if others.is_empty() {
+            return self.lose(wire, &unreachable_by(&why));
+        }
+        let (peer, insists) = (wire.slots[0].peer.take(), wire.insists);
+        self.lose(wire, &GoneReason::Closed);
+        if let Some(peer) = peer {
+            self.dial(peer, others, insists, now);
+        }
+    }
+
+    /// What other threads have left.
+    pub(crate) fn open_parcels(&mut self, now: Instant) {
+        for parcel in self.inbox.take() {
+            match parcel {
+                Parcel::Resolved { peer, found } => {
+                    let link = self.links.find(peer);
+                    if link.is_none_or(|link| link.state != State::Resolving) {
+                        continue;
+                    }
+                    match found {
+                        Ok(addresses) => self.dial(peer, addresses, false, now),
+                        Err(why) => self.fail_link(peer, GoneReason::Unreachable(why.into())),
+                    }
+                }
+                Parcel::Accepted { wire, hello, rest } => self.take_over(wire, hello, &rest, now),
+            }
+        }
+    }
+
+    /// The connection that the peer preferred has not come: a new one, in any case.
+    pub(crate) fn insist(&mut self, peer: Peer, now: Instant) {
+        self.awaiting.retain(|awaiting| *awaiting != peer);
+        let Some(link) = self.links.find(peer) else { return };
+        let (State::Awaiting { .. }, Some(target)) = (&link.state, &link.target) else { return };
+        match (&target.host, target.numeric()) {
+            (_, Some(address)) => self.dial(peer, vec![address], true, now),
+            _ => self.fail_link(peer, GoneReason::TimedOut),
+        }
+    }
+
+    /// Links that wait for a connection look at one that was opened.
+    pub(crate) fn look_for_awaited(&mut self) {
+        for peer in std::mem::take(&mut self.awaiting) {
+            let Some(link) = self.links.find(peer) else { continue };
+            let State::Awaiting { local, remote } = link.state else { continue };
+            let key = self.wire_between(local, remote);
+            if !key.is_some_and(|key| self.attach(peer, key)) {
+                self.awaiting.push(peer);
+                continue;
+            }
+            let is_timer = |(_, timer): &(Instant, Timer)| *timer == Timer::Awaited(peer);
+            let timer = self.timers.iter().find(|entry| is_timer(entry)).copied();
+            timer.map(|timer| self.timers.remove(&timer));
+        }
+    }
+}
+
+fn unreachable_by(error: &io::Error) -> GoneReason {
+    match error.kind() {
+        io::ErrorKind::TimedOut => GoneReason::TimedOut,
+        _ => GoneReason::Unreachable(error.to_string().into()),
+    }
+}

@@ -1,0 +1,189 @@
+//! One opened URL: what its contexts share, and the plugin that opens it.
+
+use std::{
+    collections::HashMap,
+    net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs as _},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use hg_na::{Address, Caps, Context, Domain, Error, Memory, OpenOptions, Plugin, Region, Rights};
+use hg_na_memory::ForkGuard;
+use socket2::{Protocol, Socket, Type};
+
+use crate::{
+    address::{Host, Place, SCHEME, address_of, bad_address, unspecified},
+    context::TcpContext,
+    inbox::Inbox,
+    interfaces::announced,
+    region::{Regions, TcpRegion},
+    resolver::Resolver,
+    settings::{INTERFACE, Settings, caps},
+};
+
+/// Connections that wait to be accepted; the kernel has a limit of its own.
+const BACKLOG: i32 = 4096;
+
+/// The TCP plugin: scheme `tcp`.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct TcpPlugin;
+
+impl Plugin for TcpPlugin {
+    fn schemes(&self) -> &[&str] {
+        &[SCHEME]
+    }
+
+    fn open(&self, url: &Address, options: &OpenOptions) -> Result<Arc<dyn Domain>, Error> {
+        Ok(Arc::new(TcpDomain(Shared::open(url, options)?)))
+    }
+}
+
+/// What the contexts of one domain share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) caps: Caps,
+    pub(crate) settings: Settings,
+    pub(crate) guard: ForkGuard,
+    pub(crate) regions: Arc<Regions>,
+    pub(crate) resolver: Arc<Resolver>,
+    /// Every context accepts from it, for every other.
+    pub(crate) listener: Option<TcpListener>,
+    host: Host,
+    port: u16,
+    contexts: Mutex<HashMap<u8, Arc<Inbox>>>,
+}
+
+impl Shared {
+    /// Opens a URL.
+    pub(crate) fn open(url: &Address, options: &OpenOptions) -> Result<Arc<Self>, Error> {
+        let place = Place::parse(url)?;
+        let settings = Settings::read(&options.settings)?;
+        let (bound, shown) = addresses(url, &place, &settings)?;
+        let listener = if options.listen { Some(listen(url, bound)?) } else { None };
+        let port = match &listener {
+            Some(listener) => {
+                listener.local_addr().map_err(|error| Error::os("getsockname", error))?.port()
+            }
+            None => 0,
+        };
+        Ok(Arc::new(Self {
+            caps: caps(&settings),
+            settings,
+            guard: ForkGuard::new()?,
+            regions: Regions::new()?,
+            resolver: Arc::default(),
+            listener,
+            host: Host::Ip(shown),
+            port,
+            contexts: Mutex::default(),
+        }))
+    }
+
+    /// The address of one of its contexts.
+    pub(crate) fn address(&self, id: u8) -> Result<Address, Error> {
+        address_of(&self.host, self.port, id)
+    }
+
+    fn endpoint(self: &Arc<Self>, id: u8) -> Result<TcpContext, Error> {
+        if self.guard.is_child() {
+            return Err(Error::Forked);
+        }
+        let mut contexts = self.contexts();
+        if contexts.contains_key(&id) {
+            return Err(Error::AddressInUse(self.address(id)?));
+        }
+        let context = TcpContext::new(Arc::clone(self), id)?;
+        contexts.insert(id, Arc::clone(&context.inbox));
+        Ok(context)
+    }
+
+    /// Another context's inbox, when it is open.
+    pub(crate) fn inbox(&self, id: u8) -> Option<Arc<Inbox>> {
+        self.contexts().get(&id).cloned()
+    }
+
+    /// A context is closed; its id may be opened again.
+    pub(crate) fn closed(&self, id: u8) {
+        self.contexts().remove(&id);
+    }
+
+    fn contexts(&self) -> MutexGuard<'_, HashMap<u8, Arc<Inbox>>> {
+        self.contexts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Where to listen, and the address to announce.
+fn addresses(
+    url: &Address,
+    place: &Place,
+    settings: &Settings,
+) -> Result<(SocketAddr, IpAddr), Error> {
+    let (interface, subnet) = (settings.interface.as_deref(), settings.subnet);
+    let is_chosen = interface.is_some() || subnet.is_some();
+    let ip = match &place.host {
+        None => None,
+        Some(Host::Ip(ip)) if ip.is_unspecified() => None,
+        Some(Host::Ip(ip)) => Some(*ip),
+        Some(Host::Name(name)) => {
+            let found = (&**name, place.port).to_socket_addrs();
+            let found = found.map_err(|e| bad_address(url, &format!("its host: {e}")))?;
+            let mut found = found.map(|address| address.ip());
+            Some(found.next().ok_or_else(|| bad_address(url, "its host has no address"))?)
+        }
+    };
+    match ip {
+        Some(_) if is_chosen => {
+            let why = "the URL names a host already: leave it empty".to_owned();
+            Err(Error::BadSetting { name: INTERFACE.to_owned(), why })
+        }
+        Some(ip) => Ok((SocketAddr::new(ip, place.port), ip)),
+        None => {
+            let shown = announced(interface, subnet)?;
+            let any = match &place.host {
+                Some(Host::Ip(any)) => *any,
+                _ => unspecified(shown),
+            };
+            Ok((SocketAddr::new(any, place.port), shown))
+        }
+    }
+}
+
+fn listen(url: &Address, at: SocketAddr) -> Result<TcpListener, Error> {
+    let failed = |call| move |error| Error::os(call, error);
+    let kind = Type::STREAM.nonblocking().cloexec();
+    let socket = Socket::new(socket2::Domain::for_address(at), kind, Some(Protocol::TCP))
+        .map_err(failed("socket"))?;
+    // Connections of a process before this one may still be closing.
+    socket.set_reuse_address(true).map_err(failed("setsockopt(SO_REUSEADDR)"))?;
+    let in_use = |call| {
+        move |error: std::io::Error| match error.kind() {
+            std::io::ErrorKind::AddrInUse => Error::AddressInUse(url.clone()),
+            std::io::ErrorKind::AddrNotAvailable => {
+                bad_address(url, "its host is no address of this machine")
+            }
+            _ => Error::os(call, error),
+        }
+    };
+    socket.bind(&at.into()).map_err(in_use("bind"))?;
+    socket.listen(BACKLOG).map_err(in_use("listen"))?;
+    Ok(socket.into())
+}
+
+#[derive(Debug)]
+struct TcpDomain(Arc<Shared>);
+
+impl Domain for TcpDomain {
+    fn caps(&self) -> &Caps {
+        &self.0.caps
+    }
+
+    fn register(&self, memory: Memory, rights: Rights) -> Result<Region, Error> {
+        if self.0.guard.is_child() {
+            return Err(Error::Forked);
+        }
+        Ok(Region::new(TcpRegion::register(&self.0.regions, memory, rights)?))
+    }
+
+    fn context(&self, id: u8) -> Result<Box<dyn Context>, Error> {
+        Ok(Box::new(self.0.endpoint(id)?))
+    }
+}

@@ -1,0 +1,131 @@
+//! Which of this machine's addresses is announced.
+
+use std::net::IpAddr;
+
+use hg_na::Error;
+use nix::{ifaddrs::getifaddrs, net::if_::InterfaceFlags};
+
+use crate::settings::{INTERFACE, SUBNET};
+
+/// A range of addresses: `10.1.0.0/16`, `fd00::/8`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Subnet {
+    base: IpAddr,
+    bits: u8,
+}
+
+impl Subnet {
+    /// Reads `ADDRESS/BITS`.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let (base, bits) = text.split_once('/')?;
+        let (base, bits): (IpAddr, u8) = (base.parse().ok()?, bits.parse().ok()?);
+        let most = if base.is_ipv4() { 32 } else { 128 };
+        (bits <= most).then_some(Self { base, bits })
+    }
+
+    /// Whether an address lies in it.
+    pub(crate) fn contains(self, ip: IpAddr) -> bool {
+        let (one, other, width) = match (self.base, ip) {
+            (IpAddr::V4(base), IpAddr::V4(ip)) => {
+                (u128::from(base.to_bits()), u128::from(ip.to_bits()), 32)
+            }
+            (IpAddr::V6(base), IpAddr::V6(ip)) => (base.to_bits(), ip.to_bits(), 128),
+            _ => return false,
+        };
+        (one ^ other).checked_shr(width - u32::from(self.bits)).unwrap_or(0) == 0
+    }
+}
+
+/// One address of this machine.
+#[derive(Debug, Clone)]
+struct Own {
+    interface: String,
+    ip: IpAddr,
+    is_loopback: bool,
+}
+
+/// The address to announce.
+///
+/// Without a choice: the first address of an interface that is up, IPv4 before IPv6, others before
+/// loopback; link-local IPv6 never, since its scope does not travel.
+///
+/// # Errors
+/// [`Error::BadSetting`] when nothing fits, with what there is; [`Error::Os`].
+pub(crate) fn announced(interface: Option<&str>, subnet: Option<Subnet>) -> Result<IpAddr, Error> {
+    let all = own_addresses()?;
+    choose(&all, interface, subnet).ok_or_else(|| {
+        let known: Vec<String> =
+            all.iter().map(|own| format!("{} {}", own.interface, own.ip)).collect();
+        let name = if subnet.is_some() { SUBNET } else { INTERFACE };
+        let why = format!("no address of this machine fits; it has {}", known.join(", "));
+        Error::BadSetting { name: name.to_owned(), why }
+    })
+}
+
+fn choose(all: &[Own], interface: Option<&str>, subnet: Option<Subnet>) -> Option<IpAddr> {
+    let fits = |own: &&Own| {
+        interface.is_none_or(|name| own.interface == name)
+            && subnet.is_none_or(|subnet| subnet.contains(own.ip))
+    };
+    let rank = |own: &&Own| (own.is_loopback, own.ip.is_ipv6());
+    all.iter().filter(fits).min_by_key(rank).map(|own| own.ip)
+}
+
+fn own_addresses() -> Result<Vec<Own>, Error> {
+    let mut all = Vec::new();
+    for entry in getifaddrs().map_err(|error| Error::os("getifaddrs", error))? {
+        let Some(address) = entry.address.filter(|_| entry.flags.contains(InterfaceFlags::IFF_UP))
+        else {
+            continue;
+        };
+        let ip = if let Some(four) = address.as_sockaddr_in() {
+            IpAddr::V4(four.ip())
+        } else if let Some(six) = address.as_sockaddr_in6() {
+            IpAddr::V6(six.ip())
+        } else {
+            continue;
+        };
+        if matches!(ip, IpAddr::V6(six) if six.is_unicast_link_local()) {
+            continue;
+        }
+        let is_loopback = entry.flags.contains(InterfaceFlags::IFF_LOOPBACK);
+        all.push(Own { interface: entry.interface_name, ip, is_loopback });
+    }
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_subnet_contains_what_shares_its_bits() {
+        let ten = Subnet::parse("10.1.0.0/16").unwrap();
+        assert!(ten.contains("10.1.255.255".parse().unwrap()));
+        assert!(!ten.contains("10.2.0.0".parse().unwrap()));
+        assert!(!ten.contains("::1".parse().unwrap()));
+        assert!(Subnet::parse("0.0.0.0/0").unwrap().contains("255.255.255.255".parse().unwrap()));
+        assert!(Subnet::parse("::1/128").unwrap().contains("::1".parse().unwrap()));
+        assert!(!Subnet::parse("::1/128").unwrap().contains("::2".parse().unwrap()));
+        for bad in ["10.0.0.0", "10.0.0.0/33", "10.0.0/8", "::/129", "/8", "10.0.0.0/"] {
+            assert_eq!(Subnet::parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn networks_go_before_loopback_and_choices_before_everything() {
+        let own = |interface: &str, ip: &str| Own {
+            interface: interface.to_owned(),
+            ip: ip.parse().unwrap(),
+            is_loopback: interface == "lo",
+        };
+        let all = [own("lo", "127.0.0.1"), own("ib0", "10.9.0.1"), own("eth0", "10.1.0.1")];
+        let chosen = |interface, subnet: Option<&str>| {
+            choose(&all, interface, subnet.map(|text| Subnet::parse(text).unwrap()))
+        };
+        assert_eq!(chosen(None, None), Some(all[1].ip));
+        assert_eq!(chosen(Some("eth0"), None), Some(all[2].ip));
+        assert_eq!(chosen(None, Some("127.0.0.0/8")), Some(all[0].ip));
+        assert_eq!(chosen(Some("lo"), Some("10.0.0.0/8")), None);
+    }
+}

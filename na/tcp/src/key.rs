@@ -1,0 +1,120 @@
+//! The pre-shared key: 32 bytes, written as 64 hexadecimal digits in a file or the environment.
+//!
+//! `head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n' > key; chmod 600 key` makes one.
+
+use std::{fmt, io::Read as _, os::unix::fs::PermissionsExt as _, path::Path};
+
+use hg_na::Error;
+
+use crate::settings::{KEY_ENV, KEY_FILE};
+
+/// Bytes of a key.
+pub(crate) const KEY_LEN: usize = 32;
+/// Longest key file that is looked at: the digits, and some white space around them.
+const FILE_MAX: u64 = 256;
+
+/// A pre-shared key. Never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Key([u8; KEY_LEN]);
+
+impl Key {
+    /// Reads the key from where the settings say, if they do.
+    ///
+    /// # Errors
+    /// [`Error::BadSetting`].
+    pub(crate) fn read(file: Option<&str>, variable: Option<&str>) -> Result<Option<Self>, Error> {
+        let (name, text) = match (file, variable) {
+            (None, None) => return Ok(None),
+            (Some(_), Some(_)) => {
+                return Err(bad(KEY_ENV, "the key comes from a file already".to_owned()));
+            }
+            (Some(path), None) => (KEY_FILE, read_file(Path::new(path))?),
+            (None, Some(variable)) => {
+                let unset = |_| bad(KEY_ENV, format!("the variable {variable} is not set"));
+                (KEY_ENV, std::env::var(variable).map_err(unset)?)
+            }
+        };
+        let key = parse(text.trim());
+        let wrong = || bad(name, "a key is 64 hexadecimal digits (32 random bytes)".to_owned());
+        key.map(|key| Some(Self(key))).ok_or_else(wrong)
+    }
+
+    /// Its bytes.
+    pub(crate) fn bytes(&self) -> &[u8; KEY_LEN] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("Key(..)")
+    }
+}
+
+fn bad(name: &str, why: String) -> Error {
+    Error::BadSetting { name: name.to_owned(), why }
+}
+
+fn read_file(path: &Path) -> Result<String, Error> {
+    let failed = |error| bad(KEY_FILE, format!("{} cannot be read: {error}", path.display()));
+    let file = std::fs::File::open(path).map_err(failed)?;
+    let mode = file.metadata().map_err(failed)?.permissions().mode();
+    if mode & 0o077 != 0 {
+        let why = format!("{} can be read by others: chmod 600 it", path.display());
+        return Err(bad(KEY_FILE, why));
+    }
+    let mut text = String::new();
+    file.take(FILE_MAX).read_to_string(&mut text).map_err(failed)?;
+    Ok(text)
+}
+
+fn parse(text: &str) -> Option<[u8; KEY_LEN]> {
+    if text.len() != 2 * KEY_LEN || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return None;
+    }
+    let mut key = [0; KEY_LEN];
+    for (byte, digits) in key.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
+        *byte = u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
+    }
+    Some(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_64_hexadecimal_digits() {
+        let digits = "00ff".repeat(16);
+        assert_eq!(parse(&digits).unwrap()[..2], [0, 255]);
+        for bad in [&digits[1..], &format!("{digits}0"), &digits.replace("ff", "fg"), ""] {
+            assert_eq!(parse(bad), None);
+        }
+        assert_eq!(format!("{:?}", Key([7; KEY_LEN])), "Key(..)");
+    }
+
+    #[test]
+    fn a_file_that_others_can_read_is_refused() {
+        let path = std::env::temp_dir().join(format!("hg-tcp-key-{}", std::process::id()));
+        std::fs::write(&path, "07".repeat(32) + "\n").unwrap();
+        let name = path.to_str().unwrap().to_owned();
+        let with_mode = |mode| {
+            let permissions = std::fs::Permissions::from_mode(mode);
+            std::fs::set_permissions(&path, permissions).unwrap();
+            Key::read(Some(&name), None)
+        };
+        let refused = with_mode(0o644).unwrap_err().to_string();
+        let read = with_mode(0o600);
+        std::fs::remove_file(&path).unwrap();
+        assert!(refused.contains("chmod 600"), "{refused}");
+        assert_eq!(read.unwrap(), Some(Key([7; KEY_LEN])));
+    }
+
+    #[test]
+    fn a_variable_that_is_not_set_is_named() {
+        let refused = Key::read(None, Some("HG_TCP_NO_SUCH_VARIABLE")).unwrap_err();
+        assert!(refused.to_string().contains("HG_TCP_NO_SUCH_VARIABLE"));
+        assert!(Key::read(Some("a"), Some("b")).is_err());
+        assert_eq!(Key::read(None, None).unwrap(), None);
+    }
+}

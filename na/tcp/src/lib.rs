@@ -1,0 +1,85 @@
+//! Hydrargyrum's transport over plain TCP sockets: `tcp://`.
+//!
+//! No system library, no daemon: one listening port per domain, one connection per pair of contexts,
+//! used both ways. Puts and gets are served by their owner's progress. With a pre-shared key everything
+//! is authenticated and encrypted.
+//!
+//! ```
+//! use hg_na::{OpenOptions, Plugin};
+//!
+//! let domain = hg_na_tcp::TcpPlugin.open(&"tcp://127.0.0.1".parse()?, &OpenOptions::listening())?;
+//! let context = domain.context(0)?;
+//! assert_eq!(context.address().scheme(), "tcp");
+//! # Ok::<(), hg_na::Error>(())
+//! ```
+//!
+//! # Addresses
+//! `tcp://HOST:PORT`, with `/ID` behind it for a context other than 0. A host is an IPv4 address, an IPv6
+//! address in brackets, or a name, which a thread of the domain's resolves. To open: `tcp://` and
+//! `tcp://0.0.0.0` listen on every address and announce one, port 0 is any free one.
+//!
+//! # Settings
+//! | name | meaning | default |
+//! |---|---|---|
+//! | `interface` | whose address is announced | the first that is up, no loopback |
+//! | `subnet` | `ADDRESS/BITS`, where it lies | any |
+//! | `connect-timeout-ms` | until a peer that does not greet is given up | 30,000 |
+//! | `silence-bound-ms` | until a peer that is cut off is given up, at least 3,000 | 30,000 |
+//! | `max-peers` | connections of one context | 65,536 |
+//! | `key-file`, `key-env` | where the pre-shared key is: 64 hexadecimal digits | no encryption |
+//!
+//! A key file must be readable by its owner only:
+//! `head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n' > key; chmod 600 key`.
+//!
+//! # Layers
+//! | module | what it is |
+//! |---|---|
+//! | `frame`, `greeting`, `verdict`, `address`, `key` | what travels, and what is configured |
+//! | `inbound`, `outbound`, `seal` | the two halves of a stream, and encryption |
+//! | `wire`, `link`, `receives`, `transfers` | one connection; one peer over it |
+//! | `context`, `post`, `rounds`, `reading`, `arrivals`, `handshake`, `dialling` | one endpoint |
+//! | `domain`, `settings`, `region` | what is opened, and registered memory |
+//! | `waiter`, `inbox`, `resolver`, `interfaces` | threads and the operating system |
+//!
+//! # Threads
+//! A context is used by one thread at a time; its waiter by any. A domain by any. Up to four threads
+//! resolve host names, and end when there are none.
+//!
+//! # Cleanup
+//! Dropping a context says goodbye to its peers. A process that dies is noticed by its peers through the
+//! kernel, a host that is cut off through the kernel's keep-alive probes.
+//!
+//! # Features
+//! `fuzzing`: for fuzz targets only.
+
+#![forbid(unsafe_code)]
+
+mod address;
+mod arrivals;
+mod context;
+mod dialling;
+mod domain;
+mod frame;
+mod greeting;
+mod handshake;
+mod inbound;
+mod inbox;
+mod interfaces;
+mod key;
+mod link;
+mod outbound;
+mod post;
+mod reading;
+mod receives;
+mod region;
+mod resolver;
+mod rounds;
+mod seal;
+mod settings;
+mod tables;
+mod transfers;
+mod verdict;
+mod waiter;
+mod wire;
+
+pub use domain::TcpPlugin;

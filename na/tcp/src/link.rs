@@ -1,0 +1,296 @@
+//! One peer: a link over a connection, with queues, credits and receives of its own.
+//!
+//! A connection carries a link for each end that looked the other up. So there is one connection per
+//! pair, and still an address in a greeting is believed by nobody: an end sends on the other's
+//! connection only after the address that it looked up, dialled by itself, has pointed to that very
+//! connection ([`crate::handshake`]).
+//!
+//! ```text
+//! lookup -> Idle -first post-> Starting -> Resolving -> Dialling -Welcome----------> Open -> Ended
+//!                                 |                        +-Superseded-> Awaiting ---^
+//!                                 +-- a connection to that target is open ------------^
+//! ```
+
+use std::{collections::VecDeque, net::SocketAddr};
+
+use hg_na::{Completion, Error, GoneReason, Message, Peer, Reached, Tag};
+
+use crate::{
+    address::Target,
+    frame::{
+        EXPECTED_WINDOW, Header, Kind, OWED_PART, WINDOW, WINDOW_BYTES, credit_of, credit_word,
+    },
+    outbound::{Outbound, Sending, ended, given_back},
+    receives::Receives,
+    transfers::Transfers,
+    wire::{Wire, WireKey},
+};
+
+/// Where a link stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Looked up; nothing was posted.
+    Idle,
+    /// Something was posted: the next round looks for a way.
+    Starting,
+    /// The host's name is being resolved.
+    Resolving,
+    /// Over a connection that is being made.
+    Dialling(WireKey),
+    /// The peer prefers this connection, which has not come yet.
+    Awaiting {
+        local: SocketAddr,
+        remote: SocketAddr,
+    },
+    Open {
+        wire: WireKey,
+        side: usize,
+    },
+    Ended(GoneReason),
+}
+
+/// Messages, and their bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Count {
+    messages: u32,
+    bytes: u32,
+}
+
+/// Messages of one kind, both ways, under credits.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    /// Wait for credits or a connection.
+    pub(crate) waiting: VecDeque<(Tag, Sending)>,
+    window: Count,
+    /// What may still be sent.
+    credit: Count,
+    /// What the peer has sent and not got back; the part of it that it is owed.
+    used: Count,
+    owed: Count,
+}
+
+impl Lane {
+    fn new(messages: u32) -> Self {
+        let window = Count { messages, bytes: WINDOW_BYTES };
+        let (used, owed) = (Count::default(), Count::default());
+        Self { waiting: VecDeque::new(), window, credit: window, used, owed }
+    }
+
+    /// Takes credits for a message, when there are enough.
+    fn spend(&mut self, len: usize) -> bool {
+        let len = u32::try_from(len).expect("MESSAGE_MAX fits");
+        let enough = self.credit.messages > 0 && self.credit.bytes >= len;
+        if enough {
+            self.credit.messages -= 1;
+            self.credit.bytes -= len;
+        }
+        enough
+    }
+
+    /// The peer gives credits back.
+    fn refill(&mut self, word: u64) -> Result<(), &'static str> {
+        let (messages, bytes) = credit_of(word);
+        let sum = |have: u32, more: u32, most: u32| {
+            have.checked_add(more).filter(|sum| *sum <= most).ok_or("more credits than were spent")
+        };
+        self.credit.messages = sum(self.credit.messages, messages, self.window.messages)?;
+        self.credit.bytes = sum(self.credit.bytes, bytes, self.window.bytes)?;
+        Ok(())
+    }
+
+    /// The peer has spent credits.
+    fn receive(&mut self, len: usize) -> Result<(), &'static str> {
+        let len = u32::try_from(len).expect("MESSAGE_MAX fits");
+        self.used.messages += 1;
+        self.used.bytes += len;
+        let within =
+            self.used.messages <= self.window.messages && self.used.bytes <= self.window.bytes;
+        if within { Ok(()) } else { Err("more messages than credits") }
+    }
+
+    /// A message was taken; the word of a credit, when it is time for one.
+    fn release(&mut self, len: usize) -> Option<u64> {
+        self.owed.messages += 1;
+        self.owed.bytes += u32::try_from(len).expect("MESSAGE_MAX fits");
+        let is_due = self.owed.messages >= self.window.messages / OWED_PART
+            || self.owed.bytes >= self.window.bytes / OWED_PART;
+        if !is_due {
+            return None;
+        }
+        let owed = std::mem::take(&mut self.owed);
+        self.used.messages -= owed.messages;
+        self.used.bytes -= owed.bytes;
+        Some(credit_word(owed.messages, owed.bytes))
+    }
+}
+
+/// Place of a lane.
+pub(crate) const UNEXPECTED: usize = 0;
+pub(crate) const EXPECTED: usize = 1;
+
+/// One peer.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(crate) peer: Peer,
+    pub(crate) target: Option<Target>,
+    pub(crate) state: State,
+    pub(crate) lanes: [Lane; 2],
+    /// Control messages wait for a connection only.
+    pub(crate) controls: VecDeque<Sending>,
+    /// Unexpected messages that came while admission is closed.
+    pub(crate) held: VecDeque<Message>,
+    pub(crate) receives: Receives,
+    pub(crate) transfers: Transfers,
+}
+
+impl Link {
+    pub(crate) fn new(peer: Peer, target: Option<Target>, state: State) -> Self {
+        Self {
+            peer,
+            target,
+            state,
+            lanes: [Lane::new(WINDOW), Lane::new(EXPECTED_WINDOW)],
+            controls: VecDeque::new(),
+            held: VecDeque::new(),
+            receives: Receives::default(),
+            transfers: Transfers::default(),
+        }
+    }
+
+    /// Moves what has credits into the connection, which is open.
+    pub(crate) fn pump(&mut self, wire: &mut Wire, side: usize) {
+        let (peer, link) = (self.peer, wire.link_id(side));
+        while let Some(sending) = self.controls.pop_front() {
+            let len = u32::try_from(sending.message.len()).expect("CONTROL_MAX fits");
+            wire.outbound.message(
+                Header { len, kind: Kind::Control, link, word: 0 },
+                peer,
+                sending,
+            );
+        }
+        for (lane, kind) in [(EXPECTED, Kind::Expected), (UNEXPECTED, Kind::Unexpected)] {
+            let lane = &mut self.lanes[lane];
+            while let Some(len) = lane.waiting.front().map(|(_, sending)| sending.message.len())
+                && lane.spend(len)
+                && let Some((word, sending)) = lane.waiting.pop_front()
+            {
+                let len = u32::try_from(len).expect("MESSAGE_MAX fits");
+                wire.outbound.message(Header { len, kind, link, word }, peer, sending);
+            }
+        }
+        self.transfers.announce(wire, side);
+    }
+
+    /// Counts a message that has come.
+    pub(crate) fn receive(&mut self, lane: usize, len: usize) -> Result<(), &'static str> {
+        self.lanes[lane].receive(len)
+    }
+
+    /// A message was handed out or dropped: gives its credits back, in time.
+    pub(crate) fn release(&mut self, lane: usize, len: usize, wire: Option<(&mut Wire, usize)>) {
+        let kind = if lane == UNEXPECTED { Kind::Credit } else { Kind::ExpectedCredit };
+        if let Some(word) = self.lanes[lane].release(len)
+            && let Some((wire, side)) = wire
+        {
+            wire.send(kind, side, word, &[]);
+        }
+    }
+
+    /// Credits came back.
+    pub(crate) fn refill(&mut self, lane: usize, word: u64) -> Result<(), &'static str> {
+        self.lanes[lane].refill(word)
+    }
+
+    /// Whether posts to it are accepted.
+    pub(crate) fn gone(&self) -> Option<&GoneReason> {
+        match &self.state {
+            State::Ended(reason) => Some(reason),
+            _ => None,
+        }
+    }
+
+    /// Takes back a message that has not left; it never will.
+    pub(crate) fn cancel_send(&mut self, serial: u64) -> Option<Completion> {
+        let sending = if let Some(at) = self.controls.iter().position(|it| it.id.serial == serial) {
+            self.controls.remove(at)
+        } else {
+            self.lanes.iter_mut().find_map(|lane| {
+                let at = lane.waiting.iter().position(|(_, it)| it.id.serial == serial)?;
+                lane.waiting.remove(at).map(|(_, sending)| sending)
+            })
+        };
+        let Sending { id, token, message } = sending?;
+        let failure = Some((Error::Cancelled, Reached::Never));
+        Some(ended(id, token, failure, given_back(message)))
+    }
+
+    /// Ends every operation: sends, transfers, then receives.
+    pub(crate) fn end(
+        &mut self,
+        why: GoneReason,
+        outbound: Option<&mut Outbound>,
+        done: &mut Vec<Completion>,
+    ) {
+        if let Some(outbound) = outbound {
+            outbound.fail(self.peer, &why, done);
+        }
+        let gone = |reached| Some((Error::PeerGone(why.clone()), reached));
+        let waiting = self.lanes.iter_mut().flat_map(|lane| lane.waiting.drain(..));
+        let waiting = waiting.map(|(_, sending)| sending).chain(self.controls.drain(..));
+        for Sending { id, token, message } in waiting {
+            done.push(ended(id, token, gone(Reached::Never), given_back(message)));
+        }
+        self.transfers.fail(&why, done);
+        for receive in self.receives.take_all() {
+            let id = hg_na::OpId { scope: self.peer.index(), serial: receive.serial };
+            let failure = gone(Reached::Unknown);
+            done.push(ended(id, receive.token, failure, hg_na::Returned::Nothing));
+        }
+        self.state = State::Ended(why);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sender_never_starves_while_its_messages_are_taken() {
+        let (mut near, mut far) = (Lane::new(WINDOW), Lane::new(WINDOW));
+        for len in [0, 8, 1000, crate::frame::MESSAGE_MAX] {
+            for _ in 0..1000 {
+                assert!(near.spend(len), "{len}");
+                far.receive(len).unwrap();
+                if let Some(word) = far.release(len) {
+                    near.refill(word).unwrap();
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_is_sent_beyond_the_window_and_nothing_more_is_taken() {
+        let (mut near, mut far) = (Lane::new(4), Lane::new(4));
+        for _ in 0..4 {
+            assert!(near.spend(1));
+            far.receive(1).unwrap();
+        }
+        assert!(!near.spend(1));
+        assert!(far.receive(1).is_err());
+        let mut bytes = Lane::new(1000);
+        while bytes.spend(crate::frame::MESSAGE_MAX) {}
+        assert!(bytes.spend(0), "messages are left, bytes are not");
+    }
+
+    #[test]
+    fn credits_that_were_not_spent_are_refused() {
+        let mut lane = Lane::new(4);
+        assert!(lane.refill(credit_word(1, 0)).is_err());
+        let mut lane = Lane::new(4);
+        assert!(lane.spend(8));
+        assert!(lane.refill(credit_word(1, 9)).is_err());
+        let mut lane = Lane::new(4);
+        assert!(lane.spend(8));
+        assert!(lane.refill(credit_word(u32::MAX, 8)).is_err());
+    }
+}

@@ -1,0 +1,255 @@
+//! Rounds of progress, and sleep: what is asked of the kernel, and when.
+//!
+//! What was posted leaves at the beginning of the next round, in one system call for each connection:
+//! that delays nobody, since whoever posts makes progress next or asks to sleep, which flushes too.
+//!
+//! Sockets are edge-triggered and always watched, so that a sleep never misses anything. While a
+//! context spins, the connection that was read last is read directly, once nothing has come for
+//! [`SETTLED`] rounds: a context that sleeps after each batch does not pay for an empty read, and one
+//! that spins loses some nanoseconds. The kernel is asked for the others every [`ASK_EVERY`] rounds;
+//! while several connections are busy, in every one, and none is read without being told.
+
+use std::time::{Duration, Instant};
+
+use hg_na::{Completion, Error, GoneReason, Peer};
+
+use crate::{
+    context::{CROWD_ROUNDS, LISTENER, TcpContext, Timer},
+    link::{State, UNEXPECTED},
+    wire::{Phase, WireKey},
+};
+
+/// Rounds without bytes after which the hot connection is read without being told to.
+const SETTLED: u32 = 2;
+/// Rounds after which the kernel is asked in any case.
+const ASK_EVERY: u32 = 32;
+/// Bytes read in a round, about, before the caller has its turn.
+const ROUND_BYTES: usize = 512 << 10;
+/// Held messages handed out in a round.
+const HELD_MAX: usize = 4096;
+/// How long a listener rests that found no free descriptor.
+pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+impl TcpContext {
+    /// One round.
+    pub(crate) fn round(
+        &mut self,
+        now: Instant,
+        done: &mut Vec<Completion>,
+    ) -> Result<bool, Error> {
+        if self.shared.guard.is_child() {
+            return Err(Error::Forked);
+        }
+        self.is_sleeping = false;
+        let mut moved = false;
+        if self.inbox.has_any() {
+            self.open_parcels(now);
+            moved = true;
+        }
+        if !self.starting.is_empty() {
+            self.start_links(now);
+            moved = true;
+        }
+        if self.shall_ask() {
+            self.since_ask = 0;
+            self.waiter.ask()?;
+        }
+        if self.waiter.has_told() {
+            self.sort_told(now);
+            moved = true;
+        }
+        moved |= self.flush_dirty();
+        moved |= self.read_round(now);
+        if self.timers.first().is_some_and(|(at, _)| *at <= now) {
+            self.ring_timers(now);
+            moved = true;
+        }
+        if self.admission && !self.holding.is_empty() {
+            self.hand_held();
+            moved = true;
+        }
+        moved |= !self.finished.is_empty();
+        done.append(&mut self.finished);
+        Ok(moved)
+    }
+
+    fn shall_ask(&mut self) -> bool {
+        self.since_ask += 1;
+        self.crowd = self.crowd.saturating_sub(1);
+        let is_settled = self.quiet >= SETTLED;
+        self.since_ask >= ASK_EVERY || (is_settled && (self.hot.is_none() || self.crowd > 0))
+    }
+
+    /// Sorts what the kernel told.
+    fn sort_told(&mut self, now: Instant) {
+        let mut told = std::mem::take(&mut self.told);
+        self.waiter.take(&mut told);
+        for told in told.drain(..) {
+            if told.token == LISTENER {
+                self.accepts = true;
+                continue;
+            }
+            let key = WireKey::of(told.token);
+            let Some(mut wire) = self.wires.take(key) else { continue };
+            if wire.phase == Phase::Connecting {
+                self.try_connected(wire, now);
+                continue;
+            }
+            if told.readable || told.ending {
+                wire.is_readable = true;
+                wire.is_ending |= told.ending;
+                self.list(&mut wire);
+                if self.hot.is_some_and(|hot| hot != key) {
+                    self.crowd = CROWD_ROUNDS;
+                }
+            }
+            if told.writable && wire.is_blocked {
+                wire.is_blocked = false;
+                self.soil(&mut wire);
+            }
+            self.wires.put(wire);
+        }
+        self.told = told;
+    }
+
+    /// Writes what waits; says whether anything left.
+    pub(crate) fn flush_dirty(&mut self) -> bool {
+        let mut moved = false;
+        let mut dirty = std::mem::take(&mut self.dirty);
+        for key in dirty.drain(..) {
+            let Some(mut wire) = self.wires.take(key) else { continue };
+            wire.is_dirty = false;
+            moved |= self.flush(&mut wire);
+            self.wires.put(wire);
+        }
+        // What is soiled again has its turn in the next round.
+        dirty.append(&mut self.dirty);
+        self.dirty = dirty;
+        moved
+    }
+
+    fn read_round(&mut self, now: Instant) -> bool {
+        let mut moved = false;
+        if self.accepts {
+            moved |= self.accept(now);
+        }
+        let mut bytes = 0;
+        if self.listed.is_empty() {
+            if self.quiet >= SETTLED
+                && self.crowd == 0
+                && let Some(hot) = self.hot
+            {
+                match self.wires.take(hot) {
+                    Some(wire) => bytes += self.read_wire(wire, now),
+                    None => self.hot = None,
+                }
+            }
+        } else {
+            moved = true;
+            let mut listed = std::mem::take(&mut self.listed);
+            let mut keys = listed.drain(..);
+            for key in keys.by_ref() {
+                let Some(mut wire) = self.wires.take(key) else { continue };
+                wire.is_listed = false;
+                bytes += self.read_wire(wire, now);
+                if bytes >= ROUND_BYTES {
+                    break;
+                }
+            }
+            self.listed.extend(keys);
+        }
+        if bytes > 0 {
+            self.quiet = 0;
+        } else {
+            self.quiet = self.quiet.saturating_add(1);
+        }
+        moved || bytes > 0
+    }
+
+    fn ring_timers(&mut self, now: Instant) {
+        while let Some((at, timer)) = self.timers.first().copied()
+            && at <= now
+        {
+            self.timers.pop_first();
+            match timer {
+                Timer::Wire(key) => {
+                    let Some(mut wire) = self.wires.take(key) else { continue };
+                    wire.deadline = None;
+                    if wire.phase == Phase::Open && wire.is_used() {
+                        self.wires.put(wire);
+                    } else if wire.phase == Phase::Connecting {
+                        self.try_next(wire, std::io::ErrorKind::TimedOut.into(), now);
+                    } else {
+                        self.lose(wire, &GoneReason::TimedOut);
+                    }
+                }
+                Timer::Awaited(peer) => self.insist(peer, now),
+                Timer::Accept => self.accepts = true,
+            }
+        }
+    }
+
+    /// Hands out what came while admission was closed.
+    fn hand_held(&mut self) {
+        let mut left = HELD_MAX;
+        while left > 0
+            && let Some(peer) = self.holding.pop()
+        {
+            left = self.hand_held_of(peer, left);
+        }
+    }
+
+    fn hand_held_of(&mut self, peer: Peer, most: usize) -> usize {
+        let Self { links, wires, finished, .. } = self;
+        let Some(link) = links.find(peer) else { return most };
+        let mut open = match link.state {
+            State::Open { wire, side } => wires.find(wire).map(|wire| (wire, side)),
+            _ => None,
+        };
+        let mut left = most;
+        while left > 0
+            && let Some(message) = link.held.pop_front()
+        {
+            left -= 1;
+            let open = open.as_mut().map(|(wire, side)| (&mut **wire, *side));
+            link.release(UNEXPECTED, message.len(), open);
+            finished.push(Completion::Unexpected { from: peer, message });
+        }
+        let (is_empty, state) = (link.held.is_empty(), link.state.clone());
+        if let State::Open { wire, .. } = state
+            && let Some(mut wire) = self.wires.take(wire)
+        {
+            if wire.outbound.has_frames() {
+                self.soil(&mut wire);
+            }
+            self.wires.put(wire);
+        }
+        if !is_empty {
+            self.holding.push(peer);
+        } else if matches!(state, State::Ended(_)) {
+            self.bury(peer);
+        }
+        left
+    }
+
+    /// Whether a sleep would be ended by whatever comes: flushes, and looks for what is left to do.
+    pub(crate) fn prepare_sleep(&mut self) -> bool {
+        if self.shared.guard.is_child() {
+            return false;
+        }
+        if !self.dirty.is_empty() {
+            self.flush_dirty();
+        }
+        let is_held = self.admission && !self.holding.is_empty();
+        let has_work = !self.dirty.is_empty()
+            || !self.listed.is_empty()
+            || !self.finished.is_empty()
+            || !self.starting.is_empty()
+            || self.accepts
+            || is_held
+            || self.inbox.has_any()
+            || self.waiter.has_told();
+        self.is_sleeping = !has_work;
+        self.is_sleeping
+    }
+}

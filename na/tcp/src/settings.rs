@@ -1,0 +1,145 @@
+//! What a domain can be told when it is opened, and what the plugin can do.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use hg_na::{Caps, CheckedBy, Error, PutOrdering, Sleep};
+
+use crate::{
+    frame::{CONTROL_MAX, MESSAGE_MAX, UNMATCHED_MAX},
+    interfaces::Subnet,
+    key::Key,
+    region::SEGMENTS_MAX,
+};
+
+/// Setting: name of the interface whose address is announced.
+pub(crate) const INTERFACE: &str = "interface";
+/// Setting: `ADDRESS/BITS`, where the announced address lies.
+pub(crate) const SUBNET: &str = "subnet";
+/// Setting: milliseconds until a peer that does not answer the greeting is given up.
+pub(crate) const CONNECT_TIMEOUT_MS: &str = "connect-timeout-ms";
+/// Setting: milliseconds until a peer that is cut off without a word is given up.
+pub(crate) const SILENCE_BOUND_MS: &str = "silence-bound-ms";
+/// Setting: connections of one context at a time.
+pub(crate) const MAX_PEERS: &str = "max-peers";
+/// Setting: file with the pre-shared key.
+pub(crate) const KEY_FILE: &str = "key-file";
+/// Setting: name of the environment variable with the pre-shared key.
+pub(crate) const KEY_ENV: &str = "key-env";
+
+const KNOWN: [&str; 7] =
+    [INTERFACE, SUBNET, CONNECT_TIMEOUT_MS, SILENCE_BOUND_MS, MAX_PEERS, KEY_FILE, KEY_ENV];
+/// Names under which somebody may try to pass a key itself.
+const KEYS: [&str; 4] = ["key", "psk", "secret", "password"];
+
+/// Messages of one kind, to one peer, that wait for credits.
+pub(crate) const QUEUE_DEPTH: usize = 1024;
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
+const SILENCE_BOUND: Duration = Duration::from_secs(30);
+/// The kernel counts its probes in seconds: one of silence, two between probes.
+pub(crate) const SILENCE_BOUND_MIN: Duration = Duration::from_secs(3);
+const PEERS: usize = 65_536;
+
+/// The settings of one domain.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    pub(crate) interface: Option<String>,
+    pub(crate) subnet: Option<Subnet>,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) silence_bound: Duration,
+    pub(crate) max_peers: usize,
+    pub(crate) key: Option<Key>,
+}
+
+fn bad(name: &str, why: &str) -> Error {
+    Error::BadSetting { name: name.to_owned(), why: why.to_owned() }
+}
+
+impl Settings {
+    /// Reads settings by name.
+    ///
+    /// # Errors
+    /// [`Error::BadSetting`] for a name or a value that is not taken.
+    pub(crate) fn read(settings: &BTreeMap<String, String>) -> Result<Self, Error> {
+        if let Some(name) = settings.keys().find(|name| KEYS.contains(&name.as_str())) {
+            let why = "a key is never passed itself: give the name of its file as `key-file`, or \
+                of its environment variable as `key-env`";
+            return Err(bad(name, why));
+        }
+        if let Some(name) = settings.keys().find(|name| !KNOWN.contains(&name.as_str())) {
+            return Err(bad(name, &format!("tcp knows only {}", KNOWN.join(", "))));
+        }
+        let number = |name: &str| -> Result<Option<u64>, Error> {
+            let parse = |text: &String| text.parse().ok().filter(|number| *number > 0);
+            let wrong = || bad(name, "it takes a positive number");
+            settings.get(name).map(|text| parse(text).ok_or_else(wrong)).transpose()
+        };
+        let silence_bound = number(SILENCE_BOUND_MS)?.map_or(SILENCE_BOUND, Duration::from_millis);
+        if silence_bound < SILENCE_BOUND_MIN {
+            return Err(bad(SILENCE_BOUND_MS, "the kernel's probes need 3000 at least"));
+        }
+        let subnet = settings.get(SUBNET).map(|text| {
+            Subnet::parse(text).ok_or_else(|| bad(SUBNET, "it takes ADDRESS/BITS, as 10.1.0.0/16"))
+        });
+        let text = |name: &str| settings.get(name).map(String::as_str);
+        Ok(Self {
+            interface: settings.get(INTERFACE).cloned(),
+            subnet: subnet.transpose()?,
+            connect_timeout: number(CONNECT_TIMEOUT_MS)?
+                .map_or(CONNECT_TIMEOUT, Duration::from_millis),
+            silence_bound,
+            max_peers: number(MAX_PEERS)?
+                .map_or(PEERS, |number| usize::try_from(number).unwrap_or(PEERS)),
+            key: Key::read(text(KEY_FILE), text(KEY_ENV))?,
+        })
+    }
+}
+
+/// What this plugin can do.
+pub(crate) fn caps(settings: &Settings) -> Caps {
+    let mut caps = Caps::minimal();
+    caps.max_unexpected = MESSAGE_MAX;
+    caps.max_expected = MESSAGE_MAX;
+    caps.max_control = CONTROL_MAX;
+    caps.short_unexpected = hg_na::INLINE_MAX;
+    caps.short_expected = hg_na::INLINE_MAX;
+    caps.queue_depth = QUEUE_DEPTH;
+    caps.unmatched_max = UNMATCHED_MAX;
+    caps.max_contexts = 256;
+    caps.max_segments = SEGMENTS_MAX;
+    caps.one_sided = true;
+    caps.checked_by = CheckedBy::Owner;
+    caps.put_ordering = PutOrdering::AfterCompletion;
+    caps.sleep = Sleep::Descriptor;
+    caps.silence_bound = Some(settings.silence_bound);
+    caps
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(name: &str, value: &str) -> Result<Settings, Error> {
+        Settings::read(&BTreeMap::from([(name.to_owned(), value.to_owned())]))
+    }
+
+    #[test]
+    fn unknown_names_and_bad_values_are_refused() {
+        for (name, value) in [
+            ("colour", "red"),
+            (CONNECT_TIMEOUT_MS, "0"),
+            (MAX_PEERS, "many"),
+            (SILENCE_BOUND_MS, "2999"),
+            (SUBNET, "10.0.0.0"),
+        ] {
+            assert!(matches!(read(name, value), Err(Error::BadSetting { .. })), "{name} {value}");
+        }
+        assert_eq!(read(SILENCE_BOUND_MS, "4000").unwrap().silence_bound.as_secs(), 4);
+    }
+
+    #[test]
+    fn a_key_itself_is_refused_with_advice() {
+        let refused = read("key", "0011").unwrap_err().to_string();
+        assert!(refused.contains("key-file") && !refused.contains("0011"), "{refused}");
+    }
+}

@@ -1,0 +1,410 @@
+//! One TCP connection: socket, phases, and up to two links over it.
+//!
+//! ```text
+//! dialled:   Connecting -writable-> Greeting -Welcome-> Open -end of stream, error-> gone
+//! accepted:                         Greeting -Hello---> Open
+//! ```
+//! With a key, the two messages of the key exchange come first in `Greeting`, and everything after them
+//! is sealed.
+
+use std::{
+    io::{self, Write as _},
+    net::SocketAddr,
+    os::fd::AsFd,
+    time::{Duration, Instant},
+};
+
+use hg_na::{Completion, Peer};
+use mio::{Interest, Registry, Token, net::TcpStream};
+use socket2::{SockRef, TcpKeepalive};
+
+use crate::{
+    address::Target,
+    frame::{Header, Kind, LinkId, VERDICT_LEN},
+    greeting::{Greeting, Incarnation},
+    inbound::Inbound,
+    outbound::{Outbound, Piece, Source},
+    seal::{Exchange, RECORD_MAX, Seal},
+    verdict::Verdict,
+};
+
+/// Bytes that one flush writes before others have their turn.
+const FLUSH_MAX: usize = 1 << 20;
+/// Sealed bytes of one system call, about.
+const SEALED_MAX: usize = 128 << 10;
+/// Buffers of a sealed connection that are kept while it is idle.
+const KEPT_MAX: usize = 16 << 10;
+
+/// Names a wire in its context's table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct WireKey {
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+}
+
+impl WireKey {
+    /// Mio's name of it.
+    pub(crate) fn token(self) -> Token {
+        Token((self.generation as usize) << 32 | self.index as usize)
+    }
+
+    /// The wire of a token.
+    pub(crate) fn of(token: Token) -> Self {
+        let half = |number: usize| u32::try_from(number & 0xffff_ffff).expect("32 bits");
+        Self { index: half(token.0), generation: half(token.0 >> 32) }
+    }
+}
+
+/// Which end this is; also the side of the links that it opens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    Dialler = 0,
+    Acceptor = 1,
+}
+
+/// Where a connection stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Connecting,
+    Greeting,
+    Open,
+}
+
+/// A link's place on its connection.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Slot {
+    pub(crate) peer: Option<Peer>,
+    /// Of the present link, or the last one.
+    pub(crate) epoch: u16,
+}
+
+/// What a flush came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Flush {
+    /// Nothing waits.
+    Idle,
+    /// The socket is full; the kernel tells when it is not.
+    Blocked,
+    /// There is more: it is another's turn.
+    More,
+    /// The socket is broken: what it still holds is to be read.
+    Broken,
+}
+
+/// Keys and buffers of a sealed connection.
+#[derive(Debug)]
+pub(crate) struct Sealing {
+    pub(crate) seal: Seal,
+    /// What came out of the last record.
+    pub(crate) opened: Vec<u8>,
+    plain: Vec<u8>,
+    sealed: Vec<u8>,
+    at: usize,
+    /// Bytes of frames among what is sealed.
+    unsettled: usize,
+}
+
+/// One connection.
+#[derive(Debug)]
+pub(crate) struct Wire {
+    pub(crate) key: WireKey,
+    pub(crate) stream: TcpStream,
+    pub(crate) role: Role,
+    pub(crate) phase: Phase,
+    pub(crate) local: Option<SocketAddr>,
+    pub(crate) remote: Option<SocketAddr>,
+    /// Dialled: whom, and whether a connection of its own is wanted. Accepted: who it claims to be.
+    pub(crate) target: Option<Target>,
+    pub(crate) insists: bool,
+    /// Addresses of the target that were not tried yet.
+    pub(crate) others: Vec<SocketAddr>,
+    pub(crate) incarnation: Incarnation,
+    pub(crate) slots: [Slot; 2],
+    pub(crate) exchange: Option<Exchange>,
+    pub(crate) sealing: Option<Box<Sealing>>,
+    /// What has come of a greeting.
+    pub(crate) greeting: Vec<u8>,
+    pub(crate) inbound: Inbound,
+    pub(crate) outbound: Outbound,
+    pub(crate) deadline: Option<Instant>,
+    /// The kernel told of bytes that were not read yet; of an end.
+    pub(crate) is_readable: bool,
+    pub(crate) is_ending: bool,
+    /// In the context's list of wires to be read, to be flushed.
+    pub(crate) is_listed: bool,
+    pub(crate) is_dirty: bool,
+    /// The last write found the socket full; the kernel is asked to tell of space.
+    pub(crate) is_blocked: bool,
+    pub(crate) wants_space: bool,
+    pub(crate) is_broken: bool,
+    /// The peer has said goodbye.
+    pub(crate) is_closed: bool,
+    /// This side closed its last link, and waits for the other end to close the connection.
+    pub(crate) is_retiring: bool,
+    /// A get is to be served that was asked for since the last flush.
+    pub(crate) has_pieces: bool,
+    /// Whose turn it is to send a piece.
+    pub(crate) turn: usize,
+    /// System calls that wrote, for tests and figures.
+    pub(crate) writes: u64,
+}
+
+impl Wire {
+    /// A connection that is being made, or was accepted.
+    pub(crate) fn new(key: WireKey, stream: TcpStream, role: Role) -> Self {
+        let phase = if role == Role::Dialler { Phase::Connecting } else { Phase::Greeting };
+        Self {
+            key,
+            stream,
+            role,
+            phase,
+            local: None,
+            remote: None,
+            target: None,
+            insists: false,
+            others: Vec::new(),
+            incarnation: [0; 16],
+            slots: [Slot::default(); 2],
+            exchange: None,
+            sealing: None,
+            greeting: Vec::new(),
+            inbound: Inbound::new(),
+            outbound: Outbound::default(),
+            deadline: None,
+            is_readable: false,
+            is_ending: false,
+            is_listed: false,
+            is_dirty: false,
+            is_blocked: false,
+            wants_space: role == Role::Dialler,
+            is_broken: false,
+            is_closed: false,
+            is_retiring: false,
+            has_pieces: false,
+            turn: 0,
+            writes: 0,
+        }
+    }
+
+    /// Both addresses, and the options of the socket. Called once it is connected.
+    ///
+    /// The kernel probes a silent peer after a third of `bound`, and gives it up at `bound`: also one
+    /// that does not take what is on its way. A peer that is only busy answers through its kernel.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(crate) fn connected(&mut self, bound: Duration) -> io::Result<()> {
+        self.local = Some(canonical(self.stream.local_addr()?));
+        self.remote = Some(canonical(self.stream.peer_addr()?));
+        self.stream.set_nodelay(true)?;
+        let second = Duration::from_secs(1);
+        let probes = TcpKeepalive::new()
+            .with_time((bound / 3).max(second))
+            .with_interval((bound / 6).max(second))
+            .with_retries(6);
+        let socket = SockRef::from(&self.stream);
+        socket.set_tcp_keepalive(&probes)?;
+        // The kernel looks once an interval: it shall find the bound passed before it is.
+        socket.set_tcp_user_timeout(Some(bound - (bound / 6).max(second)))
+    }
+
+    /// The side of the links that this end opens.
+    pub(crate) fn own_side(&self) -> usize {
+        self.role as usize
+    }
+
+    /// The present link of a side.
+    pub(crate) fn link_id(&self, side: usize) -> LinkId {
+        let side_byte = u8::from(side == 1);
+        LinkId { side: side_byte, epoch: self.slots[side].epoch }
+    }
+
+    /// The peer of a frame, unless its link was closed meanwhile.
+    pub(crate) fn peer_of(&self, link: LinkId) -> Option<Peer> {
+        let slot = self.slots[usize::from(link.side)];
+        slot.peer.filter(|_| slot.epoch == link.epoch)
+    }
+
+    /// Whether links can be opened on it.
+    pub(crate) fn is_healthy(&self) -> bool {
+        self.phase == Phase::Open
+            && !(self.is_retiring || self.is_broken || self.is_closed || self.is_ending)
+    }
+
+    /// Whether a link is open on it.
+    pub(crate) fn is_used(&self) -> bool {
+        self.slots.iter().any(|slot| slot.peer.is_some())
+    }
+
+    /// Queues a frame without a message.
+    pub(crate) fn send(&mut self, kind: Kind, side: usize, word: u64, body: &[u8]) {
+        let len = u32::try_from(body.len()).expect("bodies of the protocol are short");
+        let link = self.link_id(side);
+        self.outbound.frame(Header { len, kind, link, word }, body);
+    }
+
+    /// Queues a greeting.
+    pub(crate) fn greet(&mut self, greeting: &Greeting) {
+        self.outbound.raw(&greeting.encode());
+    }
+
+    /// From now on everything is sealed.
+    pub(crate) fn seal_with(&mut self, seal: Seal) {
+        self.sealing = Some(Box::new(Sealing {
+            seal,
+            opened: Vec::new(),
+            plain: Vec::new(),
+            sealed: Vec::new(),
+            at: 0,
+            unsettled: 0,
+        }));
+    }
+
+    /// Writes what waits, then pieces of transfers while there are any.
+    pub(crate) fn flush(
+        &mut self,
+        mut next_piece: impl FnMut(&mut Self) -> Option<Piece>,
+        done: &mut Vec<Completion>,
+    ) -> Flush {
+        let mut budget = FLUSH_MAX;
+        self.has_pieces = false;
+        self.is_blocked = false;
+        loop {
+            if self.is_broken {
+                return Flush::Broken;
+            }
+            if self.outbound.is_empty() && self.sealed_left() == 0 {
+                self.outbound.piece = next_piece(self);
+                // Looking for one may have queued a verdict.
+                if self.outbound.is_empty() {
+                    self.shrink();
+                    return Flush::Idle;
+                }
+            }
+            if budget == 0 {
+                return Flush::More;
+            }
+            match self.write_once(done) {
+                Ok(written) => budget = budget.saturating_sub(written),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.is_blocked = true;
+                    return Flush::Blocked;
+                }
+                Err(_) => {
+                    // The read half tells why, after what the peer had sent.
+                    self.is_broken = true;
+                    return Flush::Broken;
+                }
+            }
+            self.end_piece();
+        }
+    }
+
+    /// One system call.
+    fn write_once(&mut self, done: &mut Vec<Completion>) -> io::Result<usize> {
+        self.writes += 1;
+        if self.sealing.is_some() {
+            return self.write_sealed(done);
+        }
+        if self.outbound.piece.is_some() {
+            return self.outbound.write_piece(&mut Socket(&self.stream));
+        }
+        let written = self.outbound.write_frames(&mut Socket(&self.stream))?;
+        self.outbound.settle(written, done);
+        Ok(written)
+    }
+
+    fn sealed_left(&self) -> usize {
+        self.sealing.as_ref().map_or(0, |sealing| sealing.sealed.len() - sealing.at)
+    }
+
+    fn write_sealed(&mut self, done: &mut Vec<Completion>) -> io::Result<usize> {
+        let Some(sealing) = &mut self.sealing else { return Ok(0) };
+        let Sealing { seal, plain, sealed, at, unsettled, .. } = sealing.as_mut();
+        if *at == sealed.len() {
+            (*at, *unsettled) = (0, 0);
+            sealed.clear();
+            while sealed.len() < SEALED_MAX {
+                plain.clear();
+                let is_piece = self.outbound.piece.is_some();
+                let len = self.outbound.gather(RECORD_MAX, plain);
+                if len == 0 {
+                    break;
+                }
+                *unsettled += if is_piece { 0 } else { len };
+                seal.seal(plain, sealed).map_err(io::Error::other)?;
+            }
+        }
+        let written = (&self.stream).write(&sealed[*at..])?;
+        *at += written;
+        if *at == sealed.len() {
+            self.outbound.settle(*unsettled, done);
+        }
+        Ok(written)
+    }
+
+    /// A get that was served whole ends with a verdict; the first word after its last byte.
+    fn end_piece(&mut self) {
+        let Some(piece) = self.outbound.finished_piece() else { return };
+        if piece.header.kind == Kind::GetData && piece.is_last {
+            let is_stale = matches!(piece.source, Source::Zeros);
+            let verdict = if is_stale { Verdict::Stale } else { Verdict::Ok };
+            let len = u32::try_from(VERDICT_LEN).expect("12");
+            let header = Header { kind: Kind::End, len, ..piece.header };
+            self.outbound.frame(header, &verdict.encode());
+        }
+    }
+
+    fn shrink(&mut self) {
+        if let Some(sealing) = &mut self.sealing
+            && sealing.sealed.capacity() > KEPT_MAX
+        {
+            sealing.sealed = Vec::new();
+            sealing.plain = Vec::new();
+            sealing.at = 0;
+        }
+    }
+
+    /// Asks the kernel to tell of space, or not to.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(crate) fn watch_space(&mut self, registry: &Registry, wanted: bool) -> io::Result<()> {
+        if self.wants_space == wanted {
+            return Ok(());
+        }
+        self.wants_space = wanted;
+        let interest =
+            if wanted { Interest::READABLE | Interest::WRITABLE } else { Interest::READABLE };
+        registry.reregister(&mut self.stream, self.key.token(), interest)
+    }
+}
+
+/// Addresses of one machine compare equal, whichever family of socket they came through.
+fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
+/// A shared stream as a writer with a descriptor.
+struct Socket<'a>(&'a TcpStream);
+
+impl io::Write for Socket<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        (&mut &*self.0).write(bytes)
+    }
+
+    fn write_vectored(&mut self, slices: &[io::IoSlice<'_>]) -> io::Result<usize> {
+        (&mut &*self.0).write_vectored(slices)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl AsFd for Socket<'_> {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
