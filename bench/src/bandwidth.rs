@@ -157,10 +157,11 @@ impl Arguments {
 
     fn calls(&self, cores: Cores, target: &Rc<Target>) -> Result<Turns, Error> {
         let (url, inflight, wait) = (self.url.clone(), self.inflight, self.wait);
-        let word = call::Shape { url: url.clone(), size: WORD, inflight, wait, peers: 1 };
+        let size = to_usize(self.size);
+        let shape = call::Shape { url, size, inflight, wait, peers: 1 };
+        let word = call::Shape { size: WORD, ..shape.clone() };
         let word = call::Caller::connect(word, target)?;
-        let shape = pulled::Shape { url, memory: self.memory, size: self.size, inflight, wait };
-        let pulled = pulled::Caller::connect(shape, target)?;
+        let pulled = pulled::Caller::connect(shape, self.memory, target)?;
         let by_cma = self.memory == Memory::Heap && !self.deny_cma;
         let by_cma = by_cma && Way::of(word.way()) == Way::SharedMemory;
         let mut turns = Turns::default();
@@ -171,7 +172,7 @@ impl Arguments {
             turns.line(move |taken| taken.figure(word));
             return Ok(turns);
         }
-        let (size, buffers) = (to_usize(self.size), inflight as usize);
+        let buffers = inflight as usize;
         let remote = Remote::start(cores, size * buffers)?;
         let bare = cma::Transfer::hot(Op::Pull, size, buffers, &remote);
         let bare = turns.add(bare.counted(inflight.into()));

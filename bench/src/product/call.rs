@@ -32,6 +32,25 @@ impl Shape {
     pub(crate) fn scheme(&self) -> &str {
         self.url.split_once("://").map_or("", |(scheme, _)| scheme)
     }
+
+    /// The keys of a figure of such calls.
+    pub(super) fn subject(&self) -> Subject {
+        let unit = if self.inflight == 1 { Unit::Microseconds } else { Unit::PerSecond };
+        Subject {
+            url: Some(self.url.clone()),
+            size: Some(self.size as u64),
+            inflight: Some(u64::from(self.inflight)),
+            wait: Some(self.wait),
+            peers: Some(self.peers),
+            ..Subject::new("call", unit)
+        }
+    }
+
+    /// The figure: with one call in flight its time, with more their rate.
+    pub(super) fn figure(&self, calls: u64, seconds: f64) -> f64 {
+        let calls = calls as f64;
+        if self.inflight == 1 { seconds * 1e6 / calls } else { calls / seconds }
+    }
 }
 
 /// An origin with one connection.
@@ -49,9 +68,7 @@ impl Caller {
     pub(crate) fn connect(shape: Shape, target: &Rc<Target>) -> Result<Caller, Error> {
         let engine = origin(&shape.url, shape.wait)?;
         let peer = engine.lookup(target.address())?;
-        target.resume()?;
-        call_once(&engine, &peer, 1)?;
-        target.pause()?;
+        target.running(|| call_once(&engine, &peer, 1))?;
         let argument = vec![FILL; shape.size];
         Ok(Caller { shape, target: Rc::clone(target), engine, peer, argument })
     }
@@ -99,28 +116,13 @@ impl Caller {
 
 impl Measure for Caller {
     fn subject(&self) -> Subject {
-        let alone = self.shape.inflight == 1;
-        let unit = if alone { Unit::Microseconds } else { Unit::PerSecond };
-        Subject {
-            url: Some(self.shape.url.clone()),
-            size: Some(self.shape.size as u64),
-            inflight: Some(u64::from(self.shape.inflight)),
-            wait: Some(self.shape.wait),
-            peers: Some(self.shape.peers),
-            ..Subject::new("call", unit)
-        }
+        self.shape.subject()
     }
 
     fn measure(&mut self) -> Result<f64, Error> {
         let (warm_up, batch) = self.batch();
-        self.target.resume()?;
-        self.calls(warm_up)?;
-        let start = Instant::now();
-        self.calls(batch)?;
-        let seconds = start.elapsed().as_secs_f64();
-        self.target.pause()?;
-        let batch = f64::from(batch);
-        Ok(if self.shape.inflight == 1 { seconds * 1e6 / batch } else { batch / seconds })
+        let seconds = self.target.timed(|| self.calls(warm_up), || self.calls(batch))?;
+        Ok(self.shape.figure(u64::from(batch), seconds))
     }
 }
 

@@ -1,36 +1,23 @@
 //! The measurement of calls whose argument stays with the caller: the target pulls it, then answers.
 
 use std::rc::Rc;
-use std::time::Instant;
 
 use hg::bulk::{Bulk, Descriptor, Rights};
 
-use super::call::{check, pipelined};
+use super::call::{Shape, check, pipelined};
 use super::store::Layout;
 use super::target::Target;
 use super::{builder, pull_first};
 use crate::error::Error;
-use crate::measure::{Caches, Measure, Memory, Op, Subject, Unit, Wait};
-
-/// What is called and how.
-#[derive(Debug, Clone)]
-pub(crate) struct Shape {
-    /// Chooses the transport.
-    pub(crate) url: String,
-    /// Where the caller's bytes lie.
-    pub(crate) memory: Memory,
-    /// How many there are.
-    pub(crate) size: u64,
-    /// Calls in flight, each with a buffer of its own.
-    pub(crate) inflight: u32,
-    /// How both sides wait.
-    pub(crate) wait: Wait,
-}
+use crate::measure::{Caches, Measure, Memory, Op, Subject};
 
 /// An origin whose memory is pulled.
 #[derive(Debug)]
 pub(crate) struct Caller {
+    /// What is called; its size is that of the bytes which are pulled.
     shape: Shape,
+    /// Where they lie.
+    memory: Memory,
     target: Rc<Target>,
     engine: hg::Engine,
     peer: hg::Peer,
@@ -42,18 +29,23 @@ pub(crate) struct Caller {
 
 impl Caller {
     /// Registers the memory and makes the first calls.
-    pub(crate) fn connect(shape: Shape, target: &Rc<Target>) -> Result<Caller, Error> {
+    pub(crate) fn connect(
+        shape: Shape,
+        memory: Memory,
+        target: &Rc<Target>,
+    ) -> Result<Caller, Error> {
+        let size = shape.size as u64;
         // What rides in the descriptor is not pulled from anywhere.
-        let eager_max = if shape.memory == Memory::Eager { shape.size } else { 0 };
+        let eager_max = if memory == Memory::Eager { size } else { 0 };
         let own = builder(shape.wait).progress(hg::Progress::Own);
         let engine = own.eager_max(eager_max).open(&shape.url)?;
         let peer = engine.lookup(target.address())?;
-        let layout = Layout::new(shape.size, shape.inflight, 1, Caches::Hot);
-        let layout = Layout { shared: shape.memory == Memory::Shared, ..layout };
+        let layout = Layout::new(size, shape.inflight, 1, Caches::Hot);
+        let layout = Layout { shared: memory == Memory::Shared, ..layout };
         let bulks = layout.expose(&engine, Rights::READ)?;
         let descriptors: Vec<_> = bulks.iter().map(Bulk::descriptor).collect();
-        if descriptors.iter().any(|it| it.is_eager() != (shape.memory == Memory::Eager)) {
-            let what = format!("{} bytes do not ride in a descriptor", shape.size);
+        if descriptors.iter().any(|it| it.is_eager() != (memory == Memory::Eager)) {
+            let what = format!("{size} bytes do not ride in a descriptor");
             return Err(Error::Impossible(what));
         }
         let word = |bytes: Vec<u8>| {
@@ -61,10 +53,9 @@ impl Caller {
         };
         let words = (0..layout.buffers).map(|buffer| word(layout.bytes(buffer))).collect();
         let target = Rc::clone(target);
-        let caller = Caller { shape, target, engine, peer, descriptors, words, _bulks: bulks };
-        caller.target.resume()?;
-        caller.calls(WARM_UP)?;
-        caller.target.pause()?;
+        let caller =
+            Caller { shape, memory, target, engine, peer, descriptors, words, _bulks: bulks };
+        caller.target.running(|| caller.calls(WARM_UP))?;
         Ok(caller)
     }
 
@@ -81,30 +72,18 @@ impl Caller {
 
 impl Measure for Caller {
     fn subject(&self) -> Subject {
-        let shape = &self.shape;
-        let alone = shape.inflight == 1;
-        let unit = if alone { Unit::Microseconds } else { Unit::PerSecond };
         Subject {
-            url: Some(shape.url.clone()),
+            figure: "call_with_pull".into(),
             op: Some(Op::Pull),
-            memory: Some(shape.memory),
+            memory: Some(self.memory),
             caches: Some(Caches::Hot),
-            size: Some(shape.size),
-            inflight: Some(u64::from(shape.inflight)),
-            wait: Some(shape.wait),
-            ..Subject::new("call_with_pull", unit)
+            ..self.shape.subject()
         }
     }
 
     fn measure(&mut self) -> Result<f64, Error> {
-        self.target.resume()?;
-        self.calls(WARM_UP)?;
-        let start = Instant::now();
-        self.calls(BATCH)?;
-        let seconds = start.elapsed().as_secs_f64();
-        self.target.pause()?;
-        let batch = BATCH as f64;
-        Ok(if self.shape.inflight == 1 { seconds * 1e6 / batch } else { batch / seconds })
+        let seconds = self.target.timed(|| self.calls(WARM_UP), || self.calls(BATCH))?;
+        Ok(self.shape.figure(BATCH, seconds))
     }
 }
 

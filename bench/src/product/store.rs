@@ -58,7 +58,7 @@ impl Layout {
             bytes
         };
         if self.shared {
-            let mut buffer = hg::sm::shared::alloc(to_usize(len))?;
+            let mut buffer = hg::bulk::alloc(to_usize(len))?;
             self.fill(start, &mut buffer);
             return Ok(engine.expose(buffer, rights)?);
         }

@@ -7,6 +7,7 @@
 use std::io::{self, Write};
 use std::sync::Mutex;
 use std::thread;
+use std::time::Instant;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{Signal, kill};
@@ -65,6 +66,28 @@ impl Target {
     /// Stops it if it would spin, after a repetition.
     pub(crate) fn pause(&self) -> Result<(), Error> {
         self.signal(Signal::SIGSTOP)
+    }
+
+    /// Does something while the target runs.
+    pub(crate) fn running<T>(&self, act: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+        self.resume()?;
+        let done = act()?;
+        self.pause()?;
+        Ok(done)
+    }
+
+    /// The seconds that something takes while the target runs, after something that warms up.
+    pub(crate) fn timed(
+        &self,
+        warm_up: impl FnOnce() -> Result<(), Error>,
+        act: impl FnOnce() -> Result<(), Error>,
+    ) -> Result<f64, Error> {
+        self.running(|| {
+            warm_up()?;
+            let start = Instant::now();
+            act()?;
+            Ok(start.elapsed().as_secs_f64())
+        })
     }
 
     fn signal(&self, signal: Signal) -> Result<(), Error> {

@@ -60,8 +60,7 @@ impl Mover {
         let peer = engine.lookup(target.address())?;
         let near = Layout::new(shape.size, shape.inflight, shape.segments, shape.caches);
         let far = Layout { shared: shape.memory == Memory::Shared, seed: 1, ..near };
-        target.resume()?;
-        let descriptors = engine.call(own, &peer, (far,)).wait()?;
+        let descriptors = target.running(|| Ok(engine.call(own, &peer, (far,)).wait()?))?;
         let bulks = near.expose(&engine, Rights::empty())?;
         let mut mover = Mover {
             local: ranges(&near, &bulks, Bulk::range)?,
@@ -75,8 +74,7 @@ impl Mover {
             near,
             far,
         };
-        mover.check()?;
-        target.pause()?;
+        target.running(|| mover.check())?;
         Ok(mover)
     }
 
@@ -162,15 +160,13 @@ impl Measure for Mover {
     }
 
     fn measure(&mut self) -> Result<f64, Error> {
-        self.target.resume()?;
         let buffers = match self.shape.caches {
             Caches::Hot => self.local.len(),
             Caches::Cold => self.shape.inflight as usize,
         };
         let size = to_usize(self.shape.size);
-        let rate = memory::bandwidth(size, buffers, |count| self.moves(count));
-        self.target.pause()?;
-        rate
+        let target = Rc::clone(&self.target);
+        target.running(|| memory::bandwidth(size, buffers, |count| self.moves(count)))
     }
 }
 
