@@ -23,8 +23,10 @@ pub(crate) const MESSAGE_MAX: u32 = 256 * 1024 + 4096;
 pub(crate) const LANE_BYTES: u32 = 4 * 1024 * 1024;
 /// Lanes of an arena.
 pub(crate) const LANES: usize = 2;
+/// Where the places for transfers begin, behind the lanes (`transfers/ferry`).
+pub(crate) const FERRY_OFFSET: u32 = 2 * LANE_BYTES;
 /// Bytes of an arena.
-pub(crate) const ARENA_BYTES: u32 = 2 * LANE_BYTES;
+pub(crate) const ARENA_BYTES: u32 = FERRY_OFFSET + 512 * 1024;
 /// Reservations of one lane; few in a model.
 pub(crate) const RESERVATIONS: usize = if cfg!(loom) { 2 } else { 128 };
 

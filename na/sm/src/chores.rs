@@ -128,7 +128,7 @@ impl SmContext {
         for peer in std::mem::take(&mut self.dirty) {
             let Some(connection) = self.peers.find(peer) else { continue };
             connection.is_dirty = false;
-            match connection.link.as_mut().map(crate::link::Link::trim) {
+            match connection.trim() {
                 Some(Ok(true)) => {
                     connection.is_dirty = true;
                     self.dirty.push(peer);

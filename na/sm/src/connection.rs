@@ -15,6 +15,7 @@ use crate::{
     rendezvous::{name::Target, socket::Socket},
     ring::Broken,
     shared::maps::Maps,
+    transfers::ferry::Ferry,
 };
 
 /// Operations of one kind that wait for space at one peer, before `Again`.
@@ -87,6 +88,8 @@ pub(crate) struct Connection {
     pub(crate) board: Option<usize>,
     /// What is mapped of the peer's memory.
     pub(crate) maps: Maps,
+    /// Transfers that are copied through the arenas.
+    pub(crate) ferry: Ferry,
 }
 
 impl Connection {
@@ -114,6 +117,7 @@ impl Connection {
             own: None,
             board: None,
             maps: Maps::default(),
+            ferry: Ferry::default(),
         }
     }
 
@@ -142,7 +146,14 @@ impl Connection {
 
     /// Whether a message waits for its slot.
     pub(crate) fn has_queued(&self) -> bool {
-        self.queues.iter().any(|queue| !queue.is_empty())
+        self.ferry.is_waiting || self.queues.iter().any(|queue| !queue.is_empty())
+    }
+
+    /// Gives unused pages back; `true`: some are still in use.
+    pub(crate) fn trim(&mut self) -> Option<Result<bool, Broken>> {
+        let link = self.link.as_mut()?;
+        let places = self.ferry.trim(link);
+        Some(link.trim().and_then(|lanes| Ok(places? || lanes)))
     }
 
     /// Takes a queued message out, by its serial number.
@@ -161,6 +172,7 @@ impl Connection {
         for pending in queued {
             done.push(failed_send(scope, pending, error.clone()));
         }
+        self.ferry.fail(reason, done);
         for receive in self.receives.take_all() {
             let id = Receives::id(scope, &receive);
             done.push(failed(

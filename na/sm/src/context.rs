@@ -113,7 +113,12 @@ impl SmContext {
             sent: Vec::new(),
             finished: Vec::new(),
             serial: 0,
-            intake: Intake { pool: Arc::default(), admission: true, has_bodies: false },
+            intake: Intake {
+                pool: Arc::default(),
+                admission: true,
+                has_bodies: false,
+                ferries: Vec::new(),
+            },
             uses_bodies: false,
             is_sleeping: false,
             has_leftovers: false,

@@ -4,7 +4,7 @@
 use hg_na::{Completion, GoneReason, Peer};
 
 use crate::{
-    arena::ARENA_BYTES,
+    arena::FERRY_OFFSET,
     connection::{Connection, Phase},
     context::SmContext,
     fail,
@@ -20,8 +20,8 @@ pub(crate) const GOODBYE: &str = "closed in good order";
 /// Rounds of [`crate::receive::BURST`] that empty any ring.
 const DRAIN_ROUNDS: u32 = crate::layout::SLOTS / crate::receive::BURST + 1;
 
-/// Bytes that the last requests of one peer can have: an arena and a ring.
-const KEPT_MAX: usize = ARENA_BYTES as usize + SLOTS as usize * hg_na::INLINE_MAX;
+/// Bytes that the last requests of one peer can have: the lanes of an arena, and a ring.
+const KEPT_MAX: usize = FERRY_OFFSET as usize + SLOTS as usize * hg_na::INLINE_MAX;
 
 impl SmContext {
     /// The connection is over; the next round drains it.

@@ -14,6 +14,9 @@
 //! | `write-back` | before the consumer's position is stored (C3) |
 //! | `park` | after the intent to sleep was published (S1) |
 //! | `pinned` | while a region of a peer is pinned |
+//! | `asked` | after a piece was asked for that is copied through the arenas |
+//! | `served` | after its owner copied it, before the answer |
+//! | `taken` | after its initiator has handled the answer |
 //! | `close` | before the goodbye of a connection |
 
 /// Passes a labelled step.

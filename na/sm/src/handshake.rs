@@ -105,6 +105,7 @@ impl SmContext {
         let (bytes, arena_fd) = ArenaBytes::create()?;
         let lanes = OwnSide::lanes();
         let states = [Arc::clone(lanes[0].states()), Arc::clone(lanes[1].states())];
+        let bytes = Arc::new(bytes);
         let arena = Arc::new(OwnArena { bytes, states, guard: Arc::clone(&self.guard) });
         let own = OwnSide { rings, arena, lanes, bell: Doorbell::new()? };
         Ok(Offer { own, rings: rings_fd, arena: arena_fd })
@@ -258,6 +259,7 @@ impl SmContext {
         let board = self.shared.boards.add(rings, socket);
         connection.board = Some(board);
         connection.link = Some(Link::new(own, theirs));
+        connection.ferry.is_chosen = !self.shared.settings.cma;
         connection.enter(Phase::Open);
         self.untime(peer);
         fail::point("open");
@@ -280,7 +282,7 @@ fn map(hello: &Hello, fds: Vec<OwnedFd>) -> Result<TheirSide, Error> {
     let [rings, arena, table, bell] = fds;
     Ok(TheirSide {
         rings: Arc::new(Rings::open(rings)?),
-        arena: ArenaBytes::open(arena)?,
+        arena: Arc::new(ArenaBytes::open(arena)?),
         table: PeerTable::open(table, hello.table_len)?,
         bell: Doorbell::from_fd(bell)?,
     })

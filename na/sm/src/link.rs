@@ -6,7 +6,7 @@ use std::sync::Arc;
 use hg_na::{GoneReason, Tag};
 
 use crate::{
-    arena::{ARENA_BYTES, LANE_BYTES, LANES, Lane, MESSAGE_MAX, Popped, Reservation},
+    arena::{FERRY_OFFSET, LANE_BYTES, LANES, Lane, MESSAGE_MAX, Popped, Reservation},
     body::{OwnArena, Pool},
     fail,
     layout::{RINGS, SLOT_WORDS, Slot},
@@ -40,7 +40,7 @@ pub(crate) struct OwnSide {
 #[derive(Debug)]
 pub(crate) struct TheirSide {
     pub(crate) rings: Arc<Rings>,
-    pub(crate) arena: ArenaBytes,
+    pub(crate) arena: Arc<ArenaBytes>,
     pub(crate) bell: Doorbell,
     pub(crate) table: PeerTable,
 }
@@ -75,7 +75,7 @@ impl BodyClaim {
         }
         let offset = u32::try_from(offset).map_err(|_| Broken::OutsideOfArena)?;
         match offset.checked_add(len) {
-            Some(end) if end <= ARENA_BYTES => Ok(Self { offset, len }),
+            Some(end) if end <= FERRY_OFFSET => Ok(Self { offset, len }),
             _ => Err(Broken::OutsideOfArena),
         }
     }
@@ -287,7 +287,7 @@ mod tests {
 
     #[test]
     fn bodies_outside_of_the_arena_are_broken() {
-        let end = u64::from(ARENA_BYTES);
+        let end = u64::from(FERRY_OFFSET);
         assert!(BodyClaim::check(end - 10, 10).is_ok());
         assert!(BodyClaim::check(end - 10, 11).is_err());
         assert!(BodyClaim::check(u64::from(u32::MAX), 1).is_err());

@@ -26,6 +26,8 @@ pub(crate) struct Intake {
     pub(crate) admission: bool,
     /// Bodies were sent or received in this round.
     pub(crate) has_bodies: bool,
+    /// Connections to which notes came about transfers.
+    pub(crate) ferries: Vec<Peer>,
 }
 
 impl Intake {
@@ -46,7 +48,7 @@ impl Connection {
         let (control, answers, requests) = (holds(CONTROL), holds(ANSWERS), holds(REQUESTS));
         let mut taken = 0;
         if control {
-            taken += self.poll_control(done);
+            taken += self.poll_control(intake, done);
         }
         if answers && !self.is_stalled {
             taken += self.poll_answers(intake, done);
@@ -58,7 +60,7 @@ impl Connection {
     }
 
     #[cold]
-    fn poll_control(&mut self, done: &mut Vec<Completion>) -> u32 {
+    fn poll_control(&mut self, intake: &mut Intake, done: &mut Vec<Completion>) -> u32 {
         let Some(link) = self.link.as_mut() else { return 0 };
         let from = self.peer;
         let mut taken = 0;
@@ -66,6 +68,19 @@ impl Connection {
             && let Some(slot) = link.peek(CONTROL)
         {
             let word = slot.claimed_word();
+            if word.is_note() {
+                if let Err(broken) = self.ferry.arrived(word, slot.payload()) {
+                    self.fault = Some(broken);
+                    break;
+                }
+                if !std::mem::replace(&mut self.ferry.is_listed, true) {
+                    intake.ferries.push(from);
+                }
+                intake.has_bodies = true; // Asks for the end of the round, which handles them.
+                take(link, CONTROL);
+                taken += 1;
+                continue;
+            }
             if !is_short(word, CONTROL) {
                 self.fault = Some(Broken::TooLongForSlot);
                 break;

@@ -43,6 +43,8 @@ pub(crate) enum Broken {
     TooLongForSlot,
     /// A body claims to lie outside of its arena.
     OutsideOfArena,
+    /// A note about a transfer makes no sense, or was not asked for.
+    Note,
 }
 
 impl Broken {
@@ -54,17 +56,20 @@ impl Broken {
             Self::TooLong => "a message is longer than any may be",
             Self::TooLongForSlot => "a short message is longer than its slot",
             Self::OutsideOfArena => "a body lies outside of its arena",
+            Self::Note => "a note about a transfer makes no sense",
         }
     }
 }
 
 /// Kind and length of a message, as they stand in a slot: bit 31 says that the bytes lie in the
-/// arena, the other 31 are the length.
+/// arena, the others are the length. Bit 30 makes it a note between the two contexts
+/// (`transfers/ferry`), and the others its kind: no message is that long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Word(pub(crate) u32);
 
 impl Word {
     const BODY: u32 = 1 << 31;
+    const NOTE: u32 = 1 << 30;
 
     /// A message inside its slot.
     #[inline]
@@ -76,6 +81,24 @@ impl Word {
     #[inline]
     pub(crate) const fn body(len: u32) -> Self {
         Self(len | Self::BODY)
+    }
+
+    /// A note of this kind.
+    #[cfg(not(loom))]
+    pub(crate) const fn note(kind: u32) -> Self {
+        Self(kind | Self::NOTE)
+    }
+
+    /// Whether it is a note.
+    #[cfg(not(loom))]
+    pub(crate) const fn is_note(self) -> bool {
+        self.0 & (Self::NOTE | Self::BODY) == Self::NOTE
+    }
+
+    /// Kind of a note, as claimed.
+    #[cfg(not(loom))]
+    pub(crate) const fn note_kind(self) -> u32 {
+        self.0 & !Self::NOTE
     }
 
     /// Whether the bytes lie in the arena.

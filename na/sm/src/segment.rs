@@ -2,10 +2,10 @@
 
 use std::{fmt, ops::Deref, os::fd::OwnedFd, ptr::NonNull, sync::Arc};
 
-use hg_na::Error;
+use hg_na::{Error, Keeper, Memory, Segment as Run};
 
 use crate::{
-    arena::ARENA_BYTES,
+    arena::{ARENA_BYTES, FERRY_OFFSET},
     layout::{MAGIC, SEGMENT_BYTES, SLOTS, Segment, VERSION},
     os::{
         mapping::{Mapping, Shared, Writers},
@@ -121,6 +121,20 @@ impl ArenaBytes {
         // SAFETY:
         // - in bounds: checked above; the mapping has ARENA_BYTES.
         unsafe { self.0.base().add(offset as usize) }
+    }
+
+    /// The places for transfers, as memory that is copied to and from.
+    pub(crate) fn places(self: &Arc<Self>) -> Memory {
+        let len = (ARENA_BYTES - FERRY_OFFSET) as usize;
+        let first = self.range(FERRY_OFFSET, ARENA_BYTES - FERRY_OFFSET);
+        let segment = Run { address: first.as_ptr().expose_provenance(), len };
+        let (writable, keeper) = (self.0.writable(), Arc::clone(self) as Keeper);
+        // SAFETY:
+        // - in bounds: `range` checked it; a fresh mapping is zeroes; the keeper holds the mapping.
+        // - mapped for writing if `writable` says so; the pointer is a mapping's, which has no other provenance.
+        // - no reference into this part is ever made: bodies lie in the lanes before it. A peer that writes its own
+        //   arena meanwhile makes the bytes some mix, as any peer's memory.
+        unsafe { Memory::from_raw_parts(vec![segment], writable, keeper) }
     }
 
     /// Copies bytes out of the peer's arena. The caller has checked that the range is inside.

@@ -85,7 +85,7 @@ impl Connection {
     pub(crate) fn flush(&mut self, finished: &mut Vec<Completion>) -> Result<bool, Broken> {
         let scope = self.peer.index();
         let Some(link) = self.link.as_mut() else { return Ok(false) };
-        let mut moved = false;
+        let mut moved = self.ferry.is_waiting && self.ferry.publish(link)?;
         for (queue, ring) in self.queues.iter_mut().zip(0..) {
             while let Some(Pending { serial, token, tag, message }) = queue.pop_front() {
                 let attempt = attempt(link, ring, tag, message);

@@ -20,6 +20,11 @@ pub(crate) const MAX_PEERS: &str = "max-peers";
 /// How often a full backlog is tried again.
 pub(crate) const BACKLOG_RETRY: Duration = Duration::from_millis(5);
 
+/// Setting: `off` keeps this side from reaching into the memory of others by `process_vm_readv` and
+/// `process_vm_writev`; transfers are then copied through shared memory, as where the system denies the other way. `auto`
+/// (the default) tries.
+pub(crate) const CMA: &str = "cma";
+
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 const PEERS: usize = 65_536;
 
@@ -29,6 +34,7 @@ pub(crate) struct Settings {
     pub(crate) policy: Policy,
     pub(crate) connect_timeout: Duration,
     pub(crate) max_peers: usize,
+    pub(crate) cma: bool,
 }
 
 impl Settings {
@@ -37,7 +43,7 @@ impl Settings {
     /// # Errors
     /// [`Error::BadSetting`] for a name or a value that is not taken.
     pub(crate) fn read(settings: &BTreeMap<String, String>) -> Result<Self, Error> {
-        let known = [ALLOW_UID, CONNECT_TIMEOUT_MS, MAX_PEERS];
+        let known = [ALLOW_UID, CMA, CONNECT_TIMEOUT_MS, MAX_PEERS];
         if let Some(name) = settings.keys().find(|name| !known.contains(&name.as_str())) {
             let why = format!("sm knows only {}", known.join(", "));
             return Err(Error::BadSetting { name: name.clone(), why });
@@ -48,7 +54,16 @@ impl Settings {
             let bad = || Error::BadSetting { name: name.to_owned(), why: why() };
             settings.get(name).map(|text| parse(text).ok_or_else(bad)).transpose()
         };
+        let cma = match settings.get(CMA).map(String::as_str) {
+            None | Some("auto") => true,
+            Some("off") => false,
+            Some(_) => {
+                let why = "it takes `auto` or `off`".to_owned();
+                return Err(Error::BadSetting { name: CMA.to_owned(), why });
+            }
+        };
         Ok(Self {
+            cma,
             policy: Policy::from_setting(settings.get(ALLOW_UID).map(String::as_str))?,
             connect_timeout: number(CONNECT_TIMEOUT_MS)?
                 .map_or(CONNECT_TIMEOUT, Duration::from_millis),
@@ -93,6 +108,8 @@ mod tests {
         assert!(matches!(read("colour", "red"), Err(Error::BadSetting { .. })));
         assert!(matches!(read(CONNECT_TIMEOUT_MS, "0"), Err(Error::BadSetting { .. })));
         assert!(matches!(read(MAX_PEERS, "many"), Err(Error::BadSetting { .. })));
+        assert!(matches!(read(CMA, "on"), Err(Error::BadSetting { .. })));
+        assert!(!read(CMA, "off").unwrap().cma && read(CMA, "auto").unwrap().cma);
         let settings = read(CONNECT_TIMEOUT_MS, "250").unwrap();
         assert_eq!(settings.connect_timeout, Duration::from_millis(250));
     }

@@ -1,4 +1,4 @@
-//! Every plugin promises the same; this one is held to it here.
+//! Every plugin promises the same; this one is held to it here: as it is, and where no process may reach into another.
 
 use hg_na::{Error, Memory};
 use hg_na_sm::shared::{Buffer, alloc};
@@ -24,3 +24,35 @@ hg_na_conformance::suite!(
     frozen = frozen,
     shareable = shareable
 );
+
+mod copied {
+    //! Put and get are copied through shared memory.
+
+    use std::sync::Arc;
+
+    use hg_na::{Address, Domain, Error, OpenOptions, Plugin};
+
+    use super::{frozen, shareable};
+
+    /// The plugin with the setting `cma=off`.
+    #[derive(Debug)]
+    struct Copying;
+
+    impl Plugin for Copying {
+        fn schemes(&self) -> &[&str] {
+            &["sm"]
+        }
+
+        fn open(&self, url: &Address, options: &OpenOptions) -> Result<Arc<dyn Domain>, Error> {
+            hg_na_sm::SmPlugin.open(url, &options.clone().with("cma", "off"))
+        }
+    }
+
+    hg_na_conformance::suite!(
+        Copying,
+        "sm://",
+        named = "sm://conformance-copied-{}",
+        frozen = frozen,
+        shareable = shareable
+    );
+}

@@ -5,7 +5,7 @@
 //! into its end is an error, whatever the kernel said about it. Several transfers to one peer share a call, and the
 //! question: most of what a short one costs is neither its bytes nor ours.
 
-use std::{marker::PhantomData, mem::offset_of};
+use std::{fmt, marker::PhantomData, mem::offset_of};
 
 use hg_na::{Error, GoneReason};
 use nix::{errno::Errno, libc};
@@ -47,6 +47,12 @@ impl From<Errno> for CmaError {
             Errno::EFAULT => Self::Fault,
             other => Self::Os(other),
         }
+    }
+}
+
+impl fmt::Display for CmaError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Error::from(*self).fmt(out)
     }
 }
 

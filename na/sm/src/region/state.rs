@@ -15,7 +15,7 @@
 
 use std::{
     fmt,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread,
     time::{Duration, Instant},
 };
@@ -23,6 +23,7 @@ use std::{
 use hg_na::{Descriptor, Error, Memory, RegionState, Rights, Segment};
 
 use super::{
+    descriptor::RegionClaim,
     plan::{Run, cut},
     table::{OwnedTable, Published},
 };
@@ -68,7 +69,17 @@ pub(crate) struct Regions {
     table: OwnedTable,
     board: Arc<dyn PinBoard>,
     exports: Exports,
-    retired: Mutex<Vec<(Published, Memory)>>,
+    /// By their places in the table, for copies by this process's own progress ([`Regions::find`]).
+    live: Mutex<Vec<Option<Live>>>,
+    retired: Mutex<Vec<(Published, Arc<Memory>)>>,
+}
+
+/// A region as peers may ask for it.
+#[derive(Debug)]
+struct Live {
+    claim: RegionClaim,
+    rights: Rights,
+    memory: Arc<Memory>,
 }
 
 impl Regions {
@@ -78,8 +89,34 @@ impl Regions {
             table,
             board,
             exports: Exports::default(),
+            live: Mutex::default(),
             retired: Mutex::new(Vec::new()),
         })
+    }
+
+    /// The memory of a region that is registered, and what it grants. Whoever takes it back waits until the memory is dropped.
+    pub(crate) fn find(
+        &self,
+        index: u32,
+        generation: u32,
+        token: [u8; 16],
+    ) -> Option<(Arc<Memory>, Rights)> {
+        let live = self.live();
+        let found = live.get(index as usize)?.as_ref()?;
+        let is_same = found.claim.generation == generation && found.claim.token == token;
+        is_same.then(|| (Arc::clone(&found.memory), found.rights))
+    }
+
+    fn live(&self) -> MutexGuard<'_, Vec<Option<Live>>> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn insert(&self, claim: RegionClaim, rights: Rights, memory: &Arc<Memory>) {
+        let (mut live, at) = (self.live(), claim.index as usize);
+        if live.len() <= at {
+            live.resize_with(at + 1, || None);
+        }
+        live[at] = Some(Live { claim, rights, memory: Arc::clone(memory) });
     }
 
     /// What is sent to the peers.
@@ -113,6 +150,8 @@ impl Regions {
     /// Ends the publication; nobody pins or maps it from now on.
     fn retract(&self, published: &Published, sharing: Sharing) {
         self.table.retract(published);
+        let live = self.live().get_mut(published.claim.index as usize).and_then(Option::take);
+        drop(live);
         if sharing != Sharing::No {
             self.exports.remove(&published.claim);
             self.board.ask_to_unmap(published.claim.index, published.claim.generation);
@@ -123,7 +162,7 @@ impl Regions {
         self.board.pinned(published.claim.index, published.claim.generation)
     }
 
-    fn retire(&self, published: Published, memory: Memory) {
+    fn retire(&self, published: Published, memory: Arc<Memory>) {
         tracing::warn!(
             bytes = memory.len(),
             "a peer is in the middle of a transfer: the memory of an unregistered region stays"
@@ -165,7 +204,7 @@ impl Drop for Regions {
 pub(crate) struct SmRegion {
     regions: Arc<Regions>,
     /// `None` once it was unregistered, for [`Drop`] to see.
-    held: Option<(Published, Memory)>,
+    held: Option<(Published, Arc<Memory>)>,
     descriptor: Descriptor,
     sharing: Sharing,
 }
@@ -193,6 +232,8 @@ impl SmRegion {
             regions.exports.insert(published.claim, Arc::clone(pages.fd()));
         }
         let descriptor = Descriptor::new(memory.len(), rights, &published.claim.encode());
+        let memory = Arc::new(memory);
+        regions.insert(published.claim, rights, &memory);
         let held = Some((published, memory));
         Ok(Arc::new(Self { regions: Arc::clone(regions), held, descriptor, sharing }))
     }
@@ -263,9 +304,17 @@ impl RegionState for SmRegion {
         let (published, memory) = region.held.take().expect("taken only here, once");
         let regions = &region.regions;
         regions.retract(&published, region.sharing);
+        let memory = match alone(memory) {
+            Ok(memory) => memory,
+            Err(memory) => {
+                let copy = Memory::from(copies_of(&memory));
+                regions.retire(published, memory);
+                return Ok(copy);
+            }
+        };
         if !regions.wait_for_pins(&published) {
             let (copy, original) = copy_and_original(memory);
-            regions.retire(published, original);
+            regions.retire(published, Arc::new(original));
             return Ok(copy);
         }
         let is_let_go = regions.is_let_go(&published, region.sharing);
@@ -294,6 +343,12 @@ impl fmt::Debug for SmRegion {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "SmRegion({} bytes, {:?})", self.len(), self.rights())
     }
+}
+
+/// The memory, when nobody holds it any more that had found it: this process's own progress may be in the middle of a piece.
+fn alone(memory: Arc<Memory>) -> Result<Memory, Arc<Memory>> {
+    wait_while(PIN_WAIT_MAX, || Arc::strong_count(&memory) > 1);
+    Arc::try_unwrap(memory)
 }
 
 /// Whether a condition ended in time. Polls, with longer and longer pauses.

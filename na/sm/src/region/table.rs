@@ -303,6 +303,11 @@ impl PeerTable {
         Ok(Admitted { pin, size, sharing: Sharing::of_word(entry.sharing.load()) })
     }
 
+    /// Whether a descriptor names a region of this domain.
+    pub(crate) fn is_of(&self, claim: &RegionClaim) -> bool {
+        claim.domain == self.domain
+    }
+
     /// Whether a region can be mapped: a hint, before it is pinned.
     pub(crate) fn sharing(&self, claim: &RegionClaim) -> Sharing {
         if claim.domain != self.domain || claim.index >= REGIONS_MAX {

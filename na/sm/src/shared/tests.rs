@@ -6,8 +6,8 @@ use std::{
 };
 
 use hg_na::{
-    Address, Completion, Context, Descriptor, Done, Error, Memory, Message, Op,
-    OpenOptions, Peer, Plugin as _, Region, Returned, Rights, SharedBytes,
+    Address, Completion, Context, Descriptor, Done, Error, Memory, Message, Op, OpenOptions, Peer,
+    Plugin as _, Region, Returned, Rights, SharedBytes,
 };
 
 use super::{Buffer, Frozen, alloc};

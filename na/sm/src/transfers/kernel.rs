@@ -5,7 +5,7 @@
 
 use std::array;
 
-use hg_na::Error;
+use hg_na::{Error, Peer};
 
 use super::{Transfer, Transfers, region_of};
 use crate::{
@@ -13,7 +13,12 @@ use crate::{
     context::SmContext,
     fail,
     layout::PINS,
-    region::{cma::Batch, pins::Pin},
+    link::misbehaved,
+    os::death::ProcessWatch,
+    region::{
+        cma::{Batch, CmaError},
+        pins::Pin,
+    },
     shared::copies::Piece,
 };
 
@@ -82,10 +87,22 @@ impl SmContext {
             self.settle(transfer, step);
             return true;
         }
+        if connection.ferry.is_chosen {
+            let table = connection.link.as_ref().map(|link| &link.theirs.table);
+            if table.is_some_and(|table| table.is_of(&transfer.claim)) {
+                connection.ferry.take(transfer);
+                self.board(peer);
+            } else {
+                self.finished.push(transfer.failed(Error::StaleDescriptor));
+            }
+            return true;
+        }
         self.transfers.batch.push(transfer);
         self.transfers.gather();
         let mut steps = [const { None }; BATCH_MAX];
-        self.step_batch(&mut steps);
+        if self.step_batch(&mut steps) {
+            self.denied(peer);
+        }
         let mut batch = std::mem::take(&mut self.transfers.batch);
         for (transfer, step) in batch.drain(..).zip(steps) {
             match step {
@@ -97,14 +114,16 @@ impl SmContext {
         true
     }
 
-    /// Moves the pieces of a batch, and says what became of each; nothing of those that got no turn.
-    fn step_batch(&mut self, steps: &mut [Option<Step>; BATCH_MAX]) {
+    /// Moves the pieces of a batch, and says what became of each; nothing of those that got no turn. `true`: the
+    /// system denies this way.
+    fn step_batch(&mut self, steps: &mut [Option<Step>; BATCH_MAX]) -> bool {
         let Self { peers, transfers: Transfers { batch, scratch, .. }, .. } = self;
-        let Some(first) = batch.first() else { return };
+        let Some(first) = batch.first() else { return false };
         let connection = peers.find(first.peer);
         let parts = connection.and_then(|it| Some((it.link.as_ref()?, it.watch.as_ref()?)));
         let Some((link, watch)) = parts else {
-            return steps.fill_with(|| Some(Err(Error::UnknownPeer)));
+            steps.fill_with(|| Some(Err(Error::UnknownPeer)));
+            return false;
         };
         let (table, words) = (&link.theirs.table, &link.own.rings.pins.0);
         let mut kernel = Batch::new(first.direction, scratch);
@@ -130,6 +149,7 @@ impl SmContext {
         fail::point("pinned");
         let (mut moved, result) = kernel.transfer(watch);
         drop(pins);
+        let is_denied = result == Err(CmaError::Denied);
         let mut error = result.err();
         for ((transfer, len), step) in batch.iter_mut().zip(lens).zip(steps) {
             transfer.is_begun |= len > 0;
@@ -137,12 +157,74 @@ impl SmContext {
             moved -= here;
             transfer.moved += here;
             // The first that was not moved whole is the one that it went wrong with.
-            if here < len
+            if here < len && is_denied {
+                *step = None; // What was moved stays moved, and it goes on in another way.
+            } else if here < len
                 && let Some(error) = error.take()
             {
                 *step = Some(Err(error.into()));
             }
         }
+        is_denied
+    }
+
+    /// The system denies this way to this peer: transfers are copied through the arenas from now on.
+    #[cold]
+    fn denied(&mut self, peer: Peer) {
+        let Some(connection) = self.peers.find(peer) else { return };
+        let pid = connection.watch.as_ref().map(ProcessWatch::pid);
+        tracing::warn!(pid, "{}: transfers are copied through shared memory", CmaError::Denied);
+        connection.ferry.is_chosen = true;
+    }
+
+    /// Looks after the transfers that are copied through the arenas of one connection, in this round.
+    pub(crate) fn board(&mut self, peer: Peer) {
+        self.activate(peer);
+        let Some(connection) = self.peers.find(peer) else { return };
+        if !connection.ferry.is_listed {
+            connection.ferry.is_listed = true;
+            self.intake.ferries.push(peer);
+            self.has_leftovers = true;
+        }
+    }
+
+    /// A round of all connections whose transfers are copied through the arenas and have something to do.
+    #[cold]
+    pub(crate) fn step_ferries(&mut self) -> bool {
+        let mut moved = false;
+        for peer in std::mem::take(&mut self.intake.ferries) {
+            let Some(connection) = self.peers.find(peer) else { continue };
+            connection.ferry.is_listed = false;
+            let Connection { ferry, link: Some(link), .. } = connection else { continue };
+            match ferry.round(link, &self.shared.regions, &mut self.finished) {
+                Ok(round) => {
+                    moved |= round.moved;
+                    if round.again {
+                        self.board(peer);
+                    }
+                    self.after_ferry(peer);
+                }
+                Err(broken) => {
+                    moved = true;
+                    self.end(peer, misbehaved(broken));
+                }
+            }
+        }
+        moved
+    }
+
+    /// Sees to it that a slot is waited for, and that touched pages are given back.
+    fn after_ferry(&mut self, peer: Peer) {
+        let Some(connection) = self.peers.find(peer) else { return };
+        if connection.ferry.is_waiting && !connection.is_backlogged {
+            connection.is_backlogged = true;
+            self.backlog.push(peer);
+        }
+        if !connection.is_dirty {
+            connection.is_dirty = true;
+            self.dirty.push(peer);
+        }
+        self.intake.has_bodies = true;
     }
 
     /// After its turn a transfer has ended, or waits for the next one behind all others.

@@ -7,7 +7,9 @@
 //! |---|---|
 //! | [`crate::shared::copies`] | memory that is mapped here: copied |
 //! | `kernel` | any other memory: by the kernel (CMA), several short transfers at once |
+//! | `ferry` | where that is denied: by both sides, through their arenas |
 
+pub(crate) mod ferry;
 mod kernel;
 
 use std::collections::VecDeque;
@@ -167,7 +169,8 @@ impl SmContext {
         if let Some(error) = connection.refusal() {
             return Err(error);
         }
-        if self.transfers.running.len() + self.transfers.waiting.len() >= TRANSFERS_MAX {
+        let under_way = self.transfers.running.len() + self.transfers.waiting.len();
+        if under_way + connection.ferry.len() >= TRANSFERS_MAX {
             return Err(Error::Again);
         }
         if local.len() != remote.len() {
