@@ -14,8 +14,8 @@ mod sync;
 mod pins;
 
 use loom::{sync::Arc, thread};
-use pins::{NotPinned, is_live, is_pinned, pin, publish, retract};
-use sync::{AtomicU32, AtomicU64, Plain64};
+use pins::{NotPinned, is_live, is_pinned, pin, pin_word, publish, retract};
+use sync::{AtomicU32, AtomicU64, Ordering, Plain64};
 
 const INDEX: u32 = 3;
 const LIVE: u32 = 5;
@@ -93,5 +93,50 @@ fn two_transfers_hold_two_pins_and_a_third_is_put_off() {
         assert!(!is_pinned(&shared.pins, INDEX, LIVE + 2));
         drop(second);
         assert!(!is_pinned(&shared.pins, INDEX, LIVE));
+    });
+}
+
+/// A mapping is named for as long as it is there, by a word of its own (`src/shared/maps.rs`).
+#[test]
+fn memory_is_taken_back_only_after_it_was_unmapped_or_before_it_is_mapped() {
+    loom::model(|| {
+        let shared = region(LIVE);
+        let initiator = Arc::clone(&shared);
+        let thread = thread::spawn(move || {
+            // Named, then mapped; the owner's wish to have it back is why the word is cleared.
+            let word = std::slice::from_ref(&initiator.pins[1]);
+            if let Ok(named) = pin(word, INDEX, LIVE, &initiator.generation) {
+                assert_eq!(initiator.memory.load(), 0);
+                drop(named);
+            }
+        });
+        take_back(&shared);
+        thread.join().unwrap();
+    });
+}
+
+/// A view marks its map word while the region is pinned (`PeerPages::hold`).
+#[test]
+fn a_view_that_was_made_is_seen_by_an_owner_that_has_waited_for_the_pins() {
+    const HELD: u64 = 1 << 31;
+    loom::model(|| {
+        let shared = region(LIVE);
+        let word = Arc::new(AtomicU64::new(pin_word(INDEX, LIVE)));
+        let (initiator, marked) = (Arc::clone(&shared), Arc::clone(&word));
+        let thread = thread::spawn(move || {
+            let pinned = pin(&initiator.pins, INDEX, LIVE, &initiator.generation);
+            if pinned.is_ok() {
+                // Relaxed: as there, the pin's release orders it.
+                marked.store(pin_word(INDEX, LIVE) | HELD, Ordering::Relaxed);
+            }
+            pinned.is_ok()
+        });
+        retract(&shared.generation, LIVE + 1);
+        while is_pinned(&shared.pins, INDEX, LIVE) {
+            thread::yield_now();
+        }
+        let seen = word.load(Ordering::Acquire);
+        let was_made = thread.join().unwrap();
+        assert!(!was_made || seen & HELD != 0, "a view that the owner does not know of");
     });
 }
