@@ -40,7 +40,11 @@ const MAPPED_BYTES_MAX: u64 = 1 << 40;
 /// Regions of one peer that are remembered, mapped or not.
 const PLACES_MAX: usize = 4 * MAPS;
 /// A transfer of so many bytes asks for a mapping at once; shorter ones when the region is used again.
-const MAP_AT_ONCE: u64 = 1 << 20;
+///
+/// Asking and mapping cost some 35 us, and the first copy its page faults. Measured against one transfer by CMA, cold: at
+/// 64 KiB 43 us against 3, at 1 MiB 250 against 105, at 4 MiB 840 against 620, at 16 MiB 3.4 ms against 10. Used again,
+/// 64 KiB cost 1.7 us, 1 MiB 50.
+const MAP_AT_ONCE: u64 = 4 << 20;
 
 /// What is known of a peer's regions.
 #[derive(Debug, Default)]
