@@ -15,7 +15,8 @@ pub type Builder = hg_engine::Builder<Engine>;
 pub struct Engine(Handle);
 
 impl Engine {
-    /// Opens an engine that others can connect to. The URL chooses the transport: `sm://`, `sm://name`.
+    /// Opens an engine that others can connect to. The URL chooses the transport: `sm://`, `sm://name`, or
+    /// `tcp://`, `tcp://host:port`, which is reached by shared memory inside the node (feature `sm-routing`).
     ///
     /// # Errors
     /// [`Error::NoPlugin`], [`Error::AddressInUse`], and whatever the transport has to say.
@@ -37,6 +38,16 @@ impl Engine {
         let builder = Builder::new();
         #[cfg(feature = "sm")]
         let builder = builder.plugin(hg_na_sm::SmPlugin);
+        #[cfg(feature = "tcp")]
+        let builder = builder.plugin(hg_na_tcp::TcpPlugin);
+        // The last one that takes a scheme wins: this is what `tcp://` means, unless `routing` is `off`.
+        #[cfg(feature = "sm-routing")]
+        let builder = builder.plugin(hg_na_route::Route::new(
+            hg_na_sm::SmPlugin,
+            hg_na_tcp::TcpPlugin,
+            hg_na_sm::node_id,
+            &[hg_na::UID, "tcp", "sm+tcp"],
+        ));
         builder
     }
 }

@@ -25,6 +25,8 @@
 //! | feature | what | default |
 //! |---|---|---|
 //! | `sm` | shared memory between processes of one node, `sm://` | yes |
+//! | `tcp` | plain sockets, `tcp://host:port` | yes |
+//! | `sm-routing` | one address for both: `tcp://` is reached by shared memory inside a node | yes |
 //! | `bincode` | the codec: fixed-size integers | yes |
 //! | `postcard` | the codec instead, without `bincode`: small integers take few bytes | no |
 
@@ -54,6 +56,10 @@ pub mod __private {
 
 /// The network abstraction, for those who write a transport.
 pub use hg_na as na;
+
+/// The transport over plain sockets.
+#[cfg(feature = "tcp")]
+pub use hg_na_tcp as tcp;
 
 /// The shared-memory transport.
 #[cfg(feature = "sm")]

@@ -102,18 +102,33 @@ impl Handle {
         Some(Self { port, alive: Some(Arc::clone(alive)) })
     }
 
-    /// Finds a target. Contacts nobody: whether it is there shows in the calls.
+    /// Finds a target. Contacts nobody: whether it is there shows in the calls. Of an address of several
+    /// transports (`uid://...`) an engine over one of them takes its part.
     ///
     /// # Errors
     /// [`hg_na::Error::BadAddress`].
     pub fn lookup(&self, address: impl ToAddress) -> Result<Peer, OpenError> {
         let address = address.to_address()?;
+        let own = self.port.address.scheme();
+        let part = if own == hg_na::UID { None } else { address.part(own) };
+        let address = part.unwrap_or(address);
         let mut state = self.port.enter_state().ok_or(hg_na::Error::Forked)?;
         let context = state.context().map_err(|failure| match failure {
             Failure::NotMade(error) => error,
             _ => hg_na::Error::Unsupported("a closed engine"),
         })?;
         Ok(Peer { na: context.lookup(&address)?, port: self.port.id })
+    }
+
+    /// By which transport a peer is reached, as a scheme: `sm` or `tcp`, where the engine routes. Before anything
+    /// was exchanged it is the one that is tried. Empty when the engine is closed, or the peer another context's.
+    #[must_use]
+    pub fn way_of(&self, peer: &Peer) -> String {
+        let Some(mut state) = self.port.enter_state() else { return String::new() };
+        match state.context() {
+            Ok(context) if peer.port == self.port.id => context.way(peer.na).to_owned(),
+            _ => String::new(),
+        }
     }
 
     /// Closes the connection to a peer: open calls to it fail.

@@ -216,6 +216,11 @@ pub(crate) fn a_view_stays_valid_when_its_owner_is_killed(suite: &Suite) -> Outc
         return world.end();
     }
     let mut child = Second::start(&mut world, A, Role::Lender, &suite.url)?;
+    if !world.nodes[A].context.views(child.peer) {
+        child.kill()?;
+        world.gone(A, child.peer)?;
+        return world.end();
+    }
     let Some(descriptor) = child.descriptor.clone() else { fail!("a lender without memory") };
     let all = view(&mut world, child.peer, &descriptor, 0, CHILD_REGION as u64)?;
     let wanted = pattern(CHILD_REGION, 20);
