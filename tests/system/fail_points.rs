@@ -165,12 +165,18 @@ fn memory_that_a_dead_process_has_pinned_can_be_unregistered() {
 
 #[test]
 fn every_labelled_step_is_tested() {
-    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("na/sm/src");
+    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("na/sm/src")];
     let mut labels = BTreeSet::new();
-    for entry in fs::read_dir(&sources).unwrap().flatten().filter(|entry| entry.path().is_file()) {
-        let text = fs::read_to_string(entry.path()).unwrap();
-        let calls = text.split("fail::point(\"").skip(1);
-        labels.extend(calls.filter_map(|rest| Some(rest.split_once('"')?.0.to_owned())));
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap().flatten() {
+            if entry.path().is_dir() {
+                folders.push(entry.path());
+                continue;
+            }
+            let text = fs::read_to_string(entry.path()).unwrap();
+            let calls = text.split("fail::point(\"").skip(1);
+            labels.extend(calls.filter_map(|rest| Some(rest.split_once('"')?.0.to_owned())));
+        }
     }
     let tested = ORIGIN.iter().chain(&TARGET).map(|(label, _)| *label).chain([TRANSFER]);
     assert_eq!(tested.map(str::to_owned).collect::<BTreeSet<_>>(), labels);

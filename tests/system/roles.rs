@@ -15,12 +15,13 @@ use nix::{
 };
 
 use crate::{
+    bulk,
     common::{
         Random,
         child::{die_with_parent, next_command, say},
         process,
     },
-    bulk, fork, pressure, strangers,
+    fork, pressure, strangers,
 };
 
 #[hg::rpc]

@@ -8,7 +8,7 @@ use std::{
 
 use crate::{API, FabricAttr, FidFabric, Info};
 
-/// Names a library file to be loaded instead of [`DEFAULT`].
+/// Names a library file to be loaded instead of `libfabric.so.1`.
 pub const PATH_VARIABLE: &str = "HG_LIBFABRIC";
 /// What is loaded otherwise, from where the system's loader looks.
 const DEFAULT: &str = "libfabric.so.1";
