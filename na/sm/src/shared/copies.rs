@@ -167,6 +167,8 @@ impl SmContext {
             Direction::Get => sharing != Sharing::No,
             Direction::Put => sharing == Sharing::Write,
         };
+        // By both sides' copies any transfer costs more than a mapping does.
+        let len = if connection.ferry.is_chosen { u64::MAX } else { len };
         if would_serve {
             // Without it the transfer goes on by other means.
             let _next_time = self.ask_for_mapping(peer, claim, Some(len));
