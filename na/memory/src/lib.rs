@@ -1,7 +1,7 @@
 //! Copies to, from and between registered memory, and vectored I/O on it: one room for their `unsafe`.
 //!
-//! Plugins reach the bytes of a [`Memory`] only through this crate, or hand its addresses to a kernel or a
-//! network card. Every function checks the range first, and holds [`Memory::exclusion`] while it works, so
+//! Plugins reach the bytes of a [`hg_na::Memory`] only through this crate, or hand its addresses to a kernel or a
+//! network card. Every function checks the range first, and holds [`hg_na::Memory::exclusion`] while it works, so
 //! that copies by this process exclude one another. A peer that writes the same bytes meanwhile, through
 //! the kernel, a card or a mapping, makes them some mix of old and new; nothing more is promised.
 //!

@@ -50,10 +50,15 @@ pub(crate) fn key_file() -> String {
     FILE.get_or_init(|| {
         let path = std::env::temp_dir().join(format!("hg-tcp-test-key-{}", std::process::id()));
         let mut open = std::fs::OpenOptions::new();
-        let mut file =
-            open.write(true).create(true).truncate(true).mode(0o600).open(&path).unwrap();
-        file.write_all("5a".repeat(32).as_bytes()).unwrap();
-        path.to_str().unwrap().to_owned()
+        let mut file = open
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&path)
+            .expect("a key file can be made");
+        file.write_all("5a".repeat(32).as_bytes()).expect("a key can be written");
+        path.to_str().expect("a path of ASCII").to_owned()
     })
     .clone()
 }
