@@ -33,8 +33,18 @@ pub(crate) enum Near {
 }
 
 impl Near {
-    fn op(&self, peer: Peer, piece: &Piece, remote: &RemoteRange) -> Result<Op, hg_na::Error> {
-        let remote = remote.slice(piece.remote, piece.len)?;
+    fn op(
+        &self,
+        peer: Peer,
+        piece: &Piece,
+        remote: &RemoteRange,
+        scheme: &str,
+    ) -> Result<Op, hg_na::Error> {
+        let mut remote = remote.slice(piece.remote, piece.len)?;
+        // Of an engine that routes: the part for this transport.
+        if let Some(part) = remote.descriptor().part_for(scheme) {
+            remote = part.slice(remote.offset(), remote.len())?;
+        }
         Ok(match self {
             Self::Pull(range) => {
                 Op::Get { from: peer, local: range.slice(piece.local, piece.len)?, remote }
@@ -291,7 +301,9 @@ impl Transfers {
             && has_room
             && let Some(piece) = entry.plan.next_piece()
         {
-            let posted = match entry.plan.local().op(entry.peer, &piece, entry.plan.remote()) {
+            let scheme = context.address().scheme();
+            let op = entry.plan.local().op(entry.peer, &piece, entry.plan.remote(), scheme);
+            let posted = match op {
                 Ok(op) => context.post(token, op).map_err(|rejected| rejected.error),
                 Err(error) => Err(error),
             };

@@ -92,10 +92,22 @@ pub(crate) struct TcpContext {
     pub(crate) scratch: Vec<u8>,
     /// `may_sleep` has said yes, and nothing has made progress since.
     pub(crate) is_sleeping: bool,
-    /// Rounds since bytes came, and since the kernel was asked; rounds to ask it in any case.
+    /// Rounds since bytes came, and since the kernel was asked; after how many it is asked again; how
+    /// many to come in which it is asked anyway.
     pub(crate) quiet: u32,
     pub(crate) since_ask: u32,
+    pub(crate) ask_after: u32,
     pub(crate) crowd: u32,
+    pub(crate) calls: Calls,
+}
+
+/// System calls on sockets so far, for tests and figures: `Debug` shows them.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Calls {
+    pub(crate) reads: u64,
+    /// Of these, how many found nothing.
+    pub(crate) empty_reads: u64,
+    pub(crate) writes: u64,
 }
 
 impl TcpContext {
@@ -145,7 +157,9 @@ impl TcpContext {
             is_sleeping: false,
             quiet: 0,
             since_ask: 0,
+            ask_after: crate::rounds::ASK_MIN,
             crowd: 0,
+            calls: Calls::default(),
         })
     }
 
@@ -176,6 +190,7 @@ impl TcpContext {
     pub(crate) fn flush(&mut self, wire: &mut Wire) -> bool {
         let (links, before) = (&mut self.links, wire.writes);
         let flushed = wire.flush(|wire| next_piece(links, wire), &mut self.finished);
+        self.calls.writes += wire.writes - before;
         match flushed {
             Flush::Idle => {}
             Flush::More => self.soil(wire),
@@ -349,6 +364,8 @@ impl Drop for TcpContext {
 impl fmt::Debug for TcpContext {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (links, wires) = (self.links.len(), self.wires.len());
-        write!(out, "TcpContext({}, {links} peers, {wires} connections)", self.address)
+        write!(out, "TcpContext({}, {links} peers, {wires} connections, ", self.address)?;
+        let (Calls { reads, empty_reads, writes }, kernel) = (self.calls, self.waiter.calls());
+        write!(out, "{reads} reads, {empty_reads} empty, {writes} writes, {kernel} waits or asks)")
     }
 }

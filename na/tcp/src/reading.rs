@@ -72,6 +72,7 @@ impl TcpContext {
         scratch: &mut [u8],
         now: Instant,
     ) -> Result<(usize, bool), Fate> {
+        self.calls.reads += 1;
         let (asked, read) = self.read_some(wire, scratch)?;
         match read {
             Ok((0, _)) => Err(Fate::Lost(ending_of(wire))),
@@ -82,6 +83,7 @@ impl TcpContext {
                 Ok((len, len < asked))
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.calls.empty_reads += 1;
                 // Nothing more will come once the write half has failed.
                 if wire.is_broken { Err(Fate::Lost(GoneReason::Exited)) } else { Ok((0, true)) }
             }

@@ -6,7 +6,8 @@
 //! Sockets are edge-triggered and always watched, so that a sleep never misses anything. While a
 //! context spins, the connection that was read last is read directly, once nothing has come for
 //! [`SETTLED`] rounds: a context that sleeps after each batch does not pay for an empty read, and one
-//! that spins loses some nanoseconds. The kernel is asked for the others every [`ASK_EVERY`] rounds;
+//! that spins loses some nanoseconds. The kernel is asked for the others every [`ASK_MIN`] rounds, up to
+//! [`ASK_MAX`] while it has nothing to tell;
 //! while several connections are busy, in every one, and none is read without being told.
 
 use std::time::{Duration, Instant};
@@ -21,8 +22,10 @@ use crate::{
 
 /// Rounds without bytes after which the hot connection is read without being told to.
 const SETTLED: u32 = 2;
-/// Rounds after which the kernel is asked in any case.
-const ASK_EVERY: u32 = 32;
+/// Rounds after which the kernel is asked in any case: twice as many each time that it had nothing to
+/// tell.
+pub(crate) const ASK_MIN: u32 = 32;
+const ASK_MAX: u32 = 256;
 /// Bytes read in a round, about, before the caller has its turn.
 const ROUND_BYTES: usize = 512 << 10;
 /// Held messages handed out in a round.
@@ -53,8 +56,10 @@ impl TcpContext {
         if self.shall_ask() {
             self.since_ask = 0;
             self.waiter.ask()?;
+            self.ask_after = ASK_MAX.min(self.ask_after * 2);
         }
         if self.waiter.has_told() {
+            self.ask_after = ASK_MIN;
             self.sort_told(now);
             moved = true;
         }
@@ -77,7 +82,7 @@ impl TcpContext {
         self.since_ask += 1;
         self.crowd = self.crowd.saturating_sub(1);
         let is_settled = self.quiet >= SETTLED;
-        self.since_ask >= ASK_EVERY || (is_settled && (self.hot.is_none() || self.crowd > 0))
+        self.since_ask >= self.ask_after || (is_settled && (self.hot.is_none() || self.crowd > 0))
     }
 
     /// Sorts what the kernel told.

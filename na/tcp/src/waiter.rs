@@ -8,7 +8,7 @@ use std::{
     os::fd::{AsFd as _, BorrowedFd},
     sync::{
         Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -40,6 +40,7 @@ pub(crate) struct TcpWaiter {
     has_told: AtomicBool,
     /// A wake whose event was collected; ends the next wait.
     woken: AtomicBool,
+    calls: AtomicU64,
 }
 
 impl TcpWaiter {
@@ -58,6 +59,7 @@ impl TcpWaiter {
             told: Mutex::default(),
             has_told: AtomicBool::new(false),
             woken: AtomicBool::new(false),
+            calls: AtomicU64::new(0),
         })
     }
 
@@ -71,6 +73,12 @@ impl TcpWaiter {
     pub(crate) fn has_told(&self) -> bool {
         // Acquire: pairs with the store in `collect`.
         self.has_told.load(Ordering::Acquire)
+    }
+
+    /// How often the kernel was asked, or waited in.
+    pub(crate) fn calls(&self) -> u64 {
+        // Relaxed: a count.
+        self.calls.load(Ordering::Relaxed)
     }
 
     /// Asks the kernel without blocking. Nothing is asked while another thread waits.
@@ -99,6 +107,8 @@ impl TcpWaiter {
         (poll, events): &mut (Poll, Events),
         timeout: Option<Duration>,
     ) -> Result<bool, Error> {
+        // Relaxed: a count.
+        self.calls.fetch_add(1, Ordering::Relaxed);
         match poll.poll(events, timeout) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(false),
