@@ -120,7 +120,7 @@ impl Arguments {
         };
         let mover = Mover::connect(shape, target)?;
         let mut turns = Turns::default();
-        let limit = turns.add_boxed(self.limit(cores, Way::of(mover.way()))?);
+        let limit = turns.add_boxed(self.limit(cores, mover.via().way())?);
         let moved = turns.add(mover);
         turns.line(move |taken| taken.beside(moved, limit));
         if self.op == Op::View {
@@ -163,7 +163,7 @@ impl Arguments {
         let word = call::Caller::connect(word, target)?;
         let pulled = pulled::Caller::connect(shape, self.memory, target)?;
         let by_cma = self.memory == Memory::Heap && !self.deny_cma;
-        let by_cma = by_cma && Way::of(word.way()) == Way::SharedMemory;
+        let by_cma = by_cma && word.via().way() == Way::SharedMemory;
         let mut turns = Turns::default();
         let word = turns.add(word);
         let pulled = turns.add(pulled);

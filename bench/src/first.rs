@@ -11,12 +11,12 @@
 use std::time::Instant;
 
 use crate::error::Error;
-use crate::limits::beside::{self, Way};
+use crate::limits::beside;
 use crate::measure::{Subject, Unit, Wait};
 use crate::pair::Cores;
 use crate::product::call::{Shape, WORD};
 use crate::product::target::Target;
-use crate::product::{call_once, origin};
+use crate::product::{Via, call_once, origin};
 use crate::report::{self, Figure};
 use crate::stats::Summary;
 
@@ -41,17 +41,19 @@ pub(crate) fn run(arguments: &Arguments, json: bool) -> Result<(), Error> {
     let (url, wait) = (arguments.url.clone(), arguments.wait);
     let shape = Shape { url: url.clone(), size: WORD, inflight: 1, wait, peers: 1 };
     let target = Target::start(&url, wait, cores)?;
-    let mut limit = beside::call(cores, Way::of(shape.scheme()), wait, 1)?;
     let keeper = origin(&url, wait)?;
     let kept = keeper.lookup(target.address())?;
+    target.running(|| call_once(&keeper, &kept, 0))?;
+    let via = Via::of(&keeper, &kept, &url);
+    let mut limit = beside::call(cores, via.way(), wait, 1)?;
     let (mut firsts, mut seconds, mut limits) = (Vec::new(), Vec::new(), Vec::new());
     // The first new peer only warms up.
     for repetition in 0..=arguments.repetitions {
         let bare = limit.measure()?;
-        target.resume()?;
-        call_once(&keeper, &kept, 0)?;
-        let (first, second) = new_peer(&shape, &target)?;
-        target.pause()?;
+        let (first, second) = target.running(|| {
+            call_once(&keeper, &kept, 0)?;
+            new_peer(&shape, &target)
+        })?;
         if repetition > 0 {
             firsts.push(first);
             seconds.push(second);
@@ -59,8 +61,8 @@ pub(crate) fn run(arguments: &Arguments, json: bool) -> Result<(), Error> {
         }
     }
     let figure = |name, values: &[f64]| {
-        let subject =
-            Subject { url: Some(url.clone()), ..Subject::round_trip(name, WORD as u64, wait) };
+        let (url, via) = (Some(url.clone()), via.key());
+        let subject = Subject { url, via, ..Subject::round_trip(name, WORD as u64, wait) };
         Figure::new(subject, summary(values))
     };
     let bare = Figure::new(limit.subject(), summary(&limits));

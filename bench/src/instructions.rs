@@ -92,7 +92,7 @@ fn print_profile(profile: &Profile, divisor: f64) -> Result<(), Error> {
 
 /// The calls, with both engines in this process.
 pub(crate) fn step(arguments: &StepArguments) -> Result<(), Error> {
-    let own = || builder(Wait::Spin).progress(hg::Progress::Own);
+    let own = || builder(&arguments.url, Wait::Spin).progress(hg::Progress::Own);
     let target = own().listen(true).open(&arguments.url)?;
     target.register(echo)?;
     let origin = own().open(&arguments.url)?;

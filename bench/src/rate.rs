@@ -6,20 +6,21 @@
 //! | an argument of other sizes | the 8-byte call, cold `memcpy` of that size, and how many such copies the |
 //! |                            | argument costs                                                            |
 //! | `--peers N`                | the call to a target with N idle peers more, and the ratio of the two     |
+//! | a routed URL (`sm+tcp://`) | the call without routing, and the ratio of the two                        |
 //!
 //! The limits are those of [`beside`].
 
 use std::rc::Rc;
 
 use crate::error::Error;
-use crate::limits::beside::{self, Way};
+use crate::limits::beside;
 use crate::limits::memcpy;
 use crate::limits::memory::Arena;
 use crate::measure::{Subject, Unit, Wait};
 use crate::pair::Cores;
 use crate::product::call::{Caller, Shape, WORD};
 use crate::product::crowd::Crowd;
-use crate::product::target::Target;
+use crate::product::target::{Node, Target};
 use crate::report;
 use crate::turns::{Place, Turns, derived};
 
@@ -38,6 +39,9 @@ pub(crate) struct Arguments {
     /// How both sides wait.
     #[arg(long, value_enum, default_value = "spin")]
     wait: Wait,
+    /// Looks a routed target up as it is, or as a process on another node would.
+    #[arg(long, value_enum, default_value = "same", conflicts_with = "to")]
+    node: Node,
     /// Idle peers that a second target has besides; the call to it is measured, too.
     #[arg(long, default_value_t = 0, conflicts_with = "to")]
     peers: usize,
@@ -62,13 +66,20 @@ pub(crate) fn run(arguments: &Arguments, json: bool) -> Result<(), Error> {
     };
     let target = Rc::new(match &arguments.to {
         Some(address) => Target::at(address.clone(), arguments.wait),
-        None => Target::start(&arguments.url, arguments.wait, cores)?,
+        None => Target::start(&arguments.url, arguments.wait, cores)?.seen_from(arguments.node),
     });
     let mut turns = Turns::default();
     let caller = Caller::connect(shape.clone(), &target)?;
-    let limit = beside::call(cores, Way::of(caller.way()), shape.wait, shape.inflight)?;
-    let limit = turns.add_boxed(limit);
+    let via = caller.via().clone();
+    let limit = turns.add_boxed(beside::call(cores, via.way(), shape.wait, shape.inflight)?);
     let call = add(&mut turns, caller, limit);
+    if via.key().is_some() && arguments.to.is_none() {
+        let url = direct(&shape.url, via.name());
+        let direct = Rc::new(Target::start(&url, shape.wait, cores)?);
+        let direct = Caller::connect(Shape { url, ..shape.clone() }, &direct)?;
+        let direct = add(&mut turns, direct, limit);
+        add_ratio(&mut turns, "routed_to_direct", call, direct);
+    }
     if shape.wait == Wait::Adaptive && shape.inflight == 1 {
         let spinning = Rc::new(Target::start(&shape.url, Wait::Spin, cores)?);
         let spinning = Caller::connect(Shape { wait: Wait::Spin, ..shape.clone() }, &spinning)?;
@@ -93,6 +104,12 @@ pub(crate) fn run(arguments: &Arguments, json: bool) -> Result<(), Error> {
     let figures = turns.take(arguments.repetitions)?;
     drop(crowd);
     report::print(json, &figures)
+}
+
+/// The URL of one transport only: the local one needs no place of its own.
+fn direct(url: &str, way: &str) -> String {
+    let place = url.split_once("://").map_or("", |(_, place)| place);
+    format!("{way}://{}", if way == "sm" { "" } else { place })
 }
 
 /// A call and its line.

@@ -22,13 +22,6 @@ pub(crate) enum Way {
     Tcp,
 }
 
-impl Way {
-    /// By the scheme of an address; everything that is not TCP is held against shared memory.
-    pub(crate) fn of(scheme: &str) -> Way {
-        if scheme == "tcp" { Way::Tcp } else { Way::SharedMemory }
-    }
-}
-
 /// The limit beside a call with `inflight` of them under way.
 pub(crate) fn call(
     cores: Cores,

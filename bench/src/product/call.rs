@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use super::target::Target;
-use super::{call_once, echo, length, origin};
+use super::{Via, call_once, echo, length, origin};
 use crate::error::Error;
 use crate::measure::{Measure, Subject, Unit, Wait};
 
@@ -28,11 +28,6 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// The transport's name in the URL.
-    pub(crate) fn scheme(&self) -> &str {
-        self.url.split_once("://").map_or("", |(scheme, _)| scheme)
-    }
-
     /// The keys of a figure of such calls.
     pub(super) fn subject(&self) -> Subject {
         let unit = if self.inflight == 1 { Unit::Microseconds } else { Unit::PerSecond };
@@ -60,6 +55,7 @@ pub(crate) struct Caller {
     target: Rc<Target>,
     engine: hg::Engine,
     peer: hg::Peer,
+    via: Via,
     argument: Vec<u8>,
 }
 
@@ -69,8 +65,9 @@ impl Caller {
         let engine = origin(&shape.url, shape.wait)?;
         let peer = engine.lookup(target.address())?;
         target.running(|| call_once(&engine, &peer, 1))?;
+        let via = Via::of(&engine, &peer, &shape.url);
         let argument = vec![FILL; shape.size];
-        Ok(Caller { shape, target: Rc::clone(target), engine, peer, argument })
+        Ok(Caller { shape, target: Rc::clone(target), engine, peer, via, argument })
     }
 
     /// `count` calls, checked.
@@ -86,9 +83,9 @@ impl Caller {
         pipelined(count, inflight, start, |_, call| check(len, call.wait()?))
     }
 
-    /// The transport that the calls take: a scheme.
-    pub(crate) fn way(&self) -> &str {
-        self.shape.scheme()
+    /// The transport that the calls take.
+    pub(crate) fn via(&self) -> &Via {
+        &self.via
     }
 
     /// Makes progress without calls.
@@ -116,7 +113,7 @@ impl Caller {
 
 impl Measure for Caller {
     fn subject(&self) -> Subject {
-        self.shape.subject()
+        Subject { via: self.via.key(), ..self.shape.subject() }
     }
 
     fn measure(&mut self) -> Result<f64, Error> {

@@ -84,7 +84,7 @@ pub(crate) fn serve(arguments: &Arguments) -> Result<(), Error> {
     let mut control = pair::become_peer(arguments.parent, arguments.core)?;
     raise_descriptor_limit()?;
     let progress = if arguments.thread { hg::Progress::Background } else { hg::Progress::Own };
-    let engine = builder(arguments.wait)
+    let engine = builder(&arguments.url, arguments.wait)
         .progress(progress)
         .contexts(arguments.contexts)
         .open(&arguments.url)?;

@@ -17,6 +17,7 @@ pub(crate) mod target;
 pub(crate) mod transfer;
 
 use crate::error::Error;
+use crate::limits::beside::Way;
 use crate::measure::Wait;
 
 /// The 8-byte call: 8 bytes there and 8 bytes back.
@@ -43,18 +44,56 @@ pub(crate) fn pull_first(from: hg::bulk::Descriptor) -> Result<u64, store::Refus
 #[hg::rpc]
 pub(crate) fn hold() -> u64;
 
-/// A builder that waits as asked.
-pub(crate) fn builder(wait: Wait) -> hg::Builder {
-    hg::Engine::builder().wait(match wait {
+/// A builder for engines at this URL that wait as asked.
+///
+/// `tcp://` is TCP here, also inside one node; the figures of routing are those of `sm+tcp://`.
+pub(crate) fn builder(url: &str, wait: Wait) -> hg::Builder {
+    let builder = hg::Engine::builder().wait(match wait {
         Wait::Spin => hg::Wait::Spin,
         Wait::Adaptive => hg::Wait::default(),
         Wait::Block => hg::Wait::Block,
-    })
+    });
+    if scheme(url) == TCP { builder.setting("routing", "off") } else { builder }
+}
+
+/// The transport's name in a URL.
+pub(crate) fn scheme(url: &str) -> &str {
+    url.split_once("://").map_or("", |(scheme, _)| scheme)
+}
+
+/// By which transport a peer is reached: told once something was exchanged.
+#[derive(Debug, Clone)]
+pub(crate) struct Via {
+    way: String,
+    chosen: bool,
+}
+
+impl Via {
+    /// Asks the engine.
+    pub(crate) fn of(engine: &hg::Handle, peer: &hg::Peer, url: &str) -> Via {
+        let way = engine.way_of(peer);
+        Via { chosen: way != scheme(url), way }
+    }
+
+    /// The limits that its figures are held against.
+    pub(crate) fn way(&self) -> Way {
+        if self.way == TCP { Way::Tcp } else { Way::SharedMemory }
+    }
+
+    /// Its name.
+    pub(crate) fn name(&self) -> &str {
+        &self.way
+    }
+
+    /// Its name for the key `via`: where the URL left a choice.
+    pub(crate) fn key(&self) -> Option<String> {
+        self.chosen.then(|| self.way.clone())
+    }
 }
 
 /// An engine that only calls; the thread in `wait` makes its progress.
 pub(crate) fn origin(url: &str, wait: Wait) -> Result<hg::Engine, Error> {
-    Ok(builder(wait).progress(hg::Progress::Own).open(url)?)
+    Ok(builder(url, wait).progress(hg::Progress::Own).open(url)?)
 }
 
 /// Calls `echo` once and checks the answer.
@@ -62,3 +101,6 @@ pub(crate) fn call_once(engine: &hg::Handle, peer: &hg::Peer, value: u64) -> Res
     let got = engine.call(echo, peer, (value,)).wait()?;
     call::check(value, got)
 }
+
+/// The scheme of plain sockets.
+const TCP: &str = "tcp";

@@ -7,7 +7,7 @@ use hg::bulk::{Bulk, Descriptor, Rights};
 use super::call::{Shape, check, pipelined};
 use super::store::Layout;
 use super::target::Target;
-use super::{builder, pull_first};
+use super::{Via, builder, call_once, pull_first};
 use crate::error::Error;
 use crate::measure::{Caches, Measure, Memory, Op, Subject};
 
@@ -21,6 +21,7 @@ pub(crate) struct Caller {
     target: Rc<Target>,
     engine: hg::Engine,
     peer: hg::Peer,
+    via: Via,
     descriptors: Vec<Descriptor>,
     /// The first word of each buffer.
     words: Vec<u64>,
@@ -37,7 +38,7 @@ impl Caller {
         let size = shape.size as u64;
         // What rides in the descriptor is not pulled from anywhere.
         let eager_max = if memory == Memory::Eager { size } else { 0 };
-        let own = builder(shape.wait).progress(hg::Progress::Own);
+        let own = builder(&shape.url, shape.wait).progress(hg::Progress::Own);
         let engine = own.eager_max(eager_max).open(&shape.url)?;
         let peer = engine.lookup(target.address())?;
         let layout = Layout::new(size, shape.inflight, 1, Caches::Hot);
@@ -52,9 +53,11 @@ impl Caller {
             bytes.first_chunk().map_or(0, |word: &[u8; 8]| u64::from_le_bytes(*word))
         };
         let words = (0..layout.buffers).map(|buffer| word(layout.bytes(buffer))).collect();
+        target.running(|| call_once(&engine, &peer, 1))?;
+        let via = Via::of(&engine, &peer, &shape.url);
         let target = Rc::clone(target);
         let caller =
-            Caller { shape, memory, target, engine, peer, descriptors, words, _bulks: bulks };
+            Caller { shape, memory, target, engine, peer, via, descriptors, words, _bulks: bulks };
         caller.target.running(|| caller.calls(WARM_UP))?;
         Ok(caller)
     }
@@ -74,6 +77,7 @@ impl Measure for Caller {
     fn subject(&self) -> Subject {
         Subject {
             figure: "call_with_pull".into(),
+            via: self.via.key(),
             op: Some(Op::Pull),
             memory: Some(self.memory),
             caches: Some(Caches::Hot),

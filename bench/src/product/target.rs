@@ -42,6 +42,16 @@ impl Target {
         Target { address, wait, process: None }
     }
 
+    /// With the address that takes the way of a node.
+    pub(crate) fn seen_from(self, node: Node) -> Target {
+        match (node, self.address.split_once('#')) {
+            (Node::Other, Some((_, parts))) => {
+                Target { address: format!("uid://{NOWHERE}#{parts}"), ..self }
+            }
+            _ => self,
+        }
+    }
+
     /// What a peer looks up.
     pub(crate) fn address(&self) -> &str {
         &self.address
@@ -98,6 +108,15 @@ impl Target {
     }
 }
 
+/// Where a routed target seems to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Node {
+    /// On this node: shared memory is taken.
+    Same,
+    /// On another one: the network is taken.
+    Other,
+}
+
 /// `hg-perf target`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
@@ -123,7 +142,7 @@ pub(crate) fn serve(arguments: &Arguments) -> Result<(), Error> {
         (None, None) => None,
     };
     raise_descriptor_limit()?;
-    let engine = builder(arguments.wait).listen(true).open(&arguments.url)?;
+    let engine = builder(&arguments.url, arguments.wait).listen(true).open(&arguments.url)?;
     engine.register(echo)?;
     engine.register(length)?;
     let store = Store::default();
@@ -145,6 +164,9 @@ pub(crate) fn serve(arguments: &Arguments) -> Result<(), Error> {
     while control.next()?.is_some() {}
     Ok(())
 }
+
+/// A node that is not this one.
+const NOWHERE: &str = "00000000-0000-5000-8000-000000000000";
 
 /// A thousand peers need more descriptors than a shell usually allows.
 pub(super) fn raise_descriptor_limit() -> Result<(), Error> {

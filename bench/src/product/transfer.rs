@@ -10,7 +10,7 @@ use hg::bulk::{Bulk, Descriptor, Range, RemoteRange, Rights};
 use super::call::pipelined;
 use super::store::{Layout, to_usize};
 use super::target::Target;
-use super::{origin, own};
+use super::{Via, origin, own};
 use crate::error::Error;
 use crate::limits::memory;
 use crate::measure::{Caches, Measure, Memory, Op, Subject, Wait};
@@ -43,6 +43,7 @@ pub(crate) struct Mover {
     target: Rc<Target>,
     engine: hg::Engine,
     peer: hg::Peer,
+    via: Via,
     near: Layout,
     far: Layout,
     local: Vec<Range>,
@@ -66,6 +67,7 @@ impl Mover {
             local: ranges(&near, &bulks, Bulk::range)?,
             remote: ranges(&far, &descriptors, Descriptor::range)?,
             _bulks: bulks,
+            via: Via::of(&engine, &peer, &shape.url),
             target: Rc::clone(target),
             at: 0,
             shape,
@@ -110,9 +112,9 @@ impl Mover {
         Ok(bytes)
     }
 
-    /// The transport that the transfers take: a scheme.
-    pub(crate) fn way(&self) -> &str {
-        self.shape.url.split_once("://").map_or("", |(scheme, _)| scheme)
+    /// The transport that the transfers take.
+    pub(crate) fn via(&self) -> &Via {
+        &self.via
     }
 
     /// `count` transfers.
@@ -149,6 +151,7 @@ impl Measure for Mover {
         let shape = &self.shape;
         Subject {
             url: Some(shape.url.clone()),
+            via: self.via.key(),
             op: Some(shape.op),
             memory: Some(shape.memory),
             segments: Some(shape.segments),
