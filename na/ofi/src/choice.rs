@@ -1,0 +1,135 @@
+//! Which of libfabric's offers a URL and its settings mean.
+
+use std::{io, net::IpAddr};
+
+use hg_na::Error;
+use nix::{ifaddrs::getifaddrs, net::if_::InterfaceFlags};
+
+use crate::{
+    address::Asked,
+    fabric::{Offer, Wanted, library, offers},
+    settings::{DOMAIN, LIFELINE, SUBNET, Settings},
+};
+
+/// Longest frame: rxm sends it eagerly.
+const FRAME: usize = 16 << 10;
+/// The same within one machine: shm takes it at once, without waiting for the receiver.
+const FRAME_LOCAL: usize = 4096;
+
+/// Bytes of a frame.
+pub(crate) fn frame_size(provider: &str, offer: &Offer) -> usize {
+    let most = if provider == "shm" { FRAME_LOCAL } else { FRAME };
+    most.min(offer.limits().max_message)
+}
+
+/// The offer to be used.
+///
+/// # Errors
+/// Without libfabric, its provider or the domain: what is there, and what to do.
+pub(crate) fn choose(provider: &str, asked: &Asked, settings: &Settings) -> Result<Offer, Error> {
+    let source = match asked {
+        Asked::Network(ip, _) => *ip,
+        Asked::Local(_) => None,
+    };
+    let all = offers(Wanted { provider: Some(provider), source })?;
+    let layered = format!("{provider};");
+    let is_of = |offer: &Offer| offer.provider == provider || offer.provider.starts_with(&layered);
+    let all: Vec<Offer> = all.into_iter().filter(is_of).collect();
+    if all.is_empty() {
+        return Err(nothing(provider, source));
+    }
+    let known: Vec<String> = all.iter().map(described).collect();
+    let fits = |offer: &Offer| {
+        settings.domain.as_ref().is_none_or(|domain| offer.domain == *domain)
+            && settings.subnet.is_none_or(|subnet| offer.ip.is_some_and(|ip| subnet.contains(ip)))
+    };
+    let rank = |offer: &Offer| {
+        let ip = offer.ip;
+        let is_layered = offer.provider != provider;
+        (
+            is_layered,
+            ip.is_some_and(is_link_local),
+            ip.is_some_and(|ip| ip.is_loopback()),
+            ip.is_some_and(|ip| ip.is_ipv6()),
+        )
+    };
+    all.into_iter().filter(fits).min_by_key(rank).ok_or_else(|| {
+        let name = if settings.domain.is_some() { DOMAIN } else { SUBNET };
+        let why = format!("nothing that {provider} offers here fits; it has {}", known.join(", "));
+        Error::BadSetting { name: name.to_owned(), why }
+    })
+}
+
+fn described(offer: &Offer) -> String {
+    match offer.ip {
+        Some(ip) => format!("{} {ip}", offer.domain),
+        None => offer.domain.clone(),
+    }
+}
+
+fn is_link_local(ip: IpAddr) -> bool {
+    matches!(ip, IpAddr::V6(six) if six.is_unicast_link_local())
+}
+
+/// Why there is no offer: no such provider, or no such address.
+fn nothing(provider: &str, source: Option<IpAddr>) -> Error {
+    let anywhere = offers(Wanted { provider: Some(provider), source: None });
+    let why = match (source, anywhere) {
+        (Some(ip), Ok(all)) if !all.is_empty() => {
+            let known: Vec<String> = all.iter().map(described).collect();
+            format!(
+                "no interface that {provider} can use has the address {ip}; it has {}",
+                known.join(", ")
+            )
+        }
+        _ => {
+            let version = library().map_or((0, 0), |library| library.version());
+            let mut known: Vec<String> = offers(Wanted::default())
+                .unwrap_or_default()
+                .into_iter()
+                .map(|offer| offer.provider.split(';').next().unwrap_or_default().to_owned())
+                .collect();
+            known.sort();
+            known.dedup();
+            format!(
+                "libfabric {}.{} has no provider `{provider}` that works on this machine; it has {}: `hg info` \
+                 says more",
+                version.0,
+                version.1,
+                known.join(", ")
+            )
+        }
+    };
+    Error::os("fi_getinfo", io::Error::new(io::ErrorKind::NotFound, why))
+}
+
+/// The address on which lifelines are taken: the provider's own where it is an internet address.
+///
+/// # Errors
+/// [`Error::BadSetting`] when this machine has none.
+pub(crate) fn lifeline_ip(
+    offer: &Offer,
+    asked: Option<IpAddr>,
+    settings: &Settings,
+) -> Result<IpAddr, Error> {
+    if let Some(ip) = settings.lifeline.or(asked).or(offer.ip) {
+        return Ok(ip);
+    }
+    let mut found: Vec<(bool, bool, IpAddr)> = Vec::new();
+    for entry in getifaddrs().map_err(|error| Error::os("getifaddrs", error))? {
+        let Some(address) = entry.address.filter(|_| entry.flags.contains(InterfaceFlags::IFF_UP))
+        else {
+            continue;
+        };
+        let four = address.as_sockaddr_in().map(|four| IpAddr::V4(four.ip()));
+        let six = address.as_sockaddr_in6().map(|six| IpAddr::V6(six.ip()));
+        if let Some(ip) = four.or(six).filter(|ip| !is_link_local(*ip)) {
+            found.push((ip.is_loopback(), ip.is_ipv6(), ip));
+        }
+    }
+    found.into_iter().min().map(|(_, _, ip)| ip).ok_or_else(|| Error::BadSetting {
+        name: LIFELINE.to_owned(),
+        why: "this machine has no internet address on which peers could be told that it lives"
+            .to_owned(),
+    })
+}

@@ -1,0 +1,484 @@
+//! Lifelines, timers, and how connections begin and end.
+
+use std::{
+    io, mem,
+    time::{Duration, Instant},
+};
+
+use hg_na::{Error, GoneReason, Peer};
+use nix::sys::epoll::EpollFlags;
+
+use crate::{
+    context::{Known, OfiContext, RETIRE_AFTER, Retiring},
+    fabric::Fault,
+    lifeline::{Cut, Lifeline},
+    link::{Phase, Remote},
+    waiter::LISTENER,
+    wire::{Greeting, HEADER, Record, broken_way},
+};
+
+/// Connections accepted at a time.
+const ACCEPTS: usize = 64;
+/// How long nothing is accepted after descriptors have run out.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How soon a connection is tried again whose target's queue was full.
+const CONNECT_AGAIN: Duration = Duration::from_millis(5);
+/// How long frames are awaited that a goodbye has announced.
+const DRAIN_AFTER_GOODBYE: Duration = Duration::from_secs(1);
+/// After a death: at least so long and so many rounds without a frame.
+const DRAIN_AFTER_DEATH: Duration = Duration::from_millis(20);
+const DRAIN_ROUNDS: u32 = 32;
+/// How long closing waits for frames that libfabric still has.
+const CLOSE_WAITS: Duration = Duration::from_secs(1);
+/// Frames that a peer may name as the longest it takes.
+const FRAME_RANGE: std::ops::RangeInclusive<u32> = 256..=1 << 20;
+
+impl OfiContext {
+    /// Asks the kernel for news, and acts on it; says whether there was any.
+    ///
+    /// # Errors
+    /// [`Error::Os`]: the wait set is lost.
+    pub(crate) fn attend_lifelines(&mut self, now: Instant) -> Result<bool, Error> {
+        let mut told = mem::take(&mut self.told);
+        if told.is_empty() {
+            self.waiter.ask(&mut told)?;
+        }
+        self.must_ask = !told.is_empty();
+        let moved = !told.is_empty();
+        for (name, _) in told.drain(..) {
+            match u32::try_from(name) {
+                Ok(place) => self.attend(place, now),
+                Err(_) if name == LISTENER => self.accept(now),
+                Err(_) => {}
+            }
+        }
+        self.told = told;
+        Ok(moved)
+    }
+
+    fn accept(&mut self, now: Instant) {
+        for _ in 0..ACCEPTS {
+            let Some(listener) = &self.listener else { return };
+            match listener.accept(self.shared.settings.silence_bound) {
+                Ok(lifeline) => self.accepted(lifeline, now),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if is_shortage(&error) => {
+                    tracing::warn!(%error, "no connection is accepted for a while");
+                    self.accept_at = Some(now + ACCEPT_PAUSE);
+                    let paused = self.waiter.change(listener.fd(), LISTENER, EpollFlags::empty());
+                    debug_assert!(paused.is_ok(), "a descriptor of the set is changed");
+                    return;
+                }
+                // The caller has gone meanwhile.
+                Err(_) => {}
+            }
+        }
+    }
+
+    fn accepted(&mut self, mut lifeline: Lifeline, now: Instant) {
+        if self.count() >= self.shared.settings.max_peers {
+            lifeline.say(&Record::Refuse(
+                "it has as many peers as its setting max-peers allows".into(),
+            ));
+            return;
+        }
+        let Ok(link) = self.add(Phase::Greeting) else { return };
+        let place = link.peer.index();
+        self.at(now + self.shared.settings.connect_timeout, place);
+        self.watch(place, lifeline);
+    }
+
+    fn watch(&mut self, place: u32, lifeline: Lifeline) {
+        let watched = self.waiter.add(lifeline.fd(), u64::from(place), lifeline.interest());
+        if let Some(link) = self.link(place) {
+            link.lifeline = Some(lifeline);
+        }
+        if let Err(error) = watched {
+            self.end_now(place, GoneReason::Unreachable(error.to_string().into()));
+        }
+    }
+
+    /// Begins to connect.
+    pub(crate) fn connect(&mut self, peer: Peer) {
+        let now = Instant::now();
+        let settings = &self.shared.settings;
+        let (silence, deadline) = (settings.silence_bound, now + settings.connect_timeout);
+        let Some(link) = self.find(peer) else { return };
+        let Some(target) = link.target.clone() else { return };
+        let deadline = match link.phase {
+            Phase::Connecting { deadline } => deadline,
+            _ => deadline,
+        };
+        link.phase = Phase::Connecting { deadline };
+        let key = link.key;
+        match Lifeline::connect(&target, silence) {
+            Ok(mut lifeline) => {
+                lifeline.say(&Record::Hello(self.greeting(peer.index(), key)));
+                self.at(deadline, peer.index());
+                self.watch(peer.index(), lifeline);
+                self.must_ask = true;
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.at((now + CONNECT_AGAIN).min(deadline), peer.index());
+            }
+            Err(error) => {
+                // Told by the next progress, not inside a post.
+                if let Some(link) = self.find(peer) {
+                    let reason = GoneReason::Unreachable(error.to_string().into());
+                    link.phase =
+                        Phase::Draining { reason, until: Some(0), since: now, seen: 0, quiet: 0 };
+                }
+                self.draining.push(peer.index());
+                self.unlist(peer.index());
+            }
+        }
+    }
+
+    fn greeting(&mut self, link: u32, key: u64) -> Greeting {
+        let provider = self.shared.provider.clone();
+        let endpoint = self.endpoint();
+        let frame = u32::try_from(endpoint.frame_size()).expect("frames are short");
+        Greeting { link, key, frame, provider, name: endpoint.name().to_vec() }
+    }
+
+    fn attend(&mut self, place: u32, now: Instant) {
+        let Some(link) = self.link(place) else { return };
+        let Some(mut lifeline) = link.lifeline.take() else { return };
+        let (before, mut said) = (lifeline.interest(), Vec::new());
+        let cut = lifeline.attend(&mut said).err();
+        if cut.is_none() && lifeline.interest() != before {
+            let changed = self.waiter.change(lifeline.fd(), u64::from(place), lifeline.interest());
+            debug_assert!(changed.is_ok(), "a descriptor of the set is changed");
+        }
+        let Some(link) = self.link(place) else { return };
+        let peer = link.peer;
+        link.lifeline = Some(lifeline);
+        for record in said {
+            if self.find(peer).is_some() {
+                self.heard(place, record, now);
+            }
+        }
+        if let Some(cut) = cut
+            && self.find(peer).is_some()
+        {
+            self.was_cut(place, cut, now);
+        }
+    }
+
+    fn heard(&mut self, place: u32, record: Record, now: Instant) {
+        let Some(link) = self.link(place) else { return };
+        match (record, &mut link.phase) {
+            (Record::Hello(greeting), Phase::Greeting) => self.greeted(place, greeting, true),
+            (Record::Welcome(greeting), Phase::Connecting { .. }) => {
+                self.greeted(place, greeting, false);
+            }
+            (Record::Refuse(why), Phase::Connecting { .. } | Phase::Open) => {
+                self.end_now(place, GoneReason::Refused(why.into()));
+            }
+            (Record::Goodbye(count), Phase::Open) => {
+                self.drain(place, GoneReason::Closed, Some(count), now);
+            }
+            (Record::Goodbye(count), Phase::Draining { reason, until, .. }) => {
+                (*reason, *until) = (GoneReason::Closed, Some(count));
+            }
+            (Record::Goodbye(_), Phase::Connecting { .. }) => {
+                self.end_now(place, GoneReason::Closed)
+            }
+            (Record::Ping, Phase::Open) => {
+                if let Some(lifeline) = &mut link.lifeline {
+                    lifeline.say(&Record::Pong);
+                }
+            }
+            (Record::Pong, Phase::Open) => {
+                if let Some((_, has_answered)) = &mut link.stalled {
+                    *has_answered = true;
+                }
+            }
+            (_, Phase::Draining { .. } | Phase::Ended { .. }) => {}
+            _ => self.misbehaved(place, "a word on the lifeline that is out of turn"),
+        }
+    }
+
+    /// The other side has introduced itself: from now on frames flow.
+    fn greeted(&mut self, place: u32, greeting: Greeting, is_hello: bool) {
+        if greeting.provider != self.shared.provider {
+            let why =
+                format!("it speaks {}, this side {}", greeting.provider, self.shared.provider);
+            self.refuse(place, &why);
+            return self.end_now(place, GoneReason::Refused(why.into()));
+        }
+        if greeting.name.is_empty() || !FRAME_RANGE.contains(&greeting.frame) {
+            return self.misbehaved(place, "a greeting with impossible numbers");
+        }
+        let address = match self.know(&greeting.name) {
+            Ok(address) => address,
+            Err(error) => {
+                let why = format!("libfabric does not take its address: {error}");
+                self.refuse(place, &why);
+                return self.end_now(place, GoneReason::Unreachable(why.into()));
+            }
+        };
+        let own = self.endpoint().frame_size();
+        let theirs = usize::try_from(greeting.frame).unwrap_or(HEADER);
+        let Some(link) = self.link(place) else { return };
+        let (link_of_theirs, frame) = (greeting.link, own.min(theirs));
+        let Greeting { key, name, .. } = greeting;
+        link.remote = Some(Remote { link: link_of_theirs, key, address, name, frame });
+        link.phase = Phase::Open;
+        let own_key = link.key;
+        self.untime(place);
+        if is_hello {
+            let welcome = Record::Welcome(self.greeting(place, own_key));
+            if let Some(lifeline) = self.link(place).and_then(|link| link.lifeline.as_mut()) {
+                lifeline.say(&welcome);
+            }
+        }
+        self.mark_busy(place);
+    }
+
+    fn was_cut(&mut self, place: u32, cut: Cut, now: Instant) {
+        let Some(link) = self.link(place) else { return };
+        // Nothing is heard of it any more; the kernel would tell again and again.
+        link.lifeline = None;
+        match (&link.phase, cut) {
+            (Phase::Open, Cut::Silent) => self.drain(place, GoneReason::TimedOut, None, now),
+            (Phase::Open, Cut::Exited | Cut::NotThere(_)) => {
+                self.drain(place, GoneReason::Exited, None, now);
+            }
+            (Phase::Draining { .. } | Phase::Ended { .. } | Phase::Idle, _) => {}
+            (_, Cut::Rubbish(why)) => self.misbehaved(place, why),
+            (_, Cut::NotThere(error)) => {
+                self.end_now(place, GoneReason::Unreachable(error.to_string().into()));
+            }
+            (_, Cut::Exited) => {
+                self.end_now(
+                    place,
+                    GoneReason::Unreachable("it hung up before its greeting".into()),
+                );
+            }
+            (_, Cut::Silent) => self.end_now(place, GoneReason::TimedOut),
+        }
+    }
+
+    /// The way through libfabric is broken; the lifeline may know more in a moment.
+    pub(crate) fn way_broke(&mut self, place: u32, fault: Fault) {
+        let is_open = self.link(place).is_some_and(|link| link.is_open());
+        if is_open {
+            self.must_ask = true;
+            self.drain(place, unreachable(fault), None, Instant::now());
+        }
+    }
+
+    /// Takes what is still to come, then ends the connection.
+    fn drain(&mut self, place: u32, reason: GoneReason, until: Option<u64>, now: Instant) {
+        let Some(link) = self.link(place) else { return };
+        let seen = link.frames_received;
+        link.phase = Phase::Draining { reason, until, since: now, seen, quiet: 0 };
+        self.unlist(place);
+        self.untime(place);
+        self.draining.push(place);
+    }
+
+    /// Its address may be looked up anew.
+    fn unlist(&mut self, place: u32) {
+        let Some(link) = self.link(place) else { return };
+        let (peer, Some(target)) = (link.peer, link.target.take()) else { return };
+        if self.by_target.get(&target) == Some(&peer) {
+            self.by_target.remove(&target);
+        }
+    }
+
+    /// Looks at every connection that drains.
+    pub(crate) fn drain_all(&mut self, now: Instant) {
+        for place in mem::take(&mut self.draining) {
+            let Some(link) = self.link(place) else { continue };
+            let came = link.frames_received;
+            let Phase::Draining { reason, until, since, seen, quiet } = &mut link.phase else {
+                continue;
+            };
+            *quiet = if *seen == came { *quiet + 1 } else { 0 };
+            *seen = came;
+            let lasted = now.saturating_duration_since(*since);
+            let is_over = match until {
+                Some(until) => came >= *until || lasted >= DRAIN_AFTER_GOODBYE,
+                None => *quiet >= DRAIN_ROUNDS && lasted >= DRAIN_AFTER_DEATH,
+            };
+            if is_over {
+                let reason = reason.clone();
+                self.end_now(place, reason);
+            } else {
+                self.draining.push(place);
+            }
+        }
+    }
+
+    /// Ends a connection: its operations, and, once its requests were handed out, itself.
+    pub(crate) fn end_now(&mut self, place: u32, reason: GoneReason) {
+        self.unlist(place);
+        self.untime(place);
+        let Some(link) = self.link(place) else { return };
+        link.lifeline = None;
+        let was_met = !matches!(link.phase, Phase::Greeting);
+        if reason == GoneReason::Forgotten {
+            link.requests.clear();
+        }
+        link.phase = Phase::Ended { reason: reason.clone() };
+        let remote = link.remote.take();
+        let is_empty = link.requests.is_empty();
+        self.fail_operations(place, &reason);
+        if let Some(remote) = remote {
+            self.unknow(&remote);
+        }
+        if !was_met {
+            // Nobody here has heard of it.
+            self.remove(place);
+        } else if is_empty {
+            self.bury(place);
+        }
+    }
+
+    /// The last word about a connection that has ended.
+    pub(crate) fn bury(&mut self, place: u32) {
+        let Some(link) = self.link(place) else { return };
+        let Phase::Ended { reason } = &link.phase else { return };
+        let (peer, reason) = (link.peer, reason.clone());
+        self.report_gone(peer, reason);
+        self.remove(place);
+    }
+
+    fn remove(&mut self, place: u32) {
+        let Ok(at) = usize::try_from(place) else { return };
+        self.links[at] = None;
+        self.holding.retain(|held| *held != place);
+        self.generations[at] += 1;
+        self.free_links.push(place);
+    }
+
+    /// Tells the other side why it is disconnected.
+    pub(crate) fn refuse(&mut self, place: u32, why: &str) {
+        if let Some(lifeline) = self.link(place).and_then(|link| link.lifeline.as_mut()) {
+            lifeline.say(&Record::Refuse(why.to_owned()));
+        }
+    }
+
+    /// Says goodbye to the other side.
+    pub(crate) fn part(&mut self, place: u32) {
+        if let Some(link) = self.link(place).filter(|link| link.is_open()) {
+            let goodbye = Record::Goodbye(link.frames_sent);
+            if let Some(lifeline) = &mut link.lifeline {
+                lifeline.say(&goodbye);
+            }
+        }
+    }
+
+    /// Runs what is due; says whether anything was.
+    pub(crate) fn run_timers(&mut self, now: Instant) -> bool {
+        let mut moved = false;
+        if self.accept_at.is_some_and(|when| when <= now) {
+            self.accept_at = None;
+            if let Some(listener) = &self.listener {
+                let resumed = self.waiter.change(listener.fd(), LISTENER, EpollFlags::EPOLLIN);
+                debug_assert!(resumed.is_ok(), "a descriptor of the set is changed");
+            }
+            moved = true;
+        }
+        while let Some((when, place)) =
+            self.timers.first().copied().filter(|(when, _)| *when <= now)
+        {
+            self.timers.remove(&(when, place));
+            moved = true;
+            let Some(link) = self.link(place) else { continue };
+            link.timer = None;
+            let peer = link.peer;
+            match link.phase {
+                Phase::Connecting { deadline } if deadline <= now => {
+                    self.end_now(place, GoneReason::TimedOut);
+                }
+                Phase::Connecting { .. } => self.connect(peer),
+                Phase::Greeting => self.end_now(place, GoneReason::TimedOut),
+                _ => {}
+            }
+        }
+        if self.retiring.iter().any(|it| it.by <= now) {
+            self.retire(Some(now));
+            moved = true;
+        }
+        moved
+    }
+
+    /// An endpoint's address in libfabric's vector, inserted once however many connections use it.
+    fn know(&mut self, name: &[u8]) -> Result<u64, Error> {
+        if let Some(known) = self.known.get_mut(name) {
+            known.users += 1;
+            return Ok(known.address);
+        }
+        let retiring = self.retiring.iter().position(|it| it.name == name);
+        let address = match retiring {
+            Some(place) => self.retiring.swap_remove(place).address,
+            None => self.endpoint().insert(name)?,
+        };
+        self.known.insert(name.to_vec(), Known { address, users: 1 });
+        Ok(address)
+    }
+
+    fn unknow(&mut self, remote: &Remote) {
+        let Some(known) = self.known.get_mut(&remote.name) else { return };
+        known.users -= 1;
+        if known.users > 0 {
+            return;
+        }
+        self.known.remove(&remote.name);
+        let by = Instant::now() + RETIRE_AFTER;
+        self.retiring.push(Retiring { name: remote.name.clone(), address: remote.address, by });
+        self.retire(None);
+    }
+
+    /// Removes addresses to which nothing is under way any more, or that have waited long enough.
+    pub(crate) fn retire(&mut self, now: Option<Instant>) {
+        let mut place = 0;
+        while let Some(it) = self.retiring.get(place) {
+            let used = self.flights.iter().flatten().any(|flight| flight.address == it.address);
+            if used && now.is_none_or(|now| now < it.by) {
+                place += 1;
+                continue;
+            }
+            let address = self.retiring.swap_remove(place).address;
+            self.endpoint().remove(address);
+        }
+    }
+
+    /// Sees off what libfabric still has, and says goodbye to everybody.
+    pub(crate) fn close_all(&mut self) {
+        let end = Instant::now() + CLOSE_WAITS;
+        let mut events = Vec::new();
+        while self.broken.is_none() {
+            if self.endpoint().poll(&mut events).is_err() {
+                break;
+            }
+            let found = !events.is_empty();
+            for event in events.drain(..) {
+                match event {
+                    crate::fabric::Event::Arrived { frame, .. } => self.endpoint().repost(frame),
+                    crate::fabric::Event::Sent(note) => self.flight_landed(note, None),
+                    crate::fabric::Event::Unsent(..) | crate::fabric::Event::Failed(_) => {}
+                }
+            }
+            if !found && (self.endpoint().lent() == 0 || Instant::now() >= end) {
+                break;
+            }
+        }
+        for place in 0..u32::try_from(self.links.len()).unwrap_or(u32::MAX) {
+            self.part(place);
+        }
+    }
+}
+
+/// Why a peer cannot be reached through libfabric.
+pub(crate) fn unreachable(fault: Fault) -> GoneReason {
+    GoneReason::Unreachable(broken_way(fault).into())
+}
+
+fn is_shortage(error: &io::Error) -> bool {
+    use nix::libc::{EMFILE, ENFILE, ENOBUFS, ENOMEM};
+    matches!(error.raw_os_error(), Some(EMFILE | ENFILE | ENOBUFS | ENOMEM))
+}

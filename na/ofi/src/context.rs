@@ -1,0 +1,376 @@
+//! One context: what `na` calls, and the state behind it.
+//!
+//! | file | what it does for the context |
+//! |---|---|
+//! | [`crate::post`] | lookup, post, cancel, forget |
+//! | [`crate::send`] | frames out: messages and transfers, as credits and libfabric allow |
+//! | [`crate::arrive`] | frames in |
+//! | [`crate::chores`] | lifelines, timers, the end of connections |
+
+use std::{
+    collections::BTreeSet,
+    fmt,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use hg_na::{
+    Address, Completion, Context, Done, Error, Failure, Message, Op, OpId, Peer, Reached, Rejected,
+    Returned, Token, Waiter,
+};
+use nix::sys::epoll::EpollFlags;
+use rustc_hash::FxHashMap;
+
+use crate::{
+    domain::Shared,
+    fabric::{Endpoint, Event},
+    lifeline::{Listener, Place},
+    link::{Link, Phase, Sending},
+    settings::MESSAGE_MAX,
+    transfer::Transfer,
+    waiter::{LISTENER, OfiWaiter},
+};
+
+/// Batches of completions that one round takes.
+const BATCHES: usize = 16;
+/// Empty rounds after which the kernel is asked for news of lifelines.
+const ASK_AFTER: u32 = 256;
+
+/// A frame that libfabric has.
+#[derive(Debug)]
+pub(crate) struct Flight {
+    pub(crate) peer: Peer,
+    pub(crate) address: u64,
+    /// The message that is sent with it, as a whole.
+    pub(crate) sending: Option<Sending>,
+}
+
+/// An endpoint's address in libfabric's vector, while connections use it.
+#[derive(Debug)]
+pub(crate) struct Known {
+    pub(crate) address: u64,
+    pub(crate) users: usize,
+}
+
+/// An address that no connection uses any more.
+#[derive(Debug)]
+pub(crate) struct Retiring {
+    pub(crate) name: Vec<u8>,
+    pub(crate) address: u64,
+    /// When it is removed at the latest.
+    pub(crate) by: Instant,
+}
+
+/// A context of the libfabric transport.
+pub(crate) struct OfiContext {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) id: u8,
+    pub(crate) address: Address,
+    pub(crate) endpoint: Option<Endpoint>,
+    pub(crate) waiter: Arc<OfiWaiter>,
+    pub(crate) listener: Option<Listener>,
+    pub(crate) links: Vec<Option<Box<Link>>>,
+    pub(crate) generations: Vec<u32>,
+    pub(crate) free_links: Vec<u32>,
+    pub(crate) by_target: FxHashMap<Place, Peer>,
+    pub(crate) known: FxHashMap<Vec<u8>, Known>,
+    /// Addresses to be removed once nothing is under way to them, and when at the latest.
+    pub(crate) retiring: Vec<Retiring>,
+    pub(crate) flights: Vec<Option<Flight>>,
+    pub(crate) free_flights: Vec<usize>,
+    pub(crate) transfers: FxHashMap<u64, Transfer>,
+    pub(crate) serial: u64,
+    pub(crate) admission: bool,
+    /// Connections with something to send, and with requests that wait for admission.
+    pub(crate) busy: Vec<u32>,
+    pub(crate) holding: Vec<u32>,
+    /// Draining connections, which are looked at in every round.
+    pub(crate) draining: Vec<u32>,
+    pub(crate) timers: BTreeSet<(Instant, u32)>,
+    pub(crate) finished: Vec<Completion>,
+    /// libfabric took a frame no more: it is tried again at this time.
+    pub(crate) retry_at: Option<Instant>,
+    pub(crate) accept_at: Option<Instant>,
+    pub(crate) is_sleeping: bool,
+    pub(crate) must_ask: bool,
+    pub(crate) empty_rounds: u32,
+    pub(crate) told: Vec<(u64, EpollFlags)>,
+    events: Vec<Event>,
+    /// libfabric cannot be used any more.
+    pub(crate) broken: Option<Error>,
+}
+
+impl OfiContext {
+    /// A context over an endpoint, listening at its place.
+    ///
+    /// # Errors
+    /// [`Error::Os`].
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        id: u8,
+        address: Address,
+        endpoint: Endpoint,
+        listener: Listener,
+    ) -> Result<Self, Error> {
+        let waiter = OfiWaiter::new(endpoint.wait_fd())?;
+        if shared.listen {
+            waiter.add(listener.fd(), LISTENER, EpollFlags::EPOLLIN)?;
+        }
+        Ok(Self {
+            shared,
+            id,
+            address,
+            endpoint: Some(endpoint),
+            waiter: Arc::new(waiter),
+            listener: Some(listener),
+            links: Vec::new(),
+            generations: Vec::new(),
+            free_links: Vec::new(),
+            by_target: FxHashMap::default(),
+            known: FxHashMap::default(),
+            retiring: Vec::new(),
+            flights: Vec::new(),
+            free_flights: Vec::new(),
+            transfers: FxHashMap::default(),
+            serial: 0,
+            admission: true,
+            busy: Vec::new(),
+            holding: Vec::new(),
+            draining: Vec::new(),
+            timers: BTreeSet::new(),
+            finished: Vec::new(),
+            retry_at: None,
+            accept_at: None,
+            is_sleeping: false,
+            must_ask: true,
+            empty_rounds: 0,
+            told: Vec::new(),
+            events: Vec::new(),
+            broken: None,
+        })
+    }
+
+    /// The endpoint, which is there until the context is dropped.
+    #[inline]
+    pub(crate) fn endpoint(&mut self) -> &mut Endpoint {
+        self.endpoint.as_mut().expect("taken only by drop")
+    }
+
+    /// A connection by its place.
+    #[inline]
+    pub(crate) fn link(&mut self, place: u32) -> Option<&mut Link> {
+        self.links.get_mut(usize::try_from(place).ok()?)?.as_deref_mut()
+    }
+
+    /// A connection by its handle.
+    #[inline]
+    pub(crate) fn find(&mut self, peer: Peer) -> Option<&mut Link> {
+        self.link(peer.index()).filter(|link| link.peer == peer)
+    }
+
+    /// A place in the table. Its handle was never given out before.
+    pub(crate) fn add(&mut self, phase: Phase) -> Result<&mut Link, Error> {
+        let key =
+            u64::from_le_bytes(*crate::region::random()?.first_chunk().expect("16 bytes hold 8"));
+        let place = match self.free_links.pop() {
+            Some(place) => place,
+            None => {
+                let place = u32::try_from(self.links.len()).expect("bounded by max-peers");
+                self.links.push(None);
+                self.generations.push(0);
+                place
+            }
+        };
+        let at = usize::try_from(place).expect("a place in a vector");
+        let peer = Peer::new(place, self.generations[at]);
+        Ok(self.links[at].insert(Box::new(Link::new(peer, phase, key))))
+    }
+
+    /// Connections that there are.
+    pub(crate) fn count(&self) -> usize {
+        self.links.len() - self.free_links.len()
+    }
+
+    /// The next number of an operation.
+    pub(crate) fn next_serial(&mut self) -> u64 {
+        self.serial += 1;
+        self.serial
+    }
+
+    /// Reports the end of an operation.
+    pub(crate) fn finish(
+        &mut self,
+        id: OpId,
+        token: Token,
+        error: Option<(Error, Reached)>,
+        returned: Returned,
+    ) {
+        let failed = |(error, reached)| Err(Box::new(Failure { error, reached }));
+        let result = error.map_or(Ok(()), failed);
+        self.finished.push(Completion::Done(Done { id, token, result, returned }));
+    }
+
+    /// There is something to do for this side's progress: ends a sleep, should another thread be in one.
+    pub(crate) fn nudge(&mut self) {
+        if self.is_sleeping {
+            self.waiter.wake();
+        }
+    }
+
+    /// One look at libfabric; says whether there was something.
+    fn take_events(&mut self) -> Result<bool, Error> {
+        let mut found = false;
+        let mut events = std::mem::take(&mut self.events);
+        for _ in 0..BATCHES {
+            if let Err(fault) = self.endpoint().poll(&mut events) {
+                let error = Error::from(fault);
+                self.broken = Some(error.clone());
+                return Err(error);
+            }
+            if events.is_empty() {
+                break;
+            }
+            found = true;
+            for event in events.drain(..) {
+                self.take_event(event);
+            }
+        }
+        self.events = events;
+        Ok(found)
+    }
+
+    fn take_event(&mut self, event: Event) {
+        match event {
+            Event::Arrived { frame, len } => self.frame_came(frame, len),
+            Event::Sent(note) => self.flight_landed(note, None),
+            Event::Unsent(note, fault) => self.flight_landed(note, Some(fault)),
+            // Of an injected message or a receive: whose it was is not known. A connection that is broken shows
+            // on its lifeline, or is stalled.
+            Event::Failed(fault) => {
+                tracing::debug!(%fault, "libfabric reports a failure of nobody's")
+            }
+        }
+    }
+
+    fn round(&mut self, now: Instant, done: &mut Vec<Completion>) -> Result<bool, Error> {
+        if let Some(error) = &self.broken {
+            return Err(error.clone());
+        }
+        let before = done.len();
+        done.append(&mut self.finished);
+        let slept = std::mem::take(&mut self.is_sleeping);
+        let mut moved = self.take_events()?;
+        self.empty_rounds = if moved { 0 } else { self.empty_rounds + 1 };
+        if slept || self.must_ask || !self.draining.is_empty() || self.empty_rounds >= ASK_AFTER {
+            self.empty_rounds = 0;
+            moved |= self.attend_lifelines(now)?;
+        }
+        moved |= self.run_timers(now);
+        moved |= self.admit();
+        moved |= self.send_all(now);
+        if !self.draining.is_empty() {
+            self.drain_all(now);
+        }
+        done.append(&mut self.finished);
+        Ok(moved || done.len() > before)
+    }
+}
+
+impl Context for OfiContext {
+    fn address(&self) -> &Address {
+        &self.address
+    }
+
+    fn lookup(&mut self, address: &Address) -> Result<Peer, Error> {
+        self.shared.same_process()?;
+        self.look_up(address)
+    }
+
+    fn forget(&mut self, peer: Peer) {
+        if self.shared.same_process().is_ok() {
+            self.forget_peer(peer);
+        }
+    }
+
+    fn message(&mut self, _to: Peer, len: usize) -> Result<Message, Error> {
+        match len {
+            0..=hg_na::INLINE_MAX => Ok(Message::inline(len)),
+            0..=MESSAGE_MAX => Ok(Message::from(vec![0; len])),
+            _ => Err(Error::TooLong { len, max: MESSAGE_MAX }),
+        }
+    }
+
+    fn post(&mut self, token: Token, op: Op) -> Result<OpId, Rejected> {
+        self.post_op(token, op)
+    }
+
+    fn cancel(&mut self, id: OpId) {
+        if self.shared.same_process().is_ok() {
+            self.cancel_op(id);
+        }
+    }
+
+    fn set_admission(&mut self, open: bool) {
+        self.admission = open;
+        if open && !self.holding.is_empty() {
+            self.nudge();
+        }
+    }
+
+    fn progress(&mut self, now: Instant, done: &mut Vec<Completion>) -> Result<bool, Error> {
+        self.shared.same_process()?;
+        self.round(now, done)
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        let timer = self.timers.first().map(|(when, _)| *when);
+        let retiring = self.retiring.iter().map(|it| it.by).min();
+        [timer, self.retry_at, self.accept_at, retiring].into_iter().flatten().min()
+    }
+
+    fn may_sleep(&mut self) -> bool {
+        if self.shared.same_process().is_err() || self.broken.is_some() {
+            return false;
+        }
+        let idle = self.finished.is_empty()
+            && (self.busy.is_empty() || self.retry_at.is_some())
+            && !(self.admission && !self.holding.is_empty())
+            && self.draining.is_empty();
+        if !idle || !self.endpoint().may_wait() {
+            return false;
+        }
+        let mut told = std::mem::take(&mut self.told);
+        let asked = self.waiter.ask(&mut told);
+        self.told = told;
+        self.is_sleeping = asked.is_ok() && self.told.is_empty();
+        self.must_ask = !self.is_sleeping;
+        self.is_sleeping
+    }
+
+    fn waiter(&self) -> Arc<dyn Waiter> {
+        Arc::clone(&self.waiter) as Arc<dyn Waiter>
+    }
+}
+
+impl Drop for OfiContext {
+    fn drop(&mut self) {
+        if self.shared.same_process().is_err() {
+            // The parent's connections are not ours to close.
+            std::mem::forget(self.endpoint.take());
+            return;
+        }
+        self.close_all();
+        drop(self.endpoint.take());
+        drop(self.listener.take());
+        self.shared.closed(self.id);
+    }
+}
+
+impl fmt::Debug for OfiContext {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "OfiContext({}, {} peers)", self.address, self.count())
+    }
+}
+
+/// How long a frame that libfabric never gives back keeps its target's address.
+pub(crate) const RETIRE_AFTER: Duration = Duration::from_secs(1);

@@ -1,0 +1,170 @@
+//! One opened URL: what its contexts share, and the plugin that opens it.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use hg_na::{Address, Caps, Context, Domain, Error, Memory, OpenOptions, Plugin, Region, Rights};
+use hg_na_memory::ForkGuard;
+
+use crate::{
+    address::{Asked, SCHEMES, address_of, local, provider},
+    choice,
+    context::OfiContext,
+    fabric::{Endpoint, Offer},
+    lifeline::{Listener, Place},
+    region::{OfiRegion, Regions, random},
+    settings::{Settings, caps},
+};
+
+/// The libfabric plugin: schemes `ofi+tcp`, `ofi+shm`, `ofi+verbs` and so on.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct OfiPlugin;
+
+impl Plugin for OfiPlugin {
+    fn schemes(&self) -> &[&str] {
+        &SCHEMES
+    }
+
+    fn open(&self, url: &Address, options: &OpenOptions) -> Result<Arc<dyn Domain>, Error> {
+        Ok(Arc::new(OfiDomain::open(url, options)?))
+    }
+}
+
+/// What the contexts of one domain share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) caps: Caps,
+    pub(crate) settings: Settings,
+    /// As in the URL: `tcp`, whatever libfabric calls the layers that make it.
+    pub(crate) provider: String,
+    pub(crate) listen: bool,
+    pub(crate) regions: Arc<Regions>,
+    guard: ForkGuard,
+    offer: Offer,
+    /// Where context 0 is; a network's port is the one that it got.
+    home: Home,
+    ids: Mutex<Ids>,
+}
+
+#[derive(Debug)]
+enum Home {
+    Local(String),
+    Network(IpAddr, u16),
+}
+
+impl Home {
+    fn place(&self, id: u8) -> Place {
+        match self {
+            Self::Local(name) => local(name, id),
+            Self::Network(ip, port) => {
+                Place::Network(SocketAddr::new(*ip, if id == 0 { *port } else { 0 }))
+            }
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Ids {
+    /// Opened with the domain, for context 0: so that whatever is wrong shows then.
+    first: Option<(Endpoint, Listener)>,
+    open: [bool; 256],
+}
+
+impl Shared {
+    /// Refuses a forked child.
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub(crate) fn same_process(&self) -> Result<(), Error> {
+        if self.guard.is_child() { Err(Error::Forked) } else { Ok(()) }
+    }
+
+    /// A context has closed: its id is free.
+    pub(crate) fn closed(&self, id: u8) {
+        let mut ids = self.ids.lock().unwrap_or_else(PoisonError::into_inner);
+        ids.open[usize::from(id)] = false;
+    }
+}
+
+#[derive(Debug)]
+struct OfiDomain(Arc<Shared>);
+
+impl OfiDomain {
+    fn open(url: &Address, options: &OpenOptions) -> Result<Self, Error> {
+        let provider = provider(url)?.to_owned();
+        let settings = Settings::read(&options.settings)?;
+        let asked = Asked::parse(url)?;
+        let offer = choice::choose(&provider, &asked, &settings)?;
+        let home = match asked {
+            Asked::Local(Some(name)) => Home::Local(name.into()),
+            Asked::Local(None) => Home::Local(made_up_name()?),
+            Asked::Network(ip, port) => {
+                Home::Network(choice::lifeline_ip(&offer, ip, &settings)?, port)
+            }
+        };
+        let own = address_of(&provider, &home.place(0))?;
+        let listener = Listener::bind(&home.place(0), options.listen, &own)?;
+        let home = match (&home, &listener.place) {
+            (Home::Network(ip, _), Place::Network(bound)) => Home::Network(*ip, bound.port()),
+            _ => home,
+        };
+        let endpoint = Endpoint::open(&offer, choice::frame_size(&provider, &offer))?;
+        let sleeps = endpoint.wait_fd().is_some();
+        Ok(Self(Arc::new(Shared {
+            caps: caps(&settings, sleeps),
+            settings,
+            provider,
+            listen: options.listen,
+            regions: Regions::new()?,
+            guard: ForkGuard::new()?,
+            offer,
+            home,
+            ids: Mutex::new(Ids { first: Some((endpoint, listener)), open: [false; 256] }),
+        })))
+    }
+
+    fn endpoint(&self, id: u8) -> Result<(Endpoint, Listener), Error> {
+        let shared = &self.0;
+        let place = shared.home.place(id);
+        let listener =
+            Listener::bind(&place, shared.listen, &address_of(&shared.provider, &place)?)?;
+        let frame = choice::frame_size(&shared.provider, &shared.offer);
+        Ok((Endpoint::open(&shared.offer, frame)?, listener))
+    }
+}
+
+/// 16 hexadecimal digits.
+fn made_up_name() -> Result<String, Error> {
+    let bytes = random()?;
+    let number = u64::from_le_bytes(*bytes.first_chunk().expect("16 bytes hold 8"));
+    Ok(format!("{number:016x}"))
+}
+
+impl Domain for OfiDomain {
+    fn caps(&self) -> &Caps {
+        &self.0.caps
+    }
+
+    fn register(&self, memory: Memory, rights: Rights) -> Result<Region, Error> {
+        self.0.same_process()?;
+        Ok(Region::new(OfiRegion::register(&self.0.regions, memory, rights)?))
+    }
+
+    fn context(&self, id: u8) -> Result<Box<dyn Context>, Error> {
+        let shared = &self.0;
+        shared.same_process()?;
+        let mut ids = shared.ids.lock().unwrap_or_else(PoisonError::into_inner);
+        if ids.open[usize::from(id)] {
+            let place = shared.home.place(id);
+            return Err(Error::AddressInUse(address_of(&shared.provider, &place)?));
+        }
+        let kept = if id == 0 { ids.first.take() } else { None };
+        let (endpoint, listener) = kept.map_or_else(|| self.endpoint(id), Ok)?;
+        let address = address_of(&shared.provider, &listener.place)?;
+        let context = OfiContext::new(Arc::clone(shared), id, address, endpoint, listener)?;
+        ids.open[usize::from(id)] = true;
+        Ok(Box::new(context))
+    }
+}

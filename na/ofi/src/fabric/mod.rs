@@ -1,0 +1,24 @@
+//! libfabric behind safe types: the one room with `unsafe`.
+//!
+//! | file | what |
+//! |---|---|
+//! | `fault` | what the library's numbers mean |
+//! | `offer` | `fi_getinfo`: what this machine offers |
+//! | `handles` | objects that close themselves |
+//! | `frames` | memory that the library reads and writes while an operation is open |
+//! | `near` | endpoints of this process know when one another is closed |
+//! | `endpoint` | an endpoint with its queue, its address vector and its frames |
+//!
+//! Each endpoint has a domain of its own, so that one thread at a time calls into it: `Endpoint` is `Send` and
+//! every method that reaches the library takes `&mut self`.
+
+mod endpoint;
+mod fault;
+mod frames;
+mod handles;
+mod near;
+mod offer;
+
+pub(crate) use endpoint::{Endpoint, Event, Handed};
+pub(crate) use fault::Fault;
+pub(crate) use offer::{Offer, Wanted, library, offers};

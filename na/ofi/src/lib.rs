@@ -1,0 +1,55 @@
+//! `ofi+PROVIDER://`: Hydrargyrum's transport over libfabric (OFI).
+//!
+//! libfabric is loaded when the first such URL is opened; a program starts without it and is told then what to
+//! install. Any provider with reliable unconnected endpoints and ordered messages will do, whether it has one-sided
+//! operations, registration demands and wait objects or not.
+//!
+//! ```no_run
+//! use hg_na::{Address, OpenOptions, Plugin as _};
+//!
+//! let domain = hg_na_ofi::OfiPlugin.open(&Address::new("ofi+tcp://")?, &OpenOptions::listening())?;
+//! let context = domain.context(0)?;
+//! println!("{}", context.address());
+//! # Ok::<(), hg_na::Error>(())
+//! ```
+//!
+//! # Settings
+//! | name | meaning |
+//! |---|---|
+//! | `domain` | libfabric's domain: an interface or a card |
+//! | `subnet` | `ADDRESS/BITS` in which the own address lies |
+//! | `lifeline` | own address for lifelines, where the provider has no internet addresses |
+//! | `connect-timeout-ms` | bound for greeting a peer (30,000) |
+//! | `silence-bound-ms` | bound for noticing a peer that is cut off (30,000; 3,000 at least) |
+//! | `retry-bound-ms` | bound for a live peer to which libfabric sends nothing (60,000) |
+//! | `max-peers` | connections of one context (65,536) |
+//!
+//! # Threads
+//! As `hg_na` says. Each context has an endpoint and a domain of libfabric's of its own.
+//!
+//! # Cleanup
+//! Dropping a context says goodbye to its peers and closes its endpoint; the library stays loaded.
+//!
+//! # Features
+//! None.
+
+mod address;
+mod arrive;
+mod choice;
+mod chores;
+mod context;
+mod domain;
+#[expect(unsafe_code, reason = "calls into a C library")]
+mod fabric;
+mod lifeline;
+mod link;
+mod post;
+mod receives;
+mod region;
+mod send;
+mod settings;
+mod transfer;
+mod waiter;
+mod wire;
+
+pub use domain::OfiPlugin;

@@ -1,0 +1,235 @@
+//! A stream socket beside each connection: the kernel's word for whether the other process lives.
+//!
+//! libfabric's unconnected endpoints do not say when a peer is gone, and answer nothing while nobody makes progress.
+//! This socket carries the greeting and the goodbye, and then nothing: the kernel closes it when its process
+//! dies, however it dies, and probes it when the other machine falls silent.
+
+use std::{
+    io::{self, Read as _, Write as _},
+    net::SocketAddr,
+    os::fd::{AsFd as _, BorrowedFd},
+    time::Duration,
+};
+
+use hg_na::{Address, Error};
+use nix::sys::epoll::EpollFlags;
+use socket2::{Domain, SockAddr, Socket, TcpKeepalive, Type};
+
+use crate::wire::{RECORD_MAX, Record};
+
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 1024;
+
+/// Where a lifeline leads.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum Place {
+    /// Providers that cross a network.
+    Network(SocketAddr),
+    /// Providers that stay on the machine: an abstract socket, whose name the kernel forgets with its last user.
+    Local(Box<str>),
+}
+
+impl Place {
+    fn socket(&self) -> io::Result<(Socket, SockAddr)> {
+        let (domain, address) = match self {
+            Self::Network(address) => (Domain::for_address(*address), SockAddr::from(*address)),
+            Self::Local(name) => {
+                (Domain::UNIX, SockAddr::unix(format!("\0hydrargyrum-ofi/{name}"))?)
+            }
+        };
+        Ok((Socket::new(domain, Type::STREAM.nonblocking().cloexec(), None)?, address))
+    }
+}
+
+/// Takes connections.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    socket: Socket,
+    /// What was bound: with the port that the kernel chose.
+    pub(crate) place: Place,
+}
+
+impl Listener {
+    /// Binds a place; `listens` or only holds it.
+    ///
+    /// # Errors
+    /// [`Error::AddressInUse`] with `own`, [`Error::Os`].
+    pub(crate) fn bind(place: &Place, listens: bool, own: &Address) -> Result<Self, Error> {
+        let (socket, address) = place.socket().map_err(|error| Error::os("socket", error))?;
+        if matches!(place, Place::Network(_)) {
+            // A predecessor's closed connections do not keep its port.
+            socket.set_reuse_address(true).map_err(|error| Error::os("setsockopt", error))?;
+        }
+        let in_use = |error: io::Error, call| match error.kind() {
+            io::ErrorKind::AddrInUse => Error::AddressInUse(own.clone()),
+            _ => Error::os(call, error),
+        };
+        socket.bind(&address).map_err(|error| in_use(error, "bind"))?;
+        if listens {
+            socket.listen(BACKLOG).map_err(|error| in_use(error, "listen"))?;
+        }
+        let bound = socket.local_addr().map_err(|error| Error::os("getsockname", error))?;
+        let place = match bound.as_socket() {
+            Some(address) => Place::Network(address),
+            None => place.clone(),
+        };
+        Ok(Self { socket, place })
+    }
+
+    /// One connection, when there is one.
+    pub(crate) fn accept(&self, silence: Duration) -> io::Result<Lifeline> {
+        let (socket, _) =
+            self.socket.accept4(nix::libc::SOCK_NONBLOCK | nix::libc::SOCK_CLOEXEC)?;
+        Lifeline::over(socket, false, silence)
+    }
+
+    /// For the wait set.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// One lifeline.
+#[derive(Debug)]
+pub(crate) struct Lifeline {
+    socket: Socket,
+    is_connecting: bool,
+    out: Vec<u8>,
+    input: Vec<u8>,
+}
+
+/// How a lifeline ended without a goodbye.
+#[derive(Debug)]
+pub(crate) enum Cut {
+    /// The other process has ended.
+    Exited,
+    /// Nobody answers the kernel's probes.
+    Silent,
+    /// It never was connected.
+    NotThere(io::Error),
+    /// Something that is no record came.
+    Rubbish(&'static str),
+}
+
+impl Lifeline {
+    /// Begins to connect.
+    pub(crate) fn connect(place: &Place, silence: Duration) -> io::Result<Self> {
+        let (socket, address) = place.socket()?;
+        match socket.connect(&address) {
+            Ok(()) => {}
+            Err(error) if error.raw_os_error() == Some(nix::libc::EINPROGRESS) => {
+                return Self::over(socket, true, silence);
+            }
+            Err(error) => return Err(error),
+        }
+        Self::over(socket, false, silence)
+    }
+
+    fn over(socket: Socket, is_connecting: bool, silence: Duration) -> io::Result<Self> {
+        if socket.domain()? != Domain::UNIX {
+            socket.set_tcp_nodelay(true)?;
+            let (idle, interval, retries) = probes(silence);
+            let probes = TcpKeepalive::new()
+                .with_time(Duration::from_secs(idle))
+                .with_interval(Duration::from_secs(interval))
+                .with_retries(retries);
+            socket.set_tcp_keepalive(&probes)?;
+            socket.set_tcp_user_timeout(Some(silence))?;
+        }
+        Ok(Self { socket, is_connecting, out: Vec::new(), input: Vec::new() })
+    }
+
+    /// What it waits for.
+    pub(crate) fn interest(&self) -> EpollFlags {
+        let mut flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP;
+        flags.set(EpollFlags::EPOLLOUT, self.is_connecting || !self.out.is_empty());
+        flags
+    }
+
+    /// For the wait set.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Says something, now or as soon as the kernel takes it.
+    pub(crate) fn say(&mut self, record: &Record) {
+        self.out.extend(record.encode());
+        self.flush();
+    }
+
+    /// Writes what waits. Errors show when it is read.
+    pub(crate) fn flush(&mut self) {
+        while !self.is_connecting && !self.out.is_empty() {
+            match self.socket.write(&self.out) {
+                Ok(len) => drop(self.out.drain(..len)),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Takes what the kernel has told of: finishes connecting, writes, reads.
+    ///
+    /// # Errors
+    /// It has ended; what was said before it ended is in `said`.
+    pub(crate) fn attend(&mut self, said: &mut Vec<Record>) -> Result<(), Cut> {
+        if self.is_connecting {
+            match self.socket.take_error() {
+                Ok(Some(error)) | Err(error) => return Err(Cut::NotThere(error)),
+                Ok(None) => {}
+            }
+            match self.socket.peer_addr() {
+                Ok(_) => self.is_connecting = false,
+                Err(_) => return Ok(()),
+            }
+        }
+        self.flush();
+        self.read(said)
+    }
+
+    fn read(&mut self, said: &mut Vec<Record>) -> Result<(), Cut> {
+        let mut bytes = [0; RECORD_MAX];
+        loop {
+            match self.socket.read(&mut bytes) {
+                Ok(0) => return Err(Cut::Exited),
+                Ok(len) => self.input.extend(&bytes[..len]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => {
+                    return Err(match error.raw_os_error() {
+                        Some(
+                            nix::libc::ETIMEDOUT | nix::libc::EHOSTUNREACH | nix::libc::ENETUNREACH,
+                        ) => Cut::Silent,
+                        _ => Cut::Exited,
+                    });
+                }
+            }
+            while let Some(record) = Record::take(&mut self.input).map_err(Cut::Rubbish)? {
+                said.push(record);
+            }
+        }
+    }
+}
+
+/// Seconds until the first probe, seconds between probes, and how many: within the bound together.
+fn probes(silence: Duration) -> (u64, u64, u32) {
+    let bound = silence.as_secs().max(3);
+    let idle = (bound / 3).max(1);
+    let interval = ((bound - idle) / 4).max(1);
+    let retries = (bound - idle) / interval;
+    (idle, interval, u32::try_from(retries.clamp(1, 100)).unwrap_or(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn probes_end_within_the_bound() {
+        for bound in 3..1000 {
+            let (idle, interval, retries) = probes(Duration::from_secs(bound));
+            let total = idle + interval * u64::from(retries);
+            assert!(total <= bound && total + interval > bound, "{bound}: {total}");
+        }
+    }
+}
