@@ -31,7 +31,7 @@ pub(crate) fn choose(provider: &str, asked: &Asked, settings: &Settings) -> Resu
         Asked::Network(ip, _) => *ip,
         Asked::Local(_) => None,
     };
-    let all = offers(Wanted { provider: Some(provider), source })?;
+    let all = offers(Wanted { provider: Some(provider), source, ..Wanted::default() })?;
     let layered = format!("{provider};");
     let is_of = |offer: &Offer| offer.provider == provider || offer.provider.starts_with(&layered);
     let all: Vec<Offer> = all.into_iter().filter(is_of).collect();
@@ -73,7 +73,7 @@ fn is_link_local(ip: IpAddr) -> bool {
 
 /// Why there is no offer: no such provider, or no such address.
 fn nothing(provider: &str, source: Option<IpAddr>) -> Error {
-    let anywhere = offers(Wanted { provider: Some(provider), source: None });
+    let anywhere = offers(Wanted { provider: Some(provider), ..Wanted::default() });
     let why = match (source, anywhere) {
         (Some(ip), Ok(all)) if !all.is_empty() => {
             let known: Vec<String> = all.iter().map(described).collect();

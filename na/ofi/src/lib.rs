@@ -43,6 +43,7 @@ mod domain;
 mod fabric;
 mod lifeline;
 mod link;
+mod listing;
 mod post;
 mod receives;
 mod region;
@@ -53,3 +54,4 @@ mod waiter;
 mod wire;
 
 pub use domain::OfiPlugin;
+pub use listing::{Missing, Offer, PATH_VARIABLE, library_version, offers};

@@ -20,6 +20,20 @@ pub(crate) struct Wanted<'a> {
     pub(crate) provider: Option<&'a str>,
     /// Address of this machine that is to be used.
     pub(crate) source: Option<IpAddr>,
+    /// With one-sided operations.
+    pub(crate) one_sided: bool,
+    /// With all that a provider can do, for a list; endpoints would pay for it.
+    pub(crate) everything: bool,
+}
+
+impl Wanted<'_> {
+    fn caps(&self) -> u64 {
+        match (self.everything, self.one_sided) {
+            (true, _) => 0,
+            (false, true) => sys::MSG | sys::RMA,
+            (false, false) => sys::MSG,
+        }
+    }
 }
 
 /// One way to communicate: a provider on a domain, usually an interface or a card.
@@ -47,7 +61,7 @@ unsafe impl Sync for Offer {}
 /// [`Error::Os`]: there is no libfabric, or it failed. None that fits is an empty list.
 pub(crate) fn offers(wanted: Wanted<'_>) -> Result<Vec<Offer>, Error> {
     let library = library()?;
-    let hints = Hints::new(library, wanted.provider)?;
+    let hints = Hints::new(library, &wanted)?;
     let node = wanted.source.map(|ip| CString::new(ip.to_string()).expect("a numeric address"));
     let (node, flags) = match &node {
         Some(node) => (node.as_ptr(), sys::SOURCE | sys::NUMERIC_HOST),
@@ -93,7 +107,7 @@ pub(crate) fn library() -> Result<&'static sys::Library, Error> {
 struct Hints(*mut sys::Info);
 
 impl Hints {
-    fn new(library: &sys::Library, provider: Option<&str>) -> Result<Self, Error> {
+    fn new(library: &sys::Library, wanted: &Wanted<'_>) -> Result<Self, Error> {
         // SAFETY:
         // - a null pointer asks for an empty structure.
         let info = unsafe { (library.dupinfo)(ptr::null()) };
@@ -104,7 +118,7 @@ impl Hints {
         // SAFETY:
         // - alive, and ours alone.
         let info = unsafe { &mut *info };
-        info.caps = sys::MSG;
+        info.caps = wanted.caps();
         info.mode = sys::CONTEXT | sys::CONTEXT2;
         // SAFETY (of the next five):
         // - `fi_dupinfo(NULL)` allocates each part, and nobody else knows of them.
@@ -128,7 +142,7 @@ impl Hints {
         let receive = unsafe { &mut *info.rx_attr };
         receive.msg_order = sys::ORDER_SAS;
         receive.size = FRAMES_MAX;
-        if let Some(provider) = provider {
+        if let Some(provider) = wanted.provider {
             let name =
                 CString::new(provider).map_err(|_| Fault::new("fi_getinfo", libc::EINVAL))?;
             // SAFETY:
@@ -160,6 +174,9 @@ pub(crate) struct Limits {
     pub(crate) receive_size: usize,
     pub(crate) max_message: usize,
     pub(crate) mr_mode: i32,
+    pub(crate) key_size: usize,
+    pub(crate) caps: u64,
+    pub(crate) address_format: u32,
 }
 
 impl Offer {
@@ -205,6 +222,9 @@ impl Offer {
             receive_size: receive.size,
             max_message: endpoint.max_msg_size,
             mr_mode: domain.mr_mode,
+            key_size: domain.mr_key_size,
+            caps: info.caps,
+            address_format: info.addr_format,
         }
     }
 }
