@@ -64,6 +64,7 @@ mod error;
 mod joint;
 mod memory;
 mod message;
+mod offer;
 mod op;
 mod plugin;
 mod region;
@@ -75,6 +76,7 @@ pub use descriptor::{DESCRIPTOR_MAX, Descriptor, RemoteSlice};
 pub use error::{Error, GoneReason};
 pub use memory::{Keeper, Memory, Rights, Segment};
 pub use message::{INLINE_MAX, Message, MessageBody};
+pub use offer::{Availability, Offer};
 pub use op::{
     Completion, Done, Exchange, Exchanged, Failure, Op, OpId, Peer, QUIET, Reached, Rejected,
     Returned, Tag, Token,

@@ -9,8 +9,8 @@ use std::{
 };
 
 use crate::{
-    Address, Caps, Completion, Error, Exchange, Exchanged, Memory, Message, Op, OpId, Peer, Region,
-    Rejected, Rights, Tag, Token,
+    Address, Caps, Completion, Error, Exchange, Exchanged, Memory, Message, Offer, Op, OpId, Peer,
+    Region, Rejected, Rights, Tag, Token,
 };
 
 /// A linked transport: turns a URL into a domain.
@@ -24,6 +24,21 @@ pub trait Plugin: Send + Sync + fmt::Debug {
     /// [`Error::BadAddress`], [`Error::BadSetting`], [`Error::AddressInUse`], [`Error::Os`] and
     /// whatever else stands in the way, each with what to do about it.
     fn open(&self, url: &Address, options: &OpenOptions) -> Result<Arc<dyn Domain>, Error>;
+
+    /// What there is to open on this machine: a plugin that can use several interfaces or cards names each,
+    /// and what it lacks for the others. An offer that says it is available can be opened
+    /// ([`Offer::options`]), any other says what is missing; no two are opened alike, and the order stays.
+    ///
+    /// By default: each scheme, by opening `SCHEME://` and closing it again.
+    fn offers(&self) -> Vec<Offer> {
+        let urls = self.schemes().iter().filter_map(|it| Address::new(&format!("{it}://")).ok());
+        let name = self.schemes().first().copied().unwrap_or_default();
+        urls.map(|url| {
+            let opened = self.open(&url, &OpenOptions::listening());
+            Offer::new(name, url).tried(opened)
+        })
+        .collect()
+    }
 }
 
 /// How a domain is opened.

@@ -4,8 +4,8 @@
 use std::{fmt, sync::Arc, time::Instant};
 
 use hg_na::{
-    Address, Caps, Completion, Context, Domain, Error, Memory, Message, Op, OpId, OpenOptions,
-    Peer, Plugin, Region, Rejected, Rights, Token, Waiter,
+    Address, Caps, Completion, Context, Domain, Error, Memory, Message, Offer, Op, OpId,
+    OpenOptions, Peer, Plugin, Region, Rejected, Rights, Token, Waiter,
 };
 
 /// Stands before one context. Each method passes on unless it is overridden.
@@ -107,6 +107,10 @@ impl Plugin for Layered {
     fn open(&self, url: &Address, options: &OpenOptions) -> Result<Arc<dyn Domain>, Error> {
         let inner = self.inner.open(url, options)?;
         Ok(Arc::new(LayeredDomain { inner, layers: Arc::clone(&self.layers) }))
+    }
+
+    fn offers(&self) -> Vec<Offer> {
+        self.inner.offers()
     }
 }
 

@@ -105,6 +105,7 @@ define_suite! { $
         opening {
             a_setting_that_nobody_knows_is_refused
             a_name_in_use_is_refused
+            what_is_offered_opens_and_what_is_missing_says_why
             a_context_id_is_open_once_at_a_time
             an_address_names_one_context_of_several
             a_context_that_does_not_listen_can_call_but_not_be_called

@@ -1,6 +1,6 @@
 //! Domains and contexts: names, settings, several contexts of one domain.
 
-use hg_na::{Error, OpenOptions};
+use hg_na::{Availability, Error, Offer, OpenOptions};
 
 use crate::{
     node::Node,
@@ -27,6 +27,49 @@ pub(crate) fn a_name_in_use_is_refused(suite: &Suite) -> Outcome {
     world.add(suite.open(&suite.url, &OpenOptions::listening())?, 0)?;
     world.connect(B, A)?;
     world.end()
+}
+
+pub(crate) fn what_is_offered_opens_and_what_is_missing_says_why(suite: &Suite) -> Outcome {
+    let offers = suite.plugin.offers();
+    ensure!(!offers.is_empty(), "nothing is offered, and nothing said to be missing");
+    for (place, offer) in offers.iter().enumerate() {
+        let Offer { url, settings, .. } = offer;
+        ensure!(!offer.plugin.is_empty(), "{url}: an offer of nobody's");
+        let taken = suite.plugin.schemes().contains(&url.scheme());
+        ensure!(taken, "{url} is offered, and its scheme not taken");
+        let same = |other: &Offer| other.url == *url && other.settings == *settings;
+        ensure!(!offers[..place].iter().any(same), "{url} {settings:?} is offered twice");
+        check_offer(suite, offer)?;
+    }
+    Ok(())
+}
+
+fn check_offer(suite: &Suite, offer: &Offer) -> Outcome {
+    let url = &offer.url;
+    let opened = suite.once_free(|| {
+        let domain = suite.plugin.open(url, &offer.options())?;
+        domain.context(0).map(|context| context.address().clone())
+    });
+    let broken = match (&offer.availability, opened) {
+        (Availability::Available, Ok(_)) => return Ok(()),
+        (Availability::Available, Err(error)) => {
+            format!("{url} is offered, and does not open: {error}")
+        }
+        (Availability::Missing(why), opened) => {
+            let one_sentence = !why.trim().is_empty() && !why.contains('\n');
+            ensure!(one_sentence, "{url} is missing, and why is not one sentence: {why:?}");
+            if opened.is_err() {
+                return Ok(());
+            }
+            format!("{url} opens, and is said to be missing: {why}")
+        }
+        (other, _) => fail!("{url}: the suite does not know {other:?}"),
+    };
+    // Interfaces come and go: what counts is whether the same is still said.
+    let again = suite.plugin.offers();
+    let again = again.iter().find(|it| it.url == *url && it.settings == offer.settings);
+    ensure!(again.is_none_or(|it| it.availability != offer.availability), "{broken}");
+    Ok(())
 }
 
 pub(crate) fn a_context_id_is_open_once_at_a_time(suite: &Suite) -> Outcome {
