@@ -16,7 +16,8 @@ pub struct Engine(Handle);
 
 impl Engine {
     /// Opens an engine that others can connect to. The URL chooses the transport: `sm://`, `sm://name`, or
-    /// `tcp://`, `tcp://host:port`, which is reached by shared memory inside the node (feature `sm-routing`).
+    /// `tcp://`, `tcp://host:port`, which is reached by shared memory inside the node (feature `sm-routing`), or
+    /// libfabric's `ofi+tcp://host:port`, `ofi+shm://name`, `ofi+verbs://`, ... (feature `ofi`; the same).
     ///
     /// # Errors
     /// [`Error::NoPlugin`], [`Error::AddressInUse`], and whatever the transport has to say.
@@ -40,6 +41,8 @@ impl Engine {
         let builder = builder.plugin(hg_na_sm::SmPlugin);
         #[cfg(feature = "tcp")]
         let builder = builder.plugin(hg_na_tcp::TcpPlugin);
+        #[cfg(feature = "ofi")]
+        let builder = builder.plugin(hg_na_ofi::OfiPlugin);
         // The last one that takes a scheme wins: this is what `tcp://` means, unless `routing` is `off`.
         #[cfg(feature = "sm-routing")]
         let builder = builder.plugin(hg_na_route::Route::new(
@@ -48,9 +51,35 @@ impl Engine {
             hg_na_sm::node_id,
             &[hg_na::UID, "tcp", "sm+tcp"],
         ));
+        #[cfg(all(feature = "sm-routing", feature = "ofi"))]
+        let builder = builder.plugin(hg_na_route::Route::new(
+            hg_na_sm::SmPlugin,
+            hg_na_ofi::OfiPlugin,
+            hg_na_sm::node_id,
+            &OFI_ROUTED,
+        ));
         builder
     }
 }
+
+/// What of libfabric's crosses a network, alone and with shared memory inside the node.
+#[cfg(all(feature = "sm-routing", feature = "ofi"))]
+const OFI_ROUTED: [&str; 14] = [
+    "ofi+tcp",
+    "ofi+verbs",
+    "ofi+cxi",
+    "ofi+efa",
+    "ofi+psm3",
+    "ofi+psm2",
+    "ofi+opx",
+    "sm+ofi+tcp",
+    "sm+ofi+verbs",
+    "sm+ofi+cxi",
+    "sm+ofi+efa",
+    "sm+ofi+psm3",
+    "sm+ofi+psm2",
+    "sm+ofi+opx",
+];
 
 impl From<Handle> for Engine {
     fn from(handle: Handle) -> Self {

@@ -26,7 +26,8 @@
 //! |---|---|---|
 //! | `sm` | shared memory between processes of one node, `sm://` | yes |
 //! | `tcp` | plain sockets, `tcp://host:port` | yes |
-//! | `sm-routing` | one address for both: `tcp://` is reached by shared memory inside a node | yes |
+//! | `ofi` | libfabric, loaded at run time: `ofi+tcp://`, `ofi+shm://`, `ofi+verbs://`, `ofi+cxi://`, ... | yes |
+//! | `sm-routing` | one address for both: `tcp://` and `ofi+tcp://` are reached by shared memory inside a node | yes |
 //! | `bincode` | the codec: fixed-size integers | yes |
 //! | `postcard` | the codec instead, without `bincode`: small integers take few bytes | no |
 
@@ -60,6 +61,10 @@ pub use hg_na as na;
 /// The transport over plain sockets.
 #[cfg(feature = "tcp")]
 pub use hg_na_tcp as tcp;
+
+/// The transport over libfabric.
+#[cfg(feature = "ofi")]
+pub use hg_na_ofi as ofi;
 
 /// The shared-memory transport.
 #[cfg(feature = "sm")]
