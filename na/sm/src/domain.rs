@@ -2,7 +2,9 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use hg_na::{Address, Caps, Context, Domain, Error, Memory, OpenOptions, Plugin, Region, Rights};
+use hg_na::{
+    Address, Caps, Context, Domain, Error, Memory, Offer, OpenOptions, Plugin, Region, Rights,
+};
 
 use crate::{
     context::SmContext,
@@ -30,6 +32,10 @@ impl Plugin for SmPlugin {
 
     fn open(&self, url: &Address, options: &OpenOptions) -> Result<Arc<dyn Domain>, Error> {
         Ok(Arc::new(SmDomain(Shared::open(url, options)?)))
+    }
+
+    fn offers(&self) -> Vec<Offer> {
+        crate::offer::offers()
     }
 }
 

@@ -22,7 +22,7 @@
 //! | `context`, `post`, `rounds`, `chores`, `handshake`, `draining`, `transfers` | one endpoint |
 //! | `domain`, `settings` | what is opened, and how |
 //! | [`shared`] | memory that peers map |
-//! | `os`, `rendezvous`, `region`, `node` | the operating system's part |
+//! | `os`, `rendezvous`, `region`, `node`, `offer` | the operating system's part |
 //!
 //! # Threads
 //! A context is used by one thread at a time; its waiter by any. A domain by any.
@@ -53,6 +53,7 @@ mod in_place;
 mod layout;
 mod link;
 mod node;
+mod offer;
 mod os;
 mod peers;
 mod post;
