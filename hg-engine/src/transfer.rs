@@ -283,7 +283,8 @@ impl Port {
         }
         let (theirs, own) = (descriptor.scheme(), self.address.scheme());
         // An engine that routes describes memory for each of its ways, and reaches what any of them reaches.
-        let fits = theirs == own || [theirs, own].contains(&hg_na::UID);
+        let fits =
+            theirs == own || theirs == hg_na::UID || self.address.part(theirs).is_some();
         if !descriptor.regions().is_empty() && !fits {
             let why = "its memory is reached by another transport than this engine's";
             return Err(TransferError::NotMade(hg_na::Error::BadDescriptor(why)));

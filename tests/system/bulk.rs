@@ -20,7 +20,7 @@ pub(crate) use self::endings::{play_owner, play_puller};
 use std::sync::LazyLock;
 
 use hg::{
-    Engine, Handle, Peer, Request,
+    Builder, Engine, Handle, Peer, Request,
     bulk::{Bulk, Descriptor, Rights, TransferError},
 };
 
@@ -32,8 +32,25 @@ use crate::{
     roles::Settings,
 };
 
-/// The transports that every test here runs over.
-pub(crate) const URLS: &[&str] = &["sm://"];
+/// The transports that every test here runs over; `PLAIN` says that `tcp` is not to be routed over `sm`.
+const URLS: &[&str] = &[
+    "sm://",
+    #[cfg(feature = "tcp")]
+    "plain+tcp://127.0.0.1:0",
+    #[cfg(feature = "sm-routing")]
+    "tcp://127.0.0.1:0",
+];
+const PLAIN: &str = "plain+";
+
+/// Opens an engine over one of [`URLS`].
+fn open(builder: Builder, url: &str) -> Engine {
+    let opened = match url.strip_prefix(PLAIN) {
+        Some(url) if cfg!(feature = "sm-routing") => builder.setting("routing", "off").open(url),
+        Some(url) => builder.open(url),
+        None => builder.open(url),
+    };
+    opened.expect("this process can open an engine")
+}
 
 /// What lies in exposed memory, again and again: bytes that are not zero, a prime number of them.
 static PATTERN: LazyLock<Vec<u8>> = LazyLock::new(|| {
@@ -110,7 +127,7 @@ fn end_of<T>(result: &Result<T, TransferError>) -> &'static str {
 
 /// An engine of this process that others can reach.
 fn listening(url: &str) -> Engine {
-    Engine::listen(url).unwrap()
+    open(Engine::builder().listen(true), url)
 }
 
 /// The owner of a descriptor in an RPC: whoever it is bound to, or the caller.
@@ -186,8 +203,7 @@ fn mover(url: &str) -> (Child, String) {
 
 /// The role: serves transfers.
 pub(crate) fn play_mover(settings: &Settings) {
-    let engine =
-        settings.builder().listen(true).open(url_of(settings)).expect("this process can listen");
+    let engine = open(settings.builder().listen(true), url_of(settings));
     serve(&engine);
     say(engine.address().as_str());
     while next_command().is_some() {}

@@ -12,11 +12,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::{
     common::{Child, Random, Watchdog},
-    roles::{add, arrive, arrived, echo, explode, nap, never, relay, serve_all},
+    roles::{add, echo, explode, nap, never, relay, serve_all},
 };
-
-/// Longest argument that fits in one message of `sm`, with the header and the codec's length.
-const ARGUMENT_MAX: usize = 1 << 16;
 
 fn listening(wait: Wait) -> Engine {
     let engine = Engine::builder().listen(true).wait(wait).open("sm://").unwrap();
@@ -230,24 +227,30 @@ fn payloads_of_every_size_arrive_whole_from_many_threads() {
     });
 }
 
+/// The codec's length before bytes.
+const LENGTH: usize = 8;
+
 #[test]
-fn the_longest_argument_arrives_and_one_more_byte_is_a_named_error() {
+fn the_longest_argument_arrives_and_one_more_byte_is_an_error_that_names_the_limit() {
     let _watchdog = Watchdog::start();
     let (_target, address) = Child::target("");
-    let engine = Engine::open("sm://").unwrap();
-    let peer = engine.lookup(&address).unwrap();
-    let too_long = vec![1; 1 << 26];
-    let error = engine.call(echo, &peer, (&too_long,)).wait().unwrap_err();
-    let CallError::NotMade(Error::TooLong { len, max }) = error else { panic!("{error}") };
-    assert!(len > too_long.len() && max >= ARGUMENT_MAX, "{len} {max}");
-    let overhead = len - too_long.len();
-    let longest = Random::new(9).bytes(max - overhead);
-    let number = engine.call(arrived, &peer, ()).wait().unwrap().0;
-    let more = Random::new(9).bytes(longest.len() + 1);
-    assert!(engine.call(echo, &peer, (&more,)).wait().is_err());
-    // The answer's header is shorter than the request's: whatever comes, can go back.
-    assert_eq!(engine.call(echo, &peer, (&longest,)).wait().unwrap(), longest);
-    assert_eq!(engine.call(arrive, &peer, (number, &longest[8..])).wait().unwrap(), number);
+    for max in [1 << 20, 3 << 20] {
+        let engine = Engine::builder().large_max(max as u64).open("sm://").unwrap();
+        assert!(engine.message_max() < max);
+        let peer = engine.lookup(&address).unwrap();
+        let longest = Random::new(9).bytes(max - LENGTH + 1);
+        let says_so = |error: &dyn std::fmt::Display| {
+            let text = error.to_string();
+            let is_named = text.contains(&max.to_string()) && text.contains("large_max");
+            assert!(is_named, "{text}");
+        };
+        let refused = engine.call(echo, &peer, (&longest,)).wait().unwrap_err();
+        assert!(matches!(refused, CallError::Rejected(_)), "{refused:?}");
+        says_so(&refused);
+        says_so(&engine.notify(echo, &peer, (&longest,)).wait().unwrap_err());
+        let longest = &longest[1..];
+        assert_eq!(engine.call(echo, &peer, (longest,)).wait().unwrap(), longest);
+    }
 }
 
 #[test]

@@ -9,6 +9,7 @@
 //! | `strangers` | peers that break the transport itself: greetings, descriptors, shared memory, users |
 //! | `pressure` | full rings, stopped targets, deadlines, what waiting costs |
 //! | `crowds` | a thousand peers, thousands of connections, no descriptors left |
+//! | `routing` | `tcp://` inside a node: shared memory chosen by itself, and sockets where it is refused |
 //! | `fork` | a process that forks with an open engine |
 //! | `fail_points` | death at each step of the protocol (feature `fail-points`) |
 //!
@@ -28,4 +29,6 @@ mod fork;
 mod input;
 mod pressure;
 mod roles;
+#[cfg(feature = "sm-routing")]
+mod routing;
 mod strangers;

@@ -182,6 +182,8 @@ pub(crate) fn play(role: &str, arguments: &str) {
         "mover" => bulk::play_mover(&settings),
         "bulk-owner" => bulk::play_owner(&settings),
         "bulk-puller" => bulk::play_puller(&settings),
+        #[cfg(feature = "sm-routing")]
+        "node" => crate::routing::play_node(&settings),
         "scribbler" => strangers::scribbler(&settings),
         #[cfg(feature = "fail-points")]
         "worker" => crate::fail_points::worker(&settings),

@@ -20,11 +20,14 @@ use nix::{
             SockType, UnixAddr, accept4, bind, connect, listen, recvmsg, sendmsg, socket,
         },
     },
-    unistd::{close, ftruncate, geteuid},
+    unistd::{close, ftruncate},
 };
 
 use crate::{
-    common::{Child, Random, Watchdog, Witness, child::say, falls_to, process::fds, settled},
+    common::{
+        Child, Random, Watchdog, Witness, child::say, falls_to, is_root_or_says, process::fds,
+        settled,
+    },
     roles::{Settings, add, echo},
 };
 
@@ -384,11 +387,7 @@ fn a_peer_that_overwrites_some_of_what_it_shares_hurts_nobody() {
 fn another_user_is_refused_in_words_unless_both_sides_list_each_other() {
     const NAME: &str = "another_user_is_refused_in_words_unless_both_sides_list_each_other";
     let _watchdog = Watchdog::start();
-    if !geteuid().is_root() {
-        #[expect(clippy::print_stderr, reason = "a skipped test says so")]
-        {
-            eprintln!("SKIPPED: {NAME}: only root can start a process of another user");
-        }
+    if !is_root_or_says(NAME) {
         return;
     }
     let (_target, address) = Child::target("");

@@ -1,9 +1,12 @@
 //! Every range of one side into every range of the other, however both are cut.
 
-use hg::bulk::{Bulk, Descriptor, Rights};
+use hg::{
+    Engine,
+    bulk::{Bulk, Descriptor, Rights},
+};
 
 use super::{
-    URLS, forward, holds, listening, move_range, mover, patterned, patterned_segments,
+    URLS, forward, holds, listening, move_range, mover, open, patterned, patterned_segments,
     zeroed_segments,
 };
 use crate::common::{Random, Watchdog};
@@ -148,8 +151,8 @@ fn a_bound_descriptor_is_used_by_a_third_process() {
 fn each_context_exposes_and_moves_and_a_bound_descriptor_names_it() {
     let _watchdog = Watchdog::start();
     for url in URLS {
-        let owner = hg::Engine::builder().listen(true).contexts(3).open(url).unwrap();
-        let user = hg::Engine::builder().contexts(2).open(url).unwrap();
+        let owner = open(Engine::builder().listen(true).contexts(3), url);
+        let user = open(Engine::builder().contexts(2), url);
         for owning in (0..3).map(|index| owner.context(index).unwrap()) {
             let bulk = owning.expose(patterned(50_000), Rights::READ).unwrap();
             let descriptor = bulk.bound_descriptor();
@@ -182,7 +185,7 @@ fn bulk_to_oneself_moves() {
 fn many_transfers_share_memory_and_all_arrive() {
     let _watchdog = Watchdog::start();
     for url in URLS {
-        let (owner, user) = (listening(url), hg::Engine::open(url).unwrap());
+        let (owner, user) = (listening(url), open(Engine::builder(), url));
         let peer = user.lookup(owner.address()).unwrap();
         let source = owner.expose(patterned(1 << 20), Rights::READ).unwrap();
         let descriptor = source.descriptor();

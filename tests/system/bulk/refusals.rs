@@ -5,12 +5,12 @@ use hg::{
     bulk::{Bulk, Descriptor, Rights, TransferError},
 };
 
-use super::{URLS, end_of, is_zero, listening, move_range, mover, patterned};
+use super::{URLS, end_of, is_zero, listening, move_range, mover, open, patterned};
 use crate::common::Watchdog;
 
 /// An owner and a user in one process, and the user's name for the owner.
 fn pair(url: &str) -> (Engine, Engine, Peer) {
-    let (owner, user) = (listening(url), Engine::open(url).unwrap());
+    let (owner, user) = (listening(url), open(Engine::builder(), url));
     let peer = user.lookup(owner.address()).unwrap();
     (owner, user, peer)
 }
@@ -192,7 +192,7 @@ fn memory_and_peers_of_other_engines_are_refused() {
         let pulled = user.pull(&peer, bulk.descriptor(), &foreign).wait();
         assert_eq!(end_of(&pulled), "NotMade");
         let local = user.expose(vec![0; 10_000], Rights::empty()).unwrap();
-        let of_another = owner.lookup(user.address()).unwrap();
+        let of_another = owner.lookup(owner.address()).unwrap();
         assert_eq!(both(&user, &of_another, &bulk.descriptor(), &local), ["NotMade", "NotMade"]);
         // Of another transport, by its scheme.
         let mut bytes = bulk.descriptor().as_bytes().to_vec();

@@ -7,7 +7,7 @@ use hg::{
     bulk::{Buffer, Descriptor, Rights, alloc},
 };
 
-use super::{URLS, end_of, listening, mover, patterned};
+use super::{URLS, end_of, listening, mover, open, patterned};
 use crate::common::{Watchdog, block_on};
 
 /// Waits where it could never end.
@@ -70,8 +70,8 @@ fn async_and_blocking_handlers_transfer_and_plain_ones_are_told_to_be_either() {
 fn small_read_only_memory_rides_in_its_descriptor_and_larger_or_writable_memory_does_not() {
     let _watchdog = Watchdog::start();
     for url in URLS {
-        let owner = Engine::builder().listen(true).eager_max(100).open(url).unwrap();
-        let user = Engine::open(url).unwrap();
+        let owner = open(Engine::builder().listen(true).eager_max(100), url);
+        let user = open(Engine::builder(), url);
         let peer = user.lookup(owner.address()).unwrap();
         let is_eager = |len, rights| {
             let bulk = owner.expose(patterned(len), rights).unwrap();
@@ -97,7 +97,7 @@ fn small_read_only_memory_rides_in_its_descriptor_and_larger_or_writable_memory_
             "Denied"
         );
 
-        let off = Engine::builder().listen(true).eager_max(0).open(url).unwrap();
+        let off = open(Engine::builder().listen(true).eager_max(0), url);
         let bulk = off.expose(patterned(10), Rights::READ).unwrap();
         assert!(!bulk.descriptor().is_eager());
         let peer = user.lookup(off.address()).unwrap();
@@ -109,7 +109,7 @@ fn small_read_only_memory_rides_in_its_descriptor_and_larger_or_writable_memory_
 fn bytes_are_fetched_and_seen_by_waiting_and_awaiting() {
     let _watchdog = Watchdog::start();
     for url in URLS {
-        let (owner, user) = (listening(url), Engine::open(url).unwrap());
+        let (owner, user) = (listening(url), open(Engine::builder(), url));
         let peer = user.lookup(owner.address()).unwrap();
         for len in [0, 10, 5000, 3 << 20] {
             let bytes = patterned(len);
@@ -135,7 +135,7 @@ fn memory_that_peers_map_is_seen_moved_and_outlives_its_owner() {
     let _watchdog = Watchdog::start();
     for url in URLS {
         let (mut child, what) = super::endings::start_owner(url, "frozen");
-        let user = Engine::open(url).unwrap();
+        let user = open(Engine::builder(), url);
         let owner = user.owner_of(&what).unwrap();
         let seen = user.view(&owner, what.range(7..).unwrap()).wait().unwrap();
         let awaited = block_on(user.view(&owner, what.range(..7).unwrap())).unwrap();
@@ -154,7 +154,7 @@ fn memory_that_peers_map_is_seen_moved_and_outlives_its_owner() {
 fn shared_memory_is_pulled_from_and_pushed_to() {
     let _watchdog = Watchdog::start();
     for url in URLS {
-        let (owner, user) = (listening(url), Engine::open(url).unwrap());
+        let (owner, user) = (listening(url), open(Engine::builder(), url));
         let peer = user.lookup(owner.address()).unwrap();
         let mut buffer = alloc(3 << 20).unwrap();
         buffer.copy_from_slice(&patterned(3 << 20));

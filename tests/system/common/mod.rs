@@ -69,3 +69,13 @@ pub(crate) fn falls_to<T: PartialOrd>(bound: T, mut read: impl FnMut() -> T) -> 
         std::thread::sleep(Duration::from_millis(20));
     }
 }
+
+/// Whether this process may start others of another user. A test that cannot says that it is skipped.
+#[expect(clippy::print_stderr, reason = "a skipped test says so")]
+pub(crate) fn is_root_or_says(test: &str) -> bool {
+    let is_root = nix::unistd::geteuid().is_root();
+    if !is_root {
+        eprintln!("SKIPPED: {test}: only root can start a process of another user");
+    }
+    is_root
+}

@@ -84,12 +84,15 @@ pub(crate) fn abstract_sockets(name: &str) -> Vec<String> {
     names.filter(|name| name.starts_with(&prefix)).map(str::to_owned).collect()
 }
 
-/// Everything in the places where shared memory and temporary files are left behind.
+/// Everything of this library in the places where shared memory and temporary files are left behind. Files of
+/// `hg-perf` and of tests, which may run at the same time, are not the library's.
 pub(crate) fn left_in_file_systems() -> BTreeSet<String> {
     let of = |place: &str| -> Vec<String> {
         let Ok(entries) = fs::read_dir(place) else { return Vec::new() };
         let paths = entries.flatten().map(|entry| entry.path().display().to_string());
-        paths.filter(|path| path.contains("hydrargyrum") || path.contains("hg")).collect()
+        let is_ours = |path: &String| path.contains("hydrargyrum") || path.contains("hg");
+        let is_other = |path: &String| path.contains("hg-perf") || path.contains("test");
+        paths.filter(|path| is_ours(path) && !is_other(path)).collect()
     };
     ["/dev/shm", "/tmp", "/run", "/var/tmp", "/dev/mqueue"].into_iter().flat_map(of).collect()
 }
