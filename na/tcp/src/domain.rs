@@ -6,7 +6,9 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use hg_na::{Address, Caps, Context, Domain, Error, Memory, OpenOptions, Plugin, Region, Rights};
+use hg_na::{
+    Address, Caps, Context, Domain, Error, Memory, Offer, OpenOptions, Plugin, Region, Rights,
+};
 use hg_na_memory::ForkGuard;
 use socket2::{Protocol, Socket, Type};
 
@@ -34,6 +36,10 @@ impl Plugin for TcpPlugin {
 
     fn open(&self, url: &Address, options: &OpenOptions) -> Result<Arc<dyn Domain>, Error> {
         Ok(Arc::new(TcpDomain(Shared::open(url, options)?)))
+    }
+
+    fn offers(&self) -> Vec<Offer> {
+        crate::offer::offers()
     }
 }
 

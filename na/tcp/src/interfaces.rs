@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use hg_na::Error;
-use nix::{ifaddrs::getifaddrs, net::if_::InterfaceFlags};
+use nix::{ifaddrs::getifaddrs, net::if_::InterfaceFlags, sys::socket::SockaddrStorage};
 
 use crate::settings::{INTERFACE, SUBNET};
 
@@ -38,9 +38,11 @@ impl Subnet {
 
 /// One address of this machine.
 #[derive(Debug, Clone)]
-struct Own {
-    interface: String,
-    ip: IpAddr,
+pub(crate) struct Own {
+    pub(crate) interface: String,
+    pub(crate) ip: IpAddr,
+    /// Of its subnet.
+    pub(crate) bits: u32,
     is_loopback: bool,
 }
 
@@ -57,7 +59,11 @@ pub(crate) fn announced(interface: Option<&str>, subnet: Option<Subnet>) -> Resu
         let known: Vec<String> =
             all.iter().map(|own| format!("{} {}", own.interface, own.ip)).collect();
         let name = if subnet.is_some() { SUBNET } else { INTERFACE };
-        let why = format!("no address of this machine fits; it has {}", known.join(", "));
+        let why = match known.as_slice() {
+            [] => "this machine has no address: no interface is up; `ip link set lo up` gives it one of its own"
+                .to_owned(),
+            known => format!("no address of this machine fits; it has {}", known.join(", ")),
+        };
         Error::BadSetting { name: name.to_owned(), why }
     })
 }
@@ -67,31 +73,50 @@ fn choose(all: &[Own], interface: Option<&str>, subnet: Option<Subnet>) -> Optio
         interface.is_none_or(|name| own.interface == name)
             && subnet.is_none_or(|subnet| subnet.contains(own.ip))
     };
-    let rank = |own: &&Own| (own.is_loopback, own.ip.is_ipv6());
-    all.iter().filter(fits).min_by_key(rank).map(|own| own.ip)
+    all.iter().filter(fits).min_by_key(|own| own.rank()).map(|own| own.ip)
 }
 
-fn own_addresses() -> Result<Vec<Own>, Error> {
+impl Own {
+    /// Which is announced rather than another.
+    pub(crate) fn rank(&self) -> (bool, bool) {
+        (self.is_loopback, self.ip.is_ipv6())
+    }
+}
+
+/// Every address of an interface that is up, in the kernel's order; but link-local IPv6.
+///
+/// # Errors
+/// [`Error::Os`].
+pub(crate) fn own_addresses() -> Result<Vec<Own>, Error> {
     let mut all = Vec::new();
     for entry in getifaddrs().map_err(|error| Error::os("getifaddrs", error))? {
         let Some(address) = entry.address.filter(|_| entry.flags.contains(InterfaceFlags::IFF_UP))
         else {
             continue;
         };
-        let ip = if let Some(four) = address.as_sockaddr_in() {
-            IpAddr::V4(four.ip())
-        } else if let Some(six) = address.as_sockaddr_in6() {
-            IpAddr::V6(six.ip())
-        } else {
-            continue;
-        };
+        let Some(ip) = ip_of(&address) else { continue };
         if matches!(ip, IpAddr::V6(six) if six.is_unicast_link_local()) {
             continue;
         }
         let is_loopback = entry.flags.contains(InterfaceFlags::IFF_LOOPBACK);
-        all.push(Own { interface: entry.interface_name, ip, is_loopback });
+        let mask = entry.netmask.as_ref().and_then(ip_of);
+        let bits = mask.map_or_else(|| if ip.is_ipv4() { 32 } else { 128 }, ones);
+        all.push(Own { interface: entry.interface_name, ip, bits, is_loopback });
     }
     Ok(all)
+}
+
+fn ip_of(address: &SockaddrStorage) -> Option<IpAddr> {
+    let four = address.as_sockaddr_in().map(|four| IpAddr::V4(four.ip()));
+    four.or_else(|| address.as_sockaddr_in6().map(|six| IpAddr::V6(six.ip())))
+}
+
+/// Bits of a network mask.
+fn ones(mask: IpAddr) -> u32 {
+    match mask {
+        IpAddr::V4(mask) => mask.to_bits().count_ones(),
+        IpAddr::V6(mask) => mask.to_bits().count_ones(),
+    }
 }
 
 #[cfg(test)]
@@ -117,6 +142,7 @@ mod tests {
         let own = |interface: &str, ip: &str| Own {
             interface: interface.to_owned(),
             ip: ip.parse().unwrap(),
+            bits: 8,
             is_loopback: interface == "lo",
         };
         let all = [own("lo", "127.0.0.1"), own("ib0", "10.9.0.1"), own("eth0", "10.1.0.1")];

@@ -38,7 +38,7 @@
 //! | `inbound`, `outbound`, `seal` | the two halves of a stream, and encryption |
 //! | `wire`, `link`, `receives`, `transfers` | one connection; one peer over it |
 //! | `context`, `post`, `rounds`, `reading`, `arrivals`, `handshake`, `dialling` | one endpoint |
-//! | `domain`, `settings`, `region` | what is opened, and registered memory |
+//! | `domain`, `settings`, `region`, `offer` | what is opened, what could be, and registered memory |
 //! | `waiter`, `inbox`, `resolver`, `interfaces` | threads and the operating system |
 //!
 //! # Threads
@@ -67,6 +67,7 @@ mod inbox;
 mod interfaces;
 mod key;
 mod link;
+mod offer;
 mod outbound;
 mod post;
 mod reading;

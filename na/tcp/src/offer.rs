@@ -1,0 +1,88 @@
+//! What plain sockets offer here: all addresses at once, and each by itself.
+
+use std::net::IpAddr;
+
+use hg_na::{Address, Error, Offer, OpenOptions, Plugin as _};
+
+use crate::{
+    address::{Host, SCHEME, unspecified},
+    domain::TcpPlugin,
+    interfaces::{Own, announced, own_addresses},
+};
+
+/// `tcp://`, then `tcp://ADDRESS` for each address, those that would rather be announced first.
+pub(crate) fn offers() -> Vec<Offer> {
+    let mut offers = Vec::new();
+    offers.extend(everywhere());
+    let Ok(mut own) = own_addresses() else { return offers };
+    own.sort_by(|a, b| (a.rank(), &a.interface, a.ip).cmp(&(b.rank(), &b.interface, b.ip)));
+    let mut seen: Vec<IpAddr> = Vec::new();
+    for own in own {
+        if !seen.contains(&own.ip) {
+            offers.extend(on(&own));
+            seen.push(own.ip);
+        }
+    }
+    offers
+}
+
+/// Listens on every address, and announces one. `None`: never.
+fn everywhere() -> Option<Offer> {
+    let url = Address::new(&format!("{SCHEME}://")).ok()?;
+    let opened = TcpPlugin.open(&url, &OpenOptions::listening());
+    let offer = Offer::new(SCHEME, url);
+    match announced(None, None) {
+        Ok(ip) => {
+            let all = unspecified(ip);
+            let what = format!("every address ({all}), announced as {ip}");
+            Some(offer.at(&ip.to_string()).fact("listens-on", what).tried(opened))
+        }
+        Err(Error::BadSetting { why, .. }) => Some(offer.missing(why)),
+        Err(error) => Some(offer.missing(error.to_string())),
+    }
+}
+
+fn on(own: &Own) -> Option<Offer> {
+    let url = Address::new(&format!("{SCHEME}://{}", Host::Ip(own.ip))).ok()?;
+    let opened = TcpPlugin.open(&url, &OpenOptions::listening());
+    let offer = Offer::new(SCHEME, url).on(&own.interface).at(&own.ip.to_string());
+    let subnet = format!("{}/{}", network(own.ip, own.bits), own.bits);
+    Some(offer.fact("subnet", subnet).tried(opened))
+}
+
+/// The address with which a subnet begins.
+fn network(ip: IpAddr, bits: u32) -> IpAddr {
+    match ip {
+        IpAddr::V4(ip) => IpAddr::from(
+            (ip.to_bits() & u32::MAX.checked_shl(32 - bits).unwrap_or(0)).to_be_bytes(),
+        ),
+        IpAddr::V6(ip) => IpAddr::from(
+            (ip.to_bits() & u128::MAX.checked_shl(128 - bits).unwrap_or(0)).to_be_bytes(),
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_subnet_begins_where_its_own_bits_end() {
+        let of = |ip: &str, bits| network(ip.parse().unwrap(), bits).to_string();
+        assert_eq!(of("10.1.2.3", 16), "10.1.0.0");
+        assert_eq!(of("10.1.2.3", 32), "10.1.2.3");
+        assert_eq!(of("10.1.2.3", 0), "0.0.0.0");
+        assert_eq!(of("fd00::2", 64), "fd00::");
+        assert_eq!(of("::1", 128), "::1");
+        assert_eq!(of("fd00::2", 0), "::");
+    }
+
+    #[test]
+    fn every_address_is_offered_with_the_subnet_in_which_it_lies() {
+        for offer in offers().iter().filter(|offer| offer.domain.is_some()) {
+            let subnet = crate::interfaces::Subnet::parse(&offer.facts["subnet"]).unwrap();
+            let ip = offer.address.as_ref().unwrap().parse().unwrap();
+            assert!(subnet.contains(ip), "{offer:?}");
+        }
+    }
+}
