@@ -30,6 +30,10 @@ impl Plugin for OfiPlugin {
     fn open(&self, url: &Address, options: &OpenOptions) -> Result<Arc<dyn Domain>, Error> {
         Ok(Arc::new(OfiDomain::open(url, options)?))
     }
+
+    fn offers(&self) -> Vec<hg_na::Offer> {
+        crate::offered::offers()
+    }
 }
 
 /// What the contexts of one domain share.
@@ -89,10 +93,19 @@ impl Shared {
 }
 
 #[derive(Debug)]
-struct OfiDomain(Arc<Shared>);
+pub(crate) struct OfiDomain(Arc<Shared>);
 
 impl OfiDomain {
-    fn open(url: &Address, options: &OpenOptions) -> Result<Self, Error> {
+    /// The provider in libfabric's words, with its layers.
+    pub(crate) fn provider(&self) -> &str {
+        &self.0.offer.provider
+    }
+
+    /// Opens a URL.
+    ///
+    /// # Errors
+    /// As [`Plugin::open`].
+    pub(crate) fn open(url: &Address, options: &OpenOptions) -> Result<Self, Error> {
         let provider = provider(url)?.to_owned();
         let settings = Settings::read(&options.settings)?;
         let asked = Asked::parse(url)?;

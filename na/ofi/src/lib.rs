@@ -44,6 +44,7 @@ mod fabric;
 mod lifeline;
 mod link;
 mod listing;
+mod offered;
 mod post;
 mod receives;
 mod region;
@@ -54,4 +55,4 @@ mod waiter;
 mod wire;
 
 pub use domain::OfiPlugin;
-pub use listing::{Missing, Offer, PATH_VARIABLE, library_version, offers};
+pub use listing::{Missing, PATH_VARIABLE, library_version};

@@ -14,32 +14,31 @@ pub use libfabric_sys::{Missing, PATH_VARIABLE};
 
 /// One way to communicate that libfabric offers here: a provider on a domain.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Offer {
+pub(crate) struct Offer {
     /// What opens it: `ofi+tcp`. `None`: this plugin has no scheme for it.
-    pub scheme: Option<String>,
+    pub(crate) scheme: Option<String>,
     /// The provider, with the layers above it (`fi_info`'s `provider`): `tcp;ofi_rxm`.
-    pub provider: String,
+    pub(crate) provider: String,
     /// Version of the provider.
-    pub version: (u32, u32),
+    pub(crate) version: (u32, u32),
     /// The network that it reaches.
-    pub fabric: String,
+    pub(crate) fabric: String,
     /// The interface or card; the setting `domain` takes it.
-    pub domain: String,
+    pub(crate) domain: String,
     /// How its endpoints are named: `FI_SOCKADDR_IN`, `FI_ADDR_STR`, ...
-    pub address_format: String,
+    pub(crate) address_format: String,
     /// The own address, where it is an internet address.
-    pub ip: Option<IpAddr>,
+    pub(crate) ip: Option<IpAddr>,
     /// Whether it reads and writes peers' memory by itself (`FI_RMA`).
-    pub one_sided: bool,
+    pub(crate) one_sided: bool,
     /// Whether one buffer takes many messages (`FI_MULTI_RECV`).
-    pub multi_receive: bool,
+    pub(crate) multi_receive: bool,
     /// What it demands of registered memory: `FI_MR_LOCAL`, `FI_MR_VIRT_ADDR`, ...
-    pub registration: Vec<&'static str>,
+    pub(crate) registration: Vec<&'static str>,
     /// Longest message in bytes.
-    pub max_message: usize,
+    pub(crate) max_message: usize,
     /// Longest message in bytes that it takes without a completion of its own (`inject_size`).
-    pub max_inject: usize,
+    pub(crate) max_inject: usize,
 }
 
 /// Version of the library, which is loaded now if it was not before.
@@ -55,7 +54,7 @@ pub fn library_version() -> Result<(u32, u32), Missing> {
 /// # Errors
 /// [`Error::Os`] that says what to install when there is no libfabric ([`library_version`] names it), or that
 /// libfabric failed.
-pub fn offers() -> Result<Vec<Offer>, Error> {
+pub(crate) fn offers() -> Result<Vec<Offer>, Error> {
     library()?;
     let mut listed: Vec<Offer> = Vec::new();
     for offer in all_offers(Wanted { everything: true, ..Wanted::default() })? {
