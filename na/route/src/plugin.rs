@@ -9,7 +9,7 @@
 
 use std::{collections::BTreeSet, fmt, sync::Arc};
 
-use hg_na::{Address, Domain, Error, OpenOptions, Plugin, UID};
+use hg_na::{Address, Availability, Domain, Error, Offer, OpenOptions, Plugin, UID};
 use uuid::Uuid;
 
 use crate::{
@@ -17,6 +17,8 @@ use crate::{
     uid::{bad, name_of},
 };
 
+/// What this plugin is called.
+const NAME: &str = "route";
 /// Setting: `off` opens the network alone.
 const ROUTING: &str = "routing";
 
@@ -65,6 +67,30 @@ impl Route {
         Err(bad(url, "its scheme is neither the network's nor that of both"))
     }
 
+    /// One URL, as far as the network has something to offer.
+    fn offer(&self, url: Address, networks: &[Offer]) -> Option<Offer> {
+        let wanted = self.read(&url).ok()?;
+        let mut offer = Offer::new(NAME, url.clone());
+        if wanted.both && self.schemes.contains(&wanted.network) {
+            let network = wanted.network;
+            let also = format!("{network}:// means the same, unless the setting {ROUTING} is off");
+            offer = offer.fact("also", also);
+        }
+        if let Ok(node) = (self.node)() {
+            offer = offer.fact("node", node.to_string());
+        }
+        let mut all = networks.iter().filter(|it| it.url.scheme() == wanted.network);
+        let first = all.clone().next();
+        if let Some(best) = all.find(|it| it.is_available()).or(first) {
+            offer.provider.clone_from(&best.provider);
+            offer.address.clone_from(&best.address);
+            if let Availability::Missing(why) = &best.availability {
+                return Some(offer.missing(why.as_str()));
+            }
+        }
+        Some(offer.tried(self.open(&url, &OpenOptions::listening())))
+    }
+
     fn open_local(
         &self,
         scheme: &str,
@@ -89,6 +115,16 @@ impl Route {
 impl Plugin for Route {
     fn schemes(&self) -> &[&str] {
         self.schemes
+    }
+
+    fn offers(&self) -> Vec<Offer> {
+        let networks = self.network.offers();
+        let urls = self.schemes.iter().filter_map(|it| Address::new(&format!("{it}://")).ok());
+        // URLs of the network's own are listed by the network; here only where nothing else is.
+        let (both, own): (Vec<_>, Vec<_>) =
+            urls.partition(|url| self.read(url).is_ok_and(|wanted| wanted.both));
+        let urls = if both.is_empty() { own } else { both };
+        urls.into_iter().filter_map(|url| self.offer(url, &networks)).collect()
     }
 
     fn open(&self, url: &Address, options: &OpenOptions) -> Result<Arc<dyn Domain>, Error> {
