@@ -3,7 +3,7 @@
 //! | what                     | limit beside it                                                               |
 //! |--------------------------|-------------------------------------------------------------------------------|
 //! | `sm`, heap memory        | `cma` of the same direction, size and number of buffers                       |
-//! | `sm`, shared memory      | `memcpy` of the same                                                          |
+//! | `sm`, shared memory      | `memcpy` of the same; hot, a further line stands beside `cma`                 |
 //! | `sm`, `--deny-cma`       | `memcpy` of the same                                                          |
 //! | `tcp`                    | `tcp_stream`: one bare connection, messages of that size                      |
 //! | `--op view`              | as for a pull; a further line has the time of a view                          |
@@ -120,9 +120,15 @@ impl Arguments {
         };
         let mover = Mover::connect(shape, target)?;
         let mut turns = Turns::default();
-        let limit = turns.add_boxed(self.limit(cores, mover.via().way())?);
+        let way = mover.via().way();
+        let limit = turns.add_boxed(self.limit(cores, way)?);
         let moved = turns.add(mover);
         turns.line(move |taken| taken.beside(moved, limit));
+        let (shared, copied) = (self.memory == Memory::Shared, self.op != Op::View);
+        if shared && copied && self.caches == Caches::Hot && self.by_cma(way) {
+            let heap = turns.add_boxed(self.cma(cores)?);
+            turns.line(move |taken| taken.beside(moved, heap));
+        }
         if self.op == Op::View {
             let size = self.size as f64 / f64::from(1 << 20);
             turns.line(move |taken| {
@@ -134,20 +140,34 @@ impl Arguments {
         Ok(turns)
     }
 
+    /// Whether the kernel could move the bytes of this transfer.
+    fn by_cma(&self, way: Way) -> bool {
+        way == Way::SharedMemory && !self.deny_cma
+    }
+
+    /// The kernel's transfer of the same bytes.
+    fn cma(&self, cores: Cores) -> Result<Box<dyn Measure>, Error> {
+        let (size, buffers) = (to_usize(self.size), self.inflight as usize);
+        let op = if self.op == Op::Push { Op::Push } else { Op::Pull };
+        Ok(match self.caches {
+            Caches::Hot => {
+                let remote = Remote::start(cores, size * buffers)?;
+                Box::new(cma::Transfer::hot(op, size, buffers, &remote))
+            }
+            Caches::Cold => {
+                let remote = Remote::start(cores, memory::COLD_BYTES)?;
+                Box::new(cma::Transfer::cold(op, size, &remote, &Arena::cold()))
+            }
+        })
+    }
+
     /// What the transfer is held against.
     fn limit(&self, cores: Cores, way: Way) -> Result<Box<dyn Measure>, Error> {
         let (size, buffers) = (to_usize(self.size), self.inflight as usize);
         let op = if self.op == Op::Push { Op::Push } else { Op::Pull };
         Ok(match (way, self.memory, self.caches) {
             (Way::Tcp, ..) => Box::new(tcp_stream::Stream::start(cores, op, size)?),
-            (_, Memory::Heap, Caches::Hot) if !self.deny_cma => {
-                let remote = Remote::start(cores, size * buffers)?;
-                Box::new(cma::Transfer::hot(op, size, buffers, &remote))
-            }
-            (_, Memory::Heap, Caches::Cold) if !self.deny_cma => {
-                let remote = Remote::start(cores, memory::COLD_BYTES)?;
-                Box::new(cma::Transfer::cold(op, size, &remote, &Arena::cold()))
-            }
+            (_, Memory::Heap, _) if self.by_cma(way) => self.cma(cores)?,
             (_, _, Caches::Hot) => Box::new(memcpy::Copy::hot(size, buffers)),
             (_, _, Caches::Cold) => {
                 Box::new(memcpy::Copy::cold(size, &Arena::cold(), &Arena::cold()))
@@ -162,8 +182,7 @@ impl Arguments {
         let word = call::Shape { size: WORD, ..shape.clone() };
         let word = call::Caller::connect(word, target)?;
         let pulled = pulled::Caller::connect(shape, self.memory, target)?;
-        let by_cma = self.memory == Memory::Heap && !self.deny_cma;
-        let by_cma = by_cma && word.via().way() == Way::SharedMemory;
+        let by_cma = self.memory == Memory::Heap && self.by_cma(word.via().way());
         let mut turns = Turns::default();
         let word = turns.add(word);
         let pulled = turns.add(pulled);

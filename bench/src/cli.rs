@@ -10,7 +10,7 @@ use crate::measure;
 use crate::pair::{self, Cores};
 use crate::product::{crowd, target};
 use crate::report::{self, Figure};
-use crate::{bandwidth, faults, first, idle, instructions, memory, rate, soak, syscalls};
+use crate::{bandwidth, faults, first, idle, instructions, memory, rate, soak, syscalls, table};
 
 /// Measures Hydrargyrum, and what this machine allows.
 #[derive(Debug, Parser)]
@@ -29,6 +29,8 @@ enum Command {
     Limits(LimitsArguments),
     /// Calls: latency, or rate with several in flight, beside this machine's limit.
     Rate(rate::Arguments),
+    /// Every figure that is promised, measured and judged: one line each.
+    Table(table::Arguments),
     /// Transfers: pulls, pushes and views, beside this machine's limit.
     Bandwidth(bandwidth::Arguments),
     /// Serves the calls of `rate --to ADDRESS`, from another terminal.
@@ -88,6 +90,7 @@ pub(crate) fn run() -> Result<(), Error> {
     match arguments.command {
         Command::Limits(limits) => run_limits(&limits, arguments.json),
         Command::Rate(rate) => rate::run(&rate, arguments.json),
+        Command::Table(lines) => table::run(&lines, arguments.json),
         Command::Bandwidth(moved) => bandwidth::run(&moved, arguments.json),
         Command::Target(target) => target::serve(&target),
         Command::Instructions(counted) => instructions::run(&counted, arguments.json),
@@ -102,6 +105,13 @@ pub(crate) fn run() -> Result<(), Error> {
         Command::Crowd(crowd) => crowd::serve(&crowd),
         Command::Peer(peer) => limits::serve(peer.role, pair::become_peer(peer.parent, peer.core)?),
     }
+}
+
+/// Whether the words after the program's name are a command line of its own.
+#[cfg(test)]
+pub(crate) fn check(words: &[String]) -> Result<(), clap::Error> {
+    let program = ["hg-perf".to_owned()];
+    Arguments::try_parse_from(program.iter().chain(words)).map(drop)
 }
 
 fn run_limits(arguments: &LimitsArguments, json: bool) -> Result<(), Error> {

@@ -14,6 +14,7 @@
 //! | `process`      | what the kernel tells about a process                                     |
 //! | `tools`        | valgrind and strace, which count for this program                         |
 //! | `rate`, ...    | one module per subcommand                                                 |
+//! | `table`        | every promised figure, measured by the other subcommands and judged       |
 //! | `raw`          | the only room with `unsafe`: shared mapping, futex, descriptors received  |
 //!
 //! Every measurement of two processes starts its own second process: this same program with the
@@ -41,6 +42,7 @@ mod soak;
 mod stats;
 mod subject;
 mod syscalls;
+mod table;
 mod tools;
 mod turns;
 

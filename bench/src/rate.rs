@@ -5,6 +5,7 @@
 //! | one in flight, adaptive    | the spinning call, and the ratio of the two                               |
 //! | an argument of other sizes | the 8-byte call, cold `memcpy` of that size, and how many such copies the |
 //! |                            | argument costs                                                            |
+//! | several in flight, `sm`    | `cache_line_round_trip`: where the two cores are to each other            |
 //! | `--peers N`                | the call to a target with N idle peers more, and the ratio of the two     |
 //! | a routed URL (`sm+tcp://`) | the call without routing, and the ratio of the two                        |
 //!
@@ -13,7 +14,7 @@
 use std::rc::Rc;
 
 use crate::error::Error;
-use crate::limits::beside;
+use crate::limits::beside::{self, Way};
 use crate::limits::memcpy;
 use crate::limits::memory::Arena;
 use crate::measure::{Subject, Unit, Wait};
@@ -90,6 +91,10 @@ pub(crate) fn run(arguments: &Arguments, json: bool) -> Result<(), Error> {
         let word = Caller::connect(Shape { size: WORD, ..shape.clone() }, &target)?;
         let word = add(&mut turns, word, limit);
         add_copies(&mut turns, shape.size, call, word);
+    }
+    if shape.wait == Wait::Spin && shape.inflight > 1 && via.way() == Way::SharedMemory {
+        let line = turns.add_boxed(beside::call(cores, via.way(), shape.wait, 1)?);
+        turns.line(move |taken| taken.figure(line));
     }
     // Kept until everything is measured.
     let mut crowd = None;

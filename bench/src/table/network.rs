@@ -1,0 +1,80 @@
+//! The lines about TCP, and about addresses that are reached by shared memory or by TCP.
+//!
+//! Calls that travel together are counted where both sides block. A side that spins asks the kernel again and
+//! again while nothing has come, and each of these questions is a system call, too; there, only the messages
+//! of a segment are counted (`calls_per_segment_and_side`).
+
+use serde_json::json;
+
+use super::claim::{Claim, Figures, Judged, Plain, Quantity, Run};
+use crate::stats::Better::{Larger, Smaller};
+
+/// The lines.
+pub(super) fn runs() -> Vec<Run> {
+    let mut runs = vec![call("spin", 100), call("block", 60), batches()];
+    runs.extend(["pull", "push"].map(stream));
+    runs.extend([routed("same", "sm"), routed("other", "tcp")]);
+    runs
+}
+
+fn call(wait: &str, repetitions: u32) -> Run {
+    Run::one(
+        Plain::repeated(format!("rate --url {TCP} --wait {wait}"), repetitions),
+        Claim::new(format!("tcp/{wait}"), format!("8-byte call over TCP, {wait}"), |figures| {
+            Judged::ratio(figures.of("call")?, Smaller, 1.25, 1.1)
+        }),
+    )
+}
+
+fn batches() -> Run {
+    let counted = |name: &'static str, wait: &'static str| {
+        move |figures: &Figures| {
+            let counted = Quantity::median(figures.with(name, "wait", &json!(wait))?)?;
+            Some(Judged::figure(counted, "at least 5", Larger, 5.0, None))
+        }
+    };
+    let per_call = counted("calls_per_syscall_and_side", "block");
+    let per_segment = counted("calls_per_segment_and_side", "spin");
+    Run {
+        commands: vec![Plain::once(format!("syscalls --url {TCP} --calls 100"))],
+        claims: vec![
+            Claim::new(
+                "tcp/16/syscalls",
+                "calls per system call, blocking, 16 in flight",
+                per_call,
+            ),
+            Claim::new("tcp/16/segments", "calls per segment, spinning, 16 in flight", per_segment),
+        ],
+    }
+}
+
+fn stream(op: &'static str) -> Run {
+    Run::one(
+        Plain::repeated(
+            format!("bandwidth --url {TCP} --op {op} --size 1048576 --inflight 16"),
+            30,
+        ),
+        Claim::new(
+            format!("tcp/{op}"),
+            format!("{op} of 1 MiB over TCP, 16 in flight"),
+            |figures| Judged::ratio(figures.of("bandwidth")?, Larger, 0.9, 1.0),
+        ),
+    )
+}
+
+fn routed(node: &str, way: &str) -> Run {
+    let judge = |figures: &Figures| {
+        let ratio = Quantity::median(figures.of("routed_to_direct")?)?;
+        Some(Judged::figure(ratio, "routed / direct", Smaller, NOTHING_MEASURABLE, None))
+    };
+    Run::one(
+        Plain::repeated(format!("rate --url {ROUTED} --node {node} --wait spin"), 200),
+        Claim::new(format!("routing/{way}"), format!("8-byte call routed to {way}"), judge),
+    )
+}
+
+const TCP: &str = "tcp://127.0.0.1:0";
+const ROUTED: &str = "sm+tcp://127.0.0.1:0";
+
+/// Two targets of the same kind differ by this much from run to run.
+const NOTHING_MEASURABLE: f64 = 1.03;
