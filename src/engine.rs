@@ -3,10 +3,23 @@
 use std::ops::Deref;
 
 use hg_engine::Handle;
-use hg_na::Error;
+use hg_na::{Error, Offer};
 
 /// Opens engines; see [`Engine::builder`].
 pub type Builder = hg_engine::Builder<Engine>;
+
+/// What the transports of this build offer on this machine: each URL that can be opened, on which interface or
+/// card and by which provider; and for what is missing, what to install. The command `hg info` prints it.
+///
+/// ```
+/// for offer in hg::offers().iter().filter(|offer| offer.is_available()) {
+///     println!("{} on {:?}", offer.url, offer.domain);
+/// }
+/// ```
+#[must_use]
+pub fn offers() -> Vec<Offer> {
+    Engine::builder().offers()
+}
 
 /// An open engine: registers RPCs, looks targets up, calls them. Everything else is in [`Handle`].
 ///

@@ -45,9 +45,9 @@ pub use hg_engine::{
     Answer, Call, CallOptions, EventLoop, Handle, OneWay, Peer, Progress, Request, ToAddress, Wait,
 };
 pub use hg_macros::rpc;
-pub use hg_na::{Address, Error, GoneReason};
+pub use hg_na::{Address, Availability, Error, GoneReason, Offer};
 
-pub use crate::engine::{Builder, Engine};
+pub use crate::engine::{Builder, Engine, offers};
 
 #[doc(hidden)]
 pub mod __private {

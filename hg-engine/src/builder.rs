@@ -3,7 +3,7 @@
 use std::{fmt, marker::PhantomData, sync::Arc, time::Duration};
 
 use hg_core::serve::IN_SERVICE_MAX;
-use hg_na::{Address, OpenOptions, Plugin};
+use hg_na::{Address, Offer, OpenOptions, Plugin};
 
 use crate::{CALLS_MAX, CONTEXTS_MAX, EAGER_MAX, Handle, LARGE_IN_SERVICE_MAX, LARGE_MAX};
 
@@ -102,6 +102,13 @@ impl<E: From<Handle>> Builder<E> {
     pub fn plugin(mut self, plugin: impl Plugin + 'static) -> Self {
         self.plugins.push(Arc::new(plugin));
         self
+    }
+
+    /// What the plugins added so far offer on this machine, each available one opened once to be sure: which URLs
+    /// can be opened, and what is missing for the others.
+    #[must_use]
+    pub fn offers(&self) -> Vec<Offer> {
+        self.plugins.iter().flat_map(|plugin| plugin.offers()).collect()
     }
 
     /// Whether others may connect. Without it the engine can call, and be called over the
