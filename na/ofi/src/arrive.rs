@@ -18,6 +18,14 @@ const EXPECTED: usize = 1;
 const UNEXPECTED: usize = 2;
 const TRANSFERS: usize = 3;
 
+/// Where a frame lies.
+pub(crate) enum Frame {
+    /// In libfabric's memory: number and length.
+    Lent(usize, usize),
+    /// In this process's.
+    Near(Vec<u8>),
+}
+
 /// What a frame came to.
 enum Came {
     /// Nothing that anybody waits for.
@@ -33,9 +41,13 @@ enum Came {
 impl OfiContext {
     /// Takes a frame. One that names no connection, or has the wrong key, is nobody's: a stranger's, or late.
     #[inline]
-    pub(crate) fn frame_came(&mut self, frame: usize, len: usize) {
+    pub(crate) fn frame_came(&mut self, frame: &Frame) {
         let Some(endpoint) = &self.endpoint else { return };
-        let found = Header::decode(endpoint.arrived(frame, len));
+        let bytes = match frame {
+            Frame::Lent(number, len) => endpoint.arrived(*number, *len),
+            Frame::Near(bytes) => bytes,
+        };
+        let found = Header::decode(bytes);
         let came = found.and_then(|(header, content)| {
             let place = usize::try_from(header.link).ok()?;
             let link = self.links.get_mut(place)?.as_deref_mut()?;
@@ -70,7 +82,9 @@ impl OfiContext {
             };
             Some((header, came))
         });
-        self.endpoint().repost(frame);
+        if let Frame::Lent(number, _) = frame {
+            self.endpoint().repost(*number);
+        }
         let Some((header, came)) = came else { return };
         let place = header.link;
         match came {

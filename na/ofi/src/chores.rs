@@ -460,7 +460,9 @@ impl OfiContext {
                 match event {
                     crate::fabric::Event::Arrived { frame, .. } => self.endpoint().repost(frame),
                     crate::fabric::Event::Sent(note) => self.flight_landed(note, None),
-                    crate::fabric::Event::Unsent(..) | crate::fabric::Event::Failed(_) => {}
+                    crate::fabric::Event::Near(_)
+                    | crate::fabric::Event::Unsent(..)
+                    | crate::fabric::Event::Failed(_) => {}
                 }
             }
             if !found && (self.endpoint().lent() == 0 || Instant::now() >= end) {

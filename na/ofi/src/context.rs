@@ -22,6 +22,7 @@ use nix::sys::epoll::EpollFlags;
 use rustc_hash::FxHashMap;
 
 use crate::{
+    arrive::Frame,
     domain::Shared,
     fabric::{Endpoint, Event},
     lifeline::{Listener, Place},
@@ -112,7 +113,7 @@ impl OfiContext {
         endpoint: Endpoint,
         listener: Listener,
     ) -> Result<Self, Error> {
-        let waiter = OfiWaiter::new(endpoint.wait_fd())?;
+        let waiter = OfiWaiter::new(endpoint.wait_fd(), endpoint.bell())?;
         if shared.listen {
             waiter.add(listener.fd(), LISTENER, EpollFlags::EPOLLIN)?;
         }
@@ -241,7 +242,8 @@ impl OfiContext {
 
     fn take_event(&mut self, event: Event) {
         match event {
-            Event::Arrived { frame, len } => self.frame_came(frame, len),
+            Event::Arrived { frame, len } => self.frame_came(&Frame::Lent(frame, len)),
+            Event::Near(bytes) => self.frame_came(&Frame::Near(bytes)),
             Event::Sent(note) => self.flight_landed(note, None),
             Event::Unsent(note, fault) => self.flight_landed(note, Some(fault)),
             // Of an injected message or a receive: whose it was is not known. A connection that is broken shows

@@ -5,7 +5,7 @@
 //! dies, however it dies, and probes it when the other machine falls silent.
 
 use std::{
-    io::{self, Read as _, Write as _},
+    io::{self, Read as _},
     net::SocketAddr,
     os::fd::{AsFd as _, BorrowedFd},
     time::Duration,
@@ -160,7 +160,8 @@ impl Lifeline {
     /// Writes what waits. Errors show when it is read.
     pub(crate) fn flush(&mut self) {
         while !self.is_connecting && !self.out.is_empty() {
-            match self.socket.write(&self.out) {
+            // Without a signal when the other side has gone.
+            match self.socket.send_with_flags(&self.out, nix::libc::MSG_NOSIGNAL) {
                 Ok(len) => drop(self.out.drain(..len)),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(_) => return,

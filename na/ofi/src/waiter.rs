@@ -43,17 +43,18 @@ pub(crate) struct OfiWaiter {
 }
 
 impl OfiWaiter {
-    /// A set that holds libfabric's descriptor, where it has one.
+    /// A set that holds libfabric's descriptor, where it has one, and the bell of this process's own messages.
     ///
     /// # Errors
     /// [`Error::Os`].
-    pub(crate) fn new(fabric: Option<BorrowedFd<'_>>) -> Result<Self, Error> {
+    pub(crate) fn new(fabric: Option<BorrowedFd<'_>>, bell: BorrowedFd<'_>) -> Result<Self, Error> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(os("epoll_create1"))?;
         let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC;
         let waker = EventFd::from_value_and_flags(0, flags).map_err(os("eventfd"))?;
         let joined = std::sync::Mutex::default();
         let this = Self { epoll, waker, sleeps: fabric.is_some(), joined };
         this.add(this.waker.as_fd(), WAKE, EpollFlags::EPOLLIN)?;
+        this.add(bell, FABRIC, EpollFlags::EPOLLIN)?;
         if let Some(fabric) = fabric {
             this.add(fabric, FABRIC, EpollFlags::EPOLLIN)?;
         }

@@ -8,6 +8,7 @@ use std::{
     ffi::c_void,
     os::fd::{BorrowedFd, RawFd},
     ptr,
+    sync::Arc,
 };
 
 use hg_na::Error;
@@ -18,7 +19,7 @@ use crate::fabric::{
     Fault,
     frames::{FRAMES_MAX, Frames},
     handles::Handle,
-    near::{self, Alive},
+    near::{self, Near},
     offer::{Limits, Offer, library},
 };
 
@@ -28,12 +29,18 @@ const BATCH: usize = 16;
 pub(crate) const NAME_MAX: usize = 256;
 /// Longest message that is injected, in bytes.
 const INJECT_MAX: usize = 4096;
+/// From this version on, nothing is sent through libfabric's shm within a process: `near` says why.
+const INBOXES_SINCE: (u32, u32) = (2, 0);
+/// Addresses of inboxes; libfabric counts from 0.
+const INBOX: u64 = 1 << 63;
 
 /// What has happened to an endpoint.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(crate) enum Event {
     /// A message has arrived: [`Endpoint::arrived`], then [`Endpoint::repost`].
     Arrived { frame: usize, len: usize },
+    /// A message of this process.
+    Near(Vec<u8>),
     /// A send that was handed over with this note is complete.
     Sent(u64),
     /// It failed.
@@ -72,9 +79,11 @@ pub(crate) struct Endpoint {
     scratch: Box<[u8; INJECT_MAX]>,
     wait_fd: Option<RawFd>,
     name: Vec<u8>,
-    alive: Alive,
+    own: Arc<Near>,
     /// Endpoints of this process among those inserted, by address.
-    near: FxHashMap<u64, Alive>,
+    near: FxHashMap<u64, Arc<Near>>,
+    /// They are reached by their inboxes; the number of those that were.
+    inboxes: Option<u64>,
 }
 
 impl Endpoint {
@@ -120,8 +129,9 @@ impl Endpoint {
             descriptors,
             scratch: Box::new([0; INJECT_MAX]),
             wait_fd,
-            alive: near::announce(&name),
+            own: Near::announce(&name)?,
             near: FxHashMap::default(),
+            inboxes: uses_inboxes(offer)?.then_some(0),
             name,
         };
         endpoint.post_receives()?;
@@ -145,9 +155,14 @@ impl Endpoint {
         self.wait_fd.map(|fd| unsafe { BorrowedFd::borrow_raw(fd) })
     }
 
-    /// Whether a thread may wait on the descriptor (`fi_trywait`).
+    /// Becomes readable when something of this process's has come.
+    pub(crate) fn bell(&self) -> BorrowedFd<'_> {
+        self.own.bell()
+    }
+
+    /// Whether a thread may wait on the descriptors (`fi_trywait`).
     pub(crate) fn may_wait(&mut self) -> bool {
-        if self.wait_fd.is_none() || !self.unposted.is_empty() {
+        if self.wait_fd.is_none() || !self.unposted.is_empty() || self.own.has_mail() {
             return false;
         }
         let mut fids = [self.cq.fid()];
@@ -161,6 +176,13 @@ impl Endpoint {
     /// # Errors
     /// [`Error::Os`] when the provider does not take it.
     pub(crate) fn insert(&mut self, name: &[u8]) -> Result<u64, Error> {
+        let near = near::find(name);
+        if let (Some(inboxes), Some(near)) = (&mut self.inboxes, &near) {
+            let address = INBOX | *inboxes;
+            *inboxes += 1;
+            self.near.insert(address, Arc::clone(near));
+            return Ok(address);
+        }
         let mut padded = [0u8; NAME_MAX];
         let room = padded.get_mut(..name.len()).ok_or(Fault::new("fi_av_insert", 22))?;
         room.copy_from_slice(name);
@@ -173,8 +195,8 @@ impl Endpoint {
         if result != 1 || address == sys::ADDR_UNSPEC {
             return Err(Fault::new("fi_av_insert", 22).into());
         }
-        if let Some(alive) = near::find(name) {
-            self.near.insert(address, alive);
+        if let Some(near) = near {
+            self.near.insert(address, near);
         }
         Ok(address)
     }
@@ -182,6 +204,9 @@ impl Endpoint {
     /// Removes it.
     pub(crate) fn remove(&mut self, address: u64) {
         self.near.remove(&address);
+        if address & INBOX != 0 {
+            return;
+        }
         let mut address = address;
         // SAFETY:
         // - one number, inserted before.
@@ -205,8 +230,16 @@ impl Endpoint {
     ) -> Result<Handed, Fault> {
         let not_written = Fault::new("fi_send", sys::errno::CANCELED);
         let near = if self.near.is_empty() { None } else { self.near.get(&to).cloned() };
+        if let Some(near) = near.as_ref().filter(|_| to & INBOX != 0) {
+            let mut bytes = vec![0; len];
+            return if fill(&mut bytes) && near.push(bytes) {
+                Ok(Handed::Injected)
+            } else {
+                Err(not_written)
+            };
+        }
         let _held = match &near {
-            Some(alive) => match near::hold(alive) {
+            Some(near) => match near.hold() {
                 Some(held) => Some(held),
                 None => return Err(Fault::new("fi_send", nix::libc::EHOSTDOWN)),
             },
@@ -263,6 +296,9 @@ impl Endpoint {
     pub(crate) fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), Fault> {
         if !self.unposted.is_empty() {
             self.post_receives()?;
+        }
+        if self.own.has_mail() {
+            events.extend(self.own.take().into_iter().map(Event::Near));
         }
         let empty = sys::CqMsgEntry { op_context: ptr::null_mut(), flags: 0, len: 0 };
         let mut entries = [empty; BATCH];
@@ -364,7 +400,7 @@ impl Endpoint {
 
 impl Drop for Endpoint {
     fn drop(&mut self) {
-        near::closes(&self.alive);
+        self.own.closes();
     }
 }
 
@@ -373,6 +409,10 @@ impl std::fmt::Debug for Endpoint {
         let (sends, receives, regions) = (&self.transmit, &self.receive, self.regions.len());
         write!(out, "Endpoint({sends:?}, {receives:?}, {regions} regions)")
     }
+}
+
+fn uses_inboxes(offer: &Offer) -> Result<bool, Error> {
+    Ok(offer.provider == "shm" && library()?.version() >= INBOXES_SINCE)
 }
 
 fn open_fabric(offer: &Offer) -> Result<Handle<sys::FidFabric>, Error> {
