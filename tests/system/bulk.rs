@@ -1,4 +1,4 @@
-//! Bulk transfers between real processes, over each transport of [`URLS`].
+//! Bulk transfers between real processes, over each transport.
 //!
 //! | module | what it shows |
 //! |---|---|
@@ -15,7 +15,7 @@ mod ranges;
 mod refusals;
 mod views;
 
-pub(crate) use self::endings::{play_owner, play_puller};
+pub(crate) use self::endings::{play_mover as play_bulk_mover, play_owner};
 
 use std::sync::LazyLock;
 
@@ -30,26 +30,12 @@ use crate::{
         child::{next_command, say},
     },
     roles::Settings,
+    transports::open_over,
 };
 
-/// The transports that every test here runs over; `PLAIN` says that `tcp` is not to be routed over `sm`.
-const URLS: &[&str] = &[
-    "sm://",
-    #[cfg(feature = "tcp")]
-    "plain+tcp://127.0.0.1:0",
-    #[cfg(feature = "sm-routing")]
-    "tcp://127.0.0.1:0",
-];
-const PLAIN: &str = "plain+";
-
-/// Opens an engine over one of [`URLS`].
+/// Opens an engine over one of [`urls`](crate::transports::urls).
 fn open(builder: Builder, url: &str) -> Engine {
-    let opened = match url.strip_prefix(PLAIN) {
-        Some(url) if cfg!(feature = "sm-routing") => builder.setting("routing", "off").open(url),
-        Some(url) => builder.open(url),
-        None => builder.open(url),
-    };
-    opened.expect("this process can open an engine")
+    open_over(builder, url).expect("this process can open an engine")
 }
 
 /// What lies in exposed memory, again and again: bytes that are not zero, a prime number of them.

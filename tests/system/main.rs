@@ -32,3 +32,4 @@ mod roles;
 #[cfg(feature = "sm-routing")]
 mod routing;
 mod strangers;
+mod transports;

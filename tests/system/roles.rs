@@ -181,7 +181,7 @@ pub(crate) fn play(role: &str, arguments: &str) {
         "two-way-flood" => pressure::two_way_flood(&settings),
         "mover" => bulk::play_mover(&settings),
         "bulk-owner" => bulk::play_owner(&settings),
-        "bulk-puller" => bulk::play_puller(&settings),
+        "bulk-mover" => bulk::play_bulk_mover(&settings),
         #[cfg(feature = "sm-routing")]
         "node" => crate::routing::play_node(&settings),
         "scribbler" => strangers::scribbler(&settings),

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use hg::{
     Engine, Handle, Peer, Progress, Wait,
-    bulk::{Bulk, Descriptor, Memory, Rights, Transfer, TransferError, alloc},
+    bulk::{Bulk, Descriptor, Memory, Rights, Transfer, alloc},
 };
 
-use super::{URLS, end_of, from_hex, holds, listening, open, patterned, to_hex, url_of};
+use super::{end_of, from_hex, holds, listening, open, patterned, to_hex, url_of};
 use crate::{
     common::{
         Child, Watchdog, block_on,
@@ -16,30 +16,44 @@ use crate::{
         settled, until,
     },
     roles::Settings,
+    transports::urls,
 };
 
 const MIB: usize = 1 << 20;
-/// Memory that takes a transport many rounds to move.
-const LARGE: usize = 24 * MIB;
 
-/// The role: exposes memory, heap or `memory=frozen`. Says its bound descriptor; `take` takes the memory back.
+/// Memory that takes the transport many rounds to move.
+fn large(url: &str) -> usize {
+    match url.split_once('+') {
+        Some(("sealed", _)) => 3 * MIB,
+        Some(_) => 8 * MIB,
+        None => 24 * MIB,
+    }
+}
+
+/// The role: exposes memory, `memory=heap`, `shared` or `frozen`. Says its bound descriptor; `take` takes the memory back.
 pub(crate) fn play_owner(settings: &Settings) {
-    let engine = open(settings.builder().listen(true), url_of(settings));
-    let memory = match settings.text("memory") {
-        Some("frozen") => {
-            let mut buffer = alloc(LARGE).expect("memory");
-            buffer.copy_from_slice(&patterned(LARGE));
-            Memory::from(buffer.freeze().expect("a fresh buffer"))
-        }
-        _ => Memory::from(patterned(LARGE)),
+    let url = url_of(settings);
+    let engine = open(settings.builder().listen(true), url);
+    let bytes = patterned(large(url));
+    let in_buffer = || {
+        let mut buffer = alloc(bytes.len()).expect("memory");
+        buffer.copy_from_slice(&bytes);
+        buffer
     };
-    let mut bulk = engine.expose(memory, Rights::READ).ok();
+    let (memory, rights) = match settings.text("memory") {
+        Some("frozen") => {
+            (Memory::from(in_buffer().freeze().expect("a fresh buffer")), Rights::READ)
+        }
+        Some("shared") => (Memory::from(in_buffer()), Rights::all()),
+        _ => (Memory::from(bytes.clone()), Rights::all()),
+    };
+    let mut bulk = engine.expose(memory, rights).ok();
     say(&to_hex(&bulk.as_ref().expect("memory").bound_descriptor()));
     while let Some(command) = next_command() {
         match command.as_str() {
             "take" => {
-                let bytes = bulk.take().map(Bulk::into_vec);
-                let is_whole = matches!(bytes, Some(Ok(bytes)) if bytes == patterned(LARGE));
+                let back = bulk.take().map(Bulk::into_vec);
+                let is_whole = matches!(back, Some(Ok(back)) if back == bytes);
                 say(if is_whole { "whole" } else { "not whole" });
             }
             other => panic!("an owner knows no `{other}`"),
@@ -47,18 +61,33 @@ pub(crate) fn play_owner(settings: &Settings) {
     }
 }
 
-/// The role: pulls the memory that `what=HEX` names again and again. Says `pulled` after the first time.
-pub(crate) fn play_puller(settings: &Settings) {
-    let engine = open(settings.builder(), url_of(settings));
+/// A pull from, or a push of the same bytes to the memory of an owner.
+fn move_all<'e>(
+    engine: &'e Handle,
+    is_pull: bool,
+    owner: &Peer,
+    what: &Descriptor,
+    local: &Bulk,
+) -> Transfer<'e> {
+    if is_pull { engine.pull(owner, what, local) } else { engine.push(owner, local, what) }
+}
+
+/// The role: pulls the memory that `what=HEX` names again and again, or with `push=yes` pushes to it what it holds.
+/// Says `moved` after the first time.
+pub(crate) fn play_mover(settings: &Settings) {
+    let url = url_of(settings);
+    let engine = open(settings.builder(), url);
     let what = from_hex(settings.text("what").expect("this role needs `what=HEX`"));
     let owner = engine.owner_of(&what).expect("a bound descriptor");
-    let local = engine.expose(vec![0; LARGE], Rights::empty()).expect("memory");
+    let local = engine.expose(patterned(large(url)), Rights::empty()).expect("memory");
+    let is_pull = settings.text("push").is_none();
     let mut is_first = true;
     loop {
-        let transfers: Vec<_> = (0..4).map(|_| engine.pull(&owner, &what, &local)).collect();
-        transfers.into_iter().for_each(|it| it.wait().expect("the owner outlives its pullers"));
+        let transfers: Vec<_> =
+            (0..4).map(|_| move_all(&engine, is_pull, &owner, &what, &local)).collect();
+        transfers.into_iter().for_each(|it| it.wait().expect("the owner outlives its movers"));
         if std::mem::take(&mut is_first) {
-            say("pulled");
+            say("moved");
         }
     }
 }
@@ -80,79 +109,116 @@ fn is_partly_right(bytes: &[u8]) -> bool {
     bytes.chunks(4096).zip(whole.chunks(4096)).all(is_right)
 }
 
-#[test]
-fn an_owner_killed_during_a_pull_ends_every_transfer_with_peer_gone() {
-    let _watchdog = Watchdog::start();
-    for url in URLS {
-        for wait in [Wait::Spin, Wait::default(), Wait::Block] {
-            let (mut child, what) = start_owner(url, "heap");
-            let engine = open(Engine::builder().wait(wait), url);
-            let owner = engine.owner_of(&what).unwrap();
-            let local = engine.expose(vec![0; LARGE], Rights::empty()).unwrap();
-            engine.pull(&owner, &what, &local).wait().unwrap();
-            let transfers: Vec<_> = (0..40).map(|_| engine.pull(&owner, &what, &local)).collect();
-            child.kill();
-            let ends: Vec<_> = transfers.into_iter().map(|it| end_of(&it.wait())).collect();
-            assert!(ends.iter().all(|end| ["Ok", "PeerGone"].contains(end)), "{ends:?}");
-            assert_eq!(ends.last(), Some(&"PeerGone"), "{ends:?}");
-            assert_eq!(engine.transfers_under_way(), 0);
-            let bytes = local.into_vec().unwrap();
-            assert_eq!(bytes, patterned(LARGE));
+/// What is moved by whom, and how its mover waits.
+const CASES: [(&str, bool, Wait); 6] = [
+    ("heap", true, Wait::Spin),
+    ("heap", true, Wait::Block),
+    ("heap", false, Wait::Adaptive(Wait::ADAPTIVE_DEFAULT)),
+    ("shared", true, Wait::Adaptive(Wait::ADAPTIVE_DEFAULT)),
+    ("shared", false, Wait::Block),
+    ("frozen", true, Wait::Block),
+];
 
-            let (_next, what) = start_owner(url, "heap");
-            let owner = engine.owner_of(&what).unwrap();
-            assert_eq!(engine.fetch(&owner, &what).wait().unwrap(), bytes);
+/// Kills an owner while its memory is being moved; whether one transfer at least was cut off.
+fn kill_owner_during_transfers(url: &str, (memory, is_pull, wait): (&str, bool, Wait)) -> bool {
+    let (mut child, what) = start_owner(url, memory);
+    let engine = open(Engine::builder().wait(wait), url);
+    let owner = engine.owner_of(&what).unwrap();
+    let local = engine.expose(patterned(large(url)), Rights::empty()).unwrap();
+    let start = || move_all(&engine, is_pull, &owner, &what, &local);
+    // Twice: from the second use on, memory that can be mapped is.
+    (0..2).for_each(|_| start().wait().unwrap());
+    let transfers: Vec<_> = (0..40).map(|_| start()).collect();
+    child.kill();
+    let ends: Vec<_> = transfers.into_iter().map(|it| end_of(&it.wait())).collect();
+    assert!(ends.iter().all(|end| ["Ok", "PeerGone"].contains(end)), "{memory}: {ends:?}");
+    assert_eq!(end_of(&start().wait()), "PeerGone", "{memory}");
+    assert_eq!(engine.transfers_under_way(), 0);
+    let bytes = local.into_vec().unwrap();
+    assert_eq!(bytes, patterned(large(url)));
+
+    let (_next, what) = start_owner(url, memory);
+    let owner = engine.owner_of(&what).unwrap();
+    assert_eq!(engine.fetch(&owner, &what).wait().unwrap(), bytes);
+    ends.contains(&"PeerGone")
+}
+
+#[test]
+fn an_owner_killed_during_transfers_ends_every_one_with_peer_gone() {
+    let _watchdog = Watchdog::start();
+    for url in urls() {
+        for case in CASES {
+            // Again if all of them were faster than the signal.
+            while !kill_owner_during_transfers(url, case) {}
         }
     }
 }
 
 #[test]
-fn a_puller_killed_during_a_pull_leaves_the_owner_its_memory() {
+fn a_process_killed_during_its_transfers_leaves_the_owner_its_memory() {
     let _watchdog = Watchdog::start();
-    for url in URLS {
-        let (mut owner, what) = start_owner(url, "heap");
-        let before = settled(|| fds(owner.pid()));
-        for _ in 0..5 {
-            let arguments = format!("url={url} what={}", to_hex(&what));
-            let mut puller = Child::start("bulk-puller", &arguments);
-            assert_eq!(puller.hear(), "pulled");
-            puller.kill();
+    for url in urls() {
+        for memory in ["heap", "shared"] {
+            let (mut owner, what) = start_owner(url, memory);
+            let before = settled(|| fds(owner.pid()));
+            for settings in ["", "push=yes", ""] {
+                let arguments = format!("url={url} what={} {settings}", to_hex(&what));
+                let mut mover = Child::start("bulk-mover", &arguments);
+                assert_eq!(mover.hear(), "moved");
+                mover.kill();
+            }
+            assert_eq!(owner.ask("take"), "whole", "{memory}");
+            until(|| fds(owner.pid()) <= before);
         }
-        assert_eq!(owner.ask("take"), "whole");
-        until(|| fds(owner.pid()) == before);
     }
 }
 
 /// An owner in this process with memory that takes many rounds to move, and a user.
 struct Scene {
-    _owner: Engine,
+    owner: Engine,
     source: Bulk,
     user: Engine,
     peer: Peer,
+    len: usize,
 }
 
 impl Scene {
     fn new(url: &str, progress: Progress) -> Self {
-        let owner = listening(url);
-        let source = owner.expose(patterned(LARGE), Rights::all()).unwrap();
+        let (owner, len) = (listening(url), large(url));
+        let source = owner.expose(patterned(len), Rights::all()).unwrap();
         let user = open(Engine::builder().progress(progress), url);
         let peer = user.lookup(owner.address()).unwrap();
-        Self { _owner: owner, source, user, peer }
+        Self { owner, source, user, peer, len }
     }
 
     fn target(&self) -> Bulk {
-        self.user.expose(vec![0; LARGE], Rights::empty()).unwrap()
+        self.user.expose(vec![0; self.len], Rights::empty()).unwrap()
     }
 
     fn pull(&self, into: &Bulk) -> Transfer<'_> {
         self.user.pull(&self.peer, self.source.descriptor(), into)
     }
 
+    /// What is written by a transfer, its other side, and the transfer.
+    fn start(&self, is_pull: bool) -> (Bulk, Option<Bulk>, Transfer<'_>) {
+        if is_pull {
+            let target = self.target();
+            let transfer = self.pull(&target);
+            return (target, None, transfer);
+        }
+        let sink = self.owner.expose(vec![0; self.len], Rights::WRITE).unwrap();
+        let own = self.user.expose(patterned(self.len), Rights::empty()).unwrap();
+        let transfer = self.user.push(&self.peer, &own, sink.descriptor());
+        (sink, Some(own), transfer)
+    }
+
     /// The next transfer works, whatever happened before.
     fn check_next(&self) {
-        let target = self.target();
-        self.pull(&target).wait().unwrap();
-        assert!(holds(&target.into_vec().unwrap(), 0, 0, LARGE as u64));
+        for is_pull in [true, false] {
+            let (written, _other, transfer) = self.start(is_pull);
+            transfer.wait().unwrap();
+            assert!(holds(&written.into_vec().unwrap(), 0, 0, self.len as u64));
+        }
     }
 }
 
@@ -174,39 +240,45 @@ fn take_back(user: &Handle, bulk: Bulk) -> Vec<u8> {
     }
 }
 
+/// Cancels after so many rounds; whether the transfer was whole before.
+fn cancel_after(scene: &Scene, is_pull: bool, rounds: u32) -> bool {
+    let (written, other, transfer) = scene.start(is_pull);
+    make_rounds(&scene.user, rounds);
+    transfer.cancel();
+    transfer.cancel();
+    let result = transfer.wait();
+    assert!(["Ok", "Cancelled"].contains(&end_of(&result)), "after {rounds} rounds: {result:?}");
+    assert_eq!(scene.user.transfers_under_way(), 0);
+    let bytes = written.into_vec().unwrap();
+    assert!(is_partly_right(&bytes), "after {rounds} rounds");
+    let own = other.map(|own| own.into_vec().unwrap());
+    assert!(own.is_none_or(|own| own == patterned(scene.len)));
+    result.is_ok()
+}
+
 #[test]
 fn a_transfer_cancelled_at_every_step_ends_once_and_gives_its_memory_back() {
     let _watchdog = Watchdog::start();
-    for url in URLS {
+    for url in urls() {
         let scene = Scene::new(url, Progress::Own);
         scene.check_next();
-        let (mut rounds, mut cancelled, mut is_whole) = (0, 0, false);
-        // Each round at first, then at growing distances, until a transfer is whole before it is cancelled.
-        while !is_whole {
-            let target = scene.target();
-            let transfer = scene.pull(&target);
-            make_rounds(&scene.user, rounds);
-            transfer.cancel();
-            transfer.cancel();
-            match transfer.wait() {
-                Ok(()) => is_whole = true,
-                Err(TransferError::Cancelled) => cancelled += 1,
-                other => panic!("{url}: after {rounds} rounds: {other:?}"),
+        for is_pull in [true, false] {
+            // Each round at first, then at growing distances, until one is whole before it is cancelled.
+            let (mut rounds, mut cancelled) = (0, 0);
+            while !cancel_after(&scene, is_pull, rounds) {
+                cancelled += 1;
+                rounds += 1 + rounds / 8;
             }
-            assert_eq!(scene.user.transfers_under_way(), 0);
-            let bytes = target.into_vec().unwrap();
-            assert!(is_partly_right(&bytes), "{url}: after {rounds} rounds");
-            rounds += 1 + rounds / 16;
+            assert!(cancelled > 3, "{cancelled} cancelled, whole after {rounds} rounds");
+            scene.check_next();
         }
-        assert!(cancelled > 3, "{url}: {cancelled} cancelled, whole after {rounds} rounds");
-        scene.check_next();
     }
 }
 
 #[test]
 fn a_transfer_dropped_at_every_step_gives_its_memory_back() {
     let _watchdog = Watchdog::start();
-    for url in URLS {
+    for url in urls() {
         let scene = Scene::new(url, Progress::Own);
         scene.check_next();
         for rounds in 0..30 {
@@ -224,7 +296,7 @@ fn a_transfer_dropped_at_every_step_gives_its_memory_back() {
 #[test]
 fn a_deadline_ends_a_transfer_before_during_or_never() {
     let _watchdog = Watchdog::start();
-    for url in URLS {
+    for url in urls() {
         for progress in [Progress::Background, Progress::Own] {
             let scene = Scene::new(url, progress);
             scene.check_next();
@@ -252,7 +324,7 @@ fn a_deadline_ends_a_transfer_before_during_or_never() {
 #[test]
 fn a_deadline_is_kept_by_the_background_alone() {
     let _watchdog = Watchdog::start();
-    for url in URLS {
+    for url in urls() {
         let scene = Scene::new(url, Progress::Background);
         let target = scene.target();
         let transfers: Vec<_> =
@@ -267,35 +339,35 @@ fn a_deadline_is_kept_by_the_background_alone() {
 #[test]
 fn closing_the_engine_ends_its_transfers() {
     let _watchdog = Watchdog::start();
-    for url in URLS {
+    for url in urls() {
         let owner = listening(url);
-        let source = owner.expose(patterned(LARGE), Rights::READ).unwrap();
+        let source = owner.expose(patterned(large(url)), Rights::READ).unwrap();
         let user = open(Engine::builder(), url);
         let peer = user.lookup(owner.address()).unwrap();
-        let target = user.expose(vec![0; LARGE], Rights::empty()).unwrap();
+        let target = user.expose(vec![0; large(url)], Rights::empty()).unwrap();
         for _ in 0..5 {
             drop(user.pull(&peer, source.descriptor(), &target));
         }
         drop(user);
         assert!(is_partly_right(&target.into_vec().unwrap()));
-        assert_eq!(source.into_vec().unwrap(), patterned(LARGE));
+        assert_eq!(source.into_vec().unwrap(), patterned(large(url)));
     }
 }
 
 #[test]
 fn an_owner_that_takes_its_memory_back_during_a_pull_ends_it() {
     let _watchdog = Watchdog::start();
-    for url in URLS {
+    for url in urls() {
         let owner = listening(url);
         let user = open(Engine::builder(), url);
         let peer = user.lookup(owner.address()).unwrap();
-        let target = user.expose(vec![0; LARGE], Rights::empty()).unwrap();
+        let target = user.expose(vec![0; large(url)], Rights::empty()).unwrap();
         let mut ends = Vec::new();
         for _ in 0..5 {
-            let source = owner.expose(patterned(LARGE), Rights::READ).unwrap();
+            let source = owner.expose(patterned(large(url)), Rights::READ).unwrap();
             let what = source.descriptor();
             let transfers: Vec<_> = (0..10).map(|_| user.pull(&peer, &what, &target)).collect();
-            assert_eq!(source.into_vec().unwrap(), patterned(LARGE));
+            assert_eq!(source.into_vec().unwrap(), patterned(large(url)));
             ends.extend(transfers.into_iter().map(|it| end_of(&it.wait())));
         }
         assert!(ends.iter().all(|end| ["Ok", "Stale"].contains(end)), "{ends:?}");
