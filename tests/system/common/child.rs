@@ -39,7 +39,17 @@ impl Child {
     /// The same, with variables in its environment.
     pub(crate) fn start_with(role: &str, arguments: &str, environment: &[(&str, &str)]) -> Self {
         let program = env::current_exe().expect("this program has a path");
-        let mut process = Command::new(program)
+        Self::start_by(Command::new(program), role, arguments, environment)
+    }
+
+    /// The same by a command that ends in this program, and becomes it.
+    pub(crate) fn start_by(
+        mut command: Command,
+        role: &str,
+        arguments: &str,
+        environment: &[(&str, &str)],
+    ) -> Self {
+        let mut process = command
             .args(["--exact", ENTRY, "--nocapture", "--test-threads", "1"])
             .env(ROLE, role)
             .env(ARGUMENTS, arguments)

@@ -1,0 +1,88 @@
+//! Calls and transfers between hosts over tcp alone, in the clear and with a pre-shared key.
+
+use crate::{
+    common::Watchdog,
+    hosts::{Hosts, or_skip},
+    roles::Node,
+};
+
+const KEY: (&str, &str) =
+    ("HG_TEST_KEY", "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff");
+const OTHER_KEY: (&str, &str) =
+    ("HG_TEST_KEY", "ff112233445566778899aabbccddeeff00112233445566778899aabbccddee00");
+const CLEAR: &str = "routing=off";
+const SEALED: &str = "routing=off key-env=HG_TEST_KEY";
+
+const LARGE: usize = 64 << 20;
+
+fn three(hosts: &Hosts, arguments: &str) -> [Node; 3] {
+    [0, 1, 2].map(|index| {
+        let node = Node::try_on(hosts.host(index), arguments, &[KEY]);
+        let wanted = format!("tcp://{}:", hosts.host(index).ip4(0));
+        assert!(node.address.starts_with(&wanted), "{}", node.address);
+        node
+    })
+}
+
+#[test]
+fn calls_and_large_arguments_cross_three_hosts() {
+    let _watchdog = Watchdog::start();
+    let test = "calls_and_large_arguments_cross_three_hosts";
+    let Some(hosts) = or_skip(test, Hosts::new(3)) else { return };
+    for arguments in [CLEAR, SEALED] {
+        let mut nodes = three(&hosts, arguments);
+        let addresses = nodes.each_ref().map(|node| node.address.clone());
+        for node in &mut nodes {
+            for address in &addresses {
+                assert_eq!(node.ask(&format!("call {address}")), "tcp");
+            }
+        }
+        assert_eq!(nodes[0].ask(&format!("echo {} {LARGE}", addresses[1])), "tcp");
+        assert_eq!(nodes[2].ask(&format!("echo {} 100000", addresses[1])), "tcp");
+    }
+}
+
+#[test]
+fn bulk_moves_whole_cut_and_forwarded_across_three_hosts() {
+    let _watchdog = Watchdog::start();
+    let test = "bulk_moves_whole_cut_and_forwarded_across_three_hosts";
+    let Some(hosts) = or_skip(test, Hosts::new(3)) else { return };
+    for arguments in [CLEAR, SEALED] {
+        let mut nodes = three(&hosts, arguments);
+        let third = nodes[2].address.clone();
+        let [owner, user, other] = &mut nodes;
+        let before = hosts.link(0).traffic();
+        for (len, far, near) in [(0, 1, 1), (8, 1, 1), (1_000_003, 1024, 7), (LARGE, 1, 1)] {
+            let memory = owner.ask(&format!("expose {len} {far}"));
+            assert_eq!(user.ask(&format!("pull {memory} {near}")), "tcp", "{len}");
+            assert_eq!(user.ask(&format!("view {memory}")), "tcp", "{len}");
+            let memory = owner.ask(&format!("accept {len} {far}"));
+            assert_eq!(other.ask(&format!("push {memory} {near}")), "tcp", "{len}");
+            assert_eq!(owner.ask("filled"), "yes", "{len}");
+        }
+        let moved = hosts.link(0).traffic() - before;
+        assert!(moved > 3 * LARGE as u64, "{moved} bytes crossed the cable");
+        // The second host hands the first one's memory on to the third.
+        let memory = owner.ask("expose 3000000 5");
+        assert_eq!(user.ask(&format!("forward {third} {memory}")), "tcp");
+        assert_eq!(owner.ask("take"), "ok");
+    }
+}
+
+#[test]
+fn without_the_same_key_nobody_on_another_host_is_served() {
+    let _watchdog = Watchdog::start();
+    let test = "without_the_same_key_nobody_on_another_host_is_served";
+    let Some(hosts) = or_skip(test, Hosts::new(2)) else { return };
+    let target = Node::try_on(hosts.host(0), SEALED, &[KEY]);
+    let call = format!("call {}", target.address);
+    let mut wrong = Node::try_on(hosts.host(1), SEALED, &[OTHER_KEY]);
+    let mut clear = Node::on(hosts.host(1), CLEAR);
+    for node in [&mut wrong, &mut clear] {
+        let answer = node.ask(&call);
+        assert!(answer.starts_with("PeerGone: ") && answer.contains("key"), "{answer}");
+        assert!(answer.contains("certainly not started"), "{answer}");
+    }
+    let mut right = Node::try_on(hosts.host(1), SEALED, &[KEY]);
+    assert_eq!(right.ask(&call), "tcp");
+}
