@@ -46,7 +46,7 @@ static PATTERN: LazyLock<Vec<u8>> = LazyLock::new(|| {
 });
 
 /// What lies at `len` places from `from` on.
-fn pattern(from: u64, len: usize) -> Vec<u8> {
+pub(crate) fn pattern(from: u64, len: usize) -> Vec<u8> {
     let period = PATTERN.len();
     let start = usize::try_from(from % period as u64).unwrap();
     let mut bytes = Vec::with_capacity(len);

@@ -227,32 +227,6 @@ fn payloads_of_every_size_arrive_whole_from_many_threads() {
     });
 }
 
-/// The codec's length before bytes.
-const LENGTH: usize = 8;
-
-#[test]
-fn the_longest_argument_arrives_and_one_more_byte_is_an_error_that_names_the_limit() {
-    let _watchdog = Watchdog::start();
-    let (_target, address) = Child::target("");
-    for max in [1 << 20, 3 << 20] {
-        let engine = Engine::builder().large_max(max as u64).open("sm://").unwrap();
-        assert!(engine.message_max() < max);
-        let peer = engine.lookup(&address).unwrap();
-        let longest = Random::new(9).bytes(max - LENGTH + 1);
-        let says_so = |error: &dyn std::fmt::Display| {
-            let text = error.to_string();
-            let is_named = text.contains(&max.to_string()) && text.contains("large_max");
-            assert!(is_named, "{text}");
-        };
-        let refused = engine.call(echo, &peer, (&longest,)).wait().unwrap_err();
-        assert!(matches!(refused, CallError::Rejected(_)), "{refused:?}");
-        says_so(&refused);
-        says_so(&engine.notify(echo, &peer, (&longest,)).wait().unwrap_err());
-        let longest = &longest[1..];
-        assert_eq!(engine.call(echo, &peer, (longest,)).wait().unwrap(), longest);
-    }
-}
-
 #[test]
 fn a_name_in_use_is_a_clear_error_and_is_free_after_kill_9() {
     let _watchdog = Watchdog::start();

@@ -1,9 +1,10 @@
-//! Whole systems: real processes that call each other over `sm://`, and what goes wrong with them.
+//! Whole systems: real processes that call each other, and what goes wrong with them.
 //!
 //! | module | what it shows |
 //! |---|---|
 //! | `bulk` | transfers: ranges, refusals, early endings, views |
 //! | `calls` | every kind of call, of waiting, of progress; names; payloads of all sizes |
+//! | `large` | arguments and results beyond one message, over each transport |
 //! | `death` | processes that are killed, and what is left of them |
 //! | `input` | messages that no honest peer sends, over an honest transport |
 //! | `strangers` | peers that break the transport itself: greetings, descriptors, shared memory, users |
@@ -27,6 +28,7 @@ mod death;
 mod fail_points;
 mod fork;
 mod input;
+mod large;
 mod pressure;
 mod roles;
 #[cfg(feature = "sm-routing")]

@@ -30,7 +30,7 @@ const FLOOD_KIB: u64 = 64 * 1024;
 /// One-way calls as fast as they are taken, in a process of its own; says what they cost it in KiB.
 pub(crate) fn one_way_flood(settings: &Settings) {
     let me = std::process::id();
-    let engine = settings.builder().open("sm://").expect("an engine");
+    let engine = settings.open(false).expect("an engine");
     let peer = engine.lookup(settings.target()).expect("an address");
     engine.call(add, &peer, (1, 2)).wait().expect("the target serves");
     let before = rss_kib(me);
@@ -51,7 +51,7 @@ pub(crate) fn one_way_flood(settings: &Settings) {
 /// Calls without waiting for the answers, as many as are allowed; the same report.
 pub(crate) fn two_way_flood(settings: &Settings) {
     let me = std::process::id();
-    let engine = settings.builder().open("sm://").expect("an engine");
+    let engine = settings.open(false).expect("an engine");
     let peer = engine.lookup(settings.target()).expect("an address");
     engine.call(add, &peer, (1, 2)).wait().expect("the target serves");
     let before = rss_kib(me);

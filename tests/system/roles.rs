@@ -21,7 +21,8 @@ use crate::{
         child::{die_with_parent, next_command, say},
         process,
     },
-    fork, pressure, strangers,
+    fork, large, pressure, strangers,
+    transports::open_over,
 };
 
 #[hg::rpc]
@@ -129,6 +130,9 @@ impl Settings {
         if let Some(contexts) = self.number("contexts") {
             builder = builder.contexts(usize::try_from(contexts).expect("a few"));
         }
+        if let Some(bytes) = self.number("large-max") {
+            builder = builder.large_max(bytes);
+        }
         if let Some(requests) = self.number("in-service") {
             builder = builder.in_service_max(usize::try_from(requests).expect("a few"));
         }
@@ -140,8 +144,11 @@ impl Settings {
         builder
     }
 
-    fn url(&self) -> String {
-        format!("sm://{}", self.text("name").unwrap_or_default())
+    /// An engine over `url=URL`, or over `sm`, with `name=NAME`.
+    pub(crate) fn open(&self, listen: bool) -> Result<Engine, hg::Error> {
+        let named = || format!("sm://{}", self.text("name").unwrap_or_default());
+        let url = self.text("url").map_or_else(named, str::to_owned);
+        open_over(self.builder().listen(listen), &url)
     }
 }
 
@@ -153,6 +160,7 @@ pub(crate) fn serve_all(engine: &Handle) {
     engine.register(toil).expect("a fresh registry");
     engine.register(nap).expect("a fresh registry");
     engine.register(relay).expect("a fresh registry");
+    engine.register(large::make).expect("a fresh registry");
     engine.register(arrive).expect("a fresh registry");
     engine.register(arrived).expect("a fresh registry");
     let pending = |request: Request, ()| async move {
@@ -193,9 +201,9 @@ pub(crate) fn play(role: &str, arguments: &str) {
     }
 }
 
-/// Serves everything; says its address, or why it has none. Commands: `in-service`, `baseline`.
+/// Serves everything; says its address, or why it has none. Commands: `in-service`, `kept`.
 fn target(settings: &Settings) {
-    let engine = match settings.builder().listen(true).open(&settings.url()) {
+    let engine = match settings.open(true) {
         Ok(engine) => engine,
         Err(error) => return say(&format!("error: {error}")),
     };
@@ -212,6 +220,7 @@ fn target(settings: &Settings) {
     while let Some(command) = next_command() {
         match command.as_str() {
             "in-service" => say(&engine.requests_in_service().to_string()),
+            "kept" => say(&engine.kept_for_peers().to_string()),
             other => panic!("a target knows no `{other}`"),
         }
     }
@@ -219,7 +228,7 @@ fn target(settings: &Settings) {
 
 /// Calls when it is told to, from each of its contexts. Says `ready`.
 fn origin(settings: &Settings) {
-    let engine = match settings.builder().open("sm://") {
+    let engine = match settings.open(false) {
         Ok(engine) => engine,
         Err(error) => return say(&format!("error: {error}")),
     };
@@ -265,14 +274,15 @@ fn call_never(handle: &Handle, peer: &Peer, options: CallOptions) -> String {
 
 /// Calls in every way and size, as much as it can, until it is killed. Says `ready` after its first answer.
 fn flooder(settings: &Settings) {
-    let engine = settings.builder().open("sm://").expect("this process can open an engine");
+    let engine = settings.open(false).expect("this process can open an engine");
     let peer = engine.lookup(settings.target()).expect("an address");
     let mut random = Random::new(settings.number("seed").unwrap_or(1));
     if settings.text("quiet").is_none() {
         engine.call(add, &peer, (0, 0)).wait().expect("the target lives");
         say("ready");
     }
-    let big = random.bytes(60_000);
+    let big = settings.number("big").unwrap_or(60_000);
+    let big = random.bytes(usize::try_from(big).expect("a length"));
     loop {
         let calls: Vec<_> = (0..random.below(40))
             .map(|_| {
@@ -290,7 +300,7 @@ fn flooder(settings: &Settings) {
 
 /// Connects, calls once, ends in good order.
 fn visitor(settings: &Settings) {
-    let engine = settings.builder().open("sm://").expect("this process can open an engine");
+    let engine = settings.open(false).expect("this process can open an engine");
     let peer = engine.lookup(settings.target()).expect("an address");
     say(&call_once(&engine, &peer).err().unwrap_or_else(|| "ok".to_owned()));
 }
@@ -300,7 +310,7 @@ fn soak(settings: &Settings) {
     let me = std::process::id();
     let cycles = settings.number("cycles").expect("how often");
     let cycle = || {
-        let engine = settings.builder().open("sm://").expect("nothing leaks");
+        let engine = settings.open(false).expect("nothing leaks");
         let peer = engine.lookup(settings.target()).expect("an address");
         call_once(&engine, &peer).expect("the target serves");
     };

@@ -21,9 +21,13 @@ pub(crate) struct Witness {
 }
 
 impl Witness {
-    /// Starts to call; the first call has been served when it returns.
+    /// Starts to call over `sm`; the first call has been served when it returns.
     pub(crate) fn of(address: &str) -> Self {
-        let engine = Engine::builder().wait(Wait::Block).open("sm://").unwrap();
+        Self::with(Engine::builder().wait(Wait::Block).open("sm://").unwrap(), address)
+    }
+
+    /// The same with any engine.
+    pub(crate) fn with(engine: Engine, address: &str) -> Self {
         let peer = engine.lookup(address).unwrap();
         let (served, enough) = (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
         let (counter, stop) = (Arc::clone(&served), Arc::clone(&enough));
