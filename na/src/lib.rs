@@ -45,6 +45,8 @@
 //!     the owner writes while the memory is registered, and nothing that it writes afterwards. Where
 //!     there are no views (or [`Context::views`] says so for this peer), and for memory that is not of the shareable kind, they are refused with
 //!     [`Error::Unsupported`].
+//! 15. What a plugin says it offers ([`Plugin::offers`]) can be opened, and nothing else is said to be missing than
+//!     what cannot, with what to do about it.
 //!
 //! # Threads
 //! A context belongs to one thread at a time. Its [`Waiter`] may be used from any other thread while

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use hg_na::{Address, Offer};
+use nix::{ifaddrs::getifaddrs, net::if_::InterfaceFlags};
 
 use crate::{
     address::{PREFIX, SCHEMES},
@@ -16,33 +17,33 @@ const NAME: &str = "ofi";
 
 /// What a provider needs, beside a libfabric that was built with it.
 const NEEDS: [(&str, &str); 11] = [
-    ("tcp", "an interface that is up: `ip link set lo up` gives one to this machine alone"),
+    ("tcp", "an interface that is up (`ip link set lo up` gives one for this machine alone)"),
     ("shm", "a kernel that lets processes of one user share memory"),
     (
         "verbs",
         "an RDMA card with its driver (`rdma link` lists them; without one: `rdma link add`, soft-RoCE) and \
          libibverbs; on Debian: apt-get install rdma-core ibverbs-providers librdmacm1",
     ),
-    ("cxi", "an HPE Slingshot card with its driver, and HPE's libcxi"),
+    ("cxi", "an HPE Slingshot card with its driver, and HPE's libfabric, which is built with it"),
     (
         "efa",
         "an Elastic Fabric Adapter (Amazon EC2), and the driver and libraries of its installer",
     ),
     (
         "psm3",
-        "a card of Intel's or Cornelis Networks' that its libraries know, with an RDMA driver",
+        "an Ethernet card with an RDMA driver (`rdma link` lists them), and a libfabric that is built with it",
     ),
     (
         "psm2",
         "an Omni-Path card with its driver (hfi1), and libpsm2; on Debian: apt-get install libpsm2-2",
     ),
-    ("opx", "an Omni-Path card with its driver (hfi1)"),
+    ("opx", "an Omni-Path card with its driver (hfi1), and a libfabric that is built with it"),
     (
         "net",
-        "an interface that is up; libfabric 1.17 to 1.21 have it, `ofi+tcp://` does the same elsewhere",
+        "an interface that is up, and a libfabric from 1.17 to 1.21; use `ofi+tcp://` with any other",
     ),
-    ("udp", "an interface that is up; `ofi+tcp://` does more on the same"),
-    ("sockets", "an interface that is up; `ofi+tcp://` is faster on the same"),
+    ("udp", "an interface that is up, as the faster `ofi+tcp://` does"),
+    ("sockets", "an interface that is up, as the faster `ofi+tcp://` does"),
 ];
 
 /// Every scheme at least once, in their order; of one scheme the best first.
@@ -53,11 +54,14 @@ pub(crate) fn offers() -> Vec<Offer> {
         (Err(missing), _) => (Vec::new(), Err(missing.to_string())),
         (_, Err(error)) => (Vec::new(), Err(error.to_string())),
     };
+    let own = own_ips();
+    // libfabric makes a loopback address up where no interface is up.
+    let is_there = |it: &&Listed| it.ip.is_none_or(|ip| own.contains(&ip));
     let mut offers = Vec::new();
     for scheme in SCHEMES {
         let before = offers.len();
-        let mut fitting: Vec<&Listed> =
-            all.iter().filter(|it| it.scheme.as_deref() == Some(scheme)).collect();
+        let of_scheme = |it: &&Listed| it.scheme.as_deref() == Some(scheme);
+        let mut fitting: Vec<&Listed> = all.iter().filter(of_scheme).filter(is_there).collect();
         fitting.sort_by_key(|it| rank(it));
         for listed in fitting {
             if let Some(offer) = offer_of(scheme, listed, &offers) {
@@ -135,8 +139,12 @@ fn facts(offer: Offer, listed: &Listed) -> Offer {
         .fact("one-sided", yes_no(listed.one_sided))
         .fact("multi-receive", yes_no(listed.multi_receive))
         .fact("registration", registration)
-        .fact("longest-message", format!("{} bytes", listed.max_message))
-        .fact("longest-inject", format!("{} bytes", listed.max_inject))
+        .fact("longest-message", bytes(listed.max_message))
+        .fact("longest-inject", bytes(listed.max_inject))
+}
+
+fn bytes(count: usize) -> String {
+    if count == usize::MAX { "of any length".to_owned() } else { format!("{count} bytes") }
 }
 
 /// No provider of this name, or no libfabric at all.
@@ -146,11 +154,25 @@ fn missing(scheme: &str, library: Result<&str, &str>) -> Option<Offer> {
         Ok(library) => {
             let needs = NEEDS.iter().find(|(name, _)| *name == provider).map(|(_, needs)| *needs);
             let needs = needs.unwrap_or("what its manual page says");
-            format!("{library} finds no use for its provider {provider} here, which needs {needs}")
+            format!(
+                "{library} has no provider `{provider}` that works on this machine: it needs {needs}"
+            )
         }
         Err(why) => why.replace('\n', " "),
     };
     Some(Offer::new(NAME, Address::new(&format!("{scheme}://")).ok()?).by(provider).missing(why))
+}
+
+/// Addresses of interfaces that are up.
+fn own_ips() -> Vec<IpAddr> {
+    let up =
+        getifaddrs().into_iter().flatten().filter(|it| it.flags.contains(InterfaceFlags::IFF_UP));
+    up.filter_map(|it| {
+        let address = it.address?;
+        let four = address.as_sockaddr_in().map(|four| IpAddr::V4(four.ip()));
+        four.or_else(|| address.as_sockaddr_in6().map(|six| IpAddr::V6(six.ip())))
+    })
+    .collect()
 }
 
 /// The file from which the library was loaded.

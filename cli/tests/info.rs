@@ -1,0 +1,208 @@
+//! `hg info` as a process: what it prints, how it ends, and what it says when something is missing.
+
+use std::{
+    collections::BTreeMap,
+    process::{Command, Output, Stdio},
+};
+
+use serde_json::Value;
+
+/// Keys of a line of `--json`, as `hg info --help` documents them.
+const KEYS: [&str; 10] = [
+    "plugin", "url", "settings", "provider", "domain", "address", "state", "missing", "caps",
+    "facts",
+];
+
+fn hg(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hg"));
+    command.args(arguments).stdin(Stdio::null());
+    command
+}
+
+/// Standard output of a run that ends with this status and says nothing on standard error.
+fn printed(command: &mut Command, status: i32) -> String {
+    let Output { status: ended, stdout, stderr } = command.output().expect("hg starts");
+    let said = String::from_utf8(stderr).expect("text");
+    assert_eq!((ended.code(), said.as_str()), (Some(status), ""), "{command:?}");
+    String::from_utf8(stdout).expect("text")
+}
+
+/// The one line on standard error of a run whose command line is wrong.
+fn refused(arguments: &[&str]) -> String {
+    let Output { status, stdout, stderr } = hg(arguments).output().expect("hg starts");
+    let said = String::from_utf8(stderr).expect("text");
+    assert_eq!((status.code(), stdout.len()), (Some(2), 0), "{arguments:?}: {said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    said
+}
+
+fn lines(text: &str) -> Vec<Value> {
+    text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+}
+
+fn text<'a>(line: &'a Value, key: &str) -> &'a str {
+    line[key].as_str().unwrap_or_else(|| panic!("{key} of {line}"))
+}
+
+#[test]
+fn every_plugin_is_in_the_table_which_fits_a_terminal() {
+    let table = printed(&mut hg(&["info"]), 0);
+    for word in ["\nsm      sm:// ", "\ntcp     tcp:// ", "ofi+shm://", "sm+tcp://", "cma", "node"]
+    {
+        assert!(table.contains(word), "{word}: {table}");
+    }
+    assert!(table.lines().all(|line| line.len() <= 80), "{table}");
+    assert!(!table.contains('\u{1b}'), "colours: {table}");
+}
+
+#[test]
+fn each_line_of_json_has_the_documented_keys_and_no_other() {
+    let help = printed(&mut hg(&["info", "--help"]), 0);
+    assert!(help.lines().all(|line| line.len() <= 80), "{help}");
+    for line in lines(&printed(&mut hg(&["info", "--json"]), 0)) {
+        let keys: Vec<&String> = line.as_object().unwrap().keys().collect();
+        assert!(
+            keys.len() == KEYS.len() && KEYS.iter().all(|key| line.get(key).is_some()),
+            "{line}"
+        );
+        for key in keys {
+            assert!(help.contains(&format!("\n  {key} ")), "{key} is not documented");
+        }
+        let is_missing = text(&line, "state") == "missing";
+        assert!(is_missing || text(&line, "state") == "available", "{line}");
+        assert_eq!(is_missing, line["missing"].is_string(), "{line}");
+        assert_eq!(is_missing, line["caps"].is_null(), "{line}");
+    }
+}
+
+#[test]
+fn whatever_is_listed_as_available_opens_an_engine() {
+    for offer in hg::offers().iter().filter(|offer| offer.is_available()) {
+        let mut builder = hg::Engine::builder().listen(true);
+        for (name, value) in &offer.settings {
+            builder = builder.setting(name, value);
+        }
+        if let Err(error) = builder.open(offer.url.as_str()) {
+            // An interface may have gone since.
+            let is_still = hg::offers().iter().any(|it| it.url == offer.url && it.is_available());
+            assert!(!is_still, "{}: {error}", offer.url);
+        }
+    }
+}
+
+#[test]
+fn the_order_is_the_same_every_time() {
+    // Interfaces come and go: some two runs in a row must agree.
+    let urls = || -> Vec<String> {
+        let all = lines(&printed(&mut hg(&["info", "--json"]), 0));
+        all.iter().map(|line| text(line, "url").to_owned()).collect()
+    };
+    let mut before = urls();
+    for _ in 0..5 {
+        let now = urls();
+        if now == before {
+            return;
+        }
+        before = now;
+    }
+    panic!("no two runs agree: {before:?}");
+}
+
+#[test]
+fn a_scheme_a_plugin_and_the_beginning_of_a_url_choose() {
+    let urls = |asked: &str| -> Vec<String> {
+        let all = lines(&printed(&mut hg(&["info", "--json", asked]), 0));
+        all.iter().map(|line| text(line, "url").to_owned()).collect()
+    };
+    assert_eq!(urls("sm"), ["sm://"]);
+    assert_eq!(urls("ofi+shm://"), ["ofi+shm://"]);
+    assert!(urls("tcp").iter().all(|url| url.starts_with("tcp://")));
+    assert!(urls("ofi").iter().all(|url| url.starts_with("ofi+")));
+    assert_eq!(urls("tcp://127.0.0.1"), ["tcp://127.0.0.1"]);
+}
+
+#[test]
+fn a_wrong_command_line_is_one_sentence_with_what_to_do() {
+    for (arguments, words) in [
+        (&["info", "quic"][..], "`hg info` lists"),
+        (&["info", "quic://a"], "`hg info` lists"),
+        (&["info", ""], "`hg info` lists"),
+        (&["info", "a\nb"], "`hg info` lists"),
+        (&["info", "tcp://203.0.113.7"], "`hg info tcp` lists"),
+        (&["info", "--colour"], "--help"),
+        (&["info", "sm", "tcp"], "--help"),
+        (&["inform"], "--help"),
+        (&[], "`hg info` lists"),
+    ] {
+        let said = refused(arguments);
+        assert!(said.starts_with("hg: ") && said.contains(words), "{arguments:?}: {said}");
+    }
+}
+
+#[test]
+fn help_and_version_are_no_mistakes() {
+    assert!(printed(&mut hg(&["--help"]), 0).contains("info"));
+    assert!(printed(&mut hg(&["--version"]), 0).starts_with("hg "));
+}
+
+#[test]
+fn without_libfabric_it_says_what_to_install_and_lists_the_rest() {
+    let without = |arguments: &[&str]| -> Command {
+        let mut command = hg(arguments);
+        command.env("HG_LIBFABRIC", "/nowhere/libfabric.so.1");
+        command
+    };
+    let table = printed(&mut without(&["info"]), 0);
+    assert!(table.contains("\nsm      sm://") && table.contains("\ntcp     tcp://"), "{table}");
+    assert_eq!(table.matches("libfabric is not installed").count(), 1, "{table}");
+    for line in lines(&printed(&mut without(&["info", "--json", "ofi"]), 1)) {
+        assert_eq!(text(&line, "state"), "missing");
+        let why = text(&line, "missing");
+        assert!(
+            why.contains("/nowhere/libfabric.so.1") && why.contains("apt-get install"),
+            "{why}"
+        );
+    }
+    printed(&mut without(&["info", "sm"]), 0);
+}
+
+#[test]
+fn a_sandbox_without_interfaces_is_told_how_to_get_one() {
+    let test = "a_sandbox_without_interfaces_is_told_how_to_get_one";
+    let alone = |program: &str| -> Command {
+        let mut command = Command::new("unshare");
+        command.args(["--map-root-user", "--net", program]).stdin(Stdio::null());
+        command
+    };
+    let lacking = match alone("true").output() {
+        Ok(output) if output.status.success() => None,
+        Ok(_) => Some("no right to make user namespaces"),
+        Err(_) => Some("unshare is not installed"),
+    };
+    if let Some(lacking) = lacking {
+        #[expect(clippy::print_stderr, reason = "the test runner reads skips there")]
+        return eprintln!("SKIPPED: {test}: {lacking}");
+    }
+    let listed = lines(&printed(alone(env!("CARGO_BIN_EXE_hg")).args(["info", "--json"]), 0));
+    let state: BTreeMap<&str, &Value> =
+        listed.iter().map(|line| (text(line, "url"), line)).collect();
+    assert_eq!(text(state["sm://"], "state"), "available");
+    for url in ["tcp://", "sm+tcp://", "ofi+tcp://", "sm+ofi+tcp://"] {
+        assert_eq!(text(state[url], "state"), "missing", "{url}");
+        assert!(text(state[url], "missing").contains("ip link set lo up"), "{}", state[url]);
+    }
+    let refused = printed(alone(env!("CARGO_BIN_EXE_hg")).args(["info", "tcp"]), 1);
+    assert!(refused.starts_with("Nothing of this is available.\n"), "{refused}");
+}
+
+#[test]
+fn a_reader_who_has_seen_enough_is_no_error_and_a_full_disk_is() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let cut_off = hg(&["info"]).stdout(writer).stderr(Stdio::piped()).output().unwrap();
+    assert_eq!((cut_off.status.code(), cut_off.stderr), (Some(0), Vec::new()));
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let full = hg(&["info"]).stdout(full).stderr(Stdio::piped()).output().unwrap();
+    assert_eq!(full.status.code(), Some(1));
+    assert!(String::from_utf8(full.stderr).unwrap().starts_with("hg: standard output"));
+}
