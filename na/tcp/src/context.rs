@@ -33,6 +33,7 @@ use crate::{
     inbox::Inbox,
     link::State,
     region::random,
+    silence::Watched,
     tables::{Links, Wires},
     transfers::next_piece,
     waiter::{TcpWaiter, Told},
@@ -51,10 +52,12 @@ pub(crate) const CROWD_ROUNDS: u32 = 256;
 pub(crate) enum Timer {
     /// A greeting, or a connection without links, has taken too long.
     Wire(WireKey),
-    /// A connection that was promised has not come.
-    Awaited(Peer),
+    /// A name was not resolved, or a connection that was promised has not come.
+    Link(Peer),
     /// The listener was out of descriptors.
     Accept,
+    /// Connections that were written to are looked at.
+    Looks,
 }
 
 /// A context of the TCP transport.
@@ -74,6 +77,10 @@ pub(crate) struct TcpContext {
     pub(crate) routes: FxHashMap<Target, WireKey>,
     /// Open connections by what their other end says it is.
     pub(crate) by_incarnation: HashMap<Incarnation, WireKey>,
+    /// Open connections; accepted ones that have not said who they are.
+    pub(crate) open: usize,
+    pub(crate) strangers: usize,
+    pub(crate) watched: Watched,
     pub(crate) serial: u64,
     pub(crate) admission: bool,
     pub(crate) finished: Vec<Completion>,
@@ -90,6 +97,8 @@ pub(crate) struct TcpContext {
     pub(crate) timers: BTreeSet<(Instant, Timer)>,
     pub(crate) told: Vec<Told>,
     pub(crate) scratch: Vec<u8>,
+    /// What came out of the last record.
+    pub(crate) opened: Vec<u8>,
     /// `may_sleep` has said yes, and nothing has made progress since.
     pub(crate) is_sleeping: bool,
     /// Rounds since bytes came, and since the kernel was asked; after how many it is asked again; how
@@ -142,6 +151,9 @@ impl TcpContext {
             by_target: FxHashMap::default(),
             routes: FxHashMap::default(),
             by_incarnation: HashMap::new(),
+            open: 0,
+            strangers: 0,
+            watched: Watched::default(),
             serial: 0,
             admission: true,
             finished: Vec::new(),
@@ -154,6 +166,7 @@ impl TcpContext {
             timers: BTreeSet::new(),
             told: Vec::new(),
             scratch: vec![0; SCRATCH],
+            opened: Vec::new(),
             is_sleeping: false,
             quiet: 0,
             since_ask: 0,
@@ -197,22 +210,30 @@ impl TcpContext {
             Flush::Blocked => {
                 self.crowd = CROWD_ROUNDS;
                 let watched = wire.watch_space(self.waiter.registry(), true);
-                wire.is_broken |= watched.is_err();
+                wire.broken_by = watched.err().map(|error| error.kind());
             }
             Flush::Broken => {}
         }
-        if wire.is_broken {
+        if wire.is_broken() {
             // What the peer had sent comes first; then the socket says why.
             (wire.is_readable, wire.is_ending) = (true, true);
             self.list(wire);
         }
-        wire.writes > before + u64::from(flushed == Flush::Blocked)
+        let has_left = wire.writes > before + u64::from(flushed == Flush::Blocked);
+        if has_left {
+            self.watch(wire);
+        }
+        has_left
     }
 
     /// A connection is of no use any more: ends its links and closes it.
     pub(crate) fn lose(&mut self, mut wire: Box<Wire>, why: &GoneReason) {
         self.untime(&mut wire);
-        self.unmap(&wire);
+        self.no_stranger(&mut wire);
+        if wire.phase == Phase::Open {
+            self.open -= 1;
+            self.unmap(&wire);
+        }
         for side in 0..2 {
             let Some(peer) = wire.slots[side].peer.take() else { continue };
             let Some(link) = self.links.find(peer) else { continue };

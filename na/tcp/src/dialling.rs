@@ -42,6 +42,7 @@ impl TcpContext {
                 let (name, port) = (name.clone(), target.port);
                 let inbox = std::sync::Arc::clone(&self.inbox);
                 self.shared.resolver.ask(Question { name, port, peer, inbox });
+                self.time_link(peer, now + self.shared.settings.connect_timeout);
             }
             (Host::Ip(_), None) => unreachable!("a numeric host has an address"),
         }
@@ -127,7 +128,11 @@ impl TcpContext {
             return self.try_next(wire, error, now);
         }
         match wire.connected(self.shared.settings.silence_bound) {
-            Ok(()) => {}
+            // The kernel told of it together with what the peer has said already, and will not again.
+            Ok(()) => {
+                wire.is_readable = true;
+                self.list(&mut wire);
+            }
             Err(error) if error.kind() == io::ErrorKind::NotConnected => {
                 return self.wires.put(wire);
             }
@@ -200,6 +205,7 @@ impl TcpContext {
                     if link.is_none_or(|link| link.state != State::Resolving) {
                         continue;
                     }
+                    self.untime_link(peer);
                     match found {
                         Ok(addresses) => self.dial(peer, addresses, false, now),
                         Err(why) => self.fail_link(peer, GoneReason::Unreachable(why.into())),
@@ -210,30 +216,43 @@ impl TcpContext {
         }
     }
 
-    /// The connection that the peer preferred has not come: a new one, in any case.
-    pub(crate) fn insist(&mut self, peer: Peer, now: Instant) {
+    /// What a link waits for has not come: the addresses of a name, which is the end, or the connection that
+    /// the peer preferred, instead of which a new one is made in any case.
+    pub(crate) fn link_is_late(&mut self, peer: Peer, now: Instant) {
         self.awaiting.retain(|awaiting| *awaiting != peer);
-        let Some(link) = self.links.find(peer) else { return };
-        let (State::Awaiting { .. }, Some(target)) = (&link.state, &link.target) else { return };
-        match (&target.host, target.numeric()) {
-            (_, Some(address)) => self.dial(peer, vec![address], true, now),
-            _ => self.fail_link(peer, GoneReason::TimedOut),
+        match self.links.find(peer).map(|link| &link.state) {
+            Some(State::Awaiting { via, .. }) => {
+                let via = *via;
+                self.dial(peer, vec![via], true, now);
+            }
+            Some(State::Resolving) => {
+                let why = "its name was not resolved in time";
+                self.fail_link(peer, GoneReason::Unreachable(why.into()));
+            }
+            _ => {}
         }
+    }
+
+    /// Gives a link a time by which what it waits for shall have come.
+    pub(crate) fn time_link(&mut self, peer: Peer, at: Instant) {
+        self.timers.insert((at, Timer::Link(peer)));
+    }
+
+    fn untime_link(&mut self, peer: Peer) {
+        self.timers.retain(|(_, timer)| *timer != Timer::Link(peer));
     }
 
     /// Links that wait for a connection look at one that was opened.
     pub(crate) fn look_for_awaited(&mut self) {
         for peer in std::mem::take(&mut self.awaiting) {
             let Some(link) = self.links.find(peer) else { continue };
-            let State::Awaiting { local, remote } = link.state else { continue };
+            let State::Awaiting { local, remote, .. } = link.state else { continue };
             let key = self.wire_between(local, remote);
             if !key.is_some_and(|key| self.attach(peer, key)) {
                 self.awaiting.push(peer);
                 continue;
             }
-            let is_timer = |(_, timer): &(Instant, Timer)| *timer == Timer::Awaited(peer);
-            let timer = self.timers.iter().find(|entry| is_timer(entry)).copied();
-            timer.map(|timer| self.timers.remove(&timer));
+            self.untime_link(peer);
         }
     }
 }

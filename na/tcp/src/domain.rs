@@ -19,7 +19,7 @@ use crate::{
     interfaces::announced,
     region::{Regions, TcpRegion},
     resolver::Resolver,
-    settings::{INTERFACE, Settings, caps},
+    settings::{INTERFACE, SUBNET, Settings, caps},
 };
 
 /// Connections that wait to be accepted; the kernel has a limit of its own.
@@ -138,8 +138,9 @@ fn addresses(
     };
     match ip {
         Some(_) if is_chosen => {
+            let name = if interface.is_some() { INTERFACE } else { SUBNET };
             let why = "the URL names a host already: leave it empty".to_owned();
-            Err(Error::BadSetting { name: INTERFACE.to_owned(), why })
+            Err(Error::BadSetting { name: name.to_owned(), why })
         }
         Some(ip) => Ok((SocketAddr::new(ip, place.port), ip)),
         None => {
@@ -160,6 +161,10 @@ fn listen(url: &Address, at: SocketAddr) -> Result<TcpListener, Error> {
         .map_err(failed("socket"))?;
     // Connections of a process before this one may still be closing.
     socket.set_reuse_address(true).map_err(failed("setsockopt(SO_REUSEADDR)"))?;
+    if at.ip().is_ipv6() && at.ip().is_unspecified() {
+        // Every address is announced by one of either family, whatever the system's default is.
+        socket.set_only_v6(false).map_err(failed("setsockopt(IPV6_V6ONLY)"))?;
+    }
     let in_use = |call| {
         move |error: std::io::Error| match error.kind() {
             std::io::ErrorKind::AddrInUse => Error::AddressInUse(url.clone()),

@@ -1,4 +1,4 @@
-//! Accepting, greetings, and which of two connections between one pair is used.
+//! Greetings, and which of two connections between one pair is used.
 //!
 //! # One connection per pair
 //! An address in a Hello is a claim: it would let one process speak for another. So an accepted
@@ -25,69 +25,23 @@ use std::{
 };
 
 use hg_na::{Address, GoneReason};
-use mio::{Interest, net::TcpStream};
+use mio::Interest;
 
 use crate::{
     address::Target,
-    context::{TcpContext, Timer},
-    greeting::{Greeting, Hello, Incarnation},
+    context::TcpContext,
+    greeting::{BODY_MAX, Greeting, Hello, Incarnation, PREFIX},
     inbox::Parcel,
     link::State,
     reading::{Fate, misbehaved},
-    rounds::ACCEPT_PAUSE,
     seal::Exchange,
     wire::{Phase, Role, Slot, Wire},
 };
 
-/// Connections accepted in a round.
-const ACCEPTS: usize = 64;
 /// How long a connection of the peer's choice is waited for.
 const AWAIT: Duration = Duration::from_secs(1);
 
 impl TcpContext {
-    /// Accepts what has come; says whether anything has.
-    pub(crate) fn accept(&mut self, now: Instant) -> bool {
-        let mut moved = false;
-        for _ in 0..ACCEPTS {
-            let Some(listener) = &self.listener else { break };
-            match listener.accept() {
-                Ok((stream, _)) => {
-                    moved = true;
-                    self.accepted(stream, now);
-                }
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                    self.accepts = false;
-                    return moved;
-                }
-                Err(error) if error.kind() == std::io::ErrorKind::ConnectionAborted => {}
-                Err(error) => {
-                    tracing::warn!("connections cannot be accepted for now: {error}");
-                    self.accepts = false;
-                    self.timers.insert((now + ACCEPT_PAUSE, Timer::Accept));
-                    return true;
-                }
-            }
-        }
-        moved
-    }
-
-    fn accepted(&mut self, stream: TcpStream, now: Instant) {
-        let mut wire = self.wires.add(stream, Role::Acceptor);
-        let (key, registry) = (wire.key, self.waiter.registry());
-        let watched = wire
-            .connected(self.shared.settings.silence_bound)
-            .and_then(|()| registry.register(&mut wire.stream, key.token(), Interest::READABLE));
-        if let Err(error) = watched {
-            tracing::debug!("a connection was gone before it was accepted: {error}");
-            return self.wires.release(key);
-        }
-        self.time(&mut wire, now + self.shared.settings.connect_timeout);
-        // Its first word has mostly come with it.
-        wire.is_readable = true;
-        self.list(&mut wire);
-        self.wires.put(wire);
-    }
-
     /// Takes one greeting off the input; false when it is not whole.
     pub(crate) fn feed_greeting(
         &mut self,
@@ -96,18 +50,27 @@ impl TcpContext {
         now: Instant,
     ) -> Result<bool, Fate> {
         let before = wire.greeting.len();
-        wire.greeting.extend_from_slice(input);
-        let decoded = Greeting::decode(&wire.greeting).map_err(misbehaved)?;
+        // The longest greeting that makes sense, so that no stranger costs more.
+        let take = input.len().min(PREFIX + BODY_MAX - before);
+        wire.greeting.extend_from_slice(&input[..take]);
+        let decoded = match Greeting::decode(&wire.greeting) {
+            Ok(decoded) => decoded,
+            // One that is built of other code should learn why.
+            Err(why) if wire.greeting.len() >= PREFIX && wire.role == Role::Acceptor => {
+                return Err(refuse(wire, why));
+            }
+            Err(why) => return Err(misbehaved(why)),
+        };
         let Some((greeting, used)) = decoded else {
             *input = &[];
             return Ok(false);
         };
         // What came behind the greeting is still in the input.
         *input = &input[used - before..];
-        wire.greeting.clear();
+        wire.greeting = Vec::new();
         let rest = *input;
         match wire.role {
-            Role::Acceptor => self.greeted_by_dialler(wire, greeting, rest, now)?,
+            Role::Acceptor => self.greeted_by_dialler(wire, greeting, rest)?,
             Role::Dialler => self.greeted_by_acceptor(wire, greeting, now)?,
         }
         Ok(true)
@@ -118,7 +81,6 @@ impl TcpContext {
         wire: &mut Wire,
         greeting: Greeting,
         rest: &[u8],
-        now: Instant,
     ) -> Result<(), Fate> {
         let key = self.shared.settings.key.clone();
         match (greeting, key, wire.sealing.is_some()) {
@@ -146,14 +108,14 @@ impl TcpContext {
                 wire.greeting = rest.to_vec();
                 Err(Fate::Moved(hello))
             }
-            (Greeting::Hello(hello), _, _) => self.hello(wire, &hello, now),
+            (Greeting::Hello(hello), _, _) => self.hello(wire, &hello),
             _ => Err(misbehaved("a greeting out of turn")),
         }
     }
 
     /// Somebody wants to talk to this context.
-    fn hello(&mut self, wire: &mut Wire, hello: &Hello, _now: Instant) -> Result<(), Fate> {
-        if self.wires.len() > self.shared.settings.max_peers {
+    fn hello(&mut self, wire: &mut Wire, hello: &Hello) -> Result<(), Fate> {
+        if self.open >= self.shared.settings.max_peers {
             return Err(refuse(wire, "this context has as many peers as it may have"));
         }
         let claimed = Address::new(&hello.address).ok();
@@ -171,28 +133,32 @@ impl TcpContext {
     }
 
     /// The connection that is to be used instead, as two socket addresses.
-    fn better(&self, wire: &Wire, hello: &Hello) -> Option<(SocketAddr, SocketAddr)> {
+    fn better(&mut self, wire: &Wire, hello: &Hello) -> Option<(SocketAddr, SocketAddr)> {
         if hello.insists || hello.incarnation == self.incarnation {
             return None;
         }
-        let open = self.by_incarnation.get(&hello.incarnation);
-        let suits = |other: &&Wire| {
-            let of_sender = 1 - other.own_side();
-            let is_open = open == Some(&other.key)
-                && other.is_healthy()
-                && other.slots[of_sender].peer.is_none();
-            let is_dialled = other.role == Role::Dialler
-                && other.phase != Phase::Open
-                && !other.insists
-                && other.target.is_some()
-                && other.target == wire.target
-                && (hello.knows || self.incarnation > hello.incarnation);
-            is_open || is_dialled
-        };
-        let other = self.wires.iter().find(suits)?;
+        let open = self.by_incarnation.get(&hello.incarnation).copied();
+        if let Some(other) = open.and_then(|key| self.wires.find(key))
+            && other.is_healthy()
+            && other.slots[1 - other.own_side()].peer.is_none()
+        {
+            return Some((other.local?, other.remote?));
+        }
+        let is_ours = hello.knows || self.incarnation > hello.incarnation;
+        let other = self.dialled_to(wire.target.as_ref()?)?;
+        if other.insists || !is_ours {
+            return None;
+        }
         let local = other.local.or_else(|| other.stream.local_addr().ok())?;
         let remote = other.remote.or_else(|| other.target.as_ref()?.numeric())?;
         Some((local, remote))
+    }
+
+    /// The connection to a target that is being made.
+    fn dialled_to(&mut self, target: &Target) -> Option<&mut Wire> {
+        let peer = *self.by_target.get(target)?;
+        let State::Dialling(key) = self.links.find(peer)?.state else { return None };
+        self.wires.find(key)
     }
 
     fn greeted_by_acceptor(
@@ -241,6 +207,8 @@ impl TcpContext {
 
     fn opened(&mut self, wire: &mut Wire) {
         wire.phase = Phase::Open;
+        self.open += 1;
+        self.no_stranger(wire);
         self.untime(wire);
         self.map(wire);
     }
@@ -261,14 +229,15 @@ impl TcpContext {
     fn superseded(&mut self, wire: &mut Wire, local: SocketAddr, remote: SocketAddr, now: Instant) {
         let Some(peer) = wire.slots[0].peer.take() else { return };
         let Some(link) = self.links.find(peer) else { return };
-        link.state = State::Awaiting { local, remote };
+        let Some(via) = wire.remote else { return };
+        link.state = State::Awaiting { local, remote, via };
         if let Some(key) = self.wire_between(local, remote)
             && self.attach(peer, key)
         {
             return;
         }
         self.awaiting.push(peer);
-        self.timers.insert((now + AWAIT, Timer::Awaited(peer)));
+        self.time_link(peer, now + AWAIT);
     }
 
     /// Hands a connection to the context that it was meant for.
@@ -279,6 +248,7 @@ impl TcpContext {
             return self.dispose(wire, fate);
         };
         self.untime(&mut wire);
+        self.no_stranger(&mut wire);
         self.wires.release(wire.key);
         // It is registered where it goes; a failure shows there.
         let _ = self.waiter.registry().deregister(&mut wire.stream);
@@ -295,7 +265,7 @@ impl TcpContext {
         if registry.register(&mut wire.stream, key.token(), Interest::READABLE).is_err() {
             return self.wires.release(key);
         }
-        let taken = self.hello(&mut wire, &hello, now).and_then(|()| {
+        let taken = self.hello(&mut wire, &hello).and_then(|()| {
             // Of a sealed connection it was opened already.
             let mut sealing = wire.sealing.take();
             let fed = self.feed(&mut wire, rest, now);

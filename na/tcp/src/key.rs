@@ -2,9 +2,15 @@
 //!
 //! `head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n' > key; chmod 600 key` makes one.
 
-use std::{fmt, io::Read as _, os::unix::fs::PermissionsExt as _, path::Path};
+use std::{
+    fmt,
+    io::Read as _,
+    os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
+    path::Path,
+};
 
 use hg_na::Error;
+use nix::fcntl::OFlag;
 
 use crate::settings::{KEY_ENV, KEY_FILE};
 
@@ -30,8 +36,9 @@ impl Key {
             }
             (Some(path), None) => (KEY_FILE, read_file(Path::new(path))?),
             (None, Some(variable)) => {
-                let unset = |_| bad(KEY_ENV, format!("the variable {variable} is not set"));
-                (KEY_ENV, std::env::var(variable).map_err(unset)?)
+                let unset = || bad(KEY_ENV, format!("the variable {variable} is not set"));
+                let text = std::env::var_os(variable).ok_or_else(unset)?;
+                (KEY_ENV, text.into_string().unwrap_or_default())
             }
         };
         let key = parse(text.trim());
@@ -57,9 +64,14 @@ fn bad(name: &str, why: String) -> Error {
 
 fn read_file(path: &Path) -> Result<String, Error> {
     let failed = |error| bad(KEY_FILE, format!("{} cannot be read: {error}", path.display()));
-    let file = std::fs::File::open(path).map_err(failed)?;
-    let mode = file.metadata().map_err(failed)?.permissions().mode();
-    if mode & 0o077 != 0 {
+    // Without waiting for somebody to open the other end of a pipe.
+    let mut open = std::fs::OpenOptions::new();
+    let file = open.read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path).map_err(failed)?;
+    let metadata = file.metadata().map_err(failed)?;
+    if !metadata.is_file() {
+        return Err(bad(KEY_FILE, format!("{} is no file", path.display())));
+    }
+    if metadata.permissions().mode() & 0o077 != 0 {
         let why = format!("{} can be read by others: chmod 600 it", path.display());
         return Err(bad(KEY_FILE, why));
     }

@@ -37,9 +37,9 @@
 //! | `frame`, `greeting`, `verdict`, `address`, `key` | what travels, and what is configured |
 //! | `inbound`, `outbound`, `seal` | the two halves of a stream, and encryption |
 //! | `wire`, `link`, `receives`, `transfers` | one connection; one peer over it |
-//! | `context`, `post`, `rounds`, `reading`, `arrivals`, `handshake`, `dialling` | one endpoint |
+//! | `context`, `post`, `rounds`, `reading`, `arrivals`, `handshake`, `strangers`, `dialling`, `silence` | one endpoint |
 //! | `domain`, `settings`, `region`, `offer` | what is opened, what could be, and registered memory |
-//! | `waiter`, `inbox`, `resolver`, `interfaces` | threads and the operating system |
+//! | `waiter`, `inbox`, `resolver`, `interfaces`, `kernel` | threads and the operating system |
 //!
 //! # Threads
 //! A context is used by one thread at a time; its waiter by any. A domain by any. Up to four threads
@@ -47,12 +47,12 @@
 //!
 //! # Cleanup
 //! Dropping a context says goodbye to its peers. A process that dies is noticed by its peers through the
-//! kernel, a host that is cut off through the kernel's keep-alive probes.
+//! kernel, a host that is cut off by its silence, within `silence-bound-ms`; one that is only busy is not.
 //!
 //! # Features
 //! `fuzzing`: for fuzz targets only.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod address;
 mod arrivals;
@@ -65,6 +65,8 @@ mod handshake;
 mod inbound;
 mod inbox;
 mod interfaces;
+#[expect(unsafe_code, reason = "asks the kernel what no safe interface tells")]
+mod kernel;
 mod key;
 mod link;
 mod offer;
@@ -77,6 +79,8 @@ mod resolver;
 mod rounds;
 mod seal;
 mod settings;
+mod silence;
+mod strangers;
 mod tables;
 mod transfers;
 mod verdict;

@@ -41,6 +41,8 @@ pub(crate) enum State {
     Awaiting {
         local: SocketAddr,
         remote: SocketAddr,
+        /// Where it said so.
+        via: SocketAddr,
     },
     Open {
         wire: WireKey,

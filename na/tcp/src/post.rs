@@ -179,10 +179,12 @@ impl TcpContext {
 
     pub(crate) fn forget_peer(&mut self, peer: Peer) {
         let Some(link) = self.links.find(peer) else { return };
-        if link.gone().is_some() {
-            return;
-        }
         link.held.clear();
+        if link.gone().is_some() {
+            // Only what it had sent kept its end from being told.
+            self.bury(peer);
+            return self.wake();
+        }
         let (state, why) = (link.state.clone(), GoneReason::Forgotten);
         let key = match state {
             State::Open { wire, .. } | State::Dialling(wire) => Some(wire),

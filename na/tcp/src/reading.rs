@@ -12,11 +12,15 @@ use crate::{
     context::TcpContext,
     frame::Header,
     inbound::{Gap, Item},
+    region::SEGMENTS_MAX,
     wire::{Phase, Wire},
 };
 
 /// What is read behind a gap: the next header, and a little.
 const TAIL: usize = 4096;
+
+/// How many bytes were asked for; how many came, in all and into the common buffer.
+type Came = (usize, io::Result<(usize, usize)>);
 
 /// Why a connection is not read on.
 #[derive(Debug)]
@@ -31,7 +35,6 @@ pub(crate) enum Fate {
 
 /// The peer has broken the protocol.
 pub(crate) fn misbehaved(why: &'static str) -> Fate {
-    tracing::warn!("a peer breaks the protocol and is disconnected: {why}");
     Fate::Lost(GoneReason::Misbehaved(why.into()))
 }
 
@@ -85,20 +88,15 @@ impl TcpContext {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 self.calls.empty_reads += 1;
                 // Nothing more will come once the write half has failed.
-                if wire.is_broken { Err(Fate::Lost(GoneReason::Exited)) } else { Ok((0, true)) }
+                if wire.is_broken() { Err(Fate::Lost(ending_of(wire))) } else { Ok((0, true)) }
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok((0, false)),
             Err(error) => Err(Fate::Lost(lost_by(wire, &error))),
         }
     }
 
-    /// Reads to where the bytes belong: answers how many were asked for, and how many came in all and
-    /// into `scratch`.
-    fn read_some(
-        &mut self,
-        wire: &mut Wire,
-        scratch: &mut [u8],
-    ) -> Result<(usize, io::Result<(usize, usize)>), Fate> {
+    /// Reads to where the bytes belong.
+    fn read_some(&mut self, wire: &mut Wire, scratch: &mut [u8]) -> Result<Came, Fate> {
         if wire.phase == Phase::Open && wire.sealing.is_none() {
             match wire.inbound.gap() {
                 Gap::Nowhere => {}
@@ -114,8 +112,9 @@ impl TcpContext {
                     return Ok((asked, Ok((len, len.saturating_sub(missing)))));
                 }
                 Gap::Data(header, left) => {
-                    if let Some(read) = self.read_data(wire, header, left, &mut scratch[..TAIL])? {
-                        return Ok((left + TAIL, read));
+                    let read = self.read_data(wire, header, left, &mut scratch[..TAIL])?;
+                    if let Some((asked, read)) = read {
+                        return Ok((asked, read));
                     }
                 }
             }
@@ -132,16 +131,22 @@ impl TcpContext {
         header: Header,
         left: usize,
         tail: &mut [u8],
-    ) -> Result<Option<io::Result<(usize, usize)>>, Fate> {
+    ) -> Result<Option<Came>, Fate> {
         let Some(peer) = wire.peer_of(header.link) else { return Ok(None) };
         let Some(link) = self.links.find(peer) else { return Ok(None) };
         let sink = link.transfers.sink(header, left).map_err(misbehaved)?;
         let Some((entry, offset)) = sink else { return Ok(None) };
         let fd = wire.stream.as_fd();
         let range = (offset, left as u64);
-        let read = entry.with(|memory| hg_na_memory::read_vectored(fd, memory, range, tail));
         let side = usize::from(header.link.side);
-        let Some(Ok(read)) = read else {
+        let read = entry.with(|memory| {
+            // One call takes so many vectors: with as many segments there is none left for the tail.
+            let has_tail = memory.segments().len() < SEGMENTS_MAX;
+            let tail = if has_tail { tail } else { &mut [] };
+            let asked = left + tail.len();
+            hg_na_memory::read_vectored(fd, memory, range, tail).map(|read| (asked, read))
+        });
+        let Some(Ok((asked, read))) = read else {
             link.transfers.lost_sink(header, wire, side);
             return Ok(None);
         };
@@ -149,7 +154,7 @@ impl TcpContext {
             wire.inbound.passed(len.min(left));
             link.transfers.arrived(header, len.min(left), wire, side);
         }
-        Ok(Some(read.map(|len| (len, len.saturating_sub(left)))))
+        Ok(Some((asked, read.map(|len| (len, len.saturating_sub(left))))))
     }
 
     /// Whether data of transfers is on its way: then little is read at a time, so that most of it can be
@@ -174,17 +179,18 @@ impl TcpContext {
         }
         loop {
             let Some(mut sealing) = wire.sealing.take() else { return Ok(()) };
-            let mut plain = std::mem::take(&mut sealing.opened);
+            let mut plain = std::mem::take(&mut self.opened);
             let opened = sealing.seal.open(&mut input, &mut plain);
             wire.sealing = Some(sealing);
             let fed = match opened {
                 Ok(true) => self.feed_plain(wire, &plain, now),
-                Ok(false) => return Ok(()),
+                Ok(false) => {
+                    self.opened = plain;
+                    return Ok(());
+                }
                 Err(why) => Err(misbehaved(why)),
             };
-            if let Some(sealing) = &mut wire.sealing {
-                sealing.opened = plain;
-            }
+            self.opened = plain;
             fed?;
         }
     }
@@ -219,7 +225,9 @@ impl TcpContext {
     pub(crate) fn dispose(&mut self, mut wire: Box<Wire>, fate: Fate) {
         match fate {
             Fate::Lost(why) => {
-                if wire.phase != Phase::Open {
+                if let GoneReason::Misbehaved(why) = &why {
+                    tracing::warn!(peer = ?wire.remote, "a peer that breaks the protocol is disconnected: {why}");
+                } else if wire.phase != Phase::Open {
                     tracing::debug!(peer = ?wire.remote, "a greeting came to nothing: {why}");
                 }
                 self.lose(wire, &why);
@@ -237,6 +245,8 @@ impl TcpContext {
 fn ending_of(wire: &Wire) -> GoneReason {
     if wire.is_closed || wire.is_retiring {
         GoneReason::Closed
+    } else if let Some(kind) = wire.broken_by.filter(|kind| is_silence(*kind)) {
+        lost_by(wire, &kind.into())
     } else if wire.phase == Phase::Open {
         GoneReason::Exited
     } else {
@@ -247,11 +257,19 @@ fn ending_of(wire: &Wire) -> GoneReason {
 fn lost_by(wire: &Wire, error: &io::Error) -> GoneReason {
     match error.kind() {
         _ if wire.is_closed => GoneReason::Closed,
-        io::ErrorKind::TimedOut
-        | io::ErrorKind::HostUnreachable
-        | io::ErrorKind::NetworkUnreachable
-        | io::ErrorKind::NetworkDown => GoneReason::TimedOut,
+        kind if is_silence(kind) => GoneReason::TimedOut,
         _ if wire.phase == Phase::Open => GoneReason::Exited,
         _ => GoneReason::Unreachable(error.to_string().into()),
     }
+}
+
+/// What the kernel says when it has heard nothing for too long.
+fn is_silence(kind: io::ErrorKind) -> bool {
+    matches!(
+        kind,
+        io::ErrorKind::TimedOut
+            | io::ErrorKind::HostUnreachable
+            | io::ErrorKind::NetworkUnreachable
+            | io::ErrorKind::NetworkDown
+    )
 }

@@ -10,7 +10,7 @@
 //! [`ASK_MAX`] while it has nothing to tell;
 //! while several connections are busy, in every one, and none is read without being told.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use hg_na::{Completion, Error, GoneReason, Peer};
 
@@ -30,8 +30,6 @@ const ASK_MAX: u32 = 256;
 const ROUND_BYTES: usize = 512 << 10;
 /// Held messages handed out in a round.
 const HELD_MAX: usize = 4096;
-/// How long a listener rests that found no free descriptor.
-pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 impl TcpContext {
     /// One round.
@@ -151,8 +149,7 @@ impl TcpContext {
             }
         } else {
             moved = true;
-            let mut listed = std::mem::take(&mut self.listed);
-            let mut keys = listed.drain(..);
+            let mut keys = std::mem::take(&mut self.listed).into_iter();
             for key in keys.by_ref() {
                 let Some(mut wire) = self.wires.take(key) else { continue };
                 wire.is_listed = false;
@@ -161,7 +158,9 @@ impl TcpContext {
                     break;
                 }
             }
-            self.listed.extend(keys);
+            // Those that had no turn have it before those that had one.
+            let again = std::mem::replace(&mut self.listed, keys.collect());
+            self.listed.extend(again);
         }
         if bytes > 0 {
             self.quiet = 0;
@@ -188,7 +187,8 @@ impl TcpContext {
                         self.lose(wire, &GoneReason::TimedOut);
                     }
                 }
-                Timer::Awaited(peer) => self.insist(peer, now),
+                Timer::Link(peer) => self.link_is_late(peer, now),
+                Timer::Looks => self.look(now),
                 Timer::Accept => self.accepts = true,
             }
         }

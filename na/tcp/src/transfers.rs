@@ -159,9 +159,12 @@ impl Transfers {
         let open = self.open.get_mut(&serial)?;
         let transfer = open.transfer.take()?;
         let is_through = open.is_put && open.passed == open.len;
-        if let Some((wire, side)) = wire.filter(|_| !is_through) {
+        if let Some((wire, side)) = wire {
+            // Its memory goes back, so what is on its way from there is copied: also the last piece.
             self.stop_streaming(peer, serial, wire);
-            wire.send(Kind::Cancel, side, serial, &[]);
+            if !is_through {
+                wire.send(Kind::Cancel, side, serial, &[]);
+            }
         }
         Some(transfer.end(Some((Error::Cancelled, Reached::Unknown))))
     }
@@ -187,9 +190,11 @@ impl Transfers {
             return Err("a transfer that ended before its last byte");
         }
         let Some(transfer) = open.transfer else { return Ok(None) };
-        if open.is_put && !is_whole {
+        if open.is_put {
             self.stop_streaming(peer, serial, wire);
-            wire.send(Kind::Cancel, side, serial, &[]);
+            if !is_whole {
+                wire.send(Kind::Cancel, side, serial, &[]);
+            }
         }
         let Access { offset, len, .. } = transfer.access;
         let error = verdict.error(transfer.needed(), offset, len);
@@ -262,7 +267,7 @@ impl Transfers {
     ) -> Result<Option<(Arc<Entry>, u64)>, &'static str> {
         let (left, place) = if header.kind == Kind::PutData {
             let put = self.puts.get(&header.word);
-            // It was withdrawn, or its link was closed: no such put is an error of the peer's.
+            // After a Cancel, or the last byte, its sender sends no more of it.
             let put = put.ok_or("data of a put that was not announced")?;
             (put.left, put.entry.as_ref().map(|entry| (Arc::clone(entry), put.offset)))
         } else {

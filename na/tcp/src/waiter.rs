@@ -147,9 +147,9 @@ impl Waiter for TcpWaiter {
 
     fn wait(&self, timeout: Option<Duration>) -> Result<(), Error> {
         // Acquire: pairs with the store in `ask`.
-        if self.woken.swap(false, Ordering::Acquire) || self.has_told() {
-            return Ok(());
-        }
+        let is_ended = self.woken.swap(false, Ordering::Acquire) || self.has_told();
+        // What waits in the kernel is collected all the same: the caller may go by the descriptor.
+        let timeout = if is_ended { Some(Duration::ZERO) } else { timeout };
         let mut poll = self.poll.lock().unwrap_or_else(PoisonError::into_inner);
         self.collect(&mut poll, timeout).map(|_| ())
     }

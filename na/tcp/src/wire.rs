@@ -23,8 +23,10 @@ use crate::{
     frame::{Header, Kind, LinkId, VERDICT_LEN},
     greeting::{Greeting, Incarnation},
     inbound::Inbound,
+    kernel::repeat_within,
     outbound::{Outbound, Piece, Source},
     seal::{Exchange, RECORD_MAX, Seal},
+    silence::pause,
     verdict::Verdict,
 };
 
@@ -34,6 +36,8 @@ const FLUSH_MAX: usize = 1 << 20;
 const SEALED_MAX: usize = 128 << 10;
 /// Buffers of a sealed connection that are kept while it is idle.
 const KEPT_MAX: usize = 16 << 10;
+/// Keep-alive probes without an answer that end an idle connection, where the bound leaves time for so many.
+const PROBES: u32 = 3;
 
 /// Names a wire in its context's table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -95,8 +99,6 @@ pub(crate) enum Flush {
 #[derive(Debug)]
 pub(crate) struct Sealing {
     pub(crate) seal: Seal,
-    /// What came out of the last record.
-    pub(crate) opened: Vec<u8>,
     plain: Vec<u8>,
     sealed: Vec<u8>,
     at: usize,
@@ -136,7 +138,13 @@ pub(crate) struct Wire {
     /// The last write found the socket full; the kernel is asked to tell of space.
     pub(crate) is_blocked: bool,
     pub(crate) wants_space: bool,
-    pub(crate) is_broken: bool,
+    /// Why the socket takes nothing more.
+    pub(crate) broken_by: Option<io::ErrorKind>,
+    /// Something was written that is perhaps not acknowledged; how many looks found the peer silent.
+    pub(crate) is_watched: bool,
+    pub(crate) doubts: u8,
+    /// It was accepted by this context, and has not said who it is.
+    pub(crate) is_stranger: bool,
     /// The peer has said goodbye.
     pub(crate) is_closed: bool,
     /// This side closed its last link, and waits for the other end to close the connection.
@@ -177,7 +185,10 @@ impl Wire {
             is_dirty: false,
             is_blocked: false,
             wants_space: role == Role::Dialler,
-            is_broken: false,
+            broken_by: None,
+            is_watched: false,
+            doubts: 0,
+            is_stranger: false,
             is_closed: false,
             is_retiring: false,
             has_pieces: false,
@@ -188,8 +199,8 @@ impl Wire {
 
     /// Both addresses, and the options of the socket. Called once it is connected.
     ///
-    /// The kernel probes a silent peer after a third of `bound`, and gives it up at `bound`: also one
-    /// that does not take what is on its way. A peer that is only busy answers through its kernel.
+    /// The kernel probes an idle peer after a third of `bound`, and gives one up at `bound` that does not
+    /// answer. While something is on its way it does not: then [`crate::silence`] looks.
     ///
     /// # Errors
     /// What the system says.
@@ -197,15 +208,17 @@ impl Wire {
         self.local = Some(canonical(self.stream.local_addr()?));
         self.remote = Some(canonical(self.stream.peer_addr()?));
         self.stream.set_nodelay(true)?;
-        let second = Duration::from_secs(1);
+        // The kernel counts in whole seconds.
+        let (time, interval) = ((bound.as_secs() / 3).max(1), (bound.as_secs() / 6).max(1));
         let probes = TcpKeepalive::new()
-            .with_time((bound / 3).max(second))
-            .with_interval((bound / 6).max(second))
-            .with_retries(6);
-        let socket = SockRef::from(&self.stream);
-        socket.set_tcp_keepalive(&probes)?;
-        // The kernel looks once an interval: it shall find the bound passed before it is.
-        socket.set_tcp_user_timeout(Some(bound - (bound / 6).max(second)))
+            .with_time(Duration::from_secs(time))
+            .with_interval(Duration::from_secs(interval))
+            .with_retries(
+                PROBES.min(u32::try_from((bound.as_secs() - time) / interval).unwrap_or(PROBES)),
+            );
+        SockRef::from(&self.stream).set_tcp_keepalive(&probes)?;
+        repeat_within(self.stream.as_fd(), pause(bound).max(Duration::from_secs(1)));
+        Ok(())
     }
 
     /// The side of the links that this end opens.
@@ -228,7 +241,12 @@ impl Wire {
     /// Whether links can be opened on it.
     pub(crate) fn is_healthy(&self) -> bool {
         self.phase == Phase::Open
-            && !(self.is_retiring || self.is_broken || self.is_closed || self.is_ending)
+            && !(self.is_retiring || self.is_broken() || self.is_closed || self.is_ending)
+    }
+
+    /// Whether the socket takes nothing more.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.broken_by.is_some()
     }
 
     /// Whether a link is open on it.
@@ -252,7 +270,6 @@ impl Wire {
     pub(crate) fn seal_with(&mut self, seal: Seal) {
         self.sealing = Some(Box::new(Sealing {
             seal,
-            opened: Vec::new(),
             plain: Vec::new(),
             sealed: Vec::new(),
             at: 0,
@@ -270,7 +287,7 @@ impl Wire {
         self.has_pieces = false;
         self.is_blocked = false;
         loop {
-            if self.is_broken {
+            if self.is_broken() {
                 return Flush::Broken;
             }
             if self.outbound.is_empty() && self.sealed_left() == 0 {
@@ -291,9 +308,9 @@ impl Wire {
                     self.is_blocked = true;
                     return Flush::Blocked;
                 }
-                Err(_) => {
-                    // The read half tells why, after what the peer had sent.
-                    self.is_broken = true;
+                Err(error) => {
+                    // What the peer had sent comes first.
+                    self.broken_by = Some(error.kind());
                     return Flush::Broken;
                 }
             }

@@ -1,0 +1,230 @@
+//! The pre-shared key.
+
+use std::{
+    fmt::Write as _,
+    io::{Read, Write},
+    net::{Shutdown, TcpListener, TcpStream},
+    os::unix::fs::OpenOptionsExt as _,
+    path::PathBuf,
+    sync::{Arc, Mutex},
+};
+
+use hg_na::{Error, GoneReason};
+use tracing::{
+    Event, Metadata, Subscriber,
+    field::{Field, Visit},
+    span,
+};
+
+use crate::end::{End, LOOPBACK, Server, WATCHDOG, address, arrived, ended, gone};
+
+/// A file in a folder for temporary ones; removed in the end.
+struct KeyFile(PathBuf);
+
+impl KeyFile {
+    fn new(name: &str, content: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("hg-tcp-{name}-{}", std::process::id()));
+        let mut open = std::fs::OpenOptions::new();
+        let mut file =
+            open.write(true).create(true).truncate(true).mode(0o600).open(&path).unwrap();
+        file.write_all(content.as_bytes()).unwrap();
+        Self(path)
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().unwrap()
+    }
+}
+
+impl Drop for KeyFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// What this thread logs.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<String>>);
+
+impl Visit for Log {
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        write!(self.0.lock().unwrap(), "{field}={value:?} ").unwrap();
+    }
+}
+
+impl Subscriber for Log {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+    fn event(&self, event: &Event<'_>) {
+        event.record(&mut self.clone());
+    }
+    fn enter(&self, _: &span::Id) {}
+    fn exit(&self, _: &span::Id) {}
+}
+
+/// What each side learns of an attempt: the one that connects, and the log of the other.
+fn attempt(target: &[(&str, &str)], origin: &[(&str, &str)]) -> (String, String) {
+    let (mut target, mut origin) = (End::open(LOOPBACK, target), End::open(LOOPBACK, origin));
+    let peer = origin.lookup(&target.text());
+    origin.send(1, peer, b"secret");
+    let log = Log::default();
+    let start = std::time::Instant::now();
+    let reason = loop {
+        origin.round();
+        tracing::subscriber::with_default(log.clone(), || target.round());
+        if let Some((_, reason)) = origin.take(gone) {
+            break reason;
+        }
+        assert!(start.elapsed() < WATCHDOG, "{:?}", origin.seen);
+    };
+    assert!(target.take(arrived).is_none(), "nothing came through");
+    assert!(matches!(reason, GoneReason::Refused(_)), "{reason}");
+    assert!(origin.take(ended(1)).unwrap().is_err());
+    let logged = log.0.lock().unwrap().clone();
+    (reason.to_string(), logged)
+}
+
+#[test]
+fn with_the_same_key_two_ends_understand_each_other() {
+    let key = KeyFile::new("same", &format!("{}\n", "c3".repeat(32)));
+    let settings = [("key-file", key.path())];
+    let server = Server::start(LOOPBACK, &settings);
+    let mut end = End::open(LOOPBACK, &settings);
+    let peer = end.lookup(&server.address);
+    for (tag, len) in (0..).zip([0, 1, 65_000, 66_000, 200_000]) {
+        let bytes = vec![5; len];
+        assert_eq!(end.call(peer, tag, &bytes).unwrap(), bytes);
+    }
+}
+
+#[test]
+fn a_wrong_key_is_a_clear_error_on_both_sides() {
+    let (one, other) =
+        (KeyFile::new("one", &"01".repeat(32)), KeyFile::new("other", &"02".repeat(32)));
+    let (origin, target) = attempt(&[("key-file", one.path())], &[("key-file", other.path())]);
+    for said in [origin, target] {
+        assert!(said.contains("the keys of the two ends differ"), "{said}");
+    }
+}
+
+#[test]
+fn a_key_on_one_side_only_is_a_clear_error_on_both_sides() {
+    let key = KeyFile::new("lone", &"03".repeat(32));
+    let with = [("key-file", key.path())];
+    let (origin, target) = attempt(&with, &[]);
+    for said in [origin, target] {
+        assert!(said.contains("only the end that is connected to has a key"), "{said}");
+    }
+    let (origin, target) = attempt(&[], &with);
+    for said in [origin, target] {
+        assert!(said.contains("only the end that connects has a key"), "{said}");
+    }
+}
+
+#[test]
+fn a_key_that_is_none_is_refused_without_being_shown() {
+    let open = |name: &str, value: &str| match End::try_open(LOOPBACK, &[(name, value)]) {
+        Err(Error::BadSetting { why, .. }) => why,
+        other => panic!("{:?}", other.map(|end| end.text())),
+    };
+    let (short, long) = ("ab".repeat(31), "ab".repeat(400));
+    for content in [&short, &long, &"xy".repeat(32), ""] {
+        let file = KeyFile::new("bad", content);
+        let why = open("key-file", file.path());
+        assert!(why.contains("64 hexadecimal digits") && !why.contains("abab"), "{why}");
+    }
+    assert!(open("key-file", "/nowhere/at/all").contains("cannot be read"));
+    assert!(open("key-file", "/tmp").contains("is no file"));
+    assert!(open("key-env", "HG_TCP_TEST_UNSET").contains("HG_TCP_TEST_UNSET is not set"));
+    let given = open("key", &"ab".repeat(32));
+    assert!(given.contains("key-file") && !given.contains("abab"), "{given}");
+    let pipe = std::env::temp_dir().join(format!("hg-tcp-pipe-{}", std::process::id()));
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRUSR).unwrap();
+    let why = open("key-file", pipe.to_str().unwrap());
+    std::fs::remove_file(&pipe).unwrap();
+    assert!(why.contains("is no file"), "{why}");
+}
+
+#[test]
+fn a_key_can_come_from_the_environment() {
+    // The one variable that a test can rely on without changing its own process: PATH is no key.
+    let refused = End::try_open(LOOPBACK, &[("key-env", "PATH")]).err().unwrap();
+    let Error::BadSetting { name, why } = refused else { panic!("{refused}") };
+    assert!(name == "key-env" && why.contains("64 hexadecimal digits"), "{why}");
+}
+
+/// Passes bytes on in both directions, changed by `change`; gives what it has seen from the dialler.
+fn relay(
+    to: String,
+    mut change: impl FnMut(&mut [u8], usize) + Send + 'static,
+) -> (String, Arc<Mutex<Vec<u8>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = format!("tcp://{}", listener.local_addr().unwrap());
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let kept = Arc::clone(&seen);
+    std::thread::spawn(move || {
+        let (mut near, _) = listener.accept().unwrap();
+        let mut far = TcpStream::connect(crate::raw::place(&to)).unwrap();
+        let (mut back_from, mut back_to) = (far.try_clone().unwrap(), near.try_clone().unwrap());
+        std::thread::spawn(move || {
+            let _ = std::io::copy(&mut back_from, &mut back_to);
+            let _ = back_to.shutdown(Shutdown::Both);
+        });
+        let mut buffer = [0; 4096];
+        while let Ok(len @ 1..) = near.read(&mut buffer) {
+            let mut seen = kept.lock().unwrap();
+            let before = seen.len();
+            seen.extend(&buffer[..len]);
+            drop(seen);
+            change(&mut buffer[..len], before);
+            if far.write_all(&buffer[..len]).is_err() {
+                break;
+            }
+        }
+        let _ = far.shutdown(Shutdown::Both);
+    });
+    (at, seen)
+}
+
+#[test]
+fn what_travels_cannot_be_read_on_the_way() {
+    let key = KeyFile::new("read", &"04".repeat(32));
+    let settings = [("key-file", key.path())];
+    let server = Server::start(LOOPBACK, &settings);
+    let (at, seen) = relay(server.address.clone(), |_, _| {});
+    let mut end = End::open(LOOPBACK, &settings);
+    let peer = end.context.lookup(&address(&at)).unwrap();
+    let secret = b"the bishop moves at dawn";
+    assert_eq!(end.call(peer, 1, secret).unwrap(), secret);
+    let seen = seen.lock().unwrap();
+    let shows = |bytes: &[u8]| seen.windows(bytes.len()).any(|window| window == bytes);
+    assert!(shows(b"HG-TCP") && !shows(secret) && !shows(end.text().as_bytes()));
+}
+
+#[test]
+fn what_was_changed_on_the_way_is_not_taken() {
+    let key = KeyFile::new("flip", &"05".repeat(32));
+    let settings = [("key-file", key.path())];
+    for at_byte in [12, 60, 100, 300] {
+        let server = Server::start(LOOPBACK, &settings);
+        let (at, _) = relay(server.address.clone(), move |bytes, start| {
+            if let Some(place) = usize::checked_sub(at_byte, start)
+                && let Some(byte) = bytes.get_mut(place)
+            {
+                *byte ^= 1;
+            }
+        });
+        let mut end = End::open(LOOPBACK, &settings);
+        let peer = end.context.lookup(&address(&at)).unwrap();
+        assert!(end.call(peer, 1, &[6; 400]).is_err(), "byte {at_byte} was changed");
+        let mut target = server.stop();
+        target.round();
+        assert!(target.take(arrived).is_none(), "byte {at_byte} was changed");
+    }
+}

@@ -1,0 +1,13 @@
+//! What this transport does beyond the contract, and what it withstands.
+
+#![expect(clippy::unwrap_used, reason = "a test that panics has failed")]
+
+mod addresses;
+mod child;
+mod end;
+mod keys;
+mod raw;
+mod restarts;
+mod silence;
+mod strangers;
+mod transfers;

@@ -1,0 +1,210 @@
+//! Whoever connects and is no peer.
+
+use std::{io::Write as _, net::TcpStream};
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
+use crate::{
+    child::Process,
+    end::{End, LOOPBACK, Server, arrived},
+    raw::{
+        CREDIT, END, EXPECTED, GET_DATA, PUT_DATA, UNEXPECTED, connect, dribble, frame, greeted,
+        greeting, header, hello, read_greeting, read_to_the_end,
+    },
+};
+
+/// A server and a peer of its, which must not notice anything.
+fn pair(settings: &[(&str, &str)]) -> (Server, End, hg_na::Peer) {
+    let server = Server::start(LOOPBACK, settings);
+    let mut friend = End::open(LOOPBACK, &[]);
+    let peer = friend.lookup(&server.address);
+    assert_eq!(friend.call(peer, 0, b"before").unwrap(), b"before");
+    (server, friend, peer)
+}
+
+#[test]
+fn a_wrong_greeting_costs_its_sender_the_connection() {
+    let (server, mut friend, peer) = pair(&[]);
+    let mut noise = 0x9e37_79b9_7f4a_7c15_u64;
+    let random: Vec<u8> = std::iter::repeat_with(|| {
+        noise = noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        noise.to_be_bytes()[0]
+    })
+    .take(100_000)
+    .collect();
+    let mut giant = greeting(1, &[]);
+    giant[8..].fill(0xff);
+    let bad = [
+        random,
+        b"GET / HTTP/1.1\r\n\r\n".to_vec(),
+        giant,
+        greeting(1, &[0; 17]),
+        greeting(9, &[]),
+        welcome_out_of_turn(),
+        hello(3),
+    ];
+    for (tag, bytes) in (1..).zip(&bad) {
+        let mut stranger = connect(&server.address);
+        // The other end may have closed before it has all.
+        let _ = stranger.write_all(bytes);
+        read_to_the_end(&mut stranger);
+        assert_eq!(friend.call(peer, tag, b"still here").unwrap(), b"still here");
+    }
+}
+
+fn welcome_out_of_turn() -> Vec<u8> {
+    crate::raw::welcome()
+}
+
+#[test]
+fn a_greeting_of_another_version_or_context_is_refused_in_a_sentence() {
+    let (server, _friend, _) = pair(&[]);
+    let mut other = hello(0);
+    other[6] = 2;
+    for (bytes, wanted) in [(other, "another version"), (hello(3), "no context 3")] {
+        let mut stranger = connect(&server.address);
+        stranger.write_all(&bytes).unwrap();
+        let (kind, sentence) = read_greeting(&mut stranger);
+        let sentence = String::from_utf8(sentence).unwrap();
+        assert!(kind == 3 && sentence.contains(wanted), "{kind} {sentence}");
+        assert!(read_to_the_end(&mut stranger).is_empty());
+    }
+}
+
+#[test]
+fn a_frame_that_breaks_the_protocol_costs_its_sender_the_connection() {
+    let (server, mut friend, peer) = pair(&[]);
+    let too_many = |kind| [frame(kind, 1, &[0; 8]).repeat(400)].concat();
+    let bad = [
+        header(u32::MAX, UNEXPECTED, 0),
+        header(0, 0, 0),
+        header(0, 200, 0),
+        header(8, CREDIT, 0),
+        frame(CREDIT, 1, &[]),
+        frame(CREDIT, u64::MAX, &[]),
+        frame(PUT_DATA, 5, &[1; 100]),
+        frame(GET_DATA, 5, &[1; 5000]),
+        frame(END, 5, &[0; 12]),
+        too_many(EXPECTED),
+        [&[0; 4][..], &[1, 7], &[0; 10]].concat(),
+    ];
+    for (tag, bytes) in (1..).zip(&bad) {
+        let mut stranger = greeted(&server.address);
+        let _ = stranger.write_all(bytes);
+        read_to_the_end(&mut stranger);
+        assert_eq!(friend.call(peer, tag, b"still here").unwrap(), b"still here");
+    }
+}
+
+#[test]
+fn who_does_not_come_to_the_point_is_cut_off_in_time() {
+    let (server, mut friend, peer) = pair(&[("connect-timeout-ms", "300")]);
+    let mut silent = connect(&server.address);
+    let mut half = connect(&server.address);
+    half.write_all(&hello(0)[..12]).unwrap();
+    let mut slow = connect(&server.address);
+    dribble(&mut slow, &hello(0)[..11]);
+    let mut slower = connect(&server.address);
+    let mut long = greeting(1, &[b'a'; 1024]);
+    long.truncate(1000);
+    dribble(&mut slower, &long);
+    assert!(read_to_the_end(&mut silent).is_empty());
+    assert!(read_to_the_end(&mut half).is_empty());
+    assert_eq!(friend.call(peer, 1, b"still here").unwrap(), b"still here");
+}
+
+#[test]
+fn a_thousand_strangers_at_once_keep_nobody_out_and_cost_little_memory() {
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
+    // Other tests of this process need some, too.
+    let strangers_max = usize::try_from(hard.saturating_sub(500)).unwrap().min(1000);
+    let process = Process::start(LOOPBACK, None);
+    let mut friend = End::open(LOOPBACK, &[]);
+    let peer = friend.lookup(&process.address);
+    friend.call(peer, 0, b"before").unwrap();
+    let before = process.resident();
+    let mut most = greeting(1, &[b'a'; 1024]);
+    most.truncate(1033);
+    let strangers: Vec<TcpStream> = (0..strangers_max)
+        .map(|_| {
+            let mut stranger = connect(&process.address);
+            stranger.write_all(&most).unwrap();
+            stranger
+        })
+        .collect();
+    assert_eq!(friend.call(peer, 1, b"still here").unwrap(), b"still here");
+    let mut late = End::open(LOOPBACK, &[]);
+    let from_late = late.lookup(&process.address);
+    assert_eq!(late.call(from_late, 1, b"and another").unwrap(), b"and another");
+    let grown = process.resident().saturating_sub(before);
+    assert!(grown < 16 << 20, "{strangers_max} strangers cost {grown} bytes");
+    drop(strangers);
+}
+
+#[test]
+fn strangers_who_hold_every_descriptor_make_room_for_a_peer() {
+    let process = Process::start(LOOPBACK, Some(48));
+    let mut friend = End::open(LOOPBACK, &[]);
+    let peer = friend.lookup(&process.address);
+    friend.call(peer, 0, b"before").unwrap();
+    let strangers: Vec<TcpStream> = (0..100).map(|_| connect(&process.address)).collect();
+    assert_eq!(friend.call(peer, 1, b"still here").unwrap(), b"still here");
+    let mut late = End::open(LOOPBACK, &[]);
+    let from_late = late.lookup(&process.address);
+    assert_eq!(late.call(from_late, 1, b"and another").unwrap(), b"and another");
+    drop(strangers);
+    assert_eq!(friend.call(peer, 2, b"still here").unwrap(), b"still here");
+}
+
+#[test]
+fn strangers_do_not_count_as_peers_and_one_peer_too_many_is_told_so() {
+    let (server, mut friend, peer) = pair(&[("max-peers", "1")]);
+    let _strangers: Vec<TcpStream> = (0..5).map(|_| connect(&server.address)).collect();
+    let mut second = connect(&server.address);
+    second.write_all(&hello(0)).unwrap();
+    let (kind, sentence) = read_greeting(&mut second);
+    assert!(kind == 3 && sentence.starts_with(b"this context has as many peers"));
+    assert_eq!(friend.call(peer, 1, b"still here").unwrap(), b"still here");
+}
+
+#[test]
+fn peers_that_never_pause_do_not_starve_another() {
+    let mut target = End::open(LOOPBACK, &[]);
+    let at = target.text();
+    let flood: Vec<u8> = frame(UNEXPECTED, 0, &[1; 8000]).repeat(200);
+    let mut raws = Vec::new();
+    for _ in 0..8 {
+        let mut raw = connect(&at);
+        raw.write_all(&hello(0)).unwrap();
+        let reader = std::thread::spawn(move || {
+            assert_eq!(read_greeting(&mut raw).0, 2);
+            raw
+        });
+        while !reader.is_finished() {
+            target.round();
+        }
+        raws.push(reader.join().unwrap());
+    }
+    for (number, raw) in (0..8).zip(&mut raws) {
+        raw.write_all(&frame(UNEXPECTED, 0, &[number])).unwrap();
+        raw.set_nonblocking(true).unwrap();
+        // As much as the sockets hold.
+        let mut rest = &flood[..];
+        while let Ok(written) = raw.write(rest) {
+            rest = &rest[written..];
+            if rest.is_empty() {
+                break;
+            }
+        }
+    }
+    let (mut first_words, mut others) = (0, 0);
+    while first_words < 8 {
+        target.round();
+        while let Some((_, bytes)) = target.take(arrived) {
+            if bytes.len() == 1 { first_words += 1 } else { others += 1 }
+        }
+        // Two reads of each, at most, come before the first word of the last.
+        assert!(others <= 8 * 2 * (256 << 10) / 8000, "{first_words} of 8 were heard");
+    }
+}

@@ -1,0 +1,86 @@
+//! Puts and gets: what the contract's tests do not reach.
+
+use hg_na::{Memory, Op, Peer, Region, Rights};
+
+use crate::end::{End, LOOPBACK, Server, WATCHDOG, arrived, ended};
+
+fn region(end: &End, memory: Memory) -> Region {
+    end.domain.register(memory, Rights::all()).unwrap()
+}
+
+fn pieces(fill: u8, count: usize, len: usize) -> Memory {
+    Memory::from(vec![vec![fill; len]; count])
+}
+
+fn transfer(end: &mut End, peer: Peer, near: &Region, far: &Region, is_put: bool) {
+    let local = near.slice(0, near.len()).unwrap();
+    let remote = far.descriptor().slice(0, near.len()).unwrap();
+    let op = if is_put {
+        Op::Put { to: peer, local, remote }
+    } else {
+        Op::Get { from: peer, local, remote }
+    };
+    end.post(1, op);
+    end.until(ended(1)).unwrap();
+}
+
+#[test]
+fn sleepers_move_as_many_segments_as_there_may_be() {
+    for len in [8, 64, 100] {
+        let owner = End::open(LOOPBACK, &[]);
+        let far = region(&owner, pieces(3, 1024, len));
+        let server = Server::of(owner);
+        let mut end = End::open(LOOPBACK, &[]);
+        let near = region(&end, pieces(4, 1024, len));
+        let peer = end.lookup(&server.address);
+        for _ in 0..50 {
+            transfer(&mut end, peer, &near, &far, true);
+            transfer(&mut end, peer, &near, &far, false);
+        }
+        drop(server.stop());
+        assert_eq!(near.unregister().unwrap().into_vecs().unwrap(), vec![vec![4; len]; 1024]);
+    }
+}
+
+#[test]
+fn a_put_that_was_cancelled_writes_nothing_but_what_was_put() {
+    const LEN: usize = 256 << 10;
+    const PUTS: usize = 40;
+    let (mut owner, mut end) = (End::open(LOOPBACK, &[]), End::open(LOOPBACK, &[]));
+    let far = region(&owner, Memory::from(vec![0x22; PUTS * LEN]));
+    let peer = end.lookup(&owner.text());
+    end.send(1, peer, b"connect");
+    let start = std::time::Instant::now();
+    while owner.take(arrived).is_none() {
+        end.round();
+        owner.round();
+        assert!(start.elapsed() < WATCHDOG);
+    }
+    let near = region(&end, Memory::from(vec![0x11; LEN]));
+    let puts: Vec<_> = (0..PUTS as u64)
+        .map(|number| {
+            let local = near.slice(0, LEN as u64).unwrap();
+            let remote = far.descriptor().slice(number * LEN as u64, LEN as u64).unwrap();
+            end.post(100 + number, Op::Put { to: peer, local, remote })
+        })
+        .collect();
+    // Until the sockets are full: the owner does nothing.
+    (0..200).for_each(|_| end.round());
+    for id in puts {
+        end.context.cancel(id);
+    }
+    end.round();
+    for number in 0..PUTS as u64 {
+        assert!(end.take(ended(100 + number)).unwrap().is_err());
+    }
+    drop(near.unregister().unwrap());
+    end.send(2, peer, b"the end");
+    while owner.take(arrived).is_none() {
+        end.round();
+        owner.round();
+        assert!(start.elapsed() < WATCHDOG);
+    }
+    let bytes = far.unregister().unwrap().into_vec().unwrap();
+    assert!(bytes.iter().all(|byte| matches!(byte, 0x11 | 0x22)), "something else was written");
+    assert_eq!(bytes[0], 0x11, "the sockets were full before the cancellation");
+}
