@@ -78,7 +78,7 @@ fn zeroed_segments(lens: &[u64]) -> Vec<Vec<u8>> {
 }
 
 /// Whether `bytes` are zero but for the range that begins at `to` and holds the pattern from `from` on.
-fn holds(bytes: &[u8], from: u64, to: u64, len: u64) -> bool {
+pub(crate) fn holds(bytes: &[u8], from: u64, to: u64, len: u64) -> bool {
     let (to, len) = (usize::try_from(to).unwrap(), usize::try_from(len).unwrap());
     let mut expected = vec![0; bytes.len()];
     expected[to..to + len].copy_from_slice(&pattern(from, len));

@@ -5,6 +5,7 @@
 //! | `bulk` | transfers: ranges, refusals, early endings, views |
 //! | `calls` | every kind of call, of waiting, of progress; names; payloads of all sizes |
 //! | `large` | arguments and results beyond one message, over each transport |
+//! | `denied` | processes that the system keeps out of each other's memory (seccomp) |
 //! | `death` | processes that are killed, and what is left of them |
 //! | `input` | messages that no honest peer sends, over an honest transport |
 //! | `strangers` | peers that break the transport itself: greetings, descriptors, shared memory, users |
@@ -24,6 +25,7 @@ mod calls;
 mod common;
 mod crowds;
 mod death;
+mod denied;
 #[cfg(feature = "fail-points")]
 mod fail_points;
 mod fork;

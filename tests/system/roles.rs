@@ -21,7 +21,7 @@ use crate::{
         child::{die_with_parent, next_command, say},
         process,
     },
-    fork, large, pressure, strangers,
+    denied, fork, large, pressure, strangers,
     transports::open_over,
 };
 
@@ -187,6 +187,7 @@ pub(crate) fn play(role: &str, arguments: &str) {
         "forker" => fork::forker(&settings),
         "one-way-flood" => pressure::one_way_flood(&settings),
         "two-way-flood" => pressure::two_way_flood(&settings),
+        "denied" => denied::play(&settings),
         "mover" => bulk::play_mover(&settings),
         "bulk-owner" => bulk::play_owner(&settings),
         "bulk-mover" => bulk::play_bulk_mover(&settings),
