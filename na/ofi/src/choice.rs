@@ -35,7 +35,8 @@ pub(crate) fn choose(provider: &str, asked: &Asked, settings: &Settings) -> Resu
     let layered = format!("{provider};");
     let is_of = |offer: &Offer| offer.provider == provider || offer.provider.starts_with(&layered);
     let all: Vec<Offer> = all.into_iter().filter(is_of).collect();
-    if all.is_empty() {
+    // A provider may offer an address without looking whether it is there.
+    if all.is_empty() || source.is_some_and(|ip| !ip.is_loopback() && !is_own(ip)) {
         return Err(nothing(provider, source));
     }
     let known: Vec<String> = all.iter().map(described).collect();
@@ -65,6 +66,24 @@ fn described(offer: &Offer) -> String {
         Some(ip) => format!("{} {ip}", offer.domain),
         None => offer.domain.clone(),
     }
+}
+
+/// Whether an interface of this machine has an address; `true` where the kernel does not tell.
+fn is_own(ip: IpAddr) -> bool {
+    let Ok(mut all) = own_addresses() else { return true };
+    all.any(|(_, own)| own == ip)
+}
+
+/// Addresses of interfaces that are up, and whether they are of the loopback.
+fn own_addresses() -> Result<impl Iterator<Item = (bool, IpAddr)>, Error> {
+    let all = getifaddrs().map_err(|error| Error::os("getifaddrs", error))?;
+    Ok(all.filter(|entry| entry.flags.contains(InterfaceFlags::IFF_UP)).filter_map(|entry| {
+        let address = entry.address?;
+        let four = address.as_sockaddr_in().map(|four| IpAddr::V4(four.ip()));
+        let six = address.as_sockaddr_in6().map(|six| IpAddr::V6(six.ip()));
+        let ip = four.or(six)?;
+        Some((ip.is_loopback(), ip))
+    }))
 }
 
 fn is_link_local(ip: IpAddr) -> bool {
@@ -115,19 +134,10 @@ pub(crate) fn lifeline_ip(
     if let Some(ip) = settings.lifeline.or(asked).or(offer.ip) {
         return Ok(ip);
     }
-    let mut found: Vec<(bool, bool, IpAddr)> = Vec::new();
-    for entry in getifaddrs().map_err(|error| Error::os("getifaddrs", error))? {
-        let Some(address) = entry.address.filter(|_| entry.flags.contains(InterfaceFlags::IFF_UP))
-        else {
-            continue;
-        };
-        let four = address.as_sockaddr_in().map(|four| IpAddr::V4(four.ip()));
-        let six = address.as_sockaddr_in6().map(|six| IpAddr::V6(six.ip()));
-        if let Some(ip) = four.or(six).filter(|ip| !is_link_local(*ip)) {
-            found.push((ip.is_loopback(), ip.is_ipv6(), ip));
-        }
-    }
-    found.into_iter().min().map(|(_, _, ip)| ip).ok_or_else(|| Error::BadSetting {
+    let found = own_addresses()?
+        .filter(|(_, ip)| !is_link_local(*ip))
+        .map(|(is_loopback, ip)| (is_loopback, ip.is_ipv6(), ip));
+    found.min().map(|(_, _, ip)| ip).ok_or_else(|| Error::BadSetting {
         name: LIFELINE.to_owned(),
         why: "this machine has no internet address on which peers could be told that it lives"
             .to_owned(),

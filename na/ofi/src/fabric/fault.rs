@@ -4,6 +4,7 @@ use std::{fmt, io};
 
 use hg_na::Error;
 use libfabric_sys::errno;
+use nix::errno::Errno;
 
 /// A failure of a function of libfabric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,8 +15,8 @@ pub(crate) struct Fault {
     pub(crate) number: i32,
 }
 
-/// Numbers of libfabric's own. The others are those of the system.
-const NAMES: [(i32, &str, &str); 17] = [
+/// Numbers of libfabric's own. The others are those of the system, with `FI_` before their names.
+const NAMES: [(i32, &str, &str); 16] = [
     (256, "FI_EOTHER", "unspecified error of the provider"),
     (257, "FI_ETOOSMALL", "a buffer of ours is too small"),
     (258, "FI_EOPBADSTATE", "not permitted in this state"),
@@ -32,7 +33,6 @@ const NAMES: [(i32, &str, &str); 17] = [
     (269, "FI_ENORX", "the receiver is not ready"),
     (270, "FI_ENOMR", "no more memory regions"),
     (271, "FI_EFIREWALLADDR", "the address is behind a firewall"),
-    (errno::NODATA, "FI_ENODATA", "nothing fits"),
 ];
 
 impl Fault {
@@ -60,35 +60,89 @@ impl fmt::Display for Fault {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match NAMES.iter().find(|(number, ..)| *number == self.number) {
             Some((_, name, meaning)) => write!(out, "{name}: {meaning}"),
-            None if self.number < 256 => {
-                fmt::Display::fmt(&io::Error::from_raw_os_error(self.number), out)
-            }
-            None => write!(out, "error {} of the provider", self.number),
+            None => match Errno::from_raw(self.number) {
+                Errno::UnknownErrno => write!(out, "error {} of the provider", self.number),
+                known => write!(out, "FI_{known:?}: {}", known.desc()),
+            },
         }
     }
 }
 
 impl From<Fault> for Error {
     fn from(fault: Fault) -> Self {
-        let source = match NAMES.iter().any(|(number, ..)| *number == fault.number) {
-            false if fault.number < 256 => io::Error::from_raw_os_error(fault.number),
-            _ => io::Error::other(fault),
+        // With the system's kind, where it has one.
+        let kind = match Errno::from_raw(fault.number) {
+            Errno::UnknownErrno => io::ErrorKind::Other,
+            known => io::Error::from(known).kind(),
         };
+        let source = io::Error::new(kind, fault);
         Self::os(fault.call, source)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use nix::libc;
+
     use super::*;
+
+    fn text(number: i32) -> String {
+        Error::from(Fault::new("fi_send", number)).to_string()
+    }
 
     #[test]
     fn every_number_has_a_name() {
-        let text = |number: i32| Error::from(Fault::new("fi_send", number)).to_string();
         assert_eq!(text(-266), "fi_send failed: FI_ENOKEY: no such memory key");
-        assert!(text(-113).starts_with("fi_send failed: No route to host"), "{}", text(-113));
+        assert_eq!(text(-113), "fi_send failed: FI_EHOSTUNREACH: No route to host");
         assert_eq!(text(-9999), "fi_send failed: error 9999 of the provider");
         assert!(Fault::new("fi_send", -11).is_again());
         assert!(Fault::check("fi_send", 0).is_ok() && Fault::check("fi_cq_read", 5i64).is_ok());
+    }
+
+    /// Checks that each number of the system's is told by its name in `fi_errno.h`.
+    macro_rules! told {
+        ($($name:ident)*) => {$(
+            let expected = concat!("fi_send failed: FI_", stringify!($name), ": ");
+            let told = text(-libc::$name);
+            assert!(told.starts_with(expected) && told.len() > expected.len(), "{told}");
+        )*};
+    }
+
+    #[test]
+    fn all_codes_of_the_c_header_are_told_by_their_names() {
+        told!(EPERM ENOENT ESRCH EINTR EIO ENXIO E2BIG ENOEXEC EBADF ECHILD EAGAIN ENOMEM EACCES EFAULT
+            ENOTBLK EBUSY EEXIST EXDEV ENODEV ENOTDIR EISDIR EINVAL ENFILE EMFILE ENOTTY ETXTBSY EFBIG
+            ENOSPC ESPIPE EROFS EMLINK EPIPE EDOM ERANGE EDEADLK ENAMETOOLONG ENOLCK ENOSYS ENOTEMPTY
+            ELOOP ENOMSG EIDRM ECHRNG EL2NSYNC EL3HLT EL3RST ELNRNG EUNATCH ENOCSI EL2HLT EBADE EBADR
+            EXFULL ENOANO EBADRQC EBADSLT EBFONT ENOSTR ENODATA ETIME ENOSR ENONET ENOPKG EREMOTE ENOLINK
+            EADV ESRMNT ECOMM EPROTO EMULTIHOP EDOTDOT EBADMSG EOVERFLOW ENOTUNIQ EBADFD EREMCHG ELIBACC
+            ELIBBAD ELIBSCN ELIBMAX ELIBEXEC EILSEQ ERESTART ESTRPIPE EUSERS ENOTSOCK EDESTADDRREQ
+            EMSGSIZE EPROTOTYPE ENOPROTOOPT EPROTONOSUPPORT ESOCKTNOSUPPORT EOPNOTSUPP EPFNOSUPPORT
+            EAFNOSUPPORT EADDRINUSE EADDRNOTAVAIL ENETDOWN ENETUNREACH ENETRESET ECONNABORTED ECONNRESET
+            ENOBUFS EISCONN ENOTCONN ESHUTDOWN ETOOMANYREFS ETIMEDOUT ECONNREFUSED EHOSTDOWN EHOSTUNREACH
+            EALREADY EINPROGRESS ESTALE EUCLEAN ENOTNAM ENAVAIL EISNAM EREMOTEIO EDQUOT ENOMEDIUM
+            EMEDIUMTYPE ECANCELED EKEYEXPIRED EKEYREVOKED EKEYREJECTED EOWNERDEAD ENOTRECOVERABLE);
+        let own = [
+            "EOTHER",
+            "ETOOSMALL",
+            "EOPBADSTATE",
+            "EAVAIL",
+            "EBADFLAGS",
+            "ENOEQ",
+            "EDOMAIN",
+            "ENOCQ",
+            "ECRC",
+            "ETRUNC",
+            "ENOKEY",
+            "ENOAV",
+            "EOVERRUN",
+            "ENORX",
+            "ENOMR",
+            "EFIREWALLADDR",
+        ];
+        for (number, name) in (256..).zip(own) {
+            let told = text(-number);
+            assert!(told.starts_with(&format!("fi_send failed: FI_{name}: ")), "{told}");
+        }
     }
 }

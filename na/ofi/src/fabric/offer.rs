@@ -174,7 +174,6 @@ pub(crate) struct Limits {
     pub(crate) receive_size: usize,
     pub(crate) max_message: usize,
     pub(crate) mr_mode: i32,
-    pub(crate) key_size: usize,
     pub(crate) caps: u64,
     pub(crate) address_format: u32,
 }
@@ -222,7 +221,6 @@ impl Offer {
             receive_size: receive.size,
             max_message: endpoint.max_msg_size,
             mr_mode: domain.mr_mode,
-            key_size: domain.mr_key_size,
             caps: info.caps,
             address_format: info.addr_format,
         }

@@ -1,0 +1,191 @@
+//! What is wrong with a machine, a URL or a peer is said in one clear sentence, and costs nobody else anything.
+//!
+//! Processes are this test binary again, by the test `a_process_of_its_own`, with a URL in its environment.
+
+#![expect(clippy::unwrap_used, reason = "a test that panics has failed")]
+
+#[path = "faults/strangers.rs"]
+mod strangers;
+
+use std::{
+    env,
+    process::{Command, Output},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use hg_na::{Address, Completion, Context, Domain, Error, Op, OpenOptions, Plugin as _};
+use hg_na_ofi::{OfiPlugin, PATH_VARIABLE};
+
+const URL: &str = "HG_TEST_URL";
+/// What begins the line that a process says; the rest of its output is the test harness's.
+const MARK: &str = "@ ";
+const WATCHDOG: Duration = Duration::from_secs(60);
+
+fn open(url: &str, settings: &[(&str, &str)]) -> Result<Arc<dyn Domain>, Error> {
+    let mut options = OpenOptions::listening();
+    for (name, value) in settings {
+        options.settings.insert((*name).to_owned(), (*value).to_owned());
+    }
+    OfiPlugin.open(&Address::new(url)?, &options)
+}
+
+fn sentence(url: &str, settings: &[(&str, &str)]) -> String {
+    open(url, settings).map(drop).unwrap_err().to_string()
+}
+
+/// Progresses contexts until something holds.
+fn until(
+    contexts: &mut [&mut Box<dyn Context>],
+    mut holds: impl FnMut(&[Vec<Completion>]) -> bool,
+) {
+    let end = Instant::now() + WATCHDOG;
+    let mut seen: Vec<Vec<Completion>> = contexts.iter().map(|_| Vec::new()).collect();
+    while !holds(&seen) {
+        assert!(Instant::now() < end, "it did not happen: {seen:?}");
+        for (context, seen) in contexts.iter_mut().zip(&mut seen) {
+            context.progress(Instant::now(), seen).unwrap();
+        }
+    }
+}
+
+/// One message there, and its arrival.
+fn greet(from: &mut Box<dyn Context>, to: &mut Box<dyn Context>) {
+    let peer = from.lookup(to.address()).unwrap();
+    from.post(1, Op::SendUnexpected { to: peer, message: b"hello".to_vec().into() }).unwrap();
+    let came = |it: &Completion| matches!(it, Completion::Unexpected { message, .. } if message.as_slice() == b"hello");
+    until(&mut [from, to], |seen| seen[1].iter().any(came));
+}
+
+/// This program again, with a URL to open; `environment` besides.
+fn process(url: &str, environment: &[(&str, &str)]) -> Output {
+    Command::new(env::current_exe().unwrap())
+        .args(["--exact", "a_process_of_its_own", "--nocapture", "--test-threads", "1"])
+        .env(URL, url)
+        .envs(environment.iter().copied())
+        .output()
+        .unwrap()
+}
+
+/// What it said.
+fn said(output: &Output) -> String {
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let line = text.lines().find_map(|line| line.split_once(MARK).map(|(_, rest)| rest.to_owned()));
+    line.unwrap_or_else(|| panic!("it said nothing: {text}"))
+}
+
+/// Opens its URL, talks to itself and to nobody, and says how that went.
+#[test]
+#[expect(clippy::print_stdout, reason = "its one word to its parent")]
+fn a_process_of_its_own() {
+    let Ok(url) = env::var(URL) else { return };
+    let domain = match open(&url, &[]) {
+        Ok(domain) => domain,
+        Err(error) => return println!("{MARK}{error}"),
+    };
+    let (mut one, mut other) = (domain.context(0).unwrap(), domain.context(1).unwrap());
+    greet(&mut one, &mut other);
+    // Somebody who leaves in the middle, and nobody.
+    let gone = other.address().clone();
+    let peer = one.lookup(&gone).unwrap();
+    one.post(2, Op::RecvExpected { from: peer, tag: 9 }).unwrap();
+    drop(other);
+    let is_gone = |it: &Completion| matches!(it, Completion::Gone { .. });
+    until(&mut [&mut one], |seen| seen[0].iter().any(is_gone));
+    let nobody = one.lookup(&gone).unwrap();
+    one.post(3, Op::SendUnexpected { to: nobody, message: vec![0; 9].into() }).unwrap();
+    until(&mut [&mut one], |seen| seen[0].iter().any(is_gone));
+    println!("{MARK}fine");
+}
+
+#[test]
+fn without_libfabric_a_program_starts_and_is_told_what_to_install() {
+    let output = process("ofi+tcp://127.0.0.1", &[(PATH_VARIABLE, "/nowhere/libfabric.so.1")]);
+    let sentence = said(&output);
+    assert!(sentence.contains("libfabric is not installed: /nowhere/libfabric.so.1"), "{sentence}");
+    assert!(sentence.contains("apt-get install libfabric1"), "{sentence}");
+    assert!(output.status.success());
+}
+
+#[test]
+fn another_library_under_its_name_is_told_apart() {
+    let sentence = said(&process("ofi+shm://", &[(PATH_VARIABLE, "libc.so.6")]));
+    assert!(sentence.contains("libc.so.6 is no libfabric"), "{sentence}");
+}
+
+#[test]
+fn an_old_libfabric_is_refused_with_both_versions() {
+    let folder = env::temp_dir().join(format!("hg-old-libfabric-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let (source, library) = (folder.join("old.c"), folder.join("libfabric.so.1"));
+    std::fs::write(&source, "unsigned fi_version(void) { return 1u << 16 | 11; }\n").unwrap();
+    let built =
+        Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&library, &source]).status();
+    assert!(built.unwrap().success(), "the linker that Rust needs compiles C, too");
+    let path = library.to_str().unwrap().to_owned();
+    let sentence = said(&process("ofi+shm://", &[(PATH_VARIABLE, &path)]));
+    std::fs::remove_dir_all(&folder).unwrap();
+    assert!(sentence.contains("libfabric 1.11 is too old: 1.17 or later is needed"), "{sentence}");
+}
+
+#[test]
+fn a_provider_that_is_not_there_is_named_with_those_that_are() {
+    let sentence = sentence("ofi+cxi://", &[]);
+    assert!(sentence.contains("no provider `cxi` that works on this machine"), "{sentence}");
+    assert!(sentence.contains("shm") && sentence.contains("hg info"), "{sentence}");
+    let unknown = self::sentence("ofi+pigeon://", &[]);
+    assert!(unknown.contains("ofi+PROVIDER://"), "{unknown}");
+}
+
+#[test]
+fn an_interface_that_does_not_exist_is_named_with_those_that_do() {
+    for (url, settings, named) in [
+        ("ofi+tcp://", [("domain", "ib7")], "setting `domain`: nothing that tcp offers here fits"),
+        ("ofi+tcp://", [("subnet", "203.0.113.0/24")], "setting `subnet`: nothing"),
+        (
+            "ofi+tcp://203.0.113.7",
+            [("retry-bound-ms", "9")],
+            "no interface that tcp can use has the address 203.0.113.7",
+        ),
+    ] {
+        let sentence = sentence(url, &settings);
+        assert!(sentence.contains(named), "{sentence}");
+        assert!(sentence.contains("lo 127.0.0.1"), "{sentence}");
+    }
+}
+
+#[test]
+fn interface_and_subnet_choose_among_offers() {
+    for settings in [[("domain", "lo")], [("subnet", "127.0.0.0/8")]] {
+        let address = open("ofi+tcp://", &settings).unwrap().context(0).unwrap().address().clone();
+        assert!(
+            address.rest().starts_with("127.0.0.1:") || address.rest().starts_with("[::1]:"),
+            "{address}"
+        );
+    }
+}
+
+#[test]
+fn a_place_in_use_is_named() {
+    let first = open("ofi+tcp://127.0.0.1", &[]).unwrap();
+    let context = first.context(0).unwrap();
+    let address = context.address().clone();
+    for url in [address.as_str(), "ofi+shm://faults-in-use"] {
+        let _holder = if url.contains("shm") { Some(open(url, &[]).unwrap()) } else { None };
+        let refused = open(url, &[]).map(drop);
+        assert!(
+            matches!(&refused, Err(Error::AddressInUse(in_use)) if in_use.as_str().starts_with(url)),
+            "{refused:?}"
+        );
+    }
+}
+
+#[test]
+fn nothing_is_written_to_stderr_unless_logging_is_on() {
+    for url in ["ofi+tcp://127.0.0.1", "ofi+shm://", "ofi+cxi://", "ofi+verbs://"] {
+        let output = process(url, &[]);
+        let word = said(&output);
+        assert!(word == "fine" || word.contains("no provider"), "{url}: {word}");
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{url}");
+    }
+}

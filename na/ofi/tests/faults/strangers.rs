@@ -1,0 +1,139 @@
+//! Peers that speak to the lifeline by hand: half a greeting, rubbish, and ten thousand that come and go.
+
+use std::{
+    io::{Read, Write},
+    net::TcpStream,
+    os::{
+        linux::net::SocketAddrExt as _,
+        unix::net::{SocketAddr, UnixStream},
+    },
+    time::Duration,
+};
+
+use hg_na::{Address, Context};
+
+use super::{greet, open, until};
+
+/// Something to read and write that does not block.
+trait Line: Read + Write {}
+impl Line for TcpStream {}
+impl Line for UnixStream {}
+
+fn connect(address: &Address) -> Box<dyn Line> {
+    if address.scheme() == "ofi+shm" {
+        let name = format!("hydrargyrum-ofi/{}", address.rest());
+        let line =
+            UnixStream::connect_addr(&SocketAddr::from_abstract_name(name).unwrap()).unwrap();
+        line.set_nonblocking(true).unwrap();
+        return Box::new(line);
+    }
+    let line = TcpStream::connect(address.rest()).unwrap();
+    line.set_nonblocking(true).unwrap();
+    Box::new(line)
+}
+
+/// A greeting as the layout in `wire` says, of an endpoint that is nowhere.
+fn hello(address: &Address, number: u32) -> Vec<u8> {
+    let provider = address.scheme().strip_prefix("ofi+").unwrap();
+    let name = if provider == "shm" {
+        format!("fi_shm://{}:{number}\0", 4_000_000 + number).into_bytes()
+    } else {
+        let [high, low] = u16::try_from(1024 + number).unwrap().to_be_bytes();
+        [&2u16.to_ne_bytes()[..], &[high, low, 127, 0, 0, 1], &[0; 8]].concat()
+    };
+    let mut record = vec![1];
+    record.extend(b"hg-ofi\x00\x01");
+    record.extend(number.to_le_bytes());
+    record.extend(7u64.to_le_bytes());
+    record.extend(4096u32.to_le_bytes());
+    for text in [provider.as_bytes(), &name] {
+        record.extend(u16::try_from(text.len()).unwrap().to_le_bytes());
+        record.extend(text);
+    }
+    [&u32::try_from(record.len()).unwrap().to_le_bytes()[..], &record].concat()
+}
+
+/// Progresses until the other side has said something (`true`) or hung up.
+fn answered(context: &mut Box<dyn Context>, line: &mut dyn Line) -> bool {
+    let (mut bytes, mut answer) = ([0; 1024], None);
+    until(&mut [context], |_| {
+        match line.read(&mut bytes) {
+            Ok(len) => answer = Some(len > 0),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            Err(_) => answer = Some(false),
+        }
+        answer.is_some()
+    });
+    answer.unwrap()
+}
+
+#[test]
+fn half_a_greeting_ends_within_its_bound_and_rubbish_at_once() {
+    for url in ["ofi+tcp://127.0.0.1", "ofi+shm://"] {
+        let domain = open(url, &[("connect-timeout-ms", "300")]).unwrap();
+        let (mut context, mut friend) = (domain.context(0).unwrap(), domain.context(1).unwrap());
+        let whole = hello(context.address(), 1);
+        let mut half = connect(context.address());
+        half.write_all(&whole[..whole.len() / 2]).unwrap();
+        let mut silent = connect(context.address());
+        // Others are served meanwhile.
+        greet(&mut friend, &mut context);
+        assert!(!answered(&mut context, half.as_mut()), "{url}: it took half a greeting");
+        assert!(!answered(&mut context, silent.as_mut()), "{url}: it took silence");
+        for rubbish in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[9, 0, 0, 0, 77, 1, 2, 3, 4, 5, 6, 7, 8]] {
+            let mut line = connect(context.address());
+            line.write_all(rubbish).unwrap();
+            // Perhaps after a sentence.
+            while answered(&mut context, line.as_mut()) {}
+        }
+        greet(&mut friend, &mut context);
+    }
+}
+
+/// Resident memory of this process in KiB.
+fn resident_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+const PEERS: u32 = 10_000;
+/// What memory may grow by in their second half: 64 lost bytes of each would be more.
+const GROWTH_KIB: u64 = 256;
+
+fn ten_thousand_come_and_go(url: &str) {
+    let domain = open(url, &[]).unwrap();
+    let mut context = domain.context(0).unwrap();
+    let mut early = 0;
+    for number in 0..PEERS {
+        let mut line = connect(context.address());
+        line.write_all(&hello(context.address(), number)).unwrap();
+        assert!(answered(&mut context, line.as_mut()), "{url}: peer {number} is not welcome");
+        drop(line);
+        if number == PEERS / 2 {
+            early = resident_kib();
+        }
+    }
+    // The last ones have gone, too.
+    let mut done = Vec::new();
+    while context
+        .next_deadline()
+        .is_some_and(|when| when > std::time::Instant::now() - Duration::from_secs(5))
+    {
+        context.progress(std::time::Instant::now(), &mut done).unwrap();
+    }
+    let grown = resident_kib().saturating_sub(early);
+    assert!(grown <= GROWTH_KIB, "{url}: {grown} KiB more after {PEERS} peers");
+    let mut friend = domain.context(1).unwrap();
+    greet(&mut friend, &mut context);
+}
+
+#[test]
+fn ten_thousand_peers_come_and_go_over_tcp_with_flat_memory() {
+    ten_thousand_come_and_go("ofi+tcp://127.0.0.1");
+}
+
+#[test]
+fn ten_thousand_peers_come_and_go_over_shm_with_flat_memory() {
+    ten_thousand_come_and_go("ofi+shm://");
+}
