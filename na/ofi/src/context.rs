@@ -295,11 +295,13 @@ impl Context for OfiContext {
     }
 
     fn message(&mut self, _to: Peer, len: usize) -> Result<Message, Error> {
-        match len {
-            0..=hg_na::INLINE_MAX => Ok(Message::inline(len)),
-            0..=MESSAGE_MAX => Ok(Message::from(vec![0; len])),
-            _ => Err(Error::TooLong { len, max: MESSAGE_MAX }),
+        if len > MESSAGE_MAX {
+            return Err(Error::TooLong { len, max: MESSAGE_MAX });
         }
+        if len <= hg_na::INLINE_MAX {
+            return Ok(Message::inline(len));
+        }
+        Ok(Message::from(vec![0; len]))
     }
 
     fn post(&mut self, token: Token, op: Op) -> Result<OpId, Rejected> {
@@ -334,11 +336,10 @@ impl Context for OfiContext {
         if self.shared.same_process().is_err() || self.broken.is_some() {
             return false;
         }
-        let idle = self.finished.is_empty()
-            && (self.busy.is_empty() || self.retry_at.is_some())
-            && !(self.admission && !self.holding.is_empty())
-            && self.draining.is_empty();
-        if !idle || !self.endpoint().may_wait() {
+        let can_send = !self.busy.is_empty() && self.retry_at.is_none();
+        let can_admit = self.admission && !self.holding.is_empty();
+        let is_idle = self.finished.is_empty() && self.draining.is_empty();
+        if can_send || can_admit || !is_idle || !self.endpoint().may_wait() {
             return false;
         }
         let mut told = std::mem::take(&mut self.told);

@@ -120,7 +120,7 @@ impl Hints {
         let info = unsafe { &mut *info };
         info.caps = wanted.caps();
         info.mode = sys::CONTEXT | sys::CONTEXT2;
-        // SAFETY (of the next five):
+        // SAFETY:
         // - `fi_dupinfo(NULL)` allocates each part, and nobody else knows of them.
         let endpoint = unsafe { &mut *info.ep_attr };
         endpoint.r#type = sys::EP_RDM;
