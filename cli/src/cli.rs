@@ -7,7 +7,7 @@ use std::{
 
 use clap::{Parser, Subcommand, error::ErrorKind};
 
-use crate::info;
+use crate::{info, ping};
 
 /// Why nothing came of it.
 #[derive(Debug)]
@@ -35,6 +35,8 @@ struct Cli {
 enum Command {
     /// Lists what this machine offers, and what to install for what is missing
     Info(info::Info),
+    /// Says whether an engine answers, by which way and how fast
+    Ping(ping::Ping),
 }
 
 /// Does what the command line says.
@@ -44,8 +46,9 @@ enum Command {
 pub(crate) fn run() -> Result<ExitCode, Wrong> {
     match Cli::try_parse() {
         Ok(Cli { command: Command::Info(info) }) => info.run(),
+        Ok(Cli { command: Command::Ping(ping) }) => ping.run(),
         Err(told) if matches!(told.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
-            print(&told.to_string()).map(|()| ExitCode::SUCCESS)
+            print(&format!("{}\n", told.to_string().trim_end())).map(|()| ExitCode::SUCCESS)
         }
         Err(wrong) => Err(Wrong::asked(sentence(&wrong))),
     }
@@ -76,7 +79,8 @@ fn sentence(wrong: &clap::Error) -> String {
             .to_owned();
     }
     let text = wrong.to_string();
-    let first = text.lines().next().unwrap_or_default();
-    let first = first.strip_prefix("error: ").unwrap_or(first);
-    format!("{first}; `hg --help` and `hg info --help` say what there is")
+    // What is wrong stands before the first empty line, perhaps as a list.
+    let what = text.lines().take_while(|line| !line.trim().is_empty()).map(str::trim);
+    let what = what.collect::<Vec<_>>().join(" ");
+    format!("{}; `hg --help` says what there is", what.strip_prefix("error: ").unwrap_or(&what))
 }

@@ -1,20 +1,21 @@
-//! `hg`: what this machine offers to Hydrargyrum.
+//! `hg`: what this machine offers to Hydrargyrum, and whether an engine answers.
 //!
 //! | module  | what it does                                            |
 //! |---------|---------------------------------------------------------|
 //! | `cli`   | the command line, and its words for a wrong one         |
 //! | `info`  | `hg info`: which offers were asked for, and how it ends |
+//! | `ping`  | `hg ping`: whether an engine answers                    |
 //! | `table` | offers for people, within 80 columns                    |
 //! | `json`  | offers for programs, one object a line                  |
 //!
-//! Exit status: 0 when something of what was asked for can be opened, 1 when nothing can, 2 when the
-//! command line is wrong.
+//! Exit status: 0 when what was asked for is there, 1 when it is not, 2 when the command line is wrong.
 
 #![forbid(unsafe_code)]
 
 mod cli;
 mod info;
 mod json;
+mod ping;
 mod table;
 
 use std::{io::Write, process::ExitCode};

@@ -1,0 +1,84 @@
+//! `hg ping` as a process, against engines of this one.
+
+use std::process::{Command, Output, Stdio};
+
+use hg::Engine;
+
+fn ping(arguments: &[&str]) -> (Option<i32>, String, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hg"));
+    command.arg("ping").args(arguments).stdin(Stdio::null());
+    let Output { status, stdout, stderr } = command.output().expect("hg starts");
+    let text = |bytes| String::from_utf8(bytes).expect("text");
+    (status.code(), text(stdout), text(stderr))
+}
+
+#[test]
+fn an_engine_answers_over_every_transport() {
+    for (url, way) in [
+        ("sm://", "sm"),
+        ("tcp://127.0.0.1", "sm"),
+        ("ofi+shm://", "ofi+shm"),
+        ("ofi+tcp://127.0.0.1", "sm"),
+    ] {
+        let engine = Engine::listen(url).unwrap();
+        let (status, printed, said) = ping(&[engine.address().as_str()]);
+        assert_eq!((status, said.as_str()), (Some(0), ""), "{url}");
+        let start = format!("{} answers by {way}: first after ", engine.address());
+        assert!(printed.starts_with(&start) && printed.lines().count() == 1, "{url}: {printed}");
+    }
+}
+
+#[test]
+fn a_part_of_an_address_is_reached_that_way() {
+    let engine = Engine::listen("tcp://127.0.0.1").unwrap();
+    let network = engine.address().part("tcp").unwrap();
+    let (status, printed, said) = ping(&[network.as_str()]);
+    assert_eq!((status, said.as_str()), (Some(0), ""));
+    assert!(printed.starts_with(&format!("{network} answers by tcp: ")), "{printed}");
+}
+
+#[test]
+fn whoever_does_not_answer_is_told_with_the_reason() {
+    let nobody = format!("sm://nobody-{}/0", std::process::id());
+    let (status, printed, said) = ping(&[&nobody]);
+    assert_eq!((status, printed.as_str()), (Some(1), ""), "{said}");
+    assert!(said.starts_with(&format!("hg: {nobody} does not answer: ")), "{said}");
+    assert_eq!(said.lines().count(), 1);
+}
+
+#[test]
+fn an_engine_with_a_key_answers_those_who_have_it() {
+    let file = std::env::temp_dir().join(format!("hg-ping-{}", std::process::id()));
+    std::fs::write(&file, "5".repeat(64)).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    std::fs::set_permissions(&file, mode).unwrap();
+    let path = file.to_str().unwrap();
+    let builder =
+        Engine::builder().listen(true).setting("key-file", path).setting("routing", "off");
+    let engine = builder.open("tcp://127.0.0.1").unwrap();
+    let setting = format!("key-file={path}");
+    let with_key = ping(&["--setting", &setting, engine.address().as_str()]);
+    let without = ping(&["--timeout-ms", "60000", engine.address().as_str()]);
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!((with_key.0, with_key.2.as_str()), (Some(0), ""));
+    assert_eq!(without.0, Some(1), "{without:?}");
+}
+
+#[test]
+fn a_wrong_command_line_is_one_sentence() {
+    for arguments in [
+        &["nowhere"][..],
+        &["quic://a:1"],
+        &["tcp://127.0.0.1"],
+        &["uid://"],
+        &["sm://a/0", "--setting", "colour"],
+        &["sm://a/0", "--setting", "colour=red"],
+        &["sm://a/0", "--timeout-ms", "0"],
+        &["sm://a/0", "--timeout-ms", "soon"],
+        &[],
+    ] {
+        let (status, printed, said) = ping(arguments);
+        assert_eq!((status, printed.as_str()), (Some(2), ""), "{arguments:?}: {said}");
+        assert!(said.starts_with("hg: ") && said.lines().count() == 1, "{arguments:?}: {said}");
+    }
+}
