@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `ranges` | null, full, unaligned, shifted; segments cut differently on both sides; third processes; oneself |
 //! | `refusals` | rights, ranges and descriptors that do not hold; memory that was taken back; nothing is touched |
+//! | `mutilated` | descriptors that no honest process makes, and processes that use whatever they get |
 //! | `endings` | owners and pullers that die, deadlines, cancellation at every step; memory comes back |
 //! | `views` | fetching and seeing; descriptors that hold the bytes; handlers of every kind |
 //!
@@ -11,6 +12,7 @@
 //! arrived whole and at its place.
 
 mod endings;
+mod mutilated;
 mod ranges;
 mod refusals;
 mod views;
@@ -178,6 +180,7 @@ pub(crate) fn serve(engine: &Handle) {
     engine.register(move_range).expect("a fresh registry");
     engine.register(forward).expect("a fresh registry");
     views::serve(engine);
+    mutilated::serve(engine);
 }
 
 /// Starts a process that serves transfers; gives its address, too.
