@@ -27,8 +27,7 @@ fn three(hosts: &Hosts, arguments: &str) -> [Node; 3] {
 #[test]
 fn calls_and_large_arguments_cross_three_hosts() {
     let _watchdog = Watchdog::start();
-    let test = "calls_and_large_arguments_cross_three_hosts";
-    let Some(hosts) = or_skip(test, Hosts::new(3)) else { return };
+    let Some(hosts) = or_skip(Hosts::new(3)) else { return };
     for arguments in [CLEAR, SEALED] {
         let mut nodes = three(&hosts, arguments);
         let addresses = nodes.each_ref().map(|node| node.address.clone());
@@ -45,8 +44,7 @@ fn calls_and_large_arguments_cross_three_hosts() {
 #[test]
 fn bulk_moves_whole_cut_and_forwarded_across_three_hosts() {
     let _watchdog = Watchdog::start();
-    let test = "bulk_moves_whole_cut_and_forwarded_across_three_hosts";
-    let Some(hosts) = or_skip(test, Hosts::new(3)) else { return };
+    let Some(hosts) = or_skip(Hosts::new(3)) else { return };
     for arguments in [CLEAR, SEALED] {
         let mut nodes = three(&hosts, arguments);
         let third = nodes[2].address.clone();
@@ -72,8 +70,7 @@ fn bulk_moves_whole_cut_and_forwarded_across_three_hosts() {
 #[test]
 fn without_the_same_key_nobody_on_another_host_is_served() {
     let _watchdog = Watchdog::start();
-    let test = "without_the_same_key_nobody_on_another_host_is_served";
-    let Some(hosts) = or_skip(test, Hosts::new(2)) else { return };
+    let Some(hosts) = or_skip(Hosts::new(2)) else { return };
     let target = Node::try_on(hosts.host(0), SEALED, &[KEY]);
     let call = format!("call {}", target.address);
     let mut wrong = Node::try_on(hosts.host(1), SEALED, &[OTHER_KEY]);

@@ -27,6 +27,7 @@ use std::{
     net::{Ipv4Addr, Ipv6Addr},
     path::Path,
     process::{Child, ChildStdin, Command, Output, Stdio},
+    thread,
 };
 
 /// Hosts at most: one number of an address stands for each.
@@ -42,9 +43,15 @@ impl fmt::Display for Missing {
     }
 }
 
-/// What there is, or `None` after the line that counts as a skip of the test.
-pub(crate) fn or_skip<T>(test: &str, result: Result<T, Missing>) -> Option<T> {
-    result.inspect_err(|missing| eprintln!("SKIPPED: {test}: {missing}")).ok()
+/// What there is, or `None` after the line that counts as a skip of the test that runs.
+pub(crate) fn or_skip<T>(result: Result<T, Missing>) -> Option<T> {
+    result.inspect_err(|missing| skip(missing)).ok()
+}
+
+/// Says that the test that runs is skipped, and why.
+#[expect(clippy::print_stderr, reason = "this line is how skips are counted")]
+pub(crate) fn skip(why: impl fmt::Display) {
+    eprintln!("SKIPPED: {}: {why}", thread::current().name().unwrap_or("a test"));
 }
 
 /// Hosts and the switch between them. Gone when dropped; processes on them should be gone before.

@@ -9,7 +9,7 @@ use crate::{
         process::is_alive,
         until,
     },
-    hosts::{Hosts, or_skip},
+    hosts::{Hosts, or_skip, skip},
     roles::Node,
 };
 
@@ -41,9 +41,8 @@ pub(crate) fn play_builder() {
 #[test]
 fn nothing_is_left_of_hosts_whose_test_is_killed() {
     let _watchdog = Watchdog::start();
-    let test = "nothing_is_left_of_hosts_whose_test_is_killed";
     let before = shown();
-    let Some(_can) = or_skip(test, Hosts::new(1)) else { return };
+    let Some(_can) = or_skip(Hosts::new(1)) else { return };
     let mut builder = Child::start("builder", "");
     let said = builder.hear();
     let pids: Vec<u32> = said.split(' ').map(|pid| pid.parse().expect(&said)).collect();
@@ -58,9 +57,8 @@ fn nothing_is_left_of_hosts_whose_test_is_killed() {
 #[test]
 fn nothing_is_left_of_hosts_whose_test_panics() {
     let _watchdog = Watchdog::start();
-    let test = "nothing_is_left_of_hosts_whose_test_panics";
     let before = shown();
-    let Some(hosts) = or_skip(test, Hosts::with_networks(2, 2)) else { return };
+    let Some(hosts) = or_skip(Hosts::with_networks(2, 2)) else { return };
     let keepers = hosts.keepers();
     assert!(keepers.len() == 3 && keepers.iter().all(|pid| is_alive(*pid)));
     let result = panic::catch_unwind(panic::AssertUnwindSafe(move || {
@@ -75,8 +73,7 @@ fn nothing_is_left_of_hosts_whose_test_panics() {
 #[test]
 fn where_the_right_is_missing_the_words_say_so() {
     let _watchdog = Watchdog::start();
-    let test = "where_the_right_is_missing_the_words_say_so";
-    let Some(_can) = or_skip(test, Hosts::new(1)) else { return };
+    let Some(_can) = or_skip(Hosts::new(1)) else { return };
     // Root of a user namespace that may have no network namespaces.
     let script = "echo 0 > /proc/sys/user/max_net_namespaces && exec \"$0\" \"$@\"";
     let mut command = Command::new("unshare");
@@ -85,7 +82,7 @@ fn where_the_right_is_missing_the_words_say_so() {
     let mut builder = Child::start_by(command, "builder", "", &[]);
     let said = builder.hear_or_end();
     let Some(said) = said else {
-        return eprintln!("SKIPPED: {test}: no right to make user namespaces");
+        return skip("no right to make user namespaces");
     };
     assert!(said.starts_with("error: no right to make network namespaces: unshare"), "{said}");
 }

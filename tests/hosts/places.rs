@@ -11,8 +11,7 @@ const MOVED: u64 = 4 << 20;
 #[test]
 fn interface_and_subnet_choose_among_several_networks() {
     let _watchdog = Watchdog::start();
-    let test = "interface_and_subnet_choose_among_several_networks";
-    let Some(hosts) = or_skip(test, Hosts::with_networks(2, 2)) else { return };
+    let Some(hosts) = or_skip(Hosts::with_networks(2, 2)) else { return };
     let mut caller = Node::on(hosts.host(1), "routing=off");
     for (arguments, network) in [
         ("", 0),
@@ -38,8 +37,7 @@ fn interface_and_subnet_choose_among_several_networks() {
 #[test]
 fn routing_announces_the_chosen_network_too() {
     let _watchdog = Watchdog::start();
-    let test = "routing_announces_the_chosen_network_too";
-    let Some(hosts) = or_skip(test, Hosts::with_networks(2, 2)) else { return };
+    let Some(hosts) = or_skip(Hosts::with_networks(2, 2)) else { return };
     let node = Node::on(hosts.host(0), "interface=eth1");
     assert!(node.part("tcp").starts_with("tcp://10.77.1.1:"), "{}", node.address);
     let mut caller = Node::on(hosts.host(1), "");
@@ -50,8 +48,7 @@ fn routing_announces_the_chosen_network_too() {
 #[test]
 fn interfaces_and_subnets_that_do_not_exist_are_named_beside_those_that_do() {
     let _watchdog = Watchdog::start();
-    let test = "interfaces_and_subnets_that_do_not_exist_are_named_beside_those_that_do";
-    let Some(hosts) = or_skip(test, Hosts::new(1)) else { return };
+    let Some(hosts) = or_skip(Hosts::new(1)) else { return };
     for routing in ["routing=off", "routing=on"] {
         for (argument, name) in [
             ("interface=eth7", "interface"),
@@ -71,8 +68,7 @@ fn interfaces_and_subnets_that_do_not_exist_are_named_beside_those_that_do() {
 #[test]
 fn hosts_are_found_by_name_and_unknown_names_end_in_words() {
     let _watchdog = Watchdog::start();
-    let test = "hosts_are_found_by_name_and_unknown_names_end_in_words";
-    let Some(hosts) = or_skip(test, Hosts::new(2)) else { return };
+    let Some(hosts) = or_skip(Hosts::new(2)) else { return };
     let name = hosts.host(0).name();
     let mut caller = Node::on(hosts.host(1), "");
     for routing in ["routing=off", "routing=on"] {
@@ -99,9 +95,8 @@ fn hosts_are_found_by_name_and_unknown_names_end_in_words() {
 #[test]
 fn ipv6_is_listened_at_announced_and_reached() {
     let _watchdog = Watchdog::start();
-    let test = "ipv6_is_listened_at_announced_and_reached";
-    let Some(hosts) = or_skip(test, Hosts::new(2)) else { return };
-    let Some(()) = or_skip(test, hosts.host(0).has_ip6()) else { return };
+    let Some(hosts) = or_skip(Hosts::new(2)) else { return };
+    let Some(()) = or_skip(hosts.host(0).has_ip6()) else { return };
     let six = hosts.host(0).ip6(0);
     let mut caller = Node::on(hosts.host(1), "");
     for arguments in [

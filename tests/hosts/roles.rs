@@ -15,6 +15,7 @@
 //! | `forward ADDRESS MEMORY` | has somebody else pull it | the way that that one took |
 //! | `filled` | looks at the memory that was last exposed | `yes` or `no` |
 //! | `take` | takes all its memory back | `ok` |
+//! | `within MS COMMAND` | one of those that move bytes, or the next one, with a deadline | the same, or the error |
 //! | `forever ADDRESS` | a call that nobody answers | the error in which it ends |
 //! | `loop COMMAND` | does it again and again | `done N`, or the error |
 //! | `serving` | | requests in service, calls and transfers under way |
@@ -29,11 +30,12 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread::{self, JoinHandle},
+    time::Duration,
 };
 
 use hg::{
-    CallError, Engine, Handle, Peer, Request, Wait,
-    bulk::{Bulk, Descriptor, Rights, TransferError},
+    CallError, CallOptions, Engine, Handle, Peer, Request, Wait,
+    bulk::{Bulk, Descriptor, Rights, Transfer, TransferError},
 };
 
 use crate::{
@@ -197,7 +199,7 @@ impl<E: fmt::Display> From<CallError<E>> for Failed {
     fn from(error: CallError<E>) -> Self {
         let kind = match error {
             CallError::PeerGone { .. } => "PeerGone",
-            CallError::Cancelled => "Cancelled",
+            CallError::DeadlineExceeded(_) => "DeadlineExceeded",
             CallError::Handler(_) => "Handler",
             _ => "another kind",
         };
@@ -207,10 +209,10 @@ impl<E: fmt::Display> From<CallError<E>> for Failed {
 
 impl From<TransferError> for Failed {
     fn from(error: TransferError) -> Self {
-        let kind = if matches!(error, TransferError::PeerGone { .. }) {
-            "PeerGone"
-        } else {
-            "another kind"
+        let kind = match error {
+            TransferError::PeerGone { .. } => "PeerGone",
+            TransferError::DeadlineExceeded => "DeadlineExceeded",
+            _ => "another kind",
         };
         Self(format!("{kind}: {error}"))
     }
@@ -219,6 +221,20 @@ impl From<TransferError> for Failed {
 impl From<hg::Error> for Failed {
     fn from(error: hg::Error) -> Self {
         Self(format!("Error: {error}"))
+    }
+}
+
+/// A deadline, or none.
+type Within = Option<Duration>;
+
+fn options(within: Within) -> CallOptions {
+    within.map_or_else(CallOptions::default, CallOptions::within)
+}
+
+fn end_within(transfer: Transfer<'_>, within: Within) -> Transfer<'_> {
+    match within {
+        Some(deadline) => transfer.within(deadline),
+        None => transfer,
     }
 }
 
@@ -237,11 +253,16 @@ impl Works {
     }
 
     fn obey(&self, command: &str) -> Result<String, Failed> {
-        let words: Vec<&str> = command.split(' ').collect();
+        let mut words: Vec<&str> = command.split(' ').collect();
+        let within = (words[0] == "within").then(|| {
+            let rest = words.split_off(2);
+            let millis = std::mem::replace(&mut words, rest)[1];
+            Duration::from_millis(millis.parse().expect("a number"))
+        });
         match words[..] {
             ["call", address] => self.call(&self.find(address)?),
             ["again", address] => self.call(&self.peers.lock().unwrap()[address]),
-            ["echo", address, len] => self.echo(&self.find(address)?, number(len)),
+            ["echo", address, len] => self.echo(&self.find(address)?, number(len), within),
             ["expose", len, count] => {
                 let memory = cut(&pattern(number(len)), number(count));
                 self.expose(memory, Rights::READ)
@@ -249,8 +270,8 @@ impl Works {
             ["accept", len, count] => {
                 self.expose(cut(&vec![0; number(len)], number(count)), Rights::WRITE)
             }
-            ["pull", memory, count] => self.pull(&from_hex(memory), number(count)),
-            ["push", memory, count] => self.push(&from_hex(memory), number(count)),
+            ["pull", memory, count] => self.pull(&from_hex(memory), number(count), within),
+            ["push", memory, count] => self.push(&from_hex(memory), number(count), within),
             ["view", memory] => self.view(&from_hex(memory)),
             ["forward", address, memory] => {
                 let peer = self.find(address)?;
@@ -259,7 +280,8 @@ impl Works {
             ["filled"] => Ok(self.filled()?),
             ["take"] => Ok(self.take()),
             ["forever", address] => {
-                Ok(self.engine.call(never, &self.find(address)?, ()).wait()?.to_string())
+                let peer = self.find(address)?;
+                Ok(self.engine.call_with(never, &peer, (), options(within)).wait()?.to_string())
             }
             ["loop", ..] => self.repeat(&command["loop ".len()..]),
             ["serving"] => Ok(format!(
@@ -284,9 +306,9 @@ impl Works {
         Ok(self.engine.way_of(peer))
     }
 
-    fn echo(&self, peer: &Peer, len: usize) -> Result<String, Failed> {
+    fn echo(&self, peer: &Peer, len: usize, within: Within) -> Result<String, Failed> {
         let bytes = pattern(len);
-        let back = self.engine.call(echo, peer, (&bytes,)).wait()?;
+        let back = self.engine.call_with(echo, peer, (&bytes,), options(within)).wait()?;
         assert!(back == bytes, "wrong bytes came back");
         Ok(self.engine.way_of(peer))
     }
@@ -298,23 +320,23 @@ impl Works {
         Ok(descriptor)
     }
 
-    fn pull(&self, what: &Descriptor, count: usize) -> Result<String, Failed> {
+    fn pull(&self, what: &Descriptor, count: usize, within: Within) -> Result<String, Failed> {
         let owner = self.engine.owner_of(what)?;
         let len = usize::try_from(what.len()).expect("it lies in the address space");
         let bulk = self.engine.expose(cut(&vec![0; len], count), Rights::empty())?;
-        self.engine.pull(&owner, what, &bulk).wait()?;
-        assert!(
-            bulk.into_vec().expect("nobody uses it") == pattern(len),
-            "wrong bytes were pulled"
-        );
+        let result = end_within(self.engine.pull(&owner, what, &bulk), within).wait();
+        // Also that of a transfer that has failed.
+        let bytes = bulk.into_vec().expect("the transfer is over");
+        result?;
+        assert!(bytes == pattern(len), "wrong bytes were pulled");
         Ok(self.engine.way_of(&owner))
     }
 
-    fn push(&self, what: &Descriptor, count: usize) -> Result<String, Failed> {
+    fn push(&self, what: &Descriptor, count: usize, within: Within) -> Result<String, Failed> {
         let owner = self.engine.owner_of(what)?;
         let len = usize::try_from(what.len()).expect("it lies in the address space");
         let bulk = self.engine.expose(cut(&pattern(len), count), Rights::empty())?;
-        let result = self.engine.push(&owner, &bulk, what).wait();
+        let result = end_within(self.engine.push(&owner, &bulk, what), within).wait();
         bulk.into_memory().expect("the transfer is over");
         result?;
         Ok(self.engine.way_of(&owner))

@@ -19,8 +19,7 @@ fn node_id(address: &str) -> &str {
 #[test]
 fn calls_and_bulk_go_by_sm_inside_a_host_and_by_tcp_across() {
     let _watchdog = Watchdog::start();
-    let test = "calls_and_bulk_go_by_sm_inside_a_host_and_by_tcp_across";
-    let Some(hosts) = or_skip(test, Hosts::new(2)) else { return };
+    let Some(hosts) = or_skip(Hosts::new(2)) else { return };
     let mut first = Node::on(hosts.host(0), "");
     let mut second = Node::on(hosts.host(0), "");
     let mut far = Node::on(hosts.host(1), "");
@@ -50,8 +49,7 @@ fn calls_and_bulk_go_by_sm_inside_a_host_and_by_tcp_across() {
 #[test]
 fn forwarded_memory_is_reached_by_the_way_that_its_user_has() {
     let _watchdog = Watchdog::start();
-    let test = "forwarded_memory_is_reached_by_the_way_that_its_user_has";
-    let Some(hosts) = or_skip(test, Hosts::new(2)) else { return };
+    let Some(hosts) = or_skip(Hosts::new(2)) else { return };
     let mut owner = Node::on(hosts.host(0), "");
     let mut beside = Node::on(hosts.host(0), "");
     let mut far = Node::on(hosts.host(1), "");
@@ -64,8 +62,7 @@ fn forwarded_memory_is_reached_by_the_way_that_its_user_has() {
 #[test]
 fn a_node_id_of_this_host_that_is_not_its_own_leads_to_tcp() {
     let _watchdog = Watchdog::start();
-    let test = "a_node_id_of_this_host_that_is_not_its_own_leads_to_tcp";
-    let Some(hosts) = or_skip(test, Hosts::new(2)) else { return };
+    let Some(hosts) = or_skip(Hosts::new(2)) else { return };
     let mut here = Node::on(hosts.host(0), "");
     let far = Node::on(hosts.host(1), "");
     // The far one's parts under the id of this host: sm is tried, finds nobody, and gives way.
