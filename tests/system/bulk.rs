@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `ranges` | null, full, unaligned, shifted; segments cut differently on both sides; third processes; oneself |
 //! | `refusals` | rights, ranges and descriptors that do not hold; memory that was taken back; nothing is touched |
+//! | `mapped` | what a process sees of memory that it maps, and what a kept mapping is good for |
 //! | `mutilated` | descriptors that no honest process makes, and processes that use whatever they get |
 //! | `endings` | owners and pullers that die, deadlines, cancellation at every step; memory comes back |
 //! | `views` | fetching and seeing; descriptors that hold the bytes; handlers of every kind |
@@ -12,6 +13,7 @@
 //! arrived whole and at its place.
 
 mod endings;
+mod mapped;
 mod mutilated;
 mod ranges;
 mod refusals;
