@@ -1,0 +1,224 @@
+//! What a launcher tells its processes: each rank prints one line of JSON. Also a way to break things.
+//!
+//! ```console
+//! $ mpirun -n 4 job-probe
+//! $ job-probe --local 4 --nodes 2x2
+//! ```
+
+#![expect(clippy::print_stderr, reason = "a command")]
+
+use std::{fmt::Write as _, io::Write as _, process::ExitCode, time::Duration};
+
+use hg_job::{Error, Job, Local, NodeMap, Settings};
+
+const USAGE: &str = "\
+job-probe [OPTION]...: joins the job that it was started in, tries it, prints what it sees as JSON
+  --local N           start N ranks on this machine, and be their runner
+  --nodes MAP         imitate nodes: 2x2, 3+1 or 0,0,1,1
+  --timeout SECONDS   for joining
+  --wait SECONDS      for each collective call
+  --rounds N          all-gathers and barriers (1)
+  --bytes N           length of a value (12)
+  --die RANK@POINT    that rank kills itself: start, joined, round
+  --quit RANK@POINT   that rank exits with status 0 there
+  --stop RANK@POINT   that rank stops itself there
+  --abort RANK        that rank aborts with status 7 after the rounds
+  --pids              print `RANK PID` at once on standard error";
+
+#[derive(Debug, Default, Clone)]
+struct Options {
+    local: Option<u32>,
+    nodes: Option<NodeMap>,
+    timeout: Option<Duration>,
+    wait: Option<Duration>,
+    rounds: u32,
+    bytes: usize,
+    die: Option<Act>,
+    quit: Option<Act>,
+    stop: Option<Act>,
+    abort: Option<u32>,
+    pids: bool,
+}
+
+/// A rank, and where it does something.
+#[derive(Debug, Clone)]
+struct Act {
+    rank: u32,
+    point: String,
+}
+
+fn main() -> ExitCode {
+    let options = match parse(std::env::args().skip(1)) {
+        Ok(options) => options,
+        Err(why) => {
+            eprintln!("{why}\n{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    let done = match options.local {
+        Some(size) if !Local::is_rank() => run_ranks(size, &options),
+        _ => be_a_rank(&options).map(|()| ExitCode::SUCCESS),
+    };
+    done.unwrap_or_else(|error| {
+        eprintln!("job-probe: {error}");
+        ExitCode::FAILURE
+    })
+}
+
+fn parse(mut words: impl Iterator<Item = String>) -> Result<Options, String> {
+    let mut options = Options { rounds: 1, bytes: 12, ..Options::default() };
+    while let Some(word) = words.next() {
+        let mut value = || words.next().ok_or_else(|| format!("{word} needs a value"));
+        let wrong = |value: &str| format!("{word}: `{value}` makes no sense");
+        let number = |value: String| value.parse::<u32>().map_err(|_| wrong(&value));
+        let seconds = |value: String| {
+            let seconds = value.parse::<f64>().ok();
+            let seconds = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+            seconds.ok_or_else(|| wrong(&value))
+        };
+        let act = |value: String| {
+            let (rank, point) = value.split_once('@').ok_or_else(|| wrong(&value))?;
+            let rank = rank.parse().map_err(|_| wrong(&value))?;
+            Ok::<_, String>(Act { rank, point: point.to_owned() })
+        };
+        match word.as_str() {
+            "--local" => options.local = Some(number(value()?)?),
+            "--nodes" => {
+                options.nodes = Some(value()?.parse().map_err(|why| format!("--nodes: {why}"))?);
+            }
+            "--timeout" => options.timeout = Some(seconds(value()?)?),
+            "--wait" => options.wait = Some(seconds(value()?)?),
+            "--rounds" => options.rounds = number(value()?)?,
+            "--bytes" => options.bytes = number(value()?)? as usize,
+            "--die" => options.die = Some(act(value()?)?),
+            "--quit" => options.quit = Some(act(value()?)?),
+            "--stop" => options.stop = Some(act(value()?)?),
+            "--abort" => options.abort = Some(number(value()?)?),
+            "--pids" => options.pids = true,
+            _ => return Err(format!("{word}: no such option")),
+        }
+    }
+    Ok(options)
+}
+
+fn run_ranks(size: u32, options: &Options) -> Result<ExitCode, Error> {
+    let mut local = Local::new(size);
+    if let Some(nodes) = &options.nodes {
+        local = local.nodes(nodes.clone());
+    }
+    if let Some(timeout) = options.timeout {
+        local = local.timeout(timeout);
+    }
+    let ended = local.run()?;
+    if ended.code() != 0 {
+        eprintln!("job-probe: {}", ended.report());
+    }
+    Ok(ExitCode::from(ended.code()))
+}
+
+/// The rank as the environment has it, for what happens before there is a job.
+fn early_rank() -> Option<u32> {
+    let names = ["HG_JOB_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID", "PMI_ID"];
+    names.iter().find_map(|name| std::env::var(name).ok()?.parse().ok())
+}
+
+impl Options {
+    fn act(&self, rank: Option<u32>, point: &str) {
+        let is_now = |act: &Option<Act>| {
+            act.as_ref().is_some_and(|act| Some(act.rank) == rank && act.point == point)
+        };
+        if is_now(&self.die) {
+            signal_self(nix::sys::signal::Signal::SIGKILL);
+        }
+        if is_now(&self.stop) {
+            signal_self(nix::sys::signal::Signal::SIGSTOP);
+        }
+        if is_now(&self.quit) {
+            std::process::exit(0);
+        }
+    }
+}
+
+fn signal_self(signal: nix::sys::signal::Signal) {
+    // It is this very process: it exists, and it may.
+    let _ = nix::sys::signal::raise(signal);
+}
+
+fn be_a_rank(options: &Options) -> Result<(), Error> {
+    let early = early_rank();
+    if options.pids {
+        eprintln!("{} {}", early.unwrap_or_default(), std::process::id());
+    }
+    options.act(early, "start");
+    let mut settings = Settings::new();
+    if let Some(nodes) = &options.nodes {
+        settings = settings.nodes(nodes.clone());
+    }
+    if let Some(timeout) = options.timeout {
+        settings = settings.timeout(timeout);
+    }
+    if let Some(wait) = options.wait {
+        settings = settings.wait(wait);
+    }
+    let job = settings.connect()?;
+    options.act(Some(job.rank()), "joined");
+    let mut agree = true;
+    for round in 0..options.rounds {
+        if round > 0 {
+            options.act(Some(job.rank()), "round");
+        }
+        agree &= gather(&job, round, options.bytes)?;
+        job.barrier()?;
+    }
+    if options.abort == Some(job.rank()) {
+        job.abort(7, "asked to");
+    }
+    if options.abort.is_some() {
+        // Waits for what will not come.
+        job.barrier()?;
+    }
+    // One write: lines of several ranks stay whole.
+    let mut line = describe(&job, agree);
+    line.push('\n');
+    // Without a reader nobody is told.
+    let _ = std::io::stdout().lock().write_all(line.as_bytes());
+    job.leave()
+}
+
+/// Every rank's value is known to the others: rank, round and filling.
+fn value(rank: u32, round: u32, bytes: usize) -> Vec<u8> {
+    let text = format!("{rank}:{round}:");
+    text.bytes().chain(std::iter::repeat(b'.')).take(bytes).collect()
+}
+
+fn gather(job: &Job, round: u32, bytes: usize) -> Result<bool, Error> {
+    let values = job.all_gather(&value(job.rank(), round, bytes))?;
+    let expected = (0..job.size()).map(|rank| value(rank, round, bytes));
+    Ok(values.into_iter().eq(expected))
+}
+
+fn describe(job: &Job, agree: bool) -> String {
+    let mut text = String::new();
+    let mut add = |name: &str, value: &dyn std::fmt::Display| {
+        let comma = if text.is_empty() { "{" } else { ", " };
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{comma}\"{name}\": {value}");
+    };
+    add("rank", &job.rank());
+    add("size", &job.size());
+    add("node", &job.node());
+    add("nodes", &job.node_map().nodes());
+    add("local_rank", &job.local_rank());
+    add("local_size", &job.local_size());
+    add("node_of", &list(job.node_map().as_slice()));
+    add("mates", &list(job.node_map().ranks_of(job.node())));
+    add("via", &format!("\"{}\"", job.via()));
+    add("gathered", &agree);
+    text.push('}');
+    text
+}
+
+fn list(numbers: &[u32]) -> String {
+    let words: Vec<String> = numbers.iter().map(u32::to_string).collect();
+    format!("[{}]", words.join(", "))
+}

@@ -1,0 +1,109 @@
+//! What this process learns about the machine that it runs on.
+
+use std::{
+    fs,
+    net::{IpAddr, Ipv4Addr, TcpListener},
+    os::fd::AsFd,
+    time::Duration,
+};
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use socket2::{SockRef, TcpKeepalive};
+
+use crate::error::Error;
+
+/// What decides whether two ranks share a node: boot, network and process namespace. Ranks in containers
+/// that cannot reach each other's memory are on different nodes.
+pub(crate) fn identity() -> String {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    let boot = boot.map_or_else(|_| hostname(), |id| id.trim().to_owned());
+    format!("{boot}.{}.{}", namespace("net"), namespace("pid"))
+}
+
+fn hostname() -> String {
+    nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default()
+}
+
+/// The number of a namespace, 0 where that is hidden.
+fn namespace(kind: &str) -> String {
+    let link = fs::read_link(format!("/proc/self/ns/{kind}")).unwrap_or_default();
+    let digits: String = link.to_string_lossy().chars().filter(char::is_ascii_digit).collect();
+    if digits.is_empty() { "0".into() } else { digits }
+}
+
+/// Addresses at which others may reach this machine, at most so many: those of a link first, then loopback.
+pub(crate) fn addresses(max: usize) -> Vec<IpAddr> {
+    let mut found: Vec<IpAddr> = nix::ifaddrs::getifaddrs()
+        .map(|list| list.filter_map(|one| one.address.as_ref().and_then(ip)).collect())
+        .unwrap_or_default();
+    found.retain(|ip| !ip.is_loopback() && !is_link_local(ip));
+    found.sort_by_key(IpAddr::is_ipv6);
+    found.dedup();
+    found.truncate(max);
+    found.push(IpAddr::V4(Ipv4Addr::LOCALHOST));
+    found
+}
+
+fn ip(address: &nix::sys::socket::SockaddrStorage) -> Option<IpAddr> {
+    let four = address.as_sockaddr_in().map(|four| IpAddr::V4(four.ip()));
+    four.or_else(|| address.as_sockaddr_in6().map(|six| IpAddr::V6(six.ip())))
+}
+
+fn is_link_local(ip: &IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(four) => four.is_link_local(),
+        IpAddr::V6(six) => six.is_unicast_link_local(),
+    }
+}
+
+/// A listening socket on every address of this machine, or on the given one.
+pub(crate) fn listen(on: Option<&str>) -> Result<TcpListener, Error> {
+    match on {
+        Some(on) => TcpListener::bind(on).map_err(Error::os(format!("listening on {on}"))),
+        None => TcpListener::bind("[::]:0")
+            .or_else(|_| TcpListener::bind("0.0.0.0:0"))
+            .map_err(Error::os("listening on a TCP port")),
+    }
+}
+
+/// A machine that vanishes is noticed within half a minute, and small messages leave at once.
+pub(crate) fn keep_alive(socket: &impl AsFd) {
+    let socket = SockRef::from(socket);
+    let probes = TcpKeepalive::new()
+        .with_time(Duration::from_secs(10))
+        .with_interval(Duration::from_secs(5))
+        .with_retries(3);
+    // Only a comfort: a connection works without.
+    let _ = socket.set_tcp_keepalive(&probes);
+    let _ = socket.set_tcp_user_timeout(Some(Duration::from_secs(25)));
+    let _ = socket.set_tcp_nodelay(true);
+}
+
+/// Raises the soft limit of descriptors if it is lower than this, as far as the hard one allows.
+pub(crate) fn allow_descriptors(wanted: u64) {
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
+        && soft < wanted
+    {
+        // Too few: later ranks cannot connect, and are named as missing.
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, wanted.min(hard), hard);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_identity_is_the_same_twice_and_fits_in_a_hello() {
+        assert_eq!(identity(), identity());
+        assert!(identity().len() < 128 && identity().matches('.').count() == 2, "{}", identity());
+        assert!(!identity().contains(['/', ' ', '=', ';']));
+    }
+
+    #[test]
+    fn loopback_is_the_last_address() {
+        let found = addresses(3);
+        assert!(found.len() <= 4);
+        assert_eq!(found.last(), Some(&IpAddr::V4(Ipv4Addr::LOCALHOST)));
+    }
+}

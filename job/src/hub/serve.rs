@@ -1,0 +1,241 @@
+//! What drives the hub's state machine: sockets, the clock, one thread.
+//!
+//! Strangers who connect and say nothing, or garbage, lose their connection and do nobody harm.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use mio::{Events, Interest, Poll, Token, net::TcpListener};
+use slab::Slab;
+
+use super::{
+    Config, LISTENER, OnBroken, WAKER,
+    connection::{Connection, Stream, Who},
+    state::{Effect, Hub},
+};
+use crate::{
+    error::Error,
+    frame::{Down, Up},
+    host,
+};
+
+/// A stranger says who it is within this time.
+const GREETING: Duration = Duration::from_secs(10);
+/// The longest sleep: deadlines of strangers are looked at this often.
+const TICK: Duration = Duration::from_secs(1);
+/// What is left to say when the hub ends is said within this time.
+const FAREWELL: Duration = Duration::from_secs(2);
+/// Strangers at a time, beyond the ranks that are still awaited.
+const STRANGERS_MAX: usize = 64;
+
+pub(super) struct Server {
+    poll: Poll,
+    hub: Hub,
+    listener: Option<TcpListener>,
+    connections: Slab<Connection>,
+    /// The connection of each rank.
+    places: Vec<Option<usize>>,
+    deadline: Option<Instant>,
+    on_broken: Option<OnBroken>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Server {
+    pub(super) fn new(poll: Poll, config: Config, stop: Arc<AtomicBool>) -> Result<Self, Error> {
+        let Config { size, token, deadline, listener, seats, on_broken } = config;
+        host::allow_descriptors(u64::from(size) + 128);
+        let mut server = Self {
+            poll,
+            hub: Hub::new(size, token),
+            listener: None,
+            connections: Slab::new(),
+            places: vec![None; size as usize],
+            deadline: Some(deadline),
+            on_broken: Some(on_broken),
+            stop,
+        };
+        if let Some(listener) = listener {
+            listener.set_nonblocking(true).map_err(Error::os("a listening socket"))?;
+            let mut listener = TcpListener::from_std(listener);
+            let registry = server.poll.registry();
+            registry
+                .register(&mut listener, LISTENER, Interest::READABLE)
+                .map_err(Error::os("epoll"))?;
+            server.listener = Some(listener);
+        }
+        for (rank, seat) in seats {
+            seat.set_nonblocking(true).map_err(Error::os("a socket"))?;
+            let stream = Stream::Unix(mio::net::UnixStream::from_std(seat));
+            server.add(Connection::new(Who::Seat(rank), stream)).map_err(Error::os("epoll"))?;
+        }
+        Ok(server)
+    }
+
+    pub(super) fn run(mut self) {
+        let mut events = Events::with_capacity(256);
+        while !self.hub.is_over() && !self.stop.load(Ordering::Acquire) {
+            self.round(&mut events);
+        }
+        let until = Instant::now() + FAREWELL;
+        while Instant::now() < until && self.connections.iter().any(|(_, one)| !one.is_flushed()) {
+            self.round(&mut events);
+        }
+    }
+
+    fn round(&mut self, events: &mut Events) {
+        let now = Instant::now();
+        let left = self.deadline.map_or(TICK, |deadline| deadline.saturating_duration_since(now));
+        // Interrupted: the next round sleeps again.
+        let _ = self.poll.poll(events, Some(left.min(TICK)));
+        for event in events.iter() {
+            match event.token() {
+                WAKER => {}
+                LISTENER => self.accept(),
+                Token(key) => self.serve(key),
+            }
+        }
+        if events.is_empty() {
+            // Descriptors may have run out when the last one knocked.
+            self.accept();
+        }
+        self.look_at_the_clock(Instant::now());
+        self.carry_out();
+    }
+
+    fn look_at_the_clock(&mut self, now: Instant) {
+        if self.deadline.is_some_and(|deadline| deadline <= now) {
+            self.deadline = None;
+            self.hub.handle_deadline();
+        }
+        let is_late = |one: &Connection| matches!(one.who, Who::Stranger { until } if until <= now);
+        let late: Vec<usize> =
+            self.connections.iter().filter(|(_, one)| is_late(one)).map(|(key, _)| key).collect();
+        for key in late {
+            self.remove(key);
+        }
+    }
+
+    fn accept(&mut self) {
+        loop {
+            let Some(listener) = &self.listener else { return };
+            // Out of descriptors, or nobody there: the next event, or the next tick.
+            let Ok((stream, _)) = listener.accept() else { return };
+            host::keep_alive(&stream);
+            let until = Instant::now() + GREETING;
+            if self.connections.len() < self.places.len() + STRANGERS_MAX {
+                let _ = self.add(Connection::new(Who::Stranger { until }, Stream::Tcp(stream)));
+            }
+        }
+    }
+
+    fn add(&mut self, mut connection: Connection) -> std::io::Result<()> {
+        let entry = self.connections.vacant_entry();
+        connection.register(self.poll.registry(), Token(entry.key()))?;
+        entry.insert(connection);
+        Ok(())
+    }
+
+    fn serve(&mut self, key: usize) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        let mut is_open = connection.flush();
+        if !connection.closing {
+            is_open &= connection.fill();
+            is_open &= self.take_frames(key);
+        }
+        let is_done = |one: &Connection| one.closing && one.is_flushed();
+        if !is_open || self.connections.get(key).is_some_and(is_done) {
+            self.remove(key);
+        }
+    }
+
+    /// `false`: the connection has to go.
+    fn take_frames(&mut self, key: usize) -> bool {
+        loop {
+            let connection = &mut self.connections[key];
+            let who = connection.who;
+            let up = match connection.next_frame() {
+                Ok(Some(up)) => up,
+                Ok(None) => return true,
+                Err(_) => return false,
+            };
+            match (who, up) {
+                (Who::Rank(rank), up) => {
+                    if self.hub.handle(rank, up).is_err() {
+                        return false;
+                    }
+                }
+                (Who::Seat(rank), Up::Hello(hello)) if hello.rank != rank => return false,
+                (Who::Seat(_) | Who::Stranger { .. }, Up::Hello(hello)) => {
+                    match self.hub.handle_hello(hello) {
+                        Ok(rank) => {
+                            self.connections[key].who = Who::Rank(rank);
+                            self.places[rank as usize] = Some(key);
+                        }
+                        Err(why) => self.refuse(key, why),
+                    }
+                    self.carry_out();
+                }
+                (Who::Seat(_) | Who::Stranger { .. }, _) => return false,
+            }
+            if self.connections.get(key).is_none_or(|one| one.closing) {
+                return true;
+            }
+        }
+    }
+
+    fn refuse(&mut self, key: usize, why: String) {
+        let connection = &mut self.connections[key];
+        connection.push(Down::Refused { why }.encode().into());
+        connection.closing = true;
+        connection.flush();
+    }
+
+    fn remove(&mut self, key: usize) {
+        let Some(mut connection) = self.connections.try_remove(key) else { return };
+        connection.deregister(self.poll.registry());
+        match connection.who {
+            Who::Stranger { .. } => {}
+            Who::Seat(rank) => self.hub.handle_hang_up(rank),
+            Who::Rank(rank) => {
+                self.places[rank as usize] = None;
+                self.hub.handle_hang_up(rank);
+            }
+        }
+    }
+
+    fn carry_out(&mut self) {
+        while let Some(effect) = self.hub.poll_effect() {
+            match effect {
+                Effect::One(rank, down) => self.send(rank, &down.encode().into()),
+                Effect::All(down) => {
+                    let frame: Arc<[u8]> = down.encode().into();
+                    for rank in 0..u32::try_from(self.places.len()).expect("made from a u32") {
+                        self.send(rank, &frame);
+                    }
+                }
+            }
+        }
+        if let Some(broken) = self.hub.broken()
+            && let Some(tell) = self.on_broken.take()
+        {
+            tell(broken);
+        }
+        if self.deadline.is_some() && !self.hub.is_gathering() {
+            self.deadline = None;
+        }
+    }
+
+    fn send(&mut self, rank: u32, frame: &Arc<[u8]>) {
+        let Some(key) = self.places[rank as usize] else { return };
+        let connection = &mut self.connections[key];
+        connection.push(Arc::clone(frame));
+        if !connection.flush() {
+            self.remove(key);
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! A process as one rank among others.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use crate::{
+    Error, NodeMap, Settings, Via,
+    connect::Launcher,
+    foreign,
+    frame::{CHANNEL_MAX, VALUE_MAX, WHY_MAX, What},
+    hub,
+    link::{Link, end_process},
+};
+
+/// One rank of a job. Clones are the same rank.
+///
+/// ```
+/// let job = hg_job::Job::connect()?; // alone here; under mpirun, one of many
+/// let names = job.all_gather(format!("rank {}", job.rank()).as_bytes())?;
+/// assert_eq!(names.len(), job.size() as usize);
+/// assert_eq!(names[job.rank() as usize], format!("rank {}", job.rank()).as_bytes());
+/// job.barrier()?;
+/// job.leave()?;
+/// # Ok::<(), hg_job::Error>(())
+/// ```
+///
+/// # Ending
+/// [`leave`](Self::leave) is the good end. A rank whose last clone is dropped without it, or whose process
+/// ends, is lost: the others' calls fail with its number.
+#[derive(Debug, Clone)]
+pub struct Job {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    via: Via,
+    rank: u32,
+    nodes: NodeMap,
+    wait: Duration,
+    // Dropped in this order: the link first, so that this process's own hub sees it go.
+    link: Option<Link>,
+    ending: Mutex<Ending>,
+}
+
+/// What is needed at the end only.
+#[derive(Debug)]
+struct Ending {
+    hub: Option<hub::Running>,
+    launcher: Option<Launcher>,
+}
+
+/// What a job is made of.
+pub(crate) struct Parts {
+    pub via: Via,
+    pub rank: u32,
+    pub nodes: NodeMap,
+    pub wait: Duration,
+    pub link: Option<Link>,
+    pub hub: Option<hub::Running>,
+    pub launcher: Option<Launcher>,
+}
+
+impl Job {
+    /// Joins the job that this process was started in, with [`Settings`] from the environment.
+    ///
+    /// # Errors
+    /// A sentence that says what is wrong with the environment, or who is missing.
+    pub fn connect() -> Result<Self, Error> {
+        Settings::new().connect()
+    }
+
+    pub(crate) fn new(parts: Parts) -> Self {
+        let Parts { via, rank, nodes, wait, link, hub, launcher } = parts;
+        let ending = Mutex::new(Ending { hub, launcher });
+        Self { inner: Arc::new(Inner { via, rank, nodes, wait, link, ending }) }
+    }
+
+    /// How the ranks found one another.
+    #[must_use]
+    pub fn via(&self) -> Via {
+        self.inner.via
+    }
+
+    /// Which one this is, from 0.
+    #[must_use]
+    pub fn rank(&self) -> u32 {
+        self.inner.rank
+    }
+
+    /// How many ranks there are.
+    #[must_use]
+    pub fn size(&self) -> u32 {
+        self.inner.nodes.size()
+    }
+
+    /// The node of this rank, from 0.
+    #[must_use]
+    pub fn node(&self) -> u32 {
+        self.inner.nodes.node_of(self.rank())
+    }
+
+    /// The index of this rank among those of its node.
+    #[must_use]
+    pub fn local_rank(&self) -> u32 {
+        self.inner.nodes.local_rank(self.rank())
+    }
+
+    /// How many ranks this node has.
+    #[must_use]
+    pub fn local_size(&self) -> u32 {
+        self.inner.nodes.local_size(self.rank())
+    }
+
+    /// Which rank is on which node.
+    #[must_use]
+    pub fn node_map(&self) -> &NodeMap {
+        &self.inner.nodes
+    }
+
+    /// Every rank gives a value of at most [`VALUE_MAX`] bytes, and gets those of all, in the order of ranks.
+    ///
+    /// All ranks have to call the same collectives of a channel in the same order.
+    ///
+    /// # Errors
+    /// A rank is lost, has left, has aborted, calls something else, or does not come within
+    /// [`Settings::wait`].
+    pub fn all_gather(&self, value: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+        self.channel("").all_gather(value)
+    }
+
+    /// Waits until every rank has called this.
+    ///
+    /// # Errors
+    /// As for [`all_gather`](Self::all_gather).
+    pub fn barrier(&self) -> Result<(), Error> {
+        self.channel("").barrier()
+    }
+
+    /// Collective calls with an order of their own, so that independent parts of a program do not have to
+    /// agree on one. The same name is the same channel.
+    ///
+    /// # Panics
+    /// The name is longer than [`CHANNEL_MAX`] bytes.
+    #[must_use]
+    pub fn channel(&self, name: &str) -> Channel {
+        assert!(name.len() <= CHANNEL_MAX, "the name of a channel has at most {CHANNEL_MAX} bytes");
+        Channel { job: self.clone(), name: name.to_owned(), wait: self.inner.wait }
+    }
+
+    /// Can the ranks still work together? Does not wait, and asks nobody.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn check(&self) -> Result<(), Error> {
+        self.inner.link.as_ref().map_or(Ok(()), Link::check)
+    }
+
+    /// Ends this process and, by telling the others and the launcher, all of them. Status 0 becomes 1.
+    pub fn abort(&self, code: u8, why: &str) -> ! {
+        let code = code.max(1);
+        let end =
+            (0..=why.len().min(WHY_MAX)).rev().find(|end| why.is_char_boundary(*end)).unwrap_or(0);
+        let why = &why[..end];
+        if let Some(link) = &self.inner.link {
+            link.abort(code, why);
+        }
+        // The hub says what is left to say, and its thread ends.
+        drop(self.ending().hub.take());
+        match &mut self.ending().launcher {
+            Some(Launcher::Pmi(client)) => client.abort(code, why),
+            Some(Launcher::Pmix(client)) => client.abort(code, why),
+            None => {}
+        }
+        end_process(&format!("rank {} aborts the job: {why}", self.rank()), code)
+    }
+
+    /// Leaves in good order: this rank takes part in nothing any more. Collective: rank 0 waits for the
+    /// others, at most for [`Settings::wait`]; they do not wait.
+    ///
+    /// # Errors
+    /// The job is broken already, or the launcher refuses the goodbye.
+    pub fn leave(self) -> Result<(), Error> {
+        let Some(link) = &self.inner.link else { return Ok(()) };
+        link.leave()?;
+        let mut ending = self.ending();
+        if let Some(hub) = ending.hub.take()
+            && !hub.wait(self.inner.wait)
+        {
+            return Err(Error::StillHere { within: self.inner.wait });
+        }
+        // MPI says goodbye itself, and may still have something to say before.
+        match &mut ending.launcher {
+            Some(Launcher::Pmi(client)) if !foreign::has_mpi() => client.finalize(),
+            Some(Launcher::Pmix(client)) => client.finalize(),
+            Some(Launcher::Pmi(_)) | None => Ok(()),
+        }
+    }
+
+    fn ending(&self) -> std::sync::MutexGuard<'_, Ending> {
+        // Every change under this lock is complete when it can panic.
+        self.inner.ending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Collective calls with an order of their own: [`Job::channel`].
+#[derive(Debug, Clone)]
+pub struct Channel {
+    job: Job,
+    name: String,
+    wait: Duration,
+}
+
+impl Channel {
+    /// With another bound than [`Settings::wait`].
+    #[must_use]
+    pub fn within(mut self, wait: Duration) -> Self {
+        self.wait = wait;
+        self
+    }
+
+    /// See [`Job::all_gather`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn all_gather(&self, value: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+        if value.len() > VALUE_MAX {
+            return Err(Error::TooLong { len: value.len(), max: VALUE_MAX });
+        }
+        match &self.job.inner.link {
+            Some(link) => link.collect(&self.name, What::Gather, value, self.wait),
+            None => Ok(vec![value.to_vec()]),
+        }
+    }
+
+    /// See [`Job::barrier`].
+    ///
+    /// # Errors
+    /// As for [`Job::all_gather`].
+    pub fn barrier(&self) -> Result<(), Error> {
+        let Some(link) = &self.job.inner.link else { return Ok(()) };
+        link.collect(&self.name, What::Barrier, &[], self.wait).map(drop)
+    }
+}

@@ -1,0 +1,303 @@
+//! A rank's side of its connection to the hub: one thread that reads, callers that wait.
+//!
+//! A call writes its frame and sleeps until the reader has the answer, the job is broken, or its bound has
+//! passed; then it asks the hub whom it waits for, and says so.
+
+use std::{
+    collections::HashMap,
+    io::{BufReader, Read as _, Write as _},
+    process,
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    error::{Error, Ranks},
+    frame::{Broken, DOWN_MAX, Down, Hello, Up, What},
+    stream::Stream,
+};
+
+/// How long the hub may take to answer a question.
+const ANSWER: Duration = Duration::from_secs(2);
+
+/// What ends the process, instead of being told to the next call.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Endings {
+    /// An abort of another rank.
+    pub abort: bool,
+    /// The hub's end: for ranks whose runner holds it.
+    pub hub_gone: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Link {
+    shared: Arc<Shared>,
+    writer: Mutex<Stream>,
+    reader: Option<JoinHandle<()>>,
+    rank: u32,
+    size: u32,
+    /// How long the ranks had to come together: for sentences.
+    within: Duration,
+    /// The next call of each channel.
+    calls: Mutex<HashMap<String, u64>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+    /// What to call the process that holds the hub.
+    hub: &'static str,
+    endings: Endings,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    welcome: Option<Vec<u32>>,
+    answers: HashMap<(String, u64), Answer>,
+    end: Option<End>,
+    /// This rank has said `Bye`: what comes after is nobody's business.
+    leaving: bool,
+}
+
+#[derive(Debug)]
+enum Answer {
+    Gathered(Vec<Vec<u8>>),
+    Missing(Vec<u32>),
+}
+
+#[derive(Debug, Clone)]
+enum End {
+    Refused(String),
+    Broken(Broken),
+    HubGone,
+}
+
+impl Link {
+    /// Says who this is; `join` waits for the answer.
+    pub(crate) fn open(
+        stream: Stream,
+        hello: Hello,
+        within: Duration,
+        hub: &'static str,
+        endings: Endings,
+    ) -> Result<Self, Error> {
+        let (rank, size) = (hello.rank, hello.size);
+        stream.set_deadline(None).map_err(Error::os("a socket"))?;
+        let shared =
+            Arc::new(Shared { state: Mutex::default(), changed: Condvar::new(), hub, endings });
+        let reading = stream.try_clone().map_err(Error::os("a socket"))?;
+        let mut link = Self {
+            shared: Arc::clone(&shared),
+            writer: Mutex::new(stream),
+            reader: None,
+            rank,
+            size,
+            within,
+            calls: Mutex::default(),
+        };
+        // Where writing fails, reading tells why.
+        let _ = link.say(&Up::Hello(hello));
+        let thread = std::thread::Builder::new().name("hg-job-link".into());
+        let reader =
+            thread.spawn(move || read_all(&shared, reading)).map_err(Error::os("a thread"))?;
+        link.reader = Some(reader);
+        Ok(link)
+    }
+
+    /// The node of each rank, once all are there.
+    pub(crate) fn join(&self, deadline: Instant) -> Result<Vec<u32>, Error> {
+        let welcome = self.wait(deadline, |state| state.welcome.take())?;
+        welcome.ok_or_else(|| Error::MissingElsewhere {
+            here: Ranks(vec![self.rank]),
+            size: self.size,
+            within: self.within,
+            elsewhere: format!("{} does not say who is missing", self.shared.hub),
+        })
+    }
+
+    /// One collective call.
+    pub(crate) fn collect(
+        &self,
+        channel: &str,
+        what: What,
+        value: &[u8],
+        within: Duration,
+    ) -> Result<Vec<Vec<u8>>, Error> {
+        let number = self.take_number(channel);
+        let channel = channel.to_owned();
+        let deadline = Instant::now() + within;
+        let up = Up::Gather { channel: channel.clone(), number, what, value: value.to_vec() };
+        // Where writing fails, reading tells why.
+        let _ = self.say(&up);
+        let key = (channel.clone(), number);
+        let answered = |state: &mut State| match state.answers.remove(&key) {
+            Some(Answer::Gathered(values)) => Some(Ok(values)),
+            Some(Answer::Missing(ranks)) => Some(Err(ranks)),
+            None => None,
+        };
+        if let Some(Ok(values)) = self.wait(deadline, answered)? {
+            return Ok(values);
+        }
+        let _ = self.say(&Up::Who { channel, number });
+        match self.wait(Instant::now() + ANSWER, answered)? {
+            Some(Ok(values)) => Ok(values),
+            told => Err(Error::Late {
+                what: what.name(),
+                number: number + 1,
+                within,
+                missing: Ranks(told.and_then(Result::err).unwrap_or_default()),
+            }),
+        }
+    }
+
+    fn take_number(&self, channel: &str) -> u64 {
+        let mut calls = locked(&self.calls);
+        let next = calls.entry(channel.to_owned()).or_default();
+        let number = *next;
+        *next += 1;
+        number
+    }
+
+    /// Waits until `look` finds something, or the deadline: `None`.
+    fn wait<T>(
+        &self,
+        deadline: Instant,
+        mut look: impl FnMut(&mut State) -> Option<T>,
+    ) -> Result<Option<T>, Error> {
+        let mut state = locked(&self.shared.state);
+        loop {
+            if let Some(found) = look(&mut state) {
+                return Ok(Some(found));
+            }
+            if let Some(end) = &state.end {
+                return Err(self.error(end));
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(None);
+            }
+            let waited = self.shared.changed.wait_timeout(state, left);
+            (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn error(&self, end: &End) -> Error {
+        match end {
+            End::Refused(why) => Error::Environment(format!("rank {}: {why}", self.rank)),
+            End::Broken(broken) => Error::from_broken(broken, self.size, self.within),
+            End::HubGone => Error::HubGone(self.shared.hub),
+        }
+    }
+
+    /// Why the ranks cannot work together any more, if that is so. Does not wait.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        let state = locked(&self.shared.state);
+        state.end.as_ref().map_or(Ok(()), |end| Err(self.error(end)))
+    }
+
+    pub(crate) fn abort(&self, code: u8, why: &str) {
+        locked(&self.shared.state).leaving = true;
+        let _ = self.say(&Up::Abort { code, why: why.to_owned() });
+        // The hub tells everybody, this rank too: then it has heard.
+        let _ = self.wait(Instant::now() + ANSWER, |_| None::<()>);
+    }
+
+    /// Says goodbye. Fails if the job is broken already.
+    pub(crate) fn leave(&self) -> Result<(), Error> {
+        self.check()?;
+        locked(&self.shared.state).leaving = true;
+        // A hub that does not hear it has its own reasons.
+        let _ = self.say(&Up::Bye);
+        Ok(())
+    }
+
+    fn say(&self, up: &Up) -> std::io::Result<()> {
+        locked(&self.writer).write_all(&up.encode())
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        locked(&self.shared.state).leaving = true;
+        locked(&self.writer).shutdown();
+        if let Some(reader) = self.reader.take() {
+            let _ = reader.join();
+        }
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Every change under these locks is complete when it can panic.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The reader's thread: until the connection ends.
+fn read_all(shared: &Shared, stream: Stream) {
+    let mut stream = BufReader::new(stream);
+    let mut body = Vec::new();
+    loop {
+        let Some(down) = read_frame(&mut stream, &mut body) else { return shared.hub_gone() };
+        shared.take(down);
+    }
+}
+
+fn read_frame(stream: &mut BufReader<Stream>, body: &mut Vec<u8>) -> Option<Down> {
+    let mut length = [0; 4];
+    stream.read_exact(&mut length).ok()?;
+    let length = u32::from_le_bytes(length);
+    if length as usize > DOWN_MAX {
+        return None;
+    }
+    body.clear();
+    // Grows with what arrives, not with what is announced.
+    stream.take(u64::from(length)).read_to_end(body).ok()?;
+    if body.len() == length as usize { Down::decode(body).ok() } else { None }
+}
+
+impl Shared {
+    fn take(&self, down: Down) {
+        let mut state = locked(&self.state);
+        match down {
+            Down::Welcome { nodes } => state.welcome = Some(nodes),
+            Down::Gathered { channel, number, values } => {
+                state.answers.insert((channel, number), Answer::Gathered(values));
+            }
+            Down::Missing { channel, number, ranks } => {
+                state.answers.entry((channel, number)).or_insert(Answer::Missing(ranks));
+            }
+            Down::Refused { why } => {
+                state.end.get_or_insert(End::Refused(why));
+            }
+            Down::Broken(broken) => {
+                if let Broken::Aborted { by, code, why } = &broken
+                    && self.endings.abort
+                    && !state.leaving
+                {
+                    drop(state);
+                    end_process(&format!("rank {by} aborted the job: {why}"), *code);
+                }
+                state.end.get_or_insert(End::Broken(broken));
+            }
+        }
+        self.changed.notify_all();
+    }
+
+    fn hub_gone(&self) {
+        let mut state = locked(&self.state);
+        if self.endings.hub_gone && !state.leaving && state.end.is_none() {
+            drop(state);
+            end_process(&format!("{} is gone", self.hub), 1);
+        }
+        state.end.get_or_insert(End::HubGone);
+        self.changed.notify_all();
+    }
+}
+
+/// Says why on standard error, and ends the process.
+pub(crate) fn end_process(why: &str, code: u8) -> ! {
+    // Nobody may be there to read it.
+    let _ = writeln!(std::io::stderr(), "{why}");
+    process::exit(i32::from(code.max(1)))
+}

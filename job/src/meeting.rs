@@ -1,0 +1,272 @@
+//! Rank 0's address as a text, how it travels without a launcher, and how others get there.
+
+use std::{
+    fs,
+    io::Write as _,
+    net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs as _},
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use crate::{Error, host};
+
+/// Where the hub is and how to be let in: `hg1/TOKEN/HOST/PORT/IP,IP`, without spaces.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Address {
+    pub token: Vec<u8>,
+    host: String,
+    port: u16,
+    ips: Vec<IpAddr>,
+}
+
+/// Addresses of a machine that are told: the text stays short enough for every launcher.
+const IPS_MAX: usize = 8;
+/// One attempt at one of several addresses.
+const ATTEMPT: Duration = Duration::from_secs(2);
+/// Between two looks at a folder, or two knocks at a door.
+const PAUSE: Duration = Duration::from_millis(10);
+
+impl Address {
+    /// Of a listening socket of this process; the token is made of the system's randomness.
+    pub(crate) fn here(port: u16) -> Result<Self, Error> {
+        let mut token = vec![0; 16];
+        getrandom::fill(&mut token).map_err(|why| Error::Os {
+            call: "getrandom".into(),
+            source: std::io::Error::other(why.to_string()),
+        })?;
+        Ok(Self { token, host: host::identity(), port, ips: host::addresses(IPS_MAX) })
+    }
+
+    pub(crate) fn to_text(&self) -> String {
+        let token: String = self.token.iter().map(|byte| format!("{byte:02x}")).collect();
+        let ips: Vec<String> = self.ips.iter().map(IpAddr::to_string).collect();
+        format!("hg1/{token}/{}/{}/{}", self.host, self.port, ips.join(","))
+    }
+
+    /// What somebody else wrote.
+    pub(crate) fn parse(text: &str) -> Result<Self, Error> {
+        Self::from_text(text).ok_or_else(|| {
+            let shown: String = text.chars().take(80).flat_map(char::escape_default).collect();
+            Error::Environment(format!("`{shown}` is no address of rank 0's"))
+        })
+    }
+
+    fn from_text(text: &str) -> Option<Self> {
+        let mut parts = text.trim().split('/');
+        let mut next = || parts.next();
+        let (magic, token, host, port, ips) = (next()?, next()?, next()?, next()?, next()?);
+        if magic != "hg1" || next().is_some() || !token.is_ascii() || token.len() > 128 {
+            return None;
+        }
+        let pair = |at: usize| u8::from_str_radix(token.get(at..at + 2)?, 16).ok();
+        Some(Self {
+            token: (0..token.len()).step_by(2).map(pair).collect::<Option<_>>()?,
+            host: host.to_owned(),
+            port: port.parse().ok()?,
+            ips: ips.split(',').map(|ip| ip.parse().ok()).collect::<Option<_>>()?,
+        })
+    }
+
+    /// A connection to the hub. On the same machine over loopback, else over whichever address answers.
+    pub(crate) fn connect(&self, deadline: Instant) -> Result<TcpStream, Error> {
+        let is_near = self.host == host::identity();
+        let ips: Vec<IpAddr> =
+            self.ips.iter().copied().filter(|ip| ip.is_loopback() == is_near).collect();
+        let ips = if ips.is_empty() { &self.ips } else { &ips };
+        let targets: Vec<SocketAddr> =
+            ips.iter().map(|ip| SocketAddr::new(*ip, self.port)).collect();
+        knock(&targets, deadline, &format!("rank 0 at {}", self.shown(ips)))
+    }
+
+    fn shown(&self, ips: &[IpAddr]) -> String {
+        let ips: Vec<String> =
+            ips.iter().map(|ip| SocketAddr::new(*ip, self.port).to_string()).collect();
+        ips.join(" or ")
+    }
+}
+
+/// Connects to the first that answers, again and again until the deadline.
+fn knock(targets: &[SocketAddr], deadline: Instant, whom: &str) -> Result<TcpStream, Error> {
+    let mut last = std::io::Error::from(std::io::ErrorKind::TimedOut);
+    loop {
+        for target in targets {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(Error::Os { call: format!("connecting to {whom}"), source: last });
+            }
+            match TcpStream::connect_timeout(target, left.min(ATTEMPT)) {
+                Ok(stream) => {
+                    host::keep_alive(&stream);
+                    return Ok(stream);
+                }
+                Err(error) => last = error,
+            }
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// Where ranks meet without a launcher's help.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Rendezvous {
+    /// Rank 0 leaves its address in a folder that all see.
+    Folder(PathBuf),
+    /// Rank 0 listens there.
+    Tcp(String),
+}
+
+impl Rendezvous {
+    pub(crate) fn parse(text: &str) -> Result<Self, Error> {
+        if let Some(path) = text.strip_prefix("dir:").filter(|path| !path.is_empty()) {
+            return Ok(Self::Folder(path.into()));
+        }
+        match text.strip_prefix("tcp:").map(|rest| rest.trim_start_matches('/')) {
+            Some(at)
+                if at.rsplit_once(':').is_some_and(|(host, port)| {
+                    !host.is_empty() && port.parse::<u16>().is_ok()
+                }) =>
+            {
+                Ok(Self::Tcp(at.to_owned()))
+            }
+            _ => Err(Error::Environment(format!(
+                "HG_JOB_RENDEZVOUS: `{text}` is neither dir:FOLDER nor tcp:HOST:PORT"
+            ))),
+        }
+    }
+
+    /// Rank 0 makes its address known. A folder keeps it until the job is together.
+    pub(crate) fn publish(&self, address: &Address) -> Result<Option<Published>, Error> {
+        let Self::Folder(folder) = self else { return Ok(None) };
+        let (target, draft) =
+            (folder.join(FILE), folder.join(format!(".{FILE}.{}", std::process::id())));
+        let write = || -> std::io::Result<()> {
+            let mut options = fs::OpenOptions::new();
+            // It holds the token: nobody else's to read.
+            let mut file =
+                options.write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
+            file.write_all(address.to_text().as_bytes())?;
+            file.sync_all()?;
+            // Whole or not at all, and never over the address of another job.
+            fs::hard_link(&draft, &target)
+        };
+        let written = write();
+        let _ = fs::remove_file(&draft);
+        written.map_err(|source| match source.kind() {
+            std::io::ErrorKind::AlreadyExists => Error::Environment(format!(
+                "{} exists: a job meets there now, or one was killed there; each needs a folder of its own",
+                target.display()
+            )),
+            _ => Error::Os { call: format!("writing {}", target.display()), source },
+        })?;
+        Ok(Some(Published(target)))
+    }
+
+    /// The other ranks' way in: a connection, and the token.
+    pub(crate) fn find(
+        &self,
+        token: &str,
+        deadline: Instant,
+        within: Duration,
+    ) -> Result<(TcpStream, Vec<u8>), Error> {
+        match self {
+            Self::Folder(folder) => {
+                let address =
+                    Address::parse(&read_when_there(&folder.join(FILE), deadline, within)?)?;
+                let stream = address.connect(deadline)?;
+                Ok((stream, address.token))
+            }
+            Self::Tcp(at) => {
+                let targets: Vec<SocketAddr> =
+                    at.to_socket_addrs().map_err(Error::os(format!("looking up {at}")))?.collect();
+                Ok((
+                    knock(&targets, deadline, &format!("rank 0 at {at}"))?,
+                    token.as_bytes().to_vec(),
+                ))
+            }
+        }
+    }
+}
+
+/// The file in a folder.
+const FILE: &str = "hg-job-hub";
+
+/// Taken away when dropped.
+#[derive(Debug)]
+pub(crate) struct Published(PathBuf);
+
+impl Drop for Published {
+    fn drop(&mut self) {
+        // Somebody else may have cleaned up.
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+fn read_when_there(path: &Path, deadline: Instant, within: Duration) -> Result<String, Error> {
+    loop {
+        match fs::read_to_string(path) {
+            Ok(text) => return Ok(text),
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(Error::os(format!("reading {}", path.display()))(error));
+            }
+            Err(_) if deadline <= Instant::now() => {
+                return Err(Error::Environment(format!(
+                    "rank 0 did not join within {within:?}: there is no {}",
+                    path.display()
+                )));
+            }
+            Err(_) => std::thread::sleep(PAUSE),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn an_address_survives_being_a_text() {
+        let address = Address::here(1234).unwrap();
+        let text = address.to_text();
+        assert!(text.len() < 768 && !text.contains([' ', '=', ';']), "{text}");
+        assert_eq!(Address::parse(&text).unwrap(), address);
+    }
+
+    #[test]
+    fn texts_that_are_no_address_are_refused() {
+        for wrong in [
+            "",
+            "hg1",
+            "hg2/00/h/1/127.0.0.1",
+            "hg1/0/h/1/127.0.0.1",
+            "hg1/00/h/99999/::1",
+            "hg1/00/h/1/x",
+        ] {
+            let said = Address::parse(wrong).unwrap_err().to_string();
+            assert_eq!(said, format!("`{wrong}` is no address of rank 0's"));
+        }
+    }
+
+    #[test]
+    fn a_rendezvous_is_a_folder_or_an_address() {
+        assert_eq!(Rendezvous::parse("dir:/x").unwrap(), Rendezvous::Folder("/x".into()));
+        assert_eq!(Rendezvous::parse("tcp:h:1").unwrap(), Rendezvous::Tcp("h:1".into()));
+        assert_eq!(Rendezvous::parse("tcp://h:1").unwrap(), Rendezvous::Tcp("h:1".into()));
+        for wrong in ["", "dir:", "/x", "tcp:h", "tcp::1", "tcp:h:x"] {
+            let said = Rendezvous::parse(wrong).unwrap_err().to_string();
+            assert_eq!(
+                said,
+                format!("HG_JOB_RENDEZVOUS: `{wrong}` is neither dir:FOLDER nor tcp:HOST:PORT")
+            );
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_an_address_or_not(text in "\\PC{0,60}") {
+            let _ = Address::from_text(&text);
+        }
+    }
+}

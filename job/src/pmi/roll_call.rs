@@ -1,0 +1,163 @@
+//! Who of this node is here, when the launcher's barrier does not tell.
+//!
+//! Each rank binds a datagram socket to an abstract name made of the job's and its own. The kernel takes the
+//! name back when the process ends, so a name that answers is a rank that lives. Nothing is ever sent.
+
+use std::{
+    os::{
+        linux::net::SocketAddrExt as _,
+        unix::net::{SocketAddr, UnixDatagram},
+    },
+    time::Duration,
+};
+
+use crate::{Error, error::Ranks};
+
+#[derive(Debug)]
+pub(crate) struct RollCall {
+    job: String,
+    rank: u32,
+    size: u32,
+    /// Bound: this rank is here.
+    name: Option<UnixDatagram>,
+}
+
+impl RollCall {
+    /// Says that this rank is here.
+    pub(crate) fn answer(job: &str, rank: u32, size: u32) -> Self {
+        let job = format!("hg-job/{:016x}", hash(job.as_bytes()));
+        // Without a name others report this rank as unseen, if they report at all.
+        let name = address(&job, rank).and_then(|name| UnixDatagram::bind_addr(&name).ok());
+        Self { job, rank, size, name }
+    }
+
+    fn is_here(&self, rank: u32) -> bool {
+        if rank == self.rank {
+            return true;
+        }
+        let Some(name) = address(&self.job, rank) else { return false };
+        UnixDatagram::unbound().is_ok_and(|socket| socket.connect_addr(&name).is_ok())
+    }
+
+    /// Looks for everybody, and tells those who are here.
+    fn look(&self) -> Vec<u32> {
+        let (here, unseen): (Vec<u32>, Vec<u32>) =
+            (0..self.size).partition(|rank| self.is_here(*rank));
+        let words: Vec<String> = unseen.iter().take(TOLD_MAX).map(u32::to_string).collect();
+        let text = words.join(" ");
+        for rank in here.iter().filter(|rank| **rank != self.rank) {
+            if let (Some(name), Ok(socket)) = (address(&self.job, *rank), UnixDatagram::unbound()) {
+                // Who does not hear it looks for itself. Without this, a full queue would make this one wait.
+                let _ = socket.set_nonblocking(true);
+                let _ = socket.send_to_addr(text.as_bytes(), &name);
+            }
+        }
+        unseen
+    }
+
+    /// Whom somebody else missed, who gave up before.
+    fn told(&self) -> Option<Vec<u32>> {
+        let socket = self.name.as_ref()?;
+        socket.set_nonblocking(true).ok()?;
+        let mut text = [0; 16 * TOLD_MAX];
+        let length = socket.recv(&mut text).ok()?;
+        let words = std::str::from_utf8(&text[..length]).ok()?.split(' ');
+        let ranks: Vec<u32> = words.map(|word| word.parse().ok()).collect::<Option<_>>()?;
+        let is_list =
+            ranks.is_sorted_by(|a, b| a < b) && ranks.last().is_some_and(|last| *last < self.size);
+        is_list.then_some(ranks)
+    }
+
+    /// What can be said about who is missing. `nodes`: the node of each rank, if the launcher tells.
+    pub(crate) fn missing(&self, nodes: Option<&[u32]>, within: Duration) -> Error {
+        let size = self.size;
+        let unseen = self.told().unwrap_or_else(|| self.look());
+        let here: Vec<u32> = (0..size).filter(|rank| unseen.binary_search(rank).is_err()).collect();
+        let node = |rank: u32| nodes.and_then(|nodes| nodes.get(rank as usize));
+        let is_mate = |rank: &u32| node(*rank).is_some() && node(*rank) == node(self.rank);
+        if unseen.iter().all(is_mate) && !unseen.is_empty() {
+            return Error::Missing { missing: Ranks(unseen), size, within };
+        }
+        let (missing, unknown): (Vec<u32>, Vec<u32>) = unseen.into_iter().partition(is_mate);
+        let elsewhere = match (missing.is_empty(), unknown.is_empty()) {
+            (true, true) => "the launcher still waits".into(),
+            (true, false) => format!("{} cannot be seen from here", Ranks(unknown)),
+            (false, _) => {
+                format!("{} missing here; {} cannot be seen", Ranks(missing), Ranks(unknown))
+            }
+        };
+        Error::MissingElsewhere { here: Ranks(here), size, within, elsewhere }
+    }
+}
+
+/// Missing ranks that are told to others.
+const TOLD_MAX: usize = 512;
+
+fn address(job: &str, rank: u32) -> Option<SocketAddr> {
+    SocketAddr::from_abstract_name(format!("{job}/{rank}")).ok()
+}
+
+/// FNV-1a: a name of fixed length; two jobs of one machine at the same time do not collide by chance.
+fn hash(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(name: &str) -> String {
+        format!("{name}-{}", std::process::id())
+    }
+
+    const WITHIN: Duration = Duration::from_secs(3);
+
+    #[test]
+    fn ranks_that_live_are_seen_and_those_that_ended_are_missing() {
+        let job = job("seen");
+        let me = RollCall::answer(&job, 0, 4);
+        let gone = RollCall::answer(&job, 1, 4);
+        let _here = RollCall::answer(&job, 3, 4);
+        drop(gone);
+        let said = me.missing(Some(&[0; 4]), WITHIN).to_string();
+        assert_eq!(said, "ranks 1, 2 of 4 did not join within 3s");
+    }
+
+    #[test]
+    fn who_gives_up_first_tells_the_others_and_nonsense_is_not_believed() {
+        let job = job("told");
+        let ranks: Vec<_> =
+            [0, 2, 3].into_iter().map(|rank| RollCall::answer(&job, rank, 4)).collect();
+        let said = |at: usize| ranks[at].missing(Some(&[0; 4]), WITHIN).to_string();
+        assert_eq!(said(0), "rank 1 of 4 did not join within 3s");
+        let late = RollCall::answer(&job, 1, 4);
+        assert_eq!(said(1), "rank 1 of 4 did not join within 3s");
+        drop(late);
+        assert!(ranks[2].told().is_some());
+        for nonsense in ["", "4", "1 1", "x", "3 2"] {
+            let socket = UnixDatagram::unbound().unwrap();
+            let name = address(&ranks[2].job, 3).unwrap();
+            socket.send_to_addr(nonsense.as_bytes(), &name).unwrap();
+            // Two told it before: their words are the first in the queue.
+            while let Some(told) = ranks[2].told() {
+                assert_eq!(told, [1]);
+            }
+        }
+    }
+
+    #[test]
+    fn of_other_nodes_nothing_is_claimed() {
+        let job = job("far");
+        let me = RollCall::answer(&job, 0, 4);
+        let _mate = RollCall::answer(&job, 1, 4);
+        let said = me.missing(Some(&[0, 0, 1, 1]), WITHIN).to_string();
+        assert!(
+            said.ends_with("ranks 0, 1 are here, and ranks 2, 3 cannot be seen from here"),
+            "{said}"
+        );
+        let said = me.missing(None, WITHIN).to_string();
+        assert!(said.ends_with("ranks 2, 3 cannot be seen from here"), "{said}");
+    }
+}

@@ -1,0 +1,75 @@
+//! A stream socket of either family, with deadlines.
+
+use std::{
+    io::{self, Read, Write},
+    net::{Shutdown, TcpStream},
+    os::unix::net::UnixStream,
+    time::{Duration, Instant},
+};
+
+#[derive(Debug)]
+pub(crate) enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Stream {
+    pub(crate) fn try_clone(&self) -> io::Result<Self> {
+        Ok(match self {
+            Self::Tcp(stream) => Self::Tcp(stream.try_clone()?),
+            Self::Unix(stream) => Self::Unix(stream.try_clone()?),
+        })
+    }
+
+    /// Ends both directions, whoever else holds the descriptor.
+    pub(crate) fn shutdown(&self) {
+        // It may have ended already.
+        let _ = match self {
+            Self::Tcp(stream) => stream.shutdown(Shutdown::Both),
+            Self::Unix(stream) => stream.shutdown(Shutdown::Both),
+        };
+    }
+
+    /// Reads and writes fail with `TimedOut` from then on.
+    pub(crate) fn set_deadline(&self, deadline: Option<Instant>) -> io::Result<()> {
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let left = left.map(|left| left.max(Duration::from_millis(1)));
+        match self {
+            Self::Tcp(stream) => {
+                stream.set_read_timeout(left)?;
+                stream.set_write_timeout(left)
+            }
+            Self::Unix(stream) => {
+                stream.set_read_timeout(left)?;
+                stream.set_write_timeout(left)
+            }
+        }
+    }
+}
+
+/// Did the deadline of a stream pass?
+pub(crate) fn is_timeout(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+}
+
+impl Read for Stream {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.read(bytes),
+            Self::Unix(stream) => stream.read(bytes),
+        }
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.write(bytes),
+            Self::Unix(stream) => stream.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
