@@ -1,0 +1,214 @@
+//! Calls and bulk data over libfabric, through the facade, between processes: `ofi+tcp://` and `ofi+shm://`, and
+//! `ofi+tcp://` that is reached by shared memory inside the node.
+//!
+//! A second process is this test binary again, by the test `a_process_of_its_own`, with a URL in its environment.
+
+#![cfg(all(feature = "ofi", feature = "sm-routing"))]
+#![expect(clippy::unwrap_used, reason = "a test that panics has failed")]
+
+use std::{
+    env,
+    io::{BufRead as _, BufReader, Read as _},
+    process::{Child, Command, Stdio},
+    sync::mpsc,
+    thread,
+    time::Duration,
+};
+
+use hg::{
+    CallError, Engine, Error, Request,
+    bulk::{Descriptor, Rights},
+};
+
+const URL: &str = "HG_TEST_URL";
+const ROUTING: &str = "HG_TEST_ROUTING";
+const MARK: &str = "@ ";
+const WATCHDOG: Duration = Duration::from_secs(60);
+const MIB: usize = 1 << 20;
+
+#[hg::rpc]
+fn add(a: u64, b: u64) -> u64 {
+    a + b
+}
+
+#[hg::rpc]
+fn echo(bytes: &[u8]) -> Vec<u8> {
+    bytes.to_vec()
+}
+
+#[hg::rpc]
+async fn reversed(request: &Request, from: Descriptor, into: Descriptor) -> Result<u64, String> {
+    let (engine, origin) = (request.engine(), request.origin());
+    let mut bytes = engine.fetch(&origin, &from).await.map_err(|error| error.to_string())?;
+    bytes.reverse();
+    let own = engine.expose(bytes, Rights::empty()).map_err(|error| error.to_string())?;
+    engine.push(&origin, &own, into).await.map_err(|error| error.to_string())?;
+    Ok(own.len())
+}
+
+/// Ends this process when a test takes too long: nothing that is tested may hang.
+fn watchdog() -> mpsc::Sender<()> {
+    let (alive, ended) = mpsc::channel::<()>();
+    thread::spawn(move || {
+        if ended.recv_timeout(WATCHDOG) == Err(mpsc::RecvTimeoutError::Timeout) {
+            std::process::abort();
+        }
+    });
+    alive
+}
+
+fn builder(routing: &str) -> hg::Builder {
+    match routing {
+        "" => Engine::builder(),
+        value => Engine::builder().setting("routing", value),
+    }
+}
+
+/// A process that serves; killed when dropped.
+struct Target {
+    process: Child,
+    address: String,
+}
+
+impl Target {
+    fn start(url: &str, routing: &str) -> Self {
+        let mut process = Command::new(env::current_exe().unwrap())
+            .args(["--exact", "a_process_of_its_own", "--nocapture", "--test-threads", "1"])
+            .env(URL, url)
+            .env(ROUTING, routing)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        let address =
+            lines.find_map(|line| Some(line.ok()?.split_once(MARK)?.1.to_owned())).unwrap();
+        Self { process, address }
+    }
+
+    fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Serves until its parent ends.
+#[test]
+#[expect(clippy::print_stdout, reason = "its one word to its parent")]
+fn a_process_of_its_own() {
+    let Ok(url) = env::var(URL) else { return };
+    let engine = builder(&env::var(ROUTING).unwrap()).listen(true).open(&url).unwrap();
+    engine.register(add).unwrap();
+    engine.register(echo).unwrap();
+    engine.register(reversed).unwrap();
+    println!("{MARK}{}", engine.address());
+    let _ = std::io::stdin().read(&mut [0]);
+}
+
+/// URL, its setting `routing`, and the way that calls take.
+const WAYS: [(&str, &str, &str); 3] = [
+    ("ofi+tcp://127.0.0.1", "off", "ofi+tcp"),
+    ("ofi+shm://", "", "ofi+shm"),
+    ("ofi+tcp://127.0.0.1", "", "sm"),
+];
+
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|at| u8::try_from(at * 7 % 251).unwrap()).collect()
+}
+
+#[test]
+fn calls_and_arguments_of_64_mib_come_back() {
+    let _alive = watchdog();
+    let large = pattern(64 * MIB);
+    for (url, routing, way) in WAYS {
+        let target = Target::start(url, routing);
+        let engine = builder(routing).open(url).unwrap();
+        let peer = engine.lookup(&target.address).unwrap();
+        for number in 0..100 {
+            assert_eq!(engine.call(add, &peer, (number, 1)).wait().unwrap(), number + 1);
+        }
+        assert_eq!(engine.way_of(&peer), way);
+        if way == "sm" {
+            continue; // Its own tests move more.
+        }
+        assert!(engine.call(echo, &peer, (&large,)).wait().unwrap() == large, "{url}");
+    }
+}
+
+#[test]
+fn bulk_data_moves_both_ways_and_forged_descriptors_move_nothing() {
+    let _alive = watchdog();
+    for (url, routing, _) in WAYS {
+        let target = Target::start(url, routing);
+        let engine = builder(routing).listen(true).open(url).unwrap();
+        let peer = engine.lookup(&target.address).unwrap();
+        for len in [1, 4097, 3 * MIB + 5] {
+            let mut bytes = pattern(len);
+            let from = engine.expose(bytes.clone(), Rights::READ).unwrap();
+            let into = engine.expose(vec![0; len], Rights::WRITE).unwrap();
+            let call = engine.call(reversed, &peer, (from.bound_descriptor(), into.descriptor()));
+            assert_eq!(call.wait().unwrap(), len as u64, "{url}");
+            bytes.reverse();
+            assert!(into.into_vec().unwrap() == bytes, "{url}: {len} bytes");
+        }
+        // Memory that was unregistered: its descriptor names nothing any more.
+        let gone = engine.expose(pattern(MIB), Rights::READ).unwrap();
+        let stale = gone.descriptor();
+        drop(gone.into_vec().unwrap());
+        let into = engine.expose(vec![0; MIB], Rights::WRITE).unwrap();
+        let refused = engine.call(reversed, &peer, (stale, into.descriptor())).wait();
+        assert!(refused.is_err(), "{url}: {refused:?}");
+        assert!(into.into_vec().unwrap() == vec![0; MIB]);
+    }
+}
+
+#[test]
+fn a_killed_target_is_reported_and_its_successor_is_a_new_peer() {
+    let _alive = watchdog();
+    for (url, routing, _) in &WAYS[..2] {
+        let mut target = Target::start(url, routing);
+        let engine = builder(routing).open(url).unwrap();
+        let peer = engine.lookup(&target.address).unwrap();
+        assert_eq!(engine.call(add, &peer, (1, 1)).wait().unwrap(), 2);
+        target.kill();
+        let failed = engine.call(add, &peer, (1, 1)).wait();
+        assert!(matches!(failed, Err(CallError::PeerGone { .. })), "{url}: {failed:?}");
+        // The same address again.
+        let (scheme, place) = target.address.split_once("://").unwrap();
+        let again = format!("{scheme}://{}", place.trim_end_matches("/0"));
+        let successor = Target::start(&again, routing);
+        assert_eq!(successor.address, target.address);
+        let peer = engine.lookup(&successor.address).unwrap();
+        assert_eq!(engine.call(add, &peer, (2, 2)).wait().unwrap(), 4, "{url}");
+    }
+}
+
+#[test]
+fn one_address_names_both_ways() {
+    let _alive = watchdog();
+    let target = Target::start("ofi+tcp://127.0.0.1", "");
+    assert!(target.address.starts_with("uid://"), "{}", target.address);
+    let address: hg::Address = target.address.parse().unwrap();
+    assert!(address.part("sm").is_some());
+    // Whoever has no shared memory with it takes the network's part.
+    let engine = builder("off").open("ofi+tcp://127.0.0.1").unwrap();
+    let peer = engine.lookup(address.part("ofi+tcp").unwrap().as_str()).unwrap();
+    assert_eq!(engine.call(add, &peer, (3, 4)).wait().unwrap(), 7);
+    assert_eq!(engine.way_of(&peer), "ofi+tcp");
+}
+
+#[test]
+fn what_is_missing_is_said_when_it_is_opened() {
+    let error = Engine::listen("ofi+cxi://").map(drop).unwrap_err();
+    assert!(
+        matches!(error, Error::Os { .. }) && error.to_string().contains("no provider `cxi`"),
+        "{error}"
+    );
+}
