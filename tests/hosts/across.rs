@@ -1,7 +1,7 @@
 //! Calls and transfers between hosts over tcp alone, in the clear and with a pre-shared key.
 
 use crate::{
-    common::Watchdog,
+    common::{Watchdog, falls_to, process::fds},
     hosts::{Hosts, or_skip},
     roles::Node,
 };
@@ -38,6 +38,31 @@ fn calls_and_large_arguments_cross_three_hosts() {
         }
         assert_eq!(nodes[0].ask(&format!("echo {} {LARGE}", addresses[1])), "tcp");
         assert_eq!(nodes[2].ask(&format!("echo {} 100000", addresses[1])), "tcp");
+    }
+}
+
+#[test]
+fn hosts_that_call_each_other_at_once_meet_on_one_connection_a_pair() {
+    const NODES: usize = 6;
+    let _watchdog = Watchdog::start();
+    let Some(hosts) = or_skip(Hosts::new(3)) else { return };
+    for arguments in [CLEAR, SEALED, CLEAR, SEALED] {
+        let mut nodes: Vec<_> =
+            (0..NODES).map(|at| Node::try_on(hosts.host(at % 3), arguments, &[KEY])).collect();
+        let before: Vec<_> = nodes.iter().map(|node| fds(node.child.pid())).collect();
+        let all: Vec<_> = nodes.iter().map(|node| node.address.clone()).collect();
+        for (at, node) in nodes.iter_mut().enumerate() {
+            let others = all[at + 1..].iter().chain(&all[..at]);
+            others.for_each(|other| node.child.tell(&format!("start call {other}")));
+        }
+        for node in &mut nodes {
+            (1..NODES).for_each(|_| assert_eq!(node.child.hear(), "started"));
+            assert_eq!(node.ask("join"), ["tcp"; NODES - 1].join(" | "));
+        }
+        for (node, before) in nodes.iter().zip(before) {
+            let bound = before + NODES - 1;
+            assert!(falls_to(bound, || fds(node.child.pid())) <= bound, "{arguments}");
+        }
     }
 }
 

@@ -22,6 +22,7 @@ const DEFAULT: Duration = Duration::from_secs(30);
 const LEN: usize = 4 << 20;
 /// Bytes after which they are in full swing.
 const SWING: u64 = 32 << 20;
+const SEALED: &str = "key-env=HG_TEST_KEY";
 const KEY: (&str, &str) =
     ("HG_TEST_KEY", "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff");
 
@@ -54,7 +55,7 @@ fn all_done(answers: &str) -> bool {
 fn a_cut_within_the_bound_only_delays_what_is_under_way() {
     let _watchdog = Watchdog::start();
     let Some(hosts) = or_skip(Hosts::new(2)) else { return };
-    for arguments in ["", "key-env=HG_TEST_KEY"] {
+    for arguments in ["", SEALED] {
         let mut owner = Node::try_on(hosts.host(0), arguments, &[KEY]);
         let mut user = Node::try_on(hosts.host(1), arguments, &[KEY]);
         start_loops(&mut owner, &mut user);
@@ -77,7 +78,7 @@ fn a_cut_within_the_bound_only_delays_what_is_under_way() {
 fn deadlines_hold_during_a_cut_and_the_connection_outlives_them() {
     let _watchdog = Watchdog::start();
     let Some(hosts) = or_skip(Hosts::new(2)) else { return };
-    for arguments in ["", "key-env=HG_TEST_KEY"] {
+    for arguments in ["", SEALED] {
         let mut owner = Node::try_on(hosts.host(0), arguments, &[KEY]);
         let mut user = Node::try_on(hosts.host(1), arguments, &[KEY]);
         let (source, target) = (owner.ask("expose 16000000 3"), owner.ask("accept 16000000 2"));
@@ -105,6 +106,25 @@ fn deadlines_hold_during_a_cut_and_the_connection_outlives_them() {
     }
 }
 
+#[test]
+fn memory_is_taken_back_during_a_cut_and_is_stale_after_it() {
+    let _watchdog = Watchdog::start();
+    let Some(hosts) = or_skip(Hosts::new(2)) else { return };
+    let mut owner = Node::on(hosts.host(0), "");
+    let mut user = Node::on(hosts.host(1), "");
+    let (source, target) = (owner.ask("expose 4000000 3"), owner.ask("accept 4000000 2"));
+    assert_eq!(user.ask(&format!("start loop pull {source} 1")), "started");
+    assert_eq!(user.ask(&format!("start loop push {target} 1")), "started");
+    let_flow(&hosts, 0, SWING);
+    hosts.link(0).down();
+    assert_eq!(owner.ask("take"), "ok");
+    hosts.link(0).up();
+    for answer in user.ask("join").split(" | ") {
+        assert!(answer.starts_with("Stale: "), "{answer}");
+    }
+    assert_eq!(user.ask(&format!("call {}", owner.address)), "tcp");
+}
+
 /// Descriptors of some processes.
 fn fds_of(nodes: &[&Node]) -> Vec<usize> {
     nodes.iter().map(|node| fds(node.child.pid())).collect()
@@ -118,11 +138,15 @@ fn a_cut_beyond_the_bound_ends_everything_across_it_and_nothing_else() {
     let mut beside = Node::on(hosts.host(0), SHORT);
     let [mut busy, mut waits, mut idle, mut other] =
         [1, 2, 2, 2].map(|host| Node::on(hosts.host(host), SHORT));
+    let [mut sealed, mut sealed_busy] =
+        [0, 1].map(|host| Node::try_on(hosts.host(host), &format!("{SHORT} {SEALED}"), &[KEY]));
+    let mut leaving = Node::on(hosts.host(1), SHORT);
     let call = format!("call {}", target.address);
     assert_eq!(beside.ask(&call), "sm");
-    let before = fds_of(&[&target, &busy, &waits, &idle]);
+    let before = fds_of(&[&target, &busy, &waits, &idle, &sealed, &sealed_busy]);
 
     assert_eq!(idle.ask(&call), "tcp");
+    assert_eq!(leaving.ask(&call), "tcp");
     assert_eq!(waits.ask(&format!("start forever {}", target.address)), "started");
     assert_eq!(target.ask(&format!("start forever {}", busy.address)), "started");
     start_loops(&mut target, &mut busy);
@@ -132,13 +156,15 @@ fn a_cut_beyond_the_bound_ends_everything_across_it_and_nothing_else() {
     assert_eq!(target.ask("take"), "ok");
 
     start_loops(&mut target, &mut busy);
-    let_flow(&hosts, 0, SWING);
+    start_loops(&mut sealed, &mut sealed_busy);
+    let_flow(&hosts, 0, 2 * SWING);
     hosts.link(0).down();
     let cut = Instant::now();
+    assert_eq!(leaving.child.end().code(), Some(0), "a process can end during a cut");
     // Inside the host, and between the others, all goes on.
     assert_eq!(beside.ask(&call), "sm");
     assert_eq!(other.ask(&format!("call {}", busy.address)), "tcp");
-    for node in [&mut busy, &mut waits, &mut target] {
+    for node in [&mut busy, &mut waits, &mut target, &mut sealed_busy] {
         let answers = node.ask("join");
         for answer in answers.split(" | ") {
             assert!(answer.starts_with("PeerGone: "), "{answers}");
@@ -151,9 +177,11 @@ fn a_cut_beyond_the_bound_ends_everything_across_it_and_nothing_else() {
     assert_eq!(beside.ask(&call), "sm");
 
     // Also those who did not ask have noticed, and all has been given back.
-    until(|| target.ask("serving") == "0 0 0" && busy.ask("serving") == "0 0 0");
+    until(|| {
+        [&mut target, &mut busy, &mut sealed].iter_mut().all(|it| it.ask("serving") == "0 0 0")
+    });
     drop(other);
-    until(|| fds_of(&[&target, &busy, &waits, &idle]) == before);
+    until(|| fds_of(&[&target, &busy, &waits, &idle, &sealed, &sealed_busy]) == before);
     for (node, before) in [&target, &busy].into_iter().zip(memory) {
         // Less than what one of the transfers needs.
         let bound = before + LEN as u64 / 1024 / 2;
@@ -170,6 +198,26 @@ fn a_cut_beyond_the_bound_ends_everything_across_it_and_nothing_else() {
     let fresh = target.ask(&format!("expose {LEN} 1"));
     assert_eq!(idle.ask(&format!("pull {fresh} 2")), "tcp");
     assert_eq!(target.ask(&format!("call {}", busy.address)), "tcp");
+    assert_eq!(target.ask("take"), "ok");
+}
+
+#[test]
+fn a_cable_that_loses_one_direction_only_ends_everything_across_it() {
+    let _watchdog = Watchdog::start();
+    let Some(hosts) = or_skip(Hosts::new(2)) else { return };
+    let mut target = Node::on(hosts.host(0), SHORT);
+    let [mut busy, mut waits] = [1, 1].map(|host| Node::on(hosts.host(host), SHORT));
+    assert_eq!(waits.ask(&format!("start forever {}", target.address)), "started");
+    start_loops(&mut target, &mut busy);
+    let_flow(&hosts, 0, SWING);
+    let Some(()) = or_skip(hosts.link(0).deafen()) else { return };
+    for node in [&mut busy, &mut waits] {
+        let answers = node.ask("join");
+        assert!(answers.split(" | ").all(|it| it.starts_with("PeerGone: ")), "{answers}");
+    }
+    until(|| target.ask("serving") == "0 0 0");
+    hosts.link(0).shape("pfifo").expect("every kernel has it");
+    until(|| busy.ask(&format!("call {}", target.address)) == "tcp");
     assert_eq!(target.ask("take"), "ok");
 }
 

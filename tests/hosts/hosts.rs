@@ -241,6 +241,17 @@ impl Link<'_> {
         Ok(())
     }
 
+    /// Loses whatever is sent to the host; what it sends arrives. `shape("pfifo")` mends it.
+    pub(crate) fn deafen(&self) -> Result<(), Missing> {
+        let mut command = self.switch.command("tc");
+        let device = port(self.host.index, self.network);
+        // No packet is as short as that.
+        let narrow = ["root", "tbf", "rate", "8bit", "burst", "1", "limit", "1"];
+        command.args(["qdisc", "replace", "dev", &device]).args(narrow);
+        let shaped = fed(&mut command, "").map(drop);
+        shaped.map_err(|why| Missing(format!("the kernel cannot shape by tbf: {why}")))
+    }
+
     /// Packets that the queueing disciplines of both ends have dropped.
     pub(crate) fn dropped(&self) -> u64 {
         let of = |(keeper, device): (&Keeper, String)| -> u64 {

@@ -23,7 +23,7 @@ fn interface_and_subnet_choose_among_several_networks() {
         ("url=tcp://10.77.1.1", 1),
         ("url=tcp://10.77.1.1:7070", 1),
     ] {
-        let node = Node::on(hosts.host(0), &format!("routing=off {arguments}"));
+        let mut node = Node::on(hosts.host(0), &format!("routing=off {arguments}"));
         let wanted = format!("tcp://{}:", hosts.host(0).ip4(network));
         assert!(node.address.starts_with(&wanted), "{arguments}: {}", node.address);
         let before = [0, 1].map(|network| hosts.link_of(0, network).traffic());
@@ -31,6 +31,7 @@ fn interface_and_subnet_choose_among_several_networks() {
         let moved = [0, 1].map(|network| hosts.link_of(0, network).traffic() - before[network]);
         let (chosen, other) = (moved[network], moved[1 - network]);
         assert!(chosen > 2 * MOVED && other < MOVED / 16, "{arguments}: {moved:?}");
+        assert_eq!(node.ask(&format!("call {}", caller.address)), "tcp", "{arguments}");
     }
 }
 

@@ -212,6 +212,7 @@ impl From<TransferError> for Failed {
         let kind = match error {
             TransferError::PeerGone { .. } => "PeerGone",
             TransferError::DeadlineExceeded => "DeadlineExceeded",
+            TransferError::Stale => "Stale",
             _ => "another kind",
         };
         Self(format!("{kind}: {error}"))
