@@ -29,7 +29,9 @@ fn printed(command: &mut Command, status: i32) -> String {
 
 /// The one line on standard error of a run whose command line is wrong.
 fn refused(arguments: &[&str]) -> String {
-    let Output { status, stdout, stderr } = hg(arguments).output().expect("hg starts");
+    // Opening everything that libfabric has takes a while.
+    let output = hg(arguments).env("HG_LIBFABRIC", "/nowhere").output();
+    let Output { status, stdout, stderr } = output.expect("hg starts");
     let said = String::from_utf8(stderr).expect("text");
     assert_eq!((status.code(), stdout.len()), (Some(2), 0), "{arguments:?}: {said}");
     assert_eq!(said.lines().count(), 1, "{said}");
@@ -114,8 +116,7 @@ fn a_scheme_a_plugin_and_the_beginning_of_a_url_choose() {
         all.iter().map(|line| text(line, "url").to_owned()).collect()
     };
     assert_eq!(urls("sm"), ["sm://"]);
-    assert_eq!(urls("ofi+shm://"), ["ofi+shm://"]);
-    assert!(urls("tcp").iter().all(|url| url.starts_with("tcp://")));
+    assert_eq!(urls("ofi+shm"), ["ofi+shm://"]);
     assert!(urls("ofi").iter().all(|url| url.starts_with("ofi+")));
     assert_eq!(urls("tcp://127.0.0.1"), ["tcp://127.0.0.1"]);
 }
@@ -201,10 +202,10 @@ fn a_sandbox_without_interfaces_is_told_how_to_get_one() {
 fn a_reader_who_has_seen_enough_is_no_error_and_a_full_disk_is() {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
-    let cut_off = hg(&["info"]).stdout(writer).stderr(Stdio::piped()).output().unwrap();
+    let cut_off = hg(&["info", "--help"]).stdout(writer).stderr(Stdio::piped()).output().unwrap();
     assert_eq!((cut_off.status.code(), cut_off.stderr), (Some(0), Vec::new()));
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-    let full = hg(&["info"]).stdout(full).stderr(Stdio::piped()).output().unwrap();
+    let full = hg(&["info", "--help"]).stdout(full).stderr(Stdio::piped()).output().unwrap();
     assert_eq!(full.status.code(), Some(1));
     assert!(String::from_utf8(full.stderr).unwrap().starts_with("hg: standard output"));
 }

@@ -51,6 +51,10 @@ pub enum Error {
         /// Schemes that are known, separated by commas.
         known: String,
     },
+    /// A library, a driver, a card or an interface that the transport needs is not here: what, and what to install
+    /// or do.
+    #[error("{0}")]
+    Missing(Arc<str>),
     /// A setting has a name or a value that the plugin does not take.
     #[error("setting `{name}`: {why}")]
     BadSetting {
@@ -119,6 +123,12 @@ impl Error {
     #[must_use]
     pub fn os(call: &'static str, source: impl Into<io::Error>) -> Self {
         Self::Os { call, source: Arc::new(source.into()) }
+    }
+
+    /// Something that the transport needs is not here: one sentence that says what, and what to do.
+    #[must_use]
+    pub fn missing(what: impl fmt::Display) -> Self {
+        Self::Missing(what.to_string().into())
     }
 }
 

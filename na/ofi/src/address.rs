@@ -29,6 +29,37 @@ pub(crate) const SCHEMES: [&str; 11] = [
     "ofi+udp",
     "ofi+sockets",
 ];
+/// What a provider needs, beside a libfabric that was built with it.
+const NEEDS: [(&str, &str); SCHEMES.len()] = [
+    ("tcp", "an interface that is up (`ip link set lo up` gives one for this machine alone)"),
+    ("shm", "a kernel that lets processes of one user share memory"),
+    (
+        "verbs",
+        "an RDMA card with its driver (`rdma link` lists them; without one: `rdma link add`, soft-RoCE) and \
+         libibverbs; on Debian: apt-get install rdma-core ibverbs-providers librdmacm1",
+    ),
+    ("cxi", "an HPE Slingshot card with its driver, and HPE's libfabric, which is built with it"),
+    (
+        "efa",
+        "an Elastic Fabric Adapter (Amazon EC2), and the driver and libraries of its installer",
+    ),
+    (
+        "psm3",
+        "an Ethernet card with an RDMA driver (`rdma link` lists them), and a libfabric that is built with it",
+    ),
+    (
+        "psm2",
+        "an Omni-Path card with its driver (hfi1), and libpsm2; on Debian: apt-get install libpsm2-2",
+    ),
+    ("opx", "an Omni-Path card with its driver (hfi1), and a libfabric that is built with it"),
+    (
+        "net",
+        "an interface that is up, and a libfabric from 1.17 to 1.21; use `ofi+tcp://` with any other",
+    ),
+    ("udp", "an interface that is up, as the faster `ofi+tcp://` does"),
+    ("sockets", "an interface that is up, as the faster `ofi+tcp://` does"),
+];
+
 /// The provider that stays on the machine.
 const LOCAL: &str = "shm";
 /// Longest name of a local context in bytes: an abstract socket's is a little longer.
@@ -43,6 +74,12 @@ pub(crate) fn provider(address: &Address) -> Result<&str, Error> {
     address.scheme().strip_prefix(PREFIX).filter(|_| known).ok_or_else(|| {
         bad(address, "it needs the form ofi+PROVIDER://..., for example ofi+tcp:// or ofi+shm://")
     })
+}
+
+/// What a provider needs, beside a libfabric that was built with it.
+pub(crate) fn needs(provider: &str) -> &'static str {
+    let needs = NEEDS.iter().find(|(name, _)| *name == provider).map(|(_, needs)| *needs);
+    needs.unwrap_or("what its manual page names")
 }
 
 /// What a URL to open asks for.
@@ -167,6 +204,12 @@ mod tests {
 
     fn target_of(text: &str, own: &str) -> Result<Place, Error> {
         target(&Address::new(text)?, own)
+    }
+
+    #[test]
+    fn every_provider_with_a_scheme_says_what_it_needs() {
+        let schemes = NEEDS.map(|(name, _)| format!("{PREFIX}{name}"));
+        assert_eq!(schemes, SCHEMES);
     }
 
     #[test]

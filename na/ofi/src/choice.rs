@@ -1,12 +1,12 @@
 //! Which of libfabric's offers a URL and its settings mean.
 
-use std::{io, net::IpAddr};
+use std::net::IpAddr;
 
 use hg_na::Error;
 use nix::{ifaddrs::getifaddrs, net::if_::InterfaceFlags};
 
 use crate::{
-    address::Asked,
+    address::{Asked, needs},
     fabric::{Offer, Wanted, library, offers},
     settings::{DOMAIN, LIFELINE, SUBNET, Settings},
 };
@@ -34,7 +34,9 @@ pub(crate) fn choose(provider: &str, asked: &Asked, settings: &Settings) -> Resu
     let all = offers(Wanted { provider: Some(provider), source, ..Wanted::default() })?;
     let layered = format!("{provider};");
     let is_of = |offer: &Offer| offer.provider == provider || offer.provider.starts_with(&layered);
-    let all: Vec<Offer> = all.into_iter().filter(is_of).collect();
+    // libfabric makes a loopback address up where no interface is up.
+    let is_there = |offer: &Offer| source.is_some() || offer.ip.is_none_or(is_own);
+    let all: Vec<Offer> = all.into_iter().filter(|offer| is_of(offer) && is_there(offer)).collect();
     // A provider may offer an address without looking whether it is there.
     if all.is_empty() || source.is_some_and(|ip| !ip.is_loopback() && !is_own(ip)) {
         return Err(nothing(provider, source));
@@ -69,7 +71,7 @@ fn described(offer: &Offer) -> String {
 }
 
 /// Whether an interface of this machine has an address; `true` where the kernel does not tell.
-fn is_own(ip: IpAddr) -> bool {
+pub(crate) fn is_own(ip: IpAddr) -> bool {
     let Ok(mut all) = own_addresses() else { return true };
     all.any(|(_, own)| own == ip)
 }
@@ -93,33 +95,24 @@ fn is_link_local(ip: IpAddr) -> bool {
 /// Why there is no offer: no such provider, or no such address.
 fn nothing(provider: &str, source: Option<IpAddr>) -> Error {
     let anywhere = offers(Wanted { provider: Some(provider), ..Wanted::default() });
-    let why = match (source, anywhere) {
+    match (source, anywhere) {
         (Some(ip), Ok(all)) if !all.is_empty() => {
             let known: Vec<String> = all.iter().map(described).collect();
-            format!(
-                "no interface that {provider} can use has the address {ip}; it has {}",
-                known.join(", ")
-            )
+            let known = known.join(", ");
+            Error::missing(format!(
+                "no interface that {provider} can use has the address {ip}; it has {known}"
+            ))
         }
+        (_, Err(error)) => error,
         _ => {
-            let version = library().map_or((0, 0), |library| library.version());
-            let mut known: Vec<String> = offers(Wanted::default())
-                .unwrap_or_default()
-                .into_iter()
-                .map(|offer| offer.provider.split(';').next().unwrap_or_default().to_owned())
-                .collect();
-            known.sort();
-            known.dedup();
-            format!(
-                "libfabric {}.{} has no provider `{provider}` that works on this machine; it has {}: `hg info` \
-                 says more",
-                version.0,
-                version.1,
-                known.join(", ")
-            )
+            let (major, minor) = library().map_or((0, 0), |library| library.version());
+            let needs = needs(provider);
+            Error::missing(format!(
+                "libfabric {major}.{minor} has no provider `{provider}` that works on this machine: it needs \
+                 {needs}; `hg info` lists the providers that work"
+            ))
         }
-    };
-    Error::os("fi_getinfo", io::Error::new(io::ErrorKind::NotFound, why))
+    }
 }
 
 /// The address on which lifelines are taken: the provider's own where it is an internet address.

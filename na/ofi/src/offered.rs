@@ -1,12 +1,12 @@
 //! What this plugin offers here: each provider on each interface or card, and what the others lack.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, sync::Arc};
 
-use hg_na::{Address, Offer};
-use nix::{ifaddrs::getifaddrs, net::if_::InterfaceFlags};
+use hg_na::{Address, Domain, Offer, OpenOptions};
 
 use crate::{
     address::{PREFIX, SCHEMES},
+    choice::is_own,
     domain::OfiDomain,
     listing::{Offer as Listed, library_version, offers as listed},
     settings::DOMAIN,
@@ -15,48 +15,11 @@ use crate::{
 /// The plugin's name.
 const NAME: &str = "ofi";
 
-/// What a provider needs, beside a libfabric that was built with it.
-const NEEDS: [(&str, &str); 11] = [
-    ("tcp", "an interface that is up (`ip link set lo up` gives one for this machine alone)"),
-    ("shm", "a kernel that lets processes of one user share memory"),
-    (
-        "verbs",
-        "an RDMA card with its driver (`rdma link` lists them; without one: `rdma link add`, soft-RoCE) and \
-         libibverbs; on Debian: apt-get install rdma-core ibverbs-providers librdmacm1",
-    ),
-    ("cxi", "an HPE Slingshot card with its driver, and HPE's libfabric, which is built with it"),
-    (
-        "efa",
-        "an Elastic Fabric Adapter (Amazon EC2), and the driver and libraries of its installer",
-    ),
-    (
-        "psm3",
-        "an Ethernet card with an RDMA driver (`rdma link` lists them), and a libfabric that is built with it",
-    ),
-    (
-        "psm2",
-        "an Omni-Path card with its driver (hfi1), and libpsm2; on Debian: apt-get install libpsm2-2",
-    ),
-    ("opx", "an Omni-Path card with its driver (hfi1), and a libfabric that is built with it"),
-    (
-        "net",
-        "an interface that is up, and a libfabric from 1.17 to 1.21; use `ofi+tcp://` with any other",
-    ),
-    ("udp", "an interface that is up, as the faster `ofi+tcp://` does"),
-    ("sockets", "an interface that is up, as the faster `ofi+tcp://` does"),
-];
-
 /// Every scheme at least once, in their order; of one scheme the best first.
 pub(crate) fn offers() -> Vec<Offer> {
-    let version = library_version();
-    let (all, whole) = match (&version, listed()) {
-        (Ok((major, minor)), Ok(all)) => (all, Ok(format!("libfabric {major}.{minor}"))),
-        (Err(missing), _) => (Vec::new(), Err(missing.to_string())),
-        (_, Err(error)) => (Vec::new(), Err(error.to_string())),
-    };
-    let own = own_ips();
-    // libfabric makes a loopback address up where no interface is up.
-    let is_there = |it: &&Listed| it.ip.is_none_or(|ip| own.contains(&ip));
+    // Without the library, and where it fails, opening says so.
+    let all = listed().unwrap_or_default();
+    let is_there = |it: &&Listed| it.ip.is_none_or(is_own);
     let mut offers = Vec::new();
     for scheme in SCHEMES {
         let before = offers.len();
@@ -69,14 +32,10 @@ pub(crate) fn offers() -> Vec<Offer> {
             }
         }
         if offers.len() == before {
-            offers.extend(missing(scheme, whole.as_deref().map_err(String::as_str)));
+            offers.extend(nothing_of(scheme));
         }
     }
-    let library = whole.ok().map(|version| match library_path() {
-        Some(path) => format!("{version}, {path}"),
-        None => version,
-    });
-    match library {
+    match library() {
         Some(library) => {
             offers.into_iter().map(|offer| offer.fact("library", library.clone())).collect()
         }
@@ -119,9 +78,7 @@ fn offer_of(scheme: &str, listed: &Listed, before: &[Offer]) -> Option<Offer> {
     }
     let opened = OfiDomain::open(&offer.url, &offer.options());
     Some(match opened {
-        Ok(domain) => {
-            facts(offer.by(domain.provider()), listed).tried(Ok(std::sync::Arc::new(domain)))
-        }
+        Ok(domain) => facts(offer.by(domain.provider()), listed).tried(Ok(Arc::new(domain))),
         Err(error) => facts(offer.by(&listed.provider), listed).tried(Err(error)),
     })
 }
@@ -147,35 +104,22 @@ fn bytes(count: usize) -> String {
     if count == usize::MAX { "of any length".to_owned() } else { format!("{count} bytes") }
 }
 
-/// No provider of this name, or no libfabric at all.
-fn missing(scheme: &str, library: Result<&str, &str>) -> Option<Offer> {
+/// What opening it says, and needs.
+fn nothing_of(scheme: &str) -> Option<Offer> {
     let provider = scheme.strip_prefix(PREFIX)?;
-    let why = match library {
-        Ok(library) => {
-            let needs = NEEDS.iter().find(|(name, _)| *name == provider).map(|(_, needs)| *needs);
-            let needs = needs.unwrap_or("what its manual page says");
-            format!(
-                "{library} has no provider `{provider}` that works on this machine: it needs {needs}"
-            )
-        }
-        Err(why) => why.replace('\n', " "),
-    };
-    Some(Offer::new(NAME, Address::new(&format!("{scheme}://")).ok()?).by(provider).missing(why))
+    let url = Address::new(&format!("{scheme}://")).ok()?;
+    let opened = OfiDomain::open(&url, &OpenOptions::listening());
+    let opened = opened.map(|domain| Arc::new(domain) as Arc<dyn Domain>);
+    Some(Offer::new(NAME, url).by(provider).tried(opened))
 }
 
-/// Addresses of interfaces that are up.
-fn own_ips() -> Vec<IpAddr> {
-    let up =
-        getifaddrs().into_iter().flatten().filter(|it| it.flags.contains(InterfaceFlags::IFF_UP));
-    up.filter_map(|it| {
-        let address = it.address?;
-        let four = address.as_sockaddr_in().map(|four| IpAddr::V4(four.ip()));
-        four.or_else(|| address.as_sockaddr_in6().map(|six| IpAddr::V6(six.ip())))
-    })
-    .collect()
+/// Which library, and the file from which it was loaded.
+fn library() -> Option<String> {
+    let (major, minor) = library_version().ok()?;
+    let file = library_path().map_or_else(String::new, |path| format!(", {path}"));
+    Some(format!("libfabric {major}.{minor}{file}"))
 }
 
-/// The file from which the library was loaded.
 fn library_path() -> Option<String> {
     let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
     let chosen = std::env::var(libfabric_sys::PATH_VARIABLE).ok();
@@ -198,9 +142,6 @@ mod tests {
         for scheme in SCHEMES {
             assert!(offers.iter().any(|it| it.url.scheme() == scheme), "{scheme}: {offers:?}");
         }
-        assert!(
-            NEEDS.iter().zip(SCHEMES).all(|((name, _), scheme)| scheme[PREFIX.len()..] == **name)
-        );
     }
 
     #[test]

@@ -9,7 +9,7 @@
 
 use std::{collections::BTreeSet, fmt, sync::Arc};
 
-use hg_na::{Address, Availability, Domain, Error, Offer, OpenOptions, Plugin, UID};
+use hg_na::{Address, Domain, Error, Offer, OpenOptions, Plugin, UID};
 use uuid::Uuid;
 
 use crate::{
@@ -67,8 +67,8 @@ impl Route {
         Err(bad(url, "its scheme is neither the network's nor that of both"))
     }
 
-    /// One URL, as far as the network has something to offer.
-    fn offer(&self, url: Address, networks: &[Offer]) -> Option<Offer> {
+    /// One URL, and what comes of opening it.
+    fn offer(&self, url: Address) -> Option<Offer> {
         let wanted = self.read(&url).ok()?;
         let mut offer = Offer::new(NAME, url.clone());
         if wanted.both && self.schemes.contains(&wanted.network) {
@@ -78,15 +78,6 @@ impl Route {
         }
         if let Ok(node) = (self.node)() {
             offer = offer.fact("node", node.to_string());
-        }
-        let mut all = networks.iter().filter(|it| it.url.scheme() == wanted.network);
-        let first = all.clone().next();
-        if let Some(best) = all.find(|it| it.is_available()).or(first) {
-            offer.provider.clone_from(&best.provider);
-            offer.address.clone_from(&best.address);
-            if let Availability::Missing(why) = &best.availability {
-                return Some(offer.missing(why.as_str()));
-            }
         }
         Some(offer.tried(self.open(&url, &OpenOptions::listening())))
     }
@@ -118,13 +109,12 @@ impl Plugin for Route {
     }
 
     fn offers(&self) -> Vec<Offer> {
-        let networks = self.network.offers();
         let urls = self.schemes.iter().filter_map(|it| Address::new(&format!("{it}://")).ok());
         // URLs of the network's own are listed by the network; here only where nothing else is.
         let (both, own): (Vec<_>, Vec<_>) =
             urls.partition(|url| self.read(url).is_ok_and(|wanted| wanted.both));
         let urls = if both.is_empty() { own } else { both };
-        urls.into_iter().filter_map(|url| self.offer(url, &networks)).collect()
+        urls.into_iter().filter_map(|url| self.offer(url)).collect()
     }
 
     fn open(&self, url: &Address, options: &OpenOptions) -> Result<Arc<dyn Domain>, Error> {

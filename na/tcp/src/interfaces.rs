@@ -52,18 +52,20 @@ pub(crate) struct Own {
 /// loopback; link-local IPv6 never, since its scope does not travel.
 ///
 /// # Errors
-/// [`Error::BadSetting`] when nothing fits, with what there is; [`Error::Os`].
+/// [`Error::BadSetting`] when nothing fits, with what there is; [`Error::Missing`] when there is no address at
+/// all; [`Error::Os`].
 pub(crate) fn announced(interface: Option<&str>, subnet: Option<Subnet>) -> Result<IpAddr, Error> {
     let all = own_addresses()?;
     choose(&all, interface, subnet).ok_or_else(|| {
+        if all.is_empty() {
+            return Error::missing(
+                "this machine has no address: no interface is up; `ip link set lo up` gives it one of its own",
+            );
+        }
         let known: Vec<String> =
             all.iter().map(|own| format!("{} {}", own.interface, own.ip)).collect();
         let name = if subnet.is_some() { SUBNET } else { INTERFACE };
-        let why = match known.as_slice() {
-            [] => "this machine has no address: no interface is up; `ip link set lo up` gives it one of its own"
-                .to_owned(),
-            known => format!("no address of this machine fits; it has {}", known.join(", ")),
-        };
+        let why = format!("no address of this machine fits; it has {}", known.join(", "));
         Error::BadSetting { name: name.to_owned(), why }
     })
 }

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use hg_na::{Address, Error, Offer, OpenOptions, Plugin as _};
+use hg_na::{Address, Offer, OpenOptions, Plugin as _};
 
 use crate::{
     address::{Host, SCHEME, unspecified},
@@ -30,16 +30,13 @@ pub(crate) fn offers() -> Vec<Offer> {
 fn everywhere() -> Option<Offer> {
     let url = Address::new(&format!("{SCHEME}://")).ok()?;
     let opened = TcpPlugin.open(&url, &OpenOptions::listening());
-    let offer = Offer::new(SCHEME, url);
-    match announced(None, None) {
-        Ok(ip) => {
-            let all = unspecified(ip);
-            let what = format!("every address ({all}), announced as {ip}");
-            Some(offer.at(&ip.to_string()).fact("listens-on", what).tried(opened))
-        }
-        Err(Error::BadSetting { why, .. }) => Some(offer.missing(why)),
-        Err(error) => Some(offer.missing(error.to_string())),
+    let mut offer = Offer::new(SCHEME, url);
+    if let Ok(ip) = announced(None, None) {
+        let all = unspecified(ip);
+        let what = format!("every address ({all}), announced as {ip}");
+        offer = offer.at(&ip.to_string()).fact("listens-on", what);
     }
+    Some(offer.tried(opened))
 }
 
 fn on(own: &Own) -> Option<Offer> {

@@ -58,7 +58,7 @@ unsafe impl Sync for Offer {}
 /// All offers of reliable unconnected endpoints with ordered messages.
 ///
 /// # Errors
-/// [`Error::Os`]: there is no libfabric, or it failed. None that fits is an empty list.
+/// [`Error::Missing`]: there is no libfabric; [`Error::Os`]: it failed. None that fits is an empty list.
 pub(crate) fn offers(wanted: Wanted<'_>) -> Result<Vec<Offer>, Error> {
     let library = library()?;
     let hints = Hints::new(library, &wanted)?;
@@ -97,10 +97,7 @@ pub(crate) fn offers(wanted: Wanted<'_>) -> Result<Vec<Offer>, Error> {
 
 /// The library, or a clear error.
 pub(crate) fn library() -> Result<&'static sys::Library, Error> {
-    sys::library().map_err(|missing| {
-        let error = std::io::Error::new(std::io::ErrorKind::NotFound, missing);
-        Error::os("loading libfabric", error)
-    })
+    sys::library().map_err(Error::missing)
 }
 
 /// Hints, freed when dropped.
