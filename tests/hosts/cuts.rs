@@ -171,8 +171,8 @@ fn a_cut_beyond_the_bound_ends_everything_across_it_and_nothing_else() {
             assert!(answer.contains("it did not answer in time"), "{answers}");
         }
     }
-    // Ten times the bound is no longer what was asked for.
-    assert!(cut.elapsed() < DEFAULT, "it took {:?}", cut.elapsed());
+    // Five times the bound is enough for any machine, and less than it takes without the setting.
+    assert!(cut.elapsed() < DEFAULT / 2, "it took {:?}", cut.elapsed());
     assert_eq!(other.ask(&format!("call {}", busy.address)), "tcp");
     assert_eq!(beside.ask(&call), "sm");
 
@@ -210,11 +210,13 @@ fn a_cable_that_loses_one_direction_only_ends_everything_across_it() {
     assert_eq!(waits.ask(&format!("start forever {}", target.address)), "started");
     start_loops(&mut target, &mut busy);
     let_flow(&hosts, 0, SWING);
+    let cut = Instant::now();
     let Some(()) = or_skip(hosts.link(0).deafen()) else { return };
     for node in [&mut busy, &mut waits] {
         let answers = node.ask("join");
         assert!(answers.split(" | ").all(|it| it.starts_with("PeerGone: ")), "{answers}");
     }
+    assert!(cut.elapsed() < DEFAULT / 2, "it took {:?}", cut.elapsed());
     until(|| target.ask("serving") == "0 0 0");
     hosts.link(0).shape("pfifo").expect("every kernel has it");
     until(|| busy.ask(&format!("call {}", target.address)) == "tcp");

@@ -1,9 +1,9 @@
 //! One address for both ways: shared memory inside a host, tcp across.
 
 use crate::{
-    common::Watchdog,
+    common::{Watchdog, until},
     hosts::{Hosts, or_skip},
-    roles::{Node, pattern},
+    roles::Node,
 };
 
 const LARGE: usize = 16 << 20;
@@ -43,7 +43,6 @@ fn calls_and_bulk_go_by_sm_inside_a_host_and_by_tcp_across() {
     // And in the other direction, by connections of the other side's own.
     assert_eq!(first.ask(&format!("call {}", second.address)), "sm");
     assert_eq!(first.ask(&format!("call {}", far.address)), "tcp");
-    assert_eq!(pattern(LARGE).len(), LARGE);
 }
 
 #[test]
@@ -69,4 +68,36 @@ fn a_node_id_of_this_host_that_is_not_its_own_leads_to_tcp() {
     let mixed = far.address.replace(node_id(&far.address), node_id(&here.address));
     assert_eq!(here.ask(&format!("call {mixed}")), "tcp");
     assert_eq!(here.ask(&format!("echo {mixed} {LARGE}")), "tcp");
+}
+
+#[test]
+fn where_neither_way_leads_calls_end_and_a_later_lookup_works() {
+    let _watchdog = Watchdog::start();
+    let Some(hosts) = or_skip(Hosts::new(2)) else { return };
+    let mut here = Node::on(hosts.host(0), "silence-bound-ms=3000 connect-timeout-ms=1000");
+    let mut far = Node::on(hosts.host(1), "silence-bound-ms=3000");
+    let mixed = far.address.replace(node_id(&far.address), node_id(&here.address));
+    hosts.link(0).down();
+    for _ in 0..3 {
+        assert_eq!(here.ask(&format!("start call {mixed}")), "started");
+    }
+    let answers = here.ask("join");
+    for answer in answers.split(" | ") {
+        assert!(answer.starts_with("PeerGone: ") && answer.contains("certainly not"), "{answers}");
+    }
+    hosts.link(0).up();
+    until(|| here.ask(&format!("call {mixed}")) == "tcp");
+
+    // The same for one that has taken the network already.
+    for job in [format!("loop echo {mixed} {LARGE}"), format!("forever {mixed}")] {
+        assert_eq!(here.ask(&format!("start {job}")), "started");
+    }
+    let before = hosts.link(0).traffic();
+    until(|| hosts.link(0).traffic() > before + LARGE as u64);
+    hosts.link(0).down();
+    let answers = here.ask("join");
+    assert!(answers.split(" | ").all(|it| it.starts_with("PeerGone: ")), "{answers}");
+    until(|| here.ask("serving") == "0 0 0" && far.ask("serving") == "0 0 0");
+    hosts.link(0).up();
+    until(|| here.ask(&format!("call {mixed}")) == "tcp");
 }
