@@ -2,7 +2,7 @@
 //!
 //! | what                     | limit beside it                                                               |
 //! |--------------------------|-------------------------------------------------------------------------------|
-//! | `sm`, heap memory        | `cma` of the same direction, size and number of buffers                       |
+//! | `sm`, heap memory        | `cma` of the same direction and size, between the same buffers                |
 //! | `sm`, shared memory      | `memcpy` of the same; hot, a further line stands beside `cma`                 |
 //! | `sm`, `--deny-cma`       | `memcpy` of the same                                                          |
 //! | `tcp`                    | `tcp_stream`: one bare connection, messages of that size                      |
@@ -10,6 +10,9 @@
 //! | `--with-call`, heap      | `cma_and_call`: an 8-byte call and a bare `cma`, one after the other, both    |
 //! |                          | with the same number in flight                                                |
 //! | `--with-call`, the rest  | `call`: the 8-byte call with the same number in flight                        |
+//!
+//! `ratio` is that of the two medians; `..._to_...` is the median of the ratios, round by round, which other
+//! load that comes and goes disturbs less.
 
 use std::rc::Rc;
 
@@ -121,13 +124,18 @@ impl Arguments {
         let mover = Mover::connect(shape, target)?;
         let mut turns = Turns::default();
         let way = mover.via().way();
-        let limit = turns.add_boxed(self.limit(cores, way)?);
+        let by_kernel = self.memory == Memory::Heap && self.by_cma(way);
+        let limit = match mover.bare() {
+            Some(bare) if by_kernel => turns.add(bare),
+            _ => turns.add_boxed(self.limit(cores, way)?),
+        };
         let moved = turns.add(mover);
         turns.line(move |taken| taken.beside(moved, limit));
         let (shared, copied) = (self.memory == Memory::Shared, self.op != Op::View);
         if shared && copied && self.caches == Caches::Hot && self.by_cma(way) {
             let heap = turns.add_boxed(self.cma(cores)?);
             turns.line(move |taken| taken.beside(moved, heap));
+            turns.ratio_line("bandwidth_to_cma", moved, heap);
         }
         if self.op == Op::View {
             let size = self.size as f64 / f64::from(1 << 20);
@@ -137,6 +145,7 @@ impl Arguments {
                 derived(subject, taken.values(moved).iter().map(|rate| size / rate * 1e6))
             });
         }
+        turns.ratio_line("bandwidth_to_limit", moved, limit);
         Ok(turns)
     }
 

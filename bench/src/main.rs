@@ -15,7 +15,7 @@
 //! | `tools`        | valgrind and strace, which count for this program                         |
 //! | `rate`, ...    | one module per subcommand                                                 |
 //! | `table`        | every promised figure, measured by the other subcommands and judged       |
-//! | `raw`          | the only room with `unsafe`: shared mapping, futex, descriptors received  |
+//! | `raw`          | the only room with `unsafe`: mappings, futex, descriptors, bulk memory    |
 //!
 //! Every measurement of two processes starts its own second process: this same program with the
 //! hidden subcommand `peer`. It sleeps on a socket between two repetitions, so that measurements
@@ -35,7 +35,7 @@ mod pair;
 mod process;
 mod product;
 mod rate;
-#[expect(unsafe_code, reason = "shared mapping, futex, descriptors received from a socket")]
+#[expect(unsafe_code, reason = "shared mapping, futex, descriptors received, memory at a page")]
 mod raw;
 mod report;
 mod soak;

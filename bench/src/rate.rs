@@ -79,13 +79,13 @@ pub(crate) fn run(arguments: &Arguments, json: bool) -> Result<(), Error> {
         let direct = Rc::new(Target::start(&url, shape.wait, cores)?);
         let direct = Caller::connect(Shape { url, ..shape.clone() }, &direct)?;
         let direct = add(&mut turns, direct, limit);
-        add_ratio(&mut turns, "routed_to_direct", call, direct);
+        turns.ratio_line("routed_to_direct", call, direct);
     }
     if shape.wait == Wait::Adaptive && shape.inflight == 1 {
         let spinning = Rc::new(Target::start(&shape.url, Wait::Spin, cores)?);
         let spinning = Caller::connect(Shape { wait: Wait::Spin, ..shape.clone() }, &spinning)?;
         let spinning = add(&mut turns, spinning, limit);
-        add_ratio(&mut turns, "adaptive_to_spinning", call, spinning);
+        turns.ratio_line("adaptive_to_spinning", call, spinning);
     }
     if shape.size != WORD && shape.inflight == 1 {
         let word = Caller::connect(Shape { size: WORD, ..shape.clone() }, &target)?;
@@ -104,8 +104,9 @@ pub(crate) fn run(arguments: &Arguments, json: bool) -> Result<(), Error> {
         let peers = 1 + arguments.peers as u64;
         let crowded = Caller::connect(Shape { peers, ..shape.clone() }, &crowded)?;
         let crowded = add(&mut turns, crowded, limit);
-        add_ratio(&mut turns, "crowded_to_alone", crowded, call);
+        turns.ratio_line("crowded_to_alone", crowded, call);
     }
+    turns.ratio_line("call_to_limit", call, limit);
     let figures = turns.take(arguments.repetitions)?;
     drop(crowd);
     report::print(json, &figures)
@@ -122,10 +123,6 @@ fn add(turns: &mut Turns, caller: Caller, limit: Place) -> Place {
     let call = turns.add(caller);
     turns.line(move |taken| taken.beside(call, limit));
     call
-}
-
-fn add_ratio(turns: &mut Turns, figure: &'static str, of: Place, to: Place) {
-    turns.line(move |taken| derived(Subject::new(figure, Unit::Ratio), taken.ratio(of, to)));
 }
 
 /// The cold copy of the argument, and how many of them a call with it costs above one without.

@@ -1,7 +1,7 @@
 //! Measurements taken in turns, and the lines that are printed of them.
 
 use crate::error::Error;
-use crate::measure::{self, Measure, Subject};
+use crate::measure::{self, Measure, Subject, Unit};
 use crate::report::Figure;
 use crate::stats::Summary;
 
@@ -34,6 +34,11 @@ impl Turns {
     /// Prints one more line.
     pub(crate) fn line(&mut self, line: impl Fn(&Taken<'_>) -> Figure + 'static) {
         self.lines.push(Box::new(line));
+    }
+
+    /// Prints how one measurement compares to another, round by round.
+    pub(crate) fn ratio_line(&mut self, figure: &'static str, of: Place, to: Place) {
+        self.line(move |taken| derived(Subject::new(figure, Unit::Ratio), taken.ratio(of, to)));
     }
 
     /// Measures, and makes the lines in the order in which they were asked for.

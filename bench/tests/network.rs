@@ -37,7 +37,7 @@ fn a_routed_call_says_which_way_it_went_and_stands_beside_the_direct_one() {
     for (node, way, limit) in ways {
         let arguments = ["rate", "--url", BOTH, "--node", node, "--wait", "block"];
         let lines = lines(&[&arguments[..], &["--repetitions", "1"]].concat());
-        let [routed, direct, ratio] = &lines[..] else { panic!("{lines:?}") };
+        let [routed, direct, ratio, ..] = &lines[..] else { panic!("{lines:?}") };
         assert_eq!((&routed["via"], &routed["limit"]), (&way.into(), &limit.into()), "{routed}");
         assert!(direct["url"].as_str().unwrap().starts_with(&format!("{way}://")), "{direct}");
         assert_eq!(ratio["figure"], "routed_to_direct");

@@ -82,13 +82,14 @@ pub(crate) fn bandwidth(
 pub(crate) const COLD_BYTES: usize = 512 << 20;
 
 /// Bytes copied in one repetition, or a few buffers where that is more.
-const BATCH_BYTES: usize = 4 << 20;
-const MIN_COPIES: usize = 4;
+const BATCH_BYTES: usize = 8 << 20;
+const MIN_COPIES: usize = 2;
 /// So that the smallest buffers take no longer.
 const MAX_COPIES: usize = 8192;
 
-/// Copies before the clock starts: two, since a cache may keep only what it saw twice.
-const WARM_UP: usize = 2;
+/// Copies before the clock starts: a cache may keep only what it saw twice, and who moves bytes through an engine
+/// finds its own code and tables again, too.
+const WARM_UP: usize = 3;
 
 /// Buffers start at a page, so that no run is slower by the accident of an address.
 const PAGE: usize = 4096;

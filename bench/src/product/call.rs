@@ -103,7 +103,8 @@ impl Caller {
     fn batch(&self) -> (u32, u32) {
         match (self.shape.wait, self.shape.inflight, self.shape.size) {
             (Wait::Block, 1, _) => (10, 100),
-            (_, _, size) if size > SMALL => (20, 200),
+            (_, _, size) if size > LARGE => (10, 100),
+            (_, _, size) if size > SMALL => (50, 400),
             (Wait::Block, _, _) => (100, 1_000),
             (_, 1, _) => (500, 2_000),
             _ => (500, 4_000),
@@ -160,7 +161,8 @@ pub(super) fn check(sent: u64, got: u64) -> Result<(), Error> {
 /// The argument that is a `u64`; every other size is a slice.
 pub(crate) const WORD: usize = 8;
 
-/// Above this, a batch has fewer calls.
-const SMALL: usize = 16 << 10;
+/// Above these, a batch has fewer calls.
+const SMALL: usize = 1 << 10;
+const LARGE: usize = 16 << 10;
 
 const FILL: u8 = 0x5a;

@@ -7,8 +7,10 @@
 //! | `call`     | the measurement: calls back to back, or several in flight        |
 //! | `store`    | memory with known bytes, in this process or in the target        |
 //! | `transfer` | the measurement of pulls, pushes and views                       |
+//! | `bare`     | the kernel's transfers of the same buffers                       |
 //! | `pulled`   | the measurement of calls whose target pulls the argument         |
 
+pub(crate) mod bare;
 pub(crate) mod call;
 pub(crate) mod crowd;
 pub(crate) mod pulled;
@@ -34,7 +36,7 @@ pub(crate) fn length(bytes: &[u8]) -> u64 {
 
 /// Has the target register memory of its own.
 #[hg::rpc]
-pub(crate) fn own(layout: store::Layout) -> Result<Vec<hg::bulk::Descriptor>, store::Refused>;
+pub(crate) fn own(layout: store::Layout) -> Result<Vec<store::Owned>, store::Refused>;
 
 /// The call whose argument the target pulls: its first word.
 #[hg::rpc]

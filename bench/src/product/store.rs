@@ -6,6 +6,7 @@ use hg::bulk::{Bulk, Descriptor, Rights, TransferError};
 
 use crate::error::Error;
 use crate::measure::Caches;
+use crate::raw::pages::Pages;
 
 /// How the memory of one side is laid out.
 #[derive(Debug, Clone, Copy, serde::Serialize, serde::Deserialize)]
@@ -35,7 +36,11 @@ impl Layout {
     }
 
     /// Registers it, with its bytes in it. One registration holds all buffers, or there is one for each.
-    pub(crate) fn expose(&self, engine: &hg::Handle, rights: Rights) -> Result<Vec<Bulk>, Error> {
+    pub(crate) fn expose(
+        &self,
+        engine: &hg::Handle,
+        rights: Rights,
+    ) -> Result<Vec<Exposed>, Error> {
         let (count, size) =
             if self.together { (1, self.size * self.buffers) } else { (self.buffers, self.size) };
         let expose = |n| self.one(engine, rights, n * size, size);
@@ -49,7 +54,7 @@ impl Layout {
         rights: Rights,
         start: u64,
         len: u64,
-    ) -> Result<Bulk, Error> {
+    ) -> Result<Exposed, Error> {
         let pieces = self.segments.min(len.max(1));
         let cut = |n: u64| len * n / pieces;
         let filled = |n: u64| {
@@ -60,13 +65,15 @@ impl Layout {
         if self.shared {
             let mut buffer = hg::bulk::alloc(to_usize(len))?;
             self.fill(start, &mut buffer);
-            return Ok(engine.expose(buffer, rights)?);
+            return Ok(Exposed { bulk: engine.expose(buffer, rights)?, pages: None });
         }
         if pieces == 1 {
-            return Ok(engine.expose(filled(0), rights)?);
+            let pages = Pages::new(to_usize(len), |bytes| self.fill(start, bytes));
+            let bulk = engine.expose(pages.memory(), rights)?;
+            return Ok(Exposed { bulk, pages: Some(pages) });
         }
         let pieces: Vec<Vec<u8>> = (0..pieces).map(filled).collect();
-        Ok(engine.expose(pieces, rights)?)
+        Ok(Exposed { bulk: engine.expose(pieces, rights)?, pages: None })
     }
 
     /// Where a buffer lies: in which registration, and its range there.
@@ -99,21 +106,40 @@ impl Layout {
     }
 }
 
+/// A registration of this process.
+#[derive(Debug)]
+pub(crate) struct Exposed {
+    /// The registration.
+    pub(crate) bulk: Bulk,
+    /// Its memory, where that is one piece of the heap.
+    pub(crate) pages: Option<Pages>,
+}
+
+/// A registration of the target's.
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
+pub(crate) struct Owned {
+    /// What names it.
+    pub(crate) descriptor: Descriptor,
+    /// Where it begins in the target, where it is one piece of the heap.
+    pub(crate) address: Option<u64>,
+}
+
 /// What the target registered, for as long as it lives.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Store(Arc<Mutex<Vec<Bulk>>>);
 
 impl Store {
     /// The memory that was asked for.
-    pub(crate) fn own(
-        &self,
-        engine: &hg::Handle,
-        layout: &Layout,
-    ) -> Result<Vec<Descriptor>, Refused> {
-        let bulks = layout.expose(engine, Rights::READ | Rights::WRITE)?;
-        let descriptors = bulks.iter().map(Bulk::descriptor).collect();
+    pub(crate) fn own(&self, engine: &hg::Handle, layout: &Layout) -> Result<Vec<Owned>, Refused> {
+        let exposed = layout.expose(engine, Rights::READ | Rights::WRITE)?;
+        let owned = |it: &Exposed| Owned {
+            descriptor: it.bulk.descriptor(),
+            address: it.pages.as_ref().map(Pages::address),
+        };
+        let owned = exposed.iter().map(owned).collect();
+        let bulks = exposed.into_iter().map(|it| it.bulk);
         self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(bulks);
-        Ok(descriptors)
+        Ok(owned)
     }
 
     /// Pulls a caller's bytes into a buffer of its own and gives its first word.
@@ -126,7 +152,10 @@ impl Store {
         };
         let buffer = match spare {
             Some(buffer) => buffer,
-            None => engine.expose(vec![0; to_usize(from.len())], Rights::empty())?,
+            None => {
+                let pages = Pages::new(to_usize(from.len()), |_| {});
+                engine.expose(pages.memory(), Rights::empty())?
+            }
         };
         engine.pull(&request.origin(), &from, &buffer).await?;
         let mut word = [0; 8];
@@ -186,7 +215,7 @@ mod tests {
             let buffer = |n| {
                 let (bulk, range) = layout.place(n);
                 let mut bytes = vec![0; to_usize(layout.size)];
-                bulks[bulk].read(range.start, &mut bytes).unwrap();
+                bulks[bulk].bulk.read(range.start, &mut bytes).unwrap();
                 assert_eq!(range.end - range.start, layout.size);
                 bytes
             };

@@ -5,10 +5,11 @@
 
 use std::rc::Rc;
 
-use hg::bulk::{Bulk, Descriptor, Range, RemoteRange, Rights};
+use hg::bulk::{Range, RemoteRange, Rights};
 
+use super::bare::{Bare, Place};
 use super::call::pipelined;
-use super::store::{Layout, to_usize};
+use super::store::{Exposed, Layout, Owned, to_usize};
 use super::target::Target;
 use super::{Via, origin, own};
 use crate::error::Error;
@@ -50,8 +51,10 @@ pub(crate) struct Mover {
     remote: Vec<RemoteRange>,
     /// The buffer whose turn it is.
     at: usize,
+    /// Where the buffers lie, where both sides are pieces of the heap.
+    places: Option<Vec<Place>>,
     /// What the local ranges are of.
-    _bulks: Vec<Bulk>,
+    exposed: Vec<Exposed>,
 }
 
 impl Mover {
@@ -61,12 +64,13 @@ impl Mover {
         let peer = engine.lookup(target.address())?;
         let near = Layout::new(shape.size, shape.inflight, shape.segments, shape.caches);
         let far = Layout { shared: shape.memory == Memory::Shared, seed: 1, ..near };
-        let descriptors = target.running(|| Ok(engine.call(own, &peer, (far,)).wait()?))?;
-        let bulks = near.expose(&engine, Rights::empty())?;
+        let owned = target.running(|| Ok(engine.call(own, &peer, (far,)).wait()?))?;
+        let exposed = near.expose(&engine, Rights::empty())?;
         let mut mover = Mover {
-            local: ranges(&near, &bulks, Bulk::range)?,
-            remote: ranges(&far, &descriptors, Descriptor::range)?,
-            _bulks: bulks,
+            local: ranges(&near, &exposed, |it, bytes| it.bulk.range(bytes))?,
+            remote: ranges(&far, &owned, |it, bytes| it.descriptor.range(bytes))?,
+            places: places(&near, &exposed, &owned),
+            exposed,
             via: Via::of(&engine, &peer, &shape.url),
             target: Rc::clone(target),
             at: 0,
@@ -108,8 +112,13 @@ impl Mover {
     fn arrived(&self, buffer: u64) -> Result<Vec<u8>, Error> {
         let (bulk, range) = self.near.place(buffer);
         let mut bytes = vec![0; to_usize(self.near.size)];
-        self._bulks[bulk].read(range.start, &mut bytes)?;
+        self.exposed[bulk].bulk.read(range.start, &mut bytes)?;
         Ok(bytes)
+    }
+
+    /// The kernel's transfers of the same bytes; `None` where they are more than one piece a buffer.
+    pub(crate) fn bare(&self) -> Option<Bare> {
+        Some(Bare::new(self.shape.clone(), Rc::clone(&self.target), self.places.clone()?))
     }
 
     /// The transport that the transfers take.
@@ -185,6 +194,16 @@ fn ranges<T, R>(
         Ok(range(whole, bytes)?)
     };
     (0..layout.buffers).map(of).collect()
+}
+
+/// Where each buffer lies on both sides, where that can be told.
+fn places(layout: &Layout, near: &[Exposed], far: &[Owned]) -> Option<Vec<Place>> {
+    let place = |buffer| {
+        let (at, bytes) = layout.place(buffer);
+        let (near, far) = (near.get(at)?.pages.clone()?, far.get(at)?.address?);
+        Some(Place { near, offset: bytes.start, far: far + bytes.start })
+    };
+    (0..layout.buffers).map(place).collect()
 }
 
 fn missing(at: usize) -> Error {

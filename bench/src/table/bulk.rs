@@ -73,7 +73,8 @@ fn transfer(kind: Kind, op: &str, size: usize, size_name: &str, caches: &str) ->
     if kind == Kind::Shared && caches == "hot" {
         let twice = |figures: &Figures| {
             let beside_cma = figures.with("bandwidth", "limit", &json!("cma"))?;
-            Some(Judged { aim: None, ..Judged::ratio(beside_cma, Larger, 2.0, 2.0)? })
+            let judged = Judged::rounds(figures, beside_cma, "bandwidth_to_cma", Larger, 2.0, 2.0);
+            judged.map(|judged| Judged { aim: None, ..judged })
         };
         claims.push(Claim::new(format!("{name}/cma"), format!("{what}, beside CMA"), twice));
     }

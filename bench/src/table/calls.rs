@@ -35,7 +35,7 @@ pub(super) fn runs() -> Vec<Run> {
         Run::one(
             Plain::repeated("rate --wait block", 100),
             Claim::new("call/block", "8-byte call, both sides blocking", |figures| {
-                Judged::ratio(figures.of("call")?, Smaller, 1.2, 1.08)
+                Judged::rounds(figures, figures.of("call")?, "call_to_limit", Smaller, 1.2, 1.08)
             }),
         ),
         Run::one(

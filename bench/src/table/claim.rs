@@ -168,6 +168,22 @@ impl Judged {
         })
     }
 
+    /// The same where the command has also printed the ratios round by round, as the figure `ratios`: their
+    /// median is judged.
+    pub(super) fn rounds(
+        figures: &Figures,
+        line: &Value,
+        ratios: &str,
+        better: Better,
+        must: f64,
+        aim: f64,
+    ) -> Option<Judged> {
+        let judged = Judged::ratio(line, better, must, aim)?;
+        let value = figures.of(ratios)?["median"].as_f64()?;
+        let (limit, _) = judged.limit.as_ref()?;
+        Some(Judged { formula: format!("{} x {limit}", decimals(value)), value, ..judged })
+    }
+
     /// A figure judged by itself; `formula` says where must and aim come from.
     pub(super) fn figure(
         measured: Quantity,

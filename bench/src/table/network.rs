@@ -21,7 +21,7 @@ fn call(wait: &str, repetitions: u32) -> Run {
     Run::one(
         Plain::repeated(format!("rate --url {TCP} --wait {wait}"), repetitions),
         Claim::new(format!("tcp/{wait}"), format!("8-byte call over TCP, {wait}"), |figures| {
-            Judged::ratio(figures.of("call")?, Smaller, 1.25, 1.1)
+            Judged::rounds(figures, figures.of("call")?, "call_to_limit", Smaller, 1.25, 1.1)
         }),
     )
 }
@@ -57,7 +57,10 @@ fn stream(op: &'static str) -> Run {
         Claim::new(
             format!("tcp/{op}"),
             format!("{op} of 1 MiB over TCP, 16 in flight"),
-            |figures| Judged::ratio(figures.of("bandwidth")?, Larger, 0.9, 1.0),
+            |figures| {
+                let moved = figures.of("bandwidth")?;
+                Judged::rounds(figures, moved, "bandwidth_to_limit", Larger, 0.9, 1.0)
+            },
         ),
     )
 }
