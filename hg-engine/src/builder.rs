@@ -215,8 +215,10 @@ impl<E: From<Handle>> Builder<E> {
         }
         let takes = |plugin: &&Arc<dyn Plugin>| plugin.schemes().contains(&url.scheme());
         let Some(plugin) = self.plugins.iter().rev().find(takes) else {
-            let known: Vec<_> =
-                self.plugins.iter().flat_map(|plugin| plugin.schemes()).copied().collect();
+            let all = self.plugins.iter().flat_map(|plugin| plugin.schemes()).copied();
+            let mut known: Vec<_> = all.filter(|scheme| *scheme != hg_na::UID).collect();
+            known.sort_unstable();
+            known.dedup();
             let scheme = url.scheme().to_owned();
             return Err(hg_na::Error::NoPlugin { scheme, known: known.join(", ") });
         };

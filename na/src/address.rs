@@ -33,7 +33,7 @@ impl Address {
     pub fn new(text: &str) -> Result<Self, Error> {
         let bad = |why: &str| Error::BadAddress { address: abridged(text), why: why.to_owned() };
         if text.len() > ADDRESS_MAX {
-            return Err(bad("it is longer than 512 bytes"));
+            return Err(bad(&format!("it is longer than {ADDRESS_MAX} bytes")));
         }
         if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(bad("it holds a space, a control character or a non-ASCII character"));

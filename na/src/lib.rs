@@ -1,12 +1,17 @@
 //! The network abstraction (NA): what every transport plugin promises, and the values that cross the border.
 //!
-//! This crate knows no plugin, does no I/O and does nothing unsafe (it declares one unsafe function). A plugin implements three traits:
+//! This crate knows no plugin, does no I/O and does nothing unsafe (it declares one unsafe function). A plugin
+//! implements four traits:
 //!
 //! | trait | one per | who calls it |
 //! |---|---|---|
 //! | [`Plugin`] | linked transport | the engine, to turn a URL into a domain |
 //! | [`Domain`] | opened URL | any thread: registers memory, opens contexts |
 //! | [`Context`] | endpoint | one thread at a time: posts operations, makes progress |
+//! | [`Waiter`] | endpoint | any thread: sleeps until something arrives, wakes who sleeps |
+//!
+//! One with one-sided operations implements [`RegionState`] besides, one with views [`ViewState`], one with
+//! messages in memory of its own [`MessageBody`].
 //!
 //! Operations are values: [`Op`] owns what it needs, [`Completion`] hands it back.
 //!
@@ -43,8 +48,8 @@
 //!     becomes of its owner: also when the memory is unregistered, the connection closed, the process
 //!     killed. One that gives a slice ([`SharedBytes::as_slice`]) never changes; any other shows what
 //!     the owner writes while the memory is registered, and nothing that it writes afterwards. Where
-//!     there are no views (or [`Context::views`] says so for this peer), and for memory that is not of the shareable kind, they are refused with
-//!     [`Error::Unsupported`].
+//!     there are no views ([`Context::views`] tells for one peer), and for memory that is not of the
+//!     shareable kind, they are refused with [`Error::Unsupported`].
 //! 15. What a plugin says it offers ([`Plugin::offers`]) can be opened, and nothing else is said to be missing than
 //!     what cannot, with what to do about it.
 //!

@@ -176,7 +176,7 @@ impl Memory {
         }
     }
 
-    /// Gives that back.
+    /// What kept it alive, when it was made by [`Memory::from_raw_parts`].
     ///
     /// # Errors
     /// The memory itself when it was made of something else.

@@ -15,14 +15,15 @@ use crate::{
 
 /// A linked transport: turns a URL into a domain.
 pub trait Plugin: Send + Sync + fmt::Debug {
-    /// The schemes that it takes, e.g. `["sm"]`.
+    /// The schemes that it takes, e.g. `["sm"]`; the first one also names it in [`Plugin::offers`], by default.
     fn schemes(&self) -> &[&str];
 
     /// Opens a domain.
     ///
     /// # Errors
-    /// [`Error::BadAddress`], [`Error::BadSetting`], [`Error::AddressInUse`], [`Error::Os`] and
-    /// whatever else stands in the way, each with what to do about it.
+    /// [`Error::BadAddress`], [`Error::BadSetting`], [`Error::AddressInUse`], [`Error::Missing`] for a library, a
+    /// driver, a card or an interface, [`Error::Os`] and whatever else stands in the way, each with what to do
+    /// about it.
     fn open(&self, url: &Address, options: &OpenOptions) -> Result<Arc<dyn Domain>, Error>;
 
     /// What there is to open on this machine: a plugin that can use several interfaces or cards names each,

@@ -13,8 +13,8 @@ use std::{
 };
 
 use hg_na::{
-    Address, Completion, Context, Domain, Error, GoneReason, Op, OpId, OpenOptions, Peer, Plugin,
-    Rejected, Token,
+    Address, Completion, Context, Domain, Error, GoneReason, Offer, Op, OpId, OpenOptions, Peer,
+    Plugin, Rejected, Token,
 };
 
 use crate::{
@@ -60,6 +60,10 @@ impl Plugin for Faulty {
 
     fn open(&self, url: &Address, options: &OpenOptions) -> Result<Arc<dyn Domain>, Error> {
         self.0.open(url, options)
+    }
+
+    fn offers(&self) -> Vec<Offer> {
+        self.0.offers()
     }
 }
 

@@ -7,8 +7,8 @@ use std::{
 };
 
 use hg_na::{
-    Address, Completion, Context, Domain, Error, Op, OpId, OpenOptions, Peer, Plugin, Rejected,
-    Token,
+    Address, Completion, Context, Domain, Error, Offer, Op, OpId, OpenOptions, Peer, Plugin,
+    Rejected, Token,
 };
 
 use crate::layer::{Layer, Layered, Layers};
@@ -104,6 +104,10 @@ impl Plugin for Traced {
 
     fn open(&self, url: &Address, options: &OpenOptions) -> Result<Arc<dyn Domain>, Error> {
         self.layered.open(url, options)
+    }
+
+    fn offers(&self) -> Vec<Offer> {
+        self.layered.offers()
     }
 }
 
