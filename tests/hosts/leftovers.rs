@@ -1,6 +1,9 @@
 //! Nothing is left of hosts, whichever way a test ends; and words where there can be none.
 
-use std::{env, fs, panic, process::Command};
+use std::{
+    collections::BTreeSet, env, fs, os::unix::fs::MetadataExt as _, panic, path::PathBuf,
+    process::Command,
+};
 
 use crate::{
     common::{
@@ -13,16 +16,27 @@ use crate::{
     roles::Node,
 };
 
-/// What a machine shows of networks and mounts.
-fn shown() -> (String, String, Vec<String>) {
+/// What this machine shows of hosts outside of them: interfaces and mounts like theirs.
+fn shown() -> (BTreeSet<String>, usize) {
     let read = |path: &str| fs::read_to_string(path).expect("/proc is mounted");
     let cards = read("/proc/net/dev");
-    let cards = cards.lines().filter_map(|line| line.split_once(':')).map(|(name, _)| name);
-    let names = fs::read_dir("/run/netns").map_or_else(
-        |_no_namespace_has_a_name| Vec::new(),
-        |entries| entries.flatten().map(|it| it.file_name().display().to_string()).collect(),
-    );
-    (cards.collect(), read("/proc/self/mountinfo"), names)
+    let names = cards.lines().filter_map(|line| line.split_once(':')).map(|(name, _)| name.trim());
+    let ours = names.filter(|name| name.starts_with("net") || name.starts_with('p'));
+    let mounts = read("/proc/self/mountinfo");
+    (ours.map(str::to_owned).collect(), mounts.matches(" /etc/hosts ").count())
+}
+
+/// Network namespaces of processes.
+fn namespaces(pids: &[u32]) -> BTreeSet<u64> {
+    let inode = |pid: &u32| fs::metadata(format!("/proc/{pid}/ns/net")).map(|it| it.ino());
+    pids.iter().map(inode).collect::<Result<_, _>>().expect("the processes live")
+}
+
+/// Names of these namespaces, if anybody has given them one.
+fn names_of(namespaces: &BTreeSet<u64>) -> Vec<PathBuf> {
+    let Ok(names) = fs::read_dir("/run/netns") else { return Vec::new() };
+    let is_of = |path: &PathBuf| fs::metadata(path).is_ok_and(|it| namespaces.contains(&it.ino()));
+    names.flatten().map(|name| name.path()).filter(is_of).collect()
 }
 
 /// The role: builds two hosts with a process on each; says the ids of all that it has started, or why it cannot.
@@ -48,10 +62,13 @@ fn nothing_is_left_of_hosts_whose_test_is_killed() {
     let pids: Vec<u32> = said.split(' ').map(|pid| pid.parse().expect(&said)).collect();
     assert_eq!(pids.len(), 5, "two nodes, two keepers, and that of the switch: {said}");
     assert!(pids.iter().all(|pid| is_alive(*pid)));
+    let namespaces = namespaces(&pids);
+    assert_eq!(namespaces.len(), 3);
     assert_eq!(shown(), before, "hosts are seen from outside");
     builder.kill();
     until(|| !pids.iter().any(|pid| is_alive(*pid)));
     assert_eq!(shown(), before);
+    assert_eq!(names_of(&namespaces), Vec::<PathBuf>::new());
 }
 
 #[test]
@@ -60,6 +77,7 @@ fn nothing_is_left_of_hosts_whose_test_panics() {
     let before = shown();
     let Some(hosts) = or_skip(Hosts::with_networks(2, 2)) else { return };
     let keepers = hosts.keepers();
+    let namespaces = namespaces(&keepers);
     assert!(keepers.len() == 3 && keepers.iter().all(|pid| is_alive(*pid)));
     let result = panic::catch_unwind(panic::AssertUnwindSafe(move || {
         let _node = Node::on(hosts.host(1), "interface=eth1");
@@ -68,6 +86,7 @@ fn nothing_is_left_of_hosts_whose_test_panics() {
     assert!(result.is_err());
     assert!(!keepers.iter().any(|pid| is_alive(*pid)));
     assert_eq!(shown(), before);
+    assert_eq!(names_of(&namespaces), Vec::<PathBuf>::new());
 }
 
 #[test]
