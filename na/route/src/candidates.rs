@@ -130,6 +130,7 @@ impl RouteContext {
         {
             return Err(Rejected { op, error });
         }
+        let op = in_own_memory(op);
         let copy = repeatable(&op);
         let (id, op, failure) = match self.post_to(Way::Local, token & !QUIET, op) {
             Ok(id) => (id, copy, None),
@@ -347,6 +348,18 @@ pub(crate) fn refusal<'a>(
         }
         None => (alike.count() >= depth).then_some(Error::Again),
     }
+}
+
+/// A message that lies in a transport's memory would not come back: then it is copied.
+fn in_own_memory(mut op: Op) -> Op {
+    if let Op::SendUnexpected { message, .. }
+    | Op::SendControl { message, .. }
+    | Op::SendExpected { message, .. } = &mut op
+        && message.body().is_some()
+    {
+        *message = Message::copied(message.as_slice());
+    }
+    op
 }
 
 /// The operation once more, without a message that is not inline.

@@ -1,4 +1,4 @@
-//! What every plugin promises, for the two plugins that `tcp://` means by default: inside a node, between nodes,
+//! What every plugin promises, for the two plugins that `tcp://` and `sm+tcp://` mean by default: inside a node, between nodes,
 //! and where shared memory is refused.
 
 use std::sync::{
@@ -31,7 +31,7 @@ fn shareable(bytes: &[u8]) -> Result<Memory, Error> {
     Ok(filled(bytes)?.into())
 }
 
-/// Routing with names: `tcp://name-NAME` listens on an address of the loopback network that only this name has,
+/// Routing with names: `SCHEME://name-NAME` listens on an address of the loopback network that only this name has,
 /// since the suite cannot know which ports are free.
 #[derive(Debug, Clone, Copy)]
 enum Named {
@@ -55,7 +55,7 @@ impl Plugin for Named {
         let (url, node) = match url.rest().strip_prefix("name-") {
             Some(name) => {
                 let node = Uuid::new_v5(&Uuid::NAMESPACE_URL, name.as_bytes());
-                (Address::new(&place_of(node))?, node)
+                (Address::new(&format!("{}://{}", url.scheme(), place_of(node)))?, node)
             }
             None => (url.clone(), fresh_node()),
         };
@@ -95,7 +95,7 @@ fn fresh_node() -> Uuid {
 fn place_of(node: Uuid) -> String {
     let [a, b, c, ..] = *node.as_bytes();
     // Not 127.0.*: there the other tests listen.
-    format!("tcp://127.{}.{b}.{}:{PORT}", a | 1, c.clamp(1, 254))
+    format!("127.{}.{b}.{}:{PORT}", a | 1, c.clamp(1, 254))
 }
 
 mod inside_a_node {
@@ -103,8 +103,8 @@ mod inside_a_node {
 
     hg_na_conformance::suite!(
         Named::Inside,
-        "tcp://127.0.0.1",
-        named = "tcp://name-inside-{}",
+        "sm+tcp://127.0.0.1",
+        named = "sm+tcp://name-inside-{}",
         frozen = frozen,
         shareable = shareable
     );

@@ -2,21 +2,24 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that panics has failed")]
 
+#[path = "../common/mod.rs"]
 mod common;
+mod end;
+mod sockets;
 
 use std::{
-    collections::VecDeque,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use common::Net;
+use end::{End, WATCHDOG, address, arrived, ended, get, gone, greet, until};
 use hg_na::{
-    Address, Completion, Context, Descriptor, Domain, Done, Error, GoneReason, Memory, Message, Op,
-    OpenOptions, Peer, Plugin, QUIET, Region, Returned, Rights, Token,
+    Address, Completion, Context, Domain, Error, GoneReason, Memory, Message, Op, OpenOptions,
+    Plugin, QUIET, Region, Rights,
 };
 use hg_na_conformance::{
     Mem,
@@ -26,105 +29,8 @@ use hg_na_route::Route;
 use hg_na_sm::{SmPlugin, node_id};
 use uuid::Uuid;
 
-const WATCHDOG: Duration = Duration::from_secs(60);
-
 fn route() -> Route {
     Route::new(SmPlugin, Net, node_id, &["uid", "net", "sm+net"])
-}
-
-fn address(text: &str) -> Address {
-    Address::new(text).unwrap()
-}
-
-/// A domain, one context of it, and what it has reported.
-struct End {
-    domain: Arc<dyn Domain>,
-    context: Box<dyn Context>,
-    seen: VecDeque<Completion>,
-}
-
-impl End {
-    fn open(plugin: &dyn Plugin, url: &str, settings: &[(&str, &str)]) -> Self {
-        let mut options = OpenOptions::listening();
-        for (name, value) in settings {
-            options = options.with(name, value);
-        }
-        let domain = plugin.open(&address(url), &options).unwrap();
-        let context = domain.context(0).unwrap();
-        Self { domain, context, seen: VecDeque::new() }
-    }
-
-    fn lookup(&mut self, other: &Self) -> Peer {
-        self.context.lookup(other.context.address()).unwrap()
-    }
-
-    fn post(&mut self, token: Token, op: Op) -> hg_na::OpId {
-        self.context.post(token, op).map_err(|rejected| rejected.error).unwrap()
-    }
-
-    fn send(&mut self, token: Token, to: Peer, bytes: &[u8]) {
-        self.post(token, Op::SendUnexpected { to, message: Message::copied(bytes) });
-    }
-
-    fn round(&mut self) {
-        let mut done = Vec::new();
-        self.context.progress(Instant::now(), &mut done).unwrap();
-        self.seen.extend(done);
-    }
-
-    fn take<T>(&mut self, mut pick: impl FnMut(&Completion) -> Option<T>) -> Option<T> {
-        let at = self.seen.iter().position(|completion| pick(completion).is_some())?;
-        pick(&self.seen.remove(at)?)
-    }
-}
-
-/// Steps both until the first has reported something.
-fn until<T>(one: &mut End, other: &mut End, mut pick: impl FnMut(&Completion) -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(found) = one.take(&mut pick) {
-            return found;
-        }
-        assert!(start.elapsed() < WATCHDOG, "it never came; instead: {:?}", one.seen);
-        one.round();
-        other.round();
-    }
-}
-
-fn arrived(completion: &Completion) -> Option<(Peer, Vec<u8>)> {
-    match completion {
-        Completion::Unexpected { from, message } => Some((*from, message.as_slice().to_vec())),
-        _ => None,
-    }
-}
-
-fn ended(token: Token) -> impl FnMut(&Completion) -> Option<(bool, Option<Vec<u8>>)> {
-    move |completion| match completion {
-        Completion::Done(Done { token: of, result, returned, .. }) if *of == token => {
-            let bytes = match returned {
-                Returned::Message(message) => Some(message.as_slice().to_vec()),
-                _ => None,
-            };
-            Some((result.is_ok(), bytes))
-        }
-        _ => None,
-    }
-}
-
-fn gone(completion: &Completion) -> Option<(Peer, GoneReason)> {
-    match completion {
-        Completion::Gone { peer, reason } => Some((*peer, reason.clone())),
-        _ => None,
-    }
-}
-
-/// `from` greets `to`; answers with both handles.
-fn greet(from: &mut End, to: &mut End, peer: Peer) -> Peer {
-    from.send(1, peer, b"greeting");
-    let (back, bytes) = until(to, from, arrived);
-    assert_eq!(bytes, b"greeting");
-    assert!(until(from, to, ended(1)).0);
-    back
 }
 
 /// A target whose one local place is taken.
@@ -185,15 +91,6 @@ fn engines_without_routing_reach_and_are_reached_by_their_part() {
         assert_eq!(get(&mut plain, &mut routing, peer, &descriptor), b"0123456789");
         assert_eq!(get(&mut routing, &mut plain, back, &own.descriptor()), b"0123456789");
     }
-}
-
-/// Gets a region of 10 bytes.
-fn get(from: &mut End, owner: &mut End, peer: Peer, descriptor: &Descriptor) -> Vec<u8> {
-    let into = from.domain.register(Memory::from(vec![0; 10]), Rights::READ).unwrap();
-    let local = into.slice(0, 10).unwrap();
-    from.post(77, Op::Get { from: peer, local, remote: descriptor.slice(0, 10).unwrap() });
-    assert!(until(from, owner, ended(77)).0);
-    into.unregister().unwrap().into_vec().unwrap()
 }
 
 #[test]

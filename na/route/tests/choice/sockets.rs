@@ -1,0 +1,140 @@
+//! `sm+tcp://`: bulk and views by either way, over the sockets that routing is made for.
+
+use hg_na::{
+    Completion, Done, Error, Failure, Memory, Op, OpenOptions, Peer, Plugin, Region, Returned,
+    Rights, SharedBytes,
+};
+use hg_na_route::Route;
+use hg_na_sm::{SmPlugin, node_id, shared::alloc};
+use hg_na_tcp::TcpPlugin;
+use uuid::Uuid;
+
+use crate::end::{End, address, ended, get, greet, until};
+
+const URL: &str = "sm+tcp://127.0.0.1";
+const BYTES: &[u8; 10] = b"0123456789";
+
+fn here() -> Route {
+    Route::new(SmPlugin, TcpPlugin, node_id, &["uid", "tcp", "sm+tcp"])
+}
+
+fn elsewhere() -> Route {
+    Route::new(SmPlugin, TcpPlugin, || Ok(Uuid::nil()), &["uid", "tcp", "sm+tcp"])
+}
+
+/// A frozen region of [`BYTES`].
+fn frozen(end: &End) -> Region {
+    let mut buffer = alloc(BYTES.len()).unwrap();
+    buffer.copy_from_slice(BYTES);
+    let memory = Memory::from(buffer.freeze().unwrap());
+    end.domain.register(memory, Rights::READ).unwrap()
+}
+
+/// Asks for a view.
+fn view(
+    from: &mut End,
+    owner: &mut End,
+    peer: Peer,
+    region: &Region,
+) -> Result<SharedBytes, Error> {
+    let remote = region.descriptor().slice(0, BYTES.len() as u64).unwrap();
+    from.context.post(55, Op::View { from: peer, remote }).map_err(|rejected| rejected.error)?;
+    until(from, owner, |completion| match completion {
+        Completion::Done(Done { token: 55, result, returned, .. }) => {
+            Some(match (result, returned) {
+                (Ok(()), Returned::View(bytes)) => Ok(bytes.clone()),
+                (Err(failure), _) => {
+                    let Failure { error, .. } = failure.as_ref();
+                    Err(error.clone())
+                }
+                other => panic!("{other:?}"),
+            })
+        }
+        _ => None,
+    })
+}
+
+/// Gets and puts what one joint descriptor names.
+fn moves_both_ways(origin: &mut End, owner: &mut End, peer: Peer) {
+    let region = owner.domain.register(Memory::from(BYTES.to_vec()), Rights::all()).unwrap();
+    assert_eq!(get(origin, owner, peer, &region.descriptor()), BYTES);
+    let near = origin.domain.register(Memory::from(b"abc".to_vec()), Rights::READ).unwrap();
+    let remote = region.descriptor().slice(4, 3).unwrap();
+    origin.post(8, Op::Put { to: peer, local: near.slice(0, 3).unwrap(), remote });
+    assert!(until(origin, owner, ended(8)).0);
+    assert_eq!(region.unregister().unwrap().into_vec().unwrap(), b"0123abc789");
+}
+
+#[test]
+fn one_region_is_reached_by_shared_memory_inside_the_node_and_by_sockets_outside() {
+    let mut owner = End::open(&here(), URL, &[]);
+    let seen = frozen(&owner);
+    for (route, way) in [(here(), "sm"), (elsewhere(), "tcp")] {
+        let mut origin = End::open(&route, URL, &[]);
+        let peer = origin.lookup(&owner);
+        let back = greet(&mut origin, &mut owner, peer);
+        assert_eq!((origin.context.way(peer), owner.context.way(back)), (way, way));
+        moves_both_ways(&mut origin, &mut owner, peer);
+        moves_both_ways(&mut owner, &mut origin, back);
+        assert_eq!(get(&mut origin, &mut owner, peer, &seen.descriptor()), BYTES);
+        let viewed = view(&mut origin, &mut owner, peer, &seen);
+        assert_eq!(origin.context.views(peer), way == "sm");
+        match (viewed, way) {
+            (Ok(bytes), "sm") => assert_eq!(bytes.as_slice().unwrap(), BYTES),
+            (Err(Error::Unsupported(_)), "tcp") => {}
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_peer_without_room_for_another_by_shared_memory_is_reached_by_sockets_with_all_that_bulk_needs()
+{
+    let mut owner = End::open(&here(), URL, &[("sm.max-peers", "1")]);
+    let mut first = End::open(&here(), URL, &[]);
+    let peer = first.lookup(&owner);
+    greet(&mut first, &mut owner, peer);
+    assert_eq!(first.context.way(peer), "sm");
+    let mut second = End::open(&here(), URL, &[]);
+    let peer = second.lookup(&owner);
+    let back = greet(&mut second, &mut owner, peer);
+    assert_eq!((second.context.way(peer), owner.context.way(back)), ("tcp", "tcp"));
+    moves_both_ways(&mut second, &mut owner, peer);
+    let seen = frozen(&owner);
+    assert!(!second.context.views(peer));
+    assert!(matches!(view(&mut second, &mut owner, peer, &seen), Err(Error::Unsupported(_))));
+    let peer = first.lookup(&owner);
+    assert_eq!(first.context.way(peer), "sm", "the way does not change while the peer lives");
+    moves_both_ways(&mut first, &mut owner, peer);
+}
+
+#[test]
+fn engines_of_sockets_alone_are_reached_and_reach_by_their_part() {
+    let mut routing = End::open(&here(), URL, &[]);
+    let mut plain = End::open(&TcpPlugin, "tcp://127.0.0.1", &[]);
+    let part = routing.context.address().part("tcp").unwrap();
+    let peer = plain.context.lookup(&part).unwrap();
+    let back = greet(&mut plain, &mut routing, peer);
+    let own = plain.domain.register(Memory::from(BYTES.to_vec()), Rights::all()).unwrap();
+    assert_eq!(get(&mut routing, &mut plain, back, &own.descriptor()), BYTES);
+    let peer = routing.context.lookup(plain.context.address()).unwrap();
+    assert_eq!(routing.context.way(peer), "tcp");
+    greet(&mut routing, &mut plain, peer);
+}
+
+#[test]
+fn settings_of_the_sockets_pass_through_and_a_key_is_theirs_alone() {
+    let open = |name: &str, value: &str| {
+        let options = OpenOptions::listening().with(name, value);
+        here().open(&address("tcp://127.0.0.1"), &options)
+    };
+    for (name, value) in
+        [("silence-bound-ms", "5000"), ("tcp.silence-bound-ms", "5000"), ("tcp.max-peers", "7")]
+    {
+        open(name, value).unwrap_or_else(|error| panic!("{name}: {error}"));
+    }
+    for name in ["key", "tcp.key", "key-file", "silence-bound-ms", "sm.key-file"] {
+        let refused = open(name, "nonsense");
+        assert!(matches!(refused, Err(Error::BadSetting { .. })), "{name}: {refused:?}");
+    }
+}
