@@ -14,11 +14,12 @@ use hg::{CallError, Engine, GoneReason, Progress, Started, Wait};
 
 use crate::{
     common::{
-        Child, Random, Watchdog, Witness, block_on, falls_to,
+        Child, Random, Watchdog, block_on, falls_to,
         process::{abstract_sockets, fds, left_in_file_systems, maps, rss_kib, threads},
         settled, until,
     },
     roles::{add, echo, never},
+    transports::{open_over, urls, witness_over},
 };
 
 fn is_gone<T, E>(result: &Result<T, CallError<E>>) -> bool {
@@ -47,9 +48,10 @@ fn call_until_gone(engine: &Engine, peer: &hg::Peer, started: &AtomicUsize, len:
 #[test]
 fn killing_the_target_ends_every_call_with_peer_gone() {
     let _watchdog = Watchdog::start();
-    for wait in [Wait::Block, Wait::default(), Wait::Spin] {
-        let (mut target, address) = Child::target("");
-        let engine = Engine::builder().wait(wait).open("sm://").unwrap();
+    let waits = [Wait::Block, Wait::default(), Wait::Spin];
+    for (url, wait) in urls().flat_map(|url| waits.map(|wait| (url, wait))) {
+        let (mut target, address) = Child::target(&format!("url={url}"));
+        let engine = open_over(Engine::builder().wait(wait), url).unwrap();
         let peer = engine.lookup(&address).unwrap();
         let (started, posted) = (AtomicUsize::new(0), Barrier::new(5));
         thread::scope(|scope| {
@@ -115,46 +117,51 @@ fn a_target_that_is_started_again_at_its_name_is_a_new_peer() {
 #[test]
 fn an_engine_with_progress_of_its_own_learns_of_a_death_in_progress() {
     let _watchdog = Watchdog::start();
-    let (mut target, address) = Child::target("");
-    let engine = Engine::builder().progress(Progress::Own).open("sm://").unwrap();
-    let peer = engine.lookup(&address).unwrap();
-    let mut call = engine.call(never, &peer, ());
-    while !engine.progress(Duration::ZERO) {}
-    target.kill();
-    let result = loop {
-        engine.progress(Duration::from_secs(1));
-        match call.try_take() {
-            Ok(result) => break result,
-            Err(open) => call = open,
-        }
-    };
-    assert!(is_gone(&result), "{result:?}");
+    for url in urls() {
+        let (mut target, address) = Child::target(&format!("url={url}"));
+        let engine = open_over(Engine::builder().progress(Progress::Own), url).unwrap();
+        let peer = engine.lookup(&address).unwrap();
+        let mut call = engine.call(never, &peer, ());
+        while !engine.progress(Duration::ZERO) {}
+        target.kill();
+        let result = loop {
+            engine.progress(Duration::from_secs(1));
+            match call.try_take() {
+                Ok(result) => break result,
+                Err(open) => call = open,
+            }
+        };
+        assert!(is_gone(&result), "{result:?}");
+    }
 }
 
 #[test]
 fn a_target_that_ends_in_good_order_says_so() {
     let _watchdog = Watchdog::start();
-    let (target, address) = Child::target("");
-    let engine = Engine::open("sm://").unwrap();
-    let peer = engine.lookup(&address).unwrap();
-    let call = engine.call(never, &peer, ());
-    assert_eq!(engine.call(add, &peer, (1, 2)).wait().unwrap(), 3);
-    assert_eq!(target.end().code(), Some(0));
-    let result = call.wait();
-    let Err(CallError::PeerGone { reason: GoneReason::Closed, .. }) = result else {
-        panic!("{result:?}")
-    };
+    for url in urls() {
+        let (target, address) = Child::target(&format!("url={url}"));
+        let engine = open_over(Engine::builder(), url).unwrap();
+        let peer = engine.lookup(&address).unwrap();
+        let call = engine.call(never, &peer, ());
+        assert_eq!(engine.call(add, &peer, (1, 2)).wait().unwrap(), 3);
+        assert_eq!(target.end().code(), Some(0));
+        let result = call.wait();
+        let Err(CallError::PeerGone { reason: GoneReason::Closed, .. }) = result else {
+            panic!("{result:?}")
+        };
+    }
 }
 
 /// Origins that are killed at once.
 const BATCH: u64 = 8;
 
 /// Starts origins, and kills each at a moment of chance: some before they connect, some under load.
-fn kill_a_batch(address: &str, random: &mut Random, seed: u64) {
+fn kill_a_batch(url: &str, address: &str, random: &mut Random, seed: u64) {
     let mut batch: Vec<_> = (0..BATCH)
         .map(|at| {
             let seed = seed + at;
-            Child::start("flooder", &format!("to={address} seed={seed} wait=block quiet=yes"))
+            let settings = format!("url={url} to={address} seed={seed} wait=block quiet=yes");
+            Child::start("flooder", &settings)
         })
         .collect();
     for child in &mut batch {
@@ -163,29 +170,40 @@ fn kill_a_batch(address: &str, random: &mut Random, seed: u64) {
     }
 }
 
-#[test]
-fn a_thousand_killed_origins_leave_the_target_as_it_was() {
-    let _watchdog = Watchdog::start();
-    let before = left_in_file_systems();
-    let (target, address) = Child::target("");
-    let witness = Witness::of(&address);
+/// Kills so many origins of a target, and compares what it has afterwards with what it had before.
+fn kill_origins(url: &str, origins: u64) {
+    let (target, address) = Child::target(&format!("url={url}"));
+    let witness = witness_over(url, &address);
     let mut random = Random::new(2026);
-    (0..8).for_each(|batch| kill_a_batch(&address, &mut random, batch * BATCH));
+    (0..8).for_each(|batch| kill_a_batch(url, &address, &mut random, batch * BATCH));
     let pid = target.pid();
     let state = || (fds(pid), maps(pid), threads(pid));
     let calm = settled(state);
     let memory = rss_kib(pid);
-    for batch in 8..1000_u64.div_ceil(BATCH) + 8 {
-        kill_a_batch(&address, &mut random, batch * BATCH);
+    for batch in 8..origins.div_ceil(BATCH) + 8 {
+        kill_a_batch(url, &address, &mut random, batch * BATCH);
     }
     let after = (falls_to(calm.0, || fds(pid)), falls_to(calm.1, || maps(pid)), threads(pid));
     assert!(after.0 <= calm.0, "{} descriptors became {}", calm.0, after.0);
     assert!(after.1 <= calm.1 + 4, "{} mappings became {}", calm.1, after.1);
     assert!(after.2 <= calm.2, "{} threads became {}", calm.2, after.2);
     let grown = falls_to(memory + 2048, || rss_kib(pid)).saturating_sub(memory);
-    assert!(grown <= 2048, "the target has kept {grown} KiB of 1,000 killed origins");
+    assert!(grown <= 2048, "the target has kept {grown} KiB of {origins} killed origins");
     witness.testifies();
+}
+
+#[test]
+fn a_thousand_killed_origins_leave_the_target_as_it_was() {
+    let _watchdog = Watchdog::start();
+    let before = left_in_file_systems();
+    kill_origins("sm://", 1000);
     assert_eq!(left_in_file_systems(), before);
+}
+
+#[test]
+fn killed_origins_of_every_transport_leave_the_target_as_it_was() {
+    let _watchdog = Watchdog::start();
+    urls().for_each(|url| kill_origins(url, 80));
 }
 
 #[test]

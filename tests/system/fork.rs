@@ -19,12 +19,13 @@ use crate::{
         process::{fds, is_alive},
     },
     roles::{Settings, add, never, serve_all},
+    transports::{open_over, urls},
 };
 
 /// Opens an engine, calls the target, says its address; forks at the first command. Then its child says what the
 /// copy answers, and lives on until the standard input of both is closed; the parent does, too.
 pub(crate) fn forker(settings: &Settings) {
-    let engine = settings.builder().listen(true).open("sm://").expect("an engine");
+    let engine = settings.open(true).expect("an engine");
     serve_all(&engine);
     let peer = engine.lookup(settings.target()).expect("an address");
     assert_eq!(engine.call(add, &peer, (1, 2)).wait().expect("the target serves"), 3);
@@ -38,7 +39,7 @@ pub(crate) fn forker(settings: &Settings) {
                 // SAFETY:
                 // - nobody else runs in this process but the test harness, which holds no lock of ours.
                 match unsafe { fork() }.expect("a process can be started") {
-                    ForkResult::Child => forked(&engine, &peer, open),
+                    ForkResult::Child => forked(settings, &engine, &peer, open),
                     ForkResult::Parent { .. } => {}
                 }
             }
@@ -47,11 +48,11 @@ pub(crate) fn forker(settings: &Settings) {
     }
 }
 
-fn forked(engine: &Engine, peer: &hg::Peer, open: hg::Call<'_, never>) -> ! {
+fn forked(settings: &Settings, engine: &Engine, peer: &hg::Peer, open: hg::Call<'_, never>) -> ! {
     let opened_before = open.wait();
     let called = engine.call(add, peer, (1, 2)).wait();
     let notified = engine.notify(add, peer, (1, 2)).wait();
-    let looked_up = engine.lookup("sm://anybody");
+    let looked_up = engine.lookup(settings.target());
     engine.progress(Duration::from_millis(20));
     let after_progress = engine.call(add, peer, (1, 2)).wait();
     let is_forked = |error: &Error| matches!(error, Error::Forked);
@@ -61,7 +62,7 @@ fn forked(engine: &Engine, peer: &hg::Peer, open: hg::Call<'_, never>) -> ! {
         && matches!(&opened_before, Err(CallError::NotMade(error)) if is_forked(error))
         && after_progress.is_err();
     // A new one of its own works.
-    let own = Engine::open("sm://").and_then(|own| Ok((own.lookup(peer_address())?, own)));
+    let own = settings.open(false).and_then(|own| Ok((own.lookup(settings.target())?, own)));
     let works = own.is_ok_and(|(peer, own)| own.call(add, &peer, (1, 2)).wait().is_ok());
     let pid = std::process::id();
     say(&format!(
@@ -74,12 +75,6 @@ fn forked(engine: &Engine, peer: &hg::Peer, open: hg::Call<'_, never>) -> ! {
     // SAFETY:
     // - ends the child at once, without running anything of the parent's.
     unsafe { libc::_exit(0) }
-}
-
-fn peer_address() -> String {
-    let arguments = std::env::var("HG_TEST_ARGUMENTS").expect("set by `start`");
-    let to = arguments.split_whitespace().find_map(|word| word.strip_prefix("to="));
-    to.expect("this role needs `to=ADDRESS`").to_owned()
 }
 
 /// The child's process id, and what it found.
@@ -95,33 +90,38 @@ fn fork_of(forker: &mut Child) -> u32 {
 #[test]
 fn a_forked_childs_copy_is_inert_and_the_parents_engine_goes_on() {
     let _watchdog = Watchdog::start();
-    let (_target, address) = Child::target("");
-    for progress in ["own", "background"] {
-        let to = format!("to={address} progress={progress} wait=block");
-        let mut forker = Child::start("forker", &to);
-        forker.hear();
-        let pid = fork_of(&mut forker);
-        assert!(is_alive(pid));
-        assert_eq!(forker.ask("call"), "true");
-        assert_eq!(forker.end().code(), Some(0));
+    for url in urls() {
+        let (_target, address) = Child::target(&format!("url={url}"));
+        for progress in ["own", "background"] {
+            let to = format!("url={url} to={address} progress={progress} wait=block");
+            let mut forker = Child::start("forker", &to);
+            forker.hear();
+            let pid = fork_of(&mut forker);
+            assert!(is_alive(pid));
+            assert_eq!(forker.ask("call"), "true");
+            assert_eq!(forker.end().code(), Some(0));
+        }
     }
 }
 
 #[test]
 fn peers_of_a_killed_parent_see_peer_gone_while_its_child_lives() {
     let _watchdog = Watchdog::start();
-    let (target, address) = Child::target("");
-    let calm = fds(target.pid());
-    let engine = Engine::open("sm://").unwrap();
-    let mut forker = Child::start("forker", &format!("to={address} progress=background"));
-    let parent = engine.lookup(forker.hear()).unwrap();
-    assert_eq!(engine.call(add, &parent, (1, 2)).wait().unwrap(), 3);
-    let pid = fork_of(&mut forker);
-    let call = engine.call(never, &parent, ());
-    forker.kill();
-    let result = call.wait();
-    assert!(matches!(result, Err(CallError::PeerGone { .. })), "{result:?}");
-    assert!(is_alive(pid), "the child was to live on");
-    // The target has let go of the parent, too; one connection is the child's own.
-    assert!(falls_to(calm + 4, || fds(target.pid())) <= calm + 4);
+    for url in urls() {
+        let (target, address) = Child::target(&format!("url={url}"));
+        let calm = fds(target.pid());
+        let engine = open_over(Engine::builder(), url).unwrap();
+        let settings = format!("url={url} to={address} progress=background");
+        let mut forker = Child::start("forker", &settings);
+        let parent = engine.lookup(forker.hear()).unwrap();
+        assert_eq!(engine.call(add, &parent, (1, 2)).wait().unwrap(), 3);
+        let pid = fork_of(&mut forker);
+        let call = engine.call(never, &parent, ());
+        forker.kill();
+        let result = call.wait();
+        assert!(matches!(result, Err(CallError::PeerGone { .. })), "{result:?}");
+        assert!(is_alive(pid), "the child was to live on");
+        // The target has let go of the parent, too; one connection is the child's own.
+        assert!(falls_to(calm + 4, || fds(target.pid())) <= calm + 4);
+    }
 }

@@ -137,7 +137,7 @@ impl Settings {
             builder = builder.in_service_max(usize::try_from(requests).expect("a few"));
         }
         for (name, value) in &self.0 {
-            if let Some(name) = name.strip_prefix("sm.") {
+            if let Some(name) = name.strip_prefix("sm.").or_else(|| name.strip_prefix("tcp.")) {
                 builder = builder.setting(name, value);
             }
         }

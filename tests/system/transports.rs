@@ -8,7 +8,9 @@
 //!
 //! Without a word, `tcp` is routed: its engines take shared memory inside the node.
 
-use hg::{Builder, Engine, Error};
+use hg::{Builder, Engine, Error, Wait};
+
+use crate::common::Witness;
 
 const URLS: &[&str] = &[
     "sm://",
@@ -73,3 +75,9 @@ pub(crate) fn key_file() -> String {
 /// What is in it.
 #[cfg(feature = "tcp")]
 pub(crate) const KEY: &str = "5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a";
+
+/// A witness of a target that is reached by one of [`urls`].
+pub(crate) fn witness_over(url: &str, address: &str) -> Witness {
+    let engine = open_over(Engine::builder().wait(Wait::Block), url);
+    Witness::with(engine.expect("this process can open an engine"), address)
+}

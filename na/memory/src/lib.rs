@@ -12,11 +12,14 @@
 //! | [`copy_between`] | from memory to memory |
 //! | [`write_vectored`] | `writev(2)`: a slice, then a range of memory, to a descriptor |
 //! | [`ForkGuard`] | tells a forked child's copy from the original |
+//! | [`NotInherited`] | keeps a descriptor from forked children |
 //! | [`read_vectored`] | `readv(2)`: from a descriptor into a range of memory, then into a slice |
 
 mod copy;
 #[expect(unsafe_code, reason = "a page that the kernel wipes in a forked child")]
 mod fork;
+#[expect(unsafe_code, reason = "handlers of pthread_atfork")]
+mod inherit;
 mod io;
 mod pieces;
 
@@ -25,5 +28,6 @@ mod raw;
 
 pub use copy::{copy_between, copy_in, copy_out};
 pub use fork::ForkGuard;
+pub use inherit::NotInherited;
 pub use io::{read_vectored, write_vectored};
 pub use pieces::pieces;

@@ -14,6 +14,7 @@ use std::{
     fmt,
     io::Read as _,
     net::{Shutdown, SocketAddr},
+    os::fd::AsFd as _,
     sync::Arc,
     time::Instant,
 };
@@ -22,6 +23,7 @@ use hg_na::{
     Address, Completion, Context, Error, GoneReason, Message, Op, OpId, Peer, Rejected, Token,
     Waiter,
 };
+use hg_na_memory::NotInherited;
 use mio::{Interest, net::TcpListener};
 use rustc_hash::FxHashMap;
 
@@ -68,6 +70,8 @@ pub(crate) struct TcpContext {
     pub(crate) incarnation: Incarnation,
     pub(crate) waiter: Arc<TcpWaiter>,
     pub(crate) inbox: Arc<Inbox>,
+    // Before the listener, so that it is dropped first.
+    _kept: Option<NotInherited>,
     pub(crate) listener: Option<TcpListener>,
     pub(crate) accepts: bool,
     pub(crate) links: Links,
@@ -145,6 +149,7 @@ impl TcpContext {
             id,
             waiter,
             accepts: listener.is_some(),
+            _kept: listener.as_ref().map(|listener| NotInherited::new(listener.as_fd())),
             listener,
             links: Links::default(),
             wires: Wires::default(),

@@ -3,13 +3,14 @@
 use std::{
     collections::HashMap,
     net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs as _},
+    os::fd::AsFd as _,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use hg_na::{
     Address, Caps, Context, Domain, Error, Memory, Offer, OpenOptions, Plugin, Region, Rights,
 };
-use hg_na_memory::ForkGuard;
+use hg_na_memory::{ForkGuard, NotInherited};
 use socket2::{Protocol, Socket, Type};
 
 use crate::{
@@ -51,6 +52,8 @@ pub(crate) struct Shared {
     pub(crate) guard: ForkGuard,
     pub(crate) regions: Arc<Regions>,
     pub(crate) resolver: Arc<Resolver>,
+    // Before the listener, so that it is dropped first.
+    _kept: Option<NotInherited>,
     /// Every context accepts from it, for every other.
     pub(crate) listener: Option<TcpListener>,
     host: Host,
@@ -77,6 +80,7 @@ impl Shared {
             guard: ForkGuard::new()?,
             regions: Regions::new()?,
             resolver: Arc::default(),
+            _kept: listener.as_ref().map(|listener| NotInherited::new(listener.as_fd())),
             listener,
             host: Host::Ip(shown),
             port,

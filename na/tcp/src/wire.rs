@@ -15,6 +15,7 @@ use std::{
 };
 
 use hg_na::{Completion, Peer};
+use hg_na_memory::NotInherited;
 use mio::{Interest, Registry, Token, net::TcpStream};
 use socket2::{SockRef, TcpKeepalive};
 
@@ -110,6 +111,8 @@ pub(crate) struct Sealing {
 #[derive(Debug)]
 pub(crate) struct Wire {
     pub(crate) key: WireKey,
+    // Before the stream, so that it is dropped first.
+    pub(crate) kept: NotInherited,
     pub(crate) stream: TcpStream,
     pub(crate) role: Role,
     pub(crate) phase: Phase,
@@ -163,6 +166,7 @@ impl Wire {
         let phase = if role == Role::Dialler { Phase::Connecting } else { Phase::Greeting };
         Self {
             key,
+            kept: NotInherited::new(stream.as_fd()),
             stream,
             role,
             phase,
