@@ -21,7 +21,7 @@ const DEFAULT: Duration = Duration::from_secs(30);
 /// Bytes of one of the transfers that follow one another.
 const LEN: usize = 4 << 20;
 /// Bytes after which they are in full swing.
-const SWING: u64 = 32 << 20;
+const SWING: u64 = 12 << 20;
 const SEALED: &str = "key-env=HG_TEST_KEY";
 const KEY: (&str, &str) =
     ("HG_TEST_KEY", "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff");
