@@ -4,8 +4,8 @@
 use std::{fmt, sync::Arc, time::Instant};
 
 use hg_na::{
-    Address, Caps, Completion, Context, Domain, Error, Memory, Message, Offer, Op, OpId,
-    OpenOptions, Peer, Plugin, Region, Rejected, Rights, Token, Waiter,
+    Address, Caps, Completion, Context, Domain, Error, Exchange, Exchanged, Memory, Message, Offer,
+    Op, OpId, OpenOptions, Peer, Plugin, Region, Rejected, Rights, Tag, Token, Waiter,
 };
 
 /// Stands before one context. Each method passes on unless it is overridden.
@@ -27,6 +27,26 @@ pub trait Layer: fmt::Debug + Send {
     /// As the context's.
     fn post(&mut self, inner: &mut dyn Context, token: Token, op: Op) -> Result<OpId, Rejected> {
         inner.post(token, op)
+    }
+    /// See [`Context::exchange`]. Not taken unless overridden, so that a layer sees every operation as a post.
+    fn exchange(
+        &mut self,
+        _inner: &mut dyn Context,
+        _exchange: &Exchange,
+        _message: &Message,
+    ) -> Option<Exchanged> {
+        None
+    }
+    /// See [`Context::reply`]. The same.
+    fn reply(
+        &mut self,
+        _inner: &mut dyn Context,
+        _to: Peer,
+        _tag: Tag,
+        _token: Token,
+        _message: &Message,
+    ) -> Option<OpId> {
+        None
     }
     /// See [`Context::cancel`].
     fn cancel(&mut self, inner: &mut dyn Context, id: OpId) {
@@ -161,6 +181,14 @@ impl Context for LayeredContext {
 
     fn post(&mut self, token: Token, op: Op) -> Result<OpId, Rejected> {
         self.layer.post(self.inner.as_mut(), token, op)
+    }
+
+    fn exchange(&mut self, exchange: &Exchange, message: &Message) -> Option<Exchanged> {
+        self.layer.exchange(self.inner.as_mut(), exchange, message)
+    }
+
+    fn reply(&mut self, to: Peer, tag: Tag, token: Token, message: &Message) -> Option<OpId> {
+        self.layer.reply(self.inner.as_mut(), to, tag, token, message)
     }
 
     fn cancel(&mut self, id: OpId) {

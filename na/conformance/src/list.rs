@@ -88,6 +88,10 @@ define_suite! { $
             a_second_receive_for_one_peer_and_tag_is_refused
             the_late_answer_to_a_cancelled_receive_is_dropped
         }
+        short_cuts {
+            calls_by_short_cuts_are_as_if_posted
+            a_short_cut_that_is_not_taken_has_done_nothing
+        }
         flow {
             a_flood_of_a_sleeping_target_ends_in_again_and_loses_nothing
             unmatched_expected_messages_are_bounded_and_all_match_later

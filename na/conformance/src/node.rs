@@ -9,8 +9,8 @@ use std::{
 };
 
 use hg_na::{
-    Address, Caps, Completion, Context, Domain, Done, Error, GoneReason, Message, Op, OpId, Peer,
-    QUIET, Rejected, Returned, Tag, Token,
+    Address, Caps, Completion, Context, Domain, Done, Error, Exchange, GoneReason, Message, Op,
+    OpId, Peer, QUIET, Rejected, Returned, Tag, Token,
 };
 
 use crate::outcome::{Outcome, ensure, fail};
@@ -143,15 +143,12 @@ impl Node {
     }
 
     fn post_as(&mut self, op: Op, bits: Token) -> Outcome<Result<(Token, OpId), Rejected>> {
-        self.last_token += 1;
-        let token = self.last_token | bits;
+        let token = self.next_token(bits);
         let shape = Shape::of(token, &op);
         let name = self.name;
         match self.context.post(token, op) {
             Ok(id) => {
-                ensure!(self.known_ids.insert(id), "{name}: {id:?} names a second operation");
-                let open = if bits == 0 { &mut self.pending } else { &mut self.quiet };
-                open.insert(id, shape);
+                self.accepted(id, shape)?;
                 Ok(Ok((token, id)))
             }
             Err(rejected) => {
@@ -161,6 +158,54 @@ impl Node {
                 Ok(Err(rejected))
             }
         }
+    }
+
+    /// A request and the receive of its answer by the short cut; answers the receive's token if it was taken.
+    pub(crate) fn exchange(
+        &mut self,
+        to: Peer,
+        tag: Tag,
+        bits: Token,
+        message: &Message,
+    ) -> Outcome<Option<Token>> {
+        let (send, receive) = (self.next_token(bits), self.next_token(0));
+        let exchange = Exchange { to, tag, send, receive };
+        let Some(ids) = self.context.exchange(&exchange, message) else { return Ok(None) };
+        self.carries_its_bytes(message)?;
+        let request = Op::SendUnexpected { to, message: Message::copied(message.as_slice()) };
+        self.accepted(ids.send, Shape::of(send, &request))?;
+        self.accepted(ids.receive, Shape::of(receive, &Op::RecvExpected { from: to, tag }))?;
+        Ok(Some(receive))
+    }
+
+    /// An answer by the short cut; says whether it was taken.
+    pub(crate) fn reply(&mut self, to: Peer, tag: Tag, message: &Message) -> Outcome<bool> {
+        let token = self.next_token(0);
+        let Some(id) = self.context.reply(to, tag, token, message) else { return Ok(false) };
+        self.carries_its_bytes(message)?;
+        let answer = Op::SendExpected { to, tag, message: Message::copied(message.as_slice()) };
+        self.accepted(id, Shape::of(token, &answer))?;
+        Ok(true)
+    }
+
+    fn carries_its_bytes(&self, message: &Message) -> Outcome {
+        let name = self.name;
+        ensure!(message.slot().is_some(), "{name}: a short cut took {message:?}");
+        Ok(())
+    }
+
+    fn next_token(&mut self, bits: Token) -> Token {
+        self.last_token += 1;
+        self.last_token | bits
+    }
+
+    fn accepted(&mut self, id: OpId, shape: Shape) -> Outcome {
+        let name = self.name;
+        ensure!(self.known_ids.insert(id), "{name}: {id:?} names a second operation");
+        let is_quiet = shape.token & QUIET != 0;
+        let open = if is_quiet { &mut self.quiet } else { &mut self.pending };
+        open.insert(id, shape);
+        Ok(())
     }
 
     /// One call of `progress`; says whether it found something.

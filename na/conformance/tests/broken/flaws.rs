@@ -10,8 +10,9 @@ use std::{
 };
 
 use hg_na::{
-    Address, Completion, Context, Descriptor, Domain, Done, Error, Failure, Memory, Message, Op,
-    OpId, Peer, Reached, Region, Rejected, Returned, Rights, Tag, Token, Waiter,
+    Address, Completion, Context, Descriptor, Domain, Done, Error, Exchange, Exchanged, Failure,
+    Memory, Message, Op, OpId, Peer, Reached, Region, Rejected, Returned, Rights, Tag, Token,
+    Waiter,
 };
 use hg_na_conformance::layer::{Layer, Layers};
 
@@ -59,6 +60,8 @@ pub(crate) enum Flaw {
     BlocksWhenFull,
     FadesViews,
     HidesSlices,
+    ExchangesWithoutReceives,
+    ExchangesByHalves,
 }
 
 /// Makes broken layers over the reference plugin.
@@ -372,6 +375,31 @@ impl Kind {
 }
 
 impl Layer for BrokenLayer {
+    fn exchange(
+        &mut self,
+        inner: &mut dyn Context,
+        exchange: &Exchange,
+        message: &Message,
+    ) -> Option<Exchanged> {
+        let by_halves = match self.flaw {
+            Flaw::ExchangesWithoutReceives => false,
+            Flaw::ExchangesByHalves => true,
+            _ => return None,
+        };
+        message.slot()?;
+        let request =
+            Op::SendUnexpected { to: exchange.to, message: Message::copied(message.as_slice()) };
+        let send = inner.post(exchange.send, request).ok()?;
+        let receive = if by_halves {
+            // Too late to say that it was not taken.
+            let receive = Op::RecvExpected { from: exchange.to, tag: exchange.tag };
+            inner.post(exchange.receive, receive).ok()?
+        } else {
+            self.own_id()
+        };
+        Some(Exchanged { send, receive })
+    }
+
     fn lookup(&mut self, inner: &mut dyn Context, address: &Address) -> Result<Peer, Error> {
         let peer = inner.lookup(address)?;
         Ok(self.alias(peer))

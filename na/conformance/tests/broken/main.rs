@@ -151,6 +151,8 @@ const CAUGHT_BY: &[(Flaw, &str, &str)] = &[
         "blocked",
     ),
     (Flaw::FadesViews, "a_view_stays_valid_when_its_owner_unregisters_and_closes", "ended a view"),
+    (Flaw::ExchangesWithoutReceives, "calls_by_short_cuts_are_as_if_posted", "never happened"),
+    (Flaw::ExchangesByHalves, "a_short_cut_that_is_not_taken_has_done_nothing", "not open"),
     (Flaw::HidesSlices, "only_memory_that_never_changes_is_seen_as_a_slice", "gives no slice"),
 ];
 

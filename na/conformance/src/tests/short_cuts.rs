@@ -1,0 +1,95 @@
+//! The short cuts, [`hg_na::Context::exchange`] and [`hg_na::Context::reply`]: taken, they are as if posted; not
+//! taken, they have done nothing. A plugin without them takes none, which passes.
+
+use hg_na::{Message, Peer, QUIET};
+
+use crate::{
+    outcome::{Outcome, ensure},
+    suite::Suite,
+    world::{A, B, World, pattern},
+};
+
+/// Requests that are sent before any of them is answered.
+const BURST: u64 = 8;
+const BURSTS: u64 = 32;
+
+pub(crate) fn calls_by_short_cuts_are_as_if_posted(suite: &Suite) -> Outcome {
+    let mut world = World::new(suite, 2)?;
+    let (to_b, to_a) = world.connect(A, B)?;
+    let mut message = Message::inline(8);
+    for burst in 0..BURSTS {
+        let numbers = burst * BURST..(burst + 1) * BURST;
+        let mut receives = Vec::new();
+        for number in numbers.clone() {
+            // The same one each time: its bytes are taken when it is accepted.
+            message.as_mut_slice().copy_from_slice(&number.to_le_bytes());
+            receives.push(request(&mut world, to_b, number, &message)?);
+        }
+        message.as_mut_slice().fill(0xFF);
+        for number in numbers.clone() {
+            let (from, request) = world.arrival(B)?;
+            let right = from == to_a && request.as_slice() == number.to_le_bytes();
+            ensure!(right, "{request:?} of {from:?} arrived in place of request {number}");
+        }
+        for number in numbers.clone().rev() {
+            message.as_mut_slice().copy_from_slice(&(!number).to_le_bytes());
+            let posted =
+                number.is_multiple_of(5) || !world.nodes[B].reply(to_a, number, &message)?;
+            if posted {
+                world.answer(B, to_a, number, &(!number).to_le_bytes())?;
+            }
+        }
+        for (number, receive) in numbers.zip(receives) {
+            world.received(A, receive, &(!number).to_le_bytes())?;
+        }
+    }
+    world.end()
+}
+
+/// By the short cut or by posts, in turn; answers the receive's token.
+fn request(world: &mut World<'_>, to: Peer, number: u64, message: &Message) -> Outcome<u64> {
+    let bits = if number.is_multiple_of(2) { QUIET } else { 0 };
+    if !number.is_multiple_of(3)
+        && let Some(receive) = world.nodes[A].exchange(to, number, bits, message)?
+    {
+        return Ok(receive);
+    }
+    let (receive, _) = world.receive(A, to, number)?;
+    world.send(A, to, &number.to_le_bytes())?;
+    Ok(receive)
+}
+
+pub(crate) fn a_short_cut_that_is_not_taken_has_done_nothing(suite: &Suite) -> Outcome {
+    let mut world = World::new(suite, 2)?;
+    let (to_b, to_a) = world.connect(A, B)?;
+    let inline = Message::copied(b"inline");
+    for tag in 0..4 {
+        // Each of these is an error of the observed context when it is taken.
+        let elsewhere = Message::from(pattern(8, tag));
+        world.nodes[A].exchange(to_b, tag, 0, &elsewhere)?;
+        world.nodes[B].reply(to_a, tag, &elsewhere)?;
+    }
+    let (receive, _) = world.receive(A, to_b, 5)?;
+    let taken = world.nodes[A].exchange(to_b, 5, 0, &inline)?;
+    ensure!(taken.is_none(), "an exchange was taken whose tag is in use");
+    for nobody in [Peer::new(u32::MAX, 0), Peer::new(5, u32::MAX)] {
+        no_short_cut_to(&mut world, nobody, "that was never given out")?;
+    }
+    world.answer(B, to_a, 5, b"answer")?;
+    world.received(A, receive, b"answer")?;
+    world.send(A, to_b, b"fence")?;
+    let (_, first) = world.arrival(B)?;
+    ensure!(first.as_slice() == b"fence", "a request that was not taken arrived: {first:?}");
+    world.close(B);
+    world.gone(A, to_b)?;
+    no_short_cut_to(&mut world, to_b, "that is dead")?;
+    world.end()
+}
+
+fn no_short_cut_to(world: &mut World<'_>, peer: Peer, what: &str) -> Outcome {
+    let inline = Message::copied(b"inline");
+    let exchanged = world.nodes[A].exchange(peer, 6, 0, &inline)?.is_some();
+    let replied = world.nodes[A].reply(peer, 6, &inline)?;
+    ensure!(!exchanged && !replied, "a short cut was taken to a handle {what}");
+    Ok(())
+}
