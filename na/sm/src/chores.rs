@@ -65,7 +65,7 @@ impl SmContext {
         }
         let mut events = std::mem::take(&mut self.events);
         self.waiter.take_ready(&mut events);
-        let mut moved = !events.is_empty();
+        let moved = !events.is_empty();
         for event in events.drain(..) {
             self.event(event, now);
         }
@@ -74,7 +74,6 @@ impl SmContext {
         if self.trim_at.is_some_and(|at| at <= now) {
             self.trim(now);
         }
-        moved |= self.step_transfers();
         self.drain(done);
         if self.shared.boards.tidy() {
             self.shared.regions.sweep();

@@ -265,6 +265,7 @@ impl SmContext {
         fail::point("open");
         self.activate(peer);
         self.transfers.opened(peer);
+        self.has_leftovers = true;
         self.views_opened(peer);
         self.flush(peer);
         self.chore();

@@ -100,7 +100,8 @@ impl SmContext {
 
     /// Hands out what did not come out of a ring; does what waits for the end of a round.
     fn hand_out(&mut self, now: Instant, done: &mut Vec<Completion>) -> bool {
-        let mut moved = !self.intake.ferries.is_empty() && self.step_ferries();
+        let mut moved = !self.transfers.is_empty() && self.step_transfers();
+        moved |= !self.intake.ferries.is_empty() && self.step_ferries();
         moved |= !self.backlog.is_empty() && self.flush_backlog();
         moved |= !self.sent.is_empty() || !self.finished.is_empty();
         done.extend(self.sent.drain(..).map(crate::send::Sent::completion));
@@ -110,7 +111,9 @@ impl SmContext {
             self.trim_at = Some(now + crate::context::TRIM_AFTER);
             self.schedule();
         }
-        self.has_leftovers = !self.backlog.is_empty() || !self.intake.ferries.is_empty();
+        self.has_leftovers = !self.backlog.is_empty()
+            || !self.intake.ferries.is_empty()
+            || !self.transfers.is_empty();
         moved
     }
 

@@ -148,11 +148,15 @@ impl SmContext {
                 };
                 if self.peers.find(peer).is_some_and(|it| it.is_open()) {
                     self.transfers.running.push_back(transfer);
+                    self.has_leftovers = true;
+                    if self.is_sleeping {
+                        self.chore();
+                    }
                 } else {
                     self.transfers.waiting.push(transfer);
                     self.start(peer);
+                    self.chore();
                 }
-                self.chore();
                 Ok(id)
             }
             Err(error) => Err(Rejected { op, error }),
