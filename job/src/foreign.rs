@@ -4,7 +4,7 @@
 #![expect(unsafe_code, reason = "calls functions of C libraries; takes descriptors by number")]
 
 use std::{
-    ffi::{CStr, CString, c_char, c_int, c_void},
+    ffi::{CStr, CString, c_char, c_int},
     io,
     mem::offset_of,
     os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd},
@@ -34,13 +34,22 @@ pub(crate) fn with_inherited<T>(
     use_it(borrowed.as_fd())
 }
 
-/// Is an MPI library part of this process? It then ends the launcher's protocol itself.
-pub(crate) fn has_mpi() -> bool {
+/// Does this process use MPI? Then MPI ends the launcher's protocol itself.
+pub(crate) fn uses_mpi() -> bool {
     let this = Image::this();
     // SAFETY:
-    // - the symbol is only looked for, not called.
-    unsafe { this.get::<*const c_void>(b"MPI_Init\0") }.is_ok()
+    // - MPI's standard gives `int MPI_Initialized(int *)`; whatever has this name in a process is that.
+    let Ok(initialized) = (unsafe { this.get::<Initialized>(b"MPI_Initialized\0") }) else {
+        return false;
+    };
+    let mut flag = 0;
+    // SAFETY:
+    // - may be called at any time, before and after MPI's own beginning and end; it writes one number.
+    let status = unsafe { initialized(&raw mut flag) };
+    status == 0 && flag != 0
 }
+
+type Initialized = unsafe extern "C" fn(*mut c_int) -> c_int;
 
 /// `pmix_proc_t`, as libpmix 2 to 5 have it.
 #[repr(C)]
@@ -322,6 +331,6 @@ mod tests {
 
     #[test]
     fn this_test_is_no_mpi_program() {
-        assert!(!has_mpi());
+        assert!(!uses_mpi());
     }
 }

@@ -193,7 +193,7 @@ impl Job {
         }
         // MPI says goodbye itself, and may still have something to say before.
         match &mut ending.launcher {
-            Some(Launcher::Pmi(client)) if !foreign::has_mpi() => client.finalize(),
+            Some(Launcher::Pmi(client)) if !foreign::uses_mpi() => client.finalize(),
             Some(Launcher::Pmix(client)) => client.finalize(),
             Some(Launcher::Pmi(_)) | None => Ok(()),
         }

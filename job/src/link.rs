@@ -297,7 +297,7 @@ impl Shared {
 
 /// Says why on standard error, and ends the process.
 pub(crate) fn end_process(why: &str, code: u8) -> ! {
-    // Nobody may be there to read it.
-    let _ = writeln!(std::io::stderr(), "{why}");
+    // One write: lines of several ranks stay whole. Nobody may be there to read it.
+    let _ = std::io::stderr().write_all(format!("{why}\n").as_bytes());
     process::exit(i32::from(code.max(1)))
 }

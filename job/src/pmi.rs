@@ -150,10 +150,13 @@ impl Client {
         }
         let nodes = self.mapping()?;
         let here = RollCall::answer(&self.space, self.place.rank, self.place.size);
-        if !self.barrier()? {
-            return Err(here.missing(nodes.as_deref(), self.within));
+        // MPICH's barrier in the second dialect ends at once: there the question for rank 0's value waits.
+        let met = self.barrier().and_then(|()| self.get(KEY));
+        match met {
+            Ok(value) => value.ok_or_else(|| self.error("rank 0 has shown no address")),
+            Err(Trouble::Late) => Err(here.missing(nodes.as_deref(), self.within)),
+            Err(Trouble::Error(error)) => Err(error),
         }
-        self.get(KEY)?.ok_or_else(|| self.error("rank 0 has shown no address"))
     }
 
     fn put(&mut self, value: &str) -> Result<(), Error> {
@@ -171,39 +174,28 @@ impl Client {
         if answer.is_good() { Ok(()) } else { Err(self.error("the server refuses a value")) }
     }
 
-    fn get(&mut self, key: &str) -> Result<Option<String>, Error> {
+    fn get(&mut self, key: &str) -> Result<Option<String>, Trouble> {
+        let space = self.space.clone();
         let answer = if self.dialect == Via::Pmi2 {
-            let job = self.space.clone();
-            let answer =
-                self.ask_packet("kvs-get", &[("jobid", &job), ("srcid", "-1"), ("key", key)])?;
-            if answer.text("flag").is_some_and(|flag| flag != "TRUE") {
-                return Ok(None);
-            }
-            answer
+            let fields = [("jobid", &space[..]), ("srcid", "-1"), ("key", key)];
+            self.ask("kvs-get", &fields, "kvs-get-response")?
         } else {
-            let space = self.space.clone();
-            self.ask_line("get", &[("kvsname", &space), ("key", key)], "get_result")?
+            self.ask("get", &[("kvsname", &space), ("key", key)], "get_result")?
         };
+        if answer.text("flag").is_some_and(|flag| flag != "TRUE") {
+            return Ok(None);
+        }
         Ok(answer.text("value").filter(|_| answer.is_good()).map(str::to_owned))
     }
 
-    /// `false`: it did not end in time.
-    fn barrier(&mut self) -> Result<bool, Error> {
-        let (text, wanted) = if self.dialect == Via::Pmi2 {
-            (wire::packet("kvs-fence", &[]), "kvs-fence-response")
+    fn barrier(&mut self) -> Result<(), Trouble> {
+        let answer = if self.dialect == Via::Pmi2 {
+            self.ask("kvs-fence", &[], "kvs-fence-response")?
         } else {
-            (wire::line("barrier_in", &[]), "barrier_out")
+            self.ask("barrier_in", &[], "barrier_out")?
         };
-        self.send("barrier", &text)?;
-        let answer = match self.message("barrier") {
-            Ok(answer) => answer,
-            Err(Trouble::Late) => return Ok(false),
-            Err(Trouble::Error(error)) => return Err(error),
-        };
-        if answer.text("cmd") != Some(wanted) || !answer.is_good() {
-            return Err(self.error("the server's barrier failed"));
-        }
-        Ok(true)
+        let failed = || Trouble::Error(self.error("the server's barrier failed"));
+        if answer.is_good() { Ok(()) } else { Err(failed()) }
     }
 
     /// The node of each rank, if the launcher tells. Only for sentences about who is missing.
@@ -213,7 +205,7 @@ impl Client {
             let answer = self.ask_packet("info-getjobattr", &[("key", NAME)])?;
             answer.text("value").map(str::to_owned)
         } else {
-            self.get(NAME)?
+            self.get(NAME).map_err(|trouble| self.plain("get", trouble))?
         };
         Ok(text.and_then(|text| wire::mapping(&text, self.place.size)))
     }
@@ -258,18 +250,27 @@ impl Client {
     }
 
     fn ask_packet(&mut self, command: &str, fields: &[(&str, &str)]) -> Result<Fields, Error> {
-        self.send(command, &wire::packet(command, fields))?;
-        let text = self.take_packet(command).map_err(|trouble| self.plain(command, trouble))?;
-        let answer = Fields::of_packet(&text);
-        self.expect(command, &format!("{command}-response"), answer, &text)
+        let wanted = format!("{command}-response");
+        self.ask(command, fields, &wanted).map_err(|trouble| self.plain(command, trouble))
     }
 
-    fn message(&mut self, command: &str) -> Result<Fields, Trouble> {
-        Ok(if self.dialect == Via::Pmi2 {
-            Fields::of_packet(&self.take_packet(command)?)
+    /// In the dialect that was settled.
+    fn ask(
+        &mut self,
+        command: &str,
+        fields: &[(&str, &str)],
+        wanted: &str,
+    ) -> Result<Fields, Trouble> {
+        let (answer, text) = if self.dialect == Via::Pmi2 {
+            self.send(command, &wire::packet(command, fields)).map_err(Trouble::Error)?;
+            let text = self.take_packet(command)?;
+            (Fields::of_packet(&text), text)
         } else {
-            Fields::of_line(&self.take_line(command)?)
-        })
+            self.send(command, &wire::line(command, fields)).map_err(Trouble::Error)?;
+            let text = self.take_line(command)?;
+            (Fields::of_line(&text), text)
+        };
+        self.expect(command, wanted, answer, &text).map_err(Trouble::Error)
     }
 
     fn expect(

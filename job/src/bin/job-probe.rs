@@ -5,8 +5,6 @@
 //! $ job-probe --local 4 --nodes 2x2
 //! ```
 
-#![expect(clippy::print_stderr, reason = "a command")]
-
 use std::{fmt::Write as _, io::Write as _, process::ExitCode, time::Duration};
 
 use hg_job::{Error, Job, Local, NodeMap, Settings};
@@ -16,6 +14,7 @@ job-probe [OPTION]...: joins the job that it was started in, tries it, prints wh
   --local N           start N ranks on this machine, and be their runner
   --nodes MAP         imitate nodes: 2x2, 3+1 or 0,0,1,1
   --timeout SECONDS   for joining
+  --grace SECONDS     what ranks of --local may take to end after one died
   --wait SECONDS      for each collective call
   --rounds N          all-gathers and barriers (1)
   --bytes N           length of a value (12)
@@ -31,6 +30,7 @@ struct Options {
     nodes: Option<NodeMap>,
     timeout: Option<Duration>,
     wait: Option<Duration>,
+    grace: Option<Duration>,
     rounds: u32,
     bytes: usize,
     die: Option<Act>,
@@ -51,7 +51,7 @@ fn main() -> ExitCode {
     let options = match parse(std::env::args().skip(1)) {
         Ok(options) => options,
         Err(why) => {
-            eprintln!("{why}\n{USAGE}");
+            say(&format!("{why}\n{USAGE}"));
             return ExitCode::from(2);
         }
     };
@@ -60,9 +60,15 @@ fn main() -> ExitCode {
         _ => be_a_rank(&options).map(|()| ExitCode::SUCCESS),
     };
     done.unwrap_or_else(|error| {
-        eprintln!("job-probe: {error}");
+        say(&format!("job-probe: {error}"));
         ExitCode::FAILURE
     })
+}
+
+/// One write: lines of several ranks stay whole.
+fn say(line: &str) {
+    // Nobody may be there to read it.
+    let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
 fn parse(mut words: impl Iterator<Item = String>) -> Result<Options, String> {
@@ -87,6 +93,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Options, String> {
                 options.nodes = Some(value()?.parse().map_err(|why| format!("--nodes: {why}"))?);
             }
             "--timeout" => options.timeout = Some(seconds(value()?)?),
+            "--grace" => options.grace = Some(seconds(value()?)?),
             "--wait" => options.wait = Some(seconds(value()?)?),
             "--rounds" => options.rounds = number(value()?)?,
             "--bytes" => options.bytes = number(value()?)? as usize,
@@ -109,9 +116,12 @@ fn run_ranks(size: u32, options: &Options) -> Result<ExitCode, Error> {
     if let Some(timeout) = options.timeout {
         local = local.timeout(timeout);
     }
+    if let Some(grace) = options.grace {
+        local = local.grace(grace);
+    }
     let ended = local.run()?;
     if ended.code() != 0 {
-        eprintln!("job-probe: {}", ended.report());
+        say(&format!("job-probe: {}", ended.report()));
     }
     Ok(ExitCode::from(ended.code()))
 }
@@ -147,7 +157,7 @@ fn signal_self(signal: nix::sys::signal::Signal) {
 fn be_a_rank(options: &Options) -> Result<(), Error> {
     let early = early_rank();
     if options.pids {
-        eprintln!("{} {}", early.unwrap_or_default(), std::process::id());
+        say(&format!("{} {}", early.unwrap_or_default(), std::process::id()));
     }
     options.act(early, "start");
     let mut settings = Settings::new();
@@ -210,7 +220,7 @@ fn describe(job: &Job, agree: bool) -> String {
     add("nodes", &job.node_map().nodes());
     add("local_rank", &job.local_rank());
     add("local_size", &job.local_size());
-    add("node_of", &list(job.node_map().as_slice()));
+    add("map", &format!("\"{}\"", job.node_map()));
     add("mates", &list(job.node_map().ranks_of(job.node())));
     add("via", &format!("\"{}\"", job.via()));
     add("gathered", &agree);

@@ -257,10 +257,9 @@ impl Hub {
         self.broken.as_ref()
     }
 
-    /// Has every member left or gone?
+    /// Has every rank left or gone? One that is awaited may still come, if only to hear why it need not.
     pub(crate) fn is_over(&self) -> bool {
-        !self.members.iter().any(|member| matches!(member, Member::Here { .. }))
-            && (self.joined == self.size() || self.broken.is_some())
+        self.members.iter().all(|member| matches!(member, Member::Left | Member::Gone))
     }
 }
 

@@ -197,4 +197,8 @@ fn a_seat_that_hangs_up_before_it_spoke_ends_the_waiting() {
     hub.handle_hello(hello(0, "a")).unwrap();
     hub.handle_hang_up(1);
     assert_eq!(broken(&mut hub), Broken::Early { rank: 1 });
+    hub.handle_hang_up(0);
+    assert!(!hub.is_over(), "rank 2 may come and ask");
+    hub.handle_hang_up(2);
+    assert!(hub.is_over());
 }

@@ -1,0 +1,11 @@
+//! `job-probe` under every launcher: real `mpirun`s, a real Slurm, the local runner, and hosts that are network
+//! namespaces.
+
+#![expect(clippy::unwrap_used, reason = "a test that panics has failed")]
+#![expect(clippy::print_stdout, reason = "says what is skipped")]
+
+mod common;
+mod hosts;
+mod local;
+mod mpirun;
+mod slurm;
