@@ -53,7 +53,7 @@ pub enum TransferError {
     /// `wait` was called in a handler that runs on the progress thread, where it could never end.
     /// Use an `async fn` or a blocking handler.
     #[error(
-        "`wait` inside a plain handler would block the progress that it waits for: use an `async fn` handler or `#[hg::rpc(blocking)]`"
+        "waiting inside this handler would block the progress that it waits for: `.await` it in an `async fn` handler, or `wait` in one with `#[hg::rpc(blocking)]`"
     )]
     WouldDeadlock,
     /// The engine was shut down.

@@ -9,15 +9,18 @@
 //! A call settles exactly once. What happens later to its operations changes nothing: a late answer
 //! is dropped, a cancelled operation is only waited for.
 
+mod answer;
+
 use std::{task::Waker, time::Instant};
 
 use hg_na::{
-    Failure as NaFailure, GoneReason, Message, OpId, Peer, QUIET, Reached, Returned, Token,
+    Failure as NaFailure, GoneReason, INLINE_MAX, Message, OpId, Peer, QUIET, Returned, Token,
 };
 
+use self::answer::{plain_answer, read_answer, transport_failure};
 use crate::{
-    error::{Failure, Started, Status},
-    header::{ANSWER_LEN, Header, Kind},
+    error::{Failure, Started},
+    header::ANSWER_LEN,
     table::{Key, Table},
     timers::Timers,
 };
@@ -68,6 +71,15 @@ pub enum Outcome {
     Sent,
     /// Anything else.
     Failed(Failure),
+}
+
+impl Outcome {
+    /// A short value.
+    #[inline(always)]
+    fn plain(bytes: &[u8; INLINE_MAX], len: usize) -> Self {
+        let message = Message::from_slot(*bytes, len);
+        Self::Answered { message, payload: ANSWER_LEN, handler_error: false }
+    }
 }
 
 /// An answer that says where its result is.
@@ -222,8 +234,16 @@ impl Calls {
         self.table.is_empty()
     }
 
-    /// Starts a call; `None` when there are too many.
-    #[inline]
+    /// The id that the next call will have; `None` when there are too many.
+    #[inline(always)]
+    pub fn next_id(&mut self) -> Option<CallId> {
+        if self.table.len() >= self.max {
+            return None;
+        }
+        Some(self.table.next_key())
+    }
+
+    /// Starts a call, under [`Calls::next_id`]; `None` when there are too many.
     pub fn begin(
         &mut self,
         peer: Peer,
@@ -234,13 +254,40 @@ impl Calls {
         if self.table.len() >= self.max {
             return None;
         }
+        let ops = [OpState::None; 2];
+        Some(self.begin_with(peer, name, two_way, deadline, ops))
+    }
+
+    /// Starts a two-way call of which the transport has accepted both halves already, under
+    /// [`Calls::next_id`].
+    #[inline(always)]
+    pub fn begin_exchanged(
+        &mut self,
+        peer: Peer,
+        name: &'static str,
+        deadline: Option<Instant>,
+        (send, receive): (OpId, OpId),
+    ) -> CallId {
+        let ops = [OpState::Quiet(send), OpState::Open(receive)];
+        self.begin_with(peer, name, true, deadline, ops)
+    }
+
+    #[inline(always)]
+    fn begin_with(
+        &mut self,
+        peer: Peer,
+        name: &'static str,
+        two_way: bool,
+        deadline: Option<Instant>,
+        [send, receive]: [OpState; 2],
+    ) -> CallId {
         let id = self.table.insert_with(|| Call {
             peer,
             name,
             phase: Phase::Open,
             two_way,
-            send: OpState::None,
-            receive: OpState::None,
+            send,
+            receive,
             has_deadline: deadline.is_some(),
             waker: None,
             detached: false,
@@ -248,7 +295,7 @@ impl Calls {
         if let Some(at) = deadline {
             self.timers.arm(at, id);
         }
-        Some(id)
+        id
     }
 
     /// The transport has accepted one half.
@@ -263,14 +310,6 @@ impl Calls {
         if !matches!(call.phase, Phase::Open) {
             self.effects.push(Effect::CancelOp(op));
         }
-    }
-
-    /// The transport has accepted both halves of a two-way call that has just begun.
-    #[inline]
-    pub fn handle_exchanged(&mut self, id: CallId, send: OpId, receive: OpId) {
-        let Some(call) = self.table.get_mut(id) else { return };
-        call.send = OpState::Quiet(send);
-        call.receive = OpState::Open(receive);
     }
 
     /// The call could not be handed to the transport.
@@ -290,21 +329,42 @@ impl Calls {
         let Some(call) = self.table.get_mut(id) else { return };
         // The common case: an answer for somebody who looks for it.
         if half == Half::Receive
-            && call.is_plain()
             && result.is_ok()
-            && let Returned::Message(message) = &*returned
-            && let Some((bytes, len)) = message.slot()
-            && Header::is_plain_answer(bytes, len, id.to_bits())
-            && let Returned::Message(message) = std::mem::replace(returned, Returned::Nothing)
+            && call.is_plain()
+            && let Some((bytes, len)) = plain_answer(id, returned)
         {
             call.receive = OpState::Done;
             // Nothing is dropped: the phase was `Open`.
-            let outcome = Outcome::Answered { message, payload: ANSWER_LEN, handler_error: false };
-            std::mem::forget(std::mem::replace(&mut call.phase, Phase::Settled(outcome)));
+            let before =
+                std::mem::replace(&mut call.phase, Phase::Settled(Outcome::plain(bytes, len)));
+            std::mem::forget(before);
             self.settled += 1;
             return;
         }
         self.handle_done_otherwise(id, half, result, returned);
+    }
+
+    /// The same for an answer whose taker is here: straight to its place. `false` leaves everything to
+    /// [`Calls::handle_done`].
+    #[inline(always)]
+    pub fn take_answer(
+        &mut self,
+        id: CallId,
+        returned: &Returned,
+        place: &mut Option<Outcome>,
+    ) -> bool {
+        let taken = self.table.look_and_forget(id, |call| {
+            if call.is_plain()
+                && !matches!(call.send, OpState::Open(_))
+                && let Some((bytes, len)) = plain_answer(id, returned)
+            {
+                // Nothing is dropped: the place was empty, and a plain call owns nothing.
+                std::mem::forget(place.replace(Outcome::plain(bytes, len)));
+                return (true, true);
+            }
+            (false, false)
+        });
+        taken == Some(true)
     }
 
     #[inline(never)]
@@ -527,60 +587,6 @@ impl Calls {
         if matches!(call.phase, Phase::Spent) && call.is_idle() {
             self.table.discard(id);
         }
-    }
-}
-
-#[cold]
-fn read_answer(id: CallId, name: &'static str, returned: &mut Returned) -> Outcome {
-    let Returned::Message(message) = returned else {
-        return Outcome::Failed(Failure::Decode("the transport delivered no answer".to_owned()));
-    };
-    let (header, payload) = match Header::decode(message.as_slice()) {
-        Ok(decoded) => decoded,
-        Err(malformed) => return Outcome::Failed(Failure::Decode(malformed.to_string())),
-    };
-    if header.kind != Kind::Answer || header.id != id.to_bits() {
-        let why = "the answer belongs to another request";
-        return Outcome::Failed(Failure::Decode(why.to_owned()));
-    }
-    match Status::from_wire(header.code) {
-        Some(status @ (Status::Ok | Status::HandlerError)) if header.bulk => {
-            Outcome::Bulk(Box::new(BulkAnswer {
-                peer: Peer::new(u32::MAX, u32::MAX),
-                id: header.id,
-                deadline: None,
-                message: std::mem::replace(message, Message::inline(0)),
-                payload,
-                handler_error: status == Status::HandlerError,
-            }))
-        }
-        Some(Status::Ok) => answered(message, payload, false),
-        Some(Status::HandlerError) => answered(message, payload, true),
-        Some(status) => {
-            let failure = status.failure(name, &message.as_slice()[payload..]);
-            Outcome::Failed(failure.unwrap_or(Failure::Cancelled))
-        }
-        None => Outcome::Failed(Failure::Decode(format!("status {} is unknown", header.code))),
-    }
-}
-
-#[inline]
-fn answered(message: &mut Message, payload: usize, handler_error: bool) -> Outcome {
-    let message = std::mem::replace(message, Message::from(Vec::new()));
-    Outcome::Answered { message, payload, handler_error }
-}
-
-#[cold]
-fn transport_failure(failure: &NaFailure) -> Failure {
-    let started = match failure.reached {
-        Reached::Never => Started::No,
-        Reached::Unknown => Started::Unknown,
-    };
-    match failure.error.clone() {
-        hg_na::Error::PeerGone(reason) => Failure::PeerGone { reason, started },
-        hg_na::Error::UnknownPeer => Failure::PeerGone { reason: GoneReason::Closed, started },
-        hg_na::Error::Cancelled => Failure::Cancelled,
-        other => Failure::NotMade(other),
     }
 }
 

@@ -19,8 +19,11 @@ pub enum CallError<E = NoError> {
     /// The caller has cancelled the call.
     #[error("the call was cancelled")]
     Cancelled,
-    /// The target is gone. Look its address up again to reach its next incarnation.
-    #[error("the target is gone: {reason}; {started}")]
+    /// The target is gone, and this [`Peer`](hg_na::Peer) with it: every further call to it ends so. Look its address
+    /// up again to reach its next incarnation.
+    #[error(
+        "the target is gone: {reason}; {started}; look the address up again to reach its next one"
+    )]
     PeerGone {
         /// What happened to it.
         reason: GoneReason,
@@ -45,10 +48,10 @@ pub enum CallError<E = NoError> {
     /// The call could not be made at all.
     #[error("the call could not be made: {0}")]
     NotMade(#[from] NaError),
-    /// `wait` was called in a handler that runs on the progress thread, where it could never end.
-    /// Use an `async fn` or a blocking handler.
+    /// `wait` was called in a handler that runs on the progress thread, where it could never end; or a future was
+    /// polled in a plain one (`block_on`), the same. Await it in an `async fn`, or use a blocking handler.
     #[error(
-        "`wait` inside a plain handler would block the progress that it waits for: use an `async fn` handler or `#[hg::rpc(blocking)]`"
+        "waiting inside this handler would block the progress that it waits for: `.await` it in an `async fn` handler, or `wait` in one with `#[hg::rpc(blocking)]`"
     )]
     WouldDeadlock,
     /// The engine of the caller was shut down.

@@ -206,18 +206,26 @@ impl Header {
     ///
     /// # Panics
     /// When the message is shorter than the header: the caller's own bug.
-    #[inline]
+    #[inline(always)]
     pub fn encode(&self, message: &mut [u8]) {
         let flags = self.flags();
-        let mut at = Self::fixed_len(self.kind);
-        let len = at + flags.extensions_len();
+        if flags.0 == 0 {
+            self.encode_fixed(flags, Self::fixed_len(self.kind), message);
+        } else {
+            self.encode_extended(flags, message);
+        }
+    }
+
+    /// What every header has; `len` is its whole length.
+    #[inline(always)]
+    fn encode_fixed(&self, flags: Flags, len: usize, message: &mut [u8]) {
         assert!(message.len() >= len, "a message has room for its header");
         let payload =
             u32::try_from(message.len() - len).expect("a transport's message is under 4 GiB");
         let [magic_0, magic_1] = MAGIC.to_le_bytes();
         let word = [magic_0, magic_1, VERSION, self.kind as u8, flags.0, self.code, 0, 0];
-        if let Some(fixed) = message.first_chunk_mut::<REQUEST_LEN>()
-            && at == REQUEST_LEN
+        if Self::fixed_len(self.kind) == REQUEST_LEN
+            && let Some(fixed) = message.first_chunk_mut::<REQUEST_LEN>()
         {
             fixed[20..28].copy_from_slice(&self.rpc.0.to_le_bytes());
         }
@@ -226,6 +234,12 @@ impl Header {
             prefix[8..12].copy_from_slice(&payload.to_le_bytes());
             prefix[12..20].copy_from_slice(&self.id.to_le_bytes());
         }
+    }
+
+    #[inline(never)]
+    fn encode_extended(self, flags: Flags, message: &mut [u8]) {
+        let mut at = Self::fixed_len(self.kind);
+        self.encode_fixed(flags, at + flags.extensions_len(), message);
         if let Some(remaining) = self.remaining_ns {
             message[at..at + DEADLINE_LEN].copy_from_slice(&remaining.to_le_bytes());
             at += DEADLINE_LEN;

@@ -14,6 +14,7 @@ impl Key {
     /// Bits above a key.
     pub const SPARE_BITS: u32 = 4;
 
+    #[inline(always)]
     fn new(index: u32, generation: u32) -> Self {
         Self(u64::from(generation) << 32 | u64::from(index))
     }
@@ -33,10 +34,12 @@ impl Key {
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "the low half is the index")]
+    #[inline(always)]
     fn index(self) -> usize {
         self.0 as u32 as usize
     }
 
+    #[inline(always)]
     fn generation(self) -> u32 {
         u32::try_from(self.0 >> 32).expect("a key has 60 bits")
     }
@@ -96,8 +99,22 @@ impl<T> Table<T> {
         }
         let index = self.free.pop().expect("a free place was made");
         let place = &mut self.places[index as usize];
-        place.value = Some(make());
+        // Nothing is dropped: a free place holds nothing.
+        std::mem::forget(place.value.replace(make()));
         Key::new(index, place.generation)
+    }
+
+    /// The key that the next entry will have.
+    ///
+    /// # Panics
+    /// At 2^32 entries: the caller limits them long before.
+    #[inline(always)]
+    pub fn next_key(&mut self) -> Key {
+        if self.free.is_empty() {
+            self.grow();
+        }
+        let index = self.free.last().copied().expect("a free place was made");
+        Key::new(index, self.places[index as usize].generation)
     }
 
     #[cold]
@@ -190,8 +207,10 @@ mod tests {
         let mut table = Table::default();
         let first = table.insert('a');
         assert_eq!(table.remove(first), Some('a'));
+        let next = table.next_key();
         let second = table.insert('b');
         assert_ne!(first, second);
+        assert_eq!(next, second);
         assert_eq!(table.get(first), None);
         assert_eq!(table.remove(first), None);
         assert_eq!(table.get(second), Some(&'b'));

@@ -4,26 +4,27 @@ use std::{
     fmt,
     marker::PhantomData,
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, MutexGuard},
     task::{Context, Poll, Waker, ready},
     time::{Duration, Instant},
 };
 
 use hg_bulk::Local;
 use hg_core::{
-    call::{BulkAnswer, CallId, Outcome},
+    call::{CallId, Outcome},
     codec::{self, Codec as _},
     error::{CallError, Failure, Started},
     header::{Header, Kind},
     rpc::Rpc,
 };
-use hg_na::Message;
+use hg_na::{Exchanged, Message};
 
 use crate::{
     Peer,
+    handler::no_message,
     large::{Arrived, Arriving, Sent},
-    port::Port,
-    request::is_in_handler,
+    port::{Port, State},
+    request::{is_in_handler, is_in_plain_handler},
 };
 
 /// How a call is made.
@@ -114,31 +115,39 @@ impl<'e, R: Rpc> Call<'e, R> {
     /// Waits for the outcome, making progress in this thread: the fastest way.
     ///
     /// # Errors
-    /// [`CallError`]; [`CallError::WouldDeadlock`] at once inside a plain or `async` handler.
+    /// [`CallError`]; [`CallError::WouldDeadlock`] at once inside a plain or `async` handler, which cancels the call.
     #[inline]
-    pub fn wait(mut self) -> Result<R::Output, CallError<R::Error>> {
-        match std::mem::replace(&mut self.state, CallState::Ended) {
-            CallState::Open(id) if !is_in_handler() => match self.port.wait_for(id) {
-                Outcome::Bulk(answer) => wait_for_result::<R>(self.port, answer),
-                outcome => decode::<R>(outcome),
-            },
-            other => self.wait_otherwise(other),
+    pub fn wait(self) -> Result<R::Output, CallError<R::Error>> {
+        let CallState::Open(id) = self.state else { return self.wait_otherwise() };
+        if is_in_handler() {
+            return Err(CallError::WouldDeadlock);
+        }
+        let port = self.port;
+        // An open call owns nothing but its entry, and taking the outcome frees that.
+        std::mem::forget(self);
+        let mut outcome = None;
+        port.wait_for(id, &mut outcome);
+        match &outcome {
+            Some(Outcome::Answered { message, payload, handler_error: false }) => {
+                decode_output::<R>(&message.as_slice()[*payload..])
+            }
+            _ => port.decode_rare::<R>(outcome),
         }
     }
 
     #[cold]
-    fn wait_otherwise(&mut self, state: CallState<'e>) -> Result<R::Output, CallError<R::Error>> {
-        match state {
+    fn wait_otherwise(mut self) -> Result<R::Output, CallError<R::Error>> {
+        if is_in_handler() && !matches!(self.state, CallState::Failed(_)) {
+            return Err(CallError::WouldDeadlock);
+        }
+        match std::mem::replace(&mut self.state, CallState::Ended) {
             CallState::Failed(failure) => Err((*failure).widen()),
             CallState::Ended => Err(CallError::Closed),
-            other if is_in_handler() => {
-                self.state = other;
-                Err(CallError::WouldDeadlock)
+            CallState::Open(id) | CallState::Large { id, .. } => {
+                let mut outcome = None;
+                self.port.wait_for(id, &mut outcome);
+                self.port.decode_rare::<R>(outcome)
             }
-            CallState::Open(id) | CallState::Large { id, .. } => match self.port.wait_for(id) {
-                Outcome::Bulk(answer) => wait_for_result::<R>(self.port, answer),
-                outcome => decode::<R>(outcome),
-            },
             CallState::Arriving(arriving) => arrived::<R>(arriving.wait()),
         }
     }
@@ -206,7 +215,11 @@ impl<R: Rpc> Future for Call<'_, R> {
     type Output = Result<R::Output, CallError<R::Error>>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.poll_outcome(context)
+        match self.poll_outcome(context) {
+            // Whoever polls there blocks on it: nothing else would poll again.
+            Poll::Pending if is_in_plain_handler() => Poll::Ready(Err(CallError::WouldDeadlock)),
+            poll => poll,
+        }
     }
 }
 
@@ -243,7 +256,10 @@ impl<R: Rpc> fmt::Debug for Call<'_, R> {
     }
 }
 
-/// A one-way call under way: ends when the request was handed to the transport, and may be dropped.
+/// A one-way call under way: ends when the request was handed to the transport. Dropped, it goes on all the same.
+///
+/// A call that could not be made (too many under way, say) is not sent: [`OneWay::accepted`], `wait` and awaiting
+/// say so; one that is dropped without a look leaves a warning in the log.
 pub struct OneWay<'e> {
     port: &'e Arc<Port>,
     state: CallState<'e>,
@@ -252,6 +268,20 @@ pub struct OneWay<'e> {
 impl<'e> OneWay<'e> {
     pub(crate) fn new(port: &'e Arc<Port>, made: Result<CallId, Box<Unusual>>) -> Self {
         Self { port, state: CallState::new(made) }
+    }
+
+    /// Lets it go on by itself; says whether it was made at all. Waits for nothing.
+    ///
+    /// # Errors
+    /// Why it was not: [`CallError::NotMade`] with [`hg_na::Error::Limit`] at `Builder::calls_max`, ...
+    pub fn accepted(mut self) -> Result<(), Failure> {
+        if !matches!(self.state, CallState::Failed(_)) {
+            return Ok(());
+        }
+        match std::mem::replace(&mut self.state, CallState::Ended) {
+            CallState::Failed(failure) => Err(*failure),
+            _ => Ok(()),
+        }
     }
 
     /// Waits until the request was handed to the transport. Whether it was served, nobody tells.
@@ -264,7 +294,11 @@ impl<'e> OneWay<'e> {
                 self.state = CallState::Open(id);
                 Err(CallError::WouldDeadlock)
             }
-            CallState::Open(id) => sent(self.port.wait_for(id)),
+            CallState::Open(id) => {
+                let mut outcome = None;
+                self.port.wait_for(id, &mut outcome);
+                sent(outcome.unwrap_or_else(|| self.port.no_outcome()))
+            }
             CallState::Failed(failure) => Err(*failure),
             _ => Err(CallError::Closed),
         }
@@ -286,6 +320,9 @@ impl Future for OneWay<'_> {
                 state.calls.set_waker(id, context.waker());
                 drop(state);
                 self.state = CallState::Open(id);
+                if is_in_plain_handler() {
+                    return Poll::Ready(Err(CallError::WouldDeadlock));
+                }
                 Poll::Pending
             }
             CallState::Failed(failure) => Poll::Ready(Err(*failure)),
@@ -296,10 +333,16 @@ impl Future for OneWay<'_> {
 
 impl Drop for OneWay<'_> {
     fn drop(&mut self) {
-        if let CallState::Open(id) = self.state
-            && let Some(mut state) = self.port.enter_state()
-        {
-            state.calls.detach(id);
+        match &self.state {
+            CallState::Open(id) => {
+                if let Some(mut state) = self.port.enter_state() {
+                    state.calls.detach(*id);
+                }
+            }
+            CallState::Failed(failure) => {
+                tracing::warn!(%failure, "a one-way call was not sent, and nobody looked");
+            }
+            CallState::Large { .. } | CallState::Arriving(_) | CallState::Ended => {}
         }
     }
 }
@@ -318,51 +361,54 @@ fn sent(outcome: Outcome) -> Result<(), Failure> {
 }
 
 #[inline]
+fn decode_output<R: Rpc>(payload: &[u8]) -> Result<R::Output, CallError<R::Error>> {
+    match codec::Default::decode::<R::WireOutput>(payload) {
+        Ok(output) => Ok(R::unpack_output(output)),
+        Err(error) => Err(undecodable::<R>(&error)),
+    }
+}
+
+fn decode_error<R: Rpc>(payload: &[u8]) -> CallError<R::Error> {
+    match codec::Default::decode::<R::Error>(payload) {
+        Ok(error) => CallError::Handler(error),
+        Err(error) => undecodable::<R>(&error),
+    }
+}
+
+/// An outcome that is no large result.
 fn decode<R: Rpc>(outcome: Outcome) -> Result<R::Output, CallError<R::Error>> {
-    match &outcome {
+    match outcome {
         Outcome::Answered { message, payload, handler_error: false } => {
-            match codec::Default::decode::<R::WireOutput>(&message.as_slice()[*payload..]) {
-                Ok(output) => Ok(R::unpack_output(output)),
-                Err(error) => Err(undecodable::<R>(&error)),
-            }
+            decode_output::<R>(&message.as_slice()[payload..])
         }
         Outcome::Answered { message, payload, handler_error: true } => {
-            match codec::Default::decode::<R::Error>(&message.as_slice()[*payload..]) {
-                Ok(error) => Err(CallError::Handler(error)),
-                Err(error) => Err(undecodable::<R>(&error)),
-            }
+            Err(decode_error::<R>(&message.as_slice()[payload..]))
         }
-        Outcome::Failed(_) | Outcome::Sent | Outcome::Bulk(_) => Err(failed::<R>(outcome)),
+        Outcome::Failed(failure) => Err(failure.widen()),
+        Outcome::Sent | Outcome::Bulk(_) => Err(CallError::Closed),
     }
 }
 
-#[cold]
-fn failed<R: Rpc>(outcome: Outcome) -> CallError<R::Error> {
-    match outcome {
-        Outcome::Failed(failure) => failure.widen(),
-        Outcome::Sent | Outcome::Answered { .. } | Outcome::Bulk(_) => CallError::Closed,
+impl Port {
+    #[cold]
+    fn decode_rare<R: Rpc>(
+        self: &Arc<Self>,
+        outcome: Option<Outcome>,
+    ) -> Result<R::Output, CallError<R::Error>> {
+        match outcome.unwrap_or_else(|| self.no_outcome()) {
+            Outcome::Bulk(answer) => {
+                arrived::<R>(Arriving::new(self, answer).and_then(Arriving::wait))
+            }
+            outcome => decode::<R>(outcome),
+        }
     }
-}
-
-#[cold]
-fn wait_for_result<R: Rpc>(
-    port: &Arc<Port>,
-    answer: Box<BulkAnswer>,
-) -> Result<R::Output, CallError<R::Error>> {
-    arrived::<R>(Arriving::new(port, answer).and_then(Arriving::wait))
 }
 
 /// A large result.
 #[cold]
 fn arrived<R: Rpc>(result: Arrived) -> Result<R::Output, CallError<R::Error>> {
     let (bytes, is_error) = result.map_err(Failure::widen)?;
-    let undecodable = |error| undecodable::<R>(&error);
-    if is_error {
-        let error = codec::Default::decode::<R::Error>(&bytes).map_err(undecodable)?;
-        return Err(CallError::Handler(error));
-    }
-    let output = codec::Default::decode::<R::WireOutput>(&bytes).map_err(undecodable)?;
-    Ok(R::unpack_output(output))
+    if is_error { Err(decode_error::<R>(&bytes)) } else { decode_output::<R>(&bytes) }
 }
 
 #[cold]
@@ -383,50 +429,93 @@ impl Port {
         if peer.port != self.id {
             return Err(Failure::NotMade(hg_na::Error::UnknownPeer).into());
         }
+        let mut header = Header::request(kind, 0, R::ID);
+        header.checksum = self.shared.settings.checksum;
+        let deadline = match options.deadline {
+            Some(left) => starting_deadline(left, &mut header)?,
+            None => None,
+        };
         let wire = R::pack(args);
         let unencodable = |error| unencodable(R::NAME, &error);
         let size = codec::Default::size(&wire).map_err(unencodable)?;
-        let deadline = options.deadline.and_then(|deadline| Instant::now().checked_add(deadline));
-        let mut header = Header::request(kind, 0, R::ID);
-        header.remaining_ns =
-            options.deadline.map(|left| u64::try_from(left.as_nanos()).unwrap_or(u64::MAX));
-        header.checksum = self.shared.settings.checksum;
         let start = header.encoded_len();
-        let two_way = kind == Kind::Request;
+        if start + size > self.shared.caps.short_unexpected {
+            return self.start_long_call::<R>(peer, (&wire, size), header, deadline);
+        }
+        // A user's `Serialize` runs: not under the lock.
+        let mut message = Message::inline(start + size);
+        codec::Default::encode(&wire, &mut message.as_mut_slice()[start..]).map_err(unencodable)?;
+        let state = self.enter_state().ok_or_else(forked)?;
+        self.post_call(state, (peer, R::NAME), header, deadline, &mut message)
+    }
+
+    /// A call whose message needs memory of the transport's, or more than a message.
+    #[inline(never)]
+    fn start_long_call<R: Rpc>(
+        &self,
+        peer: Peer,
+        (wire, size): (&R::WireArgs<'_>, usize),
+        header: Header,
+        deadline: Option<Instant>,
+    ) -> Result<CallId, Box<Unusual>> {
+        let start = header.encoded_len();
         if self.is_large(start + size, self.shared.caps.max_unexpected) {
-            let sent = self.start_large_call(peer, (R::NAME, &wire, size), header, deadline)?;
+            let sent = self.start_large_call(peer, (R::NAME, wire, size), header, deadline)?;
             return Err(Box::new(Unusual::Large(sent)));
         }
-
         let mut state = self.enter_state().ok_or_else(forked)?;
-        let mut message = if start + size <= self.shared.caps.short_unexpected {
-            Message::inline(start + size)
-        } else {
-            state.context()?.message(peer.na, start + size).map_err(reserve_failure)?
-        };
-        if start + size > LOCKED_ENCODING_MAX {
-            drop(state);
-            codec::Default::encode(&wire, &mut message.as_mut_slice()[start..])
-                .map_err(unencodable)?;
-            state = self.enter_state().ok_or_else(forked)?;
-        } else {
-            codec::Default::encode(&wire, &mut message.as_mut_slice()[start..])
-                .map_err(unencodable)?;
-        }
-        state.context()?;
-        let id = state
-            .calls
-            .begin(peer.na, R::NAME, two_way, deadline)
-            .ok_or_else(|| self.too_many_calls())?;
+        let mut message =
+            state.context()?.message(peer.na, start + size).map_err(reserve_failure)?;
+        // A user's `Serialize` runs: not under the lock.
+        drop(state);
+        codec::Default::encode(wire, &mut message.as_mut_slice()[start..])
+            .map_err(|error| unencodable(R::NAME, &error))?;
+        let state = self.enter_state().ok_or_else(forked)?;
+        self.post_call(state, (peer, R::NAME), header, deadline, &mut message)
+    }
+
+    /// Makes the call known and hands its message to the transport.
+    #[inline(always)]
+    fn post_call(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        (peer, name): (Peer, &'static str),
+        mut header: Header,
+        deadline: Option<Instant>,
+        message: &mut Message,
+    ) -> Result<CallId, Box<Unusual>> {
+        let two_way = header.kind == Kind::Request;
+        let Some(id) = state.calls.next_id() else { return Err(self.too_many_calls().into()) };
         header.id = id.to_bits();
         header.encode(message.as_mut_slice());
-        state.post_call(id, peer.na, two_way, message);
+        let exchanged = if two_way { state.exchange(id, peer.na, message) } else { None };
+        match exchanged {
+            Some(Exchanged { send, receive }) => {
+                state.calls.begin_exchanged(peer.na, name, deadline, (send, receive));
+            }
+            None => {
+                state.context()?;
+                let made = state.calls.begin(peer.na, name, two_way, deadline);
+                made.ok_or_else(|| self.too_many_calls())?;
+                state.post_halves(id, peer.na, two_way, std::mem::replace(message, no_message()));
+            }
+        }
         drop(state);
         if !two_way || deadline.is_some() {
             self.notify();
         }
         Ok(id)
     }
+}
+
+/// When a call that may take so long ends (`None`: beyond all time); its header says so to the target. A call
+/// without any time is not made.
+fn starting_deadline(left: Duration, header: &mut Header) -> Result<Option<Instant>, Failure> {
+    if left.is_zero() {
+        return Err(Failure::DeadlineExceeded(Started::No));
+    }
+    header.remaining_ns = Some(u64::try_from(left.as_nanos()).unwrap_or(u64::MAX));
+    Ok(Instant::now().checked_add(left))
 }
 
 impl Port {
@@ -439,9 +528,6 @@ impl Port {
         })
     }
 }
-
-/// Longest message that is encoded while the state is locked, in bytes.
-const LOCKED_ENCODING_MAX: usize = 1024;
 
 #[cold]
 fn forked() -> Failure {

@@ -67,7 +67,7 @@ impl EventLoop {
             let Some(again) = self.port.enter_state() else { return false };
             state = again;
         }
-        self.port.step(&mut role, state, |_| Some(())).0
+        self.port.step(&mut role, state, &mut |_: &mut _| Some(())).0
     }
 
     /// Whether the loop may sleep on the descriptor now; the timer is set for the next deadline.

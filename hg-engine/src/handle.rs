@@ -4,7 +4,7 @@ use std::{
     fmt,
     marker::PhantomData,
     sync::Arc,
-    thread::JoinHandle,
+    thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
@@ -19,16 +19,17 @@ use hg_na::{Address, Domain};
 use crate::{
     Answer, Call, CallOptions, EventLoop, OneWay, OpenError, Peer, Progress, Request,
     builder::Settings,
-    handler::{Handler, OfAsyncClosure, OfClosure, OfFunction, OfLaterClosure, boxed},
+    handler::{Handler, OfAsyncClosure, OfClosure, OfFunction, OfLaterClosure, Registered},
     lock::Mutex,
     peer::ToAddress,
     port::{Port, Shared},
+    request::is_in_handler,
 };
 
 /// One context of an engine, or the whole engine through its first context.
 ///
 /// Cheap to clone, usable from any thread. The engine closes when the last handle that was not got from a
-/// [`Request`] is dropped: open calls fail, peers see the connections close.
+/// [`Request`] is dropped, or by [`Handle::close`]: open calls fail, peers see the connections close.
 #[derive(Clone)]
 pub struct Handle {
     pub(crate) port: Arc<Port>,
@@ -42,22 +43,30 @@ struct Alive {
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
-impl Drop for Alive {
-    fn drop(&mut self) {
+impl Alive {
+    fn close(&self) {
+        // Not under the lock: a thread that is waited for may be in here, too.
+        let threads = std::mem::take(&mut *self.threads.lock());
         if self.ports.iter().any(|port| port.is_forked()) {
             // Its threads and its connections are the parent's.
-            self.threads.get_mut().drain(..).for_each(drop);
             return;
         }
         self.ports.iter().for_each(|port| port.interrupt());
-        let me = std::thread::current().id();
-        for thread in self.threads.get_mut().drain(..) {
-            // The last handle may be dropped by a background thread, which cannot wait for itself.
-            if thread.thread().id() != me && thread.join().is_err() {
+        let me = thread::current().id();
+        for thread in threads {
+            // A handler waits for no thread: it may run on that one, or keep from ending what that one waits for.
+            let may_wait = thread.thread().id() != me && !is_in_handler();
+            if may_wait && thread.join().is_err() {
                 tracing::error!("a progress thread panicked");
             }
         }
         self.ports.iter().for_each(|port| port.close());
+    }
+}
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        self.close();
     }
 }
 
@@ -86,6 +95,21 @@ impl Handle {
 
     pub(crate) fn guest(port: Arc<Port>) -> Self {
         Self { port, alive: None }
+    }
+
+    /// Closes the engine now, whoever else has a handle of it: open calls end with
+    /// [`CallError::Closed`](hg_core::error::CallError::Closed), handlers are told, peers see the connections close, and
+    /// nothing can be called any more. Waits for plain handlers that run; called by one, for nothing. A second time it
+    /// does nothing. The handle of a [`Request`] closes its own context only.
+    pub fn close(&self) {
+        match &self.alive {
+            Some(alive) => alive.close(),
+            None if self.port.is_forked() => {}
+            None => {
+                self.port.interrupt();
+                self.port.close();
+            }
+        }
     }
 
     /// What a peer looks up to reach this context.
@@ -117,7 +141,19 @@ impl Handle {
             Failure::NotMade(error) => error,
             _ => hg_na::Error::Unsupported("a closed engine"),
         })?;
-        Ok(Peer { na: context.lookup(&address)?, port: self.port.id })
+        let na = context.lookup(&address)?;
+        state.addresses.insert(na, address);
+        Ok(Peer { na, port: self.port.id })
+    }
+
+    /// The address that a peer was looked up by, to be shown to people; `None` for one that called first, that is
+    /// gone, or that is another context's.
+    #[must_use]
+    pub fn address_of(&self, peer: &Peer) -> Option<Address> {
+        if peer.port != self.port.id {
+            return None;
+        }
+        self.port.enter_state()?.addresses.get(&peer.na).cloned()
     }
 
     /// By which transport a peer is reached, as a scheme: `sm` or `tcp`, where the engine routes. Before anything
@@ -138,6 +174,7 @@ impl Handle {
             && let Ok(context) = state.context()
         {
             context.forget(peer.na);
+            state.addresses.remove(&peer.na);
         }
         self.port.notify();
     }
@@ -215,7 +252,8 @@ impl Handle {
     }
 
     fn insert<R: Rpc>(&self, handler: impl Handler + 'static) -> Result<(), RegisterError> {
-        self.port.shared.change_handlers(|registry| registry.insert(R::NAME, R::ID, boxed(handler)))
+        let handler = Registered::new(handler);
+        self.port.shared.change_handlers(|registry| registry.insert(R::NAME, R::ID, handler))
     }
 
     /// Serves an RPC no longer; says whether it did.
@@ -259,7 +297,7 @@ impl Handle {
             return false;
         };
         if timeout.is_zero() {
-            return self.port.round(&mut role, state, |_| Some(())).0;
+            return self.port.round(&mut role, state, &mut |_: &mut _| Some(())).0;
         }
         let limit = Instant::now().checked_add(timeout);
         self.port.drive_until_moved(&mut role, state, limit)

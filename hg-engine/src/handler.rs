@@ -243,41 +243,71 @@ pub(crate) fn status_message(id: u64, status: Status, text: &[u8], checksum: boo
 }
 
 /// A value as an answer: straight into the outgoing message.
-#[inline]
+#[inline(always)]
 pub(crate) fn encode_value<T: Serialize>(
     port: &Port,
     origin: hg_na::Peer,
-    header: &Header,
+    header: Header,
     value: &T,
     answer: &mut Message,
 ) {
-    if let Err(why) = try_encode_value(port, origin, header, value, answer) {
-        let text = bounded_text(&why);
-        *answer = status_message(header.id, Status::Decode, text, header.checksum);
-    }
+    let start = header.encoded_len();
+    let why = match codec::Default::size(value) {
+        Ok(size) if start + size <= port.shared.caps.short_expected => {
+            let bytes = answer.make_inline(start + size);
+            match codec::Default::encode(value, &mut bytes[start..]) {
+                Ok(_) => return header.encode(bytes),
+                Err(error) => unencodable(&error),
+            }
+        }
+        Ok(size) => match encode_long_value(port, origin, header, (value, size), answer) {
+            Ok(()) => return,
+            Err(why) => why,
+        },
+        Err(error) => unencodable(&error),
+    };
+    *answer = answer_why_not(&header, &why);
 }
 
-#[inline]
-fn try_encode_value<T: Serialize>(
+/// The same for the handler's own error.
+#[inline(never)]
+pub(crate) fn encode_error<T: Serialize>(
     port: &Port,
     origin: hg_na::Peer,
-    header: &Header,
-    value: &T,
+    header: Header,
+    error: &T,
+    answer: &mut Message,
+) {
+    encode_value(port, origin, header, error, answer);
+}
+
+#[cold]
+fn answer_why_not(header: &Header, why: &str) -> Message {
+    status_message(header.id, Status::Decode, bounded_text(why), header.checksum)
+}
+
+#[cold]
+fn unencodable(error: &codec::CodecError) -> String {
+    format!("the result cannot be encoded: {error}")
+}
+
+/// A value that needs memory of the transport's, or more than a message.
+#[inline(never)]
+fn encode_long_value<T: Serialize>(
+    port: &Port,
+    origin: hg_na::Peer,
+    header: Header,
+    (value, size): (&T, usize),
     answer: &mut Message,
 ) -> Result<(), String> {
-    let unencodable = |error| format!("the result cannot be encoded: {error}");
-    let size = codec::Default::size(value).map_err(unencodable)?;
     let start = header.encoded_len();
-    *answer = if start + size <= port.shared.caps.short_expected {
-        Message::inline(start + size)
-    } else if port.is_large(start + size, port.shared.caps.max_expected) {
-        *answer = large::offer(port, origin, header, (value, size));
+    if port.is_large(start + size, port.shared.caps.max_expected) {
+        *answer = large::offer(port, origin, &header, (value, size));
         return Ok(());
-    } else {
-        reserve_answer(port, origin, start + size)?
-    };
+    }
+    *answer = reserve_answer(port, origin, start + size)?;
     let bytes = answer.as_mut_slice();
-    codec::Default::encode(value, &mut bytes[start..]).map_err(unencodable)?;
+    codec::Default::encode(value, &mut bytes[start..]).map_err(|error| unencodable(&error))?;
     header.encode(bytes);
     Ok(())
 }
@@ -291,6 +321,15 @@ fn reserve_answer(port: &Port, origin: hg_na::Peer, len: usize) -> Result<Messag
 }
 
 /// What the registry keeps.
-pub(crate) fn boxed(handler: impl Handler + 'static) -> Arc<dyn Handler> {
-    Arc::new(handler)
+#[derive(Clone)]
+pub(crate) struct Registered {
+    /// The handler's, at hand.
+    pub(crate) kind: ServeKind,
+    pub(crate) handler: Arc<dyn Handler>,
+}
+
+impl Registered {
+    pub(crate) fn new(handler: impl Handler + 'static) -> Self {
+        Self { kind: handler.kind(), handler: Arc::new(handler) }
+    }
 }

@@ -20,22 +20,23 @@ impl<T> Mutex<T> {
         Self(sync::Mutex::new(value))
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+        self.try_lock().unwrap_or_else(|| self.lock_contended())
+    }
+
+    #[cold]
+    fn lock_contended(&self) -> MutexGuard<'_, T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         match self.0.try_lock() {
             Ok(guard) => Some(guard),
             Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
             Err(TryLockError::WouldBlock) => None,
         }
-    }
-
-    pub(crate) fn get_mut(&mut self) -> &mut T {
-        self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

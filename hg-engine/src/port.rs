@@ -28,12 +28,13 @@ use hg_na::{Address, Caps, Completion, Context, Domain, Message, Waiter};
 
 pub(crate) use self::{
     state::State,
+    step::{Look, OutcomeOf},
     transfers::{Near, TransferId},
 };
 use crate::{
     Request,
     builder::Settings,
-    handler::Handler,
+    handler::Registered,
     large::Budget,
     lock::{Mutex, RwLock},
     role::Background,
@@ -48,7 +49,7 @@ pub(crate) struct Shared {
     pub(crate) caps: Caps,
     /// Kept so that memory can be registered while any port lives.
     pub(crate) domain: Arc<dyn Domain>,
-    handlers: RwLock<Arc<Registry<Arc<dyn Handler>>>>,
+    handlers: RwLock<Arc<Registry<Registered>>>,
     /// Counts changes of `handlers`, so that a port's copy is refreshed without a lock.
     handlers_version: AtomicUsize,
 }
@@ -70,7 +71,7 @@ impl Shared {
     /// Changes the handlers; ports see it in their next round.
     pub(crate) fn change_handlers<T>(
         &self,
-        change: impl FnOnce(&mut Registry<Arc<dyn Handler>>) -> T,
+        change: impl FnOnce(&mut Registry<Registered>) -> T,
     ) -> T {
         let mut handlers = self.handlers.write();
         let result = change(Arc::make_mut(&mut handlers));
@@ -116,7 +117,7 @@ pub(crate) struct Work {
     pub(crate) answers: Vec<Answered>,
     wakers: Vec<Waker>,
     /// `None` only while handlers run.
-    handlers: Option<Arc<Registry<Arc<dyn Handler>>>>,
+    handlers: Option<Arc<Registry<Registered>>>,
     handlers_version: usize,
     /// The RPC that was served last, and where its handler is.
     last_rpc: Option<(RpcId, usize)>,

@@ -124,11 +124,11 @@ impl Request {
         match result {
             Ok(output) => {
                 let (header, value) = (header(Status::Ok), R::pack_output(output));
-                handler::encode_value(&self.port, self.origin, &header, &value, answer);
+                handler::encode_value(&self.port, self.origin, header, &value, answer);
             }
             Err(error) => {
                 let header = header(Status::HandlerError);
-                handler::encode_value(&self.port, self.origin, &header, &error, answer);
+                handler::encode_error(&self.port, self.origin, header, &error, answer);
             }
         }
         Run::Answered
@@ -171,21 +171,38 @@ impl fmt::Debug for Request {
     }
 }
 
-thread_local! {
-    static IN_HANDLER: Cell<bool> = const { Cell::new(false) };
+/// What of a user's this thread runs on behalf of the engine's progress, which stands still meanwhile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Inside {
+    /// Nothing.
+    Nothing,
+    /// A plain handler, or the part of another one that runs before its future is made.
+    Plain,
+    /// A poll of an `async` handler: it may poll futures of the engine's, but not wait for one.
+    Async,
 }
 
-/// Whether this thread runs a plain handler, where `wait` could never end.
+thread_local! {
+    static INSIDE: Cell<Inside> = const { Cell::new(Inside::Nothing) };
+}
+
+/// Whether this thread runs a handler that holds up progress, where `wait` could never end.
 #[inline]
 pub(crate) fn is_in_handler() -> bool {
-    IN_HANDLER.get()
+    INSIDE.with(Cell::get) != Inside::Nothing
+}
+
+/// Whether this thread runs a plain handler: a future that is polled there to its end never ends, either.
+#[inline]
+pub(crate) fn is_in_plain_handler() -> bool {
+    INSIDE.with(Cell::get) == Inside::Plain
 }
 
 /// Runs a handler so that [`is_in_handler`] says so. The handler's panics are caught inside.
-#[inline]
-pub(crate) fn in_handler<T>(run: impl FnOnce() -> T) -> T {
-    let outer = IN_HANDLER.replace(true);
+#[inline(always)]
+pub(crate) fn in_handler<T>(kind: Inside, run: impl FnOnce() -> T) -> T {
+    let outer = INSIDE.with(|inside| inside.replace(kind));
     let result = run();
-    IN_HANDLER.set(outer);
+    INSIDE.with(|inside| inside.set(outer));
     result
 }

@@ -41,7 +41,7 @@ use hg_core::{
 use crate::{
     builder::Wait,
     lock::{Condvar, Mutex},
-    port::{Port, State, Work},
+    port::{Look, OutcomeOf, Port, State, Work},
     request::is_in_handler,
 };
 
@@ -160,20 +160,20 @@ impl Port {
         }
     }
 
-    /// Waits for a call, making progress meanwhile or letting somebody else do it.
+    /// Waits for a call, making progress meanwhile or letting somebody else do it. Its outcome is put to its place
+    /// once, and not moved through every return value on the way; nothing is there in a forked child, or when
+    /// the engine closes ([`Port::no_outcome`]).
     #[inline]
-    pub(crate) fn wait_for(self: &Arc<Self>, id: CallId) -> Outcome {
-        // The outcome is moved once, into its place, and not through every return value on the way.
-        let mut outcome = None;
+    pub(crate) fn wait_for(self: &Arc<Self>, id: CallId, outcome: &mut Option<Outcome>) {
+        // Relaxed: set before anybody waits.
         let background = self.background.is_there.load(Ordering::Relaxed);
         if background {
             self.enter();
         }
-        self.drive_or_follow(id, &mut outcome);
+        self.drive_or_follow(id, outcome);
         if background {
             self.leave();
         }
-        outcome.unwrap_or_else(|| self.no_outcome())
     }
 
     #[inline]
@@ -201,13 +201,12 @@ impl Port {
         id: CallId,
         outcome: &mut Option<Outcome>,
     ) {
-        self.drive(&mut role, state, None, |state| {
-            state.calls.take_into(id, outcome).then_some(())
-        });
+        self.drive(&mut role, state, None, &mut OutcomeOf { id, outcome });
     }
 
+    /// What a call is told that was waited for in vain.
     #[cold]
-    fn no_outcome(&self) -> Outcome {
+    pub(crate) fn no_outcome(&self) -> Outcome {
         let forked = Failure::NotMade(hg_na::Error::Forked);
         Outcome::Failed(if self.is_forked() { forked } else { Failure::Closed })
     }
@@ -242,17 +241,17 @@ impl Port {
         }
     }
 
-    /// Makes progress until `check` finds something, or `limit` has passed.
+    /// Makes progress until `look` finds something, or `limit` has passed.
     #[inline]
-    pub(crate) fn drive<'p, T>(
+    pub(crate) fn drive<'p, L: Look>(
         self: &'p Arc<Self>,
         role: &mut Role<'p>,
         state: MutexGuard<'p, State>,
         limit: Option<Instant>,
-        mut check: impl FnMut(&mut State) -> Option<T>,
-    ) -> Option<T> {
-        let (moved, found) = self.round(role, state, &mut check);
-        if found.is_some() { found } else { self.drive_on(role, limit, moved, &mut check) }
+        look: &mut L,
+    ) -> Option<L::Found> {
+        let (moved, found) = self.round(role, state, look);
+        if found.is_some() { found } else { self.drive_on(role, limit, moved, look) }
     }
 
     /// The rounds after the first one.
@@ -262,7 +261,7 @@ impl Port {
         role: &mut Role<'p>,
         limit: Option<Instant>,
         mut moved: bool,
-        check: &mut dyn FnMut(&mut State) -> Option<T>,
+        look: &mut dyn Look<Found = T>,
     ) -> Option<T> {
         let mut idle = Idle::new(self.shared.settings.wait);
         loop {
@@ -283,7 +282,7 @@ impl Port {
                 last = limit.is_some_and(|limit| limit <= Instant::now());
             }
             let found;
-            (moved, found) = self.step(role, self.enter_state()?, &mut *check);
+            (moved, found) = self.step(role, self.enter_state()?, look);
             if found.is_some() || last {
                 return found;
             }
@@ -299,7 +298,7 @@ impl Port {
     ) -> bool {
         let mut idle = Idle::new(self.shared.settings.wait);
         loop {
-            let (moved, _) = self.step(role, state, |_| None::<()>);
+            let (moved, _) = self.step(role, state, &mut |_: &mut _| None::<()>);
             let out_of_time = limit.is_some_and(|limit| limit <= Instant::now());
             if moved || out_of_time || self.closing.load(Ordering::Relaxed) {
                 return moved;
@@ -349,9 +348,9 @@ impl Port {
             if self.callers_left() {
                 let Some((mut role, state)) = self.wait_for_role() else { return };
                 let callers = &self.background.callers;
-                let interrupted =
+                let mut interrupted =
                     |_: &mut State| (callers.load(Ordering::SeqCst) > 0).then_some(());
-                self.drive(&mut role, state, None, interrupted);
+                self.drive(&mut role, state, None, &mut interrupted);
             }
         }
     }

@@ -21,7 +21,7 @@ use crate::{
     handler::{self, Ended, Task},
     lock::Mutex,
     port::{Answered, Port},
-    request::in_handler,
+    request::{Inside, in_handler},
 };
 
 /// The tasks of one port.
@@ -106,7 +106,7 @@ impl Tasks {
         for key in std::mem::take(&mut self.batch) {
             let Some(entry) = self.table.get_mut(key) else { continue };
             let mut context = Context::from_waker(&entry.waker);
-            let poll = || in_handler(|| entry.task.as_mut().poll(&mut context));
+            let poll = || in_handler(Inside::Async, || entry.task.as_mut().poll(&mut context));
             let message = match catch_unwind(AssertUnwindSafe(poll)) {
                 Ok(Poll::Pending) => continue,
                 Ok(Poll::Ready(Ended::Answer(message))) => message,

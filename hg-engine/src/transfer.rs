@@ -14,7 +14,7 @@ use hg_na::{Rights, SharedBytes};
 use crate::{
     Peer,
     port::{Near, Port, TransferId},
-    request::is_in_handler,
+    request::{is_in_handler, is_in_plain_handler},
 };
 
 /// A transfer under way. It was started when it was made; waiting and awaiting only collect the outcome.
@@ -118,6 +118,10 @@ impl<'e> Pending<'e> {
                 state.transfers.set_waker(id, context.waker());
                 drop(state);
                 self.state = PendingState::Open(id);
+                if is_in_plain_handler() {
+                    // Whoever polls there blocks on it: nothing else would poll again.
+                    return Poll::Ready(Err(TransferError::WouldDeadlock));
+                }
                 Poll::Pending
             }
             PendingState::Over(outcome) => Poll::Ready(outcome),
@@ -283,8 +287,7 @@ impl Port {
         }
         let (theirs, own) = (descriptor.scheme(), self.address.scheme());
         // An engine that routes describes memory for each of its ways, and reaches what any of them reaches.
-        let fits =
-            theirs == own || theirs == hg_na::UID || self.address.part(theirs).is_some();
+        let fits = theirs == own || theirs == hg_na::UID || self.address.part(theirs).is_some();
         if !descriptor.regions().is_empty() && !fits {
             let why = "its memory is reached by another transport than this engine's";
             return Err(TransferError::NotMade(hg_na::Error::BadDescriptor(why)));

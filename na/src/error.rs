@@ -41,7 +41,9 @@ pub enum Error {
         why: String,
     },
     /// Somebody else listens at this address. Choose another name or stop the other process.
-    #[error("the address {0} is in use by another process")]
+    #[error(
+        "the address {0} is in use by another process: choose another one, or end that process"
+    )]
     AddressInUse(Address),
     /// No linked plugin takes this scheme.
     #[error("no plugin takes `{scheme}://`; this build has: {known}")]

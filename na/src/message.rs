@@ -44,6 +44,28 @@ impl Message {
         Self(Repr::Inline { len, bytes: [0; INLINE_MAX] })
     }
 
+    /// Makes it a zeroed message as [`Message::inline`] gives, where it is: for a message that is used again.
+    ///
+    /// # Panics
+    /// When `len` is over [`INLINE_MAX`]: the caller's own bug.
+    #[inline(always)]
+    pub fn make_inline(&mut self, len: usize) -> &mut [u8] {
+        if !matches!(self.0, Repr::Inline { .. }) {
+            self.release();
+        }
+        let Repr::Inline { len: present, bytes } = &mut self.0 else { return &mut [] };
+        *bytes = [0; INLINE_MAX];
+        assert!(len <= INLINE_MAX, "an inline message holds {INLINE_MAX} bytes");
+        *present = u8::try_from(len).expect("INLINE_MAX fits in a byte");
+        &mut bytes[..len]
+    }
+
+    /// Lets its memory go.
+    #[cold]
+    fn release(&mut self) {
+        *self = Self::inline(0);
+    }
+
     /// A message of a whole slot's bytes, of which the first `len` count.
     ///
     /// # Panics
@@ -189,6 +211,15 @@ mod tests {
         let long = Message::copied(&[2; INLINE_MAX + 1]);
         assert!(long.slot().is_none());
         assert_eq!(long.into_vec(), vec![2; INLINE_MAX + 1]);
+    }
+
+    #[test]
+    fn a_message_that_is_used_again_keeps_nothing_of_what_it_held() {
+        let long = Message::copied(&[2; INLINE_MAX + 1]);
+        for mut message in [Message::copied(&[1; INLINE_MAX]), long] {
+            assert_eq!(message.make_inline(3), [0; 3]);
+            assert_eq!(message.slot(), Some((&[0; INLINE_MAX], 3)));
+        }
     }
 
     #[test]

@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use hg_na::Reached;
 use proptest::prelude::*;
 
 use super::*;
+use crate::{error::Status, header::Header};
 
 const PEER: Peer = Peer::new(3, 1);
 
@@ -49,6 +51,28 @@ fn done(
 
 fn drain(calls: &mut Calls) -> Vec<Effect> {
     std::iter::from_fn(|| calls.poll_effect()).collect()
+}
+
+#[test]
+fn only_a_plain_answer_goes_straight_to_who_waits_for_it() {
+    let mut calls = Calls::new(8);
+    let plain = |id| Returned::Message(Message::copied(answer_to(id, Status::Ok).as_slice()));
+    let id = calls.next_id().unwrap();
+    assert_eq!(calls.begin_exchanged(PEER, "test", None, (op(2), op(1))), id);
+    let refused = Returned::Message(answer_to(id, Status::NoSuchRpc));
+    let mut place = None;
+    assert!(!calls.take_answer(id, &refused, &mut place) && place.is_none());
+    assert!(!calls.take_answer(id, &plain(CallId::from_bits(99)), &mut place) && place.is_none());
+    calls.set_waker(id, Waker::noop());
+    assert!(!calls.take_answer(id, &plain(id), &mut place), "somebody else is to be told");
+    calls.abandon(id);
+    assert!(!calls.take_answer(id, &plain(id), &mut place), "its outcome is settled");
+    done(&mut calls, id, Half::Receive, Ok(()), Some(answer_to(id, Status::Ok)));
+    let id = calls.next_id().unwrap();
+    calls.begin_exchanged(PEER, "test", None, (op(4), op(3)));
+    assert!(calls.take_answer(id, &plain(id), &mut place));
+    assert!(matches!(place, Some(Outcome::Answered { handler_error: false, .. })));
+    assert!(calls.is_empty() && !calls.any_settled());
 }
 
 #[test]

@@ -66,7 +66,7 @@ impl Port {
         };
         header.id = id.to_bits();
         header.encode(message.as_mut_slice());
-        state.post_call(id, peer.na, two_way, message);
+        state.post_halves(id, peer.na, two_way, message);
         // What was refused at once is settled, and nobody will ever ask for its arguments.
         let arguments = if two_way {
             Some(local)

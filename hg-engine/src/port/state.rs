@@ -8,7 +8,7 @@ use hg_core::{
     header::{Header, Kind, PREFIX_LEN},
     serve::Serves,
 };
-use hg_na::{Context, Exchange, Exchanged, GoneReason, Message, Op, Peer, Token};
+use hg_na::{Address, Context, Exchange, Exchanged, GoneReason, Message, Op, Peer, Token};
 use rustc_hash::FxHashMap;
 
 use super::{Answered, Work, transfers::Transfers};
@@ -27,6 +27,8 @@ pub(crate) struct State {
     pub(crate) transfers: Transfers,
     /// What peers have not pulled yet.
     pub(crate) kept: Kept,
+    /// Of peers that were looked up, for people to read.
+    pub(crate) addresses: FxHashMap<Peer, Address>,
     /// Requests that wait for credits, one queue a peer.
     requests: Backlog,
     /// Answers and control messages that do: they never wait behind requests.
@@ -56,6 +58,7 @@ impl State {
             serves: Serves::new(settings.in_service_max, settings.reject_above),
             transfers: Transfers::default(),
             kept: Kept::default(),
+            addresses: FxHashMap::default(),
             requests: Backlog::default(),
             answers: Backlog::default(),
             admission_open: true,
@@ -96,31 +99,34 @@ impl State {
         }
     }
 
-    /// Posts both halves of a call; a refusal settles it.
-    #[inline]
-    pub(crate) fn post_call(&mut self, id: CallId, to: Peer, two_way: bool, message: Message) {
+    /// Hands both halves of a two-way call to the transport in one step, where it can; otherwise they are to be
+    /// posted ([`State::post_halves`]).
+    #[inline(always)]
+    pub(crate) fn exchange(
+        &mut self,
+        id: CallId,
+        to: Peer,
+        message: &Message,
+    ) -> Option<Exchanged> {
+        if !self.requests.is_empty() {
+            return None;
+        }
+        let exchange = Exchange {
+            to,
+            tag: id.to_bits(),
+            send: Owner::Call(id, Half::Send).quiet_token(),
+            receive: Owner::Call(id, Half::Receive).token(),
+        };
+        self.context.as_mut()?.exchange(&exchange, message)
+    }
+
+    /// Posts the halves of a call one after the other; a refusal settles it.
+    #[inline(never)]
+    pub(crate) fn post_halves(&mut self, id: CallId, to: Peer, two_way: bool, message: Message) {
         let Some(context) = &mut self.context else {
             let failure = closed(self.broken.as_ref());
             return self.calls.handle_refused(id, failure);
         };
-        if two_way && self.requests.is_empty() {
-            let exchange = Exchange {
-                to,
-                tag: id.to_bits(),
-                send: Owner::Call(id, Half::Send).quiet_token(),
-                receive: Owner::Call(id, Half::Receive).token(),
-            };
-            if let Some(Exchanged { send, receive }) = context.exchange(&exchange, &message) {
-                return self.calls.handle_exchanged(id, send, receive);
-            }
-        }
-        self.post_halves(id, to, two_way, message);
-    }
-
-    /// Posts the halves of a call one after the other.
-    #[inline(never)]
-    fn post_halves(&mut self, id: CallId, to: Peer, two_way: bool, message: Message) {
-        let Some(context) = &mut self.context else { return };
         let send = Op::SendUnexpected { to, message };
         let owner = Owner::Call(id, Half::Send);
         let token = if two_way { owner.quiet_token() } else { owner.token() };
@@ -252,6 +258,7 @@ impl State {
         if let Some(context) = &mut self.context {
             context.forget(peer);
         }
+        self.addresses.remove(&peer);
     }
 
     /// Does what the calls ask for.
@@ -370,6 +377,7 @@ impl State {
         self.context = None;
         self.close_transfers();
         self.kept.free_all();
+        self.addresses.clear();
         self.requests.clear();
         self.answers.clear();
         std::mem::take(&mut self.wakers)

@@ -7,7 +7,7 @@ use std::{
 };
 
 use hg_core::{
-    call::Owner,
+    call::{CallId, Half, Outcome, Owner},
     error::{Failure, Started, Status, bounded_text},
     header::{Header, Kind},
     rpc::ServeKind,
@@ -18,27 +18,73 @@ use hg_na::{Completion, Done, GoneReason, Message, Returned};
 use super::{Incoming, Port, ROUNDS_PER_CLOCK, State, Ticket, Work};
 use crate::{
     Request,
-    handler::{self, Run, Task},
+    handler::{self, Registered, Run, Task},
     large,
-    request::in_handler,
+    request::{Inside, in_handler},
     role::Role,
     tasks::{Origin, Tasks},
 };
 
+/// What the holder of the role makes progress for.
+pub(crate) trait Look {
+    /// What it waits for.
+    type Found;
+
+    /// Asked in each round, after the transport's completions were dealt with.
+    fn look(&mut self, state: &mut State) -> Option<Self::Found>;
+
+    /// Takes an answer that has arrived, if it waits for just that one: it need not be kept for it.
+    #[inline(always)]
+    fn take(&mut self, _state: &mut State, _id: CallId, _returned: &Returned) -> bool {
+        false
+    }
+}
+
+impl<T, F: FnMut(&mut State) -> Option<T>> Look for F {
+    type Found = T;
+
+    #[inline(always)]
+    fn look(&mut self, state: &mut State) -> Option<T> {
+        self(state)
+    }
+}
+
+/// Waits for the outcome of a call.
+pub(crate) struct OutcomeOf<'a> {
+    pub(crate) id: CallId,
+    /// Where to put it.
+    pub(crate) outcome: &'a mut Option<Outcome>,
+}
+
+impl Look for OutcomeOf<'_> {
+    type Found = ();
+
+    #[inline(always)]
+    fn look(&mut self, state: &mut State) -> Option<()> {
+        let found = self.outcome.is_some() || state.calls.take_into(self.id, self.outcome);
+        found.then_some(())
+    }
+
+    #[inline(always)]
+    fn take(&mut self, state: &mut State, id: CallId, returned: &Returned) -> bool {
+        id == self.id && state.calls.take_answer(id, returned, self.outcome)
+    }
+}
+
 impl Port {
-    /// One round, from the locked state on. `check` is asked once, after the transport's completions were dealt with;
+    /// One round, from the locked state on. `look` is asked once, after the transport's completions were dealt with;
     /// when it finds something, this was the holder's last round. Says whether anything moved.
     #[inline(always)]
-    pub(crate) fn round<'p, T>(
+    pub(crate) fn round<'p, L: Look + ?Sized>(
         self: &'p Arc<Self>,
         role: &mut Role<'p>,
         mut state: MutexGuard<'p, State>,
-        check: impl FnOnce(&mut State) -> Option<T>,
-    ) -> (bool, Option<T>) {
+        look: &mut L,
+    ) -> (bool, Option<L::Found>) {
         let work = role.work();
         state.hand_in(work);
-        let mut moved = self.progress_transport(&mut state, work);
-        let found = check(&mut state);
+        let mut moved = self.progress_transport(&mut state, work, look);
+        let found = look.look(&mut state);
         let is_over = work.requests.is_empty() && state.wakers.is_empty() && state.is_open();
         if is_over && !work.tasks.any_ready() {
             forget_all(&mut work.done);
@@ -77,17 +123,22 @@ impl Port {
 
     /// The same, not part of its caller.
     #[inline(never)]
-    pub(crate) fn step<'p, T>(
+    pub(crate) fn step<'p, L: Look + ?Sized>(
         self: &'p Arc<Self>,
         role: &mut Role<'p>,
         state: MutexGuard<'p, State>,
-        check: impl FnOnce(&mut State) -> Option<T>,
-    ) -> (bool, Option<T>) {
-        self.round(role, state, check)
+        look: &mut L,
+    ) -> (bool, Option<L::Found>) {
+        self.round(role, state, look)
     }
 
     #[inline(always)]
-    fn progress_transport(&self, state: &mut State, work: &mut Work) -> bool {
+    fn progress_transport<L: Look + ?Sized>(
+        &self,
+        state: &mut State,
+        work: &mut Work,
+        look: &mut L,
+    ) -> bool {
         if work.read_clock() && state.transfers.has_chores() {
             state.look_after_transfers(work.now);
         }
@@ -101,11 +152,7 @@ impl Port {
         };
         let any = !work.done.is_empty();
         for (completion, at) in work.done.iter_mut().zip(0..) {
-            handle_completion(state, completion, at, &mut work.requests);
-        }
-        // They are taken last in, first out.
-        if work.requests.len() > 1 {
-            work.requests.reverse();
+            handle_completion(state, completion, at, &mut work.requests, look);
         }
         let moved = moved | any;
         if state.has_chores() {
@@ -145,53 +192,62 @@ impl Port {
         }
         let Work { handlers, last_rpc, requests, done, request, answer, tasks, now, .. } = work;
         let handlers = handlers.as_ref()?;
-        while let Some(Ticket { at, header, payload }) = requests.pop() {
+        for (&Ticket { at, ref header, payload }, left) in
+            requests.iter().zip((0..requests.len()).rev())
+        {
             let Some(Completion::Unexpected { from, message }) = done.get_mut(at) else { continue };
             let origin = *from;
             let place = match *last_rpc {
-                Some((id, place)) if id == header.rpc => Some(place),
-                _ => handlers.place(header.rpc),
+                Some((id, place)) if id == header.rpc => place,
+                _ => {
+                    let Some(place) = handlers.place(header.rpc) else {
+                        self.refuse(origin, header, Status::NoSuchRpc);
+                        continue;
+                    };
+                    *last_rpc = Some((header.rpc, place));
+                    place
+                }
             };
-            let Some(place) = place else {
-                self.refuse(origin, &header, Status::NoSuchRpc);
-                continue;
-            };
-            *last_rpc = Some((header.rpc, place));
-            let handler = handlers.at(place);
+            let Registered { kind, handler } = handlers.at(place);
             if header.bulk {
                 let payload = &message.as_slice()[payload..];
                 let handler = Arc::clone(handler);
-                let task = large::serve(self, handler, (origin, header), *now, payload);
-                self.go_on(tasks, origin, &header, task);
+                let task = large::serve(self, handler, (origin, *header), *now, payload);
+                self.go_on(tasks, origin, header, task);
                 continue;
             }
-            match handler.kind() {
+            match kind {
                 ServeKind::Plain => {
                     let request = request.get_or_insert_with(|| Request::new(Arc::clone(self)));
-                    request.reuse(origin, &header, *now);
+                    request.reuse(origin, header, *now);
                     let payload = &message.as_slice()[payload..];
                     let handler = handler.as_ref();
-                    let run = in_handler(|| handler::run_caught(handler, request, payload, answer));
+                    let run = || handler::run_caught(handler, request, payload, answer);
+                    let run = in_handler(Inside::Plain, run);
                     let mut state = self.state.lock();
-                    if matches!(run, Run::Answered) {
-                        state.reply(origin, header.id, answer);
+                    match &run {
+                        Run::Answered => state.reply(origin, header.id, answer),
+                        Run::Silent | Run::Later(_) | Run::Given => {}
                     }
                     state.serves.handle_answered(origin, header.id);
-                    if requests.is_empty() {
+                    forget_run(run);
+                    if left == 0 {
+                        requests.clear();
                         return Some(state);
                     }
                 }
                 ServeKind::Async => {
                     let payload = &message.as_slice()[payload..];
-                    self.start_async(tasks, handler.as_ref(), (origin, &header), *now, payload);
+                    self.start_async(tasks, handler.as_ref(), (origin, header), *now, payload);
                 }
                 ServeKind::Blocking => {
                     let message = std::mem::replace(message, Message::inline(0));
-                    let incoming = Incoming { from: origin, header, payload, message };
+                    let incoming = Incoming { from: origin, header: *header, payload, message };
                     self.start_blocking(Arc::clone(handler), incoming);
                 }
             }
         }
+        requests.clear();
         None
     }
 
@@ -209,7 +265,8 @@ impl Port {
         let token = self.state.lock().serves.keep_running(origin, header.id);
         request.set_cancel_token(token);
         let mut answer = handler::no_message();
-        match in_handler(|| handler::run_caught(handler, &request, payload, &mut answer)) {
+        let run = || handler::run_caught(handler, &request, payload, &mut answer);
+        match in_handler(Inside::Plain, run) {
             Run::Answered => self.state.lock().post_answer(origin, header.id, Some(answer)),
             Run::Silent => self.state.lock().post_answer(origin, header.id, None),
             Run::Given => {}
@@ -278,15 +335,20 @@ impl Work {
 }
 
 #[inline(always)]
-fn handle_completion(
+fn handle_completion<L: Look + ?Sized>(
     state: &mut State,
     completion: &mut Completion,
     at: usize,
     requests: &mut Vec<Ticket>,
+    look: &mut L,
 ) {
     match completion {
         Completion::Done(Done { id: op, token, result, returned }) => match Owner::of(*token) {
-            Owner::Call(id, half) => state.calls.handle_done(id, half, result, returned),
+            Owner::Call(id, half) => {
+                if !(half == Half::Receive && result.is_ok() && look.take(state, id, returned)) {
+                    state.calls.handle_done(id, half, result, returned);
+                }
+            }
             Owner::Nobody => state.handle_transfer_done((*token, *op), result, returned),
         },
         Completion::Unexpected { from, message } => {
@@ -319,8 +381,10 @@ fn handle_completion(
 fn forget_all(done: &mut Vec<Completion>) {
     while let Some(completion) = done.pop() {
         let owns_nothing = match &completion {
-            Completion::Unexpected { message, .. } => message.slot().is_some(),
-            Completion::Done(Done { result: Ok(()), returned: Returned::Nothing, .. }) => true,
+            Completion::Unexpected { message, .. }
+            | Completion::Done(Done {
+                result: Ok(()), returned: Returned::Message(message), ..
+            }) => message.slot().is_some(),
             _ => false,
         };
         if owns_nothing {
@@ -329,6 +393,20 @@ fn forget_all(done: &mut Vec<Completion>) {
             drop_completion(completion);
         }
     }
+}
+
+/// A plain handler's run owns nothing; it is dropped without being asked.
+#[inline(always)]
+fn forget_run(run: Run) {
+    match &run {
+        Run::Answered | Run::Silent | Run::Given => std::mem::forget(run),
+        Run::Later(_) => drop_run(run),
+    }
+}
+
+#[cold]
+fn drop_run(run: Run) {
+    drop(run);
 }
 
 #[cold]
@@ -351,7 +429,8 @@ fn handle_refusal(state: &mut State, from: hg_na::Peer, arrival: Arrival) {
 }
 
 fn handle_gone(state: &mut State, peer: hg_na::Peer, reason: &GoneReason) {
-    tracing::debug!(?peer, %reason, "a peer is gone");
+    let address = state.addresses.remove(&peer).map(|address| address.to_string());
+    tracing::debug!(?peer, address, %reason, "a peer is gone");
     state.serves.handle_gone(peer);
     state.fail_transfers(peer, reason);
     state.kept.free_all_of(peer);

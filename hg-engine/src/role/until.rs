@@ -42,7 +42,7 @@ impl Port {
                     role.give_back(state); // H1, H2
                     return Some(found);
                 }
-                return self.drive(&mut role, state, None, |state| look(state, None)); // F2
+                return self.drive(&mut role, state, None, &mut |state: &mut _| look(state, None)); // F2
             }
             if self.is_forked() {
                 // Whoever has the role is not in this process.

@@ -9,7 +9,7 @@ use crate::{
     connection::Connection,
     fail,
     in_place::push_with,
-    layout::{Segment, Slot},
+    layout::Slot,
     link::{ANSWERS, BodyClaim, CONTROL, Link, REQUESTS, SHORT},
     receives::{Match, Receive, Receives},
     ring::{Broken, Payload, Word},
@@ -42,19 +42,34 @@ impl Connection {
     /// have written in good faith is left in `fault`.
     #[inline(always)]
     pub(crate) fn poll(&mut self, intake: &mut Intake, done: &mut Vec<Completion>) -> u32 {
-        let Some(link) = self.link.as_ref() else { return 0 };
-        let theirs: &Segment = &link.theirs.rings;
-        let holds = |ring: usize| link.rx[ring].peek(&theirs.rings[ring]).is_some();
-        let (control, answers, requests) = (holds(CONTROL), holds(ANSWERS), holds(REQUESTS));
+        let Some(link) = self.link.as_mut() else { return 0 };
+        let (from, fault) = (self.peer, &mut self.fault);
+        if link.peek(CONTROL).is_some() {
+            return self.poll_all(intake, done);
+        }
         let mut taken = 0;
-        if control {
-            taken += self.poll_control(intake, done);
+        if !self.is_stalled {
+            let receives = (&mut self.receives, &mut self.is_stalled);
+            taken += poll_answers(link, receives, fault, from, intake, done);
         }
-        if answers && !self.is_stalled {
-            taken += self.poll_answers(intake, done);
+        if intake.admission {
+            taken += poll_requests(link, fault, from, intake, done);
         }
-        if requests && intake.admission {
-            taken += self.poll_requests(intake, done);
+        taken
+    }
+
+    /// The same, where there are control messages, too: they come first.
+    #[cold]
+    fn poll_all(&mut self, intake: &mut Intake, done: &mut Vec<Completion>) -> u32 {
+        let mut taken = self.poll_control(intake, done);
+        let Some(link) = self.link.as_mut() else { return taken };
+        let (from, fault) = (self.peer, &mut self.fault);
+        if !self.is_stalled {
+            let receives = (&mut self.receives, &mut self.is_stalled);
+            taken += poll_answers(link, receives, fault, from, intake, done);
+        }
+        if intake.admission {
+            taken += poll_requests(link, fault, from, intake, done);
         }
         taken
     }
@@ -93,66 +108,6 @@ impl Connection {
         taken
     }
 
-    #[inline(always)]
-    fn poll_requests(&mut self, intake: &mut Intake, done: &mut Vec<Completion>) -> u32 {
-        let Some(link) = self.link.as_mut() else { return 0 };
-        let from = self.peer;
-        let mut taken = 0;
-        while let Some(slot) = link.peek(REQUESTS) {
-            let word = slot.claimed_word();
-            if is_short(word, REQUESTS) {
-                push_with(done, || {
-                    let message = Message::from_slot(bytes_of(slot.payload()), length(word));
-                    Completion::Unexpected { from, message }
-                });
-                take(link, REQUESTS);
-            } else if let Err(broken) = take_request(link, from, intake, done) {
-                self.fault = Some(broken);
-                break;
-            }
-            taken += 1;
-            if taken == BURST {
-                break;
-            }
-        }
-        taken
-    }
-
-    #[inline(always)]
-    fn poll_answers(&mut self, intake: &mut Intake, done: &mut Vec<Completion>) -> u32 {
-        let Some(link) = self.link.as_mut() else { return 0 };
-        let from = self.peer;
-        let mut taken = 0;
-        while let Some(slot) = link.peek(ANSWERS) {
-            let word = slot.claimed_word();
-            let tag = slot.bytes[0].load(); // C2
-            // The length is checked before the receive is taken out: a broken message must not end it.
-            if is_short(word, ANSWERS)
-                && let Some(receive) = self.receives.take_plain(tag)
-            {
-                push_with(done, || ended(from, receive, answer_of(slot, length(word))));
-                take(link, ANSWERS);
-            } else {
-                match take_answer(link, &mut self.receives, from, intake, done) {
-                    Ok(true) => {}
-                    Ok(false) => {
-                        self.is_stalled = true;
-                        break;
-                    }
-                    Err(broken) => {
-                        self.fault = Some(broken);
-                        break;
-                    }
-                }
-            }
-            taken += 1;
-            if taken == BURST {
-                break;
-            }
-        }
-        taken
-    }
-
     /// Whether a round of polling would take something; asked after the fence of a sleep.
     pub(crate) fn has_work(&self, admission: bool) -> bool {
         let Some(link) = &self.link else { return false };
@@ -160,6 +115,75 @@ impl Connection {
             || (!self.is_stalled && link.is_ready(ANSWERS))
             || (admission && link.is_ready(REQUESTS))
     }
+}
+
+#[inline(always)]
+fn poll_requests(
+    link: &mut Link,
+    fault: &mut Option<Broken>,
+    from: Peer,
+    intake: &mut Intake,
+    done: &mut Vec<Completion>,
+) -> u32 {
+    let mut taken = 0;
+    while let Some(slot) = link.peek(REQUESTS) {
+        let word = slot.claimed_word();
+        if is_short(word, REQUESTS) {
+            push_with(done, || {
+                let message = Message::from_slot(bytes_of(slot.payload()), length(word));
+                Completion::Unexpected { from, message }
+            });
+            take(link, REQUESTS);
+        } else if let Err(broken) = take_request(link, from, intake, done) {
+            *fault = Some(broken);
+            break;
+        }
+        taken += 1;
+        if taken == BURST {
+            break;
+        }
+    }
+    taken
+}
+
+#[inline(always)]
+fn poll_answers(
+    link: &mut Link,
+    (receives, is_stalled): (&mut Receives, &mut bool),
+    fault: &mut Option<Broken>,
+    from: Peer,
+    intake: &mut Intake,
+    done: &mut Vec<Completion>,
+) -> u32 {
+    let mut taken = 0;
+    while let Some(slot) = link.peek(ANSWERS) {
+        let word = slot.claimed_word();
+        let tag = slot.bytes[0].load(); // C2
+        // The length is checked before the receive is taken out: a broken message must not end it.
+        if is_short(word, ANSWERS)
+            && let Some(receive) = receives.take_plain(tag)
+        {
+            push_with(done, || ended(from, receive, answer_of(slot, length(word))));
+            take(link, ANSWERS);
+        } else {
+            match take_answer(link, receives, from, intake, done) {
+                Ok(true) => {}
+                Ok(false) => {
+                    *is_stalled = true;
+                    break;
+                }
+                Err(broken) => {
+                    *fault = Some(broken);
+                    break;
+                }
+            }
+        }
+        taken += 1;
+        if taken == BURST {
+            break;
+        }
+    }
+    taken
 }
 
 /// An unexpected message that is long: its body, checked.

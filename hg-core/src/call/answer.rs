@@ -1,0 +1,72 @@
+//! What a call learns from its transport: an answer, read, or a failure, in the caller's words.
+
+use hg_na::{Failure as NaFailure, GoneReason, INLINE_MAX, Message, Peer, Reached, Returned};
+
+use super::{BulkAnswer, CallId, Outcome};
+use crate::{
+    error::{Failure, Started, Status},
+    header::{Header, Kind},
+};
+
+/// The bytes of the answer to a call, and how many count, when it is short and says nothing but that all went well.
+/// They are to be copied: what is returned owns nothing then, and may stay where it is.
+#[inline(always)]
+pub(super) fn plain_answer(id: CallId, returned: &Returned) -> Option<(&[u8; INLINE_MAX], usize)> {
+    let Returned::Message(message) = returned else { return None };
+    let (bytes, len) = message.slot()?;
+    Header::is_plain_answer(bytes, len, id.to_bits()).then_some((bytes, len))
+}
+
+#[cold]
+pub(super) fn read_answer(id: CallId, name: &'static str, returned: &mut Returned) -> Outcome {
+    let Returned::Message(message) = returned else {
+        return Outcome::Failed(Failure::Decode("the transport delivered no answer".to_owned()));
+    };
+    let (header, payload) = match Header::decode(message.as_slice()) {
+        Ok(decoded) => decoded,
+        Err(malformed) => return Outcome::Failed(Failure::Decode(malformed.to_string())),
+    };
+    if header.kind != Kind::Answer || header.id != id.to_bits() {
+        let why = "the answer belongs to another request";
+        return Outcome::Failed(Failure::Decode(why.to_owned()));
+    }
+    match Status::from_wire(header.code) {
+        Some(status @ (Status::Ok | Status::HandlerError)) if header.bulk => {
+            Outcome::Bulk(Box::new(BulkAnswer {
+                peer: Peer::new(u32::MAX, u32::MAX),
+                id: header.id,
+                deadline: None,
+                message: std::mem::replace(message, Message::inline(0)),
+                payload,
+                handler_error: status == Status::HandlerError,
+            }))
+        }
+        Some(Status::Ok) => answered(message, payload, false),
+        Some(Status::HandlerError) => answered(message, payload, true),
+        Some(status) => {
+            let failure = status.failure(name, &message.as_slice()[payload..]);
+            Outcome::Failed(failure.unwrap_or(Failure::Cancelled))
+        }
+        None => Outcome::Failed(Failure::Decode(format!("status {} is unknown", header.code))),
+    }
+}
+
+#[inline]
+fn answered(message: &mut Message, payload: usize, handler_error: bool) -> Outcome {
+    let message = std::mem::replace(message, Message::from(Vec::new()));
+    Outcome::Answered { message, payload, handler_error }
+}
+
+#[cold]
+pub(super) fn transport_failure(failure: &NaFailure) -> Failure {
+    let started = match failure.reached {
+        Reached::Never => Started::No,
+        Reached::Unknown => Started::Unknown,
+    };
+    match failure.error.clone() {
+        hg_na::Error::PeerGone(reason) => Failure::PeerGone { reason, started },
+        hg_na::Error::UnknownPeer => Failure::PeerGone { reason: GoneReason::Closed, started },
+        hg_na::Error::Cancelled => Failure::Cancelled,
+        other => Failure::NotMade(other),
+    }
+}

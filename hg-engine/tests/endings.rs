@@ -1,0 +1,229 @@
+//! What is refused before it begins, what would never end, and the end of an engine: over the in-process
+//! reference transport.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+        mpsc,
+    },
+    task::{Context, Poll, Wake, Waker},
+    thread::{self, Thread},
+    time::Duration,
+};
+
+use hg_core::error::{CallError, Started};
+use hg_engine::{Builder, CallOptions, Handle, Peer, Progress, Request, Wait};
+use hg_macros::rpc;
+use hg_na_conformance::Mem;
+
+/// What the facade is to users.
+mod hg {
+    pub(crate) mod __private {
+        pub(crate) use hg_core::rpc::*;
+    }
+}
+
+#[rpc(crate = crate::hg)]
+fn add(a: i64, b: i64) -> i64 {
+    a + b
+}
+
+#[rpc(crate = crate::hg)]
+fn never() -> u32;
+
+#[rpc(crate = crate::hg)]
+fn nested() -> String;
+
+#[rpc(crate = crate::hg)]
+fn count(by: u64);
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn builder() -> Builder {
+    Builder::new().wait(Wait::Block)
+}
+
+/// A target that counts, and never answers `never`; an origin; and how many requests were served.
+fn pair(origin: Builder) -> (Handle, Handle, Peer, Arc<AtomicUsize>) {
+    let plugin = Mem::default();
+    let target: Handle = builder().plugin(plugin.clone()).listen(true).open("mem://").unwrap();
+    let origin: Handle = origin.plugin(plugin).open("mem://").unwrap();
+    let peer = origin.lookup(target.address()).unwrap();
+    let served = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&served);
+    let counted = move |_: &Request, (_,): (u64,)| {
+        counter.fetch_add(1, Ordering::SeqCst);
+        Ok(())
+    };
+    target.serve(count, counted).unwrap();
+    target.serve_async(never, |_, ()| std::future::pending()).unwrap();
+    target.register(add).unwrap();
+    (target, origin, peer, served)
+}
+
+/// The simplest executor: what users have in mind when they write `block_on`.
+fn block_on<F: Future>(future: F) -> F::Output {
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(value) => return value,
+            Poll::Pending => thread::park_timeout(PATIENCE),
+        }
+    }
+}
+
+#[test]
+fn a_one_way_call_beyond_the_limit_is_refused_in_words_and_not_sent() {
+    let (_target, origin, peer, served) = pair(builder().calls_max(1));
+    let open = origin.call(never, &peer, ());
+    let refused = [
+        origin.notify(count, &peer, (1,)).accepted().unwrap_err(),
+        origin.notify(count, &peer, (1,)).wait().unwrap_err(),
+        block_on(origin.notify(count, &peer, (1,))).unwrap_err(),
+    ];
+    for error in refused {
+        assert!(matches!(error, CallError::NotMade(hg_na::Error::Limit { .. })), "{error}");
+        assert!(error.to_string().contains("Builder::calls_max"), "{error}");
+    }
+    drop(origin.notify(count, &peer, (1,)));
+    drop(open);
+    let settle = || {
+        while origin.calls_under_way() > 0 {
+            thread::yield_now();
+        }
+    };
+    settle();
+    origin.notify(count, &peer, (1,)).accepted().unwrap();
+    settle();
+    // Served in the order in which they were sent.
+    assert_eq!(origin.call(add, &peer, (1, 2)).wait().unwrap(), 3);
+    assert_eq!(served.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn a_call_that_may_take_no_time_is_not_sent() {
+    let (target, origin, peer, _) = pair(builder());
+    let (sender, receiver) = mpsc::channel();
+    target
+        .serve(nested, move |_, ()| {
+            sender.send(()).unwrap();
+            Ok(String::new())
+        })
+        .unwrap();
+    let options = CallOptions::within(Duration::ZERO);
+    let error = origin.call_with(nested, &peer, (), options).wait().unwrap_err();
+    assert!(matches!(error, CallError::DeadlineExceeded(Started::No)), "{error}");
+    assert_eq!(origin.calls_under_way(), 0);
+    // What was sent before this one would have been served before it.
+    assert_eq!(origin.call(add, &peer, (1, 2)).wait().unwrap(), 3);
+    assert!(receiver.try_recv().is_err());
+}
+
+/// Calls the engine's own `add` and waits for it in a handler; what came of it.
+fn call_oneself(request: &Request, block: bool) -> String {
+    let engine = request.engine();
+    let this = engine.lookup(engine.address()).unwrap();
+    let call = engine.call(add, &this, (20, 1));
+    let result = if block { block_on(call) } else { call.wait() };
+    match result {
+        Err(error @ CallError::WouldDeadlock) => error.to_string(),
+        other => panic!("unexpected: {other:?}"),
+    }
+}
+
+#[test]
+fn whoever_waits_where_that_would_never_end_is_told_what_to_do() {
+    for (block, is_async) in [(false, false), (true, false), (false, true)] {
+        let (target, origin, peer, _) = pair(builder());
+        if is_async {
+            let serve =
+                move |request: Request, ()| async move { Ok(call_oneself(&request, block)) };
+            target.serve_async(nested, serve).unwrap();
+        } else {
+            target.serve(nested, move |request, ()| Ok(call_oneself(request, block))).unwrap();
+        }
+        let said = origin.call(nested, &peer, ()).wait().unwrap();
+        assert!(said.contains("async fn") && said.contains("blocking"), "{said}");
+    }
+}
+
+#[test]
+fn closing_ends_what_is_under_way_and_closing_again_does_nothing() {
+    for progress in [Progress::Background, Progress::Own] {
+        let (target, origin, peer, _) = pair(builder().progress(progress));
+        let other = origin.clone();
+        let waiting = thread::scope(|scope| {
+            let waiter = scope.spawn(|| origin.call(never, &peer, ()).wait().unwrap_err());
+            while target.requests_in_service() == 0 {
+                thread::yield_now();
+            }
+            other.close();
+            waiter.join().unwrap()
+        });
+        assert!(matches!(waiting, CallError::Closed), "{waiting}");
+        origin.close();
+        let error = origin.call(add, &peer, (1, 2)).wait().unwrap_err();
+        assert!(matches!(error, CallError::Closed), "{error}");
+        assert!(matches!(origin.notify(count, &peer, (1,)).accepted(), Err(CallError::Closed)));
+        assert!(origin.lookup(target.address()).is_err());
+        assert!(!origin.progress(Duration::ZERO));
+    }
+}
+
+#[test]
+fn peers_of_a_closed_engine_are_told_although_a_handle_is_left() {
+    let (target, origin, peer, _) = pair(builder());
+    let call = origin.call(never, &peer, ());
+    while target.requests_in_service() == 0 {
+        thread::yield_now();
+    }
+    target.close();
+    let error = call.wait().unwrap_err();
+    assert!(matches!(error, CallError::PeerGone { .. }), "{error}");
+    for _ in 0..2 {
+        let error = origin.call(add, &peer, (1, 2)).wait().unwrap_err();
+        assert!(matches!(error, CallError::PeerGone { started: Started::No, .. }), "{error}");
+        assert!(error.to_string().contains("look the address up again"), "{error}");
+    }
+}
+
+#[test]
+fn a_handler_can_close_the_engine_that_runs_it() {
+    for own in [false, true] {
+        let (target, origin, peer, _) = pair(builder());
+        let handle = target.clone();
+        let close = move |request: &Request, ()| {
+            if own {
+                request.engine().close()
+            } else {
+                handle.close()
+            }
+            Ok(String::new())
+        };
+        target.serve(nested, close).unwrap();
+        let error = origin.call(nested, &peer, ()).wait().unwrap_err();
+        assert!(matches!(error, CallError::PeerGone { .. }), "{error}");
+        // The handler's closure holds a handle of its own engine.
+        target.deregister(nested);
+    }
+}
+
+#[test]
+fn a_looked_up_peer_is_shown_by_its_address() {
+    let (target, origin, peer, _) = pair(builder());
+    assert_eq!(origin.address_of(&peer).as_ref(), Some(target.address()));
+    assert_eq!(target.address_of(&peer), None, "another engine's");
+    origin.forget(peer);
+    assert_eq!(origin.address_of(&peer), None);
+}
