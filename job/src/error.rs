@@ -85,6 +85,18 @@ pub enum Error {
         /// The bound: [`Settings::wait`](crate::Settings::wait).
         within: Duration,
     },
+    /// The process that holds the job together does not answer: stopped, overloaded, or cut off.
+    #[error(
+        "{what} did not end within {within:?}, and {hub}, which holds the job together, does not answer"
+    )]
+    Silent {
+        /// What this rank waited for.
+        what: &'static str,
+        /// Rank 0, or the runner.
+        hub: &'static str,
+        /// The bound that has passed.
+        within: Duration,
+    },
     /// A value is too long for an all-gather.
     #[error("a value of {len} bytes is over the limit of {max}")]
     TooLong {

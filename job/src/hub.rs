@@ -5,6 +5,8 @@ mod serve;
 mod state;
 #[cfg(test)]
 mod state_tests;
+#[cfg(test)]
+mod tests;
 
 use std::{
     io,

@@ -109,12 +109,8 @@ impl Link {
     /// The node of each rank, once all are there.
     pub(crate) fn join(&self, deadline: Instant) -> Result<Vec<u32>, Error> {
         let welcome = self.wait(deadline, |state| state.welcome.take())?;
-        welcome.ok_or_else(|| Error::MissingElsewhere {
-            here: Ranks(vec![self.rank]),
-            size: self.size,
-            within: self.within,
-            elsewhere: format!("{} does not say who is missing", self.shared.hub),
-        })
+        let (hub, within) = (self.shared.hub, self.within);
+        welcome.ok_or(Error::Silent { what: "joining", hub, within })
     }
 
     /// One collective call.
@@ -143,12 +139,11 @@ impl Link {
         let _ = self.say(&Up::Who { channel, number });
         match self.wait(Instant::now() + ANSWER, answered)? {
             Some(Ok(values)) => Ok(values),
-            told => Err(Error::Late {
-                what: what.name(),
-                number: number + 1,
-                within,
-                missing: Ranks(told.and_then(Result::err).unwrap_or_default()),
-            }),
+            Some(Err(ranks)) => {
+                let missing = Ranks(ranks);
+                Err(Error::Late { what: what.name(), number: number + 1, within, missing })
+            }
+            None => Err(Error::Silent { what: what.name(), hub: self.shared.hub, within }),
         }
     }
 

@@ -94,8 +94,8 @@ impl Settings {
         self
     }
 
-    /// How long ranks may take to come together, counted from when the first of them begins. Who has not
-    /// come then is named by the others, within two seconds more.
+    /// How long ranks may take to come together; each counts from its own call. Who has not come then is
+    /// named by the others, within two seconds more.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);

@@ -272,14 +272,14 @@ fn a_barrier_that_does_not_end_names_who_of_this_node_is_missing() {
         // Its thread stays in the barrier until this process ends.
         thread::spawn(move || serve(theirs, place, &space));
         threads.push(thread::spawn(move || {
-            let mut client = client(&ours, place, Via::Pmi1, Duration::from_millis(500)).unwrap();
+            let mut client = client(&ours, place, Via::Pmi1, Duration::from_secs(2)).unwrap();
             let failed = client.meet((rank == 0).then_some("a")).unwrap_err().to_string();
             (failed, client)
         }));
     }
     for rank in threads {
         let (said, _client) = rank.join().unwrap();
-        assert_eq!(said, "rank 1 of 3 did not join within 500ms");
+        assert_eq!(said, "rank 1 of 3 did not join within 2s");
     }
 }
 

@@ -62,12 +62,12 @@ fn a_rank_that_dies_is_named_by_the_others_who_exit_with_1() {
 
 #[test]
 fn a_rank_that_hangs_is_named_after_the_bound_and_killed_after_the_grace() {
-    let outcome = local("3", &["--stop", "1@start", "--timeout", "1", "--grace", "0.2"]);
-    assert_eq!(outcome.count("rank 1 of 3 did not join within 1s"), 2, "{}", outcome.all());
+    let outcome = local("3", &["--stop", "1@start", "--timeout", "3", "--grace", "0.2"]);
+    assert_eq!(outcome.count("rank 1 of 3 did not join within 3s"), 2, "{}", outcome.all());
     assert_eq!(outcome.count("ranks 0 and 2: exit status: 1; rank 1: signal: 9 (SIGKILL)"), 1);
     assert_eq!(outcome.code, Some(1));
-    let outcome = local("3", &["--stop", "1@joined", "--wait", "0.5", "--grace", "0.2"]);
-    let late = "all-gather number 1 did not end within 500ms: waiting for rank 1";
+    let outcome = local("3", &["--stop", "1@joined", "--wait", "2", "--grace", "0.2"]);
+    let late = "all-gather number 1 did not end within 2s: waiting for rank 1";
     assert!(outcome.count(late) >= 1, "{}", outcome.all());
     assert_eq!(outcome.code, Some(1), "{}", outcome.all());
 }
@@ -162,4 +162,18 @@ fn ranks_meet_in_a_folder_and_at_an_address() {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let outcome = run("sh", &["-c", &script(&format!("tcp:127.0.0.1:{port}"))], &[]);
     assert_one_node(&outcome.ranks(), 3, "rendezvous");
+}
+
+#[test]
+fn a_rank_0_that_hangs_is_named_by_those_who_wait_for_it() {
+    let folder = Folder::new("hang");
+    // `exec`: what is killed at the end is the stopped rank itself.
+    let script = format!(
+        "(HG_JOB_RANK=0 exec {PROBE} --stop 0@joined) & HG_JOB_RANK=1 {PROBE} --wait 0.5; echo ended $?; kill -9 $!"
+    );
+    let at = format!("dir:{}", folder.text());
+    let outcome = run("sh", &["-c", &script], &[("HG_JOB_RENDEZVOUS", &at), ("HG_JOB_SIZE", "2")]);
+    let silent = "all-gather did not end within 500ms, and rank 0, which holds the job together, does not answer";
+    assert_eq!(outcome.count(silent), 1, "{}", outcome.all());
+    assert_eq!(outcome.ends(), [1], "{}", outcome.all());
 }

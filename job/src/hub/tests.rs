@@ -1,0 +1,191 @@
+//! A running hub with real sockets: ranks, strangers, and what they say.
+
+use std::{
+    io::{Read as _, Write as _},
+    net::{TcpListener, TcpStream},
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::{Config, Running};
+use crate::{
+    error::Error,
+    frame::{HELLO_MAX, Hello, Up, VALUE_MAX, What},
+    link::{Endings, Link},
+    stream::Stream,
+};
+
+const LONG: Duration = Duration::from_secs(60);
+
+/// A hub for so many ranks at a port.
+fn hub(size: u32, within: Duration) -> (Running, u16) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let running = Running::start(Config {
+        size,
+        token: b"right".to_vec(),
+        deadline: Instant::now() + within,
+        listener: Some(listener),
+        seats: Vec::new(),
+        on_broken: Box::new(|_| {}),
+    });
+    (running.unwrap(), port)
+}
+
+fn hello(token: &[u8], rank: u32, size: u32) -> Hello {
+    Hello { token: token.to_vec(), rank, size, host: format!("host {}", rank / 2) }
+}
+
+fn link(port: u16, hello: Hello) -> Link {
+    let stream = Stream::Tcp(TcpStream::connect(("127.0.0.1", port)).unwrap());
+    let endings = Endings { abort: false, hub_gone: false };
+    Link::open(stream, hello, LONG, "rank 0", endings).unwrap()
+}
+
+fn joined(port: u16, rank: u32, size: u32) -> Link {
+    let link = link(port, hello(b"right", rank, size));
+    let nodes = link.join(Instant::now() + LONG).unwrap();
+    assert_eq!(nodes, (0..size).map(|rank| rank / 2).collect::<Vec<_>>());
+    link
+}
+
+/// All ranks, each in a thread of its own.
+fn ranks(port: u16, size: u32, work: impl Fn(Link, u32) + Sync) {
+    thread::scope(|scope| {
+        for rank in 0..size {
+            let work = &work;
+            scope.spawn(move || work(joined(port, rank, size), rank));
+        }
+    });
+}
+
+/// Sends bytes and reads until the hub hangs up.
+fn thrown_out(port: u16, bytes: &[u8]) {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    stream.set_read_timeout(Some(LONG)).unwrap();
+    // The hub may have had enough before it has read all.
+    let _ = stream.write_all(bytes);
+    let mut rest = Vec::new();
+    match stream.read_to_end(&mut rest) {
+        Ok(_) => {}
+        Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset),
+    }
+    assert_eq!(rest, []);
+}
+
+#[test]
+fn garbage_costs_its_sender_the_connection_and_nobody_else_anything() {
+    let (hub, port) = hub(3, LONG);
+    let early = thread::spawn(move || joined(port, 1, 3));
+    thrown_out(port, b"GET / HTTP/1.1\r\nHost: rank0\r\n\r\n");
+    thrown_out(port, &[0xff; 100]);
+    thrown_out(port, &[0; 100]);
+    thrown_out(port, &Up::Bye.encode());
+    let claims_rank =
+        Up::Gather { channel: "c".into(), number: 0, what: What::Gather, value: vec![1] };
+    thrown_out(port, &claims_rank.encode());
+    let mut long = hello(b"right", 0, 3);
+    long.host = "x".repeat(HELLO_MAX);
+    thrown_out(port, &Up::Hello(long).encode());
+    // One that says nothing stays connected meanwhile.
+    let _silent = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    let others = [0, 2].map(|rank| thread::spawn(move || joined(port, rank, 3)));
+    let [zero, two] = others.map(|other| other.join().unwrap());
+    for link in [zero, early.join().unwrap(), two] {
+        link.leave().unwrap();
+    }
+    assert!(hub.wait(LONG));
+}
+
+#[test]
+fn a_wrong_token_or_size_is_refused_with_a_sentence() {
+    let (_hub, port) = hub(2, LONG);
+    let refused = |hello| match link(port, hello).join(Instant::now() + LONG) {
+        Err(Error::Environment(why)) => why,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(refused(hello(b"wrong", 1, 2)), "rank 1: this is another job: the tokens differ");
+    assert_eq!(refused(hello(b"right", 1, 5)), "rank 1: rank 1 was told 5 ranks, rank 0 2");
+    assert_eq!(refused(hello(b"right", 2, 2)), "rank 2: there is no rank 2 among 2");
+}
+
+#[test]
+fn who_does_not_come_is_named_to_those_who_did() {
+    let (_hub, port) = hub(4, Duration::from_millis(300));
+    let said = [0, 3].map(|rank| {
+        thread::spawn(move || {
+            let link = link(port, hello(b"right", rank, 4));
+            link.join(Instant::now() + LONG).unwrap_err().to_string()
+        })
+    });
+    for said in said {
+        let said = said.join().unwrap();
+        // Slow threads may not have come themselves: then the later is told, too.
+        assert!(said.contains("1, 2") || said.contains("1-3") || said.contains("0-2"), "{said}");
+    }
+}
+
+#[test]
+fn channels_of_several_threads_do_not_disturb_one_another() {
+    let (hub, port) = hub(3, LONG);
+    ranks(port, 3, |link, rank| {
+        thread::scope(|scope| {
+            for name in ["a", "b", "c"] {
+                let link = &link;
+                scope.spawn(move || {
+                    for round in 0..50_u32 {
+                        let value = format!("{name} {round} {rank}");
+                        let values =
+                            link.collect(name, What::Gather, value.as_bytes(), LONG).unwrap();
+                        let expected = |rank| format!("{name} {round} {rank}").into_bytes();
+                        assert_eq!(values, (0..3).map(expected).collect::<Vec<_>>());
+                    }
+                });
+            }
+        });
+        link.leave().unwrap();
+    });
+    assert!(hub.wait(LONG));
+}
+
+#[test]
+fn values_up_to_the_limit_arrive() {
+    let (hub, port) = hub(2, LONG);
+    ranks(port, 2, |link, rank| {
+        let byte = u8::try_from(rank).unwrap();
+        let values = link.collect("", What::Gather, &vec![byte; VALUE_MAX], LONG).unwrap();
+        assert!(values[0] == vec![0; VALUE_MAX] && values[1] == vec![1; VALUE_MAX]);
+        link.leave().unwrap();
+    });
+    assert!(hub.wait(LONG));
+}
+
+#[test]
+fn a_rank_that_is_cut_off_is_named_to_those_who_wait_and_to_those_who_come_later() {
+    let (_hub, port) = hub(3, LONG);
+    ranks(port, 3, |link, rank| {
+        if rank == 1 {
+            return drop(link);
+        }
+        let failed = link.collect("", What::Barrier, &[], LONG).unwrap_err().to_string();
+        assert_eq!(failed, "rank 1 ended without leaving the job");
+        let again = link.collect("", What::Barrier, &[], LONG).unwrap_err().to_string();
+        assert_eq!(again, failed);
+        assert_eq!(link.check().unwrap_err().to_string(), failed);
+    });
+}
+
+#[test]
+fn a_call_that_others_do_not_make_is_given_up_and_names_them() {
+    let (_hub, port) = hub(3, LONG);
+    // Nobody goes before all have seen what they should.
+    let done = std::sync::Barrier::new(3);
+    ranks(port, 3, |link, rank| {
+        if rank == 1 {
+            let short = Duration::from_millis(20);
+            let said = link.collect("", What::Barrier, &[], short).unwrap_err().to_string();
+            assert_eq!(said, "barrier number 1 did not end within 20ms: waiting for ranks 0 and 2");
+        }
+        done.wait();
+    });
+}
