@@ -11,7 +11,7 @@ use crate::{
         process::{fds, rss_kib},
         until,
     },
-    hosts::{Hosts, or_skip},
+    hosts::{Hosts, or_skip, skip},
     roles::Node,
 };
 
@@ -221,6 +221,44 @@ fn a_cable_that_loses_one_direction_only_ends_everything_across_it() {
     hosts.link(0).shape("pfifo").expect("every kernel has it");
     until(|| busy.ask(&format!("call {}", target.address)) == "tcp");
     assert_eq!(target.ask("take"), "ok");
+}
+
+/// Whether the kernel gives up in time what it asks for space in vain.
+fn has_bounded_probes() -> bool {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split(['.', '-']).map(|number| number.parse::<u32>().unwrap_or(0));
+    (numbers.next(), numbers.next()) >= (Some(6), Some(15))
+}
+
+#[test]
+fn a_peer_without_space_is_waited_for_until_it_is_cut_off() {
+    let _watchdog = Watchdog::start();
+    if !has_bounded_probes() {
+        return skip(
+            "the kernel is older than 6.15: it asks a full peer for space ever more rarely",
+        );
+    }
+    let Some(hosts) = or_skip(Hosts::new(2)) else { return };
+    let mut target = Node::on(hosts.host(0), SHORT);
+    let mut busy = Node::on(hosts.host(1), SHORT);
+    let memory = target.ask("accept 30000000 1");
+    // Together more than any socket holds, also when one of them is just over.
+    for _ in 0..3 {
+        assert_eq!(busy.ask(&format!("start loop push {memory} 1")), "started");
+    }
+    let_flow(&hosts, 0, SWING);
+    target.child.stop();
+    until(|| hosts.host(1).has_full_peer());
+    // More than the bound, and no cut: its kernel answers.
+    let full = Instant::now();
+    until(|| full.elapsed() > Duration::from_secs(4));
+    assert!(hosts.host(1).has_full_peer());
+    hosts.link(0).down();
+    let cut = Instant::now();
+    let ended = busy.ask("join");
+    let is_silence = |it: &str| it.starts_with("PeerGone: ") && it.contains("in time");
+    assert!(ended.split(" | ").all(is_silence), "{ended}");
+    assert!(cut.elapsed() < DEFAULT / 2, "it took {:?}", cut.elapsed());
 }
 
 #[test]

@@ -184,6 +184,15 @@ impl Host {
         found.1.parse().expect("a number")
     }
 
+    /// Whether a connection of this host's has bytes that its peer has no space for.
+    pub(crate) fn has_full_peer(&self) -> bool {
+        // The fourth field's `tr`: 4 is the timer of window probes.
+        let table = self.keeper.network_file("tcp");
+        table
+            .lines()
+            .any(|line| line.split_whitespace().nth(5).is_some_and(|it| it.starts_with("04:")))
+    }
+
     /// Its own `/etc/hosts`, in its own mount namespace.
     fn name_all(&self, count: usize) {
         let mut text = "127.0.0.1 localhost\n::1 localhost\n".to_owned();
