@@ -35,6 +35,10 @@ enum Came {
     Asked,
     /// A transfer of this side's has ended.
     Ended(Transfer, u64, Option<Error>),
+    /// The owner cannot reach memory that was lent to it.
+    InFrames(u64),
+    /// It needs memory no more whose transfer was given up.
+    Returned(usize),
     Wrong(&'static str),
 }
 
@@ -66,7 +70,12 @@ impl OfiContext {
                         Err(why) => Came::Wrong(why),
                     }
                 }
-                Kind::Get | Kind::Put | Kind::PutData | Kind::Abort => {
+                Kind::Get
+                | Kind::Put
+                | Kind::PutData
+                | Kind::Abort
+                | Kind::GetLent
+                | Kind::PutLent => {
                     link.took(TRANSFERS);
                     let regions = &self.shared.regions;
                     match link.work.asked(regions, header.kind, header.tag, content) {
@@ -77,7 +86,11 @@ impl OfiContext {
                 Kind::GetData | Kind::Ended => {
                     link.took(TRANSFERS);
                     let peer = link.peer;
-                    take_answer(&mut self.transfers, peer, &header, content)
+                    let abandoned = self.abandoned.get(&header.tag);
+                    match abandoned.filter(|it| it.0 == peer) {
+                        Some((_, number)) => Came::Returned(*number),
+                        None => take_answer(&mut self.transfers, peer, &header, content),
+                    }
                 }
             };
             Some((header, came))
@@ -93,6 +106,8 @@ impl OfiContext {
             Came::Ended(transfer, serial, error) => {
                 self.transfer_ended(place, transfer, serial, error)
             }
+            Came::InFrames(serial) => self.lend_no_more(place, serial),
+            Came::Returned(number) => self.returned(header.tag, number),
             Came::Wrong(why) => return self.misbehaved(place, why),
         }
         // Credits have come, or are owed, or something is to be served.
@@ -163,6 +178,9 @@ impl OfiContext {
         serial: u64,
         error: Option<Error>,
     ) {
+        if let Some(number) = transfer.lent {
+            self.endpoint().revoke(number);
+        }
         if let Some(link) = self.link(place) {
             link.work.active -= 1;
             // A put that failed early has not sent everything.
@@ -195,8 +213,11 @@ fn take_answer(
         let Some(status) = Status::decode(content) else {
             return Came::Wrong("a status that is none");
         };
+        if status == Status::IN_FRAMES && transfer.lent.is_some() {
+            return Came::InFrames(serial);
+        }
         let error = status.error((transfer.offset, transfer.len));
-        let is_whole = transfer.moved == transfer.len;
+        let is_whole = transfer.moved == transfer.len || transfer.lent.is_some();
         if error.is_none() && !is_whole {
             return Came::Wrong("an end before the last byte");
         }
@@ -204,7 +225,8 @@ fn take_answer(
         return ended.map_or(Came::Nothing, |transfer| Came::Ended(transfer, serial, error));
     }
     let len = content.len() as u64;
-    if transfer.is_put || len == 0 || len > transfer.len - transfer.moved {
+    if transfer.is_put || transfer.lent.is_some() || len == 0 || len > transfer.len - transfer.moved
+    {
         return Came::Wrong("bytes that were not asked for");
     }
     let offset = transfer.slice.offset() + transfer.moved;

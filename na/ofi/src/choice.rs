@@ -31,12 +31,19 @@ pub(crate) fn choose(provider: &str, asked: &Asked, settings: &Settings) -> Resu
         Asked::Network(ip, _) => *ip,
         Asked::Local(_) => None,
     };
-    let all = offers(Wanted { provider: Some(provider), source, ..Wanted::default() })?;
+    let wanted = Wanted { provider: Some(provider), source, ..Wanted::default() };
     let layered = format!("{provider};");
     let is_of = |offer: &Offer| offer.provider == provider || offer.provider.starts_with(&layered);
     // libfabric makes a loopback address up where no interface is up.
     let is_there = |offer: &Offer| source.is_some() || offer.ip.is_none_or(is_own);
-    let all: Vec<Offer> = all.into_iter().filter(|offer| is_of(offer) && is_there(offer)).collect();
+    let fits = |offer: &Offer| is_of(offer) && is_there(offer);
+    let mut all: Vec<Offer> = Vec::new();
+    if settings.rma {
+        all.extend(offers(Wanted { one_sided: true, ..wanted })?.into_iter().filter(fits));
+    }
+    if all.is_empty() {
+        all.extend(offers(wanted)?.into_iter().filter(fits));
+    }
     // A provider may offer an address without looking whether it is there.
     if all.is_empty() || source.is_some_and(|ip| !ip.is_loopback() && !is_own(ip)) {
         return Err(nothing(provider, source));

@@ -17,6 +17,8 @@ use crate::{
     wire::{Greeting, HEADER, Record, broken_way},
 };
 
+/// The provider that stays on the machine.
+const LOCAL: &str = "shm";
 /// Connections accepted at a time.
 const ACCEPTS: usize = 64;
 /// How long nothing is accepted after descriptors have run out.
@@ -138,7 +140,8 @@ impl OfiContext {
         let provider = self.shared.provider.clone();
         let endpoint = self.endpoint();
         let frame = u32::try_from(endpoint.frame_size()).expect("frames are short");
-        Greeting { link, key, frame, provider, name: endpoint.name().to_vec() }
+        let (one_sided, name) = (endpoint.is_one_sided(), endpoint.name().to_vec());
+        Greeting { link, key, frame, one_sided, provider, name }
     }
 
     fn attend(&mut self, place: u32, now: Instant) {
@@ -220,10 +223,11 @@ impl OfiContext {
         };
         let own = self.endpoint().frame_size();
         let theirs = usize::try_from(greeting.frame).unwrap_or(HEADER);
+        let one_sided = greeting.one_sided && self.endpoint().reaches_memory_of(address);
         let Some(link) = self.link(place) else { return };
         let (link_of_theirs, frame) = (greeting.link, own.min(theirs));
         let Greeting { key, name, .. } = greeting;
-        link.remote = Some(Remote { link: link_of_theirs, key, address, name, frame });
+        link.remote = Some(Remote { link: link_of_theirs, key, address, name, frame, one_sided });
         link.phase = Phase::Open;
         let own_key = link.key;
         self.untime(place);
@@ -240,6 +244,10 @@ impl OfiContext {
         let Some(link) = self.link(place) else { return };
         // Nothing is heard of it any more; the kernel would tell again and again.
         link.lifeline = None;
+        if matches!(cut, Cut::Exited) {
+            self.endpoint().peer_has_died();
+        }
+        let Some(link) = self.link(place) else { return };
         match (&link.phase, cut) {
             (Phase::Open, Cut::Silent) => self.drain(place, GoneReason::TimedOut, None, now),
             (Phase::Open, Cut::Exited | Cut::NotThere(_)) => {
@@ -327,6 +335,9 @@ impl OfiContext {
         let is_empty = link.requests.is_empty();
         self.fail_operations(place, &reason);
         if let Some(remote) = remote {
+            if reason == GoneReason::Exited && self.shared.provider == LOCAL {
+                clear_up(&remote.name);
+            }
             self.unknow(&remote);
         }
         if !was_met {
@@ -461,6 +472,7 @@ impl OfiContext {
                     crate::fabric::Event::Arrived { frame, .. } => self.endpoint().repost(frame),
                     crate::fabric::Event::Sent(note) => self.flight_landed(note, None),
                     crate::fabric::Event::Near(_)
+                    | crate::fabric::Event::Moved(..)
                     | crate::fabric::Event::Unsent(..)
                     | crate::fabric::Event::Failed(_) => {}
                 }
@@ -472,6 +484,25 @@ impl OfiContext {
         for place in 0..u32::try_from(self.links.len()).unwrap_or(u32::MAX) {
             self.part(place);
         }
+    }
+}
+
+/// Removes the memory of a killed process's endpoint, which libfabric's shm leaves behind under the name
+/// `PID:UID:NUMBER`. Its endpoint's address is a claim: only what bears the number of a dead process is touched.
+fn clear_up(name: &[u8]) {
+    let own = |name: &[u8]| Some(std::str::from_utf8(name).ok()?.trim_end_matches('\0').to_owned());
+    let Some(name) = name.strip_prefix(b"fi_shm://").and_then(own) else { return };
+    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    let Some(pid) = name.split(':').next().filter(|_| name.split(':').all(is_number)) else {
+        return;
+    };
+    let state = std::fs::read_to_string(format!("/proc/{pid}/stat"));
+    let is_dead = match &state {
+        Ok(stat) => stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with(['Z', 'X'])),
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    };
+    if is_dead && std::fs::remove_file(format!("/dev/shm/{name}")).is_ok() {
+        tracing::debug!(%name, "removed what a killed process has left behind");
     }
 }
 

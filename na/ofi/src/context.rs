@@ -5,6 +5,7 @@
 //! | [`crate::post`] | lookup, post, cancel, forget |
 //! | [`crate::send`] | frames out: messages and transfers, as credits and libfabric allow |
 //! | [`crate::arrive`] | frames in |
+//! | [`crate::lent`] | memory that is lent to a peer, and moves that peers ask for |
 //! | [`crate::chores`] | lifelines, timers, the end of connections |
 
 use std::{
@@ -80,6 +81,11 @@ pub(crate) struct OfiContext {
     pub(crate) flights: Vec<Option<Flight>>,
     pub(crate) free_flights: Vec<usize>,
     pub(crate) transfers: FxHashMap<u64, Transfer>,
+    /// Memory that was lent to a peer for a transfer that has ended without that peer's word: by its number, who
+    /// has it and what the endpoint calls it.
+    pub(crate) abandoned: FxHashMap<u64, (Peer, usize)>,
+    /// Moves that libfabric makes for transfers of peers.
+    pub(crate) moves: FxHashMap<u64, (Peer, u64)>,
     pub(crate) serial: u64,
     pub(crate) admission: bool,
     /// Connections with something to send, and with requests that wait for admission.
@@ -133,6 +139,8 @@ impl OfiContext {
             flights: Vec::new(),
             free_flights: Vec::new(),
             transfers: FxHashMap::default(),
+            abandoned: FxHashMap::default(),
+            moves: FxHashMap::default(),
             serial: 0,
             admission: true,
             busy: Vec::new(),
@@ -246,6 +254,7 @@ impl OfiContext {
             Event::Near(bytes) => self.frame_came(&Frame::Near(bytes)),
             Event::Sent(note) => self.flight_landed(note, None),
             Event::Unsent(note, fault) => self.flight_landed(note, Some(fault)),
+            Event::Moved(note, fault) => self.move_ended(note, fault),
             // Of an injected message or a receive: whose it was is not known. A connection that is broken shows
             // on its lifeline, or is stalled.
             Event::Failed(fault) => {

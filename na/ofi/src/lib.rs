@@ -22,6 +22,7 @@
 //! | `connect-timeout-ms` | bound for greeting a peer (30,000) |
 //! | `silence-bound-ms` | bound for noticing a peer that is cut off (30,000; 3,000 at least) |
 //! | `retry-bound-ms` | bound for a live peer to which libfabric sends nothing (60,000) |
+//! | `rma` | `off`: put and get travel in messages even where the provider has one-sided operations (`on`) |
 //! | `max-peers` | connections of one context (65,536) |
 //!
 //! # Threads
@@ -41,6 +42,7 @@ mod context;
 mod domain;
 #[expect(unsafe_code, reason = "calls into a C library")]
 mod fabric;
+mod lent;
 mod lifeline;
 mod link;
 mod listing;

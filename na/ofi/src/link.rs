@@ -45,6 +45,8 @@ pub(crate) struct Remote {
     pub(crate) name: Vec<u8>,
     /// Longest frame.
     pub(crate) frame: usize,
+    /// It moves memory that is lent to it.
+    pub(crate) one_sided: bool,
 }
 
 /// Where a connection stands.
@@ -264,7 +266,8 @@ mod tests {
     fn pair() -> (Link, Link) {
         let link = |link: u32, key: u64| {
             let mut it = Link::new(Peer::new(0, 0), Phase::Open, 0);
-            it.remote = Some(Remote { link, key, address: 0, name: Vec::new(), frame: 64 });
+            let name = Vec::new();
+            it.remote = Some(Remote { link, key, address: 0, name, frame: 64, one_sided: false });
             it
         };
         (link(1, 2), link(3, 4))

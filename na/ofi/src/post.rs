@@ -159,6 +159,8 @@ impl OfiContext {
             len: remote.len(),
             moved: 0,
             is_announced: false,
+            lent: None,
+            in_frames: false,
         };
         self.transfers.insert(id.serial, transfer);
     }
@@ -208,7 +210,8 @@ impl OfiContext {
             self.finish(id, receive.token, error, Returned::Nothing);
             return self.nudge();
         }
-        if let Some(transfer) = self.transfers.remove(&id.serial) {
+        if let Some(mut transfer) = self.transfers.remove(&id.serial) {
+            self.abandon(id.serial, &mut transfer);
             if let Some(link) = self.find(transfer.peer) {
                 link.work.asks.retain(|serial| *serial != id.serial);
                 if transfer.is_announced {
@@ -265,7 +268,8 @@ impl OfiContext {
             .collect();
         own.sort_unstable();
         for serial in own {
-            let Some(transfer) = self.transfers.remove(&serial) else { continue };
+            let Some(mut transfer) = self.transfers.remove(&serial) else { continue };
+            self.abandon(serial, &mut transfer);
             let reached = if transfer.is_announced { Reached::Unknown } else { Reached::Never };
             let id = OpId { scope: place, serial };
             self.finish(id, transfer.token, error(reached), Returned::Slice(transfer.slice));

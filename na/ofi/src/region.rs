@@ -16,6 +16,7 @@ use std::{
         Arc, PoisonError, RwLock,
         atomic::{AtomicU64, Ordering},
     },
+    time::{Duration, Instant},
 };
 
 use hg_na::{DESCRIPTOR_MAX, Descriptor, Error, Memory, RegionState, Rights};
@@ -23,6 +24,9 @@ use rustc_hash::FxHashMap;
 
 /// Bytes of a claim.
 pub(crate) const CLAIM_LEN: usize = 40;
+
+/// How long unregistering waits for moves of libfabric's to end.
+const TAKE_WAITS: Duration = Duration::from_millis(100);
 
 /// Most segments of one region.
 pub(crate) const SEGMENTS_MAX: usize = 1024;
@@ -67,14 +71,28 @@ pub(crate) struct Entry {
     rights: Rights,
     size: u64,
     /// `None` once it was unregistered.
-    memory: RwLock<Option<Memory>>,
+    memory: RwLock<Option<Arc<Memory>>>,
 }
 
 impl Entry {
     /// Does something with the memory; `None` when it is not registered any more.
     pub(crate) fn with<T>(&self, act: impl FnOnce(&Memory) -> T) -> Option<T> {
         let memory = self.memory.read().unwrap_or_else(PoisonError::into_inner);
-        memory.as_ref().map(act)
+        memory.as_deref().map(act)
+    }
+
+    /// The memory itself, for libfabric: it stays alive as long as this is held.
+    pub(crate) fn share(&self) -> Option<Arc<Memory>> {
+        self.memory.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// A peer may go on writing the memory although nobody waits for it any more: it is left to that peer, and a
+    /// copy takes its place.
+    pub(crate) fn abandon(&self) {
+        let mut memory = self.memory.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(old) = memory.take() {
+            *memory = copy_of(&old).map(Arc::new).or(Some(old));
+        }
     }
 
     /// Rights, bounds: checked before anything is touched.
@@ -176,7 +194,8 @@ impl OfiRegion {
         let key = regions.last_key.fetch_add(1, Ordering::Relaxed);
         let claim = Claim { domain: regions.domain, key, token };
         let descriptor = Descriptor::new(size, rights, &claim.encode());
-        let entry = Arc::new(Entry { token, rights, size, memory: RwLock::new(Some(memory)) });
+        let entry =
+            Arc::new(Entry { token, rights, size, memory: RwLock::new(Some(Arc::new(memory))) });
         let mut table = regions.table.write().unwrap_or_else(PoisonError::into_inner);
         table.insert(key, Arc::clone(&entry));
         drop(table);
@@ -196,7 +215,34 @@ impl OfiRegion {
     fn take(&self) -> Option<Memory> {
         self.regions.remove(self.key);
         // Waits for the copy in progress.
-        self.entry.memory.write().unwrap_or_else(PoisonError::into_inner).take()
+        let memory = self.entry.memory.write().unwrap_or_else(PoisonError::into_inner).take()?;
+        let end = Instant::now() + TAKE_WAITS;
+        let mut memory = memory;
+        loop {
+            memory = match Arc::try_unwrap(memory) {
+                Ok(memory) => return Some(memory),
+                // What libfabric still holds is left to it, and its owner gets a copy.
+                Err(held) if Instant::now() >= end => return copy_of(&held),
+                Err(held) => held,
+            };
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// The same bytes in fresh memory, in segments of the same lengths.
+fn copy_of(memory: &Memory) -> Option<Memory> {
+    let mut offset = 0;
+    let mut segments = Vec::with_capacity(memory.segments().len());
+    for segment in memory.segments() {
+        let mut bytes = vec![0; segment.len];
+        hg_na_memory::copy_out(memory, offset, &mut bytes).ok()?;
+        offset += segment.len as u64;
+        segments.push(bytes);
+    }
+    match <[Vec<u8>; 1]>::try_from(segments) {
+        Ok([one]) => Some(Memory::from(one)),
+        Err(many) => Some(Memory::from(many)),
     }
 }
 

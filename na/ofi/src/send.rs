@@ -8,7 +8,7 @@ use crate::{
     context::{Flight, OfiContext},
     fabric::{Fault, Handed},
     link::Link,
-    transfer::{ACTIVE_MAX, PREFACE, STATUS, Serve, Status},
+    transfer::{ACTIVE_MAX, Move, PREFACE, STATUS, Serve, Status},
     wire::{HEADER, Header, Kind, Record},
 };
 
@@ -25,7 +25,7 @@ const RETRY_AFTER_MAX: Duration = Duration::from_millis(16);
 const TURN: usize = 64;
 
 /// What sending one frame came to.
-enum Step {
+pub(crate) enum Step {
     Left,
     /// Nothing to send, or no credits.
     Idle,
@@ -182,7 +182,7 @@ impl OfiContext {
     }
 
     /// Hands a frame to libfabric. `Some`: the number of its flight, of which is told.
-    fn hand(
+    pub(crate) fn hand(
         &mut self,
         place: u32,
         header: &Header,
@@ -259,7 +259,10 @@ impl OfiContext {
             return Some(step);
         }
         if let Some(serve) = link.work.serves.pop_front() {
-            return Some(self.send_serve(place, serve));
+            return Some(match serve {
+                Serve::Move(it) => self.serve_move(place, it),
+                other => self.send_serve(place, other),
+            });
         }
         self.send_ask(place)
     }
@@ -268,12 +271,13 @@ impl OfiContext {
         let Some(room) = self.link(place).map(|link| link.room()) else { return Step::Idle };
         let (kind, id) = match &serve {
             Serve::Data { id, .. } => (Kind::GetData, *id),
-            Serve::Ended { id, .. } => (Kind::Ended, *id),
+            Serve::Ended { id, .. } | Serve::Move(Move { id, .. }) => (Kind::Ended, *id),
         };
         let Some(header) = self.link(place).and_then(|link| link.header(kind, id, false)) else {
             return Step::Idle;
         };
         let (handed, rest) = match serve {
+            Serve::Move(it) => (Ok(None), Some(Serve::Move(it))),
             Serve::Ended { id, status } => {
                 let handed = self.hand(place, &header, STATUS, |into| {
                     status.encode(into);
@@ -322,6 +326,10 @@ impl OfiContext {
         if !transfer.is_announced && active >= ACTIVE_MAX {
             return None;
         }
+        if let Some(step) = self.send_lent(place, serial) {
+            return Some(step);
+        }
+        let transfer = self.transfers.get(&serial)?;
         let (preface, kind) = match (transfer.is_announced, transfer.is_put) {
             (false, true) => (PREFACE, Kind::Put),
             (false, false) => (PREFACE, Kind::Get),
@@ -380,6 +388,6 @@ fn next_ask(link: &mut Link, is_over: bool) {
     }
 }
 
-fn refused(fault: Fault) -> Step {
+pub(crate) fn refused(fault: Fault) -> Step {
     if fault.is_again() { Step::Stalled } else { Step::Broken(fault) }
 }

@@ -21,8 +21,19 @@ pub(crate) const RETRY_BOUND_MS: &str = "retry-bound-ms";
 /// Setting: connections of one context at a time.
 pub(crate) const MAX_PEERS: &str = "max-peers";
 
-const KNOWN: [&str; 7] =
-    [DOMAIN, SUBNET, LIFELINE, CONNECT_TIMEOUT_MS, SILENCE_BOUND_MS, RETRY_BOUND_MS, MAX_PEERS];
+/// Setting: `off` moves put and get in messages even where the provider has one-sided operations.
+pub(crate) const RMA: &str = "rma";
+
+const KNOWN: [&str; 8] = [
+    DOMAIN,
+    SUBNET,
+    LIFELINE,
+    CONNECT_TIMEOUT_MS,
+    SILENCE_BOUND_MS,
+    RETRY_BOUND_MS,
+    MAX_PEERS,
+    RMA,
+];
 
 /// Longest message in bytes: several frames where a provider's are shorter.
 pub(crate) const MESSAGE_MAX: usize = 16 << 10;
@@ -48,6 +59,7 @@ pub(crate) struct Settings {
     pub(crate) silence_bound: Duration,
     pub(crate) retry_bound: Duration,
     pub(crate) max_peers: usize,
+    pub(crate) rma: bool,
 }
 
 fn bad(name: &str, why: &str) -> Error {
@@ -81,7 +93,13 @@ impl Settings {
         let lifeline = settings
             .get(LIFELINE)
             .map(|text| text.parse().map_err(|_| bad(LIFELINE, "it takes an IP address")));
+        let rma = match settings.get(RMA).map(String::as_str) {
+            None | Some("on") => true,
+            Some("off") => false,
+            Some(_) => return Err(bad(RMA, "it takes on or off")),
+        };
         Ok(Self {
+            rma,
             domain: settings.get(DOMAIN).cloned(),
             subnet: subnet.transpose()?,
             lifeline: lifeline.transpose()?,
@@ -160,6 +178,7 @@ mod tests {
             (SILENCE_BOUND_MS, "2999"),
             (SUBNET, "10.0.0.0"),
             (LIFELINE, "eth0"),
+            (RMA, "perhaps"),
         ] {
             assert!(matches!(read(name, value), Err(Error::BadSetting { .. })), "{name} {value}");
         }

@@ -8,6 +8,12 @@
 //! | `PutData` | initiator | further bytes in order |
 //! | `Ended` | owner | status (1), two numbers (16): of every put, of a get that failed or had no byte |
 //! | `Abort` | initiator | nothing: forget this operation |
+//! | `GetLent`, `PutLent` | initiator | claim, offset, length as above; address (8) and key (8) of its own memory |
+//!
+//! Where both sides' provider has one-sided operations, a long transfer of one run of memory is lent: the owner
+//! checks as ever, then writes to, or reads from, the initiator's memory itself, and says `Ended`. Its status
+//! [`Status::IN_FRAMES`] asks for the same in frames. So nobody but the owner ever touches the owner's memory, and
+//! a descriptor holds no key.
 //!
 //! The tag is the initiator's number of the operation, never used twice. An initiator has at most [`ACTIVE_MAX`]
 //! under way with one owner, and an owner serves no more.
@@ -18,6 +24,7 @@ use hg_na::{Error, LocalSlice, Peer, Rights, Token};
 use rustc_hash::FxHashMap;
 
 use crate::{
+    fabric::Grant,
     region::{CLAIM_LEN, Claim, Entry, Regions},
     wire::{Kind, Reader},
 };
@@ -43,6 +50,10 @@ pub(crate) struct Transfer {
     /// Bytes that have left (put) or come (get).
     pub(crate) moved: u64,
     pub(crate) is_announced: bool,
+    /// Its memory is lent to the owner; the endpoint's number of it.
+    pub(crate) lent: Option<usize>,
+    /// It cannot be lent.
+    pub(crate) in_frames: bool,
 }
 
 impl Transfer {
@@ -64,6 +75,10 @@ pub(crate) struct Status {
 impl Status {
     pub(crate) const DONE: Self = Self { code: 0, numbers: [0; 2] };
     pub(crate) const STALE: Self = Self { code: 1, numbers: [0; 2] };
+    /// Lent memory cannot be reached: the same again, in frames.
+    pub(crate) const IN_FRAMES: Self = Self { code: 6, numbers: [0; 2] };
+    /// It was given up.
+    pub(crate) const ABORTED: Self = Self { code: 5, numbers: [0; 2] };
 
     fn of(error: &Error) -> Self {
         let (code, numbers) = match error {
@@ -104,7 +119,7 @@ impl Status {
         let mut reader = Reader(bytes);
         let [code] = reader.array()?;
         let numbers = [reader.u64()?, reader.u64()?];
-        (reader.0.is_empty() && code <= 5).then_some(Self { code, numbers })
+        (reader.0.is_empty() && code <= 6).then_some(Self { code, numbers })
     }
 }
 
@@ -113,14 +128,37 @@ impl Status {
 pub(crate) enum Serve {
     /// Bytes of a get.
     Data { id: u64, entry: Arc<Entry>, offset: u64, left: u64 },
+    /// Bytes to or from memory that the initiator has lent.
+    Move(Move),
     /// The end of an operation.
     Ended { id: u64, status: Status },
+}
+
+/// What is left to be moved to lent memory, or from it.
+#[derive(Debug)]
+pub(crate) struct Move {
+    pub(crate) id: u64,
+    pub(crate) entry: Arc<Entry>,
+    /// Own memory is read: the initiator gets.
+    pub(crate) is_get: bool,
+    pub(crate) offset: u64,
+    pub(crate) left: u64,
+    pub(crate) grant: Grant,
+}
+
+/// Moves of one transfer that libfabric has.
+#[derive(Debug, Default)]
+pub(crate) struct Moving {
+    pub(crate) pending: usize,
+    /// Nothing is left to be handed over.
+    pub(crate) is_handed: bool,
+    pub(crate) has_failed: bool,
 }
 
 impl Serve {
     fn id(&self) -> u64 {
         match self {
-            Self::Data { id, .. } | Self::Ended { id, .. } => *id,
+            Self::Data { id, .. } | Self::Ended { id, .. } | Self::Move(Move { id, .. }) => *id,
         }
     }
 }
@@ -145,6 +183,7 @@ pub(crate) struct Work {
     pub(crate) aborts: VecDeque<u64>,
     pub(crate) serves: VecDeque<Serve>,
     incoming: FxHashMap<u64, Incoming>,
+    pub(crate) moving: FxHashMap<u64, Moving>,
 }
 
 impl Work {
@@ -165,10 +204,12 @@ impl Work {
         content: &[u8],
     ) -> Result<(), &'static str> {
         match kind {
+            Kind::GetLent | Kind::PutLent => {
+                self.check_active(id)?;
+                self.move_lent(regions, kind == Kind::GetLent, id, content)
+            }
             Kind::Get | Kind::Put => {
-                if self.serves.len() + self.incoming.len() >= ACTIVE_MAX {
-                    return Err("more transfers than it may have under way");
-                }
+                self.check_active(id)?;
                 if self.incoming.contains_key(&id) {
                     return Err("a number of a transfer that is under way");
                 }
@@ -195,11 +236,80 @@ impl Work {
             Kind::PutData => self.take_bytes(id, content),
             Kind::Abort => {
                 self.incoming.remove(&id);
+                let was_lent =
+                    self.serves.iter().any(|it| matches!(it, Serve::Move(it) if it.id == id));
                 self.serves.retain(|serve| serve.id() != id);
+                if was_lent || self.moving.contains_key(&id) {
+                    self.end_moves(id, Status::ABORTED);
+                }
                 Ok(())
             }
             _ => Err("a frame that asks nothing"),
         }
+    }
+
+    fn check_active(&self, id: u64) -> Result<(), &'static str> {
+        let handed = self.moving.values().filter(|moving| moving.is_handed).count();
+        if self.serves.len() + self.incoming.len() + handed >= ACTIVE_MAX {
+            return Err("more transfers than it may have under way");
+        }
+        if self.moving.contains_key(&id) {
+            return Err("a number of a transfer that is under way");
+        }
+        Ok(())
+    }
+
+    fn move_lent(
+        &mut self,
+        regions: &Regions,
+        is_get: bool,
+        id: u64,
+        content: &[u8],
+    ) -> Result<(), &'static str> {
+        let (claim, numbers) =
+            content.split_first_chunk::<CLAIM_LEN>().ok_or("a transfer that is cut short")?;
+        let mut reader = Reader(numbers);
+        let (Some(offset), Some(len), Some(address), Some(key), []) =
+            (reader.u64(), reader.u64(), reader.u64(), reader.u64(), reader.0)
+        else {
+            return Err("a transfer that is cut short, or too long");
+        };
+        let needed = if is_get { Rights::READ } else { Rights::WRITE };
+        self.serves.push_back(match check(regions, claim, needed, (offset, len)) {
+            Ok(_) if len == 0 => Serve::Ended { id, status: Status::DONE },
+            Ok(entry) => {
+                let grant = Grant { address, key };
+                Serve::Move(Move { id, entry, is_get, offset, left: len, grant })
+            }
+            Err(error) => Serve::Ended { id, status: Status::of(&error) },
+        });
+        Ok(())
+    }
+
+    /// No further move of a transfer is made: its end is told when the last one is over.
+    pub(crate) fn end_moves(&mut self, id: u64, status: Status) {
+        match self.moving.get_mut(&id) {
+            Some(moving) if moving.pending > 0 => {
+                (moving.is_handed, moving.has_failed) = (true, true);
+            }
+            _ => {
+                self.moving.remove(&id);
+                self.serves.push_back(Serve::Ended { id, status });
+            }
+        }
+    }
+
+    /// One move is over. `Some`: it was the last of its transfer.
+    pub(crate) fn moved(&mut self, id: u64, is_failed: bool) -> Option<Status> {
+        let moving = self.moving.get_mut(&id)?;
+        moving.pending -= 1;
+        moving.has_failed |= is_failed;
+        if moving.pending > 0 || !moving.is_handed {
+            return None;
+        }
+        let has_failed = moving.has_failed;
+        self.moving.remove(&id);
+        Some(if has_failed { Status::IN_FRAMES } else { Status::DONE })
     }
 
     fn get(&mut self, regions: &Regions, id: u64, claim: &[u8], (offset, len): (u64, u64)) {
@@ -328,7 +438,7 @@ mod tests {
         status.encode(&mut bytes);
         assert_eq!(Status::decode(&bytes), Some(status));
         assert!(matches!(status.error((0, 0)), Some(Error::Denied { .. })));
-        bytes[0] = 6;
+        bytes[0] = 7;
         assert_eq!(Status::decode(&bytes), None);
     }
 }

@@ -32,7 +32,7 @@ pub(crate) const LANES: usize = 4;
 pub(crate) const WINDOW: u16 = 64;
 /// Longest record.
 pub(crate) const RECORD_MAX: usize = 1024;
-const MAGIC: [u8; 8] = *b"hg-ofi\x00\x01";
+const MAGIC: [u8; 8] = *b"hg-ofi\x00\x02";
 
 /// What a frame is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,9 +57,13 @@ pub(crate) enum Kind {
     Ended = 8,
     /// The initiator has given an operation up.
     Abort = 9,
+    /// Asks the owner to write into memory that the initiator has lent.
+    GetLent = 10,
+    /// Asks the owner to read from it.
+    PutLent = 11,
 }
 
-const KINDS: [Kind; 10] = [
+const KINDS: [Kind; 12] = [
     Kind::Credit,
     Kind::Control,
     Kind::Expected,
@@ -70,6 +74,8 @@ const KINDS: [Kind; 10] = [
     Kind::PutData,
     Kind::Ended,
     Kind::Abort,
+    Kind::GetLent,
+    Kind::PutLent,
 ];
 
 impl Kind {
@@ -80,9 +86,14 @@ impl Kind {
             Self::Control => Some(0),
             Self::Expected => Some(1),
             Self::Unexpected => Some(2),
-            Self::Get | Self::Put | Self::GetData | Self::PutData | Self::Ended | Self::Abort => {
-                Some(3)
-            }
+            Self::Get
+            | Self::Put
+            | Self::GetData
+            | Self::PutData
+            | Self::Ended
+            | Self::Abort
+            | Self::GetLent
+            | Self::PutLent => Some(3),
         }
     }
 }
@@ -140,6 +151,8 @@ pub(crate) struct Greeting {
     pub(crate) key: u64,
     /// Longest frame that it takes.
     pub(crate) frame: u32,
+    /// Whether it moves memory from and to what others lend it ([`Kind::GetLent`]).
+    pub(crate) one_sided: bool,
     /// Its provider; both sides need the same.
     pub(crate) provider: String,
     /// The address of its endpoint.
@@ -152,6 +165,7 @@ impl Greeting {
         into.extend(self.link.to_le_bytes());
         into.extend(self.key.to_le_bytes());
         into.extend(self.frame.to_le_bytes());
+        into.extend(u32::from(self.one_sided).to_le_bytes());
         for text in [self.provider.as_bytes(), &self.name] {
             let len = u16::try_from(text.len()).expect("names are short");
             into.extend(len.to_le_bytes());
@@ -165,9 +179,10 @@ impl Greeting {
             return None;
         }
         let (link, key, frame) = (reader.u32()?, reader.u64()?, reader.u32()?);
+        let one_sided = reader.u32()? & 1 != 0;
         let provider = String::from_utf8(reader.counted()?.to_vec()).ok()?;
         let name = reader.counted()?.to_vec();
-        reader.0.is_empty().then_some(Self { link, key, frame, provider, name })
+        reader.0.is_empty().then_some(Self { link, key, frame, one_sided, provider, name })
     }
 }
 
@@ -283,7 +298,14 @@ mod tests {
     use super::*;
 
     fn greeting() -> Greeting {
-        Greeting { link: 7, key: 1 << 63, frame: 4096, provider: "shm".into(), name: vec![1, 2, 3] }
+        Greeting {
+            link: 7,
+            key: 1 << 63,
+            frame: 4096,
+            one_sided: true,
+            provider: "shm".into(),
+            name: vec![1, 2, 3],
+        }
     }
 
     #[test]
@@ -301,7 +323,7 @@ mod tests {
         let frame = [&bytes[..], b"content"].concat();
         assert_eq!(Header::decode(&frame), Some((header, &b"content"[..])));
         assert_eq!(Header::decode(&bytes[..31]), None);
-        for (place, wrong) in [(4, 10), (5, 2), (6, 1), (7, 1)] {
+        for (place, wrong) in [(4, 12), (5, 2), (6, 1), (7, 1)] {
             let mut bytes = bytes;
             bytes[place] = wrong;
             assert_eq!(Header::decode(&bytes), None, "byte {place}");

@@ -20,7 +20,10 @@ use crate::fabric::{
     frames::{FRAMES_MAX, Frames},
     handles::Handle,
     near::{self, Near},
-    offer::{Limits, Offer, library},
+    offer::{Offer, library},
+    open::{name_of, open_domain, open_endpoint_somewhere, open_fabric, open_queue, open_vector},
+    rma::{OneSided, register},
+    stuck::RegionLock,
 };
 
 /// Completions taken from the queue at a time.
@@ -45,6 +48,8 @@ pub(crate) enum Event {
     Sent(u64),
     /// It failed.
     Unsent(u64, Fault),
+    /// A move of this note is over.
+    Moved(u64, Option<Fault>),
     /// Something else failed: an injected message, or a receive, which is posted again.
     Failed(Fault),
 }
@@ -63,9 +68,11 @@ pub(crate) struct Endpoint {
     // Closed in this order.
     ep: Handle<sys::FidEp>,
     regions: Vec<Handle<sys::FidMr>>,
+    /// Where the provider has one-sided operations.
+    pub(super) one_sided: Option<OneSided>,
     cq: Handle<sys::FidCq>,
     av: Handle<sys::FidAv>,
-    _domain: Handle<sys::FidDomain>,
+    domain: Handle<sys::FidDomain>,
     fabric: Handle<sys::FidFabric>,
     // Behind what could reach them.
     transmit: Frames,
@@ -79,6 +86,8 @@ pub(crate) struct Endpoint {
     scratch: Box<[u8; INJECT_MAX]>,
     wait_fd: Option<RawFd>,
     name: Vec<u8>,
+    lock: Option<RegionLock>,
+    has_seen_death: bool,
     own: Arc<Near>,
     /// Endpoints of this process among those inserted, by address.
     near: FxHashMap<u64, Arc<Near>>,
@@ -97,7 +106,7 @@ impl Endpoint {
         let domain = open_domain(&fabric, offer)?;
         let (cq, wait_fd) = open_queue(&domain, limits)?;
         let av = open_vector(&domain)?;
-        let ep = open_endpoint(&domain, offer, &cq, &av)?;
+        let ep = open_endpoint_somewhere(&domain, offer, &cq, &av)?;
         let count = |size: usize| size.clamp(1, FRAMES_MAX);
         let transmit = Frames::new(count(limits.transmit_size), frame);
         let receive = Frames::new(count(limits.receive_size), frame);
@@ -105,7 +114,11 @@ impl Endpoint {
         let mut descriptors = [0; 2];
         if limits.mr_mode & sys::MR_LOCAL != 0 {
             for (frames, descriptor) in [&transmit, &receive].into_iter().zip(&mut descriptors) {
-                let region = register(&domain, &ep, frames, limits.mr_mode)?;
+                let (base, len) = frames.range();
+                // Two registrations of a domain never share a key.
+                let key = regions.len() as u64 + 1;
+                let access = sys::TRANSMIT | sys::RECV;
+                let region = register(&domain, &ep, (base, len), access, (limits.mr_mode, key))?;
                 // SAFETY:
                 // - open; the field is set when it is registered.
                 *descriptor = unsafe { (*region.raw()).mem_desc }.expose_provenance();
@@ -113,7 +126,9 @@ impl Endpoint {
             }
         }
         let name = name_of(&ep)?;
+        let one_sided = (limits.caps & sys::RMA != 0).then(|| OneSided::new(limits.mr_mode));
         let mut endpoint = Self {
+            one_sided,
             notes: vec![0; transmit.count()],
             free: (0..transmit.count()).collect(),
             unposted: (0..receive.count()).collect(),
@@ -122,13 +137,15 @@ impl Endpoint {
             regions,
             cq,
             av,
-            _domain: domain,
+            domain,
             fabric,
             transmit,
             receive,
             descriptors,
             scratch: Box::new([0; INJECT_MAX]),
             wait_fd,
+            lock: RegionLock::find(&offer.provider, library()?.version(), &name),
+            has_seen_death: false,
             own: Near::announce(&name)?,
             near: FxHashMap::default(),
             inboxes: uses_inboxes(offer)?.then_some(0),
@@ -136,6 +153,33 @@ impl Endpoint {
         };
         endpoint.post_receives()?;
         Ok(endpoint)
+    }
+
+    pub(super) fn domain(&self) -> &Handle<sys::FidDomain> {
+        &self.domain
+    }
+
+    pub(super) fn ep(&self) -> &Handle<sys::FidEp> {
+        &self.ep
+    }
+
+    pub(super) fn raw(&self) -> *mut sys::FidEp {
+        self.ep.raw()
+    }
+
+    /// The endpoint of this process with this address.
+    pub(super) fn near_to(&self, address: u64) -> Option<Arc<Near>> {
+        if self.near.is_empty() { None } else { self.near.get(&address).cloned() }
+    }
+
+    /// Whether it moves memory from and to peers' by itself.
+    pub(crate) fn is_one_sided(&self) -> bool {
+        self.one_sided.is_some()
+    }
+
+    /// Whether memory can be moved between it and this address.
+    pub(crate) fn reaches_memory_of(&self, address: u64) -> bool {
+        self.one_sided.is_some() && address & INBOX == 0
     }
 
     /// Its address, as other endpoints insert it.
@@ -162,7 +206,8 @@ impl Endpoint {
 
     /// Whether a thread may wait on the descriptors (`fi_trywait`).
     pub(crate) fn may_wait(&mut self) -> bool {
-        if self.wait_fd.is_none() || !self.unposted.is_empty() || self.own.has_mail() {
+        let is_locked = self.lock.as_ref().is_some_and(RegionLock::is_held);
+        if self.wait_fd.is_none() || is_locked || !self.unposted.is_empty() || self.own.has_mail() {
             return false;
         }
         let mut fids = [self.cq.fid()];
@@ -229,7 +274,7 @@ impl Endpoint {
         fill: impl FnOnce(&mut [u8]) -> bool,
     ) -> Result<Handed, Fault> {
         let not_written = Fault::new("fi_send", sys::errno::CANCELED);
-        let near = if self.near.is_empty() { None } else { self.near.get(&to).cloned() };
+        let near = self.near_to(to);
         if let Some(near) = near.as_ref().filter(|_| to & INBOX != 0) {
             let mut bytes = vec![0; len];
             return if fill(&mut bytes) && near.push(bytes) {
@@ -274,6 +319,11 @@ impl Endpoint {
         Ok(Handed::Lent)
     }
 
+    /// A peer was killed, perhaps in the middle of something.
+    pub(crate) fn peer_has_died(&mut self) {
+        self.has_seen_death = true;
+    }
+
     /// Frames that are out for sending.
     pub(crate) fn lent(&self) -> usize {
         self.transmit.count() - self.free.len()
@@ -294,6 +344,9 @@ impl Endpoint {
     /// # Errors
     /// A queue that cannot be read any more.
     pub(crate) fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), Fault> {
+        if self.lock.as_mut().is_some_and(|lock| lock.blocks(self.has_seen_death)) {
+            return Ok(());
+        }
         if !self.unposted.is_empty() {
             self.post_receives()?;
         }
@@ -321,6 +374,9 @@ impl Endpoint {
     }
 
     fn completed(&mut self, context: *mut c_void, len: usize) -> Option<Event> {
+        if let Some(moved) = self.move_completed(context, None) {
+            return Some(moved);
+        }
         if let Some(frame) = self.receive.find(context) {
             self.receive.take_back(frame);
             return Some(Event::Arrived { frame, len: len.min(self.receive.size()) });
@@ -329,6 +385,10 @@ impl Endpoint {
         self.transmit.take_back(frame);
         self.free.push(frame);
         Some(Event::Sent(self.notes[frame]))
+    }
+
+    fn move_completed(&mut self, context: *mut c_void, fault: Option<Fault>) -> Option<Event> {
+        self.one_sided.as_mut()?.completed(context, fault)
     }
 
     /// Reads one failure; the rest of the queue is untouched.
@@ -366,6 +426,10 @@ impl Endpoint {
         debug_assert!(roomy.later.len() == 8, "room that is only written by the library");
         let fault = Fault::new("an operation", roomy.entry.err);
         let context = roomy.entry.op_context;
+        if let Some(moved) = self.move_completed(context, Some(fault)) {
+            events.push(moved);
+            return Ok(());
+        }
         if let Some(frame) = self.receive.find(context).filter(|at| self.receive.is_lent(*at)) {
             self.receive.take_back(frame);
             self.unposted.push(frame);
@@ -413,162 +477,4 @@ impl std::fmt::Debug for Endpoint {
 
 fn uses_inboxes(offer: &Offer) -> Result<bool, Error> {
     Ok(offer.provider == "shm" && library()?.version() >= INBOXES_SINCE)
-}
-
-fn open_fabric(offer: &Offer) -> Result<Handle<sys::FidFabric>, Error> {
-    let mut fabric = ptr::null_mut();
-    // SAFETY:
-    // - the offer's parts are alive and only read.
-    let attr = unsafe { (*offer.raw()).fabric_attr };
-    let open = library()?.fabric;
-    // SAFETY:
-    // - as above; room for one pointer.
-    let result = unsafe { open(attr, &raw mut fabric, ptr::null_mut()) };
-    Fault::check("fi_fabric", result)?;
-    // SAFETY:
-    // - just opened.
-    Ok(unsafe { Handle::new(fabric) })
-}
-
-fn open_domain(
-    fabric: &Handle<sys::FidFabric>,
-    offer: &Offer,
-) -> Result<Handle<sys::FidDomain>, Error> {
-    let mut domain = ptr::null_mut();
-    // SAFETY:
-    // - open; the offer is alive and only read.
-    let result = unsafe { calls::domain(fabric.raw(), offer.raw(), &raw mut domain) };
-    Fault::check("fi_domain", result)?;
-    // SAFETY:
-    // - just opened; the fabric is closed later.
-    Ok(unsafe { Handle::new(domain) })
-}
-
-/// A queue with a descriptor where the provider has that, else one to be polled.
-fn open_queue(
-    domain: &Handle<sys::FidDomain>,
-    limits: Limits,
-) -> Result<(Handle<sys::FidCq>, Option<RawFd>), Error> {
-    let mut last = Fault::new("fi_cq_open", 0);
-    for wait_obj in [sys::WAIT_FD, sys::WAIT_NONE] {
-        let mut attr = sys::CqAttr {
-            size: limits.transmit_size + limits.receive_size,
-            flags: 0,
-            format: sys::CQ_FORMAT_MSG,
-            wait_obj,
-            signaling_vector: 0,
-            wait_cond: 0,
-            wait_set: ptr::null_mut(),
-        };
-        let mut cq = ptr::null_mut();
-        // SAFETY:
-        // - open; the attributes are read before this returns.
-        let result = unsafe { calls::cq_open(domain.raw(), &raw mut attr, &raw mut cq) };
-        if let Err(fault) = Fault::check("fi_cq_open", result) {
-            last = fault;
-            continue;
-        }
-        // SAFETY:
-        // - just opened; the domain is closed later.
-        let cq = unsafe { Handle::new(cq) };
-        if wait_obj == sys::WAIT_NONE {
-            return Ok((cq, None));
-        }
-        // SAFETY:
-        // - open, with a descriptor.
-        match unsafe { calls::wait_fd(cq.raw()) } {
-            Ok(fd) if fd >= 0 => return Ok((cq, Some(fd))),
-            _ => {}
-        }
-    }
-    Err(last.into())
-}
-
-fn open_vector(domain: &Handle<sys::FidDomain>) -> Result<Handle<sys::FidAv>, Error> {
-    let mut attr = sys::AvAttr {
-        r#type: sys::AV_TABLE,
-        rx_ctx_bits: 0,
-        count: 0,
-        ep_per_node: 0,
-        name: ptr::null(),
-        map_addr: ptr::null_mut(),
-        flags: 0,
-    };
-    let mut av = ptr::null_mut();
-    // SAFETY:
-    // - open; the attributes are read before this returns.
-    let result = unsafe { calls::av_open(domain.raw(), &raw mut attr, &raw mut av) };
-    Fault::check("fi_av_open", result)?;
-    // SAFETY:
-    // - just opened; the domain is closed later.
-    Ok(unsafe { Handle::new(av) })
-}
-
-fn open_endpoint(
-    domain: &Handle<sys::FidDomain>,
-    offer: &Offer,
-    cq: &Handle<sys::FidCq>,
-    av: &Handle<sys::FidAv>,
-) -> Result<Handle<sys::FidEp>, Error> {
-    let mut ep = ptr::null_mut();
-    // SAFETY:
-    // - open; the offer is alive and only read.
-    let result = unsafe { calls::endpoint(domain.raw(), offer.raw(), &raw mut ep) };
-    Fault::check("fi_endpoint", result)?;
-    // SAFETY:
-    // - just opened; the domain is closed later.
-    let ep: Handle<sys::FidEp> = unsafe { Handle::new(ep) };
-    for (object, flags) in [(av.fid(), 0), (cq.fid(), sys::TRANSMIT | sys::RECV)] {
-        // SAFETY:
-        // - open objects of one domain, closed after the endpoint.
-        let result = unsafe { calls::bind(ep.fid(), object, flags) };
-        Fault::check("fi_ep_bind", result)?;
-    }
-    // SAFETY:
-    // - open and bound.
-    let result = unsafe { calls::enable(ep.fid()) };
-    Fault::check("fi_enable", result)?;
-    Ok(ep)
-}
-
-/// Registers frames for messages.
-fn register(
-    domain: &Handle<sys::FidDomain>,
-    ep: &Handle<sys::FidEp>,
-    frames: &Frames,
-    mr_mode: i32,
-) -> Result<Handle<sys::FidMr>, Error> {
-    let (base, len) = frames.range();
-    let (access, mut region) = (sys::TRANSMIT | sys::RECV, ptr::null_mut());
-    // Two registrations of a domain never share a key.
-    let key = u64::try_from(base.addr()).unwrap_or(0) >> 12;
-    // SAFETY:
-    // - open; the frames stay until the region was closed.
-    let result = unsafe { calls::mr_reg(domain.raw(), base, len, access, key, &raw mut region) };
-    Fault::check("fi_mr_reg", result)?;
-    // SAFETY:
-    // - just opened; the domain is closed later.
-    let region: Handle<sys::FidMr> = unsafe { Handle::new(region) };
-    if mr_mode & sys::MR_ENDPOINT != 0 {
-        // SAFETY:
-        // - open objects of one domain.
-        let result = unsafe { calls::bind(region.fid(), ep.fid(), 0) };
-        Fault::check("fi_mr_bind", result)?;
-        // SAFETY:
-        // - bound.
-        let result = unsafe { calls::enable(region.fid()) };
-        Fault::check("fi_mr_enable", result)?;
-    }
-    Ok(region)
-}
-
-fn name_of(ep: &Handle<sys::FidEp>) -> Result<Vec<u8>, Error> {
-    let mut name = vec![0u8; NAME_MAX];
-    let mut len = name.len();
-    // SAFETY:
-    // - open; room for so many bytes.
-    let result = unsafe { calls::getname(ep.raw(), name.as_mut_ptr().cast(), &raw mut len) };
-    Fault::check("fi_getname", result)?;
-    name.truncate(len);
-    Ok(name)
 }

@@ -7,6 +7,9 @@
 //! | `handles` | objects that close themselves |
 //! | `frames` | memory that the library reads and writes while an operation is open |
 //! | `near` | endpoints of this process know when one another is closed |
+//! | `open` | opens what an endpoint is made of |
+//! | `rma` | one-sided operations, and registration as each provider wants it |
+//! | `stuck` | a lock that a killed process has left locked |
 //! | `endpoint` | an endpoint with its queue, its address vector and its frames |
 //!
 //! Each endpoint has a domain of its own, so that one thread at a time calls into it: `Endpoint` is `Send` and
@@ -18,7 +21,11 @@ mod frames;
 mod handles;
 mod near;
 mod offer;
+mod open;
+mod rma;
+mod stuck;
 
 pub(crate) use endpoint::{Endpoint, Event, Handed};
 pub(crate) use fault::Fault;
 pub(crate) use offer::{Offer, Wanted, library, offers};
+pub(crate) use rma::Grant;

@@ -1,0 +1,162 @@
+//! Opens what an endpoint is made of.
+
+use std::{os::fd::RawFd, ptr};
+
+use hg_na::Error;
+use libfabric_sys::{self as sys, calls};
+
+use crate::fabric::{
+    Fault,
+    endpoint::NAME_MAX,
+    handles::Handle,
+    offer::{Limits, Offer, library},
+};
+
+/// Further names that are tried for an endpoint whose own is in use.
+const NAMES_TRIED: usize = 64;
+
+pub(super) fn open_fabric(offer: &Offer) -> Result<Handle<sys::FidFabric>, Error> {
+    let mut fabric = ptr::null_mut();
+    // SAFETY:
+    // - the offer's parts are alive and only read.
+    let attr = unsafe { (*offer.raw()).fabric_attr };
+    let open = library()?.fabric;
+    // SAFETY:
+    // - as above; room for one pointer.
+    let result = unsafe { open(attr, &raw mut fabric, ptr::null_mut()) };
+    Fault::check("fi_fabric", result)?;
+    // SAFETY:
+    // - just opened.
+    Ok(unsafe { Handle::new(fabric) })
+}
+
+pub(super) fn open_domain(
+    fabric: &Handle<sys::FidFabric>,
+    offer: &Offer,
+) -> Result<Handle<sys::FidDomain>, Error> {
+    let mut domain = ptr::null_mut();
+    // SAFETY:
+    // - open; the offer is alive and only read.
+    let result = unsafe { calls::domain(fabric.raw(), offer.raw(), &raw mut domain) };
+    Fault::check("fi_domain", result)?;
+    // SAFETY:
+    // - just opened; the fabric is closed later.
+    Ok(unsafe { Handle::new(domain) })
+}
+
+/// A queue with a descriptor where the provider has that, else one to be polled.
+pub(super) fn open_queue(
+    domain: &Handle<sys::FidDomain>,
+    limits: Limits,
+) -> Result<(Handle<sys::FidCq>, Option<RawFd>), Error> {
+    let mut last = Fault::new("fi_cq_open", 0);
+    for wait_obj in [sys::WAIT_FD, sys::WAIT_NONE] {
+        let mut attr = sys::CqAttr {
+            size: limits.transmit_size + limits.receive_size,
+            flags: 0,
+            format: sys::CQ_FORMAT_MSG,
+            wait_obj,
+            signaling_vector: 0,
+            wait_cond: 0,
+            wait_set: ptr::null_mut(),
+        };
+        let mut cq = ptr::null_mut();
+        // SAFETY:
+        // - open; the attributes are read before this returns.
+        let result = unsafe { calls::cq_open(domain.raw(), &raw mut attr, &raw mut cq) };
+        if let Err(fault) = Fault::check("fi_cq_open", result) {
+            last = fault;
+            continue;
+        }
+        // SAFETY:
+        // - just opened; the domain is closed later.
+        let cq = unsafe { Handle::new(cq) };
+        if wait_obj == sys::WAIT_NONE {
+            return Ok((cq, None));
+        }
+        // SAFETY:
+        // - open, with a descriptor.
+        match unsafe { calls::wait_fd(cq.raw()) } {
+            Ok(fd) if fd >= 0 => return Ok((cq, Some(fd))),
+            _ => {}
+        }
+    }
+    Err(last.into())
+}
+
+pub(super) fn open_vector(domain: &Handle<sys::FidDomain>) -> Result<Handle<sys::FidAv>, Error> {
+    let mut attr = sys::AvAttr {
+        r#type: sys::AV_TABLE,
+        rx_ctx_bits: 0,
+        count: 0,
+        ep_per_node: 0,
+        name: ptr::null(),
+        map_addr: ptr::null_mut(),
+        flags: 0,
+    };
+    let mut av = ptr::null_mut();
+    // SAFETY:
+    // - open; the attributes are read before this returns.
+    let result = unsafe { calls::av_open(domain.raw(), &raw mut attr, &raw mut av) };
+    Fault::check("fi_av_open", result)?;
+    // SAFETY:
+    // - just opened; the domain is closed later.
+    Ok(unsafe { Handle::new(av) })
+}
+
+/// libfabric's shm names endpoints by process id and a count, and finds names in use that a killed process of the same
+/// id has left behind: the next number may be free.
+pub(super) fn open_endpoint_somewhere(
+    domain: &Handle<sys::FidDomain>,
+    offer: &Offer,
+    cq: &Handle<sys::FidCq>,
+    av: &Handle<sys::FidAv>,
+) -> Result<Handle<sys::FidEp>, Fault> {
+    let mut opened = open_endpoint(domain, offer, cq, av);
+    for _ in 0..NAMES_TRIED {
+        match &opened {
+            Err(fault) if fault.number == nix::libc::EBUSY => {}
+            _ => break,
+        }
+        opened = open_endpoint(domain, offer, cq, av);
+    }
+    opened
+}
+
+fn open_endpoint(
+    domain: &Handle<sys::FidDomain>,
+    offer: &Offer,
+    cq: &Handle<sys::FidCq>,
+    av: &Handle<sys::FidAv>,
+) -> Result<Handle<sys::FidEp>, Fault> {
+    let mut ep = ptr::null_mut();
+    // SAFETY:
+    // - open; the offer is alive and only read.
+    let result = unsafe { calls::endpoint(domain.raw(), offer.raw(), &raw mut ep) };
+    Fault::check("fi_endpoint", result)?;
+    // SAFETY:
+    // - just opened; the domain is closed later.
+    let ep: Handle<sys::FidEp> = unsafe { Handle::new(ep) };
+    for (object, flags) in [(av.fid(), 0), (cq.fid(), sys::TRANSMIT | sys::RECV)] {
+        // SAFETY:
+        // - open objects of one domain, closed after the endpoint.
+        let result = unsafe { calls::bind(ep.fid(), object, flags) };
+        Fault::check("fi_ep_bind", result)?;
+    }
+    // SAFETY:
+    // - open and bound.
+    let result = unsafe { calls::enable(ep.fid()) };
+    Fault::check("fi_enable", result)?;
+    Ok(ep)
+}
+
+pub(super) fn name_of(ep: &Handle<sys::FidEp>) -> Result<Vec<u8>, Error> {
+    let mut name = vec![0u8; NAME_MAX];
+    let mut len = name.len();
+    // SAFETY:
+    // - open; room for so many bytes.
+    let result = unsafe { calls::getname(ep.raw(), name.as_mut_ptr().cast(), &raw mut len) };
+    Fault::check("fi_getname", result)?;
+    name.truncate(len);
+    Ok(name)
+}

@@ -1,0 +1,383 @@
+//! One-sided operations (`fi_rma`): memory that is lent to a peer, and moves between own memory and a peer's.
+//!
+//! The provider's registration mode is honoured: [`Grant`] says what a peer is told of a registration, [`register`]
+//! what the library is. Each registration covers one run of memory: no provider has to take more than one segment.
+//! Memory that the library may still touch is kept alive here, whatever becomes of its region.
+
+use std::{ffi::c_void, ptr, sync::Arc};
+
+use hg_na::{Memory, Segment};
+use libfabric_sys::{self as sys, calls};
+
+use crate::fabric::{
+    Fault,
+    endpoint::{Endpoint, Event},
+    frames::Frames,
+    handles::Handle,
+};
+
+/// Moves under way at a time.
+const MOVES_MAX: usize = 64;
+
+/// What a peer needs to reach a registered run of memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Grant {
+    /// Where it starts: a virtual address, or 0 (`FI_MR_VIRT_ADDR`).
+    pub(crate) address: u64,
+    pub(crate) key: u64,
+}
+
+impl Grant {
+    /// Of a run, as the registration mode says. `chosen`: the provider's key, or what it was asked for.
+    fn of(mr_mode: i32, run: Segment, chosen: u64) -> Self {
+        let is_virtual = mr_mode & sys::MR_VIRT_ADDR != 0;
+        Self { address: if is_virtual { run.address as u64 } else { 0 }, key: chosen }
+    }
+
+    /// The same, some bytes further on.
+    pub(crate) fn at(self, offset: u64) -> Self {
+        Self { address: self.address.wrapping_add(offset), ..self }
+    }
+}
+
+/// Registered memory of a peer's use, or of a move's own.
+#[derive(Debug)]
+struct Lent {
+    region: Handle<sys::FidMr>,
+    /// Stays until the registration was closed: fields are dropped in their order.
+    memory: Arc<Memory>,
+}
+
+/// A move under way.
+#[derive(Debug)]
+struct Move {
+    note: u64,
+    _local: Option<Lent>,
+    _memory: Arc<Memory>,
+}
+
+/// The one-sided side of an endpoint.
+#[derive(Debug)]
+pub(crate) struct OneSided {
+    /// The numbers of lent memory are places here.
+    lent: Vec<Option<Lent>>,
+    moves: Vec<Option<Move>>,
+    /// Only their contexts are used: they name moves.
+    contexts: Frames,
+    mr_mode: i32,
+    next_key: u64,
+}
+
+impl OneSided {
+    pub(crate) fn new(mr_mode: i32) -> Self {
+        Self {
+            lent: Vec::new(),
+            moves: (0..MOVES_MAX).map(|_| None).collect(),
+            contexts: Frames::new(MOVES_MAX, 1),
+            mr_mode,
+            // Behind those of the frames.
+            next_key: 16,
+        }
+    }
+
+    /// A move has completed.
+    pub(crate) fn completed(
+        &mut self,
+        context: *mut c_void,
+        fault: Option<Fault>,
+    ) -> Option<Event> {
+        let place = self.contexts.find(context).filter(|place| self.contexts.is_lent(*place))?;
+        self.contexts.take_back(place);
+        let note = self.moves[place].take()?.note;
+        Some(Event::Moved(note, fault))
+    }
+}
+
+impl Endpoint {
+    /// Registers a run of memory for a peer's access: to be written, or to be read. Answers its number, for
+    /// [`Endpoint::revoke`], and what the peer needs.
+    ///
+    /// # Errors
+    /// Whatever the library says.
+    pub(crate) fn lend(
+        &mut self,
+        memory: &Arc<Memory>,
+        run: Segment,
+        is_written: bool,
+    ) -> Result<(usize, Grant), Fault> {
+        let access = if is_written { sys::REMOTE_WRITE } else { sys::REMOTE_READ };
+        let (region, key) = self.register_run(run, access)?;
+        let Some(side) = &mut self.one_sided else { return Err(unsupported()) };
+        let grant = Grant::of(side.mr_mode, run, key);
+        let place = side.lent.iter().position(Option::is_none).unwrap_or(side.lent.len());
+        let lent = Some(Lent { region, memory: Arc::clone(memory) });
+        if place == side.lent.len() {
+            side.lent.push(lent);
+        } else {
+            side.lent[place] = lent;
+        }
+        Ok((place, grant))
+    }
+
+    /// Ends a peer's access.
+    pub(crate) fn revoke(&mut self, number: usize) {
+        if let Some(lent) = self.one_sided.as_mut().and_then(|side| side.lent[number].take()) {
+            drop(lent.region);
+            drop(lent.memory);
+        }
+    }
+
+    /// Moves a run of own memory to a peer's (`to_peer`), or the other way; an [`Event::Moved`] with the note
+    /// follows, when the bytes are where they belong.
+    ///
+    /// # Errors
+    /// A [`Fault`] that [is no more than "not now"](Fault::is_again), or a worse one.
+    pub(crate) fn move_run(
+        &mut self,
+        (peer, grant): (u64, Grant),
+        (memory, run): (&Arc<Memory>, Segment),
+        to_peer: bool,
+        note: u64,
+    ) -> Result<(), Fault> {
+        let near = self.near_to(peer);
+        let _held = match &near {
+            Some(near) => Some(near.hold().ok_or(Fault::new("fi_write", nix::libc::EHOSTDOWN))?),
+            None => None,
+        };
+        let side = self.one_sided.as_ref().ok_or_else(unsupported)?;
+        let free = side.moves.iter().position(Option::is_none);
+        let place = free.ok_or(Fault::new("fi_write", sys::errno::AGAIN))?;
+        let is_local = side.mr_mode & sys::MR_LOCAL != 0;
+        let local = if is_local {
+            let access = if to_peer { sys::WRITE } else { sys::READ };
+            let (region, _) = self.register_run(run, access)?;
+            Some(Lent { region, memory: Arc::clone(memory) })
+        } else {
+            None
+        };
+        let descriptor = local.as_ref().map_or(ptr::null_mut(), |lent| {
+            // SAFETY:
+            // - open; the field is set when it is registered.
+            unsafe { (*lent.region.raw()).mem_desc }
+        });
+        let Some(side) = &mut self.one_sided else { return Err(unsupported()) };
+        let (_, context) = side.contexts.lend(place);
+        let result = self.start_move((peer, grant), run, to_peer, (descriptor, context));
+        let Some(side) = &mut self.one_sided else { return Err(unsupported()) };
+        if let Err(fault) = result {
+            side.contexts.take_back(place);
+            return Err(fault);
+        }
+        side.moves[place] = Some(Move { note, _local: local, _memory: Arc::clone(memory) });
+        Ok(())
+    }
+
+    fn start_move(
+        &mut self,
+        (peer, grant): (u64, Grant),
+        run: Segment,
+        to_peer: bool,
+        (mut descriptor, context): (*mut c_void, *mut c_void),
+    ) -> Result<(), Fault> {
+        let bytes: *mut c_void = ptr::with_exposed_provenance_mut(run.address);
+        if !to_peer {
+            let Grant { address, key } = grant;
+            // SAFETY:
+            // - open; the memory is kept by the move until it has completed, or the endpoint is closed.
+            let result = unsafe {
+                calls::read(self.raw(), bytes, run.len, descriptor, peer, address, key, context)
+            };
+            return Fault::check("fi_read", i64::try_from(result).unwrap_or(-1));
+        }
+        let own = sys::Iovec { iov_base: bytes, iov_len: run.len };
+        let theirs = sys::RmaIov { addr: grant.address, len: run.len, key: grant.key };
+        let message = sys::MsgRma {
+            msg_iov: &raw const own,
+            desc: &raw mut descriptor,
+            iov_count: 1,
+            addr: peer,
+            rma_iov: &raw const theirs,
+            rma_iov_count: 1,
+            context,
+            data: 0,
+        };
+        // Complete when the bytes are there: what is said afterwards arrives after them.
+        let flags = sys::DELIVERY_COMPLETE | sys::COMPLETION;
+        // SAFETY:
+        // - as above; the description is read before this returns.
+        let result = unsafe { calls::writemsg(self.raw(), &raw const message, flags) };
+        Fault::check("fi_writemsg", i64::try_from(result).unwrap_or(-1))
+    }
+
+    /// Registers one run. Answers the key, too.
+    fn register_run(
+        &mut self,
+        run: Segment,
+        access: u64,
+    ) -> Result<(Handle<sys::FidMr>, u64), Fault> {
+        let Some(side) = &mut self.one_sided else { return Err(unsupported()) };
+        let (mr_mode, wanted) = (side.mr_mode, side.next_key);
+        side.next_key = next_key(wanted);
+        let bytes: *const c_void = ptr::with_exposed_provenance(run.address);
+        let region =
+            register(self.domain(), self.ep(), (bytes, run.len), access, (mr_mode, wanted))?;
+        let key = if mr_mode & sys::MR_PROV_KEY != 0 {
+            // SAFETY:
+            // - open; the field is set when it is registered, or enabled.
+            unsafe { (*region.raw()).key }
+        } else {
+            wanted
+        };
+        if key == sys::KEY_NOTAVAIL {
+            return Err(unsupported());
+        }
+        Ok((region, key))
+    }
+}
+
+/// Keys that fit in four bytes, which every provider takes.
+fn next_key(last: u64) -> u64 {
+    if last >= u64::from(u32::MAX) { 16 } else { last + 1 }
+}
+
+fn unsupported() -> Fault {
+    Fault::new("fi_mr_reg", nix::libc::EOPNOTSUPP)
+}
+
+/// Registers memory with a domain, as the mode says: bound to the endpoint and enabled where it asks for that
+/// (`FI_MR_ENDPOINT`). The memory exists (`FI_MR_ALLOCATED`).
+pub(crate) fn register(
+    domain: &Handle<sys::FidDomain>,
+    ep: &Handle<sys::FidEp>,
+    (base, len): (*const c_void, usize),
+    access: u64,
+    (mr_mode, key): (i32, u64),
+) -> Result<Handle<sys::FidMr>, Fault> {
+    let mut region = ptr::null_mut();
+    // SAFETY:
+    // - open; the memory stays until the region was closed: who calls this sees to it.
+    let result = unsafe { calls::mr_reg(domain.raw(), base, len, access, key, &raw mut region) };
+    Fault::check("fi_mr_reg", result)?;
+    // SAFETY:
+    // - just opened; the domain is closed later.
+    let region: Handle<sys::FidMr> = unsafe { Handle::new(region) };
+    if mr_mode & sys::MR_ENDPOINT != 0 {
+        // SAFETY:
+        // - open objects of one domain.
+        let result = unsafe { calls::bind(region.fid(), ep.fid(), 0) };
+        Fault::check("fi_mr_bind", result)?;
+        // SAFETY:
+        // - bound.
+        let result = unsafe { calls::enable(region.fid()) };
+        Fault::check("fi_mr_enable", result)?;
+    }
+    Ok(region)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fabric::{Wanted, offers};
+
+    #[test]
+    fn a_grant_is_a_virtual_address_or_an_offset_as_the_mode_says() {
+        let run = Segment { address: 0x7000, len: 64 };
+        let grant = Grant::of(sys::MR_VIRT_ADDR | sys::MR_ALLOCATED, run, 5);
+        assert_eq!(grant, Grant { address: 0x7000, key: 5 });
+        assert_eq!(grant.at(8).address, 0x7008);
+        let grant = Grant::of(sys::MR_LOCAL | sys::MR_PROV_KEY, run, 9);
+        assert_eq!(grant, Grant { address: 0, key: 9 });
+        assert_eq!(grant.at(8), Grant { address: 8, key: 9 });
+    }
+
+    /// Two endpoints, each knowing the other, with a registration mode that demands more than the provider's does.
+    fn pair(provider: &str, further: i32) -> Option<[(Endpoint, u64); 2]> {
+        let source = (provider != "shm").then(|| "127.0.0.1".parse().unwrap());
+        let wanted =
+            Wanted { provider: Some(provider), source, one_sided: true, everything: false };
+        let all = offers(wanted).unwrap();
+        let offer = all.iter().find(|it| it.provider.starts_with(provider))?;
+        let mut ends = [0, 1].map(|_| Endpoint::open(offer, 4096).unwrap());
+        for end in &mut ends {
+            end.one_sided.as_mut().unwrap().mr_mode |= further;
+        }
+        let names = [ends[1].name().to_vec(), ends[0].name().to_vec()];
+        let [mut one, mut other] = ends;
+        let there = [one.insert(&names[0]).unwrap(), other.insert(&names[1]).unwrap()];
+        Some([(one, there[0]), (other, there[1])])
+    }
+
+    /// Moves from the first one's memory to the second one's, or back, and says with what it ended.
+    fn moved(
+        pair: &mut [(Endpoint, u64); 2],
+        own: &Arc<Memory>,
+        grant: Grant,
+        to_peer: bool,
+    ) -> Option<Fault> {
+        let run = own.segments()[0];
+        let mut events = Vec::new();
+        let mut is_handed = false;
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        loop {
+            assert!(std::time::Instant::now() < end, "the move does not end");
+            if !is_handed {
+                let there = pair[0].1;
+                match pair[0].0.move_run((there, grant), (own, run), to_peer, 77) {
+                    Ok(()) => is_handed = true,
+                    Err(fault) if fault.is_again() => {}
+                    Err(fault) => return Some(fault),
+                }
+            }
+            for (end, _) in pair.iter_mut() {
+                end.poll(&mut events).unwrap();
+            }
+            if let Some(fault) = events.drain(..).find_map(|event| match event {
+                Event::Moved(77, fault) => Some(fault),
+                _ => None,
+            }) {
+                return fault;
+            }
+        }
+    }
+
+    #[test]
+    fn memory_is_moved_both_ways_in_every_mode_and_not_with_a_wrong_key() {
+        const LEN: usize = 100_000;
+        for provider in ["tcp", "shm"] {
+            for further in [0, sys::MR_LOCAL, sys::MR_PROV_KEY, sys::MR_LOCAL | sys::MR_ALLOCATED] {
+                let Some(mut pair) = pair(provider, further) else { continue };
+                if !pair[0].0.reaches_memory_of(pair[0].1) {
+                    continue; // Within a process, later versions of shm are not used at all.
+                }
+                let own = Arc::new(Memory::from(vec![7; LEN]));
+                let lent = Arc::new(Memory::from(vec![1; LEN]));
+                let run = lent.segments()[0];
+                let (number, grant) = pair[1].0.lend(&lent, run, true).unwrap();
+                assert_eq!(moved(&mut pair, &own, grant, true), None, "{provider} {further}");
+                pair[1].0.revoke(number);
+                let (number, grant) = pair[1].0.lend(&lent, run, false).unwrap();
+                let back = Arc::new(Memory::from(vec![0; LEN]));
+                assert_eq!(moved(&mut pair, &back, grant, false), None, "{provider} {further}");
+                pair[1].0.revoke(number);
+                if provider == "tcp" {
+                    let wrong = Grant { key: grant.key + 1000, ..grant };
+                    assert!(
+                        moved(&mut pair, &own, wrong, true).is_some(),
+                        "{provider}: a forged key"
+                    );
+                }
+                drop(pair);
+                for memory in [own, lent, back] {
+                    let bytes = Arc::try_unwrap(memory).unwrap().into_vec().unwrap();
+                    assert!(bytes == vec![7; LEN], "{provider} {further}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn keys_fit_in_four_bytes_and_leave_those_of_the_frames_alone() {
+        assert_eq!(next_key(16), 17);
+        assert_eq!(next_key(u64::from(u32::MAX)), 16);
+    }
+}
