@@ -13,16 +13,17 @@ use nix::sys::signal::Signal;
 
 use crate::{
     common::{
-        Child, Random, Watchdog, Witness,
+        Child, Random, Watchdog,
         child::say,
         falls_to,
         process::{cpu_ticks, peak_rss_kib, rss_kib, shared_rss_kib, sleeps},
     },
     input::Raw,
     roles::{Settings, add, arrive, arrived, echo, never, relay, serve_all, toil},
+    transports::{PLAIN_TCP, open_over, urls, witness_over},
 };
 
-/// Calls of one flood.
+/// Calls of one flood, unless the role is told otherwise.
 const FLOOD: u64 = 100_000;
 /// What a flood may cost either side, in KiB.
 const FLOOD_KIB: u64 = 64 * 1024;
@@ -36,7 +37,7 @@ pub(crate) fn one_way_flood(settings: &Settings) {
     let before = rss_kib(me);
     let mut random = Random::new(3);
     let padding = random.bytes(3000);
-    for number in 0..FLOOD {
+    for number in 0..settings.number("calls").unwrap_or(FLOOD) {
         if number % 5000 == 0 {
             drop(engine.notify(toil, &peer, (50_000,)));
         }
@@ -55,9 +56,10 @@ pub(crate) fn two_way_flood(settings: &Settings) {
     let peer = engine.lookup(settings.target()).expect("an address");
     engine.call(add, &peer, (1, 2)).wait().expect("the target serves");
     let before = rss_kib(me);
-    for begin in [0, FLOOD / 2] {
+    let half = settings.number("calls").unwrap_or(FLOOD) / 2;
+    for begin in [0, half] {
         drop(engine.notify(toil, &peer, (200_000,)));
-        let numbers = begin..begin + FLOOD / 2;
+        let numbers = begin..begin + half;
         let calls: Vec<_> =
             numbers.map(|number| engine.call(arrive, &peer, (number, &[]))).collect();
         for (call, number) in calls.into_iter().zip(begin..) {
@@ -68,19 +70,32 @@ pub(crate) fn two_way_flood(settings: &Settings) {
     say(&format!("{count} {misplaced} {}", peak_rss_kib(me).saturating_sub(before)));
 }
 
+/// Floods a slow target; all arrive, and neither side needs more than it may.
+fn flood(url: &str, role: &str, calls: u64) {
+    let (target, address) = Child::target(&format!("url={url} wait=block in-service=512"));
+    let before = rss_kib(target.pid());
+    let mut origin = Child::start(role, &format!("url={url} to={address} calls={calls}"));
+    let report = origin.hear();
+    let numbers: Vec<u64> = report.split(' ').map(|word| word.parse().unwrap()).collect();
+    let [count, misplaced, ours] = numbers[..] else { panic!("{report}") };
+    assert_eq!((count, misplaced), (calls, 0), "{role}");
+    let theirs = peak_rss_kib(target.pid()).saturating_sub(before);
+    assert!(ours < FLOOD_KIB && theirs < FLOOD_KIB, "{role}: {ours} KiB here, {theirs} there");
+}
+
 #[test]
 fn a_hundred_thousand_calls_at_a_slow_target_arrive_in_order_and_in_bounded_memory() {
     let _watchdog = Watchdog::start();
-    for role in ["one-way-flood", "two-way-flood"] {
-        let (target, address) = Child::target("wait=block in-service=512");
-        let before = rss_kib(target.pid());
-        let mut origin = Child::start(role, &format!("to={address}"));
-        let report = origin.hear();
-        let numbers: Vec<u64> = report.split(' ').map(|word| word.parse().unwrap()).collect();
-        let [count, misplaced, ours] = numbers[..] else { panic!("{report}") };
-        assert_eq!((count, misplaced), (FLOOD, 0), "{role}");
-        let theirs = peak_rss_kib(target.pid()).saturating_sub(before);
-        assert!(ours < FLOOD_KIB && theirs < FLOOD_KIB, "{role}: {ours} KiB here, {theirs} there");
+    flood("sm://", "one-way-flood", FLOOD);
+    flood("sm://", "two-way-flood", FLOOD);
+}
+
+#[test]
+fn floods_arrive_in_order_and_in_bounded_memory_over_any_transport() {
+    let _watchdog = Watchdog::start();
+    for url in urls() {
+        flood(url, "one-way-flood", FLOOD / 10);
+        flood(url, "two-way-flood", FLOOD / 10);
     }
 }
 
@@ -145,33 +160,36 @@ fn a_message_in_private_memory_is_not_kept_waiting_by_those_queued_behind_it() {
 #[test]
 fn two_processes_that_flood_each_other_both_finish() {
     let _watchdog = Watchdog::start();
-    let (_target, address) = Child::target("in-service=16");
-    let engine = Engine::builder().listen(true).in_service_max(16).open("sm://").unwrap();
-    serve_all(&engine);
-    let peer = engine.lookup(&address).unwrap();
-    let mut flooders: Vec<_> = (0..2)
-        .map(|seed| Child::start("flooder", &format!("to={} seed={seed}", engine.address())))
-        .collect();
-    flooders.iter_mut().for_each(|flooder| assert_eq!(flooder.hear(), "ready"));
-    let me = engine.address().to_string();
-    let big = vec![1; 40_000];
-    for _ in 0..20 {
-        let relays: Vec<_> =
-            (0..100).map(|number| engine.call(relay, &peer, (me.clone(), number, 1))).collect();
-        let echoes: Vec<_> = (0..100).map(|_| engine.call(echo, &peer, (&big,))).collect();
-        for (call, number) in relays.into_iter().zip(0..) {
-            assert_eq!(call.wait().unwrap(), number + 1);
+    for url in urls() {
+        let (_target, address) = Child::target(&format!("url={url} in-service=16"));
+        let engine = open_over(Engine::builder().listen(true).in_service_max(16), url).unwrap();
+        serve_all(&engine);
+        let peer = engine.lookup(&address).unwrap();
+        let me = engine.address().to_string();
+        let mut flooders: Vec<_> = (0..2)
+            .map(|seed| Child::start("flooder", &format!("url={url} to={me} seed={seed}")))
+            .collect();
+        flooders.iter_mut().for_each(|flooder| assert_eq!(flooder.hear(), "ready"));
+        let big = vec![1; 40_000];
+        for _ in 0..10 {
+            let relays: Vec<_> =
+                (0..100).map(|number| engine.call(relay, &peer, (me.clone(), number, 1))).collect();
+            let echoes: Vec<_> = (0..100).map(|_| engine.call(echo, &peer, (&big,))).collect();
+            for (call, number) in relays.into_iter().zip(0..) {
+                assert_eq!(call.wait().unwrap(), number + 1);
+            }
+            echoes.into_iter().for_each(|call| assert_eq!(call.wait().unwrap(), big));
         }
-        echoes.into_iter().for_each(|call| assert_eq!(call.wait().unwrap(), big));
     }
 }
 
 #[test]
 fn deadlines_fire_while_the_target_is_stopped_and_it_serves_on_afterwards() {
     let _watchdog = Watchdog::start();
-    for wait in [Wait::Block, Wait::default(), Wait::Spin] {
-        let (target, address) = Child::target("");
-        let engine = Engine::builder().wait(wait).open("sm://").unwrap();
+    let waits = [Wait::Block, Wait::default(), Wait::Spin];
+    for (url, wait) in urls().flat_map(|url| waits.map(|wait| (url, wait))) {
+        let (target, address) = Child::target(&format!("url={url}"));
+        let engine = open_over(Engine::builder().wait(wait), url).unwrap();
         let peer = engine.lookup(&address).unwrap();
         assert_eq!(engine.call(add, &peer, (1, 2)).wait().unwrap(), 3);
         target.stop();
@@ -195,24 +213,34 @@ fn deadlines_fire_while_the_target_is_stopped_and_it_serves_on_afterwards() {
 #[test]
 fn a_stopped_process_that_nobody_knows_yet_cannot_hold_a_caller_beyond_its_deadline() {
     let _watchdog = Watchdog::start();
-    let (target, address) = Child::target("");
-    target.stop();
-    let engine = Engine::builder().wait(Wait::Block).open("sm://").unwrap();
-    let peer = engine.lookup(&address).unwrap();
-    let options = CallOptions::within(Duration::from_millis(100));
-    let error = engine.call_with(add, &peer, (1, 2), options).wait().unwrap_err();
-    assert!(matches!(error, CallError::DeadlineExceeded(_)), "{error}");
-    let waiting = engine.call(add, &peer, (20, 22));
-    target.signal(Signal::SIGCONT);
-    assert_eq!(waiting.wait().unwrap(), 42);
+    for url in urls() {
+        let (target, address) = Child::target(&format!("url={url}"));
+        target.stop();
+        let engine = open_over(Engine::builder().wait(Wait::Block), url).unwrap();
+        let peer = engine.lookup(&address).unwrap();
+        let options = CallOptions::within(Duration::from_millis(100));
+        let error = engine.call_with(add, &peer, (1, 2), options).wait().unwrap_err();
+        assert!(matches!(error, CallError::DeadlineExceeded(_)), "{error}");
+        let waiting = engine.call(add, &peer, (20, 22));
+        target.signal(Signal::SIGCONT);
+        assert_eq!(waiting.wait().unwrap(), 42);
+    }
 }
 
 #[test]
 fn callers_that_wait_for_a_stopped_target_do_not_spin() {
     let _watchdog = Watchdog::start();
-    for setting in ["wait=block", "wait=adaptive", "wait=block progress=own"] {
-        let (target, address) = Child::target("");
-        let mut origin = Child::start("origin", &format!("to={address} {setting}"));
+    for (url, setting) in [
+        ("sm://", "wait=block"),
+        ("sm://", "wait=adaptive"),
+        ("sm://", "wait=block progress=own"),
+        #[cfg(feature = "tcp")]
+        (PLAIN_TCP, "wait=adaptive"),
+        #[cfg(feature = "sm-routing")]
+        ("tcp://127.0.0.1:0", "wait=adaptive"),
+    ] {
+        let (target, address) = Child::target(&format!("url={url}"));
+        let mut origin = Child::start("origin", &format!("url={url} to={address} {setting}"));
         assert_eq!(origin.hear(), "ready");
         assert_eq!(origin.ask("call 10"), "ok");
         target.stop();
@@ -233,8 +261,9 @@ fn callers_that_wait_for_a_stopped_target_do_not_spin() {
 fn idle_processes_that_are_connected_use_no_processor_time() {
     let _watchdog = Watchdog::start();
     let mut idle = Vec::new();
-    for setting in ["wait=block", "wait=adaptive", "wait=adaptive progress=own"] {
-        let (target, address) = Child::target(setting);
+    let settings = ["wait=block", "wait=adaptive", "wait=adaptive progress=own"];
+    for setting in urls().flat_map(|url| settings.map(|it| format!("url={url} {it}"))) {
+        let (target, address) = Child::target(&setting);
         // An origin with progress of its own sleeps in nobody's loop.
         let mut origin = Child::start("origin", &format!("to={address} {setting}"));
         assert_eq!(origin.hear(), "ready");
@@ -281,15 +310,17 @@ fn pages_of_large_messages_are_given_back_when_idle() {
 #[test]
 fn a_caller_of_a_busy_target_waits_and_is_served_in_the_end() {
     let _watchdog = Watchdog::start();
-    let (_target, address) = Child::target("wait=block in-service=4");
-    let witness = Witness::of(&address);
-    let engine = Engine::builder().wait(Wait::Block).open("sm://").unwrap();
-    let peer = engine.lookup(&address).unwrap();
-    let open: Vec<_> = (0..3).map(|_| engine.call(never, &peer, ())).collect();
-    let calls: Vec<_> = (0..50).map(|_| engine.call(toil, &peer, (2000,))).collect();
-    for call in calls {
-        call.wait().unwrap();
+    for url in urls() {
+        let (_target, address) = Child::target(&format!("url={url} wait=block in-service=4"));
+        let witness = witness_over(url, &address);
+        let engine = open_over(Engine::builder().wait(Wait::Block), url).unwrap();
+        let peer = engine.lookup(&address).unwrap();
+        let open: Vec<_> = (0..3).map(|_| engine.call(never, &peer, ())).collect();
+        let calls: Vec<_> = (0..50).map(|_| engine.call(toil, &peer, (2000,))).collect();
+        for call in calls {
+            call.wait().unwrap();
+        }
+        drop(open);
+        witness.testifies();
     }
-    drop(open);
-    witness.testifies();
 }

@@ -21,6 +21,7 @@ use crate::{
     region::{Regions, TcpRegion},
     resolver::Resolver,
     settings::{INTERFACE, SUBNET, Settings, caps},
+    waiter::os_error,
 };
 
 /// Connections that wait to be accepted; the kernel has a limit of its own.
@@ -159,7 +160,7 @@ fn addresses(
 }
 
 fn listen(url: &Address, at: SocketAddr) -> Result<TcpListener, Error> {
-    let failed = |call| move |error| Error::os(call, error);
+    let failed = |call| move |error| os_error(call, error);
     let kind = Type::STREAM.nonblocking().cloexec();
     let socket = Socket::new(socket2::Domain::for_address(at), kind, Some(Protocol::TCP))
         .map_err(failed("socket"))?;
@@ -175,7 +176,7 @@ fn listen(url: &Address, at: SocketAddr) -> Result<TcpListener, Error> {
             std::io::ErrorKind::AddrNotAvailable => {
                 bad_address(url, "its host is no address of this machine")
             }
-            _ => Error::os(call, error),
+            _ => os_error(call, error),
         }
     };
     socket.bind(&at.into()).map_err(in_use("bind"))?;

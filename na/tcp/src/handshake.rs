@@ -115,8 +115,9 @@ impl TcpContext {
 
     /// Somebody wants to talk to this context.
     fn hello(&mut self, wire: &mut Wire, hello: &Hello) -> Result<(), Fate> {
-        if self.open >= self.shared.settings.max_peers {
-            return Err(refuse(wire, "this context has as many peers as it may have"));
+        let max = self.shared.settings.max_peers;
+        if self.open >= max {
+            return Err(refuse(wire, &format!("it has {max} peers, its `max-peers`")));
         }
         let claimed = Address::new(&hello.address).ok();
         wire.target = claimed.and_then(|address| Target::parse(&address).ok());

@@ -15,6 +15,10 @@ use std::{
 
 use hg_na::{Error, Waiter};
 use mio::{Events, Poll, Registry, Token, Waker};
+use nix::{
+    errno::Errno,
+    sys::resource::{Resource, getrlimit},
+};
 
 /// Events taken from the kernel at a time.
 const EVENTS: usize = 256;
@@ -47,11 +51,11 @@ impl TcpWaiter {
     /// An empty wait set.
     ///
     /// # Errors
-    /// [`Error::Os`].
+    /// [`Error::Os`], [`Error::Limit`].
     pub(crate) fn new() -> Result<Self, Error> {
-        let poll = Poll::new().map_err(|error| Error::os("epoll_create1", error))?;
-        let registry = poll.registry().try_clone().map_err(|error| Error::os("dup", error))?;
-        let waker = Waker::new(&registry, WAKE).map_err(|error| Error::os("eventfd", error))?;
+        let poll = Poll::new().map_err(|error| os_error("epoll_create1", error))?;
+        let registry = poll.registry().try_clone().map_err(|error| os_error("dup", error))?;
+        let waker = Waker::new(&registry, WAKE).map_err(|error| os_error("eventfd", error))?;
         Ok(Self {
             poll: Mutex::new((poll, Events::with_capacity(EVENTS))),
             registry,
@@ -163,6 +167,18 @@ impl Waiter for TcpWaiter {
 impl std::fmt::Debug for TcpWaiter {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(out, "TcpWaiter(told: {})", self.has_told())
+    }
+}
+
+/// Wraps the error of a system call that gives a descriptor; a limit that is reached is named with its remedy.
+pub(crate) fn os_error(call: &'static str, error: io::Error) -> Error {
+    if error.raw_os_error().map(Errno::from_raw) != Some(Errno::EMFILE) {
+        return Error::os(call, error);
+    }
+    Error::Limit {
+        what: "open files (RLIMIT_NOFILE)",
+        limit: getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(soft, _)| soft),
+        remedy: "raise it with `ulimit -n`, or connect to fewer peers",
     }
 }
 
