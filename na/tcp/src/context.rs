@@ -111,6 +111,8 @@ pub(crate) struct TcpContext {
     pub(crate) since_ask: u32,
     pub(crate) ask_after: u32,
     pub(crate) crowd: u32,
+    /// The last bytes were of many messages.
+    pub(crate) is_batched: bool,
     pub(crate) calls: Calls,
 }
 
@@ -177,6 +179,7 @@ impl TcpContext {
             since_ask: 0,
             ask_after: crate::rounds::ASK_MIN,
             crowd: 0,
+            is_batched: false,
             calls: Calls::default(),
         })
     }

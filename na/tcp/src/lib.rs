@@ -60,6 +60,8 @@ mod context;
 mod dialling;
 mod domain;
 mod frame;
+#[cfg(feature = "fuzzing")]
+mod fuzzing;
 mod greeting;
 mod handshake;
 mod inbound;
@@ -88,3 +90,5 @@ mod waiter;
 mod wire;
 
 pub use domain::TcpPlugin;
+#[cfg(feature = "fuzzing")]
+pub use fuzzing::{fuzz_frames, fuzz_greeting};

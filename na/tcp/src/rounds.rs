@@ -6,7 +6,8 @@
 //! Sockets are edge-triggered and always watched, so that a sleep never misses anything. While a
 //! context spins, the connection that was read last is read directly, once nothing has come for
 //! [`SETTLED`] rounds: a context that sleeps after each batch does not pay for an empty read, and one
-//! that spins loses some nanoseconds. The kernel is asked for the others every [`ASK_MIN`] rounds, up to
+//! that spins loses some nanoseconds. Where messages come in batches of [`BATCH_MIN`] or more it is read only
+//! every [`APART`] rounds: the batch costs less than the looks that find nothing. The kernel is asked for the others every [`ASK_MIN`] rounds, up to
 //! [`ASK_MAX`] while it has nothing to tell;
 //! while several connections are busy, in every one, and none is read without being told.
 
@@ -22,6 +23,9 @@ use crate::{
 
 /// Rounds without bytes after which the hot connection is read without being told to.
 const SETTLED: u32 = 2;
+/// Messages of one read that make a batch; rounds between two reads while they come in batches.
+const BATCH_MIN: usize = 8;
+const APART: u32 = 16;
 /// Rounds after which the kernel is asked in any case: twice as many each time that it had nothing to
 /// tell.
 pub(crate) const ASK_MIN: u32 = 32;
@@ -136,9 +140,11 @@ impl TcpContext {
         if self.accepts {
             moved |= self.accept(now);
         }
-        let mut bytes = 0;
+        let (mut bytes, before) = (0, self.finished.len());
         if self.listed.is_empty() {
+            let is_time = !self.is_batched || self.quiet.is_multiple_of(APART);
             if self.quiet >= SETTLED
+                && is_time
                 && self.crowd == 0
                 && let Some(hot) = self.hot
             {
@@ -164,6 +170,7 @@ impl TcpContext {
         }
         if bytes > 0 {
             self.quiet = 0;
+            self.is_batched = self.finished.len() >= before + BATCH_MIN;
         } else {
             self.quiet = self.quiet.saturating_add(1);
         }

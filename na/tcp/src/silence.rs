@@ -13,11 +13,10 @@
 //! last one, or is unacknowledged.
 
 use std::{
+    io,
     os::fd::AsFd as _,
     time::{Duration, Instant},
 };
-
-use hg_na::GoneReason;
 
 use crate::{
     context::{TcpContext, Timer},
@@ -83,9 +82,13 @@ impl TcpContext {
         let is_silent = found.is_waiting && found.silence >= self.shared.settings.silence_bound / 2;
         wire.doubts = if is_silent { wire.doubts + 1 } else { 0 };
         if wire.doubts >= DOUBTS {
-            return self.lose(wire, &GoneReason::TimedOut);
+            // What the peer had sent comes first, as with any connection that is of no use any more.
+            wire.broken_by = Some(io::ErrorKind::TimedOut);
+            (wire.is_readable, wire.is_ending) = (true, true);
+            self.list(&mut wire);
+        } else {
+            self.watched.keys.push(wire.key);
         }
-        self.watched.keys.push(wire.key);
         self.wires.put(wire);
     }
 }

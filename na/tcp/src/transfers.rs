@@ -233,6 +233,8 @@ impl Transfers {
         match entry {
             Some(_) if len == 0 => wire.send(Kind::End, side, serial, &Verdict::Ok.encode()),
             entry if is_put && len > 0 => {
+                // Where a refused one would have gone was not checked, and does not matter.
+                let offset = if entry.is_some() { offset } else { 0 };
                 self.puts.insert(serial, Incoming { entry, offset, left: len });
             }
             Some(entry) => {
