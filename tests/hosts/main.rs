@@ -7,6 +7,7 @@
 //! | `routes` | one address: shared memory inside a host, tcp across |
 //! | `places` | interfaces, subnets, names, IPv6 |
 //! | `cuts` | a cable that is cut and mended, a host that is started again, a lossy link |
+//! | `ofi` | the same over libfabric |
 //! | `leftovers` | nothing is left of hosts, whichever way a test ends |
 //!
 //! A process on a host is this test binary again, in a role: `roles`.
@@ -21,6 +22,8 @@ mod common;
 mod cuts;
 mod hosts;
 mod leftovers;
+#[cfg(feature = "ofi")]
+mod ofi;
 mod places;
 mod roles;
 mod routes;
