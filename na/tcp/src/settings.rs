@@ -36,7 +36,7 @@ pub(crate) const QUEUE_DEPTH: usize = 1024;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 const SILENCE_BOUND: Duration = Duration::from_secs(30);
-/// The kernel counts its probes in seconds: one of silence, two between probes.
+/// The kernel counts in seconds: one of silence, then two probes a second apart.
 pub(crate) const SILENCE_BOUND_MIN: Duration = Duration::from_secs(3);
 const PEERS: usize = 65_536;
 

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use hg_na::GoneReason;
 use mio::{Interest, net::TcpStream};
+use nix::errno::Errno;
 
 use crate::{
     context::{TcpContext, Timer},
@@ -39,7 +40,7 @@ impl TcpContext {
                     return moved;
                 }
                 Err(error) if is_of_one_connection(&error) => {}
-                Err(_) if self.shed_stranger(now) => {}
+                Err(error) if is_of_room(&error) && self.shed_stranger(now) => {}
                 Err(error) => {
                     tracing::warn!("connections cannot be accepted for now: {error}");
                     self.accepts = false;
@@ -103,6 +104,12 @@ impl TcpContext {
             })
             .find(|key| wires.find(*key).is_some_and(|wire| wire.is_stranger))
     }
+}
+
+/// What `accept` says when there is no descriptor, or no memory, for one more.
+fn is_of_room(error: &std::io::Error) -> bool {
+    let errors = [Errno::EMFILE, Errno::ENFILE, Errno::ENOBUFS, Errno::ENOMEM];
+    error.raw_os_error().is_some_and(|number| errors.contains(&Errno::from_raw(number)))
 }
 
 /// What `accept` says about a connection that has failed already (accept(2), "Error handling").

@@ -9,7 +9,7 @@ use crate::{
     end::{End, LOOPBACK, Server, arrived},
     raw::{
         CREDIT, END, EXPECTED, GET_DATA, PUT, PUT_DATA, UNEXPECTED, connect, dribble, frame,
-        greeted, greeting, header, hello, read_exact, read_greeting, read_to_the_end,
+        greeted, greeting, header, hello, read_exact, read_greeting, read_to_the_end, welcome,
     },
 };
 
@@ -40,7 +40,7 @@ fn a_wrong_greeting_costs_its_sender_the_connection() {
         giant,
         greeting(1, &[0; 17]),
         greeting(9, &[]),
-        welcome_out_of_turn(),
+        welcome(),
         hello(3),
     ];
     for (tag, bytes) in (1..).zip(&bad) {
@@ -50,10 +50,6 @@ fn a_wrong_greeting_costs_its_sender_the_connection() {
         read_to_the_end(&mut stranger);
         assert_eq!(friend.call(peer, tag, b"still here").unwrap(), b"still here");
     }
-}
-
-fn welcome_out_of_turn() -> Vec<u8> {
-    crate::raw::welcome()
 }
 
 #[test]
