@@ -6,6 +6,7 @@
 //! | `sm`, shared memory      | `memcpy` of the same; hot, a further line stands beside `cma`                 |
 //! | `sm`, `--deny-cma`       | `memcpy` of the same                                                          |
 //! | `tcp`                    | `tcp_stream`: one bare connection, messages of that size                      |
+//! | `ofi+PROVIDER`           | `fi_pingpong`: libfabric's own program, messages of that size                 |
 //! | `--op view`              | as for a pull; a further line has the time of a view                          |
 //! | `--with-call`, heap      | `cma_and_call`: an 8-byte call and a bare `cma`, one after the other, both    |
 //! |                          | with the same number in flight                                                |
@@ -19,6 +20,7 @@ use std::rc::Rc;
 use crate::error::Error;
 use crate::limits::beside::Way;
 use crate::limits::cma::{self, Remote};
+use crate::limits::fi_pingpong::Pingpong;
 use crate::limits::memory::{self, Arena};
 use crate::limits::{memcpy, tcp_stream};
 use crate::measure::{Caches, Measure, Memory, Op, Subject, Unit, Wait};
@@ -175,6 +177,7 @@ impl Arguments {
         let (size, buffers) = (to_usize(self.size), self.inflight as usize);
         let op = if self.op == Op::Push { Op::Push } else { Op::Pull };
         Ok(match (way, self.memory, self.caches) {
+            (Way::Fabric(provider), ..) => Box::new(Pingpong::bandwidth(cores, provider, size)),
             (Way::Tcp, ..) => Box::new(tcp_stream::Stream::start(cores, op, size)?),
             (_, Memory::Heap, _) if self.by_cma(way) => self.cma(cores)?,
             (_, _, Caches::Hot) => Box::new(memcpy::Copy::hot(size, buffers)),

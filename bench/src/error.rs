@@ -17,6 +17,9 @@ pub(crate) enum Error {
     /// A program that counts for this one is not installed.
     #[error("`{tool}` is needed to count this and was not found: install the package `{tool}`")]
     NoTool { tool: &'static str },
+    /// A program that figures are held against is not installed.
+    #[error("`{program}` was not found: install the package `{package}`")]
+    NoProgram { program: &'static str, package: &'static str },
     /// A program that counts for this one ended without a count.
     #[error("`{tool}` gave no count: {said}")]
     NoCount { tool: &'static str, said: String },

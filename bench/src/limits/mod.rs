@@ -11,6 +11,7 @@
 //! | `tcp_stream`            | 1 MiB messages, one process sending, one receiving            | `tcp_stream` |
 //! | `memcpy`                | a copy inside one process                                     | `memcpy`     |
 //! | `cma`                   | `process_vm_readv` (pull) and `writev` (push)                 | `cma`        |
+//! | `fi_pingpong`           | libfabric's own program, beside figures over libfabric only   | `fi_pingpong` |
 //!
 //! Hot: the same buffers again and again, not rewritten in between. Cold: rotating over
 //! [`memory::COLD_BYTES`]. Each is a [`Measure`], so that any other measurement can be taken in
@@ -20,6 +21,7 @@ pub(crate) mod beside;
 pub(crate) mod cache_line;
 pub(crate) mod cma;
 pub(crate) mod eventfd;
+pub(crate) mod fi_pingpong;
 pub(crate) mod futex;
 pub(crate) mod memcpy;
 pub(crate) mod memory;

@@ -48,14 +48,17 @@ pub(crate) fn hold() -> u64;
 
 /// A builder for engines at this URL that wait as asked.
 ///
-/// `tcp://` is TCP here, also inside one node; the figures of routing are those of `sm+tcp://`.
+/// `tcp://` and `ofi+...://` are networks here, also inside one node; routing's figures are those of `sm+tcp://`.
 pub(crate) fn builder(url: &str, wait: Wait) -> hg::Builder {
     let builder = hg::Engine::builder().wait(match wait {
         Wait::Spin => hg::Wait::Spin,
         Wait::Adaptive => hg::Wait::default(),
         Wait::Block => hg::Wait::Block,
     });
-    if scheme(url) == TCP { builder.setting("routing", "off") } else { builder }
+    // Inside one node only: it has no other way.
+    let local = ["sm", "ofi+shm"].contains(&scheme(url));
+    let network = scheme(url) == "tcp" || scheme(url).starts_with("ofi+");
+    if network && !local { builder.setting("routing", "off") } else { builder }
 }
 
 /// The transport's name in a URL.
@@ -79,7 +82,7 @@ impl Via {
 
     /// The limits that its figures are held against.
     pub(crate) fn way(&self) -> Way {
-        if self.way == TCP { Way::Tcp } else { Way::SharedMemory }
+        Way::of(&self.way)
     }
 
     /// Its name.
@@ -103,6 +106,3 @@ pub(crate) fn call_once(engine: &hg::Handle, peer: &hg::Peer, value: u64) -> Res
     let got = engine.call(echo, peer, (value,)).wait()?;
     call::check(value, got)
 }
-
-/// The scheme of plain sockets.
-const TCP: &str = "tcp";

@@ -1,4 +1,7 @@
 //! The lines about transfers over shared memory.
+//!
+//! Where the target has no part in a transfer it sleeps meanwhile, as it does while the limit is measured: one that
+//! spun would keep other load off its core and on this one.
 
 use serde_json::json;
 
@@ -44,8 +47,8 @@ impl Kind {
 
     fn option(self) -> &'static str {
         match self {
-            Kind::Heap => "--memory heap",
-            Kind::Shared => "--memory shared",
+            Kind::Heap => "--memory heap --wait adaptive",
+            Kind::Shared => "--memory shared --wait adaptive",
             Kind::Denied => "--deny-cma",
         }
     }

@@ -1,4 +1,4 @@
-//! The lines about TCP, and about addresses that are reached by shared memory or by TCP.
+//! The lines about TCP and libfabric, and about addresses that are reached by shared memory or by TCP.
 //!
 //! Calls that travel together are counted where both sides block. A side that spins asks the kernel again and
 //! again while nothing has come, and each of these questions is a system call, too; there, only the messages
@@ -13,6 +13,7 @@ use crate::stats::Better::{Larger, Smaller};
 pub(super) fn runs() -> Vec<Run> {
     let mut runs = vec![call("spin", 100), call("block", 60), batches()];
     runs.extend(["pull", "push"].map(stream));
+    runs.extend(["tcp", "shm"].map(fabric).into_iter().flatten());
     runs.extend([routed("same", "sm"), routed("other", "tcp")]);
     runs
 }
@@ -63,6 +64,39 @@ fn stream(op: &'static str) -> Run {
             },
         ),
     )
+}
+
+/// Over libfabric, beside its own program. Its own processes start anew in each repetition, so there are few.
+fn fabric(provider: &'static str) -> [Run; 3] {
+    let url = if provider == "tcp" { "ofi+tcp://" } else { "ofi+shm://" };
+    let call = Run::one(
+        Plain::repeated(format!("rate --url {url} --wait spin"), 7),
+        Claim::new(
+            format!("ofi/{provider}"),
+            format!("8-byte call over ofi+{provider}"),
+            |figures| {
+                let call = figures.of("call")?;
+                let judged = Judged::rounds(figures, call, "call_to_limit", Smaller, 1.3, 1.3)?;
+                Some(Judged { aim: None, ..judged })
+            },
+        ),
+    );
+    let moved = |op: &str| {
+        Run::one(
+            Plain::repeated(format!("bandwidth --url {url} --op {op} --size 1048576"), 7),
+            Claim::new(
+                format!("ofi/{provider}/{op}"),
+                format!("{op} of 1 MiB over ofi+{provider}"),
+                |figures| {
+                    let moved = figures.of("bandwidth")?;
+                    let ratio = "bandwidth_to_limit";
+                    let judged = Judged::rounds(figures, moved, ratio, Larger, 0.9, 0.9)?;
+                    Some(Judged { aim: None, ..judged })
+                },
+            ),
+        )
+    };
+    [call, moved("pull"), moved("push")]
 }
 
 fn routed(node: &str, way: &str) -> Run {
