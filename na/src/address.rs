@@ -12,6 +12,9 @@ pub const ADDRESS_MAX: usize = 512;
 /// The scheme of an address with a part for each of several transports: `uid://NODE#sm://...#tcp://...`.
 pub const UID: &str = "uid";
 
+/// Between the scheme and the rest.
+const MARK: &str = "://";
+
 /// `SCHEME://REST`: the scheme chooses the plugin, the rest is the plugin's.
 ///
 /// A plugin's own address names one context ([`crate::Context::address`]). Cheap to clone; travels
@@ -38,7 +41,7 @@ impl Address {
         if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(bad("it holds a space, a control character or a non-ASCII character"));
         }
-        let Some((scheme, _)) = text.split_once("://") else {
+        let Some((scheme, _)) = text.split_once(MARK) else {
             return Err(bad("it needs the form SCHEME://..., for example sm:// or sm://name"));
         };
         let allowed =
@@ -52,13 +55,19 @@ impl Address {
     /// What chooses the plugin: `sm`, `tcp`, `ofi+tcp`, ...
     #[must_use]
     pub fn scheme(&self) -> &str {
-        self.0.split_once("://").map_or("", |(scheme, _)| scheme)
+        &self.0[..self.mark()]
     }
 
     /// Everything after `://`; may be empty in a URL that is opened.
     #[must_use]
     pub fn rest(&self) -> &str {
-        self.0.split_once("://").map_or("", |(_, rest)| rest)
+        &self.0[self.mark() + MARK.len()..]
+    }
+
+    /// Where the mark begins: at the first colon, since a scheme has none. Asked for each transfer, so it is no
+    /// search for the whole mark.
+    fn mark(&self) -> usize {
+        self.0.bytes().position(|byte| byte == b':').expect("checked when it was made")
     }
 
     /// The part for one transport, when this is an address of several ([`UID`]).
