@@ -23,7 +23,40 @@ pub fn offers() -> Vec<Offer> {
 
 /// An open engine: registers RPCs, looks targets up, calls them. Everything else is in [`Handle`].
 ///
-/// Closes when its last clone is dropped.
+/// Closes when its last clone is dropped, or by [`Handle::close`].
+///
+/// # Handlers other than functions
+/// A closure that may block runs on a pool of threads ([`Handle::serve_blocking`]); one that gives a future is polled
+/// by the thread that makes progress ([`Handle::serve_async`]); one that is given an [`Answer`](crate::Answer) sends it
+/// when it likes, from any thread ([`Handle::serve_later`]). Only the first may `wait` for a call of its own.
+/// ```
+/// #[hg::rpc]
+/// fn sum(numbers: &[u8]) -> u64;
+/// #[hg::rpc]
+/// fn twice(number: u64) -> u64;
+/// #[hg::rpc]
+/// fn ticket() -> u64;
+///
+/// let target = hg::Engine::listen("sm://")?;
+/// target.serve_blocking(sum, |_request, (numbers,)| Ok(numbers.iter().map(|&it| u64::from(it)).sum()))?;
+/// target.serve_async(twice, |_request, (number,)| async move { Ok(2 * number) })?;
+/// let (sender, answers) = std::sync::mpsc::channel::<hg::Answer<ticket>>();
+/// target.serve_later(ticket, move |_request, (), answer| {
+///     // Dropped, the answer tells the caller that there is none.
+///     let _ = sender.send(answer);
+/// })?;
+/// let clerk = std::thread::spawn(move || answers.iter().zip(1..).for_each(|(it, number)| it.send(Ok(number))));
+///
+/// let origin = hg::Engine::open("sm://")?;
+/// let peer = origin.lookup(target.address())?;
+/// assert_eq!(origin.call(sum, &peer, (&[1, 2, 3],)).wait()?, 6);
+/// assert_eq!(origin.call(twice, &peer, (21,)).wait()?, 42);
+/// assert_eq!(origin.call(ticket, &peer, ()).wait()?, 1);
+/// target.deregister(ticket);
+/// target.close();
+/// # drop((target, clerk));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct Engine(Handle);
 
