@@ -2,7 +2,7 @@
 
 mod connection;
 mod serve;
-mod state;
+pub(crate) mod state;
 #[cfg(test)]
 mod state_tests;
 #[cfg(test)]

@@ -30,13 +30,15 @@
 //! Nothing is left behind, but the file of a `dir:` rendezvous when rank 0 is killed while ranks meet.
 //!
 //! # Features
-//! None.
+//! `fuzzing`: for fuzz targets only.
 
 mod connect;
 mod detect;
 mod error;
 mod foreign;
 mod frame;
+#[cfg(any(test, feature = "fuzzing"))]
+mod fuzzing;
 mod host;
 mod hub;
 mod job;
@@ -53,6 +55,8 @@ pub use error::{Error, Ranks};
 #[doc(hidden)]
 pub use foreign::LAYOUT;
 pub use frame::{CHANNEL_MAX, VALUE_MAX};
+#[cfg(feature = "fuzzing")]
+pub use fuzzing::{fuzz_hub, fuzz_texts};
 pub use job::{Channel, Job};
 pub use local::{Ended, Local, Started};
 pub use node_map::{MapError, NodeMap, RANKS_MAX};

@@ -6,7 +6,7 @@
 mod roll_call;
 #[cfg(test)]
 mod tests;
-mod wire;
+pub(crate) mod wire;
 
 use std::{
     io::{Read as _, Write as _},
