@@ -7,7 +7,7 @@ use hg::{CallError, CallOptions, Engine, GoneReason, Wait};
 use crate::{
     common::{
         Child, Watchdog, Witness, falls_to,
-        process::{fds, maps, rss_kib, threads},
+        process::{fds, maps, own_rss_kib, rss_kib, threads},
         settled,
     },
     roles::{add, never},
@@ -66,6 +66,24 @@ fn a_thousand_live_peers_cost_four_descriptors_and_128_kib_each() {
 fn a_thousand_live_peers_over_tcp_cost_a_descriptor_and_128_kib_each() {
     let _watchdog = Watchdog::start();
     live_peers(PLAIN_TCP, PROCESSES, 1);
+}
+
+#[test]
+fn an_engine_with_one_peer_costs_three_mib() {
+    let _watchdog = Watchdog::start();
+    for url in urls() {
+        let mut empty = Child::start("parrot", "");
+        assert_eq!(empty.ask("hello"), "hello");
+        let (target, address) = Child::target(&format!("url={url} wait=block"));
+        let mut origin = Child::start("origin", &format!("url={url} to={address} wait=block"));
+        assert_eq!(origin.hear(), "ready");
+        assert_eq!(origin.ask("call"), "ok");
+        // What is mapped from the program's file is left out: without optimisation it is not what users get.
+        for child in [&target, &origin] {
+            let more = own_rss_kib(child.pid()) - own_rss_kib(empty.pid());
+            assert!(more <= 3 * 1024, "{more} KiB");
+        }
+    }
 }
 
 /// Opens, calls and closes so often in one process; compares what both have afterwards with what they had before.

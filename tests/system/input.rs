@@ -19,8 +19,9 @@ use hg::{
 };
 
 use crate::{
-    common::{Child, Random, Watchdog, Witness},
+    common::{Child, Random, Watchdog},
     roles::{add, echo, kind_of, never},
+    transports::{open_over, urls, witness_over},
 };
 
 /// What became of a message.
@@ -43,7 +44,17 @@ pub(crate) struct Raw {
 
 impl Raw {
     pub(crate) fn open(options: &OpenOptions) -> Self {
-        let domain = hg::sm::SmPlugin.open(&"sm://".parse().unwrap(), options).unwrap();
+        Self::over("sm://", options)
+    }
+
+    /// The same over one of [`raw_urls`].
+    fn over(url: &str, options: &OpenOptions) -> Self {
+        let domain = match url.strip_prefix("plain+") {
+            #[cfg(feature = "tcp")]
+            Some(url) => hg::tcp::TcpPlugin.open(&url.parse().unwrap(), options),
+            _ => hg::sm::SmPlugin.open(&url.parse().unwrap(), options),
+        };
+        let domain = domain.unwrap();
         Self { context: domain.context(0).unwrap(), domain, done: Vec::new() }
     }
 
@@ -111,6 +122,11 @@ impl Raw {
     }
 }
 
+/// The transports that are spoken without an engine.
+fn raw_urls() -> impl Iterator<Item = &'static str> {
+    urls().filter(|url| *url == "sm://" || url.starts_with("plain+"))
+}
+
 // The header as `hg-core/src/header.rs` lays it out; written by hand, since these are to be wrong.
 const PREFIX: usize = 20;
 const REQUEST: u8 = 1;
@@ -156,91 +172,100 @@ fn changed(at: usize, byte: u8) -> Vec<u8> {
 #[test]
 fn a_request_that_cannot_be_read_is_answered_with_what_is_wrong() {
     let _watchdog = Watchdog::start();
-    let (_target, address) = Child::target("");
-    let witness = Witness::of(&address);
-    let mut raw = Raw::open(&OpenOptions::default());
-    let mut long = request(add::ID.0, &[0; 16]);
-    long.truncate(30);
-    let mut cut = changed(4, 1);
-    cut.truncate(30);
-    let hostile = request(echo::ID.0, &[0xFF; 8]);
-    let cases = [
-        ("an unknown RPC", request(0x1234, &[]), NO_SUCH_RPC, ""),
-        ("another version", changed(2, 77), DECODE, "version 77"),
-        ("a length beyond what arrived", long, DECODE, "length"),
-        ("a length short of what arrived", changed(8, 3), DECODE, "length"),
-        ("a header cut short", cut, DECODE, "cut short"),
-        ("an unknown flag", changed(4, 0x80), DECODE, "flag"),
-        ("another codec", changed(5, 99), DECODE, "codec 99"),
-        ("too few arguments", request(add::ID.0, &[0; 5]), DECODE, "add"),
-        ("too many arguments", request(add::ID.0, &[0; 50]), DECODE, "add"),
-        ("a length of 2^64 inside of an argument", hostile, DECODE, "echo"),
-    ];
-    for (case, bytes, status, words) in cases {
-        let fate = raw.send(&address, &bytes);
-        let Fate::Answered(answered, text) = &fate else { panic!("{case}: {fate:?}") };
-        assert!(*answered == status && text.contains(words), "{case}: {fate:?}");
+    for url in raw_urls() {
+        let (_target, address) = Child::target(&format!("url={url}"));
+        let witness = witness_over(url, &address);
+        let mut raw = Raw::over(url, &OpenOptions::default());
+        let mut long = request(add::ID.0, &[0; 16]);
+        long.truncate(30);
+        let mut cut = changed(4, 1);
+        cut.truncate(30);
+        let hostile = request(echo::ID.0, &[0xFF; 8]);
+        let cases = [
+            ("an unknown RPC", request(0x1234, &[]), NO_SUCH_RPC, ""),
+            ("another version", changed(2, 77), DECODE, "version 77"),
+            ("a length beyond what arrived", long, DECODE, "length"),
+            ("a length short of what arrived", changed(8, 3), DECODE, "length"),
+            ("a header cut short", cut, DECODE, "cut short"),
+            ("an unknown flag", changed(4, 0x80), DECODE, "flag"),
+            ("another codec", changed(5, 99), DECODE, "codec 99"),
+            ("too few arguments", request(add::ID.0, &[0; 5]), DECODE, "add"),
+            ("too many arguments", request(add::ID.0, &[0; 50]), DECODE, "add"),
+            ("a length of 2^64 inside of an argument", hostile, DECODE, "echo"),
+        ];
+        for (case, bytes, status, words) in cases {
+            let fate = raw.send(&address, &bytes);
+            let Fate::Answered(answered, text) = &fate else { panic!("{case}: {fate:?}") };
+            assert!(*answered == status && text.contains(words), "{case}: {fate:?}");
+        }
+        let good = raw.send(&address, &request(add::ID.0, &[0; 16]));
+        assert!(matches!(good, Fate::Answered(0, _)), "{good:?}");
+        witness.testifies();
     }
-    let good = raw.send(&address, &request(add::ID.0, &[0; 16]));
-    assert!(matches!(good, Fate::Answered(0, _)), "{good:?}");
-    witness.testifies();
 }
 
 #[test]
 fn a_peer_that_does_not_speak_the_protocol_is_disconnected_with_a_reason() {
     let _watchdog = Watchdog::start();
-    let (_target, address) = Child::target("");
-    let witness = Witness::of(&address);
-    let mut raw = Raw::open(&OpenOptions::default());
-    let cases = [
-        ("nothing at all", Vec::new()),
-        ("a header cut short", request(add::ID.0, &[])[..12].to_vec()),
-        ("another protocol", b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".to_vec()),
-        ("an answer as a request", changed(3, ANSWER)),
-        ("a kind that does not exist", changed(3, 200)),
-    ];
-    for (case, bytes) in cases {
-        let fate = raw.send(&address, &bytes);
-        let Fate::Disconnected(sentence) = &fate else { panic!("{case}: {fate:?}") };
-        assert!(sentence.len() > 12 && !sentence.starts_with(' '), "{case}: no reason: {fate:?}");
-        // Looked up again it is a new peer, and served.
-        let good = raw.send(&address, &request(add::ID.0, &[0; 16]));
-        assert!(matches!(good, Fate::Answered(0, _)), "after {case}: {good:?}");
+    for url in raw_urls() {
+        let (_target, address) = Child::target(&format!("url={url}"));
+        let witness = witness_over(url, &address);
+        let mut raw = Raw::over(url, &OpenOptions::default());
+        let cases = [
+            ("nothing at all", Vec::new()),
+            ("a header cut short", request(add::ID.0, &[])[..12].to_vec()),
+            ("another protocol", b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".to_vec()),
+            ("an answer as a request", changed(3, ANSWER)),
+            ("a kind that does not exist", changed(3, 200)),
+        ];
+        for (case, bytes) in cases {
+            let fate = raw.send(&address, &bytes);
+            let Fate::Disconnected(sentence) = &fate else { panic!("{case}: {fate:?}") };
+            assert!(
+                sentence.len() > 12 && !sentence.starts_with(' '),
+                "{case}: no reason: {fate:?}"
+            );
+            // Looked up again it is a new peer, and served.
+            let good = raw.send(&address, &request(add::ID.0, &[0; 16]));
+            assert!(matches!(good, Fate::Answered(0, _)), "after {case}: {good:?}");
+        }
+        let to = raw.lookup(&address);
+        raw.post(Op::SendControl { to, message: Message::copied(&request(add::ID.0, &[])) });
+        let fate = raw.fate(to);
+        assert!(matches!(&fate, Fate::Disconnected(text) if text.contains("came as")), "{fate:?}");
+        witness.testifies();
     }
-    let to = raw.lookup(&address);
-    raw.post(Op::SendControl { to, message: Message::copied(&request(add::ID.0, &[])) });
-    let fate = raw.fate(to);
-    assert!(matches!(&fate, Fate::Disconnected(text) if text.contains("came as")), "{fate:?}");
-    witness.testifies();
 }
 
 #[test]
 fn ten_thousand_random_messages_hurt_nobody() {
     let _watchdog = Watchdog::start();
-    let (_target, address) = Child::target("");
-    let witness = Witness::of(&address);
-    let mut raw = Raw::open(&OpenOptions::default());
-    let mut random = Random::new(7);
-    for _ in 0..10_000 {
-        let to = raw.lookup(&address);
-        let len = random.size_below(120);
-        let mut bytes = random.bytes(len);
-        // Most of them get past the first checks.
-        let start = request(add::ID.0, &[0; 30]);
-        let honest = random.size_below(40).min(len);
-        bytes[..honest].copy_from_slice(&start[..honest]);
-        let message = Message::copied(&bytes);
-        let op = match random.below(8) {
-            0 => Op::SendControl { to, message: Message::copied(&bytes[..len.min(48)]) },
-            1 => Op::SendExpected { to, tag: random.below(4), message },
-            _ => Op::SendUnexpected { to, message },
-        };
-        // Refused when the queue is full, or the target has disconnected us: that is what it is for.
-        drop(raw.context.post(0, op));
-        raw.context.progress(Instant::now(), &mut raw.done).unwrap();
-        raw.done.clear();
+    for url in raw_urls() {
+        let (_target, address) = Child::target(&format!("url={url}"));
+        let witness = witness_over(url, &address);
+        let mut raw = Raw::over(url, &OpenOptions::default());
+        let mut random = Random::new(7);
+        for _ in 0..if url == "sm://" { 10_000 } else { 1000 } {
+            let to = raw.lookup(&address);
+            let len = random.size_below(120);
+            let mut bytes = random.bytes(len);
+            // Most of them get past the first checks.
+            let start = request(add::ID.0, &[0; 30]);
+            let honest = random.size_below(40).min(len);
+            bytes[..honest].copy_from_slice(&start[..honest]);
+            let message = Message::copied(&bytes);
+            let op = match random.below(8) {
+                0 => Op::SendControl { to, message: Message::copied(&bytes[..len.min(48)]) },
+                1 => Op::SendExpected { to, tag: random.below(4), message },
+                _ => Op::SendUnexpected { to, message },
+            };
+            // Refused when the queue is full, or the target has disconnected us: that is what it is for.
+            drop(raw.context.post(0, op));
+            raw.context.progress(Instant::now(), &mut raw.done).unwrap();
+            raw.done.clear();
+        }
+        witness.testifies();
     }
-    witness.testifies();
 }
 
 mod theirs {
@@ -298,22 +323,28 @@ fn two_declarations_that_differ_are_a_decoding_error_that_names_the_rpc() {
 #[test]
 fn an_unknown_rpc_is_named_and_the_target_serves_on() {
     let _watchdog = Watchdog::start();
-    let (_target, address) = Child::target("");
-    let origin = Engine::open("sm://").unwrap();
-    let peer = origin.lookup(&address).unwrap();
-    for _ in 0..100 {
-        let error = origin.call(ours::result, &peer, ()).wait().unwrap_err();
-        assert!(matches!(error, CallError::NoSuchRpc { name: "mismatched::result" }), "{error}");
-        drop(origin.notify(ours::arguments, &peer, (1,)));
+    for url in raw_urls() {
+        let (_target, address) = Child::target(&format!("url={url}"));
+        let origin = open_over(Engine::builder(), url).unwrap();
+        let peer = origin.lookup(&address).unwrap();
+        for _ in 0..100 {
+            let error = origin.call(ours::result, &peer, ()).wait().unwrap_err();
+            assert!(
+                matches!(error, CallError::NoSuchRpc { name: "mismatched::result" }),
+                "{error}"
+            );
+            drop(origin.notify(ours::arguments, &peer, (1,)));
+        }
+        assert_eq!(origin.call(add, &peer, (1, 2)).wait().unwrap(), 3);
     }
-    assert_eq!(origin.call(add, &peer, (1, 2)).wait().unwrap(), 3);
 }
 
 /// A target that answers each request with what `answer` makes of its header.
 fn lying_target(
+    url: &str,
     answer: impl Fn(&[u8]) -> Vec<u8> + Send + 'static,
 ) -> (String, Arc<AtomicBool>, JoinHandle<()>) {
-    let mut raw = Raw::open(&OpenOptions::listening());
+    let mut raw = Raw::over(url, &OpenOptions::listening());
     let address = raw.address().to_string();
     let over = Arc::<AtomicBool>::default();
     let stop = Arc::clone(&over);
@@ -346,55 +377,63 @@ fn answer_to(request: &[u8], status: u8, payload: &[u8]) -> Vec<u8> {
 #[test]
 fn an_answer_that_cannot_be_read_is_a_named_error_of_its_call_alone() {
     let _watchdog = Watchdog::start();
-    type Lie = fn(&[u8]) -> Vec<u8>;
-    let lies: [(&str, Lie); 9] = [
-        ("nothing", |_| Vec::new()),
-        ("a header cut short", |request| answer_to(request, 0, &[0; 8])[..15].to_vec()),
-        ("another protocol", |_| b"HTTP/1.1 200 OK\r\n\r\n12345678".to_vec()),
-        ("another version", |request| {
-            let mut bytes = answer_to(request, 0, &[0; 8]);
-            bytes[2] = 9;
-            bytes
-        }),
-        ("another call's answer", |request| {
-            let mut bytes = answer_to(request, 0, &[0; 8]);
-            bytes[12] ^= 1;
-            bytes
-        }),
-        ("an unknown status", |request| answer_to(request, 99, &[0; 8])),
-        ("a value cut short", |request| answer_to(request, 0, &[0; 3])),
-        ("a length beyond what arrived", |request| answer_to(request, 0, &[0; 30])[..28].to_vec()),
-        ("a request", |request| request.to_vec()),
-    ];
-    let (_honest, honest) = Child::target("");
-    let origin = Engine::open("sm://").unwrap();
-    let good = origin.lookup(&honest).unwrap();
-    for (case, lie) in lies {
-        let (address, over, thread) = lying_target(lie);
-        let bad = origin.lookup(&address).unwrap();
-        let open = origin.call(never, &good, ());
-        let error = origin.call(add, &bad, (1, 2)).wait().unwrap_err();
-        let kind = kind_of(&error);
-        assert!(["Decode", "PeerGone"].contains(&kind), "{case}: {error}");
-        assert_eq!(origin.call(add, &good, (1, 2)).wait().unwrap(), 3, "after {case}");
-        drop(open);
-        over.store(true, Ordering::SeqCst);
-        thread.join().unwrap();
+    for url in raw_urls() {
+        type Lie = fn(&[u8]) -> Vec<u8>;
+        let lies: [(&str, Lie); 9] = [
+            ("nothing", |_| Vec::new()),
+            ("a header cut short", |request| answer_to(request, 0, &[0; 8])[..15].to_vec()),
+            ("another protocol", |_| b"HTTP/1.1 200 OK\r\n\r\n12345678".to_vec()),
+            ("another version", |request| {
+                let mut bytes = answer_to(request, 0, &[0; 8]);
+                bytes[2] = 9;
+                bytes
+            }),
+            ("another call's answer", |request| {
+                let mut bytes = answer_to(request, 0, &[0; 8]);
+                bytes[12] ^= 1;
+                bytes
+            }),
+            ("an unknown status", |request| answer_to(request, 99, &[0; 8])),
+            ("a value cut short", |request| answer_to(request, 0, &[0; 3])),
+            ("a length beyond what arrived", |request| {
+                answer_to(request, 0, &[0; 30])[..28].to_vec()
+            }),
+            ("a request", |request| request.to_vec()),
+        ];
+        let (_honest, honest) = Child::target(&format!("url={url}"));
+        let origin = open_over(Engine::builder(), url).unwrap();
+        let good = origin.lookup(&honest).unwrap();
+        for (case, lie) in lies {
+            let (address, over, thread) = lying_target(url, lie);
+            let bad = origin.lookup(&address).unwrap();
+            let open = origin.call(never, &good, ());
+            let error = origin.call(add, &bad, (1, 2)).wait().unwrap_err();
+            let kind = kind_of(&error);
+            assert!(["Decode", "PeerGone"].contains(&kind), "{case}: {error}");
+            assert_eq!(origin.call(add, &good, (1, 2)).wait().unwrap(), 3, "after {case}");
+            drop(open);
+            over.store(true, Ordering::SeqCst);
+            thread.join().unwrap();
+        }
     }
 }
 
 #[test]
 fn a_target_that_closes_without_an_answer_is_gone() {
     let _watchdog = Watchdog::start();
-    let mut raw = Raw::open(&OpenOptions::listening());
-    let origin = Engine::open("sm://").unwrap();
-    let peer = origin.lookup(raw.address()).unwrap();
-    let call = origin.call(add, &peer, (1, 2));
-    let requests = |done: Vec<Completion>| {
-        done.iter().any(|completion| matches!(completion, Completion::Unexpected { .. }))
-    };
-    while !requests(raw.take()) {}
-    drop(raw);
-    let error = call.wait().unwrap_err();
-    let CallError::PeerGone { reason: GoneReason::Closed, .. } = error else { panic!("{error}") };
+    for url in raw_urls() {
+        let mut raw = Raw::over(url, &OpenOptions::listening());
+        let origin = open_over(Engine::builder(), url).unwrap();
+        let peer = origin.lookup(raw.address()).unwrap();
+        let call = origin.call(add, &peer, (1, 2));
+        let requests = |done: Vec<Completion>| {
+            done.iter().any(|completion| matches!(completion, Completion::Unexpected { .. }))
+        };
+        while !requests(raw.take()) {}
+        drop(raw);
+        let error = call.wait().unwrap_err();
+        let CallError::PeerGone { reason: GoneReason::Closed, .. } = error else {
+            panic!("{error}")
+        };
+    }
 }

@@ -22,6 +22,11 @@ pub(crate) fn rss_kib(pid: u32) -> u64 {
     status_kib(pid, "VmRSS:")
 }
 
+/// The part of it that is no file's: anonymous and shared memory.
+pub(crate) fn own_rss_kib(pid: u32) -> u64 {
+    status_kib(pid, "RssAnon:") + status_kib(pid, "RssShmem:")
+}
+
 /// The part of it that lies in shared memory: rings and arenas.
 pub(crate) fn shared_rss_kib(pid: u32) -> u64 {
     status_kib(pid, "RssShmem:")

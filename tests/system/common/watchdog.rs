@@ -18,12 +18,21 @@ pub(crate) struct Watchdog(
 impl Watchdog {
     /// Aborts the process unless it is dropped in time.
     pub(crate) fn start() -> Self {
+        Self::within(LIMIT)
+    }
+
+    /// The same for a test of minutes of processor time.
+    pub(crate) fn patient() -> Self {
+        Self::within(2 * LIMIT)
+    }
+
+    fn within(limit: Duration) -> Self {
         let test = thread::current().name().unwrap_or("a test").to_owned();
         let (sender, receiver) = channel();
         thread::spawn(move || {
-            if receiver.recv_timeout(LIMIT) == Err(RecvTimeoutError::Timeout) {
+            if receiver.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
                 let mut out = std::io::stderr();
-                let _nobody_to_tell = writeln!(out, "{test} takes longer than {LIMIT:?}: aborting");
+                let _nobody_to_tell = writeln!(out, "{test} takes longer than {limit:?}: aborting");
                 std::process::abort();
             }
         });
