@@ -132,7 +132,8 @@ fn kill_owner_during_transfers(url: &str, (memory, is_pull, wait): (&str, bool, 
     child.kill();
     let ends: Vec<_> = transfers.into_iter().map(|it| end_of(&it.wait())).collect();
     assert!(ends.iter().all(|end| ["Ok", "PeerGone"].contains(end)), "{memory}: {ends:?}");
-    assert_eq!(end_of(&start().wait()), "PeerGone", "{memory}");
+    // Memory that is mapped needs nobody: it is there until the death is noticed.
+    until(|| end_of(&start().wait()) == "PeerGone");
     assert_eq!(engine.transfers_under_way(), 0);
     let bytes = local.into_vec().unwrap();
     assert_eq!(bytes, patterned(large(url)));
@@ -148,8 +149,8 @@ fn an_owner_killed_during_transfers_ends_every_one_with_peer_gone() {
     let _watchdog = Watchdog::start();
     for url in urls() {
         for case in CASES {
-            // Again if all of them were faster than the signal.
-            while !kill_owner_during_transfers(url, case) {}
+            // Again if all of them were faster than the signal; memory that is mapped is there without its owner.
+            while !kill_owner_during_transfers(url, case) && case.0 == "heap" {}
         }
     }
 }
