@@ -55,7 +55,7 @@ pub use error::{Error, Ranks};
 #[doc(hidden)]
 pub use foreign::LAYOUT;
 pub use frame::{CHANNEL_MAX, VALUE_MAX};
-#[cfg(feature = "fuzzing")]
+#[cfg(any(test, feature = "fuzzing"))]
 pub use fuzzing::{fuzz_hub, fuzz_texts};
 pub use job::{Channel, Job};
 pub use local::{Ended, Local, Started};
