@@ -27,6 +27,8 @@ const PARK_ROUNDS: u32 = 20_000;
 const SETTLE_ROUNDS: u32 = 64;
 /// The kernel is asked for events after so many messages ...
 const POLL_MESSAGES: u32 = 1024;
+/// ... of which a turn of a transfer counts for several ...
+const TURN_IN_MESSAGES: u32 = 64;
 /// ... or after so many empty rounds in a row: twice as many each time that it had nothing to tell.
 pub(crate) const POLL_EMPTY_MIN: u32 = 256;
 const POLL_EMPTY_MAX: u32 = 2048;
@@ -93,6 +95,14 @@ impl SmContext {
     fn count(&mut self, taken: u32) {
         self.empty_rounds = 0;
         self.since_poll += taken;
+        if self.since_poll >= POLL_MESSAGES {
+            self.has_chores = true;
+        }
+    }
+
+    /// A turn of a transfer counts as several messages, and leaves the empty rounds as they are.
+    pub(crate) fn count_turn(&mut self) {
+        self.since_poll += TURN_IN_MESSAGES;
         if self.since_poll >= POLL_MESSAGES {
             self.has_chores = true;
         }

@@ -80,6 +80,8 @@ impl SmContext {
     /// One turn of the oldest transfer, and of short ones behind it; says whether there was any.
     pub(crate) fn step_transfers(&mut self) -> bool {
         let Some(mut transfer) = self.transfers.running.pop_front() else { return false };
+        // A turn takes as long as many messages: a mapping that was asked for shall not wait for hundreds of them.
+        self.count_turn();
         let piece_max = if self.empty_rounds > 0 { PIECE_ALONE } else { PIECE };
         let peer = transfer.peer;
         let Some(connection) = self.peers.find(peer) else {
