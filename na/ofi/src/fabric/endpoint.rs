@@ -23,7 +23,7 @@ use crate::fabric::{
     offer::{Offer, library},
     open::{name_of, open_domain, open_endpoint_somewhere, open_fabric, open_queue, open_vector},
     rma::{OneSided, register},
-    stuck::RegionLock,
+    stuck::{PeerLock, RegionLock},
 };
 
 /// Completions taken from the queue at a time.
@@ -88,6 +88,8 @@ pub(crate) struct Endpoint {
     name: Vec<u8>,
     lock: Option<RegionLock>,
     has_seen_death: bool,
+    /// Where the own lock was found: those of peers, by address.
+    locks: FxHashMap<u64, PeerLock>,
     own: Arc<Near>,
     /// Endpoints of this process among those inserted, by address.
     near: FxHashMap<u64, Arc<Near>>,
@@ -146,6 +148,7 @@ impl Endpoint {
             wait_fd,
             lock: RegionLock::find(&offer.provider, library()?.version(), &name),
             has_seen_death: false,
+            locks: FxHashMap::default(),
             own: Near::announce(&name)?,
             near: FxHashMap::default(),
             inboxes: uses_inboxes(offer)?.then_some(0),
@@ -243,12 +246,16 @@ impl Endpoint {
         if let Some(near) = near {
             self.near.insert(address, near);
         }
+        if self.lock.is_some() {
+            self.locks.insert(address, PeerLock::new(name));
+        }
         Ok(address)
     }
 
     /// Removes it.
     pub(crate) fn remove(&mut self, address: u64) {
         self.near.remove(&address);
+        self.locks.remove(&address);
         if address & INBOX != 0 {
             return;
         }
@@ -290,6 +297,9 @@ impl Endpoint {
             },
             None => None,
         };
+        if !self.may_send(to) {
+            return Err(Fault::new("fi_send", sys::errno::AGAIN));
+        }
         if len <= self.inject_max {
             let bytes = &mut self.scratch[..len];
             if !fill(bytes) {
@@ -322,6 +332,11 @@ impl Endpoint {
     /// A peer was killed, perhaps in the middle of something.
     pub(crate) fn peer_has_died(&mut self) {
         self.has_seen_death = true;
+    }
+
+    /// Whether a send is not held up by a peer that was killed.
+    pub(super) fn may_send(&mut self, to: u64) -> bool {
+        self.locks.is_empty() || self.locks.get_mut(&to).is_none_or(PeerLock::frees)
     }
 
     /// Frames that are out for sending.

@@ -144,6 +144,9 @@ impl Endpoint {
             Some(near) => Some(near.hold().ok_or(Fault::new("fi_write", nix::libc::EHOSTDOWN))?),
             None => None,
         };
+        if !self.may_send(peer) {
+            return Err(Fault::new("fi_write", sys::errno::AGAIN));
+        }
         let side = self.one_sided.as_ref().ok_or_else(unsupported)?;
         let free = side.moves.iter().position(Option::is_none);
         let place = free.ok_or(Fault::new("fi_write", sys::errno::AGAIN))?;

@@ -6,6 +6,9 @@
 //! lifelines are attended to. Once a peer was killed, and the lock was held for [`RELEASE_AFTER`] on end, nobody
 //! who lives holds it: a sender holds it for less than a microsecond. Then it is released.
 //!
+//! The same lock of a peer that was killed while it looked at its own queue would hold up whoever sends to it: so that
+//! one is looked at, too ([`PeerLock`]), and a send is tried again later.
+//!
 //! Only where the layout is known (1.17 on x86-64; Debian's); elsewhere nothing is done.
 
 use std::{
@@ -35,6 +38,10 @@ struct Region {
 }
 
 const REGION_VERSION: u8 = 4;
+/// How often a peer's lock is looked at before a send is put off: some tens of microseconds.
+const LOOKS: u32 = 20_000;
+/// Times that a peer's region is not found before it is not looked for any more.
+const MISSES_MAX: u32 = 16;
 
 const _: () = assert!(std::mem::offset_of!(Region, lock) == 24);
 
@@ -55,29 +62,51 @@ impl RegionLock {
         if provider != "shm" || version != KNOWN || !cfg!(target_arch = "x86_64") {
             return None;
         }
+        Self::of_region(name).filter(|found| {
+            let head = found.head();
+            head.pid == std::process::id() && head.base == found.region.as_ptr().addr()
+        })
+    }
+
+    /// Of a peer's endpoint, once the library has mapped it. Where the own one was found; dropped before
+    /// the address is removed.
+    fn find_peers(name: &[u8]) -> Option<Self> {
+        Self::of_region(name)
+    }
+
+    fn of_region(name: &[u8]) -> Option<Self> {
         let name = std::str::from_utf8(name.strip_prefix(b"fi_shm://")?).ok()?;
+        let pid: u32 = name.split(':').next()?.parse().ok()?;
         let file = format!("/dev/shm/{}", name.trim_end_matches('\0'));
         let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
         let line =
             maps.lines().find(|line| line.ends_with(&file) && line.contains("rw-s 00000000"))?;
         let start = usize::from_str_radix(line.split_once('-')?.0, 16).ok()?;
         let region = NonNull::new(std::ptr::with_exposed_provenance_mut::<Region>(start))?;
+        let found = Self { region, held_since: None };
+        let is_it = found.head().version == REGION_VERSION && found.head().pid == pid;
+        is_it.then_some(found)
+    }
+
+    fn head(&self) -> &Region {
         // SAFETY:
         // - mapped, page-aligned and longer than its head: the kernel says so; any bits are a head.
-        let head = unsafe { region.as_ref() };
-        let is_it =
-            head.version == REGION_VERSION && head.pid == std::process::id() && head.base == start;
-        is_it.then_some(Self { region, held_since: None })
+        unsafe { self.region.as_ref() }
     }
 
     fn lock(&self) -> &AtomicI32 {
-        let region = self.region.as_ptr();
-        // SAFETY:
-        // - in bounds: a field of what was found.
-        let lock = unsafe { &raw mut (*region).lock };
-        // SAFETY:
-        // - valid and aligned as long as the endpoint is open, which outlives this; accessed atomically by all.
-        unsafe { AtomicI32::from_ptr(lock.cast()) }
+        &self.head().lock
+    }
+
+    /// Whether a send finds it free, now or in a moment.
+    fn frees(&self) -> bool {
+        (0..LOOKS).any(|_| {
+            let is_free = !self.is_held();
+            if !is_free {
+                std::hint::spin_loop();
+            }
+            is_free
+        })
     }
 
     /// Whether somebody holds it now.
@@ -102,6 +131,29 @@ impl RegionLock {
         self.lock().store(UNLOCKED, Ordering::Release);
         self.held_since = None;
         false
+    }
+}
+
+/// The lock of a peer's region, which is found once the library has mapped it.
+#[derive(Debug)]
+pub(super) struct PeerLock {
+    name: Vec<u8>,
+    found: Option<RegionLock>,
+    misses: u32,
+}
+
+impl PeerLock {
+    pub(super) fn new(name: &[u8]) -> Self {
+        Self { name: name.to_vec(), found: None, misses: 0 }
+    }
+
+    /// Whether a send finds it free, or not at all.
+    pub(super) fn frees(&mut self) -> bool {
+        if self.found.is_none() && self.misses < MISSES_MAX {
+            self.found = RegionLock::find_peers(&self.name);
+            self.misses += 1;
+        }
+        self.found.as_ref().is_none_or(RegionLock::frees)
     }
 }
 
