@@ -1,0 +1,108 @@
+//! To whom the next message goes: the same for a rank in every run.
+
+use crate::arguments::{Arguments, Skew};
+
+/// A rank after the other.
+#[derive(Debug)]
+pub(crate) enum Aim {
+    Uniform {
+        random: u64,
+        size: u64,
+    },
+    Loop {
+        next: u32,
+        size: u32,
+    },
+    Single {
+        rank: u32,
+    },
+    /// Summed shares of the ranks, up to `u64::MAX`.
+    Zipf {
+        random: u64,
+        sums: Vec<u64>,
+    },
+}
+
+impl Aim {
+    pub(crate) fn new(arguments: &Arguments, me: u32, size: u32) -> Self {
+        // Any odd number that differs from rank to rank begins another sequence.
+        let random = u64::from(me).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+        match arguments.skew {
+            Skew::Uniform => Self::Uniform { random, size: u64::from(size) },
+            Skew::Loop => Self::Loop { next: me, size },
+            Skew::Single => Self::Single { rank: arguments.target },
+            Skew::Zipf => Self::Zipf { random, sums: shares(size, arguments.exponent) },
+        }
+    }
+
+    /// The next rank.
+    #[inline]
+    pub(crate) fn next(&mut self) -> u32 {
+        match self {
+            Self::Uniform { random, size } => {
+                // The high half of a product is as even as the factor.
+                let product = u128::from(step(random)) * u128::from(*size);
+                u32::try_from(product >> 64).unwrap_or(0)
+            }
+            Self::Loop { next, size } => {
+                *next = (*next + 1) % *size;
+                *next
+            }
+            Self::Single { rank } => *rank,
+            Self::Zipf { random, sums } => {
+                let at = step(random);
+                u32::try_from(sums.partition_point(|sum| *sum < at)).unwrap_or(0)
+            }
+        }
+    }
+}
+
+/// xorshift64* (Vigna, 2016).
+fn step(state: &mut u64) -> u64 {
+    *state ^= *state >> 12;
+    *state ^= *state << 25;
+    *state ^= *state >> 27;
+    state.wrapping_mul(0x2545_F491_4F6C_DD1D)
+}
+
+/// Where the share of each rank ends.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "shares are between 0 and 1, and the cast saturates"
+)]
+fn shares(size: u32, exponent: f64) -> Vec<u64> {
+    let weights: Vec<f64> = (0..size).map(|rank| f64::from(rank + 1).powf(-exponent)).collect();
+    let total: f64 = weights.iter().sum();
+    let mut sum = 0.0;
+    let ends = weights.iter().map(|weight| {
+        sum += weight / total;
+        (sum * 2_f64.powi(64)) as u64
+    });
+    let mut ends: Vec<u64> = ends.collect();
+    if let Some(last) = ends.last_mut() {
+        *last = u64::MAX;
+    }
+    ends
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_rank_is_aimed_at_and_the_first_most_often_with_zipf() {
+        let mut counts = [0; 4];
+        let mut aim = Aim::Zipf { random: 1, sums: shares(4, 1.0) };
+        for _ in 0..10_000 {
+            counts[aim.next() as usize] += 1;
+        }
+        assert!(counts.is_sorted_by(|a, b| a > b) && counts[3] > 500, "{counts:?}");
+        let mut counts = [0; 3];
+        let mut aim = Aim::Uniform { random: 7, size: 3 };
+        for _ in 0..9_000 {
+            counts[aim.next() as usize] += 1;
+        }
+        assert!(counts.iter().all(|count| (2_500..3_500).contains(count)), "{counts:?}");
+    }
+}

@@ -1,0 +1,67 @@
+//! `shuffle-runner`: every rank of a job sends messages to the others, and checks every one that it gets.
+//!
+//! ```console
+//! $ mpirun -n 4 shuffle-runner --count 1000000
+//! $ shuffle-runner --local 4 --nodes 2x2 --duration 5 --json
+//! $ shuffle-runner --plan 10000x32
+//! ```
+//!
+//! | module | what it is |
+//! |---|---|
+//! | `arguments` | what it may be told |
+//! | `aim` | to whom the next message goes |
+//! | `payload` | what a message holds, and how it is checked |
+//! | `work` | one rank |
+//! | `report` | what is printed at the end |
+
+#![forbid(unsafe_code)]
+
+mod aim;
+mod arguments;
+mod error;
+mod payload;
+mod report;
+mod work;
+
+use std::{io::Write as _, process::ExitCode};
+
+use clap::Parser as _;
+use hg_job::{Job, Local};
+use hg_shuffle::route::Plan;
+
+use crate::{arguments::Arguments, error::Error};
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match run(&arguments) {
+        Ok(code) => code,
+        Err(error) => {
+            let _ = writeln!(std::io::stderr(), "shuffle-runner: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
+    if let Some(map) = &arguments.plan {
+        let plan = Plan::new(map, &arguments.options()?);
+        write!(std::io::stdout(), "{plan}").map_err(Error::Print)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(size) = arguments.local
+        && !Local::is_rank()
+    {
+        let local =
+            arguments.nodes.iter().fold(Local::new(size), |local, map| local.nodes(map.clone()));
+        let ended = local.run()?;
+        let report = ended.report();
+        if !report.is_empty() {
+            let _ = writeln!(std::io::stderr(), "shuffle-runner: {report}");
+        }
+        return Ok(ExitCode::from(ended.code()));
+    }
+    let job = Job::connect()?;
+    let is_well = work::run(&job, arguments)?;
+    job.leave()?;
+    Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

@@ -1,0 +1,178 @@
+//! What a message holds, and how it is checked.
+//!
+//! | offset | size | field    | meaning                                                     |
+//! |-------:|-----:|----------|-------------------------------------------------------------|
+//! |      0 |    8 | number   | of the messages of this origin to this destination, from 0  |
+//! |      8 |    4 | origin   | the rank that sent it                                       |
+//! |     12 |    4 | checksum | CRC-32C of the rest, with this field 0                      |
+//! |     16 |    8 | time     | nanoseconds of the machine's clock; where there is room     |
+//! |     24 |      | filling  |                                                             |
+
+use std::time::Instant;
+
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+
+/// Smallest payload.
+pub(crate) const PAYLOAD_MIN: usize = 16;
+const TIMED: usize = 24;
+
+/// Kinds of messages.
+pub(crate) const WARM_UP: u32 = 0;
+pub(crate) const TIMED_RUN: u32 = 1;
+/// The last one of an origin: its number says how many came before.
+pub(crate) const LAST: u32 = 2;
+
+/// One in so many messages carries a time.
+const SAMPLE: u64 = 64;
+
+/// Writes payloads.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    bytes: Vec<u8>,
+    origin: u32,
+    begin: Instant,
+    /// Numbers of the next messages, by destination.
+    numbers: Vec<u64>,
+}
+
+impl Writer {
+    pub(crate) fn new(size: usize, (origin, ranks): (u32, u32), begin: Instant) -> Self {
+        let filling = (0..=u8::MAX).cycle().skip(origin as usize % 251).take(size).collect();
+        Self { bytes: filling, origin, begin, numbers: vec![0; ranks as usize] }
+    }
+
+    /// The next payload to this rank.
+    #[inline]
+    pub(crate) fn next(&mut self, to: u32) -> &[u8] {
+        let number = &mut self.numbers[to as usize];
+        self.bytes[..8].copy_from_slice(&number.to_le_bytes());
+        self.bytes[8..12].copy_from_slice(&self.origin.to_le_bytes());
+        if self.bytes.len() >= TIMED {
+            let time = if number.is_multiple_of(SAMPLE) { nanoseconds(self.begin) } else { 0 };
+            self.bytes[16..TIMED].copy_from_slice(&time.to_le_bytes());
+        }
+        *number += 1;
+        let checksum = checksum(&self.bytes);
+        self.bytes[12..16].copy_from_slice(&checksum.to_le_bytes());
+        &self.bytes
+    }
+
+    /// Messages sent to each rank.
+    pub(crate) fn numbers(&self) -> &[u64] {
+        &self.numbers
+    }
+}
+
+/// What a rank found wrong.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Wrong {
+    pub(crate) lost: u64,
+    pub(crate) repeated: u64,
+    pub(crate) corrupted: u64,
+}
+
+/// Checks payloads.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    begin: Instant,
+    /// Numbers of the messages expected next, by origin.
+    expected: Vec<u64>,
+    pub(crate) wrong: Wrong,
+    /// Of messages of the timed run: how many, and their times under way in nanoseconds.
+    pub(crate) timed: u64,
+    pub(crate) latency: Histogram<u64>,
+}
+
+impl Reader {
+    pub(crate) fn new(ranks: u32, begin: Instant) -> Self {
+        let latency =
+            Histogram::new_with_bounds(1, LATENCY_MAX, 3).expect("constants are valid bounds");
+        Self {
+            begin,
+            expected: vec![0; ranks as usize],
+            wrong: Wrong::default(),
+            timed: 0,
+            latency,
+        }
+    }
+
+    /// A message has come.
+    #[inline]
+    pub(crate) fn take(&mut self, source: u32, kind: u32, bytes: &[u8]) {
+        let Some((number, origin, sum)) = parse(bytes) else {
+            self.wrong.corrupted += 1;
+            return;
+        };
+        if origin != source || sum != checksum(bytes) {
+            self.wrong.corrupted += 1;
+            return;
+        }
+        let expected = &mut self.expected[source as usize];
+        match number.cmp(expected) {
+            std::cmp::Ordering::Equal => *expected += 1,
+            std::cmp::Ordering::Less => self.wrong.repeated += 1,
+            std::cmp::Ordering::Greater => {
+                self.wrong.lost += number - *expected;
+                *expected = number + 1;
+            }
+        }
+        if kind == TIMED_RUN {
+            self.timed += 1;
+            if number.is_multiple_of(SAMPLE)
+                && let Some(time) = bytes.get(16..TIMED).and_then(|time| time.try_into().ok())
+            {
+                let way = nanoseconds(self.begin).saturating_sub(u64::from_le_bytes(time));
+                self.latency.saturating_record(way.max(1));
+            }
+        }
+    }
+
+    /// At the end: what `source` says it has sent.
+    pub(crate) fn close(&mut self, source: u32, sent: u64) {
+        self.wrong.lost += sent.saturating_sub(self.expected[source as usize]);
+    }
+}
+
+#[inline]
+fn parse(bytes: &[u8]) -> Option<(u64, u32, u32)> {
+    let (number, rest) = bytes.split_first_chunk::<8>()?;
+    let (origin, rest) = rest.split_first_chunk::<4>()?;
+    let sum = rest.first_chunk::<4>()?;
+    Some((u64::from_le_bytes(*number), u32::from_le_bytes(*origin), u32::from_le_bytes(*sum)))
+}
+
+#[inline]
+fn checksum(bytes: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(&bytes[..12]), &bytes[16..])
+}
+
+fn nanoseconds(begin: Instant) -> u64 {
+    u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// A minute.
+const LATENCY_MAX: u64 = 60_000_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lost_repeated_and_corrupted_messages_are_told_apart() {
+        let begin = Instant::now();
+        let mut writer = Writer::new(40, (3, 8), begin);
+        let messages: Vec<Vec<u8>> = (0..6).map(|_| writer.next(5).to_vec()).collect();
+        let mut reader = Reader::new(8, begin);
+        for at in [0, 1, 1, 4] {
+            reader.take(3, TIMED_RUN, &messages[at]);
+        }
+        for bit in 0..40 * 8 {
+            let mut bad = messages[5].clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            reader.take(3, TIMED_RUN, &bad);
+        }
+        reader.close(3, writer.numbers()[5]);
+        assert_eq!(reader.wrong, Wrong { lost: 3, repeated: 1, corrupted: 320 });
+    }
+}

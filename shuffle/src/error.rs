@@ -1,0 +1,84 @@
+//! Errors, ordered by what the caller can do.
+
+use std::fmt;
+
+/// Why a shuffle did not do what it was asked.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// There is no room for the message now; only `try_enqueue` says so.
+    #[error("no room for the message now: try again, or use `enqueue`, which waits")]
+    Again,
+    /// The message is longer than [`MESSAGE_MAX`](crate::MESSAGE_MAX).
+    #[error("a message of {len} bytes is over the limit of {max}")]
+    TooLong {
+        /// Its bytes.
+        len: usize,
+        /// The limit.
+        max: usize,
+    },
+    /// The job has fewer ranks.
+    #[error("there is no rank {rank}: the job has {size}")]
+    NoSuchRank {
+        /// The rank that was named.
+        rank: u32,
+        /// Ranks of the job.
+        size: u32,
+    },
+    /// An option has a value that cannot work.
+    #[error("option `{name}`: {why}")]
+    BadOption {
+        /// Its name.
+        name: &'static str,
+        /// What is wrong with its value.
+        why: String,
+    },
+    /// The ranks did not come together at the start.
+    #[error("the ranks do not agree on a shuffle: {0}")]
+    Setup(String),
+    /// A rank or the way to it is gone; this shuffle sends nothing more.
+    #[error(transparent)]
+    Failed(#[from] Failure),
+    /// The shuffle was shut down.
+    #[error("the shuffle was shut down")]
+    Closed,
+}
+
+/// What has ended a shuffle before its time. Every rank learns of it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("rank {rank} failed ({hop}): {why}; {in_doubt} messages of this rank are in doubt")]
+pub struct Failure {
+    /// The rank that does not answer any more.
+    pub rank: u32,
+    /// Where that was noticed.
+    pub hop: Hop,
+    /// Messages sent by this rank since the last complete `flush_all` whose way leads through the failed rank: they
+    /// were delivered once or not at all.
+    pub in_doubt: u64,
+    /// What was noticed.
+    pub why: String,
+}
+
+/// A hop of the way of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Hop {
+    /// Inside the sender's node.
+    Origin,
+    /// From node to node.
+    Network,
+    /// Inside the destination's node.
+    Relay,
+    /// At the destination itself.
+    Delivery,
+}
+
+impl fmt::Display for Hop {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Self::Origin => "the hop inside the sender's node",
+            Self::Network => "the hop between nodes",
+            Self::Relay => "the hop inside the destination's node",
+            Self::Delivery => "delivery",
+        })
+    }
+}

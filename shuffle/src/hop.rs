@@ -1,0 +1,329 @@
+//! One next hop: its queue, and the batches under way to it.
+
+use std::{
+    collections::VecDeque,
+    mem,
+    pin::Pin,
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    task::{Context, Poll, Wake, Waker},
+    time::{Duration, Instant},
+};
+
+use hg::CallError;
+
+use crate::{
+    lock::{locked, wait},
+    message::Message,
+    parent::Parent,
+    queue::{Counts, Outgoing, Queue},
+    rpc::{From, Lane, Refused, batch},
+};
+
+/// How a batch ended.
+pub(crate) type Ended = Result<(), CallError<Refused>>;
+
+type BatchCall = Pin<Box<dyn Future<Output = Ended> + Send>>;
+
+/// A next hop. Of its locks, `calls` is taken before `state`; no answer is sent while either is held.
+pub(crate) struct Hop {
+    pub(crate) rank: u32,
+    pub(crate) lane: Lane,
+    from: From,
+    engine: hg::Engine,
+    peer: hg::Peer,
+    state: Mutex<State>,
+    /// Something has left the wait queue or was acknowledged, or the hop has failed.
+    room: Condvar,
+    /// Under way, in the order in which they were sent, which is that of their answers.
+    calls: Mutex<VecDeque<(u64, BatchCall)>>,
+    waker: Waker,
+    shared: Shared,
+}
+
+/// What the hops of a process have in common.
+#[derive(Debug, Clone)]
+pub(crate) struct Shared {
+    /// Batches under way over all hops of this lane.
+    pub(crate) in_flight: Arc<AtomicU64>,
+    /// The shuffle has failed: nobody waits any more.
+    pub(crate) is_failed: Arc<AtomicBool>,
+}
+
+struct State {
+    queue: Queue<Parent>,
+    /// Threads that wait in `room`.
+    waiters: u32,
+}
+
+/// What came of putting a message in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Pushed {
+    /// Of its batch.
+    pub(crate) number: u64,
+    pub(crate) waits: bool,
+    /// A batch has begun that is to leave after a while.
+    pub(crate) lingers: bool,
+}
+
+impl Hop {
+    pub(crate) fn new(
+        (rank, lane): (u32, Lane),
+        from: From,
+        (engine, peer): (hg::Engine, hg::Peer),
+        queue: Queue<Parent>,
+        waker: Waker,
+        shared: Shared,
+    ) -> Self {
+        let state = Mutex::new(State { queue, waiters: 0 });
+        let (room, calls) = (Condvar::new(), Mutex::default());
+        Self { rank, lane, from, engine, peer, state, room, calls, waker, shared }
+    }
+
+    /// Whom it reaches, by which engine.
+    pub(crate) fn target(&self) -> (&hg::Engine, &hg::Peer) {
+        (&self.engine, &self.peer)
+    }
+
+    /// Puts a message in, and sends what is full. `Err`: the hop has failed, and the message was not taken.
+    #[inline]
+    pub(crate) fn push(
+        &self,
+        message: &Message<'_>,
+        parent: Option<&Parent>,
+    ) -> Result<Pushed, Gone> {
+        let mut state = locked(&self.state);
+        if state.queue.is_failed() {
+            return Err(Gone);
+        }
+        let number = state.queue.push(message, parent, Instant::now);
+        let outgoing = state.queue.poll_batch(Instant::now);
+        let (waits, lingers) = (!state.queue.has_left(number), state.queue.lingers());
+        let released = self.release(state);
+        drop(released);
+        if let Some(outgoing) = outgoing {
+            self.send(outgoing);
+        }
+        Ok(Pushed { number, waits, lingers })
+    }
+
+    /// Puts a message in only if it would not wait.
+    pub(crate) fn try_push(&self, message: &Message<'_>) -> Result<Option<Pushed>, Gone> {
+        if locked(&self.state).queue.would_wait() {
+            return Ok(None);
+        }
+        // Somebody else may have taken the room meanwhile: then it waits like any other, but its sender does not.
+        self.push(message, None).map(Some)
+    }
+
+    /// Waits until the messages of this batch have left the wait queue, or the hop has failed.
+    pub(crate) fn wait_until_left(&self, number: u64) {
+        self.wait_for(|queue| queue.has_left(number));
+    }
+
+    /// Sends off all that is here; see [`Hop::end_flush`].
+    pub(crate) fn begin_flush(&self) -> u64 {
+        let mark = locked(&self.state).queue.flush();
+        self.pump();
+        mark
+    }
+
+    /// Waits until what was here was acknowledged.
+    pub(crate) fn end_flush(&self, mark: u64) -> Result<(), Gone> {
+        self.wait_for(|queue| queue.is_failed() || queue.is_flushed(mark));
+        if locked(&self.state).queue.is_flushed(mark) { Ok(()) } else { Err(Gone) }
+    }
+
+    fn wait_for(&self, mut is_over: impl FnMut(&Queue<Parent>) -> bool) {
+        let mut state = locked(&self.state);
+        state.waiters += 1;
+        // The flag is up before waiters are woken, under the lock.
+        while !is_over(&state.queue) && !self.shared.is_failed.load(Ordering::SeqCst) {
+            state = wait(&self.room, state);
+        }
+        state.waiters -= 1;
+    }
+
+    /// Sends every batch that may leave. Whether one is left that is to leave after a while.
+    pub(crate) fn pump(&self) -> bool {
+        loop {
+            let mut state = locked(&self.state);
+            let outgoing = state.queue.poll_batch(Instant::now);
+            let lingers = state.queue.lingers();
+            drop(self.release(state));
+            match outgoing {
+                Some(outgoing) => self.send(outgoing),
+                None => return lingers,
+            }
+        }
+    }
+
+    /// Waits for an acknowledgement, if any is due; says so.
+    pub(crate) fn wait_for_acknowledgement(&self) -> bool {
+        let before = locked(&self.state).queue.in_flight();
+        if before > 0 {
+            self.wait_for(|queue| queue.is_failed() || queue.in_flight() < before);
+        }
+        before > 0
+    }
+
+    /// Wakes who waits here, to look what has happened.
+    pub(crate) fn wake_waiters(&self) {
+        let _state = locked(&self.state);
+        self.room.notify_all();
+    }
+
+    /// Takes the answers that have come. Whether a batch is left that is to leave after a while; `Err`: why the hop
+    /// does not work any more.
+    pub(crate) fn collect(&self) -> (bool, Ended) {
+        let mut context = Context::from_waker(&self.waker);
+        let mut calls = locked(&self.calls);
+        let mut ended = Ok(());
+        while let Some((number, call)) = calls.front_mut()
+            && let Poll::Ready(result) = call.as_mut().poll(&mut context)
+        {
+            let number = *number;
+            calls.pop_front();
+            self.shared.in_flight.fetch_sub(1, Ordering::Relaxed);
+            match result {
+                Ok(()) => {
+                    let mut state = locked(&self.state);
+                    state.queue.acknowledge(number, Instant::now);
+                    drop(self.release(state));
+                }
+                Err(error) => ended = Err(error),
+            }
+        }
+        drop(calls);
+        (self.pump(), ended)
+    }
+
+    /// Makes a batch leave that has lingered. When to ask again.
+    pub(crate) fn handle_timeout(&self, now: Instant, linger: Duration) -> Option<Instant> {
+        let next = locked(&self.state).queue.handle_timeout(now, linger);
+        match next {
+            Some(next) if next > now => Some(next),
+            _ => self.pump().then_some(now + linger),
+        }
+    }
+
+    /// Nothing goes this way any more. The messages of which it is unknown whether they arrived.
+    pub(crate) fn fail(&self) -> u64 {
+        let mut state = locked(&self.state);
+        let doubt = state.queue.fail();
+        drop(self.release(state));
+        doubt
+    }
+
+    pub(crate) fn counts(&self) -> Counts {
+        locked(&self.state).queue.counts
+    }
+
+    /// For a state dump: works on a process that is stuck. `None`: somebody holds the lock.
+    pub(crate) fn describe(&self) -> Option<String> {
+        let state = self.state.try_lock().ok()?;
+        let queue = &state.queue;
+        let ((batches, bytes), counts) = (queue.unsent(), queue.counts);
+        Some(format!(
+            "{:?} to rank {}: {batches} batches of {bytes} bytes here, {} under way, {} messages unacknowledged, \
+             {} threads wait; ever {} messages, {} waited, {} batches, {} before they were full",
+            self.lane,
+            self.rank,
+            queue.in_flight(),
+            queue.unacknowledged(),
+            state.waiters,
+            counts.messages,
+            counts.waits,
+            counts.batches,
+            counts.early,
+        ))
+    }
+
+    /// Ends a change: wakes who waits for one. What is returned is dropped without the lock.
+    fn release(&self, mut state: MutexGuard<'_, State>) -> Vec<Parent> {
+        let released = mem::take(&mut state.queue.released);
+        let waiters = state.waiters;
+        drop(state);
+        if waiters > 0 {
+            self.room.notify_all();
+        }
+        released
+    }
+
+    fn send(&self, outgoing: Outgoing) {
+        let Outgoing { number, bytes, .. } = outgoing;
+        let mut calls = locked(&self.calls);
+        self.shared.in_flight.fetch_add(1, Ordering::Relaxed);
+        let (engine, peer, from, lane) = (self.engine.clone(), self.peer, self.from, self.lane);
+        let spare = Arc::new(Mutex::new(None));
+        let emptied = Arc::clone(&spare);
+        let mut call: BatchCall = Box::pin(async move {
+            let call = engine.call(batch, &peer, (from, lane, number, &bytes));
+            *locked(&emptied) = Some(bytes);
+            // This may be a handler, in which no call is waited for: the side's thread goes on from here.
+            later().await;
+            call.await
+        });
+        // It is sent by being polled, and noted to be looked at.
+        let polled = call.as_mut().poll(&mut Context::from_waker(&self.waker));
+        debug_assert!(polled.is_pending(), "the answer is looked at later");
+        calls.push_back((number, call));
+        drop(calls);
+        if let Some(bytes) = locked(&spare).take() {
+            locked(&self.state).queue.reuse(bytes);
+        }
+    }
+}
+
+/// Goes on at the next poll, which it asks for.
+async fn later() {
+    let mut is_later = false;
+    std::future::poll_fn(|context| {
+        if std::mem::replace(&mut is_later, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+/// The hop has failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Gone;
+
+/// Where hops and tasks are noted that have something to do.
+#[derive(Debug, Default)]
+pub(crate) struct Ready(Mutex<Vec<u32>>);
+
+struct Note {
+    index: u32,
+    ready: Arc<Ready>,
+}
+
+impl Wake for Note {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        locked(&self.ready.0).push(self.index);
+    }
+}
+
+impl Ready {
+    /// The numbers that were noted since, each once.
+    pub(crate) fn take(&self) -> Vec<u32> {
+        let mut noted = mem::take(&mut *locked(&self.0));
+        noted.sort_unstable();
+        noted.dedup();
+        noted
+    }
+
+    /// A waker that notes this number.
+    pub(crate) fn waker(self: &Arc<Self>, index: u32) -> Waker {
+        Arc::new(Note { index, ready: Arc::clone(self) }).into()
+    }
+}

@@ -1,0 +1,209 @@
+//! What waits for delivery at its destination. No I/O, no thread, no clock.
+//!
+//! Messages come in chunks, one a batch. The first `max` messages that are not delivered yet are *acknowledged*;
+//! those beyond keep their parents (the batches that they came in) until deliveries make room. A message of this rank
+//! to itself makes its sender wait in the same way.
+
+use std::collections::VecDeque;
+
+use crate::message::Message;
+
+/// The messages of one rank that wait for its callback.
+#[derive(Debug)]
+pub(crate) struct Inbox<P> {
+    max: u64,
+    chunks: VecDeque<Chunk>,
+    /// Messages put in, and handed out by `take`, ever.
+    pushed: u64,
+    taken: u64,
+    /// Who waits until the message with this number is acknowledged; in order.
+    parents: VecDeque<(u64, P)>,
+    /// To be dropped by the driver outside of its lock.
+    pub(crate) released: Vec<P>,
+    spare: Vec<Vec<u8>>,
+    /// Most messages that waited at a time.
+    pub(crate) waiting_max: u64,
+}
+
+/// Messages to be delivered, one behind the other; hand the buffer back by [`Inbox::reuse`].
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Chunk {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) messages: u32,
+}
+
+impl<P> Inbox<P> {
+    /// `max`: messages acknowledged before they are delivered.
+    pub(crate) fn new(max: usize) -> Self {
+        Self {
+            max: max as u64,
+            chunks: VecDeque::new(),
+            pushed: 0,
+            taken: 0,
+            parents: VecDeque::new(),
+            released: Vec::new(),
+            spare: Vec::new(),
+            waiting_max: 0,
+        }
+    }
+
+    /// A buffer for a chunk.
+    pub(crate) fn buffer(&mut self) -> Vec<u8> {
+        self.spare.pop().unwrap_or_default()
+    }
+
+    /// Takes a buffer back, for a chunk to come.
+    pub(crate) fn reuse(&mut self, mut buffer: Vec<u8>) {
+        if self.spare.len() < SPARES && buffer.capacity() <= SPARE_MAX {
+            buffer.clear();
+            self.spare.push(buffer);
+        }
+    }
+
+    /// Puts the messages of a batch in. `delivered`: messages delivered so far, ever.
+    pub(crate) fn push_chunk(&mut self, chunk: Chunk, parent: P, delivered: u64) {
+        self.pushed += u64::from(chunk.messages);
+        self.chunks.push_back(chunk);
+        self.note_waiting(delivered);
+        if self.is_acknowledged(self.pushed, delivered) {
+            self.released.push(parent);
+        } else {
+            self.parents.push_back((self.pushed, parent));
+        }
+    }
+
+    /// Puts a message of this rank to itself in; returns its number, for [`Inbox::is_acknowledged`].
+    pub(crate) fn push_own(&mut self, message: &Message<'_>, delivered: u64) -> u64 {
+        match self.chunks.back_mut() {
+            Some(last) if last.bytes.len() < OWN_CHUNK => {
+                message.write(&mut last.bytes);
+                last.messages += 1;
+            }
+            _ => {
+                let mut bytes = self.buffer();
+                message.write(&mut bytes);
+                self.chunks.push_back(Chunk { bytes, messages: 1 });
+            }
+        }
+        self.pushed += 1;
+        self.note_waiting(delivered);
+        self.pushed
+    }
+
+    /// The next messages to deliver.
+    pub(crate) fn take(&mut self) -> Option<Chunk> {
+        let chunk = self.chunks.pop_front()?;
+        self.taken += u64::from(chunk.messages);
+        Some(chunk)
+    }
+
+    /// Releases the parents of messages for which there is room now.
+    pub(crate) fn handle_delivered(&mut self, delivered: u64) {
+        while self
+            .parents
+            .front()
+            .is_some_and(|(number, _)| self.is_acknowledged(*number, delivered))
+        {
+            self.released.extend(self.parents.pop_front().map(|(_, parent)| parent));
+        }
+    }
+
+    /// Whether this message, and all before it, are delivered or within the limit.
+    pub(crate) fn is_acknowledged(&self, number: u64, delivered: u64) -> bool {
+        number <= delivered.saturating_add(self.max)
+    }
+
+    /// Whether anybody waits for room.
+    pub(crate) fn has_parents(&self) -> bool {
+        !self.parents.is_empty()
+    }
+
+    /// Messages put in, ever.
+    pub(crate) fn pushed(&self) -> u64 {
+        self.pushed
+    }
+
+    /// Messages that wait to be taken.
+    pub(crate) fn len(&self) -> u64 {
+        self.pushed - self.taken
+    }
+
+    /// Drops everything; returns how many messages that were, and releases all parents.
+    pub(crate) fn clear(&mut self) -> u64 {
+        let stranded = self.len();
+        self.chunks.clear();
+        self.taken = self.pushed;
+        self.released.extend(self.parents.drain(..).map(|(_, parent)| parent));
+        stranded
+    }
+
+    fn note_waiting(&mut self, delivered: u64) {
+        self.waiting_max = self.waiting_max.max(self.pushed.saturating_sub(delivered));
+    }
+}
+
+/// Bytes at which a chunk of own messages takes no more.
+const OWN_CHUNK: usize = 16 << 10;
+/// Buffers kept for chunks to come, and how large they may be.
+const SPARES: usize = 16;
+const SPARE_MAX: usize = 256 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::Messages;
+
+    fn chunk(messages: u32) -> Chunk {
+        let mut bytes = Vec::new();
+        for kind in 0..messages {
+            Message { kind, source: 0, to: 1, bytes: b"x" }.write(&mut bytes);
+        }
+        Chunk { bytes, messages }
+    }
+
+    #[test]
+    fn a_batch_is_acknowledged_when_its_last_message_is_within_the_limit() {
+        let mut inbox = Inbox::new(5);
+        inbox.push_chunk(chunk(3), 'a', 0);
+        inbox.push_chunk(chunk(3), 'b', 0);
+        inbox.push_chunk(chunk(7), 'c', 0);
+        assert_eq!(inbox.released, ['a']);
+        inbox.handle_delivered(1);
+        assert_eq!(inbox.released, ['a', 'b']);
+        inbox.handle_delivered(7);
+        assert_eq!(inbox.released, ['a', 'b']);
+        inbox.handle_delivered(8);
+        assert_eq!(
+            inbox.released,
+            ['a', 'b', 'c'],
+            "more messages than the limit do not wait for ever"
+        );
+        assert!(!inbox.has_parents());
+    }
+
+    #[test]
+    fn own_messages_join_the_last_chunk_and_come_out_in_order() {
+        let mut inbox = Inbox::new(2);
+        inbox.push_chunk(chunk(1), (), 0);
+        let numbers = [7, 8].map(|kind| {
+            let number = inbox.push_own(&Message { kind, source: 1, to: 1, bytes: b"" }, 0);
+            (number, inbox.is_acknowledged(number, 0))
+        });
+        assert_eq!(numbers, [(2, true), (3, false)]);
+        assert_eq!((inbox.len(), inbox.pushed()), (3, 3));
+        let chunk = inbox.take().unwrap();
+        let kinds: Vec<_> =
+            Messages::of(&chunk.bytes).map(|message| message.unwrap().kind).collect();
+        assert_eq!(kinds, [0, 7, 8]);
+        assert_eq!((inbox.len(), inbox.take()), (0, None));
+    }
+
+    #[test]
+    fn what_is_dropped_is_counted_and_keeps_nobody_waiting() {
+        let mut inbox = Inbox::new(1);
+        inbox.push_chunk(chunk(3), 'a', 0);
+        inbox.push_chunk(chunk(4), 'b', 0);
+        assert_eq!(inbox.clear(), 7);
+        assert_eq!((inbox.released.as_slice(), inbox.len()), (&['a', 'b'][..], 0));
+    }
+}

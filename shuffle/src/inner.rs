@@ -1,0 +1,465 @@
+//! What the threads of a shuffle share: the hops, the mail, and what has gone wrong.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Condvar, Mutex,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+    },
+};
+
+use hg::Answer;
+
+use crate::{
+    Error, Failure, MAXRPC_MAX, Options,
+    hop::{Gone, Hop, Pushed},
+    inbox::Chunk,
+    linger::Linger,
+    lock::{locked, wait},
+    mail::Mail,
+    meeting::Meeting,
+    message::{EVERYBODY, MESSAGE_MAX, Message, Messages},
+    order::{Order, Place},
+    parent::Parent,
+    route::{Next, Routes},
+    rpc::{From, Lane, Refused, arrive, batch, watch},
+};
+
+/// A shuffle.
+pub(crate) struct Inner {
+    pub(crate) name: String,
+    pub(crate) from: From,
+    pub(crate) options: Options,
+    pub(crate) routes: Routes,
+    /// Origin hops, relay hops, network hops.
+    pub(crate) hops: Vec<Hop>,
+    pub(crate) table: Table,
+    pub(crate) mail: Mail,
+    /// Batches under way, by lane.
+    pub(crate) in_flight: [Arc<AtomicU64>; 3],
+    /// What each queue of each peer has sent.
+    orders: HashMap<(u32, Lane), Mutex<Order<Early>>>,
+    /// Answers that end when this shuffle does.
+    watchers: Mutex<Option<Vec<Answer<watch>>>>,
+    /// Calls of this rank that end when a peer's shuffle does.
+    watches: Mutex<u32>,
+    watches_changed: Condvar,
+    pub(crate) meeting: Meeting,
+    pub(crate) failure: Mutex<Option<Failure>>,
+    /// `failure` has come.
+    pub(crate) failed: Condvar,
+    pub(crate) is_failed: Arc<AtomicBool>,
+    /// All ranks have agreed to end.
+    pub(crate) is_parting: AtomicBool,
+    is_closed: AtomicBool,
+    /// Messages sent by this rank to each one since the last complete `flush_all`.
+    pub(crate) unconfirmed: Vec<AtomicU32>,
+    /// The same of broadcasts.
+    pub(crate) unconfirmed_broadcasts: AtomicU64,
+    pub(crate) linger: Linger,
+    is_over: AtomicBool,
+}
+
+/// Where the hop of a rank or node is among all hops.
+#[derive(Debug)]
+pub(crate) struct Table {
+    /// By index in the node; `None`: this rank itself.
+    pub(crate) origin: Vec<Option<u32>>,
+    pub(crate) relay: Vec<Option<u32>>,
+    /// By node.
+    pub(crate) network: HashMap<u32, u32>,
+}
+
+/// A batch that has overtaken another one.
+struct Early {
+    bytes: Vec<u8>,
+    answer: Answer<batch>,
+}
+
+impl Inner {
+    pub(crate) fn new(
+        name: &str,
+        options: Options,
+        routes: Routes,
+        (hops, table): (Vec<Hop>, Table),
+        (in_flight, is_failed): ([Arc<AtomicU64>; 3], Arc<AtomicBool>),
+    ) -> Self {
+        // Whoever sends to this rank is somebody that this rank sends to, in one lane or another.
+        let lane_of = |hop: &Hop| match hop.lane {
+            Lane::Network => [Lane::Network; 2],
+            Lane::Origin | Lane::Relay => [Lane::Origin, Lane::Relay],
+        };
+        let lanes = hops.iter().flat_map(|hop| lane_of(hop).map(|lane| (hop.rank, lane)));
+        let orders =
+            lanes.map(|lane| (lane, Mutex::new(Order::new(MAXRPC_MAX as usize)))).collect();
+        let mail = Mail::new(options.deliverq_max, options.deliverq_threshold, options.linger);
+        Self {
+            name: name.to_owned(),
+            from: From { shuffle: id_of(name), rank: routes.me() },
+            unconfirmed: (0..routes.map().size()).map(|_| AtomicU32::new(0)).collect(),
+            unconfirmed_broadcasts: AtomicU64::new(0),
+            options,
+            routes,
+            hops,
+            table,
+            mail,
+            in_flight,
+            orders,
+            watchers: Mutex::new(Some(Vec::new())),
+            watches: Mutex::new(0),
+            watches_changed: Condvar::new(),
+            meeting: Meeting::default(),
+            failure: Mutex::default(),
+            failed: Condvar::new(),
+            is_failed,
+            is_parting: AtomicBool::new(false),
+            is_closed: AtomicBool::new(false),
+            linger: Linger::default(),
+            is_over: AtomicBool::new(false),
+        }
+    }
+
+    /// A message of the application.
+    pub(crate) fn enqueue(&self, to: u32, kind: u32, bytes: &[u8]) -> Result<(), Error> {
+        self.check(bytes)?;
+        let size = self.routes.map().size();
+        let message = Message { kind, source: self.routes.me(), to, bytes };
+        let no_rank = Error::NoSuchRank { rank: to, size };
+        let next = self.routes.next(crate::route::Came::FromHere, to).map_err(|_| no_rank)?;
+        let Some(hop) = self.hop_of(next) else {
+            return if self.mail.push_own(&message) { Ok(()) } else { Err(self.error()) };
+        };
+        self.wait_for_lane(hop.lane);
+        match hop.push(&message, None) {
+            Ok(pushed) => {
+                self.unconfirmed[to as usize].fetch_add(1, Ordering::Relaxed);
+                self.after_push(hop, pushed, true);
+                if self.is_failed.load(Ordering::Relaxed) { Err(self.error()) } else { Ok(()) }
+            }
+            Err(Gone) => Err(self.error()),
+        }
+    }
+
+    /// The same without waiting.
+    pub(crate) fn try_enqueue(&self, to: u32, kind: u32, bytes: &[u8]) -> Result<(), Error> {
+        self.check(bytes)?;
+        let size = self.routes.map().size();
+        let message = Message { kind, source: self.routes.me(), to, bytes };
+        let no_rank = Error::NoSuchRank { rank: to, size };
+        let next = self.routes.next(crate::route::Came::FromHere, to).map_err(|_| no_rank)?;
+        let Some(hop) = self.hop_of(next) else {
+            return if self.mail.try_push_own(&message) { Ok(()) } else { Err(Error::Again) };
+        };
+        match hop.try_push(&message) {
+            Ok(Some(pushed)) => {
+                self.unconfirmed[to as usize].fetch_add(1, Ordering::Relaxed);
+                self.after_push(hop, pushed, false);
+                Ok(())
+            }
+            Ok(None) => Err(Error::Again),
+            Err(Gone) => Err(self.error()),
+        }
+    }
+
+    /// One copy to each other rank of this node, and to each node that this rank represents its own towards; those
+    /// pass it on.
+    pub(crate) fn broadcast(
+        &self,
+        kind: u32,
+        bytes: &[u8],
+        include_self: bool,
+    ) -> Result<(), Error> {
+        self.check(bytes)?;
+        let message = Message { kind, source: self.routes.me(), to: EVERYBODY, bytes };
+        for hop in self.hops.iter().filter(|hop| hop.lane != Lane::Relay) {
+            self.wait_for_lane(hop.lane);
+            let pushed = hop.push(&message, None).map_err(|Gone| self.error())?;
+            self.after_push(hop, pushed, true);
+        }
+        self.unconfirmed_broadcasts.fetch_add(1, Ordering::Relaxed);
+        if include_self && !self.mail.push_own(&message) {
+            return Err(self.error());
+        }
+        if self.is_failed.load(Ordering::Relaxed) { Err(self.error()) } else { Ok(()) }
+    }
+
+    fn check(&self, bytes: &[u8]) -> Result<(), Error> {
+        if self.is_failed.load(Ordering::Relaxed) || self.is_closed.load(Ordering::Relaxed) {
+            return Err(self.error());
+        }
+        if bytes.len() > MESSAGE_MAX {
+            return Err(Error::TooLong { len: bytes.len(), max: MESSAGE_MAX });
+        }
+        Ok(())
+    }
+
+    fn after_push(&self, hop: &Hop, pushed: Pushed, may_wait: bool) {
+        if pushed.lingers {
+            self.linger.arm();
+        }
+        if pushed.waits && may_wait {
+            hop.wait_until_left(pushed.number);
+        }
+    }
+
+    /// The sender limits hold back messages of the application, not those that are passed on.
+    fn wait_for_lane(&self, lane: Lane) {
+        let limit = match lane {
+            Lane::Origin => self.options.localsenderlimit,
+            Lane::Network => self.options.remotesenderlimit,
+            Lane::Relay => 0,
+        };
+        if limit == 0 {
+            return;
+        }
+        let is_over = || self.in_flight[lane as usize].load(Ordering::Relaxed) >= u64::from(limit);
+        while is_over() && !self.is_failed() && !self.is_closed() {
+            // Any acknowledgement of this lane makes room: that of a hop that has something under way is waited for.
+            for hop in self.hops.iter().filter(|hop| hop.lane == lane) {
+                if hop.wait_for_acknowledgement() {
+                    break;
+                }
+            }
+        }
+    }
+
+    fn hop_of(&self, next: Next) -> Option<&Hop> {
+        let local = |rank| self.routes.map().local_rank(rank) as usize;
+        let index = match next {
+            Next::Deliver => return None,
+            Next::Origin { rank } => self.table.origin[local(rank)],
+            Next::Relay { rank } => self.table.relay[local(rank)],
+            Next::Network { node, .. } => self.table.network.get(&node).copied(),
+        };
+        index.map(|index| &self.hops[index as usize])
+    }
+
+    /// A batch has come.
+    pub(crate) fn arrived(
+        &self,
+        (from, lane): (u32, Lane),
+        number: u64,
+        bytes: &[u8],
+        answer: Answer<batch>,
+    ) {
+        if self.is_closed() {
+            return answer.send(Err(Refused::Closed));
+        }
+        let Some(order) = self.orders.get(&(from, lane)) else {
+            return answer.send(Err(Refused::Misrouted));
+        };
+        // Held while batches are taken in: those of one queue keep their order.
+        let mut order = locked(order);
+        let answer =
+            match order.arrive(number, answer, |answer| Early { bytes: bytes.to_vec(), answer }) {
+                Place::Next(answer) => answer,
+                Place::Early => return,
+                Place::Wrong(answer) => return answer.send(Err(Refused::OutOfOrder)),
+            };
+        self.take_in(lane, bytes, answer);
+        while let Some(Early { bytes, answer }) = order.following() {
+            self.take_in(lane, &bytes, answer);
+        }
+    }
+
+    /// Puts the messages of a batch where they go next; none of them before all were looked at.
+    fn take_in(&self, lane: Lane, bytes: &[u8], answer: Answer<batch>) {
+        let mine = match self.look_at(lane, bytes) {
+            Ok(mine) => mine,
+            Err(refused) => return answer.send(Err(refused)),
+        };
+        let parent = Parent::new(answer);
+        let mut own = mine.is_some().then(|| self.mail.buffer());
+        if mine.is_some_and(|mine| mine.is_all) {
+            own.as_mut().expect("made above").extend_from_slice(bytes);
+        } else {
+            for message in Messages::of(bytes).flatten() {
+                self.pass_on(lane, &message, &parent, own.as_mut());
+            }
+        }
+        if let (Some(bytes), Some(mine)) = (own, mine) {
+            self.mail.push_chunk(Chunk { bytes, messages: mine.messages }, parent);
+        }
+    }
+
+    /// What of a batch is for this rank.
+    fn look_at(&self, lane: Lane, bytes: &[u8]) -> Result<Option<Mine>, Refused> {
+        let (mut mine, mut others) = (0, false);
+        for message in Messages::of(bytes) {
+            let message = message.map_err(|_| Refused::Malformed)?;
+            if message.source >= self.routes.map().size() {
+                return Err(Refused::Misrouted);
+            }
+            if message.is_broadcast() {
+                mine += 1;
+                others |= lane != Lane::Relay;
+            } else {
+                match self.routes.next(lane.came(), message.to) {
+                    Ok(Next::Deliver) => mine += 1,
+                    Ok(_) => others = true,
+                    Err(_) => return Err(Refused::Misrouted),
+                }
+            }
+        }
+        Ok((mine > 0).then_some(Mine { messages: mine, is_all: !others }))
+    }
+
+    fn pass_on(
+        &self,
+        lane: Lane,
+        message: &Message<'_>,
+        parent: &Parent,
+        own: Option<&mut Vec<u8>>,
+    ) {
+        if message.is_broadcast() {
+            if let Some(own) = own {
+                message.write(own);
+            }
+            let onward = match lane {
+                Lane::Origin => Lane::Network,
+                Lane::Network => Lane::Relay,
+                Lane::Relay => return,
+            };
+            for hop in self.hops.iter().filter(|hop| hop.lane == onward) {
+                self.relay(hop, message, parent);
+            }
+            return;
+        }
+        match self.routes.next(lane.came(), message.to).ok().and_then(|next| self.hop_of(next)) {
+            Some(hop) => self.relay(hop, message, parent),
+            None => own.into_iter().for_each(|own| message.write(own)),
+        }
+    }
+
+    fn relay(&self, hop: &Hop, message: &Message<'_>, parent: &Parent) {
+        // To a rank that has failed: its origin counts it as in doubt.
+        if let Ok(pushed) = hop.push(message, Some(parent)) {
+            self.after_push(hop, pushed, false);
+        }
+    }
+
+    /// Takes the answers of a hop.
+    pub(crate) fn collect(&self, hop: &Hop) {
+        let (lingers, ended) = hop.collect();
+        if lingers {
+            self.linger.arm();
+        }
+        if let Err(error) = ended {
+            self.fail_and_tell(hop.rank, Some(hop.lane), error.to_string());
+        }
+    }
+
+    /// One rank of this node, or a representative that passes another node on, has come to the meeting.
+    pub(crate) async fn meet(&self) -> Result<(), Gone> {
+        let (map, node) = (self.routes.map(), self.routes.node());
+        if map.local_rank(self.routes.me()) > 0 {
+            return self.call_arrive(self.table.origin[0]).await;
+        }
+        let others = if node == 0 { map.nodes() - 1 } else { 0 };
+        let arrival = self.meeting.arrive(map.local_size(self.routes.me()) + others);
+        if !arrival.is_last {
+            return self.meeting.ended(arrival).await;
+        }
+        if node != 0 {
+            self.call_arrive(self.table.network.get(&0).copied()).await?;
+        }
+        self.meeting.end();
+        Ok(())
+    }
+
+    async fn call_arrive(&self, hop: Option<u32>) -> Result<(), Gone> {
+        let hop = &self.hops[hop.ok_or(Gone)? as usize];
+        let (engine, peer) = hop.target();
+        engine.call(arrive, peer, (self.from,)).await.map_err(|_| Gone)
+    }
+
+    /// The threads have nothing left to do.
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn end(&self) {
+        self.is_over.store(true, Ordering::SeqCst);
+    }
+
+    /// A peer wants to know when this shuffle ends.
+    pub(crate) fn watched(&self, answer: Answer<watch>) {
+        match &mut *locked(&self.watchers) {
+            Some(watchers) => watchers.push(answer),
+            None => answer.send(Ok(())),
+        }
+    }
+
+    /// Refuses batches whose forerunners will not come any more.
+    pub(crate) fn refuse_early(&self) {
+        for order in self.orders.values() {
+            let early = locked(order).clear();
+            early.into_iter().for_each(|early| early.answer.send(Err(Refused::Closed)));
+        }
+    }
+
+    pub(crate) fn note_watch_begun(&self) {
+        *locked(&self.watches) += 1;
+    }
+
+    pub(crate) fn note_watch_ended(&self) {
+        *locked(&self.watches) -= 1;
+        self.watches_changed.notify_all();
+    }
+
+    /// Every rank has come to the end: takes leave of those that this one is connected to, and waits until they have
+    /// done so, too. That one of them is gone is no failure any more.
+    pub(crate) fn part(&self) {
+        self.is_parting.store(true, Ordering::SeqCst);
+        self.release_watchers(true);
+        let mut watches = locked(&self.watches);
+        while *watches > 0 {
+            watches = wait(&self.watches_changed, watches);
+        }
+    }
+
+    /// Tells those who watch that this shuffle ends.
+    pub(crate) fn release_watchers(&self, in_order: bool) {
+        for answer in locked(&self.watchers).take().into_iter().flatten() {
+            answer.send(if in_order { Ok(()) } else { Err(Refused::Closed) });
+        }
+    }
+
+    pub(crate) fn is_failed(&self) -> bool {
+        self.is_failed.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::SeqCst)
+    }
+
+    /// Takes no more messages of the application, nor of others.
+    pub(crate) fn close(&self) {
+        self.is_closed.store(true, Ordering::SeqCst);
+    }
+
+    /// Everything that was sent has arrived, everywhere.
+    pub(crate) fn confirm(&self) {
+        self.unconfirmed.iter().for_each(|count| count.store(0, Ordering::Relaxed));
+        self.unconfirmed_broadcasts.store(0, Ordering::Relaxed);
+    }
+
+    /// Why nothing goes any more.
+    pub(crate) fn error(&self) -> Error {
+        locked(&self.failure).clone().map_or(Error::Closed, Error::Failed)
+    }
+}
+
+/// Of the shuffle's name: FNV-1a.
+pub(crate) fn id_of(name: &str) -> u64 {
+    name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+/// What of a batch is for this rank.
+#[derive(Debug, Clone, Copy)]
+struct Mine {
+    messages: u32,
+    is_all: bool,
+}

@@ -1,0 +1,51 @@
+//! All-to-all messages between the ranks of a job, in three hops over few connections.
+//!
+//! ```text
+//!   SRC --shared memory--> SRCREP --network--> DSTREP --shared memory--> DST
+//! ```
+//! A process needs a queue for each rank of its own node and for a few other nodes, instead of one for every rank: on
+//! 10,000 nodes of 32 ranks, 31 and 313 instead of 320,000. Messages travel in batches; each hop acknowledges a batch
+//! when nothing of it waits there any more, which is all the flow control there is: memory is bounded, and nothing is
+//! dropped. After deltafs-shuffle and deltafs-nexus.
+//!
+//! # Threads
+//! A [`Shuffle`] is used from any number of threads. It has a thread for each of its two engines, one for delivery and
+//! one that sends batches which have waited long enough.
+//!
+//! # Cleanup
+//! [`Shuffle::shutdown`] is collective and ends all threads and connections; dropping a shuffle ends it for this rank,
+//! which the others take for a failure.
+
+#![forbid(unsafe_code)]
+
+mod error;
+mod failing;
+mod hop;
+mod inbox;
+mod inner;
+mod linger;
+mod lock;
+mod mail;
+mod meeting;
+mod message;
+mod of_job;
+mod options;
+mod order;
+mod parent;
+mod queue;
+pub mod route;
+mod rpc;
+mod shuffle;
+mod side;
+mod stats;
+
+pub use crate::{
+    error::{Error, Failure, Hop},
+    mail::Delivery,
+    message::MESSAGE_MAX,
+    of_job::Ranks,
+    options::{BUFTARGET_MAX, LINGER_MAX, MAXRPC_MAX, Options},
+    queue::Counts,
+    shuffle::{Dump, Flush, Group, Shuffle, Shutdown},
+    stats::Statistics,
+};

@@ -1,0 +1,133 @@
+//! What a shuffle may be told: the names that users of deltafs-shuffle know.
+
+use std::time::Duration;
+
+use crate::Error;
+
+/// Limits and sizes of a shuffle. Everything has a default that works; [`Shuffle::new`](crate::Shuffle::new) checks
+/// the rest.
+///
+/// A *queue* holds what waits for one next hop. An origin queue takes messages of this rank to a rank of the same
+/// node; a relay queue takes messages from other nodes to a rank of this one; a network queue takes messages to one
+/// other node. Each has its own limits, so that no cycle of waits can form.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Options {
+    /// Batches under way over all origin queues at which `enqueue` waits; 0: no limit.
+    pub localsenderlimit: u32,
+    /// The same over all network queues.
+    pub remotesenderlimit: u32,
+    /// Batches under way per origin queue.
+    pub lomaxrpc: u32,
+    /// Bytes of payload at which a batch of an origin queue leaves; 0 and 1: each message by itself.
+    pub lobuftarget: usize,
+    /// Batches under way per relay queue.
+    pub lrmaxrpc: u32,
+    /// Bytes of payload at which a batch of a relay queue leaves.
+    pub lrbuftarget: usize,
+    /// Batches under way per network queue.
+    pub rmaxrpc: u32,
+    /// Bytes of payload at which a batch of a network queue leaves.
+    pub rbuftarget: usize,
+    /// Messages acknowledged and not yet delivered; those beyond keep their senders waiting.
+    pub deliverq_max: usize,
+    /// Messages that wait for delivery at which the delivery thread begins; fewer are delivered after `linger`, or
+    /// by a flush. Less than `deliverq_max`.
+    pub deliverq_threshold: usize,
+    /// How long a batch that is not full waits for more messages.
+    pub linger: Duration,
+    /// Transport inside a node.
+    pub local_url: String,
+    /// Transport between nodes; `routing` is switched off for it.
+    pub network_url: String,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            localsenderlimit: 0,
+            remotesenderlimit: 0,
+            lomaxrpc: 8,
+            lobuftarget: 16 << 10,
+            lrmaxrpc: 8,
+            lrbuftarget: 16 << 10,
+            rmaxrpc: 8,
+            rbuftarget: 16 << 10,
+            deliverq_max: 64 << 10,
+            deliverq_threshold: 0,
+            linger: Duration::from_millis(1),
+            local_url: "sm://".to_owned(),
+            network_url: "tcp://".to_owned(),
+        }
+    }
+}
+
+impl Options {
+    /// # Errors
+    /// [`Error::BadOption`] names the first one that cannot work, and says why.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        let bad = |name, why: String| Err(Error::BadOption { name, why });
+        for (name, value) in
+            [("lomaxrpc", self.lomaxrpc), ("lrmaxrpc", self.lrmaxrpc), ("rmaxrpc", self.rmaxrpc)]
+        {
+            if !(1..=MAXRPC_MAX).contains(&value) {
+                return bad(name, format!("{value} is not between 1 and {MAXRPC_MAX}"));
+            }
+        }
+        for (name, value) in [
+            ("lobuftarget", self.lobuftarget),
+            ("lrbuftarget", self.lrbuftarget),
+            ("rbuftarget", self.rbuftarget),
+        ] {
+            if value > BUFTARGET_MAX {
+                return bad(name, format!("{value} bytes are more than {BUFTARGET_MAX}"));
+            }
+        }
+        if self.deliverq_max == 0 {
+            return bad("deliverq_max", "at least one message has to fit".to_owned());
+        }
+        if self.deliverq_threshold >= self.deliverq_max {
+            let (threshold, max) = (self.deliverq_threshold, self.deliverq_max);
+            let why =
+                format!("{threshold} messages never come together, with deliverq_max = {max}");
+            return bad("deliverq_threshold", why);
+        }
+        if self.linger > LINGER_MAX {
+            return bad("linger", format!("{:?} are more than {LINGER_MAX:?}", self.linger));
+        }
+        Ok(())
+    }
+}
+
+/// Most batches under way per queue.
+pub const MAXRPC_MAX: u32 = 1024;
+/// Largest batch target in bytes.
+pub const BUFTARGET_MAX: usize = 64 << 20;
+/// Longest time that a partial batch may wait.
+pub const LINGER_MAX: Duration = Duration::from_secs(3600);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_are_valid_and_each_bad_value_is_named() {
+        assert!(Options::default().check().is_ok());
+        let default = Options::default;
+        let bad = [
+            ("lomaxrpc", Options { lomaxrpc: 0, ..default() }),
+            ("lrmaxrpc", Options { lrmaxrpc: 0, ..default() }),
+            ("rmaxrpc", Options { rmaxrpc: MAXRPC_MAX + 1, ..default() }),
+            ("lobuftarget", Options { lobuftarget: BUFTARGET_MAX + 1, ..default() }),
+            ("lrbuftarget", Options { lrbuftarget: usize::MAX, ..default() }),
+            ("rbuftarget", Options { rbuftarget: usize::MAX, ..default() }),
+            ("deliverq_max", Options { deliverq_max: 0, ..default() }),
+            ("deliverq_threshold", Options { deliverq_max: 5, deliverq_threshold: 5, ..default() }),
+            ("linger", Options { linger: Duration::MAX, ..default() }),
+        ];
+        for (name, options) in bad {
+            let error = options.check().unwrap_err();
+            assert!(error.to_string().contains(name), "{error}");
+        }
+    }
+}

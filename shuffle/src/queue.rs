@@ -1,0 +1,282 @@
+//! What waits for one next hop: batches under construction and under way. No I/O, no thread, no clock.
+//!
+//! ```text
+//!            push                     poll_batch                acknowledge
+//!   message ------> waiting | loading ----------> in flight(n) ------------> gone
+//! ```
+//! Messages are put into numbered batches at once, so that each is copied once. The first batch is *loading* while
+//! fewer than `max_in_flight` are under way: it leaves as soon as it is full, urgent or has lingered. All others
+//! *wait*: whoever sent their messages (a parent) is told only when they begin to load. That late word is the whole
+//! flow control: upstream keeps its own batch in flight until then, and so on back to the application.
+//!
+//! A parent is a value that is handed back, in `released`, once nothing of it waits here any more.
+
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
+
+use crate::message::Message;
+
+/// The queue of one next hop.
+#[derive(Debug)]
+pub(crate) struct Queue<P> {
+    max_in_flight: usize,
+    target: usize,
+    /// Not sent yet; the number of the front one is `first`.
+    unsent: VecDeque<Batch<P>>,
+    first: u64,
+    in_flight: VecDeque<InFlight>,
+    /// Batches below this number leave though they are not full.
+    urgent: u64,
+    /// Parents of which nothing waits here any more, to be dropped by the driver outside of its lock.
+    pub(crate) released: Vec<P>,
+    spare: Vec<Vec<u8>>,
+    is_failed: bool,
+    pub(crate) counts: Counts,
+}
+
+/// A batch on its way to be sent.
+#[derive(Debug)]
+struct Batch<P> {
+    bytes: Vec<u8>,
+    payload: usize,
+    messages: u32,
+    /// Of messages that came here while the batch had to wait.
+    parents: Vec<P>,
+    /// When it began to load.
+    since: Option<Instant>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct InFlight {
+    number: u64,
+    messages: u32,
+}
+
+/// A batch to be sent now; hand its buffer back by [`Queue::reuse`].
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Outgoing {
+    /// Consecutive per queue: the receiver puts batches into this order.
+    pub(crate) number: u64,
+    pub(crate) messages: u32,
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// What a queue has seen, for statistics.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Messages put in.
+    pub messages: u64,
+    /// Batches sent, and how many of them left before they were full.
+    pub batches: u64,
+    /// Batches that left before they were full.
+    pub early: u64,
+    /// Messages that found no room and waited.
+    pub waits: u64,
+    /// Most batches that waited at a time.
+    pub waiting_max: u64,
+}
+
+impl<P: Clone + PartialEq> Queue<P> {
+    /// `target`: bytes of payload at which a batch is full; 0 and 1: with one message.
+    pub(crate) fn new(max_in_flight: u32, target: usize) -> Self {
+        Self {
+            max_in_flight: usize::try_from(max_in_flight).unwrap_or(usize::MAX),
+            target,
+            unsent: VecDeque::new(),
+            first: 0,
+            in_flight: VecDeque::new(),
+            urgent: 0,
+            released: Vec::new(),
+            spare: Vec::new(),
+            is_failed: false,
+            counts: Counts::default(),
+        }
+    }
+
+    /// Puts a message in; returns the number of its batch. `parent` is kept while the message waits.
+    #[inline]
+    pub(crate) fn push(
+        &mut self,
+        message: &Message<'_>,
+        parent: Option<&P>,
+        clock: impl Fn() -> Instant,
+    ) -> u64 {
+        let target = self.target;
+        if self.unsent.back().is_none_or(|last| last.is_full(target)) {
+            let since = (self.unsent.is_empty() && self.has_slot()).then(clock);
+            let bytes = self.spare.pop().unwrap_or_default();
+            self.unsent.push_back(Batch {
+                bytes,
+                payload: 0,
+                messages: 0,
+                parents: Vec::new(),
+                since,
+            });
+        }
+        let loads = self.unsent.len() == 1 && self.has_slot();
+        self.counts.messages += 1;
+        let number = self.last_number();
+        let batch = self.unsent.back_mut().expect("pushed above");
+        message.write(&mut batch.bytes);
+        batch.payload += message.bytes.len();
+        batch.messages += 1;
+        if !loads {
+            self.counts.waits += 1;
+            if let Some(parent) = parent
+                && batch.parents.last() != Some(parent)
+            {
+                batch.parents.push(parent.clone());
+            }
+            self.counts.waiting_max = self.counts.waiting_max.max(self.unsent.len() as u64);
+        }
+        number
+    }
+
+    /// The next batch to send, if one is full or urgent and may be under way.
+    #[inline]
+    pub(crate) fn poll_batch(&mut self, clock: impl Fn() -> Instant) -> Option<Outgoing> {
+        let front = self.unsent.front()?;
+        let is_full = front.is_full(self.target);
+        if !self.has_slot() || !(is_full || self.first < self.urgent) {
+            return None;
+        }
+        let Batch { bytes, messages, mut parents, .. } = self.unsent.pop_front()?;
+        self.released.append(&mut parents);
+        let number = self.first;
+        self.first += 1;
+        self.in_flight.push_back(InFlight { number, messages });
+        self.counts.batches += 1;
+        self.counts.early += u64::from(!is_full);
+        self.load_front(clock);
+        Some(Outgoing { number, messages, bytes })
+    }
+
+    /// The next hop has taken a batch in.
+    pub(crate) fn acknowledge(&mut self, number: u64, clock: impl Fn() -> Instant) {
+        let Some(at) = self.in_flight.iter().position(|batch| batch.number == number) else {
+            return;
+        };
+        self.in_flight.remove(at);
+        self.load_front(clock);
+    }
+
+    /// Takes a buffer back, for a batch to come.
+    pub(crate) fn reuse(&mut self, mut buffer: Vec<u8>) {
+        let wanted = self.target.saturating_mul(3).max(SPARE_MIN);
+        if self.spare.len() < SPARES && buffer.capacity() <= wanted {
+            buffer.clear();
+            self.spare.push(buffer);
+        }
+    }
+
+    /// Whether the messages of this batch have left the wait queue.
+    #[inline]
+    pub(crate) fn has_left(&self, number: u64) -> bool {
+        number < self.first || (number == self.first && self.has_slot()) || self.is_failed
+    }
+
+    /// Sends off all that is here, full or not; returns what [`Queue::is_flushed`] is asked with.
+    pub(crate) fn flush(&mut self) -> u64 {
+        self.urgent = self.first + self.unsent.len() as u64;
+        self.urgent
+    }
+
+    /// Whether all that was here at [`Queue::flush`] has been acknowledged.
+    pub(crate) fn is_flushed(&self, mark: u64) -> bool {
+        let oldest = self.in_flight.iter().map(|batch| batch.number).min();
+        oldest.unwrap_or(self.first).min(self.first) >= mark
+    }
+
+    /// Makes a batch urgent that has been loading for `linger`; otherwise, when it will have.
+    pub(crate) fn handle_timeout(&mut self, now: Instant, linger: Duration) -> Option<Instant> {
+        let limit = self.unsent.front()?.since?.checked_add(linger)?;
+        if limit > now {
+            return Some(limit);
+        }
+        self.urgent = self.first + 1;
+        None
+    }
+
+    /// Nothing will be sent any more. Returns the messages that were not acknowledged.
+    pub(crate) fn fail(&mut self) -> u64 {
+        self.is_failed = true;
+        let doubt = self.unacknowledged();
+        for batch in &mut self.unsent {
+            self.released.append(&mut batch.parents);
+        }
+        self.unsent.clear();
+        self.in_flight.clear();
+        doubt
+    }
+
+    /// Whether [`Queue::fail`] was called.
+    pub(crate) fn is_failed(&self) -> bool {
+        self.is_failed
+    }
+
+    /// Whether a message put in now would have to wait.
+    pub(crate) fn would_wait(&self) -> bool {
+        let fits = self.unsent.len() <= 1
+            && !self.unsent.front().is_some_and(|front| front.is_full(self.target));
+        !(self.has_slot() && fits)
+    }
+
+    /// Messages here that the next hop has not acknowledged.
+    pub(crate) fn unacknowledged(&self) -> u64 {
+        let unsent = self.unsent.iter().map(|batch| u64::from(batch.messages)).sum::<u64>();
+        unsent + self.in_flight.iter().map(|batch| u64::from(batch.messages)).sum::<u64>()
+    }
+
+    /// Batches under way.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.in_flight.len()
+    }
+
+    /// Whether a batch has begun that is not full, nor urgent: it lingers.
+    pub(crate) fn lingers(&self) -> bool {
+        let front = self.unsent.front();
+        front.is_some_and(|front| front.since.is_some() && !front.is_full(self.target))
+            && self.first >= self.urgent
+    }
+
+    /// Batches that are not sent yet, and their bytes, heads included.
+    pub(crate) fn unsent(&self) -> (usize, usize) {
+        (self.unsent.len(), self.unsent.iter().map(|batch| batch.bytes.len()).sum())
+    }
+
+    fn has_slot(&self) -> bool {
+        self.in_flight.len() < self.max_in_flight
+    }
+
+    fn last_number(&self) -> u64 {
+        self.first + self.unsent.len() as u64 - 1
+    }
+
+    /// The front batch has left the wait queue if it may be under way next.
+    fn load_front(&mut self, clock: impl Fn() -> Instant) {
+        if !self.has_slot() {
+            return;
+        }
+        if let Some(front) = self.unsent.front_mut() {
+            self.released.append(&mut front.parents);
+            front.since.get_or_insert_with(clock);
+        }
+    }
+}
+
+impl<P> Batch<P> {
+    /// Heads count where payloads are so small that they are most of it.
+    #[inline]
+    fn is_full(&self, target: usize) -> bool {
+        target <= 1 || self.payload >= target || self.bytes.len() >= target.saturating_mul(2)
+    }
+}
+
+/// Buffers kept for batches to come, and how large they may be at least.
+const SPARES: usize = 16;
+const SPARE_MIN: usize = 4 << 10;
+
+#[cfg(test)]
+mod tests;

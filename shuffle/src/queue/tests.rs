@@ -1,0 +1,153 @@
+//! A queue against what it promises.
+
+use std::rc::Rc;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::message::Messages;
+
+fn message(bytes: &[u8]) -> Message<'_> {
+    Message { kind: 0, source: 0, to: 1, bytes }
+}
+
+fn payloads(batch: &Outgoing) -> Vec<Vec<u8>> {
+    Messages::of(&batch.bytes).map(|message| message.unwrap().bytes.to_vec()).collect()
+}
+
+#[test]
+fn a_batch_leaves_when_it_is_full_and_the_target_may_be_exceeded_by_one_message() {
+    let now = Instant::now;
+    let mut queue = Queue::<u32>::new(2, 100);
+    assert_eq!(queue.push(&message(&[1; 60]), None, now), 0);
+    assert_eq!(queue.poll_batch(now), None);
+    assert_eq!(queue.push(&message(&[2; 60]), None, now), 0);
+    let batch = queue.poll_batch(now).unwrap();
+    assert_eq!((batch.number, batch.messages), (0, 2));
+    assert_eq!(queue.poll_batch(now), None);
+}
+
+#[test]
+fn messages_without_bytes_leave_alone_and_in_batches() {
+    let now = Instant::now;
+    for target in [0, 1] {
+        let mut queue = Queue::<u32>::new(1, target);
+        queue.push(&message(b""), None, now);
+        assert_eq!(queue.poll_batch(now).unwrap().messages, 1);
+    }
+    let mut queue = Queue::<u32>::new(1, 64);
+    for _ in 0..8 {
+        assert_eq!(queue.poll_batch(now), None);
+        queue.push(&message(b""), None, now);
+    }
+    assert_eq!(queue.poll_batch(now).unwrap().messages, 8, "heads count as well");
+}
+
+#[test]
+fn a_partial_batch_leaves_by_a_flush_or_after_lingering() {
+    let (begin, linger) = (Instant::now(), Duration::from_millis(5));
+    let now = || begin;
+    let mut queue = Queue::<u32>::new(1, 100);
+    queue.push(&message(b"a"), None, now);
+    assert_eq!(queue.handle_timeout(begin, linger), Some(begin + linger));
+    assert_eq!(queue.poll_batch(now), None);
+    assert_eq!(queue.handle_timeout(begin + linger, linger), None);
+    assert_eq!(queue.poll_batch(now).unwrap().number, 0);
+    queue.push(&message(b"b"), None, now);
+    let mark = queue.flush();
+    assert_eq!(queue.poll_batch(now), None, "one is under way");
+    queue.acknowledge(0, now);
+    assert!(!queue.is_flushed(mark));
+    assert_eq!(queue.poll_batch(now).unwrap().number, 1);
+    assert!(!queue.is_flushed(mark));
+    queue.acknowledge(1, now);
+    assert!(queue.is_flushed(mark));
+    queue.push(&message(b"c"), None, now);
+    assert!(queue.is_flushed(mark), "what comes later is not waited for");
+}
+
+#[test]
+fn what_a_failed_hop_has_not_acknowledged_is_counted_and_its_parents_are_released() {
+    let now = Instant::now;
+    let mut queue = Queue::new(1, 0);
+    for parent in 0..4 {
+        queue.push(&message(b"x"), Some(&parent), now);
+    }
+    assert!(queue.poll_batch(now).is_some());
+    assert_eq!(queue.fail(), 4);
+    assert_eq!(queue.released, [1, 2, 3], "the first never waited");
+    assert!(queue.has_left(3));
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Push {
+        len: usize,
+        parent: u8,
+    },
+    Poll,
+    /// Of those in flight, which.
+    Acknowledge(usize),
+    Flush,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => (0..30usize, 0..6u8).prop_map(|(len, parent)| Step::Push { len, parent }),
+        3 => Just(Step::Poll),
+        2 => (0..8usize).prop_map(Step::Acknowledge),
+        1 => Just(Step::Flush),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn every_message_leaves_once_in_order_and_every_parent_is_released_when_nothing_of_it_waits(
+        steps in prop::collection::vec(step(), 1..200),
+        max_in_flight in 1..4u32,
+        target in prop_oneof![Just(0), Just(1), 2..60usize],
+    ) {
+        let now = Instant::now;
+        let mut queue = Queue::<Rc<u8>>::new(max_in_flight, target);
+        let mut under_way = Vec::new();
+        let (mut pushed, mut left) = (Vec::new(), Vec::new());
+        let mut take = |queue: &mut Queue<_>, under_way: &mut Vec<u64>| {
+            while let Some(batch) = queue.poll_batch(now) {
+                left.extend(payloads(&batch));
+                under_way.push(batch.number);
+                assert!(under_way.len() <= max_in_flight as usize);
+                queue.reuse(batch.bytes);
+            }
+        };
+        let parents: Vec<Rc<u8>> = (0..6).map(Rc::new).collect();
+        for step in steps {
+            match step {
+                Step::Push { len, parent } => {
+                    let bytes = vec![u8::try_from(pushed.len() % 256).unwrap(); len];
+                    let number = queue.push(&message(&bytes), Some(&parents[usize::from(parent)]), now);
+                    let holds = Rc::strong_count(&parents[usize::from(parent)]) > 1;
+                    prop_assert!(queue.has_left(number) || holds, "a waiting message's parent is kept");
+                    pushed.push(bytes);
+                }
+                Step::Poll => take(&mut queue, &mut under_way),
+                Step::Acknowledge(at) if !under_way.is_empty() => {
+                    queue.acknowledge(under_way.remove(at % under_way.len()), now);
+                }
+                Step::Acknowledge(_) => {}
+                Step::Flush => drop(queue.flush()),
+            }
+            queue.released.clear();
+        }
+        let mark = queue.flush();
+        while !queue.is_flushed(mark) {
+            take(&mut queue, &mut under_way);
+            for number in under_way.drain(..) {
+                queue.acknowledge(number, now);
+            }
+        }
+        queue.released.clear();
+        prop_assert_eq!(left, pushed);
+        prop_assert!(parents.iter().all(|parent| Rc::strong_count(parent) == 1));
+        prop_assert_eq!(queue.unacknowledged(), 0);
+    }
+}

@@ -1,0 +1,126 @@
+//! How much a job of some shape needs, without running it.
+
+use std::fmt;
+
+use hg_job::NodeMap;
+
+use crate::Options;
+
+/// What one process needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Process {
+    /// Origin and relay queues: two for each other rank of the node.
+    pub local_queues: u64,
+    /// Network queues: one for each node that the process represents its own towards.
+    pub network_queues: u64,
+    /// Connections inside the node.
+    pub local_connections: u64,
+    /// Connections to other nodes.
+    pub network_connections: u64,
+    /// Most bytes of messages in the queues and on their way: queues x batches under way x target.
+    pub bytes: u64,
+    /// Bytes of the tables: the map and the addresses.
+    pub table_bytes: u64,
+}
+
+/// The least and the most of something over all processes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extremes {
+    /// The least.
+    pub min: u64,
+    /// The most.
+    pub max: u64,
+}
+
+/// What the processes of a job need.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    ranks: u32,
+    nodes: u32,
+    processes: Vec<Process>,
+}
+
+impl Plan {
+    /// Of every rank of this map.
+    #[must_use]
+    pub fn new(map: &NodeMap, options: &Options) -> Self {
+        let processes = (0..map.size()).map(|rank| Process::new(map, rank, options)).collect();
+        Self { ranks: map.size(), nodes: map.nodes(), processes }
+    }
+
+    /// One process after the other, by rank.
+    #[must_use]
+    pub fn processes(&self) -> &[Process] {
+        &self.processes
+    }
+
+    /// The extremes of one figure.
+    #[must_use]
+    pub fn extremes(&self, figure: impl Fn(&Process) -> u64) -> Extremes {
+        let figures = self.processes.iter().map(figure);
+        figures.fold(Extremes { min: u64::MAX, max: 0 }, |extremes, value| Extremes {
+            min: extremes.min.min(value),
+            max: extremes.max.max(value),
+        })
+    }
+}
+
+impl Process {
+    /// Of one rank.
+    #[must_use]
+    pub fn new(map: &NodeMap, rank: u32, options: &Options) -> Self {
+        let node = map.node_of(rank);
+        let ranks = map.ranks_of(node).len() as u64;
+        let (local, nodes) = (u64::from(map.local_rank(rank)), u64::from(map.nodes()));
+        // The nodes n below `nodes` with n mod ranks = local, without the own one.
+        let represented = nodes.saturating_sub(local).div_ceil(ranks);
+        let own = u64::from(u64::from(node) % ranks == local);
+        let (neighbours, network) = (ranks - 1, represented - own);
+        let queue = |maxrpc: u32, target: usize| u64::from(maxrpc) * target.max(1) as u64;
+        let bytes = neighbours * queue(options.lomaxrpc, options.lobuftarget)
+            + neighbours * queue(options.lrmaxrpc, options.lrbuftarget)
+            + network * queue(options.rmaxrpc, options.rbuftarget);
+        let addresses = (neighbours + network) * ADDRESS;
+        let map_bytes = u64::from(map.size()) * MAP_PER_RANK + nodes * MAP_PER_NODE;
+        Self {
+            local_queues: 2 * neighbours,
+            network_queues: network,
+            local_connections: neighbours,
+            network_connections: network,
+            bytes,
+            table_bytes: addresses + map_bytes,
+        }
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            out,
+            "{} ranks on {} nodes; of each process, from the least to the most:",
+            self.ranks, self.nodes
+        )?;
+        let rows: [(&str, Figure); 6] = [
+            ("queues inside the node", |process| process.local_queues),
+            ("queues to other nodes", |process| process.network_queues),
+            ("connections inside the node", |process| process.local_connections),
+            ("connections to other nodes", |process| process.network_connections),
+            ("bytes of messages, at most", |process| process.bytes),
+            ("bytes of tables", |process| process.table_bytes),
+        ];
+        for (name, figure) in rows {
+            let Extremes { min, max } = self.extremes(figure);
+            writeln!(out, "{name:<29} {min:>14} {max:>14}")?;
+        }
+        Ok(())
+    }
+}
+
+/// One of the figures of a process.
+type Figure = fn(&Process) -> u64;
+
+/// An address in a table, about.
+const ADDRESS: u64 = 64;
+/// Of a [`NodeMap`].
+const MAP_PER_RANK: u64 = 12;
+const MAP_PER_NODE: u64 = 4;

@@ -1,0 +1,135 @@
+//! Routes over any topology.
+
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::Options;
+
+/// The ranks that a message passes, source first; each with the way by which it came.
+fn path(map: &Arc<NodeMap>, from: u32, to: u32) -> Vec<(u32, Came)> {
+    let (mut at, mut came) = (from, Came::FromHere);
+    let mut path = vec![(at, came)];
+    loop {
+        let routes = Routes::new(Arc::clone(map), at);
+        (at, came) = match routes.next(came, to).unwrap() {
+            Next::Deliver => return path,
+            Next::Origin { rank } => (rank, Came::FromNode),
+            Next::Network { rank, .. } => (rank, Came::FromNetwork),
+            Next::Relay { rank } => (rank, Came::Relayed),
+        };
+        path.push((at, came));
+        assert!(path.len() <= 4, "{path:?}");
+    }
+}
+
+/// Any number of nodes and ranks, in any order.
+fn topology() -> impl Strategy<Value = Arc<NodeMap>> {
+    (1..8u32).prop_flat_map(|nodes| prop::collection::vec(0..nodes, 1..40)).prop_map(
+        |mut node_of| {
+            // Numbered without gaps.
+            let used: BTreeSet<u32> = node_of.iter().copied().collect();
+            for node in &mut node_of {
+                *node = (0..).zip(&used).find(|(_, other)| *other == node).unwrap().0;
+            }
+            Arc::new(NodeMap::new(node_of).unwrap())
+        },
+    )
+}
+
+proptest! {
+    #[test]
+    fn every_message_arrives_in_at_most_three_hops_of_which_one_crosses_nodes(map in topology()) {
+        for from in 0..map.size() {
+            for to in 0..map.size() {
+                let path = path(&map, from, to);
+                prop_assert_eq!(path.last().unwrap().0, to);
+                let crossings = path.windows(2).filter(|pair| map.node_of(pair[0].0) != map.node_of(pair[1].0));
+                let wanted = usize::from(map.node_of(from) != map.node_of(to));
+                prop_assert_eq!(crossings.count(), wanted);
+                if wanted == 0 {
+                    prop_assert!(path.len() <= 2, "inside a node messages go directly: {:?}", path);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn each_node_pair_uses_one_process_pair_in_both_directions(map in topology()) {
+        let mut pairs = BTreeSet::new();
+        for from in 0..map.size() {
+            for to in 0..map.size() {
+                for pair in path(&map, from, to).windows(2) {
+                    let (a, b) = (pair[0].0, pair[1].0);
+                    if map.node_of(a) != map.node_of(b) {
+                        pairs.insert((map.node_of(a).min(map.node_of(b)), a.min(b), a.max(b)));
+                    }
+                }
+            }
+        }
+        let nodes = map.nodes() as usize;
+        prop_assert_eq!(pairs.len(), nodes * (nodes - 1) / 2);
+    }
+
+    #[test]
+    fn a_process_talks_to_nobody_but_those_in_its_tables_and_the_plan_counts_them(map in topology()) {
+        for from in 0..map.size() {
+            for to in 0..map.size() {
+                for pair in path(&map, from, to).windows(2) {
+                    let routes = Routes::new(Arc::clone(&map), pair[0].0);
+                    let counterparts: Vec<_> = routes.represented().map(|node| routes.counterpart(node)).collect();
+                    let other = pair[1].0;
+                    prop_assert!(routes.neighbours().any(|rank| rank == other) || counterparts.contains(&other));
+                }
+            }
+            let routes = Routes::new(Arc::clone(&map), from);
+            let process = Process::new(&map, from, &Options::default());
+            prop_assert_eq!(process.network_queues, routes.represented().count() as u64);
+            prop_assert_eq!(process.local_queues, 2 * routes.neighbours().count() as u64);
+            prop_assert!(routes.represented().all(|node| routes.representative(node) == from));
+        }
+    }
+
+    #[test]
+    fn a_message_that_came_a_wrong_way_is_named_and_goes_no_further(map in topology(), to in 0..60u32) {
+        for me in 0..map.size() {
+            let routes = Routes::new(Arc::clone(&map), me);
+            let is_here = to < map.size() && map.node_of(to) == routes.node();
+            let from_node = routes.next(Came::FromNode, to);
+            let from_network = routes.next(Came::FromNetwork, to);
+            if to >= map.size() {
+                prop_assert!(from_node.is_err() && from_network.is_err());
+                prop_assert!(routes.next(Came::FromHere, to).is_err());
+            } else if to != me {
+                prop_assert!(!is_here || from_node.is_err(), "a neighbour sends straight to its destination");
+                prop_assert!(is_here || from_network.is_err(), "nothing crosses nodes twice");
+                prop_assert!(routes.next(Came::Relayed, to).is_err(), "a relayed message is at its destination");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_papers_scale_has_31_local_and_313_network_queues() {
+    let map = NodeMap::uniform(10_000, 32).unwrap();
+    let plan = Plan::new(&map, &Options::default());
+    assert_eq!(plan.processes().len(), 320_000);
+    let network = plan.extremes(|process| process.network_queues);
+    assert_eq!((network.min, network.max), (311, 313), "312.5 on average, without the own node");
+    assert_eq!(plan.extremes(|process| process.local_connections), Extremes { min: 31, max: 31 });
+    let text = plan.to_string();
+    assert!(text.contains("320000 ranks on 10000 nodes"), "{text}");
+}
+
+#[test]
+fn the_unequal_nodes_of_the_specification_are_served() {
+    for text in ["3+1", "1+3", "5+2+1", "1+7", "0,1,0,1,0", "0,1,2,0,1,2,0", "1x4", "1+1+1+1"] {
+        let map = Arc::new(text.parse::<NodeMap>().unwrap());
+        for from in 0..map.size() {
+            for to in 0..map.size() {
+                assert_eq!(path(&map, from, to).last().unwrap().0, to, "{text}: {from} to {to}");
+            }
+        }
+    }
+}

@@ -1,0 +1,413 @@
+//! The shuffle itself: how it comes to be, what can be done with it, and how it ends.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64},
+    },
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use hg_job::NodeMap;
+
+use crate::{
+    Delivery, Error, Options,
+    hop::{Gone, Hop, Shared},
+    inner::{Inner, Table, id_of},
+    message::HEAD,
+    queue::Queue,
+    route::Routes,
+    rpc::{From, Lane, arrive, watch},
+    side::Side,
+    stats::Statistics,
+};
+
+/// Who the ranks of a job are, and how they exchange a few bytes before they are connected.
+pub trait Group {
+    /// This rank.
+    fn rank(&self) -> u32;
+    /// Which rank runs on which node.
+    fn map(&self) -> Arc<NodeMap>;
+    /// Gives bytes of its own, and gets those of all ranks, in their order. Collective.
+    ///
+    /// # Errors
+    /// A sentence that says what went wrong.
+    fn all_gather(&self, own: &[u8]) -> Result<Vec<Vec<u8>>, String>;
+}
+
+/// All-to-all messages between the ranks of a job.
+pub struct Shuffle {
+    inner: Arc<Inner>,
+    sides: Vec<Arc<Side>>,
+    threads: Vec<JoinHandle<()>>,
+    delivery: Option<JoinHandle<Result<u64, u64>>>,
+}
+
+/// What a flush waits for. None of them waits for other ranks' flushes: see [`Shuffle::flush_all`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Flush {
+    /// What waits for delivery here was delivered.
+    Delivery,
+    /// What this rank has sent inside its node was taken in there.
+    Origin,
+    /// What this rank passes on inside its node was taken in there.
+    Relay,
+    /// What this rank sends to other nodes was taken in there.
+    Remote,
+}
+
+/// What becomes of messages that are still queued at a shutdown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Shutdown {
+    /// They are delivered first.
+    Drain,
+    /// They are dropped.
+    Drop,
+}
+
+impl Shuffle {
+    /// Connects the ranks. Collective: all ranks use the same name. `deliver` is called on a thread of its own, and may
+    /// block: then senders wait.
+    ///
+    /// # Errors
+    /// [`Error::BadOption`], and [`Error::Setup`] with what went wrong.
+    pub fn new(
+        group: &impl Group,
+        name: &str,
+        options: Options,
+        deliver: impl FnMut(Delivery<'_>) + Send + 'static,
+    ) -> Result<Self, Error> {
+        options.check()?;
+        let routes = Routes::new(group.map(), group.rank());
+        let sides = open_sides(&routes, &options)?;
+        let addresses = exchange(group, name, &sides)?;
+        let in_flight: [Arc<AtomicU64>; 3] = Default::default();
+        let from = From { shuffle: id_of(name), rank: routes.me() };
+        let is_failed = Arc::new(AtomicBool::new(false));
+        let shared = in_flight
+            .clone()
+            .map(|in_flight| Shared { in_flight, is_failed: Arc::clone(&is_failed) });
+        let hops = make_hops(from, &routes, &options, &sides, &addresses, &shared)?;
+        let inner = Arc::new(Inner::new(name, options, routes, hops, (in_flight, is_failed)));
+        sides.iter().try_for_each(|side| side.serve(&inner))?;
+        let mut shuffle = Self { inner, sides, threads: Vec::new(), delivery: None };
+        shuffle.start(deliver)?;
+        // Nobody sends before everybody serves.
+        group.all_gather(&[]).map_err(Error::Setup)?;
+        shuffle.watch();
+        Ok(shuffle)
+    }
+
+    /// Sends a message; returns when it is queued for its next hop, which may take until others make room. `kind` is
+    /// the application's. Any number of threads may do this at a time; messages of one thread to one rank arrive in
+    /// order.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchRank`], [`Error::TooLong`], [`Error::Failed`], [`Error::Closed`].
+    #[inline]
+    pub fn enqueue(&self, to: u32, kind: u32, bytes: &[u8]) -> Result<(), Error> {
+        self.inner.enqueue(to, kind, bytes)
+    }
+
+    /// The same without waiting.
+    ///
+    /// # Errors
+    /// Also [`Error::Again`].
+    pub fn try_enqueue(&self, to: u32, kind: u32, bytes: &[u8]) -> Result<(), Error> {
+        self.inner.try_enqueue(to, kind, bytes)
+    }
+
+    /// Sends a message to every rank: one copy crosses between each two nodes.
+    ///
+    /// # Errors
+    /// The same as for [`Shuffle::enqueue`].
+    pub fn broadcast(&self, kind: u32, bytes: &[u8], include_self: bool) -> Result<(), Error> {
+        self.inner.broadcast(kind, bytes, include_self)
+    }
+
+    /// Waits until what is here now has left. Local: messages may wait in others.
+    ///
+    /// # Errors
+    /// [`Error::Failed`]; [`Error::Closed`], also for [`Flush::Delivery`] inside of a delivery.
+    pub fn flush(&self, what: Flush) -> Result<(), Error> {
+        let lane = match what {
+            Flush::Delivery => {
+                return if self.inner.mail.flush() { self.check() } else { Err(Error::Closed) };
+            }
+            Flush::Origin => Lane::Origin,
+            Flush::Relay => Lane::Relay,
+            Flush::Remote => Lane::Network,
+        };
+        let hops = self.inner.hops.iter().filter(|hop| hop.lane == lane);
+        // All at once, then one after the other.
+        let marks: Vec<_> = hops.map(|hop| (hop, hop.begin_flush())).collect();
+        for (hop, mark) in marks {
+            hop.end_flush(mark).map_err(|Gone| self.inner.error())?;
+        }
+        self.check()
+    }
+
+    /// Waits until every message that any rank has sent before is delivered. Collective.
+    ///
+    /// # Errors
+    /// [`Error::Failed`], on all ranks.
+    pub fn flush_all(&self) -> Result<(), Error> {
+        for stage in [Flush::Origin, Flush::Remote, Flush::Relay, Flush::Delivery] {
+            self.flush(stage)?;
+            self.barrier()?;
+        }
+        self.inner.confirm();
+        Ok(())
+    }
+
+    /// Waits until all ranks have come here. Collective.
+    ///
+    /// # Errors
+    /// [`Error::Failed`], on all ranks.
+    pub fn barrier(&self) -> Result<(), Error> {
+        let inner = &self.inner;
+        let map = inner.routes.map();
+        let leader = map.ranks_of(inner.routes.node())[0];
+        let side = &self.sides[0];
+        let address = if leader == inner.routes.me() {
+            side.engine.lookup(side.engine.address())
+        } else {
+            Ok(*inner.hops[inner.table.origin[0].unwrap_or(0) as usize].target().1)
+        };
+        let peer = address.map_err(|error| Error::Setup(error.to_string()))?;
+        match side.engine.call(arrive, &peer, (inner.from,)).wait() {
+            Ok(()) => self.check(),
+            Err(error) => {
+                // Whoever is at fault: everybody is told, by this rank or by one that knows better.
+                inner.wait_for_failure(leader, &error.to_string());
+                Err(inner.error())
+            }
+        }
+    }
+
+    /// Ends the shuffle. Collective, also with messages still queued: they are delivered before, or dropped. How many
+    /// were dropped here.
+    ///
+    /// # Errors
+    /// [`Error::Failed`]: the ranks do not end together; this one has ended all the same.
+    pub fn shutdown(mut self, how: Shutdown) -> Result<u64, Error> {
+        let ended = match how {
+            Shutdown::Drain => self.flush_all(),
+            Shutdown::Drop => Ok(()),
+        };
+        let met = ended.and_then(|()| self.barrier());
+        if met.is_ok() {
+            // Whoever this rank is connected to has come here as well before anything is closed.
+            self.inner.part();
+        }
+        let dropped = self.close(how == Shutdown::Drain && met.is_ok(), true);
+        met.map(|()| dropped)
+    }
+
+    /// What has happened so far.
+    #[must_use]
+    pub fn statistics(&self) -> Statistics {
+        Statistics::of(&self.inner)
+    }
+
+    /// The state in words, a line each queue: also of a process that is stuck, since no lock is waited for.
+    #[must_use]
+    pub fn dump(&self) -> Dump {
+        Dump(Arc::clone(&self.inner))
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        if self.inner.is_failed() { Err(self.inner.error()) } else { Ok(()) }
+    }
+
+    fn start(&mut self, deliver: impl FnMut(Delivery<'_>) + Send + 'static) -> Result<(), Error> {
+        let spawn = |name: &str, run: Box<dyn FnOnce() + Send>| {
+            let builder = thread::Builder::new().name(name.to_owned());
+            builder.spawn(run).map_err(|error| Error::Setup(format!("a thread: {error}")))
+        };
+        for (name, side) in ["shuffle local", "shuffle network"].into_iter().zip(&self.sides) {
+            let (side, inner) = (Arc::clone(side), Arc::clone(&self.inner));
+            self.threads.push(spawn(name, Box::new(move || side.run(&inner)))?);
+        }
+        let (sides, inner) = (self.sides.clone(), Arc::clone(&self.inner));
+        let collect = move |inner: &Inner| sides.iter().for_each(|side| side.collect(inner));
+        self.threads
+            .push(spawn("shuffle clock", Box::new(move || inner.linger.run(&inner, collect)))?);
+        let inner = Arc::clone(&self.inner);
+        let run = move || {
+            let me = inner.routes.me();
+            let ended = inner.mail.run(me, deliver);
+            if ended.is_err() {
+                inner.fail_and_tell(me, None, "its callback panicked".to_owned());
+            }
+            ended
+        };
+        let delivery = thread::Builder::new().name("shuffle delivery".to_owned()).spawn(run);
+        self.delivery = Some(delivery.map_err(|error| Error::Setup(format!("a thread: {error}")))?);
+        Ok(())
+    }
+
+    /// Notices from now on when a peer dies, also one that nothing is sent to.
+    fn watch(&self) {
+        let first = u32::try_from(self.inner.hops.len()).unwrap_or(u32::MAX);
+        for hop in self.inner.hops.iter().filter(|hop| hop.lane != Lane::Relay) {
+            let (weak, (rank, lane)) = (Arc::downgrade(&self.inner), (hop.rank, hop.lane));
+            let (engine, peer) = (hop.target().0.clone(), *hop.target().1);
+            let from = self.inner.from;
+            let task = async move {
+                let ended = engine.call(watch, &peer, (from,)).await;
+                let Some(inner) = weak.upgrade() else { return };
+                if let Err(error) = ended {
+                    inner.fail_and_tell(rank, Some(lane), error.to_string());
+                }
+                inner.note_watch_ended();
+            };
+            let side = usize::from(lane == Lane::Network);
+            self.inner.note_watch_begun();
+            self.sides[side].spawn(Box::pin(task), first);
+        }
+    }
+
+    /// Ends the threads; how many messages were dropped. Not in good order, it is a failure to the others.
+    fn close(&mut self, drained: bool, in_order: bool) -> u64 {
+        self.inner.tell_failure(TELL);
+        self.inner.close();
+        self.inner.refuse_early();
+        self.inner.release_watchers(in_order);
+        self.inner.mail.end(drained);
+        let queued: u64 = self.inner.hops.iter().map(Hop::fail).sum();
+        let stranded = match self.delivery.take().map(JoinHandle::join) {
+            Some(Ok(Ok(stranded) | Err(stranded))) => stranded,
+            Some(Err(_)) | None => 0,
+        };
+        self.inner.end();
+        self.inner.linger.end();
+        for side in &self.sides {
+            side.nudge();
+        }
+        for thread in self.threads.drain(..) {
+            // A thread that panicked has said so.
+            drop(thread.join());
+        }
+        self.sides.iter().for_each(|side| side.close());
+        queued + stranded
+    }
+}
+
+impl Drop for Shuffle {
+    fn drop(&mut self) {
+        if self.delivery.is_some() {
+            self.close(false, false);
+        }
+    }
+}
+
+impl fmt::Debug for Shuffle {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (me, size) = (self.inner.routes.me(), self.inner.routes.map().size());
+        write!(out, "Shuffle({}, rank {me} of {size})", self.inner.name)
+    }
+}
+
+/// The state of a shuffle in words, taken when it is displayed.
+pub struct Dump(Arc<Inner>);
+
+impl fmt::Display for Dump {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        crate::stats::describe(&self.0, out)
+    }
+}
+
+impl fmt::Debug for Dump {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "Dump({})", self.0.name)
+    }
+}
+
+fn open_sides(routes: &Routes, options: &Options) -> Result<Vec<Arc<Side>>, Error> {
+    let (neighbours, others) = (routes.neighbours().count(), routes.represented().count());
+    // From each peer: the batches of two queues, a watch, and arrivals.
+    let requests = |peers: usize| REQUESTS_MIN + peers * (2 * crate::MAXRPC_MAX as usize + 4);
+    let mut sides = vec![Arc::new(Side::open(&options.local_url, requests(neighbours))?)];
+    if routes.map().nodes() > 1 {
+        sides.push(Arc::new(Side::open(&options.network_url, requests(others))?));
+    }
+    Ok(sides)
+}
+
+/// The addresses of all ranks, a list each: inside their node, and of the network.
+fn exchange(
+    group: &impl Group,
+    name: &str,
+    sides: &[Arc<Side>],
+) -> Result<Vec<Vec<String>>, Error> {
+    let addresses: Vec<_> = sides.iter().map(|side| side.engine.address().as_str()).collect();
+    let own = [&[name], &addresses[..]].concat().join("\n");
+    let all = group.all_gather(own.as_bytes()).map_err(Error::Setup)?;
+    let mut lists = Vec::with_capacity(all.len());
+    for (rank, bytes) in all.iter().enumerate() {
+        let text = String::from_utf8_lossy(bytes);
+        let mut lines = text.lines().map(str::to_owned);
+        let theirs = lines.next().unwrap_or_default();
+        if theirs != name {
+            let why = format!("rank {rank} makes the shuffle `{theirs}`, and this one `{name}`");
+            return Err(Error::Setup(why));
+        }
+        let list: Vec<String> = lines.collect();
+        if list.len() != sides.len() {
+            return Err(Error::Setup(format!(
+                "rank {rank} sees another number of nodes than this one"
+            )));
+        }
+        lists.push(list);
+    }
+    Ok(lists)
+}
+
+fn make_hops(
+    from: From,
+    routes: &Routes,
+    options: &Options,
+    sides: &[Arc<Side>],
+    addresses: &[Vec<String>],
+    shared: &[Shared; 3],
+) -> Result<(Vec<Hop>, Table), Error> {
+    let map = routes.map();
+    let mut hops = Vec::new();
+    let mut add = |rank: u32, lane: Lane| {
+        let side = &sides[usize::from(lane == Lane::Network)];
+        let (maxrpc, target) = match lane {
+            Lane::Origin => (options.lomaxrpc, options.lobuftarget),
+            Lane::Relay => (options.lrmaxrpc, options.lrbuftarget),
+            Lane::Network => (options.rmaxrpc, options.rbuftarget),
+        };
+        let address = &addresses[rank as usize][usize::from(lane == Lane::Network)];
+        let peer = side.engine.lookup(address.as_str());
+        let peer = peer.map_err(|error| Error::Setup(format!("rank {rank}: {error}")))?;
+        let index = u32::try_from(hops.len()).unwrap_or(u32::MAX);
+        let waker = side.ready().waker(index);
+        let shared = shared[lane as usize].clone();
+        let ends = (side.engine.clone(), peer);
+        hops.push(Hop::new((rank, lane), from, ends, Queue::new(maxrpc, target), waker, shared));
+        Ok(index)
+    };
+    let ranks = map.ranks_of(routes.node());
+    let mut lane_of = |lane| {
+        let hop = |rank: &u32| (*rank != routes.me()).then(|| add(*rank, lane)).transpose();
+        ranks.iter().map(hop).collect::<Result<Vec<_>, Error>>()
+    };
+    let (origin, relay) = (lane_of(Lane::Origin)?, lane_of(Lane::Relay)?);
+    let network =
+        routes.represented().map(|node| Ok((node, add(routes.counterpart(node), Lane::Network)?)));
+    let network = network.collect::<Result<_, Error>>()?;
+    Ok((hops, Table { origin, relay, network }))
+}
+
+/// How long a rank that ends after a failure waits for others to take note of it.
+const TELL: Duration = Duration::from_secs(1);
+/// Requests in service beside those of peers.
+const REQUESTS_MIN: usize = 64;
+
+const _: () = assert!(HEAD == 16);

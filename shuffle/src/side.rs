@@ -1,0 +1,153 @@
+//! The two sides of a process: shared memory inside its node and the network between nodes. Each has an engine and a
+//! thread that makes its progress.
+
+use std::{
+    pin::Pin,
+    sync::{Arc, Mutex, Weak},
+    task::{Context, Waker},
+    time::Duration,
+};
+
+use crate::{
+    Error,
+    hop::{Gone, Ready},
+    inner::Inner,
+    lock::locked,
+    rpc::{From, Refused, arrive, batch, failed, nudge, watch},
+};
+
+/// Something that ends when a call does.
+pub(crate) type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// An engine, and what its thread looks after.
+pub(crate) struct Side {
+    pub(crate) engine: hg::Engine,
+    ready: Arc<Ready>,
+    tasks: Mutex<Vec<(Option<Task>, Waker)>>,
+}
+
+impl Side {
+    /// `requests`: how many may be in service at a time.
+    pub(crate) fn open(url: &str, requests: usize) -> Result<Self, Error> {
+        let mut builder = hg::Engine::builder()
+            .listen(true)
+            .progress(hg::Progress::Own)
+            .in_service_max(requests)
+            .calls_max(requests)
+            .large_max(LARGE_MAX)
+            .large_in_service_max(LARGE_IN_SERVICE_MAX);
+        if url.split("://").next().is_some_and(|scheme| scheme.ends_with("tcp")) {
+            // Nodes that are imitated on one machine are to use their network.
+            builder = builder.setting("routing", "off");
+        }
+        let engine = builder.open(url).map_err(|error| Error::Setup(format!("{url}: {error}")))?;
+        Ok(Self { engine, ready: Arc::default(), tasks: Mutex::default() })
+    }
+
+    pub(crate) fn ready(&self) -> &Arc<Ready> {
+        &self.ready
+    }
+
+    /// Serves what the other processes call.
+    pub(crate) fn serve(&self, inner: &Arc<Inner>) -> Result<(), Error> {
+        let weak = Arc::downgrade(inner);
+        let of = move |weak: &Weak<Inner>, from: From| {
+            weak.upgrade()
+                .filter(|inner| inner.from.shuffle == from.shuffle)
+                .ok_or(Refused::Unknown)
+        };
+        let engine = &self.engine;
+        let (batches, arrivals, watches, failures) =
+            (weak.clone(), weak.clone(), weak.clone(), weak);
+        let registered = engine
+            .serve_later(batch, move |_, (from, lane, number, bytes), answer| {
+                match of(&batches, from) {
+                    Ok(inner) => inner.arrived((from.rank, lane), number, bytes, answer),
+                    Err(refused) => answer.send(Err(refused)),
+                }
+            })
+            .and_then(|()| {
+                engine.serve_async(arrive, move |_, (from,)| {
+                    let inner = of(&arrivals, from);
+                    async move { inner?.meet().await.map_err(|Gone| Refused::Closed) }
+                })
+            })
+            .and_then(|()| {
+                engine.serve_later(watch, move |_, (from,), answer| match of(&watches, from) {
+                    Ok(inner) => inner.watched(answer),
+                    Err(refused) => answer.send(Err(refused)),
+                })
+            })
+            .and_then(|()| {
+                engine.serve(failed, move |_, (from, rank, lane, why)| {
+                    if let Ok(inner) = of(&failures, from) {
+                        inner.fail_and_tell(rank, lane, why);
+                    }
+                    Ok(())
+                })
+            })
+            .and_then(|()| engine.serve(nudge, |_, ()| Ok(())));
+        registered.map_err(|error| Error::Setup(error.to_string()))
+    }
+
+    /// Begins something that ends when a call does.
+    pub(crate) fn spawn(&self, mut task: Task, first: u32) {
+        let mut tasks = locked(&self.tasks);
+        let index = u32::try_from(tasks.len()).unwrap_or(u32::MAX);
+        let waker = self.ready.waker(first.saturating_add(index));
+        let ended = task.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
+        tasks.push(((!ended).then_some(task), waker));
+    }
+
+    /// Makes progress until the shuffle ends.
+    pub(crate) fn run(&self, inner: &Inner) {
+        while !inner.is_over() {
+            self.engine.progress(IDLE);
+            self.collect(inner);
+        }
+    }
+
+    /// Takes the answers that have come.
+    pub(crate) fn collect(&self, inner: &Inner) {
+        for index in self.ready.take() {
+            let index = index as usize;
+            match inner.hops.get(index) {
+                Some(hop) => inner.collect(hop),
+                None => self.go_on(index - inner.hops.len()),
+            }
+        }
+    }
+
+    fn go_on(&self, index: usize) {
+        // Taken out meanwhile: a task may look at this side.
+        let (task, waker) = match locked(&self.tasks).get_mut(index) {
+            Some((task, waker)) => (task.take(), waker.clone()),
+            None => return,
+        };
+        if let Some(mut task) = task
+            && task.as_mut().poll(&mut Context::from_waker(&waker)).is_pending()
+        {
+            locked(&self.tasks)[index].0 = Some(task);
+        }
+    }
+
+    /// Makes `run` look whether it shall end.
+    pub(crate) fn nudge(&self) {
+        if let Ok(own) = self.engine.lookup(self.engine.address()) {
+            drop(self.engine.notify(nudge, &own, ()));
+        }
+    }
+
+    /// Closes the engine, and drops what has not ended: calls to this process end with it, whoever makes them.
+    pub(crate) fn close(&self) {
+        self.engine.close();
+        let tasks = std::mem::take(&mut *locked(&self.tasks));
+        drop(tasks);
+    }
+}
+
+/// Longest batch in bytes: the largest target and one message.
+const LARGE_MAX: u64 = 2 << 30;
+const LARGE_IN_SERVICE_MAX: u64 = 4 << 30;
+/// How long a thread without work sleeps at most.
+const IDLE: Duration = Duration::from_secs(1);

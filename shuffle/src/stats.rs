@@ -1,0 +1,89 @@
+//! What a shuffle has done, in numbers and in words.
+
+use std::fmt;
+
+use crate::{Hop as HopKind, inner::Inner, queue::Counts, rpc::Lane};
+
+/// What a shuffle has done on one rank.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Statistics {
+    /// Origin queues: sent inside this node.
+    pub origin: Counts,
+    /// Relay queues: passed on inside this node.
+    pub relay: Counts,
+    /// Network queues: sent and passed on to other nodes.
+    pub network: Counts,
+    /// Messages delivered here.
+    pub delivered: u64,
+    /// Most messages that waited for delivery at a time.
+    pub undelivered_max: u64,
+}
+
+impl Statistics {
+    pub(crate) fn of(inner: &Inner) -> Self {
+        let sum = |lane| {
+            let hops = inner.hops.iter().filter(|hop| hop.lane == lane);
+            hops.map(|hop| hop.counts()).fold(Counts::default(), Counts::plus)
+        };
+        Self {
+            origin: sum(Lane::Origin),
+            relay: sum(Lane::Relay),
+            network: sum(Lane::Network),
+            delivered: inner.mail.delivered(),
+            undelivered_max: inner.mail.waiting().map_or(0, |(_, max)| max),
+        }
+    }
+
+    /// The counts of one kind of queue; none for delivery.
+    #[must_use]
+    pub fn of_hop(&self, hop: HopKind) -> Counts {
+        match hop {
+            HopKind::Origin => self.origin,
+            HopKind::Relay => self.relay,
+            HopKind::Network => self.network,
+            HopKind::Delivery => Counts::default(),
+        }
+    }
+}
+
+impl Counts {
+    fn plus(self, other: Self) -> Self {
+        Self {
+            messages: self.messages + other.messages,
+            batches: self.batches + other.batches,
+            early: self.early + other.early,
+            waits: self.waits + other.waits,
+            waiting_max: self.waiting_max.max(other.waiting_max),
+        }
+    }
+}
+
+/// The state in words.
+pub(crate) fn describe(inner: &Inner, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let (me, size) = (inner.routes.me(), inner.routes.map().size());
+    let (failed, closed) = (inner.is_failed(), inner.is_closed());
+    writeln!(
+        out,
+        "shuffle `{}`, rank {me} of {size}, failed: {failed}, closed: {closed}",
+        inner.name
+    )?;
+    match inner.mail.waiting() {
+        Some((waiting, max)) => {
+            let delivered = inner.mail.delivered();
+            writeln!(out, "delivery: {delivered} delivered, {waiting} wait, {max} at most")?;
+        }
+        None => writeln!(
+            out,
+            "delivery: {} delivered; somebody holds its lock",
+            inner.mail.delivered()
+        )?,
+    }
+    for hop in &inner.hops {
+        match hop.describe() {
+            Some(line) => writeln!(out, "{line}")?,
+            None => writeln!(out, "{:?} to rank {}: somebody holds its lock", hop.lane, hop.rank)?,
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,84 @@
+//! Ranks as threads of one process, each with engines of its own.
+
+use std::sync::{Arc, Condvar, Mutex};
+
+use hg_job::NodeMap;
+use hg_shuffle::{Delivery, Group, Options, Shuffle};
+
+/// A rank that is a thread.
+pub(crate) struct Thread {
+    rank: u32,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    map: Arc<NodeMap>,
+    gathering: Mutex<Gathering>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Gathering {
+    /// Of the gathering that goes on.
+    given: Vec<Option<Vec<u8>>>,
+    /// The last one, and how many have ended.
+    result: Vec<Vec<u8>>,
+    ended: u64,
+}
+
+impl Group for Thread {
+    fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    fn map(&self) -> Arc<NodeMap> {
+        Arc::clone(&self.shared.map)
+    }
+
+    fn all_gather(&self, own: &[u8]) -> Result<Vec<Vec<u8>>, String> {
+        let mut gathering = self.shared.gathering.lock().unwrap();
+        let round = gathering.ended;
+        gathering.given[self.rank as usize] = Some(own.to_vec());
+        if gathering.given.iter().all(Option::is_some) {
+            gathering.result =
+                gathering.given.iter_mut().map(|bytes| bytes.take().unwrap()).collect();
+            gathering.ended += 1;
+            self.shared.changed.notify_all();
+        }
+        while gathering.ended == round {
+            gathering = self.shared.changed.wait(gathering).unwrap();
+        }
+        Ok(gathering.result.clone())
+    }
+}
+
+/// Runs every rank of a map, each in a thread; what they return, by rank.
+pub(crate) fn run<T: Send>(map: &str, rank: impl Fn(Thread) -> T + Sync) -> Vec<T> {
+    let map: Arc<NodeMap> = Arc::new(map.parse().unwrap());
+    let gathering = Gathering { given: vec![None; map.size() as usize], ..Gathering::default() };
+    let shared =
+        Arc::new(Shared { map, gathering: Mutex::new(gathering), changed: Condvar::new() });
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..shared.map.size())
+            .map(|number| {
+                let thread = Thread { rank: number, shared: Arc::clone(&shared) };
+                scope.spawn(|| rank(thread))
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+/// What a rank was delivered.
+pub(crate) type Delivered = Arc<Mutex<Vec<(u32, u32, Vec<u8>)>>>;
+
+/// A shuffle that keeps what it is delivered.
+pub(crate) fn keeping(group: &Thread, options: Options) -> (Shuffle, Delivered) {
+    let delivered = Delivered::default();
+    let kept = Arc::clone(&delivered);
+    let keep = move |delivery: Delivery<'_>| {
+        let Delivery { source, kind, bytes, .. } = delivery;
+        kept.lock().unwrap().push((source, kind, bytes.to_vec()));
+    };
+    (Shuffle::new(group, "test", options, keep).unwrap(), delivered)
+}

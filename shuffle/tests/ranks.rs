@@ -1,0 +1,256 @@
+//! Shuffles between ranks that are threads: every message arrives once, in order, whatever it looks like.
+
+#![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+
+mod common;
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Barrier, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use common::{keeping, run};
+use hg_shuffle::{Error, Flush, Options, Shuffle, Shutdown};
+
+const MAPS: &[&str] = &["1x1", "1x4", "2x2", "3+1", "1+3", "0,1,2,0,1,2,0", "1+1+1"];
+
+fn options(change: impl FnOnce(&mut Options)) -> Options {
+    let mut options = Options::default();
+    options.network_url = "tcp://127.0.0.1".to_owned();
+    change(&mut options);
+    options
+}
+
+fn unbatched(options: &mut Options) {
+    (options.lobuftarget, options.lrbuftarget, options.rbuftarget) = (0, 0, 0);
+}
+
+/// What fills messages of one rank to one other.
+fn filling(from: u32, to: u32) -> u8 {
+    u8::try_from((from * 31 + to * 7) % 256).unwrap()
+}
+
+/// Every rank sends `count` messages to every rank; each has to arrive once, in order.
+fn all_to_all(map: &str, options: &Options, count: u32, length: impl Fn(u32) -> usize + Sync) {
+    let received = run(map, |group| {
+        let (shuffle, delivered) = keeping(&group, options.clone());
+        let (me, size) = (hg_shuffle::Group::rank(&group), hg_shuffle::Group::map(&group).size());
+        for number in 0..count {
+            for to in 0..size {
+                let to = (me + to) % size;
+                let mut bytes = vec![filling(me, to); length(number)];
+                bytes.iter_mut().zip(number.to_le_bytes()).for_each(|(place, byte)| *place = byte);
+                shuffle.enqueue(to, number, &bytes).unwrap();
+            }
+        }
+        shuffle.flush_all().unwrap();
+        let received = std::mem::take(&mut *delivered.lock().unwrap());
+        assert_eq!(shuffle.statistics().delivered, u64::from(count * size));
+        assert_eq!(shuffle.shutdown(Shutdown::Drain).unwrap(), 0);
+        (me, size, received)
+    });
+    for (me, size, received) in received {
+        assert_eq!(received.len(), (count * size) as usize, "{map}, rank {me}");
+        let mut next = BTreeMap::new();
+        for (source, kind, bytes) in received {
+            let expected = next.entry(source).or_insert(0);
+            assert_eq!(kind, *expected, "{map}: from {source} to {me}, in order and once");
+            assert_eq!(bytes.len(), length(kind), "{map}: from {source} to {me}, number {kind}");
+            let filling = filling(source, me);
+            assert!(bytes.iter().skip(4).all(|byte| *byte == filling), "{map}: {source} to {me}");
+            *expected += 1;
+        }
+    }
+}
+
+#[test]
+fn every_message_arrives_once_and_in_order_over_every_topology() {
+    for map in MAPS {
+        all_to_all(map, &options(|_| {}), 300, |_| 32);
+    }
+}
+
+#[test]
+fn unbatched_messages_and_one_batch_at_a_time_arrive_as_well() {
+    for map in ["1x3", "2x2", "3+1"] {
+        all_to_all(map, &options(unbatched), 200, |_| 8);
+        let one = |options: &mut Options| {
+            (options.lomaxrpc, options.lrmaxrpc, options.rmaxrpc) = (1, 1, 1)
+        };
+        all_to_all(map, &options(one), 300, |_| 100);
+    }
+}
+
+#[test]
+fn messages_without_bytes_longer_than_a_batch_and_than_a_message_of_the_transport_arrive() {
+    let lengths = [0, 1, 20_000, 0, 5, 700_000, 3, 0, 0, 300_000];
+    for map in ["1x2", "2x2"] {
+        for change in [unbatched, |_: &mut Options| {}] {
+            all_to_all(map, &options(change), 20, |number| {
+                lengths[number as usize % lengths.len()]
+            });
+        }
+    }
+}
+
+#[test]
+fn a_broadcast_reaches_everybody_once_with_or_without_its_sender() {
+    for map in MAPS {
+        let received = run(map, |group| {
+            let (shuffle, delivered) = keeping(&group, options(|_| {}));
+            let me = hg_shuffle::Group::rank(&group);
+            shuffle.broadcast(1, &me.to_le_bytes(), true).unwrap();
+            shuffle.broadcast(2, &me.to_le_bytes(), false).unwrap();
+            shuffle.flush_all().unwrap();
+            let mut received = std::mem::take(&mut *delivered.lock().unwrap());
+            shuffle.shutdown(Shutdown::Drain).unwrap();
+            received.sort();
+            received
+        });
+        let size = u32::try_from(received.len()).unwrap();
+        for (me, received) in (0..).zip(received) {
+            let wanted: Vec<_> = (0..size)
+                .flat_map(|source| [1, 2].map(|kind| (source, kind, source.to_le_bytes().to_vec())))
+                .filter(|(source, kind, _)| !(*source == me && *kind == 2))
+                .collect();
+            assert_eq!(received, wanted, "{map}, rank {me}");
+        }
+    }
+}
+
+#[test]
+fn a_partial_batch_leaves_by_itself_after_a_while() {
+    let linger = |options: &mut Options| options.linger = Duration::from_millis(5);
+    run("2x2", |group| {
+        let (shuffle, delivered) = keeping(&group, options(linger));
+        for to in 0..4 {
+            shuffle.enqueue(to, 0, b"alone").unwrap();
+        }
+        while delivered.lock().unwrap().len() < 4 {
+            std::thread::yield_now();
+        }
+        shuffle.shutdown(Shutdown::Drain).unwrap();
+    });
+}
+
+#[test]
+fn a_blocked_callback_keeps_senders_waiting_and_memory_bounded() {
+    let (target, message) = (1000, 100);
+    let small = |options: &mut Options| {
+        (options.lobuftarget, options.lrbuftarget, options.rbuftarget) = (target, target, target);
+        (options.lomaxrpc, options.lrmaxrpc, options.rmaxrpc) = (2, 2, 2);
+        options.deliverq_max = 1;
+    };
+    // One hop and three hops: sender and destination are the first and the last rank.
+    for (map, hops) in [("1x2", 1), ("2x2", 3)] {
+        let gate = Arc::new(Mutex::new(()));
+        let done = Barrier::new(if map == "1x2" { 2 } else { 4 });
+        run(map, |group| {
+            let (me, size) =
+                (hg_shuffle::Group::rank(&group), hg_shuffle::Group::map(&group).size());
+            let (last, inside, count) = (size - 1, Arc::clone(&gate), Arc::new(AtomicU64::new(0)));
+            let counted = Arc::clone(&count);
+            let deliver = move |_: hg_shuffle::Delivery<'_>| {
+                drop(inside.lock().unwrap());
+                counted.fetch_add(1, Ordering::SeqCst);
+            };
+            let shuffle = Shuffle::new(&group, "blocked", options(small), deliver).unwrap();
+            if me == 1 && size == 4 || me == 0 && size == 2 {
+                let held = gate.lock().unwrap();
+                let mut sent = 0;
+                let mut refusals = 0;
+                // Whatever is on its way settles; then there is no room for good.
+                while refusals < 200 {
+                    match shuffle.try_enqueue(if size == 4 { 2 } else { 1 }, 0, &vec![1; message]) {
+                        Ok(()) => (sent, refusals) = (sent + 1, 0),
+                        Err(Error::Again) => {
+                            refusals += 1;
+                            std::thread::sleep(Duration::from_millis(1));
+                        }
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+                let bound = hops * 2 * (target / message + 1) + target / message + 2;
+                assert!(sent <= bound, "{map}: {sent} messages were taken, {bound} fit");
+                assert!(sent >= target / message, "{sent}");
+                drop(held);
+            }
+            shuffle.flush_all().unwrap();
+            done.wait();
+            let _ = last;
+            shuffle.shutdown(Shutdown::Drain).unwrap();
+        });
+    }
+}
+
+#[test]
+fn bad_calls_are_named_errors() {
+    run("1x2", |group| {
+        let bad = Shuffle::new(&group, "bad", options(|options| options.lomaxrpc = 0), |_| {});
+        assert!(bad.unwrap_err().to_string().contains("lomaxrpc"));
+        let (shuffle, _) = keeping(&group, options(|_| {}));
+        let error = shuffle.enqueue(2, 0, b"").unwrap_err();
+        assert!(matches!(error, Error::NoSuchRank { rank: 2, size: 2 }), "{error}");
+        shuffle.flush(Flush::Origin).unwrap();
+        shuffle.shutdown(Shutdown::Drain).unwrap();
+    });
+}
+
+#[test]
+fn a_shutdown_delivers_what_is_queued_or_says_how_much_it_drops() {
+    for how in [Shutdown::Drain, Shutdown::Drop] {
+        let results = run("2x2", |group| {
+            let long = |options: &mut Options| options.linger = Duration::from_secs(3000);
+            let (shuffle, delivered) = keeping(&group, options(long));
+            for to in 0..4 {
+                shuffle.enqueue(to, 0, b"queued").unwrap();
+            }
+            let dropped = shuffle.shutdown(how).unwrap();
+            let delivered = delivered.lock().unwrap().len() as u64;
+            (delivered, dropped)
+        });
+        let sum = results.iter().fold((0, 0), |sum, result| (sum.0 + result.0, sum.1 + result.1));
+        assert_eq!(sum.0 + sum.1, 16, "{how:?}: {results:?}");
+        if how == Shutdown::Drain {
+            assert_eq!(sum, (16, 0));
+        } else {
+            assert!(sum.1 > 0, "{results:?}");
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_ends_without_a_word_is_named_to_all_others() {
+    for map in ["1x3", "2x2", "1+1+1"] {
+        let together = Barrier::new(if map == "2x2" { 4 } else { 3 });
+        let results = run(map, |group| {
+            let (shuffle, _) = keeping(&group, options(|_| {}));
+            let me = hg_shuffle::Group::rank(&group);
+            shuffle.flush_all().unwrap();
+            together.wait();
+            if me == 1 {
+                drop(shuffle);
+                return None;
+            }
+            shuffle.enqueue(1, 0, b"in doubt").ok();
+            let error = loop {
+                match shuffle.flush_all() {
+                    Ok(()) => {}
+                    Err(Error::Failed(failure)) => break failure,
+                    Err(error) => panic!("{error}"),
+                }
+            };
+            assert!(shuffle.enqueue(me, 0, b"").is_err());
+            Some(error)
+        });
+        for failure in results.into_iter().flatten() {
+            assert_eq!(failure.rank, 1, "{failure}");
+            // Its own message, if it was sent before the failure was known; on two nodes also what it represented.
+            assert!(failure.in_doubt <= 1, "{failure}");
+        }
+    }
+}
