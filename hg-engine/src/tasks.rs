@@ -1,13 +1,14 @@
 //! Futures of `async` handlers, polled by whoever makes progress.
 //!
-//! A waker pushes its task to the ready queue and ends the holder's sleep. A task is polled only by the
+//! A task is polled at once, and most that need nothing of a peer's end there. One that does not is polled again
+//! when its waker has pushed it to the ready queue, which ends the holder's sleep. A task is polled only by the
 //! holder of the role; its waker may be used from any thread.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Weak,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     task::{Context, Poll, Wake, Waker},
 };
@@ -30,11 +31,13 @@ pub(crate) struct Tasks {
     table: Table<Entry>,
     ready: Arc<Ready>,
     batch: Vec<Key>,
+    /// Of a task that has ended and that nobody else will wake: for the next one.
+    spare: Option<Wakening>,
 }
 
 struct Entry {
     task: Task,
-    waker: Waker,
+    wakening: Wakening,
     origin: Origin,
 }
 
@@ -62,7 +65,8 @@ impl Ready {
 }
 
 struct TaskWaker {
-    key: std::sync::OnceLock<Key>,
+    /// Bits of the task's key. A waker outlives its task at will, and then wakes nobody: it is not used again.
+    key: AtomicU64,
     ready: Arc<Ready>,
     port: Weak<Port>,
 }
@@ -73,25 +77,51 @@ impl Wake for TaskWaker {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        if let Some(key) = self.key.get() {
-            self.ready.push(*key);
-        }
+        // Relaxed: set before the waker was first lent out.
+        self.ready.push(Key::from_bits(self.key.load(Ordering::Relaxed)));
         if let Some(port) = self.port.upgrade() {
             port.notify();
         }
     }
 }
 
+/// A task's waker, as what it is and as the task knows it.
+struct Wakening {
+    shared: Arc<TaskWaker>,
+    waker: Waker,
+}
+
+impl Wakening {
+    fn new(ready: &Arc<Ready>, port: &Arc<Port>) -> Self {
+        let (ready, port) = (Arc::clone(ready), Arc::downgrade(port));
+        let shared = Arc::new(TaskWaker { key: AtomicU64::new(0), ready, port });
+        let waker = Waker::from(Arc::clone(&shared));
+        Self { shared, waker }
+    }
+
+    /// Whether no clone of the waker is left, which could be made again of a clone only.
+    fn is_unused(&self) -> bool {
+        let holders = Arc::strong_count(&self.shared);
+        // Acquire: pairs with the Release of the drop that left the two; what that holder did came before.
+        std::sync::atomic::fence(Ordering::Acquire);
+        holders == 2
+    }
+}
+
 impl Tasks {
-    /// Adds a task; it is polled in this round.
-    pub(crate) fn spawn(&mut self, task: Task, origin: Origin, port: Weak<Port>) {
-        let key = std::sync::OnceLock::new();
-        let wake = Arc::new(TaskWaker { key, ready: Arc::clone(&self.ready), port });
-        let waker = Waker::from(Arc::clone(&wake));
-        let key = self.table.insert(Entry { task, waker, origin });
-        // A fresh cell: nobody else has set it.
-        let _ = wake.key.set(key);
-        self.ready.push(key);
+    /// Adds a task and polls it. One that has ended leaves its message, if any, and is over; the others go on.
+    pub(crate) fn start(
+        &mut self,
+        task: Task,
+        origin: Origin,
+        port: &Arc<Port>,
+    ) -> Poll<Option<Answered>> {
+        let wakening = self.spare.take().unwrap_or_else(|| Wakening::new(&self.ready, port));
+        let key = self.table.insert_with(|| Entry { task, wakening, origin });
+        let entry = self.table.get_mut(key).expect("it was just added");
+        // Relaxed: nobody has the waker yet.
+        entry.wakening.shared.key.store(key.to_bits(), Ordering::Relaxed);
+        self.poll(key)
     }
 
     #[inline]
@@ -104,25 +134,33 @@ impl Tasks {
         self.ready.any.store(false, Ordering::Relaxed);
         std::mem::swap(&mut self.batch, &mut *self.ready.queue.lock());
         for key in std::mem::take(&mut self.batch) {
-            let Some(entry) = self.table.get_mut(key) else { continue };
-            let mut context = Context::from_waker(&entry.waker);
-            let poll = || in_handler(Inside::Async, || entry.task.as_mut().poll(&mut context));
-            let message = match catch_unwind(AssertUnwindSafe(poll)) {
-                Ok(Poll::Pending) => continue,
-                Ok(Poll::Ready(Ended::Answer(message))) => message,
-                Ok(Poll::Ready(Ended::Given)) => {
-                    self.table.remove(key);
-                    continue;
-                }
-                Err(panic) => {
-                    let text = bounded_text(handler::panic_text(panic.as_ref()));
-                    let message =
-                        || handler::status_message(entry.origin.id, Status::Panicked, text, false);
-                    entry.origin.wants_answer.then(message)
-                }
-            };
-            answers.push(Answered { origin: entry.origin.peer, id: entry.origin.id, message });
-            self.table.remove(key);
+            if let Poll::Ready(Some(answered)) = self.poll(key) {
+                answers.push(answered);
+            }
         }
+    }
+
+    /// Polls a task; an ended one is removed. `Ready(None)`: it has given the duty to answer away.
+    fn poll(&mut self, key: Key) -> Poll<Option<Answered>> {
+        let Some(entry) = self.table.get_mut(key) else { return Poll::Pending };
+        let mut context = Context::from_waker(&entry.wakening.waker);
+        let poll = || in_handler(Inside::Async, || entry.task.as_mut().poll(&mut context));
+        let Origin { peer: origin, id, wants_answer } = entry.origin;
+        let answered = match catch_unwind(AssertUnwindSafe(poll)) {
+            Ok(Poll::Pending) => return Poll::Pending,
+            Ok(Poll::Ready(Ended::Answer(message))) => Some(Answered { origin, id, message }),
+            Ok(Poll::Ready(Ended::Given)) => None,
+            Err(panic) => {
+                let text = bounded_text(handler::panic_text(panic.as_ref()));
+                let message = || handler::status_message(id, Status::Panicked, text, false);
+                Some(Answered { origin, id, message: wants_answer.then(message) })
+            }
+        };
+        if let Some(Entry { task, wakening, .. }) = self.table.remove(key) {
+            // What it holds may hold the waker.
+            drop(task);
+            self.spare = Some(wakening).filter(Wakening::is_unused);
+        }
+        Poll::Ready(answered)
     }
 }

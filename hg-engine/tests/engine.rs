@@ -9,6 +9,7 @@ use std::{
         atomic::{AtomicUsize, Ordering},
         mpsc,
     },
+    task::{Poll, Waker},
     thread,
     time::{Duration, Instant},
 };
@@ -212,6 +213,37 @@ fn a_deadline_ends_a_call_and_the_handler_sees_the_cancellation() {
     assert!(matches!(error, CallError::DeadlineExceeded(Started::Unknown)), "{error}");
     assert!(begun.elapsed() >= Duration::from_millis(30));
     receiver.recv_timeout(Duration::from_secs(60)).unwrap();
+}
+
+#[test]
+fn a_waker_that_outlives_its_handler_disturbs_no_other_handler() {
+    let (target, origin, peer) = pair(Wait::Block);
+    let (wakers, kept) = mpsc::channel();
+    let polls = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&polls);
+    target
+        .serve_async(never, move |_, ()| {
+            let (wakers, counted) = (wakers.clone(), Arc::clone(&counted));
+            let mut left = counted.fetch_add(1, Ordering::Relaxed) % 3;
+            std::future::poll_fn(move |context| {
+                wakers.send(context.waker().clone()).unwrap();
+                if left == 0 {
+                    return Poll::Ready(Ok(7));
+                }
+                left -= 1;
+                context.waker().wake_by_ref();
+                Poll::Pending
+            })
+        })
+        .unwrap();
+    let mut wakers = Vec::new();
+    for _ in 0..30 {
+        let call = origin.call(never, &peer, ());
+        wakers.iter().for_each(Waker::wake_by_ref);
+        assert_eq!(call.wait().unwrap(), 7);
+        wakers.extend(kept.try_iter());
+    }
+    assert_eq!((polls.load(Ordering::Relaxed), wakers.len()), (30, 60));
 }
 
 #[test]

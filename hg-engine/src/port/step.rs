@@ -2,7 +2,7 @@
 
 use std::{
     sync::{Arc, MutexGuard, atomic::Ordering},
-    task::Waker,
+    task::{Poll, Waker},
     time::Instant,
 };
 
@@ -15,7 +15,7 @@ use hg_core::{
 };
 use hg_na::{Completion, Done, GoneReason, Message, Returned};
 
-use super::{Incoming, Port, ROUNDS_PER_CLOCK, State, Ticket, Work};
+use super::{Answered, Incoming, Port, ROUNDS_PER_CLOCK, State, Ticket, Work};
 use crate::{
     Request,
     handler::{self, Registered, Run, Task},
@@ -251,7 +251,7 @@ impl Port {
         None
     }
 
-    /// Runs an `async` handler to its future.
+    /// Runs an `async` handler to its future, and polls that.
     fn start_async(
         self: &Arc<Self>,
         tasks: &mut Tasks,
@@ -274,7 +274,7 @@ impl Port {
         }
     }
 
-    /// A handler goes on beyond this round.
+    /// A handler's future is polled; unless it has ended, it goes on beyond this round.
     fn go_on(
         self: &Arc<Self>,
         tasks: &mut Tasks,
@@ -284,7 +284,10 @@ impl Port {
     ) {
         let wants_answer = header.kind == Kind::Request;
         let origin = Origin { peer: origin, id: header.id, wants_answer };
-        tasks.spawn(task, origin, Arc::downgrade(self));
+        if let Poll::Ready(Some(Answered { origin, id, message })) = tasks.start(task, origin, self)
+        {
+            self.state.lock().post_answer(origin, id, message);
+        }
     }
 
     fn start_blocking(self: &Arc<Self>, handler: Arc<dyn handler::Handler>, incoming: Incoming) {
