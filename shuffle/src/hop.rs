@@ -218,14 +218,14 @@ impl Hop {
     }
 
     pub(crate) fn counts(&self) -> Counts {
-        locked(&self.state).queue.counts
+        locked(&self.state).queue.counts()
     }
 
     /// For a state dump: works on a process that is stuck. `None`: somebody holds the lock.
     pub(crate) fn describe(&self) -> Option<String> {
         let state = self.state.try_lock().ok()?;
         let queue = &state.queue;
-        let ((batches, bytes), counts) = (queue.unsent(), queue.counts);
+        let ((batches, bytes), counts) = (queue.unsent(), queue.counts());
         Some(format!(
             "{:?} to rank {}: {batches} batches of {bytes} bytes here, {} under way, {} messages unacknowledged, \
              {} threads wait; ever {} messages, {} waited, {} batches, {} before they were full",

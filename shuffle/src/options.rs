@@ -63,9 +63,11 @@ impl Default for Options {
 }
 
 impl Options {
+    /// Looks whether all of this can work, as [`Shuffle::new`](crate::Shuffle::new) does.
+    ///
     /// # Errors
     /// [`Error::BadOption`] names the first one that cannot work, and says why.
-    pub(crate) fn check(&self) -> Result<(), Error> {
+    pub fn check(&self) -> Result<(), Error> {
         let bad = |name, why: String| Err(Error::BadOption { name, why });
         for (name, value) in
             [("lomaxrpc", self.lomaxrpc), ("lrmaxrpc", self.lrmaxrpc), ("rmaxrpc", self.rmaxrpc)]

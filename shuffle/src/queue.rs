@@ -33,7 +33,7 @@ pub(crate) struct Queue<P> {
     pub(crate) released: Vec<P>,
     spare: Vec<Vec<u8>>,
     is_failed: bool,
-    pub(crate) counts: Counts,
+    counts: Counts,
 }
 
 /// A batch on its way to be sent.
@@ -76,6 +76,8 @@ pub struct Counts {
     pub waits: u64,
     /// Most batches that waited at a time.
     pub waiting_max: u64,
+    /// Messages here now that the next hop has not acknowledged.
+    pub unacknowledged: u64,
 }
 
 impl<P: Clone + PartialEq> Queue<P> {
@@ -227,6 +229,11 @@ impl<P: Clone + PartialEq> Queue<P> {
     pub(crate) fn unacknowledged(&self) -> u64 {
         let unsent = self.unsent.iter().map(|batch| u64::from(batch.messages)).sum::<u64>();
         unsent + self.in_flight.iter().map(|batch| u64::from(batch.messages)).sum::<u64>()
+    }
+
+    /// What this queue has seen, and what it holds.
+    pub(crate) fn counts(&self) -> Counts {
+        Counts { unacknowledged: self.unacknowledged(), ..self.counts }
     }
 
     /// Batches under way.

@@ -314,6 +314,14 @@ impl fmt::Debug for Shuffle {
 /// The state of a shuffle in words, taken when it is displayed.
 pub struct Dump(Arc<Inner>);
 
+impl Dump {
+    /// What has happened so far, also in other threads and when the shuffle is over.
+    #[must_use]
+    pub fn statistics(&self) -> Statistics {
+        Statistics::of(&self.0)
+    }
+}
+
 impl fmt::Display for Dump {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         crate::stats::describe(&self.0, out)

@@ -16,6 +16,8 @@ pub struct Statistics {
     pub network: Counts,
     /// Messages delivered here.
     pub delivered: u64,
+    /// Messages that wait for delivery now; 0 while somebody is at them.
+    pub undelivered: u64,
     /// Most messages that waited for delivery at a time.
     pub undelivered_max: u64,
 }
@@ -26,12 +28,14 @@ impl Statistics {
             let hops = inner.hops.iter().filter(|hop| hop.lane == lane);
             hops.map(|hop| hop.counts()).fold(Counts::default(), Counts::plus)
         };
+        let waiting = inner.mail.waiting().unwrap_or_default();
         Self {
             origin: sum(Lane::Origin),
             relay: sum(Lane::Relay),
             network: sum(Lane::Network),
             delivered: inner.mail.delivered(),
-            undelivered_max: inner.mail.waiting().map_or(0, |(_, max)| max),
+            undelivered: waiting.0,
+            undelivered_max: waiting.1,
         }
     }
 
@@ -54,6 +58,7 @@ impl Counts {
             batches: self.batches + other.batches,
             early: self.early + other.early,
             waits: self.waits + other.waits,
+            unacknowledged: self.unacknowledged + other.unacknowledged,
             waiting_max: self.waiting_max.max(other.waiting_max),
         }
     }

@@ -1,9 +1,9 @@
 //! What the program may be told.
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use hg_job::NodeMap;
-use hg_shuffle::Options;
+use hg_shuffle::{MESSAGE_MAX, Options};
 
 use crate::{Error, payload::PAYLOAD_MIN};
 
@@ -48,6 +48,9 @@ pub(crate) struct Arguments {
     /// Prints one JSON object a rank, and one for all of them last.
     #[arg(long)]
     pub(crate) json: bool,
+    /// Draws the rate and the depths of the queues over time.
+    #[arg(long, value_name = "FILE.svg")]
+    pub(crate) plot: Option<PathBuf>,
     #[command(flatten)]
     shuffle: ShuffleArguments,
 }
@@ -114,6 +117,25 @@ struct ShuffleArguments {
 }
 
 impl Arguments {
+    /// Whether all of this makes sense for a job of so many ranks.
+    pub(crate) fn check(&self, size: u32) -> Result<(), Error> {
+        let bad = |name, why| Err(Error::Argument(name, why));
+        if self.skew == Skew::Single && self.target >= size {
+            return bad("target", format!("there is no rank {}: the job has {size}", self.target));
+        }
+        if self.duration.is_some_and(|seconds| !(0.0..=DURATION_MAX).contains(&seconds)) {
+            return bad("duration", format!("not between 0 and {DURATION_MAX} seconds"));
+        }
+        if !self.exponent.is_finite() || self.exponent < 0.0 {
+            return bad("exponent", format!("{} is not 0 or more", self.exponent));
+        }
+        if self.size > MESSAGE_MAX {
+            return bad("size", format!("{} bytes are over the limit of {MESSAGE_MAX}", self.size));
+        }
+        self.nodes.as_ref().map_or(Ok(()), |nodes| nodes.check_size(size))?;
+        Ok(self.options()?.check()?)
+    }
+
     /// The shuffle's options.
     pub(crate) fn options(&self) -> Result<Options, Error> {
         if self.size < PAYLOAD_MIN {
@@ -151,3 +173,6 @@ impl Arguments {
         Ok(options)
     }
 }
+
+/// A year.
+const DURATION_MAX: f64 = 365.0 * 86_400.0;

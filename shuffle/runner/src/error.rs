@@ -11,8 +11,12 @@ pub(crate) enum Error {
     Nodes(#[from] hg_job::MapError),
     #[error("--{0}: {1}")]
     Argument(&'static str, String),
+    #[error("{0}: {1}")]
+    Os(&'static str, std::io::Error),
     #[error("the report cannot be printed: {0}")]
     Print(std::io::Error),
+    #[error("the plot cannot be written: {0}")]
+    Plot(std::io::Error),
     #[error("a rank's report cannot be read: {0}")]
     Report(#[from] serde_json::Error),
 }

@@ -12,7 +12,10 @@
 //! | `aim` | to whom the next message goes |
 //! | `payload` | what a message holds, and how it is checked |
 //! | `work` | one rank |
+//! | `signal` | its state, when it is asked by `SIGUSR1` |
+//! | `samples` | what is looked at while it runs: the progress bar, and what is drawn |
 //! | `report` | what is printed at the end |
+//! | `plot` | what is drawn |
 
 #![forbid(unsafe_code)]
 
@@ -20,7 +23,10 @@ mod aim;
 mod arguments;
 mod error;
 mod payload;
+mod plot;
 mod report;
+mod samples;
+mod signal;
 mod work;
 
 use std::{io::Write as _, process::ExitCode};
@@ -51,6 +57,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     if let Some(size) = arguments.local
         && !Local::is_rank()
     {
+        arguments.check(size)?;
         let local =
             arguments.nodes.iter().fold(Local::new(size), |local, map| local.nodes(map.clone()));
         let ended = local.run()?;
@@ -60,6 +67,8 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         }
         return Ok(ExitCode::from(ended.code()));
     }
+    // Before there are threads, which take this over.
+    signal::hold()?;
     let job = Job::connect()?;
     let is_well = work::run(&job, arguments)?;
     job.leave()?;

@@ -8,9 +8,8 @@
 //! |     16 |    8 | time     | nanoseconds of the machine's clock; where there is room     |
 //! |     24 |      | filling  |                                                             |
 
-use std::time::Instant;
-
 use hdrhistogram::Histogram;
+use nix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 /// Smallest payload.
@@ -31,15 +30,14 @@ const SAMPLE: u64 = 64;
 pub(crate) struct Writer {
     bytes: Vec<u8>,
     origin: u32,
-    begin: Instant,
     /// Numbers of the next messages, by destination.
     numbers: Vec<u64>,
 }
 
 impl Writer {
-    pub(crate) fn new(size: usize, (origin, ranks): (u32, u32), begin: Instant) -> Self {
+    pub(crate) fn new(size: usize, (origin, ranks): (u32, u32)) -> Self {
         let filling = (0..=u8::MAX).cycle().skip(origin as usize % 251).take(size).collect();
-        Self { bytes: filling, origin, begin, numbers: vec![0; ranks as usize] }
+        Self { bytes: filling, origin, numbers: vec![0; ranks as usize] }
     }
 
     /// The next payload to this rank.
@@ -49,7 +47,7 @@ impl Writer {
         self.bytes[..8].copy_from_slice(&number.to_le_bytes());
         self.bytes[8..12].copy_from_slice(&self.origin.to_le_bytes());
         if self.bytes.len() >= TIMED {
-            let time = if number.is_multiple_of(SAMPLE) { nanoseconds(self.begin) } else { 0 };
+            let time = if number.is_multiple_of(SAMPLE) { nanoseconds() } else { 0 };
             self.bytes[16..TIMED].copy_from_slice(&time.to_le_bytes());
         }
         *number += 1;
@@ -75,7 +73,6 @@ pub(crate) struct Wrong {
 /// Checks payloads.
 #[derive(Debug)]
 pub(crate) struct Reader {
-    begin: Instant,
     /// Numbers of the messages expected next, by origin.
     expected: Vec<u64>,
     pub(crate) wrong: Wrong,
@@ -85,16 +82,10 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    pub(crate) fn new(ranks: u32, begin: Instant) -> Self {
+    pub(crate) fn new(ranks: u32) -> Self {
         let latency =
             Histogram::new_with_bounds(1, LATENCY_MAX, 3).expect("constants are valid bounds");
-        Self {
-            begin,
-            expected: vec![0; ranks as usize],
-            wrong: Wrong::default(),
-            timed: 0,
-            latency,
-        }
+        Self { expected: vec![0; ranks as usize], wrong: Wrong::default(), timed: 0, latency }
     }
 
     /// A message has come.
@@ -122,10 +113,15 @@ impl Reader {
             if number.is_multiple_of(SAMPLE)
                 && let Some(time) = bytes.get(16..TIMED).and_then(|time| time.try_into().ok())
             {
-                let way = nanoseconds(self.begin).saturating_sub(u64::from_le_bytes(time));
+                let way = nanoseconds().saturating_sub(u64::from_le_bytes(time));
                 self.latency.saturating_record(way.max(1));
             }
         }
+    }
+
+    /// Messages that have come, by origin.
+    pub(crate) fn received(&self) -> &[u64] {
+        &self.expected
     }
 
     /// At the end: what `source` says it has sent.
@@ -147,8 +143,10 @@ fn checksum(bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(&bytes[..12]), &bytes[16..])
 }
 
-fn nanoseconds(begin: Instant) -> u64 {
-    u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX)
+/// Of the clock that all processes of a machine share; latency is between ranks of one machine only.
+fn nanoseconds() -> u64 {
+    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map(std::time::Duration::from);
+    now.ok().and_then(|now| u64::try_from(now.as_nanos()).ok()).unwrap_or(0)
 }
 
 /// A minute.
@@ -160,10 +158,9 @@ mod tests {
 
     #[test]
     fn lost_repeated_and_corrupted_messages_are_told_apart() {
-        let begin = Instant::now();
-        let mut writer = Writer::new(40, (3, 8), begin);
+        let mut writer = Writer::new(40, (3, 8));
         let messages: Vec<Vec<u8>> = (0..6).map(|_| writer.next(5).to_vec()).collect();
-        let mut reader = Reader::new(8, begin);
+        let mut reader = Reader::new(8);
         for at in [0, 1, 1, 4] {
             reader.take(3, TIMED_RUN, &messages[at]);
         }

@@ -1,15 +1,23 @@
 //! What is printed at the end: a line for each rank, and one for all of them.
 
-use std::io::{self, Write as _};
+use std::{
+    io::{self, Write as _},
+    sync::Arc,
+};
 
-use hg_job::Job;
-use hg_shuffle::Statistics;
+use hg_job::{Job, NodeMap};
+use hg_shuffle::{
+    Failure, Statistics,
+    route::{Came, Next, Routes},
+};
 use serde::{Deserialize, Serialize};
 
 use crate::{
     Error,
     arguments::Arguments,
     payload::{Reader, Wrong},
+    plot::Plot,
+    samples::Sample,
 };
 
 /// What one rank has seen. Rates are of the timed run.
@@ -31,8 +39,11 @@ pub(crate) struct OfRank {
     origin_messages: u64,
     relay_messages: u64,
     network_messages: u64,
+    /// Messages of the whole run, without those that say how many there were, by the hops that they took: 0 to 3.
+    hops: [u64; 4],
     /// Microseconds from `enqueue` to the callback, of a sample.
     latency_p50_us: f64,
+    latency_p90_us: f64,
     latency_p99_us: f64,
     latency_max_us: f64,
     /// Most memory of a process so far.
@@ -63,12 +74,22 @@ impl OfRank {
             network_batches: statistics.network.batches,
             origin_messages: statistics.origin.messages,
             relay_messages: statistics.relay.messages,
+            hops: [0; 4],
             network_messages: statistics.network.messages,
             latency_p50_us: us(latency.value_at_quantile(0.5)),
+            latency_p90_us: us(latency.value_at_quantile(0.9)),
             latency_p99_us: us(latency.value_at_quantile(0.99)),
             latency_max_us: us(latency.max()),
             peak_rss_kib: peak_rss_kib(),
             wrong: reader.wrong,
+        }
+    }
+
+    /// `numbers`: messages sent to each rank.
+    pub(crate) fn count_hops(&mut self, map: &Arc<NodeMap>, numbers: &[u64]) {
+        let me = self.rank.unwrap_or(0);
+        for (to, number) in (0..).zip(numbers) {
+            self.hops[hops(map, me, to)] += number;
         }
     }
 
@@ -94,8 +115,10 @@ impl OfRank {
             network_batches: self.network_batches + other.network_batches,
             origin_messages: self.origin_messages + other.origin_messages,
             relay_messages: self.relay_messages + other.relay_messages,
+            hops: std::array::from_fn(|hops| self.hops[hops] + other.hops[hops]),
             network_messages: self.network_messages + other.network_messages,
             latency_p50_us: self.latency_p50_us.max(other.latency_p50_us),
+            latency_p90_us: self.latency_p90_us.max(other.latency_p90_us),
             latency_p99_us: self.latency_p99_us.max(other.latency_p99_us),
             latency_max_us: self.latency_max_us.max(other.latency_max_us),
             peak_rss_kib: self.peak_rss_kib.max(other.peak_rss_kib),
@@ -111,24 +134,107 @@ impl OfRank {
         let name = self.rank.map_or("all".to_owned(), |rank| rank.to_string());
         let Wrong { lost, repeated, corrupted } = self.wrong;
         format!(
-            "{name:>5} {:>12.0} {:>9.1} {:>9} {:>9} {:>9} {:>8.0} {:>8.0} {:>8} {lost:>5} {repeated:>8} {corrupted:>9}",
+            "{name:>5} {:>12.0} {:>9.1} {:>9} {:>9} {:>9} {:>8.0} {:>8.0} {:>8.0} {:>8.0} {:>8} {lost:>5} {repeated:>8} {corrupted:>9}",
             self.messages_per_s,
             self.mb_per_s,
             self.origin_batches,
             self.network_batches,
             self.relay_batches,
             self.latency_p50_us,
+            self.latency_p90_us,
             self.latency_p99_us,
+            self.latency_max_us,
             self.peak_rss_kib,
         )
     }
 }
 
+/// The hops of a message: what each process on its way does with it.
+fn hops(map: &Arc<NodeMap>, from: u32, to: u32) -> usize {
+    let (mut at, mut came) = (from, Came::FromHere);
+    for hops in 0..3 {
+        let next = Routes::new(Arc::clone(map), at).next(came, to);
+        (at, came) = match next {
+            Ok(Next::Origin { rank }) => (rank, Came::FromNode),
+            Ok(Next::Network { rank, .. }) => (rank, Came::FromNetwork),
+            Ok(Next::Relay { rank }) => (rank, Came::Relayed),
+            Ok(Next::Deliver) | Err(_) => return hops,
+        };
+    }
+    3
+}
+
+/// What a rank says when another one has failed: what it sent, what it got, and what is in doubt.
+#[derive(Debug, Serialize)]
+pub(crate) struct Torn<'a> {
+    rank: u32,
+    failed_rank: u32,
+    hop: String,
+    why: &'a str,
+    in_doubt: u64,
+    /// Messages of the whole run taken from this rank, to each rank; the last one may have been refused.
+    sent: &'a [u64],
+    /// Messages that came here, from each rank.
+    received: &'a [u64],
+    #[serde(flatten)]
+    wrong: Wrong,
+}
+
+impl<'a> Torn<'a> {
+    pub(crate) fn new(
+        rank: u32,
+        failure: &'a Failure,
+        sent: &'a [u64],
+        reader: &'a Reader,
+    ) -> Self {
+        Self {
+            rank,
+            failed_rank: failure.rank,
+            hop: failure.hop.to_string(),
+            why: &failure.why,
+            in_doubt: failure.in_doubt,
+            sent,
+            received: reader.received(),
+            wrong: reader.wrong,
+        }
+    }
+
+    pub(crate) fn print(&self, json: bool) -> io::Result<()> {
+        let text = if json {
+            serde_json::to_string(self)?
+        } else {
+            let sum = |counts: &[u64]| counts.iter().sum::<u64>();
+            let Wrong { lost, repeated, corrupted } = self.wrong;
+            format!(
+                "rank {}: {} sent, {} received; {lost} missing in between, {repeated} repeated, {corrupted} corrupted",
+                self.rank,
+                sum(self.sent),
+                sum(self.received)
+            )
+        };
+        // At once: other ranks print as well.
+        io::stdout().write_all((text + "\n").as_bytes())
+    }
+}
+
 /// Brings the reports of all ranks together; rank 0 prints them. Whether nothing was wrong anywhere.
-pub(crate) fn gather(job: &Job, arguments: &Arguments, own: OfRank) -> Result<bool, Error> {
+pub(crate) fn gather(
+    job: &Job,
+    arguments: &Arguments,
+    own: OfRank,
+    samples: &[Sample],
+) -> Result<bool, Error> {
     let all = job.all_gather(&serde_json::to_vec(&own.rated(arguments.size))?)?;
     let reports = all.iter().map(|bytes| serde_json::from_slice(bytes));
     let reports = reports.collect::<Result<Vec<OfRank>, _>>()?;
+    if let Some(file) = &arguments.plot {
+        let all = job.all_gather(&serde_json::to_vec(samples)?)?;
+        let seen = all.iter().map(|bytes| serde_json::from_slice(bytes));
+        let plot = Plot::new(&seen.collect::<Result<Vec<_>, _>>()?);
+        if job.rank() == 0 {
+            std::fs::write(file, plot.to_string()).map_err(Error::Plot)?;
+        }
+    }
     let mut rest = reports.iter();
     let Some(first) = rest.next() else { return Ok(true) };
     let total = rest.fold(first.clone(), OfRank::plus).rated(arguments.size);
@@ -166,4 +272,4 @@ fn float(count: u64) -> f64 {
     count as f64
 }
 
-const HEAD: &str = " rank   messages/s      MB/s    origin   network     relay   p50 us   p99 us  RSS KiB  lost repeated corrupted";
+const HEAD: &str = " rank   messages/s      MB/s    origin   network     relay   p50 us   p90 us   p99 us   max us  RSS KiB  lost repeated corrupted";

@@ -1,42 +1,37 @@
 //! One rank of the run.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread,
     time::{Duration, Instant},
 };
 
 use hg_job::Job;
-use hg_shuffle::{Delivery, Ranks, Shuffle, Shutdown};
+use hg_shuffle::{Delivery, Error as ShuffleError, Group as _, Ranks, Shuffle, Shutdown};
 
 use crate::{
     Error,
     aim::Aim,
-    arguments::{Arguments, Skew},
+    arguments::Arguments,
     payload::{LAST, Reader, TIMED_RUN, WARM_UP, Writer},
-    report::{self, OfRank},
+    report::{self, OfRank, Torn},
+    samples::{Sample, Sampler},
+    signal,
 };
 
 /// Runs this rank; whether every message of every rank arrived once and whole.
 pub(crate) fn run(job: &Job, arguments: &Arguments) -> Result<bool, Error> {
     let (me, size) = (job.rank(), job.size());
-    if arguments.skew == Skew::Single && arguments.target >= size {
-        let why = format!("there is no rank {}: the job has {size}", arguments.target);
-        return Err(Error::Argument("target", why));
-    }
+    arguments.check(size)?;
     let mut ranks = Ranks::of(job, NAME);
     if let Some(nodes) = &arguments.nodes {
-        nodes.check_size(size)?;
         ranks = ranks.on(Arc::new(nodes.clone()));
     }
-    // Times are compared between ranks of one machine only: they begin when all are there.
-    job.barrier()?;
-    let begin = Instant::now();
-    let reader = Arc::new(Mutex::new(Reader::new(size, begin)));
+    let reader = Arc::new(Mutex::new(Reader::new(size)));
     let checking = Arc::clone(&reader);
     let delay = Duration::from_micros(arguments.delay);
     let deliver = move |Delivery { source, kind, bytes, .. }: Delivery<'_>| {
-        let mut reader = checking.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reader = locked(&checking);
         match (kind, bytes.first_chunk()) {
             (LAST, Some(count)) => reader.close(source, u64::from_le_bytes(*count)),
             _ => reader.take(source, kind, bytes),
@@ -47,7 +42,42 @@ pub(crate) fn run(job: &Job, arguments: &Arguments) -> Result<bool, Error> {
         }
     };
     let shuffle = Shuffle::new(&ranks, NAME, arguments.options()?, deliver)?;
-    let mut writer = Writer::new(arguments.size, (me, size), begin);
+    signal::answer(shuffle.dump())?;
+    let mut writer = Writer::new(arguments.size, (me, size));
+    let driven = drive(&shuffle, arguments, &mut writer, (me, size));
+    let statistics = shuffle.statistics();
+    // A failure ends it for this rank; otherwise all ranks come here.
+    let ended = driven
+        .and_then(|driven| shuffle.shutdown(Shutdown::Drain).map(|_| driven).map_err(Error::from));
+    let mut reader = locked(&reader);
+    match ended {
+        Ok(driven) => {
+            let mut own = OfRank::new(me, (driven.sent, driven.seconds), &mut reader, &statistics);
+            own.count_hops(&ranks.map(), writer.numbers());
+            report::gather(job, arguments, own, &driven.samples)
+        }
+        Err(Error::Shuffle(ShuffleError::Failed(failure))) => {
+            let torn = Torn::new(me, &failure, writer.numbers(), &reader);
+            torn.print(arguments.json).map_err(Error::Print)?;
+            Err(Error::Shuffle(failure.into()))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// What came of the timed run.
+struct Driven {
+    sent: u64,
+    seconds: f64,
+    samples: Vec<Sample>,
+}
+
+fn drive(
+    shuffle: &Shuffle,
+    arguments: &Arguments,
+    writer: &mut Writer,
+    (me, size): (u32, u32),
+) -> Result<Driven, Error> {
     let mut aim = Aim::new(arguments, me, size);
     for _ in 0..arguments.warm_up {
         let to = aim.next();
@@ -55,26 +85,24 @@ pub(crate) fn run(job: &Job, arguments: &Arguments) -> Result<bool, Error> {
     }
     shuffle.flush_all()?;
     let start = Instant::now();
-    let sent = send(&shuffle, arguments, &mut writer, &mut aim)?;
+    let sampler = Sampler::start(arguments, me, shuffle.dump())?;
+    let sent = send(shuffle, arguments, (writer, &mut aim), &sampler)?;
     shuffle.flush_all()?;
     let seconds = start.elapsed().as_secs_f64();
+    let samples = sampler.end();
     for to in 0..size {
         let count = writer.numbers()[to as usize];
         shuffle.enqueue(to, LAST, &count.to_le_bytes())?;
     }
     shuffle.flush_all()?;
-    let statistics = shuffle.statistics();
-    shuffle.shutdown(Shutdown::Drain)?;
-    let mut reader = reader.lock().unwrap_or_else(PoisonError::into_inner);
-    let own = OfRank::new(me, (sent, seconds), &mut reader, &statistics);
-    report::gather(job, arguments, own)
+    Ok(Driven { sent, seconds, samples })
 }
 
 fn send(
     shuffle: &Shuffle,
     arguments: &Arguments,
-    writer: &mut Writer,
-    aim: &mut Aim,
+    (writer, aim): (&mut Writer, &mut Aim),
+    sampler: &Sampler,
 ) -> Result<u64, Error> {
     let limit = arguments.duration.map(|seconds| Instant::now() + Duration::from_secs_f64(seconds));
     let mut sent = 0_u64;
@@ -90,7 +118,12 @@ fn send(
         let to = aim.next();
         shuffle.enqueue(to, TIMED_RUN, writer.next(to))?;
         sent += 1;
+        sampler.note_sent(sent);
     }
+}
+
+fn locked(reader: &Mutex<Reader>) -> MutexGuard<'_, Reader> {
+    reader.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Of the shuffle.

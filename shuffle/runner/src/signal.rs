@@ -1,0 +1,32 @@
+//! `SIGUSR1`: prints the state of the shuffle, also when it is stuck.
+
+use std::{io::Write as _, thread};
+
+use hg_shuffle::Dump;
+use nix::sys::signal::{SigSet, Signal};
+
+use crate::Error;
+
+/// Keeps the signal for [`answer`]: in this thread and those that it starts. A rank that is not that far yet is not
+/// ended by it either.
+pub(crate) fn hold() -> Result<(), Error> {
+    signals().thread_block().map_err(|errno| Error::Os("SIGUSR1 cannot be held", errno.into()))
+}
+
+/// Prints the state whenever the signal comes, from now on.
+pub(crate) fn answer(dump: Dump) -> Result<(), Error> {
+    let run = move || {
+        let signals = signals();
+        while signals.wait().is_ok() {
+            // At once, so that the ranks' states are not mixed up.
+            let text = dump.to_string();
+            let _ = std::io::stderr().write_all(text.as_bytes());
+        }
+    };
+    let thread = thread::Builder::new().name("state dump".to_owned()).spawn(run);
+    thread.map(drop).map_err(|error| Error::Os("a thread", error))
+}
+
+fn signals() -> SigSet {
+    SigSet::from_iter([Signal::SIGUSR1])
+}

@@ -1,0 +1,150 @@
+//! Ranks that the program starts itself.
+
+use serde_json::Value;
+
+use crate::common::{File, Outcome, RUNNER, has, run};
+
+fn local(ranks: u64, arguments: &str) -> Outcome {
+    let ranks = ranks.to_string();
+    let own = ["--local", &ranks, "--json"];
+    let given: Vec<&str> = arguments.split_whitespace().collect();
+    run(RUNNER, &[&own[..], &given].concat(), &[])
+}
+
+const NETWORK: &str = "--url tcp://127.0.0.1";
+
+#[test]
+fn every_message_arrives_once_and_whole_over_every_topology() {
+    for (ranks, nodes) in [(1, "1x1"), (4, "2x2"), (4, "3+1"), (3, "1+1+1"), (5, "0,1,2,0,1")] {
+        let more = format!("--nodes {nodes} {NETWORK} --count 3000 --warm-up 500");
+        let total = local(ranks, &more).total(ranks);
+        assert_eq!(total["sent"], ranks * 3000, "{nodes}");
+    }
+}
+
+#[test]
+fn every_skew_every_size_and_unbatched_as_well() {
+    let arguments = [
+        "--skew loop --count 4000",
+        "--skew single --target 2 --count 2000",
+        "--skew zipf --exponent 1.5 --count 4000",
+        "--size 16 --count 4000",
+        "--size 100000 --count 60 --warm-up 5",
+        "--size 3000000 --count 4 --warm-up 1",
+        "--unbatched --count 1000 --warm-up 100",
+        "--lomaxrpc 1 --rmaxrpc 1 --lrmaxrpc 1 --lobuftarget 200 --deliverq-max 1 --count 1000 --warm-up 100",
+        "--localsenderlimit 1 --remotesenderlimit 1 --count 2000",
+        "--deliverq-max 100 --deliverq-threshold 50 --count 2000",
+        "--duration 0.1 --linger 100",
+        "--delay 100 --count 100 --warm-up 0",
+    ];
+    for arguments in arguments {
+        let total = local(3, &format!("{arguments} --nodes 2+1 {NETWORK}")).total(3);
+        assert!(total["sent"].as_u64() > Some(0), "{arguments}");
+    }
+}
+
+#[test]
+fn hops_latencies_batches_and_memory_are_reported() {
+    let total =
+        local(4, &format!("--nodes 2x2 {NETWORK} --skew loop --count 4000 --warm-up 0")).total(4);
+    // Of the four destinations of a rank: itself, its neighbour, and two that are two hops away if one end represents
+    // its node there and three, or one, otherwise.
+    let hops: Vec<u64> =
+        total["hops"].as_array().unwrap().iter().map(|hops| hops.as_u64().unwrap()).collect();
+    assert_eq!(hops.iter().sum::<u64>(), 16_000, "{total}");
+    assert_eq!(hops[0], 4000, "{total}");
+    assert!(hops[1..].iter().all(|hops| *hops >= 2000), "{total}");
+    let figure = |name: &str| total[name].as_f64().unwrap();
+    let latencies =
+        ["latency_p50_us", "latency_p90_us", "latency_p99_us", "latency_max_us"].map(figure);
+    assert!(latencies[0] > 0.0 && latencies.is_sorted(), "{total}");
+    for name in ["origin_batches", "network_batches", "relay_batches", "peak_rss_kib"] {
+        assert!(figure(name) > 0.0, "{name}: {total}");
+    }
+}
+
+#[test]
+fn a_plan_of_10000_nodes_is_printed_without_a_rank() {
+    let outcome = run(RUNNER, &["--plan", "10000x32"], &[]);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.all());
+    assert!(outcome.out.starts_with("320000 ranks on 10000 nodes"), "{}", outcome.all());
+    let line = |name: &str| outcome.out.lines().find(|line| line.starts_with(name)).expect(name);
+    let words = |name: &str| -> Vec<String> {
+        line(name).split_whitespace().rev().take(2).map(str::to_owned).collect()
+    };
+    assert_eq!(words("queues to other nodes"), ["313", "311"]);
+    assert_eq!(words("connections inside the node"), ["31", "31"]);
+}
+
+#[test]
+fn bad_arguments_give_one_clear_sentence_and_start_nothing() {
+    let cases = [
+        ("2", "--size 3", "--size: 3 bytes do not hold a number, an origin and a checksum: 16"),
+        ("2", "--skew single --target 9", "--target: there is no rank 9: the job has 2"),
+        ("3", "--nodes 2x2", "the node map is for 4 ranks, but the job has 3"),
+        ("2", "--lomaxrpc 0", "option `lomaxrpc`: 0 is not between 1 and 1024"),
+        ("2", "--deliverq-max 5 --deliverq-threshold 5", "option `deliverq_threshold`: "),
+        ("2", "--duration -1", "--duration: "),
+        ("2", "--duration NaN", "--duration: "),
+        ("2", "--exponent inf", "--exponent: "),
+        ("0", "", "0 is no number of ranks"),
+    ];
+    for (ranks, arguments, sentence) in cases {
+        let own = ["--local", ranks];
+        // A value that begins like an option is joined to its own.
+        let joined = arguments.replace("--duration ", "--duration=");
+        let given: Vec<&str> = joined.split_whitespace().collect();
+        let outcome = run(RUNNER, &[&own[..], &given].concat(), &[]);
+        assert_eq!((outcome.code, outcome.out.as_str()), (Some(1), ""), "{}", outcome.all());
+        assert_eq!(outcome.err.lines().count(), 1, "{}", outcome.err);
+        assert!(
+            outcome.err.starts_with("shuffle-runner: ") && outcome.err.contains(sentence),
+            "{}",
+            outcome.err
+        );
+    }
+    for wrong in [&["--nodes", "2y2"][..], &["--skew", "odd"], &["--count", "1", "--duration", "1"]]
+    {
+        let outcome = run(RUNNER, wrong, &[]);
+        assert_eq!((outcome.code, outcome.out.as_str()), (Some(2), ""), "{}", outcome.all());
+    }
+}
+
+#[test]
+fn a_transport_that_is_none_is_named() {
+    let outcome = local(2, "--nodes 1+1 --url nothing://");
+    assert_eq!(outcome.code, Some(1), "{}", outcome.all());
+    assert!(outcome.err.contains("nothing://"), "{}", outcome.all());
+}
+
+#[test]
+fn rate_and_queues_are_drawn() {
+    let file = File::new("plot.svg");
+    local(2, &format!("--duration 0.2 --nodes 1+1 {NETWORK} --plot {}", file.text())).total(2);
+    let text = std::fs::read_to_string(&file.0).unwrap();
+    assert!(text.starts_with("<svg ") && text.ends_with("</svg>\n"), "{text}");
+    for name in ["all ranks", "origin queues", "network queues", "relay queues", "delivery"] {
+        assert!(text.contains(&format!(">{name}</text>")), "{name}: {text}");
+    }
+    assert_eq!(text.matches("<polyline").count(), 5);
+    // Something was delivered: the highest point of the rate is at the top of its panel.
+    assert!(text.contains(",20.0"), "{text}");
+    let nowhere = local(2, "--count 10 --plot no-such-folder/plot.svg");
+    assert_ne!(nowhere.code, Some(0), "{}", nowhere.all());
+    assert!(nowhere.err.contains("the plot cannot be written"), "{}", nowhere.all());
+}
+
+#[test]
+fn a_terminal_shows_how_far_rank_0_is_and_a_pipe_does_not() {
+    assert!(!local(2, "--duration 0.1").err.contains('['));
+    if !has("script", "a_terminal_shows_how_far_rank_0_is_and_a_pipe_does_not") {
+        return;
+    }
+    let shell = format!("{RUNNER} --local 2 --duration 0.2 --json");
+    let outcome = run("script", &["-qec", &shell, "/dev/null"], &[]);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.all());
+    assert!(outcome.out.contains("\r[") && outcome.out.contains("100 %"), "{}", outcome.all());
+    let last: Value = serde_json::from_str(outcome.out.trim_end().lines().last().unwrap()).unwrap();
+    assert_eq!(last["lost"], 0);
+}
