@@ -3,7 +3,7 @@
 //! | figure                     | what it is                                                          |
 //! |----------------------------|---------------------------------------------------------------------|
 //! | `empty_rss`                | a Rust program that does nothing (`hg-perf-empty`)                  |
-//! | `first_peer_rss`           | a target with one peer that has made one call, above that           |
+//! | `first_peer_rss`           | a target of `hg-perf-served` with one peer that made one call, above that |
 //! | `further_peer_rss`         | each further peer that has made one call and is idle                |
 //! | `further_peer_fds`         | its descriptors in the target                                       |
 //! | `large_messages_rss`       | what a burst of large messages adds                                 |
@@ -11,6 +11,7 @@
 //!
 //! Each target lives in a process of its own; shared pages count in full.
 
+use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::rc::Rc;
@@ -24,6 +25,7 @@ use crate::pair::Cores;
 use crate::process::Held;
 use crate::product::call::{Caller, Shape, WORD};
 use crate::product::crowd::Crowd;
+use crate::product::direct;
 use crate::product::target::Target;
 use crate::report::{self, Figure};
 
@@ -46,8 +48,7 @@ pub(crate) fn run(arguments: &Arguments, json: bool) -> Result<(), Error> {
     let cores = Cores::choose()?;
     let url = &arguments.url;
     let empty = empty_rss()?;
-    let target = Rc::new(Target::start(url, Wait::Block, cores)?);
-    let pid = target.pid()?;
+    let (_served, pid, target) = serve(url)?;
     let word = Shape { url: url.clone(), size: WORD, inflight: 1, wait: Wait::Block, peers: 1 };
     let first = Caller::connect(word.clone(), &target)?;
     let one = Held::by(pid)?;
@@ -95,17 +96,46 @@ fn lowest(origin: &Caller, pid: Pid, before: u64) -> Result<u64, Error> {
     Ok(least)
 }
 
-/// Memory of the program that does nothing, which lies beside this one.
-fn empty_rss() -> Result<u64, Error> {
+/// A program that lies beside this one; it ends with its standard input.
+fn beside(name: &str) -> Result<Command, Error> {
     let this = std::env::current_exe().context("readlink /proc/self/exe")?;
-    let program: PathBuf = this.with_file_name("hg-perf-empty");
+    let program: PathBuf = this.with_file_name(name);
     if !program.exists() {
         let (program, how) = (program.display(), "build it with `cargo build -p bench --release`");
         return Err(Error::Impossible(format!("{program} is missing: {how}")));
     }
-    let child = Command::new(program).stdin(Stdio::piped()).spawn().context("spawn")?;
+    let mut command = Command::new(program);
+    command.stdin(Stdio::piped());
+    Ok(command)
+}
+
+fn pid_of(child: &Killed) -> Pid {
+    Pid::from_raw(i32::try_from(child.0.id()).expect("a pid fits an i32"))
+}
+
+/// A target that holds nothing of this program's, and how to call it.
+fn serve(url: &str) -> Result<(Killed, Pid, Rc<Target>), Error> {
+    let mut command = beside("hg-perf-served")?;
+    command.arg(url).args(direct(url).map(|(name, value)| format!("{name}={value}")));
+    let child = command.stdout(Stdio::piped()).spawn().context("spawn")?;
     let mut child = Killed(child);
-    let pid = Pid::from_raw(i32::try_from(child.0.id()).expect("a pid fits an i32"));
+    let mut address = String::new();
+    let out = child.0.stdout.take().expect("it was asked for");
+    BufReader::new(out).read_line(&mut address).context("read")?;
+    let address = address.trim_end();
+    if address.is_empty() {
+        return Err(Error::Impossible(format!("hg-perf-served does not serve {url}")));
+    }
+    let target = Rc::new(Target::at(address.to_owned(), Wait::Block));
+    let pid = pid_of(&child);
+    Ok((child, pid, target))
+}
+
+/// Memory of the program that does nothing.
+fn empty_rss() -> Result<u64, Error> {
+    let child = beside("hg-perf-empty")?.spawn().context("spawn")?;
+    let mut child = Killed(child);
+    let pid = pid_of(&child);
     // It has started once it sleeps in the read of its standard input.
     let limit = Instant::now() + PATIENCE;
     while !reads(pid) && Instant::now() < limit {

@@ -55,10 +55,15 @@ pub(crate) fn builder(url: &str, wait: Wait) -> hg::Builder {
         Wait::Adaptive => hg::Wait::default(),
         Wait::Block => hg::Wait::Block,
     });
+    direct(url).iter().fold(builder, |builder, (name, value)| builder.setting(name, value))
+}
+
+/// The setting without which an engine at this URL would choose a way.
+pub(crate) fn direct(url: &str) -> Option<(&'static str, &'static str)> {
     // Inside one node only: it has no other way.
     let local = ["sm", "ofi+shm"].contains(&scheme(url));
     let network = scheme(url) == "tcp" || scheme(url).starts_with("ofi+");
-    if network && !local { builder.setting("routing", "off") } else { builder }
+    (network && !local).then_some(("routing", "off"))
 }
 
 /// The transport's name in a URL.
