@@ -3,11 +3,11 @@
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
-        Condvar, Mutex, MutexGuard,
+        Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread::{self, ThreadId},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use crate::{
@@ -49,12 +49,25 @@ pub(crate) struct Mail {
 #[derive(Debug)]
 struct State {
     inbox: Inbox<Parent>,
-    is_idle: bool,
+    rest: Rest,
+    /// The thread has begun, and goes on until nothing is left.
+    has_begun: bool,
     /// Deliver also what is below the threshold.
     flushes: u32,
     waiters: u32,
     end: Option<End>,
     thread: Option<ThreadId>,
+}
+
+/// What the thread sleeps for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rest {
+    /// It does not.
+    None,
+    /// Any message.
+    Empty,
+    /// The one beyond the threshold; meanwhile those that are here linger.
+    Lingering,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,8 +81,15 @@ enum End {
 impl Mail {
     pub(crate) fn new(max: usize, threshold: usize, linger: Duration) -> Self {
         let inbox = Inbox::new(max);
-        let state =
-            State { inbox, is_idle: false, flushes: 0, waiters: 0, end: None, thread: None };
+        let state = State {
+            inbox,
+            rest: Rest::None,
+            has_begun: false,
+            flushes: 0,
+            waiters: 0,
+            end: None,
+            thread: None,
+        };
         Self {
             state: Mutex::new(state),
             work: Condvar::new(),
@@ -183,34 +203,34 @@ impl Mail {
         if let Some(spare) = spare {
             state.inbox.reuse(spare);
         }
+        let mut limit = None;
         loop {
             if state.end == Some(End::Now) {
                 return None;
             }
-            let is_due =
-                state.inbox.len() > self.threshold || state.flushes > 0 || state.end.is_some();
-            if is_due && let Some(chunk) = state.inbox.take() {
+            let is_over = limit.is_some_and(|limit| Instant::now() >= limit);
+            let is_due = is_over || state.flushes > 0 || state.end.is_some();
+            state.has_begun |= is_due || state.inbox.len() > self.threshold;
+            if state.has_begun
+                && let Some(chunk) = state.inbox.take()
+            {
                 return Some(chunk);
             }
+            state.has_begun = false;
             if state.end.is_some() {
                 return None;
             }
-            state.is_idle = true;
             if state.inbox.len() == 0 {
+                state.rest = Rest::Empty;
                 state = wait(&self.work, state);
             } else {
-                // Fewer than the threshold: they linger.
-                let waited = self.work.wait_timeout(state, self.linger);
-                let (back, timeout) = waited.unwrap_or_else(std::sync::PoisonError::into_inner);
-                state = back;
-                if timeout.timed_out()
-                    && let Some(chunk) = state.inbox.take()
-                {
-                    state.is_idle = false;
-                    return Some(chunk);
-                }
+                state.rest = Rest::Lingering;
+                let now = Instant::now();
+                let left = *limit.get_or_insert(now + self.linger) - now;
+                let waited = self.work.wait_timeout(state, left);
+                state = waited.unwrap_or_else(PoisonError::into_inner).0;
             }
-            state.is_idle = false;
+            state.rest = Rest::None;
         }
     }
 
@@ -218,9 +238,15 @@ impl Mail {
     fn wake(&self, mut state: MutexGuard<'_, State>) {
         let released = std::mem::take(&mut state.inbox.released);
         self.note_awaited(&state);
-        let len = state.inbox.len();
-        // Asleep it waits for the first message, to begin to linger, and for the one beyond the threshold.
-        let is_due = state.is_idle && (len > self.threshold || len == 1 || self.threshold > 0);
+        let is_due = match state.rest {
+            Rest::None => false,
+            Rest::Empty => state.inbox.len() > 0,
+            Rest::Lingering => state.inbox.len() > self.threshold,
+        };
+        if is_due {
+            // Those who come before it is awake need not wake it again.
+            state.rest = Rest::None;
+        }
         drop(state);
         if is_due {
             self.work.notify_one();

@@ -188,6 +188,124 @@ fn a_blocked_callback_keeps_senders_waiting_and_memory_bounded() {
 }
 
 #[test]
+fn deliveries_begin_beyond_the_threshold_and_then_leave_nothing() {
+    let high = |options: &mut Options| {
+        unbatched(options);
+        options.deliverq_threshold = 10;
+        options.linger = Duration::from_secs(3000);
+    };
+    run("1x2", |group| {
+        let (shuffle, delivered) = keeping(&group, options(high));
+        let me = hg_shuffle::Group::rank(&group);
+        let send = |count: u32| {
+            if me == 0 {
+                (0..count).for_each(|number| shuffle.enqueue(1, number, b"held").unwrap());
+                shuffle.flush(Flush::Origin).unwrap();
+            }
+            shuffle.barrier().unwrap();
+        };
+        send(10);
+        if me == 1 {
+            assert_eq!(shuffle.statistics().undelivered, 10);
+            assert!(delivered.lock().unwrap().is_empty());
+        }
+        shuffle.barrier().unwrap();
+        send(1);
+        while me == 1 && delivered.lock().unwrap().len() < 11 {
+            std::thread::yield_now();
+        }
+        send(3);
+        shuffle.flush_all().unwrap();
+        assert_eq!(delivered.lock().unwrap().len(), if me == 1 { 14 } else { 0 });
+        shuffle.shutdown(Shutdown::Drain).unwrap();
+    });
+}
+
+#[test]
+fn fewer_messages_than_the_threshold_are_delivered_after_lingering() {
+    let high = |options: &mut Options| options.deliverq_threshold = 1000;
+    run("1x2", |group| {
+        let (shuffle, delivered) = keeping(&group, options(high));
+        (0..2).for_each(|to| shuffle.enqueue(to, 0, b"alone").unwrap());
+        while delivered.lock().unwrap().len() < 2 {
+            std::thread::yield_now();
+        }
+        shuffle.shutdown(Shutdown::Drain).unwrap();
+    });
+}
+
+#[test]
+fn several_shuffles_at_once_keep_their_messages_apart() {
+    run("2x2", |group| {
+        let names = ["red", "green", "blue"];
+        let open = |name: &&str| {
+            let delivered = common::Delivered::default();
+            let kept = Arc::clone(&delivered);
+            let keep =
+                move |hg_shuffle::Delivery { source, kind, bytes, .. }: hg_shuffle::Delivery<
+                    '_,
+                >| {
+                    kept.lock().unwrap().push((source, kind, bytes.to_vec()));
+                };
+            (Shuffle::new(&group, name, options(|_| {}), keep).unwrap(), delivered)
+        };
+        let shuffles: Vec<_> = names.iter().map(open).collect();
+        for number in 0..200 {
+            for (name, (shuffle, _)) in names.iter().zip(&shuffles) {
+                (0..4).for_each(|to| shuffle.enqueue(to, number, name.as_bytes()).unwrap());
+            }
+        }
+        for (name, (shuffle, delivered)) in names.iter().zip(shuffles) {
+            shuffle.flush_all().unwrap();
+            let delivered = std::mem::take(&mut *delivered.lock().unwrap());
+            assert_eq!(delivered.len(), 800);
+            assert!(delivered.iter().all(|(_, _, bytes)| bytes == name.as_bytes()), "{name}");
+            // One after the other: the rest goes on.
+            shuffle.shutdown(Shutdown::Drain).unwrap();
+        }
+    });
+}
+
+#[test]
+fn messages_of_several_threads_arrive_once_each_thread_s_in_order() {
+    let (threads, count) = (4, 300);
+    let received = run("2x2", |group| {
+        let small = |options: &mut Options| {
+            (options.lobuftarget, options.rbuftarget, options.lrbuftarget) = (100, 200, 0);
+            (options.lomaxrpc, options.rmaxrpc, options.lrmaxrpc) = (2, 2, 2);
+            options.localsenderlimit = 3;
+        };
+        let (shuffle, delivered) = keeping(&group, options(small));
+        std::thread::scope(|scope| {
+            for thread in 0..threads {
+                let shuffle = &shuffle;
+                scope.spawn(move || {
+                    for number in 0..count {
+                        let to = (number + thread) % 4;
+                        shuffle.enqueue(to, thread, &u32::to_le_bytes(number)).unwrap();
+                    }
+                });
+            }
+        });
+        shuffle.flush_all().unwrap();
+        shuffle.shutdown(Shutdown::Drain).unwrap();
+        std::mem::take(&mut *delivered.lock().unwrap())
+    });
+    let mut last = BTreeMap::new();
+    let mut sum = 0;
+    for (me, received) in (0..).zip(received) {
+        for (source, thread, bytes) in received {
+            let number = u32::from_le_bytes(bytes.try_into().unwrap());
+            assert_eq!((number + thread) % 4, me);
+            let before = last.insert((me, source, thread), number);
+            assert!(before < Some(number), "from {source}, thread {thread}");
+            sum += 1;
+        }
+    }
+    assert_eq!(sum, 4 * threads * count);
+}
+
+#[test]
 fn bad_calls_are_named_errors() {
     run("1x2", |group| {
         let bad = Shuffle::new(&group, "bad", options(|options| options.lomaxrpc = 0), |_| {});
