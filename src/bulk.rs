@@ -30,7 +30,7 @@
 //! # What to call
 //! | to | call |
 //! |---|---|
-//! | register memory | [`Handle::expose`](crate::Handle::expose) |
+//! | register memory | [`Handle::expose`](crate::Handle::expose): a `Vec<u8>`, a `Vec<Vec<u8>>`, an `Arc<[u8]>`, memory of [`alloc`], or any other by its address (below) |
 //! | name it to others | [`Bulk::descriptor`], [`Bulk::bound_descriptor`] |
 //! | move ranges | [`Handle::pull`](crate::Handle::pull), [`Handle::push`](crate::Handle::push) |
 //! | get bytes as a vector | [`Handle::fetch`](crate::Handle::fetch) |
@@ -60,6 +60,12 @@
 //! # }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! # Whose memory
+//! A plain descriptor does not say whose it is: the peer given to a transfer must be its owner, inside a handler mostly
+//! `request.origin()`; another one answers that the memory is not registered. To forward a descriptor, send
+//! [`Bulk::bound_descriptor`] and ask [`Handle::owner_of`](crate::Handle::owner_of). The local range and the remote one
+//! have the same length: `bulk.range(0..10)?` and `descriptor.range(90..100)?` cut them.
 //!
 //! # Who checks what
 //! Ranges and rights are checked on this side, at once. A descriptor that lies is caught by the transport, which

@@ -29,6 +29,11 @@ pub fn offers() -> Vec<Offer> {
 /// A closure that may block runs on a pool of threads ([`Handle::serve_blocking`]); one that gives a future is polled
 /// by the thread that makes progress ([`Handle::serve_async`]); one that is given an [`Answer`](crate::Answer) sends it
 /// when it likes, from any thread ([`Handle::serve_later`]). Only the first may `wait` for a call of its own.
+///
+/// Such closures take the arguments as a tuple, `(key,)` even when there is one, and give a `Result`, `Ok(())` even
+/// when nothing can fail. Any thread may run them: what they change is in an `Arc<Mutex<...>>` or an atomic.
+/// Borrowed arguments (`&str`, `&[u8]`) end with the closure: before `async move`, make them owned
+/// (`let key = key.to_owned();`). An `async fn` with `#[hg::rpc]` may use its own all the time.
 /// ```
 /// #[hg::rpc]
 /// fn sum(numbers: &[u8]) -> u64;

@@ -13,6 +13,29 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! # Coming from Mercury and Margo
+//! | there | here |
+//! |---|---|
+//! | `margo_init(address, MARGO_SERVER_MODE, ...)`, `HG_Init` | [`Engine::listen`]; `MARGO_CLIENT_MODE`: [`Engine::open`] |
+//! | `na+sm://`, `ofi+tcp;ofi_rxm://`, `ofi+verbs;ofi_rxm://` | `sm://`, `ofi+tcp://`, `ofi+verbs://`; [`offers`] lists them |
+//! | `margo_addr_self`, `margo_addr_lookup` | [`Handle::address`], [`Handle::lookup`] |
+//! | `MERCURY_GEN_PROC`, `hg_proc_*` | the types in the function's head; own ones derive `Serialize` and `Deserialize` of `serde` |
+//! | `MARGO_REGISTER` | [`macro@rpc`], and [`Handle::register`] or [`Handle::serve`] at the target |
+//! | `margo_create`, `margo_forward`, `margo_get_output` | [`Handle::call`] and [`Call::wait`], or `.await` |
+//! | `margo_forward_timed` | [`Handle::call_with`] and [`CallOptions::within`] |
+//! | `margo_registered_disable_response` | [`Handle::notify`] |
+//! | a ULT, `margo_respond` | an `async fn` or `#[hg::rpc(blocking)]`; [`Handle::serve_later`] answers when it likes |
+//! | `margo_register_data`, a provider | a closure of [`Handle::serve`] holds its state, often an `Arc<Mutex<...>>` |
+//! | `margo_bulk_create`, `margo_bulk_free` | [`Handle::expose`], [`bulk::Bulk::into_vec`] |
+//! | `margo_bulk_transfer`, `HG_BULK_PULL`, `HG_BULK_PUSH` | [`Handle::pull`], [`Handle::push`], [`Handle::fetch`]; offsets by `range(from..to)` |
+//! | `HG_Progress`, `HG_Trigger` | nothing to do; or [`Progress::Own`] and [`Handle::progress`] |
+//! | `margo_finalize` | drop the engine, or [`Handle::close`] |
+//!
+//! # Names
+//! An RPC is known by the path of its function, crate included: two programs that each declare their own `add` do not
+//! mean the same one ([`CallError::NoSuchRpc`]). Declare it once, in a crate that both share (`examples/interface`), or
+//! give both `#[hg::rpc(name = "add")]`.
+//!
 //! # Threads
 //! An [`Engine`] is cheap to clone and usable from any thread. By default a thread of its own makes progress; it
 //! steps aside while a caller waits ([`Call::wait`]). See [`Progress`] and [`Wait`] for the other ways.
