@@ -26,7 +26,9 @@ pub enum Error {
     #[error("the peer is gone: {0}")]
     PeerGone(GoneReason),
     /// The handle names no peer of this context (any more).
-    #[error("this handle names no peer of this context")]
+    #[error(
+        "this handle names no peer of this context (any more): look the address up with the engine that calls"
+    )]
     UnknownPeer,
     /// Another receive waits for the same peer and tag.
     #[error("a receive with tag {0} is already posted for this peer")]
@@ -42,7 +44,7 @@ pub enum Error {
     },
     /// Somebody else listens at this address. Choose another name or stop the other process.
     #[error(
-        "the address {0} is in use by another process: choose another one, or end that process"
+        "the address {0} is in use by another process, or another engine of this one: choose another one, or end that"
     )]
     AddressInUse(Address),
     /// No linked plugin takes this scheme.

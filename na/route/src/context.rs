@@ -238,7 +238,11 @@ impl RouteContext {
             || uid.network.scheme() != self.scheme(Way::Network)
         {
             let [local, network] = &self.schemes;
-            return Err(bad(address, &format!("this engine reaches {local}:// and {network}://")));
+            let wanted = uid.network.scheme();
+            let why = format!(
+                "this engine reaches {local}:// and {network}://; open one with {wanted}://"
+            );
+            return Err(bad(address, &why));
         }
         if uid.node != self.node {
             return self.lookup_network(&uid.network);

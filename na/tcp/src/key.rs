@@ -42,7 +42,10 @@ impl Key {
             }
         };
         let key = parse(text.trim());
-        let wrong = || bad(name, "a key is 64 hexadecimal digits (32 random bytes)".to_owned());
+        let wrong = || {
+            let why = "a key is 64 hexadecimal digits (32 random bytes), as `openssl rand -hex 32` prints them";
+            bad(name, why.to_owned())
+        };
         key.map(|key| Some(Self(key))).ok_or_else(wrong)
     }
 

@@ -105,7 +105,11 @@ fn parse_context(address: &Address, digits: &str) -> Result<u8, Error> {
 }
 
 fn check_scheme(address: &Address) -> Result<(), Error> {
-    if address.scheme() == SCHEME { Ok(()) } else { Err(bad(address, "its scheme is not sm")) }
+    if address.scheme() == SCHEME {
+        return Ok(());
+    }
+    let why = "an engine of sm:// reaches only sm://; open one with the scheme of this address";
+    Err(bad(address, why))
 }
 
 fn bad(address: &Address, why: &str) -> Error {
