@@ -31,7 +31,9 @@ pub enum CallError<E = NoError> {
         started: Started,
     },
     /// The target knows no RPC of this name. Register it there, or check the versions of both sides.
-    #[error("the target knows no RPC `{name}`")]
+    #[error(
+        "the target knows no RPC `{name}`: register it there, under this very name (declare it in a crate that both sides share, or with `name = \"...\"`)"
+    )]
     NoSuchRpc {
         /// Name of the RPC.
         name: &'static str,
