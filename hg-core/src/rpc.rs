@@ -103,7 +103,7 @@ pub trait Rpc: Copy + Send + Sync + 'static {
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no handler to register",
     label = "declared without a body",
-    note = "a handler is `#[hg::rpc(implements = path::to::the_declaration)]` on a function with a body"
+    note = "`serve` it with a closure, or `register` a function with a body and `#[hg::rpc(implements = path::to::the_declaration)]`"
 )]
 pub trait Serve<Cx>: Rpc {
     /// Who runs it, and whether the answer comes later.

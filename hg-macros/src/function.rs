@@ -149,6 +149,8 @@ fn inputs(
                 ),
                 _ => problems.add(&typed.ty, "the request is the first argument"),
             }
+        } else if types::is_owned_request(&typed.ty) {
+            problems.add(&typed.ty, "a handler is lent its request: take `&hg::Request`");
         } else if let Some(shape) = problems.keep(types::argument(&typed.ty)) {
             arguments.push(shape);
         }

@@ -61,7 +61,7 @@ use syn::parse_macro_input;
 /// | written                          | runs on                              | may               |
 /// |----------------------------------|--------------------------------------|-------------------|
 /// | `fn`                             | the thread that progresses the engine | compute, briefly |
-/// | `async fn`                       | the engine's executor                | call out, wait    |
+/// | `async fn`                       | the engine's executor                | call out, `.await` |
 /// | `fn` with `#[hg::rpc(blocking)]` | a pool of threads                    | block             |
 ///
 /// A first argument `&Request` (`hg::Request`) is the context of the request: who asks, until when,

@@ -163,6 +163,16 @@ pub(crate) fn is_request(ty: &Type) -> bool {
     }
 }
 
+/// Whether this is `hg::Request` by value. A plain `Request` may be a type of the user's own.
+pub(crate) fn is_owned_request(ty: &Type) -> bool {
+    let Type::Path(path) = ty else { return false };
+    let mut names = path.path.segments.iter().map(|segment| &segment.ident);
+    path.qself.is_none()
+        && names.next().is_some_and(|first| first == "hg")
+        && names.next().is_some_and(|second| second == "Request")
+        && names.next().is_none()
+}
+
 /// The type arguments of a type called `Result`; `None` when it is called otherwise.
 pub(crate) fn result_arguments(ty: &Type) -> Option<Vec<&Type>> {
     arguments_of(ty, "Result")

@@ -54,4 +54,7 @@ fn many(
 ) {
 }
 
+#[hg::rpc]
+fn taken(request: hg::Request, a: u8) {}
+
 fn main() {}
