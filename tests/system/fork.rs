@@ -4,7 +4,10 @@
 
 use std::{os::fd::AsFd as _, time::Duration};
 
-use hg::{CallError, Engine, Error};
+use hg::{
+    CallError, Engine, Error,
+    bulk::{self, Bulk, Memory, Rights},
+};
 use nix::{
     libc,
     poll::{PollFd, PollFlags, PollTimeout, poll},
@@ -36,11 +39,15 @@ pub(crate) fn forker(settings: &Settings) {
             "call" => say(&format!("{:?}", engine.call(add, &peer, (1, 2)).wait().is_ok())),
             "fork" => {
                 let open = engine.call(never, &peer, ());
+                let exposed = exposed(&engine);
                 // SAFETY:
                 // - nobody else runs in this process but the test harness, which holds no lock of ours.
                 match unsafe { fork() }.expect("a process can be started") {
-                    ForkResult::Child => forked(settings, &engine, &peer, open),
-                    ForkResult::Parent { .. } => {}
+                    ForkResult::Child => forked(settings, &engine, &peer, open, exposed),
+                    ForkResult::Parent { .. } => {
+                        let back = exposed.map(|bulk| bulk.into_vec().expect("nobody uses it"));
+                        assert!(back.iter().all(|bytes| *bytes == [7; 5000]));
+                    }
                 }
             }
             other => panic!("a forker knows no `{other}`"),
@@ -48,7 +55,28 @@ pub(crate) fn forker(settings: &Settings) {
     }
 }
 
-fn forked(settings: &Settings, engine: &Engine, peer: &hg::Peer, open: hg::Call<'_, never>) -> ! {
+/// Memory of the heap twice, and some that peers can map.
+fn exposed(engine: &Engine) -> [Bulk; 3] {
+    let mut mappable = bulk::alloc(5000).expect("memory");
+    mappable.fill(7);
+    let rights = Rights::READ | Rights::WRITE;
+    [Memory::from(vec![7; 5000]), Memory::from(vec![7; 5000]), mappable.into()]
+        .map(|memory| engine.expose(memory, rights).expect("room in the table"))
+}
+
+/// Unregisters and drops what the parent has exposed: the child has a copy of its heap, and nothing of what is shared.
+fn takes_back([heap, dropped, mappable]: [Bulk; 3]) -> bool {
+    drop((dropped, mappable));
+    heap.into_vec().is_ok_and(|bytes| bytes == [7; 5000])
+}
+
+fn forked(
+    settings: &Settings,
+    engine: &Engine,
+    peer: &hg::Peer,
+    open: hg::Call<'_, never>,
+    exposed: [Bulk; 3],
+) -> ! {
     let opened_before = open.wait();
     let called = engine.call(add, peer, (1, 2)).wait();
     let notified = engine.notify(add, peer, (1, 2)).wait();
@@ -61,9 +89,10 @@ fn forked(settings: &Settings, engine: &Engine, peer: &hg::Peer, open: hg::Call<
         && matches!(&looked_up, Err(error) if is_forked(error))
         && matches!(&opened_before, Err(CallError::NotMade(error)) if is_forked(error))
         && after_progress.is_err();
-    // A new one of its own works.
+    // A new one of its own works, also after memory of the parent's was given up.
     let own = settings.open(false).and_then(|own| Ok((own.lookup(settings.target())?, own)));
-    let works = own.is_ok_and(|(peer, own)| own.call(add, &peer, (1, 2)).wait().is_ok());
+    let works = takes_back(exposed)
+        && own.is_ok_and(|(peer, own)| own.call(add, &peer, (1, 2)).wait().is_ok());
     let pid = std::process::id();
     say(&format!(
         "{pid} {inert} {works} {called:?} {notified:?} {looked_up:?} {after_progress:?} {opened_before:?}"

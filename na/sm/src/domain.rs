@@ -71,14 +71,15 @@ impl Shared {
         fill_random(&mut incarnation)?;
         let boards = Arc::<Boards>::default();
         let board = Arc::clone(&boards) as Arc<dyn PinBoard>;
+        let guard = Arc::new(ForkGuard::new()?);
         Ok(Arc::new(Self {
             caps: caps(),
             settings,
             name,
             listen: options.listen,
             incarnation,
-            guard: Arc::new(ForkGuard::new()?),
-            regions: Regions::new(OwnedTable::create(incarnation)?, board),
+            regions: Regions::new(OwnedTable::create(incarnation)?, board, Arc::clone(&guard)),
+            guard,
             boards,
             ids: Mutex::new(Ids { first, open: [false; 256] }),
         }))

@@ -10,6 +10,9 @@
 //! Memory that peers map ([`crate::shared`]) is left to them instead: who still maps it after the bound, or has a view,
 //! keeps the pages, and the caller gets a fresh buffer. Nothing needs to stay here for that.
 //!
+//! A forked child has neither the table nor the segments of the peers (`MADV_DONTFORK`), and other things may be mapped in
+//! their places: there, unregistering touches nothing but the memory itself.
+//!
 //! The bytes are reached through `hg_na_memory` only: peers write them (by the kernel) at any time. Against
 //! a peer's transfer nothing is promised but that bytes are bytes.
 
@@ -27,11 +30,14 @@ use super::{
     plan::{Run, cut},
     table::{OwnedTable, Published},
 };
-use crate::shared::{
-    Sharing,
-    buffer::{Pages, fresh_copy},
-    exports::Exports,
-    words::Mapped,
+use crate::{
+    os::fork::ForkGuard,
+    shared::{
+        Sharing,
+        buffer::{Pages, fresh_copy},
+        exports::Exports,
+        words::Mapped,
+    },
 };
 
 /// Longest time that unregistering waits for a peer in the middle of a transfer.
@@ -69,6 +75,7 @@ pub(crate) struct Regions {
     table: OwnedTable,
     board: Arc<dyn PinBoard>,
     exports: Exports,
+    guard: Arc<ForkGuard>,
     /// By their places in the table, for copies by this process's own progress ([`Regions::find`]).
     live: Mutex<Vec<Option<Live>>>,
     retired: Mutex<Vec<(Published, Arc<Memory>)>>,
@@ -84,11 +91,16 @@ struct Live {
 
 impl Regions {
     /// No region yet.
-    pub(crate) fn new(table: OwnedTable, board: Arc<dyn PinBoard>) -> Arc<Self> {
+    pub(crate) fn new(
+        table: OwnedTable,
+        board: Arc<dyn PinBoard>,
+        guard: Arc<ForkGuard>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             table,
             board,
             exports: Exports::default(),
+            guard,
             live: Mutex::default(),
             retired: Mutex::new(Vec::new()),
         })
@@ -132,6 +144,9 @@ impl Regions {
     /// Frees retired memory that nobody pins any more: asked at every registration and unregistration,
     /// and by the domain after a peer has gone.
     pub(crate) fn sweep(&self) {
+        if self.guard.is_child() {
+            return;
+        }
         let freed: Vec<_> = {
             let mut retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
             retired.extract_if(.., |(published, _)| !self.is_pinned(published)).collect()
@@ -155,6 +170,15 @@ impl Regions {
         if sharing != Sharing::No {
             self.exports.remove(&published.claim);
             self.board.ask_to_unmap(published.claim.index, published.claim.generation);
+        }
+    }
+
+    /// In a forked child: lets go of memory, unless a thread that is not there holds the lock.
+    fn leave(&self, published: &Published) {
+        if let Ok(mut live) = self.live.try_lock()
+            && let Some(place) = live.get_mut(published.claim.index as usize)
+        {
+            *place = None;
         }
     }
 
@@ -272,6 +296,14 @@ impl SmRegion {
         if is_gone { Err(Error::Forked) } else { Ok(memory) }
     }
 
+    /// What a forked child gets back: its own copy of the memory, where it has one.
+    fn leave(mut self) -> Result<Memory, Error> {
+        self.present()?;
+        let (published, memory) = self.held.take().expect("taken only by unregistering, once");
+        self.regions.leave(&published);
+        Ok(Arc::try_unwrap(memory).unwrap_or_else(|memory| Memory::from(copies_of(&memory))))
+    }
+
     fn memory(&self) -> &Memory {
         let (_, memory) = self.held.as_ref().expect("taken only by unregister, which consumes it");
         memory
@@ -301,6 +333,9 @@ impl RegionState for SmRegion {
 
     fn unregister(self: Arc<Self>) -> Result<Memory, Error> {
         let mut region = Arc::try_unwrap(self).map_err(|_in_use| Error::RegionBusy)?;
+        if region.regions.guard.is_child() {
+            return region.leave();
+        }
         let (published, memory) = region.held.take().expect("taken only here, once");
         let regions = &region.regions;
         regions.retract(&published, region.sharing);
@@ -328,6 +363,9 @@ impl RegionState for SmRegion {
 impl Drop for SmRegion {
     fn drop(&mut self) {
         let Some((published, memory)) = self.held.take() else { return };
+        if self.regions.guard.is_child() {
+            return self.regions.leave(&published);
+        }
         self.regions.retract(&published, self.sharing);
         if self.regions.is_pinned(&published) {
             self.regions.retire(published, memory);

@@ -55,7 +55,8 @@ impl PinBoard for Switch {
 fn regions() -> (Arc<Regions>, Arc<Switch>) {
     let switch = Arc::new(Switch::default());
     let board: Arc<dyn PinBoard> = switch.clone();
-    (Regions::new(OwnedTable::create([1; 16]).unwrap(), board), switch)
+    let (table, guard) = (OwnedTable::create([1; 16]).unwrap(), ForkGuard::new().unwrap());
+    (Regions::new(table, board, Arc::new(guard)), switch)
 }
 
 fn register(regions: &Arc<Regions>, memory: Memory) -> Arc<SmRegion> {
