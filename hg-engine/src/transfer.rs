@@ -13,7 +13,7 @@ use hg_na::{Rights, SharedBytes};
 
 use crate::{
     Peer,
-    port::{Near, Port, TransferId},
+    port::{Begun, Near, Port, TransferId},
     request::{is_in_handler, is_in_plain_handler},
 };
 
@@ -256,10 +256,18 @@ impl Port {
         let Some(mut state) = self.enter_state() else {
             return Err(TransferError::NotMade(hg_na::Error::Forked));
         };
-        let id = state.start_transfer(peer.na, near, far, limits)?;
+        let begun = state.start_transfer(peer.na, near, far, limits)?;
         drop(state);
-        self.notify();
-        Ok(Made::Open(id))
+        match begun {
+            Begun::Open(id) => {
+                self.notify();
+                Ok(Made::Open(id))
+            }
+            Begun::Over(near, far) => {
+                drop((near, far));
+                Ok(Made::Over)
+            }
+        }
     }
 
     fn check_peer(&self, peer: Peer) -> Result<(), TransferError> {

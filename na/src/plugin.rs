@@ -145,6 +145,16 @@ pub trait Context: Send + fmt::Debug {
         None
     }
 
+    /// A short cut for a short transfer ([`crate::Op::Put`], [`crate::Op::Get`]): moves its bytes, where this
+    /// needs neither the peer nor a later round.
+    ///
+    /// `true`: it is over, as if it had been posted and had completed; no completion follows. `false`: it is not,
+    /// for whatever reason; post it, which tells. That is all that the default does.
+    fn transfer(&mut self, op: &Op) -> bool {
+        let _: &Op = op;
+        false
+    }
+
     /// Asks for an operation to end early. It still completes, exactly once: with
     /// [`Error::Cancelled`], or as it would have anyway. Unknown ids are ignored.
     /// Where it ends an operation, it ends a wait that runs beside it, as [`Context::post`] says.

@@ -6,11 +6,21 @@ use std::{
     time::Instant,
 };
 
-use hg_bulk::{Limits, Piece, Plan, Range, Regions, RemoteRange, TransferError};
+use hg_bulk::{Limits, Piece, Place, Plan, Range, Regions, RemoteRange, TransferError};
 use hg_core::table::{Key, Table};
 use hg_na::{Context, Failure, GoneReason, Op, OpId, Peer, Returned, SharedBytes, Token};
 
 use super::State;
+
+/// A transfer that was started.
+#[derive(Debug)]
+pub(crate) enum Begun {
+    /// It is under way.
+    Open(TransferId),
+    /// It is over, and went well; for the caller to drop without the lock, since it may be the last to hold its
+    /// memory.
+    Over(Near, RemoteRange),
+}
 
 /// Names a transfer of this port.
 pub(crate) type TransferId = Key;
@@ -73,6 +83,13 @@ impl Regions for Near {
     }
 }
 
+/// Where a range begins that lies in the first region, as most do.
+fn start_of(regions: &impl Regions) -> Option<Place> {
+    let (offset, len) = regions.span();
+    let fits = offset + len <= regions.region_len(0)?;
+    fits.then_some(Place { region: 0, offset })
+}
+
 #[derive(Debug)]
 struct Entry {
     peer: Peer,
@@ -119,9 +136,12 @@ impl State {
         near: Near,
         far: RemoteRange,
         limits: Limits,
-    ) -> Result<TransferId, TransferError> {
+    ) -> Result<Begun, TransferError> {
         if !self.is_open() {
             return Err(self.why_closed());
+        }
+        if self.is_done_at_once(peer, &near, &far) {
+            return Ok(Begun::Over(near, far));
         }
         let id = self.transfers.table.insert(Entry {
             peer,
@@ -133,7 +153,19 @@ impl State {
             abandoned: false,
         });
         self.with_transfers(|transfers, tools| transfers.run(id, tools));
-        Ok(id)
+        Ok(Begun::Open(id))
+    }
+
+    /// Whether the transport did it without being posted anything: it needed nothing of the peer.
+    fn is_done_at_once(&mut self, peer: Peer, near: &Near, far: &RemoteRange) -> bool {
+        let Some(context) = &mut self.context else { return false };
+        let Some((local, remote)) = start_of(near).zip(start_of(far)) else { return false };
+        let piece = Piece { local, remote, len: far.len() };
+        let op = match near {
+            Near::Pull(_) | Near::Push(_) => near.op(peer, &piece, far, context.address().scheme()),
+            Near::View(_) => return false,
+        };
+        op.is_ok_and(|op| context.transfer(&op))
     }
 
     /// One of the transport's operations has ended; says whether it was a transfer's.

@@ -11,6 +11,11 @@ use crate::{pieces, raw};
 /// # Errors
 /// [`Error::OutOfRange`].
 pub fn copy_out(memory: &Memory, offset: u64, into: &mut [u8]) -> Result<(), Error> {
+    if let Some(run) = one_run(memory, offset, into.len() as u64) {
+        let _shared = memory.exclusion().read().unwrap_or_else(PoisonError::into_inner);
+        raw::copy_out(memory, run, into);
+        return Ok(());
+    }
     let mut runs = Vec::new();
     pieces(memory, offset, into.len() as u64, &mut runs)?;
     let _shared = memory.exclusion().read().unwrap_or_else(PoisonError::into_inner);
@@ -29,6 +34,11 @@ pub fn copy_out(memory: &Memory, offset: u64, into: &mut [u8]) -> Result<(), Err
 /// [`Error::OutOfRange`], or [`Error::Denied`] when the memory is not writable.
 pub fn copy_in(memory: &Memory, offset: u64, from: &[u8]) -> Result<(), Error> {
     check_writable(memory)?;
+    if let Some(run) = one_run(memory, offset, from.len() as u64) {
+        let _exclusive = memory.exclusion().write().unwrap_or_else(PoisonError::into_inner);
+        raw::copy_in(memory, run, from);
+        return Ok(());
+    }
     let mut runs = Vec::new();
     pieces(memory, offset, from.len() as u64, &mut runs)?;
     let _exclusive = memory.exclusion().write().unwrap_or_else(PoisonError::into_inner);

@@ -222,6 +222,10 @@ impl Context for SmContext {
         self.post_reply(to, tag, token, message)
     }
 
+    fn transfer(&mut self, op: &Op) -> bool {
+        !self.guard.is_child() && self.copied_now(op)
+    }
+
     fn cancel(&mut self, id: OpId) {
         if !self.guard.is_child() {
             self.cancel_op(id);

@@ -115,41 +115,39 @@ impl SmContext {
     /// Does a short transfer at once, when the memory is mapped; its completion is collected by the next round.
     #[inline]
     pub(crate) fn copy_at_once(&mut self, token: Token, op: Op) -> Result<OpId, Op> {
-        let (peer, direction, local, remote) = match &op {
-            Op::Put { to, local, remote } => (*to, Direction::Put, local, remote),
-            Op::Get { from, local, remote } => (*from, Direction::Get, local, remote),
-            _ => return Err(op),
-        };
-        if remote.len() > AT_ONCE
-            || local.len() != remote.len()
-            || self.finished.len() >= COLLECTED_LATER_MAX
-        {
+        if self.finished.len() >= COLLECTED_LATER_MAX || !self.copied_now(&op) {
             return Err(op);
         }
-        let region: &dyn std::any::Any = local.region().as_ref();
-        let (Some(region), Ok(claim)) =
-            (region.downcast_ref::<SmRegion>(), RegionClaim::decode(remote.descriptor().opaque()))
-        else {
-            return Err(op);
-        };
-        let Some(connection) = self.peers.find(peer).filter(|it| it.is_open()) else {
-            return Err(op);
-        };
-        let range = (remote.offset(), remote.len());
-        let piece =
-            Piece { direction, claim: &claim, range, local: region, local_offset: local.offset() };
-        // What goes wrong goes wrong again in a round, which tells it.
-        if !matches!(piece.copy(connection), Some(Ok(()))) {
-            return Err(op);
-        }
-        let id = self.next_id(peer);
+        let id = self.next_id(op.peer());
         let (Op::Put { local, .. } | Op::Get { local, .. }) = op else {
-            unreachable!("looked at above")
+            unreachable!("only transfers are copied")
         };
         let returned = Returned::Slice(local);
         self.finished.push(Completion::Done(Done { id, token, result: Ok(()), returned }));
         self.has_leftovers = true;
         Ok(id)
+    }
+
+    /// Does a short transfer at once, when the memory is mapped; says whether it did.
+    pub(crate) fn copied_now(&mut self, op: &Op) -> bool {
+        let (peer, direction, local, remote) = match op {
+            Op::Put { to, local, remote } => (*to, Direction::Put, local, remote),
+            Op::Get { from, local, remote } => (*from, Direction::Get, local, remote),
+            _ => return false,
+        };
+        if remote.len() > AT_ONCE || local.len() != remote.len() {
+            return false;
+        }
+        let region: &dyn std::any::Any = local.region().as_ref();
+        let Some(region) = region.downcast_ref::<SmRegion>() else { return false };
+        let Ok(claim) = RegionClaim::decode(remote.descriptor().opaque()) else { return false };
+        let connection = self.peers.find(peer).filter(|it| it.is_open());
+        let Some(connection) = connection else { return false };
+        let range = (remote.offset(), remote.len());
+        let piece =
+            Piece { direction, claim: &claim, range, local: region, local_offset: local.offset() };
+        // What goes wrong goes wrong again in a round, which tells it.
+        matches!(piece.copy(connection), Some(Ok(())))
     }
 
     /// A transfer that was not done at once: asks for a mapping where one would serve it, and is worth it.
