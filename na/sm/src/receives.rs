@@ -3,6 +3,8 @@
 //! Receives lie in a direct-mapped table (tag modulo its size), which sequential tags never overfill;
 //! what collides goes to a map. Messages without a receive are held, up to a bound; past it they stay
 //! in the ring. A cancelled receive leaves a tombstone, so that its late message is dropped.
+//! Cancelling names a receive by its serial: the first one that is not in the table makes an index, which is kept as long as
+//! receives collide, so that cancelling thousands does not look at all the others each time.
 
 use std::collections::VecDeque;
 
@@ -43,6 +45,8 @@ pub(crate) struct Receives {
     /// Made by the first receive; its length is 0 or [`TABLE`].
     table: Vec<Option<Receive>>,
     collided: FxHashMap<Tag, Receive>,
+    /// Tags of all that collided by their serials, once one of them was to be cancelled.
+    by_serial: Option<FxHashMap<u64, Tag>>,
     unmatched: VecDeque<(Tag, Message)>,
     tombstones: Tombstones,
 }
@@ -59,6 +63,7 @@ impl Receives {
         Self {
             table: Vec::new(),
             collided: FxHashMap::default(),
+            by_serial: None,
             unmatched: VecDeque::new(),
             tombstones: Tombstones::default(),
         }
@@ -79,6 +84,9 @@ impl Receives {
             None if !collides => *place = Some(receive),
             Some(other) if other.tag != receive.tag && !collides => {
                 self.collided.insert(receive.tag, receive);
+                if let Some(tags) = &mut self.by_serial {
+                    tags.insert(receive.serial, receive.tag);
+                }
             }
             _ => return false,
         }
@@ -137,7 +145,7 @@ impl Receives {
 
     #[cold]
     fn arrived_rarely(&mut self, tag: Tag) -> Match {
-        if let Some(receive) = self.collided.remove(&tag) {
+        if let Some(receive) = self.take_collided(tag) {
             return Match::Receive(receive);
         }
         if self.tombstones.set.remove(&tag).is_some() {
@@ -147,6 +155,26 @@ impl Receives {
             return Match::Late;
         }
         if self.unmatched.len() < UNMATCHED_MAX { Match::Hold } else { Match::Full }
+    }
+
+    fn take_collided(&mut self, tag: Tag) -> Option<Receive> {
+        let receive = self.collided.remove(&tag)?;
+        if self.collided.is_empty() {
+            self.by_serial = None;
+        } else if let Some(tags) = &mut self.by_serial {
+            tags.remove(&receive.serial);
+        }
+        Some(receive)
+    }
+
+    /// The tag of a receive that collided.
+    fn tag_of(&mut self, serial: u64) -> Option<Tag> {
+        if self.collided.is_empty() {
+            return None;
+        }
+        let collided = self.collided.values();
+        let index = || collided.map(|receive| (receive.serial, receive.tag)).collect();
+        self.by_serial.get_or_insert_with(index).get(&serial).copied()
     }
 
     /// Keeps a message for which [`Match::Hold`] was said.
@@ -161,8 +189,8 @@ impl Receives {
         let receive = match in_table {
             Some(at) => at.take(),
             None => {
-                let tag = self.collided.values().find(|receive| receive.serial == serial)?.tag;
-                self.collided.remove(&tag)
+                let tag = self.tag_of(serial)?;
+                self.take_collided(tag)
             }
         }?;
         self.tombstones.add(receive.tag, serial);
@@ -173,6 +201,7 @@ impl Receives {
     pub(crate) fn take_all(&mut self) -> Vec<Receive> {
         let mut all: Vec<_> = self.table.drain(..).flatten().collect();
         all.extend(self.collided.drain().map(|(_, receive)| receive));
+        self.by_serial = None;
         all.sort_unstable_by_key(|receive| receive.serial);
         all
     }
@@ -207,6 +236,26 @@ mod tests {
 
     fn receive(tag: Tag, serial: u64) -> Receive {
         Receive { tag, serial, token: 0 }
+    }
+
+    #[test]
+    fn cancelling_finds_receives_by_serial_whatever_came_and_went_before() {
+        let mut receives = Receives::new();
+        let of = |serial: u64| receive(7 + 64 * serial, serial);
+        for serial in 0..100 {
+            assert!(receives.post(of(serial)));
+        }
+        assert_eq!(receives.cancel(50), Some(of(50)), "makes the index");
+        assert_eq!((receives.cancel(50), receives.cancel(1000)), (None, None));
+        assert_eq!(receives.arrived(of(60).tag), Match::Receive(of(60)));
+        assert_eq!(receives.cancel(60), None, "it has ended");
+        assert!(receives.post(of(100)) && receives.post(receive(of(50).tag, 101)));
+        assert_eq!(receives.cancel(100), Some(of(100)), "posted after the index was made");
+        assert_eq!(receives.cancel(101), Some(receive(of(50).tag, 101)), "a tag used again");
+        for serial in (0..100).filter(|serial| ![50, 60].contains(serial)) {
+            assert_eq!(receives.cancel(serial), Some(of(serial)));
+        }
+        assert!(receives.by_serial.is_none() && receives.take_all().is_empty());
     }
 
     #[test]
