@@ -22,7 +22,7 @@ use std::{fmt, sync::Arc};
 use hg_na::{ADDRESS_MAX, Address, Descriptor as Region, Error, Rights};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use crate::RemoteRange;
+use crate::{RemoteRange, wire::Wire};
 
 /// Longest scheme of a transport in bytes.
 pub const SCHEME_MAX: usize = 16;
@@ -45,14 +45,31 @@ pub struct Descriptor(Arc<Inner>);
 
 struct Inner {
     /// The wire form.
-    wire: Vec<u8>,
+    wire: Wire,
     rights: Rights,
     len: u64,
     scheme: std::ops::Range<usize>,
-    regions: Vec<Region>,
+    regions: Parts,
     owner: Option<Address>,
     /// Where the eager bytes begin in the wire form.
     eager: Option<usize>,
+}
+
+/// The transport's parts; most memory is one.
+enum Parts {
+    None,
+    One(Region),
+    Many(Vec<Region>),
+}
+
+impl Parts {
+    fn as_slice(&self) -> &[Region] {
+        match self {
+            Self::None => &[],
+            Self::One(region) => std::slice::from_ref(region),
+            Self::Many(regions) => regions,
+        }
+    }
 }
 
 impl Descriptor {
@@ -78,6 +95,7 @@ impl Descriptor {
         }
         let scheme = HEADER..HEADER + scheme.len();
         let owner = owner.cloned();
+        let (wire, regions) = (Wire::from(wire), Parts::Many(regions));
         Self(Arc::new(Inner { wire, rights, len, scheme, regions, owner, eager: None }))
     }
 
@@ -96,11 +114,11 @@ impl Descriptor {
         wire.resize(start + len, 0);
         fill(&mut wire[start..])?;
         Ok(Self(Arc::new(Inner {
-            wire,
+            wire: Wire::from(wire),
             rights,
             len: len as u64,
             scheme: HEADER..HEADER,
-            regions: Vec::new(),
+            regions: Parts::None,
             owner: owner.cloned(),
             eager: Some(start),
         })))
@@ -140,7 +158,7 @@ impl Descriptor {
     /// The transport's part, one a region.
     #[must_use]
     pub fn regions(&self) -> &[Region] {
-        &self.0.regions
+        self.0.regions.as_slice()
     }
 
     /// Whether the bytes ride in it.
@@ -198,7 +216,7 @@ impl Descriptor {
         let eager = if flags & EAGER == 0 { None } else { Some(bytes.len() - rest.0.len()) };
         match eager {
             None if !rest.0.is_empty() => return Err(bad("something follows it")),
-            None if total(&regions) != Some(len) => {
+            None if total(regions.as_slice()) != Some(len) => {
                 return Err(bad("its regions are of another size"));
             }
             Some(_) if count > 0 || rights != Rights::READ => {
@@ -212,7 +230,7 @@ impl Descriptor {
             _ => {}
         }
         let scheme = HEADER..HEADER + scheme;
-        let wire = bytes.to_vec();
+        let wire = Wire::copy_of(bytes);
         Ok(Self(Arc::new(Inner { wire, rights, len, scheme, regions, owner, eager })))
     }
 }
@@ -241,20 +259,30 @@ fn push_counted(wire: &mut Vec<u8>, bytes: &[u8]) {
     wire.extend(bytes);
 }
 
-fn read_regions(rest: &mut Reader<'_>, count: u32, rights: Rights) -> Result<Vec<Region>, Error> {
+fn read_regions(rest: &mut Reader<'_>, count: u32, rights: Rights) -> Result<Parts, Error> {
     let count = usize::try_from(count).unwrap_or(usize::MAX);
     if count > rest.0.len() / REGION_MIN {
         return Err(Error::BadDescriptor("it claims more regions than it has bytes"));
     }
-    let mut regions = Vec::with_capacity(count);
-    for _ in 0..count {
-        let region = Region::decode(rest.counted()?)?;
-        if region.rights() != rights {
-            return Err(Error::BadDescriptor("its regions grant other rights than it claims"));
+    Ok(match count {
+        0 => Parts::None,
+        1 => Parts::One(read_region(rest, rights)?),
+        _ => {
+            let mut regions = Vec::with_capacity(count);
+            for _ in 0..count {
+                regions.push(read_region(rest, rights)?);
+            }
+            Parts::Many(regions)
         }
-        regions.push(region);
+    })
+}
+
+fn read_region(rest: &mut Reader<'_>, rights: Rights) -> Result<Region, Error> {
+    let region = Region::decode(rest.counted()?)?;
+    if region.rights() != rights {
+        return Err(Error::BadDescriptor("its regions grant other rights than it claims"));
     }
-    Ok(regions)
+    Ok(region)
 }
 
 fn read_owner(rest: &mut Reader<'_>) -> Result<Address, Error> {

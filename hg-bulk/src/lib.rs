@@ -18,6 +18,7 @@ mod local;
 mod plan;
 mod range;
 mod view;
+mod wire;
 
 pub use descriptor::{Descriptor, SCHEME_MAX};
 pub use error::TransferError;
