@@ -20,7 +20,7 @@ use crate::{
     queue::Queue,
     route::Routes,
     rpc::{From, Lane, arrive, watch},
-    side::Side,
+    side::{Side, block_on},
     stats::Statistics,
 };
 
@@ -177,7 +177,8 @@ impl Shuffle {
             Ok(*inner.hops[inner.table.origin[0].unwrap_or(0) as usize].target().1)
         };
         let peer = address.map_err(|error| Error::Setup(error.to_string()))?;
-        match side.engine.call(arrive, &peer, (inner.from,)).wait() {
+        // The side's own thread makes the progress meanwhile: while this one did, that one would run in circles.
+        match block_on(side.engine.call(arrive, &peer, (inner.from,))) {
             Ok(()) => self.check(),
             Err(error) => {
                 // Whoever is at fault: everybody is told, by this rank or by one that knows better.

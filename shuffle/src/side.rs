@@ -2,9 +2,10 @@
 //! thread that makes its progress.
 
 use std::{
-    pin::Pin,
+    pin::{Pin, pin},
     sync::{Arc, Mutex, Weak},
-    task::{Context, Waker},
+    task::{Context, Poll, Wake, Waker},
+    thread::{self, Thread},
     time::Duration,
 };
 
@@ -143,6 +144,28 @@ impl Side {
         self.engine.close();
         let tasks = std::mem::take(&mut *locked(&self.tasks));
         drop(tasks);
+    }
+}
+
+/// Sleeps until a call has ended, of which a side's thread makes the progress.
+pub(crate) fn block_on<T>(call: impl Future<Output = T>) -> T {
+    let mut call = pin!(call);
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut context = Context::from_waker(&waker);
+    loop {
+        match call.as_mut().poll(&mut context) {
+            Poll::Ready(result) => return result,
+            // Woken before it sleeps, it does not sleep; woken by somebody else, it looks again.
+            Poll::Pending => thread::park(),
+        }
+    }
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
     }
 }
 
