@@ -3,12 +3,17 @@
 use std::{
     io::{self, Write as _},
     sync::Arc,
+    time::Duration,
 };
 
 use hg_job::{Job, NodeMap};
 use hg_shuffle::{
     Failure, Statistics,
     route::{Came, Next, Routes},
+};
+use nix::sys::{
+    resource::{UsageWho, getrusage},
+    time::{TimeVal, TimeValLike as _},
 };
 use serde::{Deserialize, Serialize};
 
@@ -46,6 +51,8 @@ pub(crate) struct OfRank {
     latency_p90_us: f64,
     latency_p99_us: f64,
     latency_max_us: f64,
+    /// Processor time of the whole run, of all threads.
+    cpu_seconds: f64,
     /// Most memory of a process so far.
     peak_rss_kib: u64,
     #[serde(flatten)]
@@ -80,6 +87,7 @@ impl OfRank {
             latency_p90_us: us(latency.value_at_quantile(0.9)),
             latency_p99_us: us(latency.value_at_quantile(0.99)),
             latency_max_us: us(latency.max()),
+            cpu_seconds: cpu_seconds(),
             peak_rss_kib: peak_rss_kib(),
             wrong: reader.wrong,
         }
@@ -121,6 +129,7 @@ impl OfRank {
             latency_p90_us: self.latency_p90_us.max(other.latency_p90_us),
             latency_p99_us: self.latency_p99_us.max(other.latency_p99_us),
             latency_max_us: self.latency_max_us.max(other.latency_max_us),
+            cpu_seconds: self.cpu_seconds + other.cpu_seconds,
             peak_rss_kib: self.peak_rss_kib.max(other.peak_rss_kib),
             wrong: Wrong {
                 lost: self.wrong.lost + other.wrong.lost,
@@ -258,6 +267,16 @@ fn print(reports: &[OfRank], total: &OfRank, json: bool) -> io::Result<()> {
         }
     }
     out.flush()
+}
+
+/// Of this process so far.
+fn cpu_seconds() -> f64 {
+    let seconds = |time: TimeVal| {
+        let micros = u64::try_from(time.num_microseconds()).unwrap_or(0);
+        Duration::from_micros(micros).as_secs_f64()
+    };
+    getrusage(UsageWho::RUSAGE_SELF)
+        .map_or(0.0, |usage| seconds(usage.user_time()) + seconds(usage.system_time()))
 }
 
 /// The high-water mark of this process's memory.

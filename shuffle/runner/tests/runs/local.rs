@@ -65,6 +65,18 @@ fn hops_latencies_batches_and_memory_are_reported() {
 }
 
 #[test]
+fn a_rank_that_waits_for_the_others_sleeps() {
+    let slow = "--nodes 1+1 --skew single --target 1 --delay 2000 --count 150 --warm-up 0";
+    let outcome = local(2, &format!("{slow} {NETWORK}"));
+    let total = outcome.total(2);
+    assert!(total["seconds"].as_f64() > Some(0.5), "{total}");
+    for rank in outcome.lines() {
+        // All threads of both together: one that ran in circles would take all the time there is.
+        assert!(rank["cpu_seconds"].as_f64() < Some(0.4), "{rank}");
+    }
+}
+
+#[test]
 fn a_plan_of_10000_nodes_is_printed_without_a_rank() {
     let outcome = run(RUNNER, &["--plan", "10000x32"], &[]);
     assert_eq!(outcome.code, Some(0), "{}", outcome.all());
