@@ -73,6 +73,7 @@ mod tests {
     }
 
     /// In a thread that keeps nothing yet.
+    #[expect(clippy::disallowed_methods, reason = "what a thread keeps is tested")]
     fn in_new_thread(test: impl FnOnce() + Send + 'static) {
         std::thread::spawn(test).join().unwrap();
     }
