@@ -23,6 +23,8 @@ use crate::{
     transports::{PLAIN_TCP, open_over, urls, witness_over},
 };
 
+/// Calls that are over before their requests could leave.
+const PILE: u64 = 10_000;
 /// Calls of one flood, unless the role is told otherwise.
 const FLOOD: u64 = 100_000;
 /// What a flood may cost either side, in KiB.
@@ -224,6 +226,30 @@ fn a_stopped_process_that_nobody_knows_yet_cannot_hold_a_caller_beyond_its_deadl
         let waiting = engine.call(add, &peer, (20, 22));
         target.signal(Signal::SIGCONT);
         assert_eq!(waiting.wait().unwrap(), 42);
+    }
+}
+
+#[test]
+fn requests_of_calls_that_are_over_do_not_pile_up_behind_those_that_wait() {
+    let _watchdog = Watchdog::start();
+    for url in urls() {
+        let (target, address) = Child::target(&format!("url={url}"));
+        let engine = open_over(Engine::builder().wait(Wait::Block), url).unwrap();
+        let peer = engine.lookup(&address).unwrap();
+        assert_eq!(engine.call(add, &peer, (1, 2)).wait().unwrap(), 3);
+        target.stop();
+        let waiting: Vec<_> = (0..1000).map(|_| engine.call(add, &peer, (20, 22))).collect();
+        let before = rss_kib(std::process::id());
+        let argument = vec![1; 4096];
+        for _ in 0..PILE {
+            drop(engine.call(echo, &peer, (&argument,)));
+        }
+        let more = rss_kib(std::process::id()).saturating_sub(before);
+        assert!(more < PILE / 2 * 4, "{url}: {more} KiB for {PILE} calls that are over");
+        target.signal(Signal::SIGCONT);
+        for call in waiting {
+            assert_eq!(call.wait().unwrap(), 42);
+        }
     }
 }
 

@@ -15,7 +15,30 @@ use super::{Answered, Work, transfers::Transfers};
 use crate::{builder::Settings, handler::no_message, large::Kept};
 
 /// Operations that wait because the transport's queue to their peer is full, in order.
-type Backlog = FxHashMap<Peer, VecDeque<(Token, Op)>>;
+type Backlog = FxHashMap<Peer, Waiting>;
+
+/// Those of one peer.
+#[derive(Default)]
+struct Waiting {
+    queue: VecDeque<(Token, Op)>,
+    /// At this length those whose calls have settled meanwhile are dropped: what waits stays within twice of what
+    /// is under way, and each is looked at a few times.
+    look_at: usize,
+}
+
+impl Waiting {
+    /// Those of calls that have settled go before there are too many of them.
+    fn push_request(&mut self, token: Token, op: Op, calls: &Calls) {
+        self.queue.push_back((token, op));
+        if self.queue.len() > self.look_at.max(LOOK_MIN) {
+            self.queue.retain(|(token, _)| match Owner::of(*token) {
+                Owner::Call(id, _) => !calls.is_settled(id),
+                Owner::Nobody => true,
+            });
+            self.look_at = 2 * self.queue.len();
+        }
+    }
+}
 
 pub(crate) struct State {
     /// `None` once the engine is closed or the transport is broken.
@@ -131,12 +154,13 @@ impl State {
         let owner = Owner::Call(id, Half::Send);
         let token = if two_way { owner.quiet_token() } else { owner.token() };
         if !self.requests.is_empty() && self.requests.contains_key(&to) {
-            self.requests.entry(to).or_default().push_back((token, send));
+            self.requests.entry(to).or_default().push_request(token, send, &self.calls);
         } else {
             match context.post(token, send) {
                 Ok(op) => self.calls.handle_posted(id, Half::Send, op),
                 Err(rejected) if matches!(rejected.error, hg_na::Error::Again) => {
-                    self.requests.entry(to).or_default().push_back((token, rejected.op));
+                    let waiting = self.requests.entry(to).or_default();
+                    waiting.push_request(token, rejected.op, &self.calls);
                 }
                 Err(rejected) => {
                     return self.calls.handle_refused(id, not_made(rejected.error, Started::No));
@@ -191,7 +215,8 @@ impl State {
     /// The peer is gone: what waits for it never left.
     pub(super) fn drop_backlog(&mut self, peer: Peer, failure: &Failure) {
         self.answers.remove(&peer);
-        for (token, _) in self.requests.remove(&peer).into_iter().flatten() {
+        let requests = self.requests.remove(&peer).unwrap_or_default();
+        for (token, _) in requests.queue {
             if let Owner::Call(id, _) = Owner::of(token) {
                 self.calls.handle_refused(id, failure.clone());
             }
@@ -204,19 +229,14 @@ impl State {
         let peer = op.peer();
         let Some(context) = &mut self.context else { return };
         if !self.answers.is_empty() && self.answers.contains_key(&peer) {
-            return self
-                .answers
-                .entry(peer)
-                .or_default()
-                .push_back((Owner::Nobody.quiet_token(), op));
+            let waiting = self.answers.entry(peer).or_default();
+            return waiting.queue.push_back((Owner::Nobody.quiet_token(), op));
         }
         match context.post(Owner::Nobody.quiet_token(), op) {
             Ok(_) => {}
             Err(rejected) if matches!(rejected.error, hg_na::Error::Again) => {
-                self.answers
-                    .entry(peer)
-                    .or_default()
-                    .push_back((Owner::Nobody.quiet_token(), rejected.op));
+                let waiting = self.answers.entry(peer).or_default();
+                waiting.queue.push_back((Owner::Nobody.quiet_token(), rejected.op));
             }
             Err(rejected) => {
                 tracing::debug!(error = %rejected.error, "an answer found no taker");
@@ -229,7 +249,11 @@ impl State {
 
     /// Answers and control messages that wait for room: they count as in service for admission.
     pub(super) fn answers_waiting(&self) -> usize {
-        if self.answers.is_empty() { 0 } else { self.answers.values().map(VecDeque::len).sum() }
+        if self.answers.is_empty() {
+            0
+        } else {
+            self.answers.values().map(|waiting| waiting.queue.len()).sum()
+        }
     }
 
     fn control(&mut self, peer: Peer, header: &Header, text: &[u8]) {
@@ -284,15 +308,15 @@ impl State {
     pub(super) fn retry_backlog(&mut self) -> bool {
         let mut moved = false;
         let mut answers = std::mem::take(&mut self.answers);
-        answers.retain(|_, queue| {
-            moved |= self.retry(queue);
-            !queue.is_empty()
+        answers.retain(|_, waiting| {
+            moved |= self.retry(&mut waiting.queue);
+            !waiting.queue.is_empty()
         });
         self.answers = answers;
         let mut requests = std::mem::take(&mut self.requests);
-        requests.retain(|_, queue| {
-            moved |= self.retry(queue);
-            !queue.is_empty()
+        requests.retain(|_, waiting| {
+            moved |= self.retry(&mut waiting.queue);
+            !waiting.queue.is_empty()
         });
         self.requests = requests;
         moved
@@ -406,3 +430,6 @@ fn not_made(error: hg_na::Error, started: Started) -> Failure {
         other => Failure::NotMade(other),
     }
 }
+
+/// A queue of requests is not looked through before it is longer.
+const LOOK_MIN: usize = 256;
