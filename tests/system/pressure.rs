@@ -333,7 +333,8 @@ fn idle_processes_that_are_connected_use_no_processor_time() {
     thread::sleep(Duration::from_secs(5));
     for (((who, _), before), after) in idle.iter().zip(before).zip(read(&idle)) {
         let (ticks, woken) = (after.0 - before.0, after.1 - before.1);
-        assert!(ticks <= 1, "the idle {who} has used {ticks} clock ticks in 5 s");
+        // User and system time are rounded by themselves: either may just have reached the next tick.
+        assert!(ticks <= 2, "the idle {who} has used {ticks} clock ticks in 5 s");
         // The loop of the target with progress of its own asks once a second.
         assert!(woken <= 12, "the idle {who} woke up {woken} times in 5 s");
     }
