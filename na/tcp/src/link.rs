@@ -213,11 +213,13 @@ impl Link {
 
     /// Takes back a message that has not left; it never will.
     pub(crate) fn cancel_send(&mut self, serial: u64) -> Option<Completion> {
-        let sending = if let Some(at) = self.controls.iter().position(|it| it.id.serial == serial) {
+        // Each queue is in the order of posting, so of serials.
+        let control = self.controls.binary_search_by_key(&serial, |it| it.id.serial);
+        let sending = if let Ok(at) = control {
             self.controls.remove(at)
         } else {
             self.lanes.iter_mut().find_map(|lane| {
-                let at = lane.waiting.iter().position(|(_, it)| it.id.serial == serial)?;
+                let at = lane.waiting.binary_search_by_key(&serial, |(_, it)| it.id.serial).ok()?;
                 lane.waiting.remove(at).map(|(_, sending)| sending)
             })
         };
@@ -268,6 +270,29 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_message_that_waits_is_taken_back_from_among_all_others() {
+        let mut link = Link::new(hg_na::Peer::new(0, 1), None, State::Idle);
+        let sending = |serial| Sending {
+            id: hg_na::OpId { scope: 0, serial },
+            token: serial,
+            message: Message::inline(0),
+        };
+        for serial in (0..300).step_by(3) {
+            link.controls.push_back(sending(serial));
+            link.lanes[UNEXPECTED].waiting.push_back((0, sending(serial + 1)));
+            link.lanes[EXPECTED].waiting.push_back((0, sending(serial + 2)));
+        }
+        for serial in (0..300).map(|at| at * 7 % 300) {
+            let Some(Completion::Done(done)) = link.cancel_send(serial) else {
+                panic!("{serial} waits")
+            };
+            assert_eq!((done.id.serial, done.token), (serial, serial));
+            assert!(link.cancel_send(serial).is_none());
+        }
+        assert!(link.controls.is_empty() && link.lanes.iter().all(|it| it.waiting.is_empty()));
     }
 
     #[test]

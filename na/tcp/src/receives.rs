@@ -1,7 +1,8 @@
 //! Matches expected messages of one peer with posted receives, by tag.
 //!
 //! Messages without a receive are held: their sender's credits bound them. A cancelled receive leaves
-//! a tombstone, so that its late message is dropped.
+//! a tombstone, so that its late message is dropped. Cancelling names a receive by its serial: among a few it is
+//! looked for; more of them get an index at the first cancellation, which is kept until none is posted.
 
 use std::collections::VecDeque;
 
@@ -10,6 +11,9 @@ use rustc_hash::FxHashMap;
 
 /// Cancelled receives that are remembered for one peer; past it the oldest is forgotten.
 const TOMBSTONES_MAX: usize = 4096;
+
+/// A table with room for no more than this is searched by serial as it is.
+const SEARCHED_MAX: usize = 64;
 
 /// A posted receive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +38,8 @@ pub(crate) enum Match {
 pub(crate) struct Receives {
     /// Tags are chosen by this side.
     posted: FxHashMap<Tag, Receive>,
+    /// Tags of all that are posted by their serials, once one of many was to be cancelled.
+    by_serial: Option<FxHashMap<u64, Tag>>,
     held: VecDeque<(Tag, Message)>,
     /// Tag and serial of cancelled receives, and their order.
     tombstones: FxHashMap<Tag, u64>,
@@ -51,7 +57,35 @@ impl Receives {
         if !self.tombstones.is_empty() {
             self.tombstones.remove(&tag);
         }
+        if let Some(tags) = &mut self.by_serial {
+            tags.insert(receive.serial, tag);
+        }
         self.posted.insert(tag, receive);
+    }
+
+    fn take(&mut self, tag: Tag) -> Option<Receive> {
+        let receive = self.posted.remove(&tag)?;
+        if let Some(tags) = &mut self.by_serial {
+            tags.remove(&receive.serial);
+            if self.posted.is_empty() {
+                self.by_serial = None;
+                // The next few are searched, for which a large table would take as long as a full one.
+                self.posted.shrink_to(0);
+            }
+        }
+        Some(receive)
+    }
+
+    /// The tag of a posted receive.
+    fn tag_of(&mut self, serial: u64) -> Option<Tag> {
+        if self.posted.is_empty() {
+            return None;
+        }
+        let mut posted = self.posted.iter().map(|(tag, receive)| (receive.serial, *tag));
+        if self.by_serial.is_none() && self.posted.capacity() <= SEARCHED_MAX {
+            return posted.find(|(other, _)| *other == serial).map(|(_, tag)| tag);
+        }
+        self.by_serial.get_or_insert_with(|| posted.collect()).get(&serial).copied()
     }
 
     /// The held message for a tag, oldest first.
@@ -65,7 +99,7 @@ impl Receives {
 
     /// Decides about a message that has arrived.
     pub(crate) fn arrived(&mut self, tag: Tag, message: Message) -> Match {
-        if let Some(receive) = self.posted.remove(&tag) {
+        if let Some(receive) = self.take(tag) {
             return Match::Receive(receive, message);
         }
         if self.tombstones.remove(&tag).is_some() {
@@ -80,9 +114,8 @@ impl Receives {
 
     /// Ends a receive early; its message, should it still come, will be dropped.
     pub(crate) fn cancel(&mut self, serial: u64) -> Option<Receive> {
-        let (tag, receive) = self.posted.iter().find(|(_, receive)| receive.serial == serial)?;
-        let (tag, receive) = (*tag, *receive);
-        self.posted.remove(&tag);
+        let tag = self.tag_of(serial)?;
+        let receive = self.take(tag)?;
         self.tombstones.insert(tag, serial);
         self.order.push_back((tag, serial));
         if self.order.len() > TOMBSTONES_MAX
@@ -97,6 +130,7 @@ impl Receives {
     /// Ends all receives, oldest first: the peer is gone.
     pub(crate) fn take_all(&mut self) -> Vec<Receive> {
         self.held.clear();
+        self.by_serial = None;
         let mut all: Vec<_> = self.posted.drain().map(|(_, receive)| receive).collect();
         all.sort_unstable_by_key(|receive| receive.serial);
         all
@@ -132,6 +166,56 @@ mod tests {
         assert!(receives.cancel(1).is_none());
         assert!(matches!(receives.arrived(7, message(7)), Match::Late));
         assert!(matches!(receives.arrived(7, message(7)), Match::Held));
+    }
+
+    fn posted(receives: &mut Receives, serial: u64) -> Receive {
+        let receive = Receive { serial, token: serial };
+        receives.post(1_000_000 + 3 * serial, receive);
+        receive
+    }
+
+    #[test]
+    fn tens_of_thousands_are_cancelled_in_any_order() {
+        const COUNT: u64 = 60_000;
+        // 7919 has no factor in common with the count: each once.
+        let orders: [fn(u64) -> u64; 3] = [|at| at, |at| COUNT - 1 - at, |at| at * 7919 % COUNT];
+        let mut receives = Receives::default();
+        for order in orders {
+            let all: Vec<_> = (0..COUNT).map(|serial| posted(&mut receives, serial)).collect();
+            assert!(receives.by_serial.is_none(), "who cancels nothing pays nothing");
+            for serial in (0..COUNT).map(order) {
+                let expected = usize::try_from(serial).ok().map(|place| all[place]);
+                assert_eq!(receives.cancel(serial), expected);
+                // As long as some are left, all of them and no others are found without a search.
+                let indexed = receives.by_serial.as_ref().map_or(0, FxHashMap::len);
+                assert_eq!(indexed, receives.posted.len());
+            }
+            assert!(receives.posted.is_empty() && receives.by_serial.is_none());
+            assert!(receives.posted.capacity() <= SEARCHED_MAX, "the next few are searched");
+        }
+        assert!(receives.take_all().is_empty());
+    }
+
+    #[test]
+    fn cancelling_finds_receives_by_serial_whatever_came_and_went_before() {
+        for count in [10, 1000] {
+            let mut receives = Receives::default();
+            let all: Vec<_> = (0..count).map(|serial| posted(&mut receives, serial)).collect();
+            assert_eq!(receives.cancel(5), Some(all[5]), "makes an index of many");
+            assert_eq!(receives.by_serial.is_some(), count > 64);
+            assert_eq!((receives.cancel(5), receives.cancel(count)), (None, None));
+            let tag = 1_000_000 + 3 * 6;
+            assert!(matches!(receives.arrived(tag, message(tag)), Match::Receive(..)));
+            assert_eq!(receives.cancel(6), None, "it has ended");
+            let later = posted(&mut receives, count);
+            let again = Receive { serial: count + 1, token: 0 };
+            receives.post(tag, again);
+            assert_eq!(receives.cancel(count), Some(later), "posted after the index was made");
+            assert_eq!(receives.cancel(count + 1), Some(again), "a tag used again");
+            let left: Vec<_> = all.into_iter().filter(|it| ![5, 6].contains(&it.serial)).collect();
+            assert_eq!(receives.take_all(), left);
+            assert_eq!(receives.cancel(0), None);
+        }
     }
 
     #[test]
