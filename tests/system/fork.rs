@@ -55,19 +55,28 @@ pub(crate) fn forker(settings: &Settings) {
     }
 }
 
-/// Memory of the heap twice, and some that peers can map.
-fn exposed(engine: &Engine) -> [Bulk; 3] {
-    let mut mappable = bulk::alloc(5000).expect("memory");
-    mappable.fill(7);
+/// Memory of the heap twice, and twice some that peers can map.
+fn exposed(engine: &Engine) -> [Bulk; 4] {
+    let mappable = || {
+        let mut mappable = bulk::alloc(5000).expect("memory");
+        mappable.fill(7);
+        Memory::from(mappable)
+    };
+    let heap = || Memory::from(vec![7; 5000]);
     let rights = Rights::READ | Rights::WRITE;
-    [Memory::from(vec![7; 5000]), Memory::from(vec![7; 5000]), mappable.into()]
+    [heap(), heap(), mappable(), mappable()]
         .map(|memory| engine.expose(memory, rights).expect("room in the table"))
 }
 
 /// Unregisters and drops what the parent has exposed: the child has a copy of its heap, and nothing of what is shared.
-fn takes_back([heap, dropped, mappable]: [Bulk; 3]) -> bool {
-    drop((dropped, mappable));
-    heap.into_vec().is_ok_and(|bytes| bytes == [7; 5000])
+fn takes_back([heap, dropped, mappable, dropped_mappable]: [Bulk; 4]) -> bool {
+    drop((dropped, dropped_mappable));
+    let is_elsewhere = matches!(mappable.to_vec(), Err(Error::Forked))
+        && matches!(mappable.write(0, &[8]), Err(Error::Forked))
+        && mappable.into_vec().is_err_and(|busy| matches!(busy.error(), Error::Forked));
+    is_elsewhere
+        && heap.write(0, &[7]).is_ok()
+        && heap.into_vec().is_ok_and(|bytes| bytes == [7; 5000])
 }
 
 fn forked(
@@ -75,7 +84,7 @@ fn forked(
     engine: &Engine,
     peer: &hg::Peer,
     open: hg::Call<'_, never>,
-    exposed: [Bulk; 3],
+    exposed: [Bulk; 4],
 ) -> ! {
     let opened_before = open.wait();
     let called = engine.call(add, peer, (1, 2)).wait();

@@ -50,7 +50,7 @@ impl Plugin for TcpPlugin {
 pub(crate) struct Shared {
     pub(crate) caps: Caps,
     pub(crate) settings: Settings,
-    pub(crate) guard: ForkGuard,
+    pub(crate) guard: Arc<ForkGuard>,
     pub(crate) regions: Arc<Regions>,
     pub(crate) resolver: Arc<Resolver>,
     // Before the listener, so that it is dropped first.
@@ -75,11 +75,12 @@ impl Shared {
             }
             None => 0,
         };
+        let guard = Arc::new(ForkGuard::new()?);
         Ok(Arc::new(Self {
             caps: caps(&settings),
             settings,
-            guard: ForkGuard::new()?,
-            regions: Regions::new()?,
+            regions: Regions::new(Arc::clone(&guard))?,
+            guard,
             resolver: Arc::default(),
             _kept: listener.as_ref().map(|listener| NotInherited::new(listener.as_fd())),
             listener,

@@ -9,6 +9,9 @@
 //!
 //! Each system call that serves a peer holds the region's memory for as long as it lasts, so
 //! unregistering waits for one call that cannot block, and no more.
+//!
+//! A forked child gets back what lies in its copy of the heap. Other memory may not be mapped there (`MADV_DONTFORK`): the
+//! child touches none of it. Nor does it wait for the locks of regions, which a thread that it lacks may have held.
 
 use std::{
     fmt,
@@ -19,6 +22,7 @@ use std::{
 };
 
 use hg_na::{DESCRIPTOR_MAX, Descriptor, Error, Memory, RegionState, Rights};
+use hg_na_memory::ForkGuard;
 use rustc_hash::FxHashMap;
 
 /// Bytes of a claim.
@@ -98,6 +102,7 @@ impl fmt::Debug for Entry {
 /// All regions of a domain.
 #[derive(Debug)]
 pub(crate) struct Regions {
+    guard: Arc<ForkGuard>,
     domain: [u8; 16],
     last_key: AtomicU64,
     /// Keys are chosen by this side.
@@ -109,9 +114,9 @@ impl Regions {
     ///
     /// # Errors
     /// [`Error::Os`] without random numbers.
-    pub(crate) fn new() -> Result<Arc<Self>, Error> {
-        let domain = random()?;
-        Ok(Arc::new(Self { domain, last_key: AtomicU64::new(0), table: RwLock::default() }))
+    pub(crate) fn new(guard: Arc<ForkGuard>) -> Result<Arc<Self>, Error> {
+        let (domain, last_key) = (random()?, AtomicU64::new(0));
+        Ok(Arc::new(Self { guard, domain, last_key, table: RwLock::default() }))
     }
 
     /// The region that a claim names.
@@ -198,6 +203,31 @@ impl TcpRegion {
         // Waits for the call in progress, which does not block.
         self.entry.memory.write().unwrap_or_else(PoisonError::into_inner).take()
     }
+
+    /// In a forked child: lets go of the memory, unless a thread that is not there holds the locks.
+    fn leave(&self) -> Option<Memory> {
+        if let Ok(mut table) = self.regions.table.try_write() {
+            table.remove(&self.key);
+        }
+        self.entry.memory.try_write().ok()?.take()
+    }
+
+    /// Does something with the memory, where this process has it.
+    fn with<T>(&self, act: impl FnOnce(&Memory) -> Result<T, Error>) -> Result<T, Error> {
+        if !self.regions.guard.is_child() {
+            return self.entry.with(act).unwrap_or(Err(Error::StaleDescriptor));
+        }
+        let memory = self.entry.memory.try_read().ok();
+        match memory.as_ref().and_then(|memory| memory.as_ref()) {
+            Some(memory) if is_inherited(memory) => act(memory),
+            _ => Err(Error::Forked),
+        }
+    }
+}
+
+/// Whether a forked child has a copy of it for certain: of the heap, not of what somebody else keeps.
+fn is_inherited(memory: &Memory) -> bool {
+    memory.keeper().is_none()
 }
 
 impl RegionState for TcpRegion {
@@ -214,25 +244,27 @@ impl RegionState for TcpRegion {
     }
 
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), Error> {
-        let read = self.entry.with(|memory| hg_na_memory::copy_out(memory, offset, into));
-        read.unwrap_or(Err(Error::StaleDescriptor))
+        self.with(|memory| hg_na_memory::copy_out(memory, offset, into))
     }
 
     fn write(&self, offset: u64, from: &[u8]) -> Result<(), Error> {
-        let written = self.entry.with(|memory| hg_na_memory::copy_in(memory, offset, from));
-        written.unwrap_or(Err(Error::StaleDescriptor))
+        self.with(|memory| hg_na_memory::copy_in(memory, offset, from))
     }
 
     fn unregister(self: Arc<Self>) -> Result<Memory, Error> {
         // An operation that uses it holds a reference; the last one to go unregisters it.
         let region = Arc::try_unwrap(self).map_err(|_| Error::RegionBusy)?;
+        if region.regions.guard.is_child() {
+            return region.leave().filter(is_inherited).ok_or(Error::Forked);
+        }
         region.take().ok_or(Error::StaleDescriptor)
     }
 }
 
 impl Drop for TcpRegion {
     fn drop(&mut self) {
-        drop(self.take());
+        let is_child = self.regions.guard.is_child();
+        drop(if is_child { self.leave() } else { self.take() });
     }
 }
 
@@ -246,9 +278,13 @@ impl fmt::Debug for TcpRegion {
 mod tests {
     use super::*;
 
+    fn regions() -> Arc<Regions> {
+        Regions::new(Arc::new(ForkGuard::new().unwrap())).unwrap()
+    }
+
     #[test]
     fn a_claim_is_good_with_its_token_until_the_region_is_unregistered() {
-        let regions = Regions::new().unwrap();
+        let regions = regions();
         let region = TcpRegion::register(&regions, Memory::from(vec![1; 8]), Rights::READ).unwrap();
         let claim = Claim::decode(region.descriptor().opaque()).unwrap();
         let entry = regions.find(&claim).unwrap();
@@ -269,7 +305,7 @@ mod tests {
 
     #[test]
     fn a_region_in_use_is_unregistered_when_its_last_user_drops_it() {
-        let regions = Regions::new().unwrap();
+        let regions = regions();
         let region = TcpRegion::register(&regions, Memory::from(vec![1; 8]), Rights::READ).unwrap();
         let claim = Claim::decode(region.descriptor().opaque()).unwrap();
         let user = Arc::clone(&region);
