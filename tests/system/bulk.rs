@@ -62,7 +62,7 @@ pub(crate) fn pattern(from: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-fn patterned(len: usize) -> Vec<u8> {
+pub(crate) fn patterned(len: usize) -> Vec<u8> {
     pattern(0, len)
 }
 
@@ -205,11 +205,11 @@ fn url_of(settings: &Settings) -> &str {
 }
 
 /// Words for a pipe.
-fn to_hex(descriptor: &Descriptor) -> String {
+pub(crate) fn to_hex(descriptor: &Descriptor) -> String {
     descriptor.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn from_hex(text: &str) -> Descriptor {
+pub(crate) fn from_hex(text: &str) -> Descriptor {
     let digits = |at: usize| u8::from_str_radix(&text[at..at + 2], 16).expect("hexadecimal digits");
     let bytes: Vec<u8> = (0..text.len()).step_by(2).map(digits).collect();
     Descriptor::decode(&bytes).expect("the descriptor of an honest process")

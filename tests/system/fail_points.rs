@@ -4,14 +4,17 @@ use std::{collections::BTreeSet, fs, path::Path};
 
 use hg::{
     CallError, Engine, Peer, Started, Wait,
+    bulk::TransferError,
     na::{Completion, Descriptor, Memory, Op, OpenOptions, Rights},
 };
 use nix::libc::SIGKILL;
 
 use crate::{
+    bulk::{from_hex, patterned, to_hex},
     common::{Child, Watchdog, Witness, falls_to, process::fds, settled},
     input::Raw,
     roles::{Settings, add, arrived, echo, kind_of},
+    transports::open_over,
 };
 
 /// Steps that an origin passes, and how often before it dies there.
@@ -44,6 +47,12 @@ const TARGET: [(&str, &[u32]); 10] = [
 
 /// The step of a transfer, which engines do not make yet: a plain peer does.
 const TRANSFER: &str = "pinned";
+
+/// Steps of a transfer where CMA is denied: of the one that asks, and of the one that serves.
+const ASKING: [(&str, &[u32]); 2] = [("asked", &[1, 2, 20]), ("taken", &[1, 2, 20])];
+const SERVING: [(&str, &[u32]); 1] = [("served", &[1, 2, 20])];
+/// CMA is off on both sides.
+const DENIED: &str = "denied+sm://";
 
 /// Passes every step: short and long messages both ways, with sleeps between them.
 fn work(engine: &Engine, peer: &Peer) -> Result<(), CallError> {
@@ -164,6 +173,42 @@ fn memory_that_a_dead_process_has_pinned_can_be_unregistered() {
 }
 
 #[test]
+fn copies_between_processes_that_die_at_any_step_end_and_leave_memory_free() {
+    let _watchdog = Watchdog::start();
+    let owner = open_over(Engine::builder().listen(true), DENIED).unwrap();
+    for (label, times) in ASKING {
+        for time in times {
+            let point = format!("{label}:{time}");
+            let bulk = owner.expose(patterned(8 << 20), Rights::all()).unwrap();
+            let what = to_hex(&bulk.bound_descriptor());
+            for push in ["", " push=yes"] {
+                let arguments = format!("url={DENIED} what={what}{push}");
+                let environment = [("HG_FAIL_POINT", point.as_str())];
+                let mut puller = Child::start_with("bulk-mover", &arguments, &environment);
+                assert_eq!(puller.died_of(), Some(SIGKILL), "{point}: the step was not passed");
+            }
+            assert_eq!(bulk.into_vec().unwrap().len(), 8 << 20, "{point}");
+        }
+    }
+    for (label, times) in SERVING {
+        for time in times {
+            let point = format!("{label}:{time}");
+            let environment = [("HG_FAIL_POINT", point.as_str())];
+            let mut child =
+                Child::start_with("bulk-owner", &format!("url={DENIED} memory=heap"), &environment);
+            let what = from_hex(&child.hear());
+            let peer = owner.owner_of(&what).unwrap();
+            let room = vec![0; usize::try_from(what.len()).unwrap()];
+            let local = owner.expose(room, Rights::empty()).unwrap();
+            let error = owner.pull(&peer, &what, &local).wait().unwrap_err();
+            assert!(matches!(error, TransferError::PeerGone { .. }), "{point}: {error}");
+            assert_eq!(child.died_of(), Some(SIGKILL), "{point}: the step was not passed");
+            assert!(local.into_vec().is_ok(), "{point}");
+        }
+    }
+}
+
+#[test]
 fn every_labelled_step_is_tested() {
     let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("na/sm/src")];
     let mut labels = BTreeSet::new();
@@ -178,6 +223,7 @@ fn every_labelled_step_is_tested() {
             labels.extend(calls.filter_map(|rest| Some(rest.split_once('"')?.0.to_owned())));
         }
     }
-    let tested = ORIGIN.iter().chain(&TARGET).map(|(label, _)| *label).chain([TRANSFER]);
+    let steps = ORIGIN.iter().chain(&TARGET).chain(&ASKING).chain(&SERVING);
+    let tested = steps.map(|(label, _)| *label).chain([TRANSFER]);
     assert_eq!(tested.map(str::to_owned).collect::<BTreeSet<_>>(), labels);
 }
