@@ -8,7 +8,7 @@ use std::{
 use hg::CallOptions;
 
 use crate::{
-    Failure,
+    Error, Failure,
     hop::Hop,
     inner::Inner,
     lock::locked,
@@ -50,10 +50,11 @@ impl Inner {
 
     /// A rank has failed: notes it, once. Whether it was news.
     pub(crate) fn fail(&self, rank: u32, lane: Option<Lane>, why: String) -> bool {
+        // Whoever finds a hop failed from now on asks why, and waits for this lock.
+        let mut failure = locked(&self.failure);
         for hop in self.hops.iter().filter(|hop| hop.rank == rank) {
             hop.fail();
         }
-        let mut failure = locked(&self.failure);
         if failure.is_some() || self.is_closed() || self.is_parting.load(Ordering::SeqCst) {
             return false;
         }
@@ -69,6 +70,23 @@ impl Inner {
         }
         self.meeting.fail();
         true
+    }
+
+    /// Why nothing goes any more. What has ended without a shutdown is told why in a moment.
+    pub(crate) fn error(&self) -> Error {
+        let limit = Instant::now() + WORD;
+        let mut failure = locked(&self.failure);
+        loop {
+            let left = limit.saturating_duration_since(Instant::now());
+            if let Some(failure) = &*failure {
+                return Error::Failed(failure.clone());
+            }
+            if self.is_closed() || left.is_zero() {
+                return Error::Closed;
+            }
+            let waited = self.failed.wait_timeout(failure, left);
+            failure = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
     }
 
     /// Waits a moment for the word of who has failed; if none comes, it was this one.

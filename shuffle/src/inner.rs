@@ -443,11 +443,6 @@ impl Inner {
         self.unconfirmed.iter().for_each(|count| count.store(0, Ordering::Relaxed));
         self.unconfirmed_broadcasts.store(0, Ordering::Relaxed);
     }
-
-    /// Why nothing goes any more.
-    pub(crate) fn error(&self) -> Error {
-        locked(&self.failure).clone().map_or(Error::Closed, Error::Failed)
-    }
 }
 
 /// Of the shuffle's name: FNV-1a.
