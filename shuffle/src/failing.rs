@@ -58,11 +58,12 @@ impl Inner {
         if failure.is_some() || self.is_closed() || self.is_parting.load(Ordering::SeqCst) {
             return false;
         }
+        // Before what is in doubt is counted: nothing is sent any more but what is being sent.
+        self.is_failed.store(true, Ordering::SeqCst);
         let in_doubt = self.in_doubt(rank);
         let hop = lane.map_or(crate::Hop::Delivery, Lane::hop);
         tracing::warn!(shuffle = self.name, rank, %hop, in_doubt, why, "a rank has failed");
         *failure = Some(Failure { rank, hop, in_doubt, why });
-        self.is_failed.store(true, Ordering::SeqCst);
         drop(failure);
         self.failed.notify_all();
         for hop in &self.hops {

@@ -42,7 +42,7 @@ fn main() -> ExitCode {
     match run(&arguments) {
         Ok(code) => code,
         Err(error) => {
-            let _ = writeln!(std::io::stderr(), "shuffle-runner: {error}");
+            say(&format!("shuffle-runner: {error}"));
             ExitCode::FAILURE
         }
     }
@@ -63,7 +63,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         let ended = local.run()?;
         let report = ended.report();
         if !report.is_empty() {
-            let _ = writeln!(std::io::stderr(), "shuffle-runner: {report}");
+            say(&format!("shuffle-runner: {report}"));
         }
         return Ok(ExitCode::from(ended.code()));
     }
@@ -73,4 +73,10 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let is_well = work::run(&job, arguments)?;
     job.leave()?;
     Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// A line on standard error, in one piece: other ranks write there, too.
+fn say(line: &str) {
+    // Nobody is left to be told that this failed.
+    let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
 }
