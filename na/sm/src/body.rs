@@ -7,10 +7,10 @@ use std::{
 };
 
 use hg_na::{Message, MessageBody};
+use hg_na_memory::ForkGuard;
 
 use crate::{
     arena::{MESSAGE_MAX, Reservation, States},
-    os::fork::ForkGuard,
     segment::ArenaBytes,
 };
 

@@ -22,15 +22,13 @@ use hg_na::{
     Address, Completion, Context, Error, Exchange, Exchanged, Message, Op, OpId, Peer, Rejected,
     Tag, Token, Waiter,
 };
+use hg_na_memory::ForkGuard;
 use rustc_hash::FxHashMap;
 
 use crate::{
     connection::Phase,
     domain::Shared,
-    os::{
-        fork::ForkGuard,
-        waiter::{Event, Interest, SmWaiter},
-    },
+    os::waiter::{Event, Interest, SmWaiter},
     peers::Peers,
     receive::Intake,
     rendezvous::{name::Target, socket::Listener},

@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use hg_na::{
     Address, Caps, Context, Domain, Error, Memory, Offer, OpenOptions, Plugin, Region, Rights,
 };
+use hg_na_memory::ForkGuard;
 
 use crate::{
     context::SmContext,
-    os::fork::ForkGuard,
     region::{
         boards::Boards,
         state::{PinBoard, Regions, SmRegion},
@@ -71,7 +71,7 @@ impl Shared {
         fill_random(&mut incarnation)?;
         let boards = Arc::<Boards>::default();
         let board = Arc::clone(&boards) as Arc<dyn PinBoard>;
-        let guard = Arc::new(ForkGuard::new()?);
+        let guard = Arc::new(ForkGuard::new().map_err(crate::os::limits::named)?);
         Ok(Arc::new(Self {
             caps: caps(),
             settings,

@@ -34,6 +34,17 @@ pub(crate) fn os_error(call: &'static str, error: Errno) -> Error {
     }
 }
 
+/// The same for a system call that another crate made.
+pub(crate) fn named(error: Error) -> Error {
+    match &error {
+        Error::Os { call, source } => match source.raw_os_error() {
+            Some(code) => os_error(call, Errno::from_raw(code)),
+            None => error,
+        },
+        _ => error,
+    }
+}
+
 /// The error for a process that has no descriptor left.
 pub(crate) fn nofile_limit() -> Error {
     Error::Limit {

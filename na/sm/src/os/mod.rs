@@ -4,8 +4,6 @@
 mod calls;
 pub(crate) mod death;
 pub(crate) mod event;
-#[expect(unsafe_code, reason = "maps a page that the kernel clears in a forked child")]
-pub(crate) mod fork;
 pub(crate) mod limits;
 #[expect(unsafe_code, reason = "maps memfds and turns mappings into references")]
 pub(crate) mod mapping;

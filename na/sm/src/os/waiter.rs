@@ -26,6 +26,7 @@ use std::{
 };
 
 use hg_na::{Error, Waiter};
+use hg_na_memory::ForkGuard;
 use nix::{
     errno::Errno,
     libc,
@@ -35,7 +36,6 @@ use nix::{
 use super::{
     calls::{EventBuffer, NO_EVENTS, epoll_wait_coarse, epoll_wait_precise},
     event::Doorbell,
-    fork::ForkGuard,
     limits::os_error,
 };
 

@@ -24,20 +24,18 @@ use std::{
 };
 
 use hg_na::{Descriptor, Error, Memory, RegionState, Rights, Segment};
+use hg_na_memory::ForkGuard;
 
 use super::{
     descriptor::RegionClaim,
     plan::{Run, cut},
     table::{OwnedTable, Published},
 };
-use crate::{
-    os::fork::ForkGuard,
-    shared::{
-        Sharing,
-        buffer::{Pages, fresh_copy},
-        exports::Exports,
-        words::Mapped,
-    },
+use crate::shared::{
+    Sharing,
+    buffer::{Pages, fresh_copy},
+    exports::Exports,
+    words::Mapped,
 };
 
 /// Longest time that unregistering waits for a peer in the middle of a transfer.

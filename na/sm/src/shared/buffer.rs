@@ -16,10 +16,10 @@ use std::{
 };
 
 use hg_na::{Error, Keeper, Memory};
+use hg_na_memory::ForkGuard;
 use nix::fcntl::SealFlag;
 
 use super::bytes::{Access, Bytes, FUTURE_WRITE, new_memfd, seal, seals_of};
-use crate::os::fork::ForkGuard;
 
 /// What keeps such memory alive: the keeper of its [`Memory`].
 pub(crate) struct Pages {
@@ -266,12 +266,14 @@ fn guard() -> Result<Arc<ForkGuard>, Error> {
     let mut current = match CURRENT.try_lock() {
         Ok(current) => current,
         Err(TryLockError::Poisoned(poisoned)) => PoisonError::into_inner(poisoned),
-        Err(TryLockError::WouldBlock) => return Ok(Arc::new(ForkGuard::new()?)),
+        Err(TryLockError::WouldBlock) => {
+            return Ok(Arc::new(ForkGuard::new().map_err(crate::os::limits::named)?));
+        }
     };
     if let Some(guard) = current.as_ref().filter(|guard| !guard.is_child()) {
         return Ok(Arc::clone(guard));
     }
-    let guard = Arc::new(ForkGuard::new()?);
+    let guard = Arc::new(ForkGuard::new().map_err(crate::os::limits::named)?);
     *current = Some(Arc::clone(&guard));
     Ok(guard)
 }

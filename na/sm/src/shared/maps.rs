@@ -15,6 +15,7 @@ use std::{
 };
 
 use hg_na::{Error, Memory, Rights};
+use hg_na_memory::ForkGuard;
 use rustc_hash::FxHashMap;
 
 use super::{
@@ -26,7 +27,7 @@ use super::{
 };
 use crate::{
     layout::MAPS,
-    os::{fork::ForkGuard, misbehaved},
+    os::misbehaved,
     region::{
         descriptor::RegionClaim,
         pins::pin_word,
