@@ -54,6 +54,17 @@ pub(crate) fn cpu_ticks(pid: u32) -> u64 {
     ticks(11) + ticks(12)
 }
 
+/// Processor time of the threads that a process has, in microseconds, unrounded (`/proc/PID/task/TID/schedstat`).
+pub(crate) fn cpu_us(pid: u32) -> u64 {
+    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return 0 };
+    let of_task = |path: &Path| {
+        let text = fs::read_to_string(path.join("schedstat")).unwrap_or_default();
+        let nanoseconds = text.split_whitespace().next().and_then(|word| word.parse::<u64>().ok());
+        nanoseconds.unwrap_or(0) / 1000
+    };
+    tasks.flatten().map(|task| of_task(&task.path())).sum()
+}
+
 /// Times that threads of a process went to sleep.
 pub(crate) fn sleeps(pid: u32) -> u64 {
     let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return 0 };
