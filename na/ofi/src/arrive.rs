@@ -7,10 +7,10 @@ use hg_na::{Completion, Error, GoneReason, OpId, Peer, Reached, Returned};
 use crate::{
     context::OfiContext,
     link::{Phase, Whole},
-    receives::Match,
     transfer::{Status, Transfer},
     wire::{Header, Kind},
 };
+use hg_na_parts::receives::Match;
 
 /// The lanes of messages.
 const CONTROL: usize = 0;

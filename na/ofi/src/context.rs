@@ -179,8 +179,9 @@ impl OfiContext {
 
     /// A place in the table. Its handle was never given out before.
     pub(crate) fn add(&mut self, phase: Phase) -> Result<&mut Link, Error> {
-        let key =
-            u64::from_le_bytes(*crate::region::random()?.first_chunk().expect("16 bytes hold 8"));
+        let key = u64::from_le_bytes(
+            *hg_na_parts::regions::random()?.first_chunk().expect("16 bytes hold 8"),
+        );
         let place = match self.free_links.pop() {
             Some(place) => place,
             None => {

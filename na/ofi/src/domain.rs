@@ -14,9 +14,9 @@ use crate::{
     context::OfiContext,
     fabric::{Endpoint, Offer},
     lifeline::{Listener, Place},
-    region::{OfiRegion, Regions, random},
     settings::{Settings, caps},
 };
+use hg_na_parts::regions::{Regions, ServedRegion, random};
 
 /// The libfabric plugin: schemes `ofi+tcp`, `ofi+shm`, `ofi+verbs` and so on.
 #[derive(Debug, Default, Clone, Copy)]
@@ -45,7 +45,7 @@ pub(crate) struct Shared {
     pub(crate) provider: String,
     pub(crate) listen: bool,
     pub(crate) regions: Arc<Regions>,
-    guard: ForkGuard,
+    guard: Arc<ForkGuard>,
     offer: Offer,
     /// Where context 0 is; a network's port is the one that it got.
     home: Home,
@@ -125,13 +125,14 @@ impl OfiDomain {
         };
         let endpoint = Endpoint::open(&offer, choice::frame_size(&provider, &offer))?;
         let sleeps = endpoint.wait_fd().is_some();
+        let guard = Arc::new(ForkGuard::new()?);
         Ok(Self(Arc::new(Shared {
             caps: caps(&settings, sleeps),
             settings,
             provider,
             listen: options.listen,
-            regions: Regions::new()?,
-            guard: ForkGuard::new()?,
+            regions: Regions::new(Arc::clone(&guard))?,
+            guard,
             offer,
             home,
             ids: Mutex::new(Ids { first: Some((endpoint, listener)), open: [false; 256] }),
@@ -162,7 +163,7 @@ impl Domain for OfiDomain {
 
     fn register(&self, memory: Memory, rights: Rights) -> Result<Region, Error> {
         self.0.same_process()?;
-        Ok(Region::new(OfiRegion::register(&self.0.regions, memory, rights)?))
+        Ok(Region::new(ServedRegion::register(&self.0.regions, memory, rights)?))
     }
 
     fn context(&self, id: u8) -> Result<Box<dyn Context>, Error> {

@@ -48,8 +48,6 @@ mod link;
 mod listing;
 mod offered;
 mod post;
-mod receives;
-mod region;
 mod send;
 mod settings;
 mod transfer;

@@ -17,11 +17,11 @@ use hg_na::{GoneReason, Message, Peer, Tag, Token};
 
 use crate::{
     lifeline::{Lifeline, Place},
-    receives::Receives,
     settings::{CONTROL_MAX, MESSAGE_MAX},
     transfer::Work,
     wire::{HEADER, Header, Kind, LANES, WINDOW},
 };
+use hg_na_parts::receives::Receives;
 
 /// A message on its way out.
 #[derive(Debug)]

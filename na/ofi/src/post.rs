@@ -11,11 +11,11 @@ use crate::{
     address::target,
     context::OfiContext,
     link::{Phase, Sending},
-    receives::Receive,
-    region::{CLAIM_LEN, OfiRegion},
     settings::{CONTROL_MAX, MESSAGE_MAX, QUEUE_DEPTH},
     transfer::Transfer,
 };
+use hg_na_parts::receives::Receive;
+use hg_na_parts::regions::{CLAIM_LEN, ServedRegion};
 
 /// Places of the lanes in `Link::waiting`.
 const CONTROL: usize = 0;
@@ -319,7 +319,7 @@ pub(crate) fn handed_back(sending: Sending) -> Returned {
     }
 }
 
-fn own_region(region: &dyn hg_na::RegionState) -> Option<&OfiRegion> {
+fn own_region(region: &dyn hg_na::RegionState) -> Option<&ServedRegion> {
     (region as &dyn std::any::Any).downcast_ref()
 }
 

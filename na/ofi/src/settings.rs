@@ -3,8 +3,9 @@
 use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
 use hg_na::{Caps, CheckedBy, Error, PutOrdering, Sleep};
+use hg_na_parts::{Reader, Subnet, regions::SEGMENTS_MAX};
 
-use crate::{region::SEGMENTS_MAX, wire::WINDOW};
+use crate::wire::WINDOW;
 
 /// Setting: name of libfabric's domain: an interface or a card (`fi_info` lists them).
 pub(crate) const DOMAIN: &str = "domain";
@@ -62,52 +63,29 @@ pub(crate) struct Settings {
     pub(crate) rma: bool,
 }
 
-fn bad(name: &str, why: &str) -> Error {
-    Error::BadSetting { name: name.to_owned(), why: why.to_owned() }
-}
-
 impl Settings {
     /// Reads settings by name.
     ///
     /// # Errors
     /// [`Error::BadSetting`] for a name or a value that is not taken.
     pub(crate) fn read(settings: &BTreeMap<String, String>) -> Result<Self, Error> {
-        if let Some(name) = settings.keys().find(|name| !KNOWN.contains(&name.as_str())) {
-            return Err(bad(name, &format!("ofi knows only {}", KNOWN.join(", "))));
-        }
-        let number = |name: &str| -> Result<Option<u64>, Error> {
-            let parse = |text: &String| text.parse().ok().filter(|number| *number > 0);
-            let wrong = || bad(name, "it takes a positive number");
-            settings.get(name).map(|text| parse(text).ok_or_else(wrong)).transpose()
-        };
-        let time = |name: &str, default: Duration| -> Result<Duration, Error> {
-            Ok(number(name)?.map_or(default, Duration::from_millis))
-        };
-        let silence_bound = time(SILENCE_BOUND_MS, SILENCE_BOUND)?;
+        let reader = Reader::new("ofi", &KNOWN, settings)?;
+        let silence_bound = reader.milliseconds(SILENCE_BOUND_MS, SILENCE_BOUND)?;
         if silence_bound < SILENCE_BOUND_MIN {
-            return Err(bad(SILENCE_BOUND_MS, "the kernel's probes need 3000 at least"));
+            return Err(Reader::bad(SILENCE_BOUND_MS, "the kernel's probes need 3000 at least"));
         }
-        let subnet = settings.get(SUBNET).map(|text| {
-            Subnet::parse(text).ok_or_else(|| bad(SUBNET, "it takes ADDRESS/BITS, as 10.1.0.0/16"))
-        });
-        let lifeline = settings
-            .get(LIFELINE)
-            .map(|text| text.parse().map_err(|_| bad(LIFELINE, "it takes an IP address")));
-        let rma = match settings.get(RMA).map(String::as_str) {
-            None | Some("on") => true,
-            Some("off") => false,
-            Some(_) => return Err(bad(RMA, "it takes on or off")),
-        };
+        let lifeline = reader
+            .text(LIFELINE)
+            .map(|text| text.parse().map_err(|_| Reader::bad(LIFELINE, "it takes an IP address")));
         Ok(Self {
-            rma,
-            domain: settings.get(DOMAIN).cloned(),
-            subnet: subnet.transpose()?,
+            rma: reader.switch(RMA, "on", "off", true)?,
+            domain: reader.text(DOMAIN).map(str::to_owned),
+            subnet: reader.subnet(SUBNET)?,
             lifeline: lifeline.transpose()?,
-            connect_timeout: time(CONNECT_TIMEOUT_MS, CONNECT_TIMEOUT)?,
+            connect_timeout: reader.milliseconds(CONNECT_TIMEOUT_MS, CONNECT_TIMEOUT)?,
             silence_bound,
-            retry_bound: time(RETRY_BOUND_MS, RETRY_BOUND)?,
-            max_peers: number(MAX_PEERS)?
-                .map_or(PEERS, |number| usize::try_from(number).unwrap_or(PEERS)),
+            retry_bound: reader.milliseconds(RETRY_BOUND_MS, RETRY_BOUND)?,
+            max_peers: reader.count(MAX_PEERS, PEERS)?,
         })
     }
 }
@@ -133,34 +111,6 @@ pub(crate) fn caps(settings: &Settings, sleeps: bool) -> Caps {
     caps
 }
 
-/// A range of addresses: `10.1.0.0/16`, `fd00::/8`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Subnet {
-    base: IpAddr,
-    bits: u8,
-}
-
-impl Subnet {
-    fn parse(text: &str) -> Option<Self> {
-        let (base, bits) = text.split_once('/')?;
-        let (base, bits): (IpAddr, u8) = (base.parse().ok()?, bits.parse().ok()?);
-        let most = if base.is_ipv4() { 32 } else { 128 };
-        (bits <= most).then_some(Self { base, bits })
-    }
-
-    /// Whether an address lies in it.
-    pub(crate) fn contains(self, ip: IpAddr) -> bool {
-        let (one, other, width) = match (self.base, ip) {
-            (IpAddr::V4(base), IpAddr::V4(ip)) => {
-                (u128::from(base.to_bits()), u128::from(ip.to_bits()), 32)
-            }
-            (IpAddr::V6(base), IpAddr::V6(ip)) => (base.to_bits(), ip.to_bits(), 128),
-            _ => return false,
-        };
-        (one ^ other).checked_shr(width - u32::from(self.bits)).unwrap_or(0) == 0
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -183,13 +133,5 @@ mod tests {
             assert!(matches!(read(name, value), Err(Error::BadSetting { .. })), "{name} {value}");
         }
         assert_eq!(read(SILENCE_BOUND_MS, "4000").unwrap().silence_bound.as_secs(), 4);
-    }
-
-    #[test]
-    fn a_subnet_contains_what_shares_its_bits() {
-        let ten = read(SUBNET, "10.1.0.0/16").unwrap().subnet.unwrap();
-        assert!(ten.contains("10.1.255.255".parse().unwrap()));
-        assert!(!ten.contains("10.2.0.0".parse().unwrap()));
-        assert!(!ten.contains("::1".parse().unwrap()));
     }
 }

@@ -25,9 +25,9 @@ use rustc_hash::FxHashMap;
 
 use crate::{
     fabric::Grant,
-    region::{CLAIM_LEN, Claim, Entry, Regions},
     wire::{Kind, Reader},
 };
+use hg_na_parts::regions::{CLAIM_LEN, Claim, Entry, Regions};
 
 /// Operations that one initiator has under way with one owner.
 pub(crate) const ACTIVE_MAX: usize = 32;
@@ -361,8 +361,10 @@ fn check(
 mod tests {
     use hg_na::{Memory, RegionState as _};
 
+    use hg_na_memory::ForkGuard;
+    use hg_na_parts::regions::ServedRegion;
+
     use super::*;
-    use crate::region::OfiRegion;
 
     fn preface(claim: &[u8], offset: u64, len: u64) -> Vec<u8> {
         [claim, &offset.to_le_bytes(), &len.to_le_bytes()].concat()
@@ -370,9 +372,9 @@ mod tests {
 
     #[test]
     fn a_put_lands_in_order_and_ends_with_its_last_byte() {
-        let regions = Regions::new().unwrap();
+        let regions = Regions::new(Arc::new(ForkGuard::new().unwrap())).unwrap();
         let region =
-            OfiRegion::register(&regions, Memory::from(vec![0; 8]), Rights::WRITE).unwrap();
+            ServedRegion::register(&regions, Memory::from(vec![0; 8]), Rights::WRITE).unwrap();
         let claim = region.descriptor().opaque().to_vec();
         let mut work = Work::default();
         let first = [preface(&claim, 2, 5), b"ab".to_vec()].concat();
@@ -388,8 +390,9 @@ mod tests {
 
     #[test]
     fn forged_and_forbidden_transfers_end_with_their_reason_and_touch_nothing() {
-        let regions = Regions::new().unwrap();
-        let region = OfiRegion::register(&regions, Memory::from(vec![7; 8]), Rights::READ).unwrap();
+        let regions = Regions::new(Arc::new(ForkGuard::new().unwrap())).unwrap();
+        let region =
+            ServedRegion::register(&regions, Memory::from(vec![7; 8]), Rights::READ).unwrap();
         let claim = region.descriptor().opaque().to_vec();
         let mut forged = claim.clone();
         forged[30] ^= 1;
@@ -413,9 +416,9 @@ mod tests {
 
     #[test]
     fn initiators_that_break_the_rules_are_caught() {
-        let regions = Regions::new().unwrap();
+        let regions = Regions::new(Arc::new(ForkGuard::new().unwrap())).unwrap();
         let region =
-            OfiRegion::register(&regions, Memory::from(vec![0; 8]), Rights::all()).unwrap();
+            ServedRegion::register(&regions, Memory::from(vec![0; 8]), Rights::all()).unwrap();
         let claim = region.descriptor().opaque().to_vec();
         let mut work = Work::default();
         assert!(work.asked(&regions, Kind::Get, 1, &preface(&claim, 0, 4)[1..]).is_err());

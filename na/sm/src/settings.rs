@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use hg_na::{Caps, CheckedBy, Error, PutOrdering, Sleep};
+use hg_na_parts::Reader;
 
 use crate::{
     arena::MESSAGE_MAX,
@@ -44,31 +45,12 @@ impl Settings {
     /// [`Error::BadSetting`] for a name or a value that is not taken.
     pub(crate) fn read(settings: &BTreeMap<String, String>) -> Result<Self, Error> {
         let known = [ALLOW_UID, CMA, CONNECT_TIMEOUT_MS, MAX_PEERS];
-        if let Some(name) = settings.keys().find(|name| !known.contains(&name.as_str())) {
-            let why = format!("sm knows only {}", known.join(", "));
-            return Err(Error::BadSetting { name: name.clone(), why });
-        }
-        let number = |name: &str| -> Result<Option<u64>, Error> {
-            let parse = |text: &String| text.parse().ok().filter(|number| *number > 0);
-            let why = || "it takes a positive number".to_owned();
-            let bad = || Error::BadSetting { name: name.to_owned(), why: why() };
-            settings.get(name).map(|text| parse(text).ok_or_else(bad)).transpose()
-        };
-        let cma = match settings.get(CMA).map(String::as_str) {
-            None | Some("auto") => true,
-            Some("off") => false,
-            Some(_) => {
-                let why = "it takes `auto` or `off`".to_owned();
-                return Err(Error::BadSetting { name: CMA.to_owned(), why });
-            }
-        };
+        let reader = Reader::new("sm", &known, settings)?;
         Ok(Self {
-            cma,
-            policy: Policy::from_setting(settings.get(ALLOW_UID).map(String::as_str))?,
-            connect_timeout: number(CONNECT_TIMEOUT_MS)?
-                .map_or(CONNECT_TIMEOUT, Duration::from_millis),
-            max_peers: number(MAX_PEERS)?
-                .map_or(PEERS, |number| usize::try_from(number).unwrap_or(PEERS)),
+            cma: reader.switch(CMA, "auto", "off", true)?,
+            policy: Policy::from_setting(reader.text(ALLOW_UID))?,
+            connect_timeout: reader.milliseconds(CONNECT_TIMEOUT_MS, CONNECT_TIMEOUT)?,
+            max_peers: reader.count(MAX_PEERS, PEERS)?,
         })
     }
 }

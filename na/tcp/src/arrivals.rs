@@ -8,9 +8,9 @@ use crate::{
     link::{EXPECTED, State, UNEXPECTED},
     outbound::ended,
     reading::{Fate, misbehaved},
-    receives::Match,
     wire::Wire,
 };
+use hg_na_parts::receives::Match;
 
 impl TcpContext {
     /// A whole frame.

@@ -34,13 +34,13 @@ use crate::{
     greeting::Incarnation,
     inbox::Inbox,
     link::State,
-    region::random,
     silence::Watched,
     tables::{Links, Wires},
     transfers::next_piece,
     waiter::{TcpWaiter, Told},
     wire::{Flush, Phase, Wire, WireKey},
 };
+use hg_na_parts::regions::random;
 
 /// Mio's name of the listener.
 pub(crate) const LISTENER: mio::Token = mio::Token(usize::MAX - 1);

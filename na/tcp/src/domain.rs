@@ -18,11 +18,11 @@ use crate::{
     context::TcpContext,
     inbox::Inbox,
     interfaces::announced,
-    region::{Regions, TcpRegion},
     resolver::Resolver,
     settings::{INTERFACE, SUBNET, Settings, caps},
     waiter::os_error,
 };
+use hg_na_parts::regions::{Regions, ServedRegion};
 
 /// Connections that wait to be accepted; the kernel has a limit of its own.
 const BACKLOG: i32 = 4096;
@@ -197,7 +197,7 @@ impl Domain for TcpDomain {
         if self.0.guard.is_child() {
             return Err(Error::Forked);
         }
-        Ok(Region::new(TcpRegion::register(&self.0.regions, memory, rights)?))
+        Ok(Region::new(ServedRegion::register(&self.0.regions, memory, rights)?))
     }
 
     fn context(&self, id: u8) -> Result<Box<dyn Context>, Error> {

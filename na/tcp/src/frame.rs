@@ -11,7 +11,7 @@
 //!
 //! A connection carries at most two links, one opened by each end: see [`crate::link`].
 
-use crate::region::CLAIM_LEN;
+use hg_na_parts::regions::CLAIM_LEN;
 
 /// Bytes of a header.
 pub(crate) const HEADER: usize = 16;

@@ -25,8 +25,8 @@ use crate::{
     TcpPlugin,
     frame::{HEADER, Header, Kind, LinkId, MESSAGE_MAX},
     greeting::{BODY_MAX, Greeting, Hello, PREFIX},
-    region::CLAIM_LEN,
 };
+use hg_na_parts::regions::CLAIM_LEN;
 
 /// Commands of one input.
 const COMMANDS: usize = 200;

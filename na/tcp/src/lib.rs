@@ -76,8 +76,6 @@ mod offer;
 mod outbound;
 mod post;
 mod reading;
-mod receives;
-mod region;
 mod resolver;
 mod rounds;
 mod seal;

@@ -21,10 +21,10 @@ use crate::{
         EXPECTED_WINDOW, Header, Kind, OWED_PART, WINDOW, WINDOW_BYTES, credit_of, credit_word,
     },
     outbound::{Outbound, Sending, ended, given_back},
-    receives::Receives,
     transfers::Transfers,
     wire::{Wire, WireKey},
 };
+use hg_na_parts::receives::Receives;
 
 /// Where a link stands.
 #[derive(Debug, Clone, PartialEq, Eq)]

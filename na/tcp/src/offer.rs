@@ -77,7 +77,7 @@ mod tests {
     #[test]
     fn every_address_is_offered_with_the_subnet_in_which_it_lies() {
         for offer in offers().iter().filter(|offer| offer.domain.is_some()) {
-            let subnet = crate::interfaces::Subnet::parse(&offer.facts["subnet"]).unwrap();
+            let subnet = hg_na_parts::Subnet::parse(&offer.facts["subnet"]).unwrap();
             let ip = offer.address.as_ref().unwrap().parse().unwrap();
             assert!(subnet.contains(ip), "{offer:?}");
         }

@@ -17,10 +17,8 @@ use hg_na::{
     Token,
 };
 
-use crate::{
-    frame::{HEADER, Header},
-    region::Entry,
-};
+use crate::frame::{HEADER, Header};
+use hg_na_parts::regions::Entry;
 
 /// Messages up to this length are copied.
 const COPY_MAX: usize = 8192;

@@ -10,11 +10,11 @@ use crate::{
     frame::{CONTROL_MAX, Kind, MESSAGE_MAX},
     link::{EXPECTED, Link, State, UNEXPECTED},
     outbound::{Sending, ended},
-    receives::Receive,
-    region::{Claim, TcpRegion},
     settings::QUEUE_DEPTH,
     transfers::{Access, Transfer},
 };
+use hg_na_parts::receives::Receive;
+use hg_na_parts::regions::{Claim, ServedRegion};
 
 impl TcpContext {
     /// Memory for a message: inside itself, or a vector, which is sent from where it lies.
@@ -257,7 +257,7 @@ fn check_transfer(
     }
     Claim::decode(remote.descriptor().opaque())?;
     let region: &dyn std::any::Any = local.region().as_ref();
-    let Some(region) = region.downcast_ref::<TcpRegion>() else {
+    let Some(region) = region.downcast_ref::<ServedRegion>() else {
         return Err(Error::Unsupported("memory that was registered with another transport"));
     };
     if !is_put && !region.is_writable() {
@@ -277,7 +277,7 @@ fn transfer(
 ) -> Transfer {
     let claim = Claim::decode(remote.descriptor().opaque()).expect("checked before");
     let region: &dyn std::any::Any = slice.region().as_ref();
-    let region = region.downcast_ref::<TcpRegion>().expect("checked before");
+    let region = region.downcast_ref::<ServedRegion>().expect("checked before");
     let entry = std::sync::Arc::clone(region.entry());
     let access = Access { claim, offset: remote.offset(), len: remote.len() };
     Transfer { id, token, is_put, slice, entry, access }

@@ -12,9 +12,9 @@ use crate::{
     context::TcpContext,
     frame::Header,
     inbound::{Gap, Item},
-    region::SEGMENTS_MAX,
     wire::{Phase, Wire},
 };
+use hg_na_parts::regions::SEGMENTS_MAX;
 
 /// What is read behind a gap: the next header, and a little.
 const TAIL: usize = 4096;

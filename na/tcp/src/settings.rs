@@ -3,12 +3,11 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use hg_na::{Caps, CheckedBy, Error, PutOrdering, Sleep};
+use hg_na_parts::{Reader, Subnet, regions::SEGMENTS_MAX};
 
 use crate::{
     frame::{CONTROL_MAX, MESSAGE_MAX, UNMATCHED_MAX},
-    interfaces::Subnet,
     key::Key,
-    region::SEGMENTS_MAX,
 };
 
 /// Setting: name of the interface whose address is announced.
@@ -51,10 +50,6 @@ pub(crate) struct Settings {
     pub(crate) key: Option<Key>,
 }
 
-fn bad(name: &str, why: &str) -> Error {
-    Error::BadSetting { name: name.to_owned(), why: why.to_owned() }
-}
-
 impl Settings {
     /// Reads settings by name.
     ///
@@ -64,33 +59,20 @@ impl Settings {
         if let Some(name) = settings.keys().find(|name| KEYS.contains(&name.as_str())) {
             let why = "a key is never passed itself: give the name of its file as `key-file`, or \
                 of its environment variable as `key-env`";
-            return Err(bad(name, why));
+            return Err(Reader::bad(name, why));
         }
-        if let Some(name) = settings.keys().find(|name| !KNOWN.contains(&name.as_str())) {
-            return Err(bad(name, &format!("tcp knows only {}", KNOWN.join(", "))));
-        }
-        let number = |name: &str| -> Result<Option<u64>, Error> {
-            let parse = |text: &String| text.parse().ok().filter(|number| *number > 0);
-            let wrong = || bad(name, "it takes a positive number");
-            settings.get(name).map(|text| parse(text).ok_or_else(wrong)).transpose()
-        };
-        let silence_bound = number(SILENCE_BOUND_MS)?.map_or(SILENCE_BOUND, Duration::from_millis);
+        let reader = Reader::new("tcp", &KNOWN, settings)?;
+        let silence_bound = reader.milliseconds(SILENCE_BOUND_MS, SILENCE_BOUND)?;
         if silence_bound < SILENCE_BOUND_MIN {
-            return Err(bad(SILENCE_BOUND_MS, "the kernel's probes need 3000 at least"));
+            return Err(Reader::bad(SILENCE_BOUND_MS, "the kernel's probes need 3000 at least"));
         }
-        let subnet = settings.get(SUBNET).map(|text| {
-            Subnet::parse(text).ok_or_else(|| bad(SUBNET, "it takes ADDRESS/BITS, as 10.1.0.0/16"))
-        });
-        let text = |name: &str| settings.get(name).map(String::as_str);
         Ok(Self {
             interface: settings.get(INTERFACE).cloned(),
-            subnet: subnet.transpose()?,
-            connect_timeout: number(CONNECT_TIMEOUT_MS)?
-                .map_or(CONNECT_TIMEOUT, Duration::from_millis),
+            subnet: reader.subnet(SUBNET)?,
+            connect_timeout: reader.milliseconds(CONNECT_TIMEOUT_MS, CONNECT_TIMEOUT)?,
             silence_bound,
-            max_peers: number(MAX_PEERS)?
-                .map_or(PEERS, |number| usize::try_from(number).unwrap_or(PEERS)),
-            key: Key::read(text(KEY_FILE), text(KEY_ENV))?,
+            max_peers: reader.count(MAX_PEERS, PEERS)?,
+            key: Key::read(reader.text(KEY_FILE), reader.text(KEY_ENV))?,
         })
     }
 }

@@ -25,11 +25,11 @@ use hg_na::{
 use crate::{
     frame::{ACCESS_LEN, Header, Kind, LinkId, PIECE_MAX, TRANSFERS_MAX},
     outbound::{Piece, Source, ended},
-    region::{CLAIM_LEN, Claim, Entry, Regions},
     tables::Links,
     verdict::Verdict,
     wire::Wire,
 };
+use hg_na_parts::regions::{CLAIM_LEN, Claim, Entry, Regions};
 
 /// What a put or get names, as it travels: claim, offset, length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -17,14 +17,16 @@ const SEARCHED_MAX: usize = 64;
 
 /// A posted receive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Receive {
-    pub(crate) serial: u64,
-    pub(crate) token: Token,
+pub struct Receive {
+    /// Names it among all of its context.
+    pub serial: u64,
+    /// Its poster's.
+    pub token: Token,
 }
 
 /// What becomes of an expected message.
 #[derive(Debug)]
-pub(crate) enum Match {
+pub enum Match {
     /// It ends this receive.
     Receive(Receive, Message),
     /// It is held, for a receive that comes later.
@@ -35,7 +37,7 @@ pub(crate) enum Match {
 
 /// All receives from one peer, and the messages that came before theirs.
 #[derive(Debug, Default)]
-pub(crate) struct Receives {
+pub struct Receives {
     /// Tags are chosen by this side.
     posted: FxHashMap<Tag, Receive>,
     /// Tags of all that are posted by their serials, once one of many was to be cancelled.
@@ -48,12 +50,13 @@ pub(crate) struct Receives {
 
 impl Receives {
     /// Whether a receive with this tag is posted.
-    pub(crate) fn contains(&self, tag: Tag) -> bool {
+    #[must_use]
+    pub fn contains(&self, tag: Tag) -> bool {
         self.posted.contains_key(&tag)
     }
 
     /// Adds a receive: its tag is free, and nothing is held for it.
-    pub(crate) fn post(&mut self, tag: Tag, receive: Receive) {
+    pub fn post(&mut self, tag: Tag, receive: Receive) {
         if !self.tombstones.is_empty() {
             self.tombstones.remove(&tag);
         }
@@ -89,7 +92,7 @@ impl Receives {
     }
 
     /// The held message for a tag, oldest first.
-    pub(crate) fn take_held(&mut self, tag: Tag) -> Option<Message> {
+    pub fn take_held(&mut self, tag: Tag) -> Option<Message> {
         if self.held.is_empty() {
             return None;
         }
@@ -98,7 +101,7 @@ impl Receives {
     }
 
     /// Decides about a message that has arrived.
-    pub(crate) fn arrived(&mut self, tag: Tag, message: Message) -> Match {
+    pub fn arrived(&mut self, tag: Tag, message: Message) -> Match {
         if let Some(receive) = self.take(tag) {
             return Match::Receive(receive, message);
         }
@@ -113,7 +116,7 @@ impl Receives {
     }
 
     /// Ends a receive early; its message, should it still come, will be dropped.
-    pub(crate) fn cancel(&mut self, serial: u64) -> Option<Receive> {
+    pub fn cancel(&mut self, serial: u64) -> Option<Receive> {
         let tag = self.tag_of(serial)?;
         let receive = self.take(tag)?;
         self.tombstones.insert(tag, serial);
@@ -128,7 +131,7 @@ impl Receives {
     }
 
     /// Ends all receives, oldest first: the peer is gone.
-    pub(crate) fn take_all(&mut self) -> Vec<Receive> {
+    pub fn take_all(&mut self) -> Vec<Receive> {
         self.held.clear();
         self.by_serial = None;
         let mut all: Vec<_> = self.posted.drain().map(|(_, receive)| receive).collect();

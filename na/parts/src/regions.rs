@@ -7,8 +7,12 @@
 //! | 16 | 8 | key | names the region there; never used twice |
 //! | 24 | 16 | token | random; the region holds the same |
 //!
-//! Each copy that serves a peer holds the region's memory for as long as it lasts, so
-//! unregistering waits for one copy of one frame, and no more.
+//! Each copy or system call that serves a peer holds the region's memory for as long as it lasts, so unregistering waits
+//! for one that cannot block, and no more. A library that moves bytes on its own [shares](Entry::share) the memory
+//! instead; what it does not let go of in time is left to it, and the owner gets a copy.
+//!
+//! A forked child gets back what lies in its copy of the heap. Other memory may not be mapped there (`MADV_DONTFORK`): the
+//! child touches none of it. Nor does it wait for the locks of regions, which a thread that it lacks may have held.
 
 use std::{
     fmt,
@@ -20,22 +24,23 @@ use std::{
 };
 
 use hg_na::{DESCRIPTOR_MAX, Descriptor, Error, Memory, RegionState, Rights};
+use hg_na_memory::ForkGuard;
 use rustc_hash::FxHashMap;
 
 /// Bytes of a claim.
-pub(crate) const CLAIM_LEN: usize = 40;
+pub const CLAIM_LEN: usize = 40;
 
-/// How long unregistering waits for moves of libfabric's to end.
+/// How long unregistering waits for those who share the memory.
 const TAKE_WAITS: Duration = Duration::from_millis(100);
 
-/// Most segments of one region.
-pub(crate) const SEGMENTS_MAX: usize = 1024;
+/// Most segments of one region: what one vectored call takes.
+pub const SEGMENTS_MAX: usize = 1024;
 
 const _: () = assert!(CLAIM_LEN <= DESCRIPTOR_MAX);
 
 /// What names a region. From a peer it is a claim, until the table confirms it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Claim {
+pub struct Claim {
     domain: [u8; 16],
     key: u64,
     token: [u8; 16],
@@ -43,7 +48,8 @@ pub(crate) struct Claim {
 
 impl Claim {
     /// The wire form.
-    pub(crate) fn encode(&self) -> [u8; CLAIM_LEN] {
+    #[must_use]
+    pub fn encode(&self) -> [u8; CLAIM_LEN] {
         let mut bytes = [0; CLAIM_LEN];
         bytes[..16].copy_from_slice(&self.domain);
         bytes[16..24].copy_from_slice(&self.key.to_le_bytes());
@@ -55,8 +61,8 @@ impl Claim {
     ///
     /// # Errors
     /// [`Error::BadDescriptor`].
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Error> {
-        let wrong = Error::BadDescriptor("it is no descriptor of memory behind libfabric");
+    pub fn decode(bytes: &[u8]) -> Result<Self, Error> {
+        let wrong = Error::BadDescriptor("it is not one of memory that its owner serves");
         let Ok(bytes) = <&[u8; CLAIM_LEN]>::try_from(bytes) else { return Err(wrong) };
         let (domain, rest) = bytes.split_first_chunk().expect("40 bytes hold 16");
         let (key, rest) = rest.split_first_chunk().expect("24 bytes hold 8");
@@ -66,7 +72,7 @@ impl Claim {
 }
 
 /// What a peer may reach of a region, while it is registered.
-pub(crate) struct Entry {
+pub struct Entry {
     token: [u8; 16],
     rights: Rights,
     size: u64,
@@ -76,19 +82,20 @@ pub(crate) struct Entry {
 
 impl Entry {
     /// Does something with the memory; `None` when it is not registered any more.
-    pub(crate) fn with<T>(&self, act: impl FnOnce(&Memory) -> T) -> Option<T> {
+    pub fn with<T>(&self, act: impl FnOnce(&Memory) -> T) -> Option<T> {
         let memory = self.memory.read().unwrap_or_else(PoisonError::into_inner);
         memory.as_deref().map(act)
     }
 
-    /// The memory itself, for libfabric: it stays alive as long as this is held.
-    pub(crate) fn share(&self) -> Option<Arc<Memory>> {
+    /// The memory itself: it stays alive as long as this is held.
+    #[must_use]
+    pub fn share(&self) -> Option<Arc<Memory>> {
         self.memory.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// A peer may go on writing the memory although nobody waits for it any more: it is left to that peer, and a
     /// copy takes its place.
-    pub(crate) fn abandon(&self) {
+    pub fn abandon(&self) {
         let mut memory = self.memory.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(old) = memory.take() {
             *memory = copy_of(&old).map(Arc::new).or(Some(old));
@@ -96,7 +103,10 @@ impl Entry {
     }
 
     /// Rights, bounds: checked before anything is touched.
-    pub(crate) fn check(&self, needed: Rights, offset: u64, len: u64) -> Result<(), Error> {
+    ///
+    /// # Errors
+    /// [`Error::Denied`], [`Error::OutOfRange`].
+    pub fn check(&self, needed: Rights, offset: u64, len: u64) -> Result<(), Error> {
         if !self.rights.contains(needed) {
             return Err(Error::Denied { granted: self.rights, needed });
         }
@@ -115,7 +125,8 @@ impl fmt::Debug for Entry {
 
 /// All regions of a domain.
 #[derive(Debug)]
-pub(crate) struct Regions {
+pub struct Regions {
+    guard: Arc<ForkGuard>,
     domain: [u8; 16],
     last_key: AtomicU64,
     /// Keys are chosen by this side.
@@ -127,16 +138,16 @@ impl Regions {
     ///
     /// # Errors
     /// [`Error::Os`] without random numbers.
-    pub(crate) fn new() -> Result<Arc<Self>, Error> {
-        let domain = random()?;
-        Ok(Arc::new(Self { domain, last_key: AtomicU64::new(0), table: RwLock::default() }))
+    pub fn new(guard: Arc<ForkGuard>) -> Result<Arc<Self>, Error> {
+        let (domain, last_key) = (random()?, AtomicU64::new(0));
+        Ok(Arc::new(Self { guard, domain, last_key, table: RwLock::default() }))
     }
 
     /// The region that a claim names.
     ///
     /// # Errors
     /// [`Error::StaleDescriptor`].
-    pub(crate) fn find(&self, claim: &Claim) -> Result<Arc<Entry>, Error> {
+    pub fn find(&self, claim: &Claim) -> Result<Arc<Entry>, Error> {
         if claim.domain != self.domain {
             return Err(Error::StaleDescriptor);
         }
@@ -156,7 +167,10 @@ fn same(one: &[u8; 16], other: &[u8; 16]) -> bool {
 }
 
 /// 16 random bytes of the operating system's.
-pub(crate) fn random() -> Result<[u8; 16], Error> {
+///
+/// # Errors
+/// [`Error::Os`] without random numbers.
+pub fn random() -> Result<[u8; 16], Error> {
     let mut bytes = [0; 16];
     let filled = getrandom::fill(&mut bytes);
     filled.map_err(|error| Error::os("getrandom", std::io::Error::other(error)))?;
@@ -164,20 +178,20 @@ pub(crate) fn random() -> Result<[u8; 16], Error> {
 }
 
 /// One region of this process.
-pub(crate) struct OfiRegion {
+pub struct ServedRegion {
     regions: Arc<Regions>,
     key: u64,
     entry: Arc<Entry>,
     descriptor: Descriptor,
 }
 
-impl OfiRegion {
+impl ServedRegion {
     /// Makes memory reachable.
     ///
     /// # Errors
     /// [`Error::Denied`] when it cannot be written but [`Rights::WRITE`] is asked for,
     /// [`Error::Limit`] when it has too many segments.
-    pub(crate) fn register(
+    pub fn register(
         regions: &Arc<Regions>,
         memory: Memory,
         rights: Rights,
@@ -194,8 +208,8 @@ impl OfiRegion {
         let key = regions.last_key.fetch_add(1, Ordering::Relaxed);
         let claim = Claim { domain: regions.domain, key, token };
         let descriptor = Descriptor::new(size, rights, &claim.encode());
-        let entry =
-            Arc::new(Entry { token, rights, size, memory: RwLock::new(Some(Arc::new(memory))) });
+        let memory = RwLock::new(Some(Arc::new(memory)));
+        let entry = Arc::new(Entry { token, rights, size, memory });
         let mut table = regions.table.write().unwrap_or_else(PoisonError::into_inner);
         table.insert(key, Arc::clone(&entry));
         drop(table);
@@ -203,31 +217,59 @@ impl OfiRegion {
     }
 
     /// What transfers of this side's own use.
-    pub(crate) fn entry(&self) -> &Arc<Entry> {
+    #[must_use]
+    pub fn entry(&self) -> &Arc<Entry> {
         &self.entry
     }
 
     /// Whether a get may land in it.
-    pub(crate) fn is_writable(&self) -> bool {
+    #[must_use]
+    pub fn is_writable(&self) -> bool {
         self.entry.with(Memory::writable).unwrap_or(false)
     }
 
     fn take(&self) -> Option<Memory> {
         self.regions.remove(self.key);
-        // Waits for the copy in progress.
-        let memory = self.entry.memory.write().unwrap_or_else(PoisonError::into_inner).take()?;
+        // Waits for the call in progress, which does not block.
+        let mut memory =
+            self.entry.memory.write().unwrap_or_else(PoisonError::into_inner).take()?;
         let end = Instant::now() + TAKE_WAITS;
-        let mut memory = memory;
         loop {
             memory = match Arc::try_unwrap(memory) {
                 Ok(memory) => return Some(memory),
-                // What libfabric still holds is left to it, and its owner gets a copy.
                 Err(held) if Instant::now() >= end => return copy_of(&held),
                 Err(held) => held,
             };
             std::thread::yield_now();
         }
     }
+
+    /// In a forked child: lets go of the memory, unless a thread that is not there holds the locks.
+    fn leave(&self) -> Option<Memory> {
+        if let Ok(mut table) = self.regions.table.try_write() {
+            table.remove(&self.key);
+        }
+        let memory = self.entry.memory.try_write().ok()?.take()?;
+        // A thread that is not there may share it for ever: it keeps it.
+        Arc::try_unwrap(memory).ok()
+    }
+
+    /// Does something with the memory, where this process has it.
+    fn with<T>(&self, act: impl FnOnce(&Memory) -> Result<T, Error>) -> Result<T, Error> {
+        if !self.regions.guard.is_child() {
+            return self.entry.with(act).unwrap_or(Err(Error::StaleDescriptor));
+        }
+        let memory = self.entry.memory.try_read().ok();
+        match memory.as_ref().and_then(|memory| memory.as_deref()) {
+            Some(memory) if is_inherited(memory) => act(memory),
+            _ => Err(Error::Forked),
+        }
+    }
+}
+
+/// Whether a forked child has a copy of it for certain: of the heap, not of what somebody else keeps.
+fn is_inherited(memory: &Memory) -> bool {
+    memory.keeper().is_none()
 }
 
 /// The same bytes in fresh memory, in segments of the same lengths.
@@ -246,7 +288,7 @@ fn copy_of(memory: &Memory) -> Option<Memory> {
     }
 }
 
-impl RegionState for OfiRegion {
+impl RegionState for ServedRegion {
     fn len(&self) -> u64 {
         self.entry.size
     }
@@ -260,31 +302,33 @@ impl RegionState for OfiRegion {
     }
 
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), Error> {
-        let read = self.entry.with(|memory| hg_na_memory::copy_out(memory, offset, into));
-        read.unwrap_or(Err(Error::StaleDescriptor))
+        self.with(|memory| hg_na_memory::copy_out(memory, offset, into))
     }
 
     fn write(&self, offset: u64, from: &[u8]) -> Result<(), Error> {
-        let written = self.entry.with(|memory| hg_na_memory::copy_in(memory, offset, from));
-        written.unwrap_or(Err(Error::StaleDescriptor))
+        self.with(|memory| hg_na_memory::copy_in(memory, offset, from))
     }
 
     fn unregister(self: Arc<Self>) -> Result<Memory, Error> {
         // An operation that uses it holds a reference; the last one to go unregisters it.
         let region = Arc::try_unwrap(self).map_err(|_| Error::RegionBusy)?;
+        if region.regions.guard.is_child() {
+            return region.leave().filter(is_inherited).ok_or(Error::Forked);
+        }
         region.take().ok_or(Error::StaleDescriptor)
     }
 }
 
-impl Drop for OfiRegion {
+impl Drop for ServedRegion {
     fn drop(&mut self) {
-        drop(self.take());
+        let is_child = self.regions.guard.is_child();
+        drop(if is_child { self.leave() } else { self.take() });
     }
 }
 
-impl fmt::Debug for OfiRegion {
+impl fmt::Debug for ServedRegion {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "OfiRegion({} bytes, {:?})", self.entry.size, self.entry.rights)
+        write!(out, "ServedRegion({} bytes, {:?})", self.entry.size, self.entry.rights)
     }
 }
 
@@ -292,10 +336,15 @@ impl fmt::Debug for OfiRegion {
 mod tests {
     use super::*;
 
+    fn regions() -> Arc<Regions> {
+        Regions::new(Arc::new(ForkGuard::new().unwrap())).unwrap()
+    }
+
     #[test]
     fn a_claim_is_good_with_its_token_until_the_region_is_unregistered() {
-        let regions = Regions::new().unwrap();
-        let region = OfiRegion::register(&regions, Memory::from(vec![1; 8]), Rights::READ).unwrap();
+        let regions = regions();
+        let region =
+            ServedRegion::register(&regions, Memory::from(vec![1; 8]), Rights::READ).unwrap();
         let claim = Claim::decode(region.descriptor().opaque()).unwrap();
         let entry = regions.find(&claim).unwrap();
         assert!(entry.check(Rights::READ, 0, 8).is_ok());
@@ -315,13 +364,40 @@ mod tests {
 
     #[test]
     fn a_region_in_use_is_unregistered_when_its_last_user_drops_it() {
-        let regions = Regions::new().unwrap();
-        let region = OfiRegion::register(&regions, Memory::from(vec![1; 8]), Rights::READ).unwrap();
+        let regions = regions();
+        let region =
+            ServedRegion::register(&regions, Memory::from(vec![1; 8]), Rights::READ).unwrap();
         let claim = Claim::decode(region.descriptor().opaque()).unwrap();
         let user = Arc::clone(&region);
         assert!(matches!(region.unregister(), Err(Error::RegionBusy)));
         assert!(regions.find(&claim).is_ok());
         drop(user);
         assert!(regions.find(&claim).is_err());
+    }
+
+    #[test]
+    fn who_shares_the_memory_keeps_it_and_the_owner_gets_a_copy() {
+        let regions = regions();
+        let memory = Memory::from(vec![vec![1; 3], vec![2; 5]]);
+        let region = ServedRegion::register(&regions, memory, Rights::all()).unwrap();
+        let shared = region.entry().share().unwrap();
+        let back = region.unregister().unwrap();
+        let lens: Vec<_> = back.segments().iter().map(|segment| segment.len).collect();
+        assert_eq!(lens, [3, 5]);
+        hg_na_memory::copy_in(&shared, 0, &[9; 8]).unwrap();
+        let mut bytes = [0; 8];
+        hg_na_memory::copy_out(&back, 0, &mut bytes).unwrap();
+        assert_eq!(bytes, [1, 1, 1, 2, 2, 2, 2, 2], "a late writer changes nothing");
+    }
+
+    #[test]
+    fn abandoned_memory_is_a_copy_at_once() {
+        let regions = regions();
+        let region =
+            ServedRegion::register(&regions, Memory::from(vec![1; 8]), Rights::all()).unwrap();
+        let shared = region.entry().share().unwrap();
+        region.entry().abandon();
+        hg_na_memory::copy_in(&shared, 0, &[9; 8]).unwrap();
+        assert_eq!(region.unregister().unwrap().into_vec().unwrap(), [1; 8]);
     }
 }
