@@ -46,21 +46,25 @@ pub enum Error {
 
 /// What has ended a shuffle before its time. Every rank learns of it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("rank {rank} failed ({hop}): {why}; {in_doubt} messages of this rank are in doubt")]
+#[error(
+    "rank {rank} failed ({hop}): {why}; {in_doubt} messages of this rank are in doubt, {dropped} were dropped here"
+)]
 pub struct Failure {
     /// The rank that does not answer any more.
     pub rank: u32,
     /// Where that was noticed.
     pub hop: Hop,
-    /// Messages sent by this rank since the last complete `flush_all` whose way leads through the failed rank: they
-    /// were delivered once or not at all.
+    /// Messages sent by this rank since the last complete `flush_all` whose way leads through a failed rank, less those
+    /// that were dropped here: they were delivered once or not at all. Each other one arrives.
     pub in_doubt: u64,
+    /// Messages sent by this rank that had not left it when their next hop was gone: they are not delivered.
+    pub dropped: u64,
     /// What was noticed.
     pub why: String,
 }
 
 /// A hop of the way of a message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
 pub enum Hop {
     /// Inside the sender's node.
     Origin,

@@ -1,7 +1,11 @@
 //! What happens when a rank is gone: it is noted once, everybody is told, and nobody waits any more.
 
 use std::{
-    sync::{PoisonError, atomic::Ordering},
+    collections::BTreeSet,
+    sync::{
+        PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -12,6 +16,7 @@ use crate::{
     hop::Hop,
     inner::Inner,
     lock::locked,
+    route::Came,
     rpc::{Lane, failed},
 };
 
@@ -29,7 +34,7 @@ impl Inner {
 
     /// Tells it once more, and waits until it was heard: whoever ends next must not be taken for the cause.
     pub(crate) fn tell_failure(&self, within: Duration) {
-        let Some(failure) = locked(&self.failure).clone() else { return };
+        let Some(failure) = locked(&self.failure).failure.clone() else { return };
         let Failure { rank, why, .. } = failure;
         let lane = Lane::of_hop(failure.hop);
         let told: Vec<_> = self
@@ -51,20 +56,26 @@ impl Inner {
     /// A rank has failed: notes it, once. Whether it was news.
     pub(crate) fn fail(&self, rank: u32, lane: Option<Lane>, why: String) -> bool {
         // Whoever finds a hop failed from now on asks why, and waits for this lock.
-        let mut failure = locked(&self.failure);
+        let mut state = locked(&self.failure);
         for hop in self.hops.iter().filter(|hop| hop.rank == rank) {
             hop.fail();
         }
-        if failure.is_some() || self.is_closed() || self.is_parting.load(Ordering::SeqCst) {
+        self.settled.wake();
+        if self.is_closed() || self.is_parting.load(Ordering::SeqCst) {
             return false;
         }
+        state.ranks.insert(rank);
         // Before what is in doubt is counted: nothing is sent any more but what is being sent.
         self.is_failed.store(true, Ordering::SeqCst);
-        let in_doubt = self.in_doubt(rank);
+        let (in_doubt, dropped) = self.in_doubt(&state.ranks);
+        if let Some(failure) = &mut state.failure {
+            (failure.in_doubt, failure.dropped) = (in_doubt, dropped);
+            return false;
+        }
         let hop = lane.map_or(crate::Hop::Delivery, Lane::hop);
-        tracing::warn!(shuffle = self.name, rank, %hop, in_doubt, why, "a rank has failed");
-        *failure = Some(Failure { rank, hop, in_doubt, why });
-        drop(failure);
+        tracing::warn!(shuffle = self.name, rank, %hop, in_doubt, dropped, why, "a rank has failed");
+        state.failure = Some(Failure { rank, hop, in_doubt, dropped, why });
+        drop(state);
         self.failed.notify_all();
         for hop in &self.hops {
             hop.wake_waiters();
@@ -79,7 +90,7 @@ impl Inner {
         let mut failure = locked(&self.failure);
         loop {
             let left = limit.saturating_duration_since(Instant::now());
-            if let Some(failure) = &*failure {
+            if let Some(failure) = &failure.failure {
                 return Error::Failed(failure.clone());
             }
             if self.is_closed() || left.is_zero() {
@@ -94,7 +105,7 @@ impl Inner {
     pub(crate) fn wait_for_failure(&self, rank: u32, why: &str) {
         let limit = Instant::now() + WORD;
         let mut failure = locked(&self.failure);
-        while failure.is_none() {
+        while failure.failure.is_none() {
             let left = limit.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 drop(failure);
@@ -106,26 +117,69 @@ impl Inner {
         }
     }
 
-    /// Messages of this rank whose way leads through a rank, since the last complete `flush_all`.
-    fn in_doubt(&self, dead: u32) -> u64 {
-        let map = self.routes.map();
-        let (node, own) = (map.node_of(dead), self.routes.node());
-        let passes = |to: u32| {
-            let towards = map.node_of(to);
-            if to == dead {
-                return true;
-            }
-            if towards == own {
-                return false;
-            }
-            let is_sender = node == own && self.routes.representative(towards) == dead;
-            let is_receiver = node == towards && self.routes.counterpart(towards) == dead;
-            is_sender || is_receiver
-        };
-        let counts = (0..).zip(&self.unconfirmed).filter(|(to, _)| passes(*to));
-        let single: u64 = counts.map(|(_, count)| u64::from(count.load(Ordering::Relaxed))).sum();
-        single + self.unconfirmed_broadcasts.load(Ordering::Relaxed)
+    /// Whether a rank has failed, as far as this one knows.
+    pub(crate) fn is_gone(&self, rank: u32) -> bool {
+        locked(&self.failure).ranks.contains(&rank)
     }
+
+    /// Messages of this rank to another one that were dropped here.
+    pub(crate) fn own_dropped(&self, to: u32) -> u64 {
+        let next = self.routes.next(Came::FromHere, to).ok();
+        next.and_then(|next| self.hop_of(next)).map_or(0, |hop| hop.own_dropped(to))
+    }
+
+    /// Counts again what is in doubt: exact when nothing is sent any more.
+    pub(crate) fn recount(&self) {
+        let mut state = locked(&self.failure);
+        let (in_doubt, dropped) = self.in_doubt(&state.ranks);
+        if let Some(failure) = &mut state.failure {
+            (failure.in_doubt, failure.dropped) = (in_doubt, dropped);
+        }
+    }
+
+    /// Messages of this rank whose way leads through one of these, since the last complete `flush_all`, less those
+    /// that were dropped here; and those.
+    fn in_doubt(&self, gone: &BTreeSet<u32>) -> (u64, u64) {
+        let (mut in_doubt, mut dropped) = (0, 0);
+        let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        for (to, (sent, confirmed)) in (0..).zip(self.sent.iter().zip(&self.confirmed)) {
+            let unconfirmed = load(sent).saturating_sub(load(confirmed));
+            if unconfirmed == 0 {
+                continue;
+            }
+            let here = self.own_dropped(to);
+            dropped += here;
+            if gone.iter().any(|gone| self.leads_through(to, *gone)) {
+                in_doubt += unconfirmed.saturating_sub(here);
+            }
+        }
+        let broadcasts = load(&self.broadcasts).saturating_sub(load(&self.confirmed_broadcasts));
+        (in_doubt + broadcasts, dropped)
+    }
+
+    /// Whether the way of a message of this rank leads through another one, or ends there.
+    fn leads_through(&self, to: u32, gone: u32) -> bool {
+        let map = self.routes.map();
+        let (node, own, towards) = (map.node_of(gone), self.routes.node(), map.node_of(to));
+        if to == gone {
+            return true;
+        }
+        if towards == own {
+            return false;
+        }
+        let is_sender = node == own && self.routes.representative(towards) == gone;
+        let is_receiver = node == towards && self.routes.counterpart(towards) == gone;
+        is_sender || is_receiver
+    }
+}
+
+/// What has failed.
+#[derive(Debug, Default)]
+pub(crate) struct Failed {
+    /// What was noticed first; how much is in doubt comes to it.
+    pub(crate) failure: Option<Failure>,
+    /// Every rank that has failed since.
+    pub(crate) ranks: BTreeSet<u32>,
 }
 
 /// How long a rank whose meeting has failed waits to be told why.

@@ -5,7 +5,7 @@ use std::{
     mem,
     pin::Pin,
     sync::{
-        Arc, Condvar, Mutex, MutexGuard,
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     task::{Context, Poll, Wake, Waker},
@@ -41,6 +41,7 @@ pub(crate) struct Hop {
     calls: Mutex<VecDeque<(u64, BatchCall)>>,
     waker: Waker,
     shared: Shared,
+    turned_away: AtomicU64,
 }
 
 /// What the hops of a process have in common.
@@ -79,7 +80,8 @@ impl Hop {
     ) -> Self {
         let state = Mutex::new(State { queue, waiters: 0 });
         let (room, calls) = (Condvar::new(), Mutex::default());
-        Self { rank, lane, from, engine, peer, state, room, calls, waker, shared }
+        let turned_away = AtomicU64::new(0);
+        Self { rank, lane, from, engine, peer, state, room, calls, waker, shared, turned_away }
     }
 
     /// Whom it reaches, by which engine.
@@ -193,7 +195,14 @@ impl Hop {
                     state.queue.acknowledge(number, Instant::now);
                     drop(self.release(state));
                 }
-                Err(error) => ended = Err(error),
+                Err(error) => {
+                    if let CallError::Handler(_) = &error {
+                        let mut state = locked(&self.state);
+                        state.queue.refuse(number);
+                        drop(self.release(state));
+                    }
+                    ended = Err(error);
+                }
             }
         }
         drop(calls);
@@ -209,12 +218,53 @@ impl Hop {
         }
     }
 
-    /// Nothing goes this way any more. The messages of which it is unknown whether they arrived.
-    pub(crate) fn fail(&self) -> u64 {
+    /// Nothing goes this way any more: the next hop is gone.
+    pub(crate) fn fail(&self) {
         let mut state = locked(&self.state);
-        let doubt = state.queue.fail();
+        state.queue.fail(self.from.rank);
         drop(self.release(state));
-        doubt
+    }
+
+    /// Takes nothing more, and drops what was not sent; see [`Hop::wait_until_empty`].
+    pub(crate) fn close(&self) {
+        let mut state = locked(&self.state);
+        state.queue.close(self.from.rank);
+        drop(self.release(state));
+    }
+
+    /// Waits until nothing is left here, neither waiting nor under way, but not beyond a moment.
+    pub(crate) fn wait_until_empty(&self, limit: Instant) {
+        let mut state = locked(&self.state);
+        state.waiters += 1;
+        while state.queue.unacknowledged() > 0 {
+            let left = limit.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            let waited = self.room.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        state.waiters -= 1;
+    }
+
+    /// Whether it is gone.
+    pub(crate) fn is_failed(&self) -> bool {
+        locked(&self.state).queue.is_failed()
+    }
+
+    /// Messages of this rank to another one that were dropped here.
+    pub(crate) fn own_dropped(&self, to: u32) -> u64 {
+        locked(&self.state).queue.own_dropped(to)
+    }
+
+    /// A message that another rank sent was to go this way, but the next hop is gone.
+    pub(crate) fn note_turned_away(&self) {
+        self.turned_away.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Such messages.
+    pub(crate) fn turned_away(&self) -> u64 {
+        self.turned_away.load(Ordering::Relaxed)
     }
 
     pub(crate) fn counts(&self) -> Counts {

@@ -4,14 +4,15 @@ use std::{
     collections::HashMap,
     sync::{
         Arc, Condvar, Mutex,
-        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
 use hg::Answer;
 
 use crate::{
-    Error, Failure, MAXRPC_MAX, Options,
+    Error, MAXRPC_MAX, Options,
+    failing::Failed,
     hop::{Gone, Hop, Pushed},
     inbox::Chunk,
     linger::Linger,
@@ -23,6 +24,7 @@ use crate::{
     parent::Parent,
     route::{Next, Routes},
     rpc::{From, Lane, Refused, arrive, batch, watch},
+    settle::Settled,
 };
 
 /// A shuffle.
@@ -45,17 +47,22 @@ pub(crate) struct Inner {
     watches: Mutex<u32>,
     watches_changed: Condvar,
     pub(crate) meeting: Meeting,
-    pub(crate) failure: Mutex<Option<Failure>>,
+    pub(crate) failure: Mutex<Failed>,
     /// `failure` has come.
     pub(crate) failed: Condvar,
     pub(crate) is_failed: Arc<AtomicBool>,
     /// All ranks have agreed to end.
     pub(crate) is_parting: AtomicBool,
     is_closed: AtomicBool,
-    /// Messages sent by this rank to each one since the last complete `flush_all`.
-    pub(crate) unconfirmed: Vec<AtomicU32>,
-    /// The same of broadcasts.
-    pub(crate) unconfirmed_broadcasts: AtomicU64,
+    pub(crate) settled: Settled,
+    /// Messages sent by this rank to each one; and the number of broadcasts.
+    pub(crate) sent: Vec<AtomicU64>,
+    pub(crate) broadcasts: AtomicU64,
+    /// Of both, what was sent before the last complete `flush_all`.
+    pub(crate) confirmed: Vec<AtomicU64>,
+    pub(crate) confirmed_broadcasts: AtomicU64,
+    /// Copies of broadcasts that were made here.
+    pub(crate) copies: AtomicU64,
     pub(crate) linger: Linger,
     is_over: AtomicBool,
 }
@@ -92,12 +99,17 @@ impl Inner {
         let lanes = hops.iter().flat_map(|hop| lane_of(hop).map(|lane| (hop.rank, lane)));
         let orders =
             lanes.map(|lane| (lane, Mutex::new(Order::new(MAXRPC_MAX as usize)))).collect();
+        let counters = || (0..routes.map().size()).map(|_| AtomicU64::new(0)).collect();
         let mail = Mail::new(options.deliverq_max, options.deliverq_threshold, options.linger);
         Self {
             name: name.to_owned(),
             from: From { shuffle: id_of(name), rank: routes.me() },
-            unconfirmed: (0..routes.map().size()).map(|_| AtomicU32::new(0)).collect(),
-            unconfirmed_broadcasts: AtomicU64::new(0),
+            settled: Settled::default(),
+            sent: counters(),
+            broadcasts: AtomicU64::new(0),
+            confirmed: counters(),
+            confirmed_broadcasts: AtomicU64::new(0),
+            copies: AtomicU64::new(0),
             options,
             routes,
             hops,
@@ -127,14 +139,20 @@ impl Inner {
         let no_rank = Error::NoSuchRank { rank: to, size };
         let next = self.routes.next(crate::route::Came::FromHere, to).map_err(|_| no_rank)?;
         let Some(hop) = self.hop_of(next) else {
-            return if self.mail.push_own(&message) { Ok(()) } else { Err(self.error()) };
+            return if self.mail.push_own(&message) {
+                self.note_sent(to);
+                Ok(())
+            } else {
+                Err(self.error())
+            };
         };
         self.wait_for_lane(hop.lane);
         match hop.push(&message, None) {
             Ok(pushed) => {
-                self.unconfirmed[to as usize].fetch_add(1, Ordering::Relaxed);
+                // It was taken, and is accounted for, also when the shuffle fails meanwhile.
+                self.note_sent(to);
                 self.after_push(hop, pushed, true);
-                if self.is_failed.load(Ordering::Relaxed) { Err(self.error()) } else { Ok(()) }
+                Ok(())
             }
             Err(Gone) => Err(self.error()),
         }
@@ -148,11 +166,16 @@ impl Inner {
         let no_rank = Error::NoSuchRank { rank: to, size };
         let next = self.routes.next(crate::route::Came::FromHere, to).map_err(|_| no_rank)?;
         let Some(hop) = self.hop_of(next) else {
-            return if self.mail.try_push_own(&message) { Ok(()) } else { Err(Error::Again) };
+            return if self.mail.try_push_own(&message) {
+                self.note_sent(to);
+                Ok(())
+            } else {
+                Err(Error::Again)
+            };
         };
         match hop.try_push(&message) {
             Ok(Some(pushed)) => {
-                self.unconfirmed[to as usize].fetch_add(1, Ordering::Relaxed);
+                self.note_sent(to);
                 self.after_push(hop, pushed, false);
                 Ok(())
             }
@@ -171,16 +194,26 @@ impl Inner {
     ) -> Result<(), Error> {
         self.check(bytes)?;
         let message = Message { kind, source: self.routes.me(), to: EVERYBODY, bytes };
+        // In doubt from the first copy on.
+        self.broadcasts.fetch_add(1, Ordering::Relaxed);
         for hop in self.hops.iter().filter(|hop| hop.lane != Lane::Relay) {
             self.wait_for_lane(hop.lane);
             let pushed = hop.push(&message, None).map_err(|Gone| self.error())?;
+            self.copies.fetch_add(1, Ordering::Relaxed);
             self.after_push(hop, pushed, true);
         }
-        self.unconfirmed_broadcasts.fetch_add(1, Ordering::Relaxed);
-        if include_self && !self.mail.push_own(&message) {
-            return Err(self.error());
+        if include_self {
+            if !self.mail.push_own(&message) {
+                return Err(self.error());
+            }
+            self.copies.fetch_add(1, Ordering::Relaxed);
         }
-        if self.is_failed.load(Ordering::Relaxed) { Err(self.error()) } else { Ok(()) }
+        Ok(())
+    }
+
+    #[inline]
+    fn note_sent(&self, to: u32) {
+        self.sent[to as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     fn check(&self, bytes: &[u8]) -> Result<(), Error> {
@@ -223,7 +256,7 @@ impl Inner {
         }
     }
 
-    fn hop_of(&self, next: Next) -> Option<&Hop> {
+    pub(crate) fn hop_of(&self, next: Next) -> Option<&Hop> {
         let local = |rank| self.routes.map().local_rank(rank) as usize;
         let index = match next {
             Next::Deliver => return None,
@@ -256,17 +289,20 @@ impl Inner {
                 Place::Early => return,
                 Place::Wrong(answer) => return answer.send(Err(Refused::OutOfOrder)),
             };
-        self.take_in(lane, bytes, answer);
+        order.taken += self.take_in(lane, bytes, answer);
         while let Some(Early { bytes, answer }) = order.following() {
-            self.take_in(lane, &bytes, answer);
+            order.taken += self.take_in(lane, &bytes, answer);
         }
     }
 
-    /// Puts the messages of a batch where they go next; none of them before all were looked at.
-    fn take_in(&self, lane: Lane, bytes: &[u8], answer: Answer<batch>) {
-        let mine = match self.look_at(lane, bytes) {
-            Ok(mine) => mine,
-            Err(refused) => return answer.send(Err(refused)),
+    /// Puts the messages of a batch where they go next; none of them before all were looked at. How many those were.
+    fn take_in(&self, lane: Lane, bytes: &[u8], answer: Answer<batch>) -> u64 {
+        let (messages, mine) = match self.look_at(lane, bytes) {
+            Ok(looked) => looked,
+            Err(refused) => {
+                answer.send(Err(refused));
+                return 0;
+            }
         };
         let parent = Parent::new(answer);
         let mut own = mine.is_some().then(|| self.mail.buffer());
@@ -280,13 +316,15 @@ impl Inner {
         if let (Some(bytes), Some(mine)) = (own, mine) {
             self.mail.push_chunk(Chunk { bytes, messages: mine.messages }, parent);
         }
+        messages
     }
 
-    /// What of a batch is for this rank.
-    fn look_at(&self, lane: Lane, bytes: &[u8]) -> Result<Option<Mine>, Refused> {
-        let (mut mine, mut others) = (0, false);
+    /// How many messages a batch holds, and what of it is for this rank.
+    fn look_at(&self, lane: Lane, bytes: &[u8]) -> Result<(u64, Option<Mine>), Refused> {
+        let (mut messages, mut mine, mut others) = (0, 0, false);
         for message in Messages::of(bytes) {
             let message = message.map_err(|_| Refused::Malformed)?;
+            messages += 1;
             if message.source >= self.routes.map().size() {
                 return Err(Refused::Misrouted);
             }
@@ -301,7 +339,7 @@ impl Inner {
                 }
             }
         }
-        Ok((mine > 0).then_some(Mine { messages: mine, is_all: !others }))
+        Ok((messages, (mine > 0).then_some(Mine { messages: mine, is_all: !others })))
     }
 
     fn pass_on(
@@ -321,6 +359,7 @@ impl Inner {
                 Lane::Relay => return,
             };
             for hop in self.hops.iter().filter(|hop| hop.lane == onward) {
+                self.copies.fetch_add(1, Ordering::Relaxed);
                 self.relay(hop, message, parent);
             }
             return;
@@ -332,9 +371,10 @@ impl Inner {
     }
 
     fn relay(&self, hop: &Hop, message: &Message<'_>, parent: &Parent) {
-        // To a rank that has failed: its origin counts it as in doubt.
-        if let Ok(pushed) = hop.push(message, Some(parent)) {
-            self.after_push(hop, pushed, false);
+        match hop.push(message, Some(parent)) {
+            Ok(pushed) => self.after_push(hop, pushed, false),
+            // To a rank that has failed: its origin counts it as in doubt.
+            Err(Gone) => hop.note_turned_away(),
         }
     }
 
@@ -438,10 +478,23 @@ impl Inner {
         self.is_closed.store(true, Ordering::SeqCst);
     }
 
-    /// Everything that was sent has arrived, everywhere.
-    pub(crate) fn confirm(&self) {
-        self.unconfirmed.iter().for_each(|count| count.store(0, Ordering::Relaxed));
-        self.unconfirmed_broadcasts.store(0, Ordering::Relaxed);
+    /// What this rank has sent, for [`Inner::confirm`].
+    pub(crate) fn sent_so_far(&self) -> (Vec<u64>, u64) {
+        let sent = self.sent.iter().map(|count| count.load(Ordering::Relaxed)).collect();
+        (sent, self.broadcasts.load(Ordering::Relaxed))
+    }
+
+    /// So much of it has arrived, everywhere.
+    pub(crate) fn confirm(&self, (sent, broadcasts): &(Vec<u64>, u64)) {
+        for (confirmed, sent) in self.confirmed.iter().zip(sent) {
+            confirmed.store(*sent, Ordering::Relaxed);
+        }
+        self.confirmed_broadcasts.store(*broadcasts, Ordering::Relaxed);
+    }
+
+    /// Messages taken in from a rank's queue of this kind.
+    pub(crate) fn received(&self, from: (u32, Lane)) -> u64 {
+        self.orders.get(&from).map_or(0, |order| locked(order).taken)
     }
 }
 

@@ -18,6 +18,7 @@
 
 #![forbid(unsafe_code)]
 
+mod account;
 mod error;
 mod failing;
 mod hop;
@@ -35,11 +36,13 @@ mod parent;
 mod queue;
 pub mod route;
 mod rpc;
+mod settle;
 mod shuffle;
 mod side;
 mod stats;
 
 pub use crate::{
+    account::{Account, Way},
     error::{Error, Failure, Hop},
     mail::Delivery,
     message::MESSAGE_MAX,

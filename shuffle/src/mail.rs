@@ -159,6 +159,25 @@ impl Mail {
         true
     }
 
+    /// The same inside of a bound.
+    pub(crate) fn flush_until(&self, limit: Instant) {
+        let mut state = locked(&self.state);
+        let target = state.inbox.pushed();
+        (state.flushes, state.waiters) = (state.flushes + 1, state.waiters + 1);
+        self.work.notify_all();
+        self.note_awaited(&state);
+        while self.delivered() < target && state.end != Some(End::Now) {
+            let left = limit.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            let waited = self.room.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        (state.flushes, state.waiters) = (state.flushes - 1, state.waiters - 1);
+        self.note_awaited(&state);
+    }
+
     /// Ends the thread. What was not delivered.
     pub(crate) fn end(&self, drain: bool) {
         locked(&self.state).end = Some(if drain { End::Drained } else { End::Now });
@@ -195,6 +214,12 @@ impl Mail {
     pub(crate) fn waiting(&self) -> Option<(u64, u64)> {
         let state = self.state.try_lock().ok()?;
         Some((state.inbox.pushed() - self.delivered(), state.inbox.waiting_max))
+    }
+
+    /// Messages that have come and were not delivered, also those that were dropped.
+    pub(crate) fn undelivered(&self) -> u64 {
+        let state = locked(&self.state);
+        state.inbox.pushed() - self.delivered()
     }
 
     /// The next chunk; `None` at the end.
@@ -293,7 +318,7 @@ impl Mail {
     }
 
     /// Drops what waits; returns how many messages that were.
-    fn clear(&self) -> u64 {
+    pub(crate) fn clear(&self) -> u64 {
         let mut state = locked(&self.state);
         state.thread = None;
         let stranded = state.inbox.clear();

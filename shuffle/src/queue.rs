@@ -12,11 +12,11 @@
 //! A parent is a value that is handed back, in `released`, once nothing of it waits here any more.
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeMap, VecDeque},
     time::{Duration, Instant},
 };
 
-use crate::message::Message;
+use crate::message::{Message, Messages};
 
 /// The queue of one next hop.
 #[derive(Debug)]
@@ -34,6 +34,8 @@ pub(crate) struct Queue<P> {
     spare: Vec<Vec<u8>>,
     is_failed: bool,
     counts: Counts,
+    /// Of the dropped messages, those of a rank's own, by destination.
+    own_dropped: BTreeMap<u32, u64>,
 }
 
 /// A batch on its way to be sent.
@@ -78,6 +80,10 @@ pub struct Counts {
     pub waiting_max: u64,
     /// Messages here now that the next hop has not acknowledged.
     pub unacknowledged: u64,
+    /// Messages that were not sent on, since the next hop was gone or the shuffle ended: they were not delivered.
+    pub dropped: u64,
+    /// Messages that were sent on to a next hop which never acknowledged them: it may have taken them or not.
+    pub unanswered: u64,
 }
 
 impl<P: Clone + PartialEq> Queue<P> {
@@ -94,6 +100,7 @@ impl<P: Clone + PartialEq> Queue<P> {
             spare: Vec::new(),
             is_failed: false,
             counts: Counts::default(),
+            own_dropped: BTreeMap::new(),
         }
     }
 
@@ -164,6 +171,13 @@ impl<P: Clone + PartialEq> Queue<P> {
         self.load_front(clock);
     }
 
+    /// The next hop has refused a batch: it was not taken in, nor will those behind it be.
+    pub(crate) fn refuse(&mut self, number: u64) {
+        if let Some(at) = self.in_flight.iter().position(|batch| batch.number == number) {
+            self.counts.dropped += self.in_flight.remove(at).map_or(0, |it| u64::from(it.messages));
+        }
+    }
+
     /// Takes a buffer back, for a batch to come.
     pub(crate) fn reuse(&mut self, mut buffer: Vec<u8>) {
         let wanted = self.target.saturating_mul(3).max(SPARE_MIN);
@@ -201,21 +215,36 @@ impl<P: Clone + PartialEq> Queue<P> {
         None
     }
 
-    /// Nothing will be sent any more. Returns the messages that were not acknowledged.
-    pub(crate) fn fail(&mut self) -> u64 {
+    /// Nothing more is taken in or sent; what is under way may still be acknowledged. `me`: whose messages are its own.
+    pub(crate) fn close(&mut self, me: u32) {
         self.is_failed = true;
-        let doubt = self.unacknowledged();
         for batch in &mut self.unsent {
             self.released.append(&mut batch.parents);
+            self.counts.dropped += u64::from(batch.messages);
+            for message in Messages::of(&batch.bytes).flatten() {
+                if message.source == me && !message.is_broadcast() {
+                    *self.own_dropped.entry(message.to).or_default() += 1;
+                }
+            }
         }
         self.unsent.clear();
-        self.in_flight.clear();
-        doubt
     }
 
-    /// Whether [`Queue::fail`] was called.
+    /// The next hop is gone: nothing is acknowledged any more either.
+    pub(crate) fn fail(&mut self, me: u32) {
+        self.close(me);
+        let under_way = self.in_flight.drain(..).map(|batch| u64::from(batch.messages));
+        self.counts.unanswered += under_way.sum::<u64>();
+    }
+
+    /// Whether [`Queue::close`] or [`Queue::fail`] was called.
     pub(crate) fn is_failed(&self) -> bool {
         self.is_failed
+    }
+
+    /// Messages of this rank to another one that were dropped here.
+    pub(crate) fn own_dropped(&self, to: u32) -> u64 {
+        self.own_dropped.get(&to).copied().unwrap_or(0)
     }
 
     /// Whether a message put in now would have to wait.

@@ -80,6 +80,10 @@ pub(crate) fn watch(from: From) -> Result<(), Refused>;
 #[hg::rpc(name = "hydrargyrum.shuffle.failed")]
 pub(crate) fn failed(from: From, rank: u32, lane: Option<Lane>, why: String);
 
+/// After a failure: nothing more comes from there in this kind of queue.
+#[hg::rpc(name = "hydrargyrum.shuffle.over")]
+pub(crate) fn over(from: From, lane: Lane);
+
 /// Nothing: it makes the target's progress return.
 #[hg::rpc(name = "hydrargyrum.shuffle.nudge")]
 pub(crate) fn nudge();

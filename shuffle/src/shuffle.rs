@@ -7,13 +7,13 @@ use std::{
         atomic::{AtomicBool, AtomicU64},
     },
     thread::{self, JoinHandle},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use hg_job::NodeMap;
 
 use crate::{
-    Delivery, Error, Options,
+    Account, Delivery, Error, Options,
     hop::{Gone, Hop, Shared},
     inner::{Inner, Table, id_of},
     message::HEAD,
@@ -105,7 +105,8 @@ impl Shuffle {
     /// order.
     ///
     /// # Errors
-    /// [`Error::NoSuchRank`], [`Error::TooLong`], [`Error::Failed`], [`Error::Closed`].
+    /// [`Error::NoSuchRank`], [`Error::TooLong`], [`Error::Failed`], [`Error::Closed`]: the message was not taken. One
+    /// that was taken is accounted for, whatever happens then.
     #[inline]
     pub fn enqueue(&self, to: u32, kind: u32, bytes: &[u8]) -> Result<(), Error> {
         self.inner.enqueue(to, kind, bytes)
@@ -154,11 +155,12 @@ impl Shuffle {
     /// # Errors
     /// [`Error::Failed`], on all ranks.
     pub fn flush_all(&self) -> Result<(), Error> {
+        let sent = self.inner.sent_so_far();
         for stage in [Flush::Origin, Flush::Remote, Flush::Relay, Flush::Delivery] {
             self.flush(stage)?;
             self.barrier()?;
         }
-        self.inner.confirm();
+        self.inner.confirm(&sent);
         Ok(())
     }
 
@@ -189,10 +191,14 @@ impl Shuffle {
     }
 
     /// Ends the shuffle. Collective, also with messages still queued: they are delivered before, or dropped. How many
-    /// were dropped here.
+    /// were dropped here; [`Dump::account`] says which.
+    ///
+    /// After a failure what does not lead through the failed rank is still delivered with [`Shutdown::Drain`], as far
+    /// as all others do this within 5 seconds.
     ///
     /// # Errors
-    /// [`Error::Failed`]: the ranks do not end together; this one has ended all the same.
+    /// [`Error::Failed`]: the ranks do not end together; this one has ended all the same. What it says of messages in
+    /// doubt is final.
     pub fn shutdown(mut self, how: Shutdown) -> Result<u64, Error> {
         let ended = match how {
             Shutdown::Drain => self.flush_all(),
@@ -202,9 +208,22 @@ impl Shuffle {
         if met.is_ok() {
             // Whoever this rank is connected to has come here as well before anything is closed.
             self.inner.part();
+        } else {
+            self.inner.tell_failure(TELL);
+            if how == Shutdown::Drain {
+                self.inner.settle(Instant::now() + SETTLE);
+            }
         }
-        let dropped = self.close(how == Shutdown::Drain && met.is_ok(), true);
-        met.map(|()| dropped)
+        self.close(how == Shutdown::Drain && met.is_ok(), true);
+        self.inner.recount();
+        met.map_err(|_| self.inner.error())?;
+        Ok(Account::of(&self.inner).unfinished())
+    }
+
+    /// What became of every message that this rank has had to do with.
+    #[must_use]
+    pub fn account(&self) -> Account {
+        Account::of(&self.inner)
     }
 
     /// What has happened so far.
@@ -271,18 +290,23 @@ impl Shuffle {
         }
     }
 
-    /// Ends the threads; how many messages were dropped. Not in good order, it is a failure to the others.
-    fn close(&mut self, drained: bool, in_order: bool) -> u64 {
-        self.inner.tell_failure(TELL);
+    /// Ends the threads, and drops what is left. Not in good order, it is a failure to the others.
+    fn close(&mut self, drained: bool, in_order: bool) {
         self.inner.close();
         self.inner.refuse_early();
         self.inner.release_watchers(in_order);
         self.inner.mail.end(drained);
-        let queued: u64 = self.inner.hops.iter().map(Hop::fail).sum();
-        let stranded = match self.delivery.take().map(JoinHandle::join) {
-            Some(Ok(Ok(stranded) | Err(stranded))) => stranded,
-            Some(Err(_)) | None => 0,
-        };
+        self.inner.hops.iter().for_each(Hop::close);
+        if let Some(delivery) = self.delivery.take() {
+            // A callback that panicked has failed this rank.
+            drop(delivery.join());
+        }
+        // What came behind its end.
+        self.inner.mail.clear();
+        // What is under way is answered by all that live: taken in, or refused.
+        let limit = Instant::now() + TELL;
+        self.inner.hops.iter().for_each(|hop| hop.wait_until_empty(limit));
+        self.inner.hops.iter().for_each(Hop::fail);
         self.inner.end();
         self.inner.linger.end();
         for side in &self.sides {
@@ -293,13 +317,13 @@ impl Shuffle {
             drop(thread.join());
         }
         self.sides.iter().for_each(|side| side.close());
-        queued + stranded
     }
 }
 
 impl Drop for Shuffle {
     fn drop(&mut self) {
         if self.delivery.is_some() {
+            self.inner.tell_failure(TELL);
             self.close(false, false);
         }
     }
@@ -320,6 +344,12 @@ impl Dump {
     #[must_use]
     pub fn statistics(&self) -> Statistics {
         Statistics::of(&self.0)
+    }
+
+    /// What became of every message that this rank has had to do with; after a shutdown, for good.
+    #[must_use]
+    pub fn account(&self) -> Account {
+        Account::of(&self.0)
     }
 }
 
@@ -416,6 +446,8 @@ fn make_hops(
 
 /// How long a rank that ends after a failure waits for others to take note of it.
 const TELL: Duration = Duration::from_secs(1);
+/// How long it waits for what can still arrive.
+const SETTLE: Duration = Duration::from_secs(5);
 /// Requests in service beside those of peers.
 const REQUESTS_MIN: usize = 64;
 

@@ -14,7 +14,7 @@ use crate::{
     hop::{Gone, Ready},
     inner::Inner,
     lock::locked,
-    rpc::{From, Refused, arrive, batch, failed, nudge, watch},
+    rpc::{From, Refused, arrive, batch, failed, nudge, over, watch},
 };
 
 /// Something that ends when a call does.
@@ -58,8 +58,8 @@ impl Side {
                 .ok_or(Refused::Unknown)
         };
         let engine = &self.engine;
-        let (batches, arrivals, watches, failures) =
-            (weak.clone(), weak.clone(), weak.clone(), weak);
+        let (batches, arrivals, watches, failures, ends) =
+            (weak.clone(), weak.clone(), weak.clone(), weak.clone(), weak);
         let registered = engine
             .serve_later(batch, move |_, (from, lane, number, bytes), answer| {
                 match of(&batches, from) {
@@ -83,6 +83,14 @@ impl Side {
                 engine.serve(failed, move |_, (from, rank, lane, why)| {
                     if let Ok(inner) = of(&failures, from) {
                         inner.fail_and_tell(rank, lane, why);
+                    }
+                    Ok(())
+                })
+            })
+            .and_then(|()| {
+                engine.serve(over, move |_, (from, lane)| {
+                    if let Ok(inner) = of(&ends, from) {
+                        inner.settled.note(from.rank, lane);
                     }
                     Ok(())
                 })

@@ -59,6 +59,8 @@ impl Counts {
             early: self.early + other.early,
             waits: self.waits + other.waits,
             unacknowledged: self.unacknowledged + other.unacknowledged,
+            dropped: self.dropped + other.dropped,
+            unanswered: self.unanswered + other.unanswered,
             waiting_max: self.waiting_max.max(other.waiting_max),
         }
     }

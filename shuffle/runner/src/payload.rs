@@ -75,6 +75,8 @@ pub(crate) struct Wrong {
 pub(crate) struct Reader {
     /// Numbers of the messages expected next, by origin.
     expected: Vec<u64>,
+    /// Messages that say how many there are, by origin.
+    closed: Vec<u64>,
     pub(crate) wrong: Wrong,
     /// Of messages of the timed run: how many, and their times under way in nanoseconds.
     pub(crate) timed: u64,
@@ -85,7 +87,14 @@ impl Reader {
     pub(crate) fn new(ranks: u32) -> Self {
         let latency =
             Histogram::new_with_bounds(1, LATENCY_MAX, 3).expect("constants are valid bounds");
-        Self { expected: vec![0; ranks as usize], wrong: Wrong::default(), timed: 0, latency }
+        let counts = vec![0; ranks as usize];
+        Self {
+            expected: counts.clone(),
+            closed: counts,
+            wrong: Wrong::default(),
+            timed: 0,
+            latency,
+        }
     }
 
     /// A message has come.
@@ -119,13 +128,15 @@ impl Reader {
         }
     }
 
-    /// Messages that have come, by origin.
-    pub(crate) fn received(&self) -> &[u64] {
-        &self.expected
+    /// Messages that have come, by origin, also those that say how many there are.
+    pub(crate) fn received(&self) -> Vec<u64> {
+        let both = self.expected.iter().zip(&self.closed);
+        both.map(|(expected, closed)| expected + closed).collect()
     }
 
     /// At the end: what `source` says it has sent.
     pub(crate) fn close(&mut self, source: u32, sent: u64) {
+        self.closed[source as usize] += 1;
         self.wrong.lost += sent.saturating_sub(self.expected[source as usize]);
     }
 }

@@ -8,7 +8,7 @@ use std::{
 
 use hg_job::{Job, NodeMap};
 use hg_shuffle::{
-    Failure, Statistics,
+    Account, Failure, Statistics,
     route::{Came, Next, Routes},
 };
 use nix::sys::{
@@ -173,36 +173,37 @@ fn hops(map: &Arc<NodeMap>, from: u32, to: u32) -> usize {
     3
 }
 
-/// What a rank says when another one has failed: what it sent, what it got, and what is in doubt.
+/// What a rank says when another one has failed: what became of all that it sent, got and passed on.
 #[derive(Debug, Serialize)]
 pub(crate) struct Torn<'a> {
     rank: u32,
     failed_rank: u32,
     hop: String,
     why: &'a str,
+    /// Messages of this rank that were delivered or not, and those that were not.
     in_doubt: u64,
-    /// Messages of the whole run taken from this rank, to each rank; the last one may have been refused.
-    sent: &'a [u64],
+    dropped: u64,
+    /// Messages of the whole run taken from this rank, to each rank.
+    sent: Vec<u64>,
     /// Messages that came here, from each rank.
-    received: &'a [u64],
+    received: Vec<u64>,
+    /// The rest: what was passed on, by its ways.
+    account: Account,
     #[serde(flatten)]
     wrong: Wrong,
 }
 
 impl<'a> Torn<'a> {
-    pub(crate) fn new(
-        rank: u32,
-        failure: &'a Failure,
-        sent: &'a [u64],
-        reader: &'a Reader,
-    ) -> Self {
+    pub(crate) fn new(rank: u32, failure: &'a Failure, account: Account, reader: &Reader) -> Self {
         Self {
             rank,
             failed_rank: failure.rank,
             hop: failure.hop.to_string(),
             why: &failure.why,
             in_doubt: failure.in_doubt,
-            sent,
+            dropped: failure.dropped,
+            sent: account.sent.clone(),
+            account,
             received: reader.received(),
             wrong: reader.wrong,
         }
@@ -213,12 +214,13 @@ impl<'a> Torn<'a> {
             serde_json::to_string(self)?
         } else {
             let sum = |counts: &[u64]| counts.iter().sum::<u64>();
+            let Self { rank, in_doubt, dropped, account, received, .. } = self;
+            let (sent, received) = (sum(&account.sent), sum(received));
+            let unfinished = account.unfinished().saturating_sub(*dropped);
             let Wrong { lost, repeated, corrupted } = self.wrong;
             format!(
-                "rank {}: {} sent, {} received; {lost} missing in between, {repeated} repeated, {corrupted} corrupted",
-                self.rank,
-                sum(self.sent),
-                sum(self.received)
+                "rank {rank}: {sent} sent, of which {in_doubt} are in doubt and {dropped} were dropped; {unfinished} of others \
+                 were not passed on; {received} received; {lost} missing in between, {repeated} repeated, {corrupted} corrupted"
             )
         };
         // At once: other ranks print as well.

@@ -45,10 +45,9 @@ pub(crate) fn run(job: &Job, arguments: &Arguments) -> Result<bool, Error> {
     signal::answer(shuffle.dump())?;
     let mut writer = Writer::new(arguments.size, (me, size));
     let driven = drive(&shuffle, arguments, &mut writer, (me, size));
-    let statistics = shuffle.statistics();
-    // A failure ends it for this rank; otherwise all ranks come here.
-    let ended = driven
-        .and_then(|driven| shuffle.shutdown(Shutdown::Drain).map(|_| driven).map_err(Error::from));
+    let (statistics, dump) = (shuffle.statistics(), shuffle.dump());
+    // All ranks come here; after a failure, those that live.
+    let ended = end(shuffle, driven);
     let mut reader = locked(&reader);
     match ended {
         Ok(driven) => {
@@ -57,12 +56,22 @@ pub(crate) fn run(job: &Job, arguments: &Arguments) -> Result<bool, Error> {
             report::gather(job, arguments, own, &driven.samples)
         }
         Err(Error::Shuffle(ShuffleError::Failed(failure))) => {
-            let torn = Torn::new(me, &failure, writer.numbers(), &reader);
+            let torn = Torn::new(me, &failure, dump.account(), &reader);
             torn.print(arguments.json).map_err(Error::Print)?;
             Err(Error::Shuffle(failure.into()))
         }
         Err(error) => Err(error),
     }
+}
+
+/// Ends the shuffle. What it says of a failure then is the last word on it.
+fn end(shuffle: Shuffle, driven: Result<Driven, Error>) -> Result<Driven, Error> {
+    let ended = shuffle.shutdown(Shutdown::Drain);
+    match driven {
+        Ok(_) | Err(Error::Shuffle(ShuffleError::Failed(_))) => ended.map_err(Error::from),
+        Err(_) => Ok(0),
+    }?;
+    driven
 }
 
 /// What came of the timed run.

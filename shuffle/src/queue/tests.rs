@@ -74,9 +74,32 @@ fn what_a_failed_hop_has_not_acknowledged_is_counted_and_its_parents_are_release
         queue.push(&message(b"x"), Some(&parent), now);
     }
     assert!(queue.poll_batch(now).is_some());
-    assert_eq!(queue.fail(), 4);
+    queue.fail(0);
+    let counts = queue.counts();
+    assert_eq!((counts.messages, counts.dropped, counts.unanswered), (4, 3, 1));
+    assert_eq!((queue.own_dropped(1), queue.own_dropped(2)), (3, 0));
     assert_eq!(queue.released, [1, 2, 3], "the first never waited");
     assert!(queue.has_left(3));
+}
+
+#[test]
+fn what_a_closed_queue_has_sent_is_acknowledged_or_refused_and_nothing_else_is_taken_for_sent() {
+    let now = Instant::now;
+    let mut queue = Queue::<u32>::new(3, 0);
+    for _ in 0..5 {
+        queue.push(&message(b"x"), None, now);
+        queue.poll_batch(now);
+    }
+    queue.close(7);
+    assert_eq!((queue.in_flight(), queue.own_dropped(1)), (3, 0), "they are those of rank 0");
+    queue.acknowledge(1, now);
+    queue.refuse(2);
+    queue.refuse(2);
+    queue.fail(7);
+    queue.refuse(0);
+    let counts = queue.counts();
+    assert_eq!((counts.messages, counts.dropped, counts.unanswered), (5, 3, 1));
+    assert_eq!(counts.unacknowledged, 0);
 }
 
 #[derive(Debug, Clone)]

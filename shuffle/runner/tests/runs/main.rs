@@ -4,7 +4,9 @@
 #![expect(clippy::unwrap_used, reason = "a test that panics has failed")]
 #![expect(clippy::print_stdout, reason = "says what is skipped")]
 
+mod accounts;
 mod common;
 mod faults;
 mod launchers;
 mod local;
+mod running;
