@@ -89,35 +89,63 @@ impl Hop {
         (&self.engine, &self.peer)
     }
 
-    /// Puts a message in, and sends what is full. `Err`: the hop has failed, and the message was not taken.
+    /// Puts a message in, and sends what is full; `count` counts it. `Err`: the hop has failed, and the message was not
+    /// taken.
     #[inline]
     pub(crate) fn push(
         &self,
         message: &Message<'_>,
         parent: Option<&Parent>,
+        count: Option<&AtomicU64>,
     ) -> Result<Pushed, Gone> {
         let mut state = locked(&self.state);
         if state.queue.is_failed() {
             return Err(Gone);
         }
+        // It is accounted for, also when the shuffle fails meanwhile.
+        count.inspect(|count| add_one(count));
+        if state.queue.push_loading(message) {
+            let number = state.queue.first();
+            return Ok(Pushed { number, waits: false, lingers: true });
+        }
+        Ok(self.push_otherwise(state, message, parent))
+    }
+
+    /// The first message of a batch, the last one, or one that waits.
+    #[inline(never)]
+    fn push_otherwise(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        message: &Message<'_>,
+        parent: Option<&Parent>,
+    ) -> Pushed {
         let number = state.queue.push(message, parent, Instant::now);
         let outgoing = state.queue.poll_batch(Instant::now);
         let (waits, lingers) = (!state.queue.has_left(number), state.queue.lingers());
-        let released = self.release(state);
+        let released = mem::take(&mut state.queue.released);
+        let has_waiters = outgoing.is_some() && state.waiters > 0;
+        drop(state);
         drop(released);
         if let Some(outgoing) = outgoing {
             self.send(outgoing);
         }
-        Ok(Pushed { number, waits, lingers })
+        if has_waiters {
+            self.room.notify_all();
+        }
+        Pushed { number, waits, lingers }
     }
 
     /// Puts a message in only if it would not wait.
-    pub(crate) fn try_push(&self, message: &Message<'_>) -> Result<Option<Pushed>, Gone> {
+    pub(crate) fn try_push(
+        &self,
+        message: &Message<'_>,
+        count: &AtomicU64,
+    ) -> Result<Option<Pushed>, Gone> {
         if locked(&self.state).queue.would_wait() {
             return Ok(None);
         }
         // Somebody else may have taken the room meanwhile: then it waits like any other, but its sender does not.
-        self.push(message, None).map(Some)
+        self.push(message, None, Some(count)).map(Some)
     }
 
     /// Waits until the messages of this batch have left the wait queue, or the hop has failed.
@@ -150,15 +178,27 @@ impl Hop {
 
     /// Sends every batch that may leave. Whether one is left that is to leave after a while.
     pub(crate) fn pump(&self) -> bool {
+        self.pump_after(false)
+    }
+
+    /// The same; then wakes who waits, once, if that or what came before may have made room.
+    fn pump_after(&self, mut has_changed: bool) -> bool {
         loop {
             let mut state = locked(&self.state);
             let outgoing = state.queue.poll_batch(Instant::now);
-            let lingers = state.queue.lingers();
-            drop(self.release(state));
-            match outgoing {
-                Some(outgoing) => self.send(outgoing),
-                None => return lingers,
+            let (lingers, waiters) = (state.queue.lingers(), state.waiters);
+            let released = mem::take(&mut state.queue.released);
+            drop(state);
+            drop(released);
+            if let Some(outgoing) = outgoing {
+                self.send(outgoing);
+                has_changed = true;
+                continue;
             }
+            if has_changed && waiters > 0 {
+                self.room.notify_all();
+            }
+            return lingers;
         }
     }
 
@@ -183,6 +223,7 @@ impl Hop {
         let mut context = Context::from_waker(&self.waker);
         let mut calls = locked(&self.calls);
         let mut ended = Ok(());
+        let mut state = None;
         while let Some((number, call)) = calls.front_mut()
             && let Poll::Ready(result) = call.as_mut().poll(&mut context)
         {
@@ -191,22 +232,22 @@ impl Hop {
             self.shared.in_flight.fetch_sub(1, Ordering::Relaxed);
             match result {
                 Ok(()) => {
-                    let mut state = locked(&self.state);
+                    let state = state.get_or_insert_with(|| locked(&self.state));
                     state.queue.acknowledge(number, Instant::now);
-                    drop(self.release(state));
                 }
                 Err(error) => {
                     if let CallError::Handler(_) = &error {
-                        let mut state = locked(&self.state);
+                        let state = state.get_or_insert_with(|| locked(&self.state));
                         state.queue.refuse(number);
-                        drop(self.release(state));
                     }
                     ended = Err(error);
                 }
             }
         }
+        let has_changed = state.is_some();
+        drop(state);
         drop(calls);
-        (self.pump(), ended)
+        (self.pump_after(has_changed), ended)
     }
 
     /// Makes a batch leave that has lingered. When to ask again.
@@ -222,14 +263,14 @@ impl Hop {
     pub(crate) fn fail(&self) {
         let mut state = locked(&self.state);
         state.queue.fail(self.from.rank);
-        drop(self.release(state));
+        self.release(state);
     }
 
     /// Takes nothing more, and drops what was not sent; see [`Hop::wait_until_empty`].
     pub(crate) fn close(&self) {
         let mut state = locked(&self.state);
         state.queue.close(self.from.rank);
-        drop(self.release(state));
+        self.release(state);
     }
 
     /// Waits until nothing is left here, neither waiting nor under way, but not beyond a moment.
@@ -291,15 +332,12 @@ impl Hop {
         ))
     }
 
-    /// Ends a change: wakes who waits for one. What is returned is dropped without the lock.
-    fn release(&self, mut state: MutexGuard<'_, State>) -> Vec<Parent> {
+    /// The end of what lets everybody go: wakes who waits, and releases parents without the lock.
+    fn release(&self, mut state: MutexGuard<'_, State>) {
         let released = mem::take(&mut state.queue.released);
-        let waiters = state.waiters;
         drop(state);
-        if waiters > 0 {
-            self.room.notify_all();
-        }
-        released
+        self.room.notify_all();
+        drop(released);
     }
 
     fn send(&self, outgoing: Outgoing) {
@@ -325,6 +363,12 @@ impl Hop {
             locked(&self.state).queue.reuse(bytes);
         }
     }
+}
+
+/// Counts one more. Relaxed, and not one step: whoever counts the same holds the same lock.
+#[inline]
+pub(crate) fn add_one(count: &AtomicU64) {
+    count.store(count.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
 }
 
 /// Goes on at the next poll, which it asks for.

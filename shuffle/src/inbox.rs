@@ -3,6 +3,9 @@
 //! Messages come in chunks, one a batch. The first `max` messages that are not delivered yet are *acknowledged*;
 //! those beyond keep their parents (the batches that they came in) until deliveries make room. A message of this rank
 //! to itself makes its sender wait in the same way.
+//!
+//! Messages of this rank to itself make batches, too: the last chunk is *open* while it waits for more of them, and all
+//! others are *due*. It is closed when it is full, by whatever comes behind it, or by its driver.
 
 use std::collections::VecDeque;
 
@@ -12,7 +15,13 @@ use crate::message::Message;
 #[derive(Debug)]
 pub(crate) struct Inbox<P> {
     max: u64,
+    /// Bytes at which a chunk of own messages is full.
+    target: usize,
     chunks: VecDeque<Chunk>,
+    /// Messages of the last chunk, while it is open.
+    open: u32,
+    /// Own messages may join the last chunk.
+    is_own: bool,
     /// Messages put in, and handed out by `take`, ever.
     pushed: u64,
     taken: u64,
@@ -33,11 +42,14 @@ pub(crate) struct Chunk {
 }
 
 impl<P> Inbox<P> {
-    /// `max`: messages acknowledged before they are delivered.
-    pub(crate) fn new(max: usize) -> Self {
+    /// `max`: messages acknowledged before they are delivered; `target`: bytes of own messages that make a batch.
+    pub(crate) fn new(max: usize, target: usize) -> Self {
         Self {
             max: max as u64,
+            target: target.min(OWN_CHUNK),
             chunks: VecDeque::new(),
+            open: 0,
+            is_own: false,
             pushed: 0,
             taken: 0,
             parents: VecDeque::new(),
@@ -62,6 +74,7 @@ impl<P> Inbox<P> {
 
     /// Puts the messages of a batch in. `delivered`: messages delivered so far, ever.
     pub(crate) fn push_chunk(&mut self, chunk: Chunk, parent: P, delivered: u64) {
+        self.close();
         self.pushed += u64::from(chunk.messages);
         self.chunks.push_back(chunk);
         self.note_waiting(delivered);
@@ -73,15 +86,19 @@ impl<P> Inbox<P> {
     }
 
     /// Puts a message of this rank to itself in; returns its number, for [`Inbox::is_acknowledged`].
+    #[inline]
     pub(crate) fn push_own(&mut self, message: &Message<'_>, delivered: u64) -> u64 {
         match self.chunks.back_mut() {
-            Some(last) if last.bytes.len() < OWN_CHUNK => {
+            Some(last) if self.is_own && last.bytes.len() < OWN_CHUNK => {
                 message.write(&mut last.bytes);
                 last.messages += 1;
+                self.open = if last.bytes.len() < self.target { last.messages } else { 0 };
             }
             _ => {
                 let mut bytes = self.buffer();
                 message.write(&mut bytes);
+                self.open = u32::from(bytes.len() < self.target);
+                self.is_own = true;
                 self.chunks.push_back(Chunk { bytes, messages: 1 });
             }
         }
@@ -90,9 +107,28 @@ impl<P> Inbox<P> {
         self.pushed
     }
 
-    /// The next messages to deliver.
-    pub(crate) fn take(&mut self) -> Option<Chunk> {
+    /// The open chunk waits for nothing more.
+    pub(crate) fn close(&mut self) {
+        self.open = 0;
+        self.is_own = false;
+    }
+
+    /// Whether there is an open chunk.
+    #[inline]
+    pub(crate) fn is_open(&self) -> bool {
+        self.open > 0
+    }
+
+    /// The next messages to deliver; those of an open chunk only on request.
+    pub(crate) fn take(&mut self, also_open: bool) -> Option<Chunk> {
+        let is_last = self.chunks.len() == 1;
+        if is_last && self.is_open() && !also_open {
+            return None;
+        }
         let chunk = self.chunks.pop_front()?;
+        if is_last {
+            self.close();
+        }
         self.taken += u64::from(chunk.messages);
         Some(chunk)
     }
@@ -128,10 +164,17 @@ impl<P> Inbox<P> {
         self.pushed - self.taken
     }
 
+    /// Those of them that are due.
+    #[inline]
+    pub(crate) fn due(&self) -> u64 {
+        self.len() - u64::from(self.open)
+    }
+
     /// Drops everything; returns how many messages that were, and releases all parents.
     pub(crate) fn clear(&mut self) -> u64 {
         let stranded = self.len();
         self.chunks.clear();
+        self.close();
         self.taken = self.pushed;
         self.released.extend(self.parents.drain(..).map(|(_, parent)| parent));
         stranded
@@ -163,7 +206,7 @@ mod tests {
 
     #[test]
     fn a_batch_is_acknowledged_when_its_last_message_is_within_the_limit() {
-        let mut inbox = Inbox::new(5);
+        let mut inbox = Inbox::new(5, 0);
         inbox.push_chunk(chunk(3), 'a', 0);
         inbox.push_chunk(chunk(3), 'b', 0);
         inbox.push_chunk(chunk(7), 'c', 0);
@@ -181,26 +224,59 @@ mod tests {
         assert!(!inbox.has_parents());
     }
 
+    fn own(kind: u32) -> Message<'static> {
+        Message { kind, source: 1, to: 1, bytes: b"" }
+    }
+
+    fn kinds(chunk: &Chunk) -> Vec<u32> {
+        Messages::of(&chunk.bytes).map(|message| message.unwrap().kind).collect()
+    }
+
     #[test]
-    fn own_messages_join_the_last_chunk_and_come_out_in_order() {
-        let mut inbox = Inbox::new(2);
+    fn own_messages_share_a_chunk_and_come_out_in_order() {
+        let mut inbox = Inbox::new(2, 0);
         inbox.push_chunk(chunk(1), (), 0);
         let numbers = [7, 8].map(|kind| {
-            let number = inbox.push_own(&Message { kind, source: 1, to: 1, bytes: b"" }, 0);
+            let number = inbox.push_own(&own(kind), 0);
             (number, inbox.is_acknowledged(number, 0))
         });
         assert_eq!(numbers, [(2, true), (3, false)]);
-        assert_eq!((inbox.len(), inbox.pushed()), (3, 3));
-        let chunk = inbox.take().unwrap();
-        let kinds: Vec<_> =
-            Messages::of(&chunk.bytes).map(|message| message.unwrap().kind).collect();
-        assert_eq!(kinds, [0, 7, 8]);
-        assert_eq!((inbox.len(), inbox.take()), (0, None));
+        assert_eq!((inbox.len(), inbox.due(), inbox.pushed()), (3, 3, 3));
+        assert_eq!(kinds(&inbox.take(false).unwrap()), [0]);
+        assert_eq!(kinds(&inbox.take(false).unwrap()), [7, 8]);
+        assert_eq!((inbox.len(), inbox.take(true)), (0, None));
+        inbox.push_own(&own(9), 2);
+        assert_eq!(inbox.due(), 1);
+    }
+
+    #[test]
+    fn a_chunk_of_own_messages_is_due_when_it_is_full_or_closed_or_asked_for() {
+        let mut inbox = Inbox::<()>::new(100, 40);
+        inbox.push_own(&own(0), 0);
+        inbox.push_own(&own(1), 0);
+        assert_eq!(
+            (inbox.len(), inbox.due(), inbox.is_open(), inbox.take(false)),
+            (2, 0, true, None)
+        );
+        inbox.push_own(&own(2), 0);
+        assert_eq!((inbox.due(), inbox.is_open()), (3, false), "48 bytes are over 40");
+        assert_eq!(kinds(&inbox.take(false).unwrap()), [0, 1, 2]);
+        inbox.push_own(&own(3), 0);
+        inbox.push_chunk(chunk(1), (), 0);
+        assert_eq!(inbox.due(), 2, "nothing overtakes it");
+        assert_eq!(kinds(&inbox.take(false).unwrap()), [3]);
+        inbox.push_own(&own(4), 0);
+        assert_eq!((kinds(&inbox.take(false).unwrap()), inbox.take(false)), (vec![0], None));
+        assert_eq!(kinds(&inbox.take(true).unwrap()), [4]);
+        inbox.push_own(&own(5), 0);
+        inbox.close();
+        inbox.push_own(&own(6), 0);
+        assert_eq!((inbox.due(), inbox.len()), (1, 2), "what comes behind a closed one waits anew");
     }
 
     #[test]
     fn what_is_dropped_is_counted_and_keeps_nobody_waiting() {
-        let mut inbox = Inbox::new(1);
+        let mut inbox = Inbox::new(1, 0);
         inbox.push_chunk(chunk(3), 'a', 0);
         inbox.push_chunk(chunk(4), 'b', 0);
         assert_eq!(inbox.clear(), 7);

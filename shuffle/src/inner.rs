@@ -9,6 +9,7 @@ use std::{
 };
 
 use hg::Answer;
+use hg_job::NodeMap;
 
 use crate::{
     Error, MAXRPC_MAX, Options,
@@ -22,7 +23,7 @@ use crate::{
     message::{EVERYBODY, MESSAGE_MAX, Message, Messages},
     order::{Order, Place},
     parent::Parent,
-    route::{Next, Routes},
+    route::{Came, Next, Routes},
     rpc::{From, Lane, Refused, arrive, batch, watch},
     settle::Settled,
 };
@@ -36,6 +37,8 @@ pub(crate) struct Inner {
     /// Origin hops, relay hops, network hops.
     pub(crate) hops: Vec<Hop>,
     pub(crate) table: Table,
+    /// Of a message of this rank, by destination.
+    first_hops: Vec<u32>,
     pub(crate) mail: Mail,
     /// Batches under way, by lane.
     pub(crate) in_flight: [Arc<AtomicU64>; 3],
@@ -77,6 +80,32 @@ pub(crate) struct Table {
     pub(crate) network: HashMap<u32, u32>,
 }
 
+impl Table {
+    /// Where the next hop is; `None`: there is none.
+    fn hop_of(&self, map: &NodeMap, next: Next) -> Option<u32> {
+        let local = |rank| map.local_rank(rank) as usize;
+        match next {
+            Next::Deliver => None,
+            Next::Origin { rank } => self.origin[local(rank)],
+            Next::Relay { rank } => self.relay[local(rank)],
+            Next::Network { node, .. } => self.network.get(&node).copied(),
+        }
+    }
+
+    /// Of a message of this rank to each one: which hop, or [`HERE`].
+    fn first_hops(&self, routes: &Routes) -> Vec<u32> {
+        let map = routes.map();
+        let hop = |to| {
+            let next = routes.next(Came::FromHere, to).unwrap_or(Next::Deliver);
+            self.hop_of(map, next).unwrap_or(HERE)
+        };
+        (0..map.size()).map(hop).collect()
+    }
+}
+
+/// In place of a hop: none.
+const HERE: u32 = u32::MAX;
+
 /// A batch that has overtaken another one.
 struct Early {
     bytes: Vec<u8>,
@@ -100,7 +129,8 @@ impl Inner {
         let orders =
             lanes.map(|lane| (lane, Mutex::new(Order::new(MAXRPC_MAX as usize)))).collect();
         let counters = || (0..routes.map().size()).map(|_| AtomicU64::new(0)).collect();
-        let mail = Mail::new(options.deliverq_max, options.deliverq_threshold, options.linger);
+        let limits = (options.deliverq_max, options.lobuftarget);
+        let mail = Mail::new(limits, options.deliverq_threshold, options.linger);
         Self {
             name: name.to_owned(),
             from: From { shuffle: id_of(name), rank: routes.me() },
@@ -110,6 +140,7 @@ impl Inner {
             confirmed: counters(),
             confirmed_broadcasts: AtomicU64::new(0),
             copies: AtomicU64::new(0),
+            first_hops: table.first_hops(&routes),
             options,
             routes,
             hops,
@@ -134,23 +165,13 @@ impl Inner {
     /// A message of the application.
     pub(crate) fn enqueue(&self, to: u32, kind: u32, bytes: &[u8]) -> Result<(), Error> {
         self.check(bytes)?;
-        let size = self.routes.map().size();
         let message = Message { kind, source: self.routes.me(), to, bytes };
-        let no_rank = Error::NoSuchRank { rank: to, size };
-        let next = self.routes.next(crate::route::Came::FromHere, to).map_err(|_| no_rank)?;
-        let Some(hop) = self.hop_of(next) else {
-            return if self.mail.push_own(&message) {
-                self.note_sent(to);
-                Ok(())
-            } else {
-                Err(self.error())
-            };
+        let Some(hop) = self.first_hop(to)? else {
+            return self.push_own(&message, Some(&self.sent[to as usize]));
         };
         self.wait_for_lane(hop.lane);
-        match hop.push(&message, None) {
+        match hop.push(&message, None, Some(&self.sent[to as usize])) {
             Ok(pushed) => {
-                // It was taken, and is accounted for, also when the shuffle fails meanwhile.
-                self.note_sent(to);
                 self.after_push(hop, pushed, true);
                 Ok(())
             }
@@ -161,21 +182,14 @@ impl Inner {
     /// The same without waiting.
     pub(crate) fn try_enqueue(&self, to: u32, kind: u32, bytes: &[u8]) -> Result<(), Error> {
         self.check(bytes)?;
-        let size = self.routes.map().size();
         let message = Message { kind, source: self.routes.me(), to, bytes };
-        let no_rank = Error::NoSuchRank { rank: to, size };
-        let next = self.routes.next(crate::route::Came::FromHere, to).map_err(|_| no_rank)?;
-        let Some(hop) = self.hop_of(next) else {
-            return if self.mail.try_push_own(&message) {
-                self.note_sent(to);
-                Ok(())
-            } else {
-                Err(Error::Again)
-            };
+        let Some(hop) = self.first_hop(to)? else {
+            let lingers = self.mail.try_push_own(&message, &self.sent[to as usize]);
+            self.arm_if(lingers.ok_or(Error::Again)?);
+            return Ok(());
         };
-        match hop.try_push(&message) {
+        match hop.try_push(&message, &self.sent[to as usize]) {
             Ok(Some(pushed)) => {
-                self.note_sent(to);
                 self.after_push(hop, pushed, false);
                 Ok(())
             }
@@ -198,22 +212,15 @@ impl Inner {
         self.broadcasts.fetch_add(1, Ordering::Relaxed);
         for hop in self.hops.iter().filter(|hop| hop.lane != Lane::Relay) {
             self.wait_for_lane(hop.lane);
-            let pushed = hop.push(&message, None).map_err(|Gone| self.error())?;
+            let pushed = hop.push(&message, None, None).map_err(|Gone| self.error())?;
             self.copies.fetch_add(1, Ordering::Relaxed);
             self.after_push(hop, pushed, true);
         }
         if include_self {
-            if !self.mail.push_own(&message) {
-                return Err(self.error());
-            }
+            self.push_own(&message, None)?;
             self.copies.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
-    }
-
-    #[inline]
-    fn note_sent(&self, to: u32) {
-        self.sent[to as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     fn check(&self, bytes: &[u8]) -> Result<(), Error> {
@@ -226,10 +233,22 @@ impl Inner {
         Ok(())
     }
 
-    fn after_push(&self, hop: &Hop, pushed: Pushed, may_wait: bool) {
-        if pushed.lingers {
+    fn push_own(&self, message: &Message<'_>, count: Option<&AtomicU64>) -> Result<(), Error> {
+        let lingers = self.mail.push_own(message, count).map_err(|Gone| self.error())?;
+        self.arm_if(lingers);
+        Ok(())
+    }
+
+    #[inline]
+    fn arm_if(&self, lingers: bool) {
+        if lingers {
             self.linger.arm();
         }
+    }
+
+    #[inline]
+    fn after_push(&self, hop: &Hop, pushed: Pushed, may_wait: bool) {
+        self.arm_if(pushed.lingers);
         if pushed.waits && may_wait {
             hop.wait_until_left(pushed.number);
         }
@@ -256,14 +275,18 @@ impl Inner {
         }
     }
 
+    /// Where a message of this rank goes; `None`: it stays here.
+    #[inline]
+    fn first_hop(&self, to: u32) -> Result<Option<&Hop>, Error> {
+        match self.first_hops.get(to as usize) {
+            Some(&HERE) => Ok(None),
+            Some(hop) => Ok(self.hops.get(*hop as usize)),
+            None => Err(Error::NoSuchRank { rank: to, size: self.routes.map().size() }),
+        }
+    }
+
     pub(crate) fn hop_of(&self, next: Next) -> Option<&Hop> {
-        let local = |rank| self.routes.map().local_rank(rank) as usize;
-        let index = match next {
-            Next::Deliver => return None,
-            Next::Origin { rank } => self.table.origin[local(rank)],
-            Next::Relay { rank } => self.table.relay[local(rank)],
-            Next::Network { node, .. } => self.table.network.get(&node).copied(),
-        };
+        let index = self.table.hop_of(self.routes.map(), next);
         index.map(|index| &self.hops[index as usize])
     }
 
@@ -371,7 +394,7 @@ impl Inner {
     }
 
     fn relay(&self, hop: &Hop, message: &Message<'_>, parent: &Parent) {
-        match hop.push(message, Some(parent)) {
+        match hop.push(message, Some(parent), None) {
             Ok(pushed) => self.after_push(hop, pushed, false),
             // To a rank that has failed: its origin counts it as in doubt.
             Err(Gone) => hop.note_turned_away(),

@@ -24,7 +24,7 @@ pub(crate) struct Linger {
 impl Linger {
     /// Something lingers.
     pub(crate) fn arm(&self) {
-        // The hop's lock orders this behind the `false` that came before the clock looked at that hop.
+        // The lock of the hop, or of the mail, orders this behind the `false` that came before the clock looked there.
         if !self.is_armed.load(Ordering::Relaxed) && !self.is_armed.swap(true, Ordering::SeqCst) {
             let _state = locked(&self.state);
             self.changed.notify_one();
@@ -49,7 +49,8 @@ impl Linger {
             self.is_armed.store(false, Ordering::SeqCst);
             collect(inner);
             let now = Instant::now();
-            let next = inner.hops.iter().filter_map(|hop| hop.handle_timeout(now, linger)).min();
+            let hops = inner.hops.iter().filter_map(|hop| hop.handle_timeout(now, linger));
+            let next = hops.chain(inner.mail.handle_timeout(now, linger)).min();
             state = locked(&self.state);
             if let Some(next) = next {
                 self.is_armed.store(true, Ordering::SeqCst);

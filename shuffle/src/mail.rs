@@ -11,6 +11,7 @@ use std::{
 };
 
 use crate::{
+    hop::{Gone, add_one},
     inbox::{Chunk, Inbox},
     lock::{locked, wait},
     message::{Message, Messages},
@@ -42,6 +43,8 @@ pub(crate) struct Mail {
     delivered: AtomicU64,
     /// Somebody waits in `room`, or a batch waits for its acknowledgement.
     is_awaited: AtomicBool,
+    /// The thread is to be woken by [`Mail::wake_up`].
+    is_due: AtomicBool,
     threshold: u64,
     linger: Duration,
 }
@@ -55,6 +58,10 @@ struct State {
     /// Deliver also what is below the threshold.
     flushes: u32,
     waiters: u32,
+    /// What `Mail::is_awaited` says.
+    is_awaited: bool,
+    /// When the open chunk was begun.
+    open_since: Option<Instant>,
     end: Option<End>,
     thread: Option<ThreadId>,
 }
@@ -64,7 +71,7 @@ struct State {
 enum Rest {
     /// It does not.
     None,
-    /// Any message.
+    /// Any message that is due.
     Empty,
     /// The one beyond the threshold; meanwhile those that are here linger.
     Lingering,
@@ -79,14 +86,16 @@ enum End {
 }
 
 impl Mail {
-    pub(crate) fn new(max: usize, threshold: usize, linger: Duration) -> Self {
-        let inbox = Inbox::new(max);
+    /// `max`: messages acknowledged before they are delivered; `target`: bytes of a batch of own messages.
+    pub(crate) fn new((max, target): (usize, usize), threshold: usize, linger: Duration) -> Self {
         let state = State {
-            inbox,
+            inbox: Inbox::new(max, target),
             rest: Rest::None,
             has_begun: false,
             flushes: 0,
             waiters: 0,
+            is_awaited: false,
+            open_since: None,
             end: None,
             thread: None,
         };
@@ -96,6 +105,7 @@ impl Mail {
             room: Condvar::new(),
             delivered: AtomicU64::new(0),
             is_awaited: AtomicBool::new(false),
+            is_due: AtomicBool::new(false),
             threshold: threshold as u64,
             linger,
         }
@@ -106,42 +116,98 @@ impl Mail {
         locked(&self.state).inbox.buffer()
     }
 
-    /// Puts the messages of a batch in.
+    /// Puts the messages of a batch in. Whoever does this calls [`Mail::wake_up`] soon afterwards.
     pub(crate) fn push_chunk(&self, chunk: Chunk, parent: Parent) {
         let mut state = locked(&self.state);
         state.inbox.push_chunk(chunk, parent, self.delivered());
         // What was delivered before the flag was up told nobody.
-        self.note_awaited(&state);
+        self.note_awaited(&mut state);
         state.inbox.handle_delivered(self.delivered());
-        self.wake(state);
+        self.note_awaited(&mut state);
+        let released = std::mem::take(&mut state.inbox.released);
+        if self.ends_rest(&mut state) {
+            // Relaxed: whoever reads it orders nothing by it.
+            self.is_due.store(true, Ordering::Relaxed);
+        }
+        drop(state);
+        drop(released);
+    }
+
+    /// Wakes the thread if anything was put in for which it is to begin: once for many batches.
+    pub(crate) fn wake_up(&self) {
+        if self.is_due.load(Ordering::Relaxed) && self.is_due.swap(false, Ordering::Relaxed) {
+            self.work.notify_one();
+        }
     }
 
     /// Puts a message of this rank to itself in; waits while there is no room, unless a delivery does this: the thread
-    /// that makes room must not wait for it. `false`: it was shut down.
-    pub(crate) fn push_own(&self, message: &Message<'_>) -> bool {
+    /// that makes room must not wait for it. Whether it lingers; `Err`: it was shut down.
+    /// `count` counts it, under the lock.
+    #[inline]
+    pub(crate) fn push_own(
+        &self,
+        message: &Message<'_>,
+        count: Option<&AtomicU64>,
+    ) -> Result<bool, Gone> {
         let mut state = locked(&self.state);
         if state.end.is_some() {
-            return false;
+            return Err(Gone);
         }
-        let number = state.inbox.push_own(message, self.delivered());
-        let is_delivering = state.thread == Some(thread::current().id());
-        self.wake(state);
-        if !is_delivering && !self.is_acknowledged(number) {
-            self.wait_until(|state, delivered| state.inbox.is_acknowledged(number, delivered));
+        let delivered = self.delivered();
+        let was_open = state.inbox.is_open();
+        let number = state.inbox.push_own(message, delivered);
+        count.inspect(|count| add_one(count));
+        if state.inbox.is_open() && state.inbox.is_acknowledged(number, delivered) {
+            if !was_open {
+                state.open_since = Some(Instant::now());
+            }
+            return Ok(true);
         }
-        true
+        self.push_due(state, number);
+        Ok(false)
     }
 
     /// The same only if there is room.
-    pub(crate) fn try_push_own(&self, message: &Message<'_>) -> bool {
+    pub(crate) fn try_push_own(&self, message: &Message<'_>, count: &AtomicU64) -> Option<bool> {
         let mut state = locked(&self.state);
         let next = state.inbox.pushed() + 1;
         if state.end.is_some() || !state.inbox.is_acknowledged(next, self.delivered()) {
-            return false;
+            // What is open is to make room, too.
+            state.inbox.close();
+            self.wake(state);
+            return None;
         }
-        state.inbox.push_own(message, self.delivered());
+        drop(state);
+        self.push_own(message, Some(count)).ok()
+    }
+
+    /// The end of a message that does not linger.
+    fn push_due(&self, mut state: MutexGuard<'_, State>, number: u64) {
+        if !state.inbox.is_acknowledged(number, self.delivered()) {
+            state.inbox.close();
+            let is_delivering = state.thread == Some(thread::current().id());
+            self.wake(state);
+            if !is_delivering {
+                self.wait_until(|state, delivered| state.inbox.is_acknowledged(number, delivered));
+            }
+            return;
+        }
         self.wake(state);
-        true
+    }
+
+    /// Own messages that have lingered become due. When to ask again.
+    pub(crate) fn handle_timeout(&self, now: Instant, linger: Duration) -> Option<Instant> {
+        let mut state = locked(&self.state);
+        if !state.inbox.is_open() {
+            return None;
+        }
+        let limit = state.open_since?.checked_add(linger)?;
+        if limit > now {
+            return Some(limit);
+        }
+        state.inbox.close();
+        self.wake(state);
+        None
     }
 
     /// Waits until all that is here now was delivered. In a delivery it would wait for itself: `false`.
@@ -165,7 +231,7 @@ impl Mail {
         let target = state.inbox.pushed();
         (state.flushes, state.waiters) = (state.flushes + 1, state.waiters + 1);
         self.work.notify_all();
-        self.note_awaited(&state);
+        self.note_awaited(&mut state);
         while self.delivered() < target && state.end != Some(End::Now) {
             let left = limit.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -175,7 +241,7 @@ impl Mail {
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
         (state.flushes, state.waiters) = (state.flushes - 1, state.waiters - 1);
-        self.note_awaited(&state);
+        self.note_awaited(&mut state);
     }
 
     /// Ends the thread. What was not delivered.
@@ -190,15 +256,17 @@ impl Mail {
         locked(&self.state).thread = Some(thread::current().id());
         let mut spare = None;
         while let Some(Chunk { bytes, .. }) = self.next(spare.take()) {
-            for message in Messages::of(&bytes) {
+            let deliver_all = || {
                 // Batches were checked when they came.
-                let Ok(Message { kind, source, bytes, .. }) = message else { break };
-                let delivery = Delivery { source, destination: me, kind, bytes };
-                if catch_unwind(AssertUnwindSafe(|| deliver(delivery))).is_err() {
-                    self.end(false);
-                    return Err(self.clear());
+                for message in Messages::of(&bytes) {
+                    let Ok(Message { kind, source, bytes, .. }) = message else { break };
+                    deliver(Delivery { source, destination: me, kind, bytes });
+                    self.note_delivered();
                 }
-                self.note_delivered();
+            };
+            if catch_unwind(AssertUnwindSafe(deliver_all)).is_err() {
+                self.end(false);
+                return Err(self.clear());
             }
             spare = Some(bytes);
         }
@@ -234,10 +302,10 @@ impl Mail {
                 return None;
             }
             let is_over = limit.is_some_and(|limit| Instant::now() >= limit);
-            let is_due = is_over || state.flushes > 0 || state.end.is_some();
-            state.has_begun |= is_due || state.inbox.len() > self.threshold;
+            let all = is_over || state.flushes > 0 || state.end.is_some();
+            state.has_begun |= all || state.inbox.due() > self.threshold;
             if state.has_begun
-                && let Some(chunk) = state.inbox.take()
+                && let Some(chunk) = state.inbox.take(all)
             {
                 return Some(chunk);
             }
@@ -245,7 +313,7 @@ impl Mail {
             if state.end.is_some() {
                 return None;
             }
-            if state.inbox.len() == 0 {
+            if state.inbox.due() == 0 {
                 state.rest = Rest::Empty;
                 state = wait(&self.work, state);
             } else {
@@ -262,43 +330,45 @@ impl Mail {
     /// The end of a change that may be worth waking the thread for.
     fn wake(&self, mut state: MutexGuard<'_, State>) {
         let released = std::mem::take(&mut state.inbox.released);
-        self.note_awaited(&state);
-        let is_due = match state.rest {
-            Rest::None => false,
-            Rest::Empty => state.inbox.len() > 0,
-            Rest::Lingering => state.inbox.len() > self.threshold,
-        };
-        if is_due {
-            // Those who come before it is awake need not wake it again.
-            state.rest = Rest::None;
-        }
+        let ends = self.ends_rest(&mut state);
         drop(state);
-        if is_due {
+        if ends {
             self.work.notify_one();
         }
         drop(released);
     }
 
-    fn is_acknowledged(&self, number: u64) -> bool {
-        locked(&self.state).inbox.is_acknowledged(number, self.delivered())
+    /// Whether the thread is to be woken now. Those who come before it is awake need not wake it again.
+    fn ends_rest(&self, state: &mut State) -> bool {
+        let is_due = match state.rest {
+            Rest::None => false,
+            Rest::Empty => state.inbox.due() > 0,
+            Rest::Lingering => state.inbox.due() > self.threshold,
+        };
+        if is_due {
+            state.rest = Rest::None;
+        }
+        is_due
     }
 
     fn wait_until(&self, is_over: impl Fn(&State, u64) -> bool) {
         let mut state = locked(&self.state);
         state.waiters += 1;
-        self.note_awaited(&state);
+        self.note_awaited(&mut state);
         // The flag is up before the count is read; see `note_delivered`.
         while !is_over(&state, self.delivered()) && state.end != Some(End::Now) {
             state = wait(&self.room, state);
         }
         state.waiters -= 1;
-        self.note_awaited(&state);
+        self.note_awaited(&mut state);
     }
 
     /// SeqCst, here and in `note_delivered`: either the count is seen here, or the flag is seen there.
-    fn note_awaited(&self, state: &State) {
+    fn note_awaited(&self, state: &mut State) {
         let is_awaited = state.waiters > 0 || state.inbox.has_parents();
-        self.is_awaited.store(is_awaited, Ordering::SeqCst);
+        if std::mem::replace(&mut state.is_awaited, is_awaited) != is_awaited {
+            self.is_awaited.store(is_awaited, Ordering::SeqCst);
+        }
     }
 
     fn note_delivered(&self) {
@@ -307,7 +377,7 @@ impl Mail {
             let mut state = locked(&self.state);
             state.inbox.handle_delivered(delivered);
             let released = std::mem::take(&mut state.inbox.released);
-            self.note_awaited(&state);
+            self.note_awaited(&mut state);
             let waiters = state.waiters;
             drop(state);
             if waiters > 0 {

@@ -47,6 +47,12 @@ impl Message<'_> {
         out.extend_from_slice(self.bytes);
     }
 
+    /// Bytes in a batch.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        HEAD + self.bytes.len()
+    }
+
     /// Whether it is for every rank.
     pub(crate) fn is_broadcast(&self) -> bool {
         self.to == EVERYBODY

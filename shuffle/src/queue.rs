@@ -104,6 +104,27 @@ impl<P: Clone + PartialEq> Queue<P> {
         }
     }
 
+    /// Puts a message into the batch that loads, if that has room and goes on loading: `false` otherwise. It neither
+    /// waits nor makes anything leave.
+    #[inline]
+    pub(crate) fn push_loading(&mut self, message: &Message<'_>) -> bool {
+        if self.unsent.len() != 1 || !self.has_slot() || self.first < self.urgent {
+            return false;
+        }
+        let target = self.target;
+        let Some(batch) = self.unsent.front_mut() else { return false };
+        let (payload, len) =
+            (batch.payload + message.bytes.len(), batch.bytes.len() + message.len());
+        if is_full((payload, len), target) {
+            return false;
+        }
+        message.write(&mut batch.bytes);
+        batch.payload = payload;
+        batch.messages += 1;
+        self.counts.messages += 1;
+        true
+    }
+
     /// Puts a message in; returns the number of its batch. `parent` is kept while the message waits.
     #[inline]
     pub(crate) fn push(
@@ -185,6 +206,12 @@ impl<P: Clone + PartialEq> Queue<P> {
             buffer.clear();
             self.spare.push(buffer);
         }
+    }
+
+    /// The number of the batch that loads, or will.
+    #[inline]
+    pub(crate) fn first(&self) -> u64 {
+        self.first
     }
 
     /// Whether the messages of this batch have left the wait queue.
@@ -303,11 +330,17 @@ impl<P: Clone + PartialEq> Queue<P> {
 }
 
 impl<P> Batch<P> {
-    /// Heads count where payloads are so small that they are most of it.
     #[inline]
     fn is_full(&self, target: usize) -> bool {
-        target <= 1 || self.payload >= target || self.bytes.len() >= target.saturating_mul(2)
+        is_full((self.payload, self.bytes.len()), target)
     }
+}
+
+/// Whether a batch of so much payload and so many bytes is full. Heads count where payloads are so small that they are
+/// most of it.
+#[inline]
+fn is_full((payload, len): (usize, usize), target: usize) -> bool {
+    target <= 1 || payload >= target || len >= target.saturating_mul(2)
 }
 
 /// Buffers kept for batches to come, and how large they may be at least.

@@ -369,11 +369,19 @@ fn open_sides(routes: &Routes, options: &Options) -> Result<Vec<Arc<Side>>, Erro
     let (neighbours, others) = (routes.neighbours().count(), routes.represented().count());
     // From each peer: the batches of two queues, a watch, and arrivals.
     let requests = |peers: usize| REQUESTS_MIN + peers * (2 * crate::MAXRPC_MAX as usize + 4);
-    let mut sides = vec![Arc::new(Side::open(&options.local_url, requests(neighbours))?)];
+    let wait = how_to_wait(neighbours + 1);
+    let mut sides = vec![Arc::new(Side::open(&options.local_url, requests(neighbours), wait)?)];
     if routes.map().nodes() > 1 {
-        sides.push(Arc::new(Side::open(&options.network_url, requests(others))?));
+        sides.push(Arc::new(Side::open(&options.network_url, requests(others), wait)?));
     }
     Ok(sides)
+}
+
+/// Looking out for messages is for processors that no rank of this node wants otherwise.
+fn how_to_wait(ranks: usize) -> hg::Wait {
+    let threads = THREADS.saturating_mul(ranks);
+    let processors = thread::available_parallelism().map_or(1, usize::from);
+    if processors >= threads { hg::Wait::default() } else { hg::Wait::Block }
 }
 
 /// The addresses of all ranks, a list each: inside their node, and of the network.
@@ -448,6 +456,8 @@ fn make_hops(
 const TELL: Duration = Duration::from_secs(1);
 /// How long it waits for what can still arrive.
 const SETTLE: Duration = Duration::from_secs(5);
+/// Threads of a rank that are busy at a time: a sender, the two sides', delivery.
+const THREADS: usize = 4;
 /// Requests in service beside those of peers.
 const REQUESTS_MIN: usize = 64;
 

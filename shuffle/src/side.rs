@@ -29,10 +29,11 @@ pub(crate) struct Side {
 
 impl Side {
     /// `requests`: how many may be in service at a time.
-    pub(crate) fn open(url: &str, requests: usize) -> Result<Self, Error> {
+    pub(crate) fn open(url: &str, requests: usize, wait: hg::Wait) -> Result<Self, Error> {
         let mut builder = hg::Engine::builder()
             .listen(true)
             .progress(hg::Progress::Own)
+            .wait(wait)
             .in_service_max(requests)
             .calls_max(requests)
             .large_max(LARGE_MAX)
@@ -113,6 +114,8 @@ impl Side {
         while !inner.is_over() {
             self.engine.progress(IDLE);
             self.collect(inner);
+            // After all that came in this round: whoever is woken may take this thread's processor at once.
+            inner.mail.wake_up();
         }
     }
 

@@ -102,6 +102,49 @@ fn what_a_closed_queue_has_sent_is_acknowledged_or_refused_and_nothing_else_is_t
     assert_eq!(counts.unacknowledged, 0);
 }
 
+proptest! {
+    #[test]
+    fn the_short_way_into_the_loading_batch_comes_to_the_same_as_the_long_one(
+        steps in prop::collection::vec(step(), 1..200),
+        max_in_flight in 1..4u32,
+        target in prop_oneof![Just(0), Just(1), 2..60usize],
+    ) {
+        let now = Instant::now;
+        let bytes = [7; 32];
+        let mut queues = [(); 2].map(|()| Queue::<u32>::new(max_in_flight, target));
+        let mut under_way = Vec::new();
+        for step in steps {
+            let [short, long] = &mut queues;
+            if let Step::Push { len, .. } = step {
+                let message = message(&bytes[..len]);
+                let number = long.push(&message, None, now);
+                if short.push_loading(&message) {
+                    prop_assert_eq!((short.first(), short.has_left(number)), (number, true));
+                    prop_assert_eq!(short.poll_batch(now), None);
+                } else {
+                    prop_assert_eq!(short.push(&message, None, now), number);
+                }
+            }
+            match step {
+                Step::Acknowledge(at) if !under_way.is_empty() => {
+                    let number = under_way.swap_remove(at % under_way.len());
+                    queues.iter_mut().for_each(|queue| queue.acknowledge(number, now));
+                }
+                Step::Flush => {
+                    let marks = queues.each_mut().map(Queue::flush);
+                    prop_assert_eq!(marks[0], marks[1]);
+                }
+                Step::Push { .. } | Step::Poll | Step::Acknowledge(_) => {}
+            }
+            let [short, long] = queues.each_mut().map(|queue| queue.poll_batch(now));
+            prop_assert_eq!(&short, &long);
+            under_way.extend(short.map(|batch| batch.number));
+            let [short, long] = queues.each_ref().map(Queue::counts);
+            prop_assert_eq!(short, long);
+        }
+    }
+}
+
 #[derive(Debug, Clone)]
 enum Step {
     Push {

@@ -121,6 +121,7 @@ type Figure = fn(&Process) -> u64;
 
 /// An address in a table, about.
 const ADDRESS: u64 = 64;
-/// Of a [`NodeMap`].
-const MAP_PER_RANK: u64 = 12;
+/// Of a [`NodeMap`], and of what is kept for each destination: its first hop, how many messages were sent and how many
+/// of those have arrived for certain.
+const MAP_PER_RANK: u64 = 12 + 4 + 8 + 8;
 const MAP_PER_NODE: u64 = 4;
