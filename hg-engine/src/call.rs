@@ -539,7 +539,7 @@ pub(crate) fn reserve_failure(error: hg_na::Error) -> Failure {
     match error {
         hg_na::Error::PeerGone(reason) => Failure::PeerGone { reason, started: Started::No },
         hg_na::Error::UnknownPeer => {
-            Failure::PeerGone { reason: hg_na::GoneReason::Closed, started: Started::No }
+            Failure::PeerGone { reason: hg_na::GoneReason::Ended, started: Started::No }
         }
         other => Failure::NotMade(other),
     }

@@ -7,6 +7,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use nix::libc::MSG_NOSIGNAL;
+use socket2::SockRef;
+
 #[derive(Debug)]
 pub(crate) enum Stream {
     Tcp(TcpStream),
@@ -65,7 +68,8 @@ impl Write for Stream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Tcp(stream) => stream.write(bytes),
-            Self::Unix(stream) => stream.write(bytes),
+            // Not `write(2)`, which raises SIGPIPE in processes that have not turned it off.
+            Self::Unix(stream) => SockRef::from(&*stream).send_with_flags(bytes, MSG_NOSIGNAL),
         }
     }
 

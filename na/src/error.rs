@@ -154,6 +154,8 @@ pub enum GoneReason {
     TimedOut,
     /// This side forgot it ([`crate::Context::forget`]).
     Forgotten,
+    /// The connection had ended before, and its reason was told then.
+    Ended,
 }
 
 impl fmt::Display for GoneReason {
@@ -166,6 +168,7 @@ impl fmt::Display for GoneReason {
             Self::Misbehaved(why) => write!(out, "it broke the protocol ({why})"),
             Self::TimedOut => out.write_str("it did not answer in time"),
             Self::Forgotten => out.write_str("this side has forgotten it"),
+            Self::Ended => out.write_str("the connection had ended before"),
         }
     }
 }

@@ -65,7 +65,7 @@ pub(super) fn transport_failure(failure: &NaFailure) -> Failure {
     };
     match failure.error.clone() {
         hg_na::Error::PeerGone(reason) => Failure::PeerGone { reason, started },
-        hg_na::Error::UnknownPeer => Failure::PeerGone { reason: GoneReason::Closed, started },
+        hg_na::Error::UnknownPeer => Failure::PeerGone { reason: GoneReason::Ended, started },
         hg_na::Error::Cancelled => Failure::Cancelled,
         other => Failure::NotMade(other),
     }

@@ -426,7 +426,7 @@ fn closed(broken: Option<&hg_na::Error>) -> Failure {
 fn not_made(error: hg_na::Error, started: Started) -> Failure {
     match error {
         hg_na::Error::PeerGone(reason) => Failure::PeerGone { reason, started },
-        hg_na::Error::UnknownPeer => Failure::PeerGone { reason: GoneReason::Closed, started },
+        hg_na::Error::UnknownPeer => Failure::PeerGone { reason: GoneReason::Ended, started },
         other => Failure::NotMade(other),
     }
 }

@@ -8,6 +8,8 @@ use std::{
 };
 
 use mio::{Interest, Registry, Token, event::Source};
+use nix::libc::MSG_NOSIGNAL;
+use socket2::SockRef;
 
 use crate::frame::{Garbage, HELLO_MAX, UP_MAX, Up, split};
 
@@ -142,7 +144,8 @@ impl Write for Stream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Tcp(stream) => stream.write(bytes),
-            Self::Unix(stream) => stream.write(bytes),
+            // Not `write(2)`, which raises SIGPIPE in processes that have not turned it off.
+            Self::Unix(stream) => SockRef::from(&*stream).send_with_flags(bytes, MSG_NOSIGNAL),
         }
     }
 

@@ -6,8 +6,8 @@ use hg_na::{Error, Memory};
 
 use crate::{copy::check_writable, pieces, raw};
 
-/// Writes `before`, then `len` bytes of `memory` from `offset` on, in one `writev(2)`: as many as the
-/// descriptor takes, or as 1,024 vectors hold. The result counts `before`, too.
+/// Writes `before`, then `len` bytes of `memory` from `offset` on, in one `sendmsg(2)` without `SIGPIPE`: as many as
+/// the socket takes, or as 1,024 vectors hold. The result counts `before`, too.
 ///
 /// # Errors
 /// [`Error::OutOfRange`] (outer); what the system says (inner), `WouldBlock` among it.

@@ -10,7 +10,7 @@
 //! | [`pieces`] | cuts a range into runs of memory |
 //! | [`copy_out`], [`copy_in`] | between memory and a slice |
 //! | [`copy_between`] | from memory to memory |
-//! | [`write_vectored`] | `writev(2)`: a slice, then a range of memory, to a descriptor |
+//! | [`write_vectored`] | `sendmsg(2)`: a slice, then a range of memory, to a socket |
 //! | [`ForkGuard`] | tells a forked child's copy from the original |
 //! | [`NotInherited`] | keeps a descriptor from forked children |
 //! | [`read_vectored`] | `readv(2)`: from a descriptor into a range of memory, then into a slice |

@@ -2,7 +2,7 @@
 //! segments with `pieces`, and holds its exclusion.
 
 use std::{
-    io,
+    io, mem,
     os::fd::{AsRawFd, BorrowedFd},
     ptr,
 };
@@ -40,7 +40,7 @@ pub(crate) fn copy(from: &Memory, source: Segment, into: &Memory, target: Segmen
     unsafe { ptr::copy(pointer(source), pointer_mut(target), source.len) };
 }
 
-/// `writev(2)` of a slice and runs of memory.
+/// `sendmsg(2)` of a slice and runs of memory: `writev(2)` that raises no `SIGPIPE`.
 pub(crate) fn write(
     fd: BorrowedFd<'_>,
     before: &[u8],
@@ -48,12 +48,16 @@ pub(crate) fn write(
     runs: &[Segment],
 ) -> io::Result<usize> {
     let head = vector(before.as_ptr().cast_mut(), before.len());
-    let vectors = vectors(Some(head), memory, runs, None);
-    let count = libc::c_int::try_from(vectors.len()).expect("IOV_MAX fits");
+    let mut vectors = vectors(Some(head), memory, runs, None);
+    // SAFETY:
+    // - zeroes are a header without address, data or control messages (sendmsg(2)).
+    let mut message: libc::msghdr = unsafe { mem::zeroed() };
+    message.msg_iov = vectors.as_mut_ptr();
+    message.msg_iovlen = vectors.len();
     // SAFETY:
     // - every vector is alive and in bounds: `before` is borrowed, the runs were checked by `vectors`.
-    // - the kernel only reads them.
-    let written = unsafe { libc::writev(fd.as_raw_fd(), vectors.as_ptr(), count) };
+    // - the kernel only reads them, and the header.
+    let written = unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) };
     usize::try_from(written).map_err(|_| io::Error::last_os_error())
 }
 

@@ -91,7 +91,7 @@ impl OfiContext {
         let known = self.generations.get(usize::try_from(peer.index()).unwrap_or(usize::MAX));
         let was = known.is_some_and(|next| peer.generation() < *next);
         let Some(link) = self.find(peer) else {
-            return Err(if was { Error::PeerGone(GoneReason::Closed) } else { Error::UnknownPeer });
+            return Err(if was { Error::PeerGone(GoneReason::Ended) } else { Error::UnknownPeer });
         };
         link.usable().map_err(|reason| Error::PeerGone(reason.clone()))?;
         let (message, lane, max) = match op {

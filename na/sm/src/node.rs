@@ -19,8 +19,8 @@ const NODES: Uuid = Uuid::from_u128(0x6f0c_8a52_3a9e_4f0b_9d57_25c4_1be6_70d8);
 pub fn node_id() -> Result<Uuid, Error> {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
         .map_err(|e| Error::os("read(/proc/sys/kernel/random/boot_id)", e))?;
-    let network = namespace("/proc/self/ns/net")?;
-    let pid = namespace("/proc/self/ns/pid")?;
+    let network = namespace("/proc/thread-self/ns/net")?;
+    let pid = namespace("/proc/thread-self/ns/pid")?;
     Ok(id_of(boot.trim(), network, pid))
 }
 
@@ -30,7 +30,7 @@ fn id_of(boot: &str, network: u64, pid: u64) -> Uuid {
 
 /// The inode that a namespace is known by while it lives.
 fn namespace(path: &str) -> Result<u64, Error> {
-    Ok(std::fs::metadata(path).map_err(|e| Error::os("stat(/proc/self/ns)", e))?.ino())
+    Ok(std::fs::metadata(path).map_err(|e| Error::os("stat(/proc/thread-self/ns)", e))?.ino())
 }
 
 #[cfg(test)]

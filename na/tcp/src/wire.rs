@@ -17,6 +17,7 @@ use std::{
 use hg_na::{Completion, Peer};
 use hg_na_memory::NotInherited;
 use mio::{Interest, Registry, Token, net::TcpStream};
+use nix::libc::MSG_NOSIGNAL;
 use socket2::{SockRef, TcpKeepalive};
 
 use crate::{
@@ -416,7 +417,8 @@ impl io::Write for Socket<'_> {
     }
 
     fn write_vectored(&mut self, slices: &[io::IoSlice<'_>]) -> io::Result<usize> {
-        (&mut &*self.0).write_vectored(slices)
+        // Not `writev(2)`, which raises SIGPIPE in processes that have not turned it off.
+        SockRef::from(self.0).send_vectored_with_flags(slices, MSG_NOSIGNAL)
     }
 
     fn flush(&mut self) -> io::Result<()> {
