@@ -308,12 +308,19 @@ impl PeerTable {
         claim.domain == self.domain
     }
 
-    /// Whether a region can be mapped: a hint, before it is pinned.
+    /// Whether a region can be mapped: a hint, before it is pinned. Nothing is remembered, nor asked for, in the name of a
+    /// claim that the table denies.
     pub(crate) fn sharing(&self, claim: &RegionClaim) -> Sharing {
         if claim.domain != self.domain || claim.index >= REGIONS_MAX {
             return Sharing::No;
         }
-        Sharing::of_word(entry(&self.mapping, claim.index).sharing.load())
+        let entry = entry(&self.mapping, claim.index);
+        // Relaxed: whoever goes on pins it first.
+        let generation = entry.generation.load(Ordering::Relaxed);
+        if generation != claim.generation || load_bytes(&entry.token) != claim.token {
+            return Sharing::No;
+        }
+        Sharing::of_word(entry.sharing.load())
     }
 
     /// Pins a region in `words` (this side's own) and appends the runs of a range of it to `into`.

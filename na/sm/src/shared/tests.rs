@@ -280,6 +280,24 @@ fn a_push_through_a_kept_mapping_after_unregistering_changes_nothing_that_the_ow
 }
 
 #[test]
+fn a_descriptor_with_a_wrong_token_spoils_nothing_for_the_right_one() {
+    let mut pair = Pair::connected();
+    let far = pair.owner.register(filled(4096, 6), Rights::READ);
+    let near = pair.initiator.register(vec![9; 4096], Rights::empty());
+    // The generation, then the token.
+    for place in [20, 20, 20, 39, 39, 39] {
+        let mut forged = far.descriptor().opaque().to_vec();
+        forged[place] ^= 2;
+        let forged = Descriptor::new(4096, Rights::READ, &forged);
+        let refused = pair.transfer(false, &near, &forged, 8);
+        assert!(matches!(refused, Err(Error::StaleDescriptor)), "{refused:?}");
+        assert!(matches!(pair.view(&forged, 0, 8), Err(Error::StaleDescriptor)));
+    }
+    assert_eq!(pair.view(&far.descriptor(), 0, 4096).unwrap().to_vec().unwrap(), [6; 4096]);
+    pair.map(&near, &far.descriptor());
+}
+
+#[test]
 fn an_owner_gets_its_memory_itself_back_when_the_peers_let_go() {
     let mut pair = Pair::connected();
     let memory = Memory::from(filled(4096, 6));
