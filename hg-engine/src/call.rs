@@ -20,7 +20,7 @@ use hg_core::{
 use hg_na::{Exchanged, Message};
 
 use crate::{
-    Peer,
+    Peer, Request,
     handler::no_message,
     large::{Arrived, Arriving, Sent},
     port::{Port, State},
@@ -40,6 +40,14 @@ impl CallOptions {
     #[must_use]
     pub fn within(deadline: Duration) -> Self {
         Self { deadline: Some(deadline) }
+    }
+
+    /// A call that a handler makes for a request: it ends when the request's own time does, whose deadline would not reach
+    /// the further target by itself.
+    #[must_use]
+    pub fn of(request: &Request) -> Self {
+        let left = |deadline: Instant| deadline.saturating_duration_since(Instant::now());
+        Self { deadline: request.deadline().map(left) }
     }
 }
 

@@ -216,6 +216,24 @@ fn a_deadline_ends_a_call_and_the_handler_sees_the_cancellation() {
 }
 
 #[test]
+fn a_handler_passes_on_what_is_left_of_its_time() {
+    let (target, origin, peer) = pair(Wait::Block);
+    let (sender, receiver) = mpsc::channel();
+    target
+        .serve_later(never, move |request, (), answer| {
+            sender.send(CallOptions::of(request).deadline).unwrap();
+            answer.send(Ok(0));
+        })
+        .unwrap();
+    let hour = Duration::from_secs(3600);
+    assert_eq!(origin.call_with(never, &peer, (), CallOptions::within(hour)).wait().unwrap(), 0);
+    let left = receiver.recv().unwrap().unwrap();
+    assert!(left <= hour && left > hour / 2, "{left:?} are left of an hour");
+    assert_eq!(origin.call(never, &peer, ()).wait().unwrap(), 0);
+    assert_eq!(receiver.recv().unwrap(), None, "there was no limit");
+}
+
+#[test]
 fn a_waker_that_outlives_its_handler_disturbs_no_other_handler() {
     let (target, origin, peer) = pair(Wait::Block);
     let (wakers, kept) = mpsc::channel();
