@@ -1,7 +1,7 @@
 //! One rank of the run.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, mpsc},
     thread,
     time::{Duration, Instant},
 };
@@ -27,16 +27,15 @@ pub(crate) fn run(job: &Job, arguments: &Arguments) -> Result<bool, Error> {
     if let Some(nodes) = &arguments.nodes {
         ranks = ranks.on(Arc::new(nodes.clone()));
     }
-    let reader = Arc::new(Mutex::new(Reader::new(size)));
-    let checking = Arc::clone(&reader);
+    let (home, returned) = mpsc::channel();
+    let mut lent = Lent { reader: Reader::new(size), home };
     let delay = Duration::from_micros(arguments.delay);
     let deliver = move |Delivery { source, kind, bytes, .. }: Delivery<'_>| {
-        let mut reader = locked(&checking);
+        let Lent { reader, .. } = &mut lent;
         match (kind, bytes.first_chunk()) {
             (LAST, Some(count)) => reader.close(source, u64::from_le_bytes(*count)),
             _ => reader.take(source, kind, bytes),
         }
-        drop(reader);
         if !delay.is_zero() {
             thread::sleep(delay);
         }
@@ -48,7 +47,7 @@ pub(crate) fn run(job: &Job, arguments: &Arguments) -> Result<bool, Error> {
     let (statistics, dump) = (shuffle.statistics(), shuffle.dump());
     // All ranks come here; after a failure, those that live.
     let ended = end(shuffle, driven);
-    let mut reader = locked(&reader);
+    let mut reader = returned.recv().expect("deliveries are over when a shuffle is");
     match ended {
         Ok(driven) => {
             let mut own = OfRank::new(me, (driven.sent, driven.seconds), &mut reader, &statistics);
@@ -72,6 +71,19 @@ fn end(shuffle: Shuffle, driven: Result<Driven, Error>) -> Result<Driven, Error>
         Err(_) => Ok(0),
     }?;
     driven
+}
+
+/// A reader that comes home when deliveries are over: no lock for each message.
+struct Lent {
+    reader: Reader,
+    home: mpsc::Sender<Reader>,
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        // Nobody waits for it where the run has ended otherwise.
+        let _ = self.home.send(std::mem::replace(&mut self.reader, Reader::new(0)));
+    }
 }
 
 /// What came of the timed run.
@@ -129,10 +141,6 @@ fn send(
         sent += 1;
         sampler.note_sent(sent);
     }
-}
-
-fn locked(reader: &Mutex<Reader>) -> MutexGuard<'_, Reader> {
-    reader.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Of the shuffle.
