@@ -8,6 +8,21 @@
 //! when nothing of it waits there any more, which is all the flow control there is: memory is bounded, and nothing is
 //! dropped. After deltafs-shuffle and deltafs-nexus.
 //!
+//! ```no_run
+//! use hg_shuffle::{Options, Ranks, Shuffle, Shutdown};
+//!
+//! let job = hg_job::Job::connect()?; // from mpirun, srun or a runner of its own
+//! let shuffle = Shuffle::new(&Ranks::of(&job, "keys"), "keys", Options::default(), |message| {
+//!     println!("{} bytes of type {} from {}", message.bytes.len(), message.kind, message.source);
+//! })?;
+//! shuffle.enqueue((job.rank() + 1) % job.size(), 7, b"hello")?;
+//! shuffle.flush_all()?; // every message of every rank was delivered
+//! shuffle.shutdown(Shutdown::Drain)?;
+//! job.leave()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//! `examples/histogram.rs` is a whole program.
+//!
 //! # Threads
 //! A [`Shuffle`] is used from any number of threads. It has a thread for each of its two engines, one for delivery and
 //! one that sends batches which have waited long enough.
