@@ -40,6 +40,8 @@ pub struct Options {
     pub local_url: String,
     /// Transport between nodes; `routing` is switched off for it.
     pub network_url: String,
+    /// Settings of the transport between nodes, by name: how long a silent peer is waited for, a key, ...
+    pub network_settings: Vec<(String, String)>,
 }
 
 impl Default for Options {
@@ -58,6 +60,7 @@ impl Default for Options {
             linger: Duration::from_millis(1),
             local_url: "sm://".to_owned(),
             network_url: "tcp://".to_owned(),
+            network_settings: Vec::new(),
         }
     }
 }

@@ -370,9 +370,11 @@ fn open_sides(routes: &Routes, options: &Options) -> Result<Vec<Arc<Side>>, Erro
     // From each peer: the batches of two queues, a watch, and arrivals.
     let requests = |peers: usize| REQUESTS_MIN + peers * (2 * crate::MAXRPC_MAX as usize + 4);
     let wait = how_to_wait(neighbours + 1);
-    let mut sides = vec![Arc::new(Side::open(&options.local_url, requests(neighbours), wait)?)];
+    let url = (options.local_url.as_str(), &[][..]);
+    let mut sides = vec![Arc::new(Side::open(url, requests(neighbours), wait)?)];
     if routes.map().nodes() > 1 {
-        sides.push(Arc::new(Side::open(&options.network_url, requests(others), wait)?));
+        let url = (options.network_url.as_str(), options.network_settings.as_slice());
+        sides.push(Arc::new(Side::open(url, requests(others), wait)?));
     }
     Ok(sides)
 }

@@ -29,7 +29,11 @@ pub(crate) struct Side {
 
 impl Side {
     /// `requests`: how many may be in service at a time.
-    pub(crate) fn open(url: &str, requests: usize, wait: hg::Wait) -> Result<Self, Error> {
+    pub(crate) fn open(
+        (url, settings): (&str, &[(String, String)]),
+        requests: usize,
+        wait: hg::Wait,
+    ) -> Result<Self, Error> {
         let mut builder = hg::Engine::builder()
             .listen(true)
             .progress(hg::Progress::Own)
@@ -41,6 +45,9 @@ impl Side {
         if url.split("://").next().is_some_and(|scheme| scheme.ends_with("tcp")) {
             // Nodes that are imitated on one machine are to use their network.
             builder = builder.setting("routing", "off");
+        }
+        for (name, value) in settings {
+            builder = builder.setting(name, value);
         }
         let engine = builder.open(url).map_err(|error| Error::Setup(format!("{url}: {error}")))?;
         Ok(Self { engine, ready: Arc::default(), tasks: Mutex::default() })

@@ -9,3 +9,4 @@ mod hosts;
 mod local;
 mod mpirun;
 mod slurm;
+mod slurm_daemons;

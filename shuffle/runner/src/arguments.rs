@@ -78,6 +78,9 @@ struct ShuffleArguments {
     /// Transport between nodes.
     #[arg(long, value_name = "URL")]
     url: Option<String>,
+    /// A setting of the transport between nodes: silence-bound-ms=5000, key-file=FILE, ...
+    #[arg(long, value_name = "NAME=VALUE")]
+    setting: Vec<String>,
     /// Batches under way over all origin queues at which senders wait; 0: no limit.
     #[arg(long)]
     localsenderlimit: Option<u32>,
@@ -166,6 +169,12 @@ impl Arguments {
         }
         if let Some(url) = &given.local_url {
             options.local_url.clone_from(url);
+        }
+        for setting in &given.setting {
+            let Some((name, value)) = setting.split_once('=') else {
+                return Err(Error::Argument("setting", format!("`{setting}` is not NAME=VALUE")));
+            };
+            options.network_settings.push((name.to_owned(), value.to_owned()));
         }
         if let Some(url) = &given.url {
             options.network_url.clone_from(url);

@@ -79,7 +79,7 @@ pub(crate) fn has(program: &str, test: &str) -> bool {
     found
 }
 
-/// A file of this test; taken away at the end.
+/// A file or folder of this test; taken away at the end.
 pub(crate) struct File(pub(crate) PathBuf);
 
 impl File {
@@ -94,6 +94,6 @@ impl File {
 
 impl Drop for File {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
+        let _ = std::fs::remove_file(&self.0).or_else(|_| std::fs::remove_dir_all(&self.0));
     }
 }

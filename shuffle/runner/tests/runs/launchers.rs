@@ -1,6 +1,9 @@
-//! Ranks that real launchers started: Open MPI's and MPICH's `mpirun`.
+//! Ranks that real launchers started: Open MPI's and MPICH's `mpirun`, and Slurm's `srun`.
 
-use crate::common::{Outcome, RUNNER, has, run};
+use crate::{
+    common::{Outcome, RUNNER, has, run},
+    slurm_daemons::{PROGRAMS, Slurm},
+};
 
 const WORK: &[&str] =
     &["--count", "2000", "--warm-up", "200", "--json", "--url", "tcp://127.0.0.1"];
@@ -33,20 +36,36 @@ fn under_open_mpi_every_message_arrives_on_one_node_and_on_two() {
 }
 
 #[test]
-fn sixty_four_ranks_on_few_cores_finish() {
-    if !has("mpirun.openmpi", "sixty_four_ranks_on_few_cores_finish") {
+fn under_slurm_every_message_arrives_by_both_of_its_interfaces() {
+    const NAME: &str = "under_slurm_every_message_arrives_by_both_of_its_interfaces";
+    if !PROGRAMS.iter().all(|program| has(program, NAME)) {
         return;
     }
-    let few = [
-        "--count",
-        "200",
-        "--warm-up",
-        "10",
-        "--json",
-        "--nodes",
-        "8x8",
-        "--url",
-        "tcp://127.0.0.1",
-    ];
-    openmpi("64", &few).total(64);
+    let slurm = Slurm::start();
+    for mpi in ["pmi2", "pmix"] {
+        for nodes in ["1x4", "2x2"] {
+            let work = [&[RUNNER], WORK, &["--nodes", nodes]].concat();
+            let given = [&Slurm::arguments("4", mpi), &work[..]].concat();
+            let outcome = run("srun", &given, &slurm.variables());
+            assert_eq!(outcome.total(4)["sent"], 4 * 2000, "{mpi}");
+        }
+    }
+}
+
+/// Little work, on eight nodes of eight.
+const FEW: &[&str] =
+    &["--count", "200", "--warm-up", "10", "--json", "--nodes", "8x8", "--url", "tcp://127.0.0.1"];
+
+#[test]
+fn sixty_four_ranks_on_few_cores_finish_under_open_mpi() {
+    if has("mpirun.openmpi", "sixty_four_ranks_on_few_cores_finish_under_open_mpi") {
+        openmpi("64", FEW).total(64);
+    }
+}
+
+#[test]
+fn sixty_four_ranks_on_few_cores_finish_under_mpich() {
+    if has("mpirun.mpich", "sixty_four_ranks_on_few_cores_finish_under_mpich") {
+        mpich("64", FEW).total(64);
+    }
 }

@@ -100,6 +100,7 @@ fn bad_arguments_give_one_clear_sentence_and_start_nothing() {
         ("2", "--duration -1", "--duration: "),
         ("2", "--duration NaN", "--duration: "),
         ("2", "--exponent inf", "--exponent: "),
+        ("2", "--setting bound", "--setting: `bound` is not NAME=VALUE"),
         ("0", "", "0 is no number of ranks"),
     ];
     for (ranks, arguments, sentence) in cases {

@@ -5,8 +5,14 @@
 #![expect(clippy::print_stdout, reason = "says what is skipped")]
 
 mod accounts;
+mod cables;
 mod common;
 mod faults;
+#[expect(dead_code, reason = "shared with other tests, which need more")]
+#[path = "../../../../tests/hosts/hosts.rs"]
+mod hosts;
 mod launchers;
 mod local;
 mod running;
+#[path = "../../../../job/tests/launchers/slurm_daemons.rs"]
+mod slurm_daemons;
