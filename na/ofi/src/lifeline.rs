@@ -12,6 +12,7 @@ use std::{
 };
 
 use hg_na::{Address, Error};
+use hg_na_parts::limits::os_error;
 use nix::sys::epoll::EpollFlags;
 use socket2::{Domain, SockAddr, Socket, TcpKeepalive, Type};
 
@@ -55,7 +56,7 @@ impl Listener {
     /// # Errors
     /// [`Error::AddressInUse`] with `own`, [`Error::Os`].
     pub(crate) fn bind(place: &Place, listens: bool, own: &Address) -> Result<Self, Error> {
-        let (socket, address) = place.socket().map_err(|error| Error::os("socket", error))?;
+        let (socket, address) = place.socket().map_err(|error| os_error("socket", error))?;
         if matches!(place, Place::Network(_)) {
             // A predecessor's closed connections do not keep its port.
             socket.set_reuse_address(true).map_err(|error| Error::os("setsockopt", error))?;

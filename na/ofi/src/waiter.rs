@@ -14,6 +14,7 @@ use std::{
 };
 
 use hg_na::{Error, Waiter};
+use hg_na_parts::limits::os_error;
 use nix::{
     errno::Errno,
     sys::{
@@ -171,7 +172,7 @@ fn is_joined(name: u64) -> bool {
 }
 
 fn os(call: &'static str) -> impl Fn(Errno) -> Error {
-    move |error| Error::os(call, error)
+    move |error| os_error(call, error)
 }
 
 impl fmt::Debug for OfiWaiter {

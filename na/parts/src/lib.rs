@@ -1,12 +1,14 @@
-//! What several transports are made of: no I/O and no `unsafe` of its own.
+//! What several transports are made of: no `unsafe`, and no I/O but questions to the system about its limits.
 //!
 //! | part | what |
 //! |---|---|
 //! | [`regions`] | memory that its owner serves to peers, named by claims with tokens |
 //! | [`receives`] | matches expected messages with posted receives |
+//! | [`limits`] | limits of the operating system, in words that say what to do |
 //! | [`Subnet`] | a range of internet addresses |
 //! | [`Reader`] | reads a domain's settings |
 
+pub mod limits;
 pub mod receives;
 pub mod regions;
 mod settings;

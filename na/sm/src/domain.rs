@@ -71,7 +71,7 @@ impl Shared {
         fill_random(&mut incarnation)?;
         let boards = Arc::<Boards>::default();
         let board = Arc::clone(&boards) as Arc<dyn PinBoard>;
-        let guard = Arc::new(ForkGuard::new().map_err(crate::os::limits::named)?);
+        let guard = Arc::new(ForkGuard::new().map_err(hg_na_parts::limits::named)?);
         Ok(Arc::new(Self {
             caps: caps(),
             settings,

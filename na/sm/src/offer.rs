@@ -9,7 +9,9 @@ use nix::{
     unistd::Pid,
 };
 
-use crate::{domain::SmPlugin, node::node_id, os::limits::nofile, rendezvous::name::SCHEME};
+use hg_na_parts::limits::nofile;
+
+use crate::{domain::SmPlugin, node::node_id, rendezvous::name::SCHEME};
 
 /// Where Yama, a security module of the kernel's, says who may reach into other processes.
 const YAMA: &str = "/proc/sys/kernel/yama/ptrace_scope";

@@ -24,6 +24,7 @@ use hg_na::{
     Waiter,
 };
 use hg_na_memory::NotInherited;
+use hg_na_parts::limits::os_error;
 use mio::{Interest, net::TcpListener};
 use rustc_hash::FxHashMap;
 
@@ -134,14 +135,14 @@ impl TcpContext {
         let waiter = Arc::new(TcpWaiter::new()?);
         let mut listener = match &shared.listener {
             Some(listener) => {
-                let own = listener.try_clone().map_err(|error| Error::os("dup", error))?;
+                let own = listener.try_clone().map_err(|error| os_error("dup", error))?;
                 Some(TcpListener::from_std(own))
             }
             None => None,
         };
         if let Some(listener) = &mut listener {
             let added = waiter.registry().register(listener, LISTENER, Interest::READABLE);
-            added.map_err(|error| Error::os("epoll_ctl", error))?;
+            added.map_err(|error| os_error("epoll_ctl", error))?;
         }
         Ok(Self {
             address: shared.address(id)?,

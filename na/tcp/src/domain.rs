@@ -11,6 +11,7 @@ use hg_na::{
     Address, Caps, Context, Domain, Error, Memory, Offer, OpenOptions, Plugin, Region, Rights,
 };
 use hg_na_memory::{ForkGuard, NotInherited};
+use hg_na_parts::limits::os_error;
 use socket2::{Protocol, Socket, Type};
 
 use crate::{
@@ -20,7 +21,6 @@ use crate::{
     interfaces::announced,
     resolver::Resolver,
     settings::{INTERFACE, SUBNET, Settings, caps},
-    waiter::os_error,
 };
 use hg_na_parts::regions::{Regions, ServedRegion};
 

@@ -14,11 +14,8 @@ use std::{
 };
 
 use hg_na::{Error, Waiter};
+use hg_na_parts::limits::os_error;
 use mio::{Events, Poll, Registry, Token, Waker};
-use nix::{
-    errno::Errno,
-    sys::resource::{Resource, getrlimit},
-};
 
 /// Events taken from the kernel at a time.
 const EVENTS: usize = 256;
@@ -167,18 +164,6 @@ impl Waiter for TcpWaiter {
 impl std::fmt::Debug for TcpWaiter {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(out, "TcpWaiter(told: {})", self.has_told())
-    }
-}
-
-/// Wraps the error of a system call that gives a descriptor; a limit that is reached is named with its remedy.
-pub(crate) fn os_error(call: &'static str, error: io::Error) -> Error {
-    if error.raw_os_error().map(Errno::from_raw) != Some(Errno::EMFILE) {
-        return Error::os(call, error);
-    }
-    Error::Limit {
-        what: "open files (RLIMIT_NOFILE)",
-        limit: getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(soft, _)| soft),
-        remedy: "raise it with `ulimit -n`, or connect to fewer peers",
     }
 }
 

@@ -17,6 +17,7 @@ use std::{
 };
 
 use hg_na::Error;
+use hg_na_parts::limits::os_error;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 /// What the others of its process know of an endpoint.
@@ -51,7 +52,7 @@ impl Near {
     /// [`Error::Os`].
     pub(crate) fn announce(name: &[u8]) -> Result<Arc<Self>, Error> {
         let bell = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC);
-        let bell = bell.map_err(|error| Error::os("eventfd", error))?;
+        let bell = bell.map_err(|error| os_error("eventfd", error))?;
         let (open, inbox) = (RwLock::new(true), Mutex::default());
         let near = Arc::new(Self { open, inbox, is_full: AtomicBool::new(false), bell });
         let mut names = names();

@@ -14,7 +14,9 @@ use nix::{
     unistd::Pid,
 };
 
-use super::{calls, limits::os_error};
+use hg_na_parts::limits::os_error;
+
+use super::calls;
 
 /// Watches one process.
 #[derive(Debug)]

@@ -20,7 +20,9 @@ use nix::{
     unistd::write,
 };
 
-use super::{limits::os_error, misbehaved};
+use hg_na_parts::limits::os_error;
+
+use super::misbehaved;
 
 /// One eventfd, for ringing or for being rung.
 #[derive(Debug)]

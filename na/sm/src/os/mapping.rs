@@ -32,7 +32,9 @@ use nix::{
     unistd::ftruncate,
 };
 
-use super::{limits::os_error, misbehaved};
+use hg_na_parts::limits::os_error;
+
+use super::misbehaved;
 
 /// Who can write what is mapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,7 +4,6 @@
 mod calls;
 pub(crate) mod death;
 pub(crate) mod event;
-pub(crate) mod limits;
 #[expect(unsafe_code, reason = "maps memfds and turns mappings into references")]
 pub(crate) mod mapping;
 pub(crate) mod waiter;

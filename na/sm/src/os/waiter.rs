@@ -33,10 +33,11 @@ use nix::{
     sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags},
 };
 
+use hg_na_parts::limits::os_error;
+
 use super::{
     calls::{EventBuffer, NO_EVENTS, epoll_wait_coarse, epoll_wait_precise},
     event::Doorbell,
-    limits::os_error,
 };
 
 /// The token of the waiter's own eventfd; no other descriptor may have it.

@@ -14,7 +14,9 @@ use super::{
     plan::{CALL_MAX, Plan, RUNS_MAX, Run, total},
     state::SmRegion,
 };
-use crate::os::{death::ProcessWatch, limits::os_error};
+use hg_na_parts::limits::os_error;
+
+use crate::os::death::ProcessWatch;
 
 /// Which way the bytes go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -19,12 +19,10 @@ use nix::{
     },
 };
 
+use hg_na_parts::limits::{nofile, os_error};
+
 use super::{hello::Greeting, name::Name};
-use crate::os::{
-    PACKET_FDS_MAX, Packet, accept,
-    limits::{nofile, os_error},
-    misbehaved, receive_packet,
-};
+use crate::os::{PACKET_FDS_MAX, Packet, accept, misbehaved, receive_packet};
 
 /// Connections that may wait to be accepted.
 const BACKLOG: Backlog = Backlog::MAXCONN;

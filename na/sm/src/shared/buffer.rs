@@ -267,13 +267,13 @@ fn guard() -> Result<Arc<ForkGuard>, Error> {
         Ok(current) => current,
         Err(TryLockError::Poisoned(poisoned)) => PoisonError::into_inner(poisoned),
         Err(TryLockError::WouldBlock) => {
-            return Ok(Arc::new(ForkGuard::new().map_err(crate::os::limits::named)?));
+            return Ok(Arc::new(ForkGuard::new().map_err(hg_na_parts::limits::named)?));
         }
     };
     if let Some(guard) = current.as_ref().filter(|guard| !guard.is_child()) {
         return Ok(Arc::clone(guard));
     }
-    let guard = Arc::new(ForkGuard::new().map_err(crate::os::limits::named)?);
+    let guard = Arc::new(ForkGuard::new().map_err(hg_na_parts::limits::named)?);
     *current = Some(Arc::clone(&guard));
     Ok(guard)
 }

@@ -29,7 +29,7 @@ use nix::{
     unistd::ftruncate,
 };
 
-use crate::os::limits::os_error;
+use hg_na_parts::limits::os_error;
 
 /// `F_SEAL_FUTURE_WRITE` (Linux 5.1), which `nix` has no name for.
 pub(crate) const FUTURE_WRITE: SealFlag = SealFlag::from_bits_retain(0x10);

@@ -1,5 +1,7 @@
 //! Limits of the operating system, in words that say what to do about them.
 
+use std::io;
+
 use hg_na::Error;
 use nix::{
     errno::Errno,
@@ -7,13 +9,15 @@ use nix::{
 };
 
 /// The number of descriptors that this process may have (`RLIMIT_NOFILE`, soft).
-pub(crate) fn nofile() -> u64 {
+#[must_use]
+pub fn nofile() -> u64 {
     getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(soft, _)| soft)
 }
 
 /// Wraps the error of a system call; a limit that is reached is named with its remedy.
-pub(crate) fn os_error(call: &'static str, error: Errno) -> Error {
-    match error {
+pub fn os_error(call: &'static str, error: impl Into<io::Error>) -> Error {
+    let error = error.into();
+    match Errno::from_raw(error.raw_os_error().unwrap_or(0)) {
         Errno::EMFILE => nofile_limit(),
         Errno::ENFILE => Error::Limit {
             what: "open files of the whole system (fs.file-max)",
@@ -30,15 +34,16 @@ pub(crate) fn os_error(call: &'static str, error: Errno) -> Error {
             limit: number_in("/proc/sys/vm/max_map_count"),
             remedy: "raise it with sysctl, or connect to fewer peers",
         },
-        other => Error::os(call, other),
+        _ => Error::os(call, error),
     }
 }
 
 /// The same for a system call that another crate made.
-pub(crate) fn named(error: Error) -> Error {
+#[must_use]
+pub fn named(error: Error) -> Error {
     match &error {
         Error::Os { call, source } => match source.raw_os_error() {
-            Some(code) => os_error(call, Errno::from_raw(code)),
+            Some(code) => os_error(call, io::Error::from_raw_os_error(code)),
             None => error,
         },
         _ => error,
@@ -46,7 +51,7 @@ pub(crate) fn named(error: Error) -> Error {
 }
 
 /// The error for a process that has no descriptor left.
-pub(crate) fn nofile_limit() -> Error {
+fn nofile_limit() -> Error {
     Error::Limit {
         what: "open files (RLIMIT_NOFILE)",
         limit: nofile(),
