@@ -292,13 +292,13 @@ impl Handle {
     /// Makes progress for at most `timeout`, or until something moved, and says whether it did. Zero: one
     /// round. For engines opened with [`Progress::Own`]; harmless otherwise.
     pub fn progress(&self, timeout: Duration) -> bool {
+        if timeout.is_zero() {
+            return self.port.progress_once();
+        }
         let Some((mut role, state)) = self.port.try_role() else {
             // Somebody else makes progress already.
             return false;
         };
-        if timeout.is_zero() {
-            return self.port.round(&mut role, state, &mut |_: &mut _| Some(())).0;
-        }
         let limit = Instant::now().checked_add(timeout);
         self.port.drive_until_moved(&mut role, state, limit)
     }

@@ -210,6 +210,13 @@ impl Port {
         std::process::id() != self.process
     }
 
+    /// One round of progress, unless somebody else makes it already; says whether anything moved.
+    #[inline]
+    pub(crate) fn progress_once(self: &Arc<Self>) -> bool {
+        let Some((mut role, state)) = self.try_role() else { return false };
+        self.round(&mut role, state, &mut |_: &mut _| Some(())).0
+    }
+
     /// Ends the sleep of whoever holds the role. The caller has made its change before.
     pub(crate) fn notify(&self) {
         // SeqCst on both sides (here and in `prepare_sleep`): either the sleeper sees the change

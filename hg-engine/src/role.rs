@@ -384,6 +384,13 @@ impl Port {
         }
     }
 
+    /// Whether a thread of the engine's own makes progress when nobody else does.
+    #[inline]
+    pub(crate) fn has_background(&self) -> bool {
+        // Relaxed: set before the engine is handed out.
+        self.background.is_there.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn start_background(
         self: &Arc<Self>,
     ) -> Result<thread::JoinHandle<()>, hg_na::Error> {

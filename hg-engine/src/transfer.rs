@@ -67,6 +67,8 @@ pub(crate) struct Pending<'e> {
 enum PendingState {
     /// It needed no transport, or could not be made.
     Over(Result<Option<SharedBytes>, TransferError>),
+    /// It was done at once, and so much before it that a round is due.
+    Due,
     Open(TransferId),
     Taken,
 }
@@ -78,6 +80,7 @@ impl<'e> Pending<'e> {
         let state = match made {
             Ok(Made::Open(id)) => PendingState::Open(id),
             Ok(Made::Over) => PendingState::Over(Ok(None)),
+            Ok(Made::Due) => PendingState::Due,
             Ok(Made::Seen(bytes)) => PendingState::Over(Ok(Some(bytes))),
             Err(error) => PendingState::Over(Err(error)),
         };
@@ -103,6 +106,12 @@ impl<'e> Pending<'e> {
                 ended.map_or_else(|| self.lost(id), |ended| ended.outcome)
             }
             PendingState::Over(outcome) => outcome,
+            PendingState::Due => {
+                if !is_in_handler() {
+                    self.port.progress_once();
+                }
+                Ok(None)
+            }
             PendingState::Taken => Err(TransferError::Closed),
         }
     }
@@ -125,6 +134,7 @@ impl<'e> Pending<'e> {
                 Poll::Pending
             }
             PendingState::Over(outcome) => Poll::Ready(outcome),
+            PendingState::Due => Poll::Ready(Ok(None)),
             PendingState::Taken => Poll::Ready(Err(TransferError::Closed)),
         }
     }
@@ -172,7 +182,7 @@ impl fmt::Display for Pending<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(match self.state {
             PendingState::Open(_) => "under way",
-            PendingState::Over(_) => "over",
+            PendingState::Over(_) | PendingState::Due => "over",
             PendingState::Taken => "taken",
         })
     }
@@ -196,6 +206,8 @@ pub(crate) enum Made {
     Open(TransferId),
     /// There was nothing to move, or the bytes were here already.
     Over,
+    /// The same, and whoever waits for it is to make a round of progress.
+    Due,
     /// The same for a view.
     Seen(SharedBytes),
 }
@@ -256,7 +268,16 @@ impl Port {
         let Some(mut state) = self.enter_state() else {
             return Err(TransferError::NotMade(hg_na::Error::Forked));
         };
-        let begun = state.start_transfer(peer.na, near, far, limits)?;
+        // Where nobody but this thread makes progress, nobody moves the bytes while it goes on. A plain handler is
+        // told that it cannot wait, whatever it asked for.
+        let is_driven_here = if is_in_handler() {
+            !is_in_plain_handler()
+        } else {
+            state.work.is_some() && !self.has_background()
+        };
+        let at_once = if is_driven_here { u64::MAX } else { AT_ONCE };
+        let begun = state.start_transfer(peer.na, near, far, (limits, at_once))?;
+        let is_due = is_driven_here && state.transfers.is_round_due();
         drop(state);
         match begun {
             Begun::Open(id) => {
@@ -265,7 +286,7 @@ impl Port {
             }
             Begun::Over(near, far) => {
                 drop((near, far));
-                Ok(Made::Over)
+                Ok(if is_due { Made::Due } else { Made::Over })
             }
         }
     }
@@ -307,3 +328,7 @@ impl Port {
         Ok(())
     }
 }
+
+/// Bytes that are moved within the call that starts a transfer, although another thread could move them while the
+/// caller goes on: less than it costs to tell it.
+const AT_ONCE: u64 = 64 << 10;

@@ -145,13 +145,16 @@ pub trait Context: Send + fmt::Debug {
         None
     }
 
-    /// A short cut for a short transfer ([`crate::Op::Put`], [`crate::Op::Get`]): moves its bytes, where this
-    /// needs neither the peer nor a later round.
+    /// A short cut for a transfer ([`crate::Op::Put`], [`crate::Op::Get`]): moves its bytes, where this needs
+    /// neither the peer nor a later round.
+    ///
+    /// It is over after the time that copying takes; of more than `most` bytes it is not even begun. A plugin does
+    /// no more between two rounds than it moves in one, so that whoever only starts transfers makes progress, too.
     ///
     /// `true`: it is over, as if it had been posted and had completed; no completion follows. `false`: it is not,
     /// for whatever reason; post it, which tells. That is all that the default does.
-    fn transfer(&mut self, op: &Op) -> bool {
-        let _: &Op = op;
+    fn transfer(&mut self, op: &Op, most: u64) -> bool {
+        let _: (&Op, u64) = (op, most);
         false
     }
 

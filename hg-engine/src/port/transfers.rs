@@ -31,6 +31,9 @@ const TRANSFER_BIT: Token = 1 << 62;
 /// Refusals in a row after which stalled transfers wait for the next round.
 const REFUSALS_MAX: usize = 64;
 
+/// Bytes that are moved at once, by a thread that waits for each transfer, before it makes a round.
+const ROUND_EVERY: u64 = 2 << 20;
+
 /// The near side of a transfer.
 #[derive(Debug)]
 pub(crate) enum Near {
@@ -117,6 +120,8 @@ pub(crate) struct Transfers {
     deadlines: BTreeSet<(Instant, TransferId)>,
     /// Those that the transport had no room for.
     stalled: VecDeque<TransferId>,
+    /// Bytes that were moved at once since a round was due for it.
+    moved_at_once: u64,
 }
 
 /// What a transfer works with: the transport, and whom to wake after the round.
@@ -126,7 +131,8 @@ struct Tools<'a> {
 }
 
 impl State {
-    /// Starts a transfer of equally long sides.
+    /// Starts a transfer of equally long sides, or does one of at most `at_once` bytes where it can be done here
+    /// and now.
     ///
     /// # Errors
     /// [`TransferError::Closed`], or what has broken the transport.
@@ -135,12 +141,12 @@ impl State {
         peer: Peer,
         near: Near,
         far: RemoteRange,
-        limits: Limits,
+        (limits, at_once): (Limits, u64),
     ) -> Result<Begun, TransferError> {
         if !self.is_open() {
             return Err(self.why_closed());
         }
-        if self.is_done_at_once(peer, &near, &far) {
+        if self.is_done_at_once(peer, &near, &far, at_once) {
             return Ok(Begun::Over(near, far));
         }
         let id = self.transfers.table.insert(Entry {
@@ -157,7 +163,10 @@ impl State {
     }
 
     /// Whether the transport did it without being posted anything: it needed nothing of the peer.
-    fn is_done_at_once(&mut self, peer: Peer, near: &Near, far: &RemoteRange) -> bool {
+    fn is_done_at_once(&mut self, peer: Peer, near: &Near, far: &RemoteRange, most: u64) -> bool {
+        if far.len() > most {
+            return false;
+        }
         let Some(context) = &mut self.context else { return false };
         let Some((local, remote)) = start_of(near).zip(start_of(far)) else { return false };
         let piece = Piece { local, remote, len: far.len() };
@@ -165,7 +174,11 @@ impl State {
             Near::Pull(_) | Near::Push(_) => near.op(peer, &piece, far, context.address().scheme()),
             Near::View(_) => return false,
         };
-        op.is_ok_and(|op| context.transfer(&op))
+        let is_done = op.is_ok_and(|op| context.transfer(&op, most));
+        if is_done {
+            self.transfers.moved_at_once += far.len();
+        }
+        is_done
     }
 
     /// One of the transport's operations has ended; says whether it was a transfer's.
@@ -272,6 +285,15 @@ impl Transfers {
     /// Transfers that are not freed yet.
     pub(crate) fn len(&self) -> usize {
         self.table.len()
+    }
+
+    /// Whether so much was moved at once that a round is due: messages would wait for it otherwise.
+    pub(crate) fn is_round_due(&mut self) -> bool {
+        let is_due = self.moved_at_once >= ROUND_EVERY;
+        if is_due {
+            self.moved_at_once = 0;
+        }
+        is_due
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Instant> {

@@ -139,6 +139,7 @@ define_suite! { $
             memory_that_cannot_be_written_grants_no_writing
             a_message_after_a_put_arrives_after_its_bytes
             a_region_in_use_is_not_unregistered
+            transfers_by_the_short_cut_are_over_and_leave_rounds_their_turn
         }
         views {
             a_view_sees_what_its_owner_has_registered

@@ -220,8 +220,8 @@ impl Context for SmContext {
         self.post_reply(to, tag, token, message)
     }
 
-    fn transfer(&mut self, op: &Op) -> bool {
-        !self.guard.is_child() && self.copied_now(op)
+    fn transfer(&mut self, op: &Op, most: u64) -> bool {
+        !self.guard.is_child() && self.transferred_now(op, most)
     }
 
     fn cancel(&mut self, id: OpId) {

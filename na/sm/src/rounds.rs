@@ -76,6 +76,7 @@ impl SmContext {
         taken: u32,
     ) -> Result<bool, Error> {
         let mut moved = taken > 0;
+        self.transfers.begin_round();
         if moved {
             self.count(taken);
         } else {

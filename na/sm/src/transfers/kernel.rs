@@ -23,10 +23,10 @@ use crate::{
 };
 
 /// Bytes that one turn moves: messages that come meanwhile wait for its end.
-const PIECE: u64 = 1024 * 1024;
+pub(super) const PIECE: u64 = 1024 * 1024;
 /// The same while none come. A turn finds what it works with flushed out of the caches by the last one, which costs
 /// as much as a fiftieth of copying [`PIECE`] bytes.
-const PIECE_ALONE: u64 = 4 * PIECE;
+pub(super) const PIECE_ALONE: u64 = 4 * PIECE;
 /// Transfers that share a turn: each pins its region.
 const BATCH_MAX: usize = PINS;
 

@@ -7,8 +7,10 @@
 //! |---|---|
 //! | [`crate::shared::copies`] | memory that is mapped here: copied |
 //! | `kernel` | any other memory: by the kernel (CMA), several short transfers at once |
+//! | `at_once` | the same without a queue, for whoever would wait for it anyway |
 //! | `ferry` | where that is denied: by both sides, through their arenas |
 
+mod at_once;
 pub(crate) mod ferry;
 mod kernel;
 
@@ -56,6 +58,8 @@ pub(crate) struct Transfers {
     scratch: Scratch,
     /// Those whose connection is not open yet.
     waiting: Vec<Transfer>,
+    /// Bytes that were moved at once since the last round.
+    ahead: u64,
 }
 
 impl Transfers {
