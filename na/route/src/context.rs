@@ -26,6 +26,9 @@ use crate::{
 
 /// Scope of the ids of operations that wait here.
 const OWN_SCOPE: u32 = Peer::SECOND - 1;
+/// Rounds between two looks at whether the network has something to say. It is asked before every sleep; and a thread
+/// that spins hears of an idle network when the local plugin asks the kernel, which takes many times as many rounds.
+const PLAIN_ROUNDS: u32 = 16;
 
 /// A context of both plugins.
 pub(crate) struct RouteContext {
@@ -55,6 +58,8 @@ pub(crate) struct RouteContext {
     pub(crate) ended: Vec<Completion>,
     pub(crate) batch: Vec<Completion>,
     serial: u64,
+    /// Rounds that are the local plugin's alone: nothing waits here, and the network sleeps.
+    plain_rounds: u32,
     /// `may_sleep` has said yes, and nothing has made progress since.
     is_sleeping: bool,
 }
@@ -90,6 +95,7 @@ impl RouteContext {
             ended: Vec::new(),
             batch: Vec::new(),
             serial: 0,
+            plain_rounds: 0,
             is_sleeping: false,
         })
     }
@@ -104,6 +110,48 @@ impl RouteContext {
     fn way_to(&self, peer: Peer) -> Way {
         let is_network = peer.index() & Peer::SECOND != 0 || self.marks.of(peer) == Mark::Moved;
         if is_network { Way::Network } else { Way::Local }
+    }
+
+    /// Something is asked for that a round of the local plugin's alone would not do.
+    #[inline(always)]
+    fn disturb(&mut self) {
+        self.plain_rounds = 0;
+    }
+
+    /// A round of both plugins. Where it leaves nothing to do but for the local one, those that follow are its alone.
+    #[inline(never)]
+    fn progress_both(&mut self, now: Instant, done: &mut Vec<Completion>) -> Result<bool, Error> {
+        self.is_sleeping = false;
+        let start = done.len();
+        let mut moved = self.local.progress(now, done)?;
+        if done.len() > start {
+            if !self.slices.is_empty() {
+                self.slices.restore(&mut done[start..]);
+            }
+            if self.is_trying() {
+                self.sift(start, done);
+                // Before anything that the network has to say about the same peers.
+                done.append(&mut self.ended);
+            }
+        }
+        let is_due = self.network.is_due(now, moved, &self.waiter);
+        if is_due {
+            moved |= self.progress_network(now, done)?;
+        }
+        if !self.ended.is_empty() {
+            moved = true;
+            done.append(&mut self.ended);
+        }
+        let is_plain = !is_due && self.network.is_asleep();
+        if is_plain && self.slices.is_empty() && !self.is_trying() && !self.moves.holds() {
+            self.plain_rounds = PLAIN_ROUNDS;
+        }
+        Ok(moved)
+    }
+
+    /// Whether a completion of the local plugin's may be one of a trial.
+    fn is_trying(&self) -> bool {
+        !self.candidates.is_empty() || !self.loud.is_empty()
     }
 
     /// A name for an operation that waits here.
@@ -146,6 +194,7 @@ impl RouteContext {
 
     #[inline(never)]
     fn post_slowly(&mut self, token: Token, op: Op) -> Result<OpId, Rejected> {
+        self.disturb();
         if let Err(error) = self.check(&op) {
             return Err(Rejected { op, error });
         }
@@ -314,6 +363,7 @@ impl Context for RouteContext {
     }
 
     fn lookup(&mut self, address: &Address) -> Result<Peer, Error> {
+        self.disturb();
         let scheme = address.scheme();
         if scheme == UID {
             self.lookup_uid(Uid::parse(address)?, address)
@@ -333,6 +383,7 @@ impl Context for RouteContext {
     }
 
     fn forget(&mut self, peer: Peer) {
+        self.disturb();
         let inner = if peer.index() & Peer::SECOND == 0 {
             match self.marks.of(peer) {
                 Mark::Moved => self.moves.inner(peer),
@@ -388,6 +439,7 @@ impl Context for RouteContext {
             let is_direct = self.marks.is_direct(exchange.to);
             return if is_direct { self.local.exchange(exchange, message) } else { None };
         }
+        self.disturb();
         self.network.touch();
         let exchange = Exchange { to: inner(exchange.to), ..*exchange };
         let Exchanged { send, receive } = self.network.context.exchange(&exchange, message)?;
@@ -400,11 +452,35 @@ impl Context for RouteContext {
             let is_direct = self.marks.is_direct(to);
             return if is_direct { self.local.reply(to, tag, token, message) } else { None };
         }
+        self.disturb();
         self.network.touch();
         self.network.context.reply(inner(to), tag, token, message).map(seconds)
     }
 
+    fn transfer(&mut self, op: &Op, most: u64) -> bool {
+        let peer = op.peer();
+        let is_local = peer.index() & Peer::SECOND == 0 && self.marks.is_direct(peer);
+        let (Op::Put { local, remote, .. } | Op::Get { local, remote, .. }) = op else {
+            return false;
+        };
+        if !is_local || self.check(op).is_err() {
+            return false;
+        }
+        let near = slices::near(local, Way::Local);
+        let Ok((local, remote)) =
+            near.and_then(|near| Ok((near, slices::far(remote, self.scheme(Way::Local))?)))
+        else {
+            return false;
+        };
+        let op = match op {
+            Op::Put { .. } => Op::Put { to: peer, local, remote },
+            _ => Op::Get { from: peer, local, remote },
+        };
+        self.local.transfer(&op, most)
+    }
+
     fn cancel(&mut self, id: OpId) {
+        self.disturb();
         if id.scope & Peer::SECOND != 0 {
             self.network.touch();
             let id = OpId { scope: id.scope & !Peer::SECOND, ..id };
@@ -423,6 +499,7 @@ impl Context for RouteContext {
     }
 
     fn set_admission(&mut self, open: bool) {
+        self.disturb();
         self.local.set_admission(open);
         self.network.touch();
         self.network.context.set_admission(open);
@@ -430,27 +507,11 @@ impl Context for RouteContext {
 
     #[inline]
     fn progress(&mut self, now: Instant, done: &mut Vec<Completion>) -> Result<bool, Error> {
-        self.is_sleeping = false;
-        let start = done.len();
-        let mut moved = self.local.progress(now, done)?;
-        if done.len() > start {
-            if !self.slices.is_empty() {
-                self.slices.restore(&mut done[start..]);
-            }
-            if !self.candidates.is_empty() || !self.loud.is_empty() {
-                self.sift(start, done);
-                // Before anything that the network has to say about the same peers.
-                done.append(&mut self.ended);
-            }
+        if self.plain_rounds > 0 && !self.network.is_late(now) {
+            self.plain_rounds -= 1;
+            return self.local.progress(now, done);
         }
-        if self.network.is_due(now, moved, &self.waiter) {
-            moved |= self.progress_network(now, done)?;
-        }
-        if !self.ended.is_empty() {
-            moved = true;
-            done.append(&mut self.ended);
-        }
-        Ok(moved)
+        self.progress_both(now, done)
     }
 
     fn next_deadline(&self) -> Option<Instant> {
@@ -459,6 +520,7 @@ impl Context for RouteContext {
     }
 
     fn may_sleep(&mut self) -> bool {
+        self.disturb();
         if !self.waiter.is_joined() || !self.ended.is_empty() {
             return false;
         }

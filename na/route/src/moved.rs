@@ -127,6 +127,11 @@ impl Moves {
         Some(renamed)
     }
 
+    /// Whether anything waits for room in the network.
+    pub(crate) fn holds(&self) -> bool {
+        !self.holding.is_empty()
+    }
+
     /// The network's name of an operation.
     pub(crate) fn renamed(&self, id: OpId) -> Option<OpId> {
         self.new_names.get(&id).copied()

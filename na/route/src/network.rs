@@ -60,9 +60,7 @@ impl Network {
     #[inline(always)]
     pub(crate) fn is_due(&mut self, now: Instant, local_moved: bool, waiter: &RouteWaiter) -> bool {
         if self.asleep {
-            return self.touched
-                || waiter.network_is_ready()
-                || self.deadline.is_some_and(|deadline| deadline <= now);
+            return self.touched || waiter.network_is_ready() || self.is_late(now);
         }
         let passes = local_moved && self.passed_over + 1 < SHARE;
         self.passed_over = if passes { self.passed_over + 1 } else { 0 };
@@ -77,6 +75,17 @@ impl Network {
         } else if self.joined && self.active_until.is_none_or(|until| until <= now) {
             self.try_sleep();
         }
+    }
+
+    /// Whether it sleeps longer than it wanted to.
+    #[inline(always)]
+    pub(crate) fn is_late(&self, now: Instant) -> bool {
+        self.deadline.is_some_and(|deadline| deadline <= now)
+    }
+
+    /// Whether it sleeps, and was given nothing to do.
+    pub(crate) fn is_asleep(&self) -> bool {
+        self.asleep && !self.touched
     }
 
     /// Whether it sleeps, or agrees to.
