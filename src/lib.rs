@@ -65,7 +65,8 @@ pub use hg_core::{
     rpc::{NoError, Rpc, RpcId},
 };
 pub use hg_engine::{
-    Answer, Call, CallOptions, EventLoop, Handle, OneWay, Peer, Progress, Request, ToAddress, Wait,
+    Answer, Call, CallOptions, EventLoop, Handle, OneWay, OwnedCall, Peer, Progress, Request,
+    ToAddress, Wait,
 };
 pub use hg_macros::rpc;
 pub use hg_na::{Address, Availability, Error, GoneReason, Offer};

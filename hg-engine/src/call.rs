@@ -243,7 +243,7 @@ impl<R: Rpc> Drop for Call<'_, R> {
 }
 
 #[cold]
-fn abandon(port: &Arc<Port>, id: CallId) {
+pub(crate) fn abandon(port: &Arc<Port>, id: CallId) {
     let Some(mut state) = port.enter_state() else { return };
     match state.calls.take(id) {
         // The target keeps a result that nobody will pull.
@@ -384,7 +384,7 @@ fn decode_error<R: Rpc>(payload: &[u8]) -> CallError<R::Error> {
 }
 
 /// An outcome that is no large result.
-fn decode<R: Rpc>(outcome: Outcome) -> Result<R::Output, CallError<R::Error>> {
+pub(crate) fn decode<R: Rpc>(outcome: Outcome) -> Result<R::Output, CallError<R::Error>> {
     match outcome {
         Outcome::Answered { message, payload, handler_error: false } => {
             decode_output::<R>(&message.as_slice()[payload..])
@@ -414,7 +414,7 @@ impl Port {
 
 /// A large result.
 #[cold]
-fn arrived<R: Rpc>(result: Arrived) -> Result<R::Output, CallError<R::Error>> {
+pub(crate) fn arrived<R: Rpc>(result: Arrived) -> Result<R::Output, CallError<R::Error>> {
     let (bytes, is_error) = result.map_err(Failure::widen)?;
     if is_error { Err(decode_error::<R>(&bytes)) } else { decode_output::<R>(&bytes) }
 }

@@ -17,7 +17,7 @@ use hg_core::{
 use hg_na::{Address, Domain};
 
 use crate::{
-    Answer, Call, CallOptions, EventLoop, OneWay, OpenError, Peer, Progress, Request,
+    Answer, Call, CallOptions, EventLoop, OneWay, OpenError, OwnedCall, Peer, Progress, Request,
     builder::Settings,
     handler::{Handler, OfAsyncClosure, OfClosure, OfFunction, OfLaterClosure, Registered},
     lock::Mutex,
@@ -281,6 +281,14 @@ impl Handle {
         Call::new(&self.port, self.port.start_call::<R>(*target, args, Kind::Request, options))
     }
 
+    /// Calls an RPC; what is given borrows nothing, and is polled when there is something to see.
+    pub fn call_owned<R: Rpc>(&self, rpc: R, target: &Peer, args: R::Args<'_>) -> OwnedCall<R> {
+        let _: R = rpc;
+        let options = CallOptions::default();
+        let made = self.port.start_call::<R>(*target, args, Kind::Request, options);
+        OwnedCall::new(Arc::clone(&self.port), made)
+    }
+
     /// Calls an RPC without an answer. Whether it is served, nobody tells.
     #[inline]
     pub fn notify<R: Rpc>(&self, rpc: R, target: &Peer, args: R::Args<'_>) -> OneWay<'_> {
@@ -301,6 +309,20 @@ impl Handle {
         };
         let limit = Instant::now().checked_add(timeout);
         self.port.drive_until_moved(&mut role, state, limit)
+    }
+
+    /// The same; where another thread makes progress, waits until that one stops, and then takes its turn. Together
+    /// with [`Handle::interrupt_progress`] threads hand progress over to one another.
+    pub fn progress_in_turn(&self, timeout: Duration) -> bool {
+        let limit = Instant::now().checked_add(timeout);
+        let Some((mut role, state)) = self.port.wait_for_role() else { return false };
+        self.port.drive_until_moved(&mut role, state, limit)
+    }
+
+    /// Ends a [`Handle::progress`] or [`Handle::progress_in_turn`] that is under way in another thread, also one that
+    /// sleeps; if there is none, the next one after its first round.
+    pub fn interrupt_progress(&self) {
+        self.port.interrupt_progress();
     }
 
     /// The descriptor and the questions for a foreign event loop.

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `builder` | how an engine is opened: plugins, contexts, progress, limits |
 //! | `handle` | what users hold: register, look up, call |
-//! | `call` | a call under way: a future, or `wait` |
+//! | `call`, `owned` | a call under way: a future, or `wait`; one that borrows nothing |
 //! | `bulk` | registered memory; what starts transfers |
 //! | `transfer`, `view` | a transfer under way: a future, or `wait`; the short ways |
 //! | `port` | one context with its calls, requests and tasks; the round of progress |
@@ -27,6 +27,7 @@ mod handle;
 mod handler;
 mod large;
 mod lock;
+mod owned;
 mod peer;
 mod port;
 mod request;
@@ -41,6 +42,7 @@ pub use call::{Call, CallOptions, OneWay};
 pub use event::EventLoop;
 pub use handle::Handle;
 pub use handler::Answer;
+pub use owned::OwnedCall;
 pub use peer::{Peer, ToAddress};
 pub use request::Request;
 pub use transfer::Transfer;

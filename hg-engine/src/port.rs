@@ -154,6 +154,8 @@ pub(crate) struct Port {
     pub(crate) background: Background,
     /// Whether the holder of the role sleeps, or is about to.
     sleeping: AtomicBool,
+    /// Progress that nobody waits in shall end.
+    interrupted: AtomicBool,
     pub(crate) closing: AtomicBool,
 }
 
@@ -189,6 +191,7 @@ impl Port {
             budget,
             background: Background::new(),
             sleeping: AtomicBool::new(false),
+            interrupted: AtomicBool::new(false),
             closing: AtomicBool::new(false),
         }
     }
@@ -227,11 +230,27 @@ impl Port {
         }
     }
 
+    /// Ends the progress that is made for nobody in particular, or the next one.
+    pub(crate) fn interrupt_progress(&self) {
+        // Release: pairs with `take_interrupt`.
+        self.interrupted.store(true, Ordering::Release);
+        self.notify();
+    }
+
+    /// Whether it was asked for; that is forgotten.
+    pub(crate) fn take_interrupt(&self) -> bool {
+        // Acquire: what the other thread did before is seen.
+        self.interrupted.load(Ordering::Relaxed) && self.interrupted.swap(false, Ordering::Acquire)
+    }
+
     /// Publishes the intent to sleep and checks once more; gives the time until which to sleep.
-    fn prepare_sleep(&self, work: &mut Work) -> Option<Option<Instant>> {
+    fn prepare_sleep(&self, work: &mut Work, how: Sleep) -> Option<Option<Instant>> {
         self.sleeping.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        let sleep = work.answers.is_empty()
+        let is_interrupted =
+            how == Sleep::Interruptible && self.interrupted.load(Ordering::Relaxed);
+        let sleep = !is_interrupted
+            && work.answers.is_empty()
             && !work.tasks.any_ready()
             && !self.closing.load(Ordering::Relaxed);
         let state = if sleep { self.enter_state() } else { None };
@@ -247,8 +266,9 @@ impl Port {
         &self,
         work: &mut Work,
         limit: Option<Instant>,
+        how: Sleep,
     ) -> Result<(), hg_na::Error> {
-        let Some(until) = self.prepare_sleep(work) else { return Ok(()) };
+        let Some(until) = self.prepare_sleep(work, how) else { return Ok(()) };
         let until = [until, limit].into_iter().flatten().min();
         let timeout = until.map(|until| until.saturating_duration_since(Instant::now()));
         let result = if timeout.is_some_and(|timeout| timeout.is_zero()) {
@@ -263,7 +283,7 @@ impl Port {
 
     /// For foreign event loops: the same without sleeping; they sleep on the descriptor.
     pub(crate) fn arm(&self, work: &mut Work) -> Option<Option<Instant>> {
-        self.prepare_sleep(work)
+        self.prepare_sleep(work, Sleep::Whole)
     }
 
     /// For foreign event loops: the sleep is over.
@@ -271,6 +291,15 @@ impl Port {
         self.sleeping.store(false, Ordering::Relaxed);
         work.rounds_since_clock = ROUNDS_PER_CLOCK;
     }
+}
+
+/// What ends a sleep beside what it waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sleep {
+    /// Nothing.
+    Whole,
+    /// [`Port::interrupt_progress`].
+    Interruptible,
 }
 
 impl Work {

@@ -41,7 +41,7 @@ use hg_core::{
 use crate::{
     builder::Wait,
     lock::{Condvar, Mutex},
-    port::{Look, OutcomeOf, Port, State, Work},
+    port::{Look, OutcomeOf, Port, Sleep, State, Work},
     request::is_in_handler,
 };
 
@@ -146,7 +146,7 @@ impl Port {
     }
 
     /// The same, however long that takes; `None` in a forked child.
-    fn wait_for_role(self: &Arc<Self>) -> Option<(Role<'_>, MutexGuard<'_, State>)> {
+    pub(crate) fn wait_for_role(self: &Arc<Self>) -> Option<(Role<'_>, MutexGuard<'_, State>)> {
         let me = thread::current();
         loop {
             let mut state = self.enter_state()?;
@@ -275,7 +275,7 @@ impl Port {
                 }
                 std::hint::spin_loop();
             } else {
-                if let Err(error) = self.sleep(role.work(), limit) {
+                if let Err(error) = self.sleep(role.work(), limit, Sleep::Whole) {
                     tracing::error!(%error, "sleeping failed");
                     return None;
                 }
@@ -300,10 +300,13 @@ impl Port {
         loop {
             let (moved, _) = self.step(role, state, &mut |_: &mut _| None::<()>);
             let out_of_time = limit.is_some_and(|limit| limit <= Instant::now());
-            if moved || out_of_time || self.closing.load(Ordering::Relaxed) {
+            let is_over = out_of_time || self.take_interrupt();
+            if moved || is_over || self.closing.load(Ordering::Relaxed) {
                 return moved;
             }
-            if !idle.may_poll_on(false) && self.sleep(role.work(), limit).is_err() {
+            if !idle.may_poll_on(false)
+                && self.sleep(role.work(), limit, Sleep::Interruptible).is_err()
+            {
                 return false;
             }
             let Some(next) = self.enter_state() else { return false };

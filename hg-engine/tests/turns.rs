@@ -1,0 +1,193 @@
+//! Threads that hand progress over to one another, and calls that borrow nothing.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+        mpsc,
+    },
+    task::{Context, Poll, Wake, Waker},
+    thread,
+    time::{Duration, Instant},
+};
+
+use hg_core::error::CallError;
+use hg_engine::{Builder, Handle, OwnedCall, Peer, Progress, Wait};
+use hg_na_conformance::Mem;
+
+/// What the facade is to users.
+mod hg {
+    pub(crate) mod __private {
+        pub(crate) use hg_core::rpc::*;
+    }
+}
+
+use hg_macros::rpc;
+
+#[rpc(crate = crate::hg)]
+fn twice(number: u64) -> u64 {
+    2 * number
+}
+
+#[rpc(crate = crate::hg)]
+fn filled(len: u64) -> Vec<u8> {
+    vec![7; usize::try_from(len).unwrap()]
+}
+
+#[rpc(crate = crate::hg)]
+fn forward(number: u64) -> u64;
+
+const WATCHDOG: Duration = Duration::from_secs(60);
+
+/// A target that makes its own progress, and an origin whose progress is the test's.
+fn pair() -> (Handle, Handle, Peer) {
+    let plugin = Mem::default();
+    let target: Handle = Builder::new().plugin(plugin.clone()).listen(true).open("mem://").unwrap();
+    let builder = Builder::new().plugin(plugin).progress(Progress::Own).wait(Wait::Block);
+    let origin: Handle = builder.open("mem://").unwrap();
+    let peer = origin.lookup(target.address()).unwrap();
+    (target, origin, peer)
+}
+
+struct Flag(AtomicBool);
+
+impl Wake for Flag {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn a_call_that_borrows_nothing_wakes_who_polled_it_and_is_taken_once() {
+    let (target, origin, peer) = pair();
+    target.register(twice).unwrap();
+    target.register(filled).unwrap();
+    let flag = Arc::new(Flag(AtomicBool::new(false)));
+    let waker = Waker::from(Arc::clone(&flag));
+    let mut context = Context::from_waker(&waker);
+    let mut calls: Vec<OwnedCall<twice>> =
+        (0..10).map(|number| origin.call_owned(twice, &peer, (number,))).collect();
+    for (number, call) in (0..).zip(&mut calls) {
+        let result = loop {
+            match call.poll_taken(&mut context) {
+                Poll::Ready(result) => break result,
+                Poll::Pending => {
+                    while !flag.0.swap(false, Ordering::SeqCst) {
+                        origin.progress(WATCHDOG);
+                    }
+                }
+            }
+        };
+        assert_eq!(result.unwrap(), 2 * number);
+        assert!(matches!(call.poll_taken(&mut context), Poll::Ready(Err(CallError::Closed))));
+    }
+    // Longer than a message.
+    let mut call = origin.call_owned(filled, &peer, (3_000_000,));
+    let bytes = loop {
+        match call.poll_taken(&mut context) {
+            Poll::Ready(result) => break result.unwrap(),
+            Poll::Pending => {
+                origin.progress(Duration::from_millis(10));
+            }
+        }
+    };
+    assert!(bytes.len() == 3_000_000 && bytes.iter().all(|byte| *byte == 7));
+}
+
+#[test]
+fn a_call_that_borrows_nothing_is_cancelled_when_it_is_dropped_and_fails_when_its_engine_closes() {
+    let (target, origin, peer) = pair();
+    let (saying, said) = mpsc::channel();
+    target
+        .serve_blocking(forward, move |request, _| {
+            saying.send(()).unwrap();
+            while !request.is_cancelled() {
+                thread::yield_now();
+            }
+            saying.send(()).unwrap();
+            Ok(0)
+        })
+        .unwrap();
+    let mut context = Context::from_waker(Waker::noop());
+    let call = origin.call_owned(forward, &peer, (1,));
+    let until_said = || {
+        let begin = Instant::now();
+        while said.try_recv().is_err() {
+            origin.progress(Duration::from_millis(1));
+            assert!(begin.elapsed() < WATCHDOG);
+        }
+    };
+    until_said();
+    drop(call);
+    until_said();
+    let mut call = origin.call_owned(forward, &peer, (1,));
+    assert!(call.poll_taken(&mut context).is_pending());
+    origin.close();
+    let ended = call.poll_taken(&mut context);
+    assert!(matches!(ended, Poll::Ready(Err(CallError::Closed))), "{ended:?}");
+}
+
+#[test]
+fn a_handler_begins_a_call_that_somebody_else_finishes() {
+    let (target, origin, peer) = pair();
+    target.register(twice).unwrap();
+    let (begun, calls) = mpsc::channel();
+    let caller = origin.clone();
+    let server: Handle = Builder::new().plugin(Mem::default()).listen(true).open("mem://").unwrap();
+    server
+        .serve(forward, move |_, (number,)| {
+            let mut call = caller.call_owned(twice, &peer, (number,));
+            let polled = call.poll_taken(&mut Context::from_waker(Waker::noop()));
+            assert!(polled.is_pending(), "nobody makes progress yet: {polled:?}");
+            begun.send(call).unwrap();
+            Ok(number)
+        })
+        .unwrap();
+    let own = server.lookup(server.address()).unwrap();
+    assert_eq!(server.call(forward, &own, (21,)).wait().unwrap(), 21);
+    let mut call = calls.recv().unwrap();
+    let result = loop {
+        match call.poll_taken(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(result) => break result,
+            Poll::Pending => {
+                origin.progress(Duration::from_millis(10));
+            }
+        }
+    };
+    assert_eq!(result.unwrap(), 42);
+}
+
+#[test]
+fn progress_that_is_interrupted_ends_whether_it_sleeps_or_has_not_begun() {
+    let (_target, origin, _peer) = pair();
+    origin.interrupt_progress();
+    assert!(!origin.progress(WATCHDOG), "the interrupt came first");
+    for _ in 0..100 {
+        let sleeper = origin.clone();
+        let thread = thread::spawn(move || sleeper.progress(WATCHDOG));
+        origin.interrupt_progress();
+        assert!(!thread.join().unwrap());
+    }
+}
+
+#[test]
+fn threads_take_turns_at_progress_by_interrupting_each_other() {
+    const TURNS: u32 = 300;
+    let (_target, origin, _peer) = pair();
+    let turns = AtomicU32::new(0);
+    thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while turns.fetch_add(1, Ordering::Relaxed) < TURNS {
+                    // Whoever sleeps in its turn lets this thread have its own, which the next one ends.
+                    origin.interrupt_progress();
+                    origin.progress_in_turn(Duration::from_millis(1));
+                }
+                origin.interrupt_progress();
+            });
+        }
+    });
+    assert!(turns.load(Ordering::Relaxed) >= TURNS);
+}
