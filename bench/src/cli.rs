@@ -10,7 +10,9 @@ use crate::measure;
 use crate::pair::{self, Cores};
 use crate::product::{crowd, target};
 use crate::report::{self, Figure};
-use crate::{bandwidth, faults, first, idle, instructions, memory, rate, soak, syscalls, table};
+use crate::{
+    bandwidth, faults, first, idle, instructions, memory, rate, shuffle, soak, syscalls, table,
+};
 
 /// Measures Hydrargyrum, and what this machine allows.
 #[derive(Debug, Parser)]
@@ -33,6 +35,8 @@ enum Command {
     Table(table::Arguments),
     /// Transfers: pulls, pushes and views, beside this machine's limit.
     Bandwidth(bandwidth::Arguments),
+    /// All-to-all messages of `shuffle-runner`, beside this machine's limit and the same job over MPI.
+    Shuffle(shuffle::Arguments),
     /// Serves the calls of `rate --to ADDRESS`, from another terminal.
     Target(target::Arguments),
     /// Instructions of one call and side, counted by callgrind.
@@ -92,6 +96,7 @@ pub(crate) fn run() -> Result<(), Error> {
         Command::Rate(rate) => rate::run(&rate, arguments.json),
         Command::Table(lines) => table::run(&lines, arguments.json),
         Command::Bandwidth(moved) => bandwidth::run(&moved, arguments.json),
+        Command::Shuffle(compared) => shuffle::run(&compared, arguments.json),
         Command::Target(target) => target::serve(&target),
         Command::Instructions(counted) => instructions::run(&counted, arguments.json),
         Command::Step(steps) => instructions::step(&steps),

@@ -20,6 +20,11 @@ pub(crate) enum Error {
     /// A program that figures are held against is not installed.
     #[error("`{program}` was not found: install the package `{package}`")]
     NoProgram { program: &'static str, package: &'static str },
+    /// The program that a figure is held against cannot be built.
+    #[error(
+        "`{compiler}` cannot build the program to compare with: {said} (its headers are in the package `{package}`)"
+    )]
+    NotBuilt { compiler: &'static str, package: &'static str, said: String },
     /// A program that counts for this one ended without a count.
     #[error("`{tool}` gave no count: {said}")]
     NoCount { tool: &'static str, said: String },

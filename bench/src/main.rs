@@ -38,6 +38,7 @@ mod rate;
 #[expect(unsafe_code, reason = "shared mapping, futex, descriptors received, memory at a page")]
 mod raw;
 mod report;
+mod shuffle;
 mod soak;
 mod stats;
 mod subject;

@@ -56,10 +56,11 @@ fn output(tool: &'static str, mut command: Command) -> Result<Output, Error> {
 
 /// A file of a tool's, removed at the end.
 #[derive(Debug)]
-struct Scratch(PathBuf);
+pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
-    fn new(what: &str) -> Scratch {
+    /// A name that nobody else has.
+    pub(crate) fn new(what: &str) -> Scratch {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         // Relaxed: only the number has to be different.
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -67,7 +68,7 @@ impl Scratch {
         Scratch(std::env::temp_dir().join(name))
     }
 
-    fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.0
     }
 }

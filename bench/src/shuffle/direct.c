@@ -1,0 +1,252 @@
+/* What shuffle-runner does, written by hand over MPI: every rank sends messages to ranks chosen at random, and each
+ * is checked where it arrives. Its first argument is the bytes of a batch: 0 sends every message by itself, with one
+ * MPI_Isend. Built and started by `hg-perf shuffle`.
+ *
+ * A message is a head of 16 bytes (length, kind, source, destination) and a payload: number (8), origin (4), CRC-32C
+ * (4), filling. What is under way is bounded: a rank has at most `window` batches on their way to each other one, and
+ * each is told in halves of that what the receiver has worked off. An empty batch is the last one of its sender.
+ */
+#include <mpi.h>
+#include <sched.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { HEAD = 16, PAYLOAD_MIN = 16, DATA = 1, DONE = 2, RECEIVES = 32, DONES = 16 };
+
+static int me, ranks;
+static size_t size, target, capacity;
+static uint64_t window;
+
+struct peer {
+  char *slots; /* `window` batches */
+  MPI_Request *under_way;
+  uint64_t sent, worked_off; /* batches */
+  size_t filled;             /* bytes in the one that loads */
+  uint64_t next, expected;   /* numbers of messages: to it, and from it */
+  uint64_t received;         /* batches */
+  int has_ended;
+};
+
+static struct peer *peers;
+static char *arrivals;
+static MPI_Request receives[RECEIVES], dones[DONES];
+static int next_receive, next_done, ended;
+static uint64_t messages, wrong;
+
+/* CRC-32C of 28 bytes and more: the processor's instruction where there is one, as shuffle-runner takes it. */
+static uint32_t table[256];
+
+static void make_table(void) {
+  for (uint32_t byte = 0; byte < 256; byte++) {
+    uint32_t sum = byte;
+    for (int bit = 0; bit < 8; bit++) sum = sum & 1 ? sum >> 1 ^ 0x82f63b78u : sum >> 1;
+    table[byte] = sum;
+  }
+}
+
+#if defined(__x86_64__) && defined(__GNUC__)
+__attribute__((target("sse4.2"))) static uint32_t sum_fast(uint32_t sum, const char *bytes, size_t length) {
+  uint64_t wide = sum;
+  for (; length >= 8; bytes += 8, length -= 8) {
+    uint64_t word;
+    memcpy(&word, bytes, 8);
+    wide = __builtin_ia32_crc32di(wide, word);
+  }
+  for (sum = (uint32_t)wide; length > 0; bytes++, length--) sum = __builtin_ia32_crc32qi(sum, (unsigned char)*bytes);
+  return sum;
+}
+static int is_fast(void) { return __builtin_cpu_supports("sse4.2"); }
+#else
+static uint32_t sum_fast(uint32_t sum, const char *bytes, size_t length) { (void)bytes, (void)length; return sum; }
+static int is_fast(void) { return 0; }
+#endif
+
+static int fast;
+
+static uint32_t sum_of(uint32_t sum, const char *bytes, size_t length) {
+  if (fast) return sum_fast(sum, bytes, length);
+  for (; length > 0; bytes++, length--) sum = sum >> 8 ^ table[(sum ^ (unsigned char)*bytes) & 255];
+  return sum;
+}
+
+static uint32_t checksum(const char *payload) {
+  return ~sum_of(sum_of(~0u, payload, 12), payload + 16, size - 16);
+}
+
+static void write_message(char *at, int to) {
+  uint32_t head[4] = {(uint32_t)size, 0, (uint32_t)me, (uint32_t)to}, origin = (uint32_t)me;
+  memcpy(at, head, HEAD);
+  char *payload = at + HEAD;
+  memcpy(payload, &peers[to].next, 8);
+  memcpy(payload + 8, &origin, 4);
+  memset(payload + 16, me, size - 16);
+  uint32_t sum = checksum(payload);
+  memcpy(payload + 12, &sum, 4);
+  peers[to].next++;
+}
+
+static void take(int from, const char *bytes, size_t length) {
+  struct peer *peer = &peers[from];
+  for (; length >= HEAD + size; bytes += HEAD + size, length -= HEAD + size) {
+    const char *payload = bytes + HEAD;
+    uint64_t number;
+    uint32_t origin, sum;
+    memcpy(&number, payload, 8);
+    memcpy(&origin, payload + 8, 4);
+    memcpy(&sum, payload + 12, 4);
+    wrong += number != peer->expected || origin != (uint32_t)from || sum != checksum(payload);
+    peer->expected = number + 1;
+    messages++;
+  }
+  wrong += length != 0;
+}
+
+static void receive(int slot) {
+  MPI_Irecv(arrivals + slot * capacity, (int)capacity, MPI_BYTE, MPI_ANY_SOURCE, DATA, MPI_COMM_WORLD, &receives[slot]);
+}
+
+static void receive_done(int slot) { MPI_Irecv(NULL, 0, MPI_BYTE, MPI_ANY_SOURCE, DONE, MPI_COMM_WORLD, &dones[slot]); }
+
+/* Takes what has come, in the order in which it came. Whether anything had. */
+static int progress(void) {
+  int any = 0, is_there;
+  MPI_Status status;
+  for (;;) {
+    MPI_Test(&dones[next_done], &is_there, &status);
+    if (!is_there) break;
+    peers[status.MPI_SOURCE].worked_off += window / 2;
+    receive_done(next_done);
+    next_done = (next_done + 1) % DONES;
+    any = 1;
+  }
+  for (;;) {
+    MPI_Test(&receives[next_receive], &is_there, &status);
+    if (!is_there) return any;
+    int length, from = status.MPI_SOURCE;
+    MPI_Get_count(&status, MPI_BYTE, &length);
+    if (length == 0) {
+      peers[from].has_ended = 1;
+      ended++;
+    }
+    take(from, arrivals + next_receive * capacity, (size_t)length);
+    receive(next_receive);
+    next_receive = (next_receive + 1) % RECEIVES;
+    if (++peers[from].received % (window / 2) == 0) {
+      MPI_Request request;
+      MPI_Isend(NULL, 0, MPI_BYTE, from, DONE, MPI_COMM_WORLD, &request);
+      MPI_Request_free(&request);
+    }
+    any = 1;
+  }
+}
+
+static void rest(void) {
+  if (!progress()) sched_yield();
+}
+
+/* The slot of the batch that loads, once it is free. */
+static char *slot_of(struct peer *peer) {
+  uint64_t slot = peer->sent % window;
+  if (peer->filled == 0) {
+    while (peer->sent - peer->worked_off >= window) rest();
+    for (int is_free = 0;;) {
+      MPI_Test(&peer->under_way[slot], &is_free, MPI_STATUS_IGNORE);
+      if (is_free) break;
+      rest();
+    }
+  }
+  return peer->slots + slot * capacity;
+}
+
+static void leave(int to) {
+  struct peer *peer = &peers[to];
+  uint64_t slot = peer->sent % window;
+  MPI_Isend(slot_of(peer), (int)peer->filled, MPI_BYTE, to, DATA, MPI_COMM_WORLD, &peer->under_way[slot]);
+  peer->sent++;
+  peer->filled = 0;
+}
+
+static void send_to(int to) {
+  struct peer *peer = &peers[to];
+  if (to == me) {
+    char message[HEAD + size];
+    write_message(message, to);
+    take(me, message, HEAD + size);
+    return;
+  }
+  char *slot = slot_of(peer);
+  write_message(slot + peer->filled, to);
+  peer->filled += HEAD + size;
+  if (peer->filled >= target) leave(to);
+}
+
+/* Sends for so many seconds, and until all that was sent by anybody has come. Messages a second, of all ranks. */
+static double run(double seconds, uint64_t *all_wrong) {
+  uint64_t random = (uint64_t)me * 0x9e3779b97f4a7c15ull | 1, sent = 0;
+  messages = wrong = 0;
+  ended = 1;
+  MPI_Barrier(MPI_COMM_WORLD);
+  double begin = MPI_Wtime();
+  do {
+    for (int i = 0; i < 256; i++, sent++) {
+      random ^= random >> 12, random ^= random << 25, random ^= random >> 27;
+      send_to((int)((unsigned __int128)(random * 0x2545f4914f6cdd1dull) * (unsigned)ranks >> 64));
+    }
+    progress();
+  } while (MPI_Wtime() - begin < seconds);
+  for (int to = 0; to < ranks; to++) {
+    if (to == me) continue;
+    if (peers[to].filled > 0) leave(to);
+    leave(to);
+  }
+  while (ended < ranks) rest();
+  /* Every word of what was worked off as well: nothing is under way at the end. */
+  for (int to = 0; to < ranks; to++) {
+    while (to != me && peers[to].worked_off + window / 2 <= peers[to].sent) rest();
+  }
+  MPI_Barrier(MPI_COMM_WORLD);
+  double own = MPI_Wtime() - begin, longest;
+  uint64_t mine[3] = {sent, messages, wrong}, all[3];
+  MPI_Allreduce(&own, &longest, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
+  MPI_Allreduce(mine, all, 3, MPI_UINT64_T, MPI_SUM, MPI_COMM_WORLD);
+  *all_wrong = all[2] + (all[0] > all[1] ? all[0] - all[1] : all[1] - all[0]);
+  return (double)all[1] / longest;
+}
+
+int main(int argc, char **argv) {
+  MPI_Init(&argc, &argv);
+  MPI_Comm_rank(MPI_COMM_WORLD, &me);
+  MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+  if (argc != 4) return fprintf(stderr, "usage: direct BATCH SIZE SECONDS\n"), 2;
+  target = strtoul(argv[1], NULL, 10);
+  size = strtoul(argv[2], NULL, 10);
+  double seconds = strtod(argv[3], NULL);
+  if (size < PAYLOAD_MIN) return fprintf(stderr, "a payload has at least %d bytes\n", PAYLOAD_MIN), 2;
+  make_table();
+  fast = is_fast();
+  window = target > 0 ? 8 : 1024;
+  capacity = target + HEAD + size;
+  peers = calloc((size_t)ranks, sizeof *peers);
+  arrivals = malloc(RECEIVES * capacity);
+  for (int to = 0; to < ranks; to++) {
+    peers[to].slots = malloc(window * capacity);
+    peers[to].under_way = malloc(window * sizeof(MPI_Request));
+    for (uint64_t slot = 0; slot < window; slot++) peers[to].under_way[slot] = MPI_REQUEST_NULL;
+  }
+  for (int slot = 0; slot < RECEIVES; slot++) receive(slot);
+  for (int slot = 0; slot < DONES; slot++) receive_done(slot);
+  uint64_t all_wrong;
+  run(seconds / 10, &all_wrong);
+  double rate = run(seconds, &all_wrong);
+  if (me == 0) printf("{\"messages_per_s\":%.1f,\"wrong\":%llu}\n", rate, (unsigned long long)all_wrong);
+  /* What was asked for and will not come. */
+  for (int slot = 0; slot < RECEIVES; slot++) MPI_Cancel(&receives[slot]), MPI_Wait(&receives[slot], MPI_STATUS_IGNORE);
+  for (int slot = 0; slot < DONES; slot++) MPI_Cancel(&dones[slot]), MPI_Wait(&dones[slot], MPI_STATUS_IGNORE);
+  for (int to = 0; to < ranks; to++) {
+    for (uint64_t slot = 0; slot < window; slot++) MPI_Wait(&peers[to].under_way[slot], MPI_STATUS_IGNORE);
+  }
+  MPI_Finalize();
+  return all_wrong != 0;
+}

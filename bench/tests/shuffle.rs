@@ -1,0 +1,83 @@
+//! `hg-perf shuffle`: the shuffle beside this machine's limit, and beside the same job over each MPI.
+
+#![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+#![expect(clippy::print_stderr, reason = "says what is skipped")]
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use common::{ended, hg_perf, lines};
+
+/// Built as `hg-perf` was, and beside it; it is another package's.
+fn runner() -> PathBuf {
+    let beside = Path::new(env!("CARGO_BIN_EXE_hg-perf")).with_file_name("shuffle-runner");
+    if !beside.is_file() {
+        let mut build = Command::new(env!("CARGO"));
+        build.args(["build", "-q", "-p", "hydrargyrum-shuffle-runner", "--target-dir"]);
+        build.arg(beside.parent().and_then(Path::parent).unwrap());
+        if !cfg!(debug_assertions) {
+            build.arg("--release");
+        }
+        assert!(build.status().unwrap().success());
+    }
+    beside
+}
+
+/// Which of the two MPIs can be compared with; the others are named.
+fn installed(test: &str) -> Vec<&'static str> {
+    let kinds = [("openmpi", "libopenmpi-dev"), ("mpich", "libmpich-dev")];
+    let has_headers = |name: &str| {
+        let source = "#include <mpi.h>\nint main(void) { return 0; }\n";
+        let file = std::env::temp_dir().join(format!("hg-perf-{name}-{}.c", std::process::id()));
+        std::fs::write(&file, source).unwrap();
+        let mut compiler = Command::new(format!("mpicc.{name}"));
+        let built = compiler.args(["-fsyntax-only"]).arg(&file).output();
+        std::fs::remove_file(&file).unwrap();
+        built.is_ok_and(|output| output.status.success())
+    };
+    let (there, missing): (Vec<_>, Vec<_>) =
+        kinds.into_iter().partition(|(name, _)| has_headers(name));
+    for (_, package) in missing {
+        eprintln!("SKIPPED: {test}: {package} is not installed");
+    }
+    there.into_iter().map(|(name, _)| name).collect()
+}
+
+#[test]
+fn the_shuffle_stands_beside_the_ring_and_beside_every_mpi_that_is_installed() {
+    const NAME: &str = "the_shuffle_stands_beside_the_ring_and_beside_every_mpi_that_is_installed";
+    let runner = runner();
+    let mut arguments = vec!["shuffle", "--ranks", "2", "--seconds", "0.05", "--repetitions", "1"];
+    arguments.extend(["--runner", runner.to_str().unwrap()]);
+    let mpis = installed(NAME);
+    if mpis.len() < 2 {
+        arguments.push("--no-mpi");
+    }
+    let lines = lines(&arguments);
+    let name = |line: &serde_json::Value, key: &str| line[key].as_str().unwrap_or("").to_owned();
+    let lines: Vec<_> =
+        lines.iter().map(|line| (name(line, "figure"), name(line, "limit"))).collect();
+    let mut expected = Vec::new();
+    for (ours, theirs) in [("batched", "batched"), ("unbatched", "isend")] {
+        let ours = format!("shuffle_{ours}");
+        expected.push((ours.clone(), "ring_rate".to_owned()));
+        for mpi in mpis.iter().filter(|_| mpis.len() == 2) {
+            let theirs = format!("{mpi}_{theirs}");
+            expected.extend([(theirs.clone(), String::new()), (ours.clone(), theirs)]);
+        }
+    }
+    assert_eq!(lines, expected);
+}
+
+#[test]
+fn what_is_missing_is_named() {
+    let (succeeded, _, said) = ended(hg_perf(&["shuffle", "--no-mpi", "--runner", "/no/runner"]));
+    assert!(!succeeded && said.contains("/no/runner did not end well"), "{said}");
+    let mut without = Command::new(env!("CARGO_BIN_EXE_hg-perf"));
+    without.args(["shuffle", "--runner", "/no/runner"]).env("PATH", "/no/folder");
+    let said = without.output().unwrap();
+    let said = String::from_utf8_lossy(&said.stderr).into_owned();
+    assert!(said.contains("apt-get install libopenmpi-dev openmpi-bin, or"), "{said}");
+}
