@@ -14,7 +14,7 @@ use std::{
 };
 
 use common::{keeping, run};
-use hg_shuffle::{Error, Flush, Options, Shuffle, Shutdown};
+use hg_shuffle::{Error, Flush, Group as _, Options, Shuffle, Shutdown};
 
 const MAPS: &[&str] = &["1x1", "1x4", "2x2", "3+1", "1+3", "0,1,2,0,1,2,0", "1+1+1"];
 
@@ -303,6 +303,56 @@ fn messages_of_several_threads_arrive_once_each_thread_s_in_order() {
         }
     }
     assert_eq!(sum, 4 * threads * count);
+}
+
+/// A rank that comes out of its last step later than the others: they send already.
+struct Late<'a> {
+    group: common::Thread,
+    steps: AtomicU64,
+    others_have_sent: &'a Barrier,
+}
+
+impl hg_shuffle::Group for Late<'_> {
+    fn rank(&self) -> u32 {
+        self.group.rank()
+    }
+
+    fn map(&self) -> Arc<hg_job::NodeMap> {
+        self.group.map()
+    }
+
+    fn all_gather(&self, own: &[u8]) -> Result<Vec<Vec<u8>>, String> {
+        let gathered = self.group.all_gather(own);
+        let is_last = self.steps.fetch_add(1, Ordering::SeqCst) == 1;
+        if self.rank() == 1 && is_last {
+            self.others_have_sent.wait();
+        }
+        gathered
+    }
+}
+
+#[test]
+fn messages_to_a_rank_that_has_not_begun_are_not_lost() {
+    let others_have_sent = Barrier::new(2);
+    run("1x2", |group| {
+        let me = hg_shuffle::Group::rank(&group);
+        let group = Late { group, steps: AtomicU64::new(0), others_have_sent: &others_have_sent };
+        let delivered = common::Delivered::default();
+        let kept = Arc::clone(&delivered);
+        let keep = move |delivery: hg_shuffle::Delivery<'_>| {
+            kept.lock().unwrap().push((delivery.source, delivery.kind, delivery.bytes.to_vec()));
+        };
+        let shuffle = Shuffle::new(&group, "early", options(|_| {}), keep).unwrap();
+        if me == 0 {
+            (0..100).for_each(|number| shuffle.enqueue(1, number, b"early").unwrap());
+            // Rank 1 has taken them in, and is still beginning.
+            shuffle.flush(Flush::Origin).unwrap();
+            others_have_sent.wait();
+        }
+        shuffle.flush_all().unwrap();
+        assert_eq!(delivered.lock().unwrap().len(), if me == 1 { 100 } else { 0 });
+        shuffle.shutdown(Shutdown::Drain).unwrap();
+    });
 }
 
 #[test]

@@ -90,6 +90,25 @@ fn a_plan_of_10000_nodes_is_printed_without_a_rank() {
 }
 
 #[test]
+fn a_plan_of_the_paper_s_scale_needs_little_memory() {
+    if !has("prlimit", "a_plan_of_the_paper_s_scale_needs_little_memory") {
+        return;
+    }
+    let limited = ["--as=200000000", RUNNER, "--plan", "10000x32"];
+    let outcome = run("prlimit", &limited, &[]);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.all());
+}
+
+#[test]
+fn a_rank_keeps_to_twenty_mebibytes_beside_its_queues() {
+    let total = local(4, &format!("--nodes 2x2 {NETWORK} --count 50000 --warm-up 1000")).total(4);
+    // 8 batches of 16 KiB a queue: two to the neighbour, one to the other node; and what waits for delivery.
+    let queues = 3 * 8 * 17 + 65_536 * 48 / 1024;
+    let most = 20 * 1024 + queues;
+    assert!(total["peak_rss_kib"].as_u64() <= Some(most), "{most} KiB: {total}");
+}
+
+#[test]
 fn bad_arguments_give_one_clear_sentence_and_start_nothing() {
     let cases = [
         ("2", "--size 3", "--size: 3 bytes do not hold a number, an origin and a checksum: 16"),
