@@ -18,6 +18,7 @@ use crate::{
     lock::locked,
     route::Came,
     rpc::{Lane, failed},
+    side::block_on,
 };
 
 impl Inner {
@@ -46,7 +47,7 @@ impl Inner {
             })
             .collect();
         // Those that are gone themselves need not hear it.
-        told.into_iter().for_each(|call| drop(call.wait()));
+        told.into_iter().for_each(|call| drop(block_on(call)));
     }
 
     fn hops_to_tell(&self, dead: u32) -> impl Iterator<Item = &Hop> {

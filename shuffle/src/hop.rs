@@ -3,7 +3,6 @@
 use std::{
     collections::VecDeque,
     mem,
-    pin::Pin,
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -25,7 +24,22 @@ use crate::{
 /// How a batch ended.
 pub(crate) type Ended = Result<(), CallError<Refused>>;
 
-type BatchCall = Pin<Box<dyn Future<Output = Ended> + Send>>;
+/// A batch under way.
+struct Sent {
+    number: u64,
+    call: hg::OwnedCall<batch>,
+    /// How it ended, if it did at once.
+    ended: Option<Ended>,
+}
+
+impl Sent {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Ended> {
+        match self.ended.take() {
+            Some(ended) => Poll::Ready(ended),
+            None => self.call.poll_taken(context),
+        }
+    }
+}
 
 /// A next hop. Of its locks, `calls` is taken before `state`; no answer is sent while either is held.
 pub(crate) struct Hop {
@@ -38,7 +52,7 @@ pub(crate) struct Hop {
     /// Something has left the wait queue or was acknowledged, or the hop has failed.
     room: Condvar,
     /// Under way, in the order in which they were sent, which is that of their answers.
-    calls: Mutex<VecDeque<(u64, BatchCall)>>,
+    calls: Mutex<VecDeque<Sent>>,
     waker: Waker,
     shared: Shared,
     turned_away: AtomicU64,
@@ -57,6 +71,14 @@ struct State {
     queue: Queue<Parent>,
     /// Threads that wait in `room`.
     waiters: u32,
+    /// One waits that makes the progress of this side.
+    is_helped: bool,
+}
+
+impl State {
+    fn waiting(&self) -> (u32, bool) {
+        (self.waiters, self.is_helped)
+    }
 }
 
 /// What came of putting a message in.
@@ -78,7 +100,7 @@ impl Hop {
         waker: Waker,
         shared: Shared,
     ) -> Self {
-        let state = Mutex::new(State { queue, waiters: 0 });
+        let state = Mutex::new(State { queue, waiters: 0, is_helped: false });
         let (room, calls) = (Condvar::new(), Mutex::default());
         let turned_away = AtomicU64::new(0);
         Self { rank, lane, from, engine, peer, state, room, calls, waker, shared, turned_away }
@@ -123,14 +145,12 @@ impl Hop {
         let outgoing = state.queue.poll_batch(Instant::now);
         let (waits, lingers) = (!state.queue.has_left(number), state.queue.lingers());
         let released = mem::take(&mut state.queue.released);
-        let has_waiters = outgoing.is_some() && state.waiters > 0;
+        let waiting = state.waiting();
         drop(state);
         drop(released);
         if let Some(outgoing) = outgoing {
             self.send(outgoing);
-        }
-        if has_waiters {
-            self.room.notify_all();
+            self.wake(waiting);
         }
         Pushed { number, waits, lingers }
     }
@@ -148,25 +168,15 @@ impl Hop {
         self.push(message, None, Some(count)).map(Some)
     }
 
-    /// Waits until the messages of this batch have left the wait queue, or the hop has failed.
-    pub(crate) fn wait_until_left(&self, number: u64) {
-        self.wait_for(|queue| queue.has_left(number));
-    }
-
-    /// Sends off all that is here; see [`Hop::end_flush`].
+    /// Sends off all that is here. What [`Queue::is_flushed`] is asked with.
     pub(crate) fn begin_flush(&self) -> u64 {
         let mark = locked(&self.state).queue.flush();
         self.pump();
         mark
     }
 
-    /// Waits until what was here was acknowledged.
-    pub(crate) fn end_flush(&self, mark: u64) -> Result<(), Gone> {
-        self.wait_for(|queue| queue.is_failed() || queue.is_flushed(mark));
-        if locked(&self.state).queue.is_flushed(mark) { Ok(()) } else { Err(Gone) }
-    }
-
-    fn wait_for(&self, mut is_over: impl FnMut(&Queue<Parent>) -> bool) {
+    /// Sleeps until somebody makes room, or the shuffle has failed.
+    pub(crate) fn wait_for(&self, mut is_over: impl FnMut(&Queue<Parent>) -> bool) {
         let mut state = locked(&self.state);
         state.waiters += 1;
         // The flag is up before waiters are woken, under the lock.
@@ -174,6 +184,38 @@ impl Hop {
             state = wait(&self.room, state);
         }
         state.waiters -= 1;
+    }
+
+    /// The same for a thread that makes the side's progress itself, with `turn`, which ends early when anything here has
+    /// changed.
+    pub(crate) fn wait_helping(
+        &self,
+        mut is_over: impl FnMut(&Queue<Parent>) -> bool,
+        mut turn: impl FnMut(),
+    ) {
+        let mut state = locked(&self.state);
+        state.is_helped = true;
+        while !is_over(&state.queue) && !self.shared.is_failed.load(Ordering::SeqCst) {
+            drop(state);
+            turn();
+            state = locked(&self.state);
+        }
+        state.is_helped = false;
+    }
+
+    /// Wakes who waits here, if anybody does.
+    fn wake(&self, (waiters, is_helped): (u32, bool)) {
+        if waiters > 0 {
+            self.room.notify_all();
+        }
+        if is_helped {
+            self.engine.interrupt_progress();
+        }
+    }
+
+    /// Whether the queue is so.
+    pub(crate) fn is(&self, so: impl FnOnce(&Queue<Parent>) -> bool) -> bool {
+        so(&locked(&self.state).queue)
     }
 
     /// Sends every batch that may leave. Whether one is left that is to leave after a while.
@@ -186,7 +228,7 @@ impl Hop {
         loop {
             let mut state = locked(&self.state);
             let outgoing = state.queue.poll_batch(Instant::now);
-            let (lingers, waiters) = (state.queue.lingers(), state.waiters);
+            let (lingers, waiting) = (state.queue.lingers(), state.waiting());
             let released = mem::take(&mut state.queue.released);
             drop(state);
             drop(released);
@@ -195,26 +237,17 @@ impl Hop {
                 has_changed = true;
                 continue;
             }
-            if has_changed && waiters > 0 {
-                self.room.notify_all();
+            if has_changed {
+                self.wake(waiting);
             }
             return lingers;
         }
     }
 
-    /// Waits for an acknowledgement, if any is due; says so.
-    pub(crate) fn wait_for_acknowledgement(&self) -> bool {
-        let before = locked(&self.state).queue.in_flight();
-        if before > 0 {
-            self.wait_for(|queue| queue.is_failed() || queue.in_flight() < before);
-        }
-        before > 0
-    }
-
     /// Wakes who waits here, to look what has happened.
     pub(crate) fn wake_waiters(&self) {
         let _state = locked(&self.state);
-        self.room.notify_all();
+        self.wake((u32::MAX, true));
     }
 
     /// Takes the answers that have come. Whether a batch is left that is to leave after a while; `Err`: why the hop
@@ -224,10 +257,10 @@ impl Hop {
         let mut calls = locked(&self.calls);
         let mut ended = Ok(());
         let mut state = None;
-        while let Some((number, call)) = calls.front_mut()
-            && let Poll::Ready(result) = call.as_mut().poll(&mut context)
+        while let Some(sent) = calls.front_mut()
+            && let Poll::Ready(result) = sent.poll(&mut context)
         {
-            let number = *number;
+            let number = sent.number;
             calls.pop_front();
             self.shared.in_flight.fetch_sub(1, Ordering::Relaxed);
             match result {
@@ -324,7 +357,7 @@ impl Hop {
             self.rank,
             queue.in_flight(),
             queue.unacknowledged(),
-            state.waiters,
+            state.waiters + u32::from(state.is_helped),
             counts.messages,
             counts.waits,
             counts.batches,
@@ -336,7 +369,7 @@ impl Hop {
     fn release(&self, mut state: MutexGuard<'_, State>) {
         let released = mem::take(&mut state.queue.released);
         drop(state);
-        self.room.notify_all();
+        self.wake((u32::MAX, true));
         drop(released);
     }
 
@@ -344,24 +377,19 @@ impl Hop {
         let Outgoing { number, bytes, .. } = outgoing;
         let mut calls = locked(&self.calls);
         self.shared.in_flight.fetch_add(1, Ordering::Relaxed);
-        let (engine, peer, from, lane) = (self.engine.clone(), self.peer, self.from, self.lane);
-        let spare = Arc::new(Mutex::new(None));
-        let emptied = Arc::clone(&spare);
-        let mut call: BatchCall = Box::pin(async move {
-            let call = engine.call(batch, &peer, (from, lane, number, &bytes));
-            *locked(&emptied) = Some(bytes);
-            // This may be a handler, in which no call is waited for: the side's thread goes on from here.
-            later().await;
-            call.await
-        });
-        // It is sent by being polled, and noted to be looked at.
-        let polled = call.as_mut().poll(&mut Context::from_waker(&self.waker));
-        debug_assert!(polled.is_pending(), "the answer is looked at later");
-        calls.push_back((number, call));
+        let args = (self.from, self.lane, number, bytes.as_slice());
+        let mut call = self.engine.call_owned(batch, &self.peer, args);
+        let polled = call.poll_taken(&mut Context::from_waker(&self.waker));
+        let ended = if let Poll::Ready(ended) = polled { Some(ended) } else { None };
+        let is_over = ended.is_some();
+        calls.push_back(Sent { number, call, ended });
         drop(calls);
-        if let Some(bytes) = locked(&spare).take() {
-            locked(&self.state).queue.reuse(bytes);
+        if is_over {
+            // Whoever makes progress next finds it noted.
+            self.waker.wake_by_ref();
+            self.engine.interrupt_progress();
         }
+        locked(&self.state).queue.reuse(bytes);
     }
 }
 
@@ -371,26 +399,17 @@ pub(crate) fn add_one(count: &AtomicU64) {
     count.store(count.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
 }
 
-/// Goes on at the next poll, which it asks for.
-async fn later() {
-    let mut is_later = false;
-    std::future::poll_fn(|context| {
-        if std::mem::replace(&mut is_later, true) {
-            return Poll::Ready(());
-        }
-        context.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
-}
-
 /// The hop has failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Gone;
 
 /// Where hops and tasks are noted that have something to do.
 #[derive(Debug, Default)]
-pub(crate) struct Ready(Mutex<Vec<u32>>);
+pub(crate) struct Ready {
+    noted: Mutex<Vec<u32>>,
+    /// `noted` is not empty.
+    is_any: AtomicBool,
+}
 
 struct Note {
     index: u32,
@@ -403,14 +422,25 @@ impl Wake for Note {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        locked(&self.ready.0).push(self.index);
+        let mut noted = locked(&self.ready.noted);
+        if noted.last() != Some(&self.index) {
+            noted.push(self.index);
+        }
+        // Release: whoever sees it sees what was woken for.
+        self.ready.is_any.store(true, Ordering::Release);
     }
 }
 
 impl Ready {
     /// The numbers that were noted since, each once.
     pub(crate) fn take(&self) -> Vec<u32> {
-        let mut noted = mem::take(&mut *locked(&self.0));
+        if !self.is_any.load(Ordering::Acquire) {
+            return Vec::new();
+        }
+        let mut list = locked(&self.noted);
+        self.is_any.store(false, Ordering::Relaxed);
+        let mut noted = mem::take(&mut *list);
+        drop(list);
         noted.sort_unstable();
         noted.dedup();
         noted

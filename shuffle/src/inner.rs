@@ -23,9 +23,11 @@ use crate::{
     message::{EVERYBODY, MESSAGE_MAX, Message, Messages},
     order::{Order, Place},
     parent::Parent,
+    queue::Queue,
     route::{Came, Next, Routes},
     rpc::{From, Lane, Refused, arrive, batch, watch},
     settle::Settled,
+    side::Side,
 };
 
 /// A shuffle.
@@ -34,6 +36,7 @@ pub(crate) struct Inner {
     pub(crate) from: From,
     pub(crate) options: Options,
     pub(crate) routes: Routes,
+    pub(crate) sides: Vec<Arc<Side>>,
     /// Origin hops, relay hops, network hops.
     pub(crate) hops: Vec<Hop>,
     pub(crate) table: Table,
@@ -116,7 +119,7 @@ impl Inner {
     pub(crate) fn new(
         name: &str,
         options: Options,
-        routes: Routes,
+        (routes, sides): (Routes, Vec<Arc<Side>>),
         (hops, table): (Vec<Hop>, Table),
         (in_flight, is_failed): ([Arc<AtomicU64>; 3], Arc<AtomicBool>),
     ) -> Self {
@@ -143,6 +146,7 @@ impl Inner {
             first_hops: table.first_hops(&routes),
             options,
             routes,
+            sides,
             hops,
             table,
             mail,
@@ -250,8 +254,28 @@ impl Inner {
     fn after_push(&self, hop: &Hop, pushed: Pushed, may_wait: bool) {
         self.arm_if(pushed.lingers);
         if pushed.waits && may_wait {
-            hop.wait_until_left(pushed.number);
+            self.wait_at(hop, |queue| queue.has_left(pushed.number));
         }
+    }
+
+    /// Waits until a queue is so, or the shuffle has failed; makes progress meanwhile, unless another thread does.
+    pub(crate) fn wait_at(&self, hop: &Hop, is_over: impl FnMut(&Queue<Parent>) -> bool) {
+        let side = self.side_of(hop.lane);
+        let Some(_turn) = side.turns.help(|| side.engine.interrupt_progress()) else {
+            let _sleeper = side.turns.sleep();
+            return hop.wait_for(is_over);
+        };
+        hop.wait_helping(is_over, || side.turn(self));
+    }
+
+    /// The side by which such hops are reached.
+    fn side_of(&self, lane: Lane) -> &Side {
+        &self.sides[usize::from(lane == Lane::Network)]
+    }
+
+    /// A thread begins to wait for something that it makes no progress towards: the sides' own threads do.
+    pub(crate) fn call_back(&self) {
+        self.sides.iter().for_each(|side| side.turns.call_back());
     }
 
     /// The sender limits hold back messages of the application, not those that are passed on.
@@ -268,7 +292,12 @@ impl Inner {
         while is_over() && !self.is_failed() && !self.is_closed() {
             // Any acknowledgement of this lane makes room: that of a hop that has something under way is waited for.
             for hop in self.hops.iter().filter(|hop| hop.lane == lane) {
-                if hop.wait_for_acknowledgement() {
+                let mut before = 0;
+                if hop.is(|queue| {
+                    before = queue.in_flight();
+                    before > 0
+                }) {
+                    self.wait_at(hop, |queue| queue.is_failed() || queue.in_flight() < before);
                     break;
                 }
             }

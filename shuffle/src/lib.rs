@@ -55,6 +55,7 @@ mod settle;
 mod shuffle;
 mod side;
 mod stats;
+mod turns;
 
 pub use crate::{
     account::{Account, Way},

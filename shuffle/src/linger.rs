@@ -37,7 +37,7 @@ impl Linger {
     }
 
     /// Runs the clock of these hops until the end.
-    pub(crate) fn run(&self, inner: &Inner, collect: impl Fn(&Inner)) {
+    pub(crate) fn run(&self, inner: &Inner) {
         let linger = inner.options.linger;
         let mut state = locked(&self.state);
         while !*state {
@@ -47,7 +47,6 @@ impl Linger {
             }
             drop(state);
             self.is_armed.store(false, Ordering::SeqCst);
-            collect(inner);
             let now = Instant::now();
             let hops = inner.hops.iter().filter_map(|hop| hop.handle_timeout(now, linger));
             let next = hops.chain(inner.mail.handle_timeout(now, linger)).min();

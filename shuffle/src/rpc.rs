@@ -83,7 +83,3 @@ pub(crate) fn failed(from: From, rank: u32, lane: Option<Lane>, why: String);
 /// After a failure: nothing more comes from there in this kind of queue.
 #[hg::rpc(name = "hydrargyrum.shuffle.over")]
 pub(crate) fn over(from: From, lane: Lane);
-
-/// Nothing: it makes the target's progress return.
-#[hg::rpc(name = "hydrargyrum.shuffle.nudge")]
-pub(crate) fn nudge();

@@ -19,6 +19,7 @@ use crate::{
     inner::Inner,
     lock::locked,
     rpc::{Lane, over},
+    side::block_on,
 };
 
 /// Which peers send nothing more in which kind of queue.
@@ -60,6 +61,8 @@ impl Inner {
         if self.is_gone(self.routes.me()) {
             return;
         }
+        // The sides' own threads make the progress meanwhile.
+        self.call_back();
         for lane in [Lane::Origin, Lane::Network, Lane::Relay] {
             let hops = || self.hops.iter().filter(move |hop| hop.lane == lane);
             for hop in hops() {
@@ -75,7 +78,7 @@ impl Inner {
                 })
                 .collect();
             // One that is gone meanwhile need not hear it.
-            told.into_iter().for_each(|call| drop(call.wait()));
+            told.into_iter().for_each(|call| drop(block_on(call)));
             let is_over = |said: &BTreeSet<_>| {
                 hops().all(|hop| hop.is_failed() || said.contains(&(hop.rank, lane)))
             };

@@ -14,7 +14,7 @@ use hg_job::NodeMap;
 
 use crate::{
     Account, Delivery, Error, Options,
-    hop::{Gone, Hop, Shared},
+    hop::{Hop, Shared},
     inner::{Inner, Table, id_of},
     message::HEAD,
     queue::Queue,
@@ -90,7 +90,8 @@ impl Shuffle {
             .clone()
             .map(|in_flight| Shared { in_flight, is_failed: Arc::clone(&is_failed) });
         let hops = make_hops(from, &routes, &options, &sides, &addresses, &shared)?;
-        let inner = Arc::new(Inner::new(name, options, routes, hops, (in_flight, is_failed)));
+        let of = (routes, sides.clone());
+        let inner = Arc::new(Inner::new(name, options, of, hops, (in_flight, is_failed)));
         sides.iter().try_for_each(|side| side.serve(&inner))?;
         let mut shuffle = Self { inner, sides, threads: Vec::new(), delivery: None };
         shuffle.start(deliver)?;
@@ -135,6 +136,7 @@ impl Shuffle {
     pub fn flush(&self, what: Flush) -> Result<(), Error> {
         let lane = match what {
             Flush::Delivery => {
+                self.inner.call_back();
                 return if self.inner.mail.flush() { self.check() } else { Err(Error::Closed) };
             }
             Flush::Origin => Lane::Origin,
@@ -145,7 +147,10 @@ impl Shuffle {
         // All at once, then one after the other.
         let marks: Vec<_> = hops.map(|hop| (hop, hop.begin_flush())).collect();
         for (hop, mark) in marks {
-            hop.end_flush(mark).map_err(|Gone| self.inner.error())?;
+            self.inner.wait_at(hop, |queue| queue.is_failed() || queue.is_flushed(mark));
+            if !hop.is(|queue| queue.is_flushed(mark)) {
+                return Err(self.inner.error());
+            }
         }
         self.check()
     }
@@ -179,7 +184,8 @@ impl Shuffle {
             Ok(*inner.hops[inner.table.origin[0].unwrap_or(0) as usize].target().1)
         };
         let peer = address.map_err(|error| Error::Setup(error.to_string()))?;
-        // The side's own thread makes the progress meanwhile: while this one did, that one would run in circles.
+        // The sides' own threads make the progress meanwhile.
+        inner.call_back();
         match block_on(side.engine.call(arrive, &peer, (inner.from,))) {
             Ok(()) => self.check(),
             Err(error) => {
@@ -251,10 +257,8 @@ impl Shuffle {
             let (side, inner) = (Arc::clone(side), Arc::clone(&self.inner));
             self.threads.push(spawn(name, Box::new(move || side.run(&inner)))?);
         }
-        let (sides, inner) = (self.sides.clone(), Arc::clone(&self.inner));
-        let collect = move |inner: &Inner| sides.iter().for_each(|side| side.collect(inner));
-        self.threads
-            .push(spawn("shuffle clock", Box::new(move || inner.linger.run(&inner, collect)))?);
+        let inner = Arc::clone(&self.inner);
+        self.threads.push(spawn("shuffle clock", Box::new(move || inner.linger.run(&inner)))?);
         let inner = Arc::clone(&self.inner);
         let run = move || {
             let me = inner.routes.me();
@@ -310,7 +314,7 @@ impl Shuffle {
         self.inner.end();
         self.inner.linger.end();
         for side in &self.sides {
-            side.nudge();
+            side.interrupt();
         }
         for thread in self.threads.drain(..) {
             // A thread that panicked has said so.

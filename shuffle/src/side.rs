@@ -14,7 +14,8 @@ use crate::{
     hop::{Gone, Ready},
     inner::Inner,
     lock::locked,
-    rpc::{From, Refused, arrive, batch, failed, nudge, over, watch},
+    rpc::{From, Refused, arrive, batch, failed, over, watch},
+    turns::Turns,
 };
 
 /// Something that ends when a call does.
@@ -23,6 +24,7 @@ pub(crate) type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// An engine, and what its thread looks after.
 pub(crate) struct Side {
     pub(crate) engine: hg::Engine,
+    pub(crate) turns: Turns,
     ready: Arc<Ready>,
     tasks: Mutex<Vec<(Option<Task>, Waker)>>,
 }
@@ -50,7 +52,7 @@ impl Side {
             builder = builder.setting(name, value);
         }
         let engine = builder.open(url).map_err(|error| Error::Setup(format!("{url}: {error}")))?;
-        Ok(Self { engine, ready: Arc::default(), tasks: Mutex::default() })
+        Ok(Self { engine, turns: Turns::default(), ready: Arc::default(), tasks: Mutex::default() })
     }
 
     pub(crate) fn ready(&self) -> &Arc<Ready> {
@@ -102,8 +104,7 @@ impl Side {
                     }
                     Ok(())
                 })
-            })
-            .and_then(|()| engine.serve(nudge, |_, ()| Ok(())));
+            });
         registered.map_err(|error| Error::Setup(error.to_string()))
     }
 
@@ -116,18 +117,35 @@ impl Side {
         tasks.push(((!ended).then_some(task), waker));
     }
 
-    /// Makes progress until the shuffle ends.
+    /// Makes progress until the shuffle ends, unless others do.
     pub(crate) fn run(&self, inner: &Inner) {
         while !inner.is_over() {
-            self.engine.progress(IDLE);
-            self.collect(inner);
-            // After all that came in this round: whoever is woken may take this thread's processor at once.
-            inner.mail.wake_up();
+            if self.turns.is_helped() {
+                // An interrupt that ended the last round may have been the helper's.
+                self.engine.interrupt_progress();
+                self.turns.stand_aside();
+            } else {
+                self.engine.progress(IDLE);
+                self.look_after(inner);
+            }
         }
     }
 
+    /// Makes progress once, for a thread that helps.
+    pub(crate) fn turn(&self, inner: &Inner) {
+        self.engine.progress_in_turn(IDLE);
+        self.look_after(inner);
+    }
+
+    /// What is to be done after a round.
+    fn look_after(&self, inner: &Inner) {
+        self.collect(inner);
+        // After all that came in this round: whoever is woken may take this thread's processor at once.
+        inner.mail.wake_up();
+    }
+
     /// Takes the answers that have come.
-    pub(crate) fn collect(&self, inner: &Inner) {
+    fn collect(&self, inner: &Inner) {
         for index in self.ready.take() {
             let index = index as usize;
             match inner.hops.get(index) {
@@ -151,10 +169,9 @@ impl Side {
     }
 
     /// Makes `run` look whether it shall end.
-    pub(crate) fn nudge(&self) {
-        if let Ok(own) = self.engine.lookup(self.engine.address()) {
-            drop(self.engine.notify(nudge, &own, ()));
-        }
+    pub(crate) fn interrupt(&self) {
+        self.engine.interrupt_progress();
+        self.turns.call_back();
     }
 
     /// Closes the engine, and drops what has not ended: calls to this process end with it, whoever makes them.
