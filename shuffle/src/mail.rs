@@ -63,6 +63,8 @@ struct State {
     /// When the open chunk was begun.
     open_since: Option<Instant>,
     end: Option<End>,
+    /// A rank has failed: nobody waits for deliveries any more, though they go on.
+    is_failed: bool,
     thread: Option<ThreadId>,
 }
 
@@ -97,6 +99,7 @@ impl Mail {
             is_awaited: false,
             open_since: None,
             end: None,
+            is_failed: false,
             thread: None,
         };
         Self {
@@ -244,6 +247,12 @@ impl Mail {
         self.note_awaited(&mut state);
     }
 
+    /// Lets everybody go who waits, now and ever after.
+    pub(crate) fn fail(&self) {
+        locked(&self.state).is_failed = true;
+        self.room.notify_all();
+    }
+
     /// Ends the thread. What was not delivered.
     pub(crate) fn end(&self, drain: bool) {
         locked(&self.state).end = Some(if drain { End::Drained } else { End::Now });
@@ -356,7 +365,8 @@ impl Mail {
         state.waiters += 1;
         self.note_awaited(&mut state);
         // The flag is up before the count is read; see `note_delivered`.
-        while !is_over(&state, self.delivered()) && state.end != Some(End::Now) {
+        while !is_over(&state, self.delivered()) && state.end != Some(End::Now) && !state.is_failed
+        {
             state = wait(&self.room, state);
         }
         state.waiters -= 1;
@@ -385,6 +395,20 @@ impl Mail {
             }
             drop(released);
         }
+    }
+
+    /// Waits until the thread has done what it was told, but not beyond a moment. Whether it has.
+    pub(crate) fn wait_until_ended(&self, limit: Instant) -> bool {
+        let mut state = locked(&self.state);
+        while state.thread.is_some() {
+            let left = limit.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            let waited = self.room.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
     }
 
     /// Drops what waits; returns how many messages that were.

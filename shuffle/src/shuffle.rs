@@ -301,7 +301,11 @@ impl Shuffle {
         self.inner.release_watchers(in_order);
         self.inner.mail.end(drained);
         self.inner.hops.iter().for_each(Hop::close);
-        if let Some(delivery) = self.delivery.take() {
+        // After a failure a callback may wait for ever for what will not come: its thread ends when it returns.
+        let is_well = in_order && !self.inner.is_failed();
+        if let Some(delivery) = self.delivery.take()
+            && (is_well || self.inner.mail.wait_until_ended(Instant::now() + TELL))
+        {
             // A callback that panicked has failed this rank.
             drop(delivery.join());
         }

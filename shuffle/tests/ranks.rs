@@ -14,7 +14,7 @@ use std::{
 };
 
 use common::{keeping, run};
-use hg_shuffle::{Error, Flush, Group as _, Options, Shuffle, Shutdown};
+use hg_shuffle::{Error, Flush, Options, Shuffle, Shutdown};
 
 const MAPS: &[&str] = &["1x1", "1x4", "2x2", "3+1", "1+3", "0,1,2,0,1,2,0", "1+1+1"];
 
@@ -389,6 +389,37 @@ fn a_shutdown_delivers_what_is_queued_or_says_how_much_it_drops() {
             assert!(sum.1 > 0, "{results:?}");
         }
     }
+}
+
+#[test]
+fn a_callback_that_never_returns_does_not_keep_a_rank_from_ending_after_a_failure() {
+    let (gate, together) = (Arc::new(Barrier::new(2)), Barrier::new(3));
+    run("1x3", |group| {
+        let (me, stuck) = (hg_shuffle::Group::rank(&group), Arc::clone(&gate));
+        let deliver = move |_: hg_shuffle::Delivery<'_>| {
+            stuck.wait();
+        };
+        let shuffle = Shuffle::new(&group, "stuck", options(|_| {}), deliver).unwrap();
+        if me == 0 {
+            shuffle.enqueue(1, 0, b"stays").unwrap();
+            shuffle.flush(Flush::Origin).unwrap();
+        }
+        together.wait();
+        if me == 2 {
+            return drop(shuffle);
+        }
+        let dump = shuffle.dump();
+        let wait = || if me == 0 { shuffle.barrier() } else { shuffle.flush(Flush::Delivery) };
+        let error = wait().unwrap_err();
+        assert!(matches!(error, Error::Failed(_)), "{error}");
+        shuffle.shutdown(Shutdown::Drain).unwrap_err();
+        let account = dump.account();
+        assert!(account.is_balanced() && account.delivered == 0, "{account:?}");
+        if me == 1 {
+            assert_eq!(account.undelivered, 1);
+            gate.wait();
+        }
+    });
 }
 
 #[test]
