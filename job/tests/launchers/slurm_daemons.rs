@@ -27,7 +27,7 @@ impl Slurm {
         let folder = env::temp_dir().join(format!("hg-slurm-{}", std::process::id()));
         let configuration = format!("{}/slurm.conf", folder.display());
         let mut slurm = Self { folder, configuration, daemons: Vec::new() };
-        for sub in ["state", "spool"] {
+        for sub in ["state", "spool", "tmp"] {
             fs::create_dir_all(slurm.folder.join(sub)).unwrap();
         }
         fs::write(&slurm.configuration, settings(slurm.folder(), &hostname())).unwrap();
@@ -74,7 +74,8 @@ impl Slurm {
         self.daemons.push(command.spawn().unwrap());
     }
 
-    fn logs(&self) -> String {
+    /// What its daemons have said.
+    pub(crate) fn logs(&self) -> String {
         let read = |name: &str| fs::read_to_string(self.folder.join(name)).unwrap_or_default();
         ["slurmctld.out", "slurmd.out"].map(read).join("\n")
     }
@@ -101,14 +102,15 @@ fn free_ports() -> [u16; 2] {
     listeners.map(|listener| listener.local_addr().unwrap().port())
 }
 
-/// No authentication, no accounting, no cgroups: what one test on one machine needs.
+/// No authentication, no accounting, no cgroups: what one test on one machine needs. Nothing in the common `/tmp`, where
+/// jobs of the same number, of another Slurm, have their folders as well.
 fn settings(folder: &str, host: &str) -> String {
     let [controller, node] = free_ports();
     let user = nix::unistd::User::from_uid(nix::unistd::geteuid()).unwrap().unwrap().name;
     format!(
         "ClusterName=hgjob\nSlurmctldHost={host}(127.0.0.1)\nSlurmUser={user}\nSlurmdUser={user}\n\
          AuthType=auth/none\nCredType=cred/none\nSlurmctldPort={controller}\nSlurmdPort={node}\n\
-         StateSaveLocation={folder}/state\nSlurmdSpoolDir={folder}/spool\n\
+         StateSaveLocation={folder}/state\nSlurmdSpoolDir={folder}/spool\nTmpFS={folder}/tmp\n\
          SlurmctldPidFile={folder}/slurmctld.pid\nSlurmdPidFile={folder}/slurmd.pid\n\
          ProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\nSelectType=select/cons_tres\n\
          SelectTypeParameters=CR_Core\nSchedulerType=sched/builtin\nReturnToService=2\nMpiDefault=none\n\

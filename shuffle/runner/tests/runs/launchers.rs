@@ -47,6 +47,7 @@ fn under_slurm_every_message_arrives_by_both_of_its_interfaces() {
             let work = [&[RUNNER], WORK, &["--nodes", nodes]].concat();
             let given = [&Slurm::arguments("4", mpi), &work[..]].concat();
             let outcome = run("srun", &given, &slurm.variables());
+            assert!(outcome.err.is_empty(), "{mpi}: {}{}", outcome.all(), slurm.logs());
             assert_eq!(outcome.total(4)["sent"], 4 * 2000, "{mpi}");
         }
     }
