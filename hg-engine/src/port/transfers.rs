@@ -32,7 +32,7 @@ const TRANSFER_BIT: Token = 1 << 62;
 const REFUSALS_MAX: usize = 64;
 
 /// Bytes that are moved at once, by a thread that waits for each transfer, before it makes a round.
-const ROUND_EVERY: u64 = 2 << 20;
+const ROUND_EVERY: u64 = 4 << 20;
 
 /// The near side of a transfer.
 #[derive(Debug)]

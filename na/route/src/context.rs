@@ -28,7 +28,7 @@ use crate::{
 const OWN_SCOPE: u32 = Peer::SECOND - 1;
 /// Rounds between two looks at whether the network has something to say. It is asked before every sleep; and a thread
 /// that spins hears of an idle network when the local plugin asks the kernel, which takes many times as many rounds.
-const PLAIN_ROUNDS: u32 = 16;
+const PLAIN_ROUNDS: u32 = 64;
 
 /// A context of both plugins.
 pub(crate) struct RouteContext {
