@@ -35,8 +35,11 @@ impl Random {
 struct Books {
     me: u32,
     account: Account,
-    /// Messages delivered here, by source.
+    /// Messages delivered here, by source; and broadcasts.
     received: Vec<u64>,
+    received_broadcasts: Vec<u64>,
+    /// Broadcasts after the first flush: those that were taken, and those that were tried.
+    broadcasts: (u64, u64),
     failure: Option<Failure>,
 }
 
@@ -77,14 +80,23 @@ fn play(map: &str, seed: u64, dead: Option<u32>) -> Vec<Books> {
         let (shuffle, delivered) = keeping(&group, options);
         let mut random = Random(seed.wrapping_add(u64::from(me) * 77) | 1);
         let confirmed = random.below(50);
-        let mut send = || shuffle.enqueue(random.below(size), 0, &[7; 40]);
-        (0..confirmed).for_each(|_| send().unwrap());
+        let mut broadcasts = (0, 0);
+        (0..confirmed).for_each(|_| shuffle.enqueue(random.below(size), 0, &[7; 40]).unwrap());
+        shuffle.broadcast(1, b"to all", false).unwrap();
         shuffle.flush_all().unwrap();
         // Who is gone at once may end the last step of the others' flush.
         together.wait();
         let most = if dead.is_some() { u32::MAX } else { 500 };
         let count = if dead == Some(me) { u32::try_from(seed % 1000).unwrap() } else { most };
-        let ended = (0..count).try_for_each(|_| send());
+        let ended = (0..count).try_for_each(|number| {
+            if number % 64 != 1 {
+                return shuffle.enqueue(random.below(size), 0, &[7; 40]);
+            }
+            broadcasts.1 += 1;
+            shuffle.broadcast(1, b"to all", number % 3 == 0)?;
+            broadcasts.0 += 1;
+            Ok(())
+        });
         if dead == Some(me) {
             // Without a word to anybody.
             drop(shuffle);
@@ -100,9 +112,13 @@ fn play(map: &str, seed: u64, dead: Option<u32>) -> Vec<Books> {
             Err(Error::Failed(failure)) => Some(failure),
             Err(error) => panic!("{error}"),
         };
-        let mut received = vec![0; size as usize];
-        delivered.lock().unwrap().iter().for_each(|(source, ..)| received[*source as usize] += 1);
-        Some(Books { me, account: dump.account(), received, failure })
+        let mut received = [vec![0; size as usize], vec![0; size as usize]];
+        for (source, kind, _) in delivered.lock().unwrap().iter() {
+            received[*kind as usize][*source as usize] += 1;
+        }
+        let [received, received_broadcasts] = received;
+        let account = dump.account();
+        Some(Books { me, account, received, received_broadcasts, broadcasts, failure })
     });
     books.into_iter().flatten().collect()
 }
@@ -110,9 +126,10 @@ fn play(map: &str, seed: u64, dead: Option<u32>) -> Vec<Books> {
 /// Nothing waits anywhere, and what was passed on between those that live has arrived.
 fn assert_balanced(books: &[Books], what: &str) {
     for own in books {
-        let Books { me, account, received, .. } = own;
+        let Books { me, account, received, received_broadcasts, .. } = own;
         assert!(account.is_balanced(), "{what}: rank {me}: {account:?}");
-        assert_eq!(account.delivered, received.iter().sum::<u64>(), "{what}: rank {me}");
+        let received = received.iter().chain(received_broadcasts).sum::<u64>();
+        assert_eq!(account.delivered, received, "{what}: rank {me}");
         assert_eq!(account.undelivered, 0, "{what}: rank {me}");
         for way in &account.ways {
             assert_eq!(way.waiting, 0, "{what}: rank {me}: {way:?}");
@@ -120,6 +137,8 @@ fn assert_balanced(books: &[Books], what: &str) {
                 assert!(way.is_gone, "{what}: rank {me}: {way:?}");
                 continue;
             };
+            let sent = 1 + other.broadcasts.1;
+            assert!(own.received_broadcasts[other.me as usize] <= sent, "{what}: none comes twice");
             let mut back = other.account.ways.iter();
             let back = back.find(|back| back.rank == *me && back.hop == way.hop).unwrap();
             assert_eq!(way.acknowledged, back.received, "{what}: from {me}: {way:?} and {back:?}");
@@ -144,6 +163,13 @@ fn as_many_messages_come_as_go_on_every_rank_and_between_any_two() {
             for other in &books {
                 let sent = own.account.sent[other.me as usize];
                 assert_eq!(sent, other.received[own.me as usize], "{map}, seed {seed}");
+                if other.me != own.me {
+                    let broadcasts = 1 + own.broadcasts.0;
+                    assert_eq!(
+                        broadcasts, other.received_broadcasts[own.me as usize],
+                        "{map}, seed {seed}"
+                    );
+                }
             }
         }
     }
@@ -159,7 +185,7 @@ fn when_a_rank_is_gone_every_message_is_delivered_in_doubt_or_dropped() {
         let books = play(text, seed, Some(dead));
         assert_eq!(books.len(), map.size() as usize - 1, "{what}");
         assert_balanced(&books, &what);
-        for Books { me, account, failure, .. } in &books {
+        for Books { me, account, failure, broadcasts, .. } in &books {
             let failure = failure.as_ref().expect("a rank is gone");
             assert_eq!(failure.rank, dead, "{what}: {failure}");
             let mut lost = 0;
@@ -175,7 +201,9 @@ fn when_a_rank_is_gone_every_message_is_delivered_in_doubt_or_dropped() {
                     assert_eq!(received, Some(*sent), "{what}: from {me} to {to}");
                 }
             }
-            assert_eq!(failure.in_doubt + failure.dropped, lost, "{what}: rank {me}: {failure}");
+            let lost = lost + broadcasts.0..=lost + broadcasts.1;
+            let said = failure.in_doubt + failure.dropped;
+            assert!(lost.contains(&said), "{what}: rank {me}: {lost:?}, {failure}");
             assert_eq!(failure.dropped, account.dropped.iter().sum::<u64>(), "{what}: rank {me}");
         }
     }
