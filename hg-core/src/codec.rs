@@ -68,6 +68,14 @@ pub trait Codec: Copy + fmt::Debug + Send + Sync + 'static {
     /// nothing. When it fails, `into` holds garbage.
     fn encode<T: Serialize + ?Sized>(value: &T, into: &mut [u8]) -> Result<usize, CodecError>;
 
+    /// Makes the empty byte string that an encoded value ends with one of `len` bytes, which follow behind it: so they
+    /// are written where they belong before their number is known. `false`: this format cannot do that, or the value
+    /// does not end so.
+    fn lengthen(encoded: &mut [u8], len: usize) -> bool {
+        let _ = (encoded, len);
+        false
+    }
+
     /// Reads a value that takes all of `bytes`, borrowing from it where the type does.
     ///
     /// Strings, byte strings and everything that they own are allocated only after their bytes were

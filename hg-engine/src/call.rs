@@ -468,7 +468,11 @@ impl Port {
     ) -> Result<CallId, Box<Unusual>> {
         let start = header.encoded_len();
         if self.is_large(start + size, self.shared.caps.max_unexpected) {
-            let sent = self.start_large_call(peer, (R::NAME, wire, size), header, deadline)?;
+            self.check_large(size)?;
+            let mut bytes = vec![0; size];
+            codec::Default::encode(wire, &mut bytes)
+                .map_err(|error| unencodable(R::NAME, &error))?;
+            let sent = self.start_large_call(peer, R::NAME, bytes, header, deadline)?;
             return Err(Box::new(Unusual::Large(sent)));
         }
         let mut state = self.enter_state().ok_or_else(forked)?;
@@ -484,7 +488,7 @@ impl Port {
 
     /// Makes the call known and hands its message to the transport.
     #[inline(always)]
-    fn post_call(
+    pub(crate) fn post_call(
         &self,
         mut state: MutexGuard<'_, State>,
         (peer, name): (Peer, &'static str),
@@ -538,7 +542,7 @@ impl Port {
 }
 
 #[cold]
-fn forked() -> Failure {
+pub(crate) fn forked() -> Failure {
     Failure::NotMade(hg_na::Error::Forked)
 }
 
@@ -554,6 +558,6 @@ pub(crate) fn reserve_failure(error: hg_na::Error) -> Failure {
 }
 
 #[cold]
-fn unencodable(name: &str, error: &codec::CodecError) -> Failure {
+pub(crate) fn unencodable(name: &str, error: &codec::CodecError) -> Failure {
     Failure::Decode(format!("`{name}`: {error}"))
 }

@@ -5,6 +5,7 @@
 //! | `builder` | how an engine is opened: plugins, contexts, progress, limits |
 //! | `handle` | what users hold: register, look up, call |
 //! | `call`, `owned` | a call under way: a future, or `wait`; one that borrows nothing |
+//! | `in_place` | calls whose arguments were written where they are sent from |
 //! | `bulk` | registered memory; what starts transfers |
 //! | `transfer`, `view` | a transfer under way: a future, or `wait`; the short ways |
 //! | `port` | one context with its calls, requests and tasks; the round of progress |
@@ -25,6 +26,7 @@ mod call;
 mod event;
 mod handle;
 mod handler;
+mod in_place;
 mod large;
 mod lock;
 mod owned;

@@ -1,4 +1,4 @@
-//! Threads that hand progress over to one another, and calls that borrow nothing.
+//! Threads that hand progress over to one another, calls that borrow nothing, and arguments written in place.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -38,6 +38,9 @@ fn filled(len: u64) -> Vec<u8> {
 
 #[rpc(crate = crate::hg)]
 fn forward(number: u64) -> u64;
+
+#[rpc(crate = crate::hg)]
+fn checked(number: u64, bytes: &[u8]) -> u64;
 
 const WATCHDOG: Duration = Duration::from_secs(60);
 
@@ -190,4 +193,42 @@ fn threads_take_turns_at_progress_by_interrupting_each_other() {
         }
     });
     assert!(turns.load(Ordering::Relaxed) >= TURNS);
+}
+
+fn finished<R: hg_core::rpc::Rpc>(
+    origin: &Handle,
+    mut call: OwnedCall<R>,
+) -> Result<R::Output, CallError<R::Error>> {
+    loop {
+        match call.poll_taken(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(result) => return result,
+            Poll::Pending => {
+                origin.progress(Duration::from_millis(10));
+            }
+        }
+    }
+}
+
+#[test]
+fn arguments_that_were_written_in_place_arrive_whatever_their_length() {
+    let (target, origin, peer) = pair();
+    target
+        .serve(checked, |_, (number, bytes)| {
+            Ok(bytes.iter().fold(number, |sum, byte| (sum * 31 + u64::from(*byte)) % 1_000_003))
+        })
+        .unwrap();
+    let room = origin.room_in_place(checked, (0, &[])).unwrap();
+    assert_eq!(origin.room_in_place(twice, (7,)), None, "its argument is no byte string");
+    for len in [0, 1, 20, 100, 5000, 3_000_000] {
+        let bytes: Vec<u8> = (0..=u8::MAX).cycle().take(len).collect();
+        let message = [&vec![0xAA; room][..], &bytes].concat();
+        let in_place = origin.call_in_place(checked, &peer, (5, &[]), message);
+        let sum = finished(&origin, in_place).unwrap();
+        let copied = origin.call_owned(checked, &peer, (5, &bytes));
+        assert_eq!(sum, finished(&origin, copied).unwrap(), "{len} bytes");
+    }
+    let short = origin.call_in_place(checked, &peer, (5, &[]), vec![0; room - 1]);
+    assert!(matches!(finished(&origin, short), Err(CallError::Decode(_))));
+    let other = origin.call_in_place(twice, &peer, (5,), vec![0; 100]);
+    assert!(matches!(finished(&origin, other), Err(CallError::Decode(_))));
 }

@@ -48,6 +48,9 @@ pub(crate) struct Hop {
     from: From,
     engine: hg::Engine,
     peer: hg::Peer,
+    /// A batch is written behind the head of its message: the transport sends it from there. Inside a node, the copy
+    /// into shared memory is the sending.
+    is_in_place: bool,
     state: Mutex<State>,
     /// Something has left the wait queue or was acknowledged, or the hop has failed.
     room: Condvar,
@@ -100,10 +103,24 @@ impl Hop {
         waker: Waker,
         shared: Shared,
     ) -> Self {
-        let state = Mutex::new(State { queue, waiters: 0, is_helped: false });
-        let (room, calls) = (Condvar::new(), Mutex::default());
-        let turned_away = AtomicU64::new(0);
-        Self { rank, lane, from, engine, peer, state, room, calls, waker, shared, turned_away }
+        let in_place = (lane == Lane::Network)
+            .then(|| engine.room_in_place(batch, (from, lane, 0, &[])))
+            .flatten();
+        let queue = queue.with_room(in_place.unwrap_or(0));
+        Self {
+            rank,
+            lane,
+            from,
+            engine,
+            peer,
+            is_in_place: in_place.is_some(),
+            state: Mutex::new(State { queue, waiters: 0, is_helped: false }),
+            room: Condvar::new(),
+            calls: Mutex::default(),
+            waker,
+            shared,
+            turned_away: AtomicU64::new(0),
+        }
     }
 
     /// Whom it reaches, by which engine.
@@ -377,8 +394,14 @@ impl Hop {
         let Outgoing { number, bytes, .. } = outgoing;
         let mut calls = locked(&self.calls);
         self.shared.in_flight.fetch_add(1, Ordering::Relaxed);
-        let args = (self.from, self.lane, number, bytes.as_slice());
-        let mut call = self.engine.call_owned(batch, &self.peer, args);
+        let (engine, peer) = (&self.engine, &self.peer);
+        let (mut call, emptied) = if self.is_in_place {
+            let args = (self.from, self.lane, number, &[][..]);
+            (engine.call_in_place(batch, peer, args, bytes), None)
+        } else {
+            let args = (self.from, self.lane, number, bytes.as_slice());
+            (engine.call_owned(batch, peer, args), Some(bytes))
+        };
         let polled = call.poll_taken(&mut Context::from_waker(&self.waker));
         let ended = if let Poll::Ready(ended) = polled { Some(ended) } else { None };
         let is_over = ended.is_some();
@@ -389,7 +412,9 @@ impl Hop {
             self.waker.wake_by_ref();
             self.engine.interrupt_progress();
         }
-        locked(&self.state).queue.reuse(bytes);
+        if let Some(bytes) = emptied {
+            locked(&self.state).queue.reuse(bytes);
+        }
     }
 }
 

@@ -23,6 +23,10 @@ use crate::message::{Message, Messages};
 pub(crate) struct Queue<P> {
     max_in_flight: usize,
     target: usize,
+    /// Bytes in front of a batch's messages, for whatever it is sent with.
+    room: usize,
+    /// Bytes of the last batch that was sent.
+    typical: usize,
     /// Not sent yet; the number of the front one is `first`.
     unsent: VecDeque<Batch<P>>,
     first: u64,
@@ -62,6 +66,7 @@ pub(crate) struct Outgoing {
     /// Consecutive per queue: the receiver puts batches into this order.
     pub(crate) number: u64,
     pub(crate) messages: u32,
+    /// Behind the room that the queue was told of.
     pub(crate) bytes: Vec<u8>,
 }
 
@@ -92,6 +97,8 @@ impl<P: Clone + PartialEq> Queue<P> {
         Self {
             max_in_flight: usize::try_from(max_in_flight).unwrap_or(usize::MAX),
             target,
+            room: 0,
+            typical: 0,
             unsent: VecDeque::new(),
             first: 0,
             in_flight: VecDeque::new(),
@@ -104,6 +111,11 @@ impl<P: Clone + PartialEq> Queue<P> {
         }
     }
 
+    /// The same with so many bytes in front of each batch.
+    pub(crate) fn with_room(self, room: usize) -> Self {
+        Self { room, ..self }
+    }
+
     /// Puts a message into the batch that loads, if that has room and goes on loading: `false` otherwise. It neither
     /// waits nor makes anything leave.
     #[inline]
@@ -114,7 +126,7 @@ impl<P: Clone + PartialEq> Queue<P> {
         let target = self.target;
         let Some(batch) = self.unsent.front_mut() else { return false };
         let (payload, len) =
-            (batch.payload + message.bytes.len(), batch.bytes.len() + message.len());
+            (batch.payload + message.bytes.len(), batch.bytes.len() - self.room + message.len());
         if is_full((payload, len), target) {
             return false;
         }
@@ -134,9 +146,10 @@ impl<P: Clone + PartialEq> Queue<P> {
         clock: impl Fn() -> Instant,
     ) -> u64 {
         let target = self.target;
-        if self.unsent.back().is_none_or(|last| last.is_full(target)) {
+        let room = self.room;
+        if self.unsent.back().is_none_or(|last| last.is_full(target, room)) {
             let since = (self.unsent.is_empty() && self.has_slot()).then(clock);
-            let bytes = self.spare.pop().unwrap_or_default();
+            let bytes = self.new_buffer();
             self.unsent.push_back(Batch {
                 bytes,
                 payload: 0,
@@ -168,12 +181,13 @@ impl<P: Clone + PartialEq> Queue<P> {
     #[inline]
     pub(crate) fn poll_batch(&mut self, clock: impl Fn() -> Instant) -> Option<Outgoing> {
         let front = self.unsent.front()?;
-        let is_full = front.is_full(self.target);
+        let is_full = front.is_full(self.target, self.room);
         if !self.has_slot() || !(is_full || self.first < self.urgent) {
             return None;
         }
         let Batch { bytes, messages, mut parents, .. } = self.unsent.pop_front()?;
         self.released.append(&mut parents);
+        self.typical = bytes.len();
         let number = self.first;
         self.first += 1;
         self.in_flight.push_back(InFlight { number, messages });
@@ -199,10 +213,23 @@ impl<P: Clone + PartialEq> Queue<P> {
         }
     }
 
+    /// A buffer for a batch: as large as the last one was, so that messages are not moved when it grows.
+    fn new_buffer(&mut self) -> Vec<u8> {
+        let mut bytes = self.spare.pop().unwrap_or_else(|| {
+            Vec::with_capacity((self.typical + self.typical / 16).min(self.kept_max()))
+        });
+        bytes.resize(self.room, 0);
+        bytes
+    }
+
+    /// Largest buffer that is made or kept ahead.
+    fn kept_max(&self) -> usize {
+        self.room + self.target.saturating_mul(3).max(SPARE_MIN)
+    }
+
     /// Takes a buffer back, for a batch to come.
     pub(crate) fn reuse(&mut self, mut buffer: Vec<u8>) {
-        let wanted = self.target.saturating_mul(3).max(SPARE_MIN);
-        if self.spare.len() < SPARES && buffer.capacity() <= wanted {
+        if self.spare.len() < SPARES && buffer.capacity() <= self.kept_max() {
             buffer.clear();
             self.spare.push(buffer);
         }
@@ -248,7 +275,7 @@ impl<P: Clone + PartialEq> Queue<P> {
         for batch in &mut self.unsent {
             self.released.append(&mut batch.parents);
             self.counts.dropped += u64::from(batch.messages);
-            for message in Messages::of(&batch.bytes).flatten() {
+            for message in Messages::of(&batch.bytes[self.room..]).flatten() {
                 if message.source == me && !message.is_broadcast() {
                     *self.own_dropped.entry(message.to).or_default() += 1;
                 }
@@ -277,7 +304,7 @@ impl<P: Clone + PartialEq> Queue<P> {
     /// Whether a message put in now would have to wait.
     pub(crate) fn would_wait(&self) -> bool {
         let fits = self.unsent.len() <= 1
-            && !self.unsent.front().is_some_and(|front| front.is_full(self.target));
+            && !self.unsent.front().is_some_and(|front| front.is_full(self.target, self.room));
         !(self.has_slot() && fits)
     }
 
@@ -300,13 +327,13 @@ impl<P: Clone + PartialEq> Queue<P> {
     /// Whether a batch has begun that is not full, nor urgent: it lingers.
     pub(crate) fn lingers(&self) -> bool {
         let front = self.unsent.front();
-        front.is_some_and(|front| front.since.is_some() && !front.is_full(self.target))
+        front.is_some_and(|front| front.since.is_some() && !front.is_full(self.target, self.room))
             && self.first >= self.urgent
     }
 
     /// Batches that are not sent yet, and their bytes, heads included.
     pub(crate) fn unsent(&self) -> (usize, usize) {
-        (self.unsent.len(), self.unsent.iter().map(|batch| batch.bytes.len()).sum())
+        (self.unsent.len(), self.unsent.iter().map(|batch| batch.bytes.len() - self.room).sum())
     }
 
     fn has_slot(&self) -> bool {
@@ -331,8 +358,8 @@ impl<P: Clone + PartialEq> Queue<P> {
 
 impl<P> Batch<P> {
     #[inline]
-    fn is_full(&self, target: usize) -> bool {
-        is_full((self.payload, self.bytes.len()), target)
+    fn is_full(&self, target: usize, room: usize) -> bool {
+        is_full((self.payload, self.bytes.len() - room), target)
     }
 }
 

@@ -41,6 +41,17 @@ impl Codec for Bincode {
     }
 
     #[inline]
+    fn lengthen(encoded: &mut [u8], len: usize) -> bool {
+        match (encoded.last_chunk_mut(), u64::try_from(len)) {
+            (Some(present @ &mut [0, 0, 0, 0, 0, 0, 0, 0]), Ok(len)) => {
+                *present = len.to_le_bytes();
+                true
+            }
+            _ => false,
+        }
+    }
+
+    #[inline]
     fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, CodecError> {
         let seed = Bounded::new(PhantomData, Bounds::of_message(bytes.len()));
         options().deserialize_seed(seed, bytes).map_err(malformed)
@@ -92,5 +103,35 @@ impl io::Write for Writer<'_> {
     #[inline]
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_byte_string_that_was_lengthened_in_place_is_the_one_that_is_encoded_whole(
+            number in any::<u64>(), bytes in prop::collection::vec(any::<u8>(), 0..100),
+        ) {
+            let whole = (number, serde_bytes::Bytes::new(&bytes));
+            let mut encoded = vec![0; Bincode::size(&whole).unwrap()];
+            Bincode::encode(&whole, &mut encoded).unwrap();
+            let mut head = [0; 16];
+            Bincode::encode(&(number, serde_bytes::Bytes::new(b"")), &mut head).unwrap();
+            prop_assert!(Bincode::lengthen(&mut head, bytes.len()));
+            prop_assert_eq!([&head[..], &bytes[..]].concat(), encoded);
+        }
+    }
+
+    #[test]
+    fn what_does_not_end_with_an_empty_byte_string_is_left_as_it_is() {
+        assert!(!Bincode::lengthen(&mut [0; 7], 1));
+        let mut one = [0, 1, 0, 0, 0, 0, 0, 0, 0];
+        assert!(!Bincode::lengthen(&mut one, 5));
+        assert_eq!(one[1], 1);
     }
 }

@@ -11,12 +11,10 @@ use hg_bulk::{Local, TransferError};
 use hg_core::{
     call::CallId,
     cancel::CancelToken,
-    codec::{self, Codec as _},
     error::{Failure, Status},
     header::{Header, Kind},
     rpc::ServeKind,
 };
-use serde::Serialize;
 
 use super::{Claim, budget::Share, too_large};
 use crate::{
@@ -35,22 +33,26 @@ pub(crate) struct Sent {
 }
 
 impl Port {
+    /// Whether arguments of so many bytes may be made.
+    pub(crate) fn check_large(&self, size: usize) -> Result<(), Failure> {
+        let max = self.shared.settings.large_max;
+        if size as u64 > max {
+            return Err(Failure::Rejected(too_large("the arguments", size as u64, max)));
+        }
+        Ok(())
+    }
+
     /// Makes a call whose arguments do not fit in a message. `header` lacks its id.
     #[cold]
-    pub(crate) fn start_large_call<T: Serialize>(
+    pub(crate) fn start_large_call(
         &self,
         peer: Peer,
-        (name, wire, size): (&'static str, &T, usize),
+        name: &'static str,
+        bytes: Vec<u8>,
         mut header: Header,
         deadline: Option<Instant>,
     ) -> Result<Sent, Failure> {
-        if size as u64 > self.shared.settings.large_max {
-            let text = too_large("the arguments", size as u64, self.shared.settings.large_max);
-            return Err(Failure::Rejected(text));
-        }
-        let mut bytes = vec![0; size];
-        codec::Default::encode(wire, &mut bytes)
-            .map_err(|error| Failure::Decode(format!("`{name}`: {error}")))?;
+        self.check_large(bytes.len())?;
         let (local, payload) = self.offer_bytes(bytes, header.checksum)?;
         let local = Arc::new(local);
         header.bulk = true;

@@ -110,8 +110,9 @@ proptest! {
         target in prop_oneof![Just(0), Just(1), 2..60usize],
     ) {
         let now = Instant::now;
-        let bytes = [7; 32];
-        let mut queues = [(); 2].map(|()| Queue::<u32>::new(max_in_flight, target));
+        let (room, bytes) = (max_in_flight as usize % 3 * 7, [7; 32]);
+        let queue = || Queue::<u32>::new(max_in_flight, target).with_room(room);
+        let mut queues = [(); 2].map(|()| queue());
         let mut under_way = Vec::new();
         for step in steps {
             let [short, long] = &mut queues;
@@ -138,6 +139,10 @@ proptest! {
             }
             let [short, long] = queues.each_mut().map(|queue| queue.poll_batch(now));
             prop_assert_eq!(&short, &long);
+            if let Some(batch) = &short {
+                let read = Messages::of(&batch.bytes[room..]).flatten().count();
+                prop_assert_eq!(read, batch.messages as usize);
+            }
             under_way.extend(short.map(|batch| batch.number));
             let [short, long] = queues.each_ref().map(Queue::counts);
             prop_assert_eq!(short, long);

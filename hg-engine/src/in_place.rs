@@ -1,0 +1,91 @@
+//! Calls whose last argument, a byte string, was written where it is sent from, with room in front for the rest.
+
+use std::sync::Arc;
+
+use hg_core::{
+    call::CallId,
+    codec::{self, Codec as _, CodecError},
+    error::Failure,
+    header::{Header, Kind},
+    rpc::Rpc,
+};
+use hg_na::{INLINE_MAX, Message};
+
+use crate::{
+    Handle, OwnedCall, Peer,
+    call::{Unusual, forked, unencodable},
+    port::Port,
+};
+
+impl Handle {
+    /// Bytes that a message of [`Handle::call_in_place`] begins with, for such arguments, of which the last is an empty
+    /// byte string. `None`: the codec of this build cannot do that.
+    #[must_use]
+    pub fn room_in_place<R: Rpc>(&self, rpc: R, args: R::Args<'_>) -> Option<usize> {
+        let _: R = rpc;
+        let wire = R::pack(args);
+        let mut encoded = vec![0; codec::Default::size(&wire).ok()?];
+        codec::Default::encode(&wire, &mut encoded).ok()?;
+        let header = self.port.header_in_place::<R>();
+        codec::Default::lengthen(&mut encoded, 1).then_some(header.encoded_len() + encoded.len())
+    }
+
+    /// Calls an RPC whose last argument was written behind the room that it needs ([`Handle::room_in_place`]): it is
+    /// not copied again on its way to the transport. In `args` it is empty. For arguments that are longer than a
+    /// message, [`Handle::call_owned`] is as good.
+    ///
+    /// A message that was not begun with that room gives a call that has failed.
+    pub fn call_in_place<R: Rpc>(
+        &self,
+        rpc: R,
+        target: &Peer,
+        args: R::Args<'_>,
+        message: Vec<u8>,
+    ) -> OwnedCall<R> {
+        let _: R = rpc;
+        let made = self.port.start_call_in_place::<R>(*target, args, message);
+        OwnedCall::new(Arc::clone(&self.port), made)
+    }
+}
+
+impl Port {
+    fn header_in_place<R: Rpc>(&self) -> Header {
+        let mut header = Header::request(Kind::Request, 0, R::ID);
+        header.checksum = self.shared.settings.checksum;
+        header
+    }
+
+    fn start_call_in_place<R: Rpc>(
+        &self,
+        peer: Peer,
+        args: R::Args<'_>,
+        mut bytes: Vec<u8>,
+    ) -> Result<CallId, Box<Unusual>> {
+        if peer.port != self.id {
+            return Err(Failure::NotMade(hg_na::Error::UnknownPeer).into());
+        }
+        let header = self.header_in_place::<R>();
+        let wire = R::pack(args);
+        let unencodable = |error| unencodable(R::NAME, &error);
+        let size = codec::Default::size(&wire).map_err(unencodable)?;
+        let start = header.encoded_len();
+        let tail = bytes.len().saturating_sub(start + size);
+        let room = bytes
+            .get_mut(start..start + size)
+            .ok_or_else(|| unencodable(CodecError::TooLong { room: 0 }))?;
+        codec::Default::encode(&wire, room).map_err(unencodable)?;
+        if tail > 0 && !codec::Default::lengthen(room, tail) {
+            let why = "its last argument is no empty byte string";
+            return Err(Failure::Decode(format!("`{}`: {why}", R::NAME)).into());
+        }
+        if self.is_large(bytes.len(), self.shared.caps.max_unexpected) {
+            let arguments = bytes.split_off(start);
+            let sent = self.start_large_call(peer, R::NAME, arguments, header, None)?;
+            return Err(Box::new(Unusual::Large(sent)));
+        }
+        let mut message =
+            if bytes.len() <= INLINE_MAX { Message::copied(&bytes) } else { Message::from(bytes) };
+        let state = self.enter_state().ok_or_else(forked)?;
+        self.post_call(state, (peer, R::NAME), header, None, &mut message)
+    }
+}
