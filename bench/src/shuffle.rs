@@ -34,7 +34,7 @@ pub(crate) struct Arguments {
     /// Ranks.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
     ranks: u32,
-    /// Imitates nodes, `2x2`: between them messages go by TCP, and those over MPI all do.
+    /// Imitates nodes, `2x2`: between them messages go by TCP; those over Open MPI all do, and MPICH is left out.
     #[arg(long, value_name = "MAP")]
     nodes: Option<String>,
     /// Bytes of a message.
@@ -60,7 +60,7 @@ pub(crate) struct Arguments {
 /// Measures and prints.
 pub(crate) fn run(arguments: &Arguments, json: bool) -> Result<(), Error> {
     let runner = arguments.runner()?;
-    let built = if arguments.no_mpi { Vec::new() } else { mpi::build()? };
+    let built = if arguments.no_mpi { Vec::new() } else { mpi::build(arguments.nodes.is_some())? };
     let cores = Cores::choose()?;
     let allowed = sched_getaffinity(Pid::from_raw(0)).context("sched_getaffinity")?;
     cores.pin_origin()?;

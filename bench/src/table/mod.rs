@@ -10,11 +10,13 @@
 //! | `calls`   | the lines about calls, peers and what they cost                                    |
 //! | `bulk`    | the lines about transfers                                                          |
 //! | `network` | the lines about TCP, and about addresses that are reached by either way            |
+//! | `messages` | the lines about messages from every rank to every other                           |
 //! | `print`   | the table for people, or one JSON object a line                                    |
 
 mod bulk;
 mod calls;
 mod claim;
+mod messages;
 mod network;
 mod print;
 
@@ -85,7 +87,8 @@ impl Arguments {
 
 /// All lines, in the order of the table.
 fn all() -> Vec<Run> {
-    [calls::runs(), bulk::runs(), network::runs()].into_iter().flatten().collect()
+    let parts = [calls::runs(), bulk::runs(), network::runs(), messages::runs()];
+    parts.into_iter().flatten().collect()
 }
 
 fn list(runs: &[Run], repetitions: Option<u32>) -> Result<(), Error> {
