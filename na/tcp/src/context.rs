@@ -35,6 +35,7 @@ use crate::{
     greeting::Incarnation,
     inbox::Inbox,
     link::State,
+    pace::Pace,
     silence::Watched,
     tables::{Links, Wires},
     transfers::next_piece,
@@ -112,8 +113,8 @@ pub(crate) struct TcpContext {
     pub(crate) since_ask: u32,
     pub(crate) ask_after: u32,
     pub(crate) crowd: u32,
-    /// The last bytes were of many messages.
-    pub(crate) is_batched: bool,
+    /// When the hot wire is read.
+    pub(crate) pace: Pace,
     pub(crate) calls: Calls,
 }
 
@@ -180,7 +181,7 @@ impl TcpContext {
             since_ask: 0,
             ask_after: crate::rounds::ASK_MIN,
             crowd: 0,
-            is_batched: false,
+            pace: Pace::default(),
             calls: Calls::default(),
         })
     }

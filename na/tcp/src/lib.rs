@@ -74,6 +74,7 @@ mod key;
 mod link;
 mod offer;
 mod outbound;
+mod pace;
 mod post;
 mod reading;
 mod resolver;

@@ -6,9 +6,9 @@
 //! Sockets are edge-triggered and always watched, so that a sleep never misses anything. While a
 //! context spins, the connection that was read last is read directly, once nothing has come for
 //! [`SETTLED`] rounds: a context that sleeps after each batch does not pay for an empty read, and one
-//! that spins loses some nanoseconds. Where messages come in batches of [`BATCH_MIN`] or more it is read only
-//! every [`APART`] rounds: the batch costs less than the looks that find nothing. The kernel is asked for the others every [`ASK_MIN`] rounds, up to
-//! [`ASK_MAX`] while it has nothing to tell;
+//! that spins loses some nanoseconds. Where messages come in batches it is read when the next one is due
+//! ([`crate::pace`]). The kernel is asked for the others every [`ASK_MIN`] rounds, up to [`ASK_MAX`] while it has
+//! nothing to tell, and less often between batches;
 //! while several connections are busy, in every one, and none is read without being told.
 
 use std::time::Instant;
@@ -23,9 +23,6 @@ use crate::{
 
 /// Rounds without bytes after which the hot connection is read without being told to.
 const SETTLED: u32 = 2;
-/// Messages of one read that make a batch; rounds between two reads while they come in batches.
-const BATCH_MIN: usize = 8;
-const APART: u32 = 16;
 /// Rounds after which the kernel is asked in any case: twice as many each time that it had nothing to
 /// tell.
 pub(crate) const ASK_MIN: u32 = 32;
@@ -59,6 +56,10 @@ impl TcpContext {
             self.since_ask = 0;
             self.waiter.ask()?;
             self.ask_after = ASK_MAX.min(self.ask_after * 2);
+            if !self.waiter.has_told() && self.quiet >= SETTLED && self.pace.is_time(self.quiet) {
+                // A look, too: what came since the last one would have been told.
+                self.pace.missed(self.quiet);
+            }
         }
         if self.waiter.has_told() {
             self.ask_after = ASK_MIN;
@@ -84,7 +85,8 @@ impl TcpContext {
         self.since_ask += 1;
         self.crowd = self.crowd.saturating_sub(1);
         let is_settled = self.quiet >= SETTLED;
-        self.since_ask >= self.ask_after || (is_settled && (self.hot.is_none() || self.crowd > 0))
+        self.since_ask >= self.ask_after.max(self.pace.ask_after())
+            || (is_settled && (self.hot.is_none() || self.crowd > 0))
     }
 
     /// Sorts what the kernel told.
@@ -142,15 +144,17 @@ impl TcpContext {
         }
         let (mut bytes, before) = (0, self.finished.len());
         if self.listed.is_empty() {
-            let is_time = !self.is_batched || self.quiet.is_multiple_of(APART);
             if self.quiet >= SETTLED
-                && is_time
+                && self.pace.is_time(self.quiet)
                 && self.crowd == 0
                 && let Some(hot) = self.hot
             {
                 match self.wires.take(hot) {
                     Some(wire) => bytes += self.read_wire(wire, now),
                     None => self.hot = None,
+                }
+                if bytes == 0 {
+                    self.pace.missed(self.quiet);
                 }
             }
         } else {
@@ -169,8 +173,8 @@ impl TcpContext {
             self.listed.extend(again);
         }
         if bytes > 0 {
+            self.pace.came(self.quiet, self.finished.len().saturating_sub(before));
             self.quiet = 0;
-            self.is_batched = self.finished.len() >= before + BATCH_MIN;
         } else {
             self.quiet = self.quiet.saturating_add(1);
         }
