@@ -115,7 +115,7 @@ impl Engine {
 
 /// What of libfabric's crosses a network, alone and with shared memory inside the node.
 #[cfg(all(feature = "sm-routing", feature = "ofi"))]
-const OFI_ROUTED: [&str; 14] = [
+const OFI_ROUTED: [&str; 16] = [
     "ofi+tcp",
     "ofi+verbs",
     "ofi+cxi",
@@ -123,6 +123,7 @@ const OFI_ROUTED: [&str; 14] = [
     "ofi+psm3",
     "ofi+psm2",
     "ofi+opx",
+    "ofi+ucx",
     "sm+ofi+tcp",
     "sm+ofi+verbs",
     "sm+ofi+cxi",
@@ -130,6 +131,7 @@ const OFI_ROUTED: [&str; 14] = [
     "sm+ofi+psm3",
     "sm+ofi+psm2",
     "sm+ofi+opx",
+    "sm+ofi+ucx",
 ];
 
 impl From<Handle> for Engine {

@@ -16,7 +16,7 @@ use crate::lifeline::Place;
 /// What stands before the provider.
 pub(crate) const PREFIX: &str = "ofi+";
 /// Schemes that the plugin takes; libfabric may offer fewer.
-pub(crate) const SCHEMES: [&str; 11] = [
+pub(crate) const SCHEMES: [&str; 12] = [
     "ofi+tcp",
     "ofi+shm",
     "ofi+verbs",
@@ -25,6 +25,7 @@ pub(crate) const SCHEMES: [&str; 11] = [
     "ofi+psm3",
     "ofi+psm2",
     "ofi+opx",
+    "ofi+ucx",
     "ofi+net",
     "ofi+udp",
     "ofi+sockets",
@@ -38,24 +39,34 @@ const NEEDS: [(&str, &str); SCHEMES.len()] = [
         "an RDMA card with its driver (`rdma link` lists them; without one: `rdma link add`, soft-RoCE) and \
          libibverbs; on Debian: apt-get install rdma-core ibverbs-providers librdmacm1",
     ),
-    ("cxi", "an HPE Slingshot card with its driver, and HPE's libfabric, which is built with it"),
+    (
+        "cxi",
+        "an HPE Slingshot card with its driver, and a libfabric that is built with it: HPE's, or 2.0 or later \
+         by ./configure --enable-cxi",
+    ),
     (
         "efa",
-        "an Elastic Fabric Adapter (Amazon EC2), and the driver and libraries of its installer",
+        "an Elastic Fabric Adapter (Amazon EC2), and the driver and libraries of the package aws-efa-installer",
     ),
     (
         "psm3",
-        "an Ethernet card with an RDMA driver (`rdma link` lists them), and a libfabric that is built with it",
+        "an Ethernet card with an RDMA driver (`rdma link` lists them), and a libfabric that is built with it: \
+         ./configure --enable-psm3",
     ),
     (
         "psm2",
         "an Omni-Path card with its driver (hfi1), and libpsm2; on Debian: apt-get install libpsm2-2",
     ),
-    ("opx", "an Omni-Path card with its driver (hfi1), and a libfabric that is built with it"),
     (
-        "net",
-        "an interface that is up, and a libfabric from 1.17 to 1.21; use `ofi+tcp://` with any other",
+        "opx",
+        "an Omni-Path card with its driver (hfi1), and a libfabric that is built with it: ./configure --enable-opx",
     ),
+    (
+        "ucx",
+        "UCX (on Debian: apt-get install libucx0), and a libfabric 1.18 or later that is built with it: \
+         ./configure --enable-ucx",
+    ),
+    ("net", "an interface that is up, and libfabric 1.17; in later ones it is `ofi+tcp://`"),
     ("udp", "an interface that is up, as the faster `ofi+tcp://` does"),
     ("sockets", "an interface that is up, as the faster `ofi+tcp://` does"),
 ];
@@ -210,6 +221,22 @@ mod tests {
     fn every_provider_with_a_scheme_says_what_it_needs() {
         let schemes = NEEDS.map(|(name, _)| format!("{PREFIX}{name}"));
         assert_eq!(schemes, SCHEMES);
+    }
+
+    #[test]
+    fn what_needs_hardware_says_which_and_what_to_install() {
+        for (name, hardware, install) in [
+            ("verbs", "RDMA card", "apt-get install rdma-core ibverbs-providers librdmacm1"),
+            ("cxi", "Slingshot card", "./configure --enable-cxi"),
+            ("efa", "Elastic Fabric Adapter", "aws-efa-installer"),
+            ("psm3", "RDMA driver", "./configure --enable-psm3"),
+            ("psm2", "Omni-Path card", "apt-get install libpsm2-2"),
+            ("opx", "Omni-Path card", "./configure --enable-opx"),
+            ("ucx", "UCX", "./configure --enable-ucx"),
+        ] {
+            let needs = needs(name);
+            assert!(needs.contains(hardware) && needs.contains(install), "{name}: {needs}");
+        }
     }
 
     #[test]

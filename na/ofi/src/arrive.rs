@@ -6,6 +6,7 @@ use hg_na::{Completion, Error, GoneReason, OpId, Peer, Reached, Returned};
 
 use crate::{
     context::OfiContext,
+    fabric::Arrival,
     link::{Phase, Whole},
     transfer::{Status, Transfer},
     wire::{Header, Kind},
@@ -20,8 +21,8 @@ const TRANSFERS: usize = 3;
 
 /// Where a frame lies.
 pub(crate) enum Frame {
-    /// In libfabric's memory: number and length.
-    Lent(usize, usize),
+    /// In libfabric's memory.
+    Lent(Arrival),
     /// In this process's.
     Near(Vec<u8>),
 }
@@ -48,7 +49,7 @@ impl OfiContext {
     pub(crate) fn frame_came(&mut self, frame: &Frame) {
         let Some(endpoint) = &self.endpoint else { return };
         let bytes = match frame {
-            Frame::Lent(number, len) => endpoint.arrived(*number, *len),
+            Frame::Lent(arrival) => endpoint.arrived(*arrival),
             Frame::Near(bytes) => bytes,
         };
         let found = Header::decode(bytes);
@@ -95,8 +96,8 @@ impl OfiContext {
             };
             Some((header, came))
         });
-        if let Frame::Lent(number, _) = frame {
-            self.endpoint().repost(*number);
+        if let Frame::Lent(arrival) = frame {
+            self.endpoint().was_seen(*arrival);
         }
         let Some((header, came)) = came else { return };
         let place = header.link;

@@ -137,7 +137,7 @@ impl OfiContext {
     }
 
     fn greeting(&mut self, link: u32, key: u64) -> Greeting {
-        let provider = self.shared.provider.clone();
+        let provider = self.shared.speech();
         let endpoint = self.endpoint();
         let frame = u32::try_from(endpoint.frame_size()).expect("frames are short");
         let (one_sided, name) = (endpoint.is_one_sided(), endpoint.name().to_vec());
@@ -204,9 +204,9 @@ impl OfiContext {
 
     /// The other side has introduced itself: from now on frames flow.
     fn greeted(&mut self, place: u32, greeting: Greeting, is_hello: bool) {
-        if greeting.provider != self.shared.provider {
-            let why =
-                format!("it speaks {}, this side {}", greeting.provider, self.shared.provider);
+        let own = self.shared.speech();
+        if greeting.provider != own {
+            let why = format!("it speaks {}, this side {own}", greeting.provider);
             self.refuse(place, &why);
             return self.end_now(place, GoneReason::Refused(why.into()));
         }
@@ -469,7 +469,7 @@ impl OfiContext {
             let found = !events.is_empty();
             for event in events.drain(..) {
                 match event {
-                    crate::fabric::Event::Arrived { frame, .. } => self.endpoint().repost(frame),
+                    crate::fabric::Event::Arrived(it) => self.endpoint().was_seen(it),
                     crate::fabric::Event::Sent(note) => self.flight_landed(note, None),
                     crate::fabric::Event::Near(_)
                     | crate::fabric::Event::Moved(..)

@@ -251,7 +251,7 @@ impl OfiContext {
 
     fn take_event(&mut self, event: Event) {
         match event {
-            Event::Arrived { frame, len } => self.frame_came(&Frame::Lent(frame, len)),
+            Event::Arrived(arrival) => self.frame_came(&Frame::Lent(arrival)),
             Event::Near(bytes) => self.frame_came(&Frame::Near(bytes)),
             Event::Sent(note) => self.flight_landed(note, None),
             Event::Unsent(note, fault) => self.flight_landed(note, Some(fault)),

@@ -12,7 +12,7 @@ use crate::{
     address::{Asked, SCHEMES, address_of, local, provider},
     choice,
     context::OfiContext,
-    fabric::{Endpoint, Offer},
+    fabric::{Endpoint, Form, Offer, Way},
     lifeline::{Listener, Place},
     settings::{Settings, caps},
 };
@@ -47,6 +47,7 @@ pub(crate) struct Shared {
     pub(crate) regions: Arc<Regions>,
     guard: Arc<ForkGuard>,
     offer: Offer,
+    form: Form,
     /// Where context 0 is; a network's port is the one that it got.
     home: Home,
     ids: Mutex<Ids>,
@@ -85,6 +86,14 @@ impl Shared {
         if self.guard.is_child() { Err(Error::Forked) } else { Ok(()) }
     }
 
+    /// What both sides of a connection have to speak.
+    pub(crate) fn speech(&self) -> String {
+        match self.form.way {
+            Way::Untagged => self.provider.clone(),
+            Way::Tagged => format!("{} with tagged messages", self.provider),
+        }
+    }
+
     /// A context has closed: its id is free.
     pub(crate) fn closed(&self, id: u8) {
         let mut ids = self.ids.lock().unwrap_or_else(PoisonError::into_inner);
@@ -109,7 +118,7 @@ impl OfiDomain {
         let provider = provider(url)?.to_owned();
         let settings = Settings::read(&options.settings)?;
         let asked = Asked::parse(url)?;
-        let offer = choice::choose(&provider, &asked, &settings)?;
+        let (offer, form) = choice::choose(&provider, &asked, &settings)?;
         let home = match asked {
             Asked::Local(Some(name)) => Home::Local(name.into()),
             Asked::Local(None) => Home::Local(made_up_name()?),
@@ -123,7 +132,7 @@ impl OfiDomain {
             (Home::Network(ip, _), Place::Network(bound)) => Home::Network(*ip, bound.port()),
             _ => home,
         };
-        let endpoint = Endpoint::open(&offer, choice::frame_size(&provider, &offer))?;
+        let endpoint = Endpoint::open(&offer, form)?;
         let sleeps = endpoint.wait_fd().is_some();
         let guard = Arc::new(ForkGuard::new()?);
         Ok(Self(Arc::new(Shared {
@@ -134,6 +143,7 @@ impl OfiDomain {
             regions: Regions::new(Arc::clone(&guard))?,
             guard,
             offer,
+            form,
             home,
             ids: Mutex::new(Ids { first: Some((endpoint, listener)), open: [false; 256] }),
         })))
@@ -144,8 +154,7 @@ impl OfiDomain {
         let place = shared.home.place(id);
         let listener =
             Listener::bind(&place, shared.listen, &address_of(&shared.provider, &place)?)?;
-        let frame = choice::frame_size(&shared.provider, &shared.offer);
-        Ok((Endpoint::open(&shared.offer, frame)?, listener))
+        Ok((Endpoint::open(&shared.offer, shared.form)?, listener))
     }
 }
 

@@ -12,6 +12,7 @@ use std::{
 };
 
 use hg_na::{Address, Error};
+use hg_na_memory::NotInherited;
 use hg_na_parts::limits::os_error;
 use nix::sys::epoll::EpollFlags;
 use socket2::{Domain, SockAddr, Socket, TcpKeepalive, Type};
@@ -45,6 +46,8 @@ impl Place {
 /// Takes connections.
 #[derive(Debug)]
 pub(crate) struct Listener {
+    /// Before its socket: a forked child would take connections that nobody serves.
+    _kept: NotInherited,
     socket: Socket,
     /// What was bound: with the port that the kernel chose.
     pub(crate) place: Place,
@@ -74,7 +77,7 @@ impl Listener {
             Some(address) => Place::Network(address),
             None => place.clone(),
         };
-        Ok(Self { socket, place })
+        Ok(Self { _kept: NotInherited::new(socket.as_fd()), socket, place })
     }
 
     /// One connection, when there is one.
@@ -93,6 +96,8 @@ impl Listener {
 /// One lifeline.
 #[derive(Debug)]
 pub(crate) struct Lifeline {
+    /// Before its socket: a forked child would keep it open when this process dies.
+    _kept: NotInherited,
     socket: Socket,
     is_connecting: bool,
     out: Vec<u8>,
@@ -137,7 +142,8 @@ impl Lifeline {
             socket.set_tcp_keepalive(&probes)?;
             socket.set_tcp_user_timeout(Some(silence))?;
         }
-        Ok(Self { socket, is_connecting, out: Vec::new(), input: Vec::new() })
+        let kept = NotInherited::new(socket.as_fd());
+        Ok(Self { _kept: kept, socket, is_connecting, out: Vec::new(), input: Vec::new() })
     }
 
     /// What it waits for.

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 use hg_na::{Caps, CheckedBy, Error, PutOrdering, Sleep};
 use hg_na_parts::{Reader, Subnet, regions::SEGMENTS_MAX};
 
-use crate::wire::WINDOW;
+use crate::{fabric::Way, wire::WINDOW};
 
 /// Setting: name of libfabric's domain: an interface or a card (`fi_info` lists them).
 pub(crate) const DOMAIN: &str = "domain";
@@ -22,10 +22,17 @@ pub(crate) const RETRY_BOUND_MS: &str = "retry-bound-ms";
 /// Setting: connections of one context at a time.
 pub(crate) const MAX_PEERS: &str = "max-peers";
 
+/// Setting: `off` posts a frame for each message even where the provider has multi-receive buffers.
+pub(crate) const MULTI_RECEIVE: &str = "multi-receive";
+/// Setting: `tagged` uses tagged messages even where the provider has others.
+pub(crate) const MESSAGES: &str = "messages";
+/// Setting: `off` polls even where the provider has something to wait on.
+pub(crate) const SLEEP: &str = "sleep";
+
 /// Setting: `off` moves put and get in messages even where the provider has one-sided operations.
 pub(crate) const RMA: &str = "rma";
 
-const KNOWN: [&str; 8] = [
+const KNOWN: [&str; 11] = [
     DOMAIN,
     SUBNET,
     LIFELINE,
@@ -34,6 +41,9 @@ const KNOWN: [&str; 8] = [
     RETRY_BOUND_MS,
     MAX_PEERS,
     RMA,
+    MULTI_RECEIVE,
+    MESSAGES,
+    SLEEP,
 ];
 
 /// Longest message in bytes: several frames where a provider's are shorter.
@@ -61,6 +71,11 @@ pub(crate) struct Settings {
     pub(crate) retry_bound: Duration,
     pub(crate) max_peers: usize,
     pub(crate) rma: bool,
+    /// `None`: where it pays.
+    pub(crate) multi_receive: Option<bool>,
+    /// `None`: untagged, if the provider has that.
+    pub(crate) way: Option<Way>,
+    pub(crate) sleep: bool,
 }
 
 impl Settings {
@@ -77,8 +92,20 @@ impl Settings {
         let lifeline = reader
             .text(LIFELINE)
             .map(|text| text.parse().map_err(|_| Reader::bad(LIFELINE, "it takes an IP address")));
+        let multi_receive = match reader.text(MULTI_RECEIVE) {
+            None => None,
+            Some(_) => Some(reader.switch(MULTI_RECEIVE, "on", "off", true)?),
+        };
+        let way = match reader.text(MESSAGES) {
+            None => None,
+            Some(_) if reader.switch(MESSAGES, "tagged", "untagged", false)? => Some(Way::Tagged),
+            Some(_) => Some(Way::Untagged),
+        };
         Ok(Self {
             rma: reader.switch(RMA, "on", "off", true)?,
+            multi_receive,
+            way,
+            sleep: reader.switch(SLEEP, "on", "off", true)?,
             domain: reader.text(DOMAIN).map(str::to_owned),
             subnet: reader.subnet(SUBNET)?,
             lifeline: lifeline.transpose()?,
@@ -129,6 +156,9 @@ mod tests {
             (SUBNET, "10.0.0.0"),
             (LIFELINE, "eth0"),
             (RMA, "perhaps"),
+            (MULTI_RECEIVE, "2"),
+            (MESSAGES, "off"),
+            (SLEEP, "poll"),
         ] {
             assert!(matches!(read(name, value), Err(Error::BadSetting { .. })), "{name} {value}");
         }

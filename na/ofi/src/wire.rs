@@ -153,7 +153,7 @@ pub(crate) struct Greeting {
     pub(crate) frame: u32,
     /// Whether it moves memory from and to what others lend it ([`Kind::GetLent`]).
     pub(crate) one_sided: bool,
-    /// Its provider; both sides need the same.
+    /// Its provider, and how it is used; both sides need the same.
     pub(crate) provider: String,
     /// The address of its endpoint.
     pub(crate) name: Vec<u8>,

@@ -1,25 +1,36 @@
-//! What every plugin promises, tested over libfabric's providers that work on any machine.
+//! What every plugin promises, tested over libfabric's providers that work on any machine, and over the ways to use
+//! them that are not chosen there by themselves.
 //!
 //! The suite names domains; a network's have ports instead: [`Ported`] chooses one by the name. `HG_OFI_PROVIDER`
 //! runs the network's tests over another provider than tcp: `HG_OFI_PROVIDER=net cargo nextest run ... tcp::`.
+//! `HG_OFI_SETTINGS` (`NAME=VALUE,...`) is set in all of them.
 
 use std::sync::Arc;
 
 use hg_na::{Address, Domain, Error, OpenOptions, Plugin};
 use hg_na_ofi::OfiPlugin;
 
-/// The plugin, with names for ports: `ofi+tcp://127.0.0.1:conformance-12-3`.
-#[derive(Debug, Clone, Copy)]
-struct Ported;
-
 /// Names the provider instead of tcp.
 const PROVIDER: &str = "HG_OFI_PROVIDER";
+/// Settings of every domain.
+const SETTINGS: &str = "HG_OFI_SETTINGS";
 /// Ports below those that the kernel gives out by itself.
 const PORTS: std::ops::Range<u64> = 10_000..32_000;
 
+/// The plugin with settings of its own, and with names for ports: `ofi+tcp://127.0.0.1:conformance-12-3`.
+#[derive(Debug, Clone, Copy)]
+struct Ported(&'static [(&'static str, &'static str)]);
+
+/// As it is opened without a setting.
+const USUAL: Ported = Ported(&[]);
+/// As with a provider without multi-receive buffers.
+const SINGLE: Ported = Ported(&[("multi-receive", "off")]);
+/// As with a provider that has tagged messages only, no one-sided operations and nothing to wait on.
+const POOR: Ported = Ported(&[("messages", "tagged"), ("rma", "off"), ("sleep", "off")]);
+
 impl Plugin for Ported {
     fn schemes(&self) -> &[&str] {
-        &["ofi+tcp", "ofi+net", "ofi+udp", "ofi+sockets"]
+        &["ofi+tcp", "ofi+shm", "ofi+net", "ofi+udp", "ofi+sockets"]
     }
 
     fn open(&self, url: &Address, options: &OpenOptions) -> Result<Arc<dyn Domain>, Error> {
@@ -28,23 +39,84 @@ impl Plugin for Ported {
             Address::new(&format!("ofi+{provider}://{rest}")).ok()
         });
         let url = other.as_ref().unwrap_or(url);
+        let mut options = options.clone();
+        let further = std::env::var(SETTINGS).unwrap_or_default();
+        let further = further.split(',').filter_map(|setting| setting.split_once('='));
+        for (name, value) in self.0.iter().copied().chain(further) {
+            options.settings.insert(name.to_owned(), value.to_owned());
+        }
         let Some((start, name)) = url.as_str().split_once("127.0.0.1:") else {
-            return OfiPlugin.open(url, options);
+            return OfiPlugin.open(url, &options);
         };
         let number = |hash: u64, byte: u8| hash.wrapping_mul(31).wrapping_add(u64::from(byte));
         let port = PORTS.start + name.bytes().fold(7, number) % (PORTS.end - PORTS.start);
-        OfiPlugin.open(&Address::new(&format!("{start}127.0.0.1:{port}"))?, options)
+        OfiPlugin.open(&Address::new(&format!("{start}127.0.0.1:{port}"))?, &options)
     }
 }
 
 mod tcp {
     hg_na_conformance::suite!(
-        super::Ported,
+        super::USUAL,
         "ofi+tcp://127.0.0.1",
         named = "ofi+tcp://127.0.0.1:{}"
     );
 }
 
 mod shm {
-    hg_na_conformance::suite!(hg_na_ofi::OfiPlugin, "ofi+shm://", named = "ofi+shm://{}");
+    hg_na_conformance::suite!(super::USUAL, "ofi+shm://", named = "ofi+shm://{}");
+}
+
+/// The tests in which the kind of receives, of messages and of waiting matters, with settings of their own.
+macro_rules! chosen {
+    ($module:ident, $plugin:expr, $url:literal, $($name:ident)*) => {
+        mod $module {
+            $(
+                #[test]
+                fn $name() {
+                    hg_na_conformance::judge(
+                        &hg_na_conformance::Suite::new($plugin, $url),
+                        stringify!($name),
+                    );
+                }
+            )*
+        }
+    };
+    ($($module:ident = $plugin:expr, $url:literal;)*) => {
+        $(chosen! {
+            $module, $plugin, $url,
+            every_accepted_operation_completes_exactly_once
+            cancelled_sends_complete_and_those_never_sent_do_not_arrive
+            quiet_sends_arrive_and_their_failures_are_told
+            messages_of_every_size_arrive_whole
+            unexpected_messages_arrive_in_order
+            control_messages_arrive_in_order
+            expected_messages_arrive_in_order
+            a_context_reaches_itself
+            many_peers_reach_one
+            expected_messages_match_by_peer_and_tag
+            messages_of_one_tag_match_in_order
+            the_late_answer_to_a_cancelled_receive_is_dropped
+            a_flood_of_a_sleeping_target_ends_in_again_and_loses_nothing
+            unmatched_expected_messages_are_bounded_and_all_match_later
+            two_contexts_that_flood_each_other_both_finish
+            answers_and_control_messages_pass_closed_admission
+            answers_and_control_messages_do_not_wait_for_a_target_out_of_credits
+            closed_admission_stops_unexpected_messages_until_it_opens
+            messages_one_byte_too_long_are_refused
+            a_closed_peer_is_gone_after_everything_that_it_had_sent
+            put_and_get_move_any_range_at_any_offset
+            segmented_memory_cut_differently_on_both_sides_is_moved_whole
+            a_message_after_a_put_arrives_after_its_bytes
+            two_sleeping_threads_never_lose_a_wake_up
+            an_idle_context_sleeps_and_stays_asleep
+            a_post_behind_full_queues_is_sent_when_the_peer_drains
+        })*
+    };
+}
+
+chosen! {
+    tcp_single = crate::SINGLE, "ofi+tcp://127.0.0.1";
+    shm_single = crate::SINGLE, "ofi+shm://";
+    tcp_poor = crate::POOR, "ofi+tcp://127.0.0.1";
+    shm_poor = crate::POOR, "ofi+shm://";
 }

@@ -6,6 +6,7 @@
 
 use std::{
     ffi::c_void,
+    mem::MaybeUninit,
     os::fd::{BorrowedFd, RawFd},
     ptr,
     sync::Arc,
@@ -19,11 +20,13 @@ use crate::fabric::{
     Fault,
     frames::{FRAMES_MAX, Frames},
     handles::Handle,
+    intake::{Arrival, Intake, Taken},
     near::{self, Near},
     offer::{Offer, library},
     open::{name_of, open_domain, open_endpoint_somewhere, open_fabric, open_queue, open_vector},
     rma::{OneSided, register},
     stuck::{PeerLock, RegionLock},
+    way::{Form, Way},
 };
 
 /// Completions taken from the queue at a time.
@@ -40,8 +43,8 @@ const INBOX: u64 = 1 << 63;
 /// What has happened to an endpoint.
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// A message has arrived: [`Endpoint::arrived`], then [`Endpoint::repost`].
-    Arrived { frame: usize, len: usize },
+    /// A message has arrived: [`Endpoint::arrived`], then [`Endpoint::was_seen`].
+    Arrived(Arrival),
     /// A message of this process.
     Near(Vec<u8>),
     /// A send that was handed over with this note is complete.
@@ -76,12 +79,13 @@ pub(crate) struct Endpoint {
     fabric: Handle<sys::FidFabric>,
     // Behind what could reach them.
     transmit: Frames,
-    receive: Frames,
+    intake: Intake,
+    way: Way,
+    is_multi: bool,
     /// What the library wants to be told of the frames (`FI_MR_LOCAL`), as addresses.
     descriptors: [usize; 2],
     notes: Vec<u64>,
     free: Vec<usize>,
-    unposted: Vec<usize>,
     inject_max: usize,
     scratch: Box<[u8; INJECT_MAX]>,
     wait_fd: Option<RawFd>,
@@ -98,25 +102,26 @@ pub(crate) struct Endpoint {
 }
 
 impl Endpoint {
-    /// Opens everything, for frames of `frame` bytes.
+    /// Opens everything.
     ///
     /// # Errors
     /// [`Error::Os`] with the call that failed.
-    pub(crate) fn open(offer: &Offer, frame: usize) -> Result<Self, Error> {
-        let limits = offer.limits();
+    pub(crate) fn open(offer: &Offer, form: Form) -> Result<Self, Error> {
+        let (limits, Form { frame, way, .. }) = (offer.limits(), form);
         let fabric = open_fabric(offer)?;
         let domain = open_domain(&fabric, offer)?;
-        let (cq, wait_fd) = open_queue(&domain, limits)?;
+        let (cq, wait_fd) = open_queue(&domain, limits, form.waits)?;
         let av = open_vector(&domain)?;
-        let ep = open_endpoint_somewhere(&domain, offer, &cq, &av)?;
+        let multi = form.is_multi.then_some(frame);
+        let (ep, is_multi) = open_endpoint_somewhere(&domain, offer, (&cq, &av), multi)?;
         let count = |size: usize| size.clamp(1, FRAMES_MAX);
         let transmit = Frames::new(count(limits.transmit_size), frame);
-        let receive = Frames::new(count(limits.receive_size), frame);
+        let intake = Intake::new(count(limits.receive_size), frame, is_multi);
         let mut regions = Vec::new();
         let mut descriptors = [0; 2];
         if limits.mr_mode & sys::MR_LOCAL != 0 {
-            for (frames, descriptor) in [&transmit, &receive].into_iter().zip(&mut descriptors) {
-                let (base, len) = frames.range();
+            let ranges = [transmit.range(), intake.range()];
+            for ((base, len), descriptor) in ranges.into_iter().zip(&mut descriptors) {
                 // Two registrations of a domain never share a key.
                 let key = regions.len() as u64 + 1;
                 let access = sys::TRANSMIT | sys::RECV;
@@ -133,7 +138,6 @@ impl Endpoint {
             one_sided,
             notes: vec![0; transmit.count()],
             free: (0..transmit.count()).collect(),
-            unposted: (0..receive.count()).collect(),
             inject_max: limits.inject_size.min(INJECT_MAX),
             ep,
             regions,
@@ -142,7 +146,9 @@ impl Endpoint {
             domain,
             fabric,
             transmit,
-            receive,
+            intake,
+            way,
+            is_multi,
             descriptors,
             scratch: Box::new([0; INJECT_MAX]),
             wait_fd,
@@ -192,7 +198,19 @@ impl Endpoint {
 
     /// Bytes of a frame.
     pub(crate) fn frame_size(&self) -> usize {
-        self.receive.size()
+        self.intake.frame_size()
+    }
+
+    /// Whether one buffer takes many messages.
+    #[cfg(test)]
+    pub(crate) fn is_multi(&self) -> bool {
+        self.is_multi
+    }
+
+    /// Registrations of its own memory.
+    #[cfg(test)]
+    pub(crate) fn regions(&self) -> usize {
+        self.regions.len()
     }
 
     /// Becomes readable when there is something to do, once [`Endpoint::may_wait`] has agreed.
@@ -210,7 +228,7 @@ impl Endpoint {
     /// Whether a thread may wait on the descriptors (`fi_trywait`).
     pub(crate) fn may_wait(&mut self) -> bool {
         let is_locked = self.lock.as_ref().is_some_and(RegionLock::is_held);
-        if self.wait_fd.is_none() || is_locked || !self.unposted.is_empty() || self.own.has_mail() {
+        if self.wait_fd.is_none() || is_locked || !self.intake.is_posted() || self.own.has_mail() {
             return false;
         }
         let mut fids = [self.cq.fid()];
@@ -305,11 +323,7 @@ impl Endpoint {
             if !fill(bytes) {
                 return Err(not_written);
             }
-            // SAFETY:
-            // - open; the bytes are taken before this returns.
-            let result = unsafe { calls::inject(self.ep.raw(), bytes.as_ptr().cast(), len, to) };
-            return Fault::check("fi_inject", i64::try_from(result).unwrap_or(-1))
-                .map(|()| Handed::Injected);
+            return self.way.inject(&self.ep, to, bytes).map(|()| Handed::Injected);
         }
         let frame = *self.free.last().ok_or(Fault::new("fi_send", sys::errno::AGAIN))?;
         if !fill(self.transmit.bytes_mut(frame, len)) {
@@ -319,8 +333,8 @@ impl Endpoint {
         let descriptor = ptr::with_exposed_provenance_mut(self.descriptors[0]);
         // SAFETY:
         // - open; the frame is lent until it has completed.
-        let result = unsafe { calls::send(self.ep.raw(), bytes, len, descriptor, to, context) };
-        if let Err(fault) = Fault::check("fi_send", i64::try_from(result).unwrap_or(-1)) {
+        let sent = unsafe { self.way.send(&self.ep, to, (bytes, len, descriptor, context)) };
+        if let Err(fault) = sent {
             self.transmit.take_back(frame);
             return Err(fault);
         }
@@ -344,14 +358,14 @@ impl Endpoint {
         self.transmit.count() - self.free.len()
     }
 
-    /// The bytes of a message that has arrived.
-    pub(crate) fn arrived(&self, frame: usize, len: usize) -> &[u8] {
-        self.receive.bytes(frame, len)
+    /// The bytes of a message that has arrived, until the next [`Endpoint::poll`].
+    pub(crate) fn arrived(&self, arrival: Arrival) -> &[u8] {
+        self.intake.bytes(arrival)
     }
 
-    /// Posts the frame of a message that was looked at.
-    pub(crate) fn repost(&mut self, frame: usize) {
-        self.unposted.push(frame);
+    /// A message was looked at.
+    pub(crate) fn was_seen(&mut self, arrival: Arrival) {
+        self.intake.was_seen(arrival);
     }
 
     /// Takes one batch of completions.
@@ -362,21 +376,22 @@ impl Endpoint {
         if self.lock.as_mut().is_some_and(|lock| lock.blocks(self.has_seen_death)) {
             return Ok(());
         }
-        if !self.unposted.is_empty() {
+        if !self.intake.is_posted() {
             self.post_receives()?;
         }
         if self.own.has_mail() {
             events.extend(self.own.take().into_iter().map(Event::Near));
         }
-        let empty = sys::CqMsgEntry { op_context: ptr::null_mut(), flags: 0, len: 0 };
-        let mut entries = [empty; BATCH];
+        let mut entries = [const { MaybeUninit::<sys::CqDataEntry>::uninit() }; BATCH];
         // SAFETY:
         // - open; room for so many entries of the format that it was opened with.
         let result = unsafe { calls::cq_read(self.cq.raw(), entries.as_mut_ptr().cast(), BATCH) };
         if result > 0 {
             let count = usize::try_from(result).unwrap_or(0).min(BATCH);
             for entry in &entries[..count] {
-                events.extend(self.completed(entry.op_context, entry.len));
+                // SAFETY:
+                // - the library has written so many.
+                events.extend(self.completed(unsafe { entry.assume_init_ref() }));
             }
             return Ok(());
         }
@@ -388,14 +403,19 @@ impl Endpoint {
         }
     }
 
-    fn completed(&mut self, context: *mut c_void, len: usize) -> Option<Event> {
-        if let Some(moved) = self.move_completed(context, None) {
-            return Some(moved);
+    fn completed(&mut self, entry: &sys::CqDataEntry) -> Option<Event> {
+        match self.intake.completed(entry) {
+            Taken::Message(arrival) => return Some(Event::Arrived(arrival)),
+            Taken::Nothing => return None,
+            Taken::TooLong => {
+                return Some(Event::Failed(Fault::new("a receive", sys::errno::TRUNC)));
+            }
+            Taken::NotOurs => {}
         }
-        if let Some(frame) = self.receive.find(context) {
-            self.receive.take_back(frame);
-            return Some(Event::Arrived { frame, len: len.min(self.receive.size()) });
-        }
+        self.move_completed(entry.op_context, None).or_else(|| self.sent(entry.op_context))
+    }
+
+    fn sent(&mut self, context: *mut c_void) -> Option<Event> {
         let frame = self.transmit.find(context).filter(|frame| self.transmit.is_lent(*frame))?;
         self.transmit.take_back(frame);
         self.free.push(frame);
@@ -445,35 +465,35 @@ impl Endpoint {
             events.push(moved);
             return Ok(());
         }
-        if let Some(frame) = self.receive.find(context).filter(|at| self.receive.is_lent(*at)) {
-            self.receive.take_back(frame);
-            self.unposted.push(frame);
+        if self.intake.failed(context, roomy.entry.flags) {
             events.push(Event::Failed(fault));
-        } else {
-            events.push(match self.completed(context, 0) {
-                Some(Event::Sent(note)) => Event::Unsent(note, fault),
-                _ => Event::Failed(fault),
-            });
+            return Ok(());
         }
+        events.push(match self.sent(context) {
+            Some(Event::Sent(note)) => Event::Unsent(note, fault),
+            _ => Event::Failed(fault),
+        });
         Ok(())
     }
 
     fn post_receives(&mut self) -> Result<(), Fault> {
-        while let Some(frame) = self.unposted.pop() {
-            let (bytes, context) = self.receive.lend(frame);
-            let descriptor = ptr::with_exposed_provenance_mut(self.descriptors[1]);
-            let (len, from) = (self.receive.size(), sys::ADDR_UNSPEC);
+        let descriptor = ptr::with_exposed_provenance_mut(self.descriptors[1]);
+        let Self { ep, intake, way, is_multi, .. } = self;
+        intake.post(|bytes, len, context| {
+            let room = (bytes, len, descriptor, context);
             // SAFETY:
-            // - open; the frame is lent until it has completed.
-            let result =
-                unsafe { calls::recv(self.ep.raw(), bytes, len, descriptor, from, context) };
-            if let Err(fault) = Fault::check("fi_recv", i64::try_from(result).unwrap_or(-1)) {
-                self.receive.take_back(frame);
-                self.unposted.push(frame);
-                return if fault.is_again() { Ok(()) } else { Err(fault) };
+            // - open; the memory is lent until the receive has completed.
+            match unsafe { way.recv(ep, room, *is_multi) } {
+                // Messages that came early have taken all entries of shm 1.17. A receive of one message frees
+                // an entry instead of needing one.
+                Err(fault) if *is_multi && fault.is_full() => {
+                    // SAFETY:
+                    // - as above: what was refused is not lent.
+                    unsafe { way.recv(ep, room, false) }.map(|()| false)
+                }
+                other => other.map(|()| *is_multi),
             }
-        }
-        Ok(())
+        })
     }
 }
 
@@ -485,7 +505,7 @@ impl Drop for Endpoint {
 
 impl std::fmt::Debug for Endpoint {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (sends, receives, regions) = (&self.transmit, &self.receive, self.regions.len());
+        let (sends, receives, regions) = (&self.transmit, &self.intake, self.regions.len());
         write!(out, "Endpoint({sends:?}, {receives:?}, {regions} regions)")
     }
 }

@@ -52,6 +52,11 @@ impl Fault {
     pub(crate) fn is_again(self) -> bool {
         self.number == errno::AGAIN
     }
+
+    /// Whether the library has no memory for it, now.
+    pub(crate) fn is_full(self) -> bool {
+        self.number == nix::libc::ENOMEM
+    }
 }
 
 impl std::error::Error for Fault {}

@@ -1,8 +1,8 @@
 //! Memory that the library reads and writes while an operation is open: equal frames, each with the context that
 //! names its operation.
 //!
-//! A frame is either ours or lent to the library ([`Frames::is_lent`]); its bytes are touched only in the first
-//! state. The memory stays until the endpoint was closed.
+//! A frame is either ours or lent to the library ([`Frames::is_lent`]); its bytes are touched in the first state, and
+//! those of a message that is complete. The memory stays until the endpoint was closed.
 
 use std::{
     alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error},
@@ -95,20 +95,31 @@ impl Frames {
         (offset % size_of::<Context>() == 0 && frame < self.lent.len()).then_some(frame)
     }
 
-    /// The first bytes of a frame of ours.
-    pub(crate) fn bytes(&self, frame: usize, len: usize) -> &[u8] {
-        assert!(!self.lent[frame] && len <= self.size, "it is ours, and as long");
+    /// Bytes of a frame that a message has filled: the library writes them no more until the frame is lent anew.
+    pub(crate) fn complete_bytes(&self, frame: usize, offset: usize, len: usize) -> &[u8] {
+        let ends = offset.checked_add(len).is_some_and(|end| end <= self.size);
+        assert!(ends, "inside of the frame");
         // SAFETY:
-        // - in bounds: `pointer`, and the length was checked.
-        // - initialised: zeroed when made; nobody writes: it is not lent, and `&self` keeps it from being lent.
-        unsafe { std::slice::from_raw_parts(self.pointer(frame), len) }
+        // - in bounds: `pointer`, and the range was checked.
+        let start = unsafe { self.pointer(frame).add(offset) };
+        // SAFETY:
+        // - initialised: zeroed when made; nobody writes these bytes: the library has said that they are complete,
+        //   and `&self` keeps the frame from being lent anew.
+        unsafe { std::slice::from_raw_parts(start, len) }
+    }
+
+    /// Where bytes lie in a frame, when all of them do.
+    pub(crate) fn offset_in(&self, frame: usize, bytes: *mut c_void, len: usize) -> Option<usize> {
+        let offset = bytes.addr().checked_sub(self.pointer(frame).addr())?;
+        offset.checked_add(len).filter(|end| *end <= self.size).map(|_| offset)
     }
 
     /// The first bytes of a frame of ours, to be written.
     pub(crate) fn bytes_mut(&mut self, frame: usize, len: usize) -> &mut [u8] {
         assert!(!self.lent[frame] && len <= self.size, "it is ours, and as long");
         // SAFETY:
-        // - as in `bytes`; `&mut self` makes it the only reference.
+        // - in bounds: `pointer`, and the length was checked.
+        // - initialised: zeroed when made; not lent, and `&mut self` makes it the only reference.
         unsafe { std::slice::from_raw_parts_mut(self.pointer(frame), len) }
     }
 
@@ -172,7 +183,11 @@ mod tests {
         assert!(frames.is_lent(1));
         frames.take_back(1);
         frames.bytes_mut(1, 2).copy_from_slice(b"ab");
-        assert_eq!(frames.bytes(1, 3), b"ab\0");
+        assert_eq!(frames.complete_bytes(1, 1, 2), b"b\0");
+        let (end, _) = frames.lend(1);
+        assert_eq!(frames.offset_in(1, end.wrapping_byte_add(90), 10), Some(90));
+        assert_eq!(frames.offset_in(1, end.wrapping_byte_add(90), 11), None);
+        assert_eq!(frames.offset_in(2, end, 1), None);
         assert_eq!((frames.count(), frames.size()), (3, 100));
     }
 }

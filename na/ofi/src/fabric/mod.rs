@@ -6,6 +6,8 @@
 //! | `offer` | `fi_getinfo`: what this machine offers |
 //! | `handles` | objects that close themselves |
 //! | `frames` | memory that the library reads and writes while an operation is open |
+//! | `intake` | memory that is posted for messages: frames, or multi-receive buffers |
+//! | `way` | the calls that carry messages, untagged or tagged |
 //! | `near` | endpoints of this process know when one another is closed |
 //! | `open` | opens what an endpoint is made of |
 //! | `rma` | one-sided operations, and registration as each provider wants it |
@@ -19,13 +21,19 @@ mod endpoint;
 mod fault;
 mod frames;
 mod handles;
+mod intake;
+#[cfg(test)]
+mod messages;
 mod near;
 mod offer;
 mod open;
 mod rma;
 mod stuck;
+mod way;
 
 pub(crate) use endpoint::{Endpoint, Event, Handed};
 pub(crate) use fault::Fault;
+pub(crate) use intake::Arrival;
 pub(crate) use offer::{Offer, Wanted, library, offers};
 pub(crate) use rma::Grant;
+pub(crate) use way::{Form, Way};

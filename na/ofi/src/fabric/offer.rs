@@ -11,7 +11,7 @@ use hg_na::Error;
 use libfabric_sys as sys;
 use nix::libc;
 
-use crate::fabric::{Fault, frames::FRAMES_MAX};
+use crate::fabric::{Fault, frames::FRAMES_MAX, way::Way};
 
 /// What is asked for; `None` means any.
 #[derive(Debug, Clone, Copy, Default)]
@@ -20,19 +20,23 @@ pub(crate) struct Wanted<'a> {
     pub(crate) provider: Option<&'a str>,
     /// Address of this machine that is to be used.
     pub(crate) source: Option<IpAddr>,
+    /// With untagged messages, or with tagged ones.
+    pub(crate) way: Way,
     /// With one-sided operations.
     pub(crate) one_sided: bool,
+    /// With buffers that take many messages.
+    pub(crate) multi_receive: bool,
     /// With all that a provider can do, for a list; endpoints would pay for it.
     pub(crate) everything: bool,
 }
 
 impl Wanted<'_> {
     fn caps(&self) -> u64 {
-        match (self.everything, self.one_sided) {
-            (true, _) => 0,
-            (false, true) => sys::MSG | sys::RMA,
-            (false, false) => sys::MSG,
+        if self.everything {
+            return 0;
         }
+        let with = |is_wanted: bool, cap: u64| if is_wanted { cap } else { 0 };
+        self.way.caps() | with(self.one_sided, sys::RMA) | with(self.multi_receive, sys::MULTI_RECV)
     }
 }
 
@@ -197,6 +201,17 @@ impl Offer {
     /// For calls that only read it.
     pub(crate) fn raw(&self) -> *mut sys::Info {
         self.info
+    }
+
+    /// As if the provider demanded further registration modes.
+    #[cfg(test)]
+    pub(crate) fn demand(&mut self, mr_mode: i32) {
+        // SAFETY:
+        // - as in `limits`; `&mut self` makes it ours alone.
+        let domain = unsafe { (*self.info).domain_attr };
+        // SAFETY: as above
+        let domain = unsafe { &mut *domain };
+        domain.mr_mode |= mr_mode;
     }
 
     /// What the provider takes, and wants.

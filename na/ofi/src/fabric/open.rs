@@ -10,6 +10,7 @@ use crate::fabric::{
     endpoint::NAME_MAX,
     handles::Handle,
     offer::{Limits, Offer, library},
+    way::ask_for_multi,
 };
 
 /// Further names that are tried for an endpoint whose own is in use.
@@ -48,13 +49,15 @@ pub(super) fn open_domain(
 pub(super) fn open_queue(
     domain: &Handle<sys::FidDomain>,
     limits: Limits,
+    waits: bool,
 ) -> Result<(Handle<sys::FidCq>, Option<RawFd>), Error> {
     let mut last = Fault::new("fi_cq_open", 0);
-    for wait_obj in [sys::WAIT_FD, sys::WAIT_NONE] {
+    let kinds: &[_] = if waits { &[sys::WAIT_FD, sys::WAIT_NONE] } else { &[sys::WAIT_NONE] };
+    for wait_obj in kinds.iter().copied() {
         let mut attr = sys::CqAttr {
             size: limits.transmit_size + limits.receive_size,
             flags: 0,
-            format: sys::CQ_FORMAT_MSG,
+            format: sys::CQ_FORMAT_DATA,
             wait_obj,
             signaling_vector: 0,
             wait_cond: 0,
@@ -109,26 +112,39 @@ pub(super) fn open_vector(domain: &Handle<sys::FidDomain>) -> Result<Handle<sys:
 pub(super) fn open_endpoint_somewhere(
     domain: &Handle<sys::FidDomain>,
     offer: &Offer,
-    cq: &Handle<sys::FidCq>,
-    av: &Handle<sys::FidAv>,
-) -> Result<Handle<sys::FidEp>, Fault> {
-    let mut opened = open_endpoint(domain, offer, cq, av);
+    bound: (&Handle<sys::FidCq>, &Handle<sys::FidAv>),
+    multi: Option<usize>,
+) -> Result<(Handle<sys::FidEp>, bool), Error> {
+    let mut opened = open_endpoint(domain, offer, bound, multi);
     for _ in 0..NAMES_TRIED {
         match &opened {
             Err(fault) if fault.number == nix::libc::EBUSY => {}
             _ => break,
         }
-        opened = open_endpoint(domain, offer, cq, av);
+        opened = open_endpoint(domain, offer, bound, multi);
     }
-    opened
+    opened.map_err(|fault| not_opened(&offer.provider, fault))
 }
 
+/// What to do about an endpoint that does not open.
+fn not_opened(provider: &str, fault: Fault) -> Error {
+    if provider.starts_with("verbs") && fault.number == nix::libc::EINVAL {
+        return Error::missing(format!(
+            "libfabric's verbs asks for longer queues than this card has ({}: {fault}): set FI_UNIVERSE_SIZE=64 in \
+             the environment of every process, or the number of peers that you need",
+            fault.call
+        ));
+    }
+    fault.into()
+}
+
+/// `multi`: with multi-receive buffers, for messages of so many bytes; the answer says whether.
 fn open_endpoint(
     domain: &Handle<sys::FidDomain>,
     offer: &Offer,
-    cq: &Handle<sys::FidCq>,
-    av: &Handle<sys::FidAv>,
-) -> Result<Handle<sys::FidEp>, Fault> {
+    (cq, av): (&Handle<sys::FidCq>, &Handle<sys::FidAv>),
+    multi: Option<usize>,
+) -> Result<(Handle<sys::FidEp>, bool), Fault> {
     let mut ep = ptr::null_mut();
     // SAFETY:
     // - open; the offer is alive and only read.
@@ -147,7 +163,8 @@ fn open_endpoint(
     // - open and bound.
     let result = unsafe { calls::enable(ep.fid()) };
     Fault::check("fi_enable", result)?;
-    Ok(ep)
+    let is_multi = multi.is_some_and(|frame| ask_for_multi(&ep, frame));
+    Ok((ep, is_multi))
 }
 
 pub(super) fn name_of(ep: &Handle<sys::FidEp>) -> Result<Vec<u8>, Error> {
@@ -159,4 +176,19 @@ pub(super) fn name_of(ep: &Handle<sys::FidEp>) -> Result<Vec<u8>, Error> {
     Fault::check("fi_getname", result)?;
     name.truncate(len);
     Ok(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_queues_of_a_card_are_said_with_what_to_do() {
+        let fault = Fault::new("fi_enable", -nix::libc::EINVAL);
+        let sentence = not_opened("verbs;ofi_rxm", fault).to_string();
+        assert!(sentence.contains("FI_UNIVERSE_SIZE=64"), "{sentence}");
+        assert!(sentence.contains("fi_enable: FI_EINVAL"), "{sentence}");
+        let other = not_opened("tcp;ofi_rxm", fault);
+        assert!(matches!(other, Error::Os { call: "fi_enable", .. }), "{other}");
+    }
 }

@@ -280,7 +280,7 @@ pub(crate) fn register(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fabric::{Wanted, offers};
+    use crate::fabric::{Form, Wanted, offers};
 
     #[test]
     fn a_grant_is_a_virtual_address_or_an_offset_as_the_mode_says() {
@@ -297,10 +297,10 @@ mod tests {
     fn pair(provider: &str, further: i32) -> Option<[(Endpoint, u64); 2]> {
         let source = (provider != "shm").then(|| "127.0.0.1".parse().unwrap());
         let wanted =
-            Wanted { provider: Some(provider), source, one_sided: true, everything: false };
+            Wanted { provider: Some(provider), source, one_sided: true, ..Wanted::default() };
         let all = offers(wanted).unwrap();
         let offer = all.iter().find(|it| it.provider.starts_with(provider))?;
-        let mut ends = [0, 1].map(|_| Endpoint::open(offer, 4096).unwrap());
+        let mut ends = [0, 1].map(|_| Endpoint::open(offer, Form::of(4096)).unwrap());
         for end in &mut ends {
             end.one_sided.as_mut().unwrap().mr_mode |= further;
         }

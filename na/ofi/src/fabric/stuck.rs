@@ -166,13 +166,13 @@ impl std::fmt::Debug for RegionLock {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fabric::{Endpoint, Event, Wanted, library, offers};
+    use crate::fabric::{Endpoint, Event, Form, Wanted, library, offers};
 
     #[test]
     fn a_lock_that_stays_held_blocks_nobody_for_ever_once_a_peer_has_died() {
         let wanted = Wanted { provider: Some("shm"), ..Wanted::default() };
         let all = offers(wanted).unwrap();
-        let mut endpoint = Endpoint::open(&all[0], 4096).unwrap();
+        let mut endpoint = Endpoint::open(&all[0], Form::of(4096)).unwrap();
         let version = library().unwrap().version();
         let Some(mut lock) = RegionLock::find("shm", version, endpoint.name()) else {
             assert_ne!(version, KNOWN, "the lock is found where its layout is known");
@@ -194,7 +194,7 @@ mod tests {
         while endpoint.send(there, 3, 1, |_| true).is_err() {
             endpoint.poll(&mut events).unwrap();
         }
-        while !events.iter().any(|event| matches!(event, Event::Arrived { len: 3, .. })) {
+        while !events.iter().any(|event| matches!(event, Event::Arrived(_))) {
             endpoint.poll(&mut events).unwrap();
         }
     }

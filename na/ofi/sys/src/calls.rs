@@ -89,6 +89,20 @@ calls! {
     ) -> isize = msg.send(ep, buffer, len, descriptor, to, context);
     /// `fi_inject(3)`: the buffer is free again at once, and success is not told.
     inject(ep: *mut FidEp, buffer: *const c_void, len: usize, to: u64) -> isize = msg.inject(ep, buffer, len, to);
+    /// `fi_trecv(3)`: takes a message with this tag.
+    #[expect(clippy::too_many_arguments, reason = "C's")]
+    trecv(
+        ep: *mut FidEp, buffer: *mut c_void, len: usize, descriptor: *mut c_void, from: u64, tag: u64, ignore: u64,
+        context: *mut c_void,
+    ) -> isize = tagged.recv(ep, buffer, len, descriptor, from, tag, ignore, context);
+    /// `fi_tsend(3)`.
+    tsend(
+        ep: *mut FidEp, buffer: *const c_void, len: usize, descriptor: *mut c_void, to: u64, tag: u64,
+        context: *mut c_void,
+    ) -> isize = tagged.send(ep, buffer, len, descriptor, to, tag, context);
+    /// `fi_tinject(3)`: the buffer is free again at once, and success is not told.
+    tinject(ep: *mut FidEp, buffer: *const c_void, len: usize, to: u64, tag: u64) -> isize
+        = tagged.inject(ep, buffer, len, to, tag);
     /// `fi_read(3)`: reads memory of a peer.
     #[expect(clippy::too_many_arguments, reason = "C's")]
     read(

@@ -6,6 +6,8 @@ use std::ffi::c_int;
 pub const MSG: u64 = 1 << 1;
 /// One-sided operations (`FI_RMA`).
 pub const RMA: u64 = 1 << 2;
+/// Tagged messages (`FI_TAGGED`).
+pub const TAGGED: u64 = 1 << 3;
 /// May read, as initiator (`FI_READ`).
 pub const READ: u64 = 1 << 8;
 /// May write, as initiator (`FI_WRITE`).
@@ -98,6 +100,8 @@ pub mod errno {
     pub const NODATA: i32 = 61;
     /// The queue has an error to be read first.
     pub const AVAIL: i32 = 259;
+    /// A message was cut off.
+    pub const TRUNC: i32 = 265;
     /// The operation was cancelled.
     pub const CANCELED: i32 = 125;
 }

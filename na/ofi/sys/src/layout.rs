@@ -5,7 +5,7 @@ use std::mem::{offset_of, size_of};
 use crate::{
     AvAttr, CqAttr, CqDataEntry, CqErrEntry, CqMsgEntry, DomainAttr, EpAttr, FabricAttr, Fid,
     FidAv, FidCq, FidDomain, FidEp, FidFabric, FidMr, Info, Iovec, Msg, MsgRma, Ops, OpsAv, OpsCm,
-    OpsCq, OpsDomain, OpsEp, OpsFabric, OpsMr, OpsMsg, OpsRma, RmaIov, RxAttr, TxAttr,
+    OpsCq, OpsDomain, OpsEp, OpsFabric, OpsMr, OpsMsg, OpsRma, OpsTagged, RmaIov, RxAttr, TxAttr,
 };
 
 /// One structure.
@@ -67,7 +67,8 @@ layouts! {
     OpsCm = "fi_ops_cm" (cut) { size 0, setname 8, getname 16 }
     OpsMsg = "fi_ops_msg" (cut) { size 0, recv 8, recvv 16, recvmsg 24, send 32, sendv 40, sendmsg 48, inject 56 }
     OpsRma = "fi_ops_rma" (cut) { size 0, read 8, readv 16, readmsg 24, write 32, writev 40, writemsg 48 }
-    FidEp = "fid_ep" (cut) { fid 0, ops 24, cm 32, msg 40, rma 48 }
+    OpsTagged = "fi_ops_tagged" (cut) { size 0, recv 8, recvv 16, recvmsg 24, send 32, sendv 40, sendmsg 48, inject 56 }
+    FidEp = "fid_ep" (cut) { fid 0, ops 24, cm 32, msg 40, rma 48, tagged 56 }
     Iovec = "iovec" 16 { iov_base 0, iov_len 8 }
     Msg = "fi_msg" 48 { msg_iov 0, desc 8, iov_count 16, addr 24, context 32, data 40 }
     RmaIov = "fi_rma_iov" 24 { addr 0, len 8, key 16 }

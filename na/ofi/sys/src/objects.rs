@@ -237,7 +237,39 @@ pub struct OpsRma {
     pub writemsg: unsafe extern "C" fn(*mut FidEp, *const MsgRma, u64) -> isize,
 }
 
-/// `fid_ep`: an endpoint. What comes behind `rma` is not used here.
+/// `fi_ops_tagged`.
+#[derive(Debug)]
+#[repr(C)]
+#[expect(missing_docs, reason = "fields as in fi_tagged(3)")]
+pub struct OpsTagged {
+    pub size: usize,
+    pub recv: unsafe extern "C" fn(
+        *mut FidEp,
+        *mut c_void,
+        usize,
+        *mut c_void,
+        u64,
+        u64,
+        u64,
+        *mut c_void,
+    ) -> isize,
+    pub recvv: Unused,
+    pub recvmsg: Unused,
+    pub send: unsafe extern "C" fn(
+        *mut FidEp,
+        *const c_void,
+        usize,
+        *mut c_void,
+        u64,
+        u64,
+        *mut c_void,
+    ) -> isize,
+    pub sendv: Unused,
+    pub sendmsg: Unused,
+    pub inject: unsafe extern "C" fn(*mut FidEp, *const c_void, usize, u64, u64) -> isize,
+}
+
+/// `fid_ep`: an endpoint. What comes behind `tagged` is not used here.
 #[derive(Debug)]
 #[repr(C)]
 #[expect(missing_docs, reason = "fields as in fi_endpoint(3)")]
@@ -247,6 +279,7 @@ pub struct FidEp {
     pub cm: *mut OpsCm,
     pub msg: *mut OpsMsg,
     pub rma: *mut OpsRma,
+    pub tagged: *mut OpsTagged,
 }
 
 /// `iovec` of the system.

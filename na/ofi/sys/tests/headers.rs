@@ -12,12 +12,14 @@ use std::{
 
 use hg_na_ofi_sys::layout::LAYOUTS;
 
-const HEADERS: [&str; 6] = ["fabric", "fi_domain", "fi_endpoint", "fi_cm", "fi_eq", "fi_rma"];
+const HEADERS: [&str; 7] =
+    ["fabric", "fi_domain", "fi_endpoint", "fi_cm", "fi_eq", "fi_rma", "fi_tagged"];
 
 /// Constants with C's names and what is declared for them.
 const CONSTANTS: &[(&str, u64)] = &[
     ("FI_MSG", hg_na_ofi_sys::MSG),
     ("FI_RMA", hg_na_ofi_sys::RMA),
+    ("FI_TAGGED", hg_na_ofi_sys::TAGGED),
     ("FI_READ", hg_na_ofi_sys::READ),
     ("FI_WRITE", hg_na_ofi_sys::WRITE),
     ("FI_RECV", hg_na_ofi_sys::RECV),
@@ -63,6 +65,7 @@ const NUMBERS: &[(&str, i32)] = &[
     ("FI_EAGAIN", hg_na_ofi_sys::errno::AGAIN),
     ("FI_ENODATA", hg_na_ofi_sys::errno::NODATA),
     ("FI_EAVAIL", hg_na_ofi_sys::errno::AVAIL),
+    ("FI_ETRUNC", hg_na_ofi_sys::errno::TRUNC),
     ("FI_ECANCELED", hg_na_ofi_sys::errno::CANCELED),
 ];
 

@@ -1,0 +1,172 @@
+//! The calls that carry messages: `fi_msg`, or `fi_tagged` where a provider has nothing else.
+//!
+//! Untagged messages are used wherever there are any. Every frame of a peer's goes into the next buffer, whatever
+//! it is; expected messages are matched by peer and tag in `receives`, where a receive that is cancelled, or whose
+//! peer is gone, ends without a word of the library's, and credits bound what waits unmatched. Posting a tagged
+//! receive for each of them would cost a call for every answer, and would leave cancelled ones to the library.
+
+use std::ffi::c_void;
+
+use libfabric_sys::{self as sys, calls};
+
+use crate::fabric::{Fault, handles::Handle};
+
+/// The one tag of all frames, where messages have tags.
+const TAG: u64 = 0x4867;
+
+/// Which messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub(crate) enum Way {
+    /// `FI_MSG`.
+    #[default]
+    Untagged,
+    /// `FI_TAGGED`.
+    Tagged,
+}
+
+/// Memory of the library's for an operation: bytes, their number, descriptor and context.
+type Lent = (*mut c_void, usize, *mut c_void, *mut c_void);
+
+impl Way {
+    /// What a provider has to be capable of.
+    pub(crate) fn caps(self) -> u64 {
+        match self {
+            Self::Untagged => sys::MSG,
+            Self::Tagged => sys::TAGGED,
+        }
+    }
+
+    /// Posts room for a message: `multi` for many.
+    ///
+    /// # Safety
+    /// The endpoint is open; the bytes are lent to the library until the receive has completed.
+    pub(super) unsafe fn recv(
+        self,
+        ep: &Handle<sys::FidEp>,
+        (bytes, len, mut descriptor, context): Lent,
+        multi: bool,
+    ) -> Result<(), Fault> {
+        let from = sys::ADDR_UNSPEC;
+        let (call, result) = match self {
+            Self::Tagged => {
+                // SAFETY:
+                // - the caller's.
+                let result = unsafe {
+                    calls::trecv(ep.raw(), bytes, len, descriptor, from, TAG, 0, context)
+                };
+                ("fi_trecv", result)
+            }
+            Self::Untagged if !multi => {
+                // SAFETY:
+                // - the caller's.
+                let result =
+                    unsafe { calls::recv(ep.raw(), bytes, len, descriptor, from, context) };
+                ("fi_recv", result)
+            }
+            Self::Untagged => {
+                let room = sys::Iovec { iov_base: bytes, iov_len: len };
+                let message = sys::Msg {
+                    msg_iov: &raw const room,
+                    desc: &raw mut descriptor,
+                    iov_count: 1,
+                    addr: from,
+                    context,
+                    data: 0,
+                };
+                // SAFETY:
+                // - the caller's; the description is read before this returns.
+                let result =
+                    unsafe { calls::recvmsg(ep.raw(), &raw const message, sys::MULTI_RECV) };
+                ("fi_recvmsg", result)
+            }
+        };
+        Fault::check(call, i64::try_from(result).unwrap_or(-1))
+    }
+
+    /// Sends.
+    ///
+    /// # Safety
+    /// The endpoint is open; the bytes are lent to the library until the send has completed.
+    pub(super) unsafe fn send(
+        self,
+        ep: &Handle<sys::FidEp>,
+        to: u64,
+        (bytes, len, descriptor, context): Lent,
+    ) -> Result<(), Fault> {
+        let (call, result) = match self {
+            Self::Untagged => {
+                // SAFETY:
+                // - the caller's.
+                let result = unsafe { calls::send(ep.raw(), bytes, len, descriptor, to, context) };
+                ("fi_send", result)
+            }
+            Self::Tagged => {
+                // SAFETY:
+                // - the caller's.
+                let result =
+                    unsafe { calls::tsend(ep.raw(), bytes, len, descriptor, to, TAG, context) };
+                ("fi_tsend", result)
+            }
+        };
+        Fault::check(call, i64::try_from(result).unwrap_or(-1))
+    }
+
+    /// Sends bytes that are taken at once.
+    pub(super) fn inject(
+        self,
+        ep: &Handle<sys::FidEp>,
+        to: u64,
+        bytes: &[u8],
+    ) -> Result<(), Fault> {
+        let (start, len) = (bytes.as_ptr().cast(), bytes.len());
+        let (call, result) = match self {
+            Self::Untagged => {
+                // SAFETY:
+                // - open; the bytes are taken before this returns.
+                let result = unsafe { calls::inject(ep.raw(), start, len, to) };
+                ("fi_inject", result)
+            }
+            Self::Tagged => {
+                // SAFETY:
+                // - as above.
+                let result = unsafe { calls::tinject(ep.raw(), start, len, to, TAG) };
+                ("fi_tinject", result)
+            }
+        };
+        Fault::check(call, i64::try_from(result).unwrap_or(-1))
+    }
+}
+
+/// How an endpoint is to be opened.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Form {
+    /// Bytes of a frame, the longest message.
+    pub(crate) frame: usize,
+    pub(crate) way: Way,
+    /// With multi-receive buffers, if the provider takes them.
+    pub(crate) is_multi: bool,
+    /// With something to wait on, if the provider has it.
+    pub(crate) waits: bool,
+}
+
+impl Form {
+    /// The usual one.
+    #[cfg(test)]
+    pub(crate) fn of(frame: usize) -> Self {
+        Self { frame, way: Way::Untagged, is_multi: false, waits: true }
+    }
+}
+
+/// Says how long the longest message is, for which a multi-receive buffer has to have room. `false`: the provider
+/// does not take that. The endpoint is enabled: before, shm of 1.17 follows a null pointer.
+pub(super) fn ask_for_multi(ep: &Handle<sys::FidEp>, frame: usize) -> bool {
+    // SAFETY:
+    // - open; a number is read before this returns.
+    let result =
+        unsafe { calls::setopt(ep.raw(), sys::OPT_ENDPOINT, sys::OPT_MIN_MULTI_RECV, frame) };
+    if let Err(fault) = Fault::check("fi_setopt", result) {
+        tracing::debug!(%fault, "no multi-receive buffers");
+        return false;
+    }
+    true
+}
