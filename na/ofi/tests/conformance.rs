@@ -66,10 +66,16 @@ mod shm {
     hg_na_conformance::suite!(super::USUAL, "ofi+shm://", named = "ofi+shm://{}");
 }
 
-/// Whether the library that is here lacks a provider.
-fn is_missing(url: &str) -> bool {
+/// Whether the library that is here lacks a provider: then the test is skipped, aloud.
+#[expect(clippy::print_stdout, reason = "says what is skipped")]
+fn is_skipped(test: &str, url: &str) -> bool {
     let url = Address::new(url).expect("an address");
-    matches!(OfiPlugin.open(&url, &OpenOptions::listening()), Err(Error::Missing(_)))
+    let opened = OfiPlugin.open(&url, &OpenOptions::listening());
+    let is_missing = matches!(opened, Err(Error::Missing(_)));
+    if is_missing {
+        println!("SKIPPED: {test}: libfabric offers no {} here", url.scheme());
+    }
+    is_missing
 }
 
 /// The tests in which the kind of receives, of messages and of waiting matters, with settings of their own.
@@ -78,12 +84,8 @@ macro_rules! chosen {
         mod $module {
             $(
                 #[test]
-                #[expect(clippy::print_stdout, reason = "says what is skipped")]
                 fn $name() {
-                    if crate::is_missing($url) {
-                        let scheme = $url.split(':').next().unwrap_or_default();
-                        let test = concat!(stringify!($module), "::", stringify!($name));
-                        println!("SKIPPED: {test}: libfabric offers no {scheme} here");
+                    if crate::is_skipped(concat!(stringify!($module), "::", stringify!($name)), $url) {
                         return;
                     }
                     hg_na_conformance::judge(
