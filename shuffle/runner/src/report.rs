@@ -216,11 +216,11 @@ impl<'a> Torn<'a> {
             let sum = |counts: &[u64]| counts.iter().sum::<u64>();
             let Self { rank, in_doubt, dropped, account, received, .. } = self;
             let (sent, received) = (sum(&account.sent), sum(received));
-            let unfinished = account.unfinished().saturating_sub(*dropped);
+            let unfinished = account.unfinished();
             let Wrong { lost, repeated, corrupted } = self.wrong;
             format!(
-                "rank {rank}: {sent} sent, of which {in_doubt} are in doubt and {dropped} were dropped; {unfinished} of others \
-                 were not passed on; {received} received; {lost} missing in between, {repeated} repeated, {corrupted} corrupted"
+                "rank {rank}: {sent} sent, of which {in_doubt} are in doubt and {dropped} were dropped; of all that left or \
+                 passed here {unfinished} were not acknowledged; {received} received; {lost} missing in between, {repeated} repeated, {corrupted} corrupted"
             )
         };
         // At once: other ranks print as well.
