@@ -149,6 +149,14 @@ impl Descriptor {
         std::str::from_utf8(&wire[scheme.clone()]).unwrap_or_default()
     }
 
+    /// Whether this is the transport that reaches the memory: [`Descriptor::scheme`], compared.
+    #[inline]
+    #[must_use]
+    pub fn is_reached_by(&self, scheme: &str) -> bool {
+        let Inner { wire, scheme: own, .. } = &*self.0;
+        wire[own.clone()] == *scheme.as_bytes()
+    }
+
     /// The owner's address, when it is bound.
     #[must_use]
     pub fn owner(&self) -> Option<&Address> {
@@ -201,7 +209,9 @@ impl Descriptor {
         if flags & !(BOUND | EAGER) != 0 {
             return Err(bad("it has unknown flags"));
         }
-        let rights = Rights::from_bits(rights).ok_or(bad("it claims unknown rights"))?;
+        let Some(rights) = Rights::from_bits(rights) else {
+            return Err(bad("it claims unknown rights"));
+        };
         let count = u32::from_le_bytes(rest.array()?);
         let len = u64::from_le_bytes(rest.array()?);
         let scheme = usize::from(scheme_len);
@@ -230,7 +240,7 @@ impl Descriptor {
             _ => {}
         }
         let scheme = HEADER..HEADER + scheme;
-        let wire = Wire::copy_of(bytes);
+        let wire = Wire::of(bytes);
         Ok(Self(Arc::new(Inner { wire, rights, len, scheme, regions, owner, eager })))
     }
 }
@@ -300,24 +310,30 @@ fn total(regions: &[Region]) -> Option<u64> {
     regions.iter().try_fold(0_u64, |sum, region| sum.checked_add(region.len()))
 }
 
+#[cold]
+fn cut_short() -> Error {
+    Error::BadDescriptor("it is cut short")
+}
+
 /// What is left to read.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
+    #[inline]
     fn take(&mut self, len: usize) -> Result<&'a [u8], Error> {
-        let cut = self.0.split_at_checked(len);
-        let (taken, rest) = cut.ok_or(Error::BadDescriptor("it is cut short"))?;
+        let Some((taken, rest)) = self.0.split_at_checked(len) else { return Err(cut_short()) };
         self.0 = rest;
         Ok(taken)
     }
 
+    #[inline]
     fn array<const N: usize>(&mut self) -> Result<[u8; N], Error> {
-        let cut = self.0.split_first_chunk();
-        let (taken, rest) = cut.ok_or(Error::BadDescriptor("it is cut short"))?;
+        let Some((taken, rest)) = self.0.split_first_chunk() else { return Err(cut_short()) };
         self.0 = rest;
         Ok(*taken)
     }
 
+    #[inline]
     fn counted(&mut self) -> Result<&'a [u8], Error> {
         let len = u16::from_le_bytes(self.array()?);
         self.take(usize::from(len))

@@ -25,3 +25,4 @@ pub use error::TransferError;
 pub use local::{Local, copy_of};
 pub use plan::{Limits, PIECE_MAX, PIECES_IN_FLIGHT, Piece, Place, Plan};
 pub use range::{Range, Regions, RemoteRange};
+pub use wire::reading;

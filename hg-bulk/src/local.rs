@@ -117,8 +117,10 @@ impl Local {
     }
 
     pub(crate) fn slice(&self, place: Place, len: u64) -> Result<LocalSlice, Error> {
-        let outside = Error::OutOfRange { offset: place.offset, len, size: self.len };
-        self.regions.get(place.region).ok_or(outside)?.slice(place.offset, len)
+        match self.regions.get(place.region) {
+            Some(region) => region.slice(place.offset, len),
+            None => Err(Error::OutOfRange { offset: place.offset, len, size: self.len }),
+        }
     }
 
     /// Copies bytes out.
@@ -157,9 +159,8 @@ impl Local {
         len: usize,
         mut copy: impl FnMut(&Region, u64, usize) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let outside = Error::OutOfRange { offset, len: len as u64, size: self.len };
         if offset.checked_add(len as u64).is_none_or(|end| end > self.len) {
-            return Err(outside);
+            return Err(Error::OutOfRange { offset, len: len as u64, size: self.len });
         }
         let (mut skip, mut left) = (offset, len);
         for region in &self.regions {

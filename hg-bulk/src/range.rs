@@ -161,10 +161,13 @@ impl RemoteRange {
     /// # Errors
     /// [`Error::OutOfRange`].
     pub fn slice(&self, place: Place, len: u64) -> Result<RemoteSlice, Error> {
-        let regions = self.descriptor.regions();
-        let size = self.descriptor.len();
-        let outside = Error::OutOfRange { offset: place.offset, len, size };
-        regions.get(place.region).ok_or(outside)?.slice(place.offset, len)
+        match self.descriptor.regions().get(place.region) {
+            Some(region) => region.slice(place.offset, len),
+            None => {
+                let (offset, size) = (place.offset, self.descriptor.len());
+                Err(Error::OutOfRange { offset, len, size })
+            }
+        }
     }
 
     /// The region that holds all of it, and where it begins there.

@@ -69,8 +69,12 @@ pub struct Serves {
     in_service: usize,
     max: usize,
     reject_above: Option<usize>,
-    /// Requests whose handlers run longer than one round of progress.
-    running: FxHashMap<(Peer, u64), CancelToken>,
+    /// Requests whose handlers run longer than one round of progress, or have asked for their token; with the token, once
+    /// somebody has asked for it, or it was set.
+    running: FxHashMap<(Peer, u64), Option<CancelToken>>,
+    /// The request whose handler is about to say whether it does: it has no token unless it asks for it.
+    starting: Option<(Peer, u64)>,
+    is_closed: bool,
     early_cancels: VecDeque<(Peer, u64)>,
 }
 
@@ -84,6 +88,8 @@ impl Serves {
             max: max.max(1),
             reject_above,
             running: FxHashMap::default(),
+            starting: None,
+            is_closed: false,
             early_cancels: VecDeque::new(),
         }
     }
@@ -162,7 +168,8 @@ impl Serves {
 
     /// Whether nobody waits for this answer any more, by what was heard so far; heard once.
     pub fn is_cancelled(&mut self, from: Peer, id: u64) -> bool {
-        let told = self.running.get(&(from, id)).is_some_and(CancelToken::is_cancelled);
+        let token = self.running.get(&(from, id)).and_then(Option::as_ref);
+        let told = token.is_some_and(CancelToken::is_cancelled);
         told || self.take_early_cancel(from, id)
     }
 
@@ -194,8 +201,8 @@ impl Serves {
     }
 
     fn cancel(&mut self, from: Peer, id: u64) {
-        if let Some(token) = self.running.get(&(from, id)) {
-            token.cancel();
+        if let Some(token) = self.running.get_mut(&(from, id)) {
+            token.get_or_insert_default().cancel();
             return;
         }
         if self.early_cancels.len() == EARLY_CANCELS_MAX {
@@ -205,12 +212,43 @@ impl Serves {
     }
 
     /// A handler goes on beyond this round: it can be told of a cancellation from now on.
-    pub fn keep_running(&mut self, from: Peer, id: u64) -> CancelToken {
+    #[inline]
+    pub fn keep_running(&mut self, from: Peer, id: u64) -> &mut Option<CancelToken> {
+        let is_told =
+            self.is_closed || (!self.early_cancels.is_empty() && self.take_early_cancel(from, id));
+        let token = self.running.entry((from, id)).or_insert(None);
+        if is_told {
+            token.get_or_insert_default().cancel();
+        }
+        token
+    }
+
+    /// A handler is run that may go on beyond this round, in which no cancellation can arrive:
+    /// [`Serves::keep_running`] or [`Serves::end_start`] says whether it does. One at a time.
+    #[inline]
+    pub fn start(&mut self, from: Peer, id: u64) {
+        if self.early_cancels.is_empty() {
+            self.starting = Some((from, id));
+        } else {
+            self.keep_running(from, id);
+        }
+    }
+
+    /// It does not, or is kept.
+    #[inline]
+    pub fn end_start(&mut self) {
+        self.starting = None;
+    }
+
+    /// By which a handler is told of a cancellation. One that has answered never is.
+    pub fn token(&mut self, from: Peer, id: u64) -> CancelToken {
+        if self.starting == Some((from, id)) || self.running.contains_key(&(from, id)) {
+            return self.keep_running(from, id).get_or_insert_default().clone();
+        }
         let token = CancelToken::default();
-        if self.take_early_cancel(from, id) {
+        if self.is_closed {
             token.cancel();
         }
-        self.running.insert((from, id), token.clone());
         token
     }
 
@@ -226,13 +264,14 @@ impl Serves {
     /// The origin is gone: its handlers are told.
     pub fn handle_gone(&mut self, peer: Peer) {
         self.early_cancels.retain(|(origin, _)| *origin != peer);
-        let of_peer = self.running.iter().filter(|((origin, _), _)| *origin == peer);
-        of_peer.for_each(|(_, token)| token.cancel());
+        let of_peer = self.running.iter_mut().filter(|((origin, _), _)| *origin == peer);
+        of_peer.for_each(|(_, token)| token.get_or_insert_default().cancel());
     }
 
     /// The engine shuts down: every handler is told.
     pub fn close(&mut self) {
-        self.running.values().for_each(CancelToken::cancel);
+        self.is_closed = true;
+        self.running.values_mut().for_each(|token| token.get_or_insert_default().cancel());
     }
 }
 
@@ -305,13 +344,55 @@ mod tests {
     #[test]
     fn running_handlers_see_cancellation_and_the_end_of_their_origin() {
         let mut serves = Serves::new(8, None);
-        let cancelled = serves.keep_running(ORIGIN, 1);
-        let orphaned = serves.keep_running(ORIGIN, 2);
-        let other = serves.keep_running(Peer::new(2, 1), 1);
+        let others = Peer::new(2, 1);
+        for (origin, id) in [(ORIGIN, 1), (ORIGIN, 2), (others, 1), (ORIGIN, 3), (ORIGIN, 4)] {
+            serves.keep_running(origin, id);
+        }
+        let cancelled = serves.token(ORIGIN, 1);
+        let orphaned = serves.token(ORIGIN, 2);
+        let other = serves.token(others, 1);
         serves.handle_control(ORIGIN, &encoded(&Header::control(Kind::Cancel, 1)));
+        serves.handle_control(ORIGIN, &encoded(&Header::control(Kind::Cancel, 4)));
+        assert!(serves.is_cancelled(ORIGIN, 4) && serves.token(ORIGIN, 4).is_cancelled());
         assert!(cancelled.is_cancelled() && !orphaned.is_cancelled());
         serves.handle_gone(ORIGIN);
         assert!(orphaned.is_cancelled() && !other.is_cancelled());
+        // Whoever asks later learns the same.
+        assert!(serves.token(ORIGIN, 3).is_cancelled() && !serves.token(others, 1).is_cancelled());
+        serves.close();
+        assert!(other.is_cancelled());
+    }
+
+    #[test]
+    fn a_handler_that_starts_has_a_token_only_if_it_asks_or_goes_on() {
+        let mut serves = Serves::new(8, None);
+        serves.start(ORIGIN, 1);
+        serves.end_start();
+        serves.handle_answered(ORIGIN, 1);
+        assert_eq!(serves.running(), 0);
+        serves.start(ORIGIN, 2);
+        let asked = serves.token(ORIGIN, 2);
+        serves.keep_running(ORIGIN, 2);
+        let kept = serves.token(ORIGIN, 2);
+        serves.end_start();
+        serves.handle_control(ORIGIN, &encoded(&Header::control(Kind::Cancel, 2)));
+        assert!(asked.is_cancelled() && kept.is_cancelled());
+        serves.handle_answered(ORIGIN, 2);
+        let late = serves.token(ORIGIN, 2);
+        assert!(!late.is_cancelled() && serves.running() == 0);
+    }
+
+    #[test]
+    fn a_handler_that_starts_learns_of_a_cancellation_that_came_before_and_of_the_end() {
+        let mut serves = Serves::new(8, None);
+        assert!(matches!(serves.handle_message(ORIGIN, &request(3)), Arrival::Run { .. }));
+        serves.handle_control(ORIGIN, &encoded(&Header::control(Kind::Cancel, 3)));
+        serves.start(ORIGIN, 3);
+        assert!(serves.token(ORIGIN, 3).is_cancelled());
+        serves.end_start();
+        serves.start(ORIGIN, 4);
+        serves.close();
+        assert!(serves.token(ORIGIN, 4).is_cancelled());
     }
 
     #[test]

@@ -50,6 +50,10 @@ pub(crate) fn no_message() -> Message {
 /// A registered handler, without its types.
 pub(crate) trait Handler: Send + Sync {
     fn kind(&self) -> ServeKind;
+    /// Whether the answer may be given by somebody else than the handler, at any time.
+    fn gives(&self) -> bool {
+        false
+    }
     /// Runs it; an answer that is there at once is written to its place.
     fn run(&self, request: &Request, payload: &[u8], answer: &mut Message) -> Run;
 }
@@ -178,6 +182,10 @@ where
     fn kind(&self) -> ServeKind {
         // Like an `async` handler it goes on after its round, and can be told of a cancellation.
         ServeKind::Async
+    }
+
+    fn gives(&self) -> bool {
+        true
     }
 
     fn run(&self, request: &Request, payload: &[u8], answer: &mut Message) -> Run {

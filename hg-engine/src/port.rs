@@ -29,7 +29,7 @@ use hg_na::{Address, Caps, Completion, Context, Domain, Message, Waiter};
 pub(crate) use self::{
     state::State,
     step::{Look, OutcomeOf},
-    transfers::{Begun, Near, TransferId},
+    transfers::{AtOnce, Near, TransferId},
 };
 use crate::{
     Request,

@@ -3,7 +3,7 @@
 use std::{
     cell::Cell,
     fmt,
-    sync::Arc,
+    sync::{Arc, OnceLock},
     time::{Duration, Instant},
 };
 
@@ -33,7 +33,8 @@ pub struct Request {
     answered: bool,
     checksum: bool,
     deadline: Option<Instant>,
-    cancel: Option<CancelToken>,
+    /// Made when it is first asked for; `None` for a plain handler's.
+    cancel: Option<OnceLock<CancelToken>>,
 }
 
 impl Request {
@@ -62,8 +63,18 @@ impl Request {
         self.cancel = None;
     }
 
-    pub(crate) fn set_cancel_token(&mut self, token: CancelToken) {
-        self.cancel = Some(token);
+    /// It can be cancelled: the handler may run beyond this round.
+    #[inline]
+    pub(crate) fn make_cancellable(&mut self) {
+        self.cancel = Some(OnceLock::new());
+    }
+
+    fn cancel_token(&self) -> Option<&CancelToken> {
+        let made = || match self.port.enter_state() {
+            Some(mut state) => state.serves.token(self.origin, self.id),
+            None => CancelToken::default(), // In a forked child nobody cancels.
+        };
+        self.cancel.as_ref().map(|token| token.get_or_init(made))
     }
 
     /// Who called; can be called back.
@@ -93,12 +104,12 @@ impl Request {
     /// a plain handler, during which no message is read.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
-        self.cancel.as_ref().is_some_and(CancelToken::is_cancelled)
+        self.cancel_token().is_some_and(CancelToken::is_cancelled)
     }
 
     /// Ends when nobody waits for the answer any more. Never ends in a plain handler.
     pub async fn cancelled(&self) {
-        match &self.cancel {
+        match self.cancel_token() {
             Some(token) => token.clone().await,
             None => std::future::pending().await,
         }

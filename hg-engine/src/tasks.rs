@@ -109,19 +109,34 @@ impl Wakening {
 }
 
 impl Tasks {
-    /// Adds a task and polls it. One that has ended leaves its message, if any, and is over; the others go on.
+    /// Polls a task; one that has ended leaves its message, if any, and is over. Others are added, and go on.
     pub(crate) fn start(
         &mut self,
-        task: Task,
+        mut task: Task,
         origin: Origin,
         port: &Arc<Port>,
     ) -> Poll<Option<Answered>> {
         let wakening = self.spare.take().unwrap_or_else(|| Wakening::new(&self.ready, port));
-        let key = self.table.insert_with(|| Entry { task, wakening, origin });
-        let entry = self.table.get_mut(key).expect("it was just added");
+        // Nothing is added meanwhile: only here.
+        let key = self.table.next_key();
         // Relaxed: nobody has the waker yet.
-        entry.wakening.shared.key.store(key.to_bits(), Ordering::Relaxed);
-        self.poll(key)
+        wakening.shared.key.store(key.to_bits(), Ordering::Relaxed);
+        let polled = poll(&mut task, origin, &wakening.waker);
+        if polled.is_pending() {
+            self.table.insert_with(|| Entry { task, wakening, origin });
+            return polled;
+        }
+        // What it holds may hold the waker.
+        drop(task);
+        if wakening.is_unused() {
+            self.spare = Some(wakening);
+        } else {
+            // Whoever has the waker wakes nobody: the key is used up.
+            let task = Box::pin(std::future::pending());
+            self.table.insert_with(|| Entry { task, wakening, origin });
+            self.table.discard(key);
+        }
+        polled
     }
 
     #[inline]
@@ -133,34 +148,45 @@ impl Tasks {
     pub(crate) fn poll_ready(&mut self, answers: &mut Vec<Answered>) {
         self.ready.any.store(false, Ordering::Relaxed);
         std::mem::swap(&mut self.batch, &mut *self.ready.queue.lock());
-        for key in std::mem::take(&mut self.batch) {
+        let mut batch = std::mem::take(&mut self.batch);
+        for key in batch.drain(..) {
             if let Poll::Ready(Some(answered)) = self.poll(key) {
                 answers.push(answered);
             }
         }
+        self.batch = batch; // For its memory.
     }
 
-    /// Polls a task; an ended one is removed. `Ready(None)`: it has given the duty to answer away.
+    /// Polls a task that goes on; an ended one is removed. `Ready(None)`: it has given the duty to answer away.
     fn poll(&mut self, key: Key) -> Poll<Option<Answered>> {
         let Some(entry) = self.table.get_mut(key) else { return Poll::Pending };
-        let mut context = Context::from_waker(&entry.wakening.waker);
-        let poll = || in_handler(Inside::Async, || entry.task.as_mut().poll(&mut context));
-        let Origin { peer: origin, id, wants_answer } = entry.origin;
-        let answered = match catch_unwind(AssertUnwindSafe(poll)) {
-            Ok(Poll::Pending) => return Poll::Pending,
-            Ok(Poll::Ready(Ended::Answer(message))) => Some(Answered { origin, id, message }),
-            Ok(Poll::Ready(Ended::Given)) => None,
-            Err(panic) => {
-                let text = bounded_text(handler::panic_text(panic.as_ref()));
-                let message = || handler::status_message(id, Status::Panicked, text, false);
-                Some(Answered { origin, id, message: wants_answer.then(message) })
-            }
-        };
-        if let Some(Entry { task, wakening, .. }) = self.table.remove(key) {
-            // What it holds may hold the waker.
+        let polled = poll(&mut entry.task, entry.origin, &entry.wakening.waker);
+        if polled.is_ready()
+            && let Some(Entry { task, wakening, .. }) = self.table.remove(key)
+        {
             drop(task);
             self.spare = Some(wakening).filter(Wakening::is_unused);
         }
-        Poll::Ready(answered)
+        polled
+    }
+}
+
+/// Polls a task once; a panic becomes an answer.
+#[inline]
+fn poll(task: &mut Task, origin: Origin, waker: &Waker) -> Poll<Option<Answered>> {
+    let mut context = Context::from_waker(waker);
+    let poll = || in_handler(Inside::Async, || task.as_mut().poll(&mut context));
+    let Origin { peer: origin, id, wants_answer } = origin;
+    match catch_unwind(AssertUnwindSafe(poll)) {
+        Ok(Poll::Pending) => Poll::Pending,
+        Ok(Poll::Ready(Ended::Answer(message))) => {
+            Poll::Ready(Some(Answered { origin, id, message }))
+        }
+        Ok(Poll::Ready(Ended::Given)) => Poll::Ready(None),
+        Err(panic) => {
+            let text = bounded_text(handler::panic_text(panic.as_ref()));
+            let message = || handler::status_message(id, Status::Panicked, text, false);
+            Poll::Ready(Some(Answered { origin, id, message: wants_answer.then(message) }))
+        }
     }
 }

@@ -13,7 +13,7 @@ use hg_na::{Rights, SharedBytes};
 
 use crate::{
     Peer,
-    port::{Begun, Near, Port, TransferId},
+    port::{AtOnce, Near, Port, TransferId},
     request::{is_in_handler, is_in_plain_handler},
 };
 
@@ -276,19 +276,19 @@ impl Port {
             state.work.is_some() && !self.has_background()
         };
         let at_once = if is_driven_here { u64::MAX } else { AT_ONCE };
-        let begun = state.start_transfer(peer.na, near, far, (limits, at_once))?;
-        let is_due = is_driven_here && state.transfers.is_round_due();
+        let first = match state.transfer_at_once(peer.na, &near, &far, at_once) {
+            AtOnce::Over => {
+                let is_due = is_driven_here && state.transfers.is_round_due();
+                // Dropped without the lock: they may be the last to hold their memory.
+                drop(state);
+                return Ok(if is_due { Made::Due } else { Made::Over });
+            }
+            AtOnce::Not(first) => first,
+        };
+        let id = state.start_transfer(peer.na, near, far, limits, first)?;
         drop(state);
-        match begun {
-            Begun::Open(id) => {
-                self.notify();
-                Ok(Made::Open(id))
-            }
-            Begun::Over(near, far) => {
-                drop((near, far));
-                Ok(if is_due { Made::Due } else { Made::Over })
-            }
-        }
+        self.notify();
+        Ok(Made::Open(id))
     }
 
     fn check_peer(&self, peer: Peer) -> Result<(), TransferError> {
@@ -314,14 +314,18 @@ impl Port {
         if !descriptor.rights().contains(needed) {
             return Err(TransferError::Denied { granted: descriptor.rights(), needed });
         }
-        let (theirs, own) = (descriptor.scheme(), self.address.scheme());
+        if descriptor.regions().is_empty() {
+            return Ok(());
+        }
         // An engine that routes describes memory for each of its ways, and reaches what any of them reaches.
-        let fits = theirs == own || theirs == hg_na::UID || self.address.part(theirs).is_some();
-        if !descriptor.regions().is_empty() && !fits {
+        let fits = descriptor.is_reached_by(self.address.scheme())
+            || descriptor.is_reached_by(hg_na::UID)
+            || self.address.part(descriptor.scheme()).is_some();
+        if !fits {
             let why = "its memory is reached by another transport than this engine's";
             return Err(TransferError::NotMade(hg_na::Error::BadDescriptor(why)));
         }
-        if !descriptor.regions().is_empty() && !self.shared.caps.one_sided {
+        if !self.shared.caps.one_sided {
             let what = "one-sided transfers over this transport";
             return Err(TransferError::NotMade(hg_na::Error::Unsupported(what)));
         }

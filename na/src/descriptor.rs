@@ -22,10 +22,20 @@ pub const DESCRIPTOR_MAX: usize = 128;
 pub struct Descriptor {
     len: u64,
     rights: Rights,
-    bytes: Arc<[u8]>,
-    /// The plugin's bytes among `bytes`.
-    opaque: Range<usize>,
+    opaque: Opaque,
 }
+
+/// The plugin's bytes.
+#[derive(Clone)]
+enum Opaque {
+    /// A few, as most are: no memory of their own, no counting.
+    Here { len: u8, bytes: [u8; HERE_MAX] },
+    /// More, shared by all clones; these of them.
+    Shared(Arc<[u8]>, Range<u32>),
+}
+
+/// Bytes that stand in the descriptor itself.
+const HERE_MAX: usize = 46;
 
 const DESCRIPTOR_VERSION: u8 = 1;
 const DESCRIPTOR_HEADER: usize = 12;
@@ -41,17 +51,29 @@ impl Descriptor {
         Self::of(len, rights, opaque)
     }
 
+    #[inline]
     fn of(len: u64, rights: Rights, opaque: &[u8]) -> Self {
-        Self { len, rights, bytes: Arc::from(opaque), opaque: 0..opaque.len() }
+        let opaque = Opaque::here(opaque).unwrap_or_else(|| {
+            let end = u32::try_from(opaque.len()).expect("DESCRIPTOR_MAX fits in a u32");
+            Opaque::Shared(Arc::from(opaque), 0..end)
+        });
+        Self { len, rights, opaque }
     }
 
     /// The same region with a part of the plugin's bytes, which are shared: for a plugin that is made of
     /// others. `None` when the range is outside.
     #[must_use]
     pub fn part(&self, range: Range<usize>) -> Option<Self> {
-        self.opaque().get(range.clone())?;
-        let opaque = self.opaque.start + range.start..self.opaque.start + range.end;
-        Some(Self { opaque, bytes: Arc::clone(&self.bytes), ..*self })
+        let part = self.opaque().get(range.clone())?;
+        let opaque = match (&self.opaque, Opaque::here(part)) {
+            (_, Some(here)) => here,
+            (Opaque::Shared(bytes, all), None) => {
+                let place = |at: usize| Some(all.start + u32::try_from(at).ok()?);
+                Opaque::Shared(Arc::clone(bytes), place(range.start)?..place(range.end)?)
+            }
+            (Opaque::Here { .. }, None) => return None, // A part is not longer.
+        };
+        Some(Self { opaque, ..*self })
     }
 
     /// Size of the region in bytes, as claimed.
@@ -74,8 +96,12 @@ impl Descriptor {
 
     /// The plugin's bytes.
     #[must_use]
+    #[inline]
     pub fn opaque(&self) -> &[u8] {
-        &self.bytes[self.opaque.clone()]
+        match &self.opaque {
+            Opaque::Here { len, bytes } => &bytes[..usize::from(*len)],
+            Opaque::Shared(bytes, range) => &bytes[range.start as usize..range.end as usize],
+        }
     }
 
     /// A range of it, for an operation.
@@ -111,13 +137,24 @@ impl Descriptor {
         if version != DESCRIPTOR_VERSION {
             return Err(Error::BadDescriptor("its version is unknown"));
         }
-        let rights =
-            Rights::from_bits(rights).ok_or(Error::BadDescriptor("it claims unknown rights"))?;
+        let Some(rights) = Rights::from_bits(rights) else {
+            return Err(Error::BadDescriptor("it claims unknown rights"));
+        };
         let opaque_len = usize::from(u16::from_le_bytes([len_0, len_1]));
         if opaque_len > DESCRIPTOR_MAX || opaque_len != opaque.len() {
             return Err(Error::BadDescriptor("its length is wrong"));
         }
         Ok(Self::of(u64::from_le_bytes(size), rights, opaque))
+    }
+}
+
+impl Opaque {
+    /// `None` when they are too many.
+    #[inline]
+    fn here(opaque: &[u8]) -> Option<Self> {
+        let mut bytes = [0; HERE_MAX];
+        bytes.get_mut(..opaque.len())?.copy_from_slice(opaque);
+        Some(Self::Here { len: u8::try_from(opaque.len()).ok()?, bytes })
     }
 }
 
@@ -187,6 +224,18 @@ mod tests {
         assert_eq!(Descriptor::decode(&part.encode()).unwrap(), part);
         assert_eq!(part.part(1..2).unwrap().opaque(), b"w");
         assert!(whole.part(4..8).is_none() && part.part(0..4).is_none());
+    }
+
+    #[test]
+    fn parts_of_any_length_are_the_bytes_of_their_range() {
+        let bytes: Vec<u8> = (0..128).collect();
+        let whole = Descriptor::new(77, Rights::READ, &bytes);
+        let end = whole.part(20..128).unwrap();
+        for (start, len) in [(0, 108), (8, 100), (8, HERE_MAX), (8, HERE_MAX + 1), (108, 0)] {
+            let part = end.part(start..start + len).unwrap();
+            assert_eq!(part.opaque(), &bytes[20 + start..][..len]);
+        }
+        assert!(end.part(8..109).is_none());
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Messages: bytes that are written once, straight into the memory that the transport sends from.
 
-use std::{any::Any, fmt};
+use std::{any::Any, fmt, sync::Arc};
 
 /// Bytes that a message carries inside itself, without any memory of its own.
 ///
@@ -29,6 +29,7 @@ enum Repr {
     Inline { len: u8, bytes: [u8; INLINE_MAX] },
     Owned(Vec<u8>),
     Body(Box<dyn MessageBody>),
+    Shared(Arc<dyn MessageBody>),
 }
 
 impl Message {
@@ -84,6 +85,30 @@ impl Message {
         Self(Repr::Body(body))
     }
 
+    /// A received message in the transport's own memory, which others may hold on to ([`Message::shared`]).
+    #[must_use]
+    pub fn from_shared(body: Arc<dyn MessageBody>) -> Self {
+        Self(Repr::Shared(body))
+    }
+
+    /// The memory of a received message, where the transport lets others hold on to it: what stands in it stays as it is.
+    #[inline]
+    #[must_use]
+    pub fn shared(&self) -> Option<&Arc<dyn MessageBody>> {
+        match &self.0 {
+            Repr::Shared(body) => Some(body),
+            Repr::Inline { .. } | Repr::Owned(_) | Repr::Body(_) => None,
+        }
+    }
+
+    /// Others may hold on to what is about to change: changes a copy.
+    #[cold]
+    fn unshare(&mut self) {
+        if let Repr::Shared(body) = &self.0 {
+            self.0 = Repr::Owned(body.bytes().to_vec());
+        }
+    }
+
     /// A copy of some bytes.
     #[must_use]
     pub fn copied(bytes: &[u8]) -> Self {
@@ -103,13 +128,18 @@ impl Message {
             Repr::Inline { len, bytes } => &bytes[..usize::from(*len)],
             Repr::Owned(bytes) => bytes,
             Repr::Body(body) => body.bytes(),
+            Repr::Shared(body) => body.bytes(),
         }
     }
 
     /// The bytes, to be written.
     #[inline]
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        if matches!(self.0, Repr::Shared(_)) {
+            self.unshare();
+        }
         match &mut self.0 {
+            Repr::Shared(_) => &mut [],
             Repr::Inline { len, bytes } => &mut bytes[..usize::from(*len)],
             Repr::Owned(bytes) => bytes,
             Repr::Body(body) => body.bytes_mut(),
@@ -131,7 +161,11 @@ impl Message {
 
     /// Keeps the first `len` bytes; more than there are changes nothing.
     pub fn truncate(&mut self, len: usize) {
+        if len < self.len() {
+            self.unshare();
+        }
         match &mut self.0 {
+            Repr::Shared(_) => {}
             Repr::Inline { len: present, .. } => {
                 *present = u8::try_from(len).map_or(*present, |len| len.min(*present));
             }
@@ -150,7 +184,7 @@ impl Message {
     pub fn slot(&self) -> Option<(&[u8; INLINE_MAX], usize)> {
         match &self.0 {
             Repr::Inline { len, bytes } => Some((bytes, usize::from(*len))),
-            Repr::Owned(_) | Repr::Body(_) => None,
+            Repr::Owned(_) | Repr::Body(_) | Repr::Shared(_) => None,
         }
     }
 
@@ -170,6 +204,7 @@ impl Message {
     pub fn body(&self) -> Option<&dyn MessageBody> {
         match &self.0 {
             Repr::Body(body) => Some(body.as_ref()),
+            Repr::Shared(body) => Some(body.as_ref()),
             Repr::Inline { .. } | Repr::Owned(_) => None,
         }
     }
@@ -179,7 +214,7 @@ impl Message {
     pub fn into_vec(self) -> Vec<u8> {
         match self.0 {
             Repr::Owned(bytes) => bytes,
-            Repr::Inline { .. } | Repr::Body(_) => self.as_slice().to_vec(),
+            Repr::Inline { .. } | Repr::Body(_) | Repr::Shared(_) => self.as_slice().to_vec(),
         }
     }
 }
@@ -195,7 +230,7 @@ impl fmt::Debug for Message {
         let place = match &self.0 {
             Repr::Inline { .. } => "inline",
             Repr::Owned(_) => "owned",
-            Repr::Body(_) => "transport",
+            Repr::Body(_) | Repr::Shared(_) => "transport",
         };
         write!(out, "Message({} bytes, {place})", self.len())
     }
@@ -220,6 +255,36 @@ mod tests {
             assert_eq!(message.make_inline(3), [0; 3]);
             assert_eq!(message.slot(), Some((&[0; INLINE_MAX], 3)));
         }
+    }
+
+    #[derive(Debug)]
+    struct Bytes(Vec<u8>);
+
+    impl MessageBody for Bytes {
+        fn bytes(&self) -> &[u8] {
+            &self.0
+        }
+        fn bytes_mut(&mut self) -> &mut [u8] {
+            &mut self.0
+        }
+        fn truncate(&mut self, len: usize) {
+            self.0.truncate(len);
+        }
+    }
+
+    #[test]
+    fn what_others_hold_on_to_is_not_changed() {
+        let shared = || Message::from_shared(Arc::new(Bytes(vec![1, 2, 3])));
+        let (mut written, mut cut) = (shared(), shared());
+        let held = [Arc::clone(written.shared().unwrap()), Arc::clone(cut.shared().unwrap())];
+        written.as_mut_slice()[0] = 9;
+        cut.truncate(5);
+        assert!(cut.shared().is_some());
+        cut.truncate(1);
+        assert_eq!((written.as_slice(), cut.as_slice()), ([9, 2, 3].as_slice(), [1].as_slice()));
+        assert!(held.iter().all(|held| held.bytes() == [1, 2, 3]));
+        assert!(written.shared().is_none() && written.into_body().is_err());
+        assert_eq!(shared().into_vec(), [1, 2, 3]);
     }
 
     #[test]

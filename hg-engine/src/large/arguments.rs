@@ -92,10 +92,13 @@ pub(crate) fn serve(
     arrived: Instant,
     payload: &[u8],
 ) -> Task {
-    let token = port.state.lock().serves.keep_running(origin, header.id);
+    let mut state = port.state.lock();
+    state.serves.keep_running(origin, header.id);
+    let token = state.serves.token(origin, header.id);
+    drop(state);
     let mut request = Request::new(Arc::clone(port));
     request.reuse(origin, &header, arrived);
-    request.set_cancel_token(token.clone());
+    request.make_cancellable();
     let claim = Claim::read(payload).map_err(|error| (Status::Decode, error.to_string()));
     let port = Arc::clone(port);
     Box::pin(async move {

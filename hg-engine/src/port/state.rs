@@ -201,8 +201,8 @@ impl State {
     /// Hands an answer to the transport; the request is out of service.
     #[inline]
     pub(crate) fn post_answer(&mut self, origin: Peer, id: u64, message: Option<Message>) {
-        if let Some(message) = message {
-            self.post_or_queue(Op::SendExpected { to: origin, tag: id, message });
+        if let Some(mut message) = message {
+            self.reply(origin, id, &mut message);
         }
         self.serves.handle_answered(origin, id);
     }

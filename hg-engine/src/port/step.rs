@@ -216,10 +216,10 @@ impl Port {
                 self.go_on(tasks, origin, header, task);
                 continue;
             }
+            let request = request.get_or_insert_with(|| Request::new(Arc::clone(self)));
+            request.reuse(origin, header, *now);
             match kind {
                 ServeKind::Plain => {
-                    let request = request.get_or_insert_with(|| Request::new(Arc::clone(self)));
-                    request.reuse(origin, header, *now);
                     let payload = &message.as_slice()[payload..];
                     let handler = handler.as_ref();
                     let run = || handler::run_caught(handler, request, payload, answer);
@@ -237,8 +237,14 @@ impl Port {
                     }
                 }
                 ServeKind::Async => {
-                    let payload = &message.as_slice()[payload..];
-                    self.start_async(tasks, handler.as_ref(), (origin, header), *now, payload);
+                    request.make_cancellable();
+                    let run = |answer: &mut Message| {
+                        let payload = &message.as_slice()[payload..];
+                        let run =
+                            || handler::run_caught(handler.as_ref(), request, payload, answer);
+                        hg_bulk::reading(message, || in_handler(Inside::Plain, run))
+                    };
+                    self.start_async(tasks, handler.gives(), (origin, header), run, answer);
                 }
                 ServeKind::Blocking => {
                     let message = std::mem::replace(message, Message::inline(0));
@@ -252,50 +258,64 @@ impl Port {
     }
 
     /// Runs an `async` handler to its future, and polls that.
+    #[inline]
     fn start_async(
         self: &Arc<Self>,
         tasks: &mut Tasks,
-        handler: &dyn handler::Handler,
+        gives: bool,
         (origin, header): (hg_na::Peer, &Header),
-        now: Instant,
-        payload: &[u8],
+        run: impl FnOnce(&mut Message) -> Run,
+        answer: &mut Message,
     ) {
-        let mut request = Request::new(Arc::clone(self));
-        request.reuse(origin, header, now);
-        let token = self.state.lock().serves.keep_running(origin, header.id);
-        request.set_cancel_token(token);
-        let mut answer = handler::no_message();
-        let run = || handler::run_caught(handler, &request, payload, &mut answer);
-        match in_handler(Inside::Plain, run) {
-            Run::Answered => self.state.lock().post_answer(origin, header.id, Some(answer)),
-            Run::Silent => self.state.lock().post_answer(origin, header.id, None),
+        let mut state = self.state.lock();
+        if gives {
+            state.serves.keep_running(origin, header.id);
+        } else {
+            state.serves.start(origin, header.id);
+        }
+        drop(state);
+        match run(answer) {
+            Run::Answered => self.finish_start(origin, header.id, Some(answer)),
+            Run::Silent => self.finish_start(origin, header.id, None),
             Run::Given => {}
             Run::Later(task) => self.go_on(tasks, origin, header, task),
         }
     }
 
     /// A handler's future is polled; unless it has ended, it goes on beyond this round.
-    fn go_on(
-        self: &Arc<Self>,
-        tasks: &mut Tasks,
-        origin: hg_na::Peer,
-        header: &Header,
-        task: Task,
-    ) {
+    fn go_on(self: &Arc<Self>, tasks: &mut Tasks, peer: hg_na::Peer, header: &Header, task: Task) {
         let wants_answer = header.kind == Kind::Request;
-        let origin = Origin { peer: origin, id: header.id, wants_answer };
-        if let Poll::Ready(Some(Answered { origin, id, message })) = tasks.start(task, origin, self)
-        {
-            self.state.lock().post_answer(origin, id, message);
+        let origin = Origin { peer, id: header.id, wants_answer };
+        match tasks.start(task, origin, self) {
+            Poll::Ready(Some(Answered { id, mut message, .. })) => {
+                self.finish_start(peer, id, message.as_mut());
+            }
+            Poll::Ready(None) => self.state.lock().serves.end_start(),
+            Poll::Pending => {
+                let mut state = self.state.lock();
+                state.serves.keep_running(peer, header.id);
+                state.serves.end_start();
+            }
         }
+    }
+
+    /// A handler has ended in the round that has started it.
+    #[inline]
+    fn finish_start(&self, origin: hg_na::Peer, id: u64, answer: Option<&mut Message>) {
+        let mut state = self.state.lock();
+        if let Some(answer) = answer {
+            state.reply(origin, id, answer);
+        }
+        state.serves.end_start();
+        state.serves.handle_answered(origin, id);
     }
 
     fn start_blocking(self: &Arc<Self>, handler: Arc<dyn handler::Handler>, incoming: Incoming) {
         let port = Arc::clone(self);
-        let token = self.state.lock().serves.keep_running(incoming.from, incoming.header.id);
+        self.state.lock().serves.keep_running(incoming.from, incoming.header.id);
         let mut request = Request::new(Arc::clone(self));
         request.reuse(incoming.from, &incoming.header, Instant::now());
-        request.set_cancel_token(token);
+        request.make_cancellable();
         let job = move || {
             let mut answer = handler::no_message();
             let payload = incoming.payload();

@@ -12,14 +12,12 @@ use hg_na::{Context, Failure, GoneReason, Op, OpId, Peer, Returned, SharedBytes,
 
 use super::State;
 
-/// A transfer that was started.
-#[derive(Debug)]
-pub(crate) enum Begun {
-    /// It is under way.
-    Open(TransferId),
-    /// It is over, and went well; for the caller to drop without the lock, since it may be the last to hold its
-    /// memory.
-    Over(Near, RemoteRange),
+/// What came of trying a transfer at once.
+pub(crate) enum AtOnce {
+    /// It is over, and went well.
+    Over,
+    /// It is to be started; its first piece and the operation that moves it, if all of it is one.
+    Not(Option<(Piece, Op)>),
 }
 
 /// Names a transfer of this port.
@@ -110,13 +108,14 @@ struct Entry {
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) outcome: Result<Option<SharedBytes>, TransferError>,
-    _plan: Plan<Near, RemoteRange>,
+    _entry: Box<Entry>,
 }
 
 /// All transfers of one context.
 #[derive(Debug, Default)]
 pub(crate) struct Transfers {
-    table: Table<Entry>,
+    /// Boxed: few, long, and moved about.
+    table: Table<Box<Entry>>,
     deadlines: BTreeSet<(Instant, TransferId)>,
     /// Those that the transport had no room for.
     stalled: VecDeque<TransferId>,
@@ -141,15 +140,13 @@ impl State {
         peer: Peer,
         near: Near,
         far: RemoteRange,
-        (limits, at_once): (Limits, u64),
-    ) -> Result<Begun, TransferError> {
+        limits: Limits,
+        first: Option<(Piece, Op)>,
+    ) -> Result<TransferId, TransferError> {
         if !self.is_open() {
             return Err(self.why_closed());
         }
-        if self.is_done_at_once(peer, &near, &far, at_once) {
-            return Ok(Begun::Over(near, far));
-        }
-        let id = self.transfers.table.insert(Entry {
+        let id = self.transfers.table.insert(Box::new(Entry {
             peer,
             plan: Plan::new(near, far, limits),
             seen: None,
@@ -157,28 +154,42 @@ impl State {
             waker: None,
             stalled: false,
             abandoned: false,
+        }));
+        self.with_transfers(|transfers, tools| {
+            let has_room = first.is_none_or(|first| transfers.post_first(id, first, tools));
+            if has_room {
+                transfers.run(id, tools);
+            }
         });
-        self.with_transfers(|transfers, tools| transfers.run(id, tools));
-        Ok(Begun::Open(id))
+        Ok(id)
     }
 
-    /// Whether the transport did it without being posted anything: it needed nothing of the peer.
-    fn is_done_at_once(&mut self, peer: Peer, near: &Near, far: &RemoteRange, most: u64) -> bool {
+    /// Has the transport do it without being posted anything, where it needs nothing of the peer; else the operation that
+    /// is to be posted first, where that is known.
+    pub(crate) fn transfer_at_once(
+        &mut self,
+        peer: Peer,
+        near: &Near,
+        far: &RemoteRange,
+        most: u64,
+    ) -> AtOnce {
         if far.len() > most {
-            return false;
+            return AtOnce::Not(None);
         }
-        let Some(context) = &mut self.context else { return false };
-        let Some((local, remote)) = start_of(near).zip(start_of(far)) else { return false };
-        let piece = Piece { local, remote, len: far.len() };
-        let op = match near {
-            Near::Pull(_) | Near::Push(_) => near.op(peer, &piece, far, context.address().scheme()),
-            Near::View(_) => return false,
+        let Some(context) = &mut self.context else { return AtOnce::Not(None) };
+        let starts = start_of(near).zip(start_of(far));
+        let (Some((local, remote)), Near::Pull(_) | Near::Push(_)) = (starts, near) else {
+            return AtOnce::Not(None);
         };
-        let is_done = op.is_ok_and(|op| context.transfer(&op, most));
-        if is_done {
-            self.transfers.moved_at_once += far.len();
+        let piece = Piece { local, remote, len: far.len() };
+        match near.op(peer, &piece, far, context.address().scheme()) {
+            Ok(op) if context.transfer(&op, most) => {
+                self.transfers.moved_at_once += far.len();
+                AtOnce::Over
+            }
+            Ok(op) => AtOnce::Not(Some((piece, op))),
+            Err(_) => AtOnce::Not(None), // Posting tells.
         }
-        is_done
     }
 
     /// One of the transport's operations has ended; says whether it was a transfer's.
@@ -230,8 +241,8 @@ impl State {
 
     /// The peer is gone. What the transport had accepted completes by itself.
     pub(super) fn fail_transfers(&mut self, peer: Peer, reason: &GoneReason) {
-        let of_peer = |(id, entry): (_, &Entry)| (entry.peer == peer).then_some(id);
-        let ids: Vec<_> = self.transfers.table.iter().filter_map(of_peer).collect();
+        let of_peer = self.transfers.table.iter().filter(|(_, entry)| entry.peer == peer);
+        let ids: Vec<_> = of_peer.map(|(id, _)| id).collect();
         for id in ids {
             let error = TransferError::PeerGone { reason: reason.clone() };
             self.stop_transfer(id, error);
@@ -314,8 +325,8 @@ impl Transfers {
     pub(crate) fn take(&mut self, id: TransferId) -> Option<Ended> {
         let entry = self.table.get_mut(id)?;
         let outcome = entry.plan.take_outcome()?;
-        let Entry { seen, plan, .. } = self.table.remove(id)?;
-        Some(Ended { outcome: outcome.map(|()| seen), _plan: plan })
+        let mut entry = self.table.remove(id)?;
+        Some(Ended { outcome: outcome.map(|()| entry.seen.take()), _entry: entry })
     }
 
     pub(crate) fn set_waker(&mut self, id: TransferId, waker: &Waker) {
@@ -344,6 +355,32 @@ impl Transfers {
             }
         }
         self.run(id, tools);
+    }
+
+    /// Posts the first piece, as [`Transfers::run`] would; what is left of the transfer is up to that. `false`: the
+    /// transport has no room for it.
+    fn post_first(
+        &mut self,
+        id: TransferId,
+        (piece, op): (Piece, Op),
+        tools: &mut Tools<'_>,
+    ) -> bool {
+        let (Some(entry), Some(context)) = (self.table.get_mut(id), &mut tools.context) else {
+            return true;
+        };
+        if entry.plan.next_piece() != Some(piece) {
+            return true; // It is cut into several.
+        }
+        match context.post(id.to_bits() | TRANSFER_BIT, op) {
+            Ok(op) => entry.plan.handle_posted(&piece, op),
+            Err(rejected) if matches!(rejected.error, hg_na::Error::Again) => {
+                entry.stalled = true;
+                self.stalled.push_back(id);
+                return false;
+            }
+            Err(rejected) => entry.plan.handle_refused(rejected.error.into()),
+        }
+        true
     }
 
     /// Does what a transfer wants done. `false`: the transport has no room for its next piece.

@@ -435,6 +435,9 @@ impl Context for RouteContext {
     #[inline]
     fn exchange(&mut self, exchange: &Exchange, message: &Message) -> Option<Exchanged> {
         // No way takes fewer bytes than a message carries inside itself.
+        if message.slot().is_none() && message.len() > self.caps.max_unexpected {
+            return None;
+        }
         if exchange.to.index() & Peer::SECOND == 0 {
             let is_direct = self.marks.is_direct(exchange.to);
             return if is_direct { self.local.exchange(exchange, message) } else { None };

@@ -3,7 +3,10 @@
 
 use std::{
     fmt,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use hg_na::{Message, MessageBody};
@@ -28,13 +31,14 @@ pub(crate) struct OutBody {
     lane: usize,
     place: Reservation,
     len: u32,
-    posted: bool,
+    /// Its bytes are the peer's to read: nothing here looks at them any more.
+    posted: AtomicBool,
 }
 
 impl OutBody {
     /// Takes a reservation over.
     pub(crate) fn new(arena: Arc<OwnArena>, lane: usize, place: Reservation, len: u32) -> Self {
-        Self { arena, lane, place, len, posted: false }
+        Self { arena, lane, place, len, posted: AtomicBool::new(false) }
     }
 
     /// Whether it lives in this arena.
@@ -47,28 +51,36 @@ impl OutBody {
         (self.lane, self.place, self.len)
     }
 
-    /// The reservation now belongs to a slot, not to this value.
-    pub(crate) fn leave(&mut self) {
-        self.posted = true;
+    /// The reservation now belongs to a slot, not to this value, which has no bytes any more.
+    pub(crate) fn leave(&self) {
+        // Relaxed: whoever looks at it later has been handed the value since.
+        self.posted.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it has no bytes.
+    pub(crate) fn is_spent(&self) -> bool {
+        // Relaxed: as above. The mapping is not in a forked child.
+        self.posted.load(Ordering::Relaxed) || self.arena.guard.is_child()
     }
 }
 
 impl MessageBody for OutBody {
     fn bytes(&self) -> &[u8] {
-        if self.arena.guard.is_child() {
-            return &[]; // The mapping is not in a forked child.
+        if self.is_spent() {
+            return &[];
         }
         let first = self.arena.bytes.range(self.place.offset, self.len);
         // SAFETY:
         // - in bounds: `range` checked it. Initialised: a fresh mapping is zeroes.
-        // - not written meanwhile: the reservation is this value's alone, `&mut self` is needed to
-        //   write, and peers map the arena read-only.
+        // - not written meanwhile: the reservation is this value's alone until it is posted (checked; posting needs a
+        //   borrow of the context that nobody has who holds these bytes), `&mut self` is needed to write, and peers map
+        //   the arena read-only.
         // - alive: `self` holds the arena.
         unsafe { std::slice::from_raw_parts(first.as_ptr(), self.len as usize) }
     }
 
     fn bytes_mut(&mut self) -> &mut [u8] {
-        if self.arena.guard.is_child() {
+        if self.is_spent() {
             return &mut [];
         }
         let first = self.arena.bytes.range(self.place.offset, self.len);
@@ -84,7 +96,7 @@ impl MessageBody for OutBody {
 
 impl Drop for OutBody {
     fn drop(&mut self) {
-        if !self.posted {
+        if !*self.posted.get_mut() {
             self.arena.states[self.lane].release(self.place.entry);
         }
     }
@@ -100,6 +112,9 @@ impl fmt::Debug for OutBody {
 /// first and the second.
 const CLASSES: [(usize, usize); 3] = [(8 * 1024, 64), (72 * 1024, 16), (MESSAGE_MAX as usize, 8)];
 
+/// Shorter ones are memory of their own, which an allocator has at hand.
+const POOLED_MIN: usize = 256;
+
 /// Buffers for received messages; handed back by whoever drops the message, and used again hot.
 #[derive(Debug, Default)]
 pub(crate) struct Pool {
@@ -109,11 +124,16 @@ pub(crate) struct Pool {
 impl Pool {
     /// A message of `len` bytes, at most [`MESSAGE_MAX`], filled by `fill`.
     pub(crate) fn message(self: &Arc<Self>, len: usize, fill: impl FnOnce(&mut [u8])) -> Message {
+        if len < POOLED_MIN {
+            let mut bytes = [0; POOLED_MIN];
+            fill(&mut bytes[..len]);
+            return Message::copied(&bytes[..len]);
+        }
         let class = CLASSES.iter().position(|(size, _)| len <= *size).unwrap_or(CLASSES.len() - 1);
         let kept = self.lock()[class].pop();
         let mut buffer = kept.unwrap_or_else(|| vec![0; CLASSES[class].0].into_boxed_slice());
         fill(&mut buffer[..len]);
-        Message::from_body(Box::new(InBody { buffer, len, class, pool: Arc::clone(self) }))
+        Message::from_shared(Arc::new(InBody { buffer, len, class, pool: Arc::clone(self) }))
     }
 
     /// Gives all buffers back to the allocator; `true` when there were some.
@@ -174,12 +194,21 @@ mod tests {
         assert_eq!(first.as_slice(), [7; 5000]);
         let place = first.as_slice().as_ptr();
         drop(first);
-        let second = pool.message(57, |bytes| bytes.fill(8));
+        let second = pool.message(POOLED_MIN, |bytes| bytes.fill(8));
         assert_eq!(second.as_slice().as_ptr(), place);
-        let many: Vec<_> = (0..200).map(|_| pool.message(57, |_| ())).collect();
+        let many: Vec<_> = (0..200).map(|_| pool.message(POOLED_MIN, |_| ())).collect();
         drop(many);
         assert_eq!(pool.lock()[0].len(), CLASSES[0].1);
         assert!(pool.trim() && !pool.trim());
         drop(second);
+    }
+
+    #[test]
+    fn a_short_message_needs_no_buffer() {
+        let pool = Arc::new(Pool::default());
+        let short = pool.message(POOLED_MIN - 1, |bytes| bytes.fill(7));
+        assert_eq!(short.as_slice(), [7; POOLED_MIN - 1]);
+        drop(short);
+        assert!(!pool.trim());
     }
 }

@@ -130,9 +130,12 @@ impl SmContext {
             return None;
         }
         // The request first: it is on its way meanwhile, and a receive posted late still matches.
-        let sent = connection.send_inline(REQUESTS, 0, message);
+        let mut sent = connection.send_inline(REQUESTS, 0, message);
         if sent == Inline::Refused {
-            return None;
+            sent = connection.send_body(REQUESTS, 0, message);
+            if sent == Inline::Refused {
+                return None;
+            }
         }
         let serial = self.serial + 2;
         self.serial = serial;
@@ -308,8 +311,10 @@ impl SmContext {
             return Ok(Message::inline(len));
         }
         let size = u32::try_from(len).ok().filter(|size| *size <= MESSAGE_MAX);
-        let size = size.ok_or(Error::TooLong { len, max: MESSAGE_MAX as usize })?;
-        let connection = self.peers.find(to).ok_or(Error::UnknownPeer)?;
+        let Some(size) = size else {
+            return Err(Error::TooLong { len, max: MESSAGE_MAX as usize });
+        };
+        let Some(connection) = self.peers.find(to) else { return Err(Error::UnknownPeer) };
         // Messages wait already, behind which this one would keep space from them.
         if !connection.queues[REQUESTS].is_empty() {
             return Ok(Message::from(vec![0; len]));

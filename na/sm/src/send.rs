@@ -62,6 +62,24 @@ impl Connection {
         if publish_inline(link, ring, tag, bytes, len) { Inline::Ring } else { Inline::Sent }
     }
 
+    /// The same for a message in this connection's arena, which leaves it.
+    #[inline(never)]
+    pub(crate) fn send_body(&mut self, ring: usize, tag: Tag, message: &Message) -> Inline {
+        let body: Option<&dyn std::any::Any> = message.body().map(|body| body as _);
+        let out = body.and_then(|body| body.downcast_ref::<OutBody>());
+        let (Some(out), Some(link)) = (out, self.link.as_mut()) else { return Inline::Refused };
+        let may = self.is_flowing && self.queues[ring].is_empty() && out.is_in(&link.own.arena);
+        let (lane, place, len) = out.place();
+        // What fits a slot goes in one.
+        let is_long = len as usize > SHORT[ring] && !out.is_spent();
+        if !may || !is_long || !link.tx[ring].has_known_room() {
+            return Inline::Refused;
+        }
+        out.leave();
+        link.push_body(ring, tag, lane, place, len);
+        Inline::Sent
+    }
+
     /// Whether a ring that looked full has room after all. What is wrong is found by the flush.
     pub(crate) fn learns_of_room(&mut self, ring: usize) -> bool {
         self.link.as_mut().is_some_and(|link| link.has_room(ring) == Ok(true))
@@ -161,10 +179,10 @@ fn attempt_body(
     link: &mut Link,
     ring: usize,
     tag: Tag,
-    mut body: Box<dyn hg_na::MessageBody>,
+    body: Box<dyn hg_na::MessageBody>,
 ) -> Result<Attempt, (Broken, Message)> {
-    let any: &mut dyn std::any::Any = body.as_mut();
-    match any.downcast_mut::<OutBody>() {
+    let any: &dyn std::any::Any = body.as_ref();
+    match any.downcast_ref::<OutBody>() {
         Some(out) if out.is_in(&link.own.arena) => {
             let (lane, place, len) = out.place();
             out.leave();

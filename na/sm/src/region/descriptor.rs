@@ -44,8 +44,9 @@ impl RegionClaim {
     /// # Errors
     /// [`Error::BadDescriptor`].
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Error> {
-        let wrong = Error::BadDescriptor("it is no descriptor of shared memory");
-        let Ok(bytes) = <&[u8; OPAQUE_LEN]>::try_from(bytes) else { return Err(wrong) };
+        let Ok(bytes) = <&[u8; OPAQUE_LEN]>::try_from(bytes) else {
+            return Err(Error::BadDescriptor("it is no descriptor of shared memory"));
+        };
         let (domain, rest) = bytes.split_first_chunk().expect("40 bytes hold 16");
         let (index, rest) = rest.split_first_chunk().expect("24 bytes hold 4");
         let (generation, rest) = rest.split_first_chunk().expect("20 bytes hold 4");

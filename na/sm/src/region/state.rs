@@ -272,15 +272,15 @@ impl SmRegion {
         into: &mut Vec<Run>,
     ) -> Result<(), Error> {
         let size = self.len();
-        let outside = Error::OutOfRange { offset, len, size };
+        let outside = || Error::OutOfRange { offset, len, size };
         if offset.checked_add(len).is_none_or(|end| end > size) {
-            return Err(outside);
+            return Err(outside());
         }
         if for_writing && !self.memory().writable() {
             return Err(Error::Denied { granted: Rights::READ, needed: Rights::WRITE });
         }
         let segments = self.memory().segments().iter().map(run_of);
-        if cut(segments, offset, len, into) { Ok(()) } else { Err(outside) }
+        if cut(segments, offset, len, into) { Ok(()) } else { Err(outside()) }
     }
 
     /// The memory, for copies.

@@ -173,7 +173,7 @@ impl SmContext {
             Op::Get { local, remote, .. } => (Direction::Get, local, remote),
             _ => return Err(Error::Unsupported("this operation")),
         };
-        let connection = self.peers.find(op.peer()).ok_or(Error::UnknownPeer)?;
+        let Some(connection) = self.peers.find(op.peer()) else { return Err(Error::UnknownPeer) };
         if let Some(error) = connection.refusal() {
             return Err(error);
         }
@@ -193,5 +193,8 @@ impl SmContext {
 
 fn region_of(slice: &LocalSlice) -> Result<&SmRegion, Error> {
     let any: &dyn std::any::Any = slice.region().as_ref();
-    any.downcast_ref().ok_or(Error::Unsupported("local memory of another plugin"))
+    match any.downcast_ref() {
+        Some(region) => Ok(region),
+        None => Err(Error::Unsupported("local memory of another plugin")),
+    }
 }
