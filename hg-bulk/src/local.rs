@@ -128,6 +128,9 @@ impl Local {
     /// # Errors
     /// [`Error::OutOfRange`].
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), Error> {
+        if let [region] = self.regions.as_slice() {
+            return region.read(offset, into);
+        }
         let mut rest = into;
         self.each_region(offset, rest.len(), |region, offset, len| {
             let (now, later) = std::mem::take(&mut rest).split_at_mut(len);
@@ -143,6 +146,9 @@ impl Local {
     pub fn write(&self, offset: u64, from: &[u8]) -> Result<(), Error> {
         if !self.writable {
             return Err(Error::Denied { granted: Rights::READ, needed: Rights::WRITE });
+        }
+        if let [region] = self.regions.as_slice() {
+            return region.write(offset, from);
         }
         let mut rest = from;
         self.each_region(offset, from.len(), |region, offset, len| {

@@ -135,12 +135,14 @@ impl<'e, R: Rpc> Call<'e, R> {
         std::mem::forget(self);
         let mut outcome = None;
         port.wait_for(id, &mut outcome);
-        match &outcome {
-            Some(Outcome::Answered { message, payload, handler_error: false }) => {
-                decode_output::<R>(&message.as_slice()[*payload..])
-            }
-            _ => port.decode_rare::<R>(outcome),
+        let Some(Outcome::Answered { message, payload, handler_error: false }) = &outcome else {
+            return port.decode_rare::<R>(outcome);
+        };
+        let output = decode_output::<R>(&message.as_slice()[*payload..]);
+        if message.slot().is_some() {
+            std::mem::forget(outcome); // Owns nothing.
         }
+        output
     }
 
     #[cold]
@@ -453,8 +455,12 @@ impl Port {
         // A user's `Serialize` runs: not under the lock.
         let mut message = Message::inline(start + size);
         codec::Default::encode(&wire, &mut message.as_mut_slice()[start..]).map_err(unencodable)?;
-        let state = self.enter_state().ok_or_else(forked)?;
-        self.post_call(state, (peer, R::NAME), header, deadline, &mut message)
+        let Some(state) = self.enter_state() else { return Err(forked().into()) };
+        let made = self.post_call(state, (peer, R::NAME), header, deadline, &mut message);
+        if message.slot().is_some() {
+            std::mem::forget(message); // Owns nothing.
+        }
+        made
     }
 
     /// A call whose message needs memory of the transport's, or more than a message.

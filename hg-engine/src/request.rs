@@ -60,6 +60,13 @@ impl Request {
         self.deadline = header
             .remaining_ns
             .and_then(|remaining| now.checked_add(Duration::from_nanos(remaining)));
+        if self.cancel.is_some() {
+            self.forget_token();
+        }
+    }
+
+    #[cold]
+    fn forget_token(&mut self) {
         self.cancel = None;
     }
 
@@ -70,11 +77,15 @@ impl Request {
     }
 
     fn cancel_token(&self) -> Option<&CancelToken> {
-        let made = || match self.port.enter_state() {
+        self.cancel.as_ref().map(|token| token.get_or_init(|| self.token()))
+    }
+
+    #[cold]
+    fn token(&self) -> CancelToken {
+        match self.port.enter_state() {
             Some(mut state) => state.serves.token(self.origin, self.id),
             None => CancelToken::default(), // In a forked child nobody cancels.
-        };
-        self.cancel.as_ref().map(|token| token.get_or_init(made))
+        }
     }
 
     /// Who called; can be called back.

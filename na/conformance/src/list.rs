@@ -90,6 +90,7 @@ define_suite! { $
         }
         short_cuts {
             calls_by_short_cuts_are_as_if_posted
+            a_long_request_by_the_short_cut_is_as_if_posted
             a_short_cut_that_is_not_taken_has_done_nothing
         }
         flow {

@@ -170,12 +170,22 @@ impl Node {
     ) -> Outcome<Option<Token>> {
         let (send, receive) = (self.next_token(bits), self.next_token(0));
         let exchange = Exchange { to, tag, send, receive };
+        let copy = Message::copied(message.as_slice());
         let Some(ids) = self.context.exchange(&exchange, message) else { return Ok(None) };
-        self.carries_its_bytes(message)?;
-        let request = Op::SendUnexpected { to, message: Message::copied(message.as_slice()) };
-        self.accepted(ids.send, Shape::of(send, &request))?;
+        if !message.is_empty() {
+            self.carries_its_bytes(message)?;
+        }
+        let request = Op::SendUnexpected { to, message: copy };
+        // Whatever the message was, the poster's memory is not kept.
+        self.accepted(ids.send, Shape { memory: None, ..Shape::of(send, &request) })?;
         self.accepted(ids.receive, Shape::of(receive, &Op::RecvExpected { from: to, tag }))?;
         Ok(Some(receive))
+    }
+
+    /// Memory for a message, of the transport's where it has any.
+    pub(crate) fn message(&mut self, to: Peer, len: usize) -> Outcome<Message> {
+        let name = self.name;
+        self.context.message(to, len).map_err(|error| format!("{name}: no message: {error}"))
     }
 
     /// An answer by the short cut; says whether it was taken.

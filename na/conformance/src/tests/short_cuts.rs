@@ -12,6 +12,8 @@ use crate::{
 /// Requests that are sent before any of them is answered.
 const BURST: u64 = 8;
 const BURSTS: u64 = 32;
+/// Bytes of a message that carries them nowhere inside itself.
+const LONG: usize = 300;
 
 pub(crate) fn calls_by_short_cuts_are_as_if_posted(suite: &Suite) -> Outcome {
     let mut world = World::new(suite, 2)?;
@@ -57,6 +59,33 @@ fn request(world: &mut World<'_>, to: Peer, number: u64, message: &Message) -> O
     let (receive, _) = world.receive(A, to, number)?;
     world.send(A, to, &number.to_le_bytes())?;
     Ok(receive)
+}
+
+pub(crate) fn a_long_request_by_the_short_cut_is_as_if_posted(suite: &Suite) -> Outcome {
+    let mut world = World::new(suite, 2)?;
+    let (to_b, to_a) = world.connect(A, B)?;
+    for number in 0..BURST {
+        let bytes = pattern(LONG, number);
+        let mut message = world.nodes[A].message(to_b, LONG)?;
+        message.as_mut_slice().copy_from_slice(&bytes);
+        let receive = match world.nodes[A].exchange(to_b, number, 0, &message)? {
+            Some(receive) => receive,
+            None => {
+                ensure!(message.as_slice() == bytes, "a message that was not taken has changed");
+                let (receive, _) = world.receive(A, to_b, number)?;
+                world.send(A, to_b, &bytes)?;
+                receive
+            }
+        };
+        // Dropping it now takes nothing back.
+        drop(message);
+        let (from, request) = world.arrival(B)?;
+        let right = from == to_a && request.as_slice() == bytes;
+        ensure!(right, "{request:?} of {from:?} arrived in place of request {number}");
+        world.answer(B, to_a, number, b"answer")?;
+        world.received(A, receive, b"answer")?;
+    }
+    world.end()
 }
 
 pub(crate) fn a_short_cut_that_is_not_taken_has_done_nothing(suite: &Suite) -> Outcome {

@@ -398,3 +398,42 @@ fn the_plugin_says_that_it_has_views() {
     let domain = crate::SmPlugin.open(&url, &OpenOptions::listening()).unwrap();
     assert!(domain.caps().views);
 }
+
+#[test]
+fn a_short_transfer_of_ordinary_memory_is_moved_at_once_or_left_as_it_was() {
+    let mut pair = Pair::connected();
+    let local = pair.initiator.register(vec![1; 4096], Rights::empty());
+    let theirs = pair.owner.register(vec![2; 4096], Rights::READ | Rights::WRITE);
+    let (far, to) = (theirs.descriptor(), pair.to);
+    let slices = |far: &Descriptor, offset, len| {
+        (local.slice(offset, len).unwrap(), far.slice(offset, len).unwrap())
+    };
+    let (near, remote) = slices(&far, 1000, 50);
+    assert!(pair.initiator.context.transfer(&Op::Get { from: to, local: near, remote }, 4096));
+    let (near, remote) = slices(&far, 0, 1025);
+    assert!(pair.initiator.context.transfer(&Op::Put { to, local: near, remote }, 4096));
+    let mut seen = vec![0; 4096];
+    theirs.read(0, &mut seen).unwrap();
+    let put = [vec![1; 1000], vec![2; 3096]].concat();
+    assert_eq!(seen, put);
+    local.read(0, &mut seen).unwrap();
+    assert_eq!(seen, [vec![1; 1000], vec![2; 50], vec![1; 3046]].concat());
+    // Neither are those that posting refuses, nor those that it would end with an error.
+    let read_only = pair.owner.register(vec![3; 4096], Rights::READ);
+    let (near, remote) = slices(&read_only.descriptor(), 0, 8);
+    assert!(!pair.initiator.context.transfer(&Op::Put { to, local: near, remote }, 4096));
+    let longer = Descriptor::new(8192, Rights::READ, far.opaque());
+    let (near, remote) = (local.slice(0, 8).unwrap(), longer.slice(4090, 8).unwrap());
+    assert!(!pair.initiator.context.transfer(&Op::Get { from: to, local: near, remote }, 4096));
+    theirs.unregister().unwrap();
+    let (near, remote) = slices(&far, 0, 8);
+    let stale = Op::Get { from: to, local: near, remote };
+    assert!(!pair.initiator.context.transfer(&stale, 4096));
+    assert_eq!(
+        pair.transfer(false, &local, &far, 8).unwrap_err().to_string(),
+        Error::StaleDescriptor.to_string()
+    );
+    drop((stale, pair.initiator.done.drain(..)));
+    local.read(0, &mut seen).unwrap();
+    assert_eq!(seen, [vec![1; 1000], vec![2; 50], vec![1; 3046]].concat());
+}

@@ -21,7 +21,10 @@ use crate::{
     shared::{Sharing, copies::Piece},
 };
 
-/// Those are queued where the kernel is to move them: several share a call.
+/// The kernel moves so many sooner than they are queued, completed and their task is woken: a handler that pulls 4 KiB
+/// took 4,000 instructions more.
+const SHORT_MAX: u64 = 16 * 1024;
+/// Up to here those that are longer are queued where the kernel is to move them: several share a call.
 const QUEUED_MAX: u64 = 64 * 1024;
 
 impl Transfers {
@@ -56,7 +59,8 @@ impl SmContext {
             Piece { direction, claim: &claim, range, local: region, local_offset: local.offset() };
         let is_done = match piece.copy(connection) {
             Some(copied) => copied.is_ok(),
-            None if len <= QUEUED_MAX || !running.is_empty() => false,
+            None if (SHORT_MAX + 1..=QUEUED_MAX).contains(&len) => false,
+            None if !running.is_empty() => false,
             None => piece.move_by_kernel(connection, Batch::new(direction, scratch)),
         };
         if is_done {
