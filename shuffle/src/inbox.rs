@@ -87,7 +87,7 @@ impl<P> Inbox<P> {
 
     /// Puts a message of this rank to itself in; returns its number, for [`Inbox::is_acknowledged`].
     #[inline]
-    pub(crate) fn push_own(&mut self, message: &Message<'_>, delivered: u64) -> u64 {
+    pub(crate) fn push_own(&mut self, message: &Message<'_>) -> u64 {
         match self.chunks.back_mut() {
             Some(last) if self.is_own && last.bytes.len() < OWN_CHUNK => {
                 message.write(&mut last.bytes);
@@ -103,7 +103,6 @@ impl<P> Inbox<P> {
             }
         }
         self.pushed += 1;
-        self.note_waiting(delivered);
         self.pushed
     }
 
@@ -149,9 +148,9 @@ impl<P> Inbox<P> {
         number <= delivered.saturating_add(self.max)
     }
 
-    /// Whether anybody waits for room.
-    pub(crate) fn has_parents(&self) -> bool {
-        !self.parents.is_empty()
+    /// How many messages are to be delivered before a parent is released.
+    pub(crate) fn next_release(&self) -> Option<u64> {
+        self.parents.front().map(|(number, _)| number.saturating_sub(self.max))
     }
 
     /// Messages put in, ever.
@@ -180,7 +179,8 @@ impl<P> Inbox<P> {
         stranded
     }
 
-    fn note_waiting(&mut self, delivered: u64) {
+    /// Notes how many wait; for own messages the driver does this when a chunk begins, and when one is due.
+    pub(crate) fn note_waiting(&mut self, delivered: u64) {
         self.waiting_max = self.waiting_max.max(self.pushed.saturating_sub(delivered));
     }
 }
@@ -211,8 +211,9 @@ mod tests {
         inbox.push_chunk(chunk(3), 'b', 0);
         inbox.push_chunk(chunk(7), 'c', 0);
         assert_eq!(inbox.released, ['a']);
+        assert_eq!(inbox.next_release(), Some(1));
         inbox.handle_delivered(1);
-        assert_eq!(inbox.released, ['a', 'b']);
+        assert_eq!((inbox.released.as_slice(), inbox.next_release()), (&['a', 'b'][..], Some(8)));
         inbox.handle_delivered(7);
         assert_eq!(inbox.released, ['a', 'b']);
         inbox.handle_delivered(8);
@@ -221,7 +222,7 @@ mod tests {
             ['a', 'b', 'c'],
             "more messages than the limit do not wait for ever"
         );
-        assert!(!inbox.has_parents());
+        assert_eq!(inbox.next_release(), None);
     }
 
     fn own(kind: u32) -> Message<'static> {
@@ -237,7 +238,7 @@ mod tests {
         let mut inbox = Inbox::new(2, 0);
         inbox.push_chunk(chunk(1), (), 0);
         let numbers = [7, 8].map(|kind| {
-            let number = inbox.push_own(&own(kind), 0);
+            let number = inbox.push_own(&own(kind));
             (number, inbox.is_acknowledged(number, 0))
         });
         assert_eq!(numbers, [(2, true), (3, false)]);
@@ -245,32 +246,32 @@ mod tests {
         assert_eq!(kinds(&inbox.take(false).unwrap()), [0]);
         assert_eq!(kinds(&inbox.take(false).unwrap()), [7, 8]);
         assert_eq!((inbox.len(), inbox.take(true)), (0, None));
-        inbox.push_own(&own(9), 2);
+        inbox.push_own(&own(9));
         assert_eq!(inbox.due(), 1);
     }
 
     #[test]
     fn a_chunk_of_own_messages_is_due_when_it_is_full_or_closed_or_asked_for() {
         let mut inbox = Inbox::<()>::new(100, 40);
-        inbox.push_own(&own(0), 0);
-        inbox.push_own(&own(1), 0);
+        inbox.push_own(&own(0));
+        inbox.push_own(&own(1));
         assert_eq!(
             (inbox.len(), inbox.due(), inbox.is_open(), inbox.take(false)),
             (2, 0, true, None)
         );
-        inbox.push_own(&own(2), 0);
+        inbox.push_own(&own(2));
         assert_eq!((inbox.due(), inbox.is_open()), (3, false), "48 bytes are over 40");
         assert_eq!(kinds(&inbox.take(false).unwrap()), [0, 1, 2]);
-        inbox.push_own(&own(3), 0);
+        inbox.push_own(&own(3));
         inbox.push_chunk(chunk(1), (), 0);
         assert_eq!(inbox.due(), 2, "nothing overtakes it");
         assert_eq!(kinds(&inbox.take(false).unwrap()), [3]);
-        inbox.push_own(&own(4), 0);
+        inbox.push_own(&own(4));
         assert_eq!((kinds(&inbox.take(false).unwrap()), inbox.take(false)), (vec![0], None));
         assert_eq!(kinds(&inbox.take(true).unwrap()), [4]);
-        inbox.push_own(&own(5), 0);
+        inbox.push_own(&own(5));
         inbox.close();
-        inbox.push_own(&own(6), 0);
+        inbox.push_own(&own(6));
         assert_eq!((inbox.due(), inbox.len()), (1, 2), "what comes behind a closed one waits anew");
     }
 

@@ -23,6 +23,7 @@ pub(crate) struct Linger {
 
 impl Linger {
     /// Something lingers.
+    #[inline]
     pub(crate) fn arm(&self) {
         // The lock of the hop, or of the mail, orders this behind the `false` that came before the clock looked there.
         if !self.is_armed.load(Ordering::Relaxed) && !self.is_armed.swap(true, Ordering::SeqCst) {

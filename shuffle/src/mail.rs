@@ -39,14 +39,28 @@ pub(crate) struct Mail {
     work: Condvar,
     /// Something was delivered that somebody waits for.
     room: Condvar,
-    /// Messages delivered, ever.
-    delivered: AtomicU64,
-    /// Somebody waits in `room`, or a batch waits for its acknowledgement.
-    is_awaited: AtomicBool,
+    progress: Line,
     /// The thread is to be woken by [`Mail::wake_up`].
     is_due: AtomicBool,
     threshold: u64,
     linger: Duration,
+}
+
+/// What the thread writes and reads after each message: alone on its cache lines (two, since processors fetch pairs), so that those who
+/// put messages in do not take it away each time.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Line {
+    /// Messages delivered, ever.
+    delivered: AtomicU64,
+    /// The count from which on somebody is to be told: who waits in `room`, or a batch that is then acknowledged.
+    awaited_from: AtomicU64,
+}
+
+impl Default for Line {
+    fn default() -> Self {
+        Self { delivered: AtomicU64::new(0), awaited_from: AtomicU64::new(u64::MAX) }
+    }
 }
 
 #[derive(Debug)]
@@ -58,8 +72,9 @@ struct State {
     /// Deliver also what is below the threshold.
     flushes: u32,
     waiters: u32,
-    /// What `Mail::is_awaited` says.
-    is_awaited: bool,
+    /// What `Line::awaited_from` says, and a count that `Line::delivered` has had.
+    awaited_from: u64,
+    seen: u64,
     /// When the open chunk was begun.
     open_since: Option<Instant>,
     end: Option<End>,
@@ -96,7 +111,8 @@ impl Mail {
             has_begun: false,
             flushes: 0,
             waiters: 0,
-            is_awaited: false,
+            awaited_from: u64::MAX,
+            seen: 0,
             open_since: None,
             end: None,
             is_failed: false,
@@ -106,8 +122,7 @@ impl Mail {
             state: Mutex::new(state),
             work: Condvar::new(),
             room: Condvar::new(),
-            delivered: AtomicU64::new(0),
-            is_awaited: AtomicBool::new(false),
+            progress: Line::default(),
             is_due: AtomicBool::new(false),
             threshold: threshold as u64,
             linger,
@@ -123,7 +138,7 @@ impl Mail {
     pub(crate) fn push_chunk(&self, chunk: Chunk, parent: Parent) {
         let mut state = locked(&self.state);
         state.inbox.push_chunk(chunk, parent, self.delivered());
-        // What was delivered before the flag was up told nobody.
+        // What was delivered before this was noted told nobody.
         self.note_awaited(&mut state);
         state.inbox.handle_delivered(self.delivered());
         self.note_awaited(&mut state);
@@ -156,11 +171,18 @@ impl Mail {
         if state.end.is_some() {
             return Err(Gone);
         }
-        let delivered = self.delivered();
         let was_open = state.inbox.is_open();
-        let number = state.inbox.push_own(message, delivered);
+        let number = state.inbox.push_own(message);
         count.inspect(|count| add_one(count));
-        if state.inbox.is_open() && state.inbox.is_acknowledged(number, delivered) {
+        // What was delivered is looked at when a chunk begins or ends, or when there may be no room.
+        let is_open = state.inbox.is_open();
+        if is_open && was_open && state.inbox.is_acknowledged(number, state.seen) {
+            return Ok(true);
+        }
+        let seen = self.delivered();
+        state.seen = seen;
+        state.inbox.note_waiting(seen);
+        if is_open && state.inbox.is_acknowledged(number, seen) {
             if !was_open {
                 state.open_since = Some(Instant::now());
             }
@@ -284,7 +306,7 @@ impl Mail {
 
     /// Messages delivered, ever.
     pub(crate) fn delivered(&self) -> u64 {
-        self.delivered.load(Ordering::SeqCst)
+        self.progress.delivered.load(Ordering::SeqCst)
     }
 
     /// Messages that wait for delivery, and the most that ever did. `None`: somebody holds the lock.
@@ -364,7 +386,7 @@ impl Mail {
         let mut state = locked(&self.state);
         state.waiters += 1;
         self.note_awaited(&mut state);
-        // The flag is up before the count is read; see `note_delivered`.
+        // Noted before the count is read; see `note_delivered`.
         while !is_over(&state, self.delivered()) && state.end != Some(End::Now) && !state.is_failed
         {
             state = wait(&self.room, state);
@@ -373,17 +395,18 @@ impl Mail {
         self.note_awaited(&mut state);
     }
 
-    /// SeqCst, here and in `note_delivered`: either the count is seen here, or the flag is seen there.
+    /// SeqCst, here and in `note_delivered`: either the count of deliveries is seen here, or this one is seen there.
     fn note_awaited(&self, state: &mut State) {
-        let is_awaited = state.waiters > 0 || state.inbox.has_parents();
-        if std::mem::replace(&mut state.is_awaited, is_awaited) != is_awaited {
-            self.is_awaited.store(is_awaited, Ordering::SeqCst);
+        let of_parents = state.inbox.next_release().unwrap_or(u64::MAX);
+        let from = if state.waiters > 0 { 0 } else { of_parents };
+        if std::mem::replace(&mut state.awaited_from, from) != from {
+            self.progress.awaited_from.store(from, Ordering::SeqCst);
         }
     }
 
     fn note_delivered(&self) {
-        let delivered = self.delivered.fetch_add(1, Ordering::SeqCst) + 1;
-        if self.is_awaited.load(Ordering::SeqCst) {
+        let delivered = self.progress.delivered.fetch_add(1, Ordering::SeqCst) + 1;
+        if delivered >= self.progress.awaited_from.load(Ordering::SeqCst) {
             let mut state = locked(&self.state);
             state.inbox.handle_delivered(delivered);
             let released = std::mem::take(&mut state.inbox.released);
