@@ -183,6 +183,22 @@ fn a_place_in_use_is_named() {
 }
 
 #[test]
+fn sides_that_use_different_messages_are_told_so() {
+    for url in ["ofi+tcp://127.0.0.1", "ofi+shm://"] {
+        let (tagged, usual) = (open(url, &[("messages", "tagged")]), open(url, &[]));
+        let mut target = tagged.unwrap().context(0).unwrap();
+        let mut origin = usual.unwrap().context(0).unwrap();
+        let peer = origin.lookup(target.address()).unwrap();
+        origin.post(1, Op::SendUnexpected { to: peer, message: vec![0; 9].into() }).unwrap();
+        let is_told = |it: &Completion| match it {
+            Completion::Gone { reason, .. } => reason.to_string().contains("with tagged messages"),
+            _ => false,
+        };
+        until(&mut [&mut origin, &mut target], |seen| seen[0].iter().any(is_told));
+    }
+}
+
+#[test]
 fn nothing_is_written_to_stderr_unless_logging_is_on() {
     for url in ["ofi+tcp://127.0.0.1", "ofi+shm://", "ofi+cxi://", "ofi+verbs://"] {
         let output = process(url, &[]);
