@@ -300,8 +300,9 @@ fn a_blocking_call_costs_each_side_one_sleep() {
         let before = read();
         assert_eq!(origin.ask(&format!("call {CALLS}")), "ok");
         let slept = std::array::from_fn::<_, 2, _>(|side| read()[side] - before[side]);
-        // A few besides: the origin waits for commands, and either side looks after its memory.
-        assert!(slept.iter().all(|times| *times <= CALLS + CALLS / 20), "{slept:?} sleeps");
+        // A few besides: the origin waits for commands, either side looks after its memory, and on a busy machine whoever
+        // holds a lock may lose the processor. A second sleep in each call would make it twice as many.
+        assert!(slept.iter().all(|times| *times <= CALLS + CALLS / 2), "{slept:?} sleeps");
     }
 }
 
