@@ -41,7 +41,7 @@ pub(crate) struct Inner {
     pub(crate) hops: Vec<Hop>,
     pub(crate) table: Table,
     /// Of a message of this rank, by destination.
-    first_hops: Vec<u32>,
+    pub(crate) first_hops: Vec<u32>,
     pub(crate) mail: Mail,
     /// Batches under way, by lane.
     pub(crate) in_flight: [Arc<AtomicU64>; 3],
@@ -85,7 +85,7 @@ pub(crate) struct Table {
 
 impl Table {
     /// Where the next hop is; `None`: there is none.
-    fn hop_of(&self, map: &NodeMap, next: Next) -> Option<u32> {
+    pub(crate) fn hop_of(&self, map: &NodeMap, next: Next) -> Option<u32> {
         let local = |rank| map.local_rank(rank) as usize;
         match next {
             Next::Deliver => None,
@@ -107,7 +107,7 @@ impl Table {
 }
 
 /// In place of a hop: none.
-const HERE: u32 = u32::MAX;
+pub(crate) const HERE: u32 = u32::MAX;
 
 /// A batch that has overtaken another one.
 struct Early {
@@ -384,10 +384,10 @@ impl Inner {
                 mine += 1;
                 others |= lane != Lane::Relay;
             } else {
-                match self.routes.next(lane.came(), message.to) {
-                    Ok(Next::Deliver) => mine += 1,
-                    Ok(_) => others = true,
-                    Err(_) => return Err(Refused::Misrouted),
+                match self.onward(lane, message.to) {
+                    Some(HERE) => mine += 1,
+                    Some(_) => others = true,
+                    None => return Err(Refused::Misrouted),
                 }
             }
         }
@@ -416,7 +416,8 @@ impl Inner {
             }
             return;
         }
-        match self.routes.next(lane.came(), message.to).ok().and_then(|next| self.hop_of(next)) {
+        let onward = self.onward(lane, message.to).unwrap_or(HERE);
+        match self.hops.get(onward as usize) {
             Some(hop) => self.relay(hop, message, parent),
             None => own.into_iter().for_each(|own| message.write(own)),
         }

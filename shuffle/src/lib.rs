@@ -45,6 +45,7 @@ mod mail;
 mod meeting;
 mod message;
 mod of_job;
+mod onward;
 mod options;
 mod order;
 mod parent;
