@@ -25,7 +25,8 @@
 //!
 //! # Threads
 //! A [`Shuffle`] is used from any number of threads. It has a thread for each of its two engines, one for delivery and
-//! one that sends batches which have waited long enough.
+//! one that sends batches which have waited long enough. A thread that waits for room in a queue makes the progress of that
+//! queue's engine meanwhile.
 //!
 //! # Cleanup
 //! [`Shuffle::shutdown`] is collective and ends all threads and connections; dropping a shuffle ends it for this rank,
