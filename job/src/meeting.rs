@@ -124,7 +124,7 @@ impl Rendezvous {
         match text.strip_prefix("tcp:").map(|rest| rest.trim_start_matches('/')) {
             Some(at)
                 if at.rsplit_once(':').is_some_and(|(host, port)| {
-                    !host.is_empty() && port.parse::<u16>().is_ok()
+                    !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0)
                 }) =>
             {
                 Ok(Self::Tcp(at.to_owned()))
@@ -254,7 +254,7 @@ mod tests {
         assert_eq!(Rendezvous::parse("dir:/x").unwrap(), Rendezvous::Folder("/x".into()));
         assert_eq!(Rendezvous::parse("tcp:h:1").unwrap(), Rendezvous::Tcp("h:1".into()));
         assert_eq!(Rendezvous::parse("tcp://h:1").unwrap(), Rendezvous::Tcp("h:1".into()));
-        for wrong in ["", "dir:", "/x", "tcp:h", "tcp::1", "tcp:h:x"] {
+        for wrong in ["", "dir:", "/x", "tcp:h", "tcp::1", "tcp:h:x", "tcp:h:0"] {
             let said = Rendezvous::parse(wrong).unwrap_err().to_string();
             assert_eq!(
                 said,

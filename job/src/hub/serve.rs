@@ -30,7 +30,7 @@ const GREETING: Duration = Duration::from_secs(10);
 const TICK: Duration = Duration::from_secs(1);
 /// What is left to say when the hub ends is said within this time.
 const FAREWELL: Duration = Duration::from_secs(2);
-/// Strangers at a time, beyond the ranks that are still awaited.
+/// Strangers at a time, beyond the ranks that are still awaited; more make the first ones go.
 const STRANGERS_MAX: usize = 64;
 
 pub(super) struct Server {
@@ -127,9 +127,24 @@ impl Server {
             let Ok((stream, _)) = listener.accept() else { return };
             host::keep_alive(&stream);
             let until = Instant::now() + GREETING;
-            if self.connections.len() < self.places.len() + STRANGERS_MAX {
-                let _ = self.add(Connection::new(Who::Stranger { until }, Stream::Tcp(stream)));
+            if self.connections.len() >= self.places.len() + STRANGERS_MAX {
+                self.part_with_a_stranger();
             }
+            let _ = self.add(Connection::new(Who::Stranger { until }, Stream::Tcp(stream)));
+        }
+    }
+
+    /// The one who has said nothing for longest makes room: a rank says at once who it is.
+    fn part_with_a_stranger(&mut self) {
+        let silence = |(key, one): (usize, &Connection)| match one.who {
+            Who::Stranger { until } => Some((until, key)),
+            Who::Seat(_) | Who::Rank(_) => None,
+        };
+        let Some((_, key)) = self.connections.iter().filter_map(silence).min() else { return };
+        // What it has said may have come since this round began.
+        self.serve(key);
+        if self.connections.get(key).is_some_and(|one| matches!(one.who, Who::Stranger { .. })) {
+            self.remove(key);
         }
     }
 

@@ -98,6 +98,22 @@ fn garbage_costs_its_sender_the_connection_and_nobody_else_anything() {
 }
 
 #[test]
+fn a_crowd_of_strangers_makes_way_for_a_rank() {
+    let (hub, port) = hub(2, LONG);
+    let crowd = || -> Vec<TcpStream> {
+        (0..150).map(|_| TcpStream::connect(("127.0.0.1", port)).unwrap()).collect()
+    };
+    let _before = crowd();
+    let zero = thread::spawn(move || joined(port, 0, 2));
+    let _between = crowd();
+    let one = joined(port, 1, 2);
+    for link in [zero.join().unwrap(), one] {
+        link.leave().unwrap();
+    }
+    assert!(hub.wait(LONG));
+}
+
+#[test]
 fn a_wrong_token_or_size_is_refused_with_a_sentence() {
     let (_hub, port) = hub(2, LONG);
     let refused = |hello| match link(port, hello).join(Instant::now() + LONG) {
