@@ -279,7 +279,8 @@ impl Hop {
         {
             let number = sent.number;
             calls.pop_front();
-            self.shared.in_flight.fetch_sub(1, Ordering::Relaxed);
+            // SeqCst: see `Inner::wait_for_lane`.
+            self.shared.in_flight.fetch_sub(1, Ordering::SeqCst);
             match result {
                 Ok(()) => {
                     let state = state.get_or_insert_with(|| locked(&self.state));

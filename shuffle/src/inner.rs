@@ -4,7 +4,7 @@ use std::{
     collections::HashMap,
     sync::{
         Arc, Condvar, Mutex,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
 };
 
@@ -45,6 +45,8 @@ pub(crate) struct Inner {
     pub(crate) mail: Mail,
     /// Batches under way, by lane.
     pub(crate) in_flight: [Arc<AtomicU64>; 3],
+    /// Threads that a sender limit holds back, by lane.
+    held_back: [AtomicU32; 3],
     /// What each queue of each peer has sent.
     orders: HashMap<(u32, Lane), Mutex<Order<Early>>>,
     /// Answers that end when this shuffle does.
@@ -151,6 +153,7 @@ impl Inner {
             table,
             mail,
             in_flight,
+            held_back: Default::default(),
             orders,
             watchers: Mutex::new(Some(Vec::new())),
             watches: Mutex::new(0),
@@ -288,20 +291,28 @@ impl Inner {
         if limit == 0 {
             return;
         }
-        let is_over = || self.in_flight[lane as usize].load(Ordering::Relaxed) >= u64::from(limit);
+        let is_over = || self.in_flight[lane as usize].load(Ordering::SeqCst) >= u64::from(limit);
+        if !is_over() {
+            return;
+        }
+        // SeqCst: either the count is seen to go down here, or `collect` sees that it is waited for.
+        self.held_back[lane as usize].fetch_add(1, Ordering::SeqCst);
         while is_over() && !self.is_failed() && !self.is_closed() {
-            // Any acknowledgement of this lane makes room: that of a hop that has something under way is waited for.
+            // Any acknowledgement of this lane makes room; waited for is a hop that has something under way.
             for hop in self.hops.iter().filter(|hop| hop.lane == lane) {
                 let mut before = 0;
                 if hop.is(|queue| {
                     before = queue.in_flight();
                     before > 0
                 }) {
-                    self.wait_at(hop, |queue| queue.is_failed() || queue.in_flight() < before);
+                    self.wait_at(hop, |queue| {
+                        queue.is_failed() || queue.in_flight() < before || !is_over()
+                    });
                     break;
                 }
             }
         }
+        self.held_back[lane as usize].fetch_sub(1, Ordering::SeqCst);
     }
 
     /// Where a message of this rank goes; `None`: it stays here.
@@ -436,6 +447,10 @@ impl Inner {
         let (lingers, ended) = hop.collect();
         if lingers {
             self.linger.arm();
+        }
+        if self.held_back[hop.lane as usize].load(Ordering::SeqCst) > 0 {
+            // They wait at any hop of this lane.
+            self.hops.iter().filter(|other| other.lane == hop.lane).for_each(Hop::wake_waiters);
         }
         if let Err(error) = ended {
             self.fail_and_tell(hop.rank, Some(hop.lane), error.to_string());

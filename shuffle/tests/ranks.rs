@@ -7,14 +7,17 @@ mod common;
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Barrier, Mutex,
+        Arc, Barrier, Condvar, Mutex,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
 
 use common::{keeping, run};
-use hg_shuffle::{Error, Flush, Options, Shuffle, Shutdown};
+use hg_shuffle::{Delivery, Error, Flush, Group as _, Options, Shuffle, Shutdown};
+
+/// Nothing takes so long.
+const LONG: Duration = Duration::from_secs(20);
 
 const MAPS: &[&str] = &["1x1", "1x4", "2x2", "3+1", "1+3", "0,1,2,0,1,2,0", "1+1+1"];
 
@@ -185,6 +188,40 @@ fn a_blocked_callback_keeps_senders_waiting_and_memory_bounded() {
             shuffle.shutdown(Shutdown::Drain).unwrap();
         });
     }
+}
+
+#[test]
+fn a_sender_limit_waits_for_room_at_any_hop_not_for_one_that_is_blocked() {
+    run("1x3", |thread| {
+        let me = thread.rank();
+        let release = Arc::new((Mutex::new(false), Condvar::new()));
+        let held = Arc::clone(&release);
+        let limited = options(|options| {
+            unbatched(options);
+            (options.localsenderlimit, options.deliverq_max) = (3, 1);
+        });
+        let deliver = move |delivery: Delivery<'_>| {
+            if me == 1 && delivery.kind == 1 {
+                let waits = held.0.lock().unwrap();
+                let waited = held.1.wait_timeout_while(waits, LONG, |is_free| !*is_free);
+                assert!(!waited.unwrap().1.timed_out(), "rank 0 waits for rank 1");
+            }
+        };
+        let shuffle = Shuffle::new(&thread, "test", limited, deliver).unwrap();
+        if me == 0 {
+            // One is being delivered, one stays under way.
+            shuffle.enqueue(1, 1, b"").unwrap();
+            shuffle.enqueue(1, 1, b"").unwrap();
+            for _ in 0..200 {
+                shuffle.enqueue(2, 0, b"").unwrap();
+            }
+        }
+        shuffle.barrier().unwrap();
+        *release.0.lock().unwrap() = true;
+        release.1.notify_all();
+        shuffle.flush_all().unwrap();
+        shuffle.shutdown(Shutdown::Drain).unwrap();
+    });
 }
 
 #[test]
