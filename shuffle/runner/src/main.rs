@@ -54,6 +54,8 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         write!(std::io::stdout(), "{plan}").map_err(Error::Print)?;
         return Ok(ExitCode::SUCCESS);
     }
+    // Before there are threads, which take this over, and ranks, which do so, too.
+    signal::hold()?;
     if let Some(size) = arguments.local
         && !Local::is_rank()
     {
@@ -67,8 +69,6 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         }
         return Ok(ExitCode::from(ended.code()));
     }
-    // Before there are threads, which take this over.
-    signal::hold()?;
     let job = Job::connect()?;
     let is_well = work::run(&job, arguments)?;
     job.leave()?;

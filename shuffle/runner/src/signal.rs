@@ -7,8 +7,8 @@ use nix::sys::signal::{SigSet, Signal};
 
 use crate::Error;
 
-/// Keeps the signal for [`answer`]: in this thread and those that it starts. A rank that is not that far yet is not
-/// ended by it either.
+/// Keeps the signal for [`answer`]: in this thread and those that it starts. A rank that is not that far yet, and the
+/// runner that starts ranks, are not ended by it either.
 pub(crate) fn hold() -> Result<(), Error> {
     signals().thread_block().map_err(|errno| Error::Os("SIGUSR1 cannot be held", errno.into()))
 }

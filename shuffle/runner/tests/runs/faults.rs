@@ -100,3 +100,12 @@ fn a_rank_whose_deliveries_are_stuck_says_its_state() {
     }
     assert_eq!(running.end().code, Some(137));
 }
+
+#[test]
+fn asking_everybody_of_this_name_for_a_state_does_not_end_the_runner() {
+    let running = Running::local(2, "--duration 1");
+    for _ in 0..100 {
+        running.signal_runner(Signal::SIGUSR1);
+    }
+    running.end().total(2);
+}

@@ -53,6 +53,13 @@ impl Running {
         kill(self.pids[&rank], signal).unwrap();
     }
 
+    /// To the process that has started the ranks.
+    pub(crate) fn signal_runner(&self, signal: Signal) {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pids[&0])).unwrap();
+        let parent = status.lines().find_map(|line| line.strip_prefix("PPid:")).unwrap();
+        kill(Pid::from_raw(parent.trim().parse().unwrap()), signal).unwrap();
+    }
+
     /// The next line on standard error.
     pub(crate) fn line(&self) -> String {
         self.lines.recv().expect("the rank lives")
