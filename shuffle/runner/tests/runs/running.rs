@@ -37,7 +37,12 @@ impl Running {
     pub(crate) fn start(mut command: Command, ranks: u32) -> Self {
         let mut runner = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let (lines, reading) = read(runner.stderr.take().unwrap());
-        let pids = pids_of_ranks(runner.id(), ranks);
+        let Some(pids) = pids_of_ranks(&mut runner, ranks) else {
+            let mut out = String::new();
+            runner.stdout.take().unwrap().read_to_string(&mut out).unwrap();
+            let said: Vec<String> = lines.iter().collect();
+            panic!("it ended before all ranks had begun:\n{out}\n{}", said.join("\n"));
+        };
         Self { runner, pids, lines, reading, said: String::new() }
     }
 
@@ -108,11 +113,11 @@ fn read(from: ChildStderr) -> (mpsc::Receiver<String>, JoinHandle<()>) {
     (receiver, thread::spawn(run))
 }
 
-/// The ranks below a process, once all are there.
-fn pids_of_ranks(top: u32, ranks: u32) -> BTreeMap<u32, Pid> {
-    loop {
+/// The ranks below a process, once all are there; `None` when it has ended.
+fn pids_of_ranks(top: &mut Child, ranks: u32) -> Option<BTreeMap<u32, Pid>> {
+    while top.try_wait().unwrap().is_none() {
         let mut found = BTreeMap::new();
-        let mut below = vec![top];
+        let mut below = vec![top.id()];
         while let Some(pid) = below.pop() {
             if let Some(rank) = rank_of(pid) {
                 found.insert(rank, Pid::from_raw(pid.try_into().unwrap()));
@@ -125,10 +130,11 @@ fn pids_of_ranks(top: u32, ranks: u32) -> BTreeMap<u32, Pid> {
             }
         }
         if found.len() == ranks as usize && found.values().all(|pid| holds_signal(*pid)) {
-            return found;
+            return Some(found);
         }
         thread::yield_now();
     }
+    None
 }
 
 /// Which rank a process is, whatever launcher says so; not a shell around one.
