@@ -7,6 +7,11 @@ use crate::Error;
 /// Limits and sizes of a shuffle. Everything has a default that works; [`Shuffle::new`](crate::Shuffle::new) checks
 /// the rest.
 ///
+/// ```
+/// let mut options = hg_shuffle::Options::default();
+/// options.lomaxrpc = 2;
+/// ```
+///
 /// A *queue* holds what waits for one next hop. An origin queue takes messages of this rank to a rank of the same
 /// node; a relay queue takes messages from other nodes to a rank of this one; a network queue takes messages to one
 /// other node. Each has its own limits, so that no cycle of waits can form.

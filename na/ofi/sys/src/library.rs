@@ -61,10 +61,15 @@ impl std::error::Error for Missing {}
 impl fmt::Display for Missing {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotFound { name, why } => write!(
+            Self::NotFound { name, why } if name == DEFAULT => write!(
                 out,
                 "libfabric is not installed: {name} was not found ({why}); on Debian: apt-get install \
                  libfabric1, elsewhere name the file in {PATH_VARIABLE}"
+            ),
+            Self::NotFound { name, why } => write!(
+                out,
+                "{PATH_VARIABLE} names {name}, which cannot be loaded ({why}): correct it, or leave it out to \
+                 use the installed libfabric (on Debian: apt-get install libfabric1)"
             ),
             Self::NoFunction { name, function } => {
                 write!(out, "{name} is no libfabric: it has no function {function}")
@@ -89,8 +94,8 @@ pub fn library() -> Result<&'static Library, Missing> {
 }
 
 fn load() -> Result<Library, Missing> {
-    let name = std::env::var(PATH_VARIABLE).unwrap_or_else(|_| DEFAULT.to_owned());
-    load_from(&name)
+    let named = std::env::var(PATH_VARIABLE).ok().filter(|name| !name.is_empty());
+    load_from(named.as_deref().unwrap_or(DEFAULT))
 }
 
 fn load_from(name: &str) -> Result<Library, Missing> {
