@@ -251,6 +251,15 @@ fn server(url: &str) -> (Child, Address) {
     (process, Address::new(&address).unwrap())
 }
 
+/// Stops a process; it stands still when this returns, and takes nothing more.
+fn stop(pid: Pid) {
+    kill(pid, Signal::SIGSTOP).unwrap();
+    let is_stopped = |status: &str| status.lines().any(|line| line.starts_with("State:\tT"));
+    while !is_stopped(&std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap()) {
+        thread::yield_now();
+    }
+}
+
 #[test]
 fn a_stopped_peer_costs_bounded_memory_and_little_time_and_takes_everything_when_it_goes_on() {
     for url in ["ofi+tcp://127.0.0.1", "ofi+shm://"] {
@@ -265,7 +274,7 @@ fn a_stopped_peer_costs_bounded_memory_and_little_time_and_takes_everything_when
         );
         context.post(100, message(peer)).unwrap();
         wait_until(&mut context, &mut done, |done| done.iter().any(sent));
-        kill(pid, Signal::SIGSTOP).unwrap();
+        stop(pid);
         let posted = 1 + fill(&mut context, peer, &mut done);
         let (begin, before) = (Instant::now(), processor());
         wait_until(&mut context, &mut done, |_| begin.elapsed() > Duration::from_millis(400));
