@@ -74,7 +74,8 @@ mod tests {
 
         fn measure(&mut self) -> Result<f64, Error> {
             self.log.borrow_mut().push(self.name);
-            Ok(f64::from(u32::try_from(self.log.borrow().len()).unwrap()))
+            let rounds = u32::try_from(self.log.borrow().len()).expect("a few");
+            Ok(f64::from(rounds))
         }
     }
 
@@ -85,7 +86,7 @@ mod tests {
             Box::new(Logged { name: "a", log: log.clone() }),
             Box::new(Logged { name: "b", log: log.clone() }),
         ];
-        let summaries = in_turns(&mut measures, 3).unwrap();
+        let summaries = in_turns(&mut measures, 3).expect("nothing fails here");
         assert_eq!(*log.borrow(), ["a", "b", "a", "b", "a", "b", "a", "b"]);
         assert_eq!((summaries[0].min, summaries[0].max), (3.0, 7.0));
         assert_eq!((summaries[1].min, summaries[1].repetitions), (4.0, 3));

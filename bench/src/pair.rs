@@ -260,22 +260,24 @@ mod tests {
     }
 
     #[test]
-    fn words_and_descriptors_arrive_and_the_end_is_no_error() {
-        let (a, b) = UnixStream::pair().unwrap();
+    fn words_and_descriptors_arrive_and_the_end_is_no_error()
+    -> Result<(), Box<dyn std::error::Error>> {
+        let (a, b) = UnixStream::pair()?;
         let (mut a, mut b) = (Control { socket: a }, Control { socket: b });
-        let (kept, sent) = UnixStream::pair().unwrap();
-        a.send(u64::MAX - 1).unwrap();
-        a.send_text("an address").unwrap();
-        a.send_descriptors(&[sent.as_fd()]).unwrap();
-        assert_eq!(b.next().unwrap(), Some(u64::MAX - 1));
-        assert_eq!(b.next_text().unwrap().as_deref(), Some("an address"));
-        let [received] = b.receive_descriptors::<1>().unwrap();
+        let (kept, sent) = UnixStream::pair()?;
+        a.send(u64::MAX - 1)?;
+        a.send_text("an address")?;
+        a.send_descriptors(&[sent.as_fd()])?;
+        assert_eq!(b.next()?, Some(u64::MAX - 1));
+        assert_eq!(b.next_text()?.as_deref(), Some("an address"));
+        let [received] = b.receive_descriptors::<1>()?;
         drop(sent);
-        UnixStream::from(received).write_all(b"x").unwrap();
+        UnixStream::from(received).write_all(b"x")?;
         let mut byte = [0];
-        (&kept).read_exact(&mut byte).unwrap();
+        (&kept).read_exact(&mut byte)?;
         assert_eq!(byte, *b"x");
         drop(a);
-        assert_eq!(b.next().unwrap(), None);
+        assert_eq!(b.next()?, None);
+        Ok(())
     }
 }
