@@ -97,6 +97,11 @@ impl Local {
         self.owner
     }
 
+    /// The transport's side of it.
+    pub(crate) fn regions(&self) -> &[Region] {
+        &self.regions
+    }
+
     /// Size of a region in bytes.
     pub(crate) fn region_len(&self, region: usize) -> Option<u64> {
         self.regions.get(region).map(Region::len)

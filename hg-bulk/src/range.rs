@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use hg_na::{Error, LocalSlice, RemoteSlice};
+use hg_na::{Error, LocalSlice, Region, RemoteSlice};
 
 use crate::{Descriptor, Local, Place};
 
@@ -75,6 +75,12 @@ impl Range {
     /// [`Error::OutOfRange`].
     pub fn slice(&self, place: Place, len: u64) -> Result<LocalSlice, Error> {
         self.memory.slice(place, len)
+    }
+
+    /// The regions that it is a range of.
+    #[must_use]
+    pub fn regions(&self) -> &[Region] {
+        self.memory.regions()
     }
 
     /// Copies bytes in: what stands in for a transfer of bytes that are here already.

@@ -85,8 +85,8 @@ pub use memory::{Keeper, Memory, Rights, Segment};
 pub use message::{INLINE_MAX, Message, MessageBody};
 pub use offer::{Availability, Offer};
 pub use op::{
-    Completion, Done, Exchange, Exchanged, Failure, Op, OpId, Peer, QUIET, Reached, Rejected,
-    Returned, Tag, Token,
+    Completion, Direction, Done, Exchange, Exchanged, Failure, Op, OpId, Peer, QUIET, Reached,
+    Rejected, Returned, Tag, Token, Transit,
 };
 pub use plugin::{Context, Domain, OpenOptions, Plugin, Waiter};
 pub use region::{LocalSlice, Region, RegionState};

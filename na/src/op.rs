@@ -1,6 +1,8 @@
 //! Operations and completions: data instead of methods.
 
-use crate::{Error, GoneReason, LocalSlice, Message, RemoteSlice, SharedBytes};
+use crate::{
+    Descriptor, Error, GoneReason, LocalSlice, Message, RegionState, RemoteSlice, SharedBytes,
+};
 
 /// A peer of one context: one incarnation of one remote context.
 ///
@@ -137,6 +139,26 @@ impl Op {
         }
     }
 
+    /// A put or a get as it is asked for at [`crate::Context::transfer`]; `None` for anything else, and where the
+    /// two sides are not equally long.
+    #[must_use]
+    pub fn transit(&self) -> Option<Transit<'_>> {
+        let (direction, peer, local, remote) = match self {
+            Self::Get { from, local, remote } => (Direction::Get, *from, local, remote),
+            Self::Put { to, local, remote } => (Direction::Put, *to, local, remote),
+            _ => return None,
+        };
+        (local.len() == remote.len()).then(|| Transit {
+            direction,
+            peer,
+            local: local.region().as_ref(),
+            local_offset: local.offset(),
+            remote: remote.descriptor(),
+            remote_offset: remote.offset(),
+            len: remote.len(),
+        })
+    }
+
     /// The same, to be changed by a plugin that is made of others.
     pub fn peer_mut(&mut self) -> &mut Peer {
         match self {
@@ -149,6 +171,36 @@ impl Op {
             }
         }
     }
+}
+
+/// Which way the bytes of a transfer go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// From the peer's memory into one's own.
+    Get,
+    /// From one's own memory into the peer's.
+    Put,
+}
+
+/// A put or a get, for [`crate::Context::transfer`]: what [`Op::Put`] and [`Op::Get`] own, borrowed.
+///
+/// Nothing of it is checked yet, neither range.
+#[derive(Debug, Clone, Copy)]
+pub struct Transit<'a> {
+    /// Which way.
+    pub direction: Direction,
+    /// Owner of the remote memory.
+    pub peer: Peer,
+    /// The plugin's side of the local region ([`crate::Region::state`]).
+    pub local: &'a dyn RegionState,
+    /// First byte there.
+    pub local_offset: u64,
+    /// The remote region.
+    pub remote: &'a Descriptor,
+    /// First byte there.
+    pub remote_offset: u64,
+    /// Length in bytes, of both.
+    pub len: u64,
 }
 
 /// A request and the receive of its answer, for [`crate::Context::exchange`].

@@ -10,7 +10,7 @@ use std::{
 
 use crate::{
     Address, Caps, Completion, Error, Exchange, Exchanged, Memory, Message, Offer, Op, OpId, Peer,
-    Region, Rejected, Rights, Tag, Token,
+    Region, Rejected, Rights, Tag, Token, Transit,
 };
 
 /// A linked transport: turns a URL into a domain.
@@ -152,9 +152,10 @@ pub trait Context: Send + fmt::Debug {
     /// no more between two rounds than it moves in one, so that whoever only starts transfers makes progress, too.
     ///
     /// `true`: it is over, as if it had been posted and had completed; no completion follows. `false`: it is not,
-    /// for whatever reason; post it, which tells. That is all that the default does.
-    fn transfer(&mut self, op: &Op, most: u64) -> bool {
-        let _: (&Op, u64) = (op, most);
+    /// for whatever reason; post it, which tells. That is all that the default does. Nothing is counted or copied to
+    /// ask: whoever does not post it has lost nothing.
+    fn transfer(&mut self, transit: &Transit<'_>, most: u64) -> bool {
+        let _: (&Transit<'_>, u64) = (transit, most);
         false
     }
 

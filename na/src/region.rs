@@ -70,6 +70,13 @@ impl Region {
         self.0.descriptor()
     }
 
+    /// The plugin's side; plugins find their own type through `Any`.
+    #[must_use]
+    #[inline]
+    pub fn state(&self) -> &dyn RegionState {
+        self.0.as_ref()
+    }
+
     /// Copies bytes out.
     ///
     /// # Errors

@@ -8,7 +8,9 @@ use std::{
 
 use hg_bulk::{Limits, Piece, Place, Plan, Range, Regions, RemoteRange, TransferError};
 use hg_core::table::{Key, Table};
-use hg_na::{Context, Failure, GoneReason, Op, OpId, Peer, Returned, SharedBytes, Token};
+use hg_na::{
+    Context, Direction, Failure, GoneReason, Op, OpId, Peer, Returned, SharedBytes, Token, Transit,
+};
 
 use super::State;
 
@@ -65,6 +67,39 @@ impl Near {
             }
             Self::View(_) => Op::View { from: peer, remote },
         })
+    }
+
+    /// Has the transport move a piece of the first regions, nothing of which is counted or copied for it.
+    #[inline]
+    fn is_moved_at_once(
+        &self,
+        peer: Peer,
+        piece: &Piece,
+        far: &RemoteRange,
+        context: &mut dyn Context,
+        most: u64,
+    ) -> bool {
+        let (direction, range) = match self {
+            Self::Pull(range) => (Direction::Get, range),
+            Self::Push(range) => (Direction::Put, range),
+            Self::View(_) => return false,
+        };
+        let (Some(local), Some(remote)) =
+            (range.regions().first(), far.descriptor().regions().first())
+        else {
+            return false;
+        };
+        let part = remote.part_for(context.address().scheme());
+        let transit = Transit {
+            direction,
+            peer,
+            local: local.state(),
+            local_offset: piece.local.offset,
+            remote: part.as_ref().unwrap_or(remote),
+            remote_offset: piece.remote.offset,
+            len: piece.len,
+        };
+        context.transfer(&transit, most)
     }
 }
 
@@ -177,18 +212,20 @@ impl State {
             return AtOnce::Not(None);
         }
         let Some(context) = &mut self.context else { return AtOnce::Not(None) };
-        let starts = start_of(near).zip(start_of(far));
-        let (Some((local, remote)), Near::Pull(_) | Near::Push(_)) = (starts, near) else {
+        let (Some(local), Some(remote)) = (start_of(near), start_of(far)) else {
             return AtOnce::Not(None);
         };
         let piece = Piece { local, remote, len: far.len() };
-        match near.op(peer, &piece, far, context.address().scheme()) {
-            Ok(op) if context.transfer(&op, most) => {
-                self.transfers.moved_at_once += far.len();
-                AtOnce::Over
+        if near.is_moved_at_once(peer, &piece, far, &mut **context, most) {
+            self.transfers.moved_at_once += piece.len;
+            return AtOnce::Over;
+        }
+        match near {
+            Near::Pull(_) | Near::Push(_) => {
+                let op = near.op(peer, &piece, far, context.address().scheme());
+                AtOnce::Not(op.ok().map(|op| (piece, op))) // Posting tells what is wrong.
             }
-            Ok(op) => AtOnce::Not(Some((piece, op))),
-            Err(_) => AtOnce::Not(None), // Posting tells.
+            Near::View(_) => AtOnce::Not(None),
         }
     }
 

@@ -7,8 +7,8 @@ use std::{fmt, sync::Arc, time::Instant};
 
 use hg_na::{
     Address, Caps, Completion, Context, Domain as _, Done, Error, Exchange, Exchanged, Failure,
-    LocalSlice, Message, Op, OpId, Peer, Reached, Rejected, RemoteSlice, Returned, Tag, Token, UID,
-    Waiter,
+    LocalSlice, Message, Op, OpId, Peer, Reached, Rejected, RemoteSlice, Returned, Tag, Token,
+    Transit, UID, Waiter,
 };
 use rustc_hash::FxHashMap;
 use uuid::Uuid;
@@ -460,26 +460,17 @@ impl Context for RouteContext {
         self.network.context.reply(inner(to), tag, token, message).map(seconds)
     }
 
-    fn transfer(&mut self, op: &Op, most: u64) -> bool {
-        let peer = op.peer();
+    fn transfer(&mut self, transit: &Transit<'_>, most: u64) -> bool {
+        let Transit { peer, local, remote, .. } = *transit;
         let is_local = peer.index() & Peer::SECOND == 0 && self.marks.is_direct(peer);
-        let (Op::Put { local, remote, .. } | Op::Get { local, remote, .. }) = op else {
-            return false;
-        };
-        if !is_local || self.check(op).is_err() {
+        if !is_local || transit.len > self.caps.max_transfer {
             return false;
         }
-        let near = slices::near(local, Way::Local);
-        let Ok((local, remote)) =
-            near.and_then(|near| Ok((near, slices::far(remote, self.scheme(Way::Local))?)))
-        else {
-            return false;
-        };
-        let op = match op {
-            Op::Put { .. } => Op::Put { to: peer, local, remote },
-            _ => Op::Get { from: peer, local, remote },
-        };
-        self.local.transfer(&op, most)
+        let Ok(region) = slices::region_of(local) else { return false };
+        let part = remote.part_for(self.scheme(Way::Local));
+        let local = region.part(Way::Local).state();
+        let remote = part.as_ref().unwrap_or(remote);
+        self.local.transfer(&Transit { local, remote, ..*transit }, most)
     }
 
     fn cancel(&mut self, id: OpId) {

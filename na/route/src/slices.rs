@@ -1,7 +1,7 @@
 //! Local memory of transfers under way: a plugin is given its own part of a region, the poster gets back what
 //! it posted.
 
-use hg_na::{Completion, Error, LocalSlice, RemoteSlice, Returned, Token};
+use hg_na::{Completion, Error, LocalSlice, RegionState, RemoteSlice, Returned, Token};
 use slab::Slab;
 
 use crate::{Way, region::RouteRegion};
@@ -48,10 +48,16 @@ impl Slices {
 /// # Errors
 /// [`Error::Unsupported`] for memory of another plugin.
 pub(crate) fn near(slice: &LocalSlice, way: Way) -> Result<LocalSlice, Error> {
-    let any: &dyn std::any::Any = slice.region().as_ref();
-    let region = any.downcast_ref::<RouteRegion>();
-    let region = region.ok_or(Error::Unsupported("local memory of another plugin"))?;
-    region.part(way).slice(slice.offset(), slice.len())
+    region_of(slice.region().as_ref())?.part(way).slice(slice.offset(), slice.len())
+}
+
+/// This plugin's own side of local memory.
+///
+/// # Errors
+/// [`Error::Unsupported`] for memory of another plugin.
+pub(crate) fn region_of(state: &dyn RegionState) -> Result<&RouteRegion, Error> {
+    let any: &dyn std::any::Any = state;
+    any.downcast_ref().ok_or(Error::Unsupported("local memory of another plugin"))
 }
 
 /// One plugin's part of a peer's memory. What has none is the plugin's to judge: it comes from an engine

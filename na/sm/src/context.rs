@@ -20,7 +20,7 @@ use std::{
 
 use hg_na::{
     Address, Completion, Context, Error, Exchange, Exchanged, Message, Op, OpId, Peer, Rejected,
-    Tag, Token, Waiter,
+    Tag, Token, Transit, Waiter,
 };
 use hg_na_memory::ForkGuard;
 use rustc_hash::FxHashMap;
@@ -220,8 +220,8 @@ impl Context for SmContext {
         self.post_reply(to, tag, token, message)
     }
 
-    fn transfer(&mut self, op: &Op, most: u64) -> bool {
-        !self.guard.is_child() && self.transferred_now(op, most)
+    fn transfer(&mut self, transit: &Transit<'_>, most: u64) -> bool {
+        !self.guard.is_child() && self.transferred_now(transit, most)
     }
 
     fn cancel(&mut self, id: OpId) {

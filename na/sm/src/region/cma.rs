@@ -7,6 +7,7 @@
 
 use std::{fmt, marker::PhantomData, mem::offset_of};
 
+pub(crate) use hg_na::Direction;
 use hg_na::{Error, GoneReason};
 use nix::{errno::Errno, libc};
 
@@ -17,15 +18,6 @@ use super::{
 use hg_na_parts::limits::os_error;
 
 use crate::os::death::ProcessWatch;
-
-/// Which way the bytes go.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Direction {
-    /// From the peer's memory into ours.
-    Get,
-    /// From our memory into the peer's.
-    Put,
-}
 
 /// Why a transfer failed. Some bytes may have moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,7 +5,7 @@
 
 use hg_na::{
     Completion, Done, Error, GoneReason, Op, OpId, Peer, Reached, Rejected, Returned, Rights,
-    SharedBytes, Token,
+    SharedBytes, Token, Transit,
 };
 
 use super::{
@@ -20,6 +20,7 @@ use crate::{
     fail,
     link::Link,
     region::{cma::Direction, descriptor::RegionClaim, state::SmRegion},
+    transfers::region_of,
 };
 
 /// Bytes that are copied inside `post`; longer transfers wait for the next round.
@@ -130,22 +131,17 @@ impl SmContext {
 
     /// Does a short transfer at once, when the memory is mapped; says whether it did.
     pub(crate) fn copied_now(&mut self, op: &Op) -> bool {
-        let (peer, direction, local, remote) = match op {
-            Op::Put { to, local, remote } => (*to, Direction::Put, local, remote),
-            Op::Get { from, local, remote } => (*from, Direction::Get, local, remote),
-            _ => return false,
-        };
-        if remote.len() > AT_ONCE || local.len() != remote.len() {
+        let Some(transit) = op.transit() else { return false };
+        let Transit { direction, peer, local, local_offset, remote, remote_offset, len } = transit;
+        if len > AT_ONCE {
             return false;
         }
-        let region: &dyn std::any::Any = local.region().as_ref();
-        let Some(region) = region.downcast_ref::<SmRegion>() else { return false };
-        let Ok(claim) = RegionClaim::decode(remote.descriptor().opaque()) else { return false };
+        let Ok(local) = region_of(local) else { return false };
+        let Ok(claim) = RegionClaim::decode(remote.opaque()) else { return false };
         let connection = self.peers.find(peer).filter(|it| it.is_open());
         let Some(connection) = connection else { return false };
-        let range = (remote.offset(), remote.len());
-        let piece =
-            Piece { direction, claim: &claim, range, local: region, local_offset: local.offset() };
+        let range = (remote_offset, len);
+        let piece = Piece { direction, claim: &claim, range, local, local_offset };
         // What goes wrong goes wrong again in a round, which tells it.
         matches!(piece.copy(connection), Some(Ok(())))
     }

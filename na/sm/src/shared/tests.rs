@@ -50,6 +50,12 @@ struct Pair {
 }
 
 impl Pair {
+    /// Asks for a transfer by the short cut.
+    fn at_once(&mut self, op: &Op) -> bool {
+        let transit = op.transit().expect("sides of equal length");
+        self.initiator.context.transfer(&transit, 4096)
+    }
+
     fn connected() -> Self {
         let (mut initiator, owner) = (Side::open(), Side::open());
         let to = initiator.context.lookup(owner.context.address()).unwrap();
@@ -409,9 +415,9 @@ fn a_short_transfer_of_ordinary_memory_is_moved_at_once_or_left_as_it_was() {
         (local.slice(offset, len).unwrap(), far.slice(offset, len).unwrap())
     };
     let (near, remote) = slices(&far, 1000, 50);
-    assert!(pair.initiator.context.transfer(&Op::Get { from: to, local: near, remote }, 4096));
+    assert!(pair.at_once(&Op::Get { from: to, local: near, remote }));
     let (near, remote) = slices(&far, 0, 1025);
-    assert!(pair.initiator.context.transfer(&Op::Put { to, local: near, remote }, 4096));
+    assert!(pair.at_once(&Op::Put { to, local: near, remote }));
     let mut seen = vec![0; 4096];
     theirs.read(0, &mut seen).unwrap();
     let put = [vec![1; 1000], vec![2; 3096]].concat();
@@ -421,14 +427,14 @@ fn a_short_transfer_of_ordinary_memory_is_moved_at_once_or_left_as_it_was() {
     // Neither are those that posting refuses, nor those that it would end with an error.
     let read_only = pair.owner.register(vec![3; 4096], Rights::READ);
     let (near, remote) = slices(&read_only.descriptor(), 0, 8);
-    assert!(!pair.initiator.context.transfer(&Op::Put { to, local: near, remote }, 4096));
+    assert!(!pair.at_once(&Op::Put { to, local: near, remote }));
     let longer = Descriptor::new(8192, Rights::READ, far.opaque());
     let (near, remote) = (local.slice(0, 8).unwrap(), longer.slice(4090, 8).unwrap());
-    assert!(!pair.initiator.context.transfer(&Op::Get { from: to, local: near, remote }, 4096));
+    assert!(!pair.at_once(&Op::Get { from: to, local: near, remote }));
     theirs.unregister().unwrap();
     let (near, remote) = slices(&far, 0, 8);
     let stale = Op::Get { from: to, local: near, remote };
-    assert!(!pair.initiator.context.transfer(&stale, 4096));
+    assert!(!pair.at_once(&stale));
     assert_eq!(
         pair.transfer(false, &local, &far, 8).unwrap_err().to_string(),
         Error::StaleDescriptor.to_string()

@@ -3,7 +3,7 @@
 //! Copying has flushed the caches of everything but its bytes: each line of code and memory that comes between two
 //! transfers costs a good deal more than its instructions. So the long way is left to transfers that need it.
 
-use hg_na::{Op, Rights};
+use hg_na::{Rights, Transit};
 
 use super::{
     Transfers,
@@ -38,25 +38,19 @@ impl Transfers {
 impl SmContext {
     /// Does a transfer of at most `most` bytes at once, if nothing stands before it; says whether it did. What goes
     /// wrong goes wrong again in a round, which tells it.
-    pub(crate) fn transferred_now(&mut self, op: &Op, most: u64) -> bool {
-        let (peer, direction, local, remote) = match op {
-            Op::Put { to, local, remote } => (*to, Direction::Put, local, remote),
-            Op::Get { from, local, remote } => (*from, Direction::Get, local, remote),
-            _ => return false,
-        };
-        let len = remote.len();
+    pub(crate) fn transferred_now(&mut self, transit: &Transit<'_>, most: u64) -> bool {
+        let Transit { direction, peer, local, local_offset, remote, remote_offset, len } = *transit;
         // What a turn moves is moved between two rounds at most.
         let turn = if self.empty_rounds > 0 { PIECE_ALONE } else { PIECE };
-        if len > most.min(PIECE) || local.len() != len || self.transfers.ahead + len > turn {
+        if len > most.min(PIECE) || self.transfers.ahead + len > turn {
             return false;
         }
         let Self { peers, transfers: Transfers { running, scratch, ahead, .. }, .. } = self;
         let Ok(region) = region_of(local) else { return false };
-        let Ok(claim) = RegionClaim::decode(remote.descriptor().opaque()) else { return false };
+        let Ok(claim) = RegionClaim::decode(remote.opaque()) else { return false };
         let Some(connection) = peers.find(peer).filter(|it| it.is_open()) else { return false };
-        let range = (remote.offset(), len);
-        let piece =
-            Piece { direction, claim: &claim, range, local: region, local_offset: local.offset() };
+        let range = (remote_offset, len);
+        let piece = Piece { direction, claim: &claim, range, local: region, local_offset };
         let is_done = match piece.copy(connection) {
             Some(copied) => copied.is_ok(),
             None if (SHORT_MAX + 1..=QUEUED_MAX).contains(&len) => false,

@@ -37,7 +37,7 @@ impl Transfer {
     /// Moves one piece through a mapping; `None`: there is none that would do.
     fn copy_piece(&mut self, piece_max: u64, connection: &mut Connection) -> Option<Step> {
         let len = self.left().min(piece_max);
-        let local = match region_of(&self.local) {
+        let local = match region_of(self.local.region().as_ref()) {
             Ok(local) => local,
             Err(error) => return Some(Err(error)),
         };
@@ -138,7 +138,7 @@ impl SmContext {
             let len = transfer.left().min(piece_max);
             let range = (transfer.remote.offset() + transfer.moved, len);
             let near = (transfer.local.offset() + transfer.moved, len);
-            let added = region_of(&transfer.local).and_then(|local| {
+            let added = region_of(transfer.local.region().as_ref()).and_then(|local| {
                 kernel.add(local, near, |far| {
                     table.resolve(&transfer.claim, transfer.needs(), range, words, far)
                 })

@@ -17,8 +17,8 @@ mod kernel;
 use std::collections::VecDeque;
 
 use hg_na::{
-    Completion, Done, Error, GoneReason, LocalSlice, Op, OpId, Peer, Reached, Rejected,
-    RemoteSlice, Returned, Rights, Token,
+    Completion, Done, Error, GoneReason, LocalSlice, Op, OpId, Peer, Reached, RegionState,
+    Rejected, RemoteSlice, Returned, Rights, Token,
 };
 
 use crate::{
@@ -186,13 +186,18 @@ impl SmContext {
             return Err(Error::OutOfRange { offset, len, size });
         }
         let mut runs = Vec::new();
-        region_of(local)?.runs(local.offset(), 0, direction == Direction::Get, &mut runs)?;
+        region_of(local.region().as_ref())?.runs(
+            local.offset(),
+            0,
+            direction == Direction::Get,
+            &mut runs,
+        )?;
         Ok((direction, RegionClaim::decode(remote.descriptor().opaque())?))
     }
 }
 
-fn region_of(slice: &LocalSlice) -> Result<&SmRegion, Error> {
-    let any: &dyn std::any::Any = slice.region().as_ref();
+pub(crate) fn region_of(state: &dyn RegionState) -> Result<&SmRegion, Error> {
+    let any: &dyn std::any::Any = state;
     match any.downcast_ref() {
         Some(region) => Ok(region),
         None => Err(Error::Unsupported("local memory of another plugin")),

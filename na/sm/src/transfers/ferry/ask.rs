@@ -68,7 +68,7 @@ impl Ferried {
 
     /// Copies a piece of the local memory out of, or into, a place.
     fn copy(&self, piece: Open, place: usize, places: &Places) -> Result<(), Error> {
-        let local = region_of(&self.transfer.local)?.present()?;
+        let local = region_of(self.transfer.local.region().as_ref())?.present()?;
         let near = (local, self.transfer.local.offset() + piece.offset);
         let (at, len) = (offset_of_place(place), u64::from(piece.len));
         match self.transfer.direction {
