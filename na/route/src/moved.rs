@@ -117,11 +117,13 @@ impl Moves {
         }
     }
 
+    /// Whether the network knows any operation by another name than its poster.
+    pub(crate) fn renames(&self) -> bool {
+        !self.renamed.is_empty()
+    }
+
     /// Takes the name out under which the network knows an operation.
     pub(crate) fn take_renamed(&mut self, inner: OpId) -> Option<Renamed> {
-        if self.renamed.is_empty() {
-            return None;
-        }
         let renamed = self.renamed.remove(&inner)?;
         self.new_names.remove(&renamed.id);
         Some(renamed)

@@ -118,32 +118,60 @@ impl RouteContext {
             self.waiter.collect()?;
             self.network.active_until = Some(now + ACTIVE);
         }
-        let mut batch = std::mem::take(&mut self.batch);
-        let moved = self.network.context.progress(now, &mut batch)?;
-        if !self.slices.is_empty() {
-            self.slices.restore(&mut batch);
+        let start = done.len();
+        let moved = self.network.context.progress(now, done);
+        if done.len() > start {
+            self.take_from_network(start, done);
         }
-        for completion in batch.drain(..) {
-            self.take_from_network(completion, done);
+        if self.moves.holds() {
+            self.flush_moves();
         }
-        self.batch = batch;
-        self.flush_moves();
+        let moved = moved?;
         self.network.looked(now, moved);
         Ok(moved)
     }
 
-    fn take_from_network(&mut self, completion: Completion, done: &mut Vec<Completion>) {
-        done.push(match completion {
-            Completion::Done(ended) => return self.take_done_from_network(ended, done),
-            Completion::Unexpected { from, message } => {
-                Completion::Unexpected { from: self.moves.sender(from), message }
+    /// Gives what the network has said, from `start` on, the names that the user knows.
+    fn take_from_network(&mut self, start: usize, done: &mut Vec<Completion>) {
+        if !self.slices.is_empty() {
+            self.slices.restore(&mut done[start..]);
+        }
+        let is_gone = |it: &Completion| matches!(it, Completion::Gone { .. });
+        if self.moves.renames() || done[start..].iter().any(is_gone) {
+            return self.sort_from_network(start, done);
+        }
+        for completion in &mut done[start..] {
+            match completion {
+                Completion::Done(ended) => ended.id.scope |= Peer::SECOND,
+                Completion::Unexpected { from, .. } | Completion::Control { from, .. } => {
+                    *from = self.moves.sender(*from);
+                }
+                _ => {}
             }
-            Completion::Control { from, message } => {
-                Completion::Control { from: self.moves.sender(from), message }
+        }
+    }
+
+    /// The same where one may become none or several.
+    #[cold]
+    fn sort_from_network(&mut self, start: usize, done: &mut Vec<Completion>) {
+        let mut batch = std::mem::take(&mut self.batch);
+        batch.extend(done.drain(start..));
+        for completion in batch.drain(..) {
+            match completion {
+                Completion::Done(ended) => self.take_done_from_network(ended, done),
+                Completion::Unexpected { from, message } => {
+                    let from = self.moves.sender(from);
+                    done.push(Completion::Unexpected { from, message });
+                }
+                Completion::Control { from, message } => {
+                    let from = self.moves.sender(from);
+                    done.push(Completion::Control { from, message });
+                }
+                Completion::Gone { peer, reason } => self.take_gone(peer, &reason, done),
+                other => done.push(other),
             }
-            Completion::Gone { peer, reason } => return self.take_gone(peer, &reason, done),
-            other => other,
-        });
+        }
+        self.batch = batch;
     }
 
     fn take_done_from_network(&mut self, mut ended: Done, done: &mut Vec<Completion>) {
