@@ -154,24 +154,26 @@ impl fmt::Display for Ranks {
     }
 }
 
-/// Runs of consecutive numbers as `2-5`; at most [`RUNS_MAX`] of them.
+/// Runs of three and more consecutive numbers as `2-5`; at most [`RUNS_MAX`] pieces.
 fn write_runs(out: &mut fmt::Formatter<'_>, ranks: &[u32]) -> fmt::Result {
-    let mut runs = ranks.chunk_by(|a, b| a + 1 == *b).peekable();
+    let runs = ranks.chunk_by(|a, b| a + 1 == *b);
+    // Two are as short by themselves.
+    let pieces = runs.flat_map(|run| run.chunks(if run.len() > 2 { run.len() } else { 1 }));
+    let mut pieces = pieces.peekable();
     let mut written = 0;
-    while let Some(run) = runs.next() {
+    while let Some(piece) = pieces.next() {
         if written == RUNS_MAX {
-            let rest = run.len() + runs.map(<[u32]>::len).sum::<usize>();
+            let rest = piece.len() + pieces.map(<[u32]>::len).sum::<usize>();
             return write!(out, " and {rest} more");
         }
-        match (written, runs.peek()) {
+        match (written, pieces.peek()) {
             (0, _) => {}
             (_, None) => write!(out, " and ")?,
             _ => write!(out, ", ")?,
         }
-        match run {
-            [first, .., last] if run.len() > 2 => write!(out, "{first}-{last}")?,
-            [first, second] => write!(out, "{first}, {second}")?,
-            _ => write!(out, "{}", run[0])?,
+        match piece {
+            [first, .., last] => write!(out, "{first}-{last}")?,
+            _ => write!(out, "{}", piece[0])?,
         }
         written += 1;
     }
@@ -191,7 +193,9 @@ mod tests {
         assert_eq!(text(&[]), "no rank");
         assert_eq!(text(&[7]), "rank 7");
         assert_eq!(text(&[0, 2, 3, 4, 9]), "ranks 0, 2-4 and 9");
-        assert_eq!(text(&[1, 2]), "ranks 1, 2");
+        assert_eq!(text(&[1, 2]), "ranks 1 and 2");
+        assert_eq!(text(&[0, 2, 3]), "ranks 0, 2 and 3");
+        assert_eq!(text(&[0, 1, 3, 4, 5]), "ranks 0, 1 and 3-5");
         let odd: Vec<u32> = (0..20).map(|index| 2 * index).collect();
         assert!(text(&odd).ends_with(", 30 and 4 more"), "{}", text(&odd));
     }

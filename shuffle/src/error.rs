@@ -33,8 +33,8 @@ pub enum Error {
         /// What is wrong with its value.
         why: String,
     },
-    /// The ranks did not come together at the start.
-    #[error("the ranks do not agree on a shuffle: {0}")]
+    /// The shuffle did not come to be: a transport or setting that cannot work here, or ranks that did not come together.
+    #[error("the shuffle cannot begin: {0}")]
     Setup(String),
     /// A rank or the way to it is gone; this shuffle sends nothing more.
     #[error(transparent)]

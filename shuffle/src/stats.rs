@@ -39,6 +39,19 @@ impl Statistics {
         }
     }
 
+    /// What has happened since `before`: counts are of that time only; what is under way or waits now, and the most that
+    /// ever did, stay as they are.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        Self {
+            origin: self.origin.since(before.origin),
+            relay: self.relay.since(before.relay),
+            network: self.network.since(before.network),
+            delivered: self.delivered - before.delivered,
+            ..*self
+        }
+    }
+
     /// The counts of one kind of queue; none for delivery.
     #[must_use]
     pub fn of_hop(&self, hop: HopKind) -> Counts {
@@ -52,6 +65,17 @@ impl Statistics {
 }
 
 impl Counts {
+    fn since(self, before: Self) -> Self {
+        Self {
+            messages: self.messages - before.messages,
+            batches: self.batches - before.batches,
+            early: self.early - before.early,
+            waits: self.waits - before.waits,
+            dropped: self.dropped - before.dropped,
+            ..self
+        }
+    }
+
     fn plus(self, other: Self) -> Self {
         Self {
             messages: self.messages + other.messages,

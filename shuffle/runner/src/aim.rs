@@ -30,8 +30,8 @@ impl Aim {
         match arguments.skew {
             Skew::Uniform => Self::Uniform { random, size: u64::from(size) },
             Skew::Loop => Self::Loop { next: me, size },
-            Skew::Single => Self::Single { rank: arguments.target },
-            Skew::Zipf => Self::Zipf { random, sums: shares(size, arguments.exponent) },
+            Skew::Single => Self::Single { rank: arguments.target() },
+            Skew::Zipf => Self::Zipf { random, sums: shares(size, arguments.exponent()) },
         }
     }
 

@@ -15,11 +15,19 @@ pub(crate) struct Arguments {
     /// Starts N ranks on this machine, without a launcher.
     #[arg(long, value_name = "N")]
     pub(crate) local: Option<u32>,
+    /// Starts them even if this machine seems too small for so many.
+    #[arg(long, requires = "local")]
+    pub(crate) force: bool,
     /// Imitates nodes: `2x2`, `3+1`, or the node of each rank, `0,0,1,1`.
     #[arg(long, value_name = "MAP")]
     pub(crate) nodes: Option<NodeMap>,
-    /// Prints the queues, connections and bytes that each process of such a job needs, and ends.
-    #[arg(long, value_name = "MAP")]
+    /// Prints the queues, connections and bytes that each process of such a job needs, and ends; of the other options
+    /// only those that size the shuffle's queues go with it.
+    #[arg(long, value_name = "MAP", conflicts_with_all = [
+        "local", "force", "nodes", "count", "duration", "warm_up", "size", "skew", "target", "exponent", "delay",
+        "json", "plot", "local_url", "url", "setting", "localsenderlimit", "remotesenderlimit", "deliverq_max",
+        "deliverq_threshold", "linger",
+    ])]
     pub(crate) plan: Option<NodeMap>,
     /// Messages that each rank sends.
     #[arg(long, default_value_t = 100_000, conflicts_with = "duration")]
@@ -27,23 +35,24 @@ pub(crate) struct Arguments {
     /// Sends for so many seconds instead.
     #[arg(long, value_name = "SECONDS")]
     pub(crate) duration: Option<f64>,
-    /// Messages that each rank sends before the clock starts.
-    #[arg(long, default_value_t = 10_000)]
-    pub(crate) warm_up: u64,
+    /// Messages that each rank sends before the clock starts [default: 10000, but neither more than --count nor than
+    /// 64 MiB of payload].
+    #[arg(long, value_name = "COUNT")]
+    warm_up: Option<u64>,
     /// Bytes of each payload, at least 16; from 24 on latency is measured, too.
     #[arg(long, default_value_t = 32)]
     pub(crate) size: usize,
     /// To whom messages go.
     #[arg(long, value_enum, default_value = "uniform")]
     pub(crate) skew: Skew,
-    /// The rank that gets everything, with `--skew single`.
-    #[arg(long, default_value_t = 0)]
-    pub(crate) target: u32,
-    /// Exponent of `--skew zipf`.
-    #[arg(long, default_value_t = 1.0)]
-    pub(crate) exponent: f64,
+    /// The rank that gets everything, with `--skew single` [default: 0].
+    #[arg(long, value_name = "RANK")]
+    target: Option<u32>,
+    /// Exponent of `--skew zipf` [default: 1].
+    #[arg(long)]
+    exponent: Option<f64>,
     /// Microseconds that each delivery takes.
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_name = "MICROSECONDS")]
     pub(crate) delay: u64,
     /// Prints one JSON object a rank, and one for all of them last.
     #[arg(long)]
@@ -73,70 +82,105 @@ pub(crate) enum Skew {
 #[command(next_help_heading = "Options of the shuffle")]
 struct ShuffleArguments {
     /// Transport inside a node.
-    #[arg(long, value_name = "URL")]
-    local_url: Option<String>,
+    #[arg(long, value_name = "URL", default_value_t = usual().local_url)]
+    local_url: String,
     /// Transport between nodes.
-    #[arg(long, value_name = "URL")]
-    url: Option<String>,
+    #[arg(long, value_name = "URL", default_value_t = usual().network_url)]
+    url: String,
     /// A setting of the transport between nodes: silence-bound-ms=5000, key-file=FILE, ...
     #[arg(long, value_name = "NAME=VALUE")]
     setting: Vec<String>,
     /// Batches under way over all origin queues at which senders wait; 0: no limit.
-    #[arg(long)]
-    localsenderlimit: Option<u32>,
+    #[arg(long, value_name = "BATCHES", default_value_t = usual().localsenderlimit)]
+    localsenderlimit: u32,
     /// The same over all network queues.
-    #[arg(long)]
-    remotesenderlimit: Option<u32>,
+    #[arg(long, value_name = "BATCHES", default_value_t = usual().remotesenderlimit)]
+    remotesenderlimit: u32,
     /// Batches under way per origin queue.
-    #[arg(long)]
-    lomaxrpc: Option<u32>,
+    #[arg(long, value_name = "BATCHES", default_value_t = usual().lomaxrpc)]
+    lomaxrpc: u32,
     /// Bytes of a batch of an origin queue; 0: each message by itself.
-    #[arg(long)]
-    lobuftarget: Option<usize>,
+    #[arg(long, value_name = "BYTES", default_value_t = usual().lobuftarget)]
+    lobuftarget: usize,
     /// Batches under way per relay queue.
-    #[arg(long)]
-    lrmaxrpc: Option<u32>,
+    #[arg(long, value_name = "BATCHES", default_value_t = usual().lrmaxrpc)]
+    lrmaxrpc: u32,
     /// Bytes of a batch of a relay queue.
-    #[arg(long)]
-    lrbuftarget: Option<usize>,
+    #[arg(long, value_name = "BYTES", default_value_t = usual().lrbuftarget)]
+    lrbuftarget: usize,
     /// Batches under way per network queue.
-    #[arg(long)]
-    rmaxrpc: Option<u32>,
+    #[arg(long, value_name = "BATCHES", default_value_t = usual().rmaxrpc)]
+    rmaxrpc: u32,
     /// Bytes of a batch of a network queue.
-    #[arg(long)]
-    rbuftarget: Option<usize>,
+    #[arg(long, value_name = "BYTES", default_value_t = usual().rbuftarget)]
+    rbuftarget: usize,
     /// Messages acknowledged before they are delivered.
-    #[arg(long)]
-    deliverq_max: Option<usize>,
+    #[arg(long, value_name = "MESSAGES", default_value_t = usual().deliverq_max)]
+    deliverq_max: usize,
     /// Messages that wait at which delivery begins.
-    #[arg(long)]
-    deliverq_threshold: Option<usize>,
+    #[arg(long, value_name = "MESSAGES", default_value_t = usual().deliverq_threshold)]
+    deliverq_threshold: usize,
     /// Microseconds that a partial batch waits for more.
-    #[arg(long, value_name = "MICROSECONDS")]
-    linger: Option<u64>,
+    #[arg(long, value_name = "MICROSECONDS", default_value_t = microseconds(usual().linger))]
+    linger: u64,
     /// Every message by itself: all buffer targets are 0.
     #[arg(long, conflicts_with_all = ["lobuftarget", "lrbuftarget", "rbuftarget"])]
     unbatched: bool,
+}
+
+fn usual() -> Options {
+    Options::default()
+}
+
+fn microseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 impl Arguments {
     /// Whether all of this makes sense for a job of so many ranks.
     pub(crate) fn check(&self, size: u32) -> Result<(), Error> {
         let bad = |name, why| Err(Error::Argument(name, why));
-        if self.skew == Skew::Single && self.target >= size {
-            return bad("target", format!("there is no rank {}: the job has {size}", self.target));
+        if self.target.is_some() && self.skew != Skew::Single {
+            return bad("target", "goes with `--skew single` only".to_owned());
+        }
+        if self.exponent.is_some() && self.skew != Skew::Zipf {
+            return bad("exponent", "goes with `--skew zipf` only".to_owned());
+        }
+        if self.skew == Skew::Single && self.target() >= size {
+            return bad(
+                "target",
+                format!("there is no rank {}: the job has {size}", self.target()),
+            );
         }
         if self.duration.is_some_and(|seconds| !(0.0..=DURATION_MAX).contains(&seconds)) {
             return bad("duration", format!("not between 0 and {DURATION_MAX} seconds"));
         }
-        if !self.exponent.is_finite() || self.exponent < 0.0 {
-            return bad("exponent", format!("{} is not 0 or more", self.exponent));
+        if !self.exponent().is_finite() || self.exponent() < 0.0 {
+            return bad("exponent", format!("{} is not 0 or more", self.exponent()));
         }
         if self.size > MESSAGE_MAX {
             return bad("size", format!("{} bytes are over the limit of {MESSAGE_MAX}", self.size));
         }
         self.nodes.as_ref().map_or(Ok(()), |nodes| nodes.check_size(size))?;
         Ok(self.options()?.check()?)
+    }
+
+    /// The rank that gets everything, with [`Skew::Single`].
+    pub(crate) fn target(&self) -> u32 {
+        self.target.unwrap_or(0)
+    }
+
+    /// Of [`Skew::Zipf`].
+    pub(crate) fn exponent(&self) -> f64 {
+        self.exponent.unwrap_or(1.0)
+    }
+
+    /// Messages before the clock starts: long ones warm up sooner, and nobody who asks for ten messages waits for
+    /// thousands.
+    pub(crate) fn warm_up(&self) -> u64 {
+        let count = if self.duration.is_some() { u64::MAX } else { self.count };
+        let fitting = (WARM_UP_BYTES_MAX / self.size.max(1) as u64).max(1);
+        self.warm_up.unwrap_or_else(|| WARM_UP.min(count).min(fitting))
     }
 
     /// The shuffle's options.
@@ -149,35 +193,26 @@ impl Arguments {
             return Err(Error::Argument("size", why));
         }
         let given = &self.shuffle;
-        let mut options = Options::default();
-        let set = |place: &mut u32, value: Option<u32>| *place = value.unwrap_or(*place);
-        set(&mut options.localsenderlimit, given.localsenderlimit);
-        set(&mut options.remotesenderlimit, given.remotesenderlimit);
-        set(&mut options.lomaxrpc, given.lomaxrpc);
-        set(&mut options.lrmaxrpc, given.lrmaxrpc);
-        set(&mut options.rmaxrpc, given.rmaxrpc);
-        let targets = [given.lobuftarget, given.lrbuftarget, given.rbuftarget];
-        let [lo, lr, r] = targets.map(|target| if given.unbatched { Some(0) } else { target });
-        let set = |place: &mut usize, value: Option<usize>| *place = value.unwrap_or(*place);
-        set(&mut options.lobuftarget, lo);
-        set(&mut options.lrbuftarget, lr);
-        set(&mut options.rbuftarget, r);
-        set(&mut options.deliverq_max, given.deliverq_max);
-        set(&mut options.deliverq_threshold, given.deliverq_threshold);
-        if let Some(microseconds) = given.linger {
-            options.linger = Duration::from_micros(microseconds);
-        }
-        if let Some(url) = &given.local_url {
-            options.local_url.clone_from(url);
-        }
+        let target = |target: usize| if given.unbatched { 0 } else { target };
+        let mut options = usual();
+        options.localsenderlimit = given.localsenderlimit;
+        options.remotesenderlimit = given.remotesenderlimit;
+        options.lomaxrpc = given.lomaxrpc;
+        options.lobuftarget = target(given.lobuftarget);
+        options.lrmaxrpc = given.lrmaxrpc;
+        options.lrbuftarget = target(given.lrbuftarget);
+        options.rmaxrpc = given.rmaxrpc;
+        options.rbuftarget = target(given.rbuftarget);
+        options.deliverq_max = given.deliverq_max;
+        options.deliverq_threshold = given.deliverq_threshold;
+        options.linger = Duration::from_micros(given.linger);
+        options.local_url.clone_from(&given.local_url);
+        options.network_url.clone_from(&given.url);
         for setting in &given.setting {
             let Some((name, value)) = setting.split_once('=') else {
                 return Err(Error::Argument("setting", format!("`{setting}` is not NAME=VALUE")));
             };
             options.network_settings.push((name.to_owned(), value.to_owned()));
-        }
-        if let Some(url) = &given.url {
-            options.network_url.clone_from(url);
         }
         Ok(options)
     }
@@ -185,3 +220,6 @@ impl Arguments {
 
 /// A year.
 const DURATION_MAX: f64 = 365.0 * 86_400.0;
+/// Messages of the warm-up, and their bytes at most, where nothing else is asked for.
+const WARM_UP: u64 = 10_000;
+const WARM_UP_BYTES_MAX: u64 = 64 << 20;

@@ -16,6 +16,7 @@
 //! | `samples` | what is looked at while it runs: the progress bar, and what is drawn |
 //! | `report` | what is printed at the end |
 //! | `plot` | what is drawn |
+//! | `room` | whether this machine can hold the ranks |
 
 #![forbid(unsafe_code)]
 
@@ -25,6 +26,7 @@ mod error;
 mod payload;
 mod plot;
 mod report;
+mod room;
 mod samples;
 mod signal;
 mod work;
@@ -51,7 +53,7 @@ fn main() -> ExitCode {
 fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     if let Some(map) = &arguments.plan {
         let plan = Plan::new(map, &arguments.options()?);
-        write!(std::io::stdout(), "{plan}").map_err(Error::Print)?;
+        report::unless_closed(write!(std::io::stdout(), "{plan}")).map_err(Error::Print)?;
         return Ok(ExitCode::SUCCESS);
     }
     // Before there are threads, which take this over, and ranks, which do so, too.
@@ -60,6 +62,9 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         && !Local::is_rank()
     {
         arguments.check(size)?;
+        if !arguments.force {
+            room::check(size, arguments.nodes.as_ref(), &arguments.options()?)?;
+        }
         let local =
             arguments.nodes.iter().fold(Local::new(size), |local, map| local.nodes(map.clone()));
         let ended = local.run()?;

@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use hdrhistogram::Histogram;
 use hg_job::{Job, NodeMap};
 use hg_shuffle::{
     Account, Failure, Statistics,
@@ -20,31 +21,31 @@ use serde::{Deserialize, Serialize};
 use crate::{
     Error,
     arguments::Arguments,
-    payload::{Reader, Wrong},
+    payload::{Reader, Wrong, latencies},
     plot::Plot,
     samples::Sample,
 };
 
-/// What one rank has seen. Rates are of the timed run.
+/// What one rank has seen in the timed run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct OfRank {
     rank: Option<u32>,
     ranks: u32,
-    /// Messages of the timed run.
+    /// Messages.
     sent: u64,
     received: u64,
     seconds: f64,
     messages_per_s: f64,
     mb_per_s: f64,
-    /// Batches of the whole run, by kind of queue.
+    /// Batches, by kind of queue.
     origin_batches: u64,
     relay_batches: u64,
     network_batches: u64,
-    /// Messages of the whole run that passed each kind of queue.
+    /// Messages that passed each kind of queue.
     origin_messages: u64,
     relay_messages: u64,
     network_messages: u64,
-    /// Messages of the whole run, without those that say how many there were, by the hops that they took: 0 to 3.
+    /// Messages by the hops that they took: 0 to 3.
     hops: [u64; 4],
     /// Microseconds from `enqueue` to the callback, of a sample.
     latency_p50_us: f64,
@@ -55,25 +56,20 @@ pub(crate) struct OfRank {
     cpu_seconds: f64,
     /// Most memory of a process so far.
     peak_rss_kib: u64,
+    /// Of the whole run, its warm-up included.
     #[serde(flatten)]
     wrong: Wrong,
 }
 
 impl OfRank {
-    pub(crate) fn new(
-        rank: u32,
-        (sent, seconds): (u64, f64),
-        reader: &mut Reader,
-        statistics: &Statistics,
-    ) -> Self {
-        let us = |nanoseconds: u64| float(nanoseconds) / 1e3;
-        let latency = &reader.latency;
-        Self {
+    pub(crate) fn new(rank: u32, timed: &Timed, reader: &Reader) -> Self {
+        let statistics = &timed.statistics;
+        let own = Self {
             rank: Some(rank),
             ranks: 1,
-            sent,
+            sent: timed.sent,
             received: reader.timed,
-            seconds,
+            seconds: timed.seconds,
             messages_per_s: 0.0,
             mb_per_s: 0.0,
             origin_batches: statistics.origin.batches,
@@ -83,20 +79,32 @@ impl OfRank {
             relay_messages: statistics.relay.messages,
             hops: [0; 4],
             network_messages: statistics.network.messages,
+            latency_p50_us: 0.0,
+            latency_p90_us: 0.0,
+            latency_p99_us: 0.0,
+            latency_max_us: 0.0,
+            cpu_seconds: cpu_seconds(),
+            peak_rss_kib: peak_rss_kib(),
+            wrong: reader.wrong,
+        };
+        own.with_latency(&reader.latency)
+    }
+
+    fn with_latency(self, latency: &Histogram<u64>) -> Self {
+        let us = |nanoseconds: u64| float(nanoseconds) / 1e3;
+        Self {
             latency_p50_us: us(latency.value_at_quantile(0.5)),
             latency_p90_us: us(latency.value_at_quantile(0.9)),
             latency_p99_us: us(latency.value_at_quantile(0.99)),
             latency_max_us: us(latency.max()),
-            cpu_seconds: cpu_seconds(),
-            peak_rss_kib: peak_rss_kib(),
-            wrong: reader.wrong,
+            ..self
         }
     }
 
-    /// `numbers`: messages sent to each rank.
-    pub(crate) fn count_hops(&mut self, map: &Arc<NodeMap>, numbers: &[u64]) {
+    /// `sent`: messages to each rank.
+    pub(crate) fn count_hops(&mut self, map: &Arc<NodeMap>, sent: &[u64]) {
         let me = self.rank.unwrap_or(0);
-        for (to, number) in (0..).zip(numbers) {
+        for (to, number) in (0..).zip(sent) {
             self.hops[hops(map, me, to)] += number;
         }
     }
@@ -108,7 +116,7 @@ impl OfRank {
         Self { messages_per_s, mb_per_s, ..self }
     }
 
-    /// Both together.
+    /// Both together, but for latency, which takes more than both to know.
     fn plus(self, other: &Self) -> Self {
         Self {
             rank: None,
@@ -125,10 +133,10 @@ impl OfRank {
             relay_messages: self.relay_messages + other.relay_messages,
             hops: std::array::from_fn(|hops| self.hops[hops] + other.hops[hops]),
             network_messages: self.network_messages + other.network_messages,
-            latency_p50_us: self.latency_p50_us.max(other.latency_p50_us),
-            latency_p90_us: self.latency_p90_us.max(other.latency_p90_us),
-            latency_p99_us: self.latency_p99_us.max(other.latency_p99_us),
-            latency_max_us: self.latency_max_us.max(other.latency_max_us),
+            latency_p50_us: 0.0,
+            latency_p90_us: 0.0,
+            latency_p99_us: 0.0,
+            latency_max_us: 0.0,
             cpu_seconds: self.cpu_seconds + other.cpu_seconds,
             peak_rss_kib: self.peak_rss_kib.max(other.peak_rss_kib),
             wrong: Wrong {
@@ -224,8 +232,28 @@ impl<'a> Torn<'a> {
             )
         };
         // At once: other ranks print as well.
-        io::stdout().write_all((text + "\n").as_bytes())
+        unless_closed(io::stdout().write_all((text + "\n").as_bytes()))
     }
+}
+
+/// What came of the timed run of one rank.
+#[derive(Debug)]
+pub(crate) struct Timed {
+    pub(crate) sent: u64,
+    pub(crate) seconds: f64,
+    /// What the shuffle did meanwhile.
+    pub(crate) statistics: Statistics,
+    /// Messages to each rank.
+    pub(crate) sent_to: Vec<u64>,
+    pub(crate) samples: Vec<Sample>,
+}
+
+/// What one rank tells the others.
+#[derive(Debug, Serialize, Deserialize)]
+struct Told {
+    report: OfRank,
+    /// Its latencies: how many of each.
+    latency: Vec<(u64, u64)>,
 }
 
 /// Brings the reports of all ranks together; rank 0 prints them. Whether nothing was wrong anywhere.
@@ -233,11 +261,14 @@ pub(crate) fn gather(
     job: &Job,
     arguments: &Arguments,
     own: OfRank,
-    samples: &[Sample],
+    (reader, samples): (&Reader, &[Sample]),
 ) -> Result<bool, Error> {
-    let all = job.all_gather(&serde_json::to_vec(&own.rated(arguments.size))?)?;
-    let reports = all.iter().map(|bytes| serde_json::from_slice(bytes));
-    let reports = reports.collect::<Result<Vec<OfRank>, _>>()?;
+    let counts = reader.latency.iter_recorded();
+    let latency = counts.map(|count| (count.value_iterated_to(), count.count_at_value())).collect();
+    let own = Told { report: own.rated(arguments.size), latency };
+    let all = job.all_gather(&serde_json::to_vec(&own)?)?;
+    let told = all.iter().map(|bytes| serde_json::from_slice(bytes));
+    let told = told.collect::<Result<Vec<Told>, _>>()?;
     if let Some(file) = &arguments.plot {
         let all = job.all_gather(&serde_json::to_vec(samples)?)?;
         let seen = all.iter().map(|bytes| serde_json::from_slice(bytes));
@@ -246,22 +277,31 @@ pub(crate) fn gather(
             std::fs::write(file, plot.to_string()).map_err(Error::Plot)?;
         }
     }
-    let mut rest = reports.iter();
-    let Some(first) = rest.next() else { return Ok(true) };
-    let total = rest.fold(first.clone(), OfRank::plus).rated(arguments.size);
-    let total = OfRank { rank: None, ..total };
+    let Some(total) = total(&told, arguments.size) else { return Ok(true) };
     if job.rank() == 0 {
-        print(&reports, &total, arguments.json).map_err(Error::Print)?;
+        let reports = told.iter().map(|told| &told.report).chain([&total]);
+        unless_closed(print(reports, arguments.json)).map_err(Error::Print)?;
     }
     Ok(total.wrong == Wrong::default())
 }
 
-fn print(reports: &[OfRank], total: &OfRank, json: bool) -> io::Result<()> {
+/// Of all ranks together; `None` of none.
+fn total(told: &[Told], size: usize) -> Option<OfRank> {
+    let (first, rest) = told.split_first()?;
+    let sum = rest.iter().fold(first.report.clone(), |sum, told| sum.plus(&told.report));
+    let mut latency = latencies();
+    for (value, count) in told.iter().flat_map(|told| &told.latency) {
+        latency.saturating_record_n(*value, *count);
+    }
+    Some(OfRank { rank: None, ..sum }.with_latency(&latency).rated(size))
+}
+
+fn print<'a>(reports: impl Iterator<Item = &'a OfRank>, json: bool) -> io::Result<()> {
     let mut out = io::stdout().lock();
     if !json {
         writeln!(out, "{HEAD}")?;
     }
-    for report in reports.iter().chain([total]) {
+    for report in reports {
         if json {
             writeln!(out, "{}", serde_json::to_string(report)?)?;
         } else {
@@ -269,6 +309,14 @@ fn print(reports: &[OfRank], total: &OfRank, json: bool) -> io::Result<()> {
         }
     }
     out.flush()
+}
+
+/// Whoever reads has enough: that is no error.
+pub(crate) fn unless_closed(printed: io::Result<()>) -> io::Result<()> {
+    match printed {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        printed => printed,
+    }
 }
 
 /// Of this process so far.
@@ -293,4 +341,39 @@ fn float(count: u64) -> f64 {
     count as f64
 }
 
-const HEAD: &str = " rank   messages/s      MB/s    origin   network     relay   p50 us   p90 us   p99 us   max us  RSS KiB  lost repeated corrupted";
+const HEAD: &str = "\
+timed run; batches by kind of queue; latency from `enqueue` to the callback, of a sample; RSS: the most so far
+ rank   messages/s      MB/s    origin   network     relay   p50 us   p90 us   p99 us   max us  RSS KiB  lost repeated corrupted";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(rank: u32, latencies: &[u64]) -> Told {
+        let mut reader = Reader::new(2);
+        for latency in latencies {
+            reader.latency.saturating_record(*latency);
+        }
+        let timed = Timed {
+            sent: 1,
+            seconds: 1.0,
+            statistics: Statistics::default(),
+            sent_to: Vec::new(),
+            samples: Vec::new(),
+        };
+        let counts = reader.latency.iter_recorded();
+        let latency = counts.map(|it| (it.value_iterated_to(), it.count_at_value())).collect();
+        Told { report: OfRank::new(rank, &timed, &reader), latency }
+    }
+
+    #[test]
+    fn the_percentiles_of_all_are_those_of_all_messages_and_not_of_the_slowest_rank() {
+        // 90 messages of 1 ms in one rank, 10 of 1 s in the other.
+        let both = [told(0, &[1_000_000; 90]), told(1, &[1_000_000_000; 10])];
+        let total = total(&both, 32).unwrap();
+        let about = |value: f64, expected: f64| (value / expected - 1.0).abs() < 0.02;
+        assert!(about(both[1].report.latency_p50_us, 1e6), "{:?}", both[1].report);
+        assert!(about(total.latency_p50_us, 1e3) && about(total.latency_p90_us, 1e3), "{total:?}");
+        assert!(about(total.latency_p99_us, 1e6) && about(total.latency_max_us, 1e6), "{total:?}");
+    }
+}

@@ -14,8 +14,8 @@ use crate::{
     aim::Aim,
     arguments::Arguments,
     payload::{LAST, Reader, TIMED_RUN, WARM_UP, Writer},
-    report::{self, OfRank, Torn},
-    samples::{Sample, Sampler},
+    report::{self, OfRank, Timed, Torn},
+    samples::Sampler,
     signal,
 };
 
@@ -44,15 +44,15 @@ pub(crate) fn run(job: &Job, arguments: &Arguments) -> Result<bool, Error> {
     signal::answer(shuffle.dump())?;
     let mut writer = Writer::new(arguments.size, (me, size));
     let driven = drive(&shuffle, arguments, &mut writer, (me, size));
-    let (statistics, dump) = (shuffle.statistics(), shuffle.dump());
+    let dump = shuffle.dump();
     // All ranks come here; after a failure, those that live.
     let ended = end(shuffle, driven);
-    let mut reader = returned.recv().expect("deliveries are over when a shuffle is");
+    let reader = returned.recv().expect("deliveries are over when a shuffle is");
     match ended {
-        Ok(driven) => {
-            let mut own = OfRank::new(me, (driven.sent, driven.seconds), &mut reader, &statistics);
-            own.count_hops(&ranks.map(), writer.numbers());
-            report::gather(job, arguments, own, &driven.samples)
+        Ok(timed) => {
+            let mut own = OfRank::new(me, &timed, &reader);
+            own.count_hops(&ranks.map(), &timed.sent_to);
+            report::gather(job, arguments, own, (&reader, &timed.samples))
         }
         Err(Error::Shuffle(ShuffleError::Failed(failure))) => {
             let torn = Torn::new(me, &failure, dump.account(), &reader);
@@ -64,7 +64,7 @@ pub(crate) fn run(job: &Job, arguments: &Arguments) -> Result<bool, Error> {
 }
 
 /// Ends the shuffle. What it says of a failure then is the last word on it.
-fn end(shuffle: Shuffle, driven: Result<Driven, Error>) -> Result<Driven, Error> {
+fn end(shuffle: Shuffle, driven: Result<Timed, Error>) -> Result<Timed, Error> {
     let ended = shuffle.shutdown(Shutdown::Drain);
     match driven {
         Ok(_) | Err(Error::Shuffle(ShuffleError::Failed(_))) => ended.map_err(Error::from),
@@ -86,37 +86,37 @@ impl Drop for Lent {
     }
 }
 
-/// What came of the timed run.
-struct Driven {
-    sent: u64,
-    seconds: f64,
-    samples: Vec<Sample>,
-}
-
 fn drive(
     shuffle: &Shuffle,
     arguments: &Arguments,
     writer: &mut Writer,
     (me, size): (u32, u32),
-) -> Result<Driven, Error> {
+) -> Result<Timed, Error> {
     let mut aim = Aim::new(arguments, me, size);
-    for _ in 0..arguments.warm_up {
+    for _ in 0..arguments.warm_up() {
         let to = aim.next();
         shuffle.enqueue(to, WARM_UP, writer.next(to))?;
     }
     shuffle.flush_all()?;
+    let (before, warm_up) = (shuffle.statistics(), writer.numbers().to_vec());
+    // Nobody's first message is counted with the warm-up, and nobody's last one below with the rest.
+    shuffle.barrier()?;
     let start = Instant::now();
     let sampler = Sampler::start(arguments, me, shuffle.dump())?;
     let sent = send(shuffle, arguments, (writer, &mut aim), &sampler)?;
     shuffle.flush_all()?;
     let seconds = start.elapsed().as_secs_f64();
+    let statistics = shuffle.statistics().since(&before);
+    shuffle.barrier()?;
     let samples = sampler.end();
+    let sent_to = writer.numbers().iter().zip(&warm_up).map(|(all, warm_up)| all - warm_up);
+    let timed = Timed { sent, seconds, statistics, sent_to: sent_to.collect(), samples };
     for to in 0..size {
         let count = writer.numbers()[to as usize];
         shuffle.enqueue(to, LAST, &count.to_le_bytes())?;
     }
     shuffle.flush_all()?;
-    Ok(Driven { sent, seconds, samples })
+    Ok(timed)
 }
 
 fn send(

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::common::{File, Outcome, RUNNER, has, run};
+use crate::common::{File, Outcome, RUNNER, command, has, run};
 
 fn local(ranks: u64, arguments: &str) -> Outcome {
     let ranks = ranks.to_string();
@@ -120,7 +120,10 @@ fn bad_arguments_give_one_clear_sentence_and_start_nothing() {
         ("2", "--duration NaN", "--duration: "),
         ("2", "--exponent inf", "--exponent: "),
         ("2", "--setting bound", "--setting: `bound` is not NAME=VALUE"),
+        ("2", "--target 1", "--target: goes with `--skew single` only"),
+        ("2", "--exponent 2 --skew loop", "--exponent: goes with `--skew zipf` only"),
         ("0", "", "0 is no number of ranks"),
+        ("100000", "", "--local: 100000 ranks need "),
     ];
     for (ranks, arguments, sentence) in cases {
         let own = ["--local", ranks];
@@ -136,10 +139,87 @@ fn bad_arguments_give_one_clear_sentence_and_start_nothing() {
             outcome.err
         );
     }
-    for wrong in [&["--nodes", "2y2"][..], &["--skew", "odd"], &["--count", "1", "--duration", "1"]]
-    {
+    for wrong in [
+        &["--nodes", "2y2"][..],
+        &["--skew", "odd"],
+        &["--count", "1", "--duration", "1"],
+        &["--force"],
+        &["--plan", "2x2", "--count", "1"],
+        &["--plan", "2x2", "--local", "4"],
+        &["--plan", "2x2", "--json"],
+        &["--plan", "2x2", "--url", "tcp://"],
+    ] {
         let outcome = run(RUNNER, wrong, &[]);
         assert_eq!((outcome.code, outcome.out.as_str()), (Some(2), ""), "{}", outcome.all());
+    }
+}
+
+#[test]
+fn more_ranks_than_there_are_descriptors_for_start_when_that_is_insisted_on() {
+    const NAME: &str = "more_ranks_than_there_are_descriptors_for_start_when_that_is_insisted_on";
+    if !has("prlimit", NAME) {
+        return;
+    }
+    let more = ["--local", "3", "--count", "10"];
+    let limited = [&["--nofile=44", RUNNER][..], &more].concat();
+    let refused = run("prlimit", &limited, &[]);
+    assert_eq!((refused.code, refused.out.as_str()), (Some(1), ""), "{}", refused.all());
+    assert!(
+        refused.err.contains("which may have 44 (ulimit -Hn), so about 2 ranks"),
+        "{}",
+        refused.err
+    );
+    let forced = run(RUNNER, &[&more[..], &["--force"]].concat(), &[]);
+    assert_eq!(forced.code, Some(0), "{}", forced.all());
+}
+
+#[test]
+fn the_help_names_the_default_of_every_option_of_the_shuffle() {
+    let outcome = run(RUNNER, &["--help"], &[]);
+    let usual = hg_shuffle::Options::default();
+    let defaults = [
+        ("local-url", usual.local_url),
+        ("url", usual.network_url),
+        ("localsenderlimit", usual.localsenderlimit.to_string()),
+        ("remotesenderlimit", usual.remotesenderlimit.to_string()),
+        ("lomaxrpc", usual.lomaxrpc.to_string()),
+        ("lobuftarget", usual.lobuftarget.to_string()),
+        ("lrmaxrpc", usual.lrmaxrpc.to_string()),
+        ("lrbuftarget", usual.lrbuftarget.to_string()),
+        ("rmaxrpc", usual.rmaxrpc.to_string()),
+        ("rbuftarget", usual.rbuftarget.to_string()),
+        ("deliverq-max", usual.deliverq_max.to_string()),
+        ("deliverq-threshold", usual.deliverq_threshold.to_string()),
+        ("linger", usual.linger.as_micros().to_string()),
+    ];
+    for (name, default) in defaults {
+        let (_, rest) = outcome.out.split_once(&format!("--{name} <")).expect(name);
+        let own = rest.split("\n      --").next().unwrap();
+        assert!(own.contains(&format!("[default: {default}]")), "{name}: {own}");
+    }
+}
+
+#[test]
+fn a_warm_up_is_no_longer_than_what_it_warms_up_for_and_is_not_counted() {
+    // By default the warm-up would be 10,000 messages.
+    let few = local(2, "--skew loop --count 6").total(2);
+    let none = local(2, "--skew loop --count 6 --warm-up 0 --linger 1000000").total(2);
+    let many = local(2, "--skew loop --count 6 --warm-up 5000 --linger 1000000").total(2);
+    for name in ["origin_messages", "relay_messages", "network_messages", "hops"] {
+        assert_eq!(none[name], many[name], "{name}: {none}\n{many}");
+        assert_eq!(none[name], few[name], "{name}: {none}\n{few}");
+    }
+    assert_eq!(many["origin_batches"], 2, "one for each rank: {many}");
+}
+
+#[test]
+fn a_reader_that_has_enough_is_no_error() {
+    for of in [&["--plan", "4x4"][..], &["--local", "2", "--count", "10"]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = command(RUNNER, of).stdout(writer).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((output.status.code(), said.as_ref()), (Some(0), ""), "{of:?}");
     }
 }
 
