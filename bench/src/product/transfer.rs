@@ -1,7 +1,8 @@
 //! The measurement of transfers: pulls, pushes and views of memory that a target owns.
 //!
 //! One repetition is a batch of transfers between two readings of the clock, `inflight` of them under way at a
-//! time, each with buffers of its own on both sides. Before the first one the bytes are checked.
+//! time, each with buffers of its own on both sides. Before the first one the bytes are checked, and every buffer is
+//! moved once.
 
 use std::rc::Rc;
 
@@ -81,6 +82,8 @@ impl Mover {
             far,
         };
         target.running(|| mover.check())?;
+        // The first visit to a mapped page is a fault, and the limit's memory has had its own.
+        target.running(|| mover.moves(mover.local.len()))?;
         Ok(mover)
     }
 
