@@ -4,7 +4,10 @@
 //! alone would not do: numbers are reused. The pidfd comes from the socket (`SO_PEERPIDFD`, Linux
 //! 6.5), else it is opened by number, with a look at the socket afterwards.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::{
+    cell::OnceCell,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+};
 
 use hg_na::{Error, GoneReason};
 use nix::{
@@ -16,13 +19,14 @@ use nix::{
 
 use hg_na_parts::limits::os_error;
 
-use super::calls;
+use super::{calls, space::AddressSpace};
 
 /// Watches one process.
 #[derive(Debug)]
 pub(crate) struct ProcessWatch {
     pidfd: OwnedFd,
     pid: i32,
+    space: OnceCell<Option<AddressSpace>>,
 }
 
 impl ProcessWatch {
@@ -39,18 +43,22 @@ impl ProcessWatch {
             return Err(Error::Unsupported("a peer in a pid namespace that is not visible here"));
         }
         let watch = match getsockopt(&socket, sockopt::PeerPidfd) {
-            Ok(pidfd) => Self { pidfd, pid },
-            Err(Errno::ENOPROTOOPT) => Self { pidfd: by_number(socket, pid)?, pid },
+            Ok(pidfd) => Self::new(pidfd, pid),
+            Err(Errno::ENOPROTOOPT) => Self::new(by_number(socket, pid)?, pid),
             Err(error) => return Err(gone_or(error, "getsockopt(SO_PEERPIDFD)")),
         };
         if watch.alive() { Ok(watch) } else { Err(Error::PeerGone(GoneReason::Exited)) }
+    }
+
+    fn new(pidfd: OwnedFd, pid: i32) -> Self {
+        Self { pidfd, pid, space: OnceCell::new() }
     }
 
     /// Watches a child of this process.
     #[cfg(test)]
     pub(crate) fn of_child(child: &std::process::Child) -> Self {
         let pid = i32::try_from(child.id()).expect("a process id is an i32");
-        Self { pidfd: calls::pidfd_open(Pid::from_raw(pid)).expect("a child of ours"), pid }
+        Self::new(calls::pidfd_open(Pid::from_raw(pid)).expect("a child of ours"), pid)
     }
 
     /// Whether the process has not ended. One system call.
@@ -58,6 +66,17 @@ impl ProcessWatch {
         let mut question = [PollFd::new(self.pidfd.as_fd(), PollFlags::POLLIN)];
         // A pidfd becomes readable when its process ends; an error is no sign of death.
         !matches!(poll(&mut question, PollTimeout::ZERO), Ok(count) if count > 0)
+    }
+
+    /// Its memory, as far as [`ProcessWatch::was_reached`] could open it.
+    #[inline]
+    pub(crate) fn space(&self) -> Option<&AddressSpace> {
+        self.space.get()?.as_ref()
+    }
+
+    /// The system lets this process reach the other one's memory: it may have a shorter way, too.
+    pub(crate) fn was_reached(&self) {
+        self.space.get_or_init(|| AddressSpace::of(self));
     }
 
     /// Becomes readable when the process ends.

@@ -6,6 +6,7 @@ pub(crate) mod death;
 pub(crate) mod event;
 #[expect(unsafe_code, reason = "maps memfds and turns mappings into references")]
 pub(crate) mod mapping;
+pub(crate) mod space;
 pub(crate) mod waiter;
 
 pub(crate) use calls::{PACKET_FDS_MAX, Packet, accept, receive_packet};

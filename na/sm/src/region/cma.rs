@@ -4,8 +4,10 @@
 //! Numbers of processes are reused, so the peer's pidfd is asked afterwards (and before a put): a transfer that ran
 //! into its end is an error, whatever the kernel said about it. Several transfers to one peer share a call, and the
 //! question: most of what a short one costs is neither its bytes nor ours.
+//! A get of one short run needs no question: once such a call went well, it is read from the peer's address space
+//! ([`crate::os::space`]), which is no other process's, ever. What goes wrong there is tried by number, which tells.
 
-use std::{fmt, marker::PhantomData, mem::offset_of};
+use std::{fmt, marker::PhantomData, mem::offset_of, os::fd::AsRawFd as _};
 
 pub(crate) use hg_na::Direction;
 use hg_na::{Error, GoneReason};
@@ -119,13 +121,48 @@ impl<'a> Batch<'a> {
         if self.direction == Direction::Put && !peer.alive() {
             return (0, Err(CmaError::Gone));
         }
+        if self.direction == Direction::Get
+            && let Some(read) = read_short(peer, self.runs)
+        {
+            return read;
+        }
         let (moved, result) = move_all(self.direction, peer.pid(), self.runs);
         if !peer.alive() {
             return (0, Err(CmaError::Gone));
         }
+        if result.is_ok() && moved > 0 && self.direction == Direction::Get {
+            peer.was_reached();
+        }
         (moved, result)
     }
 }
+
+/// A get of one short run, where the peer's address space is at hand; `None`: it is not, or has not given it all.
+fn read_short(peer: &ProcessWatch, runs: &Scratch) -> Option<(u64, Result<(), CmaError>)> {
+    let ([ours], [theirs]) = (runs.local.as_slice(), runs.remote.as_slice()) else { return None };
+    if !(1..=SHORT_MAX).contains(&ours.len) || ours.len != theirs.len {
+        return None;
+    }
+    let space = peer.space()?;
+    let (address, len) = (usize::try_from(ours.address).ok()?, usize::try_from(ours.len).ok()?);
+    let into = std::ptr::with_exposed_provenance_mut(address);
+    let place = i64::try_from(theirs.address).ok()?;
+    // SAFETY:
+    // - `ours` lies in registered memory that is writable (`SmRegion::runs` checked both), which stays alive and where
+    //   it is through the borrow in [`Batch`]; nothing in this process holds a reference to its bytes, whose
+    //   addresses are exposed.
+    let read = unsafe { libc::pread64(space.fd().as_raw_fd(), into, len, place) };
+    match u64::try_from(read) {
+        // The end of an address space is that of its process, or of what it was: it has executed another program.
+        Ok(0) => Some((0, Err(CmaError::Gone))),
+        Ok(read) if read == ours.len => Some((read, Ok(()))),
+        _ => None,
+    }
+}
+
+/// Bytes up to which copying them twice costs less than a call that looks everything up: measured, one run that is
+/// not aligned to a page: at 4 KiB 0.52 us against 0.62 with the question, at 8 KiB 0.88 against 0.78.
+const SHORT_MAX: u64 = 4096;
 
 fn move_all(direction: Direction, pid: i32, runs: &mut Scratch) -> (u64, Result<(), CmaError>) {
     let Scratch { local, remote, ours, theirs } = runs;

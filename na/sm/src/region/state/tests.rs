@@ -224,7 +224,9 @@ fn another_processs_memory_is_read_and_written_until_that_process_is_killed() {
     let local = register(&regions, Memory::from(vec![9; LEN]));
     let (pins, mut runs) = ([AtomicU64::new(0)], Vec::new());
     let _pin = table.resolve(&claim, Rights::all(), (0, LEN as u64), &pins, &mut runs).unwrap();
+    assert!(watch.space().is_none(), "no transfer has shown that it may be opened");
     transfer(Direction::Get, &watch, &local, 0, &runs).unwrap();
+    assert!(watch.space().is_some(), "short gets read from the address space");
     assert_eq!(contents(&local), [vec![3; LEN / 4], vec![4; LEN * 3 / 4]].concat());
     local.write(LEN as u64 / 4, &[8; 5]).unwrap();
     transfer(Direction::Put, &watch, &local, 0, &runs).unwrap();
@@ -232,10 +234,16 @@ fn another_processs_memory_is_read_and_written_until_that_process_is_killed() {
     transfer(Direction::Get, &watch, &local, 0, &runs).unwrap();
     assert_eq!(contents(&local)[LEN / 4 - 1..][..7], [3, 8, 8, 8, 8, 8, 4]);
 
+    let short = [Run { address: runs[1].address + 3, len: 4 }];
+    transfer(Direction::Get, &watch, &local, 1, &short).unwrap();
+    assert_eq!(contents(&local)[..7], [3, 8, 8, 4, 4, 3, 3]);
+
     owner.kill().unwrap();
     wait_for(watch.fd());
-    let gone = transfer(Direction::Get, &watch, &local, 0, &runs);
-    assert!(matches!(gone, Err(Error::PeerGone(_))), "{gone:?}");
+    for runs in [&runs[..], &short] {
+        let gone = transfer(Direction::Get, &watch, &local, 0, runs);
+        assert!(matches!(gone, Err(Error::PeerGone(_))), "{gone:?}");
+    }
     owner.wait().unwrap();
 }
 
@@ -243,9 +251,15 @@ fn another_processs_memory_is_read_and_written_until_that_process_is_killed() {
 fn memory_that_is_not_mapped_at_the_peer_is_a_named_error() {
     let loopback = Loopback::new();
     let local = register(&loopback.regions, Memory::from(vec![0; 4096]));
+    let remote = register(&loopback.regions, Memory::from(vec![1; 8]));
     let nowhere = [Run { address: 4096, len: 4096 }];
-    let failed = transfer(Direction::Get, &loopback.watch, &local, 0, &nowhere).unwrap_err();
-    assert!(failed.to_string().contains("process_vm_readv"), "{failed}");
+    for _ in 0..2 {
+        let failed = transfer(Direction::Get, &loopback.watch, &local, 0, &nowhere).unwrap_err();
+        assert!(failed.to_string().contains("process_vm_readv"), "{failed}");
+        // The second time with the peer's address space at hand.
+        loopback.transfer(Direction::Get, (&local, 0), (&remote, 0), 8).unwrap();
+        assert!(loopback.watch.space().is_some());
+    }
 }
 
 #[test]
