@@ -6,6 +6,7 @@
 
 mod common;
 mod hosts;
+mod intel_mpi;
 mod local;
 mod mpirun;
 mod slurm;

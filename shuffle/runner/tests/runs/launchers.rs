@@ -1,4 +1,5 @@
-//! Ranks that real launchers started: Open MPI's and MPICH's `mpirun`, and Slurm's `srun`.
+//! Ranks that real launchers started: Open MPI's and MPICH's `mpirun`, Slurm's `srun`, and Intel MPI's
+//! `mpiexec.hydra` where `I_MPI_ROOT` names one (`scripts/intel-mpi` fetches it).
 
 use crate::{
     common::{Outcome, RUNNER, has, run},
@@ -69,4 +70,22 @@ fn sixty_four_ranks_on_few_cores_finish_under_mpich() {
     if has("mpirun.mpich", "sixty_four_ranks_on_few_cores_finish_under_mpich") {
         mpich("64", FEW).total(64);
     }
+}
+
+#[test]
+fn under_intel_mpi_every_message_arrives_on_one_node_on_two_and_on_eight() {
+    let Ok(root) = std::env::var("I_MPI_ROOT") else {
+        println!(
+            "SKIPPED: under_intel_mpi_every_message_arrives_on_one_node_on_two_and_on_eight: \
+             I_MPI_ROOT names no Intel MPI"
+        );
+        return;
+    };
+    let launcher = format!("{root}/bin/mpiexec.hydra");
+    let intel = |ranks: &'static str, arguments: &[&str]| {
+        run(&launcher, &[&["-n", ranks, RUNNER], arguments].concat(), &[])
+    };
+    intel("4", WORK).total(4);
+    intel("4", &[WORK, &["--nodes", "2x2"]].concat()).total(4);
+    intel("64", FEW).total(64);
 }
