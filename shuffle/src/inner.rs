@@ -135,7 +135,8 @@ impl Inner {
             lanes.map(|lane| (lane, Mutex::new(Order::new(MAXRPC_MAX as usize)))).collect();
         let counters = || (0..routes.map().size()).map(|_| AtomicU64::new(0)).collect();
         let limits = (options.deliverq_max, options.lobuftarget);
-        let mail = Mail::new(limits, options.deliverq_threshold, options.linger);
+        let due = (options.deliverq_threshold, options.linger);
+        let mail = Mail::new(limits, due, sides.iter().any(|side| side.yields()));
         Self {
             name: name.to_owned(),
             from: From { shuffle: id_of(name), rank: routes.me() },

@@ -44,6 +44,8 @@ pub(crate) struct Mail {
     is_due: AtomicBool,
     threshold: u64,
     linger: Duration,
+    /// Processors are shared: whoever has nothing to do makes room for others before it sleeps.
+    yields: bool,
 }
 
 /// What the thread writes and reads after each message: alone on its cache lines (two, since processors fetch pairs), so that those who
@@ -103,8 +105,13 @@ enum End {
 }
 
 impl Mail {
-    /// `max`: messages acknowledged before they are delivered; `target`: bytes of a batch of own messages.
-    pub(crate) fn new((max, target): (usize, usize), threshold: usize, linger: Duration) -> Self {
+    /// `max`: messages acknowledged before they are delivered; `target`: bytes of a batch of own messages; `yields`: its
+    /// thread lets others run before it sleeps.
+    pub(crate) fn new(
+        (max, target): (usize, usize),
+        (threshold, linger): (usize, Duration),
+        yields: bool,
+    ) -> Self {
         let state = State {
             inbox: Inbox::new(max, target),
             rest: Rest::None,
@@ -126,6 +133,7 @@ impl Mail {
             is_due: AtomicBool::new(false),
             threshold: threshold as u64,
             linger,
+            yields,
         }
     }
 
@@ -327,7 +335,7 @@ impl Mail {
         if let Some(spare) = spare {
             state.inbox.reuse(spare);
         }
-        let mut limit = None;
+        let (mut limit, mut may_yield) = (None, self.yields);
         loop {
             if state.end == Some(End::Now) {
                 return None;
@@ -343,6 +351,13 @@ impl Mail {
             state.has_begun = false;
             if state.end.is_some() {
                 return None;
+            }
+            if state.inbox.due() == 0 && std::mem::take(&mut may_yield) {
+                // What others put in meanwhile costs nobody a wake-up.
+                drop(state);
+                thread::yield_now();
+                state = locked(&self.state);
+                continue;
             }
             if state.inbox.due() == 0 {
                 state.rest = Rest::Empty;

@@ -378,11 +378,13 @@ fn open_sides(routes: &Routes, options: &Options) -> Result<Vec<Arc<Side>>, Erro
     // From each peer: the batches of two queues, a watch, and arrivals.
     let requests = |peers: usize| REQUESTS_MIN + peers * (2 * crate::MAXRPC_MAX as usize + 4);
     let wait = how_to_wait(neighbours + 1);
+    let shares = matches!(wait, hg::Wait::Block);
     let url = (options.local_url.as_str(), &[][..]);
-    let mut sides = vec![Arc::new(Side::open(url, requests(neighbours), wait)?)];
+    let mut sides = vec![Arc::new(Side::open(url, requests(neighbours), (wait, shares))?)];
     if routes.map().nodes() > 1 {
         let url = (options.network_url.as_str(), options.network_settings.as_slice());
-        sides.push(Arc::new(Side::open(url, requests(others), wait)?));
+        // A look at a network is a call of the kernel, like the sleep that it would save.
+        sides.push(Arc::new(Side::open(url, requests(others), (wait, false))?));
     }
     Ok(sides)
 }

@@ -25,16 +25,18 @@ pub(crate) type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 pub(crate) struct Side {
     pub(crate) engine: hg::Engine,
     pub(crate) turns: Turns,
+    /// Whoever finds nothing here lets others run before it sleeps.
+    yields: bool,
     ready: Arc<Ready>,
     tasks: Mutex<Vec<(Option<Task>, Waker)>>,
 }
 
 impl Side {
-    /// `requests`: how many may be in service at a time.
+    /// `requests`: how many may be in service at a time; `yields`: looking costs little, and processors are shared.
     pub(crate) fn open(
         (url, settings): (&str, &[(String, String)]),
         requests: usize,
-        wait: hg::Wait,
+        (wait, yields): (hg::Wait, bool),
     ) -> Result<Self, Error> {
         let mut builder = hg::Engine::builder()
             .listen(true)
@@ -52,7 +54,8 @@ impl Side {
             builder = builder.setting(name, value);
         }
         let engine = builder.open(url).map_err(|error| Error::Setup(format!("{url}: {error}")))?;
-        Ok(Self { engine, turns: Turns::default(), ready: Arc::default(), tasks: Mutex::default() })
+        let (turns, ready, tasks) = Default::default();
+        Ok(Self { engine, turns, yields, ready, tasks })
     }
 
     pub(crate) fn ready(&self) -> &Arc<Ready> {
@@ -125,7 +128,7 @@ impl Side {
                 self.engine.interrupt_progress();
                 self.turns.stand_aside();
             } else {
-                self.engine.progress(IDLE);
+                self.look(|limit| self.engine.progress(limit));
                 self.look_after(inner);
             }
         }
@@ -133,8 +136,24 @@ impl Side {
 
     /// Makes progress once, for a thread that helps.
     pub(crate) fn turn(&self, inner: &Inner) {
-        self.engine.progress_in_turn(IDLE);
+        self.look(|limit| self.engine.progress_in_turn(limit));
         self.look_after(inner);
+    }
+
+    /// Makes progress until something has moved. Who shares a processor lets others run before it sleeps: they bring
+    /// more at a time, and need not wake it.
+    fn look(&self, progress: impl Fn(Duration) -> bool) {
+        if self.yields {
+            if progress(Duration::ZERO) {
+                return;
+            }
+            thread::yield_now();
+        }
+        progress(IDLE);
+    }
+
+    pub(crate) fn yields(&self) -> bool {
+        self.yields
     }
 
     /// What is to be done after a round.
