@@ -16,6 +16,7 @@ use crate::{
     job::Parts,
     link::{Endings, Link},
     meeting::{Address, Published, Rendezvous},
+    notice::Notice,
     pmi, pmix,
     settings::Complete,
     stream::Stream,
@@ -37,7 +38,8 @@ pub(crate) fn connect(settings: &Settings) -> Result<Job, Error> {
     let settings = settings.complete(&variables)?;
     let deadline = Instant::now() + settings.timeout;
     let within = settings.timeout;
-    let joining = Joining { settings: &settings, deadline };
+    let notice = Notice::new(settings.on_waiting, within);
+    let joining = Joining { settings: &settings, deadline, notice };
     match detect::plan(&settings, &variables)? {
         Plan::Single => joining.single(),
         Plan::Local { fd, place } => joining.local(fd, place),
@@ -60,6 +62,7 @@ pub(crate) fn connect(settings: &Settings) -> Result<Job, Error> {
 struct Joining<'a> {
     settings: &'a Complete,
     deadline: Instant,
+    notice: Notice,
 }
 
 /// The hub of this process, if it is rank 0, and its own seat there.
@@ -91,8 +94,10 @@ impl Joining<'_> {
         self.check_map(place)?;
         let at = Rendezvous::parse(at)?;
         if place.rank > 0 {
-            let (stream, token) = at.find(token, self.deadline, self.settings.timeout)?;
+            let (stream, token) =
+                at.find(token, self.deadline, self.settings.timeout, self.notice)?;
             let link = self.open(Stream::Tcp(stream), place, token)?;
+            // From here on rank 0 knows who is missing.
             return self.welcomed(Via::Rendezvous, place, link, None, None);
         }
         let (listener, token) = match &at {
@@ -105,7 +110,7 @@ impl Joining<'_> {
         }
         // Taken away when all are there, or when this fails.
         let published: Option<Published> = at.publish(&address)?;
-        let hub = self.start_hub(place, listener, &address)?;
+        let hub = self.start_hub(place, listener, &address, self.notice)?;
         let job = self.finish(Via::Rendezvous, place, Some(hub), None, address);
         drop(published);
         job
@@ -123,8 +128,12 @@ impl Joining<'_> {
         }
         let listener = self.listen()?;
         let address = Address::here(port_of(&listener)?)?;
-        let hub = self.start_hub(place, listener, &address)?;
-        meet(Some(&address.to_text()))?;
+        // Its ranks join behind the launcher's barrier.
+        let notice = Notice::new(None, self.settings.timeout);
+        let hub = self.start_hub(place, listener, &address, notice)?;
+        // The launcher's own barrier does not say whom it waits for.
+        let words = "not all ranks have reached the launcher's barrier yet: still waiting";
+        self.notice.during(words, || meet(Some(&address.to_text())))?;
         Ok((Some(hub), address))
     }
 
@@ -137,12 +146,14 @@ impl Joining<'_> {
         place: Place,
         listener: TcpListener,
         address: &Address,
+        notice: Notice,
     ) -> Result<Hub, Error> {
         let (seat, theirs) = UnixStream::pair().map_err(Error::os("a pair of sockets"))?;
         let running = hub::Running::start(hub::Config {
             size: place.size,
             token: address.token.clone(),
             deadline: self.deadline,
+            notice,
             listener: Some(listener),
             seats: vec![(0, theirs)],
             on_broken: Box::new(|_| {}),
@@ -161,7 +172,7 @@ impl Joining<'_> {
     ) -> Result<Job, Error> {
         let (stream, running) = match hub {
             Some(Hub { running, seat }) => (Stream::Unix(seat), Some(running)),
-            None => (Stream::Tcp(address.connect(self.deadline)?), None),
+            None => (Stream::Tcp(address.connect(self.deadline, self.notice)?), None),
         };
         let link = self.open(stream, place, address.token)?;
         self.welcomed(via, place, link, running, launcher)

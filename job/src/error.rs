@@ -31,7 +31,7 @@ pub enum Error {
     },
     /// The launcher's own barrier did not end within the bound, and it does not say whom it waits for.
     #[error(
-        "not all of {size} ranks joined within {within:?}: of this node, ranks {here} are here, and {elsewhere}"
+        "not all of {size} ranks joined within {within:?}: of this node {here} did, and {elsewhere}"
     )]
     MissingElsewhere {
         /// Ranks that this process has seen, itself included.

@@ -23,7 +23,7 @@ use std::{
 
 use mio::{Poll, Token, Waker};
 
-use crate::{error::Error, frame::Broken};
+use crate::{error::Error, frame::Broken, notice::Notice};
 
 /// What a hub is made of.
 pub(crate) struct Config {
@@ -31,6 +31,8 @@ pub(crate) struct Config {
     pub token: Vec<u8>,
     /// Until when ranks may join.
     pub deadline: Instant,
+    /// Told when some take long to do so.
+    pub notice: Notice,
     /// Where ranks come from.
     pub listener: Option<TcpListener>,
     /// Connections of ranks that are known before they speak.

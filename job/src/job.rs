@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::{
-    Error, NodeMap, Settings, Via,
+    Error, NodeMap, Ranks, Settings, Via,
     connect::Launcher,
     foreign,
     frame::{CHANNEL_MAX, VALUE_MAX, WHY_MAX, What},
@@ -231,6 +231,27 @@ impl Channel {
         }
         match &self.job.inner.link {
             Some(link) => link.collect(&self.name, What::Gather, value, self.wait),
+            None => Ok(vec![value.to_vec()]),
+        }
+    }
+
+    /// The same without a bound, for whoever wants to know who is late: calls `late` whenever `patience` has passed
+    /// since this call or since it was last asked, with the ranks that have not made the call; with `None` where the
+    /// process that holds the job together does not answer.
+    ///
+    /// # Errors
+    /// As there, but for the bound.
+    pub fn all_gather_watched(
+        &self,
+        value: &[u8],
+        patience: Duration,
+        late: impl FnMut(Option<&Ranks>),
+    ) -> Result<Vec<Vec<u8>>, Error> {
+        if value.len() > VALUE_MAX {
+            return Err(Error::TooLong { len: value.len(), max: VALUE_MAX });
+        }
+        match &self.job.inner.link {
+            Some(link) => link.gather_watched(&self.name, value, patience, late),
             None => Ok(vec![value.to_vec()]),
         }
     }

@@ -46,6 +46,7 @@ mod link;
 mod local;
 mod meeting;
 mod node_map;
+mod notice;
 mod pmi;
 mod pmix;
 mod settings;

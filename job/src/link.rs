@@ -67,6 +67,9 @@ enum Answer {
     Missing(Vec<u32>),
 }
 
+/// The values of a call, or whom it waits for.
+type Met = Result<Vec<Vec<u8>>, Ranks>;
+
 #[derive(Debug, Clone)]
 enum End {
     Refused(String),
@@ -121,30 +124,57 @@ impl Link {
         value: &[u8],
         within: Duration,
     ) -> Result<Vec<Vec<u8>>, Error> {
-        let number = self.take_number(channel);
-        let channel = channel.to_owned();
-        let deadline = Instant::now() + within;
-        let up = Up::Gather { channel: channel.clone(), number, what, value: value.to_vec() };
-        // Where writing fails, reading tells why.
-        let _ = self.say(&up);
-        let key = (channel.clone(), number);
-        let answered = |state: &mut State| match state.answers.remove(&key) {
-            Some(Answer::Gathered(values)) => Some(Ok(values)),
-            Some(Answer::Missing(ranks)) => Some(Err(ranks)),
-            None => None,
-        };
-        if let Some(Ok(values)) = self.wait(deadline, answered)? {
-            return Ok(values);
-        }
-        let _ = self.say(&Up::Who { channel, number });
-        match self.wait(Instant::now() + ANSWER, answered)? {
+        let call = self.call(channel, what, value);
+        match self.answer(&call, within)? {
             Some(Ok(values)) => Ok(values),
-            Some(Err(ranks)) => {
-                let missing = Ranks(ranks);
-                Err(Error::Late { what: what.name(), number: number + 1, within, missing })
+            Some(Err(missing)) => {
+                Err(Error::Late { what: what.name(), number: call.1 + 1, within, missing })
             }
             None => Err(Error::Silent { what: what.name(), hub: self.shared.hub, within }),
         }
+    }
+
+    /// One all-gather without a bound; `late` is told whom it waits for, whenever `patience` has passed.
+    pub(crate) fn gather_watched(
+        &self,
+        channel: &str,
+        value: &[u8],
+        patience: Duration,
+        mut late: impl FnMut(Option<&Ranks>),
+    ) -> Result<Vec<Vec<u8>>, Error> {
+        let call = self.call(channel, What::Gather, value);
+        loop {
+            match self.answer(&call, patience)? {
+                Some(Ok(values)) => return Ok(values),
+                Some(Err(missing)) => late(Some(&missing)),
+                None => late(None),
+            }
+        }
+    }
+
+    /// Makes a call: its channel and number.
+    fn call(&self, channel: &str, what: What, value: &[u8]) -> (String, u64) {
+        let number = self.take_number(channel);
+        let channel = channel.to_owned();
+        let up = Up::Gather { channel: channel.clone(), number, what, value: value.to_vec() };
+        // Where writing fails, reading tells why.
+        let _ = self.say(&up);
+        (channel, number)
+    }
+
+    /// The values of a call; whom it waits for, if that is so still after `within`; or that the hub does not answer.
+    fn answer(&self, call: &(String, u64), within: Duration) -> Result<Option<Met>, Error> {
+        let answered = |state: &mut State| match state.answers.remove(call) {
+            Some(Answer::Gathered(values)) => Some(Ok(values)),
+            Some(Answer::Missing(ranks)) => Some(Err(Ranks(ranks))),
+            None => None,
+        };
+        if let Some(Ok(values)) = self.wait(Instant::now() + within, answered)? {
+            return Ok(Some(Ok(values)));
+        }
+        let (channel, number) = call.clone();
+        let _ = self.say(&Up::Who { channel, number });
+        self.wait(Instant::now() + ANSWER, answered)
     }
 
     fn take_number(&self, channel: &str) -> u64 {

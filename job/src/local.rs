@@ -25,7 +25,10 @@ use nix::{
     unistd::{Pid, getppid},
 };
 
-use crate::{Error, NodeMap, error::Ranks, foreign, frame::Broken, host, hub, node_map::RANKS_MAX};
+use crate::{
+    Error, NodeMap, error::Ranks, foreign, frame::Broken, host, hub, node_map::RANKS_MAX,
+    notice::Notice,
+};
 
 /// The runner of a job of this machine.
 ///
@@ -60,6 +63,7 @@ pub struct Local {
     nodes: Option<NodeMap>,
     timeout: Option<Duration>,
     grace: Duration,
+    on_waiting: Option<fn(&str)>,
 }
 
 /// What ranks may take to end after one of them died.
@@ -81,6 +85,7 @@ impl Local {
             nodes: None,
             timeout: None,
             grace: GRACE,
+            on_waiting: None,
         }
     }
 
@@ -127,6 +132,13 @@ impl Local {
     #[must_use]
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
+        self
+    }
+
+    /// As [`Settings::on_waiting`](crate::Settings::on_waiting).
+    #[must_use]
+    pub fn on_waiting(mut self, tell: fn(&str)) -> Self {
+        self.on_waiting = Some(tell);
         self
     }
 
@@ -183,10 +195,12 @@ impl Local {
         }
         let on_broken = Arc::clone(&children);
         let grace = self.grace;
+        let timeout = self.timeout.unwrap_or(TIMEOUT);
         let hub = hub::Running::start(hub::Config {
             size: self.size,
             token: Vec::new(),
-            deadline: Instant::now() + self.timeout.unwrap_or(TIMEOUT),
+            deadline: Instant::now() + timeout,
+            notice: Notice::new(self.on_waiting, timeout),
             listener: None,
             seats,
             on_broken: Box::new(move |broken| Children::end_soon(&on_broken, broken, grace)),

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{Error, host};
+use crate::{Error, host, notice::Notice};
 
 /// Where the hub is and how to be let in: `hg1/TOKEN/HOST/PORT/IP,IP`, without spaces.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,14 +69,14 @@ impl Address {
     }
 
     /// A connection to the hub. On the same machine over loopback, else over whichever address answers.
-    pub(crate) fn connect(&self, deadline: Instant) -> Result<TcpStream, Error> {
+    pub(crate) fn connect(&self, deadline: Instant, notice: Notice) -> Result<TcpStream, Error> {
         let is_near = self.host == host::identity();
         let ips: Vec<IpAddr> =
             self.ips.iter().copied().filter(|ip| ip.is_loopback() == is_near).collect();
         let ips = if ips.is_empty() { &self.ips } else { &ips };
         let targets: Vec<SocketAddr> =
             ips.iter().map(|ip| SocketAddr::new(*ip, self.port)).collect();
-        knock(&targets, deadline, &format!("rank 0 at {}", self.shown(ips)))
+        knock(&targets, deadline, &format!("rank 0 at {}", self.shown(ips)), notice)
     }
 
     fn shown(&self, ips: &[IpAddr]) -> String {
@@ -87,7 +87,12 @@ impl Address {
 }
 
 /// Connects to the first that answers, again and again until the deadline.
-fn knock(targets: &[SocketAddr], deadline: Instant, whom: &str) -> Result<TcpStream, Error> {
+fn knock(
+    targets: &[SocketAddr],
+    deadline: Instant,
+    whom: &str,
+    mut notice: Notice,
+) -> Result<TcpStream, Error> {
     let mut last = std::io::Error::from(std::io::ErrorKind::TimedOut);
     loop {
         for target in targets {
@@ -103,6 +108,7 @@ fn knock(targets: &[SocketAddr], deadline: Instant, whom: &str) -> Result<TcpStr
                 Err(error) => last = error,
             }
         }
+        notice.look(|| format!("{whom} does not answer yet ({last}): still waiting"));
         std::thread::sleep(PAUSE);
     }
 }
@@ -168,19 +174,20 @@ impl Rendezvous {
         token: &str,
         deadline: Instant,
         within: Duration,
+        notice: Notice,
     ) -> Result<(TcpStream, Vec<u8>), Error> {
         match self {
             Self::Folder(folder) => {
-                let address =
-                    Address::parse(&read_when_there(&folder.join(FILE), deadline, within)?)?;
-                let stream = address.connect(deadline)?;
+                let file = folder.join(FILE);
+                let address = Address::parse(&read_when_there(&file, deadline, within, notice)?)?;
+                let stream = address.connect(deadline, notice)?;
                 Ok((stream, address.token))
             }
             Self::Tcp(at) => {
                 let targets: Vec<SocketAddr> =
                     at.to_socket_addrs().map_err(Error::os(format!("looking up {at}")))?.collect();
                 Ok((
-                    knock(&targets, deadline, &format!("rank 0 at {at}"))?,
+                    knock(&targets, deadline, &format!("rank 0 at {at}"), notice)?,
                     token.as_bytes().to_vec(),
                 ))
             }
@@ -202,7 +209,12 @@ impl Drop for Published {
     }
 }
 
-fn read_when_there(path: &Path, deadline: Instant, within: Duration) -> Result<String, Error> {
+fn read_when_there(
+    path: &Path,
+    deadline: Instant,
+    within: Duration,
+    mut notice: Notice,
+) -> Result<String, Error> {
     loop {
         match fs::read_to_string(path) {
             Ok(text) => return Ok(text),
@@ -215,7 +227,11 @@ fn read_when_there(path: &Path, deadline: Instant, within: Duration) -> Result<S
                     path.display()
                 )));
             }
-            Err(_) => std::thread::sleep(PAUSE),
+            Err(_) => {
+                let words = || format!("rank 0 has not left {} yet: still waiting", path.display());
+                notice.look(words);
+                std::thread::sleep(PAUSE);
+            }
         }
     }
 }

@@ -62,6 +62,7 @@ impl FromStr for Via {
 /// | [`nodes`](Self::nodes) | `HG_JOB_NODES` | what the machines say |
 /// | [`listen`](Self::listen) | `HG_JOB_LISTEN` | a free port on every address |
 /// | [`abort_exits`](Self::abort_exits) | | yes |
+/// | [`on_waiting`](Self::on_waiting) | | nobody is told |
 #[derive(Debug, Clone, Default)]
 pub struct Settings {
     pub(crate) via: Option<Via>,
@@ -70,6 +71,7 @@ pub struct Settings {
     pub(crate) nodes: Option<NodeMap>,
     pub(crate) listen: Option<String>,
     pub(crate) keep_on_abort: bool,
+    pub(crate) on_waiting: Option<fn(&str)>,
 }
 
 /// Ranks that have not joined after this long are missing.
@@ -131,6 +133,14 @@ impl Settings {
         self
     }
 
+    /// Told once, when ranks have not come together after five seconds, in words: whom this one waits for. For a
+    /// line on standard error, say; by default nobody is told anything before [`timeout`](Self::timeout).
+    #[must_use]
+    pub fn on_waiting(mut self, tell: fn(&str)) -> Self {
+        self.on_waiting = Some(tell);
+        self
+    }
+
     /// Joins the job: the same on every rank.
     ///
     /// # Errors
@@ -158,6 +168,7 @@ impl Settings {
             nodes,
             listen: self.listen.clone().or_else(|| variables("HG_JOB_LISTEN")),
             abort_exits: !self.keep_on_abort,
+            on_waiting: self.on_waiting,
         })
     }
 }
@@ -171,6 +182,7 @@ pub(crate) struct Complete {
     pub nodes: Option<NodeMap>,
     pub listen: Option<String>,
     pub abort_exits: bool,
+    pub on_waiting: Option<fn(&str)>,
 }
 
 /// Longer than this nobody waits: a number of seconds beyond it is a mistake.

@@ -19,9 +19,10 @@ use super::{
     state::{Effect, Hub},
 };
 use crate::{
-    error::Error,
+    error::{Error, Ranks},
     frame::{Down, Up},
     host,
+    notice::Notice,
 };
 
 /// A stranger says who it is within this time.
@@ -41,13 +42,14 @@ pub(super) struct Server {
     /// The connection of each rank.
     places: Vec<Option<usize>>,
     deadline: Option<Instant>,
+    notice: Notice,
     on_broken: Option<OnBroken>,
     stop: Arc<AtomicBool>,
 }
 
 impl Server {
     pub(super) fn new(poll: Poll, config: Config, stop: Arc<AtomicBool>) -> Result<Self, Error> {
-        let Config { size, token, deadline, listener, seats, on_broken } = config;
+        let Config { size, token, deadline, notice, listener, seats, on_broken } = config;
         host::allow_descriptors(u64::from(size) + 128);
         let mut server = Self {
             poll,
@@ -56,6 +58,7 @@ impl Server {
             connections: Slab::new(),
             places: vec![None; size as usize],
             deadline: Some(deadline),
+            notice,
             on_broken: Some(on_broken),
             stop,
         };
@@ -89,7 +92,9 @@ impl Server {
 
     fn round(&mut self, events: &mut Events) {
         let now = Instant::now();
-        let left = self.deadline.map_or(TICK, |deadline| deadline.saturating_duration_since(now));
+        let notice = self.notice.at().filter(|_| self.deadline.is_some());
+        let until = self.deadline.into_iter().chain(notice).min();
+        let left = until.map_or(TICK, |until| until.saturating_duration_since(now));
         // Interrupted: the next round sleeps again.
         let _ = self.poll.poll(events, Some(left.min(TICK)));
         for event in events.iter() {
@@ -111,6 +116,13 @@ impl Server {
         if self.deadline.is_some_and(|deadline| deadline <= now) {
             self.deadline = None;
             self.hub.handle_deadline();
+        }
+        if self.deadline.is_some() {
+            let (hub, size) = (&self.hub, self.places.len());
+            self.notice.look(|| {
+                let awaited = Ranks(hub.awaited().collect());
+                format!("{awaited} of {size} did not join yet: still waiting")
+            });
         }
         let is_late = |one: &Connection| matches!(one.who, Who::Stranger { until } if until <= now);
         let late: Vec<usize> =

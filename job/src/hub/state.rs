@@ -225,7 +225,8 @@ impl Hub {
         }
     }
 
-    fn awaited(&self) -> impl Iterator<Item = u32> {
+    /// Those that have not joined.
+    pub(crate) fn awaited(&self) -> impl Iterator<Item = u32> {
         (0_u32..)
             .zip(&self.members)
             .filter(|(_, member)| **member == Member::Awaited)

@@ -3,6 +3,7 @@
 use std::{
     io::{Read as _, Write as _},
     net::{TcpListener, TcpStream},
+    sync::Mutex,
     thread,
     time::{Duration, Instant},
 };
@@ -12,6 +13,7 @@ use crate::{
     error::Error,
     frame::{HELLO_MAX, Hello, Up, VALUE_MAX, What},
     link::{Endings, Link},
+    notice::Notice,
     stream::Stream,
 };
 
@@ -19,12 +21,17 @@ const LONG: Duration = Duration::from_secs(60);
 
 /// A hub for so many ranks at a port.
 fn hub(size: u32, within: Duration) -> (Running, u16) {
+    hub_that_tells(size, within, Notice::new(None, within))
+}
+
+fn hub_that_tells(size: u32, within: Duration, notice: Notice) -> (Running, u16) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let running = Running::start(Config {
         size,
         token: b"right".to_vec(),
         deadline: Instant::now() + within,
+        notice,
         listener: Some(listener),
         seats: Vec::new(),
         on_broken: Box::new(|_| {}),
@@ -47,6 +54,21 @@ fn joined(port: u16, rank: u32, size: u32) -> Link {
     let nodes = link.join(Instant::now() + LONG).unwrap();
     assert_eq!(nodes, (0..size).map(|rank| rank / 2).collect::<Vec<_>>());
     link
+}
+
+#[test]
+fn who_has_not_joined_yet_is_told_before_the_bound() {
+    static TOLD: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    let tell: fn(&str) = |words| TOLD.lock().unwrap().push(words.to_owned());
+    let (hub, port) = hub_that_tells(3, LONG, Notice::new(Some(tell), Duration::ZERO));
+    let first = thread::spawn(move || joined(port, 1, 3));
+    while TOLD.lock().unwrap().is_empty() {}
+    let rest = [0, 2].map(|rank| thread::spawn(move || joined(port, rank, 3)));
+    let links = (first.join().unwrap(), rest.map(|rank| rank.join().unwrap()));
+    drop((links, hub));
+    let told = TOLD.lock().unwrap();
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].ends_with(" of 3 did not join yet: still waiting"), "{told:?}");
 }
 
 /// All ranks, each in a thread of its own.
@@ -137,7 +159,7 @@ fn who_does_not_come_is_named_to_those_who_did() {
     for said in said {
         let said = said.join().unwrap();
         // Slow threads may not have come themselves: then the later is told, too.
-        assert!(said.contains("1, 2") || said.contains("1-3") || said.contains("0-2"), "{said}");
+        assert!(said.contains("1 and 2") || said.contains("1-3") || said.contains("0-2"), "{said}");
     }
 }
 

@@ -122,7 +122,7 @@ mod tests {
         let _here = RollCall::answer(&job, 3, 4);
         drop(gone);
         let said = me.missing(Some(&[0; 4]), WITHIN).to_string();
-        assert_eq!(said, "ranks 1, 2 of 4 did not join within 3s");
+        assert_eq!(said, "ranks 1 and 2 of 4 did not join within 3s");
     }
 
     #[test]
@@ -154,10 +154,12 @@ mod tests {
         let _mate = RollCall::answer(&job, 1, 4);
         let said = me.missing(Some(&[0, 0, 1, 1]), WITHIN).to_string();
         assert!(
-            said.ends_with("ranks 0, 1 are here, and ranks 2, 3 cannot be seen from here"),
+            said.ends_with(
+                "of this node ranks 0 and 1 did, and ranks 2 and 3 cannot be seen from here"
+            ),
             "{said}"
         );
         let said = me.missing(None, WITHIN).to_string();
-        assert!(said.ends_with("ranks 2, 3 cannot be seen from here"), "{said}");
+        assert!(said.ends_with("ranks 2 and 3 cannot be seen from here"), "{said}");
     }
 }

@@ -13,6 +13,7 @@
 //! | `payload` | what a message holds, and how it is checked |
 //! | `work` | one rank |
 //! | `signal` | its state, when it is asked by `SIGUSR1` |
+//! | `watch` | whether every rank answers |
 //! | `samples` | what is looked at while it runs: the progress bar, and what is drawn |
 //! | `report` | what is printed at the end |
 //! | `plot` | what is drawn |
@@ -29,12 +30,13 @@ mod report;
 mod room;
 mod samples;
 mod signal;
+mod watch;
 mod work;
 
 use std::{io::Write as _, process::ExitCode};
 
 use clap::Parser as _;
-use hg_job::{Job, Local};
+use hg_job::{Local, Settings};
 use hg_shuffle::route::Plan;
 
 use crate::{arguments::Arguments, error::Error};
@@ -67,6 +69,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         }
         let local =
             arguments.nodes.iter().fold(Local::new(size), |local, map| local.nodes(map.clone()));
+        let local = local.on_waiting(say_waiting);
         let ended = local.run()?;
         let report = ended.report();
         if !report.is_empty() {
@@ -74,10 +77,15 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         }
         return Ok(ExitCode::from(ended.code()));
     }
-    let job = Job::connect()?;
+    let job = Settings::new().on_waiting(say_waiting).connect()?;
     let is_well = work::run(&job, arguments)?;
     job.leave()?;
     Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Whom this process waits for at the start.
+fn say_waiting(words: &str) {
+    say(&format!("shuffle-runner: {words}"));
 }
 
 /// A line on standard error, in one piece: other ranks write there, too.

@@ -159,7 +159,7 @@ fn available_memory() -> u64 {
 
 // Of a rank, counted in one that runs: its threads; descriptors and memory of its own alone, and for each rank that it
 // is connected to.
-const TASKS: u64 = 8;
+const TASKS: u64 = 9;
 const DESCRIPTORS: u64 = 32;
 const DESCRIPTORS_PER_CONNECTION: u64 = 8;
 const MEMORY: u64 = 3 << 20;
@@ -184,8 +184,8 @@ mod tests {
         assert_eq!(refusal(1000, None, &machine(much, much, much)), None);
         for (machine, expected) in [
             (
-                machine(80, much, much),
-                "1000 ranks need 8000 processes and threads, but there may be 80 (ulimit -u), so about 10 ranks fit",
+                machine(90, much, much),
+                "1000 ranks need 9000 processes and threads, but there may be 90 (ulimit -u), so about 10 ranks fit",
             ),
             (
                 machine(much, 104, much),

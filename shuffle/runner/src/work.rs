@@ -17,6 +17,7 @@ use crate::{
     report::{self, OfRank, Timed, Torn},
     samples::Sampler,
     signal,
+    watch::Watch,
 };
 
 /// Runs this rank; whether every message of every rank arrived once and whole.
@@ -41,6 +42,7 @@ pub(crate) fn run(job: &Job, arguments: &Arguments) -> Result<bool, Error> {
         }
     };
     let shuffle = Shuffle::new(&ranks, NAME, arguments.options()?, deliver)?;
+    let watch = Watch::start(job)?;
     signal::answer(shuffle.dump())?;
     let mut writer = Writer::new(arguments.size, (me, size));
     let driven = drive(&shuffle, arguments, &mut writer, (me, size));
@@ -52,7 +54,9 @@ pub(crate) fn run(job: &Job, arguments: &Arguments) -> Result<bool, Error> {
         Ok(timed) => {
             let mut own = OfRank::new(me, &timed, &reader);
             own.count_hops(&ranks.map(), &timed.sent_to);
-            report::gather(job, arguments, own, (&reader, &timed.samples))
+            let gathered = report::gather(job, arguments, own, (&reader, &timed.samples));
+            watch.end();
+            gathered
         }
         Err(Error::Shuffle(ShuffleError::Failed(failure))) => {
             let torn = Torn::new(me, &failure, dump.account(), &reader);

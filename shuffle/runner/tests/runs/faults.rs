@@ -81,6 +81,30 @@ fn a_rank_that_stands_still_for_a_while_loses_nothing() {
 }
 
 #[test]
+fn a_rank_that_does_not_answer_is_named_by_another_one_and_so_is_its_return() {
+    // One that has nothing to do with the others' messages, and rank 0 itself.
+    for (stopped, speaker) in [(2, "rank 0"), (0, "rank 1")] {
+        let running = Running::local(3, "--nodes 2+1 --duration 3");
+        running.signal(stopped, Signal::SIGSTOP);
+        let named = format!("shuffle-runner: rank {stopped} (host ");
+        let process = format!(", process {}) ", running.pid(stopped));
+        let next = || loop {
+            let line = running.line();
+            if line.starts_with(&named) {
+                return line;
+            }
+        };
+        let line = next();
+        let silent = format!("{process}has not answered for 5 s: stopped, overloaded or cut off");
+        assert!(line.ends_with(&silent), "{speaker}: {line}");
+        running.signal(stopped, Signal::SIGCONT);
+        let line = next();
+        assert!(line.contains(&format!("{process}answers again, after ")), "{speaker}: {line}");
+        running.end().total(3);
+    }
+}
+
+#[test]
 fn a_rank_whose_deliveries_are_stuck_says_its_state() {
     // Each delivery takes a minute, so that every queue is full; the state is asked for nevertheless.
     let stuck = "--delay 60000000 --warm-up 100000 --deliverq-max 1 --skew single --target 1";

@@ -224,6 +224,30 @@ fn a_reader_that_has_enough_is_no_error() {
 }
 
 #[test]
+fn whom_a_rank_waits_for_is_said_long_before_it_gives_up() {
+    let folder = File::new("rendezvous");
+    std::fs::create_dir(&folder.0).unwrap();
+    let at = format!("dir:{}", folder.text());
+    // A quarter of a minute would be five seconds; here, half of what there is.
+    let alone = |rank: &str| {
+        let place = [("HG_JOB_RENDEZVOUS", at.as_str()), ("HG_JOB_RANK", rank)];
+        let rest = [("HG_JOB_SIZE", "3"), ("HG_JOB_TIMEOUT_S", "0.5")];
+        run(RUNNER, &["--count", "1"], &[place, rest].concat())
+    };
+    let cases = [
+        ("0", "shuffle-runner: ranks 1 and 2 of 3 did not join yet: still waiting\n"),
+        ("1", "/hg-job-hub yet: still waiting\n"),
+    ];
+    for (rank, sentence) in cases {
+        let outcome = alone(rank);
+        assert_eq!(outcome.code, Some(1), "{}", outcome.all());
+        let (notice, end) = outcome.err.split_once("still waiting\n").expect(&outcome.err);
+        assert!(outcome.err.contains(sentence) && notice.lines().count() == 1, "{}", outcome.err);
+        assert!(end.contains("did not join within 500ms"), "{}", outcome.err);
+    }
+}
+
+#[test]
 fn a_transport_that_is_none_is_named() {
     let outcome = local(2, "--nodes 1+1 --url nothing://");
     assert_eq!(outcome.code, Some(1), "{}", outcome.all());

@@ -58,6 +58,11 @@ impl Running {
         kill(self.pids[&rank], signal).unwrap();
     }
 
+    /// Of a rank.
+    pub(crate) fn pid(&self, rank: u32) -> Pid {
+        self.pids[&rank]
+    }
+
     /// To the process that has started the ranks.
     pub(crate) fn signal_runner(&self, signal: Signal) {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pids[&0])).unwrap();
