@@ -47,17 +47,22 @@ pub(crate) fn connect(settings: &Settings) -> Result<Job, Error> {
         Plan::Pmi { server, dialect } => {
             let mut client = pmi::Client::connect(&server, dialect, deadline, within)?;
             let place = client.place();
-            let (hub, address) = joining.met(place, |address| client.meet(address))?;
+            let (hub, address) =
+                joining.met(place, IsBarrier(true), |address| client.meet(address))?;
             joining.finish(dialect, place, hub, Some(Launcher::Pmi(client)), address)
         }
         Plan::Pmix { rank } => {
             let client = pmix::Client::connect(rank, deadline, within, &variables)?;
             let place = client.place();
-            let (hub, address) = joining.met(place, |address| client.meet(address))?;
+            let (hub, address) =
+                joining.met(place, IsBarrier(false), |address| client.meet(address))?;
             joining.finish(Via::Pmix, place, hub, Some(Launcher::Pmix(client)), address)
         }
     }
 }
+
+/// Whether the launcher lets no rank learn rank 0's address before all have asked for it.
+struct IsBarrier(bool);
 
 struct Joining<'a> {
     settings: &'a Complete,
@@ -120,6 +125,7 @@ impl Joining<'_> {
     fn met(
         &self,
         place: Place,
+        IsBarrier(is_barrier): IsBarrier,
         meet: impl FnOnce(Option<&str>) -> Result<String, Error>,
     ) -> Result<(Option<Hub>, Address), Error> {
         self.check_map(place)?;
@@ -128,8 +134,9 @@ impl Joining<'_> {
         }
         let listener = self.listen()?;
         let address = Address::here(port_of(&listener)?)?;
-        // Its ranks join behind the launcher's barrier.
-        let notice = Notice::new(None, self.settings.timeout);
+        // Behind the launcher's barrier all ranks join at once.
+        let tell = self.settings.on_waiting.filter(|_| !is_barrier);
+        let notice = Notice::new(tell, self.settings.timeout);
         let hub = self.start_hub(place, listener, &address, notice)?;
         // The launcher's own barrier does not say whom it waits for.
         let words = "not all ranks have reached the launcher's barrier yet: still waiting";

@@ -54,6 +54,30 @@ fn under_slurm_every_message_arrives_by_both_of_its_interfaces() {
     }
 }
 
+/// Rank 1 never begins; rank 0 says that it waits, before it gives up.
+fn late_below(launcher: &str, own: &[&str], sentence: &str) {
+    let rank = "\"$PMI_RANK$OMPI_COMM_WORLD_RANK\"";
+    let script = format!("[ {rank} = 1 ] && exec sleep 3; exec {RUNNER} --count 10");
+    let given = [own, &["-n", "2", "sh", "-c", &script]].concat();
+    let outcome = run(launcher, &given, &[("HG_JOB_TIMEOUT_S", "1")]);
+    assert_ne!(outcome.code, Some(0), "{}", outcome.all());
+    let (_, end) = outcome.err.split_once(sentence).expect(&outcome.err);
+    assert!(end.contains("rank 1 of 2 did not join within 1s"), "{}", outcome.err);
+}
+
+#[test]
+fn under_both_mpis_a_rank_that_never_begins_is_waited_for_with_a_word() {
+    const NAME: &str = "under_both_mpis_a_rank_that_never_begins_is_waited_for_with_a_word";
+    if has("mpirun.mpich", NAME) {
+        let sentence = "not all ranks have reached the launcher's barrier yet: still waiting\n";
+        late_below("mpirun.mpich", &[], sentence);
+    }
+    if has("mpirun.openmpi", NAME) {
+        let sentence = "rank 1 of 2 did not join yet: still waiting\n";
+        late_below("mpirun.openmpi", &["--allow-run-as-root", "--oversubscribe"], sentence);
+    }
+}
+
 /// Little work, on eight nodes of eight.
 const FEW: &[&str] =
     &["--count", "200", "--warm-up", "10", "--json", "--nodes", "8x8", "--url", "tcp://127.0.0.1"];
