@@ -478,7 +478,7 @@ impl Port {
             let mut bytes = vec![0; size];
             codec::Default::encode(wire, &mut bytes)
                 .map_err(|error| unencodable(R::NAME, &error))?;
-            let sent = self.start_large_call(peer, R::NAME, bytes, header, deadline)?;
+            let sent = self.start_large_call(peer, R::NAME, (bytes, 0), header, deadline)?;
             return Err(Box::new(Unusual::Large(sent)));
         }
         let mut state = self.enter_state().ok_or_else(forked)?;

@@ -31,8 +31,8 @@ impl Handle {
     }
 
     /// Calls an RPC whose last argument was written behind the room that it needs ([`Handle::room_in_place`]): it is
-    /// not copied again on its way to the transport. In `args` it is empty. For arguments that are longer than a
-    /// message, [`Handle::call_owned`] is as good.
+    /// not copied again on its way to the transport. In `args` it is empty. Arguments that are longer than a message are
+    /// pulled from where they were written.
     ///
     /// A message that was not begun with that room gives a call that has failed.
     pub fn call_in_place<R: Rpc>(
@@ -79,8 +79,7 @@ impl Port {
             return Err(Failure::Decode(format!("`{}`: {why}", R::NAME)).into());
         }
         if self.is_large(bytes.len(), self.shared.caps.max_unexpected) {
-            let arguments = bytes.split_off(start);
-            let sent = self.start_large_call(peer, R::NAME, arguments, header, None)?;
+            let sent = self.start_large_call(peer, R::NAME, (bytes, start), header, None)?;
             return Err(Box::new(Unusual::Large(sent)));
         }
         let mut message =

@@ -98,10 +98,14 @@ fn free(memory: impl Send + 'static) {
 const CHECKSUM_LEN: usize = 4;
 
 impl Port {
-    /// Registers encoded bytes for a peer to pull, and describes them.
-    fn offer_bytes(&self, bytes: Vec<u8>, checksum: bool) -> Result<(Local, Vec<u8>), Error> {
-        let sum = if checksum { crc32c::crc32c(&bytes) } else { 0 };
-        let local = self.register(Memory::from(bytes), Rights::READ)?;
+    /// Registers encoded bytes, which begin at `start`, for a peer to pull, and describes them. They stay where they are.
+    fn offer_bytes(
+        &self,
+        (bytes, start): (Vec<u8>, usize),
+        checksum: bool,
+    ) -> Result<(Local, Vec<u8>), Error> {
+        let sum = if checksum { crc32c::crc32c(&bytes[start..]) } else { 0 };
+        let local = self.register(Memory::tail(bytes, start), Rights::READ)?;
         let descriptor = local.descriptor(self.address.scheme());
         let payload = [&sum.to_le_bytes()[..], descriptor.as_bytes()].concat();
         Ok((local, payload))

@@ -109,6 +109,17 @@ impl Memory {
         }
     }
 
+    /// A vector without its first bytes: what lies in front of them is nobody's to transfer, and nothing is copied.
+    ///
+    /// # Panics
+    /// When it has no such byte.
+    #[must_use]
+    pub fn tail(mut bytes: Vec<u8>, start: usize) -> Self {
+        let rest = &mut bytes[start..];
+        let segment = Segment { address: rest.as_mut_ptr().expose_provenance(), len: rest.len() };
+        Self { segments: vec![segment], ..Self::from(bytes) }
+    }
+
     /// Memory of any other kind: a mapping, an array of C's or Fortran's.
     ///
     /// # Safety
@@ -252,6 +263,16 @@ mod tests {
         drop(original);
         let original = Arc::try_unwrap(alias.into_original().unwrap()).unwrap();
         assert_eq!(original.into_vec().unwrap(), [1, 2]);
+    }
+
+    #[test]
+    fn a_tail_lies_where_it_lay_and_gives_all_back() {
+        let bytes = vec![1, 2, 3, 4];
+        let place = bytes.as_ptr().addr();
+        let tail = Memory::tail(bytes, 1);
+        assert_eq!(tail.segments(), [Segment { address: place + 1, len: 3 }]);
+        assert_eq!(tail.into_vec().unwrap(), [1, 2, 3, 4]);
+        assert!(Memory::tail(vec![1], 1).is_empty());
     }
 
     #[test]

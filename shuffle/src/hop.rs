@@ -48,9 +48,10 @@ pub(crate) struct Hop {
     from: From,
     engine: hg::Engine,
     peer: hg::Peer,
-    /// A batch is written behind the head of its message: the transport sends it from there. Inside a node, the copy
-    /// into shared memory is the sending.
-    is_in_place: bool,
+    /// Bytes in front of a batch: the head of its message. A batch at least so long is sent from where it was written;
+    /// of shorter ones inside a node, the copy into shared memory is the sending.
+    head: usize,
+    in_place_from: usize,
     state: Mutex<State>,
     /// Something has left the wait queue or was acknowledged, or the hop has failed.
     room: Condvar,
@@ -103,17 +104,20 @@ impl Hop {
         waker: Waker,
         shared: Shared,
     ) -> Self {
-        let in_place = (lane == Lane::Network)
-            .then(|| engine.room_in_place(batch, (from, lane, 0, &[])))
-            .flatten();
-        let queue = queue.with_room(in_place.unwrap_or(0));
+        let (head, in_place_from) = match engine.room_in_place(batch, (from, lane, 0, &[])) {
+            Some(head) if lane == Lane::Network => (head, 0),
+            Some(head) => (head, engine.message_max()),
+            None => (0, usize::MAX),
+        };
+        let queue = queue.with_room(head);
         Self {
             rank,
             lane,
             from,
             engine,
             peer,
-            is_in_place: in_place.is_some(),
+            head,
+            in_place_from,
             state: Mutex::new(State { queue, waiters: 0, is_helped: false }),
             room: Condvar::new(),
             calls: Mutex::default(),
@@ -396,11 +400,11 @@ impl Hop {
         let mut calls = locked(&self.calls);
         self.shared.in_flight.fetch_add(1, Ordering::Relaxed);
         let (engine, peer) = (&self.engine, &self.peer);
-        let (mut call, emptied) = if self.is_in_place {
+        let (mut call, emptied) = if bytes.len() >= self.in_place_from {
             let args = (self.from, self.lane, number, &[][..]);
             (engine.call_in_place(batch, peer, args, bytes), None)
         } else {
-            let args = (self.from, self.lane, number, bytes.as_slice());
+            let args = (self.from, self.lane, number, &bytes[self.head..]);
             (engine.call_owned(batch, peer, args), Some(bytes))
         };
         let polled = call.poll_taken(&mut Context::from_waker(&self.waker));

@@ -42,18 +42,19 @@ impl Port {
         Ok(())
     }
 
-    /// Makes a call whose arguments do not fit in a message. `header` lacks its id.
+    /// Makes a call whose arguments, which begin at this place of the bytes, do not fit in a message. `header` lacks its
+    /// id.
     #[cold]
     pub(crate) fn start_large_call(
         &self,
         peer: Peer,
         name: &'static str,
-        bytes: Vec<u8>,
+        (bytes, first): (Vec<u8>, usize),
         mut header: Header,
         deadline: Option<Instant>,
     ) -> Result<Sent, Failure> {
-        self.check_large(bytes.len())?;
-        let (local, payload) = self.offer_bytes(bytes, header.checksum)?;
+        self.check_large(bytes.len() - first)?;
+        let (local, payload) = self.offer_bytes((bytes, first), header.checksum)?;
         let local = Arc::new(local);
         header.bulk = true;
         let start = header.encoded_len();

@@ -38,7 +38,7 @@ pub(crate) fn offer<T: Serialize>(
     if let Err(error) = codec::Default::encode(value, &mut bytes) {
         return refused(Status::Decode, &format!("the result cannot be encoded: {error}"));
     }
-    let (local, payload) = match port.offer_bytes(bytes, header.checksum) {
+    let (local, payload) = match port.offer_bytes((bytes, 0), header.checksum) {
         Ok(offered) => offered,
         Err(error) => {
             return refused(Status::Rejected, &format!("the result cannot be offered: {error}"));
