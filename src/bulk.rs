@@ -94,7 +94,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-pub use hg_bulk::{Descriptor, Range, RemoteRange, TransferError};
+pub use hg_bulk::{AsRange, Descriptor, Range, RangeRef, RemoteRange, TransferError};
 pub use hg_engine::{Bulk, Busy, EAGER_MAX, Fetch, Transfer, View};
 pub use hg_na::{Keeper, Memory, Rights, Segment, SharedBytes};
 #[cfg(feature = "sm")]

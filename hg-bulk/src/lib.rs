@@ -24,5 +24,5 @@ pub use descriptor::{Descriptor, SCHEME_MAX};
 pub use error::TransferError;
 pub use local::{Local, copy_of};
 pub use plan::{Limits, PIECE_MAX, PIECES_IN_FLIGHT, Piece, Place, Plan};
-pub use range::{Range, Regions, RemoteRange};
+pub use range::{AsRange, Range, RangeRef, Regions, RemoteRange};
 pub use wire::reading;

@@ -76,11 +76,45 @@ impl Range {
     pub fn slice(&self, place: Place, len: u64) -> Result<LocalSlice, Error> {
         self.memory.slice(place, len)
     }
+}
+
+/// A range of this process's memory, borrowed: enough for what is over at once.
+#[derive(Clone, Copy)]
+pub struct RangeRef<'a> {
+    memory: &'a Arc<Local>,
+    offset: u64,
+    len: u64,
+}
+
+impl<'a> RangeRef<'a> {
+    /// The memory that it is a range of.
+    #[must_use]
+    pub fn memory(&self) -> &'a Arc<Local> {
+        self.memory
+    }
+
+    /// Length in bytes.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether it has no byte.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
 
     /// The regions that it is a range of.
     #[must_use]
-    pub fn regions(&self) -> &[Region] {
+    pub fn regions(&self) -> &'a [Region] {
         self.memory.regions()
+    }
+
+    /// The same, to be kept.
+    #[must_use]
+    pub fn to_range(self) -> Range {
+        Range { memory: Arc::clone(self.memory), offset: self.offset, len: self.len }
     }
 
     /// Copies bytes in: what stands in for a transfer of bytes that are here already.
@@ -93,6 +127,46 @@ impl Range {
     pub fn fill(&self, bytes: &[u8]) -> Result<(), Error> {
         assert_eq!(bytes.len() as u64, self.len, "as many bytes as the range has");
         self.memory.write(self.offset, bytes)
+    }
+}
+
+impl<'a> From<&'a Arc<Local>> for RangeRef<'a> {
+    fn from(memory: &'a Arc<Local>) -> Self {
+        Self { memory, offset: 0, len: memory.len() }
+    }
+}
+
+impl Regions for RangeRef<'_> {
+    fn span(&self) -> (u64, u64) {
+        (self.offset, self.len)
+    }
+
+    fn region_len(&self, region: usize) -> Option<u64> {
+        self.memory.region_len(region)
+    }
+}
+
+impl fmt::Debug for RangeRef<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.to_range().fmt(out)
+    }
+}
+
+/// What a transfer can begin or end in: a [`Range`], or memory as a whole.
+pub trait AsRange {
+    /// The range, borrowed: a transfer that is over at once counts nothing.
+    fn as_range(&self) -> RangeRef<'_>;
+}
+
+impl AsRange for Range {
+    fn as_range(&self) -> RangeRef<'_> {
+        RangeRef { memory: &self.memory, offset: self.offset, len: self.len }
+    }
+}
+
+impl<T: AsRange + ?Sized> AsRange for &T {
+    fn as_range(&self) -> RangeRef<'_> {
+        T::as_range(self)
     }
 }
 

@@ -72,8 +72,6 @@ pub struct Serves {
     /// Requests whose handlers run longer than one round of progress, or have asked for their token; with the token, once
     /// somebody has asked for it, or it was set.
     running: FxHashMap<(Peer, u64), Option<CancelToken>>,
-    /// The request whose handler is about to say whether it does: it has no token unless it asks for it.
-    starting: Option<(Peer, u64)>,
     is_closed: bool,
     early_cancels: VecDeque<(Peer, u64)>,
 }
@@ -88,7 +86,6 @@ impl Serves {
             max: max.max(1),
             reject_above,
             running: FxHashMap::default(),
-            starting: None,
             is_closed: false,
             early_cancels: VecDeque::new(),
         }
@@ -223,26 +220,17 @@ impl Serves {
         token
     }
 
-    /// A handler is run that may go on beyond this round, in which no cancellation can arrive:
-    /// [`Serves::keep_running`] or [`Serves::end_start`] says whether it does. One at a time.
+    /// Whether a cancellation has overtaken its request: then the next handlers are to be kept from their start on.
     #[inline]
-    pub fn start(&mut self, from: Peer, id: u64) {
-        if self.early_cancels.is_empty() {
-            self.starting = Some((from, id));
-        } else {
-            self.keep_running(from, id);
-        }
+    #[must_use]
+    pub fn has_early_cancels(&self) -> bool {
+        !self.early_cancels.is_empty()
     }
 
-    /// It does not, or is kept.
-    #[inline]
-    pub fn end_start(&mut self) {
-        self.starting = None;
-    }
-
-    /// By which a handler is told of a cancellation. One that has answered never is.
-    pub fn token(&mut self, from: Peer, id: u64) -> CancelToken {
-        if self.starting == Some((from, id)) || self.running.contains_key(&(from, id)) {
+    /// By which a handler is told of a cancellation. One that has answered never is. `is_starting`: it is run for the first
+    /// time, in a round in which no cancellation can arrive, and is not kept yet.
+    pub fn token(&mut self, from: Peer, id: u64, is_starting: bool) -> CancelToken {
+        if is_starting || self.running.contains_key(&(from, id)) {
             return self.keep_running(from, id).get_or_insert_default().clone();
         }
         let token = CancelToken::default();
@@ -348,17 +336,20 @@ mod tests {
         for (origin, id) in [(ORIGIN, 1), (ORIGIN, 2), (others, 1), (ORIGIN, 3), (ORIGIN, 4)] {
             serves.keep_running(origin, id);
         }
-        let cancelled = serves.token(ORIGIN, 1);
-        let orphaned = serves.token(ORIGIN, 2);
-        let other = serves.token(others, 1);
+        let cancelled = serves.token(ORIGIN, 1, false);
+        let orphaned = serves.token(ORIGIN, 2, false);
+        let other = serves.token(others, 1, false);
         serves.handle_control(ORIGIN, &encoded(&Header::control(Kind::Cancel, 1)));
         serves.handle_control(ORIGIN, &encoded(&Header::control(Kind::Cancel, 4)));
-        assert!(serves.is_cancelled(ORIGIN, 4) && serves.token(ORIGIN, 4).is_cancelled());
+        assert!(serves.is_cancelled(ORIGIN, 4) && serves.token(ORIGIN, 4, false).is_cancelled());
         assert!(cancelled.is_cancelled() && !orphaned.is_cancelled());
         serves.handle_gone(ORIGIN);
         assert!(orphaned.is_cancelled() && !other.is_cancelled());
         // Whoever asks later learns the same.
-        assert!(serves.token(ORIGIN, 3).is_cancelled() && !serves.token(others, 1).is_cancelled());
+        assert!(
+            serves.token(ORIGIN, 3, false).is_cancelled()
+                && !serves.token(others, 1, false).is_cancelled()
+        );
         serves.close();
         assert!(other.is_cancelled());
     }
@@ -366,19 +357,15 @@ mod tests {
     #[test]
     fn a_handler_that_starts_has_a_token_only_if_it_asks_or_goes_on() {
         let mut serves = Serves::new(8, None);
-        serves.start(ORIGIN, 1);
-        serves.end_start();
         serves.handle_answered(ORIGIN, 1);
         assert_eq!(serves.running(), 0);
-        serves.start(ORIGIN, 2);
-        let asked = serves.token(ORIGIN, 2);
+        let asked = serves.token(ORIGIN, 2, true);
         serves.keep_running(ORIGIN, 2);
-        let kept = serves.token(ORIGIN, 2);
-        serves.end_start();
+        let kept = serves.token(ORIGIN, 2, false);
         serves.handle_control(ORIGIN, &encoded(&Header::control(Kind::Cancel, 2)));
         assert!(asked.is_cancelled() && kept.is_cancelled());
         serves.handle_answered(ORIGIN, 2);
-        let late = serves.token(ORIGIN, 2);
+        let late = serves.token(ORIGIN, 2, false);
         assert!(!late.is_cancelled() && serves.running() == 0);
     }
 
@@ -387,12 +374,10 @@ mod tests {
         let mut serves = Serves::new(8, None);
         assert!(matches!(serves.handle_message(ORIGIN, &request(3)), Arrival::Run { .. }));
         serves.handle_control(ORIGIN, &encoded(&Header::control(Kind::Cancel, 3)));
-        serves.start(ORIGIN, 3);
-        assert!(serves.token(ORIGIN, 3).is_cancelled());
-        serves.end_start();
-        serves.start(ORIGIN, 4);
+        assert!(serves.has_early_cancels());
+        assert!(serves.token(ORIGIN, 3, true).is_cancelled() && !serves.has_early_cancels());
         serves.close();
-        assert!(serves.token(ORIGIN, 4).is_cancelled());
+        assert!(serves.token(ORIGIN, 4, true).is_cancelled());
     }
 
     #[test]

@@ -2,10 +2,10 @@
 
 use std::{fmt, ops::RangeBounds, sync::Arc};
 
-use hg_bulk::{Descriptor, Local, Range, RemoteRange};
-use hg_na::{Address, Error, Memory, Rights};
+use hg_bulk::{AsRange, Descriptor, Local, Range, RangeRef, RemoteRange};
+use hg_na::{Address, Direction, Error, Memory, Rights};
 
-use crate::{Fetch, Handle, Peer, Transfer, View, port::Near, transfer::Pending};
+use crate::{Fetch, Handle, Peer, Request, Transfer, View};
 
 /// Memory of this process, registered: others pull from it and push to it as its rights say, and own
 /// transfers begin or end in it.
@@ -135,6 +135,13 @@ impl From<&Bulk> for Range {
     }
 }
 
+impl AsRange for Bulk {
+    #[inline]
+    fn as_range(&self) -> RangeRef<'_> {
+        RangeRef::from(&self.local)
+    }
+}
+
 impl fmt::Debug for Bulk {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "Bulk({} bytes, {:?})", self.len(), self.rights())
@@ -185,11 +192,9 @@ impl Handle {
         &self,
         owner: &Peer,
         remote: impl Into<RemoteRange>,
-        local: impl Into<Range>,
+        local: impl AsRange,
     ) -> Transfer<'_> {
-        let near = Near::Pull(local.into());
-        let made = self.port.start_transfer(*owner, near, remote.into());
-        Transfer(Pending::new(&self.port, made))
+        Transfer::start(&self.port, *owner, Direction::Get, local.as_range(), remote.into())
     }
 
     /// Puts bytes into a peer's memory; over when they are visible there.
@@ -198,12 +203,10 @@ impl Handle {
     pub fn push(
         &self,
         owner: &Peer,
-        local: impl Into<Range>,
+        local: impl AsRange,
         remote: impl Into<RemoteRange>,
     ) -> Transfer<'_> {
-        let near = Near::Push(local.into());
-        let made = self.port.start_transfer(*owner, near, remote.into());
-        Transfer(Pending::new(&self.port, made))
+        Transfer::start(&self.port, *owner, Direction::Put, local.as_range(), remote.into())
     }
 
     /// Gets bytes of a peer's memory as a vector: the short way.
@@ -237,5 +240,20 @@ impl Handle {
     #[must_use]
     pub fn transfers_under_way(&self) -> usize {
         self.port.enter_state().map_or(0, |state| state.transfers.len())
+    }
+}
+
+impl Request {
+    /// Gets bytes of the caller's memory, as [`Handle::pull`] does: what most handlers do with a descriptor among their
+    /// arguments. Memory that the caller only forwards has another owner ([`Handle::owner_of`]).
+    pub fn pull(&self, remote: impl Into<RemoteRange>, local: impl AsRange) -> Transfer<'_> {
+        let (owner, local) = (self.origin(), local.as_range());
+        Transfer::start(self.port(), owner, Direction::Get, local, remote.into())
+    }
+
+    /// Puts bytes into the caller's memory, as [`Handle::push`] does.
+    pub fn push(&self, local: impl AsRange, remote: impl Into<RemoteRange>) -> Transfer<'_> {
+        let (owner, local) = (self.origin(), local.as_range());
+        Transfer::start(self.port(), owner, Direction::Put, local, remote.into())
     }
 }

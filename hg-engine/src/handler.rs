@@ -4,7 +4,6 @@ use std::{
     fmt,
     marker::PhantomData,
     panic::{AssertUnwindSafe, catch_unwind},
-    pin::Pin,
     sync::Arc,
 };
 
@@ -17,18 +16,11 @@ use hg_core::{
 use hg_na::Message;
 use serde::Serialize;
 
-use crate::{Request, large, port::Port};
-
-/// A handler's future.
-pub(crate) type Task = Pin<Box<dyn Future<Output = Ended> + Send>>;
-
-/// What a handler's future ends in.
-pub(crate) enum Ended {
-    /// The encoded answer; `None` when none is due.
-    Answer(Option<Message>),
-    /// Somebody has an [`Answer`] to give.
-    Given,
-}
+use crate::{
+    Request, large,
+    port::Port,
+    running::{self, Task},
+};
 
 /// What came of running a handler.
 pub(crate) enum Run {
@@ -55,7 +47,14 @@ pub(crate) trait Handler: Send + Sync {
         false
     }
     /// Runs it; an answer that is there at once is written to its place.
-    fn run(&self, request: &Request, payload: &[u8], answer: &mut Message) -> Run;
+    /// A future is put to the spare place, if there is one.
+    fn run(
+        &self,
+        request: &Request,
+        payload: &[u8],
+        answer: &mut Message,
+        spare: &mut Option<Task>,
+    ) -> Run;
 }
 
 /// Runs a handler; a panic becomes an answer.
@@ -65,8 +64,9 @@ pub(crate) fn run_caught(
     request: &Request,
     payload: &[u8],
     answer: &mut Message,
+    spare: &mut Option<Task>,
 ) -> Run {
-    match catch_unwind(AssertUnwindSafe(|| handler.run(request, payload, answer))) {
+    match catch_unwind(AssertUnwindSafe(|| handler.run(request, payload, answer, spare))) {
         Ok(run) => run,
         Err(panic) => request.fail(Status::Panicked, panic_text(panic.as_ref()), answer),
     }
@@ -99,19 +99,20 @@ impl<R: Serve<Request>> Handler for OfFunction<R> {
     }
 
     #[inline]
-    fn run(&self, request: &Request, payload: &[u8], answer: &mut Message) -> Run {
+    fn run(
+        &self,
+        request: &Request,
+        payload: &[u8],
+        answer: &mut Message,
+        spare: &mut Option<Task>,
+    ) -> Run {
         let args = match arguments::<R>(request, payload, answer) {
             Ok(args) => args,
             Err(run) => return run,
         };
         match R::serve(request, args) {
             Served::Now(result) => request.answer_into::<R>(result, answer),
-            Served::Later(future) => {
-                let request = request.clone();
-                Run::Later(Box::pin(
-                    async move { Ended::Answer(request.answer::<R>(future.await)) },
-                ))
-            }
+            Served::Later(future) => Run::Later(running::put::<R, _>(spare, future)),
         }
     }
 }
@@ -133,7 +134,13 @@ where
     }
 
     #[inline]
-    fn run(&self, request: &Request, payload: &[u8], answer: &mut Message) -> Run {
+    fn run(
+        &self,
+        request: &Request,
+        payload: &[u8],
+        answer: &mut Message,
+        _: &mut Option<Task>,
+    ) -> Run {
         match arguments::<R>(request, payload, answer) {
             Ok(args) => request.answer_into::<R>((self.function)(request, R::unpack(args)), answer),
             Err(run) => run,
@@ -157,14 +164,19 @@ where
         ServeKind::Async
     }
 
-    fn run(&self, request: &Request, payload: &[u8], answer: &mut Message) -> Run {
+    fn run(
+        &self,
+        request: &Request,
+        payload: &[u8],
+        answer: &mut Message,
+        spare: &mut Option<Task>,
+    ) -> Run {
         let args = match arguments::<R>(request, payload, answer) {
             Ok(args) => args,
             Err(run) => return run,
         };
         let future = (self.function)(request.clone(), R::unpack(args));
-        let request = request.clone();
-        Run::Later(Box::pin(async move { Ended::Answer(request.answer::<R>(future.await)) }))
+        Run::Later(running::put::<R, _>(spare, future))
     }
 }
 
@@ -188,7 +200,13 @@ where
         true
     }
 
-    fn run(&self, request: &Request, payload: &[u8], answer: &mut Message) -> Run {
+    fn run(
+        &self,
+        request: &Request,
+        payload: &[u8],
+        answer: &mut Message,
+        _: &mut Option<Task>,
+    ) -> Run {
         let args = match arguments::<R>(request, payload, answer) {
             Ok(args) => args,
             Err(run) => return run,

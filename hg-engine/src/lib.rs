@@ -34,6 +34,7 @@ mod peer;
 mod port;
 mod request;
 mod role;
+mod running;
 mod tasks;
 mod transfer;
 mod view;

@@ -29,7 +29,7 @@ use hg_na::{Address, Caps, Completion, Context, Domain, Message, Waiter};
 pub(crate) use self::{
     state::State,
     step::{Look, OutcomeOf},
-    transfers::{AtOnce, Near, TransferId},
+    transfers::{Near, TransferId},
 };
 use crate::{
     Request,
@@ -38,6 +38,7 @@ use crate::{
     large::Budget,
     lock::{Mutex, RwLock},
     role::Background,
+    running::Task,
     tasks::Tasks,
 };
 
@@ -122,9 +123,15 @@ pub(crate) struct Work {
     /// The RPC that was served last, and where its handler is.
     last_rpc: Option<(RpcId, usize)>,
     pub(crate) tasks: Tasks,
-    /// Reused for every plain handler; `None` before the first one.
+    /// Where the futures of each handler are put, by its place in `handlers`.
+    spares: Vec<Option<Task>>,
+    /// Handlers' futures that were started, to tell them apart.
+    starts: u64,
+    /// Whether a cancellation has overtaken a request that is in service or still comes.
+    early_cancels: bool,
+    /// Reused for every handler; `None` before the first one.
     request: Option<Request>,
-    /// Reused for every plain handler's answer.
+    /// Reused for every answer that is there at once.
     answer: Message,
     now: Instant,
     rounds_since_clock: u32,
@@ -148,6 +155,9 @@ pub(crate) struct Port {
     pub(crate) shared: Arc<Shared>,
     pub(crate) address: Address,
     pub(crate) state: Mutex<State>,
+    /// The handler whose future is made or polled for the first time, by its number; 0: none is. Written by the holder of
+    /// the role, and taken back under the state's lock.
+    pub(crate) starting: AtomicU64,
     pub(crate) waiter: Arc<dyn Waiter>,
     /// For large arguments that were pulled and are not served yet.
     pub(crate) budget: Arc<Budget>,
@@ -173,6 +183,9 @@ impl Port {
             handlers_version: usize::MAX,
             last_rpc: None,
             tasks: Tasks::default(),
+            spares: Vec::new(),
+            starts: 0,
+            early_cancels: false,
             request: None,
             answer: crate::handler::no_message(),
             now: Instant::now(),
@@ -187,6 +200,7 @@ impl Port {
             shared,
             address,
             state: Mutex::new(state),
+            starting: AtomicU64::new(0),
             waiter,
             budget,
             background: Background::new(),

@@ -3,7 +3,7 @@
 use std::{
     cell::Cell,
     fmt,
-    sync::{Arc, OnceLock},
+    sync::{Arc, OnceLock, atomic::Ordering},
     time::{Duration, Instant},
 };
 
@@ -28,24 +28,79 @@ use crate::{
 #[derive(Clone)]
 pub struct Request {
     port: Arc<Port>,
-    origin: hg_na::Peer,
-    id: u64,
-    answered: bool,
-    checksum: bool,
+    due: Due,
     deadline: Option<Instant>,
+    /// Which of the handlers it is that this port has started ([`Port::starting`]); 0: not one of those.
+    start: u64,
     /// Made when it is first asked for; `None` for a plain handler's.
     cancel: Option<OnceLock<CancelToken>>,
+}
+
+/// The answer that a request is to have: to whom and how.
+#[derive(Clone, Copy)]
+pub(crate) struct Due {
+    pub(crate) origin: hg_na::Peer,
+    pub(crate) id: u64,
+    /// Whether there is to be one: not for one-way calls.
+    answered: bool,
+    checksum: bool,
+}
+
+impl Due {
+    #[inline]
+    pub(crate) fn new(origin: hg_na::Peer, header: &Header) -> Self {
+        let answered = header.kind == Kind::Request;
+        Self { origin, id: header.id, answered, checksum: header.checksum }
+    }
+
+    /// Encodes the answer to its place, if one is due.
+    #[inline]
+    pub(crate) fn answer_into<R: Rpc>(
+        &self,
+        port: &Port,
+        result: Result<R::Output, R::Error>,
+        answer: &mut Message,
+    ) -> Run {
+        if !self.answered {
+            return Run::Silent;
+        }
+        let header = |status| Header::answer(self.id, status as u8, self.checksum);
+        match result {
+            Ok(output) => {
+                let (header, value) = (header(Status::Ok), R::pack_output(output));
+                handler::encode_value(port, self.origin, header, &value, answer);
+            }
+            Err(error) => {
+                let header = header(Status::HandlerError);
+                handler::encode_error(port, self.origin, header, &error, answer);
+            }
+        }
+        Run::Answered
+    }
+
+    /// Encodes a failure to its place, if an answer is due.
+    #[cold]
+    pub(crate) fn fail(&self, status: Status, text: &str, answer: &mut Message) -> Run {
+        if !self.answered {
+            return Run::Silent;
+        }
+        *answer = handler::status_message(self.id, status, bounded_text(text), self.checksum);
+        Run::Answered
+    }
 }
 
 impl Request {
     pub(crate) fn new(port: Arc<Port>) -> Self {
         Self {
             port,
-            origin: hg_na::Peer::new(u32::MAX, u32::MAX),
-            id: 0,
-            answered: false,
-            checksum: false,
+            due: Due {
+                origin: hg_na::Peer::new(u32::MAX, u32::MAX),
+                id: 0,
+                answered: false,
+                checksum: false,
+            },
             deadline: None,
+            start: 0,
             cancel: None,
         }
     }
@@ -53,10 +108,7 @@ impl Request {
     /// Makes it another request's.
     #[inline]
     pub(crate) fn reuse(&mut self, origin: hg_na::Peer, header: &Header, now: Instant) {
-        self.origin = origin;
-        self.id = header.id;
-        self.answered = header.kind == Kind::Request;
-        self.checksum = header.checksum;
+        self.due = Due::new(origin, header);
         self.deadline = header
             .remaining_ns
             .and_then(|remaining| now.checked_add(Duration::from_nanos(remaining)));
@@ -70,10 +122,21 @@ impl Request {
         self.cancel = None;
     }
 
-    /// It can be cancelled: the handler may run beyond this round.
+    /// It can be cancelled: the handler may run beyond this round. `start` numbers those that are run by whoever makes
+    /// progress; 0 for others.
     #[inline]
-    pub(crate) fn make_cancellable(&mut self) {
+    pub(crate) fn make_cancellable(&mut self, start: u64) {
+        self.start = start;
         self.cancel = Some(OnceLock::new());
+    }
+
+    #[inline]
+    pub(crate) fn due(&self) -> Due {
+        self.due
+    }
+
+    pub(crate) fn port(&self) -> &Arc<Port> {
+        &self.port
     }
 
     fn cancel_token(&self) -> Option<&CancelToken> {
@@ -83,7 +146,12 @@ impl Request {
     #[cold]
     fn token(&self) -> CancelToken {
         match self.port.enter_state() {
-            Some(mut state) => state.serves.token(self.origin, self.id),
+            Some(mut state) => {
+                // Relaxed: it was set before this request was made known to anybody, and is taken back under the lock.
+                let starting = self.port.starting.load(Ordering::Relaxed);
+                let is_starting = starting != 0 && starting == self.start;
+                state.serves.token(self.due.origin, self.due.id, is_starting)
+            }
             None => CancelToken::default(), // In a forked child nobody cancels.
         }
     }
@@ -91,7 +159,7 @@ impl Request {
     /// Who called; can be called back.
     #[must_use]
     pub fn origin(&self) -> Peer {
-        Peer { na: self.origin, port: self.port.id }
+        Peer { na: self.due.origin, port: self.port.id }
     }
 
     /// When the caller gives up, if it said so: its time remaining, counted from the request's arrival.
@@ -102,13 +170,13 @@ impl Request {
 
     /// Whether the origin asked for checksums.
     pub(crate) fn has_checksum(&self) -> bool {
-        self.checksum
+        self.due.checksum
     }
 
     /// Whether an answer is due: not for one-way calls.
     #[must_use]
     pub fn wants_answer(&self) -> bool {
-        self.answered
+        self.due.answered
     }
 
     /// Whether nobody waits for the answer any more: cancelled, or the origin is gone. Always `false` in
@@ -139,21 +207,7 @@ impl Request {
         result: Result<R::Output, R::Error>,
         answer: &mut Message,
     ) -> Run {
-        if !self.answered {
-            return Run::Silent;
-        }
-        let header = |status| Header::answer(self.id, status as u8, self.checksum);
-        match result {
-            Ok(output) => {
-                let (header, value) = (header(Status::Ok), R::pack_output(output));
-                handler::encode_value(&self.port, self.origin, header, &value, answer);
-            }
-            Err(error) => {
-                let header = header(Status::HandlerError);
-                handler::encode_error(&self.port, self.origin, header, &error, answer);
-            }
-        }
-        Run::Answered
+        self.due.answer_into::<R>(&self.port, result, answer)
     }
 
     /// The encoded answer, if one is due.
@@ -173,23 +227,19 @@ impl Request {
     /// Encodes a failure to its place, if an answer is due.
     #[cold]
     pub(crate) fn fail(&self, status: Status, text: &str, answer: &mut Message) -> Run {
-        if !self.answered {
-            return Run::Silent;
-        }
-        *answer = handler::status_message(self.id, status, bounded_text(text), self.checksum);
-        Run::Answered
+        self.due.fail(status, text, answer)
     }
 
     /// Sends an answer from whatever thread this is.
     pub(crate) fn hand_in(&self, message: Option<Message>) {
-        self.port.state.lock().post_answer(self.origin, self.id, message);
+        self.port.state.lock().post_answer(self.due.origin, self.due.id, message);
         self.port.notify();
     }
 }
 
 impl fmt::Debug for Request {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "Request({} from {:?})", self.id, self.origin())
+        write!(out, "Request({} from {:?})", self.due.id, self.origin())
     }
 }
 

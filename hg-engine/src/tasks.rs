@@ -5,6 +5,7 @@
 //! holder of the role; its waker may be used from any thread.
 
 use std::{
+    any::Any,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Weak,
@@ -14,15 +15,17 @@ use std::{
 };
 
 use hg_core::{
-    error::{Status, bounded_text},
+    error::Status,
     table::{Key, Table},
 };
+use hg_na::Message;
 
 use crate::{
-    handler::{self, Ended, Task},
+    handler::{self, Run},
     lock::Mutex,
     port::{Answered, Port},
-    request::{Inside, in_handler},
+    request::{Due, Inside, in_handler},
+    running::{Nothing, Task},
 };
 
 /// The tasks of one port.
@@ -38,15 +41,7 @@ pub(crate) struct Tasks {
 struct Entry {
     task: Task,
     wakening: Wakening,
-    origin: Origin,
-}
-
-/// Whom a task answers.
-#[derive(Clone, Copy)]
-pub(crate) struct Origin {
-    pub(crate) peer: hg_na::Peer,
-    pub(crate) id: u64,
-    pub(crate) wants_answer: bool,
+    due: Due,
 }
 
 #[derive(Default)]
@@ -109,31 +104,32 @@ impl Wakening {
 }
 
 impl Tasks {
-    /// Polls a task; one that has ended leaves its message, if any, and is over. Others are added, and go on.
+    /// Polls a task. One that has ended leaves its answer, and its place for the next one; others are added, and go on.
     pub(crate) fn start(
         &mut self,
         mut task: Task,
-        origin: Origin,
+        due: &Due,
         port: &Arc<Port>,
-    ) -> Poll<Option<Answered>> {
+        answer: &mut Message,
+        spare: &mut Option<Task>,
+    ) -> Poll<Run> {
         let wakening = self.spare.take().unwrap_or_else(|| Wakening::new(&self.ready, port));
         // Nothing is added meanwhile: only here.
         let key = self.table.next_key();
         // Relaxed: nobody has the waker yet.
         wakening.shared.key.store(key.to_bits(), Ordering::Relaxed);
-        let polled = poll(&mut task, origin, &wakening.waker);
+        let polled = poll(&mut task, port, due, &wakening.waker, answer);
         if polled.is_pending() {
-            self.table.insert_with(|| Entry { task, wakening, origin });
+            self.table.insert_with(|| Entry { task, wakening, due: *due });
             return polled;
         }
-        // What it holds may hold the waker.
-        drop(task);
+        *spare = Some(task);
         if wakening.is_unused() {
             self.spare = Some(wakening);
         } else {
             // Whoever has the waker wakes nobody: the key is used up.
-            let task = Box::pin(std::future::pending());
-            self.table.insert_with(|| Entry { task, wakening, origin });
+            let task = Box::new(Nothing);
+            self.table.insert_with(|| Entry { task, wakening, due: *due });
             self.table.discard(key);
         }
         polled
@@ -145,48 +141,52 @@ impl Tasks {
     }
 
     /// Polls every task that is ready; ended ones leave their answers.
-    pub(crate) fn poll_ready(&mut self, answers: &mut Vec<Answered>) {
+    pub(crate) fn poll_ready(&mut self, port: &Port, answers: &mut Vec<Answered>) {
         self.ready.any.store(false, Ordering::Relaxed);
         std::mem::swap(&mut self.batch, &mut *self.ready.queue.lock());
         let mut batch = std::mem::take(&mut self.batch);
         for key in batch.drain(..) {
-            if let Poll::Ready(Some(answered)) = self.poll(key) {
-                answers.push(answered);
-            }
+            answers.extend(self.poll(key, port));
         }
         self.batch = batch; // For its memory.
     }
 
-    /// Polls a task that goes on; an ended one is removed. `Ready(None)`: it has given the duty to answer away.
-    fn poll(&mut self, key: Key) -> Poll<Option<Answered>> {
-        let Some(entry) = self.table.get_mut(key) else { return Poll::Pending };
-        let polled = poll(&mut entry.task, entry.origin, &entry.wakening.waker);
-        if polled.is_ready()
-            && let Some(Entry { task, wakening, .. }) = self.table.remove(key)
-        {
-            drop(task);
-            self.spare = Some(wakening).filter(Wakening::is_unused);
-        }
-        polled
+    /// Polls a task that goes on; one that has ended is removed. `None` also when it has given the duty to answer away.
+    fn poll(&mut self, key: Key, port: &Port) -> Option<Answered> {
+        let Entry { task, wakening, due } = self.table.get_mut(key)?;
+        let mut answer = handler::no_message();
+        let polled = poll(task, port, due, &wakening.waker, &mut answer);
+        let Poll::Ready(run) = polled else { return None };
+        let Entry { task, wakening, due } = self.table.remove(key)?;
+        drop(task);
+        self.spare = Some(wakening).filter(Wakening::is_unused);
+        let message = match run {
+            Run::Answered => Some(answer),
+            Run::Silent => None,
+            Run::Given | Run::Later(_) => return None,
+        };
+        Some(Answered { origin: due.origin, id: due.id, message })
     }
 }
 
-/// Polls a task once; a panic becomes an answer.
+/// Polls a task once; a panic becomes an answer. One that has ended holds nothing of its user's any more.
 #[inline]
-fn poll(task: &mut Task, origin: Origin, waker: &Waker) -> Poll<Option<Answered>> {
+fn poll(task: &mut Task, port: &Port, due: &Due, waker: &Waker, answer: &mut Message) -> Poll<Run> {
     let mut context = Context::from_waker(waker);
-    let poll = || in_handler(Inside::Async, || task.as_mut().poll(&mut context));
-    let Origin { peer: origin, id, wants_answer } = origin;
+    let poll = || in_handler(Inside::Async, || task.poll(port, due, &mut context, answer));
     match catch_unwind(AssertUnwindSafe(poll)) {
-        Ok(Poll::Pending) => Poll::Pending,
-        Ok(Poll::Ready(Ended::Answer(message))) => {
-            Poll::Ready(Some(Answered { origin, id, message }))
-        }
-        Ok(Poll::Ready(Ended::Given)) => Poll::Ready(None),
-        Err(panic) => {
-            let text = bounded_text(handler::panic_text(panic.as_ref()));
-            let message = || handler::status_message(id, Status::Panicked, text, false);
-            Poll::Ready(Some(Answered { origin, id, message: wants_answer.then(message) }))
-        }
+        Ok(polled) => polled,
+        Err(panic) => Poll::Ready(fail(task, due, panic.as_ref(), answer)),
     }
+}
+
+/// A task has panicked: what is left of it is dropped, and may panic once more.
+#[cold]
+fn fail(task: &mut Task, due: &Due, panic: &(dyn Any + Send), answer: &mut Message) -> Run {
+    let broken = std::mem::replace(task, Box::new(Nothing));
+    let drop = || in_handler(Inside::Async, || drop(broken));
+    if catch_unwind(AssertUnwindSafe(drop)).is_err() {
+        tracing::error!("a handler's future has panicked, and again when it was dropped");
+    }
+    due.fail(Status::Panicked, handler::panic_text(panic), answer)
 }

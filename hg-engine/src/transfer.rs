@@ -3,17 +3,17 @@
 use std::{
     fmt,
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, MutexGuard},
     task::{Context, Poll},
     time::{Duration, Instant},
 };
 
-use hg_bulk::{Limits, Range, RemoteRange, TransferError};
-use hg_na::{Rights, SharedBytes};
+use hg_bulk::{Limits, Piece, RangeRef, RemoteRange, TransferError};
+use hg_na::{Direction, Op, Rights, SharedBytes};
 
 use crate::{
     Peer,
-    port::{AtOnce, Near, Port, TransferId},
+    port::{Near, Port, State, TransferId},
     request::{is_in_handler, is_in_plain_handler},
 };
 
@@ -23,7 +23,18 @@ use crate::{
 #[must_use = "dropping a transfer cancels it: `wait` or await it"]
 pub struct Transfer<'e>(pub(crate) Pending<'e>);
 
-impl Transfer<'_> {
+impl<'e> Transfer<'e> {
+    #[inline]
+    pub(crate) fn start(
+        port: &'e Arc<Port>,
+        peer: Peer,
+        direction: Direction,
+        local: RangeRef<'_>,
+        far: RemoteRange,
+    ) -> Self {
+        Self(Pending::new(port, port.start_transfer(peer, direction, local, far)))
+    }
+
     /// Waits for the end, making progress in this thread.
     ///
     /// # Errors
@@ -119,7 +130,9 @@ impl<'e> Pending<'e> {
     pub(crate) fn poll_outcome(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
         match std::mem::replace(&mut self.state, PendingState::Taken) {
             PendingState::Open(id) => {
-                let Some(mut state) = self.port.enter_state() else { return Poll::Ready(forked()) };
+                let Some(mut state) = self.port.enter_state() else {
+                    return Poll::Ready(Err(forked()));
+                };
                 if let Some(ended) = state.transfers.take(id) {
                     drop(state);
                     return Poll::Ready(ended.outcome);
@@ -163,7 +176,7 @@ impl<'e> Pending<'e> {
     #[cold]
     fn lost(&self, id: TransferId) -> Outcome {
         if self.port.is_forked() {
-            return forked();
+            return Err(forked());
         }
         abandon(self.port, id);
         Err(TransferError::Closed)
@@ -196,8 +209,9 @@ fn abandon(port: &Arc<Port>, id: TransferId) {
     }
 }
 
-fn forked() -> Outcome {
-    Err(TransferError::NotMade(hg_na::Error::Forked))
+#[cold]
+fn forked() -> TransferError {
+    TransferError::NotMade(hg_na::Error::Forked)
 }
 
 /// How a transfer begins.
@@ -217,28 +231,26 @@ impl Port {
     pub(crate) fn start_transfer(
         &self,
         peer: Peer,
-        near: Near,
+        direction: Direction,
+        local: RangeRef<'_>,
         far: RemoteRange,
     ) -> Result<Made, TransferError> {
-        let (range, needed) = match &near {
-            Near::Pull(range) => (range, Rights::READ),
-            Near::Push(range) => (range, Rights::WRITE),
-            Near::View(_) => return self.start_view(peer, far),
-        };
         self.check_peer(peer)?;
-        if range.len() != far.len() {
-            return Err(TransferError::Unequal { local: range.len(), remote: far.len() });
+        if local.len() != far.len() {
+            return Err(TransferError::Unequal { local: local.len(), remote: far.len() });
         }
-        self.check_local(range, &near)?;
-        self.check_remote(&far, needed)?;
+        self.check_local(local, direction)?;
+        self.check_remote(
+            &far,
+            if direction == Direction::Get { Rights::READ } else { Rights::WRITE },
+        )?;
         if far.is_empty() {
             return Ok(Made::Over);
         }
-        if let (Near::Pull(range), Some(bytes)) = (&near, far.eager()) {
-            return range.fill(bytes).map(|()| Made::Over).map_err(TransferError::from);
+        if let (Direction::Get, Some(bytes)) = (direction, far.eager()) {
+            return local.fill(bytes).map(|()| Made::Over).map_err(TransferError::from);
         }
-        let limits = Limits::of(self.shared.caps.max_transfer);
-        self.start(peer, near, far, limits)
+        self.move_or_start(peer, direction, local, far)
     }
 
     /// Starts a view; [`hg_na::Error::Unsupported`] where the bytes have to be pulled instead.
@@ -255,19 +267,19 @@ impl Port {
             return Err(TransferError::NotMade(hg_na::Error::Unsupported("views of this memory")));
         }
         let near = Near::View(far.len());
-        self.start(peer, near, far, Limits::whole())
+        let state = self.enter_state();
+        self.start(state.ok_or_else(forked)?, peer, (near, far, Limits::whole()), None)
     }
 
-    fn start(
+    /// Moves the bytes here and now, or has the transport move them.
+    fn move_or_start(
         &self,
         peer: Peer,
-        near: Near,
+        direction: Direction,
+        local: RangeRef<'_>,
         far: RemoteRange,
-        limits: Limits,
     ) -> Result<Made, TransferError> {
-        let Some(mut state) = self.enter_state() else {
-            return Err(TransferError::NotMade(hg_na::Error::Forked));
-        };
+        let mut state = self.enter_state().ok_or_else(forked)?;
         // Where nobody but this thread makes progress, nobody moves the bytes while it goes on. A plain handler is
         // told that it cannot wait, whatever it asked for.
         let is_driven_here = if is_in_handler() {
@@ -276,15 +288,25 @@ impl Port {
             state.work.is_some() && !self.has_background()
         };
         let at_once = if is_driven_here { u64::MAX } else { AT_ONCE };
-        let first = match state.transfer_at_once(peer.na, &near, &far, at_once) {
-            AtOnce::Over => {
-                let is_due = is_driven_here && state.transfers.is_round_due();
-                // Dropped without the lock: they may be the last to hold their memory.
-                drop(state);
-                return Ok(if is_due { Made::Due } else { Made::Over });
-            }
-            AtOnce::Not(first) => first,
-        };
+        if state.transfer_at_once(peer.na, direction, local, &far, at_once) {
+            let is_due = is_driven_here && state.transfers.is_round_due();
+            // Before `far` is dropped: it may be the last to hold its memory.
+            drop(state);
+            return Ok(if is_due { Made::Due } else { Made::Over });
+        }
+        let near = Near::of(direction, local.to_range());
+        let first = state.first_piece(peer.na, &near, &far, at_once);
+        let limits = Limits::of(self.shared.caps.max_transfer);
+        self.start(state, peer, (near, far, limits), first)
+    }
+
+    fn start(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        peer: Peer,
+        (near, far, limits): (Near, RemoteRange, Limits),
+        first: Option<(Piece, Op)>,
+    ) -> Result<Made, TransferError> {
         let id = state.start_transfer(peer.na, near, far, limits, first)?;
         drop(state);
         self.notify();
@@ -298,12 +320,12 @@ impl Port {
         Err(TransferError::NotMade(hg_na::Error::UnknownPeer))
     }
 
-    fn check_local(&self, range: &Range, near: &Near) -> Result<(), TransferError> {
-        if range.memory().owner() != self.shared.id {
+    fn check_local(&self, local: RangeRef<'_>, direction: Direction) -> Result<(), TransferError> {
+        if local.memory().owner() != self.shared.id {
             let what = "local memory that another engine exposed";
             return Err(TransferError::NotMade(hg_na::Error::Unsupported(what)));
         }
-        if matches!(near, Near::Pull(_)) && !range.memory().writable() {
+        if direction == Direction::Get && !local.memory().writable() {
             return Err(TransferError::Denied { granted: Rights::READ, needed: Rights::WRITE });
         }
         Ok(())

@@ -8,12 +8,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use hg_bulk::{Local, RemoteRange, TransferError};
-use hg_na::{Error, Memory, Rights, SharedBytes};
+use hg_bulk::{Local, RangeRef, RemoteRange, TransferError};
+use hg_na::{Direction, Error, Memory, Rights, SharedBytes};
 
 use crate::{
     Peer,
-    port::{Near, Port},
+    port::Port,
     transfer::{Made, Pending},
 };
 
@@ -48,7 +48,7 @@ impl<'e> Fetch<'e> {
         }
         let memory = Memory::from(zeroed(remote.len())?);
         let local = Arc::new(port.register(memory, Rights::empty())?);
-        let made = port.start_transfer(owner, Near::Pull(local.all()), remote)?;
+        let made = port.start_transfer(owner, Direction::Get, RangeRef::from(&local), remote)?;
         Ok((made, Into::Memory(local)))
     }
 

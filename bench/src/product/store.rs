@@ -1,5 +1,6 @@
 //! Memory that transfers move: buffers of one size with known bytes, in this process or in the target.
 
+use std::cell::RefCell;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use hg::bulk::{Bulk, Descriptor, Rights, TransferError};
@@ -141,28 +142,28 @@ impl Store {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(bulks);
         Ok(owned)
     }
+}
 
-    /// Pulls a caller's bytes into a buffer of its own and gives its first word.
-    pub(crate) async fn pull(self, request: hg::Request, from: Descriptor) -> Result<u64, Refused> {
-        let engine = request.engine();
-        let spare = {
-            let mut spare = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            let fits = spare.iter().rposition(|bulk| bulk.len() == from.len());
-            fits.map(|place| spare.swap_remove(place))
-        };
-        let buffer = match spare {
-            Some(buffer) => buffer,
-            None => {
-                let pages = Pages::new(to_usize(from.len()), |_| {});
-                engine.expose(pages.memory(), Rights::empty())?
-            }
-        };
-        engine.pull(&request.origin(), &from, &buffer).await?;
-        let mut word = [0; 8];
-        buffer.read(0, &mut word)?;
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(buffer);
-        Ok(u64::from_le_bytes(word))
-    }
+thread_local! {
+    /// Buffers that no handler uses, of the one engine that this process serves with.
+    static SPARE: RefCell<Vec<Bulk>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Pulls a caller's bytes into a buffer of this process and gives its first word.
+pub(crate) async fn pull(request: hg::Request, from: Descriptor) -> Result<u64, Refused> {
+    let spare = SPARE.with_borrow_mut(|spare| spare.pop_if(|spare| spare.len() == from.len()));
+    let buffer = match spare {
+        Some(buffer) => buffer,
+        None => {
+            let pages = Pages::new(to_usize(from.len()), |_| {});
+            request.engine().expose(pages.memory(), Rights::empty())?
+        }
+    };
+    request.pull(from, &buffer).await?;
+    let mut word = [0; 8];
+    buffer.read(0, &mut word)?;
+    SPARE.with_borrow_mut(|spare| spare.push(buffer));
+    Ok(u64::from_le_bytes(word))
 }
 
 /// Why the target did not do what it was asked to.

@@ -13,7 +13,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::store::Store;
+use super::store::{self, Store};
 use super::{builder, echo, hold, length, own, pull_first};
 use crate::error::{Context, Error};
 use crate::measure::Wait;
@@ -146,9 +146,8 @@ pub(crate) fn serve(arguments: &Arguments) -> Result<(), Error> {
     engine.register(echo)?;
     engine.register(length)?;
     let store = Store::default();
-    let owner = store.clone();
-    engine.serve_blocking(own, move |request, (layout,)| owner.own(&request.engine(), &layout))?;
-    engine.serve_async(pull_first, move |request, (from,)| store.clone().pull(request, from))?;
+    engine.serve_blocking(own, move |request, (layout,)| store.own(&request.engine(), &layout))?;
+    engine.serve_async(pull_first, |request, (from,)| store::pull(request, from))?;
     let held = Mutex::new(Vec::new());
     engine.serve_later(hold, move |_, (), answer| {
         held.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(answer);

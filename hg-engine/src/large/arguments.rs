@@ -1,6 +1,7 @@
 //! Large arguments: offered by the origin, pulled by the target.
 
 use std::{
+    future::poll_fn,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -20,8 +21,9 @@ use super::{Claim, budget::Share, too_large};
 use crate::{
     Peer, Request,
     call::reserve_failure,
-    handler::{self, Ended, Handler, Run, Task},
+    handler::{self, Handler, Run},
     port::Port,
+    running::{self, Ended, Task},
     view::Fetch,
 };
 
@@ -95,14 +97,14 @@ pub(crate) fn serve(
 ) -> Task {
     let mut state = port.state.lock();
     state.serves.keep_running(origin, header.id);
-    let token = state.serves.token(origin, header.id);
+    let token = state.serves.token(origin, header.id, false);
     drop(state);
     let mut request = Request::new(Arc::clone(port));
     request.reuse(origin, &header, arrived);
-    request.make_cancellable();
+    request.make_cancellable(0);
     let claim = Claim::read(payload).map_err(|error| (Status::Decode, error.to_string()));
     let port = Arc::clone(port);
-    Box::pin(async move {
+    running::own(async move {
         let pulled = match claim {
             Ok(claim) => pull(&port, &request, &claim, token).await,
             Err(refusal) => Err(refusal),
@@ -147,7 +149,7 @@ async fn unless<T>(
     mut cancelled: CancelToken,
     mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
 ) -> Result<T, (Status, String)> {
-    std::future::poll_fn(|context| {
+    poll_fn(|context| {
         if Pin::new(&mut cancelled).poll(context).is_ready() {
             return Poll::Ready(Err((Status::Cancelled, String::new())));
         }
@@ -165,24 +167,31 @@ fn refusal(error: TransferError) -> (Status, String) {
 }
 
 async fn run(handler: Arc<dyn Handler>, request: Request, bytes: Vec<u8>, share: Share) -> Ended {
+    let (port, due) = (Arc::clone(request.port()), request.due());
     let mut answer = handler::no_message();
     let run = if handler.kind() == ServeKind::Blocking {
         let job = move || {
             let mut answer = handler::no_message();
-            let run = handler::run_caught(handler.as_ref(), &request, &bytes, &mut answer);
+            let run =
+                handler::run_caught(handler.as_ref(), &request, &bytes, &mut answer, &mut None);
             (run, answer)
         };
         let (run, made) = blocking::unblock(job).await;
         answer = made;
         run
     } else {
-        handler::run_caught(handler.as_ref(), &request, &bytes, &mut answer)
+        handler::run_caught(handler.as_ref(), &request, &bytes, &mut answer, &mut None)
+    };
+    let run = match run {
+        Run::Later(mut task) => {
+            poll_fn(|context| task.poll(&port, &due, context, &mut answer)).await
+        }
+        run => run,
     };
     let ended = match run {
         Run::Answered => Ended::Answer(Some(answer)),
         Run::Silent => Ended::Answer(None),
-        Run::Given => Ended::Given,
-        Run::Later(task) => task.await,
+        Run::Given | Run::Later(_) => Ended::Given,
     };
     drop(share);
     ended

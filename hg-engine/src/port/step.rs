@@ -15,14 +15,15 @@ use hg_core::{
 };
 use hg_na::{Completion, Done, GoneReason, Message, Returned};
 
-use super::{Answered, Incoming, Port, ROUNDS_PER_CLOCK, State, Ticket, Work};
+use super::{Incoming, Port, ROUNDS_PER_CLOCK, State, Ticket, Work};
 use crate::{
     Request,
-    handler::{self, Registered, Run, Task},
+    handler::{self, Registered, Run},
     large,
-    request::{Inside, in_handler},
+    request::{Due, Inside, in_handler},
     role::Role,
-    tasks::{Origin, Tasks},
+    running::Task,
+    tasks::Tasks,
 };
 
 /// What the holder of the role makes progress for.
@@ -96,6 +97,7 @@ impl Port {
         if !state.wakers.is_empty() {
             std::mem::swap(&mut work.wakers, &mut state.wakers);
         }
+        work.early_cancels = state.serves.has_early_cancels();
         drop(state);
 
         if !work.wakers.is_empty() {
@@ -110,7 +112,7 @@ impl Port {
         if work.tasks.any_ready() {
             moved = true;
             locked = None;
-            work.tasks.poll_ready(&mut work.answers);
+            work.tasks.poll_ready(self, &mut work.answers);
         }
         if found.is_some()
             && let Some(state) = locked
@@ -191,6 +193,7 @@ impl Port {
             self.refresh_handlers(work, version);
         }
         let Work { handlers, last_rpc, requests, done, request, answer, tasks, now, .. } = work;
+        let (spares, starts) = (&mut work.spares, &mut work.starts);
         let handlers = handlers.as_ref()?;
         for (&Ticket { at, ref header, payload }, left) in
             requests.iter().zip((0..requests.len()).rev())
@@ -213,7 +216,8 @@ impl Port {
                 let payload = &message.as_slice()[payload..];
                 let handler = Arc::clone(handler);
                 let task = large::serve(self, handler, (origin, *header), *now, payload);
-                self.go_on(tasks, origin, header, task);
+                let due = Due::new(origin, header);
+                self.go_on(due, task, Start { tasks, answer, spare: &mut None });
                 continue;
             }
             let request = request.get_or_insert_with(|| Request::new(Arc::clone(self)));
@@ -222,7 +226,7 @@ impl Port {
                 ServeKind::Plain => {
                     let payload = &message.as_slice()[payload..];
                     let handler = handler.as_ref();
-                    let run = || handler::run_caught(handler, request, payload, answer);
+                    let run = || handler::run_caught(handler, request, payload, answer, &mut None);
                     let run = in_handler(Inside::Plain, run);
                     let mut state = self.state.lock();
                     match &run {
@@ -237,14 +241,10 @@ impl Port {
                     }
                 }
                 ServeKind::Async => {
-                    request.make_cancellable();
-                    let run = |answer: &mut Message| {
-                        let payload = &message.as_slice()[payload..];
-                        let run =
-                            || handler::run_caught(handler.as_ref(), request, payload, answer);
-                        hg_bulk::reading(message, || in_handler(Inside::Plain, run))
-                    };
-                    self.start_async(tasks, handler.gives(), (origin, header), run, answer);
+                    let keeps = handler.gives() || work.early_cancels;
+                    request.make_cancellable(self.begin_start(keeps, starts, request.due()));
+                    let start = Start { tasks, answer, spare: spare_of(spares, place) };
+                    self.start_async(handler.as_ref(), request, (message, payload), start);
                 }
                 ServeKind::Blocking => {
                     let message = std::mem::replace(message, Message::inline(0));
@@ -257,57 +257,68 @@ impl Port {
         None
     }
 
+    /// An `async` handler is run to its future, in a round in which no cancellation can arrive. Most end in it, and are not
+    /// kept among those that can be cancelled unless they ask; [`Port::finish_start`] or [`Port::go_on`] ends that.
+    #[inline]
+    fn begin_start(&self, keeps: bool, starts: &mut u64, due: Due) -> u64 {
+        if keeps {
+            self.state.lock().serves.keep_running(due.origin, due.id);
+            return 0;
+        }
+        *starts += 1;
+        // Relaxed: whoever is given the request sees it.
+        self.starting.store(*starts, Ordering::Relaxed);
+        *starts
+    }
+
     /// Runs an `async` handler to its future, and polls that.
     #[inline]
     fn start_async(
         self: &Arc<Self>,
-        tasks: &mut Tasks,
-        gives: bool,
-        (origin, header): (hg_na::Peer, &Header),
-        run: impl FnOnce(&mut Message) -> Run,
-        answer: &mut Message,
+        handler: &dyn handler::Handler,
+        request: &Request,
+        (message, payload): (&Message, usize),
+        start: Start<'_>,
     ) {
-        let mut state = self.state.lock();
-        if gives {
-            state.serves.keep_running(origin, header.id);
-        } else {
-            state.serves.start(origin, header.id);
-        }
-        drop(state);
-        match run(answer) {
-            Run::Answered => self.finish_start(origin, header.id, Some(answer)),
-            Run::Silent => self.finish_start(origin, header.id, None),
-            Run::Given => {}
-            Run::Later(task) => self.go_on(tasks, origin, header, task),
+        let run = hg_bulk::reading(message, || {
+            let payload = &message.as_slice()[payload..];
+            let (answer, spare) = (&mut *start.answer, &mut *start.spare);
+            in_handler(Inside::Plain, || {
+                handler::run_caught(handler, request, payload, answer, spare)
+            })
+        });
+        match run {
+            Run::Later(task) => self.go_on(request.due(), task, start),
+            run => self.finish_start(request.due(), &run, start.answer),
         }
     }
 
     /// A handler's future is polled; unless it has ended, it goes on beyond this round.
-    fn go_on(self: &Arc<Self>, tasks: &mut Tasks, peer: hg_na::Peer, header: &Header, task: Task) {
-        let wants_answer = header.kind == Kind::Request;
-        let origin = Origin { peer, id: header.id, wants_answer };
-        match tasks.start(task, origin, self) {
-            Poll::Ready(Some(Answered { id, mut message, .. })) => {
-                self.finish_start(peer, id, message.as_mut());
-            }
-            Poll::Ready(None) => self.state.lock().serves.end_start(),
+    fn go_on(self: &Arc<Self>, due: Due, task: Task, start: Start<'_>) {
+        let Start { tasks, answer, spare } = start;
+        match tasks.start(task, &due, self, answer, spare) {
+            Poll::Ready(run) => self.finish_start(due, &run, answer),
             Poll::Pending => {
                 let mut state = self.state.lock();
-                state.serves.keep_running(peer, header.id);
-                state.serves.end_start();
+                state.serves.keep_running(due.origin, due.id);
+                // Relaxed: those that ask hold the lock.
+                self.starting.store(0, Ordering::Relaxed);
             }
         }
     }
 
     /// A handler has ended in the round that has started it.
     #[inline]
-    fn finish_start(&self, origin: hg_na::Peer, id: u64, answer: Option<&mut Message>) {
+    fn finish_start(&self, due: Due, run: &Run, answer: &mut Message) {
         let mut state = self.state.lock();
-        if let Some(answer) = answer {
-            state.reply(origin, id, answer);
+        // Relaxed: those that ask hold the lock.
+        self.starting.store(0, Ordering::Relaxed);
+        match run {
+            Run::Answered => state.reply(due.origin, due.id, answer),
+            Run::Silent => {}
+            Run::Given | Run::Later(_) => return,
         }
-        state.serves.end_start();
-        state.serves.handle_answered(origin, id);
+        state.serves.handle_answered(due.origin, due.id);
     }
 
     fn start_blocking(self: &Arc<Self>, handler: Arc<dyn handler::Handler>, incoming: Incoming) {
@@ -315,11 +326,12 @@ impl Port {
         self.state.lock().serves.keep_running(incoming.from, incoming.header.id);
         let mut request = Request::new(Arc::clone(self));
         request.reuse(incoming.from, &incoming.header, Instant::now());
-        request.make_cancellable();
+        request.make_cancellable(0);
         let job = move || {
             let mut answer = handler::no_message();
             let payload = incoming.payload();
-            let run = handler::run_caught(handler.as_ref(), &request, payload, &mut answer);
+            let run =
+                handler::run_caught(handler.as_ref(), &request, payload, &mut answer, &mut None);
             let answer = matches!(run, Run::Answered).then_some(answer);
             port.state.lock().post_answer(incoming.from, incoming.header.id, answer);
             port.notify();
@@ -340,7 +352,26 @@ impl Port {
         work.handlers = Some(Arc::clone(&self.shared.handlers.read()));
         work.handlers_version = version;
         work.last_rpc = None;
+        work.spares.clear();
     }
+}
+
+/// What an `async` handler is started with.
+struct Start<'w> {
+    tasks: &'w mut Tasks,
+    /// Where an answer is encoded to that is there at once.
+    answer: &'w mut Message,
+    /// Where its future is put, if there is a place.
+    spare: &'w mut Option<Task>,
+}
+
+/// Where the futures of the handler at this place are put.
+#[inline]
+fn spare_of(spares: &mut Vec<Option<Task>>, place: usize) -> &mut Option<Task> {
+    if spares.len() <= place {
+        spares.resize_with(place + 1, || None);
+    }
+    &mut spares[place]
 }
 
 impl Work {

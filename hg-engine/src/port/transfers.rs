@@ -6,21 +6,13 @@ use std::{
     time::Instant,
 };
 
-use hg_bulk::{Limits, Piece, Place, Plan, Range, Regions, RemoteRange, TransferError};
+use hg_bulk::{Limits, Piece, Place, Plan, Range, RangeRef, Regions, RemoteRange, TransferError};
 use hg_core::table::{Key, Table};
 use hg_na::{
     Context, Direction, Failure, GoneReason, Op, OpId, Peer, Returned, SharedBytes, Token, Transit,
 };
 
 use super::State;
-
-/// What came of trying a transfer at once.
-pub(crate) enum AtOnce {
-    /// It is over, and went well.
-    Over,
-    /// It is to be started; its first piece and the operation that moves it, if all of it is one.
-    Not(Option<(Piece, Op)>),
-}
 
 /// Names a transfer of this port.
 pub(crate) type TransferId = Key;
@@ -46,6 +38,13 @@ pub(crate) enum Near {
 }
 
 impl Near {
+    pub(crate) fn of(direction: Direction, range: Range) -> Self {
+        match direction {
+            Direction::Get => Self::Pull(range),
+            Direction::Put => Self::Push(range),
+        }
+    }
+
     fn op(
         &self,
         peer: Peer,
@@ -67,39 +66,6 @@ impl Near {
             }
             Self::View(_) => Op::View { from: peer, remote },
         })
-    }
-
-    /// Has the transport move a piece of the first regions, nothing of which is counted or copied for it.
-    #[inline]
-    fn is_moved_at_once(
-        &self,
-        peer: Peer,
-        piece: &Piece,
-        far: &RemoteRange,
-        context: &mut dyn Context,
-        most: u64,
-    ) -> bool {
-        let (direction, range) = match self {
-            Self::Pull(range) => (Direction::Get, range),
-            Self::Push(range) => (Direction::Put, range),
-            Self::View(_) => return false,
-        };
-        let (Some(local), Some(remote)) =
-            (range.regions().first(), far.descriptor().regions().first())
-        else {
-            return false;
-        };
-        let part = remote.part_for(context.address().scheme());
-        let transit = Transit {
-            direction,
-            peer,
-            local: local.state(),
-            local_offset: piece.local.offset,
-            remote: part.as_ref().unwrap_or(remote),
-            remote_offset: piece.remote.offset,
-            len: piece.len,
-        };
-        context.transfer(&transit, most)
     }
 }
 
@@ -165,8 +131,7 @@ struct Tools<'a> {
 }
 
 impl State {
-    /// Starts a transfer of equally long sides, or does one of at most `at_once` bytes where it can be done here
-    /// and now.
+    /// Starts a transfer of equally long sides.
     ///
     /// # Errors
     /// [`TransferError::Closed`], or what has broken the transport.
@@ -199,34 +164,58 @@ impl State {
         Ok(id)
     }
 
-    /// Has the transport do it without being posted anything, where it needs nothing of the peer; else the operation that
-    /// is to be posted first, where that is known.
+    /// Has the transport do it without being posted anything, where it needs nothing of the peer: nothing is counted or
+    /// copied for that. Says whether it is over.
+    #[inline]
     pub(crate) fn transfer_at_once(
         &mut self,
+        peer: Peer,
+        direction: Direction,
+        near: RangeRef<'_>,
+        far: &RemoteRange,
+        most: u64,
+    ) -> bool {
+        let Some(context) = &mut self.context else { return false };
+        let (Some(local), Some(remote)) =
+            (near.regions().first(), far.descriptor().regions().first())
+        else {
+            return false;
+        };
+        let (Some(local_at), Some(remote_at)) = (start_of(&near), start_of(far)) else {
+            return false;
+        };
+        if far.len() > most {
+            return false;
+        }
+        let part = remote.part_for(context.address().scheme());
+        let transit = Transit {
+            direction,
+            peer,
+            local: local.state(),
+            local_offset: local_at.offset,
+            remote: part.as_ref().unwrap_or(remote),
+            remote_offset: remote_at.offset,
+            len: far.len(),
+        };
+        let is_over = context.transfer(&transit, most);
+        if is_over {
+            self.transfers.moved_at_once += far.len();
+        }
+        is_over
+    }
+
+    /// What is posted first of a transfer of at most so many bytes, where that is all of it.
+    pub(crate) fn first_piece(
+        &self,
         peer: Peer,
         near: &Near,
         far: &RemoteRange,
         most: u64,
-    ) -> AtOnce {
-        if far.len() > most {
-            return AtOnce::Not(None);
-        }
-        let Some(context) = &mut self.context else { return AtOnce::Not(None) };
-        let (Some(local), Some(remote)) = (start_of(near), start_of(far)) else {
-            return AtOnce::Not(None);
-        };
-        let piece = Piece { local, remote, len: far.len() };
-        if near.is_moved_at_once(peer, &piece, far, &mut **context, most) {
-            self.transfers.moved_at_once += piece.len;
-            return AtOnce::Over;
-        }
-        match near {
-            Near::Pull(_) | Near::Push(_) => {
-                let op = near.op(peer, &piece, far, context.address().scheme());
-                AtOnce::Not(op.ok().map(|op| (piece, op))) // Posting tells what is wrong.
-            }
-            Near::View(_) => AtOnce::Not(None),
-        }
+    ) -> Option<(Piece, Op)> {
+        let context = self.context.as_ref().filter(|_| far.len() <= most)?;
+        let piece = Piece { local: start_of(near)?, remote: start_of(far)?, len: far.len() };
+        let op = near.op(peer, &piece, far, context.address().scheme());
+        op.ok().map(|op| (piece, op)) // Posting tells what is wrong.
     }
 
     /// One of the transport's operations has ended; says whether it was a transfer's.

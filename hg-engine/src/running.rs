@@ -1,0 +1,133 @@
+//! Futures of `async` handlers, in memory that is used again for the same handler's next one.
+//!
+//! A future cannot be moved once it was polled, and whether it goes on beyond its first poll only that poll tells. So each is made
+//! in a *place* of its own type on the heap; one that ends at once leaves its place, empty, to the next request.
+
+use std::{
+    any::Any,
+    marker::PhantomData,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use hg_core::rpc::Rpc;
+use hg_na::Message;
+
+use crate::{handler::Run, port::Port, request::Due};
+
+/// A future that ends in an answer.
+pub(crate) trait Running: Send {
+    /// Polls it. Ended, it is dropped, and its answer encoded to its place.
+    fn poll(
+        &mut self,
+        port: &Port,
+        due: &Due,
+        context: &mut Context<'_>,
+        answer: &mut Message,
+    ) -> Poll<Run>;
+
+    /// To see whether the next future is of the same type.
+    fn as_any(&mut self) -> &mut dyn Any;
+}
+
+pub(crate) type Task = Box<dyn Running>;
+
+/// Where the futures of one handler are, one after the other.
+struct Place<R, F> {
+    /// `None` before and after.
+    future: Pin<Box<Option<F>>>,
+    rpc: PhantomData<fn() -> R>,
+}
+
+impl<R, F> Running for Place<R, F>
+where
+    R: Rpc,
+    F: Future<Output = Result<R::Output, R::Error>> + Send + 'static,
+{
+    fn poll(
+        &mut self,
+        port: &Port,
+        due: &Due,
+        context: &mut Context<'_>,
+        answer: &mut Message,
+    ) -> Poll<Run> {
+        let Some(future) = self.future.as_mut().as_pin_mut() else {
+            return Poll::Ready(Run::Silent);
+        };
+        let result = ready!(future.poll(context));
+        self.future.set(None);
+        Poll::Ready(due.answer_into::<R>(port, result, answer))
+    }
+
+    fn as_any(&mut self) -> &mut dyn Any {
+        self
+    }
+}
+
+/// Puts a handler's future to the place that its last one has left, or to a new one.
+#[inline]
+pub(crate) fn put<R, F>(spare: &mut Option<Task>, future: F) -> Task
+where
+    R: Rpc,
+    F: Future<Output = Result<R::Output, R::Error>> + Send + 'static,
+{
+    if let Some(mut task) = spare.take()
+        && let Some(place) = task.as_any().downcast_mut::<Place<R, F>>()
+    {
+        place.future.set(Some(future));
+        return task;
+    }
+    Box::new(Place::<R, F> { future: Box::pin(Some(future)), rpc: PhantomData })
+}
+
+/// What a future of the engine's own ends in.
+pub(crate) enum Ended {
+    /// The encoded answer; `None` when none is due.
+    Answer(Option<Message>),
+    /// Somebody has an [`Answer`](crate::Answer) to give.
+    Given,
+}
+
+/// A future of the engine's own.
+struct Own<F>(Pin<Box<F>>);
+
+impl<F: Future<Output = Ended> + Send + 'static> Running for Own<F> {
+    fn poll(
+        &mut self,
+        _: &Port,
+        _: &Due,
+        context: &mut Context<'_>,
+        answer: &mut Message,
+    ) -> Poll<Run> {
+        Poll::Ready(match ready!(self.0.as_mut().poll(context)) {
+            Ended::Answer(Some(message)) => {
+                *answer = message;
+                Run::Answered
+            }
+            Ended::Answer(None) => Run::Silent,
+            Ended::Given => Run::Given,
+        })
+    }
+
+    fn as_any(&mut self) -> &mut dyn Any {
+        self
+    }
+}
+
+/// A future of the engine's own, as a task.
+pub(crate) fn own(future: impl Future<Output = Ended> + Send + 'static) -> Task {
+    Box::new(Own(Box::pin(future)))
+}
+
+/// Stands where a task was.
+pub(crate) struct Nothing;
+
+impl Running for Nothing {
+    fn poll(&mut self, _: &Port, _: &Due, _: &mut Context<'_>, _: &mut Message) -> Poll<Run> {
+        Poll::Ready(Run::Silent)
+    }
+
+    fn as_any(&mut self) -> &mut dyn Any {
+        self
+    }
+}
