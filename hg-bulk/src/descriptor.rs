@@ -17,7 +17,7 @@
 //! Nothing may follow. Every length and count is checked against the bytes that are there before anything is
 //! allocated or copied. What is decoded stays a claim: the transport checks it, by the tokens of its regions.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, num::NonZeroU32, sync::Arc};
 
 use hg_na::{ADDRESS_MAX, Address, Descriptor as Region, Error, Rights};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
@@ -47,12 +47,13 @@ struct Inner {
     /// The wire form.
     wire: Wire,
     rights: Rights,
+    /// Bytes of the scheme, which stands behind the header.
+    scheme_len: u8,
+    /// Where the eager bytes begin in the wire form: behind header and address.
+    eager: Option<NonZeroU32>,
     len: u64,
-    scheme: std::ops::Range<usize>,
     regions: Parts,
     owner: Option<Address>,
-    /// Where the eager bytes begin in the wire form.
-    eager: Option<usize>,
 }
 
 /// The transport's parts; most memory is one.
@@ -93,10 +94,10 @@ impl Descriptor {
         if let Some(owner) = owner {
             push_counted(&mut wire, owner.as_str().as_bytes());
         }
-        let scheme = HEADER..HEADER + scheme.len();
+        let scheme_len = u8::try_from(scheme.len()).expect("SCHEME_MAX fits in a byte");
         let owner = owner.cloned();
         let (wire, regions) = (Wire::from(wire), Parts::Many(regions));
-        Self(Arc::new(Inner { wire, rights, len, scheme, regions, owner, eager: None }))
+        Self(Arc::new(Inner { wire, rights, scheme_len, eager: None, len, regions, owner }))
     }
 
     /// Holds `len` bytes that `fill` gives.
@@ -117,10 +118,10 @@ impl Descriptor {
             wire: Wire::from(wire),
             rights,
             len: len as u64,
-            scheme: HEADER..HEADER,
+            scheme_len: 0,
             regions: Parts::None,
             owner: owner.cloned(),
-            eager: Some(start),
+            eager: place(start),
         })))
     }
 
@@ -145,16 +146,14 @@ impl Descriptor {
     /// The scheme of the transport that reaches the memory; empty when nothing needs to be reached.
     #[must_use]
     pub fn scheme(&self) -> &str {
-        let Inner { wire, scheme, .. } = &*self.0;
-        std::str::from_utf8(&wire[scheme.clone()]).unwrap_or_default()
+        std::str::from_utf8(self.0.scheme()).unwrap_or_default()
     }
 
     /// Whether this is the transport that reaches the memory: [`Descriptor::scheme`], compared.
     #[inline]
     #[must_use]
     pub fn is_reached_by(&self, scheme: &str) -> bool {
-        let Inner { wire, scheme: own, .. } = &*self.0;
-        wire[own.clone()] == *scheme.as_bytes()
+        self.0.scheme() == scheme.as_bytes()
     }
 
     /// The owner's address, when it is bound.
@@ -178,7 +177,8 @@ impl Descriptor {
     /// The bytes, when they ride in it.
     #[must_use]
     pub fn eager(&self) -> Option<&[u8]> {
-        self.0.eager.map(|start| &self.0.wire[start..])
+        let start = usize::try_from(self.0.eager?.get()).ok()?;
+        self.0.wire.get(start..)
     }
 
     /// A range of the memory, for a transfer.
@@ -200,6 +200,43 @@ impl Descriptor {
     /// # Errors
     /// [`Error::BadDescriptor`].
     pub fn decode(bytes: &[u8]) -> Result<Self, Error> {
+        match Self::decode_plain(bytes) {
+            Some(descriptor) => Ok(descriptor),
+            None => Self::decode_any(bytes),
+        }
+    }
+
+    /// A short way for what most are: one region, neither bound nor eager. `None`: it is another one, or wrong.
+    #[inline]
+    fn decode_plain(bytes: &[u8]) -> Option<Self> {
+        let (header, rest) = bytes.split_first_chunk::<HEADER>()?;
+        let [VERSION, 0, rights, scheme_len, 1, 0, 0, 0, len @ ..] = *header else { return None };
+        let (scheme, rest) = rest.split_at_checked(usize::from(scheme_len))?;
+        let (region_len, region) = rest.split_first_chunk()?;
+        let is_named = (1..=SCHEME_MAX).contains(&scheme.len());
+        if !is_named || usize::from(u16::from_le_bytes(*region_len)) != region.len() {
+            return None;
+        }
+        let region = Region::decode(region).ok()?;
+        let (rights, len) = (Rights::from_bits(rights)?, u64::from_le_bytes(len));
+        let is_one = (region.rights(), region.len()) == (rights, len);
+        if !is_one || !scheme.iter().all(u8::is_ascii_graphic) {
+            return None;
+        }
+        let (wire, regions) = (Wire::of(bytes), Parts::One(region));
+        Some(Self(Arc::new(Inner {
+            wire,
+            rights,
+            scheme_len,
+            eager: None,
+            len,
+            regions,
+            owner: None,
+        })))
+    }
+
+    /// The way for all.
+    fn decode_any(bytes: &[u8]) -> Result<Self, Error> {
         let bad = Error::BadDescriptor;
         let mut rest = Reader(bytes);
         let [version, flags, rights, scheme_len] = rest.array()?;
@@ -223,26 +260,36 @@ impl Descriptor {
         }
         let regions = read_regions(&mut rest, count, rights)?;
         let owner = if flags & BOUND == 0 { None } else { Some(read_owner(&mut rest)?) };
-        let eager = if flags & EAGER == 0 { None } else { Some(bytes.len() - rest.0.len()) };
+        let rides = flags & EAGER != 0;
+        if rides && (count > 0 || rights != Rights::READ) {
+            return Err(bad("only read-only memory rides in a descriptor, and nothing beside it"));
+        }
+        let eager = if rides { place(bytes.len() - rest.0.len()) } else { None };
         match eager {
             None if !rest.0.is_empty() => return Err(bad("something follows it")),
             None if total(regions.as_slice()) != Some(len) => {
                 return Err(bad("its regions are of another size"));
-            }
-            Some(_) if count > 0 || rights != Rights::READ => {
-                return Err(bad(
-                    "only read-only memory rides in a descriptor, and nothing beside it",
-                ));
             }
             Some(_) if rest.0.len() as u64 != len || len == 0 => {
                 return Err(bad("the bytes in it are fewer or more than it claims"));
             }
             _ => {}
         }
-        let scheme = HEADER..HEADER + scheme;
         let wire = Wire::of(bytes);
-        Ok(Self(Arc::new(Inner { wire, rights, len, scheme, regions, owner, eager })))
+        Ok(Self(Arc::new(Inner { wire, rights, scheme_len, eager, len, regions, owner })))
     }
+}
+
+impl Inner {
+    #[inline]
+    fn scheme(&self) -> &[u8] {
+        self.wire.get(HEADER..HEADER + usize::from(self.scheme_len)).unwrap_or_default()
+    }
+}
+
+/// Where eager bytes begin: never at the start, nor beyond a header and an address.
+fn place(start: usize) -> Option<NonZeroU32> {
+    NonZeroU32::new(u32::try_from(start).expect("a header and an address are short"))
 }
 
 fn header(

@@ -139,6 +139,41 @@ proptest! {
     }
 
     #[test]
+    fn the_short_way_takes_what_the_way_for_all_takes_and_makes_the_same_of_it(
+        form in 0_usize..7, len: u64, token_len in 0_usize..129, scheme in "[!-~]{1,16}",
+        damage in proptest::collection::vec((any::<proptest::sample::Index>(), any::<u8>()), 0..3),
+        cut in 0_usize..200,
+    ) {
+        let plain = || {
+            let region = Region::new(len, Rights::READ, &vec![7; token_len]);
+            Descriptor::of_regions(Rights::READ, &scheme, None, vec![region])
+        };
+        let forms = all_forms();
+        let mut bytes = forms.get(form).map_or_else(plain, Clone::clone).as_bytes().to_vec();
+        for (at, value) in &damage {
+            let at = at.index(bytes.len());
+            bytes[at] = *value;
+        }
+        if cut < bytes.len() && !damage.is_empty() {
+            bytes.truncate(cut);
+        }
+        let general = Descriptor::decode_any(&bytes);
+        let is_plain = general.as_ref().is_ok_and(|it| {
+            it.regions().len() == 1 && it.owner().is_none() && !it.is_eager()
+        });
+        let short = Descriptor::decode_plain(&bytes);
+        prop_assert_eq!(short.is_some(), is_plain);
+        if let (Some(short), Ok(general)) = (short, general) {
+            prop_assert_eq!(short.as_bytes(), general.as_bytes());
+            prop_assert_eq!(short.regions(), general.regions());
+            let seen = |it: &Descriptor| {
+                (it.len(), it.rights(), it.scheme().to_owned(), it.owner().cloned(), it.is_eager())
+            };
+            prop_assert_eq!(seen(&short), seen(&general));
+        }
+    }
+
+    #[test]
     fn flipped_bits_are_refused_or_stay_within_what_they_claim(
         form in 0_usize..6, at in any::<proptest::sample::Index>(), bit in 0_u32..8,
     ) {
