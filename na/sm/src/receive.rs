@@ -202,7 +202,7 @@ fn take_request(
     let claim = BodyClaim::check(slot.bytes[0].load(), word.len())?; // C2
     let message = intake.copy_out(link, claim);
     done.push(Completion::Unexpected { from, message });
-    take_body(link, REQUESTS);
+    take_body(link, REQUESTS, word.len());
     Ok(())
 }
 
@@ -238,7 +238,7 @@ fn take_answer(
         Match::Late | Match::Full => {}
     }
     if word.is_body() {
-        take_body(link, ANSWERS)
+        take_body(link, ANSWERS, word.len())
     } else {
         take(link, ANSWERS)
     }
@@ -269,11 +269,12 @@ fn take(link: &mut Link, ring: usize) {
     }
 }
 
-/// Counts a message whose body was copied out, and says so at once: a body is a lot to wait for.
-fn take_body(link: &mut Link, ring: usize) {
+/// The same for one whose body of `len` bytes was copied out.
+fn take_body(link: &mut Link, ring: usize, len: u32) {
     fail::point("copied");
-    link.rx[ring].advance();
-    link.write_back(ring);
+    if link.rx[ring].advance_body(len) {
+        link.write_back(ring);
+    }
 }
 
 /// Whether a slot claims a message inside it, of a length that fits. The flag of a body lies above

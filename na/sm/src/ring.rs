@@ -30,6 +30,9 @@ pub(crate) type Payload = [u64; SLOT_WORDS];
 /// The consumer's position is written back after so many slots.
 pub(crate) const WRITE_BACK: u32 = SLOTS.div_ceil(4);
 
+/// The same after so many bytes of bodies: a fraction of a lane, which the producer can do without meanwhile.
+const WRITE_BACK_BYTES: u32 = 64 * 1024;
+
 /// The peer has written what the protocol cannot produce. Small: the fast path carries it in a register.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Broken {
@@ -197,6 +200,8 @@ impl Producer {
 pub(crate) struct Consumer {
     next: u32,
     written_back: u32,
+    /// Bytes of bodies that were copied out since then.
+    bodies: u32,
     /// What the next slot holds once it is published, and before.
     lap: u32,
     lap_before: u32,
@@ -204,7 +209,7 @@ pub(crate) struct Consumer {
 
 impl Default for Consumer {
     fn default() -> Self {
-        Self { next: 0, written_back: 0, lap: lap(0), lap_before: 0 }
+        Self { next: 0, written_back: 0, bodies: 0, lap: lap(0), lap_before: 0 }
     }
 }
 
@@ -247,6 +252,13 @@ impl Consumer {
         self.next.wrapping_sub(self.written_back) >= WRITE_BACK
     }
 
+    /// The same for a message with a body of `len` bytes.
+    #[inline]
+    pub(crate) fn advance_body(&mut self, len: u32) -> bool {
+        self.bodies = self.bodies.saturating_add(len);
+        self.advance() | (self.bodies >= WRITE_BACK_BYTES)
+    }
+
     /// Whether slots were taken that the producer does not know about.
     #[inline]
     pub(crate) fn owes(&self) -> bool {
@@ -258,6 +270,7 @@ impl Consumer {
     pub(crate) fn write_back(&mut self, popped: &AtomicU32) {
         popped.store(self.next, ord("C3", Ordering::Release)); // C3
         self.written_back = self.next;
+        self.bodies = 0;
     }
 }
 
@@ -287,8 +300,13 @@ mod tests {
         }
         let producer = Producer { pushed: position, popped: position };
         let lap_before = lap(position.wrapping_sub(SLOTS));
-        let consumer =
-            Consumer { next: position, written_back: position, lap: lap(position), lap_before };
+        let consumer = Consumer {
+            next: position,
+            written_back: position,
+            bodies: 0,
+            lap: lap(position),
+            lap_before,
+        };
         (slots, AtomicU32::new(position), producer, consumer)
     }
 
