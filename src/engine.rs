@@ -5,6 +5,8 @@ use std::ops::Deref;
 use hg_engine::Handle;
 use hg_na::{Error, Offer};
 
+use crate::schemes;
+
 /// Opens engines; see [`Engine::builder`].
 pub type Builder = hg_engine::Builder<Engine>;
 
@@ -87,7 +89,7 @@ impl Engine {
     /// All settings, with the transports of this build; others can be added by `plugin`.
     #[must_use]
     pub fn builder() -> Builder {
-        let builder = Builder::new();
+        let builder = Builder::new().advice(schemes::advice);
         #[cfg(feature = "sm")]
         let builder = builder.plugin(hg_na_sm::SmPlugin);
         #[cfg(feature = "tcp")]

@@ -58,6 +58,7 @@
 
 pub mod bulk;
 mod engine;
+mod schemes;
 
 pub use hg_core::{
     error::{CallError, Failure, Started},

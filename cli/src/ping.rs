@@ -101,7 +101,10 @@ impl From<Error> for Wrong {
     fn from(error: Error) -> Self {
         let asked_wrong = matches!(
             error,
-            Error::BadAddress { .. } | Error::NoPlugin { .. } | Error::BadSetting { .. }
+            Error::BadAddress { .. }
+                | Error::NoPlugin { .. }
+                | Error::BadSetting { .. }
+                | Error::UnknownSetting { .. }
         );
         Self { status: if asked_wrong { 2 } else { 1 }, sentence: error.to_string() }
     }

@@ -1,9 +1,13 @@
 //! How a transfer can fail, ordered by what the caller can do.
 
+use std::fmt;
+
 use hg_na::{Error as NaError, GoneReason, Rights};
 
 /// Why a transfer has not moved everything. Whatever it has moved before stays where it was put.
-#[derive(Debug, Clone, thiserror::Error)]
+///
+/// Shown by `{:?}`, as where `main` returns it, it is the same sentence with the name of its variant.
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum TransferError {
     /// The deadline has passed.
@@ -61,6 +65,24 @@ pub enum TransferError {
     Closed,
 }
 
+impl fmt::Debug for TransferError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self {
+            Self::DeadlineExceeded => "DeadlineExceeded",
+            Self::Cancelled => "Cancelled",
+            Self::PeerGone { .. } => "PeerGone",
+            Self::Stale => "Stale",
+            Self::Denied { .. } => "Denied",
+            Self::OutOfRange { .. } => "OutOfRange",
+            Self::Unequal { .. } => "Unequal",
+            Self::NotMade(error) => return write!(out, "{self} [NotMade: {}]", error.kind()),
+            Self::WouldDeadlock => "WouldDeadlock",
+            Self::Closed => "Closed",
+        };
+        write!(out, "{self} [{kind}]")
+    }
+}
+
 impl From<NaError> for TransferError {
     fn from(error: NaError) -> Self {
         match error {
@@ -72,5 +94,19 @@ impl From<NaError> for TransferError {
             NaError::OutOfRange { offset, len, size } => Self::OutOfRange { offset, len, size },
             other => Self::NotMade(other),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_main_prints_of_an_error_is_its_sentence_and_its_kind() {
+        let said = format!("{:?}", TransferError::Closed);
+        assert_eq!(said, "the engine was shut down [Closed]");
+        let said = format!("{:?}", TransferError::from(NaError::Forked));
+        assert!(said.starts_with("the transfer could not be made: this engine was opened"));
+        assert!(said.ends_with(" [NotMade: Forked]"), "{said}");
     }
 }

@@ -7,23 +7,19 @@ use hg_na::{Error as NaError, GoneReason};
 use crate::rpc::NoError;
 
 /// Why a call has no value. `E` is the handler's own error.
-#[derive(Debug, Clone, thiserror::Error)]
+///
+/// Shown by `{:?}`, as where `main` returns it, it is the same sentence with the name of its variant.
+#[derive(Clone)]
 #[non_exhaustive]
 pub enum CallError<E = NoError> {
     /// The handler has answered with its own error.
-    #[error("the handler answered with an error: {0}")]
     Handler(E),
     /// The deadline has passed.
-    #[error("the deadline has passed; {0}")]
     DeadlineExceeded(Started),
     /// The caller has cancelled the call.
-    #[error("the call was cancelled")]
     Cancelled,
     /// The target is gone, and this [`Peer`](hg_na::Peer) with it: every further call to it ends so. Look its address
     /// up again to reach its next incarnation.
-    #[error(
-        "the target is gone: {reason}; {started}; look the address up again to reach its next one"
-    )]
     PeerGone {
         /// What happened to it.
         reason: GoneReason,
@@ -31,34 +27,114 @@ pub enum CallError<E = NoError> {
         started: Started,
     },
     /// The target knows no RPC of this name. Register it there, or check the versions of both sides.
-    #[error(
-        "the target knows no RPC `{name}`: register it there, under this very name (declare it in a crate that both sides share, or with `name = \"...\"`)"
-    )]
     NoSuchRpc {
         /// Name of the RPC.
         name: &'static str,
     },
     /// The target does not want the call now (its own limit), or its handler gave no answer.
-    #[error("the target rejected the call: {0}")]
     Rejected(String),
     /// Arguments or result cannot be decoded: the two sides declare the RPC differently.
-    #[error("the two sides do not agree on the RPC: {0}")]
     Decode(String),
     /// The handler panicked. The target lives on.
-    #[error("the handler panicked: {0}")]
     Panicked(String),
     /// The call could not be made at all.
-    #[error("the call could not be made: {0}")]
-    NotMade(#[from] NaError),
+    NotMade(NaError),
     /// `wait` was called in a handler that runs on the progress thread, where it could never end; or a future was
     /// polled in a plain one (`block_on`), the same. Await it in an `async fn`, or use a blocking handler.
-    #[error(
-        "waiting inside this handler would block the progress that it waits for: `.await` it in an `async fn` handler, or `wait` in one with `#[hg::rpc(blocking)]`"
-    )]
     WouldDeadlock,
     /// The engine of the caller was shut down.
-    #[error("the engine was shut down")]
     Closed,
+}
+
+impl<E> CallError<E> {
+    /// The sentence, in which the handler's own error stands as it is written by `own`.
+    fn write(
+        &self,
+        out: &mut fmt::Formatter<'_>,
+        own: impl FnOnce(&E, &mut fmt::Formatter<'_>) -> fmt::Result,
+    ) -> fmt::Result {
+        match self {
+            Self::Handler(error) => {
+                out.write_str("the handler answered with an error: ")?;
+                own(error, out)
+            }
+            Self::DeadlineExceeded(started) => write!(out, "the deadline has passed; {started}"),
+            Self::Cancelled => out.write_str("the call was cancelled"),
+            Self::PeerGone { reason, started } => match reason {
+                // There is no next one: nobody was there, or whoever is does not want this side.
+                GoneReason::Unreachable(_) | GoneReason::Refused(_) => {
+                    write!(out, "no connection to the target: {reason}; {started}")
+                }
+                GoneReason::Exhausted(_) => write!(
+                    out,
+                    "no connection to the target: {reason}; {started}; make room, then look the address up again"
+                ),
+                _ => write!(
+                    out,
+                    "the target is gone: {reason}; {started}; look the address up again to reach its next one"
+                ),
+            },
+            Self::NoSuchRpc { name } => write!(
+                out,
+                "the target knows no RPC `{name}`: register it there, under this very name (declare it in a crate that both sides share, or with `name = \"...\"`)"
+            ),
+            Self::Rejected(why) => write!(out, "the target rejected the call: {why}"),
+            Self::Decode(why) => write!(out, "the two sides do not agree on the RPC: {why}"),
+            Self::Panicked(why) => write!(out, "the handler panicked: {why}"),
+            Self::NotMade(error) => write!(out, "the call could not be made: {error}"),
+            Self::WouldDeadlock => out.write_str(
+                "waiting inside this handler would block the progress that it waits for: `.await` it in an `async fn` handler, or `wait` in one with `#[hg::rpc(blocking)]`",
+            ),
+            Self::Closed => out.write_str("the engine was shut down"),
+        }
+    }
+
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::Handler(_) => "Handler",
+            Self::DeadlineExceeded(_) => "DeadlineExceeded",
+            Self::Cancelled => "Cancelled",
+            Self::PeerGone { .. } => "PeerGone",
+            Self::NoSuchRpc { .. } => "NoSuchRpc",
+            Self::Rejected(_) => "Rejected",
+            Self::Decode(_) => "Decode",
+            Self::Panicked(_) => "Panicked",
+            Self::NotMade(_) => "NotMade",
+            Self::WouldDeadlock => "WouldDeadlock",
+            Self::Closed => "Closed",
+        }
+    }
+}
+
+impl<E: fmt::Display> fmt::Display for CallError<E> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.write(out, |error, out| error.fmt(out))
+    }
+}
+
+impl<E: fmt::Debug> fmt::Debug for CallError<E> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.write(out, |error, out| error.fmt(out))?;
+        match self {
+            Self::NotMade(error) => write!(out, " [{}: {}]", self.kind(), error.kind()),
+            _ => write!(out, " [{}]", self.kind()),
+        }
+    }
+}
+
+impl<E: fmt::Debug + fmt::Display> std::error::Error for CallError<E> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::NotMade(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl<E> From<NaError> for CallError<E> {
+    fn from(error: NaError) -> Self {
+        Self::NotMade(error)
+    }
 }
 
 /// A call's failure without a handler's own error.
@@ -174,6 +250,28 @@ pub fn bounded_text(text: &str) -> &[u8] {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn looking_up_again_is_advised_only_where_it_can_help_and_main_prints_sentences() {
+        let gone = |reason| Failure::PeerGone { reason, started: Started::No };
+        for reason in [GoneReason::Exited, GoneReason::Closed, GoneReason::TimedOut] {
+            let said = gone(reason).to_string();
+            assert!(said.contains("look the address up again"), "{said}");
+        }
+        for reason in
+            [GoneReason::Unreachable("nobody listens".into()), GoneReason::Refused("no".into())]
+        {
+            let said = format!("{:?}", gone(reason));
+            assert!(said.starts_with("no connection to the target: it "), "{said}");
+            assert!(said.ends_with("the call was certainly not started [PeerGone]"), "{said}");
+        }
+        let said = format!("{:?}", Failure::NotMade(NaError::Forked));
+        assert!(said.starts_with("the call could not be made: this engine was opened"), "{said}");
+        assert!(said.ends_with(" [NotMade: Forked]"), "{said}");
+        let own = CallError::Handler(Started::Unknown);
+        assert!(own.to_string().ends_with("error: whether the call was started is unknown"));
+        assert!(format!("{own:?}").ends_with("error: Unknown [Handler]"), "{own:?}");
+    }
 
     #[test]
     fn every_status_survives_the_wire() {

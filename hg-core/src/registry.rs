@@ -1,5 +1,7 @@
 //! Which RPCs a process knows: by the 64-bit hash of the full name, collisions refused.
 
+use std::fmt;
+
 use rustc_hash::FxHashMap;
 
 use crate::rpc::RpcId;
@@ -19,7 +21,9 @@ struct Entry<H> {
 }
 
 /// Why an RPC cannot be registered.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+///
+/// Shown by `{:?}`, as where `main` returns it, it is the same sentence with the name of its variant.
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegisterError {
     /// The name has a handler already. Deregister it first.
@@ -38,6 +42,16 @@ pub enum RegisterError {
         /// The one that is registered.
         other: &'static str,
     },
+}
+
+impl fmt::Debug for RegisterError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self {
+            Self::Twice { .. } => "Twice",
+            Self::Collision { .. } => "Collision",
+        };
+        write!(out, "{self} [{kind}]")
+    }
 }
 
 impl<H> Default for Registry<H> {

@@ -5,7 +5,10 @@ use std::{fmt, marker::PhantomData, sync::Arc, time::Duration};
 use hg_core::serve::IN_SERVICE_MAX;
 use hg_na::{Address, Offer, OpenOptions, Plugin};
 
-use crate::{CALLS_MAX, CONTEXTS_MAX, EAGER_MAX, Handle, LARGE_IN_SERVICE_MAX, LARGE_MAX};
+use crate::{
+    CALLS_MAX, CONTEXTS_MAX, EAGER_MAX, Handle, LARGE_IN_SERVICE_MAX, LARGE_MAX,
+    schemes::{Advice, Schemes},
+};
 
 /// Who makes progress when nobody waits for a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -57,6 +60,7 @@ pub(crate) struct Settings {
     pub(crate) eager_max: u64,
     pub(crate) large_max: u64,
     pub(crate) large_in_service_max: u64,
+    pub(crate) schemes: Schemes,
 }
 
 /// Opens engines. `E` is what [`Builder::open`] gives: the facade's engine.
@@ -65,6 +69,7 @@ pub struct Builder<E = Handle> {
     options: OpenOptions,
     contexts: usize,
     settings: Settings,
+    advice: Option<Advice>,
     engine: PhantomData<fn() -> E>,
 }
 
@@ -92,7 +97,9 @@ impl<E: From<Handle>> Builder<E> {
                 eager_max: EAGER_MAX,
                 large_max: LARGE_MAX,
                 large_in_service_max: LARGE_IN_SERVICE_MAX,
+                schemes: Schemes::default(),
             },
+            advice: None,
             engine: PhantomData,
         }
     }
@@ -202,26 +209,30 @@ impl<E: From<Handle>> Builder<E> {
         self
     }
 
+    /// What to say to those who write a scheme that no transport takes.
+    #[must_use]
+    pub fn advice(mut self, advice: Advice) -> Self {
+        self.advice = Some(advice);
+        self
+    }
+
     /// Opens the engine.
     ///
     /// # Errors
-    /// [`hg_na::Error::NoPlugin`] for a scheme that nobody takes, [`hg_na::Error::BadSetting`], and
-    /// whatever the transport has to say.
-    pub fn open(self, url: &str) -> Result<E, OpenError> {
-        let url: Address = url.parse()?;
+    /// [`hg_na::Error::NoPlugin`] for a scheme that nobody takes, [`hg_na::Error::BadSetting`],
+    /// [`hg_na::Error::UnknownSetting`], and whatever the transport has to say.
+    pub fn open(mut self, url: &str) -> Result<E, OpenError> {
+        let schemes = Schemes::new(&self.plugins, self.advice);
+        let url: Address = url.parse().map_err(|error| schemes.explain(error))?;
         if self.contexts == 0 || self.contexts > CONTEXTS_MAX {
             let why = format!("{} is not between 1 and {CONTEXTS_MAX}", self.contexts);
             return Err(hg_na::Error::BadSetting { name: "contexts".to_owned(), why });
         }
         let takes = |plugin: &&Arc<dyn Plugin>| plugin.schemes().contains(&url.scheme());
         let Some(plugin) = self.plugins.iter().rev().find(takes) else {
-            let all = self.plugins.iter().flat_map(|plugin| plugin.schemes()).copied();
-            let mut known: Vec<_> = all.filter(|scheme| *scheme != hg_na::UID).collect();
-            known.sort_unstable();
-            known.dedup();
-            let scheme = url.scheme().to_owned();
-            return Err(hg_na::Error::NoPlugin { scheme, known: known.join(", ") });
+            return Err(schemes.none_for(url.scheme()));
         };
+        self.settings.schemes = schemes;
         let domain = plugin.open(&url, &self.options)?;
         Ok(E::from(Handle::start(domain, self.contexts, self.settings)?))
     }

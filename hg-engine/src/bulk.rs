@@ -149,11 +149,17 @@ impl fmt::Debug for Bulk {
 }
 
 /// The memory cannot be had back now: a range of it, or a transfer that uses it, is left.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[error("{error}")]
 pub struct Busy {
     bulk: Option<Box<Bulk>>,
     error: Error,
+}
+
+impl fmt::Debug for Busy {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.error, out)
+    }
 }
 
 impl Busy {

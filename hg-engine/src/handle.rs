@@ -130,9 +130,10 @@ impl Handle {
     /// transports (`uid://...`) an engine over one of them takes its part.
     ///
     /// # Errors
-    /// [`hg_na::Error::BadAddress`].
+    /// [`hg_na::Error::BadAddress`]; [`hg_na::Error::NoPlugin`] for one that no transport of this build reaches.
     pub fn lookup(&self, address: impl ToAddress) -> Result<Peer, OpenError> {
-        let address = address.to_address()?;
+        let explain = |error| self.port.shared.settings.schemes.explain(error);
+        let address = address.to_address().map_err(explain)?;
         let own = self.port.address.scheme();
         let part = if own == hg_na::UID { None } else { address.part(own) };
         let address = part.unwrap_or(address);
@@ -141,7 +142,7 @@ impl Handle {
             Failure::NotMade(error) => error,
             _ => hg_na::Error::Unsupported("a closed engine"),
         })?;
-        let na = context.lookup(&address)?;
+        let na = context.lookup(&address).map_err(explain)?;
         state.addresses.insert(na, address);
         Ok(Peer { na, port: self.port.id })
     }

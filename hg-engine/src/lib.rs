@@ -35,6 +35,7 @@ mod port;
 mod request;
 mod role;
 mod running;
+mod schemes;
 mod tasks;
 mod transfer;
 mod view;
@@ -48,6 +49,7 @@ pub use handler::Answer;
 pub use owned::OwnedCall;
 pub use peer::{Peer, ToAddress};
 pub use request::Request;
+pub use schemes::Advice;
 pub use transfer::Transfer;
 pub use view::{Fetch, View};
 

@@ -457,7 +457,7 @@ fn checksums_are_answered_with_checksums() {
 #[test]
 fn opening_says_what_is_wrong() {
     let error = builder().open("nothing://").unwrap_err();
-    assert!(error.to_string().contains("this build has: mem"), "{error}");
+    assert!(error.to_string().contains("takes `nothing://`: there are: mem"), "{error}");
     assert!(builder().open("mem").is_err());
     assert!(builder().contexts(0).open("mem://").is_err());
 }

@@ -5,7 +5,9 @@ use std::{fmt, io, time::Duration};
 use crate::{MapError, frame::Broken};
 
 /// Why a rank cannot take part, or cannot go on. The program should end with a non-zero status.
-#[derive(Debug, thiserror::Error)]
+///
+/// Shown by `{:?}`, as where `main` returns it, it is the same sentence with the name of its variant.
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The environment, or a setting, contradicts itself. Start the program as the sentence says.
@@ -118,6 +120,28 @@ pub enum Error {
     },
 }
 
+impl fmt::Debug for Error {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self {
+            Self::Environment(_) => "Environment",
+            Self::Launcher { .. } => "Launcher",
+            Self::Missing { .. } => "Missing",
+            Self::MissingElsewhere { .. } => "MissingElsewhere",
+            Self::Lost { .. } => "Lost",
+            Self::HubGone(_) => "HubGone",
+            Self::Aborted { .. } => "Aborted",
+            Self::Disagree(_) => "Disagree",
+            Self::Late { .. } => "Late",
+            Self::StillHere { .. } => "StillHere",
+            Self::Silent { .. } => "Silent",
+            Self::TooLong { .. } => "TooLong",
+            Self::Map(_) => "Map",
+            Self::Os { .. } => "Os",
+        };
+        write!(out, "{self} [{kind}]")
+    }
+}
+
 impl Error {
     pub(crate) fn os(call: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let call = call.into();
@@ -186,6 +210,12 @@ const RUNS_MAX: usize = 16;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_main_prints_of_an_error_is_its_sentence_and_its_kind() {
+        let said = format!("{:?}", Error::Lost { rank: 3, how: "ended" });
+        assert_eq!(said, "rank 3 ended [Lost]");
+    }
 
     #[test]
     fn ranks_read_as_runs() {

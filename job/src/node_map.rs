@@ -40,7 +40,9 @@ pub struct NodeMap {
 }
 
 /// Why something is no map of ranks to nodes.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+///
+/// Shown by `{:?}`, as where `main` returns it, it is the same sentence with the name of its variant.
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MapError {
     /// There is not a single rank.
@@ -78,6 +80,19 @@ pub enum MapError {
         /// Ranks in the job.
         job: u32,
     },
+}
+
+impl fmt::Debug for MapError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self {
+            Self::Empty => "Empty",
+            Self::Gap { .. } => "Gap",
+            Self::TooMany { .. } => "TooMany",
+            Self::Text { .. } => "Text",
+            Self::Size { .. } => "Size",
+        };
+        write!(out, "{self} [{kind}]")
+    }
 }
 
 impl NodeMap {

@@ -5,7 +5,9 @@ use std::{fmt, io, sync::Arc};
 use crate::{Address, Rights};
 
 /// Why an operation, a lookup or an opening failed.
-#[derive(Debug, Clone, thiserror::Error)]
+///
+/// Shown by `{:?}`, as where `main` returns it, it is the same sentence with the name of its variant.
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The queue to this peer is full. Make progress, then post again.
@@ -34,8 +36,8 @@ pub enum Error {
     #[error("a receive with tag {0} is already posted for this peer")]
     TagInUse(u64),
 
-    /// The text is no address of this plugin.
-    #[error("`{address}` is not an address: {why}")]
+    /// The text is no address, or none that this plugin can open or reach.
+    #[error("address `{address}`: {why}")]
     BadAddress {
         /// The offending text, abridged.
         address: String,
@@ -48,24 +50,32 @@ pub enum Error {
     )]
     AddressInUse(Address),
     /// No linked plugin takes this scheme.
-    #[error("no plugin takes `{scheme}://`; this build has: {known}")]
+    #[error("no transport of this build takes `{scheme}://`: {known}")]
     NoPlugin {
         /// Scheme of the URL.
         scheme: String,
-        /// Schemes that are known, separated by commas.
+        /// In words: which of those that are known may be meant, or all of them.
         known: String,
     },
     /// A library, a driver, a card or an interface that the transport needs is not here: what, and what to install
     /// or do.
     #[error("{0}")]
     Missing(Arc<str>),
-    /// A setting has a name or a value that the plugin does not take.
+    /// A setting has a value that the plugin does not take.
     #[error("setting `{name}`: {why}")]
     BadSetting {
         /// Name of the setting.
         name: String,
         /// What is wrong.
         why: String,
+    },
+    /// The plugin knows no setting of this name.
+    #[error("setting `{name}`: {known}")]
+    UnknownSetting {
+        /// Name of the setting.
+        name: String,
+        /// In words: whose settings there are, and which.
+        known: String,
     },
     /// The plugin, or the machine, cannot do this.
     #[error("not supported: {0}")]
@@ -129,10 +139,44 @@ impl Error {
         Self::Os { call, source: Arc::new(source.into()) }
     }
 
+    /// The name of the variant, for logs and tables.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Again => "Again",
+            Self::TooLong { .. } => "TooLong",
+            Self::Cancelled => "Cancelled",
+            Self::PeerGone(_) => "PeerGone",
+            Self::UnknownPeer => "UnknownPeer",
+            Self::TagInUse(_) => "TagInUse",
+            Self::BadAddress { .. } => "BadAddress",
+            Self::AddressInUse(_) => "AddressInUse",
+            Self::NoPlugin { .. } => "NoPlugin",
+            Self::Missing(_) => "Missing",
+            Self::BadSetting { .. } => "BadSetting",
+            Self::UnknownSetting { .. } => "UnknownSetting",
+            Self::Unsupported(_) => "Unsupported",
+            Self::Denied { .. } => "Denied",
+            Self::OutOfRange { .. } => "OutOfRange",
+            Self::StaleDescriptor => "StaleDescriptor",
+            Self::BadDescriptor(_) => "BadDescriptor",
+            Self::RegionBusy => "RegionBusy",
+            Self::Limit { .. } => "Limit",
+            Self::Forked => "Forked",
+            Self::Os { .. } => "Os",
+        }
+    }
+
     /// Something that the transport needs is not here: one sentence that says what, and what to do.
     #[must_use]
     pub fn missing(what: impl fmt::Display) -> Self {
         Self::Missing(what.to_string().into())
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{self} [{}]", self.kind())
     }
 }
 
@@ -146,6 +190,8 @@ pub enum GoneReason {
     Closed,
     /// Nobody listens at its address, or the way there is cut.
     Unreachable(Arc<str>),
+    /// This process, or its machine, has no room for a connection to it: which limit is reached, and what to do.
+    Exhausted(Arc<str>),
     /// It refused the connection, in its own words.
     Refused(Arc<str>),
     /// It sent something that breaks the protocol, and was disconnected.
@@ -164,11 +210,34 @@ impl fmt::Display for GoneReason {
             Self::Exited => out.write_str("its process has ended"),
             Self::Closed => out.write_str("it closed the connection"),
             Self::Unreachable(why) => write!(out, "it cannot be reached ({why})"),
+            Self::Exhausted(why) => {
+                write!(out, "this process has no room for a connection ({why})")
+            }
             Self::Refused(why) => write!(out, "it refused the connection ({why})"),
             Self::Misbehaved(why) => write!(out, "it broke the protocol ({why})"),
             Self::TimedOut => out.write_str("it did not answer in time"),
             Self::Forgotten => out.write_str("this side has forgotten it"),
             Self::Ended => out.write_str("the connection had ended before"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_main_prints_of_an_error_is_its_sentence_and_its_kind() {
+        let why = "it names no port".to_owned();
+        let error = Error::BadAddress { address: "tcp://nobody".to_owned(), why };
+        assert_eq!(format!("{error:?}"), "address `tcp://nobody`: it names no port [BadAddress]");
+        let error = Error::os("bind", io::Error::from_raw_os_error(13));
+        let said = format!("{error:?}");
+        assert!(
+            said.starts_with("bind failed: ") && said.ends_with("(os error 13) [Os]"),
+            "{said}"
+        );
+        let said = format!("{:?}", Error::PeerGone(GoneReason::Refused("no".into())));
+        assert_eq!(said, "the peer is gone: it refused the connection (no) [PeerGone]");
     }
 }

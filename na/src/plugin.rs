@@ -21,7 +21,7 @@ pub trait Plugin: Send + Sync + fmt::Debug {
     /// Opens a domain.
     ///
     /// # Errors
-    /// [`Error::BadAddress`], [`Error::BadSetting`], [`Error::AddressInUse`], [`Error::Missing`] for a library, a
+    /// [`Error::BadAddress`], [`Error::BadSetting`], [`Error::UnknownSetting`], [`Error::AddressInUse`], [`Error::Missing`] for a library, a
     /// driver, a card or an interface, [`Error::Os`] and whatever else stands in the way, each with what to do
     /// about it.
     fn open(&self, url: &Address, options: &OpenOptions) -> Result<Arc<dyn Domain>, Error>;
@@ -48,7 +48,8 @@ pub trait Plugin: Send + Sync + fmt::Debug {
 pub struct OpenOptions {
     /// Whether peers may connect; otherwise only over connections that this side made.
     pub listen: bool,
-    /// Plugin-specific settings by name. A plugin refuses a name that it does not know.
+    /// Plugin-specific settings by name. A plugin refuses a name that it does not know; `routing` = `off` it may take,
+    /// since it asks for nothing.
     pub settings: BTreeMap<String, String>,
 }
 

@@ -3,7 +3,9 @@
 use std::fmt;
 
 /// Why a shuffle did not do what it was asked.
-#[derive(Debug, Clone, thiserror::Error)]
+///
+/// Shown by `{:?}`, as where `main` returns it, it is the same sentence with the name of its variant.
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// There is no room for the message now; only `try_enqueue` says so.
@@ -42,6 +44,21 @@ pub enum Error {
     /// The shuffle was shut down.
     #[error("the shuffle was shut down")]
     Closed,
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self {
+            Self::Again => "Again",
+            Self::TooLong { .. } => "TooLong",
+            Self::NoSuchRank { .. } => "NoSuchRank",
+            Self::BadOption { .. } => "BadOption",
+            Self::Setup(_) => "Setup",
+            Self::Failed(_) => "Failed",
+            Self::Closed => "Closed",
+        };
+        write!(out, "{self} [{kind}]")
+    }
 }
 
 /// What has ended a shuffle before its time. Every rank learns of it.
@@ -84,5 +101,16 @@ impl fmt::Display for Hop {
             Self::Relay => "the hop inside the destination's node",
             Self::Delivery => "delivery",
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_main_prints_of_an_error_is_its_sentence_and_its_kind() {
+        let said = format!("{:?}", Error::NoSuchRank { rank: 4, size: 4 });
+        assert_eq!(said, "there is no rank 4: the job has 4 [NoSuchRank]");
     }
 }

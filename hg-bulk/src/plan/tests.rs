@@ -230,7 +230,8 @@ proptest! {
         match (outcome, first_error) {
             (Ok(()), None) => prop_assert_eq!(moved, expected),
             (Err(error), Some(name)) => {
-                prop_assert!(format!("{error:?}").starts_with(name), "{error:?} instead of {name}");
+                let kind = format!("[{name}]");
+                prop_assert!(format!("{error:?}").ends_with(&kind), "{error:?} instead of {name}");
                 moved.windows(2).try_for_each(|two| {
                     prop_assert!(two[0] != two[1], "no byte moves twice");
                     Ok(())

@@ -159,8 +159,11 @@ pub(crate) fn local(name: &str, context: u8) -> Place {
 /// [`Error::BadAddress`].
 pub(crate) fn target(address: &Address, own: &str) -> Result<Place, Error> {
     let wrong = |why: &str| bad(address, why);
-    if provider(address)? != own {
-        return Err(wrong(&format!("this context speaks {PREFIX}{own}")));
+    if address.scheme().strip_prefix(PREFIX) != Some(own) {
+        let scheme = address.scheme();
+        return Err(wrong(&format!(
+            "this engine reaches {PREFIX}{own}://; open one with {scheme}://"
+        )));
     }
     if own == LOCAL {
         let (name, id) = address.rest().split_once('/').unwrap_or((address.rest(), "0"));

@@ -6,6 +6,7 @@ use std::{
 };
 
 use hg_na::{Error, GoneReason, Peer};
+use hg_na_parts::limits;
 use nix::sys::epoll::EpollFlags;
 
 use crate::{
@@ -96,7 +97,11 @@ impl OfiContext {
             link.lifeline = Some(lifeline);
         }
         if let Err(error) = watched {
-            self.end_now(place, GoneReason::Unreachable(error.to_string().into()));
+            let reason = match error {
+                Error::Limit { .. } => GoneReason::Exhausted(error.to_string().into()),
+                _ => GoneReason::Unreachable(error.to_string().into()),
+            };
+            self.end_now(place, reason);
         }
     }
 
@@ -126,7 +131,7 @@ impl OfiContext {
             Err(error) => {
                 // Told by the next progress, not inside a post.
                 if let Some(link) = self.find(peer) {
-                    let reason = GoneReason::Unreachable(error.to_string().into());
+                    let reason = limits::unreachable("connect", &error);
                     link.phase =
                         Phase::Draining { reason, until: Some(0), since: now, seen: 0, quiet: 0 };
                 }
@@ -256,7 +261,7 @@ impl OfiContext {
             (Phase::Draining { .. } | Phase::Ended { .. } | Phase::Idle, _) => {}
             (_, Cut::Rubbish(why)) => self.misbehaved(place, why),
             (_, Cut::NotThere(error)) => {
-                self.end_now(place, GoneReason::Unreachable(error.to_string().into()));
+                self.end_now(place, limits::unreachable("connect", &error));
             }
             (_, Cut::Exited) => {
                 self.end_now(

@@ -2,10 +2,10 @@
 
 use std::io;
 
-use hg_na::Error;
+use hg_na::{Error, GoneReason};
 use nix::{
     errno::Errno,
-    sys::resource::{Resource, getrlimit},
+    sys::resource::{RLIM_INFINITY, Resource, getrlimit},
 };
 
 /// The number of descriptors that this process may have (`RLIMIT_NOFILE`, soft).
@@ -50,6 +50,32 @@ pub fn named(error: Error) -> Error {
     }
 }
 
+/// Why there is no connection to a peer, from what the system said while one was made: what this process lacks is
+/// not the peer's fault.
+pub fn unreachable(call: &'static str, error: &io::Error) -> GoneReason {
+    use Errno::{EADDRNOTAVAIL, EMFILE, ENFILE, ENOBUFS, ENOMEM, ETOOMANYREFS};
+    match error.raw_os_error().map(Errno::from_raw) {
+        Some(own @ (EMFILE | ENFILE | ENOMEM | ENOBUFS | ETOOMANYREFS)) => {
+            GoneReason::Exhausted(os_error(call, own).to_string().into())
+        }
+        Some(EADDRNOTAVAIL) => GoneReason::Exhausted(
+            format!("{error}: no local port is free, see net.ipv4.ip_local_port_range").into(),
+        ),
+        _ => GoneReason::Unreachable(error.to_string().into()),
+    }
+}
+
+/// The limit of memory that may be locked, which network cards do to what they reach; `None` where there is none.
+#[must_use]
+pub fn locked_memory() -> Option<Error> {
+    let (limit, _) = getrlimit(Resource::RLIMIT_MEMLOCK).ok()?;
+    (limit != RLIM_INFINITY).then_some(Error::Limit {
+        what: "memory, or memory that may be locked (RLIMIT_MEMLOCK)",
+        limit,
+        remedy: "raise it with `ulimit -l`, or register less",
+    })
+}
+
 /// The error for a process that has no descriptor left.
 fn nofile_limit() -> Error {
     Error::Limit {
@@ -73,6 +99,21 @@ mod tests {
         let text = os_error("accept4", Errno::EMFILE).to_string();
         assert!(text.contains("RLIMIT_NOFILE") && text.contains("ulimit"), "{text}");
         assert!(text.contains(&nofile().to_string()), "{text}");
+    }
+
+    #[test]
+    fn what_this_process_lacks_is_not_the_peer_s_fault() {
+        for own in [Errno::EMFILE, Errno::ENFILE, Errno::ENOMEM, Errno::EADDRNOTAVAIL] {
+            let reason = unreachable("socket", &own.into());
+            assert!(matches!(reason, GoneReason::Exhausted(_)), "{reason}");
+        }
+        let said = unreachable("socket", &Errno::EMFILE.into()).to_string();
+        let limit = nofile();
+        let start =
+            "this process has no room for a connection (open files (RLIMIT_NOFILE) is at its";
+        assert!(said.starts_with(&format!("{start} limit of {limit}; raise it with")), "{said}");
+        let theirs = unreachable("connect", &Errno::ECONNREFUSED.into());
+        assert!(matches!(theirs, GoneReason::Unreachable(_)), "{theirs}");
     }
 
     #[test]

@@ -14,18 +14,27 @@ impl<'a> Reader<'a> {
     /// Refuses names that are not among `known`.
     ///
     /// # Errors
-    /// [`Error::BadSetting`], with what `transport` knows.
+    /// [`Error::UnknownSetting`], with what `transport` knows.
     pub fn new(
         transport: &str,
         known: &[&str],
         settings: &'a BTreeMap<String, String>,
     ) -> Result<Self, Error> {
-        match settings.keys().find(|name| !known.contains(&name.as_str())) {
-            Some(name) => {
-                Err(Self::bad(name, &format!("{transport} knows only {}", known.join(", "))))
+        for (name, value) in settings.iter().filter(|(name, _)| !known.contains(&name.as_str())) {
+            match (name.as_str(), value.as_str()) {
+                // So that a program need not know which of its URLs has more than one way.
+                (ROUTING, "off") => {}
+                (ROUTING, _) => {
+                    let why = format!("{transport} is one way, so there is nothing but `off`");
+                    return Err(Self::bad(name, &why));
+                }
+                _ => {
+                    let known = format!("{transport} knows only {}", known.join(", "));
+                    return Err(Error::UnknownSetting { name: name.clone(), known });
+                }
             }
-            None => Ok(Self(settings)),
         }
+        Ok(Self(settings))
     }
 
     /// That a setting is not taken, and why.
@@ -90,6 +99,9 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// Setting of what chooses between several ways; with `off` it means nothing where there is but one.
+const ROUTING: &str = "routing";
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -100,6 +112,9 @@ mod tests {
         let known = ["pace", "size", "wide"];
         let unknown = Reader::new("ink", &known, &of("colour", "red")).unwrap_err().to_string();
         assert!(unknown.contains("colour") && unknown.contains("pace, size, wide"), "{unknown}");
+        assert!(Reader::new("ink", &known, &of("routing", "off")).is_ok());
+        let on = Reader::new("ink", &known, &of("routing", "on")).unwrap_err().to_string();
+        assert!(on.contains("ink is one way"), "{on}");
         for (value, number) in [("7", Some(7)), ("0", None), ("-1", None), ("many", None)] {
             let settings = of("size", value);
             let reader = Reader::new("ink", &known, &settings).unwrap();

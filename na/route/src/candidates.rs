@@ -327,7 +327,8 @@ impl RouteContext {
 /// Whether the network is worth a try: refused (another user, a limit), or nobody there. Not where the peer has
 /// died or is stopped: the network knows no better.
 fn moves(reason: &GoneReason) -> bool {
-    matches!(reason, GoneReason::Refused(_) | GoneReason::Unreachable(_))
+    use GoneReason::{Exhausted, Refused, Unreachable};
+    matches!(reason, Refused(_) | Unreachable(_) | Exhausted(_))
 }
 
 /// Why one more operation cannot wait behind those that wait.

@@ -377,7 +377,9 @@ impl Context for RouteContext {
             Ok(peer)
         } else {
             let [local, network] = &self.schemes;
-            let why = format!("this engine reaches {UID}://, {local}:// and {network}://");
+            let why = format!(
+                "this engine reaches {UID}://, {local}:// and {network}://; open one with {scheme}://"
+            );
             Err(bad(address, &why))
         }
     }

@@ -125,8 +125,13 @@ impl Plugin for Route {
         match routing.as_deref() {
             None | Some("on") => {}
             Some("off") if !wanted.both => return self.network.open(&network_url, &options),
+            Some("off") => {
+                let Wanted { local, network, .. } = wanted;
+                let why = format!("`off` contradicts {local}+{network}://: open {network}://");
+                return Err(Error::BadSetting { name: ROUTING.to_owned(), why });
+            }
             Some(_) => {
-                let why = "it takes `on`, or `off` for a URL of the network's".to_owned();
+                let why = "it takes `on` or `off`".to_owned();
                 return Err(Error::BadSetting { name: ROUTING.to_owned(), why });
             }
         }
@@ -140,7 +145,7 @@ impl Plugin for Route {
                 let (local, network) = ((local, wanted.local), (network, wanted.network));
                 Ok(Arc::new(RouteDomain::new(node, local, network)))
             }
-            Err(error) if wanted.both || matches!(error, Error::BadSetting { .. }) => Err(error),
+            Err(error) if wanted.both || is_about_settings(&error) => Err(error),
             Err(error) => {
                 tracing::warn!(%error, "no shared memory here: every peer is reached by the network");
                 settings.check(&[wanted.network])?;
@@ -163,11 +168,44 @@ struct Wanted<'a> {
     both: bool,
 }
 
+fn is_about_settings(error: &Error) -> bool {
+    matches!(error, Error::BadSetting { .. } | Error::UnknownSetting { .. })
+}
+
 /// The settings of both, and who has refused which.
 struct Settings {
     options: OpenOptions,
-    refused: Vec<(String, String)>,
+    refused: Vec<Refusal>,
     opened: usize,
+}
+
+/// A setting that a plugin does not take.
+struct Refusal {
+    name: String,
+    why: String,
+    /// The plugin has none of this name.
+    is_unknown: bool,
+}
+
+impl Refusal {
+    fn of(error: Error) -> Result<Self, Error> {
+        match error {
+            Error::BadSetting { name, why } => Ok(Self { name, why, is_unknown: false }),
+            Error::UnknownSetting { name, known } => {
+                Ok(Self { name, why: known, is_unknown: true })
+            }
+            other => Err(other),
+        }
+    }
+
+    fn error(self) -> Error {
+        let Self { name, why, is_unknown } = self;
+        if is_unknown {
+            Error::UnknownSetting { name, known: why }
+        } else {
+            Error::BadSetting { name, why }
+        }
+    }
 }
 
 impl Settings {
@@ -201,34 +239,48 @@ impl Settings {
         }
         let refused_before = self.refused.len();
         loop {
-            match plugin.open(url, &options) {
-                Err(Error::BadSetting { name, why }) if common.remove(&name) => {
-                    options.settings.remove(&name);
-                    self.refused.push((name, why));
-                }
+            let refused = match plugin.open(url, &options).map_err(Refusal::of) {
                 Ok(domain) => {
                     self.opened += 1;
                     return Ok(domain);
                 }
-                Err(error) => {
-                    self.refused.truncate(refused_before);
-                    return Err(error);
+                Err(Ok(refusal)) if common.remove(&refusal.name) => {
+                    options.settings.remove(&refusal.name);
+                    self.refused.push(refusal);
+                    continue;
                 }
+                Err(refused) => refused,
+            };
+            self.refused.truncate(refused_before);
+            let mut refusal = refused?;
+            let own = format!("{scheme}.{}", refusal.name);
+            if self.options.settings.contains_key(&own) {
+                refusal.name = own;
             }
+            return Err(refusal.error());
         }
     }
 
     /// Every setting was taken by somebody.
     fn check(&self, schemes: &[&str]) -> Result<(), Error> {
         for name in self.options.settings.keys() {
-            let refusals = self.refused.iter().filter(|(refused, _)| refused == name);
-            let why: Vec<&str> = refusals.map(|(_, why)| why.as_str()).collect();
             let owner = name.split_once('.').map(|(owner, _)| owner);
-            let nobodys = owner.is_some_and(|owner| !schemes.contains(&owner));
-            if nobodys || !why.is_empty() && why.len() >= self.opened {
-                let why = if nobodys { "no such plugin".to_owned() } else { why.join("; ") };
-                return Err(Error::BadSetting { name: name.clone(), why });
+            if let Some(owner) = owner.filter(|owner| !schemes.contains(owner)) {
+                let own = schemes.iter().map(|scheme| format!("{scheme}.NAME")).collect::<Vec<_>>();
+                let known = format!("nothing here is called {owner}; there are {}", own.join(", "));
+                return Err(Error::UnknownSetting { name: name.clone(), known });
             }
+            let refusals: Vec<_> = self.refused.iter().filter(|it| it.name == *name).collect();
+            if refusals.is_empty() || refusals.len() < self.opened {
+                continue;
+            }
+            // Whoever knows it says what is wrong; what others have instead would be beside the point.
+            let is_unknown = refusals.iter().all(|refusal| refusal.is_unknown);
+            let told = refusals.iter().filter(|refusal| refusal.is_unknown == is_unknown);
+            let mut why: Vec<&str> = told.map(|refusal| refusal.why.as_str()).collect();
+            why.dedup();
+            let (name, why) = (name.clone(), why.join("; "));
+            return Err(Refusal { name, why, is_unknown }.error());
         }
         Ok(())
     }

@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn unknown_names_and_bad_values_are_refused() {
-        assert!(matches!(read("colour", "red"), Err(Error::BadSetting { .. })));
+        assert!(matches!(read("colour", "red"), Err(Error::UnknownSetting { .. })));
         assert!(matches!(read(CONNECT_TIMEOUT_MS, "0"), Err(Error::BadSetting { .. })));
         assert!(matches!(read(MAX_PEERS, "many"), Err(Error::BadSetting { .. })));
         assert!(matches!(read(CMA, "on"), Err(Error::BadSetting { .. })));

@@ -3,6 +3,7 @@
 use std::{io, net::SocketAddr, time::Instant};
 
 use hg_na::{GoneReason, Peer};
+use hg_na_parts::limits::unreachable;
 use mio::{Interest, net::TcpStream};
 
 use crate::{
@@ -260,6 +261,6 @@ impl TcpContext {
 fn unreachable_by(error: &io::Error) -> GoneReason {
     match error.kind() {
         io::ErrorKind::TimedOut => GoneReason::TimedOut,
-        _ => GoneReason::Unreachable(error.to_string().into()),
+        _ => unreachable("connect", error),
     }
 }

@@ -14,7 +14,7 @@ use crate::{
     inbound::{Gap, Item},
     wire::{Phase, Wire},
 };
-use hg_na_parts::regions::SEGMENTS_MAX;
+use hg_na_parts::{limits::unreachable, regions::SEGMENTS_MAX};
 
 /// What is read behind a gap: the next header, and a little.
 const TAIL: usize = 4096;
@@ -259,7 +259,7 @@ fn lost_by(wire: &Wire, error: &io::Error) -> GoneReason {
         _ if wire.is_closed => GoneReason::Closed,
         kind if is_silence(kind) => GoneReason::TimedOut,
         _ if wire.phase == Phase::Open => GoneReason::Exited,
-        _ => GoneReason::Unreachable(error.to_string().into()),
+        _ => unreachable("connect", error),
     }
 }
 

@@ -39,8 +39,8 @@ impl Plugin for Unix {
     fn open(&self, url: &Address, options: &OpenOptions) -> Result<Arc<dyn Domain>, Error> {
         static LAST: AtomicU64 = AtomicU64::new(0);
         if let Some(name) = options.settings.keys().next() {
-            let why = "this plugin has no settings".to_owned();
-            return Err(Error::BadSetting { name: name.clone(), why });
+            let known = "this plugin has no settings".to_owned();
+            return Err(Error::UnknownSetting { name: name.clone(), known });
         }
         let name = match url.rest() {
             "" => format!("{}-{}", std::process::id(), LAST.fetch_add(1, Ordering::Relaxed)),

@@ -50,8 +50,8 @@ impl Plugin for Mem {
 
     fn open(&self, url: &Address, options: &OpenOptions) -> Result<Arc<dyn Domain>, Error> {
         if let Some(name) = options.settings.keys().next() {
-            let why = "this plugin has no settings".to_owned();
-            return Err(Error::BadSetting { name: name.clone(), why });
+            let known = "this plugin has no settings".to_owned();
+            return Err(Error::UnknownSetting { name: name.clone(), known });
         }
         if url.scheme() != "mem" || url.rest().contains('/') {
             let why = "it needs the form mem:// or mem://name".to_owned();

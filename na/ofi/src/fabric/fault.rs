@@ -3,6 +3,7 @@
 use std::{fmt, io};
 
 use hg_na::Error;
+use hg_na_parts::limits;
 use libfabric_sys::errno;
 use nix::errno::Errno;
 
@@ -59,6 +60,9 @@ impl Fault {
     }
 }
 
+/// What makes a card's driver lock memory.
+const LOCKING: [&str; 4] = ["fi_mr_reg", "fi_endpoint", "fi_enable", "fi_cq_open"];
+
 impl std::error::Error for Fault {}
 
 impl fmt::Display for Fault {
@@ -75,6 +79,12 @@ impl fmt::Display for Fault {
 
 impl From<Fault> for Error {
     fn from(fault: Fault) -> Self {
+        if LOCKING.contains(&fault.call)
+            && fault.is_full()
+            && let Some(limit) = limits::locked_memory()
+        {
+            return limit;
+        }
         // With the system's kind, where it has one.
         let kind = match Errno::from_raw(fault.number) {
             Errno::UnknownErrno => io::ErrorKind::Other,
@@ -93,6 +103,18 @@ mod tests {
 
     fn text(number: i32) -> String {
         Error::from(Fault::new("fi_send", number)).to_string()
+    }
+
+    #[test]
+    fn memory_that_may_not_be_locked_is_named_with_its_limit() {
+        let said = Error::from(Fault::new("fi_mr_reg", libc::ENOMEM)).to_string();
+        let is_limited = limits::locked_memory().is_some();
+        assert_eq!(
+            said.contains("RLIMIT_MEMLOCK") && said.contains("ulimit -l"),
+            is_limited,
+            "{said}"
+        );
+        assert!(text(-libc::ENOMEM).contains("FI_ENOMEM"), "a send locks nothing");
     }
 
     #[test]

@@ -259,12 +259,30 @@ fn settings_reach_whoever_takes_them() {
         ["max-peers", "sm.max-peers", "net.max-peers", "tcp.max-peers", "sm.colour", "routing"];
     for name in bad {
         let refused = open(name, "colourful");
-        assert!(matches!(refused, Err(Error::BadSetting { .. })), "{name}: {refused:?}");
+        let is_refused =
+            matches!(refused, Err(Error::BadSetting { .. } | Error::UnknownSetting { .. }));
+        assert!(is_refused, "{name}: {refused:?}");
     }
     assert_eq!(open("routing", "off").unwrap().address().scheme(), "net");
     let both = OpenOptions::listening().with("routing", "off");
     let refused = route().open(&address("sm+net://"), &both);
     assert!(matches!(refused, Err(Error::BadSetting { .. })), "{refused:?}");
+}
+
+#[test]
+fn what_is_said_of_a_setting_is_about_whoever_knows_it_and_names_it_as_it_was_given() {
+    let said = |name: &str, value: &str| {
+        let options = OpenOptions::listening().with(name, value);
+        route().open(&address("net://"), &options).unwrap_err().to_string()
+    };
+    assert_eq!(said("cma", "odd"), "setting `cma`: it takes `auto` or `off`");
+    assert_eq!(said("sm.cma", "odd"), "setting `sm.cma`: it takes `auto` or `off`");
+    assert_eq!(said("max-peers", "odd"), "setting `max-peers`: it takes a positive number");
+    let unknown = said("colour", "red");
+    assert!(unknown.contains("sm knows only allow-uid, "), "{unknown}");
+    assert!(said("net.colour", "red").starts_with("setting `net.colour`: "));
+    let nobody = "setting `tcp.cma`: nothing here is called tcp; there are sm.NAME, net.NAME";
+    assert_eq!(said("tcp.cma", "off"), nobody);
 }
 
 #[test]

@@ -108,8 +108,8 @@ fn check_scheme(address: &Address) -> Result<(), Error> {
     if address.scheme() == SCHEME {
         return Ok(());
     }
-    let why = "an engine of sm:// reaches only sm://; open one with the scheme of this address";
-    Err(bad(address, why))
+    let scheme = address.scheme();
+    Err(bad(address, &format!("this engine reaches sm:// only; open one with {scheme}://")))
 }
 
 fn bad(address: &Address, why: &str) -> Error {

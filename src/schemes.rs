@@ -1,0 +1,93 @@
+//! What a scheme is called here that is written otherwise elsewhere: in capitals, as in Mercury, or without its `ofi+`.
+
+/// What to write instead of a scheme that no transport of this build takes; `known` are those that one takes.
+pub(crate) fn advice(scheme: &str, known: &[String]) -> Option<String> {
+    let lower = scheme.to_ascii_lowercase();
+    // Mercury names the layer above the provider, too, as in `ofi+verbs;ofi_rxm`.
+    let plain = lower.split(';').next().unwrap_or(&lower);
+    let transport = plain.strip_prefix("na+").unwrap_or(plain);
+    let of_libfabric = format!("ofi+{transport}");
+    let elsewhere = MERCURY.iter().find(|(theirs, _)| *theirs == plain).map(|(_, ours)| *ours);
+    let candidates = [plain, transport, &of_libfabric].into_iter().chain(elsewhere);
+    let is_known = |name: &&str| known.iter().any(|known| known == name);
+    if let Some(meant) = candidates.clone().find(is_known) {
+        return Some(format!("write `{meant}://` instead"));
+    }
+    let lacking = |name: &str| {
+        let feature = FEATURES.iter().find(|(prefix, _)| {
+            name.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || prefix.ends_with('+'))
+        });
+        feature.filter(|(_, feature)| !is_built(feature)).map(|(_, feature)| *feature)
+    };
+    candidates
+        .clone()
+        .find_map(lacking)
+        .map(|feature| format!("this build is without the feature `{feature}` of `hydrargyrum`"))
+}
+
+/// Whether this build has a feature.
+fn is_built(feature: &str) -> bool {
+    match feature {
+        "sm" => cfg!(feature = "sm"),
+        "tcp" => cfg!(feature = "tcp"),
+        "ofi" => cfg!(feature = "ofi"),
+        _ => cfg!(feature = "sm-routing"),
+    }
+}
+
+/// Schemes of Mercury's that are not just written otherwise.
+const MERCURY: [(&str, &str); 12] = [
+    ("bmi+tcp", "tcp"),
+    ("mpi+static", "tcp"),
+    ("mpi+dynamic", "tcp"),
+    ("ucx+all", "ofi+verbs"),
+    ("ucx+tcp", "tcp"),
+    ("ucx+rc", "ofi+verbs"),
+    ("ucx+dc", "ofi+verbs"),
+    ("ucx+rc_verbs", "ofi+verbs"),
+    ("psm+psm", "ofi+psm2"),
+    ("psm2+psm2", "ofi+psm2"),
+    ("ofi+psm", "ofi+psm2"),
+    ("psm+psm2", "ofi+psm2"),
+];
+
+/// What a scheme begins with, and the feature that brings it.
+const FEATURES: [(&str, &str); 4] =
+    [("ofi+", "ofi"), ("sm+", "sm-routing"), ("sm", "sm"), ("tcp", "tcp")];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_mercury_calls_otherwise_is_named_by_its_name_here() {
+        let known = ["sm", "tcp", "ofi+tcp", "ofi+verbs", "ofi+shm", "ofi+psm2"].map(str::to_owned);
+        for (theirs, ours) in [
+            ("na+sm", "sm"),
+            ("NA+SM", "sm"),
+            ("SM", "sm"),
+            ("ofi+tcp;ofi_rxm", "ofi+tcp"),
+            ("ofi+verbs;ofi_rxm", "ofi+verbs"),
+            ("OFI+TCP", "ofi+tcp"),
+            ("verbs;ofi_rxm", "ofi+verbs"),
+            ("shm", "ofi+shm"),
+            ("bmi+tcp", "tcp"),
+            ("ucx+all", "ofi+verbs"),
+            ("psm2+psm2", "ofi+psm2"),
+        ] {
+            let expected = Some(format!("write `{ours}://` instead"));
+            assert_eq!(advice(theirs, &known), expected, "{theirs}");
+        }
+        for nonsense in ["http", "", "sm+", "tcpx", "ofi"] {
+            assert_eq!(advice(nonsense, &known), None, "{nonsense}");
+        }
+    }
+
+    #[test]
+    fn what_this_build_lacks_is_named_by_its_feature() {
+        let said = advice("ofi+tcp", &[]);
+        let expected = (!cfg!(feature = "ofi"))
+            .then(|| "this build is without the feature `ofi` of `hydrargyrum`".to_owned());
+        assert_eq!(said, expected);
+    }
+}
