@@ -22,10 +22,13 @@ use std::{fmt, num::NonZeroU32, sync::Arc};
 use hg_na::{ADDRESS_MAX, Address, Descriptor as Region, Error, Rights};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use crate::{RemoteRange, wire::Wire};
+use crate::{RemoteRange, recent, wire::Wire};
 
 /// Longest scheme of a transport in bytes.
 pub const SCHEME_MAX: usize = 16;
+
+/// Longest descriptor of one region that a thread remembers.
+const PLAIN_MAX: usize = 256;
 
 const VERSION: u8 = 1;
 const BOUND: u8 = 1;
@@ -200,14 +203,16 @@ impl Descriptor {
     /// # Errors
     /// [`Error::BadDescriptor`].
     pub fn decode(bytes: &[u8]) -> Result<Self, Error> {
-        match Self::decode_plain(bytes) {
-            Some(descriptor) => Ok(descriptor),
-            None => Self::decode_any(bytes),
-        }
+        // Longer ones are rare, and hold bytes.
+        let plain = if bytes.len() <= PLAIN_MAX {
+            recent::read(bytes, Self::decode_plain)
+        } else {
+            Self::decode_plain(bytes)
+        };
+        plain.map_or_else(|| Self::decode_any(bytes), Ok)
     }
 
     /// A short way for what most are: one region, neither bound nor eager. `None`: it is another one, or wrong.
-    #[inline]
     fn decode_plain(bytes: &[u8]) -> Option<Self> {
         let (header, rest) = bytes.split_first_chunk::<HEADER>()?;
         let [VERSION, 0, rights, scheme_len, 1, 0, 0, 0, len @ ..] = *header else { return None };
@@ -236,7 +241,7 @@ impl Descriptor {
     }
 
     /// The way for all.
-    fn decode_any(bytes: &[u8]) -> Result<Self, Error> {
+    pub(crate) fn decode_any(bytes: &[u8]) -> Result<Self, Error> {
         let bad = Error::BadDescriptor;
         let mut rest = Reader(bytes);
         let [version, flags, rights, scheme_len] = rest.array()?;

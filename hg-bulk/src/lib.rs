@@ -17,6 +17,7 @@ mod error;
 mod local;
 mod plan;
 mod range;
+mod recent;
 mod view;
 mod wire;
 
