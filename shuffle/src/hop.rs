@@ -4,7 +4,7 @@ use std::{
     collections::VecDeque,
     mem,
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     task::{Context, Poll, Wake, Waker},
@@ -14,10 +14,11 @@ use std::{
 use hg::CallError;
 
 use crate::{
-    lock::{locked, wait},
+    lock::locked,
     message::Message,
     parent::Parent,
     queue::{Counts, Outgoing, Queue},
+    room::{Room, State, Waiting},
     rpc::{From, Lane, Refused, batch},
 };
 
@@ -41,7 +42,7 @@ impl Sent {
     }
 }
 
-/// A next hop. Of its locks, `calls` is taken before `state`; no answer is sent while either is held.
+/// A next hop. Of its locks, `calls` is taken before `room`; no answer is sent while either is held.
 pub(crate) struct Hop {
     pub(crate) rank: u32,
     pub(crate) lane: Lane,
@@ -52,9 +53,8 @@ pub(crate) struct Hop {
     /// of shorter ones inside a node, the copy into shared memory is the sending.
     head: usize,
     in_place_from: usize,
-    state: Mutex<State>,
-    /// Something has left the wait queue or was acknowledged, or the hop has failed.
-    room: Condvar,
+    /// Changes when something has left the wait queue or was acknowledged, or the hop has failed.
+    room: Room<Queue<Parent>>,
     /// Under way, in the order in which they were sent, which is that of their answers.
     calls: Mutex<VecDeque<Sent>>,
     waker: Waker,
@@ -69,20 +69,6 @@ pub(crate) struct Shared {
     pub(crate) in_flight: Arc<AtomicU64>,
     /// The shuffle has failed: nobody waits any more.
     pub(crate) is_failed: Arc<AtomicBool>,
-}
-
-struct State {
-    queue: Queue<Parent>,
-    /// Threads that wait in `room`.
-    waiters: u32,
-    /// One waits that makes the progress of this side.
-    is_helped: bool,
-}
-
-impl State {
-    fn waiting(&self) -> (u32, bool) {
-        (self.waiters, self.is_helped)
-    }
 }
 
 /// What came of putting a message in.
@@ -118,8 +104,7 @@ impl Hop {
             peer,
             head,
             in_place_from,
-            state: Mutex::new(State { queue, waiters: 0, is_helped: false }),
-            room: Condvar::new(),
+            room: Room::new(queue),
             calls: Mutex::default(),
             waker,
             shared,
@@ -141,7 +126,7 @@ impl Hop {
         parent: Option<&Parent>,
         count: Option<&AtomicU64>,
     ) -> Result<Pushed, Gone> {
-        let mut state = locked(&self.state);
+        let mut state = self.room.lock();
         if state.queue.is_failed() {
             return Err(Gone);
         }
@@ -158,7 +143,7 @@ impl Hop {
     #[inline(never)]
     fn push_otherwise(
         &self,
-        mut state: MutexGuard<'_, State>,
+        mut state: MutexGuard<'_, State<Queue<Parent>>>,
         message: &Message<'_>,
         parent: Option<&Parent>,
     ) -> Pushed {
@@ -182,7 +167,7 @@ impl Hop {
         message: &Message<'_>,
         count: &AtomicU64,
     ) -> Result<Option<Pushed>, Gone> {
-        if locked(&self.state).queue.would_wait() {
+        if self.room.lock().queue.would_wait() {
             return Ok(None);
         }
         // Somebody else may have taken the room meanwhile: then it waits like any other, but its sender does not.
@@ -191,20 +176,14 @@ impl Hop {
 
     /// Sends off all that is here. What [`Queue::is_flushed`] is asked with.
     pub(crate) fn begin_flush(&self) -> u64 {
-        let mark = locked(&self.state).queue.flush();
+        let mark = self.room.lock().queue.flush();
         self.pump();
         mark
     }
 
     /// Sleeps until somebody makes room, or the shuffle has failed.
     pub(crate) fn wait_for(&self, mut is_over: impl FnMut(&Queue<Parent>) -> bool) {
-        let mut state = locked(&self.state);
-        state.waiters += 1;
-        // The flag is up before waiters are woken, under the lock.
-        while !is_over(&state.queue) && !self.shared.is_failed.load(Ordering::SeqCst) {
-            state = wait(&self.room, state);
-        }
-        state.waiters -= 1;
+        self.room.wait_until(|queue| is_over(queue) || self.has_failed());
     }
 
     /// The same for a thread that makes the side's progress itself, with `turn`, which ends early when anything here has
@@ -212,31 +191,24 @@ impl Hop {
     pub(crate) fn wait_helping(
         &self,
         mut is_over: impl FnMut(&Queue<Parent>) -> bool,
-        mut turn: impl FnMut(),
+        turn: impl FnMut(),
     ) {
-        let mut state = locked(&self.state);
-        state.is_helped = true;
-        while !is_over(&state.queue) && !self.shared.is_failed.load(Ordering::SeqCst) {
-            drop(state);
-            turn();
-            state = locked(&self.state);
-        }
-        state.is_helped = false;
+        self.room.wait_helping(|queue| is_over(queue) || self.has_failed(), turn);
+    }
+
+    /// The shuffle's flag is up before waiters are woken, under the lock.
+    fn has_failed(&self) -> bool {
+        self.shared.is_failed.load(Ordering::SeqCst)
     }
 
     /// Wakes who waits here, if anybody does.
-    fn wake(&self, (waiters, is_helped): (u32, bool)) {
-        if waiters > 0 {
-            self.room.notify_all();
-        }
-        if is_helped {
-            self.engine.interrupt_progress();
-        }
+    fn wake(&self, waiting: Waiting) {
+        self.room.wake(waiting, || self.engine.interrupt_progress());
     }
 
     /// Whether the queue is so.
     pub(crate) fn is(&self, so: impl FnOnce(&Queue<Parent>) -> bool) -> bool {
-        so(&locked(&self.state).queue)
+        so(&self.room.lock().queue)
     }
 
     /// Sends every batch that may leave. Whether one is left that is to leave after a while.
@@ -247,7 +219,7 @@ impl Hop {
     /// The same; then wakes who waits, once, if that or what came before may have made room.
     fn pump_after(&self, mut has_changed: bool) -> bool {
         loop {
-            let mut state = locked(&self.state);
+            let mut state = self.room.lock();
             let outgoing = state.queue.poll_batch(Instant::now);
             let (lingers, waiting) = (state.queue.lingers(), state.waiting());
             let released = mem::take(&mut state.queue.released);
@@ -267,8 +239,8 @@ impl Hop {
 
     /// Wakes who waits here, to look what has happened.
     pub(crate) fn wake_waiters(&self) {
-        let _state = locked(&self.state);
-        self.wake((u32::MAX, true));
+        drop(self.room.lock());
+        self.wake(Waiting::EVERYBODY);
     }
 
     /// Takes the answers that have come. Whether a batch is left that is to leave after a while; `Err`: why the hop
@@ -287,12 +259,12 @@ impl Hop {
             self.shared.in_flight.fetch_sub(1, Ordering::SeqCst);
             match result {
                 Ok(()) => {
-                    let state = state.get_or_insert_with(|| locked(&self.state));
+                    let state = state.get_or_insert_with(|| self.room.lock());
                     state.queue.acknowledge(number, Instant::now);
                 }
                 Err(error) => {
                     if let CallError::Handler(_) = &error {
-                        let state = state.get_or_insert_with(|| locked(&self.state));
+                        let state = state.get_or_insert_with(|| self.room.lock());
                         state.queue.refuse(number);
                     }
                     ended = Err(error);
@@ -307,7 +279,7 @@ impl Hop {
 
     /// Makes a batch leave that has lingered. When to ask again.
     pub(crate) fn handle_timeout(&self, now: Instant, linger: Duration) -> Option<Instant> {
-        let next = locked(&self.state).queue.handle_timeout(now, linger);
+        let next = self.room.lock().queue.handle_timeout(now, linger);
         match next {
             Some(next) if next > now => Some(next),
             _ => self.pump().then_some(now + linger),
@@ -316,41 +288,35 @@ impl Hop {
 
     /// Nothing goes this way any more: the next hop is gone.
     pub(crate) fn fail(&self) {
-        let mut state = locked(&self.state);
+        let mut state = self.room.lock();
         state.queue.fail(self.from.rank);
         self.release(state);
     }
 
     /// Takes nothing more, and drops what was not sent; see [`Hop::wait_until_empty`].
     pub(crate) fn close(&self) {
-        let mut state = locked(&self.state);
+        let mut state = self.room.lock();
         state.queue.close(self.from.rank);
         self.release(state);
     }
 
     /// Waits until nothing is left here, neither waiting nor under way, but not beyond a moment.
     pub(crate) fn wait_until_empty(&self, limit: Instant) {
-        let mut state = locked(&self.state);
-        state.waiters += 1;
-        while state.queue.unacknowledged() > 0 {
+        let left = || {
             let left = limit.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                break;
-            }
-            let waited = self.room.wait_timeout(state, left);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
-        }
-        state.waiters -= 1;
+            (!left.is_zero()).then_some(left)
+        };
+        self.room.wait_while_time_is_left(|queue| queue.unacknowledged() == 0, left);
     }
 
     /// Whether it is gone.
     pub(crate) fn is_failed(&self) -> bool {
-        locked(&self.state).queue.is_failed()
+        self.room.lock().queue.is_failed()
     }
 
     /// Messages of this rank to another one that were dropped here.
     pub(crate) fn own_dropped(&self, to: u32) -> u64 {
-        locked(&self.state).queue.own_dropped(to)
+        self.room.lock().queue.own_dropped(to)
     }
 
     /// A message that another rank sent was to go this way, but the next hop is gone.
@@ -364,12 +330,12 @@ impl Hop {
     }
 
     pub(crate) fn counts(&self) -> Counts {
-        locked(&self.state).queue.counts()
+        self.room.lock().queue.counts()
     }
 
     /// For a state dump: works on a process that is stuck. `None`: somebody holds the lock.
     pub(crate) fn describe(&self) -> Option<String> {
-        let state = self.state.try_lock().ok()?;
+        let state = self.room.try_lock()?;
         let queue = &state.queue;
         let ((batches, bytes), counts) = (queue.unsent(), queue.counts());
         Some(format!(
@@ -379,7 +345,7 @@ impl Hop {
             self.rank,
             queue.in_flight(),
             queue.unacknowledged(),
-            state.waiters + u32::from(state.is_helped),
+            state.waiting().count(),
             counts.messages,
             counts.waits,
             counts.batches,
@@ -388,10 +354,10 @@ impl Hop {
     }
 
     /// The end of what lets everybody go: wakes who waits, and releases parents without the lock.
-    fn release(&self, mut state: MutexGuard<'_, State>) {
+    fn release(&self, mut state: MutexGuard<'_, State<Queue<Parent>>>) {
         let released = mem::take(&mut state.queue.released);
         drop(state);
-        self.wake((u32::MAX, true));
+        self.wake(Waiting::EVERYBODY);
         drop(released);
     }
 
@@ -418,7 +384,7 @@ impl Hop {
             self.engine.interrupt_progress();
         }
         if let Some(bytes) = emptied {
-            locked(&self.state).queue.reuse(bytes);
+            self.room.lock().queue.reuse(bytes);
         }
     }
 }

@@ -191,6 +191,7 @@ const OWN_CHUNK: usize = 16 << 10;
 const SPARES: usize = 16;
 const SPARE_MAX: usize = 256 << 10;
 
+#[cfg(not(loom))]
 #[cfg(test)]
 mod tests {
     use super::*;

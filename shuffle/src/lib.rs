@@ -33,6 +33,8 @@
 //! which the others take for a failure.
 
 #![forbid(unsafe_code)]
+// The models take the files that they search themselves.
+#![cfg(not(loom))]
 
 mod account;
 mod error;
@@ -51,12 +53,14 @@ mod options;
 mod order;
 mod parent;
 mod queue;
+mod room;
 pub mod route;
 mod rpc;
 mod settle;
 mod shuffle;
 mod side;
 mod stats;
+mod sync;
 mod turns;
 
 pub use crate::{

@@ -2,11 +2,6 @@
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{
-        Condvar, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
-    thread::{self, ThreadId},
     time::{Duration, Instant},
 };
 
@@ -16,6 +11,10 @@ use crate::{
     lock::{locked, wait},
     message::{Message, Messages},
     parent::Parent,
+    sync::{
+        AtomicBool, AtomicU64, Condvar, Mutex, MutexGuard, Ordering, ThreadId, sequential, thread,
+        wait_for,
+    },
 };
 
 /// A message at its destination. Its bytes are valid during the callback.
@@ -270,8 +269,7 @@ impl Mail {
             if left.is_zero() {
                 break;
             }
-            let waited = self.room.wait_timeout(state, left);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            state = wait_for(&self.room, (&self.state, state), left);
         }
         (state.flushes, state.waiters) = (state.flushes - 1, state.waiters - 1);
         self.note_awaited(&mut state);
@@ -366,8 +364,7 @@ impl Mail {
                 state.rest = Rest::Lingering;
                 let now = Instant::now();
                 let left = *limit.get_or_insert(now + self.linger) - now;
-                let waited = self.work.wait_timeout(state, left);
-                state = waited.unwrap_or_else(PoisonError::into_inner).0;
+                state = wait_for(&self.work, (&self.state, state), left);
             }
             state.rest = Rest::None;
         }
@@ -416,11 +413,13 @@ impl Mail {
         let from = if state.waiters > 0 { 0 } else { of_parents };
         if std::mem::replace(&mut state.awaited_from, from) != from {
             self.progress.awaited_from.store(from, Ordering::SeqCst);
+            sequential("A1");
         }
     }
 
     fn note_delivered(&self) {
         let delivered = self.progress.delivered.fetch_add(1, Ordering::SeqCst) + 1;
+        sequential("A2");
         if delivered >= self.progress.awaited_from.load(Ordering::SeqCst) {
             let mut state = locked(&self.state);
             state.inbox.handle_delivered(delivered);
@@ -443,8 +442,7 @@ impl Mail {
             if left.is_zero() {
                 return false;
             }
-            let waited = self.room.wait_timeout(state, left);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            state = wait_for(&self.room, (&self.state, state), left);
         }
         true
     }

@@ -106,6 +106,7 @@ impl<'a> Iterator for Messages<'a> {
     }
 }
 
+#[cfg(not(loom))]
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

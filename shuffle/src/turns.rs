@@ -8,23 +8,23 @@
 //! |---|---|
 //! | H1 `helper.store(true)` | S1 `is_aside.store(false)` |
 //! | H2 `is_aside.load`: unless it is, interrupt the progress | S2 `helper.load`: stand aside again, or make progress |
-//! | H3 `helper.store(false)`; H4 `is_deep.load`: call it back | S3 `is_deep.store(true)`; S4 `helper.load`: sleep |
+//! | H3 `helper.store(false)`, fence | S3 `is_deep.store(true)`, fence |
+//! | H4 `others.load`, `is_deep.load`: call it back | S4 `helper.load`: sleep |
 //!
-//! `SeqCst` is needed: each side stores to one place and then loads from the other. Either the helper sees that the thread
-//! is not aside, or that one sees the helper; either the leaving helper sees that the thread sleeps without a limit, or
-//! that one sees that it has left. An interrupt that comes before the progress which it means ends that one's first
-//! round; one that was taken by somebody else delays a helper until the next message, and loses nothing: whoever makes
-//! room that a helper waits for interrupts the progress itself.
+//! H3 to S4 lose no wake-up: either the leaving helper sees that the thread sleeps without a limit, or that one sees that it
+//! has left. H1 to S2 are for speed: where a helper and the thread miss each other, both make progress, one after the other,
+//! until something comes. An interrupt that comes before the progress which it means ends that one's first round; one
+//! that was taken by somebody else delays a helper until the next message, and loses nothing: whoever makes room that a
+//! helper waits for interrupts the progress itself.
+//!
+//! `tests/loom.rs` searches it together with `room.rs`: without either fence it finds threads that nobody wakes.
 
-use std::{
-    sync::{
-        Condvar, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU32, Ordering},
-    },
-    time::Duration,
+use std::time::Duration;
+
+use crate::{
+    lock::{locked, wait},
+    sync::{AtomicBool, AtomicU32, Condvar, Mutex, Ordering, fence, wait_for},
 };
-
-use crate::lock::{locked, wait};
 
 /// Who makes progress.
 #[derive(Debug, Default)]
@@ -91,18 +91,19 @@ impl Turns {
         let mut unchanged = 0;
         while !std::mem::take(&mut *is_called) {
             if unchanged == GRACES_UNTIL_DEEP {
-                self.is_deep.store(true, Ordering::SeqCst); // S3
+                // Relaxed: the fence orders it.
+                self.is_deep.store(true, Ordering::Relaxed);
+                fence("S3");
                 // S4
                 if self.is_helped() {
                     is_called = wait(&self.called, is_called);
                 }
-                self.is_deep.store(false, Ordering::SeqCst);
+                self.is_deep.store(false, Ordering::Relaxed);
                 unchanged = 0;
                 continue;
             }
             let before = self.departures.load(Ordering::Relaxed);
-            let waited = self.called.wait_timeout(is_called, GRACE);
-            is_called = waited.unwrap_or_else(PoisonError::into_inner).0;
+            is_called = wait_for(&self.called, (&self.is_called, is_called), GRACE);
             let is_quiet = self.departures.load(Ordering::Relaxed) == before;
             if !self.is_helped() && is_quiet {
                 break;
@@ -118,11 +119,13 @@ impl Drop for Turn<'_> {
     fn drop(&mut self) {
         let turns = self.0;
         turns.departures.fetch_add(1, Ordering::Relaxed);
-        turns.helper.store(false, Ordering::SeqCst); // H3
+        // Relaxed, here and in H4: the fence orders them.
+        turns.helper.store(false, Ordering::Relaxed);
+        fence("H3");
+        // H4
         if turns.others.load(Ordering::Relaxed) > 0 {
             turns.call_back();
-        } else if turns.is_deep.load(Ordering::SeqCst) {
-            // H4
+        } else if turns.is_deep.load(Ordering::Relaxed) {
             drop(locked(&turns.is_called));
             turns.called.notify_one();
         }
@@ -138,8 +141,9 @@ impl Drop for Sleeper<'_> {
 /// How long the side's thread stays aside after the last helper has left.
 const GRACE: Duration = Duration::from_millis(1);
 /// Times of [`GRACE`] that one helper takes before the thread stops looking.
-const GRACES_UNTIL_DEEP: u32 = 8;
+const GRACES_UNTIL_DEEP: u32 = if cfg!(loom) { 1 } else { 8 };
 
+#[cfg(not(loom))]
 #[cfg(test)]
 mod tests {
     use std::{sync::mpsc, thread};

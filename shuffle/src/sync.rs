@@ -1,0 +1,79 @@
+//! Locks and atomics of the standard library, or `loom`'s under `cfg(loom)`; labelled fences.
+//!
+//! Every fence that a protocol needs carries a label, and so do sequentially consistent accesses that need to be so. Under `cfg(loom)` the environment variable `HG_WEAKEN=LABEL` takes
+//! that one away: a model in `tests/loom.rs` must then fail.
+
+#[cfg(not(loom))]
+mod imp {
+    use std::{sync::PoisonError, time::Duration};
+    pub(crate) use std::{
+        sync::{
+            Condvar, Mutex, MutexGuard,
+            atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+        },
+        thread::{self, ThreadId},
+    };
+
+    /// A `SeqCst` fence.
+    #[inline(always)]
+    pub(crate) fn fence(_label: &'static str) {
+        std::sync::atomic::fence(Ordering::SeqCst);
+    }
+
+    /// Between two `SeqCst` accesses whose order another thread relies on.
+    #[inline(always)]
+    pub(crate) fn sequential(_label: &'static str) {}
+
+    /// Waits, but not for longer than this.
+    pub(crate) fn wait_for<'a, T>(
+        condition: &Condvar,
+        (_, guard): (&'a Mutex<T>, MutexGuard<'a, T>),
+        limit: Duration,
+    ) -> MutexGuard<'a, T> {
+        condition.wait_timeout(guard, limit).unwrap_or_else(PoisonError::into_inner).0
+    }
+}
+
+#[cfg(loom)]
+mod imp {
+    use std::{sync::OnceLock, time::Duration};
+
+    pub(crate) use loom::{
+        sync::{
+            Condvar, Mutex, MutexGuard,
+            atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+        },
+        thread::{self, ThreadId},
+    };
+
+    use crate::lock::locked;
+
+    pub(crate) fn fence(label: &'static str) {
+        static WEAKENED: OnceLock<Option<String>> = OnceLock::new();
+        let weakened = WEAKENED.get_or_init(|| std::env::var("HG_WEAKEN").ok());
+        if weakened.as_deref() != Some(label) {
+            loom::sync::atomic::fence(Ordering::SeqCst);
+        }
+    }
+
+    /// The models take a `SeqCst` access for one that acquires and releases; a fence makes up for that.
+    pub(crate) fn sequential(label: &'static str) {
+        fence(label);
+    }
+
+    /// The limit passes at once: a notification may come before, or be missed.
+    pub(crate) fn wait_for<'a, T>(
+        _condition: &Condvar,
+        (mutex, guard): (&'a Mutex<T>, MutexGuard<'a, T>),
+        _limit: Duration,
+    ) -> MutexGuard<'a, T> {
+        drop(guard);
+        loom::thread::yield_now();
+        locked(mutex)
+    }
+}
+
+pub(crate) use imp::{
+    AtomicBool, AtomicU32, AtomicU64, Condvar, Mutex, MutexGuard, Ordering, ThreadId, fence,
+    sequential, thread, wait_for,
+};
