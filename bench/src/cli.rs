@@ -9,6 +9,7 @@ use crate::limits::{self, Placement, Role};
 use crate::measure;
 use crate::pair::{self, Cores};
 use crate::product::{crowd, target};
+use crate::progress::Progress;
 use crate::report::{self, Figure};
 use crate::{
     bandwidth, faults, first, idle, instructions, memory, rate, shuffle, soak, syscalls, table,
@@ -27,7 +28,7 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// What this machine allows: cache lines, wake-ups, sockets, copies.
+    /// What this machine allows: cache lines, wake-ups, sockets, copies. Two minutes; --quick: seconds.
     Limits(LimitsArguments),
     /// Calls: latency, or rate with several in flight, beside this machine's limit.
     Rate(rate::Arguments),
@@ -123,6 +124,10 @@ fn run_limits(arguments: &LimitsArguments, json: bool) -> Result<(), Error> {
     let default = if arguments.quick { QUICK_REPETITIONS } else { REPETITIONS };
     let cores = Cores::choose()?;
     cores.pin_origin()?;
+    if !arguments.quick && arguments.repetitions.is_none() {
+        let sentence = "this takes about two minutes; with --quick, a few seconds";
+        Progress::new().note(sentence);
+    }
     let mut measures = limits::all(cores, !arguments.quick)?;
     let summaries = measure::in_turns(&mut measures, arguments.repetitions.unwrap_or(default))?;
     let subjects = measures.iter().map(|measure| measure.subject());

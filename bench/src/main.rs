@@ -7,6 +7,7 @@
 //! | `subject`      | what a figure is about: its keys                                          |
 //! | `stats`        | many repetitions become median, p99, min and max                          |
 //! | `turns`        | measurements taken in turns, and the lines printed of them                |
+//! | `progress`     | how far it is, on a terminal                                              |
 //! | `report`       | figures become a table, or one JSON object a line                         |
 //! | `pair`         | the second process of every measurement, and the cores of the two         |
 //! | `limits`       | what this machine allows: the measurements that need no product at all    |
@@ -34,6 +35,7 @@ mod memory;
 mod pair;
 mod process;
 mod product;
+mod progress;
 mod rate;
 #[expect(unsafe_code, reason = "shared mapping, futex, descriptors received, memory at a page")]
 mod raw;

@@ -6,6 +6,7 @@
 //! of them once per round.
 
 use crate::error::Error;
+use crate::progress::Progress;
 use crate::stats::Summary;
 pub(crate) use crate::subject::{Caches, Memory, Op, Subject, Unit, Wait};
 
@@ -37,10 +38,12 @@ pub(crate) fn values_in_turns(
     repetitions: u32,
 ) -> Result<Vec<Vec<f64>>, Error> {
     let mut values = vec![Vec::new(); measures.len()];
+    let mut progress = Progress::new();
     for measure in measures.iter_mut() {
         measure.measure()?;
     }
-    for _ in 0..repetitions {
+    for done in 0..repetitions {
+        progress.round(done, repetitions);
         for (measure, values) in measures.iter_mut().zip(&mut values) {
             values.push(measure.measure()?);
         }

@@ -7,6 +7,7 @@ mod common;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Read;
+use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Instant;
@@ -39,6 +40,28 @@ fn quick_limits_print_one_json_object_a_line() {
         let sizes: Vec<u64> =
             lines.iter().filter(of).map(|l| l["size"].as_u64().unwrap()).collect();
         assert_eq!(sizes, [4 << 10, 64 << 10, 1 << 20, 16 << 20], "{figure}");
+    }
+}
+
+#[test]
+fn a_terminal_shows_how_far_it_is_and_a_pipe_does_not() {
+    let (succeeded, _, said) = ended(hg_perf(&["limits", "--quick", "--repetitions", "2"]));
+    assert!(succeeded && said.is_empty(), "{said}");
+    let shell = format!("{} limits --quick --repetitions 2", env!("CARGO_BIN_EXE_hg-perf"));
+    let mut script = Command::new("script");
+    script.args(["-qec", &shell, "/dev/null"]).stdin(Stdio::null()).stdout(Stdio::piped());
+    match script.stderr(Stdio::piped()).spawn() {
+        Ok(run) => {
+            let (succeeded, out, said) = ended(run);
+            assert!(succeeded, "{said}");
+            let (before, table) = out.split_once("placement: ").unwrap();
+            assert!(before.contains("\rround 1 of 2\u{1b}[K"), "{before:?}");
+            assert!(before.ends_with("\r\u{1b}[K"), "the line is gone: {before:?}");
+            assert!(!table.contains("round "), "{table}");
+        }
+        Err(_) => println!(
+            "SKIPPED: a_terminal_shows_how_far_it_is_and_a_pipe_does_not: script is not installed"
+        ),
     }
 }
 

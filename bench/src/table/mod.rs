@@ -28,6 +28,7 @@ use serde_json::Value;
 use crate::error::{Context, Error};
 use crate::limits::Placement;
 use crate::pair::Cores;
+use crate::progress::Progress;
 use claim::{Claim, Figures, Run};
 use print::{Outcome, Printer};
 
@@ -52,15 +53,21 @@ pub(crate) fn run(arguments: &Arguments, json: bool) -> Result<(), Error> {
         return list(&runs, arguments.repetitions);
     }
     let mut printer = Printer::new(io::stdout().lock(), json);
-    printer.start(&placement()?)?;
-    for run in &runs {
+    let mut progress = Progress::new();
+    progress.now("where are the two cores to each other?");
+    let placed = placement()?;
+    progress.clear();
+    printer.start(&placed)?;
+    for (number, run) in (1..).zip(&runs) {
+        let text = run.text(arguments.repetitions);
+        progress.now(&format!("command {number} of {}: {text}", runs.len()));
         let measured =
             run.commands.iter().map(|command| figures(&command.words(arguments.repetitions)));
         let measured: Result<Vec<Vec<Value>>, String> = measured.collect();
         let figures = measured.map(|lines| Figures(lines.concat()));
-        let command = run.text(arguments.repetitions);
+        progress.clear();
         for claim in &run.claims {
-            printer.line(claim, &command, &outcome(claim, &figures))?;
+            printer.line(claim, &text, &outcome(claim, &figures))?;
         }
     }
     printer.end(&placement()?)
