@@ -44,6 +44,7 @@ fn quick_limits_print_one_json_object_a_line() {
 }
 
 #[test]
+#[expect(clippy::print_stdout, reason = "a skip is said aloud")]
 fn a_terminal_shows_how_far_it_is_and_a_pipe_does_not() {
     let (succeeded, _, said) = ended(hg_perf(&["limits", "--quick", "--repetitions", "2"]));
     assert!(succeeded && said.is_empty(), "{said}");
