@@ -4,7 +4,7 @@ use std::{
     fmt,
     marker::PhantomData,
     pin::Pin,
-    sync::{Arc, MutexGuard},
+    sync::Arc,
     task::{Context, Poll, Waker, ready},
     time::{Duration, Instant},
 };
@@ -14,16 +14,13 @@ use hg_core::{
     call::{CallId, Outcome},
     codec::{self, Codec as _},
     error::{CallError, Failure, Started},
-    header::{Header, Kind},
     rpc::Rpc,
 };
-use hg_na::{Exchanged, Message};
 
 use crate::{
-    Peer, Request,
-    handler::no_message,
+    Request,
     large::{Arrived, Arriving, Sent},
-    port::{Port, State},
+    port::Port,
     request::{is_in_handler, is_in_plain_handler},
 };
 
@@ -424,127 +421,6 @@ pub(crate) fn arrived<R: Rpc>(result: Arrived) -> Result<R::Output, CallError<R:
 #[cold]
 fn undecodable<R: Rpc>(error: &codec::CodecError) -> CallError<R::Error> {
     CallError::Decode(format!("the answer of `{}`: {error}", R::NAME))
-}
-
-impl Port {
-    /// Makes a call: encodes it straight into the outgoing message and posts it.
-    #[inline]
-    pub(crate) fn start_call<R: Rpc>(
-        &self,
-        peer: Peer,
-        args: R::Args<'_>,
-        kind: Kind,
-        options: CallOptions,
-    ) -> Result<CallId, Box<Unusual>> {
-        if peer.port != self.id {
-            return Err(Failure::NotMade(hg_na::Error::UnknownPeer).into());
-        }
-        let mut header = Header::request(kind, 0, R::ID);
-        header.checksum = self.shared.settings.checksum;
-        let deadline = match options.deadline {
-            Some(left) => starting_deadline(left, &mut header)?,
-            None => None,
-        };
-        let wire = R::pack(args);
-        let unencodable = |error| unencodable(R::NAME, &error);
-        let size = codec::Default::size(&wire).map_err(unencodable)?;
-        let start = header.encoded_len();
-        if start + size > self.shared.caps.short_unexpected {
-            return self.start_long_call::<R>(peer, (&wire, size), header, deadline);
-        }
-        // A user's `Serialize` runs: not under the lock.
-        let mut message = Message::inline(start + size);
-        codec::Default::encode(&wire, &mut message.as_mut_slice()[start..]).map_err(unencodable)?;
-        let Some(state) = self.enter_state() else { return Err(forked().into()) };
-        let made = self.post_call(state, (peer, R::NAME), header, deadline, &mut message);
-        if message.slot().is_some() {
-            std::mem::forget(message); // Owns nothing.
-        }
-        made
-    }
-
-    /// A call whose message needs memory of the transport's, or more than a message.
-    #[inline(never)]
-    fn start_long_call<R: Rpc>(
-        &self,
-        peer: Peer,
-        (wire, size): (&R::WireArgs<'_>, usize),
-        header: Header,
-        deadline: Option<Instant>,
-    ) -> Result<CallId, Box<Unusual>> {
-        let start = header.encoded_len();
-        if self.is_large(start + size, self.shared.caps.max_unexpected) {
-            self.check_large(size)?;
-            let mut bytes = vec![0; size];
-            codec::Default::encode(wire, &mut bytes)
-                .map_err(|error| unencodable(R::NAME, &error))?;
-            let sent = self.start_large_call(peer, R::NAME, (bytes, 0), header, deadline)?;
-            return Err(Box::new(Unusual::Large(sent)));
-        }
-        let mut state = self.enter_state().ok_or_else(forked)?;
-        let mut message =
-            state.context()?.message(peer.na, start + size).map_err(reserve_failure)?;
-        // A user's `Serialize` runs: not under the lock.
-        drop(state);
-        codec::Default::encode(wire, &mut message.as_mut_slice()[start..])
-            .map_err(|error| unencodable(R::NAME, &error))?;
-        let state = self.enter_state().ok_or_else(forked)?;
-        self.post_call(state, (peer, R::NAME), header, deadline, &mut message)
-    }
-
-    /// Makes the call known and hands its message to the transport.
-    #[inline(always)]
-    pub(crate) fn post_call(
-        &self,
-        mut state: MutexGuard<'_, State>,
-        (peer, name): (Peer, &'static str),
-        mut header: Header,
-        deadline: Option<Instant>,
-        message: &mut Message,
-    ) -> Result<CallId, Box<Unusual>> {
-        let two_way = header.kind == Kind::Request;
-        let Some(id) = state.calls.next_id() else { return Err(self.too_many_calls().into()) };
-        header.id = id.to_bits();
-        header.encode(message.as_mut_slice());
-        let exchanged = if two_way { state.exchange(id, peer.na, message) } else { None };
-        match exchanged {
-            Some(Exchanged { send, receive }) => {
-                state.calls.begin_exchanged(peer.na, name, deadline, (send, receive));
-            }
-            None => {
-                state.context()?;
-                let made = state.calls.begin(peer.na, name, two_way, deadline);
-                made.ok_or_else(|| self.too_many_calls())?;
-                state.post_halves(id, peer.na, two_way, std::mem::replace(message, no_message()));
-            }
-        }
-        drop(state);
-        if !two_way || deadline.is_some() {
-            self.notify();
-        }
-        Ok(id)
-    }
-}
-
-/// When a call that may take so long ends (`None`: beyond all time); its header says so to the target. A call
-/// without any time is not made.
-fn starting_deadline(left: Duration, header: &mut Header) -> Result<Option<Instant>, Failure> {
-    if left.is_zero() {
-        return Err(Failure::DeadlineExceeded(Started::No));
-    }
-    header.remaining_ns = Some(u64::try_from(left.as_nanos()).unwrap_or(u64::MAX));
-    Ok(Instant::now().checked_add(left))
-}
-
-impl Port {
-    #[cold]
-    pub(crate) fn too_many_calls(&self) -> Failure {
-        Failure::NotMade(hg_na::Error::Limit {
-            what: "calls under way",
-            limit: self.shared.settings.calls_max as u64,
-            remedy: "wait for some of them, or raise `Builder::calls_max`",
-        })
-    }
 }
 
 #[cold]

@@ -36,6 +36,7 @@ mod request;
 mod role;
 mod running;
 mod schemes;
+mod start;
 mod tasks;
 mod transfer;
 mod view;

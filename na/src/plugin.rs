@@ -132,9 +132,9 @@ pub trait Context: Send + fmt::Debug {
     /// ([`crate::Op::RecvExpected`]), accepted together with one look at the peer.
     ///
     /// `None`: neither was accepted, for whatever reason; post them one after the other, which tells.
-    /// That is all that the default does. Accepted: both operations are as if posted, and the bytes were taken. Only
-    /// two kinds of messages are accepted: one that carries its bytes inside itself ([`Message::slot`]), which may be
-    /// written anew; and one in the transport's memory ([`Context::message`]), which is empty from then on.
+    /// That is all that the default does. Accepted: both operations are as if posted, and the bytes were taken. A
+    /// message that carries its bytes inside itself ([`Message::slot`]), or in memory of its own, was copied and may
+    /// be written anew; one in the transport's memory ([`Context::message`]) is empty from then on.
     fn exchange(&mut self, exchange: &Exchange, message: &Message) -> Option<Exchanged> {
         let _: (&Exchange, &Message) = (exchange, message);
         None

@@ -32,7 +32,7 @@ pub(crate) const SEGMENT_BYTES: usize = 4 * 4096;
 /// `hgsmring` in memory order.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"hgsmring");
 /// Version of this layout.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 /// One cache line: a short message with its own publication.
 #[derive(Debug, Default)]

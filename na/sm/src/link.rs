@@ -27,6 +27,16 @@ pub(crate) const CONTROL: usize = 2;
 /// Longest message inside a slot of each ring; an expected one spends eight bytes on its tag.
 pub(crate) const SHORT: [usize; RINGS] = [56, 48, 56];
 
+/// Longest message in slots of the ring of requests: in the arena a longer one costs less.
+pub(crate) const WIDE_MAX: usize = 4 * SHORT[REQUESTS];
+
+/// Slots of a message of that ring that has so many bytes; `None`: it lies in the arena.
+#[inline]
+pub(crate) fn slots_of(len: usize) -> Option<u32> {
+    let count = u32::try_from(len.div_ceil(SHORT[REQUESTS])).ok()?.max(1);
+    (len <= WIDE_MAX).then_some(count)
+}
+
 /// What this side has made for a connection.
 #[derive(Debug)]
 pub(crate) struct OwnSide {
@@ -111,6 +121,14 @@ impl Link {
         self.tx[ring].has_room(&self.theirs.rings.popped[ring].0)
     }
 
+    /// The same for a wide message.
+    pub(crate) fn has_room_for(&mut self, ring: usize, slots: u32) -> Result<bool, Broken> {
+        if !self.tx[ring].has_known_room_for(slots) {
+            self.tx[ring].refresh(&self.theirs.rings.popped[ring].0)?;
+        }
+        Ok(self.tx[ring].has_known_room_for(slots))
+    }
+
     /// Publishes a slot, and rings when the peer does not look.
     pub(crate) fn push(&mut self, ring: usize, word: Word, payload: &Payload) {
         if self.publish(ring, word, |at| payload[at]) {
@@ -128,6 +146,20 @@ impl Link {
     ) -> bool {
         fail::point("publish");
         self.tx[ring].push(&self.own.rings.rings[ring], word, payload);
+        fail::point("published");
+        self.attention_bell.is_due(&self.theirs.rings.attention.0)
+    }
+
+    /// Publishes a request of several slots; `true`: [`Link::ring`] must follow.
+    #[inline]
+    pub(crate) fn publish_wide(&mut self, bytes: &[u8], slots: u32) -> bool {
+        fail::point("publish");
+        let mut padded = [0; WIDE_MAX];
+        padded[..bytes.len()].copy_from_slice(bytes);
+        let (words, _) = padded.as_chunks::<8>();
+        let word = Word::inline(u32::try_from(bytes.len()).unwrap_or(0));
+        let payload = |at: usize| u64::from_ne_bytes(words[at]);
+        self.tx[REQUESTS].push_wide(&self.own.rings.rings[REQUESTS], (word, slots), payload);
         fail::point("published");
         self.attention_bell.is_due(&self.theirs.rings.attention.0)
     }
@@ -208,6 +240,12 @@ impl Link {
     #[inline(always)]
     pub(crate) fn peek(&self, ring: usize) -> Option<&Slot> {
         self.rx[ring].peek(&self.theirs.rings.rings[ring])
+    }
+
+    /// A further slot of the wide message that begins with the next one.
+    #[inline(always)]
+    pub(crate) fn part(&self, ring: usize, part: u32) -> &Slot {
+        self.rx[ring].part(&self.theirs.rings.rings[ring], part)
     }
 
     /// Writes back what is owed on all rings.

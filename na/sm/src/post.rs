@@ -132,7 +132,10 @@ impl SmContext {
         // The request first: it is on its way meanwhile, and a receive posted late still matches.
         let mut sent = connection.send_inline(REQUESTS, 0, message);
         if sent == Inline::Refused {
-            sent = connection.send_body(REQUESTS, 0, message);
+            sent = connection.send_wide(message);
+            if sent == Inline::Refused {
+                sent = connection.send_body(REQUESTS, 0, message);
+            }
             if sent == Inline::Refused {
                 return None;
             }

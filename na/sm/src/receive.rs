@@ -10,7 +10,7 @@ use crate::{
     fail,
     in_place::push_with,
     layout::Slot,
-    link::{ANSWERS, BodyClaim, CONTROL, Link, REQUESTS, SHORT},
+    link::{ANSWERS, BodyClaim, CONTROL, Link, REQUESTS, SHORT, WIDE_MAX, slots_of},
     receives::{Match, Receive, Receives},
     ring::{Broken, Payload, Word},
 };
@@ -186,8 +186,8 @@ fn poll_answers(
     taken
 }
 
-/// An unexpected message that is long: its body, checked.
-#[cold]
+/// An unexpected message that is long: of several slots, or with a body, checked.
+#[inline(never)]
 fn take_request(
     link: &mut Link,
     from: Peer,
@@ -197,13 +197,31 @@ fn take_request(
     let Some(slot) = link.peek(REQUESTS) else { return Ok(()) };
     let word = slot.claimed_word();
     if !word.is_body() {
-        return Err(Broken::TooLongForSlot);
+        let message = wide(link, length(word)).ok_or(Broken::TooLongForSlot)?;
+        done.push(Completion::Unexpected { from, message });
+        return Ok(());
     }
     let claim = BodyClaim::check(slot.bytes[0].load(), word.len())?; // C2
     let message = intake.copy_out(link, claim);
     done.push(Completion::Unexpected { from, message });
     take_body(link, REQUESTS, word.len());
     Ok(())
+}
+
+/// Takes a message of several slots; `None`: none is that long.
+#[inline]
+fn wide(link: &mut Link, len: usize) -> Option<Message> {
+    let slots = slots_of(len)?;
+    let mut bytes = [0; WIDE_MAX];
+    let (chunks, _) = bytes.as_chunks_mut::<INLINE_MAX>();
+    for (chunk, part) in chunks.iter_mut().zip(0..slots) {
+        *chunk = bytes_of(link.part(REQUESTS, part).payload()); // C2
+    }
+    let message = Message::copied(&bytes[..len]);
+    for _ in 0..slots {
+        take(link, REQUESTS);
+    }
+    Some(message)
 }
 
 /// An expected message that is long, or early, or late; `false`: it stays where it is.

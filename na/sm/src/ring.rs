@@ -12,8 +12,12 @@
 //! | P2 word, bytes | C2 copy word, bytes out |
 //! | P3 `sequence.store(Release)` | C3 `popped.store(Release)`, lazily |
 //!
-//! - P3 -> C1: the consumer sees the bytes of the lap that it reads. One line moves per message.
+//! - P3 -> C1: the consumer sees the bytes of the lap that it reads. One line moves per short message.
 //! - C3 -> P1: the producer reuses a slot, and the body that it named, only after it was copied out.
+//!
+//! A *wide* message lies in several slots, one after the other: their sequences are set, too, but only the first one's is
+//! looked at, is stored last, and publishes them all. It is for the cost of a line each what a body in the arena is not: no
+//! reservation, and lines that are hot on both sides.
 //!
 //! `tests/loom.rs` checks both arrows: weaken any of the four and it fails.
 //! What is read from the peer's segment is a claim: a position or lap that cannot be is [`Broken`]. A lap
@@ -164,6 +168,12 @@ impl Producer {
         self.pushed.wrapping_sub(self.popped) < SLOTS
     }
 
+    /// The same for several slots at a time.
+    #[inline(always)]
+    pub(crate) fn has_known_room_for(&self, slots: u32) -> bool {
+        self.pushed.wrapping_sub(self.popped) + slots <= SLOTS
+    }
+
     /// Whether the consumer has taken everything, as far as is known.
     pub(crate) fn is_drained(&self) -> bool {
         self.pushed == self.popped
@@ -195,6 +205,32 @@ impl Producer {
     }
 }
 
+impl Producer {
+    /// Publishes a wide message in so many slots, whose words `payload` gives one by one. The caller has asked
+    /// [`Producer::has_known_room_for`].
+    #[inline]
+    pub(crate) fn push_wide(
+        &mut self,
+        slots: &Slots,
+        (word, count): (Word, u32),
+        payload: impl Fn(usize) -> u64,
+    ) {
+        debug_assert!(self.has_known_room_for(count), "ask for room first");
+        let first = self.pushed;
+        for (part, words) in (1..count).zip((1..).map(|part| part * SLOT_WORDS)) {
+            let position = first.wrapping_add(part);
+            let slot = &slots.0[index(position)];
+            for (at, cell) in slot.bytes.iter().enumerate() {
+                cell.store(payload(words + at)); // P2
+            }
+            // Relaxed: the consumer comes here only in the next lap.
+            slot.sequence.store(lap(position), Ordering::Relaxed);
+        }
+        self.push(slots, word, payload);
+        self.pushed = first.wrapping_add(count);
+    }
+}
+
 /// The reading end: state that is private to the consumer.
 #[derive(Debug)]
 pub(crate) struct Consumer {
@@ -221,6 +257,12 @@ impl Consumer {
         let slot = &slots.0[index(self.next)];
         let sequence = slot.sequence.load(ord("C1", Ordering::Acquire)); // C1
         (sequence == self.lap).then_some(slot)
+    }
+
+    /// A further slot of the wide message that begins with the next slot.
+    #[inline(always)]
+    pub(crate) fn part<'a>(&self, slots: &'a Slots, part: u32) -> &'a Slot {
+        &slots.0[index(self.next.wrapping_add(part))]
     }
 
     /// Whether the next slot's lap is one that the protocol produces. Asked when nothing comes.
@@ -322,6 +364,31 @@ mod tests {
             if consumer.advance() {
                 consumer.write_back(&popped);
             }
+            assert!(consumer.peek(&slots).is_none() && consumer.check(&slots).is_ok());
+        }
+    }
+
+    #[test]
+    fn wide_messages_go_round_among_short_ones() {
+        let (slots, popped, mut producer, mut consumer) = at(u32::MAX - SLOTS + 1);
+        for (number, count) in (0..5 * u64::from(SLOTS)).zip([1, 3, 2, 4, 1].into_iter().cycle()) {
+            let room = producer.has_known_room_for(count);
+            assert!(
+                room || producer.refresh(&popped).is_ok() && producer.has_known_room_for(count)
+            );
+            let word = |at: usize| number << 8 | at as u64;
+            producer.push_wide(&slots, (Word::inline(count * 56), count), word);
+            let slot = consumer.peek(&slots).unwrap();
+            assert_eq!(slot.claimed_word(), Word::inline(count * 56));
+            for part in 0..count {
+                let expected = std::array::from_fn(|at| word(part as usize * SLOT_WORDS + at));
+                assert_eq!(consumer.part(&slots, part).payload(), expected);
+            }
+            // The last of its slots tells, too.
+            if (0..count).any(|_| consumer.advance()) {
+                consumer.write_back(&popped);
+            }
+            consumer.write_back(&popped);
             assert!(consumer.peek(&slots).is_none() && consumer.check(&slots).is_ok());
         }
     }

@@ -8,7 +8,7 @@ use crate::{
     arena::{Lane, MESSAGE_MAX},
     body::{OutBody, OwnArena},
     connection::{Connection, Pending, QUEUE_DEPTH, given_back},
-    link::{ANSWERS, Link, SHORT},
+    link::{ANSWERS, Link, REQUESTS, SHORT, slots_of},
     ring::{Broken, Word},
 };
 
@@ -60,6 +60,25 @@ impl Connection {
             return Inline::Refused;
         }
         if publish_inline(link, ring, tag, bytes, len) { Inline::Ring } else { Inline::Sent }
+    }
+
+    /// The same for a request of a few slots in memory of its own; it is copied.
+    #[inline(never)]
+    pub(crate) fn send_wide(&mut self, message: &Message) -> Inline {
+        if message.body().is_some() {
+            return Inline::Refused;
+        }
+        let bytes = message.as_slice();
+        let Some(slots) = slots_of(bytes.len()).filter(|slots| *slots > 1) else {
+            return Inline::Refused;
+        };
+        let Some(link) = self.link.as_mut() else { return Inline::Refused };
+        let may = self.is_flowing && self.queues[REQUESTS].is_empty();
+        // What is wrong is found by the flush.
+        if !may || link.has_room_for(REQUESTS, slots) != Ok(true) {
+            return Inline::Refused;
+        }
+        if link.publish_wide(bytes, slots) { Inline::Ring } else { Inline::Sent }
     }
 
     /// The same for a message in this connection's arena, which leaves it.
@@ -156,7 +175,8 @@ pub(crate) fn attempt(
     tag: Tag,
     message: Message,
 ) -> Result<Attempt, (Broken, Message)> {
-    match link.has_room(ring) {
+    let slots = if ring == REQUESTS { slots_of(message.len()) } else { None };
+    match link.has_room_for(ring, slots.unwrap_or(1)) {
         Ok(true) => {}
         Ok(false) => return Ok(Attempt::NoSpace(message)),
         Err(broken) => return Err((broken, message)),
@@ -165,6 +185,12 @@ pub(crate) fn attempt(
         let mut bytes = [0; hg_na::INLINE_MAX];
         bytes[..message.len()].copy_from_slice(message.as_slice());
         if publish_inline(link, ring, tag, &bytes, message.len()) {
+            link.ring();
+        }
+        return Ok(Attempt::Sent(given_back_unless_inline(message)));
+    }
+    if let Some(slots) = slots {
+        if link.publish_wide(message.as_slice(), slots) {
             link.ring();
         }
         return Ok(Attempt::Sent(given_back_unless_inline(message)));

@@ -100,6 +100,40 @@ fn messages_arrive_whole_and_in_order_when_the_ring_goes_round() {
 }
 
 #[test]
+fn a_wide_message_is_whole_when_its_first_slot_is_seen_and_its_slots_are_used_again() {
+    loom::model(|| {
+        let shared = Shared::new();
+        let sender = Arc::clone(&shared);
+        let thread = thread::spawn(move || {
+            let mut producer = Producer::default();
+            sender.push(&mut producer, 7);
+            while !producer.has_known_room_for(SLOTS) {
+                producer.refresh(&sender.popped).expect("positions are right");
+                thread::yield_now();
+            }
+            producer.push_wide(&sender.slots, (Word::inline(100), SLOTS), |at| at as u64);
+        });
+        let mut consumer = Consumer::default();
+        let short = loop {
+            match shared.take(&mut consumer) {
+                Some(value) => break value,
+                None => thread::yield_now(),
+            }
+        };
+        assert_eq!(short, 7);
+        consumer.write_back(&shared.popped);
+        while consumer.peek(&shared.slots).is_none() {
+            thread::yield_now();
+        }
+        for part in 0..SLOTS {
+            let words = consumer.part(&shared.slots, part).payload();
+            assert_eq!(words[0], u64::from(part) * words.len() as u64);
+        }
+        thread.join().unwrap();
+    });
+}
+
+#[test]
 fn a_message_is_seen_by_the_second_look_or_its_sender_rings() {
     loom::model(|| {
         let shared = Shared::new();

@@ -15,7 +15,7 @@ const MANY: usize = 64;
 
 /// Sizes at which transports change their way, up to `max`.
 fn sizes(short: usize, max: usize) -> Vec<usize> {
-    let mut sizes: Vec<usize> = (0..=72).collect();
+    let mut sizes: Vec<usize> = (0..=240).collect();
     for edge in [short, 128, 256, 512, 1024, 2048, 4096, 8192, 65_536, max] {
         sizes.extend([edge.saturating_sub(1), edge, edge.saturating_add(1)]);
     }
@@ -131,7 +131,12 @@ fn in_order(
     let max = if control { caps.max_control } else { caps.max_unexpected };
     for number in 0..IN_A_ROW {
         // Long and short ones in turn, so that none may overtake another.
-        let len = if number % 3 == 0 { max.min(8000) } else { 8 };
+        let len = match number % 5 {
+            0 => max.min(8000),
+            2 => max.min(100),
+            4 => max.min(200),
+            _ => 8,
+        };
         let mut bytes = pattern(len, number);
         bytes[..8].copy_from_slice(&number.to_le_bytes());
         world.post(A, op(to_b, Message::copied(&bytes)))?;

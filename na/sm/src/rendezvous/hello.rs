@@ -4,7 +4,7 @@
 //! | offset | size | field | meaning |
 //! |---:|---:|---|---|
 //! | 0 | 4 | magic | `HgSm` |
-//! | 4 | 4 | version | of everything below, and of the segments; this is 1 |
+//! | 4 | 4 | version | of everything below, and of the segments; this is 2 |
 //! | 8 | 4 | kind | 1 Hello, 2 Welcome, 3 Refuse |
 //! | 12 | 4 | length | bytes that follow these 16 |
 //!
@@ -29,7 +29,7 @@ use std::fmt;
 use hg_na::{ADDRESS_MAX, Address};
 
 /// The version that this code speaks.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 /// Descriptors of a Hello or a Welcome: ring segment, arena, region table, doorbell.
 pub(crate) const GREETING_FDS: usize = 4;
