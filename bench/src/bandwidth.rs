@@ -10,7 +10,8 @@
 //! | `--op view`              | as for a pull; a further line has the time of a view                          |
 //! | `--with-call`, heap      | `cma_and_call`: an 8-byte call and a bare `cma`, one after the other, both    |
 //! |                          | with the same number in flight                                                |
-//! | `--with-call`, the rest  | `call`: the 8-byte call with the same number in flight                        |
+//! | `--with-call`, the rest  | `call`: the 8-byte call with the same number in flight; for bytes in the      |
+//! |                          | descriptor a further line has `handover_rate`, another the ratio to it        |
 //!
 //! `ratio` is that of the two medians; `..._to_...` is the median of the ratios, round by round, which other
 //! load that comes and goes disturbs less.
@@ -22,7 +23,7 @@ use crate::limits::beside::Way;
 use crate::limits::cma::{self, Remote};
 use crate::limits::fi_pingpong::Pingpong;
 use crate::limits::memory::{self, Arena};
-use crate::limits::{memcpy, tcp_stream};
+use crate::limits::{handover, memcpy, tcp_stream};
 use crate::measure::{Caches, Measure, Memory, Op, Subject, Unit, Wait};
 use crate::pair::Cores;
 use crate::product::call::{self, WORD};
@@ -194,13 +195,19 @@ impl Arguments {
         let word = call::Shape { size: WORD, ..shape.clone() };
         let word = call::Caller::connect(word, target)?;
         let pulled = pulled::Caller::connect(shape, self.memory, target)?;
-        let by_cma = self.memory == Memory::Heap && self.by_cma(word.via().way());
+        let way = word.via().way();
+        let by_cma = self.memory == Memory::Heap && self.by_cma(way);
         let mut turns = Turns::default();
         let word = turns.add(word);
         let pulled = turns.add(pulled);
         if !by_cma {
             turns.line(move |taken| taken.beside(pulled, word));
             turns.line(move |taken| taken.figure(word));
+            if self.memory == Memory::Eager && way == Way::SharedMemory {
+                let bare = turns.add(handover::Pair::start(cores, size, inflight)?);
+                turns.line(move |taken| taken.figure(bare));
+                turns.ratio_line(TO_HANDOVER, pulled, bare);
+            }
             return Ok(turns);
         }
         let buffers = inflight as usize;
@@ -225,6 +232,9 @@ impl Arguments {
         Ok(turns)
     }
 }
+
+/// Calls with the bytes in their descriptor, beside such bytes bare.
+pub(crate) const TO_HANDOVER: &str = "call_with_pull_to_handover";
 
 /// The largest transfer: cold memory holds two.
 const MAX_SIZE: u64 = (memory::COLD_BYTES / 2) as u64;

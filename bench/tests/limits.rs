@@ -23,6 +23,7 @@ fn quick_limits_print_one_json_object_a_line() {
     let expected = [
         "cache_line_round_trip",
         "ring_rate",
+        "handover_rate",
         "eventfd_round_trip",
         "futex_round_trip",
         "unix_round_trip",

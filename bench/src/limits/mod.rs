@@ -4,6 +4,7 @@
 //! |-------------------------|---------------------------------------------------------------|--------------|
 //! | `cache_line_round_trip` | a line to another core and one back, spinning                 | `cache_line` |
 //! | `ring_rate`             | requests and answers through a bare ring of lines, pipelined  | `ring`       |
+//! | `handover_rate`         | the same with 4 KiB beside each request, copied in and out    | `handover`   |
 //! | `eventfd_round_trip`    | two wake-ups through eventfd and epoll                        | `eventfd`    |
 //! | `futex_round_trip`      | two wake-ups through futex                                    | `futex`      |
 //! | `unix_round_trip`       | 8 bytes there and back through a socket pair                  | `stream`     |
@@ -23,6 +24,7 @@ pub(crate) mod cma;
 pub(crate) mod eventfd;
 pub(crate) mod fi_pingpong;
 pub(crate) mod futex;
+pub(crate) mod handover;
 pub(crate) mod memcpy;
 pub(crate) mod memory;
 pub(crate) mod ring;
@@ -45,6 +47,8 @@ pub(crate) enum Role {
     CacheLine,
     /// Answers in [`ring`].
     Ring,
+    /// Reads in [`handover`].
+    Handover,
     /// Answers in [`eventfd`].
     Eventfd,
     /// Answers in [`futex`].
@@ -62,6 +66,7 @@ pub(crate) fn serve(role: Role, control: Control) -> Result<(), Error> {
     match role {
         Role::CacheLine => cache_line::serve(control),
         Role::Ring => ring::serve(control),
+        Role::Handover => handover::serve(control),
         Role::Eventfd => eventfd::serve(control),
         Role::Futex => futex::serve(control),
         Role::Stream => stream::serve(control),
@@ -76,6 +81,7 @@ pub(crate) fn all(cores: Cores, cold: bool) -> Result<Vec<Box<dyn Measure>>, Err
         Box::new(cache_line::Pair::start(cores, cache_line::Payload::Word)?),
         Box::new(cache_line::Pair::start(cores, cache_line::Payload::Line)?),
         Box::new(ring::Pair::start(cores, INFLIGHT)?),
+        Box::new(handover::Pair::start(cores, BANDWIDTH_SIZES[0], INFLIGHT)?),
         Box::new(eventfd::Pair::start(cores)?),
         Box::new(futex::Pair::start(cores)?),
         Box::new(stream::Pair::unix(cores, Wait::Spin)?),
@@ -176,7 +182,17 @@ mod tests {
 
     #[test]
     fn every_role_is_known_to_the_command_line() {
-        for role in ["cache-line", "ring", "eventfd", "futex", "stream", "tcp-stream", "memory"] {
+        let roles = [
+            "cache-line",
+            "ring",
+            "handover",
+            "eventfd",
+            "futex",
+            "stream",
+            "tcp-stream",
+            "memory",
+        ];
+        for role in roles {
             assert!(<Role as clap::ValueEnum>::from_str(role, false).is_ok(), "{role}");
         }
     }

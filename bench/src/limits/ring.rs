@@ -33,8 +33,7 @@ impl Pair {
     /// Starts the second process.
     pub(crate) fn start(cores: Cores, inflight: u32) -> Result<Pair, Error> {
         let mut peer = Peer::start("ring", cores)?;
-        let slots = (inflight as usize + 1).next_power_of_two().max(SLOTS);
-        let lines = Lines::create(2 * slots)?;
+        let lines = Lines::create(2 * slots(inflight as usize))?;
         peer.control().send_descriptors(&[lines.memory()])?;
         Ok(Pair { peer, lines, inflight, done: 0 })
     }
@@ -67,7 +66,7 @@ impl RoundTrips for Pair {
     }
 
     fn round_trips(&mut self, count: u32) -> Result<(), Error> {
-        let (requests, answers) = rings(&self.lines);
+        let (requests, answers) = rings(self.lines.as_slice());
         let (end, inflight) = (self.done + u64::from(count), u64::from(self.inflight));
         let (mut sent, mut done) = (self.done, self.done);
         while done < end {
@@ -94,7 +93,7 @@ impl RoundTrips for Pair {
 pub(super) fn serve(mut control: Control) -> Result<(), Error> {
     let [memory] = control.receive_descriptors()?;
     let lines = Lines::open(memory)?;
-    let (requests, answers) = rings(&lines);
+    let (requests, answers) = rings(lines.as_slice());
     let mut done = 0;
     while let Some(count) = control.next()? {
         for number in done..done + count {
@@ -108,14 +107,15 @@ pub(super) fn serve(mut control: Control) -> Result<(), Error> {
 
 /// One direction.
 #[derive(Debug, Clone, Copy)]
-struct Ring<'a> {
+pub(super) struct Ring<'a> {
     /// A power of two of them.
     slots: &'a [Line],
 }
 
 impl Ring<'_> {
+    /// Publishes a message.
     #[inline]
-    fn push(self, number: u64, payload: [u64; WORDS]) {
+    pub(super) fn push(self, number: u64, payload: [u64; WORDS]) {
         let (slot, lap) = self.slot(number);
         for (word, value) in slot.words.iter().zip(payload) {
             word.store(value, Relaxed); // P1: published by P2
@@ -123,8 +123,9 @@ impl Ring<'_> {
         slot.sequence.store(lap, Release); // P2
     }
 
+    /// The message of this number, once it is there.
     #[inline]
-    fn pop(self, number: u64) -> Option<[u64; WORDS]> {
+    pub(super) fn pop(self, number: u64) -> Option<[u64; WORDS]> {
         let (slot, lap) = self.slot(number);
         if slot.sequence.load(Acquire) != lap {
             return None; // C1
@@ -145,8 +146,14 @@ impl Ring<'_> {
     }
 }
 
-fn rings(lines: &Lines) -> (Ring<'_>, Ring<'_>) {
-    let (requests, answers) = lines.as_slice().split_at(lines.as_slice().len() / 2);
+/// Slots that a ring needs with so many requests in flight.
+pub(super) fn slots(inflight: usize) -> usize {
+    (inflight + 1).next_power_of_two().max(SLOTS)
+}
+
+/// Requests and answers, half of the lines each.
+pub(super) fn rings(lines: &[Line]) -> (Ring<'_>, Ring<'_>) {
+    let (requests, answers) = lines.split_at(lines.len() / 2);
     (Ring { slots: requests }, Ring { slots: answers })
 }
 

@@ -12,8 +12,8 @@
 use std::fs::File;
 use std::mem::{offset_of, size_of};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::slice;
 use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::{ptr, slice};
 
 use memmap2::{MmapOptions, MmapRaw};
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
@@ -39,6 +39,9 @@ const _: () = {
     assert!(size_of::<Line>() == 64 && align_of::<Line>() == 64);
     assert!(offset_of!(Line, words) == 8);
 };
+
+/// Bytes of a line.
+pub(crate) const LINE: usize = size_of::<Line>();
 
 /// A mapping of lines, zero at first.
 #[derive(Debug)]
@@ -82,6 +85,37 @@ impl Lines {
         // - alive: the borrow of `self` keeps the mapping until it ends.
         unsafe { slice::from_raw_parts(self.map.as_ptr().cast::<Line>(), count) }
     }
+
+    /// Copies bytes to the lines from `first` on.
+    ///
+    /// # Panics
+    /// When they do not fit.
+    pub(crate) fn copy_in(&self, first: usize, from: &[u8]) {
+        let into = self.place(first, from.len());
+        // SAFETY:
+        // - in bounds: `place` checked it; `from` is this process's own, so they do not overlap.
+        // - as opaque bytes through a raw pointer: what the other process makes of them meanwhile is its own affair,
+        //   which reads them after they were published.
+        unsafe { ptr::copy_nonoverlapping(from.as_ptr(), into, from.len()) };
+    }
+
+    /// Copies bytes out of the lines from `first` on.
+    ///
+    /// # Panics
+    /// When there are not so many.
+    pub(crate) fn copy_out(&self, first: usize, into: &mut [u8]) {
+        let from = self.place(first, into.len());
+        // SAFETY:
+        // - as in `copy_in`.
+        unsafe { ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) };
+    }
+
+    fn place(&self, first: usize, len: usize) -> *mut u8 {
+        let start = first.checked_mul(LINE).expect("lines are in the address space");
+        let end = start.checked_add(len).expect("so are bytes");
+        assert!(end <= self.map.len(), "{end} is outside of {} bytes", self.map.len());
+        self.map.as_mut_ptr().wrapping_add(start)
+    }
 }
 
 #[cfg(test)]
@@ -96,6 +130,22 @@ mod tests {
         assert_eq!((here.as_slice().len(), there.as_slice().len()), (3, 3));
         here.as_slice()[2].words[6].store(7, Relaxed);
         assert_eq!(there.as_slice()[2].words[6].load(Relaxed), 7);
+    }
+
+    #[test]
+    fn bytes_that_one_mapping_copies_in_the_other_copies_out() {
+        let here = Lines::create(4).unwrap();
+        let there = Lines::open(here.memory().try_clone_to_owned().unwrap()).unwrap();
+        here.copy_in(1, &[7; 2 * LINE + 1]);
+        let mut seen = [9; 2 * LINE + 2];
+        there.copy_out(1, &mut seen);
+        assert_eq!((seen[2 * LINE], seen[2 * LINE + 1]), (7, 0));
+    }
+
+    #[test]
+    #[should_panic(expected = "outside of")]
+    fn bytes_outside_of_the_lines_are_a_bug() {
+        Lines::create(1).unwrap().copy_in(0, &[0; 4097]);
     }
 
     #[test]

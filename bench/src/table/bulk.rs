@@ -6,6 +6,7 @@
 use serde_json::json;
 
 use super::claim::{Claim, Figures, Judged, Plain, Quantity, Run};
+use crate::bandwidth::TO_HANDOVER;
 use crate::stats::Better::{Larger, Smaller};
 
 /// The lines.
@@ -122,7 +123,15 @@ fn with_call(memory: &'static str) -> Run {
         Claim::new(
             format!("pull-in-call/{memory}"),
             format!("pull of 4 KiB incl. its call, {memory}, 16 in flight"),
-            move |figures| Judged::ratio(figures.of("call_with_pull")?, Larger, must, aim),
+            move |figures| {
+                let judged = Judged::ratio(figures.of("call_with_pull")?, Larger, must, aim)?;
+                let Some(bare) = figures.of(TO_HANDOVER).and_then(|it| it["median"].as_f64())
+                else {
+                    return Some(judged);
+                };
+                let formula = format!("{}, {bare:.2} x handover_rate", judged.formula);
+                Some(Judged { formula, ..judged })
+            },
         ),
     )
 }
