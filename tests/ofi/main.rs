@@ -190,6 +190,31 @@ fn a_killed_target_is_reported_and_its_successor_is_a_new_peer() {
     }
 }
 
+/// What libfabric's `shm` has in memory for a process.
+fn memory_of(process: u32) -> Vec<std::ffi::OsString> {
+    let own = format!("{process}:");
+    let all = std::fs::read_dir("/dev/shm").unwrap().map(|it| it.unwrap().file_name());
+    all.filter(|name| name.to_string_lossy().starts_with(&own)).collect()
+}
+
+#[test]
+fn what_processes_leave_that_are_all_killed_is_removed_by_the_next_one() {
+    let _alive = watchdog();
+    let mut targets = [Target::start("ofi+shm://", ""), Target::start("ofi+shm://", "")];
+    for target in &mut targets {
+        assert_eq!(memory_of(target.process.id()).len(), 1);
+        target.kill();
+    }
+    let living = Target::start("ofi+shm://", "");
+    for target in &targets {
+        assert!(memory_of(target.process.id()).is_empty());
+    }
+    let engine = Engine::open("ofi+shm://").unwrap();
+    assert_eq!(memory_of(living.process.id()).len(), 1, "who lives keeps it");
+    let peer = engine.lookup(&living.address).unwrap();
+    assert_eq!(engine.call(add, &peer, (1, 1)).wait().unwrap(), 2);
+}
+
 #[test]
 fn one_address_names_both_ways() {
     let _alive = watchdog();

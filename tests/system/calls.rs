@@ -176,7 +176,10 @@ fn a_handler_calls_a_third_process_and_its_own_caller() {
         }
         let nobody = "sm://nobody-is-there".to_owned();
         let error = engine.call(relay, &peer, (nobody, 1, 1)).wait().unwrap_err();
-        assert!(matches!(&error, CallError::Handler(text) if text.contains("no connection")), "{error}");
+        assert!(
+            matches!(&error, CallError::Handler(text) if text.contains("no connection")),
+            "{error}"
+        );
     }
 }
 

@@ -72,7 +72,7 @@ const NEEDS: [(&str, &str); SCHEMES.len()] = [
 ];
 
 /// The provider that stays on the machine.
-const LOCAL: &str = "shm";
+pub(crate) const LOCAL: &str = "shm";
 /// Longest name of a local context in bytes: an abstract socket's is a little longer.
 const NAME_MAX: usize = 64;
 

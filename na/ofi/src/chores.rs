@@ -10,16 +10,16 @@ use hg_na_parts::limits;
 use nix::sys::epoll::EpollFlags;
 
 use crate::{
+    address::LOCAL,
     context::{Known, OfiContext, RETIRE_AFTER, Retiring},
     fabric::Fault,
+    leftovers::clear_up,
     lifeline::{Cut, Lifeline},
     link::{Phase, Remote},
     waiter::LISTENER,
     wire::{Greeting, HEADER, Record, broken_way},
 };
 
-/// The provider that stays on the machine.
-const LOCAL: &str = "shm";
 /// Connections accepted at a time.
 const ACCEPTS: usize = 64;
 /// How long nothing is accepted after descriptors have run out.
@@ -489,25 +489,6 @@ impl OfiContext {
         for place in 0..u32::try_from(self.links.len()).unwrap_or(u32::MAX) {
             self.part(place);
         }
-    }
-}
-
-/// Removes the memory of a killed process's endpoint, which libfabric's shm leaves behind under the name
-/// `PID:UID:NUMBER`. Its endpoint's address is a claim: only what bears the number of a dead process is touched.
-fn clear_up(name: &[u8]) {
-    let own = |name: &[u8]| Some(std::str::from_utf8(name).ok()?.trim_end_matches('\0').to_owned());
-    let Some(name) = name.strip_prefix(b"fi_shm://").and_then(own) else { return };
-    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
-    let Some(pid) = name.split(':').next().filter(|_| name.split(':').all(is_number)) else {
-        return;
-    };
-    let state = std::fs::read_to_string(format!("/proc/{pid}/stat"));
-    let is_dead = match &state {
-        Ok(stat) => stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with(['Z', 'X'])),
-        Err(error) => error.kind() == io::ErrorKind::NotFound,
-    };
-    if is_dead && std::fs::remove_file(format!("/dev/shm/{name}")).is_ok() {
-        tracing::debug!(%name, "removed what a killed process has left behind");
     }
 }
 

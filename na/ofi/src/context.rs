@@ -26,6 +26,7 @@ use crate::{
     arrive::Frame,
     domain::Shared,
     fabric::{Endpoint, Event},
+    leftovers::Mark,
     lifeline::{Listener, Place},
     link::{Link, Phase, Sending},
     settings::MESSAGE_MAX,
@@ -105,6 +106,8 @@ pub(crate) struct OfiContext {
     events: Vec<Event>,
     /// libfabric cannot be used any more.
     pub(crate) broken: Option<Error>,
+    /// That the endpoint's memory has an owner who lives.
+    _mark: Option<Mark>,
 }
 
 impl OfiContext {
@@ -123,6 +126,7 @@ impl OfiContext {
         if shared.listen {
             waiter.add(listener.fd(), LISTENER, EpollFlags::EPOLLIN)?;
         }
+        let mark = Mark::set(endpoint.name());
         Ok(Self {
             shared,
             id,
@@ -156,6 +160,7 @@ impl OfiContext {
             told: Vec::new(),
             events: Vec::new(),
             broken: None,
+            _mark: mark,
         })
     }
 

@@ -9,10 +9,11 @@ use hg_na::{Address, Caps, Context, Domain, Error, Memory, OpenOptions, Plugin, 
 use hg_na_memory::ForkGuard;
 
 use crate::{
-    address::{Asked, SCHEMES, address_of, local, provider},
+    address::{Asked, LOCAL, SCHEMES, address_of, local, provider},
     choice,
     context::OfiContext,
     fabric::{Endpoint, Form, Offer, Way},
+    leftovers,
     lifeline::{Listener, Place},
     settings::{Settings, caps},
 };
@@ -132,6 +133,9 @@ impl OfiDomain {
             (Home::Network(ip, _), Place::Network(bound)) => Home::Network(*ip, bound.port()),
             _ => home,
         };
+        if provider == LOCAL {
+            leftovers::sweep();
+        }
         let endpoint = Endpoint::open(&offer, form)?;
         let sleeps = endpoint.wait_fd().is_some();
         let guard = Arc::new(ForkGuard::new()?);

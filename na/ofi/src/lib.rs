@@ -45,6 +45,7 @@ mod context;
 mod domain;
 #[expect(unsafe_code, reason = "calls into a C library")]
 mod fabric;
+mod leftovers;
 mod lent;
 mod lifeline;
 mod link;
