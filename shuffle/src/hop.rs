@@ -29,7 +29,7 @@ pub(crate) type Ended = Result<(), CallError<Refused>>;
 struct Sent {
     number: u64,
     call: hg::OwnedCall<batch>,
-    /// How it ended, if it did at once.
+    /// How it ended, if it did at once and was looked at.
     ended: Option<Ended>,
 }
 
@@ -373,8 +373,15 @@ impl Hop {
             let args = (self.from, self.lane, number, &bytes[self.head..]);
             (engine.call_owned(batch, peer, args), Some(bytes))
         };
-        let polled = call.poll_taken(&mut Context::from_waker(&self.waker));
-        let ended = if let Poll::Ready(ended) = polled { Some(ended) } else { None };
+        // Answers are taken in order: one behind others is looked at when those have gone, and nobody is woken for it.
+        let ended = if calls.is_empty() {
+            match call.poll_taken(&mut Context::from_waker(&self.waker)) {
+                Poll::Ready(ended) => Some(ended),
+                Poll::Pending => None,
+            }
+        } else {
+            None
+        };
         let is_over = ended.is_some();
         calls.push_back(Sent { number, call, ended });
         drop(calls);

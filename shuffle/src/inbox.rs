@@ -72,17 +72,45 @@ impl<P> Inbox<P> {
         }
     }
 
-    /// Puts the messages of a batch in. `delivered`: messages delivered so far, ever.
-    pub(crate) fn push_chunk(&mut self, chunk: Chunk, parent: P, delivered: u64) {
+    /// Puts the messages of a batch in. `delivered`: messages delivered so far, ever. Gives the parent back if it need not
+    /// wait.
+    pub(crate) fn push_chunk(&mut self, chunk: Chunk, parent: P, delivered: u64) -> Option<P> {
         self.close();
-        self.pushed += u64::from(chunk.messages);
+        let messages = chunk.messages;
         self.chunks.push_back(chunk);
+        self.note_parent(messages, parent, delivered)
+    }
+
+    /// The same for a short batch, which is copied behind others where there is room.
+    pub(crate) fn push_short(
+        &mut self,
+        (bytes, messages): (&[u8], u32),
+        parent: P,
+        delivered: u64,
+    ) -> Option<P> {
+        self.close();
+        match self.chunks.back_mut() {
+            Some(last) if last.bytes.len() + bytes.len() <= OWN_CHUNK => {
+                last.bytes.extend_from_slice(bytes);
+                last.messages += messages;
+            }
+            _ => {
+                let mut buffer = self.buffer();
+                buffer.extend_from_slice(bytes);
+                self.chunks.push_back(Chunk { bytes: buffer, messages });
+            }
+        }
+        self.note_parent(messages, parent, delivered)
+    }
+
+    fn note_parent(&mut self, messages: u32, parent: P, delivered: u64) -> Option<P> {
+        self.pushed += u64::from(messages);
         self.note_waiting(delivered);
         if self.is_acknowledged(self.pushed, delivered) {
-            self.released.push(parent);
-        } else {
-            self.parents.push_back((self.pushed, parent));
+            return Some(parent);
         }
+        self.parents.push_back((self.pushed, parent));
+        None
     }
 
     /// Puts a message of this rank to itself in; returns its number, for [`Inbox::is_acknowledged`].
@@ -208,21 +236,16 @@ mod tests {
     #[test]
     fn a_batch_is_acknowledged_when_its_last_message_is_within_the_limit() {
         let mut inbox = Inbox::new(5, 0);
-        inbox.push_chunk(chunk(3), 'a', 0);
-        inbox.push_chunk(chunk(3), 'b', 0);
-        inbox.push_chunk(chunk(7), 'c', 0);
-        assert_eq!(inbox.released, ['a']);
+        assert_eq!(inbox.push_chunk(chunk(3), 'a', 0), Some('a'));
+        assert_eq!(inbox.push_chunk(chunk(3), 'b', 0), None);
+        assert_eq!(inbox.push_chunk(chunk(7), 'c', 0), None);
         assert_eq!(inbox.next_release(), Some(1));
         inbox.handle_delivered(1);
-        assert_eq!((inbox.released.as_slice(), inbox.next_release()), (&['a', 'b'][..], Some(8)));
+        assert_eq!((inbox.released.as_slice(), inbox.next_release()), (&['b'][..], Some(8)));
         inbox.handle_delivered(7);
-        assert_eq!(inbox.released, ['a', 'b']);
+        assert_eq!(inbox.released, ['b']);
         inbox.handle_delivered(8);
-        assert_eq!(
-            inbox.released,
-            ['a', 'b', 'c'],
-            "more messages than the limit do not wait for ever"
-        );
+        assert_eq!(inbox.released, ['b', 'c'], "more messages than the limit do not wait for ever");
         assert_eq!(inbox.next_release(), None);
     }
 
@@ -279,9 +302,28 @@ mod tests {
     #[test]
     fn what_is_dropped_is_counted_and_keeps_nobody_waiting() {
         let mut inbox = Inbox::new(1, 0);
-        inbox.push_chunk(chunk(3), 'a', 0);
-        inbox.push_chunk(chunk(4), 'b', 0);
+        assert_eq!(inbox.push_chunk(chunk(3), 'a', 0), None);
+        assert_eq!(inbox.push_chunk(chunk(4), 'b', 0), None);
         assert_eq!(inbox.clear(), 7);
         assert_eq!((inbox.released.as_slice(), inbox.len()), (&['a', 'b'][..], 0));
+    }
+
+    #[test]
+    fn short_batches_share_a_chunk_in_order_with_what_lies_before_and_behind_them() {
+        let mut inbox = Inbox::new(3, 1000);
+        inbox.push_own(&own(7));
+        let short = chunk(2);
+        assert_eq!(inbox.push_short((&short.bytes, 2), 'a', 0), Some('a'));
+        assert_eq!(inbox.push_short((&short.bytes, 2), 'b', 0), None);
+        assert_eq!((inbox.len(), inbox.due(), inbox.next_release()), (5, 5, Some(2)));
+        inbox.push_own(&own(8));
+        assert_eq!(kinds(&inbox.take(false).unwrap()), [7, 0, 1, 0, 1]);
+        assert_eq!(inbox.take(false), None, "what comes behind them waits for more");
+        assert_eq!(kinds(&inbox.take(true).unwrap()), [8]);
+        let long = vec![0; OWN_CHUNK];
+        inbox.push_short((&long, 1), 'c', 5);
+        inbox.push_short((&short.bytes, 2), 'd', 5);
+        assert_eq!(inbox.take(false).unwrap().bytes.len(), OWN_CHUNK);
+        assert_eq!(kinds(&inbox.take(false).unwrap()), [0, 1]);
     }
 }

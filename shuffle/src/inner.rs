@@ -10,22 +10,23 @@ use std::{
 
 use hg::Answer;
 use hg_job::NodeMap;
+use rustc_hash::FxHashMap;
 
 use crate::{
     Error, MAXRPC_MAX, Options,
+    arrivals::Early,
     failing::Failed,
     hop::{Gone, Hop, Pushed},
-    inbox::Chunk,
     linger::Linger,
     lock::{locked, wait},
     mail::Mail,
     meeting::Meeting,
-    message::{EVERYBODY, MESSAGE_MAX, Message, Messages},
-    order::{Order, Place},
+    message::{EVERYBODY, MESSAGE_MAX, Message},
+    order::Order,
     parent::Parent,
     queue::Queue,
     route::{Came, Next, Routes},
-    rpc::{From, Lane, Refused, arrive, batch, watch},
+    rpc::{From, Lane, Refused, arrive, watch},
     settle::Settled,
     side::Side,
 };
@@ -48,7 +49,7 @@ pub(crate) struct Inner {
     /// Threads that a sender limit holds back, by lane.
     held_back: [AtomicU32; 3],
     /// What each queue of each peer has sent.
-    orders: HashMap<(u32, Lane), Mutex<Order<Early>>>,
+    pub(crate) orders: FxHashMap<(u32, Lane), Mutex<Order<Early>>>,
     /// Answers that end when this shuffle does.
     watchers: Mutex<Option<Vec<Answer<watch>>>>,
     /// Calls of this rank that end when a peer's shuffle does.
@@ -110,12 +111,6 @@ impl Table {
 
 /// In place of a hop: none.
 pub(crate) const HERE: u32 = u32::MAX;
-
-/// A batch that has overtaken another one.
-struct Early {
-    bytes: Vec<u8>,
-    answer: Answer<batch>,
-}
 
 impl Inner {
     pub(crate) fn new(
@@ -255,7 +250,7 @@ impl Inner {
     }
 
     #[inline]
-    fn after_push(&self, hop: &Hop, pushed: Pushed, may_wait: bool) {
+    pub(crate) fn after_push(&self, hop: &Hop, pushed: Pushed, may_wait: bool) {
         self.arm_if(pushed.lingers);
         if pushed.waits && may_wait {
             self.wait_at(hop, |queue| queue.has_left(pushed.number));
@@ -331,118 +326,6 @@ impl Inner {
         index.map(|index| &self.hops[index as usize])
     }
 
-    /// A batch has come.
-    pub(crate) fn arrived(
-        &self,
-        (from, lane): (u32, Lane),
-        number: u64,
-        bytes: &[u8],
-        answer: Answer<batch>,
-    ) {
-        if self.is_closed() {
-            return answer.send(Err(Refused::Closed));
-        }
-        let Some(order) = self.orders.get(&(from, lane)) else {
-            return answer.send(Err(Refused::Misrouted));
-        };
-        // Held while batches are taken in: those of one queue keep their order.
-        let mut order = locked(order);
-        let answer =
-            match order.arrive(number, answer, |answer| Early { bytes: bytes.to_vec(), answer }) {
-                Place::Next(answer) => answer,
-                Place::Early => return,
-                Place::Wrong(answer) => return answer.send(Err(Refused::OutOfOrder)),
-            };
-        order.taken += self.take_in(lane, bytes, answer);
-        while let Some(Early { bytes, answer }) = order.following() {
-            order.taken += self.take_in(lane, &bytes, answer);
-        }
-    }
-
-    /// Puts the messages of a batch where they go next; none of them before all were looked at. How many those were.
-    fn take_in(&self, lane: Lane, bytes: &[u8], answer: Answer<batch>) -> u64 {
-        let (messages, mine) = match self.look_at(lane, bytes) {
-            Ok(looked) => looked,
-            Err(refused) => {
-                answer.send(Err(refused));
-                return 0;
-            }
-        };
-        let parent = Parent::new(answer);
-        let mut own = mine.is_some().then(|| self.mail.buffer());
-        if mine.is_some_and(|mine| mine.is_all) {
-            own.as_mut().expect("made above").extend_from_slice(bytes);
-        } else {
-            for message in Messages::of(bytes).flatten() {
-                self.pass_on(lane, &message, &parent, own.as_mut());
-            }
-        }
-        if let (Some(bytes), Some(mine)) = (own, mine) {
-            self.mail.push_chunk(Chunk { bytes, messages: mine.messages }, parent);
-        }
-        messages
-    }
-
-    /// How many messages a batch holds, and what of it is for this rank.
-    fn look_at(&self, lane: Lane, bytes: &[u8]) -> Result<(u64, Option<Mine>), Refused> {
-        let (mut messages, mut mine, mut others) = (0, 0, false);
-        for message in Messages::of(bytes) {
-            let message = message.map_err(|_| Refused::Malformed)?;
-            messages += 1;
-            if message.source >= self.routes.map().size() {
-                return Err(Refused::Misrouted);
-            }
-            if message.is_broadcast() {
-                mine += 1;
-                others |= lane != Lane::Relay;
-            } else {
-                match self.onward(lane, message.to) {
-                    Some(HERE) => mine += 1,
-                    Some(_) => others = true,
-                    None => return Err(Refused::Misrouted),
-                }
-            }
-        }
-        Ok((messages, (mine > 0).then_some(Mine { messages: mine, is_all: !others })))
-    }
-
-    fn pass_on(
-        &self,
-        lane: Lane,
-        message: &Message<'_>,
-        parent: &Parent,
-        own: Option<&mut Vec<u8>>,
-    ) {
-        if message.is_broadcast() {
-            if let Some(own) = own {
-                message.write(own);
-            }
-            let onward = match lane {
-                Lane::Origin => Lane::Network,
-                Lane::Network => Lane::Relay,
-                Lane::Relay => return,
-            };
-            for hop in self.hops.iter().filter(|hop| hop.lane == onward) {
-                self.copies.fetch_add(1, Ordering::Relaxed);
-                self.relay(hop, message, parent);
-            }
-            return;
-        }
-        let onward = self.onward(lane, message.to).unwrap_or(HERE);
-        match self.hops.get(onward as usize) {
-            Some(hop) => self.relay(hop, message, parent),
-            None => own.into_iter().for_each(|own| message.write(own)),
-        }
-    }
-
-    fn relay(&self, hop: &Hop, message: &Message<'_>, parent: &Parent) {
-        match hop.push(message, Some(parent), None) {
-            Ok(pushed) => self.after_push(hop, pushed, false),
-            // To a rank that has failed: its origin counts it as in doubt.
-            Err(Gone) => hop.note_turned_away(),
-        }
-    }
-
     /// Takes the answers of a hop.
     pub(crate) fn collect(&self, hop: &Hop) {
         let (lingers, ended) = hop.collect();
@@ -496,14 +379,6 @@ impl Inner {
         match &mut *locked(&self.watchers) {
             Some(watchers) => watchers.push(answer),
             None => answer.send(Ok(())),
-        }
-    }
-
-    /// Refuses batches whose forerunners will not come any more.
-    pub(crate) fn refuse_early(&self) {
-        for order in self.orders.values() {
-            let early = locked(order).clear();
-            early.into_iter().for_each(|early| early.answer.send(Err(Refused::Closed)));
         }
     }
 
@@ -572,11 +447,4 @@ pub(crate) fn id_of(name: &str) -> u64 {
     name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     })
-}
-
-/// What of a batch is for this rank.
-#[derive(Debug, Clone, Copy)]
-struct Mine {
-    messages: u32,
-    is_all: bool,
 }

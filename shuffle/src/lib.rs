@@ -37,6 +37,7 @@
 #![cfg(not(loom))]
 
 mod account;
+mod arrivals;
 mod error;
 mod failing;
 mod hop;

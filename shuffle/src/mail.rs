@@ -10,7 +10,7 @@ use crate::{
     inbox::{Chunk, Inbox},
     lock::{locked, wait},
     message::{Message, Messages},
-    parent::Parent,
+    parent::Receipt,
     sync::{
         AtomicBool, AtomicU64, Condvar, Mutex, MutexGuard, Ordering, ThreadId, sequential, thread,
         wait_for,
@@ -66,7 +66,7 @@ impl Default for Line {
 
 #[derive(Debug)]
 struct State {
-    inbox: Inbox<Parent>,
+    inbox: Inbox<Receipt>,
     rest: Rest,
     /// The thread has begun, and goes on until nothing is left.
     has_begun: bool,
@@ -142,20 +142,34 @@ impl Mail {
     }
 
     /// Puts the messages of a batch in. Whoever does this calls [`Mail::wake_up`] soon afterwards.
-    pub(crate) fn push_chunk(&self, chunk: Chunk, parent: Parent) {
+    pub(crate) fn push_chunk(&self, chunk: Chunk, receipt: Receipt) {
         let mut state = locked(&self.state);
-        state.inbox.push_chunk(chunk, parent, self.delivered());
-        // What was delivered before this was noted told nobody.
-        self.note_awaited(&mut state);
-        state.inbox.handle_delivered(self.delivered());
-        self.note_awaited(&mut state);
-        let released = std::mem::take(&mut state.inbox.released);
+        let released = state.inbox.push_chunk(chunk, receipt, self.delivered());
+        self.end_push(state, released);
+    }
+
+    /// The same for a short batch.
+    pub(crate) fn push_short(&self, batch: (&[u8], u32), receipt: Receipt) {
+        let mut state = locked(&self.state);
+        let released = state.inbox.push_short(batch, receipt, self.delivered());
+        self.end_push(state, released);
+    }
+
+    fn end_push(&self, mut state: MutexGuard<'_, State>, released: Option<Receipt>) {
+        let mut others = Vec::new();
+        if released.is_none() {
+            // What was delivered before this was noted told nobody.
+            self.note_awaited(&mut state);
+            state.inbox.handle_delivered(self.delivered());
+            self.note_awaited(&mut state);
+            others = std::mem::take(&mut state.inbox.released);
+        }
         if self.ends_rest(&mut state) {
             // Relaxed: whoever reads it orders nothing by it.
             self.is_due.store(true, Ordering::Relaxed);
         }
         drop(state);
-        drop(released);
+        drop((released, others));
     }
 
     /// Wakes the thread if anything was put in for which it is to begin: once for many batches.

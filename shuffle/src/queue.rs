@@ -50,7 +50,7 @@ struct Batch<P> {
     messages: u32,
     /// Of messages that came here while the batch had to wait.
     parents: Vec<P>,
-    /// When it began to load.
+    /// When it began to load, if it was not full then.
     since: Option<Instant>,
 }
 
@@ -148,15 +148,9 @@ impl<P: Clone + PartialEq> Queue<P> {
         let target = self.target;
         let room = self.room;
         if self.unsent.back().is_none_or(|last| last.is_full(target, room)) {
-            let since = (self.unsent.is_empty() && self.has_slot()).then(clock);
             let bytes = self.new_buffer();
-            self.unsent.push_back(Batch {
-                bytes,
-                payload: 0,
-                messages: 0,
-                parents: Vec::new(),
-                since,
-            });
+            let (parents, since) = (Vec::new(), None);
+            self.unsent.push_back(Batch { bytes, payload: 0, messages: 0, parents, since });
         }
         let loads = self.unsent.len() == 1 && self.has_slot();
         self.counts.messages += 1;
@@ -165,7 +159,9 @@ impl<P: Clone + PartialEq> Queue<P> {
         message.write(&mut batch.bytes);
         batch.payload += message.bytes.len();
         batch.messages += 1;
-        if !loads {
+        if loads {
+            batch.load(clock, target, room);
+        } else {
             self.counts.waits += 1;
             if let Some(parent) = parent
                 && batch.parents.last() != Some(parent)
@@ -351,12 +347,20 @@ impl<P: Clone + PartialEq> Queue<P> {
         }
         if let Some(front) = self.unsent.front_mut() {
             self.released.append(&mut front.parents);
-            front.since.get_or_insert_with(clock);
+            front.load(clock, self.target, self.room);
         }
     }
 }
 
 impl<P> Batch<P> {
+    /// Begins to load, unless it has; a full one leaves without lingering.
+    #[inline]
+    fn load(&mut self, clock: impl Fn() -> Instant, target: usize, room: usize) {
+        if self.since.is_none() && !self.is_full(target, room) {
+            self.since = Some(clock());
+        }
+    }
+
     #[inline]
     fn is_full(&self, target: usize, room: usize) -> bool {
         is_full((self.payload, self.bytes.len() - room), target)

@@ -378,9 +378,10 @@ fn open_sides(routes: &Routes, options: &Options) -> Result<Vec<Arc<Side>>, Erro
     // From each peer: the batches of two queues, a watch, and arrivals.
     let requests = |peers: usize| REQUESTS_MIN + peers * (2 * crate::MAXRPC_MAX as usize + 4);
     let wait = how_to_wait(neighbours + 1);
-    let shares = matches!(wait, hg::Wait::Block);
+    // Where other programs compete for the processors, letting them run is dear: it is for messages that a sleep makes dearer.
+    let yields = matches!(wait, hg::Wait::Block) && options.lobuftarget < YIELD_BELOW;
     let url = (options.local_url.as_str(), &[][..]);
-    let mut sides = vec![Arc::new(Side::open(url, requests(neighbours), (wait, shares))?)];
+    let mut sides = vec![Arc::new(Side::open(url, requests(neighbours), (wait, yields))?)];
     if routes.map().nodes() > 1 {
         let url = (options.network_url.as_str(), options.network_settings.as_slice());
         // A look at a network is a call of the kernel, like the sleep that it would save.
@@ -468,6 +469,8 @@ fn make_hops(
 const TELL: Duration = Duration::from_secs(1);
 /// How long it waits for what can still arrive.
 const SETTLE: Duration = Duration::from_secs(5);
+/// Bytes of a batch below which a sleep costs more than its messages.
+const YIELD_BELOW: usize = 1 << 10;
 /// Threads of a rank that are busy at a time: a sender, the two sides', delivery.
 const THREADS: usize = 4;
 /// Requests in service beside those of peers.

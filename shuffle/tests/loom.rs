@@ -43,9 +43,9 @@ mod parent {
     use crate::sync::{AtomicU32, Ordering};
 
     #[derive(Debug)]
-    pub(crate) struct Parent(pub(crate) Arc<AtomicU32>);
+    pub(crate) struct Receipt(pub(crate) Arc<AtomicU32>);
 
-    impl Drop for Parent {
+    impl Drop for Receipt {
         fn drop(&mut self) {
             self.0.fetch_add(1, Ordering::Relaxed);
         }
@@ -59,7 +59,7 @@ use lock::{locked, wait};
 use loom::{model::Builder, sync::Arc, thread};
 use mail::Mail;
 use message::Message;
-use parent::Parent;
+use parent::Receipt;
 use room::Room;
 use sync::{AtomicBool, AtomicU32, Condvar, Mutex, Ordering};
 use turns::Turns;
@@ -319,7 +319,7 @@ fn a_batch_beyond_the_limit_is_acknowledged_when_deliveries_have_made_room() {
             let mut bytes = mail.buffer();
             Message { kind, source: 1, to: 0, bytes: b"" }.write(&mut bytes);
             Message { kind, source: 1, to: 0, bytes: b"" }.write(&mut bytes);
-            mail.push_chunk(Chunk { bytes, messages: 2 }, Parent(Arc::clone(&acknowledged)));
+            mail.push_chunk(Chunk { bytes, messages: 2 }, Receipt(Arc::clone(&acknowledged)));
             mail.wake_up();
         }
         // Nobody flushes, and nothing else comes: deliveries alone must release both.
