@@ -2,9 +2,10 @@
 //! of a pool.
 
 use std::{
+    collections::VecDeque,
     fmt,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
 };
@@ -115,44 +116,78 @@ const CLASSES: [(usize, usize); 3] = [(8 * 1024, 64), (72 * 1024, 16), (MESSAGE_
 /// Shorter ones are memory of their own, which an allocator has at hand.
 const POOLED_MIN: usize = 256;
 
-/// Buffers for received messages; handed back by whoever drops the message, and used again hot.
+/// Buffers for received messages: of those that were handed out last, the ones that nobody holds any more are used again.
 #[derive(Debug, Default)]
 pub(crate) struct Pool {
-    free: Mutex<[Vec<Box<[u8]>>; CLASSES.len()]>,
+    /// Of each size, the one that was used last at the end.
+    kept: [VecDeque<Arc<InBody>>; CLASSES.len()],
 }
 
 impl Pool {
     /// A message of `len` bytes, at most [`MESSAGE_MAX`], filled by `fill`.
-    pub(crate) fn message(self: &Arc<Self>, len: usize, fill: impl FnOnce(&mut [u8])) -> Message {
+    pub(crate) fn message(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) -> Message {
         if len < POOLED_MIN {
             let mut bytes = [0; POOLED_MIN];
             fill(&mut bytes[..len]);
             return Message::copied(&bytes[..len]);
         }
         let class = CLASSES.iter().position(|(size, _)| len <= *size).unwrap_or(CLASSES.len() - 1);
-        let kept = self.lock()[class].pop();
-        let mut buffer = kept.unwrap_or_else(|| vec![0; CLASSES[class].0].into_boxed_slice());
-        fill(&mut buffer[..len]);
-        Message::from_shared(Arc::new(InBody { buffer, len, class, pool: Arc::clone(self) }))
+        let ((size, most), kept) = (CLASSES[class], &mut self.kept[class]);
+        let mut body = free_one(kept).unwrap_or_else(|| Arc::new(InBody::new(size)));
+        match Arc::get_mut(&mut body) {
+            Some(unheld) => unheld.fill(len, fill),
+            None => {
+                let mut new = InBody::new(size);
+                new.fill(len, fill);
+                body = Arc::new(new);
+            }
+        }
+        let message = Message::from_shared(Arc::clone(&body) as Arc<dyn MessageBody>);
+        if kept.len() < most {
+            kept.push_back(body);
+        }
+        message
     }
 
-    /// Gives all buffers back to the allocator; `true` when there were some.
-    pub(crate) fn trim(&self) -> bool {
-        let kept = std::mem::take(&mut *self.lock());
-        kept.iter().any(|class| !class.is_empty())
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, [Vec<Box<[u8]>>; CLASSES.len()]> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Gives all buffers back to the allocator, held ones once they are dropped; `true` when there were some.
+    pub(crate) fn trim(&mut self) -> bool {
+        self.kept.iter_mut().fold(false, |any, kept| !std::mem::take(kept).is_empty() | any)
     }
 }
 
-/// A received message.
+/// One that is free: the last one, which is hot, or one that has been out for long.
+fn free_one(kept: &mut VecDeque<Arc<InBody>>) -> Option<Arc<InBody>> {
+    let is_free = |body: &Arc<InBody>| Arc::strong_count(body) == 1;
+    if kept.back().is_some_and(is_free) {
+        return kept.pop_back();
+    }
+    for _ in 0..LOOKS_MAX.min(kept.len()) {
+        if kept.front().is_some_and(is_free) {
+            return kept.pop_front();
+        }
+        kept.rotate_left(1); // Held on to: it is not asked again soon.
+    }
+    None
+}
+
+/// Buffers that are looked at for one that is free.
+const LOOKS_MAX: usize = 4;
+
+/// A received message, as those see it who hold it.
 struct InBody {
     buffer: Box<[u8]>,
     len: usize,
-    class: usize,
-    pool: Arc<Pool>,
+}
+
+impl InBody {
+    fn new(size: usize) -> Self {
+        Self { buffer: vec![0; size].into_boxed_slice(), len: 0 }
+    }
+
+    fn fill(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) {
+        self.len = len;
+        fill(&mut self.buffer[..len]);
+    }
 }
 
 impl MessageBody for InBody {
@@ -164,16 +199,6 @@ impl MessageBody for InBody {
     }
     fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
-    }
-}
-
-impl Drop for InBody {
-    fn drop(&mut self) {
-        let buffer = std::mem::take(&mut self.buffer);
-        let mut free = self.pool.lock();
-        if free[self.class].len() < CLASSES[self.class].1 {
-            free[self.class].push(buffer);
-        }
     }
 }
 
@@ -189,7 +214,7 @@ mod tests {
 
     #[test]
     fn a_dropped_message_leaves_its_buffer_for_the_next_one_and_the_pool_is_bounded() {
-        let pool = Arc::new(Pool::default());
+        let mut pool = Pool::default();
         let first = pool.message(5000, |bytes| bytes.fill(7));
         assert_eq!(first.as_slice(), [7; 5000]);
         let place = first.as_slice().as_ptr();
@@ -198,14 +223,31 @@ mod tests {
         assert_eq!(second.as_slice().as_ptr(), place);
         let many: Vec<_> = (0..200).map(|_| pool.message(POOLED_MIN, |_| ())).collect();
         drop(many);
-        assert_eq!(pool.lock()[0].len(), CLASSES[0].1);
+        assert_eq!(pool.kept[0].len(), CLASSES[0].1);
         assert!(pool.trim() && !pool.trim());
         drop(second);
     }
 
     #[test]
+    fn what_is_held_keeps_its_bytes_and_what_is_free_is_found_behind_it() {
+        let mut pool = Pool::default();
+        let held: Vec<_> = (0..3_u8).map(|n| pool.message(300, |bytes| bytes.fill(n))).collect();
+        let free = pool.message(300, |_| ());
+        let also_held = pool.message(300, |bytes| bytes.fill(9));
+        let place = free.as_slice().as_ptr();
+        drop(free);
+        let next = pool.message(300, |bytes| bytes.fill(8));
+        assert_eq!(next.as_slice().as_ptr(), place);
+        for (message, byte) in held.iter().zip(0..).chain([(&also_held, 9), (&next, 8)]) {
+            assert_eq!(message.as_slice(), [byte; 300]);
+        }
+        assert!(pool.trim());
+        assert_eq!(held[2].as_slice(), [2; 300], "held on to beyond the pool");
+    }
+
+    #[test]
     fn a_short_message_needs_no_buffer() {
-        let pool = Arc::new(Pool::default());
+        let mut pool = Pool::default();
         let short = pool.message(POOLED_MIN - 1, |bytes| bytes.fill(7));
         assert_eq!(short.as_slice(), [7; POOLED_MIN - 1]);
         drop(short);

@@ -26,6 +26,7 @@ use hg_na_memory::ForkGuard;
 use rustc_hash::FxHashMap;
 
 use crate::{
+    body::Pool,
     connection::Phase,
     domain::Shared,
     os::waiter::{Event, Interest, SmWaiter},
@@ -112,7 +113,7 @@ impl SmContext {
             finished: Vec::new(),
             serial: 0,
             intake: Intake {
-                pool: Arc::default(),
+                pool: Pool::default(),
                 admission: true,
                 has_bodies: false,
                 ferries: Vec::new(),

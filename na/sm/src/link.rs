@@ -222,7 +222,7 @@ impl Link {
     }
 
     /// Copies a body into private memory.
-    pub(crate) fn copy_out(&self, body: BodyClaim, pool: &Arc<Pool>) -> hg_na::Message {
+    pub(crate) fn copy_out(&self, body: BodyClaim, pool: &mut Pool) -> hg_na::Message {
         pool.message(body.len as usize, |bytes| self.theirs.arena.copy_out(body.offset, bytes))
     }
 

@@ -1,7 +1,5 @@
 //! Taking messages out of the rings of one peer. What is read there is checked before it is used.
 
-use std::sync::Arc;
-
 use hg_na::{Completion, Done, INLINE_MAX, Message, Peer, Returned};
 
 use crate::{
@@ -21,7 +19,7 @@ pub(crate) const BURST: u32 = 32;
 /// What all connections of a context need to receive.
 #[derive(Debug)]
 pub(crate) struct Intake {
-    pub(crate) pool: Arc<Pool>,
+    pub(crate) pool: Pool,
     /// Whether unexpected messages are taken.
     pub(crate) admission: bool,
     /// Bodies were sent or received in this round.
@@ -33,7 +31,7 @@ pub(crate) struct Intake {
 impl Intake {
     fn copy_out(&mut self, link: &Link, claim: BodyClaim) -> Message {
         self.has_bodies = true;
-        link.copy_out(claim, &self.pool)
+        link.copy_out(claim, &mut self.pool)
     }
 }
 
