@@ -145,13 +145,16 @@ fn read_short(peer: &ProcessWatch, runs: &Scratch) -> Option<(u64, Result<(), Cm
     }
     let space = peer.space()?;
     let (address, len) = (usize::try_from(ours.address).ok()?, usize::try_from(ours.len).ok()?);
-    let into = std::ptr::with_exposed_provenance_mut(address);
+    let into: *mut libc::c_void = std::ptr::with_exposed_provenance_mut(address);
     let place = i64::try_from(theirs.address).ok()?;
+    let fd = libc::c_long::from(space.fd().as_raw_fd());
+    // By number: the function of this name is a point of cancellation, which a process with threads pays for twice.
     // SAFETY:
+    // - descriptor, address, length, offset: as pread(2) has them, each of the width of a register.
     // - `ours` lies in registered memory that is writable (`SmRegion::runs` checked both), which stays alive and where
     //   it is through the borrow in [`Batch`]; nothing in this process holds a reference to its bytes, whose
     //   addresses are exposed.
-    let read = unsafe { libc::pread64(space.fd().as_raw_fd(), into, len, place) };
+    let read = unsafe { libc::syscall(libc::SYS_pread64, fd, into, len, place) };
     match u64::try_from(read) {
         // The end of an address space is that of its process, or of what it was: it has executed another program.
         Ok(0) => Some((0, Err(CmaError::Gone))),
