@@ -32,7 +32,7 @@ pub(crate) struct Arguments {
     #[arg(long, default_value = "sm://")]
     url: String,
     /// Bytes of the argument; the answer has 8.
-    #[arg(long, default_value_t = WORD)]
+    #[arg(long, default_value_t = WORD, value_parser = size)]
     size: usize,
     /// Calls in flight.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
@@ -118,6 +118,16 @@ fn direct(url: &str, way: &str) -> String {
     format!("{way}://{}", if way == "sm" { "" } else { place })
 }
 
+/// Of an argument: no longer than one may be.
+fn size(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(size) if size <= SIZE_MAX => Ok(size),
+        _ => {
+            Err(format!("it is no number from 0 to {SIZE_MAX}, the default of Builder::large_max"))
+        }
+    }
+}
+
 /// A call and its line.
 fn add(turns: &mut Turns, caller: Caller, limit: Place) -> Place {
     let call = turns.add(caller);
@@ -138,3 +148,6 @@ fn add_copies(turns: &mut Turns, size: usize, call: Place, word: Place) {
         derived(subject, copies.map(|(more, rate)| more / us(rate)))
     });
 }
+
+/// The longest argument that a target takes, less its head.
+const SIZE_MAX: usize = (1 << 30) - 64;

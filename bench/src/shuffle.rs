@@ -170,7 +170,9 @@ impl Measure for Outside {
         let text = String::from_utf8_lossy(&output.stdout);
         let said = String::from_utf8_lossy(&output.stderr);
         let rate = output.status.success().then(|| rate(&text)).flatten();
-        rate.ok_or_else(|| failed(&self.program, &[text.trim(), said.trim()].join("; ")))
+        let words: Vec<&str> =
+            [text.trim(), said.trim()].into_iter().filter(|words| !words.is_empty()).collect();
+        rate.ok_or_else(|| failed(&self.program, &words.join("; ")))
     }
 }
 

@@ -23,6 +23,16 @@ const DRAIN_ROUNDS: u32 = crate::layout::SLOTS / crate::receive::BURST + 1;
 /// Bytes that the last requests of one peer can have: the lanes of an arena, and a ring.
 const KEPT_MAX: usize = FERRY_OFFSET as usize + SLOTS as usize * hg_na::INLINE_MAX;
 
+/// Why a connection ends, as the other side reads it after "it refused the connection".
+fn for_the_other_side(reason: &GoneReason) -> String {
+    match reason {
+        GoneReason::Refused(why) => why.to_string(),
+        GoneReason::Exhausted(why) => format!("it has no room for another one: {why}"),
+        GoneReason::Misbehaved(why) => format!("it says that this side broke the protocol: {why}"),
+        other => other.to_string(),
+    }
+}
+
 impl SmContext {
     /// The connection is over; the next round drains it.
     pub(crate) fn end(&mut self, peer: Peer, reason: GoneReason) {
@@ -31,7 +41,7 @@ impl SmContext {
             Phase::Draining(_) => return,
             Phase::Greeting => {
                 // Nobody was told about this peer.
-                let sentence = reason.to_string();
+                let sentence = for_the_other_side(&reason);
                 tracing::debug!(%reason, "a connection ended before it opened");
                 self.release(peer, Some(&sentence));
                 return;
@@ -86,7 +96,7 @@ impl SmContext {
         self.transfers.fail(peer, reason, &mut self.finished);
         match reason {
             GoneReason::Forgotten => self.release(peer, Some(GOODBYE)),
-            GoneReason::Misbehaved(_) => self.release(peer, Some(&reason.to_string())),
+            GoneReason::Misbehaved(_) => self.release(peer, Some(&for_the_other_side(reason))),
             _ => self.release(peer, None),
         }
         self.finished.push(Completion::Gone { peer, reason: reason.clone() });
@@ -167,5 +177,23 @@ fn keep_requests(connection: &mut Connection, intake: &mut Intake) {
     };
     if kept.iter().map(len).sum::<usize>() <= KEPT_MAX {
         connection.parting = kept;
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_refused_reads_whose_fault_it_is() {
+        let read = |reason: GoneReason| {
+            GoneReason::Refused(for_the_other_side(&reason).into()).to_string()
+        };
+        let start = "it refused the connection (it has no room for another one: ";
+        assert_eq!(read(GoneReason::Exhausted("open files".into())), format!("{start}open files)"));
+        let start = "it refused the connection (it says that this side broke the protocol: ";
+        assert_eq!(read(GoneReason::Misbehaved("a bad tag".into())), format!("{start}a bad tag)"));
+        let plain = read(GoneReason::Refused("versions".into()));
+        assert_eq!(plain, "it refused the connection (versions)");
     }
 }

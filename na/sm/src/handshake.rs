@@ -26,7 +26,7 @@ use crate::{
     os::{death::ProcessWatch, event::Doorbell, misbehaved, waiter::Interest},
     region::table::{PeerTable, TABLE_LEN},
     rendezvous::{
-        hello::{GREETING_FDS, GREETING_MAX, Greeting, Hello},
+        hello::{BadGreeting, GREETING_FDS, GREETING_MAX, Greeting, Hello},
         socket::{Received, Sent, Socket},
     },
     segment::{ArenaBytes, Rings},
@@ -210,6 +210,9 @@ impl SmContext {
         };
         let greeting = match Greeting::decode(&buffer[..len]) {
             Ok(greeting) => greeting,
+            Err(error @ BadGreeting::Version(_)) => {
+                return self.end(peer, GoneReason::Refused(error.to_string().into()));
+            }
             Err(error) => {
                 return self.end(peer, GoneReason::Misbehaved(error.to_string().into()));
             }

@@ -94,7 +94,7 @@ fn small_read_only_memory_rides_in_its_descriptor_and_larger_or_writable_memory_
         assert_eq!(
             end_of(
                 &user
-                    .push(&peer, &user.expose(vec![0; 100], Rights::empty()).unwrap(), &what)
+                    .push(&peer, user.expose(vec![0; 100], Rights::empty()).unwrap(), &what)
                     .wait()
             ),
             "Denied"

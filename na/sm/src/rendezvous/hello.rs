@@ -97,7 +97,7 @@ impl fmt::Display for BadGreeting {
         match self {
             Self::Version(theirs) => write!(
                 out,
-                "it speaks version {theirs} of the shared-memory protocol, this side version {VERSION}"
+                "the two were built from different versions of Hydrargyrum: its shared-memory protocol has version {theirs} at one side, {VERSION} at the other"
             ),
             Self::Malformed(why) => write!(out, "its greeting {why}"),
         }
