@@ -102,7 +102,8 @@ impl Run {
                     assert!(
                         is_abort || self.broken.is_none() || self.broken.as_ref() == Some(&broken)
                     );
-                    self.broken = Some(broken);
+                    // The first one stays, whatever is told besides.
+                    self.broken.get_or_insert(broken);
                 }
                 Down::Gathered { .. } | Down::Welcome { .. } => assert!(self.broken.is_none()),
                 Down::Refused { .. } | Down::Missing { .. } => {}

@@ -6,11 +6,14 @@
 use std::{
     collections::HashMap,
     io::{BufReader, Read as _, Write as _},
+    os::fd::AsFd as _,
     process,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     thread::JoinHandle,
     time::{Duration, Instant},
 };
+
+use hg_na_memory::NotInherited;
 
 use crate::{
     error::{Error, Ranks},
@@ -33,12 +36,11 @@ pub(crate) struct Endings {
 #[derive(Debug)]
 pub(crate) struct Link {
     shared: Arc<Shared>,
+    /// A forked child's copy would keep the connection open when this rank dies. Dropped before it is closed.
+    _kept: NotInherited,
     writer: Mutex<Stream>,
     reader: Option<JoinHandle<()>>,
     rank: u32,
-    size: u32,
-    /// How long the ranks had to come together: for sentences.
-    within: Duration,
     /// The next call of each channel.
     calls: Mutex<HashMap<String, u64>>,
 }
@@ -49,6 +51,9 @@ struct Shared {
     changed: Condvar,
     /// What to call the process that holds the hub.
     hub: &'static str,
+    size: u32,
+    /// How long the ranks had to come together: for sentences.
+    within: Duration,
     endings: Endings,
 }
 
@@ -88,16 +93,15 @@ impl Link {
     ) -> Result<Self, Error> {
         let (rank, size) = (hello.rank, hello.size);
         stream.set_deadline(None).map_err(Error::os("a socket"))?;
-        let shared =
-            Arc::new(Shared { state: Mutex::default(), changed: Condvar::new(), hub, endings });
+        let (state, changed) = (Mutex::default(), Condvar::new());
+        let shared = Arc::new(Shared { state, changed, hub, size, within, endings });
         let reading = stream.try_clone().map_err(Error::os("a socket"))?;
         let mut link = Self {
             shared: Arc::clone(&shared),
+            _kept: NotInherited::new(stream.as_fd()),
             writer: Mutex::new(stream),
             reader: None,
             rank,
-            size,
-            within,
             calls: Mutex::default(),
         };
         // Where writing fails, reading tells why.
@@ -112,7 +116,7 @@ impl Link {
     /// The node of each rank, once all are there.
     pub(crate) fn join(&self, deadline: Instant) -> Result<Vec<u32>, Error> {
         let welcome = self.wait(deadline, |state| state.welcome.take())?;
-        let (hub, within) = (self.shared.hub, self.within);
+        let (hub, within) = (self.shared.hub, self.shared.within);
         welcome.ok_or(Error::Silent { what: "joining", hub, within })
     }
 
@@ -211,7 +215,7 @@ impl Link {
     fn error(&self, end: &End) -> Error {
         match end {
             End::Refused(why) => Error::Environment(format!("rank {}: {why}", self.rank)),
-            End::Broken(broken) => Error::from_broken(broken, self.size, self.within),
+            End::Broken(broken) => self.shared.error(broken),
             End::HubGone => Error::HubGone(self.shared.hub),
         }
     }
@@ -261,6 +265,8 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// The reader's thread: until the connection ends.
 fn read_all(shared: &Shared, stream: Stream) {
     let mut stream = BufReader::new(stream);
+    // A number only: it is dropped first.
+    let _kept = NotInherited::new(stream.get_ref().as_fd());
     let mut body = Vec::new();
     loop {
         let Some(down) = read_frame(&mut stream, &mut body) else { return shared.hub_gone() };
@@ -282,6 +288,10 @@ fn read_frame(stream: &mut BufReader<Stream>, body: &mut Vec<u8>) -> Option<Down
 }
 
 impl Shared {
+    fn error(&self, broken: &Broken) -> Error {
+        Error::from_broken(broken, self.size, self.within)
+    }
+
     fn take(&self, down: Down) {
         let mut state = locked(&self.state);
         match down {
@@ -300,8 +310,13 @@ impl Shared {
                     && self.endings.abort
                     && !state.leaving
                 {
+                    // Whatever made that rank give up was told before.
+                    let first = match &state.end {
+                        Some(End::Broken(first)) => format!("{}; then ", self.error(first)),
+                        Some(End::Refused(_) | End::HubGone) | None => String::new(),
+                    };
                     drop(state);
-                    end_process(&format!("rank {by} aborted the job: {why}"), *code);
+                    end_process(&format!("{first}rank {by} aborted the job: {why}"), *code);
                 }
                 state.end.get_or_insert(End::Broken(broken));
             }

@@ -16,6 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use hg_na_memory::NotInherited;
 use nix::{
     fcntl::{FcntlArg, FdFlag, fcntl},
     sys::{
@@ -397,9 +398,13 @@ impl Children {
     }
 }
 
-/// In a rank: its own children shall not hold the connection to the runner.
+/// In a rank: its own children shall not hold the connection to the runner, whether they go on as another program or not.
+/// The descriptor stays open as long as this process.
 pub(crate) fn keep_from_children(fd: i32) -> io::Result<()> {
-    foreign::with_inherited(fd, |fd| set_inherited(fd, false))
+    foreign::with_inherited(fd, |fd| {
+        std::mem::forget(NotInherited::new(fd));
+        set_inherited(fd, false)
+    })
 }
 
 fn set_inherited(fd: impl AsFd, inherited: bool) -> io::Result<()> {

@@ -7,6 +7,8 @@
 
 use std::{fmt::Write as _, io::Write as _, process::ExitCode, time::Duration};
 
+use nix::unistd::{ForkResult, alarm, close, fork, pause};
+
 use hg_job::{Error, Job, Local, NodeMap, Settings};
 
 const USAGE: &str = "\
@@ -21,6 +23,7 @@ job-probe [OPTION]...: joins the job that it was started in, tries it, prints wh
   --die RANK@POINT    that rank kills itself: start, joined, round
   --quit RANK@POINT   that rank exits with status 0 there
   --stop RANK@POINT   that rank stops itself there
+  --fork RANK@POINT   that rank forks a child there that goes on for 15 seconds
   --abort RANK        that rank aborts with status 7 after the rounds
   --pids              print `RANK PID` at once on standard error";
 
@@ -36,6 +39,7 @@ struct Options {
     die: Option<Act>,
     quit: Option<Act>,
     stop: Option<Act>,
+    fork: Option<Act>,
     abort: Option<u32>,
     pids: bool,
 }
@@ -100,6 +104,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Options, String> {
             "--die" => options.die = Some(act(value()?)?),
             "--quit" => options.quit = Some(act(value()?)?),
             "--stop" => options.stop = Some(act(value()?)?),
+            "--fork" => options.fork = Some(act(value()?)?),
             "--abort" => options.abort = Some(number(value()?)?),
             "--pids" => options.pids = true,
             _ => return Err(format!("{word}: no such option")),
@@ -137,6 +142,9 @@ impl Options {
         let is_now = |act: &Option<Act>| {
             act.as_ref().is_some_and(|act| Some(act.rank) == rank && act.point == point)
         };
+        if is_now(&self.fork) {
+            fork_and_go_on();
+        }
         if is_now(&self.die) {
             signal_self(nix::sys::signal::Signal::SIGKILL);
         }
@@ -145,6 +153,24 @@ impl Options {
         }
         if is_now(&self.quit) {
             std::process::exit(0);
+        }
+    }
+}
+
+/// The child keeps every descriptor that it is not kept from, but lets go of the output, whose end somebody waits for.
+#[expect(unsafe_code, reason = "a child that goes on without exec is made by no other call")]
+fn fork_and_go_on() {
+    // SAFETY:
+    // - the child calls close, alarm and pause only, which are safe there, and returns nowhere.
+    if let Ok(ForkResult::Child) = unsafe { fork() } {
+        for output in 0..3 {
+            // It may be closed already.
+            let _ = close(output);
+        }
+        // Its default action ends it.
+        alarm::set(15);
+        loop {
+            pause();
         }
     }
 }

@@ -3,10 +3,12 @@
 use std::{
     collections::VecDeque,
     io::{self, Read, Write},
+    os::fd::AsFd as _,
     sync::Arc,
     time::Instant,
 };
 
+use hg_na_memory::NotInherited;
 use mio::{Interest, Registry, Token, event::Source};
 use nix::libc::MSG_NOSIGNAL;
 use socket2::SockRef;
@@ -33,6 +35,8 @@ pub(crate) enum Stream {
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub who: Who,
+    /// A forked child's copy would keep the connection open when this process dies. Dropped before it is closed.
+    _kept: NotInherited,
     stream: Stream,
     input: Vec<u8>,
     output: VecDeque<Arc<[u8]>>,
@@ -47,7 +51,12 @@ const CHUNK: usize = 64 << 10;
 
 impl Connection {
     pub(crate) fn new(who: Who, stream: Stream) -> Self {
-        Self { who, stream, input: Vec::new(), output: VecDeque::new(), sent: 0, closing: false }
+        let kept = NotInherited::new(match &stream {
+            Stream::Tcp(stream) => stream.as_fd(),
+            Stream::Unix(stream) => stream.as_fd(),
+        });
+        let (input, output) = Default::default();
+        Self { who, _kept: kept, stream, input, output, sent: 0, closing: false }
     }
 
     pub(crate) fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {

@@ -51,7 +51,10 @@ pub(crate) struct Hub {
     /// Ranks that have joined, ever.
     joined: u32,
     channels: BTreeMap<String, Channel>,
+    /// The first reason.
     broken: Option<Broken>,
+    /// An abort that came after it.
+    aborted: Option<Broken>,
     effects: VecDeque<Effect>,
 }
 
@@ -63,6 +66,7 @@ impl Hub {
             joined: 0,
             channels: BTreeMap::new(),
             broken: None,
+            aborted: None,
             effects: VecDeque::new(),
         }
     }
@@ -86,8 +90,9 @@ impl Hub {
             Some(_) => return Err(format!("two processes say that they are rank {rank}")),
         }
         self.joined += 1;
-        if let Some(broken) = &self.broken {
-            self.effects.push_back(Effect::One(rank, Down::Broken(broken.clone())));
+        if self.broken.is_some() {
+            let reasons = self.broken.iter().chain(&self.aborted).cloned();
+            self.effects.extend(reasons.map(|why| Effect::One(rank, Down::Broken(why))));
         } else if self.joined == self.size() {
             let nodes = self.number_nodes();
             self.effects.push_back(Effect::All(Down::Welcome { nodes }));
@@ -235,13 +240,14 @@ impl Hub {
 
     /// The first reason counts, except that an abort is always told.
     fn breaks(&mut self, broken: Broken) {
-        let is_abort = matches!(broken, Broken::Aborted { .. });
-        if self.broken.is_some() && !is_abort {
-            return;
-        }
-        self.channels.clear();
+        let place = match (&self.broken, &broken) {
+            (None, _) => &mut self.broken,
+            (Some(_), Broken::Aborted { .. }) => &mut self.aborted,
+            (Some(_), _) => return,
+        };
         self.effects.push_back(Effect::All(Down::Broken(broken.clone())));
-        self.broken = Some(broken);
+        *place = Some(broken);
+        self.channels.clear();
     }
 
     pub(crate) fn poll_effect(&mut self) -> Option<Effect> {

@@ -176,6 +176,21 @@ fn an_abort_is_told_even_after_a_loss() {
 }
 
 #[test]
+fn an_abort_hides_the_first_reason_from_nobody() {
+    let mut hub = Hub::new(3, b"t".to_vec());
+    hub.handle_hello(hello(0, "a")).unwrap();
+    hub.handle_hang_up(1);
+    hub.handle(0, Up::Abort { code: 4, why: "no use".into() }).unwrap();
+    let aborted = Broken::Aborted { by: 0, code: 4, why: "no use".into() };
+    let told = [Broken::Early { rank: 1 }, aborted].map(Down::Broken);
+    assert_eq!(effects(&mut hub), told.clone().map(Effect::All));
+    assert_eq!(hub.broken(), Some(&Broken::Early { rank: 1 }));
+    // Who comes later hears both, in that order.
+    hub.handle_hello(hello(2, "a")).unwrap();
+    assert_eq!(effects(&mut hub), told.map(|down| Effect::One(2, down)));
+}
+
+#[test]
 fn who_is_missing_can_be_asked() {
     let mut hub = together();
     hub.handle(1, barrier(0)).unwrap();

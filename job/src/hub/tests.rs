@@ -92,7 +92,7 @@ fn thrown_out(port: u16, bytes: &[u8]) {
         Ok(_) => {}
         Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset),
     }
-    assert_eq!(rest, []);
+    assert!(rest.is_empty());
 }
 
 #[test]

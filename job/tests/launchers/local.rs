@@ -61,6 +61,15 @@ fn a_rank_that_dies_is_named_by_the_others_who_exit_with_1() {
 }
 
 #[test]
+fn a_rank_s_death_is_noticed_at_once_though_its_forked_child_lives_on() {
+    // Longer than the bound of a call lives the child: its copy of the connection would make the others name that.
+    let arguments = ["--fork", "1@joined", "--die", "1@round", "--rounds", "2", "--wait", "8"];
+    let outcome = local("3", &arguments);
+    assert_eq!(outcome.count("rank 1 ended without leaving the job"), 2, "{}", outcome.all());
+    assert_eq!(outcome.count("signal: 9 (SIGKILL)"), 1, "{}", outcome.all());
+}
+
+#[test]
 fn a_rank_that_hangs_is_named_after_the_bound_and_killed_after_the_grace() {
     let outcome = local("3", &["--stop", "1@start", "--timeout", "3", "--grace", "0.2"]);
     assert_eq!(outcome.count("rank 1 of 3 did not join within 3s"), 2, "{}", outcome.all());
