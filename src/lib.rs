@@ -42,7 +42,18 @@
 //!
 //! # Cleanup
 //! The engine closes when its last clone is dropped: open calls fail, peers see the connections close. Nothing is
-//! left behind in the file system, not even after `kill -9`.
+//! left behind in the file system, not even after `kill -9`; over `ofi+shm`, until the next engine is opened there.
+//!
+//! # Errors
+//! | type | of |
+//! |---|---|
+//! | [`Error`] | opening, looking up, registering memory |
+//! | [`CallError`], [`Failure`] | a call, with and without an error of the handler's own |
+//! | [`bulk::TransferError`] | a transfer |
+//!
+//! Each is a sentence that says what to do, also where `main` returns it; `?` turns the first into the others.
+//! A call that fails with [`CallError::PeerGone`] or [`CallError::DeadlineExceeded`] says whether it may have run
+//! ([`Started`]); nothing is tried again silently.
 //!
 //! # Features
 //! | feature | what | default |
