@@ -1,6 +1,8 @@
 //! A process that has no descriptor left: it says so, and does not blame its peer. One test: it lowers the limit of its
 //! own process.
 
+#![cfg(all(feature = "sm", feature = "tcp"))]
+
 use hg::{CallError, Engine, GoneReason};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 

@@ -1,5 +1,7 @@
 //! What a newcomer reads when something is written wrong: it says what to write instead.
 
+#![cfg(all(feature = "ofi", feature = "sm-routing"))]
+
 use hg::{CallError, Engine, Error};
 
 fn open(url: &str) -> String {
