@@ -258,6 +258,12 @@ thread_local! {
     static INSIDE: Cell<Inside> = const { Cell::new(Inside::Nothing) };
 }
 
+/// What of a user's this thread runs.
+#[inline]
+pub(crate) fn inside() -> Inside {
+    INSIDE.with(Cell::get)
+}
+
 /// Whether this thread runs a handler that holds up progress, where `wait` could never end.
 #[inline]
 pub(crate) fn is_in_handler() -> bool {

@@ -14,7 +14,7 @@ use hg_na::{Direction, Op, Rights, SharedBytes};
 use crate::{
     Peer,
     port::{Near, Port, State, TransferId},
-    request::{is_in_handler, is_in_plain_handler},
+    request::{Inside, inside, is_in_handler, is_in_plain_handler},
 };
 
 /// A transfer under way. It was started when it was made; waiting and awaiting only collect the outcome.
@@ -282,10 +282,10 @@ impl Port {
         let mut state = self.enter_state().ok_or_else(forked)?;
         // Where nobody but this thread makes progress, nobody moves the bytes while it goes on. A plain handler is
         // told that it cannot wait, whatever it asked for.
-        let is_driven_here = if is_in_handler() {
-            !is_in_plain_handler()
-        } else {
-            state.work.is_some() && !self.has_background()
+        let is_driven_here = match inside() {
+            Inside::Async => true,
+            Inside::Plain => false,
+            Inside::Nothing => state.work.is_some() && !self.has_background(),
         };
         let at_once = if is_driven_here { u64::MAX } else { AT_ONCE };
         if state.transfer_at_once(peer.na, direction, local, &far, at_once) {

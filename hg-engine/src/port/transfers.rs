@@ -92,6 +92,11 @@ fn start_of(regions: &impl Regions) -> Option<Place> {
     fits.then_some(Place { region: 0, offset })
 }
 
+/// Whether a range lies in the first region.
+fn fits_first(regions: &impl Regions) -> bool {
+    start_of(regions).is_some()
+}
+
 #[derive(Debug)]
 struct Entry {
     peer: Peer,
@@ -176,15 +181,11 @@ impl State {
         most: u64,
     ) -> bool {
         let Some(context) = &mut self.context else { return false };
-        let (Some(local), Some(remote)) =
-            (near.regions().first(), far.descriptor().regions().first())
-        else {
-            return false;
-        };
-        let (Some(local_at), Some(remote_at)) = (start_of(&near), start_of(far)) else {
-            return false;
-        };
-        if far.len() > most {
+        let (locals, remotes) = (near.regions(), far.descriptor().regions());
+        let (Some(local), Some(remote)) = (locals.first(), remotes.first()) else { return false };
+        // What lies in one region on either side, as most does, begins where the range does.
+        let is_one_region = locals.len() == 1 && remotes.len() == 1;
+        if far.len() > most || !(is_one_region || fits_first(&near) && fits_first(far)) {
             return false;
         }
         let part = remote.part_for(context.address().scheme());
@@ -192,9 +193,9 @@ impl State {
             direction,
             peer,
             local: local.state(),
-            local_offset: local_at.offset,
+            local_offset: near.span().0,
             remote: part.as_ref().unwrap_or(remote),
-            remote_offset: remote_at.offset,
+            remote_offset: far.offset(),
             len: far.len(),
         };
         let is_over = context.transfer(&transit, most);
