@@ -32,7 +32,13 @@ impl<'e> Transfer<'e> {
         local: RangeRef<'_>,
         far: RemoteRange,
     ) -> Self {
-        Self(Pending::new(port, port.start_transfer(peer, direction, local, far)))
+        let made = match port.move_now(peer, direction, local, &far) {
+            Now::Over => return Self(Pending { port, state: PendingState::Done }),
+            Now::Due => Ok(Made::Due),
+            Now::Refused => port.post_transfer(peer, direction, local, far),
+            Now::Not => port.start_transfer(peer, direction, local, far),
+        };
+        Self(Pending::new(port, made))
     }
 
     /// Waits for the end, making progress in this thread.
@@ -58,7 +64,12 @@ impl<'e> Transfer<'e> {
 impl Future for Transfer<'_> {
     type Output = Result<(), TransferError>;
 
+    #[inline]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if matches!(self.0.state, PendingState::Done) {
+            self.0.state = PendingState::Taken;
+            return Poll::Ready(Ok(()));
+        }
         self.0.poll_outcome(context).map(|outcome| outcome.map(drop))
     }
 }
@@ -76,6 +87,8 @@ pub(crate) struct Pending<'e> {
 }
 
 enum PendingState {
+    /// It was done at once.
+    Done,
     /// It needed no transport, or could not be made.
     Over(Result<Option<SharedBytes>, TransferError>),
     /// It was done at once, and so much before it that a round is due.
@@ -90,7 +103,7 @@ impl<'e> Pending<'e> {
     pub(crate) fn new(port: &'e Arc<Port>, made: Result<Made, TransferError>) -> Self {
         let state = match made {
             Ok(Made::Open(id)) => PendingState::Open(id),
-            Ok(Made::Over) => PendingState::Over(Ok(None)),
+            Ok(Made::Over) => PendingState::Done,
             Ok(Made::Due) => PendingState::Due,
             Ok(Made::Seen(bytes)) => PendingState::Over(Ok(Some(bytes))),
             Err(error) => PendingState::Over(Err(error)),
@@ -117,6 +130,7 @@ impl<'e> Pending<'e> {
                 ended.map_or_else(|| self.lost(id), |ended| ended.outcome)
             }
             PendingState::Over(outcome) => outcome,
+            PendingState::Done => Ok(None),
             PendingState::Due => {
                 if !is_in_handler() {
                     self.port.progress_once();
@@ -147,7 +161,7 @@ impl<'e> Pending<'e> {
                 Poll::Pending
             }
             PendingState::Over(outcome) => Poll::Ready(outcome),
-            PendingState::Due => Poll::Ready(Ok(None)),
+            PendingState::Done | PendingState::Due => Poll::Ready(Ok(None)),
             PendingState::Taken => Poll::Ready(Err(TransferError::Closed)),
         }
     }
@@ -195,7 +209,7 @@ impl fmt::Display for Pending<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(match self.state {
             PendingState::Open(_) => "under way",
-            PendingState::Over(_) | PendingState::Due => "over",
+            PendingState::Done | PendingState::Over(_) | PendingState::Due => "over",
             PendingState::Taken => "taken",
         })
     }
@@ -214,6 +228,17 @@ fn forked() -> TransferError {
     TransferError::NotMade(hg_na::Error::Forked)
 }
 
+/// What came of moving the bytes of a transfer here and now.
+enum Now {
+    Over,
+    /// The same, and whoever waits for it is to make a round of progress.
+    Due,
+    /// It is well, and the transport is to be posted it.
+    Refused,
+    /// It was not tried: it is of another kind, or something is wrong with it.
+    Not,
+}
+
 /// How a transfer begins.
 pub(crate) enum Made {
     /// It is under way.
@@ -227,6 +252,53 @@ pub(crate) enum Made {
 }
 
 impl Port {
+    /// Moves the bytes of a transfer of the common kind, between one region and one region, where that can be done here and now.
+    #[inline]
+    fn move_now(
+        &self,
+        peer: Peer,
+        direction: Direction,
+        local: RangeRef<'_>,
+        far: &RemoteRange,
+    ) -> Now {
+        let (memory, descriptor) = (local.memory(), far.descriptor());
+        let (needed, is_open) = match direction {
+            Direction::Get => (Rights::READ, memory.writable()),
+            Direction::Put => (Rights::WRITE, true),
+        };
+        let is_well = peer.port == self.id
+            && local.len() == far.len()
+            && !far.is_empty()
+            && memory.owner() == self.shared.id
+            && is_open
+            && descriptor.rights().contains(needed)
+            && self.shared.caps.one_sided
+            && local.regions().len() == 1
+            && descriptor.regions().len() == 1
+            && descriptor.is_reached_by(self.address.scheme());
+        if !is_well {
+            return Now::Not;
+        }
+        let Some(mut state) = self.enter_state() else { return Now::Not };
+        let is_driven_here = self.is_driven_here(&state);
+        let at_once = if is_driven_here { u64::MAX } else { AT_ONCE };
+        if !state.transfer_at_once(peer.na, direction, local, far, at_once) {
+            return Now::Refused;
+        }
+        if is_driven_here && state.transfers.is_round_due() { Now::Due } else { Now::Over }
+    }
+
+    /// Whether nobody but this thread makes progress: then nobody moves bytes while it goes on. A plain handler is told
+    /// that it cannot wait, whatever it asked for.
+    #[inline]
+    fn is_driven_here(&self, state: &State) -> bool {
+        match inside() {
+            Inside::Async => true,
+            Inside::Plain => false,
+            Inside::Nothing => state.work.is_some() && !self.has_background(),
+        }
+    }
+
     /// Starts a pull or a push.
     pub(crate) fn start_transfer(
         &self,
@@ -280,13 +352,7 @@ impl Port {
         far: RemoteRange,
     ) -> Result<Made, TransferError> {
         let mut state = self.enter_state().ok_or_else(forked)?;
-        // Where nobody but this thread makes progress, nobody moves the bytes while it goes on. A plain handler is
-        // told that it cannot wait, whatever it asked for.
-        let is_driven_here = match inside() {
-            Inside::Async => true,
-            Inside::Plain => false,
-            Inside::Nothing => state.work.is_some() && !self.has_background(),
-        };
+        let is_driven_here = self.is_driven_here(&state);
         let at_once = if is_driven_here { u64::MAX } else { AT_ONCE };
         if state.transfer_at_once(peer.na, direction, local, &far, at_once) {
             let is_due = is_driven_here && state.transfers.is_round_due();
@@ -294,8 +360,21 @@ impl Port {
             drop(state);
             return Ok(if is_due { Made::Due } else { Made::Over });
         }
+        drop(state);
+        self.post_transfer(peer, direction, local, far)
+    }
+
+    /// Has the transport move the bytes.
+    fn post_transfer(
+        &self,
+        peer: Peer,
+        direction: Direction,
+        local: RangeRef<'_>,
+        far: RemoteRange,
+    ) -> Result<Made, TransferError> {
         let near = Near::of(direction, local.to_range());
-        let first = state.first_piece(peer.na, &near, &far, at_once);
+        let state = self.enter_state().ok_or_else(forked)?;
+        let first = state.first_piece(peer.na, &near, &far);
         let limits = Limits::of(self.shared.caps.max_transfer);
         self.start(state, peer, (near, far, limits), first)
     }

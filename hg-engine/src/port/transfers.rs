@@ -205,15 +205,14 @@ impl State {
         is_over
     }
 
-    /// What is posted first of a transfer of at most so many bytes, where that is all of it.
+    /// What is posted first of a transfer, if all of it lies in one region on either side.
     pub(crate) fn first_piece(
         &self,
         peer: Peer,
         near: &Near,
         far: &RemoteRange,
-        most: u64,
     ) -> Option<(Piece, Op)> {
-        let context = self.context.as_ref().filter(|_| far.len() <= most)?;
+        let context = self.context.as_ref()?;
         let piece = Piece { local: start_of(near)?, remote: start_of(far)?, len: far.len() };
         let op = near.op(peer, &piece, far, context.address().scheme());
         op.ok().map(|op| (piece, op)) // Posting tells what is wrong.

@@ -8,7 +8,7 @@ use crate::{
     fail,
     in_place::push_with,
     layout::Slot,
-    link::{ANSWERS, BodyClaim, CONTROL, Link, REQUESTS, SHORT, WIDE_MAX, slots_of},
+    link::{ANSWERS, BodyClaim, CONTROL, Link, REQUESTS, SHORT, slots_of},
     receives::{Match, Receive, Receives},
     ring::{Broken, Payload, Word},
 };
@@ -210,16 +210,16 @@ fn take_request(
 #[inline]
 fn wide(link: &mut Link, len: usize) -> Option<Message> {
     let slots = slots_of(len)?;
-    let mut bytes = [0; WIDE_MAX];
-    let (chunks, _) = bytes.as_chunks_mut::<INLINE_MAX>();
-    for (chunk, part) in chunks.iter_mut().zip(0..slots) {
-        *chunk = bytes_of(link.part(REQUESTS, part).payload()); // C2
+    // No longer than it must be: an allocator has few bytes at hand.
+    let mut bytes = Vec::with_capacity(slots as usize * INLINE_MAX);
+    for part in 0..slots {
+        bytes.extend_from_slice(&bytes_of(link.part(REQUESTS, part).payload())); // C2
     }
-    let message = Message::copied(&bytes[..len]);
+    bytes.truncate(len);
     for _ in 0..slots {
         take(link, REQUESTS);
     }
-    Some(message)
+    Some(Message::from(bytes))
 }
 
 /// An expected message that is long, or early, or late; `false`: it stays where it is.
