@@ -14,7 +14,8 @@ use crate::Error;
 ///
 /// A *queue* holds what waits for one next hop. An origin queue takes messages of this rank to a rank of the same
 /// node; a relay queue takes messages from other nodes to a rank of this one; a network queue takes messages to one
-/// other node. Each has its own limits, so that no cycle of waits can form.
+/// other node. Each has its own limits, so that no cycle of waits can form. By default 16 batches of 16 KiB are under way
+/// per queue: with few of them a rank waits for others after a few messages, which is dear where each goes by itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Options {
@@ -54,11 +55,11 @@ impl Default for Options {
         Self {
             localsenderlimit: 0,
             remotesenderlimit: 0,
-            lomaxrpc: 8,
+            lomaxrpc: 16,
             lobuftarget: 16 << 10,
-            lrmaxrpc: 8,
+            lrmaxrpc: 16,
             lrbuftarget: 16 << 10,
-            rmaxrpc: 8,
+            rmaxrpc: 16,
             rbuftarget: 16 << 10,
             deliverq_max: 64 << 10,
             deliverq_threshold: 0,

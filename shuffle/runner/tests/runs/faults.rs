@@ -107,7 +107,8 @@ fn a_rank_that_does_not_answer_is_named_by_another_one_and_so_is_its_return() {
 #[test]
 fn a_rank_whose_deliveries_are_stuck_says_its_state() {
     // Each delivery takes a minute, so that every queue is full; the state is asked for nevertheless.
-    let stuck = "--delay 60000000 --warm-up 100000 --deliverq-max 1 --skew single --target 1";
+    let stuck =
+        "--delay 60000000 --warm-up 100000 --deliverq-max 1 --lomaxrpc 8 --skew single --target 1";
     let own: Vec<&str> = ["--local", "2"].into_iter().chain(stuck.split_whitespace()).collect();
     let mut running = Running::start(command(RUNNER, &own), 2);
     loop {
