@@ -4,7 +4,8 @@
 //! copied unexpected messages live in lane 0; copied expected messages in lane 1, so that an answer
 //! finds space while requests wait. A reservation is free again when the slot that names it was popped,
 //! or when it was dropped unposted (by any thread); space is reclaimed in the order of reservation.
-//! An empty lane restarts at offset 0, so that messages one after the other reuse hot lines.
+//! An empty lane restarts at offset 0, and one of which little is in use does so early, so that messages one after the
+//! other reuse hot lines.
 //!
 //! # Protocol of a dropped reservation
 //! A1 `state.store(FREE, Release)` by the dropper, A2 `state.load(Acquire)` by the producer.
@@ -21,6 +22,9 @@ use crate::sync::{AtomicU32, Ordering, ord};
 pub(crate) const MESSAGE_MAX: u32 = 256 * 1024 + 4096;
 /// Bytes of one lane: fifteen of the longest messages in flight. Untouched pages cost nothing.
 pub(crate) const LANE_BYTES: u32 = 4 * 1024 * 1024;
+/// A lane that never empties goes round this much, or three times what is in use, rather than all of its bytes: caches
+/// hold that.
+const HOT_BYTES: u32 = 128 * 1024;
 /// Lanes of an arena.
 pub(crate) const LANES: usize = 2;
 /// Where the places for transfers begin, behind the lanes (`transfers/ferry`).
@@ -130,6 +134,11 @@ impl Lane {
         if self.head <= tail {
             return (tail - self.head > size).then_some(self.head);
         }
+        // Where little is in use and a lot is free before it, that is hot; what lies behind has not been touched for long.
+        let used = self.head - tail;
+        if self.head >= HOT_BYTES && tail / 2 >= used + size {
+            return Some(0);
+        }
         if LANE_BYTES - self.head >= size {
             return Some(self.head);
         }
@@ -192,6 +201,40 @@ mod tests {
             assert_eq!(place.offset, LANE_BYTES);
             lane.posted(place.entry, 0, position);
         }
+    }
+
+    #[test]
+    fn a_lane_that_never_empties_stays_where_its_lines_are_hot() {
+        for (in_use, len) in [(32, 4200), (2, 300), (60, 8000)] {
+            let (mut lane, mut end) = (Lane::new(0), 0);
+            for position in 0..10_000_u32 {
+                let popped = UpTo(position.saturating_sub(in_use));
+                let place = lane.reserve(len, &popped).expect("most of the lane is free");
+                lane.posted(place.entry, 0, position);
+                end = end.max(place.offset + len);
+            }
+            let size = len.next_multiple_of(ALIGN);
+            assert!(
+                end <= HOT_BYTES.max(3 * in_use * size) + 4 * size,
+                "{end} for {in_use} of {len}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_lane_that_went_back_early_takes_the_longest_again_once_the_others_are_gone() {
+        let mut lane = Lane::new(0);
+        let mut position = 0;
+        let mut starts = Vec::new();
+        while starts.last() != Some(&0) || starts.len() == 1 {
+            let place = lane.reserve(4096, &UpTo(position.max(2) - 2)).unwrap();
+            lane.posted(place.entry, 0, position);
+            starts.push(place.offset);
+            position += 1;
+        }
+        let longest: Vec<_> =
+            std::iter::from_fn(|| lane.reserve(MESSAGE_MAX, &UpTo(position))).collect();
+        assert_eq!(longest.len(), 15);
     }
 
     #[test]
