@@ -276,11 +276,19 @@ pub(crate) fn is_in_plain_handler() -> bool {
     INSIDE.with(Cell::get) == Inside::Plain
 }
 
-/// Runs a handler so that [`is_in_handler`] says so. The handler's panics are caught inside.
+/// Runs a handler so that [`is_in_handler`] says so, until it has ended or panicked.
 #[inline(always)]
 pub(crate) fn in_handler<T>(kind: Inside, run: impl FnOnce() -> T) -> T {
-    let outer = INSIDE.with(|inside| inside.replace(kind));
-    let result = run();
-    INSIDE.with(|inside| inside.set(outer));
-    result
+    /// A thread that is taken for a handler's can never wait again.
+    struct Back(Inside);
+
+    impl Drop for Back {
+        #[inline(always)]
+        fn drop(&mut self) {
+            INSIDE.with(|inside| inside.set(self.0));
+        }
+    }
+
+    let _back = Back(INSIDE.with(|inside| inside.replace(kind)));
+    run()
 }

@@ -6,13 +6,13 @@
 use std::{
     pin::pin,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
         mpsc,
     },
     task::{Context, Poll, Wake, Waker},
     thread::{self, Thread},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use hg_core::error::{CallError, Started};
@@ -37,6 +37,9 @@ fn never() -> u32;
 
 #[rpc(crate = crate::hg)]
 fn nested() -> String;
+
+#[rpc(crate = crate::hg)]
+fn nested_long(bytes: Vec<u8>) -> String;
 
 #[rpc(crate = crate::hg)]
 fn count(by: u64);
@@ -155,6 +158,85 @@ fn whoever_waits_where_that_would_never_end_is_told_what_to_do() {
         }
         let said = origin.call(nested, &peer, ()).wait().unwrap();
         assert!(said.contains("async fn") && said.contains("blocking"), "{said}");
+    }
+}
+
+#[test]
+fn whoever_waits_so_is_told_whatever_the_size_of_the_arguments() {
+    for block in [false, true] {
+        let (target, origin, peer, _) = pair(builder());
+        let serve = move |request: &Request, (_,): (Vec<u8>,)| Ok(call_oneself(request, block));
+        target.serve(nested_long, serve).unwrap();
+        let options = CallOptions::within(PATIENCE);
+        for len in [0, 1 << 20] {
+            let call = origin.call_with(nested_long, &peer, (vec![0; len],), options);
+            assert!(call.wait().unwrap().contains("blocking"), "{len} bytes");
+        }
+    }
+}
+
+/// How the engine ends in [`an_async_handler_can_end_the_engine_that_runs_it`].
+#[derive(Debug, Clone, Copy)]
+struct Ending {
+    progress: Progress,
+    /// Its last handle is dropped; else it is closed.
+    by_drop: bool,
+    /// The handler never ends.
+    goes_on: bool,
+}
+
+#[test]
+fn an_async_handler_can_end_the_engine_that_runs_it() {
+    let ways =
+        [(Progress::Background, true), (Progress::Background, false), (Progress::Own, false)];
+    for (progress, by_drop) in ways {
+        for goes_on in [false, true] {
+            end_in_handler(Ending { progress, by_drop, goes_on });
+        }
+    }
+}
+
+fn end_in_handler(how: Ending) {
+    let plugin = Mem::default();
+    let builder = || builder().plugin(plugin.clone());
+    let target: Handle = builder().progress(how.progress).listen(true).open("mem://").unwrap();
+    let origin: Handle = builder().open("mem://").unwrap();
+    let peer = origin.lookup(target.address()).unwrap();
+    let (last, living) = (Arc::new(Mutex::new(Some(target.clone()))), Arc::new(()));
+    let (handle, alive) = (Arc::clone(&last), Arc::downgrade(&living));
+    let serve = move |_: Request, ()| {
+        let (handle, living) = (Arc::clone(&handle), Arc::clone(&living));
+        async move {
+            let engine: Option<Handle> = handle.lock().unwrap().take();
+            if !how.by_drop {
+                engine.iter().for_each(Handle::close);
+            }
+            drop(engine);
+            if how.goes_on {
+                std::future::pending::<()>().await;
+            }
+            drop(living);
+            Ok(String::new())
+        }
+    };
+    target.serve_async(nested, serve).unwrap();
+    let target = Some(target).filter(|_| !how.by_drop);
+    let mut call = origin.call(nested, &peer, ());
+    let error = loop {
+        if let Some(target) = &target {
+            target.progress(Duration::ZERO);
+        }
+        call = match call.try_take() {
+            Ok(outcome) => break outcome.unwrap_err(),
+            Err(open) => open,
+        };
+    };
+    assert!(matches!(error, CallError::PeerGone { .. }), "{how:?}: {error}");
+    drop(target);
+    let start = Instant::now();
+    while alive.strong_count() > 0 {
+        assert!(start.elapsed() < PATIENCE, "{how:?}: the handler or its future is never dropped");
+        thread::yield_now();
     }
 }
 

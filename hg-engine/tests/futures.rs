@@ -214,6 +214,22 @@ fn a_future_that_panics_is_an_answer_whatever_its_rest_does() {
 }
 
 #[test]
+fn a_thread_whose_handlers_have_panicked_can_wait_as_before() {
+    let pair = Pair::new();
+    let serve = |_: Request, (number,): (u64,)| {
+        let bomb = (number & PANICS_AGAIN != 0).then(|| Bomb);
+        Breaking { number, has_waited: false, _alive: Alive::new(&Arc::default()), _bomb: bomb }
+    };
+    pair.target.serve_async(later, serve).unwrap();
+    let itself = pair.target.lookup(pair.target.address()).unwrap();
+    for number in (0..8).filter(|number| number & (PANICS | PANICS_AGAIN) != 0) {
+        let outcome = pair.target.call(later, &itself, (number,)).wait();
+        assert!(matches!(outcome, Err(CallError::Panicked(_))), "{number}: {outcome:?}");
+        assert_eq!(pair.target.call(later, &itself, (0,)).wait().unwrap(), 0, "after {number}");
+    }
+}
+
+#[test]
 fn an_engine_that_closes_drops_what_goes_on_and_what_was_left() {
     let pair = Pair::new();
     let alive = Arc::new(AtomicUsize::new(0));

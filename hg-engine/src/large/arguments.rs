@@ -23,6 +23,7 @@ use crate::{
     call::reserve_failure,
     handler::{self, Handler, Run},
     port::Port,
+    request::{Inside, in_handler},
     running::{self, Ended, Task},
     view::Fetch,
 };
@@ -180,7 +181,10 @@ async fn run(handler: Arc<dyn Handler>, request: Request, bytes: Vec<u8>, share:
         answer = made;
         run
     } else {
-        handler::run_caught(handler.as_ref(), &request, &bytes, &mut answer, &mut None)
+        // As of short arguments: what is polled to its end in there never ends.
+        in_handler(Inside::Plain, || {
+            handler::run_caught(handler.as_ref(), &request, &bytes, &mut answer, &mut None)
+        })
     };
     let run = match run {
         Run::Later(mut task) => {
