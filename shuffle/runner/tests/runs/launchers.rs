@@ -54,15 +54,15 @@ fn under_slurm_every_message_arrives_by_both_of_its_interfaces() {
     }
 }
 
-/// Rank 1 never begins; rank 0 says that it waits, before it gives up.
+/// Rank 1 never begins; rank 0 says that it waits, before it gives up and the launcher ends rank 1.
 fn late_below(launcher: &str, own: &[&str], sentence: &str) {
     let rank = "\"$PMI_RANK$OMPI_COMM_WORLD_RANK\"";
-    let script = format!("[ {rank} = 1 ] && exec sleep 3; exec {RUNNER} --count 10");
+    let script = format!("[ {rank} = 1 ] && exec sleep 30; exec {RUNNER} --count 10");
     let given = [own, &["-n", "2", "sh", "-c", &script]].concat();
-    let outcome = run(launcher, &given, &[("HG_JOB_TIMEOUT_S", "1")]);
+    let outcome = run(launcher, &given, &[("HG_JOB_TIMEOUT_S", "4")]);
     assert_ne!(outcome.code, Some(0), "{}", outcome.all());
     let (_, end) = outcome.err.split_once(sentence).expect(&outcome.err);
-    assert!(end.contains("rank 1 of 2 did not join within 1s"), "{}", outcome.err);
+    assert!(end.contains("rank 1 of 2 did not join within 4s"), "{}", outcome.err);
 }
 
 #[test]
