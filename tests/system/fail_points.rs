@@ -18,11 +18,12 @@ use crate::{
 };
 
 /// Steps that an origin passes, and how often before it dies there.
-const ORIGIN: [(&str, &[u32]); 10] = [
+const ORIGIN: [(&str, &[u32]); 11] = [
     ("hello", &[1]),
     ("open", &[1]),
     ("reserve", &[1, 2, 9]),
     ("publish", &[1, 2, 20, 100]),
+    ("part", &[1, 8, 9, 25, 40, 400]),
     ("published", &[1, 2, 20, 100]),
     ("ring", &[1, 2, 5]),
     ("copied", &[1, 2, 20, 100]),
@@ -54,11 +55,12 @@ const SERVING: [(&str, &[u32]); 1] = [("served", &[1, 2, 20])];
 /// CMA is off on both sides.
 const DENIED: &str = "denied+sm://";
 
-/// Passes every step: short and long messages both ways, with sleeps between them.
+/// Passes every step: messages of one slot, of several, and long ones both ways, with sleeps between them.
 fn work(engine: &Engine, peer: &Peer) -> Result<(), CallError> {
-    let (long, longer) = (vec![1; 3000], vec![2; 100_000]);
+    let (wide, long, longer) = (vec![3; 150], vec![1; 3000], vec![2; 100_000]);
     for round in 0..20 {
         engine.call(add, peer, (1, 2)).wait()?;
+        engine.call(echo, peer, (&wide,)).wait()?;
         engine.call(echo, peer, (&long,)).wait()?;
         let calls: Vec<_> = (0..100).map(|number| engine.call(add, peer, (number, 1))).collect();
         drop(engine.notify(add, peer, (1, 2)));

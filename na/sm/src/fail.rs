@@ -8,6 +8,7 @@
 //! | `open` | after the connection opened, before anything else |
 //! | `reserve` | after space in the arena was reserved |
 //! | `publish` | before the slot's sequence is stored (P3) |
+//! | `part` | before each word of a message of several slots |
 //! | `published` | after it, before the doorbell is considered (W2) |
 //! | `ring` | before the doorbell is rung |
 //! | `copied` | after a message was copied out, before it counts as taken |

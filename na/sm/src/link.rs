@@ -158,7 +158,10 @@ impl Link {
         padded[..bytes.len()].copy_from_slice(bytes);
         let (words, _) = padded.as_chunks::<8>();
         let word = Word::inline(u32::try_from(bytes.len()).unwrap_or(0));
-        let payload = |at: usize| u64::from_ne_bytes(words[at]);
+        let payload = |at: usize| {
+            fail::point("part");
+            u64::from_ne_bytes(words[at])
+        };
         self.tx[REQUESTS].push_wide(&self.own.rings.rings[REQUESTS], (word, slots), payload);
         fail::point("published");
         self.attention_bell.is_due(&self.theirs.rings.attention.0)

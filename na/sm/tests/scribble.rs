@@ -167,7 +167,7 @@ impl Honest {
     }
 
     fn is_served(&mut self, to: Peer) {
-        for len in [9, 48, 56, 57, 3000, 70_000] {
+        for len in [9, 48, 56, 57, 224, 225, 3000, 70_000] {
             self.call(to, ECHO, len);
         }
     }
@@ -363,7 +363,7 @@ impl Liar {
 
     /// Requests of every kind, an answer and a control message.
     fn talk(&mut self) {
-        for (kind, len) in [(ECHO, 9), (ECHO, 3000), (FETCH, 0)] {
+        for (kind, len) in [(ECHO, 9), (ECHO, 150), (ECHO, 3000), (FETCH, 0)] {
             let Some(to) = self.target else { return };
             self.tag += 1;
             let mut request = self.tag.to_le_bytes().to_vec();
@@ -434,8 +434,9 @@ impl Liar {
             // The first one that is a lap behind; all are in the same: the first, in the next lap.
             let behind = slots.iter().find(|slot| self.word(**slot) != lap);
             let (slot, lap) = behind.map_or((slots[0], lap.wrapping_add(1)), |slot| (*slot, lap));
-            let words = [3_u32, 57, 0x8000_1000, 0x8000_0000, u32::MAX];
-            let len = words[usize::try_from(self.random.below(5)).unwrap()];
+            // Of one slot, of several that were not published, of more than any has; bodies; nonsense.
+            let words = [3_u32, 57, 224, 225, 0x8000_1000, 0x8000_0000, u32::MAX];
+            let len = words[usize::try_from(self.random.below(7)).unwrap()];
             self.write(&len.to_le_bytes(), slot + 4);
             for at in [8, 16] {
                 // Around the end of an arena, for the most.
