@@ -10,6 +10,7 @@ use std::{
     sync::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
+        mpsc,
     },
     task::{Context, Poll, Waker},
     thread,
@@ -146,6 +147,58 @@ fn handlers_that_go_on_and_handlers_that_end_at_once_keep_apart() {
         assert_eq!(pair.outcome(pair.call(2 * number)).unwrap(), 128 * number);
     }
     assert_eq!((alive.load(Ordering::SeqCst), pair.target.requests_in_service()), (0, 0));
+}
+
+/// Wakes each waker that comes, and then once more when many others have come: long after its future has ended.
+fn wake_late(wakers: &mpsc::Receiver<Waker>) {
+    let mut kept: Vec<Waker> = Vec::new();
+    for waker in wakers {
+        waker.wake_by_ref();
+        kept.push(waker);
+        if kept.len() == 64 {
+            kept.drain(..32).for_each(Waker::wake);
+        }
+    }
+}
+
+#[test]
+fn wakers_that_are_used_again_and_again_and_too_late_disturb_nobody() {
+    let pair = Pair::new();
+    let alive = Arc::new(AtomicUsize::new(0));
+    let (sender, receiver) = mpsc::channel();
+    let last = Arc::new(Mutex::new(Some(sender)));
+    let (living, sender) = (Arc::clone(&alive), Arc::clone(&last));
+    let send = move |waker| sender.lock().unwrap().as_ref().unwrap().send(waker).unwrap();
+    // A future ends in its first poll, or after so many wake-ups; some give their waker away and end nevertheless.
+    let serve = move |_: Request, (number,): (u64,)| {
+        let (alive, send) = (Alive::new(&living), send.clone());
+        async move {
+            let mut left = number % 4;
+            poll_fn(|context| {
+                for _ in 0..(number % 3).max(left.min(1)) {
+                    send(context.waker().clone());
+                }
+                left = left.saturating_sub(1);
+                if left == 0 { Poll::Ready(()) } else { Poll::Pending }
+            })
+            .await;
+            drop(alive);
+            Ok(number)
+        }
+    };
+    pair.target.serve_async(later, serve).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(move || wake_late(&receiver));
+        for round in 0..40 {
+            let numbers = round * 16..(round + 1) * 16;
+            let calls: Vec<_> = numbers.clone().map(|number| (number, pair.call(number))).collect();
+            for (number, call) in calls {
+                assert_eq!(pair.outcome(call).unwrap(), number);
+            }
+        }
+        assert_eq!((alive.load(Ordering::SeqCst), pair.target.requests_in_service()), (0, 0));
+        last.lock().unwrap().take(); // Ends the thread.
+    });
 }
 
 /// Panics when it is dropped.
