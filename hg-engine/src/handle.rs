@@ -313,8 +313,12 @@ impl Handle {
     }
 
     /// The same; where another thread makes progress, waits until that one stops, and then takes its turn. Together
-    /// with [`Handle::interrupt_progress`] threads hand progress over to one another.
+    /// with [`Handle::interrupt_progress`] threads hand progress over to one another. In a handler it does nothing: the
+    /// turn there never comes.
     pub fn progress_in_turn(&self, timeout: Duration) -> bool {
+        if is_in_handler() {
+            return false;
+        }
         let limit = Instant::now().checked_add(timeout);
         let Some((mut role, state)) = self.port.wait_for_role() else { return false };
         self.port.drive_until_moved(&mut role, state, limit)

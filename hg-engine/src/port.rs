@@ -28,7 +28,7 @@ use hg_na::{Address, Caps, Completion, Context, Domain, Message, Waiter};
 
 pub(crate) use self::{
     state::State,
-    step::{Look, OutcomeOf},
+    step::{Look, OutcomeOf, wake_all},
     transfers::{Near, TransferId},
 };
 use crate::{

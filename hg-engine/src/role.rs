@@ -41,7 +41,7 @@ use hg_core::{
 use crate::{
     builder::Wait,
     lock::{Condvar, Mutex},
-    port::{Look, OutcomeOf, Port, Sleep, State, Work},
+    port::{Look, OutcomeOf, Port, Sleep, State, Work, wake_all},
     request::is_in_handler,
 };
 
@@ -323,7 +323,7 @@ impl Port {
             None => (None, self.enter_state()),
         };
         let wakers = state.map(|mut state| state.close());
-        wakers.into_iter().flatten().for_each(Waker::wake);
+        wake_all(wakers.into_iter().flatten());
         drop(role);
     }
 

@@ -3,8 +3,9 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
+    pin::Pin,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicU32, Ordering},
         mpsc,
     },
@@ -14,7 +15,7 @@ use std::{
 };
 
 use hg_core::error::CallError;
-use hg_engine::{Builder, Handle, OwnedCall, Peer, Progress, Wait};
+use hg_engine::{Builder, Handle, OwnedCall, Peer, Progress, Request, Wait};
 use hg_na_conformance::Mem;
 
 /// What the facade is to users.
@@ -60,6 +61,67 @@ impl Wake for Flag {
     fn wake(self: Arc<Self>) {
         self.0.store(true, Ordering::SeqCst);
     }
+}
+
+/// Ends its engine when it is woken: by closing it, if it is not the last one to have a handle of it.
+struct Ends(Mutex<Option<Handle>>, mpsc::Sender<bool>);
+
+impl Wake for Ends {
+    fn wake(self: Arc<Self>) {
+        let engine = self.0.lock().unwrap().take().unwrap();
+        // It cannot wait: the thread that wakes it is the one that makes progress.
+        let address = engine.address().clone();
+        let itself = engine.lookup(address).unwrap();
+        let told = engine.call(twice, &itself, (1,)).wait();
+        engine.close();
+        drop(engine);
+        self.1.send(matches!(told, Err(CallError::WouldDeadlock))).unwrap();
+    }
+}
+
+#[test]
+fn a_waker_may_end_the_engine_whose_progress_wakes_it() {
+    for progress in [Progress::Background, Progress::Own] {
+        let plugin = Mem::default();
+        let builder = || Builder::new().plugin(plugin.clone()).wait(Wait::Block);
+        let target: Handle = builder().listen(true).progress(Progress::Own).open("mem://").unwrap();
+        let origin: Handle = builder().progress(progress).open("mem://").unwrap();
+        target.register(twice).unwrap();
+        let peer = origin.lookup(target.address()).unwrap();
+        let mut call: OwnedCall<twice> = origin.call_owned(twice, &peer, (21,));
+        let (sender, receiver) = mpsc::channel();
+        let waker = Waker::from(Arc::new(Ends(Mutex::new(Some(origin.clone())), sender)));
+        let mut context = Context::from_waker(&waker);
+        assert!(Pin::new(&mut call).poll(&mut context).is_pending());
+        drop(waker);
+        // The background thread wakes the last one to have a handle; else this one has another.
+        let origin = Some(origin).filter(|_| progress == Progress::Own);
+        let start = Instant::now();
+        let is_told = loop {
+            target.progress(Duration::ZERO);
+            if let Some(origin) = &origin {
+                origin.progress_in_turn(Duration::ZERO);
+            }
+            match receiver.try_recv() {
+                Ok(is_told) => break is_told,
+                Err(_) => assert!(start.elapsed() < WATCHDOG, "{progress:?}: it is stuck"),
+            }
+        };
+        assert!(is_told, "{progress:?}");
+        let outcome = Pin::new(&mut call).poll(&mut Context::from_waker(Waker::noop()));
+        let Poll::Ready(outcome) = outcome else { panic!("{progress:?}: it goes on") };
+        assert!(matches!(outcome, Ok(42) | Err(CallError::Closed)), "{progress:?}: {outcome:?}");
+    }
+}
+
+#[test]
+fn a_handler_has_no_turn() {
+    let (target, origin, peer) = pair();
+    let serve = |request: Request, (number,): (u64,)| async move {
+        Ok(number + u64::from(request.engine().progress_in_turn(WATCHDOG)))
+    };
+    target.serve_async(forward, serve).unwrap();
+    assert_eq!(origin.call(forward, &peer, (7,)).wait().unwrap(), 7);
 }
 
 #[test]

@@ -102,7 +102,7 @@ impl Port {
 
         if !work.wakers.is_empty() {
             moved = true;
-            work.wakers.drain(..).for_each(Waker::wake);
+            wake_all(work.wakers.drain(..));
         }
         let mut locked = None;
         if !work.requests.is_empty() {
@@ -428,6 +428,13 @@ fn handle_completion<L: Look + ?Sized>(
         // The enumeration may grow; what this engine never asked for concerns nobody here.
         _ => {}
     }
+}
+
+/// A waker may poll at once whatever it wakes, and drop it with the last handle of this engine: that is to be told that
+/// it cannot wait, and closes the engine as a handler does. This thread has the role.
+#[cold]
+pub(crate) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
+    in_handler(Inside::Async, || wakers.into_iter().for_each(Waker::wake));
 }
 
 /// Empties the list. What owns nothing, the common case, is dropped without being asked.
