@@ -29,10 +29,13 @@ impl CancelToken {
 
     /// Sets it and wakes whoever awaits it.
     pub fn cancel(&self) {
+        self.set().into_iter().for_each(Waker::wake);
+    }
+
+    /// Sets it. Whoever awaits it is to be woken, where that may do anything.
+    pub(crate) fn set(&self) -> Vec<Waker> {
         self.0.cancelled.store(true, Ordering::Release);
-        let wakers =
-            std::mem::take(&mut *self.0.wakers.lock().unwrap_or_else(PoisonError::into_inner));
-        wakers.into_iter().for_each(Waker::wake);
+        std::mem::take(&mut *self.0.wakers.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 

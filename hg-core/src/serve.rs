@@ -1,7 +1,7 @@
 //! The target's side of calls: what to do with an arriving message, how many requests are in
 //! service, and who is to be told of a cancellation.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, task::Waker};
 
 use hg_na::Peer;
 use rustc_hash::FxHashMap;
@@ -74,6 +74,8 @@ pub struct Serves {
     running: FxHashMap<(Peer, u64), Option<CancelToken>>,
     is_closed: bool,
     early_cancels: VecDeque<(Peer, u64)>,
+    /// Who awaits a token that was set.
+    woken: Vec<Waker>,
 }
 
 impl Serves {
@@ -88,6 +90,7 @@ impl Serves {
             running: FxHashMap::default(),
             is_closed: false,
             early_cancels: VecDeque::new(),
+            woken: Vec::new(),
         }
     }
 
@@ -199,7 +202,7 @@ impl Serves {
 
     fn cancel(&mut self, from: Peer, id: u64) {
         if let Some(token) = self.running.get_mut(&(from, id)) {
-            token.get_or_insert_default().cancel();
+            self.woken.extend(token.get_or_insert_default().set());
             return;
         }
         if self.early_cancels.len() == EARLY_CANCELS_MAX {
@@ -215,7 +218,7 @@ impl Serves {
             self.is_closed || (!self.early_cancels.is_empty() && self.take_early_cancel(from, id));
         let token = self.running.entry((from, id)).or_insert(None);
         if is_told {
-            token.get_or_insert_default().cancel();
+            self.woken.extend(token.get_or_insert_default().set());
         }
         token
     }
@@ -253,13 +256,22 @@ impl Serves {
     pub fn handle_gone(&mut self, peer: Peer) {
         self.early_cancels.retain(|(origin, _)| *origin != peer);
         let of_peer = self.running.iter_mut().filter(|((origin, _), _)| *origin == peer);
-        of_peer.for_each(|(_, token)| token.get_or_insert_default().cancel());
+        self.woken.extend(of_peer.flat_map(|(_, token)| token.get_or_insert_default().set()));
     }
 
     /// The engine shuts down: every handler is told.
     pub fn close(&mut self) {
         self.is_closed = true;
-        self.running.values_mut().for_each(|token| token.get_or_insert_default().cancel());
+        let tokens = self.running.values_mut().map(Option::get_or_insert_default);
+        self.woken.extend(tokens.flat_map(|token| token.set()));
+    }
+
+    /// Who is to be woken for having been cancelled; not under a lock that a waker may want.
+    #[inline]
+    pub fn take_woken(&mut self, wakers: &mut Vec<Waker>) {
+        if !self.woken.is_empty() {
+            wakers.append(&mut self.woken);
+        }
     }
 }
 

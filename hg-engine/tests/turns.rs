@@ -15,7 +15,7 @@ use std::{
 };
 
 use hg_core::error::CallError;
-use hg_engine::{Builder, Handle, OwnedCall, Peer, Progress, Request, Wait};
+use hg_engine::{Answer, Builder, Handle, OwnedCall, Peer, Progress, Request, Wait};
 use hg_na_conformance::Mem;
 
 /// What the facade is to users.
@@ -111,6 +111,46 @@ fn a_waker_may_end_the_engine_whose_progress_wakes_it() {
         let outcome = Pin::new(&mut call).poll(&mut Context::from_waker(Waker::noop()));
         let Poll::Ready(outcome) = outcome else { panic!("{progress:?}: it goes on") };
         assert!(matches!(outcome, Ok(42) | Err(CallError::Closed)), "{progress:?}: {outcome:?}");
+    }
+}
+
+/// Answers when it is woken, as a task does that is polled at once or dropped with its last waker.
+struct Gives(Mutex<Option<Answer<forward>>>);
+
+impl Wake for Gives {
+    fn wake(self: Arc<Self>) {
+        let answer = self.0.lock().unwrap().take();
+        answer.unwrap().send(Ok(8));
+    }
+}
+
+#[test]
+fn who_is_woken_by_a_cancellation_may_answer_at_once() {
+    for closes in [false, true] {
+        let (target, origin, peer) = pair();
+        let (sender, receiver) = mpsc::channel();
+        let serve = move |request: &Request, _: (u64,), answer: Answer<forward>| {
+            let waker = Waker::from(Arc::new(Gives(Mutex::new(Some(answer)))));
+            let request = request.clone();
+            let mut cancelled = Box::pin(async move { request.cancelled().await });
+            assert!(cancelled.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+            sender.send(()).unwrap();
+        };
+        target.serve_later(forward, serve).unwrap();
+        let call = origin.call(forward, &peer, (7,));
+        while receiver.try_recv().is_err() {
+            origin.progress(Duration::ZERO);
+        }
+        if closes {
+            target.close();
+        } else {
+            call.cancel();
+        }
+        let start = Instant::now();
+        while target.requests_in_service() > 0 {
+            origin.progress(Duration::ZERO);
+            assert!(start.elapsed() < WATCHDOG, "it was never answered");
+        }
     }
 }
 

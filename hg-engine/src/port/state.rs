@@ -397,6 +397,7 @@ impl State {
     pub(crate) fn close(&mut self) -> Vec<Waker> {
         self.calls.close(&closed(self.broken.as_ref()));
         self.serves.close();
+        self.serves.take_woken(&mut self.wakers);
         self.run_effects();
         self.context = None;
         self.close_transfers();

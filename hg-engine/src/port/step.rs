@@ -414,6 +414,7 @@ fn handle_completion<L: Look + ?Sized>(
         Completion::Control { from, message } => {
             match state.serves.handle_control(*from, message.as_slice()) {
                 Control::Cancelled(id) | Control::ResultTaken(id) => {
+                    state.serves.take_woken(&mut state.wakers);
                     state.kept.free_result(*from, id);
                 }
                 Control::ArgumentsTaken(id) => state.kept.free_arguments(*from, id),
@@ -493,6 +494,7 @@ fn handle_gone(state: &mut State, peer: hg_na::Peer, reason: &GoneReason) {
     let address = state.addresses.remove(&peer).map(|address| address.to_string());
     tracing::debug!(?peer, address, %reason, "a peer is gone");
     state.serves.handle_gone(peer);
+    state.serves.take_woken(&mut state.wakers);
     state.fail_transfers(peer, reason);
     state.kept.free_all_of(peer);
     if state.has_backlog() {
