@@ -27,7 +27,7 @@
 //! | a ULT, `margo_respond` | an `async fn` or `#[hg::rpc(blocking)]`; [`Handle::serve_later`] answers when it likes |
 //! | `margo_register_data`, a provider | a closure of [`Handle::serve`] holds its state, often an `Arc<Mutex<...>>` |
 //! | `margo_bulk_create`, `margo_bulk_free` | [`Handle::expose`], [`bulk::Bulk::into_vec`] |
-//! | `margo_bulk_transfer`, `HG_BULK_PULL`, `HG_BULK_PUSH` | [`Handle::pull`], [`Handle::push`], [`Handle::fetch`]; offsets by `range(from..to)` |
+//! | `margo_bulk_transfer`, `HG_BULK_PULL`, `HG_BULK_PUSH` | [`Handle::pull`], [`Handle::push`], [`Handle::fetch`], in a handler [`Request::pull`], [`Request::push`]; offsets by `range(from..to)` |
 //! | `HG_Progress`, `HG_Trigger` | nothing to do; or [`Progress::Own`] and [`Handle::progress`] |
 //! | `margo_finalize` | drop the engine, or [`Handle::close`] |
 //!
@@ -48,10 +48,13 @@
 //! | type | of |
 //! |---|---|
 //! | [`Error`] | opening, looking up, registering memory |
+//! | [`RegisterError`] | registering a handler |
 //! | [`CallError`], [`Failure`] | a call, with and without an error of the handler's own |
 //! | [`bulk::TransferError`] | a transfer |
 //!
-//! Each is a sentence that says what to do, also where `main` returns it; `?` turns the first into the others.
+//! Each is a sentence that says what to do, also where `main` returns it (an error of the handler's own is written
+//! there by its `Debug`). `?` turns [`Error`] into those of calls and transfers; a `main` that does several of these
+//! things returns `Box<dyn std::error::Error>`.
 //! A call that fails with [`CallError::PeerGone`] or [`CallError::DeadlineExceeded`] says whether it may have run
 //! ([`Started`]); nothing is tried again silently.
 //!

@@ -153,6 +153,7 @@ impl fmt::Debug for RangeRef<'_> {
 }
 
 /// What a transfer can begin or end in: a [`Range`], or memory as a whole.
+#[diagnostic::on_unimplemented(note = "register the memory first: `engine.expose(memory, rights)`")]
 pub trait AsRange {
     /// The range, borrowed: a transfer that is over at once counts nothing.
     fn as_range(&self) -> RangeRef<'_>;
