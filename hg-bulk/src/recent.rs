@@ -98,6 +98,27 @@ mod tests {
         assert!(read(&[], |_| None).is_none());
     }
 
+    #[test]
+    fn no_bit_of_one_that_is_remembered_can_be_another_unnoticed() {
+        let good = descriptor(7);
+        let mut bytes = good.as_bytes().to_vec();
+        for at in 0..8 * bytes.len() {
+            assert_eq!(Descriptor::decode(good.as_bytes()).unwrap(), good);
+            bytes[at / 8] ^= 1 << (at % 8);
+            for _ in 0..2 {
+                match (Descriptor::decode(&bytes), Descriptor::decode_any(&bytes)) {
+                    (Ok(seen), Ok(wanted)) => {
+                        assert_eq!(seen.as_bytes(), bytes);
+                        assert_eq!((seen.rights(), seen.len()), (wanted.rights(), wanted.len()));
+                        assert_eq!(seen.regions(), wanted.regions());
+                    }
+                    (seen, wanted) => assert_eq!(seen.is_ok(), wanted.is_ok(), "bit {at}"),
+                }
+            }
+            bytes[at / 8] ^= 1 << (at % 8);
+        }
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
