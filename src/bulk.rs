@@ -30,7 +30,7 @@
 //! # What to call
 //! | to | call |
 //! |---|---|
-//! | register memory | [`Handle::expose`](crate::Handle::expose): a `Vec<u8>`, a `Vec<Vec<u8>>`, an `Arc<[u8]>`, memory of [`alloc`], or any other by its address (below) |
+//! | register memory | [`Handle::expose`](crate::Handle::expose): a `Vec<u8>`, a `Vec<Vec<u8>>`, an `Arc<[u8]>`, memory of `alloc`, or any other by its address (below) |
 //! | name it to others | [`Bulk::descriptor`], [`Bulk::bound_descriptor`] |
 //! | move ranges | [`Handle::pull`](crate::Handle::pull), [`Handle::push`](crate::Handle::push) |
 //! | get bytes as a vector | [`Handle::fetch`](crate::Handle::fetch) |

@@ -2,8 +2,8 @@
 //!
 //! | codec        | id | integers            | feature              | for                             |
 //! |--------------|---:|---------------------|----------------------|---------------------------------|
-//! | [`Bincode`]  |  1 | fixed size          | `bincode`, on        | speed: a field is one store     |
-//! | [`Postcard`] |  2 | 7 bits in each byte | `postcard`           | slow networks and small numbers |
+//! | `Bincode`    |  1 | fixed size          | `bincode`, on        | speed: a field is one store     |
+//! | `Postcard`   |  2 | 7 bits in each byte | `postcard`           | slow networks and small numbers |
 //!
 //! Both write straight into the outgoing message and read borrowed from the received one. Neither
 //! describes itself: both sides must agree on the types, and on the codec, whose id they exchange.
