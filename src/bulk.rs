@@ -38,7 +38,7 @@
 //! | find the owner of forwarded memory | [`Handle::owner_of`](crate::Handle::owner_of) |
 //!
 //! # Memory that peers map
-//! Memory of [`alloc`] is reached by other processes of the node at the speed of `memcpy`, and seen without a
+//! Memory of `alloc` is reached by other processes of the node at the speed of `memcpy`, and seen without a
 //! copy; a frozen one ([`Buffer::freeze`]) even as a slice:
 //!
 //! ```
