@@ -15,8 +15,10 @@ pub(crate) enum Error {
     Os(&'static str, std::io::Error),
     #[error("the report cannot be printed: {0}")]
     Print(std::io::Error),
-    #[error("the plot cannot be written: {0}")]
-    Plot(std::io::Error),
+    #[error("--plot: {0} cannot be written: {1}")]
+    Plot(std::path::PathBuf, std::io::Error),
+    #[error("--plot: rank 0 cannot write it")]
+    PlotOfRank0,
     #[error("a rank's report cannot be read: {0}")]
     Report(#[from] serde_json::Error),
 }

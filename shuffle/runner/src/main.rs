@@ -67,6 +67,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         if !arguments.force {
             room::check(size, arguments.nodes.as_ref(), &arguments.options()?)?;
         }
+        arguments.plot.as_deref().map_or(Ok(()), plot::check)?;
         let local =
             arguments.nodes.iter().fold(Local::new(size), |local, map| local.nodes(map.clone()));
         let local = local.on_waiting(say_waiting);

@@ -1,8 +1,37 @@
 //! Draws the rate and the depths of the queues over time, as an SVG file.
 
-use std::fmt::{self, Write as _};
+use std::{
+    fmt::{self, Write as _},
+    fs::{self, OpenOptions},
+    path::Path,
+};
 
-use crate::samples::Sample;
+use hg_job::Job;
+
+use crate::{Error, samples::Sample};
+
+/// Before the run: whether a file can be written; what it holds stays until then.
+pub(crate) fn check(file: &Path) -> Result<(), Error> {
+    // Opening a pipe waits for its reader, who would take the closing for the end.
+    if fs::metadata(file).is_ok_and(|found| !found.is_file() && !found.is_dir()) {
+        return Ok(());
+    }
+    let opened = OpenOptions::new().write(true).create(true).truncate(false).open(file);
+    opened.map(drop).map_err(|error| Error::Plot(file.to_owned(), error))
+}
+
+/// The same in a job: rank 0, which will write it, looks, and tells the others.
+pub(crate) fn check_of_all(job: &Job, file: Option<&Path>) -> Result<(), Error> {
+    let Some(file) = file else { return Ok(()) };
+    let own = if job.rank() == 0 { check(file) } else { Ok(()) };
+    let told = job.all_gather(&[u8::from(own.is_ok())])?;
+    own?;
+    if told.iter().all(|is_ok| is_ok == &[1]) { Ok(()) } else { Err(Error::PlotOfRank0) }
+}
+
+pub(crate) fn write(file: &Path, plot: &Plot) -> Result<(), Error> {
+    fs::write(file, plot.to_string()).map_err(|error| Error::Plot(file.to_owned(), error))
+}
 
 /// The samples of all ranks, summed up at some points of time.
 pub(crate) struct Plot {

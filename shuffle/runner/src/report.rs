@@ -22,7 +22,7 @@ use crate::{
     Error,
     arguments::Arguments,
     payload::{Reader, Wrong, latencies},
-    plot::Plot,
+    plot::{self, Plot},
     samples::Sample,
 };
 
@@ -269,12 +269,13 @@ pub(crate) fn gather(
     let all = job.all_gather(&serde_json::to_vec(&own)?)?;
     let told = all.iter().map(|bytes| serde_json::from_slice(bytes));
     let told = told.collect::<Result<Vec<Told>, _>>()?;
+    let mut drawn = Ok(());
     if let Some(file) = &arguments.plot {
         let all = job.all_gather(&serde_json::to_vec(samples)?)?;
         let seen = all.iter().map(|bytes| serde_json::from_slice(bytes));
         let plot = Plot::new(&seen.collect::<Result<Vec<_>, _>>()?);
         if job.rank() == 0 {
-            std::fs::write(file, plot.to_string()).map_err(Error::Plot)?;
+            drawn = plot::write(file, &plot);
         }
     }
     let Some(total) = total(&told, arguments.size) else { return Ok(true) };
@@ -282,6 +283,8 @@ pub(crate) fn gather(
         let reports = told.iter().map(|told| &told.report).chain([&total]);
         unless_closed(print(reports, arguments.json)).map_err(Error::Print)?;
     }
+    // Not sooner: the figures of the run are not lost with their picture.
+    drawn?;
     Ok(total.wrong == Wrong::default())
 }
 

@@ -14,6 +14,7 @@ use crate::{
     aim::Aim,
     arguments::Arguments,
     payload::{LAST, Reader, TIMED_RUN, WARM_UP, Writer},
+    plot,
     report::{self, OfRank, Timed, Torn},
     samples::Sampler,
     signal,
@@ -24,6 +25,7 @@ use crate::{
 pub(crate) fn run(job: &Job, arguments: &Arguments) -> Result<bool, Error> {
     let (me, size) = (job.rank(), job.size());
     arguments.check(size)?;
+    plot::check_of_all(job, arguments.plot.as_deref())?;
     let mut ranks = Ranks::of(job, NAME);
     if let Some(nodes) = &arguments.nodes {
         ranks = ranks.on(Arc::new(nodes.clone()));

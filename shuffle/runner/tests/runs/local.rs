@@ -266,9 +266,24 @@ fn rate_and_queues_are_drawn() {
     assert_eq!(text.matches("<polyline").count(), 5);
     // Something was delivered: the highest point of the rate is at the top of its panel.
     assert!(text.contains(",20.0"), "{text}");
+}
+
+#[test]
+fn a_plot_that_cannot_be_written_is_known_before_the_run_and_costs_no_figures_after_it() {
     let nowhere = local(2, "--count 10 --plot no-such-folder/plot.svg");
-    assert_ne!(nowhere.code, Some(0), "{}", nowhere.all());
-    assert!(nowhere.err.contains("the plot cannot be written"), "{}", nowhere.all());
+    assert_eq!((nowhere.code, nowhere.out.as_str()), (Some(1), ""), "{}", nowhere.all());
+    let said = "shuffle-runner: --plot: no-such-folder/plot.svg cannot be written: ";
+    let is_all = nowhere.err.starts_with(said) && nowhere.err.lines().count() == 1;
+    assert!(is_all, "{}", nowhere.all());
+    // A job of one, which nobody starts: it looks by itself.
+    let alone = run(RUNNER, &["--count", "10", "--plot", "no-such-folder/plot.svg"], &[]);
+    assert_eq!((alone.code, alone.out.as_str()), (Some(1), ""), "{}", alone.all());
+    assert!(alone.err.starts_with(said), "{}", alone.all());
+    // It can be opened, and holds nothing.
+    let full = local(2, "--count 10 --plot /dev/full");
+    assert_ne!(full.code, Some(0), "{}", full.all());
+    assert!(full.err.contains("--plot: /dev/full cannot be written: "), "{}", full.all());
+    assert_eq!(full.lines().len(), 3, "{}", full.all());
 }
 
 #[test]
