@@ -186,10 +186,7 @@ impl Arguments {
     /// The shuffle's options.
     pub(crate) fn options(&self) -> Result<Options, Error> {
         if self.size < PAYLOAD_MIN {
-            let why = format!(
-                "{} bytes do not hold a number, an origin and a checksum: {PAYLOAD_MIN}",
-                self.size
-            );
+            let why = format!("at least {PAYLOAD_MIN} bytes: a number, an origin and a checksum");
             return Err(Error::Argument("size", why));
         }
         let given = &self.shuffle;

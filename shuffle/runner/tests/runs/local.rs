@@ -111,7 +111,7 @@ fn a_rank_keeps_to_twenty_mebibytes_beside_its_queues() {
 #[test]
 fn bad_arguments_give_one_clear_sentence_and_start_nothing() {
     let cases = [
-        ("2", "--size 3", "--size: 3 bytes do not hold a number, an origin and a checksum: 16"),
+        ("2", "--size 3", "--size: at least 16 bytes: a number, an origin and a checksum"),
         ("2", "--skew single --target 9", "--target: there is no rank 9: the job has 2"),
         ("3", "--nodes 2x2", "the node map is for 4 ranks, but the job has 3"),
         ("2", "--lomaxrpc 0", "option `lomaxrpc`: 0 is not between 1 and 1024"),
