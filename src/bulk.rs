@@ -39,7 +39,7 @@
 //!
 //! # Memory that peers map
 //! Memory of `alloc` is reached by other processes of the node at the speed of `memcpy`, and seen without a
-//! copy; a frozen one ([`Buffer::freeze`]) even as a slice:
+//! copy; a frozen one (`Buffer::freeze`) even as a slice:
 //!
 //! ```
 //! # #[cfg(feature = "sm")] {
