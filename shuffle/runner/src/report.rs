@@ -281,7 +281,8 @@ pub(crate) fn gather(
     let Some(total) = total(&told, arguments.size) else { return Ok(true) };
     if job.rank() == 0 {
         let reports = told.iter().map(|told| &told.report).chain([&total]);
-        unless_closed(print(reports, arguments.json)).map_err(Error::Print)?;
+        let verified = (total.wrong == Wrong::default()).then_some(total.received);
+        unless_closed(print(reports, verified, arguments.json)).map_err(Error::Print)?;
     }
     // Not sooner: the figures of the run are not lost with their picture.
     drawn?;
@@ -299,7 +300,12 @@ fn total(told: &[Told], size: usize) -> Option<OfRank> {
     Some(OfRank { rank: None, ..sum }.with_latency(&latency).rated(size))
 }
 
-fn print<'a>(reports: impl Iterator<Item = &'a OfRank>, json: bool) -> io::Result<()> {
+/// `verified`: messages of a run in which nothing was wrong.
+fn print<'a>(
+    reports: impl Iterator<Item = &'a OfRank>,
+    verified: Option<u64>,
+    json: bool,
+) -> io::Result<()> {
     let mut out = io::stdout().lock();
     if !json {
         writeln!(out, "{HEAD}")?;
@@ -310,6 +316,9 @@ fn print<'a>(reports: impl Iterator<Item = &'a OfRank>, json: bool) -> io::Resul
         } else {
             writeln!(out, "{}", report.row())?;
         }
+    }
+    if let Some(messages) = verified.filter(|_| !json) {
+        writeln!(out, "{messages} messages verified: none lost, repeated or corrupted")?;
     }
     out.flush()
 }

@@ -65,6 +65,15 @@ fn hops_latencies_batches_and_memory_are_reported() {
 }
 
 #[test]
+fn a_table_ends_with_what_was_verified() {
+    let outcome = run(RUNNER, &["--local", "2", "--count", "70"], &[]);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.all());
+    let last = outcome.out.lines().last();
+    let said = "140 messages verified: none lost, repeated or corrupted";
+    assert_eq!(last, Some(said), "{}", outcome.all());
+}
+
+#[test]
 fn a_rank_that_waits_for_the_others_sleeps() {
     let slow = "--nodes 1+1 --skew single --target 1 --delay 2000 --count 150 --warm-up 0";
     let outcome = local(2, &format!("{slow} {NETWORK}"));
