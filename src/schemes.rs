@@ -19,8 +19,10 @@ pub(crate) fn advice(scheme: &str, known: &[String]) -> Option<String> {
         });
         feature.filter(|(_, feature)| !is_built(feature)).map(|(_, feature)| *feature)
     };
+    // Not every name is one of libfabric's: only those that the feature would bring.
+    let is_named = |name: &&str| *name != of_libfabric || PROVIDERS.contains(&transport);
     candidates
-        .clone()
+        .filter(is_named)
         .find_map(lacking)
         .map(|feature| format!("this build is without the feature `{feature}` of `hydrargyrum`"))
 }
@@ -55,6 +57,10 @@ const MERCURY: [(&str, &str); 12] = [
 const FEATURES: [(&str, &str); 4] =
     [("ofi+", "ofi"), ("sm+", "sm-routing"), ("sm", "sm"), ("tcp", "tcp")];
 
+/// The providers of libfabric that the feature `ofi` brings.
+const PROVIDERS: [&str; 12] =
+    ["tcp", "shm", "verbs", "cxi", "efa", "psm3", "psm2", "opx", "ucx", "net", "udp", "sockets"];
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -85,9 +91,23 @@ mod tests {
 
     #[test]
     fn what_this_build_lacks_is_named_by_its_feature() {
-        let said = advice("ofi+tcp", &[]);
         let expected = (!cfg!(feature = "ofi"))
             .then(|| "this build is without the feature `ofi` of `hydrargyrum`".to_owned());
-        assert_eq!(said, expected);
+        for brought in
+            ["ofi+tcp", "verbs", "verbs;ofi_rxm", "na+shm", "ucx+all", "OFI+CXI", "ofi+gni"]
+        {
+            assert_eq!(advice(brought, &[]), expected, "{brought}");
+        }
+        for nonsense in ["foo", "http", "na+foo", "nothing"] {
+            assert_eq!(advice(nonsense, &[]), None, "{nonsense}");
+        }
+    }
+
+    #[test]
+    #[cfg(feature = "ofi")]
+    fn the_providers_are_those_of_the_transport() {
+        use hg_na::Plugin as _;
+        let named = PROVIDERS.map(|name| format!("ofi+{name}"));
+        assert_eq!(hg_na_ofi::OfiPlugin.schemes(), named);
     }
 }
