@@ -68,6 +68,21 @@ enum Command {
     Peer(PeerArguments),
 }
 
+impl Command {
+    /// Whether it prints figures; the others of this program start those that do not.
+    fn measures(&self) -> bool {
+        match self {
+            Command::Table(lines) => !lines.is_list(),
+            Command::Target(_)
+            | Command::Step(_)
+            | Command::Calls(_)
+            | Command::Crowd(_)
+            | Command::Peer(_) => false,
+            _ => true,
+        }
+    }
+}
+
 #[derive(Debug, clap::Args)]
 struct LimitsArguments {
     /// Few repetitions and no cold memory (which needs 1.5 GiB).
@@ -92,6 +107,10 @@ struct PeerArguments {
 /// Reads the command line and does what it says.
 pub(crate) fn run() -> Result<(), Error> {
     let arguments = Arguments::parse();
+    if cfg!(debug_assertions) && arguments.command.measures() {
+        Progress::new()
+            .note("this is a debug build: its figures mean nothing; build with --release");
+    }
     match arguments.command {
         Command::Limits(limits) => run_limits(&limits, arguments.json),
         Command::Rate(rate) => rate::run(&rate, arguments.json),

@@ -60,6 +60,11 @@ fn a_terminal_shows_how_far_it_is_and_a_pipe_does_not() {
             assert!(before.contains("\rround 1 of 2\u{1b}[K"), "{before:?}");
             assert!(before.ends_with("\r\u{1b}[K"), "the line is gone: {before:?}");
             assert!(!table.contains("round "), "{table}");
+            // Once: second processes say nothing.
+            let debug = "this is a debug build: its figures mean nothing; build with --release";
+            let count = out.matches(debug).count();
+            assert_eq!(count, usize::from(cfg!(debug_assertions)), "{out:?}");
+            assert_eq!(out.starts_with(debug), cfg!(debug_assertions), "{out:?}");
         }
         Err(_) => println!(
             "SKIPPED: a_terminal_shows_how_far_it_is_and_a_pipe_does_not: script is not installed"

@@ -49,7 +49,7 @@ pub(crate) struct Arguments {
 /// Measures, judges and prints.
 pub(crate) fn run(arguments: &Arguments, json: bool) -> Result<(), Error> {
     let runs = arguments.chosen()?;
-    if arguments.list {
+    if arguments.is_list() {
         return list(&runs, arguments.repetitions);
     }
     let mut printer = Printer::new(io::stdout().lock(), json);
@@ -74,6 +74,11 @@ pub(crate) fn run(arguments: &Arguments, json: bool) -> Result<(), Error> {
 }
 
 impl Arguments {
+    /// Whether nothing is measured.
+    pub(crate) fn is_list(&self) -> bool {
+        self.list
+    }
+
     /// Every run that measures a chosen line, with the chosen lines only.
     fn chosen(&self) -> Result<Vec<Run>, Error> {
         let chosen = |claim: &Claim| {

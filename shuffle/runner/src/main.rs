@@ -33,7 +33,10 @@ mod signal;
 mod watch;
 mod work;
 
-use std::{io::Write as _, process::ExitCode};
+use std::{
+    io::{IsTerminal as _, Write as _},
+    process::ExitCode,
+};
 
 use clap::Parser as _;
 use hg_job::{Local, Settings};
@@ -71,6 +74,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         let local =
             arguments.nodes.iter().fold(Local::new(size), |local, map| local.nodes(map.clone()));
         let local = local.on_waiting(say_waiting);
+        say_if_debug();
         let ended = local.run()?;
         let report = ended.report();
         if !report.is_empty() {
@@ -79,6 +83,10 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         return Ok(ExitCode::from(ended.code()));
     }
     let job = Settings::new().on_waiting(say_waiting).connect()?;
+    // Below `--local` the runner has said it.
+    if job.rank() == 0 && !Local::is_rank() {
+        say_if_debug();
+    }
     let is_well = work::run(&job, arguments)?;
     job.leave()?;
     Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -87,6 +95,13 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
 /// Whom this process waits for at the start.
 fn say_waiting(words: &str) {
     say(&format!("shuffle-runner: {words}"));
+}
+
+/// To whoever looks at the figures of a build that is not optimised.
+fn say_if_debug() {
+    if cfg!(debug_assertions) && std::io::stderr().is_terminal() {
+        say("this is a debug build: its figures mean nothing; build with --release");
+    }
 }
 
 /// A line on standard error, in one piece: other ranks write there, too.

@@ -305,6 +305,10 @@ fn a_terminal_shows_how_far_rank_0_is_and_a_pipe_does_not() {
     let outcome = run("script", &["-qec", &shell, "/dev/null"], &[]);
     assert_eq!(outcome.code, Some(0), "{}", outcome.all());
     assert!(outcome.out.contains("\r[") && outcome.out.contains("100 %"), "{}", outcome.all());
+    let debug = "this is a debug build: its figures mean nothing; build with --release\r\n";
+    let said = outcome.out.matches(debug).count();
+    assert_eq!(said, usize::from(cfg!(debug_assertions)), "{}", outcome.all());
+    assert_eq!(outcome.out.starts_with(debug), cfg!(debug_assertions), "{}", outcome.all());
     let last: Value = serde_json::from_str(outcome.out.trim_end().lines().last().unwrap()).unwrap();
     assert_eq!(last["lost"], 0);
 }
