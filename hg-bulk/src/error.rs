@@ -26,7 +26,7 @@ pub enum TransferError {
     #[error("the descriptor names memory that is not registered (any more)")]
     Stale,
     /// One of the two memories does not grant what the transfer needs.
-    #[error("the memory grants {granted:?}, the transfer needs {needed:?}")]
+    #[error("the memory grants {granted}, the transfer needs {needed}")]
     Denied {
         /// Rights of the memory.
         granted: Rights,
@@ -100,6 +100,13 @@ impl From<NaError> for TransferError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rights_are_words_of_the_sentence() {
+        let denied = TransferError::Denied { granted: Rights::WRITE, needed: Rights::READ };
+        let said = "the memory grants WRITE, the transfer needs READ";
+        assert_eq!(denied.to_string(), said);
+    }
 
     #[test]
     fn what_main_prints_of_an_error_is_its_sentence_and_its_kind() {

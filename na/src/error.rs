@@ -82,7 +82,7 @@ pub enum Error {
     Unsupported(&'static str),
 
     /// The memory does not grant this.
-    #[error("the memory grants {granted:?}, the operation needs {needed:?}")]
+    #[error("the memory grants {granted}, the operation needs {needed}")]
     Denied {
         /// Rights of the memory.
         granted: Rights,

@@ -17,6 +17,17 @@ bitflags::bitflags! {
     }
 }
 
+/// The names of what is granted: `READ | WRITE`, or `nothing`.
+impl fmt::Display for Rights {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_empty() {
+            out.write_str("nothing")
+        } else {
+            bitflags::parser::to_writer(self, out)
+        }
+    }
+}
+
 /// One run of bytes in this process's address space.
 ///
 /// The address is exposed provenance ([`std::ptr::with_exposed_provenance`]): plugins turn it into a
@@ -240,6 +251,13 @@ impl fmt::Debug for Memory {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rights_are_written_by_their_names() {
+        let all = [Rights::empty(), Rights::READ, Rights::WRITE, Rights::all()];
+        let said = all.map(|rights| rights.to_string());
+        assert_eq!(said, ["nothing", "READ", "WRITE", "READ | WRITE"]);
+    }
 
     #[test]
     fn memory_gives_its_owner_back() {
