@@ -208,26 +208,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buffers_hold_the_same_bytes_however_they_are_cut() {
-        let engine = hg::Engine::listen("sm://").unwrap();
+    fn buffers_hold_the_same_bytes_however_they_are_cut() -> Result<(), Error> {
+        let engine = hg::Engine::listen("sm://")?;
         let whole = Layout::new(1003, 3, 1, Caches::Hot);
-        let read = |layout: Layout| {
-            let bulks = layout.expose(&engine, Rights::READ).unwrap();
+        let read = |layout: Layout| -> Result<Vec<_>, Error> {
+            let bulks = layout.expose(&engine, Rights::READ)?;
             let buffer = |n| {
                 let (bulk, range) = layout.place(n);
                 let mut bytes = vec![0; to_usize(layout.size)];
-                bulks[bulk].bulk.read(range.start, &mut bytes).unwrap();
+                bulks[bulk].bulk.read(range.start, &mut bytes)?;
                 assert_eq!(range.end - range.start, layout.size);
-                bytes
+                Ok(bytes)
             };
-            (0..3).map(buffer).collect::<Vec<_>>()
+            (0..3).map(buffer).collect()
         };
         let bytes: Vec<_> = (0..3).map(|n| whole.bytes(n)).collect();
-        assert_eq!(read(whole), bytes);
-        assert_eq!(read(Layout { together: true, ..whole }), bytes);
-        assert_eq!(read(Layout { segments: 7, ..whole }), bytes);
-        assert_eq!(read(Layout { shared: true, ..whole }), bytes);
-        assert_ne!(read(Layout { seed: 1, ..whole }), bytes);
+        assert_eq!(read(whole)?, bytes);
+        assert_eq!(read(Layout { together: true, ..whole })?, bytes);
+        assert_eq!(read(Layout { segments: 7, ..whole })?, bytes);
+        assert_eq!(read(Layout { shared: true, ..whole })?, bytes);
+        assert_ne!(read(Layout { seed: 1, ..whole })?, bytes);
         assert_ne!(bytes[0], bytes[1]);
+        Ok(())
     }
 }
