@@ -74,6 +74,8 @@ pub struct Serves {
     running: FxHashMap<(Peer, u64), Option<CancelToken>>,
     is_closed: bool,
     early_cancels: VecDeque<(Peer, u64)>,
+    /// Origins that ended after their last requests had been taken, and before those were started.
+    ended: Vec<Peer>,
     /// Who awaits a token that was set.
     woken: Vec<Waker>,
 }
@@ -90,6 +92,7 @@ impl Serves {
             running: FxHashMap::default(),
             is_closed: false,
             early_cancels: VecDeque::new(),
+            ended: Vec::new(),
             woken: Vec::new(),
         }
     }
@@ -169,7 +172,7 @@ impl Serves {
     /// Whether nobody waits for this answer any more, by what was heard so far; heard once.
     pub fn is_cancelled(&mut self, from: Peer, id: u64) -> bool {
         let token = self.running.get(&(from, id)).and_then(Option::as_ref);
-        let told = token.is_some_and(CancelToken::is_cancelled);
+        let told = token.is_some_and(CancelToken::is_cancelled) || self.ended.contains(&from);
         told || self.take_early_cancel(from, id)
     }
 
@@ -214,8 +217,9 @@ impl Serves {
     /// A handler goes on beyond this round: it can be told of a cancellation from now on.
     #[inline]
     pub fn keep_running(&mut self, from: Peer, id: u64) -> &mut Option<CancelToken> {
-        let is_told =
-            self.is_closed || (!self.early_cancels.is_empty() && self.take_early_cancel(from, id));
+        let is_told = self.is_closed
+            || self.ended.contains(&from)
+            || (!self.early_cancels.is_empty() && self.take_early_cancel(from, id));
         let token = self.running.entry((from, id)).or_insert(None);
         if is_told {
             self.woken.extend(token.get_or_insert_default().set());
@@ -223,11 +227,18 @@ impl Serves {
         token
     }
 
-    /// Whether a cancellation has overtaken its request: then the next handlers are to be kept from their start on.
+    /// Whether a request may have been cancelled before its start, by a message or by the end of its origin: then the next
+    /// handlers are to be kept from their start on.
     #[inline]
     #[must_use]
-    pub fn has_early_cancels(&self) -> bool {
-        !self.early_cancels.is_empty()
+    pub fn has_early_news(&self) -> bool {
+        !self.early_cancels.is_empty() | !self.ended.is_empty()
+    }
+
+    /// What had been taken was started: who ended before that has no further requests.
+    #[cold]
+    pub fn handle_started(&mut self) {
+        self.ended.clear();
     }
 
     /// By which a handler is told of a cancellation. One that has answered never is. `is_starting`: it is run for the first
@@ -252,8 +263,12 @@ impl Serves {
         }
     }
 
-    /// The origin is gone: its handlers are told.
-    pub fn handle_gone(&mut self, peer: Peer) {
+    /// The origin is gone: its handlers are told, if requests may wait to be started also those that are not yet.
+    /// [`Serves::handle_started`] is due then.
+    pub fn handle_gone(&mut self, peer: Peer, before_starts: bool) {
+        if before_starts {
+            self.ended.push(peer);
+        }
         self.early_cancels.retain(|(origin, _)| *origin != peer);
         let of_peer = self.running.iter_mut().filter(|((origin, _), _)| *origin == peer);
         self.woken.extend(of_peer.flat_map(|(_, token)| token.get_or_insert_default().set()));
@@ -355,7 +370,7 @@ mod tests {
         serves.handle_control(ORIGIN, &encoded(&Header::control(Kind::Cancel, 4)));
         assert!(serves.is_cancelled(ORIGIN, 4) && serves.token(ORIGIN, 4, false).is_cancelled());
         assert!(cancelled.is_cancelled() && !orphaned.is_cancelled());
-        serves.handle_gone(ORIGIN);
+        serves.handle_gone(ORIGIN, false);
         assert!(orphaned.is_cancelled() && !other.is_cancelled());
         // Whoever asks later learns the same.
         assert!(
@@ -386,10 +401,27 @@ mod tests {
         let mut serves = Serves::new(8, None);
         assert!(matches!(serves.handle_message(ORIGIN, &request(3)), Arrival::Run { .. }));
         serves.handle_control(ORIGIN, &encoded(&Header::control(Kind::Cancel, 3)));
-        assert!(serves.has_early_cancels());
-        assert!(serves.token(ORIGIN, 3, true).is_cancelled() && !serves.has_early_cancels());
+        assert!(serves.has_early_news());
+        assert!(serves.token(ORIGIN, 3, true).is_cancelled() && !serves.has_early_news());
         serves.close();
         assert!(serves.token(ORIGIN, 4, true).is_cancelled());
+    }
+
+    #[test]
+    fn a_handler_that_starts_after_its_origin_ended_is_told_however_it_runs() {
+        let mut serves = Serves::new(8, None);
+        for id in 0..4 {
+            assert!(matches!(serves.handle_message(ORIGIN, &request(id)), Arrival::Run { .. }));
+        }
+        serves.handle_gone(ORIGIN, true);
+        assert!(serves.has_early_news());
+        assert!(serves.token(ORIGIN, 0, true).is_cancelled());
+        assert!(serves.keep_running(ORIGIN, 1).as_ref().is_some_and(CancelToken::is_cancelled));
+        assert!(serves.is_cancelled(ORIGIN, 2) && serves.is_cancelled(ORIGIN, 3));
+        let others = Peer::new(2, 1);
+        assert!(!serves.token(others, 0, true).is_cancelled() && !serves.is_cancelled(others, 1));
+        serves.handle_started();
+        assert!(!serves.has_early_news());
     }
 
     #[test]

@@ -127,8 +127,8 @@ pub(crate) struct Work {
     spares: Vec<Option<Task>>,
     /// Handlers' futures that were started, to tell them apart.
     starts: u64,
-    /// Whether a cancellation has overtaken a request that is in service or still comes.
-    early_cancels: bool,
+    /// Whether a cancellation has overtaken a request that is in service or still comes, or an origin ended in this round.
+    early_news: bool,
     /// Reused for every handler; `None` before the first one.
     request: Option<Request>,
     /// Reused for every answer that is there at once.
@@ -185,7 +185,7 @@ impl Port {
             tasks: Tasks::default(),
             spares: Vec::new(),
             starts: 0,
-            early_cancels: false,
+            early_news: false,
             request: None,
             answer: crate::handler::no_message(),
             now: Instant::now(),

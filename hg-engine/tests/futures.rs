@@ -40,6 +40,22 @@ fn other(number: u64) -> u64;
 #[rpc(crate = crate::hg)]
 fn doubled(descriptor: Descriptor) -> Result<u64, String>;
 
+/// Longer than a message.
+#[rpc(crate = crate::hg)]
+fn long() -> Vec<u8> {
+    vec![7; 1 << 20]
+}
+
+#[rpc(crate = crate::hg)]
+async fn long_later() -> Vec<u8> {
+    vec![7; 1 << 20]
+}
+
+#[rpc(crate = crate::hg, blocking)]
+fn long_blocking() -> Vec<u8> {
+    vec![7; 1 << 20]
+}
+
 const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Pair {
@@ -305,6 +321,59 @@ fn an_engine_that_closes_drops_what_goes_on_and_what_was_left() {
     assert_eq!(alive.load(Ordering::SeqCst), 0);
     for call in open {
         assert!(matches!(pair.outcome(call), Err(CallError::PeerGone { .. })));
+    }
+}
+
+#[test]
+fn requests_whose_origin_ended_before_they_were_started_end_and_leave_nothing() {
+    let Pair { target, origin, peer } = Pair::new();
+    let told = |request: Request, _: (u64,)| async move {
+        request.cancelled().await;
+        Ok(0)
+    };
+    target.serve_async(later, told).unwrap();
+    // Asks only after it has waited for something else.
+    let (wakers, awaited) = mpsc::channel::<Waker>();
+    let told_late = move |request: Request, _: (u64,)| {
+        let wakers = wakers.clone();
+        async move {
+            let mut waited = false;
+            poll_fn(|context| {
+                if std::mem::replace(&mut waited, true) {
+                    return Poll::Ready(());
+                }
+                wakers.send(context.waker().clone()).unwrap();
+                Poll::Pending
+            })
+            .await;
+            request.cancelled().await;
+            Ok(0)
+        }
+    };
+    target.serve_async(other, told_late).unwrap();
+    target.register(long).unwrap();
+    target.register(long_later).unwrap();
+    target.register(long_blocking).unwrap();
+    drop(origin.notify(later, &peer, (1,)));
+    let _calls = (
+        origin.call(later, &peer, (2,)),
+        origin.call(other, &peer, (3,)),
+        origin.call(long, &peer, ()),
+        origin.call(long_later, &peer, ()),
+        origin.call(long_blocking, &peer, ()),
+    );
+    while origin.progress(Duration::ZERO) {}
+    origin.close();
+    let limit = Instant::now() + PATIENCE;
+    let mut were_served = false;
+    while !were_served || target.requests_in_service() > 0 || target.kept_for_peers() > 0 {
+        target.progress(Duration::ZERO);
+        were_served |= awaited.try_recv().is_ok_and(|waker| {
+            waker.wake();
+            true
+        });
+        let (left, kept) = (target.requests_in_service(), target.kept_for_peers());
+        assert!(Instant::now() < limit, "{left} requests in service, {kept} bytes kept");
     }
 }
 

@@ -97,7 +97,7 @@ impl Port {
         if !state.wakers.is_empty() {
             std::mem::swap(&mut work.wakers, &mut state.wakers);
         }
-        work.early_cancels = state.serves.has_early_cancels();
+        work.early_news = state.serves.has_early_news();
         drop(state);
 
         if !work.wakers.is_empty() {
@@ -107,6 +107,9 @@ impl Port {
         let mut locked = None;
         if !work.requests.is_empty() {
             locked = self.run_handlers(work);
+            if work.early_news {
+                locked.get_or_insert_with(|| self.state.lock()).serves.handle_started();
+            }
         }
         forget_all(&mut work.done);
         if work.tasks.any_ready() {
@@ -241,7 +244,7 @@ impl Port {
                     }
                 }
                 ServeKind::Async => {
-                    let keeps = handler.gives() || work.early_cancels;
+                    let keeps = handler.gives() || work.early_news;
                     request.make_cancellable(self.begin_start(keeps, starts, request.due()));
                     let start = Start { tasks, answer, spare: spare_of(spares, place) };
                     self.start_async(handler.as_ref(), request, (message, payload), start);
@@ -425,7 +428,10 @@ fn handle_completion<L: Look + ?Sized>(
                 Control::Disconnect(sentence) => state.disconnect(*from, &sentence),
             }
         }
-        Completion::Gone { peer, reason } => handle_gone(state, *peer, reason),
+        Completion::Gone { peer, reason } => {
+            state.serves.handle_gone(*peer, !requests.is_empty());
+            handle_gone(state, *peer, reason);
+        }
         // The enumeration may grow; what this engine never asked for concerns nobody here.
         _ => {}
     }
@@ -493,7 +499,6 @@ fn handle_refusal(state: &mut State, from: hg_na::Peer, arrival: Arrival) {
 fn handle_gone(state: &mut State, peer: hg_na::Peer, reason: &GoneReason) {
     let address = state.addresses.remove(&peer).map(|address| address.to_string());
     tracing::debug!(?peer, address, %reason, "a peer is gone");
-    state.serves.handle_gone(peer);
     state.serves.take_woken(&mut state.wakers);
     state.fail_transfers(peer, reason);
     state.kept.free_all_of(peer);
