@@ -162,7 +162,7 @@ impl Joining<'_> {
             deadline: self.deadline,
             notice,
             listener: Some(listener),
-            seats: vec![(0, theirs)],
+            seats: vec![hub::Seat { rank: 0, stream: theirs, process: None }],
             on_broken: Box::new(|_| {}),
         })?;
         Ok(Hub { running, seat })

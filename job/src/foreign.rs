@@ -7,11 +7,12 @@ use std::{
     ffi::{CStr, CString, c_char, c_int},
     io,
     mem::offset_of,
-    os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd},
+    os::fd::{AsFd, BorrowedFd, FromRawFd as _, OwnedFd, RawFd},
     ptr,
 };
 
 use libloading::os::unix::Library as Image;
+use nix::{errno::Errno, libc};
 
 /// Takes over a descriptor that this process was started with: a duplicate that no child inherits.
 pub(crate) fn inherited(fd: RawFd) -> io::Result<OwnedFd> {
@@ -24,7 +25,7 @@ pub(crate) fn with_inherited<T>(
     use_it: impl FnOnce(BorrowedFd<'_>) -> io::Result<T>,
 ) -> io::Result<T> {
     if fd < 0 || !std::path::Path::new(&format!("/proc/self/fd/{fd}")).exists() {
-        return Err(io::Error::from_raw_os_error(nix::errno::Errno::EBADF as i32));
+        return Err(io::Error::from_raw_os_error(Errno::EBADF as i32));
     }
     // SAFETY:
     // - open: looked at above, and never -1.
@@ -32,6 +33,17 @@ pub(crate) fn with_inherited<T>(
     //   until they are finalised; if one is closed meanwhile, the kernel answers EBADF.
     let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
     use_it(borrowed.as_fd())
+}
+
+/// A descriptor that is readable once this child of ours has ended. Not inherited.
+pub(crate) fn process(pid: u32) -> io::Result<OwnedFd> {
+    // SAFETY:
+    // - takes two numbers and no memory.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    let fd = RawFd::try_from(Errno::result(fd)?).map_err(io::Error::other)?;
+    // SAFETY:
+    // - just opened, and nobody else knows its number.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// Does this process use MPI? Then MPI ends the launcher's protocol itself.

@@ -11,7 +11,7 @@ mod tests;
 use std::{
     io,
     net::TcpListener,
-    os::unix::net::UnixStream,
+    os::{fd::OwnedFd, unix::net::UnixStream},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -35,10 +35,19 @@ pub(crate) struct Config {
     pub notice: Notice,
     /// Where ranks come from.
     pub listener: Option<TcpListener>,
-    /// Connections of ranks that are known before they speak.
-    pub seats: Vec<(u32, UnixStream)>,
+    /// Ranks that are known before they speak.
+    pub seats: Vec<Seat>,
     /// Told once, in the hub's thread, when the ranks cannot work together any more.
     pub on_broken: OnBroken,
+}
+
+/// A connection that was made for a rank.
+pub(crate) struct Seat {
+    pub rank: u32,
+    pub stream: UnixStream,
+    /// The end of its process (`pidfd_open`), where this one is its parent and the system has such descriptors: what the
+    /// process forks before it joins has a copy of the connection, so that no hang-up tells.
+    pub process: Option<OwnedFd>,
 }
 
 pub(crate) type OnBroken = Box<dyn FnOnce(&Broken) + Send>;
@@ -55,6 +64,8 @@ pub(crate) struct Running {
 
 pub(crate) const WAKER: Token = Token(usize::MAX);
 pub(crate) const LISTENER: Token = Token(usize::MAX - 1);
+/// And above, up to those two: a rank's process has ended. Below: a connection.
+pub(crate) const ENDS: usize = usize::MAX / 2;
 
 impl Running {
     pub(crate) fn start(config: Config) -> Result<Self, Error> {

@@ -191,8 +191,10 @@ impl Local {
             let (ours, theirs) = UnixStream::pair().map_err(Error::os("a pair of sockets"))?;
             // Dropping `children` kills those that were started.
             let child = self.spawn(rank, &theirs)?;
+            // Not reaped yet, so the number is its own. Without such a descriptor the hang-up tells.
+            let process = foreign::process(child.id()).ok();
             children.lock().0.push(Some(child));
-            seats.push((rank, ours));
+            seats.push(hub::Seat { rank, stream: ours, process });
         }
         let on_broken = Arc::clone(&children);
         let grace = self.grace;

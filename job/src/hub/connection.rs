@@ -3,17 +3,18 @@
 use std::{
     collections::VecDeque,
     io::{self, Read, Write},
-    os::fd::AsFd as _,
+    os::fd::{AsFd as _, AsRawFd as _},
     sync::Arc,
     time::Instant,
 };
 
 use hg_na_memory::NotInherited;
-use mio::{Interest, Registry, Token, event::Source};
-use nix::libc::MSG_NOSIGNAL;
-use socket2::SockRef;
+use mio::{Interest, Registry, Token, unix::SourceFd};
 
-use crate::frame::{Garbage, HELLO_MAX, UP_MAX, Up, split};
+use crate::{
+    frame::{Garbage, HELLO_MAX, UP_MAX, Up, split},
+    stream::Stream,
+};
 
 /// Who is at the other end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,12 +25,6 @@ pub(crate) enum Who {
     Seat(u32),
     /// A member.
     Rank(u32),
-}
-
-#[derive(Debug)]
-pub(crate) enum Stream {
-    Tcp(mio::net::TcpStream),
-    Unix(mio::net::UnixStream),
 }
 
 #[derive(Debug)]
@@ -50,30 +45,26 @@ pub(crate) struct Connection {
 const CHUNK: usize = 64 << 10;
 
 impl Connection {
+    /// Its stream must not block.
     pub(crate) fn new(who: Who, stream: Stream) -> Self {
-        let kept = NotInherited::new(match &stream {
-            Stream::Tcp(stream) => stream.as_fd(),
-            Stream::Unix(stream) => stream.as_fd(),
-        });
+        let kept = NotInherited::new(stream.as_fd());
         let (input, output) = Default::default();
         Self { who, _kept: kept, stream, input, output, sent: 0, closing: false }
     }
 
-    pub(crate) fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
+    pub(crate) fn register(&self, registry: &Registry, token: Token) -> io::Result<()> {
         let both = Interest::READABLE | Interest::WRITABLE;
-        self.source().register(registry, token, both)
+        registry.register(&mut SourceFd(&self.stream.as_fd().as_raw_fd()), token, both)
     }
 
-    pub(crate) fn deregister(&mut self, registry: &Registry) {
+    pub(crate) fn deregister(&self, registry: &Registry) {
         // It is closed next, which does the same.
-        let _ = self.source().deregister(registry);
+        let _ = registry.deregister(&mut SourceFd(&self.stream.as_fd().as_raw_fd()));
     }
 
-    fn source(&mut self) -> &mut dyn Source {
-        match &mut self.stream {
-            Stream::Tcp(stream) => stream,
-            Stream::Unix(stream) => stream,
-        }
+    /// Is it that rank's?
+    pub(crate) fn is_of(&self, rank: u32) -> bool {
+        matches!(self.who, Who::Seat(one) | Who::Rank(one) if one == rank)
     }
 
     /// Reads what is there. `false`: the other end has closed.
@@ -137,28 +128,5 @@ impl Connection {
 
     pub(crate) fn is_flushed(&self) -> bool {
         self.output.is_empty()
-    }
-}
-
-impl Read for Stream {
-    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Self::Tcp(stream) => stream.read(bytes),
-            Self::Unix(stream) => stream.read(bytes),
-        }
-    }
-}
-
-impl Write for Stream {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Self::Tcp(stream) => stream.write(bytes),
-            // Not `write(2)`, which raises SIGPIPE in processes that have not turned it off.
-            Self::Unix(stream) => SockRef::from(&*stream).send_with_flags(bytes, MSG_NOSIGNAL),
-        }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
     }
 }

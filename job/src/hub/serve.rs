@@ -3,6 +3,7 @@
 //! Strangers who connect and say nothing, or garbage, lose their connection and do nobody harm.
 
 use std::{
+    os::fd::{AsRawFd as _, OwnedFd},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -10,12 +11,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mio::{Events, Interest, Poll, Token, net::TcpListener};
+use mio::{Events, Interest, Poll, Token, net::TcpListener, unix::SourceFd};
 use slab::Slab;
 
 use super::{
-    Config, LISTENER, OnBroken, WAKER,
-    connection::{Connection, Stream, Who},
+    Config, ENDS, LISTENER, OnBroken, Seat, WAKER,
+    connection::{Connection, Who},
     state::{Effect, Hub},
 };
 use crate::{
@@ -23,6 +24,7 @@ use crate::{
     frame::{Down, Up},
     host,
     notice::Notice,
+    stream::Stream,
 };
 
 /// A stranger says who it is within this time.
@@ -39,6 +41,8 @@ pub(super) struct Server {
     hub: Hub,
     listener: Option<TcpListener>,
     connections: Slab<Connection>,
+    /// Watched until the hub ends.
+    processes: Vec<OwnedFd>,
     /// The connection of each rank.
     places: Vec<Option<usize>>,
     deadline: Option<Instant>,
@@ -56,6 +60,7 @@ impl Server {
             hub: Hub::new(size, token),
             listener: None,
             connections: Slab::new(),
+            processes: Vec::new(),
             places: vec![None; size as usize],
             deadline: Some(deadline),
             notice,
@@ -71,12 +76,27 @@ impl Server {
                 .map_err(Error::os("epoll"))?;
             server.listener = Some(listener);
         }
-        for (rank, seat) in seats {
-            seat.set_nonblocking(true).map_err(Error::os("a socket"))?;
-            let stream = Stream::Unix(mio::net::UnixStream::from_std(seat));
-            server.add(Connection::new(Who::Seat(rank), stream)).map_err(Error::os("epoll"))?;
+        for seat in seats {
+            server.seat(seat)?;
         }
         Ok(server)
+    }
+
+    fn seat(&mut self, seat: Seat) -> Result<(), Error> {
+        let Seat { rank, stream, process } = seat;
+        stream.set_nonblocking(true).map_err(Error::os("a socket"))?;
+        let connection = Connection::new(Who::Seat(rank), Stream::Unix(stream));
+        self.add(connection).map_err(Error::os("epoll"))?;
+        if let Some(process) = &process {
+            let mut source = SourceFd(&process.as_raw_fd());
+            let token = Token(ENDS + rank as usize);
+            let registry = self.poll.registry();
+            registry
+                .register(&mut source, token, Interest::READABLE)
+                .map_err(Error::os("epoll"))?;
+        }
+        self.processes.extend(process);
+        Ok(())
     }
 
     pub(super) fn run(mut self) {
@@ -101,6 +121,7 @@ impl Server {
             match event.token() {
                 WAKER => {}
                 LISTENER => self.accept(),
+                Token(end) if end >= ENDS => self.end(end - ENDS),
                 Token(key) => self.serve(key),
             }
         }
@@ -137,6 +158,7 @@ impl Server {
             let Some(listener) = &self.listener else { return };
             // Out of descriptors, or nobody there: the next event, or the next tick.
             let Ok((stream, _)) = listener.accept() else { return };
+            let stream = std::net::TcpStream::from(stream);
             host::keep_alive(&stream);
             let until = Instant::now() + GREETING;
             if self.connections.len() >= self.places.len() + STRANGERS_MAX {
@@ -160,7 +182,7 @@ impl Server {
         }
     }
 
-    fn add(&mut self, mut connection: Connection) -> std::io::Result<()> {
+    fn add(&mut self, connection: Connection) -> std::io::Result<()> {
         let entry = self.connections.vacant_entry();
         connection.register(self.poll.registry(), Token(entry.key()))?;
         entry.insert(connection);
@@ -176,6 +198,16 @@ impl Server {
         }
         let is_done = |one: &Connection| one.closing && one.is_flushed();
         if !is_open || self.connections.get(key).is_some_and(is_done) {
+            self.remove(key);
+        }
+    }
+
+    /// A rank's process has ended: what it said is there to be read, and no more will come, whoever holds its socket.
+    fn end(&mut self, rank: usize) {
+        let is_its = |one: &Connection| u32::try_from(rank).is_ok_and(|rank| one.is_of(rank));
+        let found = self.connections.iter().find(|(_, one)| is_its(one));
+        if let Some((key, _)) = found {
+            self.serve(key);
             self.remove(key);
         }
     }
@@ -223,7 +255,7 @@ impl Server {
     }
 
     fn remove(&mut self, key: usize) {
-        let Some(mut connection) = self.connections.try_remove(key) else { return };
+        let Some(connection) = self.connections.try_remove(key) else { return };
         connection.deregister(self.poll.registry());
         match connection.who {
             Who::Stranger { .. } => {}

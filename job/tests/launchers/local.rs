@@ -11,7 +11,7 @@ use nix::{
     unistd::Pid,
 };
 
-use crate::common::{Folder, Outcome, PROBE, assert_one_node, assert_two_by_two, run};
+use crate::common::{Folder, Outcome, PROBE, all_at_once, assert_one_node, assert_two_by_two, run};
 
 fn local(size: &str, arguments: &[&str]) -> Outcome {
     run(PROBE, &[&["--local", size], arguments].concat(), &[])
@@ -62,11 +62,19 @@ fn a_rank_that_dies_is_named_by_the_others_who_exit_with_1() {
 
 #[test]
 fn a_rank_s_death_is_noticed_at_once_though_its_forked_child_lives_on() {
-    // Longer than the bound of a call lives the child: its copy of the connection would make the others name that.
-    let arguments = ["--fork", "1@joined", "--die", "1@round", "--rounds", "2", "--wait", "8"];
-    let outcome = local("3", &arguments);
-    assert_eq!(outcome.count("rank 1 ended without leaving the job"), 2, "{}", outcome.all());
-    assert_eq!(outcome.count("signal: 9 (SIGKILL)"), 1, "{}", outcome.all());
+    // Longer than the bounds lives the child: its copy of the connection would make the others name them.
+    let cases = [
+        ("1@joined", "1@round", "rank 1 ended without leaving the job"),
+        ("1@start", "1@round", "rank 1 ended without leaving the job"),
+        ("1@start", "1@start", "rank 1 ended before it joined the job"),
+    ];
+    all_at_once(&cases, |(fork, die, sentence)| {
+        let arguments =
+            ["--fork", fork, "--die", die, "--rounds", "2", "--wait", "8", "--timeout", "9"];
+        let outcome = local("3", &arguments);
+        assert_eq!(outcome.count(sentence), 2, "{}", outcome.all());
+        assert_eq!(outcome.count("signal: 9 (SIGKILL)"), 1, "{}", outcome.all());
+    });
 }
 
 #[test]
