@@ -15,7 +15,7 @@ use crate::{
 
 /// Requests in service at a target before it stops taking more (they wait at their origins).
 pub const IN_SERVICE_MAX: usize = 4096;
-/// Cancellations that are remembered because they overtook their requests, in all.
+/// Cancellations of one origin that are remembered because they overtook their requests.
 pub const EARLY_CANCELS_MAX: usize = 256;
 
 /// What to do with an unexpected message.
@@ -73,11 +73,8 @@ pub struct Serves {
     /// somebody has asked for it, or it was set.
     running: FxHashMap<(Peer, u64), Option<CancelToken>>,
     is_closed: bool,
-    early_cancels: VecDeque<(Peer, u64)>,
-    /// Origins that ended after their last requests had been taken, and before those were started.
-    ended: Vec<Peer>,
-    /// Who awaits a token that was set.
-    woken: Vec<Waker>,
+    /// Of each origin, those that overtook their requests, or came too late.
+    early_cancels: FxHashMap<Peer, VecDeque<u64>>,
 }
 
 impl Serves {
@@ -91,9 +88,7 @@ impl Serves {
             reject_above,
             running: FxHashMap::default(),
             is_closed: false,
-            early_cancels: VecDeque::new(),
-            ended: Vec::new(),
-            woken: Vec::new(),
+            early_cancels: FxHashMap::default(),
         }
     }
 
@@ -169,27 +164,39 @@ impl Serves {
         Arrival::Run { header, payload }
     }
 
-    /// Whether nobody waits for this answer any more, by what was heard so far; heard once.
-    pub fn is_cancelled(&mut self, from: Peer, id: u64) -> bool {
+    /// Whether nobody waits for this answer any more, by what was heard so far.
+    #[must_use]
+    pub fn is_cancelled(&self, from: Peer, id: u64) -> bool {
         let token = self.running.get(&(from, id)).and_then(Option::as_ref);
-        let told = token.is_some_and(CancelToken::is_cancelled) || self.ended.contains(&from);
-        told || self.take_early_cancel(from, id)
+        token.is_some_and(CancelToken::is_cancelled)
     }
 
     fn take_early_cancel(&mut self, from: Peer, id: u64) -> bool {
-        let found = self.early_cancels.iter().position(|early| *early == (from, id));
-        found.and_then(|at| self.early_cancels.remove(at)).is_some()
+        let Some(of_origin) = self.early_cancels.get_mut(&from) else { return false };
+        let found = of_origin.iter().position(|early| *early == id);
+        let taken = found.and_then(|at| of_origin.remove(at)).is_some();
+        if of_origin.is_empty() {
+            self.early_cancels.remove(&from);
+        }
+        taken
     }
 
-    /// A control message has arrived.
-    pub fn handle_control(&mut self, from: Peer, message: &[u8]) -> Control {
+    /// A control message has arrived. `has_arrived` tells of a request whether it came in the same round, and its handler
+    /// is still to be run. Who awaits a token that was set is to be woken, where a waker may do anything.
+    pub fn handle_control(
+        &mut self,
+        from: Peer,
+        message: &[u8],
+        has_arrived: impl Fn(u64) -> bool,
+        woken: &mut Vec<Waker>,
+    ) -> Control {
         let (header, payload) = match Header::decode(message) {
             Ok(decoded) => decoded,
             Err(malformed) => return Control::Disconnect(malformed.to_string()),
         };
         match header.kind {
             Kind::Cancel => {
-                self.cancel(from, header.id);
+                self.cancel(from, header.id, has_arrived, woken);
                 Control::Cancelled(header.id)
             }
             Kind::ArgumentsTaken => Control::ArgumentsTaken(header.id),
@@ -203,42 +210,31 @@ impl Serves {
         }
     }
 
-    fn cancel(&mut self, from: Peer, id: u64) {
+    fn cancel(
+        &mut self,
+        from: Peer,
+        id: u64,
+        has_arrived: impl Fn(u64) -> bool,
+        woken: &mut Vec<Waker>,
+    ) {
+        if has_arrived(id) {
+            self.keep_running(from, id);
+        }
         if let Some(token) = self.running.get_mut(&(from, id)) {
-            self.woken.extend(token.get_or_insert_default().set());
-            return;
+            return woken.extend(token.get_or_insert_default().set());
         }
-        if self.early_cancels.len() == EARLY_CANCELS_MAX {
-            self.early_cancels.pop_front();
+        let of_origin = self.early_cancels.entry(from).or_default();
+        if of_origin.len() == EARLY_CANCELS_MAX {
+            of_origin.pop_front();
         }
-        self.early_cancels.push_back((from, id));
+        of_origin.push_back(id);
     }
 
     /// A handler goes on beyond this round: it can be told of a cancellation from now on.
     #[inline]
     pub fn keep_running(&mut self, from: Peer, id: u64) -> &mut Option<CancelToken> {
-        let is_told = self.is_closed
-            || self.ended.contains(&from)
-            || (!self.early_cancels.is_empty() && self.take_early_cancel(from, id));
-        let token = self.running.entry((from, id)).or_insert(None);
-        if is_told {
-            self.woken.extend(token.get_or_insert_default().set());
-        }
-        token
-    }
-
-    /// Whether a request may have been cancelled before its start, by a message or by the end of its origin: then the next
-    /// handlers are to be kept from their start on.
-    #[inline]
-    #[must_use]
-    pub fn has_early_news(&self) -> bool {
-        !self.early_cancels.is_empty() | !self.ended.is_empty()
-    }
-
-    /// What had been taken was started: who ended before that has no further requests.
-    #[cold]
-    pub fn handle_started(&mut self) {
-        self.ended.clear();
+        let is_told = self.is_closed;
+        self.running.entry((from, id)).or_insert_with(|| is_told.then(CancelToken::cancelled))
     }
 
     /// By which a handler is told of a cancellation. One that has answered never is. `is_starting`: it is run for the first
@@ -247,11 +243,7 @@ impl Serves {
         if is_starting || self.running.contains_key(&(from, id)) {
             return self.keep_running(from, id).get_or_insert_default().clone();
         }
-        let token = CancelToken::default();
-        if self.is_closed {
-            token.cancel();
-        }
-        token
+        if self.is_closed { CancelToken::cancelled() } else { CancelToken::default() }
     }
 
     /// The answer was handed over, or none is due.
@@ -263,30 +255,27 @@ impl Serves {
         }
     }
 
-    /// The origin is gone: its handlers are told, if requests may wait to be started also those that are not yet.
-    /// [`Serves::handle_started`] is due then.
-    pub fn handle_gone(&mut self, peer: Peer, before_starts: bool) {
-        if before_starts {
-            self.ended.push(peer);
+    /// The origin is gone: its handlers are told, also those that are still to be run of requests that `arrived` in the same
+    /// round.
+    pub fn handle_gone(
+        &mut self,
+        peer: Peer,
+        arrived: impl Iterator<Item = u64>,
+        woken: &mut Vec<Waker>,
+    ) {
+        self.early_cancels.remove(&peer);
+        for id in arrived {
+            self.keep_running(peer, id);
         }
-        self.early_cancels.retain(|(origin, _)| *origin != peer);
         let of_peer = self.running.iter_mut().filter(|((origin, _), _)| *origin == peer);
-        self.woken.extend(of_peer.flat_map(|(_, token)| token.get_or_insert_default().set()));
+        woken.extend(of_peer.flat_map(|(_, token)| token.get_or_insert_default().set()));
     }
 
     /// The engine shuts down: every handler is told.
-    pub fn close(&mut self) {
+    pub fn close(&mut self, woken: &mut Vec<Waker>) {
         self.is_closed = true;
         let tokens = self.running.values_mut().map(Option::get_or_insert_default);
-        self.woken.extend(tokens.flat_map(|token| token.set()));
-    }
-
-    /// Who is to be woken for having been cancelled; not under a lock that a waker may want.
-    #[inline]
-    pub fn take_woken(&mut self, wakers: &mut Vec<Waker>) {
-        if !self.woken.is_empty() {
-            wakers.append(&mut self.woken);
-        }
+        woken.extend(tokens.flat_map(|token| token.set()));
     }
 }
 
@@ -323,6 +312,17 @@ mod tests {
         bytes
     }
 
+    /// A cancellation arrives, of a request of an earlier or later round.
+    fn cancel(serves: &mut Serves, id: u64) {
+        let message = encoded(&Header::control(Kind::Cancel, id));
+        let control = serves.handle_control(ORIGIN, &message, |_| false, &mut Vec::new());
+        assert!(matches!(control, Control::Cancelled(it) if it == id));
+    }
+
+    fn gone(serves: &mut Serves, arrived: &[u64]) {
+        serves.handle_gone(ORIGIN, arrived.iter().copied(), &mut Vec::new());
+    }
+
     #[test]
     fn admission_closes_at_the_limit_and_opens_again() {
         let mut serves = Serves::new(2, None);
@@ -338,7 +338,7 @@ mod tests {
     #[test]
     fn a_cancellation_that_overtook_its_request_is_remembered() {
         let mut serves = Serves::new(8, None);
-        serves.handle_control(ORIGIN, &encoded(&Header::control(Kind::Cancel, 4)));
+        cancel(&mut serves, 4);
         let arrival = serves.handle_message(ORIGIN, &request(4));
         assert!(
             matches!(arrival, Arrival::Refuse { status: Status::Cancelled, .. }),
@@ -348,12 +348,19 @@ mod tests {
     }
 
     #[test]
-    fn remembered_cancellations_are_bounded() {
+    fn remembered_cancellations_are_bounded_for_each_origin_by_itself() {
         let mut serves = Serves::new(8, None);
+        let other = Peer::new(2, 1);
+        let message = encoded(&Header::control(Kind::Cancel, 4));
+        serves.handle_control(other, &message, |_| false, &mut Vec::new());
         for id in 0..10 * EARLY_CANCELS_MAX as u64 {
-            serves.handle_control(ORIGIN, &encoded(&Header::control(Kind::Cancel, id)));
+            cancel(&mut serves, id);
         }
-        assert_eq!(serves.early_cancels.len(), EARLY_CANCELS_MAX);
+        assert_eq!(serves.early_cancels[&ORIGIN].len(), EARLY_CANCELS_MAX);
+        let arrival = serves.handle_message(other, &request(4));
+        assert!(matches!(arrival, Arrival::Refuse { status: Status::Cancelled, .. }));
+        gone(&mut serves, &[]);
+        assert!(serves.early_cancels.is_empty());
     }
 
     #[test]
@@ -366,18 +373,18 @@ mod tests {
         let cancelled = serves.token(ORIGIN, 1, false);
         let orphaned = serves.token(ORIGIN, 2, false);
         let other = serves.token(others, 1, false);
-        serves.handle_control(ORIGIN, &encoded(&Header::control(Kind::Cancel, 1)));
-        serves.handle_control(ORIGIN, &encoded(&Header::control(Kind::Cancel, 4)));
+        cancel(&mut serves, 1);
+        cancel(&mut serves, 4);
         assert!(serves.is_cancelled(ORIGIN, 4) && serves.token(ORIGIN, 4, false).is_cancelled());
         assert!(cancelled.is_cancelled() && !orphaned.is_cancelled());
-        serves.handle_gone(ORIGIN, false);
+        gone(&mut serves, &[]);
         assert!(orphaned.is_cancelled() && !other.is_cancelled());
         // Whoever asks later learns the same.
         assert!(
             serves.token(ORIGIN, 3, false).is_cancelled()
                 && !serves.token(others, 1, false).is_cancelled()
         );
-        serves.close();
+        serves.close(&mut Vec::new());
         assert!(other.is_cancelled());
     }
 
@@ -389,7 +396,7 @@ mod tests {
         let asked = serves.token(ORIGIN, 2, true);
         serves.keep_running(ORIGIN, 2);
         let kept = serves.token(ORIGIN, 2, false);
-        serves.handle_control(ORIGIN, &encoded(&Header::control(Kind::Cancel, 2)));
+        cancel(&mut serves, 2);
         assert!(asked.is_cancelled() && kept.is_cancelled());
         serves.handle_answered(ORIGIN, 2);
         let late = serves.token(ORIGIN, 2, false);
@@ -397,31 +404,23 @@ mod tests {
     }
 
     #[test]
-    fn a_handler_that_starts_learns_of_a_cancellation_that_came_before_and_of_the_end() {
+    fn a_handler_that_is_still_to_be_run_learns_of_what_came_after_its_request() {
         let mut serves = Serves::new(8, None);
-        assert!(matches!(serves.handle_message(ORIGIN, &request(3)), Arrival::Run { .. }));
-        serves.handle_control(ORIGIN, &encoded(&Header::control(Kind::Cancel, 3)));
-        assert!(serves.has_early_news());
-        assert!(serves.token(ORIGIN, 3, true).is_cancelled() && !serves.has_early_news());
-        serves.close();
-        assert!(serves.token(ORIGIN, 4, true).is_cancelled());
-    }
-
-    #[test]
-    fn a_handler_that_starts_after_its_origin_ended_is_told_however_it_runs() {
-        let mut serves = Serves::new(8, None);
-        for id in 0..4 {
+        for id in 3..6 {
             assert!(matches!(serves.handle_message(ORIGIN, &request(id)), Arrival::Run { .. }));
         }
-        serves.handle_gone(ORIGIN, true);
-        assert!(serves.has_early_news());
-        assert!(serves.token(ORIGIN, 0, true).is_cancelled());
-        assert!(serves.keep_running(ORIGIN, 1).as_ref().is_some_and(CancelToken::is_cancelled));
-        assert!(serves.is_cancelled(ORIGIN, 2) && serves.is_cancelled(ORIGIN, 3));
-        let others = Peer::new(2, 1);
-        assert!(!serves.token(others, 0, true).is_cancelled() && !serves.is_cancelled(others, 1));
-        serves.handle_started();
-        assert!(!serves.has_early_news());
+        let message = encoded(&Header::control(Kind::Cancel, 3));
+        serves.handle_control(ORIGIN, &message, |id| id == 3, &mut Vec::new());
+        assert!(serves.is_cancelled(ORIGIN, 3) && serves.early_cancels.is_empty());
+        assert!(serves.token(ORIGIN, 3, true).is_cancelled());
+        gone(&mut serves, &[3, 4]);
+        assert!(serves.token(ORIGIN, 4, true).is_cancelled());
+        assert!(!serves.token(ORIGIN, 5, true).is_cancelled(), "of another origin, say");
+        (3..6).for_each(|id| serves.handle_answered(ORIGIN, id));
+        assert_eq!((serves.running(), serves.in_service()), (0, 0));
+        serves.close(&mut Vec::new());
+        assert!(serves.token(ORIGIN, 6, true).is_cancelled());
+        assert!(serves.keep_running(ORIGIN, 7).as_ref().is_some_and(CancelToken::is_cancelled));
     }
 
     #[test]

@@ -182,6 +182,11 @@ impl<T> Table<T> {
         Some(found)
     }
 
+    /// Every entry, without its key.
+    pub fn into_values(self) -> impl Iterator<Item = T> {
+        self.places.into_iter().filter_map(|place| place.value)
+    }
+
     /// Every entry.
     pub fn iter(&self) -> impl Iterator<Item = (Key, &T)> {
         self.places.iter().zip(0..).filter_map(|(place, index)| {

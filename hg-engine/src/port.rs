@@ -92,6 +92,7 @@ pub(crate) struct Answered {
 
 /// A request whose handler is to run: its message is still among the round's completions.
 pub(crate) struct Ticket {
+    pub(crate) from: hg_na::Peer,
     pub(crate) at: usize,
     pub(crate) header: Header,
     pub(crate) payload: usize,
@@ -127,8 +128,6 @@ pub(crate) struct Work {
     spares: Vec<Option<Task>>,
     /// Handlers' futures that were started, to tell them apart.
     starts: u64,
-    /// Whether a cancellation has overtaken a request that is in service or still comes, or an origin ended in this round.
-    early_news: bool,
     /// Reused for every handler; `None` before the first one.
     request: Option<Request>,
     /// Reused for every answer that is there at once.
@@ -185,7 +184,6 @@ impl Port {
             tasks: Tasks::default(),
             spares: Vec::new(),
             starts: 0,
-            early_news: false,
             request: None,
             answer: crate::handler::no_message(),
             now: Instant::now(),

@@ -396,8 +396,7 @@ impl State {
     /// Ends everything; the wakers are for whoever waited.
     pub(crate) fn close(&mut self) -> Vec<Waker> {
         self.calls.close(&closed(self.broken.as_ref()));
-        self.serves.close();
-        self.serves.take_woken(&mut self.wakers);
+        self.serves.close(&mut self.wakers);
         self.run_effects();
         self.context = None;
         self.close_transfers();

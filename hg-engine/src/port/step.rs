@@ -97,7 +97,6 @@ impl Port {
         if !state.wakers.is_empty() {
             std::mem::swap(&mut work.wakers, &mut state.wakers);
         }
-        work.early_news = state.serves.has_early_news();
         drop(state);
 
         if !work.wakers.is_empty() {
@@ -107,9 +106,6 @@ impl Port {
         let mut locked = None;
         if !work.requests.is_empty() {
             locked = self.run_handlers(work);
-            if work.early_news {
-                locked.get_or_insert_with(|| self.state.lock()).serves.handle_started();
-            }
         }
         forget_all(&mut work.done);
         if work.tasks.any_ready() {
@@ -198,11 +194,10 @@ impl Port {
         let Work { handlers, last_rpc, requests, done, request, answer, tasks, now, .. } = work;
         let (spares, starts) = (&mut work.spares, &mut work.starts);
         let handlers = handlers.as_ref()?;
-        for (&Ticket { at, ref header, payload }, left) in
+        for (&Ticket { from: origin, at, ref header, payload }, left) in
             requests.iter().zip((0..requests.len()).rev())
         {
-            let Some(Completion::Unexpected { from, message }) = done.get_mut(at) else { continue };
-            let origin = *from;
+            let Some(Completion::Unexpected { message, .. }) = done.get_mut(at) else { continue };
             let place = match *last_rpc {
                 Some((id, place)) if id == header.rpc => place,
                 _ => {
@@ -244,7 +239,7 @@ impl Port {
                     }
                 }
                 ServeKind::Async => {
-                    let keeps = handler.gives() || work.early_news;
+                    let keeps = handler.gives();
                     request.make_cancellable(self.begin_start(keeps, starts, request.due()));
                     let start = Start { tasks, answer, spare: spare_of(spares, place) };
                     self.start_async(handler.as_ref(), request, (message, payload), start);
@@ -410,14 +405,17 @@ fn handle_completion<L: Look + ?Sized>(
         },
         Completion::Unexpected { from, message } => {
             match state.serves.handle_message(*from, message.as_slice()) {
-                Arrival::Run { header, payload } => requests.push(Ticket { at, header, payload }),
+                Arrival::Run { header, payload } => {
+                    requests.push(Ticket { from: *from, at, header, payload });
+                }
                 refusal => handle_refusal(state, *from, refusal),
             }
         }
         Completion::Control { from, message } => {
-            match state.serves.handle_control(*from, message.as_slice()) {
+            let has_arrived = |id| arrived_of(requests, *from).any(|other| other == id);
+            let State { serves, wakers, .. } = state;
+            match serves.handle_control(*from, message.as_slice(), has_arrived, wakers) {
                 Control::Cancelled(id) | Control::ResultTaken(id) => {
-                    state.serves.take_woken(&mut state.wakers);
                     state.kept.free_result(*from, id);
                 }
                 Control::ArgumentsTaken(id) => state.kept.free_arguments(*from, id),
@@ -428,10 +426,7 @@ fn handle_completion<L: Look + ?Sized>(
                 Control::Disconnect(sentence) => state.disconnect(*from, &sentence),
             }
         }
-        Completion::Gone { peer, reason } => {
-            state.serves.handle_gone(*peer, !requests.is_empty());
-            handle_gone(state, *peer, reason);
-        }
+        Completion::Gone { peer, reason } => handle_gone(state, requests, *peer, reason),
         // The enumeration may grow; what this engine never asked for concerns nobody here.
         _ => {}
     }
@@ -496,10 +491,16 @@ fn handle_refusal(state: &mut State, from: hg_na::Peer, arrival: Arrival) {
     }
 }
 
-fn handle_gone(state: &mut State, peer: hg_na::Peer, reason: &GoneReason) {
+/// The requests of a peer that have come in this round, by their ids: their handlers are still to be run.
+fn arrived_of(requests: &[Ticket], origin: hg_na::Peer) -> impl Iterator<Item = u64> {
+    requests.iter().filter(move |it| it.from == origin).map(|it| it.header.id)
+}
+
+#[cold]
+fn handle_gone(state: &mut State, requests: &[Ticket], peer: hg_na::Peer, reason: &GoneReason) {
     let address = state.addresses.remove(&peer).map(|address| address.to_string());
     tracing::debug!(?peer, address, %reason, "a peer is gone");
-    state.serves.take_woken(&mut state.wakers);
+    state.serves.handle_gone(peer, arrived_of(requests, peer), &mut state.wakers);
     state.fail_transfers(peer, reason);
     state.kept.free_all_of(peer);
     if state.has_backlog() {
