@@ -26,7 +26,7 @@ use crate::{
     parent::Parent,
     queue::Queue,
     route::{Came, Next, Routes},
-    rpc::{From, Lane, Refused, arrive, watch},
+    rpc::{From, Lane, Refused, arrive, watch, why},
     settle::Settled,
     side::Side,
 };
@@ -337,7 +337,7 @@ impl Inner {
             self.hops.iter().filter(|other| other.lane == hop.lane).for_each(Hop::wake_waiters);
         }
         if let Err(error) = ended {
-            self.fail_and_tell(hop.rank, Some(hop.lane), error.to_string());
+            self.fail_and_tell(hop.rank, Some(hop.lane), why(&error));
         }
     }
 

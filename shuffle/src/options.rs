@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::Error;
+use crate::{Error, side};
 
 /// Limits and sizes of a shuffle. Everything has a default that works; [`Shuffle::new`](crate::Shuffle::new) checks
 /// the rest.
@@ -105,6 +105,27 @@ impl Options {
         }
         if self.linger > LINGER_MAX {
             return bad("linger", format!("{:?} are more than {LINGER_MAX:?}", self.linger));
+        }
+        Ok(())
+    }
+
+    /// Opens both transports and closes them again, also the one that a job of one node does not use.
+    ///
+    /// # Errors
+    /// [`Error::BadOption`] names the first one that cannot be opened here, and says why.
+    pub fn check_transports(&self) -> Result<(), Error> {
+        let transports = [
+            ("local_url", &self.local_url, &[][..]),
+            ("network_url", &self.network_url, &self.network_settings),
+        ];
+        for (name, url, settings) in transports {
+            let Err(error) = side::builder(url, settings).open(url) else { continue };
+            return Err(match error {
+                hg::Error::BadSetting { .. } | hg::Error::UnknownSetting { .. } => {
+                    Error::BadOption { name: "network_settings", why: error.to_string() }
+                }
+                _ => Error::BadOption { name, why: format!("{url}: {error}") },
+            });
         }
         Ok(())
     }

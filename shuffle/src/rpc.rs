@@ -1,5 +1,6 @@
 //! What the processes of a shuffle call at each other.
 
+use hg::CallError;
 use serde::{Deserialize, Serialize};
 
 use crate::{Hop, route::Came};
@@ -49,19 +50,36 @@ impl Lane {
     }
 }
 
-/// Why a batch was not taken.
+/// Why a rank did not take a batch, said of that rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub(crate) enum Refused {
-    #[error("it belongs to no shuffle of this process")]
+    #[error("it has no such shuffle")]
     Unknown,
-    #[error("it does not hold whole messages")]
+    #[error("it got a batch that does not hold whole messages")]
     Malformed,
-    #[error("it holds a message that must not come this way: the ranks route by different maps")]
+    #[error("it got a message that must not come this way: the ranks route by different maps")]
     Misrouted,
-    #[error("its number is not the next one")]
+    #[error("it got a batch out of order")]
     OutOfOrder,
-    #[error("the shuffle is closed")]
+    #[error("it has closed the shuffle")]
     Closed,
+}
+
+/// Why a rank failed, in words of ranks and messages: how they travel is nobody's business who reads it.
+pub(crate) fn why(error: &CallError<Refused>) -> String {
+    match error {
+        CallError::Handler(refused) => refused.to_string(),
+        CallError::PeerGone { reason, .. } => reason.to_string(),
+        CallError::DeadlineExceeded(_) => "it did not answer in time".to_owned(),
+        CallError::Cancelled | CallError::Closed => "this rank has ended the shuffle".to_owned(),
+        CallError::NoSuchRpc { .. } => Refused::Unknown.to_string(),
+        CallError::Rejected(why) => format!("it does not take messages: {why}"),
+        CallError::Decode(why) => format!("it runs another version: {why}"),
+        CallError::Panicked(why) => format!("it panicked: {why}"),
+        CallError::NotMade(why) => format!("nothing can be sent to it: {why}"),
+        // What only a handler that waits is told, and a shuffle has none.
+        other => other.to_string(),
+    }
 }
 
 /// A batch: its number in its queue, and its messages. Answered when none of them waits any more.
@@ -83,3 +101,38 @@ pub(crate) fn failed(from: From, rank: u32, lane: Option<Lane>, why: String);
 /// After a failure: nothing more comes from there in this kind of queue.
 #[hg::rpc(name = "hydrargyrum.shuffle.over")]
 pub(crate) fn over(from: From, lane: Lane);
+
+#[cfg(test)]
+mod tests {
+    use hg::{GoneReason, Started};
+
+    use super::*;
+
+    #[test]
+    fn no_reason_speaks_of_calls_handlers_or_targets() {
+        let text = || "a sentence".to_owned();
+        let errors = [
+            CallError::Handler(Refused::Unknown),
+            CallError::Handler(Refused::Malformed),
+            CallError::Handler(Refused::Misrouted),
+            CallError::Handler(Refused::OutOfOrder),
+            CallError::Handler(Refused::Closed),
+            CallError::PeerGone { reason: GoneReason::Exited, started: Started::Unknown },
+            CallError::DeadlineExceeded(Started::No),
+            CallError::Cancelled,
+            CallError::Closed,
+            CallError::NoSuchRpc { name: "hydrargyrum.shuffle.batch" },
+            CallError::Rejected(text()),
+            CallError::Decode(text()),
+            CallError::Panicked(text()),
+            CallError::NotMade(hg::Error::Again),
+        ];
+        for error in errors {
+            let said = why(&error);
+            let words = ["call", "handler", "target", "RPC"];
+            assert!(!words.iter().any(|word| said.contains(word)), "{said}");
+        }
+        let gone = CallError::PeerGone { reason: GoneReason::Exited, started: Started::No };
+        assert_eq!(why(&gone), "its process has ended");
+    }
+}

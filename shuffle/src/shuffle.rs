@@ -19,7 +19,7 @@ use crate::{
     message::HEAD,
     queue::Queue,
     route::Routes,
-    rpc::{From, Lane, arrive, watch},
+    rpc::{From, Lane, arrive, watch, why},
     side::{Side, block_on},
     stats::Statistics,
 };
@@ -190,7 +190,7 @@ impl Shuffle {
             Ok(()) => self.check(),
             Err(error) => {
                 // Whoever is at fault: everybody is told, by this rank or by one that knows better.
-                inner.wait_for_failure(leader, &error.to_string());
+                inner.wait_for_failure(leader, &why(&error));
                 Err(inner.error())
             }
         }
@@ -284,7 +284,7 @@ impl Shuffle {
                 let ended = engine.call(watch, &peer, (from,)).await;
                 let Some(inner) = weak.upgrade() else { return };
                 if let Err(error) = ended {
-                    inner.fail_and_tell(rank, Some(lane), error.to_string());
+                    inner.fail_and_tell(rank, Some(lane), why(&error));
                 }
                 inner.note_watch_ended();
             };

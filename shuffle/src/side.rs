@@ -18,6 +18,19 @@ use crate::{
     turns::Turns,
 };
 
+/// How the engine of a side is opened, less its limits.
+pub(crate) fn builder(url: &str, settings: &[(String, String)]) -> hg::Builder {
+    let mut builder = hg::Engine::builder().listen(true).progress(hg::Progress::Own);
+    if url.split("://").next().is_some_and(|scheme| scheme.ends_with("tcp")) {
+        // Nodes that are imitated on one machine are to use their network.
+        builder = builder.setting("routing", "off");
+    }
+    for (name, value) in settings {
+        builder = builder.setting(name, value);
+    }
+    builder
+}
+
 /// Something that ends when a call does.
 pub(crate) type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -38,21 +51,12 @@ impl Side {
         requests: usize,
         (wait, yields): (hg::Wait, bool),
     ) -> Result<Self, Error> {
-        let mut builder = hg::Engine::builder()
-            .listen(true)
-            .progress(hg::Progress::Own)
+        let builder = builder(url, settings)
             .wait(wait)
             .in_service_max(requests)
             .calls_max(requests)
             .large_max(LARGE_MAX)
             .large_in_service_max(LARGE_IN_SERVICE_MAX);
-        if url.split("://").next().is_some_and(|scheme| scheme.ends_with("tcp")) {
-            // Nodes that are imitated on one machine are to use their network.
-            builder = builder.setting("routing", "off");
-        }
-        for (name, value) in settings {
-            builder = builder.setting(name, value);
-        }
         let engine = builder.open(url).map_err(|error| Error::Setup(format!("{url}: {error}")))?;
         let (turns, ready, tasks) = Default::default();
         Ok(Self { engine, turns, yields, ready, tasks })

@@ -25,7 +25,7 @@ pub(crate) struct Arguments {
     /// only those that size the shuffle's queues go with it.
     #[arg(long, value_name = "MAP", conflicts_with_all = [
         "local", "force", "nodes", "count", "duration", "warm_up", "size", "skew", "target", "exponent", "delay",
-        "json", "plot", "local_url", "url", "setting", "localsenderlimit", "remotesenderlimit", "deliverq_max",
+        "plot", "local_url", "url", "setting", "localsenderlimit", "remotesenderlimit", "deliverq_max",
         "deliverq_threshold", "linger",
     ])]
     pub(crate) plan: Option<NodeMap>,
@@ -54,7 +54,7 @@ pub(crate) struct Arguments {
     /// Microseconds that each delivery takes.
     #[arg(long, default_value_t = 0, value_name = "MICROSECONDS")]
     pub(crate) delay: u64,
-    /// Prints one JSON object a rank, and one for all of them last.
+    /// Prints one JSON object a rank, and one for all of them last; with --plan, one.
     #[arg(long)]
     pub(crate) json: bool,
     /// Draws the rate and the depths of the queues over time.
@@ -163,6 +163,30 @@ impl Arguments {
         }
         self.nodes.as_ref().map_or(Ok(()), |nodes| nodes.check_size(size))?;
         Ok(self.options()?.check()?)
+    }
+
+    /// Whether the transports that were asked for can be opened here: also the one between nodes where there is one node.
+    pub(crate) fn check_transports(&self) -> Result<(), Error> {
+        let options = self.options()?;
+        let usual = usual();
+        let is_usual = options.local_url == usual.local_url
+            && options.network_url == usual.network_url
+            && options.network_settings == usual.network_settings;
+        if is_usual {
+            return Ok(());
+        }
+        options.check_transports().map_err(|error| match error {
+            hg_shuffle::Error::BadOption { name: "local_url", why } => {
+                Error::Argument("local-url", why)
+            }
+            hg_shuffle::Error::BadOption { name: "network_url", why } => {
+                Error::Argument("url", why)
+            }
+            hg_shuffle::Error::BadOption { name: "network_settings", why } => {
+                Error::Argument("setting", why)
+            }
+            other => other.into(),
+        })
     }
 
     /// The rank that gets everything, with [`Skew::Single`].

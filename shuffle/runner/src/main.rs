@@ -48,6 +48,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     match run(&arguments) {
         Ok(code) => code,
+        Err(Error::Told) => ExitCode::FAILURE,
         Err(error) => {
             say(&format!("shuffle-runner: {error}"));
             ExitCode::FAILURE
@@ -58,7 +59,8 @@ fn main() -> ExitCode {
 fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     if let Some(map) = &arguments.plan {
         let plan = Plan::new(map, &arguments.options()?);
-        report::unless_closed(write!(std::io::stdout(), "{plan}")).map_err(Error::Print)?;
+        let text = if arguments.json { report::of_plan(&plan) } else { plan.to_string() };
+        report::unless_closed(write!(std::io::stdout(), "{text}")).map_err(Error::Print)?;
         return Ok(ExitCode::SUCCESS);
     }
     // Before there are threads, which take this over, and ranks, which do so, too.
@@ -70,6 +72,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         if !arguments.force {
             room::check(size, arguments.nodes.as_ref(), &arguments.options()?)?;
         }
+        arguments.check_transports()?;
         arguments.plot.as_deref().map_or(Ok(()), plot::check)?;
         let local =
             arguments.nodes.iter().fold(Local::new(size), |local, map| local.nodes(map.clone()));

@@ -6,7 +6,6 @@ use std::{
     path::Path,
 };
 
-use hg_job::Job;
 
 use crate::{Error, samples::Sample};
 
@@ -18,15 +17,6 @@ pub(crate) fn check(file: &Path) -> Result<(), Error> {
     }
     let opened = OpenOptions::new().write(true).create(true).truncate(false).open(file);
     opened.map(drop).map_err(|error| Error::Plot(file.to_owned(), error))
-}
-
-/// The same in a job: rank 0, which will write it, looks, and tells the others.
-pub(crate) fn check_of_all(job: &Job, file: Option<&Path>) -> Result<(), Error> {
-    let Some(file) = file else { return Ok(()) };
-    let own = if job.rank() == 0 { check(file) } else { Ok(()) };
-    let told = job.all_gather(&[u8::from(own.is_ok())])?;
-    own?;
-    if told.iter().all(|is_ok| is_ok == &[1]) { Ok(()) } else { Err(Error::PlotOfRank0) }
 }
 
 pub(crate) fn write(file: &Path, plot: &Plot) -> Result<(), Error> {

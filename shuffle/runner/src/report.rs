@@ -10,7 +10,7 @@ use hdrhistogram::Histogram;
 use hg_job::{Job, NodeMap};
 use hg_shuffle::{
     Account, Failure, Statistics,
-    route::{Came, Next, Routes},
+    route::{Came, Next, Plan, Process, Routes},
 };
 use nix::sys::{
     resource::{UsageWho, getrusage},
@@ -356,6 +356,25 @@ fn float(count: u64) -> f64 {
 const HEAD: &str = "\
 timed run; batches by kind of queue; latency from `enqueue` to the callback, of a sample; RSS: the most so far
  rank   messages/s      MB/s    origin   network     relay   p50 us   p90 us   p99 us   max us  RSS KiB  lost repeated corrupted";
+
+/// What `--plan --json` prints: of each figure the least and the most of a process.
+pub(crate) fn of_plan(plan: &Plan) -> String {
+    let figure = |figure: fn(&Process) -> u64| {
+        let extremes = plan.extremes(figure);
+        serde_json::json!({ "min": extremes.min, "max": extremes.max })
+    };
+    let all = serde_json::json!({
+        "ranks": plan.ranks(),
+        "nodes": plan.nodes(),
+        "local_queues": figure(|process| process.local_queues),
+        "network_queues": figure(|process| process.network_queues),
+        "local_connections": figure(|process| process.local_connections),
+        "network_connections": figure(|process| process.network_connections),
+        "message_bytes": figure(|process| process.bytes),
+        "table_bytes": figure(|process| process.table_bytes),
+    });
+    format!("{all}\n")
+}
 
 #[cfg(test)]
 mod tests {

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use hg_job::Job;
+use hg_job::{Job, Local};
 use hg_shuffle::{Delivery, Error as ShuffleError, Group as _, Ranks, Shuffle, Shutdown};
 
 use crate::{
@@ -24,8 +24,7 @@ use crate::{
 /// Runs this rank; whether every message of every rank arrived once and whole.
 pub(crate) fn run(job: &Job, arguments: &Arguments) -> Result<bool, Error> {
     let (me, size) = (job.rank(), job.size());
-    arguments.check(size)?;
-    plot::check_of_all(job, arguments.plot.as_deref())?;
+    say_once(job, check(job, arguments))?;
     let mut ranks = Ranks::of(job, NAME);
     if let Some(nodes) = &arguments.nodes {
         ranks = ranks.on(Arc::new(nodes.clone()));
@@ -66,6 +65,33 @@ pub(crate) fn run(job: &Job, arguments: &Arguments) -> Result<bool, Error> {
             Err(Error::Shuffle(failure.into()))
         }
         Err(error) => Err(error),
+    }
+}
+
+/// Whether what was asked for can work; a runner that started the ranks has seen to what is the same for all of them.
+fn check(job: &Job, arguments: &Arguments) -> Result<(), Error> {
+    arguments.check(job.size())?;
+    if !Local::is_rank() {
+        arguments.check_transports()?;
+    }
+    match &arguments.plot {
+        Some(file) if job.rank() == 0 => plot::check(file),
+        _ => Ok(()),
+    }
+}
+
+/// If any rank fails, all do: of those with the same words the first one says them. Collective.
+fn say_once(job: &Job, own: Result<(), Error>) -> Result<(), Error> {
+    let words = own.as_ref().err().map(Error::to_string).unwrap_or_default();
+    let told = job.all_gather(words.as_bytes())?;
+    if told.iter().all(Vec::is_empty) {
+        return Ok(());
+    }
+    let before = &told[..job.rank() as usize];
+    if before.iter().any(|theirs| theirs == words.as_bytes()) {
+        Err(Error::Told)
+    } else {
+        own.and(Err(Error::Told))
     }
 }
 

@@ -54,6 +54,18 @@ impl Plan {
         &self.processes
     }
 
+    /// Ranks of the job.
+    #[must_use]
+    pub fn ranks(&self) -> u32 {
+        self.ranks
+    }
+
+    /// Its nodes.
+    #[must_use]
+    pub fn nodes(&self) -> u32 {
+        self.nodes
+    }
+
     /// The extremes of one figure.
     #[must_use]
     pub fn extremes(&self, figure: impl Fn(&Process) -> u64) -> Extremes {
@@ -95,24 +107,37 @@ impl Process {
 
 impl fmt::Display for Plan {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            out,
-            "{} ranks on {} nodes; of each process, from the least to the most:",
-            self.ranks, self.nodes
-        )?;
-        let rows: [(&str, Figure); 6] = [
+        writeln!(out, "{} ranks on {} nodes; one process has:", self.ranks, self.nodes)?;
+        writeln!(out, "{:<34} {:>14} {:>14}", "", "at least", "at most")?;
+        let counts: [(&str, Figure); 4] = [
             ("queues inside the node", |process| process.local_queues),
             ("queues to other nodes", |process| process.network_queues),
             ("connections inside the node", |process| process.local_connections),
             ("connections to other nodes", |process| process.network_connections),
-            ("bytes of messages, at most", |process| process.bytes),
-            ("bytes of tables", |process| process.table_bytes),
         ];
-        for (name, figure) in rows {
+        for (name, figure) in counts {
             let Extremes { min, max } = self.extremes(figure);
-            writeln!(out, "{name:<29} {min:>14} {max:>14}")?;
+            writeln!(out, "{name:<34} {min:>14} {max:>14}")?;
+        }
+        let bytes: [(&str, Figure); 2] = [
+            ("messages in full queues, MiB", |process| process.bytes),
+            ("tables, MiB", |process| process.table_bytes),
+        ];
+        for (name, figure) in bytes {
+            let Extremes { min, max } = self.extremes(figure);
+            writeln!(out, "{name:<34} {:>14} {:>14}", Mebibytes(min), Mebibytes(max))?;
         }
         Ok(())
+    }
+}
+
+/// Bytes, shown with two digits after the point.
+struct Mebibytes(u64);
+
+impl fmt::Display for Mebibytes {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let hundredths = (u128::from(self.0) * 100 + (1 << 19)) >> 20;
+        out.pad(&format!("{}.{:02}", hundredths / 100, hundredths % 100))
     }
 }
 

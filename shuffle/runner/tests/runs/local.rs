@@ -96,6 +96,14 @@ fn a_plan_of_10000_nodes_is_printed_without_a_rank() {
     };
     assert_eq!(words("queues to other nodes"), ["313", "311"]);
     assert_eq!(words("connections inside the node"), ["31", "31"]);
+    // 62 queues inside the node and 311 or 313 to others, of 16 batches of 16 KiB.
+    assert_eq!(words("messages in full queues, MiB"), ["93.75", "93.25"]);
+    assert!(outcome.out.lines().nth(1).is_some_and(|line| line.ends_with("at most")));
+    let outcome = run(RUNNER, &["--plan", "10000x32", "--json"], &[]);
+    let plan = &outcome.lines()[0];
+    assert_eq!((&plan["ranks"], &plan["nodes"]), (&320_000.into(), &10_000.into()));
+    assert_eq!(plan["network_queues"], serde_json::json!({ "min": 311, "max": 313 }));
+    assert_eq!(plan["message_bytes"]["max"], (62 + 313) * (16 * (16 << 10)));
 }
 
 #[test]
@@ -155,7 +163,6 @@ fn bad_arguments_give_one_clear_sentence_and_start_nothing() {
         &["--force"],
         &["--plan", "2x2", "--count", "1"],
         &["--plan", "2x2", "--local", "4"],
-        &["--plan", "2x2", "--json"],
         &["--plan", "2x2", "--url", "tcp://"],
     ] {
         let outcome = run(RUNNER, wrong, &[]);
@@ -257,10 +264,43 @@ fn whom_a_rank_waits_for_is_said_long_before_it_gives_up() {
 }
 
 #[test]
-fn a_transport_that_is_none_is_named() {
-    let outcome = local(2, "--nodes 1+1 --url nothing://");
-    assert_eq!(outcome.code, Some(1), "{}", outcome.all());
-    assert!(outcome.err.contains("nothing://"), "{}", outcome.all());
+fn a_transport_that_cannot_be_opened_is_named_once_however_many_nodes_there_are() {
+    let cases = [
+        ("--url nothing://", "shuffle-runner: --url: nothing://: "),
+        ("--local-url nothing://", "shuffle-runner: --local-url: nothing://: "),
+        ("--setting sleep=well", "shuffle-runner: --setting: "),
+        ("--url tcp://127.0.0.1 --setting silence-bound-ms=never", "shuffle-runner: --setting: "),
+    ];
+    for (arguments, sentence) in cases {
+        for nodes in ["2x1", "1x2"] {
+            let given = format!("{arguments} --nodes {nodes}");
+            let outcome = local(2, &given);
+            assert_eq!((outcome.code, outcome.out.as_str()), (Some(1), ""), "{}", outcome.all());
+            assert_eq!(outcome.err.lines().count(), 1, "{given}: {}", outcome.all());
+            assert!(outcome.err.starts_with(sentence), "{given}: {}", outcome.all());
+        }
+    }
+}
+
+#[test]
+fn ranks_of_a_launcher_say_once_what_is_wrong_with_all_of_them() {
+    let folder = File::new("once");
+    std::fs::create_dir(&folder.0).unwrap();
+    let at = format!("dir:{}", folder.text());
+    for (wrong, sentence) in [
+        ("--url nothing://", "shuffle-runner: --url: nothing://: "),
+        ("--size 3", "shuffle-runner: --size: "),
+    ] {
+        let rank = |rank| format!("HG_JOB_RANK={rank} {RUNNER} {wrong} & p{rank}=$!;");
+        let wait = |rank| format!("wait $p{rank}; echo ended $?;");
+        let ranks = [0, 1, 2];
+        let script = ranks.map(rank).concat() + &ranks.map(wait).concat();
+        let place = [("HG_JOB_RENDEZVOUS", at.as_str()), ("HG_JOB_SIZE", "3")];
+        let outcome = run("sh", &["-c", &script], &place);
+        assert_eq!(outcome.out, "ended 1\n".repeat(3), "{}", outcome.all());
+        assert_eq!(outcome.err.lines().count(), 1, "{}", outcome.all());
+        assert!(outcome.err.starts_with(sentence), "{}", outcome.all());
+    }
 }
 
 #[test]
