@@ -1,10 +1,14 @@
 //! Transfers that end before they are done: exactly one end, and the memory comes back.
 
-use std::time::Duration;
+use std::{
+    pin::Pin,
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
 
 use hg::{
     Engine, Handle, Peer, Progress, Wait,
-    bulk::{Bulk, Descriptor, Memory, Rights, Transfer, alloc},
+    bulk::{Bulk, Descriptor, Memory, Rights, Transfer, TransferError, alloc},
 };
 
 use super::{end_of, from_hex, holds, listening, open, patterned, to_hex, url_of};
@@ -223,10 +227,21 @@ impl Scene {
     }
 }
 
-fn make_rounds(user: &Handle, rounds: u32) {
+/// So many steps of a transfer: a round sleeps until something moves, however long the other side has to wait for a
+/// processor. How it ended, if it did before.
+fn make_rounds(
+    user: &Handle,
+    transfer: &mut Transfer<'_>,
+    rounds: u32,
+) -> Option<Result<(), TransferError>> {
+    let mut context = Context::from_waker(Waker::noop());
     for _ in 0..rounds {
-        user.progress(Duration::ZERO);
+        if let Poll::Ready(result) = Pin::new(&mut *transfer).poll(&mut context) {
+            return Some(result);
+        }
+        user.progress(Duration::from_secs(1));
     }
+    None
 }
 
 /// Gets the memory back from a user that is through with its transfers, or will be.
@@ -243,11 +258,12 @@ fn take_back(user: &Handle, bulk: Bulk) -> Vec<u8> {
 
 /// Cancels after so many rounds; whether the transfer was whole before.
 fn cancel_after(scene: &Scene, is_pull: bool, rounds: u32) -> bool {
-    let (written, other, transfer) = scene.start(is_pull);
-    make_rounds(&scene.user, rounds);
-    transfer.cancel();
-    transfer.cancel();
-    let result = transfer.wait();
+    let (written, other, mut transfer) = scene.start(is_pull);
+    let result = make_rounds(&scene.user, &mut transfer, rounds).unwrap_or_else(|| {
+        transfer.cancel();
+        transfer.cancel();
+        transfer.wait()
+    });
     assert!(["Ok", "Cancelled"].contains(&end_of(&result)), "after {rounds} rounds: {result:?}");
     assert_eq!(scene.user.transfers_under_way(), 0);
     let bytes = written.into_vec().unwrap();
@@ -284,8 +300,8 @@ fn a_transfer_dropped_at_every_step_gives_its_memory_back() {
         scene.check_next();
         for rounds in 0..30 {
             let target = scene.target();
-            let transfer = scene.pull(&target);
-            make_rounds(&scene.user, rounds);
+            let mut transfer = scene.pull(&target);
+            drop(make_rounds(&scene.user, &mut transfer, rounds));
             drop(transfer);
             assert!(is_partly_right(&take_back(&scene.user, target)), "after {rounds} rounds");
             assert_eq!(scene.user.transfers_under_way(), 0);

@@ -78,7 +78,7 @@ const CAUGHT_BY: &[(Flaw, &str, &str)] = &[
         "operations_to_a_peer_that_closes_end_before_it_is_gone",
         "was gone before",
     ),
-    (Flaw::ReusesHandles, "a_thousand_reconnects_leave_the_table_flat", "was gone"),
+    (Flaw::ReusesHandles, "a_hundred_incarnations_leave_the_table_flat", "was gone"),
     (Flaw::ReusesHandles, "a_peer_that_restarts_is_a_new_peer", "handle of one before"),
     (Flaw::SkipsBoundsCheck, "memory_outside_of_the_region_is_not_touched", "succeeded"),
     (Flaw::SkipsRightsCheck, "memory_that_does_not_grant_it_is_not_touched", "succeeded"),
