@@ -108,6 +108,7 @@ struct Call {
     send: OpState,
     receive: OpState,
     has_deadline: bool,
+    /// Only while it is open.
     waker: Option<Waker>,
     /// Nobody will take the outcome.
     detached: bool,
@@ -427,25 +428,30 @@ impl Calls {
         self.settle(id, Outcome::Failed(Failure::Cancelled), true);
     }
 
-    /// Nobody will take the outcome: an open call is cancelled, a settled one forgotten.
-    pub fn abandon(&mut self, id: CallId) {
-        let Some(call) = self.table.get_mut(id) else { return };
-        call.waker = None;
+    /// Nobody will take the outcome: an open call is cancelled, a settled one forgotten. Gives back the waker, which is a
+    /// user's: it is not to be dropped under a lock.
+    #[must_use = "it is to be dropped where it may do anything"]
+    pub fn abandon(&mut self, id: CallId) -> Option<Waker> {
+        let call = self.table.get_mut(id)?;
+        let waker = call.waker.take();
         if matches!(call.phase, Phase::Open) {
             self.settle(id, Outcome::Failed(Failure::Cancelled), true);
         }
         self.spend(id);
+        waker
     }
 
-    /// Nobody will take the outcome, but the call goes on: a one-way call.
-    pub fn detach(&mut self, id: CallId) {
-        let Some(call) = self.table.get_mut(id) else { return };
-        call.waker = None;
+    /// Nobody will take the outcome, but the call goes on: a one-way call. Gives back the waker, as [`Calls::abandon`] does.
+    #[must_use = "it is to be dropped where it may do anything"]
+    pub fn detach(&mut self, id: CallId) -> Option<Waker> {
+        let call = self.table.get_mut(id)?;
+        let waker = call.waker.take();
         if matches!(call.phase, Phase::Open) {
             call.detached = true;
         } else {
             self.spend(id);
         }
+        waker
     }
 
     /// Ends every open call with this failure: the engine shuts down.
@@ -501,22 +507,20 @@ impl Calls {
                 std::mem::forget(std::mem::replace(&mut call.phase, Phase::Spent));
                 taken = Taken::Outcome;
             }
-            if call.waker.is_some() {
-                call.waker = None;
-            }
+            debug_assert!(call.waker.is_none(), "only an open call has one");
             (taken, call.is_idle())
         });
         self.settled -= usize::from(taken == Some(Taken::Outcome));
         taken != Some(Taken::Not)
     }
 
-    /// Whom to wake when the call settles; the last one counts.
-    pub fn set_waker(&mut self, id: CallId, waker: &Waker) {
-        if let Some(call) = self.table.get_mut(id) {
-            match &mut call.waker {
-                Some(present) => present.clone_from(waker),
-                none => *none = Some(waker.clone()),
-            }
+    /// Whom to wake when the call settles; the last one counts. Gives back the one before, or this one where the call has
+    /// settled already: a waker is a user's, and is not to be dropped under a lock.
+    #[must_use = "it is to be dropped where it may do anything"]
+    pub fn set_waker(&mut self, id: CallId, waker: Waker) -> Option<Waker> {
+        match self.table.get_mut(id) {
+            Some(call) if matches!(call.phase, Phase::Open) => call.waker.replace(waker),
+            _ => Some(waker),
         }
     }
 

@@ -188,7 +188,7 @@ impl Serves {
         from: Peer,
         message: &[u8],
         has_arrived: impl Fn(u64) -> bool,
-        woken: &mut Vec<Waker>,
+        woken: &mut impl Extend<Waker>,
     ) -> Control {
         let (header, payload) = match Header::decode(message) {
             Ok(decoded) => decoded,
@@ -215,7 +215,7 @@ impl Serves {
         from: Peer,
         id: u64,
         has_arrived: impl Fn(u64) -> bool,
-        woken: &mut Vec<Waker>,
+        woken: &mut impl Extend<Waker>,
     ) {
         if has_arrived(id) {
             self.keep_running(from, id);
@@ -261,7 +261,7 @@ impl Serves {
         &mut self,
         peer: Peer,
         arrived: impl Iterator<Item = u64>,
-        woken: &mut Vec<Waker>,
+        woken: &mut impl Extend<Waker>,
     ) {
         self.early_cancels.remove(&peer);
         for id in arrived {
@@ -272,7 +272,7 @@ impl Serves {
     }
 
     /// The engine shuts down: every handler is told.
-    pub fn close(&mut self, woken: &mut Vec<Waker>) {
+    pub fn close(&mut self, woken: &mut impl Extend<Waker>) {
         self.is_closed = true;
         let tokens = self.running.values_mut().map(Option::get_or_insert_default);
         woken.extend(tokens.flat_map(|token| token.set()));

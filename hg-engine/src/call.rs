@@ -188,15 +188,7 @@ impl<'e, R: Rpc> Call<'e, R> {
         context: &mut Context<'_>,
     ) -> Poll<Result<R::Output, CallError<R::Error>>> {
         if let Some(id) = self.state.id() {
-            let Some(mut state) = self.port.enter_state() else {
-                self.state = CallState::Ended;
-                return Poll::Ready(Err(CallError::NotMade(hg_na::Error::Forked)));
-            };
-            let Some(outcome) = state.calls.take(id) else {
-                state.calls.set_waker(id, context.waker());
-                return Poll::Pending;
-            };
-            drop(state);
+            let outcome = ready!(self.port.poll_call(id, context));
             self.state = CallState::Ended;
             match outcome {
                 Outcome::Bulk(answer) => match Arriving::new(self.port, answer) {
@@ -244,17 +236,15 @@ impl<R: Rpc> Drop for Call<'_, R> {
 #[cold]
 pub(crate) fn abandon(port: &Arc<Port>, id: CallId) {
     let Some(mut state) = port.enter_state() else { return };
-    match state.calls.take(id) {
-        // The target keeps a result that nobody will pull.
-        Some(Outcome::Bulk(answer)) => {
-            drop(state);
-            return port.result_taken(&answer);
-        }
-        Some(_) => {}
-        None => state.calls.abandon(id),
-    }
+    let outcome = state.calls.take(id);
+    let waker = if outcome.is_none() { state.calls.abandon(id) } else { None };
     drop(state);
-    port.notify();
+    // The target keeps a result that nobody will pull.
+    match outcome {
+        Some(Outcome::Bulk(answer)) => port.result_taken(&answer),
+        _ => port.notify(),
+    }
+    drop(waker);
 }
 
 impl<R: Rpc> fmt::Debug for Call<'_, R> {
@@ -318,14 +308,9 @@ impl Future for OneWay<'_> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match std::mem::replace(&mut self.state, CallState::Ended) {
             CallState::Open(id) => {
-                let Some(mut state) = self.port.enter_state() else {
-                    return Poll::Ready(Err(CallError::NotMade(hg_na::Error::Forked)));
-                };
-                if let Some(outcome) = state.calls.take(id) {
+                if let Poll::Ready(outcome) = self.port.poll_call(id, context) {
                     return Poll::Ready(sent(outcome));
                 }
-                state.calls.set_waker(id, context.waker());
-                drop(state);
                 self.state = CallState::Open(id);
                 if is_in_plain_handler() {
                     return Poll::Ready(Err(CallError::WouldDeadlock));
@@ -343,7 +328,9 @@ impl Drop for OneWay<'_> {
         match &self.state {
             CallState::Open(id) => {
                 if let Some(mut state) = self.port.enter_state() {
-                    state.calls.detach(*id);
+                    let waker = state.calls.detach(*id);
+                    drop(state);
+                    drop(waker);
                 }
             }
             CallState::Failed(failure) => {
@@ -397,6 +384,24 @@ pub(crate) fn decode<R: Rpc>(outcome: Outcome) -> Result<R::Output, CallError<R:
 }
 
 impl Port {
+    /// The outcome of a call, once it is there; until then the context's waker is left to be woken. A waker is a user's:
+    /// it is cloned and dropped without the lock.
+    pub(crate) fn poll_call(&self, id: CallId, context: &Context<'_>) -> Poll<Outcome> {
+        let waker = context.waker().clone();
+        let Some(mut state) = self.enter_state() else {
+            return Poll::Ready(Outcome::Failed(forked()));
+        };
+        let outcome = state.calls.take(id);
+        if let Some(outcome) = outcome {
+            drop(state);
+            return Poll::Ready(outcome);
+        }
+        let before = state.calls.set_waker(id, waker);
+        drop(state);
+        drop(before);
+        Poll::Pending
+    }
+
     #[cold]
     fn decode_rare<R: Rpc>(
         self: &Arc<Self>,

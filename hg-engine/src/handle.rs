@@ -137,14 +137,20 @@ impl Handle {
         let own = self.port.address.scheme();
         let part = if own == hg_na::UID { None } else { address.part(own) };
         let address = part.unwrap_or(address);
+        // A user's advice may be asked: not under the lock.
+        let na = self.lookup_locked(address).map_err(explain)?;
+        Ok(Peer { na, port: self.port.id })
+    }
+
+    fn lookup_locked(&self, address: Address) -> Result<hg_na::Peer, OpenError> {
         let mut state = self.port.enter_state().ok_or(hg_na::Error::Forked)?;
         let context = state.context().map_err(|failure| match failure {
             Failure::NotMade(error) => error,
             _ => hg_na::Error::Unsupported("a closed engine"),
         })?;
-        let na = context.lookup(&address).map_err(explain)?;
+        let na = context.lookup(&address)?;
         state.addresses.insert(na, address);
-        Ok(Peer { na, port: self.port.id })
+        Ok(na)
     }
 
     /// The address that a peer was looked up by, to be shown to people; `None` for one that called first, that is
@@ -254,7 +260,9 @@ impl Handle {
 
     fn insert<R: Rpc>(&self, handler: impl Handler + 'static) -> Result<(), RegisterError> {
         let handler = Registered::new(handler);
-        self.port.shared.change_handlers(|registry| registry.insert(R::NAME, R::ID, handler))
+        // A clone of it: one that is refused is dropped here, without the lock.
+        let clone = handler.clone();
+        self.port.shared.change_handlers(|registry| registry.insert(R::NAME, R::ID, clone))
     }
 
     /// Serves an RPC no longer; says whether it did.

@@ -18,6 +18,7 @@ use serde::Serialize;
 
 use crate::{
     Request, large,
+    late::discard,
     port::Port,
     running::{self, Task},
 };
@@ -68,7 +69,11 @@ pub(crate) fn run_caught(
 ) -> Run {
     match catch_unwind(AssertUnwindSafe(|| handler.run(request, payload, answer, spare))) {
         Ok(run) => run,
-        Err(panic) => request.fail(Status::Panicked, panic_text(panic.as_ref()), answer),
+        Err(panic) => {
+            let run = request.fail(Status::Panicked, panic_text(panic.as_ref()), answer);
+            discard(panic);
+            run
+        }
     }
 }
 

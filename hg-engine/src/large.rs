@@ -54,6 +54,8 @@ impl Kept {
     }
 
     fn insert_result(&mut self, origin: Peer, id: u64, result: Local) {
+        // There is none yet, unless the origin uses an id twice at a time.
+        self.free_result(origin, id);
         self.result_bytes += result.len();
         self.results.insert((origin, id), result);
     }

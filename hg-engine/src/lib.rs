@@ -12,6 +12,7 @@
 //! | `role` | who makes progress: a waiting caller, the background thread, the user's loop |
 //! | `handler` | handlers of all kinds behind one trait; answers |
 //! | `event` | the descriptor for foreign event loops |
+//! | `late` | wakers, and what else of a user's is never run or dropped under a lock |
 //! | `lock` | locks that a forked child can go on with |
 //!
 //! # Threads
@@ -28,6 +29,7 @@ mod handle;
 mod handler;
 mod in_place;
 mod large;
+mod late;
 mod lock;
 mod owned;
 mod peer;

@@ -64,16 +64,7 @@ impl<R: Rpc> OwnedCall<R> {
         context: &mut Context<'_>,
     ) -> Poll<Result<R::Output, CallError<R::Error>>> {
         if let State::Open { id, .. } = &self.state {
-            let Some(mut state) = self.port.enter_state() else {
-                self.state = State::Ended;
-                return Poll::Ready(Err(CallError::NotMade(hg_na::Error::Forked)));
-            };
-            let Some(outcome) = state.calls.take(*id) else {
-                state.calls.set_waker(*id, context.waker());
-                return Poll::Pending;
-            };
-            drop(state);
-            match outcome {
+            match ready!(self.port.poll_call(*id, context)) {
                 Outcome::Bulk(answer) => {
                     let port = Arc::clone(&self.port);
                     self.state = State::Arriving(Box::pin(async move {

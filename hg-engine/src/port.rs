@@ -19,7 +19,6 @@ use std::{
         Arc, MutexGuard,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence},
     },
-    task::Waker,
     time::Instant,
 };
 
@@ -28,7 +27,7 @@ use hg_na::{Address, Caps, Completion, Context, Domain, Message, Waiter};
 
 pub(crate) use self::{
     state::State,
-    step::{Look, OutcomeOf, wake_all},
+    step::{Look, OutcomeOf},
     transfers::{Near, TransferId},
 };
 use crate::{
@@ -36,6 +35,7 @@ use crate::{
     builder::Settings,
     handler::Registered,
     large::Budget,
+    late::Late,
     lock::{Mutex, RwLock},
     role::Background,
     running::Task,
@@ -117,7 +117,7 @@ pub(crate) struct Work {
     done: Vec<Completion>,
     requests: Vec<Ticket>,
     pub(crate) answers: Vec<Answered>,
-    wakers: Vec<Waker>,
+    late: Late,
     /// `None` only while handlers run.
     handlers: Option<Arc<Registry<Registered>>>,
     handlers_version: usize,
@@ -177,7 +177,7 @@ impl Port {
             done: Vec::new(),
             requests: Vec::new(),
             answers: Vec::new(),
-            wakers: Vec::new(),
+            late: Late::default(),
             handlers: None,
             handlers_version: usize::MAX,
             last_rpc: None,

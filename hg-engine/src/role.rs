@@ -24,6 +24,7 @@ mod until;
 
 use std::{
     mem::ManuallyDrop,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, MutexGuard,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -40,8 +41,10 @@ use hg_core::{
 
 use crate::{
     builder::Wait,
+    handler::panic_text,
+    late::{contain, discard},
     lock::{Condvar, Mutex},
-    port::{Look, OutcomeOf, Port, Sleep, State, Work, wake_all},
+    port::{Look, OutcomeOf, Port, Sleep, State, Work},
     request::is_in_handler,
 };
 
@@ -90,7 +93,10 @@ impl Role<'_> {
         state.hand_in(work);
         let closed = if state.is_open() { None } else { Some(work.clear()) };
         self.give_back(state);
-        drop(closed);
+        if let Some((request, tasks)) = closed {
+            contain("a request that was dropped", || drop(request));
+            tasks.end();
+        }
     }
 }
 
@@ -234,9 +240,10 @@ impl Port {
                 self.drive_to_outcome(Role::new(self, work), state, id, &mut outcome); // F2
                 return outcome.unwrap_or_else(|| self.no_outcome());
             }
-            state.calls.set_waker(id, &waker);
+            let before = state.calls.set_waker(id, waker.clone());
             state.followers.push(me.clone());
             drop(state);
+            drop(before); // Of whoever has polled the call.
             thread::park(); // F3
         }
     }
@@ -322,8 +329,10 @@ impl Port {
             Some((role, state)) => (Some(role), Some(state)),
             None => (None, self.enter_state()),
         };
-        let wakers = state.map(|mut state| state.close());
-        wake_all(wakers.into_iter().flatten());
+        let late = state.map(|mut state| state.close());
+        if let Some(mut late) = late {
+            late.run();
+        }
         drop(role);
     }
 
@@ -345,7 +354,20 @@ impl Port {
         }
     }
 
-    /// The background thread: progress whenever no caller makes it.
+    /// The background thread. Nothing of a user's can end it; whatever does all the same, the engine ends with it, so that
+    /// nobody waits for ever.
+    fn run_in_background_to_the_end(self: &Arc<Self>) {
+        let run = AssertUnwindSafe(|| self.run_in_background());
+        if let Err(panic) = catch_unwind(run) {
+            let why = panic_text(panic.as_ref());
+            tracing::error!(why, "progress has panicked; the engine is closed");
+            discard(panic);
+            self.interrupt();
+            self.close();
+        }
+    }
+
+    /// Progress whenever no caller makes it.
     pub(crate) fn run_in_background(self: &Arc<Self>) {
         while !self.closing.load(Ordering::Relaxed) {
             if self.callers_left() {
@@ -401,7 +423,7 @@ impl Port {
         let port = Arc::clone(self);
         thread::Builder::new()
             .name(format!("hg-progress-{}", self.index))
-            .spawn(move || port.run_in_background())
+            .spawn(move || port.run_in_background_to_the_end())
             .map_err(|error| hg_na::Error::os("pthread_create", error))
     }
 

@@ -22,6 +22,7 @@ use hg_na::Message;
 
 use crate::{
     handler::{self, Run},
+    late::{contain, discard},
     lock::Mutex,
     port::{Answered, Port},
     request::{Due, Inside, in_handler},
@@ -135,6 +136,13 @@ impl Tasks {
         polled
     }
 
+    /// Drops all tasks: the engine is closed.
+    pub(crate) fn end(self) {
+        for entry in self.table.into_values() {
+            contain("a handler's future that was dropped", || drop(entry));
+        }
+    }
+
     #[inline]
     pub(crate) fn any_ready(&self) -> bool {
         self.ready.any.load(Ordering::Acquire)
@@ -176,17 +184,17 @@ fn poll(task: &mut Task, port: &Port, due: &Due, waker: &Waker, answer: &mut Mes
     let poll = || in_handler(Inside::Async, || task.poll(port, due, &mut context, answer));
     match catch_unwind(AssertUnwindSafe(poll)) {
         Ok(polled) => polled,
-        Err(panic) => Poll::Ready(fail(task, due, panic.as_ref(), answer)),
+        Err(panic) => Poll::Ready(fail(task, due, panic, answer)),
     }
 }
 
 /// A task has panicked: what is left of it is dropped, and may panic once more.
 #[cold]
-fn fail(task: &mut Task, due: &Due, panic: &(dyn Any + Send), answer: &mut Message) -> Run {
+fn fail(task: &mut Task, due: &Due, panic: Box<dyn Any + Send>, answer: &mut Message) -> Run {
     let broken = std::mem::replace(task, Box::new(Nothing));
-    let drop = || in_handler(Inside::Async, || drop(broken));
-    if catch_unwind(AssertUnwindSafe(drop)).is_err() {
-        tracing::error!("a handler's future has panicked, and again when it was dropped");
-    }
-    due.fail(Status::Panicked, handler::panic_text(panic), answer)
+    let drop = || contain("what was left of a handler's future that has panicked", || drop(broken));
+    in_handler(Inside::Async, drop);
+    let run = due.fail(Status::Panicked, handler::panic_text(panic.as_ref()), answer);
+    discard(panic);
+    run
 }

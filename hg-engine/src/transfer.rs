@@ -118,12 +118,15 @@ impl<'e> Pending<'e> {
                 Err(TransferError::WouldDeadlock)
             }
             PendingState::Open(id) => {
+                let mut polled_by = None;
                 let ended = self.port.wait_until(|state, waker| {
                     let ended = state.transfers.take(id);
                     if ended.is_none()
                         && let Some(waker) = waker
+                        && let Some(before) = state.transfers.set_waker(id, waker.clone())
                     {
-                        state.transfers.set_waker(id, waker);
+                        // Under the lock here: a user's is not dropped, and those after it are not users'.
+                        polled_by.get_or_insert(before);
                     }
                     ended
                 });
@@ -144,6 +147,7 @@ impl<'e> Pending<'e> {
     pub(crate) fn poll_outcome(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
         match std::mem::replace(&mut self.state, PendingState::Taken) {
             PendingState::Open(id) => {
+                let waker = context.waker().clone(); // A user's: not under the lock.
                 let Some(mut state) = self.port.enter_state() else {
                     return Poll::Ready(Err(forked()));
                 };
@@ -151,8 +155,9 @@ impl<'e> Pending<'e> {
                     drop(state);
                     return Poll::Ready(ended.outcome);
                 }
-                state.transfers.set_waker(id, context.waker());
+                let before = state.transfers.set_waker(id, waker);
                 drop(state);
+                drop(before);
                 self.state = PendingState::Open(id);
                 if is_in_plain_handler() {
                     // Whoever polls there blocks on it: nothing else would poll again.
@@ -217,9 +222,10 @@ impl fmt::Display for Pending<'_> {
 
 fn abandon(port: &Arc<Port>, id: TransferId) {
     if let Some(mut state) = port.enter_state() {
-        state.abandon_transfer(id);
+        let left = state.abandon_transfer(id);
         drop(state);
         port.notify();
+        drop(left);
     }
 }
 

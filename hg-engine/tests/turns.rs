@@ -129,18 +129,22 @@ fn who_is_woken_by_a_cancellation_may_answer_at_once() {
     for closes in [false, true] {
         let (target, origin, peer) = pair();
         let (sender, receiver) = mpsc::channel();
+        // Still awaited, by nobody who would poll it.
         let serve = move |request: &Request, _: (u64,), answer: Answer<forward>| {
             let waker = Waker::from(Arc::new(Gives(Mutex::new(Some(answer)))));
             let request = request.clone();
             let mut cancelled = Box::pin(async move { request.cancelled().await });
             assert!(cancelled.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-            sender.send(()).unwrap();
+            sender.send(cancelled).unwrap();
         };
         target.serve_later(forward, serve).unwrap();
         let call = origin.call(forward, &peer, (7,));
-        while receiver.try_recv().is_err() {
+        let _awaited = loop {
+            if let Ok(awaited) = receiver.try_recv() {
+                break awaited;
+            }
             origin.progress(Duration::ZERO);
-        }
+        };
         if closes {
             target.close();
         } else {

@@ -63,9 +63,9 @@ fn only_a_plain_answer_goes_straight_to_who_waits_for_it() {
     let mut place = None;
     assert!(!calls.take_answer(id, &refused, &mut place) && place.is_none());
     assert!(!calls.take_answer(id, &plain(CallId::from_bits(99)), &mut place) && place.is_none());
-    calls.set_waker(id, Waker::noop());
+    assert!(calls.set_waker(id, Waker::noop().clone()).is_none());
     assert!(!calls.take_answer(id, &plain(id), &mut place), "somebody else is to be told");
-    calls.abandon(id);
+    assert!(calls.abandon(id).is_some());
     assert!(!calls.take_answer(id, &plain(id), &mut place), "its outcome is settled");
     done(&mut calls, id, Half::Receive, Ok(()), Some(answer_to(id, Status::Ok)));
     let id = calls.next_id().unwrap();
@@ -148,11 +148,29 @@ fn an_answer_to_another_request_is_refused() {
 }
 
 #[test]
+fn a_waker_is_dropped_by_whoever_takes_its_place_and_kept_by_open_calls_only() {
+    let mut calls = Calls::new(8);
+    let waker = || Waker::noop().clone();
+    let id = calls.begin(PEER, "test", false, None).unwrap();
+    assert!(calls.set_waker(id, waker()).is_none());
+    assert!(calls.set_waker(id, waker()).is_some(), "the one before");
+    assert!(calls.detach(id).is_some() && calls.detach(id).is_none());
+    calls.cancel(id);
+    assert!(calls.is_empty());
+    let id = calls.begin(PEER, "test", true, None).unwrap();
+    assert!(calls.set_waker(id, waker()).is_none());
+    calls.cancel(id);
+    assert!(matches!(calls.poll_effect(), Some(Effect::Wake(_))));
+    assert!(calls.set_waker(id, waker()).is_some(), "nobody would wake it");
+    assert!(calls.abandon(id).is_none() && calls.set_waker(id, waker()).is_some());
+}
+
+#[test]
 fn one_more_than_the_limit_is_not_begun() {
     let mut calls = Calls::new(1);
     let id = calls.begin(PEER, "test", true, None).unwrap();
     assert!(calls.begin(PEER, "test", true, None).is_none());
-    calls.abandon(id);
+    assert!(calls.abandon(id).is_none());
     assert!(calls.begin(PEER, "test", true, None).is_some());
 }
 
@@ -201,7 +219,7 @@ proptest! {
                 }
                 Event::Cancel => calls.cancel(id),
                 Event::Timeout => calls.handle_timeout(now),
-                Event::Abandon => { calls.abandon(id); abandoned = true; }
+                Event::Abandon => { let _: Option<Waker> = calls.abandon(id); abandoned = true; }
                 _ => {}
             }
             outcomes += usize::from(calls.take(id).is_some());

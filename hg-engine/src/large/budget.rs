@@ -25,6 +25,13 @@ struct State {
     queue: VecDeque<(u64, Option<Waker>)>,
 }
 
+impl State {
+    /// Who is to look again, to be woken without the lock; it leaves its waker anew unless its turn has come.
+    fn take_first(&mut self) -> Option<Waker> {
+        self.queue.front_mut().and_then(|(_, waker)| waker.take())
+    }
+}
+
 impl Budget {
     pub(crate) fn new(max: u64) -> Self {
         Self { max, state: Mutex::default() }
@@ -52,18 +59,23 @@ pub(crate) struct Waiting {
 impl Waiting {
     pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Share> {
         let Some(ticket) = self.ticket else { return Poll::Pending };
+        let waker = context.waker().clone();
         let mut state = self.budget.state.lock();
         let fits = state.taken == 0 || state.taken.saturating_add(self.len) <= self.budget.max;
         if fits && state.queue.front().is_some_and(|(first, _)| *first == ticket) {
             state.queue.pop_front();
             state.taken += self.len;
             self.ticket = None;
-            wake_first(&mut state);
+            let next = state.take_first();
+            drop(state);
+            next.into_iter().for_each(Waker::wake);
             return Poll::Ready(Share { budget: Arc::clone(&self.budget), len: self.len });
         }
-        if let Some((_, waker)) = state.queue.iter_mut().find(|(other, _)| *other == ticket) {
-            *waker = Some(context.waker().clone());
-        }
+        let mut queue = state.queue.iter_mut();
+        let place = queue.find(|(other, _)| *other == ticket).map(|(_, place)| place);
+        let before = place.and_then(|place| place.replace(waker));
+        drop(state);
+        drop(before);
         Poll::Pending
     }
 }
@@ -72,8 +84,12 @@ impl Drop for Waiting {
     fn drop(&mut self) {
         if let Some(ticket) = self.ticket {
             let mut state = self.budget.state.lock();
-            state.queue.retain(|(other, _)| *other != ticket);
-            wake_first(&mut state);
+            let place = state.queue.iter().position(|(other, _)| *other == ticket);
+            let own = place.and_then(|place| state.queue.remove(place));
+            let next = state.take_first();
+            drop(state);
+            next.into_iter().for_each(Waker::wake);
+            drop(own);
         }
     }
 }
@@ -89,15 +105,9 @@ impl Drop for Share {
     fn drop(&mut self) {
         let mut state = self.budget.state.lock();
         state.taken -= self.len;
-        wake_first(&mut state);
-    }
-}
-
-fn wake_first(state: &mut State) {
-    if let Some((_, waker)) = state.queue.front()
-        && let Some(waker) = waker
-    {
-        waker.wake_by_ref();
+        let next = state.take_first();
+        drop(state);
+        next.into_iter().for_each(Waker::wake);
     }
 }
 

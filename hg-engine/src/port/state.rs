@@ -1,6 +1,6 @@
 //! What anybody may touch for a moment: the transport's context, calls and requests.
 
-use std::{collections::VecDeque, task::Waker, thread::Thread, time::Instant};
+use std::{collections::VecDeque, thread::Thread, time::Instant};
 
 use hg_core::{
     call::{CallId, Calls, Effect, Half, Owner},
@@ -8,11 +8,13 @@ use hg_core::{
     header::{Header, Kind, PREFIX_LEN},
     serve::Serves,
 };
-use hg_na::{Address, Context, Exchange, Exchanged, GoneReason, Message, Op, Peer, Token};
+use hg_na::{
+    Address, Context, Exchange, Exchanged, GoneReason, Message, Op, Peer, Rejected, Token,
+};
 use rustc_hash::FxHashMap;
 
 use super::{Answered, Work, transfers::Transfers};
-use crate::{builder::Settings, handler::no_message, large::Kept};
+use crate::{builder::Settings, handler::no_message, large::Kept, late::Late};
 
 /// Operations that wait because the transport's queue to their peer is full, in order.
 type Backlog = FxHashMap<Peer, Waiting>;
@@ -63,8 +65,8 @@ pub(crate) struct State {
     pub(crate) followers: Vec<Thread>,
     /// Longest last sentence in bytes: what a control message holds beside its header.
     fault_text_max: usize,
-    /// Wakers of calls that settled outside of a round of progress.
-    pub(super) wakers: Vec<Waker>,
+    /// Wakers of calls that have settled, and what else may not be done under the lock.
+    pub(super) late: Late,
 }
 
 impl State {
@@ -88,7 +90,7 @@ impl State {
             fault_text_max: max_control.saturating_sub(PREFIX_LEN),
             work: Some(work),
             followers: Vec::new(),
-            wakers: Vec::new(),
+            late: Late::default(),
         }
     }
 
@@ -238,12 +240,16 @@ impl State {
                 let waiting = self.answers.entry(peer).or_default();
                 waiting.queue.push_back((Owner::Nobody.quiet_token(), rejected.op));
             }
-            Err(rejected) => {
-                tracing::debug!(error = %rejected.error, "an answer found no taker");
-                if let Op::SendExpected { to, tag, .. } = rejected.op {
-                    self.kept.free_result(to, tag);
-                }
-            }
+            Err(rejected) => self.handle_untaken(&rejected),
+        }
+    }
+
+    /// The transport will never take this answer or control message.
+    #[cold]
+    fn handle_untaken(&mut self, rejected: &Rejected) {
+        tracing::debug!(error = %rejected.error, "an answer found no taker");
+        if let Op::SendExpected { to, tag, .. } = rejected.op {
+            self.kept.free_result(to, tag);
         }
     }
 
@@ -298,7 +304,7 @@ impl State {
                 Effect::TellCancelled { peer, id } => {
                     self.control(peer, &Header::control(Kind::Cancel, id.to_bits()), &[]);
                 }
-                Effect::Wake(waker) => self.wakers.push(waker),
+                Effect::Wake(waker) => self.late.wake(waker),
             }
         }
     }
@@ -342,7 +348,7 @@ impl State {
                 (Err(rejected), Owner::Call(id, _)) => {
                     self.calls.handle_refused(id, not_made(rejected.error, Started::No));
                 }
-                (Err(_), Owner::Nobody) => {}
+                (Err(rejected), Owner::Nobody) => self.handle_untaken(&rejected),
             }
         }
         queue.len() != before
@@ -377,7 +383,7 @@ impl State {
             return None;
         }
         self.run_effects();
-        if !self.wakers.is_empty() {
+        if !self.late.is_empty() {
             return None;
         }
         // Room may have been made outside of a round that reported something: by a post, or a second look.
@@ -393,10 +399,10 @@ impl State {
         Some(deadlines.into_iter().flatten().min())
     }
 
-    /// Ends everything; the wakers are for whoever waited.
-    pub(crate) fn close(&mut self) -> Vec<Waker> {
+    /// Ends everything; what it gives is to be run without the lock.
+    pub(crate) fn close(&mut self) -> Late {
         self.calls.close(&closed(self.broken.as_ref()));
-        self.serves.close(&mut self.wakers);
+        self.serves.close(&mut self.late);
         self.run_effects();
         self.context = None;
         self.close_transfers();
@@ -404,15 +410,14 @@ impl State {
         self.addresses.clear();
         self.requests.clear();
         self.answers.clear();
-        std::mem::take(&mut self.wakers)
+        std::mem::take(&mut self.late)
     }
 
     /// The transport is of no use any more: the same, with the reason in the log.
     pub(super) fn fail(&mut self, error: &hg_na::Error) {
         self.broken = Some(error.clone());
         tracing::error!(%error, "the transport has failed; the engine is closed");
-        let wakers = self.close();
-        self.wakers = wakers;
+        self.late = self.close();
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{
     sync::{Arc, MutexGuard, atomic::Ordering},
-    task::{Poll, Waker},
+    task::Poll,
     time::Instant,
 };
 
@@ -20,6 +20,7 @@ use crate::{
     Request,
     handler::{self, Registered, Run},
     large,
+    late::contain,
     request::{Due, Inside, in_handler},
     role::Role,
     running::Task,
@@ -86,7 +87,7 @@ impl Port {
         state.hand_in(work);
         let mut moved = self.progress_transport(&mut state, work, look);
         let found = look.look(&mut state);
-        let is_over = work.requests.is_empty() && state.wakers.is_empty() && state.is_open();
+        let is_over = work.requests.is_empty() && state.late.is_empty() && state.is_open();
         if is_over && !work.tasks.any_ready() {
             forget_all(&mut work.done);
             if found.is_some() {
@@ -94,14 +95,14 @@ impl Port {
             }
             return (moved, found);
         }
-        if !state.wakers.is_empty() {
-            std::mem::swap(&mut work.wakers, &mut state.wakers);
+        if !state.late.is_empty() {
+            std::mem::swap(&mut work.late, &mut state.late);
         }
         drop(state);
 
-        if !work.wakers.is_empty() {
+        if !work.late.is_empty() {
             moved = true;
-            wake_all(work.wakers.drain(..));
+            work.late.run();
         }
         let mut locked = None;
         if !work.requests.is_empty() {
@@ -226,13 +227,13 @@ impl Port {
                     let handler = handler.as_ref();
                     let run = || handler::run_caught(handler, request, payload, answer, &mut None);
                     let run = in_handler(Inside::Plain, run);
+                    let is_answered = matches!(&run, Run::Answered);
+                    forget_run(run);
                     let mut state = self.state.lock();
-                    match &run {
-                        Run::Answered => state.reply(origin, header.id, answer),
-                        Run::Silent | Run::Later(_) | Run::Given => {}
+                    if is_answered {
+                        state.reply(origin, header.id, answer);
                     }
                     state.serves.handle_answered(origin, header.id);
-                    forget_run(run);
                     if left == 0 {
                         requests.clear();
                         return Some(state);
@@ -347,7 +348,10 @@ impl Port {
 
     #[cold]
     fn refresh_handlers(&self, work: &mut Work, version: usize) {
-        work.handlers = Some(Arc::clone(&self.shared.handlers.read()));
+        let handlers = Arc::clone(&self.shared.handlers.read());
+        let before = work.handlers.replace(handlers);
+        // Not under that lock: with it may go what users have deregistered.
+        in_handler(Inside::Async, || contain("a handler that was dropped", || drop(before)));
         work.handlers_version = version;
         work.last_rpc = None;
         work.spares.clear();
@@ -413,8 +417,8 @@ fn handle_completion<L: Look + ?Sized>(
         }
         Completion::Control { from, message } => {
             let has_arrived = |id| arrived_of(requests, *from).any(|other| other == id);
-            let State { serves, wakers, .. } = state;
-            match serves.handle_control(*from, message.as_slice(), has_arrived, wakers) {
+            let State { serves, late, .. } = state;
+            match serves.handle_control(*from, message.as_slice(), has_arrived, late) {
                 Control::Cancelled(id) | Control::ResultTaken(id) => {
                     state.kept.free_result(*from, id);
                 }
@@ -430,13 +434,6 @@ fn handle_completion<L: Look + ?Sized>(
         // The enumeration may grow; what this engine never asked for concerns nobody here.
         _ => {}
     }
-}
-
-/// A waker may poll at once whatever it wakes, and drop it with the last handle of this engine: that is to be told that
-/// it cannot wait, and closes the engine as a handler does. This thread has the role.
-#[cold]
-pub(crate) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
-    in_handler(Inside::Async, || wakers.into_iter().for_each(Waker::wake));
 }
 
 /// Empties the list. What owns nothing, the common case, is dropped without being asked.
@@ -469,7 +466,7 @@ fn forget_run(run: Run) {
 
 #[cold]
 fn drop_run(run: Run) {
-    drop(run);
+    in_handler(Inside::Async, || contain("a plain handler's future", || drop(run)));
 }
 
 #[cold]
@@ -500,7 +497,7 @@ fn arrived_of(requests: &[Ticket], origin: hg_na::Peer) -> impl Iterator<Item = 
 fn handle_gone(state: &mut State, requests: &[Ticket], peer: hg_na::Peer, reason: &GoneReason) {
     let address = state.addresses.remove(&peer).map(|address| address.to_string());
     tracing::debug!(?peer, address, %reason, "a peer is gone");
-    state.serves.handle_gone(peer, arrived_of(requests, peer), &mut state.wakers);
+    state.serves.handle_gone(peer, arrived_of(requests, peer), &mut state.late);
     state.fail_transfers(peer, reason);
     state.kept.free_all_of(peer);
     if state.has_backlog() {

@@ -13,6 +13,7 @@ use hg_na::{
 };
 
 use super::State;
+use crate::late::Late;
 
 /// Names a transfer of this port.
 pub(crate) type TransferId = Key;
@@ -129,10 +130,10 @@ pub(crate) struct Transfers {
     moved_at_once: u64,
 }
 
-/// What a transfer works with: the transport, and whom to wake after the round.
+/// What a transfer works with: the transport, and what to do after the round.
 struct Tools<'a> {
     context: Option<&'a mut (dyn Context + 'static)>,
-    wakers: &'a mut Vec<Waker>,
+    late: &'a mut Late,
 }
 
 impl State {
@@ -280,15 +281,20 @@ impl State {
         self.with_transfers(|transfers, tools| transfers.stop(id, why, tools));
     }
 
-    /// Nobody will take the outcome: an open transfer is cancelled, and its memory held until it is over.
-    pub(crate) fn abandon_transfer(&mut self, id: TransferId) {
-        self.with_transfers(|transfers, tools| {
-            if let Some(entry) = transfers.table.get_mut(id) {
+    /// Nobody will take the outcome: an open transfer is cancelled, and its memory held until it is over. What it gives is
+    /// to be dropped without the lock.
+    #[must_use = "it is to be dropped where it may do anything"]
+    pub(crate) fn abandon_transfer(&mut self, id: TransferId) -> (Option<Waker>, Late) {
+        let before = self.late.len();
+        let waker = self.with_transfers(|transfers, tools| {
+            let waker = transfers.table.get_mut(id).and_then(|entry| {
                 entry.abandoned = true;
-                entry.waker = None;
-            }
+                entry.waker.take()
+            });
             transfers.stop(id, TransferError::Cancelled, tools);
+            waker
         });
+        (waker, self.late.since(before))
     }
 
     /// The transport is closed.
@@ -306,7 +312,7 @@ impl State {
     }
 
     fn with_transfers<T>(&mut self, act: impl FnOnce(&mut Transfers, &mut Tools<'_>) -> T) -> T {
-        let tools = &mut Tools { context: self.context.as_deref_mut(), wakers: &mut self.wakers };
+        let tools = &mut Tools { context: self.context.as_deref_mut(), late: &mut self.late };
         act(&mut self.transfers, tools)
     }
 
@@ -355,9 +361,12 @@ impl Transfers {
         Some(Ended { outcome: outcome.map(|()| entry.seen.take()), _entry: entry })
     }
 
-    pub(crate) fn set_waker(&mut self, id: TransferId, waker: &Waker) {
-        if let Some(entry) = self.table.get_mut(id) {
-            entry.waker = Some(waker.clone());
+    /// Whom to wake when it is over. Gives back the one before, to be dropped without the lock.
+    #[must_use = "it is to be dropped where it may do anything"]
+    pub(crate) fn set_waker(&mut self, id: TransferId, waker: Waker) -> Option<Waker> {
+        match self.table.get_mut(id) {
+            Some(entry) => entry.waker.replace(waker),
+            None => Some(waker),
         }
     }
 
@@ -446,12 +455,14 @@ impl Transfers {
 
     fn finish(&mut self, id: TransferId, tools: &mut Tools<'_>) {
         let Some(entry) = self.table.get_mut(id) else { return };
-        tools.wakers.extend(entry.waker.take());
+        tools.late.extend(entry.waker.take());
         if let Some(at) = entry.deadline.take() {
             self.deadlines.remove(&(at, id));
         }
-        if entry.abandoned {
-            self.table.discard(id);
+        if entry.abandoned
+            && let Some(entry) = self.table.remove(id)
+        {
+            tools.late.drop(entry); // It may be the last to hold its memory.
         }
     }
 
