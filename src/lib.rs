@@ -66,7 +66,7 @@
 //! | `ofi` | libfabric, loaded at run time: `ofi+tcp://`, `ofi+shm://`, `ofi+verbs://`, `ofi+cxi://`, ... | yes |
 //! | `sm-routing` | one address for both: `tcp://` and `ofi+tcp://` are reached by shared memory inside a node | yes |
 //! | `bincode` | the codec: fixed-size integers | yes |
-//! | `postcard` | the codec instead, without `bincode`: small integers take few bytes | no |
+//! | `postcard` | the codec instead of `bincode`, also if both are on: small integers take few bytes | no |
 
 #![forbid(unsafe_code)]
 

@@ -5,6 +5,8 @@
 //! | `Bincode`    |  1 | fixed size          | `bincode`, on        | speed: a field is one store     |
 //! | `Postcard`   |  2 | 7 bits in each byte | `postcard`           | slow networks and small numbers |
 //!
+//! With both features on, messages are in `Postcard`: whoever names it wants it, and `bincode` is on by default.
+//!
 //! Both write straight into the outgoing message and read borrowed from the received one. Neither
 //! describes itself: both sides must agree on the types, and on the codec, whose id they exchange.
 //! Types that need a self-describing format (`#[serde(untagged)]`, `flatten`) are refused.
@@ -30,11 +32,11 @@ pub use self::bincode::Bincode;
 #[cfg(feature = "postcard")]
 pub use self::postcard::Postcard;
 
-/// The codec of this build: [`Bincode`], unless only the feature `postcard` is on.
-#[cfg(feature = "bincode")]
+/// The codec of this build: [`Bincode`], since nobody has asked for `postcard`.
+#[cfg(all(feature = "bincode", not(feature = "postcard")))]
 pub type Default = Bincode;
-/// The codec of this build: [`Postcard`], since the feature `bincode` is off.
-#[cfg(all(feature = "postcard", not(feature = "bincode")))]
+/// The codec of this build: [`Postcard`], since somebody has asked for it; `bincode` is on by default.
+#[cfg(feature = "postcard")]
 pub type Default = Postcard;
 
 /// [`Codec::ID`] of this build's codec.
