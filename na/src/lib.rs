@@ -82,7 +82,7 @@ pub use caps::{Caps, CheckedBy, PutOrdering, Sleep};
 pub use descriptor::{DESCRIPTOR_MAX, Descriptor, RemoteSlice};
 pub use error::{Error, GoneReason};
 pub use memory::{Keeper, Memory, Rights, Segment};
-pub use message::{INLINE_MAX, Message, MessageBody};
+pub use message::{INLINE_MAX, Message, MessageBody, WIDE_MAX};
 pub use offer::{Availability, Offer};
 pub use op::{
     Completion, Direction, Done, Exchange, Exchanged, Failure, Op, OpId, Peer, QUIET, Reached,

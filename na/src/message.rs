@@ -1,11 +1,17 @@
 //! Messages: bytes that are written once, straight into the memory that the transport sends from.
 
-use std::{any::Any, fmt, sync::Arc};
+use std::{any::Any, cell::RefCell, fmt, sync::Arc};
 
 /// Bytes that a message carries inside itself, without any memory of its own.
 ///
 /// The payload of one cache-line slot (`na/sm`): 64 bytes less sequence and length.
 pub const INLINE_MAX: usize = 56;
+
+/// Bytes of a received message up to which its memory is used again ([`Message::joined`]).
+pub const WIDE_MAX: usize = 4 * INLINE_MAX;
+
+/// So many of those a thread keeps: of the messages that it takes from one peer in a round.
+const SPARE_MAX: usize = 32;
 
 /// Memory of a transport behind a [`Message`]: a piece of a ring, a registered buffer, a pool's.
 ///
@@ -28,6 +34,7 @@ pub struct Message(Repr);
 enum Repr {
     Inline { len: u8, bytes: [u8; INLINE_MAX] },
     Owned(Vec<u8>),
+    Wide(Wide),
     Body(Box<dyn MessageBody>),
     Shared(Arc<dyn MessageBody>),
 }
@@ -97,7 +104,7 @@ impl Message {
     pub fn shared(&self) -> Option<&Arc<dyn MessageBody>> {
         match &self.0 {
             Repr::Shared(body) => Some(body),
-            Repr::Inline { .. } | Repr::Owned(_) | Repr::Body(_) => None,
+            Repr::Inline { .. } | Repr::Owned(_) | Repr::Wide(_) | Repr::Body(_) => None,
         }
     }
 
@@ -120,13 +127,26 @@ impl Message {
         message
     }
 
+    /// A message of `len` bytes that came in parts of [`INLINE_MAX`], at most [`WIDE_MAX`] in all. Its memory is that of
+    /// one that this thread has dropped: an allocator takes longer.
+    #[inline]
+    #[must_use]
+    pub fn joined(parts: impl IntoIterator<Item = [u8; INLINE_MAX]>, len: usize) -> Self {
+        let mut bytes = spare().unwrap_or_else(|| Vec::with_capacity(WIDE_MAX));
+        for part in parts {
+            bytes.extend_from_slice(&part);
+        }
+        bytes.truncate(len);
+        Self(Repr::Wide(Wide(bytes)))
+    }
+
     /// The bytes.
     #[inline]
     #[must_use]
     pub fn as_slice(&self) -> &[u8] {
         match &self.0 {
             Repr::Inline { len, bytes } => &bytes[..usize::from(*len)],
-            Repr::Owned(bytes) => bytes,
+            Repr::Owned(bytes) | Repr::Wide(Wide(bytes)) => bytes,
             Repr::Body(body) => body.bytes(),
             Repr::Shared(body) => body.bytes(),
         }
@@ -141,7 +161,7 @@ impl Message {
         match &mut self.0 {
             Repr::Shared(_) => &mut [],
             Repr::Inline { len, bytes } => &mut bytes[..usize::from(*len)],
-            Repr::Owned(bytes) => bytes,
+            Repr::Owned(bytes) | Repr::Wide(Wide(bytes)) => bytes,
             Repr::Body(body) => body.bytes_mut(),
         }
     }
@@ -169,7 +189,7 @@ impl Message {
             Repr::Inline { len: present, .. } => {
                 *present = u8::try_from(len).map_or(*present, |len| len.min(*present));
             }
-            Repr::Owned(bytes) => bytes.truncate(len),
+            Repr::Owned(bytes) | Repr::Wide(Wide(bytes)) => bytes.truncate(len),
             Repr::Body(body) if len < body.bytes().len() => body.truncate(len),
             Repr::Body(_) => {}
         }
@@ -184,7 +204,7 @@ impl Message {
     pub fn slot(&self) -> Option<(&[u8; INLINE_MAX], usize)> {
         match &self.0 {
             Repr::Inline { len, bytes } => Some((bytes, usize::from(*len))),
-            Repr::Owned(_) | Repr::Body(_) | Repr::Shared(_) => None,
+            Repr::Owned(_) | Repr::Wide(_) | Repr::Body(_) | Repr::Shared(_) => None,
         }
     }
 
@@ -205,7 +225,7 @@ impl Message {
         match &self.0 {
             Repr::Body(body) => Some(body.as_ref()),
             Repr::Shared(body) => Some(body.as_ref()),
-            Repr::Inline { .. } | Repr::Owned(_) => None,
+            Repr::Inline { .. } | Repr::Owned(_) | Repr::Wide(_) => None,
         }
     }
 
@@ -214,6 +234,7 @@ impl Message {
     pub fn into_vec(self) -> Vec<u8> {
         match self.0 {
             Repr::Owned(bytes) => bytes,
+            Repr::Wide(mut wide) => std::mem::take(&mut wide.0),
             Repr::Inline { .. } | Repr::Body(_) | Repr::Shared(_) => self.as_slice().to_vec(),
         }
     }
@@ -225,11 +246,42 @@ impl From<Vec<u8>> for Message {
     }
 }
 
+/// Bytes whose memory is used again once they are dropped.
+struct Wide(Vec<u8>);
+
+thread_local! {
+    static SPARE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Memory of [`WIDE_MAX`] bytes without one in it. `None` also while the thread ends.
+#[inline]
+fn spare() -> Option<Vec<u8>> {
+    SPARE.try_with(|spare| spare.try_borrow_mut().ok()?.pop()).ok().flatten()
+}
+
+impl Drop for Wide {
+    #[inline]
+    fn drop(&mut self) {
+        let mut bytes = std::mem::take(&mut self.0);
+        // What it was taken out of has none ([`Message::into_vec`]).
+        if bytes.capacity() == WIDE_MAX {
+            bytes.clear();
+            let _too_late = SPARE.try_with(|spare| {
+                if let Ok(mut spare) = spare.try_borrow_mut()
+                    && spare.len() < SPARE_MAX
+                {
+                    spare.push(bytes);
+                }
+            });
+        }
+    }
+}
+
 impl fmt::Debug for Message {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let place = match &self.0 {
             Repr::Inline { .. } => "inline",
-            Repr::Owned(_) => "owned",
+            Repr::Owned(_) | Repr::Wide(_) => "owned",
             Repr::Body(_) | Repr::Shared(_) => "transport",
         };
         write!(out, "Message({} bytes, {place})", self.len())
@@ -255,6 +307,34 @@ mod tests {
             assert_eq!(message.make_inline(3), [0; 3]);
             assert_eq!(message.slot(), Some((&[0; INLINE_MAX], 3)));
         }
+    }
+
+    #[test]
+    fn parts_are_joined_in_memory_that_a_thread_keeps_and_whoever_takes_it_has_it() {
+        let spares = || SPARE.with_borrow(Vec::len);
+        let test = move || {
+            let wide = |byte: u8| Message::joined([[byte; INLINE_MAX], [byte + 1; INLINE_MAX]], 60);
+            let first = wide(1);
+            let expected = [[1; INLINE_MAX].as_slice(), &[2; 4]].concat();
+            let place = first.as_slice().as_ptr();
+            assert_eq!((first.as_slice(), first.slot()), (expected.as_slice(), None));
+            drop(first);
+            let mut second = wide(3);
+            assert_eq!((second.as_slice().as_ptr(), spares()), (place, 0));
+            second.truncate(2);
+            second.as_mut_slice()[0] = 9;
+            let taken = second.into_vec();
+            assert_eq!((taken.as_slice(), spares()), ([9, 3].as_slice(), 0));
+            let many: Vec<_> = (0..2 * SPARE_MAX).map(|_| wide(5)).collect();
+            drop(many);
+            assert_eq!(spares(), SPARE_MAX);
+            let elsewhere = wide(7);
+            std::thread::spawn(move || drop(elsewhere)).join().unwrap();
+            assert_eq!(spares(), SPARE_MAX - 1);
+            let longest = Message::joined([[7; INLINE_MAX]; WIDE_MAX / INLINE_MAX], WIDE_MAX);
+            assert_eq!(longest.as_slice(), [7; WIDE_MAX]);
+        };
+        std::thread::spawn(test).join().unwrap(); // Which keeps nothing yet.
     }
 
     #[derive(Debug)]

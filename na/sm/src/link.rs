@@ -30,6 +30,8 @@ pub(crate) const SHORT: [usize; RINGS] = [56, 48, 56];
 /// Longest message in slots of the ring of requests: in the arena a longer one costs less.
 pub(crate) const WIDE_MAX: usize = 4 * SHORT[REQUESTS];
 
+const _: () = assert!(WIDE_MAX <= hg_na::WIDE_MAX); // Its memory is used again.
+
 /// Slots of a message of that ring that has so many bytes; `None`: it lies in the arena.
 #[inline]
 pub(crate) fn slots_of(len: usize) -> Option<u32> {

@@ -210,16 +210,12 @@ fn take_request(
 #[inline]
 fn wide(link: &mut Link, len: usize) -> Option<Message> {
     let slots = slots_of(len)?;
-    // No longer than it must be: an allocator has few bytes at hand.
-    let mut bytes = Vec::with_capacity(slots as usize * INLINE_MAX);
-    for part in 0..slots {
-        bytes.extend_from_slice(&bytes_of(link.part(REQUESTS, part).payload())); // C2
-    }
-    bytes.truncate(len);
+    let parts = (0..slots).map(|part| bytes_of(link.part(REQUESTS, part).payload())); // C2
+    let message = Message::joined(parts, len);
     for _ in 0..slots {
         take(link, REQUESTS);
     }
-    Some(Message::from(bytes))
+    Some(message)
 }
 
 /// An expected message that is long, or early, or late; `false`: it stays where it is.
