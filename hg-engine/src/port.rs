@@ -153,6 +153,8 @@ pub(crate) struct Port {
     process: u32,
     pub(crate) shared: Arc<Shared>,
     pub(crate) address: Address,
+    /// Of the address, at hand.
+    pub(crate) scheme: Box<str>,
     pub(crate) state: Mutex<State>,
     /// The handler whose future is made or polled for the first time, by its number; 0: none is. Written by the holder of
     /// the role, and taken back under the state's lock.
@@ -173,6 +175,7 @@ impl Port {
         let waiter = context.waiter();
         let budget = Arc::new(Budget::new(shared.settings.large_in_service_max));
         let address = context.address().clone();
+        let scheme = address.scheme().into();
         let work = Work {
             done: Vec::new(),
             requests: Vec::new(),
@@ -197,6 +200,7 @@ impl Port {
             process: std::process::id(),
             shared,
             address,
+            scheme,
             state: Mutex::new(state),
             starting: AtomicU64::new(0),
             waiter,

@@ -35,7 +35,7 @@ impl<'e> Transfer<'e> {
         let made = match port.move_now(peer, direction, local, &far) {
             Now::Over => return Self(Pending { port, state: PendingState::Done }),
             Now::Due => Ok(Made::Due),
-            Now::Refused => port.post_transfer(peer, direction, local, far),
+            Now::Refused(state) => port.post_transfer(state, peer, (direction, local, far)),
             Now::Not => port.start_transfer(peer, direction, local, far),
         };
         Self(Pending::new(port, made))
@@ -235,12 +235,12 @@ fn forked() -> TransferError {
 }
 
 /// What came of moving the bytes of a transfer here and now.
-enum Now {
+enum Now<'p> {
     Over,
     /// The same, and whoever waits for it is to make a round of progress.
     Due,
-    /// It is well, and the transport is to be posted it.
-    Refused,
+    /// It is well, and the transport is to be posted it: as the state was found.
+    Refused(MutexGuard<'p, State>),
     /// It was not tried: it is of another kind, or something is wrong with it.
     Not,
 }
@@ -266,7 +266,7 @@ impl Port {
         direction: Direction,
         local: RangeRef<'_>,
         far: &RemoteRange,
-    ) -> Now {
+    ) -> Now<'_> {
         let (memory, descriptor) = (local.memory(), far.descriptor());
         let (needed, is_open) = match direction {
             Direction::Get => (Rights::READ, memory.writable()),
@@ -281,7 +281,7 @@ impl Port {
             && self.shared.caps.one_sided
             && local.regions().len() == 1
             && descriptor.regions().len() == 1
-            && descriptor.is_reached_by(self.address.scheme());
+            && descriptor.is_reached_by(&self.scheme);
         if !is_well {
             return Now::Not;
         }
@@ -289,7 +289,7 @@ impl Port {
         let is_driven_here = self.is_driven_here(&state);
         let at_once = if is_driven_here { u64::MAX } else { AT_ONCE };
         if !state.transfer_at_once(peer.na, direction, local, far, at_once) {
-            return Now::Refused;
+            return Now::Refused(state);
         }
         if is_driven_here && state.transfers.is_round_due() { Now::Due } else { Now::Over }
     }
@@ -366,20 +366,17 @@ impl Port {
             drop(state);
             return Ok(if is_due { Made::Due } else { Made::Over });
         }
-        drop(state);
-        self.post_transfer(peer, direction, local, far)
+        self.post_transfer(state, peer, (direction, local, far))
     }
 
     /// Has the transport move the bytes.
     fn post_transfer(
         &self,
+        state: MutexGuard<'_, State>,
         peer: Peer,
-        direction: Direction,
-        local: RangeRef<'_>,
-        far: RemoteRange,
+        (direction, local, far): (Direction, RangeRef<'_>, RemoteRange),
     ) -> Result<Made, TransferError> {
         let near = Near::of(direction, local.to_range());
-        let state = self.enter_state().ok_or_else(forked)?;
         let first = state.first_piece(peer.na, &near, &far);
         let limits = Limits::of(self.shared.caps.max_transfer);
         self.start(state, peer, (near, far, limits), first)
@@ -425,7 +422,7 @@ impl Port {
             return Ok(());
         }
         // An engine that routes describes memory for each of its ways, and reaches what any of them reaches.
-        let fits = descriptor.is_reached_by(self.address.scheme())
+        let fits = descriptor.is_reached_by(&self.scheme)
             || descriptor.is_reached_by(hg_na::UID)
             || self.address.part(descriptor.scheme()).is_some();
         if !fits {

@@ -41,6 +41,14 @@ impl Descriptor {
         Ok(Self::new(len, rights, &[&check[..], &body].concat()))
     }
 
+    /// Whether it may be one of several parts. Most are not, and are not asked for the one of a scheme that has to be found
+    /// out first.
+    #[inline]
+    #[must_use]
+    pub fn may_be_joint(&self) -> bool {
+        self.opaque().get(CHECK_LEN) == Some(&MARK)
+    }
+
     /// The part for one plugin; `None` when this is no joint descriptor, or has none for it.
     #[must_use]
     pub fn part_for(&self, scheme: &str) -> Option<Self> {
@@ -97,6 +105,8 @@ mod tests {
     fn each_plugin_finds_its_part() {
         let joint = Descriptor::decode(&joint().encode()).unwrap();
         assert_eq!(joint.part_for("sm").unwrap().opaque(), b"shared memory");
+        assert!(joint.may_be_joint());
+        assert!(!Descriptor::new(77, Rights::READ, b"memory").may_be_joint());
         let part = joint.part_for("tcp").unwrap();
         assert_eq!(part, Descriptor::new(77, Rights::READ, b"network"));
         assert!(joint.part_for("ofi").is_none() && part.part_for("tcp").is_none());

@@ -189,7 +189,8 @@ impl State {
         if far.len() > most || !(is_one_region || fits_first(&near) && fits_first(far)) {
             return false;
         }
-        let part = remote.part_for(context.address().scheme());
+        let part =
+            if remote.may_be_joint() { remote.part_for(context.address().scheme()) } else { None };
         let transit = Transit {
             direction,
             peer,
