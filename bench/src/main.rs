@@ -54,7 +54,7 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     match cli::run() {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(ended) => ended,
         Err(error) => {
             // A closed standard error leaves nobody to tell.
             let _ = writeln!(std::io::stderr(), "hg-perf: {}", error::chain(&error));

@@ -1,11 +1,8 @@
-//! The command line, and one clear sentence for one that is wrong.
+//! The command line.
 
-use std::{
-    io::{self, Write},
-    process::ExitCode,
-};
+use std::process::ExitCode;
 
-use clap::{Parser, Subcommand, error::ErrorKind};
+use clap::{Parser, Subcommand};
 
 use crate::{info, ping};
 
@@ -44,13 +41,10 @@ enum Command {
 /// # Errors
 /// What is wrong with it, in a sentence.
 pub(crate) fn run() -> Result<ExitCode, Wrong> {
-    match Cli::try_parse() {
+    match hg_cli_style::parse() {
         Ok(Cli { command: Command::Info(info) }) => info.run(),
         Ok(Cli { command: Command::Ping(ping) }) => ping.run(),
-        Err(told) if matches!(told.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
-            print(&format!("{}\n", told.to_string().trim_end())).map(|()| ExitCode::SUCCESS)
-        }
-        Err(wrong) => Err(Wrong::asked(sentence(&wrong))),
+        Err(ended) => Ok(ended),
     }
 }
 
@@ -59,28 +53,8 @@ pub(crate) fn run() -> Result<ExitCode, Wrong> {
 /// # Errors
 /// When it cannot be written.
 pub(crate) fn print(text: &str) -> Result<(), Wrong> {
-    let mut out = io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Wrong {
-            status: 1,
-            sentence: format!("standard output cannot be written: {error}"),
-        }),
-        _ => Ok(()),
-    }
-}
-
-/// The first line of what clap has to say, and what to do.
-fn sentence(wrong: &clap::Error) -> String {
-    if matches!(
-        wrong.kind(),
-        ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
-    ) {
-        return "a command is missing: `hg info` lists what this machine offers, `hg --help` all commands"
-            .to_owned();
-    }
-    let text = wrong.to_string();
-    // What is wrong stands before the first empty line, perhaps as a list.
-    let what = text.lines().take_while(|line| !line.trim().is_empty()).map(str::trim);
-    let what = what.collect::<Vec<_>>().join(" ");
-    format!("{}; `hg --help` says what there is", what.strip_prefix("error: ").unwrap_or(&what))
+    hg_cli_style::print(text).map_err(|error| Wrong {
+        status: 1,
+        sentence: format!("standard output cannot be written: {error}"),
+    })
 }

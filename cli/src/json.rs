@@ -55,7 +55,8 @@ fn sleep(sleep: Sleep) -> &'static str {
 pub(crate) fn missing(offer: &Offer) -> Option<&str> {
     match &offer.availability {
         Availability::Available => None,
-        Availability::Missing(why) => Some(why),
+        // Where this list is asked for, it stands already.
+        Availability::Missing(why) => Some(why.split("; `hg info` lists").next().unwrap_or(why)),
         _ => Some("this version of hg does not know this state"),
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! | module  | what it does                                            |
 //! |---------|---------------------------------------------------------|
-//! | `cli`   | the command line, and its words for a wrong one         |
+//! | `cli`   | the command line                                        |
 //! | `info`  | `hg info`: which offers were asked for, and how it ends |
 //! | `ping`  | `hg ping`: whether an engine answers                    |
 //! | `table` | offers for people, within 80 columns                    |

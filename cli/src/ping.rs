@@ -10,7 +10,7 @@ use std::{
 };
 
 use clap::Args;
-use hg::{Address, CallError, CallOptions, Engine, Error, Peer};
+use hg::{Address, CallError, CallOptions, Engine, Error, GoneReason, Peer};
 
 use crate::cli::{Wrong, print};
 
@@ -30,6 +30,10 @@ pub(crate) struct Ping {
     #[arg(long, value_name = "NAME=VALUE")]
     setting: Vec<String>,
 }
+
+/// What an address looks like.
+const WHOLE: &str = "an engine that listens at tcp:// says its address in the form \
+    uid://NODE#sm://...#tcp://HOST:PORT, of which tcp://HOST:PORT is the part for other nodes";
 
 const AFTER: &str = "\
 Exit status: 0 if it answers, 1 if it does not, 2 if the command line is wrong.";
@@ -53,13 +57,13 @@ impl Ping {
             })?;
             builder = builder.setting(name, value);
         }
-        let transport = transport(&address).ok_or_else(|| {
-            Wrong::asked(format!(
-                "`{address}` is not whole: it needs the form uid://NODE#sm://...#tcp://..."
-            ))
-        })?;
+        let transport = transport(&address)
+            .ok_or_else(|| Wrong::asked(format!("`{address}` is not whole: {WHOLE}")))?;
         let engine = builder.open(&format!("{transport}://"))?;
-        let peer = engine.lookup(&address)?;
+        let peer = engine.lookup(&address).map_err(|error| match error {
+            Error::BadAddress { .. } => Wrong::asked(format!("{error}: {WHOLE}")),
+            other => other.into(),
+        })?;
         let first = self.ask(&engine, &peer)?;
         let mut others = Vec::new();
         for _ in 0..CALLS {
@@ -80,6 +84,10 @@ impl Ping {
         let start = Instant::now();
         match engine.call_with(nobody_registers_this, peer, (), within).wait() {
             Ok(()) | Err(CallError::NoSuchRpc { .. }) => Ok(start.elapsed()),
+            Err(CallError::PeerGone { reason: GoneReason::Misbehaved(why), .. }) => Err(Wrong {
+                status: 1,
+                sentence: format!("{}: something else listens there: {why}", self.address),
+            }),
             Err(error) => {
                 let sentence = format!("{} does not answer: {error}", self.address);
                 Err(Wrong { status: 1, sentence })

@@ -55,6 +55,7 @@ fn every_plugin_is_in_the_table_which_fits_a_terminal() {
     }
     assert!(table.lines().all(|line| line.len() <= 80), "{table}");
     assert!(!table.contains('\u{1b}'), "colours: {table}");
+    assert!(!table.contains("`hg info`"), "it advises itself: {table}");
 }
 
 #[test]
@@ -132,7 +133,7 @@ fn a_wrong_command_line_is_one_sentence_with_what_to_do() {
         (&["info", "--colour"], "--help"),
         (&["info", "sm", "tcp"], "--help"),
         (&["inform"], "--help"),
-        (&[], "`hg info` lists"),
+        (&[], "info, ping; `hg --help`"),
     ] {
         let said = refused(arguments);
         assert!(said.starts_with("hg: ") && said.contains(words), "{arguments:?}: {said}");

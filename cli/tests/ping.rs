@@ -1,6 +1,10 @@
 //! `hg ping` as a process, against engines of this one.
 
-use std::process::{Command, Output, Stdio};
+use std::{
+    io::{Read as _, Write as _},
+    net::TcpListener,
+    process::{Command, Output, Stdio},
+};
 
 use hg::Engine;
 
@@ -44,6 +48,33 @@ fn whoever_does_not_answer_is_told_with_the_reason() {
     assert_eq!((status, printed.as_str()), (Some(1), ""), "{said}");
     assert!(said.starts_with(&format!("hg: {nobody} does not answer: ")), "{said}");
     assert_eq!(said.lines().count(), 1);
+}
+
+#[test]
+fn something_else_that_listens_there_is_told_apart_from_nobody() {
+    for scheme in ["tcp", "ofi+tcp"] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        // Whoever comes is answered in another language, until nobody asks any more.
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().flatten() {
+                let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+                let _ = stream.read(&mut [0; 1024]);
+            }
+        });
+        let address = format!("{scheme}://127.0.0.1:{port}");
+        let (status, printed, said) = ping(&[&address]);
+        assert_eq!((status, printed.as_str()), (Some(1), ""), "{said}");
+        let start = format!("hg: {address}: something else listens there: ");
+        assert!(said.starts_with(&start) && said.lines().count() == 1, "{said}");
+    }
+}
+
+#[test]
+fn an_address_without_a_port_is_answered_with_what_one_looks_like() {
+    let (status, _, said) = ping(&["tcp://127.0.0.1"]);
+    assert_eq!(status, Some(2), "{said}");
+    assert!(said.contains("names no port: ") && said.contains("uid://NODE#sm://"), "{said}");
 }
 
 #[test]

@@ -38,14 +38,16 @@ use std::{
     process::ExitCode,
 };
 
-use clap::Parser as _;
 use hg_job::{Local, Settings};
 use hg_shuffle::route::Plan;
 
 use crate::{arguments::Arguments, error::Error};
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments: Arguments = match hg_cli_style::parse() {
+        Ok(arguments) => arguments,
+        Err(ended) => return ended,
+    };
     match run(&arguments) {
         Ok(code) => code,
         Err(Error::Told) => ExitCode::FAILURE,

@@ -6,7 +6,6 @@ use std::{
     path::Path,
 };
 
-
 use crate::{Error, samples::Sample};
 
 /// Before the run: whether a file can be written; what it holds stays until then.

@@ -167,6 +167,8 @@ fn bad_arguments_give_one_clear_sentence_and_start_nothing() {
     ] {
         let outcome = run(RUNNER, wrong, &[]);
         assert_eq!((outcome.code, outcome.out.as_str()), (Some(2), ""), "{}", outcome.all());
+        let is_one = outcome.err.lines().count() == 1 && outcome.err.contains("--help` says");
+        assert!(is_one && outcome.err.starts_with("shuffle-runner: "), "{}", outcome.err);
     }
 }
 
