@@ -20,12 +20,7 @@ use hg_engine::{Builder, CallOptions, Handle, Peer, Progress, Request, Wait};
 use hg_macros::rpc;
 use hg_na_conformance::Mem;
 
-/// What the facade is to users.
-mod hg {
-    pub(crate) mod __private {
-        pub(crate) use hg_core::rpc::*;
-    }
-}
+mod hg;
 
 #[rpc(crate = crate::hg)]
 fn add(a: i64, b: i64) -> i64 {

@@ -18,12 +18,7 @@ use hg_core::error::{CallError, Started};
 use hg_engine::{Builder, CallOptions, Handle, Progress, Wait};
 use hg_na_conformance::Mem;
 
-/// What the facade is to users.
-mod hg {
-    pub(crate) mod __private {
-        pub(crate) use hg_core::rpc::*;
-    }
-}
+mod hg;
 
 use hg_macros::rpc;
 

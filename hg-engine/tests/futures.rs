@@ -24,12 +24,7 @@ use hg_macros::rpc;
 use hg_na::Rights;
 use hg_na_conformance::Mem;
 
-/// What the facade is to users.
-mod hg {
-    pub(crate) mod __private {
-        pub(crate) use hg_core::rpc::*;
-    }
-}
+mod hg;
 
 #[rpc(crate = crate::hg)]
 fn later(number: u64) -> u64;

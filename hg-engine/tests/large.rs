@@ -16,12 +16,7 @@ use hg_engine::{Builder, CallOptions, Handle};
 use hg_macros::rpc;
 use hg_na_conformance::Mem;
 
-/// What the facade is to users.
-mod hg {
-    pub(crate) mod __private {
-        pub(crate) use hg_core::rpc::*;
-    }
-}
+mod hg;
 
 #[rpc(crate = crate::hg)]
 fn reverse(bytes: &[u8]) -> Vec<u8> {

@@ -15,12 +15,7 @@ use hg_engine::{Builder, Handle, Peer, Progress, Request};
 use hg_macros::rpc;
 use hg_na_conformance::Mem;
 
-/// What the facade is to users.
-mod hg {
-    pub(crate) mod __private {
-        pub(crate) use hg_core::rpc::*;
-    }
-}
+mod hg;
 
 /// Is answered when nobody wants it any more.
 #[rpc(crate = crate::hg)]

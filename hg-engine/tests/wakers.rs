@@ -24,12 +24,7 @@ use hg_macros::rpc;
 use hg_na::{Memory, Rights, Segment};
 use hg_na_conformance::Mem;
 
-/// What the facade is to users.
-mod hg {
-    pub(crate) mod __private {
-        pub(crate) use hg_core::rpc::*;
-    }
-}
+mod hg;
 
 #[rpc(crate = crate::hg)]
 fn twice(number: u64) -> u64 {
