@@ -242,6 +242,15 @@ impl Inner {
         Ok(())
     }
 
+    /// The clock's thread.
+    pub(crate) fn run_clock(&self) {
+        let linger = self.options.linger;
+        self.linger.run(|now| {
+            let hops = self.hops.iter().filter_map(|hop| hop.handle_timeout(now, linger));
+            hops.chain(self.mail.handle_timeout(now, linger)).min()
+        });
+    }
+
     #[inline]
     fn arm_if(&self, lingers: bool) {
         if lingers {

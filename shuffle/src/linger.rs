@@ -1,22 +1,35 @@
 //! The clock of a shuffle: batches that are not full leave after a while.
+//!
+//! # Protocol
+//! Whoever makes something linger arms the clock; what lingers lies under a lock of its own, of a hop or of the mail.
+//!
+//! | who makes something linger | clock |
+//! |---|---|
+//! | A1 locked there: it lingers | C1 `is_armed.swap(false)` |
+//! | A2 `is_armed.load`: armed, nothing more to do | C2 locked there, one after the other: is it due, or when will it be |
+//! | A3 `is_armed.swap(true)`: who finds `false` goes on | C3 something lingers on: `is_armed.swap(true)`, sleep until then |
+//! | A4 lock, unlock `state`; notify | C4 `state` locked: sleep unless armed |
+//!
+//! - A1 to C2, by the lock there: either the clock sees it, or it was begun after the look, and then A2 comes after C1 and finds
+//!   `true` only if the clock is to look again: another one armed it (A3), or the clock itself (C3), which comes back before
+//!   anything is due that was begun after its look.
+//! - A3 to C4, by the lock of `state`: either the clock sees that it is armed, or it sleeps before A4, and is notified.
+//!
+//! So the atomic needs no order of its own; that all of its writers exchange puts them in one order. `tests/loom.rs` searches it: without the lock of A4, with C1 behind C2, or without
+//! C3 it finds a batch that never leaves.
 
-use std::{
-    sync::{
-        Condvar, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Instant,
-};
+use std::time::Instant;
 
 use crate::{
-    inner::Inner,
     lock::{locked, wait},
+    sync::{AtomicBool, Condvar, Mutex, Ordering, wait_for},
 };
 
 /// Tells the clock's thread that something lingers.
 #[derive(Debug, Default)]
 pub(crate) struct Linger {
     is_armed: AtomicBool,
+    /// Whether it is over.
     state: Mutex<bool>,
     changed: Condvar,
 }
@@ -25,9 +38,9 @@ impl Linger {
     /// Something lingers.
     #[inline]
     pub(crate) fn arm(&self) {
-        // The lock of the hop, or of the mail, orders this behind the `false` that came before the clock looked there.
-        if !self.is_armed.load(Ordering::Relaxed) && !self.is_armed.swap(true, Ordering::SeqCst) {
-            let _state = locked(&self.state);
+        // A2, A3. Relaxed, here and below: locks order it.
+        if !self.is_armed.load(Ordering::Relaxed) && !self.is_armed.swap(true, Ordering::Relaxed) {
+            drop(locked(&self.state)); // A4
             self.changed.notify_one();
         }
     }
@@ -37,27 +50,24 @@ impl Linger {
         self.changed.notify_one();
     }
 
-    /// Runs the clock of these hops until the end.
-    pub(crate) fn run(&self, inner: &Inner) {
-        let linger = inner.options.linger;
+    /// Runs the clock until the end. `look` looks after all that lingers, and says when to look again.
+    pub(crate) fn run(&self, look: impl Fn(Instant) -> Option<Instant>) {
         let mut state = locked(&self.state);
         while !*state {
-            if !self.is_armed.load(Ordering::SeqCst) {
+            // C4
+            if !self.is_armed.load(Ordering::Relaxed) {
                 state = wait(&self.changed, state);
                 continue;
             }
             drop(state);
-            self.is_armed.store(false, Ordering::SeqCst);
-            let now = Instant::now();
-            let hops = inner.hops.iter().filter_map(|hop| hop.handle_timeout(now, linger));
-            let next = hops.chain(inner.mail.handle_timeout(now, linger)).min();
+            self.is_armed.swap(false, Ordering::Relaxed); // C1
+            let next = look(Instant::now()); // C2
             state = locked(&self.state);
             if let Some(next) = next {
-                self.is_armed.store(true, Ordering::SeqCst);
+                self.is_armed.swap(true, Ordering::Relaxed); // C3
                 let left = next.saturating_duration_since(Instant::now());
                 if !*state && !left.is_zero() {
-                    let waited = self.changed.wait_timeout(state, left);
-                    state = waited.unwrap_or_else(PoisonError::into_inner).0;
+                    state = wait_for(&self.changed, (&self.state, state), left);
                 }
             }
         }

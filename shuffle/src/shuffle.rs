@@ -258,7 +258,7 @@ impl Shuffle {
             self.threads.push(spawn(name, Box::new(move || side.run(&inner)))?);
         }
         let inner = Arc::clone(&self.inner);
-        self.threads.push(spawn("shuffle clock", Box::new(move || inner.linger.run(&inner)))?);
+        self.threads.push(spawn("shuffle clock", Box::new(move || inner.run_clock()))?);
         let inner = Arc::clone(&self.inner);
         let run = move || {
             let me = inner.routes.me();

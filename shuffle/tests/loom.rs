@@ -8,6 +8,8 @@
 
 #[path = "../src/inbox.rs"]
 mod inbox;
+#[path = "../src/linger.rs"]
+mod linger;
 #[path = "../src/lock.rs"]
 mod lock;
 #[expect(dead_code, unreachable_pub, reason = "the models use part of it")]
@@ -52,9 +54,10 @@ mod parent {
     }
 }
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use inbox::Chunk;
+use linger::Linger;
 use lock::{locked, wait};
 use loom::{model::Builder, sync::Arc, thread};
 use mail::Mail;
@@ -347,5 +350,74 @@ fn two_threads_that_bring_messages_and_one_that_flushes_all_end() {
         let mut kinds = delivery.join().unwrap();
         kinds.sort_unstable();
         assert_eq!(kinds, [7, 8]);
+    });
+}
+
+/// Hops of a clock. A batch is due at the second look at it.
+#[derive(Default)]
+struct Clock {
+    linger: Linger,
+    hops: [(Mutex<Batch>, Condvar); 2],
+}
+
+#[derive(Default)]
+struct Batch {
+    messages: u32,
+    was_seen: bool,
+    left: u32,
+}
+
+impl Clock {
+    fn push(&self, hop: usize) {
+        locked(&self.hops[hop].0).messages += 1;
+        self.linger.arm();
+    }
+
+    fn run(&self) {
+        let look = |now: Instant| {
+            let mut next = None;
+            for (hop, left) in &self.hops {
+                let mut batch = locked(hop);
+                if batch.messages > 0 && !std::mem::replace(&mut batch.was_seen, true) {
+                    next = Some(now + Duration::from_secs(60));
+                } else if batch.messages > 0 {
+                    *batch = Batch { left: batch.left + batch.messages, ..Batch::default() };
+                    left.notify_all();
+                }
+            }
+            next
+        };
+        self.linger.run(look);
+    }
+
+    fn wait(&self, hop: usize, messages: u32) {
+        let (hop, left) = &self.hops[hop];
+        let mut batch = locked(hop);
+        while batch.left < messages {
+            batch = wait(left, batch);
+        }
+    }
+}
+
+#[test]
+fn a_batch_that_lingers_leaves_although_nothing_else_comes() {
+    search(3, || {
+        let clock = Arc::new(Clock::default());
+        let runs = {
+            let clock = Arc::clone(&clock);
+            thread::spawn(move || clock.run())
+        };
+        let pushes = {
+            let clock = Arc::clone(&clock);
+            thread::spawn(move || clock.push(1))
+        };
+        clock.push(0);
+        clock.wait(0, 1);
+        clock.push(0);
+        clock.wait(0, 2);
+        pushes.join().unwrap();
+        clock.wait(1, 1);
+        clock.linger.end();
+        runs.join().unwrap();
     });
 }
