@@ -1,6 +1,7 @@
 //! Handlers of all kinds behind one trait, and the answers that they make.
 
 use std::{
+    any::Any,
     fmt,
     marker::PhantomData,
     panic::{AssertUnwindSafe, catch_unwind},
@@ -69,15 +70,18 @@ pub(crate) fn run_caught(
 ) -> Run {
     match catch_unwind(AssertUnwindSafe(|| handler.run(request, payload, answer, spare))) {
         Ok(run) => run,
-        Err(panic) => {
-            let run = request.fail(Status::Panicked, panic_text(panic.as_ref()), answer);
-            discard(panic);
-            run
-        }
+        Err(panic) => panicked(request, panic, answer),
     }
 }
 
-pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
+#[cold]
+fn panicked(request: &Request, panic: Box<dyn Any + Send>, answer: &mut Message) -> Run {
+    let run = request.fail(Status::Panicked, panic_text(panic.as_ref()), answer);
+    discard(panic);
+    run
+}
+
+pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
 }

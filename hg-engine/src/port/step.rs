@@ -415,21 +415,7 @@ fn handle_completion<L: Look + ?Sized>(
                 refusal => handle_refusal(state, *from, refusal),
             }
         }
-        Completion::Control { from, message } => {
-            let has_arrived = |id| arrived_of(requests, *from).any(|other| other == id);
-            let State { serves, late, .. } = state;
-            match serves.handle_control(*from, message.as_slice(), has_arrived, late) {
-                Control::Cancelled(id) | Control::ResultTaken(id) => {
-                    state.kept.free_result(*from, id);
-                }
-                Control::ArgumentsTaken(id) => state.kept.free_arguments(*from, id),
-                Control::Fault(text) => {
-                    tracing::warn!(peer = ?from, "a peer closes the connection: {text}");
-                    state.calls.handle_fault(*from, &text);
-                }
-                Control::Disconnect(sentence) => state.disconnect(*from, &sentence),
-            }
-        }
+        Completion::Control { from, message } => handle_control(state, requests, *from, message),
         Completion::Gone { peer, reason } => handle_gone(state, requests, *peer, reason),
         // The enumeration may grow; what this engine never asked for concerns nobody here.
         _ => {}
@@ -491,6 +477,21 @@ fn handle_refusal(state: &mut State, from: hg_na::Peer, arrival: Arrival) {
 /// The requests of a peer that have come in this round, by their ids: their handlers are still to be run.
 fn arrived_of(requests: &[Ticket], origin: hg_na::Peer) -> impl Iterator<Item = u64> {
     requests.iter().filter(move |it| it.from == origin).map(|it| it.header.id)
+}
+
+#[cold]
+fn handle_control(state: &mut State, requests: &[Ticket], from: hg_na::Peer, message: &Message) {
+    let has_arrived = |id| arrived_of(requests, from).any(|other| other == id);
+    let State { serves, late, .. } = state;
+    match serves.handle_control(from, message.as_slice(), has_arrived, late) {
+        Control::Cancelled(id) | Control::ResultTaken(id) => state.kept.free_result(from, id),
+        Control::ArgumentsTaken(id) => state.kept.free_arguments(from, id),
+        Control::Fault(text) => {
+            tracing::warn!(peer = ?from, "a peer closes the connection: {text}");
+            state.calls.handle_fault(from, &text);
+        }
+        Control::Disconnect(sentence) => state.disconnect(from, &sentence),
+    }
 }
 
 #[cold]
