@@ -52,6 +52,9 @@ impl TcpContext {
                     return Ok(id);
                 }
                 link.receives.post(tag, Receive { serial: id.serial, token });
+                if matches!(link.state, State::Open { .. }) {
+                    return Ok(id); // Nothing leaves for it.
+                }
             }
             Op::Put { local, remote, .. } => {
                 link.transfers.post(transfer(id, token, true, local, &remote));

@@ -24,7 +24,7 @@ use crate::{
 /// Rounds without bytes after which the hot connection is read without being told to.
 const SETTLED: u32 = 2;
 /// Rounds after which the kernel is asked in any case: twice as many each time that it had nothing to
-/// tell.
+/// tell but bytes of the connection that is read anyway.
 pub(crate) const ASK_MIN: u32 = 32;
 const ASK_MAX: u32 = 256;
 /// Bytes read in a round, about, before the caller has its turn.
@@ -62,8 +62,9 @@ impl TcpContext {
             }
         }
         if self.waiter.has_told() {
-            self.ask_after = ASK_MIN;
-            self.sort_told(now);
+            if self.sort_told(now) {
+                self.ask_after = ASK_MIN;
+            }
             moved = true;
         }
         moved |= self.flush_dirty();
@@ -89,11 +90,13 @@ impl TcpContext {
             || (is_settled && (self.hot.is_none() || self.crowd > 0))
     }
 
-    /// Sorts what the kernel told.
-    fn sort_told(&mut self, now: Instant) {
+    /// Sorts what the kernel told; says whether that was news: anything but bytes of the hot connection.
+    fn sort_told(&mut self, now: Instant) -> bool {
         let mut told = std::mem::take(&mut self.told);
         self.waiter.take(&mut told);
+        let mut is_news = false;
         for told in told.drain(..) {
+            is_news |= self.hot.is_none_or(|hot| hot.token() != told.token) || told.ending;
             if told.token == LISTENER {
                 self.accepts = true;
                 continue;
@@ -119,6 +122,7 @@ impl TcpContext {
             self.wires.put(wire);
         }
         self.told = told;
+        is_news
     }
 
     /// Writes what waits; says whether anything left.
