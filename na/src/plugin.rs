@@ -227,4 +227,14 @@ pub trait Waiter: Send + Sync + fmt::Debug {
     fn join(&self, _other: BorrowedFd<'_>, _ready: Arc<AtomicBool>) -> Result<(), Error> {
         Err(Error::Unsupported("watching another plugin's descriptor"))
     }
+
+    /// Stops watching the descriptor that was joined, or goes on: not while a thread waits. Whoever looks at the other
+    /// plugin in each round need not be told, and being told costs the kernel a wake-up for each message. What made it
+    /// readable meanwhile ends the next wait once it is watched again.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`], [`Error::Os`]: it is watched, or not, as before.
+    fn watch(&self, _other: BorrowedFd<'_>, _on: bool) -> Result<(), Error> {
+        Err(Error::Unsupported("watching another plugin's descriptor now and then"))
+    }
 }

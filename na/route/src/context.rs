@@ -29,6 +29,10 @@ const OWN_SCOPE: u32 = Peer::SECOND - 1;
 /// Rounds between two looks at whether the network has something to say. It is asked before every sleep; and a thread
 /// that spins hears of an idle network when the local plugin asks the kernel, which takes many times as many rounds.
 const PLAIN_ROUNDS: u32 = 64;
+/// Rounds that have found nothing local after which, while the network is busy, only every [`LOCAL_SHARE`]th one looks
+/// at the local plugin: what comes first by it then waits for some more looks at a socket, a microsecond or two.
+const LOCAL_QUIET: u32 = 128;
+const LOCAL_SHARE: u32 = 4;
 
 /// A context of both plugins.
 pub(crate) struct RouteContext {
@@ -60,6 +64,8 @@ pub(crate) struct RouteContext {
     serial: u64,
     /// Rounds that are the local plugin's alone: nothing waits here, and the network sleeps.
     plain_rounds: u32,
+    /// Rounds since the local plugin found something or was given something to do, up to [`LOCAL_QUIET`] and a share.
+    local_quiet: u32,
     /// `may_sleep` has said yes, and nothing has made progress since.
     is_sleeping: bool,
 }
@@ -96,6 +102,7 @@ impl RouteContext {
             batch: Vec::new(),
             serial: 0,
             plain_rounds: 0,
+            local_quiet: 0,
             is_sleeping: false,
         })
     }
@@ -112,10 +119,28 @@ impl RouteContext {
         if is_network { Way::Network } else { Way::Local }
     }
 
-    /// Something is asked for that a round of the local plugin's alone would not do.
+    /// Something is asked for that a round of one plugin's alone would not do.
     #[inline(always)]
     fn disturb(&mut self) {
         self.plain_rounds = 0;
+        self.local_quiet = 0;
+    }
+
+    /// The network is about to be given something to do.
+    #[inline(always)]
+    fn touch_network(&mut self) {
+        self.plain_rounds = 0;
+        self.network.touch();
+    }
+
+    /// Whether this round leaves the local plugin alone.
+    #[inline(always)]
+    fn passes_local(&mut self) -> bool {
+        if self.local_quiet < LOCAL_QUIET || !self.network.is_engaged() || self.is_trying() {
+            return false;
+        }
+        self.local_quiet += 1;
+        self.local_quiet < LOCAL_QUIET + LOCAL_SHARE
     }
 
     /// A round of both plugins. Where it leaves nothing to do but for the local one, those that follow are its alone.
@@ -123,7 +148,11 @@ impl RouteContext {
     fn progress_both(&mut self, now: Instant, done: &mut Vec<Completion>) -> Result<bool, Error> {
         self.is_sleeping = false;
         let start = done.len();
-        let mut moved = self.local.progress(now, done)?;
+        let mut moved = false;
+        if !self.passes_local() {
+            moved = self.local.progress(now, done)?;
+            self.local_quiet = if moved { 0 } else { LOCAL_QUIET.min(self.local_quiet + 1) };
+        }
         if done.len() > start {
             if !self.slices.is_empty() {
                 self.slices.restore(&mut done[start..]);
@@ -160,7 +189,7 @@ impl RouteContext {
         OpId { scope: OWN_SCOPE, serial: self.serial }
     }
 
-    /// Whether the fast way may carry it: no registered memory, and not longer than the other way allows.
+    /// Whether a fast way may carry it: no registered memory, and not longer than the other way allows.
     #[inline(always)]
     fn is_plain(&self, op: &Op) -> bool {
         match op {
@@ -428,8 +457,15 @@ impl Context for RouteContext {
     #[inline]
     fn post(&mut self, token: Token, op: Op) -> Result<OpId, Rejected> {
         let peer = op.peer();
-        if peer.index() & Peer::SECOND == 0 && self.is_plain(&op) && self.marks.is_direct(peer) {
-            return self.local.post(token, op);
+        if self.is_plain(&op) {
+            if peer.index() & Peer::SECOND != 0 {
+                self.plain_rounds = 0;
+                return self.post_network(peer, inner(peer), token, op);
+            }
+            if self.marks.is_direct(peer) {
+                self.local_quiet = 0;
+                return self.local.post(token, op);
+            }
         }
         self.post_slowly(token, op)
     }
@@ -442,10 +478,10 @@ impl Context for RouteContext {
         }
         if exchange.to.index() & Peer::SECOND == 0 {
             let is_direct = self.marks.is_direct(exchange.to);
+            self.local_quiet = 0;
             return if is_direct { self.local.exchange(exchange, message) } else { None };
         }
-        self.disturb();
-        self.network.touch();
+        self.touch_network();
         let exchange = Exchange { to: inner(exchange.to), ..*exchange };
         let Exchanged { send, receive } = self.network.context.exchange(&exchange, message)?;
         Some(Exchanged { send: seconds(send), receive: seconds(receive) })
@@ -455,10 +491,10 @@ impl Context for RouteContext {
     fn reply(&mut self, to: Peer, tag: Tag, token: Token, message: &Message) -> Option<OpId> {
         if to.index() & Peer::SECOND == 0 {
             let is_direct = self.marks.is_direct(to);
+            self.local_quiet = 0;
             return if is_direct { self.local.reply(to, tag, token, message) } else { None };
         }
-        self.disturb();
-        self.network.touch();
+        self.touch_network();
         self.network.context.reply(inner(to), tag, token, message).map(seconds)
     }
 
@@ -522,7 +558,7 @@ impl Context for RouteContext {
         }
         self.flush_moves();
         let sleeps = self.ended.is_empty()
-            && self.network.may_sleep()
+            && self.network.may_sleep(&self.waiter)
             && !self.waiter.network_is_ready()
             && self.local.may_sleep();
         self.is_sleeping = sleeps;

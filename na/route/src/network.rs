@@ -5,7 +5,10 @@
 //! when the local plugin looks at the kernel by itself: with `sm` after 256 to 2,048 empty rounds or 1,024
 //! messages, some tens to hundreds of microseconds. No round makes a system call for an idle network's sake.
 //! It is asked to sleep when it has found nothing for [`ACTIVE`], and before every sleep of the context.
-//! A busy one is looked at in each round that has found nothing locally, and in every [`SHARE`]th of the others.
+//! A busy one is looked at in each round that has found nothing locally, and in every [`SHARE`]th of the others. One
+//! that stays busy ([`BUSY`]) is not watched until it sleeps: a wait set inside another costs the kernel a second
+//! wake-up for each message, whether anybody sleeps or not. Beside it, a local plugin that has found nothing for long is
+//! looked at in every few rounds only.
 
 use std::time::{Duration, Instant};
 
@@ -18,6 +21,9 @@ use crate::{
 
 /// How long a network that finds nothing is looked at in every round.
 const ACTIVE: Duration = Duration::from_millis(1);
+/// Looks at a network that have found something, without a sleep, after which its descriptor is not watched. To stop
+/// and to go on are a system call each: a small part of what so many messages cost.
+const BUSY: u32 = 64;
 /// Rounds with local messages that share one look at a busy network.
 const SHARE: u32 = 8;
 
@@ -34,6 +40,10 @@ pub(crate) struct Network {
     touched: bool,
     active_until: Option<Instant>,
     passed_over: u32,
+    /// Looks that have found something since it slept.
+    busy: u32,
+    /// The local plugin's wait set has its descriptor.
+    watched: bool,
 }
 
 impl Network {
@@ -47,6 +57,8 @@ impl Network {
             touched: false,
             active_until: None,
             passed_over: 0,
+            busy: 0,
+            watched: joined,
         }
     }
 
@@ -68,13 +80,27 @@ impl Network {
     }
 
     /// A round has looked at it.
-    fn looked(&mut self, now: Instant, moved: bool) {
+    fn looked(&mut self, now: Instant, moved: bool, waiter: &RouteWaiter) {
+        if moved && self.watched {
+            self.busy += 1;
+            if self.busy >= BUSY {
+                self.busy = 0;
+                // Where that cannot be had, it stays as it is.
+                self.watched = waiter.watch(false).is_err();
+            }
+        }
         if moved || self.touched {
             self.touched = false;
             self.active_until = Some(now + ACTIVE);
         } else if self.joined && self.active_until.is_none_or(|until| until <= now) {
-            self.try_sleep();
+            self.try_sleep(waiter);
         }
+    }
+
+    /// Whether it has been busy for so long that nobody watches its descriptor.
+    #[inline(always)]
+    pub(crate) fn is_engaged(&self) -> bool {
+        !self.watched && !self.asleep
     }
 
     /// Whether it sleeps longer than it wanted to.
@@ -89,18 +115,26 @@ impl Network {
     }
 
     /// Whether it sleeps, or agrees to.
-    pub(crate) fn may_sleep(&mut self) -> bool {
+    pub(crate) fn may_sleep(&mut self, waiter: &RouteWaiter) -> bool {
         if self.touched {
             return false; // The next round looks at it.
         }
         if !self.asleep {
-            self.try_sleep();
+            self.try_sleep(waiter);
         }
         self.asleep
     }
 
-    fn try_sleep(&mut self) {
+    fn try_sleep(&mut self, waiter: &RouteWaiter) {
         self.asleep = self.context.may_sleep();
+        if self.asleep {
+            self.busy = 0;
+            if !self.watched {
+                // Without being watched it must be polled on.
+                self.watched = waiter.watch(true).is_ok();
+                self.asleep = self.watched;
+            }
+        }
         self.deadline = self.context.next_deadline();
     }
 }
@@ -127,7 +161,7 @@ impl RouteContext {
             self.flush_moves();
         }
         let moved = moved?;
-        self.network.looked(now, moved);
+        self.network.looked(now, moved, &self.waiter);
         Ok(moved)
     }
 

@@ -51,6 +51,14 @@ impl RouteWaiter {
         self.ready.as_ref().is_some_and(|ready| ready.load(Ordering::Acquire))
     }
 
+    /// Has the local waiter watch the network's descriptor, or not.
+    ///
+    /// # Errors
+    /// The local waiter's; nothing has changed then.
+    pub(crate) fn watch(&self, on: bool) -> Result<(), Error> {
+        self.network.fd().map_or(Ok(()), |fd| self.local.watch(fd, on))
+    }
+
     /// Collects what made it readable.
     ///
     /// # Errors

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that panics has failed")]
 
+mod busy;
 #[path = "../common/mod.rs"]
 mod common;
 mod end;

@@ -239,6 +239,13 @@ impl Waiter for SmWaiter {
         // Level-triggered: it ends waits until its owner has collected what made it readable.
         self.insert(other, JOINED_TOKEN, Interest::LevelIn)
     }
+
+    fn watch(&self, other: BorrowedFd<'_>, on: bool) -> Result<(), Error> {
+        if self.guard.is_child() {
+            return Err(Error::Forked);
+        }
+        if on { self.insert(other, JOINED_TOKEN, Interest::LevelIn) } else { self.remove(other) }
+    }
 }
 
 fn told(event: &libc::epoll_event) -> Event {
@@ -356,6 +363,20 @@ mod tests {
         bell.ring();
         waiter.wait(WATCHDOG).unwrap();
         assert!(flag.load(Ordering::Acquire) && taken(&waiter) == [7]);
+    }
+
+    #[test]
+    fn a_joined_descriptor_that_is_not_watched_says_nothing_until_it_is_watched_again() {
+        let ((waiter, _), (other, bell)) = (watching(Interest::EdgeIn), watching(Interest::EdgeIn));
+        let (flag, fd) = (Arc::new(AtomicBool::new(false)), other.fd().unwrap());
+        waiter.join(fd, Arc::clone(&flag)).unwrap();
+        waiter.watch(fd, false).unwrap();
+        bell.ring();
+        waiter.wait(Some(Duration::ZERO)).unwrap();
+        assert!(!flag.load(Ordering::Acquire));
+        waiter.watch(fd, true).unwrap();
+        waiter.wait(WATCHDOG).unwrap();
+        assert!(flag.load(Ordering::Acquire), "what came meanwhile is told");
     }
 
     #[test]
