@@ -13,7 +13,8 @@ use crate::product::{crowd, target};
 use crate::progress::Progress;
 use crate::report::{self, Figure, Growing};
 use crate::{
-    bandwidth, faults, first, idle, instructions, memory, rate, shuffle, soak, syscalls, table,
+    bandwidth, faults, first, idle, instructions, memory, rate, routing, shuffle, soak, syscalls,
+    table,
 };
 
 /// Measures Hydrargyrum, and what this machine allows.
@@ -33,6 +34,8 @@ enum Command {
     Limits(LimitsArguments),
     /// Calls: latency, or rate with several in flight, beside this machine's limit.
     Rate(rate::Arguments),
+    /// Calls to an address of two ways, beside the same calls without routing.
+    Routing(routing::Arguments),
     /// Every figure that is promised, measured and judged: one line each.
     Table(table::Arguments),
     /// Transfers: pulls, pushes and views, beside this machine's limit.
@@ -122,6 +125,7 @@ fn measured(arguments: Arguments) -> Result<(), Error> {
     match arguments.command {
         Command::Limits(limits) => run_limits(&limits, arguments.json),
         Command::Rate(rate) => rate::run(&rate, arguments.json),
+        Command::Routing(routed) => routing::run(&routed, arguments.json),
         Command::Table(lines) => table::run(&lines, arguments.json),
         Command::Bandwidth(moved) => bandwidth::run(&moved, arguments.json),
         Command::Shuffle(compared) => shuffle::run(&compared, arguments.json),

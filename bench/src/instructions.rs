@@ -4,6 +4,9 @@
 //! real memory: call, one round of the target's, then the origin's `wait`, which finds the answer in
 //! its first round. So nobody polls in vain and the count is the same in every run. Two runs of
 //! different length are counted; the difference holds neither the start nor the end.
+//!
+//! Over a network a message leaves with the next round, and is looked for after some that found nothing: there, both
+//! sides have their rounds in turns until the answer is there, as many for each call. The kernel's work is not counted.
 
 use std::collections::VecDeque;
 use std::hint::black_box;
@@ -12,7 +15,7 @@ use std::time::Duration;
 
 use crate::error::{Context, Error};
 use crate::measure::{Subject, Unit, Wait};
-use crate::product::{builder, echo};
+use crate::product::{builder, call, echo};
 use crate::report::{self, Figure};
 use crate::stats::{Better, Summary};
 use crate::tools::callgrind::{Callgrind, Profile};
@@ -97,7 +100,15 @@ pub(crate) fn step(arguments: &StepArguments) -> Result<(), Error> {
     target.register(echo)?;
     let origin = own().open(&arguments.url)?;
     let peer = origin.lookup(target.address())?;
-    connect(&target, &origin, &peer)?;
+    in_turns(&target, &origin, &peer, 0)?;
+    if origin.way_of(&peer) != "sm" {
+        if arguments.inflight > 1 {
+            let why = "over a network, calls are counted one by one: --inflight 1";
+            return Err(Error::Impossible(why.to_owned()));
+        }
+        (0..WARM_UP).try_for_each(|number| in_turns(&target, &origin, &peer, u64::from(number)))?;
+        return stepped_in_turns(&target, &origin, &peer, arguments.calls);
+    }
     for number in 0..WARM_UP {
         stepped_once(&target, &origin, &peer, u64::from(number))?;
     }
@@ -107,17 +118,33 @@ pub(crate) fn step(arguments: &StepArguments) -> Result<(), Error> {
     stepped(&target, &origin, &peer, arguments.calls)
 }
 
-/// The first call: many rounds on both sides.
-fn connect(target: &hg::Handle, origin: &hg::Handle, peer: &hg::Peer) -> Result<(), Error> {
-    let mut call = origin.call(echo, peer, (0,));
+/// A call that takes many rounds on both sides: the first one to a peer, and every one over a network.
+fn in_turns(
+    target: &hg::Handle,
+    origin: &hg::Handle,
+    peer: &hg::Peer,
+    value: u64,
+) -> Result<(), Error> {
+    let mut open = origin.call(echo, peer, (value,));
     loop {
-        target.progress(Duration::ZERO);
         origin.progress(Duration::ZERO);
-        match call.try_take() {
-            Ok(answer) => return Ok(answer.map(drop)?),
-            Err(open) => call = open,
+        target.progress(Duration::ZERO);
+        match open.try_take() {
+            Ok(answer) => return call::check(value, answer?),
+            Err(again) => open = again,
         }
     }
+}
+
+/// What the profile is of, over a network.
+#[inline(never)]
+fn stepped_in_turns(
+    target: &hg::Handle,
+    origin: &hg::Handle,
+    peer: &hg::Peer,
+    calls: u32,
+) -> Result<(), Error> {
+    (0..calls).try_for_each(|number| in_turns(target, origin, peer, black_box(u64::from(number))))
 }
 
 /// What the profile is of.

@@ -40,6 +40,7 @@ mod rate;
 #[expect(unsafe_code, reason = "shared mapping, futex, descriptors received, memory at a page")]
 mod raw;
 mod report;
+mod routing;
 mod shuffle;
 mod soak;
 mod stats;

@@ -7,7 +7,6 @@
 //! |                            | argument costs                                                            |
 //! | several in flight, `sm`    | `cache_line_round_trip`: where the two cores are to each other            |
 //! | `--peers N`                | the call to a target with N idle peers more, and the ratio of the two     |
-//! | a routed URL (`sm+tcp://`) | the call without routing, and the ratio of the two                        |
 //!
 //! The limits are those of [`beside`].
 
@@ -74,13 +73,6 @@ pub(crate) fn run(arguments: &Arguments, json: bool) -> Result<(), Error> {
     let via = caller.via().clone();
     let limit = turns.add_boxed(beside::call(cores, via.way(), shape.wait, shape.inflight)?);
     let call = add(&mut turns, caller, limit);
-    if via.key().is_some() && arguments.to.is_none() {
-        let url = direct(&shape.url, via.name());
-        let direct = Rc::new(Target::start(&url, shape.wait, cores)?);
-        let direct = Caller::connect(Shape { url, ..shape.clone() }, &direct)?;
-        let direct = add(&mut turns, direct, limit);
-        turns.ratio_line("routed_to_direct", call, direct);
-    }
     if shape.wait == Wait::Adaptive && shape.inflight == 1 {
         let spinning = Rc::new(Target::start(&shape.url, Wait::Spin, cores)?);
         let spinning = Caller::connect(Shape { wait: Wait::Spin, ..shape.clone() }, &spinning)?;
@@ -110,12 +102,6 @@ pub(crate) fn run(arguments: &Arguments, json: bool) -> Result<(), Error> {
     let figures = turns.take(arguments.repetitions)?;
     drop(crowd);
     report::print(json, &figures)
-}
-
-/// The URL of one transport only: the local one needs no place of its own.
-fn direct(url: &str, way: &str) -> String {
-    let place = url.split_once("://").map_or("", |(_, place)| place);
-    format!("{way}://{}", if way == "sm" { "" } else { place })
 }
 
 /// Of an argument: no longer than one may be.

@@ -32,16 +32,36 @@ fn several_calls_over_tcp_stand_beside_round_trips_a_second() {
 }
 
 #[test]
-fn a_routed_call_says_which_way_it_went_and_stands_beside_the_direct_one() {
+fn a_routed_call_says_which_way_it_went_and_stands_beside_the_limit_of_that_way() {
     let ways = [("same", "sm", "eventfd_round_trip"), ("other", "tcp", "tcp_round_trip")];
     for (node, way, limit) in ways {
         let arguments = ["rate", "--url", BOTH, "--node", node, "--wait", "block"];
         let lines = lines(&[&arguments[..], &["--repetitions", "1"]].concat());
-        let [routed, direct, ratio, ..] = &lines[..] else { panic!("{lines:?}") };
-        assert_eq!((&routed["via"], &routed["limit"]), (&way.into(), &limit.into()), "{routed}");
-        assert!(direct["url"].as_str().unwrap().starts_with(&format!("{way}://")), "{direct}");
-        assert_eq!(ratio["figure"], "routed_to_direct");
+        assert_eq!((&lines[0]["via"], &lines[0]["limit"]), (&way.into(), &limit.into()));
     }
+}
+
+#[test]
+fn a_routed_call_stands_beside_the_direct_one_which_has_a_control_of_its_own() {
+    for (node, way) in [("same", "sm"), ("other", "tcp")] {
+        let arguments = ["routing", "--node", node, "--wait", "block", "--rounds", "3"];
+        let lines = lines(&[&arguments[..], &["--repetitions", "2"]].concat());
+        let [routed, direct, ratio, control] = &lines[..] else { panic!("{lines:?}") };
+        assert_eq!((&routed["via"], &routed["repetitions"]), (&way.into(), &6.into()));
+        assert!(direct["url"].as_str().unwrap().starts_with(&format!("{way}://")), "{direct}");
+        assert!(direct.get("via").is_none(), "{direct}");
+        for (line, figure) in [(ratio, "routed_to_direct"), (control, "control_to_direct")] {
+            // One value for each set of processes.
+            assert_eq!((&line["figure"], &line["repetitions"]), (&figure.into(), &2.into()));
+            assert!(number(line, "median") > 0.0, "{line}");
+        }
+    }
+}
+
+#[test]
+fn routing_needs_an_address_of_two_ways() {
+    let (succeeded, _, said) = ended(hg_perf(&["routing", "--url", TCP]));
+    assert!(!succeeded && said.contains("give two"), "{said}");
 }
 
 #[test]

@@ -151,7 +151,7 @@ pub(super) fn pipelined<T>(
 }
 
 /// An answer is what was expected.
-pub(super) fn check(sent: u64, got: u64) -> Result<(), Error> {
+pub(crate) fn check(sent: u64, got: u64) -> Result<(), Error> {
     if sent == got {
         return Ok(());
     }

@@ -102,16 +102,17 @@ fn fabric(provider: &'static str) -> [Run; 3] {
 fn routed(node: &str, way: &str) -> Run {
     let judge = |figures: &Figures| {
         let ratio = Quantity::median(figures.of("routed_to_direct")?)?;
-        Some(Judged::figure(ratio, "routed / direct", Smaller, NOTHING_MEASURABLE, None))
+        let control = Quantity::median(figures.of("control_to_direct")?)?;
+        let judged = Judged::figure(ratio, "routed / direct", Smaller, NOTHING_MEASURABLE, None);
+        Some(judged.beside("direct / direct", control))
     };
     Run::one(
-        Plain::repeated(format!("rate --url {ROUTED} --node {node} --wait spin"), 200),
+        Plain::repeated(format!("routing --node {node} --wait spin"), 15),
         Claim::new(format!("routing/{way}"), format!("8-byte call routed to {way}"), judge),
     )
 }
 
 const TCP: &str = "tcp://127.0.0.1:0";
-const ROUTED: &str = "sm+tcp://127.0.0.1:0";
 
-/// Two targets of the same kind differ by this much from run to run.
+/// Two targets of the same kind differ by this much from run to run; the control beside it says by how much in this one.
 const NOTHING_MEASURABLE: f64 = 1.03;
