@@ -11,7 +11,7 @@ use crate::measure;
 use crate::pair::{self, Cores};
 use crate::product::{crowd, target};
 use crate::progress::Progress;
-use crate::report::{self, Figure, Growing};
+use crate::report::{self, Figure};
 use crate::{
     bandwidth, faults, first, idle, instructions, memory, rate, routing, shuffle, soak, syscalls,
     table,
@@ -92,7 +92,7 @@ struct LimitsArguments {
     /// Few repetitions and no cold memory (which needs 1.5 GiB).
     #[arg(long)]
     quick: bool,
-    /// Repetitions of each figure [default: 200, with --quick 5].
+    /// Repetitions of each figure, taken in turns [default: 200, with --quick 5].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     repetitions: Option<u32>,
 }
@@ -159,28 +159,19 @@ fn run_limits(arguments: &LimitsArguments, json: bool) -> Result<(), Error> {
         let sentence = "this takes about two minutes; with --quick, a few seconds";
         Progress::new().note(sentence);
     }
-    let repetitions = arguments.repetitions.unwrap_or(default);
     let mut measures = limits::all(cores, !arguments.quick)?;
-    let subjects: Vec<_> = measures.iter().map(|measure| measure.subject()).collect();
+    let summaries = measure::in_turns(&mut measures, arguments.repetitions.unwrap_or(default))?;
+    let subjects = measures.iter().map(|measure| measure.subject());
+    let figures: Vec<Figure> =
+        subjects.zip(&summaries).map(|(subject, summary)| Figure::new(subject, *summary)).collect();
     let out = &mut io::stdout().lock();
-    let mut table = None;
-    // One after the other, not in turns: each is printed when it is known, and none is held against another.
-    for (measure, subject) in measures.iter_mut().zip(&subjects) {
-        let summaries = measure::in_turns(std::slice::from_mut(measure), repetitions)?;
-        let figure = Figure::new(subject.clone(), summaries[0]);
-        if json {
-            report::json(out, &[figure])?;
-            continue;
-        }
-        if table.is_none() {
-            // The first limit is the cache line with one word.
-            let placement = Placement::of(cores, summaries[0].median).as_str();
-            writeln!(out, "placement: {placement} (by cache_line_round_trip)").context("write")?;
-            table = Some(Growing::begin(out, &subjects)?);
-        }
-        table.iter().try_for_each(|table| table.add(out, &figure))?;
+    if json {
+        return report::json(out, &figures);
     }
-    Ok(())
+    // The first limit is the cache line with one word.
+    let placement = Placement::of(cores, summaries[0].median).as_str();
+    writeln!(out, "placement: {placement} (by cache_line_round_trip)").context("write")?;
+    report::table(out, &figures)
 }
 
 /// Repetitions of `hg-perf limits`: enough for a p99.

@@ -95,38 +95,6 @@ pub(crate) fn table(out: &mut dyn Write, figures: &[Figure]) -> Result<(), Error
     out.flush().context("write")
 }
 
-/// A table whose rows come one by one: what they are about is known before, and numbers have the usual room.
-pub(crate) struct Growing {
-    widths: Vec<usize>,
-}
-
-impl Growing {
-    /// Writes the headings.
-    pub(crate) fn begin(out: &mut dyn Write, subjects: &[Subject]) -> Result<Growing, Error> {
-        let blank = |subject: &Subject| Figure::counted(subject.clone(), 0.0).row();
-        let rows = subjects.iter().map(blank).collect::<Result<Vec<_>, Error>>()?;
-        let width = |c: usize| {
-            let longest = rows.iter().map(|row| row[c].chars().count()).max().unwrap_or(0);
-            let room = if NUMBERS.contains(&COLUMNS[c]) { NUMBER } else { 0 };
-            if longest == 0 { 0 } else { longest.max(room).max(COLUMNS[c].len()) }
-        };
-        let widths: Vec<usize> = (0..COLUMNS.len()).map(width).collect();
-        line(out, &COLUMNS.map(str::to_owned), &widths).context("write")?;
-        out.flush().context("write")?;
-        Ok(Growing { widths })
-    }
-
-    /// Writes a row at once.
-    pub(crate) fn add(&self, out: &mut dyn Write, figure: &Figure) -> Result<(), Error> {
-        line(out, &figure.row()?, &self.widths).context("write")?;
-        out.flush().context("write")
-    }
-}
-
-/// Columns whose numbers are not known before they are measured, and their room: tens of millions a second.
-const NUMBERS: [&str; 4] = ["median", "p99", "min", "max"];
-const NUMBER: usize = 9;
-
 /// One line: words to the left, numbers to the right.
 fn line(out: &mut dyn Write, cells: &[String], widths: &[usize]) -> io::Result<()> {
     let mut text = String::new();
@@ -186,20 +154,6 @@ mod tests {
 
     fn bare() -> Figure {
         Figure::new(Subject::new("memcpy", Unit::MebibytesPerSecond), summary())
-    }
-
-    #[test]
-    fn a_table_that_grows_has_a_line_for_each_row_as_it_comes() {
-        let subject = Subject::new("memcpy", crate::measure::Unit::MebibytesPerSecond);
-        let mut text = Vec::new();
-        let table = Growing::begin(&mut text, std::slice::from_ref(&subject)).expect("a vector");
-        assert_eq!(text.iter().filter(|byte| **byte == b'\n').count(), 1);
-        table.add(&mut text, &Figure::counted(subject, 40_123_456.0)).expect("a vector");
-        let text = String::from_utf8(text).expect("text");
-        let ends: Vec<_> =
-            text.lines().filter_map(|line| line.find("MiB/s").or(line.find("unit"))).collect();
-        assert_eq!((ends.len(), ends[0]), (2, ends[1]), "{text}");
-        assert!(text.contains("40123456") && text.lines().count() == 2, "{text}");
     }
 
     #[test]

@@ -6,7 +6,7 @@ mod common;
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::{BufRead as _, BufReader, Read};
+use std::io::Read;
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
@@ -59,9 +59,7 @@ fn a_terminal_shows_how_far_it_is_and_a_pipe_does_not() {
             let (before, table) = out.split_once("placement: ").unwrap();
             assert!(before.contains("\rround 1 of 2\u{1b}[K"), "{before:?}");
             assert!(before.ends_with("\r\u{1b}[K"), "the line is gone: {before:?}");
-            // What is taken away of a line stands before its last erasure.
-            let mut rest = table.lines().filter_map(|line| line.rsplit("\u{1b}[K").next());
-            assert!(rest.all(|line| !line.contains("round ")), "{table:?}");
+            assert!(!table.contains("round "), "{table}");
             // Once: second processes say nothing.
             let debug = "this is a debug build: its figures mean nothing; build with --release";
             let count = out.matches(debug).count();
@@ -87,16 +85,6 @@ fn check(line: &Value) {
     assert!(number(line, "min") > 0.0, "{line}");
     let caches = ["memcpy", "cma"].contains(&figure).then_some("hot");
     assert_eq!(line["caches"].as_str(), caches, "{line}");
-}
-
-#[test]
-fn each_line_is_printed_when_it_is_measured() {
-    let mut run = Killed(hg_perf(&["limits", "--quick", "--json", "--repetitions", "300"]));
-    let out = run.0.stdout.take().unwrap();
-    let mut lines = BufReader::new(out).lines();
-    let line = lines.next().unwrap().unwrap();
-    assert!(line.starts_with("{\"figure\":\"cache_line_round_trip\""), "{line}");
-    assert!(run.0.try_wait().unwrap().is_none(), "thirty others take longer than that");
 }
 
 #[test]
