@@ -36,6 +36,11 @@
 // Under loom only the models in `tests/` are built, which include the modules that they check.
 #![cfg(not(loom))]
 
+#[cfg_attr(
+    target_arch = "x86_64",
+    expect(unsafe_code, reason = "gives the processor a hint that takes an address")
+)]
+mod ahead;
 mod arena;
 #[expect(unsafe_code, reason = "turns reservations in the arena into slices")]
 mod body;

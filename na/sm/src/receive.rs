@@ -3,6 +3,7 @@
 use hg_na::{Completion, Done, INLINE_MAX, Message, Peer, Returned};
 
 use crate::{
+    ahead,
     body::Pool,
     connection::Connection,
     fail,
@@ -15,6 +16,10 @@ use crate::{
 
 /// Messages of one ring that are taken in one round, so that one busy peer does not starve others.
 pub(crate) const BURST: u32 = 32;
+
+/// Slots behind a wide message that are asked for before they are read. What is not written yet is here already, from the
+/// lap before.
+const FETCHED_AHEAD: u32 = 6;
 
 /// What all connections of a context need to receive.
 #[derive(Debug)]
@@ -210,6 +215,10 @@ fn take_request(
 #[inline]
 fn wide(link: &mut Link, len: usize) -> Option<Message> {
     let slots = slots_of(len)?;
+    // Where one wide message comes, others follow: their lines come from another core's cache, each as slowly as this one's.
+    for part in slots..slots + FETCHED_AHEAD {
+        ahead::fetch(link.part(REQUESTS, part));
+    }
     let parts = (0..slots).map(|part| bytes_of(link.part(REQUESTS, part).payload())); // C2
     let message = Message::joined(parts, len);
     for _ in 0..slots {
