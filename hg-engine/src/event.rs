@@ -58,6 +58,7 @@ impl EventLoop {
         let Some((mut role, mut state)) = self.port.try_role() else { return false };
         // Relaxed: one thread uses this at a time.
         if self.armed.swap(false, Ordering::Relaxed) {
+            state.unfollow_loop();
             drop(state);
             self.port.disarm(role.work());
             // Collects what made the descriptor readable, so that it is not readable for ever.
@@ -78,8 +79,11 @@ impl EventLoop {
         let Some((mut role, state)) = self.port.try_role() else { return Ok(false) };
         drop(state);
         let Some(until) = self.port.arm(role.work()) else { return Ok(false) };
-        self.armed.store(true, Ordering::Relaxed);
-        drop(role);
+        if !self.armed.swap(true, Ordering::Relaxed) {
+            role.give_back_to_sleep();
+        } else {
+            drop(role); // It follows already.
+        }
         let result = match until {
             None => self.timer.unset(),
             Some(at) => {
@@ -92,6 +96,16 @@ impl EventLoop {
         };
         result.map_err(|error| hg_na::Error::os("timerfd_settime", error))?;
         Ok(true)
+    }
+}
+
+impl Drop for EventLoop {
+    fn drop(&mut self) {
+        if *self.armed.get_mut()
+            && let Some(mut state) = self.port.enter_state()
+        {
+            state.unfollow_loop();
+        }
     }
 }
 

@@ -16,6 +16,9 @@
 //! follower whose call has settled meanwhile pops the next one in its stead, if the role is free (F1); one that finds
 //! the role taken again follows the new holder.
 //!
+//! A foreign loop that was told that it may sleep ([`crate::EventLoop`]) stands behind all followers until it has woken.
+//! The events that are to wake it are taken by whoever has the role meanwhile, so each who gives the role back wakes it.
+//!
 //! # The background thread
 //! It steps aside while a caller waits, and for [`GRACE`] after the last one has left, so that calls
 //! back to back never wake a second thread. When something else is under way, the last caller wakes it.
@@ -38,6 +41,7 @@ use hg_core::{
     call::{CallId, Outcome},
     error::Failure,
 };
+use hg_na::Waiter;
 
 use crate::{
     builder::Wait,
@@ -52,6 +56,23 @@ use crate::{
 const GRACE: Duration = Duration::from_millis(1);
 /// Times of [`GRACE`] that one call takes before the background thread stops looking.
 const GRACES_UNTIL_DEEP: u32 = 8;
+
+/// Who waits for the role, or for what its holder finds.
+pub(crate) enum Follower {
+    /// It parks.
+    Thread(Thread),
+    /// A foreign loop: it sleeps on the transport's descriptor.
+    Loop(Arc<dyn Waiter>),
+}
+
+impl Follower {
+    pub(crate) fn come(&self) {
+        match self {
+            Self::Thread(thread) => thread.unpark(),
+            Self::Loop(waiter) => waiter.wake(),
+        }
+    }
+}
 
 /// The role: who has it makes progress. Dropped, it goes back, or on to a follower.
 pub(crate) struct Role<'p> {
@@ -83,6 +104,21 @@ impl Role<'_> {
         }
     }
 
+    /// Gives it back for the sleep of a foreign loop, which follows from now on.
+    pub(crate) fn give_back_to_sleep(mut self) {
+        let Some(mut state) = self.port.enter_state() else { return };
+        if !state.is_open() {
+            drop(state);
+            return; // As always.
+        }
+        std::mem::forget(std::mem::replace(&mut state.work, self.work.take())); // H1
+        let others = matches!(state.followers.last(), Some(Follower::Thread(_)));
+        state.followers.insert(0, Follower::Loop(Arc::clone(&self.port.waiter)));
+        if others {
+            pass_on(state);
+        }
+    }
+
     /// Hands in what the last round left over, then gives it back.
     #[cold]
     fn release(&mut self) {
@@ -102,9 +138,9 @@ impl Role<'_> {
 
 #[cold]
 fn pass_on(mut state: MutexGuard<'_, State>) {
-    let next = state.followers.pop();
+    let next = state.next_follower();
     drop(state);
-    next.inspect(Thread::unpark); // H2
+    next.inspect(Follower::come); // H2
 }
 
 impl Drop for Role<'_> {
@@ -160,7 +196,7 @@ impl Port {
             if let Some(work) = state.work.take() {
                 return Some((Role::new(self, work), state));
             }
-            state.followers.push(me.clone());
+            state.followers.push(Follower::Thread(me.clone()));
             drop(state);
             thread::park();
         }
@@ -230,9 +266,9 @@ impl Port {
             state.unfollow(&me);
             if state.calls.is_settled(id) {
                 let outcome = state.calls.take(id).unwrap_or(Outcome::Failed(Failure::Closed)); // F1
-                let next = if state.work.is_some() { state.followers.pop() } else { None };
+                let next = if state.work.is_some() { state.next_follower() } else { None };
                 drop(state);
-                next.inspect(Thread::unpark);
+                next.inspect(Follower::come);
                 return outcome;
             }
             if let Some(work) = state.work.take() {
@@ -241,7 +277,7 @@ impl Port {
                 return outcome.unwrap_or_else(|| self.no_outcome());
             }
             let before = state.calls.set_waker(id, waker.clone());
-            state.followers.push(me.clone());
+            state.followers.push(Follower::Thread(me.clone()));
             drop(state);
             drop(before); // Of whoever has polled the call.
             thread::park(); // F3

@@ -7,12 +7,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use hg::{CallError, CallOptions, Engine, Error, Handle, Progress, Wait};
+use hg::{CallError, CallOptions, Engine, Error, EventLoop, Handle, Progress, Wait};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::{
     common::{Child, Random, Watchdog},
     roles::{add, echo, explode, nap, never, relay, serve_all},
+    transports::{open_over, urls},
 };
 
 fn listening(wait: Wait) -> Engine {
@@ -133,6 +134,30 @@ fn a_foreign_event_loop_serves_other_processes() {
         origins[0].tell("call");
         assert!(loops.join().unwrap() > 0, "the loop never slept");
     });
+}
+
+/// Whether a sleep on it would end now.
+fn fires(events: &EventLoop) -> bool {
+    let descriptor = PollFd::new(events.as_fd(), PollFlags::POLLIN);
+    poll(&mut [descriptor], PollTimeout::ZERO).unwrap() == 1
+}
+
+#[test]
+fn a_foreign_event_loop_that_sleeps_is_woken_by_whoever_has_made_progress_meanwhile() {
+    let _watchdog = Watchdog::start();
+    for url in urls() {
+        let (_target, address) = Child::target(&format!("wait=block url={url}"));
+        let builder = Engine::builder().progress(Progress::Own).wait(Wait::Block);
+        let engine = open_over(builder, url).unwrap();
+        let peer = engine.lookup(&address).unwrap();
+        let events = engine.event_loop().unwrap();
+        for round in 0..20 {
+            while events.progress() || !events.may_sleep().unwrap() {}
+            // The one call's sleep takes what the loop's would be ended by.
+            assert_eq!(engine.call(nap, &peer, (round % 3,)).wait().unwrap(), round % 3);
+            assert!(fires(&events), "nobody makes progress any more, and the loop sleeps on");
+        }
+    }
 }
 
 #[test]

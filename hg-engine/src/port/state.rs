@@ -1,6 +1,6 @@
 //! What anybody may touch for a moment: the transport's context, calls and requests.
 
-use std::{collections::VecDeque, thread::Thread, time::Instant};
+use std::{collections::VecDeque, sync::Arc, thread::Thread, time::Instant};
 
 use hg_core::{
     call::{CallId, Calls, Effect, Half, Owner},
@@ -14,7 +14,7 @@ use hg_na::{
 use rustc_hash::FxHashMap;
 
 use super::{Answered, Work, transfers::Transfers};
-use crate::{builder::Settings, handler::no_message, large::Kept, late::Late};
+use crate::{builder::Settings, handler::no_message, large::Kept, late::Late, role::Follower};
 
 /// Operations that wait because the transport's queue to their peer is full, in order.
 type Backlog = FxHashMap<Peer, Waiting>;
@@ -62,7 +62,7 @@ pub(crate) struct State {
     /// The role, while nobody has it; see `role.rs`.
     pub(crate) work: Option<Box<Work>>,
     /// Threads that wait for their call, or for the role.
-    pub(crate) followers: Vec<Thread>,
+    pub(crate) followers: Vec<Follower>,
     /// Longest last sentence in bytes: what a control message holds beside its header.
     fault_text_max: usize,
     /// Wakers of calls that have settled, and what else may not be done under the lock.
@@ -96,7 +96,24 @@ impl State {
 
     /// A thread that looks for itself now need not be woken.
     pub(crate) fn unfollow(&mut self, thread: &Thread) {
-        self.followers.retain(|other| other.id() != thread.id());
+        let is_it =
+            |it: &Follower| matches!(it, Follower::Thread(other) if other.id() == thread.id());
+        self.followers.retain(|other| !is_it(other));
+    }
+
+    /// A foreign loop has woken.
+    pub(crate) fn unfollow_loop(&mut self) {
+        let place = self.followers.iter().position(|it| matches!(it, Follower::Loop(_)));
+        place.map(|place| self.followers.remove(place));
+    }
+
+    /// Whom to tell that the role is free. A loop follows until it says itself that it has woken.
+    pub(crate) fn next_follower(&mut self) -> Option<Follower> {
+        let next = self.followers.pop()?;
+        if let Follower::Loop(waiter) = &next {
+            self.followers.push(Follower::Loop(Arc::clone(waiter)));
+        }
+        Some(next)
     }
 
     /// Whether there is a transport still.

@@ -3,10 +3,10 @@
 use std::{
     sync::{Arc, atomic::Ordering},
     task::Waker,
-    thread::{self, Thread},
+    thread,
 };
 
-use super::Unpark;
+use super::{Follower, Unpark};
 use crate::port::{Port, State};
 
 impl Port {
@@ -51,13 +51,13 @@ impl Port {
             let mut state = self.enter_state()?;
             state.unfollow(&me);
             if let Some(found) = look(&mut state, Some(&waker)) {
-                let next = if state.work.is_some() { state.followers.pop() } else { None };
+                let next = if state.work.is_some() { state.next_follower() } else { None };
                 drop(state);
-                next.inspect(Thread::unpark);
+                next.inspect(Follower::come);
                 return Some(found); // F1
             }
             if state.work.is_none() {
-                state.followers.push(me.clone());
+                state.followers.push(Follower::Thread(me.clone()));
                 drop(state);
                 thread::park(); // F3
             }
