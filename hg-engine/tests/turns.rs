@@ -318,7 +318,11 @@ fn arguments_that_were_written_in_place_arrive_whatever_their_length() {
             Ok(bytes.iter().fold(number, |sum, byte| (sum * 31 + u64::from(*byte)) % 1_000_003))
         })
         .unwrap();
-    let room = origin.room_in_place(checked, (0, &[])).unwrap();
+    let room = origin.room_in_place(checked, (0, &[]));
+    if cfg!(feature = "postcard") {
+        return assert_eq!(room, None, "the length of its byte strings has no fixed place");
+    }
+    let room = room.unwrap();
     assert_eq!(origin.room_in_place(twice, (7,)), None, "its argument is no byte string");
     for len in [0, 1, 20, 100, 5000, 3_000_000] {
         let bytes: Vec<u8> = (0..=u8::MAX).cycle().take(len).collect();
