@@ -248,13 +248,7 @@ impl RouteContext {
     ) -> Result<OpId, Rejected> {
         *op.peer_mut() = inner;
         self.network.touch();
-        match self.post_to(Way::Network, token, op) {
-            Ok(id) => Ok(seconds(id)),
-            Err(mut rejected) => {
-                *rejected.op.peer_mut() = outer;
-                Err(rejected)
-            }
-        }
+        named(self.post_to(Way::Network, token, op), outer)
     }
 
     /// Hands an operation to a plugin, with its own part of the memory that it names.
@@ -364,6 +358,18 @@ fn seconds(id: OpId) -> OpId {
     OpId { scope: id.scope | Peer::SECOND, ..id }
 }
 
+/// What the network says to an operation that was posted, as the user knows it; the peer is `outer` to them.
+#[inline(always)]
+fn named(posted: Result<OpId, Rejected>, outer: Peer) -> Result<OpId, Rejected> {
+    match posted {
+        Ok(id) => Ok(seconds(id)),
+        Err(mut rejected) => {
+            *rejected.op.peer_mut() = outer;
+            Err(rejected)
+        }
+    }
+}
+
 /// The network's own handle of it.
 pub(crate) fn inner(peer: Peer) -> Peer {
     Peer::new(peer.index() & !Peer::SECOND, peer.generation())
@@ -455,12 +461,14 @@ impl Context for RouteContext {
     }
 
     #[inline]
-    fn post(&mut self, token: Token, op: Op) -> Result<OpId, Rejected> {
+    fn post(&mut self, token: Token, mut op: Op) -> Result<OpId, Rejected> {
         let peer = op.peer();
         if self.is_plain(&op) {
             if peer.index() & Peer::SECOND != 0 {
-                self.plain_rounds = 0;
-                return self.post_network(peer, inner(peer), token, op);
+                self.touch_network();
+                // Where it lies: a copy waits for what was just written into it, longer than all else here takes.
+                *op.peer_mut() = inner(peer);
+                return named(self.network.context.post(token, op), peer);
             }
             if self.marks.is_direct(peer) {
                 self.local_quiet = 0;
