@@ -123,10 +123,16 @@ mod tests {
     use super::*;
     use std::sync::atomic::Ordering::Relaxed;
 
+    /// Another mapping of the same memory.
+    fn again(lines: &Lines) -> Lines {
+        let memory = lines.memory().try_clone_to_owned().expect("a descriptor more");
+        Lines::open(memory).expect("memory of lines")
+    }
+
     #[test]
     fn two_mappings_of_one_memory_show_the_same_lines() {
-        let here = Lines::create(3).unwrap();
-        let there = Lines::open(here.memory().try_clone_to_owned().unwrap()).unwrap();
+        let here = Lines::create(3).expect("a few lines");
+        let there = again(&here);
         assert_eq!((here.as_slice().len(), there.as_slice().len()), (3, 3));
         here.as_slice()[2].words[6].store(7, Relaxed);
         assert_eq!(there.as_slice()[2].words[6].load(Relaxed), 7);
@@ -134,8 +140,8 @@ mod tests {
 
     #[test]
     fn bytes_that_one_mapping_copies_in_the_other_copies_out() {
-        let here = Lines::create(4).unwrap();
-        let there = Lines::open(here.memory().try_clone_to_owned().unwrap()).unwrap();
+        let here = Lines::create(4).expect("a few lines");
+        let there = again(&here);
         here.copy_in(1, &[7; 2 * LINE + 1]);
         let mut seen = [9; 2 * LINE + 2];
         there.copy_out(1, &mut seen);
@@ -145,13 +151,13 @@ mod tests {
     #[test]
     #[should_panic(expected = "outside of")]
     fn bytes_outside_of_the_lines_are_a_bug() {
-        Lines::create(1).unwrap().copy_in(0, &[0; 4097]);
+        Lines::create(1).expect("a few lines").copy_in(0, &[0; 4097]);
     }
 
     #[test]
     fn the_memory_can_not_be_made_shorter() {
-        let lines = Lines::create(1).unwrap();
-        let file = File::from(lines.memory().try_clone_to_owned().unwrap());
+        let lines = Lines::create(1).expect("a few lines");
+        let file = File::from(lines.memory().try_clone_to_owned().expect("a descriptor more"));
         assert!(file.set_len(0).is_err());
     }
 }

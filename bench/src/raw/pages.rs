@@ -102,20 +102,20 @@ mod tests {
             let [segment] = memory.segments() else { panic!("{memory:?}") };
             assert_eq!((segment.address % PAGE, segment.len), (0, len));
         }
-        let engine = hg::Engine::open("sm://").unwrap();
+        let engine = hg::Engine::open("sm://").expect("an engine of shared memory");
         let pages = Pages::new(3, |bytes| bytes.fill(7));
-        let bulk = engine.expose(pages.memory(), hg::bulk::Rights::READ).unwrap();
-        assert_eq!(bulk.to_vec().unwrap(), [7; 3]);
+        let bulk = engine.expose(pages.memory(), hg::bulk::Rights::READ).expect("memory to expose");
+        assert_eq!(bulk.to_vec().expect("its own memory"), [7; 3]);
     }
 
     #[test]
     fn the_kernel_moves_bytes_between_two_of_them() {
-        let engine = hg::Engine::open("sm://").unwrap();
+        let engine = hg::Engine::open("sm://").expect("an engine of shared memory");
         let (from, to) = (Pages::new(100, |bytes| bytes.fill(7)), Pages::new(100, |_| {}));
-        let bulk = engine.expose(to.memory(), hg::bulk::Rights::READ).unwrap();
-        to.transfer(Op::Pull, (1, 2), (Pid::this(), from.address())).unwrap();
-        from.transfer(Op::Push, (0, 1), (Pid::this(), to.address() + 50)).unwrap();
-        let bytes = bulk.to_vec().unwrap();
+        let bulk = engine.expose(to.memory(), hg::bulk::Rights::READ).expect("memory to expose");
+        to.transfer(Op::Pull, (1, 2), (Pid::this(), from.address())).expect("own pages");
+        from.transfer(Op::Push, (0, 1), (Pid::this(), to.address() + 50)).expect("own pages");
+        let bytes = bulk.to_vec().expect("its own memory");
         assert_eq!((&bytes[..4], bytes[50], bytes[51]), (&[0, 7, 7, 0][..], 7, 0));
         assert!(to.transfer(Op::Pull, (0, 1), (Pid::this(), 0)).is_err());
     }
