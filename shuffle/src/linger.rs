@@ -15,8 +15,8 @@
 //!   anything is due that was begun after its look.
 //! - A3 to C4, by the lock of `state`: either the clock sees that it is armed, or it sleeps before A4, and is notified.
 //!
-//! So the atomic needs no order of its own; that all of its writers exchange puts them in one order. `tests/loom.rs` searches it: without the lock of A4, with C1 behind C2, or without
-//! C3 it finds a batch that never leaves.
+//! So the atomic needs no order of its own; that all of its writers exchange puts them in one order. `tests/loom.rs` searches
+//! it: without the lock of A4, with C1 behind C2, or without C3 it finds a batch that never leaves.
 
 use std::time::Instant;
 
