@@ -21,7 +21,7 @@ use self::answer::{plain_answer, read_answer, transport_failure};
 use crate::{
     error::{Failure, Started},
     header::ANSWER_LEN,
-    table::{Key, Table},
+    table::{ENTRIES_MAX, Key, Table},
     timers::Timers,
 };
 
@@ -219,7 +219,7 @@ impl Calls {
             timers: Timers::default(),
             effects: Vec::new(),
             settled: 0,
-            max,
+            max: max.min(ENTRIES_MAX),
         }
     }
 

@@ -1,5 +1,11 @@
 //! The target's side of calls: what to do with an arriving message, how many requests are in
 //! service, and who is to be told of a cancellation.
+//!
+//! A cancellation may overtake its request, so one that finds no handler is remembered. It may as well be too late, or
+//! its request have been taken back: then nothing would ever come for it. But the requests of one origin come in the order
+//! of their ids ([`Key::is_after`]): an origin numbers a request in the moment in which it posts it or puts it behind those
+//! that wait, and unexpected messages keep their order. So a later request says that the one before has come, or never
+//! will, and its cancellation is forgotten.
 
 use std::{collections::VecDeque, task::Waker};
 
@@ -11,6 +17,7 @@ use crate::{
     codec::{self, Codec as _},
     error::Status,
     header::{Header, Kind, Malformed, REQUEST_LEN},
+    table::Key,
 };
 
 /// Requests in service at a target before it stops taking more (they wait at their origins).
@@ -73,7 +80,7 @@ pub struct Serves {
     /// somebody has asked for it, or it was set.
     running: FxHashMap<(Peer, u64), Option<CancelToken>>,
     is_closed: bool,
-    /// Of each origin, those that overtook their requests, or came too late.
+    /// Of each origin, those that overtook their requests, or came too late: until its next request at most.
     early_cancels: FxHashMap<Peer, VecDeque<u64>>,
 }
 
@@ -115,7 +122,7 @@ impl Serves {
     #[inline]
     pub fn handle_message(&mut self, from: Peer, message: &[u8]) -> Arrival {
         if let Some(header) = Header::decode_plain_request(message)
-            && self.early_cancels.is_empty()
+            && (self.early_cancels.is_empty() || !self.early_cancels.contains_key(&from))
             && self.reject_above.is_none()
         {
             self.in_service += 1;
@@ -142,6 +149,8 @@ impl Serves {
                 );
             }
         }
+        let is_cancelled =
+            !self.early_cancels.is_empty() && self.take_early_cancel(from, header.id);
         if header.code != codec::Default::ID {
             let text = format!(
                 "the arguments use codec {}, this side speaks {}",
@@ -153,7 +162,7 @@ impl Serves {
         if header.remaining_ns == Some(0) {
             return refuse_with(&header, Status::DeadlineExceeded, String::new());
         }
-        if !self.early_cancels.is_empty() && self.take_early_cancel(from, header.id) {
+        if is_cancelled {
             return refuse_with(&header, Status::Cancelled, String::new());
         }
         if self.reject_above.is_some_and(|limit| self.in_service >= limit) {
@@ -171,14 +180,18 @@ impl Serves {
         token.is_some_and(CancelToken::is_cancelled)
     }
 
+    /// A request has come: whether it was cancelled before. What was said of those before it is forgotten.
     fn take_early_cancel(&mut self, from: Peer, id: u64) -> bool {
         let Some(of_origin) = self.early_cancels.get_mut(&from) else { return false };
-        let found = of_origin.iter().position(|early| *early == id);
-        let taken = found.and_then(|at| of_origin.remove(at)).is_some();
+        let came = Key::from_bits(id);
+        let before = of_origin.len();
+        of_origin.retain(|early| *early != id);
+        let is_cancelled = of_origin.len() != before;
+        of_origin.retain(|early| !came.is_after(Key::from_bits(*early)));
         if of_origin.is_empty() {
             self.early_cancels.remove(&from);
         }
-        taken
+        is_cancelled
     }
 
     /// A control message has arrived. `has_arrived` tells of a request whether it came in the same round, and its handler
@@ -345,6 +358,27 @@ mod tests {
             "{arrival:?}"
         );
         assert!(matches!(serves.handle_message(ORIGIN, &request(5)), Arrival::Run { .. }));
+    }
+
+    #[test]
+    fn a_cancellation_that_came_too_late_is_forgotten_with_the_next_request() {
+        let mut serves = Serves::new(8, None);
+        let (mut table, other) = (crate::table::Table::default(), Peer::new(2, 1));
+        let ids: Vec<u64> = (0..6).map(|_| table.insert(()).to_bits()).collect();
+        assert!(matches!(serves.handle_message(ORIGIN, &request(ids[1])), Arrival::Run { .. }));
+        serves.handle_answered(ORIGIN, ids[1]);
+        // Of one that is answered, one that never comes, and two that are still to come.
+        [1, 2, 4, 5].into_iter().for_each(|at| cancel(&mut serves, ids[at]));
+        assert!(matches!(serves.handle_message(other, &request(ids[3])), Arrival::Run { .. }));
+        assert_eq!(
+            serves.early_cancels[&ORIGIN],
+            ids[1..3].iter().chain(&ids[4..]).copied().collect::<Vec<_>>()
+        );
+        assert!(matches!(serves.handle_message(ORIGIN, &request(ids[3])), Arrival::Run { .. }));
+        assert_eq!(serves.early_cancels[&ORIGIN], &ids[4..]);
+        let arrival = serves.handle_message(ORIGIN, &request(ids[5]));
+        assert!(matches!(arrival, Arrival::Refuse { status: Status::Cancelled, .. }));
+        assert!(serves.early_cancels.is_empty());
     }
 
     #[test]

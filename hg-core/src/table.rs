@@ -1,12 +1,17 @@
-//! A table whose keys are never good for a second entry: an index and how often it was used.
+//! A table whose keys are never good for a second entry: an index, and how many entries there were before.
 
-/// Bits of a key that count how often its place was used before.
-const GENERATION_BITS: u32 = 28;
-const GENERATION_MASK: u32 = (1 << GENERATION_BITS) - 1;
+/// Bits of a key that say where its entry is.
+const INDEX_BITS: u32 = 28;
+const INDEX_MASK: u64 = (1 << INDEX_BITS) - 1;
 
-/// Key of an entry: 28 bits of generation above 32 bits of index, so 60 bits in all.
+/// Entries of a table at a time.
+pub const ENTRIES_MAX: usize = 1 << INDEX_BITS;
+
+/// Key of an entry: its number above 28 bits of index, so 60 bits in all.
 ///
-/// It serves as the id on the wire, too, and leaves four bits for whoever needs a kind beside it.
+/// It serves as the id on the wire, too, and leaves four bits for whoever needs a kind beside it. Numbers count the
+/// entries of a table from its first one on, so that keys are in the order in which they were made; a key comes again
+/// after 2^32 entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key(u64);
 
@@ -15,8 +20,8 @@ impl Key {
     pub const SPARE_BITS: u32 = 4;
 
     #[inline(always)]
-    fn new(index: u32, generation: u32) -> Self {
-        Self(u64::from(generation) << 32 | u64::from(index))
+    fn new(index: u32, number: u32) -> Self {
+        Self(u64::from(number) << INDEX_BITS | u64::from(index))
     }
 
     /// As a number below 2^60.
@@ -33,34 +38,43 @@ impl Key {
         Self(bits & (u64::MAX >> Self::SPARE_BITS))
     }
 
-    #[expect(clippy::cast_possible_truncation, reason = "the low half is the index")]
-    #[inline(always)]
-    fn index(self) -> usize {
-        self.0 as u32 as usize
+    /// Whether it was made after another key of the same table, and not 2^31 or more entries after.
+    #[must_use]
+    pub fn is_after(self, other: Self) -> bool {
+        (1..1 << 31).contains(&self.number().wrapping_sub(other.number()))
     }
 
     #[inline(always)]
-    fn generation(self) -> u32 {
-        u32::try_from(self.0 >> 32).expect("a key has 60 bits")
+    fn index(self) -> usize {
+        (self.0 & INDEX_MASK) as usize
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "a key has 60 bits")]
+    #[inline(always)]
+    fn number(self) -> u32 {
+        (self.0 >> INDEX_BITS) as u32
     }
 }
 
-/// A table of `T` with generational keys. Places are reused last in, first out.
+/// A table of `T` with keys that count. Places are reused last in, first out.
 #[derive(Debug)]
 pub struct Table<T> {
     places: Vec<Place<T>>,
     free: Vec<u32>,
+    /// Of the next entry.
+    next: u32,
 }
 
 #[derive(Debug)]
 struct Place<T> {
-    generation: u32,
+    /// Of its entry, or of the last one that it had.
+    number: u32,
     value: Option<T>,
 }
 
 impl<T> Default for Table<T> {
     fn default() -> Self {
-        Self { places: Vec::new(), free: Vec::new() }
+        Self { places: Vec::new(), free: Vec::new(), next: 0 }
     }
 }
 
@@ -82,7 +96,7 @@ impl<T> Table<T> {
     /// Adds an entry.
     ///
     /// # Panics
-    /// At 2^32 entries: the caller limits them long before.
+    /// At [`ENTRIES_MAX`]: the caller limits them long before.
     #[inline]
     pub fn insert(&mut self, value: T) -> Key {
         self.insert_with(|| value)
@@ -91,7 +105,7 @@ impl<T> Table<T> {
     /// Adds an entry that is made where it stays.
     ///
     /// # Panics
-    /// At 2^32 entries: the caller limits them long before.
+    /// At [`ENTRIES_MAX`]: the caller limits them long before.
     #[inline(always)]
     pub fn insert_with(&mut self, make: impl FnOnce() -> T) -> Key {
         if self.free.is_empty() {
@@ -101,26 +115,29 @@ impl<T> Table<T> {
         let place = &mut self.places[index as usize];
         // Nothing is dropped: a free place holds nothing.
         std::mem::forget(place.value.replace(make()));
-        Key::new(index, place.generation)
+        place.number = self.next;
+        self.next = self.next.wrapping_add(1);
+        Key::new(index, place.number)
     }
 
     /// The key that the next entry will have.
     ///
     /// # Panics
-    /// At 2^32 entries: the caller limits them long before.
+    /// At [`ENTRIES_MAX`]: the caller limits them long before.
     #[inline(always)]
     pub fn next_key(&mut self) -> Key {
         if self.free.is_empty() {
             self.grow();
         }
         let index = self.free.last().copied().expect("a free place was made");
-        Key::new(index, self.places[index as usize].generation)
+        Key::new(index, self.next)
     }
 
     #[cold]
     fn grow(&mut self) {
-        let index = u32::try_from(self.places.len()).expect("fewer than 2^32 entries");
-        self.places.push(Place { generation: 0, value: None });
+        assert!(self.places.len() < ENTRIES_MAX, "fewer than {ENTRIES_MAX} entries");
+        let index = u32::try_from(self.places.len()).expect("fewer than 2^28 entries");
+        self.places.push(Place { number: 0, value: None });
         self.free.push(index);
     }
 
@@ -129,26 +146,25 @@ impl<T> Table<T> {
     #[must_use]
     pub fn get(&self, key: Key) -> Option<&T> {
         let place = self.places.get(key.index())?;
-        place.value.as_ref().filter(|_| place.generation == key.generation())
+        place.value.as_ref().filter(|_| place.number == key.number())
     }
 
     /// The entry, if it is still the same one.
     #[inline]
     pub fn get_mut(&mut self, key: Key) -> Option<&mut T> {
         let place = self.places.get_mut(key.index())?;
-        place.value.as_mut().filter(|_| place.generation == key.generation())
+        place.value.as_mut().filter(|_| place.number == key.number())
     }
 
     /// Takes the entry out; its key is never good again.
     #[inline]
     pub fn remove(&mut self, key: Key) -> Option<T> {
         let place = self.places.get_mut(key.index())?;
-        if place.generation != key.generation() {
+        if place.number != key.number() {
             return None;
         }
         let value = place.value.take()?;
-        place.generation = (place.generation + 1) & GENERATION_MASK;
-        self.free.push(u32::try_from(key.index()).expect("an index has 32 bits"));
+        self.free.push(u32::try_from(key.index()).expect("an index has 28 bits"));
         Some(value)
     }
 
@@ -156,10 +172,9 @@ impl<T> Table<T> {
     #[inline(always)]
     pub fn discard(&mut self, key: Key) {
         let Some(place) = self.places.get_mut(key.index()) else { return };
-        if place.generation == key.generation() && place.value.is_some() {
+        if place.number == key.number() && place.value.is_some() {
             place.value = None;
-            place.generation = (place.generation + 1) & GENERATION_MASK;
-            self.free.push(u32::try_from(key.index()).expect("an index has 32 bits"));
+            self.free.push(u32::try_from(key.index()).expect("an index has 28 bits"));
         }
     }
 
@@ -172,12 +187,11 @@ impl<T> Table<T> {
         look: impl FnOnce(&mut T) -> (R, bool),
     ) -> Option<R> {
         let place = self.places.get_mut(key.index())?;
-        let value = place.value.as_mut().filter(|_| place.generation == key.generation())?;
+        let value = place.value.as_mut().filter(|_| place.number == key.number())?;
         let (found, is_over) = look(value);
         if is_over {
             std::mem::forget(place.value.take());
-            place.generation = (place.generation + 1) & GENERATION_MASK;
-            self.free.push(u32::try_from(key.index()).expect("an index has 32 bits"));
+            self.free.push(u32::try_from(key.index()).expect("an index has 28 bits"));
         }
         Some(found)
     }
@@ -190,15 +204,15 @@ impl<T> Table<T> {
     /// Every entry.
     pub fn iter(&self) -> impl Iterator<Item = (Key, &T)> {
         self.places.iter().zip(0..).filter_map(|(place, index)| {
-            place.value.as_ref().map(|value| (Key::new(index, place.generation), value))
+            place.value.as_ref().map(|value| (Key::new(index, place.number), value))
         })
     }
 
     /// Every entry.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (Key, &mut T)> {
         self.places.iter_mut().zip(0..).filter_map(|(place, index)| {
-            let generation = place.generation;
-            place.value.as_mut().map(|value| (Key::new(index, generation), value))
+            let number = place.number;
+            place.value.as_mut().map(|value| (Key::new(index, number), value))
         })
     }
 }
@@ -222,15 +236,32 @@ mod tests {
     }
 
     #[test]
-    fn generations_wrap_without_growing_into_the_spare_bits() {
-        let mut table = Table {
-            places: vec![Place { generation: GENERATION_MASK, value: None }],
-            free: vec![0],
-        };
+    fn keys_are_in_the_order_in_which_they_were_made_whatever_places_they_name() {
+        let mut table = Table { next: u32::MAX - 2, ..Table::default() };
+        let mut keys = Vec::new();
+        for count in 0..6 {
+            keys.push(table.insert(count));
+            if count % 2 == 1 {
+                table.remove(keys[0]);
+                table.remove(keys[count]);
+            }
+        }
+        for (at, key) in keys.iter().enumerate() {
+            assert!(!key.is_after(*key));
+            assert!(
+                keys[..at].iter().all(|before| key.is_after(*before) && !before.is_after(*key))
+            );
+        }
+    }
+
+    #[test]
+    fn numbers_wrap_without_growing_into_the_spare_bits() {
+        let mut table = Table { next: u32::MAX, ..Table::default() };
         let last = table.insert(1);
         assert_eq!(Key::from_bits(last.to_bits() | 0xF << 60), last);
         table.remove(last);
         let wrapped = table.insert(2);
-        assert_eq!(wrapped.to_bits() >> 32, 0);
+        assert_eq!(wrapped.to_bits() >> INDEX_BITS, 0);
+        assert!(wrapped.is_after(last));
     }
 }
