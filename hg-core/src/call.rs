@@ -238,10 +238,7 @@ impl Calls {
     /// The id that the next call will have; `None` when there are too many.
     #[inline(always)]
     pub fn next_id(&mut self) -> Option<CallId> {
-        if self.table.len() >= self.max {
-            return None;
-        }
-        Some(self.table.next_key())
+        (self.table.len() < self.max).then(|| self.table.next_key())
     }
 
     /// Starts a call, under [`Calls::next_id`]; `None` when there are too many.
@@ -252,11 +249,9 @@ impl Calls {
         two_way: bool,
         deadline: Option<Instant>,
     ) -> Option<CallId> {
-        if self.table.len() >= self.max {
-            return None;
-        }
         let ops = [OpState::None; 2];
-        Some(self.begin_with(peer, name, two_way, deadline, ops))
+        let has_room = self.table.len() < self.max;
+        has_room.then(|| self.begin_with(peer, name, two_way, deadline, ops))
     }
 
     /// Starts a two-way call of which the transport has accepted both halves already, under
@@ -512,6 +507,13 @@ impl Calls {
         });
         self.settled -= usize::from(taken == Some(Taken::Outcome));
         taken != Some(Taken::Not)
+    }
+
+    /// Whether this waker, or one that does the same, is woken when the call settles.
+    #[must_use]
+    pub fn is_to_wake(&self, id: CallId, waker: &Waker) -> bool {
+        let present = self.table.get(id).and_then(|call| call.waker.as_ref());
+        present.is_some_and(|present| present.will_wake(waker))
     }
 
     /// Whom to wake when the call settles; the last one counts. Gives back the one before, or this one where the call has

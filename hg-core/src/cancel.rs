@@ -69,8 +69,13 @@ impl Future for CancelToken {
         if self.is_cancelled() {
             return Poll::Ready(());
         }
-        let waker = context.waker().clone();
         let Self { shared, place } = &mut *self;
+        if let Some(place) = *place
+            && shared.wakers().get(place).is_some_and(|present| present.will_wake(context.waker()))
+        {
+            return Poll::Pending;
+        }
+        let waker = context.waker().clone();
         let mut wakers = shared.wakers();
         // Under the lock that `set` takes after its store: either it is seen, or the waker is.
         if shared.cancelled.load(Ordering::Acquire) {

@@ -385,21 +385,29 @@ pub(crate) fn decode<R: Rpc>(outcome: Outcome) -> Result<R::Output, CallError<R:
 
 impl Port {
     /// The outcome of a call, once it is there; until then the context's waker is left to be woken. A waker is a user's:
-    /// it is cloned and dropped without the lock.
+    /// it is cloned and dropped without the lock, and only where it is to be kept.
     pub(crate) fn poll_call(&self, id: CallId, context: &Context<'_>) -> Poll<Outcome> {
-        let waker = context.waker().clone();
-        let Some(mut state) = self.enter_state() else {
-            return Poll::Ready(Outcome::Failed(forked()));
-        };
-        let outcome = state.calls.take(id);
-        if let Some(outcome) = outcome {
+        let mut clone = None;
+        loop {
+            let Some(mut state) = self.enter_state() else {
+                return Poll::Ready(Outcome::Failed(forked()));
+            };
+            if let Some(outcome) = state.calls.take(id) {
+                drop(state);
+                return Poll::Ready(outcome);
+            }
+            if state.calls.is_to_wake(id, context.waker()) {
+                return Poll::Pending;
+            }
+            if let Some(waker) = clone {
+                let before = state.calls.set_waker(id, waker);
+                drop(state);
+                drop(before);
+                return Poll::Pending;
+            }
             drop(state);
-            return Poll::Ready(outcome);
+            clone = Some(context.waker().clone());
         }
-        let before = state.calls.set_waker(id, waker);
-        drop(state);
-        drop(before);
-        Poll::Pending
     }
 
     #[cold]

@@ -337,3 +337,49 @@ fn a_waker_that_panics_keeps_no_target_from_serving_and_no_handler_from_being_to
         assert_eq!(origin.call(twice, &peer, (5,)).wait().unwrap(), 10);
     });
 }
+
+static CLONES: AtomicUsize = AtomicUsize::new(0);
+
+/// Counts its clones.
+static COUNTING: RawWakerVTable = RawWakerVTable::new(clone_counted, nothing, nothing, nothing);
+
+fn clone_counted(data: *const ()) -> RawWaker {
+    CLONES.fetch_add(1, Ordering::Relaxed);
+    RawWaker::new(data, &COUNTING)
+}
+
+fn nothing(_: *const ()) {}
+
+#[expect(unsafe_code, reason = "a waker that counts its clones")]
+fn counting() -> Waker {
+    // SAFETY:
+    // - the functions use no data, and any thread may run them.
+    unsafe { Waker::new(null(), &COUNTING) }
+}
+
+#[test]
+fn a_waker_is_cloned_only_when_it_is_to_be_kept() {
+    let plugin = Mem::default();
+    let target = target(&plugin, Progress::Own);
+    let builder = Builder::new().plugin(plugin).progress(Progress::Own);
+    let origin: Handle = builder.open("mem://").unwrap();
+    let peer = origin.lookup(target.address()).unwrap();
+    let settle = || while target.progress(Duration::ZERO) | origin.progress(Duration::ZERO) {};
+    let waker = counting();
+    let context = &mut Context::from_waker(&waker);
+    let clones = || CLONES.load(Ordering::Relaxed);
+
+    let mut call = origin.call(twice, &peer, (21,));
+    settle();
+    assert!(matches!(Pin::new(&mut call).poll(context), Poll::Ready(Ok(42))));
+    assert_eq!(clones(), 0, "the outcome was there");
+
+    let mut call = origin.call(twice, &peer, (21,));
+    for _ in 0..3 {
+        assert!(Pin::new(&mut call).poll(context).is_pending());
+    }
+    assert_eq!(clones(), 1);
+    settle();
+    assert!(matches!(Pin::new(&mut call).poll(context), Poll::Ready(Ok(42))));
+    assert_eq!(clones(), 1);
+}
