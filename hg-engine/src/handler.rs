@@ -12,14 +12,14 @@ use hg_core::{
     codec::{self, Codec as _},
     error::{STATUS_TEXT_MAX, Status, bounded_text},
     header::Header,
-    rpc::{Rpc, Serve, ServeKind, Served},
+    rpc::{Later, Rpc, Serve, ServeKind, Served},
 };
 use hg_na::Message;
 use serde::Serialize;
 
 use crate::{
     Request, large,
-    late::discard,
+    late::{contain, discard},
     port::Port,
     running::{self, Task},
 };
@@ -121,9 +121,25 @@ impl<R: Serve<Request>> Handler for OfFunction<R> {
         };
         match R::serve(request, args) {
             Served::Now(result) => request.answer_into::<R>(result, answer),
-            Served::Later(future) => Run::Later(running::put::<R, _>(spare, future)),
+            Served::Later(future) if R::KIND == ServeKind::Async => {
+                Run::Later(running::put::<R, _>(spare, future))
+            }
+            Served::Later(future) => unpolled::<R>(request, future, answer),
         }
     }
+}
+
+/// A handler that was written by hand gives a future where nobody polls one.
+#[cold]
+fn unpolled<R: Serve<Request>>(
+    request: &Request,
+    future: Later<R::Output, R::Error>,
+    answer: &mut Message,
+) -> Run {
+    contain("a handler's future that was dropped", || drop(future));
+    let (name, kind) = (R::NAME, R::KIND);
+    let text = format!("the handler of `{name}` is of the kind {kind:?} and gave a future");
+    request.fail(Status::Rejected, &text, answer)
 }
 
 /// A closure that answers at once, on the progress thread or on the pool.

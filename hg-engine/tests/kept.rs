@@ -1,0 +1,269 @@
+//! What an engine keeps for others, and for those who wait, over transports and origins that do not behave.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{
+    panic::panic_any,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+        mpsc,
+    },
+    task::{Context as Polling, Poll, Wake, Waker},
+    time::{Duration, Instant},
+};
+
+use hg_core::{
+    codec::{self, Codec as _},
+    error::{CallError, Status},
+    header::{Header, Kind},
+    rpc::{NoError, Rpc, Serve, ServeKind, Served},
+};
+use hg_engine::{Builder, CallOptions, Handle, Progress, Request};
+use hg_macros::rpc;
+use hg_na::{
+    Address, Completion, Context, Error, Message, Op, OpId, OpenOptions, Plugin, Rejected,
+    Returned, Token,
+};
+use hg_na_conformance::{
+    Mem,
+    layer::{Layer, Layered, Layers},
+};
+
+mod hg;
+
+#[rpc(crate = crate::hg)]
+fn make(len: u64) -> Vec<u8> {
+    vec![5; usize::try_from(len).unwrap()]
+}
+
+#[rpc(crate = crate::hg)]
+fn never();
+
+/// What does not fit in a message of this transport.
+const LARGE: u64 = 300_000;
+
+const WATCHDOG: Duration = Duration::from_secs(60);
+
+/// Answers find no room at first, and no taker afterwards; on demand progress panics.
+#[derive(Debug, Clone, Default)]
+struct Unhelpful {
+    answers: Arc<AtomicUsize>,
+    panics: Arc<AtomicBool>,
+}
+
+impl Layers for Unhelpful {
+    fn layer(&self, _: &Address) -> Box<dyn Layer> {
+        Box::new(self.clone())
+    }
+}
+
+impl Layer for Unhelpful {
+    fn post(&mut self, inner: &mut dyn Context, token: Token, op: Op) -> Result<OpId, Rejected> {
+        if !matches!(op, Op::SendExpected { .. }) {
+            return inner.post(token, op);
+        }
+        let error = match self.answers.fetch_add(1, Ordering::Relaxed) {
+            0 => Error::Again,
+            _ => Error::UnknownPeer,
+        };
+        Err(Rejected { op, error })
+    }
+
+    fn progress(
+        &mut self,
+        inner: &mut dyn Context,
+        now: Instant,
+        done: &mut Vec<Completion>,
+    ) -> Result<bool, Error> {
+        if self.panics.load(Ordering::Relaxed) {
+            panic_any("a transport that is wrong");
+        }
+        inner.progress(now, done)
+    }
+}
+
+fn stepped(plugin: impl Plugin + 'static) -> Builder {
+    Builder::new().plugin(plugin).progress(Progress::Own).listen(true)
+}
+
+#[test]
+fn a_large_result_that_finds_no_taker_in_a_later_round_is_not_kept() {
+    let (plugin, unhelpful) = (Mem::default(), Unhelpful::default());
+    let layered = Layered::new(plugin.clone(), unhelpful.clone());
+    let target: Handle = stepped(layered).open("mem://").unwrap();
+    target.register(make).unwrap();
+    let origin: Handle = stepped(plugin).open("mem://").unwrap();
+    let peer = origin.lookup(target.address()).unwrap();
+    let call = origin.call(make, &peer, (LARGE,));
+    // Its first try is in the round that runs the handler.
+    while unhelpful.answers.load(Ordering::Relaxed) == 0 {
+        origin.progress(Duration::ZERO);
+        target.progress(Duration::ZERO);
+    }
+    assert_eq!(target.kept_for_peers(), 1, "it waits for room");
+    drop(origin.notify(never, &peer, ()));
+    while unhelpful.answers.load(Ordering::Relaxed) == 1 {
+        origin.progress(Duration::ZERO);
+        target.progress(Duration::ZERO);
+    }
+    assert_eq!(target.kept_for_peers(), 0);
+    drop(call);
+}
+
+/// An origin that is not an engine.
+struct Raw {
+    context: Box<dyn Context>,
+    peer: hg_na::Peer,
+}
+
+impl Raw {
+    fn send(&mut self, header: Header, payload: &[u8]) {
+        let start = header.encoded_len();
+        let mut bytes = vec![0; start + payload.len()];
+        bytes[start..].copy_from_slice(payload);
+        header.encode(&mut bytes);
+        let message = Message::copied(&bytes);
+        let op = match header.kind {
+            Kind::Request => Op::SendUnexpected { to: self.peer, message },
+            _ => Op::SendControl { to: self.peer, message },
+        };
+        self.context.post(0, op).unwrap();
+    }
+
+    /// Asks for a large result.
+    fn ask(&mut self, id: u64) {
+        let mut arguments = [0; 8];
+        codec::Default::encode(&(LARGE,), &mut arguments).unwrap();
+        let len = codec::Default::size(&(LARGE,)).unwrap();
+        self.context.post(0, Op::RecvExpected { from: self.peer, tag: id }).unwrap();
+        self.send(Header::request(Kind::Request, id, make::ID), &arguments[..len]);
+    }
+
+    /// The status of the next answer.
+    fn answer(&mut self, target: &Handle) -> Option<Status> {
+        let mut done = Vec::new();
+        loop {
+            target.progress(Duration::ZERO);
+            self.context.progress(Instant::now(), &mut done).unwrap();
+            for completion in done.drain(..) {
+                if let Completion::Done(done) = completion
+                    && let Returned::Message(answer) = done.returned
+                    && !answer.as_slice().is_empty()
+                    && let Ok((header, _)) = Header::decode(answer.as_slice())
+                    && header.kind == Kind::Answer
+                {
+                    return Status::from_wire(header.code);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn results_of_an_id_that_was_used_twice_count_once() {
+    let plugin = Mem::default();
+    let builder = stepped(plugin.clone()).large_in_service_max(2 * LARGE + 1_000);
+    let target: Handle = builder.open("mem://").unwrap();
+    target.register(make).unwrap();
+    let domain = plugin.open(&Address::new("mem://").unwrap(), &OpenOptions::default()).unwrap();
+    let mut context = domain.context(0).unwrap();
+    let peer = context.lookup(target.address()).unwrap();
+    let mut origin = Raw { context, peer };
+    for _ in 0..2 {
+        origin.ask(1);
+        assert_eq!(origin.answer(&target), Some(Status::Ok));
+    }
+    assert_eq!(target.kept_for_peers(), 1);
+    origin.send(Header::control(Kind::ResultTaken, 1), &[]);
+    // Both fit, for nothing else is kept.
+    for id in [2, 3] {
+        origin.ask(id);
+        assert_eq!(origin.answer(&target), Some(Status::Ok));
+    }
+    assert_eq!(target.kept_for_peers(), 2);
+}
+
+struct Tells(mpsc::Sender<()>);
+
+impl Wake for Tells {
+    fn wake(self: Arc<Self>) {
+        let _gone: Result<(), _> = self.0.send(());
+    }
+}
+
+#[test]
+fn an_engine_whose_background_thread_has_ended_is_closed_and_nobody_waits_for_it() {
+    let (plugin, unhelpful) = (Mem::default(), Unhelpful::default());
+    let target: Handle = stepped(plugin.clone()).open("mem://").unwrap();
+    let layered = Layered::new(plugin, unhelpful.clone());
+    let builder = Builder::new().plugin(layered).progress(Progress::Background);
+    let origin: Handle = builder.open("mem://").unwrap();
+    let peer = origin.lookup(target.address()).unwrap();
+    let mut call = origin.call(never, &peer, ());
+    let (sender, woken) = mpsc::channel();
+    let waker = Waker::from(Arc::new(Tells(sender)));
+    let mut polling = Polling::from_waker(&waker);
+    assert!(Pin::new(&mut call).poll(&mut polling).is_pending());
+    unhelpful.panics.store(true, Ordering::Relaxed);
+    // Ends the thread's sleep.
+    drop(origin.notify(never, &peer, ()));
+    woken.recv_timeout(WATCHDOG).unwrap();
+    let outcome = Pin::new(&mut call).poll(&mut polling);
+    assert!(matches!(outcome, Poll::Ready(Err(CallError::Closed))), "{outcome:?}");
+    assert!(matches!(origin.call(never, &peer, ()).wait(), Err(CallError::Closed)));
+}
+
+/// Written by hand: what it says of itself is wrong.
+#[derive(Clone, Copy)]
+struct Wrong<const BLOCKS: bool>;
+
+impl<const BLOCKS: bool> Rpc for Wrong<BLOCKS> {
+    const NAME: &'static str = if BLOCKS { "wrong blocking" } else { "wrong plain" };
+    type Args<'a> = (Vec<u8>,);
+    type WireArgs<'a> = (Vec<u8>,);
+    type Output = ();
+    type WireOutput = ();
+    type Error = NoError;
+
+    fn pack<'a>(args: Self::Args<'a>) -> Self::WireArgs<'a> {
+        args
+    }
+    fn unpack<'a>(args: Self::WireArgs<'a>) -> Self::Args<'a> {
+        args
+    }
+    fn pack_output((): ()) {}
+    fn unpack_output((): ()) {}
+}
+
+impl<const BLOCKS: bool> Serve<Request> for Wrong<BLOCKS> {
+    const KIND: ServeKind = if BLOCKS { ServeKind::Blocking } else { ServeKind::Plain };
+
+    fn serve(_: &Request, _: Self::WireArgs<'_>) -> Served<(), NoError> {
+        Served::Later(Box::pin(async { Ok(()) }))
+    }
+}
+
+/// Calls it with short and with large arguments.
+fn call_wrong<const BLOCKS: bool>(target: &Handle, origin: &Handle) {
+    target.register(Wrong::<BLOCKS>).unwrap();
+    let peer = origin.lookup(target.address()).unwrap();
+    for len in [1, usize::try_from(LARGE).unwrap()] {
+        let options = CallOptions::within(WATCHDOG);
+        let call = origin.call_with(Wrong::<BLOCKS>, &peer, (vec![1; len],), options);
+        let outcome = call.wait();
+        let Err(CallError::Rejected(text)) = outcome else { panic!("{len} bytes: {outcome:?}") };
+        assert!(text.contains(Wrong::<BLOCKS>::NAME) && text.contains("gave a future"), "{text}");
+    }
+}
+
+#[test]
+fn a_handler_that_gives_a_future_without_being_async_is_answered_for() {
+    let plugin = Mem::default();
+    let target: Handle = Builder::new().plugin(plugin.clone()).listen(true).open("mem://").unwrap();
+    let origin: Handle = Builder::new().plugin(plugin).open("mem://").unwrap();
+    call_wrong::<false>(&target, &origin);
+    call_wrong::<true>(&target, &origin);
+    assert_eq!(target.requests_in_service(), 0);
+}
