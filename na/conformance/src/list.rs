@@ -125,6 +125,7 @@ define_suite! { $
             a_forgotten_peer_ends_with_its_operations
             a_handle_that_was_never_used_can_be_forgotten
             looking_up_twice_gives_one_handle
+            peers_looked_up_one_after_the_other_are_all_reached
             a_hundred_incarnations_leave_the_table_flat
             a_thousand_lookups_and_forgets_leave_the_table_flat
         }

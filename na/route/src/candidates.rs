@@ -16,6 +16,7 @@ use hg_na::{
     Completion, Done, Error, Failure, GoneReason, Message, Op, OpId, Peer, QUIET, Reached,
     Rejected, Returned, Tag, Token,
 };
+use rustc_hash::FxHashSet;
 
 use crate::{
     Way,
@@ -39,14 +40,19 @@ pub(crate) enum Mark {
 
 /// Marks by place; of another generation, they mean nothing.
 #[derive(Debug, Default)]
-pub(crate) struct Marks(Vec<(u32, Mark)>);
+pub(crate) struct Marks {
+    places: Vec<(u32, Mark)>,
+    /// Peers that took the network, and whose places the local plugin has given to others since.
+    moved: FxHashSet<Peer>,
+}
 
 impl Marks {
     /// The mark of a peer.
     #[inline]
     pub(crate) fn of(&self, peer: Peer) -> Mark {
-        match self.0.get(peer.index() as usize) {
+        match self.places.get(peer.index() as usize) {
             Some((generation, mark)) if *generation == peer.generation() => *mark,
+            _ if self.moved.contains(&peer) => Mark::Moved,
             _ => Mark::None,
         }
     }
@@ -54,19 +60,31 @@ impl Marks {
     /// Whether the local plugin takes its operations as they are.
     #[inline(always)]
     pub(crate) fn is_direct(&self, peer: Peer) -> bool {
-        match self.0.get(peer.index() as usize) {
+        let may_be = match self.places.get(peer.index() as usize) {
             Some((_, Mark::None | Mark::Settled)) | None => true,
             Some((generation, _)) => *generation != peer.generation(),
-        }
+        };
+        may_be && (self.moved.is_empty() || self.of(peer) != Mark::Moved)
     }
 
     /// Marks a peer.
     pub(crate) fn set(&mut self, peer: Peer, mark: Mark) {
         let place = peer.index() as usize;
-        if self.0.len() <= place {
-            self.0.resize(place + 1, (0, Mark::None));
+        if self.places.len() <= place {
+            self.places.resize(place + 1, (0, Mark::None));
         }
-        self.0[place] = (peer.generation(), mark);
+        let (generation, before) =
+            std::mem::replace(&mut self.places[place], (peer.generation(), mark));
+        if before == Mark::Moved && generation != peer.generation() {
+            self.moved.insert(Peer::new(peer.index(), generation));
+        }
+    }
+
+    /// A peer that took the network is gone.
+    pub(crate) fn end(&mut self, peer: Peer) {
+        if !self.moved.remove(&peer) && self.of(peer) == Mark::Moved {
+            self.set(peer, Mark::None);
+        }
     }
 }
 

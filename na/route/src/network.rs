@@ -235,6 +235,7 @@ impl RouteContext {
             self.fail_held(peer, false, reason, done);
             self.fail_held(peer, true, reason, done);
             self.moves.remove(peer);
+            self.marks.end(peer);
             done.push(Completion::Gone { peer, reason: reason.clone() });
         }
         if is_known {

@@ -219,6 +219,29 @@ pub(crate) fn a_handle_that_was_never_used_can_be_forgotten(suite: &Suite) -> Ou
     world.end()
 }
 
+pub(crate) fn peers_looked_up_one_after_the_other_are_all_reached(suite: &Suite) -> Outcome {
+    let mut world = World::new(suite, 1)?;
+    let mut peers = Vec::new();
+    for _ in 0..4 {
+        let domain = suite.open(&suite.url, &OpenOptions::listening())?;
+        let place = world.add(domain, 0)?;
+        let (to, _) = world.connect(A, place)?;
+        peers.push((to, place));
+        // Those before, too: the later ones have not taken their handles away.
+        for &(to, place) in &peers {
+            world.send(A, to, b"still you")?;
+            world.arrival(place)?;
+        }
+    }
+    world.close(peers[3].1);
+    world.gone(A, peers[3].0)?;
+    for &(to, place) in &peers[..3] {
+        world.send(A, to, b"and now")?;
+        world.arrival(place)?;
+    }
+    world.end()
+}
+
 pub(crate) fn looking_up_twice_gives_one_handle(suite: &Suite) -> Outcome {
     let mut world = World::new(suite, 2)?;
     let address = world.nodes[B].address();
