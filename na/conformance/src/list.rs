@@ -143,6 +143,10 @@ define_suite! { $
             a_region_in_use_is_not_unregistered
             transfers_by_the_short_cut_are_over_and_leave_rounds_their_turn
         }
+        together {
+            transfers_asked_for_together_concern_each_one_alone
+            transfers_together_with_those_of_a_peer_that_is_gone_are_done
+        }
         views {
             a_view_sees_what_its_owner_has_registered
             only_memory_that_never_changes_is_seen_as_a_slice

@@ -7,8 +7,8 @@ use std::{fmt, sync::Arc, time::Instant};
 
 use hg_na::{
     Address, Caps, Completion, Context, Domain as _, Done, Error, Exchange, Exchanged, Failure,
-    LocalSlice, Message, Op, OpId, Peer, Reached, Rejected, RemoteSlice, Returned, Tag, Token,
-    Transit, UID, Waiter,
+    LocalSlice, Message, Moved, Op, OpId, Peer, Reached, Rejected, RemoteSlice, Returned, Tag,
+    Token, Transit, UID, Waiter,
 };
 use rustc_hash::FxHashMap;
 use uuid::Uuid;
@@ -507,16 +507,16 @@ impl Context for RouteContext {
     }
 
     fn transfer(&mut self, transit: &Transit<'_>, most: u64) -> bool {
-        let Transit { peer, local, remote, .. } = *transit;
-        let is_local = peer.index() & Peer::SECOND == 0 && self.marks.is_direct(peer);
-        if !is_local || transit.len > self.caps.max_transfer {
-            return false;
-        }
-        let Ok(region) = slices::region_of(local) else { return false };
-        let part = remote.part_for(self.scheme(Way::Local));
-        let local = region.part(Way::Local).state();
-        let remote = part.as_ref().unwrap_or(remote);
-        self.local.transfer(&Transit { local, remote, ..*transit }, most)
+        self.transfer_locally(transit, |local, inner| local.transfer(inner, most)).unwrap_or(false)
+    }
+
+    fn transfer_or_gather(&mut self, transit: &Transit<'_>, most: u64) -> Moved {
+        self.transfer_locally(transit, |local, inner| local.transfer_or_gather(inner, most))
+            .unwrap_or(Moved::Not)
+    }
+
+    fn transfer_all(&mut self, transits: &[Transit<'_>], most: u64, done: &mut [bool]) {
+        self.transfer_all_locally(transits, most, done);
     }
 
     fn cancel(&mut self, id: OpId) {

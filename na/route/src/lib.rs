@@ -50,6 +50,7 @@
 
 #![forbid(unsafe_code)]
 
+mod at_once;
 mod candidates;
 mod caps;
 mod context;

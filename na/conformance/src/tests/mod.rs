@@ -13,4 +13,5 @@ pub(crate) mod processes;
 pub(crate) mod refusals;
 pub(crate) mod short_cuts;
 pub(crate) mod sleeping;
+pub(crate) mod together;
 pub(crate) mod views;

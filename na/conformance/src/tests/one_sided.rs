@@ -16,7 +16,7 @@ use crate::{
 const SIZE: usize = 10_000;
 
 /// Two connected contexts; `None` when the plugin has no one-sided operations, which it then says.
-fn connected(suite: &Suite) -> Outcome<Option<(World<'_>, Peer)>> {
+pub(super) fn connected(suite: &Suite) -> Outcome<Option<(World<'_>, Peer)>> {
     let mut world = World::new(suite, 2)?;
     let (to_b, _) = world.connect(A, B)?;
     if world.nodes[A].caps().one_sided {
@@ -29,7 +29,7 @@ fn connected(suite: &Suite) -> Outcome<Option<(World<'_>, Peer)>> {
     }
 }
 
-fn register(
+pub(super) fn register(
     world: &World<'_>,
     place: usize,
     memory: impl Into<Memory>,
@@ -40,22 +40,22 @@ fn register(
 }
 
 /// A descriptor as its receiver sees it.
-fn travelled(region: &Region) -> Outcome<Descriptor> {
+pub(super) fn travelled(region: &Region) -> Outcome<Descriptor> {
     let bytes = region.descriptor().encode();
     Descriptor::decode(&bytes).map_err(|error| format!("an own descriptor: {error}"))
 }
 
-fn content(region: &Region) -> Outcome<Vec<u8>> {
+pub(super) fn content(region: &Region) -> Outcome<Vec<u8>> {
     let mut bytes = vec![0; usize::try_from(region.len()).expect("it fits in memory")];
     region.read(0, &mut bytes).map_err(|error| format!("own memory cannot be read: {error}"))?;
     Ok(bytes)
 }
 
-fn local(region: &Region, offset: usize, len: usize) -> Outcome<LocalSlice> {
+pub(super) fn local(region: &Region, offset: usize, len: usize) -> Outcome<LocalSlice> {
     region.slice(offset as u64, len as u64).map_err(|error| error.to_string())
 }
 
-fn remote(descriptor: &Descriptor, offset: u64, len: usize) -> Outcome<RemoteSlice> {
+pub(super) fn remote(descriptor: &Descriptor, offset: u64, len: usize) -> Outcome<RemoteSlice> {
     descriptor.slice(offset, len as u64).map_err(|error| error.to_string())
 }
 
