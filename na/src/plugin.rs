@@ -87,6 +87,10 @@ pub trait Domain: Send + Sync + fmt::Debug {
 }
 
 /// One endpoint. One thread at a time.
+///
+/// Whoever uses it may hold a lock meanwhile that an application's `Drop` takes. So memory of which a context may have been
+/// left the last share is not dropped in here: what keeps it alive ([`Memory::keeper`]) may be anybody's. The regions of open
+/// operations are kept by whoever has posted them, also while the context is dropped.
 pub trait Context: Send + fmt::Debug {
     /// What a peer looks up.
     fn address(&self) -> &Address;

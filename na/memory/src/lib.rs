@@ -12,6 +12,7 @@
 //! | [`copy_between`] | from memory to memory |
 //! | [`copy_from_quiet`] | the same, where only one of the two needs to be excluded |
 //! | [`write_vectored`] | `sendmsg(2)`: a slice, then a range of memory, to a socket |
+//! | [`Held`] | memory that is dropped in the middle of progress |
 //! | [`ForkGuard`] | tells a forked child's copy from the original |
 //! | [`NotInherited`] | keeps a descriptor from forked children |
 //! | [`read_vectored`] | `readv(2)`: from a descriptor into a range of memory, then into a slice |
@@ -19,6 +20,7 @@
 mod copy;
 #[expect(unsafe_code, reason = "a page that the kernel wipes in a forked child")]
 mod fork;
+mod held;
 #[expect(unsafe_code, reason = "handlers of pthread_atfork")]
 mod inherit;
 mod io;
@@ -29,6 +31,7 @@ mod raw;
 
 pub use copy::{copy_between, copy_from_quiet, copy_in, copy_out};
 pub use fork::ForkGuard;
+pub use held::Held;
 pub use inherit::NotInherited;
 pub use io::{read_vectored, write_vectored};
 pub use pieces::pieces;

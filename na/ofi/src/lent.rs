@@ -4,8 +4,6 @@
 //! end of the connection, *abandons* it: what a late writer may still touch is kept alive apart, and a copy takes
 //! its place in the region.
 
-use std::sync::Arc;
-
 use hg_na::{GoneReason, Segment};
 
 use crate::{
@@ -144,7 +142,7 @@ impl OfiContext {
         let note = self.next_serial();
         let endpoint = self.endpoint();
         let reaches = endpoint.reaches_memory_of(address);
-        let (there, here) = ((address, it.grant), (&Arc::clone(&memory), run));
+        let (there, here) = ((address, it.grant), (&memory, run));
         let handed = if reaches {
             endpoint.move_run(there, here, it.is_get, note)
         } else {

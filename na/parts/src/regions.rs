@@ -24,7 +24,7 @@ use std::{
 };
 
 use hg_na::{DESCRIPTOR_MAX, Descriptor, Error, Memory, RegionState, Rights};
-use hg_na_memory::ForkGuard;
+use hg_na_memory::{ForkGuard, Held};
 use rustc_hash::FxHashMap;
 
 /// Bytes of a claim.
@@ -89,17 +89,18 @@ impl Entry {
 
     /// The memory itself: it stays alive as long as this is held.
     #[must_use]
-    pub fn share(&self) -> Option<Arc<Memory>> {
-        self.memory.read().unwrap_or_else(PoisonError::into_inner).clone()
+    pub fn share(&self) -> Option<Held> {
+        self.memory.read().unwrap_or_else(PoisonError::into_inner).clone().map(Held::from)
     }
 
     /// A peer may go on writing the memory although nobody waits for it any more: it is left to that peer, and a
     /// copy takes its place.
     pub fn abandon(&self) {
         let mut memory = self.memory.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(old) = memory.take() {
-            *memory = copy_of(&old).map(Arc::new).or(Some(old));
-        }
+        let copy = memory.as_deref().and_then(copy_of);
+        let left = copy.and_then(|copy| memory.replace(Arc::new(copy)));
+        drop(memory);
+        drop(left.map(Held::from));
     }
 
     /// Rights, bounds: checked before anything is touched.

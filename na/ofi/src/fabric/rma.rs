@@ -4,9 +4,10 @@
 //! what the library is. Each registration covers one run of memory: no provider has to take more than one segment.
 //! Memory that the library may still touch is kept alive here, whatever becomes of its region.
 
-use std::{ffi::c_void, ptr, sync::Arc};
+use std::{ffi::c_void, ptr};
 
-use hg_na::{Memory, Segment};
+use hg_na::Segment;
+use hg_na_memory::Held;
 use libfabric_sys::{self as sys, calls};
 
 use crate::fabric::{
@@ -45,7 +46,7 @@ impl Grant {
 struct Lent {
     region: Handle<sys::FidMr>,
     /// Stays until the registration was closed: fields are dropped in their order.
-    memory: Arc<Memory>,
+    memory: Held,
 }
 
 /// A move under way.
@@ -53,7 +54,7 @@ struct Lent {
 struct Move {
     note: u64,
     _local: Option<Lent>,
-    _memory: Arc<Memory>,
+    _memory: Held,
 }
 
 /// The one-sided side of an endpoint.
@@ -101,7 +102,7 @@ impl Endpoint {
     /// Whatever the library says.
     pub(crate) fn lend(
         &mut self,
-        memory: &Arc<Memory>,
+        memory: &Held,
         run: Segment,
         is_written: bool,
     ) -> Result<(usize, Grant), Fault> {
@@ -110,7 +111,7 @@ impl Endpoint {
         let Some(side) = &mut self.one_sided else { return Err(unsupported()) };
         let grant = Grant::of(side.mr_mode, run, key);
         let place = side.lent.iter().position(Option::is_none).unwrap_or(side.lent.len());
-        let lent = Some(Lent { region, memory: Arc::clone(memory) });
+        let lent = Some(Lent { region, memory: memory.clone() });
         if place == side.lent.len() {
             side.lent.push(lent);
         } else {
@@ -135,7 +136,7 @@ impl Endpoint {
     pub(crate) fn move_run(
         &mut self,
         (peer, grant): (u64, Grant),
-        (memory, run): (&Arc<Memory>, Segment),
+        (memory, run): (&Held, Segment),
         to_peer: bool,
         note: u64,
     ) -> Result<(), Fault> {
@@ -154,7 +155,7 @@ impl Endpoint {
         let local = if is_local {
             let access = if to_peer { sys::WRITE } else { sys::READ };
             let (region, _) = self.register_run(run, access)?;
-            Some(Lent { region, memory: Arc::clone(memory) })
+            Some(Lent { region, memory: memory.clone() })
         } else {
             None
         };
@@ -171,7 +172,7 @@ impl Endpoint {
             side.contexts.take_back(place);
             return Err(fault);
         }
-        side.moves[place] = Some(Move { note, _local: local, _memory: Arc::clone(memory) });
+        side.moves[place] = Some(Move { note, _local: local, _memory: memory.clone() });
         Ok(())
     }
 
@@ -279,6 +280,10 @@ pub(crate) fn register(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use hg_na::Memory;
+
     use super::*;
     use crate::fabric::{Form, Wanted, offers};
 
@@ -313,7 +318,7 @@ mod tests {
     /// Moves from the first one's memory to the second one's, or back, and says with what it ended.
     fn moved(
         pair: &mut [(Endpoint, u64); 2],
-        own: &Arc<Memory>,
+        own: &Held,
         grant: Grant,
         to_peer: bool,
     ) -> Option<Fault> {
@@ -352,14 +357,13 @@ mod tests {
                 if !pair[0].0.reaches_memory_of(pair[0].1) {
                     continue; // Within a process, later versions of shm are not used at all.
                 }
-                let own = Arc::new(Memory::from(vec![7; LEN]));
-                let lent = Arc::new(Memory::from(vec![1; LEN]));
+                let memory = [7, 1, 0].map(|byte| Arc::new(Memory::from(vec![byte; LEN])));
+                let [own, lent, back] = memory.each_ref().map(|it| Held::from(Arc::clone(it)));
                 let run = lent.segments()[0];
                 let (number, grant) = pair[1].0.lend(&lent, run, true).unwrap();
                 assert_eq!(moved(&mut pair, &own, grant, true), None, "{provider} {further}");
                 pair[1].0.revoke(number);
                 let (number, grant) = pair[1].0.lend(&lent, run, false).unwrap();
-                let back = Arc::new(Memory::from(vec![0; LEN]));
                 assert_eq!(moved(&mut pair, &back, grant, false), None, "{provider} {further}");
                 pair[1].0.revoke(number);
                 if provider == "tcp" {
@@ -369,8 +373,8 @@ mod tests {
                         "{provider}: a forged key"
                     );
                 }
-                drop(pair);
-                for memory in [own, lent, back] {
+                drop((pair, own, lent, back));
+                for memory in memory {
                     let bytes = Arc::try_unwrap(memory).unwrap().into_vec().unwrap();
                     assert!(bytes == vec![7; LEN], "{provider} {further}");
                 }

@@ -24,7 +24,7 @@ use std::{
 };
 
 use hg_na::{Descriptor, Error, Memory, RegionState, Rights, Segment};
-use hg_na_memory::ForkGuard;
+use hg_na_memory::{ForkGuard, Held};
 
 use super::{
     descriptor::RegionClaim,
@@ -110,11 +110,11 @@ impl Regions {
         index: u32,
         generation: u32,
         token: [u8; 16],
-    ) -> Option<(Arc<Memory>, Rights)> {
+    ) -> Option<(Held, Rights)> {
         let live = self.live();
         let found = live.get(index as usize)?.as_ref()?;
         let is_same = found.claim.generation == generation && found.claim.token == token;
-        is_same.then(|| (Arc::clone(&found.memory), found.rights))
+        is_same.then(|| (Arc::clone(&found.memory).into(), found.rights))
     }
 
     fn live(&self) -> MutexGuard<'_, Vec<Option<Live>>> {
@@ -150,7 +150,7 @@ impl Regions {
             retired.extract_if(.., |(published, _)| !self.is_pinned(published)).collect()
         };
         for (published, memory) in freed {
-            drop(memory);
+            drop(Held::from(memory)); // A round of progress may have asked.
             self.release(published);
         }
     }

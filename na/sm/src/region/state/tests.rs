@@ -2,7 +2,10 @@
 
 use std::{
     os::fd::AsFd,
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    sync::{
+        atomic::{AtomicBool, AtomicU64, Ordering},
+        mpsc,
+    },
 };
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -125,6 +128,38 @@ fn memory_that_a_peer_will_not_unpin_is_copied_and_kept_until_it_does() {
         regions.sweep();
         assert!(regions.retired.lock().unwrap().is_empty());
     }
+}
+
+/// What an application's `Drop` may need, and whoever makes progress has.
+static LOCK: Mutex<()> = Mutex::new(());
+
+struct Asks(mpsc::Sender<()>);
+
+impl Drop for Asks {
+    fn drop(&mut self) {
+        drop(LOCK.lock().unwrap());
+        self.0.send(()).unwrap();
+    }
+}
+
+#[test]
+#[expect(unsafe_code, reason = "memory with a keeper of its own")]
+fn what_kept_retired_memory_alive_is_not_dropped_by_whoever_sweeps() {
+    let (regions, switch) = regions();
+    let (sender, dropped) = mpsc::channel();
+    let bytes = vec![5_u8; 64].leak();
+    let segment = Segment { address: bytes.as_mut_ptr().expose_provenance(), len: bytes.len() };
+    // SAFETY:
+    // - the bytes live for ever, and nobody else has them.
+    let memory = unsafe { Memory::from_raw_parts(vec![segment], true, Arc::new(Asks(sender))) };
+    let region = register(&regions, memory);
+    switch.0.store(true, Ordering::Relaxed);
+    drop(region);
+    switch.0.store(false, Ordering::Relaxed);
+    let locked = LOCK.lock().unwrap();
+    regions.sweep();
+    drop(locked);
+    dropped.recv_timeout(Duration::from_secs(60)).unwrap();
 }
 
 #[test]

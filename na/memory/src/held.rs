@@ -1,0 +1,116 @@
+//! Memory that whoever makes progress holds for a while.
+//!
+//! A context is used under a lock of its user's (the engine's), and what keeps memory alive may be of any type of an
+//! application's, whose `Drop` may well ask for that lock. So where a plugin may have been left the last share, what is the
+//! application's is dropped in a thread of its own.
+
+use std::{fmt, mem::ManuallyDrop, ops::Deref, sync::Arc, thread};
+
+use hg_na::Memory;
+
+/// A share of memory, for use inside of progress.
+#[derive(Clone)]
+pub struct Held(
+    /// `None` only while it is dropped.
+    Option<Arc<Memory>>,
+);
+
+impl From<Arc<Memory>> for Held {
+    fn from(memory: Arc<Memory>) -> Self {
+        Self(Some(memory))
+    }
+}
+
+impl Deref for Held {
+    type Target = Memory;
+
+    fn deref(&self) -> &Memory {
+        self.0.as_deref().expect("there until it is dropped")
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // Of those that let go at the same time only the last one is given it.
+        if let Some(memory) = self.0.take().and_then(Arc::into_inner) {
+            drop_elsewhere(memory);
+        }
+    }
+}
+
+/// Vectors and shared slices are dropped at once: they are nobody's but the system's.
+fn drop_elsewhere(memory: Memory) {
+    if memory.keeper().is_none() {
+        return;
+    }
+    // Where there is no thread to be had it stays for ever, rather than that everything stands still.
+    let memory = ManuallyDrop::new(memory);
+    let job = || drop(ManuallyDrop::into_inner(memory));
+    let _started = thread::Builder::new().name("hg-drop".to_owned()).spawn(job);
+}
+
+impl fmt::Debug for Held {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&**self, out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        sync::{Mutex, mpsc},
+        time::Duration,
+    };
+
+    use hg_na::Segment;
+
+    use super::*;
+
+    const WATCHDOG: Duration = Duration::from_secs(60);
+
+    /// What an application's `Drop` may need.
+    static LOCK: Mutex<()> = Mutex::new(());
+
+    struct Asks(mpsc::Sender<()>);
+
+    impl Drop for Asks {
+        fn drop(&mut self) {
+            drop(LOCK.lock().unwrap());
+            self.0.send(()).unwrap();
+        }
+    }
+
+    #[expect(unsafe_code, reason = "memory with a keeper of its own")]
+    fn kept() -> (Arc<Memory>, mpsc::Receiver<()>) {
+        let (sender, receiver) = mpsc::channel();
+        let bytes = vec![7_u8; 8].leak();
+        let segment = Segment { address: bytes.as_mut_ptr().expose_provenance(), len: bytes.len() };
+        // SAFETY:
+        // - the bytes live for ever, and nobody else has them.
+        let memory = unsafe { Memory::from_raw_parts(vec![segment], true, Arc::new(Asks(sender))) };
+        (Arc::new(memory), receiver)
+    }
+
+    #[test]
+    fn what_keeps_memory_alive_is_dropped_where_it_may_do_anything() {
+        let (memory, dropped) = kept();
+        let alias = Arc::new(Memory::alias(&memory));
+        let (one, other) = (Held::from(memory), Held::from(alias));
+        let locked = LOCK.lock().unwrap();
+        drop(one);
+        drop(other.clone());
+        assert!(dropped.try_recv().is_err());
+        drop(other);
+        drop(locked);
+        dropped.recv_timeout(WATCHDOG).unwrap();
+    }
+
+    #[test]
+    fn who_has_another_share_drops_it_himself() {
+        let (memory, dropped) = kept();
+        drop(Held::from(Arc::clone(&memory)));
+        assert!(dropped.try_recv().is_err());
+        drop(memory);
+        assert!(dropped.try_recv().is_ok());
+    }
+}
