@@ -51,12 +51,12 @@ fn sleep(sleep: Sleep) -> &'static str {
     }
 }
 
-/// What is missing, if anything is.
+/// What is missing, if anything is, and what to do about it.
 pub(crate) fn missing(offer: &Offer) -> Option<&str> {
     match &offer.availability {
         Availability::Available => None,
-        // Where this list is asked for, it stands already.
-        Availability::Missing(why) => Some(why.split("; `hg info` lists").next().unwrap_or(why)),
+        // Where else to look is of no use here: this is the list.
+        Availability::Missing { why, .. } => Some(why),
         _ => Some("this version of hg does not know this state"),
     }
 }

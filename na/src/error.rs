@@ -57,10 +57,14 @@ pub enum Error {
         /// In words: which of those that are known may be meant, or all of them.
         known: String,
     },
-    /// A library, a driver, a card or an interface that the transport needs is not here: what, and what to install
-    /// or do.
-    #[error("{0}")]
-    Missing(Arc<str>),
+    /// A library, a driver, a card or an interface that the transport needs is not here.
+    #[error("{why}{}", .see.map(|see| format!("; {see}")).unwrap_or_default())]
+    Missing {
+        /// What, and what to install or do.
+        why: Arc<str>,
+        /// Where to look for what there is instead.
+        see: Option<&'static str>,
+    },
     /// A setting has a value that the plugin does not take.
     #[error("setting `{name}`: {why}")]
     BadSetting {
@@ -152,7 +156,7 @@ impl Error {
             Self::BadAddress { .. } => "BadAddress",
             Self::AddressInUse(_) => "AddressInUse",
             Self::NoPlugin { .. } => "NoPlugin",
-            Self::Missing(_) => "Missing",
+            Self::Missing { .. } => "Missing",
             Self::BadSetting { .. } => "BadSetting",
             Self::UnknownSetting { .. } => "UnknownSetting",
             Self::Unsupported(_) => "Unsupported",
@@ -170,7 +174,7 @@ impl Error {
     /// Something that the transport needs is not here: one sentence that says what, and what to do.
     #[must_use]
     pub fn missing(what: impl fmt::Display) -> Self {
-        Self::Missing(what.to_string().into())
+        Self::Missing { why: what.to_string().into(), see: None }
     }
 }
 

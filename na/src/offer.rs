@@ -14,7 +14,7 @@ use crate::{Address, Caps, Domain, Error, OpenOptions};
 /// let offer = Offer::new("mine", Address::new("mine://card0")?).on("card0").fact("lanes", "4");
 /// assert!(offer.is_available() && offer.domain.as_deref() == Some("card0"));
 /// let offer = offer.missing("the driver is not loaded: modprobe mine");
-/// assert!(matches!(offer.availability, Availability::Missing(_)));
+/// assert!(matches!(offer.availability, Availability::Missing { .. }));
 /// # Ok::<(), hg_na::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,8 +46,13 @@ pub struct Offer {
 pub enum Availability {
     /// Yes.
     Available,
-    /// No: what is missing, and what to install or do about it, in one sentence.
-    Missing(String),
+    /// No.
+    Missing {
+        /// What is missing, and what to install or do about it, in one sentence.
+        why: String,
+        /// Where to look for what there is instead: of no use to whoever has this list.
+        see: Option<String>,
+    },
 }
 
 impl Offer {
@@ -72,6 +77,10 @@ impl Offer {
     pub fn tried(mut self, opened: Result<Arc<dyn Domain>, Error>) -> Self {
         match opened {
             Ok(domain) => self.caps = Some(domain.caps().clone()),
+            Err(Error::Missing { why, see }) => {
+                let (why, see) = (why.to_string(), see.map(str::to_owned));
+                (self.availability, self.caps) = (Availability::Missing { why, see }, None);
+            }
             Err(error) => self = self.missing(error.to_string()),
         }
         self
@@ -80,7 +89,7 @@ impl Offer {
     /// It cannot be opened: one sentence that says what is missing and what to do.
     #[must_use]
     pub fn missing(mut self, why: impl Into<String>) -> Self {
-        self.availability = Availability::Missing(why.into());
+        self.availability = Availability::Missing { why: why.into(), see: None };
         self.caps = None;
         self
     }
@@ -130,5 +139,21 @@ impl Offer {
     #[must_use]
     pub fn options(&self) -> OpenOptions {
         OpenOptions { listen: true, settings: self.settings.clone() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_and_where_else_to_look_come_apart() {
+        let error =
+            Error::Missing { why: "no card: buy one".into(), see: Some("`x` lists others") };
+        assert_eq!(error.to_string(), "no card: buy one; `x` lists others");
+        let offer = Offer::new("mine", Address::new("mine://").unwrap()).tried(Err(error));
+        let (why, see) = ("no card: buy one".to_owned(), Some("`x` lists others".to_owned()));
+        assert_eq!(offer.availability, Availability::Missing { why, see });
+        assert_eq!(Error::missing("no card").to_string(), "no card");
     }
 }

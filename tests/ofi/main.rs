@@ -233,7 +233,7 @@ fn one_address_names_both_ways() {
 fn what_is_missing_is_said_when_it_is_opened() {
     let error = Engine::listen("ofi+cxi://").map(drop).unwrap_err();
     assert!(
-        matches!(error, Error::Missing(_)) && error.to_string().contains("no provider `cxi`"),
+        matches!(error, Error::Missing { .. }) && error.to_string().contains("no provider `cxi`"),
         "{error}"
     );
 }

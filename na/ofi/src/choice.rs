@@ -141,10 +141,10 @@ fn nothing(provider: &str, source: Option<IpAddr>) -> Error {
         _ => {
             let (major, minor) = library().map_or((0, 0), |library| library.version());
             let needs = needs(provider);
-            Error::missing(format!(
-                "libfabric {major}.{minor} has no provider `{provider}` that works on this machine: it needs \
-                 {needs}; `hg info` lists the providers that work"
-            ))
+            let why = format!(
+                "libfabric {major}.{minor} has no provider `{provider}` that works on this machine: it needs {needs}"
+            );
+            Error::Missing { why: why.into(), see: Some("`hg info` lists the providers that work") }
         }
     }
 }

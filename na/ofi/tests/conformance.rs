@@ -71,7 +71,7 @@ mod shm {
 fn is_skipped(test: &str, url: &str) -> bool {
     let url = Address::new(url).expect("an address");
     let opened = OfiPlugin.open(&url, &OpenOptions::listening());
-    let is_missing = matches!(opened, Err(Error::Missing(_)));
+    let is_missing = matches!(opened, Err(Error::Missing { .. }));
     if is_missing {
         println!("SKIPPED: {test}: libfabric offers no {} here", url.scheme());
     }

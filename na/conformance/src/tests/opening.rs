@@ -59,7 +59,7 @@ fn check_offer(suite: &Suite, offer: &Offer) -> Outcome {
         (Availability::Available, Err(error)) => {
             format!("{url} is offered, and does not open: {error}")
         }
-        (Availability::Missing(why), opened) => {
+        (Availability::Missing { why, .. }, opened) => {
             let one_sentence = !why.trim().is_empty() && !why.contains('\n');
             ensure!(one_sentence, "{url} is missing, and why is not one sentence: {why:?}");
             if opened.is_err() {
