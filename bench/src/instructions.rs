@@ -100,22 +100,22 @@ pub(crate) fn step(arguments: &StepArguments) -> Result<(), Error> {
     target.register(echo)?;
     let origin = own().open(&arguments.url)?;
     let peer = origin.lookup(target.address())?;
-    in_turns(&target, &origin, &peer, 0)?;
+    let in_turns = |value| in_turns(&target, &origin, &peer, value);
+    in_turns(0)?;
     if origin.way_of(&peer) != "sm" {
         if arguments.inflight > 1 {
             let why = "over a network, calls are counted one by one: --inflight 1";
             return Err(Error::Impossible(why.to_owned()));
         }
-        (0..WARM_UP).try_for_each(|number| in_turns(&target, &origin, &peer, u64::from(number)))?;
-        return stepped_in_turns(&target, &origin, &peer, arguments.calls);
+        (0..WARM_UP).try_for_each(in_turns)?;
+        return stepped(arguments.calls, in_turns);
     }
-    for number in 0..WARM_UP {
-        stepped_once(&target, &origin, &peer, u64::from(number))?;
-    }
+    let once = |value| stepped_once(&target, &origin, &peer, value);
+    (0..WARM_UP).try_for_each(once)?;
     if arguments.inflight > 1 {
         return stepped_batches(&target, &origin, &peer, arguments.inflight, arguments.calls);
     }
-    stepped(&target, &origin, &peer, arguments.calls)
+    stepped(arguments.calls, once)
 }
 
 /// A call that takes many rounds on both sides: the first one to a peer, and every one over a network.
@@ -136,29 +136,10 @@ fn in_turns(
     }
 }
 
-/// What the profile is of, over a network.
-#[inline(never)]
-fn stepped_in_turns(
-    target: &hg::Handle,
-    origin: &hg::Handle,
-    peer: &hg::Peer,
-    calls: u32,
-) -> Result<(), Error> {
-    (0..calls).try_for_each(|number| in_turns(target, origin, peer, black_box(u64::from(number))))
-}
-
 /// What the profile is of.
 #[inline(never)]
-fn stepped(
-    target: &hg::Handle,
-    origin: &hg::Handle,
-    peer: &hg::Peer,
-    calls: u32,
-) -> Result<(), Error> {
-    for number in 0..calls {
-        stepped_once(target, origin, peer, black_box(u64::from(number)))?;
-    }
-    Ok(())
+fn stepped(calls: u32, one: impl Fn(u64) -> Result<(), Error>) -> Result<(), Error> {
+    (0..calls).try_for_each(|number| one(black_box(u64::from(number))))
 }
 
 #[inline(always)]
@@ -209,7 +190,7 @@ fn stepped_batches(
 const ROWS: usize = 40;
 
 /// Calls before those that are counted.
-const WARM_UP: u32 = 1_000;
+const WARM_UP: u64 = 1_000;
 
 /// A call has two sides.
 const SIDES: f64 = 2.0;

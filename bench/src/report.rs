@@ -159,9 +159,9 @@ mod tests {
     #[test]
     fn keys_that_do_not_apply_are_left_out() {
         let mut text = Vec::new();
-        json(&mut text, &[bare()]).unwrap();
+        json(&mut text, &[bare()]).expect("a vector takes all");
         assert_eq!(
-            String::from_utf8(text).unwrap(),
+            String::from_utf8(text).expect("text"),
             "{\"figure\":\"memcpy\",\"unit\":\"MiB/s\",\"median\":2.5,\"p99\":4.0,\"min\":1.0,\
              \"max\":5.0,\"repetitions\":9}\n"
         );
@@ -183,14 +183,15 @@ mod tests {
         let limit = Summary { median: 2.0, ..summary() };
         let subject = Subject::round_trip("cache_line_round_trip", 8, Wait::Spin);
         let figure = figure.beside(&Figure::new(subject, limit));
-        let text = serde_json::to_string(&figure).unwrap();
+        let text = serde_json::to_string(&figure).expect("texts and numbers");
         let mut rest = text.as_str();
         for key in COLUMNS {
             let at = rest.find(&format!("\"{key}\":")).unwrap_or_else(|| panic!("{key}: {text}"));
             rest = &rest[at + 1..];
         }
-        let value: serde_json::Value = serde_json::from_str(&text).unwrap();
-        assert_eq!(value.as_object().unwrap().len(), COLUMNS.len());
+        let value: serde_json::Value =
+            serde_json::from_str(&text).unwrap_or_else(|error| panic!("{text}: {error}"));
+        assert_eq!(value.as_object().map(serde_json::Map::len), Some(COLUMNS.len()));
         assert_eq!((&value["unit"], &value["wait"]), (&"us".into(), &"spin".into()));
         assert_eq!(value["limit"], "cache_line_round_trip");
         assert_eq!((&value["limit_median"], &value["ratio"]), (&2.0.into(), &1.25.into()));
@@ -199,9 +200,9 @@ mod tests {
     #[test]
     fn a_table_leaves_out_empty_columns_and_aligns_the_others() {
         let mut text = Vec::new();
-        table(&mut text, &[bare()]).unwrap();
+        table(&mut text, &[bare()]).expect("a vector takes all");
         assert_eq!(
-            String::from_utf8(text).unwrap(),
+            String::from_utf8(text).expect("text"),
             "figure  unit   median   p99   min   max  repetitions\n\
              memcpy  MiB/s    2.50  4.00  1.00  5.00            9\n"
         );

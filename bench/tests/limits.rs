@@ -1,7 +1,5 @@
 //! `hg-perf limits` as its users run it: the lines it prints, and what it leaves behind.
 
-#![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
-
 mod common;
 
 use std::collections::BTreeSet;
@@ -14,12 +12,12 @@ use std::time::Instant;
 
 use serde_json::Value;
 
-use common::{Killed, WATCHDOG, ended, hg_perf, lines, number};
+use common::{Killed, WATCHDOG, ended, hg_perf, lines, number, text};
 
 #[test]
 fn quick_limits_print_one_json_object_a_line() {
     let lines = lines(&["limits", "--quick"]);
-    let figures: BTreeSet<&str> = lines.iter().map(|l| l["figure"].as_str().unwrap()).collect();
+    let figures: BTreeSet<&str> = lines.iter().map(|line| text(line, "figure")).collect();
     let expected = [
         "cache_line_round_trip",
         "ring_rate",
@@ -38,8 +36,11 @@ fn quick_limits_print_one_json_object_a_line() {
         let of = |l: &&Value| {
             l["figure"] == figure && l["op"].as_str() == op && l.get("inflight").is_none()
         };
-        let sizes: Vec<u64> =
-            lines.iter().filter(of).map(|l| l["size"].as_u64().unwrap()).collect();
+        let sizes: Vec<u64> = lines
+            .iter()
+            .filter(of)
+            .map(|l| l["size"].as_u64().unwrap_or_else(|| panic!("{l}")))
+            .collect();
         assert_eq!(sizes, [4 << 10, 64 << 10, 1 << 20, 16 << 20], "{figure}");
     }
 }
@@ -56,7 +57,7 @@ fn a_terminal_shows_how_far_it_is_and_a_pipe_does_not() {
         Ok(run) => {
             let (succeeded, out, said) = ended(run);
             assert!(succeeded, "{said}");
-            let (before, table) = out.split_once("placement: ").unwrap();
+            let (before, table) = out.split_once("placement: ").unwrap_or_else(|| panic!("{out}"));
             assert!(before.contains("\rround 1 of 2\u{1b}[K"), "{before:?}");
             assert!(before.ends_with("\r\u{1b}[K"), "the line is gone: {before:?}");
             assert!(!table.contains("round "), "{table}");
@@ -74,7 +75,7 @@ fn a_terminal_shows_how_far_it_is_and_a_pipe_does_not() {
 
 /// Unit, repetitions and caches of one line.
 fn check(line: &Value) {
-    let figure = line["figure"].as_str().unwrap();
+    let figure = text(line, "figure");
     let unit = match (figure, line["inflight"].as_u64()) {
         (_, Some(2..)) => "1/s",
         ("memcpy" | "cma" | "tcp_stream", _) => "MiB/s",
@@ -91,7 +92,7 @@ fn check(line: &Value) {
 fn a_table_states_the_placement() {
     let (succeeded, output, said) = ended(hg_perf(&["limits", "--quick", "--repetitions", "1"]));
     assert!(succeeded, "{said}");
-    let first = output.lines().next().unwrap();
+    let first = output.lines().next().expect("one line at least");
     let placement = first.strip_prefix("placement: ").and_then(|rest| rest.split(' ').next());
     assert!(matches!(placement, Some("near" | "between" | "far" | "one-core")), "{first}");
 }
@@ -106,13 +107,14 @@ fn second_processes_die_with_a_killed_parent_even_while_they_spin() {
             assert!(Instant::now() < deadline, "no second process spins");
             thread::yield_now();
         }
-        run.0.kill().unwrap();
-        run.0.wait().unwrap();
+        run.0.kill().expect("it runs until it is killed");
+        run.0.wait().expect("it is a child of this process");
         // All second processes have inherited standard error: it ends with the last of them.
-        let mut stderr = run.0.stderr.take().unwrap();
+        let mut stderr = run.0.stderr.take().expect("nobody else reads it");
         let (sender, receiver) = mpsc::channel();
         thread::spawn(move || sender.send(stderr.read_to_end(&mut Vec::new())));
-        receiver.recv_timeout(WATCHDOG).expect("the second processes end").unwrap();
+        let read = receiver.recv_timeout(WATCHDOG).expect("the second processes end");
+        read.expect("standard error can be read");
     }
 }
 
@@ -125,13 +127,13 @@ fn a_second_process_without_its_parent_refuses_to_start() {
 /// Whether one of this process's children is running in a measurement that spins.
 fn spins(parent: u32) -> bool {
     let parent = parent.to_string();
-    fs::read_dir("/proc").unwrap().any(|entry| {
-        let process = entry.unwrap().path();
+    fs::read_dir("/proc").expect("/proc is there").any(|entry| {
+        let process = entry.expect("/proc can be listed").path();
         // Most entries are no processes, and a process may end while it is read.
         let read = |file| fs::read_to_string(process.join(file)).unwrap_or_default();
         let stat = read("stat");
         // After the name in parentheses: state, parent.
-        let mut rest = stat.rsplit(')').next().unwrap().split_whitespace();
+        let mut rest = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
         (rest.next(), rest.next()) == (Some("R"), Some(&parent))
             && ["cache-line", "ring"].iter().any(|role| read("cmdline").contains(role))
     })

@@ -1,12 +1,10 @@
 //! `hg-perf` over TCP, and over an address that is reached by shared memory or by TCP.
 
-#![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
-
 mod common;
 
 use std::process::Command;
 
-use common::{ended, hg_perf, lines, number};
+use common::{ended, hg_perf, lines, number, text};
 
 const TCP: &str = "tcp://127.0.0.1:0";
 const BOTH: &str = "sm+tcp://127.0.0.1:0";
@@ -48,7 +46,7 @@ fn a_routed_call_stands_beside_the_direct_one_which_has_a_control_of_its_own() {
         let lines = lines(&[&arguments[..], &["--repetitions", "2"]].concat());
         let [routed, direct, ratio, control] = &lines[..] else { panic!("{lines:?}") };
         assert_eq!((&routed["via"], &routed["repetitions"]), (&way.into(), &6.into()));
-        assert!(direct["url"].as_str().unwrap().starts_with(&format!("{way}://")), "{direct}");
+        assert!(text(direct, "url").starts_with(&format!("{way}://")), "{direct}");
         assert!(direct.get("via").is_none(), "{direct}");
         for (line, figure) in [(ratio, "routed_to_direct"), (control, "control_to_direct")] {
             // One value for each set of processes.
@@ -94,7 +92,7 @@ fn calls_that_travel_together_are_counted_with_and_without_strace() {
     let lines = lines(&counting);
     for figure in ["calls_per_syscall_and_side", "calls_per_segment_and_side"] {
         let of = lines.iter().filter(|line| line["figure"] == figure);
-        let waits: Vec<&str> = of.map(|line| line["wait"].as_str().unwrap()).collect();
+        let waits: Vec<&str> = of.map(|line| text(line, "wait")).collect();
         assert_eq!(waits, ["spin", "block"], "{figure}");
     }
 }

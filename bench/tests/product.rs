@@ -1,7 +1,5 @@
 //! Every subcommand that measures calls, with few repetitions: the lines that it prints.
 
-#![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
-
 mod common;
 
 use std::collections::BTreeSet;
@@ -10,7 +8,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use common::{Killed, ended, hg_perf, lines, number};
+use common::{Killed, ended, hg_perf, lines, number, text};
 
 #[test]
 fn a_call_stands_beside_the_limit_of_its_mode() {
@@ -49,7 +47,8 @@ fn a_crowd_is_measured_in_turns_with_a_single_peer() {
 fn a_target_in_another_terminal_prints_its_address_and_is_called() {
     let mut target = Killed(hg_perf(&["target", "--wait", "block"]));
     let mut address = String::new();
-    BufReader::new(target.0.stdout.take().unwrap()).read_line(&mut address).unwrap();
+    let output = target.0.stdout.take().expect("nobody else reads it");
+    BufReader::new(output).read_line(&mut address).expect("the target prints its address");
     let rate = ["rate", "--wait", "block", "--repetitions", "1", "--to", address.trim()];
     assert_eq!(lines(&rate)[0]["figure"], "call");
 }
@@ -72,7 +71,10 @@ fn a_new_peer_pays_more_for_its_first_call() {
 fn dead_and_stopped_targets_are_timed_for_every_way_of_waiting() {
     let lines = lines(&["faults", "--kills", "2", "--deadlines", "2", "--inflight", "3"]);
     for wait in ["spin", "adaptive", "block"] {
-        let of = |name| lines.iter().find(|l| l["figure"] == name && l["wait"] == wait).unwrap();
+        let of = |name| {
+            let found = lines.iter().find(|l| l["figure"] == name && l["wait"] == wait);
+            found.unwrap_or_else(|| panic!("no {name} of {wait}: {lines:?}"))
+        };
         assert_eq!(
             (&of("death_to_error")["inflight"], &of("death_to_error")["repetitions"]),
             (&3.into(), &2.into())
@@ -90,14 +92,14 @@ fn a_soaked_target_is_measured_before_and_after() {
             assert!(names.contains(format!("{what}_{when}").as_str()), "{what}_{when}: {names:?}");
         }
     }
-    let call = lines.iter().find(|line| line["figure"] == "call_after").unwrap();
+    let call = find(&lines, "figure", "call_after");
     assert_eq!(call["limit"], "call_before");
 }
 
 #[test]
 fn memory_and_descriptors_of_peers_are_counted() {
     let lines = lines(&["memory", "--peers", "3", "--large", "100000"]);
-    let of = |name| lines.iter().find(|line| line["figure"] == name).unwrap();
+    let of = |name| find(&lines, "figure", name);
     assert!(number(of("empty_rss"), "median") > 0.0);
     assert!(number(of("first_peer_rss"), "median") > 0.0);
     assert!(number(of("further_peer_fds"), "median") >= 1.0);
@@ -126,7 +128,7 @@ fn instructions_are_counted_or_the_missing_tool_is_named() {
 #[test]
 fn system_calls_are_counted_or_the_missing_tool_is_named() {
     let Some(lines) = counted_with("strace", &["syscalls", "--calls", "50"]) else { return };
-    let of = |wait: &str| lines.iter().find(|line| line["wait"] == wait).unwrap();
+    let of = |wait: &str| find(&lines, "wait", wait);
     assert_eq!(of("block")["figure"], "syscalls_per_call_and_side");
     assert_eq!(of("spin")["inflight"], 16);
     assert!(names(&lines).contains("calls_per_syscall_and_side"));
@@ -144,5 +146,11 @@ fn counted_with(tool: &str, arguments: &[&str]) -> Option<Vec<Value>> {
 }
 
 fn names(lines: &[Value]) -> BTreeSet<&str> {
-    lines.iter().map(|line| line["figure"].as_str().unwrap()).collect()
+    lines.iter().map(|line| text(line, "figure")).collect()
+}
+
+/// The line of the figure, wait or whatever else has this value.
+fn find<'a>(lines: &'a [Value], key: &str, value: &str) -> &'a Value {
+    let found = lines.iter().find(|line| line[key] == value);
+    found.unwrap_or_else(|| panic!("no line whose {key} is {value}: {lines:?}"))
 }

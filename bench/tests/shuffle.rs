@@ -1,6 +1,5 @@
 //! `hg-perf shuffle`: the shuffle beside this machine's limit, and beside the same job over each MPI.
 
-#![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 #![expect(clippy::print_stderr, reason = "says what is skipped")]
 
 mod common;
@@ -16,11 +15,11 @@ fn runner() -> PathBuf {
     if !beside.is_file() {
         let mut build = Command::new(env!("CARGO"));
         build.args(["build", "-q", "-p", "hydrargyrum-shuffle-runner", "--target-dir"]);
-        build.arg(beside.parent().and_then(Path::parent).unwrap());
+        build.arg(beside.parent().and_then(Path::parent).expect("a target folder"));
         if !cfg!(debug_assertions) {
             build.arg("--release");
         }
-        assert!(build.status().unwrap().success());
+        assert!(build.status().expect("cargo starts").success());
     }
     beside
 }
@@ -31,10 +30,10 @@ fn installed(test: &str) -> Vec<&'static str> {
     let has_headers = |name: &str| {
         let source = "#include <mpi.h>\nint main(void) { return 0; }\n";
         let file = std::env::temp_dir().join(format!("hg-perf-{name}-{}.c", std::process::id()));
-        std::fs::write(&file, source).unwrap();
+        std::fs::write(&file, source).expect("a temporary file can be written");
         let mut compiler = Command::new(format!("mpicc.{name}"));
         let built = compiler.args(["-fsyntax-only"]).arg(&file).output();
-        std::fs::remove_file(&file).unwrap();
+        std::fs::remove_file(&file).expect("what was written can be removed");
         built.is_ok_and(|output| output.status.success())
     };
     let (there, missing): (Vec<_>, Vec<_>) =
@@ -50,7 +49,7 @@ fn the_shuffle_stands_beside_the_ring_and_beside_every_mpi_that_is_installed() {
     const NAME: &str = "the_shuffle_stands_beside_the_ring_and_beside_every_mpi_that_is_installed";
     let runner = runner();
     let mut arguments = vec!["shuffle", "--ranks", "2", "--seconds", "0.05", "--repetitions", "1"];
-    arguments.extend(["--runner", runner.to_str().unwrap()]);
+    arguments.extend(["--runner", runner.to_str().expect("a path that is text")]);
     let mpis = installed(NAME);
     if mpis.len() < 2 {
         arguments.push("--no-mpi");
@@ -77,7 +76,7 @@ fn what_is_missing_is_named() {
     assert!(!succeeded && said.contains("/no/runner did not end well: timeout: "), "{said}");
     let mut without = Command::new(env!("CARGO_BIN_EXE_hg-perf"));
     without.args(["shuffle", "--runner", "/no/runner"]).env("PATH", "/no/folder");
-    let said = without.output().unwrap();
+    let said = without.output().expect("hg-perf starts");
     let said = String::from_utf8_lossy(&said.stderr).into_owned();
     assert!(said.contains("apt-get install libopenmpi-dev openmpi-bin, or"), "{said}");
 }

@@ -1,12 +1,10 @@
 //! `hg-perf table`: lines that are measured by other commands, judged, and named by them.
 
-#![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
-
 mod common;
 
 use serde_json::Value;
 
-use common::{ended, hg_perf, number};
+use common::{ended, hg_perf, number, parsed, text};
 
 /// The lines of a table with one repetition.
 fn judged(only: &[&str]) -> Vec<Value> {
@@ -14,20 +12,20 @@ fn judged(only: &[&str]) -> Vec<Value> {
     only.iter().for_each(|name| arguments.extend(["--only", name]));
     let (succeeded, output, said) = ended(hg_perf(&arguments));
     assert!(succeeded, "{said}");
-    output.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    output.lines().map(parsed).collect()
 }
 
 #[test]
 fn lines_are_measured_by_the_commands_that_they_name_and_held_against_the_limits_of_their_run() {
     let lines = judged(&["call/spin", "call/4KiB", "call/adaptive", "shared/pull/1MiB/hot"]);
-    let names: Vec<&str> = lines.iter().map(|line| line["line"].as_str().unwrap()).collect();
+    let names: Vec<&str> = lines.iter().map(|line| text(line, "line")).collect();
     let expected = ["call/spin", "call/4KiB", "call/adaptive", "shared/pull/1MiB/hot"];
     assert_eq!(names, [&expected[..], &["shared/pull/1MiB/hot/cma"]].concat());
     let [spin, argument, _, shared, twice] = &lines[..] else { panic!("{lines:?}") };
     assert_eq!(spin["command"], "hg-perf rate --wait spin --repetitions 1");
     let must = 1.1 * number(spin, "limit_median") + 0.18;
     assert!((number(spin, "must") - must).abs() < 1e-9, "{spin}");
-    let words: Vec<&str> = argument["command"].as_str().unwrap().split(' ').collect();
+    let words: Vec<&str> = text(argument, "command").split(' ').collect();
     assert_eq!(common::lines(&words[1..])[0]["size"], 4096, "{argument}");
     // The must allows one copy more than the aim.
     let copy = number(argument, "must") - number(argument, "aim");

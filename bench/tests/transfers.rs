@@ -1,12 +1,10 @@
 //! `hg-perf bandwidth` with few repetitions: every kind of transfer beside the limit of its kind.
 
-#![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
-
 mod common;
 
 use serde_json::Value;
 
-use common::{ended, hg_perf, lines, number};
+use common::{ended, hg_perf, lines, number, text};
 
 /// The line of the transfer itself.
 fn bandwidth(more: &[&str]) -> Value {
@@ -52,7 +50,7 @@ fn a_call_whose_argument_is_pulled_stands_beside_what_it_is_made_of() {
         assert_eq!((&line["figure"], &line["limit"]), (&"call_with_pull".into(), &limit.into()));
         assert_eq!((&line["unit"], &line["memory"]), (&"1/s".into(), &memory.into()));
         assert_eq!((&lines[1]["figure"], &lines[1]["size"]), (&"call".into(), &8.into()));
-        let bare: Vec<_> = lines[2..].iter().map(|line| line["figure"].as_str().unwrap()).collect();
+        let bare: Vec<_> = lines[2..].iter().map(|line| text(line, "figure")).collect();
         let expected: &[&str] = match memory {
             "heap" => &["cma"],
             "eager" => &["handover_rate", "call_with_pull_to_handover"],

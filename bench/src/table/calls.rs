@@ -255,7 +255,7 @@ mod tests {
                 json!({"figure": "call", "unit": "us", "median": median, "limit_median": 0.2}),
             ])
         };
-        let verdict = |median| spinning(&call(median)).unwrap().verdict();
+        let verdict = |median| spinning(&call(median)).expect("both figures are there").verdict();
         assert_eq!(verdict(0.41), Verdict::Missed);
         assert_eq!(verdict(0.39), Verdict::Must);
         assert_eq!(verdict(0.31), Verdict::Aim);
@@ -271,7 +271,7 @@ mod tests {
             ])
         };
         // A copy takes 100 us.
-        let judged = argument(&figures(250.0)).unwrap();
+        let judged = argument(&figures(250.0)).expect("all figures are there");
         assert_eq!((judged.must, judged.aim), (Some(300.5), Some(200.5)));
         assert_eq!(judged.verdict(), Verdict::Must);
     }

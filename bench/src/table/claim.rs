@@ -245,8 +245,9 @@ mod tests {
 
     #[test]
     fn a_ratio_is_judged_from_the_side_that_is_better() {
-        let verdict =
-            |better, must, aim| Judged::ratio(&line(), better, must, aim).unwrap().verdict();
+        let verdict = |better, must, aim| {
+            Judged::ratio(&line(), better, must, aim).expect("the line has a limit").verdict()
+        };
         assert_eq!(verdict(Better::Larger, 0.96, 0.99), Verdict::Missed);
         assert_eq!(verdict(Better::Larger, 0.95, 0.99), Verdict::Must);
         assert_eq!(verdict(Better::Larger, 0.9, 0.95), Verdict::Aim);
@@ -277,8 +278,8 @@ mod tests {
             json!({"figure": "call", "size": 4096}),
             json!({"figure": "call", "size": 8}),
         ]);
-        assert_eq!(figures.of("call").unwrap()["size"], 4096);
-        assert_eq!(figures.with("call", "size", &json!(8)).unwrap()["size"], 8);
+        assert_eq!(figures.of("call").expect("it is there")["size"], 4096);
+        assert_eq!(figures.with("call", "size", &json!(8)).expect("it is there")["size"], 8);
         assert!(figures.of("memcpy").is_none());
     }
 }

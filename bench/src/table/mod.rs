@@ -162,7 +162,8 @@ mod tests {
         for run in all() {
             assert!(!run.commands.is_empty() && !run.claims.is_empty());
             for command in &run.commands {
-                crate::cli::check(&command.words(Some(1))).unwrap();
+                let words = command.words(Some(1));
+                crate::cli::check(&words).unwrap_or_else(|error| panic!("{words:?}: {error}"));
             }
             for claim in run.claims {
                 assert!(names.insert(claim.name.clone()), "{}", claim.name);

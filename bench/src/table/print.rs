@@ -203,14 +203,17 @@ mod tests {
     #[test]
     fn a_line_has_what_was_measured_promised_and_met() {
         let mut printer = Printer::new(Vec::new(), false);
-        printer.start("near").unwrap();
-        printer.line(&claim(), "hg-perf rate", &judged(5e6)).unwrap();
-        printer.line(&claim(), "hg-perf rate", &judged(7e6)).unwrap();
-        printer.line(&claim(), "hg-perf rate", &Outcome::NotMeasured("why".into())).unwrap();
-        printer.end("far").unwrap();
-        let text = String::from_utf8(printer.out).unwrap();
-        let words =
-            |line: usize| text.lines().nth(line).unwrap().split_whitespace().collect::<Vec<_>>();
+        printer.start("near").expect("a vector takes all");
+        printer.line(&claim(), "hg-perf rate", &judged(5e6)).expect("a vector takes all");
+        printer.line(&claim(), "hg-perf rate", &judged(7e6)).expect("a vector takes all");
+        printer
+            .line(&claim(), "hg-perf rate", &Outcome::NotMeasured("why".into()))
+            .expect("a vector takes all");
+        printer.end("far").expect("a vector takes all");
+        let text = String::from_utf8(printer.out).expect("text");
+        let words = |line: usize| {
+            text.lines().nth(line).unwrap_or_default().split_whitespace().collect::<Vec<_>>()
+        };
         assert_eq!(
             words(2).join(" "),
             "call/16 calls 5.000 M/s ring_rate 66.00 M/s 6 M/s 6.000 M/s 12.00 M/s MISSED hg-perf rate"
@@ -225,13 +228,19 @@ mod tests {
     #[test]
     fn json_has_the_numbers_as_they_are_and_leaves_out_what_does_not_apply() {
         let mut printer = Printer::new(Vec::new(), true);
-        printer.start("near").unwrap();
-        printer.line(&claim(), "hg-perf rate", &judged(13e6)).unwrap();
-        printer.line(&claim(), "hg-perf rate", &Outcome::NotMeasured("why".into())).unwrap();
-        printer.end("near").unwrap();
-        let text = String::from_utf8(printer.out).unwrap();
-        let lines: Vec<Value> =
-            text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        printer.start("near").expect("a vector takes all");
+        printer.line(&claim(), "hg-perf rate", &judged(13e6)).expect("a vector takes all");
+        printer
+            .line(&claim(), "hg-perf rate", &Outcome::NotMeasured("why".into()))
+            .expect("a vector takes all");
+        printer.end("near").expect("a vector takes all");
+        let text = String::from_utf8(printer.out).expect("text");
+        let lines: Vec<Value> = text
+            .lines()
+            .map(|line| {
+                serde_json::from_str(line).unwrap_or_else(|error| panic!("{line}: {error}"))
+            })
+            .collect();
         assert_eq!((&lines[0]["line"], &lines[0]["met"]), (&"call/16".into(), &"aim".into()));
         assert_eq!((&lines[0]["must"], &lines[0]["measured"]), (&6e6.into(), &13e6.into()));
         assert_eq!((&lines[1]["not_measured"], lines[1].get("met")), (&"why".into(), None));

@@ -15,7 +15,7 @@ pub(crate) fn lines(arguments: &[&str]) -> Vec<Value> {
     arguments.push("--json");
     let (succeeded, output, said) = ended(hg_perf(&arguments));
     assert!(succeeded, "{arguments:?}: {said}");
-    let lines: Vec<Value> = output.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    let lines: Vec<Value> = output.lines().map(parsed).collect();
     assert!(!lines.is_empty());
     lines.iter().for_each(check);
     lines
@@ -27,8 +27,9 @@ fn check(line: &Value) {
     let known = known.into_iter().chain(["wait", "peers", "unit", "median", "p99", "min", "max"]);
     let known: BTreeSet<&str> =
         known.chain(["repetitions", "limit", "limit_median", "ratio"]).collect();
-    let keys = line.as_object().unwrap().keys().map(String::as_str);
+    let keys = line.as_object().unwrap_or_else(|| panic!("{line}")).keys().map(String::as_str);
     assert!(keys.into_iter().all(|key| known.contains(key)), "{line}");
+    assert!(!text(line, "figure").is_empty(), "{line}");
     for key in ["median", "p99"] {
         let range = number(line, "min")..=number(line, "max");
         assert!(range.contains(&number(line, key)), "{key}: {line}");
@@ -37,6 +38,16 @@ fn check(line: &Value) {
         let ratio = number(line, "median") / number(line, "limit_median");
         assert!((number(line, "ratio") / ratio - 1.0).abs() < 1e-9, "{line}");
     }
+}
+
+/// A line of `--json`.
+pub(crate) fn parsed(line: &str) -> Value {
+    serde_json::from_str(line).unwrap_or_else(|error| panic!("{line}: {error}"))
+}
+
+/// A text of a line.
+pub(crate) fn text<'a>(line: &'a Value, key: &str) -> &'a str {
+    line[key].as_str().unwrap_or_else(|| panic!("{key}: {line}"))
 }
 
 /// A number of a line.
@@ -62,24 +73,26 @@ pub(crate) fn hg_perf(arguments: &[&str]) -> Child {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .unwrap()
+        .expect("hg-perf starts")
 }
 
 /// Whether it succeeded, its output and its errors; killed when it does not end.
 pub(crate) fn ended(run: Child) -> (bool, String, String) {
     let mut run = Killed(run);
-    let (mut out, mut err) = (run.0.stdout.take().unwrap(), run.0.stderr.take().unwrap());
+    let mut out = run.0.stdout.take().expect("nobody else reads it");
+    let mut err = run.0.stderr.take().expect("nobody else reads it");
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
         let (mut output, mut errors) = (String::new(), String::new());
-        out.read_to_string(&mut output).unwrap();
-        err.read_to_string(&mut errors).unwrap();
+        out.read_to_string(&mut output).expect("output is text");
+        err.read_to_string(&mut errors).expect("errors are text");
         let _ = sender.send((output, errors));
     });
     let Ok((output, errors)) = receiver.recv_timeout(WATCHDOG) else {
         panic!("hg-perf did not end within {WATCHDOG:?}");
     };
-    (run.0.wait().unwrap().success(), output, errors)
+    let status = run.0.wait().expect("hg-perf is a child of this process");
+    (status.success(), output, errors)
 }
 
 /// How long a run may take.
