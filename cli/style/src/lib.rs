@@ -19,26 +19,43 @@ use std::{
 
 use clap::{Parser, error::ErrorKind};
 
+/// Status of a process whose command line is wrong.
+pub const WRONG: u8 = 2;
+
 /// The command line of this process.
 ///
 /// # Errors
 /// How the program is to end: help was printed, or a sentence about what is wrong.
 pub fn parse<P: Parser>() -> Result<P, ExitCode> {
-    P::try_parse().map_err(|told| {
-        let is_help = matches!(told.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
-        let (status, sentence) = if is_help {
-            match print(&format!("{}\n", told.to_string().trim_end())) {
-                Ok(()) => return ExitCode::SUCCESS,
-                Err(error) => (1, format!("standard output cannot be written: {error}")),
-            }
-        } else {
-            (2, sentence::<P>(&told))
-        };
-        let program = P::command().get_name().to_owned();
-        // A closed standard error leaves nobody to tell.
-        let _ = io::stderr().write_all(format!("{program}: {sentence}\n").as_bytes());
-        ExitCode::from(status)
+    parse_or(|sentence| {
+        say::<P>(&sentence);
+        ExitCode::from(WRONG)
     })
+}
+
+/// The same, for a program that says by itself what is wrong: it is given the sentence.
+///
+/// # Errors
+/// How the program is to end.
+pub fn parse_or<P: Parser>(wrong: impl FnOnce(String) -> ExitCode) -> Result<P, ExitCode> {
+    P::try_parse().map_err(|told| {
+        if !matches!(told.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
+            return wrong(sentence::<P>(&told));
+        }
+        match print(&format!("{}\n", told.to_string().trim_end())) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                say::<P>(&format!("standard output cannot be written: {error}"));
+                ExitCode::FAILURE
+            }
+        }
+    })
+}
+
+fn say<P: Parser>(sentence: &str) {
+    let program = P::command().get_name().to_owned();
+    // A closed standard error leaves nobody to tell.
+    let _ = io::stderr().write_all(format!("{program}: {sentence}\n").as_bytes());
 }
 
 /// Writes to standard output; a reader who closed it has read enough.

@@ -44,7 +44,7 @@ use hg_shuffle::route::Plan;
 use crate::{arguments::Arguments, error::Error};
 
 fn main() -> ExitCode {
-    let arguments: Arguments = match hg_cli_style::parse() {
+    let arguments: Arguments = match hg_cli_style::parse_or(not_read) {
         Ok(arguments) => arguments,
         Err(ended) => return ended,
     };
@@ -95,6 +95,25 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let is_well = work::run(&job, arguments)?;
     job.leave()?;
     Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Ranks of a launcher have one command line, most likely: the first of them says what is wrong with it.
+fn not_read(sentence: String) -> ExitCode {
+    let own = Error::Unreadable(sentence);
+    let words = own.to_string();
+    let told = match Settings::new().connect() {
+        Ok(job) => {
+            let told = work::say_once(&job, Err(own));
+            // It was read by others, who end without a word.
+            let _ = job.leave();
+            matches!(told, Err(Error::Told))
+        }
+        Err(_) => false,
+    };
+    if !told {
+        say(&format!("shuffle-runner: {words}"));
+    }
+    ExitCode::from(hg_cli_style::WRONG)
 }
 
 /// Whom this process waits for at the start.

@@ -71,7 +71,8 @@ pub(crate) fn run(job: &Job, arguments: &Arguments) -> Result<bool, Error> {
 /// Whether what was asked for can work; a runner that started the ranks has seen to what is the same for all of them.
 fn check(job: &Job, arguments: &Arguments) -> Result<(), Error> {
     arguments.check(job.size())?;
-    if !Local::is_rank() {
+    // What is opened by all ranks of a machine at a time may find its port in use.
+    if !Local::is_rank() && job.local_rank() == 0 {
         arguments.check_transports()?;
     }
     match &arguments.plot {
@@ -81,7 +82,7 @@ fn check(job: &Job, arguments: &Arguments) -> Result<(), Error> {
 }
 
 /// If any rank fails, all do: of those with the same words the first one says them. Collective.
-fn say_once(job: &Job, own: Result<(), Error>) -> Result<(), Error> {
+pub(crate) fn say_once(job: &Job, own: Result<(), Error>) -> Result<(), Error> {
     let words = own.as_ref().err().map(Error::to_string).unwrap_or_default();
     let told = job.all_gather(words.as_bytes())?;
     if told.iter().all(Vec::is_empty) {

@@ -1,6 +1,8 @@
 //! Ranks that real launchers started: Open MPI's and MPICH's `mpirun`, Slurm's `srun`, and Intel MPI's
 //! `mpiexec.hydra` where `I_MPI_ROOT` names one (`scripts/intel-mpi` fetches it).
 
+use std::net::TcpListener;
+
 use crate::{
     common::{Outcome, RUNNER, has, run},
     slurm_daemons::{PROGRAMS, Slurm},
@@ -34,6 +36,37 @@ fn under_open_mpi_every_message_arrives_on_one_node_and_on_two() {
     }
     openmpi("4", WORK).total(4);
     openmpi("4", &[WORK, &["--nodes", "2x2"]].concat()).total(4);
+}
+
+#[test]
+fn under_both_mpis_a_port_that_one_node_does_not_need_is_tried_by_one_rank_only() {
+    const NAME: &str =
+        "under_both_mpis_a_port_that_one_node_does_not_need_is_tried_by_one_rank_only";
+    let free = TcpListener::bind("0.0.0.0:0").and_then(|it| it.local_addr());
+    let url = format!("tcp://127.0.0.1:{}", free.expect("some port is free").port());
+    let work = ["--count", "10", "--warm-up", "1", "--json", "--url", &url];
+    if has("mpirun.mpich", NAME) {
+        mpich("4", &work).total(4);
+    }
+    if has("mpirun.openmpi", NAME) {
+        openmpi("4", &work).total(4);
+    }
+}
+
+#[test]
+fn under_both_mpis_a_wrong_command_line_is_said_once() {
+    const NAME: &str = "under_both_mpis_a_wrong_command_line_is_said_once";
+    let launchers =
+        [("mpirun.mpich", mpich as fn(&str, &[&str]) -> Outcome), ("mpirun.openmpi", openmpi)];
+    for (launcher, run) in launchers {
+        if has(launcher, NAME) {
+            let outcome = run("4", &["--colour"]);
+            assert_eq!(outcome.code, Some(2), "{}", outcome.all());
+            let said =
+                outcome.err.matches("shuffle-runner: unexpected argument '--colour'").count();
+            assert_eq!(said, 1, "{}", outcome.all());
+        }
+    }
 }
 
 #[test]

@@ -289,9 +289,10 @@ fn ranks_of_a_launcher_say_once_what_is_wrong_with_all_of_them() {
     let folder = File::new("once");
     std::fs::create_dir(&folder.0).unwrap();
     let at = format!("dir:{}", folder.text());
-    for (wrong, sentence) in [
-        ("--url nothing://", "shuffle-runner: --url: nothing://: "),
-        ("--size 3", "shuffle-runner: --size: "),
+    for (wrong, sentence, status) in [
+        ("--url nothing://", "shuffle-runner: --url: nothing://: ", 1),
+        ("--size 3", "shuffle-runner: --size: ", 1),
+        ("--colour", "shuffle-runner: unexpected argument '--colour' found", 2),
     ] {
         let rank = |rank| format!("HG_JOB_RANK={rank} {RUNNER} {wrong} & p{rank}=$!;");
         let wait = |rank| format!("wait $p{rank}; echo ended $?;");
@@ -299,7 +300,7 @@ fn ranks_of_a_launcher_say_once_what_is_wrong_with_all_of_them() {
         let script = ranks.map(rank).concat() + &ranks.map(wait).concat();
         let place = [("HG_JOB_RENDEZVOUS", at.as_str()), ("HG_JOB_SIZE", "3")];
         let outcome = run("sh", &["-c", &script], &place);
-        assert_eq!(outcome.out, "ended 1\n".repeat(3), "{}", outcome.all());
+        assert_eq!(outcome.out, format!("ended {status}\n").repeat(3), "{}", outcome.all());
         assert_eq!(outcome.err.lines().count(), 1, "{}", outcome.all());
         assert!(outcome.err.starts_with(sentence), "{}", outcome.all());
     }
