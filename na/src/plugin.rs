@@ -9,8 +9,8 @@ use std::{
 };
 
 use crate::{
-    Address, Caps, Completion, Error, Exchange, Exchanged, Memory, Message, Moved, Offer, Op, OpId,
-    Peer, Region, Rejected, Rights, Tag, Token, Transit,
+    Address, Caps, Completion, Error, Exchange, Exchanged, Guest, Memory, Message, Moved, Offer,
+    Op, OpId, Peer, Region, Rejected, Rights, Tag, Token, Transit,
 };
 
 /// A linked transport: turns a URL into a domain.
@@ -84,6 +84,15 @@ pub trait Domain: Send + Sync + fmt::Debug {
     /// # Errors
     /// [`Error::AddressInUse`], [`Error::Limit`], [`Error::Os`].
     fn context(&self, id: u8) -> Result<Box<dyn Context>, Error>;
+
+    /// The same, in the wait set of another plugin's context ([`Waiter::host`]): its descriptors stand there, its
+    /// waiter sleeps there and ends for both, and what its context takes out of the set in between is kept for both.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`], where it cannot do without a set of its own; else those of [`Domain::context`].
+    fn context_in(&self, _id: u8, _guest: Guest) -> Result<Box<dyn Context>, Error> {
+        Err(Error::Unsupported("another plugin's wait set"))
+    }
 }
 
 /// One endpoint. One thread at a time.
@@ -239,6 +248,16 @@ pub trait Waiter: Send + Sync + fmt::Debug {
 
     /// Ends a wait, present or next, from any thread.
     fn wake(&self);
+
+    /// Takes the context of another plugin in, so that a thread sleeps on both at once: what it opens with
+    /// [`Domain::context_in`] has its descriptors in this waiter's set. Once. Where either cannot, there is
+    /// [`Waiter::join`], which costs more.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`], [`Error::Os`].
+    fn host(&self) -> Result<Guest, Error> {
+        Err(Error::Unsupported("another plugin's descriptors in its wait set"))
+    }
 
     /// Watches the descriptor of another plugin's waiter too, so that a thread sleeps on both at once: while
     /// `other` is readable it ends a wait. Whenever the kernel says that it is, be it to a wait or to the

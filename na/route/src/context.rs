@@ -136,7 +136,8 @@ impl RouteContext {
     /// Whether this round leaves the local plugin alone.
     #[inline(always)]
     fn passes_local(&mut self) -> bool {
-        if self.local_quiet < LOCAL_QUIET || !self.network.is_engaged() || self.is_trying() {
+        let is_quiet = self.local_quiet >= LOCAL_QUIET && !self.waiter.local_is_ready();
+        if !is_quiet || !self.network.is_engaged() || self.is_trying() {
             return false;
         }
         self.local_quiet += 1;

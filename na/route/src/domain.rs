@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hg_na::{Caps, Context, Domain, Error, Memory, Region, Rights};
+use hg_na::{Caps, Context, Domain, Error, Memory, Region, Rights, Sleep, Waiter};
 use uuid::Uuid;
 
 use crate::{caps, context::RouteContext, region::RouteRegion, uid::Uid, waiter::RouteWaiter};
@@ -31,6 +31,40 @@ impl RouteDomain {
     }
 }
 
+impl RouteDomain {
+    /// Opens the local context: as the network's guest where both know how, with a set of its own that watches the
+    /// network's otherwise, and by itself where it cannot sleep for both.
+    fn beside(&self, id: u8, network: Arc<dyn Waiter>) -> Result<Opened, Error> {
+        let sleeps = self.caps.sleep == Sleep::Descriptor;
+        if sleeps && let Some(guest) = supported(network.host())? {
+            let harvest = guest.harvest.clone();
+            if let Some(local) = supported(self.local.context_in(id, guest))? {
+                let waiter = RouteWaiter::shared(local.waiter(), harvest);
+                return Ok((local, waiter));
+            }
+        }
+        let local = self.local.context(id)?;
+        let waiter = if sleeps {
+            RouteWaiter::joined(local.waiter(), network)?
+        } else {
+            RouteWaiter::polled(local.waiter())
+        };
+        Ok((local, waiter))
+    }
+}
+
+/// A local context, and what both sleep on.
+type Opened = (Box<dyn Context>, RouteWaiter);
+
+/// `None` for what a plugin cannot do.
+fn supported<T>(result: Result<T, Error>) -> Result<Option<T>, Error> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(Error::Unsupported(_)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 impl Domain for RouteDomain {
     fn caps(&self) -> &Caps {
         &self.caps
@@ -51,15 +85,13 @@ impl Domain for RouteDomain {
     }
 
     fn context(&self, id: u8) -> Result<Box<dyn Context>, Error> {
-        let local = self.local.context(id)?;
         let network = self.network.context(id)?;
+        let (local, waiter) = self.beside(id, network.waiter())?;
         let uid = Uid {
             node: self.node,
             local: local.address().clone(),
             network: network.address().clone(),
         };
-        let joins = self.caps.sleep == hg_na::Sleep::Descriptor;
-        let waiter = RouteWaiter::new(local.waiter(), network.waiter(), joins)?;
         let context = RouteContext::new(self, &uid, local, network, waiter)?;
         Ok(Box::new(context))
     }

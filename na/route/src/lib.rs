@@ -39,8 +39,9 @@
 //!
 //! # What it costs
 //! Handles and ids are those of the plugins; one bit tells them apart. A settled peer costs a comparison a post
-//! and nothing a completion. An idle network is not polled: it has agreed to sleep, and its descriptor stands in
-//! the local plugin's wait set ([`hg_na::Waiter::join`]).
+//! and nothing a completion. An idle network is not polled: it has agreed to sleep, and both plugins have their
+//! descriptors in one wait set ([`hg_na::Waiter::host`]), or the network's set stands in the local plugin's
+//! ([`hg_na::Waiter::join`]).
 //!
 //! # Threads
 //! As every plugin: a context belongs to one thread at a time, its waiter and the domain to any.

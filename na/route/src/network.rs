@@ -1,13 +1,13 @@
 //! When the network is looked at: in every round while it is busy, and not at all while it is idle.
 //!
-//! An idle network has *agreed to sleep* ([`Context::may_sleep`]): whatever arrives then makes its descriptor
-//! readable, which the local plugin's wait set watches. So a sleeper wakes, and a thread that spins learns of it
+//! An idle network has *agreed to sleep* ([`Context::may_sleep`]): whatever arrives then is told to the local plugin,
+//! which asks the kernel for both. So a sleeper wakes, and a thread that spins learns of it
 //! when the local plugin looks at the kernel by itself: with `sm` after 256 to 2,048 empty rounds or 1,024
 //! messages, some tens to hundreds of microseconds. No round makes a system call for an idle network's sake.
 //! It is asked to sleep when it has found nothing for [`ACTIVE`], and before every sleep of the context.
 //! A busy one is looked at in each round that has found nothing locally, and in every [`SHARE`]th of the others. One
-//! that stays busy ([`BUSY`]) is not watched until it sleeps: a wait set inside another costs the kernel a second
-//! wake-up for each message, whether anybody sleeps or not. Beside it, a local plugin that has found nothing for long is
+//! that stays busy ([`BUSY`]) is not watched until it sleeps, where its wait set stands inside the local one: that costs
+//! the kernel a second wake-up for each message, whether anybody sleeps or not. Beside it, a local plugin that has found nothing for long is
 //! looked at in every few rounds only.
 
 use std::time::{Duration, Instant};
@@ -21,8 +21,8 @@ use crate::{
 
 /// How long a network that finds nothing is looked at in every round.
 const ACTIVE: Duration = Duration::from_millis(1);
-/// Looks at a network that have found something, without a sleep, after which its descriptor is not watched. To stop
-/// and to go on are a system call each: a small part of what so many messages cost.
+/// Looks at a network that have found something, without a sleep, after which it counts as busy. Not to watch its set
+/// any more, where that stands inside the local one, and to go on are a system call each: a small part of what so many messages cost.
 const BUSY: u32 = 64;
 /// Rounds with local messages that share one look at a busy network.
 const SHARE: u32 = 8;

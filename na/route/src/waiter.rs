@@ -1,4 +1,5 @@
-//! One sleep for both: the network's descriptor stands in the local plugin's wait set.
+//! One sleep for both: in one wait set, which the network's context owns and the local one lodges in, or in the local
+//! plugin's own, which watches the network's.
 
 use std::{
     os::fd::BorrowedFd,
@@ -9,77 +10,113 @@ use std::{
     time::Duration,
 };
 
-use hg_na::{Error, Waiter};
+use hg_na::{Error, Harvest, Waiter};
 
 /// What a context of both sleeps on.
 #[derive(Debug)]
 pub(crate) struct RouteWaiter {
     local: Arc<dyn Waiter>,
-    network: Arc<dyn Waiter>,
-    /// Set by the local waiter when the network's descriptor is readable; `None` where it cannot watch it.
-    ready: Option<Arc<AtomicBool>>,
+    bond: Bond,
+}
+
+/// How a sleep on the local waiter is one on the network's, too.
+#[derive(Debug)]
+enum Bond {
+    /// It is not: both must be polled.
+    None,
+    /// Both have their descriptors in one set.
+    Shared(Harvest),
+    /// The network's set stands in the local one; the flag is set by the local waiter when it is readable.
+    Joined(Arc<dyn Waiter>, Arc<AtomicBool>),
 }
 
 impl RouteWaiter {
-    /// Joins both where `joins` says that it can be done.
+    /// Of a local waiter that sleeps in the network's set, where this is kept of what comes.
+    pub(crate) fn shared(local: Arc<dyn Waiter>, harvest: Harvest) -> Self {
+        Self { local, bond: Bond::Shared(harvest) }
+    }
+
+    /// Has the local waiter watch the network's.
     ///
     /// # Errors
     /// [`Error::Os`].
-    pub(crate) fn new(
-        local: Arc<dyn Waiter>,
-        network: Arc<dyn Waiter>,
-        joins: bool,
-    ) -> Result<Self, Error> {
-        let mut ready = None;
-        if joins && let Some(fd) = network.fd() {
-            let flag = Arc::new(AtomicBool::new(false));
-            local.join(fd, Arc::clone(&flag))?;
-            ready = Some(flag);
-        }
-        Ok(Self { local, network, ready })
+    pub(crate) fn joined(local: Arc<dyn Waiter>, network: Arc<dyn Waiter>) -> Result<Self, Error> {
+        let bond = match network.fd() {
+            None => Bond::None,
+            Some(fd) => {
+                let ready = Arc::new(AtomicBool::new(false));
+                local.join(fd, Arc::clone(&ready))?;
+                Bond::Joined(network, ready)
+            }
+        };
+        Ok(Self { local, bond })
+    }
+
+    /// Nobody can sleep.
+    pub(crate) fn polled(local: Arc<dyn Waiter>) -> Self {
+        Self { local, bond: Bond::None }
     }
 
     /// Whether one sleep is for both.
     pub(crate) fn is_joined(&self) -> bool {
-        self.ready.is_some()
+        !matches!(self.bond, Bond::None)
     }
 
-    /// Whether the network's descriptor was readable when the kernel was last asked.
+    /// Whether the kernel had something for the network when it was last asked.
     #[inline]
     pub(crate) fn network_is_ready(&self) -> bool {
-        // Acquire: pairs with the store of the local waiter.
-        self.ready.as_ref().is_some_and(|ready| ready.load(Ordering::Acquire))
+        match &self.bond {
+            Bond::None => false,
+            Bond::Shared(harvest) => harvest.host_has_any(),
+            // Acquire: pairs with the store of the local waiter.
+            Bond::Joined(_, ready) => ready.load(Ordering::Acquire),
+        }
     }
 
-    /// Has the local waiter watch the network's descriptor, or not.
+    /// Whether the network, asking the kernel, was told something for the local plugin.
+    #[inline]
+    pub(crate) fn local_is_ready(&self) -> bool {
+        match &self.bond {
+            Bond::Shared(harvest) => harvest.has_any(),
+            Bond::None | Bond::Joined(..) => false,
+        }
+    }
+
+    /// Has the local waiter watch the network's descriptor, or not. In a set of both it costs nothing to be watched.
     ///
     /// # Errors
     /// The local waiter's; nothing has changed then.
     pub(crate) fn watch(&self, on: bool) -> Result<(), Error> {
-        self.network.fd().map_or(Ok(()), |fd| self.local.watch(fd, on))
+        match &self.bond {
+            Bond::None | Bond::Shared(_) => Ok(()),
+            Bond::Joined(network, _) => network.fd().map_or(Ok(()), |fd| self.local.watch(fd, on)),
+        }
     }
 
-    /// Collects what made it readable.
+    /// Collects what made the network's descriptor readable, where that is to be done.
     ///
     /// # Errors
     /// The network's.
     pub(crate) fn collect(&self) -> Result<(), Error> {
-        if let Some(ready) = &self.ready {
-            // Before the look at the kernel, so that what comes after it is told again.
-            ready.store(false, Ordering::Release);
+        match &self.bond {
+            Bond::None | Bond::Shared(_) => Ok(()),
+            Bond::Joined(network, ready) => {
+                // Before the look at the kernel, so that what comes after it is told again.
+                ready.store(false, Ordering::Release);
+                network.wait(Some(Duration::ZERO))
+            }
         }
-        self.network.wait(Some(Duration::ZERO))
     }
 }
 
 impl Waiter for RouteWaiter {
     fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.ready.as_ref().and_then(|_| self.local.fd())
+        if self.is_joined() { self.local.fd() } else { None }
     }
 
     fn wait(&self, timeout: Option<Duration>) -> Result<(), Error> {
         if self.is_joined() {
-            // What was told of the network is collected by the progress that follows.
+            // What was told of the network is its context's to take in the progress that follows.
             self.local.wait(timeout)
         } else {
             // It must be polled: returning early is always allowed.

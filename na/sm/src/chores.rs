@@ -2,13 +2,13 @@
 
 use std::time::Instant;
 
-use hg_na::{Completion, Error, GoneReason, Peer};
+use hg_na::{Completion, Error, GoneReason, Peer, Told};
 
 use crate::{
     connection::Phase,
-    context::{LISTENER_TOKEN, SmContext, TRIM_AFTER},
+    context::{SmContext, TRIM_AFTER},
     link::misbehaved,
-    os::waiter::Event,
+    os::waiter::LISTENER_TOKEN,
 };
 
 /// Which descriptor of a connection an event belongs to.
@@ -22,7 +22,8 @@ pub(crate) enum Source {
     Process,
 }
 
-/// Epoll's name for a descriptor: the peer's generation, its place, and which descriptor.
+/// Epoll's name for a descriptor: the peer's generation, its place (below 2^29, far more than there are descriptors), and
+/// which descriptor.
 pub(crate) fn token(peer: Peer, source: Source) -> u64 {
     let source = match source {
         Source::Doorbell => 0,
@@ -82,7 +83,7 @@ impl SmContext {
         Ok(moved)
     }
 
-    fn event(&mut self, event: Event, now: Instant) {
+    fn event(&mut self, event: Told, now: Instant) {
         if event.token == LISTENER_TOKEN {
             return self.accept(now);
         }
@@ -148,7 +149,7 @@ mod tests {
     #[test]
     fn tokens_survive_their_way_through_the_kernel() {
         for source in [Source::Doorbell, Source::Socket, Source::Process] {
-            for peer in [Peer::new(0, 0), Peer::new((1 << 30) - 1, u32::MAX - 1)] {
+            for peer in [Peer::new(0, 0), Peer::new((1 << 29) - 1, u32::MAX - 1)] {
                 assert_eq!(parse(token(peer, source)), (peer, source));
             }
         }

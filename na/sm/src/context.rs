@@ -19,8 +19,8 @@ use std::{
 };
 
 use hg_na::{
-    Address, Completion, Context, Error, Exchange, Exchanged, Message, Moved, Op, OpId, Peer,
-    Rejected, Tag, Token, Transit, Waiter,
+    Address, Completion, Context, Error, Exchange, Exchanged, Guest, Message, Moved, Op, OpId,
+    Peer, Rejected, Tag, Token, Told, Transit, Waiter,
 };
 use hg_na_memory::ForkGuard;
 use rustc_hash::FxHashMap;
@@ -29,7 +29,7 @@ use crate::{
     body::Pool,
     connection::Phase,
     domain::Shared,
-    os::waiter::{Event, Interest, SmWaiter},
+    os::waiter::{Interest, LISTENER_TOKEN, SmWaiter},
     peers::Peers,
     receive::Intake,
     rendezvous::{name::Target, socket::Listener},
@@ -38,9 +38,6 @@ use crate::{
     shared::copies::Views,
     transfers::Transfers,
 };
-
-/// Epoll's name for the listener; connections count from 0.
-pub(crate) const LISTENER_TOKEN: u64 = u64::MAX - 1;
 
 /// A context of the shared-memory transport.
 pub(crate) struct SmContext {
@@ -80,7 +77,7 @@ pub(crate) struct SmContext {
     pub(crate) uses_bodies: bool,
     pub(crate) transfers: Transfers,
     pub(crate) views: Views,
-    pub(crate) events: Vec<Event>,
+    pub(crate) events: Vec<Told>,
     /// Rounds in a row that found nothing, and messages since the kernel was last asked.
     pub(crate) empty_rounds: u32,
     pub(crate) since_poll: u32,
@@ -89,13 +86,14 @@ pub(crate) struct SmContext {
 }
 
 impl SmContext {
-    /// An endpoint that listens where `listener` is bound.
+    /// An endpoint that listens where `listener` is bound, and sleeps alone or as a guest.
     pub(crate) fn new(
         shared: Arc<Shared>,
         id: u8,
         listener: Option<Listener>,
+        guest: Option<Guest>,
     ) -> Result<Self, Error> {
-        let waiter = SmWaiter::new(Arc::clone(&shared.guard))?;
+        let waiter = SmWaiter::new(Arc::clone(&shared.guard), guest)?;
         if let Some(listener) = &listener {
             waiter.add(listener.fd(), LISTENER_TOKEN, Interest::LevelIn)?;
         }

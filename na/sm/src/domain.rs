@@ -3,7 +3,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hg_na::{
-    Address, Caps, Context, Domain, Error, Memory, Offer, OpenOptions, Plugin, Region, Rights,
+    Address, Caps, Context, Domain, Error, Guest, Memory, Offer, OpenOptions, Plugin, Region,
+    Rights,
 };
 use hg_na_memory::ForkGuard;
 
@@ -85,8 +86,12 @@ impl Shared {
         }))
     }
 
-    /// Opens one of its contexts.
-    pub(crate) fn endpoint(self: &Arc<Self>, id: u8) -> Result<SmContext, Error> {
+    /// Opens one of its contexts, alone or as a guest.
+    pub(crate) fn endpoint(
+        self: &Arc<Self>,
+        id: u8,
+        guest: Option<Guest>,
+    ) -> Result<SmContext, Error> {
         if self.guard.is_child() {
             return Err(Error::Forked);
         }
@@ -100,7 +105,7 @@ impl Shared {
             None if self.listen => Some(Listener::bind(&self.name, id)?),
             None => None,
         };
-        let context = SmContext::new(Arc::clone(self), id, listener)?;
+        let context = SmContext::new(Arc::clone(self), id, listener, guest)?;
         ids.open[usize::from(id)] = true;
         Ok(context)
     }
@@ -132,6 +137,10 @@ impl Domain for SmDomain {
     }
 
     fn context(&self, id: u8) -> Result<Box<dyn Context>, Error> {
-        Ok(Box::new(self.0.endpoint(id)?))
+        Ok(Box::new(self.0.endpoint(id, None)?))
+    }
+
+    fn context_in(&self, id: u8, guest: Guest) -> Result<Box<dyn Context>, Error> {
+        Ok(Box::new(self.0.endpoint(id, Some(guest))?))
     }
 }

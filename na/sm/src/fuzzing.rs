@@ -127,7 +127,7 @@ struct Pair {
 
 fn open() -> Option<(Arc<Shared>, SmContext)> {
     let shared = Shared::open(&"sm://".parse().ok()?, &OpenOptions::listening()).ok()?;
-    let context = shared.endpoint(0).ok()?;
+    let context = shared.endpoint(0, None).ok()?;
     Some((shared, context))
 }
 

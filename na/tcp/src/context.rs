@@ -20,8 +20,8 @@ use std::{
 };
 
 use hg_na::{
-    Address, Completion, Context, Error, GoneReason, Message, Op, OpId, Peer, Rejected, Token,
-    Waiter,
+    Address, Completion, Context, Error, GoneReason, Harvest, Message, Op, OpId, Peer, Rejected,
+    Token, Told, Waiter,
 };
 use hg_na_memory::NotInherited;
 use hg_na_parts::limits::os_error;
@@ -39,13 +39,14 @@ use crate::{
     silence::Watched,
     tables::{Links, Wires},
     transfers::next_piece,
-    waiter::{TcpWaiter, Told},
+    waiter::TcpWaiter,
     wire::{Flush, Phase, Wire, WireKey},
 };
 use hg_na_parts::regions::random;
 
 /// Mio's name of the listener.
-pub(crate) const LISTENER: mio::Token = mio::Token(usize::MAX - 1);
+pub(crate) const LISTENER: mio::Token = mio::Token(usize::MAX - (1 << 31) - 1);
+const _: () = assert!(LISTENER.0 as u64 & Harvest::GUEST == 0);
 /// The buffer that all connections are read into.
 const SCRATCH: usize = 128 << 10;
 /// Rounds during which the kernel is asked each time, after it told something unlooked for.

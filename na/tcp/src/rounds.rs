@@ -96,12 +96,12 @@ impl TcpContext {
         self.waiter.take(&mut told);
         let mut is_news = false;
         for told in told.drain(..) {
-            is_news |= self.hot.is_none_or(|hot| hot.token() != told.token) || told.ending;
-            if told.token == LISTENER {
+            let key = WireKey::of(told.token);
+            is_news |= self.hot != Some(key) || told.ending;
+            if told.token == LISTENER.0 as u64 {
                 self.accepts = true;
                 continue;
             }
-            let key = WireKey::of(told.token);
             let Some(mut wire) = self.wires.take(key) else { continue };
             if wire.phase == Phase::Connecting {
                 self.try_connected(wire, now);

@@ -7,40 +7,28 @@ use std::{
     io,
     os::fd::{AsFd as _, BorrowedFd},
     sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
 
-use hg_na::{Error, Waiter};
+use hg_na::{Error, Guest, Harvest, Told, Waiter};
 use hg_na_parts::limits::os_error;
-use mio::{Events, Poll, Registry, Token, Waker};
+use mio::{Events, Poll, Registry, Token, Waker, event::Event};
 
 /// Events taken from the kernel at a time.
 const EVENTS: usize = 256;
 /// Names the waker; wires and listeners have other tokens.
-const WAKE: Token = Token(usize::MAX);
-
-/// What the kernel told about one socket.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Told {
-    pub(crate) token: Token,
-    pub(crate) readable: bool,
-    pub(crate) writable: bool,
-    /// The other end has closed, or an error is pending: read to the end.
-    pub(crate) ending: bool,
-}
+const WAKE: Token = Token(usize::MAX - (1 << 31));
+const _: () = assert!(WAKE.0 as u64 == Harvest::WAKE, "a token has 64 bits");
 
 /// A context's wait set.
 pub(crate) struct TcpWaiter {
     poll: Mutex<(Poll, Events)>,
     registry: Registry,
     waker: Waker,
-    told: Mutex<Vec<Told>>,
-    has_told: AtomicBool,
-    /// A wake whose event was collected; ends the next wait.
-    woken: AtomicBool,
+    harvest: Harvest,
     calls: AtomicU64,
 }
 
@@ -57,9 +45,7 @@ impl TcpWaiter {
             poll: Mutex::new((poll, Events::with_capacity(EVENTS))),
             registry,
             waker,
-            told: Mutex::default(),
-            has_told: AtomicBool::new(false),
-            woken: AtomicBool::new(false),
+            harvest: Harvest::new(),
             calls: AtomicU64::new(0),
         })
     }
@@ -72,8 +58,7 @@ impl TcpWaiter {
     /// Whether events wait for the context.
     #[inline]
     pub(crate) fn has_told(&self) -> bool {
-        // Acquire: pairs with the store in `collect`.
-        self.has_told.load(Ordering::Acquire)
+        self.harvest.has_any()
     }
 
     /// How often the kernel was asked, or waited in.
@@ -89,17 +74,14 @@ impl TcpWaiter {
     pub(crate) fn ask(&self) -> Result<(), Error> {
         let Ok(mut poll) = self.poll.try_lock() else { return Ok(()) };
         if self.collect(&mut poll, Some(Duration::ZERO))? {
-            // Release: pairs with the swap in `wait`.
-            self.woken.store(true, Ordering::Release);
+            self.harvest.leave_wake();
         }
         Ok(())
     }
 
     /// Hands the collected events out.
     pub(crate) fn take(&self, into: &mut Vec<Told>) {
-        let mut told = self.told();
-        into.append(&mut told);
-        self.has_told.store(false, Ordering::Release);
+        self.harvest.take(into);
     }
 
     /// One call of the kernel; says whether the waker was among the events.
@@ -115,29 +97,16 @@ impl TcpWaiter {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(false),
             Err(error) => return Err(Error::os("epoll_wait", error)),
         }
-        let mut woken = false;
-        let mut told = self.told();
-        for event in &*events {
-            if event.token() == WAKE {
-                woken = true;
-                continue;
-            }
-            told.push(Told {
-                token: event.token(),
-                readable: event.is_readable(),
-                writable: event.is_writable(),
-                ending: event.is_read_closed() || event.is_error(),
-            });
-        }
-        if !told.is_empty() {
-            self.has_told.store(true, Ordering::Release);
-        }
-        Ok(woken)
+        Ok(self.harvest.keep(events.iter().map(told)))
     }
+}
 
-    fn told(&self) -> MutexGuard<'_, Vec<Told>> {
-        // A thread that panicked in between has left a list of whole events.
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+fn told(event: &Event) -> Told {
+    Told {
+        token: event.token().0 as u64,
+        readable: event.is_readable(),
+        writable: event.is_writable(),
+        ending: event.is_read_closed() || event.is_error(),
     }
 }
 
@@ -147,10 +116,8 @@ impl Waiter for TcpWaiter {
     }
 
     fn wait(&self, timeout: Option<Duration>) -> Result<(), Error> {
-        // Acquire: pairs with the store in `ask`.
-        let is_ended = self.woken.swap(false, Ordering::Acquire) || self.has_told();
         // What waits in the kernel is collected all the same: the caller may go by the descriptor.
-        let timeout = if is_ended { Some(Duration::ZERO) } else { timeout };
+        let timeout = if self.harvest.ends_wait() { Some(Duration::ZERO) } else { timeout };
         let mut poll = self.poll.lock().unwrap_or_else(PoisonError::into_inner);
         self.collect(&mut poll, timeout).map(|_| ())
     }
@@ -158,6 +125,11 @@ impl Waiter for TcpWaiter {
     fn wake(&self) {
         // It fails only when the eventfd's count is full, and then it is readable.
         let _ = self.waker.wake();
+    }
+
+    fn host(&self) -> Result<Guest, Error> {
+        let set = self.registry.as_fd().try_clone_to_owned();
+        self.harvest.guest(set.map_err(|error| os_error("dup", error))?)
     }
 }
 
@@ -169,7 +141,7 @@ impl std::fmt::Debug for TcpWaiter {
 
 #[cfg(test)]
 mod tests {
-    use std::{sync::Arc, time::Instant};
+    use std::{io::Write as _, sync::Arc, time::Instant};
 
     use super::*;
 
@@ -204,6 +176,40 @@ mod tests {
         assert!(start.elapsed() < Duration::from_secs(60), "ended by wakes, not by the time");
         drop(turn);
         thread.join().unwrap();
+    }
+
+    #[test]
+    fn what_the_kernel_tells_of_a_guest_is_kept_for_it_and_its_wakes_end_waits() {
+        let waiter = TcpWaiter::new().unwrap();
+        let Guest { set, harvest } = waiter.host().unwrap();
+        assert!(waiter.host().is_err(), "there is room for one");
+        let (mut own, mut far) = mio::net::UnixStream::pair().unwrap();
+        let (mut other, mut beyond) = mio::net::UnixStream::pair().unwrap();
+        let interest = mio::Interest::READABLE;
+        let token = usize::try_from(harvest.token(7)).unwrap();
+        waiter.registry().register(&mut own, Token(token), interest).unwrap();
+        waiter.registry().register(&mut other, Token(7), interest).unwrap();
+        let start = Instant::now();
+        for asks in [true, false] {
+            far.write_all(b"guest").unwrap();
+            if asks { waiter.ask() } else { waiter.wait(WATCHDOG) }.unwrap();
+            let (mut told, mut foreign) = (Vec::new(), Vec::new());
+            assert!(!waiter.has_told() && harvest.has_any() && harvest.ends_wait());
+            harvest.take(&mut told);
+            assert!(told.len() == 1 && told[0].token == 7 && told[0].readable);
+            beyond.write_all(b"host").unwrap();
+            waiter.wait(WATCHDOG).unwrap();
+            assert!(harvest.host_has_any() && !harvest.has_any());
+            waiter.take(&mut foreign);
+            assert!(foreign.len() == 1 && foreign[0].token == 7);
+        }
+        waiter.wake();
+        waiter.ask().unwrap();
+        assert!(waiter.has_told(), "its context is looked at");
+        waiter.take(&mut Vec::new());
+        assert!(harvest.ends_wait() && !harvest.ends_wait(), "a wake that was collected ends one");
+        drop(set);
+        assert!(start.elapsed() < Duration::from_secs(60), "ended by events, not by the time");
     }
 
     #[test]

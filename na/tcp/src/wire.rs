@@ -49,15 +49,15 @@ pub(crate) struct WireKey {
 }
 
 impl WireKey {
-    /// Mio's name of it.
+    /// Mio's name of it; its index is far below 2^31, which leaves [`hg_na::Harvest::GUEST`] clear.
     pub(crate) fn token(self) -> Token {
         Token((self.generation as usize) << 32 | self.index as usize)
     }
 
     /// The wire of a token.
-    pub(crate) fn of(token: Token) -> Self {
-        let half = |number: usize| u32::try_from(number & 0xffff_ffff).expect("32 bits");
-        Self { index: half(token.0), generation: half(token.0 >> 32) }
+    pub(crate) fn of(token: u64) -> Self {
+        let half = |number: u64| u32::try_from(number & 0xffff_ffff).expect("32 bits");
+        Self { index: half(token), generation: half(token >> 32) }
     }
 }
 

@@ -26,7 +26,7 @@ fn keep_busy(target: &mut End, far: &mut End, peer: Peer) {
 }
 
 /// Makes progress until it may sleep.
-fn rest(end: &mut End) {
+pub(crate) fn rest(end: &mut End) {
     let start = Instant::now();
     while !end.context.may_sleep() {
         assert!(start.elapsed() < WATCHDOG, "it never comes to rest");

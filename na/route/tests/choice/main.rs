@@ -400,14 +400,19 @@ fn an_idle_network_is_not_looked_at_and_a_message_of_its_is_found_all_the_same()
 
 #[test]
 fn one_sleeper_is_woken_by_both_ways() {
-    let mut target = End::open(&route(), "net://", &[]);
+    woken_by_both_ways(route, "net://", "net");
+}
+
+/// Of a target that sleeps whenever it may, and two threads that call it so, each by its own way.
+fn woken_by_both_ways(route: fn() -> Route, url: &'static str, network: &'static str) {
+    let mut target = End::open(&route(), url, &[]);
     let at = target.context.address().clone();
     const EACH: u32 = 500;
-    let callers: Vec<_> = ["sm", "net"]
+    let callers: Vec<_> = ["sm", network]
         .map(|way| {
             let part = at.part(way).unwrap();
             std::thread::spawn(move || {
-                let mut caller = End::open(&route(), "net://", &[]);
+                let mut caller = End::open(&route(), url, &[]);
                 let peer = caller.context.lookup(&part).unwrap();
                 for number in 0..EACH {
                     let tag = u64::from(number);

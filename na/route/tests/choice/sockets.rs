@@ -1,15 +1,21 @@
 //! `sm+tcp://`: bulk and views by either way, over the sockets that routing is made for.
 
+use std::time::Instant;
+
 use hg_na::{
-    Completion, Done, Error, Failure, Memory, Op, OpenOptions, Peer, Plugin, Region, Returned,
-    Rights, SharedBytes,
+    Completion, Done, Error, Failure, Memory, Op, OpenOptions, Peer, Plugin, QUIET, Region,
+    Returned, Rights, SharedBytes,
 };
 use hg_na_route::Route;
 use hg_na_sm::{SmPlugin, node_id, shared::alloc};
 use hg_na_tcp::TcpPlugin;
 use uuid::Uuid;
 
-use crate::end::{End, address, ended, get, greet, until};
+use crate::{
+    busy::rest,
+    end::{End, WATCHDOG, address, arrived, ended, get, greet, until},
+    woken_by_both_ways,
+};
 
 const URL: &str = "sm+tcp://127.0.0.1";
 const BYTES: &[u8; 10] = b"0123456789";
@@ -20,6 +26,38 @@ fn here() -> Route {
 
 fn elsewhere() -> Route {
     Route::new(SmPlugin, TcpPlugin, || Ok(Uuid::nil()), &["uid", "tcp", "sm+tcp"])
+}
+
+#[test]
+fn one_sleeper_in_one_wait_set_is_woken_by_both_ways() {
+    woken_by_both_ways(here, URL, "tcp");
+}
+
+#[test]
+fn what_either_way_takes_out_of_the_common_set_is_found_by_the_other() {
+    let mut target = End::open(&here(), URL, &[]);
+    let (mut near, mut far) =
+        (End::open(&here(), URL, &[]), End::open(&TcpPlugin, "tcp://127.0.0.1", &[]));
+    let by_memory = near.lookup(&target);
+    let part = target.context.address().part("tcp").unwrap();
+    let by_network = far.context.lookup(&part).unwrap();
+    greet(&mut near, &mut target, by_memory);
+    greet(&mut far, &mut target, by_network);
+    let waiter = target.context.waiter();
+    for number in 0..300_u32 {
+        let (from, peer) =
+            if number % 2 == 0 { (&mut near, by_memory) } else { (&mut far, by_network) };
+        rest(&mut target);
+        from.send(QUIET, peer, &number.to_le_bytes());
+        from.round();
+        // In every third round it goes on as if it had never asked to sleep.
+        if number % 3 > 0 {
+            let start = Instant::now();
+            waiter.wait(Some(WATCHDOG)).unwrap();
+            assert!(start.elapsed() < WATCHDOG, "slept through what arrived");
+        }
+        assert_eq!(until(&mut target, from, arrived).1, number.to_le_bytes());
+    }
 }
 
 /// A frozen region of [`BYTES`].

@@ -1,17 +1,10 @@
 //! What a context sleeps on: one epoll set, harvested by the thread that sleeps and by the one that polls.
 //!
-//! Events are taken out of the kernel by whoever calls `wait` or `poll`, and kept until the context
-//! takes them ([`SmWaiter::take_ready`]): edge-triggered events are told once, so none may be lost.
+//! The set is the waiter's own, or that of another plugin's context ([`hg_na::Guest`]). Events are taken out of the
+//! kernel by whoever calls `wait` or `poll`, and kept until their context takes them ([`hg_na::Harvest`], which has the
+//! protocol of wake-ups): edge-triggered events are told once, so none may be lost.
 //!
 //! A wake-up is a write to an eventfd that lies in the same set, edge-triggered and never read.
-//! `poll` may take that event out although nobody sleeps; it then leaves a mark (`woken`), which ends
-//! the next `wait` at once. So a `wake` ends a wait, present or next, whatever runs beside it:
-//!
-//! | `wake` comes | who takes its event | what ends the wait |
-//! |---|---|---|
-//! | during the wait | `wait` | the event |
-//! | before the wait, nobody polls in between | `wait` | the event, at once |
-//! | before the wait, then a poll | `poll`, which stores `woken` | `woken`, before the system call |
 //!
 //! A forked child shares the epoll set with its parent: an event that it took out would be lost to the parent, which
 //! sleeps on. So the child's copy neither waits nor wakes.
@@ -19,13 +12,13 @@
 use std::{
     os::fd::{AsFd, BorrowedFd},
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
 
-use hg_na::{Error, Waiter};
+use hg_na::{Error, Guest, Harvest, Told, Waiter};
 use hg_na_memory::ForkGuard;
 use nix::{
     errno::Errno,
@@ -41,10 +34,12 @@ use super::{
 };
 
 /// The token of the waiter's own eventfd; no other descriptor may have it.
-pub(crate) const WAKE_TOKEN: u64 = u64::MAX;
+const WAKE_TOKEN: u64 = Harvest::WAKE;
 /// The token of another plugin's descriptor ([`Waiter::join`]); no other may have it either. (Connections
-/// have no index of 2^30 - 1, the listener has the token between.)
-const JOINED_TOKEN: u64 = u64::MAX - 2;
+/// have no index of 2^29 - 1.)
+const JOINED_TOKEN: u64 = (u64::MAX - 2) & !Harvest::GUEST;
+/// That of the listener, likewise.
+pub(crate) const LISTENER_TOKEN: u64 = (u64::MAX - 1) & !Harvest::GUEST;
 
 /// What to be told about a descriptor. Hang-up and errors are always told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,28 +50,13 @@ pub(crate) enum Interest {
     LevelIn,
 }
 
-/// Something happened to a descriptor.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Event {
-    /// What [`SmWaiter::add`] was told.
-    pub(crate) token: u64,
-    /// There is something to read.
-    pub(crate) readable: bool,
-    /// The other end has hung up.
-    pub(crate) hang_up: bool,
-}
-
 /// One epoll set and what it has told so far.
 #[derive(Debug)]
 pub(crate) struct SmWaiter {
     epoll: Epoll,
     wake: Doorbell,
     guard: Arc<ForkGuard>,
-    /// A poll has taken the event of a wake-up.
-    woken: AtomicBool,
-    /// `ready` is not empty: lets [`SmWaiter::take_ready`] answer without the lock.
-    has_ready: AtomicBool,
-    ready: Mutex<Vec<Event>>,
+    harvest: Harvest,
     /// What to set when the joined descriptor is readable.
     joined: OnceLock<Arc<AtomicBool>>,
     /// The kernel has `epoll_pwait2`, as far as is known.
@@ -84,17 +64,20 @@ pub(crate) struct SmWaiter {
 }
 
 impl SmWaiter {
-    /// An empty set, with its wake-up eventfd: two descriptors.
-    pub(crate) fn new(guard: Arc<ForkGuard>) -> Result<Self, Error> {
-        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
-            .map_err(|e| os_error("epoll_create1", e))?;
+    /// A set of its own, or the host's, with its wake-up eventfd: two descriptors.
+    pub(crate) fn new(guard: Arc<ForkGuard>, guest: Option<Guest>) -> Result<Self, Error> {
+        let (epoll, harvest) = match guest {
+            Some(Guest { set, harvest }) => (Epoll(set), harvest),
+            None => {
+                let made = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC);
+                (made.map_err(|e| os_error("epoll_create1", e))?, Harvest::new())
+            }
+        };
         let waiter = Self {
             epoll,
             wake: Doorbell::new()?,
             guard,
-            woken: AtomicBool::new(false),
-            has_ready: AtomicBool::new(false),
-            ready: Mutex::new(Vec::new()),
+            harvest,
             joined: OnceLock::new(),
             precise: AtomicBool::new(true),
         };
@@ -118,7 +101,7 @@ impl SmWaiter {
             Interest::EdgeIn => EpollFlags::EPOLLIN | EpollFlags::EPOLLET,
             Interest::LevelIn => EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP,
         };
-        let added = self.epoll.add(fd, EpollEvent::new(flags, token));
+        let added = self.epoll.add(fd, EpollEvent::new(flags, self.harvest.token(token)));
         added.map_err(|e| os_error("epoll_ctl", e))
     }
 
@@ -136,9 +119,8 @@ impl SmWaiter {
             Err(Errno::EINTR) => 0,
             Err(error) => return Err(os_error("epoll_wait", error)),
         };
-        if self.harvest(&events, count) {
-            // Release: pairs with the swap in `wait`; what the waker did before is seen after it.
-            self.woken.store(true, Ordering::Release);
+        if self.harvest(&events[..count]) {
+            self.harvest.leave_wake();
         }
         Ok(())
     }
@@ -146,42 +128,26 @@ impl SmWaiter {
     /// Whether [`SmWaiter::take_ready`] would find something.
     #[inline]
     pub(crate) fn has_ready(&self) -> bool {
-        // Acquire: pairs with `harvest`. The list itself is under its lock.
-        self.has_ready.load(Ordering::Acquire)
+        self.harvest.has_any()
     }
 
     /// Moves what was harvested to the end of `into`. One load when there is nothing.
     #[inline]
-    pub(crate) fn take_ready(&self, into: &mut Vec<Event>) {
-        if self.has_ready() {
-            let mut ready = self.lock();
-            into.append(&mut ready);
-            self.has_ready.store(false, Ordering::Release);
-        }
+    pub(crate) fn take_ready(&self, into: &mut Vec<Told>) {
+        self.harvest.take(into);
     }
 
-    /// Keeps events for the context; true when the wake-up was among them.
-    fn harvest(&self, events: &EventBuffer, count: usize) -> bool {
-        let events = &events[..count];
-        let has = |token| events.iter().any(|event| event.u64 == token);
-        let (woken, joined) = (has(WAKE_TOKEN), has(JOINED_TOKEN));
-        if joined && let Some(flag) = self.joined.get() {
-            // Release: pairs with the Acquire of whoever joined.
-            flag.store(true, Ordering::Release);
-        }
-        if count > usize::from(woken) + usize::from(joined) {
-            let mut ready = self.lock();
-            let own =
-                |event: &&libc::epoll_event| ![WAKE_TOKEN, JOINED_TOKEN].contains(&{ event.u64 });
-            ready.extend(events.iter().filter(own).map(told));
-            self.has_ready.store(true, Ordering::Release);
-        }
-        woken
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<Event>> {
-        // A thread that panicked in between has left a list of whole events.
-        self.ready.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Keeps events for their context; true when a wake-up was among them.
+    fn harvest(&self, events: &[libc::epoll_event]) -> bool {
+        let joined = self.harvest.token(JOINED_TOKEN);
+        self.harvest.keep(events.iter().map(told).filter(|told| {
+            let is_joined = told.token == joined;
+            if is_joined && let Some(flag) = self.joined.get() {
+                // Release: pairs with the Acquire of whoever joined.
+                flag.store(true, Ordering::Release);
+            }
+            !is_joined
+        }))
     }
 
     fn wait_in_kernel(
@@ -211,14 +177,13 @@ impl Waiter for SmWaiter {
         if self.guard.is_child() {
             return Err(Error::Forked);
         }
-        // Acquire: pairs with the store in `poll`.
-        if self.woken.swap(false, Ordering::Acquire) || self.has_ready() {
+        if self.harvest.ends_wait() {
             return Ok(());
         }
         let mut events = NO_EVENTS;
         match self.wait_in_kernel(&mut events, timeout) {
             Ok(count) => {
-                self.harvest(&events, count);
+                self.harvest(&events[..count]);
                 Ok(())
             }
             Err(Errno::EINTR) => Ok(()),
@@ -248,12 +213,13 @@ impl Waiter for SmWaiter {
     }
 }
 
-fn told(event: &libc::epoll_event) -> Event {
+fn told(event: &libc::epoll_event) -> Told {
     let flags = EpollFlags::from_bits_retain(event.events.cast_signed());
-    Event {
+    Told {
         token: event.u64,
-        readable: flags.contains(EpollFlags::EPOLLIN),
-        hang_up: flags
+        readable: flags.intersects(EpollFlags::EPOLLIN | EpollFlags::EPOLLPRI),
+        writable: flags.contains(EpollFlags::EPOLLOUT),
+        ending: flags
             .intersects(EpollFlags::EPOLLHUP | EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLERR),
     }
 }
@@ -278,7 +244,7 @@ mod tests {
     const WATCHDOG: Option<Duration> = Some(Duration::from_secs(60));
 
     fn waiter() -> SmWaiter {
-        SmWaiter::new(Arc::new(ForkGuard::new().unwrap())).unwrap()
+        SmWaiter::new(Arc::new(ForkGuard::new().unwrap()), None).unwrap()
     }
 
     fn watching(interest: Interest) -> (SmWaiter, Doorbell) {
@@ -377,6 +343,40 @@ mod tests {
         waiter.watch(fd, true).unwrap();
         waiter.wait(WATCHDOG).unwrap();
         assert!(flag.load(Ordering::Acquire), "what came meanwhile is told");
+    }
+
+    #[test]
+    fn a_guest_sleeps_in_its_hosts_set_and_keeps_what_it_takes_for_the_host() {
+        let (host, set) = (Harvest::new(), Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).unwrap());
+        let theirs = Doorbell::new().unwrap();
+        let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLET;
+        set.add(theirs.fd(), EpollEvent::new(flags, host.token(7))).unwrap();
+        let guest = host.guest(set.0.try_clone().unwrap()).unwrap();
+        let guard = Arc::new(ForkGuard::new().unwrap());
+        let (waiter, bell) = (SmWaiter::new(guard, Some(guest)).unwrap(), Doorbell::new().unwrap());
+        waiter.add(bell.fd(), 7, Interest::EdgeIn).unwrap();
+        let start = Instant::now();
+        for polls in [true, false] {
+            for rung in [&bell, &theirs] {
+                rung.ring();
+                if polls { waiter.poll() } else { waiter.wait(WATCHDOG) }.unwrap();
+                // It ends this wait, and any that comes before it is taken.
+                waiter.wait(None).unwrap();
+                let is_own = std::ptr::eq(rung, &bell);
+                assert_eq!((waiter.has_ready(), host.has_any()), (is_own, !is_own));
+                let mut told = Vec::new();
+                if is_own {
+                    waiter.take_ready(&mut told)
+                } else {
+                    host.take(&mut told)
+                }
+                assert!(told.len() == 1 && told[0].token == 7 && told[0].readable);
+            }
+        }
+        waiter.wake();
+        waiter.poll().unwrap();
+        assert!(host.ends_wait(), "a wake that was collected ends the next wait of either");
+        assert!(start.elapsed() < Duration::from_secs(60), "ended by events, not by the time");
     }
 
     #[test]

@@ -26,7 +26,7 @@ impl Side {
     fn open() -> Self {
         let url = Address::new("sm://").unwrap();
         let shared = Shared::open(&url, &OpenOptions::listening()).unwrap();
-        let context = shared.endpoint(0).unwrap();
+        let context = shared.endpoint(0, None).unwrap();
         Self { shared, context, done: Vec::new() }
     }
 
