@@ -4,7 +4,7 @@
 //! a tombstone, so that its late message is dropped. Cancelling names a receive by its serial: among a few it is
 //! looked for; more of them get an index at the first cancellation, which is kept until none is posted.
 
-use std::collections::VecDeque;
+use std::collections::{VecDeque, hash_map::Entry};
 
 use hg_na::{Message, Tag, Token};
 use rustc_hash::FxHashMap;
@@ -64,6 +64,21 @@ impl Receives {
             tags.insert(receive.serial, tag);
         }
         self.posted.insert(tag, receive);
+    }
+
+    /// Adds a receive whose tag may not be free; says whether it was, and nothing is held for any.
+    #[inline]
+    pub fn post_free(&mut self, tag: Tag, receive: Receive) -> bool {
+        if !self.held.is_empty() || !self.tombstones.is_empty() || self.by_serial.is_some() {
+            return false;
+        }
+        match self.posted.entry(tag) {
+            Entry::Occupied(_) => false,
+            Entry::Vacant(place) => {
+                place.insert(receive);
+                true
+            }
+        }
     }
 
     fn take(&mut self, tag: Tag) -> Option<Receive> {

@@ -3,6 +3,7 @@
 //! | file | what it does for the context |
 //! |---|---|
 //! | [`crate::post`] | post, cancel, forget, message |
+//! | [`crate::short_cuts`] | exchange, reply |
 //! | [`crate::rounds`] | progress and sleep: what is asked of the kernel, and when |
 //! | [`crate::reading`] | from a socket to frames |
 //! | [`crate::arrivals`] | what each frame does |
@@ -20,8 +21,8 @@ use std::{
 };
 
 use hg_na::{
-    Address, Completion, Context, Error, GoneReason, Harvest, Message, Op, OpId, Peer, Rejected,
-    Token, Told, Waiter,
+    Address, Completion, Context, Error, Exchange, Exchanged, GoneReason, Harvest, Message, Op,
+    OpId, Peer, Rejected, Tag, Token, Told, Waiter,
 };
 use hg_na_memory::NotInherited;
 use hg_na_parts::limits::os_error;
@@ -348,6 +349,16 @@ impl Context for TcpContext {
 
     fn post(&mut self, token: Token, op: Op) -> Result<OpId, Rejected> {
         self.post_op(token, op)
+    }
+
+    #[inline]
+    fn exchange(&mut self, exchange: &Exchange, message: &Message) -> Option<Exchanged> {
+        self.exchange_now(exchange, message)
+    }
+
+    #[inline]
+    fn reply(&mut self, to: Peer, tag: Tag, token: Token, message: &Message) -> Option<OpId> {
+        self.reply_now(to, tag, token, message)
     }
 
     fn cancel(&mut self, id: OpId) {

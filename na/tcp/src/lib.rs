@@ -38,7 +38,7 @@
 //! | `frame`, `greeting`, `verdict`, `address`, `key` | what travels, and what is configured |
 //! | `inbound`, `outbound`, `seal` | the two halves of a stream, and encryption |
 //! | `wire`, `link`, `receives`, `transfers` | one connection; one peer over it |
-//! | `context`, `post`, `rounds`, `reading`, `arrivals`, `handshake`, `strangers`, `dialling`, `silence` | one endpoint |
+//! | `context`, `post`, `short_cuts`, `rounds`, `reading`, `arrivals`, `handshake`, `strangers`, `dialling`, `silence` | one endpoint |
 //! | `domain`, `settings`, `region`, `offer` | what is opened, what could be, and registered memory |
 //! | `waiter`, `inbox`, `resolver`, `interfaces`, `kernel` | threads and the operating system |
 //!
@@ -81,6 +81,7 @@ mod resolver;
 mod rounds;
 mod seal;
 mod settings;
+mod short_cuts;
 mod silence;
 mod strangers;
 mod tables;

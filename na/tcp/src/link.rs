@@ -13,7 +13,7 @@
 
 use std::{collections::VecDeque, net::SocketAddr};
 
-use hg_na::{Completion, Error, GoneReason, Message, Peer, Reached, Tag};
+use hg_na::{Completion, Error, GoneReason, Message, OpId, Peer, Reached, Tag, Token};
 
 use crate::{
     address::Target,
@@ -87,6 +87,14 @@ impl Lane {
             self.credit.bytes -= len;
         }
         enough
+    }
+
+    /// Whether a message of this length goes before all others, and has credits.
+    #[inline]
+    pub(crate) fn is_free(&self, len: usize) -> bool {
+        self.waiting.is_empty()
+            && self.credit.messages > 0
+            && u32::try_from(len).is_ok_and(|len| self.credit.bytes >= len)
     }
 
     /// The peer gives credits back.
@@ -181,6 +189,23 @@ impl Link {
             }
         }
         self.transfers.announce(wire, side);
+    }
+
+    /// Copies a short message into the connection, for which its lane is free ([`Lane::is_free`]).
+    #[inline]
+    pub(crate) fn put(
+        &mut self,
+        (wire, side): (&mut Wire, usize),
+        (kind, word): (Kind, u64),
+        op: (OpId, Token),
+        message: &Message,
+    ) {
+        let lane = if kind == Kind::Unexpected { UNEXPECTED } else { EXPECTED };
+        let has_credits = self.lanes[lane].spend(message.len());
+        debug_assert!(has_credits, "its lane is free");
+        let len = u32::try_from(message.len()).expect("COPY_MAX fits");
+        let header = Header { len, kind, link: wire.link_id(side), word };
+        wire.outbound.copy(header, self.peer, op, message.as_slice());
     }
 
     /// Counts a message that has come.

@@ -21,7 +21,7 @@ use crate::frame::{HEADER, Header};
 use hg_na_parts::regions::Entry;
 
 /// Messages up to this length are copied.
-const COPY_MAX: usize = 8192;
+pub(crate) const COPY_MAX: usize = 8192;
 /// Bytes behind each other that make a chunk full.
 const CHUNK: usize = 64 << 10;
 /// Chunks of one system call.
@@ -200,6 +200,22 @@ impl Outbound {
         let op = Some((id, token));
         let end = self.queued;
         self.leaving.push_back(Leaving { start, end, peer, is_control, op, message });
+    }
+
+    /// Queues a copy of a message of [`COPY_MAX`] bytes at most, which is no control message.
+    #[inline]
+    pub(crate) fn copy(&mut self, header: Header, peer: Peer, op: (OpId, Token), bytes: &[u8]) {
+        let start = self.queued;
+        self.frame(header, bytes);
+        let (end, message) = (self.queued, Message::inline(0));
+        self.leaving.push_back(Leaving {
+            start,
+            end,
+            peer,
+            is_control: false,
+            op: Some(op),
+            message,
+        });
     }
 
     fn tail(&mut self, len: usize) -> &mut Vec<u8> {

@@ -12,6 +12,7 @@ use crate::{
     outbound::{Sending, ended},
     settings::QUEUE_DEPTH,
     transfers::{Access, Transfer},
+    wire::WireKey,
 };
 use hg_na_parts::receives::Receive;
 use hg_na_parts::regions::{Claim, ServedRegion};
@@ -116,22 +117,14 @@ impl TcpContext {
 
     /// Moves what was posted into its connection, or sees to it that there will be one.
     fn get_under_way(&mut self, peer: Peer) {
-        let Self { links, wires, dirty, .. } = self;
+        let Self { links, wires, .. } = self;
         let Some(link) = links.find(peer) else { return };
         match link.state {
             State::Open { wire, side } => {
                 let Some(wire) = wires.find(wire) else { return };
                 link.pump(wire, side);
-                if !wire.is_dirty && !wire.is_blocked {
-                    wire.is_dirty = true;
-                    dirty.push(wire.key);
-                }
-                if self.is_sleeping {
-                    self.flush_dirty();
-                    if !self.dirty.is_empty() || !self.listed.is_empty() {
-                        self.wake();
-                    }
-                }
+                let key = wire.key;
+                self.soil_posted(key);
             }
             State::Idle => {
                 link.state = State::Starting;
@@ -143,6 +136,27 @@ impl TcpContext {
             | State::Dialling(_)
             | State::Awaiting { .. }
             | State::Ended(_) => {}
+        }
+    }
+
+    /// A connection was given something: it leaves with the next round, or now where somebody sleeps.
+    #[inline]
+    pub(crate) fn soil_posted(&mut self, key: WireKey) {
+        let Some(wire) = self.wires.find(key) else { return };
+        if !wire.is_dirty && !wire.is_blocked {
+            wire.is_dirty = true;
+            self.dirty.push(key);
+        }
+        if self.is_sleeping {
+            self.flush_posted();
+        }
+    }
+
+    #[inline(never)]
+    fn flush_posted(&mut self) {
+        self.flush_dirty();
+        if !self.dirty.is_empty() || !self.listed.is_empty() {
+            self.wake();
         }
     }
 
