@@ -38,6 +38,8 @@ use crate::{
 const BATCHES: usize = 16;
 /// Empty rounds after which the kernel is asked for news of lifelines.
 const ASK_AFTER: u32 = 256;
+/// So many rounds in any case: while one peer's messages leave no empty ones, others die, and new ones come.
+const ASK_ROUNDS: u32 = 4096;
 
 /// A frame that libfabric has.
 #[derive(Debug)]
@@ -102,6 +104,8 @@ pub(crate) struct OfiContext {
     pub(crate) is_sleeping: bool,
     pub(crate) must_ask: bool,
     pub(crate) empty_rounds: u32,
+    /// Since the kernel was asked.
+    pub(crate) rounds: u32,
     pub(crate) told: Vec<(u64, EpollFlags)>,
     events: Vec<Event>,
     /// libfabric cannot be used any more.
@@ -157,6 +161,7 @@ impl OfiContext {
             is_sleeping: false,
             must_ask: true,
             empty_rounds: 0,
+            rounds: 0,
             told: Vec::new(),
             events: Vec::new(),
             broken: None,
@@ -278,8 +283,10 @@ impl OfiContext {
         let slept = std::mem::take(&mut self.is_sleeping);
         let mut moved = self.take_events()?;
         self.empty_rounds = if moved { 0 } else { self.empty_rounds + 1 };
-        if slept || self.must_ask || !self.draining.is_empty() || self.empty_rounds >= ASK_AFTER {
-            self.empty_rounds = 0;
+        self.rounds += 1;
+        let is_time = self.empty_rounds >= ASK_AFTER || self.rounds >= ASK_ROUNDS;
+        if slept || self.must_ask || !self.draining.is_empty() || is_time {
+            (self.empty_rounds, self.rounds) = (0, 0);
             moved |= self.attend_lifelines(now)?;
         }
         moved |= self.run_timers(now);

@@ -59,6 +59,51 @@ fn greet(from: &mut Box<dyn Context>, to: &mut Box<dyn Context>) {
     until(&mut [from, to], |seen| seen[1].iter().any(came));
 }
 
+#[test]
+fn who_comes_and_who_goes_is_noticed_while_another_peer_leaves_no_empty_round() {
+    /// Messages after which nobody would be noticed any more.
+    const ENOUGH: u32 = 200_000;
+    for url in ["ofi+tcp://127.0.0.1", "ofi+shm://"] {
+        let open = || open(url, &[]).and_then(|domain| domain.context(0)).unwrap();
+        let (mut target, mut busy, mut mortal) = (open(), open(), open());
+        greet(&mut mortal, &mut target);
+        greet(&mut busy, &mut target);
+        let address = target.address().clone();
+        let to = busy.lookup(&address).unwrap();
+        let (mut done, mut others) = (Vec::new(), Vec::new());
+        let mut kept_busy = |meanwhile: &mut dyn FnMut(), is_over: &dyn Fn(&Completion) -> bool| {
+            for _ in 0..ENOUGH {
+                let message = b"more".to_vec().into();
+                busy.post(1, Op::SendUnexpected { to, message }).unwrap();
+                // Until it has come: some rounds, never many.
+                while !done.iter().any(|it| matches!(it, Completion::Unexpected { .. })) {
+                    busy.progress(Instant::now(), &mut others).unwrap();
+                    target.progress(Instant::now(), &mut done).unwrap();
+                    meanwhile();
+                }
+                others.clear();
+                if done.iter().any(is_over) {
+                    return true;
+                }
+                done.clear();
+            }
+            false
+        };
+        let gone = |it: &Completion| matches!(it, Completion::Gone { .. });
+        let mut ending = Some(mortal);
+        assert!(kept_busy(&mut || drop(ending.take()), &gone), "{url}: an end");
+        let (mut stranger, mut ignored) = (open(), Vec::new());
+        let there = stranger.lookup(&address).unwrap();
+        let message = b"hello".to_vec().into();
+        stranger.post(1, Op::SendUnexpected { to: there, message }).unwrap();
+        let came = |it: &Completion| matches!(it, Completion::Unexpected { message, .. } if message.as_slice() == b"hello");
+        let mut knock = || {
+            stranger.progress(Instant::now(), &mut ignored).unwrap();
+        };
+        assert!(kept_busy(&mut knock, &came), "{url}: somebody new");
+    }
+}
+
 /// This program again, with a URL to open; `environment` besides.
 fn process(url: &str, environment: &[(&str, &str)]) -> Output {
     Command::new(env::current_exe().unwrap())
