@@ -71,6 +71,8 @@ pub(crate) struct Connection {
     pub(crate) fault: Option<Broken>,
     /// Rounds of polling since something was found.
     pub(crate) empty_rounds: u32,
+    /// Requests of the last round that may be answered yet.
+    pub(crate) owed: u32,
     /// Changed by [`Connection::enter`].
     pub(crate) phase: Phase,
     pub(crate) link: Option<Link>,
@@ -106,6 +108,7 @@ impl Connection {
             parting: Vec::new(),
             fault: None,
             empty_rounds: 0,
+            owed: 0,
             phase,
             timer: None,
             link: None,

@@ -169,6 +169,12 @@ impl Link {
         self.attention_bell.is_due(&self.theirs.rings.attention.0)
     }
 
+    /// The next message will follow soon, and the peer does not look for it yet: its line is fetched meanwhile.
+    #[inline(always)]
+    pub(crate) fn own_next(&self, ring: usize) {
+        self.tx[ring].own_next(&self.own.rings.rings[ring]);
+    }
+
     /// Rings the peer, which does not look.
     #[cold]
     pub(crate) fn ring(&self) {

@@ -102,9 +102,16 @@ impl SmContext {
         if self.guard.is_child() {
             return None;
         }
-        let sent = self.peers.find(to)?.send_inline(ANSWERS, tag, message);
+        let connection = self.peers.find(to)?;
+        let sent = connection.send_inline(ANSWERS, tag, message);
         if sent == Inline::Refused {
             return None;
+        }
+        connection.owed = connection.owed.saturating_sub(1);
+        if connection.owed > 0
+            && let Some(link) = &connection.link
+        {
+            link.own_next(ANSWERS);
         }
         let id = self.next_id(to);
         if sent == Inline::Ring || token & QUIET == 0 {
@@ -143,6 +150,11 @@ impl SmContext {
         let serial = self.serial + 2;
         self.serial = serial;
         connection.receives.put_plain(Receive { tag, serial, token: receive });
+        if connection.receives.is_streaming()
+            && let Some(link) = &connection.link
+        {
+            link.own_next(REQUESTS);
+        }
         let ids = Exchanged {
             send: OpId { scope: to.index(), serial: serial - 1 },
             receive: OpId { scope: to.index(), serial },

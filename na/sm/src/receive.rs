@@ -56,7 +56,9 @@ impl Connection {
             taken += poll_answers(link, receives, fault, from, intake, done);
         }
         if intake.admission {
-            taken += poll_requests(link, fault, from, intake, done);
+            let requests = poll_requests(link, fault, from, intake, done);
+            self.owed = requests;
+            taken += requests;
         }
         taken
     }

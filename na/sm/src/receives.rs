@@ -15,6 +15,8 @@ use rustc_hash::FxHashMap;
 const TABLE: usize = 64;
 /// Messages without a receive that are held for one peer.
 pub(crate) const UNMATCHED_MAX: usize = 64;
+/// So many receives wait where calls are made faster than they are answered.
+const STREAM_MIN: u32 = 3;
 /// Cancelled receives that are remembered for one peer; past it the oldest is forgotten.
 const TOMBSTONES_MAX: usize = 4096;
 
@@ -44,6 +46,8 @@ pub(crate) enum Match {
 pub(crate) struct Receives {
     /// Made by the first receive; its length is 0 or [`TABLE`].
     table: Vec<Option<Receive>>,
+    /// Receives in the table.
+    in_table: u32,
     collided: FxHashMap<Tag, Receive>,
     /// Tags of all that collided by their serials, once one of them was to be cancelled.
     by_serial: Option<FxHashMap<u64, Tag>>,
@@ -62,6 +66,7 @@ impl Receives {
     pub(crate) fn new() -> Self {
         Self {
             table: Vec::new(),
+            in_table: 0,
             collided: FxHashMap::default(),
             by_serial: None,
             unmatched: VecDeque::new(),
@@ -81,7 +86,10 @@ impl Receives {
         let place = &mut self.table[place(receive.tag)];
         let collides = !self.collided.is_empty() && self.collided.contains_key(&receive.tag);
         match place {
-            None if !collides => *place = Some(receive),
+            None if !collides => {
+                *place = Some(receive);
+                self.in_table += 1;
+            }
             Some(other) if other.tag != receive.tag && !collides => {
                 self.collided.insert(receive.tag, receive);
                 if let Some(tags) = &mut self.by_serial {
@@ -107,6 +115,13 @@ impl Receives {
     #[inline(always)]
     pub(crate) fn put_plain(&mut self, receive: Receive) {
         self.table[place(receive.tag)] = Some(receive);
+        self.in_table += 1;
+    }
+
+    /// Whether several wait, so that the peer has not read yet what it is to answer. Those that collide are not counted.
+    #[inline(always)]
+    pub(crate) fn is_streaming(&self) -> bool {
+        self.in_table >= STREAM_MIN
     }
 
     /// Whether [`Receives::post_plain`] would take it.
@@ -131,7 +146,11 @@ impl Receives {
     #[inline(always)]
     pub(crate) fn take_plain(&mut self, tag: Tag) -> Option<Receive> {
         let at = self.table.get_mut(place(tag))?;
-        if at.as_ref()?.tag == tag { at.take() } else { None }
+        if at.as_ref()?.tag != tag {
+            return None;
+        }
+        self.in_table -= 1;
+        at.take()
     }
 
     /// Decides about a message that has arrived.
@@ -184,10 +203,13 @@ impl Receives {
 
     /// Ends a receive early; its message, should it still come, will be dropped.
     pub(crate) fn cancel(&mut self, serial: u64) -> Option<Receive> {
-        let in_table =
+        let at =
             self.table.iter_mut().find(|at| at.is_some_and(|receive| receive.serial == serial));
-        let receive = match in_table {
-            Some(at) => at.take(),
+        let receive = match at {
+            Some(at) => {
+                self.in_table -= 1;
+                at.take()
+            }
             None => {
                 let tag = self.tag_of(serial)?;
                 self.take_collided(tag)
@@ -200,6 +222,7 @@ impl Receives {
     /// Ends all receives, oldest first: the peer is gone.
     pub(crate) fn take_all(&mut self) -> Vec<Receive> {
         let mut all: Vec<_> = self.table.drain(..).flatten().collect();
+        self.in_table = 0;
         all.extend(self.collided.drain().map(|(_, receive)| receive));
         self.by_serial = None;
         all.sort_unstable_by_key(|receive| receive.serial);
@@ -256,6 +279,24 @@ mod tests {
             assert_eq!(receives.cancel(serial), Some(of(serial)));
         }
         assert!(receives.by_serial.is_none() && receives.take_all().is_empty());
+    }
+
+    #[test]
+    fn a_stream_is_several_receives_that_wait_in_the_table() {
+        let mut receives = Receives::new();
+        let of = |serial: u64| receive(serial, serial);
+        for serial in 0..3 {
+            assert!(!receives.is_streaming());
+            assert!(receives.post(of(serial)));
+        }
+        assert!(receives.is_streaming());
+        assert_eq!(receives.arrived(0), Match::Receive(of(0)));
+        assert!(!receives.is_streaming());
+        assert!(receives.post_plain(of(3)) && receives.is_streaming());
+        assert!(receives.post(receive(3 + 64, 4)), "collides, and is not counted");
+        assert_eq!(receives.cancel(3), Some(of(3)));
+        assert!(!receives.is_streaming());
+        assert_eq!((receives.take_all().len(), receives.in_table), (3, 0));
     }
 
     #[test]

@@ -205,6 +205,15 @@ impl Producer {
     }
 }
 
+#[cfg(not(loom))]
+impl Producer {
+    /// Has the line of the next message fetched, to be written.
+    #[inline(always)]
+    pub(crate) fn own_next(&self, slots: &Slots) {
+        crate::ahead::own(&slots.0[index(self.pushed)]);
+    }
+}
+
 impl Producer {
     /// Publishes a wide message in so many slots, whose words `payload` gives one by one. The caller has asked
     /// [`Producer::has_known_room_for`].
