@@ -4,8 +4,8 @@
 use std::{fmt, sync::Arc, time::Instant};
 
 use hg_na::{
-    Address, Caps, Completion, Context, Domain, Error, Exchange, Exchanged, Memory, Message, Offer,
-    Op, OpId, OpenOptions, Peer, Plugin, Region, Rejected, Rights, Tag, Token, Waiter,
+    Address, Caps, Completion, Context, Domain, Error, Exchange, Exchanged, Guest, Memory, Message,
+    Offer, Op, OpId, OpenOptions, Peer, Plugin, Region, Rejected, Rights, Tag, Token, Waiter,
 };
 
 /// Stands before one context. Each method passes on unless it is overridden.
@@ -140,6 +140,13 @@ struct LayeredDomain {
     layers: Arc<dyn Layers>,
 }
 
+impl LayeredDomain {
+    fn layered(&self, inner: Box<dyn Context>) -> Box<dyn Context> {
+        let layer = self.layers.layer(inner.address());
+        Box::new(LayeredContext { inner, layer })
+    }
+}
+
 impl Domain for LayeredDomain {
     fn caps(&self) -> &Caps {
         self.inner.caps()
@@ -150,9 +157,11 @@ impl Domain for LayeredDomain {
     }
 
     fn context(&self, id: u8) -> Result<Box<dyn Context>, Error> {
-        let inner = self.inner.context(id)?;
-        let layer = self.layers.layer(inner.address());
-        Ok(Box::new(LayeredContext { inner, layer }))
+        Ok(self.layered(self.inner.context(id)?))
+    }
+
+    fn context_in(&self, id: u8, guest: Guest) -> Result<Box<dyn Context>, Error> {
+        Ok(self.layered(self.inner.context_in(id, guest)?))
     }
 }
 

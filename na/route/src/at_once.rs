@@ -39,6 +39,7 @@ impl RouteContext {
         ask: impl FnOnce(&mut dyn Context, &Transit<'_>) -> T,
     ) -> Option<T> {
         let parts = self.parts_of(transit)?;
+        self.local_quiet = 0;
         Some(ask(self.local.as_mut(), &parts.inner()))
     }
 
@@ -54,6 +55,7 @@ impl RouteContext {
         let parts: Vec<_> = transits.iter().map(|transit| self.parts_of(transit)).collect();
         let inner: Vec<_> = parts.iter().flatten().map(Parts::inner).collect();
         let mut inner_done = vec![false; inner.len()];
+        self.local_quiet = 0;
         self.local.transfer_all(&inner, most, &mut inner_done);
         let places = done.iter_mut().zip(&parts).filter(|(_, part)| part.is_some());
         for ((place, _), is_done) in places.zip(inner_done) {

@@ -26,14 +26,6 @@ use crate::{
 
 /// Scope of the ids of operations that wait here.
 const OWN_SCOPE: u32 = Peer::SECOND - 1;
-/// Rounds between two looks at whether the network has something to say. It is asked before every sleep; and a thread
-/// that spins hears of an idle network when the local plugin asks the kernel, which takes many times as many rounds.
-const PLAIN_ROUNDS: u32 = 64;
-/// Rounds that have found nothing local after which, while the network is busy, only every [`LOCAL_SHARE`]th one looks
-/// at the local plugin: what comes first by it then waits for some more looks at a socket, a microsecond or two.
-const LOCAL_QUIET: u32 = 128;
-const LOCAL_SHARE: u32 = 4;
-
 /// A context of both plugins.
 pub(crate) struct RouteContext {
     address: Address,
@@ -63,11 +55,15 @@ pub(crate) struct RouteContext {
     pub(crate) batch: Vec<Completion>,
     serial: u64,
     /// Rounds that are the local plugin's alone: nothing waits here, and the network sleeps.
-    plain_rounds: u32,
-    /// Rounds since the local plugin found something or was given something to do, up to [`LOCAL_QUIET`] and a share.
-    local_quiet: u32,
+    pub(crate) plain_rounds: u32,
+    /// Rounds since the local plugin found something or was given something to do, and above those that it will be left
+    /// alone in ([`crate::rounds`]).
+    pub(crate) local_quiet: u32,
+    /// The local plugin has agreed to sleep and had no round since; when it wants to be looked at all the same.
+    pub(crate) local_sleeps: bool,
+    pub(crate) local_due: Option<Instant>,
     /// `may_sleep` has said yes, and nothing has made progress since.
-    is_sleeping: bool,
+    pub(crate) is_sleeping: bool,
 }
 
 impl RouteContext {
@@ -103,6 +99,8 @@ impl RouteContext {
             serial: 0,
             plain_rounds: 0,
             local_quiet: 0,
+            local_sleeps: false,
+            local_due: None,
             is_sleeping: false,
         })
     }
@@ -117,71 +115,6 @@ impl RouteContext {
     fn way_to(&self, peer: Peer) -> Way {
         let is_network = peer.index() & Peer::SECOND != 0 || self.marks.of(peer) == Mark::Moved;
         if is_network { Way::Network } else { Way::Local }
-    }
-
-    /// Something is asked for that a round of one plugin's alone would not do.
-    #[inline(always)]
-    fn disturb(&mut self) {
-        self.plain_rounds = 0;
-        self.local_quiet = 0;
-    }
-
-    /// The network is about to be given something to do.
-    #[inline(always)]
-    fn touch_network(&mut self) {
-        self.plain_rounds = 0;
-        self.network.touch();
-    }
-
-    /// Whether this round leaves the local plugin alone.
-    #[inline(always)]
-    fn passes_local(&mut self) -> bool {
-        let is_quiet = self.local_quiet >= LOCAL_QUIET && !self.waiter.local_is_ready();
-        if !is_quiet || !self.network.is_engaged() || self.is_trying() {
-            return false;
-        }
-        self.local_quiet += 1;
-        self.local_quiet < LOCAL_QUIET + LOCAL_SHARE
-    }
-
-    /// A round of both plugins. Where it leaves nothing to do but for the local one, those that follow are its alone.
-    #[inline(never)]
-    fn progress_both(&mut self, now: Instant, done: &mut Vec<Completion>) -> Result<bool, Error> {
-        self.is_sleeping = false;
-        let start = done.len();
-        let mut moved = false;
-        if !self.passes_local() {
-            moved = self.local.progress(now, done)?;
-            self.local_quiet = if moved { 0 } else { LOCAL_QUIET.min(self.local_quiet + 1) };
-        }
-        if done.len() > start {
-            if !self.slices.is_empty() {
-                self.slices.restore(&mut done[start..]);
-            }
-            if self.is_trying() {
-                self.sift(start, done);
-                // Before anything that the network has to say about the same peers.
-                done.append(&mut self.ended);
-            }
-        }
-        let is_due = self.network.is_due(now, moved, &self.waiter);
-        if is_due {
-            moved |= self.progress_network(now, done)?;
-        }
-        if !self.ended.is_empty() {
-            moved = true;
-            done.append(&mut self.ended);
-        }
-        let is_plain = !is_due && self.network.is_asleep();
-        if is_plain && self.slices.is_empty() && !self.is_trying() && !self.moves.holds() {
-            self.plain_rounds = PLAIN_ROUNDS;
-        }
-        Ok(moved)
-    }
-
-    /// Whether a completion of the local plugin's may be one of a trial.
-    fn is_trying(&self) -> bool {
-        !self.candidates.is_empty() || !self.loud.is_empty()
     }
 
     /// A name for an operation that waits here.
@@ -548,11 +481,7 @@ impl Context for RouteContext {
 
     #[inline]
     fn progress(&mut self, now: Instant, done: &mut Vec<Completion>) -> Result<bool, Error> {
-        if self.plain_rounds > 0 && !self.network.is_late(now) {
-            self.plain_rounds -= 1;
-            return self.local.progress(now, done);
-        }
-        self.progress_both(now, done)
+        self.round(now, done)
     }
 
     fn next_deadline(&self) -> Option<Instant> {
@@ -561,17 +490,7 @@ impl Context for RouteContext {
     }
 
     fn may_sleep(&mut self) -> bool {
-        self.disturb();
-        if !self.waiter.is_joined() || !self.ended.is_empty() {
-            return false;
-        }
-        self.flush_moves();
-        let sleeps = self.ended.is_empty()
-            && self.network.may_sleep(&self.waiter)
-            && !self.waiter.network_is_ready()
-            && self.local.may_sleep();
-        self.is_sleeping = sleeps;
-        sleeps
+        self.prepare_sleep()
     }
 
     fn way(&self, peer: Peer) -> &str {

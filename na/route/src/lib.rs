@@ -33,6 +33,7 @@
 //! | `context` | the fast way through: posts and completions of peers that are settled |
 //! | `candidates` | peers that the local plugin is tried for, and what was posted to them |
 //! | `moved` | peers that took the network instead |
+//! | `rounds` | which of the two a round looks at; sleep |
 //! | `network` | when the network is looked at |
 //! | `slices` | local memory of transfers under way |
 //! | `waiter` | one sleep for both |
@@ -60,6 +61,7 @@ mod moved;
 mod network;
 mod plugin;
 mod region;
+mod rounds;
 mod slices;
 mod uid;
 mod waiter;

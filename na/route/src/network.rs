@@ -154,15 +154,25 @@ impl RouteContext {
         }
         let start = done.len();
         let moved = self.network.context.progress(now, done);
+        self.heard_network(start, now, matches!(moved, Ok(true)), done);
+        moved
+    }
+
+    /// What there is to do after a look at the network, which has said what stands from `start` on.
+    pub(crate) fn heard_network(
+        &mut self,
+        start: usize,
+        now: Instant,
+        moved: bool,
+        done: &mut Vec<Completion>,
+    ) {
         if done.len() > start {
             self.take_from_network(start, done);
         }
         if self.moves.holds() {
             self.flush_moves();
         }
-        let moved = moved?;
         self.network.looked(now, moved, &self.waiter);
-        Ok(moved)
     }
 
     /// Gives what the network has said, from `start` on, the names that the user knows.
@@ -170,22 +180,25 @@ impl RouteContext {
         if !self.slices.is_empty() {
             self.slices.restore(&mut done[start..]);
         }
-        let is_gone = |it: &Completion| matches!(it, Completion::Gone { .. });
-        if self.moves.renames() || done[start..].iter().any(is_gone) {
-            return self.sort_from_network(start, done);
-        }
-        for completion in &mut done[start..] {
-            match completion {
-                Completion::Done(ended) => ended.id.scope |= Peer::SECOND,
-                Completion::Unexpected { from, .. } | Completion::Control { from, .. } => {
-                    *from = self.moves.sender(*from);
+        let mut at = start;
+        if !self.moves.renames() {
+            for completion in &mut done[start..] {
+                match completion {
+                    Completion::Done(ended) => ended.id.scope |= Peer::SECOND,
+                    Completion::Unexpected { from, .. } | Completion::Control { from, .. } => {
+                        *from = self.moves.sender(*from);
+                    }
+                    _ => break,
                 }
-                _ => {}
+                at += 1;
             }
+        }
+        if at < done.len() {
+            self.sort_from_network(at, done);
         }
     }
 
-    /// The same where one may become none or several.
+    /// The same from where one may become none or several.
     #[cold]
     fn sort_from_network(&mut self, start: usize, done: &mut Vec<Completion>) {
         let mut batch = std::mem::take(&mut self.batch);

@@ -62,6 +62,11 @@ impl RouteWaiter {
         !matches!(self.bond, Bond::None)
     }
 
+    /// Whether it is in a set that both have.
+    pub(crate) fn is_shared(&self) -> bool {
+        matches!(self.bond, Bond::Shared(_))
+    }
+
     /// Whether the kernel had something for the network when it was last asked.
     #[inline]
     pub(crate) fn network_is_ready(&self) -> bool {

@@ -1,20 +1,22 @@
 //! `sm+tcp://`: bulk and views by either way, over the sockets that routing is made for.
 
-use std::time::Instant;
+use std::{sync::atomic::Ordering, time::Instant};
 
 use hg_na::{
     Completion, Done, Error, Failure, Memory, Op, OpenOptions, Peer, Plugin, QUIET, Region,
     Returned, Rights, SharedBytes,
 };
+use hg_na_conformance::layer::Layered;
 use hg_na_route::Route;
 use hg_na_sm::{SmPlugin, node_id, shared::alloc};
 use hg_na_tcp::TcpPlugin;
 use uuid::Uuid;
 
 use crate::{
+    Counting,
     busy::rest,
     end::{End, WATCHDOG, address, arrived, ended, get, greet, until},
-    woken_by_both_ways,
+    sleep_until, woken_by_both_ways,
 };
 
 const URL: &str = "sm+tcp://127.0.0.1";
@@ -57,6 +59,46 @@ fn what_either_way_takes_out_of_the_common_set_is_found_by_the_other() {
             assert!(start.elapsed() < WATCHDOG, "slept through what arrived");
         }
         assert_eq!(until(&mut target, from, arrived).1, number.to_le_bytes());
+    }
+}
+
+#[test]
+fn a_thread_that_sleeps_for_each_message_of_the_network_leaves_the_local_plugin_asleep() {
+    let counting = Counting::default();
+    let local = Layered::new(SmPlugin, counting.clone());
+    let route = Route::new(local, TcpPlugin, node_id, &["uid", "tcp", "sm+tcp"]);
+    let mut target = End::open(&route, URL, &[]);
+    let (mut near, mut far) =
+        (End::open(&here(), URL, &[]), End::open(&TcpPlugin, "tcp://127.0.0.1", &[]));
+    let by_memory = near.lookup(&target);
+    let part = target.context.address().part("tcp").unwrap();
+    let by_network = far.context.lookup(&part).unwrap();
+    let back = greet(&mut near, &mut target, by_memory);
+    greet(&mut far, &mut target, by_network);
+    rest(&mut target);
+    const MANY: u32 = 200;
+    for asleep in 0..3_u32 {
+        let before = counting.rounds.load(Ordering::Relaxed);
+        for number in 0..MANY {
+            far.send(QUIET, by_network, &number.to_le_bytes());
+            far.round();
+            sleep_until(&mut target, |target| {
+                target.take(arrived).is_some_and(|(_, bytes)| bytes == number.to_le_bytes())
+            });
+            rest(&mut target);
+        }
+        let looks = counting.rounds.load(Ordering::Relaxed) - before;
+        assert!(looks <= u64::from(MANY) / 4, "{looks} looks at a plugin that sleeps");
+        // It wakes for what comes, in the middle of that, and for what is posted to it.
+        if asleep == 1 {
+            target.send(QUIET, back, b"from its sleep");
+            assert_eq!(until(&mut near, &mut target, arrived).1, b"from its sleep");
+            rest(&mut target);
+        }
+        near.send(QUIET, by_memory, b"wake up");
+        near.round();
+        sleep_until(&mut target, |target| target.take(arrived).is_some());
+        rest(&mut target);
     }
 }
 
