@@ -101,6 +101,13 @@ pub(crate) struct Endpoint {
     inboxes: Option<u64>,
 }
 
+/// Longest message that may be injected. Over datagrams (`ofi_rxd`) it stays here until its target has answered to the
+/// first one, which this side's progress is needed for: there its sending is over when the target has it.
+fn inject_max(offer: &Offer) -> usize {
+    let is_datagrams = offer.provider.contains("ofi_rxd");
+    if is_datagrams { 0 } else { offer.limits().inject_size.min(INJECT_MAX) }
+}
+
 impl Endpoint {
     /// Opens everything.
     ///
@@ -138,7 +145,7 @@ impl Endpoint {
             one_sided,
             notes: vec![0; transmit.count()],
             free: (0..transmit.count()).collect(),
-            inject_max: limits.inject_size.min(INJECT_MAX),
+            inject_max: inject_max(offer),
             ep,
             regions,
             cq,
