@@ -84,6 +84,8 @@ pub(crate) struct Lane {
     /// Reservations ever reclaimed and ever made: `entries` is a ring of those between.
     first: usize,
     next: usize,
+    /// Those between that are neither posted nor known to be dropped: they stay for as long as their users like.
+    unposted: usize,
     /// Bytes touched since the pages were last given back.
     touched: u32,
     states: Arc<States>,
@@ -98,6 +100,7 @@ impl Lane {
             entries: vec![Entry::default(); RESERVATIONS].into_boxed_slice(),
             first: 0,
             next: 0,
+            unposted: 0,
             touched: 0,
             states: Arc::new(States(std::array::from_fn(|_| AtomicU32::new(HELD)))),
         }
@@ -122,6 +125,7 @@ impl Lane {
         self.entries[entry] = Entry { start, posted: None };
         self.head = start + size;
         self.next += 1;
+        self.unposted += 1;
         self.touched = self.touched.max(self.head);
         Some(Reservation { offset: self.base + start, entry })
     }
@@ -135,8 +139,9 @@ impl Lane {
             return (tail - self.head > size).then_some(self.head);
         }
         // Where little is in use and a lot is free before it, that is hot; what lies behind has not been touched for long.
+        // But once gone back, all that there is ends at what is in use now: it must be sure to go soon.
         let used = self.head - tail;
-        if self.head >= HOT_BYTES && tail / 2 >= used + size {
+        if self.head >= HOT_BYTES && self.unposted == 0 && tail / 2 >= used + size {
             return Some(0);
         }
         if LANE_BYTES - self.head >= size {
@@ -147,6 +152,7 @@ impl Lane {
 
     /// Binds a reservation to the slot that names it.
     pub(crate) fn posted(&mut self, entry: usize, ring: usize, position: u32) {
+        self.unposted -= usize::from(self.entries[entry].posted.is_none());
         self.entries[entry].posted = Some((ring, position));
     }
 
@@ -161,6 +167,7 @@ impl Lane {
             if !free {
                 return;
             }
+            self.unposted -= usize::from(self.entries[entry].posted.is_none());
             self.first += 1;
         }
         self.head = 0;
@@ -235,6 +242,24 @@ mod tests {
         let longest: Vec<_> =
             std::iter::from_fn(|| lane.reserve(MESSAGE_MAX, &UpTo(position))).collect();
         assert_eq!(longest.len(), 15);
+    }
+
+    #[test]
+    fn a_reservation_that_is_kept_leaves_the_rest_of_its_lane_to_others() {
+        let mut lane = Lane::new(0);
+        let mut position = 0;
+        let mut post = |lane: &mut Lane, len| {
+            let place = lane.reserve(len, &UpTo(position.max(2) - 2))?;
+            lane.posted(place.entry, 0, position);
+            position += 1;
+            Some(place)
+        };
+        while post(&mut lane, 4096).expect("most of the lane is free").offset + 8192 < HOT_BYTES {}
+        let kept = lane.reserve(4096, &UpTo(0)).unwrap();
+        let others = (0..).map_while(|_| post(&mut lane, 16 * 1024)).count();
+        assert!(others > RESERVATIONS / 2, "{others}, beside {kept:?}");
+        lane.states().release(kept.entry);
+        assert!(post(&mut lane, MESSAGE_MAX).is_some() && lane.unposted == 0);
     }
 
     #[test]
