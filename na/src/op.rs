@@ -15,7 +15,7 @@ pub struct Peer {
 
 impl Peer {
     /// A bit of [`Peer::index`] and of [`OpId::scope`] that a plugin leaves clear: one that is made of two
-    /// marks by it what is the second one's.
+    /// marks by it what is the second one's, which does so itself where it can ([`crate::Domain::second_context`]).
     pub const SECOND: u32 = 1 << 31;
 
     /// For plugins: a place in the plugin's table and how often that place was used.
@@ -24,7 +24,7 @@ impl Peer {
         Self { index, generation }
     }
 
-    /// Place in the plugin's table; below [`Peer::SECOND`].
+    /// Place in the plugin's table; below [`Peer::SECOND`], or marked by it.
     #[must_use]
     pub const fn index(self) -> u32 {
         self.index

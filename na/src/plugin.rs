@@ -85,7 +85,17 @@ pub trait Domain: Send + Sync + fmt::Debug {
     /// [`Error::AddressInUse`], [`Error::Limit`], [`Error::Os`].
     fn context(&self, id: u8) -> Result<Box<dyn Context>, Error>;
 
-    /// The same, in the wait set of another plugin's context ([`Waiter::host`]): its descriptors stand there, its
+    /// The same, as the second of two contexts that another plugin is made of: [`Peer::SECOND`] is set in the index of each
+    /// of its handles and in the scope of each name of an operation, those that it is given and those that it gives, so
+    /// that whoever is made of it hands them on as they are.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`], where they are to be translated; else those of [`Domain::context`].
+    fn second_context(&self, _id: u8) -> Result<Box<dyn Context>, Error> {
+        Err(Error::Unsupported("handles that are marked as a second plugin's"))
+    }
+
+    /// The same as [`Domain::context`], in the wait set of another plugin's context ([`Waiter::host`]): its descriptors stand there, its
     /// waiter sleeps there and ends for both, and what its context takes out of the set in between is kept for both.
     ///
     /// # Errors

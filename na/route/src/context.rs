@@ -1,7 +1,7 @@
 //! One endpoint: a context of each plugin, and the fast way through to them.
 //!
 //! Handles and ids of the local plugin are handed out as they are; those of the network with the bit
-//! [`Peer::SECOND`]. Ids of operations that wait here, in neither plugin, have the scope [`OWN_SCOPE`].
+//! [`Peer::SECOND`], which it sets by itself where it can ([`hg_na::Domain::second_context`]). Ids of operations that wait here, in neither plugin, have the scope [`OWN_SCOPE`].
 
 use std::{fmt, sync::Arc, time::Instant};
 
@@ -75,7 +75,7 @@ impl RouteContext {
         domain: &RouteDomain,
         uid: &Uid,
         local: Box<dyn Context>,
-        network: Box<dyn Context>,
+        network: (Box<dyn Context>, bool),
         waiter: RouteWaiter,
     ) -> Result<Self, Error> {
         let network = Network::new(network, waiter.is_joined());
@@ -163,7 +163,7 @@ impl RouteContext {
         }
         let peer = op.peer();
         if peer.index() & Peer::SECOND != 0 {
-            return self.post_network(peer, inner(peer), token, op);
+            return self.post_network(peer, self.network.inner(peer), token, op);
         }
         match self.marks.of(peer) {
             Mark::None | Mark::Settled => self.post_to(Way::Local, token, op),
@@ -272,7 +272,8 @@ impl RouteContext {
 
     fn lookup_network(&mut self, address: &Address) -> Result<Peer, Error> {
         let peer = self.network.context.lookup(address)?;
-        debug_assert!(peer.index() & Peer::SECOND == 0, "a plugin leaves that bit clear");
+        let is_marked = peer.index() & Peer::SECOND != 0;
+        debug_assert!(is_marked == self.network.is_marked, "that bit is as was asked for");
         self.moves.show(peer);
         Ok(outer(peer))
     }
@@ -302,11 +303,6 @@ fn named(posted: Result<OpId, Rejected>, outer: Peer) -> Result<OpId, Rejected> 
             Err(rejected)
         }
     }
-}
-
-/// The network's own handle of it.
-pub(crate) fn inner(peer: Peer) -> Peer {
-    Peer::new(peer.index() & !Peer::SECOND, peer.generation())
 }
 
 /// The end of an operation that waited here.
@@ -366,7 +362,7 @@ impl Context for RouteContext {
                 }
             }
         } else {
-            Some(inner(peer))
+            Some(self.network.inner(peer))
         };
         if let Some(inner) = inner {
             self.network.touch();
@@ -380,7 +376,7 @@ impl Context for RouteContext {
             return Err(Error::TooLong { len, max });
         }
         if to.index() & Peer::SECOND != 0 {
-            return self.network.context.message(inner(to), len);
+            return self.network.context.message(self.network.inner(to), len);
         }
         match self.marks.of(to) {
             Mark::None | Mark::Settled => self.local.message(to, len),
@@ -400,8 +396,11 @@ impl Context for RouteContext {
         if self.is_plain(&op) {
             if peer.index() & Peer::SECOND != 0 {
                 self.touch_network();
+                if self.network.is_marked {
+                    return self.network.context.post(token, op);
+                }
                 // Where it lies: a copy waits for what was just written into it, longer than all else here takes.
-                *op.peer_mut() = inner(peer);
+                *op.peer_mut() = self.network.inner(peer);
                 return named(self.network.context.post(token, op), peer);
             }
             if self.marks.is_direct(peer) {
@@ -424,7 +423,10 @@ impl Context for RouteContext {
             return if is_direct { self.local.exchange(exchange, message) } else { None };
         }
         self.touch_network();
-        let exchange = Exchange { to: inner(exchange.to), ..*exchange };
+        if self.network.is_marked {
+            return self.network.context.exchange(exchange, message);
+        }
+        let exchange = Exchange { to: self.network.inner(exchange.to), ..*exchange };
         let Exchanged { send, receive } = self.network.context.exchange(&exchange, message)?;
         Some(Exchanged { send: seconds(send), receive: seconds(receive) })
     }
@@ -437,7 +439,8 @@ impl Context for RouteContext {
             return if is_direct { self.local.reply(to, tag, token, message) } else { None };
         }
         self.touch_network();
-        self.network.context.reply(inner(to), tag, token, message).map(seconds)
+        let replied = self.network.context.reply(self.network.inner(to), tag, token, message);
+        replied.map(seconds)
     }
 
     fn transfer(&mut self, transit: &Transit<'_>, most: u64) -> bool {
@@ -457,8 +460,7 @@ impl Context for RouteContext {
         self.disturb();
         if id.scope & Peer::SECOND != 0 {
             self.network.touch();
-            let id = OpId { scope: id.scope & !Peer::SECOND, ..id };
-            return self.network.context.cancel(id);
+            return self.network.context.cancel(self.network.own(id));
         }
         if self.cancel_waiting(id) {
             if self.is_sleeping {

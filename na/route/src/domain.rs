@@ -85,14 +85,19 @@ impl Domain for RouteDomain {
     }
 
     fn context(&self, id: u8) -> Result<Box<dyn Context>, Error> {
-        let network = self.network.context(id)?;
+        let marked = supported(self.network.second_context(id))?;
+        let is_marked = marked.is_some();
+        let network = match marked {
+            Some(network) => network,
+            None => self.network.context(id)?,
+        };
         let (local, waiter) = self.beside(id, network.waiter())?;
         let uid = Uid {
             node: self.node,
             local: local.address().clone(),
             network: network.address().clone(),
         };
-        let context = RouteContext::new(self, &uid, local, network, waiter)?;
+        let context = RouteContext::new(self, &uid, local, (network, is_marked), waiter)?;
         Ok(Box::new(context))
     }
 }

@@ -51,6 +51,8 @@ pub(crate) struct Moves {
     peers: FxHashMap<Peer, Moved>,
     by_local: FxHashMap<Address, Peer>,
     places: Vec<Place>,
+    /// Who has sent something last, by the network's handle and by the user's.
+    last: Option<(Peer, Peer)>,
     renamed: FxHashMap<OpId, Renamed>,
     new_names: FxHashMap<OpId, OpId>,
     /// Peers with something held.
@@ -70,7 +72,7 @@ impl Moves {
     }
 
     fn place(&mut self, inner: Peer) -> &mut Place {
-        let at = inner.index() as usize;
+        let at = (inner.index() & !Peer::SECOND) as usize;
         if self.places.len() <= at {
             self.places.resize(at + 1, Place::default());
         }
@@ -87,15 +89,26 @@ impl Moves {
     }
 
     /// The user's handle of whoever has sent something.
+    #[inline(always)]
     pub(crate) fn sender(&mut self, inner: Peer) -> Peer {
+        match self.last {
+            Some((last, peer)) if last == inner => peer,
+            _ => self.another_sender(inner),
+        }
+    }
+
+    #[inline(never)]
+    fn another_sender(&mut self, inner: Peer) -> Peer {
         let place = self.place(inner);
-        match place.moved {
+        let peer = match place.moved {
             Some(peer) => peer,
             None => {
                 place.shown = true;
                 outer(inner)
             }
-        }
+        };
+        self.last = Some((inner, peer));
+        peer
     }
 
     /// As whom the user knows a peer of the network: by the local plugin's handles (one for each local address
@@ -109,6 +122,7 @@ impl Moves {
     /// The peer is gone.
     pub(crate) fn remove(&mut self, peer: Peer) {
         let Some(moved) = self.peers.remove(&peer) else { return };
+        self.last = None;
         let place = self.place(moved.inner);
         place.moved = place.moved.filter(|other| *other != peer);
         self.holding.retain(|holding| *holding != peer);
@@ -158,6 +172,7 @@ impl RouteContext {
             tracing::debug!(local = %uid.local, network = %uid.network, %reason, "and another one");
         }
         self.marks.set(peer, Mark::Moved);
+        self.moves.last = None;
         self.moves.place(inner).moved = Some(peer);
         self.moves.by_local.insert(uid.local.clone(), peer);
         self.moves.peers.insert(peer, Moved { inner, local: uid.local, held });
@@ -212,7 +227,7 @@ impl RouteContext {
         let Waiting { id, token, op, muted } = waiting;
         match self.post_network(peer, inner, token & !QUIET, op) {
             Ok(posted) => {
-                let new_name = OpId { scope: posted.scope & !Peer::SECOND, ..posted };
+                let new_name = self.network.own(posted);
                 self.moves.renamed.insert(new_name, Renamed { peer, id, token, muted });
                 if muted {
                     self.network.context.cancel(new_name);

@@ -12,7 +12,7 @@
 
 use std::time::{Duration, Instant};
 
-use hg_na::{Completion, Context, Done, Error, GoneReason, Peer, QUIET};
+use hg_na::{Completion, Context, Done, Error, GoneReason, OpId, Peer, QUIET};
 
 use crate::{
     context::{RouteContext, outer},
@@ -31,6 +31,8 @@ const SHARE: u32 = 8;
 #[derive(Debug)]
 pub(crate) struct Network {
     pub(crate) context: Box<dyn Context>,
+    /// Its handles and names are marked by itself: they are the user's.
+    pub(crate) is_marked: bool,
     /// It can be left asleep while this process goes on.
     joined: bool,
     asleep: bool,
@@ -48,9 +50,10 @@ pub(crate) struct Network {
 
 impl Network {
     /// A network that is awake.
-    pub(crate) fn new(context: Box<dyn Context>, joined: bool) -> Self {
+    pub(crate) fn new((context, is_marked): (Box<dyn Context>, bool), joined: bool) -> Self {
         Self {
             context,
+            is_marked,
             joined,
             asleep: false,
             deadline: None,
@@ -60,6 +63,19 @@ impl Network {
             busy: 0,
             watched: joined,
         }
+    }
+
+    /// Its own handle of a peer that the user knows by this one.
+    #[inline(always)]
+    pub(crate) fn inner(&self, peer: Peer) -> Peer {
+        let mark = if self.is_marked { 0 } else { Peer::SECOND };
+        Peer::new(peer.index() & !mark, peer.generation())
+    }
+
+    /// Its own name of an operation that the user knows by this one.
+    pub(crate) fn own(&self, id: OpId) -> OpId {
+        let mark = if self.is_marked { 0 } else { Peer::SECOND };
+        OpId { scope: id.scope & !mark, ..id }
     }
 
     /// It is about to be given something to do.

@@ -130,11 +130,11 @@ pub(crate) struct Calls {
 }
 
 impl TcpContext {
-    /// An endpoint of a domain.
+    /// An endpoint of a domain, with a mark on its handles or none ([`Peer::SECOND`], 0).
     ///
     /// # Errors
     /// [`Error::Os`].
-    pub(crate) fn new(shared: Arc<Shared>, id: u8) -> Result<Self, Error> {
+    pub(crate) fn new(shared: Arc<Shared>, id: u8, mark: u32) -> Result<Self, Error> {
         let waiter = Arc::new(TcpWaiter::new()?);
         let mut listener = match &shared.listener {
             Some(listener) => {
@@ -157,7 +157,7 @@ impl TcpContext {
             accepts: listener.is_some(),
             _kept: listener.as_ref().map(|listener| NotInherited::new(listener.as_fd())),
             listener,
-            links: Links::default(),
+            links: Links::new(mark),
             wires: Wires::default(),
             by_target: FxHashMap::default(),
             routes: FxHashMap::default(),

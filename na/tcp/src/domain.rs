@@ -8,7 +8,7 @@ use std::{
 };
 
 use hg_na::{
-    Address, Caps, Context, Domain, Error, Memory, Offer, OpenOptions, Plugin, Region, Rights,
+    Address, Caps, Context, Domain, Error, Memory, Offer, OpenOptions, Peer, Plugin, Region, Rights,
 };
 use hg_na_memory::{ForkGuard, NotInherited};
 use hg_na_parts::limits::os_error;
@@ -95,7 +95,7 @@ impl Shared {
         address_of(&self.host, self.port, id)
     }
 
-    fn endpoint(self: &Arc<Self>, id: u8) -> Result<TcpContext, Error> {
+    fn endpoint(self: &Arc<Self>, id: u8, mark: u32) -> Result<TcpContext, Error> {
         if self.guard.is_child() {
             return Err(Error::Forked);
         }
@@ -103,7 +103,7 @@ impl Shared {
         if contexts.contains_key(&id) {
             return Err(Error::AddressInUse(self.address(id)?));
         }
-        let context = TcpContext::new(Arc::clone(self), id)?;
+        let context = TcpContext::new(Arc::clone(self), id, mark)?;
         contexts.insert(id, Arc::clone(&context.inbox));
         Ok(context)
     }
@@ -201,6 +201,10 @@ impl Domain for TcpDomain {
     }
 
     fn context(&self, id: u8) -> Result<Box<dyn Context>, Error> {
-        Ok(Box::new(self.0.endpoint(id)?))
+        Ok(Box::new(self.0.endpoint(id, 0)?))
+    }
+
+    fn second_context(&self, id: u8) -> Result<Box<dyn Context>, Error> {
+        Ok(Box::new(self.0.endpoint(id, Peer::SECOND)?))
     }
 }

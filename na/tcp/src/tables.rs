@@ -65,33 +65,43 @@ impl<T> Table<T> {
 }
 
 /// All links of a context.
-#[derive(Debug, Default)]
-pub(crate) struct Links(Table<Link>);
+#[derive(Debug)]
+pub(crate) struct Links {
+    table: Table<Link>,
+    /// [`Peer::SECOND`], where it is set in the index of each of them.
+    mark: u32,
+}
 
 impl Links {
+    /// None, of a context whose handles have this mark, or none.
+    pub(crate) fn new(mark: u32) -> Self {
+        Self { table: Table::default(), mark }
+    }
+
     pub(crate) fn add(&mut self, target: Option<Target>, state: State) -> Peer {
-        let (index, generation) = self.0.reserve();
-        let peer = Peer::new(index, generation);
-        self.0.put(index, generation, Box::new(Link::new(peer, target, state)));
+        let (index, generation) = self.table.reserve();
+        let peer = Peer::new(index ^ self.mark, generation);
+        self.table.put(index, generation, Box::new(Link::new(peer, target, state)));
         peer
     }
 
     #[inline]
     pub(crate) fn find(&mut self, peer: Peer) -> Option<&mut Link> {
-        self.0.place(peer.index(), peer.generation())?.value.as_deref_mut()
+        // One without the mark is beyond the end then.
+        self.table.place(peer.index() ^ self.mark, peer.generation())?.value.as_deref_mut()
     }
 
-    /// The present link of a place.
+    /// The present link of a place, by its index.
     pub(crate) fn at(&mut self, index: u32) -> Option<&mut Link> {
-        self.0.places.get_mut(index as usize)?.value.as_deref_mut()
+        self.table.places.get_mut((index ^ self.mark) as usize)?.value.as_deref_mut()
     }
 
     pub(crate) fn remove(&mut self, peer: Peer) {
-        self.0.release(peer.index(), peer.generation());
+        self.table.release(peer.index() ^ self.mark, peer.generation());
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.0.used
+        self.table.used
     }
 }
 
@@ -135,5 +145,29 @@ impl Wires {
 
     pub(crate) fn len(&self) -> usize {
         self.0.used
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn handles_carry_their_tables_mark_and_are_not_found_without_it() {
+        for mark in [0, Peer::SECOND] {
+            let mut links = Links::new(mark);
+            let all: Vec<_> = (0..3).map(|_| links.add(None, State::Idle)).collect();
+            for (place, peer) in (0..).zip(&all) {
+                assert_eq!(peer.index(), place | mark);
+                assert!(links.find(*peer).is_some_and(|link| link.peer == *peer));
+                assert!(links.at(peer.index()).is_some_and(|link| link.peer == *peer));
+                let other = Peer::new(peer.index() ^ Peer::SECOND, peer.generation());
+                assert!(links.find(other).is_none() && links.at(other.index()).is_none());
+            }
+            links.remove(all[1]);
+            assert!(links.find(all[1]).is_none() && links.len() == 2);
+            let again = links.add(None, State::Idle);
+            assert!(again.index() == all[1].index() && again != all[1]);
+        }
     }
 }
