@@ -101,16 +101,13 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
 fn not_read(sentence: String) -> ExitCode {
     let own = Error::Unreadable(sentence);
     let words = own.to_string();
-    let told = match Settings::new().connect() {
-        Ok(job) => {
-            let told = work::say_once(&job, Err(own));
-            // It was read by others, who end without a word.
-            let _ = job.leave();
-            matches!(told, Err(Error::Told))
-        }
-        Err(_) => false,
-    };
-    if !told {
+    let told = Settings::new().connect().and_then(|job| {
+        let told = work::say_once(&job, &Err(own));
+        // Fails only where others have ended otherwise.
+        let _ = job.leave();
+        told
+    });
+    if told.is_err() {
         say(&format!("shuffle-runner: {words}"));
     }
     ExitCode::from(hg_cli_style::WRONG)

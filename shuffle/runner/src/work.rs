@@ -17,14 +17,16 @@ use crate::{
     plot,
     report::{self, OfRank, Timed, Torn},
     samples::Sampler,
-    signal,
+    say, signal,
     watch::Watch,
 };
 
 /// Runs this rank; whether every message of every rank arrived once and whole.
 pub(crate) fn run(job: &Job, arguments: &Arguments) -> Result<bool, Error> {
     let (me, size) = (job.rank(), job.size());
-    say_once(job, check(job, arguments))?;
+    if !say_once(job, &check(job, arguments))? {
+        return Err(Error::Told);
+    }
     let mut ranks = Ranks::of(job, NAME);
     if let Some(nodes) = &arguments.nodes {
         ranks = ranks.on(Arc::new(nodes.clone()));
@@ -81,19 +83,21 @@ fn check(job: &Job, arguments: &Arguments) -> Result<(), Error> {
     }
 }
 
-/// If any rank fails, all do: of those with the same words the first one says them. Collective.
-pub(crate) fn say_once(job: &Job, own: Result<(), Error>) -> Result<(), Error> {
+/// If any rank fails, its words are said: of those with the same words the first one says them. A launcher ends all ranks
+/// when one ends, so nobody goes on before that. Collective; whether all is well.
+pub(crate) fn say_once(job: &Job, own: &Result<(), Error>) -> Result<bool, hg_job::Error> {
     let words = own.as_ref().err().map(Error::to_string).unwrap_or_default();
     let told = job.all_gather(words.as_bytes())?;
     if told.iter().all(Vec::is_empty) {
-        return Ok(());
+        return Ok(true);
     }
     let before = &told[..job.rank() as usize];
-    if before.iter().any(|theirs| theirs == words.as_bytes()) {
-        Err(Error::Told)
-    } else {
-        own.and(Err(Error::Told))
+    if !words.is_empty() && !before.iter().any(|theirs| theirs == words.as_bytes()) {
+        say(&format!("shuffle-runner: {words}"));
     }
+    // Whoever does not come has ended already.
+    let _ = job.barrier();
+    Ok(false)
 }
 
 /// Ends the shuffle. What it says of a failure then is the last word on it.
