@@ -5,7 +5,8 @@ use std::{fmt, sync::Arc, time::Instant};
 
 use hg_na::{
     Address, Caps, Completion, Context, Domain, Error, Exchange, Exchanged, Guest, Memory, Message,
-    Offer, Op, OpId, OpenOptions, Peer, Plugin, Region, Rejected, Rights, Tag, Token, Waiter,
+    Moved, Offer, Op, OpId, OpenOptions, Peer, Plugin, Region, Rejected, Rights, Tag, Token,
+    Transit, Waiter,
 };
 
 /// Stands before one context. Each method passes on unless it is overridden.
@@ -47,6 +48,31 @@ pub trait Layer: fmt::Debug + Send {
         _message: &Message,
     ) -> Option<OpId> {
         None
+    }
+    /// See [`Context::transfer`]. The same.
+    fn transfer(&mut self, _inner: &mut dyn Context, _transit: &Transit<'_>, _most: u64) -> bool {
+        false
+    }
+    /// See [`Context::transfer_or_gather`]. The same, but that [`Layer::transfer`] is asked.
+    fn transfer_or_gather(
+        &mut self,
+        inner: &mut dyn Context,
+        transit: &Transit<'_>,
+        most: u64,
+    ) -> Moved {
+        if self.transfer(inner, transit, most) { Moved::Over } else { Moved::Not }
+    }
+    /// See [`Context::transfer_all`]. The same.
+    fn transfer_all(
+        &mut self,
+        inner: &mut dyn Context,
+        transits: &[Transit<'_>],
+        most: u64,
+        done: &mut [bool],
+    ) {
+        for (transit, done) in transits.iter().zip(&mut done[..transits.len()]) {
+            *done = self.transfer(inner, transit, most);
+        }
     }
     /// See [`Context::cancel`].
     fn cancel(&mut self, inner: &mut dyn Context, id: OpId) {
@@ -198,6 +224,18 @@ impl Context for LayeredContext {
 
     fn reply(&mut self, to: Peer, tag: Tag, token: Token, message: &Message) -> Option<OpId> {
         self.layer.reply(self.inner.as_mut(), to, tag, token, message)
+    }
+
+    fn transfer(&mut self, transit: &Transit<'_>, most: u64) -> bool {
+        self.layer.transfer(self.inner.as_mut(), transit, most)
+    }
+
+    fn transfer_or_gather(&mut self, transit: &Transit<'_>, most: u64) -> Moved {
+        self.layer.transfer_or_gather(self.inner.as_mut(), transit, most)
+    }
+
+    fn transfer_all(&mut self, transits: &[Transit<'_>], most: u64, done: &mut [bool]) {
+        self.layer.transfer_all(self.inner.as_mut(), transits, most, done);
     }
 
     fn cancel(&mut self, id: OpId) {
