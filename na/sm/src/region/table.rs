@@ -271,7 +271,7 @@ impl PeerTable {
     /// # Errors
     /// [`Error::Again`] when all words are in use, [`Error::StaleDescriptor`], [`Error::Denied`],
     /// [`Error::OutOfRange`].
-    #[inline]
+    #[inline(always)]
     pub(crate) fn admit<'a>(
         &self,
         claim: &RegionClaim,
@@ -339,6 +339,21 @@ impl PeerTable {
         into: &mut Vec<Run>,
     ) -> Result<Pin<'a>, Error> {
         let Admitted { pin, .. } = self.admit(claim, needed, (offset, len), words)?;
+        self.append_runs(claim, (offset, len), into)?;
+        Ok(pin)
+    }
+
+    /// Appends the runs of a range of a region that is pinned, and has that range ([`PeerTable::admit`]).
+    ///
+    /// # Errors
+    /// `PeerGone(Misbehaved)` when the table contradicts itself.
+    #[inline]
+    pub(crate) fn append_runs(
+        &self,
+        claim: &RegionClaim,
+        (offset, len): (u64, u64),
+        into: &mut Vec<Run>,
+    ) -> Result<(), Error> {
         let entry = entry(&self.mapping, claim.index);
         let segments = self.segments(entry.first_segment.load(), entry.segment_count.load())?;
         let start = into.len();
@@ -346,7 +361,7 @@ impl PeerTable {
             into.truncate(start);
             return Err(misbehaved("its region table contradicts itself"));
         }
-        Ok(pin)
+        Ok(())
     }
 
     /// The segments of an entry, as claimed; one that wraps around has no bytes, so that a range

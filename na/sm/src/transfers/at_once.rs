@@ -3,8 +3,6 @@
 //! Copying has flushed the caches of everything but its bytes: each line of code and memory that comes between two
 //! transfers costs a good deal more than its instructions. So the long way is left to transfers that need it.
 
-use std::array;
-
 use hg_na::{Error, Moved, Rights, Transit};
 
 use super::{
@@ -18,7 +16,6 @@ use crate::{
     fail,
     layout::PINS,
     link::Link,
-    os::death::ProcessWatch,
     region::{
         cma::{Batch, Direction, Scratch},
         descriptor::RegionClaim,
@@ -68,20 +65,9 @@ impl SmContext {
             Some(copied) => copied.is_ok(),
             None if (SHORT_MAX + 1..=QUEUED_MAX).contains(&len) => false,
             None if !running.is_empty() => false,
-            None => match way_by_kernel(&claim, connection) {
-                None => false,
-                Some(_) if gathers && len <= SHORT_MAX => return Moved::Gather,
-                Some((link, watch)) => {
-                    let mut kernel = Batch::new(direction, scratch);
-                    let pinned = piece.add_to(&mut kernel, link);
-                    pinned.is_ok_and(|pin| {
-                        fail::point("pinned");
-                        let (_, result) = kernel.transfer(watch);
-                        drop(pin);
-                        result.is_ok()
-                    })
-                }
-            },
+            None if connection.ferry.is_chosen => false,
+            None if gathers && len <= SHORT_MAX => return Moved::Gather,
+            None => move_one(&piece, connection, Batch::new(direction, scratch)),
         };
         if !is_done {
             return Moved::Not;
@@ -123,106 +109,90 @@ impl SmContext {
         let room = self.turn().saturating_sub(self.transfers.ahead);
         let Self { peers, transfers: Transfers { running, scratch, ahead, .. }, .. } = self;
         let open = batch.first().and_then(|it| peers.find(it.peer)).filter(|it| it.is_open());
-        let Some(connection) = open else { return };
-        let mut parts: [Option<Part<'_>>; PINS] = array::from_fn(|_| None);
-        let mut asked = 0;
-        for ((transit, done), part) in batch.iter().zip(&mut *done).zip(&mut parts) {
-            asked += transit.len;
-            if transit.len > most || asked > room {
-                continue;
-            }
-            let Some(it) = Part::of(transit) else { continue };
-            match it.piece().copy(connection) {
-                Some(copied) => *done = copied.is_ok(),
-                None if running.is_empty() => *part = Some(it),
-                None => {}
-            }
+        if let Some(connection) = open
+            && running.is_empty()
+            && !connection.ferry.is_chosen
+        {
+            *ahead += move_together(batch, (most, room), connection, scratch, done);
         }
-        move_together(&parts, connection, scratch, done);
-        let moved = batch.iter().zip(done).filter(|(_, done)| **done).map(|(it, _)| it.len);
-        *ahead += moved.sum::<u64>();
+        // Those that are mapped, and those with which something is wrong: each by itself.
+        for (transit, done) in batch.iter().zip(done).filter(|(_, done)| !**done) {
+            *done = self.transfer_now(transit, most, false) == Moved::Over;
+        }
     }
 }
 
-/// One of a batch, as far as it concerns this plugin.
-#[derive(Debug)]
-struct Part<'a> {
-    direction: Direction,
-    claim: RegionClaim,
-    range: (u64, u64),
-    local: &'a SmRegion,
-    local_offset: u64,
+/// Has the kernel move it; says whether it did.
+fn move_one<'a>(piece: &Piece<'a>, connection: &Connection, mut kernel: Batch<'a>) -> bool {
+    let (Some(link), Some(watch)) = (&connection.link, &connection.watch) else { return false };
+    let Ok(pin) = add(piece.local, piece, &mut kernel, link) else { return false };
+    fail::point("pinned");
+    let (_, result) = kernel.transfer(watch);
+    drop(pin);
+    result.is_ok()
 }
 
-impl<'a> Part<'a> {
-    fn of(transit: &Transit<'a>) -> Option<Self> {
-        let Transit { direction, local, local_offset, remote, remote_offset, len, .. } = *transit;
-        let claim = RegionClaim::decode(remote.opaque()).ok()?;
-        let local = region_of(local).ok()?;
-        Some(Self { direction, claim, range: (remote_offset, len), local, local_offset })
-    }
-
-    fn piece(&self) -> Piece<'_> {
-        let Self { direction, ref claim, range, local, local_offset } = *self;
-        Piece { direction, claim, range, local, local_offset }
-    }
-}
-
-/// Has the kernel move them in one call. It does so one after the other: where it stops, those before are done.
+/// Has the kernel move them in one call, but those that are mapped here; says how many bytes it has moved. It does so
+/// one after the other: where it stops, those before are done.
 fn move_together(
-    parts: &[Option<Part<'_>>; PINS],
+    batch: &[Transit<'_>],
+    (most, room): (u64, u64),
     connection: &Connection,
     scratch: &mut Scratch,
     done: &mut [bool],
-) {
-    let Some(direction) = parts.iter().flatten().next().map(|part| part.direction) else { return };
+) -> u64 {
+    let (Some(link), Some(watch)) = (&connection.link, &connection.watch) else { return 0 };
+    let Some(&Transit { direction, .. }) = batch.first() else { return 0 };
     let mut kernel = Batch::new(direction, scratch);
-    let mut pins: [Option<Pin<'_>>; PINS] = array::from_fn(|_| None);
-    let mut watched = None;
-    for (part, place) in parts.iter().zip(&mut pins) {
-        let Some(part) = part else { continue };
-        let Some((link, watch)) = way_by_kernel(&part.claim, connection) else { continue };
-        *place = part.piece().add_to(&mut kernel, link).ok();
-        watched = Some(watch);
+    let mut pins: [Option<Pin<'_>>; PINS] = [const { None }; PINS];
+    let mut asked = 0;
+    for (transit, pin) in batch.iter().zip(&mut pins) {
+        let Transit { local, local_offset, remote, remote_offset, len, .. } = *transit;
+        let (Ok(local), Ok(claim)) = (region_of(local), RegionClaim::decode(remote.opaque()))
+        else {
+            continue;
+        };
+        if len > most || asked + len > room || connection.maps.has(&claim) {
+            continue;
+        }
+        let range = (remote_offset, len);
+        let piece = Piece { direction, claim: &claim, range, local, local_offset };
+        *pin = add(local, &piece, &mut kernel, link).ok();
+        asked += if pin.is_some() { len } else { 0 };
     }
-    let Some(watch) = watched else { return };
     fail::point("pinned");
-    let (mut moved, result) = kernel.transfer(watch);
-    for ((part, pin), done) in parts.iter().zip(pins).zip(done) {
-        if let (Some(part), Some(pin)) = (part, pin) {
-            let (_, len) = part.range;
-            *done = len <= moved && (len > 0 || result.is_ok());
-            moved = moved.saturating_sub(len);
+    let (all, result) = kernel.transfer(watch);
+    let mut moved = all;
+    for ((transit, pin), done) in batch.iter().zip(pins).zip(done) {
+        if let Some(pin) = pin {
+            *done = transit.len <= moved && (transit.len > 0 || result.is_ok());
+            moved = moved.saturating_sub(transit.len);
             drop(pin);
         }
     }
+    all
 }
 
-/// Where the kernel is the way to move it: its table and its process. Memory that could be mapped is asked for in a round.
+/// Pins it, and adds it to what the kernel is to move. Memory that could be mapped is asked for in a round.
 #[inline]
-fn way_by_kernel<'c>(
-    claim: &RegionClaim,
-    connection: &'c Connection,
-) -> Option<(&'c Link, &'c ProcessWatch)> {
-    let (link, watch) = (connection.link.as_ref()?, connection.watch.as_ref()?);
-    let is_it = !connection.ferry.is_chosen && link.theirs.table.sharing(claim) == Sharing::No;
-    is_it.then_some((link, watch))
-}
-
-impl Piece<'_> {
-    /// Pins it, and adds it to what the kernel is to move.
-    #[inline]
-    fn add_to<'a, 'l>(&self, kernel: &mut Batch<'a>, link: &'l Link) -> Result<Pin<'l>, Error>
-    where
-        Self: 'a,
-    {
-        let needed = match self.direction {
-            Direction::Get => Rights::READ,
-            Direction::Put => Rights::WRITE,
-        };
-        let (near, words) = ((self.local_offset, self.range.1), &link.own.rings.pins.0);
-        let table = &link.theirs.table;
-        kernel
-            .add(self.local, near, |far| table.resolve(self.claim, needed, self.range, words, far))
-    }
+fn add<'a, 'l>(
+    local: &'a SmRegion,
+    piece: &Piece<'_>,
+    kernel: &mut Batch<'a>,
+    link: &'l Link,
+) -> Result<Pin<'l>, Error> {
+    let needed = match piece.direction {
+        Direction::Get => Rights::READ,
+        Direction::Put => Rights::WRITE,
+    };
+    let (near, words) = ((piece.local_offset, piece.range.1), &link.own.rings.pins.0);
+    let table = &link.theirs.table;
+    kernel.add(local, near, |far| {
+        let admitted = table.admit(piece.claim, needed, piece.range, words)?;
+        if admitted.sharing != Sharing::No {
+            return Err(Error::Unsupported("moving by the kernel what can be mapped"));
+        }
+        table.append_runs(piece.claim, piece.range, far)?;
+        Ok(admitted.pin)
+    })
 }
