@@ -25,6 +25,7 @@ mod builder;
 mod bulk;
 mod call;
 mod event;
+mod gather;
 mod handle;
 mod handler;
 mod in_place;

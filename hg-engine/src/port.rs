@@ -9,6 +9,7 @@
 //! ```
 //! So no handler runs inside the transport's progress, and none while a lock is held.
 
+mod gathering;
 mod state;
 mod step;
 mod transfers;
@@ -25,10 +26,11 @@ use std::{
 use hg_core::{header::Header, registry::Registry, rpc::RpcId};
 use hg_na::{Address, Caps, Completion, Context, Domain, Message, Waiter};
 
+use self::gathering::Gathering;
 pub(crate) use self::{
     state::State,
     step::{Look, OutcomeOf},
-    transfers::{Near, TransferId},
+    transfers::{NOTES_MAX, Near, TransferId},
 };
 use crate::{
     Request,
@@ -38,7 +40,6 @@ use crate::{
     late::Late,
     lock::{Mutex, RwLock},
     role::Background,
-    running::Task,
     tasks::Tasks,
 };
 
@@ -124,10 +125,7 @@ pub(crate) struct Work {
     /// The RPC that was served last, and where its handler is.
     last_rpc: Option<(RpcId, usize)>,
     pub(crate) tasks: Tasks,
-    /// Where the futures of each handler are put, by its place in `handlers`.
-    spares: Vec<Option<Task>>,
-    /// Handlers' futures that were started, to tell them apart.
-    starts: u64,
+    gathering: Gathering,
     /// Reused for every handler; `None` before the first one.
     request: Option<Request>,
     /// Reused for every answer that is there at once.
@@ -185,8 +183,7 @@ impl Port {
             handlers_version: usize::MAX,
             last_rpc: None,
             tasks: Tasks::default(),
-            spares: Vec::new(),
-            starts: 0,
+            gathering: Gathering::default(),
             request: None,
             answer: crate::handler::no_message(),
             now: Instant::now(),

@@ -21,10 +21,11 @@ use hg_core::{
 use hg_na::Message;
 
 use crate::{
+    gather,
     handler::{self, Run},
     late::{contain, discard},
     lock::Mutex,
-    port::{Answered, Port},
+    port::{Answered, NOTES_MAX, Port},
     request::{Due, Inside, in_handler},
     running::{Nothing, Task},
 };
@@ -35,8 +36,27 @@ pub(crate) struct Tasks {
     table: Table<Entry>,
     ready: Arc<Ready>,
     batch: Vec<Key>,
-    /// Of a task that has ended and that nobody else will wake: for the next one.
-    spare: Option<Wakening>,
+    /// Of tasks that have ended and that nobody else will wake: for the next ones.
+    spares: Vec<Wakening>,
+}
+
+/// Wakers, and places of one handler's futures, that are kept for the next ones: those of a round whose transfers wait for
+/// each other, twice.
+const SPARES_MAX: usize = 2 * NOTES_MAX;
+
+/// Keeps a place for the next future of its handler.
+#[inline]
+pub(crate) fn keep(spares: &mut Vec<Task>, task: Task) {
+    if spares.len() < SPARES_MAX {
+        spares.push(task);
+    }
+}
+
+/// What a poll has come to.
+pub(crate) struct Polled {
+    pub(crate) run: Poll<Run>,
+    /// Whether it has left transfers to wait for others.
+    pub(crate) is_noting: bool,
 }
 
 struct Entry {
@@ -106,34 +126,69 @@ impl Wakening {
 
 impl Tasks {
     /// Polls a task. One that has ended leaves its answer, and its place for the next one; others are added, and go on.
+    /// `start`: which start it is, if its transfers may wait for others; or 0.
     pub(crate) fn start(
         &mut self,
         mut task: Task,
         due: &Due,
         port: &Arc<Port>,
-        answer: &mut Message,
-        spare: &mut Option<Task>,
-    ) -> Poll<Run> {
-        let wakening = self.spare.take().unwrap_or_else(|| Wakening::new(&self.ready, port));
+        (answer, spares): (&mut Message, &mut Vec<Task>),
+        start: u64,
+    ) -> (Key, Polled) {
+        let wakening = self.spares.pop().unwrap_or_else(|| Wakening::new(&self.ready, port));
         // Nothing is added meanwhile: only here.
         let key = self.table.next_key();
         // Relaxed: nobody has the waker yet.
         wakening.shared.key.store(key.to_bits(), Ordering::Relaxed);
-        let polled = poll(&mut task, port, due, &wakening.waker, answer);
-        if polled.is_pending() {
+        let polled = poll(&mut task, port, due, (&wakening.waker, start), answer);
+        if polled.run.is_pending() {
             self.table.insert_with(|| Entry { task, wakening, due: *due });
-            return polled;
+            return (key, polled);
         }
-        *spare = Some(task);
+        keep(spares, task);
         if wakening.is_unused() {
-            self.spare = Some(wakening);
+            self.keep(wakening);
         } else {
             // Whoever has the waker wakes nobody: the key is used up.
             let task = Box::new(Nothing);
             self.table.insert_with(|| Entry { task, wakening, due: *due });
             self.table.discard(key);
         }
-        polled
+        (key, polled)
+    }
+
+    /// Polls a task that was started in this round; one that has ended leaves its answer, and its place. `None`: it is not
+    /// there any more.
+    pub(crate) fn poll_again(
+        &mut self,
+        key: Key,
+        port: &Port,
+        (answer, spares): (&mut Message, &mut Vec<Task>),
+    ) -> Option<(Due, Poll<Run>)> {
+        let Entry { task, wakening, due } = self.table.get_mut(key)?;
+        let polled = poll(task, port, due, (&wakening.waker, 0), answer);
+        let due = *due;
+        if polled.run.is_ready() {
+            let Entry { task, wakening, .. } = self.table.remove(key)?;
+            keep(spares, task);
+            if wakening.is_unused() {
+                self.keep(wakening);
+            }
+        }
+        Some((due, polled.run))
+    }
+
+    /// What wakes a task.
+    #[cold]
+    pub(crate) fn waker(&self, key: Key) -> Option<Waker> {
+        self.table.get(key).map(|entry| entry.wakening.waker.clone())
+    }
+
+    #[inline]
+    fn keep(&mut self, wakening: Wakening) {
+        if self.spares.len() < SPARES_MAX {
+            self.spares.push(wakening);
+        }
     }
 
     /// Drops all tasks: the engine is closed.
@@ -163,11 +218,13 @@ impl Tasks {
     fn poll(&mut self, key: Key, port: &Port) -> Option<Answered> {
         let Entry { task, wakening, due } = self.table.get_mut(key)?;
         let mut answer = handler::no_message();
-        let polled = poll(task, port, due, &wakening.waker, &mut answer);
-        let Poll::Ready(run) = polled else { return None };
+        let polled = poll(task, port, due, (&wakening.waker, 0), &mut answer);
+        let Poll::Ready(run) = polled.run else { return None };
         let Entry { task, wakening, due } = self.table.remove(key)?;
         drop(task);
-        self.spare = Some(wakening).filter(Wakening::is_unused);
+        if wakening.is_unused() {
+            self.keep(wakening);
+        }
         let message = match run {
             Run::Answered => Some(answer),
             Run::Silent => None,
@@ -178,14 +235,25 @@ impl Tasks {
 }
 
 /// Polls a task once; a panic becomes an answer. One that has ended holds nothing of its user's any more.
-#[inline]
-fn poll(task: &mut Task, port: &Port, due: &Due, waker: &Waker, answer: &mut Message) -> Poll<Run> {
+#[inline(always)]
+fn poll(
+    task: &mut Task,
+    port: &Port,
+    due: &Due,
+    (waker, start): (&Waker, u64),
+    answer: &mut Message,
+) -> Polled {
     let mut context = Context::from_waker(waker);
-    let poll = || in_handler(Inside::Async, || task.poll(port, due, &mut context, answer));
-    match catch_unwind(AssertUnwindSafe(poll)) {
-        Ok(polled) => polled,
+    let poll = || {
+        let poll = || in_handler(Inside::Async, || task.poll(port, due, &mut context, answer));
+        catch_unwind(AssertUnwindSafe(poll))
+    };
+    let (polled, is_noting) = gather::polling(port.id, start, waker, poll);
+    let run = match polled {
+        Ok(run) => run,
         Err(panic) => Poll::Ready(fail(task, due, panic, answer)),
-    }
+    };
+    Polled { run, is_noting }
 }
 
 /// A task has panicked: what is left of it is dropped, and may panic once more.

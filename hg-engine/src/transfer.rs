@@ -9,10 +9,10 @@ use std::{
 };
 
 use hg_bulk::{Limits, Piece, RangeRef, RemoteRange, TransferError};
-use hg_na::{Direction, Op, Rights, SharedBytes};
+use hg_na::{Direction, Moved, Op, Rights, SharedBytes};
 
 use crate::{
-    Peer,
+    Peer, gather,
     port::{Near, Port, State, TransferId},
     request::{Inside, inside, is_in_handler, is_in_plain_handler},
 };
@@ -34,6 +34,11 @@ impl<'e> Transfer<'e> {
     ) -> Self {
         let made = match port.move_now(peer, direction, local, &far) {
             Now::Over => return Self(Pending { port, state: PendingState::Done }),
+            Now::Gathered(mut state, start) => {
+                let id = state.transfers.note(peer.na, (direction, local, far), start);
+                let state = PendingState::Noted(id, start);
+                return Self(Pending { port, state });
+            }
             Now::Due => Ok(Made::Due),
             Now::Refused(state) => port.post_transfer(state, peer, (direction, local, far)),
             Now::Not => port.start_transfer(peer, direction, local, far),
@@ -50,7 +55,8 @@ impl<'e> Transfer<'e> {
     }
 
     /// Ends the transfer after this time, counted from now, one way or the other.
-    pub fn within(self, deadline: Duration) -> Self {
+    pub fn within(mut self, deadline: Duration) -> Self {
+        self.0.settle();
         self.0.end_within(deadline);
         self
     }
@@ -66,11 +72,14 @@ impl Future for Transfer<'_> {
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        if matches!(self.0.state, PendingState::Done) {
-            self.0.state = PendingState::Taken;
-            return Poll::Ready(Ok(()));
+        match self.0.state {
+            PendingState::Done => {
+                self.0.state = PendingState::Taken;
+                Poll::Ready(Ok(()))
+            }
+            PendingState::Noted(id, start) => self.0.poll_noted((id, start), context),
+            _ => self.0.poll_outcome(context).map(|outcome| outcome.map(drop)),
         }
-        self.0.poll_outcome(context).map(|outcome| outcome.map(drop))
     }
 }
 
@@ -94,6 +103,8 @@ enum PendingState {
     /// It was done at once, and so much before it that a round is due.
     Due,
     Open(TransferId),
+    /// It waits for others of its round, or did; with the start of the handler in whose first poll it began to.
+    Noted(TransferId, u64),
     Taken,
 }
 
@@ -111,13 +122,50 @@ impl<'e> Pending<'e> {
         Self { port, state }
     }
 
+    /// It waits no more for others: somebody asks for it otherwise than its task does.
+    fn settle(&mut self) {
+        if let PendingState::Noted(id, _) = self.state
+            && let Some(mut state) = self.port.enter_state()
+        {
+            state.settle_note(id);
+            drop(state);
+            self.port.notify();
+            self.state = PendingState::Open(id);
+        }
+    }
+
+    #[inline]
+    fn poll_noted(
+        &mut self,
+        (id, start): (TransferId, u64),
+        context: &mut Context<'_>,
+    ) -> Poll<Result<(), TransferError>> {
+        if gather::is_polled_again(self.port.id, start, context.waker()) {
+            return Poll::Pending;
+        }
+        let Some(mut state) = self.port.enter_state() else {
+            return Poll::Ready(Err(forked()));
+        };
+        let over = state.transfers.take_noted(id);
+        drop(state);
+        if over.is_some() {
+            self.state = PendingState::Taken;
+            return Poll::Ready(Ok(()));
+        }
+        self.settle();
+        self.poll_outcome(context).map(|outcome| outcome.map(drop))
+    }
+
     pub(crate) fn wait(&mut self) -> Outcome {
+        if !is_in_handler() {
+            self.settle();
+        }
         match std::mem::replace(&mut self.state, PendingState::Taken) {
-            PendingState::Open(id) if is_in_handler() => {
+            PendingState::Open(id) | PendingState::Noted(id, _) if is_in_handler() => {
                 self.state = PendingState::Open(id);
                 Err(TransferError::WouldDeadlock)
             }
-            PendingState::Open(id) => {
+            PendingState::Open(id) | PendingState::Noted(id, _) => {
                 let mut polled_by = None;
                 let ended = self.port.wait_until(|state, waker| {
                     let ended = state.transfers.take(id);
@@ -146,7 +194,7 @@ impl<'e> Pending<'e> {
 
     pub(crate) fn poll_outcome(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
         match std::mem::replace(&mut self.state, PendingState::Taken) {
-            PendingState::Open(id) => {
+            PendingState::Open(id) | PendingState::Noted(id, _) => {
                 let waker = context.waker().clone(); // A user's: not under the lock.
                 let Some(mut state) = self.port.enter_state() else {
                     return Poll::Ready(Err(forked()));
@@ -184,7 +232,7 @@ impl<'e> Pending<'e> {
     }
 
     pub(crate) fn cancel(&self) {
-        if let PendingState::Open(id) = self.state {
+        if let PendingState::Open(id) | PendingState::Noted(id, _) = self.state {
             if let Some(mut state) = self.port.enter_state() {
                 state.stop_transfer(id, TransferError::Cancelled);
             }
@@ -204,7 +252,7 @@ impl<'e> Pending<'e> {
 
 impl Drop for Pending<'_> {
     fn drop(&mut self) {
-        if let PendingState::Open(id) = self.state {
+        if let PendingState::Open(id) | PendingState::Noted(id, _) = self.state {
             abandon(self.port, id);
         }
     }
@@ -213,7 +261,7 @@ impl Drop for Pending<'_> {
 impl fmt::Display for Pending<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(match self.state {
-            PendingState::Open(_) => "under way",
+            PendingState::Open(_) | PendingState::Noted(..) => "under way",
             PendingState::Done | PendingState::Over(_) | PendingState::Due => "over",
             PendingState::Taken => "taken",
         })
@@ -241,6 +289,8 @@ enum Now<'p> {
     Due,
     /// It is well, and the transport is to be posted it: as the state was found.
     Refused(MutexGuard<'p, State>),
+    /// It is well, and better moved with others of the round in which this handler was started.
+    Gathered(MutexGuard<'p, State>, u64),
     /// It was not tried: it is of another kind, or something is wrong with it.
     Not,
 }
@@ -288,10 +338,14 @@ impl Port {
         let Some(mut state) = self.enter_state() else { return Now::Not };
         let is_driven_here = self.is_driven_here(&state);
         let at_once = if is_driven_here { u64::MAX } else { AT_ONCE };
-        if !state.transfer_at_once(peer.na, direction, local, far, at_once) {
-            return Now::Refused(state);
+        let start = gather::start_of(self.id);
+        let gathers = start != 0 && state.transfers.has_room_for_note(start);
+        match state.transfer_at_once(peer.na, direction, local, far, (at_once, gathers)) {
+            Moved::Over if is_driven_here && state.transfers.is_round_due() => Now::Due,
+            Moved::Over => Now::Over,
+            Moved::Not => Now::Refused(state),
+            Moved::Gather => Now::Gathered(state, start),
         }
-        if is_driven_here && state.transfers.is_round_due() { Now::Due } else { Now::Over }
     }
 
     /// Whether nobody but this thread makes progress: then nobody moves bytes while it goes on. A plain handler is told
@@ -360,7 +414,8 @@ impl Port {
         let mut state = self.enter_state().ok_or_else(forked)?;
         let is_driven_here = self.is_driven_here(&state);
         let at_once = if is_driven_here { u64::MAX } else { AT_ONCE };
-        if state.transfer_at_once(peer.na, direction, local, &far, at_once) {
+        let moved = state.transfer_at_once(peer.na, direction, local, &far, (at_once, false));
+        if moved == Moved::Over {
             let is_due = is_driven_here && state.transfers.is_round_due();
             // Before `far` is dropped: it may be the last to hold its memory.
             drop(state);

@@ -12,10 +12,14 @@ use hg_core::{
     header::{Header, Kind},
     rpc::ServeKind,
     serve::{Arrival, Control},
+    table::Key,
 };
 use hg_na::{Completion, Done, GoneReason, Message, Returned};
 
-use super::{Incoming, Port, ROUNDS_PER_CLOCK, State, Ticket, Work};
+use super::{
+    Incoming, Port, ROUNDS_PER_CLOCK, State, Ticket, Work,
+    gathering::{Gathered, Gathering},
+};
 use crate::{
     Request,
     handler::{self, Registered, Run},
@@ -24,7 +28,7 @@ use crate::{
     request::{Due, Inside, in_handler},
     role::Role,
     running::Task,
-    tasks::Tasks,
+    tasks::{Polled, Tasks},
 };
 
 /// What the holder of the role makes progress for.
@@ -193,7 +197,7 @@ impl Port {
             self.refresh_handlers(work, version);
         }
         let Work { handlers, last_rpc, requests, done, request, answer, tasks, now, .. } = work;
-        let (spares, starts) = (&mut work.spares, &mut work.starts);
+        let gathering = &mut work.gathering;
         let handlers = handlers.as_ref()?;
         for (&Ticket { from: origin, at, ref header, payload }, left) in
             requests.iter().zip((0..requests.len()).rev())
@@ -212,15 +216,15 @@ impl Port {
             };
             let Registered { kind, handler } = handlers.at(place);
             if header.bulk {
-                let payload = &message.as_slice()[payload..];
-                let handler = Arc::clone(handler);
-                let task = large::serve(self, handler, (origin, *header), *now, payload);
-                let due = Due::new(origin, header);
-                self.go_on(due, task, Start { tasks, answer, spare: &mut None });
+                let request = (origin, *header, &message.as_slice()[payload..]);
+                self.serve_large(handler, request, *now, (tasks, answer));
                 continue;
             }
             let request = request.get_or_insert_with(|| Request::new(Arc::clone(self)));
             request.reuse(origin, header, *now);
+            if !gathering.is_empty() && (gathering.is_full() || *kind != ServeKind::Async) {
+                self.finish_gathered(gathering, tasks, answer);
+            }
             match kind {
                 ServeKind::Plain => {
                     let payload = &message.as_slice()[payload..];
@@ -240,10 +244,9 @@ impl Port {
                     }
                 }
                 ServeKind::Async => {
-                    let keeps = handler.gives();
-                    request.make_cancellable(self.begin_start(keeps, starts, request.due()));
-                    let start = Start { tasks, answer, spare: spare_of(spares, place) };
-                    self.start_async(handler.as_ref(), request, (message, payload), start);
+                    let start = (&mut *gathering, &mut *tasks, &mut *answer);
+                    let message = (&*message, payload);
+                    self.run_async(handler.as_ref(), (place, left), request, message, start);
                 }
                 ServeKind::Blocking => {
                     let message = std::mem::replace(message, Message::inline(0));
@@ -252,8 +255,46 @@ impl Port {
                 }
             }
         }
+        if !gathering.is_empty() {
+            self.finish_gathered(gathering, tasks, answer);
+        }
         requests.clear();
         None
+    }
+
+    /// Has the arguments pulled that did not fit into a message, then serves the request.
+    #[cold]
+    fn serve_large(
+        self: &Arc<Self>,
+        handler: &Arc<dyn handler::Handler>,
+        (origin, header, payload): (hg_na::Peer, Header, &[u8]),
+        now: Instant,
+        (tasks, answer): (&mut Tasks, &mut Message),
+    ) {
+        let task = large::serve(self, Arc::clone(handler), (origin, header), now, payload);
+        let (due, spares) = (Due::new(origin, &header), &mut Vec::new());
+        self.go_on(due, task, Start { tasks, answer, spares, waits: 0 });
+    }
+
+    /// Starts an `async` handler; so many requests of its round are `left` behind it.
+    #[inline(never)]
+    fn run_async(
+        self: &Arc<Self>,
+        handler: &dyn handler::Handler,
+        (place, left): (usize, usize),
+        request: &mut Request,
+        message: (&Message, usize),
+        (gathering, tasks, answer): (&mut Gathering, &mut Tasks, &mut Message),
+    ) {
+        let number = self.begin_start(handler.gives(), &mut gathering.starts, request.due());
+        request.make_cancellable(number);
+        // With nobody else's to wait for, its transfers are moved at once.
+        let waits = if left > 0 || !gathering.is_empty() { number } else { 0 };
+        let spares = gathering.spares_of(place);
+        let start = Start { tasks, answer, spares, waits };
+        if let Some(key) = self.start_async(handler, request, message, start) {
+            gathering.add(Gathered { key, start: number, place });
+        }
     }
 
     /// An `async` handler is run to its future, in a round in which no cancellation can arrive. Most end in it, and are not
@@ -270,48 +311,72 @@ impl Port {
         *starts
     }
 
-    /// Runs an `async` handler to its future, and polls that.
-    #[inline]
+    /// Runs an `async` handler to its future, and polls that. Gives its task where that has left transfers to wait: it is
+    /// to be polled again when they were moved.
+    #[inline(always)]
     fn start_async(
         self: &Arc<Self>,
         handler: &dyn handler::Handler,
         request: &Request,
         (message, payload): (&Message, usize),
         start: Start<'_>,
-    ) {
+    ) -> Option<Option<Key>> {
+        let mut spare = start.spares.pop();
         let run = hg_bulk::reading(message, || {
             let payload = &message.as_slice()[payload..];
-            let (answer, spare) = (&mut *start.answer, &mut *start.spare);
+            let (answer, spare) = (&mut *start.answer, &mut spare);
             in_handler(Inside::Plain, || {
                 handler::run_caught(handler, request, payload, answer, spare)
             })
         });
+        if let Some(spare) = spare {
+            start.spares.push(spare);
+        }
         match run {
             Run::Later(task) => self.go_on(request.due(), task, start),
-            run => self.finish_start(request.due(), &run, start.answer),
-        }
-    }
-
-    /// A handler's future is polled; unless it has ended, it goes on beyond this round.
-    fn go_on(self: &Arc<Self>, due: Due, task: Task, start: Start<'_>) {
-        let Start { tasks, answer, spare } = start;
-        match tasks.start(task, &due, self, answer, spare) {
-            Poll::Ready(run) => self.finish_start(due, &run, answer),
-            Poll::Pending => {
-                let mut state = self.state.lock();
-                state.serves.keep_running(due.origin, due.id);
-                // Relaxed: those that ask hold the lock.
-                self.starting.store(0, Ordering::Relaxed);
+            run => {
+                self.finish_start(request.due(), &run, start.answer, 0);
+                None
             }
         }
     }
 
-    /// A handler has ended in the round that has started it.
+    /// A handler's future is polled; unless it has ended, or waits for others of its round, it goes on beyond this.
+    fn go_on(self: &Arc<Self>, due: Due, task: Task, start: Start<'_>) -> Option<Option<Key>> {
+        let Start { tasks, answer, spares, waits } = start;
+        let (key, polled) = tasks.start(task, &due, self, (answer, spares), waits);
+        let Polled { run, is_noting } = polled;
+        match run {
+            Poll::Ready(run) => {
+                self.finish_start(due, &run, answer, waits);
+                is_noting.then_some(None)
+            }
+            Poll::Pending if is_noting => Some(Some(key)),
+            Poll::Pending => {
+                self.leave_round(due, 0);
+                None
+            }
+        }
+    }
+
+    /// A handler goes on beyond the round that has started it.
+    pub(super) fn leave_round(&self, due: Due, noting: u64) {
+        let mut state = self.state.lock();
+        state.serves.keep_running(due.origin, due.id);
+        state.transfers.end_noting(noting);
+        // Relaxed: those that ask hold the lock.
+        self.starting.store(0, Ordering::Relaxed);
+    }
+
+    /// A handler has ended in the round that has started it. `noting`: its number, if it has left transfers to wait; or 0.
     #[inline]
-    fn finish_start(&self, due: Due, run: &Run, answer: &mut Message) {
+    pub(super) fn finish_start(&self, due: Due, run: &Run, answer: &mut Message, noting: u64) {
         let mut state = self.state.lock();
         // Relaxed: those that ask hold the lock.
         self.starting.store(0, Ordering::Relaxed);
+        if noting != 0 {
+            state.transfers.end_noting(noting);
+        }
         match run {
             Run::Answered => state.reply(due.origin, due.id, answer),
             Run::Silent => {}
@@ -354,7 +419,7 @@ impl Port {
         in_handler(Inside::Async, || contain("a handler that was dropped", || drop(before)));
         work.handlers_version = version;
         work.last_rpc = None;
-        work.spares.clear();
+        work.gathering.forget_places();
     }
 }
 
@@ -364,16 +429,9 @@ struct Start<'w> {
     /// Where an answer is encoded to that is there at once.
     answer: &'w mut Message,
     /// Where its future is put, if there is a place.
-    spare: &'w mut Option<Task>,
-}
-
-/// Where the futures of the handler at this place are put.
-#[inline]
-fn spare_of(spares: &mut Vec<Option<Task>>, place: usize) -> &mut Option<Task> {
-    if spares.len() <= place {
-        spares.resize_with(place + 1, || None);
-    }
-    &mut spares[place]
+    spares: &'w mut Vec<Task>,
+    /// Which start it is, if its transfers may wait for others; or 0.
+    waits: u64,
 }
 
 impl Work {

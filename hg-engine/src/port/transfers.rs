@@ -1,5 +1,7 @@
 //! The transfers of a port: plans of `hg-bulk`, fed with the transport's completions, deadlines and room.
 
+mod notes;
+
 use std::{
     collections::{BTreeSet, VecDeque},
     task::Waker,
@@ -9,9 +11,12 @@ use std::{
 use hg_bulk::{Limits, Piece, Place, Plan, Range, RangeRef, Regions, RemoteRange, TransferError};
 use hg_core::table::{Key, Table};
 use hg_na::{
-    Context, Direction, Failure, GoneReason, Op, OpId, Peer, Returned, SharedBytes, Token, Transit,
+    Context, Direction, Failure, GoneReason, Moved, Op, OpId, Peer, Returned, SharedBytes, Token,
+    Transit,
 };
 
+pub(crate) use self::notes::NOTES_MAX;
+use self::notes::{Noted, Noting};
 use super::State;
 use crate::late::Late;
 
@@ -111,18 +116,55 @@ struct Entry {
     abandoned: bool,
 }
 
+impl Entry {
+    fn new(peer: Peer, plan: Plan<Near, RemoteRange>) -> Self {
+        Self {
+            peer,
+            plan,
+            seen: None,
+            deadline: None,
+            waker: None,
+            stalled: false,
+            abandoned: false,
+        }
+    }
+}
+
+/// A transfer that somebody holds a future of.
+#[derive(Debug)]
+enum Slot {
+    /// Boxed: few, long, and moved about.
+    Open(Box<Entry>),
+    /// It waits for the end of its round's handlers, or is over.
+    Noted(Noted),
+}
+
+impl Slot {
+    fn peer(&self) -> Peer {
+        match self {
+            Self::Open(entry) => entry.peer,
+            Self::Noted(noted) => noted.peer,
+        }
+    }
+}
+
 /// A transfer that is over. Dropped outside of the lock, since it may be the last to hold its memory.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) outcome: Result<Option<SharedBytes>, TransferError>,
-    _entry: Box<Entry>,
+    _slot: Slot,
 }
 
 /// All transfers of one context.
 #[derive(Debug, Default)]
 pub(crate) struct Transfers {
-    /// Boxed: few, long, and moved about.
-    table: Table<Box<Entry>>,
+    table: Table<Slot>,
+    /// Those that wait for the end of their round's handlers, or did.
+    notes: Vec<TransferId>,
+    /// Of the first of them: peer, direction and length.
+    kind: Option<(Peer, Direction, u64)>,
+    /// The handlers that have left some to wait, and have not ended their round.
+    noting: Noting,
     deadlines: BTreeSet<(Instant, TransferId)>,
     /// Those that the transport had no room for.
     stalled: VecDeque<TransferId>,
@@ -152,15 +194,8 @@ impl State {
         if !self.is_open() {
             return Err(self.why_closed());
         }
-        let id = self.transfers.table.insert(Box::new(Entry {
-            peer,
-            plan: Plan::new(near, far, limits),
-            seen: None,
-            deadline: None,
-            waker: None,
-            stalled: false,
-            abandoned: false,
-        }));
+        let entry = Entry::new(peer, Plan::new(near, far, limits));
+        let id = self.transfers.table.insert(Slot::Open(Box::new(entry)));
         self.with_transfers(|transfers, tools| {
             let has_room = first.is_none_or(|first| transfers.post_first(id, first, tools));
             if has_room {
@@ -171,7 +206,7 @@ impl State {
     }
 
     /// Has the transport do it without being posted anything, where it needs nothing of the peer: nothing is counted or
-    /// copied for that. Says whether it is over.
+    /// copied for that. `gathers`: it may be left to wait for others.
     #[inline]
     pub(crate) fn transfer_at_once(
         &mut self,
@@ -179,15 +214,17 @@ impl State {
         direction: Direction,
         near: RangeRef<'_>,
         far: &RemoteRange,
-        most: u64,
-    ) -> bool {
-        let Some(context) = &mut self.context else { return false };
+        (most, gathers): (u64, bool),
+    ) -> Moved {
+        let Some(context) = &mut self.context else { return Moved::Not };
         let (locals, remotes) = (near.regions(), far.descriptor().regions());
-        let (Some(local), Some(remote)) = (locals.first(), remotes.first()) else { return false };
+        let (Some(local), Some(remote)) = (locals.first(), remotes.first()) else {
+            return Moved::Not;
+        };
         // What lies in one region on either side, as most does, begins where the range does.
         let is_one_region = locals.len() == 1 && remotes.len() == 1;
         if far.len() > most || !(is_one_region || fits_first(&near) && fits_first(far)) {
-            return false;
+            return Moved::Not;
         }
         let part =
             if remote.may_be_joint() { remote.part_for(context.address().scheme()) } else { None };
@@ -200,11 +237,21 @@ impl State {
             remote_offset: far.offset(),
             len: far.len(),
         };
-        let is_over = context.transfer(&transit, most);
-        if is_over {
+        let moved = if gathers && part.is_none() {
+            // What is like the last one that waits need not be asked about.
+            if self.transfers.is_like_noted(&transit) {
+                return Moved::Gather;
+            }
+            context.transfer_or_gather(&transit, most)
+        } else if context.transfer(&transit, most) {
+            Moved::Over
+        } else {
+            Moved::Not
+        };
+        if moved == Moved::Over {
             self.transfers.moved_at_once += far.len();
         }
-        is_over
+        moved
     }
 
     /// What is posted first of a transfer, if all of it lies in one region on either side.
@@ -236,7 +283,7 @@ impl State {
         let returned = std::mem::replace(returned, Returned::Nothing);
         let result = std::mem::replace(result, Ok(()));
         self.with_transfers(|transfers, tools| {
-            if let Some(entry) = transfers.table.get_mut(id) {
+            if let Some(entry) = transfers.entry(id) {
                 if let Returned::View(seen) = returned {
                     entry.seen = Some(seen);
                 } else {
@@ -269,7 +316,7 @@ impl State {
 
     /// The peer is gone. What the transport had accepted completes by itself.
     pub(super) fn fail_transfers(&mut self, peer: Peer, reason: &GoneReason) {
-        let of_peer = self.transfers.table.iter().filter(|(_, entry)| entry.peer == peer);
+        let of_peer = self.transfers.table.iter().filter(|(_, slot)| slot.peer() == peer);
         let ids: Vec<_> = of_peer.map(|(id, _)| id).collect();
         for id in ids {
             let error = TransferError::PeerGone { reason: reason.clone() };
@@ -288,7 +335,11 @@ impl State {
     pub(crate) fn abandon_transfer(&mut self, id: TransferId) -> (Option<Waker>, Late) {
         let before = self.late.len();
         let waker = self.with_transfers(|transfers, tools| {
-            let waker = transfers.table.get_mut(id).and_then(|entry| {
+            if let Some(noted) = transfers.remove_noted(id) {
+                tools.late.drop(Box::new(noted)); // It may be the last to hold its memory.
+                return None;
+            }
+            let waker = transfers.entry(id).and_then(|entry| {
                 entry.abandoned = true;
                 entry.waker.take()
             });
@@ -304,7 +355,8 @@ impl State {
         self.with_transfers(|transfers, tools| {
             let ids: Vec<_> = transfers.table.iter().map(|(id, _)| id).collect();
             for id in ids {
-                if let Some(entry) = transfers.table.get_mut(id) {
+                transfers.open(id);
+                if let Some(entry) = transfers.entry(id) {
                     entry.plan.abort(why.clone());
                 }
                 transfers.run(id, tools);
@@ -356,16 +408,29 @@ impl Transfers {
 
     /// Takes the outcome, once it is there.
     pub(crate) fn take(&mut self, id: TransferId) -> Option<Ended> {
-        let entry = self.table.get_mut(id)?;
-        let outcome = entry.plan.take_outcome()?;
-        let mut entry = self.table.remove(id)?;
-        Some(Ended { outcome: outcome.map(|()| entry.seen.take()), _entry: entry })
+        let outcome = match self.table.get_mut(id)? {
+            Slot::Open(entry) => {
+                let outcome = entry.plan.take_outcome()?;
+                outcome.map(|()| entry.seen.take())
+            }
+            Slot::Noted(noted) if noted.is_over => Ok(None),
+            Slot::Noted(_) => return None,
+        };
+        Some(Ended { outcome, _slot: self.table.remove(id)? })
+    }
+
+    /// One that is with the transport, or was.
+    fn entry(&mut self, id: TransferId) -> Option<&mut Entry> {
+        match self.table.get_mut(id)? {
+            Slot::Open(entry) => Some(entry),
+            Slot::Noted(_) => None,
+        }
     }
 
     /// Whom to wake when it is over. Gives back the one before, to be dropped without the lock.
     #[must_use = "it is to be dropped where it may do anything"]
     pub(crate) fn set_waker(&mut self, id: TransferId, waker: Waker) -> Option<Waker> {
-        match self.table.get_mut(id) {
+        match self.entry(id) {
             Some(entry) => entry.waker.replace(waker),
             None => Some(waker),
         }
@@ -373,7 +438,7 @@ impl Transfers {
 
     /// Sets when the transfer ends at the latest; the earlier one counts.
     pub(crate) fn set_deadline(&mut self, id: TransferId, at: Instant) {
-        let Some(entry) = self.table.get_mut(id) else { return };
+        let Some(entry) = self.entry(id) else { return };
         if entry.plan.is_finished() || entry.deadline.is_some_and(|before| before <= at) {
             return;
         }
@@ -384,7 +449,8 @@ impl Transfers {
     }
 
     fn stop(&mut self, id: TransferId, why: TransferError, tools: &mut Tools<'_>) {
-        if let Some(entry) = self.table.get_mut(id) {
+        self.open(id);
+        if let Some(entry) = self.entry(id) {
             entry.plan.stop(why);
             if let Some(at) = entry.deadline.take() {
                 self.deadlines.remove(&(at, id));
@@ -401,7 +467,8 @@ impl Transfers {
         (piece, op): (Piece, Op),
         tools: &mut Tools<'_>,
     ) -> bool {
-        let (Some(entry), Some(context)) = (self.table.get_mut(id), &mut tools.context) else {
+        let Some(Slot::Open(entry)) = self.table.get_mut(id) else { return true };
+        let Some(context) = &mut tools.context else {
             return true;
         };
         if entry.plan.next_piece() != Some(piece) {
@@ -421,7 +488,7 @@ impl Transfers {
 
     /// Does what a transfer wants done. `false`: the transport has no room for its next piece.
     fn run(&mut self, id: TransferId, tools: &mut Tools<'_>) -> bool {
-        let Some(entry) = self.table.get_mut(id) else { return true };
+        let Some(Slot::Open(entry)) = self.table.get_mut(id) else { return true };
         let token = id.to_bits() | TRANSFER_BIT;
         let mut has_room = true;
         while let Some(context) = &mut tools.context
@@ -455,13 +522,13 @@ impl Transfers {
     }
 
     fn finish(&mut self, id: TransferId, tools: &mut Tools<'_>) {
-        let Some(entry) = self.table.get_mut(id) else { return };
+        let Some(Slot::Open(entry)) = self.table.get_mut(id) else { return };
         tools.late.extend(entry.waker.take());
         if let Some(at) = entry.deadline.take() {
             self.deadlines.remove(&(at, id));
         }
         if entry.abandoned
-            && let Some(entry) = self.table.remove(id)
+            && let Some(Slot::Open(entry)) = self.table.remove(id)
         {
             tools.late.drop(entry); // It may be the last to hold its memory.
         }
@@ -497,7 +564,7 @@ impl Transfers {
     }
 
     fn run_stalled(&mut self, id: TransferId, tools: &mut Tools<'_>) -> bool {
-        if let Some(entry) = self.table.get_mut(id) {
+        if let Some(entry) = self.entry(id) {
             entry.stalled = false;
         }
         self.run(id, tools)
