@@ -59,6 +59,8 @@ pub(crate) struct RouteContext {
     /// Rounds since the local plugin found something or was given something to do, and above those that it will be left
     /// alone in ([`crate::rounds`]).
     pub(crate) local_quiet: u32,
+    /// Looks at the local plugin, beside a busy network, that have found nothing.
+    pub(crate) idle_looks: u32,
     /// The local plugin has agreed to sleep and had no round since; when it wants to be looked at all the same.
     pub(crate) local_sleeps: bool,
     pub(crate) local_due: Option<Instant>,
@@ -99,6 +101,7 @@ impl RouteContext {
             serial: 0,
             plain_rounds: 0,
             local_quiet: 0,
+            idle_looks: 0,
             local_sleeps: false,
             local_due: None,
             is_sleeping: false,

@@ -5,6 +5,7 @@
 //! | of the local plugin alone | the network sleeps, and nothing waits here: [`PLAIN_ROUNDS`] between two of both |
 //! | of the network alone | it is busy, and the local plugin has been silent for long: [`LOCAL_SHARE`] less one between two of both |
 //! | the same | the local plugin sleeps on, after a sleep that ended for something else: [`NAP`] rounds, and the next sleep |
+//! | the same | it is busy, and the local plugin was put to sleep ([`LOCAL_IDLE`]): until something comes for it |
 //! | of both | otherwise; [`crate::network`] says when it looks at the network |
 //!
 //! The local plugin can sleep on where both have one wait set: it has agreed to ([`hg_na::Context::may_sleep`]), what comes
@@ -24,6 +25,9 @@ const PLAIN_ROUNDS: u32 = 64;
 /// at the local plugin: what comes first by it then waits for some more looks at a socket, a microsecond or two.
 const LOCAL_QUIET: u32 = 128;
 const LOCAL_SHARE: u32 = 4;
+/// Looks at the local plugin in a row that have found nothing, beside a busy network, after which it is asked to sleep where
+/// the network, asking the kernel, is told what comes for it: that is done every 32 to 2,048 rounds.
+const LOCAL_IDLE: u32 = 1024;
 /// Rounds after a sleep that the local plugin is left asleep in. Who spins looks at it after that, and is not rung any more.
 const NAP: u32 = 4;
 
@@ -55,10 +59,11 @@ impl RouteContext {
         }
         let passes = self.local_quiet > LOCAL_QUIET && !self.waiter.local_is_ready();
         if passes && self.local_due.is_none_or(|due| now < due) {
-            self.local_quiet -= 1;
             if self.network.is_engaged() {
+                self.local_quiet -= u32::from(!self.local_sleeps);
                 return self.round_of_network(now, done);
             }
+            self.local_quiet -= 1;
             return self.round_of_both(now, done, false);
         }
         self.round_of_both(now, done, true)
@@ -91,6 +96,9 @@ impl RouteContext {
         let mut moved = false;
         if looks {
             moved = self.local.progress(now, done)?;
+            if self.local_quiet < LOCAL_QUIET {
+                self.idle_looks = 0;
+            }
             self.local_quiet = if moved { 0 } else { LOCAL_QUIET.min(self.local_quiet + 1) };
             (self.local_sleeps, self.local_due) = (false, None);
         }
@@ -117,6 +125,12 @@ impl RouteContext {
                 self.plain_rounds = PLAIN_ROUNDS;
             } else if self.local_quiet == LOCAL_QUIET && self.network.is_engaged() {
                 self.local_quiet += LOCAL_SHARE - 1;
+                self.idle_looks += 1;
+                if self.idle_looks >= LOCAL_IDLE && self.waiter.is_shared() {
+                    self.idle_looks = 0;
+                    self.local_sleeps = self.local.may_sleep();
+                    self.local_due = self.local.next_deadline();
+                }
             }
         }
         Ok(moved)

@@ -102,6 +102,40 @@ fn a_thread_that_sleeps_for_each_message_of_the_network_leaves_the_local_plugin_
     }
 }
 
+#[test]
+fn beside_a_busy_network_an_idle_local_plugin_is_put_to_sleep_and_heard_all_the_same() {
+    let counting = Counting::default();
+    let local = Layered::new(SmPlugin, counting.clone());
+    let route = Route::new(local, TcpPlugin, node_id, &["uid", "tcp", "sm+tcp"]);
+    let mut target = End::open(&route, URL, &[]);
+    let mut near = End::open(&here(), URL, &[]);
+    let mut far = End::open(&TcpPlugin, "tcp://127.0.0.1", &[]);
+    let by_memory = near.lookup(&target);
+    let part = target.context.address().part("tcp").unwrap();
+    let by_network = far.context.lookup(&part).unwrap();
+    let back = greet(&mut near, &mut target, by_memory);
+    greet(&mut far, &mut target, by_network);
+    let looks = || counting.rounds.load(Ordering::Relaxed);
+    for turn in 0..4_u32 {
+        let (start, mut before, mut alone) = (Instant::now(), looks(), 0_u32);
+        while alone < 1000 {
+            far.send(QUIET, by_network, &alone.to_le_bytes());
+            assert_eq!(until(&mut target, &mut far, arrived).1, alone.to_le_bytes());
+            alone = if looks() == before { alone + 1 } else { 0 };
+            before = looks();
+            assert!(start.elapsed() < WATCHDOG, "the local plugin is looked at for ever");
+        }
+        if turn % 2 == 0 {
+            near.send(QUIET, by_memory, b"good morning");
+            assert_eq!(until(&mut target, &mut near, arrived).1, b"good morning");
+        } else {
+            target.send(QUIET, back, b"good night");
+            assert_eq!(until(&mut near, &mut target, arrived).1, b"good night");
+        }
+        assert!(looks() > before);
+    }
+}
+
 /// A frozen region of [`BYTES`].
 fn frozen(end: &End) -> Region {
     let mut buffer = alloc(BYTES.len()).unwrap();
