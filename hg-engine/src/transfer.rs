@@ -49,7 +49,7 @@ impl<'e> Transfer<'e> {
     /// Waits for the end, making progress in this thread.
     ///
     /// # Errors
-    /// [`TransferError`]; [`TransferError::WouldDeadlock`] at once inside a plain or `async` handler.
+    /// [`TransferError`]; [`TransferError::WouldDeadlock`] at once inside a plain or `async` handler, unless it is over already.
     pub fn wait(mut self) -> Result<(), TransferError> {
         self.0.wait().map(drop)
     }
@@ -157,11 +157,14 @@ impl<'e> Pending<'e> {
     }
 
     pub(crate) fn wait(&mut self) -> Outcome {
-        if !is_in_handler() {
-            self.settle();
-        }
+        // Also in a handler: whether others are in its round changes nothing for it.
+        self.settle();
         match std::mem::replace(&mut self.state, PendingState::Taken) {
             PendingState::Open(id) | PendingState::Noted(id, _) if is_in_handler() => {
+                let ended = self.port.enter_state().and_then(|mut state| state.transfers.take(id));
+                if let Some(ended) = ended {
+                    return ended.outcome;
+                }
                 self.state = PendingState::Open(id);
                 Err(TransferError::WouldDeadlock)
             }

@@ -376,6 +376,21 @@ fn handlers_of_every_kind_share_a_round() {
 }
 
 #[test]
+fn a_handler_that_asks_for_the_end_at_once_is_told_the_same_alone_and_beside_others() {
+    let pair = Pair::serving(|request, (_, memory)| async move {
+        let buffer = buffer(&request);
+        request.pull(memory, &buffer).wait().map_err(|error| text(&error))?;
+        Ok(first_word(buffer))
+    });
+    let memory = pair.memory(6);
+    assert_eq!(pair.round(&[0], &memory)[0].as_ref().unwrap(), &word(0));
+    for (n, outcome) in (0..).zip(pair.round(&[0; 6], &memory)) {
+        assert_eq!(outcome.unwrap(), word(n), "{n} beside others");
+    }
+    assert!(pair.is_idle());
+}
+
+#[test]
 fn a_handler_is_woken_by_its_transfer_although_it_was_polled_for_nothing_before() {
     let pair = Pair::serving(|request, (_, memory)| async move {
         let buffer = buffer(&request);
