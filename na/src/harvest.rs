@@ -20,7 +20,7 @@
 //! |---|---|---|
 //! | during the wait | the wait | the event |
 //! | before the wait, nobody polls in between | the wait | the event, at once |
-//! | before the wait, then a poll, of either | the poll, which leaves the mark | the mark, before the system call |
+//! | before the wait, then a poll, of either | the poll, which leaves the mark | the mark: what there is is collected, and nothing waited for |
 //!
 //! A wake-up of the host's besides says that there is something for its context, which may be left alone otherwise.
 

@@ -177,9 +177,8 @@ impl Waiter for SmWaiter {
         if self.guard.is_child() {
             return Err(Error::Forked);
         }
-        if self.harvest.ends_wait() {
-            return Ok(());
-        }
+        // What waits in the kernel is collected all the same: the caller may go by the descriptor.
+        let timeout = if self.harvest.ends_wait() { Some(Duration::ZERO) } else { timeout };
         let mut events = NO_EVENTS;
         match self.wait_in_kernel(&mut events, timeout) {
             Ok(count) => {
@@ -389,6 +388,25 @@ mod tests {
         waiter.poll().unwrap();
         waiter.wait(WATCHDOG).unwrap();
         assert!(start.elapsed() < Duration::from_secs(60), "ended by the wake, not by the time");
+    }
+
+    #[test]
+    fn a_wait_that_a_mark_or_a_kept_event_ends_collects_what_the_descriptor_told_of() {
+        let (waiter, bell) = watching(Interest::EdgeIn);
+        let other = Doorbell::new().unwrap();
+        waiter.add(other.fd(), 8, Interest::EdgeIn).unwrap();
+        for is_marked in [true, false] {
+            if is_marked {
+                waiter.wake()
+            } else {
+                other.ring()
+            }
+            waiter.poll().unwrap();
+            bell.ring();
+            waiter.wait(Some(Duration::ZERO)).unwrap();
+            let expected: &[u64] = if is_marked { &[7] } else { &[8, 7] };
+            assert_eq!(taken(&waiter), expected);
+        }
     }
 
     #[test]
