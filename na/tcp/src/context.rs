@@ -135,7 +135,7 @@ impl TcpContext {
     /// # Errors
     /// [`Error::Os`].
     pub(crate) fn new(shared: Arc<Shared>, id: u8, mark: u32) -> Result<Self, Error> {
-        let waiter = Arc::new(TcpWaiter::new()?);
+        let waiter = Arc::new(TcpWaiter::new(Arc::clone(&shared.guard))?);
         let mut listener = match &shared.listener {
             Some(listener) => {
                 let own = listener.try_clone().map_err(|error| os_error("dup", error))?;

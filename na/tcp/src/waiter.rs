@@ -2,18 +2,22 @@
 //!
 //! Sockets are edge-triggered: what arrives after the last look at the kernel ends the next sleep, and
 //! data that was read meanwhile without being told of it does not.
+//!
+//! A forked child shares the set with its parent: an event that it took out would be lost to the parent, which sleeps on.
+//! So the child's copy neither waits nor wakes.
 
 use std::{
     io,
     os::fd::{AsFd as _, BorrowedFd},
     sync::{
-        Mutex, PoisonError,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
 
 use hg_na::{Error, Guest, Harvest, Told, Waiter};
+use hg_na_memory::ForkGuard;
 use hg_na_parts::limits::os_error;
 use mio::{Events, Poll, Registry, Token, Waker, event::Event};
 
@@ -28,6 +32,7 @@ pub(crate) struct TcpWaiter {
     poll: Mutex<(Poll, Events)>,
     registry: Registry,
     waker: Waker,
+    guard: Arc<ForkGuard>,
     harvest: Harvest,
     calls: AtomicU64,
 }
@@ -37,7 +42,7 @@ impl TcpWaiter {
     ///
     /// # Errors
     /// [`Error::Os`], [`Error::Limit`].
-    pub(crate) fn new() -> Result<Self, Error> {
+    pub(crate) fn new(guard: Arc<ForkGuard>) -> Result<Self, Error> {
         let poll = Poll::new().map_err(|error| os_error("epoll_create1", error))?;
         let registry = poll.registry().try_clone().map_err(|error| os_error("dup", error))?;
         let waker = Waker::new(&registry, WAKE).map_err(|error| os_error("eventfd", error))?;
@@ -45,6 +50,7 @@ impl TcpWaiter {
             poll: Mutex::new((poll, Events::with_capacity(EVENTS))),
             registry,
             waker,
+            guard,
             harvest: Harvest::new(),
             calls: AtomicU64::new(0),
         })
@@ -116,6 +122,9 @@ impl Waiter for TcpWaiter {
     }
 
     fn wait(&self, timeout: Option<Duration>) -> Result<(), Error> {
+        if self.guard.is_child() {
+            return Err(Error::Forked);
+        }
         // What waits in the kernel is collected all the same: the caller may go by the descriptor.
         let timeout = if self.harvest.ends_wait() { Some(Duration::ZERO) } else { timeout };
         let mut poll = self.poll.lock().unwrap_or_else(PoisonError::into_inner);
@@ -123,8 +132,10 @@ impl Waiter for TcpWaiter {
     }
 
     fn wake(&self) {
-        // It fails only when the eventfd's count is full, and then it is readable.
-        let _ = self.waker.wake();
+        if !self.guard.is_child() {
+            // It fails only when the eventfd's count is full, and then it is readable.
+            let _ = self.waker.wake();
+        }
     }
 
     fn host(&self) -> Result<Guest, Error> {
@@ -141,15 +152,51 @@ impl std::fmt::Debug for TcpWaiter {
 
 #[cfg(test)]
 mod tests {
-    use std::{io::Write as _, sync::Arc, time::Instant};
+    use std::{io::Write as _, time::Instant};
+
+    use nix::{
+        libc,
+        sys::wait::{WaitStatus, waitpid},
+        unistd::{ForkResult, fork},
+    };
 
     use super::*;
 
     const WATCHDOG: Option<Duration> = Some(Duration::from_secs(60));
 
+    fn waiter() -> TcpWaiter {
+        TcpWaiter::new(Arc::new(ForkGuard::new().unwrap())).unwrap()
+    }
+
+    #[test]
+    #[expect(unsafe_code, reason = "fork(2), which a test of forking cannot do without")]
+    fn a_forked_child_takes_no_event_from_its_parent() {
+        let waiter = waiter();
+        let (mut own, mut far) = mio::net::UnixStream::pair().unwrap();
+        waiter.registry().register(&mut own, Token(7), mio::Interest::READABLE).unwrap();
+        far.write_all(b"told once").unwrap();
+        // SAFETY:
+        // - the child asks the kernel, at most, and exits, without allocating or unwinding.
+        match unsafe { fork() }.unwrap() {
+            ForkResult::Child => {
+                let refused = matches!(waiter.wait(WATCHDOG), Err(Error::Forked));
+                // SAFETY:
+                // - ends the child at once, without running anything of the parent's.
+                unsafe { libc::_exit(i32::from(!refused)) }
+            }
+            ForkResult::Parent { child } => {
+                assert_eq!(waitpid(child, None).unwrap(), WaitStatus::Exited(child, 0));
+            }
+        }
+        waiter.ask().unwrap();
+        let mut told = Vec::new();
+        waiter.take(&mut told);
+        assert!(told.len() == 1 && told[0].token == 7);
+    }
+
     #[test]
     fn a_wake_before_the_wait_ends_it_even_when_its_event_was_collected() {
-        let waiter = TcpWaiter::new().unwrap();
+        let waiter = waiter();
         let start = Instant::now();
         waiter.wake();
         waiter.wait(WATCHDOG).unwrap();
@@ -161,7 +208,7 @@ mod tests {
 
     #[test]
     fn every_wake_of_another_thread_ends_a_wait() {
-        let waiter = Arc::new(TcpWaiter::new().unwrap());
+        let waiter = Arc::new(waiter());
         let (turn, turns) = std::sync::mpsc::channel::<()>();
         let waker = Arc::clone(&waiter);
         let thread = std::thread::spawn(move || turns.iter().for_each(|()| waker.wake()));
@@ -180,7 +227,7 @@ mod tests {
 
     #[test]
     fn what_the_kernel_tells_of_a_guest_is_kept_for_it_and_its_wakes_end_waits() {
-        let waiter = TcpWaiter::new().unwrap();
+        let waiter = waiter();
         let Guest { set, harvest } = waiter.host().unwrap();
         assert!(waiter.host().is_err(), "there is room for one");
         let (mut own, mut far) = mio::net::UnixStream::pair().unwrap();
@@ -214,7 +261,7 @@ mod tests {
 
     #[test]
     fn short_timeouts_end_and_never_early() {
-        let waiter = TcpWaiter::new().unwrap();
+        let waiter = waiter();
         let (start, timeout) = (Instant::now(), Duration::from_micros(300));
         waiter.wait(Some(timeout)).unwrap();
         assert!(start.elapsed() >= timeout);
