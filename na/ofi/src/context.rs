@@ -126,7 +126,8 @@ impl OfiContext {
         endpoint: Endpoint,
         listener: Listener,
     ) -> Result<Self, Error> {
-        let waiter = OfiWaiter::new(endpoint.wait_fd(), endpoint.bell())?;
+        let waiter =
+            OfiWaiter::new(Arc::clone(&shared.guard), endpoint.wait_fd(), endpoint.bell())?;
         if shared.listen {
             waiter.add(listener.fd(), LISTENER, EpollFlags::EPOLLIN)?;
         }

@@ -46,7 +46,7 @@ pub(crate) struct Shared {
     pub(crate) provider: String,
     pub(crate) listen: bool,
     pub(crate) regions: Arc<Regions>,
-    guard: Arc<ForkGuard>,
+    pub(crate) guard: Arc<ForkGuard>,
     offer: Offer,
     form: Form,
     /// Where context 0 is; a network's port is the one that it got.

@@ -1,7 +1,8 @@
 //! What a context sleeps on: an epoll set of libfabric's descriptor, the listener, the lifelines and a waker.
 //!
 //! Level-triggered throughout: waiting consumes nothing but wakes, so that the context and a waiting thread never
-//! take events from each other.
+//! take events from each other. A wake is taken by whoever waits: in a forked child, which shares the set, that would be one of
+//! its parent's. So the child's copy neither waits nor wakes.
 
 use std::{
     fmt,
@@ -14,6 +15,7 @@ use std::{
 };
 
 use hg_na::{Error, Waiter};
+use hg_na_memory::ForkGuard;
 use hg_na_parts::limits::os_error;
 use nix::{
     errno::Errno,
@@ -39,6 +41,7 @@ const JOINED_MAX: usize = 8;
 pub(crate) struct OfiWaiter {
     epoll: Epoll,
     waker: EventFd,
+    guard: Arc<ForkGuard>,
     sleeps: bool,
     joined: std::sync::Mutex<Vec<Arc<AtomicBool>>>,
 }
@@ -48,12 +51,16 @@ impl OfiWaiter {
     ///
     /// # Errors
     /// [`Error::Os`].
-    pub(crate) fn new(fabric: Option<BorrowedFd<'_>>, bell: BorrowedFd<'_>) -> Result<Self, Error> {
+    pub(crate) fn new(
+        guard: Arc<ForkGuard>,
+        fabric: Option<BorrowedFd<'_>>,
+        bell: BorrowedFd<'_>,
+    ) -> Result<Self, Error> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(os("epoll_create1"))?;
         let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC;
         let waker = EventFd::from_value_and_flags(0, flags).map_err(os("eventfd"))?;
         let joined = std::sync::Mutex::default();
-        let this = Self { epoll, waker, sleeps: fabric.is_some(), joined };
+        let this = Self { epoll, waker, guard, sleeps: fabric.is_some(), joined };
         this.add(this.waker.as_fd(), WAKE, EpollFlags::EPOLLIN)?;
         this.add(bell, FABRIC, EpollFlags::EPOLLIN)?;
         if let Some(fabric) = fabric {
@@ -119,6 +126,9 @@ impl Waiter for OfiWaiter {
     }
 
     fn wait(&self, timeout: Option<Duration>) -> Result<(), Error> {
+        if self.guard.is_child() {
+            return Err(Error::Forked);
+        }
         let timeout = match timeout {
             None => EpollTimeout::NONE,
             // Whole milliseconds, upwards: a wait that ends too early would be asked for again and again.
@@ -147,8 +157,10 @@ impl Waiter for OfiWaiter {
     }
 
     fn wake(&self) {
-        // It fails only when the count is full, and then it is readable.
-        let _ = self.waker.write(1);
+        if !self.guard.is_child() {
+            // It fails only when the count is full, and then it is readable.
+            let _ = self.waker.write(1);
+        }
     }
 
     fn join(&self, other: BorrowedFd<'_>, ready: Arc<AtomicBool>) -> Result<(), Error> {

@@ -71,6 +71,7 @@ fn is_inert(
         context.progress(Instant::now(), &mut Vec::new()).err(),
         domain.register(Memory::from(vec![1; 9]), Rights::all()).err(),
         domain.context(7).err(),
+        context.waiter().wait(Some(Duration::ZERO)).err(),
     ];
     context.forget(peer);
     let sleeps = context.may_sleep();
