@@ -12,15 +12,15 @@ struct Here {
     port: Cell<u64>,
     /// Which of its handlers it starts; 0: none whose transfers may wait.
     start: Cell<u64>,
-    /// Address of what the task's waker wakes.
-    waker: Cell<usize>,
+    /// What tells the task's waker from others: of what it wakes, and of how.
+    waker: Cell<(usize, usize)>,
     /// Transfers that this poll, and those that it is inside of, have left to wait.
     noted: Cell<u64>,
 }
 
 thread_local! {
     static HERE: Here = const {
-        Here { port: Cell::new(0), start: Cell::new(0), waker: Cell::new(0), noted: Cell::new(0) }
+        Here { port: Cell::new(0), start: Cell::new(0), waker: Cell::new((0, 0)), noted: Cell::new(0) }
     };
 }
 
@@ -42,7 +42,7 @@ pub(crate) fn polling<T>(
     let before = HERE.with(|here| {
         here.port.set(port);
         here.start.set(start);
-        here.waker.set(waker.data().addr());
+        here.waker.set(addresses(waker));
         here.noted.get()
     });
     let polled = poll();
@@ -69,8 +69,11 @@ pub(crate) fn count() {
 #[inline(always)]
 pub(crate) fn is_polled_again(port: u64, start: u64, waker: &Waker) -> bool {
     HERE.with(|here| {
-        here.start.get() == start
-            && here.port.get() == port
-            && here.waker.get() == waker.data().addr()
+        here.start.get() == start && here.port.get() == port && here.waker.get() == addresses(waker)
     })
+}
+
+#[inline(always)]
+fn addresses(waker: &Waker) -> (usize, usize) {
+    (waker.data().addr(), std::ptr::from_ref(waker.vtable()).addr())
 }

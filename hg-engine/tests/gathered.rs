@@ -309,9 +309,10 @@ async fn any_way(request: Request, (kind, memory): (u64, Descriptor)) -> Result<
             assert!(matches!(cancelled.await, Ok(()) | Err(TransferError::Cancelled)));
             start().await
         }
-        // It cannot be waited for here; that gives up what was started.
+        // It cannot be waited for here; that gives up what was started, and the transport is through with the memory later.
         7 => {
-            let waited = request.pull(&memory, &two).wait();
+            let given_up = buffer(&request);
+            let waited = request.pull(&memory, &given_up).wait();
             assert!(matches!(waited, Ok(()) | Err(TransferError::WouldDeadlock)), "{waited:?}");
             start().await
         }

@@ -23,7 +23,7 @@ pub(crate) fn own<T>(value: &T) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY:
     // - it changes nothing that the program could see, and never faults, whatever the address.
-    // - processors of this architecture that do not know it do nothing for it.
+    // - processors of this architecture know it, or do nothing for it; one from before 2006 may stop the program there.
     unsafe {
         core::arch::asm!(
             "prefetchw [{line}]",
