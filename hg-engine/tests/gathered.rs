@@ -311,8 +311,7 @@ async fn any_way(request: Request, (kind, memory): (u64, Descriptor)) -> Result<
         }
         // It cannot be waited for here; that gives up what was started, and the transport is through with the memory later.
         7 => {
-            let given_up = buffer(&request);
-            let waited = request.pull(&memory, &given_up).wait();
+            let waited = request.pull(&memory, buffer(&request)).wait();
             assert!(matches!(waited, Ok(()) | Err(TransferError::WouldDeadlock)), "{waited:?}");
             start().await
         }
