@@ -71,7 +71,8 @@ impl EventLoop {
         self.port.step(&mut role, state, &mut |_: &mut _| Some(())).0
     }
 
-    /// Whether the loop may sleep on the descriptor now; the timer is set for the next deadline.
+    /// Whether the loop may sleep on the descriptor now; the timer is set for the next deadline. It may not while another
+    /// thread waits for a call of this engine: a loop beside such threads goes round until they have their answers.
     ///
     /// # Errors
     /// [`hg_na::Error::Os`] when the timer cannot be set.

@@ -101,6 +101,9 @@ impl Handle {
     /// [`CallError::Closed`](hg_core::error::CallError::Closed), handlers are told, peers see the connections close, and
     /// nothing can be called any more. Waits for plain handlers that run; called by one, for nothing. A second time it
     /// does nothing. The handle of a [`Request`] closes its own context only.
+    ///
+    /// What was registered stays until the last handle is dropped: a handler that holds a handle of its own engine keeps
+    /// that for ever, and is to ask its [`Request`] for one instead.
     pub fn close(&self) {
         match &self.alive {
             Some(alive) => alive.close(),

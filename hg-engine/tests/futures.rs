@@ -24,7 +24,10 @@ use hg_macros::rpc;
 use hg_na::Rights;
 use hg_na_conformance::Mem;
 
+mod alive;
 mod hg;
+
+use alive::Alive;
 
 #[rpc(crate = crate::hg)]
 fn later(number: u64) -> u64;
@@ -95,22 +98,6 @@ impl Pair {
             };
         }
         panic!("no outcome within {PATIENCE:?}");
-    }
-}
-
-/// Counts itself while it lives.
-struct Alive(Arc<AtomicUsize>);
-
-impl Alive {
-    fn new(count: &Arc<AtomicUsize>) -> Self {
-        count.fetch_add(1, Ordering::SeqCst);
-        Self(Arc::clone(count))
-    }
-}
-
-impl Drop for Alive {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

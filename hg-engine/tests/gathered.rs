@@ -25,7 +25,10 @@ use hg_na_conformance::layer::{Layer, Layered, Layers};
 use hg_na_sm::SmPlugin;
 use proptest::prelude::{ProptestConfig, any, prop_assert, prop_assert_eq, proptest};
 
+mod alive;
 mod hg;
+
+use alive::Alive;
 
 /// Serves by a number what is done with the memory, and gives its first word.
 #[rpc(crate = crate::hg)]
@@ -443,22 +446,6 @@ fn transfers_that_nobody_wants_are_not_moved() {
         assert_eq!(outcome.unwrap(), 0);
     }
     assert!(pair.gathered() == 0 && pair.is_idle());
-}
-
-/// Counts itself while it lives.
-struct Alive(Arc<AtomicUsize>);
-
-impl Alive {
-    fn new(count: &Arc<AtomicUsize>) -> Self {
-        count.fetch_add(1, Ordering::SeqCst);
-        Self(Arc::clone(count))
-    }
-}
-
-impl Drop for Alive {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
-    }
 }
 
 #[test]
