@@ -9,20 +9,38 @@
 //! | follower | holder |
 //! |---|---|
 //! | F1 its call has settled: take the outcome, done | H1 put the work back, pop one follower |
-//! | F2 the role is free: take it | H2 unlock, unpark the popped one |
-//! | F3 push itself to `followers`, unlock, park | |
+//! | F2 the role is free: take it | H2 unlock, tell the popped one |
+//! | F3 push itself to `followers`, unlock, park | H3 wakers were woken: pop all loops, unlock, tell them |
 //!
 //! A follower that comes before H1 is popped there or later; one that comes after it finds the role free. A popped
 //! follower whose call has settled meanwhile pops the next one in its stead, if the role is free (F1); one that finds
 //! the role taken again follows the new holder.
 //!
-//! A foreign loop that was told that it may sleep ([`crate::EventLoop`]) stands behind all followers until it has woken.
-//! The events that are to wake it are taken by whoever has the role meanwhile, so each who gives the role back wakes it.
+//! # Foreign loops ([`crate::EventLoop`])
+//! They stand behind all threads, and are told by a descriptor of their own, which nobody else reads:
+//!
+//! | loop, awake | loop, about to sleep |
+//! |---|---|
+//! | L1 follow nobody, forget news; take the role if it is free | L3 news came since L1: go round once more |
+//! | L2 after its round: put the work back, pop one thread | L4 the role is free: *arm* the transport, put the work back, |
+//! | | pop one follower that is not armed; sleep on the transport |
+//! | | L5 the role is taken: follow, and sleep on its own descriptor only |
+//!
+//! - H1 to L5: who follows before the role is free is told, or a thread is, which gives it back in its turn.
+//! - H1 to L4: a round of anybody's takes back what the transport was told for the sleep, so who ends with it pops an armed loop,
+//!   too. Only a loop's own round does not (L2): that loop arms the transport again before it sleeps (L4), or follows (L5). Two
+//!   loops would otherwise wake each other for ever. For the same reason L4 pops none that is armed: nothing was taken from it.
+//! - H3 to L5: what was settled before the loop has looked, it sees; if later, the news keep it from sleeping (L3), or it is told.
+//!   So a loop that looks after its own calls between L1 and L3 misses none, although the holder has the role for long.
+//!
+//! `followers.rs` is the table of those who wait; its unit test searches all orders, and finds each of these rules needed.
 //!
 //! # The background thread
 //! It steps aside while a caller waits, and for [`GRACE`] after the last one has left, so that calls
 //! back to back never wake a second thread. When something else is under way, the last caller wakes it.
 
+mod followers;
+mod loops;
 mod until;
 
 use std::{
@@ -32,8 +50,7 @@ use std::{
         Arc, MutexGuard,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
-    task::{Wake, Waker},
-    thread::{self, Thread},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -41,8 +58,11 @@ use hg_core::{
     call::{CallId, Outcome},
     error::Failure,
 };
-use hg_na::Waiter;
 
+pub(crate) use self::{
+    followers::{Bell, Follower, Followers, Parked},
+    loops::Rest,
+};
 use crate::{
     builder::Wait,
     handler::panic_text,
@@ -56,23 +76,6 @@ use crate::{
 const GRACE: Duration = Duration::from_millis(1);
 /// Times of [`GRACE`] that one call takes before the background thread stops looking.
 const GRACES_UNTIL_DEEP: u32 = 8;
-
-/// Who waits for the role, or for what its holder finds.
-pub(crate) enum Follower {
-    /// It parks.
-    Thread(Thread),
-    /// A foreign loop: it sleeps on the transport's descriptor.
-    Loop(Arc<dyn Waiter>),
-}
-
-impl Follower {
-    pub(crate) fn come(&self) {
-        match self {
-            Self::Thread(thread) => thread.unpark(),
-            Self::Loop(waiter) => waiter.wake(),
-        }
-    }
-}
 
 /// The role: who has it makes progress. Dropped, it goes back, or on to a follower.
 pub(crate) struct Role<'p> {
@@ -104,21 +107,6 @@ impl Role<'_> {
         }
     }
 
-    /// Gives it back for the sleep of a foreign loop, which follows from now on.
-    pub(crate) fn give_back_to_sleep(mut self) {
-        let Some(mut state) = self.port.enter_state() else { return };
-        if !state.is_open() {
-            drop(state);
-            return; // As always.
-        }
-        std::mem::forget(std::mem::replace(&mut state.work, self.work.take())); // H1
-        let others = matches!(state.followers.last(), Some(Follower::Thread(_)));
-        state.followers.insert(0, Follower::Loop(Arc::clone(&self.port.waiter)));
-        if others {
-            pass_on(state);
-        }
-    }
-
     /// Hands in what the last round left over, then gives it back.
     #[cold]
     fn release(&mut self) {
@@ -128,7 +116,9 @@ impl Role<'_> {
         };
         state.hand_in(work);
         let closed = if state.is_open() { None } else { Some(work.clear()) };
+        let told = if closed.is_some() { state.followers.tell_loops() } else { Vec::new() };
         self.give_back(state);
+        told.iter().for_each(Follower::come);
         if let Some((request, tasks)) = closed {
             contain("a request that was dropped", || drop(request));
             tasks.end();
@@ -138,7 +128,7 @@ impl Role<'_> {
 
 #[cold]
 fn pass_on(mut state: MutexGuard<'_, State>) {
-    let next = state.next_follower();
+    let next = state.followers.next();
     drop(state);
     next.inspect(Follower::come); // H2
 }
@@ -189,14 +179,14 @@ impl Port {
 
     /// The same, however long that takes; `None` in a forked child.
     pub(crate) fn wait_for_role(self: &Arc<Self>) -> Option<(Role<'_>, MutexGuard<'_, State>)> {
-        let me = thread::current();
+        let me = Parked::here();
         loop {
             let mut state = self.enter_state()?;
-            state.unfollow(&me);
+            state.followers.unfollow(&me);
             if let Some(work) = state.work.take() {
                 return Some((Role::new(self, work), state));
             }
-            state.followers.push(Follower::Thread(me.clone()));
+            state.followers.push(me.clone());
             drop(state);
             thread::park();
         }
@@ -259,14 +249,14 @@ impl Port {
             // Whoever held the role is not in this process.
             return self.no_outcome();
         }
-        let me = thread::current();
-        let waker = Waker::from(Arc::new(Unpark(me.clone())));
+        let me = Parked::here();
+        let waker = me.waker();
         loop {
             let mut state = self.state.lock();
-            state.unfollow(&me);
+            state.followers.unfollow(&me);
             if state.calls.is_settled(id) {
                 let outcome = state.calls.take(id).unwrap_or(Outcome::Failed(Failure::Closed)); // F1
-                let next = if state.work.is_some() { state.next_follower() } else { None };
+                let next = if state.work.is_some() { state.followers.next() } else { None };
                 drop(state);
                 next.inspect(Follower::come);
                 return outcome;
@@ -277,7 +267,7 @@ impl Port {
                 return outcome.unwrap_or_else(|| self.no_outcome());
             }
             let before = state.calls.set_waker(id, waker.clone());
-            state.followers.push(Follower::Thread(me.clone()));
+            state.followers.push(me.clone());
             drop(state);
             drop(before); // Of whoever has polled the call.
             thread::park(); // F3
@@ -469,14 +459,6 @@ impl Port {
         self.waiter.wake();
         drop(self.background.aside.lock());
         self.background.come_back.notify_all();
-    }
-}
-
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
     }
 }
 

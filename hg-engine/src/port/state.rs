@@ -1,6 +1,6 @@
 //! What anybody may touch for a moment: the transport's context, calls and requests.
 
-use std::{collections::VecDeque, sync::Arc, thread::Thread, time::Instant};
+use std::{collections::VecDeque, time::Instant};
 
 use hg_core::{
     call::{CallId, Calls, Effect, Half, Owner},
@@ -14,7 +14,7 @@ use hg_na::{
 use rustc_hash::FxHashMap;
 
 use super::{Answered, Work, transfers::Transfers};
-use crate::{builder::Settings, handler::no_message, large::Kept, late::Late, role::Follower};
+use crate::{builder::Settings, handler::no_message, large::Kept, late::Late, role::Followers};
 
 /// Operations that wait because the transport's queue to their peer is full, in order.
 type Backlog = FxHashMap<Peer, Waiting>;
@@ -61,8 +61,8 @@ pub(crate) struct State {
     pub(super) admission_open: bool,
     /// The role, while nobody has it; see `role.rs`.
     pub(crate) work: Option<Box<Work>>,
-    /// Threads that wait for their call, or for the role.
-    pub(crate) followers: Vec<Follower>,
+    /// Threads and foreign loops that wait for what the holder finds, or for the role.
+    pub(crate) followers: Followers,
     /// Longest last sentence in bytes: what a control message holds beside its header.
     fault_text_max: usize,
     /// Wakers of calls that have settled, and what else may not be done under the lock.
@@ -89,31 +89,9 @@ impl State {
             admission_open: true,
             fault_text_max: max_control.saturating_sub(PREFIX_LEN),
             work: Some(work),
-            followers: Vec::new(),
+            followers: Followers::default(),
             late: Late::default(),
         }
-    }
-
-    /// A thread that looks for itself now need not be woken.
-    pub(crate) fn unfollow(&mut self, thread: &Thread) {
-        let is_it =
-            |it: &Follower| matches!(it, Follower::Thread(other) if other.id() == thread.id());
-        self.followers.retain(|other| !is_it(other));
-    }
-
-    /// A foreign loop has woken.
-    pub(crate) fn unfollow_loop(&mut self) {
-        let place = self.followers.iter().position(|it| matches!(it, Follower::Loop(_)));
-        place.map(|place| self.followers.remove(place));
-    }
-
-    /// Whom to tell that the role is free. A loop follows until it says itself that it has woken.
-    pub(crate) fn next_follower(&mut self) -> Option<Follower> {
-        let next = self.followers.pop()?;
-        if let Follower::Loop(waiter) = &next {
-            self.followers.push(Follower::Loop(Arc::clone(waiter)));
-        }
-        Some(next)
     }
 
     /// Whether there is a transport still.

@@ -102,11 +102,15 @@ impl Port {
         if !state.late.is_empty() {
             std::mem::swap(&mut work.late, &mut state.late);
         }
+        let has_loops = state.followers.has_loops();
         drop(state);
 
         if !work.late.is_empty() {
             moved = true;
             work.late.run();
+            if has_loops {
+                self.tell_loops();
+            }
         }
         let mut locked = None;
         if !work.requests.is_empty() {

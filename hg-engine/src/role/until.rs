@@ -6,7 +6,7 @@ use std::{
     thread,
 };
 
-use super::{Follower, Unpark};
+use super::{Follower, Parked};
 use crate::port::{Port, State};
 
 impl Port {
@@ -33,11 +33,11 @@ impl Port {
         self: &Arc<Self>,
         mut look: impl FnMut(&mut State, Option<&Waker>) -> Option<T>,
     ) -> Option<T> {
-        let me = thread::current();
-        let waker = Waker::from(Arc::new(Unpark(me.clone())));
+        let me = Parked::here();
+        let waker = me.waker();
         loop {
             if let Some((mut role, mut state)) = self.try_role() {
-                state.unfollow(&me);
+                state.followers.unfollow(&me);
                 if let Some(found) = look(&mut state, None) {
                     role.give_back(state); // H1, H2
                     return Some(found);
@@ -49,15 +49,15 @@ impl Port {
                 return None;
             }
             let mut state = self.enter_state()?;
-            state.unfollow(&me);
+            state.followers.unfollow(&me);
             if let Some(found) = look(&mut state, Some(&waker)) {
-                let next = if state.work.is_some() { state.next_follower() } else { None };
+                let next = if state.work.is_some() { state.followers.next() } else { None };
                 drop(state);
                 next.inspect(Follower::come);
                 return Some(found); // F1
             }
             if state.work.is_none() {
-                state.followers.push(Follower::Thread(me.clone()));
+                state.followers.push(me.clone());
                 drop(state);
                 thread::park(); // F3
             }
