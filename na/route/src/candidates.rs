@@ -58,13 +58,25 @@ impl Marks {
     }
 
     /// Whether the local plugin takes its operations as they are.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn is_direct(&self, peer: Peer) -> bool {
-        let may_be = match self.places.get(peer.index() as usize) {
+        self.is_free(peer) && (self.moved.is_empty() || self.of(peer) != Mark::Moved)
+    }
+
+    /// The same where no search is needed to say so, as mostly none is: a short cut that has one in its way saves and
+    /// restores all registers for it, at each message.
+    #[inline(always)]
+    pub(crate) fn is_plainly_direct(&self, peer: Peer) -> bool {
+        self.is_free(peer) && self.moved.is_empty()
+    }
+
+    /// Whether its place has no mark of its own that sends it elsewhere.
+    #[inline(always)]
+    fn is_free(&self, peer: Peer) -> bool {
+        match self.places.get(peer.index() as usize) {
             Some((_, Mark::None | Mark::Settled)) | None => true,
             Some((generation, _)) => *generation != peer.generation(),
-        };
-        may_be && (self.moved.is_empty() || self.of(peer) != Mark::Moved)
+        }
     }
 
     /// Marks a peer.
@@ -420,5 +432,36 @@ fn give_back(op: &mut Op, returned: Message) {
 fn tell(ended: Done, done: &mut Vec<Completion>) {
     if ended.token & QUIET == 0 || ended.result.is_err() {
         done.push(Completion::Done(ended));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::{any, prop_assert, prop_assert_eq, proptest};
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn what_is_plainly_direct_is_direct_and_only_what_is_tried_or_has_moved_is_not(
+            steps in proptest::collection::vec((0_u32..4, 0_u32..3, 0_usize..4, any::<bool>()), 0..60)
+        ) {
+            let mut marks = Marks::default();
+            for (index, generation, mark, ends) in steps {
+                let peer = Peer::new(index, generation);
+                if ends {
+                    marks.end(peer);
+                } else {
+                    let all = [Mark::None, Mark::Settled, Mark::Candidate, Mark::Moved];
+                    marks.set(peer, all[mark]);
+                }
+                for (index, generation) in (0..5).flat_map(|at| (0..4).map(move |by| (at, by))) {
+                    let peer = Peer::new(index, generation);
+                    let goes_elsewhere = matches!(marks.of(peer), Mark::Candidate | Mark::Moved);
+                    prop_assert_eq!(marks.is_direct(peer), !goes_elsewhere);
+                    prop_assert!(marks.is_direct(peer) || !marks.is_plainly_direct(peer));
+                }
+            }
+        }
     }
 }

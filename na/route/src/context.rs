@@ -158,6 +158,42 @@ impl RouteContext {
         if len <= max { Ok(()) } else { Err(Error::TooLong { len, max }) }
     }
 
+    /// What the short cut leaves: a long message, names that are to be written anew, a peer that is to be searched for.
+    #[inline(never)]
+    fn exchange_slowly(&mut self, exchange: &Exchange, message: &Message) -> Option<Exchanged> {
+        if message.len() > self.caps.max_unexpected {
+            return None;
+        }
+        if exchange.to.index() & Peer::SECOND == 0 {
+            let is_direct = self.marks.is_direct(exchange.to);
+            self.local_quiet = 0;
+            return if is_direct { self.local.exchange(exchange, message) } else { None };
+        }
+        self.touch_network();
+        let exchange = Exchange { to: self.network.inner(exchange.to), ..*exchange };
+        let Exchanged { send, receive } = self.network.context.exchange(&exchange, message)?;
+        Some(Exchanged { send: seconds(send), receive: seconds(receive) })
+    }
+
+    /// The same of an answer.
+    #[inline(never)]
+    fn reply_slowly(
+        &mut self,
+        to: Peer,
+        tag: Tag,
+        token: Token,
+        message: &Message,
+    ) -> Option<OpId> {
+        if to.index() & Peer::SECOND == 0 {
+            let is_direct = self.marks.is_direct(to);
+            self.local_quiet = 0;
+            return if is_direct { self.local.reply(to, tag, token, message) } else { None };
+        }
+        self.touch_network();
+        let replied = self.network.context.reply(self.network.inner(to), tag, token, message);
+        replied.map(seconds)
+    }
+
     #[inline(never)]
     fn post_slowly(&mut self, token: Token, op: Op) -> Result<OpId, Rejected> {
         self.disturb();
@@ -417,33 +453,32 @@ impl Context for RouteContext {
     #[inline]
     fn exchange(&mut self, exchange: &Exchange, message: &Message) -> Option<Exchanged> {
         // No way takes fewer bytes than a message carries inside itself.
-        if message.slot().is_none() && message.len() > self.caps.max_unexpected {
-            return None;
+        if message.slot().is_some() {
+            if exchange.to.index() & Peer::SECOND != 0 {
+                if self.network.is_marked {
+                    self.touch_network();
+                    return self.network.context.exchange(exchange, message);
+                }
+            } else if self.marks.is_plainly_direct(exchange.to) {
+                self.local_quiet = 0;
+                return self.local.exchange(exchange, message);
+            }
         }
-        if exchange.to.index() & Peer::SECOND == 0 {
-            let is_direct = self.marks.is_direct(exchange.to);
-            self.local_quiet = 0;
-            return if is_direct { self.local.exchange(exchange, message) } else { None };
-        }
-        self.touch_network();
-        if self.network.is_marked {
-            return self.network.context.exchange(exchange, message);
-        }
-        let exchange = Exchange { to: self.network.inner(exchange.to), ..*exchange };
-        let Exchanged { send, receive } = self.network.context.exchange(&exchange, message)?;
-        Some(Exchanged { send: seconds(send), receive: seconds(receive) })
+        self.exchange_slowly(exchange, message)
     }
 
     #[inline]
     fn reply(&mut self, to: Peer, tag: Tag, token: Token, message: &Message) -> Option<OpId> {
-        if to.index() & Peer::SECOND == 0 {
-            let is_direct = self.marks.is_direct(to);
+        if to.index() & Peer::SECOND != 0 {
+            if self.network.is_marked {
+                self.touch_network();
+                return self.network.context.reply(to, tag, token, message);
+            }
+        } else if self.marks.is_plainly_direct(to) {
             self.local_quiet = 0;
-            return if is_direct { self.local.reply(to, tag, token, message) } else { None };
+            return self.local.reply(to, tag, token, message);
         }
-        self.touch_network();
-        let replied = self.network.context.reply(self.network.inner(to), tag, token, message);
-        replied.map(seconds)
+        self.reply_slowly(to, tag, token, message)
     }
 
     fn transfer(&mut self, transit: &Transit<'_>, most: u64) -> bool {

@@ -198,11 +198,17 @@ impl RouteContext {
         }
         let mut at = start;
         if !self.moves.renames() {
+            let is_marked = self.network.is_marked;
             for completion in &mut done[start..] {
                 match completion {
+                    Completion::Done(_) if is_marked => {}
                     Completion::Done(ended) => ended.id.scope |= Peer::SECOND,
                     Completion::Unexpected { from, .. } | Completion::Control { from, .. } => {
-                        *from = self.moves.sender(*from);
+                        // A name that is read as one, right after it was written in two parts, is waited for.
+                        let sender = self.moves.sender(*from);
+                        if *from != sender {
+                            *from = sender;
+                        }
                     }
                     _ => break,
                 }

@@ -57,6 +57,16 @@ impl RouteContext {
             self.plain_rounds -= 1;
             return self.local.progress(now, done);
         }
+        self.round_with_network(now, done)
+    }
+
+    /// A round that is not the local plugin's alone.
+    #[inline(never)]
+    fn round_with_network(
+        &mut self,
+        now: Instant,
+        done: &mut Vec<Completion>,
+    ) -> Result<bool, Error> {
         let passes = self.local_quiet > LOCAL_QUIET && !self.waiter.local_is_ready();
         if passes && self.local_due.is_none_or(|due| now < due) {
             if self.network.is_engaged() {
@@ -70,17 +80,25 @@ impl RouteContext {
     }
 
     /// A round of a busy network's alone.
+    #[inline(always)]
     fn round_of_network(
         &mut self,
         now: Instant,
         done: &mut Vec<Completion>,
     ) -> Result<bool, Error> {
         let start = done.len();
-        let moved = self.network.context.progress(now, done);
-        if !matches!(moved, Ok(false)) || done.len() > start {
-            self.heard_network(start, now, matches!(moved, Ok(true)), done);
+        // Taken apart and said anew: the result is long, and to hand it on would copy all of it.
+        match self.network.context.progress(now, done) {
+            Ok(false) if done.len() == start => Ok(false),
+            Ok(moved) => {
+                self.heard_network(start, now, moved, done);
+                Ok(moved)
+            }
+            Err(error) => {
+                self.heard_network(start, now, false, done);
+                Err(error)
+            }
         }
-        moved
     }
 
     /// A round of both plugins. Where it leaves nothing to do but for one of them, those that follow are its alone.
