@@ -42,6 +42,12 @@ pub enum RegisterError {
         /// The one that is registered.
         other: &'static str,
     },
+    /// The engine was closed: it serves nothing any more.
+    #[error("`{name}` cannot be registered: the engine was closed")]
+    Closed {
+        /// Name of the RPC.
+        name: &'static str,
+    },
 }
 
 impl fmt::Debug for RegisterError {
@@ -49,6 +55,7 @@ impl fmt::Debug for RegisterError {
         let kind = match self {
             Self::Twice { .. } => "Twice",
             Self::Collision { .. } => "Collision",
+            Self::Closed { .. } => "Closed",
         };
         write!(out, "{self} [{kind}]")
     }
@@ -107,6 +114,11 @@ impl<H> Registry<H> {
     #[must_use]
     pub fn at(&self, place: usize) -> &H {
         &self.entries[place].handler
+    }
+
+    /// What is behind all RPCs, in no order.
+    pub fn into_handlers(self) -> impl Iterator<Item = H> {
+        self.entries.into_iter().map(|entry| entry.handler)
     }
 
     /// Names of all RPCs, in no order.

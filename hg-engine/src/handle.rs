@@ -11,7 +11,7 @@ use std::{
 use hg_core::{
     error::Failure,
     header::Kind,
-    registry::RegisterError,
+    registry::{RegisterError, Registry},
     rpc::{Rpc, Serve, ServeKind},
 };
 use hg_na::{Address, Domain};
@@ -102,8 +102,10 @@ impl Handle {
     /// nothing can be called any more. Waits for plain handlers that run; called by one, for nothing. A second time it
     /// does nothing. The handle of a [`Request`] closes its own context only.
     ///
-    /// What was registered stays until the last handle is dropped: a handler that holds a handle of its own engine keeps
-    /// that for ever, and is to ask its [`Request`] for one instead.
+    /// The handlers are dropped, and nothing can be registered afterwards: [`RegisterError::Closed`]. One that runs is dropped
+    /// when it has ended; where a context is closed alone, the handlers go with the last other one. A handler that holds a
+    /// handle of its own engine keeps that alive until it is closed so, whatever other handles are dropped; better it asks its
+    /// [`Request`] for one.
     pub fn close(&self) {
         match &self.alive {
             Some(alive) => alive.close(),
@@ -265,13 +267,15 @@ impl Handle {
         let handler = Registered::new(handler);
         // A clone of it: one that is refused is dropped here, without the lock.
         let clone = handler.clone();
-        self.port.shared.change_handlers(|registry| registry.insert(R::NAME, R::ID, clone))
+        let insert = |registry: &mut Registry<_>| registry.insert(R::NAME, R::ID, clone);
+        let inserted = self.port.shared.change_handlers(insert);
+        inserted.unwrap_or(Err(RegisterError::Closed { name: R::NAME }))
     }
 
     /// Serves an RPC no longer; says whether it did.
     pub fn deregister<R: Rpc>(&self, rpc: R) -> bool {
         let _: R = rpc;
-        self.port.shared.change_handlers(|registry| registry.remove(R::ID)).is_some()
+        self.port.shared.change_handlers(|registry| registry.remove(R::ID)).flatten().is_some()
     }
 
     /// Calls an RPC. It is sent now; `wait` for it or await it.

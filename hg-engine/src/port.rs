@@ -37,9 +37,10 @@ use crate::{
     builder::Settings,
     handler::Registered,
     large::Budget,
-    late::Late,
+    late::{Late, contain},
     lock::{Mutex, RwLock},
     role::Background,
+    running::Task,
     tasks::Tasks,
 };
 
@@ -51,9 +52,12 @@ pub(crate) struct Shared {
     pub(crate) caps: Caps,
     /// Kept so that memory can be registered while any port lives.
     pub(crate) domain: Arc<dyn Domain>,
-    handlers: RwLock<Arc<Registry<Registered>>>,
+    /// `None` once all ports were closed.
+    handlers: RwLock<Option<Arc<Registry<Registered>>>>,
     /// Counts changes of `handlers`, so that a port's copy is refreshed without a lock.
     handlers_version: AtomicUsize,
+    /// Ports that were not closed.
+    open_ports: AtomicUsize,
 }
 
 impl Shared {
@@ -65,21 +69,38 @@ impl Shared {
             settings,
             caps,
             domain,
-            handlers: RwLock::new(Arc::default()),
+            handlers: RwLock::new(Some(Arc::default())),
             handlers_version: AtomicUsize::new(0),
+            open_ports: AtomicUsize::new(0),
         }
     }
 
-    /// Changes the handlers; ports see it in their next round.
+    /// Changes the handlers; ports see it in their next round. `None`: all were closed.
     pub(crate) fn change_handlers<T>(
         &self,
         change: impl FnOnce(&mut Registry<Registered>) -> T,
-    ) -> T {
+    ) -> Option<T> {
         let mut handlers = self.handlers.write();
-        let result = change(Arc::make_mut(&mut handlers));
+        let result = change(Arc::make_mut(handlers.as_mut()?));
         // Release: pairs with the Acquire in `refresh_handlers`; the lock orders the map itself.
         self.handlers_version.fetch_add(1, Ordering::Release);
-        result
+        Some(result)
+    }
+
+    /// A port was closed; with the last one go the handlers. Not under a lock.
+    pub(crate) fn port_closed(&self) {
+        // AcqRel: the last one comes after all others have closed.
+        if self.open_ports.fetch_sub(1, Ordering::AcqRel) == 1 {
+            let handlers = self.handlers.write().take();
+            handlers.into_iter().for_each(drop_handlers);
+        }
+    }
+}
+
+/// Lets go of handlers. Whoever is the last to have them drops each by itself: one that panics concerns no other.
+pub(crate) fn drop_handlers(handlers: Arc<Registry<Registered>>) {
+    for handler in Arc::into_inner(handlers).into_iter().flat_map(Registry::into_handlers) {
+        contain("a handler that was dropped", || drop(handler));
     }
 }
 
@@ -119,7 +140,7 @@ pub(crate) struct Work {
     requests: Vec<Ticket>,
     pub(crate) answers: Vec<Answered>,
     late: Late,
-    /// `None` only while handlers run.
+    /// `None` before the first request, and once the port is closed.
     handlers: Option<Arc<Registry<Registered>>>,
     handlers_version: usize,
     /// The RPC that was served last, and where its handler is.
@@ -166,10 +187,14 @@ pub(crate) struct Port {
     /// Progress that nobody waits in shall end.
     interrupted: AtomicBool,
     pub(crate) closing: AtomicBool,
+    /// It was closed, and has told the others of its engine.
+    pub(crate) is_closed: AtomicBool,
 }
 
 impl Port {
     pub(crate) fn new(index: u8, shared: Arc<Shared>, context: Box<dyn Context>) -> Self {
+        // Relaxed: nobody closes one yet.
+        shared.open_ports.fetch_add(1, Ordering::Relaxed);
         let waiter = context.waiter();
         let budget = Arc::new(Budget::new(shared.settings.large_in_service_max));
         let address = context.address().clone();
@@ -206,6 +231,7 @@ impl Port {
             sleeping: AtomicBool::new(false),
             interrupted: AtomicBool::new(false),
             closing: AtomicBool::new(false),
+            is_closed: AtomicBool::new(false),
         }
     }
 
@@ -317,10 +343,35 @@ pub(crate) enum Sleep {
 
 impl Work {
     /// Forgets everything; what users have to do with is to be dropped without a lock.
-    pub(crate) fn clear(&mut self) -> (Option<Request>, Tasks) {
+    #[must_use = "it is to be dropped where it may do anything"]
+    pub(crate) fn clear(&mut self) -> Leftovers {
         self.answers.clear();
         self.requests.clear();
-        (self.request.take(), std::mem::take(&mut self.tasks))
+        Leftovers {
+            request: self.request.take(),
+            tasks: std::mem::take(&mut self.tasks),
+            places: self.gathering.take_places(),
+            handlers: self.handlers.take(),
+        }
+    }
+}
+
+/// What of users' a closed port has kept.
+pub(crate) struct Leftovers {
+    request: Option<Request>,
+    tasks: Tasks,
+    places: Vec<Vec<Task>>,
+    handlers: Option<Arc<Registry<Registered>>>,
+}
+
+impl Leftovers {
+    /// Drops it. Not under a lock: it may do anything.
+    pub(crate) fn end(self) {
+        let Self { request, tasks, places, handlers } = self;
+        contain("a request that was dropped", || drop(request));
+        tasks.end();
+        contain("a place of a handler's futures", || drop(places));
+        handlers.into_iter().for_each(drop_handlers);
     }
 }
 

@@ -66,9 +66,9 @@ pub(crate) use self::{
 use crate::{
     builder::Wait,
     handler::panic_text,
-    late::{contain, discard},
+    late::discard,
     lock::{Condvar, Mutex},
-    port::{Look, OutcomeOf, Port, Sleep, State, Work},
+    port::{Leftovers, Look, OutcomeOf, Port, Sleep, State, Work},
     request::is_in_handler,
 };
 
@@ -119,9 +119,8 @@ impl Role<'_> {
         let told = if closed.is_some() { state.followers.tell_loops() } else { Vec::new() };
         self.give_back(state);
         told.iter().for_each(Follower::come);
-        if let Some((request, tasks)) = closed {
-            contain("a request that was dropped", || drop(request));
-            tasks.end();
+        if let Some(leftovers) = closed {
+            leftovers.end();
         }
     }
 }
@@ -355,11 +354,18 @@ impl Port {
             Some((role, state)) => (Some(role), Some(state)),
             None => (None, self.enter_state()),
         };
-        let late = state.map(|mut state| state.close());
-        if let Some(mut late) = late {
-            late.run();
-        }
+        let Some(mut state) = state else { return };
+        let mut late = state.close();
+        // Whoever has the role clears the work when it gives that back.
+        let leftovers = state.work.as_deref_mut().map(Work::clear);
+        drop(state);
+        late.run();
         drop(role);
+        leftovers.into_iter().for_each(Leftovers::end);
+        // Relaxed: only who is the first matters.
+        if !self.is_closed.swap(true, Ordering::Relaxed) {
+            self.shared.port_closed();
+        }
     }
 
     fn enter(&self) {

@@ -42,9 +42,9 @@ impl Gathering {
         &mut self.spares[place]
     }
 
-    /// The handlers have other places now.
-    pub(super) fn forget_places(&mut self) {
-        self.spares.clear();
+    /// The handlers have other places now, or none any more.
+    pub(super) fn take_places(&mut self) -> Vec<Vec<Task>> {
+        mem::take(&mut self.spares)
     }
 
     #[inline]

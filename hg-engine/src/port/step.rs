@@ -17,7 +17,7 @@ use hg_core::{
 use hg_na::{Completion, Done, GoneReason, Message, Returned};
 
 use super::{
-    Incoming, Port, ROUNDS_PER_CLOCK, State, Ticket, Work,
+    Incoming, Port, ROUNDS_PER_CLOCK, State, Ticket, Work, drop_handlers,
     gathering::{Gathered, Gathering},
 };
 use crate::{
@@ -403,6 +403,8 @@ impl Port {
             let answer = matches!(run, Run::Answered).then_some(answer);
             port.state.lock().post_answer(incoming.from, incoming.header.id, answer);
             port.notify();
+            // The last one, where the engine was closed meanwhile.
+            contain("a handler that was dropped", || drop(handler));
         };
         blocking::unblock(job).detach();
     }
@@ -417,13 +419,13 @@ impl Port {
 
     #[cold]
     fn refresh_handlers(&self, work: &mut Work, version: usize) {
-        let handlers = Arc::clone(&self.shared.handlers.read());
-        let before = work.handlers.replace(handlers);
+        let handlers = self.shared.handlers.read().clone();
+        let before = std::mem::replace(&mut work.handlers, handlers);
         // Not under that lock: with it may go what users have deregistered.
-        in_handler(Inside::Async, || contain("a handler that was dropped", || drop(before)));
+        in_handler(Inside::Async, || before.into_iter().for_each(drop_handlers));
         work.handlers_version = version;
         work.last_rpc = None;
-        work.gathering.forget_places();
+        drop(work.gathering.take_places());
     }
 }
 
