@@ -27,7 +27,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let store = Arc::clone(&store);
         async move {
             let engine = request.engine();
-            let bytes = engine.fetch(&request.origin(), from).await.map_err(text)?;
+            let bytes = request.fetch(from).await.map_err(text)?;
             // Registered once, for every push to come; no rights: nobody else is to reach it.
             let bulk = engine.expose(bytes, Rights::empty()).map_err(text)?;
             let len = bulk.len();
@@ -40,7 +40,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         async move {
             let bulk = bulk.ok_or("nothing is kept")?;
             let range = bulk.range(offset..offset.saturating_add(into.len())).map_err(text)?;
-            request.engine().push(&request.origin(), range, into).await.map_err(text)
+            request.push(range, into).await.map_err(text)
         }
     })?;
 

@@ -11,8 +11,7 @@
 //! /// Adds up bytes that stay at the caller until they are pulled.
 //! #[hg::rpc]
 //! async fn sum(request: &Request, bytes: Descriptor) -> Result<u64, String> {
-//!     let engine = request.engine();
-//!     let bytes = engine.fetch(&request.origin(), &bytes).await.map_err(|error| error.to_string())?;
+//!     let bytes = request.fetch(&bytes).await.map_err(|error| error.to_string())?;
 //!     Ok(bytes.iter().copied().map(u64::from).sum())
 //! }
 //!
@@ -33,7 +32,7 @@
 //! | register memory | [`Handle::expose`](crate::Handle::expose): a `Vec<u8>`, a `Vec<Vec<u8>>`, an `Arc<[u8]>`, memory of `alloc`, or any other by its address (below) |
 //! | name it to others | [`Bulk::descriptor`], [`Bulk::bound_descriptor`] |
 //! | move ranges | [`Handle::pull`](crate::Handle::pull), [`Handle::push`](crate::Handle::push) |
-//! | get bytes as a vector | [`Handle::fetch`](crate::Handle::fetch) |
+//! | get bytes as a vector | [`Handle::fetch`](crate::Handle::fetch), [`Handle::fetch_into`](crate::Handle::fetch_into) |
 //! | see bytes, where possible without a copy | [`Handle::view`](crate::Handle::view) |
 //! | find the owner of forwarded memory | [`Handle::owner_of`](crate::Handle::owner_of) |
 //!

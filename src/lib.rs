@@ -27,7 +27,7 @@
 //! | a ULT, `margo_respond` | an `async fn` or `#[hg::rpc(blocking)]`; [`Handle::serve_later`] answers when it likes |
 //! | `margo_register_data`, a provider | a closure of [`Handle::serve`] holds its state, often an `Arc<Mutex<...>>` |
 //! | `margo_bulk_create`, `margo_bulk_free` | [`Handle::expose`], [`bulk::Bulk::into_vec`] |
-//! | `margo_bulk_transfer`, `HG_BULK_PULL`, `HG_BULK_PUSH` | [`Handle::pull`], [`Handle::push`], [`Handle::fetch`], in a handler [`Request::pull`], [`Request::push`]; offsets by `range(from..to)` |
+//! | `margo_bulk_transfer`, `HG_BULK_PULL`, `HG_BULK_PUSH` | [`Handle::pull`], [`Handle::push`], [`Handle::fetch`], in a handler [`Request::pull`], [`Request::push`], [`Request::fetch`]; offsets by `range(from..to)` |
 //! | `HG_Progress`, `HG_Trigger` | nothing to do; or [`Progress::Own`] and [`Handle::progress`] |
 //! | `margo_finalize` | drop the engine, or [`Handle::close`] |
 //!

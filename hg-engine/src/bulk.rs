@@ -223,6 +223,19 @@ impl Handle {
         Fetch::new(&self.port, *owner, remote.into())
     }
 
+    /// [`Handle::fetch`] into a vector that was there before: its memory is used again, its bytes and its length are not.
+    /// A handler that hands the same one on from request to request spares itself the allocator.
+    ///
+    /// When the fetch fails or is dropped, the vector is dropped, too.
+    pub fn fetch_into(
+        &self,
+        owner: &Peer,
+        remote: impl Into<RemoteRange>,
+        into: Vec<u8>,
+    ) -> Fetch<'_> {
+        Fetch::new_into(&self.port, *owner, remote.into(), into)
+    }
+
     /// Shows bytes of a peer's memory: without a copy where the transport and the memory allow it (memory
     /// of `hg::bulk::alloc` inside a node), otherwise as a copy.
     ///
@@ -255,6 +268,16 @@ impl Request {
     pub fn pull(&self, remote: impl Into<RemoteRange>, local: impl AsRange) -> Transfer<'_> {
         let (owner, local) = (self.origin(), local.as_range());
         Transfer::start(self.port(), owner, Direction::Get, local, remote.into())
+    }
+
+    /// Gets bytes of the caller's memory as a vector, as [`Handle::fetch`] does.
+    pub fn fetch(&self, remote: impl Into<RemoteRange>) -> Fetch<'_> {
+        Fetch::new(self.port(), self.origin(), remote.into())
+    }
+
+    /// The same into a vector that was there before, as [`Handle::fetch_into`] does.
+    pub fn fetch_into(&self, remote: impl Into<RemoteRange>, into: Vec<u8>) -> Fetch<'_> {
+        Fetch::new_into(self.port(), self.origin(), remote.into(), into)
     }
 
     /// Puts bytes into the caller's memory, as [`Handle::push`] does.

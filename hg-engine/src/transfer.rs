@@ -388,6 +388,27 @@ impl Port {
         self.move_or_start(peer, direction, local, far)
     }
 
+    /// Gets bytes here and now into memory that is not registered; `None`: it was not done, and the long way tells why.
+    #[inline]
+    pub(crate) fn fetch_at_once(
+        &self,
+        owner: Peer,
+        far: &RemoteRange,
+        into: &mut [u8],
+    ) -> Option<Made> {
+        let is_well =
+            self.check_peer(owner).is_ok() && self.check_remote(far, Rights::READ).is_ok();
+        if !is_well || far.is_empty() || far.len() > AT_ONCE {
+            return None;
+        }
+        let mut state = self.enter_state()?;
+        if !state.fetch_at_once(owner.na, far, into) {
+            return None;
+        }
+        let is_due = self.is_driven_here(&state) && state.transfers.is_round_due();
+        Some(if is_due { Made::Due } else { Made::Over })
+    }
+
     /// Starts a view; [`hg_na::Error::Unsupported`] where the bytes have to be pulled instead.
     pub(crate) fn start_view(&self, peer: Peer, far: RemoteRange) -> Result<Made, TransferError> {
         self.check_peer(peer)?;

@@ -32,7 +32,17 @@ enum Into {
 
 impl<'e> Fetch<'e> {
     pub(crate) fn new(port: &'e Arc<Port>, owner: Peer, remote: RemoteRange) -> Self {
-        match Self::start(port, owner, remote) {
+        Self::new_into(port, owner, remote, Vec::new())
+    }
+
+    /// The same into memory that is used again.
+    pub(crate) fn new_into(
+        port: &'e Arc<Port>,
+        owner: Peer,
+        remote: RemoteRange,
+        into: Vec<u8>,
+    ) -> Self {
+        match Self::start(port, owner, remote, into) {
             Ok((made, into)) => Self { pending: Pending::new(port, Ok(made)), into },
             Err(error) => Self { pending: Pending::new(port, Err(error)), into: Into::Nothing },
         }
@@ -42,12 +52,18 @@ impl<'e> Fetch<'e> {
         port: &Arc<Port>,
         owner: Peer,
         remote: RemoteRange,
+        mut into: Vec<u8>,
     ) -> Result<(Made, Into), TransferError> {
         if let Some(bytes) = remote.eager() {
-            return Ok((Made::Over, Into::Bytes(bytes.to_vec())));
+            into.clear();
+            into.extend_from_slice(bytes);
+            return Ok((Made::Over, Into::Bytes(into)));
         }
-        let memory = Memory::from(zeroed(remote.len())?);
-        let local = Arc::new(port.register(memory, Rights::empty())?);
+        resize(&mut into, remote.len())?;
+        if let Some(made) = port.fetch_at_once(owner, &remote, &mut into) {
+            return Ok((made, Into::Bytes(into)));
+        }
+        let local = Arc::new(port.register(Memory::from(into), Rights::empty())?);
         let made = port.start_transfer(owner, Direction::Get, RangeRef::from(&local), remote)?;
         Ok((made, Into::Memory(local)))
     }
@@ -214,9 +230,9 @@ impl fmt::Debug for View<'_> {
 /// Claims above this many bytes are tried out before they are made memory of.
 const TRIED_OUT: usize = 1 << 20;
 
-/// Memory for a claim of a peer's. None of it is touched before bytes arrive; a claim beyond what there is
-/// is refused.
-fn zeroed(len: u64) -> Result<Vec<u8>, TransferError> {
+/// Makes it as long as a peer claims. None of what is new is touched before bytes arrive; a claim beyond what there is is
+/// refused.
+fn resize(bytes: &mut Vec<u8>, len: u64) -> Result<(), TransferError> {
     let too_large = || {
         TransferError::NotMade(Error::Limit {
             what: "memory for the bytes to fetch",
@@ -225,10 +241,15 @@ fn zeroed(len: u64) -> Result<Vec<u8>, TransferError> {
         })
     };
     let len = usize::try_from(len).map_err(|_beyond| too_large())?;
+    if len <= bytes.capacity() {
+        bytes.resize(len, 0);
+        return Ok(());
+    }
     if len > TRIED_OUT {
         Vec::<u8>::new().try_reserve_exact(len).map_err(|_refused| too_large())?;
     }
-    Ok(vec![0; len])
+    *bytes = vec![0; len];
+    Ok(())
 }
 
 impl Port {

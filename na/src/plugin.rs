@@ -9,8 +9,8 @@ use std::{
 };
 
 use crate::{
-    Address, Caps, Completion, Error, Exchange, Exchanged, Guest, Memory, Message, Moved, Offer,
-    Op, OpId, Peer, Region, Rejected, Rights, Tag, Token, Transit,
+    Address, Caps, Completion, Descriptor, Error, Exchange, Exchanged, Guest, Memory, Message,
+    Moved, Offer, Op, OpId, Peer, Region, Rejected, Rights, Tag, Token, Transit,
 };
 
 /// A linked transport: turns a URL into a domain.
@@ -199,6 +199,16 @@ pub trait Context: Send + fmt::Debug {
         for (transit, done) in transits.iter().zip(&mut done[..transits.len()]) {
             *done = self.transfer(transit, most);
         }
+    }
+
+    /// [`Context::transfer`] for whoever wants bytes of a peer's once, in memory of his own that is not registered: gets
+    /// `into.len()` bytes of the remote region from `offset` on.
+    ///
+    /// `true`: `into` holds them. `false`: it holds anything, for whatever reason; post a [`crate::Op::Get`] into
+    /// registered memory, which tells. That is all that the default does.
+    fn fetch(&mut self, owner: Peer, remote: &Descriptor, offset: u64, into: &mut [u8]) -> bool {
+        let _: (Peer, &Descriptor, u64, &mut [u8]) = (owner, remote, offset, into);
+        false
     }
 
     /// Asks for an operation to end early. It still completes, exactly once: with

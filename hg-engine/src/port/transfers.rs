@@ -254,6 +254,26 @@ impl State {
         moved
     }
 
+    /// Gets bytes of one region into memory that is not registered, where the transport does so within the call.
+    #[inline]
+    pub(crate) fn fetch_at_once(
+        &mut self,
+        owner: Peer,
+        far: &RemoteRange,
+        into: &mut [u8],
+    ) -> bool {
+        let Some(context) = &mut self.context else { return false };
+        let Some(place) = far.only_region() else { return false };
+        let remote = &far.descriptor().regions()[place.region];
+        let part =
+            if remote.may_be_joint() { remote.part_for(context.address().scheme()) } else { None };
+        let is_over = context.fetch(owner, part.as_ref().unwrap_or(remote), place.offset, into);
+        if is_over {
+            self.transfers.moved_at_once += far.len();
+        }
+        is_over
+    }
+
     /// What is posted first of a transfer, if all of it lies in one region on either side.
     pub(crate) fn first_piece(
         &self,

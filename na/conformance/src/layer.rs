@@ -4,9 +4,9 @@
 use std::{fmt, sync::Arc, time::Instant};
 
 use hg_na::{
-    Address, Caps, Completion, Context, Domain, Error, Exchange, Exchanged, Guest, Memory, Message,
-    Moved, Offer, Op, OpId, OpenOptions, Peer, Plugin, Region, Rejected, Rights, Tag, Token,
-    Transit, Waiter,
+    Address, Caps, Completion, Context, Descriptor, Domain, Error, Exchange, Exchanged, Guest,
+    Memory, Message, Moved, Offer, Op, OpId, OpenOptions, Peer, Plugin, Region, Rejected, Rights,
+    Tag, Token, Transit, Waiter,
 };
 
 /// Stands before one context. Each method passes on unless it is overridden.
@@ -73,6 +73,16 @@ pub trait Layer: fmt::Debug + Send {
         for (transit, done) in transits.iter().zip(&mut done[..transits.len()]) {
             *done = self.transfer(inner, transit, most);
         }
+    }
+    /// See [`Context::fetch`]. The same.
+    fn fetch(
+        &mut self,
+        _inner: &mut dyn Context,
+        _owner: Peer,
+        _remote: (&Descriptor, u64),
+        _into: &mut [u8],
+    ) -> bool {
+        false
     }
     /// See [`Context::cancel`].
     fn cancel(&mut self, inner: &mut dyn Context, id: OpId) {
@@ -236,6 +246,10 @@ impl Context for LayeredContext {
 
     fn transfer_all(&mut self, transits: &[Transit<'_>], most: u64, done: &mut [bool]) {
         self.layer.transfer_all(self.inner.as_mut(), transits, most, done);
+    }
+
+    fn fetch(&mut self, owner: Peer, remote: &Descriptor, offset: u64, into: &mut [u8]) -> bool {
+        self.layer.fetch(self.inner.as_mut(), owner, (remote, offset), into)
     }
 
     fn cancel(&mut self, id: OpId) {

@@ -147,6 +147,11 @@ define_suite! { $
             transfers_asked_for_together_concern_each_one_alone
             transfers_together_with_those_of_a_peer_that_is_gone_are_done
         }
+        fetched {
+            bytes_fetched_at_once_are_the_peers
+            nothing_is_fetched_that_was_not_granted
+            fetching_leaves_rounds_their_turn
+        }
         views {
             a_view_sees_what_its_owner_has_registered
             only_memory_that_never_changes_is_seen_as_a_slice

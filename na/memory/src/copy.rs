@@ -114,6 +114,23 @@ pub unsafe fn copy_from_quiet(
     Ok(())
 }
 
+/// [`copy_out`] of memory that nobody in this process writes meanwhile, so that its exclusion is not asked for: a mapping
+/// of a peer's, as for [`copy_from_quiet`].
+///
+/// # Errors
+/// [`Error::OutOfRange`].
+///
+/// # Safety
+/// Nobody in this process writes to `memory` until it returns.
+#[expect(unsafe_code, reason = "leaves a lock out where the caller knows that it guards nothing")]
+pub unsafe fn copy_out_quiet(memory: &Memory, offset: u64, into: &mut [u8]) -> Result<(), Error> {
+    let Some(run) = one_run(memory, offset, into.len() as u64) else {
+        return copy_out(memory, offset, into);
+    };
+    raw::copy_out(memory, run, into);
+    Ok(())
+}
+
 /// The range as one run, where the memory is one: spares short copies the lists.
 fn one_run(memory: &Memory, offset: u64, len: u64) -> Option<Segment> {
     let [segment] = memory.segments() else { return None };

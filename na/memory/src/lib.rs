@@ -29,7 +29,7 @@ mod pieces;
 #[expect(unsafe_code, reason = "follows the addresses of registered memory")]
 mod raw;
 
-pub use copy::{copy_between, copy_from_quiet, copy_in, copy_out};
+pub use copy::{copy_between, copy_from_quiet, copy_in, copy_out, copy_out_quiet};
 pub use fork::ForkGuard;
 pub use held::Held;
 pub use inherit::NotInherited;

@@ -18,12 +18,17 @@ impl<'a> Parts<'a> {
 }
 
 impl RouteContext {
+    /// Whether the local plugin is asked for something of this peer's.
+    #[inline]
+    fn is_local(&self, peer: Peer, len: u64) -> bool {
+        let is_local = peer.index() & Peer::SECOND == 0 && self.marks.is_direct(peer);
+        is_local && len <= self.caps.max_transfer
+    }
+
     /// What the local plugin is to be asked for; `None`: it is not asked.
     #[inline]
     fn parts_of<'a>(&self, transit: &Transit<'a>) -> Option<Parts<'a>> {
-        let is_local =
-            transit.peer.index() & Peer::SECOND == 0 && self.marks.is_direct(transit.peer);
-        if !is_local || transit.len > self.caps.max_transfer {
+        if !self.is_local(transit.peer, transit.len) {
             return None;
         }
         let local = slices::region_of(transit.local).ok()?.part(Way::Local).state();
@@ -41,6 +46,23 @@ impl RouteContext {
         let parts = self.parts_of(transit)?;
         self.local_quiet = 0;
         Some(ask(self.local.as_mut(), &parts.inner()))
+    }
+
+    /// Asks the local plugin for bytes in memory that is not registered.
+    #[inline]
+    pub(crate) fn fetch_locally(
+        &mut self,
+        owner: Peer,
+        remote: &Descriptor,
+        offset: u64,
+        into: &mut [u8],
+    ) -> bool {
+        if !self.is_local(owner, into.len() as u64) {
+            return false;
+        }
+        self.local_quiet = 0;
+        let part = remote.part_for(self.scheme(Way::Local));
+        self.local.fetch(owner, part.as_ref().unwrap_or(remote), offset, into)
     }
 
     /// Asks the local plugin for those that are its own.

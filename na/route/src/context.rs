@@ -6,9 +6,9 @@
 use std::{fmt, sync::Arc, time::Instant};
 
 use hg_na::{
-    Address, Caps, Completion, Context, Domain as _, Done, Error, Exchange, Exchanged, Failure,
-    LocalSlice, Message, Moved, Op, OpId, Peer, Reached, Rejected, RemoteSlice, Returned, Tag,
-    Token, Transit, UID, Waiter,
+    Address, Caps, Completion, Context, Descriptor, Domain as _, Done, Error, Exchange, Exchanged,
+    Failure, LocalSlice, Message, Moved, Op, OpId, Peer, Reached, Rejected, RemoteSlice, Returned,
+    Tag, Token, Transit, UID, Waiter,
 };
 use rustc_hash::FxHashMap;
 use uuid::Uuid;
@@ -492,6 +492,10 @@ impl Context for RouteContext {
 
     fn transfer_all(&mut self, transits: &[Transit<'_>], most: u64, done: &mut [bool]) {
         self.transfer_all_locally(transits, most, done);
+    }
+
+    fn fetch(&mut self, owner: Peer, remote: &Descriptor, offset: u64, into: &mut [u8]) -> bool {
+        self.fetch_locally(owner, remote, offset, into)
     }
 
     fn cancel(&mut self, id: OpId) {

@@ -19,8 +19,8 @@ use std::{
 };
 
 use hg_na::{
-    Address, Completion, Context, Error, Exchange, Exchanged, Guest, Message, Moved, Op, OpId,
-    Peer, Rejected, Tag, Token, Told, Transit, Waiter,
+    Address, Completion, Context, Descriptor, Error, Exchange, Exchanged, Guest, Message, Moved,
+    Op, OpId, Peer, Rejected, Tag, Token, Told, Transit, Waiter,
 };
 use hg_na_memory::ForkGuard;
 use rustc_hash::FxHashMap;
@@ -233,6 +233,10 @@ impl Context for SmContext {
         } else {
             self.transfer_together(transits, most, done);
         }
+    }
+
+    fn fetch(&mut self, owner: Peer, remote: &Descriptor, offset: u64, into: &mut [u8]) -> bool {
+        !self.guard.is_child() && self.fetch_now(owner, remote, offset, into)
     }
 
     fn cancel(&mut self, id: OpId) {

@@ -3,6 +3,7 @@
 pub(crate) mod asleep;
 pub(crate) mod chaos;
 pub(crate) mod completion;
+pub(crate) mod fetched;
 pub(crate) mod flow;
 pub(crate) mod matching;
 pub(crate) mod messages;

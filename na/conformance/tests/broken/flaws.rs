@@ -62,6 +62,7 @@ pub(crate) enum Flaw {
     HidesSlices,
     ExchangesWithoutReceives,
     ExchangesByHalves,
+    FetchesNothing,
 }
 
 /// Makes broken layers over the reference plugin.
@@ -398,6 +399,10 @@ impl Layer for BrokenLayer {
             self.own_id()
         };
         Some(Exchanged { send, receive })
+    }
+
+    fn fetch(&mut self, _: &mut dyn Context, _: Peer, _: (&Descriptor, u64), _: &mut [u8]) -> bool {
+        self.flaw == Flaw::FetchesNothing
     }
 
     fn lookup(&mut self, inner: &mut dyn Context, address: &Address) -> Result<Peer, Error> {

@@ -35,6 +35,9 @@ fn run(suite: &Suite, name: &str) -> Result<(), String> {
 
 /// Every flaw, a test that catches it, and words of the verdict.
 const CAUGHT_BY: &[(Flaw, &str, &str)] = &[
+    (Flaw::FetchesNothing, "bytes_fetched_at_once_are_the_peers", "other bytes than the peer's"),
+    (Flaw::FetchesNothing, "nothing_is_fetched_that_was_not_granted", "without rights"),
+    (Flaw::FetchesNothing, "fetching_leaves_rounds_their_turn", "without a round"),
     (Flaw::KeepsQuietFailures, "quiet_sends_arrive_and_their_failures_are_told", "to nobody ended"),
     (
         Flaw::EndsReceivesBeforeSends,

@@ -75,12 +75,12 @@ pub(crate) struct Scratch {
     theirs: Vec<Run>,
 }
 
-/// What is moved together: ranges of local regions, which are kept alive meanwhile, and as many bytes of one peer.
+/// What is moved together: ranges of local regions or slices, which are kept alive meanwhile, and as many bytes of one peer.
 #[derive(Debug)]
 pub(crate) struct Batch<'a> {
     direction: Direction,
     runs: &'a mut Scratch,
-    _alive: PhantomData<&'a SmRegion>,
+    _alive: PhantomData<(&'a SmRegion, &'a mut [u8])>,
 }
 
 impl<'a> Batch<'a> {
@@ -102,10 +102,36 @@ impl<'a> Batch<'a> {
         (offset, len): (u64, u64),
         far: impl FnOnce(&mut Vec<Run>) -> Result<T, Error>,
     ) -> Result<T, Error> {
+        let for_writing = self.direction == Direction::Get;
+        self.add_both(|ours| local.runs(offset, len, for_writing, ours), far)
+    }
+
+    /// The same, of a slice.
+    ///
+    /// # Errors
+    /// Those of `far`.
+    pub(crate) fn add_slice<T>(
+        &mut self,
+        local: &'a mut [u8],
+        far: impl FnOnce(&mut Vec<Run>) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let (address, len) = (local.as_mut_ptr().expose_provenance(), local.len() as u64);
+        let run = Run { address: address as u64, len };
+        let near = |ours: &mut Vec<Run>| {
+            ours.push(run);
+            Ok(())
+        };
+        self.add_both(near, far)
+    }
+
+    #[inline(always)]
+    fn add_both<T>(
+        &mut self,
+        near: impl FnOnce(&mut Vec<Run>) -> Result<(), Error>,
+        far: impl FnOnce(&mut Vec<Run>) -> Result<T, Error>,
+    ) -> Result<T, Error> {
         let (ours, theirs) = (self.runs.local.len(), self.runs.remote.len());
-        let added = local
-            .runs(offset, len, self.direction == Direction::Get, &mut self.runs.local)
-            .and_then(|()| far(&mut self.runs.remote));
+        let added = near(&mut self.runs.local).and_then(|()| far(&mut self.runs.remote));
         if added.is_err() {
             self.runs.local.truncate(ours);
             self.runs.remote.truncate(theirs);
@@ -152,8 +178,8 @@ fn read_short(peer: &ProcessWatch, runs: &Scratch) -> Option<(u64, Result<(), Cm
     // SAFETY:
     // - descriptor, address, length, offset: as pread(2) has them, each of the width of a register.
     // - `ours` lies in registered memory that is writable (`SmRegion::runs` checked both), which stays alive and where
-    //   it is through the borrow in [`Batch`]; nothing in this process holds a reference to its bytes, whose
-    //   addresses are exposed.
+    //   it is through the borrow in [`Batch`], and to whose bytes nothing in this process holds a reference; or is a
+    //   slice that is borrowed there for writing, by nobody else. Their addresses are exposed.
     let read = unsafe { libc::syscall(libc::SYS_pread64, fd, into, len, place) };
     match u64::try_from(read) {
         // The end of an address space is that of its process, or of what it was: it has executed another program.
@@ -204,8 +230,9 @@ fn one_call(direction: Direction, pid: i32, ours: &[Run], theirs: &[Run]) -> Res
         Direction::Get => {
             // SAFETY:
             // - `ours` lies in registered memory that is writable (`SmRegion::runs` checked both), which
-            //   stays alive and where it is through the borrow in [`Batch`]; nothing in this process
-            //   holds a reference to its bytes, whose addresses are exposed.
+            //   stays alive and where it is through the borrow in [`Batch`], and to whose bytes nothing in
+            //   this process holds a reference; or in slices that are borrowed there for writing, by nobody
+            //   else. Their addresses are exposed.
             // - `theirs` is only looked at by the kernel, which checks it against the other process.
             unsafe { libc::process_vm_readv(pid, ours, our_count, theirs, their_count, 0) }
         }

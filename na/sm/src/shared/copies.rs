@@ -74,6 +74,30 @@ impl Piece<'_> {
     }
 }
 
+/// Copies bytes of a region into a slice; `None`: it is not mapped.
+#[inline]
+pub(crate) fn copy_out(
+    connection: &mut Connection,
+    claim: &RegionClaim,
+    offset: u64,
+    into: &mut [u8],
+) -> Option<Result<(), Error>> {
+    let Connection { maps, link, .. } = connection;
+    let pages = maps.find(claim)?;
+    let link = link.as_ref()?;
+    let (range, pins) = ((offset, into.len() as u64), &link.own.rings.pins.0);
+    let admitted = match link.theirs.table.admit(claim, Rights::READ, range, pins) {
+        Ok(admitted) => admitted,
+        Err(error) => return Some(Err(error)),
+    };
+    fail::point("pinned");
+    // SAFETY:
+    // - as in [`Piece::copy_with`]: only puts through this mapping write to it, by whoever has this context.
+    let copied = unsafe { hg_na_memory::copy_out_quiet(pages.memory(), offset, into) };
+    drop(admitted);
+    Some(copied)
+}
+
 /// A view that waits for its connection, or for the owner's answer.
 #[derive(Debug)]
 struct Viewing {

@@ -3,7 +3,7 @@
 //! Copying has flushed the caches of everything but its bytes: each line of code and memory that comes between two
 //! transfers costs a good deal more than its instructions. So the long way is left to transfers that need it.
 
-use hg_na::{Error, Moved, Rights, Transit};
+use hg_na::{Descriptor, Error, Moved, Peer, Rights, Transit};
 
 use super::{
     Transfers,
@@ -20,9 +20,13 @@ use crate::{
         cma::{Batch, Direction, Scratch},
         descriptor::RegionClaim,
         pins::Pin,
+        plan::Run,
         state::SmRegion,
     },
-    shared::{Sharing, copies::Piece},
+    shared::{
+        Sharing,
+        copies::{self, Piece},
+    },
 };
 
 /// The kernel moves so many sooner than they are queued, completed and their task is woken: a handler that pulls 4 KiB
@@ -76,6 +80,35 @@ impl SmContext {
         Moved::Over
     }
 
+    /// Gets bytes into memory that is not registered, at once, if nothing stands before it; says whether it did. What goes
+    /// wrong goes wrong again in a round, which tells it.
+    #[inline]
+    pub(crate) fn fetch_now(
+        &mut self,
+        owner: Peer,
+        remote: &Descriptor,
+        offset: u64,
+        into: &mut [u8],
+    ) -> bool {
+        let len = into.len() as u64;
+        if !(1..=QUEUED_MAX).contains(&len) || self.transfers.ahead + len > self.turn() {
+            return false;
+        }
+        let Self { peers, transfers: Transfers { running, scratch, ahead, .. }, .. } = self;
+        let Ok(claim) = RegionClaim::decode(remote.opaque()) else { return false };
+        let open = peers.find(owner).filter(|it| it.is_open());
+        let Some(connection) = open else { return false };
+        let is_done = match copies::copy_out(connection, &claim, offset, into) {
+            Some(copied) => copied.is_ok(),
+            None if len > SHORT_MAX || !running.is_empty() || connection.ferry.is_chosen => false,
+            None => read_one(&claim, offset, into, connection, scratch),
+        };
+        if is_done {
+            *ahead += len;
+        }
+        is_done
+    }
+
     /// What a turn moves is moved between two rounds at most.
     fn turn(&self) -> u64 {
         if self.empty_rounds > 0 { PIECE_ALONE } else { PIECE }
@@ -126,6 +159,26 @@ impl SmContext {
 fn move_one<'a>(piece: &Piece<'a>, connection: &Connection, mut kernel: Batch<'a>) -> bool {
     let (Some(link), Some(watch)) = (&connection.link, &connection.watch) else { return false };
     let Ok(pin) = add(piece.local, piece, &mut kernel, link) else { return false };
+    fail::point("pinned");
+    let (_, result) = kernel.transfer(watch);
+    drop(pin);
+    result.is_ok()
+}
+
+/// Has the kernel read it into a slice; says whether it did.
+fn read_one(
+    claim: &RegionClaim,
+    offset: u64,
+    into: &mut [u8],
+    connection: &Connection,
+    scratch: &mut Scratch,
+) -> bool {
+    let (Some(link), Some(watch)) = (&connection.link, &connection.watch) else { return false };
+    let mut kernel = Batch::new(Direction::Get, scratch);
+    let range = (offset, into.len() as u64);
+    let Ok(pin) = kernel.add_slice(into, |far| pin(claim, Rights::READ, range, link, far)) else {
+        return false;
+    };
     fail::point("pinned");
     let (_, result) = kernel.transfer(watch);
     drop(pin);
@@ -185,14 +238,24 @@ fn add<'a, 'l>(
         Direction::Get => Rights::READ,
         Direction::Put => Rights::WRITE,
     };
-    let (near, words) = ((piece.local_offset, piece.range.1), &link.own.rings.pins.0);
+    let near = (piece.local_offset, piece.range.1);
+    kernel.add(local, near, |far| pin(piece.claim, needed, piece.range, link, far))
+}
+
+/// Pins a range of the peer's, and appends where it lies.
+#[inline]
+fn pin<'l>(
+    claim: &RegionClaim,
+    needed: Rights,
+    range: (u64, u64),
+    link: &'l Link,
+    far: &mut Vec<Run>,
+) -> Result<Pin<'l>, Error> {
     let table = &link.theirs.table;
-    kernel.add(local, near, |far| {
-        let admitted = table.admit(piece.claim, needed, piece.range, words)?;
-        if admitted.sharing != Sharing::No {
-            return Err(Error::Unsupported("moving by the kernel what can be mapped"));
-        }
-        table.append_runs(piece.claim, piece.range, far)?;
-        Ok(admitted.pin)
-    })
+    let admitted = table.admit(claim, needed, range, &link.own.rings.pins.0)?;
+    if admitted.sharing != Sharing::No {
+        return Err(Error::Unsupported("moving by the kernel what can be mapped"));
+    }
+    table.append_runs(claim, range, far)?;
+    Ok(admitted.pin)
 }
