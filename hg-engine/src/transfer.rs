@@ -4,7 +4,7 @@ use std::{
     fmt,
     pin::Pin,
     sync::{Arc, MutexGuard},
-    task::{Context, Poll},
+    task::{Context, Poll, Waker},
     time::{Duration, Instant},
 };
 
@@ -198,27 +198,44 @@ impl<'e> Pending<'e> {
     pub(crate) fn poll_outcome(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
         match std::mem::replace(&mut self.state, PendingState::Taken) {
             PendingState::Open(id) | PendingState::Noted(id, _) => {
-                let waker = context.waker().clone(); // A user's: not under the lock.
-                let Some(mut state) = self.port.enter_state() else {
-                    return Poll::Ready(Err(forked()));
-                };
-                if let Some(ended) = state.transfers.take(id) {
-                    drop(state);
-                    return Poll::Ready(ended.outcome);
+                let polled = self.poll_open(id, context.waker());
+                if polled.is_pending() {
+                    self.state = PendingState::Open(id);
+                    if is_in_plain_handler() {
+                        // Whoever polls there blocks on it: nothing else would poll again.
+                        return Poll::Ready(Err(TransferError::WouldDeadlock));
+                    }
                 }
-                let before = state.transfers.set_waker(id, waker);
-                drop(state);
-                drop(before);
-                self.state = PendingState::Open(id);
-                if is_in_plain_handler() {
-                    // Whoever polls there blocks on it: nothing else would poll again.
-                    return Poll::Ready(Err(TransferError::WouldDeadlock));
-                }
-                Poll::Pending
+                polled
             }
             PendingState::Over(outcome) => Poll::Ready(outcome),
             PendingState::Done | PendingState::Due => Poll::Ready(Ok(None)),
             PendingState::Taken => Poll::Ready(Err(TransferError::Closed)),
+        }
+    }
+
+    /// A user's waker is cloned and dropped only where it is to be kept, and neither under the lock.
+    fn poll_open(&self, id: TransferId, waker: &Waker) -> Poll<Outcome> {
+        let mut clone = None;
+        loop {
+            let Some(mut state) = self.port.enter_state() else {
+                return Poll::Ready(Err(forked()));
+            };
+            if let Some(ended) = state.transfers.take(id) {
+                drop(state);
+                return Poll::Ready(ended.outcome);
+            }
+            if state.transfers.is_to_wake(id, waker) {
+                return Poll::Pending;
+            }
+            if let Some(clone) = clone {
+                let before = state.transfers.set_waker(id, clone);
+                drop(state);
+                drop(before);
+                return Poll::Pending;
+            }
+            drop(state);
+            clone = Some(waker.clone());
         }
     }
 

@@ -382,4 +382,21 @@ fn a_waker_is_cloned_only_when_it_is_to_be_kept() {
     settle();
     assert!(matches!(Pin::new(&mut call).poll(context), Poll::Ready(Ok(42))));
     assert_eq!(clones(), 1);
+
+    let theirs = target.expose(vec![7; 64], Rights::READ).unwrap();
+    let ours = origin.expose(vec![0; 64], Rights::empty()).unwrap();
+    let mut pull = origin.pull(&peer, theirs.descriptor(), &ours);
+    for _ in 0..3 {
+        assert!(Pin::new(&mut pull).poll(context).is_pending());
+    }
+    assert_eq!(clones(), 2, "a transfer keeps one, too");
+    // One that wakes the same otherwise is another one.
+    let other = Waker::noop();
+    assert!(other.data() == waker.data() && !other.will_wake(&waker));
+    assert!(Pin::new(&mut pull).poll(&mut Context::from_waker(other)).is_pending());
+    assert!(Pin::new(&mut pull).poll(context).is_pending());
+    assert_eq!(clones(), 3, "it was replaced, and is kept again");
+    settle();
+    assert!(matches!(Pin::new(&mut pull).poll(context), Poll::Ready(Ok(()))));
+    assert_eq!(clones(), 3, "the outcome was there");
 }

@@ -447,6 +447,12 @@ impl Transfers {
         }
     }
 
+    /// Whether this waker, or one that does the same, is woken when it is over.
+    pub(crate) fn is_to_wake(&mut self, id: TransferId, waker: &Waker) -> bool {
+        let present = self.entry(id).and_then(|entry| entry.waker.as_ref());
+        present.is_some_and(|present| present.will_wake(waker))
+    }
+
     /// Whom to wake when it is over. Gives back the one before, to be dropped without the lock.
     #[must_use = "it is to be dropped where it may do anything"]
     pub(crate) fn set_waker(&mut self, id: TransferId, waker: Waker) -> Option<Waker> {
