@@ -1,7 +1,6 @@
 //! Joining: from what was detected to a connection to the hub.
 
 use std::{
-    env,
     net::TcpListener,
     os::unix::net::UnixStream,
     time::{Duration, Instant},
@@ -18,7 +17,7 @@ use crate::{
     meeting::{Address, Published, Rendezvous},
     notice::Notice,
     pmi, pmix,
-    settings::Complete,
+    settings::{Complete, environment},
     stream::Stream,
 };
 
@@ -33,14 +32,12 @@ pub(crate) enum Launcher {
 }
 
 pub(crate) fn connect(settings: &Settings) -> Result<Job, Error> {
-    let variables =
-        |name: &str| env::var_os(name).map(|value| value.to_string_lossy().into_owned());
-    let settings = settings.complete(&variables)?;
+    let settings = settings.complete(&environment)?;
     let deadline = Instant::now() + settings.timeout;
     let within = settings.timeout;
     let notice = Notice::new(settings.on_waiting, within);
     let joining = Joining { settings: &settings, deadline, notice };
-    match detect::plan(&settings, &variables)? {
+    match detect::plan(&settings, &environment)? {
         Plan::Single => joining.single(),
         Plan::Local { fd, place } => joining.local(fd, place),
         Plan::Rendezvous { at, place, token } => joining.rendezvous(&at, place, &token),
@@ -52,7 +49,7 @@ pub(crate) fn connect(settings: &Settings) -> Result<Job, Error> {
             joining.finish(dialect, place, hub, Some(Launcher::Pmi(client)), address)
         }
         Plan::Pmix { rank } => {
-            let client = pmix::Client::connect(rank, deadline, within, &variables)?;
+            let client = pmix::Client::connect(rank, deadline, within, &environment)?;
             let place = client.place();
             let (hub, address) =
                 joining.met(place, IsBarrier(false), |address| client.meet(address))?;

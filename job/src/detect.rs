@@ -27,6 +27,19 @@ pub(crate) enum Plan {
     Single,
 }
 
+impl Plan {
+    /// As far as it is known before the ranks meet.
+    pub(crate) fn rank(&self) -> Option<u32> {
+        match self {
+            Self::Local { place, .. } | Self::Rendezvous { place, .. } => Some(place.rank),
+            Self::Pmi { server: Server::Fd { place, .. }, .. } => Some(place.rank),
+            Self::Pmi { server: Server::Port { id, .. }, .. } => Some(*id),
+            Self::Pmix { rank } => Some(*rank),
+            Self::Single => None,
+        }
+    }
+}
+
 /// A rank among others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Place {
@@ -251,6 +264,18 @@ mod tests {
             [("SLURM_PROCID", "1"), ("SLURM_STEP_NUM_TASKS", "4"), ("HG_JOB_RENDEZVOUS", "dir:x")];
         let met = Plan::Rendezvous { at: "dir:x".into(), place: PLACE, token: String::new() };
         assert_eq!(look(&slurm), Ok(met));
+    }
+
+    #[test]
+    fn the_rank_is_known_before_the_ranks_meet() {
+        let rank = |pairs: &[(&str, &str)]| look(pairs).unwrap().rank();
+        assert_eq!(rank(&[]), None);
+        assert_eq!(rank(&HYDRA), Some(1));
+        assert_eq!(rank(&[("PMI_PORT", "host:123"), ("PMI_ID", "2")]), Some(2));
+        assert_eq!(rank(&[("PMIX_NAMESPACE", "a"), ("PMIX_RANK", "3")]), Some(3));
+        let place = [("HG_JOB_RANK", "1"), ("HG_JOB_SIZE", "4")];
+        assert_eq!(rank(&[&place[..], &[("HG_JOB_FD", "9")]].concat()), Some(1));
+        assert_eq!(rank(&[&place[..], &[("HG_JOB_RENDEZVOUS", "dir:x")]].concat()), Some(1));
     }
 
     #[test]

@@ -82,6 +82,11 @@ const WAIT: Duration = Duration::from_secs(600);
 /// Reads one variable of the environment; the tests have another one.
 pub(crate) type Variables<'a> = &'a dyn Fn(&str) -> Option<String>;
 
+/// One variable of this process's own environment.
+pub(crate) fn environment(name: &str) -> Option<String> {
+    std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
+}
+
 impl Settings {
     /// Everything from the environment and the defaults.
     #[must_use]
@@ -147,6 +152,14 @@ impl Settings {
     /// A sentence that says what is wrong with the environment, or who is missing.
     pub fn connect(&self) -> Result<crate::Job, Error> {
         crate::connect::connect(self)
+    }
+
+    /// The rank that whoever started this process has given it, without a word to the others: for what each would say alike.
+    /// `None`: it was started alone, or cannot join.
+    #[must_use]
+    pub fn rank(&self) -> Option<u32> {
+        let settings = self.complete(&environment).ok()?;
+        crate::detect::plan(&settings, &environment).ok()?.rank()
     }
 
     /// With what the environment says where the program said nothing.

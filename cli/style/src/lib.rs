@@ -27,20 +27,28 @@ pub const WRONG: u8 = 2;
 /// # Errors
 /// How the program is to end: help was printed, or a sentence about what is wrong.
 pub fn parse<P: Parser>() -> Result<P, ExitCode> {
-    parse_or(|sentence| {
+    let wrong = |sentence: String| {
         say::<P>(&sentence);
         ExitCode::from(WRONG)
-    })
+    };
+    parse_or(wrong, || true)
 }
 
-/// The same, for a program that says by itself what is wrong: it is given the sentence.
+/// The same, for a program that says by itself what is wrong: it is given the sentence. Help is printed where `prints` says
+/// so: of several processes with one command line, one does.
 ///
 /// # Errors
 /// How the program is to end.
-pub fn parse_or<P: Parser>(wrong: impl FnOnce(String) -> ExitCode) -> Result<P, ExitCode> {
+pub fn parse_or<P: Parser>(
+    wrong: impl FnOnce(String) -> ExitCode,
+    prints: impl FnOnce() -> bool,
+) -> Result<P, ExitCode> {
     P::try_parse().map_err(|told| {
         if !matches!(told.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
             return wrong(sentence::<P>(&told));
+        }
+        if !prints() {
+            return ExitCode::SUCCESS;
         }
         match print(&format!("{}\n", told.to_string().trim_end())) {
             Ok(()) => ExitCode::SUCCESS,

@@ -44,7 +44,7 @@ use hg_shuffle::route::Plan;
 use crate::{arguments::Arguments, error::Error};
 
 fn main() -> ExitCode {
-    let arguments: Arguments = match hg_cli_style::parse_or(not_read) {
+    let arguments: Arguments = match hg_cli_style::parse_or(not_read, prints) {
         Ok(arguments) => arguments,
         Err(ended) => return ended,
     };
@@ -95,6 +95,11 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let is_well = work::run(&job, arguments)?;
     job.leave()?;
     Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Whether help is this process's to print: of a launcher's ranks, the first one's.
+fn prints() -> bool {
+    Settings::new().rank().is_none_or(|rank| rank == 0)
 }
 
 /// Ranks of a launcher have one command line, most likely: the first of them says what is wrong with it.

@@ -70,6 +70,23 @@ fn under_both_mpis_a_wrong_command_line_is_said_once() {
 }
 
 #[test]
+fn under_both_mpis_help_and_version_are_printed_once() {
+    const NAME: &str = "under_both_mpis_help_and_version_are_printed_once";
+    let launchers =
+        [("mpirun.mpich", mpich as fn(&str, &[&str]) -> Outcome), ("mpirun.openmpi", openmpi)];
+    for (launcher, run) in launchers {
+        for (asked, words) in [("--help", "Usage:"), ("--version", "shuffle-runner ")] {
+            if has(launcher, NAME) {
+                let outcome = run("4", &[asked]);
+                assert_eq!(outcome.code, Some(0), "{}", outcome.all());
+                let lines = outcome.out.lines().filter(|line| line.starts_with(words));
+                assert_eq!(lines.count(), 1, "{launcher}: {}", outcome.all());
+            }
+        }
+    }
+}
+
+#[test]
 fn under_slurm_every_message_arrives_by_both_of_its_interfaces() {
     const NAME: &str = "under_slurm_every_message_arrives_by_both_of_its_interfaces";
     if !PROGRAMS.iter().all(|program| has(program, NAME)) {

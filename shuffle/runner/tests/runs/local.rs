@@ -307,6 +307,23 @@ fn ranks_of_a_launcher_say_once_what_is_wrong_with_all_of_them() {
 }
 
 #[test]
+fn of_a_launcher_s_ranks_the_first_one_prints_help_and_waits_for_no_other() {
+    // Nothing is there to meet at, and most ranks are missing.
+    let place = [("HG_JOB_RENDEZVOUS", "dir:/nowhere"), ("HG_JOB_SIZE", "3")];
+    for asked in ["--help", "-h", "--version"] {
+        for (rank, prints) in [("0", true), ("2", false)] {
+            let variables = [&place[..], &[("HG_JOB_RANK", rank)]].concat();
+            let outcome = run(RUNNER, &[asked], &variables);
+            assert_eq!((outcome.code, outcome.err.as_str()), (Some(0), ""), "{asked}");
+            assert_eq!(!outcome.out.is_empty(), prints, "{asked}: {}", outcome.all());
+        }
+        // Alone, or where nobody can tell.
+        assert_ne!(run(RUNNER, &[asked], &[]).out, "");
+        assert_ne!(run(RUNNER, &[asked], &place).out, "");
+    }
+}
+
+#[test]
 fn rate_and_queues_are_drawn() {
     let file = File::new("plot.svg");
     local(2, &format!("--duration 0.2 --nodes 1+1 {NETWORK} --plot {}", file.text())).total(2);
