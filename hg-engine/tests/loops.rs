@@ -50,11 +50,15 @@ struct Pair {
 
 impl Pair {
     fn new(wait: Wait) -> Self {
+        Self::with(wait, Progress::Own)
+    }
+
+    fn with(wait: Wait, progress: Progress) -> Self {
         let open = |progress| {
             let builder = Builder::new().plugin(SmPlugin).progress(progress).wait(wait);
             builder.listen(true).open("sm://").unwrap()
         };
-        let (engine, other): (Handle, Handle) = (open(Progress::Own), open(Progress::Background));
+        let (engine, other): (Handle, Handle) = (open(progress), open(Progress::Background));
         let (there, back) =
             (engine.lookup(other.address()).unwrap(), other.lookup(engine.address()).unwrap());
         let (begun, open) = mpsc::channel();
@@ -308,4 +312,40 @@ fn no_wake_up_is_lost_while_threads_call_and_a_loop_serves() {
             thread::yield_now();
         }
     });
+}
+
+#[test]
+fn what_a_loop_has_polled_ends_in_time_whoever_makes_progress() {
+    const CALLS: u64 = 300;
+    for progress in [Progress::Own, Progress::Background] {
+        let pair = Pair::with(Wait::default(), progress);
+        let over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let _closes = ClosesOnPanic(&pair.engine, &over);
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    for number in (0..).take_while(|_| !over.load(Ordering::SeqCst)) {
+                        let call = pair.engine.call(twice, &pair.there, (number,));
+                        assert_eq!(call.wait().unwrap(), 2 * number);
+                    }
+                });
+            }
+            let events = pair.engine.event_loop().unwrap();
+            for number in 0..CALLS {
+                let mut call = pair.engine.call(twice, &pair.there, (number,));
+                let result = loop {
+                    while events.progress() {}
+                    match call.try_take() {
+                        Ok(result) => break result,
+                        Err(open) => call = open,
+                    }
+                    if events.may_sleep().unwrap() {
+                        sleep_until_woken(&events);
+                    }
+                };
+                assert_eq!(result.unwrap(), 2 * number);
+            }
+            over.store(true, Ordering::SeqCst);
+        });
+    }
 }
