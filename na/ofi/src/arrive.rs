@@ -108,7 +108,7 @@ impl OfiContext {
                 self.transfer_ended(place, transfer, serial, error)
             }
             Came::InFrames(serial) => self.lend_no_more(place, serial),
-            Came::Returned(number) => self.returned(header.tag, number),
+            Came::Returned(number) => self.returned(place, header.tag, number),
             Came::Wrong(why) => return self.misbehaved(place, why),
         }
         // Credits have come, or are owed, or something is to be served.

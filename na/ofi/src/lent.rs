@@ -119,8 +119,11 @@ impl OfiContext {
     }
 
     /// A peer needs memory no more that was abandoned.
-    pub(crate) fn returned(&mut self, serial: u64, number: usize) {
+    pub(crate) fn returned(&mut self, place: u32, serial: u64, number: usize) {
         self.abandoned.remove(&serial);
+        if let Some(link) = self.link(place) {
+            link.work.active -= 1;
+        }
         self.endpoint().revoke(number);
     }
 

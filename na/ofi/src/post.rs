@@ -212,10 +212,12 @@ impl OfiContext {
         }
         if let Some(mut transfer) = self.transfers.remove(&id.serial) {
             self.abandon(id.serial, &mut transfer);
+            // Of memory that is lent the owner has its moves under way, until it says that it has ended.
+            let is_over = !self.abandoned.contains_key(&id.serial);
             if let Some(link) = self.find(transfer.peer) {
                 link.work.asks.retain(|serial| *serial != id.serial);
                 if transfer.is_announced {
-                    link.work.active -= 1;
+                    link.work.active -= usize::from(is_over);
                     link.work.aborts.push_back(id.serial);
                     self.mark_busy(id.scope);
                 }

@@ -140,7 +140,9 @@ impl Endpoint {
             }
         }
         let name = name_of(&ep)?;
-        let one_sided = (limits.caps & sys::RMA != 0).then(|| OneSided::new(limits.mr_mode));
+        let is_copied = offer.provider == "shm" && library()?.version() < INBOXES_SINCE;
+        let one_sided =
+            (limits.caps & sys::RMA != 0).then(|| OneSided::new(limits.mr_mode, is_copied));
         let mut endpoint = Self {
             one_sided,
             notes: vec![0; transmit.count()],
@@ -259,11 +261,17 @@ impl Endpoint {
         let mut padded = [0u8; NAME_MAX];
         let room = padded.get_mut(..name.len()).ok_or(Fault::new("fi_av_insert", 22))?;
         room.copy_from_slice(name);
+        // It is looked into while its address is inserted, also when it was closed: `near` says why.
+        let held = near.as_ref().and_then(|near| near.hold());
+        if held.is_none() && (near.is_some() || near::is_of_this_process(name)) {
+            return Err(Fault::new("fi_av_insert", nix::libc::EHOSTDOWN).into());
+        }
         let mut address = sys::ADDR_UNSPEC;
         // SAFETY:
         // - one name, in a buffer that is longer than any; room for one number.
         let result =
             unsafe { calls::av_insert(self.av.raw(), padded.as_ptr().cast(), 1, &raw mut address) };
+        drop(held);
         Fault::check("fi_av_insert", result)?;
         if result != 1 || address == sys::ADDR_UNSPEC {
             return Err(Fault::new("fi_av_insert", 22).into());

@@ -1,7 +1,8 @@
 //! Endpoints of one process know one another.
 //!
 //! libfabric's shm writes straight into the memory of an endpoint of the same process, and does not notice that it
-//! was closed and its memory unmapped. So a send to one is made while it is certainly open: [`Near::hold`].
+//! was closed and its memory unmapped: it never forgets such an endpoint, and looks into its memory as soon as the
+//! address is inserted. So both are done while it is certainly open: [`Near::hold`].
 //! From 2.0 on it also touches that memory when an address is removed, and (2.5) loses its way in longer messages
 //! between such endpoints. There nothing is sent through it: frames are laid into the other's [`Near::push`] inbox.
 //! Credits bound an inbox as they bound everything else on its way.
@@ -43,6 +44,13 @@ fn names() -> MutexGuard<'static, Names> {
 /// The endpoint of this process with this address.
 pub(crate) fn find(name: &[u8]) -> Option<Arc<Near>> {
     names().get(name).and_then(Weak::upgrade)
+}
+
+/// Whether an endpoint with this address of libfabric's shm is, or was, of this process.
+pub(crate) fn is_of_this_process(name: &[u8]) -> bool {
+    let place = name.strip_prefix(b"fi_shm://").and_then(|place| std::str::from_utf8(place).ok());
+    let process = place.and_then(|place| place.split_once(':')?.0.parse().ok());
+    process == Some(std::process::id())
 }
 
 impl Near {
@@ -116,6 +124,28 @@ impl Near {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fabric::{Endpoint, Form, Wanted, offers};
+
+    #[test]
+    fn the_address_of_a_closed_endpoint_of_this_process_is_not_inserted() {
+        let wanted = Wanted { provider: Some("shm"), ..Wanted::default() };
+        let all = offers(wanted).unwrap();
+        let open = || Endpoint::open(&all[0], Form::of(4096)).unwrap();
+        let (mut one, [other, closed]) = (open(), [open(), open()]);
+        let name = closed.name().to_vec();
+        drop(closed);
+        assert!(one.insert(&name).is_err());
+        one.insert(other.name()).unwrap();
+    }
+
+    #[test]
+    fn an_address_of_shared_memory_tells_the_process() {
+        let own = format!("fi_shm://{}:0:3\0", std::process::id());
+        assert!(is_of_this_process(own.as_bytes()));
+        for other in ["fi_shm://1:0:3", "fi_shm://", "fi_shm://x:0:3", "tcp", ""] {
+            assert!(!is_of_this_process(other.as_bytes()), "{other}");
+        }
+    }
 
     #[test]
     fn a_closed_endpoint_can_neither_be_held_nor_written_to() {

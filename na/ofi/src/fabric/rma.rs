@@ -67,11 +67,19 @@ pub(crate) struct OneSided {
     contexts: Frames,
     mr_mode: i32,
     next_key: u64,
+    /// Of a move to a peer's memory.
+    flags: u64,
 }
 
 impl OneSided {
-    pub(crate) fn new(mr_mode: i32) -> Self {
+    /// `is_copied`: the provider copies at once, and delivers in order.
+    ///
+    /// libfabric's shm does, unless it is asked to wait for the peer's word. One that was killed never gives that, and
+    /// then whatever else waits for a word waits for ever, or libfabric (1.17) looks for it in memory that is gone.
+    pub(crate) fn new(mr_mode: i32, is_copied: bool) -> Self {
+        let delivery = if is_copied { 0 } else { sys::DELIVERY_COMPLETE };
         Self {
+            flags: sys::COMPLETION | delivery,
             lent: Vec::new(),
             moves: (0..MOVES_MAX).map(|_| None).collect(),
             contexts: Frames::new(MOVES_MAX, 1),
@@ -206,7 +214,7 @@ impl Endpoint {
             data: 0,
         };
         // Complete when the bytes are there: what is said afterwards arrives after them.
-        let flags = sys::DELIVERY_COMPLETE | sys::COMPLETION;
+        let flags = self.one_sided.as_ref().ok_or_else(unsupported)?.flags;
         // SAFETY:
         // - as above; the description is read before this returns.
         let result = unsafe { calls::writemsg(self.raw(), &raw const message, flags) };
