@@ -37,7 +37,7 @@ use crate::{
     transports::open_over,
 };
 
-/// Opens an engine over one of [`urls`](crate::transports::urls).
+/// Opens an engine over one of [`bulk_urls`](crate::transports::bulk_urls).
 fn open(builder: Builder, url: &str) -> Engine {
     open_over(builder, url).expect("this process can open an engine")
 }

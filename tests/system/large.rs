@@ -9,7 +9,7 @@ use crate::{
     bulk::pattern,
     common::{Child, Random, Watchdog, Witness, falls_to, process::fds, settled, until},
     roles::{add, arrive, arrived, echo, never, toil},
-    transports::{open_over, urls},
+    transports::{bulk_urls, open_over},
 };
 
 const MIB: usize = 1 << 20;
@@ -36,7 +36,7 @@ fn pair(url: &str, settings: &str) -> (Child, Engine, hg::Peer) {
 #[test]
 fn arguments_and_results_of_64_mib_go_both_ways() {
     let _watchdog = Watchdog::start();
-    for url in urls() {
+    for url in bulk_urls() {
         let (mut target, engine, peer) = pair(url, "");
         let body = pattern(0, 64 * MIB);
         assert!(engine.call(echo, &peer, (&body,)).wait().unwrap() == body);
@@ -54,7 +54,7 @@ const LENGTH: usize = 8;
 #[test]
 fn the_longest_argument_arrives_and_one_more_byte_is_an_error_that_names_the_limit() {
     let _watchdog = Watchdog::start();
-    for url in urls() {
+    for url in bulk_urls() {
         let (_target, address) = Child::target(&format!("url={url}"));
         let max = 2 * MIB;
         let engine = open_over(Engine::builder().large_max(max as u64), url).unwrap();
@@ -78,7 +78,7 @@ fn the_longest_argument_arrives_and_one_more_byte_is_an_error_that_names_the_lim
 #[test]
 fn either_side_refuses_what_exceeds_its_own_limit_and_names_it() {
     let _watchdog = Watchdog::start();
-    for url in urls() {
+    for url in bulk_urls() {
         let says_so = |result: Result<_, CallError>| {
             let text = result.err().map(|error| error.to_string()).unwrap_or_default();
             assert!(text.contains("1000000") && text.contains("large_max"), "{text}");
@@ -105,7 +105,7 @@ fn either_side_refuses_what_exceeds_its_own_limit_and_names_it() {
 #[test]
 fn a_target_killed_while_it_takes_arguments_ends_every_call_with_peer_gone() {
     let _watchdog = Watchdog::start();
-    for url in urls() {
+    for url in bulk_urls() {
         let (mut target, engine, peer) = pair(url, "");
         let body = pattern(0, 2 * MIB);
         assert_eq!(engine.call(echo, &peer, (&body,)).wait().unwrap(), body);
@@ -132,7 +132,7 @@ fn a_target_killed_while_it_takes_arguments_ends_every_call_with_peer_gone() {
 #[test]
 fn origins_killed_with_large_calls_under_way_leave_nothing_at_the_target() {
     let _watchdog = Watchdog::start();
-    for url in urls() {
+    for url in bulk_urls() {
         let (mut target, address) = target(url, "");
         let engine = open_over(Engine::builder().wait(Wait::Block), url).unwrap();
         let witness = Witness::with(engine, &address);
@@ -156,7 +156,7 @@ fn origins_killed_with_large_calls_under_way_leave_nothing_at_the_target() {
 #[test]
 fn a_deadline_ends_a_large_call_to_a_stopped_target_which_serves_on_afterwards() {
     let _watchdog = Watchdog::start();
-    for url in urls() {
+    for url in bulk_urls() {
         let (mut target, engine, peer) = pair(url, "");
         let body = pattern(0, 2 * MIB);
         assert_eq!(engine.call(add, &peer, (1, 2)).wait().unwrap(), 3);

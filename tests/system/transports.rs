@@ -6,7 +6,8 @@
 //! | `plain` | is not reached by shared memory inside the node |
 //! | `sealed` | the same, and has a key |
 //!
-//! Without a word, `tcp` is routed: its engines take shared memory inside the node.
+//! Without a word, `tcp` is routed: its engines take shared memory inside the node. Over libfabric ([`bulk_urls`]) transfers
+//! are tested, and arguments that travel by them; calls are in `tests/ofi` and the conformance suite.
 
 use hg::{Builder, Engine, Error, Wait};
 
@@ -23,14 +24,27 @@ const URLS: &[&str] = &[
     "tcp://127.0.0.1:0",
 ];
 
+/// libfabric, between processes and inside a machine.
+const LIBFABRIC: &[&str] =
+    if cfg!(feature = "ofi") { &["plain+ofi+tcp://127.0.0.1", "ofi+shm://"] } else { &[] };
+
 /// Sockets, whatever else there is.
 #[cfg(feature = "tcp")]
 pub(crate) const PLAIN_TCP: &str = "plain+tcp://127.0.0.1:0";
 
 /// One after the other; a test that fails says over which.
-#[expect(clippy::print_stderr, reason = "shown for tests that fail")]
 pub(crate) fn urls() -> impl Iterator<Item = &'static str> {
-    URLS.iter().copied().inspect(|url| eprintln!("over {url}"))
+    told(URLS)
+}
+
+/// The same, and libfabric's.
+pub(crate) fn bulk_urls() -> impl Iterator<Item = &'static str> {
+    urls().chain(told(LIBFABRIC))
+}
+
+#[expect(clippy::print_stderr, reason = "shown for tests that fail")]
+fn told(urls: &'static [&'static str]) -> impl Iterator<Item = &'static str> {
+    urls.iter().copied().inspect(|url| eprintln!("over {url}"))
 }
 
 /// Opens an engine over one of [`urls`], or any other URL.

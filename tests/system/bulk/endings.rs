@@ -20,7 +20,7 @@ use crate::{
         settled, until,
     },
     roles::Settings,
-    transports::urls,
+    transports::{bulk_urls, urls},
 };
 
 const MIB: usize = 1 << 20;
@@ -151,7 +151,7 @@ fn kill_owner_during_transfers(url: &str, (memory, is_pull, wait): (&str, bool, 
 #[test]
 fn an_owner_killed_during_transfers_ends_every_one_with_peer_gone() {
     let _watchdog = Watchdog::start();
-    for url in urls() {
+    for url in bulk_urls() {
         for case in CASES {
             // Again if all of them were faster than the signal; memory that is mapped is there without its owner.
             while !kill_owner_during_transfers(url, case) && case.0 == "heap" {}
@@ -276,7 +276,7 @@ fn cancel_after(scene: &Scene, is_pull: bool, rounds: u32) -> bool {
 #[test]
 fn a_transfer_cancelled_at_every_step_ends_once_and_gives_its_memory_back() {
     let _watchdog = Watchdog::start();
-    for url in urls() {
+    for url in bulk_urls() {
         let scene = Scene::new(url, Progress::Own);
         scene.check_next();
         for is_pull in [true, false] {
@@ -286,7 +286,9 @@ fn a_transfer_cancelled_at_every_step_ends_once_and_gives_its_memory_back() {
                 cancelled += 1;
                 rounds += 1 + rounds / 8;
             }
-            assert!(cancelled > 3, "{cancelled} cancelled, whole after {rounds} rounds");
+            // libfabric moves megabytes in a round, in the background of the other side.
+            let steps = if url.contains("ofi+") { 1 } else { 4 };
+            assert!(cancelled >= steps, "{cancelled} cancelled, whole after {rounds} rounds");
             scene.check_next();
         }
     }
@@ -295,7 +297,7 @@ fn a_transfer_cancelled_at_every_step_ends_once_and_gives_its_memory_back() {
 #[test]
 fn a_transfer_dropped_at_every_step_gives_its_memory_back() {
     let _watchdog = Watchdog::start();
-    for url in urls() {
+    for url in bulk_urls() {
         let scene = Scene::new(url, Progress::Own);
         scene.check_next();
         for rounds in 0..30 {
@@ -312,8 +314,8 @@ fn a_transfer_dropped_at_every_step_gives_its_memory_back() {
 
 #[test]
 fn a_deadline_ends_a_transfer_before_during_or_never() {
-    let _watchdog = Watchdog::start();
-    for url in urls() {
+    let _watchdog = Watchdog::patient();
+    for url in bulk_urls() {
         for progress in [Progress::Background, Progress::Own] {
             let scene = Scene::new(url, progress);
             scene.check_next();
@@ -341,7 +343,7 @@ fn a_deadline_ends_a_transfer_before_during_or_never() {
 #[test]
 fn a_deadline_is_kept_by_the_background_alone() {
     let _watchdog = Watchdog::start();
-    for url in urls() {
+    for url in bulk_urls() {
         let scene = Scene::new(url, Progress::Background);
         let target = scene.target();
         let transfers: Vec<_> =
@@ -356,7 +358,7 @@ fn a_deadline_is_kept_by_the_background_alone() {
 #[test]
 fn closing_the_engine_ends_its_transfers() {
     let _watchdog = Watchdog::start();
-    for url in urls() {
+    for url in bulk_urls() {
         let owner = listening(url);
         let source = owner.expose(patterned(large(url)), Rights::READ).unwrap();
         let user = open(Engine::builder(), url);
@@ -374,7 +376,7 @@ fn closing_the_engine_ends_its_transfers() {
 #[test]
 fn an_owner_that_takes_its_memory_back_during_a_pull_ends_it() {
     let _watchdog = Watchdog::start();
-    for url in urls() {
+    for url in bulk_urls() {
         let owner = listening(url);
         let user = open(Engine::builder(), url);
         let peer = user.lookup(owner.address()).unwrap();

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     common::{Random, Watchdog},
-    transports::urls,
+    transports::bulk_urls,
 };
 
 /// An engine that owns memory, and a process that moves ranges of it.
@@ -48,7 +48,7 @@ impl Scene {
 #[test]
 fn null_descriptors_and_zero_sizes_are_over_at_once() {
     let _watchdog = Watchdog::start();
-    for url in urls() {
+    for url in bulk_urls() {
         let scene = Scene::new(url);
         scene.check(&[], (0, 0, 0), &[]);
         scene.check(&[0], (0, 0, 0), &[0, 0]);
@@ -65,7 +65,7 @@ fn null_descriptors_and_zero_sizes_are_over_at_once() {
 #[test]
 fn full_unaligned_and_shifted_ranges_move() {
     let _watchdog = Watchdog::start();
-    for url in urls() {
+    for url in bulk_urls() {
         let scene = Scene::new(url);
         for len in [1_u64, 8, 1000, 4096, 65_536, 1_000_003, (9 << 20) + 1] {
             let quarter = (len / 4).max(1);
@@ -82,7 +82,7 @@ fn full_unaligned_and_shifted_ranges_move() {
 #[test]
 fn two_segments_move_whole_second_only_and_straddling() {
     let _watchdog = Watchdog::start();
-    for url in urls() {
+    for url in bulk_urls() {
         let scene = Scene::new(url);
         for local in [&[16][..], &[8, 8], &[3, 13], &[1; 16]] {
             scene.check(&[8, 8], (0, 0, 16), local);
@@ -96,7 +96,7 @@ fn two_segments_move_whole_second_only_and_straddling() {
 #[test]
 fn sixteen_1024_and_more_segments_than_one_operation_takes_move() {
     let _watchdog = Watchdog::start();
-    for url in urls() {
+    for url in bulk_urls() {
         let scene = Scene::new(url);
         for count in [16, 1024, 3000] {
             let lens = vec![37; count];
@@ -112,7 +112,7 @@ fn sixteen_1024_and_more_segments_than_one_operation_takes_move() {
 #[test]
 fn random_cuts_on_both_sides_move_every_byte_to_its_place() {
     let _watchdog = Watchdog::start();
-    for url in urls() {
+    for url in bulk_urls() {
         let scene = Scene::new(url);
         let mut random = Random::new(7);
         for _ in 0..60 {
@@ -132,7 +132,7 @@ fn random_cuts_on_both_sides_move_every_byte_to_its_place() {
 #[test]
 fn a_bound_descriptor_is_used_by_a_third_process() {
     let _watchdog = Watchdog::start();
-    for url in urls() {
+    for url in bulk_urls() {
         let scene = Scene::new(url);
         let (_third, address) = mover(url);
         let forwarded = |is_pull, bulk: &Bulk, range: (u64, u64, u64)| {
@@ -153,7 +153,7 @@ fn a_bound_descriptor_is_used_by_a_third_process() {
 #[test]
 fn each_context_exposes_and_moves_and_a_bound_descriptor_names_it() {
     let _watchdog = Watchdog::start();
-    for url in urls() {
+    for url in bulk_urls() {
         let owner = open(Engine::builder().listen(true).contexts(3), url);
         let user = open(Engine::builder().contexts(2), url);
         for owning in (0..3).map(|index| owner.context(index).unwrap()) {
@@ -171,7 +171,7 @@ fn each_context_exposes_and_moves_and_a_bound_descriptor_names_it() {
 #[test]
 fn bulk_to_oneself_moves() {
     let _watchdog = Watchdog::start();
-    for url in urls() {
+    for url in bulk_urls() {
         let engine = listening(url);
         let me = engine.lookup(engine.address()).unwrap();
         let source = engine.expose(patterned(300_000), Rights::READ).unwrap();
@@ -187,7 +187,7 @@ fn bulk_to_oneself_moves() {
 #[test]
 fn many_transfers_share_memory_and_all_arrive() {
     let _watchdog = Watchdog::start();
-    for url in urls() {
+    for url in bulk_urls() {
         let (owner, user) = (listening(url), open(Engine::builder(), url));
         let peer = user.lookup(owner.address()).unwrap();
         let source = owner.expose(patterned(1 << 20), Rights::READ).unwrap();

@@ -6,7 +6,7 @@ use hg::{
 };
 
 use super::{end_of, is_zero, listening, move_range, mover, open, patterned};
-use crate::{common::Watchdog, transports::urls};
+use crate::{common::Watchdog, transports::bulk_urls};
 
 /// An owner and a user in one process, and the user's name for the owner.
 fn pair(url: &str) -> (Engine, Engine, Peer) {
@@ -25,7 +25,7 @@ fn both(user: &Handle, peer: &Peer, what: &Descriptor, local: &Bulk) -> [&'stati
 #[test]
 fn memory_refuses_what_it_does_not_grant() {
     let _watchdog = Watchdog::start();
-    for url in urls() {
+    for url in bulk_urls() {
         let (owner, user, peer) = pair(url);
         let local = user.expose(vec![0; 10_000], Rights::empty()).unwrap();
         let expected = [
@@ -49,7 +49,7 @@ fn memory_refuses_what_it_does_not_grant() {
 #[test]
 fn a_descriptor_that_lies_about_its_rights_is_refused_by_the_transport() {
     let _watchdog = Watchdog::start();
-    for url in urls() {
+    for url in bulk_urls() {
         let (owner, user, peer) = pair(url);
         let local = user.expose(vec![0; 10_000], Rights::empty()).unwrap();
         for (rights, ends) in [(Rights::READ, ["Ok", "Denied"]), (Rights::WRITE, ["Denied", "Ok"])]
@@ -70,7 +70,7 @@ fn a_descriptor_that_lies_about_its_rights_is_refused_by_the_transport() {
 #[test]
 fn ranges_outside_either_side_are_refused_at_the_call() {
     let _watchdog = Watchdog::start();
-    for url in urls() {
+    for url in bulk_urls() {
         let (owner, user, peer) = pair(url);
         let bulk = owner.expose(patterned(1000), Rights::all()).unwrap();
         let local = user.expose(vec![0; 1000], Rights::empty()).unwrap();
@@ -95,7 +95,7 @@ fn ranges_outside_either_side_are_refused_at_the_call() {
 #[test]
 fn no_flipped_bit_of_a_descriptor_lets_anything_through() {
     let _watchdog = Watchdog::start();
-    for url in urls() {
+    for url in bulk_urls() {
         let (owner, user, peer) = pair(url);
         let bulk = owner.expose(patterned(10_000), Rights::all()).unwrap();
         let local = user.expose(vec![0; 10_000], Rights::empty()).unwrap();
@@ -120,7 +120,7 @@ fn no_flipped_bit_of_a_descriptor_lets_anything_through() {
 #[test]
 fn a_descriptor_that_claims_more_than_there_is_is_refused() {
     let _watchdog = Watchdog::start();
-    for url in urls() {
+    for url in bulk_urls() {
         let (owner, user, peer) = pair(url);
         let bulk = owner.expose(patterned(5000), Rights::READ).unwrap();
         for claim in [5001_u64, 1 << 40, 1 << 62, u64::MAX] {
@@ -144,7 +144,7 @@ fn a_descriptor_that_claims_more_than_there_is_is_refused() {
 #[test]
 fn memory_that_was_taken_back_is_out_of_reach_also_when_its_place_is_used_again() {
     let _watchdog = Watchdog::start();
-    for url in urls() {
+    for url in bulk_urls() {
         let (owner, user, peer) = pair(url);
         let old = owner.expose(patterned(10_000), Rights::all()).unwrap();
         let stale = old.descriptor();
@@ -163,7 +163,7 @@ fn memory_that_was_taken_back_is_out_of_reach_also_when_its_place_is_used_again(
 #[test]
 fn another_process_is_told_of_stale_and_denied_memory_too() {
     let _watchdog = Watchdog::start();
-    for url in urls() {
+    for url in bulk_urls() {
         let (_child, address) = mover(url);
         let engine = listening(url);
         let peer = engine.lookup(&address).unwrap();
@@ -185,7 +185,7 @@ fn another_process_is_told_of_stale_and_denied_memory_too() {
 #[test]
 fn memory_and_peers_of_other_engines_are_refused() {
     let _watchdog = Watchdog::start();
-    for url in urls() {
+    for url in bulk_urls() {
         let (owner, user, peer) = pair(url);
         let bulk = owner.expose(patterned(10_000), Rights::all()).unwrap();
         let foreign = owner.expose(vec![0; 10_000], Rights::empty()).unwrap();
@@ -207,7 +207,7 @@ fn memory_and_peers_of_other_engines_are_refused() {
 #[test]
 fn memory_in_use_is_not_given_back_but_stays() {
     let _watchdog = Watchdog::start();
-    for url in urls() {
+    for url in bulk_urls() {
         let engine = listening(url);
         let bulk = engine.expose(patterned(100), Rights::empty()).unwrap();
         let range = bulk.all();

@@ -10,7 +10,7 @@ use hg::{
 use super::{end_of, listening, mover, open, patterned};
 use crate::{
     common::{Watchdog, block_on},
-    transports::urls,
+    transports::bulk_urls,
 };
 
 /// Waits where it could never end.
@@ -50,7 +50,7 @@ fn sum(bytes: &[u8]) -> u64 {
 #[test]
 fn async_and_blocking_handlers_transfer_and_plain_ones_are_told_to_be_either() {
     let _watchdog = Watchdog::start();
-    for url in urls() {
+    for url in bulk_urls() {
         let (_child, address) = mover(url);
         let engine = listening(url);
         let peer = engine.lookup(&address).unwrap();
@@ -72,7 +72,7 @@ fn async_and_blocking_handlers_transfer_and_plain_ones_are_told_to_be_either() {
 #[test]
 fn small_read_only_memory_rides_in_its_descriptor_and_larger_or_writable_memory_does_not() {
     let _watchdog = Watchdog::start();
-    for url in urls() {
+    for url in bulk_urls() {
         let owner = open(Engine::builder().listen(true).eager_max(100), url);
         let user = open(Engine::builder(), url);
         let peer = user.lookup(owner.address()).unwrap();
@@ -111,7 +111,7 @@ fn small_read_only_memory_rides_in_its_descriptor_and_larger_or_writable_memory_
 #[test]
 fn bytes_are_fetched_and_seen_by_waiting_and_awaiting() {
     let _watchdog = Watchdog::start();
-    for url in urls() {
+    for url in bulk_urls() {
         let (owner, user) = (listening(url), open(Engine::builder(), url));
         let peer = user.lookup(owner.address()).unwrap();
         for len in [0, 10, 5000, 3 << 20] {
@@ -136,7 +136,7 @@ fn bytes_are_fetched_and_seen_by_waiting_and_awaiting() {
 #[test]
 fn memory_that_peers_map_is_seen_moved_and_outlives_its_owner() {
     let _watchdog = Watchdog::start();
-    for url in urls() {
+    for url in bulk_urls() {
         let (mut child, what) = super::endings::start_owner(url, "frozen");
         let user = open(Engine::builder(), url);
         let owner = user.owner_of(&what).unwrap();
@@ -156,7 +156,7 @@ fn memory_that_peers_map_is_seen_moved_and_outlives_its_owner() {
 #[test]
 fn shared_memory_is_pulled_from_and_pushed_to() {
     let _watchdog = Watchdog::start();
-    for url in urls() {
+    for url in bulk_urls() {
         let (owner, user) = (listening(url), open(Engine::builder(), url));
         let peer = user.lookup(owner.address()).unwrap();
         let mut buffer = alloc(3 << 20).unwrap();
@@ -186,7 +186,7 @@ fn shared_memory_is_pulled_from_and_pushed_to() {
 #[test]
 fn shared_slices_and_lists_of_vectors_come_back_as_what_they_were() {
     let _watchdog = Watchdog::start();
-    for url in urls() {
+    for url in bulk_urls() {
         let engine = listening(url);
         let shared: Arc<[u8]> = patterned(1000).into();
         let bulk = engine.expose(Arc::clone(&shared), Rights::READ).unwrap();

@@ -289,6 +289,9 @@ impl Endpoint {
     pub(crate) fn remove(&mut self, address: u64) {
         self.near.remove(&address);
         self.locks.remove(&address);
+        if let Some(side) = &mut self.one_sided {
+            side.lose(address);
+        }
         if address & INBOX != 0 {
             return;
         }

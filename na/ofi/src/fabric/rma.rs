@@ -19,6 +19,9 @@ use crate::fabric::{
 
 /// Moves under way at a time.
 const MOVES_MAX: usize = 64;
+/// Places for moves. libfabric's shm (1.17) never tells of some that were under way to a process that is killed: nobody
+/// knows whether it still has their contexts, so that their places are lost until the endpoint is closed.
+const PLACES: usize = 64 * MOVES_MAX;
 
 /// What a peer needs to reach a registered run of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,6 +56,9 @@ struct Lent {
 #[derive(Debug)]
 struct Move {
     note: u64,
+    peer: u64,
+    /// Its peer's address was removed.
+    is_lost: bool,
     _local: Option<Lent>,
     _memory: Held,
 }
@@ -63,6 +69,8 @@ pub(crate) struct OneSided {
     /// The numbers of lent memory are places here.
     lent: Vec<Option<Lent>>,
     moves: Vec<Option<Move>>,
+    /// Moves that are not lost.
+    under_way: usize,
     /// Only their contexts are used: they name moves.
     contexts: Frames,
     mr_mode: i32,
@@ -81,8 +89,9 @@ impl OneSided {
         Self {
             flags: sys::COMPLETION | delivery,
             lent: Vec::new(),
-            moves: (0..MOVES_MAX).map(|_| None).collect(),
-            contexts: Frames::new(MOVES_MAX, 1),
+            moves: (0..PLACES).map(|_| None).collect(),
+            under_way: 0,
+            contexts: Frames::new(PLACES, 1),
             mr_mode,
             // Behind those of the frames.
             next_key: 16,
@@ -97,8 +106,18 @@ impl OneSided {
     ) -> Option<Event> {
         let place = self.contexts.find(context).filter(|place| self.contexts.is_lent(*place))?;
         self.contexts.take_back(place);
-        let note = self.moves[place].take()?.note;
-        Some(Event::Moved(note, fault))
+        let ended = self.moves[place].take()?;
+        self.under_way -= usize::from(!ended.is_lost);
+        Some(Event::Moved(ended.note, fault))
+    }
+
+    /// An address is removed: what is still under way to it counts no more.
+    pub(crate) fn lose(&mut self, address: u64) {
+        let moves = self.moves.iter_mut().flatten();
+        for lost in moves.filter(|it| it.peer == address && !it.is_lost) {
+            lost.is_lost = true;
+            self.under_way -= 1;
+        }
     }
 }
 
@@ -157,7 +176,8 @@ impl Endpoint {
             return Err(Fault::new("fi_write", sys::errno::AGAIN));
         }
         let side = self.one_sided.as_ref().ok_or_else(unsupported)?;
-        let free = side.moves.iter().position(Option::is_none);
+        let has_room = side.under_way < MOVES_MAX;
+        let free = side.moves.iter().position(Option::is_none).filter(|_| has_room);
         let place = free.ok_or(Fault::new("fi_write", sys::errno::AGAIN))?;
         let is_local = side.mr_mode & sys::MR_LOCAL != 0;
         let local = if is_local {
@@ -180,7 +200,9 @@ impl Endpoint {
             side.contexts.take_back(place);
             return Err(fault);
         }
-        side.moves[place] = Some(Move { note, _local: local, _memory: memory.clone() });
+        let (is_lost, _memory) = (false, memory.clone());
+        side.moves[place] = Some(Move { note, peer, is_lost, _local: local, _memory });
+        side.under_way += 1;
         Ok(())
     }
 
