@@ -33,7 +33,8 @@ use crate::{
 /// The engine's place in a foreign event loop. One thread at a time.
 ///
 /// Other threads may wait for calls of the same engine, or make its progress: the loop sleeps meanwhile, and is woken when
-/// nobody does any more, or when something has come that the loop's own callers have polled (or tried to take).
+/// nobody does any more, or when something has come that the loop's own callers have polled (or tried to take). It is woken
+/// once when the engine is closed, and has nothing to go round for after that.
 #[derive(Debug)]
 pub struct EventLoop {
     port: Arc<Port>,
@@ -61,9 +62,8 @@ impl EventLoop {
         let bell = Arc::new(Bell::new().map_err(os("eventfd"))?);
         epoll.add(timer.as_fd(), readable()).map_err(os("epoll_ctl"))?;
         epoll.add(bell.event.as_fd(), readable()).map_err(os("epoll_ctl"))?;
-        {
-            let mut state = port.enter_state().ok_or(hg_na::Error::Forked)?;
-            state.followers.add_loop(Arc::clone(&bell));
+        if !port.add_loop(&bell) {
+            return Err(hg_na::Error::Forked);
         }
         let (armed, slept) = (AtomicBool::new(false), AtomicBool::new(false));
         let watches_transport = AtomicBool::new(false);

@@ -184,6 +184,8 @@ pub(crate) struct Port {
     pub(crate) background: Background,
     /// Whether the holder of the role sleeps, or is about to.
     sleeping: AtomicBool,
+    /// There is a foreign loop, or was.
+    pub(crate) has_loops: AtomicBool,
     /// Progress that nobody waits in shall end.
     interrupted: AtomicBool,
     pub(crate) closing: AtomicBool,
@@ -229,6 +231,7 @@ impl Port {
             budget,
             background: Background::new(),
             sleeping: AtomicBool::new(false),
+            has_loops: AtomicBool::new(false),
             interrupted: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),

@@ -30,6 +30,8 @@
 //! - H1 to L4: a round of anybody's takes back what the transport was told for the sleep, so who ends with it pops an armed loop,
 //!   too. Only a loop's own round does not (L2): that loop arms the transport again before it sleeps (L4), or follows (L5). Two
 //!   loops would otherwise wake each other for ever. For the same reason L4 pops none that is armed: nothing was taken from it.
+//! - L6: a closed engine has nothing to be woken for. Who closes it tells all loops once, after it has woken wakers, whether they
+//!   sleep or not (they have news); from then on a loop sleeps without following anybody. Until then it follows whoever closes.
 //! - H3 to L5: what was settled before the loop has looked, it sees; if later, the news keep it from sleeping (L3), or it is told.
 //!   So a loop that looks after its own calls between L1 and L3 misses none, although the holder has the role for long.
 //!
@@ -68,7 +70,7 @@ use crate::{
     handler::panic_text,
     late::discard,
     lock::{Condvar, Mutex},
-    port::{Leftovers, Look, OutcomeOf, Port, Sleep, State, Work},
+    port::{Look, OutcomeOf, Port, Sleep, State, Work},
     request::is_in_handler,
 };
 
@@ -116,7 +118,7 @@ impl Role<'_> {
         };
         state.hand_in(work);
         let closed = if state.is_open() { None } else { Some(work.clear()) };
-        let told = if closed.is_some() { state.followers.tell_loops() } else { Vec::new() };
+        let told = if closed.is_some() { state.followers.tell_loops_of_end() } else { Vec::new() };
         self.give_back(state);
         told.iter().for_each(Follower::come);
         if let Some(leftovers) = closed {
@@ -356,12 +358,15 @@ impl Port {
         };
         let Some(mut state) = state else { return };
         let mut late = state.close();
-        // Whoever has the role clears the work when it gives that back.
+        // Whoever has the role clears the work when it gives that back, and tells the loops.
         let leftovers = state.work.as_deref_mut().map(Work::clear);
         drop(state);
         late.run();
         drop(role);
-        leftovers.into_iter().for_each(Leftovers::end);
+        if let Some(leftovers) = leftovers {
+            self.tell_loops_of_end();
+            leftovers.end();
+        }
         // Relaxed: only who is the first matters.
         if !self.is_closed.swap(true, Ordering::Relaxed) {
             self.shared.port_closed();

@@ -4,17 +4,21 @@
 
 use std::{
     os::fd::AsFd,
+    pin::Pin,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicU32, Ordering},
         mpsc,
     },
+    task::{Context, Wake, Waker},
     thread,
     time::{Duration, Instant},
 };
 
 use hg_engine::{Answer, Builder, EventLoop, Handle, Peer, Progress, Wait};
 use hg_macros::rpc;
+use hg_na::{Address, Completion, Context as Transport};
+use hg_na_conformance::layer::{Layer, Layered, Layers};
 use hg_na_sm::SmPlugin;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -347,5 +351,132 @@ fn what_a_loop_has_polled_ends_in_time_whoever_makes_progress() {
             }
             over.store(true, Ordering::SeqCst);
         });
+    }
+}
+
+/// Woken, it says so, and remembers it only when it may.
+struct SlowWaker {
+    begins: mpsc::Sender<()>,
+    ends: Mutex<mpsc::Receiver<()>>,
+    is_woken: AtomicBool,
+}
+
+impl Wake for SlowWaker {
+    fn wake(self: Arc<Self>) {
+        self.begins.send(()).unwrap();
+        self.ends.lock().unwrap().recv_timeout(WATCHDOG).unwrap();
+        self.is_woken.store(true, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn a_loop_that_is_made_while_its_caller_is_being_woken_is_woken_too() {
+    for closes in [false, true] {
+        let pair = Pair::with(Wait::Block, Progress::Background);
+        let ((begins, begun), (end, ends)) = (mpsc::channel(), mpsc::channel());
+        let is_woken = AtomicBool::new(false);
+        let slow = Arc::new(SlowWaker { begins, ends: Mutex::new(ends), is_woken });
+        let waker = Waker::from(Arc::clone(&slow));
+        let mut call = pair.engine.call(long, &pair.there, ());
+        assert!(Pin::new(&mut call).poll(&mut Context::from_waker(&waker)).is_pending());
+        let result = thread::scope(|scope| {
+            if closes {
+                scope.spawn(|| pair.engine.close());
+            } else {
+                pair.end();
+            }
+            begun.recv_timeout(WATCHDOG).unwrap();
+            // Whoever wakes has looked for loops before, if at all.
+            let events = pair.engine.event_loop().unwrap();
+            until_it_rests(&events);
+            assert!(!slow.is_woken.load(Ordering::SeqCst));
+            end.send(()).unwrap();
+            sleep_until_woken(&events);
+            assert!(slow.is_woken.load(Ordering::SeqCst));
+            call.wait()
+        });
+        assert_eq!(result.ok(), (!closes).then_some(7));
+    }
+}
+
+/// A transport that fails when it is told to.
+#[derive(Debug, Clone, Default)]
+struct Failing(Arc<AtomicBool>);
+
+impl Layers for Failing {
+    fn layer(&self, _: &Address) -> Box<dyn Layer> {
+        Box::new(self.clone())
+    }
+}
+
+impl Layer for Failing {
+    fn progress(
+        &mut self,
+        inner: &mut dyn Transport,
+        now: Instant,
+        done: &mut Vec<Completion>,
+    ) -> Result<bool, hg_na::Error> {
+        if self.0.load(Ordering::SeqCst) {
+            return Err(hg_na::Error::Unsupported("anything any more"));
+        }
+        inner.progress(now, done)
+    }
+}
+
+#[test]
+fn loops_of_an_engine_that_ends_are_told_once_and_sleep_on() {
+    for (progress, how) in [
+        (Progress::Own, "closed"),
+        (Progress::Background, "closed"),
+        (Progress::Own, "closed in a handler"),
+        (Progress::Background, "closed in a handler"),
+        (Progress::Own, "broken"),
+    ] {
+        let failing = Failing::default();
+        let builder = Builder::new().plugin(Layered::new(SmPlugin, failing.clone()));
+        let engine: Handle = builder.progress(progress).wait(Wait::Block).open("sm://").unwrap();
+        let pair = Pair::new(Wait::Block);
+        let there = engine.lookup(pair.other.address()).unwrap();
+        let loops = [engine.event_loop().unwrap(), engine.event_loop().unwrap()];
+        let mut call = Some(engine.call(long, &there, ()));
+        let mut ended = || match call.take().unwrap().try_take() {
+            Ok(result) => result.is_err(),
+            Err(open) => {
+                call = Some(open);
+                false
+            }
+        };
+        assert!(!ended());
+        let rest = |loops: &[EventLoop]| {
+            let mut passes = 0;
+            while loops.iter().any(|events| {
+                let moved = events.progress();
+                moved || !events.may_sleep().unwrap() || sleep(events, PollTimeout::ZERO)
+            }) {
+                passes += 1;
+                assert!(passes < 3 * PASSES_MAX, "{how}: the loops go round for ever");
+            }
+        };
+        rest(&loops);
+        match how {
+            "closed" => engine.close(),
+            "closed in a handler" => {
+                let closed = engine.clone();
+                let serve = move |_: &_, ()| {
+                    closed.close();
+                    Ok(1)
+                };
+                pair.other.serve(held, serve).unwrap();
+                assert_eq!(pair.engine.call(held, &pair.there, ()).wait().unwrap(), 1);
+            }
+            _ => {
+                failing.0.store(true, Ordering::SeqCst);
+                assert!(engine.progress(Duration::ZERO), "it has seen that");
+            }
+        }
+        loops.iter().for_each(sleep_until_woken);
+        rest(&loops);
+        assert!(ended(), "{how}");
+        drop(loops);
     }
 }

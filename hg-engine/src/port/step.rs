@@ -1,7 +1,10 @@
 //! One round of progress.
 
 use std::{
-    sync::{Arc, MutexGuard, atomic::Ordering},
+    sync::{
+        Arc, MutexGuard,
+        atomic::{Ordering, fence},
+    },
     task::Poll,
     time::Instant,
 };
@@ -102,13 +105,14 @@ impl Port {
         if !state.late.is_empty() {
             std::mem::swap(&mut work.late, &mut state.late);
         }
-        let has_loops = state.followers.has_loops();
         drop(state);
 
         if !work.late.is_empty() {
             moved = true;
             work.late.run();
-            if has_loops {
+            // SeqCst on both sides (here and in `add_loop`): either this sees the loop, or its caller what was woken.
+            fence(Ordering::SeqCst);
+            if self.has_loops.load(Ordering::Relaxed) {
                 self.tell_loops();
             }
         }

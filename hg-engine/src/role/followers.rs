@@ -18,6 +18,8 @@ pub(crate) struct Followers<T = Parked, L = Arc<Bell>> {
     waiting: Vec<Follower<T, L>>,
     /// All loops, and whether something was found since they have looked.
     loops: Vec<(L, bool)>,
+    /// The engine is closed, and the loops know.
+    told_of_end: bool,
 }
 
 /// One that waits.
@@ -32,7 +34,7 @@ pub(crate) enum Follower<T = Parked, L = Arc<Bell>> {
 
 impl<T, L> Default for Followers<T, L> {
     fn default() -> Self {
-        Self { waiting: Vec::new(), loops: Vec::new() }
+        Self { waiting: Vec::new(), loops: Vec::new(), told_of_end: false }
     }
 }
 
@@ -100,17 +102,21 @@ impl<T: PartialEq, L: Clone + PartialEq> Followers<T, L> {
         next
     }
 
-    /// Whether there are loops to be told of what is found.
-    #[inline]
-    pub(crate) fn has_loops(&self) -> bool {
-        !self.loops.is_empty()
-    }
-
     /// Something was found for whoever it is for; gives the loops that sleep: they are to be told.
     pub(crate) fn tell_loops(&mut self) -> Vec<Follower<T, L>> {
         self.loops.iter_mut().for_each(|(_, news)| *news = true);
         let threads = self.waiting.iter().position(|it| matches!(it, Follower::Thread(_)));
         self.waiting.drain(..threads.unwrap_or(self.waiting.len())).collect()
+    }
+
+    /// The same when the engine is closed, which each loop is told once: after that it sleeps for good.
+    pub(crate) fn tell_loops_of_end(&mut self) -> Vec<Follower<T, L>> {
+        if std::mem::replace(&mut self.told_of_end, true) { Vec::new() } else { self.tell_loops() }
+    }
+
+    /// Whether the loops were told that the engine is closed.
+    pub(crate) fn know_of_end(&self) -> bool {
+        self.told_of_end
     }
 
     fn wake_loop(&mut self, it: &L) {

@@ -1,7 +1,10 @@
 //! The role and foreign loops ([`crate::EventLoop`]): who goes round by itself sleeps where somebody else can wake it.
 
 use std::{
-    sync::{Arc, MutexGuard, atomic::Ordering},
+    sync::{
+        Arc, MutexGuard,
+        atomic::{Ordering, fence},
+    },
     time::Instant,
 };
 
@@ -51,6 +54,17 @@ impl Role<'_> {
 }
 
 impl Port {
+    /// There is another loop; says whether there can be one here: not in a forked child.
+    pub(crate) fn add_loop(&self, bell: &Arc<Bell>) -> bool {
+        let Some(mut state) = self.enter_state() else { return false };
+        state.followers.add_loop(Arc::clone(bell));
+        drop(state);
+        self.has_loops.store(true, Ordering::Relaxed);
+        // What a round has woken without knowing of this loop, is seen when its caller looks next: see `Port::round`.
+        fence(Ordering::SeqCst);
+        true
+    }
+
     /// A loop looks for itself (L1): gives the role, if nobody has it, and the locked state for the first round.
     pub(crate) fn role_of_loop(
         self: &Arc<Self>,
@@ -65,13 +79,18 @@ impl Port {
     /// A loop is about to sleep (L3); `None`: it is to go round once more.
     pub(crate) fn rest(self: &Arc<Self>, bell: &Arc<Bell>) -> Option<Rest> {
         let mut state = self.enter_state()?;
-        // Relaxed: who closes tells everybody afterwards.
-        if state.followers.has_news(bell) || self.closing.load(Ordering::Relaxed) {
+        if state.followers.has_news(bell) {
             return None;
         }
-        let Some(work) = state.work.take() else {
+        if state.followers.know_of_end() {
+            return Some(Rest::Beside); // L6
+        }
+        // Relaxed: who closes tells everybody afterwards (L6).
+        let is_ending = self.closing.load(Ordering::Relaxed) || !state.is_open();
+        let work = if is_ending { None } else { state.work.take() };
+        let Some(work) = work else {
             // Nobody gives the role back to who sleeps inside its round.
-            if is_in_handler() || !state.is_open() {
+            if is_in_handler() {
                 return None;
             }
             state.followers.follow(Arc::clone(bell)); // L5
@@ -96,6 +115,14 @@ impl Port {
     pub(crate) fn tell_loops(&self) {
         let Some(mut state) = self.enter_state() else { return };
         let loops = state.followers.tell_loops();
+        drop(state);
+        loops.iter().for_each(Follower::come);
+    }
+
+    /// The engine was closed while nobody had the role (L6).
+    pub(crate) fn tell_loops_of_end(&self) {
+        let Some(mut state) = self.enter_state() else { return };
+        let loops = state.followers.tell_loops_of_end();
         drop(state);
         loops.iter().for_each(Follower::come);
     }
