@@ -148,6 +148,29 @@ fn mutilated_descriptors_are_refused_without_memory_and_touch_nothing() {
 }
 
 #[test]
+fn descriptors_of_the_same_memory_differ_in_more_bits_than_can_be_guessed() {
+    let _watchdog = Watchdog::start();
+    for url in bulk_urls() {
+        let engine = listening(url);
+        let mut memory = patterned(LEN);
+        let (mut ones, mut zeros) = (Vec::new(), Vec::new());
+        for _ in 0..64 {
+            let bulk = engine.expose(memory, Rights::all()).unwrap();
+            let bytes = bulk.descriptor().as_bytes().to_vec();
+            ones.resize(bytes.len(), 0);
+            zeros.resize(bytes.len(), 0);
+            ones.iter_mut().zip(&bytes).for_each(|(seen, byte)| *seen |= byte);
+            zeros.iter_mut().zip(&bytes).for_each(|(seen, byte)| *seen |= !byte);
+            memory = bulk.into_vec().unwrap();
+        }
+        // A counter, and where memory lies, change fewer.
+        let changed: u32 =
+            ones.iter().zip(zeros).map(|(one, zero)| (one & zero).count_ones()).sum();
+        assert!(changed >= 120, "{changed} bits change");
+    }
+}
+
+#[test]
 fn a_guessed_and_an_old_token_are_refused_and_a_good_descriptor_still_works() {
     let _watchdog = Watchdog::start();
     for url in bulk_urls() {

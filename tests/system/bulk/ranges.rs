@@ -98,6 +98,11 @@ fn sixteen_1024_and_more_segments_than_one_operation_takes_move() {
     let _watchdog = Watchdog::start();
     for url in bulk_urls() {
         let scene = Scene::new(url);
+        // As many as one operation takes are one region.
+        for (count, regions) in [(1024, 1_u32), (1025, 2)] {
+            let bulk = scene.engine.expose(zeroed_segments(&vec![37; count]), Rights::all());
+            assert_eq!(bulk.unwrap().descriptor().as_bytes()[4..8], regions.to_le_bytes());
+        }
         for count in [16, 1024, 3000] {
             let lens = vec![37; count];
             let all: u64 = lens.iter().sum();
