@@ -45,6 +45,8 @@ impl Waiting {
 pub(crate) struct State {
     /// `None` once the engine is closed or the transport is broken.
     pub(super) context: Option<Box<dyn Context>>,
+    /// The transport is made of several, and finds its parts of descriptors by itself.
+    pub(super) routes: bool,
     /// Why the transport is broken, where it is.
     broken: Option<hg_na::Error>,
     pub(crate) calls: Calls,
@@ -77,6 +79,7 @@ impl State {
         max_control: usize,
     ) -> Self {
         Self {
+            routes: context.address().scheme() == hg_na::UID,
             context: Some(context),
             broken: None,
             calls: Calls::new(settings.calls_max),

@@ -1,5 +1,6 @@
 //! The transfers of a port: plans of `hg-bulk`, fed with the transport's completions, deadlines and room.
 
+mod at_once;
 mod notes;
 
 use std::{
@@ -226,8 +227,7 @@ impl State {
         if far.len() > most || !(is_one_region || fits_first(&near) && fits_first(far)) {
             return Moved::Not;
         }
-        let part =
-            if remote.may_be_joint() { remote.part_for(context.address().scheme()) } else { None };
+        let part = if self.routes { None } else { at_once::part_of(remote, context.as_ref()) };
         let transit = Transit {
             direction,
             peer,
@@ -252,26 +252,6 @@ impl State {
             self.transfers.moved_at_once += far.len();
         }
         moved
-    }
-
-    /// Gets bytes of one region into memory that is not registered, where the transport does so within the call.
-    #[inline]
-    pub(crate) fn fetch_at_once(
-        &mut self,
-        owner: Peer,
-        far: &RemoteRange,
-        into: &mut [u8],
-    ) -> bool {
-        let Some(context) = &mut self.context else { return false };
-        let Some(place) = far.only_region() else { return false };
-        let remote = &far.descriptor().regions()[place.region];
-        let part =
-            if remote.may_be_joint() { remote.part_for(context.address().scheme()) } else { None };
-        let is_over = context.fetch(owner, part.as_ref().unwrap_or(remote), place.offset, into);
-        if is_over {
-            self.transfers.moved_at_once += far.len();
-        }
-        is_over
     }
 
     /// What is posted first of a transfer, if all of it lies in one region on either side.

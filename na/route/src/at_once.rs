@@ -4,18 +4,8 @@ use hg_na::{Context, Descriptor, Peer, Transit};
 
 use crate::{Way, context::RouteContext, slices};
 
-/// The local plugin's parts of a region and of its descriptor.
-struct Parts<'a> {
-    transit: Transit<'a>,
-    /// `None`: the descriptor has none, and is the plugin's to judge.
-    remote: Option<Descriptor>,
-}
-
-impl<'a> Parts<'a> {
-    fn inner(&'a self) -> Transit<'a> {
-        Transit { remote: self.remote.as_ref().unwrap_or(self.transit.remote), ..self.transit }
-    }
-}
+/// Transfers that are handed on together, at most: as many as the engine asks for at a time.
+const TOGETHER: usize = 8;
 
 impl RouteContext {
     /// Whether the local plugin is asked for something of this peer's.
@@ -25,15 +15,25 @@ impl RouteContext {
         is_local && len <= self.caps.max_transfer
     }
 
+    /// The local plugin's part of what names a peer's region; `None`: it has none, and is the plugin's to judge.
+    #[inline]
+    fn part_of(&mut self, remote: &Descriptor) -> Option<Descriptor> {
+        let Self { parts, schemes: [local, _], .. } = self;
+        parts.of(remote, local)
+    }
+
     /// What the local plugin is to be asked for; `None`: it is not asked.
     #[inline]
-    fn parts_of<'a>(&self, transit: &Transit<'a>) -> Option<Parts<'a>> {
+    fn inner<'a>(
+        &self,
+        transit: &Transit<'a>,
+        remote: Option<&'a Descriptor>,
+    ) -> Option<Transit<'a>> {
         if !self.is_local(transit.peer, transit.len) {
             return None;
         }
         let local = slices::region_of(transit.local).ok()?.part(Way::Local).state();
-        let remote = transit.remote.part_for(self.scheme(Way::Local));
-        Some(Parts { transit: Transit { local, ..*transit }, remote })
+        Some(Transit { local, remote: remote.unwrap_or(transit.remote), ..*transit })
     }
 
     /// Asks the local plugin for one.
@@ -43,9 +43,10 @@ impl RouteContext {
         transit: &Transit<'_>,
         ask: impl FnOnce(&mut dyn Context, &Transit<'_>) -> T,
     ) -> Option<T> {
-        let parts = self.parts_of(transit)?;
+        let remote = self.part_of(transit.remote);
+        let inner = self.inner(transit, remote.as_ref())?;
         self.local_quiet = 0;
-        Some(ask(self.local.as_mut(), &parts.inner()))
+        Some(ask(self.local.as_mut(), &inner))
     }
 
     /// Asks the local plugin for bytes in memory that is not registered.
@@ -61,7 +62,7 @@ impl RouteContext {
             return false;
         }
         self.local_quiet = 0;
-        let part = remote.part_for(self.scheme(Way::Local));
+        let part = self.part_of(remote);
         self.local.fetch(owner, part.as_ref().unwrap_or(remote), offset, into)
     }
 
@@ -74,14 +75,30 @@ impl RouteContext {
     ) {
         let done = &mut done[..transits.len()];
         done.fill(false);
-        let parts: Vec<_> = transits.iter().map(|transit| self.parts_of(transit)).collect();
-        let inner: Vec<_> = parts.iter().flatten().map(Parts::inner).collect();
-        let mut inner_done = vec![false; inner.len()];
+        for (transits, done) in transits.chunks(TOGETHER).zip(done.chunks_mut(TOGETHER)) {
+            self.transfer_batch(transits, most, done);
+        }
+    }
+
+    /// The same for [`TOGETHER`] at most.
+    fn transfer_batch(&mut self, transits: &[Transit<'_>], most: u64, done: &mut [bool]) {
+        let Some(first) = transits.first() else { return };
+        let mut remotes = [const { None }; TOGETHER];
+        for (transit, remote) in transits.iter().zip(&mut remotes) {
+            *remote = self.part_of(transit.remote);
+        }
+        let (mut inner, mut places, mut count) = ([*first; TOGETHER], [0; TOGETHER], 0);
+        for (place, (transit, remote)) in transits.iter().zip(&remotes).enumerate() {
+            if let Some(one) = self.inner(transit, remote.as_ref()) {
+                (inner[count], places[count]) = (one, place);
+                count += 1;
+            }
+        }
+        let mut inner_done = [false; TOGETHER];
         self.local_quiet = 0;
-        self.local.transfer_all(&inner, most, &mut inner_done);
-        let places = done.iter_mut().zip(&parts).filter(|(_, part)| part.is_some());
-        for ((place, _), is_done) in places.zip(inner_done) {
-            *place = is_done;
+        self.local.transfer_all(&inner[..count], most, &mut inner_done[..count]);
+        for (place, is_done) in places[..count].iter().zip(inner_done) {
+            done[*place] = is_done;
         }
     }
 }

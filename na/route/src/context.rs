@@ -19,6 +19,7 @@ use crate::{
     domain::RouteDomain,
     moved::Moves,
     network::Network,
+    parts::Parts,
     slices::{self, Slices},
     uid::{Uid, bad},
     waiter::RouteWaiter,
@@ -30,7 +31,9 @@ const OWN_SCOPE: u32 = Peer::SECOND - 1;
 pub(crate) struct RouteContext {
     address: Address,
     node: Uuid,
-    schemes: [String; 2],
+    pub(crate) schemes: [String; 2],
+    /// The local plugin's parts of descriptors.
+    pub(crate) parts: Parts,
     /// Whether each has views.
     views: [bool; 2],
     /// The least of both.
@@ -85,6 +88,7 @@ impl RouteContext {
             address: uid.address()?,
             node: domain.node,
             schemes: [domain.local_scheme.clone(), domain.network_scheme.clone()],
+            parts: Parts::default(),
             views: [domain.local.caps().views, domain.network.caps().views],
             caps: domain.caps().clone(),
             local,

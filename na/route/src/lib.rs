@@ -59,6 +59,7 @@ mod context;
 mod domain;
 mod moved;
 mod network;
+mod parts;
 mod plugin;
 mod region;
 mod rounds;
