@@ -7,9 +7,9 @@
 //! | [`Writers::Creator`] | shrink, grow, seal, future write | no later mapping can be writable, the creator's own stays so |
 //! | [`Writers::Arena`] | shrink, grow, seal | as above less the last: it would forbid giving pages back (`MADV_REMOVE`) |
 //!
-//! Without `F_SEAL_SHRINK` a peer could cut the file, and reading the mapping would raise SIGBUS. Both
-//! sides map with `MADV_DONTFORK`, so that a forked child holds nothing. Pages come into being when
-//! they are first touched.
+//! Without `F_SEAL_SHRINK` a peer could cut the file, and reading the mapping would raise SIGBUS; so it would where the peer
+//! has punched a hole and no huge page is left, so that memory of such pages is refused. Both sides map with `MADV_DONTFORK`,
+//! so that a forked child holds nothing. Pages come into being when they are first touched.
 
 use std::{
     ffi::{CString, c_void},
@@ -28,6 +28,7 @@ use nix::{
         memfd::{MFdFlags, memfd_create},
         mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, munmap},
         stat::fstat,
+        statfs::{HUGETLBFS_MAGIC, fstatfs},
     },
     unistd::ftruncate,
 };
@@ -103,6 +104,9 @@ impl Mapping {
         if !SealFlag::from_bits_retain(seals).contains(writers.seals()) {
             return Err(misbehaved("it sent memory without the seals that it needs"));
         }
+        if has_huge_pages(&fd)? {
+            return Err(misbehaved("it sent memory of huge pages, which may run out"));
+        }
         // Sealed: the size that is read here is the size for ever.
         let stat = fstat(&fd).map_err(|e| os_error("fstat", e))?;
         if u64::try_from(stat.st_size).ok() != u64::try_from(len).ok() {
@@ -174,6 +178,33 @@ impl Mapping {
         let advised = unsafe { madvise(first, range.len(), advice) };
         advised.map_err(|e| os_error("madvise", e))
     }
+}
+
+/// Whether the pages of a memfd are of a pool that may be empty when one is touched, which ends the process: no seal keeps its
+/// maker from punching holes.
+pub(crate) fn has_huge_pages(fd: &OwnedFd) -> Result<bool, Error> {
+    let system = fstatfs(fd).map_err(|e| os_error("fstatfs", e))?;
+    Ok(system.filesystem_type() == HUGETLBFS_MAGIC)
+}
+
+/// A sealed memfd of two huge pages; `None`, said aloud, where the kernel has none.
+#[cfg(test)]
+#[expect(clippy::print_stderr, reason = "this line is how skips are counted")]
+pub(crate) fn huge_memfd(seals: SealFlag) -> Option<(OwnedFd, usize)> {
+    let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING | MFdFlags::MFD_HUGETLB;
+    let fd = match memfd_create(c"huge", flags) {
+        Ok(fd) => fd,
+        Err(why) => {
+            let test = std::thread::current();
+            let test = test.name().unwrap_or("a test");
+            eprintln!("SKIPPED: {test}: this kernel gives no memfd of huge pages: {why}");
+            return None;
+        }
+    };
+    let page = fstat(&fd).expect("a memfd has a size").st_blksize;
+    ftruncate(&fd, 2 * page).expect("no page is made yet");
+    fcntl(&fd, FcntlArg::F_ADD_SEALS(seals)).expect("a new memfd can be sealed");
+    Some((fd, usize::try_from(2 * page).expect("a size")))
 }
 
 impl Drop for Mapping {
@@ -275,6 +306,9 @@ mod tests {
             why(Mapping::open(plain_memfd(size, len), LEN, Writers::Creator)).contains("seals")
         );
         assert!(why(Mapping::open(plain_memfd(size, 8), LEN, Writers::Arena)).contains("size"));
+        if let Some((huge, len)) = huge_memfd(size) {
+            assert!(why(Mapping::open(huge, len, Writers::Arena)).contains("huge pages"));
+        }
         assert!(Mapping::open(plain_memfd(size, len), LEN, Writers::Arena).is_ok());
     }
 

@@ -31,6 +31,8 @@ use nix::{
 
 use hg_na_parts::limits::os_error;
 
+use crate::os::mapping::has_huge_pages;
+
 /// `F_SEAL_FUTURE_WRITE` (Linux 5.1), which `nix` has no name for.
 pub(crate) const FUTURE_WRITE: SealFlag = SealFlag::from_bits_retain(0x10);
 
@@ -128,6 +130,9 @@ impl Bytes {
         if !seals.contains(needed) {
             return Err(Refused::Lie("it sent shared memory without the seals that it needs"));
         }
+        if has_huge_pages(fd).map_err(Refused::System)? {
+            return Err(Refused::Lie("it sent shared memory of huge pages, which may run out"));
+        }
         // Sealed: the size that is read here is the size for ever.
         let stat = fstat(fd).map_err(|error| Refused::System(os_error("fstat", error)))?;
         if usize::try_from(stat.st_size).ok() != Some(mapped_len(len)) {
@@ -222,6 +227,7 @@ unsafe impl Sync for Bytes {}
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::os::mapping::huge_memfd;
 
     fn why(opened: Result<Bytes, Refused>) -> String {
         match opened {
@@ -248,6 +254,12 @@ mod tests {
             memfd_create(c"x", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING).unwrap();
         ftruncate(&loose, 10_000).unwrap();
         assert!(why(Bytes::open(&loose, 10_000, Access::Write)).contains("seals"));
+        let sealed = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_WRITE;
+        if let Some((huge, len)) = huge_memfd(sealed) {
+            for access in [Access::Write, Access::Frozen] {
+                assert!(why(Bytes::open(&huge, len, access)).contains("huge pages"));
+            }
+        }
     }
 
     #[test]
