@@ -71,7 +71,7 @@ impl<'e> Fetch<'e> {
     /// Waits for the bytes, making progress in this thread.
     ///
     /// # Errors
-    /// [`TransferError`]; [`TransferError::WouldDeadlock`] at once inside a plain or `async` handler.
+    /// [`TransferError`]; [`TransferError::WouldDeadlock`] at once inside a plain or `async` handler, unless they are here already.
     pub fn wait(mut self) -> Result<Vec<u8>, TransferError> {
         self.pending.wait()?;
         self.finish()

@@ -1,5 +1,5 @@
 //! The operations that follow addresses. Every caller in this crate has cut the runs out of the memory's own
-//! segments with `pieces`, and holds its exclusion.
+//! segments with `pieces`, and holds its exclusion; or was promised that it need not (`copy_from_quiet`, `copy_out_quiet`).
 
 use std::{
     io, mem,
@@ -16,7 +16,7 @@ pub(crate) fn copy_out(memory: &Memory, run: Segment, into: &mut [u8]) {
     // SAFETY:
     // - in bounds, alive, exposed: `check`; the borrow of `memory` keeps it so until the end.
     // - disjoint: nobody holds a reference into a `Memory`, so `into` is elsewhere.
-    // - nobody in this process writes the bytes now: the caller holds the exclusion.
+    // - nobody in this process writes the bytes now: the caller holds the exclusion, or was promised that.
     unsafe { ptr::copy_nonoverlapping(pointer(run), into.as_mut_ptr(), run.len) };
 }
 
