@@ -35,6 +35,9 @@ use crate::{
 /// Other threads may wait for calls of the same engine, or make its progress: the loop sleeps meanwhile, and is woken when
 /// nobody does any more, or when something has come that the loop's own callers have polled (or tried to take). It is woken
 /// once when the engine is closed, and has nothing to go round for after that.
+///
+/// Loops of the same context rely on one another: while one is awake, the others sleep. One that goes round no more is to be
+/// dropped.
 #[derive(Debug)]
 pub struct EventLoop {
     port: Arc<Port>,
