@@ -31,7 +31,7 @@
 //!   too. Only a loop's own round does not (L2): that loop arms the transport again before it sleeps (L4), or follows (L5). Two
 //!   loops would otherwise wake each other for ever. For the same reason L4 pops none that is armed: nothing was taken from it.
 //! - L6: a closed engine has nothing to be woken for. Who closes it tells all loops once, after it has woken wakers, whether they
-//!   sleep or not (they have news); from then on a loop sleeps without following anybody. Until then it follows whoever closes.
+//!   sleep or not. A loop goes round once more then, and sleeps without following anybody. Until then it follows whoever closes.
 //! - H3 to L5: what was settled before the loop has looked, it sees; if later, the news keep it from sleeping (L3), or it is told.
 //!   So a loop that looks after its own calls between L1 and L3 misses none, although the holder has the role for long.
 //!

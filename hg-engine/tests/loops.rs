@@ -480,3 +480,60 @@ fn loops_of_an_engine_that_ends_are_told_once_and_sleep_on() {
         drop(loops);
     }
 }
+
+#[test]
+fn a_loop_that_looks_for_the_first_time_after_the_end_goes_round_once_more() {
+    let pair = Pair::new(Wait::Block);
+    let loops = [pair.engine.event_loop().unwrap(), pair.engine.event_loop().unwrap()];
+    pair.engine.close();
+    for events in &loops {
+        // It may be over for its caller, too, who has looked just before that.
+        events.progress();
+        assert!(!events.may_sleep().unwrap());
+        events.progress();
+        assert!(events.may_sleep().unwrap());
+    }
+}
+
+#[test]
+fn loops_and_threads_end_whoever_closes_the_engine_and_when() {
+    for round in 0..60 {
+        let progress = if round % 2 == 0 { Progress::Own } else { Progress::Background };
+        let wait = if round % 4 < 2 { Wait::Block } else { Wait::default() };
+        let pair = Pair::with(wait, progress);
+        let (over, closed) = (AtomicBool::new(false), pair.engine.clone());
+        let serve = move |_: &_, ()| {
+            closed.close();
+            Ok(1)
+        };
+        pair.other.serve(held, serve).unwrap();
+        let itself = pair.other.lookup(pair.other.address()).unwrap();
+        thread::scope(|scope| {
+            for _ in 0..1 + round % 2 {
+                let (events, over) = (pair.engine.event_loop().unwrap(), &over);
+                scope.spawn(move || {
+                    while !over.load(Ordering::SeqCst) {
+                        while events.progress() {}
+                        if events.may_sleep().unwrap() {
+                            sleep_until_woken(&events);
+                        }
+                    }
+                });
+            }
+            for _ in 0..2 {
+                let call = || pair.engine.call(twice, &pair.there, (1,)).wait();
+                scope.spawn(move || while call().is_ok() {});
+            }
+            for number in 0..round * 7 % 50 {
+                let call = pair.other.call(twice, &pair.back, (number,));
+                assert_eq!(call.wait().unwrap(), 2 * number);
+            }
+            over.store(true, Ordering::SeqCst);
+            match round % 3 {
+                0 => pair.engine.close(),
+                1 => drop(pair.other.call(held, &itself, ()).wait()),
+                _ => drop(pair.engine.call(held, &pair.there, ()).wait()),
+            }
+        });
+    }
+}

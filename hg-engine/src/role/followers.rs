@@ -16,10 +16,19 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 pub(crate) struct Followers<T = Parked, L = Arc<Bell>> {
     /// Loops that sleep on the transport, then loops that follow a holder, then threads; told from the end on.
     waiting: Vec<Follower<T, L>>,
-    /// All loops, and whether something was found since they have looked.
-    loops: Vec<(L, bool)>,
+    loops: Vec<Foreign<L>>,
     /// The engine is closed, and the loops know.
     told_of_end: bool,
+}
+
+/// A loop, awake or not.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Foreign<L> {
+    it: L,
+    /// Something was found since it has looked.
+    has_news: bool,
+    /// It has gone round since the engine was closed.
+    has_heard: bool,
 }
 
 /// One that waits.
@@ -66,24 +75,24 @@ impl<T: PartialEq, L: Clone + PartialEq> Followers<T, L> {
 
     /// There is another loop; it is awake.
     pub(crate) fn add_loop(&mut self, it: L) {
-        self.loops.push((it, false));
+        self.loops.push(Foreign { it, has_news: false, has_heard: false });
     }
 
     /// A loop has ended.
     pub(crate) fn remove_loop(&mut self, it: &L) {
         self.wake_loop(it);
-        self.loops.retain(|(other, _)| other != it);
+        self.loops.retain(|other| other.it != *it);
     }
 
     /// A loop looks for itself now, and need not be told of anything before.
     pub(crate) fn look(&mut self, it: &L) {
         self.wake_loop(it);
-        self.loops.iter_mut().filter(|(other, _)| other == it).for_each(|(_, news)| *news = false);
+        self.loop_of(it).into_iter().for_each(|it| it.has_news = false);
     }
 
     /// Whether something was found for a loop since it has looked.
     pub(crate) fn has_news(&self, it: &L) -> bool {
-        self.loops.iter().any(|(other, news)| other == it && *news)
+        self.loops.iter().any(|other| other.it == *it && other.has_news)
     }
 
     /// A loop is about to sleep beside whoever has the role.
@@ -104,12 +113,12 @@ impl<T: PartialEq, L: Clone + PartialEq> Followers<T, L> {
 
     /// Something was found for whoever it is for; gives the loops that sleep: they are to be told.
     pub(crate) fn tell_loops(&mut self) -> Vec<Follower<T, L>> {
-        self.loops.iter_mut().for_each(|(_, news)| *news = true);
+        self.loops.iter_mut().for_each(|it| it.has_news = true);
         let threads = self.waiting.iter().position(|it| matches!(it, Follower::Thread(_)));
         self.waiting.drain(..threads.unwrap_or(self.waiting.len())).collect()
     }
 
-    /// The same when the engine is closed, which each loop is told once: after that it sleeps for good.
+    /// The same when the engine is closed, which the loops are told once.
     pub(crate) fn tell_loops_of_end(&mut self) -> Vec<Follower<T, L>> {
         if std::mem::replace(&mut self.told_of_end, true) { Vec::new() } else { self.tell_loops() }
     }
@@ -117,6 +126,16 @@ impl<T: PartialEq, L: Clone + PartialEq> Followers<T, L> {
     /// Whether the loops were told that the engine is closed.
     pub(crate) fn know_of_end(&self) -> bool {
         self.told_of_end
+    }
+
+    /// A loop that was told is about to sleep; says whether it does for the first time. It may have looked after its own
+    /// things before it was told, and looked here afterwards.
+    pub(crate) fn hear_of_end(&mut self, it: &L) -> bool {
+        self.loop_of(it).is_some_and(|it| !std::mem::replace(&mut it.has_heard, true))
+    }
+
+    fn loop_of(&mut self, it: &L) -> Option<&mut Foreign<L>> {
+        self.loops.iter_mut().find(|other| other.it == *it)
     }
 
     fn wake_loop(&mut self, it: &L) {

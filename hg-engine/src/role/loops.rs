@@ -83,7 +83,7 @@ impl Port {
             return None;
         }
         if state.followers.know_of_end() {
-            return Some(Rest::Beside); // L6
+            return if state.followers.hear_of_end(bell) { None } else { Some(Rest::Beside) }; // L6
         }
         // Relaxed: who closes tells everybody afterwards (L6).
         let is_ending = self.closing.load(Ordering::Relaxed) || !state.is_open();
