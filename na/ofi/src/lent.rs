@@ -194,7 +194,7 @@ impl OfiContext {
         }
         let Some(link) = self.find(peer) else { return };
         if let Some(status) = link.work.moved(id, fault.is_some()) {
-            link.work.serves.push_back(Serve::Ended { id, status });
+            link.work.serves.push_back(Serve::Ended { id, status, is_awaited: true });
             self.mark_busy(peer.index());
         }
     }

@@ -278,12 +278,13 @@ impl OfiContext {
         };
         let (handed, rest) = match serve {
             Serve::Move(it) => (Ok(None), Some(Serve::Move(it))),
-            Serve::Ended { id, status } => {
+            Serve::Ended { id, status, is_awaited } => {
                 let handed = self.hand(place, &header, STATUS, |into| {
                     status.encode(into);
                     true
                 });
-                (handed, Some(Serve::Ended { id, status }).filter(|_| handed.is_err()))
+                let again = Serve::Ended { id, status, is_awaited };
+                (handed, Some(again).filter(|_| handed.is_err()))
             }
             Serve::Data { id, entry, offset, left } => {
                 let len = room.min(usize::try_from(left).unwrap_or(usize::MAX));
@@ -300,7 +301,7 @@ impl OfiContext {
                     (handed, Some(rest).filter(|_| left > 0))
                 } else {
                     // Unregistered meanwhile: the initiator is told instead.
-                    (Ok(None), Some(Serve::Ended { id, status: Status::STALE }))
+                    (Ok(None), Some(Serve::Ended { id, status: Status::STALE, is_awaited: false }))
                 }
             }
         };

@@ -130,8 +130,8 @@ pub(crate) enum Serve {
     Data { id: u64, entry: Arc<Entry>, offset: u64, left: u64 },
     /// Bytes to or from memory that the initiator has lent.
     Move(Move),
-    /// The end of an operation.
-    Ended { id: u64, status: Status },
+    /// The end of an operation. Of memory that is lent (`is_awaited`) it is told although the operation was given up.
+    Ended { id: u64, status: Status, is_awaited: bool },
 }
 
 /// What is left to be moved to lent memory, or from it.
@@ -238,7 +238,9 @@ impl Work {
                 self.incoming.remove(&id);
                 let was_lent =
                     self.serves.iter().any(|it| matches!(it, Serve::Move(it) if it.id == id));
-                self.serves.retain(|serve| serve.id() != id);
+                self.serves.retain(|serve| {
+                    serve.id() != id || matches!(serve, Serve::Ended { is_awaited: true, .. })
+                });
                 if was_lent || self.moving.contains_key(&id) {
                     self.end_moves(id, Status::ABORTED);
                 }
@@ -276,12 +278,12 @@ impl Work {
         };
         let needed = if is_get { Rights::READ } else { Rights::WRITE };
         self.serves.push_back(match check(regions, claim, needed, (offset, len)) {
-            Ok(_) if len == 0 => Serve::Ended { id, status: Status::DONE },
+            Ok(_) if len == 0 => Serve::Ended { id, status: Status::DONE, is_awaited: true },
             Ok(entry) => {
                 let grant = Grant { address, key };
                 Serve::Move(Move { id, entry, is_get, offset, left: len, grant })
             }
-            Err(error) => Serve::Ended { id, status: Status::of(&error) },
+            Err(error) => Serve::Ended { id, status: Status::of(&error), is_awaited: true },
         });
         Ok(())
     }
@@ -294,7 +296,7 @@ impl Work {
             }
             _ => {
                 self.moving.remove(&id);
-                self.serves.push_back(Serve::Ended { id, status });
+                self.serves.push_back(Serve::Ended { id, status, is_awaited: true });
             }
         }
     }
@@ -314,9 +316,9 @@ impl Work {
 
     fn get(&mut self, regions: &Regions, id: u64, claim: &[u8], (offset, len): (u64, u64)) {
         let serve = match check(regions, claim, Rights::READ, (offset, len)) {
-            Ok(_) if len == 0 => Serve::Ended { id, status: Status::DONE },
+            Ok(_) if len == 0 => Serve::Ended { id, status: Status::DONE, is_awaited: false },
             Ok(entry) => Serve::Data { id, entry, offset, left: len },
-            Err(error) => Serve::Ended { id, status: Status::of(&error) },
+            Err(error) => Serve::Ended { id, status: Status::of(&error), is_awaited: false },
         };
         self.serves.push_back(serve);
     }
@@ -339,7 +341,7 @@ impl Work {
         if put.left == 0 {
             let status = put.status;
             self.incoming.remove(&id);
-            self.serves.push_back(Serve::Ended { id, status });
+            self.serves.push_back(Serve::Ended { id, status, is_awaited: false });
         }
         Ok(())
     }
@@ -383,7 +385,7 @@ mod tests {
         work.asked(&regions, Kind::PutData, 1, b"cde").unwrap();
         assert!(matches!(
             work.serves.pop_front(),
-            Some(Serve::Ended { id: 1, status: Status::DONE })
+            Some(Serve::Ended { id: 1, status: Status::DONE, .. })
         ));
         assert_eq!(region.unregister().unwrap().into_vec().unwrap(), b"\0\0abcde\0");
     }
@@ -412,6 +414,32 @@ mod tests {
             assert_eq!(status.code, code);
         }
         assert_eq!(region.unregister().unwrap().into_vec().unwrap(), [7; 8]);
+    }
+
+    #[test]
+    fn the_end_of_a_lent_transfer_is_told_when_it_was_given_up_meanwhile() {
+        let regions = Regions::new(Arc::new(ForkGuard::new().unwrap())).unwrap();
+        let region =
+            ServedRegion::register(&regions, Memory::from(vec![0; 8]), Rights::all()).unwrap();
+        let claim = region.descriptor().opaque().to_vec();
+        let mut work = Work::default();
+        let lent = [preface(&claim, 0, 4), vec![0; 16]].concat();
+        let told = |work: &mut Work, id| {
+            work.asked(&regions, Kind::Abort, id, b"").unwrap();
+            let end = work.serves.pop_front();
+            matches!(end, Some(Serve::Ended { id: of, .. }) if of == id) && work.serves.is_empty()
+        };
+        // Before its first move, between its moves, and after them.
+        work.asked(&regions, Kind::GetLent, 1, &lent).unwrap();
+        assert!(told(&mut work, 1));
+        work.asked(&regions, Kind::PutLent, 2, &lent).unwrap();
+        work.moving.insert(2, Moving::default());
+        assert!(told(&mut work, 2));
+        work.end_moves(3, Status::DONE);
+        assert!(told(&mut work, 3));
+        // In frames its initiator waits for nothing.
+        work.asked(&regions, Kind::Get, 4, &preface(&claim, 0, 0)).unwrap();
+        assert!(!told(&mut work, 4));
     }
 
     #[test]
