@@ -141,6 +141,7 @@ impl Mapping {
     ///
     /// # Panics
     /// Outside of the mapping, or not aligned: offsets come from layouts, never from a peer.
+    #[inline]
     pub(crate) fn view<T: Shared>(&self, offset: usize) -> &T {
         let end = offset.checked_add(size_of::<T>()).expect("a layout does not wrap");
         assert!(end <= self.len, "{end} is outside of a mapping of {} bytes", self.len);

@@ -36,39 +36,29 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering, fence, ord};
 #[must_use = "the region may be taken back as soon as the pin is dropped"]
 pub(crate) struct Pin<'a>(&'a AtomicU64);
 
-/// Pins a region if it is still published (R1 to R3).
-///
-/// `generation` is the word in the owner's table; `expected` the one that the descriptor names.
-///
-/// # Errors
-/// [`NotPinned`].
-pub(crate) fn pin<'a>(
-    words: &'a [AtomicU64],
-    index: u32,
-    expected: u32,
-    generation: &AtomicU32,
-) -> Result<Pin<'a>, NotPinned> {
+/// Names a region that is to be in use (R1), which it is only after [`settle`] and if then [`Pin::holds`]: several are
+/// named before one fence. `None`: all words are in use.
+#[inline]
+pub(crate) fn announce(words: &[AtomicU64], index: u32, expected: u32) -> Option<Pin<'_>> {
     // Relaxed: these words are written by this thread alone.
-    let free = words.iter().find(|word| word.load(Ordering::Relaxed) == 0);
-    let word = free.ok_or(NotPinned::NoSlot)?;
+    let word = words.iter().find(|word| word.load(Ordering::Relaxed) == 0)?;
     // Relaxed: R2 orders it.
     word.store(pin_word(index, expected), Ordering::Relaxed); // R1
-    fence("R2");
-    let pin = Pin(word);
-    if is_live(expected) && generation.load(ord("R3", Ordering::Acquire)) == expected {
-        Ok(pin)
-    } else {
-        Err(NotPinned::Stale)
-    }
+    Some(Pin(word))
 }
 
-/// Why a region was not pinned.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum NotPinned {
-    /// All pin words are in use.
-    NoSlot,
-    /// The region is not published any more.
-    Stale,
+/// What was announced is seen by an owner whose word is not seen here (R2).
+#[inline(always)]
+pub(crate) fn settle() {
+    fence("R2");
+}
+
+impl Pin<'_> {
+    /// Whether the region is still published (R3).
+    #[inline]
+    pub(crate) fn holds(&self, expected: u32, generation: &AtomicU32) -> bool {
+        is_live(expected) && generation.load(ord("R3", Ordering::Acquire)) == expected
+    }
 }
 
 impl Drop for Pin<'_> {

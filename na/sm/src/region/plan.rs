@@ -126,6 +126,7 @@ pub(crate) fn total(runs: &[Run]) -> u64 {
 }
 
 /// Bytes `offset..offset + len` of a list of runs, appended to `into`; false when it is too short.
+#[inline]
 pub(crate) fn cut(
     runs: impl IntoIterator<Item = Run>,
     offset: u64,
@@ -134,15 +135,15 @@ pub(crate) fn cut(
 ) -> bool {
     let (mut skip, mut left) = (offset, len);
     for run in runs {
-        if left == 0 {
-            break;
-        }
         let skipped = skip.min(run.len);
         skip -= skipped;
         let taken = (run.len - skipped).min(left);
         if taken > 0 {
             into.push(Run { address: run.address + skipped, len: taken });
-            left -= taken;
+        }
+        left -= taken;
+        if left == 0 {
+            return true; // Most lie in one run: no more is asked for.
         }
     }
     left == 0

@@ -264,6 +264,7 @@ impl SmRegion {
     ///
     /// # Errors
     /// [`Error::OutOfRange`], [`Error::Denied`].
+    #[inline]
     pub(crate) fn runs(
         &self,
         offset: u64,

@@ -35,7 +35,7 @@ use hg_na::{Error, Rights, Segment};
 use super::{
     descriptor::RegionClaim,
     extents::Extents,
-    pins::{self, NotPinned, Pin},
+    pins::{self, Pin},
     plan::{Run, cut},
 };
 use crate::{
@@ -103,10 +103,12 @@ unsafe impl Shared for Entry {}
 // - as above.
 unsafe impl Shared for SharedSegment {}
 
+#[inline]
 fn entry(mapping: &Mapping, index: u32) -> &Entry {
     mapping.view(ENTRIES + index as usize * size_of::<Entry>())
 }
 
+#[inline]
 fn segment(mapping: &Mapping, index: u32) -> &SharedSegment {
     mapping.view(SEGMENTS + index as usize * size_of::<SharedSegment>())
 }
@@ -276,20 +278,47 @@ impl PeerTable {
         &self,
         claim: &RegionClaim,
         needed: Rights,
-        (offset, len): (u64, u64),
+        range: (u64, u64),
         words: &'a [AtomicU64],
     ) -> Result<Admitted<'a>, Error> {
+        let pin = self.announce(claim, words)?;
+        pins::settle();
+        self.check(pin, claim, needed, range)
+    }
+
+    /// The first half of [`PeerTable::admit`], to do [`pins::settle`] for several at once.
+    ///
+    /// # Errors
+    /// [`NotPinned`].
+    #[inline(always)]
+    pub(crate) fn announce<'a>(
+        &self,
+        claim: &RegionClaim,
+        words: &'a [AtomicU64],
+    ) -> Result<Pin<'a>, NotPinned> {
         if claim.domain != self.domain || claim.index >= REGIONS_MAX {
-            return Err(Error::StaleDescriptor);
+            return Err(NotPinned::Stale);
         }
+        pins::announce(words, claim.index, claim.generation).ok_or(NotPinned::NoWord)
+    }
+
+    /// The second half: what was announced is pinned, if it is what the claim says.
+    ///
+    /// # Errors
+    /// [`Error::StaleDescriptor`], [`Error::Denied`], [`Error::OutOfRange`].
+    #[inline(always)]
+    pub(crate) fn check<'a>(
+        &self,
+        pin: Pin<'a>,
+        claim: &RegionClaim,
+        needed: Rights,
+        (offset, len): (u64, u64),
+    ) -> Result<Admitted<'a>, Error> {
         let entry = entry(&self.mapping, claim.index);
-        let pinned = pins::pin(words, claim.index, claim.generation, &entry.generation);
-        let pin = pinned.map_err(|why| match why {
-            NotPinned::NoSlot => Error::Again,
-            NotPinned::Stale => Error::StaleDescriptor,
-        })?;
         // R4: each field is copied out once, then checked.
-        if load_bytes(&entry.token) != claim.token {
+        if !pin.holds(claim.generation, &entry.generation)
+            || load_bytes(&entry.token) != claim.token
+        {
             return Err(Error::StaleDescriptor);
         }
         let granted = rights_of(entry.rights.load());
@@ -339,7 +368,7 @@ impl PeerTable {
         into: &mut Vec<Run>,
     ) -> Result<Pin<'a>, Error> {
         let Admitted { pin, .. } = self.admit(claim, needed, (offset, len), words)?;
-        self.append_runs(claim, (offset, len), into)?;
+        self.append_runs(claim.index, (offset, len), into)?;
         Ok(pin)
     }
 
@@ -347,14 +376,14 @@ impl PeerTable {
     ///
     /// # Errors
     /// `PeerGone(Misbehaved)` when the table contradicts itself.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn append_runs(
         &self,
-        claim: &RegionClaim,
+        index: u32,
         (offset, len): (u64, u64),
         into: &mut Vec<Run>,
     ) -> Result<(), Error> {
-        let entry = entry(&self.mapping, claim.index);
+        let entry = entry(&self.mapping, index);
         let segments = self.segments(entry.first_segment.load(), entry.segment_count.load())?;
         let start = into.len();
         if !cut(segments, offset, len, into) {
@@ -366,6 +395,7 @@ impl PeerTable {
 
     /// The segments of an entry, as claimed; one that wraps around has no bytes, so that a range
     /// over it does not fit.
+    #[inline(always)]
     fn segments(&self, first: u32, count: u32) -> Result<impl Iterator<Item = Run>, Error> {
         let end = first.checked_add(count).filter(|&end| end <= SEGMENTS_MAX);
         let end = end.ok_or_else(|| misbehaved("its region table names segments outside of it"))?;
@@ -374,6 +404,24 @@ impl PeerTable {
             let (address, len) = (place.address.load(), place.len.load());
             Run { address, len: if address.checked_add(len).is_some() { len } else { 0 } }
         }))
+    }
+}
+
+/// Why a region was not pinned.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum NotPinned {
+    /// All pin words are in use.
+    NoWord,
+    /// It is not of this table.
+    Stale,
+}
+
+impl From<NotPinned> for Error {
+    fn from(why: NotPinned) -> Self {
+        match why {
+            NotPinned::NoWord => Self::Again,
+            NotPinned::Stale => Self::StaleDescriptor,
+        }
     }
 }
 

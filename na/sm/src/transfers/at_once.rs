@@ -19,7 +19,7 @@ use crate::{
     region::{
         cma::{Batch, Direction, Scratch},
         descriptor::RegionClaim,
-        pins::Pin,
+        pins::{self, Pin},
         plan::Run,
         state::SmRegion,
     },
@@ -196,31 +196,35 @@ fn move_together(
 ) -> u64 {
     let (Some(link), Some(watch)) = (&connection.link, &connection.watch) else { return 0 };
     let Some(&Transit { direction, .. }) = batch.first() else { return 0 };
-    let mut kernel = Batch::new(direction, scratch);
     let mut pins: [Option<Pin<'_>>; PINS] = [const { None }; PINS];
     let mut asked = 0;
     for (transit, pin) in batch.iter().zip(&mut pins) {
-        let Transit { local, local_offset, remote, remote_offset, len, .. } = *transit;
-        let (Ok(local), Ok(claim)) = (region_of(local), RegionClaim::decode(remote.opaque()))
-        else {
-            continue;
-        };
-        if len > most || asked + len > room || connection.maps.has(&claim) {
-            continue;
+        let Ok(claim) = RegionClaim::decode(transit.remote.opaque()) else { continue };
+        let is_fit = transit.len <= most && asked + transit.len <= room;
+        if is_fit && !connection.maps.has(&claim) {
+            *pin = link.theirs.table.announce(&claim, &link.own.rings.pins.0).ok();
+            asked += transit.len;
         }
-        let range = (remote_offset, len);
-        let piece = Piece { direction, claim: &claim, range, local, local_offset };
-        *pin = add(local, &piece, &mut kernel, link).ok();
-        asked += if pin.is_some() { len } else { 0 };
+    }
+    pins::settle(); // Of all at once: it waits for what was written before.
+    let needed = needed_for(direction);
+    let mut kernel = Batch::new(direction, scratch);
+    for (transit, pin) in batch.iter().zip(&mut pins) {
+        let Some(announced) = pin.take() else { continue };
+        let Transit { local, local_offset, remote, remote_offset, len, .. } = *transit;
+        if let (Ok(local), Ok(claim)) = (region_of(local), RegionClaim::decode(remote.opaque())) {
+            let (near, range) = ((local_offset, len), (remote_offset, len));
+            let far = |far: &mut _| hold(announced, &claim, needed, range, link, far);
+            *pin = kernel.add(local, near, far).ok();
+        }
     }
     fail::point("pinned");
     let (all, result) = kernel.transfer(watch);
     let mut moved = all;
-    for ((transit, pin), done) in batch.iter().zip(pins).zip(done) {
-        if let Some(pin) = pin {
+    for ((transit, pin), done) in batch.iter().zip(&mut pins).zip(done) {
+        if pin.take().is_some() {
             *done = transit.len <= moved && (transit.len > 0 || result.is_ok());
             moved = moved.saturating_sub(transit.len);
-            drop(pin);
         }
     }
     all
@@ -234,12 +238,16 @@ fn add<'a, 'l>(
     kernel: &mut Batch<'a>,
     link: &'l Link,
 ) -> Result<Pin<'l>, Error> {
-    let needed = match piece.direction {
-        Direction::Get => Rights::READ,
-        Direction::Put => Rights::WRITE,
-    };
+    let needed = needed_for(piece.direction);
     let near = (piece.local_offset, piece.range.1);
     kernel.add(local, near, |far| pin(piece.claim, needed, piece.range, link, far))
+}
+
+fn needed_for(direction: Direction) -> Rights {
+    match direction {
+        Direction::Get => Rights::READ,
+        Direction::Put => Rights::WRITE,
+    }
 }
 
 /// Pins a range of the peer's, and appends where it lies.
@@ -251,11 +259,26 @@ fn pin<'l>(
     link: &'l Link,
     far: &mut Vec<Run>,
 ) -> Result<Pin<'l>, Error> {
+    let pin = link.theirs.table.announce(claim, &link.own.rings.pins.0)?;
+    pins::settle();
+    hold(pin, claim, needed, range, link, far)
+}
+
+/// Checks what was announced, and appends where it lies.
+#[inline(always)]
+fn hold<'l>(
+    announced: Pin<'l>,
+    claim: &RegionClaim,
+    needed: Rights,
+    range: (u64, u64),
+    link: &Link,
+    far: &mut Vec<Run>,
+) -> Result<Pin<'l>, Error> {
     let table = &link.theirs.table;
-    let admitted = table.admit(claim, needed, range, &link.own.rings.pins.0)?;
+    let admitted = table.check(announced, claim, needed, range)?;
     if admitted.sharing != Sharing::No {
         return Err(Error::Unsupported("moving by the kernel what can be mapped"));
     }
-    table.append_runs(claim, range, far)?;
+    table.append_runs(claim.index, range, far)?;
     Ok(admitted.pin)
 }
