@@ -212,6 +212,17 @@ impl Descriptor {
         plain.map_or_else(|| Self::decode_any(bytes), Ok)
     }
 
+    /// Whether it is a clone of the other one.
+    #[inline]
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn holders(&self) -> usize {
+        Arc::strong_count(&self.0)
+    }
+
     /// A short way for what most are: one region, neither bound nor eager. `None`: it is another one, or wrong.
     fn decode_plain(bytes: &[u8]) -> Option<Self> {
         let (header, rest) = bytes.split_first_chunk::<HEADER>()?;

@@ -8,7 +8,7 @@ use std::{
 
 use hg_na::{Error, LocalSlice, Region, RemoteSlice};
 
-use crate::{Descriptor, Local, Place};
+use crate::{Descriptor, Local, Place, recent};
 
 /// A range of a list of regions, for a [`crate::Plan`].
 pub trait Regions {
@@ -202,6 +202,12 @@ impl RemoteRange {
     ) -> Result<Self, Error> {
         let (offset, len) = resolve(&range, descriptor.len())?;
         Ok(Self { descriptor: descriptor.clone(), offset, len })
+    }
+
+    /// Drops it after a transfer: who reads the same descriptor next has it for less.
+    #[inline]
+    pub fn give_back(self) {
+        recent::give_back(self.descriptor);
     }
 
     /// The descriptor that it is a range of.

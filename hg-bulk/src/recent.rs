@@ -3,7 +3,8 @@
 //! Who registers memory once and lends it again and again sends the same bytes again and again. What they mean was
 //! found out before, and never changes: a descriptor is what its bytes say, whatever became of the memory since.
 //! Reading one again is a comparison of its bytes and one more count, instead of a look at each field, memory from the
-//! allocator and two copies.
+//! allocator and two copies. Where a transfer has used it up, that gives it back, and the next time nothing is counted:
+//! a count waits for all that the thread has written before, a message to another processor, say.
 
 use std::cell::RefCell;
 
@@ -13,8 +14,14 @@ use crate::Descriptor;
 /// three of one pair would be read anew each time.
 const PLACES: usize = 128;
 
+struct Known {
+    descriptor: Descriptor,
+    /// The same, given back.
+    spare: Option<Descriptor>,
+}
+
 thread_local! {
-    static RECENT: RefCell<Vec<[Option<Descriptor>; 2]>> = const { RefCell::new(Vec::new()) };
+    static RECENT: RefCell<Vec<[Option<Known>; 2]>> = const { RefCell::new(Vec::new()) };
 }
 
 /// What these bytes were read as, if it was not too long ago; else what `read` makes of them, which is remembered.
@@ -28,24 +35,38 @@ pub(crate) fn read(
     let known = RECENT.try_with(|recent| {
         let mut recent = recent.try_borrow_mut().ok()?;
         if recent.is_empty() {
-            recent.resize(PAIRS, [None, None]);
+            recent.resize_with(PAIRS, || [None, None]);
         }
         let pair = recent.get_mut(pair_of(bytes)?)?;
-        for known in pair.iter().flatten() {
-            if known.as_bytes() == bytes {
-                return Some(known.clone());
+        for Known { descriptor, spare } in pair.iter_mut().flatten() {
+            if descriptor.as_bytes() == bytes {
+                return Some(spare.take().unwrap_or_else(|| descriptor.clone()));
             }
         }
         let new = read.take()?(bytes)?;
         // The newer one steps aside, and goes when the next one of the pair comes.
         pair.rotate_right(1);
-        pair[0] = Some(new.clone());
+        pair[0] = Some(Known { descriptor: new.clone(), spare: None });
         Some(new)
     });
     match (known.ok().flatten(), read) {
         (None, Some(read)) => read(bytes), // The thread ends.
         (known, _) => known,
     }
+}
+
+/// Takes a descriptor that nobody needs any more, for the next time that its bytes are read here.
+#[inline]
+pub(crate) fn give_back(used: Descriptor) {
+    let mut used = Some(used);
+    let _too_late = RECENT.try_with(|recent| {
+        let mut recent = recent.try_borrow_mut().ok()?;
+        let pair = recent.get_mut(pair_of(used.as_ref()?.as_bytes())?)?;
+        let mut known = pair.iter_mut().flatten();
+        let known = known.find(|it| used.as_ref().is_some_and(|used| used.is(&it.descriptor)))?;
+        std::mem::swap(&mut known.spare, &mut used);
+        Some(())
+    });
 }
 
 /// By the bytes where transports put what tells regions apart: the last ones, and some before them.
@@ -111,6 +132,35 @@ mod tests {
         }
         assert_eq!((counted(&third), counted(&second), counted(&third)), (3, 3, 3));
         assert_eq!((counted(&first), counted(&third), counted(&second)), (4, 4, 5));
+    }
+
+    #[test]
+    fn one_that_is_given_back_is_what_its_bytes_are_read_as_once() {
+        let sent = descriptor(1_000);
+        let decode = || Descriptor::decode(sent.as_bytes()).unwrap();
+        let first = decode();
+        assert_eq!(first.holders(), 2);
+        for _ in 0..2 {
+            give_back(decode());
+            assert_eq!(first.holders(), 3);
+            let (second, third) = (decode(), decode());
+            assert!(second.is(&first) && third.is(&first));
+            assert_eq!(first.holders(), 4);
+            give_back(second);
+            give_back(third);
+            assert_eq!(first.holders(), 3);
+            drop(decode());
+            assert_eq!(first.holders(), 2);
+        }
+    }
+
+    #[test]
+    fn one_that_was_not_read_here_is_dropped_when_it_is_given_back() {
+        let sent = descriptor(1_001);
+        give_back(sent.clone());
+        let read = Descriptor::decode(sent.as_bytes()).unwrap();
+        give_back(sent.clone());
+        assert_eq!((sent.holders(), read.holders()), (1, 2));
     }
 
     #[test]
