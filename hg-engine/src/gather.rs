@@ -16,11 +16,19 @@ struct Here {
     waker: Cell<(usize, usize)>,
     /// Transfers that this poll, and those that it is inside of, have left to wait.
     noted: Cell<u64>,
+    /// A port and a start of it: what that has left to wait was moved, and it is polled again for that. 0: none.
+    moved: Cell<(u64, u64)>,
 }
 
 thread_local! {
     static HERE: Here = const {
-        Here { port: Cell::new(0), start: Cell::new(0), waker: Cell::new((0, 0)), noted: Cell::new(0) }
+        Here {
+            port: Cell::new(0),
+            start: Cell::new(0),
+            waker: Cell::new((0, 0)),
+            noted: Cell::new(0),
+            moved: Cell::new((0, 0)),
+        }
     };
 }
 
@@ -46,10 +54,26 @@ pub(crate) fn polling<T>(
         here.noted.get()
     });
     let polled = poll();
-    HERE.with(|here| {
+    let is_noting = HERE.with(|here| {
         here.start.set(0);
-        (polled, here.noted.replace(before) != before)
-    })
+        here.noted.replace(before) != before
+    });
+    (polled, is_noting)
+}
+
+/// Polls a handler's future again; `start`: which start it was, if all that it has left to wait was moved; or 0.
+#[inline(always)]
+pub(crate) fn polling_again<T>(port: u64, start: u64, poll: impl FnOnce() -> T) -> T {
+    HERE.with(|here| here.moved.set((port, start)));
+    let polled = poll();
+    HERE.with(|here| here.moved.set((0, 0)));
+    polled
+}
+
+/// Whether a transfer that this handler of this port has left to wait was moved, as far as this poll knows.
+#[inline(always)]
+pub(crate) fn is_moved(port: u64, start: u64) -> bool {
+    HERE.with(|here| here.moved.get() == (port, start))
 }
 
 /// The start of a handler of this port whose first poll this is, and may leave transfers to wait; or 0.

@@ -140,7 +140,10 @@ impl Tasks {
         let key = self.table.next_key();
         // Relaxed: nobody has the waker yet.
         wakening.shared.key.store(key.to_bits(), Ordering::Relaxed);
-        let polled = poll(&mut task, port, due, (&wakening.waker, start), answer);
+        let waker = &wakening.waker;
+        let poll = || poll_once(&mut task, port, due, waker, answer);
+        let (run, is_noting) = gather::polling(port.id, start, waker, poll);
+        let polled = Polled { run, is_noting };
         if polled.run.is_pending() {
             self.table.insert_with(|| Entry { task, wakening, due: *due });
             return (key, polled);
@@ -157,25 +160,27 @@ impl Tasks {
         (key, polled)
     }
 
-    /// Polls a task that was started in this round; one that has ended leaves its answer, and its place. `None`: it is not
-    /// there any more.
+    /// Polls a task that was started in this round; one that has ended leaves its answer, and its place. `moved`: which
+    /// start it was, if all its transfers that have waited were moved; or 0. `None`: it is not there any more.
     pub(crate) fn poll_again(
         &mut self,
         key: Key,
         port: &Port,
         (answer, spares): (&mut Message, &mut Vec<Task>),
+        moved: u64,
     ) -> Option<(Due, Poll<Run>)> {
         let Entry { task, wakening, due } = self.table.get_mut(key)?;
-        let polled = poll(task, port, due, (&wakening.waker, 0), answer);
+        let poll = || poll_once(task, port, due, &wakening.waker, answer);
+        let run = gather::polling_again(port.id, moved, poll);
         let due = *due;
-        if polled.run.is_ready() {
+        if run.is_ready() {
             let Entry { task, wakening, .. } = self.table.remove(key)?;
             keep(spares, task);
             if wakening.is_unused() {
                 self.keep(wakening);
             }
         }
-        Some((due, polled.run))
+        Some((due, run))
     }
 
     /// What wakes a task.
@@ -218,8 +223,8 @@ impl Tasks {
     fn poll(&mut self, key: Key, port: &Port) -> Option<Answered> {
         let Entry { task, wakening, due } = self.table.get_mut(key)?;
         let mut answer = handler::no_message();
-        let polled = poll(task, port, due, (&wakening.waker, 0), &mut answer);
-        let Poll::Ready(run) = polled.run else { return None };
+        let polled = poll_once(task, port, due, &wakening.waker, &mut answer);
+        let Poll::Ready(run) = polled else { return None };
         let Entry { task, wakening, due } = self.table.remove(key)?;
         drop(task);
         if wakening.is_unused() {
@@ -236,24 +241,19 @@ impl Tasks {
 
 /// Polls a task once; a panic becomes an answer. One that has ended holds nothing of its user's any more.
 #[inline(always)]
-fn poll(
+fn poll_once(
     task: &mut Task,
     port: &Port,
     due: &Due,
-    (waker, start): (&Waker, u64),
+    waker: &Waker,
     answer: &mut Message,
-) -> Polled {
+) -> Poll<Run> {
     let mut context = Context::from_waker(waker);
-    let poll = || {
-        let poll = || in_handler(Inside::Async, || task.poll(port, due, &mut context, answer));
-        catch_unwind(AssertUnwindSafe(poll))
-    };
-    let (polled, is_noting) = gather::polling(port.id, start, waker, poll);
-    let run = match polled {
+    let poll = || in_handler(Inside::Async, || task.poll(port, due, &mut context, answer));
+    match catch_unwind(AssertUnwindSafe(poll)) {
         Ok(run) => run,
         Err(panic) => Poll::Ready(fail(task, due, panic, answer)),
-    };
-    Polled { run, is_noting }
+    }
 }
 
 /// A task has panicked: what is left of it is dropped, and may panic once more.

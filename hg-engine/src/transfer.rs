@@ -33,7 +33,10 @@ impl<'e> Transfer<'e> {
         far: RemoteRange,
     ) -> Self {
         let made = match port.move_now(peer, direction, local, &far) {
-            Now::Over => return Self(Pending { port, state: PendingState::Done }),
+            Now::Over => {
+                far.give_back();
+                return Self(Pending { port, state: PendingState::Done });
+            }
             Now::Gathered(mut state, start) => {
                 let id = state.transfers.note(peer.na, (direction, local, far), start);
                 let state = PendingState::Noted(id, start);
@@ -77,7 +80,7 @@ impl Future for Transfer<'_> {
                 self.0.state = PendingState::Taken;
                 Poll::Ready(Ok(()))
             }
-            PendingState::Noted(id, start) => self.0.poll_noted((id, start), context),
+            PendingState::Noted(_, start) => self.0.poll_noted(start, context),
             _ => self.0.poll_outcome(context).map(|outcome| outcome.map(drop)),
         }
     }
@@ -127,28 +130,24 @@ impl<'e> Pending<'e> {
         if let PendingState::Noted(id, _) = self.state
             && let Some(mut state) = self.port.enter_state()
         {
-            state.settle_note(id);
+            let (is_over, noted) = state.settle_note(id);
             drop(state);
             self.port.notify();
-            self.state = PendingState::Open(id);
+            self.state = if is_over { PendingState::Done } else { PendingState::Open(id) };
+            drop(noted);
         }
     }
 
     #[inline]
     fn poll_noted(
         &mut self,
-        (id, start): (TransferId, u64),
+        start: u64,
         context: &mut Context<'_>,
     ) -> Poll<Result<(), TransferError>> {
         if gather::is_polled_again(self.port.id, start, context.waker()) {
             return Poll::Pending;
         }
-        let Some(mut state) = self.port.enter_state() else {
-            return Poll::Ready(Err(forked()));
-        };
-        let over = state.transfers.take_noted(id);
-        drop(state);
-        if over.is_some() {
+        if gather::is_moved(self.port.id, start) {
             self.state = PendingState::Taken;
             return Poll::Ready(Ok(()));
         }

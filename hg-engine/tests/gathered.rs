@@ -229,6 +229,35 @@ fn what_is_wrong_with_one_is_told_to_its_handler_alone() {
     }
 }
 
+#[test]
+fn one_that_is_cancelled_while_it_waits_has_not_ended_well_because_the_others_were_moved() {
+    let pair = Pair::serving(|request, (kind, memory)| async move {
+        let buffer = buffer(&request);
+        let mut transfer = pin!(request.pull(memory, &buffer));
+        let ended = poll_fn(|context| {
+            let polled = transfer.as_mut().poll(context);
+            if kind == 1 && polled.is_pending() {
+                transfer.cancel();
+            }
+            polled
+        });
+        ended.await.map_err(|error| text(&error))?;
+        Ok(0)
+    });
+    let memory = pair.memory(6);
+    let outcomes = pair.round(&[0, 0, 1, 0, 0, 0], &memory);
+    assert_eq!(pair.gathered(), 5);
+    for (n, outcome) in outcomes.into_iter().enumerate() {
+        match outcome {
+            Err(CallError::Handler(text)) => {
+                assert!(n == 2 && text.ends_with("[Cancelled]"), "{n}: {text}");
+            }
+            outcome => assert!(outcome.is_ok() && n != 2),
+        }
+    }
+    assert!(pair.is_idle());
+}
+
 /// Both, polled by the same waker.
 async fn both(one: Transfer<'_>, other: Transfer<'_>) -> Result<(), TransferError> {
     let (mut one, mut other) = (pin!(one), pin!(other));

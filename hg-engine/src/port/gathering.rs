@@ -9,8 +9,13 @@ use std::{mem, sync::Arc, task::Poll};
 use hg_core::table::Key;
 use hg_na::Message;
 
-use super::{NOTES_MAX, Port};
-use crate::{running::Task, tasks::Tasks};
+use super::{NOTES_MAX, Port, transfers::Noted};
+use crate::{
+    late::contain,
+    request::{Inside, in_handler},
+    running::Task,
+    tasks::Tasks,
+};
 
 /// A handler that waits in its round.
 pub(super) struct Gathered {
@@ -26,6 +31,8 @@ pub(super) struct Gathered {
 #[derive(Default)]
 pub(super) struct Gathering {
     handlers: Vec<Gathered>,
+    /// Their transfers that have waited.
+    over: Vec<Noted>,
     /// Where the futures of each handler are put, by its place among all.
     spares: Vec<Vec<Task>>,
     /// Handlers' futures that were started, to tell them apart.
@@ -77,11 +84,17 @@ impl Port {
             let of_start = handlers.iter().find(|it| it.start == start);
             tasks.waker(of_start?.key?)
         };
-        self.state.lock().flush_notes(waker_of);
+        let is_all = self.state.lock().flush_notes(waker_of, &mut gathering.over);
+        in_handler(Inside::Async, || {
+            contain("memory that was dropped", || {
+                gathering.over.drain(..).for_each(Noted::give_back);
+            });
+        });
         for Gathered { key, start, place } in handlers.drain(..) {
             let Some(key) = key else { continue };
             let spares = gathering.spares_of(place);
-            match tasks.poll_again(key, self, (answer, spares)) {
+            let moved = if is_all { start } else { 0 };
+            match tasks.poll_again(key, self, (answer, spares), moved) {
                 Some((due, Poll::Ready(run))) => self.finish_start(due, &run, answer, start),
                 Some((due, Poll::Pending)) => self.leave_round(due, start),
                 None => {}

@@ -16,8 +16,8 @@ use hg_na::{
     Transit,
 };
 
-pub(crate) use self::notes::NOTES_MAX;
-use self::notes::{Noted, Noting};
+use self::notes::Noting;
+pub(crate) use self::notes::{NOTES_MAX, Noted};
 use super::State;
 use crate::late::Late;
 
@@ -136,15 +136,15 @@ impl Entry {
 enum Slot {
     /// Boxed: few, long, and moved about.
     Open(Box<Entry>),
-    /// It waits for the end of its round's handlers, or is over.
-    Noted(Noted),
+    /// It waits for the end of its round's handlers; with whose memory it is.
+    Noted(Peer),
 }
 
 impl Slot {
     fn peer(&self) -> Peer {
         match self {
             Self::Open(entry) => entry.peer,
-            Self::Noted(noted) => noted.peer,
+            Self::Noted(peer) => *peer,
         }
     }
 }
@@ -160,8 +160,10 @@ pub(crate) struct Ended {
 #[derive(Debug, Default)]
 pub(crate) struct Transfers {
     table: Table<Slot>,
-    /// Those that wait for the end of their round's handlers, or did.
-    notes: Vec<TransferId>,
+    /// Those that wait for the end of their round's handlers.
+    notes: Vec<Noted>,
+    /// Whether any has ceased to before.
+    is_any_out: bool,
     /// Of the first of them: peer, direction and length.
     kind: Option<(Peer, Direction, u64)>,
     /// The handlers that have left some to wait, and have not ended their round.
@@ -413,7 +415,6 @@ impl Transfers {
                 let outcome = entry.plan.take_outcome()?;
                 outcome.map(|()| entry.seen.take())
             }
-            Slot::Noted(noted) if noted.is_over => Ok(None),
             Slot::Noted(_) => return None,
         };
         Some(Ended { outcome, _slot: self.table.remove(id)? })

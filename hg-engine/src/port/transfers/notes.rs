@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!        started in a handler's poll                         the transport does it at once
-//!  (none) -------------------------> waiting ---- end of the round's handlers ----> over -- taken
+//!  (none) -------------------------> waiting ---- end of the round's handlers ----> moved: forgotten
 //!                                       |    or so many wait, or somebody else asks    |
 //!                                       |                                              +-- does not, or it is stopped:
 //!                                       +-- abandoned: forgotten                           open, as any other
@@ -11,7 +11,7 @@
 //! (another waker, another thread, a deadline) has it moved at once. That poll leaves no waker: its task is polled again
 //! when the transfers were moved, and one that the transport did not do after all is given its task's waker then.
 
-use std::task::Waker;
+use std::{slice, task::Waker};
 
 use hg_bulk::{AsRange as _, Limits, Plan, Range, RangeRef, RemoteRange};
 use hg_na::{Direction, Peer, Transit};
@@ -22,20 +22,18 @@ use crate::{gather, port::State};
 /// Transfers that wait at most: half of them are answered while the other half is moved.
 pub(crate) const NOTES_MAX: usize = 8;
 
-/// A transfer between one region and one region, which the transport would move at once.
+/// A transfer that waits, between one region and one region, which the transport would move at once. Dropped outside of the
+/// lock, since it may be the last to hold its memory.
 #[derive(Debug)]
-pub(super) struct Noted {
-    pub(super) peer: Peer,
+pub(crate) struct Noted {
+    id: TransferId,
+    peer: Peer,
     direction: Direction,
     local: Range,
     far: RemoteRange,
     /// The start of the handler that has begun it.
     start: u64,
-    pub(super) is_over: bool,
 }
-
-/// One that is over. Dropped outside of the lock, since it may be the last to hold its memory.
-pub(crate) struct Over(#[expect(dead_code, reason = "it is dropped")] Slot);
 
 /// Starts of handlers, near each other: those of one round.
 #[derive(Debug, Default)]
@@ -63,6 +61,13 @@ impl Noting {
 }
 
 impl Noted {
+    /// Drops it after its transfer.
+    #[inline]
+    pub(crate) fn give_back(self) {
+        self.far.give_back();
+    }
+
+    #[inline(always)]
     fn transit(&self) -> Transit<'_> {
         let (local, remote) = (self.local.as_range(), self.far.descriptor());
         let asked = "it has a region on either side, about which the transport was asked";
@@ -108,10 +113,9 @@ impl Transfers {
         if self.notes.is_empty() {
             self.kind = Some((peer, direction, far.len()));
         }
+        let id = self.table.insert(Slot::Noted(peer));
         let local = local.to_range();
-        let noted = Noted { peer, direction, local, far, start, is_over: false };
-        let id = self.table.insert(Slot::Noted(noted));
-        self.notes.push(id);
+        self.notes.push(Noted { id, peer, direction, local, far, start });
         self.noting.add(start);
         gather::count();
         id
@@ -131,96 +135,92 @@ impl Transfers {
         }
     }
 
-    /// Takes one that has waited, and is over.
-    #[inline]
-    pub(crate) fn take_noted(&mut self, id: TransferId) -> Option<Over> {
-        match self.table.get(id)? {
-            Slot::Noted(noted) if noted.is_over => self.table.remove(id).map(Over),
-            _ => None,
-        }
+    /// One that waits does so no more: nobody wants it, or its end otherwise than at the end of its round.
+    fn take_out(&mut self, id: TransferId) -> Option<Noted> {
+        let at = self.notes.iter().position(|noted| noted.id == id)?;
+        self.is_any_out = true;
+        Some(self.notes.remove(at))
     }
 
-    /// One that was noted, be it over or not.
-    pub(super) fn remove_noted(&mut self, id: TransferId) -> Option<Slot> {
-        matches!(self.table.get(id)?, Slot::Noted(_)).then(|| self.table.remove(id))?
+    /// Forgets one that waits.
+    pub(super) fn remove_noted(&mut self, id: TransferId) -> Option<Noted> {
+        let noted = self.take_out(id)?;
+        self.table.discard(id);
+        Some(noted)
     }
 
     /// One that waits is a transfer like any other from now on, of which nothing is posted yet.
     pub(super) fn open(&mut self, id: TransferId) {
-        let Some(slot) = self.table.get_mut(id) else { return };
-        let Slot::Noted(noted) = slot else { return };
-        if noted.is_over {
-            return;
+        if let Some(noted) = self.take_out(id) {
+            self.open_noted(&noted);
         }
+    }
+
+    fn open_noted(&mut self, noted: &Noted) {
+        let Some(slot) = self.table.get_mut(noted.id) else { return };
         let (near, far) = (Near::of(noted.direction, noted.local.clone()), noted.far.clone());
         // The transport would do all of it at once.
         let plan = Plan::new(near, far, Limits::whole());
         *slot = Slot::Open(Box::new(Entry::new(noted.peer, plan)));
     }
 
-    fn waiting(&self, id: TransferId) -> Option<&Noted> {
-        match self.table.get(id)? {
-            Slot::Noted(noted) if !noted.is_over => Some(noted),
-            _ => None,
-        }
-    }
-
-    /// Has the transport do at most [`NOTES_MAX`] of them; what it does not do is posted, and wakes its handler then.
-    fn do_together(
+    /// Has the transport do at most [`NOTES_MAX`] that have waited, and forgets those; what it does not do is posted, and
+    /// wakes its handler then. Says whether it has done all.
+    fn end_notes(
         &mut self,
-        ids: &[TransferId],
+        notes: &[Noted],
         tools: &mut Tools<'_>,
         waker_of: impl Fn(u64) -> Option<Waker>,
-    ) {
+    ) -> bool {
         let mut done = [false; NOTES_MAX];
-        let Some(context) = &mut tools.context else { return };
-        let mut transits = Vec::with_capacity(NOTES_MAX);
-        for id in ids {
-            transits.extend(self.waiting(*id).map(Noted::transit));
+        if let Some(context) = &mut tools.context {
+            let transits: Vec<_> = notes.iter().map(Noted::transit).collect();
+            context.transfer_all(&transits, u64::MAX, &mut done);
         }
-        match transits.as_slice() {
-            [] => return,
-            transits => context.transfer_all(transits, u64::MAX, &mut done),
-        }
-        drop(transits);
-        let mut done = done.into_iter();
-        for id in ids {
-            let Some(Slot::Noted(noted)) = self.table.get_mut(*id) else { continue };
-            if noted.is_over {
+        let mut is_all = true;
+        for (noted, is_done) in notes.iter().zip(done) {
+            if is_done {
+                self.table.discard(noted.id);
+                self.moved_at_once += noted.far.len();
                 continue;
             }
-            if done.next() == Some(true) {
-                noted.is_over = true;
-                self.moved_at_once += noted.far.len();
-            } else {
-                let waker = waker_of(noted.start);
-                self.open(*id);
-                if let Some(entry) = self.entry(*id) {
-                    entry.waker = waker;
-                }
-                self.run(*id, tools);
+            is_all = false;
+            self.open_noted(noted);
+            if let Some(entry) = self.entry(noted.id) {
+                entry.waker = waker_of(noted.start);
             }
+            self.run(noted.id, tools);
         }
+        is_all
     }
 }
 
 impl State {
-    /// Has the transport do those that wait. `waker_of` gives the waker of the handler of a start; a task's, which is not its
-    /// user's to clone.
-    pub(crate) fn flush_notes(&mut self, waker_of: impl Fn(u64) -> Option<Waker>) {
+    /// Has the transport do those that wait; says whether it has done all that have waited in this round. `waker_of` gives
+    /// the waker of the handler of a start; a task's, which is not its user's to clone. `over`, which is empty, has those
+    /// that have waited then.
+    pub(crate) fn flush_notes(
+        &mut self,
+        waker_of: impl Fn(u64) -> Option<Waker>,
+        over: &mut Vec<Noted>,
+    ) -> bool {
         self.with_transfers(|transfers, tools| {
-            let mut notes = std::mem::take(&mut transfers.notes);
-            for ids in notes.chunks(NOTES_MAX) {
-                transfers.do_together(ids, tools, &waker_of);
-            }
-            notes.clear();
-            transfers.notes = notes; // For its memory.
-        });
+            std::mem::swap(&mut transfers.notes, over);
+            let is_any_out = std::mem::take(&mut transfers.is_any_out);
+            transfers.end_notes(over, tools, waker_of) && !is_any_out
+        })
     }
 
     /// Has the transport do one that waits, if it does: somebody asks for it who is not polled again, and sees to his waker
-    /// himself.
-    pub(crate) fn settle_note(&mut self, id: TransferId) {
-        self.with_transfers(|transfers, tools| transfers.do_together(&[id], tools, |_| None));
+    /// himself. Says whether it is over, and well; what that gives is to be dropped without the lock.
+    pub(crate) fn settle_note(&mut self, id: TransferId) -> (bool, Option<Noted>) {
+        self.with_transfers(|transfers, tools| match transfers.take_out(id) {
+            Some(noted) => {
+                let is_over = transfers.end_notes(slice::from_ref(&noted), tools, |_| None);
+                (is_over, Some(noted))
+            }
+            // It was done with the others, unless it was opened.
+            None => (transfers.entry(id).is_none(), None),
+        })
     }
 }
