@@ -376,3 +376,59 @@ fn an_engine_for_which_nobody_makes_progress_is_closed_in_a_handler_of_another_o
     assert_eq!(engine.call(plain, &itself, (3,)).wait().unwrap(), 3);
     assert_eq!(count.load(Ordering::SeqCst), 0);
 }
+
+#[test]
+fn no_handler_begins_after_another_one_of_its_round_has_closed_the_engine() {
+    let plugin = Mem::default();
+    let (target, origin) = (open(&plugin, Progress::Own, 1), open(&plugin, Progress::Own, 1));
+    let peer = origin.lookup(target.address()).unwrap();
+    let begun = Arc::new(AtomicUsize::new(0));
+    let serve = move |request: &Request, (number,): (u64,)| {
+        request.engine().close();
+        Ok(number)
+    };
+    target.serve(plain, serve).unwrap();
+    let begins = || {
+        let begun = Arc::clone(&begun);
+        move || begun.fetch_add(1, Ordering::SeqCst)
+    };
+    let begin = begins();
+    let serve = move |_: Request, (number,): (u64,)| {
+        begin();
+        async move { Ok(number) }
+    };
+    target.serve_async(polled, serve).unwrap();
+    let begin = begins();
+    let serve = move |_: &Request, (number,): (u64,)| {
+        begin();
+        Ok(number)
+    };
+    target.serve_blocking(blocking, serve).unwrap();
+    let begin = begins();
+    let serve = move |_: &Request, (_,): (u64,), answer: Answer<later>| {
+        begin();
+        drop(answer);
+    };
+    target.serve_later(later, serve).unwrap();
+    // Connected: what is called then comes in one round.
+    let before = origin.call(polled, &peer, (1,));
+    wait_until("a first call is served", || {
+        origin.progress(Duration::ZERO);
+        target.progress(Duration::ZERO);
+        begun.load(Ordering::SeqCst) == 1
+    });
+    let calls = (
+        origin.call(plain, &peer, (1,)),
+        origin.call(polled, &peer, (1,)),
+        origin.call(blocking, &peer, (1,)),
+        origin.call(later, &peer, (1,)),
+    );
+    origin.progress(Duration::ZERO);
+    wait_until("the engine is closed", || {
+        target.progress(Duration::ZERO);
+        target.lookup(origin.address()).is_err()
+    });
+    assert_eq!(Arc::strong_count(&begun), 1, "a handler is left");
+    assert_eq!(begun.load(Ordering::SeqCst), 1, "a handler has begun in a closed engine");
+    drop((before, calls));
+}

@@ -210,7 +210,9 @@ impl Port {
         for (&Ticket { from: origin, at, ref header, payload }, left) in
             requests.iter().zip((0..requests.len()).rev())
         {
-            let Some(Completion::Unexpected { message, .. }) = done.get_mut(at) else { continue };
+            // Where one of them has closed the engine, no other begins. Relaxed: that was in this thread.
+            let arrived = done.get_mut(at).filter(|_| !self.is_closed.load(Ordering::Relaxed));
+            let Some(Completion::Unexpected { message, .. }) = arrived else { continue };
             let place = match *last_rpc {
                 Some((id, place)) if id == header.rpc => place,
                 _ => {
