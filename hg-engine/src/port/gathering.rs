@@ -86,9 +86,9 @@ impl Port {
         };
         let is_all = self.state.lock().flush_notes(waker_of, &mut gathering.over);
         in_handler(Inside::Async, || {
-            contain("memory that was dropped", || {
-                gathering.over.drain(..).for_each(Noted::give_back);
-            });
+            for noted in gathering.over.drain(..) {
+                contain("memory that was dropped", || noted.give_back());
+            }
         });
         for Gathered { key, start, place } in handlers.drain(..) {
             let Some(key) = key else { continue };
