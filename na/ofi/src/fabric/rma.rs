@@ -20,7 +20,8 @@ use crate::fabric::{
 /// Moves under way at a time.
 const MOVES_MAX: usize = 64;
 /// Places for moves. libfabric's shm (1.17) never tells of some that were under way to a process that is killed: nobody
-/// knows whether it still has their contexts, so that their places are lost until the endpoint is closed.
+/// knows whether it still has their contexts, so that their places are lost until the endpoint is closed. When all are,
+/// bytes travel in frames.
 const PLACES: usize = 64 * MOVES_MAX;
 
 /// What a peer needs to reach a registered run of memory.
@@ -176,9 +177,12 @@ impl Endpoint {
             return Err(Fault::new("fi_write", sys::errno::AGAIN));
         }
         let side = self.one_sided.as_ref().ok_or_else(unsupported)?;
-        let has_room = side.under_way < MOVES_MAX;
-        let free = side.moves.iter().position(Option::is_none).filter(|_| has_room);
-        let place = free.ok_or(Fault::new("fi_write", sys::errno::AGAIN))?;
+        if side.under_way >= MOVES_MAX {
+            return Err(Fault::new("fi_write", sys::errno::AGAIN));
+        }
+        // All lost: no waiting helps.
+        let free = side.moves.iter().position(Option::is_none);
+        let place = free.ok_or(Fault::new("fi_write", nix::libc::ENOSPC))?;
         let is_local = side.mr_mode & sys::MR_LOCAL != 0;
         let local = if is_local {
             let access = if to_peer { sys::WRITE } else { sys::READ };
@@ -410,6 +414,34 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn moves_wait_for_places_that_come_back_and_are_refused_when_all_are_lost() {
+        let Some([(mut one, there), _other]) = pair("tcp", 0) else { panic!("no tcp") };
+        let memory = Held::from(Arc::new(Memory::from(vec![0; 64])));
+        let run = memory.segments()[0];
+        let lost = |place| Move {
+            note: place,
+            peer: 77,
+            is_lost: false,
+            _local: None,
+            _memory: memory.clone(),
+        };
+        let side = one.one_sided.as_mut().unwrap();
+        let places = side.moves.len();
+        (side.moves, side.under_way) = ((0..64).map(|place| Some(lost(place))).collect(), 64);
+        side.moves.resize_with(places, || None);
+        let grant = Grant { address: 0, key: 1 };
+        let fault = one.move_run((there, grant), (&memory, run), true, 5).unwrap_err();
+        assert!(fault.is_again(), "{fault}");
+        let side = one.one_sided.as_mut().unwrap();
+        side.moves = (0..places as u64).map(|place| Some(lost(place))).collect();
+        side.under_way = places;
+        side.lose(77);
+        assert_eq!(side.under_way, 0);
+        let fault = one.move_run((there, grant), (&memory, run), true, 5).unwrap_err();
+        assert!(!fault.is_again(), "{fault}");
     }
 
     #[test]
