@@ -136,13 +136,7 @@ impl TcpContext {
     /// [`Error::Os`].
     pub(crate) fn new(shared: Arc<Shared>, id: u8, mark: u32) -> Result<Self, Error> {
         let waiter = Arc::new(TcpWaiter::new(Arc::clone(&shared.guard))?);
-        let mut listener = match &shared.listener {
-            Some(listener) => {
-                let own = listener.try_clone().map_err(|error| os_error("dup", error))?;
-                Some(TcpListener::from_std(own))
-            }
-            None => None,
-        };
+        let mut listener = shared.listener()?.map(TcpListener::from_std);
         if let Some(listener) = &mut listener {
             let added = waiter.registry().register(listener, LISTENER, Interest::READABLE);
             added.map_err(|error| os_error("epoll_ctl", error))?;
@@ -400,6 +394,7 @@ impl Drop for TcpContext {
         for mut wire in wires {
             self.part(&mut wire);
         }
+        (self._kept, self.listener) = (None, None);
         self.shared.closed(self.id);
     }
 }

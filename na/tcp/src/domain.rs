@@ -53,10 +53,11 @@ pub(crate) struct Shared {
     pub(crate) guard: Arc<ForkGuard>,
     pub(crate) regions: Arc<Regions>,
     pub(crate) resolver: Arc<Resolver>,
-    // Before the listener, so that it is dropped first.
-    _kept: Option<NotInherited>,
-    /// Every context accepts from it, for every other.
-    pub(crate) listener: Option<TcpListener>,
+    /// Where it listens; `None`: it does not.
+    listens_at: Option<SocketAddr>,
+    /// Every context accepts from it, for every other. Closed with the last one: what nobody accepts any more would have its
+    /// end here for as long as the domain lives, and its peer would wait for an answer.
+    listener: Mutex<Option<Listening>>,
     host: Host,
     port: u16,
     contexts: Mutex<HashMap<u8, Arc<Inbox>>>,
@@ -69,11 +70,11 @@ impl Shared {
         let settings = Settings::read(&options.settings)?;
         let (bound, shown) = addresses(url, &place, &settings)?;
         let listener = if options.listen { Some(listen(url, bound)?) } else { None };
-        let port = match &listener {
+        let listens_at = match &listener {
             Some(listener) => {
-                listener.local_addr().map_err(|error| Error::os("getsockname", error))?.port()
+                Some(listener.local_addr().map_err(|error| Error::os("getsockname", error))?)
             }
-            None => 0,
+            None => None,
         };
         let guard = Arc::new(ForkGuard::new()?);
         Ok(Arc::new(Self {
@@ -82,10 +83,10 @@ impl Shared {
             regions: Regions::new(Arc::clone(&guard))?,
             guard,
             resolver: Arc::default(),
-            _kept: listener.as_ref().map(|listener| NotInherited::new(listener.as_fd())),
-            listener,
+            listens_at,
+            listener: Mutex::new(listener.map(Listening::new)),
             host: Host::Ip(shown),
-            port,
+            port: listens_at.map_or(0, |at| at.port()),
             contexts: Mutex::default(),
         }))
     }
@@ -113,13 +114,48 @@ impl Shared {
         self.contexts().get(&id).cloned()
     }
 
-    /// A context is closed; its id may be opened again.
+    /// A context's own descriptor of the listener; after the end of all contexts it listens there again.
+    pub(crate) fn listener(&self) -> Result<Option<TcpListener>, Error> {
+        let Some(at) = self.listens_at else { return Ok(None) };
+        let mut listener = self.listening();
+        let listening = match listener.take() {
+            Some(listening) => listening,
+            None => Listening::new(listen(&self.address(0)?, at)?),
+        };
+        let socket = &listener.insert(listening).socket;
+        socket.try_clone().map(Some).map_err(|error| os_error("dup", error))
+    }
+
+    /// A context is closed, and its descriptor of the listener; its id may be opened again.
     pub(crate) fn closed(&self, id: u8) {
-        self.contexts().remove(&id);
+        let mut contexts = self.contexts();
+        contexts.remove(&id);
+        if contexts.is_empty() {
+            *self.listening() = None;
+        }
+    }
+
+    /// Locked after the contexts.
+    fn listening(&self) -> MutexGuard<'_, Option<Listening>> {
+        self.listener.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn contexts(&self) -> MutexGuard<'_, HashMap<u8, Arc<Inbox>>> {
         self.contexts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Where connections come in.
+#[derive(Debug)]
+struct Listening {
+    // Before the listener, so that it is dropped first.
+    _kept: NotInherited,
+    socket: TcpListener,
+}
+
+impl Listening {
+    fn new(socket: TcpListener) -> Self {
+        Self { _kept: NotInherited::new(socket.as_fd()), socket }
     }
 }
 

@@ -1,10 +1,13 @@
 //! Peers that come back, and peers that call each other at the same time.
 
+use std::io::{ErrorKind, Read as _};
+
 use hg_na::{Error, GoneReason, Op, Peer, QUIET};
 
 use crate::{
     child::Process,
     end::{End, LOOPBACK, WATCHDOG, address, arrived, ended, gone},
+    raw::connect,
 };
 
 #[test]
@@ -119,4 +122,26 @@ fn forgetting_and_looking_up_again_makes_a_new_peer() {
         other.round();
         assert!(start.elapsed() < WATCHDOG);
     }
+}
+
+/// Its domain is still there: an application may keep what it has closed.
+#[test]
+fn nobody_waits_for_a_context_that_was_closed() {
+    let process = std::process::id();
+    let url = format!("tcp://127.{}.{}.9:29418", 128 | (process >> 8) & 127, process & 255);
+    let End { domain, context, .. } = End::open(&url, &[]);
+    let mut unaccepted = connect(&url);
+    let second = domain.context(1).unwrap();
+    drop(context);
+    connect(&url); // For the other one.
+    drop(second);
+    let told = unaccepted.read(&mut [0]);
+    assert!(matches!(&told, Err(error) if error.kind() == ErrorKind::ConnectionReset), "{told:?}");
+    let mut end = End::open(LOOPBACK, &[]);
+    let peer = end.lookup(&url);
+    end.send(100, peer, b"knock");
+    assert!(matches!(end.until(gone), (_, GoneReason::Unreachable(_))));
+    let again = domain.context(0).unwrap();
+    assert_eq!(again.address().to_string(), url);
+    connect(&url);
 }
