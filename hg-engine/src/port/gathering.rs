@@ -9,7 +9,7 @@ use std::{mem, sync::Arc, task::Poll};
 use hg_core::table::Key;
 use hg_na::Message;
 
-use super::{NOTES_MAX, Port, transfers::Noted};
+use super::{NOTES_MAX, Port};
 use crate::{
     late::contain,
     request::{Inside, in_handler},
@@ -31,8 +31,6 @@ pub(super) struct Gathered {
 #[derive(Default)]
 pub(super) struct Gathering {
     handlers: Vec<Gathered>,
-    /// Their transfers that have waited.
-    over: Vec<Noted>,
     /// Where the futures of each handler are put, by its place among all.
     spares: Vec<Vec<Task>>,
     /// Handlers' futures that were started, to tell them apart.
@@ -84,9 +82,10 @@ impl Port {
             let of_start = handlers.iter().find(|it| it.start == start);
             tasks.waker(of_start?.key?)
         };
-        let is_all = self.state.lock().flush_notes(waker_of, &mut gathering.over);
+        let mut over = Vec::with_capacity(NOTES_MAX);
+        let is_all = self.state.lock().flush_notes(waker_of, &mut over);
         in_handler(Inside::Async, || {
-            for noted in gathering.over.drain(..) {
+            for noted in over {
                 contain("memory that was dropped", || noted.give_back());
             }
         });
