@@ -210,9 +210,7 @@ impl Port {
         for (&Ticket { from: origin, at, ref header, payload }, left) in
             requests.iter().zip((0..requests.len()).rev())
         {
-            // Where one of them has closed the engine, no other begins. Relaxed: that was in this thread.
-            let arrived = done.get_mut(at).filter(|_| !self.is_closed.load(Ordering::Relaxed));
-            let Some(Completion::Unexpected { message, .. }) = arrived else { continue };
+            let Some(Completion::Unexpected { message, .. }) = done.get_mut(at) else { continue };
             let place = match *last_rpc {
                 Some((id, place)) if id == header.rpc => place,
                 _ => {
@@ -228,6 +226,9 @@ impl Port {
             if header.bulk {
                 let request = (origin, *header, &message.as_slice()[payload..]);
                 self.serve_large(handler, request, *now, (tasks, answer));
+                if self.was_closed_here() {
+                    break;
+                }
                 continue;
             }
             let request = request.get_or_insert_with(|| Request::new(Arc::clone(self)));
@@ -252,11 +253,17 @@ impl Port {
                         requests.clear();
                         return Some(state);
                     }
+                    if !state.is_open() {
+                        break;
+                    }
                 }
                 ServeKind::Async => {
                     let start = (&mut *gathering, &mut *tasks, &mut *answer);
                     let message = (&*message, payload);
                     self.run_async(handler.as_ref(), (place, left), request, message, start);
+                    if self.was_closed_here() {
+                        break;
+                    }
                 }
                 ServeKind::Blocking => {
                     let message = std::mem::replace(message, Message::inline(0));
@@ -270,6 +277,12 @@ impl Port {
         }
         requests.clear();
         None
+    }
+
+    /// Whether a handler of this round has closed its engine: no other one begins.
+    #[inline]
+    fn was_closed_here(&self) -> bool {
+        self.is_closed.load(Ordering::Relaxed) // It was in this thread.
     }
 
     /// Has the arguments pulled that did not fit into a message, then serves the request.
