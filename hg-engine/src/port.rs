@@ -97,6 +97,23 @@ impl Shared {
     }
 }
 
+/// Where the handler of an RPC is; most are of the one that was served last.
+#[inline(always)]
+fn place_of(
+    rpc: RpcId,
+    handlers: &Registry<Registered>,
+    last: &mut Option<(RpcId, usize)>,
+) -> Option<usize> {
+    match *last {
+        Some((id, place)) if id == rpc => Some(place),
+        _ => {
+            let place = handlers.place(rpc)?;
+            *last = Some((rpc, place));
+            Some(place)
+        }
+    }
+}
+
 /// Lets go of handlers. Whoever is the last to have them drops each by itself: one that panics concerns no other.
 pub(crate) fn drop_handlers(handlers: Arc<Registry<Registered>>) {
     for handler in Arc::into_inner(handlers).into_iter().flat_map(Registry::into_handlers) {

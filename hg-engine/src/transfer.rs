@@ -51,6 +51,9 @@ impl<'e> Transfer<'e> {
 
     /// Waits for the end, making progress in this thread.
     ///
+    /// Not for plain and `async` handlers: there it is an error, but where the transfer happens to be over already, as short
+    /// ones over shared memory are and others are not. `.await` it in an `async` handler, or `wait` in a blocking one.
+    ///
     /// # Errors
     /// [`TransferError`]; [`TransferError::WouldDeadlock`] at once inside a plain or `async` handler, unless it is over already.
     pub fn wait(mut self) -> Result<(), TransferError> {

@@ -68,7 +68,7 @@ impl<'e> Fetch<'e> {
         Ok((made, Into::Memory(local)))
     }
 
-    /// Waits for the bytes, making progress in this thread.
+    /// Waits for the bytes, making progress in this thread. Not for plain and `async` handlers, as [`crate::Transfer::wait`].
     ///
     /// # Errors
     /// [`TransferError`]; [`TransferError::WouldDeadlock`] at once inside a plain or `async` handler, unless they are here already.

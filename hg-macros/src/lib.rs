@@ -55,7 +55,7 @@ use syn::parse_macro_input;
 /// `serde_bytes::ByteBuf` for that. Callers pass a tuple, of one argument too: `(x,)`.
 ///
 /// A function that returns `Result<T, E>` hands `E` to its caller as the handler's own error; any
-/// other return type is a plain value.
+/// other return type is a plain value. It is known by its name: an alias of a `Result` is taken for a plain value.
 ///
 /// # Handlers
 /// | written                          | runs on                              | may               |

@@ -22,6 +22,7 @@ use hg_na::{Completion, Done, GoneReason, Message, Returned};
 use super::{
     Incoming, Port, ROUNDS_PER_CLOCK, State, Ticket, Work, drop_handlers,
     gathering::{Gathered, Gathering},
+    place_of,
 };
 use crate::{
     Request,
@@ -211,16 +212,9 @@ impl Port {
             requests.iter().zip((0..requests.len()).rev())
         {
             let Some(Completion::Unexpected { message, .. }) = done.get_mut(at) else { continue };
-            let place = match *last_rpc {
-                Some((id, place)) if id == header.rpc => place,
-                _ => {
-                    let Some(place) = handlers.place(header.rpc) else {
-                        self.refuse(origin, header, Status::NoSuchRpc);
-                        continue;
-                    };
-                    *last_rpc = Some((header.rpc, place));
-                    place
-                }
+            let Some(place) = place_of(header.rpc, handlers, last_rpc) else {
+                self.refuse(origin, header, Status::NoSuchRpc);
+                continue;
             };
             let Registered { kind, handler } = handlers.at(place);
             if header.bulk {
