@@ -24,18 +24,21 @@
 //!    succeed in silence.)
 //! 2. [`Context::post`] and [`Context::progress`] never block.
 //! 3. An unexpected message needs no posted receive.
-//! 4. Memory is bounded by credits; unmatched expected messages count too. A late answer to a
-//!    cancelled receive is dropped.
+//! 4. Memory is bounded by credits. An expected message that finds no receive is late, and dropped.
 //! 5. Expected and control messages never wait behind unexpected ones: two contexts that flood each
-//!    other with full queues both finish, and so they do while admission is closed.
+//!    other with full queues both finish, and so they do while admission is closed. Where it is closed
+//!    to one peer alone, the messages of all others flow.
 //! 6. Order holds within the unexpected, within the control and within the expected messages from
 //!    one context to another.
-//! 7. Expected messages match by (peer, tag); a receive posted late still matches.
+//! 7. Expected messages match by (peer, tag). The receive is posted together with the request that is
+//!    answered, before the next [`Context::progress`]; one that comes later finds nothing.
 //! 8. A put completes when its bytes are visible at the owner; a message posted after that
 //!    completion arrives after them.
-//! 9. A peer that dies or closes is reported once by [`Completion::Gone`], after everything that it
-//!    had sent; its operations complete with [`Error::PeerGone`] without anyone asking, sends before
-//!    receives.
+//! 9. A peer that dies or closes is reported twice, each once. By [`Completion::HungUp`] as soon as that is
+//!    noticed, whatever is closed, full or withheld: after the expected and control messages that it had
+//!    sent, and after its operations have completed with [`Error::PeerGone`] without anyone asking, sends
+//!    before receives. By [`Completion::Gone`] after the unexpected messages that it had sent, too, which
+//!    wait for admission as ever: the last word.
 //! 10. A peer is an incarnation: one that restarts at the same address is a new [`Peer`], and an
 //!     old handle is never good again.
 //! 11. Rights, bounds and freshness of remote memory are checked ([`Caps::checked_by`]), and a

@@ -76,7 +76,7 @@ pub enum Op {
         /// At most [`crate::Caps::max_control`] bytes.
         message: Message,
     },
-    /// A message for a receive that the target posts, before or after: an answer.
+    /// A message for a receive that the target has posted: an answer.
     SendExpected {
         /// Target.
         to: Peer,
@@ -87,8 +87,8 @@ pub enum Op {
     },
     /// Waits for the one expected message with this tag from this peer.
     ///
-    /// After a cancelled receive the next message with its tag is dropped, whenever it arrives: that
-    /// tag is not to be used again with this peer before.
+    /// A message that finds no receive is dropped. So a tag whose receive was cancelled is not to be used again with
+    /// this peer, whose answer may still be under way.
     RecvExpected {
         /// Sender.
         from: Peer,
@@ -265,7 +265,16 @@ pub enum Completion {
         /// Private memory.
         message: Message,
     },
-    /// The peer is gone: nothing comes after this, and its operations have completed before.
+    /// The peer has died, or has closed the connection: its operations have completed, further ones are refused, and
+    /// nothing comes of it any more but unexpected messages that wait for admission, then [`Completion::Gone`]. Nobody waits
+    /// for an answer to them.
+    HungUp {
+        /// Who.
+        peer: Peer,
+        /// Why.
+        reason: GoneReason,
+    },
+    /// The peer is gone: nothing comes after this.
     Gone {
         /// Who.
         peer: Peer,

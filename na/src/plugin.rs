@@ -220,6 +220,12 @@ pub trait Context: Send + fmt::Debug {
     /// and wait. Everything else flows. Open at first.
     fn set_admission(&mut self, open: bool);
 
+    /// The same for one peer alone: its unexpected messages are taken while admission is open both to all and to it.
+    /// Open at first; unknown peers are ignored. What it had sent before it hung up waits, too.
+    fn set_admission_of(&mut self, peer: Peer, open: bool) {
+        let _: (Peer, bool) = (peer, open);
+    }
+
     /// Moves everything that can move and appends what ended. Never blocks, calls nobody.
     ///
     /// Takes a bounded number of messages a call, and says by `true` that it found something.
