@@ -25,7 +25,6 @@ mod builder;
 mod bulk;
 mod call;
 mod event;
-mod gather;
 mod handle;
 mod handler;
 mod in_place;

@@ -9,7 +9,6 @@
 //! ```
 //! So no handler runs inside the transport's progress, and none while a lock is held.
 
-mod gathering;
 mod state;
 mod step;
 mod transfers;
@@ -26,11 +25,10 @@ use std::{
 use hg_core::{header::Header, registry::Registry, rpc::RpcId};
 use hg_na::{Address, Caps, Completion, Context, Domain, Message, Waiter};
 
-use self::gathering::Gathering;
 pub(crate) use self::{
     state::State,
     step::{Look, OutcomeOf},
-    transfers::{NOTES_MAX, Near, TransferId},
+    transfers::{Near, TransferId},
 };
 use crate::{
     Request,
@@ -163,13 +161,22 @@ pub(crate) struct Work {
     /// The RPC that was served last, and where its handler is.
     last_rpc: Option<(RpcId, usize)>,
     pub(crate) tasks: Tasks,
-    gathering: Gathering,
+    starts: Starts,
     /// Reused for every handler; `None` before the first one.
     request: Option<Request>,
     /// Reused for every answer that is there at once.
     answer: Message,
     now: Instant,
     rounds_since_clock: u32,
+}
+
+/// What `async` handlers are started with.
+#[derive(Default)]
+struct Starts {
+    /// Handlers' futures that were started, to tell them apart.
+    count: u64,
+    /// Where the futures of each handler are put, by its place among all.
+    spares: Vec<Vec<Task>>,
 }
 
 /// Rounds that share one reading of the clock while nobody sleeps.
@@ -227,7 +234,7 @@ impl Port {
             handlers_version: usize::MAX,
             last_rpc: None,
             tasks: Tasks::default(),
-            gathering: Gathering::default(),
+            starts: Starts::default(),
             request: None,
             answer: crate::handler::no_message(),
             now: Instant::now(),
@@ -370,7 +377,7 @@ impl Work {
         Leftovers {
             request: self.request.take(),
             tasks: std::mem::take(&mut self.tasks),
-            places: self.gathering.take_places(),
+            places: std::mem::take(&mut self.starts.spares),
             handlers: self.handlers.take(),
         }
     }

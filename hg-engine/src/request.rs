@@ -149,8 +149,7 @@ impl Request {
             Some(mut state) => {
                 // Relaxed: it was set before this request was made known to anybody, and is taken back under the lock.
                 let starting = self.port.starting.load(Ordering::Relaxed);
-                let is_starting = self.start != 0
-                    && (starting == self.start || state.transfers.is_noting(self.start));
+                let is_starting = self.start != 0 && starting == self.start;
                 state.serves.token(self.due.origin, self.due.id, is_starting)
             }
             None => CancelToken::default(), // In a forked child nobody cancels.

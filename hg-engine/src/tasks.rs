@@ -21,11 +21,10 @@ use hg_core::{
 use hg_na::Message;
 
 use crate::{
-    gather,
     handler::{self, Run},
     late::{contain, discard},
     lock::Mutex,
-    port::{Answered, NOTES_MAX, Port},
+    port::{Answered, Port},
     request::{Due, Inside, in_handler},
     running::{Nothing, Task},
 };
@@ -40,9 +39,8 @@ pub(crate) struct Tasks {
     spares: Vec<Wakening>,
 }
 
-/// Wakers, and places of one handler's futures, that are kept for the next ones: those of a round whose transfers wait for
-/// each other, twice.
-const SPARES_MAX: usize = 2 * NOTES_MAX;
+/// Wakers, and places of one handler's futures, that are kept for the next ones.
+const SPARES_MAX: usize = 16;
 
 /// Keeps a place for the next future of its handler.
 #[inline]
@@ -50,13 +48,6 @@ pub(crate) fn keep(spares: &mut Vec<Task>, task: Task) {
     if spares.len() < SPARES_MAX {
         spares.push(task);
     }
-}
-
-/// What a poll has come to.
-pub(crate) struct Polled {
-    pub(crate) run: Poll<Run>,
-    /// Whether it has left transfers to wait for others.
-    pub(crate) is_noting: bool,
 }
 
 struct Entry {
@@ -126,27 +117,22 @@ impl Wakening {
 
 impl Tasks {
     /// Polls a task. One that has ended leaves its answer, and its place for the next one; others are added, and go on.
-    /// `start`: which start it is, if its transfers may wait for others; or 0.
     pub(crate) fn start(
         &mut self,
         mut task: Task,
         due: &Due,
         port: &Arc<Port>,
         (answer, spares): (&mut Message, &mut Vec<Task>),
-        start: u64,
-    ) -> (Key, Polled) {
+    ) -> Poll<Run> {
         let wakening = self.spares.pop().unwrap_or_else(|| Wakening::new(&self.ready, port));
         // Nothing is added meanwhile: only here.
         let key = self.table.next_key();
         // Relaxed: nobody has the waker yet.
         wakening.shared.key.store(key.to_bits(), Ordering::Relaxed);
-        let waker = &wakening.waker;
-        let poll = || poll_once(&mut task, port, due, waker, answer);
-        let (run, is_noting) = gather::polling(port.id, start, waker, poll);
-        let polled = Polled { run, is_noting };
-        if polled.run.is_pending() {
+        let run = poll_once(&mut task, port, due, &wakening.waker, answer);
+        if run.is_pending() {
             self.table.insert_with(|| Entry { task, wakening, due: *due });
-            return (key, polled);
+            return run;
         }
         keep(spares, task);
         if wakening.is_unused() {
@@ -157,36 +143,7 @@ impl Tasks {
             self.table.insert_with(|| Entry { task, wakening, due: *due });
             self.table.discard(key);
         }
-        (key, polled)
-    }
-
-    /// Polls a task that was started in this round; one that has ended leaves its answer, and its place. `moved`: which
-    /// start it was, if all its transfers that have waited were moved; or 0. `None`: it is not there any more.
-    pub(crate) fn poll_again(
-        &mut self,
-        key: Key,
-        port: &Port,
-        (answer, spares): (&mut Message, &mut Vec<Task>),
-        moved: u64,
-    ) -> Option<(Due, Poll<Run>)> {
-        let Entry { task, wakening, due } = self.table.get_mut(key)?;
-        let poll = || poll_once(task, port, due, &wakening.waker, answer);
-        let run = gather::polling_again(port.id, moved, poll);
-        let due = *due;
-        if run.is_ready() {
-            let Entry { task, wakening, .. } = self.table.remove(key)?;
-            keep(spares, task);
-            if wakening.is_unused() {
-                self.keep(wakening);
-            }
-        }
-        Some((due, run))
-    }
-
-    /// What wakes a task.
-    #[cold]
-    pub(crate) fn waker(&self, key: Key) -> Option<Waker> {
-        self.table.get(key).map(|entry| entry.wakening.waker.clone())
+        run
     }
 
     #[inline]

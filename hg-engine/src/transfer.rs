@@ -9,10 +9,10 @@ use std::{
 };
 
 use hg_bulk::{Limits, Piece, RangeRef, RemoteRange, TransferError};
-use hg_na::{Direction, Moved, Op, Rights, SharedBytes};
+use hg_na::{Direction, Op, Rights, SharedBytes};
 
 use crate::{
-    Peer, gather,
+    Peer,
     port::{Near, Port, State, TransferId},
     request::{Inside, inside, is_in_handler, is_in_plain_handler},
 };
@@ -37,11 +37,6 @@ impl<'e> Transfer<'e> {
                 far.give_back();
                 return Self(Pending { port, state: PendingState::Done });
             }
-            Now::Gathered(mut state, start) => {
-                let id = state.transfers.note(peer.na, (direction, local, far), start);
-                let state = PendingState::Noted(id, start);
-                return Self(Pending { port, state });
-            }
             Now::Due => Ok(Made::Due),
             Now::Refused(state) => port.post_transfer(state, peer, (direction, local, far)),
             Now::Not => port.start_transfer(peer, direction, local, far),
@@ -61,8 +56,7 @@ impl<'e> Transfer<'e> {
     }
 
     /// Ends the transfer after this time, counted from now, one way or the other.
-    pub fn within(mut self, deadline: Duration) -> Self {
-        self.0.settle();
+    pub fn within(self, deadline: Duration) -> Self {
         self.0.end_within(deadline);
         self
     }
@@ -83,7 +77,6 @@ impl Future for Transfer<'_> {
                 self.0.state = PendingState::Taken;
                 Poll::Ready(Ok(()))
             }
-            PendingState::Noted(_, start) => self.0.poll_noted(start, context),
             _ => self.0.poll_outcome(context).map(|outcome| outcome.map(drop)),
         }
     }
@@ -109,8 +102,6 @@ enum PendingState {
     /// It was done at once, and so much before it that a round is due.
     Due,
     Open(TransferId),
-    /// It waits for others of its round, or did; with the start of the handler in whose first poll it began to.
-    Noted(TransferId, u64),
     Taken,
 }
 
@@ -128,41 +119,9 @@ impl<'e> Pending<'e> {
         Self { port, state }
     }
 
-    /// It waits no more for others: somebody asks for it otherwise than its task does.
-    fn settle(&mut self) {
-        if let PendingState::Noted(id, _) = self.state
-            && let Some(mut state) = self.port.enter_state()
-        {
-            let (is_over, noted) = state.settle_note(id);
-            drop(state);
-            self.port.notify();
-            self.state = if is_over { PendingState::Done } else { PendingState::Open(id) };
-            drop(noted);
-        }
-    }
-
-    #[inline]
-    fn poll_noted(
-        &mut self,
-        start: u64,
-        context: &mut Context<'_>,
-    ) -> Poll<Result<(), TransferError>> {
-        if gather::is_polled_again(self.port.id, start, context.waker()) {
-            return Poll::Pending;
-        }
-        if gather::is_moved(self.port.id, start) {
-            self.state = PendingState::Taken;
-            return Poll::Ready(Ok(()));
-        }
-        self.settle();
-        self.poll_outcome(context).map(|outcome| outcome.map(drop))
-    }
-
     pub(crate) fn wait(&mut self) -> Outcome {
-        // Also in a handler: whether others are in its round changes nothing for it.
-        self.settle();
         match std::mem::replace(&mut self.state, PendingState::Taken) {
-            PendingState::Open(id) | PendingState::Noted(id, _) if is_in_handler() => {
+            PendingState::Open(id) if is_in_handler() => {
                 let ended = self.port.enter_state().and_then(|mut state| state.transfers.take(id));
                 if let Some(ended) = ended {
                     return ended.outcome;
@@ -170,7 +129,7 @@ impl<'e> Pending<'e> {
                 self.state = PendingState::Open(id);
                 Err(TransferError::WouldDeadlock)
             }
-            PendingState::Open(id) | PendingState::Noted(id, _) => {
+            PendingState::Open(id) => {
                 let mut polled_by = None;
                 let ended = self.port.wait_until(|state, waker| {
                     let ended = state.transfers.take(id);
@@ -199,7 +158,7 @@ impl<'e> Pending<'e> {
 
     pub(crate) fn poll_outcome(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
         match std::mem::replace(&mut self.state, PendingState::Taken) {
-            PendingState::Open(id) | PendingState::Noted(id, _) => {
+            PendingState::Open(id) => {
                 let polled = self.poll_open(id, context.waker());
                 if polled.is_pending() {
                     self.state = PendingState::Open(id);
@@ -254,7 +213,7 @@ impl<'e> Pending<'e> {
     }
 
     pub(crate) fn cancel(&self) {
-        if let PendingState::Open(id) | PendingState::Noted(id, _) = self.state {
+        if let PendingState::Open(id) = self.state {
             if let Some(mut state) = self.port.enter_state() {
                 state.stop_transfer(id, TransferError::Cancelled);
             }
@@ -274,7 +233,7 @@ impl<'e> Pending<'e> {
 
 impl Drop for Pending<'_> {
     fn drop(&mut self) {
-        if let PendingState::Open(id) | PendingState::Noted(id, _) = self.state {
+        if let PendingState::Open(id) = self.state {
             abandon(self.port, id);
         }
     }
@@ -283,7 +242,7 @@ impl Drop for Pending<'_> {
 impl fmt::Display for Pending<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(match self.state {
-            PendingState::Open(_) | PendingState::Noted(..) => "under way",
+            PendingState::Open(_) => "under way",
             PendingState::Done | PendingState::Over(_) | PendingState::Due => "over",
             PendingState::Taken => "taken",
         })
@@ -311,8 +270,6 @@ enum Now<'p> {
     Due,
     /// It is well, and the transport is to be posted it: as the state was found.
     Refused(MutexGuard<'p, State>),
-    /// It is well, and better moved with others of the round in which this handler was started.
-    Gathered(MutexGuard<'p, State>, u64),
     /// It was not tried: it is of another kind, or something is wrong with it.
     Not,
 }
@@ -360,13 +317,10 @@ impl Port {
         let Some(mut state) = self.enter_state() else { return Now::Not };
         let is_driven_here = self.is_driven_here(&state);
         let at_once = if is_driven_here { u64::MAX } else { AT_ONCE };
-        let start = gather::start_of(self.id);
-        let gathers = start != 0 && state.transfers.has_room_for_note(start);
-        match state.transfer_at_once(peer.na, direction, local, far, (at_once, gathers)) {
-            Moved::Over if is_driven_here && state.transfers.is_round_due() => Now::Due,
-            Moved::Over => Now::Over,
-            Moved::Not => Now::Refused(state),
-            Moved::Gather => Now::Gathered(state, start),
+        match state.transfer_at_once(peer.na, direction, local, far, at_once) {
+            true if is_driven_here && state.transfers.is_round_due() => Now::Due,
+            true => Now::Over,
+            false => Now::Refused(state),
         }
     }
 
@@ -457,8 +411,7 @@ impl Port {
         let mut state = self.enter_state().ok_or_else(forked)?;
         let is_driven_here = self.is_driven_here(&state);
         let at_once = if is_driven_here { u64::MAX } else { AT_ONCE };
-        let moved = state.transfer_at_once(peer.na, direction, local, &far, (at_once, false));
-        if moved == Moved::Over {
+        if state.transfer_at_once(peer.na, direction, local, &far, at_once) {
             let is_due = is_driven_here && state.transfers.is_round_due();
             // Before `far` is dropped: it may be the last to hold its memory.
             drop(state);

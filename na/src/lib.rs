@@ -90,8 +90,8 @@ pub use memory::{Keeper, Memory, Rights, Segment};
 pub use message::{INLINE_MAX, Message, MessageBody, WIDE_MAX};
 pub use offer::{Availability, Offer};
 pub use op::{
-    Completion, Direction, Done, Exchange, Exchanged, Failure, Moved, Op, OpId, Peer, QUIET,
-    Reached, Rejected, Returned, Tag, Token, Transit,
+    Completion, Direction, Done, Exchange, Exchanged, Failure, Op, OpId, Peer, QUIET, Reached,
+    Rejected, Returned, Tag, Token, Transit,
 };
 pub use plugin::{Context, Domain, OpenOptions, Plugin, Waiter};
 pub use region::{LocalSlice, Region, RegionState};

@@ -203,17 +203,6 @@ pub struct Transit<'a> {
     pub len: u64,
 }
 
-/// What came of a transfer that was asked for, and may wait for others ([`crate::Context::transfer_or_gather`]).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Moved {
-    /// It is over, as if it had been posted and had completed.
-    Over,
-    /// It is not, for whatever reason: post it, which tells.
-    Not,
-    /// It was not tried: with others of its kind it costs less ([`crate::Context::transfer_all`]).
-    Gather,
-}
-
 /// A request and the receive of its answer, for [`crate::Context::exchange`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exchange {

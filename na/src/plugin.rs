@@ -10,7 +10,7 @@ use std::{
 
 use crate::{
     Address, Caps, Completion, Descriptor, Error, Exchange, Exchanged, Guest, Memory, Message,
-    Moved, Offer, Op, OpId, Peer, Region, Rejected, Rights, Tag, Token, Transit,
+    Offer, Op, OpId, Peer, Region, Rejected, Rights, Tag, Token, Transit,
 };
 
 /// A linked transport: turns a URL into a domain.
@@ -181,24 +181,6 @@ pub trait Context: Send + fmt::Debug {
     fn transfer(&mut self, transit: &Transit<'_>, most: u64) -> bool {
         let _: (&Transit<'_>, u64) = (transit, most);
         false
-    }
-
-    /// [`Context::transfer`] for whoever has more to move before he goes on: [`Moved::Gather`] says that this one is
-    /// better asked for together with those, by [`Context::transfer_all`], and that nothing was done yet.
-    fn transfer_or_gather(&mut self, transit: &Transit<'_>, most: u64) -> Moved {
-        if self.transfer(transit, most) { Moved::Over } else { Moved::Not }
-    }
-
-    /// [`Context::transfer`] for several, in whatever order: neighbours of one peer and one direction may share what
-    /// they cost. `done` is told of each whether it is over, and concerns that one alone: what is wrong with others, or
-    /// becomes of them, does not matter.
-    ///
-    /// # Panics
-    /// When there are fewer places in `done` than transfers.
-    fn transfer_all(&mut self, transits: &[Transit<'_>], most: u64, done: &mut [bool]) {
-        for (transit, done) in transits.iter().zip(&mut done[..transits.len()]) {
-            *done = self.transfer(transit, most);
-        }
     }
 
     /// [`Context::transfer`] for whoever wants bytes of a peer's once, in memory of his own that is not registered: gets

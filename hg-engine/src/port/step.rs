@@ -15,15 +15,10 @@ use hg_core::{
     header::{Header, Kind},
     rpc::ServeKind,
     serve::{Arrival, Control},
-    table::Key,
 };
 use hg_na::{Completion, Done, GoneReason, Message, Returned};
 
-use super::{
-    Incoming, Port, ROUNDS_PER_CLOCK, State, Ticket, Work, drop_handlers,
-    gathering::{Gathered, Gathering},
-    place_of,
-};
+use super::{Incoming, Port, ROUNDS_PER_CLOCK, State, Ticket, Work, drop_handlers, place_of};
 use crate::{
     Request,
     handler::{self, Registered, Run},
@@ -32,7 +27,7 @@ use crate::{
     request::{Due, Inside, in_handler},
     role::Role,
     running::Task,
-    tasks::{Polled, Tasks},
+    tasks::Tasks,
 };
 
 /// What the holder of the role makes progress for.
@@ -206,7 +201,7 @@ impl Port {
             self.refresh_handlers(work, version);
         }
         let Work { handlers, last_rpc, requests, done, request, answer, tasks, now, .. } = work;
-        let gathering = &mut work.gathering;
+        let starts = &mut work.starts;
         let handlers = handlers.as_ref()?;
         for (&Ticket { from: origin, at, ref header, payload }, left) in
             requests.iter().zip((0..requests.len()).rev())
@@ -227,9 +222,6 @@ impl Port {
             }
             let request = request.get_or_insert_with(|| Request::new(Arc::clone(self)));
             request.reuse(origin, header, *now);
-            if !gathering.is_empty() && (gathering.is_full() || *kind != ServeKind::Async) {
-                self.finish_gathered(gathering, tasks, answer);
-            }
             match kind {
                 ServeKind::Plain => {
                     let payload = &message.as_slice()[payload..];
@@ -252,9 +244,10 @@ impl Port {
                     }
                 }
                 ServeKind::Async => {
-                    let start = (&mut *gathering, &mut *tasks, &mut *answer);
+                    let start =
+                        Start { tasks, answer, spares: spares_of(&mut starts.spares, place) };
                     let message = (&*message, payload);
-                    self.run_async(handler.as_ref(), (place, left), request, message, start);
+                    self.run_async(handler.as_ref(), request, message, &mut starts.count, start);
                     if self.was_closed_here() {
                         break;
                     }
@@ -265,9 +258,6 @@ impl Port {
                     self.start_blocking(Arc::clone(handler), incoming);
                 }
             }
-        }
-        if !gathering.is_empty() {
-            self.finish_gathered(gathering, tasks, answer);
         }
         requests.clear();
         None
@@ -290,28 +280,22 @@ impl Port {
     ) {
         let task = large::serve(self, Arc::clone(handler), (origin, header), now, payload);
         let (due, spares) = (Due::new(origin, &header), &mut Vec::new());
-        self.go_on(due, task, Start { tasks, answer, spares, waits: 0 });
+        self.go_on(due, task, Start { tasks, answer, spares });
     }
 
-    /// Starts an `async` handler; so many requests of its round are `left` behind it.
+    /// Starts an `async` handler.
     #[inline(never)]
     fn run_async(
         self: &Arc<Self>,
         handler: &dyn handler::Handler,
-        (place, left): (usize, usize),
         request: &mut Request,
         message: (&Message, usize),
-        (gathering, tasks, answer): (&mut Gathering, &mut Tasks, &mut Message),
+        starts: &mut u64,
+        start: Start<'_>,
     ) {
-        let number = self.begin_start(handler.gives(), &mut gathering.starts, request.due());
+        let number = self.begin_start(handler.gives(), starts, request.due());
         request.make_cancellable(number);
-        // With nobody else's to wait for, its transfers are moved at once.
-        let waits = if left > 0 || !gathering.is_empty() { number } else { 0 };
-        let spares = gathering.spares_of(place);
-        let start = Start { tasks, answer, spares, waits };
-        if let Some(key) = self.start_async(handler, request, message, start) {
-            gathering.add(Gathered { key, start: number, place });
-        }
+        self.start_async(handler, request, message, start);
     }
 
     /// An `async` handler is run to its future, in a round in which no cancellation can arrive. Most end in it, and are not
@@ -328,8 +312,7 @@ impl Port {
         *starts
     }
 
-    /// Runs an `async` handler to its future, and polls that. Gives its task where that has left transfers to wait: it is
-    /// to be polled again when they were moved.
+    /// Runs an `async` handler to its future, and polls that.
     #[inline(always)]
     fn start_async(
         self: &Arc<Self>,
@@ -337,7 +320,7 @@ impl Port {
         request: &Request,
         (message, payload): (&Message, usize),
         start: Start<'_>,
-    ) -> Option<Option<Key>> {
+    ) {
         let mut spare = start.spares.pop();
         let run = hg_bulk::reading(message, || {
             let payload = &message.as_slice()[payload..];
@@ -351,49 +334,33 @@ impl Port {
         }
         match run {
             Run::Later(task) => self.go_on(request.due(), task, start),
-            run => {
-                self.finish_start(request.due(), &run, start.answer, 0);
-                None
-            }
+            run => self.finish_start(request.due(), &run, start.answer),
         }
     }
 
-    /// A handler's future is polled; unless it has ended, or waits for others of its round, it goes on beyond this.
-    fn go_on(self: &Arc<Self>, due: Due, task: Task, start: Start<'_>) -> Option<Option<Key>> {
-        let Start { tasks, answer, spares, waits } = start;
-        let (key, polled) = tasks.start(task, &due, self, (answer, spares), waits);
-        let Polled { run, is_noting } = polled;
-        match run {
-            Poll::Ready(run) => {
-                self.finish_start(due, &run, answer, waits);
-                is_noting.then_some(None)
-            }
-            Poll::Pending if is_noting => Some(Some(key)),
-            Poll::Pending => {
-                self.leave_round(due, 0);
-                None
-            }
+    /// A handler's future is polled; unless it has ended, it goes on beyond this round.
+    fn go_on(self: &Arc<Self>, due: Due, task: Task, start: Start<'_>) {
+        let Start { tasks, answer, spares } = start;
+        match tasks.start(task, &due, self, (answer, spares)) {
+            Poll::Ready(run) => self.finish_start(due, &run, answer),
+            Poll::Pending => self.leave_round(due),
         }
     }
 
     /// A handler goes on beyond the round that has started it.
-    pub(super) fn leave_round(&self, due: Due, noting: u64) {
+    fn leave_round(&self, due: Due) {
         let mut state = self.state.lock();
         state.serves.keep_running(due.origin, due.id);
-        state.transfers.end_noting(noting);
         // Relaxed: those that ask hold the lock.
         self.starting.store(0, Ordering::Relaxed);
     }
 
-    /// A handler has ended in the round that has started it. `noting`: its number, if it has left transfers to wait; or 0.
+    /// A handler has ended in the round that has started it.
     #[inline]
-    pub(super) fn finish_start(&self, due: Due, run: &Run, answer: &mut Message, noting: u64) {
+    fn finish_start(&self, due: Due, run: &Run, answer: &mut Message) {
         let mut state = self.state.lock();
         // Relaxed: those that ask hold the lock.
         self.starting.store(0, Ordering::Relaxed);
-        if noting != 0 {
-            state.transfers.end_noting(noting);
-        }
         match run {
             Run::Answered => state.reply(due.origin, due.id, answer),
             Run::Silent => {}
@@ -438,7 +405,7 @@ impl Port {
         in_handler(Inside::Async, || before.into_iter().for_each(drop_handlers));
         work.handlers_version = version;
         work.last_rpc = None;
-        drop(work.gathering.take_places());
+        drop(std::mem::take(&mut work.starts.spares));
     }
 }
 
@@ -449,8 +416,15 @@ struct Start<'w> {
     answer: &'w mut Message,
     /// Where its future is put, if there is a place.
     spares: &'w mut Vec<Task>,
-    /// Which start it is, if its transfers may wait for others; or 0.
-    waits: u64,
+}
+
+/// Where the futures of the handler at this place are put.
+#[inline]
+fn spares_of(spares: &mut Vec<Vec<Task>>, place: usize) -> &mut Vec<Task> {
+    if spares.len() <= place {
+        spares.resize_with(place + 1, Vec::new);
+    }
+    &mut spares[place]
 }
 
 impl Work {

@@ -1,7 +1,6 @@
 //! The transfers of a port: plans of `hg-bulk`, fed with the transport's completions, deadlines and room.
 
 mod at_once;
-mod notes;
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -12,12 +11,9 @@ use std::{
 use hg_bulk::{Limits, Piece, Place, Plan, Range, RangeRef, Regions, RemoteRange, TransferError};
 use hg_core::table::{Key, Table};
 use hg_na::{
-    Context, Direction, Failure, GoneReason, Moved, Op, OpId, Peer, Returned, SharedBytes, Token,
-    Transit,
+    Context, Direction, Failure, GoneReason, Op, OpId, Peer, Returned, SharedBytes, Token, Transit,
 };
 
-use self::notes::Noting;
-pub(crate) use self::notes::{NOTES_MAX, Noted};
 use super::State;
 use crate::late::Late;
 
@@ -131,43 +127,18 @@ impl Entry {
     }
 }
 
-/// A transfer that somebody holds a future of.
-#[derive(Debug)]
-enum Slot {
-    /// Boxed: few, long, and moved about.
-    Open(Box<Entry>),
-    /// It waits for the end of its round's handlers; with whose memory it is.
-    Noted(Peer),
-}
-
-impl Slot {
-    fn peer(&self) -> Peer {
-        match self {
-            Self::Open(entry) => entry.peer,
-            Self::Noted(peer) => *peer,
-        }
-    }
-}
-
 /// A transfer that is over. Dropped outside of the lock, since it may be the last to hold its memory.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) outcome: Result<Option<SharedBytes>, TransferError>,
-    _slot: Slot,
+    _entry: Box<Entry>,
 }
 
 /// All transfers of one context.
 #[derive(Debug, Default)]
 pub(crate) struct Transfers {
-    table: Table<Slot>,
-    /// Those that wait for the end of their round's handlers.
-    notes: Vec<Noted>,
-    /// Whether any has ceased to before.
-    is_any_out: bool,
-    /// Of the first of them: peer, direction and length.
-    kind: Option<(Peer, Direction, u64)>,
-    /// The handlers that have left some to wait, and have not ended their round.
-    noting: Noting,
+    /// Boxed: few, long, and moved about.
+    table: Table<Box<Entry>>,
     deadlines: BTreeSet<(Instant, TransferId)>,
     /// Those that the transport had no room for.
     stalled: VecDeque<TransferId>,
@@ -198,7 +169,7 @@ impl State {
             return Err(self.why_closed());
         }
         let entry = Entry::new(peer, Plan::new(near, far, limits));
-        let id = self.transfers.table.insert(Slot::Open(Box::new(entry)));
+        let id = self.transfers.table.insert(Box::new(entry));
         self.with_transfers(|transfers, tools| {
             let has_room = first.is_none_or(|first| transfers.post_first(id, first, tools));
             if has_room {
@@ -209,7 +180,7 @@ impl State {
     }
 
     /// Has the transport do it without being posted anything, where it needs nothing of the peer: nothing is counted or
-    /// copied for that. `gathers`: it may be left to wait for others.
+    /// copied for that. Says whether it is over.
     #[inline]
     pub(crate) fn transfer_at_once(
         &mut self,
@@ -217,17 +188,17 @@ impl State {
         direction: Direction,
         near: RangeRef<'_>,
         far: &RemoteRange,
-        (most, gathers): (u64, bool),
-    ) -> Moved {
-        let Some(context) = &mut self.context else { return Moved::Not };
+        most: u64,
+    ) -> bool {
+        let Some(context) = &mut self.context else { return false };
         let (locals, remotes) = (near.regions(), far.descriptor().regions());
         let (Some(local), Some(remote)) = (locals.first(), remotes.first()) else {
-            return Moved::Not;
+            return false;
         };
         // What lies in one region on either side, as most does, begins where the range does.
         let is_one_region = locals.len() == 1 && remotes.len() == 1;
         if far.len() > most || !(is_one_region || fits_first(&near) && fits_first(far)) {
-            return Moved::Not;
+            return false;
         }
         let part = if self.routes { None } else { at_once::part_of(remote, context.as_ref()) };
         let transit = Transit {
@@ -239,21 +210,11 @@ impl State {
             remote_offset: far.offset(),
             len: far.len(),
         };
-        let moved = if gathers && part.is_none() {
-            // What is like the last one that waits need not be asked about.
-            if self.transfers.is_like_noted(&transit) {
-                return Moved::Gather;
-            }
-            context.transfer_or_gather(&transit, most)
-        } else if context.transfer(&transit, most) {
-            Moved::Over
-        } else {
-            Moved::Not
-        };
-        if moved == Moved::Over {
+        let is_over = context.transfer(&transit, most);
+        if is_over {
             self.transfers.moved_at_once += far.len();
         }
-        moved
+        is_over
     }
 
     /// What is posted first of a transfer, if all of it lies in one region on either side.
@@ -285,7 +246,7 @@ impl State {
         let returned = std::mem::replace(returned, Returned::Nothing);
         let result = std::mem::replace(result, Ok(()));
         self.with_transfers(|transfers, tools| {
-            if let Some(entry) = transfers.entry(id) {
+            if let Some(entry) = transfers.table.get_mut(id) {
                 if let Returned::View(seen) = returned {
                     entry.seen = Some(seen);
                 } else {
@@ -318,7 +279,7 @@ impl State {
 
     /// The peer is gone. What the transport had accepted completes by itself.
     pub(super) fn fail_transfers(&mut self, peer: Peer, reason: &GoneReason) {
-        let of_peer = self.transfers.table.iter().filter(|(_, slot)| slot.peer() == peer);
+        let of_peer = self.transfers.table.iter().filter(|(_, entry)| entry.peer == peer);
         let ids: Vec<_> = of_peer.map(|(id, _)| id).collect();
         for id in ids {
             let error = TransferError::PeerGone { reason: reason.clone() };
@@ -337,11 +298,7 @@ impl State {
     pub(crate) fn abandon_transfer(&mut self, id: TransferId) -> (Option<Waker>, Late) {
         let before = self.late.len();
         let waker = self.with_transfers(|transfers, tools| {
-            if let Some(noted) = transfers.remove_noted(id) {
-                tools.late.drop(Box::new(noted)); // It may be the last to hold its memory.
-                return None;
-            }
-            let waker = transfers.entry(id).and_then(|entry| {
+            let waker = transfers.table.get_mut(id).and_then(|entry| {
                 entry.abandoned = true;
                 entry.waker.take()
             });
@@ -357,8 +314,7 @@ impl State {
         self.with_transfers(|transfers, tools| {
             let ids: Vec<_> = transfers.table.iter().map(|(id, _)| id).collect();
             for id in ids {
-                transfers.open(id);
-                if let Some(entry) = transfers.entry(id) {
+                if let Some(entry) = transfers.table.get_mut(id) {
                     entry.plan.abort(why.clone());
                 }
                 transfers.run(id, tools);
@@ -410,34 +366,21 @@ impl Transfers {
 
     /// Takes the outcome, once it is there.
     pub(crate) fn take(&mut self, id: TransferId) -> Option<Ended> {
-        let outcome = match self.table.get_mut(id)? {
-            Slot::Open(entry) => {
-                let outcome = entry.plan.take_outcome()?;
-                outcome.map(|()| entry.seen.take())
-            }
-            Slot::Noted(_) => return None,
-        };
-        Some(Ended { outcome, _slot: self.table.remove(id)? })
-    }
-
-    /// One that is with the transport, or was.
-    fn entry(&mut self, id: TransferId) -> Option<&mut Entry> {
-        match self.table.get_mut(id)? {
-            Slot::Open(entry) => Some(entry),
-            Slot::Noted(_) => None,
-        }
+        let entry = self.table.get_mut(id)?;
+        let outcome = entry.plan.take_outcome()?.map(|()| entry.seen.take());
+        Some(Ended { outcome, _entry: self.table.remove(id)? })
     }
 
     /// Whether this waker, or one that does the same, is woken when it is over.
-    pub(crate) fn is_to_wake(&mut self, id: TransferId, waker: &Waker) -> bool {
-        let present = self.entry(id).and_then(|entry| entry.waker.as_ref());
+    pub(crate) fn is_to_wake(&self, id: TransferId, waker: &Waker) -> bool {
+        let present = self.table.get(id).and_then(|entry| entry.waker.as_ref());
         present.is_some_and(|present| present.will_wake(waker))
     }
 
     /// Whom to wake when it is over. Gives back the one before, to be dropped without the lock.
     #[must_use = "it is to be dropped where it may do anything"]
     pub(crate) fn set_waker(&mut self, id: TransferId, waker: Waker) -> Option<Waker> {
-        match self.entry(id) {
+        match self.table.get_mut(id) {
             Some(entry) => entry.waker.replace(waker),
             None => Some(waker),
         }
@@ -445,7 +388,7 @@ impl Transfers {
 
     /// Sets when the transfer ends at the latest; the earlier one counts.
     pub(crate) fn set_deadline(&mut self, id: TransferId, at: Instant) {
-        let Some(entry) = self.entry(id) else { return };
+        let Some(entry) = self.table.get_mut(id) else { return };
         if entry.plan.is_finished() || entry.deadline.is_some_and(|before| before <= at) {
             return;
         }
@@ -456,8 +399,7 @@ impl Transfers {
     }
 
     fn stop(&mut self, id: TransferId, why: TransferError, tools: &mut Tools<'_>) {
-        self.open(id);
-        if let Some(entry) = self.entry(id) {
+        if let Some(entry) = self.table.get_mut(id) {
             entry.plan.stop(why);
             if let Some(at) = entry.deadline.take() {
                 self.deadlines.remove(&(at, id));
@@ -474,7 +416,7 @@ impl Transfers {
         (piece, op): (Piece, Op),
         tools: &mut Tools<'_>,
     ) -> bool {
-        let Some(Slot::Open(entry)) = self.table.get_mut(id) else { return true };
+        let Some(entry) = self.table.get_mut(id) else { return true };
         let Some(context) = &mut tools.context else {
             return true;
         };
@@ -495,7 +437,7 @@ impl Transfers {
 
     /// Does what a transfer wants done. `false`: the transport has no room for its next piece.
     fn run(&mut self, id: TransferId, tools: &mut Tools<'_>) -> bool {
-        let Some(Slot::Open(entry)) = self.table.get_mut(id) else { return true };
+        let Some(entry) = self.table.get_mut(id) else { return true };
         let token = id.to_bits() | TRANSFER_BIT;
         let mut has_room = true;
         while let Some(context) = &mut tools.context
@@ -529,13 +471,13 @@ impl Transfers {
     }
 
     fn finish(&mut self, id: TransferId, tools: &mut Tools<'_>) {
-        let Some(Slot::Open(entry)) = self.table.get_mut(id) else { return };
+        let Some(entry) = self.table.get_mut(id) else { return };
         tools.late.extend(entry.waker.take());
         if let Some(at) = entry.deadline.take() {
             self.deadlines.remove(&(at, id));
         }
         if entry.abandoned
-            && let Some(Slot::Open(entry)) = self.table.remove(id)
+            && let Some(entry) = self.table.remove(id)
         {
             tools.late.drop(entry); // It may be the last to hold its memory.
         }
@@ -571,7 +513,7 @@ impl Transfers {
     }
 
     fn run_stalled(&mut self, id: TransferId, tools: &mut Tools<'_>) -> bool {
-        if let Some(entry) = self.entry(id) {
+        if let Some(entry) = self.table.get_mut(id) {
             entry.stalled = false;
         }
         self.run(id, tools)

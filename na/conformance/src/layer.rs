@@ -5,8 +5,8 @@ use std::{fmt, sync::Arc, time::Instant};
 
 use hg_na::{
     Address, Caps, Completion, Context, Descriptor, Domain, Error, Exchange, Exchanged, Guest,
-    Memory, Message, Moved, Offer, Op, OpId, OpenOptions, Peer, Plugin, Region, Rejected, Rights,
-    Tag, Token, Transit, Waiter,
+    Memory, Message, Offer, Op, OpId, OpenOptions, Peer, Plugin, Region, Rejected, Rights, Tag,
+    Token, Transit, Waiter,
 };
 
 /// Stands before one context. Each method passes on unless it is overridden.
@@ -52,27 +52,6 @@ pub trait Layer: fmt::Debug + Send {
     /// See [`Context::transfer`]. The same.
     fn transfer(&mut self, _inner: &mut dyn Context, _transit: &Transit<'_>, _most: u64) -> bool {
         false
-    }
-    /// See [`Context::transfer_or_gather`]. The same, but that [`Layer::transfer`] is asked.
-    fn transfer_or_gather(
-        &mut self,
-        inner: &mut dyn Context,
-        transit: &Transit<'_>,
-        most: u64,
-    ) -> Moved {
-        if self.transfer(inner, transit, most) { Moved::Over } else { Moved::Not }
-    }
-    /// See [`Context::transfer_all`]. The same.
-    fn transfer_all(
-        &mut self,
-        inner: &mut dyn Context,
-        transits: &[Transit<'_>],
-        most: u64,
-        done: &mut [bool],
-    ) {
-        for (transit, done) in transits.iter().zip(&mut done[..transits.len()]) {
-            *done = self.transfer(inner, transit, most);
-        }
     }
     /// See [`Context::fetch`]. The same.
     fn fetch(
@@ -238,14 +217,6 @@ impl Context for LayeredContext {
 
     fn transfer(&mut self, transit: &Transit<'_>, most: u64) -> bool {
         self.layer.transfer(self.inner.as_mut(), transit, most)
-    }
-
-    fn transfer_or_gather(&mut self, transit: &Transit<'_>, most: u64) -> Moved {
-        self.layer.transfer_or_gather(self.inner.as_mut(), transit, most)
-    }
-
-    fn transfer_all(&mut self, transits: &[Transit<'_>], most: u64, done: &mut [bool]) {
-        self.layer.transfer_all(self.inner.as_mut(), transits, most, done);
     }
 
     fn fetch(&mut self, owner: Peer, remote: &Descriptor, offset: u64, into: &mut [u8]) -> bool {

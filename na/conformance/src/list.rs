@@ -143,10 +143,6 @@ define_suite! { $
             a_region_in_use_is_not_unregistered
             transfers_by_the_short_cut_are_over_and_leave_rounds_their_turn
         }
-        together {
-            transfers_asked_for_together_concern_each_one_alone
-            transfers_together_with_those_of_a_peer_that_is_gone_are_done
-        }
         fetched {
             bytes_fetched_at_once_are_the_peers
             nothing_is_fetched_that_was_not_granted

@@ -4,9 +4,6 @@ use hg_na::{Context, Descriptor, Peer, Transit};
 
 use crate::{Way, context::RouteContext, slices};
 
-/// Transfers that are handed on together, at most: as many as the engine asks for at a time.
-const TOGETHER: usize = 8;
-
 impl RouteContext {
     /// Whether the local plugin is asked for something of this peer's.
     #[inline]
@@ -64,41 +61,5 @@ impl RouteContext {
         self.local_quiet = 0;
         let part = self.part_of(remote);
         self.local.fetch(owner, part.as_ref().unwrap_or(remote), offset, into)
-    }
-
-    /// Asks the local plugin for those that are its own.
-    pub(crate) fn transfer_all_locally(
-        &mut self,
-        transits: &[Transit<'_>],
-        most: u64,
-        done: &mut [bool],
-    ) {
-        let done = &mut done[..transits.len()];
-        done.fill(false);
-        for (transits, done) in transits.chunks(TOGETHER).zip(done.chunks_mut(TOGETHER)) {
-            self.transfer_batch(transits, most, done);
-        }
-    }
-
-    /// The same for [`TOGETHER`] at most.
-    fn transfer_batch(&mut self, transits: &[Transit<'_>], most: u64, done: &mut [bool]) {
-        let Some(first) = transits.first() else { return };
-        let mut remotes = [const { None }; TOGETHER];
-        for (transit, remote) in transits.iter().zip(&mut remotes) {
-            *remote = self.part_of(transit.remote);
-        }
-        let (mut inner, mut places, mut count) = ([*first; TOGETHER], [0; TOGETHER], 0);
-        for (place, (transit, remote)) in transits.iter().zip(&remotes).enumerate() {
-            if let Some(one) = self.inner(transit, remote.as_ref()) {
-                (inner[count], places[count]) = (one, place);
-                count += 1;
-            }
-        }
-        let mut inner_done = [false; TOGETHER];
-        self.local_quiet = 0;
-        self.local.transfer_all(&inner[..count], most, &mut inner_done[..count]);
-        for (place, is_done) in places[..count].iter().zip(inner_done) {
-            done[*place] = is_done;
-        }
     }
 }

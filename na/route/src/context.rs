@@ -7,8 +7,8 @@ use std::{fmt, sync::Arc, time::Instant};
 
 use hg_na::{
     Address, Caps, Completion, Context, Descriptor, Domain as _, Done, Error, Exchange, Exchanged,
-    Failure, LocalSlice, Message, Moved, Op, OpId, Peer, Reached, Rejected, RemoteSlice, Returned,
-    Tag, Token, Transit, UID, Waiter,
+    Failure, LocalSlice, Message, Op, OpId, Peer, Reached, Rejected, RemoteSlice, Returned, Tag,
+    Token, Transit, UID, Waiter,
 };
 use rustc_hash::FxHashMap;
 use uuid::Uuid;
@@ -487,15 +487,6 @@ impl Context for RouteContext {
 
     fn transfer(&mut self, transit: &Transit<'_>, most: u64) -> bool {
         self.transfer_locally(transit, |local, inner| local.transfer(inner, most)).unwrap_or(false)
-    }
-
-    fn transfer_or_gather(&mut self, transit: &Transit<'_>, most: u64) -> Moved {
-        self.transfer_locally(transit, |local, inner| local.transfer_or_gather(inner, most))
-            .unwrap_or(Moved::Not)
-    }
-
-    fn transfer_all(&mut self, transits: &[Transit<'_>], most: u64, done: &mut [bool]) {
-        self.transfer_all_locally(transits, most, done);
     }
 
     fn fetch(&mut self, owner: Peer, remote: &Descriptor, offset: u64, into: &mut [u8]) -> bool {

@@ -19,8 +19,8 @@ use std::{
 };
 
 use hg_na::{
-    Address, Completion, Context, Descriptor, Error, Exchange, Exchanged, Guest, Message, Moved,
-    Op, OpId, Peer, Rejected, Tag, Token, Told, Transit, Waiter,
+    Address, Completion, Context, Descriptor, Error, Exchange, Exchanged, Guest, Message, Op, OpId,
+    Peer, Rejected, Tag, Token, Told, Transit, Waiter,
 };
 use hg_na_memory::ForkGuard;
 use rustc_hash::FxHashMap;
@@ -220,19 +220,7 @@ impl Context for SmContext {
     }
 
     fn transfer(&mut self, transit: &Transit<'_>, most: u64) -> bool {
-        !self.guard.is_child() && self.transfer_now(transit, most, false) == Moved::Over
-    }
-
-    fn transfer_or_gather(&mut self, transit: &Transit<'_>, most: u64) -> Moved {
-        if self.guard.is_child() { Moved::Not } else { self.transfer_now(transit, most, true) }
-    }
-
-    fn transfer_all(&mut self, transits: &[Transit<'_>], most: u64, done: &mut [bool]) {
-        if self.guard.is_child() {
-            done[..transits.len()].fill(false);
-        } else {
-            self.transfer_together(transits, most, done);
-        }
+        !self.guard.is_child() && self.transfer_now(transit, most)
     }
 
     fn fetch(&mut self, owner: Peer, remote: &Descriptor, offset: u64, into: &mut [u8]) -> bool {

@@ -14,5 +14,4 @@ pub(crate) mod processes;
 pub(crate) mod refusals;
 pub(crate) mod short_cuts;
 pub(crate) mod sleeping;
-pub(crate) mod together;
 pub(crate) mod views;

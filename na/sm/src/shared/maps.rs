@@ -89,15 +89,6 @@ impl Maps {
         Some(pages)
     }
 
-    /// Whether the region is mapped.
-    #[inline]
-    pub(crate) fn has(&self, claim: &RegionClaim) -> bool {
-        let place = self.places.get(&claim.index);
-        place.is_some_and(|place| {
-            place.claim.generation == claim.generation && matches!(place.state, State::Mapped(_))
-        })
-    }
-
     /// Whether one more question may be open.
     pub(crate) fn may_ask(&self) -> bool {
         self.asked.len() < MAPS

@@ -3,7 +3,7 @@
 //! Copying has flushed the caches of everything but its bytes: each line of code and memory that comes between two
 //! transfers costs a good deal more than its instructions. So the long way is left to transfers that need it.
 
-use hg_na::{Descriptor, Error, Moved, Peer, Rights, Transit};
+use hg_na::{Descriptor, Error, Peer, Rights, Transit};
 
 use super::{
     Transfers,
@@ -14,7 +14,6 @@ use crate::{
     connection::Connection,
     context::SmContext,
     fail,
-    layout::PINS,
     link::Link,
     region::{
         cma::{Batch, Direction, Scratch},
@@ -45,24 +44,18 @@ impl Transfers {
 
 impl SmContext {
     /// Does a transfer of at most `most` bytes at once, if nothing stands before it; says whether it did. What goes
-    /// wrong goes wrong again in a round, which tells it. `gathers`: a short one that takes the kernel is left for
-    /// [`SmContext::transfer_together`].
+    /// wrong goes wrong again in a round, which tells it.
     #[inline(always)]
-    pub(crate) fn transfer_now(
-        &mut self,
-        transit: &Transit<'_>,
-        most: u64,
-        gathers: bool,
-    ) -> Moved {
+    pub(crate) fn transfer_now(&mut self, transit: &Transit<'_>, most: u64) -> bool {
         let Transit { direction, peer, local, local_offset, remote, remote_offset, len } = *transit;
         if len > most.min(PIECE) || self.transfers.ahead + len > self.turn() {
-            return Moved::Not;
+            return false;
         }
         let Self { peers, transfers: Transfers { running, scratch, ahead, .. }, .. } = self;
-        let Ok(region) = region_of(local) else { return Moved::Not };
-        let Ok(claim) = RegionClaim::decode(remote.opaque()) else { return Moved::Not };
+        let Ok(region) = region_of(local) else { return false };
+        let Ok(claim) = RegionClaim::decode(remote.opaque()) else { return false };
         let open = peers.find(peer).filter(|it| it.is_open());
-        let Some(connection) = open else { return Moved::Not };
+        let Some(connection) = open else { return false };
         let range = (remote_offset, len);
         let piece = Piece { direction, claim: &claim, range, local: region, local_offset };
         let is_done = match piece.copy(connection) {
@@ -70,14 +63,12 @@ impl SmContext {
             None if (SHORT_MAX + 1..=QUEUED_MAX).contains(&len) => false,
             None if !running.is_empty() => false,
             None if connection.ferry.is_chosen => false,
-            None if gathers && len <= SHORT_MAX => return Moved::Gather,
             None => move_one(&piece, connection, Batch::new(direction, scratch)),
         };
-        if !is_done {
-            return Moved::Not;
+        if is_done {
+            *ahead += len;
         }
-        *ahead += len;
-        Moved::Over
+        is_done
     }
 
     /// Gets bytes into memory that is not registered, at once, if nothing stands before it; says whether it did. What goes
@@ -113,46 +104,6 @@ impl SmContext {
     fn turn(&self) -> u64 {
         if self.empty_rounds > 0 { PIECE_ALONE } else { PIECE }
     }
-
-    /// The same for several: short ones to one peer share a call, and the look at its process.
-    pub(crate) fn transfer_together(
-        &mut self,
-        transits: &[Transit<'_>],
-        most: u64,
-        done: &mut [bool],
-    ) {
-        let alike = |a: &Transit<'_>, b: &Transit<'_>| {
-            (a.peer, a.direction) == (b.peer, b.direction) && a.len.max(b.len) <= SHORT_MAX
-        };
-        let mut done = &mut done[..transits.len()];
-        for batch in transits.chunk_by(alike).flat_map(|alike| alike.chunks(PINS)) {
-            let here;
-            (here, done) = done.split_at_mut(batch.len());
-            if let [transit] = batch {
-                here[0] = self.transfer_now(transit, most, false) == Moved::Over;
-            } else {
-                here.fill(false);
-                self.transfer_batch(batch, most, here);
-            }
-        }
-    }
-
-    /// At most [`PINS`] short ones of one peer and one direction.
-    fn transfer_batch(&mut self, batch: &[Transit<'_>], most: u64, done: &mut [bool]) {
-        let room = self.turn().saturating_sub(self.transfers.ahead);
-        let Self { peers, transfers: Transfers { running, scratch, ahead, .. }, .. } = self;
-        let open = batch.first().and_then(|it| peers.find(it.peer)).filter(|it| it.is_open());
-        if let Some(connection) = open
-            && running.is_empty()
-            && !connection.ferry.is_chosen
-        {
-            *ahead += move_together(batch, (most, room), connection, scratch, done);
-        }
-        // Those that are mapped, and those with which something is wrong: each by itself.
-        for (transit, done) in batch.iter().zip(done).filter(|(_, done)| !**done) {
-            *done = self.transfer_now(transit, most, false) == Moved::Over;
-        }
-    }
 }
 
 /// Has the kernel move it; says whether it did.
@@ -183,51 +134,6 @@ fn read_one(
     let (_, result) = kernel.transfer(watch);
     drop(pin);
     result.is_ok()
-}
-
-/// Has the kernel move them in one call, but those that are mapped here; says how many bytes it has moved. It does so
-/// one after the other: where it stops, those before are done.
-fn move_together(
-    batch: &[Transit<'_>],
-    (most, room): (u64, u64),
-    connection: &Connection,
-    scratch: &mut Scratch,
-    done: &mut [bool],
-) -> u64 {
-    let (Some(link), Some(watch)) = (&connection.link, &connection.watch) else { return 0 };
-    let Some(&Transit { direction, .. }) = batch.first() else { return 0 };
-    let mut pins: [Option<Pin<'_>>; PINS] = [const { None }; PINS];
-    let mut asked = 0;
-    for (transit, pin) in batch.iter().zip(&mut pins) {
-        let Ok(claim) = RegionClaim::decode(transit.remote.opaque()) else { continue };
-        let is_fit = transit.len <= most && asked + transit.len <= room;
-        if is_fit && !connection.maps.has(&claim) {
-            *pin = link.theirs.table.announce(&claim, &link.own.rings.pins.0).ok();
-            asked += transit.len;
-        }
-    }
-    pins::settle(); // Of all at once: it waits for what was written before.
-    let needed = needed_for(direction);
-    let mut kernel = Batch::new(direction, scratch);
-    for (transit, pin) in batch.iter().zip(&mut pins) {
-        let Some(announced) = pin.take() else { continue };
-        let Transit { local, local_offset, remote, remote_offset, len, .. } = *transit;
-        if let (Ok(local), Ok(claim)) = (region_of(local), RegionClaim::decode(remote.opaque())) {
-            let (near, range) = ((local_offset, len), (remote_offset, len));
-            let far = |far: &mut _| hold(announced, &claim, needed, range, link, far);
-            *pin = kernel.add(local, near, far).ok();
-        }
-    }
-    fail::point("pinned");
-    let (all, result) = kernel.transfer(watch);
-    let mut moved = all;
-    for ((transit, pin), done) in batch.iter().zip(&mut pins).zip(done) {
-        if pin.take().is_some() {
-            *done = transit.len <= moved && (transit.len > 0 || result.is_ok());
-            moved = moved.saturating_sub(transit.len);
-        }
-    }
-    all
 }
 
 /// Pins it, and adds it to what the kernel is to move. Memory that could be mapped is asked for in a round.
