@@ -7,6 +7,7 @@ use hg_na::{Address, Offer, OpenOptions, Plugin};
 
 use crate::{
     CALLS_MAX, CONTEXTS_MAX, EAGER_MAX, Handle, LARGE_IN_SERVICE_MAX, LARGE_MAX,
+    platform::{Machine, Platform},
     schemes::{Advice, Schemes},
 };
 
@@ -70,6 +71,7 @@ pub struct Builder<E = Handle> {
     contexts: usize,
     settings: Settings,
     advice: Option<Advice>,
+    platform: Arc<dyn Platform>,
     engine: PhantomData<fn() -> E>,
 }
 
@@ -100,6 +102,7 @@ impl<E: From<Handle>> Builder<E> {
                 schemes: Schemes::default(),
             },
             advice: None,
+            platform: Arc::new(Machine),
             engine: PhantomData,
         }
     }
@@ -216,6 +219,14 @@ impl<E: From<Handle>> Builder<E> {
         self
     }
 
+    /// What the engine asks for clock and threads instead of the machine: a simulation.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn platform(mut self, platform: Arc<dyn Platform>) -> Self {
+        self.platform = platform;
+        self
+    }
+
     /// Opens the engine.
     ///
     /// # Errors
@@ -234,7 +245,7 @@ impl<E: From<Handle>> Builder<E> {
         };
         self.settings.schemes = schemes;
         let domain = plugin.open(&url, &self.options)?;
-        Ok(E::from(Handle::start(domain, self.contexts, self.settings)?))
+        Ok(E::from(Handle::start(domain, self.contexts, self.settings, self.platform)?))
     }
 }
 

@@ -43,7 +43,8 @@ impl CallOptions {
     /// the further target by itself.
     #[must_use]
     pub fn of(request: &Request) -> Self {
-        let left = |deadline: Instant| deadline.saturating_duration_since(Instant::now());
+        let now = || request.port().now();
+        let left = |deadline: Instant| deadline.saturating_duration_since(now());
         Self { deadline: request.deadline().map(left) }
     }
 }

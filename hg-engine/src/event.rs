@@ -15,7 +15,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use nix::sys::{
@@ -62,7 +62,7 @@ impl EventLoop {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(os("epoll_create1"))?;
         let flags = TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC;
         let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, flags).map_err(os("timerfd_create"))?;
-        let bell = Arc::new(Bell::new().map_err(os("eventfd"))?);
+        let bell = Arc::new(Bell::new(Arc::clone(&port.shared.platform)).map_err(os("eventfd"))?);
         epoll.add(timer.as_fd(), readable()).map_err(os("epoll_ctl"))?;
         epoll.add(bell.event.as_fd(), readable()).map_err(os("epoll_ctl"))?;
         if !port.add_loop(&bell) {
@@ -124,7 +124,7 @@ impl EventLoop {
             Some(at) => {
                 // Zero would disarm the timer instead of firing it.
                 let left =
-                    at.saturating_duration_since(Instant::now()).max(Duration::from_nanos(1));
+                    at.saturating_duration_since(self.port.now()).max(Duration::from_nanos(1));
                 let once = Expiration::OneShot(TimeSpec::from_duration(left));
                 self.timer.set(once, TimerSetTimeFlags::empty())
             }

@@ -1,12 +1,6 @@
 //! What users hold: register, look up, call.
 
-use std::{
-    fmt,
-    marker::PhantomData,
-    sync::Arc,
-    thread::{self, JoinHandle},
-    time::{Duration, Instant},
-};
+use std::{fmt, marker::PhantomData, sync::Arc, time::Duration};
 
 use hg_core::{
     error::Failure,
@@ -22,6 +16,7 @@ use crate::{
     handler::{Handler, OfAsyncClosure, OfClosure, OfFunction, OfLaterClosure, Registered},
     lock::Mutex,
     peer::ToAddress,
+    platform::{Platform, Spawned},
     port::{Port, Shared},
     request::is_in_handler,
 };
@@ -40,7 +35,7 @@ pub struct Handle {
 /// Closes the engine when the last owner drops it.
 struct Alive {
     ports: Vec<Arc<Port>>,
-    threads: Mutex<Vec<JoinHandle<()>>>,
+    threads: Mutex<Vec<Spawned>>,
 }
 
 impl Alive {
@@ -52,11 +47,12 @@ impl Alive {
             return;
         }
         self.ports.iter().for_each(|port| port.interrupt());
-        let me = thread::current().id();
-        for thread in threads {
+        let me = |port: &Arc<Port>| port.shared.platform.current();
+        let me = self.ports.first().map(me);
+        for Spawned { thread, join } in threads {
             // A handler waits for no thread: it may run on that one, or keep from ending what that one waits for.
-            let may_wait = thread.thread().id() != me && !is_in_handler();
-            if may_wait && thread.join().is_err() {
+            let may_wait = me.as_ref() != Some(&thread) && !is_in_handler();
+            if may_wait && !join.join() {
                 tracing::error!("a progress thread panicked");
             }
         }
@@ -75,9 +71,10 @@ impl Handle {
         domain: Arc<dyn Domain>,
         contexts: usize,
         settings: Settings,
+        platform: Arc<dyn Platform>,
     ) -> Result<Self, OpenError> {
         let background = settings.progress == Progress::Background;
-        let shared = Arc::new(Shared::new(domain, settings));
+        let shared = Arc::new(Shared::new(domain, settings, platform));
         let mut ports = Vec::with_capacity(contexts);
         for index in (0..=u8::MAX).take(contexts) {
             let context = shared.domain.context(index)?;
@@ -323,7 +320,7 @@ impl Handle {
             // Somebody else makes progress already.
             return false;
         };
-        let limit = Instant::now().checked_add(timeout);
+        let limit = self.port.now().checked_add(timeout);
         self.port.drive_until_moved(&mut role, state, limit)
     }
 
@@ -334,7 +331,7 @@ impl Handle {
         if is_in_handler() {
             return false;
         }
-        let limit = Instant::now().checked_add(timeout);
+        let limit = self.port.now().checked_add(timeout);
         let Some((mut role, state)) = self.port.wait_for_role() else { return false };
         self.port.drive_until_moved(&mut role, state, limit)
     }

@@ -35,11 +35,12 @@ pub(crate) use self::{
     budget::Budget,
     result::{Arrived, Arriving, offer},
 };
-use crate::port::Port;
+use crate::{platform::Platform, port::Port};
 
 /// What a port keeps for peers that have not pulled it yet.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Kept {
+    platform: Arc<dyn Platform>,
     /// Arguments of one-way calls.
     arguments: FxHashMap<CallId, (Peer, Arc<Local>)>,
     results: FxHashMap<(Peer, u64), Local>,
@@ -48,6 +49,11 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
+    pub(crate) fn new(platform: Arc<dyn Platform>) -> Self {
+        let (arguments, results) = (FxHashMap::default(), FxHashMap::default());
+        Self { platform, arguments, results, result_bytes: 0 }
+    }
+
     /// How many there are.
     pub(crate) fn len(&self) -> usize {
         self.arguments.len() + self.results.len()
@@ -64,7 +70,7 @@ impl Kept {
     pub(crate) fn free_result(&mut self, origin: Peer, id: u64) {
         if let Some(result) = self.results.remove(&(origin, id)) {
             self.result_bytes -= result.len();
-            free(result);
+            self.free(result);
         }
     }
 
@@ -74,26 +80,32 @@ impl Kept {
         if self.arguments.get(&id).is_some_and(|(peer, _)| *peer == target)
             && let Some((_, local)) = self.arguments.remove(&id)
         {
-            free(local);
+            self.free(local);
         }
     }
 
     /// The peer is gone.
     pub(crate) fn free_all_of(&mut self, peer: Peer) {
-        self.arguments.extract_if(|_, (target, _)| *target == peer).for_each(free);
+        let arguments: Vec<_> =
+            self.arguments.extract_if(|_, (target, _)| *target == peer).collect();
+        arguments.into_iter().for_each(|it| self.free(it));
         let of_peer: Vec<_> = self.results.keys().filter(|(it, _)| *it == peer).copied().collect();
         of_peer.into_iter().for_each(|(origin, id)| self.free_result(origin, id));
     }
 
     /// The engine is closed.
     pub(crate) fn free_all(&mut self) {
-        free(std::mem::take(self));
+        let all = (std::mem::take(&mut self.arguments), std::mem::take(&mut self.results));
+        self.result_bytes = 0;
+        if !(all.0.is_empty() && all.1.is_empty()) {
+            self.free(all);
+        }
     }
-}
 
-/// Frees memory where nobody waits for it: the state is locked here, and returning many pages takes long.
-fn free(memory: impl Send + 'static) {
-    blocking::unblock(move || drop(memory)).detach();
+    /// Frees memory where nobody waits for it: the state is locked here, and returning many pages takes long.
+    fn free(&self, memory: impl Send + 'static) {
+        self.platform.offload(Box::new(move || drop(memory)));
+    }
 }
 
 /// Bytes of the checksum before the descriptor.

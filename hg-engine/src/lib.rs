@@ -14,6 +14,7 @@
 //! | `event` | the descriptor for foreign event loops |
 //! | `late` | wakers, and what else of a user's is never run or dropped under a lock |
 //! | `lock` | locks that a forked child can go on with |
+//! | `platform` | clock, threads, parking: the machine, or a simulation |
 //!
 //! # Threads
 //! Whoever holds the *role* of a port makes its progress; posting needs only the port's state, whose
@@ -33,6 +34,8 @@ mod late;
 mod lock;
 mod owned;
 mod peer;
+#[doc(hidden)]
+pub mod platform;
 mod port;
 mod request;
 mod role;

@@ -7,10 +7,7 @@
 //! A panic under a lock poisons nothing: no handler of a user's runs under one, and what our own code leaves behind
 //! is consistent between any two statements that can panic.
 
-use std::{
-    sync::{self, MutexGuard, PoisonError, RwLockReadGuard, RwLockWriteGuard, TryLockError},
-    time::Duration,
-};
+use std::sync::{self, MutexGuard, PoisonError, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 
 #[derive(Debug, Default)]
 pub(crate) struct Mutex<T>(sync::Mutex<T>);
@@ -54,37 +51,5 @@ impl<T> RwLock<T> {
 
     pub(crate) fn write(&self) -> RwLockWriteGuard<'_, T> {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-#[derive(Debug, Default)]
-pub(crate) struct Condvar(sync::Condvar);
-
-impl Condvar {
-    pub(crate) const fn new() -> Self {
-        Self(sync::Condvar::new())
-    }
-
-    pub(crate) fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
-        self.0.wait(guard).unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Waits for at most `limit`; says whether that has passed.
-    pub(crate) fn wait_for<'a, T>(
-        &self,
-        guard: MutexGuard<'a, T>,
-        limit: Duration,
-    ) -> (MutexGuard<'a, T>, bool) {
-        let (guard, result) =
-            self.0.wait_timeout(guard, limit).unwrap_or_else(PoisonError::into_inner);
-        (guard, result.timed_out())
-    }
-
-    pub(crate) fn notify_one(&self) {
-        self.0.notify_one();
-    }
-
-    pub(crate) fn notify_all(&self) {
-        self.0.notify_all();
     }
 }

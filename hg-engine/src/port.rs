@@ -37,6 +37,7 @@ use crate::{
     large::Budget,
     late::{Late, contain},
     lock::{Mutex, RwLock},
+    platform::Platform,
     role::Background,
     running::Task,
     tasks::Tasks,
@@ -50,6 +51,8 @@ pub(crate) struct Shared {
     pub(crate) caps: Caps,
     /// Kept so that memory can be registered while any port lives.
     pub(crate) domain: Arc<dyn Domain>,
+    /// Clock and threads.
+    pub(crate) platform: Arc<dyn Platform>,
     /// `None` once all ports were closed.
     handlers: RwLock<Option<Arc<Registry<Registered>>>>,
     /// Counts changes of `handlers`, so that a port's copy is refreshed without a lock.
@@ -59,7 +62,11 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(domain: Arc<dyn Domain>, settings: Settings) -> Self {
+    pub(crate) fn new(
+        domain: Arc<dyn Domain>,
+        settings: Settings,
+        platform: Arc<dyn Platform>,
+    ) -> Self {
         let caps = domain.caps().clone();
         Self {
             // Relaxed: only that it is another one each time matters.
@@ -67,6 +74,7 @@ impl Shared {
             settings,
             caps,
             domain,
+            platform,
             handlers: RwLock::new(Some(Arc::default())),
             handlers_version: AtomicUsize::new(0),
             open_ports: AtomicUsize::new(0),
@@ -237,15 +245,15 @@ impl Port {
             starts: Starts::default(),
             request: None,
             answer: crate::handler::no_message(),
-            now: Instant::now(),
+            now: shared.platform.now(),
             rounds_since_clock: 0,
         };
-        let state = State::new(context, Box::new(work), &shared.settings, shared.caps.max_control);
+        let state = State::new(context, Box::new(work), &shared);
         Self {
             index,
             // Relaxed: only that it is another one each time matters.
             id: PORTS.fetch_add(1, Ordering::Relaxed),
-            process: std::process::id(),
+            process: shared.platform.process(),
             shared,
             address,
             scheme,
@@ -274,9 +282,15 @@ impl Port {
         if self.is_forked() { None } else { Some(self.state.lock()) }
     }
 
+    /// The time.
+    #[inline]
+    pub(crate) fn now(&self) -> Instant {
+        self.shared.platform.now()
+    }
+
     /// Whether this process is a child of the one that opened the engine. A system call: for slow paths only.
     pub(crate) fn is_forked(&self) -> bool {
-        std::process::id() != self.process
+        self.shared.platform.process() != self.process
     }
 
     /// One round of progress, unless somebody else makes it already; says whether anything moved.
@@ -336,7 +350,7 @@ impl Port {
     ) -> Result<(), hg_na::Error> {
         let Some(until) = self.prepare_sleep(work, how) else { return Ok(()) };
         let until = [until, limit].into_iter().flatten().min();
-        let timeout = until.map(|until| until.saturating_duration_since(Instant::now()));
+        let timeout = until.map(|until| until.saturating_duration_since(self.now()));
         let result = if timeout.is_some_and(|timeout| timeout.is_zero()) {
             Ok(())
         } else {

@@ -270,6 +270,11 @@ pub(crate) fn is_in_handler() -> bool {
     INSIDE.with(Cell::get) != Inside::Nothing
 }
 
+/// Changes what this thread is taken to run.
+pub(crate) fn replace_inside(inside: Inside) -> Inside {
+    INSIDE.with(|it| it.replace(inside))
+}
+
 /// Whether this thread runs a plain handler: a future that is polled there to its end never ends, either.
 #[inline]
 pub(crate) fn is_in_plain_handler() -> bool {

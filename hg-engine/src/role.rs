@@ -49,10 +49,9 @@ use std::{
     mem::ManuallyDrop,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
-        Arc, MutexGuard,
+        Arc, MutexGuard, OnceLock,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
-    thread,
     time::{Duration, Instant},
 };
 
@@ -69,7 +68,7 @@ use crate::{
     builder::Wait,
     handler::panic_text,
     late::discard,
-    lock::{Condvar, Mutex},
+    platform::{Platform, Spawned, Thread},
     port::{Look, OutcomeOf, Port, Sleep, State, Work},
     request::is_in_handler,
 };
@@ -152,8 +151,10 @@ pub(crate) struct Background {
     is_there: AtomicBool,
     /// Whether the background thread waits without a limit, because one call takes long.
     deep: AtomicBool,
-    aside: Mutex<()>,
-    come_back: Condvar,
+    /// The last caller has left something under way: nobody makes its progress.
+    come_back: AtomicBool,
+    /// The thread itself, once it was started.
+    thread: OnceLock<Thread>,
 }
 
 impl Background {
@@ -163,9 +164,14 @@ impl Background {
             departures: AtomicUsize::new(0),
             is_there: AtomicBool::new(false),
             deep: AtomicBool::new(false),
-            aside: Mutex::new(()),
-            come_back: Condvar::new(),
+            come_back: AtomicBool::new(false),
+            thread: OnceLock::new(),
         }
+    }
+
+    /// Ends its present park, or the next one.
+    fn unpark(&self) {
+        self.thread.get().inspect(|thread| thread.unpark());
     }
 }
 
@@ -180,7 +186,8 @@ impl Port {
 
     /// The same, however long that takes; `None` in a forked child.
     pub(crate) fn wait_for_role(self: &Arc<Self>) -> Option<(Role<'_>, MutexGuard<'_, State>)> {
-        let me = Parked::here();
+        let platform = self.shared.platform.as_ref();
+        let me = Parked::here(platform);
         loop {
             let mut state = self.enter_state()?;
             state.followers.unfollow(&me);
@@ -189,7 +196,7 @@ impl Port {
             }
             state.followers.push(me.clone());
             drop(state);
-            thread::park();
+            platform.park();
         }
     }
 
@@ -250,7 +257,8 @@ impl Port {
             // Whoever held the role is not in this process.
             return self.no_outcome();
         }
-        let me = Parked::here();
+        let platform = self.shared.platform.as_ref();
+        let me = Parked::here(platform);
         let waker = me.waker();
         loop {
             let mut state = self.state.lock();
@@ -271,7 +279,7 @@ impl Port {
             state.followers.push(me.clone());
             drop(state);
             drop(before); // Of whoever has polled the call.
-            thread::park(); // F3
+            platform.park(); // F3
         }
     }
 
@@ -297,7 +305,8 @@ impl Port {
         mut moved: bool,
         look: &mut dyn Look<Found = T>,
     ) -> Option<T> {
-        let mut idle = Idle::new(self.shared.settings.wait);
+        let platform = self.shared.platform.as_ref();
+        let mut idle = Idle::new(self.shared.settings.wait, platform);
         loop {
             if self.closing.load(Ordering::Relaxed) {
                 return None;
@@ -307,13 +316,13 @@ impl Port {
                 if idle.out_of_time(limit) {
                     return None;
                 }
-                std::hint::spin_loop();
+                idle.relax();
             } else {
                 if let Err(error) = self.sleep(role.work(), limit, Sleep::Whole) {
                     tracing::error!(%error, "sleeping failed");
                     return None;
                 }
-                last = limit.is_some_and(|limit| limit <= Instant::now());
+                last = limit.is_some_and(|limit| limit <= platform.now());
             }
             let found;
             (moved, found) = self.step(role, self.enter_state()?, look);
@@ -330,17 +339,18 @@ impl Port {
         mut state: MutexGuard<'p, State>,
         limit: Option<Instant>,
     ) -> bool {
-        let mut idle = Idle::new(self.shared.settings.wait);
+        let platform = self.shared.platform.as_ref();
+        let mut idle = Idle::new(self.shared.settings.wait, platform);
         loop {
             let (moved, _) = self.step(role, state, &mut |_: &mut _| None::<()>);
-            let out_of_time = limit.is_some_and(|limit| limit <= Instant::now());
+            let out_of_time = limit.is_some_and(|limit| limit <= platform.now());
             let is_over = out_of_time || self.take_interrupt();
             if moved || is_over || self.closing.load(Ordering::Relaxed) {
                 return moved;
             }
-            if !idle.may_poll_on(false)
-                && self.sleep(role.work(), limit, Sleep::Interruptible).is_err()
-            {
+            if idle.may_poll_on(false) {
+                idle.relax();
+            } else if self.sleep(role.work(), limit, Sleep::Interruptible).is_err() {
                 return false;
             }
             let Some(next) = self.enter_state() else { return false };
@@ -386,8 +396,9 @@ impl Port {
         let last = self.background.callers.fetch_sub(1, Ordering::SeqCst) == 1;
         let is_busy = || self.enter_state().is_some_and(|state| state.is_busy());
         if last && (self.background.deep.load(Ordering::SeqCst) || is_busy()) && !self.is_forked() {
-            drop(self.background.aside.lock());
-            self.background.come_back.notify_one();
+            // Release: pairs with `callers_left`.
+            self.background.come_back.store(true, Ordering::Release);
+            self.background.unpark();
         }
     }
 
@@ -419,28 +430,30 @@ impl Port {
 
     /// Waits until no caller waits, and none has for a while.
     fn callers_left(&self) -> bool {
-        let mut aside = self.background.aside.lock();
+        let platform = self.shared.platform.as_ref();
+        let background = &self.background;
         let mut unchanged = 0;
         loop {
             if self.closing.load(Ordering::Relaxed) {
                 return false;
             }
-            let before = self.background.departures.load(Ordering::Relaxed);
+            let before = background.departures.load(Ordering::Relaxed);
             if unchanged == GRACES_UNTIL_DEEP {
-                self.background.deep.store(true, Ordering::SeqCst);
-                if self.background.callers.load(Ordering::SeqCst) > 0 {
-                    aside = self.background.come_back.wait(aside);
+                background.deep.store(true, Ordering::SeqCst);
+                if background.callers.load(Ordering::SeqCst) > 0 {
+                    platform.park();
                 }
-                self.background.deep.store(false, Ordering::SeqCst);
+                background.deep.store(false, Ordering::SeqCst);
                 unchanged = 0;
                 continue;
             }
-            let timed_out;
-            (aside, timed_out) = self.background.come_back.wait_for(aside, GRACE);
-            let quiet = self.background.departures.load(Ordering::Relaxed) == before;
-            if self.background.callers.load(Ordering::SeqCst) > 0 {
+            platform.park_timeout(GRACE);
+            // Acquire: what the last caller left is seen.
+            let is_called = background.come_back.swap(false, Ordering::Acquire);
+            let quiet = background.departures.load(Ordering::Relaxed) == before;
+            if background.callers.load(Ordering::SeqCst) > 0 {
                 unchanged = if quiet { unchanged + 1 } else { 0 };
-            } else if !timed_out || quiet {
+            } else if is_called || quiet {
                 return true;
             }
         }
@@ -453,28 +466,31 @@ impl Port {
         self.background.is_there.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn start_background(
-        self: &Arc<Self>,
-    ) -> Result<thread::JoinHandle<()>, hg_na::Error> {
+    pub(crate) fn start_background(self: &Arc<Self>) -> Result<Spawned, hg_na::Error> {
         self.background.is_there.store(true, Ordering::Relaxed);
         let port = Arc::clone(self);
-        thread::Builder::new()
-            .name(format!("hg-progress-{}", self.index))
-            .spawn(move || port.run_in_background_to_the_end())
-            .map_err(|error| hg_na::Error::os("pthread_create", error))
+        let name = format!("hg-progress-{}", self.index);
+        let job = Box::new(move || port.run_in_background_to_the_end());
+        let spawned = self.shared.platform.spawn(name, job);
+        let spawned = spawned.map_err(|error| hg_na::Error::os("pthread_create", error))?;
+        // It is set once: a port has one such thread.
+        let _first = self.background.thread.set(spawned.thread.clone());
+        Ok(spawned)
     }
 
     /// Tells everybody who drives or waits that the engine closes.
     pub(crate) fn interrupt(&self) {
         self.closing.store(true, Ordering::SeqCst);
         self.waiter.wake();
-        drop(self.background.aside.lock());
-        self.background.come_back.notify_all();
+        self.background.unpark();
     }
 }
 
 /// Decides between polling on and sleeping.
-struct Idle {
+struct Idle<'p> {
+    platform: &'p dyn Platform,
+    /// Whether the platform is to be told that nothing was found.
+    yields: bool,
     wait: Wait,
     rounds: u32,
     since: Option<Instant>,
@@ -483,9 +499,9 @@ struct Idle {
 /// Idle rounds between two looks at the clock.
 const ROUNDS_PER_LOOK: u32 = 64;
 
-impl Idle {
-    fn new(wait: Wait) -> Self {
-        Self { wait, rounds: 0, since: None }
+impl<'p> Idle<'p> {
+    fn new(wait: Wait, platform: &'p dyn Platform) -> Self {
+        Self { platform, yields: platform.yields(), wait, rounds: 0, since: None }
     }
 
     #[inline]
@@ -503,8 +519,8 @@ impl Idle {
                 if !self.rounds.is_multiple_of(ROUNDS_PER_LOOK) {
                     return true;
                 }
-                let since = *self.since.get_or_insert_with(Instant::now);
-                if since.elapsed() < spin {
+                let since = *self.since.get_or_insert_with(|| self.platform.now());
+                if self.platform.now().saturating_duration_since(since) < spin {
                     return true;
                 }
                 self.rounds = 0;
@@ -514,8 +530,17 @@ impl Idle {
         }
     }
 
+    #[inline]
+    fn relax(&self) {
+        if self.yields {
+            self.platform.relax();
+        } else {
+            std::hint::spin_loop();
+        }
+    }
+
     fn out_of_time(&self, limit: Option<Instant>) -> bool {
         self.rounds.is_multiple_of(ROUNDS_PER_LOOK)
-            && limit.is_some_and(|limit| limit <= Instant::now())
+            && limit.is_some_and(|limit| limit <= self.platform.now())
     }
 }

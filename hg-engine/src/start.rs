@@ -46,7 +46,7 @@ impl Port {
         let mut header = Header::request(kind, 0, R::ID);
         header.checksum = self.shared.settings.checksum;
         let deadline = match options.deadline {
-            Some(left) => starting_deadline(left, &mut header)?,
+            Some(left) => self.starting_deadline(left, &mut header)?,
             None => None,
         };
         let wire = R::pack(args);
@@ -159,17 +159,21 @@ impl Port {
     }
 }
 
-/// When a call that may take so long ends (`None`: beyond all time); its header says so to the target. A call
-/// without any time is not made.
-fn starting_deadline(left: Duration, header: &mut Header) -> Result<Option<Instant>, Failure> {
-    if left.is_zero() {
-        return Err(Failure::DeadlineExceeded(Started::No));
-    }
-    header.remaining_ns = Some(u64::try_from(left.as_nanos()).unwrap_or(u64::MAX));
-    Ok(Instant::now().checked_add(left))
-}
-
 impl Port {
+    /// When a call that may take so long ends (`None`: beyond all time); its header says so to the target. A call
+    /// without any time is not made.
+    fn starting_deadline(
+        &self,
+        left: Duration,
+        header: &mut Header,
+    ) -> Result<Option<Instant>, Failure> {
+        if left.is_zero() {
+            return Err(Failure::DeadlineExceeded(Started::No));
+        }
+        header.remaining_ns = Some(u64::try_from(left.as_nanos()).unwrap_or(u64::MAX));
+        Ok(self.now().checked_add(left))
+    }
+
     #[cold]
     pub(crate) fn too_many_calls(&self) -> Failure {
         Failure::NotMade(hg_na::Error::Limit {

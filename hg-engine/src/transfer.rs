@@ -5,7 +5,7 @@ use std::{
     pin::Pin,
     sync::{Arc, MutexGuard},
     task::{Context, Poll, Waker},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use hg_bulk::{Limits, Piece, RangeRef, RemoteRange, TransferError};
@@ -203,7 +203,7 @@ impl<'e> Pending<'e> {
     pub(crate) fn end_within(&self, deadline: Duration) {
         // A deadline beyond all time is none.
         if let PendingState::Open(id) = self.state
-            && let Some(at) = Instant::now().checked_add(deadline)
+            && let Some(at) = self.port.now().checked_add(deadline)
             && let Some(mut state) = self.port.enter_state()
         {
             state.transfers.set_deadline(id, at);

@@ -159,7 +159,11 @@ impl<'e> View<'e> {
 
     /// Ends the transfer after this time, counted from now, one way or the other.
     pub fn within(mut self, deadline: Duration) -> Self {
-        self.deadline = Instant::now().checked_add(deadline);
+        let port = match &self.stage {
+            Stage::Asking(pending) => pending.port,
+            Stage::Copying(fetch) => fetch.pending.port,
+        };
+        self.deadline = port.now().checked_add(deadline);
         match &self.stage {
             Stage::Asking(pending) => pending.end_within(deadline),
             Stage::Copying(fetch) => fetch.pending.end_within(deadline),
@@ -188,7 +192,7 @@ impl<'e> View<'e> {
             ) => {
                 let fetch = Fetch::new(pending.port, self.owner, self.remote.clone());
                 if let Some(at) = self.deadline {
-                    fetch.pending.end_within(at.saturating_duration_since(Instant::now()));
+                    fetch.pending.end_within(at.saturating_duration_since(pending.port.now()));
                 }
                 self.stage = Stage::Copying(fetch);
                 None

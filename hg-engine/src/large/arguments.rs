@@ -22,6 +22,7 @@ use crate::{
     Peer, Request,
     call::reserve_failure,
     handler::{self, Handler, Run},
+    platform::Offloaded,
     port::Port,
     request::{Inside, in_handler},
     running::{self, Ended, Task},
@@ -135,7 +136,7 @@ async fn pull(
     let share = unless(cancelled.clone(), |context| waiting.poll(context)).await?;
     let mut fetch = Fetch::new(port, request.origin(), (&claim.descriptor).into());
     if let Some(at) = request.deadline() {
-        fetch = fetch.within(at.saturating_duration_since(Instant::now()));
+        fetch = fetch.within(at.saturating_duration_since(port.now()));
     }
     let bytes = unless(cancelled, |context| Pin::new(&mut fetch).poll(context)).await?;
     let bytes = bytes.map_err(refusal)?;
@@ -177,7 +178,7 @@ async fn run(handler: Arc<dyn Handler>, request: Request, bytes: Vec<u8>, share:
                 handler::run_caught(handler.as_ref(), &request, &bytes, &mut answer, &mut None);
             (run, answer)
         };
-        let (run, made) = blocking::unblock(job).await;
+        let (run, made) = Offloaded::start(port.shared.platform.as_ref(), job).await;
         answer = made;
         run
     } else {

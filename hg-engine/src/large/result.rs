@@ -4,7 +4,6 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
-    time::Instant,
 };
 
 use hg_bulk::TransferError;
@@ -97,7 +96,7 @@ impl<'e> Arriving<'e> {
         let peer = Peer { na: arriving.answer.peer, port: port.id };
         let mut fetch = Fetch::new(port, peer, (&arriving.claim.descriptor).into());
         if let Some(at) = arriving.answer.deadline {
-            fetch = fetch.within(at.saturating_duration_since(Instant::now()));
+            fetch = fetch.within(at.saturating_duration_since(port.now()));
         }
         arriving.fetch = Some(fetch);
         Ok(arriving)

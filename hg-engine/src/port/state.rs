@@ -1,6 +1,6 @@
 //! What anybody may touch for a moment: the transport's context, calls and requests.
 
-use std::{collections::VecDeque, time::Instant};
+use std::{collections::VecDeque, sync::Arc, time::Instant};
 
 use hg_core::{
     call::{CallId, Calls, Effect, Half, Owner},
@@ -13,8 +13,8 @@ use hg_na::{
 };
 use rustc_hash::FxHashMap;
 
-use super::{Answered, Work, transfers::Transfers};
-use crate::{builder::Settings, handler::no_message, large::Kept, late::Late, role::Followers};
+use super::{Answered, Shared, Work, transfers::Transfers};
+use crate::{handler::no_message, large::Kept, late::Late, role::Followers};
 
 /// Operations that wait because the transport's queue to their peer is full, in order.
 type Backlog = FxHashMap<Peer, Waiting>;
@@ -72,12 +72,8 @@ pub(crate) struct State {
 }
 
 impl State {
-    pub(super) fn new(
-        context: Box<dyn Context>,
-        work: Box<Work>,
-        settings: &Settings,
-        max_control: usize,
-    ) -> Self {
+    pub(super) fn new(context: Box<dyn Context>, work: Box<Work>, shared: &Shared) -> Self {
+        let settings = &shared.settings;
         Self {
             routes: context.address().scheme() == hg_na::UID,
             context: Some(context),
@@ -85,12 +81,12 @@ impl State {
             calls: Calls::new(settings.calls_max),
             serves: Serves::new(settings.in_service_max, settings.reject_above),
             transfers: Transfers::default(),
-            kept: Kept::default(),
+            kept: Kept::new(Arc::clone(&shared.platform)),
             addresses: FxHashMap::default(),
             requests: Backlog::default(),
             answers: Backlog::default(),
             admission_open: true,
-            fault_text_max: max_control.saturating_sub(PREFIX_LEN),
+            fault_text_max: shared.caps.max_control.saturating_sub(PREFIX_LEN),
             work: Some(work),
             followers: Followers::default(),
             late: Late::default(),

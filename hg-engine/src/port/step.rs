@@ -18,7 +18,9 @@ use hg_core::{
 };
 use hg_na::{Completion, Done, GoneReason, Message, Returned};
 
-use super::{Incoming, Port, ROUNDS_PER_CLOCK, State, Ticket, Work, drop_handlers, place_of};
+use super::{
+    Incoming, Port, ROUNDS_PER_CLOCK, Shared, State, Ticket, Work, drop_handlers, place_of,
+};
 use crate::{
     Request,
     handler::{self, Registered, Run},
@@ -149,7 +151,7 @@ impl Port {
         work: &mut Work,
         look: &mut L,
     ) -> bool {
-        if work.read_clock() && state.transfers.has_chores() {
+        if work.read_clock(&self.shared) && state.transfers.has_chores() {
             state.look_after_transfers(work.now);
         }
         let Some(context) = &mut state.context else { return false };
@@ -373,7 +375,7 @@ impl Port {
         let port = Arc::clone(self);
         self.state.lock().serves.keep_running(incoming.from, incoming.header.id);
         let mut request = Request::new(Arc::clone(self));
-        request.reuse(incoming.from, &incoming.header, Instant::now());
+        request.reuse(incoming.from, &incoming.header, self.now());
         request.make_cancellable(0);
         let job = move || {
             let mut answer = handler::no_message();
@@ -386,7 +388,7 @@ impl Port {
             // The last one, where the engine was closed meanwhile.
             contain("a handler that was dropped", || drop(handler));
         };
-        blocking::unblock(job).detach();
+        self.shared.platform.offload(Box::new(job));
     }
 
     #[cold]
@@ -430,10 +432,10 @@ fn spares_of(spares: &mut Vec<Vec<Task>>, place: usize) -> &mut Vec<Task> {
 impl Work {
     /// Says whether the clock was read in this round; others go by the last reading.
     #[inline]
-    fn read_clock(&mut self) -> bool {
+    fn read_clock(&mut self, shared: &Shared) -> bool {
         let is_due = self.rounds_since_clock >= ROUNDS_PER_CLOCK;
         if is_due {
-            self.now = Instant::now();
+            self.now = shared.platform.now();
             self.rounds_since_clock = 0;
         }
         self.rounds_since_clock += 1;

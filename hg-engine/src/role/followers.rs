@@ -6,10 +6,11 @@
 use std::{
     sync::Arc,
     task::{Wake, Waker},
-    thread::{self, Thread},
 };
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
+
+use crate::platform::{Platform, Thread};
 
 /// Those of one port.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -157,12 +158,12 @@ impl Follower {
 }
 
 /// A thread that parks.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Parked(Thread);
 
 impl Parked {
-    pub(crate) fn here() -> Self {
-        Self(thread::current())
+    pub(crate) fn here(platform: &dyn Platform) -> Self {
+        Self(platform.current())
     }
 
     /// Wakes it when a call has settled.
@@ -170,14 +171,6 @@ impl Parked {
         Waker::from(Arc::new(Unpark(self.0.clone())))
     }
 }
-
-impl PartialEq for Parked {
-    fn eq(&self, other: &Self) -> bool {
-        self.0.id() == other.0.id()
-    }
-}
-
-impl Eq for Parked {}
 
 struct Unpark(Thread);
 
@@ -193,17 +186,18 @@ pub(crate) struct Bell {
     pub(crate) event: EventFd,
     /// Whose it is: a forked child has the same one, and leaves it alone.
     process: u32,
+    platform: Arc<dyn Platform>,
 }
 
 impl Bell {
-    pub(crate) fn new() -> nix::Result<Self> {
+    pub(crate) fn new(platform: Arc<dyn Platform>) -> nix::Result<Self> {
         let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC;
         let event = EventFd::from_value_and_flags(0, flags)?;
-        Ok(Self { event, process: std::process::id() })
+        Ok(Self { event, process: platform.process(), platform })
     }
 
     fn ring(&self) {
-        if self.process != std::process::id() {
+        if self.process != self.platform.process() {
             return;
         }
         // Full, it is readable all the same.
@@ -216,7 +210,7 @@ impl Bell {
 
     /// The loop looks.
     pub(crate) fn silence(&self) {
-        if self.process == std::process::id() {
+        if self.process == self.platform.process() {
             // Nothing to read: it was woken by something else.
             let _ = self.event.read();
         }

@@ -3,7 +3,6 @@
 use std::{
     sync::{Arc, atomic::Ordering},
     task::Waker,
-    thread,
 };
 
 use super::{Follower, Parked};
@@ -33,7 +32,8 @@ impl Port {
         self: &Arc<Self>,
         mut look: impl FnMut(&mut State, Option<&Waker>) -> Option<T>,
     ) -> Option<T> {
-        let me = Parked::here();
+        let platform = self.shared.platform.as_ref();
+        let me = Parked::here(platform);
         let waker = me.waker();
         loop {
             if let Some((mut role, mut state)) = self.try_role() {
@@ -59,7 +59,7 @@ impl Port {
             if state.work.is_none() {
                 state.followers.push(me.clone());
                 drop(state);
-                thread::park(); // F3
+                platform.park(); // F3
             }
         }
     }

@@ -1,0 +1,229 @@
+//! What an engine asks of the machine beside its transport: clock, threads, parking, process.
+//!
+//! [`Machine`] is the machine. A simulation gives something else ([`crate::Builder::platform`]), where time is a number and
+//! threads take turns. So nothing else in this crate reads the clock, starts a thread or waits in the operating system; the one
+//! exception is [`hg_na::Waiter::wait`], which is the transport's. `scripts/lint-tree` looks for breaches.
+//!
+//! # Parking
+//! As in the standard library: a thread has one token. [`Thread::unpark`] puts it there, [`Platform::park`] takes it, and waits for
+//! it if it is not there. A park may end without a token, so whoever parks looks again. What was written before an `unpark`
+//! is seen after the `park` that it ends.
+
+use std::{
+    fmt, io,
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, Waker},
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use crate::lock::Mutex;
+
+/// What a new thread runs.
+pub type Job = Box<dyn FnOnce() + Send>;
+
+/// Clock, threads and process of an engine.
+pub trait Platform: Send + Sync + fmt::Debug {
+    /// The time. Never goes back.
+    fn now(&self) -> Instant;
+
+    /// The process that this runs in. In a forked child it is another one than in its parent.
+    fn process(&self) -> u32;
+
+    /// Starts a thread. It ends with its job; nobody need join it.
+    ///
+    /// # Errors
+    /// There is no thread to be had. The job was dropped.
+    fn spawn(&self, name: String, job: Job) -> io::Result<Spawned>;
+
+    /// The thread that runs this.
+    fn current(&self) -> Thread;
+
+    /// Waits for this thread's token, and takes it.
+    fn park(&self);
+
+    /// The same for at most this time.
+    fn park_timeout(&self, limit: Duration);
+
+    /// Whether [`Platform::relax`] is to be called in polling loops. Asked once per loop: the machine's own threads spin
+    /// without it.
+    fn yields(&self) -> bool {
+        false
+    }
+
+    /// A polling loop has found nothing, and is about to look again.
+    fn relax(&self) {
+        std::hint::spin_loop();
+    }
+
+    /// Runs a job that may block, at some time, in some thread.
+    fn offload(&self, job: Job);
+}
+
+/// A thread that was started.
+pub struct Spawned {
+    /// Its name for others.
+    pub thread: Thread,
+    /// What waits for its end.
+    pub join: Box<dyn Join>,
+}
+
+impl fmt::Debug for Spawned {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "Spawned({:?})", self.thread)
+    }
+}
+
+/// Waits for the end of a thread.
+pub trait Join: Send {
+    /// Says whether its job has returned; otherwise it has panicked.
+    fn join(self: Box<Self>) -> bool;
+}
+
+impl Join for JoinHandle<()> {
+    fn join(self: Box<Self>) -> bool {
+        JoinHandle::join(*self).is_ok()
+    }
+}
+
+/// A thread, to be unparked.
+#[derive(Debug, Clone)]
+pub enum Thread {
+    /// One of the machine's.
+    Machine(thread::Thread),
+    /// One of another platform's.
+    Other(Arc<dyn Unpark>),
+}
+
+/// A thread of a platform other than the machine.
+pub trait Unpark: Send + Sync + fmt::Debug {
+    /// Which one it is: never the same for two that live at a time.
+    fn id(&self) -> u64;
+
+    /// Gives it its token.
+    fn unpark(&self);
+}
+
+impl Thread {
+    /// Gives it its token: its present park ends, or its next one.
+    pub fn unpark(&self) {
+        match self {
+            Self::Machine(thread) => thread.unpark(),
+            Self::Other(thread) => thread.unpark(),
+        }
+    }
+}
+
+impl PartialEq for Thread {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Machine(one), Self::Machine(other)) => one.id() == other.id(),
+            (Self::Other(one), Self::Other(other)) => one.id() == other.id(),
+            _ => false,
+        }
+    }
+}
+
+impl Eq for Thread {}
+
+/// The machine itself.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Machine;
+
+impl Platform for Machine {
+    #[inline]
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
+
+    fn process(&self) -> u32 {
+        std::process::id()
+    }
+
+    fn spawn(&self, name: String, job: Job) -> io::Result<Spawned> {
+        let join = thread::Builder::new().name(name).spawn(job)?;
+        Ok(Spawned { thread: Thread::Machine(join.thread().clone()), join: Box::new(join) })
+    }
+
+    fn current(&self) -> Thread {
+        Thread::Machine(thread::current())
+    }
+
+    fn park(&self) {
+        thread::park();
+    }
+
+    fn park_timeout(&self, limit: Duration) {
+        thread::park_timeout(limit);
+    }
+
+    fn offload(&self, job: Job) {
+        blocking::unblock(job).detach();
+    }
+}
+
+/// What a job gives that runs by [`Platform::offload`], once it has ended.
+pub(crate) struct Offloaded<T>(Arc<Mutex<Place<T>>>);
+
+struct Place<T> {
+    value: Option<thread::Result<T>>,
+    waker: Option<Waker>,
+}
+
+impl<T: Send + 'static> Offloaded<T> {
+    pub(crate) fn start(platform: &dyn Platform, job: impl FnOnce() -> T + Send + 'static) -> Self {
+        let shared = Arc::new(Mutex::new(Place { value: None, waker: None }));
+        let place = Arc::clone(&shared);
+        platform.offload(Box::new(move || {
+            let value = catch_unwind(AssertUnwindSafe(job));
+            let mut result = place.lock();
+            result.value = Some(value);
+            let waker = result.waker.take();
+            drop(result);
+            waker.into_iter().for_each(Waker::wake);
+        }));
+        Self(shared)
+    }
+}
+
+impl<T> Future for Offloaded<T> {
+    type Output = T;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        let waker = context.waker().clone();
+        let mut result = self.0.lock();
+        match result.value.take() {
+            Some(Ok(value)) => Poll::Ready(value),
+            Some(Err(panic)) => {
+                drop(result);
+                std::panic::resume_unwind(panic)
+            }
+            None => {
+                result.waker = Some(waker);
+                Poll::Pending
+            }
+        }
+    }
+}
+
+/// What this thread keeps for the engine from one call to the next, for a platform whose threads share one of the machine's.
+#[derive(Debug)]
+pub struct Locals {
+    inside: crate::request::Inside,
+}
+
+impl Default for Locals {
+    /// Those of a new thread.
+    fn default() -> Self {
+        Self { inside: crate::request::Inside::Nothing }
+    }
+}
+
+impl Locals {
+    /// Exchanges these with the machine thread's. Not inside a poll of an `async` handler.
+    pub fn swap(&mut self) {
+        self.inside = crate::request::replace_inside(self.inside);
+    }
+}
