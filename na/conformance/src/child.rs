@@ -28,6 +28,8 @@ use crate::{
 
 /// Name of the test that [`crate::suite!`] makes for the child to be.
 pub(crate) const CHILD_TEST: &str = "a_second_process_is_answered_and_ends_with_its_parent";
+/// Messages of a [`Role::Caller`].
+pub(crate) const REQUESTS: u64 = 16;
 /// Size of the memory that a child registers.
 pub(crate) const CHILD_REGION: usize = 4096;
 /// Time after which a child ends whatever happens.
@@ -42,6 +44,8 @@ const URL: &str = "HG_CONFORMANCE_URL";
 pub(crate) enum Role {
     /// Answers every unexpected message: its first eight bytes are the tag.
     Echo,
+    /// Sends [`REQUESTS`] unexpected messages, numbered, and a control message when they have left; then as `Silent`.
+    Caller,
     /// Makes no progress any more.
     Silent,
     /// Sends unexpected messages as fast as they are taken.
@@ -50,8 +54,9 @@ pub(crate) enum Role {
     Lender,
 }
 
-const ROLES: [(Role, &str); 4] = [
+const ROLES: [(Role, &str); 5] = [
     (Role::Echo, "echo"),
+    (Role::Caller, "caller"),
     (Role::Silent, "silent"),
     (Role::Flood, "flood"),
     (Role::Lender, "lender"),
@@ -190,10 +195,27 @@ fn play(suite: &Suite, parent: &str, role: Role, url: &str) -> Outcome {
     match role {
         Role::Echo | Role::Lender => echo(&mut world, peer),
         Role::Flood => flood(&mut world, peer),
-        Role::Silent => loop {
-            std::thread::park();
-        },
+        Role::Caller => {
+            call(&mut world, peer)?;
+            silent()
+        }
+        Role::Silent => silent(),
     }
+}
+
+fn silent() -> ! {
+    loop {
+        std::thread::park();
+    }
+}
+
+fn call(world: &mut World<'_>, parent: Peer) -> Outcome {
+    for number in 0..REQUESTS {
+        let token = world.send(0, parent, &number.to_le_bytes())?;
+        world.completion(0, token)?;
+    }
+    let message = Message::copied(b"all have left");
+    world.succeed(0, Op::SendControl { to: parent, message }).map(drop)
 }
 
 fn register(world: &World<'_>, role: Role) -> Outcome<Option<Region>> {

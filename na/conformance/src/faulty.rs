@@ -101,6 +101,7 @@ impl FaultyLayer {
     fn disguised(&mut self, mut completion: Completion) -> Completion {
         let cut = || GoneReason::Unreachable(Arc::from("the connection was dropped on purpose"));
         match &mut completion {
+            Completion::HungUp { peer, reason } if self.dropped.contains(peer) => *reason = cut(),
             Completion::Gone { peer, reason } if self.dropped.remove(peer) => *reason = cut(),
             Completion::Done(done) => {
                 if let Err(failure) = &mut done.result

@@ -71,6 +71,10 @@ pub trait Layer: fmt::Debug + Send {
     fn set_admission(&mut self, inner: &mut dyn Context, open: bool) {
         inner.set_admission(open);
     }
+    /// See [`Context::set_admission_of`].
+    fn set_admission_of(&mut self, inner: &mut dyn Context, peer: Peer, open: bool) {
+        inner.set_admission_of(peer, open);
+    }
     /// See [`Context::progress`].
     ///
     /// # Errors
@@ -229,6 +233,10 @@ impl Context for LayeredContext {
 
     fn set_admission(&mut self, open: bool) {
         self.layer.set_admission(self.inner.as_mut(), open);
+    }
+
+    fn set_admission_of(&mut self, peer: Peer, open: bool) {
+        self.layer.set_admission_of(self.inner.as_mut(), peer, open);
     }
 
     fn progress(&mut self, now: Instant, done: &mut Vec<Completion>) -> Result<bool, Error> {

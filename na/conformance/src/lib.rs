@@ -24,7 +24,7 @@
 //! Each test is also a function ([`TESTS`], [`PROCESS_TESTS`]) that answers in words what was broken.
 //! Whatever a test does, the observed contexts check at every completion: nothing completes twice or
 //! unasked, tokens and buffers come back as posted, a refused operation is unchanged, nothing follows
-//! `Gone`, all of a peer's operations have completed before it, and `progress` says whether it found
+//! `Gone`, a hang-up comes before it and after all of a peer's operations, and `progress` says whether it found
 //! something.
 //!
 //! What the suite cannot do for a transport that it does not know: write rubbish to the wire

@@ -82,11 +82,13 @@ define_suite! { $
             a_received_message_outlives_its_connection
         }
         matching {
-            a_receive_posted_late_still_matches
+            an_expected_message_without_a_receive_is_dropped
+            messages_that_nobody_waits_for_stop_no_others
             expected_messages_match_by_peer_and_tag
-            messages_of_one_tag_match_in_order
+            a_tag_is_good_again_once_its_message_was_received
             a_second_receive_for_one_peer_and_tag_is_refused
             the_late_answer_to_a_cancelled_receive_is_dropped
+            the_answer_to_a_cancelled_receive_matches_no_other
         }
         short_cuts {
             calls_by_short_cuts_are_as_if_posted
@@ -95,11 +97,18 @@ define_suite! { $
         }
         flow {
             a_flood_of_a_sleeping_target_ends_in_again_and_loses_nothing
-            unmatched_expected_messages_are_bounded_and_all_match_later
             two_contexts_that_flood_each_other_both_finish
             answers_and_control_messages_pass_closed_admission
             answers_and_control_messages_do_not_wait_for_a_target_out_of_credits
             closed_admission_stops_unexpected_messages_until_it_opens
+        }
+        admission {
+            admission_closed_to_one_peer_keeps_its_requests_and_nothing_else
+            requests_are_taken_while_admission_is_open_to_all_and_to_their_sender
+            a_context_sleeps_while_requests_are_withheld
+            opening_admission_lets_a_sleeper_look
+            a_peer_that_is_not_admitted_hangs_up_and_its_requests_wait
+            the_next_incarnation_of_a_peer_that_was_not_admitted_is
         }
         refusals {
             messages_one_byte_too_long_are_refused
@@ -128,6 +137,13 @@ define_suite! { $
             peers_looked_up_one_after_the_other_are_all_reached
             a_hundred_incarnations_leave_the_table_flat
             a_thousand_lookups_and_forgets_leave_the_table_flat
+        }
+        hang_ups {
+            a_hang_up_is_told_while_requests_are_withheld
+            a_hang_up_is_told_after_answers_and_control_messages
+            a_hang_up_is_told_when_every_operation_has_ended
+            a_forgotten_peer_hangs_up_while_its_requests_are_withheld
+            who_restarts_is_looked_up_anew_while_the_old_ones_requests_are_withheld
         }
         one_sided {
             put_and_get_move_any_range_at_any_offset
@@ -178,6 +194,7 @@ define_suite! { $
     }
     with_processes {
         processes {
+            a_killed_peer_hangs_up_while_its_requests_are_withheld
             a_killed_peer_ends_every_operation_with_peer_gone
             put_and_get_reach_another_process
             killed_peers_cost_nobody_else_anything

@@ -30,6 +30,8 @@ pub(crate) struct Node {
     pub(crate) control: VecDeque<(Peer, Message)>,
     /// Ended operations in the order of their completions.
     pub(crate) done: VecDeque<Done>,
+    /// Peers that have hung up, gone or not.
+    pub(crate) hung_up: HashMap<Peer, GoneReason>,
     /// Peers that were reported gone.
     pub(crate) gone: HashMap<Peer, GoneReason>,
     pending: HashMap<OpId, Shape>,
@@ -102,6 +104,7 @@ impl Node {
             unexpected: VecDeque::new(),
             control: VecDeque::new(),
             done: VecDeque::new(),
+            hung_up: HashMap::new(),
             gone: HashMap::new(),
             pending: HashMap::new(),
             quiet: HashMap::new(),
@@ -213,6 +216,8 @@ impl Node {
     fn accepted(&mut self, id: OpId, shape: Shape) -> Outcome {
         let name = self.name;
         ensure!(self.known_ids.insert(id), "{name}: {id:?} names a second operation");
+        let has_hung_up = self.hung_up.contains_key(&shape.peer);
+        ensure!(!has_hung_up, "{name}: {shape:?} was accepted after its peer had hung up");
         let is_quiet = shape.token & QUIET != 0;
         let open = if is_quiet { &mut self.quiet } else { &mut self.pending };
         open.insert(id, shape);
@@ -252,14 +257,23 @@ impl Node {
             }
             Completion::Control { from, message } => {
                 ensure!(
-                    !self.gone.contains_key(&from),
-                    "{name}: a message of a peer that was gone"
+                    !self.hung_up.contains_key(&from),
+                    "{name}: a control message of a peer that had hung up"
                 );
                 self.control.push_back((from, message));
             }
-            Completion::Gone { peer, reason } => {
+            Completion::HungUp { peer, reason } => {
                 let open = self.pending.values().find(|shape| shape.peer == peer);
-                ensure!(open.is_none(), "{name}: {peer:?} was gone before {open:?} completed");
+                ensure!(open.is_none(), "{name}: {peer:?} hung up before {open:?} completed");
+                let before = self.hung_up.insert(peer, reason);
+                ensure!(before.is_none(), "{name}: {peer:?} hung up twice");
+            }
+            Completion::Gone { peer, reason } => {
+                let told = self.hung_up.get(&peer);
+                ensure!(
+                    told == Some(&reason),
+                    "{name}: {peer:?} was gone, {reason:?}, but had hung up before as {told:?}"
+                );
                 let before = self.gone.insert(peer, reason);
                 ensure!(before.is_none(), "{name}: {peer:?} was reported gone twice");
             }

@@ -199,6 +199,11 @@ impl<'a> World<'a> {
         self.until("a peer's end was reported", |nodes| Ok(nodes[place].gone.contains_key(&peer)))
     }
 
+    /// Steps every node until this peer is said to have hung up to one of them.
+    pub(crate) fn hung_up(&mut self, place: usize, peer: Peer) -> Outcome {
+        self.until("a hang-up was told", |nodes| Ok(nodes[place].hung_up.contains_key(&peer)))
+    }
+
     /// Drops a node; the places of those after it move down.
     pub(crate) fn close(&mut self, place: usize) {
         drop(self.nodes.remove(place));

@@ -22,9 +22,9 @@ use std::{
 
 use hg_na::{
     Address, Caps, Completion, Context, Domain, Error, GoneReason, Memory, Message, Op, OpId,
-    OpenOptions, Peer, Plugin, Region, Rejected, Returned, Rights, Token, Waiter,
+    OpenOptions, Peer, Plugin, Region, Rejected, Rights, Token, Waiter,
 };
-use link::{CONTROL, CREDITS, EXPECTED, LONGEST, Link, Sending, UNEXPECTED, finished};
+use link::{CONTROL, EXPECTED, LONGEST, Link, Sending, UNEXPECTED};
 use socket2::{SockAddr, Socket, Type};
 
 /// The plugin.
@@ -223,12 +223,12 @@ impl UnixContext {
 
     fn bury(&mut self, place: usize, done: &mut Vec<Completion>) {
         let slot = &mut self.slots[place];
+        let peer = handle(place, slot);
         let Some(link) = slot.link.as_mut() else { return };
         let Some(reason) = link.ended.clone() else { return };
-        if !link.bury(&reason, done) {
+        if !link.bury(peer, &reason, done) {
             return;
         }
-        let peer = handle(place, slot);
         let address = slot.address.take();
         slot.link = None;
         slot.generation += 1;
@@ -281,12 +281,7 @@ impl Context for UnixContext {
             Op::SendExpected { tag, message, .. } => (EXPECTED, tag, message),
             Op::SendUnexpected { message, .. } => (UNEXPECTED, 0, message),
             Op::RecvExpected { tag, .. } => {
-                match link.take_unmatched(tag) {
-                    Some(early) => {
-                        self.ready.push(finished(id, token, None, Returned::Message(early)));
-                    }
-                    None => drop(link.receives.insert(tag, (id, token))),
-                }
+                link.receives.insert(tag, (id, token));
                 return Ok(id);
             }
             op => return Err(Rejected { op, error: Error::Unsupported("refused by `check`") }),
@@ -302,6 +297,12 @@ impl Context for UnixContext {
 
     fn set_admission(&mut self, open: bool) {
         self.admission = open;
+    }
+
+    fn set_admission_of(&mut self, peer: Peer, open: bool) {
+        if let Some(link) = self.link(peer) {
+            link.is_shut = !open;
+        }
     }
 
     fn progress(&mut self, _now: Instant, done: &mut Vec<Completion>) -> Result<bool, Error> {
@@ -348,5 +349,3 @@ impl Waiter for NoWaiter {
 
     fn wake(&self) {}
 }
-
-const _: () = assert!(CREDITS == Caps::minimal().unmatched_max);

@@ -27,7 +27,7 @@ pub(crate) const EXPECTED: usize = 1;
 pub(crate) const UNEXPECTED: usize = 2;
 const CREDIT: usize = 3;
 
-/// Messages of one lane that the other side holds; also `Caps::unmatched_max`.
+/// Messages of one lane that the other side holds.
 pub(crate) const CREDITS: usize = 64;
 /// Longest message of each lane, in bytes.
 pub(crate) const LONGEST: [usize; 3] = [48, 4096, 4096];
@@ -56,9 +56,10 @@ pub(crate) struct Link {
     input: Vec<u8>,
     requests: VecDeque<Message>,
     pub(crate) receives: BTreeMap<Tag, (OpId, Token)>,
-    unmatched: VecDeque<(Tag, Message)>,
-    /// Cancelled receives whose message may still come.
-    cancelled: Vec<Tag>,
+    /// Its unexpected messages stay here although they are taken of others.
+    pub(crate) is_shut: bool,
+    /// `HungUp` was told.
+    has_hung_up: bool,
 }
 
 pub(crate) fn finished(
@@ -83,7 +84,10 @@ impl Link {
         while let Some((lane, tag, message)) = self.next_frame() {
             self.arrived(own, lane, tag, message, done);
         }
-        while admission && let Some(message) = self.requests.pop_front() {
+        while admission
+            && !self.is_shut
+            && let Some(message) = self.requests.pop_front()
+        {
             self.give_back(UNEXPECTED);
             done.push(Completion::Unexpected { from: own, message });
         }
@@ -162,16 +166,10 @@ impl Link {
             }
             UNEXPECTED if self.requests.len() < CREDITS => self.requests.push_back(message),
             EXPECTED => {
-                if let Some(late) = self.cancelled.iter().position(|cancelled| *cancelled == tag) {
-                    self.cancelled.swap_remove(late);
-                    self.give_back(EXPECTED);
-                } else if let Some((id, token)) = self.receives.remove(&tag) {
-                    self.give_back(EXPECTED);
+                self.give_back(EXPECTED);
+                // Without a receive it is late.
+                if let Some((id, token)) = self.receives.remove(&tag) {
                     done.push(finished(id, token, None, Returned::Message(message)));
-                } else if self.unmatched.len() < CREDITS {
-                    self.unmatched.push_back((tag, message));
-                } else {
-                    self.misbehaved("more expected messages than credits");
                 }
             }
             _ => {
@@ -182,13 +180,6 @@ impl Link {
                 }
             }
         }
-    }
-
-    /// An expected message that came before its receive.
-    pub(crate) fn take_unmatched(&mut self, tag: Tag) -> Option<Message> {
-        let place = self.unmatched.iter().position(|(early, _)| *early == tag)?;
-        self.give_back(EXPECTED);
-        self.unmatched.remove(place).map(|(_, message)| message)
     }
 
     fn give_back(&mut self, lane: usize) {
@@ -246,12 +237,16 @@ impl Link {
         }
         let tag = *self.receives.iter().find(|(_, (receive, _))| *receive == id)?.0;
         let (_, token) = self.receives.remove(&tag)?;
-        self.cancelled.push(tag);
         Some(finished(id, token, Some((Error::Cancelled, Reached::Unknown)), Returned::Nothing))
     }
 
     /// Ends everything; true when nothing is left to hand out, so that the peer is gone.
-    pub(crate) fn bury(&mut self, reason: &GoneReason, done: &mut Vec<Completion>) -> bool {
+    pub(crate) fn bury(
+        &mut self,
+        peer: Peer,
+        reason: &GoneReason,
+        done: &mut Vec<Completion>,
+    ) -> bool {
         let gone = |reached| Some((Error::PeerGone(reason.clone()), reached));
         for (_, Sending { id, token, message, .. }) in self.leaving.drain(..) {
             done.push(finished(id, token, gone(Reached::Unknown), Returned::Message(message)));
@@ -263,6 +258,9 @@ impl Link {
         }
         for (id, token) in std::mem::take(&mut self.receives).into_values() {
             done.push(finished(id, token, gone(Reached::Unknown), Returned::Nothing));
+        }
+        if !std::mem::replace(&mut self.has_hung_up, true) {
+            done.push(Completion::HungUp { peer, reason: reason.clone() });
         }
         self.requests.is_empty()
     }

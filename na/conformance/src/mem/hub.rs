@@ -137,14 +137,7 @@ impl Endpoint {
                 peer.outgoing[Lane::Expected as usize].push_back(out);
             }
             Op::RecvExpected { tag, .. } => {
-                let early = peer.unmatched.iter().position(|(unmatched, _)| *unmatched == tag);
-                match early.and_then(|place| peer.unmatched.remove(place)) {
-                    Some((_, message)) => {
-                        let returned = Returned::Message(message);
-                        self.ready.push_back(finished(id, token, Ok(()), returned));
-                    }
-                    None => drop(peer.receives.insert(tag, (id, token))),
-                }
+                peer.receives.insert(tag, (id, token));
             }
             Op::Put { local, remote, .. } => {
                 let local = Some(local);
@@ -208,11 +201,18 @@ impl Endpoint {
         self.ready.extend(ended);
     }
 
+    pub(super) fn admit(&mut self, of: Peer, open: bool) {
+        if let Some(peer) = self.peer(of) {
+            peer.admitted = open;
+        }
+    }
+
     /// Takes what has arrived from one peer.
     fn take(&mut self, of: Peer) -> usize {
-        let (admission, unmatched_max) = (self.admission, self.caps.unmatched_max);
+        let admission = self.admission;
         let mut taken = Vec::new();
         let Some(peer) = self.peer(of) else { return 0 };
+        let admission = admission && peer.admitted;
         let mut found = 0;
         while found < BATCH
             && let Some((_, message)) = peer.inbox[Lane::Control as usize].pop_front()
@@ -220,10 +220,9 @@ impl Endpoint {
             taken.push(Completion::Control { from: of, message });
             found += 1;
         }
-        while found < 2 * BATCH && peer.takes_expected(unmatched_max) {
-            let Some((tag, message)) = peer.inbox[Lane::Expected as usize].pop_front() else {
-                break;
-            };
+        while found < 2 * BATCH
+            && let Some((tag, message)) = peer.inbox[Lane::Expected as usize].pop_front()
+        {
             taken.extend(peer.arrive(tag, message));
             found += 1;
         }
@@ -239,7 +238,7 @@ impl Endpoint {
         found
     }
 
-    /// Reports a broken connection once everything that had arrived was taken.
+    /// Tells a hang-up once all but the unexpected messages were taken, and the end once they were, too.
     fn bury(&mut self, of: Peer) -> bool {
         let mut ended = VecDeque::new();
         let Some(peer) = self.peer(of) else { return false };
@@ -252,7 +251,10 @@ impl Endpoint {
             return false;
         }
         peer.fail_all(&reason, &mut ended);
-        let moved = !ended.is_empty();
+        let moved = !std::mem::replace(&mut peer.has_hung_up, true);
+        if moved {
+            ended.push_back(Completion::HungUp { peer: of, reason: reason.clone() });
+        }
         self.ready.append(&mut ended);
         let peer = self.peer(of).expect("found above");
         if !peer.inbox[Lane::Unexpected as usize].is_empty() {
@@ -386,15 +388,16 @@ impl State {
             return true;
         }
         let endpoint = self.endpoint(id);
-        let (admission, unmatched_max) = (endpoint.admission, endpoint.caps.unmatched_max);
+        let admission = endpoint.admission;
         let Some(peer) = endpoint.peer(of) else { return false };
+        let admission = admission && peer.admitted;
         let requests = !peer.inbox[Lane::Unexpected as usize].is_empty();
         // With admission closed a broken connection waits for its untaken requests.
         matches!(peer.link, Link::Idle) && peer.wanted
-            || peer.broken() && (admission || !requests)
+            || peer.broken() && (!peer.has_hung_up || admission || !requests)
             || !peer.transfers.is_empty()
             || !peer.inbox[Lane::Control as usize].is_empty()
-            || peer.takes_expected(unmatched_max)
+            || !peer.inbox[Lane::Expected as usize].is_empty()
             || admission && requests
     }
 

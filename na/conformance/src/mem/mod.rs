@@ -185,6 +185,11 @@ impl Context for MemContext {
         self.waiter.ring();
     }
 
+    fn set_admission_of(&mut self, peer: Peer, open: bool) {
+        self.hub.lock().endpoint(self.id).admit(peer, open);
+        self.waiter.ring();
+    }
+
     fn progress(&mut self, _now: Instant, done: &mut Vec<Completion>) -> Result<bool, Error> {
         self.waiter.polled();
         Ok(self.hub.lock().progress(self.id, done))

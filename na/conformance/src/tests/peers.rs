@@ -34,7 +34,8 @@ fn every_kind(peer: Peer) -> [Op; 4] {
     ]
 }
 
-fn handle_is_dead(world: &mut World<'_>, place: usize, peer: Peer) -> Outcome {
+/// Every kind of operation to it is refused.
+pub(super) fn handle_is_dead(world: &mut World<'_>, place: usize, peer: Peer) -> Outcome {
     for op in every_kind(peer) {
         let error = world.refused(place, op, "an operation to a dead handle")?;
         let proper = matches!(error, Error::PeerGone(_) | Error::UnknownPeer);

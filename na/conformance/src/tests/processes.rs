@@ -3,7 +3,7 @@
 use hg_na::{Error, Memory, Message, Op, Rights, Sleep};
 
 use crate::{
-    child::{CHILD_REGION, Role, Second, ping},
+    child::{CHILD_REGION, REQUESTS, Role, Second, ping},
     node::Node,
     outcome::{Outcome, ensure},
     random::Random,
@@ -65,6 +65,52 @@ pub(crate) fn a_killed_peer_ends_every_operation_with_peer_gone(suite: &Suite) -
         }
     }
     world.end()
+}
+
+pub(crate) fn a_killed_peer_hangs_up_while_its_requests_are_withheld(suite: &Suite) -> Outcome {
+    for of_one in [false, true] {
+        let mut world = World::new(suite, 1)?;
+        let mut child = Second::start(&mut world, A, Role::Caller, &suite.url)?;
+        let peer = child.peer;
+        // The child may have sent some already: whatever it is, it comes in order.
+        if of_one {
+            world.nodes[A].context.set_admission_of(peer, false);
+        } else {
+            world.nodes[A].context.set_admission(false);
+        }
+        let (receive, _) = world.receive(A, peer, 1)?;
+        world.until("a child's requests had left", |nodes| Ok(!nodes[A].control.is_empty()))?;
+        world.nodes[A].control.clear();
+        let before = world.nodes[A].unexpected.len() as u64;
+        child.kill()?;
+        world.hung_up(A, peer)?;
+        let done = world.nodes[A].take_done_of(receive);
+        let gone = done.as_ref().and_then(|done| done.result.as_ref().err());
+        ensure!(gone.is_some(), "a receive from a killed peer ended in {done:?}");
+        for _ in 0..64 {
+            world.round()?;
+        }
+        let node = &world.nodes[A];
+        let taken = node.unexpected.len() as u64;
+        ensure!(
+            taken == before,
+            "{} requests were taken while admission is closed",
+            taken - before
+        );
+        let early = before < REQUESTS && node.gone.contains_key(&peer);
+        ensure!(!early, "a peer was gone before its requests were taken");
+        world.nodes[A].context.set_admission_of(peer, true);
+        world.nodes[A].context.set_admission(true);
+        world.gone(A, peer)?;
+        let arrived: Vec<_> = world.nodes[A].unexpected.drain(..).collect();
+        let right = |(number, (from, message)): (u64, &(hg_na::Peer, Message))| {
+            *from == peer && message.as_slice() == number.to_le_bytes()
+        };
+        let whole = arrived.len() as u64 == REQUESTS && (0..).zip(&arrived).all(right);
+        ensure!(whole, "of {REQUESTS} requests of a killed peer came {}", arrived.len());
+        world.end()?;
+    }
+    Ok(())
 }
 
 pub(crate) fn put_and_get_reach_another_process(suite: &Suite) -> Outcome {

@@ -190,15 +190,21 @@ pub(crate) fn an_idle_context_sleeps_and_stays_asleep(suite: &Suite) -> Outcome 
     world.connect(A, B)?;
     let (back, _) = world.connect(B, A)?;
     world.receive(B, back, 1)?;
+    stays_asleep(&mut world.nodes[B])?;
+    world.nodes[B].context.forget(back);
+    world.end()
+}
+
+/// One that has nothing to do agrees to sleep, and its waits end by their timeouts alone.
+pub(super) fn stays_asleep(node: &mut Node) -> Outcome {
     let (mut waits, mut restless, started) = (0, 0, Instant::now());
     while started.elapsed() < IDLE {
-        let moved = world.nodes[B].progress()?;
-        if moved || !world.nodes[B].context.may_sleep() {
+        let moved = node.progress()?;
+        if moved || !node.context.may_sleep() {
             restless += 1;
             ensure!(restless < RESTLESS_MAX, "an idle context never agrees to sleep");
             continue;
         }
-        let node = &world.nodes[B];
         node.context.waiter().wait(Some(IDLE_WAIT)).map_err(|error| error.to_string())?;
         waits += 1;
     }
@@ -206,8 +212,7 @@ pub(crate) fn an_idle_context_sleeps_and_stays_asleep(suite: &Suite) -> Outcome 
         u32::try_from(IDLE.as_millis() / IDLE_WAIT.as_millis()).expect("ten") + EARLY_RETURNS;
     ensure!(waits > 0, "an idle context never agreed to sleep");
     ensure!(waits <= most, "{waits} waits of {IDLE_WAIT:?} ended within {IDLE:?}");
-    world.nodes[B].context.forget(back);
-    world.end()
+    Ok(())
 }
 
 pub(crate) fn wake_ends_a_wait_from_any_thread(suite: &Suite) -> Outcome {

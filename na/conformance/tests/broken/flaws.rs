@@ -11,8 +11,8 @@ use std::{
 
 use hg_na::{
     Address, Completion, Context, Descriptor, Domain, Done, Error, Exchange, Exchanged, Failure,
-    Memory, Message, Op, OpId, Peer, Reached, Region, Rejected, Returned, Rights, Tag, Token,
-    Waiter,
+    GoneReason, Memory, Message, Op, OpId, Peer, Reached, Region, Rejected, Returned, Rights, Tag,
+    Token, Waiter,
 };
 use hg_na_conformance::layer::{Layer, Layers};
 
@@ -49,13 +49,24 @@ pub(crate) enum Flaw {
     IgnoresWake,
     SleepsOnWhenPosting,
     HidesItsProgress,
-    DropsEarlyAnswers,
+    MatchesLateReceives,
     DeliversLateAnswers,
     TakesTagsTwice,
     SwallowsRefused,
     KeepsVectors,
     BlocksAnswersBehindRequests,
     IgnoresAdmission,
+    IgnoresAdmissionOfOne,
+    ShutsAllOut,
+    SpinsOverWithheld,
+    NeverHangsUp,
+    HangsUpTwice,
+    HangsUpLate,
+    HangsUpOtherwise,
+    HangsUpBeforeOperations,
+    HangsUpBeforeControls,
+    BuriesWhatIsWithheld,
+    PostsAfterHangUps,
     QueuesWithoutBound,
     BlocksWhenFull,
     FadesViews,
@@ -77,10 +88,17 @@ pub(crate) struct Broken {
 struct Shared {
     /// True sizes of regions, by the plugin's part of their descriptors.
     sizes: Mutex<HashMap<Vec<u8>, u64>>,
-    /// Tags of expected messages that were sent.
-    sent: Mutex<HashSet<Tag>>,
+    /// Expected messages that were sent.
+    sent: Mutex<HashMap<Tag, Vec<u8>>>,
     /// Regions that stay registered behind their owner's back.
     leaked: Arc<Mutex<Vec<Region>>>,
+}
+
+impl Shared {
+    /// A message that was sent before its receive.
+    fn early(&self, tag: Tag) -> Option<Vec<u8>> {
+        self.sent.lock().expect("nobody panics with this lock").remove(&tag)
+    }
 }
 
 impl Broken {
@@ -103,6 +121,7 @@ impl Layers for Broken {
             overflow: VecDeque::new(),
             aliases: HashMap::new(),
             deaths: Vec::new(),
+            shut: HashSet::new(),
             asleep: false,
             posted: Arc::default(),
         })
@@ -146,6 +165,8 @@ struct BrokenLayer {
     /// The true handle of each place.
     aliases: HashMap<u32, Peer>,
     deaths: Vec<Completion>,
+    /// Who is not admitted; `None`: nobody is.
+    shut: HashSet<Option<Peer>>,
     /// Between a yes of `may_sleep` and the next progress.
     asleep: bool,
     /// Something was posted in that time.
@@ -198,17 +219,20 @@ impl BrokenLayer {
             (Flaw::SkipsFreshnessCheck, Op::Get { from, local, remote }) => {
                 Op::Get { from, local: unwrapped(&local), remote }
             }
-            (Flaw::DropsEarlyAnswers, Op::SendExpected { to, tag, message }) => {
-                self.shared.sent.lock().expect("nobody panics with this lock").insert(tag);
+            (Flaw::MatchesLateReceives, Op::SendExpected { to, tag, message }) => {
+                let mut sent = self.shared.sent.lock().expect("nobody panics with this lock");
+                sent.insert(tag, message.as_slice().to_vec());
                 Op::SendExpected { to, tag, message }
             }
-            (Flaw::DropsEarlyAnswers, Op::RecvExpected { from, tag }) => {
-                let early =
-                    self.shared.sent.lock().expect("nobody panics with this lock").contains(&tag);
-                // A tag that nobody uses: the message is as good as dropped.
-                Op::RecvExpected { from, tag: if early { !tag } else { tag } }
-            }
             (_, op) => op,
+        }
+    }
+
+    fn shut(&mut self, whom: Option<Peer>, open: bool) {
+        if open {
+            self.shut.remove(&whom);
+        } else {
+            self.shut.insert(whom);
         }
     }
 
@@ -263,6 +287,7 @@ impl BrokenLayer {
             (Flaw::BlocksWhenFull, Error::Again, _) => loop {
                 std::thread::park();
             },
+            (Flaw::PostsAfterHangUps, Error::PeerGone(_), _) => Ok(self.own_id()),
             (_, _, op) => Err(Rejected { op, error: rejected.error }),
         }
     }
@@ -273,7 +298,8 @@ impl BrokenLayer {
         }
         let is_gone = |completion: &Completion| matches!(completion, Completion::Gone { .. });
         let is_done = |completion: &Completion| matches!(completion, Completion::Done(_));
-        let is_message = |completion: &Completion| !is_gone(completion) && !is_done(completion);
+        let is_end = |one: &Completion| is_gone(one) || matches!(one, Completion::HungUp { .. });
+        let is_message = |completion: &Completion| !is_end(completion) && !is_done(completion);
         match self.flaw {
             Flaw::ReordersMessages => {
                 let places: Vec<usize> =
@@ -283,7 +309,16 @@ impl BrokenLayer {
                 }
             }
             // A stable sort: what is false stays in front.
-            Flaw::ReportsDeathBeforeData => done.sort_by_key(|one| !is_gone(one)),
+            Flaw::ReportsDeathBeforeData => {
+                done.sort_by_key(|one| !is_end(one));
+                done.sort_by_key(|one| is_message(one));
+            }
+            Flaw::HangsUpBeforeControls => {
+                done.sort_by_key(|one| matches!(one, Completion::Control { .. }));
+            }
+            Flaw::HangsUpBeforeOperations => {
+                done.sort_by_key(|one| !matches!(one, Completion::HungUp { .. }));
+            }
             Flaw::EndsReceivesBeforeSends => done.sort_by_key(|one| match one {
                 Completion::Done(done) => !matches!(done.returned, Returned::Nothing),
                 _ => true,
@@ -296,8 +331,13 @@ impl BrokenLayer {
     fn twist(&mut self, completion: Completion, done: &mut Vec<Completion>) {
         match completion {
             Completion::Done(ended) => self.twist_done(ended, done),
+            Completion::HungUp { peer, reason } => self.twist_hang_up(peer, reason, done),
             Completion::Gone { peer, reason } => match self.flaw {
-                Flaw::NeverReportsDeath => {}
+                Flaw::NeverReportsDeath | Flaw::BuriesWhatIsWithheld => {}
+                Flaw::HangsUpLate => {
+                    done.push(Completion::HungUp { peer, reason: reason.clone() });
+                    done.push(Completion::Gone { peer, reason });
+                }
                 Flaw::ReportsDeathOnlyWhenAsked => {
                     self.deaths.push(Completion::Gone { peer, reason });
                 }
@@ -314,6 +354,21 @@ impl BrokenLayer {
                 done.push(Completion::Unexpected { from: self.alias(from), message });
             }
             other => done.push(other),
+        }
+    }
+
+    fn twist_hang_up(&mut self, peer: Peer, reason: GoneReason, done: &mut Vec<Completion>) {
+        let alias = self.alias(peer);
+        let told = |reason| Completion::HungUp { peer: alias, reason };
+        match self.flaw {
+            Flaw::NeverHangsUp | Flaw::HangsUpLate => {}
+            Flaw::HangsUpTwice => done.extend([told(reason.clone()), told(reason)]),
+            Flaw::HangsUpOtherwise => done.push(told(GoneReason::Refused(Arc::from("otherwise")))),
+            Flaw::BuriesWhatIsWithheld => {
+                done.push(told(reason.clone()));
+                done.push(Completion::Gone { peer, reason });
+            }
+            _ => done.push(told(reason)),
         }
     }
 
@@ -434,6 +489,13 @@ impl Layer for BrokenLayer {
             self.make_up(id, token, Ok(()), Returned::Message(message));
             return Ok(id);
         }
+        if let (Flaw::MatchesLateReceives, Kind::Receive(_, tag)) = (self.flaw, &kind)
+            && let Some(bytes) = self.shared.early(*tag)
+        {
+            let id = self.own_id();
+            self.make_up(id, token, Ok(()), Returned::Message(Message::from(bytes)));
+            return Ok(id);
+        }
         if let (Flaw::CompletesPutsEarly, Op::Put { local, .. }) = (self.flaw, &op) {
             let (id, local) = (self.own_id(), local.clone());
             self.make_up(id, token, Ok(()), Returned::Slice(local));
@@ -466,8 +528,18 @@ impl Layer for BrokenLayer {
     }
 
     fn set_admission(&mut self, inner: &mut dyn Context, open: bool) {
+        self.shut(None, open);
         if self.flaw != Flaw::IgnoresAdmission {
             inner.set_admission(open);
+        }
+    }
+
+    fn set_admission_of(&mut self, inner: &mut dyn Context, peer: Peer, open: bool) {
+        self.shut(Some(peer), open);
+        match self.flaw {
+            Flaw::IgnoresAdmissionOfOne => {}
+            Flaw::ShutsAllOut => inner.set_admission(open),
+            _ => inner.set_admission_of(peer, open),
         }
     }
 
@@ -498,7 +570,8 @@ impl Layer for BrokenLayer {
     }
 
     fn may_sleep(&mut self, inner: &mut dyn Context) -> bool {
-        self.asleep = self.flaw == Flaw::SleepsWithoutRecheck || inner.may_sleep();
+        let spins = self.flaw == Flaw::SpinsOverWithheld && !self.shut.is_empty();
+        self.asleep = self.flaw == Flaw::SleepsWithoutRecheck || !spins && inner.may_sleep();
         self.asleep
     }
 
