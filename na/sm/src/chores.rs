@@ -113,7 +113,11 @@ impl SmContext {
                 Phase::Waiting(deadline) if deadline > now => self.try_connect(peer, now, deadline),
                 Phase::Waiting(_) | Phase::Connecting => self.end(peer, GoneReason::TimedOut),
                 Phase::Greeting => self.end(peer, GoneReason::TimedOut),
-                Phase::Idle | Phase::Starting | Phase::Open | Phase::Draining(_) => {}
+                Phase::Idle
+                | Phase::Starting
+                | Phase::Open
+                | Phase::Draining(_)
+                | Phase::HungUp(_) => {}
             }
         }
     }

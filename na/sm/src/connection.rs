@@ -38,6 +38,8 @@ pub(crate) enum Phase {
     Open,
     /// Over; what the peer had published is taken first.
     Draining(GoneReason),
+    /// Over, and told. Its last requests wait for admission, and nothing else of it is here.
+    HungUp(GoneReason),
 }
 
 /// A message that waits for its slot.
@@ -57,15 +59,15 @@ pub(crate) struct Connection {
     pub(crate) is_flowing: bool,
     /// Polled directly.
     pub(crate) is_hot: bool,
-    /// The answer at the head of its ring cannot be held; cleared by the next posted receive.
-    pub(crate) is_stalled: bool,
+    /// Its requests are taken while admission is open.
+    pub(crate) is_admitted: bool,
     /// In the context's list of connections with requests that admission keeps out.
     pub(crate) is_blocked: bool,
     /// In the context's list of connections with queued messages.
     pub(crate) is_backlogged: bool,
     /// In the context's list of connections whose arena has pages to give back.
     pub(crate) is_dirty: bool,
-    /// Over, while admission is closed: its last requests, and nothing else of it.
+    /// Its last requests, while it waits in [`Phase::HungUp`].
     pub(crate) parting: Vec<Completion>,
     /// What the peer has written cannot be: its connection ends.
     pub(crate) fault: Option<Broken>,
@@ -101,7 +103,7 @@ impl Connection {
             peer,
             is_flowing: false,
             is_hot: false,
-            is_stalled: false,
+            is_admitted: true,
             is_blocked: false,
             is_backlogged: false,
             is_dirty: false,
@@ -112,7 +114,7 @@ impl Connection {
             phase,
             timer: None,
             link: None,
-            receives: Receives::new(),
+            receives: Receives::default(),
             queues: Default::default(),
             target: None,
             socket: None,
@@ -139,7 +141,9 @@ impl Connection {
     /// Why nothing may be posted any more.
     pub(crate) fn refusal(&self) -> Option<Error> {
         match &self.phase {
-            Phase::Draining(reason) => Some(Error::PeerGone(reason.clone())),
+            Phase::Draining(reason) | Phase::HungUp(reason) => {
+                Some(Error::PeerGone(reason.clone()))
+            }
             Phase::Greeting => Some(Error::UnknownPeer),
             Phase::Idle | Phase::Starting | Phase::Waiting(_) | Phase::Connecting | Phase::Open => {
                 None

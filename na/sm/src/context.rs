@@ -65,8 +65,9 @@ pub(crate) struct SmContext {
     pub(crate) starting: Vec<Peer>,
     pub(crate) ending: Vec<Peer>,
     pub(crate) rung: Vec<Peer>,
-    /// Lists that wait for something: for admission, for space, for pages to be given back.
+    /// Lists that wait for something: for admission, alive or not, for space, for pages to be given back.
     pub(crate) blocked: Vec<Peer>,
+    pub(crate) parted: Vec<Peer>,
     pub(crate) backlog: Vec<Peer>,
     pub(crate) dirty: Vec<Peer>,
     pub(crate) timers: BTreeSet<(Instant, Peer)>,
@@ -124,6 +125,7 @@ impl SmContext {
             ending: Vec::new(),
             rung: Vec::new(),
             blocked: Vec::new(),
+            parted: Vec::new(),
             backlog: Vec::new(),
             dirty: Vec::new(),
             timers: BTreeSet::new(),
@@ -236,6 +238,12 @@ impl Context for SmContext {
     fn set_admission(&mut self, open: bool) {
         if !self.guard.is_child() {
             self.change_admission(open);
+        }
+    }
+
+    fn set_admission_of(&mut self, peer: Peer, open: bool) {
+        if !self.guard.is_child() {
+            self.change_admission_of(peer, open);
         }
     }
 

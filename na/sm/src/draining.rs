@@ -1,5 +1,6 @@
-//! The end of a connection. What the peer had published is taken first, then its operations complete
-//! with `PeerGone`, then `Gone` is the last word and everything is released.
+//! The end of a connection. What the peer had published is taken first, then its operations complete with `PeerGone`,
+//! then `HungUp` is told and everything is released. `Gone` is the last word: at once, or when the requests that wait
+//! for admission were taken.
 
 use hg_na::{Completion, GoneReason, Peer};
 
@@ -38,7 +39,7 @@ impl SmContext {
     pub(crate) fn end(&mut self, peer: Peer, reason: GoneReason) {
         let Some(connection) = self.peers.find(peer) else { return };
         match connection.phase {
-            Phase::Draining(_) => return,
+            Phase::Draining(_) | Phase::HungUp(_) => return,
             Phase::Greeting => {
                 // Nobody was told about this peer.
                 let sentence = for_the_other_side(&reason);
@@ -61,45 +62,63 @@ impl SmContext {
         self.chore();
     }
 
-    /// Drains what has ended. While admission is closed, a peer's last requests are kept, and nothing else
-    /// of it: no descriptor, no mapping.
+    /// Drains what has ended, and lets go of who waited for admission. What a peer keeps meanwhile is its last
+    /// requests: no descriptor, no mapping.
     pub(crate) fn drain(&mut self, done: &mut Vec<Completion>) {
         for peer in std::mem::take(&mut self.ending) {
             let Self { peers, intake, .. } = self;
             let Some(connection) = peers.find(peer) else { continue };
-            let Phase::Draining(reason) = connection.phase.clone() else { continue };
-            if !matches!(reason, GoneReason::Misbehaved(_)) {
-                take_rest(connection, intake, done);
-                if intake.admission {
-                    done.append(&mut connection.parting);
-                } else {
-                    keep_requests(connection, intake);
+            match connection.phase.clone() {
+                Phase::Draining(reason) => {
+                    if !matches!(reason, GoneReason::Misbehaved(_)) {
+                        take_rest(connection, intake, done);
+                    }
+                    self.finish(peer, reason);
                 }
-            }
-            connection.fail_all(&reason, &mut self.finished);
-            self.views.fail(peer, &reason, &mut self.finished);
-            self.transfers.fail(peer, &reason, &mut self.finished);
-            if connection.parting.is_empty() {
-                self.finish(peer, &reason);
-            } else {
-                self.dismantle(peer, None);
-                self.ending.push(peer); // Admission asks for the next round when it opens.
+                Phase::HungUp(reason) => {
+                    if connection.is_admitted && intake.admission {
+                        done.append(&mut connection.parting);
+                        self.bury(peer, reason);
+                    } else {
+                        self.parted.push(peer);
+                    }
+                }
+                Phase::Idle
+                | Phase::Starting
+                | Phase::Waiting(_)
+                | Phase::Connecting
+                | Phase::Greeting
+                | Phase::Open => {}
             }
         }
     }
 
-    /// Completes what is left, says the last word and releases everything.
-    pub(crate) fn finish(&mut self, peer: Peer, reason: &GoneReason) {
+    /// Completes what is left and tells the hang-up; the end, too, unless requests wait for admission.
+    pub(crate) fn finish(&mut self, peer: Peer, reason: GoneReason) {
         let Some(connection) = self.peers.find(peer) else { return };
-        connection.fail_all(reason, &mut self.finished);
-        self.views.fail(peer, reason, &mut self.finished);
-        self.transfers.fail(peer, reason, &mut self.finished);
-        match reason {
-            GoneReason::Forgotten => self.release(peer, Some(GOODBYE)),
-            GoneReason::Misbehaved(_) => self.release(peer, Some(&for_the_other_side(reason))),
-            _ => self.release(peer, None),
+        let is_over = connection.parting.is_empty();
+        connection.fail_all(&reason, &mut self.finished);
+        self.views.fail(peer, &reason, &mut self.finished);
+        self.transfers.fail(peer, &reason, &mut self.finished);
+        self.finished.push(Completion::HungUp { peer, reason: reason.clone() });
+        let last_words = match reason {
+            GoneReason::Forgotten => Some(GOODBYE.to_owned()),
+            GoneReason::Misbehaved(_) => Some(for_the_other_side(&reason)),
+            _ => None,
+        };
+        self.dismantle(peer, last_words.as_deref());
+        if is_over {
+            self.bury(peer, reason);
+        } else if let Some(connection) = self.peers.find(peer) {
+            connection.enter(Phase::HungUp(reason));
+            self.parted.push(peer);
         }
-        self.finished.push(Completion::Gone { peer, reason: reason.clone() });
+    }
+
+    /// Says the last word.
+    pub(crate) fn bury(&mut self, peer: Peer, reason: GoneReason) {
+        self.release(peer, None);
+        self.finished.push(Completion::Gone { peer, reason });
     }
 
     /// Says goodbye to a peer, as the context is closed.
@@ -111,18 +130,18 @@ impl SmContext {
     /// Takes a connection out of every list that it costs something in, and drops it.
     fn release(&mut self, peer: Peer, last_words: Option<&str>) {
         self.dismantle(peer, last_words);
-        if let Some(connection) = self.peers.remove(peer)
-            && let Some(target) = &connection.target
-            && self.by_target.get(target) == Some(&peer)
-        {
-            self.by_target.remove(target);
-        }
+        self.peers.remove(peer);
     }
 
-    /// Gives back all that a connection has of the system.
+    /// Gives back all that a connection has of the system, and its address: who is there next is somebody else.
     fn dismantle(&mut self, peer: Peer, last_words: Option<&str>) {
         self.untime(peer);
         let Some(connection) = self.peers.find(peer) else { return };
+        if let Some(target) = connection.target.take()
+            && self.by_target.get(&target) == Some(&peer)
+        {
+            self.by_target.remove(&target);
+        }
         if std::mem::take(&mut connection.is_hot) {
             self.hot.retain(|hot| *hot != peer);
         }
@@ -151,32 +170,40 @@ impl SmContext {
     }
 }
 
-/// Takes what the peer had published. Bounded: a peer that lives on and publishes more is not heard.
+/// Takes what the peer had published. Requests that are not admitted are kept with the connection.
 fn take_rest(connection: &mut Connection, intake: &mut Intake, done: &mut Vec<Completion>) {
     if let Some(link) = connection.link.as_mut() {
         Link::unpark(link);
     }
-    for _ in 0..DRAIN_ROUNDS {
-        // Answers that nobody can hold or wait for any more are left behind.
-        if connection.poll(intake, done) == 0 {
-            return;
+    if intake.admission && connection.is_admitted {
+        return empty(connection, intake, done);
+    }
+    let before = (intake.admission, connection.is_admitted);
+    (intake.admission, connection.is_admitted) = (true, true);
+    let mut rest = Vec::new();
+    empty(connection, intake, &mut rest);
+    (intake.admission, connection.is_admitted) = before;
+    let mut bytes = 0;
+    for completion in rest {
+        if let Completion::Unexpected { message, .. } = &completion {
+            bytes += message.len();
+            connection.parting.push(completion);
+        } else {
+            done.push(completion);
         }
+    }
+    // They lay in its rings and its arena, so they are bounded by both; a peer that claims more is not heard.
+    if bytes > KEPT_MAX {
+        connection.parting.clear();
     }
 }
 
-/// Takes the last requests of a peer although admission is closed. They lie in its rings and its arena,
-/// so they are bounded by both; a peer that claims more is not heard.
-fn keep_requests(connection: &mut Connection, intake: &mut Intake) {
-    let mut kept = std::mem::take(&mut connection.parting);
-    intake.admission = true;
-    take_rest(connection, intake, &mut kept);
-    intake.admission = false;
-    let len = |completion: &Completion| match completion {
-        Completion::Unexpected { message, .. } => message.len(),
-        _ => 0,
-    };
-    if kept.iter().map(len).sum::<usize>() <= KEPT_MAX {
-        connection.parting = kept;
+/// Takes all that there is. Bounded: a peer that lives on and publishes more is not heard.
+fn empty(connection: &mut Connection, intake: &mut Intake, done: &mut Vec<Completion>) {
+    for _ in 0..DRAIN_ROUNDS {
+        if connection.poll(intake, done) == 0 {
+            return;
+        }
     }
 }
 

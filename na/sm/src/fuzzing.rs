@@ -3,8 +3,9 @@
 //! [`fuzz_rings`]: two contexts of this process are connected. The *target* is honest, and is asked to
 //! do what its user might; the *liar* publishes slots, overwrites its positions, flags, pins, map words,
 //! arena and region table, and sends messages about mappings, with descriptors and without. The input is a list of commands: one byte, then operands. Checked: nothing panics;
-//! messages are no longer than any may be; every operation completes once, before `Gone`; `Gone` comes
-//! once, nothing after it; with nothing more to do the context sleeps; at the end all registered memory
+//! messages are no longer than any may be; every operation completes once, before `HungUp`; that comes once, after it
+//! nothing but requests and then `Gone`, for the same reason, and nothing after that; requests are taken while both
+//! admissions are open; with nothing more to do the context sleeps; at the end all registered memory
 //! is given back.
 //!
 //! [`fuzz_regions`]: a region table is overwritten, then read. What is accepted is what a plain reading
@@ -20,8 +21,8 @@ use std::{
 };
 
 use hg_na::{
-    Completion, Context as _, Descriptor, Memory, Message, Op, OpId, OpenOptions, Peer, Region,
-    Returned, Rights,
+    Completion, Context as _, Descriptor, GoneReason, Memory, Message, Op, OpId, OpenOptions, Peer,
+    Region, Returned, Rights,
 };
 
 use crate::{
@@ -107,6 +108,9 @@ struct Target {
     registered: Vec<Region>,
     /// Of everything that was ever in `registered`.
     memories: Vec<Weak<[u8]>>,
+    /// Whether admission is open to all, and to the liar.
+    admits: [bool; 2],
+    hung_up: Option<GoneReason>,
     is_gone: bool,
 }
 
@@ -168,6 +172,8 @@ impl Pair {
             local,
             registered: Vec::new(),
             memories: Vec::new(),
+            admits: [true; 2],
+            hung_up: None,
             is_gone: false,
         };
         Some(Self { target, liar })
@@ -184,9 +190,17 @@ impl Pair {
     /// The liar says no more, and then leaves: everything has to end.
     fn finish(self) {
         let Self { mut target, liar } = self;
-        target.context.set_admission(true);
         target.comes_to_rest();
         drop(liar);
+        for _ in 0..ROUNDS {
+            target.round();
+            if target.hung_up.is_some() {
+                break;
+            }
+        }
+        assert!(target.hung_up.is_some(), "the peer has left, which was not told");
+        target.comes_to_rest();
+        target.admit(true, true);
         for _ in 0..ROUNDS {
             target.round();
             if target.is_gone {
@@ -336,7 +350,8 @@ impl Target {
                     self.context.cancel(*id);
                 }
             }
-            9 => self.context.set_admission(small.is_multiple_of(2)),
+            9 if small & 2 == 0 => self.admit(small.is_multiple_of(2), self.admits[1]),
+            9 => self.admit(self.admits[0], small.is_multiple_of(2)),
             10 => self.sleep(),
             11 => {
                 let remote = remotes[usize::from(small % 2)].slice(0, REGION_BYTES).ok()?;
@@ -345,6 +360,12 @@ impl Target {
             _ => self.change_regions(small)?,
         }
         Some(())
+    }
+
+    fn admit(&mut self, all: bool, liar: bool) {
+        self.admits = [all, liar];
+        self.context.set_admission(all);
+        self.context.set_admission_of(self.liar, liar);
     }
 
     fn round(&mut self) {
@@ -372,10 +393,12 @@ impl Target {
         match completion {
             Completion::Unexpected { from, message } => {
                 assert!(from == self.liar && message.len() <= MESSAGE_MAX as usize);
+                assert_eq!(self.admits, [true; 2], "a request that was not admitted");
                 read(&message);
             }
             Completion::Control { from, message } => {
                 assert!(from == self.liar && message.len() <= SHORT[CONTROL]);
+                assert!(self.hung_up.is_none(), "a control message after the hang-up");
                 read(&message);
             }
             Completion::Done(done) => {
@@ -392,9 +415,14 @@ impl Target {
                     _ => {}
                 }
             }
+            Completion::HungUp { peer, reason } => {
+                assert!(peer == self.liar && self.hung_up.is_none(), "another hang-up: {reason}");
+                assert!(self.posted.is_empty(), "{reason}, and {:?} never ended", self.posted);
+                self.hung_up = Some(reason);
+            }
             Completion::Gone { peer, reason } => {
                 assert!(peer == self.liar, "somebody else is gone");
-                assert!(self.posted.is_empty(), "{reason}, and {:?} never ended", self.posted);
+                assert_eq!(self.hung_up, Some(reason), "gone, and hung up otherwise");
                 self.is_gone = true;
             }
             other => panic!("{other:?} is unheard of"),
@@ -403,6 +431,7 @@ impl Target {
 
     fn post(&mut self, op: Op) {
         if let Ok(id) = self.context.post(0, op) {
+            assert!(self.hung_up.is_none(), "{id:?} after the hang-up");
             assert!(self.posted.insert(id), "{id:?} twice");
             self.ids.push(id);
         }

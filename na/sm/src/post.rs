@@ -1,8 +1,8 @@
 //! Posting, cancelling and forgetting; none of it blocks, and nothing completes inside.
 
 use hg_na::{
-    Completion, Done, Error, Exchange, Exchanged, GoneReason, Message, Op, OpId, Peer, QUIET,
-    Reached, Rejected, Returned, Tag, Token,
+    Error, Exchange, Exchanged, GoneReason, Message, Op, OpId, Peer, QUIET, Reached, Rejected,
+    Returned, Tag, Token,
 };
 
 use crate::{
@@ -132,11 +132,11 @@ impl SmContext {
         }
         let &Exchange { to, tag, send, receive } = exchange;
         let connection = self.peers.find(to)?;
-        let is_plain = connection.is_hot && !connection.is_stalled && connection.is_open();
+        let is_plain = connection.is_hot && connection.is_open();
         if !is_plain || !connection.receives.has_plain_place(tag) {
             return None;
         }
-        // The request first: it is on its way meanwhile, and a receive posted late still matches.
+        // The request first: it is on its way meanwhile. Its answer is not looked for before the next round.
         let mut sent = connection.send_inline(REQUESTS, 0, message);
         if sent == Inline::Refused {
             sent = connection.send_wide(message);
@@ -195,12 +195,12 @@ impl SmContext {
         id
     }
 
-    /// The fast path of a receive: from a peer that is polled, and nothing unmatched is held.
+    /// The fast path of a receive: from a peer that is polled, and its place is free.
     #[inline(always)]
     fn receive_hot(&mut self, token: Token, from: Peer, tag: Tag) -> bool {
         let serial = self.serial + 1;
         let Some(connection) = self.peers.find(from) else { return false };
-        let is_plain = connection.is_hot && !connection.is_stalled && connection.is_open();
+        let is_plain = connection.is_hot && connection.is_open();
         if !is_plain || !connection.receives.post_plain(Receive { tag, serial, token }) {
             return false;
         }
@@ -288,11 +288,7 @@ impl SmContext {
             return Err(error);
         }
         let id = OpId { scope: from.index(), serial };
-        if let Some(message) = connection.receives.take_unmatched(tag) {
-            let returned = Returned::Message(message);
-            self.finished.push(Completion::Done(Done { id, token, result: Ok(()), returned }));
-            self.chore();
-        } else if !connection.receives.post(Receive { tag, serial, token }) {
+        if !connection.receives.post(Receive { tag, serial, token }) {
             return Err(Error::TagInUse(tag));
         }
         self.serial = serial;
@@ -304,14 +300,11 @@ impl SmContext {
     #[inline]
     fn expect(&mut self, from: Peer) {
         let Some(connection) = self.peers.find(from) else { return };
-        if connection.is_hot && !connection.is_stalled {
+        if connection.is_hot {
             return;
         }
-        let was_stalled = std::mem::take(&mut connection.is_stalled);
         if !connection.is_open() {
             self.start(from);
-        } else if was_stalled {
-            self.kick(from);
         } else if !self.is_sleeping {
             self.activate(from);
         }
@@ -380,10 +373,19 @@ impl SmContext {
 
     pub(crate) fn forget_peer(&mut self, peer: Peer) {
         let Some(connection) = self.peers.find(peer) else { return };
-        if connection.phase == Phase::Greeting {
-            return;
+        match connection.phase.clone() {
+            Phase::Greeting => return,
+            Phase::HungUp(reason) => {
+                self.parted.retain(|parted| *parted != peer);
+                self.bury(peer, reason);
+            }
+            Phase::Idle
+            | Phase::Starting
+            | Phase::Waiting(_)
+            | Phase::Connecting
+            | Phase::Open
+            | Phase::Draining(_) => self.finish(peer, GoneReason::Forgotten),
         }
-        self.finish(peer, &GoneReason::Forgotten);
         self.chore();
     }
 }

@@ -10,7 +10,7 @@ use crate::{
     in_place::push_with,
     layout::Slot,
     link::{ANSWERS, BodyClaim, CONTROL, Link, REQUESTS, SHORT, slots_of},
-    receives::{Match, Receive, Receives},
+    receives::{Receive, Receives},
     ring::{Broken, Payload, Word},
 };
 
@@ -25,7 +25,7 @@ const FETCHED_AHEAD: u32 = 6;
 #[derive(Debug)]
 pub(crate) struct Intake {
     pub(crate) pool: Pool,
-    /// Whether unexpected messages are taken.
+    /// Whether unexpected messages are taken, of whoever is admitted himself.
     pub(crate) admission: bool,
     /// Bodies were sent or received in this round.
     pub(crate) has_bodies: bool,
@@ -51,11 +51,8 @@ impl Connection {
             return self.poll_all(intake, done);
         }
         let mut taken = 0;
-        if !self.is_stalled {
-            let receives = (&mut self.receives, &mut self.is_stalled);
-            taken += poll_answers(link, receives, fault, from, intake, done);
-        }
-        if intake.admission {
+        taken += poll_answers(link, &mut self.receives, fault, from, intake, done);
+        if intake.admission & self.is_admitted {
             let requests = poll_requests(link, fault, from, intake, done);
             self.owed = requests;
             taken += requests;
@@ -69,11 +66,8 @@ impl Connection {
         let mut taken = self.poll_control(intake, done);
         let Some(link) = self.link.as_mut() else { return taken };
         let (from, fault) = (self.peer, &mut self.fault);
-        if !self.is_stalled {
-            let receives = (&mut self.receives, &mut self.is_stalled);
-            taken += poll_answers(link, receives, fault, from, intake, done);
-        }
-        if intake.admission {
+        taken += poll_answers(link, &mut self.receives, fault, from, intake, done);
+        if intake.admission & self.is_admitted {
             taken += poll_requests(link, fault, from, intake, done);
         }
         taken
@@ -117,8 +111,8 @@ impl Connection {
     pub(crate) fn has_work(&self, admission: bool) -> bool {
         let Some(link) = &self.link else { return false };
         link.is_ready(CONTROL)
-            || (!self.is_stalled && link.is_ready(ANSWERS))
-            || (admission && link.is_ready(REQUESTS))
+            || link.is_ready(ANSWERS)
+            || (admission && self.is_admitted && link.is_ready(REQUESTS))
     }
 }
 
@@ -154,7 +148,7 @@ fn poll_requests(
 #[inline(always)]
 fn poll_answers(
     link: &mut Link,
-    (receives, is_stalled): (&mut Receives, &mut bool),
+    receives: &mut Receives,
     fault: &mut Option<Broken>,
     from: Peer,
     intake: &mut Intake,
@@ -170,18 +164,9 @@ fn poll_answers(
         {
             push_with(done, || ended(from, receive, answer_of(slot, length(word))));
             take(link, ANSWERS);
-        } else {
-            match take_answer(link, receives, from, intake, done) {
-                Ok(true) => {}
-                Ok(false) => {
-                    *is_stalled = true;
-                    break;
-                }
-                Err(broken) => {
-                    *fault = Some(broken);
-                    break;
-                }
-            }
+        } else if let Err(broken) = take_answer(link, receives, from, intake, done) {
+            *fault = Some(broken);
+            break;
         }
         taken += 1;
         if taken == BURST {
@@ -229,7 +214,7 @@ fn wide(link: &mut Link, len: usize) -> Option<Message> {
     Some(message)
 }
 
-/// An expected message that is long, or early, or late; `false`: it stays where it is.
+/// An expected message that is long, or for which nobody waits any more: that one is dropped.
 #[cold]
 fn take_answer(
     link: &mut Link,
@@ -237,8 +222,8 @@ fn take_answer(
     from: Peer,
     intake: &mut Intake,
     done: &mut Vec<Completion>,
-) -> Result<bool, Broken> {
-    let Some(slot) = link.peek(ANSWERS) else { return Ok(false) };
+) -> Result<(), Broken> {
+    let Some(slot) = link.peek(ANSWERS) else { return Ok(()) };
     let (word, tag) = (slot.claimed_word(), slot.bytes[0].load()); // C2
     // Checked before the receive is taken out: a broken message must not end it.
     let claim = if word.is_body() {
@@ -248,24 +233,19 @@ fn take_answer(
     } else {
         return Err(Broken::TooLongForSlot);
     };
-    let matched = receives.arrived(tag);
-    let message = match (&matched, claim) {
-        (Match::Full, _) => return Ok(false),
-        (_, Claim::Inline(message)) => message,
-        (Match::Late, Claim::Body(_)) => Message::inline(0),
-        (_, Claim::Body(claim)) => intake.copy_out(link, claim),
-    };
-    match matched {
-        Match::Receive(receive) => done.push(ended(from, receive, message)),
-        Match::Hold => receives.hold(tag, message),
-        Match::Late | Match::Full => {}
+    if let Some(receive) = receives.take(tag) {
+        let message = match claim {
+            Claim::Inline(message) => message,
+            Claim::Body(claim) => intake.copy_out(link, claim),
+        };
+        done.push(ended(from, receive, message));
     }
     if word.is_body() {
         take_body(link, ANSWERS, word.len())
     } else {
         take(link, ANSWERS)
     }
-    Ok(true)
+    Ok(())
 }
 
 /// Where an expected message is; checked.

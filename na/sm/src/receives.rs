@@ -1,24 +1,17 @@
 //! Matches expected messages of one peer with posted receives, by tag.
 //!
 //! Receives lie in a direct-mapped table (tag modulo its size), which sequential tags never overfill;
-//! what collides goes to a map. Messages without a receive are held, up to a bound; past it they stay
-//! in the ring. A cancelled receive leaves a tombstone, so that its late message is dropped.
+//! what collides goes to a map. A message without a receive is late: nothing is kept for it.
 //! Cancelling names a receive by its serial: the first one that is not in the table makes an index, which is kept as long as
 //! receives collide, so that cancelling thousands does not look at all the others each time.
 
-use std::collections::VecDeque;
-
-use hg_na::{Message, OpId, Tag, Token};
+use hg_na::{OpId, Tag, Token};
 use rustc_hash::FxHashMap;
 
 /// Receives of the direct-mapped table.
 const TABLE: usize = 64;
-/// Messages without a receive that are held for one peer.
-pub(crate) const UNMATCHED_MAX: usize = 64;
 /// So many receives wait where calls are made faster than they are answered.
 const STREAM_MIN: u32 = 3;
-/// Cancelled receives that are remembered for one peer; past it the oldest is forgotten.
-const TOMBSTONES_MAX: usize = 4096;
 
 /// A posted receive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,21 +21,8 @@ pub(crate) struct Receive {
     pub(crate) token: Token,
 }
 
-/// What to do with an expected message.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Match {
-    /// It ends this receive.
-    Receive(Receive),
-    /// Nobody waits yet: hold it.
-    Hold,
-    /// Its receive was cancelled: drop it.
-    Late,
-    /// No more can be held: leave it where it is.
-    Full,
-}
-
-/// All receives from one peer, and the messages that came before theirs.
-#[derive(Debug)]
+/// All receives from one peer.
+#[derive(Debug, Default)]
 pub(crate) struct Receives {
     /// Made by the first receive; its length is 0 or [`TABLE`].
     table: Vec<Option<Receive>>,
@@ -51,37 +31,14 @@ pub(crate) struct Receives {
     collided: FxHashMap<Tag, Receive>,
     /// Tags of all that collided by their serials, once one of them was to be cancelled.
     by_serial: Option<FxHashMap<u64, Tag>>,
-    unmatched: VecDeque<(Tag, Message)>,
-    tombstones: Tombstones,
-}
-
-#[derive(Debug, Default)]
-struct Tombstones {
-    /// Tag and the serial of its receive, which tells an old entry of `order` from a newer one.
-    set: FxHashMap<Tag, u64>,
-    order: VecDeque<(Tag, u64)>,
 }
 
 impl Receives {
-    pub(crate) fn new() -> Self {
-        Self {
-            table: Vec::new(),
-            in_table: 0,
-            collided: FxHashMap::default(),
-            by_serial: None,
-            unmatched: VecDeque::new(),
-            tombstones: Tombstones::default(),
-        }
-    }
-
     /// Adds a receive; `false` when one with this tag is posted.
     #[inline]
     pub(crate) fn post(&mut self, receive: Receive) -> bool {
         if self.table.is_empty() {
             self.table.resize(TABLE, None);
-        }
-        if !self.tombstones.set.is_empty() {
-            self.tombstones.set.remove(&receive.tag);
         }
         let place = &mut self.table[place(receive.tag)];
         let collides = !self.collided.is_empty() && self.collided.contains_key(&receive.tag);
@@ -127,22 +84,10 @@ impl Receives {
     /// Whether [`Receives::post_plain`] would take it.
     #[inline(always)]
     pub(crate) fn has_plain_place(&self, tag: Tag) -> bool {
-        let nothing_else =
-            self.unmatched.is_empty() && self.collided.is_empty() && self.tombstones.set.is_empty();
-        nothing_else && matches!(self.table.get(place(tag)), Some(None))
+        self.collided.is_empty() && matches!(self.table.get(place(tag)), Some(None))
     }
 
-    /// The held message for a tag, oldest first.
-    #[inline]
-    pub(crate) fn take_unmatched(&mut self, tag: Tag) -> Option<Message> {
-        if self.unmatched.is_empty() {
-            return None;
-        }
-        let at = self.unmatched.iter().position(|(held, _)| *held == tag)?;
-        self.unmatched.remove(at).map(|(_, message)| message)
-    }
-
-    /// The fast path of [`Receives::arrived`]: a receive in the table.
+    /// The fast path of [`Receives::take`]: a receive in the table.
     #[inline(always)]
     pub(crate) fn take_plain(&mut self, tag: Tag) -> Option<Receive> {
         let at = self.table.get_mut(place(tag))?;
@@ -153,27 +98,9 @@ impl Receives {
         at.take()
     }
 
-    /// Decides about a message that has arrived.
-    #[inline]
-    pub(crate) fn arrived(&mut self, tag: Tag) -> Match {
-        match self.take_plain(tag) {
-            Some(receive) => Match::Receive(receive),
-            None => self.arrived_rarely(tag),
-        }
-    }
-
-    #[cold]
-    fn arrived_rarely(&mut self, tag: Tag) -> Match {
-        if let Some(receive) = self.take_collided(tag) {
-            return Match::Receive(receive);
-        }
-        if self.tombstones.set.remove(&tag).is_some() {
-            if self.tombstones.set.is_empty() {
-                self.tombstones.order.clear();
-            }
-            return Match::Late;
-        }
-        if self.unmatched.len() < UNMATCHED_MAX { Match::Hold } else { Match::Full }
+    /// The receive that a message ends; `None`: nobody waits for it.
+    pub(crate) fn take(&mut self, tag: Tag) -> Option<Receive> {
+        self.take_plain(tag).or_else(|| self.take_collided(tag))
     }
 
     fn take_collided(&mut self, tag: Tag) -> Option<Receive> {
@@ -196,27 +123,16 @@ impl Receives {
         self.by_serial.get_or_insert_with(index).get(&serial).copied()
     }
 
-    /// Keeps a message for which [`Match::Hold`] was said.
-    pub(crate) fn hold(&mut self, tag: Tag, message: Message) {
-        self.unmatched.push_back((tag, message));
-    }
-
-    /// Ends a receive early; its message, should it still come, will be dropped.
+    /// Ends a receive early.
     pub(crate) fn cancel(&mut self, serial: u64) -> Option<Receive> {
         let at =
             self.table.iter_mut().find(|at| at.is_some_and(|receive| receive.serial == serial));
-        let receive = match at {
-            Some(at) => {
-                self.in_table -= 1;
-                at.take()
-            }
-            None => {
-                let tag = self.tag_of(serial)?;
-                self.take_collided(tag)
-            }
-        }?;
-        self.tombstones.add(receive.tag, serial);
-        Some(receive)
+        if let Some(at) = at {
+            self.in_table -= 1;
+            return at.take();
+        }
+        let tag = self.tag_of(serial)?;
+        self.take_collided(tag)
     }
 
     /// Ends all receives, oldest first: the peer is gone.
@@ -235,19 +151,6 @@ impl Receives {
     }
 }
 
-impl Tombstones {
-    fn add(&mut self, tag: Tag, serial: u64) {
-        self.set.insert(tag, serial);
-        self.order.push_back((tag, serial));
-        if self.order.len() > TOMBSTONES_MAX
-            && let Some((old, serial)) = self.order.pop_front()
-            && self.set.get(&old) == Some(&serial)
-        {
-            self.set.remove(&old);
-        }
-    }
-}
-
 #[inline]
 fn place(tag: Tag) -> usize {
     usize::try_from(tag % TABLE as u64).expect("a remainder of 64 fits")
@@ -263,14 +166,14 @@ mod tests {
 
     #[test]
     fn cancelling_finds_receives_by_serial_whatever_came_and_went_before() {
-        let mut receives = Receives::new();
+        let mut receives = Receives::default();
         let of = |serial: u64| receive(7 + 64 * serial, serial);
         for serial in 0..100 {
             assert!(receives.post(of(serial)));
         }
         assert_eq!(receives.cancel(50), Some(of(50)), "makes the index");
         assert_eq!((receives.cancel(50), receives.cancel(1000)), (None, None));
-        assert_eq!(receives.arrived(of(60).tag), Match::Receive(of(60)));
+        assert_eq!(receives.take(of(60).tag), Some(of(60)));
         assert_eq!(receives.cancel(60), None, "it has ended");
         assert!(receives.post(of(100)) && receives.post(receive(of(50).tag, 101)));
         assert_eq!(receives.cancel(100), Some(of(100)), "posted after the index was made");
@@ -283,14 +186,14 @@ mod tests {
 
     #[test]
     fn a_stream_is_several_receives_that_wait_in_the_table() {
-        let mut receives = Receives::new();
+        let mut receives = Receives::default();
         let of = |serial: u64| receive(serial, serial);
         for serial in 0..3 {
             assert!(!receives.is_streaming());
             assert!(receives.post(of(serial)));
         }
         assert!(receives.is_streaming());
-        assert_eq!(receives.arrived(0), Match::Receive(of(0)));
+        assert_eq!(receives.take(0), Some(of(0)));
         assert!(!receives.is_streaming());
         assert!(receives.post_plain(of(3)) && receives.is_streaming());
         assert!(receives.post(receive(3 + 64, 4)), "collides, and is not counted");
@@ -301,49 +204,33 @@ mod tests {
 
     #[test]
     fn receives_that_share_a_place_are_all_found_and_tags_are_unique() {
-        let mut receives = Receives::new();
+        let mut receives = Receives::default();
         let tags = [1, 65, 129, u64::MAX];
         for (tag, serial) in tags.into_iter().zip(0..) {
             assert!(receives.post(receive(tag, serial)));
             assert!(!receives.post(receive(tag, 100)));
         }
-        assert_eq!(receives.arrived(1), Match::Receive(receive(1, 0)));
+        assert_eq!(receives.take(1), Some(receive(1, 0)));
         assert!(!receives.post(receive(65, 100)), "posted in the map, its place now free");
         for (tag, serial) in tags.into_iter().zip(0..).skip(1) {
-            assert_eq!(receives.arrived(tag), Match::Receive(receive(tag, serial)));
+            assert_eq!(receives.take(tag), Some(receive(tag, serial)));
         }
-        assert_eq!(receives.arrived(1), Match::Hold);
+        assert_eq!(receives.take(1), None);
     }
 
     #[test]
-    fn a_late_message_of_a_canceled_receive_is_dropped_once() {
-        let mut receives = Receives::new();
+    fn a_cancelled_receive_leaves_nothing_behind() {
+        let mut receives = Receives::default();
         for tag in [7, 71] {
             assert!(receives.post(receive(tag, tag)));
+        }
+        for tag in [7, 71] {
             assert_eq!(receives.cancel(tag), Some(receive(tag, tag)));
+            assert_eq!((receives.cancel(tag), receives.take(tag)), (None, None));
         }
-        assert_eq!(receives.cancel(7), None);
-        assert_eq!(receives.arrived(7), Match::Late);
-        assert_eq!(receives.arrived(7), Match::Hold);
-        assert!(receives.post(receive(71, 9)), "a new receive takes the tag over");
-        assert_eq!(receives.arrived(71), Match::Receive(receive(71, 9)));
-    }
-
-    #[test]
-    fn held_messages_and_tombstones_are_bounded() {
-        let mut receives = Receives::new();
-        for tag in 0..UNMATCHED_MAX as u64 {
-            assert_eq!(receives.arrived(tag), Match::Hold);
-            receives.hold(tag, Message::copied(&tag.to_le_bytes()));
-        }
-        assert_eq!(receives.arrived(1000), Match::Full);
-        assert_eq!(receives.take_unmatched(3).unwrap().as_slice(), 3u64.to_le_bytes());
-        assert!(receives.take_unmatched(3).is_none());
-        for tag in 0..2 * TOMBSTONES_MAX as u64 {
-            assert!(receives.post(receive(tag, tag)));
-            receives.cancel(tag).unwrap();
-        }
-        assert_eq!(receives.tombstones.set.len(), TOMBSTONES_MAX);
-        assert_eq!(receives.tombstones.order.len(), TOMBSTONES_MAX);
+        assert!(receives.has_plain_place(7));
+        assert!(receives.post(receive(71, 9)), "its tag is free");
+        assert_eq!(receives.take(7), None, "of the same place");
+        assert_eq!(receives.take(71), Some(receive(71, 9)));
     }
 }

@@ -11,7 +11,7 @@ use std::time::Instant;
 use hg_na::{Completion, Error, Peer};
 
 use crate::{
-    connection::Connection,
+    connection::{Connection, Phase},
     context::SmContext,
     link::{REQUESTS, misbehaved},
     wake::before_second_look,
@@ -283,8 +283,23 @@ impl SmContext {
             }
             self.kick(peer);
         }
-        if !self.ending.is_empty() {
+        if !self.parted.is_empty() {
+            self.ending.append(&mut self.parted);
             self.chore();
+        }
+    }
+
+    pub(crate) fn change_admission_of(&mut self, peer: Peer, open: bool) {
+        let Some(connection) = self.peers.find(peer) else { return };
+        if std::mem::replace(&mut connection.is_admitted, open) == open || !open {
+            return;
+        }
+        if matches!(connection.phase, Phase::HungUp(_)) && self.intake.admission {
+            self.parted.retain(|parted| *parted != peer);
+            self.ending.push(peer);
+            self.chore();
+        } else {
+            self.kick(peer);
         }
     }
 

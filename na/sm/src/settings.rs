@@ -9,7 +9,6 @@ use crate::{
     arena::MESSAGE_MAX,
     connection::QUEUE_DEPTH,
     link::{ANSWERS, CONTROL, REQUESTS, SHORT},
-    receives::UNMATCHED_MAX,
     rendezvous::policy::{ALLOW_UID, Policy},
 };
 
@@ -64,7 +63,6 @@ pub(crate) fn caps() -> Caps {
     caps.short_unexpected = SHORT[REQUESTS];
     caps.short_expected = SHORT[ANSWERS];
     caps.queue_depth = QUEUE_DEPTH;
-    caps.unmatched_max = UNMATCHED_MAX;
     caps.max_contexts = 256;
     caps.max_segments = 1024;
     caps.one_sided = true;

@@ -1,4 +1,4 @@
-//! While admission is closed a peer that has gone costs its last requests, and no descriptor. One test in
+//! While admission is closed a peer that has hung up costs its last requests, and no descriptor. One test in
 //! a process of its own: it counts the descriptors of the process.
 
 #![expect(clippy::unwrap_used, reason = "a test that panics has failed")]
@@ -60,8 +60,12 @@ fn a_peer_that_left_while_admission_was_closed_keeps_its_requests_and_no_descrip
     done.clear();
     drop(origin);
 
-    until(&mut [&mut target], &mut done, |_| descriptors() == before);
-    assert!(done.is_empty(), "admission is closed: {done:?}");
+    until(&mut [&mut target], &mut done, |done| !done.is_empty());
+    let hung_up = done.pop();
+    let is_closed =
+        |it: &Completion| matches!(it, Completion::HungUp { reason: GoneReason::Closed, .. });
+    assert!(done.is_empty() && hung_up.as_ref().is_some_and(is_closed), "{hung_up:?}, {done:?}");
+    assert_eq!(descriptors(), before);
     let start = Instant::now();
     while !target.may_sleep() {
         target.progress(Instant::now(), &mut done).unwrap();

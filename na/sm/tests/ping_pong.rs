@@ -105,6 +105,7 @@ fn serve(context: &mut dyn Context, wait: Wait) -> u64 {
                     served += 1;
                 }
                 Completion::Done(Done { result: Ok(()), .. }) => {}
+                Completion::HungUp { .. } => {}
                 Completion::Gone { .. } => return served,
                 other => panic!("unexpected: {other:?}"),
             }

@@ -28,7 +28,7 @@ impl SmContext {
         let Some(connection) = self.peers.find(peer) else { return Ok(()) };
         match &connection.phase {
             Phase::Open => {}
-            Phase::Draining(_) => return Ok(()),
+            Phase::Draining(_) | Phase::HungUp(_) => return Ok(()),
             Phase::Idle
             | Phase::Starting
             | Phase::Waiting(_)
