@@ -11,7 +11,6 @@ use crate::{
     transfer::{Status, Transfer},
     wire::{Header, Kind},
 };
-use hg_na_parts::receives::Match;
 
 /// The lanes of messages.
 const CONTROL: usize = 0;
@@ -128,37 +127,53 @@ impl OfiContext {
                 link.took(CONTROL);
                 self.finished.push(Completion::Control { from, message });
             }
-            Whole::Unexpected(message) if admission && link.requests.is_empty() => {
+            Whole::Unexpected(message)
+                if admission && link.is_admitted && link.withheld.is_empty() =>
+            {
                 link.took(UNEXPECTED);
                 self.finished.push(Completion::Unexpected { from, message });
             }
             Whole::Unexpected(message) => {
-                let is_first = link.requests.is_empty();
-                link.requests.push_back(message);
-                if is_first {
-                    self.holding.push(place);
-                }
+                link.withheld.push_back(message);
+                self.await_admission(place);
             }
-            Whole::Expected(tag, message) => match link.receives.arrived(tag, message) {
-                Match::Receive(receive, message) => {
-                    link.took(EXPECTED);
+            Whole::Expected(tag, message) => {
+                link.took(EXPECTED);
+                // One without a receive is late.
+                if let Some(receive) = link.receives.take(tag) {
                     let id = OpId { scope: place, serial: receive.serial };
                     self.finish(id, receive.token, None, Returned::Message(message));
                 }
-                Match::Late => link.took(EXPECTED),
-                Match::Held => {}
-            },
+            }
+        }
+    }
+
+    /// Whether there may be messages to be admitted.
+    pub(crate) fn has_admissible(&self) -> bool {
+        self.admission && !self.withholding.is_empty()
+    }
+
+    /// Lists a connection with withheld messages. One to which admission is closed is not listed: nobody looks at it.
+    pub(crate) fn await_admission(&mut self, place: u32) {
+        let Some(link) = self.link(place) else { return };
+        if link.is_admitted && !link.withheld.is_empty() && !link.is_withholding {
+            link.is_withholding = true;
+            self.withholding.push(place);
         }
     }
 
     /// Hands out what waited for admission; says whether there was any.
     pub(crate) fn admit(&mut self) -> bool {
-        if !self.admission || self.holding.is_empty() {
+        if !self.has_admissible() {
             return false;
         }
-        for place in mem::take(&mut self.holding) {
+        for place in mem::take(&mut self.withholding) {
             let Some(link) = self.link(place) else { continue };
-            let (from, requests) = (link.peer, mem::take(&mut link.requests));
+            link.is_withholding = false;
+            if !link.is_admitted {
+                continue;
+            }
+            let (from, requests) = (link.peer, mem::take(&mut link.withheld));
             requests.iter().for_each(|_| link.took(UNEXPECTED));
             let (owes, ended) = (link.owes_credits(), matches!(link.phase, Phase::Ended { .. }));
             let unexpected = |message| Completion::Unexpected { from, message };

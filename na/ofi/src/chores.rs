@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use hg_na::{Error, GoneReason, Peer};
+use hg_na::{Completion, Error, GoneReason, Peer};
 use hg_na_parts::limits;
 use nix::sys::epoll::EpollFlags;
 
@@ -325,19 +325,17 @@ impl OfiContext {
         }
     }
 
-    /// Ends a connection: its operations, and, once its requests were handed out, itself.
+    /// Ends a connection: its operations at once, and itself, once what waits for admission was handed out.
     pub(crate) fn end_now(&mut self, place: u32, reason: GoneReason) {
         self.unlist(place);
         self.untime(place);
         let Some(link) = self.link(place) else { return };
         link.lifeline = None;
+        let peer = link.peer;
         let was_met = !matches!(link.phase, Phase::Greeting);
-        if reason == GoneReason::Forgotten {
-            link.requests.clear();
-        }
         link.phase = Phase::Ended { reason: reason.clone() };
         let remote = link.remote.take();
-        let is_empty = link.requests.is_empty();
+        let is_last = link.withheld.is_empty();
         self.fail_operations(place, &reason);
         if let Some(remote) = remote {
             if reason == GoneReason::Exited && self.shared.provider == LOCAL {
@@ -347,25 +345,27 @@ impl OfiContext {
         }
         if !was_met {
             // Nobody here has heard of it.
-            self.remove(place);
-        } else if is_empty {
+            return self.remove(place);
+        }
+        self.finished.push(Completion::HungUp { peer, reason });
+        if is_last {
             self.bury(place);
         }
     }
 
-    /// The last word about a connection that has ended.
+    /// The last word about a connection that has ended, and withholds nothing.
     pub(crate) fn bury(&mut self, place: u32) {
         let Some(link) = self.link(place) else { return };
         let Phase::Ended { reason } = &link.phase else { return };
         let (peer, reason) = (link.peer, reason.clone());
-        self.report_gone(peer, reason);
+        self.finished.push(Completion::Gone { peer, reason });
         self.remove(place);
     }
 
     fn remove(&mut self, place: u32) {
         let Ok(at) = usize::try_from(place) else { return };
         self.links[at] = None;
-        self.holding.retain(|held| *held != place);
+        self.withholding.retain(|it| *it != place);
         self.generations[at] += 1;
         self.free_links.push(place);
     }

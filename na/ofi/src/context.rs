@@ -91,9 +91,10 @@ pub(crate) struct OfiContext {
     pub(crate) moves: FxHashMap<u64, (Peer, u64)>,
     pub(crate) serial: u64,
     pub(crate) admission: bool,
-    /// Connections with something to send, and with requests that wait for admission.
+    /// Connections with something to send.
     pub(crate) busy: Vec<u32>,
-    pub(crate) holding: Vec<u32>,
+    /// Those with messages that waited for admission when it was last open to each of them.
+    pub(crate) withholding: Vec<u32>,
     /// Draining connections, which are looked at in every round.
     pub(crate) draining: Vec<u32>,
     pub(crate) timers: BTreeSet<(Instant, u32)>,
@@ -153,7 +154,7 @@ impl OfiContext {
             serial: 0,
             admission: true,
             busy: Vec::new(),
-            holding: Vec::new(),
+            withholding: Vec::new(),
             draining: Vec::new(),
             timers: BTreeSet::new(),
             finished: Vec::new(),
@@ -339,7 +340,16 @@ impl Context for OfiContext {
 
     fn set_admission(&mut self, open: bool) {
         self.admission = open;
-        if open && !self.holding.is_empty() {
+        if self.has_admissible() {
+            self.nudge();
+        }
+    }
+
+    fn set_admission_of(&mut self, peer: Peer, open: bool) {
+        let Some(link) = self.find(peer) else { return };
+        link.is_admitted = open;
+        self.await_admission(peer.index());
+        if self.has_admissible() {
             self.nudge();
         }
     }
@@ -360,9 +370,8 @@ impl Context for OfiContext {
             return false;
         }
         let can_send = !self.busy.is_empty() && self.retry_at.is_none();
-        let can_admit = self.admission && !self.holding.is_empty();
         let is_idle = self.finished.is_empty() && self.draining.is_empty();
-        if can_send || can_admit || !is_idle || !self.endpoint().may_wait() {
+        if can_send || self.has_admissible() || !is_idle || !self.endpoint().may_wait() {
             return false;
         }
         let mut told = std::mem::take(&mut self.told);

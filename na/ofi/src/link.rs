@@ -62,7 +62,7 @@ pub(crate) enum Phase {
     Open,
     /// The other side has ended; what it had sent may still come. `until`: so many frames, where it said.
     Draining { reason: GoneReason, until: Option<u64>, since: Instant, seen: u64, quiet: u32 },
-    /// Nothing comes any more; requests that wait for admission are still to be handed out.
+    /// Nothing comes any more; messages that wait for admission are still to be handed out.
     Ended { reason: GoneReason },
 }
 
@@ -90,8 +90,11 @@ pub(crate) struct Link {
     /// Control, expected, unexpected.
     pub(crate) waiting: [VecDeque<Sending>; 3],
     partial: [Vec<u8>; 3],
-    /// Unexpected messages that came while admission was closed.
-    pub(crate) requests: VecDeque<Message>,
+    /// Whether admission is open to it, where it is open to all.
+    pub(crate) is_admitted: bool,
+    /// Unexpected messages that wait for admission; whether it is in the context's list of those with any.
+    pub(crate) withheld: VecDeque<Message>,
+    pub(crate) is_withholding: bool,
     pub(crate) receives: Receives,
     pub(crate) work: Work,
     /// In the context's list of connections with something to send.
@@ -125,7 +128,9 @@ impl Link {
             told: [0; LANES],
             waiting: Default::default(),
             partial: Default::default(),
-            requests: VecDeque::new(),
+            is_admitted: true,
+            withheld: VecDeque::new(),
+            is_withholding: false,
             receives: Receives::default(),
             work: Work::default(),
             is_busy: false,

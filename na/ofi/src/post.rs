@@ -3,8 +3,8 @@
 use std::{mem, sync::Arc, time::Instant};
 
 use hg_na::{
-    Address, Completion, Error, GoneReason, Op, OpId, Peer, QUIET, Reached, Rejected, RemoteSlice,
-    Returned, Rights, Tag, Token,
+    Address, Error, GoneReason, Op, OpId, Peer, QUIET, Reached, Rejected, RemoteSlice, Returned,
+    Rights, Tag, Token,
 };
 
 use crate::{
@@ -125,17 +125,8 @@ impl OfiContext {
 
     fn receive(&mut self, peer: Peer, tag: Tag, id: OpId, token: Token) {
         let Some(link) = self.find(peer) else { return };
-        if let Some(message) = link.receives.take_held(tag) {
-            link.took(EXPECTED);
-            let owes = link.owes_credits();
-            self.finish(id, token, None, Returned::Message(message));
-            if owes {
-                self.mark_busy(peer.index());
-            }
-            self.nudge();
-            return;
-        }
-        link.receives.post(tag, Receive { serial: id.serial, token });
+        let is_free = link.receives.post(tag, Receive { serial: id.serial, token });
+        debug_assert!(is_free, "checked before");
     }
 
     fn transfer(
@@ -232,12 +223,14 @@ impl OfiContext {
     /// Closes a connection for good, with a word to the other side.
     pub(crate) fn forget_peer(&mut self, peer: Peer) {
         let Some(link) = self.find(peer) else { return };
-        if link.usable().is_err() {
-            // It has ended already: what had arrived is nobody's any more.
-            link.requests.clear();
+        // What had arrived is nobody's any more.
+        link.withheld.clear();
+        if matches!(link.phase, Phase::Ended { .. }) {
+            self.bury(peer.index());
+        } else {
+            self.part(peer.index());
+            self.end_now(peer.index(), GoneReason::Forgotten);
         }
-        self.part(peer.index());
-        self.end_now(peer.index(), GoneReason::Forgotten);
         self.nudge();
     }
 
@@ -288,11 +281,6 @@ impl OfiContext {
             let id = OpId { scope: place, serial: sending.serial };
             self.finish(id, sending.token, None, handed_back(sending));
         }
-    }
-
-    /// Says that a peer is gone.
-    pub(crate) fn report_gone(&mut self, peer: Peer, reason: GoneReason) {
-        self.finished.push(Completion::Gone { peer, reason });
     }
 
     /// Asks for [`crate::chores`] at a time; a connection has one timer, the earliest.

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 use hg_na::{Caps, CheckedBy, Error, PutOrdering, Sleep};
 use hg_na_parts::{Reader, Subnet, regions::SEGMENTS_MAX};
 
-use crate::{fabric::Way, wire::WINDOW};
+use crate::fabric::Way;
 
 /// Setting: name of libfabric's domain: an interface or a card (`fi_info` lists them).
 pub(crate) const DOMAIN: &str = "domain";
@@ -126,7 +126,6 @@ pub(crate) fn caps(settings: &Settings, sleeps: bool) -> Caps {
     caps.short_unexpected = hg_na::INLINE_MAX;
     caps.short_expected = hg_na::INLINE_MAX;
     caps.queue_depth = QUEUE_DEPTH;
-    caps.unmatched_max = usize::from(WINDOW);
     caps.max_contexts = 256;
     caps.max_segments = SEGMENTS_MAX;
     caps.one_sided = true;

@@ -10,7 +10,6 @@ use crate::{
     reading::{Fate, misbehaved},
     wire::Wire,
 };
-use hg_na_parts::receives::Match;
 
 impl TcpContext {
     /// A whole frame.
@@ -46,28 +45,22 @@ impl TcpContext {
         match header.kind {
             Kind::Unexpected => {
                 link.receive(UNEXPECTED, message.len())?;
-                if self.admission && link.held.is_empty() {
+                if self.admission && link.is_admitted && link.withheld.is_empty() {
                     link.release(UNEXPECTED, message.len(), Some((wire, side)));
                     self.finished.push(Completion::Unexpected { from: peer, message });
                 } else {
-                    if link.held.is_empty() {
-                        self.holding.push(peer);
-                    }
-                    link.held.push_back(message);
+                    link.withheld.push_back(message);
+                    self.await_admission(peer);
                 }
             }
             Kind::Expected => {
                 link.receive(EXPECTED, message.len())?;
-                let len = message.len();
-                match link.receives.arrived(header.word, message) {
-                    Match::Receive(receive, message) => {
-                        link.release(EXPECTED, len, Some((wire, side)));
-                        let id = OpId { scope: peer.index(), serial: receive.serial };
-                        let returned = Returned::Message(message);
-                        self.finished.push(ended(id, receive.token, None, returned));
-                    }
-                    Match::Late => link.release(EXPECTED, len, Some((wire, side))),
-                    Match::Held => {}
+                link.release(EXPECTED, message.len(), Some((wire, side)));
+                // One without a receive is late.
+                if let Some(receive) = link.receives.take(header.word) {
+                    let id = OpId { scope: peer.index(), serial: receive.serial };
+                    let returned = Returned::Message(message);
+                    self.finished.push(ended(id, receive.token, None, returned));
                 }
             }
             Kind::Control => self.finished.push(Completion::Control { from: peer, message }),

@@ -36,6 +36,7 @@ use crate::{
     greeting::Incarnation,
     inbox::Inbox,
     link::State,
+    outbound::Outbound,
     pace::Pace,
     silence::Watched,
     tables::{Links, Wires},
@@ -85,8 +86,9 @@ pub(crate) struct TcpContext {
     pub(crate) routes: FxHashMap<Target, WireKey>,
     /// Open connections by what their other end says it is.
     pub(crate) by_incarnation: HashMap<Incarnation, WireKey>,
-    /// Open connections; accepted ones that have not said who they are.
+    /// Open connections; links that have ended and withhold messages; accepted connections that have not said who they are.
     pub(crate) open: usize,
+    pub(crate) hung_up: usize,
     pub(crate) strangers: usize,
     pub(crate) watched: Watched,
     pub(crate) serial: u64,
@@ -95,8 +97,8 @@ pub(crate) struct TcpContext {
     /// Links to be started; links that wait for a connection of the peer's choice.
     pub(crate) starting: Vec<Peer>,
     pub(crate) awaiting: Vec<Peer>,
-    /// Links with messages that wait for admission.
-    pub(crate) holding: Vec<Peer>,
+    /// Links with messages that waited for admission when it was last open to each of them.
+    pub(crate) withholding: Vec<Peer>,
     /// Wires to be read, to be flushed.
     pub(crate) listed: Vec<WireKey>,
     pub(crate) dirty: Vec<WireKey>,
@@ -157,6 +159,7 @@ impl TcpContext {
             routes: FxHashMap::default(),
             by_incarnation: HashMap::new(),
             open: 0,
+            hung_up: 0,
             strangers: 0,
             watched: Watched::default(),
             serial: 0,
@@ -164,7 +167,7 @@ impl TcpContext {
             finished: Vec::new(),
             starting: Vec::new(),
             awaiting: Vec::new(),
-            holding: Vec::new(),
+            withholding: Vec::new(),
             listed: Vec::new(),
             dirty: Vec::new(),
             hot: None,
@@ -242,9 +245,7 @@ impl TcpContext {
         }
         for side in 0..2 {
             let Some(peer) = wire.slots[side].peer.take() else { continue };
-            let Some(link) = self.links.find(peer) else { continue };
-            link.end(why.clone(), Some(&mut wire.outbound), &mut self.finished);
-            self.bury(peer);
+            self.end_link(peer, why.clone(), Some(&mut wire.outbound));
         }
         self.wires.release(wire.key);
     }
@@ -257,19 +258,35 @@ impl TcpContext {
         }
     }
 
-    /// A link has ended: reports it, once everything that had come was handed out.
-    pub(crate) fn bury(&mut self, peer: Peer) {
+    /// Ends a link and its operations, and says so at once.
+    pub(crate) fn end_link(
+        &mut self,
+        peer: Peer,
+        reason: GoneReason,
+        outbound: Option<&mut Outbound>,
+    ) {
         let Some(link) = self.links.find(peer) else { return };
         if let Some(target) = &link.target
             && self.by_target.get(target) == Some(&peer)
         {
             self.by_target.remove(target);
         }
-        let State::Ended(reason) = &link.state else { return };
-        if !link.held.is_empty() {
-            return;
+        link.end(reason.clone(), outbound, &mut self.finished);
+        let is_last = link.withheld.is_empty();
+        self.finished.push(Completion::HungUp { peer, reason });
+        self.hung_up += 1;
+        if is_last {
+            self.bury(peer);
         }
+    }
+
+    /// The last word about a link that has ended, and withholds nothing.
+    pub(crate) fn bury(&mut self, peer: Peer) {
+        let Some(State::Ended(reason)) = self.links.find(peer).map(|link| &link.state) else {
+            return;
+        };
         self.finished.push(Completion::Gone { peer, reason: reason.clone() });
+        self.hung_up -= 1;
         self.links.remove(peer);
     }
 
@@ -363,7 +380,16 @@ impl Context for TcpContext {
 
     fn set_admission(&mut self, open: bool) {
         self.admission = open;
-        if open && !self.holding.is_empty() {
+        if self.has_admissible() {
+            self.wake();
+        }
+    }
+
+    fn set_admission_of(&mut self, peer: Peer, open: bool) {
+        let Some(link) = self.links.find(peer) else { return };
+        link.is_admitted = open;
+        self.await_admission(peer);
+        if self.has_admissible() {
             self.wake();
         }
     }

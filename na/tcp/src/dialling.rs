@@ -118,9 +118,7 @@ impl TcpContext {
     }
 
     pub(crate) fn fail_link(&mut self, peer: Peer, why: GoneReason) {
-        let Some(link) = self.links.find(peer) else { return };
-        link.end(why, None, &mut self.finished);
-        self.bury(peer);
+        self.end_link(peer, why, None);
     }
 
     /// The kernel told something of a connection that is being made.

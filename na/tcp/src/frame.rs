@@ -23,12 +23,10 @@ pub(crate) const CONTROL_MAX: usize = 256;
 pub(crate) const WINDOW: u32 = 256;
 /// The same of their bytes, and for expected messages.
 pub(crate) const WINDOW_BYTES: u32 = 2 << 20;
-/// Expected messages that one peer may have sent and no receive has taken.
+/// Expected messages that one peer may have sent and the receiver not yet looked at.
 pub(crate) const EXPECTED_WINDOW: u32 = 128;
 /// Credits are given back once this part of a window is owed.
 pub(crate) const OWED_PART: u32 = 4;
-/// Expected messages that are surely held without a receive: the others' credits may be on their way.
-pub(crate) const UNMATCHED_MAX: usize = (EXPECTED_WINDOW - EXPECTED_WINDOW / OWED_PART) as usize;
 /// Longest piece of a put or get in one frame.
 pub(crate) const PIECE_MAX: usize = 256 << 10;
 /// Puts, and gets, of one link at a time.
@@ -42,7 +40,6 @@ pub(crate) const VERDICT_LEN: usize = 12;
 const _: () = {
     assert!(HEADER == 16);
     assert!(MESSAGE_MAX <= (WINDOW_BYTES - WINDOW_BYTES / OWED_PART) as usize);
-    assert!(UNMATCHED_MAX == 96);
     assert!(ACCESS_LEN == 56 && VERDICT_LEN == 12);
 };
 

@@ -3,8 +3,9 @@
 //! [`fuzz_frames`]: an honest context listens; the *liar* connects by a plain socket and writes. The input is a
 //! list of commands: one byte, then operands; some have the liar write, others have the honest side's user
 //! do what he might. Checked: nothing panics; messages are no longer than any may be; every operation completes
-//! once, before `Gone`; `Gone` comes once, nothing after it; a refused range stays as it was; with nothing
-//! more to do the context sleeps; at the end all registered memory is given back.
+//! once; `HungUp` comes once, and only unexpected messages between it and `Gone`, the last word, for the same reason; a
+//! refused range stays as it was; with nothing more to do the context sleeps; at the end all registered memory is given
+//! back.
 //!
 //! [`fuzz_greeting`]: any bytes are refused or decoded, within the limit, and what is accepted encodes to
 //! something that reads the same.
@@ -17,7 +18,8 @@ use std::{
 };
 
 use hg_na::{
-    Completion, Context, Message, Op, OpId, OpenOptions, Peer, Plugin as _, Region, Rights,
+    Completion, Context, GoneReason, Message, Op, OpId, OpenOptions, Peer, Plugin as _, Region,
+    Rights,
 };
 use socket2::SockRef;
 
@@ -105,7 +107,9 @@ struct Scene {
     liar: Option<TcpStream>,
     region: Option<Region>,
     target: Option<Peer>,
+    hung_up: HashMap<Peer, GoneReason>,
     gone: HashSet<Peer>,
+    closed: HashSet<Peer>,
     open: HashMap<u64, OpId>,
     last: u64,
 }
@@ -125,7 +129,9 @@ impl Scene {
             liar: Some(liar),
             region: Some(region),
             target: None,
+            hung_up: HashMap::new(),
             gone: HashSet::new(),
+            closed: HashSet::new(),
             open: HashMap::new(),
             last: 0,
         })
@@ -149,7 +155,7 @@ impl Scene {
             1..=3 => self.write_frame(input)?,
             4 => self.write_access(input)?,
             5 => self.post(input)?,
-            6 => self.context.set_admission(input.byte()? % 2 == 0),
+            6 => self.set_admission(input.byte()?),
             7 => {
                 let nth = usize::from(input.byte()?);
                 if let Some(id) = self.open.values().nth(nth % self.open.len().max(1)) {
@@ -167,6 +173,18 @@ impl Scene {
         }
         self.round();
         Some(())
+    }
+
+    /// Of all, or of the liar alone.
+    fn set_admission(&mut self, byte: u8) {
+        let open = byte.is_multiple_of(2);
+        match self.target.filter(|_| byte % 4 > 1) {
+            None => self.context.set_admission(open),
+            Some(peer) => {
+                self.closed.insert(peer);
+                self.context.set_admission_of(peer, open);
+            }
+        }
     }
 
     /// A frame that is well-formed but for its length, perhaps.
@@ -246,14 +264,21 @@ impl Scene {
                 Completion::Done(done) => {
                     assert!(self.open.remove(&done.token).is_some(), "completed once");
                 }
-                Completion::Unexpected { from, message }
-                | Completion::Control { from, message } => {
+                Completion::Unexpected { from, message } => {
                     assert!(message.len() <= MESSAGE_MAX && !self.gone.contains(&from));
+                    self.target = Some(from).filter(|from| !self.hung_up.contains_key(from));
+                }
+                Completion::Control { from, message } => {
+                    assert!(message.len() <= MESSAGE_MAX && !self.hung_up.contains_key(&from));
                     self.target = Some(from);
                 }
-                Completion::Gone { peer, .. } => {
-                    assert!(self.gone.insert(peer), "gone once");
+                Completion::HungUp { peer, reason } => {
+                    assert!(self.hung_up.insert(peer, reason).is_none(), "hung up once");
                     self.target = self.target.filter(|target| *target != peer);
+                }
+                Completion::Gone { peer, reason } => {
+                    assert_eq!(self.hung_up.get(&peer), Some(&reason), "told before, with why");
+                    assert!(self.gone.insert(peer), "gone once");
                 }
                 _ => {}
             }
@@ -263,6 +288,7 @@ impl Scene {
     /// The liar hangs up: everything ends.
     fn finish(mut self) {
         self.context.set_admission(true);
+        self.closed.drain().for_each(|peer| self.context.set_admission_of(peer, true));
         drop(self.liar.take());
         let mut rested = 0;
         for _ in 0..ROUNDS {

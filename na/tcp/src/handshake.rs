@@ -116,7 +116,8 @@ impl TcpContext {
     /// Somebody wants to talk to this context.
     fn hello(&mut self, wire: &mut Wire, hello: &Hello) -> Result<(), Fate> {
         let max = self.shared.settings.max_peers;
-        if self.open >= max {
+        // What those withhold that have hung up costs as much as what the others may send.
+        if self.open + self.hung_up >= max {
             return Err(refuse(wire, &format!("it has {max} peers, its `max-peers`")));
         }
         let claimed = Address::new(&hello.address).ok();

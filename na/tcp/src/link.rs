@@ -147,8 +147,11 @@ pub(crate) struct Link {
     pub(crate) lanes: [Lane; 2],
     /// Control messages wait for a connection only.
     pub(crate) controls: VecDeque<Sending>,
-    /// Unexpected messages that came while admission is closed.
-    pub(crate) held: VecDeque<Message>,
+    /// Whether admission is open to it, where it is open to all.
+    pub(crate) is_admitted: bool,
+    /// Unexpected messages that wait for admission; whether the link is in the context's list of those with any.
+    pub(crate) withheld: VecDeque<Message>,
+    pub(crate) is_withholding: bool,
     pub(crate) receives: Receives,
     pub(crate) transfers: Transfers,
 }
@@ -161,7 +164,9 @@ impl Link {
             state,
             lanes: [Lane::new(WINDOW), Lane::new(EXPECTED_WINDOW)],
             controls: VecDeque::new(),
-            held: VecDeque::new(),
+            is_admitted: true,
+            withheld: VecDeque::new(),
+            is_withholding: false,
             receives: Receives::default(),
             transfers: Transfers::default(),
         }

@@ -48,11 +48,8 @@ impl TcpContext {
                 link.lanes[UNEXPECTED].waiting.push_back((0, Sending { id, token, message }));
             }
             Op::RecvExpected { tag, .. } => {
-                if let Some(early) = link.receives.take_held(tag) {
-                    self.hand_early(peer, id, token, early);
-                    return Ok(id);
-                }
-                link.receives.post(tag, Receive { serial: id.serial, token });
+                let is_free = link.receives.post(tag, Receive { serial: id.serial, token });
+                debug_assert!(is_free, "checked before");
                 if matches!(link.state, State::Open { .. }) {
                     return Ok(id); // Nothing leaves for it.
                 }
@@ -99,20 +96,6 @@ impl TcpContext {
             Op::Get { local, remote, .. } => check_transfer(link, local, remote, false),
             _ => Err(Error::Unsupported("this operation of tcp")),
         }
-    }
-
-    /// A message that came before its receive.
-    fn hand_early(&mut self, peer: Peer, id: OpId, token: Token, early: Message) {
-        let Self { links, wires, .. } = self;
-        let Some(link) = links.find(peer) else { return };
-        let open = match link.state {
-            State::Open { wire, side } => wires.find(wire).map(|wire| (wire, side)),
-            _ => None,
-        };
-        link.release(EXPECTED, early.len(), open);
-        self.finished.push(ended(id, token, None, Returned::Message(early)));
-        self.soil_wire_of(peer);
-        self.wake();
     }
 
     /// Moves what was posted into its connection, or sees to it that there will be one.
@@ -196,9 +179,9 @@ impl TcpContext {
 
     pub(crate) fn forget_peer(&mut self, peer: Peer) {
         let Some(link) = self.links.find(peer) else { return };
-        link.held.clear();
+        link.withheld.clear();
         if link.gone().is_some() {
-            // Only what it had sent kept its end from being told.
+            // Only what it had sent kept its last word from being told.
             self.bury(peer);
             return self.wake();
         }
@@ -223,10 +206,7 @@ impl TcpContext {
                 }
                 self.wires.put(wire);
             }
-            None => {
-                link.end(why, None, &mut self.finished);
-                self.bury(peer);
-            }
+            None => self.end_link(peer, why, None),
         }
         self.wake();
     }
@@ -243,10 +223,7 @@ impl TcpContext {
         if let Some(serial) = wire.outbound.piece.as_ref().map(|piece| piece.header.word) {
             wire.outbound.detach(peer, serial);
         }
-        if let Some(link) = self.links.find(peer) {
-            link.end(why, None, &mut self.finished);
-            self.bury(peer);
-        }
+        self.end_link(peer, why, None);
     }
 }
 

@@ -29,8 +29,8 @@ pub(crate) const ASK_MIN: u32 = 32;
 const ASK_MAX: u32 = 256;
 /// Bytes read in a round, about, before the caller has its turn.
 const ROUND_BYTES: usize = 512 << 10;
-/// Held messages handed out in a round.
-const HELD_MAX: usize = 4096;
+/// Withheld messages handed out in a round.
+const ADMITTED_MAX: usize = 4096;
 
 impl TcpContext {
     /// One round.
@@ -73,8 +73,8 @@ impl TcpContext {
             self.ring_timers(now);
             moved = true;
         }
-        if self.admission && !self.holding.is_empty() {
-            self.hand_held();
+        if self.has_admissible() {
+            self.admit();
             moved = true;
         }
         moved |= !self.finished.is_empty();
@@ -209,33 +209,51 @@ impl TcpContext {
         }
     }
 
-    /// Hands out what came while admission was closed.
-    fn hand_held(&mut self) {
-        let mut left = HELD_MAX;
-        while left > 0
-            && let Some(peer) = self.holding.pop()
-        {
-            left = self.hand_held_of(peer, left);
+    /// Whether there may be messages to be admitted.
+    pub(crate) fn has_admissible(&self) -> bool {
+        self.admission && !self.withholding.is_empty()
+    }
+
+    /// Lists a link with withheld messages. One to which admission is closed is not listed: nobody looks at it.
+    pub(crate) fn await_admission(&mut self, peer: Peer) {
+        let Some(link) = self.links.find(peer) else { return };
+        if link.is_admitted && !link.withheld.is_empty() && !link.is_withholding {
+            link.is_withholding = true;
+            self.withholding.push(peer);
         }
     }
 
-    fn hand_held_of(&mut self, peer: Peer, most: usize) -> usize {
+    /// Hands out what came while admission was closed.
+    fn admit(&mut self) {
+        let mut left = ADMITTED_MAX;
+        while left > 0
+            && let Some(peer) = self.withholding.pop()
+        {
+            left = self.admit_of(peer, left);
+        }
+    }
+
+    fn admit_of(&mut self, peer: Peer, most: usize) -> usize {
         let Self { links, wires, finished, .. } = self;
         let Some(link) = links.find(peer) else { return most };
+        link.is_withholding = false;
+        if !link.is_admitted {
+            return most;
+        }
         let mut open = match link.state {
             State::Open { wire, side } => wires.find(wire).map(|wire| (wire, side)),
             _ => None,
         };
         let mut left = most;
         while left > 0
-            && let Some(message) = link.held.pop_front()
+            && let Some(message) = link.withheld.pop_front()
         {
             left -= 1;
             let open = open.as_mut().map(|(wire, side)| (&mut **wire, *side));
             link.release(UNEXPECTED, message.len(), open);
             finished.push(Completion::Unexpected { from: peer, message });
         }
-        let (is_empty, state) = (link.held.is_empty(), link.state.clone());
+        let (is_empty, state) = (link.withheld.is_empty(), link.state.clone());
         if let State::Open { wire, .. } = state
             && let Some(mut wire) = self.wires.take(wire)
         {
@@ -245,7 +263,7 @@ impl TcpContext {
             self.wires.put(wire);
         }
         if !is_empty {
-            self.holding.push(peer);
+            self.await_admission(peer);
         } else if matches!(state, State::Ended(_)) {
             self.bury(peer);
         }
@@ -260,13 +278,12 @@ impl TcpContext {
         if !self.dirty.is_empty() {
             self.flush_dirty();
         }
-        let is_held = self.admission && !self.holding.is_empty();
         let has_work = !self.dirty.is_empty()
             || !self.listed.is_empty()
             || !self.finished.is_empty()
             || !self.starting.is_empty()
             || self.accepts
-            || is_held
+            || self.has_admissible()
             || self.inbox.has_any()
             || self.waiter.has_told();
         self.is_sleeping = !has_work;

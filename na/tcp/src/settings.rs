@@ -6,7 +6,7 @@ use hg_na::{Caps, CheckedBy, Error, PutOrdering, Sleep};
 use hg_na_parts::{Reader, Subnet, regions::SEGMENTS_MAX};
 
 use crate::{
-    frame::{CONTROL_MAX, MESSAGE_MAX, UNMATCHED_MAX},
+    frame::{CONTROL_MAX, MESSAGE_MAX},
     key::Key,
 };
 
@@ -86,7 +86,6 @@ pub(crate) fn caps(settings: &Settings) -> Caps {
     caps.short_unexpected = hg_na::INLINE_MAX;
     caps.short_expected = hg_na::INLINE_MAX;
     caps.queue_depth = QUEUE_DEPTH;
-    caps.unmatched_max = UNMATCHED_MAX;
     caps.max_contexts = 256;
     caps.max_segments = SEGMENTS_MAX;
     caps.one_sided = true;

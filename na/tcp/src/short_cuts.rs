@@ -31,7 +31,7 @@ impl TcpContext {
             return None;
         }
         let (first, second) = (*serial + 1, *serial + 2);
-        if !link.receives.post_free(tag, Receive { serial: second, token: receive }) {
+        if !link.receives.post(tag, Receive { serial: second, token: receive }) {
             return None;
         }
         *serial = second;

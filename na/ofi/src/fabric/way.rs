@@ -2,8 +2,9 @@
 //!
 //! Untagged messages are used wherever there are any. Every frame of a peer's goes into the next buffer, whatever
 //! it is; expected messages are matched by peer and tag in `receives`, where a receive that is cancelled, or whose
-//! peer is gone, ends without a word of the library's, and credits bound what waits unmatched. Posting a tagged
-//! receive for each of them would cost a call for every answer, and would leave cancelled ones to the library.
+//! peer is gone, ends without a word of the library's, and a message without a receive is dropped. Posting a tagged
+//! receive for each of them would cost a call for every answer, and would leave to the library the cancelled ones and
+//! the messages that match none, which it keeps for ever.
 
 use std::ffi::c_void;
 

@@ -1,40 +1,68 @@
-//! Servers in processes of their own: this test binary once more, with one test.
+//! Servers and clients in processes of their own: this test binary once more, with one test.
 
 use std::{
     io::{BufRead as _, BufReader, Read as _},
     process::{Child, Command, Stdio},
+    sync::mpsc,
 };
 
+use hg_na::{Message, Op, QUIET};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-use crate::end::{End, LOOPBACK, Server};
+use crate::end::{End, LOOPBACK, Server, WATCHDOG, control, ended};
 
 const URL: &str = "HG_TCP_TEST_URL";
+/// Set in a client: whom it sends to.
+const TARGET: &str = "HG_TCP_TEST_TARGET";
+/// Requests of a client's.
+pub(crate) const REQUESTS: u64 = 200;
 const FILES: &str = "HG_TCP_TEST_FILES";
 
-/// A server process; killed when it is dropped.
+/// Another process; killed when it is dropped.
 pub(crate) struct Process {
     child: Child,
     pub(crate) address: String,
+    words: mpsc::Receiver<String>,
+}
+
+fn command(role: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", role, "--nocapture"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    command
 }
 
 impl Process {
     /// Starts one; with so many descriptors at most.
     pub(crate) fn start(url: &str, files: Option<u64>) -> Self {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "child::serves_when_it_is_told_to", "--nocapture"]);
-        command.env(URL, url).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut command = command("child::serves_when_it_is_told_to");
+        command.env(URL, url);
         if let Some(files) = files {
             command.env(FILES, files.to_string());
         }
+        Self::of(&mut command)
+    }
+
+    /// Starts a client, which says hello. Once it is told to by a control message, it sends its [`REQUESTS`] and a control
+    /// message, and says so, which [`Process::await_word`] awaits.
+    pub(crate) fn client(target: &str) -> Self {
+        Self::of(command("child::sends_when_it_is_told_to").env(TARGET, target))
+    }
+
+    fn of(command: &mut Command) -> Self {
         let mut child = command.spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let mut lines = lines.map(|line| line.unwrap());
         let is_it = |line: String| line.split_once("ADDRESS ").map(|(_, it)| it.to_owned());
         let address = lines.find_map(is_it).expect("it says where it listens");
-        // Its further words are nobody's business, but there must be somebody who takes them.
-        std::thread::spawn(move || lines.for_each(drop));
-        Self { child, address }
+        // There must be somebody who takes its further words.
+        let (say, words) = mpsc::channel();
+        std::thread::spawn(move || lines.for_each(|line| drop(say.send(line))));
+        Self { child, address, words }
+    }
+
+    /// Waits until it has said that it is done.
+    pub(crate) fn await_word(&self) {
+        while !self.words.recv_timeout(WATCHDOG).unwrap().contains("DONE") {}
     }
 
     pub(crate) fn kill(&mut self) {
@@ -61,7 +89,7 @@ fn serves_when_it_is_told_to() {
     }
     let server = Server::start(told.as_deref().unwrap_or(LOOPBACK), &[]);
     if told.is_some() {
-        say(&server.address);
+        say(&format!("ADDRESS {}", server.address));
         // Until the other process closes its end, or is gone.
         let _ = std::io::stdin().read(&mut [0; 1]);
     } else {
@@ -72,10 +100,28 @@ fn serves_when_it_is_told_to() {
     drop(server.stop());
 }
 
-fn say(address: &str) {
+/// The role of a client; without being told to, it does nothing.
+#[test]
+fn sends_when_it_is_told_to() {
+    let Ok(target) = std::env::var(TARGET) else { return };
+    let mut end = End::open(LOOPBACK, &[]);
+    let to = end.lookup(&target);
+    end.send(QUIET, to, b"hello");
+    say(&format!("ADDRESS {}", end.text()));
+    end.until(control);
+    for number in 0..REQUESTS {
+        end.send(number, to, &number.to_le_bytes());
+    }
+    end.post(REQUESTS, Op::SendControl { to, message: Message::copied(b"the last") });
+    (0..=REQUESTS).for_each(|token| drop(end.until(ended(token)).unwrap()));
+    say("DONE");
+    let _ = std::io::stdin().read(&mut [0; 1]);
+}
+
+fn say(words: &str) {
     use std::io::Write as _;
     let mut out = std::io::stdout().lock();
-    writeln!(out, "ADDRESS {address}").unwrap();
+    writeln!(out, "{words}").unwrap();
     out.flush().unwrap();
 }
 

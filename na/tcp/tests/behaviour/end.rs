@@ -1,7 +1,7 @@
 //! A context with what it has reported, and a server that sleeps.
 
 use std::{
-    collections::VecDeque,
+    collections::{HashMap, VecDeque},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -30,11 +30,12 @@ pub(crate) fn skipped(name: &str, why: &str) {
     println!("SKIPPED: {name}: {why}");
 }
 
-/// A domain and its context 0.
+/// A domain and its context 0. Of every peer that is gone it checks that it had hung up once, for the same reason.
 pub(crate) struct End {
     pub(crate) domain: Arc<dyn Domain>,
     pub(crate) context: Box<dyn Context>,
     pub(crate) seen: VecDeque<Completion>,
+    hung_up: HashMap<Peer, GoneReason>,
 }
 
 impl End {
@@ -45,7 +46,7 @@ impl End {
         }
         let domain = TcpPlugin.open(&address(url), &options)?;
         let context = domain.context(0)?;
-        Ok(Self { domain, context, seen: VecDeque::new() })
+        Ok(Self { domain, context, seen: VecDeque::new(), hung_up: HashMap::new() })
     }
 
     pub(crate) fn open(url: &str, settings: &[(&str, &str)]) -> Self {
@@ -71,7 +72,20 @@ impl End {
     pub(crate) fn round(&mut self) {
         let mut done = Vec::new();
         self.context.progress(Instant::now(), &mut done).unwrap();
-        self.seen.extend(done);
+        for completion in done {
+            match &completion {
+                Completion::HungUp { peer, reason } => {
+                    let before = self.hung_up.insert(*peer, reason.clone());
+                    assert_eq!(before, None, "told twice");
+                }
+                Completion::Gone { peer, reason } => {
+                    assert_eq!(self.hung_up.remove(peer).as_ref(), Some(reason), "told before");
+                }
+                Completion::Control { from, .. } => assert!(!self.hung_up.contains_key(from)),
+                _ => {}
+            }
+            self.seen.push_back(completion);
+        }
     }
 
     pub(crate) fn take<T>(&mut self, mut pick: impl FnMut(&Completion) -> Option<T>) -> Option<T> {
@@ -121,6 +135,20 @@ pub(crate) fn ended(token: Token) -> impl FnMut(&Completion) -> Option<Result<Ve
             };
             Some(result.as_ref().map(|()| bytes).map_err(|failure| failure.error.clone()))
         }
+        _ => None,
+    }
+}
+
+pub(crate) fn control(completion: &Completion) -> Option<(Peer, Vec<u8>)> {
+    match completion {
+        Completion::Control { from, message } => Some((*from, message.as_slice().to_vec())),
+        _ => None,
+    }
+}
+
+pub(crate) fn hung_up(completion: &Completion) -> Option<(Peer, GoneReason)> {
+    match completion {
+        Completion::HungUp { peer, reason } => Some((*peer, reason.clone())),
         _ => None,
     }
 }

@@ -5,6 +5,7 @@
 mod addresses;
 mod child;
 mod end;
+mod hang_up;
 mod keys;
 mod raw;
 mod restarts;

@@ -70,7 +70,6 @@ fn a_greeting_of_another_version_or_context_is_refused_in_a_sentence() {
 #[test]
 fn a_frame_that_breaks_the_protocol_costs_its_sender_the_connection() {
     let (server, mut friend, peer) = pair(&[]);
-    let too_many = |kind| [frame(kind, 1, &[0; 8]).repeat(400)].concat();
     let bad = [
         header(u32::MAX, UNEXPECTED, 0),
         header(0, 0, 0),
@@ -81,7 +80,6 @@ fn a_frame_that_breaks_the_protocol_costs_its_sender_the_connection() {
         frame(PUT_DATA, 5, &[1; 100]),
         frame(GET_DATA, 5, &[1; 5000]),
         frame(END, 5, &[0; 12]),
-        too_many(EXPECTED),
         [&[0; 4][..], &[1, 7], &[0; 10]].concat(),
     ];
     for (tag, bytes) in (1..).zip(&bad) {
@@ -151,6 +149,43 @@ fn a_thousand_strangers_at_once_keep_nobody_out_and_cost_little_memory() {
     let grown = process.resident().saturating_sub(before);
     assert!(grown < 16 << 20, "{strangers_max} strangers cost {grown} bytes");
     drop(strangers);
+}
+
+/// Reads frames until the answer to a request comes.
+fn read_to_the_answer(stream: &mut TcpStream) -> Vec<u8> {
+    loop {
+        let header = read_exact(stream, 16);
+        let len = u32::from_le_bytes(header[..4].try_into().unwrap());
+        let body = read_exact(stream, usize::try_from(len).unwrap());
+        if header[4] == EXPECTED {
+            return body;
+        }
+    }
+}
+
+#[test]
+fn a_million_answers_that_nobody_waits_for_cost_no_memory() {
+    const ANSWERS: u64 = 1_000_000;
+    const BATCH: u64 = 1000;
+    let process = Process::start(LOOPBACK, None);
+    let mut raw = greeted(&process.address);
+    let mut reader = raw.try_clone().unwrap();
+    let reads = std::thread::spawn(move || read_to_the_answer(&mut reader));
+    let long = vec![1; 256 << 10];
+    let mut before = 0;
+    for batch in 0..ANSWERS / BATCH {
+        let tags = batch * BATCH..(batch + 1) * BATCH;
+        let frames: Vec<_> = tags.flat_map(|tag| frame(EXPECTED, tag, &[0; 8])).collect();
+        raw.write_all(&frames).unwrap();
+        raw.write_all(&frame(EXPECTED, 0, &long)).unwrap();
+        if batch == 10 {
+            before = process.resident();
+        }
+    }
+    raw.write_all(&frame(UNEXPECTED, 0, &[3; 9])).unwrap();
+    assert_eq!(reads.join().unwrap(), [3], "the connection goes on");
+    let grown = process.resident().saturating_sub(before);
+    assert!(grown < 4 << 20, "{ANSWERS} answers cost {grown} bytes");
 }
 
 #[test]
