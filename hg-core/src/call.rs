@@ -14,8 +14,10 @@ mod answer;
 use std::{task::Waker, time::Instant};
 
 use hg_na::{
-    Failure as NaFailure, GoneReason, INLINE_MAX, Message, OpId, Peer, QUIET, Returned, Token,
+    Failure as NaFailure, GoneReason, INLINE_MAX, Message, OpId, Peer, QUIET, Reached, Returned,
+    Token,
 };
+use rustc_hash::FxHashMap;
 
 use self::answer::{plain_answer, read_answer, transport_failure};
 use crate::{
@@ -107,7 +109,7 @@ struct Call {
     two_way: bool,
     send: OpState,
     receive: OpState,
-    has_deadline: bool,
+    deadline: Option<Instant>,
     /// Only while it is open.
     waker: Option<Waker>,
     /// Nobody will take the outcome.
@@ -137,9 +139,34 @@ pub struct Calls {
     table: Table<Call>,
     timers: Timers,
     effects: Vec<Effect>,
+    untold: Untold,
     /// Calls that have settled and whose outcome was not taken.
     settled: usize,
     max: usize,
+}
+
+/// Calls that have ended before their answer, and whose targets are to be told: a round later, when the transport has said
+/// of those requests that it has taken back that they never left.
+#[derive(Debug, Default)]
+struct Untold {
+    /// Of this round.
+    new: FxHashMap<CallId, Peer>,
+    /// Of the one before.
+    old: FxHashMap<CallId, Peer>,
+}
+
+impl Untold {
+    #[inline]
+    fn is_empty(&self) -> bool {
+        self.new.is_empty() & self.old.is_empty()
+    }
+
+    /// Its request never left.
+    fn forget(&mut self, id: CallId) {
+        if self.new.remove(&id).is_none() {
+            self.old.remove(&id);
+        }
+    }
 }
 
 /// What [`Calls::take_into`] found.
@@ -197,10 +224,7 @@ impl Call {
     /// Whether nobody is to be told when it settles.
     #[inline]
     fn is_plain(&self) -> bool {
-        matches!(self.phase, Phase::Open)
-            && self.waker.is_none()
-            && !self.has_deadline
-            && !self.detached
+        matches!(self.phase, Phase::Open) && self.waker.is_none() && !self.detached
     }
 
     /// Whether nothing of it is under way.
@@ -218,6 +242,7 @@ impl Calls {
             table: Table::default(),
             timers: Timers::default(),
             effects: Vec::new(),
+            untold: Untold::default(),
             settled: 0,
             max: max.min(ENTRIES_MAX),
         }
@@ -254,6 +279,12 @@ impl Calls {
         has_room.then(|| self.begin_with(peer, name, two_way, deadline, ops))
     }
 
+    /// When a call ends at the latest.
+    #[must_use]
+    pub fn deadline(&self, id: CallId) -> Option<Instant> {
+        self.table.get(id)?.deadline
+    }
+
     /// Starts a two-way call of which the transport has accepted both halves already, under
     /// [`Calls::next_id`].
     #[inline(always)]
@@ -284,12 +315,13 @@ impl Calls {
             two_way,
             send,
             receive,
-            has_deadline: deadline.is_some(),
+            deadline,
             waker: None,
             detached: false,
         });
         if let Some(at) = deadline {
-            self.timers.arm(at, id);
+            let table = &self.table;
+            self.timers.arm(at, id, |key| is_awaited(table, key));
         }
         id
     }
@@ -313,6 +345,13 @@ impl Calls {
         self.settle(id, Outcome::Failed(failure), false);
     }
 
+    /// A call that has begun was not posted: there is none.
+    pub(crate) fn forget(&mut self, id: CallId) {
+        if self.table.remove(id).is_some_and(|call| call.deadline.is_some()) {
+            self.timers.disarm();
+        }
+    }
+
     /// A transport operation has ended.
     #[inline]
     pub fn handle_done(
@@ -330,6 +369,9 @@ impl Calls {
             && let Some((bytes, len)) = plain_answer(id, returned)
         {
             call.receive = OpState::Done;
+            if call.deadline.take().is_some() {
+                self.timers.disarm();
+            }
             // Nothing is dropped: the phase was `Open`.
             let before =
                 std::mem::replace(&mut call.phase, Phase::Settled(Outcome::plain(bytes, len)));
@@ -349,6 +391,7 @@ impl Calls {
         returned: &Returned,
         place: &mut Option<Outcome>,
     ) -> bool {
+        let timers = &mut self.timers;
         let taken = self.table.look_and_forget(id, |call| {
             if call.is_plain()
                 && !matches!(call.send, OpState::Open(_))
@@ -356,6 +399,9 @@ impl Calls {
             {
                 // Nothing is dropped: the place was empty, and a plain call owns nothing.
                 std::mem::forget(place.replace(Outcome::plain(bytes, len)));
+                if call.deadline.is_some() {
+                    timers.disarm();
+                }
                 return (true, true);
             }
             (false, false)
@@ -371,6 +417,12 @@ impl Calls {
         result: &mut Result<(), Box<NaFailure>>,
         returned: &mut Returned,
     ) {
+        if half == Half::Send
+            && !self.untold.is_empty()
+            && matches!(result, Err(failure) if failure.reached == Reached::Never)
+        {
+            self.untold.forget(id);
+        }
         let Some(call) = self.table.get_mut(id) else { return };
         let two_way = call.two_way;
         match half {
@@ -383,8 +435,8 @@ impl Calls {
         let outcome = match (half, result) {
             (Half::Receive, Ok(())) => match read_answer(id, call.name, returned) {
                 Outcome::Bulk(answer) => {
-                    let deadline = self.timers.of(id);
-                    Outcome::Bulk(Box::new(BulkAnswer { peer: call.peer, deadline, ..*answer }))
+                    let (peer, deadline) = (call.peer, call.deadline);
+                    Outcome::Bulk(Box::new(BulkAnswer { peer, deadline, ..*answer }))
                 }
                 outcome => outcome,
             },
@@ -526,11 +578,24 @@ impl Calls {
         }
     }
 
-    /// Whether there are effects, or deadlines to look at.
+    /// Whether there are effects, or deadlines that have come up.
     #[inline]
     #[must_use]
-    pub fn has_chores(&self) -> bool {
-        !self.effects.is_empty() | !self.timers.is_empty()
+    pub fn has_chores(&self, now: Instant) -> bool {
+        !self.effects.is_empty() | !self.untold.is_empty() | self.timers.is_due(now)
+    }
+
+    /// A round of the transport's progress is over: what it has said of requests that were taken back before is known.
+    pub fn handle_round(&mut self) {
+        let told = std::mem::replace(&mut self.untold.old, std::mem::take(&mut self.untold.new));
+        let tell = |(id, peer)| Effect::TellCancelled { peer, id };
+        self.effects.extend(told.into_iter().map(tell));
+    }
+
+    /// Whether [`Calls::handle_round`] is still to be called: not to sleep before.
+    #[must_use]
+    pub fn needs_round(&self) -> bool {
+        !self.untold.is_empty()
     }
 
     /// What the driver has to do next.
@@ -540,10 +605,10 @@ impl Calls {
     }
 
     /// When [`Calls::handle_timeout`] wants to be called.
-    #[inline]
     #[must_use]
-    pub fn next_deadline(&self) -> Option<Instant> {
-        self.timers.next()
+    pub fn next_deadline(&mut self) -> Option<Instant> {
+        let table = &self.table;
+        self.timers.next(|key| is_awaited(table, key))
     }
 
     #[inline]
@@ -559,9 +624,8 @@ impl Calls {
             self.effects.push(Effect::Wake(waker));
         }
         if failed {
-            // Effects are taken last in, first out: a queued request is cancelled before its target is told.
             if tell_target && matches!(call.send, OpState::Quiet(_) | OpState::Done) {
-                self.effects.push(Effect::TellCancelled { peer: call.peer, id });
+                self.untold.new.insert(id, call.peer);
             }
             for op in [call.send, call.receive] {
                 if let OpState::Open(op) | OpState::Quiet(op) = op {
@@ -569,10 +633,8 @@ impl Calls {
                 }
             }
         }
-        if std::mem::take(&mut call.has_deadline) {
-            let table = &self.table;
-            let open = |key| table.get(key).is_some_and(|call| matches!(call.phase, Phase::Open));
-            self.timers.disarm(open);
+        if call.deadline.take().is_some() {
+            self.timers.disarm();
         }
         if self.table.get(id).is_some_and(|call| call.detached) {
             self.spend(id);
@@ -594,6 +656,11 @@ impl Calls {
             self.table.discard(id);
         }
     }
+}
+
+/// Whether a call is to end at its deadline.
+fn is_awaited(table: &Table<Call>, id: CallId) -> bool {
+    table.get(id).is_some_and(|call| matches!(call.phase, Phase::Open))
 }
 
 #[cfg(test)]

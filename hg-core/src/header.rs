@@ -16,6 +16,8 @@
 //!
 //! An 8-byte call's request (28 + 16 bytes) and its answer fit in one slot of `na/sm`.
 
+use std::time::Duration;
+
 use hg_na::INLINE_MAX;
 
 use crate::{
@@ -245,6 +247,23 @@ impl Header {
             at += DEADLINE_LEN;
         }
         if self.checksum {
+            message[at..at + CHECKSUM_LEN].fill(0);
+            let sum = crc32c::crc32c(message);
+            message[at..at + CHECKSUM_LEN].copy_from_slice(&sum.to_le_bytes());
+        }
+    }
+
+    /// Changes what a request's header says of the time that is left, where it says that.
+    pub fn set_remaining(message: &mut [u8], left: Duration) {
+        let flags = Flags(message.get(4).copied().unwrap_or(0));
+        let at = Self::fixed_len(Kind::Request);
+        if !flags.has(Flags::DEADLINE) || message.len() < at + flags.extensions_len() {
+            return;
+        }
+        let left = u64::try_from(left.as_nanos()).unwrap_or(u64::MAX);
+        message[at..at + DEADLINE_LEN].copy_from_slice(&left.to_le_bytes());
+        if flags.has(Flags::CHECKSUM) {
+            let at = at + flags.extensions_len() - CHECKSUM_LEN;
             message[at..at + CHECKSUM_LEN].fill(0);
             let sum = crc32c::crc32c(message);
             message[at..at + CHECKSUM_LEN].copy_from_slice(&sum.to_le_bytes());

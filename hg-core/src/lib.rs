@@ -8,19 +8,30 @@
 //! | [`registry`] | names to handlers |
 //! | [`call`] | the origin's side: completions and timeouts in, effects out |
 //! | [`serve`] | the target's side: admission, cancellation |
+//! | [`transfers`] | pulls, pushes and views under way |
+//! | [`kept`] | memory that peers have not pulled yet |
+//! | [`backlog`] | what waits for room in the transport |
+//! | [`shares`] | fair shares of a limit |
+//! | [`protocol`] | all of these for one context of the transport |
 //! | [`error`] | how a call can fail |
 //!
 //! `hg-engine` drives these with a transport, a clock and threads.
 
 #![forbid(unsafe_code)]
 
+pub mod backlog;
 pub mod call;
 pub mod cancel;
 pub mod codec;
+pub mod deferred;
 pub mod error;
 pub mod header;
+pub mod kept;
+pub mod protocol;
 pub mod registry;
 pub mod rpc;
 pub mod serve;
+pub mod shares;
 pub mod table;
 mod timers;
+pub mod transfers;

@@ -1,6 +1,18 @@
 //! The target's side of calls: what to do with an arriving message, how many requests are in
 //! service, and who is to be told of a cancellation.
 //!
+//! ```text
+//!             has its share           ended in its round: answered
+//!   comes ---------------------> arrived ------------------------------------> (gone)
+//!     | has not                  ^     |   goes on beyond it, or was asked
+//!     +-----------> held --------+     +-----------------------> running --- answered -----------> (gone)
+//! ```
+//! Each request is answered once: whoever ends one that does not run any more is told so. In service is what has arrived and
+//! what runs. An origin has no more of it than is left to all others ([`Shares`]). What comes of one that has is held, and nothing
+//! more is taken from it until it has less: so what is held is what the transport hands over in a round. Origins of which
+//! something is held take turns. Nothing is taken, either, from an origin that does not take its answers. An origin that has hung up waits for nothing: its handlers are told, and what else it has asked for
+//! is not begun; its one-way calls are.
+//!
 //! A cancellation may overtake its request, so one that finds no handler is remembered. It may as well be too late, or
 //! its request have been taken back: then nothing would ever come for it. But the requests of one origin come in the order
 //! of their ids ([`Key::is_after`]): an origin numbers a request in the moment in which it posts it or puts it behind those
@@ -9,18 +21,20 @@
 
 use std::{collections::VecDeque, task::Waker};
 
-use hg_na::Peer;
-use rustc_hash::FxHashMap;
+use hg_na::{Message, Peer};
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     cancel::CancelToken,
     codec::{self, Codec as _},
     error::Status,
     header::{Header, Kind, Malformed, REQUEST_LEN},
+    shares::Shares,
     table::Key,
 };
 
-/// Requests in service at a target before it stops taking more (they wait at their origins).
+/// Requests in service at a target before it stops taking more (they wait at their origins); of one origin at most as
+/// many as are left to all others.
 pub const IN_SERVICE_MAX: usize = 4096;
 /// Cancellations of one origin that are remembered because they overtook their requests.
 pub const EARLY_CANCELS_MAX: usize = 256;
@@ -46,6 +60,8 @@ pub enum Arrival {
     },
     /// Close the connection, after this sentence.
     Disconnect(String),
+    /// Nothing, until there is room for it: hand it to [`Serves::hold`].
+    Hold,
     /// Nothing.
     Drop,
     /// Nothing, but its origin may have the memory of its arguments back.
@@ -70,12 +86,37 @@ pub enum Control {
     Disconnect(String),
 }
 
+/// From whom unexpected messages are taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Admission {
+    /// From anybody, or from nobody.
+    Of(bool),
+    /// From this peer, or not.
+    OfPeer(Peer, bool),
+}
+
 /// The requests of one context that are in service.
 #[derive(Debug)]
 pub struct Serves {
-    in_service: usize,
+    /// Those that have arrived in this round, and whose handlers have not ended it yet.
+    arrived: usize,
     max: usize,
     reject_above: Option<usize>,
+    /// What runs, by origin.
+    shares: Shares<Peer>,
+    /// So many may arrive in a round, whoever they are of, without a look at shares.
+    at_ease: usize,
+    /// What has no room yet, by origin, in turn.
+    held: VecDeque<(Peer, VecDeque<Message>)>,
+    admission_open: bool,
+    /// Origins that have as much as they may, to be looked at.
+    grown: Vec<Peer>,
+    /// Origins that are not admitted.
+    shut: Vec<Peer>,
+    /// Somebody has less than before.
+    has_shrunk: bool,
+    /// Origins that have hung up, and of which something may still come.
+    hung_up: FxHashSet<Peer>,
     /// Requests whose handlers run longer than one round of progress, or have asked for their token; with the token, once
     /// somebody has asked for it, or it was set.
     running: FxHashMap<(Peer, u64), Option<CancelToken>>,
@@ -90,9 +131,17 @@ impl Serves {
     #[must_use]
     pub fn new(max: usize, reject_above: Option<usize>) -> Self {
         Self {
-            in_service: 0,
+            arrived: 0,
             max: max.max(1),
             reject_above,
+            shares: Shares::new(max.max(1) as u64),
+            at_ease: max.max(1).div_ceil(2),
+            held: VecDeque::new(),
+            admission_open: true,
+            grown: Vec::new(),
+            shut: Vec::new(),
+            has_shrunk: false,
+            hung_up: FxHashSet::default(),
             running: FxHashMap::default(),
             is_closed: false,
             early_cancels: FxHashMap::default(),
@@ -102,7 +151,7 @@ impl Serves {
     /// Requests taken and not yet answered.
     #[must_use]
     pub fn in_service(&self) -> usize {
-        self.in_service
+        self.arrived + usize::try_from(self.shares.total()).unwrap_or(usize::MAX)
     }
 
     /// Requests whose handlers run longer than one round of progress.
@@ -111,11 +160,122 @@ impl Serves {
         self.running.len()
     }
 
-    /// Whether further requests may be taken.
+    /// Whether [`Serves::poll_admission`] may have something to say.
     #[inline]
     #[must_use]
-    pub fn admits(&self) -> bool {
-        self.in_service < self.max
+    pub fn has_chores(&self) -> bool {
+        !self.grown.is_empty()
+            | self.has_shrunk
+            | !self.admission_open
+            | (self.in_service() >= self.max)
+    }
+
+    /// What is to change about admission, one after the other. `takes`: whether a peer takes its answers.
+    pub fn poll_admission(&mut self, takes: impl Fn(Peer) -> bool) -> Option<Admission> {
+        let open = self.in_service() < self.max;
+        if open != self.admission_open {
+            self.admission_open = open;
+            return Some(Admission::Of(open));
+        }
+        while let Some(peer) = self.grown.pop() {
+            if !(self.is_admitted(peer) && takes(peer)) && !self.shut.contains(&peer) {
+                self.shut.push(peer);
+                return Some(Admission::OfPeer(peer, false));
+            }
+        }
+        if self.has_shrunk {
+            let admitted = |peer: &Peer| self.is_admitted(*peer) && takes(*peer);
+            if let Some(at) = self.shut.iter().position(admitted) {
+                return Some(Admission::OfPeer(self.shut.swap_remove(at), true));
+            }
+            self.has_shrunk = false;
+        }
+        None
+    }
+
+    fn is_admitted(&self, peer: Peer) -> bool {
+        self.shares.admits(peer, 1) && !self.is_held(peer)
+    }
+
+    /// Whether anything of this origin is held.
+    fn is_held(&self, peer: Peer) -> bool {
+        self.held.iter().any(|(of, _)| *of == peer)
+    }
+
+    /// Whether there is room for one more request of this origin, as if all of this round were its own.
+    fn has_room(&self, peer: Peer) -> bool {
+        let (arrived, left) = (self.arrived as u64, self.max.saturating_sub(self.in_service()));
+        self.shares.of(peer) + arrived < left as u64
+    }
+
+    /// Keeps a request for which [`Arrival::Hold`] was said.
+    pub fn hold(&mut self, from: Peer, message: Message) {
+        match self.held.iter_mut().find(|(of, _)| *of == from) {
+            Some((_, messages)) => messages.push_back(message),
+            None => {
+                self.held.push_back((from, VecDeque::from([message])));
+                self.grown.push(from);
+            }
+        }
+    }
+
+    /// Whether anything is held.
+    #[inline]
+    #[must_use]
+    pub fn has_held(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    /// Whether [`Serves::take_held`] gives anything.
+    #[must_use]
+    pub fn can_take_held(&self) -> bool {
+        self.held.iter().any(|(peer, _)| self.has_room(*peer))
+    }
+
+    /// Takes a request for which there is room now, and says what to do with it.
+    pub fn take_held(&mut self) -> Option<(Peer, Message, Arrival)> {
+        let at = self.held.iter().position(|(peer, _)| self.has_room(*peer))?;
+        let (from, mut messages) = self.held.remove(at)?;
+        let message = messages.pop_front()?;
+        if messages.is_empty() {
+            self.has_shrunk = true;
+        } else {
+            self.held.push_back((from, messages));
+        }
+        let arrival = self.begin(from, message.as_slice());
+        Some((from, message, arrival))
+    }
+
+    /// An answer to this peer, or a control message, waits for room.
+    pub fn handle_waiting(&mut self, peer: Peer) {
+        if !self.grown.contains(&peer) {
+            self.grown.push(peer);
+        }
+    }
+
+    /// One of those waits no more.
+    pub fn handle_left(&mut self) {
+        self.has_shrunk |= !self.shut.is_empty();
+    }
+
+    fn take_share(&mut self, peer: Peer) {
+        self.shares.take(peer, 1);
+        if !self.shares.admits(peer, 1) {
+            self.grown.push(peer);
+        }
+        self.set_ease();
+    }
+
+    fn give_share(&mut self, peer: Peer) {
+        self.shares.give(peer, 1);
+        self.has_shrunk |= !self.shut.is_empty();
+        self.set_ease();
+    }
+
+    /// Whoever has most has no more than all, and so many more are within its share all the same.
+    fn set_ease(&mut self) {
+        let taken = usize::try_from(self.shares.total()).unwrap_or(usize::MAX);
+        self.at_ease = self.max.saturating_sub(taken.saturating_mul(2)).div_ceil(2);
     }
 
     /// An unexpected message has arrived.
@@ -124,15 +284,22 @@ impl Serves {
         if let Some(header) = Header::decode_plain_request(message)
             && (self.early_cancels.is_empty() || !self.early_cancels.contains_key(&from))
             && self.reject_above.is_none()
+            && self.hung_up.is_empty()
+            && self.arrived < self.at_ease
+            && self.held.is_empty()
         {
-            self.in_service += 1;
+            self.arrived += 1;
             return Arrival::Run { header, payload: REQUEST_LEN };
         }
-        self.handle_uncommon(from, message)
+        if self.reject_above.is_none() && !self.has_room(from) || self.is_held(from) {
+            return Arrival::Hold;
+        }
+        self.begin(from, message)
     }
 
+    /// The same for one that has room.
     #[cold]
-    fn handle_uncommon(&mut self, from: Peer, message: &[u8]) -> Arrival {
+    fn begin(&mut self, from: Peer, message: &[u8]) -> Arrival {
         let (header, payload) = match Header::decode(message) {
             Ok(decoded) => decoded,
             Err(malformed) => return refuse(&malformed),
@@ -148,6 +315,9 @@ impl Serves {
                     "an answer or control message came as a request".to_owned(),
                 );
             }
+        }
+        if header.kind == Kind::Request && self.hung_up.contains(&from) {
+            return Arrival::Drop;
         }
         let is_cancelled =
             !self.early_cancels.is_empty() && self.take_early_cancel(from, header.id);
@@ -165,11 +335,11 @@ impl Serves {
         if is_cancelled {
             return refuse_with(&header, Status::Cancelled, String::new());
         }
-        if self.reject_above.is_some_and(|limit| self.in_service >= limit) {
-            let text = format!("{} requests are in service, the target's limit", self.in_service);
+        if self.reject_above.is_some_and(|limit| self.in_service() >= limit) {
+            let text = format!("{} requests are in service, the target's limit", self.in_service());
             return refuse_with(&header, Status::Rejected, text);
         }
-        self.in_service += 1;
+        self.arrived += 1;
         Arrival::Run { header, payload }
     }
 
@@ -231,7 +401,7 @@ impl Serves {
         woken: &mut impl Extend<Waker>,
     ) {
         if has_arrived(id) {
-            self.keep_running(from, id);
+            self.remember(from, id);
         }
         if let Some(token) = self.running.get_mut(&(from, id)) {
             return woken.extend(token.get_or_insert_default().set());
@@ -243,42 +413,88 @@ impl Serves {
         of_origin.push_back(id);
     }
 
-    /// A handler goes on beyond this round: it can be told of a cancellation from now on.
+    /// A handler goes on beyond this round: it can be told of a cancellation from now on, and is ended by [`Serves::end`].
     #[inline]
     pub fn keep_running(&mut self, from: Peer, id: u64) -> &mut Option<CancelToken> {
-        let is_told = self.is_closed;
-        self.running.entry((from, id)).or_insert_with(|| is_told.then(CancelToken::cancelled))
+        self.leave_round();
+        self.remember(from, id)
+    }
+
+    /// A request can be told of a cancellation from now on.
+    fn remember(&mut self, from: Peer, id: u64) -> &mut Option<CancelToken> {
+        let len = self.running.len();
+        let is_told = self.is_closed || self.hung_up.contains(&from);
+        self.running.entry((from, id)).or_insert_with(|| is_told.then(CancelToken::cancelled));
+        if self.running.len() > len {
+            self.take_share(from);
+        }
+        self.running.get_mut(&(from, id)).expect("it was put there")
+    }
+
+    /// One that has arrived is not of this round only any more, or is over. Once closed nobody counts.
+    #[inline]
+    fn leave_round(&mut self) {
+        debug_assert!(self.arrived > 0 || self.is_closed, "a request leaves its round once");
+        self.arrived = self.arrived.saturating_sub(1);
     }
 
     /// By which a handler is told of a cancellation. One that has answered never is. `is_starting`: it is run for the first
     /// time, in a round in which no cancellation can arrive, and is not kept yet.
     pub fn token(&mut self, from: Peer, id: u64, is_starting: bool) -> CancelToken {
         if is_starting || self.running.contains_key(&(from, id)) {
-            return self.keep_running(from, id).get_or_insert_default().clone();
+            return self.remember(from, id).get_or_insert_default().clone();
         }
         if self.is_closed { CancelToken::cancelled() } else { CancelToken::default() }
     }
 
-    /// The answer was handed over, or none is due.
+    /// A handler has ended in the round that its request has come in.
     #[inline]
-    pub fn handle_answered(&mut self, from: Peer, id: u64) {
-        self.in_service = self.in_service.saturating_sub(1);
+    pub fn end_in_round(&mut self, from: Peer, id: u64) {
+        self.leave_round();
         if !self.running.is_empty() {
-            self.running.remove(&(from, id));
+            let _was_remembered = self.end(from, id);
         }
     }
 
-    /// The origin is gone: its handlers are told, also those that are still to be run of requests that `arrived` in the same
-    /// round.
-    pub fn handle_gone(
+    /// A handler that was kept has ended. `false`: it had before, and whatever it answers now is nobody's.
+    #[must_use = "each request is answered once"]
+    pub fn end(&mut self, from: Peer, id: u64) -> bool {
+        let was_running = self.running.remove(&(from, id)).is_some();
+        if was_running {
+            self.give_share(from);
+        }
+        was_running
+    }
+
+    /// The origin is gone: nothing comes of it any more.
+    pub fn handle_gone(&mut self, peer: Peer) {
+        self.early_cancels.remove(&peer);
+        if !self.is_held(peer) {
+            self.hung_up.remove(&peer);
+        }
+        self.shut.retain(|shut| *shut != peer);
+        self.grown.retain(|grown| *grown != peer);
+    }
+
+    /// The origin has hung up: its handlers are told, also those that are still to be run of one-way calls that `arrived` in the
+    /// same round.
+    pub fn handle_hung_up(
         &mut self,
         peer: Peer,
         arrived: impl Iterator<Item = u64>,
         woken: &mut impl Extend<Waker>,
     ) {
         self.early_cancels.remove(&peer);
+        self.hung_up.insert(peer);
+        self.held.retain_mut(|(of, messages)| {
+            if *of == peer {
+                messages.retain(|message| is_one_way(message.as_slice()));
+            }
+            !messages.is_empty()
+        });
+        self.has_shrunk = true;
         for id in arrived {
-            self.keep_running(peer, id);
+            self.remember(peer, id);
         }
         let of_peer = self.running.iter_mut().filter(|((origin, _), _)| *origin == peer);
         woken.extend(of_peer.flat_map(|(_, token)| token.get_or_insert_default().set()));
@@ -287,9 +503,15 @@ impl Serves {
     /// The engine shuts down: every handler is told.
     pub fn close(&mut self, woken: &mut impl Extend<Waker>) {
         self.is_closed = true;
+        self.arrived = 0;
+        self.held.clear();
         let tokens = self.running.values_mut().map(Option::get_or_insert_default);
         woken.extend(tokens.flat_map(|token| token.set()));
     }
+}
+
+fn is_one_way(message: &[u8]) -> bool {
+    Header::decode(message).is_ok_and(|(header, _)| header.kind == Kind::OneWay)
 }
 
 fn refuse(malformed: &Malformed) -> Arrival {
@@ -309,172 +531,4 @@ fn refuse_with(header: &Header, status: Status, text: String) -> Arrival {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::rpc::RpcId;
-
-    const ORIGIN: Peer = Peer::new(1, 1);
-
-    fn request(id: u64) -> Vec<u8> {
-        encoded(&Header::request(Kind::Request, id, RpcId(5)))
-    }
-
-    fn encoded(header: &Header) -> Vec<u8> {
-        let mut bytes = vec![0; header.encoded_len()];
-        header.encode(&mut bytes);
-        bytes
-    }
-
-    /// A cancellation arrives, of a request of an earlier or later round.
-    fn cancel(serves: &mut Serves, id: u64) {
-        let message = encoded(&Header::control(Kind::Cancel, id));
-        let control = serves.handle_control(ORIGIN, &message, |_| false, &mut Vec::new());
-        assert!(matches!(control, Control::Cancelled(it) if it == id));
-    }
-
-    fn gone(serves: &mut Serves, arrived: &[u64]) {
-        serves.handle_gone(ORIGIN, arrived.iter().copied(), &mut Vec::new());
-    }
-
-    #[test]
-    fn admission_closes_at_the_limit_and_opens_again() {
-        let mut serves = Serves::new(2, None);
-        for id in 0..2 {
-            assert!(serves.admits());
-            assert!(matches!(serves.handle_message(ORIGIN, &request(id)), Arrival::Run { .. }));
-        }
-        assert!(!serves.admits());
-        serves.handle_answered(ORIGIN, 0);
-        assert!(serves.admits());
-    }
-
-    #[test]
-    fn a_cancellation_that_overtook_its_request_is_remembered() {
-        let mut serves = Serves::new(8, None);
-        cancel(&mut serves, 4);
-        let arrival = serves.handle_message(ORIGIN, &request(4));
-        assert!(
-            matches!(arrival, Arrival::Refuse { status: Status::Cancelled, .. }),
-            "{arrival:?}"
-        );
-        assert!(matches!(serves.handle_message(ORIGIN, &request(5)), Arrival::Run { .. }));
-    }
-
-    #[test]
-    fn a_cancellation_that_came_too_late_is_forgotten_with_the_next_request() {
-        let mut serves = Serves::new(8, None);
-        let (mut table, other) = (crate::table::Table::default(), Peer::new(2, 1));
-        let ids: Vec<u64> = (0..6).map(|_| table.insert(()).to_bits()).collect();
-        assert!(matches!(serves.handle_message(ORIGIN, &request(ids[1])), Arrival::Run { .. }));
-        serves.handle_answered(ORIGIN, ids[1]);
-        // Of one that is answered, one that never comes, and two that are still to come.
-        [1, 2, 4, 5].into_iter().for_each(|at| cancel(&mut serves, ids[at]));
-        assert!(matches!(serves.handle_message(other, &request(ids[3])), Arrival::Run { .. }));
-        assert_eq!(
-            serves.early_cancels[&ORIGIN],
-            ids[1..3].iter().chain(&ids[4..]).copied().collect::<Vec<_>>()
-        );
-        assert!(matches!(serves.handle_message(ORIGIN, &request(ids[3])), Arrival::Run { .. }));
-        assert_eq!(serves.early_cancels[&ORIGIN], &ids[4..]);
-        let arrival = serves.handle_message(ORIGIN, &request(ids[5]));
-        assert!(matches!(arrival, Arrival::Refuse { status: Status::Cancelled, .. }));
-        assert!(serves.early_cancels.is_empty());
-    }
-
-    #[test]
-    fn remembered_cancellations_are_bounded_for_each_origin_by_itself() {
-        let mut serves = Serves::new(8, None);
-        let other = Peer::new(2, 1);
-        let message = encoded(&Header::control(Kind::Cancel, 4));
-        serves.handle_control(other, &message, |_| false, &mut Vec::new());
-        for id in 0..10 * EARLY_CANCELS_MAX as u64 {
-            cancel(&mut serves, id);
-        }
-        assert_eq!(serves.early_cancels[&ORIGIN].len(), EARLY_CANCELS_MAX);
-        let arrival = serves.handle_message(other, &request(4));
-        assert!(matches!(arrival, Arrival::Refuse { status: Status::Cancelled, .. }));
-        gone(&mut serves, &[]);
-        assert!(serves.early_cancels.is_empty());
-    }
-
-    #[test]
-    fn running_handlers_see_cancellation_and_the_end_of_their_origin() {
-        let mut serves = Serves::new(8, None);
-        let others = Peer::new(2, 1);
-        for (origin, id) in [(ORIGIN, 1), (ORIGIN, 2), (others, 1), (ORIGIN, 3), (ORIGIN, 4)] {
-            serves.keep_running(origin, id);
-        }
-        let cancelled = serves.token(ORIGIN, 1, false);
-        let orphaned = serves.token(ORIGIN, 2, false);
-        let other = serves.token(others, 1, false);
-        cancel(&mut serves, 1);
-        cancel(&mut serves, 4);
-        assert!(serves.is_cancelled(ORIGIN, 4) && serves.token(ORIGIN, 4, false).is_cancelled());
-        assert!(cancelled.is_cancelled() && !orphaned.is_cancelled());
-        gone(&mut serves, &[]);
-        assert!(orphaned.is_cancelled() && !other.is_cancelled());
-        // Whoever asks later learns the same.
-        assert!(
-            serves.token(ORIGIN, 3, false).is_cancelled()
-                && !serves.token(others, 1, false).is_cancelled()
-        );
-        serves.close(&mut Vec::new());
-        assert!(other.is_cancelled());
-    }
-
-    #[test]
-    fn a_handler_that_starts_has_a_token_only_if_it_asks_or_goes_on() {
-        let mut serves = Serves::new(8, None);
-        serves.handle_answered(ORIGIN, 1);
-        assert_eq!(serves.running(), 0);
-        let asked = serves.token(ORIGIN, 2, true);
-        serves.keep_running(ORIGIN, 2);
-        let kept = serves.token(ORIGIN, 2, false);
-        cancel(&mut serves, 2);
-        assert!(asked.is_cancelled() && kept.is_cancelled());
-        serves.handle_answered(ORIGIN, 2);
-        let late = serves.token(ORIGIN, 2, false);
-        assert!(!late.is_cancelled() && serves.running() == 0);
-    }
-
-    #[test]
-    fn a_handler_that_is_still_to_be_run_learns_of_what_came_after_its_request() {
-        let mut serves = Serves::new(8, None);
-        for id in 3..6 {
-            assert!(matches!(serves.handle_message(ORIGIN, &request(id)), Arrival::Run { .. }));
-        }
-        let message = encoded(&Header::control(Kind::Cancel, 3));
-        serves.handle_control(ORIGIN, &message, |id| id == 3, &mut Vec::new());
-        assert!(serves.is_cancelled(ORIGIN, 3) && serves.early_cancels.is_empty());
-        assert!(serves.token(ORIGIN, 3, true).is_cancelled());
-        gone(&mut serves, &[3, 4]);
-        assert!(serves.token(ORIGIN, 4, true).is_cancelled());
-        assert!(!serves.token(ORIGIN, 5, true).is_cancelled(), "of another origin, say");
-        (3..6).for_each(|id| serves.handle_answered(ORIGIN, id));
-        assert_eq!((serves.running(), serves.in_service()), (0, 0));
-        serves.close(&mut Vec::new());
-        assert!(serves.token(ORIGIN, 6, true).is_cancelled());
-        assert!(serves.keep_running(ORIGIN, 7).as_ref().is_some_and(CancelToken::is_cancelled));
-    }
-
-    #[test]
-    fn requests_above_the_rejection_limit_are_answered_so() {
-        let mut serves = Serves::new(8, Some(1));
-        assert!(matches!(serves.handle_message(ORIGIN, &request(0)), Arrival::Run { .. }));
-        let arrival = serves.handle_message(ORIGIN, &request(1));
-        assert!(matches!(arrival, Arrival::Refuse { status: Status::Rejected, .. }));
-        assert_eq!(serves.in_service(), 1);
-    }
-
-    #[test]
-    fn a_peer_that_does_not_speak_the_protocol_is_disconnected() {
-        let mut serves = Serves::new(8, None);
-        for bytes in [&b""[..], b"short", &[0xFF; 40]] {
-            assert!(matches!(serves.handle_message(ORIGIN, bytes), Arrival::Disconnect(_)));
-        }
-        let mut foreign = request(9);
-        foreign[2] = 77;
-        let arrival = serves.handle_message(ORIGIN, &foreign);
-        assert!(matches!(arrival, Arrival::Refuse { id: 9, status: Status::Decode, .. }));
-    }
-}
+mod tests;

@@ -15,41 +15,44 @@ pub(crate) struct Timers {
 const SWEEP_ABOVE: usize = 64;
 
 impl Timers {
-    /// Arms a timer.
-    pub(crate) fn arm(&mut self, at: Instant, key: Key) {
+    /// Arms a timer. `alive` tells of others whether they still count.
+    #[inline]
+    pub(crate) fn arm(&mut self, at: Instant, key: Key, alive: impl Fn(Key) -> bool) {
+        if self.heap.len() > SWEEP_ABOVE && self.heap.len() > 2 * self.live {
+            self.heap.retain(|Reverse((_, key))| alive(*key));
+        }
         self.heap.push(Reverse((at, key)));
         self.live += 1;
     }
 
     /// Counts a timer as dead; it is swept out when the dead outnumber the living.
-    pub(crate) fn disarm(&mut self, alive: impl Fn(Key) -> bool) {
+    #[inline]
+    pub(crate) fn disarm(&mut self) {
         self.live = self.live.saturating_sub(1);
-        if self.heap.len() > SWEEP_ABOVE && self.heap.len() > 2 * self.live {
-            self.heap.retain(|Reverse((_, key))| alive(*key));
-        }
     }
 
-    /// When a timer that is armed comes up. Looks at all of them.
-    pub(crate) fn of(&self, key: Key) -> Option<Instant> {
-        self.heap.iter().find_map(|Reverse((at, other))| (*other == key).then_some(*at))
-    }
-
-    /// Whether none is armed.
+    /// Whether any has come up; may be one that is dead.
     #[inline]
     #[must_use]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.heap.is_empty()
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
+        self.heap.peek().is_some_and(|Reverse((at, _))| *at <= now)
     }
 
-    /// When the earliest comes up; may be one that is dead.
+    /// When the earliest comes up that counts.
     #[must_use]
-    pub(crate) fn next(&self) -> Option<Instant> {
-        self.heap.peek().map(|Reverse((at, _))| *at)
+    pub(crate) fn next(&mut self, alive: impl Fn(Key) -> bool) -> Option<Instant> {
+        while let Some(Reverse((at, key))) = self.heap.peek() {
+            if alive(*key) {
+                return Some(*at);
+            }
+            self.heap.pop();
+        }
+        None
     }
 
-    /// Takes one that has come up.
+    /// Takes one that has come up; may be one that is dead.
     pub(crate) fn pop_due(&mut self, now: Instant) -> Option<Key> {
-        if self.next()? > now {
+        if !self.is_due(now) {
             return None;
         }
         self.heap.pop().map(|Reverse((_, key))| key)
@@ -67,7 +70,7 @@ mod tests {
         let zero = test_instant();
         let mut timers = Timers::default();
         for ms in [3, 1, 2] {
-            timers.arm(zero + Duration::from_millis(ms), Key::from_bits(ms));
+            timers.arm(zero + Duration::from_millis(ms), Key::from_bits(ms), |_| true);
         }
         assert_eq!(timers.pop_due(zero), None);
         let due = zero + Duration::from_millis(2);
@@ -81,10 +84,11 @@ mod tests {
         let zero = test_instant();
         let mut timers = Timers::default();
         for count in 0..10_000 {
-            timers.arm(zero + Duration::from_secs(60), Key::from_bits(count));
-            timers.disarm(|_| false);
+            timers.arm(zero + Duration::from_secs(60), Key::from_bits(count), |_| false);
+            timers.disarm();
         }
         assert!(timers.heap.len() <= SWEEP_ABOVE + 1, "{} timers", timers.heap.len());
+        assert_eq!(timers.next(|_| false), None);
     }
 
     #[expect(clippy::disallowed_methods, reason = "a test needs some instant to count from")]

@@ -2,7 +2,7 @@
 
 use std::{fmt, marker::PhantomData, sync::Arc, time::Duration};
 
-use hg_core::serve::IN_SERVICE_MAX;
+use hg_core::{backlog::BACKLOG_BYTES_MAX, serve::IN_SERVICE_MAX};
 use hg_na::{Address, Offer, OpenOptions, Plugin};
 
 use crate::{
@@ -61,6 +61,7 @@ pub(crate) struct Settings {
     pub(crate) eager_max: u64,
     pub(crate) large_max: u64,
     pub(crate) large_in_service_max: u64,
+    pub(crate) backlog_bytes_max: u64,
     pub(crate) schemes: Schemes,
 }
 
@@ -99,6 +100,7 @@ impl<E: From<Handle>> Builder<E> {
                 eager_max: EAGER_MAX,
                 large_max: LARGE_MAX,
                 large_in_service_max: LARGE_IN_SERVICE_MAX,
+                backlog_bytes_max: BACKLOG_BYTES_MAX,
                 schemes: Schemes::default(),
             },
             advice: None,
@@ -202,6 +204,14 @@ impl<E: From<Handle>> Builder<E> {
     #[must_use]
     pub fn large_in_service_max(mut self, bytes: u64) -> Self {
         self.settings.large_in_service_max = bytes;
+        self
+    }
+
+    /// Bytes of messages, per context, that may wait because their peers take nothing: 1 GiB by default. Those for one peer are
+    /// at most as many as are left for all others; a call or one-way call beyond that is refused with [`hg_na::Error::Limit`].
+    #[must_use]
+    pub fn backlog_bytes_max(mut self, bytes: u64) -> Self {
+        self.settings.backlog_bytes_max = bytes;
         self
     }
 

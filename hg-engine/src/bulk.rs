@@ -258,7 +258,7 @@ impl Handle {
     /// Transfers of this context that are not over yet.
     #[must_use]
     pub fn transfers_under_way(&self) -> usize {
-        self.port.enter_state().map_or(0, |state| state.transfers.len())
+        self.port.enter_state().map_or(0, |state| state.protocol.transfers.len())
     }
 }
 

@@ -175,7 +175,7 @@ impl<'e, R: Rpc> Call<'e, R> {
     pub fn cancel(&self) {
         if let Some(id) = self.state.id() {
             if let Some(mut state) = self.port.enter_state() {
-                state.calls.cancel(id);
+                state.protocol.calls.cancel(id);
             }
             self.port.notify();
         }
@@ -237,8 +237,8 @@ impl<R: Rpc> Drop for Call<'_, R> {
 #[cold]
 pub(crate) fn abandon(port: &Arc<Port>, id: CallId) {
     let Some(mut state) = port.enter_state() else { return };
-    let outcome = state.calls.take(id);
-    let waker = if outcome.is_none() { state.calls.abandon(id) } else { None };
+    let outcome = state.protocol.calls.take(id);
+    let waker = if outcome.is_none() { state.protocol.calls.abandon(id) } else { None };
     drop(state);
     // The target keeps a result that nobody will pull.
     match outcome {
@@ -329,7 +329,7 @@ impl Drop for OneWay<'_> {
         match &self.state {
             CallState::Open(id) => {
                 if let Some(mut state) = self.port.enter_state() {
-                    let waker = state.calls.detach(*id);
+                    let waker = state.protocol.calls.detach(*id);
                     drop(state);
                     drop(waker);
                 }
@@ -393,15 +393,15 @@ impl Port {
             let Some(mut state) = self.enter_state() else {
                 return Poll::Ready(Outcome::Failed(forked()));
             };
-            if let Some(outcome) = state.calls.take(id) {
+            if let Some(outcome) = state.protocol.calls.take(id) {
                 drop(state);
                 return Poll::Ready(outcome);
             }
-            if state.calls.is_to_wake(id, context.waker()) {
+            if state.protocol.calls.is_to_wake(id, context.waker()) {
                 return Poll::Pending;
             }
             if let Some(waker) = clone {
-                let before = state.calls.set_waker(id, waker);
+                let before = state.protocol.calls.set_waker(id, waker);
                 drop(state);
                 drop(before);
                 return Poll::Pending;

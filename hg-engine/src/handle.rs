@@ -146,12 +146,12 @@ impl Handle {
 
     fn lookup_locked(&self, address: Address) -> Result<hg_na::Peer, OpenError> {
         let mut state = self.port.enter_state().ok_or(hg_na::Error::Forked)?;
-        let context = state.context().map_err(|failure| match failure {
+        let context = state.protocol.context().map_err(|failure| match failure {
             Failure::NotMade(error) => error,
             _ => hg_na::Error::Unsupported("a closed engine"),
         })?;
         let na = context.lookup(&address)?;
-        state.addresses.insert(na, address);
+        state.protocol.addresses.insert(na, address);
         Ok(na)
     }
 
@@ -162,7 +162,7 @@ impl Handle {
         if peer.port != self.port.id {
             return None;
         }
-        self.port.enter_state()?.addresses.get(&peer.na).cloned()
+        self.port.enter_state()?.protocol.addresses.get(&peer.na).cloned()
     }
 
     /// By which transport a peer is reached, as a scheme: `sm` or `tcp`, where the engine routes. Before anything
@@ -170,7 +170,7 @@ impl Handle {
     #[must_use]
     pub fn way_of(&self, peer: &Peer) -> String {
         let Some(mut state) = self.port.enter_state() else { return String::new() };
-        match state.context() {
+        match state.protocol.context() {
             Ok(context) if peer.port == self.port.id => context.way(peer.na).to_owned(),
             _ => String::new(),
         }
@@ -180,10 +180,10 @@ impl Handle {
     pub fn forget(&self, peer: Peer) {
         if peer.port == self.port.id
             && let Some(mut state) = self.port.enter_state()
-            && let Ok(context) = state.context()
+            && let Ok(context) = state.protocol.context()
         {
             context.forget(peer.na);
-            state.addresses.remove(&peer.na);
+            state.protocol.addresses.remove(&peer.na);
         }
         self.port.notify();
     }
@@ -353,13 +353,13 @@ impl Handle {
     /// Requests taken and not yet answered, of this context.
     #[must_use]
     pub fn requests_in_service(&self) -> usize {
-        self.port.enter_state().map_or(0, |state| state.serves.in_service())
+        self.port.enter_state().map_or(0, |state| state.protocol.serves.in_service())
     }
 
     /// Large arguments and results of this context that its peers have not taken yet.
     #[must_use]
     pub fn kept_for_peers(&self) -> usize {
-        self.port.enter_state().map_or(0, |state| state.kept.len())
+        self.port.enter_state().map_or(0, |state| state.protocol.kept.len())
     }
 
     /// Longest message in bytes that the transport takes, header included; longer arguments and results
@@ -372,7 +372,7 @@ impl Handle {
     /// Calls of this context that are not over yet.
     #[must_use]
     pub fn calls_under_way(&self) -> usize {
-        self.port.enter_state().map_or(0, |state| state.calls.len())
+        self.port.enter_state().map_or(0, |state| state.protocol.calls.len())
     }
 }
 

@@ -6,20 +6,23 @@ use std::{
     marker::PhantomData,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
+    thread,
 };
 
 use hg_core::{
     codec::{self, Codec as _},
-    error::{STATUS_TEXT_MAX, Status, bounded_text},
+    error::{Status, bounded_text},
     header::Header,
+    protocol::status_message,
     rpc::{Later, Rpc, Serve, ServeKind, Served},
 };
 use hg_na::Message;
 use serde::Serialize;
 
 use crate::{
-    Request, large,
-    late::{contain, discard},
+    Request,
+    deferred::{contain, discard},
+    large,
     port::Port,
     running::{self, Task},
 };
@@ -253,8 +256,9 @@ pub struct Answer<R: Rpc> {
 impl<R: Rpc> Answer<R> {
     /// Sends the answer.
     pub fn send(mut self, result: Result<R::Output, R::Error>) {
+        // Taken when it is encoded: a `Serialize` that panics leaves a request to be answered.
+        let message = self.request.as_ref().and_then(|request| request.answer::<R>(result));
         if let Some(request) = self.request.take() {
-            let message = request.answer::<R>(result);
             request.hand_in(message);
         }
     }
@@ -269,9 +273,12 @@ impl<R: Rpc> Answer<R> {
 impl<R: Rpc> Drop for Answer<R> {
     fn drop(&mut self) {
         if let Some(request) = self.request.take() {
-            let message =
-                request.failure(Status::Rejected, "the handler dropped the request unanswered");
-            request.hand_in(message);
+            let (status, why) = if thread::panicking() {
+                (Status::Panicked, "the handler has panicked before it has answered")
+            } else {
+                (Status::Rejected, "the handler dropped the request unanswered")
+            };
+            request.hand_in(request.failure(status, why));
         }
     }
 }
@@ -280,17 +287,6 @@ impl<R: Rpc> fmt::Debug for Answer<R> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "Answer({})", R::NAME)
     }
-}
-
-/// A failure as a message.
-pub(crate) fn status_message(id: u64, status: Status, text: &[u8], checksum: bool) -> Message {
-    let text = &text[..text.len().min(STATUS_TEXT_MAX)];
-    let header = Header::answer(id, status as u8, checksum);
-    let len = header.encoded_len();
-    let mut bytes = vec![0; len + text.len()];
-    bytes[len..].copy_from_slice(text);
-    header.encode(&mut bytes);
-    Message::copied(&bytes)
 }
 
 /// A value as an answer: straight into the outgoing message.
@@ -366,7 +362,7 @@ fn encode_long_value<T: Serialize>(
 #[cold]
 fn reserve_answer(port: &Port, origin: hg_na::Peer, len: usize) -> Result<Message, String> {
     let mut state = port.state.lock();
-    let context = state.context().map_err(|_| "the engine was shut down".to_owned())?;
+    let context = state.protocol.context().map_err(|_| "the engine was shut down".to_owned())?;
     let reserved = context.message(origin, len);
     reserved.map_err(|error| format!("the result cannot be sent: {error}"))
 }

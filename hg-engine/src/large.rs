@@ -23,90 +23,15 @@ mod arguments;
 mod budget;
 mod result;
 
-use std::sync::Arc;
-
 use hg_bulk::{Descriptor, Local};
-use hg_core::call::CallId;
-use hg_na::{Error, Memory, Peer, Rights};
-use rustc_hash::FxHashMap;
+use hg_na::{Error, Memory, Rights};
 
 pub(crate) use self::{
     arguments::{Sent, serve},
     budget::Budget,
     result::{Arrived, Arriving, offer},
 };
-use crate::{platform::Platform, port::Port};
-
-/// What a port keeps for peers that have not pulled it yet.
-#[derive(Debug)]
-pub(crate) struct Kept {
-    platform: Arc<dyn Platform>,
-    /// Arguments of one-way calls.
-    arguments: FxHashMap<CallId, (Peer, Arc<Local>)>,
-    results: FxHashMap<(Peer, u64), Local>,
-    /// Bytes of all results.
-    result_bytes: u64,
-}
-
-impl Kept {
-    pub(crate) fn new(platform: Arc<dyn Platform>) -> Self {
-        let (arguments, results) = (FxHashMap::default(), FxHashMap::default());
-        Self { platform, arguments, results, result_bytes: 0 }
-    }
-
-    /// How many there are.
-    pub(crate) fn len(&self) -> usize {
-        self.arguments.len() + self.results.len()
-    }
-
-    fn insert_result(&mut self, origin: Peer, id: u64, result: Local) {
-        // There is none yet, unless the origin uses an id twice at a time.
-        self.free_result(origin, id);
-        self.result_bytes += result.len();
-        self.results.insert((origin, id), result);
-    }
-
-    /// An origin has its result, or does not want it.
-    pub(crate) fn free_result(&mut self, origin: Peer, id: u64) {
-        if let Some(result) = self.results.remove(&(origin, id)) {
-            self.result_bytes -= result.len();
-            self.free(result);
-        }
-    }
-
-    /// A target has the arguments of a one-way call.
-    pub(crate) fn free_arguments(&mut self, target: Peer, id: u64) {
-        let id = CallId::from_bits(id);
-        if self.arguments.get(&id).is_some_and(|(peer, _)| *peer == target)
-            && let Some((_, local)) = self.arguments.remove(&id)
-        {
-            self.free(local);
-        }
-    }
-
-    /// The peer is gone.
-    pub(crate) fn free_all_of(&mut self, peer: Peer) {
-        let arguments: Vec<_> =
-            self.arguments.extract_if(|_, (target, _)| *target == peer).collect();
-        arguments.into_iter().for_each(|it| self.free(it));
-        let of_peer: Vec<_> = self.results.keys().filter(|(it, _)| *it == peer).copied().collect();
-        of_peer.into_iter().for_each(|(origin, id)| self.free_result(origin, id));
-    }
-
-    /// The engine is closed.
-    pub(crate) fn free_all(&mut self) {
-        let all = (std::mem::take(&mut self.arguments), std::mem::take(&mut self.results));
-        self.result_bytes = 0;
-        if !(all.0.is_empty() && all.1.is_empty()) {
-            self.free(all);
-        }
-    }
-
-    /// Frees memory where nobody waits for it: the state is locked here, and returning many pages takes long.
-    fn free(&self, memory: impl Send + 'static) {
-        self.platform.offload(Box::new(move || drop(memory)));
-    }
-}
+use crate::port::Port;
 
 /// Bytes of the checksum before the descriptor.
 const CHECKSUM_LEN: usize = 4;

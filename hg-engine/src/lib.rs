@@ -25,12 +25,12 @@
 mod builder;
 mod bulk;
 mod call;
+mod deferred;
 mod event;
 mod handle;
 mod handler;
 mod in_place;
 mod large;
-mod late;
 mod lock;
 mod owned;
 mod peer;

@@ -11,7 +11,6 @@
 
 mod state;
 mod step;
-mod transfers;
 
 use std::{
     fmt,
@@ -22,20 +21,21 @@ use std::{
     time::Instant,
 };
 
-use hg_core::{header::Header, registry::Registry, rpc::RpcId};
+use hg_core::{
+    deferred::Deferred, header::Header, protocol::Ticket, registry::Registry, rpc::RpcId,
+};
 use hg_na::{Address, Caps, Completion, Context, Domain, Message, Waiter};
 
 pub(crate) use self::{
     state::State,
     step::{Look, OutcomeOf},
-    transfers::{Near, TransferId},
 };
 use crate::{
     Request,
     builder::Settings,
+    deferred::contain,
     handler::Registered,
     large::Budget,
-    late::{Late, contain},
     lock::{Mutex, RwLock},
     platform::Platform,
     role::Background,
@@ -135,14 +135,6 @@ pub(crate) struct Answered {
     pub(crate) message: Option<Message>,
 }
 
-/// A request whose handler is to run: its message is still among the round's completions.
-pub(crate) struct Ticket {
-    pub(crate) from: hg_na::Peer,
-    pub(crate) at: usize,
-    pub(crate) header: Header,
-    pub(crate) payload: usize,
-}
-
 /// A request that leaves its round.
 pub(crate) struct Incoming {
     pub(crate) from: hg_na::Peer,
@@ -162,7 +154,7 @@ pub(crate) struct Work {
     done: Vec<Completion>,
     requests: Vec<Ticket>,
     pub(crate) answers: Vec<Answered>,
-    late: Late,
+    deferred: Deferred,
     /// `None` before the first request, and once the port is closed.
     handlers: Option<Arc<Registry<Registered>>>,
     handlers_version: usize,
@@ -237,7 +229,7 @@ impl Port {
             done: Vec::new(),
             requests: Vec::new(),
             answers: Vec::new(),
-            late: Late::default(),
+            deferred: Deferred::default(),
             handlers: None,
             handlers_version: usize::MAX,
             last_rpc: None,
@@ -248,7 +240,7 @@ impl Port {
             now: shared.platform.now(),
             rounds_since_clock: 0,
         };
-        let state = State::new(context, Box::new(work), &shared);
+        let state = State::new(context, Box::new(work), &shared, shared.platform.now());
         Self {
             index,
             // Relaxed: only that it is another one each time matters.
@@ -334,7 +326,7 @@ impl Port {
             && !work.tasks.any_ready()
             && !self.closing.load(Ordering::Relaxed);
         let state = if sleep { self.enter_state() } else { None };
-        let until = state.and_then(|mut state| state.may_sleep());
+        let until = state.and_then(|mut state| state.protocol.may_sleep());
         if until.is_none() {
             self.sleeping.store(false, Ordering::Relaxed);
         }

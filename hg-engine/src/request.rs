@@ -11,6 +11,7 @@ use hg_core::{
     cancel::CancelToken,
     error::{Status, bounded_text},
     header::{Header, Kind},
+    protocol::status_message,
     rpc::Rpc,
 };
 use hg_na::Message;
@@ -84,7 +85,7 @@ impl Due {
         if !self.answered {
             return Run::Silent;
         }
-        *answer = handler::status_message(self.id, status, bounded_text(text), self.checksum);
+        *answer = status_message(self.id, status, bounded_text(text), self.checksum);
         Run::Answered
     }
 }
@@ -105,13 +106,12 @@ impl Request {
         }
     }
 
-    /// Makes it another request's.
+    /// Makes it another request's. When it has arrived is needed for one that has a deadline.
     #[inline]
-    pub(crate) fn reuse(&mut self, origin: hg_na::Peer, header: &Header, now: Instant) {
+    pub(crate) fn reuse(&mut self, origin: hg_na::Peer, header: &Header, arrived: Option<Instant>) {
         self.due = Due::new(origin, header);
-        self.deadline = header
-            .remaining_ns
-            .and_then(|remaining| now.checked_add(Duration::from_nanos(remaining)));
+        let left = header.remaining_ns.map(Duration::from_nanos);
+        self.deadline = left.zip(arrived).and_then(|(left, arrived)| arrived.checked_add(left));
         if self.cancel.is_some() {
             self.forget_token();
         }
@@ -150,7 +150,7 @@ impl Request {
                 // Relaxed: it was set before this request was made known to anybody, and is taken back under the lock.
                 let starting = self.port.starting.load(Ordering::Relaxed);
                 let is_starting = self.start != 0 && starting == self.start;
-                state.serves.token(self.due.origin, self.due.id, is_starting)
+                state.protocol.serves.token(self.due.origin, self.due.id, is_starting)
             }
             None => CancelToken::default(), // In a forked child nobody cancels.
         }
@@ -232,7 +232,7 @@ impl Request {
 
     /// Sends an answer from whatever thread this is.
     pub(crate) fn hand_in(&self, message: Option<Message>) {
-        self.port.state.lock().post_answer(self.due.origin, self.due.id, message);
+        self.port.state.lock().protocol.end(self.due.origin, self.due.id, message);
         self.port.notify();
     }
 }

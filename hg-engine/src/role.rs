@@ -66,8 +66,8 @@ pub(crate) use self::{
 };
 use crate::{
     builder::Wait,
+    deferred::{self, discard},
     handler::panic_text,
-    late::discard,
     platform::{Platform, Spawned, Thread},
     port::{Look, OutcomeOf, Port, Sleep, State, Work},
     request::is_in_handler,
@@ -220,7 +220,7 @@ impl Port {
     fn drive_or_follow(self: &Arc<Self>, id: CallId, outcome: &mut Option<Outcome>) {
         let Some(mut state) = self.enter_state() else { return };
         // With several calls under way the outcome is often there already.
-        if state.calls.any_settled() && state.calls.take_into(id, outcome) {
+        if state.protocol.calls.any_settled() && state.protocol.calls.take_into(id, outcome) {
             return;
         }
         match state.work.take() {
@@ -263,8 +263,9 @@ impl Port {
         loop {
             let mut state = self.state.lock();
             state.followers.unfollow(&me);
-            if state.calls.is_settled(id) {
-                let outcome = state.calls.take(id).unwrap_or(Outcome::Failed(Failure::Closed)); // F1
+            if state.protocol.calls.is_settled(id) {
+                let outcome =
+                    state.protocol.calls.take(id).unwrap_or(Outcome::Failed(Failure::Closed)); // F1
                 let next = if state.work.is_some() { state.followers.next() } else { None };
                 drop(state);
                 next.inspect(Follower::come);
@@ -275,7 +276,7 @@ impl Port {
                 self.drive_to_outcome(Role::new(self, work), state, id, &mut outcome); // F2
                 return outcome.unwrap_or_else(|| self.no_outcome());
             }
-            let before = state.calls.set_waker(id, waker.clone());
+            let before = state.protocol.calls.set_waker(id, waker.clone());
             state.followers.push(me.clone());
             drop(state);
             drop(before); // Of whoever has polled the call.
@@ -367,11 +368,11 @@ impl Port {
             None => (None, self.enter_state()),
         };
         let Some(mut state) = state else { return };
-        let mut late = state.close();
+        let mut deferred = state.protocol.close();
         // Whoever has the role clears the work when it gives that back, and tells the loops.
         let leftovers = state.work.as_deref_mut().map(Work::clear);
         drop(state);
-        late.run();
+        deferred::run(&mut deferred, self.shared.platform.as_ref());
         drop(role);
         if let Some(leftovers) = leftovers {
             self.tell_loops_of_end();
@@ -394,7 +395,7 @@ impl Port {
         // SeqCst: `deep` is read after the count was lowered; the background thread raises `deep` before
         // it reads the count.
         let last = self.background.callers.fetch_sub(1, Ordering::SeqCst) == 1;
-        let is_busy = || self.enter_state().is_some_and(|state| state.is_busy());
+        let is_busy = || self.enter_state().is_some_and(|state| state.protocol.is_busy());
         if last && (self.background.deep.load(Ordering::SeqCst) || is_busy()) && !self.is_forked() {
             // Release: pairs with `callers_left`.
             self.background.come_back.store(true, Ordering::Release);

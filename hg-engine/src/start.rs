@@ -90,7 +90,7 @@ impl Port {
         }
         let mut state = self.enter_state().ok_or_else(forked)?;
         let mut message =
-            state.context()?.message(peer.na, start + size).map_err(reserve_failure)?;
+            state.protocol.context()?.message(peer.na, start + size).map_err(reserve_failure)?;
         // A user's `Serialize` runs: not under the lock.
         drop(state);
         codec::Default::encode(wire, &mut message.as_mut_slice()[start..])
@@ -136,19 +136,22 @@ impl Port {
         message: &mut Message,
     ) -> Result<CallId, Box<Unusual>> {
         let two_way = header.kind == Kind::Request;
-        let Some(id) = state.calls.next_id() else { return Err(self.too_many_calls().into()) };
+        let Some(id) = state.protocol.calls.next_id() else {
+            return Err(self.too_many_calls().into());
+        };
         header.id = id.to_bits();
         header.encode(message.as_mut_slice());
-        let exchanged = if two_way { state.exchange(id, peer.na, message) } else { None };
+        let exchanged = if two_way { state.protocol.exchange(id, peer.na, message) } else { None };
         match exchanged {
             Some(Exchanged { send, receive }) => {
-                state.calls.begin_exchanged(peer.na, name, deadline, (send, receive));
+                state.protocol.calls.begin_exchanged(peer.na, name, deadline, (send, receive));
             }
             None => {
-                state.context()?;
-                let made = state.calls.begin(peer.na, name, two_way, deadline);
+                state.protocol.context()?;
+                let made = state.protocol.calls.begin(peer.na, name, two_way, deadline);
                 made.ok_or_else(|| self.too_many_calls())?;
-                state.post_halves(id, peer.na, two_way, std::mem::replace(message, no_message()));
+                let message = std::mem::replace(message, no_message());
+                state.protocol.post_call(id, peer.na, two_way, message)?;
             }
         }
         drop(state);

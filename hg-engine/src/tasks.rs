@@ -21,8 +21,8 @@ use hg_core::{
 use hg_na::Message;
 
 use crate::{
+    deferred::{contain, discard},
     handler::{self, Run},
-    late::{contain, discard},
     lock::Mutex,
     port::{Answered, Port},
     request::{Due, Inside, in_handler},

@@ -9,11 +9,12 @@ use std::{
 };
 
 use hg_bulk::{Limits, Piece, RangeRef, RemoteRange, TransferError};
+use hg_core::transfers::{Near, TransferId};
 use hg_na::{Direction, Op, Rights, SharedBytes};
 
 use crate::{
     Peer,
-    port::{Near, Port, State, TransferId},
+    port::{Port, State},
     request::{Inside, inside, is_in_handler, is_in_plain_handler},
 };
 
@@ -122,7 +123,8 @@ impl<'e> Pending<'e> {
     pub(crate) fn wait(&mut self) -> Outcome {
         match std::mem::replace(&mut self.state, PendingState::Taken) {
             PendingState::Open(id) if is_in_handler() => {
-                let ended = self.port.enter_state().and_then(|mut state| state.transfers.take(id));
+                let ended =
+                    self.port.enter_state().and_then(|mut state| state.protocol.transfers.take(id));
                 if let Some(ended) = ended {
                     return ended.outcome;
                 }
@@ -132,10 +134,10 @@ impl<'e> Pending<'e> {
             PendingState::Open(id) => {
                 let mut polled_by = None;
                 let ended = self.port.wait_until(|state, waker| {
-                    let ended = state.transfers.take(id);
+                    let ended = state.protocol.transfers.take(id);
                     if ended.is_none()
                         && let Some(waker) = waker
-                        && let Some(before) = state.transfers.set_waker(id, waker.clone())
+                        && let Some(before) = state.protocol.transfers.set_waker(id, waker.clone())
                     {
                         // Under the lock here: a user's is not dropped, and those after it are not users'.
                         polled_by.get_or_insert(before);
@@ -182,15 +184,15 @@ impl<'e> Pending<'e> {
             let Some(mut state) = self.port.enter_state() else {
                 return Poll::Ready(Err(forked()));
             };
-            if let Some(ended) = state.transfers.take(id) {
+            if let Some(ended) = state.protocol.transfers.take(id) {
                 drop(state);
                 return Poll::Ready(ended.outcome);
             }
-            if state.transfers.is_to_wake(id, waker) {
+            if state.protocol.transfers.is_to_wake(id, waker) {
                 return Poll::Pending;
             }
             if let Some(clone) = clone {
-                let before = state.transfers.set_waker(id, clone);
+                let before = state.protocol.transfers.set_waker(id, clone);
                 drop(state);
                 drop(before);
                 return Poll::Pending;
@@ -206,7 +208,7 @@ impl<'e> Pending<'e> {
             && let Some(at) = self.port.now().checked_add(deadline)
             && let Some(mut state) = self.port.enter_state()
         {
-            state.transfers.set_deadline(id, at);
+            state.protocol.transfers.set_deadline(id, at);
             drop(state);
             self.port.notify();
         }
@@ -215,7 +217,7 @@ impl<'e> Pending<'e> {
     pub(crate) fn cancel(&self) {
         if let PendingState::Open(id) = self.state {
             if let Some(mut state) = self.port.enter_state() {
-                state.stop_transfer(id, TransferError::Cancelled);
+                state.protocol.stop_transfer(id, TransferError::Cancelled);
             }
             self.port.notify();
         }
@@ -251,7 +253,7 @@ impl fmt::Display for Pending<'_> {
 
 fn abandon(port: &Arc<Port>, id: TransferId) {
     if let Some(mut state) = port.enter_state() {
-        let left = state.abandon_transfer(id);
+        let left = state.protocol.abandon_transfer(id);
         drop(state);
         port.notify();
         drop(left);
@@ -317,8 +319,8 @@ impl Port {
         let Some(mut state) = self.enter_state() else { return Now::Not };
         let is_driven_here = self.is_driven_here(&state);
         let at_once = if is_driven_here { u64::MAX } else { AT_ONCE };
-        match state.transfer_at_once(peer.na, direction, local, far, at_once) {
-            true if is_driven_here && state.transfers.is_round_due() => Now::Due,
+        match state.protocol.transfer_at_once(peer.na, direction, local, far, at_once) {
+            true if is_driven_here && state.protocol.transfers.is_round_due() => Now::Due,
             true => Now::Over,
             false => Now::Refused(state),
         }
@@ -375,10 +377,10 @@ impl Port {
             return None;
         }
         let mut state = self.enter_state()?;
-        if !state.fetch_at_once(owner.na, far, into) {
+        if !state.protocol.fetch_at_once(owner.na, far, into) {
             return None;
         }
-        let is_due = self.is_driven_here(&state) && state.transfers.is_round_due();
+        let is_due = self.is_driven_here(&state) && state.protocol.transfers.is_round_due();
         Some(if is_due { Made::Due } else { Made::Over })
     }
 
@@ -411,8 +413,8 @@ impl Port {
         let mut state = self.enter_state().ok_or_else(forked)?;
         let is_driven_here = self.is_driven_here(&state);
         let at_once = if is_driven_here { u64::MAX } else { AT_ONCE };
-        if state.transfer_at_once(peer.na, direction, local, &far, at_once) {
-            let is_due = is_driven_here && state.transfers.is_round_due();
+        if state.protocol.transfer_at_once(peer.na, direction, local, &far, at_once) {
+            let is_due = is_driven_here && state.protocol.transfers.is_round_due();
             // Before `far` is dropped: it may be the last to hold its memory.
             drop(state);
             return Ok(if is_due { Made::Due } else { Made::Over });
@@ -428,7 +430,7 @@ impl Port {
         (direction, local, far): (Direction, RangeRef<'_>, RemoteRange),
     ) -> Result<Made, TransferError> {
         let near = Near::of(direction, local.to_range());
-        let first = state.first_piece(peer.na, &near, &far);
+        let first = state.protocol.first_piece(peer.na, &near, &far);
         let limits = Limits::of(self.shared.caps.max_transfer);
         self.start(state, peer, (near, far, limits), first)
     }
@@ -440,7 +442,7 @@ impl Port {
         (near, far, limits): (Near, RemoteRange, Limits),
         first: Option<(Piece, Op)>,
     ) -> Result<Made, TransferError> {
-        let id = state.start_transfer(peer.na, near, far, limits, first)?;
+        let id = state.protocol.start_transfer(peer.na, near, far, limits, first)?;
         drop(state);
         self.notify();
         Ok(Made::Open(id))

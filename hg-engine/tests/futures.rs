@@ -337,9 +337,9 @@ fn requests_whose_origin_ended_before_they_were_started_end_and_leave_nothing() 
     target.register(long_later).unwrap();
     target.register(long_blocking).unwrap();
     drop(origin.notify(later, &peer, (1,)));
+    drop(origin.notify(other, &peer, (3,)));
     let _calls = (
         origin.call(later, &peer, (2,)),
-        origin.call(other, &peer, (3,)),
         origin.call(long, &peer, ()),
         origin.call(long_later, &peer, ()),
         origin.call(long_blocking, &peer, ()),

@@ -164,7 +164,7 @@ impl Raw {
 #[test]
 fn results_of_an_id_that_was_used_twice_count_once() {
     let plugin = Mem::default();
-    let builder = stepped(plugin.clone()).large_in_service_max(2 * LARGE + 1_000);
+    let builder = stepped(plugin.clone()).large_in_service_max(4 * LARGE + 1_000);
     let target: Handle = builder.open("mem://").unwrap();
     target.register(make).unwrap();
     let domain = plugin.open(&Address::new("mem://").unwrap(), &OpenOptions::default()).unwrap();
@@ -177,7 +177,7 @@ fn results_of_an_id_that_was_used_twice_count_once() {
     }
     assert_eq!(target.kept_for_peers(), 1);
     origin.send(Header::control(Kind::ResultTaken, 1), &[]);
-    // Both fit, for nothing else is kept.
+    // Both fit into the share of one origin, for nothing else is kept.
     for id in [2, 3] {
         origin.ask(id);
         assert_eq!(origin.answer(&target), Some(Status::Ok));

@@ -95,7 +95,6 @@ fn a_deadline_cancels_the_receive_and_tells_the_target() {
     assert!(!calls.is_settled(id));
     calls.handle_timeout(now + Duration::from_secs(1));
     let effects = drain(&mut calls);
-    assert!(effects.iter().any(|effect| matches!(effect, Effect::TellCancelled { .. })));
     assert!(effects.iter().any(|effect| matches!(effect, Effect::CancelOp(id) if *id == op(1))));
     let outcome = calls.take(id);
     assert!(matches!(outcome, Some(Outcome::Failed(Failure::DeadlineExceeded(Started::Unknown)))));
@@ -118,15 +117,28 @@ fn a_request_that_never_left_was_certainly_not_started() {
     assert!(calls.is_empty());
 }
 
+fn is_told(effects: &[Effect]) -> bool {
+    effects.iter().any(|effect| matches!(effect, Effect::TellCancelled { .. }))
+}
+
 #[test]
-fn a_cancelled_request_is_cancelled_here_first_and_then_at_the_target() {
-    let mut calls = Calls::new(8);
-    let id = posted(&mut calls, None);
-    calls.cancel(id);
-    let effects = drain(&mut calls);
-    let last = effects.last();
-    assert!(matches!(last, Some(Effect::TellCancelled { .. })), "{effects:?}");
-    assert_eq!(effects.len(), 3);
+fn a_target_is_told_of_a_cancellation_a_round_later_unless_the_request_never_left() {
+    for was_taken_back in [false, true] {
+        let mut calls = Calls::new(8);
+        let id = posted(&mut calls, None);
+        calls.cancel(id);
+        let effects = drain(&mut calls);
+        assert!(effects.len() == 2 && !is_told(&effects), "{effects:?}");
+        calls.handle_round();
+        assert!(!is_told(&drain(&mut calls)) && calls.needs_round());
+        if was_taken_back {
+            let cancelled = NaFailure { error: hg_na::Error::Cancelled, reached: Reached::Never };
+            done(&mut calls, id, Half::Send, Err(cancelled), None);
+        }
+        calls.handle_round();
+        assert_eq!(is_told(&drain(&mut calls)), !was_taken_back);
+        assert!(!calls.needs_round());
+    }
 }
 
 #[test]

@@ -65,22 +65,25 @@ impl Port {
         let two_way = header.kind == Kind::Request;
 
         let mut state = self.enter_state().ok_or(hg_na::Error::Forked)?;
-        let mut message =
-            state.context()?.message(peer.na, start + payload.len()).map_err(reserve_failure)?;
+        if !two_way {
+            state.protocol.kept.check_arguments(peer.na, local.len())?;
+        }
+        let mut message = state
+            .protocol
+            .context()?
+            .message(peer.na, start + payload.len())
+            .map_err(reserve_failure)?;
         message.as_mut_slice()[start..].copy_from_slice(&payload);
-        let Some(id) = state.calls.begin(peer.na, name, two_way, deadline) else {
+        let Some(id) = state.protocol.calls.begin(peer.na, name, two_way, deadline) else {
             return Err(self.too_many_calls());
         };
         header.id = id.to_bits();
         header.encode(message.as_mut_slice());
-        state.post_halves(id, peer.na, two_way, message);
-        // What was refused at once is settled, and nobody will ever ask for its arguments.
+        state.protocol.post_call(id, peer.na, two_way, message)?;
         let arguments = if two_way {
             Some(local)
         } else {
-            if !state.calls.is_settled(id) {
-                state.kept.arguments.insert(id, (peer.na, local));
-            }
+            state.protocol.kept.insert_arguments(id, peer.na, local);
             None
         };
         drop(state);
@@ -94,12 +97,12 @@ pub(crate) fn serve(
     port: &Arc<Port>,
     handler: Arc<dyn Handler>,
     (origin, header): (hg_na::Peer, Header),
-    arrived: Instant,
+    arrived: Option<Instant>,
     payload: &[u8],
 ) -> Task {
     let mut state = port.state.lock();
-    state.serves.keep_running(origin, header.id);
-    let token = state.serves.token(origin, header.id, false);
+    state.protocol.serves.keep_running(origin, header.id);
+    let token = state.protocol.serves.token(origin, header.id, false);
     drop(state);
     let mut request = Request::new(Arc::clone(port));
     request.reuse(origin, &header, arrived);
@@ -112,7 +115,7 @@ pub(crate) fn serve(
             Err(refusal) => Err(refusal),
         };
         if header.kind == Kind::OneWay {
-            port.state.lock().tell(origin, Kind::ArgumentsTaken, header.id);
+            port.state.lock().protocol.tell(origin, Kind::ArgumentsTaken, header.id);
         }
         match pulled {
             Ok((bytes, share)) => run(handler, request, bytes, share).await,
@@ -206,7 +209,7 @@ impl Port {
     /// The target refuses a request whose arguments nobody will pull.
     pub(crate) fn leave_arguments(&self, origin: hg_na::Peer, header: &Header) {
         if header.bulk && header.kind == Kind::OneWay {
-            self.state.lock().tell(origin, Kind::ArgumentsTaken, header.id);
+            self.state.lock().protocol.tell(origin, Kind::ArgumentsTaken, header.id);
         }
     }
 }

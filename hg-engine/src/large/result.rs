@@ -12,12 +12,13 @@ use hg_core::{
     codec::{self, Codec as _},
     error::{Failure, Started, Status, bounded_text},
     header::{Header, Kind},
+    protocol::{Protocol, status_message},
 };
 use hg_na::Message;
 use serde::Serialize;
 
 use super::{Claim, too_large};
-use crate::{Peer, handler::status_message, port::Port, view::Fetch};
+use crate::{Peer, port::Port, view::Fetch};
 
 /// A result that does not fit in a message, as an answer that says where it is.
 #[cold]
@@ -50,17 +51,17 @@ pub(crate) fn offer<T: Serialize>(
     header.encode(message.as_mut_slice());
 
     let mut state = port.state.lock();
-    if !state.is_open() || state.serves.is_cancelled(origin, header.id) {
+    if !state.is_open() || state.protocol.serves.is_cancelled(origin, header.id) {
         drop(state);
         return refused(Status::Cancelled, "");
     }
-    let kept = state.kept.result_bytes.saturating_add(local.len());
-    if kept > port.shared.settings.large_in_service_max && state.kept.result_bytes > 0 {
+    if !state.protocol.kept.admits_result(origin, local.len()) {
         drop(state);
         let text = "too many large results wait to be taken (`Builder::large_in_service_max`)";
         return refused(Status::Rejected, text);
     }
-    state.kept.insert_result(origin, header.id, local);
+    let Protocol { kept, deferred, .. } = &mut state.protocol;
+    kept.insert_result(origin, header.id, local, deferred);
     message
 }
 
@@ -144,7 +145,7 @@ impl Port {
     #[cold]
     pub(crate) fn result_taken(&self, answer: &BulkAnswer) {
         if let Some(mut state) = self.enter_state() {
-            state.tell(answer.peer, Kind::ResultTaken, answer.id);
+            state.protocol.tell(answer.peer, Kind::ResultTaken, answer.id);
             drop(state);
             self.notify();
         }

@@ -11,21 +11,19 @@ use std::{
 
 use hg_core::{
     call::{CallId, Half, Outcome, Owner},
-    error::{Failure, Started, Status, bounded_text},
+    error::Status,
     header::{Header, Kind},
+    protocol::{Ticket, status_message},
     rpc::ServeKind,
-    serve::{Arrival, Control},
 };
-use hg_na::{Completion, Done, GoneReason, Message, Returned};
+use hg_na::{Completion, Done, Message, Returned};
 
-use super::{
-    Incoming, Port, ROUNDS_PER_CLOCK, Shared, State, Ticket, Work, drop_handlers, place_of,
-};
+use super::{Incoming, Port, ROUNDS_PER_CLOCK, Shared, State, Work, drop_handlers, place_of};
 use crate::{
     Request,
+    deferred::{self, contain},
     handler::{self, Registered, Run},
     large,
-    late::contain,
     request::{Due, Inside, in_handler},
     role::Role,
     running::Task,
@@ -68,13 +66,13 @@ impl Look for OutcomeOf<'_> {
 
     #[inline(always)]
     fn look(&mut self, state: &mut State) -> Option<()> {
-        let found = self.outcome.is_some() || state.calls.take_into(self.id, self.outcome);
+        let found = self.outcome.is_some() || state.protocol.calls.take_into(self.id, self.outcome);
         found.then_some(())
     }
 
     #[inline(always)]
     fn take(&mut self, state: &mut State, id: CallId, returned: &Returned) -> bool {
-        id == self.id && state.calls.take_answer(id, returned, self.outcome)
+        id == self.id && state.protocol.calls.take_answer(id, returned, self.outcome)
     }
 }
 
@@ -92,7 +90,8 @@ impl Port {
         state.hand_in(work);
         let mut moved = self.progress_transport(&mut state, work, look);
         let found = look.look(&mut state);
-        let is_over = work.requests.is_empty() && state.late.is_empty() && state.is_open();
+        let is_over =
+            work.requests.is_empty() && state.protocol.deferred.is_empty() && state.is_open();
         if is_over && !work.tasks.any_ready() {
             forget_all(&mut work.done);
             if found.is_some() {
@@ -100,14 +99,14 @@ impl Port {
             }
             return (moved, found);
         }
-        if !state.late.is_empty() {
-            std::mem::swap(&mut work.late, &mut state.late);
+        if !state.protocol.deferred.is_empty() {
+            std::mem::swap(&mut work.deferred, &mut state.protocol.deferred);
         }
         drop(state);
 
-        if !work.late.is_empty() {
+        if !work.deferred.is_empty() {
             moved = true;
-            work.late.run();
+            deferred::run(&mut work.deferred, self.shared.platform.as_ref());
             // SeqCst on both sides (here and in `add_loop`): either this sees the loop, or its caller what was woken.
             fence(Ordering::SeqCst);
             if self.has_loops.load(Ordering::Relaxed) {
@@ -151,47 +150,36 @@ impl Port {
         work: &mut Work,
         look: &mut L,
     ) -> bool {
-        if work.read_clock(&self.shared) && state.transfers.has_chores() {
-            state.look_after_transfers(work.now);
+        if work.read_clock(&self.shared) && state.protocol.transfers.has_chores() {
+            state.protocol.look_after_transfers(work.now);
         }
-        let Some(context) = &mut state.context else { return false };
+        if state.protocol.serves.has_held() {
+            state.protocol.take_held(&mut work.done, &mut work.requests);
+        }
+        let taken = work.done.len();
+        let Some(context) = &mut state.protocol.context else { return false };
         let moved = match context.progress(work.now, &mut work.done) {
             Ok(moved) => moved,
             Err(error) => {
-                state.fail(&error);
+                state.protocol.fail(&error);
                 return true;
             }
         };
         let any = !work.done.is_empty();
-        for (completion, at) in work.done.iter_mut().zip(0..) {
-            handle_completion(state, completion, at, &mut work.requests, look);
+        for (at, completion) in work.done.iter_mut().enumerate().skip(taken) {
+            if let Completion::Done(Done { token, result: Ok(()), returned, .. }) = completion
+                && let Owner::Call(id, Half::Receive) = Owner::of(*token)
+                && look.take(state, id, returned)
+            {
+                continue;
+            }
+            state.protocol.handle_completion(completion, at, &mut work.requests);
         }
         let moved = moved | any;
-        if state.has_chores() {
-            self.do_chores(state, work.now, moved);
+        if state.protocol.has_chores(work.now) {
+            state.protocol.do_chores(work.now, moved);
         }
         moved
-    }
-
-    /// What few rounds have to do.
-    #[cold]
-    fn do_chores(&self, state: &mut State, now: Instant, moved: bool) {
-        if state.calls.next_deadline().is_some_and(|at| at <= now) {
-            state.calls.handle_timeout(now);
-        }
-        state.run_effects();
-        if moved && state.has_backlog() {
-            state.retry_backlog();
-            state.run_effects();
-        }
-        let open =
-            state.serves.admits() && state.answers_waiting() < self.shared.settings.in_service_max;
-        if open != state.admission_open {
-            state.admission_open = open;
-            if let Some(context) = &mut state.context {
-                context.set_admission(open);
-            }
-        }
     }
 
     /// When the last one has ended, the state is still locked from its answer.
@@ -202,7 +190,9 @@ impl Port {
         if version != work.handlers_version {
             self.refresh_handlers(work, version);
         }
-        let Work { handlers, last_rpc, requests, done, request, answer, tasks, now, .. } = work;
+        let Work { handlers, last_rpc, requests, done, request, answer, tasks, .. } = work;
+        // Read for those that have a deadline: it is counted from their arrival.
+        let mut now = None;
         let starts = &mut work.starts;
         let handlers = handlers.as_ref()?;
         for (&Ticket { from: origin, at, ref header, payload }, left) in
@@ -214,16 +204,18 @@ impl Port {
                 continue;
             };
             let Registered { kind, handler } = handlers.at(place);
+            let arrived =
+                header.remaining_ns.map(|_| *now.get_or_insert_with(|| self.shared.platform.now()));
             if header.bulk {
                 let request = (origin, *header, &message.as_slice()[payload..]);
-                self.serve_large(handler, request, *now, (tasks, answer));
+                self.serve_large(handler, request, arrived, (tasks, answer));
                 if self.was_closed_here() {
                     break;
                 }
                 continue;
             }
             let request = request.get_or_insert_with(|| Request::new(Arc::clone(self)));
-            request.reuse(origin, header, *now);
+            request.reuse(origin, header, arrived);
             match kind {
                 ServeKind::Plain => {
                     let payload = &message.as_slice()[payload..];
@@ -234,9 +226,9 @@ impl Port {
                     forget_run(run);
                     let mut state = self.state.lock();
                     if is_answered {
-                        state.reply(origin, header.id, answer);
+                        state.protocol.reply(origin, header.id, answer);
                     }
-                    state.serves.handle_answered(origin, header.id);
+                    state.protocol.serves.end_in_round(origin, header.id);
                     if left == 0 {
                         requests.clear();
                         return Some(state);
@@ -246,8 +238,12 @@ impl Port {
                     }
                 }
                 ServeKind::Async => {
-                    let start =
-                        Start { tasks, answer, spares: spares_of(&mut starts.spares, place) };
+                    let start = Start {
+                        tasks,
+                        answer,
+                        spares: spares_of(&mut starts.spares, place),
+                        is_kept: false,
+                    };
                     let message = (&*message, payload);
                     self.run_async(handler.as_ref(), request, message, &mut starts.count, start);
                     if self.was_closed_here() {
@@ -257,7 +253,7 @@ impl Port {
                 ServeKind::Blocking => {
                     let message = std::mem::replace(message, Message::inline(0));
                     let incoming = Incoming { from: origin, header: *header, payload, message };
-                    self.start_blocking(Arc::clone(handler), incoming);
+                    self.start_blocking(Arc::clone(handler), incoming, arrived);
                 }
             }
         }
@@ -277,12 +273,12 @@ impl Port {
         self: &Arc<Self>,
         handler: &Arc<dyn handler::Handler>,
         (origin, header, payload): (hg_na::Peer, Header, &[u8]),
-        now: Instant,
+        arrived: Option<Instant>,
         (tasks, answer): (&mut Tasks, &mut Message),
     ) {
-        let task = large::serve(self, Arc::clone(handler), (origin, header), now, payload);
+        let task = large::serve(self, Arc::clone(handler), (origin, header), arrived, payload);
         let (due, spares) = (Due::new(origin, &header), &mut Vec::new());
-        self.go_on(due, task, Start { tasks, answer, spares });
+        self.go_on(due, task, Start { tasks, answer, spares, is_kept: true });
     }
 
     /// Starts an `async` handler.
@@ -293,9 +289,10 @@ impl Port {
         request: &mut Request,
         message: (&Message, usize),
         starts: &mut u64,
-        start: Start<'_>,
+        mut start: Start<'_>,
     ) {
-        let number = self.begin_start(handler.gives(), starts, request.due());
+        start.is_kept = handler.gives();
+        let number = self.begin_start(start.is_kept, starts, request.due());
         request.make_cancellable(number);
         self.start_async(handler, request, message, start);
     }
@@ -305,7 +302,7 @@ impl Port {
     #[inline]
     fn begin_start(&self, keeps: bool, starts: &mut u64, due: Due) -> u64 {
         if keeps {
-            self.state.lock().serves.keep_running(due.origin, due.id);
+            self.state.lock().protocol.serves.keep_running(due.origin, due.id);
             return 0;
         }
         *starts += 1;
@@ -336,15 +333,16 @@ impl Port {
         }
         match run {
             Run::Later(task) => self.go_on(request.due(), task, start),
-            run => self.finish_start(request.due(), &run, start.answer),
+            run => self.finish_start(request.due(), &run, start.answer, start.is_kept),
         }
     }
 
     /// A handler's future is polled; unless it has ended, it goes on beyond this round.
     fn go_on(self: &Arc<Self>, due: Due, task: Task, start: Start<'_>) {
-        let Start { tasks, answer, spares } = start;
+        let Start { tasks, answer, spares, is_kept } = start;
         match tasks.start(task, &due, self, (answer, spares)) {
-            Poll::Ready(run) => self.finish_start(due, &run, answer),
+            Poll::Ready(run) => self.finish_start(due, &run, answer, is_kept),
+            Poll::Pending if is_kept => {}
             Poll::Pending => self.leave_round(due),
         }
     }
@@ -352,30 +350,41 @@ impl Port {
     /// A handler goes on beyond the round that has started it.
     fn leave_round(&self, due: Due) {
         let mut state = self.state.lock();
-        state.serves.keep_running(due.origin, due.id);
+        state.protocol.serves.keep_running(due.origin, due.id);
         // Relaxed: those that ask hold the lock.
         self.starting.store(0, Ordering::Relaxed);
     }
 
-    /// A handler has ended in the round that has started it.
+    /// A handler has ended in the round that has started it. One that was kept may have been answered by somebody else.
     #[inline]
-    fn finish_start(&self, due: Due, run: &Run, answer: &mut Message) {
+    fn finish_start(&self, due: Due, run: &Run, answer: &mut Message, is_kept: bool) {
         let mut state = self.state.lock();
         // Relaxed: those that ask hold the lock.
         self.starting.store(0, Ordering::Relaxed);
-        match run {
-            Run::Answered => state.reply(due.origin, due.id, answer),
-            Run::Silent => {}
-            Run::Given | Run::Later(_) => return,
+        if matches!(run, Run::Given | Run::Later(_)) {
+            return;
         }
-        state.serves.handle_answered(due.origin, due.id);
+        let is_due = if is_kept {
+            state.protocol.serves.end(due.origin, due.id)
+        } else {
+            state.protocol.serves.end_in_round(due.origin, due.id);
+            true
+        };
+        if is_due && matches!(run, Run::Answered) {
+            state.protocol.reply(due.origin, due.id, answer);
+        }
     }
 
-    fn start_blocking(self: &Arc<Self>, handler: Arc<dyn handler::Handler>, incoming: Incoming) {
+    fn start_blocking(
+        self: &Arc<Self>,
+        handler: Arc<dyn handler::Handler>,
+        incoming: Incoming,
+        arrived: Option<Instant>,
+    ) {
         let port = Arc::clone(self);
-        self.state.lock().serves.keep_running(incoming.from, incoming.header.id);
+        self.state.lock().protocol.serves.keep_running(incoming.from, incoming.header.id);
         let mut request = Request::new(Arc::clone(self));
-        request.reuse(incoming.from, &incoming.header, self.now());
+        request.reuse(incoming.from, &incoming.header, arrived);
         request.make_cancellable(0);
         let job = move || {
             let mut answer = handler::no_message();
@@ -383,7 +392,7 @@ impl Port {
             let run =
                 handler::run_caught(handler.as_ref(), &request, payload, &mut answer, &mut None);
             let answer = matches!(run, Run::Answered).then_some(answer);
-            port.state.lock().post_answer(incoming.from, incoming.header.id, answer);
+            port.state.lock().protocol.end(incoming.from, incoming.header.id, answer);
             port.notify();
             // The last one, where the engine was closed meanwhile.
             contain("a handler that was dropped", || drop(handler));
@@ -394,9 +403,15 @@ impl Port {
     #[cold]
     fn refuse(&self, origin: hg_na::Peer, header: &Header, status: Status) {
         self.leave_arguments(origin, header);
-        let message = || handler::status_message(header.id, status, &[], header.checksum);
-        let message = (header.kind == Kind::Request).then(message);
-        self.state.lock().post_answer(origin, header.id, message);
+        let protocol = &mut self.state.lock().protocol;
+        protocol.serves.end_in_round(origin, header.id);
+        if header.kind == Kind::Request {
+            protocol.refuse(
+                origin,
+                header.id,
+                status_message(header.id, status, &[], header.checksum),
+            );
+        }
     }
 
     #[cold]
@@ -418,6 +433,8 @@ struct Start<'w> {
     answer: &'w mut Message,
     /// Where its future is put, if there is a place.
     spares: &'w mut Vec<Task>,
+    /// It is among those that can be cancelled and answered by anybody.
+    is_kept: bool,
 }
 
 /// Where the futures of the handler at this place are put.
@@ -440,38 +457,6 @@ impl Work {
         }
         self.rounds_since_clock += 1;
         is_due
-    }
-}
-
-#[inline(always)]
-fn handle_completion<L: Look + ?Sized>(
-    state: &mut State,
-    completion: &mut Completion,
-    at: usize,
-    requests: &mut Vec<Ticket>,
-    look: &mut L,
-) {
-    match completion {
-        Completion::Done(Done { id: op, token, result, returned }) => match Owner::of(*token) {
-            Owner::Call(id, half) => {
-                if !(half == Half::Receive && result.is_ok() && look.take(state, id, returned)) {
-                    state.calls.handle_done(id, half, result, returned);
-                }
-            }
-            Owner::Nobody => state.handle_transfer_done((*token, *op), result, returned),
-        },
-        Completion::Unexpected { from, message } => {
-            match state.serves.handle_message(*from, message.as_slice()) {
-                Arrival::Run { header, payload } => {
-                    requests.push(Ticket { from: *from, at, header, payload });
-                }
-                refusal => handle_refusal(state, *from, refusal),
-            }
-        }
-        Completion::Control { from, message } => handle_control(state, requests, *from, message),
-        Completion::Gone { peer, reason } => handle_gone(state, requests, *peer, reason),
-        // The enumeration may grow; what this engine never asked for concerns nobody here.
-        _ => {}
     }
 }
 
@@ -511,53 +496,4 @@ fn drop_run(run: Run) {
 #[cold]
 fn drop_completion(completion: Completion) {
     drop(completion);
-}
-
-#[cold]
-fn handle_refusal(state: &mut State, from: hg_na::Peer, arrival: Arrival) {
-    match arrival {
-        Arrival::Refuse { id, status, text } => {
-            // Not in service: it goes out beside the answers of those that are.
-            let message = handler::status_message(id, status, bounded_text(&text), false);
-            state.post_refusal(from, id, message);
-        }
-        Arrival::Disconnect(sentence) => state.disconnect(from, &sentence),
-        Arrival::DropBulk { id } => state.tell(from, Kind::ArgumentsTaken, id),
-        Arrival::Run { .. } | Arrival::Drop => {}
-    }
-}
-
-/// The requests of a peer that have come in this round, by their ids: their handlers are still to be run.
-fn arrived_of(requests: &[Ticket], origin: hg_na::Peer) -> impl Iterator<Item = u64> {
-    requests.iter().filter(move |it| it.from == origin).map(|it| it.header.id)
-}
-
-#[cold]
-fn handle_control(state: &mut State, requests: &[Ticket], from: hg_na::Peer, message: &Message) {
-    let has_arrived = |id| arrived_of(requests, from).any(|other| other == id);
-    let State { serves, late, .. } = state;
-    match serves.handle_control(from, message.as_slice(), has_arrived, late) {
-        Control::Cancelled(id) | Control::ResultTaken(id) => state.kept.free_result(from, id),
-        Control::ArgumentsTaken(id) => state.kept.free_arguments(from, id),
-        Control::Fault(text) => {
-            tracing::warn!(peer = ?from, "a peer closes the connection: {text}");
-            state.calls.handle_fault(from, &text);
-        }
-        Control::Disconnect(sentence) => state.disconnect(from, &sentence),
-    }
-}
-
-#[cold]
-fn handle_gone(state: &mut State, requests: &[Ticket], peer: hg_na::Peer, reason: &GoneReason) {
-    let address = state.addresses.remove(&peer).map(|address| address.to_string());
-    tracing::debug!(?peer, address, %reason, "a peer is gone");
-    state.serves.handle_gone(peer, arrived_of(requests, peer), &mut state.late);
-    state.fail_transfers(peer, reason);
-    state.kept.free_all_of(peer);
-    if state.has_backlog() {
-        state.drop_backlog(
-            peer,
-            &Failure::PeerGone { reason: reason.clone(), started: Started::No },
-        );
-    }
 }

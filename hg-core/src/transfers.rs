@@ -1,6 +1,4 @@
-//! The transfers of a port: plans of `hg-bulk`, fed with the transport's completions, deadlines and room.
-
-mod at_once;
+//! The transfers of a context: plans of `hg-bulk`, fed with the transport's completions, deadlines and room.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -9,18 +7,21 @@ use std::{
 };
 
 use hg_bulk::{Limits, Piece, Place, Plan, Range, RangeRef, Regions, RemoteRange, TransferError};
-use hg_core::table::{Key, Table};
 use hg_na::{
-    Context, Direction, Failure, GoneReason, Op, OpId, Peer, Returned, SharedBytes, Token, Transit,
+    Context, Descriptor, Direction, Failure, GoneReason, Op, OpId, Peer, Returned, SharedBytes,
+    Token, Transit,
 };
 
-use super::State;
-use crate::late::Late;
+use crate::{
+    deferred::Deferred,
+    protocol::Protocol,
+    table::{Key, Table},
+};
 
 /// Names a transfer of this port.
-pub(crate) type TransferId = Key;
+pub type TransferId = Key;
 
-/// In a token: the operation is a transfer's. Those of calls have other bits (`hg_core::call::Owner`).
+/// In a token: the operation is a transfer's. Those of calls have other bits ([`crate::call::Owner`]).
 const TRANSFER_BIT: Token = 1 << 62;
 
 /// Refusals in a row after which stalled transfers wait for the next round.
@@ -31,7 +32,7 @@ const ROUND_EVERY: u64 = 4 << 20;
 
 /// The near side of a transfer.
 #[derive(Debug)]
-pub(crate) enum Near {
+pub enum Near {
     /// Bytes arrive here.
     Pull(Range),
     /// Bytes come from here.
@@ -41,7 +42,8 @@ pub(crate) enum Near {
 }
 
 impl Near {
-    pub(crate) fn of(direction: Direction, range: Range) -> Self {
+    /// Of a get or a put.
+    pub fn of(direction: Direction, range: Range) -> Self {
         match direction {
             Direction::Get => Self::Pull(range),
             Direction::Put => Self::Push(range),
@@ -100,6 +102,12 @@ fn fits_first(regions: &impl Regions) -> bool {
     start_of(regions).is_some()
 }
 
+/// The transport's part of a descriptor of an engine that routes.
+#[inline]
+fn part_of(remote: &Descriptor, context: &dyn Context) -> Option<Descriptor> {
+    if remote.may_be_joint() { remote.part_for(context.address().scheme()) } else { None }
+}
+
 #[derive(Debug)]
 struct Entry {
     peer: Peer,
@@ -129,14 +137,15 @@ impl Entry {
 
 /// A transfer that is over. Dropped outside of the lock, since it may be the last to hold its memory.
 #[derive(Debug)]
-pub(crate) struct Ended {
-    pub(crate) outcome: Result<Option<SharedBytes>, TransferError>,
+pub struct Ended {
+    /// What came of it.
+    pub outcome: Result<Option<SharedBytes>, TransferError>,
     _entry: Box<Entry>,
 }
 
 /// All transfers of one context.
 #[derive(Debug, Default)]
-pub(crate) struct Transfers {
+pub struct Transfers {
     /// Boxed: few, long, and moved about.
     table: Table<Box<Entry>>,
     deadlines: BTreeSet<(Instant, TransferId)>,
@@ -149,15 +158,15 @@ pub(crate) struct Transfers {
 /// What a transfer works with: the transport, and what to do after the round.
 struct Tools<'a> {
     context: Option<&'a mut (dyn Context + 'static)>,
-    late: &'a mut Late,
+    deferred: &'a mut Deferred,
 }
 
-impl State {
+impl Protocol {
     /// Starts a transfer of equally long sides.
     ///
     /// # Errors
     /// [`TransferError::Closed`], or what has broken the transport.
-    pub(crate) fn start_transfer(
+    pub fn start_transfer(
         &mut self,
         peer: Peer,
         near: Near,
@@ -182,7 +191,7 @@ impl State {
     /// Has the transport do it without being posted anything, where it needs nothing of the peer: nothing is counted or
     /// copied for that. Says whether it is over.
     #[inline]
-    pub(crate) fn transfer_at_once(
+    pub fn transfer_at_once(
         &mut self,
         peer: Peer,
         direction: Direction,
@@ -200,7 +209,7 @@ impl State {
         if far.len() > most || !(is_one_region || fits_first(&near) && fits_first(far)) {
             return false;
         }
-        let part = if self.routes { None } else { at_once::part_of(remote, context.as_ref()) };
+        let part = if self.routes { None } else { part_of(remote, context.as_ref()) };
         let transit = Transit {
             direction,
             peer,
@@ -217,13 +226,22 @@ impl State {
         is_over
     }
 
+    /// Gets bytes of one region into memory that is not registered, where the transport does so within the call.
+    #[inline]
+    pub fn fetch_at_once(&mut self, owner: Peer, far: &RemoteRange, into: &mut [u8]) -> bool {
+        let Some(context) = &mut self.context else { return false };
+        let Some(place) = far.only_region() else { return false };
+        let remote = &far.descriptor().regions()[place.region];
+        let part = if self.routes { None } else { part_of(remote, context.as_ref()) };
+        let is_over = context.fetch(owner, part.as_ref().unwrap_or(remote), place.offset, into);
+        if is_over {
+            self.transfers.moved_at_once += far.len();
+        }
+        is_over
+    }
+
     /// What is posted first of a transfer, if all of it lies in one region on either side.
-    pub(crate) fn first_piece(
-        &self,
-        peer: Peer,
-        near: &Near,
-        far: &RemoteRange,
-    ) -> Option<(Piece, Op)> {
+    pub fn first_piece(&self, peer: Peer, near: &Near, far: &RemoteRange) -> Option<(Piece, Op)> {
         let context = self.context.as_ref()?;
         let piece = Piece { local: start_of(near)?, remote: start_of(far)?, len: far.len() };
         let op = near.op(peer, &piece, far, context.address().scheme());
@@ -232,7 +250,7 @@ impl State {
 
     /// One of the transport's operations has ended; says whether it was a transfer's.
     #[cold]
-    pub(super) fn handle_transfer_done(
+    pub(crate) fn handle_transfer_done(
         &mut self,
         (token, op): (Token, OpId),
         result: &mut Result<(), Box<Failure>>,
@@ -261,7 +279,7 @@ impl State {
 
     /// What transfers want once in a while: deadlines, and room that came without a completion.
     #[cold]
-    pub(super) fn look_after_transfers(&mut self, now: Instant) {
+    pub fn look_after_transfers(&mut self, now: Instant) {
         self.with_transfers(|transfers, tools| {
             while let Some(&(at, id)) = transfers.deadlines.first()
                 && at <= now
@@ -273,12 +291,12 @@ impl State {
     }
 
     /// Before a sleep: the same for room only; says whether any transfer got on.
-    pub(super) fn retry_transfers(&mut self) -> bool {
+    pub(crate) fn retry_transfers(&mut self) -> bool {
         self.transfers.has_stalled() && self.with_transfers(Transfers::retry)
     }
 
     /// The peer is gone. What the transport had accepted completes by itself.
-    pub(super) fn fail_transfers(&mut self, peer: Peer, reason: &GoneReason) {
+    pub(crate) fn fail_transfers(&mut self, peer: Peer, reason: &GoneReason) {
         let of_peer = self.transfers.table.iter().filter(|(_, entry)| entry.peer == peer);
         let ids: Vec<_> = of_peer.map(|(id, _)| id).collect();
         for id in ids {
@@ -288,15 +306,15 @@ impl State {
     }
 
     /// Ends a transfer early.
-    pub(crate) fn stop_transfer(&mut self, id: TransferId, why: TransferError) {
+    pub fn stop_transfer(&mut self, id: TransferId, why: TransferError) {
         self.with_transfers(|transfers, tools| transfers.stop(id, why, tools));
     }
 
     /// Nobody will take the outcome: an open transfer is cancelled, and its memory held until it is over. What it gives is
     /// to be dropped without the lock.
     #[must_use = "it is to be dropped where it may do anything"]
-    pub(crate) fn abandon_transfer(&mut self, id: TransferId) -> (Option<Waker>, Late) {
-        let before = self.late.len();
+    pub fn abandon_transfer(&mut self, id: TransferId) -> (Option<Waker>, Deferred) {
+        let before = self.deferred.len();
         let waker = self.with_transfers(|transfers, tools| {
             let waker = transfers.table.get_mut(id).and_then(|entry| {
                 entry.abandoned = true;
@@ -305,11 +323,11 @@ impl State {
             transfers.stop(id, TransferError::Cancelled, tools);
             waker
         });
-        (waker, self.late.since(before))
+        (waker, self.deferred.split_off(before))
     }
 
     /// The transport is closed.
-    pub(super) fn close_transfers(&mut self) {
+    pub(crate) fn close_transfers(&mut self) {
         let why = self.why_closed();
         self.with_transfers(|transfers, tools| {
             let ids: Vec<_> = transfers.table.iter().map(|(id, _)| id).collect();
@@ -323,13 +341,14 @@ impl State {
     }
 
     fn with_transfers<T>(&mut self, act: impl FnOnce(&mut Transfers, &mut Tools<'_>) -> T) -> T {
-        let tools = &mut Tools { context: self.context.as_deref_mut(), late: &mut self.late };
+        let tools =
+            &mut Tools { context: self.context.as_deref_mut(), deferred: &mut self.deferred };
         act(&mut self.transfers, tools)
     }
 
     fn why_closed(&mut self) -> TransferError {
         match self.context() {
-            Err(hg_core::error::Failure::NotMade(error)) => error.into(),
+            Err(crate::error::Failure::NotMade(error)) => error.into(),
             _ => TransferError::Closed,
         }
     }
@@ -337,12 +356,12 @@ impl State {
 
 impl Transfers {
     /// Transfers that are not freed yet.
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.table.len()
     }
 
     /// Whether so much was moved at once that a round is due: messages would wait for it otherwise.
-    pub(crate) fn is_round_due(&mut self) -> bool {
+    pub fn is_round_due(&mut self) -> bool {
         let is_due = self.moved_at_once >= ROUND_EVERY;
         if is_due {
             self.moved_at_once = 0;
@@ -350,36 +369,40 @@ impl Transfers {
         is_due
     }
 
-    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+    /// When [`Protocol::look_after_transfers`] wants to be called.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Instant> {
         self.deadlines.first().map(|(at, _)| *at)
     }
 
-    pub(crate) fn has_stalled(&self) -> bool {
+    /// Whether any waits for room.
+    #[must_use]
+    pub fn has_stalled(&self) -> bool {
         !self.stalled.is_empty()
     }
 
     /// Whether [`State::look_after_transfers`] has anything to look at.
     #[inline]
-    pub(crate) fn has_chores(&self) -> bool {
+    pub fn has_chores(&self) -> bool {
         !self.stalled.is_empty() | !self.deadlines.is_empty()
     }
 
     /// Takes the outcome, once it is there.
-    pub(crate) fn take(&mut self, id: TransferId) -> Option<Ended> {
+    pub fn take(&mut self, id: TransferId) -> Option<Ended> {
         let entry = self.table.get_mut(id)?;
         let outcome = entry.plan.take_outcome()?.map(|()| entry.seen.take());
         Some(Ended { outcome, _entry: self.table.remove(id)? })
     }
 
     /// Whether this waker, or one that does the same, is woken when it is over.
-    pub(crate) fn is_to_wake(&self, id: TransferId, waker: &Waker) -> bool {
+    pub fn is_to_wake(&self, id: TransferId, waker: &Waker) -> bool {
         let present = self.table.get(id).and_then(|entry| entry.waker.as_ref());
         present.is_some_and(|present| present.will_wake(waker))
     }
 
     /// Whom to wake when it is over. Gives back the one before, to be dropped without the lock.
     #[must_use = "it is to be dropped where it may do anything"]
-    pub(crate) fn set_waker(&mut self, id: TransferId, waker: Waker) -> Option<Waker> {
+    pub fn set_waker(&mut self, id: TransferId, waker: Waker) -> Option<Waker> {
         match self.table.get_mut(id) {
             Some(entry) => entry.waker.replace(waker),
             None => Some(waker),
@@ -387,7 +410,7 @@ impl Transfers {
     }
 
     /// Sets when the transfer ends at the latest; the earlier one counts.
-    pub(crate) fn set_deadline(&mut self, id: TransferId, at: Instant) {
+    pub fn set_deadline(&mut self, id: TransferId, at: Instant) {
         let Some(entry) = self.table.get_mut(id) else { return };
         if entry.plan.is_finished() || entry.deadline.is_some_and(|before| before <= at) {
             return;
@@ -472,14 +495,14 @@ impl Transfers {
 
     fn finish(&mut self, id: TransferId, tools: &mut Tools<'_>) {
         let Some(entry) = self.table.get_mut(id) else { return };
-        tools.late.extend(entry.waker.take());
+        tools.deferred.extend(entry.waker.take());
         if let Some(at) = entry.deadline.take() {
             self.deadlines.remove(&(at, id));
         }
         if entry.abandoned
             && let Some(entry) = self.table.remove(id)
         {
-            tools.late.drop(entry); // It may be the last to hold its memory.
+            tools.deferred.drop(entry); // It may be the last to hold its memory.
         }
     }
 

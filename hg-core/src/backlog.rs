@@ -1,0 +1,243 @@
+//! What waits because the transport has no room for it: one queue of requests and one of answers and control messages
+//! for each peer, in order.
+//!
+//! Nothing of one peer's is in the way of another's. Requests are bounded in bytes, by fair shares ([`Shares`]): one that
+//! is over is refused. Answers and control messages are never refused; nothing more is taken from a peer instead for which any
+//! wait ([`crate::serve`]), so that it asks for nothing more while it does not take what it has asked for.
+
+use std::{collections::VecDeque, time::Instant};
+
+use hg_na::{Context, Error, Op, OpId, Peer, Token};
+use rustc_hash::FxHashMap;
+
+use crate::{
+    call::{Calls, Owner},
+    header::Header,
+    shares::Shares,
+};
+
+/// Bytes of messages that wait for room in the transport, for all peers of a context together; the default.
+pub const BACKLOG_BYTES_MAX: u64 = 1 << 30;
+
+/// A queue of requests is not looked through for those of settled calls before it is longer.
+const LOOK_MIN: usize = 256;
+
+/// What waits.
+#[derive(Debug)]
+pub struct Backlog {
+    peers: FxHashMap<Peer, Waiting>,
+    /// By the peer that they wait for.
+    bytes: Shares<Peer>,
+    bytes_max: u64,
+}
+
+/// What waits for one peer.
+#[derive(Debug, Default)]
+struct Waiting {
+    /// Answers and control messages: they never wait behind requests.
+    answers: VecDeque<(Token, Op)>,
+    requests: VecDeque<(Token, Op)>,
+    /// At this length those whose calls have settled meanwhile are dropped: what waits stays within twice of what
+    /// is under way, and each is looked at a few times.
+    look_at: usize,
+}
+
+/// What became of something that was posted, or has waited.
+#[derive(Debug)]
+pub enum Posted {
+    /// The transport has it.
+    Accepted(OpId),
+    /// It waits.
+    Waits,
+    /// The transport will never take it.
+    Refused(Op, Error),
+}
+
+/// What has left the backlog.
+#[derive(Debug)]
+pub struct Left {
+    /// Whose it is; nobody's: an answer or a control message.
+    pub owner: Owner,
+    /// What became of it.
+    pub posted: Posted,
+}
+
+impl Backlog {
+    /// Nothing waits; at most so many bytes may.
+    #[must_use]
+    pub fn new(bytes_max: u64) -> Self {
+        Self { peers: FxHashMap::default(), bytes: Shares::new(bytes_max), bytes_max }
+    }
+
+    /// Whether nothing waits.
+    #[inline]
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.peers.is_empty()
+    }
+
+    /// Bytes of messages that wait.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes.total()
+    }
+
+    /// Whether answers or control messages wait for a peer.
+    #[must_use]
+    pub fn has_answers(&self, peer: Peer) -> bool {
+        self.peers.get(&peer).is_some_and(|waiting| !waiting.answers.is_empty())
+    }
+
+    /// Whether requests wait for a peer.
+    #[must_use]
+    pub fn has_requests(&self, peer: Peer) -> bool {
+        self.peers.get(&peer).is_some_and(|waiting| !waiting.requests.is_empty())
+    }
+
+    /// Hands a message to the transport, or lets it wait behind those of its kind. A request that is over its peer's share of
+    /// bytes is refused with [`Error::Limit`].
+    pub fn post(
+        &mut self,
+        context: &mut dyn Context,
+        token: Token,
+        op: Op,
+        calls: &Calls,
+    ) -> Posted {
+        let waits = |waiting: &mut Waiting| !waiting.queue_of(&op).is_empty();
+        if !self.is_empty() && self.peers.get_mut(&op.peer()).is_some_and(waits) {
+            return self.push(token, op, calls);
+        }
+        match context.post(token, op) {
+            Ok(id) => Posted::Accepted(id),
+            Err(rejected) if matches!(rejected.error, Error::Again) => {
+                self.push(token, rejected.op, calls)
+            }
+            Err(rejected) => Posted::Refused(rejected.op, rejected.error),
+        }
+    }
+
+    fn push(&mut self, token: Token, op: Op, calls: &Calls) -> Posted {
+        let (peer, len) = (op.peer(), len_of(&op));
+        let waiting = self.peers.entry(peer).or_default();
+        let is_request = matches!(op, Op::SendUnexpected { .. });
+        if is_request && waiting.requests.len() > waiting.look_at.max(LOOK_MIN) {
+            self.bytes.give(peer, waiting.drop_settled(calls));
+        }
+        if is_request && !self.bytes.admits(peer, len) {
+            if waiting.is_empty() {
+                self.peers.remove(&peer);
+            }
+            return Posted::Refused(op, limit(self.bytes_max));
+        }
+        self.bytes.take(peer, len);
+        waiting.queue_of(&op).push_back((token, op));
+        Posted::Waits
+    }
+
+    /// Hands on what waits, as far as there is room. Requests whose calls have settled meanwhile are dropped, and others say how
+    /// much time is left `now`. Tells of each one that has left what became of it, and gives whether any has.
+    pub fn retry(
+        &mut self,
+        context: &mut dyn Context,
+        now: Instant,
+        calls: &mut Calls,
+        mut left: impl FnMut(&mut Calls, Left),
+    ) -> bool {
+        let Self { peers, bytes, .. } = self;
+        let mut moved = false;
+        peers.retain(|peer, waiting| {
+            let mut freed = 0;
+            for queue in [&mut waiting.answers, &mut waiting.requests] {
+                while let Some((token, mut op)) = queue.pop_front() {
+                    let (owner, len) = (Owner::of(token), len_of(&op));
+                    if is_wanted(owner, calls) {
+                        say_remaining(&mut op, owner, now, calls);
+                        let posted = match context.post(token, op) {
+                            Ok(id) => Posted::Accepted(id),
+                            Err(rejected) if matches!(rejected.error, Error::Again) => {
+                                queue.push_front((token, rejected.op));
+                                break;
+                            }
+                            Err(rejected) => Posted::Refused(rejected.op, rejected.error),
+                        };
+                        left(calls, Left { owner, posted });
+                    }
+                    freed += len;
+                    moved = true;
+                }
+            }
+            bytes.give(*peer, freed);
+            !waiting.is_empty()
+        });
+        moved
+    }
+
+    /// The peer has hung up: what waits for it, which never left; answers first.
+    pub fn remove(&mut self, peer: Peer) -> impl Iterator<Item = (Token, Op)> + use<> {
+        let Waiting { answers, requests, .. } = self.peers.remove(&peer).unwrap_or_default();
+        self.bytes.give(peer, self.bytes.of(peer));
+        answers.into_iter().chain(requests)
+    }
+
+    /// Drops everything.
+    pub fn clear(&mut self) {
+        *self = Self::new(self.bytes_max);
+    }
+}
+
+impl Waiting {
+    fn is_empty(&self) -> bool {
+        self.answers.is_empty() && self.requests.is_empty()
+    }
+
+    fn queue_of(&mut self, op: &Op) -> &mut VecDeque<(Token, Op)> {
+        if matches!(op, Op::SendUnexpected { .. }) { &mut self.requests } else { &mut self.answers }
+    }
+
+    /// Drops requests of calls that have settled; gives their bytes.
+    fn drop_settled(&mut self, calls: &Calls) -> u64 {
+        let mut freed = 0;
+        self.requests.retain(|(token, op)| {
+            let is_wanted = is_wanted(Owner::of(*token), calls);
+            freed += if is_wanted { 0 } else { len_of(op) };
+            is_wanted
+        });
+        self.look_at = 2 * self.requests.len();
+        freed
+    }
+}
+
+fn is_wanted(owner: Owner, calls: &Calls) -> bool {
+    match owner {
+        Owner::Call(id, _) => !calls.is_settled(id),
+        Owner::Nobody => true,
+    }
+}
+
+/// The time that a request has waited is not its target's.
+fn say_remaining(op: &mut Op, owner: Owner, now: Instant, calls: &Calls) {
+    if let (Op::SendUnexpected { message, .. }, Owner::Call(id, _)) = (op, owner)
+        && let Some(deadline) = calls.deadline(id)
+    {
+        let left = deadline.saturating_duration_since(now);
+        Header::set_remaining(message.as_mut_slice(), left);
+    }
+}
+
+/// What a request is refused with that is over its peer's share.
+fn limit(bytes_max: u64) -> Error {
+    Error::Limit {
+        what: "bytes that wait for peers, of which one has a share",
+        limit: bytes_max,
+        remedy: "wait until the peer has taken some of them, or raise `Builder::backlog_bytes_max`",
+    }
+}
+
+fn len_of(op: &Op) -> u64 {
+    match op {
+        Op::SendUnexpected { message, .. }
+        | Op::SendControl { message, .. }
+        | Op::SendExpected { message, .. } => message.len() as u64,
+        _ => 0,
+    }
+}

@@ -1,0 +1,123 @@
+//! Memory that peers have not pulled yet: arguments of one-way calls at their origin, results at their target.
+//!
+//! Each kind is bounded in bytes, by fair shares of the peers that it is kept for: one that never pulls keeps no other from
+//! being served.
+
+use std::sync::Arc;
+
+use hg_bulk::Local;
+use hg_na::{Error, Peer};
+use rustc_hash::FxHashMap;
+
+use crate::{call::CallId, deferred::Deferred, shares::Shares};
+
+/// What a context keeps for its peers.
+#[derive(Debug)]
+pub struct Kept {
+    arguments: FxHashMap<CallId, (Peer, Arc<Local>)>,
+    argument_bytes: Shares<Peer>,
+    results: FxHashMap<(Peer, u64), Local>,
+    result_bytes: Shares<Peer>,
+    bytes_max: u64,
+}
+
+impl Kept {
+    /// Nothing; at most so many bytes of each kind.
+    #[must_use]
+    pub fn new(bytes_max: u64) -> Self {
+        Self {
+            arguments: FxHashMap::default(),
+            argument_bytes: Shares::new(bytes_max),
+            results: FxHashMap::default(),
+            result_bytes: Shares::new(bytes_max),
+            bytes_max,
+        }
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.arguments.len() + self.results.len()
+    }
+
+    /// Whether there is nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether arguments of so many bytes may be kept for a target.
+    ///
+    /// # Errors
+    /// [`Error::Limit`].
+    pub fn check_arguments(&self, target: Peer, bytes: u64) -> Result<(), Error> {
+        if self.argument_bytes.admits(target, bytes) {
+            return Ok(());
+        }
+        Err(Error::Limit {
+            what: "bytes of large arguments of one-way calls, of which one target has a share",
+            limit: self.bytes_max,
+            remedy: "wait until it has taken some of them, or raise `Builder::large_in_service_max`",
+        })
+    }
+
+    /// Whether a result of so many bytes may be kept for an origin.
+    #[must_use]
+    pub fn admits_result(&self, origin: Peer, bytes: u64) -> bool {
+        self.result_bytes.admits(origin, bytes)
+    }
+
+    /// Keeps the arguments of a one-way call.
+    pub fn insert_arguments(&mut self, id: CallId, target: Peer, arguments: Arc<Local>) {
+        self.argument_bytes.take(target, arguments.len());
+        self.arguments.insert(id, (target, arguments));
+    }
+
+    /// Keeps the result of a request.
+    pub fn insert_result(&mut self, origin: Peer, id: u64, result: Local, freed: &mut Deferred) {
+        // There is none yet, unless the origin uses an id twice at a time.
+        self.free_result(origin, id, freed);
+        self.result_bytes.take(origin, result.len());
+        self.results.insert((origin, id), result);
+    }
+
+    /// An origin has its result, or does not want it.
+    pub fn free_result(&mut self, origin: Peer, id: u64, freed: &mut Deferred) {
+        if let Some(result) = self.results.remove(&(origin, id)) {
+            self.result_bytes.give(origin, result.len());
+            freed.free(Box::new(result));
+        }
+    }
+
+    /// A target has the arguments of a one-way call.
+    pub fn free_arguments(&mut self, target: Peer, id: u64, freed: &mut Deferred) {
+        let id = CallId::from_bits(id);
+        if self.arguments.get(&id).is_some_and(|(peer, _)| *peer == target)
+            && let Some((_, local)) = self.arguments.remove(&id)
+        {
+            self.argument_bytes.give(target, local.len());
+            freed.free(Box::new(local));
+        }
+    }
+
+    /// The peer has hung up, and pulls nothing any more.
+    pub fn free_all_of(&mut self, peer: Peer, freed: &mut Deferred) {
+        let mut arguments = self.arguments.extract_if(|_, (target, _)| *target == peer).peekable();
+        if arguments.peek().is_some() {
+            freed.free(Box::new(arguments.collect::<Vec<_>>()));
+        }
+        self.argument_bytes.give(peer, self.argument_bytes.of(peer));
+        let mut results = self.results.extract_if(|(origin, _), _| *origin == peer).peekable();
+        if results.peek().is_some() {
+            freed.free(Box::new(results.collect::<Vec<_>>()));
+        }
+        self.result_bytes.give(peer, self.result_bytes.of(peer));
+    }
+
+    /// Nobody pulls anything any more.
+    pub fn free_all(&mut self, freed: &mut Deferred) {
+        let peers: Vec<_> = self.arguments.values().map(|(peer, _)| *peer).collect();
+        let origins: Vec<_> = self.results.keys().map(|(peer, _)| *peer).collect();
+        peers.into_iter().chain(origins).for_each(|peer| self.free_all_of(peer, freed));
+    }
+}

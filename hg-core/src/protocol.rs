@@ -1,0 +1,554 @@
+//! The protocol of one context of the transport: calls, requests in service, transfers, and what waits for room.
+//!
+//! It is driven: completions and times in, operations of the transport out, and what is to be done outside of whatever lock the
+//! driver holds ([`Deferred`]). It never waits, reads no clock and runs nothing of a user's.
+//!
+//! # What one peer can hold
+//! | what | bound | what happens at it |
+//! |---|---|---|
+//! | messages that wait for room in the transport | [`Limits::backlog_bytes_max`], a fair share of it | a call or one-way call is refused |
+//! | requests in service | [`Limits::in_service_max`], a fair share of it | nothing more is taken from it |
+//! | answers that it does not take | those of what is in service | nothing more is taken from it |
+//! | memory kept for it to pull | [`Limits::kept_bytes_max`], a fair share of it | a one-way call, or a result, is refused |
+//!
+//! A fair share is what [`crate::shares`] says: no more than is left for all others. So a peer that is hung, slow or dead
+//! holds up nobody else.
+
+use std::time::Instant;
+
+use hg_na::{
+    Address, Completion, Context, Done, Exchange, Exchanged, GoneReason, Message, Op, Peer,
+};
+use rustc_hash::FxHashMap;
+
+use crate::{
+    backlog::{Backlog, Left, Posted},
+    call::{CallId, Calls, Effect, Half, Owner},
+    deferred::Deferred,
+    error::{Failure, Started, Status, bounded_text},
+    header::{Header, Kind, PREFIX_LEN},
+    kept::Kept,
+    serve::{Admission, Arrival, Control, Serves},
+    transfers::Transfers,
+};
+
+/// What a context may hold for all its peers together.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// Calls under way.
+    pub calls_max: usize,
+    /// Requests in service.
+    pub in_service_max: usize,
+    /// Above this number requests are answered with [`Status::Rejected`].
+    pub reject_above: Option<usize>,
+    /// Bytes of messages that wait for room in the transport.
+    pub backlog_bytes_max: u64,
+    /// Bytes of arguments of one-way calls that their targets have not pulled, and of results that their origins have not:
+    /// of each.
+    pub kept_bytes_max: u64,
+}
+
+/// A request whose handler is to run: its message is still among the round's completions.
+#[derive(Debug)]
+pub struct Ticket {
+    /// Its origin.
+    pub from: Peer,
+    /// Where its message is.
+    pub at: usize,
+    /// Its header.
+    pub header: Header,
+    /// Where its payload begins.
+    pub payload: usize,
+}
+
+/// All that one context of the transport has under way.
+#[derive(Debug)]
+pub struct Protocol {
+    /// `None` once it is closed, or broken.
+    pub context: Option<Box<dyn Context>>,
+    /// The transport is made of several, and finds its parts of descriptors by itself.
+    pub(crate) routes: bool,
+    /// Why the transport is broken, where it is.
+    broken: Option<hg_na::Error>,
+    /// The origin's side.
+    pub calls: Calls,
+    /// The target's side.
+    pub serves: Serves,
+    /// Pulls, pushes and views.
+    pub transfers: Transfers,
+    /// What peers have not pulled yet.
+    pub kept: Kept,
+    /// Of peers that were looked up, for people to read.
+    pub addresses: FxHashMap<Peer, Address>,
+    backlog: Backlog,
+    /// Wakers of calls that have settled, and what else is not for the driver's lock.
+    pub deferred: Deferred,
+    /// Longest last sentence in bytes: what a control message holds beside its header.
+    fault_text_max: usize,
+    /// Of the last round.
+    now: Instant,
+}
+
+impl Protocol {
+    /// Nothing under way. `max_control`: [`hg_na::Caps::max_control`].
+    #[must_use]
+    pub fn new(
+        context: Box<dyn Context>,
+        limits: &Limits,
+        max_control: usize,
+        now: Instant,
+    ) -> Self {
+        Self {
+            routes: context.address().scheme() == hg_na::UID,
+            context: Some(context),
+            broken: None,
+            calls: Calls::new(limits.calls_max),
+            serves: Serves::new(limits.in_service_max, limits.reject_above),
+            transfers: Transfers::default(),
+            kept: Kept::new(limits.kept_bytes_max),
+            addresses: FxHashMap::default(),
+            backlog: Backlog::new(limits.backlog_bytes_max),
+            deferred: Deferred::default(),
+            fault_text_max: max_control.saturating_sub(PREFIX_LEN),
+            now,
+        }
+    }
+
+    /// Whether there is a transport still.
+    #[inline]
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.context.is_some()
+    }
+
+    /// The transport, while it is open.
+    ///
+    /// # Errors
+    /// [`Failure::Closed`], or what has broken it.
+    pub fn context(&mut self) -> Result<&mut dyn Context, Failure> {
+        match &mut self.context {
+            Some(context) => Ok(context.as_mut()),
+            None => Err(closed(self.broken.as_ref())),
+        }
+    }
+
+    /// Hands both halves of a two-way call to the transport in one step, where it can; otherwise they are to be
+    /// posted ([`Protocol::post_call`]).
+    #[inline(always)]
+    pub fn exchange(&mut self, id: CallId, to: Peer, message: &Message) -> Option<Exchanged> {
+        if !self.backlog.is_empty() && self.backlog.has_requests(to) {
+            return None;
+        }
+        let exchange = Exchange {
+            to,
+            tag: id.to_bits(),
+            send: Owner::Call(id, Half::Send).quiet_token(),
+            receive: Owner::Call(id, Half::Receive).token(),
+        };
+        self.context.as_mut()?.exchange(&exchange, message)
+    }
+
+    /// Posts a call that has begun: its request, which may wait, and the receive of its answer.
+    ///
+    /// # Errors
+    /// Its request was refused: the call is forgotten.
+    #[inline(never)]
+    pub fn post_call(
+        &mut self,
+        id: CallId,
+        to: Peer,
+        two_way: bool,
+        message: Message,
+    ) -> Result<(), Failure> {
+        let Some(context) = &mut self.context else {
+            self.calls.forget(id);
+            return Err(closed(self.broken.as_ref()));
+        };
+        let owner = Owner::Call(id, Half::Send);
+        let token = if two_way { owner.quiet_token() } else { owner.token() };
+        let send = Op::SendUnexpected { to, message };
+        match self.backlog.post(context.as_mut(), token, send, &self.calls) {
+            Posted::Accepted(op) => self.calls.handle_posted(id, Half::Send, op),
+            Posted::Waits => {}
+            Posted::Refused(_, error) => {
+                self.calls.forget(id);
+                return Err(not_made(error, Started::No));
+            }
+        }
+        if two_way {
+            // Before the next round, in which its answer may come.
+            let receive = Op::RecvExpected { from: to, tag: id.to_bits() };
+            match context.post(Owner::Call(id, Half::Receive).token(), receive) {
+                Ok(op) => self.calls.handle_posted(id, Half::Receive, op),
+                Err(rejected) => {
+                    self.calls.handle_refused(id, not_made(rejected.error, Started::Unknown));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands an answer to the transport; what is left in its place is only to be overwritten.
+    #[inline]
+    pub fn reply(&mut self, origin: Peer, id: u64, answer: &mut Message) {
+        let token = Owner::Nobody.quiet_token();
+        if self.backlog.is_empty()
+            && let Some(context) = &mut self.context
+            && context.reply(origin, id, token, answer).is_some()
+        {
+            return;
+        }
+        let message = std::mem::replace(answer, Message::from(Vec::new()));
+        self.post_answer(Op::SendExpected { to: origin, tag: id, message });
+    }
+
+    /// A handler that was kept beyond its round has ended. Its answer is handed to the transport, unless the request was answered
+    /// before.
+    #[inline]
+    pub fn end(&mut self, origin: Peer, id: u64, answer: Option<Message>) {
+        if self.serves.end(origin, id)
+            && let Some(mut answer) = answer
+        {
+            self.reply(origin, id, &mut answer);
+        }
+    }
+
+    /// Answers a request that was never in service, with a failure.
+    pub fn refuse(&mut self, origin: Peer, id: u64, message: Message) {
+        self.post_answer(Op::SendExpected { to: origin, tag: id, message });
+    }
+
+    /// Posts an answer or control message, which waits when there is no room.
+    #[inline(never)]
+    fn post_answer(&mut self, op: Op) {
+        let peer = op.peer();
+        let Some(context) = &mut self.context else { return };
+        let token = Owner::Nobody.quiet_token();
+        match self.backlog.post(context.as_mut(), token, op, &self.calls) {
+            Posted::Accepted(_) => {}
+            Posted::Waits => self.serves.handle_waiting(peer),
+            Posted::Refused(op, error) => {
+                handle_untaken(&mut self.kept, &mut self.deferred, &op, &error);
+            }
+        }
+    }
+
+    fn control(&mut self, peer: Peer, header: &Header, text: &[u8]) {
+        let len = header.encoded_len();
+        let mut message = Message::from(vec![0; len + text.len()]);
+        message.as_mut_slice()[len..].copy_from_slice(text);
+        header.encode(message.as_mut_slice());
+        self.post_answer(Op::SendControl { to: peer, message });
+    }
+
+    /// Tells a peer something about a call, in a control message without a payload.
+    #[cold]
+    pub fn tell(&mut self, peer: Peer, kind: Kind, id: u64) {
+        self.control(peer, &Header::control(kind, id), &[]);
+    }
+
+    /// Says a last sentence to a peer and closes the connection.
+    pub fn disconnect(&mut self, peer: Peer, sentence: &str) {
+        tracing::warn!(?peer, "disconnecting a peer: {sentence}");
+        let header = Header::control(Kind::Fault, 0);
+        let mut end = sentence.len().min(self.fault_text_max);
+        while !sentence.is_char_boundary(end) {
+            end -= 1;
+        }
+        self.control(peer, &header, &sentence.as_bytes()[..end]);
+        if let Some(context) = &mut self.context {
+            context.forget(peer);
+        }
+        self.addresses.remove(&peer);
+    }
+
+    /// Does what the calls ask for.
+    #[inline]
+    pub fn run_effects(&mut self) {
+        while let Some(effect) = self.calls.poll_effect() {
+            match effect {
+                Effect::CancelOp(op) => {
+                    if let Some(context) = &mut self.context {
+                        context.cancel(op);
+                    }
+                }
+                Effect::TellCancelled { peer, id } => {
+                    self.control(peer, &Header::control(Kind::Cancel, id.to_bits()), &[]);
+                }
+                Effect::Wake(waker) => self.deferred.wake(waker),
+            }
+        }
+    }
+
+    /// Something that the transport reports, the `at`-th of its round, other than an answer that has found its taker.
+    /// Requests to be run are added to `requests`; they are of this round.
+    #[inline(always)]
+    pub fn handle_completion(
+        &mut self,
+        completion: &mut Completion,
+        at: usize,
+        requests: &mut Vec<Ticket>,
+    ) {
+        match completion {
+            Completion::Done(Done { id: op, token, result, returned }) => match Owner::of(*token) {
+                Owner::Call(id, half) => self.calls.handle_done(id, half, result, returned),
+                Owner::Nobody => self.handle_transfer_done((*token, *op), result, returned),
+            },
+            Completion::Unexpected { from, message } => {
+                match self.serves.handle_message(*from, message.as_slice()) {
+                    Arrival::Run { header, payload } => {
+                        requests.push(Ticket { from: *from, at, header, payload });
+                    }
+                    Arrival::Hold => {
+                        let message = std::mem::replace(message, Message::inline(0));
+                        self.serves.hold(*from, message);
+                    }
+                    refusal => self.handle_refusal(*from, refusal),
+                }
+            }
+            other => self.handle_rare(other, requests),
+        }
+    }
+
+    /// Takes up requests that have come in an earlier round, and for which there is room now: before the transport's progress,
+    /// so that what it brings does not overtake them.
+    #[cold]
+    pub fn take_held(&mut self, done: &mut Vec<Completion>, requests: &mut Vec<Ticket>) {
+        while let Some((from, message, arrival)) = self.serves.take_held() {
+            if let Arrival::Run { header, payload } = arrival {
+                requests.push(Ticket { from, at: done.len(), header, payload });
+                done.push(Completion::Unexpected { from, message });
+            } else {
+                self.handle_refusal(from, arrival);
+            }
+        }
+    }
+
+    #[cold]
+    fn handle_rare(&mut self, completion: &Completion, requests: &mut Vec<Ticket>) {
+        match completion {
+            Completion::Control { from, message } => self.handle_control(requests, *from, message),
+            Completion::HungUp { peer, reason } => self.handle_hung_up(requests, *peer, reason),
+            Completion::Gone { peer, .. } => {
+                self.addresses.remove(peer);
+                self.serves.handle_gone(*peer);
+            }
+            // The enumeration may grow; what was never asked for concerns nobody here.
+            _ => {}
+        }
+    }
+
+    #[cold]
+    fn handle_refusal(&mut self, from: Peer, arrival: Arrival) {
+        match arrival {
+            Arrival::Refuse { id, status, text } => {
+                // Not in service: it goes out beside the answers of those that are.
+                let message = status_message(id, status, bounded_text(&text), false);
+                self.refuse(from, id, message);
+            }
+            Arrival::Disconnect(sentence) => self.disconnect(from, &sentence),
+            Arrival::DropBulk { id } => self.tell(from, Kind::ArgumentsTaken, id),
+            Arrival::Run { .. } | Arrival::Hold | Arrival::Drop => {}
+        }
+    }
+
+    #[cold]
+    fn handle_control(&mut self, requests: &[Ticket], from: Peer, message: &Message) {
+        let has_arrived = |id| arrived_of(requests, from).any(|other| other == id);
+        let Self { serves, kept, deferred, .. } = self;
+        match serves.handle_control(from, message.as_slice(), has_arrived, deferred) {
+            Control::Cancelled(id) | Control::ResultTaken(id) => {
+                kept.free_result(from, id, deferred);
+            }
+            Control::ArgumentsTaken(id) => kept.free_arguments(from, id, deferred),
+            Control::Fault(text) => {
+                tracing::warn!(peer = ?from, "a peer closes the connection: {text}");
+                self.calls.handle_fault(from, &text);
+            }
+            Control::Disconnect(sentence) => self.disconnect(from, &sentence),
+        }
+    }
+
+    /// The peer waits for nothing any more, and takes nothing: its handlers are told, requests of this round that it wants
+    /// answered are dropped, and what waits for it ends.
+    #[cold]
+    fn handle_hung_up(&mut self, requests: &mut Vec<Ticket>, peer: Peer, reason: &GoneReason) {
+        let address = self.addresses.get(&peer).map(ToString::to_string);
+        tracing::debug!(?peer, address, %reason, "a peer has hung up");
+        let Self { serves, deferred, .. } = self;
+        requests.retain(|ticket| {
+            let is_dropped = ticket.from == peer && ticket.header.kind == Kind::Request;
+            if is_dropped {
+                serves.end_in_round(peer, ticket.header.id);
+            }
+            !is_dropped
+        });
+        serves.handle_hung_up(peer, arrived_of(requests, peer), deferred);
+        self.fail_transfers(peer, reason);
+        self.kept.free_all_of(peer, &mut self.deferred);
+        self.drop_backlog(peer, reason);
+    }
+
+    /// What waits for a peer that has hung up never left.
+    fn drop_backlog(&mut self, peer: Peer, reason: &GoneReason) {
+        if self.backlog.is_empty() {
+            return;
+        }
+        for (token, _) in self.backlog.remove(peer) {
+            if let Owner::Call(id, _) = Owner::of(token) {
+                let (reason, started) = (reason.clone(), Started::No);
+                self.calls.handle_refused(id, Failure::PeerGone { reason, started });
+            }
+        }
+        self.serves.handle_left();
+    }
+
+    /// Tries what waits for room again; says whether anything left. Requests whose calls have settled are dropped.
+    pub fn retry_backlog(&mut self) -> bool {
+        let Self { context: Some(context), backlog, calls, serves, kept, deferred, .. } = self
+        else {
+            return false;
+        };
+        backlog.retry(context.as_mut(), self.now, calls, |calls, Left { owner, posted }| {
+            if owner == Owner::Nobody {
+                serves.handle_left();
+            }
+            match (posted, owner) {
+                (Posted::Accepted(op), Owner::Call(id, half)) => calls.handle_posted(id, half, op),
+                (Posted::Refused(_, error), Owner::Call(id, _)) => {
+                    calls.handle_refused(id, not_made(error, Started::No));
+                }
+                (Posted::Refused(op, error), Owner::Nobody) => {
+                    handle_untaken(kept, deferred, &op, &error);
+                }
+                (Posted::Accepted(_), Owner::Nobody) | (Posted::Waits, _) => {}
+            }
+        })
+    }
+
+    /// Whether a round has more to do than its completions.
+    #[inline]
+    #[must_use]
+    pub fn has_chores(&self, now: Instant) -> bool {
+        self.calls.has_chores(now) | !self.backlog.is_empty() | self.serves.has_chores()
+    }
+
+    /// What few rounds have to do. `moved`: whether the transport's progress has found anything.
+    #[cold]
+    pub fn do_chores(&mut self, now: Instant, moved: bool) {
+        self.now = now;
+        self.calls.handle_round();
+        self.calls.handle_timeout(now);
+        self.run_effects();
+        if moved && !self.backlog.is_empty() {
+            self.retry_backlog();
+            self.run_effects();
+        }
+        self.change_admission();
+    }
+
+    fn change_admission(&mut self) {
+        let Self { context: Some(context), backlog, serves, .. } = self else { return };
+        while let Some(admission) = serves.poll_admission(|peer| !backlog.has_answers(peer)) {
+            match admission {
+                Admission::Of(open) => context.set_admission(open),
+                Admission::OfPeer(peer, open) => context.set_admission_of(peer, open),
+            }
+        }
+    }
+
+    /// Calls, requests, queued operations: whether anybody is still owed something.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        !self.calls.is_empty()
+            || self.serves.in_service() > 0
+            || !self.backlog.is_empty()
+            || self.transfers.len() > 0
+    }
+
+    /// Whether to sleep, and until when.
+    pub fn may_sleep(&mut self) -> Option<Option<Instant>> {
+        // Room in the transport's queue may have come without a completion: what is sent quietly has none.
+        if self.calls.needs_round() || self.retry_backlog() || self.retry_transfers() {
+            return None;
+        }
+        self.run_effects();
+        self.change_admission();
+        if self.serves.can_take_held() {
+            return None;
+        }
+        // Room may have been made outside of a round that reported something: by a post, or a second look.
+        if !self.deferred.is_empty() || self.calls.needs_round() || self.retry_backlog() {
+            return None;
+        }
+        let Some(context) = &mut self.context else { return Some(None) };
+        if !context.may_sleep() {
+            return None;
+        }
+        let of_transfers = self.transfers.next_deadline();
+        let deadlines = [self.calls.next_deadline(), of_transfers, context.next_deadline()];
+        Some(deadlines.into_iter().flatten().min())
+    }
+
+    /// Ends everything; what it gives is to be run without the lock.
+    #[must_use = "it is to be run where it may do anything"]
+    pub fn close(&mut self) -> Deferred {
+        self.calls.close(&closed(self.broken.as_ref()));
+        self.serves.close(&mut self.deferred);
+        self.run_effects();
+        self.context = None;
+        self.close_transfers();
+        self.kept.free_all(&mut self.deferred);
+        self.addresses.clear();
+        self.backlog.clear();
+        std::mem::take(&mut self.deferred)
+    }
+
+    /// The transport is of no use any more: the same, for this reason.
+    pub fn fail(&mut self, error: &hg_na::Error) {
+        self.broken = Some(error.clone());
+        tracing::error!(%error, "the transport has failed; the engine is closed");
+        self.deferred = self.close();
+    }
+}
+
+/// The requests of a peer that have come in this round, by their ids: their handlers are still to be run.
+fn arrived_of(requests: &[Ticket], origin: Peer) -> impl Iterator<Item = u64> {
+    requests.iter().filter(move |it| it.from == origin).map(|it| it.header.id)
+}
+
+/// The transport will never take this answer or control message.
+#[cold]
+fn handle_untaken(kept: &mut Kept, deferred: &mut Deferred, op: &Op, error: &hg_na::Error) {
+    tracing::debug!(%error, "an answer found no taker");
+    if let Op::SendExpected { to, tag, .. } = *op {
+        kept.free_result(to, tag, deferred);
+    }
+}
+
+/// A failure as an answer.
+#[must_use]
+pub fn status_message(id: u64, status: Status, text: &[u8], checksum: bool) -> Message {
+    let text = &text[..text.len().min(crate::error::STATUS_TEXT_MAX)];
+    let header = Header::answer(id, status as u8, checksum);
+    let len = header.encoded_len();
+    let mut bytes = vec![0; len + text.len()];
+    bytes[len..].copy_from_slice(text);
+    header.encode(&mut bytes);
+    Message::copied(&bytes)
+}
+
+/// What a call is told when there is no transport any more.
+#[cold]
+fn closed(broken: Option<&hg_na::Error>) -> Failure {
+    broken.cloned().map_or(Failure::Closed, Failure::NotMade)
+}
+
+#[cold]
+fn not_made(error: hg_na::Error, started: Started) -> Failure {
+    match error {
+        hg_na::Error::PeerGone(reason) => Failure::PeerGone { reason, started },
+        hg_na::Error::UnknownPeer => Failure::PeerGone { reason: GoneReason::Ended, started },
+        other => Failure::NotMade(other),
+    }
+}

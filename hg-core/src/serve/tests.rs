@@ -1,0 +1,265 @@
+//! Admission, cancellation and the end of origins.
+
+use super::*;
+use crate::rpc::RpcId;
+
+const ORIGIN: Peer = Peer::new(1, 1);
+
+fn request(id: u64) -> Vec<u8> {
+    encoded(&Header::request(Kind::Request, id, RpcId(5)))
+}
+
+fn encoded(header: &Header) -> Vec<u8> {
+    let mut bytes = vec![0; header.encoded_len()];
+    header.encode(&mut bytes);
+    bytes
+}
+
+/// A cancellation arrives, of a request of an earlier or later round.
+fn cancel(serves: &mut Serves, id: u64) {
+    let message = encoded(&Header::control(Kind::Cancel, id));
+    let control = serves.handle_control(ORIGIN, &message, |_| false, &mut Vec::new());
+    assert!(matches!(control, Control::Cancelled(it) if it == id));
+}
+
+fn hung_up(serves: &mut Serves, arrived: &[u64]) {
+    serves.handle_hung_up(ORIGIN, arrived.iter().copied(), &mut Vec::new());
+}
+
+/// A request arrives, and its handler goes on beyond its round.
+fn begin(serves: &mut Serves, origin: Peer, id: u64) {
+    assert!(matches!(serves.handle_message(origin, &request(id)), Arrival::Run { .. }));
+    serves.keep_running(origin, id);
+}
+
+fn admissions(serves: &mut Serves) -> Vec<Admission> {
+    std::iter::from_fn(|| serves.poll_admission(|_| true)).collect()
+}
+
+#[test]
+fn admission_closes_at_the_limit_and_opens_again() {
+    let mut serves = Serves::new(1, None);
+    assert!(admissions(&mut serves).is_empty());
+    assert!(matches!(serves.handle_message(ORIGIN, &request(0)), Arrival::Run { .. }));
+    assert_eq!(admissions(&mut serves), [Admission::Of(false)]);
+    serves.end_in_round(ORIGIN, 0);
+    assert_eq!(admissions(&mut serves), [Admission::Of(true)]);
+}
+
+#[test]
+fn an_origin_that_has_its_share_waits_and_others_are_served() {
+    let (mut serves, other) = (Serves::new(8, None), Peer::new(2, 1));
+    (0..4).for_each(|id| begin(&mut serves, ORIGIN, id));
+    assert_eq!(admissions(&mut serves), [Admission::OfPeer(ORIGIN, false)]);
+    (0..2).for_each(|id| begin(&mut serves, other, id));
+    assert_eq!(admissions(&mut serves), [Admission::OfPeer(other, false)]);
+    // One less of the one that has most is not enough for it, but for the other one.
+    assert!(serves.end(ORIGIN, 0));
+    assert_eq!(admissions(&mut serves), [Admission::OfPeer(other, true)]);
+    assert!(serves.end(ORIGIN, 1) && serves.end(ORIGIN, 2));
+    assert_eq!(admissions(&mut serves), [Admission::OfPeer(ORIGIN, true)]);
+    assert_eq!(serves.in_service(), 3);
+}
+
+#[test]
+fn an_origin_that_takes_no_answers_is_not_admitted_and_others_are() {
+    let mut serves = Serves::new(2, None);
+    (0..100).for_each(|_| serves.handle_waiting(ORIGIN));
+    let takes = |takes: bool| move |_| takes;
+    assert_eq!(serves.poll_admission(takes(false)), Some(Admission::OfPeer(ORIGIN, false)));
+    assert_eq!(serves.poll_admission(takes(false)), None);
+    serves.handle_left();
+    assert_eq!(serves.poll_admission(takes(false)), None);
+    serves.handle_left();
+    assert_eq!(serves.poll_admission(takes(true)), Some(Admission::OfPeer(ORIGIN, true)));
+    assert_eq!(serves.in_service(), 0);
+}
+
+#[test]
+fn what_comes_beyond_a_share_is_held_in_order_and_origins_take_turns() {
+    let (mut serves, other) = (Serves::new(4, None), Peer::new(2, 1));
+    (0..2).for_each(|id| begin(&mut serves, ORIGIN, id));
+    for (origin, id) in [(ORIGIN, 2), (ORIGIN, 3), (other, 8)] {
+        match serves.handle_message(origin, &request(id)) {
+            Arrival::Hold => serves.hold(origin, Message::from(request(id))),
+            arrival => {
+                assert!(matches!(arrival, Arrival::Run { .. }) && origin == other);
+                serves.keep_running(origin, id);
+            }
+        }
+    }
+    assert!(!serves.can_take_held() && serves.take_held().is_none());
+    assert!(admissions(&mut serves).contains(&Admission::OfPeer(ORIGIN, false)));
+    assert!(serves.end(other, 8) && !serves.can_take_held());
+    for id in 2..4 {
+        assert!(serves.end(ORIGIN, id - 2));
+        let (from, message, arrival) = serves.take_held().unwrap();
+        let Arrival::Run { header, .. } = arrival else { panic!("{arrival:?}") };
+        assert_eq!((from, header.id, message.as_slice()), (ORIGIN, id, &request(id)[..]));
+        serves.keep_running(ORIGIN, id);
+        assert!(serves.take_held().is_none());
+    }
+    let opened = Admission::OfPeer(ORIGIN, true);
+    assert!(!admissions(&mut serves).contains(&opened), "it has its share again");
+    assert!(serves.end(ORIGIN, 2));
+    assert_eq!(admissions(&mut serves), [opened]);
+}
+
+#[test]
+fn a_request_is_answered_once() {
+    let mut serves = Serves::new(8, None);
+    begin(&mut serves, ORIGIN, 1);
+    assert!(serves.end(ORIGIN, 1));
+    assert!(!serves.end(ORIGIN, 1));
+    assert_eq!(serves.in_service(), 0);
+}
+
+#[test]
+fn who_has_hung_up_is_served_one_way_calls_only() {
+    let mut serves = Serves::new(6, None);
+    begin(&mut serves, ORIGIN, 1);
+    begin(&mut serves, ORIGIN, 2);
+    let token = serves.token(ORIGIN, 1, false);
+    hung_up(&mut serves, &[]);
+    assert!(token.is_cancelled());
+    assert!(matches!(serves.handle_message(ORIGIN, &request(3)), Arrival::Drop));
+    let one_way = encoded(&Header::request(Kind::OneWay, 4, RpcId(5)));
+    assert!(matches!(serves.handle_message(ORIGIN, &one_way), Arrival::Run { .. }));
+    assert!(serves.token(ORIGIN, 4, true).is_cancelled(), "nobody waits for it");
+    serves.end_in_round(ORIGIN, 4);
+    assert!(serves.end(ORIGIN, 1) && serves.end(ORIGIN, 2));
+    serves.handle_gone(ORIGIN);
+    assert_eq!(serves.in_service(), 0);
+}
+
+#[test]
+fn a_cancellation_that_overtook_its_request_is_remembered() {
+    let mut serves = Serves::new(8, None);
+    cancel(&mut serves, 4);
+    let arrival = serves.handle_message(ORIGIN, &request(4));
+    assert!(matches!(arrival, Arrival::Refuse { status: Status::Cancelled, .. }), "{arrival:?}");
+    assert!(matches!(serves.handle_message(ORIGIN, &request(5)), Arrival::Run { .. }));
+}
+
+#[test]
+fn a_cancellation_that_came_too_late_is_forgotten_with_the_next_request() {
+    let mut serves = Serves::new(8, None);
+    let (mut table, other) = (crate::table::Table::default(), Peer::new(2, 1));
+    let ids: Vec<u64> = (0..6).map(|_| table.insert(()).to_bits()).collect();
+    assert!(matches!(serves.handle_message(ORIGIN, &request(ids[1])), Arrival::Run { .. }));
+    serves.end_in_round(ORIGIN, ids[1]);
+    // Of one that is answered, one that never comes, and two that are still to come.
+    [1, 2, 4, 5].into_iter().for_each(|at| cancel(&mut serves, ids[at]));
+    assert!(matches!(serves.handle_message(other, &request(ids[3])), Arrival::Run { .. }));
+    assert_eq!(
+        serves.early_cancels[&ORIGIN],
+        ids[1..3].iter().chain(&ids[4..]).copied().collect::<Vec<_>>()
+    );
+    assert!(matches!(serves.handle_message(ORIGIN, &request(ids[3])), Arrival::Run { .. }));
+    assert_eq!(serves.early_cancels[&ORIGIN], &ids[4..]);
+    let arrival = serves.handle_message(ORIGIN, &request(ids[5]));
+    assert!(matches!(arrival, Arrival::Refuse { status: Status::Cancelled, .. }));
+    assert!(serves.early_cancels.is_empty());
+}
+
+#[test]
+fn remembered_cancellations_are_bounded_for_each_origin_by_itself() {
+    let mut serves = Serves::new(8, None);
+    let other = Peer::new(2, 1);
+    let message = encoded(&Header::control(Kind::Cancel, 4));
+    serves.handle_control(other, &message, |_| false, &mut Vec::new());
+    for id in 0..10 * EARLY_CANCELS_MAX as u64 {
+        cancel(&mut serves, id);
+    }
+    assert_eq!(serves.early_cancels[&ORIGIN].len(), EARLY_CANCELS_MAX);
+    let arrival = serves.handle_message(other, &request(4));
+    assert!(matches!(arrival, Arrival::Refuse { status: Status::Cancelled, .. }));
+    hung_up(&mut serves, &[]);
+    assert!(serves.early_cancels.is_empty());
+}
+
+#[test]
+fn running_handlers_see_cancellation_and_the_end_of_their_origin() {
+    let mut serves = Serves::new(8, None);
+    let others = Peer::new(2, 1);
+    for (origin, id) in [(ORIGIN, 1), (ORIGIN, 2), (others, 1), (ORIGIN, 3), (ORIGIN, 4)] {
+        begin(&mut serves, origin, id);
+    }
+    let cancelled = serves.token(ORIGIN, 1, false);
+    let orphaned = serves.token(ORIGIN, 2, false);
+    let other = serves.token(others, 1, false);
+    cancel(&mut serves, 1);
+    cancel(&mut serves, 4);
+    assert!(serves.is_cancelled(ORIGIN, 4) && serves.token(ORIGIN, 4, false).is_cancelled());
+    assert!(cancelled.is_cancelled() && !orphaned.is_cancelled());
+    hung_up(&mut serves, &[]);
+    assert!(orphaned.is_cancelled() && !other.is_cancelled());
+    // Whoever asks later learns the same.
+    assert!(
+        serves.token(ORIGIN, 3, false).is_cancelled()
+            && !serves.token(others, 1, false).is_cancelled()
+    );
+    serves.close(&mut Vec::new());
+    assert!(other.is_cancelled());
+}
+
+#[test]
+fn a_handler_that_starts_has_a_token_only_if_it_asks_or_goes_on() {
+    let mut serves = Serves::new(8, None);
+    for id in 1..3 {
+        assert!(matches!(serves.handle_message(ORIGIN, &request(id)), Arrival::Run { .. }));
+    }
+    serves.end_in_round(ORIGIN, 1);
+    assert_eq!(serves.running(), 0);
+    let asked = serves.token(ORIGIN, 2, true);
+    serves.keep_running(ORIGIN, 2);
+    let kept = serves.token(ORIGIN, 2, false);
+    cancel(&mut serves, 2);
+    assert!(asked.is_cancelled() && kept.is_cancelled());
+    assert!(serves.end(ORIGIN, 2));
+    let late = serves.token(ORIGIN, 2, false);
+    assert!(!late.is_cancelled() && serves.running() == 0);
+}
+
+#[test]
+fn a_handler_that_is_still_to_be_run_learns_of_what_came_after_its_request() {
+    let mut serves = Serves::new(8, None);
+    for id in 3..6 {
+        assert!(matches!(serves.handle_message(ORIGIN, &request(id)), Arrival::Run { .. }));
+    }
+    let message = encoded(&Header::control(Kind::Cancel, 3));
+    serves.handle_control(ORIGIN, &message, |id| id == 3, &mut Vec::new());
+    assert!(serves.is_cancelled(ORIGIN, 3) && serves.early_cancels.is_empty());
+    assert!(serves.token(ORIGIN, 3, true).is_cancelled());
+    hung_up(&mut serves, &[3, 4]);
+    assert!(serves.token(ORIGIN, 4, true).is_cancelled());
+    assert!(serves.token(ORIGIN, 5, true).is_cancelled(), "whoever asks later learns the same");
+    (3..6).for_each(|id| serves.end_in_round(ORIGIN, id));
+    assert_eq!((serves.running(), serves.in_service()), (0, 0));
+    serves.close(&mut Vec::new());
+    assert!(serves.token(ORIGIN, 6, true).is_cancelled());
+    let other = Peer::new(2, 1);
+    assert!(matches!(serves.handle_message(other, &request(7)), Arrival::Run { .. }));
+    assert!(serves.keep_running(other, 7).as_ref().is_some_and(CancelToken::is_cancelled));
+}
+
+#[test]
+fn requests_above_the_rejection_limit_are_answered_so() {
+    let mut serves = Serves::new(8, Some(1));
+    assert!(matches!(serves.handle_message(ORIGIN, &request(0)), Arrival::Run { .. }));
+    let arrival = serves.handle_message(ORIGIN, &request(1));
+    assert!(matches!(arrival, Arrival::Refuse { status: Status::Rejected, .. }));
+    assert_eq!(serves.in_service(), 1);
+}
+
+#[test]
+fn a_peer_that_does_not_speak_the_protocol_is_disconnected() {
+    let mut serves = Serves::new(8, None);
+    for bytes in [&b""[..], b"short", &[0xFF; 40]] {
+        assert!(matches!(serves.handle_message(ORIGIN, bytes), Arrival::Disconnect(_)));
+    }
+    let mut foreign = request(9);
+    foreign[2] = 77;
+    let arrival = serves.handle_message(ORIGIN, &foreign);
+    assert!(matches!(arrival, Arrival::Refuse { id: 9, status: Status::Decode, .. }));
+}

@@ -1,0 +1,240 @@
+//! What happens to one peer is nobody else's business: one that is dead, hung or greedy, and handlers that panic.
+//!
+//! All engines are stepped by hand, over shared memory inside one process: one that is not stepped is hung.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::time::{Duration, Instant};
+
+use hg_core::error::{CallError, Failure};
+use hg_engine::{Builder, Call, CallOptions, Handle, Peer, Progress, Request};
+use hg_macros::rpc;
+use hg_na_sm::SmPlugin;
+use serde::{Deserialize, Serialize, Serializer};
+
+mod hg;
+
+/// Ends when it is told that nobody waits.
+#[rpc(crate = crate::hg)]
+fn patient();
+#[rpc(crate = crate::hg)]
+fn echo(number: u64) -> u64;
+#[rpc(crate = crate::hg)]
+fn take(bytes: &[u8]);
+#[rpc(crate = crate::hg)]
+fn rude(number: u64) -> u64;
+#[rpc(crate = crate::hg)]
+fn unwritable() -> Unwritable;
+
+/// Panics when it is encoded.
+#[derive(Debug, Deserialize)]
+struct Unwritable;
+
+impl Serialize for Unwritable {
+    fn serialize<S: Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {
+        panic!("the test's own panic");
+    }
+}
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn builder() -> Builder<Handle> {
+    Builder::new().plugin(SmPlugin).progress(Progress::Own).listen(true)
+}
+
+fn open(builder: Builder<Handle>) -> Handle {
+    builder.open("sm://").unwrap()
+}
+
+/// A target that serves all of the above.
+fn target(builder: Builder<Handle>) -> Handle {
+    let target = open(builder);
+    let patiently = |request: Request, ()| async move {
+        request.cancelled().await;
+        Ok(())
+    };
+    target.serve_async(patient, patiently).unwrap();
+    target.serve(echo, |_, (number,)| Ok(number)).unwrap();
+    target.serve(take, |_, (_,)| Ok(())).unwrap();
+    target.serve_later(rude, |_, (_,), _answer| panic!("the test's own panic")).unwrap();
+    target.serve_later(unwritable, |_, (), answer| answer.send(Ok(Unwritable))).unwrap();
+    target
+}
+
+fn step(engines: &[&Handle]) {
+    while engines.iter().fold(false, |moved, engine| moved | engine.progress(Duration::ZERO)) {}
+}
+
+/// Steps these until `done` says so.
+fn until(engines: &[&Handle], what: &str, mut done: impl FnMut() -> bool) {
+    let limit = Instant::now() + PATIENCE;
+    while !done() {
+        for engine in engines {
+            engine.progress(Duration::ZERO);
+        }
+        assert!(Instant::now() < limit, "{what}");
+    }
+}
+
+fn outcome<R: hg_core::rpc::Rpc>(
+    engines: &[&Handle],
+    call: Call<'_, R>,
+) -> Result<R::Output, CallError<R::Error>> {
+    let mut call = Some(call);
+    let mut outcome = None;
+    until(engines, "a call never ends", || {
+        match call.take().unwrap().try_take() {
+            Ok(it) => outcome = Some(it),
+            Err(open) => call = Some(open),
+        }
+        outcome.is_some()
+    });
+    outcome.unwrap()
+}
+
+fn assert_serves(target: &Handle, others: &[&Handle]) {
+    let fresh = open(builder());
+    let peer = fresh.lookup(target.address()).unwrap();
+    let engines: Vec<_> = others.iter().copied().chain([target, &fresh]).collect();
+    assert_eq!(outcome(&engines, fresh.call(echo, &peer, (7,))).unwrap(), 7);
+}
+
+#[test]
+fn an_origin_that_ends_with_more_calls_than_are_served_at_a_time_leaves_the_target_serving() {
+    for limit in [1, 8, 64] {
+        let target = target(builder().in_service_max(limit));
+        let origin = open(builder());
+        let peer = origin.lookup(target.address()).unwrap();
+        let calls: Vec<_> = (0..limit + 300).map(|_| origin.call(patient, &peer, ())).collect();
+        until(&[&target, &origin], "nothing is in service", || target.requests_in_service() > 0);
+        step(&[&target, &origin]);
+        std::mem::forget(calls);
+        drop(origin);
+        assert_serves(&target, &[]);
+        until(&[&target], "requests of a dead origin stay in service", || {
+            target.requests_in_service() == 0
+        });
+    }
+}
+
+#[test]
+fn calls_to_a_hung_peer_that_expire_keep_nobody_from_being_served() {
+    let (target, hung) = (target(builder().in_service_max(8)), open(builder()));
+    let to_hung = target.lookup(hung.address()).unwrap();
+    let expired = |target: &Handle| {
+        let call =
+            target.call_with(echo, &to_hung, (1,), CallOptions::within(Duration::from_micros(1)));
+        assert!(matches!(outcome(&[target], call), Err(CallError::DeadlineExceeded(_))));
+    };
+    // Connected, then hung.
+    step(&[&target, &hung]);
+    drop(target.call(echo, &to_hung, (1,)));
+    until(&[&target, &hung], "it never connects", || target.calls_under_way() == 0);
+    step(&[&target, &hung]);
+    (0..2_000).for_each(|_| expired(&target));
+    assert_serves(&target, &[]);
+    let left = target.calls_under_way();
+    assert!(left <= 300, "{left} expired calls are kept for a hung peer");
+}
+
+#[test]
+fn an_origin_that_takes_no_answers_has_its_share_and_others_are_served() {
+    let target = target(builder().in_service_max(8));
+    let origin = open(builder());
+    let peer = origin.lookup(target.address()).unwrap();
+    // Far more than all queues hold, while the origin reads nothing.
+    let mut calls = Vec::new();
+    for _ in 0..50 {
+        calls.extend((0..40).map(|number| origin.call(echo, &peer, (number,))));
+        let call = origin.call(echo, &peer, (1,));
+        step(&[&target]);
+        calls.push(call);
+    }
+    origin.progress(Duration::ZERO);
+    step(&[&target]);
+    assert_serves(&target, &[]);
+    for call in calls {
+        assert!(outcome(&[&target, &origin], call).is_ok());
+    }
+    step(&[&target, &origin]);
+    assert_eq!((target.requests_in_service(), origin.calls_under_way()), (0, 0));
+}
+
+#[test]
+fn an_origin_whose_handlers_never_end_has_its_share_and_others_are_served() {
+    let target = target(builder().in_service_max(8));
+    let origin = open(builder());
+    let peer = origin.lookup(target.address()).unwrap();
+    let calls: Vec<_> = (0..300).map(|_| origin.call(patient, &peer, ())).collect();
+    until(&[&target, &origin], "nothing is in service", || target.requests_in_service() > 0);
+    step(&[&target, &origin]);
+    assert_serves(&target, &[&origin]);
+    drop(calls);
+    until(&[&target, &origin], "requests stay in service", || target.requests_in_service() == 0);
+    assert_eq!(outcome(&[&target, &origin], origin.call(echo, &peer, (3,))).unwrap(), 3);
+}
+
+#[test]
+fn a_handler_that_panics_with_its_answer_to_be_given_is_answered_once() {
+    let target = target(builder());
+    let origin = open(builder());
+    let peer = origin.lookup(target.address()).unwrap();
+    for number in 0..200 {
+        let call = origin.call(rude, &peer, (number,));
+        let result = outcome(&[&target, &origin], call);
+        assert!(matches!(result, Err(CallError::Panicked(_))), "{result:?}");
+        assert_eq!(target.requests_in_service(), 0);
+    }
+    assert_eq!(outcome(&[&target, &origin], origin.call(echo, &peer, (3,))).unwrap(), 3);
+}
+
+#[test]
+fn an_answer_that_panics_while_it_is_encoded_leaves_nothing_in_service() {
+    let target = target(builder());
+    let origin = open(builder());
+    let peer = origin.lookup(target.address()).unwrap();
+    for _ in 0..10 {
+        let result = outcome(&[&target, &origin], origin.call(unwritable, &peer, ()));
+        assert!(matches!(result, Err(CallError::Panicked(_))), "{result:?}");
+        assert_eq!(target.requests_in_service(), 0);
+    }
+}
+
+/// Sends until it is refused; says how many bytes were accepted.
+fn fill(origin: &Handle, hung: &Peer, bytes: &[u8]) -> usize {
+    let mut accepted = 0;
+    loop {
+        match origin.notify(take, hung, (bytes,)).accepted() {
+            Ok(()) => accepted += bytes.len(),
+            Err(Failure::NotMade(hg_na::Error::Limit { remedy, .. })) => {
+                assert!(remedy.contains("`Builder::"), "{remedy}");
+                return accepted;
+            }
+            Err(other) => panic!("{other}"),
+        }
+        assert!(accepted < 64 << 20, "without bound");
+        origin.progress(Duration::ZERO);
+    }
+}
+
+#[test]
+fn bytes_for_a_hung_peer_are_bounded_and_others_are_reached() {
+    let origin = open(builder().backlog_bytes_max(4 << 20).large_in_service_max(16 << 20));
+    let (target, hung) = (target(builder()), open(builder()));
+    let (peer, to_hung) =
+        (origin.lookup(target.address()).unwrap(), origin.lookup(hung.address()).unwrap());
+    drop(origin.call(echo, &to_hung, (1,)));
+    until(&[&hung, &origin], "it never connects", || origin.calls_under_way() == 0);
+    step(&[&hung, &origin]);
+    for len in [10_000, 100_000, 1 << 20] {
+        let accepted = fill(&origin, &to_hung, &vec![1; len]);
+        assert!(accepted <= 24 << 20, "{accepted} bytes in messages of {len}");
+    }
+    let call = origin.call(echo, &peer, (5,));
+    assert_eq!(outcome(&[&target, &origin], call).unwrap(), 5);
+    // Once it goes on all of it arrives, and nothing is kept.
+    until(&[&hung, &origin], "one-way calls stay under way", || {
+        origin.calls_under_way() == 0 && origin.kept_for_peers() == 0
+    });
+    assert_eq!(fill(&origin, &to_hung, &[1; 100_000]) > 0, true);
+}
