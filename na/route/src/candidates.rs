@@ -7,7 +7,7 @@
 //!              +------ anything else, or forgotten --------------> gone
 //! ```
 //! Each operation is logged until the trial ends. The local plugin gives back what it refused: sends with
-//! [`Reached::Never`] and their buffers, then receives, then `Gone`. They are kept here, and at `Gone` they are
+//! [`Reached::Never`] and their buffers, then receives, then `HungUp`. They are kept here, and at `HungUp` they are
 //! either posted to the network, in the order of their posting, or handed out as they were. So nothing is sent
 //! twice: an operation that may have reached the peer ends the trial. Quiet sends are posted aloud while the
 //! trial lasts, because their success is what ends it; their poster is not told.
@@ -109,6 +109,7 @@ pub(crate) struct Candidate {
     /// The trial can only end with the peer.
     hopeless: bool,
     pub(crate) forgotten: bool,
+    pub(crate) is_admitted: bool,
 }
 
 /// An operation on trial.
@@ -120,8 +121,6 @@ struct Logged {
     op: Op,
     /// How the local plugin has ended it, as far as it is not handed out.
     failure: Option<Box<Failure>>,
-    /// A receive that its poster has cancelled: the message that it waited for is to be dropped.
-    muted: bool,
 }
 
 /// An operation that waits for the network.
@@ -130,13 +129,12 @@ pub(crate) struct Waiting {
     pub(crate) id: OpId,
     pub(crate) token: Token,
     pub(crate) op: Op,
-    pub(crate) muted: bool,
 }
 
 impl Candidate {
     /// Nothing was posted to it yet.
     pub(crate) fn new(uid: Uid) -> Self {
-        Self { uid, log: Vec::new(), hopeless: false, forgotten: false }
+        Self { uid, log: Vec::new(), hopeless: false, forgotten: false, is_admitted: true }
     }
 
     fn find(&self, id: OpId) -> Option<usize> {
@@ -156,8 +154,7 @@ impl RouteContext {
         let Some(candidate) = self.candidates.get(&peer) else {
             return Err(Rejected { op, error: Error::UnknownPeer });
         };
-        if let Some(error) = refusal(candidate.log.iter().map(|it| (&it.op, it.muted)), &op, depth)
-        {
+        if let Some(error) = refusal(candidate.log.iter().map(|it| &it.op), &op, depth) {
             return Err(Rejected { op, error });
         }
         let op = in_own_memory(op);
@@ -173,7 +170,7 @@ impl RouteContext {
         };
         self.trying.insert(id, peer);
         if let Some(candidate) = self.candidates.get_mut(&peer) {
-            candidate.log.push(Logged { id, token, op, failure, muted: false });
+            candidate.log.push(Logged { id, token, op, failure });
         }
         Ok(id)
     }
@@ -187,15 +184,8 @@ impl RouteContext {
             return false;
         }
         self.trying.remove(&id);
-        let logged = &mut candidate.log[at];
-        if let Op::RecvExpected { from, tag } = logged.op {
-            logged.muted = true;
-            let op = Op::RecvExpected { from, tag };
-            self.ended.push(failed(id, logged.token, op, Error::Cancelled));
-        } else {
-            let logged = candidate.log.remove(at);
-            self.ended.push(failed(id, logged.token, logged.op, Error::Cancelled));
-        }
+        let Logged { token, op, .. } = candidate.log.remove(at);
+        self.ended.push(failed(id, token, op, Error::Cancelled));
         true
     }
 
@@ -207,7 +197,8 @@ impl RouteContext {
             }
             Completion::Unexpected { from: peer, .. }
             | Completion::Control { from: peer, .. }
-            | Completion::Gone { peer, .. } => self.marks.of(*peer) == Mark::Candidate,
+            | Completion::HungUp { peer, .. } => self.marks.of(*peer) == Mark::Candidate,
+            Completion::Gone { peer, .. } => self.leaving.contains(peer),
             _ => false,
         };
         if !done[start..].iter().any(concerns) {
@@ -226,9 +217,10 @@ impl RouteContext {
             Completion::Unexpected { from, .. } | Completion::Control { from, .. } => {
                 self.settle(*from, done);
             }
-            Completion::Gone { peer, reason } if self.candidates.contains_key(peer) => {
+            Completion::HungUp { peer, reason } if self.candidates.contains_key(peer) => {
                 return self.end_trial(*peer, reason, done);
             }
+            Completion::Gone { peer, .. } if self.leaving.remove(peer) => return,
             _ => {}
         }
         match completion {
@@ -255,12 +247,7 @@ impl RouteContext {
         ended.token = logged.token;
         match &ended.result {
             Err(failure) if matches!(failure.error, Error::Cancelled) => {
-                if is_receive {
-                    logged.muted = true;
-                    logged.failure = Some(failure.clone());
-                } else {
-                    candidate.log.remove(at);
-                }
+                candidate.log.remove(at);
                 self.trying.remove(&ended.id);
                 done.push(Completion::Done(ended));
             }
@@ -314,9 +301,9 @@ impl RouteContext {
     fn hand_out(&mut self, kept: Vec<Logged>, done: &mut Vec<Completion>) {
         let is_receive = |logged: &Logged| matches!(logged.op, Op::RecvExpected { .. });
         let (receives, sends): (Vec<_>, Vec<_>) = kept.into_iter().partition(is_receive);
-        for Logged { id, token, op, failure, muted } in sends.into_iter().chain(receives) {
+        for Logged { id, token, op, failure } in sends.into_iter().chain(receives) {
             self.trying.remove(&id);
-            if let Some(failure) = failure.filter(|_| !muted) {
+            if let Some(failure) = failure {
                 let mut end = failed(id, token, op, Error::Cancelled);
                 if let Completion::Done(ended) = &mut end {
                     ended.result = Err(failure);
@@ -326,7 +313,7 @@ impl RouteContext {
         }
     }
 
-    /// The local plugin has said its last word about a peer on trial.
+    /// The local plugin's peer on trial has hung up: nothing of it will come.
     fn end_trial(&mut self, peer: Peer, reason: &GoneReason, done: &mut Vec<Completion>) {
         let Some(candidate) = self.candidates.remove(&peer) else { return };
         let is_over = candidate.log.iter().all(|logged| logged.failure.is_some());
@@ -337,9 +324,14 @@ impl RouteContext {
                         self.trying.remove(&logged.id);
                     }
                     let wait = |logged| {
-                        let Logged { id, token, op, muted, .. } = logged;
-                        Waiting { id, token, op, muted }
+                        let Logged { id, token, op, .. } = logged;
+                        Waiting { id, token, op }
                     };
+                    // Only the network's peer ends for the user from here on.
+                    self.leaving.insert(peer);
+                    if !candidate.is_admitted {
+                        self.network.context.set_admission_of(inner, false);
+                    }
                     let waiting = candidate.log.into_iter().map(wait).collect();
                     return self.move_to_network(peer, inner, candidate.uid, waiting, reason);
                 }
@@ -350,7 +342,7 @@ impl RouteContext {
         }
         self.marks.set(peer, Mark::Settled);
         self.hand_out(candidate.log, done);
-        done.push(Completion::Gone { peer, reason: reason.clone() });
+        done.push(Completion::HungUp { peer, reason: reason.clone() });
     }
 }
 
@@ -363,18 +355,18 @@ fn moves(reason: &GoneReason) -> bool {
 
 /// Why one more operation cannot wait behind those that wait.
 pub(crate) fn refusal<'a>(
-    waiting: impl Iterator<Item = (&'a Op, bool)>,
+    waiting: impl Iterator<Item = &'a Op>,
     op: &Op,
     depth: usize,
 ) -> Option<Error> {
-    let mut alike = waiting
-        .filter(|(other, _)| std::mem::discriminant::<Op>(other) == std::mem::discriminant(op));
+    let mut alike =
+        waiting.filter(|other| std::mem::discriminant::<Op>(other) == std::mem::discriminant(op));
     let tag_of = |op: &Op| -> Option<Tag> {
         if let Op::RecvExpected { tag, .. } = op { Some(*tag) } else { None }
     };
     match tag_of(op) {
         Some(tag) => {
-            let is_taken = alike.any(|(other, muted)| !muted && tag_of(other) == Some(tag));
+            let is_taken = alike.any(|other| tag_of(other) == Some(tag));
             is_taken.then_some(Error::TagInUse(tag))
         }
         None => (alike.count() >= depth).then_some(Error::Again),

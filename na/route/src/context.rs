@@ -10,7 +10,7 @@ use hg_na::{
     Failure, LocalSlice, Message, Op, OpId, Peer, Reached, Rejected, RemoteSlice, Returned, Tag,
     Token, Transit, UID, Waiter,
 };
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use uuid::Uuid;
 
 use crate::{
@@ -49,6 +49,8 @@ pub(crate) struct RouteContext {
     pub(crate) trying: FxHashMap<OpId, Peer>,
     /// Quiet sends that were posted aloud, and have outlived the trial: what their poster gave.
     pub(crate) loud: FxHashMap<OpId, Token>,
+    /// The local plugin's handles of those that take the network instead, until it has said its last word about them.
+    pub(crate) leaving: FxHashSet<Peer>,
     /// Those that took the network instead.
     pub(crate) moves: Moves,
     /// Transfers under way, by either way.
@@ -98,6 +100,7 @@ impl RouteContext {
             candidates: FxHashMap::default(),
             trying: FxHashMap::default(),
             loud: FxHashMap::default(),
+            leaving: FxHashSet::default(),
             moves: Moves::default(),
             slices: Slices::default(),
             ended: Vec::new(),
@@ -516,6 +519,24 @@ impl Context for RouteContext {
         self.local.set_admission(open);
         self.network.touch();
         self.network.context.set_admission(open);
+    }
+
+    fn set_admission_of(&mut self, peer: Peer, open: bool) {
+        self.disturb();
+        let inner = if peer.index() & Peer::SECOND != 0 {
+            Some(self.network.inner(peer))
+        } else if self.marks.of(peer) == Mark::Moved {
+            self.moves.inner(peer)
+        } else {
+            if let Some(candidate) = self.candidates.get_mut(&peer) {
+                candidate.is_admitted = open;
+            }
+            return self.local.set_admission_of(peer, open);
+        };
+        if let Some(inner) = inner {
+            self.network.touch();
+            self.network.context.set_admission_of(inner, open);
+        }
     }
 
     #[inline]

@@ -32,7 +32,6 @@ pub(crate) struct Renamed {
     pub(crate) peer: Peer,
     pub(crate) id: OpId,
     pub(crate) token: Token,
-    pub(crate) muted: bool,
 }
 
 /// What is known about one place of the network's table.
@@ -119,16 +118,21 @@ impl Moves {
         (self.peers.iter().filter_map(is_it).collect(), shown)
     }
 
+    /// The peer has hung up: who is looked up at its address is another one.
+    pub(crate) fn hang_up(&mut self, peer: Peer) {
+        self.holding.retain(|holding| *holding != peer);
+        let local = self.peers.get(&peer).map(|moved| &moved.local);
+        if let Some(local) = local.filter(|local| self.by_local.get(*local) == Some(&peer)) {
+            self.by_local.remove(local);
+        }
+    }
+
     /// The peer is gone.
     pub(crate) fn remove(&mut self, peer: Peer) {
         let Some(moved) = self.peers.remove(&peer) else { return };
         self.last = None;
         let place = self.place(moved.inner);
         place.moved = place.moved.filter(|other| *other != peer);
-        self.holding.retain(|holding| *holding != peer);
-        if self.by_local.get(&moved.local) == Some(&peer) {
-            self.by_local.remove(&moved.local);
-        }
     }
 
     /// Whether the network knows any operation by another name than its poster.
@@ -194,13 +198,12 @@ impl RouteContext {
         if moved.held.is_empty() {
             return self.post_network(peer, moved.inner, token, op);
         }
-        let waiting = moved.held.iter().map(|it| (&it.op, it.muted));
-        if let Some(error) = refusal(waiting, &op, depth) {
+        if let Some(error) = refusal(moved.held.iter().map(|it| &it.op), &op, depth) {
             return Err(Rejected { op, error });
         }
         let id = self.own_id();
         if let Some(moved) = self.moves.peers.get_mut(&peer) {
-            moved.held.push_back(Waiting { id, token, op, muted: false });
+            moved.held.push_back(Waiting { id, token, op });
         }
         Ok(id)
     }
@@ -224,23 +227,17 @@ impl RouteContext {
 
     /// Posts one operation under its old name; gives it back when there is no room.
     fn post_again(&mut self, peer: Peer, inner: Peer, waiting: Waiting) -> Option<Waiting> {
-        let Waiting { id, token, op, muted } = waiting;
+        let Waiting { id, token, op } = waiting;
         match self.post_network(peer, inner, token & !QUIET, op) {
             Ok(posted) => {
                 let new_name = self.network.own(posted);
-                self.moves.renamed.insert(new_name, Renamed { peer, id, token, muted });
-                if muted {
-                    self.network.context.cancel(new_name);
-                } else {
-                    self.moves.new_names.insert(id, new_name);
-                }
+                self.moves.renamed.insert(new_name, Renamed { peer, id, token });
+                self.moves.new_names.insert(id, new_name);
                 None
             }
-            Err(Rejected { op, error: Error::Again }) => Some(Waiting { id, token, op, muted }),
+            Err(Rejected { op, error: Error::Again }) => Some(Waiting { id, token, op }),
             Err(Rejected { op, error }) => {
-                if !muted {
-                    self.ended.push(failed(id, token, op, error));
-                }
+                self.ended.push(failed(id, token, op, error));
                 None
             }
         }
@@ -259,7 +256,7 @@ impl RouteContext {
         let (ended, kept) = std::mem::take(&mut moved.held).into_iter().partition(is_such);
         moved.held = kept;
         let ended: VecDeque<Waiting> = ended;
-        for Waiting { id, token, op, .. } in ended.into_iter().filter(|it| !it.muted) {
+        for Waiting { id, token, op } in ended {
             done.push(failed(id, token, op, Error::PeerGone(reason.clone())));
         }
     }
@@ -269,13 +266,8 @@ impl RouteContext {
         for peer in &self.moves.holding {
             let Some(moved) = self.moves.peers.get_mut(peer) else { continue };
             let mut held = moved.held.iter().enumerate();
-            let Some((at, _)) = held.find(|(_, it)| it.id == id && !it.muted) else { continue };
-            if let Op::RecvExpected { from, tag } = moved.held[at].op {
-                // The message that it waited for is to be dropped.
-                moved.held[at].muted = true;
-                let (token, op) = (moved.held[at].token, Op::RecvExpected { from, tag });
-                self.ended.push(failed(id, token, op, Error::Cancelled));
-            } else if let Some(waiting) = moved.held.remove(at) {
+            let Some((at, _)) = held.find(|(_, it)| it.id == id) else { continue };
+            if let Some(waiting) = moved.held.remove(at) {
                 self.ended.push(failed(id, waiting.token, waiting.op, Error::Cancelled));
             }
             return true;

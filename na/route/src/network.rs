@@ -236,6 +236,7 @@ impl RouteContext {
                     let from = self.moves.sender(from);
                     done.push(Completion::Control { from, message });
                 }
+                Completion::HungUp { peer, reason } => self.take_hang_up(peer, &reason, done),
                 Completion::Gone { peer, reason } => self.take_gone(peer, &reason, done),
                 other => done.push(other),
             }
@@ -256,19 +257,32 @@ impl RouteContext {
             self.fail_held(renamed.peer, false, reason, done);
         }
         let is_silent = renamed.token & QUIET != 0 && ended.result.is_ok();
-        if !renamed.muted && !is_silent {
+        if !is_silent {
             (ended.id, ended.token) = (renamed.id, renamed.token);
             done.push(Completion::Done(ended));
         }
     }
 
-    /// A connection of the network has ended: of a peer that is known by one handle or by several.
-    fn take_gone(&mut self, inner: Peer, reason: &GoneReason, done: &mut Vec<Completion>) {
+    /// A peer of the network has hung up, which is known by one handle or by several.
+    fn take_hang_up(&mut self, inner: Peer, reason: &GoneReason, done: &mut Vec<Completion>) {
         let (moved, shown) = self.moves.known_as(inner);
         let is_known = shown || moved.is_empty();
         for peer in moved {
             self.fail_held(peer, false, reason, done);
             self.fail_held(peer, true, reason, done);
+            self.moves.hang_up(peer);
+            done.push(Completion::HungUp { peer, reason: reason.clone() });
+        }
+        if is_known {
+            done.push(Completion::HungUp { peer: outer(inner), reason: reason.clone() });
+        }
+    }
+
+    /// The same, and it is gone.
+    fn take_gone(&mut self, inner: Peer, reason: &GoneReason, done: &mut Vec<Completion>) {
+        let (moved, shown) = self.moves.known_as(inner);
+        let is_known = shown || moved.is_empty();
+        for peer in moved {
             self.moves.remove(peer);
             self.marks.end(peer);
             done.push(Completion::Gone { peer, reason: reason.clone() });

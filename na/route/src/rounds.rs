@@ -156,7 +156,7 @@ impl RouteContext {
 
     /// Whether a completion of the local plugin's may be one of a trial.
     fn is_trying(&self) -> bool {
-        !self.candidates.is_empty() || !self.loud.is_empty()
+        !self.candidates.is_empty() || !self.loud.is_empty() || !self.leaving.is_empty()
     }
 
     /// Whether a sleep would be ended by whatever comes, by either way.

@@ -99,6 +99,10 @@ impl Context for NetContext {
         self.inner.set_admission(open);
     }
 
+    fn set_admission_of(&mut self, peer: Peer, open: bool) {
+        self.inner.set_admission_of(peer, open);
+    }
+
     fn progress(&mut self, now: Instant, done: &mut Vec<Completion>) -> Result<bool, Error> {
         self.inner.progress(now, done)
     }
