@@ -109,14 +109,19 @@ macro_rules! chosen {
             a_context_reaches_itself
             many_peers_reach_one
             expected_messages_match_by_peer_and_tag
-            messages_of_one_tag_match_in_order
+            an_expected_message_without_a_receive_is_dropped
+            messages_that_nobody_waits_for_stop_no_others
             the_late_answer_to_a_cancelled_receive_is_dropped
             a_flood_of_a_sleeping_target_ends_in_again_and_loses_nothing
-            unmatched_expected_messages_are_bounded_and_all_match_later
             two_contexts_that_flood_each_other_both_finish
             answers_and_control_messages_pass_closed_admission
             answers_and_control_messages_do_not_wait_for_a_target_out_of_credits
             closed_admission_stops_unexpected_messages_until_it_opens
+            admission_closed_to_one_peer_keeps_its_requests_and_nothing_else
+            a_context_sleeps_while_requests_are_withheld
+            a_peer_that_is_not_admitted_hangs_up_and_its_requests_wait
+            a_hang_up_is_told_while_requests_are_withheld
+            a_hang_up_is_told_after_answers_and_control_messages
             messages_one_byte_too_long_are_refused
             a_closed_peer_is_gone_after_everything_that_it_had_sent
             put_and_get_move_any_range_at_any_offset

@@ -4,6 +4,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that panics has failed")]
 
+#[path = "faults/hang_up.rs"]
+mod hang_up;
 #[path = "faults/patience.rs"]
 mod patience;
 #[path = "faults/strangers.rs"]

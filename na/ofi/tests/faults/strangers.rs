@@ -94,7 +94,7 @@ fn half_a_greeting_ends_within_its_bound_and_rubbish_at_once() {
 }
 
 /// Resident memory of this process in KiB.
-fn resident_kib() -> u64 {
+pub(crate) fn resident_kib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
