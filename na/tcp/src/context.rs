@@ -228,6 +228,10 @@ impl TcpContext {
             (wire.is_readable, wire.is_ending) = (true, true);
             self.list(wire);
         }
+        if wire.is_stopped && wire.may_read() {
+            wire.is_stopped = false;
+            self.list(wire);
+        }
         let has_left = wire.writes > before + u64::from(flushed == Flush::Blocked);
         if has_left {
             self.watch(wire);

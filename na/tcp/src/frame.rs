@@ -32,6 +32,10 @@ pub(crate) const PIECE_MAX: usize = 256 << 10;
 /// Puts, and gets, of one link at a time.
 pub(crate) const TRANSFERS_MAX: usize = 256;
 
+/// Bytes of the protocol's own frames (verdicts, credits, announcements) that wait for a socket before the connection is
+/// read no more: until its peer reads. One that keeps its limits never makes so many wait, also when it reads nothing.
+pub(crate) const OWN_BYTES_MAX: u64 = 256 << 10;
+
 /// Bytes of the body of [`Kind::Put`] and [`Kind::Get`].
 pub(crate) const ACCESS_LEN: usize = CLAIM_LEN + 16;
 /// Bytes of the body of [`Kind::End`].
@@ -41,6 +45,11 @@ const _: () = {
     assert!(HEADER == 16);
     assert!(MESSAGE_MAX <= (WINDOW_BYTES - WINDOW_BYTES / OWED_PART) as usize);
     assert!(ACCESS_LEN == 56 && VERDICT_LEN == 12);
+    // Of each of two links: a put or get of either side has one announcement, one cancellation and one verdict; a lane has
+    // one credit for each part of its window, and one that was on its way.
+    let transfer = (HEADER + ACCESS_LEN) + HEADER + (HEADER + VERDICT_LEN);
+    let credits = 2 * (OWED_PART as usize + 1) * HEADER;
+    assert!((2 * (2 * TRANSFERS_MAX * transfer + credits)) as u64 <= OWN_BYTES_MAX);
 };
 
 /// What a frame is.

@@ -148,6 +148,8 @@ pub(crate) struct Outbound {
     /// Bytes of frames ever queued, and given to the socket.
     queued: u64,
     written: u64,
+    /// Bytes of messages that the socket does not have yet.
+    messages: u64,
     controls: usize,
     pub(crate) piece: Option<Piece>,
 }
@@ -162,6 +164,12 @@ impl Outbound {
     /// Whether frames wait, besides a piece.
     pub(crate) fn has_frames(&self) -> bool {
         !self.chunks.is_empty()
+    }
+
+    /// Bytes of the protocol's own frames that the socket does not have yet. Of a message that it has in part they are
+    /// missing: up to the longest message too few.
+    pub(crate) fn own_bytes(&self) -> u64 {
+        (self.queued - self.written).saturating_sub(self.messages)
     }
 
     /// Control messages that the socket does not have yet.
@@ -199,6 +207,7 @@ impl Outbound {
         self.controls += usize::from(is_control);
         let op = Some((id, token));
         let end = self.queued;
+        self.messages += end - start;
         self.leaving.push_back(Leaving { start, end, peer, is_control, op, message });
     }
 
@@ -208,6 +217,7 @@ impl Outbound {
         let start = self.queued;
         self.frame(header, bytes);
         let (end, message) = (self.queued, Message::inline(0));
+        self.messages += end - start;
         self.leaving.push_back(Leaving {
             start,
             end,
@@ -342,10 +352,13 @@ impl Outbound {
     pub(crate) fn settle(&mut self, len: usize, done: &mut Vec<Completion>) {
         self.written += len as u64;
         while self.leaving.front().is_some_and(|leaving| leaving.end <= self.written) {
-            let Some(Leaving { op, message, is_control, .. }) = self.leaving.pop_front() else {
+            let Some(Leaving { start, end, op, message, is_control, .. }) =
+                self.leaving.pop_front()
+            else {
                 break;
             };
             self.left += 1;
+            self.messages -= end - start;
             self.controls -= usize::from(is_control);
             if let Some((id, token)) = op.filter(|(_, token)| token & QUIET == 0) {
                 done.push(ended(id, token, None, given_back(message)));

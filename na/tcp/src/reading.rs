@@ -41,6 +41,11 @@ pub(crate) fn misbehaved(why: &'static str) -> Fate {
 impl TcpContext {
     /// Reads a connection once, and puts it back; answers how many bytes came.
     pub(crate) fn read_wire(&mut self, mut wire: Box<Wire>, now: Instant) -> usize {
+        if !wire.may_read() {
+            (wire.is_stopped, wire.is_readable) = (true, true);
+            self.wires.put(wire);
+            return 0;
+        }
         let mut scratch = std::mem::take(&mut self.scratch);
         let read = self.read_once(&mut wire, &mut scratch, now);
         self.scratch = scratch;

@@ -22,7 +22,7 @@ use socket2::{SockRef, TcpKeepalive};
 
 use crate::{
     address::Target,
-    frame::{Header, Kind, LinkId, VERDICT_LEN},
+    frame::{Header, Kind, LinkId, OWN_BYTES_MAX, VERDICT_LEN},
     greeting::{Greeting, Incarnation},
     inbound::Inbound,
     kernel::repeat_within,
@@ -139,6 +139,8 @@ pub(crate) struct Wire {
     /// In the context's list of wires to be read, to be flushed.
     pub(crate) is_listed: bool,
     pub(crate) is_dirty: bool,
+    /// It is not read because its peer does not read ([`Wire::may_read`]).
+    pub(crate) is_stopped: bool,
     /// The last write found the socket full; the kernel is asked to tell of space.
     pub(crate) is_blocked: bool,
     pub(crate) wants_space: bool,
@@ -188,6 +190,7 @@ impl Wire {
             is_ending: false,
             is_listed: false,
             is_dirty: false,
+            is_stopped: false,
             is_blocked: false,
             wants_space: role == Role::Dialler,
             broken_by: None,
@@ -252,6 +255,12 @@ impl Wire {
     /// Whether the socket takes nothing more.
     pub(crate) fn is_broken(&self) -> bool {
         self.broken_by.is_some()
+    }
+
+    /// Whether what is read cannot make its output grow without bound: what a peer asks for is answered, and one that
+    /// asks and never reads the answers is not heard until it does. One that has ended can add little.
+    pub(crate) fn may_read(&self) -> bool {
+        self.outbound.own_bytes() <= OWN_BYTES_MAX || self.is_ending
     }
 
     /// Whether a link is open on it.

@@ -14,6 +14,7 @@ pub(crate) const UNEXPECTED: u8 = 1;
 pub(crate) const EXPECTED: u8 = 2;
 pub(crate) const CREDIT: u8 = 4;
 pub(crate) const PUT: u8 = 6;
+pub(crate) const GET: u8 = 7;
 pub(crate) const PUT_DATA: u8 = 8;
 pub(crate) const GET_DATA: u8 = 9;
 pub(crate) const END: u8 = 10;

@@ -1,14 +1,17 @@
 //! Whoever connects and is no peer.
 
-use std::{io::Write as _, net::TcpStream};
+use std::{
+    io::{Read as _, Write as _},
+    net::TcpStream,
+};
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::{
     child::Process,
-    end::{End, LOOPBACK, Server, arrived},
+    end::{End, LOOPBACK, Server, WATCHDOG, arrived, gone},
     raw::{
-        CREDIT, END, EXPECTED, GET_DATA, PUT, PUT_DATA, UNEXPECTED, connect, dribble, frame,
+        CREDIT, END, EXPECTED, GET, GET_DATA, PUT, PUT_DATA, UNEXPECTED, connect, dribble, frame,
         greeted, greeting, header, hello, read_exact, read_greeting, read_to_the_end, welcome,
     },
 };
@@ -188,6 +191,92 @@ fn a_million_answers_that_nobody_waits_for_cost_no_memory() {
     assert!(grown < 4 << 20, "{ANSWERS} answers cost {grown} bytes");
 }
 
+/// Writes what the socket takes, and no more; says how much that was.
+fn write_some(stream: &mut TcpStream, bytes: &[u8]) -> usize {
+    match stream.write(bytes) {
+        Ok(len) => len,
+        Err(error) => {
+            assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock, "{error}");
+            0
+        }
+    }
+}
+
+/// A raw connection to a context that makes progress in this thread.
+fn greeted_by(target: &mut End) -> TcpStream {
+    let mut raw = connect(&target.text());
+    raw.write_all(&hello(0)).unwrap();
+    let reader = std::thread::spawn(move || {
+        assert_eq!(read_greeting(&mut raw).0, 2);
+        raw
+    });
+    while !reader.is_finished() {
+        target.round();
+    }
+    reader.join().unwrap()
+}
+
+/// Asks until it is not heard any more, and reads nothing: how many bytes were taken.
+fn ask_in_vain(target: &mut End, raw: &mut TcpStream, ask: &[u8]) -> usize {
+    /// More than the sockets of both directions hold.
+    const ENOUGH: usize = 128 << 20;
+    raw.set_nonblocking(true).unwrap();
+    let asks = ask.repeat(1000);
+    let (mut written, mut idle) = (0, 0);
+    while idle < 1000 {
+        let len = write_some(raw, &asks[written % asks.len()..]);
+        (written, idle) = (written + len, if len > 0 { 0 } else { idle + 1 });
+        assert!(written < ENOUGH, "it takes whatever comes");
+        target.round();
+    }
+    assert!(target.context.may_sleep(), "nothing is to be done until there is space");
+    written
+}
+
+#[test]
+fn the_end_of_one_that_is_not_heard_is_noticed() {
+    let mut target = End::open(LOOPBACK, &[]);
+    let mut raw = greeted_by(&mut target);
+    ask_in_vain(&mut target, &mut raw, &frame(GET, 1, &[0; 56]));
+    drop(raw);
+    assert_eq!(target.until(gone).1, hg_na::GoneReason::Exited);
+}
+
+#[test]
+fn who_asks_and_never_reads_is_not_heard_until_it_reads() {
+    for kind in [GET, PUT] {
+        let mut target = End::open(LOOPBACK, &[]);
+        let mut raw = greeted_by(&mut target);
+        let ask = frame(kind, 1, &[0; 56]);
+        let mut written = ask_in_vain(&mut target, &mut raw, &ask);
+        // Others are served meanwhile.
+        let mut friend = End::open(LOOPBACK, &[]);
+        let peer = friend.lookup(&target.text());
+        friend.send(1, peer, b"hello");
+        let start = std::time::Instant::now();
+        while target.take(arrived).is_none() {
+            friend.round();
+            target.round();
+            assert!(start.elapsed() < WATCHDOG);
+        }
+        // Now it reads: everything that it asked for is answered, once.
+        let whole = written.next_multiple_of(ask.len());
+        let (mut verdicts, mut bytes) = (0, vec![0; 1 << 16]);
+        while verdicts < whole / ask.len() * (16 + 12) {
+            written += write_some(&mut raw, &ask[ask.len() - (whole - written)..]);
+            target.round();
+            verdicts += raw.read(&mut bytes).unwrap_or(0);
+            assert!(start.elapsed() < WATCHDOG, "{verdicts} bytes of verdicts on {written}");
+        }
+        raw.write_all(&frame(UNEXPECTED, 0, b"the end")).unwrap();
+        while target.take(arrived).is_none() {
+            target.round();
+            assert!(start.elapsed() < WATCHDOG);
+        }
+        assert!(target.context.may_sleep() && raw.read(&mut bytes).is_err(), "nothing more");
+    }
+}
+
 #[test]
 fn strangers_who_hold_every_descriptor_make_room_for_a_peer() {
     let process = Process::start(LOOPBACK, Some(48));
@@ -218,20 +307,10 @@ fn strangers_do_not_count_as_peers_and_one_peer_too_many_is_told_so() {
 #[test]
 fn peers_that_never_pause_do_not_starve_another() {
     let mut target = End::open(LOOPBACK, &[]);
-    let at = target.text();
     let flood: Vec<u8> = frame(UNEXPECTED, 0, &[1; 8000]).repeat(200);
     let mut raws = Vec::new();
     for _ in 0..8 {
-        let mut raw = connect(&at);
-        raw.write_all(&hello(0)).unwrap();
-        let reader = std::thread::spawn(move || {
-            assert_eq!(read_greeting(&mut raw).0, 2);
-            raw
-        });
-        while !reader.is_finished() {
-            target.round();
-        }
-        raws.push(reader.join().unwrap());
+        raws.push(greeted_by(&mut target));
     }
     for (number, raw) in (0..8).zip(&mut raws) {
         raw.write_all(&frame(UNEXPECTED, 0, &[number])).unwrap();
