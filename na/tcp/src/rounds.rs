@@ -207,6 +207,10 @@ impl TcpContext {
                 Timer::Accept => self.accepts = true,
             }
         }
+        if self.watched.is_looking() {
+            // The next round goes on, at once.
+            self.timers.insert((now, Timer::Looks));
+        }
     }
 
     /// Whether there may be messages to be admitted.

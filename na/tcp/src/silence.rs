@@ -11,6 +11,7 @@
 //! A look finds a peer silent when the kernel has repeated itself, in vain, and has heard nothing for half
 //! the bound; two such looks in a row end it. There are looks only while something was written since the
 //! last one, or is unacknowledged.
+//! A look costs a system call for each connection: a round makes [`LOOKS_MAX`] of them, and the next rounds the others.
 
 use std::{
     io,
@@ -27,6 +28,9 @@ use crate::{
 /// Looks in a row that find a peer silent before it is given up.
 const DOUBTS: u8 = 2;
 
+/// Connections that one round looks at.
+const LOOKS_MAX: usize = 32;
+
 /// Time between two looks.
 pub(crate) fn pause(bound: Duration) -> Duration {
     bound / 6
@@ -36,7 +40,24 @@ pub(crate) fn pause(bound: Duration) -> Duration {
 #[derive(Debug, Default)]
 pub(crate) struct Watched {
     keys: Vec<WireKey>,
+    /// Those that the present look has not come to.
+    due: Vec<WireKey>,
     is_timed: bool,
+}
+
+impl Watched {
+    /// Whose turn it is in this round; with nobody left over, a new look begins.
+    fn turn(&mut self) -> Vec<WireKey> {
+        if self.due.is_empty() {
+            self.due = std::mem::take(&mut self.keys);
+        }
+        self.due.split_off(self.due.len().saturating_sub(LOOKS_MAX))
+    }
+
+    /// Whether the next round has to go on.
+    pub(crate) fn is_looking(&self) -> bool {
+        !self.due.is_empty()
+    }
 }
 
 impl TcpContext {
@@ -60,13 +81,16 @@ impl TcpContext {
         self.wake();
     }
 
-    /// Looks at all of them.
+    /// Looks at some of them.
     pub(crate) fn look(&mut self, now: Instant) {
-        self.watched.is_timed = false;
-        for key in std::mem::take(&mut self.watched.keys) {
+        for key in self.watched.turn() {
             let Some(wire) = self.wires.take(key) else { continue };
             self.look_at(wire);
         }
+        if self.watched.is_looking() {
+            return;
+        }
+        self.watched.is_timed = false;
         if !self.watched.keys.is_empty() {
             self.time_looks(now);
         }
@@ -90,5 +114,36 @@ impl TcpContext {
             self.watched.keys.push(wire.key);
         }
         self.wires.put(wire);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(index: u32) -> WireKey {
+        WireKey { index, generation: 0 }
+    }
+
+    #[test]
+    fn a_round_looks_at_some_and_a_look_at_each_once() {
+        let count = 10 * u32::try_from(LOOKS_MAX).unwrap() + 1;
+        let mut watched = Watched { keys: (0..count).map(key).collect(), ..Watched::default() };
+        for _ in 0..2 {
+            let (mut seen, mut rounds) = (Vec::new(), 0);
+            loop {
+                let turn = watched.turn();
+                assert!(!turn.is_empty() && turn.len() <= LOOKS_MAX);
+                rounds += 1;
+                // They are watched on: for the next look.
+                watched.keys.extend(&turn);
+                seen.extend(turn);
+                if !watched.is_looking() {
+                    break;
+                }
+            }
+            seen.sort_unstable();
+            assert!(seen.into_iter().eq((0..count).map(key)) && rounds == 11);
+        }
     }
 }

@@ -8,7 +8,7 @@ use std::{
 
 use socket2::{SockFilter, SockRef};
 
-use crate::end::WATCHDOG;
+use crate::end::{End, WATCHDOG};
 
 pub(crate) const UNEXPECTED: u8 = 1;
 pub(crate) const EXPECTED: u8 = 2;
@@ -73,6 +73,20 @@ pub(crate) fn greeted(address: &str) -> TcpStream {
     stream.write_all(&hello(0)).unwrap();
     assert_eq!(read_greeting(&mut stream).0, 2);
     stream
+}
+
+/// A raw connection to a context that makes progress in this thread.
+pub(crate) fn greeted_by(target: &mut End) -> TcpStream {
+    let mut raw = connect(&target.text());
+    raw.write_all(&hello(0)).unwrap();
+    let reader = std::thread::spawn(move || {
+        assert_eq!(read_greeting(&mut raw).0, 2);
+        raw
+    });
+    while !reader.is_finished() {
+        target.round();
+    }
+    reader.join().unwrap()
 }
 
 /// Reads until the other end has closed the connection.

@@ -10,8 +10,8 @@ use hg_na::{Error, GoneReason, Op, Peer, QUIET};
 use socket2::SockRef;
 
 use crate::{
-    end::{End, LOOPBACK, WATCHDOG, ended, gone},
-    raw::{cut_off, read_greeting, welcome},
+    end::{End, LOOPBACK, WATCHDOG, arrived, ended, gone},
+    raw::{UNEXPECTED, cut_off, frame, greeted_by, read_greeting, welcome},
 };
 
 /// The least that can be configured.
@@ -107,4 +107,22 @@ fn a_peer_that_is_busy_for_longer_than_the_bound_is_not_cut_off() {
     }
     drop(reader.join().unwrap());
     assert_eq!(end.until(gone), (peer, GoneReason::Exited));
+}
+
+#[test]
+fn more_peers_than_a_round_looks_at_are_cut_off_and_all_are_reported() {
+    const PEERS: usize = 70;
+    let mut end = End::open(LOOPBACK, &[BOUND]);
+    let mut raws = Vec::new();
+    for _ in 0..PEERS {
+        let mut raw = greeted_by(&mut end);
+        std::io::Write::write_all(&mut raw, &frame(UNEXPECTED, 0, b"hello")).unwrap();
+        let (peer, _) = end.until(arrived);
+        cut_off(&raw);
+        end.send(QUIET, peer, b"lost");
+        raws.push(raw);
+    }
+    for _ in 0..PEERS {
+        assert_eq!(end.until(gone).1, GoneReason::TimedOut);
+    }
 }

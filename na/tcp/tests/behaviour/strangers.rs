@@ -12,7 +12,8 @@ use crate::{
     end::{End, LOOPBACK, Server, WATCHDOG, arrived, gone},
     raw::{
         CREDIT, END, EXPECTED, GET, GET_DATA, PUT, PUT_DATA, UNEXPECTED, connect, dribble, frame,
-        greeted, greeting, header, hello, read_exact, read_greeting, read_to_the_end, welcome,
+        greeted, greeted_by, greeting, header, hello, read_exact, read_greeting, read_to_the_end,
+        welcome,
     },
 };
 
@@ -200,20 +201,6 @@ fn write_some(stream: &mut TcpStream, bytes: &[u8]) -> usize {
             0
         }
     }
-}
-
-/// A raw connection to a context that makes progress in this thread.
-fn greeted_by(target: &mut End) -> TcpStream {
-    let mut raw = connect(&target.text());
-    raw.write_all(&hello(0)).unwrap();
-    let reader = std::thread::spawn(move || {
-        assert_eq!(read_greeting(&mut raw).0, 2);
-        raw
-    });
-    while !reader.is_finished() {
-        target.round();
-    }
-    reader.join().unwrap()
 }
 
 /// Asks until it is not heard any more, and reads nothing: how many bytes were taken.
