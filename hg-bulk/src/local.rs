@@ -8,7 +8,7 @@ use std::{
 
 use hg_na::{Address, Domain, Error, LocalSlice, Memory, Region, Rights};
 
-use crate::{Descriptor, Place, Range};
+use crate::{Descriptor, Place, Range, zeroed};
 
 /// Registered memory. Dropping it unregisters it.
 ///
@@ -246,8 +246,9 @@ fn assemble(whole: Arc<Memory>, parts: Vec<Memory>) -> Result<Memory, Error> {
     for part in &parts {
         let mut offset = 0;
         for segment in part.segments() {
-            copies.push(copy_out(part, offset, segment.len)?);
-            offset += segment.len as u64;
+            let len = segment.len as u64;
+            copies.push(copy_out(part, offset, len)?);
+            offset += len;
         }
     }
     Ok(Memory::from(copies))
@@ -256,14 +257,13 @@ fn assemble(whole: Arc<Memory>, parts: Vec<Memory>) -> Result<Memory, Error> {
 /// The bytes of memory that is not registered.
 ///
 /// # Errors
-/// [`Error::OutOfRange`] for memory longer than the address space, which there is none of.
+/// [`Error::NoMemory`].
 pub fn copy_of(memory: &Memory) -> Result<Vec<u8>, Error> {
-    let beyond = Error::OutOfRange { offset: 0, len: memory.len(), size: memory.len() };
-    copy_out(memory, 0, usize::try_from(memory.len()).map_err(|_beyond| beyond)?)
+    copy_out(memory, 0, memory.len())
 }
 
-fn copy_out(memory: &Memory, offset: u64, len: usize) -> Result<Vec<u8>, Error> {
-    let mut copy = vec![0; len];
+fn copy_out(memory: &Memory, offset: u64, len: u64) -> Result<Vec<u8>, Error> {
+    let mut copy = zeroed(len)?;
     hg_na_memory::copy_out(memory, offset, &mut copy)?;
     Ok(copy)
 }

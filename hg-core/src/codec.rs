@@ -13,7 +13,9 @@
 //!
 //! # What a peer can do to a decoder
 //! Nothing but make it fail: it reads only the bytes given, allocates in proportion to them, recurses
-//! at most 128 levels deep, and does not panic (`codec/bounded.rs`).
+//! at most 128 levels deep, and does not panic (`codec/bounded.rs`). A byte string, string or sequence for which
+//! there is no memory is refused ([`CodecError::NoMemory`]); many small values that exhaust it end the process, as
+//! everywhere in Rust.
 
 #[cfg(feature = "bincode")]
 mod bincode;
@@ -102,6 +104,12 @@ pub enum CodecError {
     /// The bytes are no such value: the other side uses other types or another codec, or is broken.
     #[error("not a valid message: {0}")]
     Malformed(Box<str>),
+    /// The value needs more memory than this process can have.
+    #[error("there is no memory for {len} bytes of it")]
+    NoMemory {
+        /// Bytes that were refused.
+        len: usize,
+    },
 }
 
 impl CodecError {
@@ -112,7 +120,10 @@ impl CodecError {
 
     #[cold]
     fn malformed(reason: &dyn fmt::Display) -> Self {
-        Self::Malformed(shortened(reason))
+        match bounded::take_refused() {
+            Some(len) => Self::NoMemory { len },
+            None => Self::Malformed(shortened(reason)),
+        }
     }
 }
 

@@ -49,13 +49,9 @@ impl Bulk {
     /// Copies all bytes out.
     ///
     /// # Errors
-    /// Those of the transport that it is registered with.
-    ///
-    /// # Panics
-    /// When it is longer than the address space.
+    /// [`Error::NoMemory`], and those of the transport that it is registered with.
     pub fn to_vec(&self) -> Result<Vec<u8>, Error> {
-        let len = usize::try_from(self.len()).expect("it lies in the address space");
-        let mut bytes = vec![0; len];
+        let mut bytes = hg_bulk::zeroed(self.len())?;
         self.read(0, &mut bytes)?;
         Ok(bytes)
     }

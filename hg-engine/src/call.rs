@@ -434,7 +434,12 @@ pub(crate) fn arrived<R: Rpc>(result: Arrived) -> Result<R::Output, CallError<R:
 
 #[cold]
 fn undecodable<R: Rpc>(error: &codec::CodecError) -> CallError<R::Error> {
-    CallError::Decode(format!("the answer of `{}`: {error}", R::NAME))
+    match error {
+        codec::CodecError::NoMemory { len } => {
+            CallError::NotMade(hg_na::Error::NoMemory { len: *len as u64 })
+        }
+        _ => CallError::Decode(format!("the answer of `{}`: {error}", R::NAME)),
+    }
 }
 
 #[cold]

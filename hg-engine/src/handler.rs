@@ -98,7 +98,11 @@ fn arguments<'a, R: Rpc>(
 ) -> Result<R::WireArgs<'a>, Run> {
     codec::Default::decode::<R::WireArgs<'a>>(payload).map_err(|error| {
         let text = format!("arguments of `{}`: {error}", R::NAME);
-        request.fail(Status::Decode, &text, answer)
+        let status = match error {
+            codec::CodecError::NoMemory { .. } => Status::Rejected,
+            _ => Status::Decode,
+        };
+        request.fail(status, &text, answer)
     })
 }
 

@@ -24,7 +24,7 @@ impl Handle {
     pub fn room_in_place<R: Rpc>(&self, rpc: R, args: R::Args<'_>) -> Option<usize> {
         let _: R = rpc;
         let wire = R::pack(args);
-        let mut encoded = vec![0; codec::Default::size(&wire).ok()?];
+        let mut encoded = hg_bulk::zeroed(codec::Default::size(&wire).ok()? as u64).ok()?;
         codec::Default::encode(&wire, &mut encoded).ok()?;
         let header = self.port.header_in_place::<R>();
         codec::Default::lengthen(&mut encoded, 1).then_some(header.encoded_len() + encoded.len())

@@ -79,7 +79,7 @@ impl Port {
         let start = header.encoded_len();
         if self.is_large(start + size, self.shared.caps.max_unexpected) {
             self.check_large(size)?;
-            let mut bytes = vec![0; size];
+            let mut bytes = hg_bulk::zeroed(size as u64).map_err(Failure::NotMade)?;
             codec::Default::encode(wire, &mut bytes)
                 .map_err(|error| unencodable(R::NAME, &error))?;
             let sent = self.start_large_call(peer, R::NAME, (bytes, 0), header, deadline)?;

@@ -231,28 +231,13 @@ impl fmt::Debug for View<'_> {
     }
 }
 
-/// Claims above this many bytes are tried out before they are made memory of.
-const TRIED_OUT: usize = 1 << 20;
-
 /// Makes it as long as a peer claims. None of what is new is touched before bytes arrive; a claim beyond what there is is
 /// refused.
 fn resize(bytes: &mut Vec<u8>, len: u64) -> Result<(), TransferError> {
-    let too_large = || {
-        TransferError::NotMade(Error::Limit {
-            what: "memory for the bytes to fetch",
-            limit: len,
-            remedy: "fetch less at a time",
-        })
-    };
-    let len = usize::try_from(len).map_err(|_beyond| too_large())?;
-    if len <= bytes.capacity() {
-        bytes.resize(len, 0);
-        return Ok(());
+    match usize::try_from(len) {
+        Ok(len) if len <= bytes.capacity() => bytes.resize(len, 0),
+        _ => *bytes = hg_bulk::zeroed(len)?,
     }
-    if len > TRIED_OUT {
-        Vec::<u8>::new().try_reserve_exact(len).map_err(|_refused| too_large())?;
-    }
-    *bytes = vec![0; len];
     Ok(())
 }
 

@@ -123,6 +123,14 @@ pub enum Error {
         /// What to do about it.
         remedy: &'static str,
     },
+    /// The process has no memory for so many bytes at a time.
+    #[error(
+        "there is no memory for {len} bytes: move less at a time, or raise what the process may have (`ulimit -v`)"
+    )]
+    NoMemory {
+        /// Bytes that were asked for.
+        len: u64,
+    },
     /// The process forked: this is the child's copy, which does nothing. Open an engine of its own.
     #[error("this engine was opened by the parent process: open a new one in the child")]
     Forked,
@@ -166,6 +174,7 @@ impl Error {
             Self::BadDescriptor(_) => "BadDescriptor",
             Self::RegionBusy => "RegionBusy",
             Self::Limit { .. } => "Limit",
+            Self::NoMemory { .. } => "NoMemory",
             Self::Forked => "Forked",
             Self::Os { .. } => "Os",
         }

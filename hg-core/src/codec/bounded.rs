@@ -1,19 +1,20 @@
 //! A deserializer around another one that keeps a peer's claims within the bytes that it sent.
 //!
 //! bincode and postcard check every length against the bytes that are left before they copy, but hand
-//! a sequence's *count* on as it came. Three claims are left over, and this adaptor refuses them:
+//! a sequence's *count* on as it came. Four claims are left over, and this adaptor refuses them:
 //!
 //! | claim                                          | would cost                  | answer              |
 //! |------------------------------------------------|-----------------------------|---------------------|
 //! | a count far over the bytes that follow         | an allocation ahead of them | size hint is capped |
 //! | 2^60 elements that take no bytes (`Vec<()>`)   | a loop of 2^60 rounds       | [`Fault::TooMany`]  |
 //! | a recursive type, nested once per byte or four | the stack, and the process  | [`Fault::TooDeep`]  |
+//! | more than this process may allocate            | the process (`abort`)       | [`Fault::NoMemory`] |
 //!
 //! Every container is wrapped on its way in (`Deserializer` -> `Visitor` -> `SeqAccess`, `MapAccess`,
 //! `EnumAccess`) and every element on its way out (`Seed` -> `Deserializer`). All of it is generic and
 //! inlined: around a tuple of integers the compiler removes it.
 
-use std::fmt;
+use std::{cell::Cell, fmt};
 
 use serde::de::{
     DeserializeSeed, Deserializer, EnumAccess, MapAccess, SeqAccess, VariantAccess, Visitor,
@@ -50,6 +51,24 @@ impl Bounds {
 enum Fault {
     TooMany,
     TooDeep,
+    NoMemory,
+}
+
+thread_local! {
+    /// Bytes that were refused: a format may forget what an error says.
+    static REFUSED: Cell<usize> = const { Cell::new(0) };
+}
+
+/// How many bytes were refused in this thread since it was asked last, if any were.
+#[cold]
+pub(super) fn take_refused() -> Option<usize> {
+    Some(REFUSED.take()).filter(|len| *len > 0)
+}
+
+#[cold]
+fn refuse<E: serde::de::Error>(len: usize) -> E {
+    REFUSED.set(len);
+    E::custom(Fault::NoMemory)
 }
 
 impl fmt::Display for Fault {
@@ -57,6 +76,7 @@ impl fmt::Display for Fault {
         match self {
             Self::TooMany => f.write_str("a sequence has more elements than the message has bytes"),
             Self::TooDeep => write!(f, "nested deeper than {MAX_DEPTH} levels"),
+            Self::NoMemory => f.write_str("there is no memory for it"),
         }
     }
 }
@@ -114,9 +134,20 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Bounded<D> {
         deserialize_i8 deserialize_i16 deserialize_i32 deserialize_i64 deserialize_i128
         deserialize_u8 deserialize_u16 deserialize_u32 deserialize_u64 deserialize_u128
         deserialize_f32 deserialize_f64
-        deserialize_str deserialize_string deserialize_bytes deserialize_byte_buf
+        deserialize_str deserialize_bytes
         deserialize_unit deserialize_identifier
     }
+
+    #[inline]
+    fn deserialize_string<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
+        self.inner.deserialize_str(Copied(visitor))
+    }
+
+    #[inline]
+    fn deserialize_byte_buf<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
+        self.inner.deserialize_bytes(Copied(visitor))
+    }
+
     fixed! {
         deserialize_option()
         deserialize_newtype_struct(name: &'static str)
@@ -143,6 +174,33 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Bounded<D> {
     }
 }
 
+/// The visitor of a string or byte string that wants bytes of its own: copies them, if there is memory for them.
+struct Copied<V>(V);
+
+impl<'de, V: Visitor<'de>> Visitor<'de> for Copied<V> {
+    type Value = V::Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.expecting(f)
+    }
+
+    #[inline]
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<V::Value, E> {
+        let mut copy = String::new();
+        copy.try_reserve_exact(text.len()).map_err(|_refused| refuse(text.len()))?;
+        copy.push_str(text);
+        self.0.visit_string(copy)
+    }
+
+    #[inline]
+    fn visit_bytes<E: serde::de::Error>(self, bytes: &[u8]) -> Result<V::Value, E> {
+        let mut copy = Vec::new();
+        copy.try_reserve_exact(bytes.len()).map_err(|_refused| refuse(bytes.len()))?;
+        copy.extend_from_slice(bytes);
+        self.0.visit_byte_buf(copy)
+    }
+}
+
 /// The visitor of a container: bounds what it will visit.
 struct Container<V> {
     visitor: V,
@@ -150,6 +208,17 @@ struct Container<V> {
     bounds: Bounds,
     /// How many elements.
     limit: usize,
+}
+
+impl<V> Container<V> {
+    /// Elements whose memory is to be tried out: only where the message chooses their number, and many.
+    #[inline]
+    fn untried(&self, hint: Option<usize>) -> usize {
+        if self.limit == usize::MAX {
+            return 0;
+        }
+        hint.filter(|claimed| *claimed > FEW).map_or(0, |claimed| claimed.min(self.limit))
+    }
 }
 
 impl<'de, V: Visitor<'de>> Visitor<'de> for Container<V> {
@@ -181,12 +250,14 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for Container<V> {
 
     #[inline]
     fn visit_seq<A: SeqAccess<'de>>(self, inner: A) -> Result<V::Value, A::Error> {
-        self.visitor.visit_seq(Elements { inner, bounds: self.bounds, left: self.limit })
+        let untried = self.untried(inner.size_hint());
+        self.visitor.visit_seq(Elements { inner, bounds: self.bounds, left: self.limit, untried })
     }
 
     #[inline]
     fn visit_map<A: MapAccess<'de>>(self, inner: A) -> Result<V::Value, A::Error> {
-        self.visitor.visit_map(Elements { inner, bounds: self.bounds, left: self.limit })
+        let untried = self.untried(inner.size_hint());
+        self.visitor.visit_map(Elements { inner, bounds: self.bounds, left: self.limit, untried })
     }
 
     #[inline]
@@ -200,9 +271,25 @@ struct Elements<A> {
     inner: A,
     bounds: Bounds,
     left: usize,
+    /// How many there are, before the memory for them was tried out.
+    untried: usize,
 }
 
+/// So many elements are taken without a trial.
+const FEW: usize = 4096;
+
 impl<A> Elements<A> {
+    /// Tries out the memory for all elements when the first one comes. A vector doubles its room from what it begins with, so
+    /// that it has room for twice as many at most.
+    #[inline]
+    fn try_out<E: serde::de::Error>(&mut self, size: usize) -> Result<(), E> {
+        if self.untried == 0 {
+            return Ok(());
+        }
+        let len = std::mem::take(&mut self.untried).saturating_mul(2).saturating_mul(size);
+        Vec::<u8>::new().try_reserve_exact(len).map_err(|_refused| refuse(len))
+    }
+
     #[inline]
     fn count<T, E: serde::de::Error>(&mut self, element: Option<T>) -> Result<Option<T>, E> {
         if element.is_some() {
@@ -225,6 +312,7 @@ impl<'de, A: SeqAccess<'de>> SeqAccess<'de> for Elements<A> {
         &mut self,
         seed: T,
     ) -> Result<Option<T::Value>, A::Error> {
+        self.try_out(size_of::<T::Value>())?;
         let element = self.inner.next_element_seed(Bounded::new(seed, self.bounds))?;
         self.count(element)
     }
@@ -249,6 +337,7 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for Elements<A> {
 
     #[inline]
     fn next_value_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<T::Value, A::Error> {
+        self.try_out(size_of::<T::Value>() + size_of::<usize>())?;
         self.inner.next_value_seed(Bounded::new(seed, self.bounds))
     }
 

@@ -34,7 +34,12 @@ pub(crate) fn offer<T: Serialize>(
     if size as u64 > max {
         return refused(Status::Rejected, &too_large("the result", size as u64, max));
     }
-    let mut bytes = vec![0; size];
+    let mut bytes = match hg_bulk::zeroed(size as u64) {
+        Ok(bytes) => bytes,
+        Err(error) => {
+            return refused(Status::Rejected, &format!("the result cannot be encoded: {error}"));
+        }
+    };
     if let Err(error) = codec::Default::encode(value, &mut bytes) {
         return refused(Status::Decode, &format!("the result cannot be encoded: {error}"));
     }
