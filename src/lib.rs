@@ -65,8 +65,16 @@
 //! | `tcp` | plain sockets, `tcp://host:port` | yes |
 //! | `ofi` | libfabric, loaded at run time: `ofi+tcp://`, `ofi+shm://`, `ofi+verbs://`, `ofi+cxi://`, ... | yes |
 //! | `sm-routing` | one address for both: `tcp://` and `ofi+tcp://` are reached by shared memory inside a node | yes |
+//! | `tcp-key` | a pre-shared key that encrypts `tcp://` (the setting `key-file`); brings `snow` | no |
 //! | `bincode` | the codec: fixed-size integers | yes |
 //! | `postcard` | the codec instead of `bincode`, also if both are on: small integers take few bytes | no |
+//!
+//! # Codecs
+//! Both sides need the same codec; where they do not have it, a call says so. `bincode` 1.3 is marked as unmaintained
+//! (RUSTSEC-2025-0141). That is a notice, and no fault is known: the format is finished, the crate small, and whatever a
+//! peer sends is decoded within bounds that are this project's own (`hg_core::codec`), under fuzz tests. Whoever must have no
+//! such notice in the tree takes `postcard` alone, under the same tests:
+//! `default-features = false, features = ["sm", "tcp", "ofi", "sm-routing", "postcard"]`.
 
 #![forbid(unsafe_code)]
 

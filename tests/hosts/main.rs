@@ -12,7 +12,6 @@
 //!
 //! A process on a host is this test binary again, in a role: `roles`.
 
-#![cfg(feature = "sm-routing")]
 #![expect(clippy::unwrap_used, reason = "helpers of tests end the test, too")]
 
 mod across;

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `denied` | keeps from reaching into the memory of others; module `denied` has the system forbid it |
 //! | `plain` | is not reached by shared memory inside the node |
-//! | `sealed` | the same, and has a key |
+//! | `sealed` | the same, and has a key (feature `tcp-key`) |
 //!
 //! Without a word, `tcp` is routed: its engines take shared memory inside the node. Over libfabric ([`bulk_urls`]) transfers
 //! are tested, and arguments that travel by them; calls are in `tests/ofi` and the conformance suite.
@@ -18,7 +18,7 @@ const URLS: &[&str] = &[
     "denied+sm://",
     #[cfg(feature = "tcp")]
     PLAIN_TCP,
-    #[cfg(feature = "tcp")]
+    #[cfg(feature = "tcp-key")]
     "sealed+tcp://127.0.0.1:0",
     #[cfg(feature = "sm-routing")]
     "tcp://127.0.0.1:0",
@@ -55,7 +55,7 @@ pub(crate) fn open_over(builder: Builder, url: &str) -> Result<Engine, Error> {
     if let Some(url) = url.strip_prefix("plain+") {
         return unrouted(builder).open(url);
     }
-    #[cfg(feature = "tcp")]
+    #[cfg(feature = "tcp-key")]
     if let Some(url) = url.strip_prefix("sealed+") {
         return unrouted(builder).setting("key-file", &key_file()).open(url);
     }
@@ -67,8 +67,8 @@ fn unrouted(builder: Builder) -> Builder {
 }
 
 /// The name of a file with a key, the same for all processes.
-#[cfg(feature = "tcp")]
-pub(crate) fn key_file() -> String {
+#[cfg(feature = "tcp-key")]
+fn key_file() -> String {
     use std::{fs, io::Write as _, os::unix::fs::OpenOptionsExt as _, path::Path, sync::OnceLock};
     static NAME: OnceLock<String> = OnceLock::new();
     let make = || {
@@ -87,8 +87,8 @@ pub(crate) fn key_file() -> String {
 }
 
 /// What is in it.
-#[cfg(feature = "tcp")]
-pub(crate) const KEY: &str = "5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a";
+#[cfg(feature = "tcp-key")]
+const KEY: &str = "5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a";
 
 /// A witness of a target that is reached by one of [`urls`].
 pub(crate) fn witness_over(url: &str, address: &str) -> Witness {

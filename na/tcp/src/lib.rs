@@ -51,7 +51,10 @@
 //! kernel, a host that is cut off by its silence, within `silence-bound-ms`; one that is only busy is not.
 //!
 //! # Features
-//! `fuzzing`: for fuzz targets only.
+//! | feature | what | default |
+//! |---|---|---|
+//! | `tcp-key` | a pre-shared key and encryption: the settings `key-file` and `key-env`; brings `snow` | no |
+//! | `fuzzing` | for fuzz targets only | no |
 
 #![deny(unsafe_code)]
 
@@ -70,7 +73,10 @@ mod inbox;
 mod interfaces;
 #[expect(unsafe_code, reason = "asks the kernel what no safe interface tells")]
 mod kernel;
+#[cfg(feature = "tcp-key")]
 mod key;
+#[cfg(not(feature = "tcp-key"))]
+mod keyless;
 mod link;
 mod offer;
 mod outbound;
@@ -79,6 +85,7 @@ mod post;
 mod reading;
 mod resolver;
 mod rounds;
+#[cfg(feature = "tcp-key")]
 mod seal;
 mod settings;
 mod short_cuts;
@@ -89,6 +96,11 @@ mod transfers;
 mod verdict;
 mod waiter;
 mod wire;
+
+#[cfg(not(feature = "tcp-key"))]
+use keyless as key;
+#[cfg(not(feature = "tcp-key"))]
+use keyless as seal;
 
 pub use domain::TcpPlugin;
 #[cfg(feature = "fuzzing")]

@@ -6,6 +6,7 @@ mod addresses;
 mod child;
 mod end;
 mod hang_up;
+#[cfg(feature = "tcp-key")]
 mod keys;
 mod raw;
 mod restarts;
