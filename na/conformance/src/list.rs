@@ -77,6 +77,7 @@ define_suite! { $
             unexpected_messages_arrive_in_order
             control_messages_arrive_in_order
             expected_messages_arrive_in_order
+            answers_and_control_messages_of_a_burst_arrive_each_in_order
             a_context_reaches_itself
             many_peers_reach_one
             a_received_message_outlives_its_connection

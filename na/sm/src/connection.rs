@@ -3,13 +3,12 @@
 use std::{collections::VecDeque, sync::Arc, time::Instant};
 
 use hg_na::{
-    Completion, Done, Error, Failure, GoneReason, Message, OpId, Peer, Reached, Returned, Tag,
-    Token,
+    Completion, Done, Error, Failure, GoneReason, Message, OpId, Peer, Reached, Returned, Token,
 };
 
 use crate::{
     layout::RINGS,
-    link::Link,
+    link::{Kind, Link},
     os::death::ProcessWatch,
     receives::Receives,
     rendezvous::{name::Target, socket::Socket},
@@ -47,7 +46,7 @@ pub(crate) enum Phase {
 pub(crate) struct Pending {
     pub(crate) serial: u64,
     pub(crate) token: Token,
-    pub(crate) tag: Tag,
+    pub(crate) kind: Kind,
     pub(crate) message: Message,
 }
 

@@ -30,7 +30,7 @@ use crate::{
     context::{SmContext, TRIM_AFTER},
     domain::Shared,
     layout::{MAPS, PINS, RINGS, SLOTS},
-    link::{CONTROL, Link, SHORT},
+    link::{CONTROL_MAX, Link},
     region::{
         descriptor::RegionClaim,
         plan::{Run, total},
@@ -336,7 +336,7 @@ impl Target {
                 self.post(Op::SendExpected { to, tag, message });
             }
             4 => {
-                let message = Message::inline(usize::from(small) % (SHORT[CONTROL] + 1));
+                let message = Message::inline(usize::from(small) % (CONTROL_MAX + 1));
                 self.post(Op::SendControl { to, message });
             }
             5 => self.post(Op::RecvExpected { from: to, tag }),
@@ -397,7 +397,7 @@ impl Target {
                 read(&message);
             }
             Completion::Control { from, message } => {
-                assert!(from == self.liar && message.len() <= SHORT[CONTROL]);
+                assert!(from == self.liar && message.len() <= CONTROL_MAX);
                 assert!(self.hung_up.is_none(), "a control message after the hang-up");
                 read(&message);
             }

@@ -6,14 +6,13 @@
 //! | offset | size | field | meaning |
 //! |-------:|-----:|-------|---------|
 //! | 0 | 64 | `header` | magic, version, sizes; written before the segment is shown to anybody |
-//! | 64 | 3 x 64 | `popped` | slots that the creator has taken from the *peer's* rings, one line each |
-//! | 256 | 64 | `attention` | whether the creator looks at the peer's rings, or wants to be rung |
-//! | 320 | 64 | `space_wanted` | whether the creator sleeps until the peer has popped something |
-//! | 384 | 64 | `pins` | regions of the peer that the creator is transferring from or to |
-//! | 448 | 512 | `maps` | regions of the peer that the creator has mapped |
+//! | 64 | 2 x 64 | `popped` | slots that the creator has taken from the *peer's* rings, one line each |
+//! | 192 | 64 | `attention` | whether the creator looks at the peer's rings, or wants to be rung |
+//! | 256 | 64 | `space_wanted` | whether the creator sleeps until the peer has popped something |
+//! | 320 | 64 | `pins` | regions of the peer that the creator is transferring from or to |
+//! | 384 | 512 | `maps` | regions of the peer that the creator has mapped |
 //! | 4096 | 4096 | `rings[0]` | requests: unexpected messages |
-//! | 8192 | 4096 | `rings[1]` | answers: expected messages |
-//! | 12288 | 4096 | `rings[2]` | control messages: a ring of their own, since an expected message that its receiver cannot hold stays where it is |
+//! | 8192 | 4096 | `rings[1]` | answers: expected and control messages, and notes about transfers. All of them are taken at once |
 
 use crate::sync::{AtomicU32, AtomicU64, Plain32, Plain64};
 
@@ -22,17 +21,17 @@ pub(crate) const SLOTS: u32 = if cfg!(loom) { 2 } else { 64 };
 /// Bytes of a slot that a message can use.
 pub(crate) const SLOT_WORDS: usize = 7;
 /// Rings in each direction.
-pub(crate) const RINGS: usize = 3;
+pub(crate) const RINGS: usize = 2;
 /// Regions that one connection can have pinned at a time.
 pub(crate) const PINS: usize = 8;
 /// Regions that one connection can have mapped at a time.
 pub(crate) const MAPS: usize = 64;
 /// Bytes of a ring segment.
-pub(crate) const SEGMENT_BYTES: usize = 4 * 4096;
+pub(crate) const SEGMENT_BYTES: usize = 3 * 4096;
 /// `hgsmring` in memory order.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"hgsmring");
 /// Version of this layout.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 
 /// One cache line: a short message with its own publication.
 #[derive(Debug, Default)]
@@ -90,7 +89,7 @@ pub(crate) struct Segment {
     pub(crate) space_wanted: Line,
     pub(crate) pins: Pins,
     pub(crate) maps: Maps,
-    reserved: [Line; 49],
+    reserved: [Line; 50],
     pub(crate) rings: [Slots; RINGS],
 }
 
@@ -102,9 +101,9 @@ const _: () = {
     assert!(offset_of!(Slot, bytes) == 8);
     assert!(offset_of!(Segment, header) == 0);
     assert!(offset_of!(Segment, popped) == 64);
-    assert!(offset_of!(Segment, attention) == 256);
-    assert!(offset_of!(Segment, space_wanted) == 320);
-    assert!(offset_of!(Segment, pins) == 384 && offset_of!(Segment, maps) == 448);
+    assert!(offset_of!(Segment, attention) == 192);
+    assert!(offset_of!(Segment, space_wanted) == 256);
+    assert!(offset_of!(Segment, pins) == 320 && offset_of!(Segment, maps) == 384);
     assert!(offset_of!(Segment, rings) == 4096);
     assert!(size_of::<Segment>() == SEGMENT_BYTES);
 };

@@ -19,13 +19,44 @@ use crate::{
 
 /// Ring of unexpected messages.
 pub(crate) const REQUESTS: usize = 0;
-/// Ring of expected messages.
+/// Ring of expected and control messages, and of notes.
 pub(crate) const ANSWERS: usize = 1;
-/// Ring of control messages.
-pub(crate) const CONTROL: usize = 2;
 
 /// Longest message inside a slot of each ring; an expected one spends eight bytes on its tag.
-pub(crate) const SHORT: [usize; RINGS] = [56, 48, 56];
+pub(crate) const SHORT: [usize; RINGS] = [56, 48];
+/// Longest control message: it lies in its slot.
+pub(crate) const CONTROL_MAX: usize = 56;
+
+/// Kinds of messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Unexpected.
+    Request,
+    /// Expected.
+    Answer(Tag),
+    Control,
+}
+
+impl Kind {
+    /// The ring that it travels in.
+    #[inline(always)]
+    pub(crate) const fn ring(self) -> usize {
+        match self {
+            Self::Request => REQUESTS,
+            Self::Answer(_) | Self::Control => ANSWERS,
+        }
+    }
+
+    /// Longest message of its kind inside a slot.
+    #[inline(always)]
+    pub(crate) const fn short(self) -> usize {
+        match self {
+            Self::Request => SHORT[REQUESTS],
+            Self::Answer(_) => SHORT[ANSWERS],
+            Self::Control => CONTROL_MAX,
+        }
+    }
+}
 
 /// Longest message in slots of the ring of requests: in the arena a longer one costs less.
 pub(crate) const WIDE_MAX: usize = 4 * SHORT[REQUESTS];
@@ -183,16 +214,9 @@ impl Link {
     }
 
     /// Publishes a message whose bytes lie in the own arena.
-    pub(crate) fn push_body(
-        &mut self,
-        ring: usize,
-        tag: Tag,
-        lane: usize,
-        place: Reservation,
-        len: u32,
-    ) {
-        let mut payload = [0; SLOT_WORDS];
-        if ring == ANSWERS {
+    pub(crate) fn push_body(&mut self, kind: Kind, lane: usize, place: Reservation, len: u32) {
+        let (mut payload, ring) = ([0; SLOT_WORDS], kind.ring());
+        if let Kind::Answer(tag) = kind {
             payload[0] = tag;
             payload[1] = u64::from(place.offset);
         } else {

@@ -10,7 +10,7 @@ use crate::{
     body::OutBody,
     connection::{Pending, Phase, failed, failed_send},
     context::SmContext,
-    link::{ANSWERS, CONTROL, REQUESTS, SHORT, misbehaved},
+    link::{ANSWERS, CONTROL_MAX, Kind, REQUESTS, misbehaved},
     receives::Receive,
     send::{Inline, Sent},
 };
@@ -23,9 +23,9 @@ impl SmContext {
             return self.post_slowly(token, op);
         }
         let (to, sent) = match &op {
-            Op::SendUnexpected { to, message } => (*to, self.inline(*to, REQUESTS, 0, message)),
+            Op::SendUnexpected { to, message } => (*to, self.inline(*to, Kind::Request, message)),
             Op::SendExpected { to, tag, message } => {
-                (*to, self.inline(*to, ANSWERS, *tag, message))
+                (*to, self.inline(*to, Kind::Answer(*tag), message))
             }
             Op::RecvExpected { from, tag } => {
                 let (from, tag) = (*from, *tag);
@@ -55,19 +55,18 @@ impl SmContext {
         }
         match op {
             Op::SendUnexpected { to, message } => {
-                self.send(token, to, REQUESTS, 0, message).map_err(|(error, message)| Rejected {
+                self.send(token, to, Kind::Request, message).map_err(|(error, message)| Rejected {
                     op: Op::SendUnexpected { to, message },
                     error,
                 })
             }
             Op::SendExpected { to, tag, message } => {
-                self.send(token, to, ANSWERS, tag, message).map_err(|(error, message)| Rejected {
-                    op: Op::SendExpected { to, tag, message },
-                    error,
+                self.send(token, to, Kind::Answer(tag), message).map_err(|(error, message)| {
+                    Rejected { op: Op::SendExpected { to, tag, message }, error }
                 })
             }
             Op::SendControl { to, message } => {
-                self.send(token, to, CONTROL, 0, message).map_err(|(error, message)| Rejected {
+                self.send(token, to, Kind::Control, message).map_err(|(error, message)| Rejected {
                     op: Op::SendControl { to, message },
                     error,
                 })
@@ -83,9 +82,9 @@ impl SmContext {
 
     /// The fast path of a short message.
     #[inline(always)]
-    fn inline(&mut self, to: Peer, ring: usize, tag: Tag, message: &Message) -> Inline {
+    fn inline(&mut self, to: Peer, kind: Kind, message: &Message) -> Inline {
         match self.peers.find(to) {
-            Some(connection) => connection.send_inline(ring, tag, message),
+            Some(connection) => connection.send_inline(kind, message),
             None => Inline::Refused,
         }
     }
@@ -103,7 +102,7 @@ impl SmContext {
             return None;
         }
         let connection = self.peers.find(to)?;
-        let sent = connection.send_inline(ANSWERS, tag, message);
+        let sent = connection.send_inline(Kind::Answer(tag), message);
         if sent == Inline::Refused {
             return None;
         }
@@ -137,11 +136,11 @@ impl SmContext {
             return None;
         }
         // The request first: it is on its way meanwhile. Its answer is not looked for before the next round.
-        let mut sent = connection.send_inline(REQUESTS, 0, message);
+        let mut sent = connection.send_inline(Kind::Request, message);
         if sent == Inline::Refused {
             sent = connection.send_wide(message);
             if sent == Inline::Refused {
-                sent = connection.send_body(REQUESTS, 0, message);
+                sent = connection.send_body(message);
             }
             if sent == Inline::Refused {
                 return None;
@@ -218,11 +217,10 @@ impl SmContext {
         &mut self,
         token: Token,
         to: Peer,
-        ring: usize,
-        tag: Tag,
+        kind: Kind,
         message: Message,
     ) -> Result<OpId, (Error, Message)> {
-        let max = if ring == CONTROL { SHORT[CONTROL] } else { MESSAGE_MAX as usize };
+        let max = if kind == Kind::Control { CONTROL_MAX } else { MESSAGE_MAX as usize };
         if message.len() > max {
             return Err((Error::TooLong { len: message.len(), max }, message));
         }
@@ -234,14 +232,14 @@ impl SmContext {
             return Err((error, message));
         }
         // The fast path again, after a look at how far the peer is.
-        if connection.learns_of_room(ring) {
-            let sent = connection.send_inline(ring, tag, &message);
+        if connection.learns_of_room(kind.ring()) {
+            let sent = connection.send_inline(kind, &message);
             if sent != Inline::Refused {
                 let id = self.next_id(to);
                 return Ok(self.tell(to, id, token, sent));
             }
         }
-        connection.queue(ring, Pending { serial, token, tag, message })?;
+        connection.queue(Pending { serial, token, kind, message })?;
         self.serial = serial;
         self.start(to);
         self.flush(to);

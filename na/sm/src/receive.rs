@@ -9,9 +9,10 @@ use crate::{
     fail,
     in_place::push_with,
     layout::Slot,
-    link::{ANSWERS, BodyClaim, CONTROL, Link, REQUESTS, SHORT, slots_of},
+    link::{ANSWERS, BodyClaim, CONTROL_MAX, Link, REQUESTS, SHORT, slots_of},
     receives::{Receive, Receives},
     ring::{Broken, Payload, Word},
+    transfers::ferry::Ferry,
 };
 
 /// Messages of one ring that are taken in one round, so that one busy peer does not starve others.
@@ -41,17 +42,14 @@ impl Intake {
 }
 
 impl Connection {
-    /// Takes what is there, at most [`BURST`] messages of each kind; says how many. What the peer cannot
+    /// Takes what is there, at most [`BURST`] messages of each ring; says how many. What the peer cannot
     /// have written in good faith is left in `fault`.
     #[inline(always)]
     pub(crate) fn poll(&mut self, intake: &mut Intake, done: &mut Vec<Completion>) -> u32 {
         let Some(link) = self.link.as_mut() else { return 0 };
         let (from, fault) = (self.peer, &mut self.fault);
-        if link.peek(CONTROL).is_some() {
-            return self.poll_all(intake, done);
-        }
-        let mut taken = 0;
-        taken += poll_answers(link, &mut self.receives, fault, from, intake, done);
+        let others = (&mut self.receives, &mut self.ferry);
+        let mut taken = poll_answers(link, others, fault, from, intake, done);
         if intake.admission & self.is_admitted {
             let requests = poll_requests(link, fault, from, intake, done);
             self.owed = requests;
@@ -60,59 +58,10 @@ impl Connection {
         taken
     }
 
-    /// The same, where there are control messages, too: they come first.
-    #[cold]
-    fn poll_all(&mut self, intake: &mut Intake, done: &mut Vec<Completion>) -> u32 {
-        let mut taken = self.poll_control(intake, done);
-        let Some(link) = self.link.as_mut() else { return taken };
-        let (from, fault) = (self.peer, &mut self.fault);
-        taken += poll_answers(link, &mut self.receives, fault, from, intake, done);
-        if intake.admission & self.is_admitted {
-            taken += poll_requests(link, fault, from, intake, done);
-        }
-        taken
-    }
-
-    #[cold]
-    fn poll_control(&mut self, intake: &mut Intake, done: &mut Vec<Completion>) -> u32 {
-        let Some(link) = self.link.as_mut() else { return 0 };
-        let from = self.peer;
-        let mut taken = 0;
-        while taken < BURST
-            && let Some(slot) = link.peek(CONTROL)
-        {
-            let word = slot.claimed_word();
-            if word.is_note() {
-                if let Err(broken) = self.ferry.arrived(word, slot.payload()) {
-                    self.fault = Some(broken);
-                    break;
-                }
-                if !std::mem::replace(&mut self.ferry.is_listed, true) {
-                    intake.ferries.push(from);
-                }
-                intake.has_bodies = true; // Asks for the end of the round, which handles them.
-                take(link, CONTROL);
-                taken += 1;
-                continue;
-            }
-            if !is_short(word, CONTROL) {
-                self.fault = Some(Broken::TooLongForSlot);
-                break;
-            }
-            let message = Message::from_slot(bytes_of(slot.payload()), length(word));
-            done.push(Completion::Control { from, message });
-            take(link, CONTROL);
-            taken += 1;
-        }
-        taken
-    }
-
     /// Whether a round of polling would take something; asked after the fence of a sleep.
     pub(crate) fn has_work(&self, admission: bool) -> bool {
         let Some(link) = &self.link else { return false };
-        link.is_ready(CONTROL)
-            || link.is_ready(ANSWERS)
-            || (admission && self.is_admitted && link.is_ready(REQUESTS))
+        link.is_ready(ANSWERS) || (admission && self.is_admitted && link.is_ready(REQUESTS))
     }
 }
 
@@ -148,7 +97,7 @@ fn poll_requests(
 #[inline(always)]
 fn poll_answers(
     link: &mut Link,
-    receives: &mut Receives,
+    (receives, ferry): (&mut Receives, &mut Ferry),
     fault: &mut Option<Broken>,
     from: Peer,
     intake: &mut Intake,
@@ -164,7 +113,7 @@ fn poll_answers(
         {
             push_with(done, || ended(from, receive, answer_of(slot, length(word))));
             take(link, ANSWERS);
-        } else if let Err(broken) = take_answer(link, receives, from, intake, done) {
+        } else if let Err(broken) = take_other(link, (receives, ferry), from, intake, done) {
             *fault = Some(broken);
             break;
         }
@@ -214,8 +163,38 @@ fn wide(link: &mut Link, len: usize) -> Option<Message> {
     Some(message)
 }
 
-/// An expected message that is long, or for which nobody waits any more: that one is dropped.
+/// Anything in the answers' ring but a short expected message with a receive in its place.
 #[cold]
+fn take_other(
+    link: &mut Link,
+    (receives, ferry): (&mut Receives, &mut Ferry),
+    from: Peer,
+    intake: &mut Intake,
+    done: &mut Vec<Completion>,
+) -> Result<(), Broken> {
+    let Some(slot) = link.peek(ANSWERS) else { return Ok(()) };
+    let word = slot.claimed_word(); // C2
+    if word.is_note() {
+        ferry.arrived(word, slot.payload())?; // C2
+        if !std::mem::replace(&mut ferry.is_listed, true) {
+            intake.ferries.push(from);
+        }
+        intake.has_bodies = true; // Asks for the end of the round, which handles them.
+    } else if let Some(len) = word.control_len() {
+        let len = len as usize;
+        if len > CONTROL_MAX {
+            return Err(Broken::TooLongForSlot);
+        }
+        let message = Message::from_slot(bytes_of(slot.payload()), len); // C2
+        done.push(Completion::Control { from, message });
+    } else {
+        return take_answer(link, receives, from, intake, done);
+    }
+    take(link, ANSWERS);
+    Ok(())
+}
+
+/// An expected message that is long, or for which nobody waits any more: that one is dropped.
 fn take_answer(
     link: &mut Link,
     receives: &mut Receives,

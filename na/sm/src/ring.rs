@@ -70,13 +70,15 @@ impl Broken {
 
 /// Kind and length of a message, as they stand in a slot: bit 31 says that the bytes lie in the
 /// arena, the others are the length. Bit 30 makes it a note between the two contexts
-/// (`transfers/ferry`), and the others its kind: no message is that long.
+/// (`transfers/ferry`), and the others its kind; bit 29 makes it a control message: no message is that long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Word(pub(crate) u32);
 
 impl Word {
     const BODY: u32 = 1 << 31;
     const NOTE: u32 = 1 << 30;
+    #[cfg(not(loom))]
+    const CONTROL: u32 = 1 << 29;
 
     /// A message inside its slot.
     #[inline]
@@ -88,6 +90,20 @@ impl Word {
     #[inline]
     pub(crate) const fn body(len: u32) -> Self {
         Self(len | Self::BODY)
+    }
+
+    /// A control message inside its slot.
+    #[cfg(not(loom))]
+    #[inline]
+    pub(crate) const fn control(len: u32) -> Self {
+        Self(len | Self::CONTROL)
+    }
+
+    /// Length of a control message, as claimed; `None`: it is none.
+    #[cfg(not(loom))]
+    pub(crate) const fn control_len(self) -> Option<u32> {
+        let is_control = self.0 & (Self::BODY | Self::NOTE | Self::CONTROL) == Self::CONTROL;
+        if is_control { Some(self.0 & !Self::CONTROL) } else { None }
     }
 
     /// A note of this kind.
@@ -359,6 +375,19 @@ mod tests {
             lap_before,
         };
         (slots, AtomicU32::new(position), producer, consumer)
+    }
+
+    #[test]
+    fn a_word_is_of_one_kind() {
+        for len in [0, 8, 56] {
+            assert_eq!(Word::control(len).control_len(), Some(len));
+            assert!(!Word::control(len).is_note() && !Word::control(len).is_body());
+            assert!(Word::control(len).len() > 56, "too long for a slot, read as anything else");
+            for other in [Word::inline(len), Word::body(len), Word::note(len)] {
+                assert_eq!(other.control_len(), None);
+            }
+        }
+        assert_eq!(Word(u32::MAX).control_len(), None);
     }
 
     #[test]

@@ -2,13 +2,13 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use hg_na::{Completion, Done, Error, Message, OpId, QUIET, Returned, Tag, Token};
+use hg_na::{Completion, Done, Error, Message, OpId, QUIET, Returned, Token};
 
 use crate::{
     arena::{Lane, MESSAGE_MAX},
     body::{OutBody, OwnArena},
     connection::{Connection, Pending, QUEUE_DEPTH, given_back},
-    link::{ANSWERS, Link, REQUESTS, SHORT, slots_of},
+    link::{ANSWERS, Kind, Link, REQUESTS, SHORT, slots_of},
     ring::{Broken, Word},
 };
 
@@ -51,15 +51,16 @@ pub(crate) enum Attempt {
 impl Connection {
     /// The fast path: an inline message, nothing queued before it, a slot free.
     #[inline(always)]
-    pub(crate) fn send_inline(&mut self, ring: usize, tag: Tag, message: &Message) -> Inline {
+    pub(crate) fn send_inline(&mut self, kind: Kind, message: &Message) -> Inline {
         let (Some((bytes, len)), Some(link)) = (message.slot(), self.link.as_mut()) else {
             return Inline::Refused;
         };
-        let may = len <= SHORT[ring] && self.is_flowing && self.queues[ring].is_empty();
+        let ring = kind.ring();
+        let may = len <= kind.short() && self.is_flowing && self.queues[ring].is_empty();
         if !may || !link.tx[ring].has_known_room() {
             return Inline::Refused;
         }
-        if publish_inline(link, ring, tag, bytes, len) { Inline::Ring } else { Inline::Sent }
+        if publish_inline(link, kind, bytes, len) { Inline::Ring } else { Inline::Sent }
     }
 
     /// The same for a request of a few slots in memory of its own; it is copied.
@@ -81,21 +82,22 @@ impl Connection {
         if link.publish_wide(bytes, slots) { Inline::Ring } else { Inline::Sent }
     }
 
-    /// The same for a message in this connection's arena, which leaves it.
+    /// The same for a request in this connection's arena, which leaves it.
     #[inline(never)]
-    pub(crate) fn send_body(&mut self, ring: usize, tag: Tag, message: &Message) -> Inline {
+    pub(crate) fn send_body(&mut self, message: &Message) -> Inline {
         let body: Option<&dyn std::any::Any> = message.body().map(|body| body as _);
         let out = body.and_then(|body| body.downcast_ref::<OutBody>());
         let (Some(out), Some(link)) = (out, self.link.as_mut()) else { return Inline::Refused };
-        let may = self.is_flowing && self.queues[ring].is_empty() && out.is_in(&link.own.arena);
+        let is_next = self.is_flowing && self.queues[REQUESTS].is_empty();
+        let may = is_next && out.is_in(&link.own.arena);
         let (lane, place, len) = out.place();
         // What fits a slot goes in one.
-        let is_long = len as usize > SHORT[ring] && !out.is_spent();
-        if !may || !is_long || !link.tx[ring].has_known_room() {
+        let is_long = len as usize > SHORT[REQUESTS] && !out.is_spent();
+        if !may || !is_long || !link.tx[REQUESTS].has_known_room() {
             return Inline::Refused;
         }
         out.leave();
-        link.push_body(ring, tag, lane, place, len);
+        link.push_body(Kind::Request, lane, place, len);
         Inline::Sent
     }
 
@@ -110,11 +112,12 @@ impl Connection {
     }
 
     /// Queues a message behind others.
-    pub(crate) fn queue(&mut self, ring: usize, pending: Pending) -> Result<(), (Error, Message)> {
-        if self.queues[ring].len() >= QUEUE_DEPTH {
+    pub(crate) fn queue(&mut self, pending: Pending) -> Result<(), (Error, Message)> {
+        let queue = &mut self.queues[pending.kind.ring()];
+        if queue.len() >= QUEUE_DEPTH {
             return Err((Error::Again, pending.message));
         }
-        self.queues[ring].push_back(pending);
+        queue.push_back(pending);
         Ok(())
     }
 
@@ -124,8 +127,8 @@ impl Connection {
         let Some(link) = self.link.as_mut() else { return Ok(false) };
         let mut moved = self.ferry.is_waiting && self.ferry.publish(link)?;
         for (queue, ring) in self.queues.iter_mut().zip(0..) {
-            while let Some(Pending { serial, token, tag, message }) = queue.pop_front() {
-                let attempt = attempt(link, ring, tag, message);
+            while let Some(Pending { serial, token, kind, message }) = queue.pop_front() {
+                let attempt = attempt(link, kind, message);
                 match attempt {
                     Ok(Attempt::Sent(returned)) => {
                         let id = OpId { scope, serial };
@@ -136,7 +139,7 @@ impl Connection {
                         moved = true;
                     }
                     Ok(Attempt::NoSpace(message)) => {
-                        queue.push_front(Pending { serial, token, tag, message });
+                        queue.push_front(Pending { serial, token, kind, message });
                         // Nothing is on its way whose end would make space: those behind hold it.
                         if link.tx[ring].is_drained() && bring_home(queue, &link.own.arena) {
                             continue;
@@ -144,7 +147,7 @@ impl Connection {
                         break;
                     }
                     Err((broken, message)) => {
-                        queue.push_front(Pending { serial, token, tag, message });
+                        queue.push_front(Pending { serial, token, kind, message });
                         return Err(broken);
                     }
                 }
@@ -171,20 +174,19 @@ fn bring_home(queue: &mut VecDeque<Pending>, arena: &Arc<OwnArena>) -> bool {
 /// Publishes a message of any kind when there is space.
 pub(crate) fn attempt(
     link: &mut Link,
-    ring: usize,
-    tag: Tag,
+    kind: Kind,
     message: Message,
 ) -> Result<Attempt, (Broken, Message)> {
-    let slots = if ring == REQUESTS { slots_of(message.len()) } else { None };
-    match link.has_room_for(ring, slots.unwrap_or(1)) {
+    let slots = if kind == Kind::Request { slots_of(message.len()) } else { None };
+    match link.has_room_for(kind.ring(), slots.unwrap_or(1)) {
         Ok(true) => {}
         Ok(false) => return Ok(Attempt::NoSpace(message)),
         Err(broken) => return Err((broken, message)),
     }
-    if message.len() <= SHORT[ring] {
+    if message.len() <= kind.short() {
         let mut bytes = [0; hg_na::INLINE_MAX];
         bytes[..message.len()].copy_from_slice(message.as_slice());
-        if publish_inline(link, ring, tag, &bytes, message.len()) {
+        if publish_inline(link, kind, &bytes, message.len()) {
             link.ring();
         }
         return Ok(Attempt::Sent(given_back_unless_inline(message)));
@@ -196,15 +198,14 @@ pub(crate) fn attempt(
         return Ok(Attempt::Sent(given_back_unless_inline(message)));
     }
     match message.into_body() {
-        Ok(body) => attempt_body(link, ring, tag, body),
-        Err(message) => attempt_copy(link, ring, tag, message),
+        Ok(body) => attempt_body(link, kind, body),
+        Err(message) => attempt_copy(link, kind, message),
     }
 }
 
 fn attempt_body(
     link: &mut Link,
-    ring: usize,
-    tag: Tag,
+    kind: Kind,
     body: Box<dyn hg_na::MessageBody>,
 ) -> Result<Attempt, (Broken, Message)> {
     let any: &dyn std::any::Any = body.as_ref();
@@ -212,29 +213,28 @@ fn attempt_body(
         Some(out) if out.is_in(&link.own.arena) => {
             let (lane, place, len) = out.place();
             out.leave();
-            link.push_body(ring, tag, lane, place, len);
+            link.push_body(kind, lane, place, len);
             Ok(Attempt::Sent(Returned::Nothing))
         }
-        _ => attempt_copy(link, ring, tag, Message::from_body(body)),
+        _ => attempt_copy(link, kind, Message::from_body(body)),
     }
 }
 
 fn attempt_copy(
     link: &mut Link,
-    ring: usize,
-    tag: Tag,
+    kind: Kind,
     message: Message,
 ) -> Result<Attempt, (Broken, Message)> {
     let len = u32::try_from(message.len()).unwrap_or(u32::MAX);
     debug_assert!(len <= MESSAGE_MAX, "posting checks the length");
-    let lane = usize::from(ring == ANSWERS);
+    let lane = usize::from(matches!(kind, Kind::Answer(_)));
     let place = match link.reserve(lane, len) {
         Ok(Some(place)) => place,
         Ok(None) => return Ok(Attempt::NoSpace(message)),
         Err(broken) => return Err((broken, message)),
     };
     link.own.arena.bytes.copy_in(place.offset, message.as_slice());
-    link.push_body(ring, tag, lane, place, len);
+    link.push_body(kind, lane, place, len);
     Ok(Attempt::Sent(given_back_unless_inline(message)))
 }
 
@@ -245,17 +245,19 @@ fn given_back_unless_inline(message: Message) -> Returned {
 #[inline(always)]
 fn publish_inline(
     link: &mut Link,
-    ring: usize,
-    tag: Tag,
+    kind: Kind,
     bytes: &[u8; hg_na::INLINE_MAX],
     len: usize,
 ) -> bool {
     let (words, _) = bytes.as_chunks::<8>();
     let word = |at: usize| u64::from_ne_bytes(words[at]);
-    let len = Word::inline(u32::try_from(len).unwrap_or(0));
-    if ring == ANSWERS {
-        link.publish(ring, len, |at| if at == 0 { tag } else { word(at - 1) })
-    } else {
-        link.publish(ring, len, word)
+    let len = u32::try_from(len).unwrap_or(0);
+    match kind {
+        Kind::Request => link.publish(REQUESTS, Word::inline(len), word),
+        Kind::Answer(tag) => {
+            let tagged = |at| if at == 0 { tag } else { word(at - 1) };
+            link.publish(ANSWERS, Word::inline(len), tagged)
+        }
+        Kind::Control => link.publish(ANSWERS, Word::control(len), word),
     }
 }

@@ -8,7 +8,7 @@ use hg_na_parts::Reader;
 use crate::{
     arena::MESSAGE_MAX,
     connection::QUEUE_DEPTH,
-    link::{ANSWERS, CONTROL, REQUESTS, SHORT},
+    link::{ANSWERS, CONTROL_MAX, REQUESTS, SHORT},
     rendezvous::policy::{ALLOW_UID, Policy},
 };
 
@@ -59,7 +59,7 @@ pub(crate) fn caps() -> Caps {
     let mut caps = Caps::minimal();
     caps.max_unexpected = MESSAGE_MAX as usize;
     caps.max_expected = MESSAGE_MAX as usize;
-    caps.max_control = SHORT[CONTROL];
+    caps.max_control = CONTROL_MAX;
     caps.short_unexpected = SHORT[REQUESTS];
     caps.short_expected = SHORT[ANSWERS];
     caps.queue_depth = QUEUE_DEPTH;

@@ -34,9 +34,9 @@ const SEED: &str = "HG_SM_SCRIBBLE_SEED";
 const SEEDS: u64 = 9;
 const LIES: u32 = 60;
 
-/// Bytes of a ring segment: a page, then three rings of 64 slots of 64 bytes, each of which begins with the
+/// Bytes of a ring segment: a page, then two rings of 64 slots of 64 bytes, each of which begins with the
 /// sequence that publishes it, its word, and (of a long message) its offset: `src/layout.rs`, `src/ring.rs`.
-const SEGMENT: u64 = 4 * 4096;
+const SEGMENT: u64 = 3 * 4096;
 
 /// Bytes of a region.
 const REGION: usize = 4096;
@@ -428,7 +428,7 @@ impl Liar {
     /// Messages that no library would send, in the slots that the target looks at next.
     fn publish_slots(&mut self, shared: &[(u64, u64)]) {
         for (begin, _) in shared.iter().filter(|(_, len)| *len == SEGMENT) {
-            let ring = begin + 4096 * (1 + self.random.below(3));
+            let ring = begin + 4096 * (1 + self.random.below(2));
             let slots: Vec<_> = (0..64).map(|at| ring + 64 * at).collect();
             let lap = self.word(slots[0]);
             // The first one that is a lap behind; all are in the same: the first, in the next lap.

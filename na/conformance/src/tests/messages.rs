@@ -174,6 +174,37 @@ pub(crate) fn expected_messages_arrive_in_order(suite: &Suite) -> Outcome {
     world.end()
 }
 
+pub(crate) fn answers_and_control_messages_of_a_burst_arrive_each_in_order(
+    suite: &Suite,
+) -> Outcome {
+    let mut world = World::new(suite, 2)?;
+    let (to_b, to_a) = world.connect(A, B)?;
+    let long = world.nodes[A].caps().max_expected.min(8000);
+    let mut receives = Vec::new();
+    for tag in 0..IN_A_ROW {
+        receives.push(world.receive(B, to_a, tag)?.0);
+    }
+    for number in 0..IN_A_ROW {
+        // The target makes progress only when nothing more is taken.
+        let len = if number % 7 == 0 { long } else { 8 };
+        world.answer(A, to_b, number, &pattern(len, number))?;
+        let message = Message::copied(&number.to_le_bytes());
+        world.post(A, Op::SendControl { to: to_b, message })?;
+    }
+    for (number, token) in (0..).zip(&receives) {
+        let len = if number % 7 == 0 { long } else { 8 };
+        world.received(B, *token, &pattern(len, number))?;
+        let mut found = None;
+        world.until("a control message arrived", |nodes| {
+            found = nodes[B].control.pop_front();
+            Ok(found.is_some())
+        })?;
+        let right = found.is_some_and(|(_, message)| message.as_slice() == number.to_le_bytes());
+        ensure!(right, "another control message arrived in place of {number}");
+    }
+    world.end()
+}
+
 pub(crate) fn a_context_reaches_itself(suite: &Suite) -> Outcome {
     let mut world = World::new(suite, 1)?;
     let (there, back) = world.connect(A, A)?;

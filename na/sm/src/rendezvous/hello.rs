@@ -29,7 +29,7 @@ use std::fmt;
 use hg_na::{ADDRESS_MAX, Address};
 
 /// The version that this code speaks.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 
 /// Descriptors of a Hello or a Welcome: ring segment, arena, region table, doorbell.
 pub(crate) const GREETING_FDS: usize = 4;

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     fail,
-    link::{CONTROL, Link},
+    link::{ANSWERS, Link},
     region::cma::Direction,
     ring::Broken,
     transfers::{Transfer, region_of},
@@ -107,7 +107,7 @@ impl Ferry {
             while !self.wanting[side(direction)].is_empty()
                 && let Some(place) = places_of(direction).find(|&at| self.open[at].is_none())
             {
-                if !link.has_room(CONTROL)? {
+                if !link.has_room(ANSWERS)? {
                     self.is_waiting = true;
                     return Ok(moved);
                 }

@@ -9,7 +9,7 @@
 //! ```
 //! A transfer goes in pieces of [`wire::PIECE`] bytes, [`wire::WINDOW`] of each direction on the way at a time, so that both
 //! sides copy at once, out of and into caches. Transfers take turns piece by piece. All memory is bounded by the places;
-//! nothing waits behind a transfer but other transfers: notes are taken out of the control ring at once, whatever becomes of
+//! nothing waits behind a transfer but other transfers: notes are taken out of their ring at once, whatever becomes of
 //! them, and of their work at most [`ROUND_MAX`] bytes are done in one round.
 //!
 //! The owner trusts nothing: each ask carries the token, the piece and the whole range, and the region is looked up anew,
@@ -38,7 +38,7 @@ use self::{
 use super::Transfer;
 use crate::{
     arena::FERRY_OFFSET,
-    link::{CONTROL, Link},
+    link::{ANSWERS, Link},
     region::{cma::Direction, state::Regions},
     ring::{Broken, Payload, Word},
 };
@@ -195,11 +195,11 @@ impl Ferry {
 
 /// Publishes a note; `false`: no slot is free.
 fn send(link: &mut Link, note: &Note) -> Result<bool, Broken> {
-    if !link.has_room(CONTROL)? {
+    if !link.has_room(ANSWERS)? {
         return Ok(false);
     }
     let (word, payload) = note.encode();
-    link.push(CONTROL, word, &payload);
+    link.push(ANSWERS, word, &payload);
     Ok(true)
 }
 

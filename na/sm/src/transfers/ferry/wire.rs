@@ -1,6 +1,6 @@
 //! What is said between two contexts about transfers that are copied through their arenas.
 //!
-//! Notes travel in slots of the control ring, marked in the slot's word ([`Word::note`]); no user sees them.
+//! Notes travel in slots of the answers' ring, marked in the slot's word ([`Word::note`]); no user sees them.
 //!
 //! | kind | words of the slot | meaning |
 //! |---|---|---|
