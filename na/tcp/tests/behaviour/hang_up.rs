@@ -1,10 +1,13 @@
 //! What is told of a peer that dies or closes while admission is closed to it, and what admission is closed to.
 
+use std::io::Write as _;
+
 use hg_na::{Completion, Error, GoneReason, Message, Op, Peer, QUIET};
 
 use crate::{
     child::{Process, REQUESTS},
     end::{End, LOOPBACK, WATCHDOG, arrived, control, ended, gone, hung_up},
+    raw::{UNEXPECTED, connect, frame, greeted_by, hello, read_greeting},
 };
 
 /// To whom admission is closed.
@@ -163,5 +166,29 @@ fn admission_closed_to_one_peer_stops_its_requests_and_nothing_else() {
     for number in 0..posted {
         let came = both_until(&mut end, &mut [&mut stopped], arrived);
         assert_eq!(came, (peer, number.to_le_bytes().to_vec()), "whole and in order");
+    }
+}
+
+#[test]
+fn who_has_hung_up_counts_as_a_peer_as_long_as_its_requests_are_withheld() {
+    let mut end = End::open(LOOPBACK, &[("max-peers", "1")]);
+    end.context.set_admission(false);
+    for _ in 0..3 {
+        let mut raw = greeted_by(&mut end);
+        raw.write_all(&frame(UNEXPECTED, 0, b"withheld")).unwrap();
+        drop(raw);
+        end.until(hung_up);
+        // Another one would cost as much again.
+        let mut refused = connect(&end.text());
+        refused.write_all(&hello(0)).unwrap();
+        let reader = std::thread::spawn(move || read_greeting(&mut refused).0);
+        while !reader.is_finished() {
+            end.round();
+        }
+        assert_eq!(reader.join().unwrap(), 3, "refused");
+        end.context.set_admission(true);
+        end.until(gone);
+        end.context.set_admission(false);
+        assert!(end.take(arrived).is_some() && end.seen.is_empty());
     }
 }
