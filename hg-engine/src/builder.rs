@@ -6,7 +6,7 @@ use hg_core::{backlog::BACKLOG_BYTES_MAX, serve::IN_SERVICE_MAX};
 use hg_na::{Address, Offer, OpenOptions, Plugin};
 
 use crate::{
-    CALLS_MAX, CONTEXTS_MAX, EAGER_MAX, Handle, LARGE_IN_SERVICE_MAX, LARGE_MAX,
+    CALLS_MAX, CONTEXTS_MAX, EAGER_MAX, Handle, LARGE_IN_SERVICE_MAX, LARGE_MAX, POOL_THREADS_MAX,
     platform::{Machine, Platform},
     schemes::{Advice, Schemes},
 };
@@ -62,6 +62,7 @@ pub(crate) struct Settings {
     pub(crate) large_max: u64,
     pub(crate) large_in_service_max: u64,
     pub(crate) backlog_bytes_max: u64,
+    pub(crate) pool_threads_max: usize,
     pub(crate) schemes: Schemes,
 }
 
@@ -101,6 +102,7 @@ impl<E: From<Handle>> Builder<E> {
                 large_max: LARGE_MAX,
                 large_in_service_max: LARGE_IN_SERVICE_MAX,
                 backlog_bytes_max: BACKLOG_BYTES_MAX,
+                pool_threads_max: POOL_THREADS_MAX,
                 schemes: Schemes::default(),
             },
             advice: None,
@@ -215,6 +217,18 @@ impl<E: From<Handle>> Builder<E> {
         self
     }
 
+    /// Threads that the engine has at most for blocking handlers, beside those that make progress. A thread is started when
+    /// a request has none, and ends after 5 seconds without one. Default: 512; at least 1.
+    ///
+    /// A caller's handlers have at most as many of them as are still to be had: half of them if nobody else calls. Further
+    /// requests wait. So handlers of two engines that call each other in turn may nest to half as many. Where the system has no
+    /// thread to give, requests wait until it has.
+    #[must_use]
+    pub fn pool_threads_max(mut self, threads: usize) -> Self {
+        self.settings.pool_threads_max = threads;
+        self
+    }
+
     /// A setting of the transport's own, by name; one that the transport does not know is refused.
     #[must_use]
     pub fn setting(mut self, name: &str, value: &str) -> Self {
@@ -241,7 +255,8 @@ impl<E: From<Handle>> Builder<E> {
     ///
     /// # Errors
     /// [`hg_na::Error::NoPlugin`] for a scheme that nobody takes, [`hg_na::Error::BadSetting`],
-    /// [`hg_na::Error::UnknownSetting`], and whatever the transport has to say.
+    /// [`hg_na::Error::UnknownSetting`], [`hg_na::Error::Os`] where the system has no thread for [`Progress::Background`], and
+    /// whatever the transport has to say.
     pub fn open(mut self, url: &str) -> Result<E, OpenError> {
         let schemes = Schemes::new(&self.plugins, self.advice);
         let url: Address = url.parse().map_err(|error| schemes.explain(error))?;

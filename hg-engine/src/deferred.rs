@@ -6,26 +6,27 @@
 use std::{
     any::Any,
     panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
 };
 
 use hg_core::deferred::{Action, Deferred};
 
 use crate::{
     handler::panic_text,
-    platform::Platform,
+    pool::Pool,
     request::{Inside, in_handler},
 };
 
 /// Does it. A waker may poll at once whatever it wakes, and drop it with the last handle of this engine: that is to be
 /// told that it cannot wait, and closes the engine as a handler does. This thread may have the role.
 #[cold]
-pub(crate) fn run(deferred: &mut Deferred, platform: &dyn Platform) {
+pub(crate) fn run(deferred: &mut Deferred, pool: &Arc<Pool>) {
     in_handler(Inside::Async, || {
         for action in deferred.drain() {
             match action {
                 Action::Wake(waker) => contain("a waker", || waker.wake()),
                 Action::Drop(what) => contain("memory that was dropped", || drop(what)),
-                Action::Free(what) => platform.offload(Box::new(move || drop(what))),
+                Action::Free(memory) => pool.free(memory),
             }
         }
     });

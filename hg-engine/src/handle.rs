@@ -1,6 +1,11 @@
 //! What users hold: register, look up, call.
 
-use std::{fmt, marker::PhantomData, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    marker::PhantomData,
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use hg_core::{
     error::Failure,
@@ -80,6 +85,11 @@ impl Handle {
             let context = shared.domain.context(index)?;
             ports.push(Arc::new(Port::new(index, Arc::clone(&shared), context)));
         }
+        let weak: Vec<_> = ports.iter().map(Arc::downgrade).collect();
+        shared.pool.wake_by(move || {
+            // All of them: whoever makes progress for any looks after the pool.
+            weak.iter().filter_map(Weak::upgrade).for_each(|port| port.notify());
+        });
         let alive = Alive { ports, threads: Mutex::default() };
         if background {
             for port in &alive.ports {

@@ -14,6 +14,7 @@
 //! | `event` | the descriptor for foreign event loops |
 //! | `late` | wakers, and what else of a user's is never run or dropped under a lock |
 //! | `lock` | locks that a forked child can go on with |
+//! | `pool`, `owed` | threads for what may block; the answers that are owed meanwhile |
 //! | `platform` | clock, threads, parking: the machine, or a simulation |
 //!
 //! # Threads
@@ -32,10 +33,12 @@ mod handler;
 mod in_place;
 mod large;
 mod lock;
+mod owed;
 mod owned;
 mod peer;
 #[doc(hidden)]
 pub mod platform;
+mod pool;
 mod port;
 mod request;
 mod role;
@@ -63,6 +66,8 @@ pub use view::{Fetch, View};
 pub const CONTEXTS_MAX: usize = 256;
 /// Calls that one context can have under way at a time, by default.
 pub const CALLS_MAX: usize = 65_536;
+/// Default of [`Builder::pool_threads_max`].
+pub const POOL_THREADS_MAX: usize = 512;
 /// Bytes of read-only memory that ride in its descriptor, by default.
 pub const EAGER_MAX: u64 = 4096;
 /// Default of [`Builder::large_max`]: 1 GiB.

@@ -11,15 +11,10 @@
 
 use std::{
     fmt, io,
-    panic::{AssertUnwindSafe, catch_unwind},
-    pin::Pin,
     sync::Arc,
-    task::{Context, Poll, Waker},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
-
-use crate::lock::Mutex;
 
 /// What a new thread runs.
 pub type Job = Box<dyn FnOnce() + Send>;
@@ -57,9 +52,6 @@ pub trait Platform: Send + Sync + fmt::Debug {
     fn relax(&self) {
         std::hint::spin_loop();
     }
-
-    /// Runs a job that may block, at some time, in some thread.
-    fn offload(&self, job: Job);
 }
 
 /// A thread that was started.
@@ -157,54 +149,6 @@ impl Platform for Machine {
 
     fn park_timeout(&self, limit: Duration) {
         thread::park_timeout(limit);
-    }
-
-    fn offload(&self, job: Job) {
-        blocking::unblock(job).detach();
-    }
-}
-
-/// What a job gives that runs by [`Platform::offload`], once it has ended.
-pub(crate) struct Offloaded<T>(Arc<Mutex<Place<T>>>);
-
-struct Place<T> {
-    value: Option<thread::Result<T>>,
-    waker: Option<Waker>,
-}
-
-impl<T: Send + 'static> Offloaded<T> {
-    pub(crate) fn start(platform: &dyn Platform, job: impl FnOnce() -> T + Send + 'static) -> Self {
-        let shared = Arc::new(Mutex::new(Place { value: None, waker: None }));
-        let place = Arc::clone(&shared);
-        platform.offload(Box::new(move || {
-            let value = catch_unwind(AssertUnwindSafe(job));
-            let mut result = place.lock();
-            result.value = Some(value);
-            let waker = result.waker.take();
-            drop(result);
-            waker.into_iter().for_each(Waker::wake);
-        }));
-        Self(shared)
-    }
-}
-
-impl<T> Future for Offloaded<T> {
-    type Output = T;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
-        let waker = context.waker().clone();
-        let mut result = self.0.lock();
-        match result.value.take() {
-            Some(Ok(value)) => Poll::Ready(value),
-            Some(Err(panic)) => {
-                drop(result);
-                std::panic::resume_unwind(panic)
-            }
-            None => {
-                result.waker = Some(waker);
-                Poll::Pending
-            }
-        }
     }
 }
 

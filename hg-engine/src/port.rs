@@ -38,6 +38,7 @@ use crate::{
     large::Budget,
     lock::{Mutex, RwLock},
     platform::Platform,
+    pool::Pool,
     role::Background,
     running::Task,
     tasks::Tasks,
@@ -53,6 +54,8 @@ pub(crate) struct Shared {
     pub(crate) domain: Arc<dyn Domain>,
     /// Clock and threads.
     pub(crate) platform: Arc<dyn Platform>,
+    /// Threads for what may block; closed with the last port.
+    pub(crate) pool: Arc<Pool>,
     /// `None` once all ports were closed.
     handlers: RwLock<Option<Arc<Registry<Registered>>>>,
     /// Counts changes of `handlers`, so that a port's copy is refreshed without a lock.
@@ -68,6 +71,7 @@ impl Shared {
         platform: Arc<dyn Platform>,
     ) -> Self {
         let caps = domain.caps().clone();
+        let pool = Arc::new(Pool::new(Arc::clone(&platform), settings.pool_threads_max));
         Self {
             // Relaxed: only that it is another one each time matters.
             id: ENGINES.fetch_add(1, Ordering::Relaxed),
@@ -75,6 +79,7 @@ impl Shared {
             caps,
             domain,
             platform,
+            pool,
             handlers: RwLock::new(Some(Arc::default())),
             handlers_version: AtomicUsize::new(0),
             open_ports: AtomicUsize::new(0),
@@ -93,10 +98,11 @@ impl Shared {
         Some(result)
     }
 
-    /// A port was closed; with the last one go the handlers. Not under a lock.
+    /// A port was closed; with the last one go the pool and the handlers. Not under a lock.
     pub(crate) fn port_closed(&self) {
         // AcqRel: the last one comes after all others have closed.
         if self.open_ports.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.pool.close();
             let handlers = self.handlers.write().take();
             handlers.into_iter().for_each(drop_handlers);
         }
@@ -327,10 +333,11 @@ impl Port {
             && !self.closing.load(Ordering::Relaxed);
         let state = if sleep { self.enter_state() } else { None };
         let until = state.and_then(|mut state| state.protocol.may_sleep());
-        if until.is_none() {
+        let Some(until) = until else {
             self.sleeping.store(false, Ordering::Relaxed);
-        }
-        until
+            return None;
+        };
+        Some([until, self.shared.pool.next_try()].into_iter().flatten().min())
     }
 
     /// Sleeps unless there is something to do; not beyond `limit`.

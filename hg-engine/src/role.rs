@@ -372,7 +372,7 @@ impl Port {
         // Whoever has the role clears the work when it gives that back, and tells the loops.
         let leftovers = state.work.as_deref_mut().map(Work::clear);
         drop(state);
-        deferred::run(&mut deferred, self.shared.platform.as_ref());
+        deferred::run(&mut deferred, &self.shared.pool);
         drop(role);
         if let Some(leftovers) = leftovers {
             self.tell_loops_of_end();

@@ -21,7 +21,7 @@ use crate::{
         falls_to,
         process::{fds, is_alive},
     },
-    roles::{Settings, add, never, serve_all},
+    roles::{Settings, add, nap, never, serve_all},
     transports::{open_over, urls},
 };
 
@@ -32,6 +32,8 @@ pub(crate) fn forker(settings: &Settings) {
     serve_all(&engine);
     let peer = engine.lookup(settings.target()).expect("an address");
     assert_eq!(engine.call(add, &peer, (1, 2)).wait().expect("the target serves"), 3);
+    // Its pool has a thread that the child will lack.
+    assert!(serves_blocking(settings));
     say(engine.address().as_str());
     while let Some(command) = next_command() {
         match command.as_str() {
@@ -68,6 +70,25 @@ fn exposed(engine: &Engine) -> [Bulk; 4] {
         .map(|memory| engine.expose(memory, rights).expect("room in the table"))
 }
 
+/// Whether an engine opened here has threads for blocking handlers.
+fn serves_blocking(settings: &Settings) -> bool {
+    let opened = settings.open(true).and_then(|target| Ok((target, settings.open(false)?)));
+    opened.is_ok_and(|(target, origin)| {
+        serve_all(&target);
+        let peer = origin.lookup(target.address()).expect("an address");
+        let mut call = origin.call(nap, &peer, (1,));
+        loop {
+            // With `progress=own` nobody else does it.
+            target.progress(Duration::ZERO);
+            origin.progress(Duration::ZERO);
+            call = match call.try_take() {
+                Ok(outcome) => return outcome.is_ok(),
+                Err(open) => open,
+            };
+        }
+    })
+}
+
 /// Unregisters and drops what the parent has exposed: the child has a copy of its heap, and nothing of what is shared.
 fn takes_back([heap, dropped, mappable, dropped_mappable]: [Bulk; 4]) -> bool {
     drop((dropped, dropped_mappable));
@@ -101,7 +122,8 @@ fn forked(
     // A new one of its own works, also after memory of the parent's was given up.
     let own = settings.open(false).and_then(|own| Ok((own.lookup(settings.target())?, own)));
     let works = takes_back(exposed)
-        && own.is_ok_and(|(peer, own)| own.call(add, &peer, (1, 2)).wait().is_ok());
+        && own.is_ok_and(|(peer, own)| own.call(add, &peer, (1, 2)).wait().is_ok())
+        && serves_blocking(settings);
     let pid = std::process::id();
     say(&format!(
         "{pid} {inert} {works} {called:?} {notified:?} {looked_up:?} {after_progress:?} {opened_before:?}"

@@ -22,7 +22,7 @@ use crate::{
     Peer, Request,
     call::reserve_failure,
     handler::{self, Handler, Run},
-    platform::Offloaded,
+    pool::{Origin, Pooled},
     port::Port,
     request::{Inside, in_handler},
     running::{self, Ended, Task},
@@ -181,7 +181,9 @@ async fn run(handler: Arc<dyn Handler>, request: Request, bytes: Vec<u8>, share:
                 handler::run_caught(handler.as_ref(), &request, &bytes, &mut answer, &mut None);
             (run, answer)
         };
-        let (run, made) = Offloaded::start(port.shared.platform.as_ref(), job).await;
+        let (pooled, job) = Pooled::new(job);
+        port.shared.pool.add(Origin::Peer(port.id, due.origin), job);
+        let (run, made) = pooled.await;
         answer = made;
         run
     } else {

@@ -24,6 +24,8 @@ use crate::{
     deferred::{self, contain},
     handler::{self, Registered, Run},
     large,
+    owed::Owed,
+    pool::Origin,
     request::{Due, Inside, in_handler},
     role::Role,
     running::Task,
@@ -106,7 +108,7 @@ impl Port {
 
         if !work.deferred.is_empty() {
             moved = true;
-            deferred::run(&mut work.deferred, self.shared.platform.as_ref());
+            deferred::run(&mut work.deferred, &self.shared.pool);
             // SeqCst on both sides (here and in `add_loop`): either this sees the loop, or its caller what was woken.
             fence(Ordering::SeqCst);
             if self.has_loops.load(Ordering::Relaxed) {
@@ -150,8 +152,13 @@ impl Port {
         work: &mut Work,
         look: &mut L,
     ) -> bool {
-        if work.read_clock(&self.shared) && state.protocol.transfers.has_chores() {
-            state.protocol.look_after_transfers(work.now);
+        if work.read_clock(&self.shared) {
+            if state.protocol.transfers.has_chores() {
+                state.protocol.look_after_transfers(work.now);
+            }
+            if self.shared.pool.is_retry_due(work.now) {
+                state.protocol.deferred.drop(self.shared.pool.retry_later());
+            }
         }
         if state.protocol.serves.has_held() {
             state.protocol.take_held(&mut work.done, &mut work.requests);
@@ -381,23 +388,22 @@ impl Port {
         incoming: Incoming,
         arrived: Option<Instant>,
     ) {
-        let port = Arc::clone(self);
         self.state.lock().protocol.serves.keep_running(incoming.from, incoming.header.id);
         let mut request = Request::new(Arc::clone(self));
         request.reuse(incoming.from, &incoming.header, arrived);
         request.make_cancellable(0);
+        let owed = Owed::new(request.clone());
+        let origin = Origin::Peer(self.id, incoming.from);
         let job = move || {
             let mut answer = handler::no_message();
             let payload = incoming.payload();
             let run =
                 handler::run_caught(handler.as_ref(), &request, payload, &mut answer, &mut None);
-            let answer = matches!(run, Run::Answered).then_some(answer);
-            port.state.lock().protocol.end(incoming.from, incoming.header.id, answer);
-            port.notify();
+            owed.settle(&run, answer);
             // The last one, where the engine was closed meanwhile.
             contain("a handler that was dropped", || drop(handler));
         };
-        self.shared.platform.offload(Box::new(job));
+        self.shared.pool.add(origin, Box::new(job));
     }
 
     #[cold]

@@ -1,0 +1,34 @@
+//! The duty to answer a request, for handlers that others run.
+
+use hg_core::error::Status;
+use hg_na::Message;
+
+use crate::{Request, handler::Run};
+
+/// An answer that is owed. Dropped, it tells the caller that none was given.
+pub(crate) struct Owed(Option<Request>);
+
+impl Owed {
+    pub(crate) fn new(request: Request) -> Self {
+        Self(Some(request))
+    }
+
+    /// Hands in what came of the handler.
+    pub(crate) fn settle(mut self, run: &Run, answer: Message) {
+        let Some(request) = self.0.take() else { return };
+        match run {
+            Run::Answered => request.hand_in(Some(answer)),
+            Run::Silent => request.hand_in(None),
+            Run::Given | Run::Later(_) => {}
+        }
+    }
+}
+
+impl Drop for Owed {
+    fn drop(&mut self) {
+        if let Some(request) = self.0.take() {
+            let text = "the handler was dropped before it ended";
+            request.hand_in(request.failure(Status::Rejected, text));
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! The pool of blocking handlers: as many threads as are needed, none that nobody needs, and a share for everybody. Over the
+//! in-process reference transport.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{
+    fs,
+    sync::{Arc, Condvar, Mutex},
+    thread,
+    time::{Duration, Instant},
+};
+
+use hg_core::error::CallError;
+use hg_engine::{Builder, Handle, Peer, Wait};
+use hg_macros::rpc;
+use hg_na_conformance::Mem;
+
+mod hg;
+
+#[rpc(crate = crate::hg)]
+fn held(number: u64) -> u64;
+
+#[rpc(crate = crate::hg)]
+fn nested(depth: u64) -> u64;
+
+#[rpc(crate = crate::hg)]
+fn broken(number: u64) -> u64;
+
+const WATCHDOG: Duration = Duration::from_secs(60);
+
+fn open(plugin: &Mem, threads_max: usize) -> Handle {
+    let builder = Builder::new().plugin(plugin.clone()).wait(Wait::Block).listen(true);
+    builder.pool_threads_max(threads_max).open("mem://").unwrap()
+}
+
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < WATCHDOG, "{what}");
+        thread::yield_now();
+    }
+}
+
+/// Threads of this process.
+fn threads() -> usize {
+    fs::read_dir("/proc/self/task").unwrap().count()
+}
+
+/// Handlers wait here.
+#[derive(Default)]
+struct Gate {
+    /// How many wait, and whether it is open.
+    state: Mutex<(usize, bool)>,
+    opened: Condvar,
+}
+
+impl Gate {
+    fn pass(&self) {
+        let mut state = self.state.lock().unwrap();
+        state.0 += 1;
+        let (mut state, timeout) =
+            self.opened.wait_timeout_while(state, WATCHDOG, |(_, is_open)| !*is_open).unwrap();
+        assert!(!timeout.timed_out(), "the gate is never opened");
+        state.0 -= 1;
+    }
+
+    fn open(&self) {
+        self.state.lock().unwrap().1 = true;
+        self.opened.notify_all();
+    }
+
+    fn waiting(&self) -> usize {
+        self.state.lock().unwrap().0
+    }
+}
+
+fn serve_held(engine: &Handle) -> Arc<Gate> {
+    let gate = Arc::new(Gate::default());
+    let mine = Arc::clone(&gate);
+    let serve = move |_: &hg_engine::Request, (number,): (u64,)| {
+        mine.pass();
+        Ok(number)
+    };
+    engine.serve_blocking(held, serve).unwrap();
+    gate
+}
+
+fn peer_of(origin: &Handle, target: &Handle) -> Peer {
+    origin.lookup(target.address()).unwrap()
+}
+
+#[test]
+fn after_four_hundred_blocking_calls_there_are_no_more_threads_than_before() {
+    let plugin = Mem::default();
+    let (target, origin) = (open(&plugin, 800), open(&plugin, 1));
+    let peer = peer_of(&origin, &target);
+    let gate = serve_held(&target);
+    let before = threads();
+    let calls: Vec<_> = (0..400).map(|number| origin.call(held, &peer, (number,))).collect();
+    wait_until("all are run at once", || gate.waiting() == 400);
+    assert!(threads() >= before + 400);
+    gate.open();
+    for (call, number) in calls.into_iter().zip(0..) {
+        assert_eq!(call.wait().unwrap(), number);
+    }
+    wait_until("threads that have nothing to do end", || threads() == before);
+    // And they come again.
+    assert_eq!(origin.call(held, &peer, (7,)).wait().unwrap(), 7);
+    assert_eq!(threads(), before + 1);
+}
+
+#[test]
+fn a_caller_whose_handlers_never_end_leaves_threads_to_others() {
+    let plugin = Mem::default();
+    let target = open(&plugin, 8);
+    let gate = serve_held(&target);
+    let origins: Vec<_> = (0..3).map(|_| open(&plugin, 1)).collect();
+    let serve = |_: &hg_engine::Request, (number,): (u64,)| Ok(number + 1);
+    target.serve_blocking(nested, serve).unwrap();
+    let peers: Vec<_> = origins.iter().map(|origin| peer_of(origin, &target)).collect();
+    let call = |number: u64| origins[0].call_owned(held, &peers[0], (number,));
+    let held_up: Vec<_> = (0..100).map(call).collect();
+    wait_until("it has its share", || gate.waiting() == 4);
+    for (origin, peer) in origins.iter().zip(&peers).skip(1) {
+        for number in 0..100 {
+            assert_eq!(origin.call(nested, peer, (number,)).wait().unwrap(), number + 1);
+        }
+    }
+    assert_eq!(gate.waiting(), 4);
+    gate.open();
+    drop(held_up);
+    wait_until("all are over", || target.requests_in_service() == 0);
+}
+
+#[test]
+fn handlers_of_two_engines_that_call_each_other_have_threads_of_their_own() {
+    let plugin = Mem::default();
+    let (one, other, origin) = (open(&plugin, 8), open(&plugin, 8), open(&plugin, 1));
+    let serve = |to: &Handle| {
+        let address = to.address().clone();
+        move |request: &hg_engine::Request, (depth,): (u64,)| {
+            let engine = request.engine();
+            let Some(less) = depth.checked_sub(1) else { return Ok(0) };
+            let peer = engine.lookup(&address).unwrap();
+            Ok(engine.call(nested, &peer, (less,)).wait().unwrap() + 1)
+        }
+    };
+    one.serve_blocking(nested, serve(&other)).unwrap();
+    other.serve_blocking(nested, serve(&one)).unwrap();
+    let peer = peer_of(&origin, &one);
+    // There and back and there again, more of them than both have threads.
+    let calls: Vec<_> = (0..40).map(|_| origin.call(nested, &peer, (2,))).collect();
+    for call in calls {
+        assert_eq!(call.wait().unwrap(), 2);
+    }
+    // As deep as half of the threads of both allow.
+    assert_eq!(origin.call(nested, &peer, (7,)).wait().unwrap(), 7);
+    one.close();
+    other.close();
+}
+
+#[test]
+fn a_blocking_handler_that_panics_is_answered_for_and_costs_no_thread() {
+    let plugin = Mem::default();
+    let (target, origin) = (open(&plugin, 2), open(&plugin, 1));
+    let peer = peer_of(&origin, &target);
+    target.serve_blocking(broken, |_, (number,)| panic!("number {number}")).unwrap();
+    for number in 0..50 {
+        let error = origin.call(broken, &peer, (number,)).wait().unwrap_err();
+        let is_said = |text: &str| text.contains(&format!("number {number}"));
+        assert!(matches!(&error, CallError::Panicked(text) if is_said(text)), "{error:?}");
+    }
+}
+
+#[test]
+fn closing_an_engine_waits_for_no_blocking_handler_and_drops_what_waits_for_a_thread() {
+    let plugin = Mem::default();
+    let (target, origin) = (open(&plugin, 4), open(&plugin, 1));
+    let peer = peer_of(&origin, &target);
+    let before = threads();
+    let gate = serve_held(&target);
+    let calls: Vec<_> = (0..50).map(|number| origin.call_owned(held, &peer, (number,))).collect();
+    wait_until("two are run", || gate.waiting() == 2);
+    assert!(Arc::strong_count(&gate) > 1);
+    target.close();
+    assert_eq!(gate.waiting(), 2);
+    gate.open();
+    wait_until("nobody has the handler any more", || Arc::strong_count(&gate) == 1);
+    // Of the target's threads none is left.
+    wait_until("its threads have ended", || threads() < before);
+    drop(calls);
+}
