@@ -187,6 +187,15 @@ impl<L: Regions, R: Regions> Plan<L, R> {
         self.finish_if_idle();
     }
 
+    /// Why it was stopped, while pieces of it are still open.
+    #[must_use]
+    pub fn stopped(&self) -> Option<&TransferError> {
+        match &self.phase {
+            Phase::Draining(why) => Some(why),
+            _ => None,
+        }
+    }
+
     /// An open piece that the transport is to cancel; each once. It stays open until it completes.
     pub fn next_cancel(&mut self) -> Option<OpId> {
         if !matches!(self.phase, Phase::Draining(_)) {

@@ -86,7 +86,7 @@ pub struct Protocol {
     /// Longest last sentence in bytes: what a control message holds beside its header.
     fault_text_max: usize,
     /// Of the last round.
-    now: Instant,
+    pub(crate) now: Instant,
 }
 
 impl Protocol {
@@ -426,6 +426,15 @@ impl Protocol {
         })
     }
 
+    /// The clock was read.
+    #[inline]
+    pub fn handle_clock(&mut self, now: Instant) {
+        self.now = now;
+        if self.transfers.has_chores() {
+            self.look_after_transfers(now);
+        }
+    }
+
     /// Whether a round has more to do than its completions.
     #[inline]
     #[must_use]
@@ -436,7 +445,6 @@ impl Protocol {
     /// What few rounds have to do. `moved`: whether the transport's progress has found anything.
     #[cold]
     pub fn do_chores(&mut self, now: Instant, moved: bool) {
-        self.now = now;
         self.calls.handle_round();
         self.calls.handle_timeout(now);
         self.run_effects();

@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeSet, VecDeque},
     task::Waker,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use hg_bulk::{Limits, Piece, Place, Plan, Range, RangeRef, Regions, RemoteRange, TransferError};
@@ -26,6 +26,10 @@ const TRANSFER_BIT: Token = 1 << 62;
 
 /// Refusals in a row after which stalled transfers wait for the next round.
 const REFUSALS_MAX: usize = 64;
+
+/// After this time whoever waits for a transfer that was stopped is told, although the transport has its memory still: a peer
+/// that stands still in the middle of one, say.
+const DRAIN_MAX: Duration = Duration::from_millis(1);
 
 /// Bytes that are moved at once, by a thread that waits for each transfer, before it makes a round.
 const ROUND_EVERY: u64 = 4 << 20;
@@ -119,6 +123,8 @@ struct Entry {
     stalled: bool,
     /// Nobody will take the outcome.
     abandoned: bool,
+    /// It was stopped, and the transport takes its time.
+    is_late: bool,
 }
 
 impl Entry {
@@ -131,6 +137,7 @@ impl Entry {
             waker: None,
             stalled: false,
             abandoned: false,
+            is_late: false,
         }
     }
 }
@@ -140,7 +147,7 @@ impl Entry {
 pub struct Ended {
     /// What came of it.
     pub outcome: Result<Option<SharedBytes>, TransferError>,
-    _entry: Box<Entry>,
+    _entry: Option<Box<Entry>>,
 }
 
 /// All transfers of one context.
@@ -159,6 +166,8 @@ pub struct Transfers {
 struct Tools<'a> {
     context: Option<&'a mut (dyn Context + 'static)>,
     deferred: &'a mut Deferred,
+    /// Of the last round.
+    now: Instant,
 }
 
 impl Protocol {
@@ -279,12 +288,12 @@ impl Protocol {
 
     /// What transfers want once in a while: deadlines, and room that came without a completion.
     #[cold]
-    pub fn look_after_transfers(&mut self, now: Instant) {
+    pub(crate) fn look_after_transfers(&mut self, now: Instant) {
         self.with_transfers(|transfers, tools| {
             while let Some(&(at, id)) = transfers.deadlines.first()
                 && at <= now
             {
-                transfers.stop(id, TransferError::DeadlineExceeded, tools);
+                transfers.handle_due(at, id, tools);
             }
             transfers.retry(tools);
         });
@@ -341,8 +350,11 @@ impl Protocol {
     }
 
     fn with_transfers<T>(&mut self, act: impl FnOnce(&mut Transfers, &mut Tools<'_>) -> T) -> T {
-        let tools =
-            &mut Tools { context: self.context.as_deref_mut(), deferred: &mut self.deferred };
+        let tools = &mut Tools {
+            context: self.context.as_deref_mut(),
+            deferred: &mut self.deferred,
+            now: self.now,
+        };
         act(&mut self.transfers, tools)
     }
 
@@ -390,8 +402,15 @@ impl Transfers {
     /// Takes the outcome, once it is there.
     pub fn take(&mut self, id: TransferId) -> Option<Ended> {
         let entry = self.table.get_mut(id)?;
+        if entry.is_late
+            && let Some(why) = entry.plan.stopped()
+        {
+            let outcome = Err(why.clone());
+            entry.abandoned = true; // Its memory is kept until the transport is through with it.
+            return Some(Ended { outcome, _entry: None });
+        }
         let outcome = entry.plan.take_outcome()?.map(|()| entry.seen.take());
-        Some(Ended { outcome, _entry: self.table.remove(id)? })
+        Some(Ended { outcome, _entry: self.table.remove(id) })
     }
 
     /// Whether this waker, or one that does the same, is woken when it is over.
@@ -421,14 +440,28 @@ impl Transfers {
         self.deadlines.insert((at, id));
     }
 
+    /// Ends a transfer early. The transport has a moment to give its memory back; whoever waits is told then at the latest.
     fn stop(&mut self, id: TransferId, why: TransferError, tools: &mut Tools<'_>) {
         if let Some(entry) = self.table.get_mut(id) {
             entry.plan.stop(why);
-            if let Some(at) = entry.deadline.take() {
+            if let Some(at) = entry.deadline.replace(tools.now + DRAIN_MAX) {
                 self.deadlines.remove(&(at, id));
             }
+            self.deadlines.insert((tools.now + DRAIN_MAX, id));
         }
         self.run(id, tools);
+    }
+
+    /// Its deadline has come up: it ends, or, where it was stopped before, is told although the transport has its memory still.
+    fn handle_due(&mut self, at: Instant, id: TransferId, tools: &mut Tools<'_>) {
+        self.deadlines.remove(&(at, id));
+        let Some(entry) = self.table.get_mut(id) else { return };
+        entry.deadline = None;
+        if entry.plan.stopped().is_none() {
+            return self.stop(id, TransferError::DeadlineExceeded, tools);
+        }
+        entry.is_late = true;
+        tools.deferred.extend(entry.waker.take());
     }
 
     /// Posts the first piece, as [`Transfers::run`] would; what is left of the transfer is up to that. `false`: the

@@ -153,9 +153,7 @@ impl Port {
         look: &mut L,
     ) -> bool {
         if work.read_clock(&self.shared) {
-            if state.protocol.transfers.has_chores() {
-                state.protocol.look_after_transfers(work.now);
-            }
+            state.protocol.handle_clock(work.now);
             if self.shared.pool.is_retry_due(work.now) {
                 state.protocol.deferred.drop(self.shared.pool.retry_later());
             }
