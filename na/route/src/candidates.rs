@@ -243,7 +243,7 @@ impl RouteContext {
         let found = self.candidates.get_mut(&peer).and_then(|it| Some((it.find(ended.id)?, it)));
         let Some((at, candidate)) = found else { return done.push(Completion::Done(ended)) };
         let logged = &mut candidate.log[at];
-        let is_receive = matches!(logged.op, Op::RecvExpected { .. });
+        let is_receive = is_receive(logged);
         ended.token = logged.token;
         match &ended.result {
             Err(failure) if matches!(failure.error, Error::Cancelled) => {
@@ -299,7 +299,6 @@ impl RouteContext {
 
     /// Hands out what was kept, as the local plugin has ended it: sends before receives.
     fn hand_out(&mut self, kept: Vec<Logged>, done: &mut Vec<Completion>) {
-        let is_receive = |logged: &Logged| matches!(logged.op, Op::RecvExpected { .. });
         let (receives, sends): (Vec<_>, Vec<_>) = kept.into_iter().partition(is_receive);
         for Logged { id, token, op, failure } in sends.into_iter().chain(receives) {
             self.trying.remove(&id);
@@ -332,7 +331,9 @@ impl RouteContext {
                     if !candidate.is_admitted {
                         self.network.context.set_admission_of(inner, false);
                     }
-                    let waiting = candidate.log.into_iter().map(wait).collect();
+                    let (receives, others): (Vec<_>, Vec<_>) =
+                        candidate.log.into_iter().partition(is_receive);
+                    let waiting = receives.into_iter().chain(others).map(wait).collect();
                     return self.move_to_network(peer, inner, candidate.uid, waiting, reason);
                 }
                 Err(error) => {
@@ -409,6 +410,10 @@ fn repeatable(op: &Op) -> Op {
         Op::View { from, remote } => Op::View { from: *from, remote: remote.clone() },
         _ => unreachable!("`is_plain` and `post_to` know every kind"),
     }
+}
+
+fn is_receive(logged: &Logged) -> bool {
+    matches!(logged.op, Op::RecvExpected { .. })
 }
 
 fn give_back(op: &mut Op, returned: Message) {

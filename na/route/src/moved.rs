@@ -1,8 +1,8 @@
 //! Peers that took the network instead: their handles are still those of the local plugin, whose table does not
 //! give them out again.
 //!
-//! What was posted to them before is posted to the network under its old name ([`Renamed`]). While the network's
-//! queue is full, it waits here, and what comes later behind it.
+//! What was posted to them before is posted to the network under its old name ([`Renamed`]): receives first, whose
+//! answers might else come before them. While the network's queue is full, it waits here, and what comes later behind it.
 
 use std::collections::VecDeque;
 
@@ -195,11 +195,11 @@ impl RouteContext {
         let Some(moved) = self.moves.peers.get(&peer) else {
             return Err(Rejected { op, error: Error::UnknownPeer });
         };
-        if moved.held.is_empty() {
-            return self.post_network(peer, moved.inner, token, op);
-        }
         if let Some(error) = refusal(moved.held.iter().map(|it| &it.op), &op, depth) {
             return Err(Rejected { op, error });
+        }
+        if moved.held.is_empty() || matches!(op, Op::RecvExpected { .. }) {
+            return self.post_network(peer, moved.inner, token, op);
         }
         let id = self.own_id();
         if let Some(moved) = self.moves.peers.get_mut(&peer) {

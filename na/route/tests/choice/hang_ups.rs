@@ -1,8 +1,8 @@
-//! Hang-ups and admission of peers that move from one way to the other: the user hears of one peer.
+//! Hang-ups, admission and answers of peers that move from one way to the other: the user hears of one peer.
 
 use std::time::Instant;
 
-use hg_na::{Address, Completion, Context, Error, Message, Op, Peer};
+use hg_na::{Address, Completion, Context, Error, Message, Op, OpId, Peer, Rejected, Token};
 use hg_na_conformance::layer::{Layer, Layered, Layers};
 use hg_na_route::Route;
 use hg_na_sm::{SmPlugin, node_id};
@@ -119,4 +119,81 @@ fn who_is_not_admitted_on_trial_is_not_admitted_by_the_network_either() {
     second.context.set_admission_of(peer, true);
     assert_eq!(until(&mut second, &mut idle, arrived), (peer, b"withheld".to_vec()));
     assert_eq!(until(&mut second, &mut idle, gone).0, peer);
+}
+
+/// Takes one unexpected message in so many rounds.
+#[derive(Debug, Default)]
+struct Narrow(u32);
+
+const ROUNDS_PER_MESSAGE: u32 = 2000;
+
+#[derive(Debug)]
+struct NarrowLayers;
+
+impl Layers for NarrowLayers {
+    fn layer(&self, _: &Address) -> Box<dyn Layer> {
+        Box::new(Narrow::default())
+    }
+}
+
+impl Layer for Narrow {
+    fn post(&mut self, inner: &mut dyn Context, token: Token, op: Op) -> Result<OpId, Rejected> {
+        if let Op::SendUnexpected { .. } = op {
+            if self.0 > 0 {
+                return Err(Rejected { op, error: Error::Again });
+            }
+            self.0 = ROUNDS_PER_MESSAGE;
+        }
+        inner.post(token, op)
+    }
+
+    fn progress(
+        &mut self,
+        inner: &mut dyn Context,
+        now: Instant,
+        done: &mut Vec<Completion>,
+    ) -> Result<bool, Error> {
+        self.0 = self.0.saturating_sub(1);
+        inner.progress(now, done)
+    }
+
+    fn may_sleep(&mut self, inner: &mut dyn Context) -> bool {
+        self.0 == 0 && inner.may_sleep()
+    }
+}
+
+#[test]
+fn answers_find_their_receives_although_requests_wait_for_the_network() {
+    let (mut target, _first) = full_target();
+    let narrow = Layered::new(Net, NarrowLayers);
+    let route = Route::new(SmPlugin, narrow, node_id, &["uid", "net", "sm+net"]);
+    let mut second = End::open(&route, "net://", &[]);
+    let peer = second.lookup(&target);
+    let receive = |second: &mut End, tag: u64| {
+        second.post(tag, Op::RecvExpected { from: peer, tag });
+    };
+    // Posted without a round in between, so that each is there with its request.
+    (0..4).for_each(|tag| second.send(100 + u64::from(tag), peer, &[tag]));
+    (0..4).for_each(|tag| receive(&mut second, tag));
+    for answered in 0..8 {
+        let (from, bytes) = until(&mut target, &mut second, arrived);
+        let tag = u64::from(bytes[0]);
+        assert_eq!(tag, answered);
+        target.post(50, Op::SendExpected { to: from, tag, message: Message::copied(&bytes) });
+        if answered == 0 {
+            assert_eq!(second.context.way(peer), "net");
+            // Behind those that wait.
+            (4..8).for_each(|tag| receive(&mut second, tag));
+            for tag in 4..8 {
+                let message = Message::copied(&[tag]);
+                let mut op = Op::SendUnexpected { to: peer, message };
+                while let Err(rejected) = second.context.post(100 + u64::from(tag), op) {
+                    op = rejected.op;
+                    second.round();
+                }
+            }
+        }
+        let (ok, answer) = until(&mut second, &mut target, ended(answered));
+        assert!(ok && answer.unwrap() == bytes);
+    }
 }
