@@ -118,7 +118,6 @@ struct Target {
 struct Liar {
     context: SmContext,
     target: Peer,
-    done: Vec<Completion>,
     /// True descriptions of its memory: private, and such as can be mapped.
     descriptors: [Descriptor; 2],
     _regions: [Region; 2],
@@ -152,13 +151,7 @@ impl Pair {
         let descriptors = [owned.descriptor(), lent.descriptor()];
         let to = liar.lookup(context.address()).ok()?;
         liar.post(0, Op::SendUnexpected { to, message: Message::copied(b"hello") }).ok()?;
-        let mut liar = Liar {
-            context: liar,
-            target: to,
-            done: Vec::new(),
-            descriptors,
-            _regions: [owned, lent],
-        };
+        let mut liar = Liar { context: liar, target: to, descriptors, _regions: [owned, lent] };
         let now = Instant::now();
         let from = greeted(&mut context, &mut liar, now)?;
         let target = Target {
@@ -192,22 +185,10 @@ impl Pair {
         let Self { mut target, liar } = self;
         target.comes_to_rest();
         drop(liar);
-        for _ in 0..ROUNDS {
-            target.round();
-            if target.hung_up.is_some() {
-                break;
-            }
-        }
-        assert!(target.hung_up.is_some(), "the peer has left, which was not told");
+        target.until(|target| target.hung_up.is_some());
         target.comes_to_rest();
         target.admit(true, true);
-        for _ in 0..ROUNDS {
-            target.round();
-            if target.is_gone {
-                break;
-            }
-        }
-        assert!(target.is_gone, "the peer has left, and its end was not reported");
+        target.until(|target| target.is_gone);
         target.context.shared.boards.end_processes(); // The liar's is this one, which lives on.
         target.registered.clear();
         // What the chores do once they have found a process ended.
@@ -238,8 +219,7 @@ fn round(context: &mut SmContext, now: Instant, done: &mut Vec<Completion>) {
 
 impl Liar {
     fn round(&mut self, now: Instant) {
-        round(&mut self.context, now, &mut self.done);
-        self.done.clear();
+        round(&mut self.context, now, &mut Vec::new());
     }
 
     /// Writes something. Once it was found out its memory is gone, and nothing happens.
@@ -366,6 +346,17 @@ impl Target {
         self.admits = [all, liar];
         self.context.set_admission(all);
         self.context.set_admission_of(self.liar, liar);
+    }
+
+    /// The peer has left, which is to be told.
+    fn until(&mut self, is_told: impl Fn(&Self) -> bool) {
+        for _ in 0..ROUNDS {
+            self.round();
+            if is_told(self) {
+                return;
+            }
+        }
+        panic!("the peer has left, and its end was not told: {:?}", self.hung_up);
     }
 
     fn round(&mut self) {
