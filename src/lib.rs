@@ -40,6 +40,13 @@
 //! An [`Engine`] is cheap to clone and usable from any thread. By default a thread of its own makes progress; it
 //! steps aside while a caller waits ([`Call::wait`]). See [`Progress`] and [`Wait`] for the other ways.
 //!
+//! # Runtimes
+//! A call is a future: tasks of any runtime await it, `tokio`'s and `smol`'s included, and need nothing else. Handlers that are
+//! `async` are polled by the thread that makes progress; there is no timer and no socket of `tokio`'s there, and using one
+//! panics. [`Builder::runtime`] has them run on a runtime of yours, and blocking handlers, too: with the feature `tokio` a
+//! `tokio::runtime::Handle`, whichever kind it is; for other runtimes [`Spawn`] takes two lines (`examples/tokio_runtime.rs`,
+//! `examples/smol_runtime.rs`). A handler that ends without awaiting anything is answered sooner without one.
+//!
 //! # Cleanup
 //! The engine closes when its last clone is dropped: open calls fail, peers see the connections close. Nothing is
 //! left behind in the file system, not even after `kill -9`; over `ofi+shm`, until the next engine is opened there.
@@ -67,6 +74,7 @@
 //! | `sm-routing` | one address for both: `tcp://` and `ofi+tcp://` are reached by shared memory inside a node | yes |
 //! | `tcp-key` | a pre-shared key that encrypts `tcp://` (the setting `key-file`); brings `snow` | no |
 //! | `bincode` | the codec: fixed-size integers | yes |
+//! | `tokio` | `tokio::runtime::Handle` is a runtime for handlers ([`Builder::runtime`]) | no |
 //! | `postcard` | the codec instead of `bincode`, also if both are on: small integers take few bytes | no |
 //!
 //! # Codecs
@@ -89,7 +97,7 @@ pub use hg_core::{
 };
 pub use hg_engine::{
     Answer, Call, CallOptions, EventLoop, Handle, OneWay, OwnedCall, Peer, Progress, Request,
-    ToAddress, Wait,
+    Spawn, ToAddress, Wait,
 };
 pub use hg_macros::rpc;
 pub use hg_na::{Address, Availability, Error, GoneReason, Offer};

@@ -7,7 +7,9 @@ use hg_na::{Address, Offer, OpenOptions, Plugin};
 
 use crate::{
     CALLS_MAX, CONTEXTS_MAX, EAGER_MAX, Handle, LARGE_IN_SERVICE_MAX, LARGE_MAX, POOL_THREADS_MAX,
+    Spawn,
     platform::{Machine, Platform},
+    runtime::Runtime,
     schemes::{Advice, Schemes},
 };
 
@@ -63,6 +65,7 @@ pub(crate) struct Settings {
     pub(crate) large_in_service_max: u64,
     pub(crate) backlog_bytes_max: u64,
     pub(crate) pool_threads_max: usize,
+    pub(crate) runtime: Option<Runtime>,
     pub(crate) schemes: Schemes,
 }
 
@@ -103,6 +106,7 @@ impl<E: From<Handle>> Builder<E> {
                 large_in_service_max: LARGE_IN_SERVICE_MAX,
                 backlog_bytes_max: BACKLOG_BYTES_MAX,
                 pool_threads_max: POOL_THREADS_MAX,
+                runtime: None,
                 schemes: Schemes::default(),
             },
             advice: None,
@@ -226,6 +230,19 @@ impl<E: From<Handle>> Builder<E> {
     #[must_use]
     pub fn pool_threads_max(mut self, threads: usize) -> Self {
         self.settings.pool_threads_max = threads;
+        self
+    }
+
+    /// Runs `async` and blocking handlers on a runtime of the user's, in its threads and with its timers and sockets; with the
+    /// feature `tokio` a `tokio::runtime::Handle`. Without one, `async` handlers are polled by the thread that makes progress,
+    /// where a timer or socket of `tokio` panics, and blocking ones run on a pool ([`Builder::pool_threads_max`]).
+    ///
+    /// Plain handlers and those of [`Handle::serve_later`] stay with the thread that makes progress. Calls can be awaited on any
+    /// runtime, with and without this. The engine does not keep the runtime alive where its handle does not: a handler that
+    /// cannot run any more is answered with [`hg_core::error::CallError::Rejected`].
+    #[must_use]
+    pub fn runtime(mut self, runtime: impl Spawn + 'static) -> Self {
+        self.settings.runtime = Some(Runtime::new(runtime));
         self
     }
 

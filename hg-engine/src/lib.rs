@@ -15,6 +15,7 @@
 //! | `late` | wakers, and what else of a user's is never run or dropped under a lock |
 //! | `lock` | locks that a forked child can go on with |
 //! | `pool`, `owed` | threads for what may block; the answers that are owed meanwhile |
+//! | `runtime` | handlers on a runtime of the user's |
 //! | `platform` | clock, threads, parking: the machine, or a simulation |
 //!
 //! # Threads
@@ -43,6 +44,7 @@ mod port;
 mod request;
 mod role;
 mod running;
+mod runtime;
 mod schemes;
 mod start;
 mod tasks;
@@ -58,6 +60,7 @@ pub use handler::Answer;
 pub use owned::OwnedCall;
 pub use peer::{Peer, ToAddress};
 pub use request::Request;
+pub use runtime::Spawn;
 pub use schemes::Advice;
 pub use transfer::Transfer;
 pub use view::{Fetch, View};

@@ -8,6 +8,9 @@ use crate::{Request, handler::Run};
 /// An answer that is owed. Dropped, it tells the caller that none was given.
 pub(crate) struct Owed(Option<Request>);
 
+/// What the caller is told of a handler that was dropped.
+pub(crate) const DROPPED: &str = "the handler was dropped before it ended";
+
 impl Owed {
     pub(crate) fn new(request: Request) -> Self {
         Self(Some(request))
@@ -27,8 +30,7 @@ impl Owed {
 impl Drop for Owed {
     fn drop(&mut self) {
         if let Some(request) = self.0.take() {
-            let text = "the handler was dropped before it ended";
-            request.hand_in(request.failure(Status::Rejected, text));
+            request.hand_in(request.failure(Status::Rejected, DROPPED));
         }
     }
 }

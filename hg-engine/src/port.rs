@@ -41,6 +41,7 @@ use crate::{
     pool::Pool,
     role::Background,
     running::Task,
+    runtime::Guests,
     tasks::Tasks,
 };
 
@@ -150,6 +151,17 @@ pub(crate) struct Incoming {
 }
 
 impl Incoming {
+    /// Takes a message out of its round.
+    pub(crate) fn take(
+        message: &mut Message,
+        from: hg_na::Peer,
+        header: &Header,
+        payload: usize,
+    ) -> Self {
+        let message = std::mem::replace(message, Message::inline(0));
+        Self { from, header: *header, payload, message }
+    }
+
     pub(crate) fn payload(&self) -> &[u8] {
         &self.message.as_slice()[self.payload..]
     }
@@ -212,6 +224,8 @@ pub(crate) struct Port {
     /// For large arguments that were pulled and are not served yet.
     pub(crate) budget: Arc<Budget>,
     pub(crate) background: Background,
+    /// Futures of handlers that a runtime has.
+    pub(crate) guests: Guests,
     /// Whether the holder of the role sleeps, or is about to.
     sleeping: AtomicBool,
     /// There is a foreign loop, or was.
@@ -260,6 +274,7 @@ impl Port {
             waiter,
             budget,
             background: Background::new(),
+            guests: Guests::default(),
             sleeping: AtomicBool::new(false),
             has_loops: AtomicBool::new(false),
             interrupted: AtomicBool::new(false),

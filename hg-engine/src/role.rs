@@ -374,6 +374,7 @@ impl Port {
         drop(state);
         deferred::run(&mut deferred, &self.shared.pool);
         drop(role);
+        self.guests.end();
         if let Some(leftovers) = leftovers {
             self.tell_loops_of_end();
             leftovers.end();

@@ -5,6 +5,7 @@
 
 use std::{
     any::Any,
+    future::poll_fn,
     marker::PhantomData,
     pin::Pin,
     task::{Context, Poll, ready},
@@ -117,6 +118,19 @@ impl<F: Future<Output = Ended> + Send + 'static> Running for Own<F> {
 /// A future of the engine's own, as a task.
 pub(crate) fn own(future: impl Future<Output = Ended> + Send + 'static) -> Task {
     Box::new(Own(Box::pin(future)))
+}
+
+/// Polls what a handler has come to, to its end.
+pub(crate) async fn finish(run: Run, port: &Port, due: &Due, mut answer: Message) -> Ended {
+    let run = match run {
+        Run::Later(mut task) => poll_fn(|context| task.poll(port, due, context, &mut answer)).await,
+        run => run,
+    };
+    match run {
+        Run::Answered => Ended::Answer(Some(answer)),
+        Run::Silent => Ended::Answer(None),
+        Run::Given | Run::Later(_) => Ended::Given,
+    }
 }
 
 /// Stands where a task was.

@@ -215,7 +215,12 @@ fn poll_once(
 
 /// A task has panicked: what is left of it is dropped, and may panic once more.
 #[cold]
-fn fail(task: &mut Task, due: &Due, panic: Box<dyn Any + Send>, answer: &mut Message) -> Run {
+pub(crate) fn fail(
+    task: &mut Task,
+    due: &Due,
+    panic: Box<dyn Any + Send>,
+    answer: &mut Message,
+) -> Run {
     let broken = std::mem::replace(task, Box::new(Nothing));
     let drop = || contain("what was left of a handler's future that has panicked", || drop(broken));
     in_handler(Inside::Async, drop);

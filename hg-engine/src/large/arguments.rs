@@ -21,8 +21,9 @@ use super::{Claim, budget::Share, too_large};
 use crate::{
     Peer, Request,
     call::reserve_failure,
-    handler::{self, Handler, Run},
-    pool::{Origin, Pooled},
+    handler::{self, Handler},
+    owed::DROPPED,
+    pool::Pooled,
     port::Port,
     request::{Inside, in_handler},
     running::{self, Ended, Task},
@@ -99,7 +100,7 @@ pub(crate) fn serve(
     (origin, header): (hg_na::Peer, Header),
     arrived: Option<Instant>,
     payload: &[u8],
-) -> Task {
+) -> (Request, Task) {
     let mut state = port.state.lock();
     state.protocol.serves.keep_running(origin, header.id);
     let token = state.protocol.serves.token(origin, header.id, false);
@@ -109,7 +110,8 @@ pub(crate) fn serve(
     request.make_cancellable(0);
     let claim = Claim::read(payload).map_err(|error| (Status::Decode, error.to_string()));
     let port = Arc::clone(port);
-    running::own(async move {
+    let owner = request.clone();
+    let task = running::own(async move {
         let pulled = match claim {
             Ok(claim) => pull(&port, &request, &claim, token).await,
             Err(refusal) => Err(refusal),
@@ -121,7 +123,8 @@ pub(crate) fn serve(
             Ok((bytes, share)) => run(handler, request, bytes, share).await,
             Err((status, text)) => Ended::Answer(request.failure(status, &text)),
         }
-    })
+    });
+    (owner, task)
 }
 
 /// Brings the arguments here, within the port's budget.
@@ -175,34 +178,30 @@ async fn run(handler: Arc<dyn Handler>, request: Request, bytes: Vec<u8>, share:
     let (port, due) = (Arc::clone(request.port()), request.due());
     let mut answer = handler::no_message();
     let run = if handler.kind() == ServeKind::Blocking {
-        let job = move || {
+        let owner = request.clone();
+        let (pooled, job) = Pooled::new(move || {
             let mut answer = handler::no_message();
             let run =
                 handler::run_caught(handler.as_ref(), &request, &bytes, &mut answer, &mut None);
             (run, answer)
+        });
+        port.run_blocking(due.origin, job);
+        let Some((run, made)) = pooled.await else {
+            return Ended::Answer(owner.failure(Status::Rejected, DROPPED));
         };
-        let (pooled, job) = Pooled::new(job);
-        port.shared.pool.add(Origin::Peer(port.id, due.origin), job);
-        let (run, made) = pooled.await;
         answer = made;
         run
     } else {
+        let mut run =
+            || handler::run_caught(handler.as_ref(), &request, &bytes, &mut answer, &mut None);
         // As of short arguments: what is polled to its end in there never ends.
-        in_handler(Inside::Plain, || {
-            handler::run_caught(handler.as_ref(), &request, &bytes, &mut answer, &mut None)
-        })
-    };
-    let run = match run {
-        Run::Later(mut task) => {
-            poll_fn(|context| task.poll(&port, &due, context, &mut answer)).await
+        if port.runtime_for(handler.as_ref()).is_some() {
+            run()
+        } else {
+            in_handler(Inside::Plain, run)
         }
-        run => run,
     };
-    let ended = match run {
-        Run::Answered => Ended::Answer(Some(answer)),
-        Run::Silent => Ended::Answer(None),
-        Run::Given | Run::Later(_) => Ended::Given,
-    };
+    let ended = running::finish(run, &port, &due, answer).await;
     drop(share);
     ended
 }

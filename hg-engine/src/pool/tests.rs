@@ -282,5 +282,9 @@ fn a_value_comes_from_the_pool() {
     let mut context = Context::from_waker(Waker::noop());
     assert!(Pin::new(&mut pooled).poll(&mut context).is_pending());
     pool.add(Origin::Engine, job);
-    wait_until("it has run", || Pin::new(&mut pooled).poll(&mut context) == Poll::Ready(7));
+    wait_until("it has run", || Pin::new(&mut pooled).poll(&mut context) == Poll::Ready(Some(7)));
+    let (mut pooled, job) = Pooled::<u64>::new(|| panic!("a job that panics"));
+    assert!(Pin::new(&mut pooled).poll(&mut context).is_pending());
+    pool.add(Origin::Engine, job);
+    wait_until("it has ended", || Pin::new(&mut pooled).poll(&mut context) == Poll::Ready(None));
 }

@@ -25,7 +25,6 @@ use crate::{
     handler::{self, Registered, Run},
     large,
     owed::Owed,
-    pool::Origin,
     request::{Due, Inside, in_handler},
     role::Role,
     running::Task,
@@ -243,6 +242,11 @@ impl Port {
                     }
                 }
                 ServeKind::Async => {
+                    if let Some(runtime) = self.runtime_for(handler.as_ref()) {
+                        let incoming = Incoming::take(message, origin, header, payload);
+                        self.spawn_handler(runtime, Arc::clone(handler), incoming, arrived);
+                        continue;
+                    }
                     let start = Start {
                         tasks,
                         answer,
@@ -256,8 +260,7 @@ impl Port {
                     }
                 }
                 ServeKind::Blocking => {
-                    let message = std::mem::replace(message, Message::inline(0));
-                    let incoming = Incoming { from: origin, header: *header, payload, message };
+                    let incoming = Incoming::take(message, origin, header, payload);
                     self.start_blocking(Arc::clone(handler), incoming, arrived);
                 }
             }
@@ -281,7 +284,11 @@ impl Port {
         arrived: Option<Instant>,
         (tasks, answer): (&mut Tasks, &mut Message),
     ) {
-        let task = large::serve(self, Arc::clone(handler), (origin, header), arrived, payload);
+        let (request, task) =
+            large::serve(self, Arc::clone(handler), (origin, header), arrived, payload);
+        if let Some(runtime) = self.runtime_for(handler.as_ref()) {
+            return self.spawn_task(runtime, request, task);
+        }
         let (due, spares) = (Due::new(origin, &header), &mut Vec::new());
         self.go_on(due, task, Start { tasks, answer, spares, is_kept: true });
     }
@@ -391,7 +398,7 @@ impl Port {
         request.reuse(incoming.from, &incoming.header, arrived);
         request.make_cancellable(0);
         let owed = Owed::new(request.clone());
-        let origin = Origin::Peer(self.id, incoming.from);
+        let origin = incoming.from;
         let job = move || {
             let mut answer = handler::no_message();
             let payload = incoming.payload();
@@ -401,7 +408,7 @@ impl Port {
             // The last one, where the engine was closed meanwhile.
             contain("a handler that was dropped", || drop(handler));
         };
-        self.shared.pool.add(origin, Box::new(job));
+        self.run_blocking(origin, Box::new(job));
     }
 
     #[cold]

@@ -1,0 +1,290 @@
+//! Handlers on a runtime of the user's.
+//!
+//! The future of an `async` handler is handed to the runtime, together with its request: the handler is called there, too. Its
+//! answer is handed in from whatever thread polls it. The engine keeps hold of the future meanwhile, in a [`Slot`]: it is dropped when
+//! the engine closes, even if the runtime does not run any more. A future that the runtime drops before its end is answered for.
+
+use std::{
+    fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering, fence},
+    },
+    task::{Context, Poll, Waker},
+    time::Instant,
+};
+
+use hg_core::{
+    rpc::ServeKind,
+    table::{Key, Table},
+};
+
+use crate::{
+    Request,
+    deferred::contain,
+    handler::{self, Handler, Run},
+    lock::Mutex,
+    owed::Owed,
+    platform::Job,
+    pool::Origin,
+    port::{Incoming, Port},
+    request::{Due, Inside, in_handler},
+    running::{self, Ended, Task},
+    tasks,
+};
+
+/// A runtime that handlers run on instead of the engine's own threads: [`Builder::runtime`](crate::Builder::runtime).
+///
+/// With the feature `tokio` there is one for `tokio::runtime::Handle`. For others it takes two lines:
+/// ```
+/// # use std::pin::Pin;
+/// struct Smol;
+///
+/// impl hg_engine::Spawn for Smol {
+///     fn spawn(&self, future: Pin<Box<dyn Future<Output = ()> + Send>>) {
+///         smol::spawn(future).detach();
+///     }
+///
+///     fn spawn_blocking(&self, job: Box<dyn FnOnce() + Send>) {
+///         smol::unblock(job).detach();
+///     }
+/// }
+/// ```
+/// What the runtime drops before it has ended is answered with
+/// [`CallError::Rejected`](hg_core::error::CallError::Rejected).
+pub trait Spawn: Send + Sync {
+    /// Runs a future to its end: an `async` handler. Called by the thread that makes progress: it must not block.
+    fn spawn(&self, future: Pin<Box<dyn Future<Output = ()> + Send>>);
+
+    /// Runs a job that may block, in a thread where that holds up nobody: a blocking handler. Called by the thread that makes
+    /// progress: it must not block itself.
+    fn spawn_blocking(&self, job: Box<dyn FnOnce() + Send>);
+}
+
+#[cfg(feature = "tokio")]
+impl Spawn for tokio::runtime::Handle {
+    fn spawn(&self, future: Pin<Box<dyn Future<Output = ()> + Send>>) {
+        // Not waited for.
+        drop(Self::spawn(self, future));
+    }
+
+    fn spawn_blocking(&self, job: Box<dyn FnOnce() + Send>) {
+        drop(Self::spawn_blocking(self, job));
+    }
+}
+
+/// A runtime, as an engine keeps it.
+#[derive(Clone)]
+pub(crate) struct Runtime(Arc<dyn Spawn>);
+
+impl Runtime {
+    pub(crate) fn new(runtime: impl Spawn + 'static) -> Self {
+        Self(Arc::new(runtime))
+    }
+}
+
+impl fmt::Debug for Runtime {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("Runtime")
+    }
+}
+
+/// The futures of one port that a runtime has.
+#[derive(Default)]
+pub(crate) struct Guests(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    slots: Table<Arc<Slot>>,
+    is_closed: bool,
+}
+
+/// Where a future is, for its runtime and for whoever closes the engine.
+struct Slot {
+    /// Locked while it is polled.
+    place: Mutex<Place>,
+    is_closed: AtomicBool,
+}
+
+struct Place {
+    /// `None` once it has ended.
+    task: Option<Task>,
+    /// Who polls it.
+    waker: Option<Waker>,
+}
+
+/// What the runtime has.
+struct Guest {
+    port: Arc<Port>,
+    slot: Arc<Slot>,
+    key: Key,
+    due: Due,
+    /// `None` once it has ended.
+    owed: Option<Owed>,
+}
+
+impl Guests {
+    fn insert(&self, slot: Arc<Slot>) -> Option<Key> {
+        let mut state = self.0.lock();
+        (!state.is_closed).then(|| state.slots.insert(slot))
+    }
+
+    fn remove(&self, key: Key) {
+        let removed = self.0.lock().slots.remove(key);
+        drop(removed);
+    }
+
+    /// The engine is closed: drops all futures. Not under a lock.
+    pub(crate) fn end(&self) {
+        let mut state = self.0.lock();
+        state.is_closed = true;
+        let slots = std::mem::take(&mut state.slots);
+        drop(state);
+        slots.into_values().for_each(|slot| slot.close());
+    }
+}
+
+impl Slot {
+    /// Drops the future; if it is being polled, whoever polls it does.
+    fn close(&self) {
+        self.is_closed.store(true, Ordering::Relaxed);
+        // SeqCst on both sides (here and in `Guest::poll`): either the place is free here, or who has it sees the end.
+        fence(Ordering::SeqCst);
+        if let Some(mut place) = self.place.try_lock() {
+            let (task, waker) = (place.task.take(), place.waker.take());
+            drop(place);
+            contain("a handler's future that was dropped", || drop(task));
+            // The runtime lets go of it, too.
+            contain("a waker", || waker.into_iter().for_each(Waker::wake));
+        }
+    }
+}
+
+impl Guest {
+    fn poll_task(&self, context: &mut Context<'_>) -> Option<Poll<(Run, hg_na::Message)>> {
+        let mut place = self.slot.place.lock();
+        let Place { task, waker } = &mut *place;
+        let current = task.as_mut()?;
+        let mut answer = handler::no_message();
+        let poll = || current.poll(&self.port, &self.due, context, &mut answer);
+        let run = match catch_unwind(AssertUnwindSafe(poll)) {
+            Ok(Poll::Pending) => {
+                if !waker.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
+                    *waker = Some(context.waker().clone());
+                }
+                return Some(Poll::Pending);
+            }
+            Ok(Poll::Ready(run)) => run,
+            Err(panic) => tasks::fail(current, &self.due, panic, &mut answer),
+        };
+        let ended = task.take();
+        drop(place);
+        contain("a handler's future that has ended", || drop(ended));
+        Some(Poll::Ready((run, answer)))
+    }
+
+    /// It has ended, one way or the other.
+    fn end(&mut self) -> Option<Owed> {
+        let owed = self.owed.take()?;
+        self.port.guests.remove(self.key);
+        Some(owed)
+    }
+}
+
+impl Future for Guest {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        match self.poll_task(context) {
+            Some(Poll::Ready((run, answer))) => {
+                if let Some(owed) = self.end() {
+                    owed.settle(&run, answer);
+                }
+                return Poll::Ready(());
+            }
+            Some(Poll::Pending) => {
+                // As in `Slot::close`.
+                fence(Ordering::SeqCst);
+                if !self.slot.is_closed.load(Ordering::Relaxed) {
+                    return Poll::Pending;
+                }
+            }
+            None => {}
+        }
+        // The engine was closed meanwhile.
+        self.slot.close();
+        drop(self.end());
+        Poll::Ready(())
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        // The runtime has given it up.
+        if let Some(owed) = self.end() {
+            self.slot.close();
+            drop(owed);
+        }
+    }
+}
+
+impl Port {
+    /// Whether a handler is run by a runtime of the user's.
+    #[inline]
+    pub(crate) fn runtime_for(&self, handler: &dyn Handler) -> Option<&Runtime> {
+        let runtime = self.shared.settings.runtime.as_ref()?;
+        (handler.kind() == ServeKind::Async && !handler.gives()).then_some(runtime)
+    }
+
+    /// Has a runtime call an `async` handler and poll its future.
+    #[cold]
+    pub(crate) fn spawn_handler(
+        self: &Arc<Self>,
+        runtime: &Runtime,
+        handler: Arc<dyn Handler>,
+        incoming: Incoming,
+        arrived: Option<Instant>,
+    ) {
+        self.state.lock().protocol.serves.keep_running(incoming.from, incoming.header.id);
+        let mut request = Request::new(Arc::clone(self));
+        request.reuse(incoming.from, &incoming.header, arrived);
+        request.make_cancellable(0);
+        let task = running::own(serve(handler, request.clone(), incoming));
+        self.spawn_task(runtime, request, task);
+    }
+
+    /// Has a runtime poll what ends in the answer to this request.
+    pub(crate) fn spawn_task(self: &Arc<Self>, runtime: &Runtime, request: Request, task: Task) {
+        let place = Mutex::new(Place { task: Some(task), waker: None });
+        let slot = Arc::new(Slot { place, is_closed: AtomicBool::new(false) });
+        let (due, port) = (request.due(), Arc::clone(self));
+        let Some(key) = self.guests.insert(Arc::clone(&slot)) else { return slot.close() };
+        let guest = Guest { port, slot, key, due, owed: Some(Owed::new(request)) };
+        // A runtime may poll it here.
+        in_handler(Inside::Async, || {
+            contain("a runtime that was given a handler", || runtime.0.spawn(Box::pin(guest)));
+        });
+    }
+
+    /// Has a job run that may block, for this origin.
+    pub(crate) fn run_blocking(&self, origin: hg_na::Peer, job: Job) {
+        match &self.shared.settings.runtime {
+            None => self.shared.pool.add(Origin::Peer(self.id, origin), job),
+            Some(runtime) => in_handler(Inside::Async, || {
+                contain("a runtime that was given a handler", || runtime.0.spawn_blocking(job));
+            }),
+        }
+    }
+}
+
+async fn serve(handler: Arc<dyn Handler>, request: Request, incoming: Incoming) -> Ended {
+    let mut answer = handler::no_message();
+    let run = hg_bulk::reading(&incoming.message, || {
+        let payload = incoming.payload();
+        handler::run_caught(handler.as_ref(), &request, payload, &mut answer, &mut None)
+    });
+    drop(incoming);
+    running::finish(run, request.port(), &request.due(), answer).await
+}
