@@ -3,7 +3,7 @@
 //! Each kind is bounded in bytes, by fair shares of the peers that it is kept for: one that never pulls keeps no other from
 //! being served.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 use hg_bulk::Local;
 use hg_na::{Error, Peer};
@@ -14,11 +14,22 @@ use crate::{call::CallId, deferred::Deferred, shares::Shares};
 /// What a context keeps for its peers.
 #[derive(Debug)]
 pub struct Kept {
-    arguments: FxHashMap<CallId, (Peer, Arc<Local>)>,
+    arguments: FxHashMap<CallId, Arguments>,
+    /// The first deadline of those.
+    next_deadline: Option<Instant>,
     argument_bytes: Shares<Peer>,
     results: FxHashMap<(Peer, u64), Local>,
     result_bytes: Shares<Peer>,
     bytes_max: u64,
+}
+
+/// Arguments of a one-way call.
+#[derive(Debug)]
+struct Arguments {
+    target: Peer,
+    local: Arc<Local>,
+    /// When they are kept no longer.
+    deadline: Option<Instant>,
 }
 
 impl Kept {
@@ -27,6 +38,7 @@ impl Kept {
     pub fn new(bytes_max: u64) -> Self {
         Self {
             arguments: FxHashMap::default(),
+            next_deadline: None,
             argument_bytes: Shares::new(bytes_max),
             results: FxHashMap::default(),
             result_bytes: Shares::new(bytes_max),
@@ -67,10 +79,37 @@ impl Kept {
         self.result_bytes.admits(origin, bytes)
     }
 
-    /// Keeps the arguments of a one-way call.
-    pub fn insert_arguments(&mut self, id: CallId, target: Peer, arguments: Arc<Local>) {
-        self.argument_bytes.take(target, arguments.len());
-        self.arguments.insert(id, (target, arguments));
+    /// Keeps the arguments of a one-way call, until its deadline at the longest.
+    pub fn insert_arguments(
+        &mut self,
+        id: CallId,
+        target: Peer,
+        local: Arc<Local>,
+        deadline: Option<Instant>,
+    ) {
+        self.argument_bytes.take(target, local.len());
+        self.arguments.insert(id, Arguments { target, local, deadline });
+        self.next_deadline = [self.next_deadline, deadline].into_iter().flatten().min();
+    }
+
+    /// When [`Kept::handle_timeout`] wants to be called.
+    #[inline]
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.next_deadline
+    }
+
+    /// Frees arguments whose deadline has passed.
+    pub fn handle_timeout(&mut self, now: Instant, freed: &mut Deferred) {
+        if self.next_deadline.is_none_or(|at| at > now) {
+            return;
+        }
+        let is_over = |_: &CallId, it: &mut Arguments| it.deadline.is_some_and(|at| at <= now);
+        for (_, arguments) in self.arguments.extract_if(is_over) {
+            self.argument_bytes.give(arguments.target, arguments.local.len());
+            freed.free(Box::new(arguments));
+        }
+        self.next_deadline = self.arguments.values().filter_map(|it| it.deadline).min();
     }
 
     /// Keeps the result of a request.
@@ -92,17 +131,17 @@ impl Kept {
     /// A target has the arguments of a one-way call.
     pub fn free_arguments(&mut self, target: Peer, id: u64, freed: &mut Deferred) {
         let id = CallId::from_bits(id);
-        if self.arguments.get(&id).is_some_and(|(peer, _)| *peer == target)
-            && let Some((_, local)) = self.arguments.remove(&id)
+        if self.arguments.get(&id).is_some_and(|it| it.target == target)
+            && let Some(arguments) = self.arguments.remove(&id)
         {
-            self.argument_bytes.give(target, local.len());
-            freed.free(Box::new(local));
+            self.argument_bytes.give(target, arguments.local.len());
+            freed.free(Box::new(arguments));
         }
     }
 
     /// The peer has hung up, and pulls nothing any more.
     pub fn free_all_of(&mut self, peer: Peer, freed: &mut Deferred) {
-        let mut arguments = self.arguments.extract_if(|_, (target, _)| *target == peer).peekable();
+        let mut arguments = self.arguments.extract_if(|_, it| it.target == peer).peekable();
         if arguments.peek().is_some() {
             freed.free(Box::new(arguments.collect::<Vec<_>>()));
         }
@@ -116,7 +155,7 @@ impl Kept {
 
     /// Nobody pulls anything any more.
     pub fn free_all(&mut self, freed: &mut Deferred) {
-        let peers: Vec<_> = self.arguments.values().map(|(peer, _)| *peer).collect();
+        let peers: Vec<_> = self.arguments.values().map(|it| it.target).collect();
         let origins: Vec<_> = self.results.keys().map(|(peer, _)| *peer).collect();
         peers.into_iter().chain(origins).for_each(|peer| self.free_all_of(peer, freed));
     }

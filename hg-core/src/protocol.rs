@@ -439,7 +439,8 @@ impl Protocol {
     #[inline]
     #[must_use]
     pub fn has_chores(&self, now: Instant) -> bool {
-        self.calls.has_chores(now) | !self.backlog.is_empty() | self.serves.has_chores()
+        let is_over = self.kept.next_deadline().is_some_and(|at| at <= now);
+        self.calls.has_chores(now) | is_over | !self.backlog.is_empty() | self.serves.has_chores()
     }
 
     /// What few rounds have to do. `moved`: whether the transport's progress has found anything.
@@ -447,6 +448,7 @@ impl Protocol {
     pub fn do_chores(&mut self, now: Instant, moved: bool) {
         self.calls.handle_round();
         self.calls.handle_timeout(now);
+        self.kept.handle_timeout(now, &mut self.deferred);
         self.run_effects();
         if moved && !self.backlog.is_empty() {
             self.retry_backlog();
@@ -493,9 +495,9 @@ impl Protocol {
         if !context.may_sleep() {
             return None;
         }
-        let of_transfers = self.transfers.next_deadline();
-        let deadlines = [self.calls.next_deadline(), of_transfers, context.next_deadline()];
-        Some(deadlines.into_iter().flatten().min())
+        let of_calls = [self.calls.next_deadline(), self.kept.next_deadline()];
+        let others = [self.transfers.next_deadline(), context.next_deadline()];
+        Some(of_calls.into_iter().chain(others).flatten().min())
     }
 
     /// Ends everything; what it gives is to be run without the lock.

@@ -24,19 +24,23 @@ use crate::{
     request::{is_in_handler, is_in_plain_handler},
 };
 
-/// How a call is made.
+/// How a call of any kind is made.
 #[derive(Debug, Clone, Copy, Default)]
 #[non_exhaustive]
 pub struct CallOptions {
-    /// Time that the call may take, the target's included: it travels with the request.
+    /// Time that the call may take, the target's included: it travels with the request. A one-way call ends with
+    /// [`CallError::DeadlineExceeded`] if it was not handed to the transport by then; arguments beyond one message that the
+    /// target has not taken by then are kept no longer.
     pub deadline: Option<Duration>,
+    /// Whether request and answer carry a CRC32C. `None`: as the engine was opened (`Builder::checksum`).
+    pub checksum: Option<bool>,
 }
 
 impl CallOptions {
     /// A call that ends after this time, one way or the other.
     #[must_use]
     pub fn within(deadline: Duration) -> Self {
-        Self { deadline: Some(deadline) }
+        Self { deadline: Some(deadline), ..Self::default() }
     }
 
     /// A call that a handler makes for a request: it ends when the request's own time does, whose deadline would not reach
@@ -45,7 +49,13 @@ impl CallOptions {
     pub fn of(request: &Request) -> Self {
         let now = || request.port().now();
         let left = |deadline: Instant| deadline.saturating_duration_since(now());
-        Self { deadline: request.deadline().map(left) }
+        Self { deadline: request.deadline().map(left), ..Self::default() }
+    }
+
+    /// The same with a checksum, or without one, however the engine was opened.
+    #[must_use]
+    pub fn with_checksum(self, checksum: bool) -> Self {
+        Self { checksum: Some(checksum), ..self }
     }
 }
 

@@ -291,7 +291,7 @@ impl Handle {
         self.call_with(rpc, target, args, CallOptions::default())
     }
 
-    /// Calls an RPC with a deadline.
+    /// The same with a deadline, or another option.
     #[inline]
     pub fn call_with<R: Rpc>(
         &self,
@@ -306,8 +306,18 @@ impl Handle {
 
     /// Calls an RPC; what is given borrows nothing, and is polled when there is something to see.
     pub fn call_owned<R: Rpc>(&self, rpc: R, target: &Peer, args: R::Args<'_>) -> OwnedCall<R> {
+        self.call_owned_with(rpc, target, args, CallOptions::default())
+    }
+
+    /// The same with a deadline, or another option.
+    pub fn call_owned_with<R: Rpc>(
+        &self,
+        rpc: R,
+        target: &Peer,
+        args: R::Args<'_>,
+        options: CallOptions,
+    ) -> OwnedCall<R> {
         let _: R = rpc;
-        let options = CallOptions::default();
         let made = self.port.start_call::<R>(*target, args, Kind::Request, options);
         OwnedCall::new(Arc::clone(&self.port), made)
     }
@@ -315,8 +325,19 @@ impl Handle {
     /// Calls an RPC without an answer. Whether it is served, nobody tells.
     #[inline]
     pub fn notify<R: Rpc>(&self, rpc: R, target: &Peer, args: R::Args<'_>) -> OneWay<'_> {
+        self.notify_with(rpc, target, args, CallOptions::default())
+    }
+
+    /// The same with a deadline, or another option.
+    #[inline]
+    pub fn notify_with<R: Rpc>(
+        &self,
+        rpc: R,
+        target: &Peer,
+        args: R::Args<'_>,
+        options: CallOptions,
+    ) -> OneWay<'_> {
         let _: R = rpc;
-        let options = CallOptions::default();
         OneWay::new(&self.port, self.port.start_call::<R>(*target, args, Kind::OneWay, options))
     }
 

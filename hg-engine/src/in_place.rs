@@ -1,18 +1,18 @@
 //! Calls whose last argument, a byte string, was written where it is sent from, with room in front for the rest.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use hg_core::{
     call::CallId,
     codec::{self, Codec as _, CodecError},
     error::Failure,
-    header::{Header, Kind},
+    header::Kind,
     rpc::Rpc,
 };
 use hg_na::{INLINE_MAX, Message};
 
 use crate::{
-    Handle, OwnedCall, Peer,
+    CallOptions, Handle, OwnedCall, Peer,
     call::{Unusual, forked, unencodable},
     port::Port,
 };
@@ -22,11 +22,25 @@ impl Handle {
     /// byte string. `None`: the codec of this build cannot do that.
     #[must_use]
     pub fn room_in_place<R: Rpc>(&self, rpc: R, args: R::Args<'_>) -> Option<usize> {
+        self.room_in_place_with(rpc, args, CallOptions::default())
+    }
+
+    /// The same for a message of [`Handle::call_in_place_with`].
+    #[must_use]
+    pub fn room_in_place_with<R: Rpc>(
+        &self,
+        rpc: R,
+        args: R::Args<'_>,
+        options: CallOptions,
+    ) -> Option<usize> {
         let _: R = rpc;
         let wire = R::pack(args);
         let mut encoded = hg_bulk::zeroed(codec::Default::size(&wire).ok()? as u64).ok()?;
         codec::Default::encode(&wire, &mut encoded).ok()?;
-        let header = self.port.header_in_place::<R>();
+        // Of any deadline: its length is all that counts.
+        let deadline = options.deadline.map(|_| Duration::MAX);
+        let options = CallOptions { deadline, ..options };
+        let (header, _) = self.port.header_of::<R>(Kind::Request, options).ok()?;
         codec::Default::lengthen(&mut encoded, 1).then_some(header.encoded_len() + encoded.len())
     }
 
@@ -42,29 +56,36 @@ impl Handle {
         args: R::Args<'_>,
         message: Vec<u8>,
     ) -> OwnedCall<R> {
+        self.call_in_place_with(rpc, target, args, message, CallOptions::default())
+    }
+
+    /// The same with a deadline, or another option. Those are given to [`Handle::room_in_place_with`], too.
+    pub fn call_in_place_with<R: Rpc>(
+        &self,
+        rpc: R,
+        target: &Peer,
+        args: R::Args<'_>,
+        message: Vec<u8>,
+        options: CallOptions,
+    ) -> OwnedCall<R> {
         let _: R = rpc;
-        let made = self.port.start_call_in_place::<R>(*target, args, message);
+        let made = self.port.start_call_in_place::<R>(*target, args, message, options);
         OwnedCall::new(Arc::clone(&self.port), made)
     }
 }
 
 impl Port {
-    fn header_in_place<R: Rpc>(&self) -> Header {
-        let mut header = Header::request(Kind::Request, 0, R::ID);
-        header.checksum = self.shared.settings.checksum;
-        header
-    }
-
     fn start_call_in_place<R: Rpc>(
         &self,
         peer: Peer,
         args: R::Args<'_>,
         mut bytes: Vec<u8>,
+        options: CallOptions,
     ) -> Result<CallId, Box<Unusual>> {
         if peer.port != self.id {
             return Err(Failure::NotMade(hg_na::Error::UnknownPeer).into());
         }
-        let header = self.header_in_place::<R>();
+        let (header, deadline) = self.header_of::<R>(Kind::Request, options)?;
         let wire = R::pack(args);
         let unencodable = |error| unencodable(R::NAME, &error);
         let size = codec::Default::size(&wire).map_err(unencodable)?;
@@ -79,12 +100,12 @@ impl Port {
             return Err(Failure::Decode(format!("`{}`: {why}", R::NAME)).into());
         }
         if self.is_large(bytes.len(), self.shared.caps.max_unexpected) {
-            let sent = self.start_large_call(peer, R::NAME, (bytes, start), header, None)?;
+            let sent = self.start_large_call(peer, R::NAME, (bytes, start), header, deadline)?;
             return Err(Box::new(Unusual::Large(sent)));
         }
         let mut message =
             if bytes.len() <= INLINE_MAX { Message::copied(&bytes) } else { Message::from(bytes) };
         let state = self.enter_state().ok_or_else(forked)?;
-        self.post_call(state, (peer, R::NAME), header, None, &mut message)
+        self.post_call(state, (peer, R::NAME), header, deadline, &mut message)
     }
 }

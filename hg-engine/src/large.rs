@@ -16,7 +16,7 @@
 //! | memory | freed when |
 //! |---|---|
 //! | arguments of a call | its outcome was taken, or its handle dropped |
-//! | arguments of a one-way call | taken by the target, or the target is gone |
+//! | arguments of a one-way call | taken by the target, the target is gone, or the deadline has passed |
 //! | result | taken, or not wanted (`ResultTaken`), the call was cancelled, the origin is gone |
 
 mod arguments;

@@ -43,12 +43,7 @@ impl Port {
         if peer.port != self.id {
             return Err(Failure::NotMade(hg_na::Error::UnknownPeer).into());
         }
-        let mut header = Header::request(kind, 0, R::ID);
-        header.checksum = self.shared.settings.checksum;
-        let deadline = match options.deadline {
-            Some(left) => self.starting_deadline(left, &mut header)?,
-            None => None,
-        };
+        let (header, deadline) = self.header_of::<R>(kind, options)?;
         let wire = R::pack(args);
         let unencodable = |error| unencodable(R::NAME, &error);
         let size = codec::Default::size(&wire).map_err(unencodable)?;
@@ -163,6 +158,22 @@ impl Port {
 }
 
 impl Port {
+    /// The header of a call without its id, and when the call ends.
+    #[inline(always)]
+    pub(crate) fn header_of<R: Rpc>(
+        &self,
+        kind: Kind,
+        options: CallOptions,
+    ) -> Result<(Header, Option<Instant>), Failure> {
+        let mut header = Header::request(kind, 0, R::ID);
+        header.checksum = options.checksum.unwrap_or(self.shared.settings.checksum);
+        let deadline = match options.deadline {
+            Some(left) => self.starting_deadline(left, &mut header)?,
+            None => None,
+        };
+        Ok((header, deadline))
+    }
+
     /// When a call that may take so long ends (`None`: beyond all time); its header says so to the target. A call
     /// without any time is not made.
     fn starting_deadline(

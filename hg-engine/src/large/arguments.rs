@@ -84,7 +84,7 @@ impl Port {
         let arguments = if two_way {
             Some(local)
         } else {
-            state.protocol.kept.insert_arguments(id, peer.na, local);
+            state.protocol.kept.insert_arguments(id, peer.na, local, deadline);
             None
         };
         drop(state);
