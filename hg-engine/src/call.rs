@@ -19,9 +19,9 @@ use hg_core::{
 
 use crate::{
     Request,
+    inside::{is_in_handler, is_inside, is_waited_for, waiting},
     large::{Arrived, Arriving, Sent},
     port::Port,
-    request::{is_in_handler, is_in_plain_handler},
 };
 
 /// How a call of any kind is made.
@@ -131,12 +131,14 @@ impl<'e, R: Rpc> Call<'e, R> {
     /// Waits for the outcome, making progress in this thread: the fastest way.
     ///
     /// # Errors
-    /// [`CallError`]; [`CallError::WouldDeadlock`] at once inside a plain or `async` handler, which cancels the call.
+    /// [`CallError`]; [`CallError::WouldDeadlock`] at once inside a plain or `async` handler of the same engine (of the same
+    /// context), which cancels the call. A handler may wait for another engine's call; its own engine makes no progress
+    /// meanwhile. Handlers of two engines that wait for each other in two threads wait until their deadlines.
     #[inline]
     pub fn wait(self) -> Result<R::Output, CallError<R::Error>> {
         let CallState::Open(id) = self.state else { return self.wait_otherwise() };
         if is_in_handler() {
-            return Err(CallError::WouldDeadlock);
+            return self.wait_otherwise();
         }
         let port = self.port;
         // An open call owns nothing but its entry, and taking the outcome frees that.
@@ -155,7 +157,7 @@ impl<'e, R: Rpc> Call<'e, R> {
 
     #[cold]
     fn wait_otherwise(mut self) -> Result<R::Output, CallError<R::Error>> {
-        if is_in_handler() && !matches!(self.state, CallState::Failed(_)) {
+        if is_inside(self.port.id) && !matches!(self.state, CallState::Failed(_)) {
             return Err(CallError::WouldDeadlock);
         }
         match std::mem::replace(&mut self.state, CallState::Ended) {
@@ -163,7 +165,7 @@ impl<'e, R: Rpc> Call<'e, R> {
             CallState::Ended => Err(CallError::Closed),
             CallState::Open(id) | CallState::Large { id, .. } => {
                 let mut outcome = None;
-                self.port.wait_for(id, &mut outcome);
+                waiting(|| self.port.wait_for(id, &mut outcome));
                 self.port.decode_rare::<R>(outcome)
             }
             CallState::Arriving(arriving) => arrived::<R>(arriving.wait()),
@@ -227,7 +229,9 @@ impl<R: Rpc> Future for Call<'_, R> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match self.poll_outcome(context) {
             // Whoever polls there blocks on it: nothing else would poll again.
-            Poll::Pending if is_in_plain_handler() => Poll::Ready(Err(CallError::WouldDeadlock)),
+            Poll::Pending if is_waited_for(self.port.id) => {
+                Poll::Ready(Err(CallError::WouldDeadlock))
+            }
             poll => poll,
         }
     }
@@ -298,13 +302,13 @@ impl<'e> OneWay<'e> {
     /// [`CallError`].
     pub fn wait(mut self) -> Result<(), Failure> {
         match std::mem::replace(&mut self.state, CallState::Ended) {
-            CallState::Open(id) if is_in_handler() => {
+            CallState::Open(id) if is_inside(self.port.id) => {
                 self.state = CallState::Open(id);
                 Err(CallError::WouldDeadlock)
             }
             CallState::Open(id) => {
                 let mut outcome = None;
-                self.port.wait_for(id, &mut outcome);
+                waiting(|| self.port.wait_for(id, &mut outcome));
                 sent(outcome.unwrap_or_else(|| self.port.no_outcome()))
             }
             CallState::Failed(failure) => Err(*failure),
@@ -323,7 +327,7 @@ impl Future for OneWay<'_> {
                     return Poll::Ready(sent(outcome));
                 }
                 self.state = CallState::Open(id);
-                if is_in_plain_handler() {
+                if is_waited_for(self.port.id) {
                     return Poll::Ready(Err(CallError::WouldDeadlock));
                 }
                 Poll::Pending

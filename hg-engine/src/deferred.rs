@@ -13,15 +13,15 @@ use hg_core::deferred::{Action, Deferred};
 
 use crate::{
     handler::panic_text,
+    inside::{Inside, in_handler},
     pool::Pool,
-    request::{Inside, in_handler},
 };
 
 /// Does it. A waker may poll at once whatever it wakes, and drop it with the last handle of this engine: that is to be
 /// told that it cannot wait, and closes the engine as a handler does. This thread may have the role.
 #[cold]
-pub(crate) fn run(deferred: &mut Deferred, pool: &Arc<Pool>) {
-    in_handler(Inside::Async, || {
+pub(crate) fn run(deferred: &mut Deferred, port: u64, pool: &Arc<Pool>) {
+    in_handler(port, Inside::Async, || {
         for action in deferred.drain() {
             match action {
                 Action::Wake(waker) => contain("a waker", || waker.wake()),

@@ -19,11 +19,11 @@ use crate::{
     Answer, Call, CallOptions, EventLoop, OneWay, OpenError, OwnedCall, Peer, Progress, Request,
     builder::Settings,
     handler::{Handler, OfAsyncClosure, OfClosure, OfFunction, OfLaterClosure, Registered},
+    inside::{is_in_handler, is_inside, waiting},
     lock::Mutex,
     peer::ToAddress,
     platform::{Platform, Spawned},
     port::{Port, Shared},
-    request::is_in_handler,
 };
 
 /// One context of an engine, or the whole engine through its first context.
@@ -359,12 +359,14 @@ impl Handle {
     /// with [`Handle::interrupt_progress`] threads hand progress over to one another. In a handler it does nothing: the
     /// turn there never comes.
     pub fn progress_in_turn(&self, timeout: Duration) -> bool {
-        if is_in_handler() {
+        if is_inside(self.port.id) {
             return false;
         }
         let limit = self.port.now().checked_add(timeout);
-        let Some((mut role, state)) = self.port.wait_for_role() else { return false };
-        self.port.drive_until_moved(&mut role, state, limit)
+        waiting(|| {
+            let Some((mut role, state)) = self.port.wait_for_role() else { return false };
+            self.port.drive_until_moved(&mut role, state, limit)
+        })
     }
 
     /// Ends a [`Handle::progress`] or [`Handle::progress_in_turn`] that is under way in another thread, also one that

@@ -11,6 +11,7 @@
 //! | `port` | one context with its calls, requests and tasks; the round of progress |
 //! | `role` | who makes progress: a waiting caller, the background thread, the user's loop |
 //! | `handler` | handlers of all kinds behind one trait; answers |
+//! | `inside` | which handlers a thread is inside of, and whether it may wait there |
 //! | `event` | the descriptor for foreign event loops |
 //! | `late` | wakers, and what else of a user's is never run or dropped under a lock |
 //! | `lock` | locks that a forked child can go on with |
@@ -32,6 +33,7 @@ mod event;
 mod handle;
 mod handler;
 mod in_place;
+mod inside;
 mod large;
 mod lock;
 mod owed;

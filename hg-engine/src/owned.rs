@@ -17,9 +17,9 @@ use hg_core::{
 
 use crate::{
     call::{Unusual, abandon, arrived, decode},
+    inside::is_waited_for,
     large::{Arrived, Arriving, Sent},
     port::Port,
-    request::is_in_plain_handler,
 };
 
 /// A call under way, as [`Call`](crate::Call) is one, that keeps no borrow of its engine, nor keeps it open.
@@ -96,7 +96,9 @@ impl<R: Rpc> Future for OwnedCall<R> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match self.poll_taken(context) {
             // Whoever polls there blocks on it: nothing else would poll again.
-            Poll::Pending if is_in_plain_handler() => Poll::Ready(Err(CallError::WouldDeadlock)),
+            Poll::Pending if is_waited_for(self.port.id) => {
+                Poll::Ready(Err(CallError::WouldDeadlock))
+            }
             poll => poll,
         }
     }

@@ -16,6 +16,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crate::inside::Levels;
+
 /// What a new thread runs.
 pub type Job = Box<dyn FnOnce() + Send>;
 
@@ -153,21 +155,14 @@ impl Platform for Machine {
 }
 
 /// What this thread keeps for the engine from one call to the next, for a platform whose threads share one of the machine's.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Locals {
-    inside: crate::request::Inside,
-}
-
-impl Default for Locals {
-    /// Those of a new thread.
-    fn default() -> Self {
-        Self { inside: crate::request::Inside::Nothing }
-    }
+    inside: Levels,
 }
 
 impl Locals {
-    /// Exchanges these with the machine thread's. Not inside a poll of an `async` handler.
+    /// Exchanges these with the machine thread's.
     pub fn swap(&mut self) {
-        self.inside = crate::request::replace_inside(self.inside);
+        self.inside.swap();
     }
 }

@@ -1,7 +1,6 @@
 //! What a handler knows about the request that it serves.
 
 use std::{
-    cell::Cell,
     fmt,
     sync::{Arc, OnceLock, atomic::Ordering},
     time::{Duration, Instant},
@@ -241,59 +240,4 @@ impl fmt::Debug for Request {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "Request({} from {:?})", self.due.id, self.origin())
     }
-}
-
-/// What of a user's this thread runs on behalf of the engine's progress, which stands still meanwhile.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Inside {
-    /// Nothing.
-    Nothing,
-    /// A plain handler, or the part of another one that runs before its future is made.
-    Plain,
-    /// A poll of an `async` handler: it may poll futures of the engine's, but not wait for one.
-    Async,
-}
-
-thread_local! {
-    static INSIDE: Cell<Inside> = const { Cell::new(Inside::Nothing) };
-}
-
-/// What of a user's this thread runs.
-#[inline]
-pub(crate) fn inside() -> Inside {
-    INSIDE.with(Cell::get)
-}
-
-/// Whether this thread runs a handler that holds up progress, where `wait` could never end.
-#[inline]
-pub(crate) fn is_in_handler() -> bool {
-    INSIDE.with(Cell::get) != Inside::Nothing
-}
-
-/// Changes what this thread is taken to run.
-pub(crate) fn replace_inside(inside: Inside) -> Inside {
-    INSIDE.with(|it| it.replace(inside))
-}
-
-/// Whether this thread runs a plain handler: a future that is polled there to its end never ends, either.
-#[inline]
-pub(crate) fn is_in_plain_handler() -> bool {
-    INSIDE.with(Cell::get) == Inside::Plain
-}
-
-/// Runs a handler so that [`is_in_handler`] says so, until it has ended or panicked.
-#[inline(always)]
-pub(crate) fn in_handler<T>(kind: Inside, run: impl FnOnce() -> T) -> T {
-    /// A thread that is taken for a handler's can never wait again.
-    struct Back(Inside);
-
-    impl Drop for Back {
-        #[inline(always)]
-        fn drop(&mut self) {
-            INSIDE.with(|inside| inside.set(self.0));
-        }
-    }
-
-    let _back = Back(INSIDE.with(|inside| inside.replace(kind)));
-    run()
 }

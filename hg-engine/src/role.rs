@@ -68,9 +68,9 @@ use crate::{
     builder::Wait,
     deferred::{self, discard},
     handler::panic_text,
+    inside::is_in_handler,
     platform::{Platform, Spawned, Thread},
     port::{Look, OutcomeOf, Port, Sleep, State, Work},
-    request::is_in_handler,
 };
 
 /// How long the background thread stays aside after the last caller has left.
@@ -372,7 +372,7 @@ impl Port {
         // Whoever has the role clears the work when it gives that back, and tells the loops.
         let leftovers = state.work.as_deref_mut().map(Work::clear);
         drop(state);
-        deferred::run(&mut deferred, &self.shared.pool);
+        deferred::run(&mut deferred, self.id, &self.shared.pool);
         drop(role);
         self.guests.end();
         if let Some(leftovers) = leftovers {

@@ -25,12 +25,13 @@ use crate::{
     Request,
     deferred::contain,
     handler::{self, Handler, Run},
+    inside::{Inside, in_handler},
     lock::Mutex,
     owed::Owed,
     platform::Job,
     pool::Origin,
     port::{Incoming, Port},
-    request::{Due, Inside, in_handler},
+    request::Due,
     running::{self, Ended, Task},
     tasks,
 };
@@ -177,7 +178,7 @@ impl Guest {
                 return Some(Poll::Pending);
             }
             Ok(Poll::Ready(run)) => run,
-            Err(panic) => tasks::fail(current, &self.due, panic, &mut answer),
+            Err(panic) => tasks::fail(current, (self.port.id, &self.due), panic, &mut answer),
         };
         let ended = task.take();
         drop(place);
@@ -263,7 +264,7 @@ impl Port {
         let Some(key) = self.guests.insert(Arc::clone(&slot)) else { return slot.close() };
         let guest = Guest { port, slot, key, due, owed: Some(Owed::new(request)) };
         // A runtime may poll it here.
-        in_handler(Inside::Async, || {
+        in_handler(self.id, Inside::Async, || {
             contain("a runtime that was given a handler", || runtime.0.spawn(Box::pin(guest)));
         });
     }
@@ -272,7 +273,7 @@ impl Port {
     pub(crate) fn run_blocking(&self, origin: hg_na::Peer, job: Job) {
         match &self.shared.settings.runtime {
             None => self.shared.pool.add(Origin::Peer(self.id, origin), job),
-            Some(runtime) => in_handler(Inside::Async, || {
+            Some(runtime) => in_handler(self.id, Inside::Async, || {
                 contain("a runtime that was given a handler", || runtime.0.spawn_blocking(job));
             }),
         }

@@ -23,9 +23,10 @@ use hg_na::Message;
 use crate::{
     deferred::{contain, discard},
     handler::{self, Run},
+    inside::{Inside, in_handler},
     lock::Mutex,
     port::{Answered, Port},
-    request::{Due, Inside, in_handler},
+    request::Due,
     running::{Nothing, Task},
 };
 
@@ -206,10 +207,10 @@ fn poll_once(
     answer: &mut Message,
 ) -> Poll<Run> {
     let mut context = Context::from_waker(waker);
-    let poll = || in_handler(Inside::Async, || task.poll(port, due, &mut context, answer));
+    let poll = || in_handler(port.id, Inside::Async, || task.poll(port, due, &mut context, answer));
     match catch_unwind(AssertUnwindSafe(poll)) {
         Ok(run) => run,
-        Err(panic) => Poll::Ready(fail(task, due, panic, answer)),
+        Err(panic) => Poll::Ready(fail(task, (port.id, due), panic, answer)),
     }
 }
 
@@ -217,13 +218,13 @@ fn poll_once(
 #[cold]
 pub(crate) fn fail(
     task: &mut Task,
-    due: &Due,
+    (port, due): (u64, &Due),
     panic: Box<dyn Any + Send>,
     answer: &mut Message,
 ) -> Run {
     let broken = std::mem::replace(task, Box::new(Nothing));
     let drop = || contain("what was left of a handler's future that has panicked", || drop(broken));
-    in_handler(Inside::Async, drop);
+    in_handler(port, Inside::Async, drop);
     let run = due.fail(Status::Panicked, handler::panic_text(panic.as_ref()), answer);
     discard(panic);
     run

@@ -14,8 +14,8 @@ use hg_na::{Direction, Op, Rights, SharedBytes};
 
 use crate::{
     Peer,
+    inside::{Inside, innermost_of, is_inside, is_waited_for, waiting},
     port::{Port, State},
-    request::{Inside, inside, is_in_handler, is_in_plain_handler},
 };
 
 /// A transfer under way. It was started when it was made; waiting and awaiting only collect the outcome.
@@ -51,7 +51,7 @@ impl<'e> Transfer<'e> {
     /// ones over shared memory are and others are not. `.await` it in an `async` handler, or `wait` in a blocking one.
     ///
     /// # Errors
-    /// [`TransferError`]; [`TransferError::WouldDeadlock`] at once inside a plain or `async` handler, unless it is over already.
+    /// [`TransferError`]; [`TransferError::WouldDeadlock`] at once inside a plain or `async` handler of the same engine, unless it is over already.
     pub fn wait(mut self) -> Result<(), TransferError> {
         self.0.wait().map(drop)
     }
@@ -122,7 +122,7 @@ impl<'e> Pending<'e> {
 
     pub(crate) fn wait(&mut self) -> Outcome {
         match std::mem::replace(&mut self.state, PendingState::Taken) {
-            PendingState::Open(id) if is_in_handler() => {
+            PendingState::Open(id) if is_inside(self.port.id) => {
                 let ended =
                     self.port.enter_state().and_then(|mut state| state.protocol.transfers.take(id));
                 if let Some(ended) = ended {
@@ -133,7 +133,7 @@ impl<'e> Pending<'e> {
             }
             PendingState::Open(id) => {
                 let mut polled_by = None;
-                let ended = self.port.wait_until(|state, waker| {
+                let look = |state: &mut State, waker: Option<&Waker>| {
                     let ended = state.protocol.transfers.take(id);
                     if ended.is_none()
                         && let Some(waker) = waker
@@ -143,13 +143,14 @@ impl<'e> Pending<'e> {
                         polled_by.get_or_insert(before);
                     }
                     ended
-                });
+                };
+                let ended = waiting(|| self.port.wait_until(look));
                 ended.map_or_else(|| self.lost(id), |ended| ended.outcome)
             }
             PendingState::Over(outcome) => outcome,
             PendingState::Done => Ok(None),
             PendingState::Due => {
-                if !is_in_handler() {
+                if !is_inside(self.port.id) {
                     self.port.progress_once();
                 }
                 Ok(None)
@@ -164,7 +165,7 @@ impl<'e> Pending<'e> {
                 let polled = self.poll_open(id, context.waker());
                 if polled.is_pending() {
                     self.state = PendingState::Open(id);
-                    if is_in_plain_handler() {
+                    if is_waited_for(self.port.id) {
                         // Whoever polls there blocks on it: nothing else would poll again.
                         return Poll::Ready(Err(TransferError::WouldDeadlock));
                     }
@@ -330,7 +331,7 @@ impl Port {
     /// that it cannot wait, whatever it asked for.
     #[inline]
     fn is_driven_here(&self, state: &State) -> bool {
-        match inside() {
+        match innermost_of(self.id) {
             Inside::Async => true,
             Inside::Plain => false,
             Inside::Nothing => state.work.is_some() && !self.has_background(),

@@ -71,7 +71,7 @@ impl<'e> Fetch<'e> {
     /// Waits for the bytes, making progress in this thread. Not for plain and `async` handlers, as [`crate::Transfer::wait`].
     ///
     /// # Errors
-    /// [`TransferError`]; [`TransferError::WouldDeadlock`] at once inside a plain or `async` handler, unless they are here already.
+    /// [`TransferError`]; [`TransferError::WouldDeadlock`] at once inside a plain or `async` handler of the same engine, unless they are here already.
     pub fn wait(mut self) -> Result<Vec<u8>, TransferError> {
         self.pending.wait()?;
         self.finish()
@@ -143,7 +143,7 @@ impl<'e> View<'e> {
     /// Waits for the view, making progress in this thread.
     ///
     /// # Errors
-    /// [`TransferError`]; [`TransferError::WouldDeadlock`] at once inside a plain or `async` handler.
+    /// [`TransferError`]; [`TransferError::WouldDeadlock`] at once inside a plain or `async` handler of the same engine.
     pub fn wait(mut self) -> Result<SharedBytes, TransferError> {
         if let Stage::Asking(pending) = &mut self.stage {
             let outcome = pending.wait();

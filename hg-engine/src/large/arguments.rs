@@ -22,10 +22,10 @@ use crate::{
     Peer, Request,
     call::reserve_failure,
     handler::{self, Handler},
+    inside::{Inside, in_handler},
     owed::DROPPED,
     pool::Pooled,
     port::Port,
-    request::{Inside, in_handler},
     running::{self, Ended, Task},
     view::Fetch,
 };
@@ -198,7 +198,7 @@ async fn run(handler: Arc<dyn Handler>, request: Request, bytes: Vec<u8>, share:
         if port.runtime_for(handler.as_ref()).is_some() {
             run()
         } else {
-            in_handler(Inside::Plain, run)
+            in_handler(port.id, Inside::Plain, run)
         }
     };
     let ended = running::finish(run, &port, &due, answer).await;

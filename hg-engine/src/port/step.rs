@@ -23,9 +23,10 @@ use crate::{
     Request,
     deferred::{self, contain},
     handler::{self, Registered, Run},
+    inside::{Inside, in_handler},
     large,
     owed::Owed,
-    request::{Due, Inside, in_handler},
+    request::Due,
     role::Role,
     running::Task,
     tasks::Tasks,
@@ -107,7 +108,7 @@ impl Port {
 
         if !work.deferred.is_empty() {
             moved = true;
-            deferred::run(&mut work.deferred, &self.shared.pool);
+            deferred::run(&mut work.deferred, self.id, &self.shared.pool);
             // SeqCst on both sides (here and in `add_loop`): either this sees the loop, or its caller what was woken.
             fence(Ordering::SeqCst);
             if self.has_loops.load(Ordering::Relaxed) {
@@ -225,9 +226,9 @@ impl Port {
                     let payload = &message.as_slice()[payload..];
                     let handler = handler.as_ref();
                     let run = || handler::run_caught(handler, request, payload, answer, &mut None);
-                    let run = in_handler(Inside::Plain, run);
+                    let run = in_handler(self.id, Inside::Plain, run);
                     let is_answered = matches!(&run, Run::Answered);
-                    forget_run(run);
+                    forget_run(self.id, run);
                     let mut state = self.state.lock();
                     if is_answered {
                         state.protocol.reply(origin, header.id, answer);
@@ -336,7 +337,7 @@ impl Port {
         let run = hg_bulk::reading(message, || {
             let payload = &message.as_slice()[payload..];
             let (answer, spare) = (&mut *start.answer, &mut spare);
-            in_handler(Inside::Plain, || {
+            in_handler(self.id, Inside::Plain, || {
                 handler::run_caught(handler, request, payload, answer, spare)
             })
         });
@@ -430,7 +431,7 @@ impl Port {
         let handlers = self.shared.handlers.read().clone();
         let before = std::mem::replace(&mut work.handlers, handlers);
         // Not under that lock: with it may go what users have deregistered.
-        in_handler(Inside::Async, || before.into_iter().for_each(drop_handlers));
+        in_handler(self.id, Inside::Async, || before.into_iter().for_each(drop_handlers));
         work.handlers_version = version;
         work.last_rpc = None;
         drop(std::mem::take(&mut work.starts.spares));
@@ -492,16 +493,16 @@ fn forget_all(done: &mut Vec<Completion>) {
 
 /// A plain handler's run owns nothing; it is dropped without being asked.
 #[inline(always)]
-fn forget_run(run: Run) {
+fn forget_run(port: u64, run: Run) {
     match &run {
         Run::Answered | Run::Silent | Run::Given => std::mem::forget(run),
-        Run::Later(_) => drop_run(run),
+        Run::Later(_) => drop_run(port, run),
     }
 }
 
 #[cold]
-fn drop_run(run: Run) {
-    in_handler(Inside::Async, || contain("a plain handler's future", || drop(run)));
+fn drop_run(port: u64, run: Run) {
+    in_handler(port, Inside::Async, || contain("a plain handler's future", || drop(run)));
 }
 
 #[cold]

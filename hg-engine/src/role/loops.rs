@@ -10,8 +10,8 @@ use std::{
 
 use super::{Bell, Follower, Role, pass_on};
 use crate::{
+    inside::is_inside,
     port::{Port, State},
-    request::is_in_handler,
 };
 
 /// How a loop may sleep.
@@ -90,7 +90,7 @@ impl Port {
         let work = if is_ending { None } else { state.work.take() };
         let Some(work) = work else {
             // Nobody gives the role back to who sleeps inside its round.
-            if is_in_handler() {
+            if is_inside(self.id) {
                 return None;
             }
             state.followers.follow(Arc::clone(bell)); // L5
