@@ -346,6 +346,7 @@ impl Drop for OneWay<'_> {
                     let waker = state.protocol.calls.detach(*id);
                     drop(state);
                     drop(waker);
+                    self.port.leave_to_background();
                 }
             }
             CallState::Failed(failure) => {
@@ -412,12 +413,15 @@ impl Port {
                 return Poll::Ready(outcome);
             }
             if state.protocol.calls.is_to_wake(id, context.waker()) {
+                drop(state);
+                self.leave_to_background();
                 return Poll::Pending;
             }
             if let Some(waker) = clone {
                 let before = state.protocol.calls.set_waker(id, waker);
                 drop(state);
                 drop(before);
+                self.leave_to_background();
                 return Poll::Pending;
             }
             drop(state);

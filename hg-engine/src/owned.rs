@@ -47,6 +47,9 @@ enum State {
 
 impl<R: Rpc> OwnedCall<R> {
     pub(crate) fn new(port: Arc<Port>, made: Result<CallId, Box<Unusual>>) -> Self {
+        if made.is_ok() {
+            port.leave_to_background();
+        }
         let state = match made.map_err(|unusual| *unusual) {
             Ok(id) => State::Open { id, _arguments: None },
             Err(Unusual::Failed(failure)) => State::Failed(Box::new(failure)),

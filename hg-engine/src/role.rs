@@ -39,7 +39,8 @@
 //!
 //! # The background thread
 //! It steps aside while a caller waits, and for [`GRACE`] after the last one has left, so that calls
-//! back to back never wake a second thread. When something else is under way, the last caller wakes it.
+//! back to back never wake a second thread. When something else is under way, the last caller wakes it; so does whoever
+//! polls a future in vain, or leaves a call to itself.
 
 mod followers;
 mod loops;
@@ -50,7 +51,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, MutexGuard, OnceLock,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering, fence},
     },
     time::{Duration, Instant},
 };
@@ -151,8 +152,10 @@ pub(crate) struct Background {
     is_there: AtomicBool,
     /// Whether the background thread waits without a limit, because one call takes long.
     deep: AtomicBool,
-    /// The last caller has left something under way: nobody makes its progress.
+    /// There is something under way that nobody waits for.
     come_back: AtomicBool,
+    /// The thread stands aside, and was not called.
+    is_aside: AtomicBool,
     /// The thread itself, once it was started.
     thread: OnceLock<Thread>,
 }
@@ -165,6 +168,7 @@ impl Background {
             is_there: AtomicBool::new(false),
             deep: AtomicBool::new(false),
             come_back: AtomicBool::new(false),
+            is_aside: AtomicBool::new(false),
             thread: OnceLock::new(),
         }
     }
@@ -404,6 +408,32 @@ impl Port {
         }
     }
 
+    /// Something is under way that nobody waits for: a future was polled in vain, or a call was left to itself. The background
+    /// thread stands aside no longer, unless a caller makes progress.
+    #[inline]
+    pub(crate) fn leave_to_background(&self) {
+        let background = &self.background;
+        if !background.is_there.load(Ordering::Relaxed) {
+            return;
+        }
+        background.come_back.store(true, Ordering::Relaxed);
+        // SeqCst on both sides (here and in `callers_left`): either the thread sees it before it parks, or it is seen aside here.
+        fence(Ordering::SeqCst);
+        if background.is_aside.load(Ordering::Relaxed) {
+            self.call_background();
+        }
+    }
+
+    #[cold]
+    fn call_background(&self) {
+        let background = &self.background;
+        // A caller that waits looks for what it leaves behind when it leaves.
+        let is_driven = background.callers.load(Ordering::SeqCst) > 0;
+        if !is_driven && background.is_aside.swap(false, Ordering::Relaxed) && !self.is_forked() {
+            background.unpark();
+        }
+    }
+
     /// The background thread. Nothing of a user's can end it; whatever does all the same, the engine ends with it, so that
     /// nobody waits for ever.
     fn run_in_background_to_the_end(self: &Arc<Self>) {
@@ -430,8 +460,14 @@ impl Port {
         }
     }
 
-    /// Waits until no caller waits, and none has for a while.
+    /// Waits until no caller waits, and none has for a while, or there is something that nobody waits for.
     fn callers_left(&self) -> bool {
+        let is_over = self.stand_aside();
+        self.background.is_aside.store(false, Ordering::Relaxed);
+        is_over
+    }
+
+    fn stand_aside(&self) -> bool {
         let platform = self.shared.platform.as_ref();
         let background = &self.background;
         let mut unchanged = 0;
@@ -449,7 +485,12 @@ impl Port {
                 unchanged = 0;
                 continue;
             }
-            platform.park_timeout(GRACE);
+            background.is_aside.store(true, Ordering::Relaxed);
+            fence(Ordering::SeqCst); // As in `leave_to_background`.
+            let is_wanted = background.come_back.load(Ordering::Relaxed);
+            if !is_wanted || background.callers.load(Ordering::SeqCst) > 0 {
+                platform.park_timeout(GRACE);
+            }
             // Acquire: what the last caller left is seen.
             let is_called = background.come_back.swap(false, Ordering::Acquire);
             let quiet = background.departures.load(Ordering::Relaxed) == before;

@@ -75,6 +75,8 @@ impl Ready {
 struct TaskWaker {
     /// Bits of the task's key. A waker outlives its task at will, and then wakes nobody: it is not used again.
     key: AtomicU64,
+    /// It is among those that are ready, and was not polled since.
+    is_ready: AtomicBool,
     ready: Arc<Ready>,
     port: Weak<Port>,
 }
@@ -85,6 +87,10 @@ impl Wake for TaskWaker {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
+        // AcqRel: either this is seen by the poll that is to come, with what was done before, or it is ready once more.
+        if self.is_ready.swap(true, Ordering::AcqRel) {
+            return;
+        }
         // Relaxed: set before the waker was first lent out.
         self.ready.push(Key::from_bits(self.key.load(Ordering::Relaxed)));
         if let Some(port) = self.port.upgrade() {
@@ -102,7 +108,8 @@ struct Wakening {
 impl Wakening {
     fn new(ready: &Arc<Ready>, port: &Arc<Port>) -> Self {
         let (ready, port) = (Arc::clone(ready), Arc::downgrade(port));
-        let shared = Arc::new(TaskWaker { key: AtomicU64::new(0), ready, port });
+        let (key, is_ready) = (AtomicU64::new(0), AtomicBool::new(false));
+        let shared = Arc::new(TaskWaker { key, is_ready, ready, port });
         let waker = Waker::from(Arc::clone(&shared));
         Self { shared, waker }
     }
@@ -130,6 +137,8 @@ impl Tasks {
         let key = self.table.next_key();
         // Relaxed: nobody has the waker yet.
         wakening.shared.key.store(key.to_bits(), Ordering::Relaxed);
+        // The one before it may have been ready when it ended.
+        wakening.shared.is_ready.store(false, Ordering::Relaxed);
         let run = poll_once(&mut task, port, due, &wakening.waker, answer);
         if run.is_pending() {
             self.table.insert_with(|| Entry { task, wakening, due: *due });
@@ -180,6 +189,8 @@ impl Tasks {
     /// Polls a task that goes on; one that has ended is removed. `None` also when it has given the duty to answer away.
     fn poll(&mut self, key: Key, port: &Port) -> Option<Answered> {
         let Entry { task, wakening, due } = self.table.get_mut(key)?;
+        // Who wakes it from now on has it polled once more.
+        wakening.shared.is_ready.swap(false, Ordering::AcqRel);
         let mut answer = handler::no_message();
         let polled = poll_once(task, port, due, &wakening.waker, &mut answer);
         let Poll::Ready(run) = polled else { return None };

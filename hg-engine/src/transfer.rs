@@ -190,12 +190,15 @@ impl<'e> Pending<'e> {
                 return Poll::Ready(ended.outcome);
             }
             if state.protocol.transfers.is_to_wake(id, waker) {
+                drop(state);
+                self.port.leave_to_background();
                 return Poll::Pending;
             }
             if let Some(clone) = clone {
                 let before = state.protocol.transfers.set_waker(id, clone);
                 drop(state);
                 drop(before);
+                self.port.leave_to_background();
                 return Poll::Pending;
             }
             drop(state);

@@ -199,6 +199,34 @@ fn wakers_that_are_used_again_and_again_and_too_late_disturb_nobody() {
     });
 }
 
+#[test]
+fn a_task_that_is_woken_many_times_is_polled_once() {
+    let pair = Pair::new();
+    let (held, polls): (Arc<Mutex<Option<Waker>>>, Arc<AtomicUsize>) = Default::default();
+    let (waker, count) = (Arc::clone(&held), Arc::clone(&polls));
+    let serve = move |_: Request, (number,): (u64,)| {
+        let (waker, count) = (Arc::clone(&waker), Arc::clone(&count));
+        poll_fn(move |context| {
+            *waker.lock().unwrap() = Some(context.waker().clone());
+            if count.fetch_add(1, Ordering::SeqCst) < 3 {
+                Poll::Pending
+            } else {
+                Poll::Ready(Ok(number))
+            }
+        })
+    };
+    pair.target.serve_async(later, serve).unwrap();
+    let call = pair.call(7);
+    pair.settle();
+    for polled in 1..4 {
+        assert_eq!(polls.load(Ordering::SeqCst), polled);
+        let waker = held.lock().unwrap().clone().unwrap();
+        (0..10_000).for_each(|_| waker.wake_by_ref());
+        pair.settle();
+    }
+    assert_eq!((pair.outcome(call).unwrap(), polls.load(Ordering::SeqCst)), (7, 4));
+}
+
 /// Panics when it is dropped.
 struct Bomb;
 
