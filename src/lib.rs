@@ -34,7 +34,9 @@
 //! # Names
 //! An RPC is known by the path of its function, crate included: two programs that each declare their own `add` do not
 //! mean the same one ([`CallError::NoSuchRpc`]). Declare it once, in a crate that both share (`examples/interface`), or
-//! give both `#[hg::rpc(name = "add")]`.
+//! give both `#[hg::rpc(name = "add")]`. Two declarations of one name have to agree on everything that travels, names of
+//! fields and variants included: otherwise a call ends with [`CallError::SignatureMismatch`], which shows both. A type that
+//! reads itself by hand and checks what it reads is compared up to there.
 //!
 //! # Threads
 //! An [`Engine`] is cheap to clone and usable from any thread. By default a thread of its own makes progress; it
@@ -91,7 +93,7 @@ mod engine;
 mod schemes;
 
 pub use hg_core::{
-    error::{CallError, Failure, Started},
+    error::{CallError, Failure, SignatureMismatch, Started},
     registry::RegisterError,
     rpc::{NoError, Rpc, RpcId},
 };
@@ -107,7 +109,9 @@ pub use crate::engine::{Builder, Engine, offers};
 #[doc(hidden)]
 pub mod __private {
     //! For what `#[hg::rpc]` writes; not for users.
-    pub use hg_core::rpc::{LocalCall, NoError, Rpc, Serve, ServeKind, Served, serde_bytes};
+    pub use hg_core::rpc::{
+        LocalCall, NoError, Rpc, Serve, ServeKind, Served, SignatureCell, serde_bytes,
+    };
 }
 
 /// The network abstraction, for those who write a transport.

@@ -134,5 +134,14 @@ fn shortened(reason: &dyn fmt::Display) -> Box<str> {
     text.into_boxed_str()
 }
 
+/// What to say to whoever speaks the codec of this number, and not this build's.
+#[cold]
+pub(crate) fn differ(theirs: u8) -> String {
+    const NAMES: [(u8, &str); 2] = [(1, "bincode"), (2, "postcard")];
+    let name = NAMES.iter().find(|(id, _)| *id == theirs).map_or("unknown", |(_, name)| name);
+    let (ours, id) = (Default::NAME, Default::ID);
+    format!("one speaks codec {theirs} ({name}), the other codec {id} ({ours})")
+}
+
 /// Longest reason in a [`CodecError`], in bytes.
 const REASON_MAX: usize = 200;

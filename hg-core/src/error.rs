@@ -4,7 +4,7 @@ use std::fmt;
 
 use hg_na::{Error as NaError, GoneReason};
 
-use crate::rpc::NoError;
+use crate::rpc::{NoError, Rpc};
 
 /// Why a call has no value. `E` is the handler's own error.
 ///
@@ -31,9 +31,15 @@ pub enum CallError<E = NoError> {
         /// Name of the RPC.
         name: &'static str,
     },
+    /// The two sides declare the RPC differently: other types, another order, other names of fields. Declare it once, in a crate
+    /// that both share, and build both anew.
+    SignatureMismatch(Box<SignatureMismatch>),
+    /// The two sides speak other versions of the protocol, or other codecs. Build both from the same version, with the same
+    /// feature (`bincode` or `postcard`).
+    Incompatible(String),
     /// The target does not want the call now (its own limit), or its handler gave no answer.
     Rejected(String),
-    /// Arguments or result cannot be decoded: the two sides declare the RPC differently.
+    /// Arguments or result cannot be decoded: a side is broken, or its declaration differs in what no signature shows.
     Decode(String),
     /// The handler panicked. The target lives on.
     Panicked(String),
@@ -78,6 +84,11 @@ impl<E> CallError<E> {
                 out,
                 "the target knows no RPC `{name}`: register it there, under this very name (declare it in a crate that both sides share, or with `name = \"...\"`)"
             ),
+            Self::SignatureMismatch(mismatch) => write!(out, "{mismatch}"),
+            Self::Incompatible(why) => write!(
+                out,
+                "the two sides cannot talk to each other: {why}; build both from the same version and with the same codec"
+            ),
             Self::Rejected(why) => write!(out, "the target rejected the call: {why}"),
             Self::Decode(why) => write!(out, "the two sides do not agree on the RPC: {why}"),
             Self::Panicked(why) => write!(out, "the handler panicked: {why}"),
@@ -96,6 +107,8 @@ impl<E> CallError<E> {
             Self::Cancelled => "Cancelled",
             Self::PeerGone { .. } => "PeerGone",
             Self::NoSuchRpc { .. } => "NoSuchRpc",
+            Self::SignatureMismatch(_) => "SignatureMismatch",
+            Self::Incompatible(_) => "Incompatible",
             Self::Rejected(_) => "Rejected",
             Self::Decode(_) => "Decode",
             Self::Panicked(_) => "Panicked",
@@ -141,6 +154,15 @@ impl<E> From<NaError> for CallError<E> {
 pub type Failure = CallError<NoError>;
 
 impl Failure {
+    /// The same failure of a call of `R`.
+    #[must_use]
+    pub fn of<R: Rpc>(mut self) -> CallError<R::Error> {
+        if let Self::SignatureMismatch(mismatch) = &mut self {
+            mismatch.caller = R::signature().words();
+        }
+        self.widen()
+    }
+
     /// The same failure where a handler has errors of its own.
     #[must_use]
     pub fn widen<E>(self) -> CallError<E> {
@@ -150,6 +172,8 @@ impl Failure {
             Self::Cancelled => CallError::Cancelled,
             Self::PeerGone { reason, started } => CallError::PeerGone { reason, started },
             Self::NoSuchRpc { name } => CallError::NoSuchRpc { name },
+            Self::SignatureMismatch(mismatch) => CallError::SignatureMismatch(mismatch),
+            Self::Incompatible(why) => CallError::Incompatible(why),
             Self::Rejected(why) => CallError::Rejected(why),
             Self::Decode(why) => CallError::Decode(why),
             Self::Panicked(why) => CallError::Panicked(why),
@@ -157,6 +181,27 @@ impl Failure {
             Self::WouldDeadlock => CallError::WouldDeadlock,
             Self::Closed => CallError::Closed,
         }
+    }
+}
+
+/// What two sides mean by an RPC of one name, each in words ([`crate::signature`]).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SignatureMismatch {
+    /// Name of the RPC.
+    pub name: &'static str,
+    /// What the caller calls; empty where nobody knows any more.
+    pub caller: &'static str,
+    /// What the target serves, cut to [`STATUS_TEXT_MAX`] bytes.
+    pub target: String,
+}
+
+impl fmt::Display for SignatureMismatch {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, caller, target } = self;
+        write!(
+            out,
+            "the two sides declare the RPC `{name}` differently: called as `{caller}`, served as `{target}`"
+        )
     }
 }
 
@@ -198,6 +243,10 @@ pub enum Status {
     Cancelled = 6,
     /// The deadline had passed before the handler was started.
     DeadlineExceeded = 7,
+    /// The RPC of this name has another signature; the text is the target's.
+    SignatureMismatch = 8,
+    /// Another version of the protocol, or another codec; text.
+    Incompatible = 9,
 }
 
 /// Longest text that travels with a status, in bytes.
@@ -207,7 +256,7 @@ impl Status {
     /// From the wire.
     #[must_use]
     pub fn from_wire(byte: u8) -> Option<Self> {
-        const ALL: [Status; 8] = [
+        const ALL: [Status; 10] = [
             Status::Ok,
             Status::HandlerError,
             Status::NoSuchRpc,
@@ -216,6 +265,8 @@ impl Status {
             Status::Panicked,
             Status::Cancelled,
             Status::DeadlineExceeded,
+            Status::SignatureMismatch,
+            Status::Incompatible,
         ];
         ALL.get(usize::from(byte)).copied()
     }
@@ -228,6 +279,11 @@ impl Status {
         match self {
             Self::Ok | Self::HandlerError => None,
             Self::NoSuchRpc => Some(Failure::NoSuchRpc { name }),
+            Self::SignatureMismatch => {
+                let mismatch = SignatureMismatch { name, caller: "", target: text() };
+                Some(Failure::SignatureMismatch(Box::new(mismatch)))
+            }
+            Self::Incompatible => Some(Failure::Incompatible(text())),
             Self::Rejected => Some(Failure::Rejected(text())),
             Self::Decode => Some(Failure::Decode(text())),
             Self::Panicked => Some(Failure::Panicked(text())),
@@ -280,7 +336,7 @@ mod tests {
                 assert_eq!(status as u8, byte);
             }
         }
-        assert_eq!(Status::from_wire(8), None);
+        assert_eq!(Status::from_wire(10), None);
     }
 
     #[test]

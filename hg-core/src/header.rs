@@ -11,7 +11,7 @@
 //! |      6 |    2 | reserved  | 0                                                             |
 //! |      8 |    4 | length    | bytes of payload after the header and its extensions          |
 //! |     12 |    8 | id        | chosen by the origin, echoed by the answer                    |
-//! |     20 |    8 | rpc       | requests only: hash of the RPC's name                         |
+//! |     20 |    8 | rpc       | requests only: name and signature, [`crate::rpc::Rpc::wire_id`] |
 //! |    ... |      | extensions in the order of their flag bits                                |
 //!
 //! An 8-byte call's request (28 + 16 bytes) and its answer fit in one slot of `na/sm`.
@@ -22,6 +22,7 @@ use hg_na::INLINE_MAX;
 
 use crate::{
     codec::{self, Codec as _},
+    error::Status,
     rpc::RpcId,
 };
 
@@ -415,7 +416,7 @@ pub enum Malformed {
     #[error("the message does not begin with the magic number")]
     Magic,
     /// Of another version.
-    #[error("version {theirs} of the protocol is not spoken here (this is version {VERSION})")]
+    #[error("one speaks version {theirs} of the protocol, the other version {VERSION}")]
     Version {
         /// Id to answer.
         id: u64,
@@ -437,6 +438,15 @@ pub enum Malformed {
 }
 
 impl Malformed {
+    /// What the sender of such a request, or of such an answer, is to be told by.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        match self {
+            Self::Version { .. } => Status::Incompatible,
+            Self::TooShort { .. } | Self::Magic | Self::Bad { .. } => Status::Decode,
+        }
+    }
+
     /// The id of the request that can be told, when there is one.
     #[must_use]
     pub fn answer_to(&self) -> Option<u64> {

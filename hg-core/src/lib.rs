@@ -5,6 +5,7 @@
 //! | [`header`] | the wire header: encode, decode, check |
 //! | [`codec`] | arguments and results, straight into and out of messages |
 //! | [`rpc`] | what an RPC is; what `#[hg::rpc]` implements |
+//! | [`signature`] | what an RPC's types look like on the wire |
 //! | [`registry`] | names to handlers |
 //! | [`call`] | the origin's side: completions and timeouts in, effects out |
 //! | [`serve`] | the target's side: admission, cancellation |
@@ -32,6 +33,7 @@ pub mod registry;
 pub mod rpc;
 pub mod serve;
 pub mod shares;
+pub mod signature;
 pub mod table;
 mod timers;
 pub mod transfers;

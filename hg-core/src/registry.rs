@@ -1,10 +1,10 @@
-//! Which RPCs a process knows: by the 64-bit hash of the full name, collisions refused.
+//! Which RPCs a process knows: by the hash of the full name and the fingerprint of the signature, collisions refused.
 
 use std::fmt;
 
 use rustc_hash::FxHashMap;
 
-use crate::rpc::RpcId;
+use crate::{rpc::RpcId, signature::Signature};
 
 /// RPCs with something of type `H` (a handler) behind each.
 #[derive(Debug, Clone)]
@@ -15,8 +15,8 @@ pub struct Registry<H> {
 
 #[derive(Debug, Clone)]
 struct Entry<H> {
-    id: RpcId,
     name: &'static str,
+    signature: &'static Signature,
     handler: H,
 }
 
@@ -75,18 +75,28 @@ impl<H> Registry<H> {
     pub fn insert(
         &mut self,
         name: &'static str,
-        id: RpcId,
+        signature: &'static Signature,
         handler: H,
     ) -> Result<(), RegisterError> {
-        match self.place(id).map(|place| self.entries[place].name) {
+        match self.named_like(signature.id()).map(|entry| entry.name) {
             Some(other) if other == name => Err(RegisterError::Twice { name }),
             Some(other) => Err(RegisterError::Collision { name, other }),
             None => {
-                self.places.insert(id, self.entries.len());
-                self.entries.push(Entry { id, name, handler });
+                self.places.insert(signature.id(), self.entries.len());
+                self.entries.push(Entry { name, signature, handler });
                 Ok(())
             }
         }
+    }
+
+    /// The signature of the RPC of this name, whatever signature the id has.
+    #[must_use]
+    pub fn signature_of_name(&self, id: RpcId) -> Option<&'static Signature> {
+        self.named_like(id).map(|entry| entry.signature)
+    }
+
+    fn named_like(&self, id: RpcId) -> Option<&Entry<H>> {
+        self.entries.iter().find(|entry| entry.signature.id().has_name_of(id))
     }
 
     /// Takes an RPC away.
@@ -94,7 +104,7 @@ impl<H> Registry<H> {
         let place = self.places.remove(&id)?;
         let removed = self.entries.swap_remove(place);
         if let Some(moved) = self.entries.get(place) {
-            self.places.insert(moved.id, place);
+            self.places.insert(moved.signature.id(), place);
         }
         Some(removed.handler)
     }
@@ -131,27 +141,46 @@ impl<H> Registry<H> {
 mod tests {
     use super::*;
 
+    const fn id(of: u64) -> RpcId {
+        RpcId(of << 24)
+    }
+
+    fn signature(id: RpcId) -> &'static Signature {
+        Box::leak(Box::new(Signature::new(id, "()")))
+    }
+
     #[test]
     fn the_same_name_twice_and_two_names_of_one_hash_are_refused() {
         let mut registry = Registry::default();
-        registry.insert("a", RpcId(1), ()).unwrap();
-        assert_eq!(registry.insert("a", RpcId(1), ()), Err(RegisterError::Twice { name: "a" }));
+        registry.insert("a", signature(id(1)), ()).unwrap();
+        let twice = Err(RegisterError::Twice { name: "a" });
+        assert_eq!(registry.insert("a", signature(id(1)), ()), twice);
+        assert_eq!(registry.insert("a", signature(id(1).with_fingerprint(7)), ()), twice);
         let collision = RegisterError::Collision { name: "b", other: "a" };
-        assert_eq!(registry.insert("b", RpcId(1), ()), Err(collision));
-        assert!(registry.remove(RpcId(1)).is_some());
-        registry.insert("b", RpcId(1), ()).unwrap();
+        assert_eq!(registry.insert("b", signature(id(1)), ()), Err(collision));
+        assert!(registry.remove(id(1)).is_some());
+        registry.insert("b", signature(id(1)), ()).unwrap();
     }
 
     #[test]
     fn every_rpc_is_found_after_others_were_taken_away() {
         let mut registry = Registry::default();
-        for id in 1..=4 {
-            registry.insert("an RPC", RpcId(id), id).unwrap();
+        for of in 1..=4 {
+            registry.insert("an RPC", signature(id(of)), of).unwrap();
         }
-        assert_eq!(registry.remove(RpcId(1)), Some(1));
-        assert_eq!(registry.remove(RpcId(4)), Some(4));
-        assert_eq!(registry.remove(RpcId(4)), None);
-        let found = |id| registry.place(RpcId(id)).map(|place| *registry.at(place));
+        assert_eq!(registry.remove(id(1)), Some(1));
+        assert_eq!(registry.remove(id(4)), Some(4));
+        assert_eq!(registry.remove(id(4)), None);
+        let found = |of| registry.place(id(of)).map(|place| *registry.at(place));
         assert_eq!([1, 2, 3, 4].map(found), [None, Some(2), Some(3), None]);
+    }
+
+    #[test]
+    fn an_rpc_of_another_signature_is_not_found_but_known() {
+        let mut registry = Registry::default();
+        registry.insert("a", signature(id(1).with_fingerprint(7)), ()).unwrap();
+        assert_eq!(registry.place(id(1).with_fingerprint(8)), None);
+        assert!(registry.signature_of_name(id(1).with_fingerprint(8)).is_some());
+        assert!(registry.signature_of_name(id(2).with_fingerprint(7)).is_none());
     }
 }

@@ -21,7 +21,11 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de::DeserializeOwn
 #[doc(hidden)]
 pub use serde_bytes;
 
-/// An RPC's number on the wire: the 64-bit hash of its full name, never 0.
+pub use crate::signature::{Signature, SignatureCell};
+
+/// An RPC's number: the 64-bit hash of its full name, never 0. On the wire its lower 24 bits are the fingerprint of the RPC's
+/// signature ([`crate::signature`]): they catch all but one of 16 million changes, and 40 bits tell 1,000 names apart in all but
+/// one of two million cases, which a registry refuses.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RpcId(pub u64);
 
@@ -45,6 +49,20 @@ impl RpcId {
             at += 1;
         }
         if hash == 0 { Self(FNV_OFFSET_BASIS) } else { Self(hash) }
+    }
+
+    /// The same RPC with this signature: the lower bits are the fingerprint's.
+    #[must_use]
+    pub const fn with_fingerprint(self, fingerprint: u64) -> Self {
+        let id = (self.0 & !FINGERPRINT) | (fingerprint & FINGERPRINT);
+        // 0 is no RPC.
+        if id == 0 { Self(FINGERPRINT + 1) } else { Self(id) }
+    }
+
+    /// Whether both are of one name, whatever their signatures.
+    #[must_use]
+    pub const fn has_name_of(self, other: Self) -> bool {
+        (self.0 ^ other.0) & !FINGERPRINT == 0
     }
 }
 
@@ -72,7 +90,7 @@ impl fmt::Debug for RpcId {
 pub trait Rpc: Copy + Send + Sync + 'static {
     /// The full name: `crate::module::function` unless `name = "..."` says otherwise.
     const NAME: &'static str;
-    /// The hash of [`Rpc::NAME`], computed at compile time.
+    /// The hash of [`Rpc::NAME`], computed at compile time. On the wire it is [`Rpc::wire_id`].
     const ID: RpcId = RpcId::of_name(Self::NAME);
 
     /// What a caller passes: the tuple of the function's arguments, `&str` and `&[u8]` borrowed.
@@ -94,6 +112,22 @@ pub trait Rpc: Copy + Send + Sync + 'static {
     fn pack_output(output: Self::Output) -> Self::WireOutput;
     /// The inverse of [`Rpc::pack_output`].
     fn unpack_output(output: Self::WireOutput) -> Self::Output;
+
+    /// Where its signature is kept: a `static` of its own.
+    fn signature_cell() -> &'static SignatureCell;
+
+    /// What its arguments and results look like on the wire.
+    #[must_use]
+    fn signature() -> &'static Signature {
+        Self::signature_cell().signature::<Self>()
+    }
+
+    /// Its number on the wire: half its name, half the fingerprint of its signature.
+    #[inline]
+    #[must_use]
+    fn wire_id() -> RpcId {
+        Self::signature_cell().id::<Self>()
+    }
 }
 
 /// An RPC with a handler. `Cx` is the context of a request, a type of the engine's (`hg::Request`).
@@ -176,6 +210,8 @@ impl<'de> Deserialize<'de> for NoError {
     }
 }
 
+/// Bits of an id that are its signature's.
+const FINGERPRINT: u64 = (1 << 24) - 1;
 const FNV_OFFSET_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
 const FNV_PRIME: u64 = 0x0000_0100_0000_01b3;
 

@@ -322,12 +322,7 @@ impl Serves {
         let is_cancelled =
             !self.early_cancels.is_empty() && self.take_early_cancel(from, header.id);
         if header.code != codec::Default::ID {
-            let text = format!(
-                "the arguments use codec {}, this side speaks {}",
-                header.code,
-                codec::Default::ID
-            );
-            return refuse_with(&header, Status::Decode, text);
+            return refuse_with(&header, Status::Incompatible, codec::differ(header.code));
         }
         if header.remaining_ns == Some(0) {
             return refuse_with(&header, Status::DeadlineExceeded, String::new());
@@ -516,7 +511,7 @@ fn is_one_way(message: &[u8]) -> bool {
 
 fn refuse(malformed: &Malformed) -> Arrival {
     match malformed.answer_to() {
-        Some(id) => Arrival::Refuse { id, status: Status::Decode, text: malformed.to_string() },
+        Some(id) => Arrival::Refuse { id, status: malformed.status(), text: malformed.to_string() },
         None => Arrival::Disconnect(malformed.to_string()),
     }
 }

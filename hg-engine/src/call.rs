@@ -394,7 +394,7 @@ pub(crate) fn decode<R: Rpc>(outcome: Outcome) -> Result<R::Output, CallError<R:
         Outcome::Answered { message, payload, handler_error: true } => {
             Err(decode_error::<R>(&message.as_slice()[payload..]))
         }
-        Outcome::Failed(failure) => Err(failure.widen()),
+        Outcome::Failed(failure) => Err(failure.of::<R>()),
         Outcome::Sent | Outcome::Bulk(_) => Err(CallError::Closed),
     }
 }

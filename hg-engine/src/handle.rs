@@ -274,7 +274,9 @@ impl Handle {
         let handler = Registered::new(handler);
         // A clone of it: one that is refused is dropped here, without the lock.
         let clone = handler.clone();
-        let insert = |registry: &mut Registry<_>| registry.insert(R::NAME, R::ID, clone);
+        // The types' own `Deserialize` run: not under the lock.
+        let signature = R::signature();
+        let insert = |registry: &mut Registry<_>| registry.insert(R::NAME, signature, clone);
         let inserted = self.port.shared.change_handlers(insert);
         inserted.unwrap_or(Err(RegisterError::Closed { name: R::NAME }))
     }
@@ -282,7 +284,11 @@ impl Handle {
     /// Serves an RPC no longer; says whether it did.
     pub fn deregister<R: Rpc>(&self, rpc: R) -> bool {
         let _: R = rpc;
-        self.port.shared.change_handlers(|registry| registry.remove(R::ID)).flatten().is_some()
+        self.port
+            .shared
+            .change_handlers(|registry| registry.remove(R::wire_id()))
+            .flatten()
+            .is_some()
     }
 
     /// Calls an RPC. It is sent now; `wait` for it or await it.

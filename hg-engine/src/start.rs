@@ -165,7 +165,7 @@ impl Port {
         kind: Kind,
         options: CallOptions,
     ) -> Result<(Header, Option<Instant>), Failure> {
-        let mut header = Header::request(kind, 0, R::ID);
+        let mut header = Header::request(kind, 0, R::wire_id());
         header.checksum = options.checksum.unwrap_or(self.shared.settings.checksum);
         let deadline = match options.deadline {
             Some(left) => self.starting_deadline(left, &mut header)?,

@@ -18,7 +18,7 @@ use hg_core::{
     codec::{self, Codec as _},
     error::{CallError, Status},
     header::{Header, Kind},
-    rpc::{NoError, Rpc, Serve, ServeKind, Served},
+    rpc::{NoError, Rpc, Serve, ServeKind, Served, SignatureCell},
 };
 use hg_engine::{Builder, CallOptions, Handle, Progress, Request};
 use hg_macros::rpc;
@@ -138,7 +138,7 @@ impl Raw {
         codec::Default::encode(&(LARGE,), &mut arguments).unwrap();
         let len = codec::Default::size(&(LARGE,)).unwrap();
         self.context.post(0, Op::RecvExpected { from: self.peer, tag: id }).unwrap();
-        self.send(Header::request(Kind::Request, id, make::ID), &arguments[..len]);
+        self.send(Header::request(Kind::Request, id, make::wire_id()), &arguments[..len]);
     }
 
     /// The status of the next answer.
@@ -235,6 +235,10 @@ impl<const BLOCKS: bool> Rpc for Wrong<BLOCKS> {
     }
     fn pack_output((): ()) {}
     fn unpack_output((): ()) {}
+    fn signature_cell() -> &'static SignatureCell {
+        static CELLS: [SignatureCell; 2] = [SignatureCell::new(), SignatureCell::new()];
+        &CELLS[usize::from(BLOCKS)]
+    }
 }
 
 impl<const BLOCKS: bool> Serve<Request> for Wrong<BLOCKS> {

@@ -142,6 +142,12 @@ impl<'f> Names<'f> {
                 type Error = #error;
 
                 #[inline]
+                fn signature_cell() -> &'static #private::SignatureCell {
+                    static CELL: #private::SignatureCell = #private::SignatureCell::new();
+                    &CELL
+                }
+
+                #[inline]
                 fn pack<'a>(__args: Self::Args<'a>) -> Self::WireArgs<'a> {
                     #pack
                 }

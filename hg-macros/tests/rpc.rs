@@ -16,7 +16,9 @@ use serde::{Deserialize, Serialize};
 /// The facade's part that the macro uses.
 #[doc(hidden)]
 pub mod __private {
-    pub use hg_core::rpc::{LocalCall, NoError, Rpc, Serve, ServeKind, Served, serde_bytes};
+    pub use hg_core::rpc::{
+        LocalCall, NoError, Rpc, Serve, ServeKind, Served, SignatureCell, serde_bytes,
+    };
 }
 
 /// The context of a request.

@@ -74,7 +74,10 @@ pub(crate) fn why(error: &CallError<Refused>) -> String {
         CallError::Cancelled | CallError::Closed => "this rank has ended the shuffle".to_owned(),
         CallError::NoSuchRpc { .. } => Refused::Unknown.to_string(),
         CallError::Rejected(why) => format!("it does not take messages: {why}"),
-        CallError::Decode(why) => format!("it runs another version: {why}"),
+        CallError::SignatureMismatch(_) => "it runs another version".to_owned(),
+        CallError::Decode(why) | CallError::Incompatible(why) => {
+            format!("it runs another version: {why}")
+        }
         CallError::Panicked(why) => format!("it panicked: {why}"),
         CallError::NotMade(why) => format!("nothing can be sent to it: {why}"),
         // What only a handler that waits is told, and a shuffle has none.
@@ -124,6 +127,12 @@ mod tests {
             CallError::NoSuchRpc { name: "hydrargyrum.shuffle.batch" },
             CallError::Rejected(text()),
             CallError::Decode(text()),
+            CallError::Incompatible(text()),
+            CallError::SignatureMismatch(Box::new(hg::SignatureMismatch {
+                name: "hydrargyrum.shuffle.batch",
+                caller: "",
+                target: text(),
+            })),
             CallError::Panicked(text()),
             CallError::NotMade(hg::Error::Again),
         ];

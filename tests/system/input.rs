@@ -133,6 +133,7 @@ const REQUEST: u8 = 1;
 const ANSWER: u8 = 3;
 const DECODE: u8 = 4;
 const NO_SUCH_RPC: u8 = 2;
+const INCOMPATIBLE: u8 = 9;
 /// The arguments of `add`, both 0.
 const ZEROES: &[u8] = if cfg!(feature = "postcard") { &[0; 2] } else { &[0; 16] };
 
@@ -166,7 +167,7 @@ fn codec() -> u8 {
 }
 
 fn changed(at: usize, byte: u8) -> Vec<u8> {
-    let mut bytes = request(add::ID.0, ZEROES);
+    let mut bytes = request(add::wire_id().0, ZEROES);
     bytes[at] = byte;
     bytes
 }
@@ -178,21 +179,21 @@ fn a_request_that_cannot_be_read_is_answered_with_what_is_wrong() {
         let (_target, address) = Child::target(&format!("url={url}"));
         let witness = witness_over(url, &address);
         let mut raw = Raw::over(url, &OpenOptions::default());
-        let mut long = request(add::ID.0, ZEROES);
+        let mut long = request(add::wire_id().0, ZEROES);
         long.pop();
         let mut cut = changed(4, 1);
         cut.truncate(30);
-        let hostile = request(echo::ID.0, &[0xFF; 8]);
+        let hostile = request(echo::wire_id().0, &[0xFF; 8]);
         let cases = [
             ("an unknown RPC", request(0x1234, &[]), NO_SUCH_RPC, ""),
-            ("another version", changed(2, 77), DECODE, "version 77"),
+            ("another version", changed(2, 77), INCOMPATIBLE, "version 77"),
             ("a length beyond what arrived", long, DECODE, "length"),
             ("a length short of what arrived", changed(8, 3), DECODE, "length"),
             ("a header cut short", cut, DECODE, "cut short"),
             ("an unknown flag", changed(4, 0x80), DECODE, "flag"),
-            ("another codec", changed(5, 99), DECODE, "codec 99"),
-            ("too few arguments", request(add::ID.0, &ZEROES[1..]), DECODE, "add"),
-            ("too many arguments", request(add::ID.0, &[0; 50]), DECODE, "add"),
+            ("another codec", changed(5, 99), INCOMPATIBLE, "codec 99"),
+            ("too few arguments", request(add::wire_id().0, &ZEROES[1..]), DECODE, "add"),
+            ("too many arguments", request(add::wire_id().0, &[0; 50]), DECODE, "add"),
             ("a length of 2^64 inside of an argument", hostile, DECODE, "echo"),
         ];
         for (case, bytes, status, words) in cases {
@@ -200,7 +201,7 @@ fn a_request_that_cannot_be_read_is_answered_with_what_is_wrong() {
             let Fate::Answered(answered, text) = &fate else { panic!("{case}: {fate:?}") };
             assert!(*answered == status && text.contains(words), "{case}: {fate:?}");
         }
-        let good = raw.send(&address, &request(add::ID.0, ZEROES));
+        let good = raw.send(&address, &request(add::wire_id().0, ZEROES));
         assert!(matches!(good, Fate::Answered(0, _)), "{good:?}");
         witness.testifies();
     }
@@ -215,7 +216,7 @@ fn a_peer_that_does_not_speak_the_protocol_is_disconnected_with_a_reason() {
         let mut raw = Raw::over(url, &OpenOptions::default());
         let cases = [
             ("nothing at all", Vec::new()),
-            ("a header cut short", request(add::ID.0, &[])[..12].to_vec()),
+            ("a header cut short", request(add::wire_id().0, &[])[..12].to_vec()),
             ("another protocol", b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".to_vec()),
             ("an answer as a request", changed(3, ANSWER)),
             ("a kind that does not exist", changed(3, 200)),
@@ -228,11 +229,11 @@ fn a_peer_that_does_not_speak_the_protocol_is_disconnected_with_a_reason() {
                 "{case}: no reason: {fate:?}"
             );
             // Looked up again it is a new peer, and served.
-            let good = raw.send(&address, &request(add::ID.0, ZEROES));
+            let good = raw.send(&address, &request(add::wire_id().0, ZEROES));
             assert!(matches!(good, Fate::Answered(0, _)), "after {case}: {good:?}");
         }
         let to = raw.lookup(&address);
-        raw.post(Op::SendControl { to, message: Message::copied(&request(add::ID.0, &[])) });
+        raw.post(Op::SendControl { to, message: Message::copied(&request(add::wire_id().0, &[])) });
         let fate = raw.fate(to);
         assert!(matches!(&fate, Fate::Disconnected(text) if text.contains("came as")), "{fate:?}");
         witness.testifies();
@@ -252,7 +253,7 @@ fn ten_thousand_random_messages_hurt_nobody() {
             let len = random.size_below(120);
             let mut bytes = random.bytes(len);
             // Most of them get past the first checks.
-            let start = request(add::ID.0, &[0; 30]);
+            let start = request(add::wire_id().0, &[0; 30]);
             let honest = random.size_below(40).min(len);
             bytes[..honest].copy_from_slice(&start[..honest]);
             let message = Message::copied(&bytes);
@@ -270,56 +271,12 @@ fn ten_thousand_random_messages_hurt_nobody() {
     }
 }
 
-mod theirs {
-    //! The same names with other types.
-
-    #[hg::rpc(name = "mismatched::arguments")]
-    pub(super) fn arguments(text: String, _more: Vec<u64>) -> u64 {
-        text.len() as u64
-    }
-
-    #[hg::rpc(name = "mismatched::result")]
-    pub(super) fn result() -> u8 {
-        1
-    }
-
-    #[hg::rpc(name = "mismatched::error")]
-    pub(super) fn error() -> Result<u8, String> {
-        Err("an error that the other side does not expect".to_owned())
-    }
-}
-
 mod ours {
-    #[hg::rpc(name = "mismatched::arguments")]
-    pub(super) fn arguments(number: u64) -> u64;
-
     #[hg::rpc(name = "mismatched::result")]
     pub(super) fn result() -> String;
 
-    #[hg::rpc(name = "mismatched::error")]
-    pub(super) fn error() -> u8;
-}
-
-#[test]
-fn two_declarations_that_differ_are_a_decoding_error_that_names_the_rpc() {
-    let _watchdog = Watchdog::start();
-    let target = Engine::listen("sm://").unwrap();
-    target.register(add).unwrap();
-    target.register(theirs::arguments).unwrap();
-    target.register(theirs::result).unwrap();
-    target.register(theirs::error).unwrap();
-    let origin = Engine::open("sm://").unwrap();
-    let peer = origin.lookup(target.address()).unwrap();
-    let named = |error: CallError, name: &str| {
-        assert!(matches!(&error, CallError::Decode(text) if text.contains(name)), "{error}");
-    };
-    for number in [0, 5, 1 << 40, u64::MAX] {
-        let error = origin.call(ours::arguments, &peer, (number,)).wait().unwrap_err();
-        named(error, "mismatched::arguments");
-    }
-    named(origin.call(ours::result, &peer, ()).wait().unwrap_err(), "mismatched::result");
-    named(origin.call(ours::error, &peer, ()).wait().unwrap_err(), "mismatched::error");
-    assert_eq!(origin.call(add, &peer, (1, 2)).wait().unwrap(), 3);
+    #[hg::rpc(name = "mismatched::arguments")]
+    pub(super) fn arguments(number: u64) -> u64;
 }
 
 #[test]
@@ -339,6 +296,60 @@ fn an_unknown_rpc_is_named_and_the_target_serves_on() {
         }
         assert_eq!(origin.call(add, &peer, (1, 2)).wait().unwrap(), 3);
     }
+}
+
+/// An engine that reaches a target of another kind than its own: requests pass a relay that changes them so.
+fn called_through(change: impl Fn(&mut [u8]) + Send + 'static) -> CallError {
+    let target = Engine::listen("sm://").unwrap();
+    target.register(add).unwrap();
+    let mut raw = Raw::open(&OpenOptions::listening());
+    let (address, to) = (raw.address().clone(), raw.lookup(target.address().as_str()));
+    let over = Arc::<AtomicBool>::default();
+    let stop = Arc::clone(&over);
+    let relay = thread::spawn(move || {
+        let mut origin = None;
+        while !stop.load(Ordering::SeqCst) {
+            for completion in raw.take() {
+                match completion {
+                    Completion::Unexpected { from, message } => {
+                        let mut bytes = message.as_slice().to_vec();
+                        let tag = u64::from_le_bytes(bytes[12..20].try_into().unwrap());
+                        change(&mut bytes);
+                        origin = Some((from, tag));
+                        raw.post(Op::RecvExpected { from: to, tag });
+                        raw.post(Op::SendUnexpected { to, message: Message::copied(&bytes) });
+                    }
+                    Completion::Done(Done { returned: Returned::Message(answer), .. })
+                        if answer.as_slice().get(3) == Some(&ANSWER) =>
+                    {
+                        let (to, tag) = origin.unwrap();
+                        raw.post(Op::SendExpected { to, tag, message: answer });
+                    }
+                    _ => {}
+                }
+            }
+        }
+    });
+    let origin = Engine::open("sm://").unwrap();
+    let peer = origin.lookup(&address).unwrap();
+    let error = origin.call(add, &peer, (1, 2)).wait().unwrap_err();
+    over.store(true, Ordering::SeqCst);
+    relay.join().unwrap();
+    error
+}
+
+#[test]
+fn engines_of_another_version_or_codec_say_which_both_speak() {
+    let _watchdog = Watchdog::start();
+    let version = called_through(|request| request[2] = 77);
+    assert_eq!(kind_of(&version), "Incompatible");
+    let said = version.to_string();
+    assert!(said.contains("version 77") && said.contains("version 1"), "{said}");
+    let other = 3 - codec();
+    let said = called_through(move |request| request[5] = other).to_string();
+    assert!(said.contains("codec 1 (bincode)") && said.contains("codec 2 (postcard)"), "{said}");
+    let unknown = called_through(|request| request[5] = 99).to_string();
+    assert!(unknown.contains("codec 99 (unknown)"), "{unknown}");
 }
 
 /// A target that answers each request with what `answer` makes of its header.
@@ -411,7 +422,8 @@ fn an_answer_that_cannot_be_read_is_a_named_error_of_its_call_alone() {
             let open = origin.call(never, &good, ());
             let error = origin.call(add, &bad, (1, 2)).wait().unwrap_err();
             let kind = kind_of(&error);
-            assert!(["Decode", "PeerGone"].contains(&kind), "{case}: {error}");
+            let named = if case == "another version" { "Incompatible" } else { "Decode" };
+            assert!([named, "PeerGone"].contains(&kind), "{case}: {error}");
             assert_eq!(origin.call(add, &good, (1, 2)).wait().unwrap(), 3, "after {case}");
             drop(open);
             over.store(true, Ordering::SeqCst);

@@ -8,6 +8,7 @@
 //! | `denied` | processes that the system keeps out of each other's memory (seccomp) |
 //! | `death` | processes that are killed, and what is left of them |
 //! | `input` | messages that no honest peer sends, over an honest transport |
+//! | `signatures` | declarations of one name that differ |
 //! | `strangers` | peers that break the transport itself: greetings, descriptors, shared memory, users |
 //! | `pressure` | full rings, stopped targets, deadlines, what waiting costs |
 //! | `crowds` | a thousand peers, thousands of connections, no descriptors left |
@@ -35,5 +36,6 @@ mod pressure;
 mod roles;
 #[cfg(feature = "sm-routing")]
 mod routing;
+mod signatures;
 mod strangers;
 mod transports;

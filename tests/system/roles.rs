@@ -336,6 +336,8 @@ pub(crate) fn kind_of<E: std::fmt::Display>(error: &CallError<E>) -> &'static st
         CallError::Cancelled => "Cancelled",
         CallError::PeerGone { .. } => "PeerGone",
         CallError::NoSuchRpc { .. } => "NoSuchRpc",
+        CallError::SignatureMismatch(_) => "SignatureMismatch",
+        CallError::Incompatible(_) => "Incompatible",
         CallError::Rejected(_) => "Rejected",
         CallError::Decode(_) => "Decode",
         CallError::Panicked(_) => "Panicked",

@@ -24,7 +24,10 @@ pub(super) fn read_answer(id: CallId, name: &'static str, returned: &mut Returne
     };
     let (header, payload) = match Header::decode(message.as_slice()) {
         Ok(decoded) => decoded,
-        Err(malformed) => return Outcome::Failed(Failure::Decode(malformed.to_string())),
+        Err(malformed) => {
+            let failure = malformed.status().failure(name, malformed.to_string().as_bytes());
+            return Outcome::Failed(failure.unwrap_or(Failure::Cancelled));
+        }
     };
     if header.kind != Kind::Answer || header.id != id.to_bits() {
         let why = "the answer belongs to another request";

@@ -261,5 +261,5 @@ fn a_peer_that_does_not_speak_the_protocol_is_disconnected() {
     let mut foreign = request(9);
     foreign[2] = 77;
     let arrival = serves.handle_message(ORIGIN, &foreign);
-    assert!(matches!(arrival, Arrival::Refuse { id: 9, status: Status::Decode, .. }));
+    assert!(matches!(arrival, Arrival::Refuse { id: 9, status: Status::Incompatible, .. }));
 }

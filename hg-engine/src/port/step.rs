@@ -11,10 +11,11 @@ use std::{
 
 use hg_core::{
     call::{CallId, Half, Outcome, Owner},
-    error::Status,
+    error::{Status, bounded_text},
     header::{Header, Kind},
     protocol::{Ticket, status_message},
     rpc::ServeKind,
+    rpc::Signature,
 };
 use hg_na::{Completion, Done, Message, Returned};
 
@@ -205,7 +206,7 @@ impl Port {
         {
             let Some(Completion::Unexpected { message, .. }) = done.get_mut(at) else { continue };
             let Some(place) = place_of(header.rpc, handlers, last_rpc) else {
-                self.refuse(origin, header, Status::NoSuchRpc);
+                self.refuse_unknown(origin, header, handlers.signature_of_name(header.rpc));
                 continue;
             };
             let Registered { kind, handler } = handlers.at(place);
@@ -413,7 +414,11 @@ impl Port {
     }
 
     #[cold]
-    fn refuse(&self, origin: hg_na::Peer, header: &Header, status: Status) {
+    fn refuse_unknown(&self, origin: hg_na::Peer, header: &Header, served: Option<&Signature>) {
+        let (status, text) = match served {
+            Some(served) => (Status::SignatureMismatch, bounded_text(served.words())),
+            None => (Status::NoSuchRpc, &[][..]),
+        };
         self.leave_arguments(origin, header);
         let protocol = &mut self.state.lock().protocol;
         protocol.serves.end_in_round(origin, header.id);
@@ -421,7 +426,7 @@ impl Port {
             protocol.refuse(
                 origin,
                 header.id,
-                status_message(header.id, status, &[], header.checksum),
+                status_message(header.id, status, text, header.checksum),
             );
         }
     }
