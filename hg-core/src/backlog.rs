@@ -26,6 +26,8 @@ const LOOK_MIN: usize = 256;
 #[derive(Debug)]
 pub struct Backlog {
     peers: FxHashMap<Peer, Waiting>,
+    /// Each of those once: whose turn it is to be tried.
+    turns: VecDeque<Peer>,
     /// By the peer that they wait for.
     bytes: Shares<Peer>,
     bytes_max: u64,
@@ -66,7 +68,12 @@ impl Backlog {
     /// Nothing waits; at most so many bytes may.
     #[must_use]
     pub fn new(bytes_max: u64) -> Self {
-        Self { peers: FxHashMap::default(), bytes: Shares::new(bytes_max), bytes_max }
+        Self {
+            peers: FxHashMap::default(),
+            turns: VecDeque::new(),
+            bytes: Shares::new(bytes_max),
+            bytes_max,
+        }
     }
 
     /// Whether nothing waits.
@@ -118,34 +125,39 @@ impl Backlog {
 
     fn push(&mut self, token: Token, op: Op, calls: &Calls) -> Posted {
         let (peer, len) = (op.peer(), len_of(&op));
+        let is_new = !self.peers.contains_key(&peer);
         let waiting = self.peers.entry(peer).or_default();
         let is_request = matches!(op, Op::SendUnexpected { .. });
         if is_request && waiting.requests.len() > waiting.look_at.max(LOOK_MIN) {
             self.bytes.give(peer, waiting.drop_settled(calls));
         }
         if is_request && !self.bytes.admits(peer, len) {
-            if waiting.is_empty() {
+            if is_new {
                 self.peers.remove(&peer);
             }
             return Posted::Refused(op, limit(self.bytes_max));
         }
         self.bytes.take(peer, len);
         waiting.queue_of(&op).push_back((token, op));
+        if is_new {
+            self.turns.push_back(peer);
+        }
         Posted::Waits
     }
 
-    /// Hands on what waits, as far as there is room. Requests whose calls have settled meanwhile are dropped, and others say how
+    /// Hands on what waits for the next peers, as far as there is room: of so many at `most`, in turn. Requests whose calls have settled meanwhile are dropped, and others say how
     /// much time is left `now`. Tells of each one that has left what became of it, and gives whether any has.
     pub fn retry(
         &mut self,
         context: &mut dyn Context,
-        now: Instant,
+        (most, now): (usize, Instant),
         calls: &mut Calls,
         mut left: impl FnMut(&mut Calls, Left),
     ) -> bool {
-        let Self { peers, bytes, .. } = self;
         let mut moved = false;
-        peers.retain(|peer, waiting| {
+        for _ in 0..self.turns.len().min(most) {
+            let Some(peer) = self.turns.pop_front() else { break };
+            let Some(waiting) = self.peers.get_mut(&peer) else { continue };
             let mut freed = 0;
             for queue in [&mut waiting.answers, &mut waiting.requests] {
                 while let Some((token, mut op)) = queue.pop_front() {
@@ -166,15 +178,20 @@ impl Backlog {
                     moved = true;
                 }
             }
-            bytes.give(*peer, freed);
-            !waiting.is_empty()
-        });
+            if waiting.is_empty() {
+                self.peers.remove(&peer);
+            } else {
+                self.turns.push_back(peer);
+            }
+            self.bytes.give(peer, freed);
+        }
         moved
     }
 
     /// The peer has hung up: what waits for it, which never left; answers first.
     pub fn remove(&mut self, peer: Peer) -> impl Iterator<Item = (Token, Op)> + use<> {
         let Waiting { answers, requests, .. } = self.peers.remove(&peer).unwrap_or_default();
+        self.turns.retain(|turn| *turn != peer);
         self.bytes.give(peer, self.bytes.of(peer));
         answers.into_iter().chain(requests)
     }

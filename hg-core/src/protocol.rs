@@ -32,6 +32,9 @@ use crate::{
     transfers::Transfers,
 };
 
+/// Peers whose messages are tried again in a round: hung ones cost the others no more than that.
+const RETRIES: usize = 2;
+
 /// What a context may hold for all its peers together.
 #[derive(Debug, Clone)]
 pub struct Limits {
@@ -403,13 +406,14 @@ impl Protocol {
         self.serves.handle_left();
     }
 
-    /// Tries what waits for room again; says whether anything left. Requests whose calls have settled are dropped.
-    pub fn retry_backlog(&mut self) -> bool {
+    /// Tries what waits for room again, for so many peers at `most`; says whether anything left. Requests whose calls have settled
+    /// are dropped.
+    fn retry_backlog(&mut self, most: usize) -> bool {
         let Self { context: Some(context), backlog, calls, serves, kept, deferred, .. } = self
         else {
             return false;
         };
-        backlog.retry(context.as_mut(), self.now, calls, |calls, Left { owner, posted }| {
+        backlog.retry(context.as_mut(), (most, self.now), calls, |calls, Left { owner, posted }| {
             if owner == Owner::Nobody {
                 serves.handle_left();
             }
@@ -451,7 +455,7 @@ impl Protocol {
         self.kept.handle_timeout(now, &mut self.deferred);
         self.run_effects();
         if moved && !self.backlog.is_empty() {
-            self.retry_backlog();
+            self.retry_backlog(RETRIES);
             self.run_effects();
         }
         self.change_admission();
@@ -479,7 +483,7 @@ impl Protocol {
     /// Whether to sleep, and until when.
     pub fn may_sleep(&mut self) -> Option<Option<Instant>> {
         // Room in the transport's queue may have come without a completion: what is sent quietly has none.
-        if self.calls.needs_round() || self.retry_backlog() || self.retry_transfers() {
+        if self.calls.needs_round() || self.retry_backlog(usize::MAX) || self.retry_transfers() {
             return None;
         }
         self.run_effects();
@@ -488,7 +492,7 @@ impl Protocol {
             return None;
         }
         // Room may have been made outside of a round that reported something: by a post, or a second look.
-        if !self.deferred.is_empty() || self.calls.needs_round() || self.retry_backlog() {
+        if !self.deferred.is_empty() || self.calls.needs_round() || self.retry_backlog(usize::MAX) {
             return None;
         }
         let Some(context) = &mut self.context else { return Some(None) };
