@@ -98,8 +98,8 @@ pub use hg_core::{
     rpc::{NoError, Rpc, RpcId},
 };
 pub use hg_engine::{
-    Answer, Call, CallOptions, EventLoop, Handle, OneWay, OwnedCall, Peer, Progress, Request,
-    Spawn, ToAddress, Wait,
+    Answer, Call, CallOptions, EventLoop, Handle, OneWay, OwnedCall, Peer, Progress, Ready,
+    Request, Spawn, ToAddress, Wait,
 };
 pub use hg_macros::rpc;
 pub use hg_na::{Address, Availability, Error, GoneReason, Offer};

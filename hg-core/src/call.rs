@@ -260,6 +260,12 @@ impl Calls {
         self.table.is_empty()
     }
 
+    /// Calls that there is room for.
+    #[must_use]
+    pub fn room(&self) -> usize {
+        self.max - self.table.len()
+    }
+
     /// The id that the next call will have; `None` when there are too many.
     #[inline(always)]
     pub fn next_id(&mut self) -> Option<CallId> {

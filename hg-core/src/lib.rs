@@ -12,6 +12,7 @@
 //! | [`transfers`] | pulls, pushes and views under way |
 //! | [`kept`] | memory that peers have not pulled yet |
 //! | [`backlog`] | what waits for room in the transport |
+//! | [`room`] | who waits for room for another call |
 //! | [`shares`] | fair shares of a limit |
 //! | [`protocol`] | all of these for one context of the transport |
 //! | [`error`] | how a call can fail |
@@ -30,6 +31,7 @@ pub mod header;
 pub mod kept;
 pub mod protocol;
 pub mod registry;
+pub mod room;
 pub mod rpc;
 pub mod serve;
 pub mod shares;

@@ -28,6 +28,7 @@ use crate::{
     error::{Failure, Started, Status, bounded_text},
     header::{Header, Kind, PREFIX_LEN},
     kept::Kept,
+    room::Room,
     serve::{Admission, Arrival, Control, Serves},
     transfers::Transfers,
 };
@@ -84,6 +85,8 @@ pub struct Protocol {
     /// Of peers that were looked up, for people to read.
     pub addresses: FxHashMap<Peer, Address>,
     backlog: Backlog,
+    /// Who waits until there is room for another call.
+    pub room: Room,
     /// Wakers of calls that have settled, and what else is not for the driver's lock.
     pub deferred: Deferred,
     /// Longest last sentence in bytes: what a control message holds beside its header.
@@ -111,6 +114,7 @@ impl Protocol {
             kept: Kept::new(limits.kept_bytes_max),
             addresses: FxHashMap::default(),
             backlog: Backlog::new(limits.backlog_bytes_max),
+            room: Room::default(),
             deferred: Deferred::default(),
             fault_text_max: max_control.saturating_sub(PREFIX_LEN),
             now,
@@ -444,7 +448,11 @@ impl Protocol {
     #[must_use]
     pub fn has_chores(&self, now: Instant) -> bool {
         let is_over = self.kept.next_deadline().is_some_and(|at| at <= now);
-        self.calls.has_chores(now) | is_over | !self.backlog.is_empty() | self.serves.has_chores()
+        self.calls.has_chores(now)
+            | is_over
+            | !self.room.is_empty()
+            | !self.backlog.is_empty()
+            | self.serves.has_chores()
     }
 
     /// What few rounds have to do. `moved`: whether the transport's progress has found anything.
@@ -459,6 +467,15 @@ impl Protocol {
             self.run_effects();
         }
         self.change_admission();
+        self.wake_for_room();
+    }
+
+    /// Some calls may have ended: who waits for their room is to be woken.
+    #[inline]
+    pub fn wake_for_room(&mut self) {
+        if !self.room.is_empty() {
+            self.deferred.extend(self.room.pop(self.calls.room()));
+        }
     }
 
     fn change_admission(&mut self) {
@@ -478,6 +495,7 @@ impl Protocol {
             || self.serves.in_service() > 0
             || !self.backlog.is_empty()
             || self.transfers.len() > 0
+            || !self.room.is_empty()
     }
 
     /// Whether to sleep, and until when.
@@ -487,6 +505,7 @@ impl Protocol {
             return None;
         }
         self.run_effects();
+        self.wake_for_room();
         self.change_admission();
         if self.serves.can_take_held() {
             return None;
@@ -515,6 +534,7 @@ impl Protocol {
         self.kept.free_all(&mut self.deferred);
         self.addresses.clear();
         self.backlog.clear();
+        self.deferred.extend(self.room.pop(usize::MAX));
         std::mem::take(&mut self.deferred)
     }
 

@@ -174,7 +174,7 @@ impl<E: From<Handle>> Builder<E> {
         self
     }
 
-    /// Calls that a context can have under way; one more is refused. Default: 65,536.
+    /// Calls that a context can have under way; one more is refused ([`Handle::ready`]). Default: 65,536.
     #[must_use]
     pub fn calls_max(mut self, calls: usize) -> Self {
         self.settings.calls_max = calls;

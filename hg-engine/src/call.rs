@@ -253,7 +253,7 @@ pub(crate) fn abandon(port: &Arc<Port>, id: CallId) {
     let Some(mut state) = port.enter_state() else { return };
     let outcome = state.protocol.calls.take(id);
     let waker = if outcome.is_none() { state.protocol.calls.abandon(id) } else { None };
-    drop(state);
+    port.pass_room_on(state);
     // The target keeps a result that nobody will pull.
     match outcome {
         Some(Outcome::Bulk(answer)) => port.result_taken(&answer),
@@ -344,7 +344,7 @@ impl Drop for OneWay<'_> {
             CallState::Open(id) => {
                 if let Some(mut state) = self.port.enter_state() {
                     let waker = state.protocol.calls.detach(*id);
-                    drop(state);
+                    self.port.pass_room_on(state);
                     drop(waker);
                     self.port.leave_to_background();
                 }
@@ -409,7 +409,7 @@ impl Port {
                 return Poll::Ready(Outcome::Failed(forked()));
             };
             if let Some(outcome) = state.protocol.calls.take(id) {
-                drop(state);
+                self.pass_room_on(state);
                 return Poll::Ready(outcome);
             }
             if state.protocol.calls.is_to_wake(id, context.waker()) {

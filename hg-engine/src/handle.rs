@@ -16,7 +16,8 @@ use hg_core::{
 use hg_na::{Address, Domain};
 
 use crate::{
-    Answer, Call, CallOptions, EventLoop, OneWay, OpenError, OwnedCall, Peer, Progress, Request,
+    Answer, Call, CallOptions, EventLoop, OneWay, OpenError, OwnedCall, Peer, Progress, Ready,
+    Request,
     builder::Settings,
     handler::{Handler, OfAsyncClosure, OfClosure, OfFunction, OfLaterClosure, Registered},
     inside::{is_in_handler, is_inside, waiting},
@@ -328,7 +329,7 @@ impl Handle {
         OwnedCall::new(Arc::clone(&self.port), made)
     }
 
-    /// Calls an RPC without an answer. Whether it is served, nobody tells.
+    /// Calls an RPC without an answer. Whether it is served, nobody tells. See [`Handle::ready`] for many of them.
     #[inline]
     pub fn notify<R: Rpc>(&self, rpc: R, target: &Peer, args: R::Args<'_>) -> OneWay<'_> {
         self.notify_with(rpc, target, args, CallOptions::default())
@@ -345,6 +346,23 @@ impl Handle {
     ) -> OneWay<'_> {
         let _: R = rpc;
         OneWay::new(&self.port, self.port.start_call::<R>(*target, args, Kind::OneWay, options))
+    }
+
+    /// Ends when there is room for another call (`Builder::calls_max`): a future, or [`Ready::wait`]. Where there is none, a call is
+    /// refused with [`hg_na::Error::Limit`], also one by [`Handle::notify`], which needs its room until it was handed to the
+    /// transport:
+    /// ```
+    /// # use hg_engine::{Handle, Peer};
+    /// # async fn tell<R: hg_core::rpc::Rpc<Args<'static> = ()> + Copy>(
+    /// #     engine: &Handle, rpc: R, target: &Peer,
+    /// # ) -> Result<(), hg_core::error::Failure> {
+    /// engine.ready().await?;
+    /// engine.notify(rpc, target, ()).accepted()
+    /// # }
+    /// ```
+    /// The room is not kept for whoever has waited: another thread's call may take it first, and then that one's is refused.
+    pub fn ready(&self) -> Ready<'_> {
+        Ready::new(&self.port)
     }
 
     /// Makes progress for at most `timeout`, or until something moved, and says whether it did. Zero: one

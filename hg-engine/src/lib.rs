@@ -5,6 +5,7 @@
 //! | `builder` | how an engine is opened: plugins, contexts, progress, limits |
 //! | `handle` | what users hold: register, look up, call |
 //! | `call`, `owned` | a call under way: a future, or `wait`; one that borrows nothing |
+//! | `ready` | waiting for room for another call |
 //! | `in_place` | calls whose arguments were written where they are sent from |
 //! | `bulk` | registered memory; what starts transfers |
 //! | `transfer`, `view` | a transfer under way: a future, or `wait`; the short ways |
@@ -43,6 +44,7 @@ mod peer;
 pub mod platform;
 mod pool;
 mod port;
+mod ready;
 mod request;
 mod role;
 mod running;
@@ -61,6 +63,7 @@ pub use handle::Handle;
 pub use handler::Answer;
 pub use owned::OwnedCall;
 pub use peer::{Peer, ToAddress};
+pub use ready::Ready;
 pub use request::Request;
 pub use runtime::Spawn;
 pub use schemes::Advice;

@@ -225,6 +225,7 @@ impl Port {
         let Some(mut state) = self.enter_state() else { return };
         // With several calls under way the outcome is often there already.
         if state.protocol.calls.any_settled() && state.protocol.calls.take_into(id, outcome) {
+            self.pass_room_on(state);
             return;
         }
         match state.work.take() {
@@ -271,7 +272,7 @@ impl Port {
                 let outcome =
                     state.protocol.calls.take(id).unwrap_or(Outcome::Failed(Failure::Closed)); // F1
                 let next = if state.work.is_some() { state.followers.next() } else { None };
-                drop(state);
+                self.pass_room_on(state);
                 next.inspect(Follower::come);
                 return outcome;
             }
