@@ -112,7 +112,7 @@ fn what_is_awaited_after_a_wait_ends_without_one() {
             0 => assert_eq!(block_on(origin.call(twice, &peer, (7,))).unwrap(), 14),
             1 => assert_eq!(block_on(origin.call_owned(twice, &peer, (7,))).unwrap(), 14),
             _ => {
-                let fetched = block_on(origin.fetch(&peer, &bulk.descriptor())).unwrap();
+                let fetched = block_on(origin.fetch(&peer, bulk.descriptor())).unwrap();
                 assert_eq!(fetched, vec![7; 300_000]);
             }
         }

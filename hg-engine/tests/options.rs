@@ -144,10 +144,10 @@ fn every_kind_of_call_takes_a_deadline_and_a_checksum() {
                 assert_eq!((outcome(call).unwrap(), pair.seen()), (sum, expected));
                 origin.notify_with(length, peer, (3, &bytes), options).wait().unwrap();
                 assert_eq!(pair.seen(), expected);
-                let Some(room) = origin.room_in_place_with(length, (3, &[]), options) else {
-                    assert!(cfg!(feature = "postcard"), "there is room");
-                    continue;
-                };
+                if cfg!(feature = "postcard") {
+                    continue; // The length of its byte strings has no fixed place.
+                }
+                let room = origin.room_in_place_with(length, (3, &[]), options).unwrap();
                 let message = [vec![0; room], bytes].concat();
                 let call = origin.call_in_place_with(length, peer, (3, &[]), message, options);
                 assert_eq!((outcome(call).unwrap(), pair.seen()), (sum, expected));

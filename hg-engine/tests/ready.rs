@@ -215,12 +215,10 @@ fn many_that_wait_for_room_send_more_than_there_is_room_for() {
     const EACH: usize = 300;
     let pair = Pair::new(Progress::Background);
     let pair = &pair;
-    let notify = &|| loop {
-        match pair.origin.notify(counted, &pair.peer, ()).accepted() {
-            Ok(()) => break true,
-            Err(CallError::NotMade(Error::Limit { .. })) => break false, // Somebody else was sooner.
-            Err(error) => panic!("{error}"),
-        }
+    let notify = &|| match pair.origin.notify(counted, &pair.peer, ()).accepted() {
+        Ok(()) => true,
+        Err(CallError::NotMade(Error::Limit { .. })) => false, // Somebody else was sooner.
+        Err(error) => panic!("{error}"),
     };
     thread::scope(|scope| {
         for number in 0..6 {

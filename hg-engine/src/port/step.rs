@@ -246,27 +246,18 @@ impl Port {
                         break;
                     }
                 }
-                ServeKind::Async => {
-                    if let Some(runtime) = self.runtime_for(handler.as_ref()) {
-                        let incoming = Incoming::take(message, origin, header, payload);
-                        self.spawn_handler(runtime, Arc::clone(handler), incoming, arrived);
-                        continue;
-                    }
-                    let start = Start {
-                        tasks,
-                        answer,
-                        spares: spares_of(&mut starts.spares, place),
-                        is_kept: false,
-                    };
+                ServeKind::Async if self.runtime_for(handler.as_ref()).is_none() => {
+                    let spares = spares_of(&mut starts.spares, place);
+                    let start = Start { tasks, answer, spares, is_kept: false };
                     let message = (&*message, payload);
                     self.run_async(handler.as_ref(), request, message, &mut starts.count, start);
                     if self.was_closed_here() {
                         break;
                     }
                 }
-                ServeKind::Blocking => {
+                ServeKind::Async | ServeKind::Blocking => {
                     let incoming = Incoming::take(message, origin, header, payload);
-                    self.start_blocking(Arc::clone(handler), incoming, arrived);
+                    self.run_elsewhere(Arc::clone(handler), incoming, arrived);
                 }
             }
         }
@@ -389,6 +380,20 @@ impl Port {
         };
         if is_due && matches!(run, Run::Answered) {
             state.protocol.reply(due.origin, due.id, answer);
+        }
+    }
+
+    /// Has a handler run by a runtime of the user's, or by the pool.
+    #[inline(never)]
+    fn run_elsewhere(
+        self: &Arc<Self>,
+        handler: Arc<dyn handler::Handler>,
+        incoming: Incoming,
+        arrived: Option<Instant>,
+    ) {
+        match self.runtime_for(handler.as_ref()) {
+            Some(runtime) => self.spawn_handler(runtime, handler, incoming, arrived),
+            None => self.start_blocking(handler, incoming, arrived),
         }
     }
 
