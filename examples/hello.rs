@@ -25,8 +25,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// Serves until its parent goes away.
 fn target() -> Result<(), Box<dyn Error>> {
-    let engine = hg::Engine::listen("sm://")?;
-    engine.register(add)?;
+    let engine = hg::Engine::builder().register(add)?.listen(true).open("sm://")?;
     println!("{}", engine.address());
     std::io::stdin().read_to_end(&mut Vec::new())?;
     Ok(())

@@ -28,18 +28,19 @@ mod interface {
 use interface::{NoSuchKey, get, put};
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let target = hg::Engine::listen("sm://")?;
     let store = Arc::new(Mutex::new(HashMap::<String, Vec<u8>>::new()));
     let written = Arc::clone(&store);
-    target.serve(put, move |_request, (key, value)| {
-        let mut store = written.lock().unwrap_or_else(PoisonError::into_inner);
-        store.insert(key.to_owned(), value.to_vec());
-        Ok(())
-    })?;
-    target.serve(get, move |_request, (key,)| {
-        let store = store.lock().unwrap_or_else(PoisonError::into_inner);
-        store.get(key).cloned().ok_or_else(|| NoSuchKey(key.to_owned()))
-    })?;
+    let handlers = hg::Engine::builder()
+        .serve(put, move |_request, (key, value)| {
+            let mut store = written.lock().unwrap_or_else(PoisonError::into_inner);
+            store.insert(key.to_owned(), value.to_vec());
+            Ok(())
+        })?
+        .serve(get, move |_request, (key,)| {
+            let store = store.lock().unwrap_or_else(PoisonError::into_inner);
+            store.get(key).cloned().ok_or_else(|| NoSuchKey(key.to_owned()))
+        })?;
+    let target = handlers.listen(true).open("sm://")?;
 
     let origin = hg::Engine::open("sm://")?;
     let peer = origin.lookup(target.address())?;

@@ -44,14 +44,16 @@ pub fn offers() -> Vec<Offer> {
 /// #[hg::rpc]
 /// fn ticket() -> u64;
 ///
-/// let target = hg::Engine::listen("sm://")?;
-/// target.serve_blocking(sum, |_request, (numbers,)| Ok(numbers.iter().map(|&it| u64::from(it)).sum()))?;
-/// target.serve_async(twice, |_request, (number,)| async move { Ok(2 * number) })?;
 /// let (sender, answers) = std::sync::mpsc::channel::<hg::Answer<ticket>>();
-/// target.serve_later(ticket, move |_request, (), answer| {
-///     // Dropped, the answer tells the caller that there is none.
-///     let _ = sender.send(answer);
-/// })?;
+/// let target = hg::Engine::builder()
+///     .serve_blocking(sum, |_request, (numbers,)| Ok(numbers.iter().map(|&it| u64::from(it)).sum()))?
+///     .serve_async(twice, |_request, (number,)| async move { Ok(2 * number) })?
+///     .serve_later(ticket, move |_request, (), answer| {
+///         // Dropped, the answer tells the caller that there is none.
+///         let _ = sender.send(answer);
+///     })?
+///     .listen(true)
+///     .open("sm://")?;
 /// let clerk = std::thread::spawn(move || answers.iter().zip(1..).for_each(|(it, number)| it.send(Ok(number))));
 ///
 /// let origin = hg::Engine::open("sm://")?;
@@ -68,7 +70,8 @@ pub fn offers() -> Vec<Offer> {
 pub struct Engine(Handle);
 
 impl Engine {
-    /// Opens an engine that others can connect to. The URL chooses the transport: `sm://`, `sm://name`, or
+    /// Opens an engine that others can connect to, and has no handler yet: whoever calls it before one is registered is told
+    /// that there is none. Handlers that are there from the start are given to [`Engine::builder`]. The URL chooses the transport: `sm://`, `sm://name`, or
     /// `tcp://`, `tcp://host:port`, which is reached by shared memory inside the node (feature `sm-routing`), or
     /// libfabric's `ofi+tcp://host:port`, `ofi+shm://name`, `ofi+verbs://`, ... (feature `ofi`; the same).
     ///

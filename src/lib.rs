@@ -6,8 +6,7 @@
 //!     a + b
 //! }
 //!
-//! let target = hg::Engine::listen("sm://")?;
-//! target.register(add)?;
+//! let target = hg::Engine::builder().register(add)?.listen(true).open("sm://")?;
 //! let origin = hg::Engine::open("sm://")?;
 //! assert_eq!(origin.call(add, &origin.lookup(target.address())?, (2, 3)).wait()?, 5);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -20,7 +19,7 @@
 //! | `na+sm://`, `ofi+tcp;ofi_rxm://`, `ofi+verbs;ofi_rxm://` | `sm://`, `ofi+tcp://`, `ofi+verbs://`; [`offers`] lists them |
 //! | `margo_addr_self`, `margo_addr_lookup` | [`Handle::address`], [`Handle::lookup`] |
 //! | `MERCURY_GEN_PROC`, `hg_proc_*` | the types in the function's head; own ones derive `Serialize` and `Deserialize` of `serde` |
-//! | `MARGO_REGISTER` | [`macro@rpc`], and [`Handle::register`] or [`Handle::serve`] at the target |
+//! | `MARGO_REGISTER` | [`macro@rpc`], and [`Builder::register`] or [`Builder::serve`] at the target, before it listens; or [`Handle::register`] |
 //! | `margo_create`, `margo_forward`, `margo_get_output` | [`Handle::call`] and [`Call::wait`], or `.await` |
 //! | `margo_forward_timed` | [`Handle::call_with`] and [`CallOptions::within`] |
 //! | `margo_registered_disable_response` | [`Handle::notify`] |

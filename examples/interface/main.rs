@@ -18,13 +18,15 @@ fn serve_divide(a: i64, b: i64) -> Result<i64, DivisionByZero> {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let target = hg::Engine::listen("sm://")?;
-    target.register(serve_divide)?;
     let total = AtomicI64::new(0);
-    target.serve(accumulate, move |_, (numbers,)| {
-        let sum: i64 = numbers.iter().sum();
-        Ok(total.fetch_add(sum, Ordering::Relaxed) + sum)
-    })?;
+    let target = hg::Engine::builder()
+        .register(serve_divide)?
+        .serve(accumulate, move |_, (numbers,)| {
+            let sum: i64 = numbers.iter().sum();
+            Ok(total.fetch_add(sum, Ordering::Relaxed) + sum)
+        })?
+        .listen(true)
+        .open("sm://")?;
 
     // The origin's side knows the declarations only.
     let origin = hg::Engine::open("sm://")?;

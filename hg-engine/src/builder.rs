@@ -1,14 +1,18 @@
 //! How an engine is opened.
 
+mod handlers;
+
 use std::{fmt, marker::PhantomData, sync::Arc, time::Duration};
 
-use hg_core::{backlog::BACKLOG_BYTES_MAX, serve::IN_SERVICE_MAX};
+use hg_core::{backlog::BACKLOG_BYTES_MAX, registry::Registry, serve::IN_SERVICE_MAX};
 use hg_na::{Address, Offer, OpenOptions, Plugin};
 
 use crate::{
     CALLS_MAX, CONTEXTS_MAX, EAGER_MAX, Handle, LARGE_IN_SERVICE_MAX, LARGE_MAX, POOL_THREADS_MAX,
     Spawn,
+    handler::Registered,
     platform::{Machine, Platform},
+    port::Shared,
     runtime::Runtime,
     schemes::{Advice, Schemes},
 };
@@ -77,6 +81,7 @@ pub struct Builder<E = Handle> {
     settings: Settings,
     advice: Option<Advice>,
     platform: Arc<dyn Platform>,
+    handlers: Registry<Registered>,
     engine: PhantomData<fn() -> E>,
 }
 
@@ -111,6 +116,7 @@ impl<E: From<Handle>> Builder<E> {
             },
             advice: None,
             platform: Arc::new(Machine),
+            handlers: Registry::default(),
             engine: PhantomData,
         }
     }
@@ -287,7 +293,8 @@ impl<E: From<Handle>> Builder<E> {
         };
         self.settings.schemes = schemes;
         let domain = plugin.open(&url, &self.options)?;
-        Ok(E::from(Handle::start(domain, self.contexts, self.settings, self.platform)?))
+        let shared = Shared::new(domain, self.settings, self.platform, self.handlers);
+        Ok(E::from(Handle::start(shared, self.contexts)?))
     }
 }
 

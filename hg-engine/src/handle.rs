@@ -13,17 +13,16 @@ use hg_core::{
     registry::{RegisterError, Registry},
     rpc::{Rpc, Serve, ServeKind},
 };
-use hg_na::{Address, Domain};
+use hg_na::Address;
 
 use crate::{
     Answer, Call, CallOptions, EventLoop, OneWay, OpenError, OwnedCall, Peer, Progress, Ready,
     Request,
-    builder::Settings,
     handler::{Handler, OfAsyncClosure, OfClosure, OfFunction, OfLaterClosure, Registered},
     inside::{is_in_handler, is_inside, waiting},
     lock::Mutex,
     peer::ToAddress,
-    platform::{Platform, Spawned},
+    platform::Spawned,
     port::{Port, Shared},
 };
 
@@ -73,14 +72,10 @@ impl Drop for Alive {
 }
 
 impl Handle {
-    pub(crate) fn start(
-        domain: Arc<dyn Domain>,
-        contexts: usize,
-        settings: Settings,
-        platform: Arc<dyn Platform>,
-    ) -> Result<Self, OpenError> {
-        let background = settings.progress == Progress::Background;
-        let shared = Arc::new(Shared::new(domain, settings, platform));
+    /// Opens the contexts of an engine that has its handlers already.
+    pub(crate) fn start(shared: Shared, contexts: usize) -> Result<Self, OpenError> {
+        let background = shared.settings.progress == Progress::Background;
+        let shared = Arc::new(shared);
         let mut ports = Vec::with_capacity(contexts);
         for index in (0..=u8::MAX).take(contexts) {
             let context = shared.domain.context(index)?;
@@ -199,7 +194,8 @@ impl Handle {
         self.port.notify();
     }
 
-    /// Serves an RPC with the body that `#[hg::rpc]` was put on, in all contexts.
+    /// Serves an RPC with the body that `#[hg::rpc]` was put on, in all contexts. An engine that listens is better given its
+    /// handlers before it is opened, by [`Builder::register`](crate::Builder::register).
     ///
     /// # Errors
     /// [`RegisterError`].

@@ -70,6 +70,7 @@ impl Shared {
         domain: Arc<dyn Domain>,
         settings: Settings,
         platform: Arc<dyn Platform>,
+        handlers: Registry<Registered>,
     ) -> Self {
         let caps = domain.caps().clone();
         let pool = Arc::new(Pool::new(Arc::clone(&platform), settings.pool_threads_max));
@@ -81,7 +82,7 @@ impl Shared {
             domain,
             platform,
             pool,
-            handlers: RwLock::new(Some(Arc::default())),
+            handlers: RwLock::new(Some(Arc::new(handlers))),
             handlers_version: AtomicUsize::new(0),
             open_ports: AtomicUsize::new(0),
         }

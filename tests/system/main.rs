@@ -12,6 +12,7 @@
 //! | `strangers` | peers that break the transport itself: greetings, descriptors, shared memory, users |
 //! | `pressure` | full rings, stopped targets, deadlines, what waiting costs |
 //! | `crowds` | a thousand peers, thousands of connections, no descriptors left |
+//! | `restarts` | a server that is started again and again while others call it |
 //! | `routing` | `tcp://` inside a node: shared memory chosen by itself, and sockets where it is refused |
 //! | `fork` | a process that forks with an open engine |
 //! | `fail_points` | death at each step of the protocol (feature `fail-points`) |
@@ -33,6 +34,7 @@ mod fork;
 mod input;
 mod large;
 mod pressure;
+mod restarts;
 mod roles;
 #[cfg(feature = "sm-routing")]
 mod routing;

@@ -1,0 +1,94 @@
+//! Handlers that are there before anybody can call.
+
+use std::marker::PhantomData;
+
+use hg_core::{
+    registry::RegisterError,
+    rpc::{Rpc, Serve, ServeKind},
+};
+
+use super::Builder;
+use crate::{
+    Answer, Request,
+    handler::{OfAsyncClosure, OfClosure, OfFunction, OfLaterClosure, Registered},
+};
+
+/// Handlers of the engine to be opened. An engine that listens is found by its peers before
+/// [`Handle::register`](crate::Handle::register) can be called: those who call it then are told that it knows no such RPC. What is
+/// registered here is served from the first request on.
+impl<E> Builder<E> {
+    /// Serves an RPC with the body that `#[hg::rpc]` was put on, as [`Handle::register`](crate::Handle::register) does.
+    ///
+    /// # Errors
+    /// [`RegisterError`].
+    pub fn register<R: Serve<Request>>(self, rpc: R) -> Result<Self, RegisterError> {
+        let _: R = rpc;
+        self.insert::<R>(Registered::new(OfFunction::<R>(PhantomData)))
+    }
+
+    /// Serves an RPC with a closure, as [`Handle::serve`](crate::Handle::serve) does.
+    ///
+    /// # Errors
+    /// [`RegisterError`].
+    pub fn serve<R, F>(self, rpc: R, function: F) -> Result<Self, RegisterError>
+    where
+        R: Rpc,
+        F: for<'a> Fn(&'a Request, R::Args<'a>) -> Result<R::Output, R::Error>
+            + Send
+            + Sync
+            + 'static,
+    {
+        let _: R = rpc;
+        let kind = ServeKind::Plain;
+        self.insert::<R>(Registered::new(OfClosure::<R, F> { function, kind, rpc: PhantomData }))
+    }
+
+    /// Serves an RPC with a closure that may block, as [`Handle::serve_blocking`](crate::Handle::serve_blocking) does.
+    ///
+    /// # Errors
+    /// [`RegisterError`].
+    pub fn serve_blocking<R, F>(self, rpc: R, function: F) -> Result<Self, RegisterError>
+    where
+        R: Rpc,
+        F: for<'a> Fn(&'a Request, R::Args<'a>) -> Result<R::Output, R::Error>
+            + Send
+            + Sync
+            + 'static,
+    {
+        let _: R = rpc;
+        let kind = ServeKind::Blocking;
+        self.insert::<R>(Registered::new(OfClosure::<R, F> { function, kind, rpc: PhantomData }))
+    }
+
+    /// Serves an RPC with a closure that gives a future, as [`Handle::serve_async`](crate::Handle::serve_async) does.
+    ///
+    /// # Errors
+    /// [`RegisterError`].
+    pub fn serve_async<R, F, Fut>(self, rpc: R, function: F) -> Result<Self, RegisterError>
+    where
+        R: Rpc,
+        F: for<'a> Fn(Request, R::Args<'a>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<R::Output, R::Error>> + Send + 'static,
+    {
+        let _: R = rpc;
+        self.insert::<R>(Registered::new(OfAsyncClosure::<R, F> { function, rpc: PhantomData }))
+    }
+
+    /// Serves an RPC with a closure that is given an [`Answer`], as [`Handle::serve_later`](crate::Handle::serve_later) does.
+    ///
+    /// # Errors
+    /// [`RegisterError`].
+    pub fn serve_later<R, F>(self, rpc: R, function: F) -> Result<Self, RegisterError>
+    where
+        R: Rpc,
+        F: for<'a> Fn(&'a Request, R::Args<'a>, Answer<R>) + Send + Sync + 'static,
+    {
+        let _: R = rpc;
+        self.insert::<R>(Registered::new(OfLaterClosure::<R, F> { function, rpc: PhantomData }))
+    }
+
+    fn insert<R: Rpc>(mut self, handler: Registered) -> Result<Self, RegisterError> {
+        self.handlers.insert(R::NAME, R::signature(), handler)?;
+        Ok(self)
+    }
+}
