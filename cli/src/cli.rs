@@ -22,7 +22,12 @@ impl Wrong {
 
 /// What this machine offers to Hydrargyrum.
 #[derive(Debug, Parser)]
-#[command(name = "hg", version, disable_help_subcommand = true, subcommand_required = true)]
+#[command(
+    name = "hydrargyrum",
+    version,
+    disable_help_subcommand = true,
+    subcommand_required = true
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

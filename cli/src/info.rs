@@ -1,4 +1,4 @@
-//! `hg info`: which offers were asked for, and how it ends.
+//! `hydrargyrum info`: which offers were asked for, and how it ends.
 
 use std::process::ExitCode;
 
@@ -10,7 +10,7 @@ use crate::{
     json, table,
 };
 
-/// Arguments of `hg info`.
+/// Arguments of `hydrargyrum info`.
 #[derive(Debug, Args)]
 #[command(after_help = AFTER)]
 pub(crate) struct Info {
@@ -84,13 +84,13 @@ fn nothing(asked: &str, all: &[Offer]) -> String {
     let scheme = asked.split("://").next().unwrap_or_default();
     if all.iter().any(|offer| offer.url.scheme() == scheme) {
         return format!(
-            "nothing on this machine is offered as `{shown}`; `hg info {scheme}` lists what is"
+            "nothing on this machine is offered as `{shown}`; `hydrargyrum info {scheme}` lists what is"
         );
     }
     let mut plugins: Vec<&str> = all.iter().map(|offer| offer.plugin.as_str()).collect();
     plugins.dedup();
     format!(
-        "`{shown}` is neither a scheme nor a plugin of this build, which has the plugins {}; `hg info` lists \
+        "`{shown}` is neither a scheme nor a plugin of this build, which has the plugins {}; `hydrargyrum info` lists \
          their schemes",
         plugins.join(", ")
     )
@@ -125,6 +125,6 @@ mod tests {
         let unknown = nothing("ofi+quic", &all);
         assert!(unknown.contains("ofi+quic") && unknown.contains("plugins sm, tcp;"), "{unknown}");
         let elsewhere = nothing("tcp://10.0.0.1", &all);
-        assert!(elsewhere.contains("hg info tcp"), "{elsewhere}");
+        assert!(elsewhere.contains("hydrargyrum info tcp"), "{elsewhere}");
     }
 }

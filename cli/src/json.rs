@@ -1,4 +1,4 @@
-//! Offers for programs: one JSON object a line. `hg info --help` documents the keys; they stay.
+//! Offers for programs: one JSON object a line. `hydrargyrum info --help` documents the keys; they stay.
 
 use std::collections::BTreeMap;
 
@@ -57,7 +57,7 @@ pub(crate) fn missing(offer: &Offer) -> Option<&str> {
         Availability::Available => None,
         // Where else to look is of no use here: this is the list.
         Availability::Missing { why, .. } => Some(why),
-        _ => Some("this version of hg does not know this state"),
+        _ => Some("this version of hydrargyrum does not know this state"),
     }
 }
 

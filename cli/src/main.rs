@@ -1,10 +1,10 @@
-//! `hg`: what this machine offers to Hydrargyrum, and whether an engine answers.
+//! `hydrargyrum`: what this machine offers to Hydrargyrum, and whether an engine answers.
 //!
 //! | module  | what it does                                            |
 //! |---------|---------------------------------------------------------|
 //! | `cli`   | the command line                                        |
-//! | `info`  | `hg info`: which offers were asked for, and how it ends |
-//! | `ping`  | `hg ping`: whether an engine answers                    |
+//! | `info`  | `hydrargyrum info`: which offers were asked for, and how it ends |
+//! | `ping`  | `hydrargyrum ping`: whether an engine answers                    |
 //! | `table` | offers for people, within 80 columns                    |
 //! | `json`  | offers for programs, one object a line                  |
 //!
@@ -25,7 +25,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(wrong) => {
             // A closed standard error leaves nobody to tell.
-            let _ = writeln!(std::io::stderr(), "hg: {}", wrong.sentence);
+            let _ = writeln!(std::io::stderr(), "hydrargyrum: {}", wrong.sentence);
             ExitCode::from(wrong.status)
         }
     }

@@ -1,4 +1,4 @@
-//! `hg ping`: whether an engine answers at an address, by which way, and how fast.
+//! `hydrargyrum ping`: whether an engine answers at an address, by which way, and how fast.
 //!
 //! It calls an RPC that nobody registers: every engine answers that it does not know it, which is a whole
 //! round trip through both engines.
@@ -17,7 +17,7 @@ use crate::cli::{Wrong, print};
 /// Calls after the first one, which also connects.
 const CALLS: usize = 11;
 
-/// Arguments of `hg ping`.
+/// Arguments of `hydrargyrum ping`.
 #[derive(Debug, Args)]
 #[command(after_help = AFTER)]
 pub(crate) struct Ping {
@@ -52,7 +52,8 @@ impl Ping {
         for setting in &self.setting {
             let (name, value) = setting.split_once('=').ok_or_else(|| {
                 Wrong::asked(
-                    "`--setting` takes NAME=VALUE; `hg ping --help` has an example".to_owned(),
+                    "`--setting` takes NAME=VALUE; `hydrargyrum ping --help` has an example"
+                        .to_owned(),
                 )
             })?;
             builder = builder.setting(name, value);

@@ -1,4 +1,4 @@
-//! `hg info` as a process: what it prints, how it ends, and what it says when something is missing.
+//! `hydrargyrum info` as a process: what it prints, how it ends, and what it says when something is missing.
 
 use std::{
     collections::BTreeMap,
@@ -7,14 +7,14 @@ use std::{
 
 use serde_json::Value;
 
-/// Keys of a line of `--json`, as `hg info --help` documents them.
+/// Keys of a line of `--json`, as `hydrargyrum info --help` documents them.
 const KEYS: [&str; 10] = [
     "plugin", "url", "settings", "provider", "domain", "address", "state", "missing", "caps",
     "facts",
 ];
 
 fn hg(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_hg"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hydrargyrum"));
     command.args(arguments).stdin(Stdio::null());
     command
 }
@@ -55,7 +55,7 @@ fn every_plugin_is_in_the_table_which_fits_a_terminal() {
     }
     assert!(table.lines().all(|line| line.len() <= 80), "{table}");
     assert!(!table.contains('\u{1b}'), "colours: {table}");
-    assert!(!table.contains("`hg info`"), "it advises itself: {table}");
+    assert!(!table.contains("`hydrargyrum info`"), "it advises itself: {table}");
 }
 
 #[test]
@@ -125,18 +125,19 @@ fn a_scheme_a_plugin_and_the_beginning_of_a_url_choose() {
 #[test]
 fn a_wrong_command_line_is_one_sentence_with_what_to_do() {
     for (arguments, words) in [
-        (&["info", "quic"][..], "`hg info` lists"),
-        (&["info", "quic://a"], "`hg info` lists"),
-        (&["info", ""], "`hg info` lists"),
-        (&["info", "a\nb"], "`hg info` lists"),
-        (&["info", "tcp://203.0.113.7"], "`hg info tcp` lists"),
+        (&["info", "quic"][..], "`hydrargyrum info` lists"),
+        (&["info", "quic://a"], "`hydrargyrum info` lists"),
+        (&["info", ""], "`hydrargyrum info` lists"),
+        (&["info", "a\nb"], "`hydrargyrum info` lists"),
+        (&["info", "tcp://203.0.113.7"], "`hydrargyrum info tcp` lists"),
         (&["info", "--colour"], "--help"),
         (&["info", "sm", "tcp"], "--help"),
         (&["inform"], "--help"),
-        (&[], "info, ping; `hg --help`"),
+        (&["inf"], "unrecognized subcommand 'inf': `info`?"),
+        (&[], "info, ping; `hydrargyrum --help`"),
     ] {
         let said = refused(arguments);
-        assert!(said.starts_with("hg: ") && said.contains(words), "{arguments:?}: {said}");
+        assert!(said.starts_with("hydrargyrum: ") && said.contains(words), "{arguments:?}: {said}");
     }
 }
 
@@ -146,7 +147,7 @@ fn help_and_version_are_no_mistakes() {
         let help = printed(&mut hg(arguments), 0);
         assert!(help.ends_with('\n') && help.lines().all(|line| line.len() <= 80), "{help}");
     }
-    assert!(printed(&mut hg(&["--version"]), 0).starts_with("hg "));
+    assert!(printed(&mut hg(&["--version"]), 0).starts_with("hydrargyrum "));
 }
 
 #[test]
@@ -187,7 +188,8 @@ fn a_sandbox_without_interfaces_is_told_how_to_get_one() {
         #[expect(clippy::print_stderr, reason = "the test runner reads skips there")]
         return eprintln!("SKIPPED: {test}: {lacking}");
     }
-    let listed = lines(&printed(alone(env!("CARGO_BIN_EXE_hg")).args(["info", "--json"]), 0));
+    let listed =
+        lines(&printed(alone(env!("CARGO_BIN_EXE_hydrargyrum")).args(["info", "--json"]), 0));
     let state: BTreeMap<&str, &Value> =
         listed.iter().map(|line| (text(line, "url"), line)).collect();
     assert_eq!(text(state["sm://"], "state"), "available");
@@ -195,7 +197,7 @@ fn a_sandbox_without_interfaces_is_told_how_to_get_one() {
         assert_eq!(text(state[url], "state"), "missing", "{url}");
         assert!(text(state[url], "missing").contains("ip link set lo up"), "{}", state[url]);
     }
-    let refused = printed(alone(env!("CARGO_BIN_EXE_hg")).args(["info", "tcp"]), 1);
+    let refused = printed(alone(env!("CARGO_BIN_EXE_hydrargyrum")).args(["info", "tcp"]), 1);
     assert!(refused.starts_with("Nothing of this is available.\n"), "{refused}");
 }
 
@@ -208,5 +210,5 @@ fn a_reader_who_has_seen_enough_is_no_error_and_a_full_disk_is() {
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let full = hg(&["info", "--help"]).stdout(full).stderr(Stdio::piped()).output().unwrap();
     assert_eq!(full.status.code(), Some(1));
-    assert!(String::from_utf8(full.stderr).unwrap().starts_with("hg: standard output"));
+    assert!(String::from_utf8(full.stderr).unwrap().starts_with("hydrargyrum: standard output"));
 }

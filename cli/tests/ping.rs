@@ -1,4 +1,4 @@
-//! `hg ping` as a process, against engines of this one.
+//! `hydrargyrum ping` as a process, against engines of this one.
 
 use std::{
     io::{Read as _, Write as _},
@@ -9,7 +9,7 @@ use std::{
 use hg::Engine;
 
 fn ping(arguments: &[&str]) -> (Option<i32>, String, String) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_hg"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hydrargyrum"));
     command.arg("ping").args(arguments).stdin(Stdio::null());
     let Output { status, stdout, stderr } = command.output().expect("hg starts");
     let text = |bytes| String::from_utf8(bytes).expect("text");
@@ -46,7 +46,7 @@ fn whoever_does_not_answer_is_told_with_the_reason() {
     let nobody = format!("sm://nobody-{}/0", std::process::id());
     let (status, printed, said) = ping(&[&nobody]);
     assert_eq!((status, printed.as_str()), (Some(1), ""), "{said}");
-    assert!(said.starts_with(&format!("hg: {nobody} does not answer: ")), "{said}");
+    assert!(said.starts_with(&format!("hydrargyrum: {nobody} does not answer: ")), "{said}");
     assert_eq!(said.lines().count(), 1);
 }
 
@@ -65,7 +65,7 @@ fn something_else_that_listens_there_is_told_apart_from_nobody() {
         let address = format!("{scheme}://127.0.0.1:{port}");
         let (status, printed, said) = ping(&[&address]);
         assert_eq!((status, printed.as_str()), (Some(1), ""), "{said}");
-        let start = format!("hg: {address}: something else listens there: ");
+        let start = format!("hydrargyrum: {address}: something else listens there: ");
         assert!(said.starts_with(&start) && said.lines().count() == 1, "{said}");
     }
 }
@@ -110,6 +110,9 @@ fn a_wrong_command_line_is_one_sentence() {
     ] {
         let (status, printed, said) = ping(arguments);
         assert_eq!((status, printed.as_str()), (Some(2), ""), "{arguments:?}: {said}");
-        assert!(said.starts_with("hg: ") && said.lines().count() == 1, "{arguments:?}: {said}");
+        assert!(
+            said.starts_with("hydrargyrum: ") && said.lines().count() == 1,
+            "{arguments:?}: {said}"
+        );
     }
 }

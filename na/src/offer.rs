@@ -6,7 +6,7 @@ use crate::{Address, Caps, Domain, Error, OpenOptions};
 
 /// Something that a plugin can open on this machine, or could if what it lacks were there.
 ///
-/// [`crate::Plugin::offers`] lists them, the command `hg info` prints them.
+/// [`crate::Plugin::offers`] lists them, the command `hydrargyrum info` prints them.
 ///
 /// ```
 /// use hg_na::{Address, Availability, Offer};

@@ -17,7 +17,10 @@ use std::{
     process::ExitCode,
 };
 
-use clap::{Parser, error::ErrorKind};
+use clap::{
+    Parser,
+    error::{ContextKind, ContextValue, ErrorKind},
+};
 
 /// Status of a process whose command line is wrong.
 pub const WRONG: u8 = 2;
@@ -97,7 +100,18 @@ fn sentence<P: Parser>(wrong: &clap::Error) -> String {
         }
     }
     let what = what.strip_prefix("error: ").unwrap_or(&what);
-    format!("{what}; `{} --help` says what there is", command.get_name())
+    format!("{what}{}; `{} --help` says what there is", meant(wrong), command.get_name())
+}
+
+/// What was perhaps meant.
+fn meant(wrong: &clap::Error) -> String {
+    let kinds =
+        [ContextKind::SuggestedSubcommand, ContextKind::SuggestedArg, ContextKind::SuggestedValue];
+    match kinds.iter().find_map(|kind| wrong.get(*kind)) {
+        Some(ContextValue::String(one)) => format!(": `{one}`?"),
+        Some(ContextValue::Strings(all)) if !all.is_empty() => format!(": `{}`?", all.join("`, `")),
+        _ => String::new(),
+    }
 }
 
 #[cfg(test)]
@@ -133,6 +147,7 @@ mod tests {
         let cases = [
             (&[][..], "a command is missing: one"),
             (&["three"], "unrecognized subcommand 'three'"),
+            (&["onee"], "unrecognized subcommand 'onee': `one`?"),
             (&["one", "--big"], "unexpected argument '--big' found"),
             (
                 &["one", "blue", "1"],

@@ -144,7 +144,10 @@ fn nothing(provider: &str, source: Option<IpAddr>) -> Error {
             let why = format!(
                 "libfabric {major}.{minor} has no provider `{provider}` that works on this machine: it needs {needs}"
             );
-            Error::Missing { why: why.into(), see: Some("`hg info` lists the providers that work") }
+            Error::Missing {
+                why: why.into(),
+                see: Some("`hydrargyrum info` lists the providers that work"),
+            }
         }
     }
 }

@@ -181,7 +181,10 @@ fn an_old_libfabric_is_refused_with_both_versions() {
 fn a_provider_that_is_not_there_is_named_with_what_it_needs() {
     let sentence = sentence("ofi+cxi://", &[]);
     assert!(sentence.contains("no provider `cxi` that works on this machine"), "{sentence}");
-    assert!(sentence.contains("Slingshot card") && sentence.contains("hg info"), "{sentence}");
+    assert!(
+        sentence.contains("Slingshot card") && sentence.contains("hydrargyrum info"),
+        "{sentence}"
+    );
     let unknown = self::sentence("ofi+pigeon://", &[]);
     assert!(unknown.contains("ofi+PROVIDER://"), "{unknown}");
 }
