@@ -7,11 +7,19 @@ use hg_na::{Error, Offer};
 
 use crate::schemes;
 
-/// Opens engines; see [`Engine::builder`].
+/// Opens engines; see [`Engine::builder`]. Its methods, which are [`hg_engine::Builder`]'s:
+///
+/// | what | methods |
+/// |---|---|
+/// | open | [`open`](hg_engine::Builder::open), [`listen`](hg_engine::Builder::listen), [`contexts`](hg_engine::Builder::contexts), [`plugin`](hg_engine::Builder::plugin), [`setting`](hg_engine::Builder::setting), [`offers`](hg_engine::Builder::offers) |
+/// | handlers | [`register`](hg_engine::Builder::register), [`serve`](hg_engine::Builder::serve), [`serve_blocking`](hg_engine::Builder::serve_blocking), [`serve_async`](hg_engine::Builder::serve_async), [`serve_later`](hg_engine::Builder::serve_later) |
+/// | progress | [`progress`](hg_engine::Builder::progress), [`wait`](hg_engine::Builder::wait) |
+/// | limits | [`calls_max`](hg_engine::Builder::calls_max), [`in_service_max`](hg_engine::Builder::in_service_max), [`reject_above`](hg_engine::Builder::reject_above), [`large_max`](hg_engine::Builder::large_max), [`large_in_service_max`](hg_engine::Builder::large_in_service_max), [`eager_max`](hg_engine::Builder::eager_max), [`backlog_bytes_max`](hg_engine::Builder::backlog_bytes_max), [`pool_threads_max`](hg_engine::Builder::pool_threads_max) |
+/// | messages | [`checksum`](hg_engine::Builder::checksum) |
 pub type Builder = hg_engine::Builder<Engine>;
 
 /// What the transports of this build offer on this machine: each URL that can be opened, on which interface or
-/// card and by which provider; and for what is missing, what to install. The command `hg info` prints it.
+/// card and by which provider; and for what is missing, what to install. The command `hydrargyrum info` prints it.
 ///
 /// ```
 /// for offer in hg::offers().iter().filter(|offer| offer.is_available()) {

@@ -47,6 +47,18 @@ fn an_address_of_another_transport_names_the_engine_to_open() {
 }
 
 #[test]
+fn the_methods_of_the_builder_are_listed_where_its_alias_is_documented() {
+    let documented = include_str!("../src/engine.rs");
+    let source = include_str!("../hg-engine/src/builder.rs");
+    let methods = source.lines().filter_map(|line| line.strip_prefix("    pub fn "));
+    for method in methods.filter_map(|line| line.split(['(', '<']).next()) {
+        // What the facade, or a simulation, gives.
+        let is_listed = documented.contains(&format!("(hg_engine::Builder::{method})"));
+        assert!(is_listed || ["new", "advice", "platform"].contains(&method), "{method}");
+    }
+}
+
+#[test]
 fn routing_can_be_off_where_nothing_is_routed() {
     let open = |value: &str| Engine::builder().setting("routing", value).open("sm://");
     assert_eq!(open("off").unwrap().address().scheme(), "sm");

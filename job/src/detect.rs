@@ -218,12 +218,37 @@ impl Environment<'_> {
 
     fn needed(&self, name: &str) -> Result<String, Error> {
         (self.variables)(name).ok_or_else(|| {
-            Error::Environment(format!(
-                "{name} is missing, though other variables of the same launcher are there"
-            ))
+            // The first letters of a launcher's variables are its own.
+            let prefix = name.split_inclusive('_').next().unwrap_or(name);
+            let others = FAMILIES.iter().filter(|of| of.starts_with(prefix) && **of != name);
+            let found: Vec<&str> = others.copied().filter(|of| self.has(of)).collect();
+            Error::Environment(match found.first() {
+                Some(other) => {
+                    format!("{name} is missing, though {other} of the same launcher is there")
+                }
+                None => {
+                    format!("{name} is missing: was this started by the launcher that sets it?")
+                }
+            })
         })
     }
 }
+
+/// What launchers set.
+const FAMILIES: [&str; 12] = [
+    "HG_JOB_FD",
+    "HG_JOB_RANK",
+    "HG_JOB_RENDEZVOUS",
+    "HG_JOB_SIZE",
+    "HG_JOB_TOKEN",
+    "PMI_FD",
+    "PMI_ID",
+    "PMI_PORT",
+    "PMI_RANK",
+    "PMI_SIZE",
+    "PMIX_NAMESPACE",
+    "PMIX_RANK",
+];
 
 /// The longest token of a rendezvous, in bytes.
 const TOKEN_MAX: usize = 256;
@@ -292,11 +317,22 @@ mod tests {
     }
 
     #[test]
+    fn a_launcher_that_is_asked_for_and_is_not_there_is_not_said_to_be() {
+        for (via, name) in [("pmix", "PMIX_NAMESPACE"), ("local", "HG_JOB_FD")] {
+            let said = look(&[("HG_JOB_VIA", via)]).unwrap_err();
+            let expected = "is missing: was this started by the launcher that sets it?";
+            assert_eq!(said, format!("{name} {expected}"));
+        }
+    }
+
+    #[test]
     fn half_an_environment_is_refused_with_the_missing_variable() {
         let missing = |pairs: &[(&str, &str)], name: &str| {
             let said = look(pairs).unwrap_err();
-            let expected = "is missing, though other variables of the same launcher are there";
-            assert_eq!(said, format!("{name} {expected}"));
+            let others = pairs.iter().any(|(it, _)| {
+                said == format!("{name} is missing, though {it} of the same launcher is there")
+            });
+            assert!(others, "{name}: {said}");
         };
         missing(&HYDRA[..2], "PMI_SIZE");
         missing(&HYDRA[..1], "PMI_RANK");

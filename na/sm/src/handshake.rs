@@ -85,7 +85,7 @@ impl SmContext {
 
     fn say_hello(&mut self, peer: Peer, socket: Socket) -> Result<(), Error> {
         let credentials = socket.peer_credentials()?;
-        self.shared.settings.policy.check(&credentials).map_err(refused)?;
+        self.shared.settings.policy.check_target(&credentials).map_err(refused)?;
         let watch = ProcessWatch::of(socket.fd())?;
         let offer = self.offer()?;
         fail::point("hello");
@@ -158,7 +158,7 @@ impl SmContext {
         let max = self.shared.settings.max_peers;
         let checked = match socket.peer_credentials() {
             _ if self.peers.len() >= max => Err(format!("it has {max} peers, its `max-peers`")),
-            Ok(credentials) => self.shared.settings.policy.check(&credentials),
+            Ok(credentials) => self.shared.settings.policy.check_origin(&credentials),
             Err(error) => Err(error.to_string()),
         };
         let watch =

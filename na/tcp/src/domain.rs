@@ -18,7 +18,7 @@ use crate::{
     address::{Host, Place, SCHEME, address_of, bad_address, unspecified},
     context::TcpContext,
     inbox::Inbox,
-    interfaces::announced,
+    interfaces::{announced, own_addresses},
     resolver::Resolver,
     settings::{INTERFACE, SUBNET, Settings, caps},
 };
@@ -173,7 +173,16 @@ fn addresses(
         Some(Host::Ip(ip)) => Some(*ip),
         Some(Host::Name(name)) => {
             let found = (&**name, place.port).to_socket_addrs();
-            let found = found.map_err(|e| bad_address(url, &format!("its host: {e}")))?;
+            let found = found.map_err(|error| {
+                // Asked only now: a host may be called like an interface.
+                let is_interface = own_addresses().is_ok_and(|all| all.iter().any(|own| own.interface == **name));
+                let why = if is_interface {
+                    format!("{name} is no host but an interface: leave the host empty and give the setting `{INTERFACE}`, `{name}`")
+                } else {
+                    format!("its host: {error}")
+                };
+                bad_address(url, &why)
+            })?;
             let mut found = found.map(|address| address.ip());
             Some(found.next().ok_or_else(|| bad_address(url, "its host has no address"))?)
         }

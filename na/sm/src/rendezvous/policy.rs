@@ -34,20 +34,32 @@ impl Policy {
         Ok(Self { own: geteuid().as_raw(), others })
     }
 
-    /// Whether this process may talk to us.
+    /// Whether this process may connect to us.
     ///
     /// # Errors
     /// The sentence for the one who is refused.
-    pub(crate) fn check(&self, peer: &Credentials) -> Result<(), String> {
-        if peer.uid == self.own || self.others.contains(&peer.uid) {
-            return Ok(());
-        }
-        Err(format!(
-            "user {} may not connect to a process of user {}: list it in the setting `{ALLOW_UID}` \
-             of both sides",
-            peer.uid, self.own
-        ))
+    pub(crate) fn check_origin(&self, origin: &Credentials) -> Result<(), String> {
+        self.check(origin).map_err(|()| refusal(origin.uid, self.own))
     }
+
+    /// Whether we may connect to this process.
+    ///
+    /// # Errors
+    /// The sentence for our own side.
+    pub(crate) fn check_target(&self, target: &Credentials) -> Result<(), String> {
+        self.check(target).map_err(|()| refusal(self.own, target.uid))
+    }
+
+    fn check(&self, peer: &Credentials) -> Result<(), ()> {
+        if peer.uid == self.own || self.others.contains(&peer.uid) { Ok(()) } else { Err(()) }
+    }
+}
+
+fn refusal(origin: u32, target: u32) -> String {
+    format!(
+        "user {origin} may not connect to a process of user {target}: give the setting `{ALLOW_UID}` to both, \
+         `{origin}` to that process and `{target}` to the one that connects"
+    )
 }
 
 fn parse_uid(text: &str) -> Result<u32, Error> {
@@ -70,9 +82,13 @@ mod tests {
     fn only_the_own_user_may_connect_by_default() {
         let policy = Policy::from_setting(None).unwrap();
         let own = geteuid().as_raw();
-        policy.check(&user(own)).unwrap();
-        let refused = policy.check(&user(own + 1)).unwrap_err();
-        assert!(refused.contains(&(own + 1).to_string()), "{refused}");
+        policy.check_origin(&user(own)).unwrap();
+        let refused = policy.check_origin(&user(own + 1)).unwrap_err();
+        let target = policy.check_target(&user(own + 1)).unwrap_err();
+        let says = |said: &str, one, other| {
+            said.starts_with(&format!("user {one} may not connect to a process of user {other}: "))
+        };
+        assert!(says(&refused, own + 1, own) && says(&target, own, own + 1), "{refused} {target}");
     }
 
     #[test]
@@ -81,9 +97,9 @@ mod tests {
         let list = format!("{}, {}", own + 1, own + 2);
         let policy = Policy::from_setting(Some(&list)).unwrap();
         for uid in own..=own + 2 {
-            policy.check(&user(uid)).unwrap();
+            policy.check_origin(&user(uid)).unwrap();
         }
-        policy.check(&user(own + 3)).unwrap_err();
+        policy.check_origin(&user(own + 3)).unwrap_err();
     }
 
     #[test]

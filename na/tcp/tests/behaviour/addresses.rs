@@ -66,6 +66,9 @@ fn what_cannot_be_listened_at_is_refused_with_the_reason() {
     // TEST-NET-3: for documents.
     let refused = refusal("tcp://203.0.113.1", &[]);
     assert!(matches!(&refused, Error::BadAddress { why, .. } if why.contains("no address of")));
+    let refused = refusal("tcp://lo", &[]).to_string();
+    let instead = "lo is no host but an interface: leave the host empty and give the setting `interface`, `lo`";
+    assert!(refused.contains(instead), "{refused}");
     for (settings, names) in
         [([("interface", "hg-none-9")], "interface"), ([("subnet", "203.0.113.0/24")], "subnet")]
     {
