@@ -18,8 +18,6 @@ pub struct Caps {
     pub short_expected: usize,
     /// Operations of one kind that wait for credits of one peer, before [`crate::Error::Again`].
     pub queue_depth: usize,
-    /// Unmatched expected messages that are held for one peer before it must wait.
-    pub unmatched_max: usize,
     /// Contexts that a domain can open.
     pub max_contexts: u16,
     /// Segments of one registration.
@@ -54,7 +52,6 @@ impl Caps {
             short_unexpected: 0,
             short_expected: 0,
             queue_depth: 64,
-            unmatched_max: 64,
             max_contexts: 1,
             max_segments: 1,
             max_transfer: u64::MAX,

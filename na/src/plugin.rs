@@ -204,9 +204,7 @@ pub trait Context: Send + fmt::Debug {
 
     /// The same for one peer alone: its unexpected messages are taken while admission is open both to all and to it.
     /// Open at first; unknown peers are ignored. What it had sent before it hung up waits, too.
-    fn set_admission_of(&mut self, peer: Peer, open: bool) {
-        let _: (Peer, bool) = (peer, open);
-    }
+    fn set_admission_of(&mut self, peer: Peer, open: bool);
 
     /// Moves everything that can move and appends what ended. Never blocks, calls nobody.
     ///

@@ -18,7 +18,6 @@ pub(crate) fn both(local: &Caps, network: &Caps) -> Caps {
     caps.short_unexpected = local.short_unexpected.min(network.short_unexpected);
     caps.short_expected = local.short_expected.min(network.short_expected);
     caps.queue_depth = local.queue_depth.min(network.queue_depth);
-    caps.unmatched_max = local.unmatched_max.min(network.unmatched_max);
     caps.max_contexts = local.max_contexts.min(network.max_contexts);
     caps.max_segments = local.max_segments.min(network.max_segments);
     caps.max_transfer = local.max_transfer.min(network.max_transfer);
