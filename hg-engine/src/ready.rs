@@ -14,6 +14,7 @@ use crate::{
     deferred::contain,
     inside::{is_inside, is_waited_for, waiting},
     port::{Port, State},
+    role::Parked,
 };
 
 /// Room for another call ([`Handle::ready`](crate::Handle::ready)): a future, or `wait`.
@@ -40,15 +41,15 @@ impl<'e> Ready<'e> {
             let mut state = port.enter_state().ok_or_else(forked)?;
             return look(&mut state).unwrap_or(Err(Failure::WouldDeadlock));
         }
+        let here = Parked::here(port.shared.platform.as_ref()).waker();
         let place = &mut self.place;
         let found = waiting(|| {
-            port.wait_until(|state, waker| {
+            // In the queue also while this thread makes the progress: others make room without it, and end its sleep then.
+            port.wait_until(|state, _| {
                 let found = look(state);
-                if let Some(waker) = waker
-                    && found.is_none()
-                    && place.is_none_or(|place| state.protocol.room.waker(place).is_none())
-                {
-                    *place = Some(state.protocol.room.push(waker.clone()));
+                let room = &mut state.protocol.room;
+                if found.is_none() && place.is_none_or(|place| room.waker(place).is_none()) {
+                    *place = Some(room.push(here.clone()));
                 }
                 found
             })
@@ -127,15 +128,21 @@ impl Port {
     #[inline]
     pub(crate) fn pass_room_on(&self, state: MutexGuard<'_, State>) {
         if !state.protocol.room.is_empty() {
-            wake_for_room(state);
+            self.wake_for_room(state);
         }
     }
-}
 
-#[cold]
-fn wake_for_room(mut state: MutexGuard<'_, State>) {
-    let free = state.protocol.calls.room();
-    let woken = state.protocol.room.pop(free);
-    drop(state);
-    woken.into_iter().for_each(|waker| contain("a waker", || Waker::wake(waker)));
+    #[cold]
+    fn wake_for_room(&self, mut state: MutexGuard<'_, State>) {
+        if state.work.is_none() {
+            // Whoever makes the progress may wait for room itself: what it has to wake keeps it from sleeping.
+            state.protocol.wake_for_room();
+            drop(state);
+            return self.notify();
+        }
+        let free = state.protocol.calls.room();
+        let woken = state.protocol.room.pop(free);
+        drop(state);
+        woken.into_iter().for_each(|waker| contain("a waker", || Waker::wake(waker)));
+    }
 }

@@ -192,6 +192,32 @@ fn waiting_ends_with_room_and_with_the_engine() {
 }
 
 #[test]
+fn a_thread_that_makes_the_progress_sees_room_that_another_one_makes() {
+    for progress in [Progress::Background, Progress::Own] {
+        for _ in 0..20 {
+            let pair = Pair::new(progress);
+            let mut calls = pair.fill();
+            thread::scope(|scope| {
+                let waiting = scope.spawn(|| pair.origin.ready().wait());
+                // The only call that ends is taken without any progress.
+                pair.answer_one();
+                let start = Instant::now();
+                while calls.len() == CALLS_MAX {
+                    assert!(start.elapsed() < WATCHDOG, "the answer does not come");
+                    for call in std::mem::take(&mut calls) {
+                        match call.try_take() {
+                            Ok(outcome) => assert_eq!(outcome.unwrap(), 7),
+                            Err(open) => calls.push(open),
+                        }
+                    }
+                }
+                waiting.join().unwrap().unwrap();
+            });
+        }
+    }
+}
+
+#[test]
 fn in_a_handler_it_says_at_once_whether_there_is_room() {
     let pair = Pair::new(Progress::Background);
     let serve = |request: &Request, ()| match request.engine().ready().wait() {
