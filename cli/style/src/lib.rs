@@ -109,7 +109,10 @@ fn meant(wrong: &clap::Error) -> String {
         [ContextKind::SuggestedSubcommand, ContextKind::SuggestedArg, ContextKind::SuggestedValue];
     match kinds.iter().find_map(|kind| wrong.get(*kind)) {
         Some(ContextValue::String(one)) => format!(": `{one}`?"),
-        Some(ContextValue::Strings(all)) if !all.is_empty() => format!(": `{}`?", all.join("`, `")),
+        // The likeliest comes last.
+        Some(ContextValue::Strings(all)) => {
+            all.last().map_or_else(String::new, |one| format!(": `{one}`?"))
+        }
         _ => String::new(),
     }
 }
