@@ -13,7 +13,7 @@ use crate::schemes;
 /// |---|---|
 /// | open | [`open`](hg_engine::Builder::open), [`listen`](hg_engine::Builder::listen), [`contexts`](hg_engine::Builder::contexts), [`plugin`](hg_engine::Builder::plugin), [`setting`](hg_engine::Builder::setting), [`offers`](hg_engine::Builder::offers) |
 /// | handlers | [`register`](hg_engine::Builder::register), [`serve`](hg_engine::Builder::serve), [`serve_blocking`](hg_engine::Builder::serve_blocking), [`serve_async`](hg_engine::Builder::serve_async), [`serve_later`](hg_engine::Builder::serve_later) |
-/// | progress | [`progress`](hg_engine::Builder::progress), [`wait`](hg_engine::Builder::wait) |
+/// | progress | [`progress`](hg_engine::Builder::progress), [`wait`](hg_engine::Builder::wait), [`runtime`](hg_engine::Builder::runtime) |
 /// | limits | [`calls_max`](hg_engine::Builder::calls_max), [`in_service_max`](hg_engine::Builder::in_service_max), [`reject_above`](hg_engine::Builder::reject_above), [`large_max`](hg_engine::Builder::large_max), [`large_in_service_max`](hg_engine::Builder::large_in_service_max), [`eager_max`](hg_engine::Builder::eager_max), [`backlog_bytes_max`](hg_engine::Builder::backlog_bytes_max), [`pool_threads_max`](hg_engine::Builder::pool_threads_max) |
 /// | messages | [`checksum`](hg_engine::Builder::checksum) |
 pub type Builder = hg_engine::Builder<Engine>;
