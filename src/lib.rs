@@ -107,10 +107,11 @@ pub use crate::engine::{Builder, Engine, offers};
 
 #[doc(hidden)]
 pub mod __private {
-    //! For what `#[hg::rpc]` writes; not for users.
+    //! For what `#[hg::rpc]` writes, and for the project's own tests; not for users.
     pub use hg_core::rpc::{
         LocalCall, NoError, Rpc, Serve, ServeKind, Served, SignatureCell, serde_bytes,
     };
+    pub use hg_engine::dump_engines;
 }
 
 /// The network abstraction, for those who write a transport.

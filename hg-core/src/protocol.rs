@@ -455,6 +455,12 @@ impl Protocol {
             | self.serves.has_chores()
     }
 
+    /// Bytes of messages that wait for room in the transport.
+    #[must_use]
+    pub fn backlog_bytes(&self) -> u64 {
+        self.backlog.bytes()
+    }
+
     /// What few rounds have to do. `moved`: whether the transport's progress has found anything.
     #[cold]
     pub fn do_chores(&mut self, now: Instant, moved: bool) {

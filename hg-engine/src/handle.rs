@@ -17,7 +17,7 @@ use hg_na::Address;
 
 use crate::{
     Answer, Call, CallOptions, EventLoop, OneWay, OpenError, OwnedCall, Peer, Progress, Ready,
-    Request,
+    Request, dump,
     handler::{Handler, OfAsyncClosure, OfClosure, OfFunction, OfLaterClosure, Registered},
     inside::{is_in_handler, is_inside, waiting},
     lock::Mutex,
@@ -86,6 +86,7 @@ impl Handle {
             // All of them: whoever makes progress for any looks after the pool.
             weak.iter().filter_map(Weak::upgrade).for_each(|port| port.notify());
         });
+        dump::add(&ports);
         let alive = Alive { ports, threads: Mutex::default() };
         if background {
             for port in &alive.ports {

@@ -14,6 +14,7 @@
 //! | `handler` | handlers of all kinds behind one trait; answers |
 //! | `inside` | which handlers a thread is inside of, and whether it may wait there |
 //! | `event` | the descriptor for foreign event loops |
+//! | `dump` | what all engines are doing, for tests that hang |
 //! | `late` | wakers, and what else of a user's is never run or dropped under a lock |
 //! | `lock` | locks that a forked child can go on with |
 //! | `pool`, `owed` | threads for what may block; the answers that are owed meanwhile |
@@ -30,6 +31,7 @@ mod builder;
 mod bulk;
 mod call;
 mod deferred;
+mod dump;
 mod event;
 mod handle;
 mod handler;
@@ -58,6 +60,7 @@ mod view;
 pub use builder::{Builder, OpenError, Progress, Wait};
 pub use bulk::{Bulk, Busy};
 pub use call::{Call, CallOptions, OneWay};
+pub use dump::dump_engines;
 pub use event::EventLoop;
 pub use handle::Handle;
 pub use handler::Answer;

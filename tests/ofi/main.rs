@@ -10,9 +10,6 @@ use std::{
     env,
     io::{BufRead as _, BufReader, Read as _},
     process::{Child, Command, Stdio},
-    sync::mpsc,
-    thread,
-    time::Duration,
 };
 
 use hg::{
@@ -20,10 +17,13 @@ use hg::{
     bulk::{Descriptor, Rights},
 };
 
+#[path = "../system/common/watchdog.rs"]
+mod watchdog;
+use watchdog::Watchdog;
+
 const URL: &str = "HG_TEST_URL";
 const ROUTING: &str = "HG_TEST_ROUTING";
 const MARK: &str = "@ ";
-const WATCHDOG: Duration = Duration::from_secs(60);
 const MIB: usize = 1 << 20;
 
 #[hg::rpc]
@@ -46,15 +46,9 @@ async fn reversed(request: &Request, from: Descriptor, into: Descriptor) -> Resu
     Ok(own.len())
 }
 
-/// Ends this process when a test takes too long: nothing that is tested may hang.
-fn watchdog() -> mpsc::Sender<()> {
-    let (alive, ended) = mpsc::channel::<()>();
-    thread::spawn(move || {
-        if ended.recv_timeout(WATCHDOG) == Err(mpsc::RecvTimeoutError::Timeout) {
-            std::process::abort();
-        }
-    });
-    alive
+/// For the watchdog.
+fn dump_engines() -> String {
+    hg::__private::dump_engines()
 }
 
 fn builder(routing: &str) -> hg::Builder {
@@ -125,7 +119,7 @@ fn pattern(len: usize) -> Vec<u8> {
 
 #[test]
 fn calls_and_arguments_of_64_mib_come_back() {
-    let _alive = watchdog();
+    let _watchdog = Watchdog::start();
     let large = pattern(64 * MIB);
     for (url, routing, way) in WAYS {
         let target = Target::start(url, routing);
@@ -144,7 +138,7 @@ fn calls_and_arguments_of_64_mib_come_back() {
 
 #[test]
 fn bulk_data_moves_both_ways_and_forged_descriptors_move_nothing() {
-    let _alive = watchdog();
+    let _watchdog = Watchdog::start();
     for (url, routing, _) in WAYS {
         let target = Target::start(url, routing);
         let engine = builder(routing).listen(true).open(url).unwrap();
@@ -171,7 +165,7 @@ fn bulk_data_moves_both_ways_and_forged_descriptors_move_nothing() {
 
 #[test]
 fn a_killed_target_is_reported_and_its_successor_is_a_new_peer() {
-    let _alive = watchdog();
+    let _watchdog = Watchdog::start();
     for (url, routing, _) in &WAYS[..2] {
         let mut target = Target::start(url, routing);
         let engine = builder(routing).open(url).unwrap();
@@ -199,7 +193,7 @@ fn memory_of(process: u32) -> Vec<std::ffi::OsString> {
 
 #[test]
 fn what_processes_leave_that_are_all_killed_is_removed_by_the_next_one() {
-    let _alive = watchdog();
+    let _watchdog = Watchdog::start();
     let mut targets = [Target::start("ofi+shm://", ""), Target::start("ofi+shm://", "")];
     for target in &mut targets {
         assert_eq!(memory_of(target.process.id()).len(), 1);
@@ -217,7 +211,7 @@ fn what_processes_leave_that_are_all_killed_is_removed_by_the_next_one() {
 
 #[test]
 fn one_address_names_both_ways() {
-    let _alive = watchdog();
+    let _watchdog = Watchdog::start();
     let target = Target::start("ofi+tcp://127.0.0.1", "");
     assert!(target.address.starts_with("uid://"), "{}", target.address);
     let address: hg::Address = target.address.parse().unwrap();

@@ -205,7 +205,7 @@ fn a_thousand_killed_origins_leave_the_target_as_it_was() {
 
 #[test]
 fn killed_origins_of_every_transport_leave_the_target_as_it_was() {
-    let _watchdog = Watchdog::patient();
+    let _watchdog = Watchdog::within(2 * crate::common::watchdog::LIMIT);
     urls().for_each(|url| kill_origins(url, 40));
 }
 

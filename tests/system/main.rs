@@ -16,6 +16,7 @@
 //! | `routing` | `tcp://` inside a node: shared memory chosen by itself, and sockets where it is refused |
 //! | `fork` | a process that forks with an open engine |
 //! | `fail_points` | death at each step of the protocol (feature `fail-points`) |
+//! | `watched` | what is said of a test that hangs |
 //!
 //! Processes are this test binary again, in a role: `common::child`, `roles`. What is measured (memory,
 //! descriptors, processor time) is measured at such a process, never at the one that runs the tests.
@@ -41,3 +42,4 @@ mod routing;
 mod signatures;
 mod strangers;
 mod transports;
+mod watched;

@@ -50,6 +50,10 @@ impl<T, L> Default for Followers<T, L> {
 
 impl<T: PartialEq, L: Clone + PartialEq> Followers<T, L> {
     #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }

@@ -5,6 +5,17 @@ use std::sync::{Arc, Condvar, Mutex};
 use hg_job::NodeMap;
 use hg_shuffle::{Delivery, Group, Options, Shuffle};
 
+#[expect(dead_code, reason = "its limit is too short here")]
+#[path = "../../../tests/system/common/watchdog.rs"]
+mod watchdog;
+
+use watchdog::Watchdog;
+
+/// For the watchdog.
+fn dump_engines() -> String {
+    hg::__private::dump_engines()
+}
+
 /// A rank that is a thread.
 pub(crate) struct Thread {
     rank: u32,
@@ -54,6 +65,7 @@ impl Group for Thread {
 
 /// Runs every rank of a map, each in a thread; what they return, by rank.
 pub(crate) fn run<T: Send>(map: &str, rank: impl Fn(Thread) -> T + Sync) -> Vec<T> {
+    let _watchdog = Watchdog::within(2 * watchdog::LIMIT);
     let map: Arc<NodeMap> = Arc::new(map.parse().unwrap());
     let gathering = Gathering { given: vec![None; map.size() as usize], ..Gathering::default() };
     let shared =

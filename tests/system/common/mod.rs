@@ -16,6 +16,11 @@ use std::{
 
 pub(crate) use self::{child::Child, random::Random, watchdog::Watchdog, witness::Witness};
 
+/// For the watchdog.
+fn dump_engines() -> String {
+    hg::__private::dump_engines()
+}
+
 /// Polls a future in this thread, which sleeps meanwhile.
 pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     struct Unpark(Thread);
