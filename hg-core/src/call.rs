@@ -158,7 +158,7 @@ struct Untold {
 impl Untold {
     #[inline]
     fn is_empty(&self) -> bool {
-        self.new.is_empty() & self.old.is_empty()
+        self.new.len() + self.old.len() == 0
     }
 
     /// Its request never left.
@@ -588,7 +588,7 @@ impl Calls {
     #[inline]
     #[must_use]
     pub fn has_chores(&self, now: Instant) -> bool {
-        !self.effects.is_empty() | !self.untold.is_empty() | self.timers.is_due(now)
+        !self.effects.is_empty() | self.needs_round() | self.timers.is_due(now)
     }
 
     /// A round of the transport's progress is over: what it has said of requests that were taken back before is known.
@@ -599,6 +599,7 @@ impl Calls {
     }
 
     /// Whether [`Calls::handle_round`] is still to be called: not to sleep before.
+    #[inline]
     #[must_use]
     pub fn needs_round(&self) -> bool {
         !self.untold.is_empty()

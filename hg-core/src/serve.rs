@@ -22,7 +22,7 @@
 use std::{collections::VecDeque, task::Waker};
 
 use hg_na::{Message, Peer};
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 
 use crate::{
     cancel::CancelToken,
@@ -104,8 +104,10 @@ pub struct Serves {
     reject_above: Option<usize>,
     /// What runs, by origin.
     shares: Shares<Peer>,
-    /// So many may arrive in a round, whoever they are of, without a look at shares.
+    /// So many may arrive in a round, whoever they are of, without a look at shares; none where anything else is to be looked at.
     at_ease: usize,
+    /// Whether admission is to be looked at.
+    is_due: bool,
     /// What has no room yet, by origin, in turn.
     held: VecDeque<(Peer, VecDeque<Message>)>,
     admission_open: bool,
@@ -115,8 +117,8 @@ pub struct Serves {
     shut: Vec<Peer>,
     /// Somebody has less than before.
     has_shrunk: bool,
-    /// Origins that have hung up, and of which something may still come.
-    hung_up: FxHashSet<Peer>,
+    /// Origins that have hung up, and of which something may still come; whether they are gone, and only held requests are left.
+    hung_up: FxHashMap<Peer, bool>,
     /// Requests whose handlers run longer than one round of progress, or have asked for their token; with the token, once
     /// somebody has asked for it, or it was set.
     running: FxHashMap<(Peer, u64), Option<CancelToken>>,
@@ -130,22 +132,25 @@ impl Serves {
     /// with [`Status::Rejected`] instead of being run.
     #[must_use]
     pub fn new(max: usize, reject_above: Option<usize>) -> Self {
-        Self {
+        let mut serves = Self {
             arrived: 0,
             max: max.max(1),
             reject_above,
             shares: Shares::new(max.max(1) as u64),
-            at_ease: max.max(1).div_ceil(2),
+            at_ease: 0,
             held: VecDeque::new(),
             admission_open: true,
             grown: Vec::new(),
             shut: Vec::new(),
             has_shrunk: false,
-            hung_up: FxHashSet::default(),
+            is_due: false,
+            hung_up: FxHashMap::default(),
             running: FxHashMap::default(),
             is_closed: false,
             early_cancels: FxHashMap::default(),
-        }
+        };
+        serves.set_ease();
+        serves
     }
 
     /// Requests taken and not yet answered.
@@ -164,10 +169,7 @@ impl Serves {
     #[inline]
     #[must_use]
     pub fn has_chores(&self) -> bool {
-        !self.grown.is_empty()
-            | self.has_shrunk
-            | !self.admission_open
-            | (self.in_service() >= self.max)
+        self.is_due
     }
 
     /// What is to change about admission, one after the other. `takes`: whether a peer takes its answers.
@@ -190,6 +192,7 @@ impl Serves {
             }
             self.has_shrunk = false;
         }
+        self.is_due = !self.admission_open;
         None
     }
 
@@ -214,9 +217,10 @@ impl Serves {
             Some((_, messages)) => messages.push_back(message),
             None => {
                 self.held.push_back((from, VecDeque::from([message])));
-                self.grown.push(from);
+                self.grow(from);
             }
         }
+        self.set_ease();
     }
 
     /// Whether anything is held.
@@ -237,56 +241,75 @@ impl Serves {
         let at = self.held.iter().position(|(peer, _)| self.has_room(*peer))?;
         let (from, mut messages) = self.held.remove(at)?;
         let message = messages.pop_front()?;
-        if messages.is_empty() {
-            self.has_shrunk = true;
-        } else {
+        let is_last = messages.is_empty();
+        if !is_last {
             self.held.push_back((from, messages));
         }
         let arrival = self.begin(from, message.as_slice());
+        if is_last {
+            self.shrink();
+            if self.hung_up.get(&from) == Some(&true) {
+                self.hung_up.remove(&from);
+            }
+            self.set_ease();
+        }
         Some((from, message, arrival))
     }
 
     /// An answer to this peer, or a control message, waits for room.
     pub fn handle_waiting(&mut self, peer: Peer) {
         if !self.grown.contains(&peer) {
-            self.grown.push(peer);
+            self.grow(peer);
         }
     }
 
     /// One of those waits no more.
     pub fn handle_left(&mut self) {
+        self.shrink();
+    }
+
+    /// A peer has more than before.
+    fn grow(&mut self, peer: Peer) {
+        self.grown.push(peer);
+        self.is_due = true;
+    }
+
+    /// Somebody has less than before.
+    fn shrink(&mut self) {
         self.has_shrunk |= !self.shut.is_empty();
+        self.is_due |= self.has_shrunk;
     }
 
     fn take_share(&mut self, peer: Peer) {
         self.shares.take(peer, 1);
         if !self.shares.admits(peer, 1) {
-            self.grown.push(peer);
+            self.grow(peer);
         }
         self.set_ease();
     }
 
     fn give_share(&mut self, peer: Peer) {
         self.shares.give(peer, 1);
-        self.has_shrunk |= !self.shut.is_empty();
+        self.shrink();
         self.set_ease();
     }
 
     /// Whoever has most has no more than all, and so many more are within its share all the same.
     fn set_ease(&mut self) {
+        let is_plain = self.early_cancels.is_empty()
+            && self.reject_above.is_none()
+            && self.hung_up.is_empty()
+            && self.held.is_empty();
         let taken = usize::try_from(self.shares.total()).unwrap_or(usize::MAX);
-        self.at_ease = self.max.saturating_sub(taken.saturating_mul(2)).div_ceil(2);
+        let half = self.max.saturating_sub(taken.saturating_mul(2)).div_ceil(2);
+        self.at_ease = if is_plain { half } else { 0 };
     }
 
     /// An unexpected message has arrived.
     #[inline]
     pub fn handle_message(&mut self, from: Peer, message: &[u8]) -> Arrival {
-        if let Some(header) = Header::decode_plain_request(message)
-            && (self.early_cancels.is_empty() || !self.early_cancels.contains_key(&from))
-            && self.reject_above.is_none()
-            && self.hung_up.is_empty()
-            && self.arrived < self.at_ease
-            && self.held.is_empty()
+        if self.arrived < self.at_ease
+            && let Some(header) = Header::decode_plain_request(message)
         {
             self.arrived += 1;
             return Arrival::Run { header, payload: REQUEST_LEN };
@@ -316,7 +339,7 @@ impl Serves {
                 );
             }
         }
-        if header.kind == Kind::Request && self.hung_up.contains(&from) {
+        if header.kind == Kind::Request && self.hung_up.contains_key(&from) {
             return Arrival::Drop;
         }
         let is_cancelled =
@@ -335,6 +358,7 @@ impl Serves {
             return refuse_with(&header, Status::Rejected, text);
         }
         self.arrived += 1;
+        self.is_due |= self.in_service() >= self.max;
         Arrival::Run { header, payload }
     }
 
@@ -355,6 +379,7 @@ impl Serves {
         of_origin.retain(|early| !came.is_after(Key::from_bits(*early)));
         if of_origin.is_empty() {
             self.early_cancels.remove(&from);
+            self.set_ease();
         }
         is_cancelled
     }
@@ -406,6 +431,7 @@ impl Serves {
             of_origin.pop_front();
         }
         of_origin.push_back(id);
+        self.set_ease();
     }
 
     /// A handler goes on beyond this round: it can be told of a cancellation from now on, and is ended by [`Serves::end`].
@@ -418,7 +444,7 @@ impl Serves {
     /// A request can be told of a cancellation from now on.
     fn remember(&mut self, from: Peer, id: u64) -> &mut Option<CancelToken> {
         let len = self.running.len();
-        let is_told = self.is_closed || self.hung_up.contains(&from);
+        let is_told = self.is_closed || self.hung_up.contains_key(&from);
         self.running.entry((from, id)).or_insert_with(|| is_told.then(CancelToken::cancelled));
         if self.running.len() > len {
             self.take_share(from);
@@ -464,9 +490,12 @@ impl Serves {
     /// The origin is gone: nothing comes of it any more.
     pub fn handle_gone(&mut self, peer: Peer) {
         self.early_cancels.remove(&peer);
-        if !self.is_held(peer) {
+        if self.is_held(peer) {
+            self.hung_up.insert(peer, true);
+        } else {
             self.hung_up.remove(&peer);
         }
+        self.set_ease();
         self.shut.retain(|shut| *shut != peer);
         self.grown.retain(|grown| *grown != peer);
     }
@@ -480,14 +509,15 @@ impl Serves {
         woken: &mut impl Extend<Waker>,
     ) {
         self.early_cancels.remove(&peer);
-        self.hung_up.insert(peer);
+        self.hung_up.insert(peer, false);
         self.held.retain_mut(|(of, messages)| {
             if *of == peer {
                 messages.retain(|message| is_one_way(message.as_slice()));
             }
             !messages.is_empty()
         });
-        self.has_shrunk = true;
+        self.shrink();
+        self.set_ease();
         for id in arrived {
             self.remember(peer, id);
         }

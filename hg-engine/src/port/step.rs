@@ -175,7 +175,7 @@ impl Port {
             }
         };
         let any = !work.done.is_empty();
-        for (at, completion) in work.done.iter_mut().enumerate().skip(taken) {
+        for (completion, at) in work.done[taken..].iter_mut().zip(taken..) {
             if let Completion::Done(Done { token, result: Ok(()), returned, .. }) = completion
                 && let Owner::Call(id, Half::Receive) = Owner::of(*token)
                 && look.take(state, id, returned)
