@@ -51,7 +51,7 @@ fn what_needs_libfabric_names_the_feature_and_is_not_offered() {
 #[test]
 fn a_key_names_the_feature_that_it_needs() {
     for name in ["key-file", "key-env"] {
-        let builder = Engine::builder().setting("routing", "off").setting(name, "/tmp/key");
+        let builder = Engine::builder().setting("routing", "off").setting(name, "KEY");
         let said = builder.open("tcp://127.0.0.1").expect_err("it cannot encrypt").to_string();
         assert!(
             said.contains(name) && said.contains("the feature `tcp-key` of `hydrargyrum`"),
