@@ -148,6 +148,20 @@ pub trait Serve<Cx>: Rpc {
     fn serve(cx: &Cx, args: Self::WireArgs<'_>) -> Served<Self::Output, Self::Error>;
 }
 
+/// What can be an argument, a result or an error of an RPC. Every type that serde can write and read is one.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot travel",
+    label = "not readable and writable by serde",
+    note = "`#[derive(serde::Serialize, serde::Deserialize)]` makes a type of yours travel"
+)]
+pub trait Travels {}
+
+impl<T: Serialize + DeserializeOwned> Travels for T {}
+
+/// For the code that `#[hg::rpc]` writes: says of each type by itself whether it can travel.
+#[doc(hidden)]
+pub const fn travels<T: Travels>() {}
+
 /// Which of the three kinds of handler an RPC has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ServeKind {

@@ -132,7 +132,11 @@ impl<'f> Names<'f> {
             Some(error) => quote!(#error),
             None => quote!(#private::NoError),
         };
+        let checks = self.each(|shape, _, private| shape.check(private));
+        let output_check = returns.output.check(private);
         quote! {
+            #(#checks)*
+            #output_check
             impl #private::Rpc for #name {
                 const NAME: &'static ::core::primitive::str = #full_name;
                 type Args<'a> = (#(#natural,)*);

@@ -8,8 +8,10 @@
 //! | any other  | the same      | the same            |                                |
 
 use proc_macro2::{TokenStream, TokenTree};
-use quote::{ToTokens, quote};
-use syn::{Error, GenericArgument, PathArguments, PathSegment, Result, Type};
+use quote::{ToTokens, quote, quote_spanned};
+use syn::{
+    Error, GenericArgument, PathArguments, PathSegment, Result, Type, spanned::Spanned as _,
+};
 
 /// How one value travels.
 pub(crate) enum Shape {
@@ -26,6 +28,16 @@ impl Shape {
             Self::Str => quote!(&'a ::core::primitive::str),
             Self::Bytes => quote!(&'a [::core::primitive::u8]),
             Self::ByteVec(ty) | Self::Plain(ty) => ty.to_token_stream(),
+        }
+    }
+
+    /// Says at the type itself when it cannot travel.
+    pub(crate) fn check(&self, private: &TokenStream) -> TokenStream {
+        match self {
+            Self::Plain(ty) => {
+                quote_spanned!(ty.span()=> const _: () = #private::travels::<#ty>();)
+            }
+            Self::Str | Self::Bytes | Self::ByteVec(_) => TokenStream::new(),
         }
     }
 

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 #[doc(hidden)]
 pub mod __private {
     pub use hg_core::rpc::{
-        LocalCall, NoError, Rpc, Serve, ServeKind, Served, SignatureCell, serde_bytes,
+        LocalCall, NoError, Rpc, Serve, ServeKind, Served, SignatureCell, serde_bytes, travels,
     };
 }
 
