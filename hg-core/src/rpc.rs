@@ -122,7 +122,7 @@ pub trait Rpc: Copy + Send + Sync + 'static {
         Self::signature_cell().signature::<Self>()
     }
 
-    /// Its number on the wire: half its name, half the fingerprint of its signature.
+    /// Its number on the wire: 40 bits of its name, 24 of its signature.
     #[inline]
     #[must_use]
     fn wire_id() -> RpcId {

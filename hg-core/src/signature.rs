@@ -1,8 +1,8 @@
 //! What an RPC's arguments and results look like on the wire: in words, and as a fingerprint in its id.
 //!
 //! The codecs do not describe what they write, so two sides that declare an RPC of one name differently could read an `(i64, u64)`
-//! as `(f64, f64)`. Therefore an RPC's [`RpcId`] on the wire is half its name and half the fingerprint of its signature: a
-//! target that serves the name with another signature finds nothing under that id, sees that the half of the name is known,
+//! as `(f64, f64)`. Therefore an RPC's [`RpcId`] on the wire is 40 bits of its name and 24 of its signature: a
+//! target that serves the name with another signature finds nothing under that id, sees that the bits of the name are known,
 //! and answers with its own signature ([`crate::error::CallError::SignatureMismatch`]). A call pays nothing for it.
 //!
 //! A signature is what a `Deserialize` asks of the codec: order and width of all fields, names of the fields of structs and of
