@@ -10,19 +10,24 @@
 //! is dropped, a cancelled operation is only waited for.
 
 mod answer;
+mod outcome;
+mod owner;
+mod untold;
 
 use std::{task::Waker, time::Instant};
 
-use hg_na::{
-    Failure as NaFailure, GoneReason, INLINE_MAX, Message, OpId, Peer, QUIET, Reached, Returned,
-    Token,
-};
-use rustc_hash::FxHashMap;
+use hg_na::{Failure as NaFailure, GoneReason, OpId, Peer, Reached, Returned};
 
-use self::answer::{plain_answer, read_answer, transport_failure};
+use self::{
+    answer::{plain_answer, read_answer, transport_failure},
+    untold::Untold,
+};
+pub use self::{
+    outcome::{BulkAnswer, Outcome},
+    owner::Owner,
+};
 use crate::{
     error::{Failure, Started},
-    header::ANSWER_LEN,
     table::{ENTRIES_MAX, Key, Table},
     timers::Timers,
 };
@@ -53,52 +58,6 @@ pub enum Effect {
     },
     /// Somebody waits for this call.
     Wake(Waker),
-}
-
-/// How a call ended.
-#[derive(Debug)]
-pub enum Outcome {
-    /// A value, or the handler's own error, begins at this offset of the message.
-    Answered {
-        /// The whole answer.
-        message: Message,
-        /// Where its payload begins.
-        payload: usize,
-        /// Whether it is the handler's own error.
-        handler_error: bool,
-    },
-    /// The result is at the target still, to be pulled.
-    Bulk(Box<BulkAnswer>),
-    /// A one-way call was handed to the transport.
-    Sent,
-    /// Anything else.
-    Failed(Failure),
-}
-
-impl Outcome {
-    /// A short value.
-    #[inline(always)]
-    fn plain(bytes: &[u8; INLINE_MAX], len: usize) -> Self {
-        let message = Message::from_slot(*bytes, len);
-        Self::Answered { message, payload: ANSWER_LEN, handler_error: false }
-    }
-}
-
-/// An answer that says where its result is.
-#[derive(Debug)]
-pub struct BulkAnswer {
-    /// The target.
-    pub peer: Peer,
-    /// Id of the call: the target keeps the result until it is told that this one was taken.
-    pub id: u64,
-    /// When the call ends at the latest.
-    pub deadline: Option<Instant>,
-    /// The whole answer.
-    pub message: Message,
-    /// Where its payload begins, which describes the result's memory.
-    pub payload: usize,
-    /// Whether it is the handler's own error.
-    pub handler_error: bool,
 }
 
 #[derive(Debug)]
@@ -145,79 +104,12 @@ pub struct Calls {
     max: usize,
 }
 
-/// Calls that have ended before their answer, and whose targets are to be told: a round later, when the transport has said
-/// of those requests that it has taken back that they never left.
-#[derive(Debug, Default)]
-struct Untold {
-    /// Of this round.
-    new: FxHashMap<CallId, Peer>,
-    /// Of the one before.
-    old: FxHashMap<CallId, Peer>,
-}
-
-impl Untold {
-    #[inline]
-    fn is_empty(&self) -> bool {
-        self.new.len() + self.old.len() == 0
-    }
-
-    /// Its request never left.
-    fn forget(&mut self, id: CallId) {
-        if self.new.remove(&id).is_none() {
-            self.old.remove(&id);
-        }
-    }
-}
-
 /// What [`Calls::take_into`] found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Taken {
     Not,
     Outcome,
     Nothing,
-}
-
-/// What a token says: whose operation has ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Owner {
-    /// A call's.
-    Call(CallId, Half),
-    /// Nobody's: answers and control messages look after themselves.
-    Nobody,
-}
-
-const SEND_BIT: Token = 1 << 60;
-const RECEIVE_BIT: Token = 1 << 61;
-
-impl Owner {
-    /// As a token.
-    #[inline]
-    #[must_use]
-    pub fn token(self) -> Token {
-        match self {
-            Self::Call(id, Half::Send) => id.to_bits() | SEND_BIT,
-            Self::Call(id, Half::Receive) => id.to_bits() | RECEIVE_BIT,
-            Self::Nobody => 0,
-        }
-    }
-
-    /// As a token of a send whose success is of no interest: the answer tells.
-    #[inline]
-    #[must_use]
-    pub fn quiet_token(self) -> Token {
-        self.token() | QUIET
-    }
-
-    /// From a token of ours.
-    #[inline]
-    #[must_use]
-    pub fn of(token: Token) -> Self {
-        match token & (SEND_BIT | RECEIVE_BIT) {
-            SEND_BIT => Self::Call(CallId::from_bits(token), Half::Send),
-            RECEIVE_BIT => Self::Call(CallId::from_bits(token), Half::Receive),
-            _ => Self::Nobody,
-        }
-    }
 }
 
 impl Call {
@@ -593,9 +485,8 @@ impl Calls {
 
     /// A round of the transport's progress is over: what it has said of requests that were taken back before is known.
     pub fn handle_round(&mut self) {
-        let told = std::mem::replace(&mut self.untold.old, std::mem::take(&mut self.untold.new));
         let tell = |(id, peer)| Effect::TellCancelled { peer, id };
-        self.effects.extend(told.into_iter().map(tell));
+        self.effects.extend(self.untold.turn().into_iter().map(tell));
     }
 
     /// Whether [`Calls::handle_round`] is still to be called: not to sleep before.
@@ -632,7 +523,7 @@ impl Calls {
         }
         if failed {
             if tell_target && matches!(call.send, OpState::Quiet(_) | OpState::Done) {
-                self.untold.new.insert(id, call.peer);
+                self.untold.add(id, call.peer);
             }
             for op in [call.send, call.receive] {
                 if let OpState::Open(op) | OpState::Quiet(op) = op {

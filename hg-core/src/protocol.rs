@@ -500,7 +500,7 @@ impl Protocol {
         !self.calls.is_empty()
             || self.serves.in_service() > 0
             || !self.backlog.is_empty()
-            || self.transfers.len() > 0
+            || !self.transfers.is_empty()
             || !self.room.is_empty()
     }
 

@@ -180,7 +180,8 @@ impl Serves {
             return Some(Admission::Of(open));
         }
         while let Some(peer) = self.grown.pop() {
-            if !(self.is_admitted(peer) && takes(peer)) && !self.shut.contains(&peer) {
+            let is_admitted = self.is_admitted(peer) && takes(peer);
+            if !is_admitted && !self.shut.contains(&peer) {
                 self.shut.push(peer);
                 return Some(Admission::OfPeer(peer, false));
             }

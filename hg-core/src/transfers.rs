@@ -372,6 +372,12 @@ impl Transfers {
         self.table.len()
     }
 
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.table.is_empty()
+    }
+
     /// Whether so much was moved at once that a round is due: messages would wait for it otherwise.
     pub fn is_round_due(&mut self) -> bool {
         let is_due = self.moved_at_once >= ROUND_EVERY;

@@ -6,7 +6,6 @@ use std::{
     marker::PhantomData,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
-    thread,
 };
 
 use hg_core::{
@@ -277,7 +276,7 @@ impl<R: Rpc> Answer<R> {
 impl<R: Rpc> Drop for Answer<R> {
     fn drop(&mut self) {
         if let Some(request) = self.request.take() {
-            let (status, why) = if thread::panicking() {
+            let (status, why) = if std::thread::panicking() {
                 (Status::Panicked, "the handler has panicked before it has answered")
             } else {
                 (Status::Rejected, "the handler dropped the request unanswered")

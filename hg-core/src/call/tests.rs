@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hg_na::Reached;
+use hg_na::{Message, Reached};
 use proptest::prelude::*;
 
 use super::*;
