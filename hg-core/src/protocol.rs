@@ -441,6 +441,10 @@ impl Protocol {
         if self.transfers.has_chores() {
             self.look_after_transfers(now);
         }
+        // Who spins never asks whether to sleep, and room may have come although nothing has moved.
+        if !self.backlog.is_empty() {
+            self.retry_backlog(RETRIES);
+        }
     }
 
     /// Whether a round has more to do than its completions.

@@ -1,0 +1,391 @@
+//! What must hold of every run.
+//!
+//! | check | what it says |
+//! |---|---|
+//! | `value` | answers, arguments and moved bytes are what was sent |
+//! | `outcome` | a call ends as it can have ended |
+//! | `late` | a call with a deadline ends by it |
+//! | `slow` | a call between two processes that nothing keeps from answering ends within a short time |
+//! | `stuck` | a call ends, unless it asks a process that hangs |
+//! | `probe` | when all has happened, every living process can call every other one, whatever hangs beside them |
+//! | `twice` | a request is answered once, and served once |
+//! | `left` | requests in service, calls, transfers, kept memory and registrations are zero when all is over |
+//! | `bytes` | what an engine has taken for processes that hang is bounded in bytes |
+//! | `refused` | operations that come back for want of room are few beside those that are accepted |
+//! | `spins` | rounds that find nothing are few beside what happens |
+//! | `lost` | every thread of a closed engine ends |
+
+use std::fmt;
+
+use crate::{
+    rpcs::Kind,
+    run::{self, Record, Run},
+    story::{Act, Call, Manner},
+    world,
+};
+
+/// Which checks are made; see the table above.
+#[derive(Debug, Clone, Default)]
+pub struct Checks {
+    /// Names of those that are left out.
+    pub skipped: Vec<String>,
+}
+
+impl Checks {
+    fn has(&self, name: &str) -> bool {
+        !self.skipped.iter().any(|it| it == name)
+    }
+}
+
+/// How a call has ended.
+#[derive(Debug, Clone)]
+pub(crate) enum Ended {
+    /// By an answer, which was right.
+    Value,
+    /// A one-way call was accepted, or has left.
+    Sent,
+    /// Its caller has dropped it.
+    GivenUp,
+    /// By an error: the name of its kind, its sentence.
+    Failed(&'static str, String),
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Value => out.write_str("a value"),
+            Self::Sent => out.write_str("sent"),
+            Self::GivenUp => out.write_str("given up"),
+            Self::Failed(kind, _) => out.write_str(kind),
+        }
+    }
+}
+
+const MILLI: u64 = 1_000_000;
+/// A call may end so much later than its deadline.
+const SLACK: u64 = 10 * MILLI;
+/// A call that has no reason to wait, and its handler, take at most so long.
+const SLOW: u64 = 60 * MILLI;
+/// Whatever ends has ended by then.
+const PATIENCE: u64 = 20_000 * MILLI;
+/// Between two looks at whether all have ended.
+const LOOK: u64 = 5 * MILLI;
+/// Bytes of one-way calls that an engine may take for processes that hang, beside its limit and what the transport has.
+const BYTES_SLACK: u64 = 20_000;
+/// Refused operations for one that was accepted.
+const REFUSED_MAX: u64 = 3;
+/// Rounds that find nothing for whatever happens to an endpoint.
+const IDLE_MAX: u64 = 40;
+
+fn fail(check: &str, why: impl FnOnce() -> String) {
+    if run::with(|run| run.checks.has(check)) {
+        world::fail(|| format!("{check}: {}", why()));
+    }
+}
+
+/// Everything has happened: lets it end, and judges it.
+pub(crate) fn finish() {
+    wait_until(|| {
+        run::with(|run| run.processes.iter().all(|it| it.disturbed_until <= world::now()))
+    });
+    world::sleep(20 * MILLI);
+    check_bytes();
+    if let Some(number) = wait_for_calls(is_independent) {
+        return say_stuck(number, "does not end while others hold on to what they have");
+    }
+    run::be_over();
+    if let Some(number) = wait_for_calls(|run, call| !run.processes[call.to].hangs) {
+        return say_stuck(number, "does not end");
+    }
+    judge_calls();
+    probe();
+    check_refused();
+    let hung = run::with(|run| {
+        let all = 1..run.processes.len();
+        all.filter(|it| run.processes[*it].hangs).collect::<Vec<_>>()
+    });
+    hung.into_iter().for_each(run::kill);
+    if let Some(number) = wait_for_calls(|_, _| true) {
+        return say_stuck(number, "does not end although its target is dead");
+    }
+    // Handlers of one-way calls may go on.
+    wait_until(|| what_is_left().is_none());
+    if let Some((number, what, count)) = what_is_left() {
+        fail("left", || format!("process {number} has {count} {what} when all is over"));
+    }
+    close_all();
+}
+
+/// Whether a call ends by itself, between two processes that are well: whatever others do.
+fn is_independent(run: &Run, call: &Call) -> bool {
+    let story = &run.story;
+    if run.processes[call.to].hangs {
+        return false;
+    }
+    // What is longer than half the budget is not shared fairly: who has it may wait for a thread for ever.
+    let is_large = call.len >= 100 && story.processes[call.to - 1].large_in_service_max < 1 << 30;
+    let is_kept_by_hog =
+        is_large && (1..=story.processes.len()).any(|it| story.is_hog(it, call.to));
+    let ends = !call.stays() && call.act != Act::UntilCancelled;
+    let is_hog = story.is_hog(call.from, call.to);
+    ends && !is_hog && !is_kept_by_hog
+}
+
+fn wait_until(is_so: impl Fn() -> bool) -> bool {
+    let limit = world::now() + PATIENCE;
+    while !is_so() {
+        if world::now() > limit || world::has_failed() {
+            return false;
+        }
+        world::sleep(LOOK);
+    }
+    true
+}
+
+/// Waits for the calls of living processes; gives one that does not end.
+fn wait_for_calls(is_judged: impl Fn(&Run, &Call) -> bool) -> Option<usize> {
+    let open = || {
+        run::with(|run| {
+            let is_open = |(number, record): (usize, &Record)| {
+                let call = &run.calls[number];
+                let from = &run.processes[call.from];
+                let lives = from.lives && !from.hangs && from.id == record.sides.0;
+                let is_open = record.ended.is_none() && !record.is_nested;
+                (is_open && lives && is_judged(run, call)).then_some(number)
+            };
+            run.records.iter().enumerate().find_map(is_open)
+        })
+    };
+    if wait_until(|| open().is_none()) { None } else { open() }
+}
+
+fn say_stuck(number: usize, how: &str) {
+    let (call, served) =
+        run::with(|run| (run.calls[number].to_string(), run.records[number].served));
+    fail("stuck", || format!("call {number} ({call}), served {served} times, {how}"));
+}
+
+fn judge_calls() {
+    run::with(|run| {
+        run.records.iter().zip(&run.calls).enumerate().for_each(|(number, (record, call))| {
+            if let Some(broken) = judge_call(run, number, record, call) {
+                let check = broken.0;
+                if run.checks.has(check) {
+                    world::fail(|| format!("{check}: {}", broken.1));
+                }
+            }
+        })
+    });
+}
+
+fn judge_call(
+    run: &Run,
+    number: usize,
+    record: &Record,
+    call: &Call,
+) -> Option<(&'static str, String)> {
+    if record.served > 1 {
+        return Some((
+            "twice",
+            format!("call {number} ({call}) was served {} times", record.served),
+        ));
+    }
+    let from = &run.processes[call.from];
+    let (at, ended) = record.ended.as_ref()?;
+    if !from.lives || from.id != record.sides.0 {
+        return None;
+    }
+    if let (Some(deadline), Some(begun)) = (call.deadline, record.begun) {
+        let due = (begun + deadline).max(from.disturbed_until) + SLACK;
+        if *at > due && from.disturbed_until < begun {
+            let late = (at - begun - deadline) / 1000;
+            return Some((
+                "late",
+                format!("call {number} ({call}) ended {late} us after its deadline"),
+            ));
+        }
+    }
+    if let Some(begun) = record.begun
+        && at - begun > SLOW
+        && has_no_reason_to_wait(run, call)
+    {
+        let took = (at - begun) / 1000;
+        return Some(("slow", format!("call {number} ({call}) took {took} us")));
+    }
+    let Ended::Failed(kind, text) = ended else { return None };
+    if is_possible(run, record, call, kind) {
+        return None;
+    }
+    Some(("outcome", format!("call {number} ({call}) ended by {kind}: {text}")))
+}
+
+/// Whether neither limits nor faults nor slow ways keep a call.
+fn has_no_reason_to_wait(run: &Run, call: &Call) -> bool {
+    let rules = &run.story.rules;
+    let is_fast = rules.delay_max <= 100_000 && rules.credits >= 8 && rules.batch >= 8;
+    let is_calm = |number: usize| {
+        let (settings, it) = (run.story.processes.get(number - 1), &run.processes[number]);
+        let is_free =
+            settings.is_some_and(|it| it.in_service_max >= 4096 && it.pool_threads_max >= 500);
+        is_free && it.lives && it.disturbed_until == 0 && !it.was_restarted
+    };
+    let to_be_quick = matches!(call.act, Act::Answer(_) | Act::Refuse | Act::Panic | Act::After(_));
+    let is_short = call.len < 100 && !matches!(call.act, Act::Answer(len) if len >= 100);
+    is_fast && to_be_quick && is_short && is_calm(call.from) && is_calm(call.to)
+}
+
+/// Whether a call may end by such an error.
+fn is_possible(run: &Run, record: &Record, call: &Call, kind: &str) -> bool {
+    let (from, to) = (&run.processes[call.from], &run.processes[call.to]);
+    let was_disturbed = from.disturbed_until > 0 || to.disturbed_until > 0;
+    let target_is_well = to.lives && to.id == record.sides.1 && !to.hangs;
+    match kind {
+        "Handler" => {
+            let may_refuse = matches!(call.act, Act::Refuse | Act::Forget)
+                || (matches!(call.act, Act::Pull(_) | Act::Push(_) | Act::Fetch(_)));
+            may_refuse || was_disturbed
+        }
+        "DeadlineExceeded" => call.deadline.is_some(),
+        "Cancelled" => {
+            let is_forgotten = run.forgotten.contains(&(call.from, call.to));
+            let is_cancelled = matches!(call.manner, Manner::Cancel(_));
+            is_cancelled || is_forgotten || call.deadline.is_some() || !target_is_well
+        }
+        "PeerGone" => {
+            let pair = (call.from, call.to);
+            !target_is_well || to.was_restarted || run.forgotten.contains(&pair)
+        }
+        "Panicked" => matches!(call.act, Act::Panic | Act::Poison),
+        "Decode" => call.act == Act::Poison,
+        "Rejected" => {
+            let is_large = call.len >= 100 || matches!(call.act, Act::Answer(len) if len >= 100);
+            is_large
+                || call.act == Act::Forget
+                || call.act == Act::Poison
+                || !target_is_well
+                || was_disturbed
+        }
+        // Some limit or other; a probe finds none of them reached.
+        "NotMade" => true,
+        _ => false,
+    }
+}
+
+/// Every living process calls every other one.
+fn probe() {
+    let pairs: Vec<_> = run::with(|run| {
+        let is_well = |it: &usize| run.processes[*it].lives && !run.processes[*it].hangs;
+        let all: Vec<_> = (1..run.processes.len()).filter(is_well).collect();
+        let pairs = all.iter().flat_map(|from| all.iter().map(move |to| (*from, *to)));
+        pairs.filter(|(from, to)| from != to).collect()
+    });
+    let mut numbers = Vec::new();
+    for (from, to) in pairs {
+        let (act, len, deadline) = (Act::Answer(0), 0, None);
+        for kind in [Kind::Plain, Kind::Async] {
+            let manner = if kind == Kind::Plain { Manner::Wait } else { Manner::Await };
+            let call = Call { from, to, kind, act, len, deadline, manner };
+            numbers.push(run::start_call(call));
+        }
+    }
+    let has_ended = |run: &Run, number: usize| run.records[number].ended.is_some();
+    wait_until(|| run::with(|run| numbers.iter().all(|number| has_ended(run, *number))));
+    for number in numbers {
+        let ended = run::with(|run| run.records[number].ended.clone());
+        let call = || run::with(|run| run.calls[number].to_string());
+        match ended {
+            None => fail("probe", || format!("{} does not end", call())),
+            Some((_, Ended::Failed("NotMade", _))) if has_few_calls(number) => {}
+            Some((_, Ended::Failed(kind, text))) => {
+                fail("probe", || format!("{} ends by {kind}: {text}", call()));
+            }
+            Some(_) => {}
+        }
+    }
+}
+
+fn has_few_calls(number: usize) -> bool {
+    run::with(|run| run.story.processes[run.calls[number].from - 1].calls_max < 1000)
+}
+
+fn check_bytes() {
+    let worst = run::with(|run| {
+        let rules = &run.story.rules;
+        let under_way = (rules.credits as usize + rules.queue_depth) * rules.message_max;
+        let transport = (under_way * run.story.hung) as u64;
+        let most = |number: usize| {
+            let settings = &run.story.processes[number - 1];
+            2 * settings.backlog_bytes_max + transport + BYTES_SLACK
+        };
+        let all = 1..=run.story.processes.len();
+        all.map(|it| (run.processes[it].bytes_to_hung, most(it))).find(|(bytes, most)| bytes > most)
+    });
+    if let Some((bytes, most)) = worst {
+        fail("bytes", || {
+            format!("{bytes} bytes were taken for processes that hang, {most} at most")
+        });
+    }
+}
+
+fn check_refused() {
+    let worst = run::with(|run| {
+        let net = run.net();
+        let is_bad =
+            |counts: &crate::net::Counts| counts.refused > 200 + REFUSED_MAX * counts.accepted;
+        net.counts().find(|(_, counts)| is_bad(counts))
+    });
+    if let Some((_, counts)) = worst {
+        fail("refused", || {
+            let crate::net::Counts { refused, accepted, rounds, .. } = counts;
+            format!("{refused} operations came back, {accepted} were accepted, in {rounds} rounds")
+        });
+    }
+    let idle = run::with(|run| {
+        let sleeps = |id: usize| {
+            let number = run.processes.iter().position(|it| it.id == id)?;
+            let settings = run.story.processes.get(number.checked_sub(1)?)?;
+            Some(settings.background && settings.spin == Some(0))
+        };
+        let net = run.net();
+        let is_bad = |counts: &crate::net::Counts| {
+            counts.idle_rounds > 2000 + IDLE_MAX * (counts.completions + counts.accepted)
+        };
+        net.counts().find(|(id, counts)| sleeps(*id) == Some(true) && is_bad(counts))
+    });
+    if let Some((_, counts)) = idle {
+        fail("spins", || {
+            let crate::net::Counts { idle_rounds, completions, .. } = counts;
+            format!("{idle_rounds} rounds found nothing beside {completions} completions")
+        });
+    }
+}
+
+/// Of which process, what, and how many.
+fn what_is_left() -> Option<(usize, &'static str, usize)> {
+    let living: Vec<_> = run::with(|run| {
+        let processes = run.processes.iter().enumerate();
+        let living = processes.filter(|(_, it)| it.lives && !it.hangs);
+        living.filter_map(|(number, it)| Some((number, it.id, it.handle.clone()?))).collect()
+    });
+    for (number, id, handle) in living {
+        let counts = [
+            ("requests in service", handle.requests_in_service()),
+            ("calls", handle.calls_under_way()),
+            ("transfers", handle.transfers_under_way()),
+            ("arguments and results kept", handle.kept_for_peers()),
+            ("registrations", run::with(|run| run.net().regions.alive(id))),
+        ];
+        if let Some((what, count)) = counts.into_iter().find(|(_, count)| *count > 0) {
+            return Some((number, what, count));
+        }
+    }
+    None
+}
+
+fn close_all() {
+    let all = run::with(|run| 1..run.processes.len());
+    all.for_each(run::close);
+    if !wait_until(|| world::threads_left() == 0) {
+        fail("lost", || format!("{} threads do not end", world::threads_left()));
+    }
+}

@@ -1,0 +1,53 @@
+//! A simulation that searches: engines of several processes on a simulated transport, with a virtual clock, from a seed.
+//!
+//! ```text
+//! cargo run --release -p sim -- --seeds 1000000 [--from N]      # many stories; a failing one is made shorter and printed
+//! cargo run --release -p sim -- --seed N [--trace]              # one story
+//! ```
+//!
+//! A [`story::Story`] is drawn from the seed before anything runs: processes and their settings, how the transport behaves, and
+//! some 300 events with their times. Then it is run ([`run()`]), and judged by the checks of [`judge`]. One that fails is
+//! made shorter ([`shrink()`]) and printed. The same seed gives the same run, to the byte of its trace.
+//!
+//! # What is real, and what is not
+//! hg-core, hg-bulk and hg-engine are the real ones, with all their threads: callers that wait or follow, the background
+//! thread, loops of users, handlers of all kinds. A thread is a coroutine here, of which one runs at a time; it may be interrupted
+//! where it parks, sleeps on the transport, relaxes in a polling loop, or asks who it is (`platform`, `world`). Time is a number,
+//! which goes on a little with each turn, and to the next timer when nobody can run.
+//!
+//! The transport is simulated ([`net`]): credits, queues, delays, admission, dying peers and rights are those of `na`'s
+//! contract, with small limits; or it behaves `as_before`.
+//!
+//! Not simulated: two threads that run at the same instant (locks are never contended, orderings of atomics do not matter: loom is
+//! for those), foreign event loops (they need a descriptor), views, several contexts of one engine, forked children, and
+//! whatever the real transports do between the sentences of the contract.
+//!
+//! # A killed process
+//! Its endpoints are cut off at once: what it had sent arrives, its peers are told, and nothing that it does has an effect
+//! any more. Its threads run out: its engine is closed, and no wait of theirs lasts.
+
+#![deny(unsafe_code)]
+
+mod caller;
+#[expect(unsafe_code, reason = "a coroutine finds from below what it was started with")]
+mod coroutine;
+mod futures;
+pub mod judge;
+pub mod net;
+mod platform;
+mod random;
+mod rpcs;
+mod run;
+mod serve;
+mod shrink;
+pub mod story;
+mod trace;
+mod world;
+
+pub use judge::Checks;
+pub use net::Simulation;
+pub use random::Random;
+pub use rpcs::Kind;
+pub use run::{Report, run};
+pub use shrink::{check_of, shrink};
+pub use trace::{Trace, Tracing};

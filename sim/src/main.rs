@@ -1,0 +1,125 @@
+//! Runs many stories, or one.
+
+#![expect(clippy::print_stdout, reason = "a command line tool")]
+
+use std::{collections::BTreeMap, process::ExitCode, time::Instant};
+
+use sim::{Checks, Tracing, check_of, story::Story};
+
+/// What is to be done.
+struct Options {
+    seeds: u64,
+    from: u64,
+    seed: Option<u64>,
+    trace: bool,
+    as_before: bool,
+    keep_going: bool,
+    checks: Checks,
+}
+
+const USAGE: &str = "usage: sim [--seeds N] [--from N] [--seed N] [--trace] [--as-before] [--keep-going] [--skip CHECK,CHECK]";
+
+fn options() -> Result<Options, String> {
+    let mut options = Options {
+        seeds: 5000,
+        from: 0,
+        seed: None,
+        trace: false,
+        as_before: false,
+        keep_going: false,
+        checks: Checks::default(),
+    };
+    let mut args = std::env::args().skip(1);
+    while let Some(arg) = args.next() {
+        let mut number = || {
+            let text = args.next().ok_or(USAGE)?;
+            text.parse::<u64>().map_err(|error| format!("{text}: {error}"))
+        };
+        match arg.as_str() {
+            "--seeds" => options.seeds = number()?,
+            "--from" => options.from = number()?,
+            "--seed" => options.seed = Some(number()?),
+            "--trace" => options.trace = true,
+            "--as-before" => options.as_before = true,
+            "--keep-going" => options.keep_going = true,
+            "--skip" => {
+                let names = args.next().ok_or(USAGE)?;
+                options.checks.skipped.extend(names.split(',').map(str::to_owned));
+            }
+            _ => return Err(USAGE.to_owned()),
+        }
+    }
+    Ok(options)
+}
+
+fn main() -> ExitCode {
+    let options = match options() {
+        Ok(options) => options,
+        Err(why) => {
+            println!("{why}");
+            return ExitCode::from(2);
+        }
+    };
+    match options.seed {
+        Some(seed) => one(seed, &options),
+        None => many(&options),
+    }
+}
+
+fn one(seed: u64, options: &Options) -> ExitCode {
+    let story = Story::new(seed, options.as_before);
+    if options.trace {
+        println!("{story}");
+    }
+    let tracing = if options.trace { Tracing::Lines } else { Tracing::Hash };
+    let report = sim::run(&story, options.checks.clone(), tracing);
+    report.trace.lines().iter().for_each(|line| println!("{line}"));
+    println!("trace {:016x}", report.trace.hash());
+    let Some(failure) = report.failure else { return ExitCode::SUCCESS };
+    println!("{failure}");
+    print_short(&story, &failure, options);
+    ExitCode::FAILURE
+}
+
+fn print_short(story: &Story, failure: &str, options: &Options) {
+    let (short, why) = sim::shrink(story, &options.checks, failure);
+    println!("\nmade shorter, {} of {} events:", short.events.len(), story.events.len());
+    println!("{short}{why}\n");
+}
+
+fn many(options: &Options) -> ExitCode {
+    let begun = Instant::now();
+    let mut kinds = BTreeMap::<String, (u64, u64)>::new();
+    let (mut done, mut passed, mut passing) = (0_u64, 0_u64, std::time::Duration::ZERO);
+    for seed in options.from..options.from + options.seeds {
+        let now = Instant::now();
+        let story = Story::new(seed, options.as_before);
+        let report = sim::run(&story, options.checks.clone(), Tracing::Off);
+        done += 1;
+        let Some(failure) = report.failure else {
+            passed += 1;
+            passing += now.elapsed();
+            continue;
+        };
+        let check = check_of(&failure).to_owned();
+        let (count, _first) = kinds.entry(check).or_insert((0, seed));
+        *count += 1;
+        if options.keep_going {
+            if *count <= 3 {
+                println!("seed {seed}: {failure}");
+            }
+            continue;
+        }
+        println!("seed {seed}: {failure}");
+        print_short(&story, &failure, options);
+        break;
+    }
+    println!("{done} seeds in {:.1} s", begun.elapsed().as_secs_f64());
+    #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
+    let rate = passed as f64 / passing.as_secs_f64();
+    println!("{passed} of them hold, {rate:.0} a second");
+    for (check, (count, first)) in &kinds {
+        println!("  {check}: {count}, the first is seed {first}");
+    }
+    if kinds.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

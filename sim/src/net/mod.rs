@@ -1,0 +1,82 @@
+//! The simulated transport: it keeps `na`'s contract, with small limits and delays that the seed chooses.
+//!
+//! | file | what |
+//! |---|---|
+//! | `plugin` | plugin, domain, context, waiter: the four traits |
+//! | `region` | registered memory |
+//! | `hub` | all endpoints; what happens between them |
+//! | `post` | what starts and ends operations |
+//! | `side` | one side of a connection: what waits to be sent, what has arrived |
+//! | `round` | a round of progress of one endpoint |
+//! | `matching` | expected messages and their receives |
+//!
+//! A message is on its way for a time, in order within its lane; the sender's credit comes back when the receiver has taken it. A
+//! process that is killed is cut off at once: what it had sent still arrives, then its peers are told.
+//!
+//! Two sets of rules ([`Rules::as_before`]): the contract as `na/src/lib.rs` has it, and what the transports did before, which
+//! remembered a bounded number of cancelled receives, held a bounded number of messages without one and left the rest where it
+//! was, and said nothing of a dead peer but `Gone`, after its last requests.
+
+mod hub;
+mod matching;
+mod plugin;
+mod post;
+mod region;
+mod round;
+mod side;
+
+pub(crate) use self::hub::{Counts, Event, Net};
+pub use self::plugin::Simulation;
+
+/// How the transport behaves in one story.
+#[derive(Debug, Clone)]
+pub struct Rules {
+    /// Messages of one lane that lie at the receiver untaken, or are on their way.
+    pub credits: u32,
+    /// Operations of one lane that wait for credits of one peer.
+    pub queue_depth: usize,
+    /// Messages of one lane that one round takes from one peer.
+    pub batch: usize,
+    /// Shortest time on the way in nanoseconds.
+    pub delay_min: u64,
+    /// Longest time on the way in nanoseconds.
+    pub delay_max: u64,
+    /// Longest message in bytes.
+    pub message_max: usize,
+    /// Whether requests and answers may be posted by one call.
+    pub short_cuts: bool,
+    /// Whether transfers need the owner's progress.
+    pub owner_moves: bool,
+    /// Whether short transfers are made at once, where the owner need not move them.
+    pub at_once: bool,
+    /// As before the contract told a hang-up and dropped unmatched messages.
+    pub as_before: bool,
+    /// Then: cancelled receives that are remembered for one peer.
+    pub tombstones_max: usize,
+    /// Then: messages without a receive that are held for one peer.
+    pub unmatched_max: usize,
+    /// One wait in so many ends for no reason; 0: none.
+    pub spurious: u64,
+}
+
+impl Rules {
+    /// Large limits, no delays.
+    #[must_use]
+    pub fn plain() -> Self {
+        Self {
+            credits: 64,
+            queue_depth: 64,
+            batch: 32,
+            delay_min: 0,
+            delay_max: 0,
+            message_max: 4096,
+            short_cuts: true,
+            owner_moves: false,
+            at_once: true,
+            as_before: false,
+            tombstones_max: 4096,
+            unmatched_max: 64,
+            spurious: 0,
+        }
+    }
+}

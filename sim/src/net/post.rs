@@ -1,0 +1,351 @@
+//! What starts and ends operations: post, cancel, and how they get under way.
+
+use std::sync::Arc;
+
+use hg_na::{
+    Descriptor, Direction, Error, Exchange, Exchanged, Failure, GoneReason, Message, Op, OpId,
+    Peer, Reached, RegionState, Rejected, Returned, Rights, Tag, Token, Transit,
+};
+
+use super::{
+    hub::{Clock, Event, Net},
+    region::Regions,
+    side::{Lane, Link, Outgoing, Side, Transfer, finished, is_loud},
+};
+use crate::world;
+
+impl Net {
+    pub(super) fn post(&mut self, at: usize, token: Token, op: Op) -> Result<OpId, Rejected> {
+        if let Err(error) = self.check(at, &op) {
+            let counts = &mut self.endpoints[at].counts;
+            counts.refused += u64::from(matches!(error, Error::Again));
+            return Err(Rejected { op, error });
+        }
+        let peer = op.peer();
+        let endpoint = &mut self.endpoints[at];
+        endpoint.counts.accepted += 1;
+        endpoint.last_serial += 1;
+        let id = OpId { scope: peer.index(), serial: endpoint.last_serial };
+        let side = endpoint.side(peer).expect("checked above");
+        match op {
+            Op::SendUnexpected { message, .. } => {
+                let out = Outgoing { id, token, tag: 0, message };
+                side.out[Lane::Unexpected as usize].queue.push_back(out);
+            }
+            Op::SendControl { message, .. } => {
+                let out = Outgoing { id, token, tag: 0, message };
+                side.out[Lane::Control as usize].queue.push_back(out);
+            }
+            Op::SendExpected { tag, message, .. } => {
+                let out = Outgoing { id, token, tag, message };
+                side.out[Lane::Expected as usize].queue.push_back(out);
+                self.count_answer(at, peer, tag);
+            }
+            Op::RecvExpected { tag, .. } => {
+                if let Some(message) = side.matching.post(tag, (id.serial, token)) {
+                    let returned = Returned::Message(message);
+                    endpoint.ready.push_back(finished(id, token, Ok(()), returned));
+                }
+            }
+            Op::Put { local, remote, .. } => {
+                let has_begun = false;
+                let it = Transfer { id, token, is_put: true, local, remote, has_begun };
+                side.transfers.push_back(it);
+            }
+            Op::Get { local, remote, .. } => {
+                let has_begun = false;
+                let it = Transfer { id, token, is_put: false, local, remote, has_begun };
+                side.transfers.push_back(it);
+            }
+            _ => {}
+        }
+        self.set_off(at, peer);
+        Ok(id)
+    }
+
+    fn check(&mut self, at: usize, op: &Op) -> Result<(), Error> {
+        let depth = self.rules.queue_depth;
+        let max = self.rules.message_max;
+        let endpoint = &mut self.endpoints[at];
+        if endpoint.is_cut {
+            return Err(Error::PeerGone(GoneReason::Exited));
+        }
+        let Some(side) = endpoint.side(op.peer()) else { return Err(Error::UnknownPeer) };
+        if let Link::Broken { reason, .. } = &side.link {
+            return Err(Error::PeerGone(reason.clone()));
+        }
+        let check_send = |side: &Side, lane: Lane, len: usize, max: usize| {
+            if len > max {
+                return Err(Error::TooLong { len, max });
+            }
+            let is_full = side.out[lane as usize].queue.len() >= depth;
+            if is_full { Err(Error::Again) } else { Ok(()) }
+        };
+        match op {
+            Op::SendUnexpected { message, .. } => {
+                check_send(side, Lane::Unexpected, message.len(), max)
+            }
+            Op::SendControl { message, .. } => check_send(side, Lane::Control, message.len(), 64),
+            Op::SendExpected { message, .. } => {
+                check_send(side, Lane::Expected, message.len(), max)
+            }
+            Op::RecvExpected { tag, .. } if side.matching.contains(*tag) => {
+                Err(Error::TagInUse(*tag))
+            }
+            Op::RecvExpected { .. } => Ok(()),
+            Op::Put { local, remote, .. } | Op::Get { local, remote, .. } => {
+                if local.len() != remote.len() {
+                    let (offset, len) = (remote.offset(), remote.len());
+                    return Err(Error::OutOfRange { offset, len, size: local.len() });
+                }
+                if side.transfers.len() >= depth { Err(Error::Again) } else { Ok(()) }
+            }
+            _ => Err(Error::Unsupported("views over a simulated transport")),
+        }
+    }
+
+    fn count_answer(&mut self, at: usize, peer: Peer, tag: Tag) {
+        let count = self.answers.entry((at, peer, tag)).or_default();
+        *count += 1;
+        if *count > 1 && self.clock == Clock::Story {
+            world::fail(|| format!("answered twice: {tag:x} of {peer:?}"));
+        }
+    }
+
+    /// Both halves of a call in one step.
+    pub(super) fn exchange(
+        &mut self,
+        at: usize,
+        exchange: &Exchange,
+        message: &Message,
+    ) -> Option<Exchanged> {
+        let Exchange { to, tag, send, receive } = *exchange;
+        let rules = &self.rules;
+        let (credits, is_on, max) = (rules.credits, rules.short_cuts, rules.message_max);
+        let side = self.endpoints[at].side(to)?;
+        let out = &side.out[Lane::Unexpected as usize];
+        let is_open = matches!(side.link, Link::Open { .. });
+        let has_room = out.queue.is_empty() && out.used < credits;
+        if !is_on || !is_open || !has_room || side.matching.contains(tag) || message.len() > max {
+            return None;
+        }
+        let message = Message::copied(message.as_slice());
+        let send = self.post(at, send, Op::SendUnexpected { to, message }).ok()?;
+        let receive = self.post(at, receive, Op::RecvExpected { from: to, tag }).ok()?;
+        Some(Exchanged { send, receive })
+    }
+
+    /// An answer without being asked twice.
+    pub(super) fn reply(
+        &mut self,
+        at: usize,
+        (to, tag): (Peer, Tag),
+        token: Token,
+        message: &Message,
+    ) -> Option<OpId> {
+        let (credits, is_on) = (self.rules.credits, self.rules.short_cuts);
+        let side = self.endpoints[at].side(to)?;
+        let out = &side.out[Lane::Expected as usize];
+        let is_open = matches!(side.link, Link::Open { .. });
+        let has_room = out.queue.is_empty() && out.used < credits;
+        if !is_on || !is_open || !has_room || message.slot().is_none() {
+            return None;
+        }
+        let message = Message::copied(message.as_slice());
+        self.post(at, token, Op::SendExpected { to, tag, message }).ok()
+    }
+
+    /// Something was posted for a peer: gets it under way.
+    /// A transfer that needs neither the owner nor a later round; says whether it is over.
+    pub(super) fn transfer(&mut self, at: usize, transit: &Transit<'_>) -> bool {
+        let Some(owner) = self.owner_at_once(at, transit.peer) else { return false };
+        let (is_put, near) = (transit.direction == Direction::Put, transit.local);
+        let remote = (transit.remote, transit.remote_offset, transit.len);
+        move_between(&self.regions, owner, is_put, (near, transit.local_offset), remote).is_ok()
+    }
+
+    /// The same into memory of the caller's.
+    pub(super) fn fetch(
+        &mut self,
+        at: usize,
+        peer: Peer,
+        (remote, offset): (&Descriptor, u64),
+        into: &mut [u8],
+    ) -> bool {
+        let Some(owner) = self.owner_at_once(at, peer) else { return false };
+        let range = (offset, into.len() as u64);
+        let far = self.regions.find(owner, remote, Rights::READ, range);
+        far.is_ok_and(|far| RegionState::read(far.as_ref(), offset, into).is_ok())
+    }
+
+    /// Whose memory a peer's is, where it can be reached at once.
+    fn owner_at_once(&mut self, at: usize, peer: Peer) -> Option<u64> {
+        let may = self.rules.at_once && !self.rules.owner_moves && !self.endpoints[at].is_cut;
+        let side = self.endpoints[at].side(peer).filter(|_| may)?;
+        let Link::Open { endpoint, .. } = side.link else { return None };
+        Some(self.endpoints[endpoint].domain)
+    }
+
+    fn set_off(&mut self, at: usize, peer: Peer) {
+        let Some(side) = self.endpoints[at].side(peer) else { return };
+        match side.link {
+            Link::Idle => {
+                side.link = Link::Connecting;
+                let due = self.now() + self.delay();
+                self.schedule(due, Event::Connect { endpoint: at, peer });
+            }
+            Link::Open { .. } => {
+                self.flush(at, peer);
+            }
+            Link::Connecting | Link::Broken { .. } => {}
+        }
+    }
+
+    /// Sends what there is room for; says whether there was anything.
+    pub(super) fn flush(&mut self, at: usize, peer: Peer) -> bool {
+        let mut moved = false;
+        for lane in [Lane::Control, Lane::Expected, Lane::Unexpected] {
+            while self.send_one(at, peer, lane) {
+                moved = true;
+            }
+        }
+        while self.begin_transfer(at, peer) {
+            moved = true;
+        }
+        moved
+    }
+
+    fn send_one(&mut self, at: usize, peer: Peer, lane: Lane) -> bool {
+        let (now, credits) = (self.now(), self.rules.credits);
+        let endpoint = &mut self.endpoints[at];
+        let Some(side) = endpoint.side(peer) else { return false };
+        let Link::Open { endpoint: to, peer: back } = side.link else { return false };
+        let out = &mut side.out[lane as usize];
+        if out.used >= credits {
+            return false;
+        }
+        let Some(Outgoing { id, token, tag, message }) = out.queue.pop_front() else {
+            return false;
+        };
+        out.used += 1;
+        let mut message = message;
+        if is_loud(token) {
+            let copy = Message::copied(message.as_slice());
+            let own = std::mem::replace(&mut message, copy);
+            endpoint.ready.push_back(finished(id, token, Ok(()), Returned::Message(own)));
+        }
+        let delay = self.delay();
+        let Some(side) = self.endpoints[at].side(peer) else { return false };
+        let out = &mut side.out[lane as usize];
+        let due = out.last_at.max(now + delay);
+        out.last_at = due;
+        let target = &mut self.endpoints[to];
+        if !target.is_cut
+            && let Some(side) = target.side(back).filter(|side| !side.is_broken())
+        {
+            side.arriving[lane as usize].push_back((due, tag, message));
+            self.schedule(due, Event::Ring { endpoint: to });
+        }
+        true
+    }
+
+    fn begin_transfer(&mut self, at: usize, peer: Peer) -> bool {
+        let owner_moves = self.rules.owner_moves;
+        let Some(side) = self.endpoints[at].side(peer) else { return false };
+        let Link::Open { endpoint: owner, peer: by } = side.link else { return false };
+        let Some(transfer) = side.transfers.iter_mut().find(|it| !it.has_begun) else {
+            return false;
+        };
+        transfer.has_begun = true;
+        let serial = transfer.id.serial;
+        let due = self.now() + self.delay();
+        if owner_moves {
+            self.last_ask += 1;
+            let name = self.last_ask;
+            self.asks.insert(name, (at, peer, serial));
+            self.schedule(due, Event::Ask { owner, by, name });
+        } else {
+            self.schedule(due, Event::Move { endpoint: at, peer, serial });
+        }
+        true
+    }
+
+    /// The owner makes a transfer that it was asked for.
+    pub(super) fn serve_ask(&mut self, name: u64) {
+        if let Some((endpoint, peer, serial)) = self.asks.remove(&name) {
+            let due = self.now() + self.delay();
+            self.schedule(due, Event::Move { endpoint, peer, serial });
+        }
+    }
+
+    pub(super) fn move_bytes(&mut self, at: usize, peer: Peer, serial: u64) {
+        let regions = Arc::clone(&self.regions);
+        let endpoint = &mut self.endpoints[at];
+        let Some(side) = endpoint.side(peer) else { return };
+        let Link::Open { endpoint: owner, .. } = side.link else { return };
+        let owner = self.endpoints[owner].domain;
+        let endpoint = &mut self.endpoints[at];
+        let Some(side) = endpoint.side(peer) else { return };
+        let Some(place) = side.transfers.iter().position(|it| it.id.serial == serial) else {
+            return;
+        };
+        let Some(transfer) = side.transfers.remove(place) else { return };
+        let result = copy(&regions, owner, &transfer);
+        let result = result.map_err(|error| Box::new(Failure { error, reached: Reached::Unknown }));
+        let Transfer { id, token, local, .. } = transfer;
+        endpoint.ready.push_back(finished(id, token, result, Returned::Slice(local)));
+        endpoint.sleeper.ring();
+    }
+
+    pub(super) fn cancel(&mut self, at: usize, id: OpId) {
+        let rules = self.rules.clone();
+        let endpoint = &mut self.endpoints[at];
+        let slot = endpoint.slots.get_mut(id.scope as usize);
+        let Some(side) = slot.and_then(|slot| slot.side.as_deref_mut()) else { return };
+        let failure = |reached| Err(Box::new(Failure { error: Error::Cancelled, reached }));
+        for out in &mut side.out {
+            let place = out.queue.iter().position(|it| it.id == id);
+            if let Some(it) = place.and_then(|place| out.queue.remove(place)) {
+                let returned = Returned::Message(it.message);
+                let done = finished(id, it.token, failure(Reached::Never), returned);
+                return endpoint.ready.push_back(done);
+            }
+        }
+        let place = side.transfers.iter().position(|it| it.id == id);
+        if let Some(it) = place.and_then(|place| side.transfers.remove(place)) {
+            let returned = Returned::Slice(it.local);
+            let reached = if it.has_begun { Reached::Unknown } else { Reached::Never };
+            let done = finished(id, it.token, failure(reached), returned);
+            return endpoint.ready.push_back(done);
+        }
+        if let Some((_, token)) = side.matching.cancel(id.serial, &rules) {
+            let done = finished(id, token, failure(Reached::Unknown), Returned::Nothing);
+            endpoint.ready.push_back(done);
+        }
+    }
+}
+
+fn copy(regions: &Arc<Regions>, owner: u64, transfer: &Transfer) -> Result<(), Error> {
+    let Transfer { is_put, local, remote, .. } = transfer;
+    let far = (remote.descriptor(), remote.offset(), remote.len());
+    move_between(regions, owner, *is_put, (local.region().as_ref(), local.offset()), far)
+}
+
+fn move_between(
+    regions: &Arc<Regions>,
+    owner: u64,
+    is_put: bool,
+    (near, near_offset): (&dyn RegionState, u64),
+    (remote, offset, len): (&Descriptor, u64, u64),
+) -> Result<(), Error> {
+    let needed = if is_put { Rights::WRITE } else { Rights::READ };
+    let far = regions.find(owner, remote, needed, (offset, len))?;
+    let mut bytes = vec![0; usize::try_from(len).unwrap_or(usize::MAX)];
+    if is_put {
+        near.read(near_offset, &mut bytes)?;
+        RegionState::write(far.as_ref(), offset, &bytes)
+    } else {
+        RegionState::read(far.as_ref(), offset, &mut bytes)?;
+        near.write(near_offset, &bytes)
+    }
+}

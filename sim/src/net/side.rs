@@ -1,0 +1,138 @@
+//! One side of a connection: what waits to be sent, and what has arrived.
+
+use std::collections::VecDeque;
+
+use hg_na::{
+    Address, Completion, Done, Error, Failure, GoneReason, LocalSlice, Message, OpId, Peer, QUIET,
+    Reached, RemoteSlice, Returned, Tag, Token,
+};
+
+use super::matching::Matching;
+
+/// The kinds of messages; each has its own queue and its own credits, so none waits for another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lane {
+    Control,
+    Expected,
+    Unexpected,
+}
+
+pub(super) const LANES: [Lane; 3] = [Lane::Control, Lane::Expected, Lane::Unexpected];
+
+#[derive(Debug)]
+pub(super) enum Link {
+    /// Looked up; nobody was contacted.
+    Idle,
+    Connecting,
+    /// `endpoint` knows this side as `peer`.
+    Open {
+        endpoint: usize,
+        peer: Peer,
+    },
+    /// What had arrived is handed out, then this is reported.
+    Broken {
+        reason: GoneReason,
+        /// The operations have ended, and the hang-up was told.
+        is_told: bool,
+    },
+}
+
+#[derive(Debug)]
+pub(super) struct Outgoing {
+    pub(super) id: OpId,
+    pub(super) token: Token,
+    pub(super) tag: Tag,
+    pub(super) message: Message,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Out {
+    pub(super) queue: VecDeque<Outgoing>,
+    /// Messages that lie at the receiver, or are on their way.
+    pub(super) used: u32,
+    /// When the last one arrives.
+    pub(super) last_at: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Transfer {
+    pub(super) id: OpId,
+    pub(super) token: Token,
+    pub(super) is_put: bool,
+    pub(super) local: LocalSlice,
+    pub(super) remote: RemoteSlice,
+    /// It is under way.
+    pub(super) has_begun: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Side {
+    /// The address, when it was looked up.
+    pub(super) address: Option<Address>,
+    pub(super) link: Link,
+    pub(super) admission: bool,
+    pub(super) out: [Out; 3],
+    /// When it arrives, its tag, the message.
+    pub(super) arriving: [VecDeque<(u64, Tag, Message)>; 3],
+    pub(super) transfers: VecDeque<Transfer>,
+    /// Transfers that the peer asks this side to make: its endpoint's names of them.
+    pub(super) asked: VecDeque<u64>,
+    pub(super) matching: Matching,
+}
+
+impl Side {
+    pub(super) fn new(address: Option<Address>, link: Link) -> Self {
+        Self {
+            address,
+            link,
+            admission: true,
+            out: Default::default(),
+            arriving: Default::default(),
+            transfers: VecDeque::new(),
+            asked: VecDeque::new(),
+            matching: Matching::default(),
+        }
+    }
+
+    pub(super) fn is_broken(&self) -> bool {
+        matches!(self.link, Link::Broken { .. })
+    }
+
+    /// Ends everything that is open: sends before receives.
+    pub(super) fn fail_all(
+        &mut self,
+        scope: u32,
+        reason: &GoneReason,
+        ready: &mut VecDeque<Completion>,
+    ) {
+        let failure =
+            |reached| Err(Box::new(Failure { error: Error::PeerGone(reason.clone()), reached }));
+        for out in self.out.iter_mut().flat_map(|out| std::mem::take(&mut out.queue)) {
+            let returned = Returned::Message(out.message);
+            ready.push_back(finished(out.id, out.token, failure(Reached::Never), returned));
+        }
+        for transfer in std::mem::take(&mut self.transfers) {
+            let returned = Returned::Slice(transfer.local);
+            let result = failure(Reached::Unknown);
+            ready.push_back(finished(transfer.id, transfer.token, result, returned));
+        }
+        for (serial, token) in self.matching.take_all() {
+            let id = OpId { scope, serial };
+            ready.push_back(finished(id, token, failure(Reached::Unknown), Returned::Nothing));
+        }
+    }
+}
+
+pub(super) fn finished(
+    id: OpId,
+    token: Token,
+    result: Result<(), Box<Failure>>,
+    returned: Returned,
+) -> Completion {
+    Completion::Done(Done { id, token, result, returned })
+}
+
+/// Whether the success of a send is to be told.
+pub(super) fn is_loud(token: Token) -> bool {
+    token & QUIET == 0
+}

@@ -1,0 +1,411 @@
+//! A story is run: engines are opened, its events happen, then everything comes to its end and is judged.
+
+use std::{
+    cell::RefCell,
+    rc::Rc,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::Waker,
+};
+
+use hg_engine::{Builder, Handle, Progress, Wait};
+use hg_na::Address;
+
+use crate::{
+    caller,
+    judge::{self, Checks, Ended},
+    net::{Net, Simulation},
+    platform::Simulated,
+    rpcs::Kind,
+    serve,
+    story::{Act, Call, Event, Manner, Settings, Story, What},
+    trace::{Trace, Tracing},
+    world::{self, HARNESS, ProcessId},
+};
+
+/// How a story went.
+#[derive(Debug)]
+pub struct Report {
+    /// Why it has failed, if it has: the name of what was broken, a colon, and what happened.
+    pub failure: Option<String>,
+    /// What happened.
+    pub trace: Trace,
+}
+
+/// One process: its present incarnation.
+pub(crate) struct Process {
+    pub(crate) id: ProcessId,
+    pub(crate) handle: Option<Handle>,
+    pub(crate) address: Address,
+    /// It was neither killed nor closed.
+    pub(crate) lives: bool,
+    /// It has begun anew: some may not know yet that the one before is gone.
+    pub(crate) was_restarted: bool,
+    /// It has stopped for ever.
+    pub(crate) hangs: bool,
+    /// Until when it is stopped.
+    stopped_until: u64,
+    /// Until when it was stopped, or had something refused.
+    pub(crate) disturbed_until: u64,
+    /// Those who wait for the end of the story, or of the process.
+    waiting: Vec<Waker>,
+    /// Bytes of one-way calls to processes that hang which it has taken.
+    pub(crate) bytes_to_hung: u64,
+}
+
+/// What became of a call.
+#[derive(Debug, Default)]
+pub(crate) struct Record {
+    pub(crate) begun: Option<u64>,
+    pub(crate) ended: Option<(u64, Ended)>,
+    /// The incarnations of its two sides when it began.
+    pub(crate) sides: (ProcessId, ProcessId),
+    /// A handler has made it.
+    pub(crate) is_nested: bool,
+    /// Handlers that were begun for it.
+    pub(crate) served: u32,
+}
+
+/// The story that runs on this thread of the machine.
+pub(crate) struct Run {
+    pub(crate) story: Rc<Story>,
+    pub(crate) checks: Checks,
+    pub(crate) net: Arc<Mutex<Net>>,
+    /// By their numbers; the first place is empty.
+    pub(crate) processes: Vec<Process>,
+    pub(crate) calls: Vec<Call>,
+    pub(crate) records: Vec<Record>,
+    /// Handlers that never end may, and calls that are not answered are dropped.
+    pub(crate) is_over: bool,
+    /// Who has closed the connection to whom.
+    pub(crate) forgotten: Vec<(usize, usize)>,
+}
+
+thread_local! {
+    static RUN: RefCell<Option<Run>> = const { RefCell::new(None) };
+}
+
+/// Looks at the present story. Nothing of an engine's is called in there.
+pub(crate) fn with<T>(look: impl FnOnce(&mut Run) -> T) -> T {
+    RUN.with_borrow_mut(|run| look(run.as_mut().expect("a story runs")))
+}
+
+impl Run {
+    pub(crate) fn net(&self) -> MutexGuard<'_, Net> {
+        self.net.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Runs a story.
+#[must_use]
+pub fn run(story: &Story, checks: Checks, tracing: Tracing) -> Report {
+    let net = Arc::new(Mutex::new(Net::new(story.rules.clone(), story.order)));
+    world::begin(story.order, Arc::clone(&net), Trace::new(tracing));
+    let run = Run {
+        story: Rc::new(story.clone()),
+        checks,
+        net,
+        processes: Vec::new(),
+        calls: Vec::new(),
+        records: Vec::new(),
+        is_over: false,
+        forgotten: Vec::new(),
+    };
+    RUN.with_borrow_mut(|place| *place = Some(run));
+    world::spawn(HARNESS, Box::new(play));
+    world::run();
+    let (trace, failure) = world::end();
+    let run = RUN.with_borrow_mut(Option::take);
+    if run.as_ref().is_some_and(|run| run.processes.iter().any(|it| it.handle.is_some())) {
+        // Its engines cannot be closed any more.
+        std::mem::forget(run);
+    }
+    Report { failure, trace }
+}
+
+/// The thread that has everything happen.
+fn play() {
+    let story = with(|run| Rc::clone(&run.story));
+    add_processes(&story);
+    for (process, settings) in (1..).zip(&story.processes) {
+        open(process, settings);
+    }
+    for Event { at, what } in &story.events {
+        let now = world::now();
+        if *at > now {
+            world::sleep(at - now);
+        }
+        perform(&story, what);
+    }
+    judge::finish();
+}
+
+fn add_processes(story: &Story) {
+    for number in 0..=story.processes.len() + story.hung {
+        let id = if number == 0 { HARNESS } else { world::add_process() };
+        let text = format!("sim://p{number}/0");
+        let address = Address::new(&text).expect("it is an address");
+        let hangs = story.hangs(number);
+        if hangs {
+            with(|run| run.net().add_hung(id, &address));
+        }
+        let process = Process {
+            id,
+            handle: None,
+            address,
+            lives: false,
+            was_restarted: false,
+            hangs,
+            stopped_until: 0,
+            disturbed_until: 0,
+            waiting: Vec::new(),
+            bytes_to_hung: 0,
+        };
+        with(|run| run.processes.push(process));
+    }
+}
+
+/// Opens the engine of a process.
+fn open(process: usize, settings: &Settings) {
+    let id = with(|run| run.processes[process].id);
+    let plugin = with(|run| Simulation::of(&run.net, id));
+    let progress = if settings.background { Progress::Background } else { Progress::Own };
+    let wait = match settings.spin {
+        None => Wait::Spin,
+        Some(0) => Wait::Block,
+        Some(micros) => Wait::Adaptive(std::time::Duration::from_micros(micros)),
+    };
+    let opened = Builder::<Handle>::new()
+        .plugin(plugin)
+        .platform(Arc::new(Simulated { process: id }))
+        .listen(true)
+        .progress(progress)
+        .wait(wait)
+        .in_service_max(settings.in_service_max)
+        .calls_max(settings.calls_max)
+        .checksum(settings.checksum)
+        .eager_max(settings.eager_max)
+        .backlog_bytes_max(settings.backlog_bytes_max)
+        .pool_threads_max(settings.pool_threads_max)
+        .large_max(settings.large_max)
+        .large_in_service_max(settings.large_in_service_max)
+        .open(&format!("sim://p{process}"));
+    let handle = match opened {
+        Ok(handle) => handle,
+        Err(error) => return world::fail(|| format!("open: process {process}: {error}")),
+    };
+    serve::register(&handle, process, id);
+    if !settings.background {
+        let handle = handle.clone();
+        world::spawn(id, Box::new(move || progress_of_its_own(&handle, process, id)));
+    }
+    with(|run| {
+        let it = &mut run.processes[process];
+        (it.handle, it.lives) = (Some(handle), true);
+    });
+}
+
+/// A loop as users write it.
+fn progress_of_its_own(handle: &Handle, process: usize, id: ProcessId) {
+    while with(|run| run.processes[process].lives && run.processes[process].id == id) {
+        handle.progress_in_turn(std::time::Duration::from_millis(5));
+    }
+}
+
+fn perform(story: &Story, what: &What) {
+    world::trace(|out| write!(out, "{what}"));
+    match *what {
+        What::Call(ref call) => {
+            start_call(call.clone());
+        }
+        What::Stop(process, nanos) => stop(process, nanos),
+        What::Kill(process) => kill(process),
+        What::Close(process) => close(process),
+        What::Forget(process, other) => forget(process, other),
+        What::Restart(process) => restart(story, process),
+        What::NoMemory(process, nanos) => refuse(process, nanos, |id, refuse| {
+            with(|run| {
+                let mut net = run.net();
+                if refuse {
+                    net.no_memory.insert(id)
+                } else {
+                    net.no_memory.remove(&id)
+                };
+            });
+        }),
+        What::NoThreads(process, nanos) => refuse(process, nanos, world::refuse_threads),
+    }
+}
+
+/// Starts a call in a thread of its process; gives its number.
+pub(crate) fn start_call(call: Call) -> usize {
+    let (number, id, lives) = with(|run| {
+        let from = &run.processes[call.from];
+        let (id, lives) = (from.id, from.lives);
+        let sides = (id, run.processes[call.to].id);
+        run.calls.push(call);
+        run.records.push(Record { sides, ..Record::default() });
+        (run.calls.len() - 1, id, lives)
+    });
+    if lives {
+        world::spawn(id, Box::new(move || caller::call(number)));
+    }
+    number
+}
+
+/// A handler is about to call on: gives the number of that call. Whatever comes of it, nobody judges.
+pub(crate) fn note_nested(from: usize, to: usize, nanos: u64) -> u64 {
+    let (kind, act, len) = (Kind::Plain, Act::Answer(0), 0);
+    let (deadline, manner) = (Some(nanos), Manner::Await);
+    with(|run| {
+        run.calls.push(Call { from, to, kind, act, len, deadline, manner });
+        run.records.push(Record { is_nested: true, ..Record::default() });
+        run.calls.len() as u64 - 1
+    })
+}
+
+/// Stops a process.
+fn stop(process: usize, nanos: Option<u64>) {
+    let Some(id) = living(process) else { return };
+    world::pause(id, true);
+    let Some(nanos) = nanos else {
+        return with(|run| run.processes[process].hangs = true);
+    };
+    let until = world::now() + nanos;
+    disturb(process, until);
+    with(|run| {
+        let it = &mut run.processes[process];
+        it.stopped_until = it.stopped_until.max(until);
+    });
+    world::spawn(
+        HARNESS,
+        Box::new(move || {
+            world::sleep(nanos);
+            let is_due = with(|run| {
+                let it = &run.processes[process];
+                it.id != id || (it.stopped_until <= world::now() && !it.hangs)
+            });
+            if is_due {
+                world::pause(id, false);
+                world::trace(|out| write!(out, "{process} goes on"));
+            }
+        }),
+    );
+}
+
+pub(crate) fn disturb(process: usize, until: u64) {
+    with(|run| {
+        let it = &mut run.processes[process];
+        it.disturbed_until = it.disturbed_until.max(until);
+    });
+}
+
+/// Its present incarnation, if it lives.
+fn living(process: usize) -> Option<ProcessId> {
+    with(|run| run.processes[process].lives.then_some(run.processes[process].id))
+}
+
+/// A process is killed: nothing that it does has an effect any more. Its threads run out.
+pub(crate) fn kill(process: usize) {
+    let id = with(|run| {
+        let it = &mut run.processes[process];
+        (it.lives, it.hangs, it.stopped_until) = (false, false, 0);
+        it.id
+    });
+    with(|run| run.net().kill(id));
+    world::kill(id);
+    end_process(process, id);
+}
+
+/// A process closes its engine.
+pub(crate) fn close(process: usize) {
+    let Some(id) = living(process) else { return };
+    with(|run| run.processes[process].lives = false);
+    end_process(process, id);
+}
+
+fn end_process(process: usize, id: ProcessId) {
+    let (handle, waiting) = with(|run| {
+        let it = &mut run.processes[process];
+        (it.handle.take(), std::mem::take(&mut it.waiting))
+    });
+    waiting.into_iter().for_each(Waker::wake);
+    if let Some(handle) = handle {
+        let close = move || {
+            handle.interrupt_progress();
+            handle.close();
+        };
+        world::spawn(id, Box::new(close));
+    }
+}
+
+fn restart(story: &Story, process: usize) {
+    // The one before may not have closed yet: its address is its own until then.
+    let is_taken = with(|run| run.net().is_taken(&run.processes[process].address));
+    if living(process).is_some() || is_taken {
+        return;
+    }
+    with(|run| {
+        let it = &mut run.processes[process];
+        (it.id, it.was_restarted, it.stopped_until) = (world::add_process(), true, 0);
+    });
+    open(process, &story.processes[process - 1]);
+}
+
+/// A process closes its connection to another one.
+fn forget(process: usize, other: usize) {
+    let Some(id) = living(process) else { return };
+    let (handle, address) = with(|run| {
+        run.forgotten.push((process, other));
+        (run.processes[process].handle.clone(), run.processes[other].address.clone())
+    });
+    let Some(handle) = handle else { return };
+    let job = move || {
+        if let Ok(peer) = handle.lookup(&address) {
+            handle.forget(peer);
+        }
+    };
+    world::spawn(id, Box::new(job));
+}
+
+/// Something is refused to a process for a while.
+fn refuse(process: usize, nanos: u64, set: fn(ProcessId, bool)) {
+    let Some(id) = living(process) else { return };
+    set(id, true);
+    disturb(process, world::now() + nanos);
+    world::spawn(
+        HARNESS,
+        Box::new(move || {
+            world::sleep(nanos);
+            set(id, false);
+        }),
+    );
+}
+
+/// Nothing is kept from ending any more.
+pub(crate) fn be_over() {
+    let waiting: Vec<_> = with(|run| {
+        run.is_over = true;
+        let processes = run.processes.iter_mut();
+        processes.flat_map(|process| std::mem::take(&mut process.waiting)).collect()
+    });
+    waiting.into_iter().for_each(Waker::wake);
+}
+
+/// Whether the story is over, or this incarnation of the process.
+pub(crate) fn is_over_for(process: usize, id: ProcessId) -> bool {
+    with(|run| {
+        let it = &run.processes[process];
+        run.is_over || it.id != id || !it.lives
+    })
+}
+
+/// Is to be woken when it is.
+pub(crate) fn wake_when_over(process: usize, waker: Waker) {
+    with(|run| run.processes[process].waiting.push(waker));
+}
+
+/// Whether a call ends only when it is given up.
+pub(crate) fn is_to_give_up(call: &Call) -> bool {
+    let to_hung = with(|run| run.processes[call.to].hangs);
+    to_hung || matches!(call.act, Act::UntilCancelled)
+}

@@ -1,0 +1,133 @@
+//! Makes a story that fails shorter, as long as it fails in the same way.
+
+use crate::{
+    judge::Checks,
+    run,
+    story::{Act, Call, Event, Manner, Story, What},
+    trace::Tracing,
+};
+
+/// Runs that are spent on one story.
+const TRIES: u32 = 8000;
+
+/// Orders of its threads in which a shorter story is tried.
+const ORDERS: u64 = 3;
+
+/// The shortest story that was found, and why that fails.
+#[must_use]
+pub fn shrink(story: &Story, checks: &Checks, failure: &str) -> (Story, String) {
+    let mut shrinking = Shrinking {
+        best: story.clone(),
+        failure: failure.to_owned(),
+        check: check_of(failure).to_owned(),
+        checks: checks.clone(),
+        tries: TRIES,
+    };
+    loop {
+        let before = shrinking.best.events.len();
+        shrinking.drop_events();
+        shrinking.make_simpler();
+        if shrinking.tries == 0 || shrinking.best.events.len() == before {
+            break;
+        }
+    }
+    shrinking.settle_settings();
+    (shrinking.best, shrinking.failure)
+}
+
+/// The name of the check that a failure breaks.
+#[must_use]
+pub fn check_of(failure: &str) -> &str {
+    failure.split_once(':').map_or(failure, |(check, _)| check)
+}
+
+struct Shrinking {
+    best: Story,
+    failure: String,
+    check: String,
+    checks: Checks,
+    tries: u32,
+}
+
+impl Shrinking {
+    /// Takes a story if it fails in the same way.
+    fn attempt(&mut self, story: &Story) -> bool {
+        for order in 0..ORDERS {
+            if self.tries == 0 {
+                return false;
+            }
+            self.tries -= 1;
+            let order = story.order.wrapping_add(order);
+            let story = Story { order, ..story.clone() };
+            if let Some(why) = run::run(&story, self.checks.clone(), Tracing::Off).failure
+                && check_of(&why) == self.check
+            {
+                (self.best, self.failure) = (story, why);
+                return true;
+            }
+        }
+        false
+    }
+
+    fn drop_events(&mut self) {
+        let mut size = self.best.events.len().div_ceil(2);
+        while size > 0 {
+            let mut at = 0;
+            while at < self.best.events.len() {
+                let mut shorter = self.best.clone();
+                let end = (at + size).min(shorter.events.len());
+                shorter.events.drain(at..end);
+                if !self.attempt(&shorter) {
+                    at += size;
+                }
+            }
+            size /= 2;
+        }
+    }
+
+    fn make_simpler(&mut self) {
+        for at in 0..self.best.events.len() {
+            for simpler in simpler(&self.best.events[at]) {
+                let mut story = self.best.clone();
+                story.events[at] = simpler;
+                self.attempt(&story);
+            }
+        }
+    }
+
+    /// Limits that do not matter are the large ones.
+    fn settle_settings(&mut self) {
+        for process in 0..self.best.processes.len() {
+            let settle: [fn(&mut crate::story::Settings); 4] = [
+                |it| it.spin = Some(0),
+                |it| it.background = true,
+                |it| it.in_service_max = 4096,
+                |it| it.calls_max = 65_536,
+            ];
+            for settle in settle {
+                let mut story = self.best.clone();
+                settle(&mut story.processes[process]);
+                self.attempt(&story);
+            }
+        }
+    }
+}
+
+/// Events that are easier to read.
+fn simpler(event: &Event) -> Vec<Event> {
+    let What::Call(call) = &event.what else { return Vec::new() };
+    let mut all = Vec::new();
+    if call.len > 0 {
+        all.push(Call { len: 0, ..call.clone() });
+    }
+    if !matches!(call.act, Act::Answer(0)) {
+        all.push(Call { act: Act::Answer(0), ..call.clone() });
+    }
+    if call.manner != Manner::Await && !call.manner.is_one_way() {
+        all.push(Call { manner: Manner::Await, ..call.clone() });
+    }
+    if call.deadline.is_some() {
+        all.push(Call { deadline: None, ..call.clone() });
+    }
+    all.into_iter().map(|call| Event { at: event.at, what: What::Call(call) }).collect()
+}

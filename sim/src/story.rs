@@ -1,0 +1,271 @@
+//! A story: who is there, and what happens when. Made from a seed before anything runs, so that it can be made shorter.
+
+use std::fmt;
+
+use crate::{net::Rules, random::Random, rpcs::Kind};
+
+mod make;
+
+/// How the engine of one process is opened.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// [`hg_engine::Builder::in_service_max`].
+    pub in_service_max: usize,
+    /// [`hg_engine::Builder::calls_max`].
+    pub calls_max: usize,
+    /// [`hg_engine::Builder::large_max`].
+    pub large_max: u64,
+    /// [`hg_engine::Builder::large_in_service_max`].
+    pub large_in_service_max: u64,
+    /// [`hg_engine::Builder::backlog_bytes_max`].
+    pub backlog_bytes_max: u64,
+    /// [`hg_engine::Builder::pool_threads_max`].
+    pub pool_threads_max: usize,
+    /// [`hg_engine::Builder::eager_max`].
+    pub eager_max: u64,
+    /// [`hg_engine::Builder::checksum`].
+    pub checksum: bool,
+    /// Whether a thread of the engine's own makes progress; otherwise one of the story's does.
+    pub background: bool,
+    /// Microseconds of polling before each sleep; `None`: always.
+    pub spin: Option<u64>,
+}
+
+/// What a handler does with a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Act {
+    /// Answers at once, by so many bytes.
+    Answer(usize),
+    /// Answers after this time in nanoseconds; a plain handler stands still meanwhile.
+    After(u64),
+    /// Answers with its own error.
+    Refuse,
+    /// Panics.
+    Panic,
+    /// Gives an answer that panics when it is encoded.
+    Poison,
+    /// Drops its answer unsent; only later ones can.
+    Forget,
+    /// Waits until nobody waits for it any more, then answers.
+    UntilCancelled,
+    /// Does not end before the story does.
+    Never,
+    /// Calls on to another process within this time, then answers.
+    CallOn(usize, u64),
+    /// Pulls so many bytes from its caller.
+    Pull(u64),
+    /// Pushes so many bytes to its caller.
+    Push(u64),
+    /// Fetches so many bytes from its caller.
+    Fetch(u64),
+}
+
+/// What a caller does with a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Manner {
+    /// `wait`.
+    Wait,
+    /// Awaits it.
+    Await,
+    /// Awaits it for this time in nanoseconds, then drops it.
+    Drop(u64),
+    /// Awaits it for this time in nanoseconds, then cancels it and waits for its end.
+    Cancel(u64),
+    /// One way: lets it go, and looks whether it was accepted.
+    Notify,
+    /// One way: waits until it has left.
+    NotifyAndWait,
+    /// One way: does not look.
+    NotifyBlindly,
+}
+
+impl Manner {
+    /// Whether no answer is asked for.
+    #[must_use]
+    pub fn is_one_way(self) -> bool {
+        matches!(self, Self::Notify | Self::NotifyAndWait | Self::NotifyBlindly)
+    }
+}
+
+/// A call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Call {
+    /// Who calls.
+    pub from: usize,
+    /// Whom.
+    pub to: usize,
+    /// The kind of its handler.
+    pub kind: Kind,
+    /// What that does.
+    pub act: Act,
+    /// Bytes of its arguments beside the few that it always has.
+    pub len: usize,
+    /// Time that it may take in nanoseconds.
+    pub deadline: Option<u64>,
+    /// What its caller does.
+    pub manner: Manner,
+}
+
+impl Call {
+    /// Whether its handler ends only with the story, or when its caller gives up at its end.
+    #[must_use]
+    pub fn stays(&self) -> bool {
+        let is_given_up =
+            self.deadline.is_some() || matches!(self.manner, Manner::Drop(_) | Manner::Cancel(_));
+        match self.act {
+            Act::Never => true,
+            Act::UntilCancelled => self.manner.is_one_way() || !is_given_up,
+            _ => false,
+        }
+    }
+}
+
+/// What happens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum What {
+    /// Somebody calls.
+    Call(Call),
+    /// A process stops; for so long in nanoseconds, or for ever.
+    Stop(usize, Option<u64>),
+    /// A process is killed.
+    Kill(usize),
+    /// A process closes its engine.
+    Close(usize),
+    /// A process that has ended begins anew.
+    Restart(usize),
+    /// The first one closes its connection to the second one.
+    Forget(usize, usize),
+    /// Memory cannot be registered for so long.
+    NoMemory(usize, u64),
+    /// There are no threads to be had for so long.
+    NoThreads(usize, u64),
+}
+
+/// What happens when.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Event {
+    /// Nanoseconds since the beginning.
+    pub at: u64,
+    /// What.
+    pub what: What,
+}
+
+/// All of it.
+#[derive(Debug, Clone)]
+pub struct Story {
+    /// Where it came from.
+    pub seed: u64,
+    /// In which order its threads run.
+    pub order: u64,
+    /// How the transport behaves.
+    pub rules: Rules,
+    /// The processes, numbered from 1 on.
+    pub processes: Vec<Settings>,
+    /// So many more hang from the beginning, numbered behind them.
+    pub hung: usize,
+    /// By time.
+    pub events: Vec<Event>,
+}
+
+impl Story {
+    /// The story of a seed.
+    #[must_use]
+    pub fn new(seed: u64, as_before: bool) -> Self {
+        make::story(seed, &mut Random::new(seed), as_before)
+    }
+
+    /// Whether one process holds on for ever to what it can get of another one: it has its share, and waits for more.
+    #[must_use]
+    pub fn is_hog(&self, from: usize, to: usize) -> bool {
+        self.events.iter().any(|event| match &event.what {
+            What::Call(call) => call.from == from && call.to == to && call.stays(),
+            What::Stop(it, None) => *it == from,
+            _ => false,
+        })
+    }
+
+    /// Whether a process hangs from the beginning.
+    #[must_use]
+    pub fn hangs(&self, process: usize) -> bool {
+        process > self.processes.len()
+    }
+}
+
+fn time(nanos: u64) -> String {
+    match nanos {
+        0..10_000 => format!("{nanos} ns"),
+        10_000..10_000_000 => format!("{} us", nanos / 1000),
+        _ => format!("{} ms", nanos / 1_000_000),
+    }
+}
+
+impl fmt::Display for Call {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let verb = if self.manner.is_one_way() { "notifies" } else { "calls" };
+        let Self { from, to, kind, act, len, .. } = self;
+        write!(out, "{from} {verb} {to}: {kind:?} {act:?}")?;
+        if *len > 0 {
+            write!(out, ", {len} bytes")?;
+        }
+        if let Some(deadline) = self.deadline {
+            write!(out, ", within {}", time(deadline))?;
+        }
+        match self.manner {
+            Manner::Drop(after) => write!(out, ", dropped after {}", time(after)),
+            Manner::Cancel(after) => write!(out, ", cancelled after {}", time(after)),
+            manner => write!(out, ", {manner:?}"),
+        }
+    }
+}
+
+impl fmt::Display for What {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Call(call) => call.fmt(out),
+            Self::Stop(it, Some(nanos)) => write!(out, "{it} stops for {}", time(*nanos)),
+            Self::Stop(it, None) => write!(out, "{it} stops for ever"),
+            Self::Kill(it) => write!(out, "{it} is killed"),
+            Self::Close(it) => write!(out, "{it} closes its engine"),
+            Self::Restart(it) => write!(out, "{it} begins anew"),
+            Self::Forget(it, other) => write!(out, "{it} forgets {other}"),
+            Self::NoMemory(it, nanos) => write!(out, "{it} gets no memory for {}", time(*nanos)),
+            Self::NoThreads(it, nanos) => write!(out, "{it} gets no threads for {}", time(*nanos)),
+        }
+    }
+}
+
+impl fmt::Display for Story {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Rules { credits, queue_depth, batch, message_max, .. } = self.rules;
+        let Rules { delay_min, delay_max, short_cuts, owner_moves, as_before, .. } = self.rules;
+        writeln!(
+            out,
+            "seed {}: {credits} credits, queues of {queue_depth}, {batch} messages a round of at most {message_max} bytes, \
+             {} to {} on the way{}{}{}",
+            self.seed,
+            time(delay_min),
+            time(delay_max),
+            if short_cuts { ", short cuts" } else { "" },
+            if owner_moves { ", owners move" } else { "" },
+            if as_before { ", as before" } else { "" },
+        )?;
+        for (settings, process) in self.processes.iter().zip(1..) {
+            let Settings { in_service_max, calls_max, background, spin, pool_threads_max, .. } =
+                settings;
+            let progress = if *background { "in the background" } else { "of its own" };
+            let wait = spin.map_or("spins".to_owned(), |spin| format!("spins {spin} us"));
+            writeln!(
+                out,
+                "  {process}: {in_service_max} in service, {calls_max} calls, {pool_threads_max} threads, progress {progress}, {wait}"
+            )?;
+        }
+        if self.hung > 0 {
+            let first = self.processes.len() + 1;
+            writeln!(out, "  {first} to {}: hang", self.processes.len() + self.hung)?;
+        }
+        for Event { at, what } in &self.events {
+            writeln!(out, "  {:>9} us  {what}", at / 1000)?;
+        }
+        Ok(())
+    }
+}

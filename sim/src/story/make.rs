@@ -1,0 +1,334 @@
+//! Draws a story from a seed.
+
+use super::{Act, Call, Event, Manner, Settings, Story, What};
+use crate::{net::Rules, random::Random, rpcs::Kind};
+
+const MICRO: u64 = 1000;
+const MILLI: u64 = 1_000_000;
+
+/// What kinds of things happen in a story, and how often: of a hundred.
+struct Mood {
+    /// Calls that are never answered before they are cancelled.
+    until_cancelled: u64,
+    /// Calls to processes that hang.
+    to_hung: u64,
+    one_way: u64,
+    transfers: u64,
+    large: u64,
+    deadlines: u64,
+    /// Handlers that do not answer as they should.
+    bad: u64,
+    slow: u64,
+    /// Events that are no calls, of a thousand.
+    faults: u64,
+    /// Several calls of one kind at a time.
+    bursts: u64,
+    /// Nanoseconds between two events.
+    gap: u64,
+}
+
+/// Events of a story at least.
+const EVENTS_MIN: u64 = 300;
+
+pub(super) fn story(seed: u64, random: &mut Random, as_before: bool) -> Story {
+    let processes = random.between(2, 6);
+    let settings: Vec<_> = (0..processes).map(|_| settings(random)).collect();
+    let hung = match random.below(20) {
+        0..12 => 0,
+        12..19 => random.between(1, 4),
+        _ => random.between(20, 100),
+    };
+    let hung = usize::try_from(hung).unwrap_or(0);
+    let rules = rules(random, as_before);
+    let mood = mood(random, hung > 0);
+    let mut maker = Maker {
+        left_behind: vec![0; settings.len() + 1],
+        hogs: vec![vec![false; settings.len() + 1]; settings.len() + 1],
+        lives: vec![true; settings.len() + 1],
+        hangs: vec![false; settings.len() + 1],
+        story: Story { seed, order: seed, rules, processes: settings, hung, events: Vec::new() },
+        now: MILLI,
+        mood,
+    };
+    let len = random.between(EVENTS_MIN, EVENTS_MIN + 60);
+    while (maker.story.events.len() as u64) < len {
+        maker.step(random);
+    }
+    maker.story.events.sort_by_key(|event| event.at);
+    maker.story
+}
+
+fn settings(random: &mut Random) -> Settings {
+    Settings {
+        in_service_max: random.pick(&[1, 2, 3, 4, 8, 8, 64, 4096]),
+        calls_max: random.pick(&[16, 64, 65_536, 65_536]),
+        large_max: random.pick(&[20_000, 1 << 30, 1 << 30, 1 << 30]),
+        large_in_service_max: random.pick(&[4_000, 20_000, 1 << 30]),
+        backlog_bytes_max: random.pick(&[20_000, 60_000]),
+        pool_threads_max: random.pick(&[4, 8, 64, 500]),
+        eager_max: random.pick(&[0, 0, 128, 4096]),
+        checksum: random.percent(25),
+        background: random.percent(75),
+        spin: random.pick(&[
+            Some(0),
+            Some(0),
+            Some(0),
+            Some(0),
+            Some(0),
+            Some(0),
+            Some(0),
+            Some(20),
+            Some(50),
+            None,
+        ]),
+    }
+}
+
+fn rules(random: &mut Random, as_before: bool) -> Rules {
+    let delay_min = random.pick(&[0, MICRO, 10 * MICRO, 100 * MICRO]);
+    let small = |random: &mut Random| random.between(1, 8);
+    Rules {
+        credits: u32::try_from(if random.percent(70) { small(random) } else { 64 }).unwrap_or(1),
+        queue_depth: usize::try_from(if random.percent(70) { small(random) } else { 64 })
+            .unwrap_or(1),
+        batch: usize::try_from(if random.percent(50) { small(random) } else { 32 }).unwrap_or(1),
+        delay_min,
+        delay_max: delay_min + random.pick(&[0, MICRO, 20 * MICRO, MILLI]),
+        message_max: random.pick(&[256, 1024, 4096]),
+        short_cuts: random.percent(60),
+        owner_moves: random.percent(50),
+        at_once: random.percent(30),
+        as_before,
+        tombstones_max: random.pick(&[4, 16, 4096, 4096]),
+        unmatched_max: random.pick(&[1, 4, 64]),
+        spurious: random.pick(&[0, 0, 10, 100]),
+    }
+}
+
+fn mood(random: &mut Random, has_hung: bool) -> Mood {
+    let some = |random: &mut Random, most: u64| {
+        if random.percent(60) { random.below(most + 1) } else { 0 }
+    };
+    Mood {
+        until_cancelled: some(random, 30),
+        to_hung: if has_hung { random.between(5, 50) } else { 0 },
+        one_way: some(random, 30),
+        transfers: some(random, 40),
+        large: some(random, 30),
+        deadlines: random.pick(&[0, 20, 50, 90]),
+        bad: some(random, 30),
+        slow: some(random, 40),
+        faults: random.pick(&[0, 5, 10, 20, 40]),
+        bursts: random.pick(&[0, 2, 5, 10]),
+        gap: random.pick(&[MICRO, 20 * MICRO, 200 * MICRO, MILLI]),
+    }
+}
+
+struct Maker {
+    story: Story,
+    mood: Mood,
+    now: u64,
+    /// At each process those who hold on to whatever they get.
+    hogs: Vec<Vec<bool>>,
+    /// Those of incarnations that have ended.
+    left_behind: Vec<u32>,
+    lives: Vec<bool>,
+    /// Stopped for ever.
+    hangs: Vec<bool>,
+}
+
+impl Maker {
+    fn push(&mut self, what: What) {
+        self.story.events.push(Event { at: self.now, what });
+    }
+
+    fn step(&mut self, random: &mut Random) {
+        self.now += random.below(2 * self.mood.gap);
+        if random.below(1000) < self.mood.faults {
+            return self.fault(random);
+        }
+        let call = self.call(random);
+        let count = if random.percent(self.mood.bursts) { random.between(4, 48) } else { 1 };
+        let gap = random.pick(&[0, MICRO, 50 * MICRO]);
+        for _ in 0..count {
+            if self.may_stay(&call) {
+                self.push(What::Call(call.clone()));
+            }
+            self.now += gap;
+        }
+    }
+
+    /// A handler that nobody ends takes a place for ever. Of those who have such at one process there are only so many that
+    /// fair shares leave some for the others.
+    fn may_stay(&mut self, call: &Call) -> bool {
+        if call.to > self.story.processes.len() || !call.stays() {
+            return true;
+        }
+        let target = &self.story.processes[call.to - 1];
+        if call.len >= 100 && target.large_in_service_max < 1 << 30 {
+            return false;
+        }
+        self.may_hog(call.from, call.to)
+    }
+
+    fn may_hog(&mut self, from: usize, to: usize) -> bool {
+        let target = &self.story.processes[to - 1];
+        let most = target.in_service_max.min(target.pool_threads_max).ilog2().saturating_sub(1);
+        let hogs = &mut self.hogs[to];
+        let others = hogs.iter().zip(0..).filter(|(hog, it)| **hog && *it != from).count();
+        let may = others as u64 + u64::from(self.left_behind[to]) < u64::from(most);
+        hogs[from] |= may;
+        may
+    }
+
+    fn fault(&mut self, random: &mut Random) {
+        let it = usize::try_from(random.between(1, self.story.processes.len() as u64)).unwrap_or(1);
+        if !self.lives[it] {
+            self.lives[it] = true;
+            self.hogs[it].fill(false);
+            self.left_behind[it] = 0;
+            // One-way calls of the one before may go on, as another one's.
+            for (hogs, left_behind) in self.hogs.iter_mut().zip(&mut self.left_behind) {
+                *left_behind += u32::from(std::mem::take(&mut hogs[it]));
+            }
+            return self.push(What::Restart(it));
+        }
+        if self.hangs[it] {
+            return;
+        }
+        match random.below(13) {
+            0..4 => {
+                let nanos = random.pick(&[100 * MICRO, 2 * MILLI, 20 * MILLI, 200 * MILLI]);
+                self.push(What::Stop(it, Some(nanos)));
+            }
+            4 => {
+                // Whoever hangs for ever holds what it has asked for.
+                let is_first = !self.hangs.contains(&true);
+                if self.story.processes.len() > 2 && is_first && self.may_hang(it) {
+                    self.hangs[it] = true;
+                    self.push(What::Stop(it, None));
+                }
+            }
+            5..7 => {
+                self.lives[it] = false;
+                self.push(What::Kill(it));
+            }
+            7..9 => {
+                self.lives[it] = false;
+                self.push(What::Close(it));
+            }
+            9 | 10 => {
+                let nanos = random.pick(&[MILLI, 20 * MILLI]);
+                self.push(What::NoMemory(it, nanos));
+            }
+            11 => {
+                let other = random.index(self.story.processes.len() + self.story.hung) + 1;
+                if other != it {
+                    self.push(What::Forget(it, other));
+                }
+            }
+            _ => {
+                let nanos = random.pick(&[MILLI, 20 * MILLI, 500 * MILLI]);
+                self.push(What::NoThreads(it, nanos));
+            }
+        }
+    }
+
+    /// Whether a process may stop for ever: whoever it has called has room for the others then.
+    fn may_hang(&mut self, process: usize) -> bool {
+        let mut asked = Vec::new();
+        for event in &self.story.events {
+            if let What::Call(call) = &event.what
+                && call.from == process
+                && let Some(target) = self.story.processes.get(call.to - 1)
+            {
+                if call.len >= 100 && target.large_in_service_max < 1 << 30 {
+                    return false;
+                }
+                asked.push(call.to);
+            }
+        }
+        asked.into_iter().all(|to| self.may_hog(process, to))
+    }
+
+    fn call(&mut self, random: &mut Random) -> Call {
+        let processes = self.story.processes.len();
+        let any = |random: &mut Random| random.index(processes) + 1;
+        let from = any(random);
+        let to = if random.percent(self.mood.to_hung) {
+            processes + 1 + random.index(self.story.hung)
+        } else {
+            // A process may call itself, now and then.
+            let to = any(random);
+            if to == from { from % processes + 1 } else { to }
+        };
+        let kind = random.pick(&[
+            Kind::Plain,
+            Kind::Plain,
+            Kind::Async,
+            Kind::Async,
+            Kind::Later,
+            Kind::Blocking,
+        ]);
+        let act = self.act(kind, random);
+        let len = if random.percent(self.mood.large) {
+            random.pick(&[100, 300, 3000, 10_000])
+        } else {
+            random.pick(&[0, 0, 0, 8, 60])
+        };
+        let deadline = random.percent(self.mood.deadlines).then(|| self.time(random));
+        let mut manner = match random.below(10) {
+            0..4 => Manner::Wait,
+            4..7 => Manner::Await,
+            7 => Manner::Drop(self.time(random)),
+            8 => Manner::Cancel(self.time(random)),
+            _ => Manner::Await,
+        };
+        let asks_back = matches!(act, Act::Pull(_) | Act::Push(_) | Act::Fetch(_));
+        if random.percent(self.mood.one_way) && !asks_back {
+            manner = random.pick(&[Manner::Notify, Manner::NotifyAndWait, Manner::NotifyBlindly]);
+        }
+        let deadline = deadline.filter(|_| !manner.is_one_way());
+        // Nobody cancels those.
+        let waits = act == Act::UntilCancelled && manner.is_one_way();
+        let act = if waits { Act::Never } else { act };
+        Call { from, to, kind, act, len, deadline, manner }
+    }
+
+    fn time(&self, random: &mut Random) -> u64 {
+        random.pick(&[1, MICRO, 50 * MICRO, 500 * MICRO, 2 * MILLI, 20 * MILLI, 200 * MILLI])
+    }
+
+    fn act(&self, kind: Kind, random: &mut Random) -> Act {
+        let mood = &self.mood;
+        if random.percent(mood.bad) {
+            let bad = [Act::Refuse, Act::Panic, Act::Poison, Act::Forget, Act::Never];
+            let act = random.pick(&bad);
+            let fits = match act {
+                Act::Forget => kind == Kind::Later,
+                Act::Never => kind != Kind::Plain,
+                _ => true,
+            };
+            return if fits { act } else { Act::Panic };
+        }
+        if random.percent(mood.slow) {
+            let most = if kind == Kind::Plain { MILLI } else { 20 * MILLI };
+            return Act::After(random.between(1, most));
+        }
+        if kind != Kind::Plain {
+            if random.percent(mood.until_cancelled) {
+                return Act::UntilCancelled;
+            }
+            if random.percent(mood.transfers) {
+                let len = random.pick(&[1, 100, 5000, 20_000]);
+                return random.pick(&[Act::Pull(len), Act::Push(len), Act::Fetch(len)]);
+            }
+            if random.percent(10) {
+                let to = random.index(self.story.processes.len()) + 1;
+                return Act::CallOn(to, random.pick(&[MILLI, 50 * MILLI]));
+            }
+        }
+        let large = random.percent(mood.large);
+        Act::Answer(if large { random.pick(&[100, 300, 3000, 10_000]) } else { 0 })
+    }
+}

@@ -1,0 +1,543 @@
+//! The scheduler: logical threads, one of which runs at a time, a virtual clock, and timers.
+//!
+//! Everything lies in the machine's thread that runs a story, so that several can run side by side. A thread switches at
+//! [`wait`], and nowhere else; no lock of the engine's is held there. Whoever is to run next is drawn from those that can; when
+//! nobody can, the clock moves on to the next timer.
+
+use std::{
+    cell::RefCell,
+    cmp::{Ordering, Reverse},
+    collections::BinaryHeap,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, Mutex, PoisonError},
+    task::Waker,
+};
+
+use hg_engine::platform::Locals;
+
+use crate::{coroutine, coroutine::Coroutine, net::Net, random::Random, trace::Trace};
+
+/// A logical thread of the present story.
+pub(crate) type ThreadId = usize;
+
+/// A process of the present story: not the machine's.
+pub(crate) type ProcessId = usize;
+
+/// Those who look after the story itself: never paused.
+pub(crate) const HARNESS: ProcessId = 0;
+
+/// What a timer does.
+pub(crate) enum Action {
+    /// Ends a wait, if it is still the same one.
+    Wake(ThreadId, u64),
+    /// Wakes a task.
+    Waker(Waker),
+    /// Something happens in the network.
+    Net(crate::net::Event),
+}
+
+struct Timer {
+    at: u64,
+    serial: u64,
+    action: Action,
+}
+
+impl PartialEq for Timer {
+    fn eq(&self, other: &Self) -> bool {
+        self.serial == other.serial
+    }
+}
+
+impl Eq for Timer {}
+
+impl PartialOrd for Timer {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Timer {
+    fn cmp(&self, other: &Self) -> Ordering {
+        (self.at, self.serial).cmp(&(other.at, other.serial))
+    }
+}
+
+struct Thread {
+    process: ProcessId,
+    /// `None` while it runs, and once it has ended.
+    coroutine: Option<Coroutine>,
+    locals: Locals,
+    /// Of [`park`].
+    token: bool,
+    /// It waits, and is not among those that can run.
+    waits: bool,
+    /// It wants to run when anything else has happened.
+    relaxes: bool,
+    /// Which wait it is.
+    wait: u64,
+    has_ended: bool,
+    has_panicked: bool,
+    joiners: Vec<ThreadId>,
+}
+
+#[derive(Default)]
+struct Process {
+    is_paused: bool,
+    is_dead: bool,
+    has_no_threads: bool,
+    /// Those that could run, but for the pause.
+    held: Vec<ThreadId>,
+}
+
+pub(crate) struct World {
+    now: u64,
+    random: Random,
+    threads: Vec<Thread>,
+    ready: Vec<ThreadId>,
+    relaxing: Vec<ThreadId>,
+    current: Option<ThreadId>,
+    timers: BinaryHeap<Reverse<Timer>>,
+    /// When all threads that poll have looked last.
+    stirred_at: u64,
+    serial: u64,
+    processes: Vec<Process>,
+    failure: Option<String>,
+    /// Rounds of progress since a thread was last resumed.
+    rounds: u32,
+    pub(crate) trace: Trace,
+    net: Arc<Mutex<Net>>,
+}
+
+thread_local! {
+    static WORLD: RefCell<Option<World>> = const { RefCell::new(None) };
+}
+
+/// Virtual nanoseconds that a turn of a thread takes at most.
+const TURN: u64 = 600;
+
+/// Virtual nanoseconds between two looks at the clock.
+const TICK: u64 = 20;
+
+/// Rounds of progress that a thread may make without a wait.
+const ROUNDS_MAX: u32 = 20_000;
+
+/// Virtual nanoseconds until a polling thread looks again at the latest.
+const RELAX_MAX: u64 = 250_000;
+
+/// In one of so many places where a thread can be interrupted it is.
+const INTERRUPTED: u64 = 8;
+
+/// Begins a story on this thread of the machine.
+pub(crate) fn begin(seed: u64, net: Arc<Mutex<Net>>, trace: Trace) {
+    let world = World {
+        now: 0,
+        random: Random::new(seed ^ 0x5eed),
+        threads: Vec::new(),
+        ready: Vec::new(),
+        relaxing: Vec::new(),
+        current: None,
+        timers: BinaryHeap::new(),
+        stirred_at: 0,
+        serial: 0,
+        processes: vec![Process::default()],
+        failure: None,
+        rounds: 0,
+        trace,
+        net,
+    };
+    WORLD.with_borrow_mut(|place| *place = Some(world));
+}
+
+/// Ends it: gives the trace, and why it has failed. Threads that have not ended stay as they are, with all that they hold.
+pub(crate) fn end() -> (Trace, Option<String>) {
+    let world = WORLD.with_borrow_mut(Option::take).expect("a story has begun");
+    for mut thread in world.threads {
+        thread.coroutine.take().into_iter().for_each(Coroutine::forget);
+    }
+    // Wakers and messages may belong to whatever is left: they are not run any more.
+    std::mem::forget(world.timers);
+    (world.trace, world.failure)
+}
+
+fn with<T>(look: impl FnOnce(&mut World) -> T) -> T {
+    WORLD.with_borrow_mut(|world| look(world.as_mut().expect("a story has begun")))
+}
+
+/// Whether a story runs on this thread of the machine.
+pub(crate) fn is_on() -> bool {
+    WORLD.with_borrow(Option::is_some)
+}
+
+/// A new process, or a new incarnation of one.
+pub(crate) fn add_process() -> ProcessId {
+    with(|world| {
+        world.processes.push(Process::default());
+        world.processes.len() - 1
+    })
+}
+
+/// The virtual time in nanoseconds, which goes on a little whenever somebody looks.
+pub(crate) fn tick() -> u64 {
+    WORLD.with_borrow_mut(|world| {
+        world.as_mut().map_or(0, |world| {
+            world.now += TICK;
+            world.now
+        })
+    })
+}
+
+/// A round of progress begins. One that makes so many without ever waiting for anything fails the story.
+pub(crate) fn note_round() {
+    let is_too_much = with(|world| {
+        world.rounds += 1;
+        world.rounds > ROUNDS_MAX
+    });
+    if is_too_much && coroutine::is_inside() {
+        fail(|| "spins: progress goes round and round without a wait".to_owned());
+        coroutine::suspend();
+    }
+}
+
+/// The virtual time in nanoseconds.
+pub(crate) fn now() -> u64 {
+    WORLD.with_borrow(|world| world.as_ref().map_or(0, |world| world.now))
+}
+
+/// A number below `end`.
+pub(crate) fn random(end: u64) -> u64 {
+    with(|world| world.random.below(end))
+}
+
+/// The story has failed: nothing runs any more.
+pub(crate) fn fail(why: impl FnOnce() -> String) {
+    with(|world| {
+        if world.failure.is_none() {
+            world.failure = Some(why());
+        }
+    });
+}
+
+/// Whether the story has failed.
+pub(crate) fn has_failed() -> bool {
+    with(|world| world.failure.is_some())
+}
+
+/// Says what happens; costs nothing but a hash where nobody reads it.
+pub(crate) fn trace(what: impl FnOnce(&mut dyn std::fmt::Write) -> std::fmt::Result) {
+    with(|world| {
+        let now = world.now;
+        world.trace.line(now, what);
+    });
+}
+
+/// Has something done at a time.
+pub(crate) fn at(at: u64, action: Action) {
+    with(|world| world.add_timer(at, action));
+}
+
+/// Starts a logical thread; `None`: there is no thread to be had.
+pub(crate) fn spawn(process: ProcessId, job: Box<dyn FnOnce()>) -> ThreadId {
+    with(|world| {
+        let id = world.threads.len();
+        let body = Box::new(move || {
+            let has_panicked = catch_unwind(AssertUnwindSafe(job)).is_err();
+            with(|world| world.threads[id].has_panicked = has_panicked);
+        });
+        world.threads.push(Thread {
+            process,
+            coroutine: Some(Coroutine::new(body)),
+            locals: Locals::default(),
+            token: false,
+            waits: false,
+            relaxes: false,
+            wait: 0,
+            has_ended: false,
+            has_panicked: false,
+            joiners: Vec::new(),
+        });
+        world.ready.push(id);
+        id
+    })
+}
+
+/// The thread that runs, if any.
+pub(crate) fn current() -> Option<ThreadId> {
+    with(|world| world.current)
+}
+
+/// Suspends the thread that runs until [`wake`], or until a time.
+pub(crate) fn wait(until: Option<u64>) {
+    with(|world| {
+        let id = world.current.expect("only a logical thread waits");
+        let thread = &mut world.threads[id];
+        thread.waits = true;
+        thread.wait += 1;
+        let wait = thread.wait;
+        if let Some(until) = until {
+            world.add_timer(until, Action::Wake(id, wait));
+        }
+    });
+    coroutine::suspend();
+}
+
+/// Ends a wait.
+pub(crate) fn wake(id: ThreadId) {
+    with(|world| world.wake(id));
+}
+
+/// Lets others run first, now and then: a place where a real thread may be interrupted.
+pub(crate) fn maybe_interrupt() {
+    if coroutine::is_inside() && random(INTERRUPTED) == 0 {
+        with(|world| {
+            let id = world.current.expect("this is a logical thread");
+            world.ready.push(id);
+        });
+        coroutine::suspend();
+    }
+}
+
+/// A polling thread has found nothing: it looks again when something has happened.
+pub(crate) fn relax() {
+    if !coroutine::is_inside() {
+        return;
+    }
+    with(|world| {
+        let id = world.current.expect("this is a logical thread");
+        world.threads[id].relaxes = true;
+        world.relaxing.push(id);
+    });
+    coroutine::suspend();
+}
+
+/// Something has arrived for a process: its threads that poll look again.
+pub(crate) fn stir(process: ProcessId) {
+    with(|world| world.stir(process));
+}
+
+/// Takes this thread's token, and waits for it as long as it is not there.
+pub(crate) fn park(until: Option<u64>) {
+    maybe_interrupt();
+    let id = current().expect("only a logical thread parks");
+    let take = || with(|world| std::mem::take(&mut world.threads[id].token));
+    if take() {
+        return;
+    }
+    wait(until);
+    take();
+}
+
+/// Gives a thread its token.
+pub(crate) fn unpark(id: ThreadId) {
+    with(|world| {
+        if let Some(thread) = world.threads.get_mut(id) {
+            thread.token = true;
+            world.wake(id);
+        }
+    });
+}
+
+/// Waits for the end of a thread; says whether it has not panicked.
+pub(crate) fn join(id: ThreadId) -> bool {
+    loop {
+        let has_ended = with(|world| {
+            let me = world.current.expect("only a logical thread joins");
+            let thread = &mut world.threads[id];
+            if !thread.has_ended {
+                thread.joiners.push(me);
+            }
+            thread.has_ended
+        });
+        if has_ended {
+            return with(|world| !world.threads[id].has_panicked);
+        }
+        wait(None);
+    }
+}
+
+/// Sleeps in virtual time; not at all in a process that is dead.
+pub(crate) fn sleep(nanos: u64) {
+    let until = now() + nanos;
+    while now() < until && !is_dead_here() {
+        wait(Some(until));
+    }
+}
+
+fn is_dead_here() -> bool {
+    with(|world| world.current.is_some_and(|id| world.processes[world.threads[id].process].is_dead))
+}
+
+/// The process of the thread that runs.
+pub(crate) fn process_here() -> ProcessId {
+    with(|world| world.current.map_or(HARNESS, |id| world.threads[id].process))
+}
+
+/// Stops or continues all threads of a process.
+pub(crate) fn pause(process: ProcessId, is_paused: bool) {
+    with(|world| {
+        let it = &mut world.processes[process];
+        it.is_paused = is_paused;
+        if !is_paused {
+            let held = std::mem::take(&mut it.held);
+            world.ready.extend(held);
+        }
+    });
+}
+
+/// A process is dead: its threads run to their end, and wait for no time.
+pub(crate) fn kill(process: ProcessId) {
+    pause(process, false);
+    with(|world| {
+        world.processes[process].is_dead = true;
+        let of_process = |thread: &Thread| thread.process == process && thread.waits;
+        let ids: Vec<_> =
+            world.threads.iter().enumerate().filter(|(_, it)| of_process(it)).collect();
+        let ids: Vec<_> = ids.into_iter().map(|(id, _)| id).collect();
+        ids.into_iter().for_each(|id| world.wake(id));
+    });
+}
+
+/// There are no threads to be had in a process, or there are again.
+pub(crate) fn refuse_threads(process: ProcessId, refuse: bool) {
+    with(|world| world.processes[process].has_no_threads = refuse);
+}
+
+/// Whether there is no thread to be had.
+pub(crate) fn has_no_threads(process: ProcessId) -> bool {
+    with(|world| world.processes[process].has_no_threads)
+}
+
+/// Threads of processes that have not ended.
+pub(crate) fn threads_left() -> usize {
+    with(|world| world.threads.iter().filter(|it| it.process != HARNESS && !it.has_ended).count())
+}
+
+enum Next {
+    Thread(ThreadId, Coroutine),
+    Action(Action),
+    Nothing,
+}
+
+/// Runs until the first thread has ended, or the story has failed.
+pub(crate) fn run() {
+    while with(|world| world.failure.is_none() && !world.threads[0].has_ended) {
+        match with(World::next) {
+            Next::Thread(id, mut coroutine) => {
+                swap_locals(id);
+                let has_ended = coroutine.resume();
+                swap_locals(id);
+                with(|world| world.after(id, coroutine, has_ended));
+            }
+            Next::Action(Action::Wake(id, wait)) => with(|world| {
+                if world.threads[id].wait == wait {
+                    world.wake(id);
+                }
+            }),
+            Next::Action(Action::Waker(waker)) => waker.wake(),
+            Next::Action(Action::Net(event)) => {
+                let net = with(|world| Arc::clone(&world.net));
+                net.lock().unwrap_or_else(PoisonError::into_inner).happen(event);
+            }
+            Next::Nothing => return,
+        }
+    }
+}
+
+fn swap_locals(id: ThreadId) {
+    with(|world| world.threads[id].locals.swap());
+}
+
+impl World {
+    fn add_timer(&mut self, at: u64, action: Action) {
+        self.serial += 1;
+        let serial = self.serial;
+        self.timers.push(Reverse(Timer { at, serial, action }));
+    }
+
+    fn wake(&mut self, id: ThreadId) {
+        if std::mem::take(&mut self.threads[id].waits) {
+            self.ready.push(id);
+        }
+    }
+
+    /// Time has passed: those that poll look again.
+    fn stir_all(&mut self) {
+        for id in std::mem::take(&mut self.relaxing) {
+            self.threads[id].relaxes = false;
+            self.ready.push(id);
+        }
+    }
+
+    /// Something has happened in a process: its threads that poll look again.
+    fn stir(&mut self, process: ProcessId) {
+        if self.relaxing.is_empty() {
+            return;
+        }
+        let Self { relaxing, threads, ready, .. } = self;
+        relaxing.retain(|id| {
+            let stays = threads[*id].process != process;
+            if !stays {
+                threads[*id].relaxes = false;
+                ready.push(*id);
+            }
+            stays
+        });
+    }
+
+    fn next(&mut self) -> Next {
+        loop {
+            if let Some(Reverse(timer)) = self.timers.peek()
+                && timer.at <= self.now
+            {
+                let Some(Reverse(timer)) = self.timers.pop() else { continue };
+                return Next::Action(timer.action);
+            }
+            if !self.ready.is_empty() {
+                let place = self.random.index(self.ready.len());
+                let id = self.ready.swap_remove(place);
+                let thread = &mut self.threads[id];
+                let process = &mut self.processes[thread.process];
+                if process.is_paused {
+                    process.held.push(id);
+                    continue;
+                }
+                let Some(coroutine) = thread.coroutine.take() else { continue };
+                self.current = Some(id);
+                self.now += 1 + self.random.below(TURN);
+                self.rounds = 0;
+                return Next::Thread(id, coroutine);
+            }
+            let next = self.timers.peek().map(|Reverse(timer)| timer.at);
+            if self.relaxing.is_empty() {
+                let Some(next) = next else { return Next::Nothing };
+                self.now = self.now.max(next);
+            } else {
+                let soon = self.now.max(self.stirred_at + RELAX_MAX);
+                match next {
+                    Some(next) if next < soon => self.now = self.now.max(next),
+                    _ => {
+                        (self.now, self.stirred_at) = (soon, soon);
+                        self.stir_all();
+                    }
+                }
+            }
+        }
+    }
+
+    fn after(&mut self, id: ThreadId, coroutine: Coroutine, has_ended: bool) {
+        self.current = None;
+        if !self.threads[id].relaxes {
+            // Whatever it has done may be what another one polls for.
+            self.stir(self.threads[id].process);
+        }
+        let thread = &mut self.threads[id];
+        if !has_ended {
+            thread.coroutine = Some(coroutine);
+            return;
+        }
+        coroutine.recycle();
+        thread.has_ended = true;
+        for joiner in std::mem::take(&mut thread.joiners) {
+            self.wake(joiner);
+        }
+    }
+}

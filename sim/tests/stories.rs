@@ -1,0 +1,48 @@
+//! Many stories hold, and the same seed gives the same story.
+
+use std::thread;
+
+use sim::{Checks, Trace, Tracing, story::Story};
+
+/// Stories that are run with every test command.
+const SEEDS: u64 = 5000;
+
+/// Threads that run them.
+const THREADS: u64 = 2;
+
+/// Checks that some of them are known to break: see `sim::judge`.
+const KNOWN: &[&str] = &["refused", "bytes"];
+
+fn trace_of(seed: u64, as_before: bool) -> Trace {
+    sim::run(&Story::new(seed, as_before), Checks::default(), Tracing::Lines).trace
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run_to_the_byte() {
+    let mut told = 0;
+    for seed in 0..40 {
+        let (one, other) = (trace_of(seed, seed % 2 == 0), trace_of(seed, seed % 2 == 0));
+        assert_eq!(one.hash(), other.hash(), "seed {seed}");
+        assert_eq!(one.lines(), other.lines(), "seed {seed}");
+        told += one.lines().len();
+    }
+    assert!(told > 5000, "{told} things happened in all");
+}
+
+#[test]
+fn whatever_happens_calls_between_healthy_processes_end_and_nothing_is_left() {
+    let first_failure = |first: u64| {
+        let checks = Checks { skipped: KNOWN.iter().map(|it| (*it).to_owned()).collect() };
+        (first..SEEDS).step_by(usize::try_from(THREADS).unwrap()).find_map(|seed| {
+            let story = Story::new(seed, false);
+            let failure = sim::run(&story, checks.clone(), Tracing::Off).failure?;
+            let (short, why) = sim::shrink(&story, &checks, &failure);
+            Some(format!("seed {seed}: {failure}\nmade shorter:\n{short}{why}"))
+        })
+    };
+    let runs: Vec<_> = (0..THREADS).map(|it| thread::spawn(move || first_failure(it))).collect();
+    for run in runs {
+        let failure = run.join().expect("a run does not panic");
+        assert!(failure.is_none(), "{}", failure.unwrap_or_default());
+    }
+}
