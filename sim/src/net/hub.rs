@@ -73,6 +73,8 @@ pub(super) struct Endpoint {
     pub(super) admission: bool,
     pub(super) ready: VecDeque<Completion>,
     pub(super) last_serial: u64,
+    /// Bytes that were moved at once since its last round.
+    pub(super) moved_at_once: u64,
     /// It was closed, or its process is dead.
     pub(super) is_cut: bool,
     pub(super) counts: Counts,
@@ -271,6 +273,7 @@ impl Net {
             admission: true,
             ready: VecDeque::new(),
             last_serial: 0,
+            moved_at_once: 0,
             is_cut: false,
             counts: Counts::default(),
         };

@@ -114,6 +114,7 @@ impl Domain for SimDomain {
             admission: true,
             ready: VecDeque::new(),
             last_serial: 0,
+            moved_at_once: 0,
             is_cut: false,
             counts: Counts::default(),
         };

@@ -14,6 +14,9 @@ use super::{
 };
 use crate::world;
 
+/// Bytes that an endpoint moves at once between two rounds, before those of the last transfer.
+const AT_ONCE_MAX: u64 = 1 << 20;
+
 impl Net {
     pub(super) fn post(&mut self, at: usize, token: Token, op: Op) -> Result<OpId, Rejected> {
         if let Err(error) = self.check(at, &op) {
@@ -158,7 +161,7 @@ impl Net {
     /// Something was posted for a peer: gets it under way.
     /// A transfer that needs neither the owner nor a later round; says whether it is over.
     pub(super) fn transfer(&mut self, at: usize, transit: &Transit<'_>) -> bool {
-        let Some(owner) = self.owner_at_once(at, transit.peer) else { return false };
+        let Some(owner) = self.owner_at_once(at, transit.peer, transit.len) else { return false };
         let (is_put, near) = (transit.direction == Direction::Put, transit.local);
         let remote = (transit.remote, transit.remote_offset, transit.len);
         move_between(&self.regions, owner, is_put, (near, transit.local_offset), remote).is_ok()
@@ -172,14 +175,20 @@ impl Net {
         (remote, offset): (&Descriptor, u64),
         into: &mut [u8],
     ) -> bool {
-        let Some(owner) = self.owner_at_once(at, peer) else { return false };
-        let range = (offset, into.len() as u64);
+        let len = into.len() as u64;
+        let Some(owner) = self.owner_at_once(at, peer, len) else { return false };
+        let range = (offset, len);
         let far = self.regions.find(owner, remote, Rights::READ, range);
         far.is_ok_and(|far| RegionState::read(far.as_ref(), offset, into).is_ok())
     }
 
-    /// Whose memory a peer's is, where it can be reached at once.
-    fn owner_at_once(&mut self, at: usize, peer: Peer) -> Option<u64> {
+    /// Whose memory a peer's is, where so much of it can be reached at once; a round has its turn before more is.
+    fn owner_at_once(&mut self, at: usize, peer: Peer, len: u64) -> Option<u64> {
+        let moved = &mut self.endpoints[at].moved_at_once;
+        if *moved > AT_ONCE_MAX {
+            return None;
+        }
+        *moved += len.max(1);
         let may = self.rules.at_once && !self.rules.owner_moves && !self.endpoints[at].is_cut;
         let side = self.endpoints[at].side(peer).filter(|_| may)?;
         let Link::Open { endpoint, .. } = side.link else { return None };

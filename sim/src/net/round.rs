@@ -15,6 +15,7 @@ impl Net {
     pub(super) fn progress(&mut self, at: usize, done: &mut Vec<Completion>) -> bool {
         let endpoint = &mut self.endpoints[at];
         endpoint.counts.rounds += 1;
+        endpoint.moved_at_once = 0;
         if endpoint.is_cut {
             return false;
         }
