@@ -387,7 +387,7 @@ impl Transfers {
         is_due
     }
 
-    /// When [`Protocol::look_after_transfers`] wants to be called.
+    /// When [`Protocol::handle_clock`] wants to be called.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         self.deadlines.first().map(|(at, _)| *at)
@@ -399,7 +399,7 @@ impl Transfers {
         !self.stalled.is_empty()
     }
 
-    /// Whether [`State::look_after_transfers`] has anything to look at.
+    /// Whether there is anything to look at when the clock was read.
     #[inline]
     pub fn has_chores(&self) -> bool {
         !self.stalled.is_empty() | !self.deadlines.is_empty()
