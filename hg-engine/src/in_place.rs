@@ -1,6 +1,6 @@
 //! Calls whose last argument, a byte string, was written where it is sent from, with room in front for the rest.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use hg_core::{
     call::CallId,
@@ -37,10 +37,9 @@ impl Handle {
         let wire = R::pack(args);
         let mut encoded = hg_bulk::zeroed(codec::Default::size(&wire).ok()? as u64).ok()?;
         codec::Default::encode(&wire, &mut encoded).ok()?;
+        let mut header = self.port.header_of::<R>(Kind::Request, &options);
         // Of any deadline: its length is all that counts.
-        let deadline = options.deadline.map(|_| Duration::MAX);
-        let options = CallOptions { deadline, ..options };
-        let (header, _) = self.port.header_of::<R>(Kind::Request, options).ok()?;
+        header.remaining_ns = options.deadline.map(|_| u64::MAX);
         codec::Default::lengthen(&mut encoded, 1).then_some(header.encoded_len() + encoded.len())
     }
 
@@ -85,7 +84,11 @@ impl Port {
         if peer.port != self.id {
             return Err(Failure::NotMade(hg_na::Error::UnknownPeer).into());
         }
-        let (header, deadline) = self.header_of::<R>(Kind::Request, options)?;
+        let mut header = self.header_of::<R>(Kind::Request, &options);
+        let deadline = match options.deadline {
+            Some(left) => self.starting_deadline(left, &mut header)?,
+            None => None,
+        };
         let wire = R::pack(args);
         let unencodable = |error| unencodable(R::NAME, &error);
         let size = codec::Default::size(&wire).map_err(unencodable)?;

@@ -43,7 +43,11 @@ impl Port {
         if peer.port != self.id {
             return Err(Failure::NotMade(hg_na::Error::UnknownPeer).into());
         }
-        let (header, deadline) = self.header_of::<R>(kind, options)?;
+        let mut header = self.header_of::<R>(kind, &options);
+        let deadline = match options.deadline {
+            Some(left) => self.starting_deadline(left, &mut header)?,
+            None => None,
+        };
         let wire = R::pack(args);
         let unencodable = |error| unencodable(R::NAME, &error);
         let size = codec::Default::size(&wire).map_err(unencodable)?;
@@ -158,25 +162,17 @@ impl Port {
 }
 
 impl Port {
-    /// The header of a call without its id, and when the call ends.
+    /// The header of a call without its id and its deadline.
     #[inline(always)]
-    pub(crate) fn header_of<R: Rpc>(
-        &self,
-        kind: Kind,
-        options: CallOptions,
-    ) -> Result<(Header, Option<Instant>), Failure> {
+    pub(crate) fn header_of<R: Rpc>(&self, kind: Kind, options: &CallOptions) -> Header {
         let mut header = Header::request(kind, 0, R::wire_id());
         header.checksum = options.checksum.unwrap_or(self.shared.settings.checksum);
-        let deadline = match options.deadline {
-            Some(left) => self.starting_deadline(left, &mut header)?,
-            None => None,
-        };
-        Ok((header, deadline))
+        header
     }
 
     /// When a call that may take so long ends (`None`: beyond all time); its header says so to the target. A call
     /// without any time is not made.
-    fn starting_deadline(
+    pub(crate) fn starting_deadline(
         &self,
         left: Duration,
         header: &mut Header,

@@ -19,7 +19,7 @@ use crate::{
         settled, until,
     },
     roles::{add, echo, never},
-    transports::{open_over, urls, witness_over},
+    transports::{bulk_urls, open_over, urls, witness_over},
 };
 
 fn is_gone<T, E>(result: &Result<T, CallError<E>>) -> bool {
@@ -207,6 +207,30 @@ fn a_thousand_killed_origins_leave_the_target_as_it_was() {
 fn killed_origins_of_every_transport_leave_the_target_as_it_was() {
     let _watchdog = Watchdog::within(2 * crate::common::watchdog::LIMIT);
     urls().for_each(|url| kill_origins(url, 40));
+}
+
+/// Calls of a greedy origin, far more than its target serves at a time.
+const GREEDY: u64 = 600;
+
+#[test]
+fn an_origin_with_more_calls_than_are_served_keeps_nobody_from_being_served_alive_stopped_or_killed()
+ {
+    let _watchdog = Watchdog::within(2 * crate::common::watchdog::LIMIT);
+    for (url, is_stopped) in bulk_urls().flat_map(|url| [false, true].map(|stops| (url, stops))) {
+        let (mut target, address) = Child::target(&format!("url={url} in-service=8"));
+        let settings = format!("url={url} to={address} calls={GREEDY} wait=block");
+        let mut greedy = Child::start("greedy", &settings);
+        assert_eq!(greedy.hear(), "ready");
+        until(|| target.ask("in-service") == "4"); // Half of what is served, and no more.
+        let witness = witness_over(url, &address);
+        if is_stopped {
+            greedy.stop();
+        }
+        witness.testifies();
+        greedy.kill();
+        witness_over(url, &address).testifies();
+        until(|| target.ask("in-service") == "0");
+    }
 }
 
 #[test]

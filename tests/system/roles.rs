@@ -183,6 +183,7 @@ pub(crate) fn play(role: &str, arguments: &str) {
         "origin" => origin(&settings),
         "flooder" => flooder(&settings),
         "visitor" => visitor(&settings),
+        "greedy" => greedy(&settings),
         "soak" => soak(&settings),
         "forker" => fork::forker(&settings),
         "one-way-flood" => pressure::one_way_flood(&settings),
@@ -296,6 +297,18 @@ fn flooder(settings: &Settings) {
         for call in calls {
             call.wait().expect("the target outlives its flooders");
         }
+    }
+}
+
+/// Has so many `calls` under way that end only when this process does. Says `ready` when they have begun.
+fn greedy(settings: &Settings) {
+    let engine = settings.open(false).expect("this process can open an engine");
+    let peer = engine.lookup(settings.target()).expect("an address");
+    let calls = settings.number("calls").expect("how many");
+    let calls: Vec<_> = (0..calls).map(|_| engine.call(never, &peer, ())).collect();
+    say("ready");
+    for call in calls {
+        assert!(call.wait().is_err(), "the target answers nothing of that");
     }
 }
 

@@ -281,11 +281,14 @@ const FEW: usize = 4096;
 impl<A> Elements<A> {
     /// Tries out the memory for all elements when the first one comes. A vector doubles its room from what it begins with, so
     /// that it has room for twice as many at most.
-    #[inline]
+    #[inline(always)]
     fn try_out<E: serde::de::Error>(&mut self, size: usize) -> Result<(), E> {
-        if self.untried == 0 {
-            return Ok(());
-        }
+        if self.untried == 0 { Ok(()) } else { self.try_out_now(size) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn try_out_now<E: serde::de::Error>(&mut self, size: usize) -> Result<(), E> {
         let len = std::mem::take(&mut self.untried).saturating_mul(2).saturating_mul(size);
         Vec::<u8>::new().try_reserve_exact(len).map_err(|_refused| refuse(len))
     }
