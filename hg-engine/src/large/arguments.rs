@@ -138,7 +138,7 @@ async fn pull(
     if len > max {
         return Err((Status::Rejected, too_large("the arguments", len, max)));
     }
-    let mut waiting = port.budget.share(len);
+    let mut waiting = port.budget.share(request.due().origin, len);
     let share = unless(cancelled.clone(), |context| waiting.poll(context)).await?;
     let mut fetch = Fetch::new(port, request.origin(), (&claim.descriptor).into());
     if let Some(at) = request.deadline() {
