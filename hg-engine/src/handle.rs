@@ -221,7 +221,8 @@ impl Handle {
         self.insert::<R>(OfClosure::<R, F> { function, kind: ServeKind::Plain, rpc: PhantomData })
     }
 
-    /// Serves an RPC with a closure that may block, run by a pool of threads.
+    /// Serves an RPC with a closure that may block, run by the engine's pool of threads, or by a runtime of the user's
+    /// ([`crate::Builder::runtime`]).
     ///
     /// # Errors
     /// [`RegisterError`].
@@ -241,7 +242,8 @@ impl Handle {
         })
     }
 
-    /// Serves an RPC with a closure that gives a future, polled by the thread that makes progress.
+    /// Serves an RPC with a closure that gives a future, polled by the thread that makes progress, or by a runtime of the user's
+    /// ([`crate::Builder::runtime`]).
     ///
     /// # Errors
     /// [`RegisterError`].
