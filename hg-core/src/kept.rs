@@ -20,7 +20,7 @@ pub struct Kept {
     argument_bytes: Shares<Peer>,
     results: FxHashMap<(Peer, u64), Local>,
     result_bytes: Shares<Peer>,
-    bytes_max: u64,
+    arguments_max: u64,
 }
 
 /// Arguments of a one-way call.
@@ -33,16 +33,16 @@ struct Arguments {
 }
 
 impl Kept {
-    /// Nothing; at most so many bytes of each kind.
+    /// Nothing; at most so many bytes of arguments, and of results.
     #[must_use]
-    pub fn new(bytes_max: u64) -> Self {
+    pub fn new(arguments_max: u64, results_max: u64) -> Self {
         Self {
             arguments: FxHashMap::default(),
             next_deadline: None,
-            argument_bytes: Shares::new(bytes_max),
+            argument_bytes: Shares::new(arguments_max),
             results: FxHashMap::default(),
-            result_bytes: Shares::new(bytes_max),
-            bytes_max,
+            result_bytes: Shares::new(results_max),
+            arguments_max,
         }
     }
 
@@ -68,8 +68,8 @@ impl Kept {
         }
         Err(Error::Limit {
             what: "bytes of large arguments of one-way calls, of which one target has a share",
-            limit: self.bytes_max,
-            remedy: "wait until it has taken some of them, or raise `Builder::large_in_service_max`",
+            limit: self.arguments_max,
+            remedy: "wait until it has taken some of them, or raise `Builder::backlog_bytes_max`",
         })
     }
 

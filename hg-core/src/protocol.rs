@@ -9,7 +9,8 @@
 //! | messages that wait for room in the transport | [`Limits::backlog_bytes_max`], a fair share of it | a call or one-way call is refused |
 //! | requests in service | [`Limits::in_service_max`], a fair share of it | nothing more is taken from it |
 //! | answers that it does not take | those of what is in service | nothing more is taken from it |
-//! | memory kept for it to pull | [`Limits::kept_bytes_max`], a fair share of it | a one-way call, or a result, is refused |
+//! | large arguments of one-way calls that it has not pulled | [`Limits::backlog_bytes_max`], a fair share of it | a one-way call is refused |
+//! | large results that it has not pulled | [`Limits::results_bytes_max`], a fair share of it | the result is refused |
 //!
 //! A fair share is what [`crate::shares`] says: no more than is left for all others. So a peer that is hung, slow or dead
 //! holds up nobody else.
@@ -45,11 +46,11 @@ pub struct Limits {
     pub in_service_max: usize,
     /// Above this number requests are answered with [`Status::Rejected`].
     pub reject_above: Option<usize>,
-    /// Bytes of messages that wait for room in the transport.
+    /// Bytes of messages that wait for room in the transport; as many of large arguments of one-way calls that their targets
+    /// have not pulled.
     pub backlog_bytes_max: u64,
-    /// Bytes of arguments of one-way calls that their targets have not pulled, and of results that their origins have not:
-    /// of each.
-    pub kept_bytes_max: u64,
+    /// Bytes of large results that their origins have not pulled.
+    pub results_bytes_max: u64,
 }
 
 /// A request whose handler is to run: its message is still among the round's completions.
@@ -111,7 +112,7 @@ impl Protocol {
             calls: Calls::new(limits.calls_max),
             serves: Serves::new(limits.in_service_max, limits.reject_above),
             transfers: Transfers::default(),
-            kept: Kept::new(limits.kept_bytes_max),
+            kept: Kept::new(limits.backlog_bytes_max, limits.results_bytes_max),
             addresses: FxHashMap::default(),
             backlog: Backlog::new(limits.backlog_bytes_max),
             room: Room::default(),

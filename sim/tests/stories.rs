@@ -11,7 +11,7 @@ const SEEDS: u64 = 5000;
 const THREADS: u64 = 2;
 
 /// Checks that some of them are known to break: see `sim::judge`.
-const KNOWN: &[&str] = &["refused", "bytes"];
+const KNOWN: &[&str] = &["refused"];
 
 fn trace_of(seed: u64, as_before: bool) -> Trace {
     sim::run(&Story::new(seed, as_before), Checks::default(), Tracing::Lines).trace

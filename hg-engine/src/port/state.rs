@@ -29,7 +29,7 @@ impl State {
             in_service_max: settings.in_service_max,
             reject_above: settings.reject_above,
             backlog_bytes_max: settings.backlog_bytes_max,
-            kept_bytes_max: settings.large_in_service_max,
+            results_bytes_max: settings.large_in_service_max,
         };
         Self {
             protocol: Protocol::new(context, &limits, shared.caps.max_control, now),
