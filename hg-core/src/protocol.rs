@@ -15,6 +15,8 @@
 //! A fair share is what [`crate::shares`] says: no more than is left for all others. So a peer that is hung, slow or dead
 //! holds up nobody else.
 
+mod transfers;
+
 use std::time::Instant;
 
 use hg_na::{
@@ -72,7 +74,7 @@ pub struct Protocol {
     /// `None` once it is closed, or broken.
     pub context: Option<Box<dyn Context>>,
     /// The transport is made of several, and finds its parts of descriptors by itself.
-    pub(crate) routes: bool,
+    routes: bool,
     /// Why the transport is broken, where it is.
     broken: Option<hg_na::Error>,
     /// The origin's side.
@@ -93,7 +95,7 @@ pub struct Protocol {
     /// Longest last sentence in bytes: what a control message holds beside its header.
     fault_text_max: usize,
     /// Of the last round.
-    pub(crate) now: Instant,
+    now: Instant,
 }
 
 impl Protocol {
@@ -563,7 +565,6 @@ fn arrived_of(requests: &[Ticket], origin: Peer) -> impl Iterator<Item = u64> {
 }
 
 /// The transport will never take this answer or control message.
-#[cold]
 fn handle_untaken(kept: &mut Kept, deferred: &mut Deferred, op: &Op, error: &hg_na::Error) {
     tracing::debug!(%error, "an answer found no taker");
     if let Op::SendExpected { to, tag, .. } = *op {
@@ -584,7 +585,6 @@ pub fn status_message(id: u64, status: Status, text: &[u8], checksum: bool) -> M
 }
 
 /// What a call is told when there is no transport any more.
-#[cold]
 fn closed(broken: Option<&hg_na::Error>) -> Failure {
     broken.cloned().map_or(Failure::Closed, Failure::NotMade)
 }

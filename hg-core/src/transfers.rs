@@ -6,15 +6,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use hg_bulk::{Limits, Piece, Place, Plan, Range, RangeRef, Regions, RemoteRange, TransferError};
-use hg_na::{
-    Context, Descriptor, Direction, Failure, GoneReason, Op, OpId, Peer, Returned, SharedBytes,
-    Token, Transit,
-};
+use hg_bulk::{Piece, Place, Plan, Range, Regions, RemoteRange, TransferError};
+use hg_na::{Context, Direction, Op, OpId, Peer, Returned, SharedBytes, Token};
 
 use crate::{
     deferred::Deferred,
-    protocol::Protocol,
     table::{Key, Table},
 };
 
@@ -22,7 +18,7 @@ use crate::{
 pub type TransferId = Key;
 
 /// In a token: the operation is a transfer's. Those of calls have other bits ([`crate::call::Owner`]).
-const TRANSFER_BIT: Token = 1 << 62;
+pub(crate) const TRANSFER_BIT: Token = 1 << 62;
 
 /// Refusals in a row after which stalled transfers wait for the next round.
 const REFUSALS_MAX: usize = 64;
@@ -54,7 +50,7 @@ impl Near {
         }
     }
 
-    fn op(
+    pub(crate) fn op(
         &self,
         peer: Peer,
         piece: &Piece,
@@ -95,21 +91,10 @@ impl Regions for Near {
 }
 
 /// Where a range begins that lies in the first region, as most do.
-fn start_of(regions: &impl Regions) -> Option<Place> {
+pub(crate) fn start_of(regions: &impl Regions) -> Option<Place> {
     let (offset, len) = regions.span();
     let fits = offset + len <= regions.region_len(0)?;
     fits.then_some(Place { region: 0, offset })
-}
-
-/// Whether a range lies in the first region.
-fn fits_first(regions: &impl Regions) -> bool {
-    start_of(regions).is_some()
-}
-
-/// The transport's part of a descriptor of an engine that routes.
-#[inline]
-fn part_of(remote: &Descriptor, context: &dyn Context) -> Option<Descriptor> {
-    if remote.may_be_joint() { remote.part_for(context.address().scheme()) } else { None }
 }
 
 #[derive(Debug)]
@@ -163,210 +148,92 @@ pub struct Transfers {
 }
 
 /// What a transfer works with: the transport, and what to do after the round.
-struct Tools<'a> {
-    context: Option<&'a mut (dyn Context + 'static)>,
-    deferred: &'a mut Deferred,
+pub(crate) struct Tools<'a> {
+    pub(crate) context: Option<&'a mut (dyn Context + 'static)>,
+    pub(crate) deferred: &'a mut Deferred,
     /// Of the last round.
-    now: Instant,
-}
-
-impl Protocol {
-    /// Starts a transfer of equally long sides.
-    ///
-    /// # Errors
-    /// [`TransferError::Closed`], or what has broken the transport.
-    pub fn start_transfer(
-        &mut self,
-        peer: Peer,
-        near: Near,
-        far: RemoteRange,
-        limits: Limits,
-        first: Option<(Piece, Op)>,
-    ) -> Result<TransferId, TransferError> {
-        if !self.is_open() {
-            return Err(self.why_closed());
-        }
-        let entry = Entry::new(peer, Plan::new(near, far, limits));
-        let id = self.transfers.table.insert(Box::new(entry));
-        self.with_transfers(|transfers, tools| {
-            let has_room = first.is_none_or(|first| transfers.post_first(id, first, tools));
-            if has_room {
-                transfers.run(id, tools);
-            }
-        });
-        Ok(id)
-    }
-
-    /// Has the transport do it without being posted anything, where it needs nothing of the peer: nothing is counted or
-    /// copied for that. Says whether it is over.
-    #[inline]
-    pub fn transfer_at_once(
-        &mut self,
-        peer: Peer,
-        direction: Direction,
-        near: RangeRef<'_>,
-        far: &RemoteRange,
-        most: u64,
-    ) -> bool {
-        let Some(context) = &mut self.context else { return false };
-        let (locals, remotes) = (near.regions(), far.descriptor().regions());
-        let (Some(local), Some(remote)) = (locals.first(), remotes.first()) else {
-            return false;
-        };
-        // What lies in one region on either side, as most does, begins where the range does.
-        let is_one_region = locals.len() == 1 && remotes.len() == 1;
-        if far.len() > most || !(is_one_region || fits_first(&near) && fits_first(far)) {
-            return false;
-        }
-        let part = if self.routes { None } else { part_of(remote, context.as_ref()) };
-        let transit = Transit {
-            direction,
-            peer,
-            local: local.state(),
-            local_offset: near.span().0,
-            remote: part.as_ref().unwrap_or(remote),
-            remote_offset: far.offset(),
-            len: far.len(),
-        };
-        let is_over = context.transfer(&transit, most);
-        if is_over {
-            self.transfers.moved_at_once += far.len();
-        }
-        is_over
-    }
-
-    /// Gets bytes of one region into memory that is not registered, where the transport does so within the call.
-    #[inline]
-    pub fn fetch_at_once(&mut self, owner: Peer, far: &RemoteRange, into: &mut [u8]) -> bool {
-        let Some(context) = &mut self.context else { return false };
-        let Some(place) = far.only_region() else { return false };
-        let remote = &far.descriptor().regions()[place.region];
-        let part = if self.routes { None } else { part_of(remote, context.as_ref()) };
-        let is_over = context.fetch(owner, part.as_ref().unwrap_or(remote), place.offset, into);
-        if is_over {
-            self.transfers.moved_at_once += far.len();
-        }
-        is_over
-    }
-
-    /// What is posted first of a transfer, if all of it lies in one region on either side.
-    pub fn first_piece(&self, peer: Peer, near: &Near, far: &RemoteRange) -> Option<(Piece, Op)> {
-        let context = self.context.as_ref()?;
-        let piece = Piece { local: start_of(near)?, remote: start_of(far)?, len: far.len() };
-        let op = near.op(peer, &piece, far, context.address().scheme());
-        op.ok().map(|op| (piece, op)) // Posting tells what is wrong.
-    }
-
-    /// One of the transport's operations has ended; says whether it was a transfer's.
-    #[cold]
-    pub(crate) fn handle_transfer_done(
-        &mut self,
-        (token, op): (Token, OpId),
-        result: &mut Result<(), Box<Failure>>,
-        returned: &mut Returned,
-    ) {
-        if token & TRANSFER_BIT == 0 {
-            return;
-        }
-        let id = TransferId::from_bits(token);
-        // The slice goes now: whoever is told of the end may want the memory back.
-        let returned = std::mem::replace(returned, Returned::Nothing);
-        let result = std::mem::replace(result, Ok(()));
-        self.with_transfers(|transfers, tools| {
-            if let Some(entry) = transfers.table.get_mut(id) {
-                if let Returned::View(seen) = returned {
-                    entry.seen = Some(seen);
-                } else {
-                    drop(returned);
-                }
-                entry.plan.handle_done(op, result.map_err(|failure| failure.error.into()));
-            }
-            transfers.run(id, tools);
-            transfers.retry_first(tools);
-        });
-    }
-
-    /// What transfers want once in a while: deadlines, and room that came without a completion.
-    #[cold]
-    pub(crate) fn look_after_transfers(&mut self, now: Instant) {
-        self.with_transfers(|transfers, tools| {
-            while let Some(&(at, id)) = transfers.deadlines.first()
-                && at <= now
-            {
-                transfers.handle_due(at, id, tools);
-            }
-            transfers.retry(tools);
-        });
-    }
-
-    /// Before a sleep: the same for room only; says whether any transfer got on.
-    pub(crate) fn retry_transfers(&mut self) -> bool {
-        self.transfers.has_stalled() && self.with_transfers(Transfers::retry)
-    }
-
-    /// The peer is gone. What the transport had accepted completes by itself.
-    pub(crate) fn fail_transfers(&mut self, peer: Peer, reason: &GoneReason) {
-        let of_peer = self.transfers.table.iter().filter(|(_, entry)| entry.peer == peer);
-        let ids: Vec<_> = of_peer.map(|(id, _)| id).collect();
-        for id in ids {
-            let error = TransferError::PeerGone { reason: reason.clone() };
-            self.stop_transfer(id, error);
-        }
-    }
-
-    /// Ends a transfer early.
-    pub fn stop_transfer(&mut self, id: TransferId, why: TransferError) {
-        self.with_transfers(|transfers, tools| transfers.stop(id, why, tools));
-    }
-
-    /// Nobody will take the outcome: an open transfer is cancelled, and its memory held until it is over. What it gives is
-    /// to be dropped without the lock.
-    #[must_use = "it is to be dropped where it may do anything"]
-    pub fn abandon_transfer(&mut self, id: TransferId) -> (Option<Waker>, Deferred) {
-        let before = self.deferred.len();
-        let waker = self.with_transfers(|transfers, tools| {
-            let waker = transfers.table.get_mut(id).and_then(|entry| {
-                entry.abandoned = true;
-                entry.waker.take()
-            });
-            transfers.stop(id, TransferError::Cancelled, tools);
-            waker
-        });
-        (waker, self.deferred.split_off(before))
-    }
-
-    /// The transport is closed.
-    pub(crate) fn close_transfers(&mut self) {
-        let why = self.why_closed();
-        self.with_transfers(|transfers, tools| {
-            let ids: Vec<_> = transfers.table.iter().map(|(id, _)| id).collect();
-            for id in ids {
-                if let Some(entry) = transfers.table.get_mut(id) {
-                    entry.plan.abort(why.clone());
-                }
-                transfers.run(id, tools);
-            }
-        });
-    }
-
-    fn with_transfers<T>(&mut self, act: impl FnOnce(&mut Transfers, &mut Tools<'_>) -> T) -> T {
-        let tools = &mut Tools {
-            context: self.context.as_deref_mut(),
-            deferred: &mut self.deferred,
-            now: self.now,
-        };
-        act(&mut self.transfers, tools)
-    }
-
-    fn why_closed(&mut self) -> TransferError {
-        match self.context() {
-            Err(crate::error::Failure::NotMade(error)) => error.into(),
-            _ => TransferError::Closed,
-        }
-    }
+    pub(crate) now: Instant,
 }
 
 impl Transfers {
+    /// Starts one; `first` is what is posted first of it, where that is known.
+    pub(crate) fn start(
+        &mut self,
+        peer: Peer,
+        plan: Plan<Near, RemoteRange>,
+        first: Option<(Piece, Op)>,
+        tools: &mut Tools<'_>,
+    ) -> TransferId {
+        let id = self.table.insert(Box::new(Entry::new(peer, plan)));
+        if first.is_none_or(|first| self.post_first(id, first, tools)) {
+            self.run(id, tools);
+        }
+        id
+    }
+
+    /// So many bytes were moved at once.
+    #[inline]
+    pub(crate) fn handle_moved(&mut self, len: u64) {
+        self.moved_at_once += len;
+    }
+
+    /// An operation of the transport's has ended.
+    pub(crate) fn handle_done(
+        &mut self,
+        id: TransferId,
+        op: OpId,
+        result: Result<(), TransferError>,
+        returned: Returned,
+        tools: &mut Tools<'_>,
+    ) {
+        if let Some(entry) = self.table.get_mut(id) {
+            if let Returned::View(seen) = returned {
+                entry.seen = Some(seen);
+            } else {
+                drop(returned);
+            }
+            entry.plan.handle_done(op, result);
+        }
+        self.run(id, tools);
+        self.retry_first(tools);
+    }
+
+    /// Ends those whose deadlines have passed.
+    pub(crate) fn handle_timeout(&mut self, now: Instant, tools: &mut Tools<'_>) {
+        while let Some(&(at, id)) = self.deadlines.first()
+            && at <= now
+        {
+            self.handle_due(at, id, tools);
+        }
+    }
+
+    /// Those with this peer.
+    pub(crate) fn of(&self, peer: Peer) -> Vec<TransferId> {
+        let of_peer = self.table.iter().filter(|(_, entry)| entry.peer == peer);
+        of_peer.map(|(id, _)| id).collect()
+    }
+
+    /// Nobody will take the outcome: one that is open is cancelled. Gives the waker, which is a user's.
+    pub(crate) fn abandon(&mut self, id: TransferId, tools: &mut Tools<'_>) -> Option<Waker> {
+        let waker = self.table.get_mut(id).and_then(|entry| {
+            entry.abandoned = true;
+            entry.waker.take()
+        });
+        self.stop(id, TransferError::Cancelled, tools);
+        waker
+    }
+
+    /// The transport is closed, and has dropped what was open.
+    pub(crate) fn abort_all(&mut self, why: &TransferError, tools: &mut Tools<'_>) {
+        let ids: Vec<_> = self.table.iter().map(|(id, _)| id).collect();
+        for id in ids {
+            if let Some(entry) = self.table.get_mut(id) {
+                entry.plan.abort(why.clone());
+            }
+            self.run(id, tools);
+        }
+    }
+
     /// Transfers that are not freed yet.
     pub fn len(&self) -> usize {
         self.table.len()
@@ -387,7 +254,7 @@ impl Transfers {
         is_due
     }
 
-    /// When [`Protocol::handle_clock`] wants to be called.
+    /// When the clock is to be read for them.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         self.deadlines.first().map(|(at, _)| *at)
@@ -447,7 +314,7 @@ impl Transfers {
     }
 
     /// Ends a transfer early. The transport has a moment to give its memory back; whoever waits is told then at the latest.
-    fn stop(&mut self, id: TransferId, why: TransferError, tools: &mut Tools<'_>) {
+    pub(crate) fn stop(&mut self, id: TransferId, why: TransferError, tools: &mut Tools<'_>) {
         if let Some(entry) = self.table.get_mut(id) {
             entry.plan.stop(why);
             if let Some(at) = entry.deadline.replace(tools.now + DRAIN_MAX) {
@@ -558,7 +425,7 @@ impl Transfers {
     }
 
     /// Tries stalled transfers, each once; says whether any got on.
-    fn retry(&mut self, tools: &mut Tools<'_>) -> bool {
+    pub(crate) fn retry(&mut self, tools: &mut Tools<'_>) -> bool {
         let (mut moved, mut refusals) = (false, 0);
         for _ in 0..self.stalled.len() {
             let Some(id) = self.stalled.pop_front() else { break };
