@@ -476,11 +476,11 @@ impl Calls {
         }
     }
 
-    /// Whether there are effects, or deadlines that have come up.
+    /// Whether there are effects, or targets to be told.
     #[inline]
     #[must_use]
-    pub fn has_chores(&self, now: Instant) -> bool {
-        !self.effects.is_empty() | self.needs_round() | self.timers.is_due(now)
+    pub fn has_chores(&self) -> bool {
+        !self.effects.is_empty() | self.needs_round()
     }
 
     /// A round of the transport's progress is over: what it has said of requests that were taken back before is known.

@@ -450,13 +450,17 @@ impl Protocol {
         }
     }
 
+    /// In a round in which the clock was read, after its completions: what is over by it ends, unless its answer has come.
+    pub fn handle_timeout(&mut self) {
+        self.calls.handle_timeout(self.now);
+        self.kept.handle_timeout(self.now, &mut self.deferred);
+    }
+
     /// Whether a round has more to do than its completions.
     #[inline]
     #[must_use]
-    pub fn has_chores(&self, now: Instant) -> bool {
-        let is_over = self.kept.next_deadline().is_some_and(|at| at <= now);
-        self.calls.has_chores(now)
-            | is_over
+    pub fn has_chores(&self) -> bool {
+        self.calls.has_chores()
             | !self.room.is_empty()
             | !self.backlog.is_empty()
             | self.serves.has_chores()
@@ -470,10 +474,8 @@ impl Protocol {
 
     /// What few rounds have to do. `moved`: whether the transport's progress has found anything.
     #[cold]
-    pub fn do_chores(&mut self, now: Instant, moved: bool) {
+    pub fn do_chores(&mut self, moved: bool) {
         self.calls.handle_round();
-        self.calls.handle_timeout(now);
-        self.kept.handle_timeout(now, &mut self.deferred);
         self.run_effects();
         if moved && !self.backlog.is_empty() {
             self.retry_backlog(RETRIES);
@@ -589,7 +591,6 @@ fn closed(broken: Option<&hg_na::Error>) -> Failure {
     broken.cloned().map_or(Failure::Closed, Failure::NotMade)
 }
 
-#[cold]
 fn not_made(error: hg_na::Error, started: Started) -> Failure {
     match error {
         hg_na::Error::PeerGone(reason) => Failure::PeerGone { reason, started },

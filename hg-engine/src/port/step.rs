@@ -156,7 +156,8 @@ impl Port {
         work: &mut Work,
         look: &mut L,
     ) -> bool {
-        if work.read_clock(&self.shared) {
+        let is_clock_read = work.read_clock(&self.shared);
+        if is_clock_read {
             state.protocol.handle_clock(work.now);
             if self.shared.pool.is_retry_due(work.now) {
                 state.protocol.deferred.drop(self.shared.pool.retry_later());
@@ -185,8 +186,11 @@ impl Port {
             state.protocol.handle_completion(completion, at, &mut work.requests);
         }
         let moved = moved | any;
-        if state.protocol.has_chores(work.now) {
-            state.protocol.do_chores(work.now, moved);
+        if is_clock_read {
+            state.protocol.handle_timeout();
+        }
+        if state.protocol.has_chores() {
+            state.protocol.do_chores(moved);
         }
         moved
     }

@@ -34,10 +34,27 @@ async fn swallow(request: &Request, what: Descriptor) -> Result<Vec<String>, Str
     Ok(ends.into_iter().map(str::to_owned).collect())
 }
 
-/// The same for bytes that need not be a descriptor.
+/// The same for bytes that need not be a descriptor, although their type says so.
 mod raw {
+    use hg::bulk::Descriptor;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) struct Claimed(pub(super) Vec<u8>);
+
+    impl Serialize for Claimed {
+        fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            serializer.serialize_bytes(&self.0)
+        }
+    }
+
+    impl<'de> Deserialize<'de> for Claimed {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            Descriptor::deserialize(deserializer).map(|it| Self(it.as_bytes().to_vec()))
+        }
+    }
+
     #[hg::rpc(name = "mutilated::swallow")]
-    pub(super) fn swallow(what: &[u8]) -> Result<Vec<String>, String>;
+    pub(super) fn swallow(what: Claimed) -> Result<Vec<String>, String>;
 }
 
 pub(super) fn serve(engine: &Handle) {
@@ -61,7 +78,7 @@ impl Scene {
 
     /// How each use ended; nothing when they are no descriptor.
     fn swallow(&self, bytes: &[u8]) -> Vec<String> {
-        match self.engine.call(raw::swallow, &self.peer, (bytes,)).wait() {
+        match self.engine.call(raw::swallow, &self.peer, (raw::Claimed(bytes.to_vec()),)).wait() {
             Ok(ends) => ends,
             Err(CallError::Decode(text)) => {
                 assert!(text.contains("mutilated::swallow"), "{text}");
