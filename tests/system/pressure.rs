@@ -368,10 +368,11 @@ fn pages_of_large_messages_are_given_back_when_idle() {
 fn a_caller_of_a_busy_target_waits_and_is_served_in_the_end() {
     let _watchdog = Watchdog::start();
     for url in urls() {
-        let (_target, address) = Child::target(&format!("url={url} wait=block in-service=4"));
+        let (_target, address) = Child::target(&format!("url={url} wait=block in-service=8"));
         let witness = witness_over(url, &address);
         let engine = open_over(Engine::builder().wait(Wait::Block), url).unwrap();
         let peer = engine.lookup(&address).unwrap();
+        // One less than the share of one origin.
         let open: Vec<_> = (0..3).map(|_| engine.call(never, &peer, ())).collect();
         let calls: Vec<_> = (0..50).map(|_| engine.call(toil, &peer, (2000,))).collect();
         for call in calls {
