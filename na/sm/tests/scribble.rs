@@ -31,7 +31,7 @@ const ADDRESS: &str = "HG_SM_SCRIBBLE_ADDRESS";
 const SEED: &str = "HG_SM_SCRIBBLE_SEED";
 
 /// Processes that lie, one after the other, each in its own way; and how often each does.
-const SEEDS: u64 = 9;
+const SEEDS: u64 = 30;
 const LIES: u32 = 60;
 
 /// Bytes of a ring segment: a page, then two rings of 64 slots of 64 bytes, each of which begins with the
