@@ -128,7 +128,8 @@ impl Backlog {
         let is_new = !self.peers.contains_key(&peer);
         let waiting = self.peers.entry(peer).or_default();
         let is_request = matches!(op, Op::SendUnexpected { .. });
-        if is_request && waiting.requests.len() > waiting.look_at.max(LOOK_MIN) {
+        let is_long = waiting.requests.len() > waiting.look_at.max(LOOK_MIN);
+        if is_request && (is_long || !self.bytes.admits(peer, len)) {
             self.bytes.give(peer, waiting.drop_settled(calls));
         }
         if is_request && !self.bytes.admits(peer, len) {
@@ -145,8 +146,9 @@ impl Backlog {
         Posted::Waits
     }
 
-    /// Hands on what waits for the next peers, as far as there is room: of so many at `most`, in turn. Requests whose calls have settled meanwhile are dropped, and others say how
-    /// much time is left `now`. Tells of each one that has left what became of it, and gives whether any has.
+    /// Hands on what waits for the next peers, as far as there is room: of so many at `most`, in turn. Requests whose calls
+    /// have settled meanwhile are dropped, and others say how much time is left `now`. Tells of each one that has left what
+    /// became of it, and gives whether any has.
     pub fn retry(
         &mut self,
         context: &mut dyn Context,

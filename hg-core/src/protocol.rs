@@ -202,7 +202,7 @@ impl Protocol {
     #[inline]
     pub fn reply(&mut self, origin: Peer, id: u64, answer: &mut Message) {
         let token = Owner::Nobody.quiet_token();
-        if self.backlog.is_empty()
+        if (self.backlog.is_empty() || !self.backlog.has_answers(origin))
             && let Some(context) = &mut self.context
             && context.reply(origin, id, token, answer).is_some()
         {

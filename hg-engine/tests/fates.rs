@@ -138,6 +138,25 @@ fn calls_to_a_hung_peer_that_expire_keep_nobody_from_being_served() {
 }
 
 #[test]
+fn a_target_that_stood_still_while_calls_expired_serves_their_origin_again() {
+    let (target, origin) = (target(builder()), open(builder()));
+    let peer = origin.lookup(target.address()).unwrap();
+    let both = [&target, &origin];
+    assert_eq!(outcome(&both, origin.call(echo, &peer, (1,))).unwrap(), 1);
+    // More than any table of cancelled receives ever held.
+    for _ in 0..6_000 {
+        let within = CallOptions::within(Duration::from_micros(1));
+        let call = origin.call_with(echo, &peer, (1,), within);
+        assert!(matches!(outcome(&[&origin], call), Err(CallError::DeadlineExceeded(_))));
+    }
+    for number in 0..200 {
+        assert_eq!(outcome(&both, origin.call(echo, &peer, (number,))).unwrap(), number);
+    }
+    step(&both);
+    assert_eq!((target.requests_in_service(), origin.calls_under_way()), (0, 0));
+}
+
+#[test]
 fn an_origin_that_takes_no_answers_has_its_share_and_others_are_served() {
     let target = target(builder().in_service_max(8));
     let origin = open(builder());
@@ -237,4 +256,25 @@ fn bytes_for_a_hung_peer_are_bounded_and_others_are_reached() {
         origin.calls_under_way() == 0 && origin.kept_for_peers() == 0
     });
     assert!(fill(&origin, &to_hung, &[1; 100_000]) > 0);
+}
+
+#[test]
+fn calls_that_have_expired_take_no_share_of_what_may_wait_for_a_hung_peer() {
+    let origin = open(builder().backlog_bytes_max(4 << 20));
+    let hung = target(builder());
+    let to_hung = origin.lookup(hung.address()).unwrap();
+    assert_eq!(outcome(&[&hung, &origin], origin.call(echo, &to_hung, (1,))).unwrap(), 1);
+    let bytes = vec![1; 100_000];
+    // Fills all queues of the transport, and waits behind them.
+    let mut open_ones: Vec<_> = Vec::new();
+    while origin.calls_under_way() < 150 {
+        open_ones.push(origin.call(take, &to_hung, (&bytes[..1_000],)));
+    }
+    open_ones.extend((0..80).map(|_| origin.call(take, &to_hung, (&bytes[..1_000],))));
+    for _ in 0..200 {
+        let within = CallOptions::within(Duration::from_micros(1));
+        let expired = outcome(&[&origin], origin.call_with(take, &to_hung, (&bytes,), within));
+        assert!(matches!(expired, Err(CallError::DeadlineExceeded(_))), "{expired:?}");
+    }
+    drop(open_ones);
 }
