@@ -11,8 +11,8 @@ use hg_na::{Context, Error, Op, OpId, Peer, Token};
 use rustc_hash::FxHashMap;
 
 use crate::{
-    call::{Calls, Owner},
     header::Header,
+    operations::{Operations, Owner},
     shares::Shares,
 };
 
@@ -108,7 +108,7 @@ impl Backlog {
         context: &mut dyn Context,
         token: Token,
         op: Op,
-        calls: &Calls,
+        calls: &Operations,
     ) -> Posted {
         let waits = |waiting: &mut Waiting| !waiting.queue_of(&op).is_empty();
         if !self.is_empty() && self.peers.get_mut(&op.peer()).is_some_and(waits) {
@@ -123,7 +123,7 @@ impl Backlog {
         }
     }
 
-    fn push(&mut self, token: Token, op: Op, calls: &Calls) -> Posted {
+    fn push(&mut self, token: Token, op: Op, calls: &Operations) -> Posted {
         let (peer, len) = (op.peer(), len_of(&op));
         let is_new = !self.peers.contains_key(&peer);
         let waiting = self.peers.entry(peer).or_default();
@@ -153,8 +153,8 @@ impl Backlog {
         &mut self,
         context: &mut dyn Context,
         (most, now): (usize, Instant),
-        calls: &mut Calls,
-        mut left: impl FnMut(&mut Calls, Left),
+        calls: &mut Operations,
+        mut left: impl FnMut(&mut Operations, Left),
     ) -> bool {
         let mut moved = false;
         for _ in 0..self.turns.len().min(most) {
@@ -214,7 +214,7 @@ impl Waiting {
     }
 
     /// Drops requests of calls that have settled; gives their bytes.
-    fn drop_settled(&mut self, calls: &Calls) -> u64 {
+    fn drop_settled(&mut self, calls: &Operations) -> u64 {
         let mut freed = 0;
         self.requests.retain(|(token, op)| {
             let is_wanted = is_wanted(Owner::of(*token), calls);
@@ -226,15 +226,15 @@ impl Waiting {
     }
 }
 
-fn is_wanted(owner: Owner, calls: &Calls) -> bool {
+fn is_wanted(owner: Owner, calls: &Operations) -> bool {
     match owner {
         Owner::Call(id, _) => !calls.is_settled(id),
-        Owner::Nobody => true,
+        Owner::Transfer(_) | Owner::Nobody => true,
     }
 }
 
 /// The time that a request has waited is not its target's.
-fn say_remaining(op: &mut Op, owner: Owner, now: Instant, calls: &Calls) {
+fn say_remaining(op: &mut Op, owner: Owner, now: Instant, calls: &Operations) {
     if let (Op::SendUnexpected { message, .. }, Owner::Call(id, _)) = (op, owner)
         && let Some(deadline) = calls.deadline(id)
     {

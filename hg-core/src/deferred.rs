@@ -44,9 +44,9 @@ impl Deferred {
         self.0.len()
     }
 
-    /// Wakes somebody later.
-    pub fn wake(&mut self, waker: Waker) {
-        self.0.push(Action::Wake(waker));
+    /// Does one more thing later.
+    pub fn push(&mut self, action: Action) {
+        self.0.push(action);
     }
 
     /// Drops something later.

@@ -3,18 +3,18 @@
 //! Each kind is bounded in bytes, by fair shares of the peers that it is kept for: one that never pulls keeps no other from
 //! being served.
 
-use std::{sync::Arc, time::Instant};
+use std::time::Instant;
 
 use hg_bulk::Local;
 use hg_na::{Error, Peer};
 use rustc_hash::FxHashMap;
 
-use crate::{call::CallId, deferred::Deferred, shares::Shares};
+use crate::{deferred::Deferred, operations::OperationId, shares::Shares};
 
 /// What a context keeps for its peers.
 #[derive(Debug)]
 pub struct Kept {
-    arguments: FxHashMap<CallId, Arguments>,
+    arguments: FxHashMap<OperationId, Arguments>,
     /// The first deadline of those.
     next_deadline: Option<Instant>,
     argument_bytes: Shares<Peer>,
@@ -27,7 +27,7 @@ pub struct Kept {
 #[derive(Debug)]
 struct Arguments {
     target: Peer,
-    local: Arc<Local>,
+    local: Local,
     /// When they are kept no longer.
     deadline: Option<Instant>,
 }
@@ -82,9 +82,9 @@ impl Kept {
     /// Keeps the arguments of a one-way call, until its deadline at the longest.
     pub fn insert_arguments(
         &mut self,
-        id: CallId,
+        id: OperationId,
         target: Peer,
-        local: Arc<Local>,
+        local: Local,
         deadline: Option<Instant>,
     ) {
         self.argument_bytes.take(target, local.len());
@@ -104,7 +104,7 @@ impl Kept {
         if self.next_deadline.is_none_or(|at| at > now) {
             return;
         }
-        let is_over = |_: &CallId, it: &mut Arguments| it.deadline.is_some_and(|at| at <= now);
+        let is_over = |_: &OperationId, it: &mut Arguments| it.deadline.is_some_and(|at| at <= now);
         for (_, arguments) in self.arguments.extract_if(is_over) {
             self.argument_bytes.give(arguments.target, arguments.local.len());
             freed.free(Box::new(arguments));
@@ -130,7 +130,7 @@ impl Kept {
 
     /// A target has the arguments of a one-way call.
     pub fn free_arguments(&mut self, target: Peer, id: u64, freed: &mut Deferred) {
-        let id = CallId::from_bits(id);
+        let id = OperationId::from_bits(id);
         if self.arguments.get(&id).is_some_and(|it| it.target == target)
             && let Some(arguments) = self.arguments.remove(&id)
         {

@@ -7,12 +7,10 @@
 //! | [`rpc`] | what an RPC is; what `#[hg::rpc]` implements |
 //! | [`signature`] | what an RPC's types look like on the wire |
 //! | [`registry`] | names to handlers |
-//! | [`call`] | the origin's side: completions and timeouts in, effects out |
+//! | [`operations`] | the origin's side: calls, transfers and waits; completions and timeouts in, effects out |
 //! | [`serve`] | the target's side: admission, cancellation |
-//! | [`transfers`] | pulls, pushes and views under way |
 //! | [`kept`] | memory that peers have not pulled yet |
 //! | [`backlog`] | what waits for room in the transport |
-//! | [`room`] | who waits for room for another call |
 //! | [`shares`] | fair shares of a limit |
 //! | [`protocol`] | all of these for one context of the transport |
 //! | [`error`] | how a call can fail |
@@ -22,20 +20,18 @@
 #![forbid(unsafe_code)]
 
 pub mod backlog;
-pub mod call;
 pub mod cancel;
 pub mod codec;
 pub mod deferred;
 pub mod error;
 pub mod header;
 pub mod kept;
+pub mod operations;
 pub mod protocol;
 pub mod registry;
-pub mod room;
 pub mod rpc;
 pub mod serve;
 pub mod shares;
 pub mod signature;
 pub mod table;
 mod timers;
-pub mod transfers;

@@ -19,6 +19,7 @@ mod transfers;
 
 use std::time::Instant;
 
+use hg_bulk::TransferError;
 use hg_na::{
     Address, Completion, Context, Done, Exchange, Exchanged, GoneReason, Message, Op, Peer,
 };
@@ -26,14 +27,12 @@ use rustc_hash::FxHashMap;
 
 use crate::{
     backlog::{Backlog, Left, Posted},
-    call::{CallId, Calls, Effect, Half, Owner},
     deferred::Deferred,
     error::{Failure, Started, Status, bounded_text},
     header::{Header, Kind, PREFIX_LEN},
     kept::Kept,
-    room::Room,
+    operations::{Effect, Half, OperationId, Operations, Owner},
     serve::{Admission, Arrival, Control, Serves},
-    transfers::Transfers,
 };
 
 /// Peers whose messages are tried again in a round: hung ones cost the others no more than that.
@@ -77,19 +76,15 @@ pub struct Protocol {
     routes: bool,
     /// Why the transport is broken, where it is.
     broken: Option<hg_na::Error>,
-    /// The origin's side.
-    pub calls: Calls,
+    /// The origin's side: calls, transfers, and who waits for room for another call.
+    pub operations: Operations,
     /// The target's side.
     pub serves: Serves,
-    /// Pulls, pushes and views.
-    pub transfers: Transfers,
     /// What peers have not pulled yet.
     pub kept: Kept,
     /// Of peers that were looked up, for people to read.
     pub addresses: FxHashMap<Peer, Address>,
     backlog: Backlog,
-    /// Who waits until there is room for another call.
-    pub room: Room,
     /// Wakers of calls that have settled, and what else is not for the driver's lock.
     pub deferred: Deferred,
     /// Longest last sentence in bytes: what a control message holds beside its header.
@@ -111,13 +106,11 @@ impl Protocol {
             routes: context.address().scheme() == hg_na::UID,
             context: Some(context),
             broken: None,
-            calls: Calls::new(limits.calls_max),
+            operations: Operations::new(limits.calls_max),
             serves: Serves::new(limits.in_service_max, limits.reject_above),
-            transfers: Transfers::default(),
             kept: Kept::new(limits.backlog_bytes_max, limits.results_bytes_max),
             addresses: FxHashMap::default(),
             backlog: Backlog::new(limits.backlog_bytes_max),
-            room: Room::default(),
             deferred: Deferred::default(),
             fault_text_max: max_control.saturating_sub(PREFIX_LEN),
             now,
@@ -145,7 +138,7 @@ impl Protocol {
     /// Hands both halves of a two-way call to the transport in one step, where it can; otherwise they are to be
     /// posted ([`Protocol::post_call`]).
     #[inline(always)]
-    pub fn exchange(&mut self, id: CallId, to: Peer, message: &Message) -> Option<Exchanged> {
+    pub fn exchange(&mut self, id: OperationId, to: Peer, message: &Message) -> Option<Exchanged> {
         if !self.backlog.is_empty() && self.backlog.has_requests(to) {
             return None;
         }
@@ -165,23 +158,23 @@ impl Protocol {
     #[inline(never)]
     pub fn post_call(
         &mut self,
-        id: CallId,
+        id: OperationId,
         to: Peer,
         two_way: bool,
         message: Message,
     ) -> Result<(), Failure> {
         let Some(context) = &mut self.context else {
-            self.calls.forget(id);
+            self.operations.forget(id);
             return Err(closed(self.broken.as_ref()));
         };
         let owner = Owner::Call(id, Half::Send);
         let token = if two_way { owner.quiet_token() } else { owner.token() };
         let send = Op::SendUnexpected { to, message };
-        match self.backlog.post(context.as_mut(), token, send, &self.calls) {
-            Posted::Accepted(op) => self.calls.handle_posted(id, Half::Send, op),
+        match self.backlog.post(context.as_mut(), token, send, &self.operations) {
+            Posted::Accepted(op) => self.operations.handle_posted(id, Half::Send, op),
             Posted::Waits => {}
             Posted::Refused(_, error) => {
-                self.calls.forget(id);
+                self.operations.forget(id);
                 return Err(not_made(error, Started::No));
             }
         }
@@ -189,9 +182,9 @@ impl Protocol {
             // Before the next round, in which its answer may come.
             let receive = Op::RecvExpected { from: to, tag: id.to_bits() };
             match context.post(Owner::Call(id, Half::Receive).token(), receive) {
-                Ok(op) => self.calls.handle_posted(id, Half::Receive, op),
+                Ok(op) => self.operations.handle_posted(id, Half::Receive, op),
                 Err(rejected) => {
-                    self.calls.handle_refused(id, not_made(rejected.error, Started::Unknown));
+                    self.operations.handle_refused(id, not_made(rejected.error, Started::Unknown));
                 }
             }
         }
@@ -234,7 +227,7 @@ impl Protocol {
         let peer = op.peer();
         let Some(context) = &mut self.context else { return };
         let token = Owner::Nobody.quiet_token();
-        match self.backlog.post(context.as_mut(), token, op, &self.calls) {
+        match self.backlog.post(context.as_mut(), token, op, &self.operations) {
             Posted::Accepted(_) => {}
             Posted::Waits => self.serves.handle_waiting(peer),
             Posted::Refused(op, error) => {
@@ -275,17 +268,15 @@ impl Protocol {
     /// Does what the calls ask for.
     #[inline]
     pub fn run_effects(&mut self) {
-        while let Some(effect) = self.calls.poll_effect() {
+        while let Some(effect) = self.operations.poll_effect() {
             match effect {
                 Effect::CancelOp(op) => {
                     if let Some(context) = &mut self.context {
                         context.cancel(op);
                     }
                 }
-                Effect::TellCancelled { peer, id } => {
-                    self.control(peer, &Header::control(Kind::Cancel, id.to_bits()), &[]);
-                }
-                Effect::Wake(waker) => self.deferred.wake(waker),
+                Effect::Tell { peer, what, id } => self.tell(peer, what, id.to_bits()),
+                Effect::Defer(action) => self.deferred.push(action),
             }
         }
     }
@@ -301,8 +292,9 @@ impl Protocol {
     ) {
         match completion {
             Completion::Done(Done { id: op, token, result, returned }) => match Owner::of(*token) {
-                Owner::Call(id, half) => self.calls.handle_done(id, half, result, returned),
-                Owner::Nobody => self.handle_transfer_done((*token, *op), result, returned),
+                Owner::Call(id, half) => self.operations.handle_done(id, half, result, returned),
+                Owner::Transfer(id) => self.handle_transfer_done((id, *op), result, returned),
+                Owner::Nobody => {}
             },
             Completion::Unexpected { from, message } => {
                 match self.serves.handle_message(*from, message.as_slice()) {
@@ -373,7 +365,7 @@ impl Protocol {
             Control::ArgumentsTaken(id) => kept.free_arguments(from, id, deferred),
             Control::Fault(text) => {
                 tracing::warn!(peer = ?from, "a peer closes the connection: {text}");
-                self.calls.handle_fault(from, &text);
+                self.operations.handle_fault(from, &text);
             }
             Control::Disconnect(sentence) => self.disconnect(from, &sentence),
         }
@@ -394,7 +386,8 @@ impl Protocol {
             !is_dropped
         });
         serves.handle_hung_up(peer, arrived_of(requests, peer), deferred);
-        self.fail_transfers(peer, reason);
+        let why = TransferError::PeerGone { reason: reason.clone() };
+        self.operations.stop_transfers_of(peer, &why, self.now);
         self.kept.free_all_of(peer, &mut self.deferred);
         self.drop_backlog(peer, reason);
     }
@@ -407,7 +400,7 @@ impl Protocol {
         for (token, _) in self.backlog.remove(peer) {
             if let Owner::Call(id, _) = Owner::of(token) {
                 let (reason, started) = (reason.clone(), Started::No);
-                self.calls.handle_refused(id, Failure::PeerGone { reason, started });
+                self.operations.handle_refused(id, Failure::PeerGone { reason, started });
             }
         }
         self.serves.handle_left();
@@ -416,7 +409,7 @@ impl Protocol {
     /// Tries what waits for room again, for so many peers at `most`; says whether anything left. Requests whose calls have settled
     /// are dropped.
     fn retry_backlog(&mut self, most: usize) -> bool {
-        let Self { context: Some(context), backlog, calls, serves, kept, deferred, .. } = self
+        let Self { context: Some(context), backlog, operations: calls, serves, kept, deferred, .. } = self
         else {
             return false;
         };
@@ -432,7 +425,9 @@ impl Protocol {
                 (Posted::Refused(op, error), Owner::Nobody) => {
                     handle_untaken(kept, deferred, &op, &error);
                 }
-                (Posted::Accepted(_), Owner::Nobody) | (Posted::Waits, _) => {}
+                (Posted::Accepted(_), Owner::Nobody)
+                | (_, Owner::Transfer(_))
+                | (Posted::Waits, _) => {}
             }
         })
     }
@@ -441,8 +436,8 @@ impl Protocol {
     #[inline]
     pub fn handle_clock(&mut self, now: Instant) {
         self.now = now;
-        if self.transfers.has_chores() {
-            self.look_after_transfers(now);
+        if self.operations.has_stalled() {
+            self.retry_transfers();
         }
         // Who spins never asks whether to sleep, and room may have come although nothing has moved.
         if !self.backlog.is_empty() {
@@ -452,7 +447,7 @@ impl Protocol {
 
     /// In a round in which the clock was read, after its completions: what is over by it ends, unless its answer has come.
     pub fn handle_timeout(&mut self) {
-        self.calls.handle_timeout(self.now);
+        self.operations.handle_timeout(self.now);
         self.kept.handle_timeout(self.now, &mut self.deferred);
     }
 
@@ -460,8 +455,7 @@ impl Protocol {
     #[inline]
     #[must_use]
     pub fn has_chores(&self) -> bool {
-        self.calls.has_chores()
-            | !self.room.is_empty()
+        self.operations.has_chores()
             | !self.backlog.is_empty()
             | self.serves.has_chores()
     }
@@ -475,7 +469,7 @@ impl Protocol {
     /// What few rounds have to do. `moved`: whether the transport's progress has found anything.
     #[cold]
     pub fn do_chores(&mut self, moved: bool) {
-        self.calls.handle_round();
+        self.operations.handle_round();
         self.run_effects();
         if moved && !self.backlog.is_empty() {
             self.retry_backlog(RETRIES);
@@ -488,8 +482,9 @@ impl Protocol {
     /// Some calls may have ended: who waits for their room is to be woken.
     #[inline]
     pub fn wake_for_room(&mut self) {
-        if !self.room.is_empty() {
-            self.deferred.extend(self.room.pop(self.calls.room()));
+        if self.operations.waits_for_room() {
+            self.operations.grant_room();
+            self.run_effects();
         }
     }
 
@@ -506,17 +501,15 @@ impl Protocol {
     /// Calls, requests, queued operations: whether anybody is still owed something.
     #[must_use]
     pub fn is_busy(&self) -> bool {
-        !self.calls.is_empty()
+        !self.operations.is_empty()
             || self.serves.in_service() > 0
             || !self.backlog.is_empty()
-            || !self.transfers.is_empty()
-            || !self.room.is_empty()
     }
 
     /// Whether to sleep, and until when.
     pub fn may_sleep(&mut self) -> Option<Option<Instant>> {
         // Room in the transport's queue may have come without a completion: what is sent quietly has none.
-        if self.calls.needs_round() || self.retry_backlog(usize::MAX) || self.retry_transfers() {
+        if self.operations.needs_round() || self.retry_backlog(usize::MAX) || self.retry_transfers() {
             return None;
         }
         self.run_effects();
@@ -526,30 +519,29 @@ impl Protocol {
             return None;
         }
         // Room may have been made outside of a round that reported something: by a post, or a second look.
-        if !self.deferred.is_empty() || self.calls.needs_round() || self.retry_backlog(usize::MAX) {
+        if !self.deferred.is_empty() || self.operations.needs_round() || self.retry_backlog(usize::MAX) {
             return None;
         }
         let Some(context) = &mut self.context else { return Some(None) };
         if !context.may_sleep() {
             return None;
         }
-        let of_calls = [self.calls.next_deadline(), self.kept.next_deadline()];
-        let others = [self.transfers.next_deadline(), context.next_deadline()];
-        Some(of_calls.into_iter().chain(others).flatten().min())
+        let of_context = context.next_deadline();
+        let deadlines = [self.operations.next_deadline(), self.kept.next_deadline(), of_context];
+        Some(deadlines.into_iter().flatten().min())
     }
 
     /// Ends everything; what it gives is to be run without the lock.
     #[must_use = "it is to be run where it may do anything"]
     pub fn close(&mut self) -> Deferred {
-        self.calls.close(&closed(self.broken.as_ref()));
         self.serves.close(&mut self.deferred);
-        self.run_effects();
         self.context = None;
-        self.close_transfers();
+        let why = self.why_closed();
+        self.operations.close(&closed(self.broken.as_ref()), &why);
+        self.run_effects();
         self.kept.free_all(&mut self.deferred);
         self.addresses.clear();
         self.backlog.clear();
-        self.deferred.extend(self.room.pop(usize::MAX));
         std::mem::take(&mut self.deferred)
     }
 

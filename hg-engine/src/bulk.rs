@@ -5,7 +5,7 @@ use std::{fmt, ops::RangeBounds, sync::Arc};
 use hg_bulk::{AsRange, Descriptor, Local, Range, RangeRef, RemoteRange};
 use hg_na::{Address, Direction, Error, Memory, Rights};
 
-use crate::{Fetch, Handle, Peer, Request, Transfer, View};
+use crate::{Fetch, Handle, Peer, Request, Transfer, View, pending::PortRef};
 
 /// Memory of this process, registered: others pull from it and push to it as its rights say, and own
 /// transfers begin or end in it.
@@ -216,7 +216,7 @@ impl Handle {
     /// It is as long as the descriptor claims: look at [`Descriptor::len`] first when whoever sent it is not to be
     /// trusted with this process's memory. A claim that is too large to be served is an error.
     pub fn fetch(&self, owner: &Peer, remote: impl Into<RemoteRange>) -> Fetch<'_> {
-        Fetch::new(&self.port, *owner, remote.into())
+        Fetch::new(PortRef::Borrowed(&self.port), *owner, remote.into())
     }
 
     /// [`Handle::fetch`] into a vector that was there before: its memory is used again, its bytes and its length are not.
@@ -229,7 +229,7 @@ impl Handle {
         remote: impl Into<RemoteRange>,
         into: Vec<u8>,
     ) -> Fetch<'_> {
-        Fetch::new_into(&self.port, *owner, remote.into(), into)
+        Fetch::new_into(PortRef::Borrowed(&self.port), *owner, remote.into(), into)
     }
 
     /// Shows bytes of a peer's memory: without a copy where the transport and the memory allow it (memory
@@ -254,7 +254,7 @@ impl Handle {
     /// Transfers of this context that are not over yet.
     #[must_use]
     pub fn transfers_under_way(&self) -> usize {
-        self.port.enter_state().map_or(0, |state| state.protocol.transfers.len())
+        self.port.enter_state().map_or(0, |state| state.protocol.operations.transfers())
     }
 }
 
@@ -268,12 +268,12 @@ impl Request {
 
     /// Gets bytes of the caller's memory as a vector, as [`Handle::fetch`] does.
     pub fn fetch(&self, remote: impl Into<RemoteRange>) -> Fetch<'_> {
-        Fetch::new(self.port(), self.origin(), remote.into())
+        Fetch::new(PortRef::Borrowed(self.port()), self.origin(), remote.into())
     }
 
     /// The same into a vector that was there before, as [`Handle::fetch_into`] does.
     pub fn fetch_into(&self, remote: impl Into<RemoteRange>, into: Vec<u8>) -> Fetch<'_> {
-        Fetch::new_into(self.port(), self.origin(), remote.into(), into)
+        Fetch::new_into(PortRef::Borrowed(self.port()), self.origin(), remote.into(), into)
     }
 
     /// Puts bytes into the caller's memory, as [`Handle::push`] does.

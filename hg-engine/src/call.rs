@@ -9,18 +9,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-use hg_bulk::Local;
 use hg_core::{
-    call::{CallId, Outcome},
     codec::{self, Codec as _},
     error::{CallError, Failure, Started},
+    operations::{OperationId, Outcome},
     rpc::Rpc,
 };
 
 use crate::{
     Request,
-    inside::{is_in_handler, is_inside, is_waited_for, waiting},
-    large::{Arrived, Arriving, Sent},
+    inside::is_in_handler,
+    large::{Arrived, Arriving},
+    pending::{Pending, PortRef},
     port::Port,
 };
 
@@ -64,68 +64,29 @@ impl CallOptions {
 /// Dropping it cancels the call, and tells the target so.
 #[must_use = "dropping a call cancels it: `wait` or await it"]
 pub struct Call<'e, R: Rpc> {
-    port: &'e Arc<Port>,
     state: CallState<'e>,
     rpc: PhantomData<fn() -> R>,
 }
 
+/// A call that keeps no borrow of its engine, nor keeps that open: for those who keep many of them and look at them when they are
+/// woken.
+pub type OwnedCall<R> = Call<'static, R>;
+
 enum CallState<'e> {
-    /// It could not be made.
-    Failed(Box<Failure>),
-    Open(CallId),
-    /// Its arguments wait to be pulled.
-    Large {
-        id: CallId,
-        _arguments: Arc<Local>,
-    },
+    Under(Pending<'e, Outcome>),
     /// Its result is being pulled.
-    Arriving(Box<Arriving<'e>>),
-    Ended,
-}
-
-/// A call that has begun otherwise than usual.
-pub(crate) enum Unusual {
-    Failed(Failure),
-    Large(Sent),
-}
-
-impl From<Failure> for Box<Unusual> {
-    fn from(failure: Failure) -> Self {
-        Self::new(Unusual::Failed(failure))
-    }
-}
-
-impl CallState<'_> {
-    fn new(made: Result<CallId, Box<Unusual>>) -> Self {
-        match made {
-            Ok(id) => Self::Open(id),
-            Err(unusual) => Self::unusual(*unusual),
-        }
-    }
-
-    #[cold]
-    fn unusual(unusual: Unusual) -> Self {
-        match unusual {
-            Unusual::Failed(failure) => Self::Failed(Box::new(failure)),
-            Unusual::Large(Sent { id, arguments: Some(local) }) => {
-                Self::Large { id, _arguments: local }
-            }
-            Unusual::Large(Sent { id, arguments: None }) => Self::Open(id),
-        }
-    }
-
-    /// The call that its table knows.
-    fn id(&self) -> Option<CallId> {
-        match self {
-            Self::Open(id) | Self::Large { id, .. } => Some(*id),
-            Self::Failed(_) | Self::Arriving(_) | Self::Ended => None,
-        }
-    }
+    Arriving(Box<Arriving>),
 }
 
 impl<'e, R: Rpc> Call<'e, R> {
-    pub(crate) fn new(port: &'e Arc<Port>, made: Result<CallId, Box<Unusual>>) -> Self {
-        Self { port, state: CallState::new(made), rpc: PhantomData }
+    #[inline(always)]
+    pub(crate) fn new(port: &'e Arc<Port>, made: Result<OperationId, Box<Failure>>) -> Self {
+        Self::of(PortRef::Borrowed(port), made)
+    }
+
+    #[inline(always)]
+    fn of(port: PortRef<'e>, made: Result<OperationId, Box<Failure>>) -> Self {
+        Self { state: CallState::Under(Pending::new(port, made)), rpc: PhantomData }
     }
 
     /// Waits for the outcome, making progress in this thread: the fastest way.
@@ -136,17 +97,17 @@ impl<'e, R: Rpc> Call<'e, R> {
     /// meanwhile. Handlers of two engines that wait for each other in two threads wait until their deadlines.
     #[inline]
     pub fn wait(self) -> Result<R::Output, CallError<R::Error>> {
-        let CallState::Open(id) = self.state else { return self.wait_otherwise() };
-        if is_in_handler() {
+        let CallState::Under(Pending::Open(mut operation)) = self.state else {
             return self.wait_otherwise();
-        }
-        let port = self.port;
-        // An open call owns nothing but its entry, and taking the outcome frees that.
-        std::mem::forget(self);
+        };
         let mut outcome = None;
-        port.wait_for(id, &mut outcome);
+        if is_in_handler() {
+            outcome = Some(operation.wait());
+        } else {
+            operation.wait_into(&mut outcome);
+        }
         let Some(Outcome::Answered { message, payload, handler_error: false }) = &outcome else {
-            return port.decode_rare::<R>(outcome);
+            return decode_rare::<R>(&operation.port, outcome);
         };
         let output = decode_output::<R>(&message.as_slice()[*payload..]);
         if message.slot().is_some() {
@@ -156,19 +117,10 @@ impl<'e, R: Rpc> Call<'e, R> {
     }
 
     #[cold]
-    fn wait_otherwise(mut self) -> Result<R::Output, CallError<R::Error>> {
-        if is_inside(self.port.id) && !matches!(self.state, CallState::Failed(_)) {
-            return Err(CallError::WouldDeadlock);
-        }
-        match std::mem::replace(&mut self.state, CallState::Ended) {
-            CallState::Failed(failure) => Err((*failure).widen()),
-            CallState::Ended => Err(CallError::Closed),
-            CallState::Open(id) | CallState::Large { id, .. } => {
-                let mut outcome = None;
-                waiting(|| self.port.wait_for(id, &mut outcome));
-                self.port.decode_rare::<R>(outcome)
-            }
-            CallState::Arriving(arriving) => arrived::<R>(arriving.wait()),
+    fn wait_otherwise(self) -> Result<R::Output, CallError<R::Error>> {
+        match self.state {
+            CallState::Under(mut pending) => decode::<R>(pending.wait()),
+            CallState::Arriving(mut arriving) => arrived::<R>(arriving.wait()),
         }
     }
 
@@ -177,7 +129,7 @@ impl<'e, R: Rpc> Call<'e, R> {
     /// # Errors
     /// The call, still under way.
     pub fn try_take(mut self) -> Result<Result<R::Output, CallError<R::Error>>, Self> {
-        match self.poll_outcome(&mut Context::from_waker(Waker::noop())) {
+        match self.poll_taken(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(outcome) => Ok(outcome),
             Poll::Pending => Err(self),
         }
@@ -185,41 +137,52 @@ impl<'e, R: Rpc> Call<'e, R> {
 
     /// Cancels the call; it ends with [`CallError::Cancelled`] unless it has ended already.
     pub fn cancel(&self) {
-        if let Some(id) = self.state.id() {
-            if let Some(mut state) = self.port.enter_state() {
-                state.protocol.calls.cancel(id);
-            }
-            self.port.notify();
-        }
-        if let CallState::Arriving(arriving) = &self.state {
-            arriving.cancel();
+        match &self.state {
+            CallState::Under(pending) => pending.cancel(),
+            CallState::Arriving(arriving) => arriving.cancel(),
         }
     }
 
-    fn poll_outcome(
+    /// The outcome, if it is there; otherwise the context's waker is woken when it is worth another look. Polling it as a
+    /// future is the same, except that this is allowed in a plain handler, too: nobody waits here.
+    pub fn poll_taken(
         &mut self,
         context: &mut Context<'_>,
     ) -> Poll<Result<R::Output, CallError<R::Error>>> {
-        if let Some(id) = self.state.id() {
-            let outcome = ready!(self.port.poll_call(id, context));
-            self.state = CallState::Ended;
-            match outcome {
-                Outcome::Bulk(answer) => match Arriving::new(self.port, answer) {
-                    Ok(arriving) => self.state = CallState::Arriving(Box::new(arriving)),
-                    Err(failure) => return Poll::Ready(Err(failure.widen())),
+        let result = match &mut self.state {
+            CallState::Under(Pending::Open(operation)) => match ready!(operation.poll(context)) {
+                Outcome::Bulk(answer) => match Arriving::new(Arc::clone(&operation.port), answer) {
+                    Ok(arriving) => {
+                        self.state = CallState::Arriving(Box::new(arriving));
+                        return self.poll_taken(context);
+                    }
+                    Err(failure) => Err(failure.widen()),
                 },
-                outcome => return Poll::Ready(decode::<R>(outcome)),
-            }
+                outcome => decode::<R>(outcome),
+            },
+            CallState::Under(pending) => decode::<R>(pending.wait()),
+            CallState::Arriving(arriving) => arrived::<R>(ready!(arriving.poll(context))),
+        };
+        self.state = CallState::Under(Pending::Taken);
+        Poll::Ready(result)
+    }
+
+    /// Whether this thread waits for what it polls, and what it waits for never comes.
+    fn is_waited_for(&self) -> bool {
+        match &self.state {
+            CallState::Under(Pending::Open(operation)) => operation.is_waited_for(),
+            CallState::Under(_) => false,
+            CallState::Arriving(arriving) => arriving.is_waited_for(),
         }
-        if let CallState::Arriving(arriving) = &mut self.state {
-            let result = ready!(arriving.poll(context));
-            self.state = CallState::Ended;
-            return Poll::Ready(arrived::<R>(result));
+    }
+}
+
+impl<R: Rpc> OwnedCall<R> {
+    pub(crate) fn new_owned(port: Arc<Port>, made: Result<OperationId, Box<Failure>>) -> Self {
+        if made.is_ok() {
+            port.leave_to_background();
         }
-        match std::mem::replace(&mut self.state, CallState::Ended) {
-            CallState::Failed(failure) => Poll::Ready(Err((*failure).widen())),
-            _ => Poll::Ready(Err(CallError::Closed)),
-        }
+        Self::of(PortRef::Owned(port), made)
     }
 }
 
@@ -227,40 +190,15 @@ impl<R: Rpc> Future for Call<'_, R> {
     type Output = Result<R::Output, CallError<R::Error>>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        match self.poll_outcome(context) {
+        match self.poll_taken(context) {
             // Whoever polls there blocks on it: nothing else would poll again.
-            Poll::Pending if is_waited_for(self.port.id) => {
-                Poll::Ready(Err(CallError::WouldDeadlock))
-            }
+            Poll::Pending if self.is_waited_for() => Poll::Ready(Err(CallError::WouldDeadlock)),
             poll => poll,
         }
     }
 }
 
 impl<R: Rpc> Unpin for Call<'_, R> {}
-
-impl<R: Rpc> Drop for Call<'_, R> {
-    #[inline]
-    fn drop(&mut self) {
-        if let Some(id) = self.state.id() {
-            abandon(self.port, id);
-        }
-    }
-}
-
-#[cold]
-pub(crate) fn abandon(port: &Arc<Port>, id: CallId) {
-    let Some(mut state) = port.enter_state() else { return };
-    let outcome = state.protocol.calls.take(id);
-    let waker = if outcome.is_none() { state.protocol.calls.abandon(id) } else { None };
-    port.pass_room_on(state);
-    // The target keeps a result that nobody will pull.
-    match outcome {
-        Some(Outcome::Bulk(answer)) => port.result_taken(&answer),
-        _ => port.notify(),
-    }
-    drop(waker);
-}
 
 impl<R: Rpc> fmt::Debug for Call<'_, R> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -272,14 +210,27 @@ impl<R: Rpc> fmt::Debug for Call<'_, R> {
 ///
 /// A call that could not be made (too many under way, say) is not sent: [`OneWay::accepted`], `wait` and awaiting
 /// say so; one that is dropped without a look leaves a warning in the log.
-pub struct OneWay<'e> {
-    port: &'e Arc<Port>,
-    state: CallState<'e>,
+pub struct OneWay<'e>(Pending<'e, Ended>);
+
+/// How something has ended that has no value.
+pub(crate) struct Ended(pub(crate) Result<(), Failure>);
+
+impl From<Outcome> for Ended {
+    fn from(outcome: Outcome) -> Self {
+        Self(match outcome {
+            Outcome::Failed(failure) => Err(failure),
+            _ => Ok(()),
+        })
+    }
 }
 
 impl<'e> OneWay<'e> {
-    pub(crate) fn new(port: &'e Arc<Port>, made: Result<CallId, Box<Unusual>>) -> Self {
-        Self { port, state: CallState::new(made) }
+    pub(crate) fn new(port: &'e Arc<Port>, made: Result<OperationId, Box<Failure>>) -> Self {
+        Self(Pending::new(PortRef::Borrowed(port), made))
+    }
+
+    fn take(&mut self) -> Pending<'e, Ended> {
+        std::mem::replace(&mut self.0, Pending::Taken)
     }
 
     /// Lets it go on by itself; says whether it was made at all. Waits for nothing.
@@ -287,13 +238,7 @@ impl<'e> OneWay<'e> {
     /// # Errors
     /// Why it was not: [`CallError::NotMade`] with [`hg_na::Error::Limit`] at `Builder::calls_max`, ...
     pub fn accepted(mut self) -> Result<(), Failure> {
-        if !matches!(self.state, CallState::Failed(_)) {
-            return Ok(());
-        }
-        match std::mem::replace(&mut self.state, CallState::Ended) {
-            CallState::Failed(failure) => Err(*failure),
-            _ => Ok(()),
-        }
+        if let Pending::Over(_) = self.0 { self.take().wait().0 } else { Ok(()) }
     }
 
     /// Waits until the request was handed to the transport. Whether it was served, nobody tells.
@@ -301,18 +246,10 @@ impl<'e> OneWay<'e> {
     /// # Errors
     /// [`CallError`].
     pub fn wait(mut self) -> Result<(), Failure> {
-        match std::mem::replace(&mut self.state, CallState::Ended) {
-            CallState::Open(id) if is_inside(self.port.id) => {
-                self.state = CallState::Open(id);
-                Err(CallError::WouldDeadlock)
-            }
-            CallState::Open(id) => {
-                let mut outcome = None;
-                waiting(|| self.port.wait_for(id, &mut outcome));
-                sent(outcome.unwrap_or_else(|| self.port.no_outcome()))
-            }
-            CallState::Failed(failure) => Err(*failure),
-            _ => Err(CallError::Closed),
+        match &mut self.0 {
+            // One that cannot be waited for here goes on.
+            Pending::Open(operation) => Ended::from(operation.wait()).0,
+            over => over.wait().0,
         }
     }
 }
@@ -321,38 +258,20 @@ impl Future for OneWay<'_> {
     type Output = Result<(), Failure>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        match std::mem::replace(&mut self.state, CallState::Ended) {
-            CallState::Open(id) => {
-                if let Poll::Ready(outcome) = self.port.poll_call(id, context) {
-                    return Poll::Ready(sent(outcome));
-                }
-                self.state = CallState::Open(id);
-                if is_waited_for(self.port.id) {
-                    return Poll::Ready(Err(CallError::WouldDeadlock));
-                }
-                Poll::Pending
-            }
-            CallState::Failed(failure) => Poll::Ready(Err(*failure)),
-            _ => Poll::Ready(Err(CallError::Closed)),
-        }
+        self.0.poll(context).map(|ended| ended.0)
     }
 }
 
 impl Drop for OneWay<'_> {
     fn drop(&mut self) {
-        match &self.state {
-            CallState::Open(id) => {
-                if let Some(mut state) = self.port.enter_state() {
-                    let waker = state.protocol.calls.detach(*id);
-                    self.port.pass_room_on(state);
-                    drop(waker);
-                    self.port.leave_to_background();
+        match self.take() {
+            Pending::Open(operation) => operation.detach(),
+            Pending::Over(over) => {
+                if let Ended(Err(failure)) = *over {
+                    tracing::warn!(%failure, "a one-way call was not sent, and nobody looked");
                 }
             }
-            CallState::Failed(failure) => {
-                tracing::warn!(%failure, "a one-way call was not sent, and nobody looked");
-            }
-            CallState::Large { .. } | CallState::Arriving(_) | CallState::Ended => {}
+            Pending::Taken => {}
         }
     }
 }
@@ -360,13 +279,6 @@ impl Drop for OneWay<'_> {
 impl fmt::Debug for OneWay<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str("OneWay")
-    }
-}
-
-fn sent(outcome: Outcome) -> Result<(), Failure> {
-    match outcome {
-        Outcome::Sent | Outcome::Answered { .. } | Outcome::Bulk(_) => Ok(()),
-        Outcome::Failed(failure) => Err(failure),
     }
 }
 
@@ -386,7 +298,7 @@ fn decode_error<R: Rpc>(payload: &[u8]) -> CallError<R::Error> {
 }
 
 /// An outcome that is no large result.
-pub(crate) fn decode<R: Rpc>(outcome: Outcome) -> Result<R::Output, CallError<R::Error>> {
+fn decode<R: Rpc>(outcome: Outcome) -> Result<R::Output, CallError<R::Error>> {
     match outcome {
         Outcome::Answered { message, payload, handler_error: false } => {
             decode_output::<R>(&message.as_slice()[payload..])
@@ -395,57 +307,27 @@ pub(crate) fn decode<R: Rpc>(outcome: Outcome) -> Result<R::Output, CallError<R:
             Err(decode_error::<R>(&message.as_slice()[payload..]))
         }
         Outcome::Failed(failure) => Err(failure.of::<R>()),
-        Outcome::Sent | Outcome::Bulk(_) => Err(CallError::Closed),
+        Outcome::Sent | Outcome::Bulk(_) | Outcome::Moved(_) => Err(CallError::Closed),
     }
 }
 
-impl Port {
-    /// The outcome of a call, once it is there; until then the context's waker is left to be woken. A waker is a user's:
-    /// it is cloned and dropped without the lock, and only where it is to be kept.
-    pub(crate) fn poll_call(&self, id: CallId, context: &Context<'_>) -> Poll<Outcome> {
-        let mut clone = None;
-        loop {
-            let Some(mut state) = self.enter_state() else {
-                return Poll::Ready(Outcome::Failed(forked()));
-            };
-            if let Some(outcome) = state.protocol.calls.take(id) {
-                self.pass_room_on(state);
-                return Poll::Ready(outcome);
-            }
-            if state.protocol.calls.is_to_wake(id, context.waker()) {
-                drop(state);
-                self.leave_to_background();
-                return Poll::Pending;
-            }
-            if let Some(waker) = clone {
-                let before = state.protocol.calls.set_waker(id, waker);
-                drop(state);
-                drop(before);
-                self.leave_to_background();
-                return Poll::Pending;
-            }
-            drop(state);
-            clone = Some(context.waker().clone());
+/// What a caller finds that has waited outside of handlers, and that is no plain answer.
+#[cold]
+fn decode_rare<R: Rpc>(
+    port: &Arc<Port>,
+    outcome: Option<Outcome>,
+) -> Result<R::Output, CallError<R::Error>> {
+    match outcome.unwrap_or_else(|| port.no_outcome()) {
+        Outcome::Bulk(answer) => {
+            arrived::<R>(Arriving::new(Arc::clone(port), answer).and_then(|mut it| it.wait()))
         }
-    }
-
-    #[cold]
-    fn decode_rare<R: Rpc>(
-        self: &Arc<Self>,
-        outcome: Option<Outcome>,
-    ) -> Result<R::Output, CallError<R::Error>> {
-        match outcome.unwrap_or_else(|| self.no_outcome()) {
-            Outcome::Bulk(answer) => {
-                arrived::<R>(Arriving::new(self, answer).and_then(Arriving::wait))
-            }
-            outcome => decode::<R>(outcome),
-        }
+        outcome => decode::<R>(outcome),
     }
 }
 
 /// A large result.
 #[cold]
-pub(crate) fn arrived<R: Rpc>(result: Arrived) -> Result<R::Output, CallError<R::Error>> {
+fn arrived<R: Rpc>(result: Arrived) -> Result<R::Output, CallError<R::Error>> {
     let (bytes, is_error) = result.map_err(Failure::widen)?;
     if is_error { Err(decode_error::<R>(&bytes)) } else { decode_output::<R>(&bytes) }
 }

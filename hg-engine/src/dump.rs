@@ -45,13 +45,13 @@ fn describe(port: &Port) -> String {
         "{}: the role {role}, {} wait for it; {} calls, {} transfers, {} bytes in the backlog, {} kept for peers",
         if closed { " (closed)" } else { "" },
         state.followers.len(),
-        protocol.calls.len(),
-        protocol.transfers.len(),
+        protocol.operations.calls(),
+        protocol.operations.transfers(),
         protocol.backlog_bytes(),
         protocol.kept.len(),
     );
     for (name, part) in
-        [("serves", format!("{:?}", protocol.serves)), ("calls", format!("{:?}", protocol.calls))]
+        [("serves", format!("{:?}", protocol.serves)), ("operations", format!("{:?}", protocol.operations))]
     {
         let end = part.floor_char_boundary(PART_MAX);
         // Writing to a string does not fail.

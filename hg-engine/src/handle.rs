@@ -325,7 +325,7 @@ impl Handle {
     ) -> OwnedCall<R> {
         let _: R = rpc;
         let made = self.port.start_call::<R>(*target, args, Kind::Request, options);
-        OwnedCall::new(Arc::clone(&self.port), made)
+        OwnedCall::new_owned(Arc::clone(&self.port), made)
     }
 
     /// Calls an RPC without an answer. Whether it is served, nobody tells. See [`Handle::ready`] for many of them.
@@ -428,7 +428,7 @@ impl Handle {
     /// Calls of this context that are not over yet.
     #[must_use]
     pub fn calls_under_way(&self) -> usize {
-        self.port.enter_state().map_or(0, |state| state.protocol.calls.len())
+        self.port.enter_state().map_or(0, |state| state.protocol.operations.calls())
     }
 }
 

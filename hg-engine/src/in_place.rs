@@ -3,17 +3,17 @@
 use std::sync::Arc;
 
 use hg_core::{
-    call::CallId,
     codec::{self, Codec as _, CodecError},
     error::Failure,
     header::Kind,
+    operations::OperationId,
     rpc::Rpc,
 };
 use hg_na::{INLINE_MAX, Message};
 
 use crate::{
     CallOptions, Handle, OwnedCall, Peer,
-    call::{Unusual, forked, unencodable},
+    call::{forked, unencodable},
     port::Port,
 };
 
@@ -69,7 +69,7 @@ impl Handle {
     ) -> OwnedCall<R> {
         let _: R = rpc;
         let made = self.port.start_call_in_place::<R>(*target, args, message, options);
-        OwnedCall::new(Arc::clone(&self.port), made)
+        OwnedCall::new_owned(Arc::clone(&self.port), made)
     }
 }
 
@@ -80,7 +80,7 @@ impl Port {
         args: R::Args<'_>,
         mut bytes: Vec<u8>,
         options: CallOptions,
-    ) -> Result<CallId, Box<Unusual>> {
+    ) -> Result<OperationId, Box<Failure>> {
         if peer.port != self.id {
             return Err(Failure::NotMade(hg_na::Error::UnknownPeer).into());
         }
@@ -103,8 +103,7 @@ impl Port {
             return Err(Failure::Decode(format!("`{}`: {why}", R::NAME)).into());
         }
         if self.is_large(bytes.len(), self.shared.caps.max_unexpected) {
-            let sent = self.start_large_call(peer, R::NAME, (bytes, start), header, deadline)?;
-            return Err(Box::new(Unusual::Large(sent)));
+            return Ok(self.start_large_call(peer, R::NAME, (bytes, start), header, deadline)?);
         }
         let mut message =
             if bytes.len() <= INLINE_MAX { Message::copied(&bytes) } else { Message::from(bytes) };

@@ -27,7 +27,7 @@ use hg_bulk::{Descriptor, Local};
 use hg_na::{Error, Memory, Rights};
 
 pub(crate) use self::{
-    arguments::{Sent, serve},
+    arguments::serve,
     budget::Budget,
     result::{Arrived, Arriving, offer},
 };

@@ -4,18 +4,18 @@
 //! |---|---|
 //! | `builder` | how an engine is opened: plugins, contexts, progress, limits |
 //! | `handle` | what users hold: register, look up, call |
-//! | `call`, `owned` | a call under way: a future, or `wait`; one that borrows nothing |
-//! | `ready` | waiting for room for another call |
+//! | `pending` | what is under way for a user, of whatever kind: waited for, polled, cancelled or dropped in one way |
+//! | `call`, `ready` | a call under way; waiting for room for another one |
 //! | `in_place` | calls whose arguments were written where they are sent from |
 //! | `bulk` | registered memory; what starts transfers |
-//! | `transfer`, `view` | a transfer under way: a future, or `wait`; the short ways |
+//! | `transfer`, `view` | a transfer under way; the short ways |
 //! | `port` | one context with its calls, requests and tasks; the round of progress |
 //! | `role` | who makes progress: a waiting caller, the background thread, the user's loop |
 //! | `handler` | handlers of all kinds behind one trait; answers |
 //! | `inside` | which handlers a thread is inside of, and whether it may wait there |
 //! | `event` | the descriptor for foreign event loops |
 //! | `dump` | what all engines are doing, for tests that hang |
-//! | `late` | wakers, and what else of a user's is never run or dropped under a lock |
+//! | `deferred` | wakers, and what else of a user's is never run or dropped under a lock |
 //! | `lock` | locks that a forked child can go on with |
 //! | `pool`, `owed` | threads for what may block; the answers that are owed meanwhile |
 //! | `runtime` | handlers on a runtime of the user's |
@@ -40,7 +40,7 @@ mod inside;
 mod large;
 mod lock;
 mod owed;
-mod owned;
+mod pending;
 mod peer;
 #[doc(hidden)]
 pub mod platform;
@@ -59,12 +59,11 @@ mod view;
 
 pub use builder::{Builder, OpenError, Progress, Wait};
 pub use bulk::{Bulk, Busy};
-pub use call::{Call, CallOptions, OneWay};
+pub use call::{Call, CallOptions, OneWay, OwnedCall};
 pub use dump::dump_engines;
 pub use event::EventLoop;
 pub use handle::Handle;
 pub use handler::Answer;
-pub use owned::OwnedCall;
 pub use peer::{Peer, ToAddress};
 pub use ready::Ready;
 pub use request::Request;

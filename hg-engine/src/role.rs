@@ -44,7 +44,6 @@
 
 mod followers;
 mod loops;
-mod until;
 
 use std::{
     mem::ManuallyDrop,
@@ -57,8 +56,8 @@ use std::{
 };
 
 use hg_core::{
-    call::{CallId, Outcome},
     error::Failure,
+    operations::{OperationId, Outcome},
 };
 
 pub(crate) use self::{
@@ -208,7 +207,7 @@ impl Port {
     /// once, and not moved through every return value on the way; nothing is there in a forked child, or when
     /// the engine closes ([`Port::no_outcome`]).
     #[inline]
-    pub(crate) fn wait_for(self: &Arc<Self>, id: CallId, outcome: &mut Option<Outcome>) {
+    pub(crate) fn wait_for(self: &Arc<Self>, id: OperationId, outcome: &mut Option<Outcome>) {
         // Relaxed: set before anybody waits.
         let background = self.background.is_there.load(Ordering::Relaxed);
         if background {
@@ -221,10 +220,10 @@ impl Port {
     }
 
     #[inline]
-    fn drive_or_follow(self: &Arc<Self>, id: CallId, outcome: &mut Option<Outcome>) {
+    fn drive_or_follow(self: &Arc<Self>, id: OperationId, outcome: &mut Option<Outcome>) {
         let Some(mut state) = self.enter_state() else { return };
         // With several calls under way the outcome is often there already.
-        if state.protocol.calls.any_settled() && state.protocol.calls.take_into(id, outcome) {
+        if state.protocol.operations.any_settled() && state.protocol.operations.take_into(id, outcome) {
             self.pass_room_on(state);
             return;
         }
@@ -243,21 +242,14 @@ impl Port {
         self: &'p Arc<Self>,
         mut role: Role<'p>,
         state: MutexGuard<'p, State>,
-        id: CallId,
+        id: OperationId,
         outcome: &mut Option<Outcome>,
     ) {
         self.drive(&mut role, state, None, &mut OutcomeOf { id, outcome });
     }
 
-    /// What a call is told that was waited for in vain.
     #[cold]
-    pub(crate) fn no_outcome(&self) -> Outcome {
-        let forked = Failure::NotMade(hg_na::Error::Forked);
-        Outcome::Failed(if self.is_forked() { forked } else { Failure::Closed })
-    }
-
-    #[cold]
-    fn follow(self: &Arc<Self>, id: CallId) -> Outcome {
+    fn follow(self: &Arc<Self>, id: OperationId) -> Outcome {
         if self.is_forked() {
             // Whoever held the role is not in this process.
             return self.no_outcome();
@@ -268,9 +260,9 @@ impl Port {
         loop {
             let mut state = self.state.lock();
             state.followers.unfollow(&me);
-            if state.protocol.calls.is_settled(id) {
+            if state.protocol.operations.is_settled(id) {
                 let outcome =
-                    state.protocol.calls.take(id).unwrap_or(Outcome::Failed(Failure::Closed)); // F1
+                    state.protocol.operations.take(id).unwrap_or(Outcome::Failed(Failure::Closed)); // F1
                 let next = if state.work.is_some() { state.followers.next() } else { None };
                 self.pass_room_on(state);
                 next.inspect(Follower::come);
@@ -281,7 +273,7 @@ impl Port {
                 self.drive_to_outcome(Role::new(self, work), state, id, &mut outcome); // F2
                 return outcome.unwrap_or_else(|| self.no_outcome());
             }
-            let before = state.protocol.calls.set_waker(id, waker.clone());
+            let before = state.protocol.operations.set_waker(id, waker.clone());
             state.followers.push(me.clone());
             drop(state);
             drop(before); // Of whoever has polled the call.

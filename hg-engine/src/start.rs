@@ -7,17 +7,17 @@ use std::{
 };
 
 use hg_core::{
-    call::CallId,
     codec::{self, Codec as _},
     error::{Failure, Started},
     header::{Header, Kind},
+    operations::OperationId,
     rpc::Rpc,
 };
 use hg_na::{Exchanged, INLINE_MAX, Message};
 
 use crate::{
     CallOptions, Peer,
-    call::{Unusual, forked, reserve_failure, unencodable},
+    call::{forked, reserve_failure, unencodable},
     handler::no_message,
     port::{Port, State},
 };
@@ -39,7 +39,7 @@ impl Port {
         args: R::Args<'_>,
         kind: Kind,
         options: CallOptions,
-    ) -> Result<CallId, Box<Unusual>> {
+    ) -> Result<OperationId, Box<Failure>> {
         if peer.port != self.id {
             return Err(Failure::NotMade(hg_na::Error::UnknownPeer).into());
         }
@@ -74,15 +74,14 @@ impl Port {
         (wire, size): (&R::WireArgs<'_>, usize),
         header: Header,
         deadline: Option<Instant>,
-    ) -> Result<CallId, Box<Unusual>> {
+    ) -> Result<OperationId, Box<Failure>> {
         let start = header.encoded_len();
         if self.is_large(start + size, self.shared.caps.max_unexpected) {
             self.check_large(size)?;
             let mut bytes = hg_bulk::zeroed(size as u64).map_err(Failure::NotMade)?;
             codec::Default::encode(wire, &mut bytes)
                 .map_err(|error| unencodable(R::NAME, &error))?;
-            let sent = self.start_large_call(peer, R::NAME, (bytes, 0), header, deadline)?;
-            return Err(Box::new(Unusual::Large(sent)));
+            return Ok(self.start_large_call(peer, R::NAME, (bytes, 0), header, deadline)?);
         }
         if start + size <= COPIED_MAX {
             return self.start_copied_call::<R>(peer, (wire, size), header, deadline);
@@ -106,7 +105,7 @@ impl Port {
         (wire, size): (&R::WireArgs<'_>, usize),
         header: Header,
         deadline: Option<Instant>,
-    ) -> Result<CallId, Box<Unusual>> {
+    ) -> Result<OperationId, Box<Failure>> {
         let start = header.encoded_len();
         // Nothing is kept while the thread ends.
         let mut bytes = SCRATCH.try_with(Cell::take).unwrap_or_default();
@@ -133,9 +132,9 @@ impl Port {
         mut header: Header,
         deadline: Option<Instant>,
         message: &mut Message,
-    ) -> Result<CallId, Box<Unusual>> {
+    ) -> Result<OperationId, Box<Failure>> {
         let two_way = header.kind == Kind::Request;
-        let Some(id) = state.protocol.calls.next_id() else {
+        let Some(id) = state.protocol.operations.next_id() else {
             return Err(self.too_many_calls().into());
         };
         header.id = id.to_bits();
@@ -143,12 +142,14 @@ impl Port {
         let exchanged = if two_way { state.protocol.exchange(id, peer.na, message) } else { None };
         match exchanged {
             Some(Exchanged { send, receive }) => {
-                state.protocol.calls.begin_exchanged(peer.na, name, deadline, (send, receive));
+                let ops = (send, receive);
+                state.protocol.operations.begin_exchanged((peer.na, name), deadline, ops);
             }
             None => {
                 state.protocol.context()?;
-                let made = state.protocol.calls.begin(peer.na, name, two_way, deadline);
-                made.ok_or_else(|| self.too_many_calls())?;
+                let operations = &mut state.protocol.operations;
+                let begun = operations.begin_call((peer.na, name), two_way, deadline, None);
+                begun.ok_or_else(|| self.too_many_calls())?;
                 let message = std::mem::replace(message, no_message());
                 state.protocol.post_call(id, peer.na, two_way, message)?;
             }

@@ -4,17 +4,21 @@ use std::{
     fmt,
     pin::Pin,
     sync::{Arc, MutexGuard},
-    task::{Context, Poll, Waker},
+    task::{Context, Poll},
     time::Duration,
 };
 
-use hg_bulk::{Limits, Piece, RangeRef, RemoteRange, TransferError};
-use hg_core::transfers::{Near, TransferId};
-use hg_na::{Direction, Op, Rights, SharedBytes};
+use hg_bulk::{Limits, RangeRef, RemoteRange, TransferError};
+use hg_core::{
+    error::Failure,
+    operations::{Moved, Near, OperationId, Outcome},
+};
+use hg_na::{Direction, Rights, SharedBytes};
 
 use crate::{
     Peer,
-    inside::{Inside, innermost_of, is_inside, is_waited_for, waiting},
+    inside::{Inside, innermost_of, is_inside},
+    pending::{Pending, PortRef},
     port::{Port, State},
 };
 
@@ -22,7 +26,7 @@ use crate::{
 ///
 /// Dropping it cancels the transfer. The memory stays registered until the transport is through with it.
 #[must_use = "dropping a transfer cancels it: `wait` or await it"]
-pub struct Transfer<'e>(pub(crate) Pending<'e>);
+pub struct Transfer<'e>(Moving<'e>);
 
 impl<'e> Transfer<'e> {
     #[inline]
@@ -36,13 +40,13 @@ impl<'e> Transfer<'e> {
         let made = match port.move_now(peer, direction, local, &far) {
             Now::Over => {
                 far.give_back();
-                return Self(Pending { port, state: PendingState::Done });
+                return Self(Moving::Done);
             }
             Now::Due => Ok(Made::Due),
             Now::Refused(state) => port.post_transfer(state, peer, (direction, local, far)),
             Now::Not => port.start_transfer(peer, direction, local, far),
         };
-        Self(Pending::new(port, made))
+        Self(Moving::new(PortRef::Borrowed(port), made))
     }
 
     /// Waits for the end, making progress in this thread.
@@ -73,13 +77,7 @@ impl Future for Transfer<'_> {
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        match self.0.state {
-            PendingState::Done => {
-                self.0.state = PendingState::Taken;
-                Poll::Ready(Ok(()))
-            }
-            _ => self.0.poll_outcome(context).map(|outcome| outcome.map(drop)),
-        }
+        self.0.poll(context).map(|outcome| outcome.map(drop))
     }
 }
 
@@ -90,177 +88,85 @@ impl fmt::Debug for Transfer<'_> {
 }
 
 /// What a transfer, a fetch and a view have in common.
-pub(crate) struct Pending<'e> {
-    pub(crate) port: &'e Arc<Port>,
-    state: PendingState,
-}
-
-enum PendingState {
+pub(crate) enum Moving<'e> {
     /// It was done at once.
     Done,
-    /// It needed no transport, or could not be made.
-    Over(Result<Option<SharedBytes>, TransferError>),
     /// It was done at once, and so much before it that a round is due.
-    Due,
-    Open(TransferId),
-    Taken,
+    Due(PortRef<'e>),
+    Under(Pending<'e, Bytes>),
 }
 
-type Outcome = Result<Option<SharedBytes>, TransferError>;
+/// What came of it: the bytes of a view.
+pub(crate) struct Bytes(Result<Option<SharedBytes>, TransferError>);
 
-impl<'e> Pending<'e> {
-    pub(crate) fn new(port: &'e Arc<Port>, made: Result<Made, TransferError>) -> Self {
-        let state = match made {
-            Ok(Made::Open(id)) => PendingState::Open(id),
-            Ok(Made::Over) => PendingState::Done,
-            Ok(Made::Due) => PendingState::Due,
-            Ok(Made::Seen(bytes)) => PendingState::Over(Ok(Some(bytes))),
-            Err(error) => PendingState::Over(Err(error)),
-        };
-        Self { port, state }
-    }
-
-    pub(crate) fn wait(&mut self) -> Outcome {
-        match std::mem::replace(&mut self.state, PendingState::Taken) {
-            PendingState::Open(id) if is_inside(self.port.id) => {
-                let ended =
-                    self.port.enter_state().and_then(|mut state| state.protocol.transfers.take(id));
-                if let Some(ended) = ended {
-                    return ended.outcome;
-                }
-                self.state = PendingState::Open(id);
-                Err(TransferError::WouldDeadlock)
-            }
-            PendingState::Open(id) => {
-                let mut polled_by = None;
-                let look = |state: &mut State, waker: Option<&Waker>| {
-                    let ended = state.protocol.transfers.take(id);
-                    if ended.is_none()
-                        && let Some(waker) = waker
-                        && let Some(before) = state.protocol.transfers.set_waker(id, waker.clone())
-                    {
-                        // Under the lock here: a user's is not dropped, and those after it are not users'.
-                        polled_by.get_or_insert(before);
-                    }
-                    ended
-                };
-                let ended = waiting(|| self.port.wait_until(look));
-                ended.map_or_else(|| self.lost(id), |ended| ended.outcome)
-            }
-            PendingState::Over(outcome) => outcome,
-            PendingState::Done => Ok(None),
-            PendingState::Due => {
-                if !is_inside(self.port.id) {
-                    self.port.progress_once();
-                }
-                Ok(None)
-            }
-            PendingState::Taken => Err(TransferError::Closed),
-        }
-    }
-
-    pub(crate) fn poll_outcome(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
-        match std::mem::replace(&mut self.state, PendingState::Taken) {
-            PendingState::Open(id) => {
-                let polled = self.poll_open(id, context.waker());
-                if polled.is_pending() {
-                    self.state = PendingState::Open(id);
-                    if is_waited_for(self.port.id) {
-                        // Whoever polls there blocks on it: nothing else would poll again.
-                        return Poll::Ready(Err(TransferError::WouldDeadlock));
-                    }
-                }
-                polled
-            }
-            PendingState::Over(outcome) => Poll::Ready(outcome),
-            PendingState::Done | PendingState::Due => Poll::Ready(Ok(None)),
-            PendingState::Taken => Poll::Ready(Err(TransferError::Closed)),
-        }
-    }
-
-    /// A user's waker is cloned and dropped only where it is to be kept, and neither under the lock.
-    fn poll_open(&self, id: TransferId, waker: &Waker) -> Poll<Outcome> {
-        let mut clone = None;
-        loop {
-            let Some(mut state) = self.port.enter_state() else {
-                return Poll::Ready(Err(forked()));
-            };
-            if let Some(ended) = state.protocol.transfers.take(id) {
-                drop(state);
-                return Poll::Ready(ended.outcome);
-            }
-            if state.protocol.transfers.is_to_wake(id, waker) {
-                drop(state);
-                self.port.leave_to_background();
-                return Poll::Pending;
-            }
-            if let Some(clone) = clone {
-                let before = state.protocol.transfers.set_waker(id, clone);
-                drop(state);
-                drop(before);
-                self.port.leave_to_background();
-                return Poll::Pending;
-            }
-            drop(state);
-            clone = Some(waker.clone());
-        }
-    }
-
-    pub(crate) fn end_within(&self, deadline: Duration) {
-        // A deadline beyond all time is none.
-        if let PendingState::Open(id) = self.state
-            && let Some(at) = self.port.now().checked_add(deadline)
-            && let Some(mut state) = self.port.enter_state()
-        {
-            state.protocol.transfers.set_deadline(id, at);
-            drop(state);
-            self.port.notify();
-        }
-    }
-
-    pub(crate) fn cancel(&self) {
-        if let PendingState::Open(id) = self.state {
-            if let Some(mut state) = self.port.enter_state() {
-                state.protocol.stop_transfer(id, TransferError::Cancelled);
-            }
-            self.port.notify();
-        }
-    }
-
-    #[cold]
-    fn lost(&self, id: TransferId) -> Outcome {
-        if self.port.is_forked() {
-            return Err(forked());
-        }
-        abandon(self.port, id);
-        Err(TransferError::Closed)
-    }
-}
-
-impl Drop for Pending<'_> {
-    fn drop(&mut self) {
-        if let PendingState::Open(id) = self.state {
-            abandon(self.port, id);
-        }
-    }
-}
-
-impl fmt::Display for Pending<'_> {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(match self.state {
-            PendingState::Open(_) => "under way",
-            PendingState::Done | PendingState::Over(_) | PendingState::Due => "over",
-            PendingState::Taken => "taken",
+impl From<Outcome> for Bytes {
+    fn from(outcome: Outcome) -> Self {
+        Self(match outcome {
+            Outcome::Moved(moved) => moved.result,
+            Outcome::Failed(Failure::NotMade(error)) => Err(TransferError::NotMade(error)),
+            Outcome::Failed(Failure::WouldDeadlock) => Err(TransferError::WouldDeadlock),
+            _ => Err(TransferError::Closed),
         })
     }
 }
 
-fn abandon(port: &Arc<Port>, id: TransferId) {
-    if let Some(mut state) = port.enter_state() {
-        let left = state.protocol.abandon_transfer(id);
-        drop(state);
-        port.notify();
-        drop(left);
+impl<'e> Moving<'e> {
+    pub(crate) fn new(port: PortRef<'e>, made: Result<Made, TransferError>) -> Self {
+        let over = |result| Outcome::Moved(Moved::from(result));
+        let begun = match made {
+            Ok(Made::Over) => return Self::Done,
+            Ok(Made::Due) => return Self::Due(port),
+            Ok(Made::Open(id)) => Ok(id),
+            Ok(Made::Seen(bytes)) => Err(over(Ok(Some(bytes)))),
+            Err(error) => Err(over(Err(error))),
+        };
+        Self::Under(Pending::new(port, begun))
+    }
+
+    pub(crate) fn wait(&mut self) -> Result<Option<SharedBytes>, TransferError> {
+        match self {
+            Self::Under(pending) => return pending.wait().0,
+            Self::Due(port) if !is_inside(port.id) => {
+                port.progress_once();
+            }
+            Self::Due(_) | Self::Done => {}
+        }
+        *self = Self::Under(Pending::Taken);
+        Ok(None)
+    }
+
+    #[inline]
+    pub(crate) fn poll(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Option<SharedBytes>, TransferError>> {
+        if let Self::Under(pending) = self {
+            return pending.poll(context).map(|bytes| bytes.0);
+        }
+        *self = Self::Under(Pending::Taken);
+        Poll::Ready(Ok(None))
+    }
+
+    pub(crate) fn end_within(&self, deadline: Duration) {
+        if let Self::Under(Pending::Open(operation)) = self {
+            operation.end_within(deadline);
+        }
+    }
+
+    pub(crate) fn cancel(&self) {
+        if let Self::Under(pending) = self {
+            pending.cancel();
+        }
+    }
+}
+
+impl fmt::Display for Moving<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Self::Under(Pending::Open(_)) => "under way",
+            Self::Done | Self::Due(_) | Self::Under(Pending::Over(_)) => "over",
+            Self::Under(Pending::Taken) => "taken",
+        })
     }
 }
 
@@ -283,7 +189,7 @@ enum Now<'p> {
 /// How a transfer begins.
 pub(crate) enum Made {
     /// It is under way.
-    Open(TransferId),
+    Open(OperationId),
     /// There was nothing to move, or the bytes were here already.
     Over,
     /// The same, and whoever waits for it is to make a round of progress.
@@ -324,7 +230,7 @@ impl Port {
         let is_driven_here = self.is_driven_here(&state);
         let at_once = if is_driven_here { u64::MAX } else { AT_ONCE };
         match state.protocol.transfer_at_once(peer.na, direction, local, far, at_once) {
-            true if is_driven_here && state.protocol.transfers.is_round_due() => Now::Due,
+            true if is_driven_here && state.protocol.operations.is_round_due() => Now::Due,
             true => Now::Over,
             false => Now::Refused(state),
         }
@@ -384,7 +290,7 @@ impl Port {
         if !state.protocol.fetch_at_once(owner.na, far, into) {
             return None;
         }
-        let is_due = self.is_driven_here(&state) && state.protocol.transfers.is_round_due();
+        let is_due = self.is_driven_here(&state) && state.protocol.operations.is_round_due();
         Some(if is_due { Made::Due } else { Made::Over })
     }
 
@@ -403,7 +309,7 @@ impl Port {
         }
         let near = Near::View(far.len());
         let state = self.enter_state();
-        self.start(state.ok_or_else(forked)?, peer, (near, far, Limits::whole()), None)
+        self.start(state.ok_or_else(forked)?, peer, (near, far, Limits::whole()))
     }
 
     /// Moves the bytes here and now, or has the transport move them.
@@ -418,7 +324,7 @@ impl Port {
         let is_driven_here = self.is_driven_here(&state);
         let at_once = if is_driven_here { u64::MAX } else { AT_ONCE };
         if state.protocol.transfer_at_once(peer.na, direction, local, &far, at_once) {
-            let is_due = is_driven_here && state.protocol.transfers.is_round_due();
+            let is_due = is_driven_here && state.protocol.operations.is_round_due();
             // Before `far` is dropped: it may be the last to hold its memory.
             drop(state);
             return Ok(if is_due { Made::Due } else { Made::Over });
@@ -434,9 +340,8 @@ impl Port {
         (direction, local, far): (Direction, RangeRef<'_>, RemoteRange),
     ) -> Result<Made, TransferError> {
         let near = Near::of(direction, local.to_range());
-        let first = state.protocol.first_piece(peer.na, &near, &far);
         let limits = Limits::of(self.shared.caps.max_transfer);
-        self.start(state, peer, (near, far, limits), first)
+        self.start(state, peer, (near, far, limits))
     }
 
     fn start(
@@ -444,9 +349,8 @@ impl Port {
         mut state: MutexGuard<'_, State>,
         peer: Peer,
         (near, far, limits): (Near, RemoteRange, Limits),
-        first: Option<(Piece, Op)>,
     ) -> Result<Made, TransferError> {
-        let id = state.protocol.start_transfer(peer.na, near, far, limits, first)?;
+        let id = state.protocol.start_transfer(peer.na, near, far, limits)?;
         drop(state);
         self.notify();
         Ok(Made::Open(id))

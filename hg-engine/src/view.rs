@@ -13,14 +13,15 @@ use hg_na::{Direction, Error, Memory, Rights, SharedBytes};
 
 use crate::{
     Peer,
+    pending::PortRef,
     port::Port,
-    transfer::{Made, Pending},
+    transfer::{Made, Moving},
 };
 
 /// Bytes of a peer on their way into a vector. Like [`crate::Transfer`].
 #[must_use = "dropping a fetch cancels it: `wait` or await it"]
 pub struct Fetch<'e> {
-    pending: Pending<'e>,
+    moving: Moving<'e>,
     into: Into,
 }
 
@@ -31,20 +32,20 @@ enum Into {
 }
 
 impl<'e> Fetch<'e> {
-    pub(crate) fn new(port: &'e Arc<Port>, owner: Peer, remote: RemoteRange) -> Self {
+    pub(crate) fn new(port: PortRef<'e>, owner: Peer, remote: RemoteRange) -> Self {
         Self::new_into(port, owner, remote, Vec::new())
     }
 
     /// The same into memory that is used again.
     pub(crate) fn new_into(
-        port: &'e Arc<Port>,
+        port: PortRef<'e>,
         owner: Peer,
         remote: RemoteRange,
         into: Vec<u8>,
     ) -> Self {
-        match Self::start(port, owner, remote, into) {
-            Ok((made, into)) => Self { pending: Pending::new(port, Ok(made)), into },
-            Err(error) => Self { pending: Pending::new(port, Err(error)), into: Into::Nothing },
+        match Self::start(&port, owner, remote, into) {
+            Ok((made, into)) => Self { moving: Moving::new(port, Ok(made)), into },
+            Err(error) => Self { moving: Moving::new(port, Err(error)), into: Into::Nothing },
         }
     }
 
@@ -73,19 +74,19 @@ impl<'e> Fetch<'e> {
     /// # Errors
     /// [`TransferError`]; [`TransferError::WouldDeadlock`] at once inside a plain or `async` handler of the same engine, unless they are here already.
     pub fn wait(mut self) -> Result<Vec<u8>, TransferError> {
-        self.pending.wait()?;
+        self.moving.wait()?;
         self.finish()
     }
 
     /// Ends the transfer after this time, counted from now, one way or the other.
     pub fn within(self, deadline: Duration) -> Self {
-        self.pending.end_within(deadline);
+        self.moving.end_within(deadline);
         self
     }
 
     /// Cancels the transfer; it ends with [`TransferError::Cancelled`] unless it has ended already.
     pub fn cancel(&self) {
-        self.pending.cancel();
+        self.moving.cancel();
     }
 
     fn finish(&mut self) -> Result<Vec<u8>, TransferError> {
@@ -106,20 +107,21 @@ impl Future for Fetch<'_> {
     type Output = Result<Vec<u8>, TransferError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        ready!(self.pending.poll_outcome(context))?;
+        ready!(self.moving.poll(context))?;
         Poll::Ready(self.finish())
     }
 }
 
 impl fmt::Debug for Fetch<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "Fetch({})", self.pending)
+        write!(out, "Fetch({})", self.moving)
     }
 }
 
 /// A view of a peer's bytes that is asked for. Like [`crate::Transfer`].
 #[must_use = "dropping it cancels it: `wait` or await it"]
 pub struct View<'e> {
+    port: &'e Arc<Port>,
     stage: Stage<'e>,
     owner: Peer,
     remote: RemoteRange,
@@ -128,7 +130,7 @@ pub struct View<'e> {
 
 enum Stage<'e> {
     /// The transport was asked to show the bytes where they are.
-    Asking(Pending<'e>),
+    Asking(Moving<'e>),
     /// It cannot: a copy stands in.
     Copying(Fetch<'e>),
 }
@@ -136,8 +138,8 @@ enum Stage<'e> {
 impl<'e> View<'e> {
     pub(crate) fn new(port: &'e Arc<Port>, owner: Peer, remote: RemoteRange) -> Self {
         let made = port.start_view(owner, remote.clone());
-        let stage = Stage::Asking(Pending::new(port, made));
-        Self { stage, owner, remote, deadline: None }
+        let stage = Stage::Asking(Moving::new(PortRef::Borrowed(port), made));
+        Self { port, stage, owner, remote, deadline: None }
     }
 
     /// Waits for the view, making progress in this thread.
@@ -145,8 +147,8 @@ impl<'e> View<'e> {
     /// # Errors
     /// [`TransferError`]; [`TransferError::WouldDeadlock`] at once inside a plain or `async` handler of the same engine.
     pub fn wait(mut self) -> Result<SharedBytes, TransferError> {
-        if let Stage::Asking(pending) = &mut self.stage {
-            let outcome = pending.wait();
+        if let Stage::Asking(moving) = &mut self.stage {
+            let outcome = moving.wait();
             if let Some(seen) = self.seen_or_copy(outcome) {
                 return seen;
             }
@@ -157,26 +159,23 @@ impl<'e> View<'e> {
         }
     }
 
+    fn moving(&self) -> &Moving<'e> {
+        match &self.stage {
+            Stage::Asking(moving) => moving,
+            Stage::Copying(fetch) => &fetch.moving,
+        }
+    }
+
     /// Ends the transfer after this time, counted from now, one way or the other.
     pub fn within(mut self, deadline: Duration) -> Self {
-        let port = match &self.stage {
-            Stage::Asking(pending) => pending.port,
-            Stage::Copying(fetch) => fetch.pending.port,
-        };
-        self.deadline = port.now().checked_add(deadline);
-        match &self.stage {
-            Stage::Asking(pending) => pending.end_within(deadline),
-            Stage::Copying(fetch) => fetch.pending.end_within(deadline),
-        }
+        self.deadline = self.port.now().checked_add(deadline);
+        self.moving().end_within(deadline);
         self
     }
 
     /// Cancels it; it ends with [`TransferError::Cancelled`] unless it has ended already.
     pub fn cancel(&self) {
-        match &self.stage {
-            Stage::Asking(pending) => pending.cancel(),
-            Stage::Copying(fetch) => fetch.cancel(),
-        }
+        self.moving().cancel();
     }
 
     /// The end of the first stage; `None` when the second one has begun.
@@ -184,21 +183,18 @@ impl<'e> View<'e> {
         &mut self,
         outcome: Result<Option<SharedBytes>, TransferError>,
     ) -> Option<Result<SharedBytes, TransferError>> {
-        match (outcome, &self.stage) {
-            (Ok(Some(seen)), _) => Some(Ok(seen)),
-            (
-                Ok(None) | Err(TransferError::NotMade(Error::Unsupported(_))),
-                Stage::Asking(pending),
-            ) => {
-                let fetch = Fetch::new(pending.port, self.owner, self.remote.clone());
+        match outcome {
+            Ok(Some(seen)) => Some(Ok(seen)),
+            Ok(None) | Err(TransferError::NotMade(Error::Unsupported(_))) => {
+                let port = PortRef::Borrowed(self.port);
+                let fetch = Fetch::new(port, self.owner, self.remote.clone());
                 if let Some(at) = self.deadline {
-                    fetch.pending.end_within(at.saturating_duration_since(pending.port.now()));
+                    fetch.moving.end_within(at.saturating_duration_since(self.port.now()));
                 }
                 self.stage = Stage::Copying(fetch);
                 None
             }
-            (Ok(None), _) => Some(Err(TransferError::Closed)),
-            (Err(error), _) => Some(Err(error)),
+            Err(error) => Some(Err(error)),
         }
     }
 }
@@ -207,8 +203,8 @@ impl Future for View<'_> {
     type Output = Result<SharedBytes, TransferError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        if let Stage::Asking(pending) = &mut self.stage {
-            let outcome = ready!(pending.poll_outcome(context));
+        if let Stage::Asking(moving) = &mut self.stage {
+            let outcome = ready!(moving.poll(context));
             if let Some(seen) = self.seen_or_copy(outcome) {
                 return Poll::Ready(seen);
             }
@@ -224,10 +220,7 @@ impl Future for View<'_> {
 
 impl fmt::Debug for View<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.stage {
-            Stage::Asking(pending) => write!(out, "View({pending})"),
-            Stage::Copying(fetch) => write!(out, "View({})", fetch.pending),
-        }
+        write!(out, "View({})", self.moving())
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use hg_core::{call::CallId, header::Header};
+use hg_core::{header::Header, operations::OperationId};
 use hg_engine::{Builder, Handle, Progress};
 use hg_macros::rpc;
 use hg_na::{Address, Completion, Context, OpenOptions, Plugin};
@@ -20,12 +20,12 @@ const LARGE: usize = 300_000;
 fn call(bytes: &[u8]);
 
 /// The ids of the requests that have come since the last look, in their order.
-fn ids(context: &mut dyn Context) -> Vec<CallId> {
+fn ids(context: &mut dyn Context) -> Vec<OperationId> {
     let mut done = Vec::new();
     context.progress(Instant::now(), &mut done).unwrap();
     let id = |completion| match completion {
         Completion::Unexpected { message, .. } => {
-            Some(CallId::from_bits(Header::decode(message.as_slice()).unwrap().0.id))
+            Some(OperationId::from_bits(Header::decode(message.as_slice()).unwrap().0.id))
         }
         _ => None,
     };

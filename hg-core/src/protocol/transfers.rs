@@ -1,16 +1,16 @@
 //! The protocol's part of transfers: what needs the transport, and what is deferred.
 
-use std::{task::Waker, time::Instant};
+use std::task::Waker;
 
-use hg_bulk::{Limits, Piece, Plan, RangeRef, Regions as _, RemoteRange, TransferError};
+use hg_bulk::{Limits, Plan, RangeRef, Regions as _, RemoteRange, TransferError};
 use hg_na::{
-    Context, Descriptor, Direction, Failure, GoneReason, Op, OpId, Peer, Returned, Token, Transit,
+    Context, Descriptor, Direction, Failure, OpId, Peer, Returned, Transit,
 };
 
 use super::Protocol;
 use crate::{
     deferred::Deferred,
-    transfers::{Near, TRANSFER_BIT, Tools, TransferId, Transfers, start_of},
+    operations::{Near, OperationId, start_of},
 };
 
 /// The transport's part of a descriptor of an engine that routes.
@@ -30,13 +30,10 @@ impl Protocol {
         near: Near,
         far: RemoteRange,
         limits: Limits,
-        first: Option<(Piece, Op)>,
-    ) -> Result<TransferId, TransferError> {
-        if !self.is_open() {
-            return Err(self.why_closed());
-        }
-        let plan = Plan::new(near, far, limits);
-        Ok(self.with_transfers(|transfers, tools| transfers.start(peer, plan, first, tools)))
+    ) -> Result<OperationId, TransferError> {
+        let why = self.why_closed();
+        let Some(context) = self.context.as_deref_mut() else { return Err(why) };
+        Ok(self.operations.begin_transfer(peer, Plan::new(near, far, limits), context))
     }
 
     /// Has the transport do it without being posted anything, where it needs nothing of the peer: nothing is counted or
@@ -73,7 +70,7 @@ impl Protocol {
         };
         let is_over = context.transfer(&transit, most);
         if is_over {
-            self.transfers.handle_moved(far.len());
+            self.operations.handle_moved(far.len());
         }
         is_over
     }
@@ -87,92 +84,50 @@ impl Protocol {
         let part = if self.routes { None } else { part_of(remote, context.as_ref()) };
         let is_over = context.fetch(owner, part.as_ref().unwrap_or(remote), place.offset, into);
         if is_over {
-            self.transfers.handle_moved(far.len());
+            self.operations.handle_moved(far.len());
         }
         is_over
     }
 
-    /// What is posted first of a transfer, if all of it lies in one region on either side.
-    pub fn first_piece(&self, peer: Peer, near: &Near, far: &RemoteRange) -> Option<(Piece, Op)> {
-        let context = self.context.as_ref()?;
-        let piece = Piece { local: start_of(near)?, remote: start_of(far)?, len: far.len() };
-        let op = near.op(peer, &piece, far, context.address().scheme());
-        op.ok().map(|op| (piece, op)) // Posting tells what is wrong.
-    }
-
-    /// One of the transport's operations has ended; says whether it was a transfer's.
+    /// One of the transport's operations for a transfer has ended.
     #[cold]
     pub(super) fn handle_transfer_done(
         &mut self,
-        (token, op): (Token, OpId),
+        operation: (OperationId, OpId),
         result: &mut Result<(), Box<Failure>>,
         returned: &mut Returned,
     ) {
-        if token & TRANSFER_BIT == 0 {
-            return;
-        }
-        let id = TransferId::from_bits(token);
+        let Some(context) = self.context.as_deref_mut() else { return };
         // The slice goes now: whoever is told of the end may want the memory back.
         let returned = std::mem::replace(returned, Returned::Nothing);
         let result = std::mem::replace(result, Ok(()));
         let result = result.map_err(|failure| failure.error.into());
-        self.with_transfers(|transfers, tools| {
-            transfers.handle_done(id, op, result, returned, tools);
-        });
+        self.operations.handle_piece_done(operation, result, returned, context);
     }
 
-    /// What transfers want once in a while: deadlines, and room that came without a completion.
-    #[cold]
-    pub(super) fn look_after_transfers(&mut self, now: Instant) {
-        self.with_transfers(|transfers, tools| {
-            transfers.handle_timeout(now, tools);
-            transfers.retry(tools);
-        });
-    }
-
-    /// Before a sleep: the same for room only; says whether any transfer got on.
+    /// Tries transfers that wait for room; says whether any got on.
     pub(super) fn retry_transfers(&mut self) -> bool {
-        self.transfers.has_stalled() && self.with_transfers(Transfers::retry)
+        let Some(context) = self.context.as_deref_mut() else { return false };
+        self.operations.has_stalled() && self.operations.retry_transfers(context)
     }
 
-    /// The peer is gone. What the transport had accepted completes by itself.
-    pub(super) fn fail_transfers(&mut self, peer: Peer, reason: &GoneReason) {
-        for id in self.transfers.of(peer) {
-            let error = TransferError::PeerGone { reason: reason.clone() };
-            self.stop_transfer(id, error);
-        }
+    /// Ends what is under way on its user's wish.
+    pub fn cancel(&mut self, id: OperationId) {
+        self.operations.cancel(id, self.now);
+        self.run_effects();
     }
 
-    /// Ends a transfer early.
-    pub fn stop_transfer(&mut self, id: TransferId, why: TransferError) {
-        self.with_transfers(|transfers, tools| transfers.stop(id, why, tools));
-    }
-
-    /// Nobody will take the outcome: an open transfer is cancelled, and its memory held until it is over. What it gives is
-    /// to be dropped without the lock.
+    /// Nobody will take the outcome: what is open is cancelled, and its memory held until it is over. What it gives is to be
+    /// dropped without the lock.
     #[must_use = "it is to be dropped where it may do anything"]
-    pub fn abandon_transfer(&mut self, id: TransferId) -> (Option<Waker>, Deferred) {
+    pub fn abandon(&mut self, id: OperationId) -> (Option<Waker>, Deferred) {
         let before = self.deferred.len();
-        let waker = self.with_transfers(|transfers, tools| transfers.abandon(id, tools));
+        let waker = self.operations.abandon(id, self.now);
+        self.run_effects();
         (waker, self.deferred.split_off(before))
     }
 
-    /// The transport is closed.
-    pub(super) fn close_transfers(&mut self) {
-        let why = self.why_closed();
-        self.with_transfers(|transfers, tools| transfers.abort_all(&why, tools));
-    }
-
-    fn with_transfers<T>(&mut self, act: impl FnOnce(&mut Transfers, &mut Tools<'_>) -> T) -> T {
-        let tools = &mut Tools {
-            context: self.context.as_deref_mut(),
-            deferred: &mut self.deferred,
-            now: self.now,
-        };
-        act(&mut self.transfers, tools)
-    }
-
-    fn why_closed(&mut self) -> TransferError {
+    pub(super) fn why_closed(&mut self) -> TransferError {
         match self.context() {
             Err(crate::error::Failure::NotMade(error)) => error.into(),
             _ => TransferError::Closed,

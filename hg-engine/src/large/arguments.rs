@@ -8,12 +8,12 @@ use std::{
     time::Instant,
 };
 
-use hg_bulk::{Local, TransferError};
+use hg_bulk::TransferError;
 use hg_core::{
-    call::CallId,
     cancel::CancelToken,
     error::{Failure, Status},
     header::{Header, Kind},
+    operations::OperationId,
     rpc::ServeKind,
 };
 
@@ -24,18 +24,12 @@ use crate::{
     handler::{self, Handler},
     inside::{Inside, in_handler},
     owed::DROPPED,
+    pending::PortRef,
     pool::Pooled,
     port::Port,
     running::{self, Ended, Task},
     view::Fetch,
 };
-
-/// A call whose arguments wait to be pulled.
-pub(crate) struct Sent {
-    pub(crate) id: CallId,
-    /// `None` for a one-way call, whose arguments the port keeps.
-    pub(crate) arguments: Option<Arc<Local>>,
-}
 
 impl Port {
     /// Whether arguments of so many bytes may be made.
@@ -57,10 +51,9 @@ impl Port {
         (bytes, first): (Vec<u8>, usize),
         mut header: Header,
         deadline: Option<Instant>,
-    ) -> Result<Sent, Failure> {
+    ) -> Result<OperationId, Failure> {
         self.check_large(bytes.len() - first)?;
         let (local, payload) = self.offer_bytes((bytes, first), header.checksum)?;
-        let local = Arc::new(local);
         header.bulk = true;
         let start = header.encoded_len();
         let two_way = header.kind == Kind::Request;
@@ -75,21 +68,20 @@ impl Port {
             .message(peer.na, start + payload.len())
             .map_err(reserve_failure)?;
         message.as_mut_slice()[start..].copy_from_slice(&payload);
-        let Some(id) = state.protocol.calls.begin(peer.na, name, two_way, deadline) else {
-            return Err(self.too_many_calls());
-        };
+        // Those of a call are kept with it; the port keeps those of a one-way call, which is over when it was sent.
+        let (of_call, of_port) = if two_way { (Some(local), None) } else { (None, Some(local)) };
+        let operations = &mut state.protocol.operations;
+        let begun = operations.begin_call((peer.na, name), two_way, deadline, of_call);
+        let id = begun.ok_or_else(|| self.too_many_calls())?;
         header.id = id.to_bits();
         header.encode(message.as_mut_slice());
         state.protocol.post_call(id, peer.na, two_way, message)?;
-        let arguments = if two_way {
-            Some(local)
-        } else {
+        if let Some(local) = of_port {
             state.protocol.kept.insert_arguments(id, peer.na, local, deadline);
-            None
-        };
+        }
         drop(state);
         self.notify();
-        Ok(Sent { id, arguments })
+        Ok(id)
     }
 }
 
@@ -140,7 +132,7 @@ async fn pull(
     }
     let mut waiting = port.budget.share(request.due().origin, len);
     let share = unless(cancelled.clone(), |context| waiting.poll(context)).await?;
-    let mut fetch = Fetch::new(port, request.origin(), (&claim.descriptor).into());
+    let mut fetch = Fetch::new(PortRef::Borrowed(port), request.origin(), (&claim.descriptor).into());
     if let Some(at) = request.deadline() {
         fetch = fetch.within(at.saturating_duration_since(port.now()));
     }

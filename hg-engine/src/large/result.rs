@@ -8,17 +8,17 @@ use std::{
 
 use hg_bulk::TransferError;
 use hg_core::{
-    call::BulkAnswer,
     codec::{self, Codec as _},
     error::{Failure, Started, Status, bounded_text},
     header::{Header, Kind},
+    operations::BulkAnswer,
     protocol::{Protocol, status_message},
 };
 use hg_na::Message;
 use serde::Serialize;
 
 use super::{Claim, too_large};
-use crate::{Peer, port::Port, view::Fetch};
+use crate::{Peer, inside::is_waited_for, pending::PortRef, port::Port, view::Fetch};
 
 /// A result that does not fit in a message, as an answer that says where it is.
 #[cold]
@@ -71,19 +71,19 @@ pub(crate) fn offer<T: Serialize>(
 }
 
 /// A large result on its way here. The target is told when it was taken, or is not wanted.
-pub(crate) struct Arriving<'e> {
-    port: &'e Arc<Port>,
+pub(crate) struct Arriving {
+    port: Arc<Port>,
     answer: Box<BulkAnswer>,
     claim: Claim,
     has_checksum: bool,
-    fetch: Option<Fetch<'e>>,
+    fetch: Option<Fetch<'static>>,
 }
 
 /// The bytes of a result, and whether they are the handler's own error.
 pub(crate) type Arrived = Result<(Vec<u8>, bool), Failure>;
 
-impl<'e> Arriving<'e> {
-    pub(crate) fn new(port: &'e Arc<Port>, answer: Box<BulkAnswer>) -> Result<Self, Failure> {
+impl Arriving {
+    pub(crate) fn new(port: Arc<Port>, answer: Box<BulkAnswer>) -> Result<Self, Failure> {
         let message = answer.message.as_slice();
         let has_checksum = Header::decode(message).is_ok_and(|(header, _)| header.checksum);
         let read = Claim::read(&message[answer.payload..]);
@@ -95,12 +95,14 @@ impl<'e> Arriving<'e> {
             }
         };
         let mut arriving = Self { port, answer, claim, has_checksum, fetch: None };
+        let port = &arriving.port;
         let (len, max) = (arriving.claim.descriptor.len(), port.shared.settings.large_max);
         if len > max {
             return Err(Failure::Rejected(too_large("the result", len, max)));
         }
         let peer = Peer { na: arriving.answer.peer, port: port.id };
-        let mut fetch = Fetch::new(port, peer, (&arriving.claim.descriptor).into());
+        let owned = PortRef::Owned(Arc::clone(port));
+        let mut fetch = Fetch::new(owned, peer, (&arriving.claim.descriptor).into());
         if let Some(at) = arriving.answer.deadline {
             fetch = fetch.within(at.saturating_duration_since(port.now()));
         }
@@ -108,8 +110,8 @@ impl<'e> Arriving<'e> {
         Ok(arriving)
     }
 
-    pub(crate) fn wait(mut self) -> Arrived {
-        let fetch = self.fetch.take().expect("taken only here and at the end of `poll`");
+    pub(crate) fn wait(&mut self) -> Arrived {
+        let fetch = self.fetch.take().ok_or(Failure::Closed)?;
         let pulled = fetch.wait();
         self.finish(pulled)
     }
@@ -119,6 +121,11 @@ impl<'e> Arriving<'e> {
         let pulled = ready!(Pin::new(fetch).poll(context));
         self.fetch = None;
         Poll::Ready(self.finish(pulled))
+    }
+
+    /// Whether this thread waits for what it polls, and what it waits for never comes.
+    pub(crate) fn is_waited_for(&self) -> bool {
+        is_waited_for(self.port.id)
     }
 
     /// Ends with [`Failure::Cancelled`] unless it has ended already.
@@ -137,7 +144,7 @@ impl<'e> Arriving<'e> {
     }
 }
 
-impl Drop for Arriving<'_> {
+impl Drop for Arriving {
     fn drop(&mut self) {
         // The transfer first: the target frees the memory as soon as it is told.
         self.fetch = None;

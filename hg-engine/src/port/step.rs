@@ -10,9 +10,9 @@ use std::{
 };
 
 use hg_core::{
-    call::{CallId, Half, Outcome, Owner},
     error::{Status, bounded_text},
     header::{Header, Kind},
+    operations::{Half, OperationId, Outcome, Owner},
     protocol::{Ticket, status_message},
     rpc::ServeKind,
     rpc::Signature,
@@ -43,7 +43,7 @@ pub(crate) trait Look {
 
     /// Takes an answer that has arrived, if it waits for just that one: it need not be kept for it.
     #[inline(always)]
-    fn take(&mut self, _state: &mut State, _id: CallId, _returned: &Returned) -> bool {
+    fn take(&mut self, _state: &mut State, _id: OperationId, _returned: &Returned) -> bool {
         false
     }
 }
@@ -59,7 +59,7 @@ impl<T, F: FnMut(&mut State) -> Option<T>> Look for F {
 
 /// Waits for the outcome of a call.
 pub(crate) struct OutcomeOf<'a> {
-    pub(crate) id: CallId,
+    pub(crate) id: OperationId,
     /// Where to put it.
     pub(crate) outcome: &'a mut Option<Outcome>,
 }
@@ -69,13 +69,13 @@ impl Look for OutcomeOf<'_> {
 
     #[inline(always)]
     fn look(&mut self, state: &mut State) -> Option<()> {
-        let found = self.outcome.is_some() || state.protocol.calls.take_into(self.id, self.outcome);
+        let found = self.outcome.is_some() || state.protocol.operations.take_into(self.id, self.outcome);
         found.then_some(())
     }
 
     #[inline(always)]
-    fn take(&mut self, state: &mut State, id: CallId, returned: &Returned) -> bool {
-        id == self.id && state.protocol.calls.take_answer(id, returned, self.outcome)
+    fn take(&mut self, state: &mut State, id: OperationId, returned: &Returned) -> bool {
+        id == self.id && state.protocol.operations.take_answer(id, returned, self.outcome)
     }
 }
 

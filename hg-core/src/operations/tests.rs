@@ -1,12 +1,15 @@
-//! The call machine against every order of events.
+//! The table of operations against every order of events.
 
 use std::time::Duration;
 
-use hg_na::{Message, Reached};
+use hg_na::{Failure as NaFailure, GoneReason, Message, Reached, Returned};
 use proptest::prelude::*;
 
 use super::*;
-use crate::{error::Status, header::Header};
+use crate::{
+    error::{Started, Status},
+    header::Header,
+};
 
 const PEER: Peer = Peer::new(3, 1);
 
@@ -14,7 +17,7 @@ fn op(serial: u64) -> OpId {
     OpId { scope: 3, serial }
 }
 
-fn answer_to(id: CallId, status: Status) -> Message {
+fn answer_to(id: OperationId, status: Status) -> Message {
     let header = Header::answer(id.to_bits(), status as u8, false);
     let mut bytes = vec![0; header.encoded_len()];
     header.encode(&mut bytes);
@@ -30,16 +33,16 @@ fn some_instant() -> Instant {
     Instant::now()
 }
 
-fn posted(calls: &mut Calls, deadline: Option<Instant>) -> CallId {
-    let id = calls.begin(PEER, "test", true, deadline).unwrap();
+fn posted(calls: &mut Operations, deadline: Option<Instant>) -> OperationId {
+    let id = calls.begin_call((PEER, "test"), true, deadline, None).unwrap();
     calls.handle_posted(id, Half::Send, op(2));
     calls.handle_posted(id, Half::Receive, op(1));
     id
 }
 
 fn done(
-    calls: &mut Calls,
-    id: CallId,
+    calls: &mut Operations,
+    id: OperationId,
     half: Half,
     result: Result<(), NaFailure>,
     message: Option<Message>,
@@ -49,27 +52,27 @@ fn done(
     calls.handle_done(id, half, &mut result, &mut returned);
 }
 
-fn drain(calls: &mut Calls) -> Vec<Effect> {
+fn drain(calls: &mut Operations) -> Vec<Effect> {
     std::iter::from_fn(|| calls.poll_effect()).collect()
 }
 
 #[test]
 fn only_a_plain_answer_goes_straight_to_who_waits_for_it() {
-    let mut calls = Calls::new(8);
+    let mut calls = Operations::new(8);
     let plain = |id| Returned::Message(Message::copied(answer_to(id, Status::Ok).as_slice()));
     let id = calls.next_id().unwrap();
-    assert_eq!(calls.begin_exchanged(PEER, "test", None, (op(2), op(1))), id);
+    assert_eq!(calls.begin_exchanged((PEER, "test"), None, (op(2), op(1))), id);
     let refused = Returned::Message(answer_to(id, Status::NoSuchRpc));
     let mut place = None;
     assert!(!calls.take_answer(id, &refused, &mut place) && place.is_none());
-    assert!(!calls.take_answer(id, &plain(CallId::from_bits(99)), &mut place) && place.is_none());
+    assert!(!calls.take_answer(id, &plain(OperationId::from_bits(99)), &mut place) && place.is_none());
     assert!(calls.set_waker(id, Waker::noop().clone()).is_none());
     assert!(!calls.take_answer(id, &plain(id), &mut place), "somebody else is to be told");
-    assert!(calls.abandon(id).is_some());
+    assert!(calls.abandon(id, some_instant()).is_some());
     assert!(!calls.take_answer(id, &plain(id), &mut place), "its outcome is settled");
     done(&mut calls, id, Half::Receive, Ok(()), Some(answer_to(id, Status::Ok)));
     let id = calls.next_id().unwrap();
-    calls.begin_exchanged(PEER, "test", None, (op(4), op(3)));
+    calls.begin_exchanged((PEER, "test"), None, (op(4), op(3)));
     assert!(calls.take_answer(id, &plain(id), &mut place));
     assert!(matches!(place, Some(Outcome::Answered { handler_error: false, .. })));
     assert!(calls.is_empty() && !calls.any_settled());
@@ -77,7 +80,7 @@ fn only_a_plain_answer_goes_straight_to_who_waits_for_it() {
 
 #[test]
 fn an_answered_call_leaves_nothing_behind() {
-    let mut calls = Calls::new(8);
+    let mut calls = Operations::new(8);
     let id = posted(&mut calls, None);
     done(&mut calls, id, Half::Send, Ok(()), None);
     done(&mut calls, id, Half::Receive, Ok(()), Some(answer_to(id, Status::Ok)));
@@ -87,7 +90,7 @@ fn an_answered_call_leaves_nothing_behind() {
 
 #[test]
 fn a_deadline_cancels_the_receive_and_tells_the_target() {
-    let mut calls = Calls::new(8);
+    let mut calls = Operations::new(8);
     let now = some_instant();
     let id = posted(&mut calls, Some(now + Duration::from_secs(1)));
     done(&mut calls, id, Half::Send, Ok(()), None);
@@ -98,7 +101,7 @@ fn a_deadline_cancels_the_receive_and_tells_the_target() {
     assert!(effects.iter().any(|effect| matches!(effect, Effect::CancelOp(id) if *id == op(1))));
     let outcome = calls.take(id);
     assert!(matches!(outcome, Some(Outcome::Failed(Failure::DeadlineExceeded(Started::Unknown)))));
-    assert_eq!(calls.len(), 1, "the cancelled receive is still open");
+    assert_eq!(calls.calls(), 1, "the cancelled receive is still open");
     let cancelled = NaFailure { error: hg_na::Error::Cancelled, reached: Reached::Unknown };
     done(&mut calls, id, Half::Receive, Err(cancelled), None);
     assert!(calls.is_empty());
@@ -106,7 +109,7 @@ fn a_deadline_cancels_the_receive_and_tells_the_target() {
 
 #[test]
 fn a_request_that_never_left_was_certainly_not_started() {
-    let mut calls = Calls::new(8);
+    let mut calls = Operations::new(8);
     let id = posted(&mut calls, None);
     done(&mut calls, id, Half::Send, Err(gone(Reached::Never)), None);
     done(&mut calls, id, Half::Receive, Err(gone(Reached::Unknown)), None);
@@ -118,15 +121,15 @@ fn a_request_that_never_left_was_certainly_not_started() {
 }
 
 fn is_told(effects: &[Effect]) -> bool {
-    effects.iter().any(|effect| matches!(effect, Effect::TellCancelled { .. }))
+    effects.iter().any(|effect| matches!(effect, Effect::Tell { what: header::Kind::Cancel, .. }))
 }
 
 #[test]
 fn a_target_is_told_of_a_cancellation_a_round_later_unless_the_request_never_left() {
     for was_taken_back in [false, true] {
-        let mut calls = Calls::new(8);
+        let mut calls = Operations::new(8);
         let id = posted(&mut calls, None);
-        calls.cancel(id);
+        calls.cancel(id, some_instant());
         let effects = drain(&mut calls);
         assert!(effects.len() == 2 && !is_told(&effects), "{effects:?}");
         calls.handle_round();
@@ -143,7 +146,7 @@ fn a_target_is_told_of_a_cancellation_a_round_later_unless_the_request_never_lef
 
 #[test]
 fn a_call_whose_requests_success_is_never_told_leaves_nothing_behind() {
-    let mut calls = Calls::new(8);
+    let mut calls = Operations::new(8);
     let id = posted(&mut calls, None);
     done(&mut calls, id, Half::Receive, Ok(()), Some(answer_to(id, Status::Ok)));
     assert!(matches!(calls.take(id), Some(Outcome::Answered { .. })));
@@ -152,38 +155,38 @@ fn a_call_whose_requests_success_is_never_told_leaves_nothing_behind() {
 
 #[test]
 fn an_answer_to_another_request_is_refused() {
-    let mut calls = Calls::new(8);
+    let mut calls = Operations::new(8);
     let id = posted(&mut calls, None);
-    let other = CallId::from_bits(id.to_bits() + 1);
+    let other = OperationId::from_bits(id.to_bits() + 1);
     done(&mut calls, id, Half::Receive, Ok(()), Some(answer_to(other, Status::Ok)));
     assert!(matches!(calls.take(id), Some(Outcome::Failed(Failure::Decode(_)))));
 }
 
 #[test]
 fn a_waker_is_dropped_by_whoever_takes_its_place_and_kept_by_open_calls_only() {
-    let mut calls = Calls::new(8);
+    let mut calls = Operations::new(8);
     let waker = || Waker::noop().clone();
-    let id = calls.begin(PEER, "test", false, None).unwrap();
+    let id = calls.begin_call((PEER, "test"), false, None, None).unwrap();
     assert!(calls.set_waker(id, waker()).is_none());
     assert!(calls.set_waker(id, waker()).is_some(), "the one before");
     assert!(calls.detach(id).is_some() && calls.detach(id).is_none());
-    calls.cancel(id);
+    calls.cancel(id, some_instant());
     assert!(calls.is_empty());
-    let id = calls.begin(PEER, "test", true, None).unwrap();
+    let id = calls.begin_call((PEER, "test"), true, None, None).unwrap();
     assert!(calls.set_waker(id, waker()).is_none());
-    calls.cancel(id);
-    assert!(matches!(calls.poll_effect(), Some(Effect::Wake(_))));
+    calls.cancel(id, some_instant());
+    assert!(matches!(calls.poll_effect(), Some(Effect::Defer(Action::Wake(_)))));
     assert!(calls.set_waker(id, waker()).is_some(), "nobody would wake it");
-    assert!(calls.abandon(id).is_none() && calls.set_waker(id, waker()).is_some());
+    assert!(calls.abandon(id, some_instant()).is_none() && calls.set_waker(id, waker()).is_some());
 }
 
 #[test]
 fn one_more_than_the_limit_is_not_begun() {
-    let mut calls = Calls::new(1);
-    let id = calls.begin(PEER, "test", true, None).unwrap();
-    assert!(calls.begin(PEER, "test", true, None).is_none());
-    assert!(calls.abandon(id).is_none());
-    assert!(calls.begin(PEER, "test", true, None).is_some());
+    let mut calls = Operations::new(1);
+    let id = calls.begin_call((PEER, "test"), true, None, None).unwrap();
+    assert!(calls.begin_call((PEER, "test"), true, None, None).is_none());
+    assert!(calls.abandon(id, some_instant()).is_none());
+    assert!(calls.begin_call((PEER, "test"), true, None, None).is_some());
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -213,7 +216,7 @@ proptest! {
     #[test]
     fn every_order_of_events_settles_once_and_frees_the_call(events in prop::collection::vec(any_event(), 0..12)) {
         let now = some_instant();
-        let mut calls = Calls::new(8);
+        let mut calls = Operations::new(8);
         let id = posted(&mut calls, Some(now));
         let (mut send_open, mut receive_open, mut outcomes, mut abandoned) = (true, true, 0, false);
         let closing = [Event::SendFails, Event::ReceiveFails];
@@ -229,9 +232,9 @@ proptest! {
                 Event::ReceiveFails if std::mem::take(&mut receive_open) => {
                     done(&mut calls, id, Half::Receive, Err(gone(Reached::Unknown)), None);
                 }
-                Event::Cancel => calls.cancel(id),
+                Event::Cancel => calls.cancel(id, some_instant()),
                 Event::Timeout => calls.handle_timeout(now),
-                Event::Abandon => { let _: Option<Waker> = calls.abandon(id); abandoned = true; }
+                Event::Abandon => { let _: Option<Waker> = calls.abandon(id, some_instant()); abandoned = true; }
                 _ => {}
             }
             outcomes += usize::from(calls.take(id).is_some());

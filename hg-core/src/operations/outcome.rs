@@ -1,12 +1,13 @@
-//! How a call ended.
+//! How a call or a transfer ended.
 
-use std::time::Instant;
+use std::{fmt, time::Instant};
 
-use hg_na::{INLINE_MAX, Message, Peer};
+use hg_bulk::TransferError;
+use hg_na::{INLINE_MAX, Message, Peer, SharedBytes};
 
 use crate::{error::Failure, header::ANSWER_LEN};
 
-/// How a call ended.
+/// How a call or a transfer ended.
 #[derive(Debug)]
 pub enum Outcome {
     /// A value, or the handler's own error, begins at this offset of the message.
@@ -20,8 +21,10 @@ pub enum Outcome {
     },
     /// The result is at the target still, to be pulled.
     Bulk(Box<BulkAnswer>),
-    /// A one-way call was handed to the transport.
+    /// A one-way call was handed to the transport; there is room for another call.
     Sent,
+    /// A transfer is over.
+    Moved(Moved),
     /// Anything else.
     Failed(Failure),
 }
@@ -50,4 +53,29 @@ pub struct BulkAnswer {
     pub payload: usize,
     /// Whether it is the handler's own error.
     pub handler_error: bool,
+}
+
+/// A transfer that is over. Dropped outside of the lock, since it may be the last to hold its memory.
+pub struct Moved {
+    /// What came of it: the bytes of a view.
+    pub result: Result<Option<SharedBytes>, TransferError>,
+    pub(super) _memory: Option<Box<dyn Send>>,
+}
+
+impl fmt::Debug for Moved {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_tuple("Moved").field(&self.result).finish()
+    }
+}
+
+impl From<Result<Option<SharedBytes>, TransferError>> for Moved {
+    fn from(result: Result<Option<SharedBytes>, TransferError>) -> Self {
+        Self { result, _memory: None }
+    }
+}
+
+impl From<Box<Failure>> for Outcome {
+    fn from(failure: Box<Failure>) -> Self {
+        Self::Failed(*failure)
+    }
 }

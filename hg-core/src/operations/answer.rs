@@ -2,7 +2,7 @@
 
 use hg_na::{Failure as NaFailure, GoneReason, INLINE_MAX, Message, Peer, Reached, Returned};
 
-use super::{BulkAnswer, CallId, Outcome};
+use super::{BulkAnswer, OperationId, Outcome};
 use crate::{
     error::{Failure, Started, Status},
     header::{Header, Kind},
@@ -11,14 +11,14 @@ use crate::{
 /// The bytes of the answer to a call, and how many count, when it is short and says nothing but that all went well.
 /// They are to be copied: what is returned owns nothing then, and may stay where it is.
 #[inline(always)]
-pub(super) fn plain_answer(id: CallId, returned: &Returned) -> Option<(&[u8; INLINE_MAX], usize)> {
+pub(super) fn plain_answer(id: OperationId, returned: &Returned) -> Option<(&[u8; INLINE_MAX], usize)> {
     let Returned::Message(message) = returned else { return None };
     let (bytes, len) = message.slot()?;
     Header::is_plain_answer(bytes, len, id.to_bits()).then_some((bytes, len))
 }
 
 #[cold]
-pub(super) fn read_answer(id: CallId, name: &'static str, returned: &mut Returned) -> Outcome {
+pub(super) fn read_answer(id: OperationId, name: &'static str, returned: &mut Returned) -> Outcome {
     let Returned::Message(message) = returned else {
         return Outcome::Failed(Failure::Decode("the transport delivered no answer".to_owned()));
     };

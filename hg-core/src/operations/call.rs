@@ -1,0 +1,208 @@
+//! Calls and one-way calls: two operations of the transport each at most.
+
+use std::time::Instant;
+
+use hg_bulk::Local;
+use hg_na::{Failure as NaFailure, GoneReason, OpId, Peer, Reached, Returned};
+
+use super::{
+    BulkAnswer, Effect, Extra, Kind, Operations, OperationId, Outcome, Phase,
+    answer::{plain_answer, read_answer, transport_failure},
+};
+use crate::error::{Failure, Started};
+
+/// One of the two transport operations of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Half {
+    /// The request.
+    Send,
+    /// The answer.
+    Receive,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum OpState {
+    /// Not posted yet, or never.
+    None,
+    Open(OpId),
+    /// Posted, and its success will perhaps not be told.
+    Quiet(OpId),
+    Done,
+}
+
+impl Operations {
+    /// The id that the next call will have; `None` when there are too many.
+    #[inline(always)]
+    pub fn next_id(&mut self) -> Option<OperationId> {
+        (self.calls() < self.max).then(|| self.table.next_key())
+    }
+
+    /// Starts a call, under [`Operations::next_id`]; `None` when there are too many. Arguments that its target pulls are kept
+    /// until it has settled.
+    pub fn begin_call(
+        &mut self,
+        (peer, name): (Peer, &'static str),
+        two_way: bool,
+        deadline: Option<Instant>,
+        arguments: Option<Local>,
+    ) -> Option<OperationId> {
+        let ops = [OpState::None; 2];
+        let kind = if two_way { Kind::Call } else { Kind::OneWay };
+        let extra = arguments.map(|it| Extra::Arguments(Box::new(it)));
+        let has_room = self.calls() < self.max;
+        has_room.then(|| self.begin_with(kind, peer, name, deadline, ops, extra))
+    }
+
+    /// Starts a two-way call of which the transport has accepted both halves already, under
+    /// [`Operations::next_id`].
+    #[inline(always)]
+    pub fn begin_exchanged(
+        &mut self,
+        (peer, name): (Peer, &'static str),
+        deadline: Option<Instant>,
+        (send, receive): (OpId, OpId),
+    ) -> OperationId {
+        let ops = [OpState::Quiet(send), OpState::Open(receive)];
+        self.begin_with(Kind::Call, peer, name, deadline, ops, None)
+    }
+
+    /// The transport has accepted one half.
+    #[inline]
+    pub fn handle_posted(&mut self, id: OperationId, half: Half, op: OpId) {
+        let Some(call) = self.table.get_mut(id) else { return };
+        match half {
+            Half::Send if call.kind == Kind::Call => call.send = OpState::Quiet(op),
+            Half::Send => call.send = OpState::Open(op),
+            Half::Receive => call.receive = OpState::Open(op),
+        }
+        if !call.is_open() {
+            self.effects.push(Effect::CancelOp(op));
+        }
+    }
+
+    /// The call could not be handed to the transport.
+    pub fn handle_refused(&mut self, id: OperationId, failure: Failure) {
+        self.settle(id, Outcome::Failed(failure), false);
+    }
+
+    /// A call that has begun was not posted: there is none.
+    pub(crate) fn forget(&mut self, id: OperationId) {
+        let Some(call) = self.table.remove(id) else { return };
+        if call.deadline.is_some() {
+            self.timers.disarm();
+        }
+        if let Some(extra) = call.extra {
+            self.effects.push(Effect::Defer(extra.dropped()));
+        }
+    }
+
+    /// A transport operation of a call's has ended.
+    #[inline]
+    pub fn handle_done(
+        &mut self,
+        id: OperationId,
+        half: Half,
+        result: &mut Result<(), Box<NaFailure>>,
+        returned: &mut Returned,
+    ) {
+        let Some(call) = self.table.get_mut(id) else { return };
+        // The common case: an answer for somebody who looks for it.
+        if half == Half::Receive
+            && result.is_ok()
+            && call.is_plain()
+            && let Some((bytes, len)) = plain_answer(id, returned)
+        {
+            call.receive = OpState::Done;
+            if call.deadline.take().is_some() {
+                self.timers.disarm();
+            }
+            // Nothing is dropped: the phase was `Open`.
+            let before =
+                std::mem::replace(&mut call.phase, Phase::Settled(Outcome::plain(bytes, len)));
+            std::mem::forget(before);
+            self.settled += 1;
+            return;
+        }
+        self.handle_done_otherwise(id, half, result, returned);
+    }
+
+    /// The same for an answer whose taker is here: straight to its place. `false` leaves everything to
+    /// [`Operations::handle_done`].
+    #[inline(always)]
+    pub fn take_answer(
+        &mut self,
+        id: OperationId,
+        returned: &Returned,
+        place: &mut Option<Outcome>,
+    ) -> bool {
+        let timers = &mut self.timers;
+        let taken = self.table.look_and_forget(id, |call| {
+            if call.is_plain()
+                && !matches!(call.send, OpState::Open(_))
+                && let Some((bytes, len)) = plain_answer(id, returned)
+            {
+                // Nothing is dropped: the place was empty, and a plain call owns nothing.
+                std::mem::forget(place.replace(Outcome::plain(bytes, len)));
+                if call.deadline.is_some() {
+                    timers.disarm();
+                }
+                return (true, true);
+            }
+            (false, false)
+        });
+        taken == Some(true)
+    }
+
+    #[inline(never)]
+    fn handle_done_otherwise(
+        &mut self,
+        id: OperationId,
+        half: Half,
+        result: &mut Result<(), Box<NaFailure>>,
+        returned: &mut Returned,
+    ) {
+        if half == Half::Send
+            && !self.untold.is_empty()
+            && matches!(result, Err(failure) if failure.reached == Reached::Never)
+        {
+            self.untold.forget(id);
+        }
+        let Some(call) = self.table.get_mut(id) else { return };
+        match half {
+            Half::Send => call.send = OpState::Done,
+            Half::Receive => call.receive = OpState::Done,
+        }
+        if !call.is_open() {
+            return self.free_if_spent(id);
+        }
+        let outcome = match (half, result) {
+            (Half::Receive, Ok(())) => match read_answer(id, call.name, returned) {
+                Outcome::Bulk(answer) => {
+                    let (peer, deadline) = (call.peer, call.deadline);
+                    Outcome::Bulk(Box::new(BulkAnswer { peer, deadline, ..*answer }))
+                }
+                outcome => outcome,
+            },
+            (Half::Send, Ok(())) if call.kind == Kind::Call => return,
+            (Half::Send, Ok(())) => Outcome::Sent,
+            (_, Err(failure)) => Outcome::Failed(transport_failure(failure)),
+        };
+        self.settle(id, outcome, false);
+    }
+
+    /// The deadline of a call has passed.
+    pub(super) fn end_call_in_time(&mut self, id: OperationId) {
+        let Some(call) = self.table.get(id) else { return };
+        let started = if call.send == OpState::None { Started::No } else { Started::Unknown };
+        self.settle(id, Outcome::Failed(Failure::DeadlineExceeded(started)), true);
+    }
+
+    /// A peer has said why it closes the connection: its calls end with that.
+    pub fn handle_fault(&mut self, peer: Peer, sentence: &str) {
+        for id in self.of(peer, |kind| matches!(kind, Kind::Call | Kind::OneWay)) {
+            let reason = GoneReason::Refused(sentence.into());
+            let failure = Failure::PeerGone { reason, started: Started::Unknown };
+            self.settle(id, Outcome::Failed(failure), false);
+        }
+    }
+}

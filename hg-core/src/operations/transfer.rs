@@ -1,0 +1,259 @@
+//! Transfers: plans of `hg-bulk`, fed with the transport's completions, deadlines and room.
+
+use std::time::{Duration, Instant};
+
+use hg_bulk::{Piece, Place, Plan, Range, Regions, RemoteRange, TransferError};
+use hg_na::{Context, Direction, Op, OpId, Peer, Returned, SharedBytes};
+
+use super::{Effect, Extra, Kind, Moved, OperationId, Operations, Outcome, Owner, call::OpState};
+use crate::deferred::Action;
+
+/// Refusals in a row after which stalled transfers wait for the next round.
+const REFUSALS_MAX: usize = 64;
+
+/// After this time whoever waits for a transfer that was stopped is told, although the transport has its memory still: a peer
+/// that stands still in the middle of one, say.
+const DRAIN_MAX: Duration = Duration::from_millis(1);
+
+/// Bytes that are moved at once, by a thread that waits for each transfer, before it makes a round.
+const ROUND_EVERY: u64 = 4 << 20;
+
+/// The near side of a transfer.
+#[derive(Debug)]
+pub enum Near {
+    /// Bytes arrive here.
+    Pull(Range),
+    /// Bytes come from here.
+    Push(Range),
+    /// Bytes are seen where they are: so many.
+    View(u64),
+}
+
+impl Near {
+    /// Of a get or a put.
+    pub fn of(direction: Direction, range: Range) -> Self {
+        match direction {
+            Direction::Get => Self::Pull(range),
+            Direction::Put => Self::Push(range),
+        }
+    }
+
+    pub(crate) fn op(
+        &self,
+        peer: Peer,
+        piece: &Piece,
+        remote: &RemoteRange,
+        scheme: &str,
+    ) -> Result<Op, hg_na::Error> {
+        let mut remote = remote.slice(piece.remote, piece.len)?;
+        // Of an engine that routes: the part for this transport.
+        if let Some(part) = remote.descriptor().part_for(scheme) {
+            remote = part.slice(remote.offset(), remote.len())?;
+        }
+        Ok(match self {
+            Self::Pull(range) => {
+                Op::Get { from: peer, local: range.slice(piece.local, piece.len)?, remote }
+            }
+            Self::Push(range) => {
+                Op::Put { to: peer, local: range.slice(piece.local, piece.len)?, remote }
+            }
+            Self::View(_) => Op::View { from: peer, remote },
+        })
+    }
+}
+
+impl Regions for Near {
+    fn span(&self) -> (u64, u64) {
+        match self {
+            Self::Pull(range) | Self::Push(range) => range.span(),
+            Self::View(len) => (0, *len),
+        }
+    }
+
+    fn region_len(&self, region: usize) -> Option<u64> {
+        match self {
+            Self::Pull(range) | Self::Push(range) => range.region_len(region),
+            Self::View(len) => (region == 0).then_some(*len),
+        }
+    }
+}
+
+/// Where a range begins that lies in the first region, as most do.
+pub(crate) fn start_of(regions: &impl Regions) -> Option<Place> {
+    let (offset, len) = regions.span();
+    let fits = offset + len <= regions.region_len(0)?;
+    fits.then_some(Place { region: 0, offset })
+}
+
+/// What a transfer has beside what all have.
+#[derive(Debug)]
+pub(super) struct Transfer {
+    plan: Plan<Near, RemoteRange>,
+    seen: Option<SharedBytes>,
+    /// Whether it stands in the queue of those that wait for room.
+    stalled: bool,
+}
+
+impl Operations {
+    /// Starts a transfer.
+    pub(crate) fn begin_transfer(
+        &mut self,
+        peer: Peer,
+        plan: Plan<Near, RemoteRange>,
+        context: &mut dyn Context,
+    ) -> OperationId {
+        self.others += 1;
+        let transfer = Box::new(Transfer { plan, seen: None, stalled: false });
+        let ops = [OpState::None; 2];
+        let id = self.begin_with(Kind::Transfer, peer, "", None, ops, Some(Extra::Transfer(transfer)));
+        self.run_transfer(id, Some(context));
+        id
+    }
+
+    /// So many bytes were moved at once.
+    #[inline]
+    pub(crate) fn handle_moved(&mut self, len: u64) {
+        self.moved_at_once += len;
+    }
+
+    /// Whether so much was moved at once that a round is due: messages would wait for it otherwise.
+    pub fn is_round_due(&mut self) -> bool {
+        let is_due = self.moved_at_once >= ROUND_EVERY;
+        if is_due {
+            self.moved_at_once = 0;
+        }
+        is_due
+    }
+
+    /// An operation of the transport's has ended.
+    pub(crate) fn handle_piece_done(
+        &mut self,
+        (id, op): (OperationId, OpId),
+        result: Result<(), TransferError>,
+        returned: Returned,
+        context: &mut dyn Context,
+    ) {
+        if let Some(transfer) = self.table.get_mut(id).and_then(|it| it.transfer()) {
+            if let Returned::View(seen) = returned {
+                transfer.seen = Some(seen);
+            } else {
+                drop(returned);
+            }
+            transfer.plan.handle_done(op, result);
+        }
+        self.run_transfer(id, Some(&mut *context));
+        // There is room for what waits for it, until one is refused.
+        while let Some(id) = self.stalled.pop_front() {
+            if !self.run_stalled(id, context) {
+                break;
+            }
+        }
+    }
+
+    /// Ends a transfer early. The transport has a moment to give its memory back; whoever waits is told then at the latest.
+    pub fn stop_transfer(&mut self, id: OperationId, why: TransferError, now: Instant) {
+        let Some(transfer) = self.table.get_mut(id).and_then(|it| it.transfer()) else { return };
+        let is_first = transfer.plan.stopped().is_none();
+        transfer.plan.stop(why);
+        if self.run_transfer(id, None) && is_first {
+            self.arm(id, now + DRAIN_MAX);
+        }
+    }
+
+    /// Ends those with a peer that is gone. What the transport had accepted completes by itself.
+    pub(crate) fn stop_transfers_of(&mut self, peer: Peer, why: &TransferError, now: Instant) {
+        for id in self.of(peer, |kind| kind == Kind::Transfer) {
+            self.stop_transfer(id, why.clone(), now);
+        }
+    }
+
+    /// The transport is closed, and has dropped what was open.
+    pub(super) fn abort_transfer(&mut self, id: OperationId, why: &TransferError) {
+        if let Some(transfer) = self.table.get_mut(id).and_then(|it| it.transfer()) {
+            transfer.plan.abort(why.clone());
+        }
+        self.run_transfer(id, None);
+    }
+
+    /// Its deadline has come up: it ends, or, where it was stopped before, is told although the transport has its memory still.
+    pub(super) fn end_transfer_in_time(&mut self, id: OperationId, now: Instant) {
+        let Some(transfer) = self.table.get_mut(id).and_then(|it| it.transfer()) else { return };
+        match transfer.plan.stopped().cloned() {
+            None => self.stop_transfer(id, TransferError::DeadlineExceeded, now),
+            Some(why) => {
+                self.settle(id, Outcome::Moved(Moved::from(Err(why))), false);
+            }
+        }
+    }
+
+    /// Whether any transfer waits for room.
+    #[inline]
+    #[must_use]
+    pub fn has_stalled(&self) -> bool {
+        !self.stalled.is_empty()
+    }
+
+    /// Tries stalled transfers, each once; says whether any got on.
+    pub(crate) fn retry_transfers(&mut self, context: &mut dyn Context) -> bool {
+        let (mut moved, mut refusals) = (false, 0);
+        for _ in 0..self.stalled.len() {
+            let Some(id) = self.stalled.pop_front() else { break };
+            if self.run_stalled(id, context) {
+                (moved, refusals) = (true, 0);
+            } else {
+                refusals += 1;
+                if refusals == REFUSALS_MAX {
+                    break;
+                }
+            }
+        }
+        moved
+    }
+
+    /// `false`: there is no room for it.
+    fn run_stalled(&mut self, id: OperationId, context: &mut dyn Context) -> bool {
+        if let Some(transfer) = self.table.get_mut(id).and_then(|it| it.transfer()) {
+            transfer.stalled = false;
+        }
+        self.run_transfer(id, Some(context));
+        !self.table.get_mut(id).and_then(|it| it.transfer()).is_some_and(|it| it.stalled)
+    }
+
+    /// Does what a transfer wants done; posts nothing without a transport. Says whether it is under way still.
+    fn run_transfer(&mut self, id: OperationId, mut context: Option<&mut dyn Context>) -> bool {
+        let Some(operation) = self.table.get_mut(id) else { return false };
+        let (peer, token) = (operation.peer, Owner::Transfer(id).token());
+        let Some(transfer) = operation.transfer() else { return false };
+        let plan = &mut transfer.plan;
+        while let Some(context) = &mut context
+            && !transfer.stalled
+            && let Some(piece) = plan.next_piece()
+        {
+            let scheme = context.address().scheme();
+            let op = plan.local().op(peer, &piece, plan.remote(), scheme);
+            match op.and_then(|op| context.post(token, op).map_err(|rejected| rejected.error)) {
+                Ok(op) => plan.handle_posted(&piece, op),
+                Err(hg_na::Error::Again) => {
+                    transfer.stalled = true;
+                    self.stalled.push_back(id);
+                }
+                Err(error) => plan.handle_refused(error.into()),
+            }
+        }
+        while let Some(op) = plan.next_cancel() {
+            self.effects.push(Effect::CancelOp(op));
+        }
+        let Some(result) = plan.take_outcome() else { return true };
+        let result = result.map(|()| transfer.seen.take());
+        let is_open = operation.is_open();
+        let Some(Extra::Transfer(memory)) = operation.extra.take() else { return false };
+        if is_open {
+            let moved = Moved { result, _memory: Some(memory) };
+            self.settle(id, Outcome::Moved(moved), false);
+        } else {
+            self.effects.push(Effect::Defer(Action::Drop(memory)));
+            self.free_if_spent(id);
+        }
+        false
+    }
+}
