@@ -109,7 +109,7 @@ pub use crate::engine::{Builder, Engine, offers};
 pub mod __private {
     //! For what `#[hg::rpc]` writes, and for the project's own tests; not for users.
     pub use hg_core::rpc::{
-        LocalCall, NoError, Rpc, Serve, ServeKind, Served, SignatureCell, serde_bytes, travels,
+        LocalCall, NoError, Responder, Rpc, Serve, ServeKind, SignatureCell, serde_bytes, travels,
     };
     pub use hg_engine::dump_engines;
 }

@@ -211,11 +211,13 @@ impl Header {
     /// When the message is shorter than the header: the caller's own bug.
     #[inline(always)]
     pub fn encode(&self, message: &mut [u8]) {
-        let flags = self.flags();
-        if flags.0 == 0 {
-            self.encode_fixed(flags, Self::fixed_len(self.kind), message);
-        } else {
-            self.encode_extended(flags, message);
+        let (flags, at) = (self.flags(), Self::fixed_len(self.kind));
+        self.encode_fixed(flags, at + flags.extensions_len(), message);
+        if let Some(remaining) = self.remaining_ns {
+            message[at..at + DEADLINE_LEN].copy_from_slice(&remaining.to_le_bytes());
+        }
+        if self.checksum {
+            seal(message, at + flags.extensions_len());
         }
     }
 
@@ -239,21 +241,6 @@ impl Header {
         }
     }
 
-    #[inline(never)]
-    fn encode_extended(self, flags: Flags, message: &mut [u8]) {
-        let mut at = Self::fixed_len(self.kind);
-        self.encode_fixed(flags, at + flags.extensions_len(), message);
-        if let Some(remaining) = self.remaining_ns {
-            message[at..at + DEADLINE_LEN].copy_from_slice(&remaining.to_le_bytes());
-            at += DEADLINE_LEN;
-        }
-        if self.checksum {
-            message[at..at + CHECKSUM_LEN].fill(0);
-            let sum = crc32c::crc32c(message);
-            message[at..at + CHECKSUM_LEN].copy_from_slice(&sum.to_le_bytes());
-        }
-    }
-
     /// Changes what a request's header says of the time that is left, where it says that.
     pub fn set_remaining(message: &mut [u8], left: Duration) {
         let flags = Flags(message.get(4).copied().unwrap_or(0));
@@ -264,10 +251,7 @@ impl Header {
         let left = u64::try_from(left.as_nanos()).unwrap_or(u64::MAX);
         message[at..at + DEADLINE_LEN].copy_from_slice(&left.to_le_bytes());
         if flags.has(Flags::CHECKSUM) {
-            let at = at + flags.extensions_len() - CHECKSUM_LEN;
-            message[at..at + CHECKSUM_LEN].fill(0);
-            let sum = crc32c::crc32c(message);
-            message[at..at + CHECKSUM_LEN].copy_from_slice(&sum.to_le_bytes());
+            seal(message, at + flags.extensions_len());
         }
     }
 
@@ -312,20 +296,31 @@ impl Header {
         Ok((header, len))
     }
 
-    /// The common case of [`Header::decode`] for requests: no extension, this build's codec. `None` says
-    /// nothing about the message but that the long way is to be taken.
+    /// The common case of [`Header::decode`] for requests: this build's codec, no extension but a deadline that has not
+    /// passed; and where the payload begins. `None` says nothing about the message but that the long way is to be taken.
     #[inline]
     #[must_use]
-    pub fn decode_plain_request(message: &[u8]) -> Option<Self> {
+    pub fn decode_plain_request(message: &[u8]) -> Option<(Self, usize)> {
         let fixed = message.first_chunk::<REQUEST_LEN>()?;
         let word = u64::from_le_bytes(eight(&fixed[0..8]));
         let claimed = u32::from_le_bytes([fixed[8], fixed[9], fixed[10], fixed[11]]);
-        if word != PLAIN_REQUEST || REQUEST_LEN as u64 + u64::from(claimed) != message.len() as u64
+        let (remaining_ns, len) = if word == PLAIN_REQUEST {
+            (None, REQUEST_LEN)
+        } else if word == PLAIN_REQUEST | DEADLINE_FLAG
+            && let Some((_, extended)) = message.split_first_chunk::<REQUEST_LEN>()
+            && let Some(remaining) = extended.first_chunk::<DEADLINE_LEN>()
+            && remaining != &[0; DEADLINE_LEN]
         {
+            (Some(u64::from_le_bytes(*remaining)), REQUEST_LEN + DEADLINE_LEN)
+        } else {
+            return None;
+        };
+        if len as u64 + u64::from(claimed) != message.len() as u64 {
             return None;
         }
         let id = u64::from_le_bytes(eight(&fixed[12..20]));
-        Some(Self::request(Kind::Request, id, RpcId(u64::from_le_bytes(eight(&fixed[20..28])))))
+        let rpc = RpcId(u64::from_le_bytes(eight(&fixed[20..28])));
+        Some((Self { remaining_ns, ..Self::request(Kind::Request, id, rpc) }, len))
     }
 
     /// Whether the first `len` bytes are the answer to `id` with status 0 and no extension: its payload
@@ -374,8 +369,17 @@ const FIXED_BITS: u64 = u64::from_le_bytes([b'H', b'g', VERSION, 0, 0, 0, 0, 0])
 /// The first eight bytes of a request without extensions, in this build's codec.
 const PLAIN_REQUEST: u64 =
     FIXED_BITS | (Kind::Request as u64) << 24 | (codec::Default::ID as u64) << 40;
+const DEADLINE_FLAG: u64 = (Flags::DEADLINE as u64) << 32;
 /// The first eight bytes of an answer with status 0, without extensions.
 const PLAIN_ANSWER: u64 = FIXED_BITS | (Kind::Answer as u64) << 24;
+
+/// Writes the checksum of a message at the end of its header, which is so long.
+#[cold]
+fn seal(message: &mut [u8], len: usize) {
+    message[len - CHECKSUM_LEN..len].fill(0);
+    let sum = crc32c::crc32c(message);
+    message[len - CHECKSUM_LEN..len].copy_from_slice(&sum.to_le_bytes());
+}
 
 #[cold]
 fn bad_prefix(prefix: &[u8; PREFIX_LEN], id: u64) -> Malformed {
@@ -506,7 +510,7 @@ mod tests {
         fn the_short_ways_agree_with_the_long_one(header in any_header(), payload: Vec<u8>, id: u64) {
             let bytes = message(&header, &payload);
             if let Some(plain) = Header::decode_plain_request(&bytes) {
-                prop_assert_eq!(Header::decode(&bytes), Ok((plain, REQUEST_LEN)));
+                prop_assert_eq!(Header::decode(&bytes), Ok(plain));
             }
             let mut slot = [0xFF; INLINE_MAX];
             let Some(start) = slot.get_mut(..bytes.len()) else {

@@ -143,9 +143,11 @@ pub trait Serve<Cx>: Rpc {
     /// Who runs it, and whether the answer comes later.
     const KIND: ServeKind;
 
-    /// Runs the handler on decoded arguments. May panic: that is the handler's bug, and the
+    /// Runs the handler on decoded arguments, and hands over what it gives. May panic: that is the handler's bug, and the
     /// caller of `serve` is who catches it.
-    fn serve(cx: &Cx, args: Self::WireArgs<'_>) -> Served<Self::Output, Self::Error>;
+    fn serve<A>(cx: &Cx, args: Self::WireArgs<'_>, to: A) -> A::Done
+    where
+        A: Responder<Self::Output, Self::Error>;
 }
 
 /// What can be an argument, a result or an error of an RPC. Every type that serde can write and read is one.
@@ -165,37 +167,30 @@ pub const fn travels<T: Travels>() {}
 /// Which of the three kinds of handler an RPC has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ServeKind {
-    /// A plain function, run by the thread that progresses the engine. Answers [`Served::Now`].
+    /// A plain function, run by the thread that progresses the engine. Answers [`Responder::now`].
     Plain,
-    /// An `async fn`. Answers [`Served::Later`]; borrowed arguments were copied.
+    /// An `async fn`. Answers [`Responder::later`]; borrowed arguments were copied.
     Async,
     /// `#[hg::rpc(blocking)]`: a plain function that wants a thread of its own, which
-    /// [`Serve::serve`] then blocks. Answers [`Served::Now`].
+    /// [`Serve::serve`] then blocks. Answers [`Responder::now`].
     Blocking,
 }
-
-/// A handler's answer that comes later. Owns everything that it needs.
-pub type Later<T, E> = Pin<Box<dyn Future<Output = Result<T, E>> + Send + 'static>>;
 
 /// What calling an async handler as a plain function gives, without any engine: in unit tests.
 pub type LocalCall<'a, R> = Pin<Box<dyn Future<Output = R> + Send + 'a>>;
 
-/// What [`Serve::serve`] gives back.
-pub enum Served<T, E> {
-    /// The answer.
-    Now(Result<T, E>),
-    /// A future of the answer, not polled yet.
-    Later(Later<T, E>),
-}
+/// Takes what a handler gives. The future of an `async fn` comes as the type that it is: it is put where there is room for it.
+pub trait Responder<T, E> {
+    /// What comes of it.
+    type Done;
 
-impl<T, E> fmt::Debug for Served<T, E> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Now(Ok(_)) => f.write_str("Now(Ok)"),
-            Self::Now(Err(_)) => f.write_str("Now(Err)"),
-            Self::Later(_) => f.write_str("Later"),
-        }
-    }
+    /// The answer.
+    fn now(self, result: Result<T, E>) -> Self::Done;
+
+    /// A future of the answer, not polled yet. It owns everything that it needs.
+    fn later<F>(self, future: F) -> Self::Done
+    where
+        F: Future<Output = Result<T, E>> + Send + 'static;
 }
 
 /// The error of a handler that returns a plain value: there is none, and none can be made.

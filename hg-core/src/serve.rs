@@ -28,7 +28,7 @@ use crate::{
     cancel::CancelToken,
     codec::{self, Codec as _},
     error::Status,
-    header::{Header, Kind, Malformed, REQUEST_LEN},
+    header::{Header, Kind, Malformed},
     shares::Shares,
     table::Key,
 };
@@ -310,10 +310,10 @@ impl Serves {
     #[inline]
     pub fn handle_message(&mut self, from: Peer, message: &[u8]) -> Arrival {
         if self.arrived < self.at_ease
-            && let Some(header) = Header::decode_plain_request(message)
+            && let Some((header, payload)) = Header::decode_plain_request(message)
         {
             self.arrived += 1;
-            return Arrival::Run { header, payload: REQUEST_LEN };
+            return Arrival::Run { header, payload };
         }
         if self.reject_above.is_none() && !self.has_room(from) || self.is_held(from) {
             return Arrival::Hold;

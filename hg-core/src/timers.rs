@@ -18,7 +18,9 @@ impl Timers {
     /// Arms a timer. `alive` tells of others whether they still count.
     #[inline]
     pub(crate) fn arm(&mut self, at: Instant, key: Key, alive: impl Fn(Key) -> bool) {
-        if self.heap.len() > SWEEP_ABOVE && self.heap.len() > 2 * self.live {
+        if self.live == 0 {
+            self.heap.clear();
+        } else if self.heap.len() > SWEEP_ABOVE && self.heap.len() > 2 * self.live {
             self.heap.retain(|Reverse((_, key))| alive(*key));
         }
         self.heap.push(Reverse((at, key)));
@@ -28,6 +30,7 @@ impl Timers {
     /// Counts a timer as dead; it is swept out when the dead outnumber the living.
     #[inline]
     pub(crate) fn disarm(&mut self) {
+        debug_assert!(self.live > 0, "each timer is armed before");
         self.live = self.live.saturating_sub(1);
     }
 

@@ -13,7 +13,7 @@ use hg_core::{
     error::{Status, bounded_text},
     header::Header,
     protocol::status_message,
-    rpc::{Later, Rpc, Serve, ServeKind, Served},
+    rpc::{Responder, Rpc, Serve, ServeKind},
 };
 use hg_na::Message;
 use serde::Serialize;
@@ -125,24 +125,42 @@ impl<R: Serve<Request>> Handler for OfFunction<R> {
             Ok(args) => args,
             Err(run) => return run,
         };
-        match R::serve(request, args) {
-            Served::Now(result) => request.answer_into::<R>(result, answer),
-            Served::Later(future) if R::KIND == ServeKind::Async => {
-                Run::Later(running::put::<R, _>(spare, future))
-            }
-            Served::Later(future) => unpolled::<R>(request, future, answer),
-        }
+        R::serve(request, args, ToPlace::<R> { request, answer, spare, rpc: PhantomData })
     }
 }
 
-/// A handler that was written by hand gives a future where nobody polls one.
+/// Puts what a handler gives to its place.
+struct ToPlace<'r, R> {
+    request: &'r Request,
+    answer: &'r mut Message,
+    spare: &'r mut Option<Task>,
+    rpc: PhantomData<fn() -> R>,
+}
+
+impl<R: Serve<Request>> Responder<R::Output, R::Error> for ToPlace<'_, R> {
+    type Done = Run;
+
+    #[inline(always)]
+    fn now(self, result: Result<R::Output, R::Error>) -> Run {
+        self.request.answer_into::<R>(result, self.answer)
+    }
+
+    #[inline(always)]
+    fn later<F>(self, future: F) -> Run
+    where
+        F: Future<Output = Result<R::Output, R::Error>> + Send + 'static,
+    {
+        if R::KIND == ServeKind::Async {
+            return Run::Later(running::put::<R, F>(self.spare, future));
+        }
+        contain("a handler's future that was dropped", || drop(future));
+        unpolled::<R>(self.request, self.answer)
+    }
+}
+
+/// A handler that was written by hand has given a future where nobody polls one.
 #[cold]
-fn unpolled<R: Serve<Request>>(
-    request: &Request,
-    future: Later<R::Output, R::Error>,
-    answer: &mut Message,
-) -> Run {
-    contain("a handler's future that was dropped", || drop(future));
+fn unpolled<R: Serve<Request>>(request: &Request, answer: &mut Message) -> Run {
     let (name, kind) = (R::NAME, R::KIND);
     let text = format!("the handler of `{name}` is of the kind {kind:?} and gave a future");
     request.fail(Status::Rejected, &text, answer)

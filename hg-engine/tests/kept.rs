@@ -18,7 +18,7 @@ use hg_core::{
     codec::{self, Codec as _},
     error::{CallError, Status},
     header::{Header, Kind},
-    rpc::{NoError, Rpc, Serve, ServeKind, Served, SignatureCell},
+    rpc::{NoError, Responder, Rpc, Serve, ServeKind, SignatureCell},
 };
 use hg_engine::{Builder, CallOptions, Handle, Progress, Request};
 use hg_macros::rpc;
@@ -244,8 +244,12 @@ impl<const BLOCKS: bool> Rpc for Wrong<BLOCKS> {
 impl<const BLOCKS: bool> Serve<Request> for Wrong<BLOCKS> {
     const KIND: ServeKind = if BLOCKS { ServeKind::Blocking } else { ServeKind::Plain };
 
-    fn serve(_: &Request, _: Self::WireArgs<'_>) -> Served<(), NoError> {
-        Served::Later(Box::pin(async { Ok(()) }))
+    fn serve<A: Responder<(), NoError>>(
+        _: &Request,
+        _: Self::WireArgs<'_>,
+        to: A,
+    ) -> A::Done {
+        to.later(async { Ok(()) })
     }
 }
 

@@ -237,10 +237,14 @@ impl<'f> Names<'f> {
                 const KIND: #private::ServeKind = #private::ServeKind::#kind;
 
                 #[inline]
-                fn serve(
+                fn serve<__A>(
                     __cx: &#context,
                     __args: Self::WireArgs<'_>,
-                ) -> #private::Served<Self::Output, Self::Error> {
+                    __to: __A,
+                ) -> __A::Done
+                where
+                    __A: #private::Responder<Self::Output, Self::Error>,
+                {
                     let (#(#values,)*) = <Self as #private::Rpc>::unpack(__args);
                     #served
                 }
@@ -249,16 +253,16 @@ impl<'f> Names<'f> {
     }
 
     fn served_now(&self) -> TokenStream {
-        let Self { private, values, .. } = self;
+        let Self { values, .. } = self;
         let body = self.function.body_name();
         let context = self.function.context.is_some().then(|| quote!(__cx,));
         let answer = self.answer(quote!(#body(#context #(#values,)*)));
-        quote!(#private::Served::Now(#answer))
+        quote!(__to.now(#answer))
     }
 
     /// The future owns everything: a clone of the context, copies of what was borrowed.
     fn served_later(&self) -> TokenStream {
-        let Self { private, values, .. } = self;
+        let Self { values, .. } = self;
         let body = self.function.body_name();
         let has_context = self.function.context.is_some();
         let cloned = has_context.then(|| quote!(let __cx = ::core::clone::Clone::clone(__cx);));
@@ -276,7 +280,7 @@ impl<'f> Names<'f> {
         quote! {
             #cloned
             #(#owned)*
-            #private::Served::Later(::std::boxed::Box::pin(async move { #answer }))
+            __to.later(async move { #answer })
         }
     }
 

@@ -8,7 +8,7 @@
 //! | `generate` | what is written in its place                                  |
 //!
 //! What is written names only items of the facade: `hg::Request`, and in `hg::__private` the items
-//! `LocalCall`, `NoError`, `Rpc`, `Serve`, `ServeKind`, `Served`, `SignatureCell`, `travels` and the crate `serde_bytes`.
+//! `LocalCall`, `NoError`, `Responder`, `Rpc`, `Serve`, `ServeKind`, `SignatureCell`, `travels` and the crate `serde_bytes`.
 
 #![forbid(unsafe_code)]
 

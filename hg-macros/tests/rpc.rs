@@ -9,7 +9,7 @@ use std::{
 
 use hg_core::{
     codec::{self, Codec},
-    rpc::{Rpc, RpcId, Serve, ServeKind, Served},
+    rpc::{Responder, Rpc, RpcId, Serve, ServeKind},
 };
 use serde::{Deserialize, Serialize};
 
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 #[doc(hidden)]
 pub mod __private {
     pub use hg_core::rpc::{
-        LocalCall, NoError, Rpc, Serve, ServeKind, Served, SignatureCell, serde_bytes, travels,
+        LocalCall, NoError, Responder, Rpc, Serve, ServeKind, SignatureCell, serde_bytes, travels,
     };
 }
 
@@ -33,13 +33,28 @@ fn call<R: Serve<Request>>(_: R, args: R::Args<'_>) -> Result<R::Output, R::Erro
     let used = codec::Default::encode(&R::pack(args), &mut message).expect("there is room");
     let args =
         codec::Default::decode::<R::WireArgs<'_>>(&message[..used]).expect("what was encoded");
-    let output = match R::serve(&Request(40), args) {
-        Served::Now(output) => output?,
-        Served::Later(future) => ready(future)?,
-    };
+    let output = R::serve(&Request(40), args, AtOnce)?;
     let used =
         codec::Default::encode(&R::pack_output(output), &mut message).expect("there is room");
     Ok(R::unpack_output(codec::Default::decode(&message[..used]).expect("what was encoded")))
+}
+
+/// Gives the answer, also of a future that never waits.
+struct AtOnce;
+
+impl<T, E> Responder<T, E> for AtOnce {
+    type Done = Result<T, E>;
+
+    fn now(self, result: Result<T, E>) -> Self::Done {
+        result
+    }
+
+    fn later<F>(self, future: F) -> Self::Done
+    where
+        F: Future<Output = Result<T, E>> + Send + 'static,
+    {
+        ready(future)
+    }
 }
 
 /// The value of a future that never waits.
