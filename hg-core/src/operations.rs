@@ -25,13 +25,13 @@ use hg_bulk::{Local, TransferError};
 use hg_na::{OpId, Peer};
 
 pub(crate) use self::transfer::start_of;
-use self::{call::OpState, transfer::Transfer, untold::Untold};
 pub use self::{
     call::Half,
     outcome::{BulkAnswer, Moved, Outcome},
     owner::Owner,
     transfer::Near,
 };
+use self::{call::OpState, transfer::Transfer, untold::Untold};
 use crate::{
     deferred::Action,
     error::Failure,
@@ -508,7 +508,9 @@ impl Operations {
         if let Phase::Settled(outcome) = phase {
             self.settled -= 1;
             match outcome {
-                Outcome::Moved(moved) => self.effects.push(Effect::Defer(Action::Drop(Box::new(moved)))),
+                Outcome::Moved(moved) => {
+                    self.effects.push(Effect::Defer(Action::Drop(Box::new(moved))))
+                }
                 Outcome::Bulk(answer) => {
                     let (peer, what) = (answer.peer, header::Kind::ResultTaken);
                     self.effects.push(Effect::Tell { peer, what, id });

@@ -409,7 +409,9 @@ impl Protocol {
     /// Tries what waits for room again, for so many peers at `most`; says whether anything left. Requests whose calls have settled
     /// are dropped.
     fn retry_backlog(&mut self, most: usize) -> bool {
-        let Self { context: Some(context), backlog, operations: calls, serves, kept, deferred, .. } = self
+        let Self {
+            context: Some(context), backlog, operations: calls, serves, kept, deferred, ..
+        } = self
         else {
             return false;
         };
@@ -455,9 +457,7 @@ impl Protocol {
     #[inline]
     #[must_use]
     pub fn has_chores(&self) -> bool {
-        self.operations.has_chores()
-            | !self.backlog.is_empty()
-            | self.serves.has_chores()
+        self.operations.has_chores() | !self.backlog.is_empty() | self.serves.has_chores()
     }
 
     /// Bytes of messages that wait for room in the transport.
@@ -501,15 +501,14 @@ impl Protocol {
     /// Calls, requests, queued operations: whether anybody is still owed something.
     #[must_use]
     pub fn is_busy(&self) -> bool {
-        !self.operations.is_empty()
-            || self.serves.in_service() > 0
-            || !self.backlog.is_empty()
+        !self.operations.is_empty() || self.serves.in_service() > 0 || !self.backlog.is_empty()
     }
 
     /// Whether to sleep, and until when.
     pub fn may_sleep(&mut self) -> Option<Option<Instant>> {
         // Room in the transport's queue may have come without a completion: what is sent quietly has none.
-        if self.operations.needs_round() || self.retry_backlog(usize::MAX) || self.retry_transfers() {
+        if self.operations.needs_round() || self.retry_backlog(usize::MAX) || self.retry_transfers()
+        {
             return None;
         }
         self.run_effects();
@@ -519,7 +518,10 @@ impl Protocol {
             return None;
         }
         // Room may have been made outside of a round that reported something: by a post, or a second look.
-        if !self.deferred.is_empty() || self.operations.needs_round() || self.retry_backlog(usize::MAX) {
+        if !self.deferred.is_empty()
+            || self.operations.needs_round()
+            || self.retry_backlog(usize::MAX)
+        {
             return None;
         }
         let Some(context) = &mut self.context else { return Some(None) };

@@ -1,6 +1,10 @@
 //! Deadlines of calls. Cancelled ones are dropped when they come up.
 
-use std::{cmp::Reverse, collections::BinaryHeap, time::Instant};
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, binary_heap::PeekMut},
+    time::Instant,
+};
 
 use crate::table::Key;
 
@@ -8,6 +12,8 @@ use crate::table::Key;
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
     heap: BinaryHeap<Reverse<(Instant, Key)>>,
+    /// Armed last, and not among those yet: of calls one after the other, each is over before the next one is armed.
+    latest: Option<(Instant, Key)>,
     live: usize,
 }
 
@@ -18,13 +24,25 @@ impl Timers {
     /// Arms a timer. `alive` tells of others whether they still count.
     #[inline]
     pub(crate) fn arm(&mut self, at: Instant, key: Key, alive: impl Fn(Key) -> bool) {
-        if self.live == 0 {
-            self.heap.clear();
-        } else if self.heap.len() > SWEEP_ABOVE && self.heap.len() > 2 * self.live {
+        self.live += 1;
+        if let Some((at, key)) = self.latest.replace((at, key))
+            && alive(key)
+        {
+            self.push(at, key, alive);
+        }
+    }
+
+    #[inline(never)]
+    fn push(&mut self, at: Instant, key: Key, alive: impl Fn(Key) -> bool) {
+        if self.heap.len() > SWEEP_ABOVE && self.heap.len() > 2 * self.live {
             self.heap.retain(|Reverse((_, key))| alive(*key));
         }
         self.heap.push(Reverse((at, key)));
-        self.live += 1;
+    }
+
+    /// All are in the heap.
+    fn settle(&mut self) {
+        self.heap.extend(self.latest.take().map(Reverse));
     }
 
     /// Counts a timer as dead; it is swept out when the dead outnumber the living.
@@ -34,16 +52,10 @@ impl Timers {
         self.live = self.live.saturating_sub(1);
     }
 
-    /// Whether any has come up; may be one that is dead.
-    #[inline]
-    #[must_use]
-    pub(crate) fn is_due(&self, now: Instant) -> bool {
-        self.heap.peek().is_some_and(|Reverse((at, _))| *at <= now)
-    }
-
     /// When the earliest comes up that counts.
     #[must_use]
     pub(crate) fn next(&mut self, alive: impl Fn(Key) -> bool) -> Option<Instant> {
+        self.settle();
         while let Some(Reverse((at, key))) = self.heap.peek() {
             if alive(*key) {
                 return Some(*at);
@@ -55,10 +67,9 @@ impl Timers {
 
     /// Takes one that has come up; may be one that is dead.
     pub(crate) fn pop_due(&mut self, now: Instant) -> Option<Key> {
-        if !self.is_due(now) {
-            return None;
-        }
-        self.heap.pop().map(|Reverse((_, key))| key)
+        self.settle();
+        let first = self.heap.peek_mut()?;
+        (first.0.0 <= now).then(|| PeekMut::pop(first).0.1)
     }
 }
 

@@ -50,9 +50,10 @@ fn describe(port: &Port) -> String {
         protocol.backlog_bytes(),
         protocol.kept.len(),
     );
-    for (name, part) in
-        [("serves", format!("{:?}", protocol.serves)), ("operations", format!("{:?}", protocol.operations))]
-    {
+    for (name, part) in [
+        ("serves", format!("{:?}", protocol.serves)),
+        ("operations", format!("{:?}", protocol.operations)),
+    ] {
         let end = part.floor_char_boundary(PART_MAX);
         // Writing to a string does not fail.
         let _ = write!(text, "\n  {name}: {}", &part[..end]);

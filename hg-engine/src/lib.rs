@@ -40,8 +40,8 @@ mod inside;
 mod large;
 mod lock;
 mod owed;
-mod pending;
 mod peer;
+mod pending;
 #[doc(hidden)]
 pub mod platform;
 mod pool;

@@ -32,8 +32,10 @@ pub struct Request {
     deadline: Option<Instant>,
     /// Which of the handlers it is that this port has started ([`Port::starting`]); 0: not one of those.
     start: u64,
-    /// Made when it is first asked for; `None` for a plain handler's.
-    cancel: Option<OnceLock<CancelToken>>,
+    /// Whether it can be cancelled: not in a plain handler.
+    can_be_cancelled: bool,
+    /// Made when it is first asked for.
+    cancel: OnceLock<CancelToken>,
 }
 
 /// The answer that a request is to have: to whom and how.
@@ -101,7 +103,8 @@ impl Request {
             },
             deadline: None,
             start: 0,
-            cancel: None,
+            can_be_cancelled: false,
+            cancel: OnceLock::new(),
         }
     }
 
@@ -111,14 +114,15 @@ impl Request {
         self.due = Due::new(origin, header);
         let left = header.remaining_ns.map(Duration::from_nanos);
         self.deadline = left.zip(arrived).and_then(|(left, arrived)| arrived.checked_add(left));
-        if self.cancel.is_some() {
+        self.can_be_cancelled = false;
+        if self.cancel.get().is_some() {
             self.forget_token();
         }
     }
 
     #[cold]
     fn forget_token(&mut self) {
-        self.cancel = None;
+        self.cancel = OnceLock::new();
     }
 
     /// It can be cancelled: the handler may run beyond this round. `start` numbers those that are run by whoever makes
@@ -126,7 +130,7 @@ impl Request {
     #[inline]
     pub(crate) fn make_cancellable(&mut self, start: u64) {
         self.start = start;
-        self.cancel = Some(OnceLock::new());
+        self.can_be_cancelled = true;
     }
 
     #[inline]
@@ -139,7 +143,7 @@ impl Request {
     }
 
     fn cancel_token(&self) -> Option<&CancelToken> {
-        self.cancel.as_ref().map(|token| token.get_or_init(|| self.token()))
+        self.can_be_cancelled.then(|| self.cancel.get_or_init(|| self.token()))
     }
 
     #[cold]

@@ -223,7 +223,9 @@ impl Port {
     fn drive_or_follow(self: &Arc<Self>, id: OperationId, outcome: &mut Option<Outcome>) {
         let Some(mut state) = self.enter_state() else { return };
         // With several calls under way the outcome is often there already.
-        if state.protocol.operations.any_settled() && state.protocol.operations.take_into(id, outcome) {
+        if state.protocol.operations.any_settled()
+            && state.protocol.operations.take_into(id, outcome)
+        {
             self.pass_room_on(state);
             return;
         }

@@ -244,11 +244,7 @@ impl<const BLOCKS: bool> Rpc for Wrong<BLOCKS> {
 impl<const BLOCKS: bool> Serve<Request> for Wrong<BLOCKS> {
     const KIND: ServeKind = if BLOCKS { ServeKind::Blocking } else { ServeKind::Plain };
 
-    fn serve<A: Responder<(), NoError>>(
-        _: &Request,
-        _: Self::WireArgs<'_>,
-        to: A,
-    ) -> A::Done {
+    fn serve<A: Responder<(), NoError>>(_: &Request, _: Self::WireArgs<'_>, to: A) -> A::Done {
         to.later(async { Ok(()) })
     }
 }

@@ -11,7 +11,10 @@ use crate::{
 /// The bytes of the answer to a call, and how many count, when it is short and says nothing but that all went well.
 /// They are to be copied: what is returned owns nothing then, and may stay where it is.
 #[inline(always)]
-pub(super) fn plain_answer(id: OperationId, returned: &Returned) -> Option<(&[u8; INLINE_MAX], usize)> {
+pub(super) fn plain_answer(
+    id: OperationId,
+    returned: &Returned,
+) -> Option<(&[u8; INLINE_MAX], usize)> {
     let Returned::Message(message) = returned else { return None };
     let (bytes, len) = message.slot()?;
     Header::is_plain_answer(bytes, len, id.to_bits()).then_some((bytes, len))

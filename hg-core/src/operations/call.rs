@@ -6,7 +6,7 @@ use hg_bulk::Local;
 use hg_na::{Failure as NaFailure, GoneReason, OpId, Peer, Reached, Returned};
 
 use super::{
-    BulkAnswer, Effect, Extra, Kind, Operations, OperationId, Outcome, Phase,
+    BulkAnswer, Effect, Extra, Kind, OperationId, Operations, Outcome, Phase,
     answer::{plain_answer, read_answer, transport_failure},
 };
 use crate::error::{Failure, Started};

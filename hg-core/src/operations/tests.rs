@@ -65,7 +65,9 @@ fn only_a_plain_answer_goes_straight_to_who_waits_for_it() {
     let refused = Returned::Message(answer_to(id, Status::NoSuchRpc));
     let mut place = None;
     assert!(!calls.take_answer(id, &refused, &mut place) && place.is_none());
-    assert!(!calls.take_answer(id, &plain(OperationId::from_bits(99)), &mut place) && place.is_none());
+    assert!(
+        !calls.take_answer(id, &plain(OperationId::from_bits(99)), &mut place) && place.is_none()
+    );
     assert!(calls.set_waker(id, Waker::noop().clone()).is_none());
     assert!(!calls.take_answer(id, &plain(id), &mut place), "somebody else is to be told");
     assert!(calls.abandon(id, some_instant()).is_some());

@@ -105,7 +105,8 @@ impl Operations {
         self.others += 1;
         let transfer = Box::new(Transfer { plan, seen: None, stalled: false });
         let ops = [OpState::None; 2];
-        let id = self.begin_with(Kind::Transfer, peer, "", None, ops, Some(Extra::Transfer(transfer)));
+        let id =
+            self.begin_with(Kind::Transfer, peer, "", None, ops, Some(Extra::Transfer(transfer)));
         self.run_transfer(id, Some(context));
         id
     }

@@ -3,9 +3,7 @@
 use std::task::Waker;
 
 use hg_bulk::{Limits, Plan, RangeRef, Regions as _, RemoteRange, TransferError};
-use hg_na::{
-    Context, Descriptor, Direction, Failure, OpId, Peer, Returned, Transit,
-};
+use hg_na::{Context, Descriptor, Direction, Failure, OpId, Peer, Returned, Transit};
 
 use super::Protocol;
 use crate::{

@@ -132,7 +132,8 @@ async fn pull(
     }
     let mut waiting = port.budget.share(request.due().origin, len);
     let share = unless(cancelled.clone(), |context| waiting.poll(context)).await?;
-    let mut fetch = Fetch::new(PortRef::Borrowed(port), request.origin(), (&claim.descriptor).into());
+    let mut fetch =
+        Fetch::new(PortRef::Borrowed(port), request.origin(), (&claim.descriptor).into());
     if let Some(at) = request.deadline() {
         fetch = fetch.within(at.saturating_duration_since(port.now()));
     }

@@ -69,7 +69,8 @@ impl Look for OutcomeOf<'_> {
 
     #[inline(always)]
     fn look(&mut self, state: &mut State) -> Option<()> {
-        let found = self.outcome.is_some() || state.protocol.operations.take_into(self.id, self.outcome);
+        let found =
+            self.outcome.is_some() || state.protocol.operations.take_into(self.id, self.outcome);
         found.then_some(())
     }
 
@@ -235,8 +236,7 @@ impl Port {
                     let handler = handler.as_ref();
                     let run = || handler::run_caught(handler, request, payload, answer, &mut None);
                     let run = in_handler(self.id, Inside::Plain, run);
-                    let is_answered = matches!(&run, Run::Answered);
-                    forget_run(self.id, run);
+                    let is_answered = forget_run(self.id, run);
                     let mut state = self.state.lock();
                     if is_answered {
                         state.protocol.reply(origin, header.id, answer);
@@ -253,10 +253,14 @@ impl Port {
                 ServeKind::Async if self.runtime_for(handler.as_ref()).is_none() => {
                     let spares = spares_of(&mut starts.spares, place);
                     let start = Start { tasks, answer, spares, is_kept: false };
-                    let message = (&*message, payload);
-                    self.run_async(handler.as_ref(), request, message, &mut starts.count, start);
+                    let (message, count) = ((&*message, payload), &mut starts.count);
+                    let state = self.run_async(handler.as_ref(), request, message, count, start);
                     if self.was_closed_here() {
                         break;
+                    }
+                    if left == 0 && state.is_some() {
+                        requests.clear();
+                        return state;
                     }
                 }
                 ServeKind::Async | ServeKind::Blocking => {
@@ -293,7 +297,7 @@ impl Port {
         self.go_on(due, task, Start { tasks, answer, spares, is_kept: true });
     }
 
-    /// Starts an `async` handler.
+    /// Starts an `async` handler. One that ends at once leaves the state locked from its answer.
     #[inline(never)]
     fn run_async(
         self: &Arc<Self>,
@@ -302,11 +306,11 @@ impl Port {
         message: (&Message, usize),
         starts: &mut u64,
         mut start: Start<'_>,
-    ) {
+    ) -> Option<MutexGuard<'_, State>> {
         start.is_kept = handler.gives();
         let number = self.begin_start(start.is_kept, starts, request.due());
         request.make_cancellable(number);
-        self.start_async(handler, request, message, start);
+        self.start_async(handler, request, message, start)
     }
 
     /// An `async` handler is run to its future, in a round in which no cancellation can arrive. Most end in it, and are not
@@ -331,7 +335,7 @@ impl Port {
         request: &Request,
         (message, payload): (&Message, usize),
         start: Start<'_>,
-    ) {
+    ) -> Option<MutexGuard<'_, State>> {
         let mut spare = start.spares.pop();
         let run = hg_bulk::reading(message, || {
             let payload = &message.as_slice()[payload..];
@@ -345,18 +349,25 @@ impl Port {
         }
         match run {
             Run::Later(task) => self.go_on(request.due(), task, start),
-            run => self.finish_start(request.due(), &run, start.answer, start.is_kept),
+            run => Some(self.finish_start(request.due(), &run, start.answer, start.is_kept)),
         }
     }
 
     /// A handler's future is polled; unless it has ended, it goes on beyond this round.
-    fn go_on(self: &Arc<Self>, due: Due, task: Task, start: Start<'_>) {
+    #[inline]
+    fn go_on(
+        self: &Arc<Self>,
+        due: Due,
+        task: Task,
+        start: Start<'_>,
+    ) -> Option<MutexGuard<'_, State>> {
         let Start { tasks, answer, spares, is_kept } = start;
         match tasks.start(task, &due, self, (answer, spares)) {
-            Poll::Ready(run) => self.finish_start(due, &run, answer, is_kept),
+            Poll::Ready(run) => return Some(self.finish_start(due, &run, answer, is_kept)),
             Poll::Pending if is_kept => {}
             Poll::Pending => self.leave_round(due),
         }
+        None
     }
 
     /// A handler goes on beyond the round that has started it.
@@ -369,12 +380,18 @@ impl Port {
 
     /// A handler has ended in the round that has started it. One that was kept may have been answered by somebody else.
     #[inline]
-    fn finish_start(&self, due: Due, run: &Run, answer: &mut Message, is_kept: bool) {
+    fn finish_start(
+        &self,
+        due: Due,
+        run: &Run,
+        answer: &mut Message,
+        is_kept: bool,
+    ) -> MutexGuard<'_, State> {
         let mut state = self.state.lock();
         // Relaxed: those that ask hold the lock.
         self.starting.store(0, Ordering::Relaxed);
         if matches!(run, Run::Given | Run::Later(_)) {
-            return;
+            return state;
         }
         let is_due = if is_kept {
             state.protocol.serves.end(due.origin, due.id)
@@ -385,6 +402,7 @@ impl Port {
         if is_due && matches!(run, Run::Answered) {
             state.protocol.reply(due.origin, due.id, answer);
         }
+        state
     }
 
     /// Has a handler run by a runtime of the user's, or by the pool.
@@ -508,13 +526,15 @@ fn forget_all(done: &mut Vec<Completion>) {
     }
 }
 
-/// A plain handler's run owns nothing; it is dropped without being asked.
+/// A plain handler's run owns nothing; it is dropped without being asked. Says whether it has answered.
 #[inline(always)]
-fn forget_run(port: u64, run: Run) {
+fn forget_run(port: u64, run: Run) -> bool {
+    let is_answered = matches!(&run, Run::Answered);
     match &run {
         Run::Answered | Run::Silent | Run::Given => std::mem::forget(run),
         Run::Later(_) => drop_run(port, run),
     }
+    is_answered
 }
 
 #[cold]
