@@ -56,6 +56,20 @@
 //! 15. What a plugin says it offers ([`Plugin::offers`]) can be opened, and nothing else is said to be missing than
 //!     what cannot, with what to do about it.
 //!
+//! # Why it is so
+//! - A context sleeps through its [`Waiter`], a second object that other threads may use, because the thread that sleeps
+//!   must not hold the context: others post meanwhile. One `epoll_wait` both sleeps and says which connection rang, so
+//!   that a blocking call costs one sleep and one wake-up a side.
+//! - Receives post no buffer: an expected message arrives in private memory of the plugin's choice.
+//! - An expected message without a receive is dropped, so that nothing is held for late receives, nor remembered of
+//!   cancelled ones, and answers never stall.
+//! - A send may be posted quietly ([`QUIET`]), as with selective completion of verbs and libfabric: a short call has one
+//!   completion a side, the request at the target, the answer at the origin.
+//! - [`Context::set_admission`] bounds the memory of a busy target by a number that the layer above chooses.
+//! - A peer's end is told twice, so that nobody works or waits for it while its requests are withheld.
+//! - [`Memory`] can stand in two plugins at once ([`Memory::alias`]), for routing; copies by either exclude one another
+//!   ([`Memory::exclusion`]).
+//!
 //! # Threads
 //! A context belongs to one thread at a time. Its [`Waiter`] may be used from any other thread while
 //! the context is used, with one rule: between a `true` of `may_sleep` and the return of `wait`

@@ -25,7 +25,7 @@
 //! | `serve` | a context's part: asking, answering, unmapping |
 //! | `copies` | a context's part: transfers that are copies, and views |
 //!
-//! Protocol and states: `ARCHITECTURE.md`, "Memory that peers map".
+//! Protocol and states: `na/sm/ARCHITECTURE.md`, "Memory that peers map".
 
 #[expect(unsafe_code, reason = "turns memory that peers map into slices, and into `Memory`")]
 pub(crate) mod buffer;

@@ -21,7 +21,7 @@ use crate::{
     ring::{Broken, Payload, Word},
 };
 
-/// Bytes of a place: what one side copies while the other copies the piece before. Measured: `ARCHITECTURE.md`.
+/// Bytes of a place: what one side copies while the other copies the piece before.
 pub(crate) const PIECE: u32 = 32 * 1024;
 /// Places of one direction.
 pub(crate) const WINDOW: usize = 8;
