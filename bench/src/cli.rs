@@ -13,8 +13,8 @@ use crate::product::{crowd, target};
 use crate::progress::Progress;
 use crate::report::{self, Figure};
 use crate::{
-    bandwidth, faults, first, idle, instructions, memory, rate, routing, shuffle, soak, syscalls,
-    table,
+    bandwidth, faults, first, held, idle, instructions, memory, rate, routing, shuffle, soak,
+    syscalls, table, waits, ways,
 };
 
 /// Measures Hydrargyrum, and what this machine allows.
@@ -62,7 +62,19 @@ enum Command {
     /// What `syscalls` counts.
     #[command(hide = true)]
     Calls(syscalls::CallsArguments),
-    /// Processor time of engines with nothing to do.
+    /// Calls as programs make them: awaited, and of several threads on one engine, beside the plainest ones.
+    Ways(ways::Arguments),
+    /// What `ways` counts.
+    #[command(hide = true)]
+    Way(ways::WayArguments),
+    /// The adaptive wait beside the better one of spinning and blocking, with free cores and without.
+    Waits(waits::Arguments),
+    /// A busy loop; started by the others.
+    #[command(hide = true)]
+    Busy(waits::BusyArguments),
+    /// How long others wait for an engine's lock while a handler pulls.
+    Held(held::Arguments),
+    /// Processor time, threads and wake-ups of engines with nothing to do.
     Idle(idle::Arguments),
     /// Idle peers; started by the others.
     #[command(hide = true)]
@@ -80,6 +92,8 @@ impl Command {
             Command::Target(_)
             | Command::Step(_)
             | Command::Calls(_)
+            | Command::Way(_)
+            | Command::Busy(_)
             | Command::Crowd(_)
             | Command::Peer(_) => false,
             _ => true,
@@ -138,6 +152,11 @@ fn measured(arguments: Arguments) -> Result<(), Error> {
         Command::Memory(memory) => memory::run(&memory, arguments.json),
         Command::Syscalls(counted) => syscalls::run(&counted, arguments.json),
         Command::Calls(calls) => syscalls::calls(&calls),
+        Command::Ways(made) => ways::run(&made, arguments.json),
+        Command::Way(way) => ways::way(&way),
+        Command::Waits(waits) => waits::run(&waits, arguments.json),
+        Command::Busy(busy) => waits::busy(&busy),
+        Command::Held(held) => held::run(&held, arguments.json),
         Command::Idle(idle) => idle::run(&idle, arguments.json),
         Command::Crowd(crowd) => crowd::serve(&crowd),
         Command::Peer(peer) => limits::serve(peer.role, pair::become_peer(peer.parent, peer.core)?),

@@ -1,14 +1,20 @@
 //! `hg-perf idle`: processor time of engines that have a peer and nothing to do.
+//!
+//! `--after N` also looks at engines some seconds after N calls to a blocking handler: the threads that they have more than
+//! before, and how often these wake.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::unistd::Pid;
+
 use crate::error::Error;
 use crate::measure::{Subject, Unit, Wait};
 use crate::pair::Cores;
-use crate::process::cpu_time;
+use crate::process::{cpu_time, threads_and_sleeps};
 use crate::product::crowd::Crowd;
 use crate::product::target::Target;
+use crate::product::{builder, call_once, nap};
 use crate::report::{self, Figure};
 
 /// `hg-perf idle`.
@@ -20,6 +26,12 @@ pub(crate) struct Arguments {
     /// How long to look, for each way of waiting.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..))]
     seconds: u64,
+    /// Makes so many calls to a blocking handler first, all at once, and counts threads and wake-ups some time later.
+    #[arg(long, value_name = "CALLS")]
+    after: Option<u32>,
+    /// How long after them, in seconds.
+    #[arg(long, default_value_t = 15)]
+    later: u64,
 }
 
 /// Measures and prints.
@@ -50,8 +62,54 @@ pub(crate) fn run(arguments: &Arguments, json: bool) -> Result<(), Error> {
             figures.push(Figure::counted(subject, percent));
         }
     }
+    if let Some(calls) = arguments.after {
+        figures.extend(after(arguments, calls, cores)?);
+    }
     report::print(json, &figures)
 }
 
+/// Threads and wake-ups of both sides some time after many calls at once.
+fn after(arguments: &Arguments, calls: u32, cores: Cores) -> Result<Vec<Figure>, Error> {
+    let target = Target::start(&arguments.url, Wait::Adaptive, cores)?;
+    let engine = builder(&arguments.url, Wait::Adaptive).open(&arguments.url)?;
+    let peer = engine.lookup(target.address())?;
+    call_once(&engine, &peer, 0)?;
+    let sides = [("origin", Pid::this()), ("target", target.pid()?)];
+    let seen = || sides.map(|(_, pid)| threads_and_sleeps(pid));
+    let before = seen();
+    let open: Vec<_> = (0..calls).map(|_| engine.call(nap, &peer, (NAP_MICROS,))).collect();
+    open.into_iter().try_for_each(hg::Call::wait)?;
+    let most = seen();
+    thread::sleep(Duration::from_secs(arguments.later));
+    let (start, settled) = (Instant::now(), seen());
+    thread::sleep(Duration::from_secs(arguments.seconds));
+    let (seconds, ended) = (start.elapsed().as_secs_f64(), seen());
+    let mut figures = Vec::new();
+    let looks = before.into_iter().zip(most).zip(settled).zip(ended);
+    for ((side, _), (((before, most), settled), ended)) in sides.into_iter().zip(looks) {
+        let (before, most, settled, ended) = (before?, most?, settled?, ended?);
+        let figure = |name: &str, unit, value| {
+            let url = Some(arguments.url.clone());
+            let subject = Subject {
+                url,
+                wait: Some(Wait::Adaptive),
+                ..Subject::new(format!("{name}_{side}"), unit)
+            };
+            Figure::counted(subject, value)
+        };
+        let threads = |name, (count, _): (u64, u64)| figure(name, Unit::Threads, count as f64);
+        figures.push(threads("threads_before", before));
+        figures.push(threads("threads_after_calls", most));
+        figures.push(threads("threads_later", ended));
+        // The thread that looks has slept once.
+        let own = u64::from(side == "origin");
+        let wakes = ended.1.saturating_sub(settled.1 + own);
+        figures.push(figure("wakes_later", Unit::Wakes, wakes as f64 / seconds));
+    }
+    Ok(figures)
+}
+
+/// How long each of many calls blocks a thread of the target's.
+const NAP_MICROS: u64 = 1_000;
 /// Before the clock starts.
 const SETTLE: Duration = Duration::from_millis(200);

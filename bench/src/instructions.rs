@@ -5,20 +5,29 @@
 //! its first round. So nobody polls in vain and the count is the same in every run. Two runs of
 //! different length are counted; the difference holds neither the start nor the end.
 //!
+//! The same call with a deadline, and to an `async fn` that ends at once, are counted in the same runs and stand beside the plain one.
+//! `--beside PROGRAM` holds the plain call against that of another build of this program. So `tracing`, which is always compiled in
+//! and has no subscriber here, is held against a build without it:
+//! `cargo build --release -p bench --features tracing/max_level_off --target-dir target/untraced`.
+//!
 //! Over a network a message leaves with the next round, and is looked for after some that found nothing: there, both
 //! sides have their rounds in turns until the answer is there, as many for each call. The kernel's work is not counted.
 
 use std::collections::VecDeque;
 use std::hint::black_box;
 use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::error::{Context, Error};
 use crate::measure::{Subject, Unit, Wait};
-use crate::product::{builder, call, echo};
+use crate::product::{builder, call, echo, echo_async};
 use crate::report::{self, Figure};
 use crate::stats::{Better, Summary};
-use crate::tools::callgrind::{Callgrind, Profile};
+use crate::tools::{
+    self,
+    callgrind::{Callgrind, Profile},
+};
 
 /// `hg-perf instructions`.
 #[derive(Debug, clap::Args)]
@@ -35,9 +44,48 @@ pub(crate) struct Arguments {
     /// How often to count.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     repetitions: u32,
+    /// How the calls are made.
+    #[arg(long, value_enum)]
+    how: Option<How>,
+    /// Another build of this program, whose plain calls are counted in turns with this one's.
+    #[arg(long, value_name = "PROGRAM")]
+    beside: Option<PathBuf>,
     /// Prints the functions and lines that the instructions are spent in.
     #[arg(long)]
     profile: bool,
+}
+
+/// How a call is made or served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum How {
+    /// Without more ado.
+    Plain,
+    /// It has a deadline, which is far away.
+    Deadline,
+    /// Its handler is an `async fn` that ends at once.
+    Async,
+}
+
+impl How {
+    const ALL: [How; 3] = [How::Plain, How::Deadline, How::Async];
+
+    /// As the command line has it.
+    fn word(self) -> &'static str {
+        match self {
+            How::Plain => "plain",
+            How::Deadline => "deadline",
+            How::Async => "async",
+        }
+    }
+
+    /// The name of its figure.
+    fn figure(self) -> &'static str {
+        match self {
+            How::Plain => "instructions_per_call_and_side",
+            How::Deadline => "instructions_with_deadline",
+            How::Async => "instructions_to_async_fn",
+        }
+    }
 }
 
 /// `hg-perf step`: what is counted.
@@ -47,38 +95,83 @@ pub(crate) struct StepArguments {
     url: String,
     #[arg(long)]
     inflight: u32,
+    #[arg(long, value_enum, default_value = "plain")]
+    how: How,
     #[arg(long)]
     calls: u32,
 }
 
 /// Counts and prints.
 pub(crate) fn run(arguments: &Arguments, json: bool) -> Result<(), Error> {
-    // Whole batches only.
-    let calls = arguments.calls.next_multiple_of(arguments.inflight);
-    let inflight = arguments.inflight.to_string();
-    let count = |calls: u32, inside| {
-        let (url, calls) = (arguments.url.as_str(), calls.to_string());
-        let step = ["step", "--url", url, "--inflight", &inflight, "--calls", &calls];
-        Callgrind::run(&step, inside)
-    };
-    let mut values = Vec::new();
+    let kinds = arguments.how.as_ref().map_or(&How::ALL[..], std::slice::from_ref);
+    let own = tools::this()?;
+    let mut counted: Vec<_> = kinds.iter().map(|&how| (own.as_path(), how, Vec::new())).collect();
+    counted.extend(arguments.beside.iter().map(|other| (other.as_path(), How::Plain, Vec::new())));
     for _ in 0..arguments.repetitions {
-        let (short, long) = (count(calls, None)?.total()?, count(2 * calls, None)?.total()?);
-        values.push((long - short) / f64::from(calls) / SIDES);
+        for (program, how, values) in &mut counted {
+            values.push(arguments.per_call_and_side(program, *how)?);
+        }
     }
-    let subject = Subject {
+    let subject = |name| Subject {
         url: Some(arguments.url.clone()),
         size: Some(8),
         inflight: Some(u64::from(arguments.inflight)),
-        ..Subject::new("instructions_per_call_and_side", Unit::Instructions)
+        ..Subject::new(name, Unit::Instructions)
     };
-    let summary = Summary::of(&values, Better::Smaller).expect("at least one repetition");
-    report::print(json, &[Figure::new(subject, summary)])?;
+    let figure = |name, values: &[f64]| {
+        let summary = Summary::of(values, Better::Smaller).expect("at least one repetition");
+        Figure::new(subject(name), summary)
+    };
+    let mut figures: Vec<_> =
+        counted.iter().map(|(_, how, values)| figure(how.figure(), values)).collect();
+    if arguments.beside.is_some()
+        && let Some((_, _, values)) = counted.pop()
+    {
+        let other = figure("instructions_of_other_build", &values);
+        figures.pop();
+        figures[0] = figures[0].clone().beside(&other);
+    }
+    if let [plain, others @ ..] = &mut figures[..] {
+        others.iter_mut().for_each(|figure| *figure = figure.clone().beside(plain));
+    }
+    report::print(json, &figures)?;
     if arguments.profile {
-        let profile = count(calls, Some("*instructions*stepped*"))?.profile()?;
+        let (how, calls) = (kinds[0], arguments.whole_batches());
+        let inside = Some("*instructions*stepped*");
+        let profile = arguments.count(&own, how, calls, inside)?.profile()?;
         print_profile(&profile, f64::from(calls) * SIDES)?;
     }
     Ok(())
+}
+
+impl Arguments {
+    fn whole_batches(&self) -> u32 {
+        self.calls.next_multiple_of(self.inflight)
+    }
+
+    /// Runs `hg-perf step`, of this build or another one.
+    fn count(
+        &self,
+        program: &Path,
+        how: How,
+        calls: u32,
+        inside: Option<&str>,
+    ) -> Result<Callgrind, Error> {
+        let (inflight, calls) = (self.inflight.to_string(), calls.to_string());
+        let mut step = vec!["step", "--url", &self.url, "--inflight", &inflight];
+        step.extend(["--calls", &calls]);
+        // An older build knows plain calls only.
+        if how != How::Plain {
+            step.extend(["--how", how.word()]);
+        }
+        Callgrind::run(program, &step, inside)
+    }
+
+    fn per_call_and_side(&self, program: &Path, how: How) -> Result<f64, Error> {
+        let calls = self.whole_batches();
+        let total = |calls| self.count(program, how, calls, None)?.total();
+        Ok((total(2 * calls)? - total(calls)?) / f64::from(calls) / SIDES)
+    }
 }
 
 /// Functions and lines, most instructions first, per call and side.
@@ -97,12 +190,33 @@ fn print_profile(profile: &Profile, divisor: f64) -> Result<(), Error> {
 pub(crate) fn step(arguments: &StepArguments) -> Result<(), Error> {
     let own = || builder(&arguments.url, Wait::Spin).progress(hg::Progress::Own);
     let target = own().listen(true).open(&arguments.url)?;
-    target.register(echo)?;
+    match arguments.how {
+        How::Async => target.register(echo_async)?,
+        How::Plain | How::Deadline => target.register(echo)?,
+    }
     let origin = own().open(&arguments.url)?;
     let peer = origin.lookup(target.address())?;
-    let in_turns = |value| in_turns(&target, &origin, &peer, value);
+    let pair = (&*target, &*origin, &peer);
+    match arguments.how {
+        How::Plain | How::Async => {
+            steps(arguments, pair, |value| origin.call(echo, &peer, (value,)))
+        }
+        How::Deadline => {
+            let options = hg::CallOptions::within(DEADLINE);
+            steps(arguments, pair, |value| origin.call_with(echo, &peer, (value,), options))
+        }
+    }
+}
+
+#[inline(always)]
+fn steps<'e>(
+    arguments: &StepArguments,
+    (target, origin, peer): (&hg::Handle, &'e hg::Handle, &hg::Peer),
+    call: impl Fn(u64) -> hg::Call<'e, echo>,
+) -> Result<(), Error> {
+    let in_turns = |value| in_turns(target, origin, call(value), value);
     in_turns(0)?;
-    if origin.way_of(&peer) != "sm" {
+    if origin.way_of(peer) != "sm" {
         if arguments.inflight > 1 {
             let why = "over a network, calls are counted one by one: --inflight 1";
             return Err(Error::Impossible(why.to_owned()));
@@ -110,10 +224,10 @@ pub(crate) fn step(arguments: &StepArguments) -> Result<(), Error> {
         (0..WARM_UP).try_for_each(in_turns)?;
         return stepped(arguments.calls, in_turns);
     }
-    let once = |value| stepped_once(&target, &origin, &peer, value);
+    let once = |value| stepped_once(target, &call, value);
     (0..WARM_UP).try_for_each(once)?;
     if arguments.inflight > 1 {
-        return stepped_batches(&target, &origin, &peer, arguments.inflight, arguments.calls);
+        return stepped_batches(target, call, arguments.inflight, arguments.calls);
     }
     stepped(arguments.calls, once)
 }
@@ -122,10 +236,9 @@ pub(crate) fn step(arguments: &StepArguments) -> Result<(), Error> {
 fn in_turns(
     target: &hg::Handle,
     origin: &hg::Handle,
-    peer: &hg::Peer,
+    mut open: hg::Call<'_, echo>,
     value: u64,
 ) -> Result<(), Error> {
-    let mut open = origin.call(echo, peer, (value,));
     loop {
         origin.progress(Duration::ZERO);
         target.progress(Duration::ZERO);
@@ -143,13 +256,12 @@ fn stepped(calls: u32, one: impl Fn(u64) -> Result<(), Error>) -> Result<(), Err
 }
 
 #[inline(always)]
-fn stepped_once(
+fn stepped_once<'e>(
     target: &hg::Handle,
-    origin: &hg::Handle,
-    peer: &hg::Peer,
+    call: impl Fn(u64) -> hg::Call<'e, echo>,
     value: u64,
 ) -> Result<(), Error> {
-    let call = origin.call(echo, peer, (value,));
+    let call = call(value);
     if !target.progress(Duration::ZERO) {
         return Err(Error::Failed("a round of the target's found no request".to_owned()));
     }
@@ -163,17 +275,16 @@ fn stepped_once(
 /// The same with several calls in flight: the target's rounds take what is there, and end with one
 /// that finds nothing.
 #[inline(never)]
-fn stepped_batches(
+fn stepped_batches<'e>(
     target: &hg::Handle,
-    origin: &hg::Handle,
-    peer: &hg::Peer,
+    call: impl Fn(u64) -> hg::Call<'e, echo>,
     inflight: u32,
     calls: u32,
 ) -> Result<(), Error> {
     let mut open = VecDeque::new();
     for _ in 0..calls / inflight {
         for number in 0..inflight {
-            open.push_back(origin.call(echo, peer, (black_box(u64::from(number)),)));
+            open.push_back(call(black_box(u64::from(number))));
         }
         while target.progress(Duration::ZERO) {}
         for (number, call) in open.drain(..).enumerate() {
@@ -191,6 +302,9 @@ const ROWS: usize = 40;
 
 /// Calls before those that are counted.
 const WARM_UP: u64 = 1_000;
+
+/// Of the calls that have one.
+const DEADLINE: Duration = Duration::from_secs(3600);
 
 /// A call has two sides.
 const SIDES: f64 = 2.0;

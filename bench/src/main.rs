@@ -27,6 +27,7 @@ mod cli;
 mod error;
 mod faults;
 mod first;
+mod held;
 mod idle;
 mod instructions;
 mod limits;
@@ -49,6 +50,8 @@ mod syscalls;
 mod table;
 mod tools;
 mod turns;
+mod waits;
+mod ways;
 
 use std::io::Write;
 use std::process::ExitCode;

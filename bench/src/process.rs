@@ -47,6 +47,21 @@ pub(crate) fn cpu_time(pid: Pid) -> Result<Duration, Error> {
     Ok(Duration::from_nanos(ns))
 }
 
+/// Threads of a process, and how often they have slept and were woken, all together.
+pub(crate) fn threads_and_sleeps(pid: Pid) -> Result<(u64, u64), Error> {
+    let (mut threads, mut sleeps) = (0, 0);
+    for task in fs::read_dir(path(pid, "task")).context("read /proc/PID/task")? {
+        let file = task.context("read /proc/PID/task")?.path().join("status");
+        // It may have ended meanwhile.
+        let Ok(text) = fs::read_to_string(file) else { continue };
+        let line = text.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        let count = line.and_then(|number| number.trim().parse::<u64>().ok());
+        sleeps += count.ok_or_else(|| unreadable("status"))?;
+        threads += 1;
+    }
+    Ok((threads, sleeps))
+}
+
 fn read(pid: Pid, file: &str) -> Result<String, Error> {
     fs::read_to_string(path(pid, file)).context("read /proc/PID")
 }

@@ -163,6 +163,12 @@ pub(crate) enum Unit {
     /// Memory mappings.
     #[serde(rename = "mappings")]
     Mappings,
+    /// Threads.
+    #[serde(rename = "threads")]
+    Threads,
+    /// Times that a thread has slept and was woken.
+    #[serde(rename = "wakes/s")]
+    Wakes,
     /// Processor time in proportion to time.
     #[serde(rename = "%")]
     Percent,
@@ -181,6 +187,8 @@ impl Unit {
             | Unit::Kibibytes
             | Unit::Descriptors
             | Unit::Mappings
+            | Unit::Threads
+            | Unit::Wakes
             | Unit::Percent => Better::Smaller,
         }
     }

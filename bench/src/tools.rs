@@ -12,10 +12,22 @@ use crate::error::{Context, Error};
 
 /// Calls of each system call in a run of this program and the processes that it starts.
 pub(crate) fn system_calls(arguments: &[&str]) -> Result<Vec<(String, u64)>, Error> {
+    counted(&[], arguments)
+}
+
+/// The same for some system calls, separated by commas: no other one is delayed.
+pub(crate) fn some_system_calls(
+    kinds: &str,
+    arguments: &[&str],
+) -> Result<Vec<(String, u64)>, Error> {
+    counted(&["--seccomp-bpf", "-e", &format!("trace={kinds}")], arguments)
+}
+
+fn counted(filter: &[&str], arguments: &[&str]) -> Result<Vec<(String, u64)>, Error> {
     let out = Scratch::new("strace");
     let mut command = Command::new("strace");
-    command.args(["-f", "-c", "-o"]).arg(out.path());
-    run_this("strace", command, arguments)?;
+    command.args(["-f", "-c", "-o"]).arg(out.path()).args(filter);
+    run_under("strace", command, &this()?, arguments)?;
     let text = fs::read_to_string(out.path()).context("read strace's file")?;
     let counts: Vec<_> = text.lines().filter_map(strace_line).collect();
     if counts.is_empty() {
@@ -34,9 +46,19 @@ fn strace_line(line: &str) -> Option<(String, u64)> {
     Some((name.to_owned(), calls.parse().ok()?))
 }
 
-/// Adds this program and its arguments to the tool's command line.
-fn run_this(tool: &'static str, mut command: Command, arguments: &[&str]) -> Result<(), Error> {
-    command.arg(std::env::current_exe().context("readlink /proc/self/exe")?).args(arguments);
+/// This program.
+pub(crate) fn this() -> Result<PathBuf, Error> {
+    std::env::current_exe().context("readlink /proc/self/exe")
+}
+
+/// Adds a program and its arguments to the tool's command line.
+fn run_under(
+    tool: &'static str,
+    mut command: Command,
+    program: &Path,
+    arguments: &[&str],
+) -> Result<(), Error> {
+    command.arg(program).args(arguments);
     output(tool, command).map(drop)
 }
 

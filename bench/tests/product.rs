@@ -115,12 +115,62 @@ fn idle_engines_are_watched_on_both_sides() {
 }
 
 #[test]
+fn threads_and_wake_ups_are_counted_some_time_after_calls_that_block() {
+    let lines = lines(&["idle", "--seconds", "1", "--after", "3", "--later", "1"]);
+    let counted = ["threads_before", "threads_after_calls", "threads_later", "wakes_later"];
+    for name in counted.iter().flat_map(|name| ["origin", "target"].map(|s| format!("{name}_{s}")))
+    {
+        assert!(names(&lines).contains(name.as_str()), "{name}: {lines:?}");
+    }
+}
+
+#[test]
+fn awaited_calls_and_threads_on_one_engine_stand_beside_the_plain_call() {
+    let ways = ["ways", "--repetitions", "1", "--threads", "3", "--calls", "0"];
+    let lines = lines(&ways);
+    let of = |name: &str| lines.iter().rfind(|line| line["figure"] == name);
+    for name in ["call_awaited_tokio", "call_awaited_small"] {
+        assert_eq!(of(name).map(|line| &line["limit"]), Some(&"call_waited".into()), "{lines:?}");
+    }
+    let together = of("calls_of_threads").unwrap_or_else(|| panic!("{lines:?}"));
+    assert_eq!(
+        (&together["inflight"], &together["limit"]),
+        (&3.into(), &"calls_of_threads".into())
+    );
+    let slowest = of("slowest_thread_to_mean").unwrap_or_else(|| panic!("{lines:?}"));
+    assert!((0.0..=1.0).contains(&number(slowest, "median")), "{slowest}");
+}
+
+#[test]
+fn the_adaptive_wait_is_held_against_the_better_of_the_other_two() {
+    let waits = ["waits", "--only", "two", "--inflight", "4", "--repetitions", "1"];
+    let lines = lines(&waits);
+    let [spin, block, adaptive, ratio] = &lines[..] else { panic!("{lines:?}") };
+    let better = number(spin, "median").min(number(block, "median"));
+    let expected = number(adaptive, "median") / better;
+    assert!((number(ratio, "median") / expected - 1.0).abs() < 1e-9, "{lines:?}");
+}
+
+#[test]
+fn the_wait_for_a_lock_is_measured_beside_pulls() {
+    let lines = lines(&["held", "--size", "65536", "--repetitions", "1"]);
+    let [p99, median, _, beside] = &lines[..] else { panic!("{lines:?}") };
+    assert!(number(median, "median") <= number(p99, "median"), "{lines:?}");
+    assert_eq!(beside["limit"], "pulls_alone");
+}
+
+#[test]
 fn instructions_are_counted_or_the_missing_tool_is_named() {
-    for inflight in ["1", "4"] {
-        let arguments =
-            ["instructions", "--calls", "20", "--repetitions", "2", "--inflight", inflight];
+    for (inflight, how) in [("1", "plain"), ("4", "deadline"), ("1", "async")] {
+        let arguments = ["instructions", "--calls", "20", "--repetitions", "1"];
+        let arguments = [&arguments[..], &["--inflight", inflight, "--how", how]].concat();
         let Some(lines) = counted_with("valgrind", &arguments) else { return };
-        assert_eq!(lines[0]["figure"], "instructions_per_call_and_side");
+        let figure = match how {
+            "plain" => "instructions_per_call_and_side",
+            "deadline" => "instructions_with_deadline",
+            _ => "instructions_to_async_fn",
+        };
+        assert_eq!(lines[0]["figure"], figure);
         assert!(number(&lines[0], "min") > 100.0, "{}", lines[0]);
     }
 }

@@ -8,11 +8,15 @@
 //! | `store`    | memory with known bytes, in this process or in the target        |
 //! | `transfer` | the measurement of pulls, pushes and views                       |
 //! | `bare`     | the kernel's transfers of the same buffers                       |
+//! | `origin`   | calls as programs make them: awaited, or of several threads      |
+//! | `probed`   | pulls of a handler while another thread asks for the lock        |
 //! | `pulled`   | the measurement of calls whose target pulls the argument         |
 
 pub(crate) mod bare;
 pub(crate) mod call;
 pub(crate) mod crowd;
+pub(crate) mod origin;
+pub(crate) mod probed;
 pub(crate) mod pulled;
 pub(crate) mod store;
 pub(crate) mod target;
@@ -25,6 +29,12 @@ use crate::measure::Wait;
 /// The 8-byte call: 8 bytes there and 8 bytes back.
 #[hg::rpc]
 pub(crate) fn echo(value: u64) -> u64 {
+    value
+}
+
+/// The same call, to a handler that is polled once.
+#[hg::rpc(implements = echo)]
+pub(crate) async fn echo_async(value: u64) -> u64 {
     value
 }
 
@@ -41,6 +51,19 @@ pub(crate) fn own(layout: store::Layout) -> Result<Vec<store::Owned>, store::Ref
 /// The call whose argument the target pulls: its first word.
 #[hg::rpc]
 pub(crate) fn pull_first(from: hg::bulk::Descriptor) -> Result<u64, store::Refused>;
+
+/// The call whose handler pulls the argument again and again.
+#[hg::rpc]
+pub(crate) fn pulls(
+    from: hg::bulk::Descriptor,
+    plan: probed::Plan,
+) -> Result<probed::Pulled, store::Refused>;
+
+/// Blocks a thread of the target's pool for so many microseconds.
+#[hg::rpc(blocking)]
+pub(crate) fn nap(micros: u64) {
+    std::thread::sleep(std::time::Duration::from_micros(micros));
+}
 
 /// A call that the target never answers.
 #[hg::rpc]

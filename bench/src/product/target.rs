@@ -14,7 +14,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::store::{self, Store};
-use super::{builder, echo, hold, length, own, pull_first};
+use super::{builder, echo, hold, length, nap, own, probed, pull_first, pulls};
 use crate::error::{Context, Error};
 use crate::measure::Wait;
 use crate::pair::{self, Cores, Peer};
@@ -148,6 +148,8 @@ pub(crate) fn serve(arguments: &Arguments) -> Result<(), Error> {
     let store = Store::default();
     engine.serve_blocking(own, move |request, (layout,)| store.own(&request.engine(), &layout))?;
     engine.serve_async(pull_first, |request, (from,)| store::pull(request, from))?;
+    engine.serve_async(pulls, |request, (from, plan)| probed::pull(request, from, plan))?;
+    engine.register(nap)?;
     let held = Mutex::new(Vec::new());
     engine.serve_later(hold, move |_, (), answer| {
         held.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(answer);

@@ -11,6 +11,7 @@
 //! | `bulk`    | the lines about transfers                                                          |
 //! | `network` | the lines about TCP, and about addresses that are reached by either way            |
 //! | `messages` | the lines about messages from every rank to every other                           |
+//! | `ways`    | the lines about calls as programs make them                                        |
 //! | `print`   | the table for people, or one JSON object a line                                    |
 
 mod bulk;
@@ -19,6 +20,7 @@ mod claim;
 mod messages;
 mod network;
 mod print;
+mod ways;
 
 use std::io::{self, Write};
 use std::process::{Command, Stdio};
@@ -99,7 +101,7 @@ impl Arguments {
 
 /// All lines, in the order of the table.
 fn all() -> Vec<Run> {
-    let parts = [calls::runs(), bulk::runs(), network::runs(), messages::runs()];
+    let parts = [calls::runs(), bulk::runs(), network::runs(), messages::runs(), ways::runs()];
     parts.into_iter().flatten().collect()
 }
 

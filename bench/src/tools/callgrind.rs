@@ -6,9 +6,10 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
-use super::{Scratch, run_this};
+use super::{Scratch, run_under};
 use crate::error::{Context, Error};
 
 /// A run of this program under callgrind, and the file with its counts.
@@ -27,8 +28,12 @@ pub(crate) struct Profile {
 }
 
 impl Callgrind {
-    /// Runs this program; with `inside`, only what happens in functions of that pattern counts.
-    pub(crate) fn run(arguments: &[&str], inside: Option<&str>) -> Result<Callgrind, Error> {
+    /// Runs a build of this program; with `inside`, only what happens in functions of that pattern counts.
+    pub(crate) fn run(
+        program: &Path,
+        arguments: &[&str],
+        inside: Option<&str>,
+    ) -> Result<Callgrind, Error> {
         let out = Scratch::new("callgrind");
         let mut command = Command::new("valgrind");
         command.args(["--tool=callgrind", "--quiet"]);
@@ -36,7 +41,7 @@ impl Callgrind {
         if let Some(pattern) = inside {
             command.arg("--collect-atstart=no").arg(format!("--toggle-collect={pattern}"));
         }
-        run_this("valgrind", command, arguments)?;
+        run_under("valgrind", command, program, arguments)?;
         Ok(Callgrind { out })
     }
 
