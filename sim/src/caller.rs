@@ -1,6 +1,11 @@
-//! A caller: one logical thread for each call of a story.
+//! A caller: one thread for each call of a story.
 
-use std::{future::poll_fn, pin::Pin, task::Poll, time::Duration};
+use std::{
+    future::poll_fn,
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
 
 use hg_core::{error::CallError, rpc::Rpc};
 use hg_engine::{Bulk, CallOptions, Handle, Peer};
@@ -8,44 +13,25 @@ use hg_na::Rights;
 use serde_bytes::ByteBuf;
 
 use crate::{
-    futures::{block_on, block_until},
     judge::Ended,
     rpcs::{Answered, Asked, Async, Blocking, Kind, Later, Plain, Refused},
-    run, serve,
+    serve,
+    stage::{Stage, block_on, block_until},
     story::{Act, Call, Manner},
-    world,
 };
 
 /// Makes a call, and records what became of it.
-pub(crate) fn call(number: usize) {
-    let (call, handle, address) = run::with(|run| {
-        let call = run.calls[number].clone();
-        let from = &run.processes[call.from];
-        // Another incarnation's is none of its business.
-        let is_own = from.id == run.records[number].sides.0;
-        let handle = from.handle.clone().filter(|_| is_own);
-        let address = run.processes[call.to].address.clone();
-        (call, handle, address)
-    });
-    let Some(handle) = handle else { return };
+pub(crate) fn call(stage: &dyn Stage, number: usize) {
+    let Some((call, handle, address)) = stage.opening(number) else { return };
     let ended = match handle.lookup(&address) {
-        Ok(peer) => call_peer(number, &call, &handle, &peer),
+        Ok(peer) => call_peer(stage, number, &call, (&handle, &peer)),
         Err(error) => Ended::Failed("NotMade", error.to_string()),
     };
-    world::trace(|out| write!(out, "call {number} has ended: {ended}"));
-    let now = world::now();
-    run::with(|run| {
-        let record = &mut run.records[number];
-        if record.ended.is_some() {
-            return;
-        }
-        record.begun.get_or_insert(now);
-        record.ended = Some((now, ended));
-    });
+    stage.ended(number, &call, ended);
 }
 
-fn call_peer(number: usize, call: &Call, handle: &Handle, peer: &Peer) -> Ended {
-    let memory = match expose(number, call.act, handle) {
+fn call_peer(stage: &dyn Stage, number: usize, call: &Call, way: (&Handle, &Peer)) -> Ended {
+    let memory = match expose(number, call.act, way.0) {
         Ok(memory) => memory,
         Err(error) => return Ended::Failed("NotMade", error.to_string()),
     };
@@ -54,14 +40,15 @@ fn call_peer(number: usize, call: &Call, handle: &Handle, peer: &Peer) -> Ended 
         memory: memory.as_ref().map(Bulk::descriptor),
         bytes: ByteBuf::from(serve::bytes(number as u64, call.len)),
     };
-    run::with(|run| run.records[number].begun = Some(world::now()));
+    stage.begun(number);
+    let made = Made { stage, call, number };
     let ended = match call.kind {
-        Kind::Plain => go(Plain, call, number, (handle, peer), asked),
-        Kind::Async => go(Async, call, number, (handle, peer), asked),
-        Kind::Later => go(Later, call, number, (handle, peer), asked),
-        Kind::Blocking => go(Blocking, call, number, (handle, peer), asked),
+        Kind::Plain => made.go(Plain, way, asked),
+        Kind::Async => made.go(Async, way, asked),
+        Kind::Later => made.go(Later, way, asked),
+        Kind::Blocking => made.go(Blocking, way, asked),
     };
-    check_memory(number, call.act, memory.as_ref(), &ended);
+    made.check_memory(memory.as_ref(), &ended);
     ended
 }
 
@@ -77,142 +64,112 @@ fn expose(number: usize, act: Act, handle: &Handle) -> Result<Option<Bulk>, hg_n
     handle.expose(bytes, rights).map(Some)
 }
 
-fn check_memory(number: usize, act: Act, memory: Option<&Bulk>, ended: &Ended) {
-    if let (Act::Push(_), Some(memory), Ended::Value) = (act, memory, ended) {
-        let bytes = memory.to_vec().unwrap_or_default();
-        if bytes != serve::bytes(number as u64, bytes.len()) {
-            world::fail(|| format!("value: what call {number} was pushed is not what was sent"));
-        }
-    }
-}
-
-fn go<R>(
-    rpc: R,
-    call: &Call,
+/// A call that is made.
+struct Made<'a> {
+    stage: &'a dyn Stage,
+    call: &'a Call,
     number: usize,
-    (handle, peer): (&Handle, &Peer),
-    asked: Asked,
-) -> Ended
-where
-    R: Rpc<Output = Answered, Error = Refused>,
-    for<'a> R: Rpc<Args<'a> = Asked>,
-{
-    let options = match call.deadline {
-        Some(nanos) => CallOptions::within(Duration::from_nanos(nanos)),
-        None => CallOptions::default(),
-    };
-    let now = world::now();
-    let give_up = || run::with(|run| run.is_over) && run::is_to_give_up(call);
-    let outcome = match call.manner {
-        Manner::Notify | Manner::NotifyAndWait | Manner::NotifyBlindly => {
-            return notify(rpc, call, (handle, peer), asked);
-        }
-        Manner::Wait if !matches!(call.act, Act::UntilCancelled) => {
-            handle.call_with(rpc, peer, asked, options).wait()
-        }
-        Manner::Wait | Manner::Await => {
-            let mut call = handle.call_with(rpc, peer, asked, options);
-            match block_or_over(&mut call, give_up) {
-                Some(outcome) => outcome,
-                None => return Ended::GivenUp,
-            }
-        }
-        Manner::Drop(nanos) => {
-            let mut call = handle.call_with(rpc, peer, asked, options);
-            match block_until(&mut call, Some(now + nanos), || false) {
-                Some(outcome) => outcome,
-                None => return Ended::GivenUp,
-            }
-        }
-        Manner::Cancel(nanos) => {
-            let mut call = handle.call_with(rpc, peer, asked, options);
-            match block_until(&mut call, Some(now + nanos), || false) {
-                Some(outcome) => outcome,
-                None => {
-                    call.cancel();
-                    block_on(call)
-                }
-            }
-        }
-    };
-    end_of(outcome, call, number)
 }
 
-/// Waits for a future, or until the story is over and nobody wants it any more.
-fn block_or_over<F: Future + Unpin>(
-    future: &mut F,
-    give_up: impl Fn() -> bool,
-) -> Option<F::Output> {
-    let process = run::with(|run| {
-        let id = world::process_here();
-        run.processes.iter().position(|it| it.id == id)
-    });
-    let mut asks = true;
-    block_on(poll_fn(|context| {
-        if let Poll::Ready(output) = Pin::new(&mut *future).poll(context) {
-            return Poll::Ready(Some(output));
+impl Made<'_> {
+    fn go<R>(&self, rpc: R, (handle, peer): (&Handle, &Peer), asked: Asked) -> Ended
+    where
+        R: Rpc<Output = Answered, Error = Refused>,
+        for<'a> R: Rpc<Args<'a> = Asked>,
+    {
+        let Self { stage, call, .. } = *self;
+        if call.manner.is_one_way() {
+            return self.notify(rpc, (handle, peer), asked);
         }
-        if give_up() {
-            return Poll::Ready(None);
-        }
-        if std::mem::take(&mut asks)
-            && let Some(process) = process
-        {
-            run::wake_when_over(process, context.waker().clone());
-        }
-        Poll::Pending
-    }))
-}
+        let options = match call.deadline {
+            Some(nanos) => CallOptions::within(Duration::from_nanos(nanos)),
+            None => CallOptions::default(),
+        };
+        let begun = stage.now();
+        let mut made = handle.call_with(rpc, peer, asked, options);
+        let outcome = match call.manner {
+            Manner::Wait if call.act != Act::UntilCancelled => Some(made.wait()),
+            Manner::Drop(nanos) => block_until(stage, &mut made, begun + nanos),
+            Manner::Cancel(nanos) => {
+                let outcome = block_until(stage, &mut made, begun + nanos);
+                outcome.or_else(|| {
+                    made.cancel();
+                    Some(block_on(stage, made))
+                })
+            }
+            _ => self.block_or_over(&mut made),
+        };
+        outcome.map_or(Ended::GivenUp, |outcome| self.end_of(outcome))
+    }
 
-fn notify<R>(rpc: R, call: &Call, (handle, peer): (&Handle, &Peer), asked: Asked) -> Ended
-where
-    R: Rpc<Output = Answered, Error = Refused>,
-    for<'a> R: Rpc<Args<'a> = Asked>,
-{
-    let to_hung = run::with(|run| run.processes[call.to].hangs);
-    let mut one_way = handle.notify(rpc, peer, asked);
-    let sent = match call.manner {
-        Manner::Notify => one_way.accepted(),
-        Manner::NotifyAndWait => {
-            let give_up = || run::with(|run| run.is_over) && run::is_to_give_up(call);
-            match block_or_over(&mut one_way, give_up) {
+    /// Waits for a future, or until the story is over and nobody wants it any more.
+    fn block_or_over<F: Future + Unpin>(&self, future: &mut F) -> Option<F::Output> {
+        let mut asks = true;
+        let poll = |context: &mut Context<'_>| {
+            if let Poll::Ready(output) = Pin::new(&mut *future).poll(context) {
+                return Poll::Ready(Some(output));
+            }
+            // Asked for first: it may be over between the two.
+            if std::mem::take(&mut asks) {
+                self.stage.wake_when_over(context.waker().clone());
+            }
+            if self.stage.is_given_up(self.call) { Poll::Ready(None) } else { Poll::Pending }
+        };
+        block_on(self.stage, poll_fn(poll))
+    }
+
+    fn notify<R>(&self, rpc: R, (handle, peer): (&Handle, &Peer), asked: Asked) -> Ended
+    where
+        R: Rpc<Output = Answered, Error = Refused>,
+        for<'a> R: Rpc<Args<'a> = Asked>,
+    {
+        let mut one_way = handle.notify(rpc, peer, asked);
+        let sent = match self.call.manner {
+            Manner::Notify => one_way.accepted(),
+            Manner::NotifyAndWait => match self.block_or_over(&mut one_way) {
                 Some(sent) => sent,
                 None => return Ended::GivenUp,
+            },
+            _ => {
+                drop(one_way);
+                Ok(())
             }
+        };
+        match sent {
+            Ok(()) => Ended::Sent,
+            Err(failure) => Ended::Failed(kind_of(&failure), failure.to_string()),
         }
-        _ => {
-            drop(one_way);
-            Ok(())
-        }
-    };
-    match sent {
-        Ok(()) => {
-            if to_hung && call.manner == Manner::Notify {
-                run::with(|run| run.processes[call.from].bytes_to_hung += call.len as u64);
-            }
-            Ended::Sent
-        }
-        Err(failure) => Ended::Failed(kind_of(&failure), failure.to_string()),
     }
-}
 
-/// Compares the answer with what it is to be.
-fn end_of(outcome: Result<Answered, CallError<Refused>>, call: &Call, number: usize) -> Ended {
-    match outcome {
-        Ok(Answered { call: of, by, bytes, .. }) => {
-            let len = if let Act::Answer(len) = call.act { len } else { 0 };
-            let is_right =
-                of == number as u64 && by == call.to as u64 && *bytes == serve::bytes(of, len);
-            if !is_right {
-                world::fail(|| format!("value: call {number} got an answer of call {of} by {by}"));
+    /// Compares the answer with what it is to be.
+    fn end_of(&self, outcome: Result<Answered, CallError<Refused>>) -> Ended {
+        let Self { stage, call, number } = *self;
+        match outcome {
+            Ok(Answered { call: of, by, bytes, .. }) => {
+                let len = if let Act::Answer(len) = call.act { len } else { 0 };
+                let is_right =
+                    of == number as u64 && by == call.to as u64 && *bytes == serve::bytes(of, len);
+                if !is_right {
+                    stage.fail(format!("value: call {number} got an answer of call {of} by {by}"));
+                }
+                Ended::Value
             }
-            Ended::Value
+            Err(CallError::Handler(Refused(of))) if of != number as u64 => {
+                stage.fail(format!("value: call {number} got the error of call {of}"));
+                Ended::Value
+            }
+            Err(error) => Ended::Failed(kind_of(&error), error.to_string()),
         }
-        Err(CallError::Handler(Refused(of))) if of != number as u64 => {
-            world::fail(|| format!("value: call {number} got the error of call {of}"));
-            Ended::Value
+    }
+
+    fn check_memory(&self, memory: Option<&Bulk>, ended: &Ended) {
+        if let (Act::Push(_), Some(memory), Ended::Value) = (self.call.act, memory, ended) {
+            let (number, bytes) = (self.number, memory.to_vec().unwrap_or_default());
+            if bytes != serve::bytes(number as u64, bytes.len()) {
+                let why = format!("value: what call {number} was pushed is not what was sent");
+                self.stage.fail(why);
+            }
         }
-        Err(error) => Ended::Failed(kind_of(&error), error.to_string()),
     }
 }
 

@@ -17,6 +17,9 @@
 
 use std::fmt;
 
+mod rules;
+
+pub(crate) use self::rules::{Sides, ends_by_itself, is_possible};
 use crate::{
     rpcs::Kind,
     run::{self, Record, Run},
@@ -90,7 +93,9 @@ pub(crate) fn finish() {
     });
     world::sleep(20 * MILLI);
     check_bytes();
-    if let Some(number) = wait_for_calls(is_independent) {
+    if let Some(number) = wait_for_calls(|run, call| {
+        !run.processes[call.to].hangs && ends_by_itself(&run.story, call)
+    }) {
         return say_stuck(number, "does not end while others hold on to what they have");
     }
     run::be_over();
@@ -114,21 +119,6 @@ pub(crate) fn finish() {
         fail("left", || format!("process {number} has {count} {what} when all is over"));
     }
     close_all();
-}
-
-/// Whether a call ends by itself, between two processes that are well: whatever others do.
-fn is_independent(run: &Run, call: &Call) -> bool {
-    let story = &run.story;
-    if run.processes[call.to].hangs {
-        return false;
-    }
-    // What is longer than half the budget is not shared fairly: who has it may wait for a thread for ever.
-    let is_large = call.len >= 100 && story.processes[call.to - 1].large_in_service_max < 1 << 30;
-    let is_kept_by_hog =
-        is_large && (1..=story.processes.len()).any(|it| story.is_hog(it, call.to));
-    let ends = !call.stays() && call.act != Act::UntilCancelled;
-    let is_hog = story.is_hog(call.from, call.to);
-    ends && !is_hog && !is_kept_by_hog
 }
 
 fn wait_until(is_so: impl Fn() -> bool) -> bool {
@@ -213,7 +203,14 @@ fn judge_call(
         return Some(("slow", format!("call {number} ({call}) took {took} us")));
     }
     let Ended::Failed(kind, text) = ended else { return None };
-    if is_possible(run, record, call, kind) {
+    let to = &run.processes[call.to];
+    let sides = Sides {
+        was_disturbed: from.disturbed_until > 0 || to.disturbed_until > 0,
+        target_is_well: to.lives && to.id == record.sides.1 && !to.hangs,
+        target_was_restarted: to.was_restarted,
+        is_forgotten: run.forgotten.contains(&(call.from, call.to)),
+    };
+    if is_possible(call, kind, sides) {
         return None;
     }
     Some(("outcome", format!("call {number} ({call}) ended by {kind}: {text}")))
@@ -232,43 +229,6 @@ fn has_no_reason_to_wait(run: &Run, call: &Call) -> bool {
     let to_be_quick = matches!(call.act, Act::Answer(_) | Act::Refuse | Act::Panic | Act::After(_));
     let is_short = call.len < 100 && !matches!(call.act, Act::Answer(len) if len >= 100);
     is_fast && to_be_quick && is_short && is_calm(call.from) && is_calm(call.to)
-}
-
-/// Whether a call may end by such an error.
-fn is_possible(run: &Run, record: &Record, call: &Call, kind: &str) -> bool {
-    let (from, to) = (&run.processes[call.from], &run.processes[call.to]);
-    let was_disturbed = from.disturbed_until > 0 || to.disturbed_until > 0;
-    let target_is_well = to.lives && to.id == record.sides.1 && !to.hangs;
-    match kind {
-        "Handler" => {
-            let may_refuse = matches!(call.act, Act::Refuse | Act::Forget)
-                || (matches!(call.act, Act::Pull(_) | Act::Push(_) | Act::Fetch(_)));
-            may_refuse || was_disturbed
-        }
-        "DeadlineExceeded" => call.deadline.is_some(),
-        "Cancelled" => {
-            let is_forgotten = run.forgotten.contains(&(call.from, call.to));
-            let is_cancelled = matches!(call.manner, Manner::Cancel(_));
-            is_cancelled || is_forgotten || call.deadline.is_some() || !target_is_well
-        }
-        "PeerGone" => {
-            let pair = (call.from, call.to);
-            !target_is_well || to.was_restarted || run.forgotten.contains(&pair)
-        }
-        "Panicked" => matches!(call.act, Act::Panic | Act::Poison),
-        "Decode" => call.act == Act::Poison,
-        "Rejected" => {
-            let is_large = call.len >= 100 || matches!(call.act, Act::Answer(len) if len >= 100);
-            is_large
-                || call.act == Act::Forget
-                || call.act == Act::Poison
-                || !target_is_well
-                || was_disturbed
-        }
-        // Some limit or other; a probe finds none of them reached.
-        "NotMade" => true,
-        _ => false,
-    }
 }
 
 /// Every living process calls every other one.

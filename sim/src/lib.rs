@@ -3,6 +3,7 @@
 //! ```text
 //! cargo run --release -p sim -- --seeds 1000000 [--from N]      # many stories; a failing one is made shorter and printed
 //! cargo run --release -p sim -- --seed N [--trace]              # one story
+//! cargo run -p sim -- --real sm --seeds 1000 [--from N]         # the same with real processes, over sm or tcp: see `real`
 //! ```
 //!
 //! A [`story::Story`] is drawn from the seed before anything runs: processes and their settings, how the transport behaves, and
@@ -31,15 +32,17 @@
 mod caller;
 #[expect(unsafe_code, reason = "a coroutine finds from below what it was started with")]
 mod coroutine;
-mod futures;
 pub mod judge;
 pub mod net;
 mod platform;
 mod random;
+pub mod real;
 mod rpcs;
 mod run;
 mod serve;
 mod shrink;
+mod simulated;
+mod stage;
 pub mod story;
 mod trace;
 mod world;

@@ -2,9 +2,19 @@
 
 #![expect(clippy::print_stdout, reason = "a command line tool")]
 
-use std::{collections::BTreeMap, process::ExitCode, time::Instant};
+use std::{
+    collections::BTreeMap,
+    process::ExitCode,
+    sync::atomic::{AtomicU64, Ordering},
+    thread,
+    time::Instant,
+};
 
-use sim::{Checks, Tracing, check_of, story::Story};
+use sim::{
+    Checks, Tracing, check_of,
+    real::{self, Transport},
+    story::Story,
+};
 
 /// What is to be done.
 struct Options {
@@ -15,9 +25,15 @@ struct Options {
     as_before: bool,
     keep_going: bool,
     checks: Checks,
+    real: Option<Transport>,
+    threads: u64,
 }
 
-const USAGE: &str = "usage: sim [--seeds N] [--from N] [--seed N] [--trace] [--as-before] [--keep-going] [--skip CHECK,CHECK]";
+const USAGE: &str = "usage: sim [--seeds N] [--from N] [--seed N] [--trace] [--as-before] [--keep-going] [--skip CHECK,CHECK]
+       sim --real sm|tcp [--seeds N] [--from N] [--seed N] [--keep-going] [--threads N]";
+
+/// Stories with real processes that run at a time: they mostly wait.
+const THREADS: u64 = 4;
 
 fn options() -> Result<Options, String> {
     let mut options = Options {
@@ -28,6 +44,8 @@ fn options() -> Result<Options, String> {
         as_before: false,
         keep_going: false,
         checks: Checks::default(),
+        real: None,
+        threads: THREADS,
     };
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
@@ -39,6 +57,8 @@ fn options() -> Result<Options, String> {
             "--seeds" => options.seeds = number()?,
             "--from" => options.from = number()?,
             "--seed" => options.seed = Some(number()?),
+            "--threads" => options.threads = number()?.max(1),
+            "--real" => options.real = Some(args.next().ok_or(USAGE)?.parse()?),
             "--trace" => options.trace = true,
             "--as-before" => options.as_before = true,
             "--keep-going" => options.keep_going = true,
@@ -53,6 +73,10 @@ fn options() -> Result<Options, String> {
 }
 
 fn main() -> ExitCode {
+    let args: Vec<_> = std::env::args().skip(1).collect();
+    if args.first().is_some_and(|first| first == real::FLAG) {
+        real::play(&args[1..]);
+    }
     let options = match options() {
         Ok(options) => options,
         Err(why) => {
@@ -60,10 +84,40 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    if let Some(transport) = options.real {
+        return with_real_processes(transport, &options);
+    }
     match options.seed {
         Some(seed) => one(seed, &options),
         None => many(&options),
     }
+}
+
+fn with_real_processes(transport: Transport, options: &Options) -> ExitCode {
+    let program = std::env::current_exe().expect("this program has a path");
+    let (from, seeds) = options.seed.map_or((options.from, options.seeds), |seed| (seed, 1));
+    let (begun, next, failed) = (Instant::now(), AtomicU64::new(from), AtomicU64::new(0));
+    // Relaxed: nothing else hangs on these numbers.
+    let work = || {
+        while options.keep_going || failed.load(Ordering::Relaxed) == 0 {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= from + seeds {
+                return;
+            }
+            if let Err(failure) = real::run(seed, transport, &program) {
+                failed.fetch_add(1, Ordering::Relaxed);
+                println!("{}", real::describe(seed, transport, &failure));
+            }
+        }
+    };
+    thread::scope(|scope| (0..options.threads).for_each(|_| drop(scope.spawn(work))));
+    let (failed, took) = (failed.into_inner(), begun.elapsed().as_secs_f64());
+    println!(
+        "stories up to {} over {} in {took:.1} s, {failed} failed",
+        from + seeds,
+        transport.name()
+    );
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn one(seed: u64, options: &Options) -> ExitCode {

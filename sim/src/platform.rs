@@ -12,7 +12,7 @@ use crate::world::{self, ProcessId, ThreadId};
 
 /// The platform of one process.
 #[derive(Debug)]
-pub(crate) struct Simulated {
+pub(crate) struct Virtual {
     pub(crate) process: ProcessId,
 }
 
@@ -28,7 +28,7 @@ pub(crate) fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX / 4)
 }
 
-impl Platform for Simulated {
+impl Platform for Virtual {
     fn now(&self) -> Instant {
         instant(world::tick())
     }

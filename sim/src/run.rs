@@ -7,17 +7,18 @@ use std::{
     task::Waker,
 };
 
-use hg_engine::{Builder, Handle, Progress, Wait};
+use hg_engine::Handle;
 use hg_na::Address;
 
 use crate::{
     caller,
     judge::{self, Checks, Ended},
     net::{Net, Simulation},
-    platform::Simulated,
-    rpcs::Kind,
+    platform::Virtual,
     serve,
-    story::{Act, Call, Event, Manner, Settings, Story, What},
+    simulated::Simulated,
+    stage::Stage,
+    story::{Call, Event, Settings, Story, What},
     trace::{Trace, Tracing},
     world::{self, HARNESS, ProcessId},
 };
@@ -47,7 +48,7 @@ pub(crate) struct Process {
     /// Until when it was stopped, or had something refused.
     pub(crate) disturbed_until: u64,
     /// Those who wait for the end of the story, or of the process.
-    waiting: Vec<Waker>,
+    pub(crate) waiting: Vec<Waker>,
     /// Bytes of one-way calls to processes that hang which it has taken.
     pub(crate) bytes_to_hung: u64,
 }
@@ -168,32 +169,14 @@ fn add_processes(story: &Story) {
 fn open(process: usize, settings: &Settings) {
     let id = with(|run| run.processes[process].id);
     let plugin = with(|run| Simulation::of(&run.net, id));
-    let progress = if settings.background { Progress::Background } else { Progress::Own };
-    let wait = match settings.spin {
-        None => Wait::Spin,
-        Some(0) => Wait::Block,
-        Some(micros) => Wait::Adaptive(std::time::Duration::from_micros(micros)),
-    };
-    let opened = Builder::<Handle>::new()
-        .plugin(plugin)
-        .platform(Arc::new(Simulated { process: id }))
-        .listen(true)
-        .progress(progress)
-        .wait(wait)
-        .in_service_max(settings.in_service_max)
-        .calls_max(settings.calls_max)
-        .checksum(settings.checksum)
-        .eager_max(settings.eager_max)
-        .backlog_bytes_max(settings.backlog_bytes_max)
-        .pool_threads_max(settings.pool_threads_max)
-        .large_max(settings.large_max)
-        .large_in_service_max(settings.large_in_service_max)
-        .open(&format!("sim://p{process}"));
+    let stage: Arc<dyn Stage> = Arc::new(Simulated { process, id });
+    let builder = serve::register(settings.builder(), process, &stage).expect("a fresh registry");
+    let platform = Arc::new(Virtual { process: id });
+    let opened = builder.plugin(plugin).platform(platform).open(&format!("sim://p{process}"));
     let handle = match opened {
         Ok(handle) => handle,
         Err(error) => return world::fail(|| format!("open: process {process}: {error}")),
     };
-    serve::register(&handle, process, id);
     if !settings.background {
         let handle = handle.clone();
         world::spawn(id, Box::new(move || progress_of_its_own(&handle, process, id)));
@@ -238,8 +221,9 @@ fn perform(story: &Story, what: &What) {
 
 /// Starts a call in a thread of its process; gives its number.
 pub(crate) fn start_call(call: Call) -> usize {
+    let from = call.from;
     let (number, id, lives) = with(|run| {
-        let from = &run.processes[call.from];
+        let from = &run.processes[from];
         let (id, lives) = (from.id, from.lives);
         let sides = (id, run.processes[call.to].id);
         run.calls.push(call);
@@ -247,20 +231,10 @@ pub(crate) fn start_call(call: Call) -> usize {
         (run.calls.len() - 1, id, lives)
     });
     if lives {
-        world::spawn(id, Box::new(move || caller::call(number)));
+        let stage = Simulated { process: from, id };
+        world::spawn(id, Box::new(move || caller::call(&stage, number)));
     }
     number
-}
-
-/// A handler is about to call on: gives the number of that call. Whatever comes of it, nobody judges.
-pub(crate) fn note_nested(from: usize, to: usize, nanos: u64) -> u64 {
-    let (kind, act, len) = (Kind::Plain, Act::Answer(0), 0);
-    let (deadline, manner) = (Some(nanos), Manner::Await);
-    with(|run| {
-        run.calls.push(Call { from, to, kind, act, len, deadline, manner });
-        run.records.push(Record { is_nested: true, ..Record::default() });
-        run.calls.len() as u64 - 1
-    })
 }
 
 /// Stops a process.
@@ -389,23 +363,4 @@ pub(crate) fn be_over() {
         processes.flat_map(|process| std::mem::take(&mut process.waiting)).collect()
     });
     waiting.into_iter().for_each(Waker::wake);
-}
-
-/// Whether the story is over, or this incarnation of the process.
-pub(crate) fn is_over_for(process: usize, id: ProcessId) -> bool {
-    with(|run| {
-        let it = &run.processes[process];
-        run.is_over || it.id != id || !it.lives
-    })
-}
-
-/// Is to be woken when it is.
-pub(crate) fn wake_when_over(process: usize, waker: Waker) {
-    with(|run| run.processes[process].waiting.push(waker));
-}
-
-/// Whether a call ends only when it is given up.
-pub(crate) fn is_to_give_up(call: &Call) -> bool {
-    let to_hung = with(|run| run.processes[call.to].hangs);
-    to_hung || matches!(call.act, Act::UntilCancelled)
 }

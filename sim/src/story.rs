@@ -1,9 +1,12 @@
 //! A story: who is there, and what happens when. Made from a seed before anything runs, so that it can be made shorter.
 
-use std::fmt;
+use std::{fmt, time::Duration};
+
+use hg_engine::{Builder, Handle, Progress, Wait};
 
 use crate::{net::Rules, random::Random, rpcs::Kind};
 
+mod machine;
 mod make;
 
 /// How the engine of one process is opened.
@@ -29,6 +32,29 @@ pub struct Settings {
     pub background: bool,
     /// Microseconds of polling before each sleep; `None`: always.
     pub spin: Option<u64>,
+}
+
+impl Settings {
+    /// An engine with these settings, which listens.
+    pub(crate) fn builder(&self) -> Builder<Handle> {
+        let wait = match self.spin {
+            None => Wait::Spin,
+            Some(0) => Wait::Block,
+            Some(micros) => Wait::Adaptive(Duration::from_micros(micros)),
+        };
+        Builder::<Handle>::new()
+            .listen(true)
+            .progress(if self.background { Progress::Background } else { Progress::Own })
+            .wait(wait)
+            .in_service_max(self.in_service_max)
+            .calls_max(self.calls_max)
+            .checksum(self.checksum)
+            .eager_max(self.eager_max)
+            .backlog_bytes_max(self.backlog_bytes_max)
+            .pool_threads_max(self.pool_threads_max)
+            .large_max(self.large_max)
+            .large_in_service_max(self.large_in_service_max)
+    }
 }
 
 /// What a handler does with a call.

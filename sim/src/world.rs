@@ -366,11 +366,6 @@ fn is_dead_here() -> bool {
     with(|world| world.current.is_some_and(|id| world.processes[world.threads[id].process].is_dead))
 }
 
-/// The process of the thread that runs.
-pub(crate) fn process_here() -> ProcessId {
-    with(|world| world.current.map_or(HARNESS, |id| world.threads[id].process))
-}
-
 /// Stops or continues all threads of a process.
 pub(crate) fn pause(process: ProcessId, is_paused: bool) {
     with(|world| {

@@ -1,0 +1,55 @@
+//! What a story says of a call: whether it ends, and how it may.
+
+use crate::story::{Act, Call, Manner, Story};
+
+/// What is known of the two sides of a call.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sides {
+    /// One of them was stopped, or had something refused.
+    pub(crate) was_disturbed: bool,
+    /// The target lives, is the one that was called, and does not hang.
+    pub(crate) target_is_well: bool,
+    /// It has begun anew: the caller may not know yet that the one before is gone.
+    pub(crate) target_was_restarted: bool,
+    /// The caller has closed the connection at some time.
+    pub(crate) is_forgotten: bool,
+}
+
+/// Whether a call ends by itself if its target is well, whatever others do.
+pub(crate) fn ends_by_itself(story: &Story, call: &Call) -> bool {
+    let Some(target) = story.processes.get(call.to - 1) else { return false };
+    // What is longer than half the budget is not shared fairly: who has it may wait for a thread for ever.
+    let is_large = call.len >= 100 && target.large_in_service_max < 1 << 30;
+    let is_kept_by_hog =
+        is_large && (1..=story.processes.len()).any(|it| story.is_hog(it, call.to));
+    let ends = !call.stays() && call.act != Act::UntilCancelled;
+    ends && !story.is_hog(call.from, call.to) && !is_kept_by_hog
+}
+
+/// Whether a call may end by such an error.
+pub(crate) fn is_possible(call: &Call, kind: &str, sides: Sides) -> bool {
+    let Sides { was_disturbed, target_is_well, target_was_restarted, is_forgotten } = sides;
+    match kind {
+        "Handler" => {
+            let may_refuse = matches!(call.act, Act::Refuse | Act::Forget)
+                || (matches!(call.act, Act::Pull(_) | Act::Push(_) | Act::Fetch(_)));
+            may_refuse || was_disturbed
+        }
+        "DeadlineExceeded" => call.deadline.is_some(),
+        "Cancelled" => {
+            let is_cancelled = matches!(call.manner, Manner::Cancel(_));
+            is_cancelled || is_forgotten || call.deadline.is_some() || !target_is_well
+        }
+        "PeerGone" => !target_is_well || target_was_restarted || is_forgotten,
+        "Panicked" => matches!(call.act, Act::Panic | Act::Poison),
+        "Decode" => call.act == Act::Poison,
+        "Rejected" => {
+            let is_large = call.len >= 100 || matches!(call.act, Act::Answer(len) if len >= 100);
+            let is_bad = matches!(call.act, Act::Forget | Act::Poison);
+            is_large || is_bad || !target_is_well || was_disturbed
+        }
+        // Some limit or other; a probe finds none of them reached.
+        "NotMade" => true,
+        _ => false,
+    }
+}

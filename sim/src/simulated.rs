@@ -1,0 +1,134 @@
+//! A process of a story in the simulation.
+
+use std::{
+    sync::Arc,
+    task::{Wake, Waker},
+};
+
+use hg_engine::Handle;
+use hg_na::Address;
+
+use crate::{
+    judge::Ended,
+    rpcs::Kind,
+    run::{self, Record},
+    stage::Stage,
+    story::{Act, Call, Manner},
+    world::{self, Action, ProcessId, ThreadId},
+};
+
+/// One incarnation of a process.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Simulated {
+    /// Its number in the story.
+    pub(crate) process: usize,
+    pub(crate) id: ProcessId,
+}
+
+struct Unpark(ThreadId);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        world::unpark(self.0);
+    }
+}
+
+impl Stage for Simulated {
+    fn now(&self) -> u64 {
+        world::now()
+    }
+
+    fn waker(&self) -> Waker {
+        let me = world::current().expect("only a logical thread waits");
+        Waker::from(Arc::new(Unpark(me)))
+    }
+
+    fn park(&self, until: Option<u64>) {
+        world::park(until);
+    }
+
+    fn wake_at(&self, at: u64, waker: Waker) {
+        world::at(at, Action::Waker(waker));
+    }
+
+    fn stand_still(&self, nanos: u64) {
+        run::disturb(self.process, world::now() + nanos);
+        world::sleep(nanos);
+    }
+
+    fn spawn(&self, job: Box<dyn FnOnce() + Send>) {
+        world::spawn(self.id, job);
+    }
+
+    fn fail(&self, why: String) {
+        world::fail(|| why);
+    }
+
+    fn opening(&self, number: usize) -> Option<(Call, Handle, Address)> {
+        run::with(|run| {
+            let call = run.calls[number].clone();
+            let from = &run.processes[call.from];
+            // Another incarnation's is none of its business.
+            let handle = from.handle.clone().filter(|_| from.id == self.id)?;
+            let address = run.processes[call.to].address.clone();
+            Some((call, handle, address))
+        })
+    }
+
+    fn begun(&self, number: usize) {
+        run::with(|run| run.records[number].begun = Some(world::now()));
+    }
+
+    fn ended(&self, number: usize, call: &Call, ended: Ended) {
+        world::trace(|out| write!(out, "call {number} has ended: {ended}"));
+        let now = world::now();
+        run::with(|run| {
+            if call.manner == Manner::Notify
+                && matches!(ended, Ended::Sent)
+                && run.processes[call.to].hangs
+            {
+                run.processes[call.from].bytes_to_hung += call.len as u64;
+            }
+            let record = &mut run.records[number];
+            record.begun.get_or_insert(now);
+            record.ended.get_or_insert((now, ended));
+        });
+    }
+
+    fn serving(&self, number: u64) -> Option<Call> {
+        world::trace(|out| write!(out, "{} serves call {number}", self.process));
+        run::with(|run| {
+            let number = usize::try_from(number).ok()?;
+            run.records.get_mut(number)?.served += 1;
+            run.calls.get(number).cloned()
+        })
+    }
+
+    fn calling_on(&self, to: usize, nanos: u64) -> (u64, Address) {
+        let (kind, act, len) = (Kind::Plain, Act::Answer(0), 0);
+        let (deadline, manner) = (Some(nanos), Manner::Await);
+        run::with(|run| {
+            run.calls.push(Call { from: self.process, to, kind, act, len, deadline, manner });
+            run.records.push(Record { is_nested: true, ..Record::default() });
+            (run.calls.len() as u64 - 1, run.processes[to].address.clone())
+        })
+    }
+
+    fn is_given_up(&self, call: &Call) -> bool {
+        run::with(|run| {
+            let to_hung = run.processes[call.to].hangs;
+            run.is_over && (to_hung || matches!(call.act, Act::UntilCancelled))
+        })
+    }
+
+    fn is_over(&self) -> bool {
+        run::with(|run| {
+            let it = &run.processes[self.process];
+            run.is_over || it.id != self.id || !it.lives
+        })
+    }
+
+    fn wake_when_over(&self, waker: Waker) {
+        run::with(|run| run.processes[self.process].waiting.push(waker));
+    }
+}
