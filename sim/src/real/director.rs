@@ -207,7 +207,7 @@ impl<'a> Director<'a> {
             }
             What::Restart(it) if !self.sides[it].lives => {
                 let side = &mut self.sides[it];
-                (side.lives, side.was_restarted) = (true, true);
+                (side.lives, side.was_restarted, side.stopped_until) = (true, true, 0);
                 side.incarnation += 1;
                 self.has_opened[it] = false;
                 self.restarts[it] = Some(number + 1);
@@ -229,8 +229,10 @@ impl<'a> Director<'a> {
         match nanos {
             None => side.hangs = true,
             Some(nanos) => {
-                side.disturbed_until = side.disturbed_until.max(now() + nanos);
-                self.pauses.insert((now() + nanos, process, side.incarnation));
+                let until = now() + nanos;
+                side.stopped_until = side.stopped_until.max(until);
+                side.disturbed_until = side.disturbed_until.max(until);
+                self.pauses.insert((until, process, side.incarnation));
             }
         }
     }
@@ -240,7 +242,7 @@ impl<'a> Director<'a> {
         let side = &self.sides[process];
         // One that is told to close while it is stopped goes on, too, whoever comes after it.
         let is_due =
-            side.incarnation != incarnation || (side.disturbed_until <= now() && !side.hangs);
+            side.incarnation != incarnation || (side.stopped_until <= now() && !side.hangs);
         if player.incarnation == incarnation && is_due {
             player.signal(Signal::SIGCONT);
         }

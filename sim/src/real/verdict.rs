@@ -16,7 +16,9 @@ pub(super) struct Side {
     /// It has stopped for ever.
     pub(super) hangs: bool,
     pub(super) was_restarted: bool,
-    /// Until when it was stopped.
+    /// Until when this incarnation is stopped.
+    pub(super) stopped_until: u64,
+    /// Until when any of its incarnations was.
     pub(super) disturbed_until: u64,
 }
 
