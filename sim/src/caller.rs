@@ -31,6 +31,12 @@ pub(crate) fn call(stage: &dyn Stage, number: usize) {
 }
 
 fn call_peer(stage: &dyn Stage, number: usize, call: &Call, way: (&Handle, &Peer)) -> Ended {
+    let made = Made { stage, call, number };
+    if call.waits_for_room
+        && let Some(ended) = made.wait_for_room(way.0)
+    {
+        return ended;
+    }
     let memory = match expose(number, call.act, way.0) {
         Ok(memory) => memory,
         Err(error) => return Ended::Failed("NotMade", error.to_string()),
@@ -41,7 +47,6 @@ fn call_peer(stage: &dyn Stage, number: usize, call: &Call, way: (&Handle, &Peer
         bytes: ByteBuf::from(serve::bytes(number as u64, call.len)),
     };
     stage.begun(number);
-    let made = Made { stage, call, number };
     let ended = match call.kind {
         Kind::Plain => made.go(Plain, way, asked),
         Kind::Async => made.go(Async, way, asked),
@@ -55,7 +60,7 @@ fn call_peer(stage: &dyn Stage, number: usize, call: &Call, way: (&Handle, &Peer
 /// Memory that the handler pulls from or pushes to.
 fn expose(number: usize, act: Act, handle: &Handle) -> Result<Option<Bulk>, hg_na::Error> {
     let (bytes, rights) = match act {
-        Act::Pull(len) | Act::Fetch(len) => {
+        Act::Pull(len) | Act::Fetch(len) | Act::View(len) => {
             (serve::bytes(number as u64, usize::try_from(len).unwrap_or(0)), Rights::READ)
         }
         Act::Push(len) => (vec![0; usize::try_from(len).unwrap_or(0)], Rights::WRITE),
@@ -72,6 +77,19 @@ struct Made<'a> {
 }
 
 impl Made<'_> {
+    /// Gives how the call has ended, if it comes to none.
+    fn wait_for_room(&self, handle: &Handle) -> Option<Ended> {
+        let found = match self.call.manner {
+            Manner::Wait => Some(handle.ready().wait()),
+            _ => self.block_or_over(&mut handle.ready()),
+        };
+        match found {
+            Some(Ok(())) => None,
+            Some(Err(failure)) => Some(Ended::Failed(kind_of(&failure), failure.to_string())),
+            None => Some(Ended::GivenUp),
+        }
+    }
+
     fn go<R>(&self, rpc: R, (handle, peer): (&Handle, &Peer), asked: Asked) -> Ended
     where
         R: Rpc<Output = Answered, Error = Refused>,

@@ -19,7 +19,7 @@ use std::fmt;
 
 mod rules;
 
-pub(crate) use self::rules::{Sides, ends_by_itself, is_possible};
+pub(crate) use self::rules::{Sides, ends_by_itself, has_room, is_possible};
 use crate::{
     rpcs::Kind,
     run::{self, Record, Run},
@@ -99,7 +99,9 @@ pub(crate) fn finish() {
         return say_stuck(number, "does not end while others hold on to what they have");
     }
     run::be_over();
-    if let Some(number) = wait_for_calls(|run, call| !run.processes[call.to].hangs) {
+    if let Some(number) =
+        wait_for_calls(|run, call| !run.processes[call.to].hangs && has_room(&run.story, call))
+    {
         return say_stuck(number, "does not end");
     }
     judge_calls();
@@ -241,11 +243,9 @@ fn probe() {
     });
     let mut numbers = Vec::new();
     for (from, to) in pairs {
-        let (act, len, deadline) = (Act::Answer(0), 0, None);
         for kind in [Kind::Plain, Kind::Async] {
             let manner = if kind == Kind::Plain { Manner::Wait } else { Manner::Await };
-            let call = Call { from, to, kind, act, len, deadline, manner };
-            numbers.push(run::start_call(call));
+            numbers.push(run::start_call(Call::plain(from, to, kind, manner)));
         }
     }
     let has_ended = |run: &Run, number: usize| run.records[number].ended.is_some();

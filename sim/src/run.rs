@@ -170,7 +170,8 @@ fn open(process: usize, settings: &Settings) {
     let id = with(|run| run.processes[process].id);
     let plugin = with(|run| Simulation::of(&run.net, id));
     let stage: Arc<dyn Stage> = Arc::new(Simulated { process, id });
-    let builder = serve::register(settings.builder(), process, &stage).expect("a fresh registry");
+    let builder =
+        serve::register(settings.builder(&stage), process, &stage).expect("a fresh registry");
     let platform = Arc::new(Virtual { process: id });
     let opened = builder.plugin(plugin).platform(platform).open(&format!("sim://p{process}"));
     let handle = match opened {

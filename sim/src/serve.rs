@@ -119,7 +119,7 @@ impl Here {
             Act::UntilCancelled => request.cancelled().await,
             Act::Never => self.end().await,
             Act::CallOn(to, nanos) => self.call_on(&request, to, nanos).await,
-            Act::Pull(len) | Act::Push(len) | Act::Fetch(len) => {
+            Act::Pull(len) | Act::Push(len) | Act::Fetch(len) | Act::View(len) => {
                 let memory = asked.memory.as_ref().ok_or(Refused(asked.call))?;
                 if transfer(act, &request, memory, len, asked.call).await?
                     != bytes(asked.call, size(len))
@@ -181,6 +181,10 @@ async fn transfer(
     let (engine, len) = (request.engine(), size(len));
     match act {
         Act::Fetch(_) => request.fetch(memory).await.map_err(refused),
+        Act::View(_) => {
+            let seen = engine.view(&request.origin(), memory).await.map_err(refused)?;
+            seen.to_vec().map_err(|_| Refused(call))
+        }
         Act::Pull(_) => {
             let local = engine.expose(vec![0; len], Rights::empty()).map_err(|_| Refused(call))?;
             request.pull(memory, &local).await.map_err(refused)?;

@@ -105,10 +105,9 @@ impl Stage for Simulated {
     }
 
     fn calling_on(&self, to: usize, nanos: u64) -> (u64, Address) {
-        let (kind, act, len) = (Kind::Plain, Act::Answer(0), 0);
-        let (deadline, manner) = (Some(nanos), Manner::Await);
+        let call = Call::plain(self.process, to, Kind::Plain, Manner::Await);
         run::with(|run| {
-            run.calls.push(Call { from: self.process, to, kind, act, len, deadline, manner });
+            run.calls.push(Call { deadline: Some(nanos), ..call });
             run.records.push(Record { is_nested: true, ..Record::default() });
             (run.calls.len() as u64 - 1, run.processes[to].address.clone())
         })

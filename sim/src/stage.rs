@@ -6,7 +6,7 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use hg_engine::Handle;
+use hg_engine::{Handle, Spawn};
 use hg_na::Address;
 
 use crate::{judge::Ended, story::Call};
@@ -87,6 +87,26 @@ pub(crate) fn block_until<F: Future + Unpin>(
             return None;
         }
         stage.park(Some(until));
+    }
+}
+
+/// A runtime: a thread for each handler.
+pub(crate) struct OnStage(Arc<dyn Stage>);
+
+impl OnStage {
+    pub(crate) fn new(stage: &Arc<dyn Stage>) -> Self {
+        Self(Arc::clone(stage))
+    }
+}
+
+impl Spawn for OnStage {
+    fn spawn(&self, future: Pin<Box<dyn Future<Output = ()> + Send>>) {
+        let stage = Arc::clone(&self.0);
+        self.0.spawn(Box::new(move || block_on(stage.as_ref(), future)));
+    }
+
+    fn spawn_blocking(&self, job: Box<dyn FnOnce() + Send>) {
+        self.0.spawn(job);
     }
 }
 

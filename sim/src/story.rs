@@ -1,10 +1,15 @@
 //! A story: who is there, and what happens when. Made from a seed before anything runs, so that it can be made shorter.
 
-use std::{fmt, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use hg_engine::{Builder, Handle, Progress, Wait};
 
-use crate::{net::Rules, random::Random, rpcs::Kind};
+use crate::{
+    net::Rules,
+    random::Random,
+    rpcs::Kind,
+    stage::{OnStage, Stage},
+};
 
 mod machine;
 mod make;
@@ -30,19 +35,23 @@ pub struct Settings {
     pub checksum: bool,
     /// Whether a thread of the engine's own makes progress; otherwise one of the story's does.
     pub background: bool,
+    /// Whether handlers run on a runtime of the story's ([`Builder::runtime`]).
+    pub runtime: bool,
     /// Microseconds of polling before each sleep; `None`: always.
     pub spin: Option<u64>,
 }
 
 impl Settings {
     /// An engine with these settings, which listens.
-    pub(crate) fn builder(&self) -> Builder<Handle> {
+    pub(crate) fn builder(&self, stage: &Arc<dyn Stage>) -> Builder<Handle> {
         let wait = match self.spin {
             None => Wait::Spin,
             Some(0) => Wait::Block,
             Some(micros) => Wait::Adaptive(Duration::from_micros(micros)),
         };
-        Builder::<Handle>::new()
+        let builder = Builder::<Handle>::new();
+        let builder = if self.runtime { builder.runtime(OnStage::new(stage)) } else { builder };
+        builder
             .listen(true)
             .progress(if self.background { Progress::Background } else { Progress::Own })
             .wait(wait)
@@ -84,6 +93,16 @@ pub enum Act {
     Push(u64),
     /// Fetches so many bytes from its caller.
     Fetch(u64),
+    /// Looks at so many bytes of its caller's.
+    View(u64),
+}
+
+impl Act {
+    /// Whether it needs memory of the caller's.
+    #[must_use]
+    pub fn is_transfer(self) -> bool {
+        matches!(self, Self::Pull(_) | Self::Push(_) | Self::Fetch(_) | Self::View(_))
+    }
 }
 
 /// What a caller does with a call.
@@ -130,9 +149,18 @@ pub struct Call {
     pub deadline: Option<u64>,
     /// What its caller does.
     pub manner: Manner,
+    /// Whether the caller waits for room first ([`Handle::ready`]).
+    pub waits_for_room: bool,
 }
 
 impl Call {
+    /// A call that is answered at once.
+    #[must_use]
+    pub fn plain(from: usize, to: usize, kind: Kind, manner: Manner) -> Self {
+        let (act, len, deadline, waits_for_room) = (Act::Answer(0), 0, None, false);
+        Self { from, to, kind, act, len, deadline, manner, waits_for_room }
+    }
+
     /// Whether its handler ends only with the story, or when its caller gives up at its end.
     #[must_use]
     pub fn stays(&self) -> bool {
@@ -236,6 +264,9 @@ impl fmt::Display for Call {
         if let Some(deadline) = self.deadline {
             write!(out, ", within {}", time(deadline))?;
         }
+        if self.waits_for_room {
+            write!(out, ", when there is room")?;
+        }
         match self.manner {
             Manner::Drop(after) => write!(out, ", dropped after {}", time(after)),
             Manner::Cancel(after) => write!(out, ", cancelled after {}", time(after)),
@@ -276,13 +307,14 @@ impl fmt::Display for Story {
             if as_before { ", as before" } else { "" },
         )?;
         for (settings, process) in self.processes.iter().zip(1..) {
-            let Settings { in_service_max, calls_max, background, spin, pool_threads_max, .. } =
-                settings;
+            let Settings { in_service_max, calls_max, background, runtime, spin, .. } = settings;
+            let threads = settings.pool_threads_max;
+            let handlers = if *runtime { ", handlers on a runtime" } else { "" };
             let progress = if *background { "in the background" } else { "of its own" };
             let wait = spin.map_or("spins".to_owned(), |spin| format!("spins {spin} us"));
             writeln!(
                 out,
-                "  {process}: {in_service_max} in service, {calls_max} calls, {pool_threads_max} threads, progress {progress}, {wait}"
+                "  {process}: {in_service_max} in service, {calls_max} calls, {threads} threads, progress {progress}, {wait}{handlers}"
             )?;
         }
         if self.hung > 0 {

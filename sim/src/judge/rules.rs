@@ -23,7 +23,12 @@ pub(crate) fn ends_by_itself(story: &Story, call: &Call) -> bool {
     let is_kept_by_hog =
         is_large && (1..=story.processes.len()).any(|it| story.is_hog(it, call.to));
     let ends = !call.stays() && call.act != Act::UntilCancelled;
-    ends && !story.is_hog(call.from, call.to) && !is_kept_by_hog
+    ends && !story.is_hog(call.from, call.to) && !is_kept_by_hog && has_room(story, call)
+}
+
+/// Whether a call does not wait for room that others may hold as long as they like.
+pub(crate) fn has_room(story: &Story, call: &Call) -> bool {
+    !call.waits_for_room || story.processes[call.from - 1].calls_max >= 1000
 }
 
 /// Whether a call may end by such an error.
@@ -31,8 +36,8 @@ pub(crate) fn is_possible(call: &Call, kind: &str, sides: Sides) -> bool {
     let Sides { was_disturbed, target_is_well, target_was_restarted, is_forgotten } = sides;
     match kind {
         "Handler" => {
-            let may_refuse = matches!(call.act, Act::Refuse | Act::Forget)
-                || (matches!(call.act, Act::Pull(_) | Act::Push(_) | Act::Fetch(_)));
+            let may_refuse =
+                matches!(call.act, Act::Refuse | Act::Forget) || call.act.is_transfer();
             may_refuse || was_disturbed
         }
         "DeadlineExceeded" => call.deadline.is_some(),

@@ -186,6 +186,7 @@ impl Net {
         caps.max_contexts = 256;
         caps.max_segments = 16;
         caps.one_sided = true;
+        caps.views = self.rules.views;
         caps.sleep = hg_na::Sleep::Private;
         caps
     }

@@ -47,6 +47,8 @@ pub struct Rules {
     pub short_cuts: bool,
     /// Whether transfers need the owner's progress.
     pub owner_moves: bool,
+    /// Whether some memory can be seen without a copy.
+    pub views: bool,
     /// Whether short transfers are made at once, where the owner need not move them.
     pub at_once: bool,
     /// As before the contract told a hang-up and dropped unmatched messages.
@@ -73,6 +75,7 @@ impl Rules {
             short_cuts: true,
             owner_moves: false,
             at_once: true,
+            views: false,
             as_before: false,
             tombstones_max: 4096,
             unmatched_max: 64,

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use hg_na::{
     Descriptor, Direction, Error, Exchange, Exchanged, Failure, GoneReason, Message, Op, OpId,
-    Peer, Reached, RegionState, Rejected, Returned, Rights, Tag, Token, Transit,
+    Peer, Reached, RegionState, Rejected, Returned, Rights, SharedBytes, Tag, Token, Transit,
 };
 
 use super::{
     hub::{Clock, Event, Net},
     region::Regions,
-    side::{Lane, Link, Outgoing, Side, Transfer, finished, is_loud},
+    side::{Lane, Link, Outgoing, Side, Transfer, Way, finished, is_loud},
 };
 use crate::world;
 
@@ -50,16 +50,9 @@ impl Net {
                     endpoint.ready.push_back(finished(id, token, Ok(()), returned));
                 }
             }
-            Op::Put { local, remote, .. } => {
-                let has_begun = false;
-                let it = Transfer { id, token, is_put: true, local, remote, has_begun };
-                side.transfers.push_back(it);
-            }
-            Op::Get { local, remote, .. } => {
-                let has_begun = false;
-                let it = Transfer { id, token, is_put: false, local, remote, has_begun };
-                side.transfers.push_back(it);
-            }
+            Op::Put { local, remote, .. } => side.add_transfer(id, token, Way::Put(local), remote),
+            Op::Get { local, remote, .. } => side.add_transfer(id, token, Way::Get(local), remote),
+            Op::View { remote, .. } => side.add_transfer(id, token, Way::View, remote),
             _ => {}
         }
         self.set_off(at, peer);
@@ -103,7 +96,14 @@ impl Net {
                 }
                 if side.transfers.len() >= depth { Err(Error::Again) } else { Ok(()) }
             }
-            _ => Err(Error::Unsupported("views over a simulated transport")),
+            Op::View { .. } if self.rules.views => {
+                if side.transfers.len() >= depth {
+                    Err(Error::Again)
+                } else {
+                    Ok(())
+                }
+            }
+            _ => Err(Error::Unsupported("views over this simulated transport")),
         }
     }
 
@@ -299,10 +299,17 @@ impl Net {
             return;
         };
         let Some(transfer) = side.transfers.remove(place) else { return };
-        let result = copy(&regions, owner, &transfer);
-        let result = result.map_err(|error| Box::new(Failure { error, reached: Reached::Unknown }));
-        let Transfer { id, token, local, .. } = transfer;
-        endpoint.ready.push_back(finished(id, token, result, Returned::Slice(local)));
+        let copied = copy(&regions, owner, &transfer);
+        let Transfer { id, token, way, .. } = transfer;
+        let (result, returned) = match copied {
+            Ok(Some(view)) => (Ok(()), Returned::View(view)),
+            Ok(None) => (Ok(()), way.returned()),
+            Err(error) => {
+                let failure = Failure { error, reached: Reached::Unknown };
+                (Err(Box::new(failure)), way.returned())
+            }
+        };
+        endpoint.ready.push_back(finished(id, token, result, returned));
         endpoint.sleeper.ring();
     }
 
@@ -322,7 +329,7 @@ impl Net {
         }
         let place = side.transfers.iter().position(|it| it.id == id);
         if let Some(it) = place.and_then(|place| side.transfers.remove(place)) {
-            let returned = Returned::Slice(it.local);
+            let returned = it.way.returned();
             let reached = if it.has_begun { Reached::Unknown } else { Reached::Never };
             let done = finished(id, it.token, failure(reached), returned);
             return endpoint.ready.push_back(done);
@@ -334,10 +341,31 @@ impl Net {
     }
 }
 
-fn copy(regions: &Arc<Regions>, owner: u64, transfer: &Transfer) -> Result<(), Error> {
-    let Transfer { is_put, local, remote, .. } = transfer;
-    let far = (remote.descriptor(), remote.offset(), remote.len());
-    move_between(regions, owner, *is_put, (local.region().as_ref(), local.offset()), far)
+/// Moves the bytes; gives what is to be seen.
+fn copy(
+    regions: &Arc<Regions>,
+    owner: u64,
+    transfer: &Transfer,
+) -> Result<Option<SharedBytes>, Error> {
+    let Transfer { way, remote, .. } = transfer;
+    let (descriptor, offset, len) = (remote.descriptor(), remote.offset(), remote.len());
+    let is_put = matches!(way, Way::Put(_));
+    match way {
+        Way::Put(local) | Way::Get(local) => {
+            let (near, far) =
+                ((local.region().as_ref(), local.offset()), (descriptor, offset, len));
+            move_between(regions, owner, is_put, near, far).map(|()| None)
+        }
+        Way::View => {
+            let far = regions.find(owner, descriptor, Rights::READ, (offset, len))?;
+            if !far.is_shareable() {
+                return Err(Error::Unsupported("a view of memory that cannot be shared"));
+            }
+            let mut bytes = vec![0; usize::try_from(len).unwrap_or(usize::MAX)];
+            RegionState::read(far.as_ref(), offset, &mut bytes)?;
+            Ok(Some(SharedBytes::from(bytes)))
+        }
+    }
 }
 
 fn move_between(

@@ -94,6 +94,11 @@ impl Registered {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether peers may see it without a copy: half of all memory.
+    pub(super) fn is_shareable(&self) -> bool {
+        self.key.is_multiple_of(2)
+    }
+
     fn leave(&self) -> Option<Memory> {
         let memory = self.lock().take();
         if memory.is_some() {

@@ -54,12 +54,29 @@ pub(super) struct Out {
     pub(super) last_at: u64,
 }
 
+/// What a transfer does, with its local memory.
+#[derive(Debug)]
+pub(super) enum Way {
+    Put(LocalSlice),
+    Get(LocalSlice),
+    View,
+}
+
+impl Way {
+    /// What a transfer that fails hands back.
+    pub(super) fn returned(self) -> Returned {
+        match self {
+            Self::Put(local) | Self::Get(local) => Returned::Slice(local),
+            Self::View => Returned::Nothing,
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Transfer {
     pub(super) id: OpId,
     pub(super) token: Token,
-    pub(super) is_put: bool,
-    pub(super) local: LocalSlice,
+    pub(super) way: Way,
     pub(super) remote: RemoteSlice,
     /// It is under way.
     pub(super) has_begun: bool,
@@ -94,6 +111,10 @@ impl Side {
         }
     }
 
+    pub(super) fn add_transfer(&mut self, id: OpId, token: Token, way: Way, remote: RemoteSlice) {
+        self.transfers.push_back(Transfer { id, token, way, remote, has_begun: false });
+    }
+
     pub(super) fn is_broken(&self) -> bool {
         matches!(self.link, Link::Broken { .. })
     }
@@ -112,7 +133,7 @@ impl Side {
             ready.push_back(finished(out.id, out.token, failure(Reached::Never), returned));
         }
         for transfer in std::mem::take(&mut self.transfers) {
-            let returned = Returned::Slice(transfer.local);
+            let returned = transfer.way.returned();
             let result = failure(Reached::Unknown);
             ready.push_back(finished(transfer.id, transfer.token, result, returned));
         }

@@ -40,7 +40,7 @@ use crate::{
     rpcs::Kind,
     serve,
     stage::Stage,
-    story::{Act, Call, Event, Manner, Story, What},
+    story::{Call, Event, Manner, Story, What},
 };
 
 /// The first argument of this program where it is a process of a story.
@@ -124,7 +124,7 @@ impl Actor {
         let plugin = || Counted { plugin: transport.plugin(), regions: regions.clone() };
         let stage: Arc<dyn Stage> = machine.clone();
         let builder = || {
-            let builder = serve::register(settings.builder(), machine.process, &stage);
+            let builder = serve::register(settings.builder(&stage), machine.process, &stage);
             builder.expect("a fresh registry").plugin(plugin())
         };
         let handle = open(builder, url);
@@ -188,8 +188,7 @@ impl Actor {
         let plain = number.is_multiple_of(2);
         let kind = if plain { Kind::Plain } else { Kind::Async };
         let manner = if plain { Manner::Wait } else { Manner::Await };
-        let (from, act) = (self.machine.process, Act::Answer(0));
-        let call = Call { from, to, kind, act, len: 0, deadline: None, manner };
+        let call = Call::plain(self.machine.process, to, kind, manner);
         let mut probes = self.machine.probes.lock().unwrap_or_else(PoisonError::into_inner);
         probes.insert(number, call);
         drop(probes);

@@ -20,8 +20,9 @@ use super::{
     verdict::{Calls, Side, is_independent},
 };
 use crate::{
+    judge::has_room,
     rpcs::Kind,
-    story::{Act, Call, Manner, Story, What},
+    story::{Call, Manner, Story, What},
 };
 
 const MILLI: u64 = 1_000_000;
@@ -107,7 +108,9 @@ impl<'a> Director<'a> {
             is_independent(it.story, call, &it.sides)
         })?;
         self.tell_all("over");
-        self.wait_for_calls("does not end", |it, call| !it.sides[call.to].hangs)?;
+        self.wait_for_calls("does not end", |it, call| {
+            !it.sides[call.to].hangs && has_room(it.story, call)
+        })?;
         self.calls.judge(&self.sides)?;
         self.probe()?;
         self.numbers(|side| side.hangs).into_iter().for_each(|it| self.kill(it));
@@ -367,8 +370,7 @@ impl<'a> Director<'a> {
             }
             for (kind, manner) in [(Kind::Plain, Manner::Wait), (Kind::Async, Manner::Await)] {
                 let number = BEYOND + probes.len() as u64;
-                let act = Act::Answer(0);
-                let call = Call { from, to, kind, act, len: 0, deadline: None, manner };
+                let call = Call::plain(from, to, kind, manner);
                 self.calls.add(number, &call, &self.sides);
                 self.tell(from, &format!("probe {number}:{to}"));
                 probes.push((number, self.story.processes[from - 1].calls_max < 1000));

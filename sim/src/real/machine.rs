@@ -148,8 +148,7 @@ impl Stage for Machine {
             let event = self.story.events.get(usize::try_from(number).ok()?)?;
             return if let What::Call(call) = &event.what { Some(call.clone()) } else { None };
         }
-        let (kind, act, manner) = (Kind::Plain, Act::Answer(0), Manner::Wait);
-        Some(Call { from: 0, to: self.process, kind, act, len: 0, deadline: None, manner })
+        Some(Call::plain(0, self.process, Kind::Plain, Manner::Wait))
     }
 
     fn calling_on(&self, to: usize, _nanos: u64) -> (u64, Address) {

@@ -67,7 +67,9 @@ fn enlarge(call: &mut Call) {
     call.len = larger(call.len);
     match &mut call.act {
         Act::Answer(len) => *len = larger(*len),
-        Act::Pull(len) | Act::Push(len) | Act::Fetch(len) if *len >= LARGE => *len *= LARGER,
+        Act::Pull(len) | Act::Push(len) | Act::Fetch(len) | Act::View(len) if *len >= LARGE => {
+            *len *= LARGER
+        }
         _ => {}
     }
 }

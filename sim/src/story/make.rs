@@ -21,6 +21,8 @@ struct Mood {
     slow: u64,
     /// Events that are no calls, of a thousand.
     faults: u64,
+    /// Calls that wait for room first.
+    waits_for_room: u64,
     /// Several calls of one kind at a time.
     bursts: u64,
     /// Nanoseconds between two events.
@@ -69,6 +71,7 @@ fn settings(random: &mut Random) -> Settings {
         eager_max: random.pick(&[0, 0, 128, 4096]),
         checksum: random.percent(25),
         background: random.percent(75),
+        runtime: random.percent(25),
         spin: random.pick(&[
             Some(0),
             Some(0),
@@ -98,6 +101,7 @@ fn rules(random: &mut Random, as_before: bool) -> Rules {
         short_cuts: random.percent(60),
         owner_moves: random.percent(50),
         at_once: random.percent(30),
+        views: random.percent(50),
         as_before,
         tombstones_max: random.pick(&[4, 16, 4096, 4096]),
         unmatched_max: random.pick(&[1, 4, 64]),
@@ -119,6 +123,7 @@ fn mood(random: &mut Random, has_hung: bool) -> Mood {
         bad: some(random, 30),
         slow: some(random, 40),
         faults: random.pick(&[0, 5, 10, 20, 40]),
+        waits_for_room: random.pick(&[0, 0, 20, 60]),
         bursts: random.pick(&[0, 2, 5, 10]),
         gap: random.pick(&[MICRO, 20 * MICRO, 200 * MICRO, MILLI]),
     }
@@ -284,7 +289,7 @@ impl Maker {
             8 => Manner::Cancel(self.time(random)),
             _ => Manner::Await,
         };
-        let asks_back = matches!(act, Act::Pull(_) | Act::Push(_) | Act::Fetch(_));
+        let asks_back = act.is_transfer();
         if random.percent(self.mood.one_way) && !asks_back {
             manner = random.pick(&[Manner::Notify, Manner::NotifyAndWait, Manner::NotifyBlindly]);
         }
@@ -292,7 +297,8 @@ impl Maker {
         // Nobody cancels those.
         let waits = act == Act::UntilCancelled && manner.is_one_way();
         let act = if waits { Act::Never } else { act };
-        Call { from, to, kind, act, len, deadline, manner }
+        let waits_for_room = random.percent(self.mood.waits_for_room);
+        Call { from, to, kind, act, len, deadline, manner, waits_for_room }
     }
 
     fn time(&self, random: &mut Random) -> u64 {
@@ -321,7 +327,8 @@ impl Maker {
             }
             if random.percent(mood.transfers) {
                 let len = random.pick(&[1, 100, 5000, 20_000]);
-                return random.pick(&[Act::Pull(len), Act::Push(len), Act::Fetch(len)]);
+                let all = [Act::Pull(len), Act::Push(len), Act::Fetch(len), Act::View(len)];
+                return random.pick(&all);
             }
             if random.percent(10) {
                 let to = random.index(self.story.processes.len()) + 1;
