@@ -55,8 +55,13 @@
 //!     shareable kind, they are refused with [`Error::Unsupported`].
 //! 15. What a plugin says it offers ([`Plugin::offers`]) can be opened, and nothing else is said to be missing than
 //!     what cannot, with what to do about it.
+//! 16. A transfer that was begun ([`Context::begin`]) moves its bytes when its [`Mover`] is run, in any thread and
+//!     without the context, whatever was posted, cancelled, closed or dropped since, and none when it is dropped
+//!     instead. Memory that its owner has got back is not touched. It has no completion.
 //!
 //! # Why it is so
+//! - Whoever has a context keeps others from it; so bytes are moved without it ([`Mover`]), where moving them takes longer
+//!   than handing them over. Over sockets and cards others move them, and nothing is begun.
 //! - A context sleeps through its [`Waiter`], a second object that other threads may use, because the thread that sleeps
 //!   must not hold the context: others post meanwhile. One `epoll_wait` both sleeps and says which connection rang, so
 //!   that a blocking call costs one sleep and one wake-up a side.
@@ -89,6 +94,7 @@ mod harvest;
 mod joint;
 mod memory;
 mod message;
+mod mover;
 mod offer;
 mod op;
 mod plugin;
@@ -102,6 +108,7 @@ pub use error::{Error, GoneReason};
 pub use harvest::{Guest, Harvest, Told};
 pub use memory::{Keeper, Memory, Rights, Segment};
 pub use message::{INLINE_MAX, Message, MessageBody, WIDE_MAX};
+pub use mover::{Begun, Mover};
 pub use offer::{Availability, Offer};
 pub use op::{
     Completion, Direction, Done, Exchange, Exchanged, Failure, Op, OpId, Peer, QUIET, Reached,

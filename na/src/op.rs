@@ -139,10 +139,10 @@ impl Op {
         }
     }
 
-    /// A put or a get as it is asked for at [`crate::Context::transfer`]; `None` for anything else, and where the
+    /// A put or a get as it is asked for at [`crate::Context::begin`]; `None` for anything else, and where the
     /// two sides are not equally long.
     #[must_use]
-    pub fn transit(&self) -> Option<Transit<'_>> {
+    pub fn transit(&self) -> Option<Transit<'_, '_>> {
         let (direction, peer, local, remote) = match self {
             Self::Get { from, local, remote } => (Direction::Get, *from, local, remote),
             Self::Put { to, local, remote } => (Direction::Put, *to, local, remote),
@@ -182,21 +182,21 @@ pub enum Direction {
     Put,
 }
 
-/// A put or a get, for [`crate::Context::transfer`]: what [`Op::Put`] and [`Op::Get`] own, borrowed.
+/// A put or a get, for [`crate::Context::begin`]: what [`Op::Put`] and [`Op::Get`] own, borrowed.
 ///
 /// Nothing of it is checked yet, neither range.
 #[derive(Debug, Clone, Copy)]
-pub struct Transit<'a> {
+pub struct Transit<'near, 'far> {
     /// Which way.
     pub direction: Direction,
     /// Owner of the remote memory.
     pub peer: Peer,
     /// The plugin's side of the local region ([`crate::Region::state`]).
-    pub local: &'a dyn RegionState,
+    pub local: &'near dyn RegionState,
     /// First byte there.
     pub local_offset: u64,
     /// The remote region.
-    pub remote: &'a Descriptor,
+    pub remote: &'far Descriptor,
     /// First byte there.
     pub remote_offset: u64,
     /// Length in bytes, of both.

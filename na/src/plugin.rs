@@ -9,8 +9,8 @@ use std::{
 };
 
 use crate::{
-    Address, Caps, Completion, Descriptor, Error, Exchange, Exchanged, Guest, Memory, Message,
-    Offer, Op, OpId, Peer, Region, Rejected, Rights, Tag, Token, Transit,
+    Address, Begun, Caps, Completion, Descriptor, Error, Exchange, Exchanged, Guest, Memory,
+    Message, Offer, Op, OpId, Peer, Region, Rejected, Rights, Tag, Token, Transit,
 };
 
 /// A linked transport: turns a URL into a domain.
@@ -169,21 +169,26 @@ pub trait Context: Send + fmt::Debug {
         None
     }
 
-    /// A short cut for a transfer ([`crate::Op::Put`], [`crate::Op::Get`]): moves its bytes, where this needs
-    /// neither the peer nor a later round.
+    /// A short cut for a transfer ([`crate::Op::Put`], [`crate::Op::Get`]) whose bytes this side moves by itself, with
+    /// neither the peer nor a later round: checks it, and gives what moves them ([`Begun::Ready`]), so that nobody who
+    /// waits for this context waits for bytes. What costs less to move than to hand over is over at once.
     ///
-    /// It is over after the time that copying takes; of more than `most` bytes it is not even begun. A plugin does
-    /// no more between two rounds than it moves in one, so that whoever only starts transfers makes progress, too.
+    /// A plugin begins no more bytes between two rounds than it moves in one, so that whoever only starts transfers makes
+    /// progress, too; where it begins any, it begins 1 MiB after each round.
     ///
-    /// `true`: it is over, as if it had been posted and had completed; no completion follows. `false`: it is not,
-    /// for whatever reason; post it, which tells. That is all that the default does. Nothing is counted or copied to
-    /// ask: whoever does not post it has lost nothing.
-    fn transfer(&mut self, transit: &Transit<'_>, most: u64) -> bool {
-        let _: (&Transit<'_>, u64) = (transit, most);
+    /// By default [`Begun::No`].
+    fn begin<'near>(&mut self, transit: &Transit<'near, '_>) -> Begun<'near> {
+        let _: &Transit<'_, '_> = transit;
+        Begun::No
+    }
+
+    /// Whether transfers with this peer are begun ([`Context::begin`]) rather than posted, as far as is known before one
+    /// is tried.
+    fn moves(&mut self, _peer: Peer) -> bool {
         false
     }
 
-    /// [`Context::transfer`] for whoever wants bytes of a peer's once, in memory of his own that is not registered: gets
+    /// A short [`Context::begin`] for whoever wants bytes of a peer's once, in memory of his own that is not registered: gets
     /// `into.len()` bytes of the remote region from `offset` on.
     ///
     /// `true`: `into` holds them. `false`: it holds anything, for whatever reason; post a [`crate::Op::Get`] into

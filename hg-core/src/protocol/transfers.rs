@@ -66,7 +66,7 @@ impl Protocol {
             remote_offset: far.offset(),
             len: far.len(),
         };
-        let is_over = context.transfer(&transit, most);
+        let is_over = context.begin(&transit).finish();
         if is_over {
             self.operations.handle_moved(far.len());
         }

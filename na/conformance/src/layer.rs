@@ -4,9 +4,9 @@
 use std::{fmt, sync::Arc, time::Instant};
 
 use hg_na::{
-    Address, Caps, Completion, Context, Descriptor, Domain, Error, Exchange, Exchanged, Guest,
-    Memory, Message, Offer, Op, OpId, OpenOptions, Peer, Plugin, Region, Rejected, Rights, Tag,
-    Token, Transit, Waiter,
+    Address, Begun, Caps, Completion, Context, Descriptor, Domain, Error, Exchange, Exchanged,
+    Guest, Memory, Message, Offer, Op, OpId, OpenOptions, Peer, Plugin, Region, Rejected, Rights,
+    Tag, Token, Transit, Waiter,
 };
 
 /// Stands before one context. Each method passes on unless it is overridden.
@@ -49,8 +49,16 @@ pub trait Layer: fmt::Debug + Send {
     ) -> Option<OpId> {
         None
     }
-    /// See [`Context::transfer`]. The same.
-    fn transfer(&mut self, _inner: &mut dyn Context, _transit: &Transit<'_>, _most: u64) -> bool {
+    /// See [`Context::begin`]. The same.
+    fn begin<'near>(
+        &mut self,
+        _inner: &mut dyn Context,
+        _transit: &Transit<'near, '_>,
+    ) -> Begun<'near> {
+        Begun::No
+    }
+    /// See [`Context::moves`]. The same.
+    fn moves(&mut self, _inner: &mut dyn Context, _peer: Peer) -> bool {
         false
     }
     /// See [`Context::fetch`]. The same.
@@ -219,8 +227,12 @@ impl Context for LayeredContext {
         self.layer.reply(self.inner.as_mut(), to, tag, token, message)
     }
 
-    fn transfer(&mut self, transit: &Transit<'_>, most: u64) -> bool {
-        self.layer.transfer(self.inner.as_mut(), transit, most)
+    fn begin<'near>(&mut self, transit: &Transit<'near, '_>) -> Begun<'near> {
+        self.layer.begin(self.inner.as_mut(), transit)
+    }
+
+    fn moves(&mut self, peer: Peer) -> bool {
+        self.layer.moves(self.inner.as_mut(), peer)
     }
 
     fn fetch(&mut self, owner: Peer, remote: &Descriptor, offset: u64, into: &mut [u8]) -> bool {

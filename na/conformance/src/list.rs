@@ -158,7 +158,13 @@ define_suite! { $
             memory_that_cannot_be_written_grants_no_writing
             a_message_after_a_put_arrives_after_its_bytes
             a_region_in_use_is_not_unregistered
-            transfers_by_the_short_cut_are_over_and_leave_rounds_their_turn
+        }
+        begun {
+            transfers_that_were_begun_are_over_and_leave_rounds_their_turn
+            a_mover_needs_no_context_and_no_thread_of_its_own
+            a_mover_that_is_dropped_moves_nothing_and_holds_nothing
+            what_was_begun_does_not_touch_memory_that_its_owner_has_got_back
+            what_was_begun_is_moved_or_fails_whoever_has_closed
         }
         fetched {
             bytes_fetched_at_once_are_the_peers

@@ -90,47 +90,6 @@ pub fn copy_between(
     Ok(())
 }
 
-/// The same from memory that nobody in this process writes meanwhile, so that its exclusion is not asked for: a mapping
-/// of a peer's, whose owner does not ask for it either.
-///
-/// # Errors
-/// As [`copy_in`], for either side.
-///
-/// # Safety
-/// Nobody else in this process writes to `from` until it returns.
-#[expect(unsafe_code, reason = "leaves a lock out where the caller knows that it guards nothing")]
-pub unsafe fn copy_from_quiet(
-    (from, from_offset): (&Memory, u64),
-    (into, into_offset): (&Memory, u64),
-    len: u64,
-) -> Result<(), Error> {
-    let one = (one_run(from, from_offset, len), one_run(into, into_offset, len));
-    let (Some(source), Some(target)) = one else {
-        return copy_between((from, from_offset), (into, into_offset), len);
-    };
-    check_writable(into)?;
-    let _exclusive = into.exclusion().write().unwrap_or_else(PoisonError::into_inner);
-    raw::copy(from, source, into, target);
-    Ok(())
-}
-
-/// [`copy_out`] of memory that nobody in this process writes meanwhile, so that its exclusion is not asked for: a mapping
-/// of a peer's, as for [`copy_from_quiet`].
-///
-/// # Errors
-/// [`Error::OutOfRange`].
-///
-/// # Safety
-/// Nobody in this process writes to `memory` until it returns.
-#[expect(unsafe_code, reason = "leaves a lock out where the caller knows that it guards nothing")]
-pub unsafe fn copy_out_quiet(memory: &Memory, offset: u64, into: &mut [u8]) -> Result<(), Error> {
-    let Some(run) = one_run(memory, offset, into.len() as u64) else {
-        return copy_out(memory, offset, into);
-    };
-    raw::copy_out(memory, run, into);
-    Ok(())
-}
-
 /// The range as one run, where the memory is one: spares short copies the lists.
 fn one_run(memory: &Memory, offset: u64, len: u64) -> Option<Segment> {
     let [segment] = memory.segments() else { return None };
@@ -195,26 +154,6 @@ mod tests {
             into.into_vecs().unwrap(),
             [vec![0, 0, 2], vec![], vec![3, 4, 5, 6, 0], vec![0]]
         );
-    }
-
-    #[test]
-    #[expect(unsafe_code, reason = "tests a function that is unsafe to call")]
-    fn quiet_memory_is_copied_whatever_its_shape_while_others_read_it() {
-        for from in [Memory::from(vec![1u8, 2, 3, 4]), Memory::from(vec![vec![1u8, 2], vec![3, 4]])]
-        {
-            let _reader = from.exclusion().read().unwrap();
-            for into in [Memory::from(vec![0u8; 9]), many()] {
-                // SAFETY:
-                // - nobody else has it.
-                unsafe { copy_from_quiet((&from, 1), (&into, 2), 3) }.unwrap();
-                let mut seen = [9; 9];
-                copy_out(&into, 0, &mut seen).unwrap();
-                assert_eq!(seen, [0, 0, 2, 3, 4, 0, 0, 0, 0]);
-                // SAFETY:
-                // - as above.
-                assert!(unsafe { copy_from_quiet((&from, 2), (&into, 0), 3) }.is_err());
-            }
-        }
     }
 
     #[test]

@@ -10,7 +10,6 @@
 //! | [`pieces`] | cuts a range into runs of memory |
 //! | [`copy_out`], [`copy_in`] | between memory and a slice |
 //! | [`copy_between`] | from memory to memory |
-//! | [`copy_from_quiet`] | the same, where only one of the two needs to be excluded |
 //! | [`write_vectored`] | `sendmsg(2)`: a slice, then a range of memory, to a socket |
 //! | [`Held`] | memory that is dropped in the middle of progress |
 //! | [`ForkGuard`] | tells a forked child's copy from the original |
@@ -29,7 +28,7 @@ mod pieces;
 #[expect(unsafe_code, reason = "follows the addresses of registered memory")]
 mod raw;
 
-pub use copy::{copy_between, copy_from_quiet, copy_in, copy_out, copy_out_quiet};
+pub use copy::{copy_between, copy_in, copy_out};
 pub use fork::ForkGuard;
 pub use held::Held;
 pub use inherit::NotInherited;

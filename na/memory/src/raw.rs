@@ -1,5 +1,5 @@
 //! The operations that follow addresses. Every caller in this crate has cut the runs out of the memory's own
-//! segments with `pieces`, and holds its exclusion; or was promised that it need not (`copy_from_quiet`, `copy_out_quiet`).
+//! segments with `pieces`, and holds its exclusion.
 
 use std::{
     io, mem,

@@ -1,6 +1,6 @@
 //! Transfers that the local plugin does at once. The network never does: it would have to be told of each.
 
-use hg_na::{Context, Descriptor, Peer, Transit};
+use hg_na::{Begun, Descriptor, Peer, Transit};
 
 use crate::{Way, context::RouteContext, slices};
 
@@ -19,31 +19,24 @@ impl RouteContext {
         parts.of(remote, local)
     }
 
-    /// What the local plugin is to be asked for; `None`: it is not asked.
-    #[inline]
-    fn inner<'a>(
-        &self,
-        transit: &Transit<'a>,
-        remote: Option<&'a Descriptor>,
-    ) -> Option<Transit<'a>> {
-        if !self.is_local(transit.peer, transit.len) {
-            return None;
-        }
-        let local = slices::region_of(transit.local).ok()?.part(Way::Local).state();
-        Some(Transit { local, remote: remote.unwrap_or(transit.remote), ..*transit })
-    }
-
     /// Asks the local plugin for one.
     #[inline]
-    pub(crate) fn transfer_locally<T>(
-        &mut self,
-        transit: &Transit<'_>,
-        ask: impl FnOnce(&mut dyn Context, &Transit<'_>) -> T,
-    ) -> Option<T> {
-        let remote = self.part_of(transit.remote);
-        let inner = self.inner(transit, remote.as_ref())?;
+    pub(crate) fn begin_locally<'near>(&mut self, transit: &Transit<'near, '_>) -> Begun<'near> {
+        if !self.is_local(transit.peer, transit.len) {
+            return Begun::No;
+        }
+        let Ok(region) = slices::region_of(transit.local) else { return Begun::No };
+        let local = region.part(Way::Local).state();
+        let part = self.part_of(transit.remote);
         self.local_quiet = 0;
-        Some(ask(self.local.as_mut(), &inner))
+        let remote = part.as_ref().unwrap_or(transit.remote);
+        self.local.begin(&Transit { local, remote, ..*transit })
+    }
+
+    /// Whether the local plugin moves the bytes of this peer's transfers.
+    #[inline]
+    pub(crate) fn moves_locally(&mut self, peer: Peer) -> bool {
+        self.is_local(peer, 0) && self.local.moves(peer)
     }
 
     /// Asks the local plugin for bytes in memory that is not registered.

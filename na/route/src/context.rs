@@ -6,9 +6,9 @@
 use std::{fmt, sync::Arc, time::Instant};
 
 use hg_na::{
-    Address, Caps, Completion, Context, Descriptor, Domain as _, Done, Error, Exchange, Exchanged,
-    Failure, LocalSlice, Message, Op, OpId, Peer, Reached, Rejected, RemoteSlice, Returned, Tag,
-    Token, Transit, UID, Waiter,
+    Address, Begun, Caps, Completion, Context, Descriptor, Domain as _, Done, Error, Exchange,
+    Exchanged, Failure, LocalSlice, Message, Op, OpId, Peer, Reached, Rejected, RemoteSlice,
+    Returned, Tag, Token, Transit, UID, Waiter,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 use uuid::Uuid;
@@ -488,8 +488,12 @@ impl Context for RouteContext {
         self.reply_slowly(to, tag, token, message)
     }
 
-    fn transfer(&mut self, transit: &Transit<'_>, most: u64) -> bool {
-        self.transfer_locally(transit, |local, inner| local.transfer(inner, most)).unwrap_or(false)
+    fn begin<'near>(&mut self, transit: &Transit<'near, '_>) -> Begun<'near> {
+        self.begin_locally(transit)
+    }
+
+    fn moves(&mut self, peer: Peer) -> bool {
+        self.moves_locally(peer)
     }
 
     fn fetch(&mut self, owner: Peer, remote: &Descriptor, offset: u64, into: &mut [u8]) -> bool {

@@ -82,7 +82,7 @@ pub(crate) struct Connection {
     /// Whom to connect to; `None` for accepted connections.
     pub(crate) target: Option<Target>,
     pub(crate) socket: Option<Arc<Socket>>,
-    pub(crate) watch: Option<ProcessWatch>,
+    pub(crate) watch: Option<Arc<ProcessWatch>>,
     /// This side's part of the link, until the peer's is known.
     pub(crate) own: Option<crate::link::OwnSide>,
     /// When [`crate::chores`] look at its phase again.

@@ -19,8 +19,8 @@ use std::{
 };
 
 use hg_na::{
-    Address, Completion, Context, Descriptor, Error, Exchange, Exchanged, Guest, Message, Op, OpId,
-    Peer, Rejected, Tag, Token, Told, Transit, Waiter,
+    Address, Begun, Completion, Context, Descriptor, Error, Exchange, Exchanged, Guest, Message,
+    Op, OpId, Peer, Rejected, Tag, Token, Told, Transit, Waiter,
 };
 use hg_na_memory::ForkGuard;
 use rustc_hash::FxHashMap;
@@ -221,8 +221,12 @@ impl Context for SmContext {
         self.post_reply(to, tag, token, message)
     }
 
-    fn transfer(&mut self, transit: &Transit<'_>, most: u64) -> bool {
-        !self.guard.is_child() && self.transfer_now(transit, most)
+    fn begin<'near>(&mut self, transit: &Transit<'near, '_>) -> Begun<'near> {
+        if self.guard.is_child() { Begun::No } else { self.begin_now(transit) }
+    }
+
+    fn moves(&mut self, peer: Peer) -> bool {
+        !self.guard.is_child() && self.moves_with(peer)
     }
 
     fn fetch(&mut self, owner: Peer, remote: &Descriptor, offset: u64, into: &mut [u8]) -> bool {

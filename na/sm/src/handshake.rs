@@ -94,7 +94,7 @@ impl SmContext {
         self.waiter.add(watch.fd(), token(peer, Source::Process), Interest::LevelIn)?;
         let Some(connection) = self.peers.find(peer) else { return Ok(()) };
         connection.socket = Some(Arc::new(socket));
-        connection.watch = Some(watch);
+        connection.watch = Some(Arc::new(watch));
         connection.own = Some(offer.own);
         connection.enter(Phase::Connecting);
         Ok(())
@@ -178,7 +178,7 @@ impl SmContext {
                 |()| self.waiter.add(watch.fd(), token(peer, Source::Process), Interest::LevelIn),
             );
         connection.socket = Some(Arc::new(socket));
-        connection.watch = Some(watch);
+        connection.watch = Some(Arc::new(watch));
         self.at(now + self.shared.settings.connect_timeout, peer);
         if let Err(error) = watched {
             self.end(peer, reason_of(error));

@@ -14,7 +14,7 @@ mod sync;
 mod pins;
 
 use loom::{sync::Arc, thread};
-use pins::{Pin, announce, is_live, is_pinned, pin_word, publish, retract, settle};
+use pins::{Pin, announce, is_live, is_pinned, pin_word, publish, release, retract, settle};
 use sync::{AtomicU32, AtomicU64, Ordering, Plain64};
 
 const INDEX: u32 = 3;
@@ -91,6 +91,32 @@ fn one_fence_is_enough_for_two_that_are_announced_before_it() {
         });
         take_back(&shared);
         thread.join().unwrap();
+    });
+}
+
+/// What was begun by one thread is moved by another one, while the first begins something else.
+#[test]
+fn the_next_name_in_a_word_says_that_the_transfer_before_is_over() {
+    loom::model(|| {
+        let shared = region(LIVE);
+        let mover = Arc::clone(&shared);
+        let pin = announce(&shared.pins[..1], INDEX, LIVE).unwrap();
+        settle();
+        assert!(pin.holds(LIVE, &shared.generation));
+        assert_eq!(pin.leave(&shared.pins[..1]), 0);
+        let moving = thread::spawn(move || {
+            assert_eq!(mover.memory.load(), 0);
+            release(&mover.pins[0]);
+        });
+        let next = Arc::clone(&shared);
+        let beginning = thread::spawn(move || {
+            if let Some(pin) = announce(&next.pins[..1], INDEX + 1, LIVE) {
+                pin.leave(&next.pins[..1]);
+            }
+        });
+        take_back(&shared);
+        moving.join().unwrap();
+        beginning.join().unwrap();
     });
 }
 

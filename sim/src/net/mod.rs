@@ -19,6 +19,7 @@
 
 mod hub;
 mod matching;
+mod mover;
 mod plugin;
 mod post;
 mod region;

@@ -9,14 +9,15 @@ use std::{
 };
 
 use hg_na::{
-    Address, Caps, Completion, Context, Descriptor, Domain, Error, Exchange, Exchanged, GoneReason,
-    Memory, Message, Op, OpId, OpenOptions, Peer, Plugin, Region, Rejected, Rights, Tag, Token,
-    Transit, Waiter,
+    Address, Begun, Caps, Completion, Context, Descriptor, Domain, Error, Exchange, Exchanged,
+    GoneReason, Memory, Message, Op, OpId, OpenOptions, Peer, Plugin, Region, Rejected, Rights,
+    Tag, Token, Transit, Waiter,
 };
 
 use super::{
     Rules,
     hub::{Counts, Endpoint, Net},
+    mover::NetMover,
 };
 use crate::{platform::nanos, world};
 
@@ -186,8 +187,13 @@ impl Context for SimContext {
         self.with(|net, at| net.reply(at, (to, tag), token, message))
     }
 
-    fn transfer(&mut self, transit: &Transit<'_>, most: u64) -> bool {
-        transit.len <= most && self.with(|net, at| net.transfer(at, transit))
+    fn begin<'near>(&mut self, transit: &Transit<'near, '_>) -> Begun<'near> {
+        let Some(owner) = self.with(|net, at| net.begin(at, transit)) else { return Begun::No };
+        Begun::Ready(Box::new(NetMover::new(&self.net, self.id, owner, transit)))
+    }
+
+    fn moves(&mut self, peer: Peer) -> bool {
+        self.with(|net, at| net.moves(at, peer))
     }
 
     fn fetch(&mut self, owner: Peer, remote: &Descriptor, offset: u64, into: &mut [u8]) -> bool {

@@ -158,16 +158,35 @@ impl Net {
         self.post(at, token, Op::SendExpected { to, tag, message }).ok()
     }
 
-    /// Something was posted for a peer: gets it under way.
-    /// A transfer that needs neither the owner nor a later round; says whether it is over.
-    pub(super) fn transfer(&mut self, at: usize, transit: &Transit<'_>) -> bool {
-        let Some(owner) = self.owner_at_once(at, transit.peer, transit.len) else { return false };
-        let (is_put, near) = (transit.direction == Direction::Put, transit.local);
-        let remote = (transit.remote, transit.remote_offset, transit.len);
-        move_between(&self.regions, owner, is_put, (near, transit.local_offset), remote).is_ok()
+    /// Whose memory that of a transfer is which needs neither the owner nor a later round, if it is granted.
+    pub(super) fn begin(&mut self, at: usize, transit: &Transit<'_, '_>) -> Option<u64> {
+        let owner = self.owner_at_once(at, transit.peer, transit.len)?;
+        let range = (transit.remote_offset, transit.len);
+        self.regions.find(owner, transit.remote, needed_for(transit.direction), range).ok()?;
+        Some(owner)
     }
 
-    /// The same into memory of the caller's.
+    /// Whether transfers with a peer are begun.
+    pub(super) fn moves(&mut self, at: usize, peer: Peer) -> bool {
+        let may = self.rules.at_once && !self.rules.owner_moves && !self.endpoints[at].is_cut;
+        may && self.endpoints[at].side(peer).is_some_and(|it| matches!(it.link, Link::Open { .. }))
+    }
+
+    /// What was begun is moved, unless this process was killed since.
+    pub(super) fn move_begun(
+        &mut self,
+        at: usize,
+        owner: u64,
+        (direction, near): (Direction, (&dyn RegionState, u64)),
+        remote: (&Descriptor, u64, u64),
+    ) -> Result<(), Error> {
+        if self.endpoints[at].is_cut {
+            return Err(Error::UnknownPeer);
+        }
+        move_between(&self.regions, owner, direction == Direction::Put, near, remote)
+    }
+
+    /// Gets bytes into memory of the caller's, if that needs neither the owner nor a later round; says whether it did.
     pub(super) fn fetch(
         &mut self,
         at: usize,
@@ -195,6 +214,7 @@ impl Net {
         Some(self.endpoints[endpoint].domain)
     }
 
+    /// Something was posted for a peer: gets it under way.
     fn set_off(&mut self, at: usize, peer: Peer) {
         let Some(side) = self.endpoints[at].side(peer) else { return };
         match side.link {
@@ -375,8 +395,8 @@ fn move_between(
     (near, near_offset): (&dyn RegionState, u64),
     (remote, offset, len): (&Descriptor, u64, u64),
 ) -> Result<(), Error> {
-    let needed = if is_put { Rights::WRITE } else { Rights::READ };
-    let far = regions.find(owner, remote, needed, (offset, len))?;
+    let direction = if is_put { Direction::Put } else { Direction::Get };
+    let far = regions.find(owner, remote, needed_for(direction), (offset, len))?;
     let mut bytes = vec![0; usize::try_from(len).unwrap_or(usize::MAX)];
     if is_put {
         near.read(near_offset, &mut bytes)?;
@@ -384,5 +404,12 @@ fn move_between(
     } else {
         RegionState::read(far.as_ref(), offset, &mut bytes)?;
         near.write(near_offset, &bytes)
+    }
+}
+
+fn needed_for(direction: Direction) -> Rights {
+    match direction {
+        Direction::Get => Rights::READ,
+        Direction::Put => Rights::WRITE,
     }
 }

@@ -7,8 +7,8 @@ use std::{
 };
 
 use hg_na::{
-    Address, Caps, Completion, Error, Failure, GoneReason, LocalSlice, Message, Op, OpId, Peer,
-    Reached, Rejected, RemoteSlice, Returned, Rights, SharedBytes, Token,
+    Address, Caps, Completion, Descriptor, Error, Failure, GoneReason, LocalSlice, Message, Op,
+    OpId, Peer, Reached, Rejected, RemoteSlice, Returned, Rights, SharedBytes, Token,
 };
 
 use super::{
@@ -19,6 +19,10 @@ use super::{
 
 /// Messages of one lane that one call of `progress` takes from one peer.
 const BATCH: usize = 32;
+/// Bytes that are begun between two rounds.
+const BEGUN_MAX: u64 = 1 << 20;
+/// Shorter transfers are not begun, for tests that want some of either kind.
+const BEGUN_MIN: u64 = 16 << 10;
 
 #[derive(Default)]
 pub(super) struct Hub {
@@ -57,6 +61,8 @@ pub(super) struct Endpoint {
     pub(super) admission: bool,
     ready: VecDeque<Completion>,
     last_serial: u64,
+    /// Bytes that were begun since the last round.
+    begun: u64,
 }
 
 #[derive(Default)]
@@ -84,6 +90,7 @@ impl Endpoint {
             admission: true,
             ready: VecDeque::new(),
             last_serial: 0,
+            begun: 0,
         }
     }
 
@@ -357,6 +364,7 @@ impl State {
 
     pub(super) fn progress(&mut self, id: u64, done: &mut Vec<Completion>) -> bool {
         let mut moved = false;
+        self.endpoint(id).begun = 0;
         for peer in self.endpoint(id).peers() {
             moved |= self.connect(id, peer);
             for lane in LANES {
@@ -460,6 +468,22 @@ impl State {
         self.endpoint(endpoint).waiter.ring();
     }
 
+    /// Whether transfers with a peer are begun.
+    pub(super) fn moves(&mut self, id: u64, with: Peer) -> bool {
+        self.endpoint(id).peer(with).is_some_and(|it| matches!(it.link, Link::Open { .. }))
+    }
+
+    /// Whose memory a peer's is, when a transfer of so many bytes may be begun; they count.
+    pub(super) fn begin(&mut self, id: u64, of: Peer, len: u64) -> Option<u64> {
+        let own = self.endpoint(id);
+        let Link::Open { endpoint, .. } = own.peer(of)?.link else { return None };
+        if len < BEGUN_MIN || own.begun + len > BEGUN_MAX {
+            return None;
+        }
+        own.begun += len;
+        Some(self.endpoint(endpoint).domain)
+    }
+
     fn transfer(&mut self, id: u64, of: Peer) -> bool {
         let Some(peer) = self.endpoint(id).peer(of) else { return false };
         let Link::Open { endpoint, .. } = peer.link else { return false };
@@ -485,13 +509,13 @@ impl State {
     }
 
     /// A region that grants what is needed.
-    fn region(
+    pub(super) fn region(
         &self,
         domain: u64,
-        remote: &RemoteSlice,
+        remote: &Descriptor,
         needed: Rights,
     ) -> Result<Arc<MemRegion>, Error> {
-        let key = Key::try_from(remote.descriptor().opaque())
+        let key = Key::try_from(remote.opaque())
             .map_err(|_| Error::BadDescriptor("its plugin part has another length"))?;
         let region = self.regions.get(&key).and_then(Weak::upgrade);
         let region =
@@ -503,14 +527,14 @@ impl State {
     }
 
     fn view(&self, domain: u64, remote: &RemoteSlice) -> Result<SharedBytes, Error> {
-        let region = self.region(domain, remote, Rights::READ)?;
+        let region = self.region(domain, remote.descriptor(), Rights::READ)?;
         region.view()?.slice(remote.offset(), remote.len())
     }
 
     fn copy(&self, domain: u64, local: &LocalSlice, transfer: &Transfer) -> Result<(), Error> {
         let remote = &transfer.remote;
         let needed = if transfer.put { Rights::WRITE } else { Rights::READ };
-        let region = self.region(domain, remote, needed)?;
+        let region = self.region(domain, remote.descriptor(), needed)?;
         let len = usize::try_from(local.len()).expect("max_transfer fits in memory");
         let mut bounce = vec![0; len];
         use hg_na::RegionState as _;

@@ -7,6 +7,7 @@
 //! `mem://NAME`.
 
 mod hub;
+mod mover;
 mod peer;
 mod region;
 mod waiter;
@@ -14,12 +15,13 @@ mod waiter;
 use std::{fmt, sync::Arc, time::Instant};
 
 use hg_na::{
-    Address, Caps, Completion, Context, Domain, Error, Memory, Message, Op, OpId, OpenOptions,
-    Peer, Plugin, Region, Rejected, Rights, Sleep, Token, Waiter,
+    Address, Begun, Caps, Completion, Context, Domain, Error, Memory, Message, Op, OpId,
+    OpenOptions, Peer, Plugin, Region, Rejected, Rights, Sleep, Token, Transit, Waiter,
 };
 
 use self::{
     hub::{Endpoint, Hub},
+    mover::MemMover,
     region::{Key, MemRegion},
     waiter::MemWaiter,
 };
@@ -173,6 +175,19 @@ impl Context for MemContext {
         // It gets under way in the next progress: whoever sleeps must make it.
         self.waiter.ring();
         posted
+    }
+
+    fn begin<'near>(&mut self, transit: &Transit<'near, '_>) -> Begun<'near> {
+        let mut state = self.hub.lock();
+        let Some(owner) = state.begin(self.id, transit.peer, transit.len) else { return Begun::No };
+        match MemMover::new((&self.hub, &state), owner, transit) {
+            Some(mover) => Begun::Ready(Box::new(mover)),
+            None => Begun::No,
+        }
+    }
+
+    fn moves(&mut self, peer: Peer) -> bool {
+        self.hub.lock().moves(self.id, peer)
     }
 
     fn cancel(&mut self, id: OpId) {

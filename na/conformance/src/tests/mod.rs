@@ -2,6 +2,7 @@
 
 pub(crate) mod admission;
 pub(crate) mod asleep;
+pub(crate) mod begun;
 pub(crate) mod chaos;
 pub(crate) mod completion;
 pub(crate) mod fetched;

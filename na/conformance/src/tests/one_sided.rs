@@ -2,7 +2,6 @@
 
 use hg_na::{
     Descriptor, Error, LocalSlice, Memory, Op, Peer, PutOrdering, Region, RemoteSlice, Rights,
-    Transit,
 };
 
 use crate::{
@@ -357,58 +356,3 @@ pub(crate) fn a_region_in_use_is_not_unregistered(suite: &Suite) -> Outcome {
     ensure!(content(&there)? == pattern(64, 18), "a put from a busy region went wrong");
     world.end()
 }
-
-/// Both sides of what is made here are equally long.
-fn transit(op: &Op) -> Transit<'_> {
-    op.transit().expect("a put or a get of equal sides")
-}
-
-pub(crate) fn transfers_by_the_short_cut_are_over_and_leave_rounds_their_turn(
-    suite: &Suite,
-) -> Outcome {
-    let Some((mut world, to)) = connected(suite)? else { return Ok(()) };
-    let here = register(&world, A, pattern(LONG, 20), Rights::empty())?;
-    let there = register(&world, B, pattern(LONG, 21), Rights::all())?;
-    let closed = register(&world, B, vec![0; LONG], Rights::empty())?;
-    let (open, closed) = (travelled(&there)?, travelled(&closed)?);
-    let (mut mine, mut theirs) = (pattern(LONG, 20), pattern(LONG, 21));
-    for len in [0, 8, 4096, 100_000, LONG - 7] {
-        let (near, far) = (local(&here, 3, len)?, remote(&open, 7, len)?);
-        let get = Op::Get { from: to, local: near.clone(), remote: far.clone() };
-        let put = Op::Put { to, local: near.clone(), remote: far };
-        if len > 0 {
-            let short = world.nodes[A].context.transfer(&transit(&get), len as u64 - 1);
-            ensure!(!short, "{len} bytes were moved at once where fewer were allowed");
-        }
-        let context = &mut world.nodes[A].context;
-        if context.transfer(&transit(&get), u64::MAX) {
-            mine[3..3 + len].copy_from_slice(&theirs[7..7 + len]);
-        }
-        here.write(0, &[1, 2, 3, 4, 5]).map_err(|error| error.to_string())?;
-        mine[..5].copy_from_slice(&[1, 2, 3, 4, 5]);
-        if context.transfer(&transit(&put), u64::MAX) {
-            theirs[7..7 + len].copy_from_slice(&mine[3..3 + len]);
-        }
-        let denied = Op::Get { from: to, local: near, remote: remote(&closed, 0, len)? };
-        ensure!(
-            len == 0 || !context.transfer(&transit(&denied), u64::MAX),
-            "memory without rights was read"
-        );
-        ensure!(content(&here)? == mine, "a get of {len} bytes at once went wrong");
-        ensure!(content(&there)? == theirs, "a put of {len} bytes at once went wrong");
-        // It has no completion: one that nobody expects is an error of the observed context.
-        world.send(A, to, b"fence")?;
-        world.arrival(B)?;
-    }
-    let get = Op::Get { from: to, local: local(&here, 0, LONG)?, remote: remote(&open, 0, LONG)? };
-    let refused = (0..MOVED_AT_ONCE_MAX / LONG)
-        .any(|_| !world.nodes[A].context.transfer(&transit(&get), u64::MAX));
-    ensure!(refused, "{MOVED_AT_ONCE_MAX} bytes were moved at once without a round between them");
-    world.succeed(A, get)?;
-    world.end()
-}
-
-/// More than is queued for nobody's sake.
-const LONG: usize = 300_000;
-/// More than any plugin moves in one round.
-const MOVED_AT_ONCE_MAX: usize = 256 << 20;

@@ -5,8 +5,8 @@
 //! 6.5), else it is opened by number, with a look at the socket afterwards.
 
 use std::{
-    cell::OnceCell,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::OnceLock,
 };
 
 use hg_na::{Error, GoneReason};
@@ -26,7 +26,7 @@ use super::{calls, space::AddressSpace};
 pub(crate) struct ProcessWatch {
     pidfd: OwnedFd,
     pid: i32,
-    space: OnceCell<Option<AddressSpace>>,
+    space: OnceLock<Option<AddressSpace>>,
 }
 
 impl ProcessWatch {
@@ -51,7 +51,7 @@ impl ProcessWatch {
     }
 
     fn new(pidfd: OwnedFd, pid: i32) -> Self {
-        Self { pidfd, pid, space: OnceCell::new() }
+        Self { pidfd, pid, space: OnceLock::new() }
     }
 
     /// Watches a child of this process.

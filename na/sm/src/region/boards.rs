@@ -58,7 +58,7 @@ struct Board {
 #[derive(Debug)]
 struct Leaving {
     rings: Arc<Rings>,
-    watch: ProcessWatch,
+    watch: Arc<ProcessWatch>,
 }
 
 impl Boards {
@@ -78,7 +78,7 @@ impl Boards {
     }
 
     /// The connection is closed. Its pins stay as long as they are set and its process lives.
-    pub(crate) fn remove(&self, at: usize, watch: Option<ProcessWatch>) {
+    pub(crate) fn remove(&self, at: usize, watch: Option<Arc<ProcessWatch>>) {
         let mut list = self.lock();
         let board = list.boards[at].take();
         list.free.push(at);
@@ -208,13 +208,13 @@ mod tests {
         Arc::new(rings)
     }
 
-    fn this_process() -> ProcessWatch {
+    fn this_process() -> Arc<ProcessWatch> {
         let (one, _other) =
             socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
                 .unwrap();
         let watch = ProcessWatch::of(one.as_fd()).unwrap();
         assert_eq!(watch.pid(), getpid().as_raw());
-        watch
+        Arc::new(watch)
     }
 
     #[test]
@@ -246,7 +246,7 @@ mod tests {
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let boards = Boards::default();
         let at = boards.add(pinning(7), None);
-        boards.remove(at, Some(ProcessWatch::of_child(&child)));
+        boards.remove(at, Some(Arc::new(ProcessWatch::of_child(&child))));
         assert!(boards.pinned(7, 1));
         child.kill().unwrap();
         child.wait().unwrap();

@@ -91,6 +91,11 @@ impl<'a> Batch<'a> {
         Self { direction, runs, _alive: PhantomData }
     }
 
+    /// What was added to another one, whose regions are kept alive for as long, too.
+    pub(crate) fn of(direction: Direction, runs: &'a mut Scratch) -> Self {
+        Self { direction, runs, _alive: PhantomData }
+    }
+
     /// Adds `len` bytes of `local` from `offset` on. `far` appends as many bytes of the peer's memory to the list, from
     /// [`super::table::PeerTable::resolve`], and gives what keeps them; they are pinned until [`Batch::transfer`] ends.
     ///

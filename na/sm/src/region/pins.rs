@@ -12,11 +12,12 @@
 //! # Protocol
 //! ```text
 //! owner publishes                initiator transfers               owner unregisters
-//! T1 fields of the entry         R1 pin.store(name)                U1 generation.store(even)
-//! T2 generation.store(odd,       R2 fence(SeqCst)                  U2 fence(SeqCst)
-//!    Release)                    R3 generation.load(Acquire):      U3 every pin.load(Acquire) of every
-//!                                   another one: unpin, stale         peer: none is the name, or wait
-//!                                R4 fields; transfer               U4 memory and slot are free
+//! T1 fields of the entry         R0 pin.load(Acquire) == 0         U1 generation.store(even)
+//! T2 generation.store(odd,       R1 pin.store(name, Release)       U2 fence(SeqCst)
+//!    Release)                    R2 fence(SeqCst)                  U3 every pin.load(Acquire) of every
+//!                                R3 generation.load(Acquire):         peer: none is the name, or wait
+//!                                   another one: unpin, stale      U4 memory and slot are free
+//!                                R4 fields; transfer
 //!                                R5 pin.store(0, Release)
 //! ```
 //! - T2 -> R3: an initiator that sees the generation sees the fields of that generation.
@@ -24,6 +25,8 @@
 //!   fences are sequentially consistent because nothing weaker orders a store before a later load: without
 //!   them both could read the old words, and the transfer would touch memory that is free.
 //! - R5 -> U3: the transfer is over before the memory is free.
+//! - R5 -> R0, R1 -> U3: the same where U3 sees the next name in that word. A word is taken by whoever has the context, and
+//!   released by whoever has moved the bytes, in another thread perhaps.
 //!
 //! *Map words* (`shared/words.rs`) follow the same protocol, with "map" for "transfer".
 //!
@@ -40,10 +43,9 @@ pub(crate) struct Pin<'a>(&'a AtomicU64);
 /// named before one fence. `None`: all words are in use.
 #[inline]
 pub(crate) fn announce(words: &[AtomicU64], index: u32, expected: u32) -> Option<Pin<'_>> {
-    // Relaxed: these words are written by this thread alone.
-    let word = words.iter().find(|word| word.load(Ordering::Relaxed) == 0)?;
-    // Relaxed: R2 orders it.
-    word.store(pin_word(index, expected), Ordering::Relaxed); // R1
+    // Only whoever has the context takes a word: one that is free stays so.
+    let word = words.iter().find(|word| word.load(ord("R0", Ordering::Acquire)) == 0)?; // R0
+    word.store(pin_word(index, expected), ord("R1", Ordering::Release)); // R1
     Some(Pin(word))
 }
 
@@ -54,6 +56,13 @@ pub(crate) fn settle() {
 }
 
 impl Pin<'_> {
+    /// Leaves it to whoever calls [`release`] of its word; gives that word's place.
+    pub(crate) fn leave(self, words: &[AtomicU64]) -> usize {
+        let at = words.iter().position(|word| std::ptr::eq(word, self.0));
+        std::mem::forget(self);
+        at.expect("a pin is of the words in which it was announced")
+    }
+
     /// Whether the region is still published (R3).
     #[inline]
     pub(crate) fn holds(&self, expected: u32, generation: &AtomicU32) -> bool {
@@ -63,8 +72,13 @@ impl Pin<'_> {
 
 impl Drop for Pin<'_> {
     fn drop(&mut self) {
-        self.0.store(0, ord("R5", Ordering::Release)); // R5
+        release(self.0);
     }
+}
+
+/// The region is not in use any more.
+pub(crate) fn release(word: &AtomicU64) {
+    word.store(0, ord("R5", Ordering::Release)); // R5
 }
 
 /// Publishes an entry whose fields are written (T2).

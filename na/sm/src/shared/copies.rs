@@ -32,45 +32,60 @@ const VIEWS_MAX: usize = 1024;
 
 /// One piece of a transfer, through a mapping.
 #[derive(Debug)]
-pub(crate) struct Piece<'a> {
+pub(crate) struct Piece<'near, 'far> {
     pub(crate) direction: Direction,
-    pub(crate) claim: &'a RegionClaim,
+    pub(crate) claim: &'far RegionClaim,
     /// Offset in the remote region, and length.
     pub(crate) range: (u64, u64),
-    pub(crate) local: &'a SmRegion,
+    pub(crate) local: &'near SmRegion,
     pub(crate) local_offset: u64,
 }
 
-impl Piece<'_> {
+impl Piece<'_, '_> {
     /// Moves it; `None`: the region is not mapped so that this could be done.
     #[inline]
     pub(crate) fn copy(&self, connection: &mut Connection) -> Option<Result<(), Error>> {
         let Connection { maps, link, .. } = connection;
         let pages = maps.find(self.claim)?;
-        let is_usable = self.direction == Direction::Get || pages.memory().writable();
-        let link = link.as_ref().filter(|_| is_usable)?;
+        let link = link.as_ref().filter(|_| self.is_served_by(pages))?;
         Some(self.copy_with(link, pages))
     }
 
+    /// Whether this mapping allows it.
+    pub(crate) fn is_served_by(&self, pages: &PeerPages) -> bool {
+        self.direction == Direction::Get || pages.memory().writable()
+    }
+
     fn copy_with(&self, link: &Link, pages: &PeerPages) -> Result<(), Error> {
-        let needed = match self.direction {
-            Direction::Get => Rights::READ,
-            Direction::Put => Rights::WRITE,
-        };
-        let pins = &link.own.rings.pins.0;
+        let (needed, pins) = (needed_for(self.direction), &link.own.rings.pins.0);
         let admitted = link.theirs.table.admit(self.claim, needed, self.range, pins)?;
         fail::point("pinned");
-        let (offset, len) = self.range;
-        let (far, near) = ((pages.memory(), offset), (self.local.present()?, self.local_offset));
-        let copied = match self.direction {
-            // SAFETY:
-            // - in this process only puts through this very mapping write to it, here: they have this context for
-            //   themselves, and so has this get. Views only read; another context has a mapping of its own.
-            Direction::Get => unsafe { hg_na_memory::copy_from_quiet(far, near, len) },
-            Direction::Put => hg_na_memory::copy_between(near, far, len),
-        };
+        let copied =
+            copy_through(pages, self.direction, (self.local, self.local_offset), self.range);
         drop(admitted);
         copied
+    }
+}
+
+/// The right that a transfer needs at the peer.
+pub(crate) fn needed_for(direction: Direction) -> Rights {
+    match direction {
+        Direction::Get => Rights::READ,
+        Direction::Put => Rights::WRITE,
+    }
+}
+
+/// Copies a range of a region that is pinned.
+pub(crate) fn copy_through(
+    pages: &PeerPages,
+    direction: Direction,
+    (local, local_offset): (&SmRegion, u64),
+    (offset, len): (u64, u64),
+) -> Result<(), Error> {
+    let (far, near) = ((pages.memory(), offset), (local.present()?, local_offset));
+    match direction {
+        Direction::Get => hg_na_memory::copy_between(far, near, len),
+        Direction::Put => hg_na_memory::copy_between(near, far, len),
     }
 }
 
@@ -91,9 +106,7 @@ pub(crate) fn copy_out(
         Err(error) => return Some(Err(error)),
     };
     fail::point("pinned");
-    // SAFETY:
-    // - as in [`Piece::copy_with`]: only puts through this mapping write to it, by whoever has this context.
-    let copied = unsafe { hg_na_memory::copy_out_quiet(pages.memory(), offset, into) };
+    let copied = hg_na_memory::copy_out(pages.memory(), offset, into);
     drop(admitted);
     Some(copied)
 }

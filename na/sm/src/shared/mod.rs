@@ -31,7 +31,6 @@
 pub(crate) mod buffer;
 #[expect(unsafe_code, reason = "maps memfds and turns mappings into slices")]
 pub(crate) mod bytes;
-#[expect(unsafe_code, reason = "copies from mappings that only this context could write")]
 pub(crate) mod copies;
 pub(crate) mod exports;
 pub(crate) mod maps;

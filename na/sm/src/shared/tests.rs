@@ -6,8 +6,8 @@ use std::{
 };
 
 use hg_na::{
-    Address, Completion, Context, Descriptor, Done, Error, Memory, Message, Op, OpenOptions, Peer,
-    Plugin as _, Region, Returned, Rights, SharedBytes,
+    Address, Begun, Completion, Context, Descriptor, Done, Error, Memory, Message, Op, OpenOptions,
+    Peer, Plugin as _, Region, Returned, Rights, SharedBytes,
 };
 
 use super::{Buffer, Frozen, alloc};
@@ -53,7 +53,7 @@ impl Pair {
     /// Asks for a transfer by the short cut.
     fn at_once(&mut self, op: &Op) -> bool {
         let transit = op.transit().expect("sides of equal length");
-        self.initiator.context.transfer(&transit, 4096)
+        self.initiator.context.begin(&transit).finish()
     }
 
     fn connected() -> Self {
@@ -337,6 +337,7 @@ fn an_owner_gets_its_memory_itself_back_when_the_peers_let_go() {
     let far = pair.owner.register(memory, Rights::all());
     let near = pair.initiator.register(vec![9; 4096], Rights::empty());
     pair.map(&near, &far.descriptor());
+    near.write(0, &[0]).unwrap(); // What mapping it has left.
     let Pair { mut initiator, owner, to } = pair;
     let (tell, told) = std::sync::mpsc::channel();
     let thread = std::thread::spawn(move || {
@@ -468,4 +469,41 @@ fn a_short_transfer_of_ordinary_memory_is_moved_at_once_or_left_as_it_was() {
     drop((stale, pair.initiator.done.drain(..)));
     local.read(0, &mut seen).unwrap();
     assert_eq!(seen, [vec![1; 1000], vec![2; 50], vec![1; 3046]].concat());
+}
+
+#[test]
+fn movers_through_one_mapping_run_side_by_side_after_their_connection_is_closed() {
+    let mut pair = Pair::connected();
+    let far = pair.owner.register(filled(200_000, 3), Rights::all());
+    let near = pair.initiator.register(vec![0; 200_000], Rights::empty());
+    pair.map(&near, &far.descriptor());
+    let op = |is_put: bool| {
+        let local = near.slice(0, 100_000).unwrap();
+        let remote = far.descriptor().slice(0, 100_000).unwrap();
+        if is_put {
+            Op::Put { to: pair.to, local, remote }
+        } else {
+            Op::Get { from: pair.to, local, remote }
+        }
+    };
+    let (put, get) = (op(true), op(false));
+    near.write(0, &[0]).unwrap(); // What mapping it has left.
+    let Pair { mut initiator, owner, to } = pair;
+    let mut begin = |op| match initiator.context.begin(&Op::transit(op).unwrap()) {
+        Begun::Ready(mover) => mover,
+        other => panic!("{other:?}"),
+    };
+    let (put, get) = (begin(&put), begin(&get));
+    initiator.context.forget(to);
+    initiator.round();
+    std::thread::scope(|scope| {
+        scope.spawn(|| put.run().unwrap());
+        scope.spawn(|| get.run().unwrap());
+    });
+    let (mut mine, mut theirs) = ([0; 100_000], [0; 100_000]);
+    near.read(0, &mut mine).unwrap();
+    far.read(0, &mut theirs).unwrap();
+    // Whichever was first, whole.
+    assert!(mine == theirs && (mine == [0; 100_000] || mine == [3; 100_000]));
+    drop(owner);
 }

@@ -1,38 +1,36 @@
-//! Transfers that are over when they were asked for, without an operation that is queued, looked up and completed.
+//! Transfers that are not queued, looked up and completed: short ones are over when they were asked for, longer ones are
+//! left to whoever asked, to be moved without the context.
 //!
 //! Copying has flushed the caches of everything but its bytes: each line of code and memory that comes between two
 //! transfers costs a good deal more than its instructions. So the long way is left to transfers that need it.
 
-use hg_na::{Descriptor, Error, Peer, Rights, Transit};
+use hg_na::{Begun, Descriptor, Peer, Rights, Transit};
 
 use super::{
     Transfers,
     kernel::{PIECE, PIECE_ALONE},
+    mover::{Copying, Kept, Moving},
     region_of,
 };
 use crate::{
     connection::Connection,
     context::SmContext,
     fail,
-    link::Link,
     region::{
         cma::{Batch, Direction, Scratch},
         descriptor::RegionClaim,
-        pins::{self, Pin},
-        plan::Run,
-        state::SmRegion,
     },
     shared::{
         Sharing,
-        copies::{self, Piece},
+        copies::{self, Piece, needed_for},
     },
 };
 
-/// The kernel moves so many sooner than they are queued, completed and their task is woken: a handler that pulls 4 KiB
-/// took 4,000 instructions more.
+/// So many bytes are moved sooner than they are handed over, or queued, completed and their task is woken: a handler that
+/// pulls 4 KiB took 4,000 instructions more.
 const SHORT_MAX: u64 = 16 * 1024;
-/// Up to here those that are longer are queued where the kernel is to move them: several share a call.
-const QUEUED_MAX: u64 = 64 * 1024;
+/// The same for bytes that are fetched through a mapping, which need a region of their own otherwise.
+const FETCHED_MAX: u64 = 64 * 1024;
 
 impl Transfers {
     /// A round has begun: as much again may be moved at once.
@@ -43,32 +41,80 @@ impl Transfers {
 }
 
 impl SmContext {
-    /// Does a transfer of at most `most` bytes at once, if nothing stands before it; says whether it did. What goes
-    /// wrong goes wrong again in a round, which tells it.
+    /// Begins a transfer, if nothing stands before it; does it, if it is short. What goes wrong goes wrong again in a
+    /// round, which tells it.
     #[inline(always)]
-    pub(crate) fn transfer_now(&mut self, transit: &Transit<'_>, most: u64) -> bool {
+    pub(crate) fn begin_now<'near>(&mut self, transit: &Transit<'near, '_>) -> Begun<'near> {
         let Transit { direction, peer, local, local_offset, remote, remote_offset, len } = *transit;
-        if len > most.min(PIECE) || self.transfers.ahead + len > self.turn() {
-            return false;
+        if self.transfers.ahead + len > self.turn() {
+            return Begun::No;
         }
-        let Self { peers, transfers: Transfers { running, scratch, ahead, .. }, .. } = self;
-        let Ok(region) = region_of(local) else { return false };
-        let Ok(claim) = RegionClaim::decode(remote.opaque()) else { return false };
-        let open = peers.find(peer).filter(|it| it.is_open());
-        let Some(connection) = open else { return false };
+        let Ok(local) = region_of(local) else { return Begun::No };
+        let Ok(claim) = RegionClaim::decode(remote.opaque()) else { return Begun::No };
         let range = (remote_offset, len);
-        let piece = Piece { direction, claim: &claim, range, local: region, local_offset };
-        let is_done = match piece.copy(connection) {
-            Some(copied) => copied.is_ok(),
-            None if (SHORT_MAX + 1..=QUEUED_MAX).contains(&len) => false,
-            None if !running.is_empty() => false,
-            None if connection.ferry.is_chosen => false,
-            None => move_one(&piece, connection, Batch::new(direction, scratch)),
-        };
-        if is_done {
-            *ahead += len;
+        let piece = Piece { direction, claim: &claim, range, local, local_offset };
+        let begun = self.begin_copy(peer, &piece).or_else(|| self.begin_call(peer, &piece));
+        let Some(begun) = begun else { return Begun::No };
+        self.transfers.ahead += len;
+        begun
+    }
+
+    /// Through a mapping; `None`: there is none that would do, or it cannot be done.
+    #[inline(always)]
+    fn begin_copy<'near>(&mut self, peer: Peer, piece: &Piece<'near, '_>) -> Option<Begun<'near>> {
+        let connection = self.peers.find(peer).filter(|it| it.is_open())?;
+        if piece.range.1 <= SHORT_MAX {
+            return matches!(piece.copy(connection), Some(Ok(()))).then_some(Begun::Over);
         }
-        is_done
+        let Connection { maps, link: Some(link), .. } = connection else { return None };
+        let pages = maps.find(piece.claim)?;
+        if !piece.is_served_by(pages) {
+            return None;
+        }
+        let (table, words) = (&link.theirs.table, &link.own.rings.pins.0);
+        let admitted = table.admit(piece.claim, needed_for(piece.direction), piece.range, words);
+        let kept = Kept::new(admitted.ok()?.pin, &link.own.rings, &self.guard);
+        Some(Begun::Ready(Box::new(Copying::new(piece, pages, kept))))
+    }
+
+    /// By the kernel; `None`: it cannot be done, or others wait for it.
+    #[inline(always)]
+    fn begin_call<'near>(&mut self, peer: Peer, piece: &Piece<'near, '_>) -> Option<Begun<'near>> {
+        let Self { peers, transfers: Transfers { running, scratch, .. }, .. } = self;
+        let connection = peers.find(peer).filter(|it| it.is_open() && !it.ferry.is_chosen)?;
+        let (Some(link), Some(watch)) = (&connection.link, &connection.watch) else { return None };
+        if !running.is_empty() {
+            return None;
+        }
+        let is_short = piece.range.1 <= SHORT_MAX;
+        let mut own = Scratch::default();
+        let mut kernel = Batch::new(piece.direction, if is_short { scratch } else { &mut own });
+        let (table, words) = (&link.theirs.table, &link.own.rings.pins.0);
+        let near = (piece.local_offset, piece.range.1);
+        let needed = needed_for(piece.direction);
+        let pin = kernel.add(piece.local, near, |far| {
+            table.resolve(piece.claim, needed, piece.range, words, far)
+        });
+        let pin = pin.ok()?;
+        let could_be_mapped = table.sharing(piece.claim) != Sharing::No;
+        fail::point("pinned");
+        let begun = if is_short {
+            let (_, result) = kernel.transfer(watch);
+            drop(pin);
+            result.is_ok().then_some(Begun::Over)
+        } else {
+            let kept = Kept::new(pin, &link.own.rings, &self.guard);
+            Some(Begun::Ready(Box::new(Moving::new(piece, own, watch, kept))))
+        };
+        if could_be_mapped {
+            self.wish_for_mapping(peer, piece.direction, piece.claim, piece.range.1);
+        }
+        begun
+    }
+
+    /// Whether transfers with this peer are begun.
+    pub(crate) fn moves_with(&mut self, peer: Peer) -> bool {
+        self.peers.find(peer).is_some_and(|it| it.is_open() && !it.ferry.is_chosen)
     }
 
     /// Gets bytes into memory that is not registered, at once, if nothing stands before it; says whether it did. What goes
@@ -82,7 +128,7 @@ impl SmContext {
         into: &mut [u8],
     ) -> bool {
         let len = into.len() as u64;
-        if !(1..=QUEUED_MAX).contains(&len) || self.transfers.ahead + len > self.turn() {
+        if !(1..=FETCHED_MAX).contains(&len) || self.transfers.ahead + len > self.turn() {
             return false;
         }
         let Self { peers, transfers: Transfers { running, scratch, ahead, .. }, .. } = self;
@@ -106,17 +152,7 @@ impl SmContext {
     }
 }
 
-/// Has the kernel move it; says whether it did.
-fn move_one<'a>(piece: &Piece<'a>, connection: &Connection, mut kernel: Batch<'a>) -> bool {
-    let (Some(link), Some(watch)) = (&connection.link, &connection.watch) else { return false };
-    let Ok(pin) = add(piece.local, piece, &mut kernel, link) else { return false };
-    fail::point("pinned");
-    let (_, result) = kernel.transfer(watch);
-    drop(pin);
-    result.is_ok()
-}
-
-/// Has the kernel read it into a slice; says whether it did.
+/// Has the kernel read it into a slice; says whether it did. Memory that could be mapped is asked for in a round.
 fn read_one(
     claim: &RegionClaim,
     offset: u64,
@@ -125,66 +161,17 @@ fn read_one(
     scratch: &mut Scratch,
 ) -> bool {
     let (Some(link), Some(watch)) = (&connection.link, &connection.watch) else { return false };
+    let (table, words) = (&link.theirs.table, &link.own.rings.pins.0);
+    if table.sharing(claim) != Sharing::No {
+        return false;
+    }
     let mut kernel = Batch::new(Direction::Get, scratch);
     let range = (offset, into.len() as u64);
-    let Ok(pin) = kernel.add_slice(into, |far| pin(claim, Rights::READ, range, link, far)) else {
-        return false;
-    };
+    let pinned =
+        kernel.add_slice(into, |far| table.resolve(claim, Rights::READ, range, words, far));
+    let Ok(pin) = pinned else { return false };
     fail::point("pinned");
     let (_, result) = kernel.transfer(watch);
     drop(pin);
     result.is_ok()
-}
-
-/// Pins it, and adds it to what the kernel is to move. Memory that could be mapped is asked for in a round.
-#[inline]
-fn add<'a, 'l>(
-    local: &'a SmRegion,
-    piece: &Piece<'_>,
-    kernel: &mut Batch<'a>,
-    link: &'l Link,
-) -> Result<Pin<'l>, Error> {
-    let needed = needed_for(piece.direction);
-    let near = (piece.local_offset, piece.range.1);
-    kernel.add(local, near, |far| pin(piece.claim, needed, piece.range, link, far))
-}
-
-fn needed_for(direction: Direction) -> Rights {
-    match direction {
-        Direction::Get => Rights::READ,
-        Direction::Put => Rights::WRITE,
-    }
-}
-
-/// Pins a range of the peer's, and appends where it lies.
-#[inline]
-fn pin<'l>(
-    claim: &RegionClaim,
-    needed: Rights,
-    range: (u64, u64),
-    link: &'l Link,
-    far: &mut Vec<Run>,
-) -> Result<Pin<'l>, Error> {
-    let pin = link.theirs.table.announce(claim, &link.own.rings.pins.0)?;
-    pins::settle();
-    hold(pin, claim, needed, range, link, far)
-}
-
-/// Checks what was announced, and appends where it lies.
-#[inline(always)]
-fn hold<'l>(
-    announced: Pin<'l>,
-    claim: &RegionClaim,
-    needed: Rights,
-    range: (u64, u64),
-    link: &Link,
-    far: &mut Vec<Run>,
-) -> Result<Pin<'l>, Error> {
-    let table = &link.theirs.table;
-    let admitted = table.check(announced, claim, needed, range)?;
-    if admitted.sharing != Sharing::No {
-        return Err(Error::Unsupported("moving by the kernel what can be mapped"));
-    }
-    table.append_runs(claim.index, range, far)?;
-    Ok(admitted.pin)
 }

@@ -7,12 +7,14 @@
 //! |---|---|
 //! | [`crate::shared::copies`] | memory that is mapped here: copied |
 //! | `kernel` | any other memory: by the kernel (CMA), several short transfers at once |
-//! | `at_once` | the same without a queue, for whoever would wait for it anyway |
+//! | `at_once` | the same without a queue: begun, and moved by whoever asked |
+//! | `mover` | what he runs, without the context |
 //! | `ferry` | where that is denied: by both sides, through their arenas |
 
 mod at_once;
 pub(crate) mod ferry;
 mod kernel;
+mod mover;
 
 use std::collections::VecDeque;
 
