@@ -13,7 +13,7 @@ use hg_core::{
     error::Failure,
     operations::{Moved, Near, OperationId, Outcome},
 };
-use hg_na::{Direction, Rights, SharedBytes};
+use hg_na::{Begun, Direction, Rights, SharedBytes};
 
 use crate::{
     Peer,
@@ -226,13 +226,35 @@ impl Port {
         if !is_well {
             return Now::Not;
         }
-        let Some(mut state) = self.enter_state() else { return Now::Not };
+        match self.enter_state() {
+            Some(state) => self.begin_and_move(state, peer, direction, local, far),
+            None => Now::Not,
+        }
+    }
+
+    /// Begins a transfer under the state's lock, and moves its bytes without it.
+    #[inline]
+    fn begin_and_move<'p>(
+        &'p self,
+        mut state: MutexGuard<'p, State>,
+        peer: Peer,
+        direction: Direction,
+        local: RangeRef<'_>,
+        far: &RemoteRange,
+    ) -> Now<'p> {
         let is_driven_here = self.is_driven_here(&state);
         let at_once = if is_driven_here { u64::MAX } else { AT_ONCE };
-        match state.protocol.transfer_at_once(peer.na, direction, local, far, at_once) {
-            true if is_driven_here && state.protocol.operations.is_round_due() => Now::Due,
-            true => Now::Over,
-            false => Now::Refused(state),
+        let begun = state.protocol.begin_transfer(peer.na, direction, local, far, at_once);
+        if matches!(begun, Begun::No) {
+            return Now::Refused(state);
+        }
+        let is_due = is_driven_here && state.protocol.operations.is_round_due();
+        let now = if is_due { Now::Due } else { Now::Over };
+        let Begun::Ready(mover) = begun else { return now };
+        drop(state);
+        match mover.run() {
+            Ok(()) => now,
+            Err(_) => self.enter_state().map_or(Now::Not, Now::Refused), // Posting tells.
         }
     }
 
@@ -320,16 +342,13 @@ impl Port {
         local: RangeRef<'_>,
         far: RemoteRange,
     ) -> Result<Made, TransferError> {
-        let mut state = self.enter_state().ok_or_else(forked)?;
-        let is_driven_here = self.is_driven_here(&state);
-        let at_once = if is_driven_here { u64::MAX } else { AT_ONCE };
-        if state.protocol.transfer_at_once(peer.na, direction, local, &far, at_once) {
-            let is_due = is_driven_here && state.protocol.operations.is_round_due();
-            // Before `far` is dropped: it may be the last to hold its memory.
-            drop(state);
-            return Ok(if is_due { Made::Due } else { Made::Over });
+        let state = self.enter_state().ok_or_else(forked)?;
+        match self.begin_and_move(state, peer, direction, local, &far) {
+            Now::Over => Ok(Made::Over),
+            Now::Due => Ok(Made::Due),
+            Now::Refused(state) => self.post_transfer(state, peer, (direction, local, far)),
+            Now::Not => Err(forked()),
         }
-        self.post_transfer(state, peer, (direction, local, far))
     }
 
     /// Has the transport move the bytes.

@@ -3,7 +3,7 @@
 use std::task::Waker;
 
 use hg_bulk::{Limits, Plan, RangeRef, Regions as _, RemoteRange, TransferError};
-use hg_na::{Context, Descriptor, Direction, Failure, OpId, Peer, Returned, Transit};
+use hg_na::{Begun, Context, Descriptor, Direction, Failure, OpId, Peer, Returned, Transit};
 
 use super::Protocol;
 use crate::{
@@ -34,27 +34,27 @@ impl Protocol {
         Ok(self.operations.begin_transfer(peer, Plan::new(near, far, limits), context))
     }
 
-    /// Has the transport do it without being posted anything, where it needs nothing of the peer: nothing is counted or
-    /// copied for that. Says whether it is over.
+    /// Begins it without posting anything, where this side moves the bytes by itself: nothing is counted or copied for
+    /// that. What is ready is run without whatever guards this.
     #[inline]
-    pub fn transfer_at_once(
+    pub fn begin_transfer<'near>(
         &mut self,
         peer: Peer,
         direction: Direction,
-        near: RangeRef<'_>,
+        near: RangeRef<'near>,
         far: &RemoteRange,
         most: u64,
-    ) -> bool {
-        let Some(context) = &mut self.context else { return false };
+    ) -> Begun<'near> {
+        let Some(context) = &mut self.context else { return Begun::No };
         let (locals, remotes) = (near.regions(), far.descriptor().regions());
         let (Some(local), Some(remote)) = (locals.first(), remotes.first()) else {
-            return false;
+            return Begun::No;
         };
         // What lies in one region on either side, as most does, begins where the range does.
         let is_one_region = locals.len() == 1 && remotes.len() == 1;
         let fits = is_one_region || start_of(&near).is_some() && start_of(far).is_some();
         if far.len() > most || !fits {
-            return false;
+            return Begun::No;
         }
         let part = if self.routes { None } else { part_of(remote, context.as_ref()) };
         let transit = Transit {
@@ -66,11 +66,11 @@ impl Protocol {
             remote_offset: far.offset(),
             len: far.len(),
         };
-        let is_over = context.begin(&transit).finish();
-        if is_over {
+        let begun = context.begin(&transit);
+        if !matches!(begun, Begun::No) {
             self.operations.handle_moved(far.len());
         }
-        is_over
+        begun
     }
 
     /// Gets bytes of one region into memory that is not registered, where the transport does so within the call.
