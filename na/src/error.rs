@@ -10,7 +10,7 @@ use crate::{Address, Rights};
 #[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The queue to this peer is full. Make progress, then post again.
+    /// The queue to this peer is full. Make progress, then post again: [`Completion::Room`](crate::Completion::Room) tells when.
     #[error("the queue is full: make progress, then post again")]
     Again,
     /// The payload does not fit in one message. Send it as bulk data.

@@ -58,6 +58,13 @@
 //! 16. A transfer that was begun ([`Context::begin`]) moves its bytes when its [`Mover`] is run, in any thread and
 //!     without the context, whatever was posted, cancelled, closed or dropped since, and none when it is dropped
 //!     instead. Memory that its owner has got back is not touched. It has no completion.
+//! 17. Who was refused with [`Error::Again`] need not try again before he is told: [`Completion::Room`] of that peer follows,
+//!     once for all refusals of one kind before it (requests, answers, control messages, transfers, views; those of several kinds
+//!     may share one). It is told when the queue that was full has come down to half at most, whatever has
+//!     emptied it, or when a limit of the whole context leaves a place; it ends a sleep. Whoever comes first takes the room: a
+//!     post after it may be refused again, and then it is told again. Without a refusal it is not told, and after
+//!     [`Completion::HungUp`] never. A short cut that was not taken is no refusal. Where several handles lead to one peer, it
+//!     is told of each.
 //!
 //! # Why it is so
 //! - Whoever has a context keeps others from it; so bytes are moved without it ([`Mover`]), where moving them takes longer

@@ -230,7 +230,7 @@ pub struct Exchanged {
 pub struct Rejected {
     /// The operation.
     pub op: Op,
-    /// [`Error::Again`] when it may be posted later.
+    /// [`Error::Again`] when it may be posted later: [`Completion::Room`] tells when.
     pub error: Error,
 }
 
@@ -253,6 +253,11 @@ pub enum Completion {
         from: Peer,
         /// Private memory.
         message: Message,
+    },
+    /// Operations to this peer have come back with [`Error::Again`], and there is room for more of their kind now.
+    Room {
+        /// Who.
+        peer: Peer,
     },
     /// The peer has died, or has closed the connection: its operations have completed, further ones are refused, and
     /// nothing comes of it any more but unexpected messages that wait for admission, then [`Completion::Gone`]. Nobody waits

@@ -146,8 +146,8 @@ pub trait Context: Send + fmt::Debug {
     /// be collected already: the poster knows whether it wants that.
     ///
     /// # Errors
-    /// The operation itself, unchanged, with [`Error::Again`] when its queue is full,
-    /// [`Error::PeerGone`] or [`Error::UnknownPeer`] for a dead handle, [`Error::TooLong`],
+    /// The operation itself, unchanged, with [`Error::Again`] when its queue is full (then [`Completion::Room`] tells when it
+    /// is not), [`Error::PeerGone`] or [`Error::UnknownPeer`] for a dead handle, [`Error::TooLong`],
     /// [`Error::TagInUse`], or an error of the memory that it names.
     fn post(&mut self, token: Token, op: Op) -> Result<OpId, Rejected>;
 

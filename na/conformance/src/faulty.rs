@@ -5,6 +5,7 @@
 
 use std::{
     collections::{HashSet, VecDeque},
+    mem::{Discriminant, discriminant},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -79,7 +80,15 @@ impl Layers for FaultyLayers {
         let context = self.contexts.fetch_add(1, Ordering::Relaxed);
         let random = Random::new(self.faults.seed.wrapping_add(context << 32));
         let faults = self.faults;
-        Box::new(FaultyLayer { faults, random, held: VecDeque::new(), dropped: HashSet::new() })
+        Box::new(FaultyLayer {
+            faults,
+            random,
+            held: VecDeque::new(),
+            dropped: HashSet::new(),
+            full: HashSet::new(),
+            refused: HashSet::new(),
+            ended: HashSet::new(),
+        })
     }
 }
 
@@ -91,7 +100,16 @@ struct FaultyLayer {
     held: VecDeque<(Instant, Completion)>,
     /// Connections that were dropped here and are not reported yet.
     dropped: HashSet<Peer>,
+    /// Queues that are full, and will be said not to be.
+    full: HashSet<Queue>,
+    /// Those that have refused something here only.
+    refused: HashSet<Queue>,
+    /// Peers that have hung up.
+    ended: HashSet<Peer>,
 }
+
+/// Operations of one kind to one peer.
+type Queue = (Peer, Discriminant<Op>);
 
 impl FaultyLayer {
     fn strikes(&mut self, one_in: u64) -> bool {
@@ -119,11 +137,20 @@ impl FaultyLayer {
 
 impl Layer for FaultyLayer {
     fn post(&mut self, inner: &mut dyn Context, token: Token, op: Op) -> Result<OpId, Rejected> {
-        if self.strikes(self.faults.refuse_one_in) {
+        let (peer, queue) = (op.peer(), (op.peer(), discriminant(&op)));
+        if !self.ended.contains(&peer) && self.strikes(self.faults.refuse_one_in) {
+            if !self.full.contains(&queue) {
+                self.refused.insert(queue);
+            }
             return Err(Rejected { op, error: Error::Again });
         }
-        let peer = op.peer();
-        let id = inner.post(token, op)?;
+        let posted = inner.post(token, op);
+        if let Err(Rejected { error: Error::Again, .. }) = &posted {
+            // One word is for all refusals.
+            self.refused.remove(&queue);
+            self.full.insert(queue);
+        }
+        let id = posted?;
         if self.strikes(self.faults.drop_one_in) {
             self.dropped.insert(peer);
             inner.forget(peer);
@@ -139,6 +166,21 @@ impl Layer for FaultyLayer {
     ) -> Result<bool, Error> {
         let mut fresh = Vec::new();
         let mut found = inner.progress(now, &mut fresh)?;
+        for completion in &fresh {
+            match completion {
+                Completion::Room { peer } => {
+                    self.full.retain(|(of, _)| of != peer);
+                    self.refused.retain(|(of, _)| of != peer);
+                }
+                Completion::HungUp { peer, .. } => {
+                    self.ended.insert(*peer);
+                    self.refused.retain(|(of, _)| of != peer);
+                }
+                _ => {}
+            }
+        }
+        let room: HashSet<Peer> = self.refused.drain().map(|(peer, _)| peer).collect();
+        fresh.extend(room.into_iter().map(|peer| Completion::Room { peer }));
         for completion in fresh {
             let mut due = self.held.back().map_or(now, |(due, _)| now.max(*due));
             if self.strikes(self.faults.delay_one_in) {
@@ -153,6 +195,10 @@ impl Layer for FaultyLayer {
             found = true;
         }
         Ok(found)
+    }
+
+    fn may_sleep(&mut self, inner: &mut dyn Context) -> bool {
+        self.refused.is_empty() && inner.may_sleep()
     }
 
     fn next_deadline(&self, inner: &dyn Context) -> Option<Instant> {

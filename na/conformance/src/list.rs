@@ -103,6 +103,11 @@ define_suite! { $
             answers_and_control_messages_do_not_wait_for_a_target_out_of_credits
             closed_admission_stops_unexpected_messages_until_it_opens
         }
+        room {
+            room_is_told_once_when_a_full_queue_has_emptied
+            a_cancel_makes_room
+            no_room_is_told_at_a_peer_that_has_hung_up
+        }
         admission {
             admission_closed_to_one_peer_keeps_its_requests_and_nothing_else
             requests_are_taken_while_admission_is_open_to_all_and_to_their_sender
@@ -194,6 +199,7 @@ define_suite! { $
             a_post_behind_full_queues_is_sent_when_the_peer_drains
             a_cancel_ends_a_sleep
             a_forget_ends_a_sleep
+            room_ends_a_sleep
         }
         chaos {
             with_dropped_connections_every_accepted_operation_completes_exactly_once

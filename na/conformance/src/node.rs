@@ -30,10 +30,14 @@ pub(crate) struct Node {
     pub(crate) control: VecDeque<(Peer, Message)>,
     /// Ended operations in the order of their completions.
     pub(crate) done: VecDeque<Done>,
+    /// Peers at which room was told.
+    pub(crate) rooms: VecDeque<Peer>,
     /// Peers that have hung up, gone or not.
     pub(crate) hung_up: HashMap<Peer, GoneReason>,
     /// Peers that were reported gone.
     pub(crate) gone: HashMap<Peer, GoneReason>,
+    /// Refusals for want of room beyond those for which it was told.
+    refusals: HashMap<Peer, u64>,
     pending: HashMap<OpId, Shape>,
     /// Sends that may succeed in silence.
     quiet: HashMap<OpId, Shape>,
@@ -104,8 +108,10 @@ impl Node {
             unexpected: VecDeque::new(),
             control: VecDeque::new(),
             done: VecDeque::new(),
+            rooms: VecDeque::new(),
             hung_up: HashMap::new(),
             gone: HashMap::new(),
+            refusals: HashMap::new(),
             pending: HashMap::new(),
             quiet: HashMap::new(),
             receives_ended: HashSet::new(),
@@ -158,6 +164,9 @@ impl Node {
                 let back = Shape::of(token, &rejected.op);
                 let unchanged = back == shape;
                 ensure!(unchanged, "{name}: a refused {shape:?} came back changed: {back:?}");
+                if matches!(rejected.error, Error::Again) {
+                    *self.refusals.entry(shape.peer).or_default() += 1;
+                }
                 Ok(Err(rejected))
             }
         }
@@ -261,6 +270,16 @@ impl Node {
                     "{name}: a control message of a peer that had hung up"
                 );
                 self.control.push_back((from, message));
+            }
+            Completion::Room { peer } => {
+                let has_hung_up = self.hung_up.contains_key(&peer);
+                ensure!(!has_hung_up, "{name}: room was told at {peer:?}, which had hung up");
+                let left = self.refusals.get_mut(&peer).filter(|left| **left > 0);
+                let Some(left) = left else {
+                    fail!("{name}: room was told at {peer:?}, which had refused nothing since");
+                };
+                *left -= 1;
+                self.rooms.push_back(peer);
             }
             Completion::HungUp { peer, reason } => {
                 let open = self.pending.values().find(|shape| shape.peer == peer);

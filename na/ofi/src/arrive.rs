@@ -202,6 +202,7 @@ impl OfiContext {
             // A put that failed early has not sent everything.
             link.work.asks.retain(|ask| *ask != serial);
         }
+        self.tell_room(place);
         let id = OpId { scope: place, serial };
         let error = error.map(|error| (error, Reached::Unknown));
         self.finish(id, transfer.token, error, Returned::Slice(transfer.slice));

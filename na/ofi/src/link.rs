@@ -17,11 +17,11 @@ use hg_na::{GoneReason, Message, Peer, Tag, Token};
 
 use crate::{
     lifeline::{Lifeline, Place},
-    settings::{CONTROL_MAX, MESSAGE_MAX},
+    settings::{CONTROL_MAX, MESSAGE_MAX, QUEUE_DEPTH},
     transfer::Work,
     wire::{HEADER, Header, Kind, LANES, WINDOW},
 };
-use hg_na_parts::receives::Receives;
+use hg_na_parts::{Refusals, receives::Receives};
 
 /// A message on its way out.
 #[derive(Debug)]
@@ -97,6 +97,8 @@ pub(crate) struct Link {
     pub(crate) is_withholding: bool,
     pub(crate) receives: Receives,
     pub(crate) work: Work,
+    /// What was refused: by the queues of [`Link::waiting`], and transfers.
+    pub(crate) refusals: Refusals,
     /// In the context's list of connections with something to send.
     pub(crate) is_busy: bool,
     /// Frames that were certainly sent, and that have arrived.
@@ -133,6 +135,7 @@ impl Link {
             is_withholding: false,
             receives: Receives::default(),
             work: Work::default(),
+            refusals: Refusals::default(),
             is_busy: false,
             frames_sent: 0,
             frames_received: 0,
@@ -147,6 +150,13 @@ impl Link {
             Phase::Idle | Phase::Connecting { .. } | Phase::Greeting | Phase::Open => Ok(()),
             Phase::Draining { reason, .. } | Phase::Ended { reason } => Err(reason),
         }
+    }
+
+    /// Takes those refusals out whose queues have come down to half; says whether any has.
+    pub(crate) fn take_room(&mut self) -> bool {
+        let Self { waiting, work, refusals, .. } = self;
+        let len = |kind: usize| waiting.get(kind).map_or(work.asks.len(), VecDeque::len);
+        refusals.take(|kind| len(kind) <= QUEUE_DEPTH / 2)
     }
 
     /// Whether frames can be sent.

@@ -21,6 +21,8 @@ use hg_na_parts::regions::{CLAIM_LEN, ServedRegion};
 const CONTROL: usize = 0;
 const EXPECTED: usize = 1;
 const UNEXPECTED: usize = 2;
+/// Place of transfers beside those, of refusals.
+const TRANSFERS: usize = 3;
 
 impl OfiContext {
     /// A handle for an address.
@@ -104,6 +106,7 @@ impl OfiContext {
             Op::RecvExpected { .. } => return Ok(()),
             Op::Put { local, remote, .. } | Op::Get { from: _, local, remote } => {
                 if link.work.asks.len() >= QUEUE_DEPTH {
+                    link.refusals.add(TRANSFERS);
                     return Err(Error::Again);
                 }
                 let writes = matches!(op, Op::Get { .. });
@@ -114,7 +117,11 @@ impl OfiContext {
         if message.len() > max {
             return Err(Error::TooLong { len: message.len(), max });
         }
-        if link.waiting[lane].len() >= QUEUE_DEPTH { Err(Error::Again) } else { Ok(()) }
+        if link.waiting[lane].len() >= QUEUE_DEPTH {
+            link.refusals.add(lane);
+            return Err(Error::Again);
+        }
+        Ok(())
     }
 
     fn queue(&mut self, peer: Peer, lane: usize, sending: Sending) {
@@ -181,6 +188,11 @@ impl OfiContext {
 
     /// Ends an operation that has not left.
     pub(crate) fn cancel_op(&mut self, id: OpId) {
+        self.end_op(id);
+        self.tell_room(id.scope);
+    }
+
+    fn end_op(&mut self, id: OpId) {
         let Some(link) = self.link(id.scope) else { return };
         for queue in &mut link.waiting {
             // One of which a part has left goes on: the other side waits for the rest.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use hg_na::Error;
+use hg_na::{Completion, Error};
 
 use crate::{
     context::{Flight, OfiContext},
@@ -85,8 +85,20 @@ impl OfiContext {
     }
 
     fn flows(&mut self, place: u32) {
-        if let Some(link) = self.link(place) {
-            link.stalled = None;
+        let Some(link) = self.link(place) else { return };
+        link.stalled = None;
+        if link.refusals.any() {
+            self.tell_room(place);
+        }
+    }
+
+    /// Tells once that queues which were full have room.
+    pub(crate) fn tell_room(&mut self, place: u32) {
+        let Some(link) = self.link(place).filter(|link| link.usable().is_ok()) else { return };
+        let peer = link.peer;
+        if link.take_room() {
+            self.finished.push(Completion::Room { peer });
+            self.nudge();
         }
     }
 

@@ -21,6 +21,7 @@ use rustc_hash::FxHashSet;
 use crate::{
     Way,
     context::{RouteContext, failed},
+    full::Full,
     uid::Uid,
 };
 
@@ -106,6 +107,9 @@ pub(crate) struct Candidate {
     uid: Uid,
     /// In the order of their posting.
     log: Vec<Logged>,
+    /// What was refused because so many are logged, and what by the local plugin.
+    full: Full,
+    refused: Full,
     /// The trial can only end with the peer.
     hopeless: bool,
     pub(crate) forgotten: bool,
@@ -134,7 +138,20 @@ pub(crate) struct Waiting {
 impl Candidate {
     /// Nothing was posted to it yet.
     pub(crate) fn new(uid: Uid) -> Self {
-        Self { uid, log: Vec::new(), hopeless: false, forgotten: false, is_admitted: true }
+        Self {
+            uid,
+            log: Vec::new(),
+            full: Full::default(),
+            refused: Full::default(),
+            hopeless: false,
+            forgotten: false,
+            is_admitted: true,
+        }
+    }
+
+    /// An operation is not logged any more: tells whether there is room for others.
+    fn take_room(&mut self, depth: usize) -> bool {
+        self.full.take(self.log.iter().map(|it| &it.op), depth)
     }
 
     fn find(&self, id: OpId) -> Option<usize> {
@@ -151,10 +168,13 @@ impl RouteContext {
         op: Op,
     ) -> Result<OpId, Rejected> {
         let depth = self.caps.queue_depth;
-        let Some(candidate) = self.candidates.get(&peer) else {
+        let Some(candidate) = self.candidates.get_mut(&peer) else {
             return Err(Rejected { op, error: Error::UnknownPeer });
         };
         if let Some(error) = refusal(candidate.log.iter().map(|it| &it.op), &op, depth) {
+            if matches!(error, Error::Again) {
+                candidate.full.add(&op);
+            }
             return Err(Rejected { op, error });
         }
         let op = in_own_memory(op);
@@ -166,7 +186,14 @@ impl RouteContext {
                 let failure = Failure { error: Error::PeerGone(reason), reached };
                 (self.own_id(), op, Some(Box::new(failure)))
             }
-            Err(rejected) => return Err(rejected),
+            Err(rejected) => {
+                if let (Error::Again, Some(candidate)) =
+                    (&rejected.error, self.candidates.get_mut(&peer))
+                {
+                    candidate.refused.add(&rejected.op);
+                }
+                return Err(rejected);
+            }
         };
         self.trying.insert(id, peer);
         if let Some(candidate) = self.candidates.get_mut(&peer) {
@@ -183,9 +210,12 @@ impl RouteContext {
         if candidate.log[at].failure.is_none() {
             return false;
         }
-        self.trying.remove(&id);
-        let Logged { token, op, .. } = candidate.log.remove(at);
+        let (peer, Logged { token, op, .. }) = (*peer, candidate.log.remove(at));
         self.ended.push(failed(id, token, op, Error::Cancelled));
+        if candidate.take_room(self.caps.queue_depth) {
+            self.ended.push(Completion::Room { peer });
+        }
+        self.trying.remove(&id);
         true
     }
 
@@ -197,7 +227,8 @@ impl RouteContext {
             }
             Completion::Unexpected { from: peer, .. }
             | Completion::Control { from: peer, .. }
-            | Completion::HungUp { peer, .. } => self.marks.of(*peer) == Mark::Candidate,
+            | Completion::HungUp { peer, .. }
+            | Completion::Room { peer } => self.marks.of(*peer) == Mark::Candidate,
             Completion::Gone { peer, .. } => self.leaving.contains(peer),
             _ => false,
         };
@@ -221,6 +252,11 @@ impl RouteContext {
                 return self.end_trial(*peer, reason, done);
             }
             Completion::Gone { peer, .. } if self.leaving.remove(peer) => return,
+            Completion::Room { peer } => {
+                if let Some(candidate) = self.candidates.get_mut(peer) {
+                    candidate.refused.clear();
+                }
+            }
             _ => {}
         }
         match completion {
@@ -250,6 +286,9 @@ impl RouteContext {
                 candidate.log.remove(at);
                 self.trying.remove(&ended.id);
                 done.push(Completion::Done(ended));
+                if candidate.take_room(self.caps.queue_depth) {
+                    done.push(Completion::Room { peer });
+                }
             }
             Err(failure)
                 if !candidate.hopeless
@@ -284,8 +323,11 @@ impl RouteContext {
 
     /// Something was exchanged: the peer is reached locally for good.
     fn settle(&mut self, peer: Peer, done: &mut Vec<Completion>) {
-        let Some(candidate) = self.candidates.remove(&peer) else { return };
+        let Some(mut candidate) = self.candidates.remove(&peer) else { return };
         self.marks.set(peer, Mark::Settled);
+        if candidate.full.clear() {
+            done.push(Completion::Room { peer });
+        }
         let (kept, open): (Vec<_>, Vec<_>) =
             candidate.log.into_iter().partition(|logged| logged.failure.is_some());
         for logged in open {
@@ -314,7 +356,7 @@ impl RouteContext {
 
     /// The local plugin's peer on trial has hung up: nothing of it will come.
     fn end_trial(&mut self, peer: Peer, reason: &GoneReason, done: &mut Vec<Completion>) {
-        let Some(candidate) = self.candidates.remove(&peer) else { return };
+        let Some(mut candidate) = self.candidates.remove(&peer) else { return };
         let is_over = candidate.log.iter().all(|logged| logged.failure.is_some());
         if is_over && !candidate.hopeless && !candidate.forgotten && moves(reason) {
             match self.network.context.lookup(&candidate.uid.network) {
@@ -334,7 +376,9 @@ impl RouteContext {
                     let (receives, others): (Vec<_>, Vec<_>) =
                         candidate.log.into_iter().partition(is_receive);
                     let waiting = receives.into_iter().chain(others).map(wait).collect();
-                    return self.move_to_network(peer, inner, candidate.uid, waiting, reason);
+                    candidate.full.join(candidate.refused);
+                    let held = (waiting, candidate.full);
+                    return self.move_to_network(peer, inner, candidate.uid, held, reason);
                 }
                 Err(error) => {
                     tracing::info!(%error, "no way to a peer that is not reached locally")

@@ -57,6 +57,7 @@ mod candidates;
 mod caps;
 mod context;
 mod domain;
+mod full;
 mod moved;
 mod network;
 mod parts;

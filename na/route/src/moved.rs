@@ -2,7 +2,8 @@
 //! give them out again.
 //!
 //! What was posted to them before is posted to the network under its old name ([`Renamed`]): receives first, whose
-//! answers might else come before them. While the network's queue is full, it waits here, and what comes later behind it.
+//! answers might else come before them. While the network's queue is full, it waits here, and what comes later behind it, until the
+//! network tells room.
 
 use std::collections::VecDeque;
 
@@ -12,6 +13,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::{
     candidates::{Mark, Waiting, refusal},
     context::{RouteContext, failed, outer},
+    full::Full,
     uid::Uid,
 };
 
@@ -24,6 +26,9 @@ struct Moved {
     inner: Peer,
     local: Address,
     held: VecDeque<Waiting>,
+    /// What was refused because so many are held; whether the network has refused something of the user's.
+    full: Full,
+    is_refused: bool,
 }
 
 /// An operation that the network knows by another id, and without its poster's token.
@@ -147,9 +152,9 @@ impl Moves {
         Some(renamed)
     }
 
-    /// Whether anything waits for room in the network.
-    pub(crate) fn holds(&self) -> bool {
-        !self.holding.is_empty()
+    /// The network has refused something that was posted by this handle; says whether it was so.
+    fn take_refused(&mut self, peer: Peer) -> bool {
+        self.peers.get_mut(&peer).is_some_and(|moved| std::mem::take(&mut moved.is_refused))
     }
 
     /// The network's name of an operation.
@@ -165,7 +170,7 @@ impl RouteContext {
         peer: Peer,
         inner: Peer,
         uid: Uid,
-        held: VecDeque<Waiting>,
+        (held, full): (VecDeque<Waiting>, Full),
         reason: &GoneReason,
     ) {
         let text = reason.to_string();
@@ -179,9 +184,10 @@ impl RouteContext {
         self.moves.last = None;
         self.moves.place(inner).moved = Some(peer);
         self.moves.by_local.insert(uid.local.clone(), peer);
-        self.moves.peers.insert(peer, Moved { inner, local: uid.local, held });
+        let moved = Moved { inner, local: uid.local, held, full, is_refused: false };
+        self.moves.peers.insert(peer, moved);
         self.moves.holding.push(peer);
-        self.flush_moves();
+        self.flush_moved(peer);
     }
 
     /// Posts to a peer that took the network.
@@ -192,14 +198,24 @@ impl RouteContext {
         op: Op,
     ) -> Result<OpId, Rejected> {
         let depth = self.caps.queue_depth;
-        let Some(moved) = self.moves.peers.get(&peer) else {
+        let Some(moved) = self.moves.peers.get_mut(&peer) else {
             return Err(Rejected { op, error: Error::UnknownPeer });
         };
         if let Some(error) = refusal(moved.held.iter().map(|it| &it.op), &op, depth) {
+            if matches!(error, Error::Again) {
+                moved.full.add(&op);
+            }
             return Err(Rejected { op, error });
         }
         if moved.held.is_empty() || matches!(op, Op::RecvExpected { .. }) {
-            return self.post_network(peer, moved.inner, token, op);
+            let inner = moved.inner;
+            let posted = self.post_network(peer, inner, token, op);
+            if let (Err(Rejected { error: Error::Again, .. }), Some(moved)) =
+                (&posted, self.moves.peers.get_mut(&peer))
+            {
+                moved.is_refused = true;
+            }
+            return posted;
         }
         let id = self.own_id();
         if let Some(moved) = self.moves.peers.get_mut(&peer) {
@@ -208,20 +224,46 @@ impl RouteContext {
         Ok(id)
     }
 
-    /// Posts what is held, as far as the network takes it.
-    pub(crate) fn flush_moves(&mut self) {
-        for peer in std::mem::take(&mut self.moves.holding) {
-            while let Some(moved) = self.moves.peers.get_mut(&peer) {
-                let inner = moved.inner;
-                let Some(waiting) = moved.held.pop_front() else { break };
-                if let Some(back) = self.post_again(peer, inner, waiting) {
-                    if let Some(moved) = self.moves.peers.get_mut(&peer) {
-                        moved.held.push_front(back);
-                        self.moves.holding.push(peer);
-                    }
-                    break;
-                }
+    /// The network has room at a peer, which the user knows by one handle or by several.
+    #[cold]
+    pub(crate) fn take_room(&mut self, inner: Peer, done: &mut Vec<Completion>) {
+        let (moved, shown) = self.moves.known_as(inner);
+        if shown || moved.is_empty() {
+            done.push(Completion::Room { peer: outer(inner) });
+        }
+        for peer in moved {
+            if self.moves.take_refused(peer) {
+                done.push(Completion::Room { peer });
             }
+            self.flush_moved(peer);
+        }
+        done.append(&mut self.ended);
+    }
+
+    /// Posts what is held for a peer, as far as the network takes it.
+    fn flush_moved(&mut self, peer: Peer) {
+        while let Some(moved) = self.moves.peers.get_mut(&peer) {
+            let inner = moved.inner;
+            let Some(waiting) = moved.held.pop_front() else {
+                self.moves.holding.retain(|holding| *holding != peer);
+                break;
+            };
+            if let Some(back) = self.post_again(peer, inner, waiting) {
+                if let Some(moved) = self.moves.peers.get_mut(&peer) {
+                    moved.held.push_front(back);
+                }
+                break;
+            }
+        }
+        self.tell_room_of_held(peer);
+    }
+
+    /// Tells once that so few are held that others may be.
+    fn tell_room_of_held(&mut self, peer: Peer) {
+        let depth = self.caps.queue_depth;
+        let Some(moved) = self.moves.peers.get_mut(&peer) else { return };
+        if moved.full.take(moved.held.iter().map(|it| &it.op), depth) {
+            self.ended.push(Completion::Room { peer });
         }
     }
 
@@ -267,9 +309,11 @@ impl RouteContext {
             let Some(moved) = self.moves.peers.get_mut(peer) else { continue };
             let mut held = moved.held.iter().enumerate();
             let Some((at, _)) = held.find(|(_, it)| it.id == id) else { continue };
-            if let Some(waiting) = moved.held.remove(at) {
+            let (peer, waiting) = (*peer, moved.held.remove(at));
+            if let Some(waiting) = waiting {
                 self.ended.push(failed(id, waiting.token, waiting.op, Error::Cancelled));
             }
+            self.tell_room_of_held(peer);
             return true;
         }
         false

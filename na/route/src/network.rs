@@ -185,9 +185,6 @@ impl RouteContext {
         if done.len() > start {
             self.take_from_network(start, done);
         }
-        if self.moves.holds() {
-            self.flush_moves();
-        }
         self.network.looked(now, moved, &self.waiter);
     }
 
@@ -236,6 +233,7 @@ impl RouteContext {
                     let from = self.moves.sender(from);
                     done.push(Completion::Control { from, message });
                 }
+                Completion::Room { peer } => self.take_room(peer, done),
                 Completion::HungUp { peer, reason } => self.take_hang_up(peer, &reason, done),
                 Completion::Gone { peer, reason } => self.take_gone(peer, &reason, done),
                 other => done.push(other),
@@ -267,6 +265,8 @@ impl RouteContext {
     fn take_hang_up(&mut self, inner: Peer, reason: &GoneReason, done: &mut Vec<Completion>) {
         let (moved, shown) = self.moves.known_as(inner);
         let is_known = shown || moved.is_empty();
+        // What was cancelled meanwhile ends before.
+        done.append(&mut self.ended);
         for peer in moved {
             self.fail_held(peer, false, reason, done);
             self.fail_held(peer, true, reason, done);

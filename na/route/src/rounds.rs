@@ -138,7 +138,7 @@ impl RouteContext {
             moved = true;
             done.append(&mut self.ended);
         }
-        if looks && !self.is_trying() && !self.moves.holds() {
+        if looks && !self.is_trying() {
             if !is_due && self.network.is_asleep() && self.slices.is_empty() {
                 self.plain_rounds = PLAIN_ROUNDS;
             } else if self.local_quiet == LOCAL_QUIET && self.network.is_engaged() {
@@ -167,14 +167,12 @@ impl RouteContext {
         if !self.waiter.is_joined() || !self.ended.is_empty() {
             return false;
         }
-        self.flush_moves();
-        let sleeps = self.ended.is_empty()
-            && self.network.may_sleep(&self.waiter)
+        let sleeps = self.network.may_sleep(&self.waiter)
             && !self.waiter.network_is_ready()
             && (naps || self.local.may_sleep());
         self.is_sleeping = sleeps;
         self.local_sleeps = sleeps && self.waiter.is_shared();
-        if self.local_sleeps && !self.is_trying() && !self.moves.holds() {
+        if self.local_sleeps && !self.is_trying() {
             self.local_quiet = LOCAL_QUIET + NAP;
             self.local_due = self.local.next_deadline();
         }

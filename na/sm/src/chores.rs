@@ -89,7 +89,10 @@ impl SmContext {
         }
         let (peer, source) = parse(event.token);
         match source {
-            Source::Doorbell => self.activate(peer),
+            Source::Doorbell => {
+                self.activate(peer);
+                self.look_for_space(peer);
+            }
             Source::Socket => self.socket_event(peer),
             Source::Process => self.process_event(peer),
         }

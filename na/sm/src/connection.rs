@@ -5,6 +5,7 @@ use std::{collections::VecDeque, sync::Arc, time::Instant};
 use hg_na::{
     Completion, Done, Error, Failure, GoneReason, Message, OpId, Peer, Reached, Returned, Token,
 };
+use hg_na_parts::Refusals;
 
 use crate::{
     layout::RINGS,
@@ -14,6 +15,7 @@ use crate::{
     rendezvous::{name::Target, socket::Socket},
     ring::Broken,
     shared::maps::Maps,
+    space::Space,
     transfers::ferry::Ferry,
 };
 
@@ -62,8 +64,11 @@ pub(crate) struct Connection {
     pub(crate) is_admitted: bool,
     /// In the context's list of connections with requests that admission keeps out.
     pub(crate) is_blocked: bool,
-    /// In the context's list of connections with queued messages.
-    pub(crate) is_backlogged: bool,
+    /// Who looks for the space that queued messages wait for, and looks in a row that have found none.
+    pub(crate) space: Space,
+    pub(crate) looks: u32,
+    /// What was refused: of the rings' queues, of [`crate::space`]'s kinds.
+    pub(crate) refusals: Refusals,
     /// In the context's list of connections whose arena has pages to give back.
     pub(crate) is_dirty: bool,
     /// Its last requests, while it waits in [`Phase::HungUp`].
@@ -104,7 +109,9 @@ impl Connection {
             is_hot: false,
             is_admitted: true,
             is_blocked: false,
-            is_backlogged: false,
+            space: Space::Unwanted,
+            looks: 0,
+            refusals: Refusals::default(),
             is_dirty: false,
             parting: Vec::new(),
             fault: None,
@@ -173,6 +180,7 @@ impl Connection {
     /// Ends everything that is posted, with the peer.
     pub(crate) fn fail_all(&mut self, reason: &GoneReason, done: &mut Vec<Completion>) {
         let scope = self.peer.index();
+        self.refusals = Refusals::default();
         let error = Error::PeerGone(reason.clone());
         let queued: Vec<_> = self.queues.iter_mut().flat_map(|queue| queue.drain(..)).collect();
         for pending in queued {

@@ -3,6 +3,7 @@
 //! | file | what it does for the context |
 //! |---|---|
 //! | [`crate::post`] | post, cancel, forget, message |
+//! | [`crate::space`] | messages that wait for space, and who is told of room |
 //! | [`crate::rounds`] | progress and sleep: which connections are polled, which are parked |
 //! | [`crate::chores`] | what is rare: events, timers, pages given back |
 //! | [`crate::handshake`] | from the first post, or an accept, to an open connection |
@@ -12,7 +13,7 @@
 //! Nothing in a round of progress, a sleep or a cancel costs more with more idle peers.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeSet, VecDeque},
     fmt,
     sync::Arc,
     time::{Duration, Instant},
@@ -69,6 +70,8 @@ pub(crate) struct SmContext {
     pub(crate) blocked: Vec<Peer>,
     pub(crate) parted: Vec<Peer>,
     pub(crate) backlog: Vec<Peer>,
+    /// Peers that a limit of the whole context has refused, by the limit ([`crate::space`]).
+    pub(crate) refused: [VecDeque<Peer>; 2],
     pub(crate) dirty: Vec<Peer>,
     pub(crate) timers: BTreeSet<(Instant, Peer)>,
     pub(crate) trim_at: Option<Instant>,
@@ -127,6 +130,7 @@ impl SmContext {
             blocked: Vec::new(),
             parted: Vec::new(),
             backlog: Vec::new(),
+            refused: Default::default(),
             dirty: Vec::new(),
             timers: BTreeSet::new(),
             trim_at: None,

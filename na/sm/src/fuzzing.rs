@@ -416,6 +416,9 @@ impl Target {
                 assert_eq!(self.hung_up, Some(reason), "gone, and hung up otherwise");
                 self.is_gone = true;
             }
+            Completion::Room { peer } => {
+                assert!(peer == self.liar && self.hung_up.is_none(), "room at somebody else");
+            }
             other => panic!("{other:?} is unheard of"),
         }
     }

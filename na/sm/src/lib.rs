@@ -73,6 +73,7 @@ mod segment;
 mod send;
 mod settings;
 pub mod shared;
+mod space;
 mod sync;
 mod transfers;
 mod wake;

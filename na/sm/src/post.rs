@@ -246,36 +246,6 @@ impl SmContext {
         Ok(OpId { scope: to.index(), serial })
     }
 
-    /// Publishes what is queued for a peer; what remains puts it into the backlog.
-    pub(crate) fn flush(&mut self, to: Peer) -> bool {
-        let Some(connection) = self.peers.find(to) else { return false };
-        if !connection.is_open() {
-            return false;
-        }
-        self.has_leftovers = true;
-        match connection.flush(&mut self.finished) {
-            Ok(moved) => {
-                if moved && !connection.is_dirty && connection.has_touched() {
-                    connection.is_dirty = true;
-                    self.dirty.push(to);
-                    self.intake.has_bodies = true;
-                }
-                if connection.has_queued() && !connection.is_backlogged {
-                    connection.is_backlogged = true;
-                    self.backlog.push(to);
-                    if self.is_sleeping {
-                        self.chore(); // The sleeper has not published that it waits for space.
-                    }
-                }
-                moved
-            }
-            Err(broken) => {
-                self.end(to, misbehaved(broken));
-                true
-            }
-        }
-    }
-
     #[inline]
     fn receive(&mut self, token: Token, from: Peer, tag: Tag) -> Result<OpId, Error> {
         let serial = self.serial + 1;
@@ -366,6 +336,9 @@ impl SmContext {
             }
         };
         self.finished.push(completion);
+        if let Some(connection) = self.peers.at(id.scope) {
+            connection.tell_room(&mut self.finished);
+        }
         self.chore();
     }
 

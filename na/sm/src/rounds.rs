@@ -6,7 +6,7 @@
 //! follows the protocol of [`crate::wake`].
 //! The kernel is asked only after many empty rounds, or many messages: see [`POLL_MESSAGES`].
 
-use std::time::Instant;
+use std::{collections::VecDeque, time::Instant};
 
 use hg_na::{Completion, Error, Peer};
 
@@ -114,6 +114,9 @@ impl SmContext {
         let mut moved = !self.transfers.is_empty() && self.step_transfers();
         moved |= !self.intake.ferries.is_empty() && self.step_ferries();
         moved |= !self.backlog.is_empty() && self.flush_backlog();
+        if !self.refused.iter().all(VecDeque::is_empty) {
+            self.tell_shared_room();
+        }
         moved |= !self.sent.is_empty() || !self.finished.is_empty();
         done.extend(self.sent.drain(..).map(crate::send::Sent::completion));
         done.append(&mut self.finished);
@@ -303,17 +306,6 @@ impl SmContext {
         }
     }
 
-    fn flush_backlog(&mut self) -> bool {
-        let mut moved = false;
-        for peer in std::mem::take(&mut self.backlog) {
-            if let Some(connection) = self.peers.find(peer) {
-                connection.is_backlogged = false;
-                moved |= self.flush(peer);
-            }
-        }
-        moved
-    }
-
     /// Publishes the intent to sleep on all hot connections, then looks at them a second time.
     pub(crate) fn prepare_sleep(&mut self) -> bool {
         let is_idle = !self.guard.is_child()
@@ -326,17 +318,13 @@ impl SmContext {
         if !is_idle {
             return false;
         }
-        let Self { hot, backlog, peers, .. } = self;
+        let Self { hot, peers, .. } = self;
         for peer in hot.iter() {
             if let Some(link) = peers.find(*peer).and_then(|it| it.link.as_mut()) {
                 link.park();
             }
         }
-        for peer in backlog.iter() {
-            if let Some(link) = peers.find(*peer).and_then(|it| it.link.as_mut()) {
-                link.want_space();
-            }
-        }
+        self.want_space();
         before_second_look();
         let found = self.second_look() | self.flush_backlog();
         if found || self.has_chores || !self.finished.is_empty() {
@@ -348,6 +336,7 @@ impl SmContext {
                 connection.is_hot = false;
             }
         }
+        self.sleep_on_space();
         self.empty_rounds = 0;
         self.is_sleeping = true;
         self.has_chores = true; // Ends the sleep, in the next round.
@@ -382,12 +371,7 @@ impl SmContext {
 
     pub(crate) fn end_sleep(&mut self) {
         self.is_sleeping = false;
-        let Self { backlog, peers, .. } = self;
-        for peer in backlog.iter() {
-            if let Some(link) = peers.find(*peer).and_then(|it| it.link.as_mut()) {
-                link.look_for_space();
-            }
-        }
+        self.stop_wanting_space();
     }
 }
 

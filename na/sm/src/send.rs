@@ -115,6 +115,7 @@ impl Connection {
     pub(crate) fn queue(&mut self, pending: Pending) -> Result<(), (Error, Message)> {
         let queue = &mut self.queues[pending.kind.ring()];
         if queue.len() >= QUEUE_DEPTH {
+            self.refusals.add(pending.kind.ring());
             return Err((Error::Again, pending.message));
         }
         queue.push_back(pending);

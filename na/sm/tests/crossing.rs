@@ -61,6 +61,8 @@ struct Side {
     to: Option<Peer>,
     sent: u64,
     held: Option<Message>,
+    /// It was refused, and room was not told since.
+    is_full: bool,
     ended: u64,
     came: u64,
     admits: bool,
@@ -108,7 +110,7 @@ impl Side {
 
     /// Some more, in place or from memory of its own, until the transport has enough of them.
     fn send(&mut self) {
-        let Some(to) = self.to else { return };
+        let Some(to) = self.to.filter(|_| !self.is_full) else { return };
         for _ in 0..self.random.below(40) {
             if self.sent == MESSAGES {
                 return;
@@ -132,6 +134,7 @@ impl Side {
                     assert!(matches!(rejected.error, Error::Again), "{:?}", rejected.error);
                     let Op::SendUnexpected { message, .. } = rejected.op else { panic!("another") };
                     self.held = Some(message);
+                    self.is_full = true;
                     return;
                 }
             }
@@ -154,6 +157,7 @@ impl Side {
             // The other one has all that was sent, and has left; what it had sent may wait for admission.
             Completion::HungUp { .. } => assert_eq!(self.sent, MESSAGES),
             Completion::Gone { .. } => assert_eq!((self.came, self.sent), (MESSAGES, MESSAGES)),
+            Completion::Room { .. } => self.is_full = false,
             other => panic!("unexpected: {other:?}"),
         }
     }
@@ -172,6 +176,7 @@ fn floods_that_cross_arrive_whole_and_in_order_whoever_sleeps() {
             to,
             sent: 0,
             held: None,
+            is_full: false,
             ended: 0,
             came: 0,
             admits: true,

@@ -66,11 +66,11 @@ impl TcpContext {
             Kind::Control => self.finished.push(Completion::Control { from: peer, message }),
             Kind::Credit => {
                 link.refill(UNEXPECTED, header.word)?;
-                link.pump(wire, side);
+                link.pump(wire, side, &mut self.finished);
             }
             Kind::ExpectedCredit => {
                 link.refill(EXPECTED, header.word)?;
-                link.pump(wire, side);
+                link.pump(wire, side, &mut self.finished);
             }
             Kind::Put | Kind::Get => {
                 let regions = &self.shared.regions;
@@ -80,6 +80,7 @@ impl TcpContext {
                 let (serial, body) = (header.word, message.as_slice());
                 let done = link.transfers.ended(peer, serial, body, (wire, side))?;
                 self.finished.extend(done);
+                link.tell_room(wire.outbound.controls(), &mut self.finished);
             }
             Kind::Cancel => link.transfers.withdrawn(header.word, wire, side),
             Kind::PutData | Kind::GetData | Kind::Open | Kind::Close | Kind::Goodbye => {}

@@ -210,9 +210,12 @@ impl TcpContext {
 
     /// Writes what a connection holds; says whether the socket took something.
     pub(crate) fn flush(&mut self, wire: &mut Wire) -> bool {
-        let (links, before) = (&mut self.links, wire.writes);
+        let (links, before, controls) = (&mut self.links, wire.writes, wire.outbound.controls());
         let flushed = wire.flush(|wire| next_piece(links, wire), &mut self.finished);
         self.calls.writes += wire.writes - before;
+        if wire.outbound.controls() < controls {
+            self.tell_room(wire);
+        }
         match flushed {
             Flush::Idle => {}
             Flush::More => self.soil(wire),
@@ -237,6 +240,19 @@ impl TcpContext {
             self.watch(wire);
         }
         has_left
+    }
+
+    /// Control messages have left a connection: there may be room for others.
+    #[cold]
+    fn tell_room(&mut self, wire: &Wire) {
+        let mut told = false;
+        for peer in wire.slots.iter().filter_map(|slot| slot.peer) {
+            let Some(link) = self.links.find(peer) else { continue };
+            told |= link.tell_room(wire.outbound.controls(), &mut self.finished);
+        }
+        if told {
+            self.wake();
+        }
     }
 
     /// A connection is of no use any more: ends its links and closes it.

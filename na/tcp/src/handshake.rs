@@ -204,7 +204,7 @@ impl TcpContext {
         let Some(peer) = wire.slots[0].peer else { return };
         let Some(link) = self.links.find(peer) else { return };
         link.state = State::Open { wire: wire.key, side: 0 };
-        link.pump(wire, 0);
+        link.pump(wire, 0, &mut self.finished);
     }
 
     fn opened(&mut self, wire: &mut Wire) {

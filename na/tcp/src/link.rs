@@ -21,10 +21,11 @@ use crate::{
         EXPECTED_WINDOW, Header, Kind, OWED_PART, WINDOW, WINDOW_BYTES, credit_of, credit_word,
     },
     outbound::{Outbound, Sending, ended, given_back},
+    settings::QUEUE_DEPTH,
     transfers::Transfers,
     wire::{Wire, WireKey},
 };
-use hg_na_parts::receives::Receives;
+use hg_na_parts::{Refusals, receives::Receives};
 
 /// Where a link stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -137,6 +138,9 @@ impl Lane {
 /// Place of a lane.
 pub(crate) const UNEXPECTED: usize = 0;
 pub(crate) const EXPECTED: usize = 1;
+/// Places beside those, of refusals.
+pub(crate) const CONTROL: usize = 2;
+pub(crate) const TRANSFERS: usize = 3;
 
 /// One peer.
 #[derive(Debug)]
@@ -154,6 +158,8 @@ pub(crate) struct Link {
     pub(crate) is_withholding: bool,
     pub(crate) receives: Receives,
     pub(crate) transfers: Transfers,
+    /// What was refused: by lane, of control messages, of transfers.
+    pub(crate) refusals: Refusals,
 }
 
 impl Link {
@@ -169,11 +175,12 @@ impl Link {
             is_withholding: false,
             receives: Receives::default(),
             transfers: Transfers::default(),
+            refusals: Refusals::default(),
         }
     }
 
-    /// Moves what has credits into the connection, which is open.
-    pub(crate) fn pump(&mut self, wire: &mut Wire, side: usize) {
+    /// Moves what has credits into the connection, which is open. Room that this makes is told.
+    pub(crate) fn pump(&mut self, wire: &mut Wire, side: usize, finished: &mut Vec<Completion>) {
         let (peer, link) = (self.peer, wire.link_id(side));
         while let Some(sending) = self.controls.pop_front() {
             let len = u32::try_from(sending.message.len()).expect("CONTROL_MAX fits");
@@ -194,6 +201,26 @@ impl Link {
             }
         }
         self.transfers.announce(wire, side);
+        self.tell_room(wire.outbound.controls(), finished);
+    }
+
+    /// Tells once that queues which were full have room; says whether any has. `controls`: those that its connection holds.
+    #[inline]
+    pub(crate) fn tell_room(&mut self, controls: usize, finished: &mut Vec<Completion>) -> bool {
+        if !self.refusals.any() {
+            return false;
+        }
+        let Self { lanes, transfers, refusals, .. } = self;
+        let controls = self.controls.len() + controls;
+        let has_room = refusals.take(|kind| match kind {
+            CONTROL => controls <= QUEUE_DEPTH / 2,
+            TRANSFERS => transfers.has_room(),
+            lane => lanes[lane].waiting.len() <= QUEUE_DEPTH / 2,
+        });
+        if has_room {
+            finished.push(Completion::Room { peer: self.peer });
+        }
+        has_room
     }
 
     /// Copies a short message into the connection, for which its lane is free ([`Lane::is_free`]).
@@ -280,6 +307,7 @@ impl Link {
             let failure = gone(Reached::Unknown);
             done.push(ended(id, receive.token, failure, hg_na::Returned::Nothing));
         }
+        self.refusals = Refusals::default();
         self.state = State::Ended(why);
     }
 }

@@ -8,7 +8,7 @@ use hg_na::{
 use crate::{
     context::TcpContext,
     frame::{CONTROL_MAX, Kind, MESSAGE_MAX},
-    link::{EXPECTED, Link, State, UNEXPECTED},
+    link::{CONTROL, EXPECTED, Link, State, TRANSFERS, UNEXPECTED},
     outbound::{Sending, ended},
     settings::QUEUE_DEPTH,
     transfers::{Access, Transfer},
@@ -74,38 +74,44 @@ impl TcpContext {
         if let Some(reason) = link.gone() {
             return Err(Error::PeerGone(reason.clone()));
         }
-        match op {
+        let (fits, kind) = match op {
             Op::SendUnexpected { message, .. } => {
-                fits(message, MESSAGE_MAX, link.lanes[UNEXPECTED].waiting.len())
+                (fits(message, MESSAGE_MAX, link.lanes[UNEXPECTED].waiting.len()), UNEXPECTED)
             }
             Op::SendExpected { message, .. } => {
-                fits(message, MESSAGE_MAX, link.lanes[EXPECTED].waiting.len())
+                (fits(message, MESSAGE_MAX, link.lanes[EXPECTED].waiting.len()), EXPECTED)
             }
             Op::SendControl { message, .. } => {
                 let mut waiting = link.controls.len();
                 if let State::Open { wire, .. } = link.state {
                     waiting += self.wires.find(wire).map_or(0, |wire| wire.outbound.controls());
                 }
-                fits(message, CONTROL_MAX, waiting)
+                (fits(message, CONTROL_MAX, waiting), CONTROL)
             }
             Op::RecvExpected { tag, .. } if link.receives.contains(*tag) => {
-                Err(Error::TagInUse(*tag))
+                return Err(Error::TagInUse(*tag));
             }
-            Op::RecvExpected { .. } => Ok(()),
-            Op::Put { local, remote, .. } => check_transfer(link, local, remote, true),
-            Op::Get { local, remote, .. } => check_transfer(link, local, remote, false),
-            _ => Err(Error::Unsupported("this operation of tcp")),
+            Op::RecvExpected { .. } => return Ok(()),
+            Op::Put { local, remote, .. } => (check_transfer(link, local, remote, true), TRANSFERS),
+            Op::Get { local, remote, .. } => {
+                (check_transfer(link, local, remote, false), TRANSFERS)
+            }
+            _ => return Err(Error::Unsupported("this operation of tcp")),
+        };
+        if matches!(fits, Err(Error::Again)) {
+            link.refusals.add(kind);
         }
+        fits
     }
 
     /// Moves what was posted into its connection, or sees to it that there will be one.
     fn get_under_way(&mut self, peer: Peer) {
-        let Self { links, wires, .. } = self;
+        let Self { links, wires, finished, .. } = self;
         let Some(link) = links.find(peer) else { return };
         match link.state {
             State::Open { wire, side } => {
                 let Some(wire) = wires.find(wire) else { return };
-                link.pump(wire, side);
+                link.pump(wire, side, finished);
                 let key = wire.key;
                 self.soil_posted(key);
             }
@@ -173,6 +179,11 @@ impl TcpContext {
         });
         let Some(ended) = ended else { return };
         self.finished.push(ended);
+        let controls = match link.state {
+            State::Open { wire, .. } => wires.find(wire).map_or(0, |it| it.outbound.controls()),
+            _ => 0,
+        };
+        link.tell_room(controls, &mut self.finished);
         self.soil_wire_of(peer);
         self.wake();
     }

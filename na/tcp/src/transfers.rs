@@ -123,6 +123,11 @@ impl Transfers {
         self.unannounced.len() + self.open.len() >= TRANSFERS_MAX
     }
 
+    /// Whether half of them are free.
+    pub(crate) fn has_room(&self) -> bool {
+        self.unannounced.len() + self.open.len() <= TRANSFERS_MAX / 2
+    }
+
     /// Whether data is coming, so that it pays to read frame by frame.
     pub(crate) fn expects_data(&self) -> bool {
         !self.puts.is_empty() || !self.open.is_empty()

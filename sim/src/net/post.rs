@@ -10,7 +10,7 @@ use hg_na::{
 use super::{
     hub::{Clock, Event, Net},
     region::Regions,
-    side::{Lane, Link, Outgoing, Side, Transfer, Way, finished, is_loud},
+    side::{Lane, Link, Outgoing, Side, TRANSFERS, Transfer, Way, finished, is_loud},
 };
 use crate::world;
 
@@ -70,12 +70,16 @@ impl Net {
         if let Link::Broken { reason, .. } = &side.link {
             return Err(Error::PeerGone(reason.clone()));
         }
-        let check_send = |side: &Side, lane: Lane, len: usize, max: usize| {
+        let check_room = |side: &mut Side, kind: usize, waiting: usize| {
+            side.refused[kind] |= waiting >= depth;
+            if waiting >= depth { Err(Error::Again) } else { Ok(()) }
+        };
+        let check_send = |side: &mut Side, lane: Lane, len: usize, max: usize| {
             if len > max {
                 return Err(Error::TooLong { len, max });
             }
-            let is_full = side.out[lane as usize].queue.len() >= depth;
-            if is_full { Err(Error::Again) } else { Ok(()) }
+            let waiting = side.out[lane as usize].queue.len();
+            check_room(side, lane as usize, waiting)
         };
         match op {
             Op::SendUnexpected { message, .. } => {
@@ -94,14 +98,12 @@ impl Net {
                     let (offset, len) = (remote.offset(), remote.len());
                     return Err(Error::OutOfRange { offset, len, size: local.len() });
                 }
-                if side.transfers.len() >= depth { Err(Error::Again) } else { Ok(()) }
+                let waiting = side.transfers.len();
+                check_room(side, TRANSFERS, waiting)
             }
             Op::View { .. } if self.rules.views => {
-                if side.transfers.len() >= depth {
-                    Err(Error::Again)
-                } else {
-                    Ok(())
-                }
+                let waiting = side.transfers.len();
+                check_room(side, TRANSFERS, waiting)
             }
             _ => Err(Error::Unsupported("views over this simulated transport")),
         }

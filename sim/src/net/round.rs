@@ -30,6 +30,7 @@ impl Net {
             let peer = Peer::new(u32::try_from(place).unwrap_or(u32::MAX), slot.generation);
             moved |= self.flush(at, peer);
             moved |= self.take_from(at, peer, done);
+            self.tell_room(at, peer);
             moved |= self.end_of(at, peer);
         }
         let endpoint = &mut self.endpoints[at];
@@ -53,6 +54,7 @@ impl Net {
     fn has_work_of(&self, at: usize, side: &Side) -> bool {
         let now = self.now();
         self.can_flush(side)
+            || side.room(self.rules.queue_depth).contains(&true)
             || !side.asked.is_empty()
             || LANES.iter().any(|lane| self.can_take(at, side, *lane, now))
             || ends(side, self.endpoints[at].admission)
@@ -124,6 +126,20 @@ impl Net {
         if let Link::Open { endpoint, peer } = side.link {
             let due = self.now() + self.delay();
             self.schedule(due, Event::Credit { endpoint, peer, lane });
+        }
+    }
+
+    /// Tells once that queues which were full have room.
+    fn tell_room(&mut self, at: usize, peer: Peer) {
+        let depth = self.rules.queue_depth;
+        let endpoint = &mut self.endpoints[at];
+        let Some(side) = endpoint.side(peer) else { return };
+        let room = side.room(depth);
+        for (refused, _) in side.refused.iter_mut().zip(room).filter(|(_, room)| *room) {
+            *refused = false;
+        }
+        if room.contains(&true) {
+            endpoint.ready.push_back(Completion::Room { peer });
         }
     }
 

@@ -17,6 +17,9 @@ pub(crate) enum Lane {
     Unexpected,
 }
 
+/// Place of the transfers beside the lanes.
+pub(super) const TRANSFERS: usize = 3;
+
 pub(super) const LANES: [Lane; 3] = [Lane::Control, Lane::Expected, Lane::Unexpected];
 
 #[derive(Debug)]
@@ -92,6 +95,8 @@ pub(super) struct Side {
     /// When it arrives, its tag, the message.
     pub(super) arriving: [VecDeque<(u64, Tag, Message)>; 3],
     pub(super) transfers: VecDeque<Transfer>,
+    /// Whether one was refused since room was told: of each lane, and of transfers.
+    pub(super) refused: [bool; 4],
     /// Transfers that the peer asks this side to make: its endpoint's names of them.
     pub(super) asked: VecDeque<u64>,
     pub(super) matching: Matching,
@@ -106,6 +111,7 @@ impl Side {
             out: Default::default(),
             arriving: Default::default(),
             transfers: VecDeque::new(),
+            refused: [false; 4],
             asked: VecDeque::new(),
             matching: Matching::default(),
         }
@@ -117,6 +123,15 @@ impl Side {
 
     pub(super) fn is_broken(&self) -> bool {
         matches!(self.link, Link::Broken { .. })
+    }
+
+    /// Kinds of which room is to be told: their queues were full, and are half empty.
+    pub(super) fn room(&self, depth: usize) -> [bool; 4] {
+        let [one, two, three] = self.out.each_ref().map(|out| out.queue.len());
+        let lens = [one, two, three, self.transfers.len()];
+        std::array::from_fn(|kind| {
+            !self.is_broken() && self.refused[kind] && lens[kind] <= depth / 2
+        })
     }
 
     /// Ends everything that is open: sends before receives.

@@ -23,6 +23,8 @@ const BATCH: usize = 32;
 const BEGUN_MAX: u64 = 1 << 20;
 /// Shorter transfers are not begun, for tests that want some of either kind.
 const BEGUN_MIN: u64 = 16 << 10;
+/// Place of the transfers beside the lanes.
+const TRANSFERS: usize = 3;
 
 #[derive(Default)]
 pub(super) struct Hub {
@@ -163,6 +165,21 @@ impl Endpoint {
         Ok(id)
     }
 
+    /// Tells of room at a peer, once for all refusals of what has room now.
+    fn tell_room(&mut self, of: Peer) -> bool {
+        let depth = self.caps.queue_depth;
+        let has_room = |peer: &&mut PeerState| !peer.broken() && peer.has_room(depth);
+        let Some(peer) = self.peer(of).filter(has_room) else { return false };
+        let lens = peer.outgoing.each_ref().map(VecDeque::len);
+        for (refused, len) in
+            peer.refused.iter_mut().zip(lens.into_iter().chain([peer.transfers.len()]))
+        {
+            *refused &= len > depth / 2;
+        }
+        self.ready.push_back(Completion::Room { peer: of });
+        true
+    }
+
     fn check(&mut self, op: &Op) -> Result<(), Error> {
         let (depth, max_control) = (self.caps.queue_depth, self.caps.max_control);
         let (max_unexpected, max_expected) = (self.caps.max_unexpected, self.caps.max_expected);
@@ -171,13 +188,18 @@ impl Endpoint {
         if let Link::Broken(reason) = &peer.link {
             return Err(Error::PeerGone(reason.clone()));
         }
-        let send = |message: &Message, max: usize, lane: Lane| {
+        let lens = peer.outgoing.each_ref().map(VecDeque::len);
+        let refused = &mut peer.refused;
+        let mut fits = |kind: usize, len: usize| {
+            refused[kind] |= len >= depth;
+            if len >= depth { Err(Error::Again) } else { Ok(()) }
+        };
+        let mut send = |message: &Message, max: usize, lane: Lane| {
             let len = message.len();
             if len > max {
                 return Err(Error::TooLong { len, max });
             }
-            let full = peer.outgoing[lane as usize].len() >= depth;
-            if full { Err(Error::Again) } else { Ok(()) }
+            fits(lane as usize, lens[lane as usize])
         };
         match op {
             Op::SendUnexpected { message, .. } => send(message, max_unexpected, Lane::Unexpected),
@@ -189,15 +211,9 @@ impl Endpoint {
             Op::RecvExpected { .. } => Ok(()),
             Op::Put { local, remote, .. } | Op::Get { local, remote, .. } => {
                 check_transfer(matches!(op, Op::Put { .. }), local, remote, max_transfer)?;
-                if peer.transfers.len() >= depth { Err(Error::Again) } else { Ok(()) }
+                fits(TRANSFERS, peer.transfers.len())
             }
-            Op::View { .. } => {
-                if peer.transfers.len() >= depth {
-                    Err(Error::Again)
-                } else {
-                    Ok(())
-                }
-            }
+            Op::View { .. } => fits(TRANSFERS, peer.transfers.len()),
             _ => Err(Error::Unsupported("this kind of operation")),
         }
     }
@@ -376,6 +392,7 @@ impl State {
                 self.tell_of_space(id, peer);
             }
             moved |= self.endpoint(id).bury(peer);
+            moved |= self.endpoint(id).tell_room(peer);
         }
         let ready = &mut self.endpoint(id).ready;
         moved |= !ready.is_empty();
@@ -396,12 +413,13 @@ impl State {
             return true;
         }
         let endpoint = self.endpoint(id);
-        let admission = endpoint.admission;
+        let (admission, depth) = (endpoint.admission, endpoint.caps.queue_depth);
         let Some(peer) = endpoint.peer(of) else { return false };
         let admission = admission && peer.admitted;
         let requests = !peer.inbox[Lane::Unexpected as usize].is_empty();
         // With admission closed a broken connection waits for its untaken requests.
         matches!(peer.link, Link::Idle) && peer.wanted
+            || !peer.broken() && peer.has_room(depth)
             || peer.broken() && (!peer.has_hung_up || admission || !requests)
             || !peer.transfers.is_empty()
             || !peer.inbox[Lane::Control as usize].is_empty()

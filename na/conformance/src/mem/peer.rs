@@ -66,6 +66,8 @@ pub(super) struct PeerState {
     pub(super) inbox: [VecDeque<(Tag, Message)>; 3],
     pub(super) transfers: VecDeque<Transfer>,
     pub(super) receives: BTreeMap<Tag, (OpId, Token)>,
+    /// Whether one was refused since room was told: of each lane, and of transfers.
+    pub(super) refused: [bool; 4],
     /// Whether unexpected messages of this peer are taken, where any are.
     pub(super) admitted: bool,
     /// `HungUp` was told; only unexpected messages are left.
@@ -82,6 +84,7 @@ impl PeerState {
             inbox: Default::default(),
             transfers: VecDeque::new(),
             receives: BTreeMap::new(),
+            refused: [false; 4],
             admitted: true,
             has_hung_up: false,
         }
@@ -89,6 +92,13 @@ impl PeerState {
 
     pub(super) fn broken(&self) -> bool {
         matches!(self.link, Link::Broken(_))
+    }
+
+    /// Whether room is to be told: a queue that was full is half empty.
+    pub(super) fn has_room(&self, depth: usize) -> bool {
+        let lanes = self.outgoing.iter().map(VecDeque::len);
+        let lens = lanes.chain([self.transfers.len()]);
+        self.refused.iter().zip(lens).any(|(refused, len)| *refused && len <= depth / 2)
     }
 
     /// Hands an arrived expected message to its receive; without one it is dropped.

@@ -20,7 +20,10 @@ use crate::{
     node::Node,
     outcome::{Outcome, ensure, fail},
     suite::Suite,
-    tests::sleeping::{longest, never_sleeps, post_driven, sleep, sleeps, wait},
+    tests::{
+        room,
+        sleeping::{longest, never_sleeps, post_driven, sleep, sleeps, wait},
+    },
     world::{A, B, Patience, World, pattern},
 };
 
@@ -380,6 +383,40 @@ pub(crate) fn a_post_behind_full_queues_is_sent_when_the_peer_drains(suite: &Sui
     world.close(B);
     world.gone(A, to_b)?;
     world.nodes[A].done.clear();
+    world.end()
+}
+
+pub(crate) fn room_ends_a_sleep(suite: &Suite) -> Outcome {
+    let mut world = World::new(suite, 2)?;
+    if !sleeps(&world) {
+        return never_sleeps(world);
+    }
+    let (to_b, _) = world.connect(A, B)?;
+    for when in ALWAYS {
+        let a = &mut world.nodes[A];
+        // Quiet ones: no completion of theirs ends the sleep.
+        let post = |a: &mut Node| {
+            let op = Op::SendUnexpected { to: to_b, message: Message::copied(b"fills a queue") };
+            match a.post_quiet(op)? {
+                Ok(_) => Ok(true),
+                Err(rejected) if matches!(rejected.error, Error::Again) => Ok(false),
+                Err(rejected) => fail!("a full queue refuses with {:?}", rejected.error),
+            }
+        };
+        room::fill(a, post)?;
+        beside_a_server(&mut world, |a, go| {
+            asleep(a, suite.patience, when, |a| {
+                // Refused once more, beside the sleep.
+                while post(a)? {}
+                drop(go);
+                Ok(())
+            })?;
+            sleep_until(a, suite.patience, |a| !a.rooms.is_empty())
+        })?;
+        world.nodes[A].rooms.clear();
+    }
+    world.close(B);
+    world.gone(A, to_b)?;
     world.end()
 }
 

@@ -15,6 +15,7 @@ pub(crate) mod opening;
 pub(crate) mod peers;
 pub(crate) mod processes;
 pub(crate) mod refusals;
+pub(crate) mod room;
 pub(crate) mod short_cuts;
 pub(crate) mod sleeping;
 pub(crate) mod views;

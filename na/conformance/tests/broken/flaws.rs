@@ -18,6 +18,7 @@ use hg_na_conformance::layer::{Layer, Layers};
 
 use crate::{
     regions::{LeakyRegion, unwrapped},
+    rooms::Rooms,
     views,
     waiters::{Deaf, Restless, Unmoved},
 };
@@ -74,6 +75,11 @@ pub(crate) enum Flaw {
     ExchangesWithoutReceives,
     ExchangesByHalves,
     FetchesNothing,
+    NeverTellsRoom,
+    TellsRoomAtOnce,
+    TellsRoomTwice,
+    TellsRoomForEachRefusal,
+    TellsRoomAfterHangUps,
 }
 
 /// Makes broken layers over the reference plugin.
@@ -117,6 +123,7 @@ impl Layers for Broken {
             receives: HashMap::new(),
             ghosts: HashMap::new(),
             late: HashMap::new(),
+            rooms: Rooms::default(),
             extra: VecDeque::new(),
             overflow: VecDeque::new(),
             aliases: HashMap::new(),
@@ -158,6 +165,7 @@ struct BrokenLayer {
     /// Cancelled receives that are still posted.
     ghosts: HashMap<OpId, (Peer, Tag)>,
     late: HashMap<(Peer, Tag), Message>,
+    rooms: Rooms,
     /// Completions that this layer makes up.
     extra: VecDeque<Completion>,
     /// Operations that were accepted and not posted.
@@ -274,6 +282,7 @@ impl BrokenLayer {
 
     /// What becomes of a refused operation.
     fn refused(&mut self, token: Token, rejected: Rejected) -> Result<OpId, Rejected> {
+        self.extra.extend(self.rooms.refused(self.flaw, &rejected));
         match (self.flaw, &rejected.error, rejected.op) {
             (Flaw::SwallowsRefused, Error::TooLong { .. }, Op::SendUnexpected { to, .. }) => {
                 let op = Op::SendUnexpected { to, message: Message::inline(0) };
@@ -350,6 +359,7 @@ impl BrokenLayer {
                     done.push(Completion::Gone { peer, reason });
                 }
             },
+            Completion::Room { peer } => done.extend(self.rooms.told(self.flaw, peer)),
             Completion::Unexpected { from, message } => {
                 done.push(Completion::Unexpected { from: self.alias(from), message });
             }
@@ -370,6 +380,7 @@ impl BrokenLayer {
             }
             _ => done.push(told(reason)),
         }
+        done.extend(self.rooms.hung_up(self.flaw, peer));
     }
 
     fn twist_done(&mut self, mut ended: Done, done: &mut Vec<Completion>) {

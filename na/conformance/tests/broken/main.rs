@@ -5,6 +5,7 @@ mod flaws;
 mod movers;
 mod offers;
 mod regions;
+mod rooms;
 mod views;
 mod waiters;
 
@@ -194,6 +195,25 @@ const CAUGHT_BY: &[(Flaw, &str, &str)] = &[
     (Flaw::FadesViews, "a_view_stays_valid_when_its_owner_unregisters_and_closes", "ended a view"),
     (Flaw::ExchangesWithoutReceives, "calls_by_short_cuts_are_as_if_posted", "never happened"),
     (Flaw::ExchangesByHalves, "a_short_cut_that_is_not_taken_has_done_nothing", "not open"),
+    (
+        Flaw::NeverTellsRoom,
+        "room_is_told_once_when_a_full_queue_has_emptied",
+        "never happened that room was told",
+    ),
+    (Flaw::NeverTellsRoom, "a_cancel_makes_room", "never happened"),
+    (Flaw::NeverTellsRoom, "room_ends_a_sleep", "slept through"),
+    (Flaw::TellsRoomAtOnce, "room_is_told_once_when_a_full_queue_has_emptied", "there was none"),
+    (
+        Flaw::TellsRoomTwice,
+        "room_is_told_once_when_a_full_queue_has_emptied",
+        "had refused nothing since",
+    ),
+    (
+        Flaw::TellsRoomForEachRefusal,
+        "room_is_told_once_when_a_full_queue_has_emptied",
+        "room was told at [",
+    ),
+    (Flaw::TellsRoomAfterHangUps, "no_room_is_told_at_a_peer_that_has_hung_up", "had hung up"),
     (Flaw::HidesSlices, "only_memory_that_never_changes_is_seen_as_a_slice", "gives no slice"),
 ];
 

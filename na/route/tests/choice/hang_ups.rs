@@ -123,7 +123,12 @@ fn who_is_not_admitted_on_trial_is_not_admitted_by_the_network_either() {
 
 /// Takes one unexpected message in so many rounds.
 #[derive(Debug, Default)]
-struct Narrow(u32);
+struct Narrow {
+    /// Rounds until it takes another one.
+    rounds: u32,
+    /// Who was refused meanwhile.
+    refused: Option<Peer>,
+}
 
 const ROUNDS_PER_MESSAGE: u32 = 2000;
 
@@ -139,10 +144,11 @@ impl Layers for NarrowLayers {
 impl Layer for Narrow {
     fn post(&mut self, inner: &mut dyn Context, token: Token, op: Op) -> Result<OpId, Rejected> {
         if let Op::SendUnexpected { .. } = op {
-            if self.0 > 0 {
+            if self.rounds > 0 {
+                self.refused = Some(op.peer());
                 return Err(Rejected { op, error: Error::Again });
             }
-            self.0 = ROUNDS_PER_MESSAGE;
+            self.rounds = ROUNDS_PER_MESSAGE;
         }
         inner.post(token, op)
     }
@@ -153,12 +159,14 @@ impl Layer for Narrow {
         now: Instant,
         done: &mut Vec<Completion>,
     ) -> Result<bool, Error> {
-        self.0 = self.0.saturating_sub(1);
-        inner.progress(now, done)
+        self.rounds = self.rounds.saturating_sub(1);
+        let refused = if self.rounds == 0 { self.refused.take() } else { None };
+        done.extend(refused.map(|peer| Completion::Room { peer }));
+        Ok(inner.progress(now, done)? || refused.is_some())
     }
 
     fn may_sleep(&mut self, inner: &mut dyn Context) -> bool {
-        self.0 == 0 && inner.may_sleep()
+        self.rounds == 0 && inner.may_sleep()
     }
 }
 

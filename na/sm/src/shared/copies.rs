@@ -20,6 +20,7 @@ use crate::{
     fail,
     link::Link,
     region::{cma::Direction, descriptor::RegionClaim, state::SmRegion},
+    space,
     transfers::region_of,
 };
 
@@ -126,6 +127,11 @@ struct Viewing {
 pub(crate) struct Views(Vec<Viewing>);
 
 impl Views {
+    /// How many more may wait.
+    pub(crate) fn free(&self) -> usize {
+        VIEWS_MAX.saturating_sub(self.0.len())
+    }
+
     /// Takes one out.
     pub(crate) fn cancel(&mut self, id: OpId) -> Option<Completion> {
         let at = self.0.iter().position(|it| it.id == id)?;
@@ -231,7 +237,8 @@ impl SmContext {
         if let Some(error) = connection.refusal() {
             return Err(error);
         }
-        if self.views.0.len() >= VIEWS_MAX {
+        if self.views.free() == 0 {
+            self.refuse_shared(*from, space::VIEWS);
             return Err(Error::Again);
         }
         let claim = RegionClaim::decode(remote.descriptor().opaque())?;

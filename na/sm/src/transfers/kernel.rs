@@ -20,6 +20,7 @@ use crate::{
         pins::Pin,
     },
     shared::copies::Piece,
+    space::Space,
 };
 
 /// Bytes that one turn moves: messages that come meanwhile wait for its end.
@@ -221,10 +222,11 @@ impl SmContext {
     /// Sees to it that a slot is waited for, and that touched pages are given back.
     fn after_ferry(&mut self, peer: Peer) {
         let Some(connection) = self.peers.find(peer) else { return };
-        if connection.ferry.is_waiting && !connection.is_backlogged {
-            connection.is_backlogged = true;
-            self.backlog.push(peer);
+        connection.tell_room(&mut self.finished);
+        if connection.space == Space::Unwanted {
+            self.look_for_space(peer);
         }
+        let Some(connection) = self.peers.find(peer) else { return };
         if !connection.is_dirty {
             connection.is_dirty = true;
             self.dirty.push(peer);

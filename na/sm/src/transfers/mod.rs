@@ -31,10 +31,11 @@ use crate::{
         descriptor::RegionClaim,
         state::SmRegion,
     },
+    space::{self, FERRIED},
 };
 
 /// Transfers of one context that wait.
-const TRANSFERS_MAX: usize = 1024;
+pub(crate) const TRANSFERS_MAX: usize = 1024;
 
 /// A put or a get under way.
 #[derive(Debug)]
@@ -68,6 +69,11 @@ impl Transfers {
     /// Whether nothing can be moved now.
     pub(crate) fn is_empty(&self) -> bool {
         self.running.is_empty()
+    }
+
+    /// How many more there may be, beside those that are copied through arenas.
+    pub(crate) fn free(&self) -> usize {
+        TRANSFERS_MAX.saturating_sub(self.running.len() + self.waiting.len())
     }
 
     /// A connection is open: its transfers can start.
@@ -179,8 +185,12 @@ impl SmContext {
         if let Some(error) = connection.refusal() {
             return Err(error);
         }
-        let under_way = self.transfers.running.len() + self.transfers.waiting.len();
-        if under_way + connection.ferry.len() >= TRANSFERS_MAX {
+        if connection.ferry.len() >= TRANSFERS_MAX {
+            connection.refusals.add(FERRIED);
+            return Err(Error::Again);
+        }
+        if self.transfers.free() == 0 {
+            self.refuse_shared(op.peer(), space::TRANSFERS);
             return Err(Error::Again);
         }
         if local.len() != remote.len() {

@@ -1,0 +1,212 @@
+//! Messages that wait for space in a peer's rings: who looks for it, and who is told of room.
+//!
+//! ```text
+//!              queued              PATIENCE rounds in vain, or a sleep
+//! Unwanted ------------> Polled ----------------------------------------> Rung
+//!    ^   nothing queued    |  ^          the peer rings, or a post moves    |
+//!    +---------------------+  +---------------------------------------------+
+//! ```
+//! A peer that takes what it is sent is looked at in each round, since a doorbell costs it a system call. One that has taken
+//! nothing for long is asked to ring ([`crate::wake`]), and costs nothing until it does: a process that is stopped never
+//! does. Only a ring that holds something is left to its consumer: what else a message waits for, nobody would ring about.
+
+use hg_na::{Completion, Peer};
+
+use crate::{
+    connection::{Connection, QUEUE_DEPTH},
+    context::SmContext,
+    link::misbehaved,
+    transfers::TRANSFERS_MAX,
+    wake::before_second_look,
+};
+
+/// Who looks for the space that a connection's queued messages wait for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Space {
+    /// Nothing waits.
+    #[default]
+    Unwanted,
+    /// This side, in each round: it stands in [`SmContext::backlog`].
+    Polled,
+    /// The peer rings.
+    Rung,
+}
+
+/// Looks in a row that have found no space after which the peer is to ring: some ten microseconds.
+const PATIENCE: u32 = 1024;
+
+/// Kinds of refusals of one peer, beside the rings' places.
+pub(crate) const FERRIED: usize = 2;
+/// Kinds of refusals for a limit of the whole context.
+pub(crate) const SHARED: [usize; 2] = [3, 4];
+/// Places in [`SHARED`] and of [`SmContext::refused`].
+pub(crate) const TRANSFERS: usize = 0;
+pub(crate) const VIEWS: usize = 1;
+
+impl Connection {
+    /// Tells once that queues of its own which were full have room.
+    #[inline]
+    pub(crate) fn tell_room(&mut self, finished: &mut Vec<Completion>) -> bool {
+        if !self.refusals.any() {
+            return false;
+        }
+        let Self { queues, ferry, refusals, .. } = self;
+        let has_room = refusals.take(|kind| match kind {
+            FERRIED => ferry.len() <= TRANSFERS_MAX / 2,
+            kind => queues.get(kind).is_some_and(|queue| queue.len() <= QUEUE_DEPTH / 2),
+        });
+        if has_room {
+            finished.push(Completion::Room { peer: self.peer });
+        }
+        has_room
+    }
+
+    /// Whether what waits is behind something that the peer rings for when it has taken it.
+    fn is_behind_others(&self) -> bool {
+        let Some(link) = &self.link else { return false };
+        let waits =
+            [!self.queues[0].is_empty(), !self.queues[1].is_empty() || self.ferry.is_waiting];
+        waits.iter().zip(&link.tx).all(|(waits, tx)| !waits || !tx.is_drained())
+    }
+}
+
+impl SmContext {
+    /// Publishes what is queued for a peer; what remains waits for space. Says whether something moved.
+    pub(crate) fn flush(&mut self, to: Peer) -> bool {
+        let Some(connection) = self.peers.find(to) else { return false };
+        if !connection.is_open() {
+            return false;
+        }
+        self.has_leftovers = true;
+        match connection.flush(&mut self.finished) {
+            Ok(moved) => {
+                if moved && !connection.is_dirty && connection.has_touched() {
+                    connection.is_dirty = true;
+                    self.dirty.push(to);
+                    self.intake.has_bodies = true;
+                }
+                if moved {
+                    connection.looks = 0;
+                }
+                let has_room = connection.tell_room(&mut self.finished);
+                if connection.space == Space::Unwanted || moved {
+                    self.look_for_space(to);
+                }
+                if has_room && self.is_sleeping {
+                    self.chore();
+                }
+                moved
+            }
+            Err(broken) => {
+                self.end(to, misbehaved(broken));
+                true
+            }
+        }
+    }
+
+    /// Looks for space by itself, if anything waits for it.
+    pub(crate) fn look_for_space(&mut self, peer: Peer) {
+        let Some(connection) = self.peers.find(peer) else { return };
+        let has_queued = connection.has_queued();
+        if connection.space == Space::Polled || connection.space == Space::Unwanted && !has_queued {
+            return;
+        }
+        if connection.space == Space::Rung {
+            (connection.space, connection.looks) = (Space::Unwanted, 0);
+            if let Some(link) = connection.link.as_mut() {
+                link.look_for_space();
+            }
+        }
+        if has_queued {
+            connection.space = Space::Polled;
+            self.backlog.push(peer);
+            self.has_leftovers = true;
+            if self.is_sleeping {
+                self.chore(); // The sleeper has not published that it waits for space.
+            }
+        }
+    }
+
+    /// Tries those that are looked at; says whether something moved.
+    pub(crate) fn flush_backlog(&mut self) -> bool {
+        let mut moved = false;
+        for peer in std::mem::take(&mut self.backlog) {
+            let Some(connection) = self.peers.find(peer) else { continue };
+            connection.space = Space::Unwanted;
+            connection.looks += 1;
+            let is_late = connection.looks >= PATIENCE;
+            moved |= self.flush(peer) || is_late && self.leave_to_bell(peer);
+        }
+        moved
+    }
+
+    /// Asks a peer that takes nothing to ring, and looks a second time; says whether something moved.
+    fn leave_to_bell(&mut self, peer: Peer) -> bool {
+        let Some(connection) = self.peers.find(peer) else { return false };
+        if connection.space != Space::Polled || !connection.is_behind_others() {
+            return false;
+        }
+        let Some(link) = connection.link.as_mut() else { return false };
+        link.want_space();
+        before_second_look();
+        connection.space = Space::Rung;
+        let last = self.backlog.pop();
+        debug_assert_eq!(last, Some(peer), "the last one that was put there");
+        self.flush(peer)
+    }
+
+    /// Asks all peers to ring that are looked at, before a sleep; a second look must follow.
+    pub(crate) fn want_space(&mut self) {
+        let Self { backlog, peers, .. } = self;
+        for peer in backlog.iter() {
+            if let Some(link) = peers.find(*peer).and_then(|it| it.link.as_mut()) {
+                link.want_space();
+            }
+        }
+    }
+
+    /// The sleep begins: those that were asked are left to their bells for good.
+    pub(crate) fn sleep_on_space(&mut self) {
+        let Self { backlog, peers, .. } = self;
+        backlog.retain(|peer| {
+            let Some(connection) = peers.find(*peer) else { return false };
+            let is_left = connection.is_behind_others();
+            if is_left {
+                connection.space = Space::Rung;
+            }
+            !is_left
+        });
+    }
+
+    /// No sleep, or its end: those that were asked to ring, and are looked at all the same.
+    pub(crate) fn stop_wanting_space(&mut self) {
+        let Self { backlog, peers, .. } = self;
+        for peer in backlog.iter() {
+            if let Some(link) = peers.find(*peer).and_then(|it| it.link.as_mut()) {
+                link.look_for_space();
+            }
+        }
+    }
+
+    /// An operation was refused for a limit of the whole context.
+    pub(crate) fn refuse_shared(&mut self, peer: Peer, which: usize) {
+        if self.peers.find(peer).is_some_and(|it| it.refusals.add(SHARED[which])) {
+            self.refused[which].push_back(peer);
+        }
+    }
+
+    /// Tells as many of those that a limit of the whole context has refused as it leaves places, the longest waiting first.
+    #[cold]
+    pub(crate) fn tell_shared_room(&mut self) {
+        let free = [self.transfers.free(), self.views.free()];
+        for (which, free) in free.into_iter().enumerate() {
+            for _ in 0..free.min(self.refused[which].len()) {
+                let Some(peer) = self.refused[which].pop_front() else { break };
+                let Some(connection) = self.peers.find(peer) else { continue };
+                if connection.refusals.take(|kind| kind == SHARED[which]) {
+                    self.finished.push(Completion::Room { peer });
+                }
+            }
+        }
+    }
+}
