@@ -1,5 +1,5 @@
 //! What waits because the transport has no room for it: one queue of requests and one of answers and control messages
-//! for each peer, in order.
+//! for each peer, in order, until the transport tells of room ([`hg_na::Completion::Room`]).
 //!
 //! Nothing of one peer's is in the way of another's. Requests are bounded in bytes, by fair shares ([`Shares`]): one that
 //! is over is refused. Answers and control messages are never refused; nothing more is taken from a peer instead for which any
@@ -19,15 +19,10 @@ use crate::{
 /// Bytes of messages that wait for room in the transport, for all peers of a context together; the default.
 pub const BACKLOG_BYTES_MAX: u64 = 1 << 30;
 
-/// A queue of requests is not looked through for those of settled calls before it is longer.
-const LOOK_MIN: usize = 256;
-
 /// What waits.
 #[derive(Debug)]
 pub struct Backlog {
     peers: FxHashMap<Peer, Waiting>,
-    /// Each of those once: whose turn it is to be tried.
-    turns: VecDeque<Peer>,
     /// By the peer that they wait for.
     bytes: Shares<Peer>,
     bytes_max: u64,
@@ -39,9 +34,9 @@ struct Waiting {
     /// Answers and control messages: they never wait behind requests.
     answers: VecDeque<(Token, Op)>,
     requests: VecDeque<(Token, Op)>,
-    /// At this length those whose calls have settled meanwhile are dropped: what waits stays within twice of what
-    /// is under way, and each is looked at a few times.
-    look_at: usize,
+    /// Calls that have settled meanwhile, of whose requests some are here. Once they are half of them those are dropped: what
+    /// waits stays within twice of what is under way, and each is looked at a few times.
+    settled: usize,
 }
 
 /// What became of something that was posted, or has waited.
@@ -68,12 +63,7 @@ impl Backlog {
     /// Nothing waits; at most so many bytes may.
     #[must_use]
     pub fn new(bytes_max: u64) -> Self {
-        Self {
-            peers: FxHashMap::default(),
-            turns: VecDeque::new(),
-            bytes: Shares::new(bytes_max),
-            bytes_max,
-        }
+        Self { peers: FxHashMap::default(), bytes: Shares::new(bytes_max), bytes_max }
     }
 
     /// Whether nothing waits.
@@ -128,8 +118,7 @@ impl Backlog {
         let is_new = !self.peers.contains_key(&peer);
         let waiting = self.peers.entry(peer).or_default();
         let is_request = matches!(op, Op::SendUnexpected { .. });
-        let is_long = waiting.requests.len() > waiting.look_at.max(LOOK_MIN);
-        if is_request && (is_long || !self.bytes.admits(peer, len)) {
+        if is_request && waiting.settled > 0 && !self.bytes.admits(peer, len) {
             self.bytes.give(peer, waiting.drop_settled(calls));
         }
         if is_request && !self.bytes.admits(peer, len) {
@@ -140,60 +129,64 @@ impl Backlog {
         }
         self.bytes.take(peer, len);
         waiting.queue_of(&op).push_back((token, op));
-        if is_new {
-            self.turns.push_back(peer);
-        }
         Posted::Waits
     }
 
-    /// Hands on what waits for the next peers, as far as there is room: of so many at `most`, in turn. Requests whose calls
-    /// have settled meanwhile are dropped, and others say how much time is left `now`. Tells of each one that has left what
-    /// became of it, and gives whether any has.
-    pub fn retry(
+    /// Hands on what waits for a peer, as far as there is room. Requests whose calls have settled meanwhile are dropped, and
+    /// others say how much time is left `now`. Tells of each one that has left what became of it.
+    pub fn hand_on(
         &mut self,
         context: &mut dyn Context,
-        (most, now): (usize, Instant),
+        (peer, now): (Peer, Instant),
         calls: &mut Operations,
         mut left: impl FnMut(&mut Operations, Left),
-    ) -> bool {
-        let mut moved = false;
-        for _ in 0..self.turns.len().min(most) {
-            let Some(peer) = self.turns.pop_front() else { break };
-            let Some(waiting) = self.peers.get_mut(&peer) else { continue };
-            let mut freed = 0;
-            for queue in [&mut waiting.answers, &mut waiting.requests] {
-                while let Some((token, mut op)) = queue.pop_front() {
-                    let (owner, len) = (Owner::of(token), len_of(&op));
-                    if is_wanted(owner, calls) {
-                        say_remaining(&mut op, owner, now, calls);
-                        let posted = match context.post(token, op) {
-                            Ok(id) => Posted::Accepted(id),
-                            Err(rejected) if matches!(rejected.error, Error::Again) => {
-                                queue.push_front((token, rejected.op));
-                                break;
-                            }
-                            Err(rejected) => Posted::Refused(rejected.op, rejected.error),
-                        };
-                        left(calls, Left { owner, posted });
-                    }
-                    freed += len;
-                    moved = true;
+    ) {
+        let Some(waiting) = self.peers.get_mut(&peer) else { return };
+        let mut freed = 0;
+        for queue in [&mut waiting.answers, &mut waiting.requests] {
+            while let Some((token, mut op)) = queue.pop_front() {
+                let (owner, len) = (Owner::of(token), len_of(&op));
+                if is_wanted(owner, calls) {
+                    say_remaining(&mut op, owner, now, calls);
+                    let posted = match context.post(token, op) {
+                        Ok(id) => Posted::Accepted(id),
+                        Err(rejected) if matches!(rejected.error, Error::Again) => {
+                            queue.push_front((token, rejected.op));
+                            break;
+                        }
+                        Err(rejected) => Posted::Refused(rejected.op, rejected.error),
+                    };
+                    left(calls, Left { owner, posted });
+                } else {
+                    waiting.settled = waiting.settled.saturating_sub(1);
                 }
+                freed += len;
             }
-            if waiting.is_empty() {
-                self.peers.remove(&peer);
-            } else {
-                self.turns.push_back(peer);
-            }
-            self.bytes.give(peer, freed);
         }
-        moved
+        self.give(peer, freed);
+    }
+
+    /// A call has settled whose request the transport never took: it may be here.
+    pub fn handle_settled(&mut self, peer: Peer, calls: &Operations) {
+        let Some(waiting) = self.peers.get_mut(&peer) else { return };
+        waiting.settled += 1;
+        if 2 * waiting.settled >= waiting.requests.len() {
+            let freed = waiting.drop_settled(calls);
+            self.give(peer, freed);
+        }
+    }
+
+    /// So many bytes wait no more, and perhaps nothing does.
+    fn give(&mut self, peer: Peer, bytes: u64) {
+        self.bytes.give(peer, bytes);
+        if self.peers.get(&peer).is_some_and(Waiting::is_empty) {
+            self.peers.remove(&peer);
+        }
     }
 
     /// The peer has hung up: what waits for it, which never left; answers first.
     pub fn remove(&mut self, peer: Peer) -> impl Iterator<Item = (Token, Op)> + use<> {
         let Waiting { answers, requests, .. } = self.peers.remove(&peer).unwrap_or_default();
-        self.turns.retain(|turn| *turn != peer);
         self.bytes.give(peer, self.bytes.of(peer));
         answers.into_iter().chain(requests)
     }
@@ -221,7 +214,7 @@ impl Waiting {
             freed += if is_wanted { 0 } else { len_of(op) };
             is_wanted
         });
-        self.look_at = 2 * self.requests.len();
+        self.settled = 0;
         freed
     }
 }

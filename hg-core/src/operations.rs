@@ -23,6 +23,7 @@ use std::{collections::VecDeque, task::Waker, time::Instant};
 
 use hg_bulk::{Local, TransferError};
 use hg_na::{OpId, Peer};
+use rustc_hash::FxHashMap;
 
 pub(crate) use self::transfer::start_of;
 pub use self::{
@@ -56,6 +57,11 @@ pub enum Effect {
         what: header::Kind,
         /// Id of the call.
         id: OperationId,
+    },
+    /// A call has failed whose request was not handed to the transport: it is not to be, any more.
+    DropRequest {
+        /// The target.
+        peer: Peer,
     },
     /// Wake who waits for it, drop what nobody needs any more: not under a lock.
     Defer(Action),
@@ -125,8 +131,8 @@ pub struct Operations {
     others: usize,
     /// Calls at a time.
     max: usize,
-    /// Transfers that the transport had no room for.
-    stalled: VecDeque<OperationId>,
+    /// Transfers that the transport had no room for, by peer; among them some that have ended since.
+    stalled: FxHashMap<Peer, VecDeque<OperationId>>,
     /// Bytes that were moved at once since a round was due for it.
     moved_at_once: u64,
     /// Who waits for room, in the order in which they came.
@@ -186,7 +192,7 @@ impl Operations {
             settled: 0,
             others: 0,
             max: calls_max.min(ENTRIES_MAX / 2),
-            stalled: VecDeque::new(),
+            stalled: FxHashMap::default(),
             moved_at_once: 0,
             waiting: VecDeque::new(),
             granted: 0,
@@ -477,6 +483,9 @@ impl Operations {
         operation.phase = Phase::Settled(outcome);
         self.settled += 1;
         self.granted += usize::from(operation.kind == Kind::Room);
+        if failed && operation.send == OpState::None && operation.kind != Kind::Room {
+            self.effects.push(Effect::DropRequest { peer: operation.peer });
+        }
         if let Some(waker) = operation.waker.take() {
             self.effects.push(Effect::Defer(Action::Wake(waker)));
         }

@@ -35,9 +35,6 @@ use crate::{
     serve::{Admission, Arrival, Control, Serves},
 };
 
-/// Peers whose messages are tried again in a round: hung ones cost the others no more than that.
-const RETRIES: usize = 2;
-
 /// What a context may hold for all its peers together.
 #[derive(Debug, Clone)]
 pub struct Limits {
@@ -277,6 +274,7 @@ impl Protocol {
                 }
                 Effect::Tell { peer, what, id } => self.tell(peer, what, id.to_bits()),
                 Effect::Defer(action) => self.deferred.push(action),
+                Effect::DropRequest { peer } => self.backlog.handle_settled(peer, &self.operations),
             }
         }
     }
@@ -330,6 +328,7 @@ impl Protocol {
     fn handle_rare(&mut self, completion: &Completion, requests: &mut Vec<Ticket>) {
         match completion {
             Completion::Control { from, message } => self.handle_control(requests, *from, message),
+            Completion::Room { peer } => self.handle_room(*peer),
             Completion::HungUp { peer, reason } => self.handle_hung_up(requests, *peer, reason),
             Completion::Gone { peer, .. } => {
                 self.addresses.remove(peer);
@@ -406,45 +405,45 @@ impl Protocol {
         self.serves.handle_left();
     }
 
-    /// Tries what waits for room again, for so many peers at `most`; says whether anything left. Requests whose calls have settled
-    /// are dropped.
-    fn retry_backlog(&mut self, most: usize) -> bool {
+    /// The transport has room at a peer: hands on what waits for that.
+    fn handle_room(&mut self, peer: Peer) {
         let Self {
             context: Some(context), backlog, operations: calls, serves, kept, deferred, ..
         } = self
         else {
-            return false;
+            return;
         };
-        backlog.retry(context.as_mut(), (most, self.now), calls, |calls, Left { owner, posted }| {
-            if owner == Owner::Nobody {
-                serves.handle_left();
-            }
-            match (posted, owner) {
-                (Posted::Accepted(op), Owner::Call(id, half)) => calls.handle_posted(id, half, op),
-                (Posted::Refused(_, error), Owner::Call(id, _)) => {
-                    calls.handle_refused(id, not_made(error, Started::No));
+        backlog.hand_on(
+            context.as_mut(),
+            (peer, self.now),
+            calls,
+            |calls, Left { owner, posted }| {
+                if owner == Owner::Nobody {
+                    serves.handle_left();
                 }
-                (Posted::Refused(op, error), Owner::Nobody) => {
-                    handle_untaken(kept, deferred, &op, &error);
+                match (posted, owner) {
+                    (Posted::Accepted(op), Owner::Call(id, half)) => {
+                        calls.handle_posted(id, half, op)
+                    }
+                    (Posted::Refused(_, error), Owner::Call(id, _)) => {
+                        calls.handle_refused(id, not_made(error, Started::No));
+                    }
+                    (Posted::Refused(op, error), Owner::Nobody) => {
+                        handle_untaken(kept, deferred, &op, &error);
+                    }
+                    (Posted::Accepted(_), Owner::Nobody)
+                    | (_, Owner::Transfer(_))
+                    | (Posted::Waits, _) => {}
                 }
-                (Posted::Accepted(_), Owner::Nobody)
-                | (_, Owner::Transfer(_))
-                | (Posted::Waits, _) => {}
-            }
-        })
+            },
+        );
+        self.operations.hand_on_transfers(peer, context.as_mut());
     }
 
     /// The clock was read.
     #[inline]
     pub fn handle_clock(&mut self, now: Instant) {
         self.now = now;
-        if self.operations.has_stalled() {
-            self.retry_transfers();
-        }
-        // Who spins never asks whether to sleep, and room may have come although nothing has moved.
-        if !self.backlog.is_empty() {
-            self.retry_backlog(RETRIES);
-        }
     }
 
     /// In a round in which the clock was read, after its completions: what is over by it ends, unless its answer has come.
@@ -457,7 +456,7 @@ impl Protocol {
     #[inline]
     #[must_use]
     pub fn has_chores(&self) -> bool {
-        self.operations.has_chores() | !self.backlog.is_empty() | self.serves.has_chores()
+        self.operations.has_chores() | self.serves.has_chores()
     }
 
     /// Bytes of messages that wait for room in the transport.
@@ -466,15 +465,11 @@ impl Protocol {
         self.backlog.bytes()
     }
 
-    /// What few rounds have to do. `moved`: whether the transport's progress has found anything.
+    /// What few rounds have to do.
     #[cold]
-    pub fn do_chores(&mut self, moved: bool) {
+    pub fn do_chores(&mut self) {
         self.operations.handle_round();
         self.run_effects();
-        if moved && !self.backlog.is_empty() {
-            self.retry_backlog(RETRIES);
-            self.run_effects();
-        }
         self.change_admission();
         self.wake_for_room();
     }
@@ -506,9 +501,7 @@ impl Protocol {
 
     /// Whether to sleep, and until when.
     pub fn may_sleep(&mut self) -> Option<Option<Instant>> {
-        // Room in the transport's queue may have come without a completion: what is sent quietly has none.
-        if self.operations.needs_round() || self.retry_backlog(usize::MAX) || self.retry_transfers()
-        {
+        if self.operations.needs_round() {
             return None;
         }
         self.run_effects();
@@ -517,11 +510,7 @@ impl Protocol {
         if self.serves.can_take_held() {
             return None;
         }
-        // Room may have been made outside of a round that reported something: by a post, or a second look.
-        if !self.deferred.is_empty()
-            || self.operations.needs_round()
-            || self.retry_backlog(usize::MAX)
-        {
+        if !self.deferred.is_empty() || self.operations.needs_round() {
             return None;
         }
         let Some(context) = &mut self.context else { return Some(None) };

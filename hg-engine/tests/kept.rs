@@ -23,7 +23,7 @@ use hg_core::{
 use hg_engine::{Builder, CallOptions, Handle, Progress, Request};
 use hg_macros::rpc;
 use hg_na::{
-    Address, Completion, Context, Error, Message, Op, OpId, OpenOptions, Plugin, Rejected,
+    Address, Completion, Context, Error, Message, Op, OpId, OpenOptions, Peer, Plugin, Rejected,
     Returned, Token,
 };
 use hg_na_conformance::{
@@ -51,6 +51,8 @@ const WATCHDOG: Duration = Duration::from_secs(60);
 struct Unhelpful {
     answers: Arc<AtomicUsize>,
     panics: Arc<AtomicBool>,
+    /// Whose answer found no room.
+    refused: Option<Peer>,
 }
 
 impl Layers for Unhelpful {
@@ -65,7 +67,10 @@ impl Layer for Unhelpful {
             return inner.post(token, op);
         }
         let error = match self.answers.fetch_add(1, Ordering::Relaxed) {
-            0 => Error::Again,
+            0 => {
+                self.refused = Some(op.peer());
+                Error::Again
+            }
             _ => Error::UnknownPeer,
         };
         Err(Rejected { op, error })
@@ -80,7 +85,10 @@ impl Layer for Unhelpful {
         if self.panics.load(Ordering::Relaxed) {
             panic_any("a transport that is wrong");
         }
-        inner.progress(now, done)
+        let room = self.refused.take().map(|peer| Completion::Room { peer });
+        let any = room.is_some();
+        done.extend(room);
+        Ok(inner.progress(now, done)? || any)
     }
 }
 

@@ -10,9 +10,6 @@ const SEEDS: u64 = 5000;
 /// Threads that run them.
 const THREADS: u64 = 2;
 
-/// Checks that some of them are known to break: see `sim::judge`.
-const KNOWN: &[&str] = &["refused"];
-
 fn trace_of(seed: u64, as_before: bool) -> Trace {
     sim::run(&Story::new(seed, as_before), Checks::default(), Tracing::Lines).trace
 }
@@ -32,7 +29,7 @@ fn the_same_seed_gives_the_same_run_to_the_byte() {
 #[test]
 fn whatever_happens_calls_between_healthy_processes_end_and_nothing_is_left() {
     let first_failure = |first: u64| {
-        let checks = Checks { skipped: KNOWN.iter().map(|it| (*it).to_owned()).collect() };
+        let checks = Checks::default();
         (first..SEEDS).step_by(usize::try_from(THREADS).unwrap()).find_map(|seed| {
             let story = Story::new(seed, false);
             let failure = sim::run(&story, checks.clone(), Tracing::Off).failure?;

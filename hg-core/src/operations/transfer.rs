@@ -8,9 +8,6 @@ use hg_na::{Context, Direction, Op, OpId, Peer, Returned, SharedBytes};
 use super::{Effect, Extra, Kind, Moved, OperationId, Operations, Outcome, Owner, call::OpState};
 use crate::deferred::Action;
 
-/// Refusals in a row after which stalled transfers wait for the next round.
-const REFUSALS_MAX: usize = 64;
-
 /// After this time whoever waits for a transfer that was stopped is told, although the transport has its memory still: a peer
 /// that stands still in the middle of one, say.
 const DRAIN_MAX: Duration = Duration::from_millis(1);
@@ -108,6 +105,12 @@ impl Operations {
         let id =
             self.begin_with(Kind::Transfer, peer, "", None, ops, Some(Extra::Transfer(transfer)));
         self.run_transfer(id, Some(context));
+        if let Some(waiting) = self.stalled.get_mut(&peer)
+            && waiting.len() > 2 * self.table.len()
+        {
+            let table = &self.table;
+            waiting.retain(|id| table.get(*id).is_some());
+        }
         id
     }
 
@@ -142,13 +145,7 @@ impl Operations {
             }
             transfer.plan.handle_done(op, result);
         }
-        self.run_transfer(id, Some(&mut *context));
-        // There is room for what waits for it, until one is refused.
-        while let Some(id) = self.stalled.pop_front() {
-            if !self.run_stalled(id, context) {
-                break;
-            }
-        }
+        self.run_transfer(id, Some(context));
     }
 
     /// Ends a transfer early. The transport has a moment to give its memory back; whoever waits is told then at the latest.
@@ -166,6 +163,7 @@ impl Operations {
         for id in self.of(peer, |kind| kind == Kind::Transfer) {
             self.stop_transfer(id, why.clone(), now);
         }
+        self.stalled.remove(&peer);
     }
 
     /// The transport is closed, and has dropped what was open.
@@ -187,37 +185,22 @@ impl Operations {
         }
     }
 
-    /// Whether any transfer waits for room.
-    #[inline]
-    #[must_use]
-    pub fn has_stalled(&self) -> bool {
-        !self.stalled.is_empty()
-    }
-
-    /// Tries stalled transfers, each once; says whether any got on.
-    pub(crate) fn retry_transfers(&mut self, context: &mut dyn Context) -> bool {
-        let (mut moved, mut refusals) = (false, 0);
-        for _ in 0..self.stalled.len() {
-            let Some(id) = self.stalled.pop_front() else { break };
-            if self.run_stalled(id, context) {
-                (moved, refusals) = (true, 0);
-            } else {
-                refusals += 1;
-                if refusals == REFUSALS_MAX {
-                    break;
-                }
+    /// There is room at a peer: those that wait for it go on, until one is refused.
+    pub(crate) fn hand_on_transfers(&mut self, peer: Peer, context: &mut dyn Context) {
+        let mut waiting = self.stalled.remove(&peer).unwrap_or_default();
+        while let Some(id) = waiting.pop_front() {
+            let Some(transfer) = self.table.get_mut(id).and_then(|it| it.transfer()) else {
+                continue; // It has ended.
+            };
+            transfer.stalled = false;
+            self.run_transfer(id, Some(&mut *context));
+            if self.stalled.contains_key(&peer) {
+                break;
             }
         }
-        moved
-    }
-
-    /// `false`: there is no room for it.
-    fn run_stalled(&mut self, id: OperationId, context: &mut dyn Context) -> bool {
-        if let Some(transfer) = self.table.get_mut(id).and_then(|it| it.transfer()) {
-            transfer.stalled = false;
+        if !waiting.is_empty() {
+            self.stalled.entry(peer).or_default().append(&mut waiting);
         }
-        self.run_transfer(id, Some(context));
-        !self.table.get_mut(id).and_then(|it| it.transfer()).is_some_and(|it| it.stalled)
     }
 
     /// Does what a transfer wants done; posts nothing without a transport. Says whether it is under way still.
@@ -236,7 +219,7 @@ impl Operations {
                 Ok(op) => plan.handle_posted(&piece, op),
                 Err(hg_na::Error::Again) => {
                     transfer.stalled = true;
-                    self.stalled.push_back(id);
+                    self.stalled.entry(peer).or_default().push_back(id);
                 }
                 Err(error) => plan.handle_refused(error.into()),
             }

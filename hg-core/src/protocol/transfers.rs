@@ -103,12 +103,6 @@ impl Protocol {
         self.operations.handle_piece_done(operation, result, returned, context);
     }
 
-    /// Tries transfers that wait for room; says whether any got on.
-    pub(super) fn retry_transfers(&mut self) -> bool {
-        let Some(context) = self.context.as_deref_mut() else { return false };
-        self.operations.has_stalled() && self.operations.retry_transfers(context)
-    }
-
     /// Ends what is under way on its user's wish.
     pub fn cancel(&mut self, id: OperationId) {
         self.operations.cancel(id, self.now);

@@ -191,7 +191,7 @@ impl Port {
             state.protocol.handle_timeout();
         }
         if state.protocol.has_chores() {
-            state.protocol.do_chores(moved);
+            state.protocol.do_chores();
         }
         moved
     }
