@@ -13,7 +13,7 @@ use crate::product::{crowd, target};
 use crate::progress::Progress;
 use crate::report::{self, Figure};
 use crate::{
-    bandwidth, faults, first, held, idle, instructions, memory, rate, routing, shuffle, soak,
+    bandwidth, faults, first, held, hung, idle, instructions, memory, rate, routing, shuffle, soak,
     syscalls, table, waits, ways,
 };
 
@@ -75,6 +75,9 @@ enum Command {
     /// How long others wait for an engine's lock while a handler pulls.
     Held(held::Arguments),
     /// Processor time, threads and wake-ups of engines with nothing to do.
+    /// Calls of a client whose other peers have stopped.
+    Hung(hung::Arguments),
+    /// Processor time of engines with nothing to do.
     Idle(idle::Arguments),
     /// Idle peers; started by the others.
     #[command(hide = true)]
@@ -157,6 +160,7 @@ fn measured(arguments: Arguments) -> Result<(), Error> {
         Command::Waits(waits) => waits::run(&waits, arguments.json),
         Command::Busy(busy) => waits::busy(&busy),
         Command::Held(held) => held::run(&held, arguments.json),
+        Command::Hung(hung) => hung::run(&hung, arguments.json),
         Command::Idle(idle) => idle::run(&idle, arguments.json),
         Command::Crowd(crowd) => crowd::serve(&crowd),
         Command::Peer(peer) => limits::serve(peer.role, pair::become_peer(peer.parent, peer.core)?),

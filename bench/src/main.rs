@@ -28,6 +28,7 @@ mod error;
 mod faults;
 mod first;
 mod held;
+mod hung;
 mod idle;
 mod instructions;
 mod limits;

@@ -63,6 +63,15 @@ impl Caller {
     /// Connects and makes the first call.
     pub(crate) fn connect(shape: Shape, target: &Rc<Target>) -> Result<Caller, Error> {
         let engine = origin(&shape.url, shape.wait)?;
+        Caller::over(engine, shape, target)
+    }
+
+    /// The same with an engine that is there.
+    pub(crate) fn over(
+        engine: hg::Engine,
+        shape: Shape,
+        target: &Rc<Target>,
+    ) -> Result<Caller, Error> {
         let peer = engine.lookup(target.address())?;
         target.running(|| call_once(&engine, &peer, 1))?;
         let via = Via::of(&engine, &peer, &shape.url);

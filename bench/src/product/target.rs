@@ -170,7 +170,7 @@ pub(crate) fn serve(arguments: &Arguments) -> Result<(), Error> {
 const NOWHERE: &str = "00000000-0000-5000-8000-000000000000";
 
 /// A thousand peers need more descriptors than a shell usually allows.
-pub(super) fn raise_descriptor_limit() -> Result<(), Error> {
+pub(crate) fn raise_descriptor_limit() -> Result<(), Error> {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).context("getrlimit")?;
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).context("setrlimit")
 }
