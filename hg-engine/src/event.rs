@@ -18,14 +18,11 @@ use std::{
     time::Duration,
 };
 
-use nix::sys::{
-    epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags},
-    time::TimeSpec,
-    timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags},
-};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 
 use crate::{
     OpenError,
+    platform::Timer,
     port::Port,
     role::{Bell, Rest},
 };
@@ -42,7 +39,7 @@ use crate::{
 pub struct EventLoop {
     port: Arc<Port>,
     epoll: Epoll,
-    timer: TimerFd,
+    timer: Box<dyn Timer>,
     /// What others wake the loop by.
     bell: Arc<Bell>,
     /// Whether the transport is told that somebody sleeps on it, since the last round.
@@ -60,8 +57,7 @@ impl EventLoop {
             return Err(hg_na::Error::Unsupported("a foreign event loop over this transport"));
         }
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(os("epoll_create1"))?;
-        let flags = TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC;
-        let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, flags).map_err(os("timerfd_create"))?;
+        let timer = port.shared.platform.timer().map_err(os("timerfd_create"))?;
         let bell = Arc::new(Bell::new(Arc::clone(&port.shared.platform)).map_err(os("eventfd"))?);
         epoll.add(timer.as_fd(), readable()).map_err(os("epoll_ctl"))?;
         epoll.add(bell.event.as_fd(), readable()).map_err(os("epoll_ctl"))?;
@@ -119,17 +115,8 @@ impl EventLoop {
                 None
             }
         };
-        let result = match until {
-            None => self.timer.unset(),
-            Some(at) => {
-                // Zero would disarm the timer instead of firing it.
-                let left =
-                    at.saturating_duration_since(self.port.now()).max(Duration::from_nanos(1));
-                let once = Expiration::OneShot(TimeSpec::from_duration(left));
-                self.timer.set(once, TimerSetTimeFlags::empty())
-            }
-        };
-        result.map_err(|error| hg_na::Error::os("timerfd_settime", error))?;
+        let left = until.map(|at| at.saturating_duration_since(self.port.now()));
+        self.timer.set(left).map_err(|error| hg_na::Error::os("timerfd_settime", error))?;
         Ok(true)
     }
 

@@ -11,9 +11,15 @@
 
 use std::{
     fmt, io,
+    os::fd::AsFd,
     sync::Arc,
     thread::{self, JoinHandle},
     time::{Duration, Instant},
+};
+
+use nix::sys::{
+    time::TimeSpec,
+    timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags},
 };
 
 use crate::inside::Levels;
@@ -53,6 +59,33 @@ pub trait Platform: Send + Sync + fmt::Debug {
     /// A polling loop has found nothing, and is about to look again.
     fn relax(&self) {
         std::hint::spin_loop();
+    }
+
+    /// A timer for a foreign event loop.
+    ///
+    /// # Errors
+    /// The system has none to give.
+    fn timer(&self) -> nix::Result<Box<dyn Timer>> {
+        let flags = TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC;
+        Ok(Box::new(TimerFd::new(ClockId::CLOCK_MONOTONIC, flags)?))
+    }
+}
+
+/// A descriptor that becomes readable at a time.
+pub trait Timer: AsFd + Send + Sync + fmt::Debug {
+    /// It is not readable until this time has passed; `None`: not at all.
+    ///
+    /// # Errors
+    /// The system refuses.
+    fn set(&self, left: Option<Duration>) -> nix::Result<()>;
+}
+
+impl Timer for TimerFd {
+    fn set(&self, left: Option<Duration>) -> nix::Result<()> {
+        let Some(left) = left else { return self.unset() };
+        // Zero would disarm the timer instead of firing it.
+        let left = TimeSpec::from_duration(left.max(Duration::from_nanos(1)));
+        TimerFd::set(self, Expiration::OneShot(left), TimerSetTimeFlags::empty())
     }
 }
 

@@ -19,9 +19,11 @@
 //! The transport is simulated ([`net`]): credits, queues, delays, admission, dying peers and rights are those of `na`'s
 //! contract, with small limits; or it behaves `as_before`.
 //!
+//! A foreign event loop has descriptors of the machine, which are written to by what happens in the story and never waited for.
+//!
 //! Not simulated: two threads that run at the same instant (locks are never contended, orderings of atomics do not matter: loom is
-//! for those), foreign event loops (they need a descriptor), views, several contexts of one engine, forked children, and
-//! whatever the real transports do between the sentences of the contract.
+//! for those), several contexts of one engine, and whatever the real transports do between the sentences of the contract. Nor
+//! forked children: one has its parent's memory and none of its threads, which coroutines that share a heap cannot have.
 //!
 //! # A killed process
 //! Its endpoints are cut off at once: what it had sent arrives, its peers are told, and nothing that it does has an effect
@@ -32,6 +34,7 @@
 mod caller;
 #[expect(unsafe_code, reason = "a coroutine finds from below what it was started with")]
 mod coroutine;
+mod drive;
 pub mod judge;
 pub mod net;
 mod platform;

@@ -2,13 +2,19 @@
 
 use std::{
     io,
-    sync::{Arc, OnceLock},
+    os::fd::{AsFd, BorrowedFd},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
+    task::{Wake, Waker},
     time::{Duration, Instant},
 };
 
-use hg_engine::platform::{Job, Join, Platform, Spawned, Thread, Unpark};
+use hg_engine::platform::{Job, Join, Platform, Spawned, Thread, Timer, Unpark};
+use nix::sys::eventfd::{EfdFlags, EventFd};
 
-use crate::world::{self, ProcessId, ThreadId};
+use crate::world::{self, Action, ProcessId, ThreadId};
 
 /// The platform of one process.
 #[derive(Debug)]
@@ -64,6 +70,62 @@ impl Platform for Virtual {
 
     fn relax(&self) {
         world::relax();
+    }
+
+    fn timer(&self) -> nix::Result<Box<dyn Timer>> {
+        let (event, setting) = (descriptor()?, AtomicU64::new(0));
+        Ok(Box::new(Alarm(Arc::new(Ringing { event, setting, process: self.process }))))
+    }
+}
+
+/// A descriptor that is readable once it was written to.
+pub(crate) fn descriptor() -> nix::Result<EventFd> {
+    EventFd::from_value_and_flags(0, EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)
+}
+
+/// A timer of virtual time.
+#[derive(Debug)]
+struct Alarm(Arc<Ringing>);
+
+#[derive(Debug)]
+struct Ringing {
+    event: EventFd,
+    /// Times that it was set.
+    setting: AtomicU64,
+    process: ProcessId,
+}
+
+/// One setting of it.
+struct Due(Arc<Ringing>, u64);
+
+impl AsFd for Alarm {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.event.as_fd()
+    }
+}
+
+impl Timer for Alarm {
+    fn set(&self, left: Option<Duration>) -> nix::Result<()> {
+        // It may not have rung.
+        let _ = self.0.event.read();
+        // Relaxed: logical threads share one of the machine's.
+        let setting = self.0.setting.fetch_add(1, Ordering::Relaxed) + 1;
+        if let Some(left) = left {
+            let due = Waker::from(Arc::new(Due(Arc::clone(&self.0), setting)));
+            world::at(world::now() + nanos(left), Action::Waker(due));
+        }
+        Ok(())
+    }
+}
+
+impl Wake for Due {
+    fn wake(self: Arc<Self>) {
+        let Self(ringing, setting) = self.as_ref();
+        if ringing.setting.load(Ordering::Relaxed) == *setting {
+            // Full, it is readable all the same.
+            let _ = ringing.event.write(1);
+            world::stir(ringing.process);
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use hg_engine::Handle;
 use hg_na::Address;
 
 use crate::{
-    caller,
+    caller, drive,
     judge::{self, Checks, Ended},
     net::{Net, Simulation},
     platform::Virtual,
@@ -168,7 +168,7 @@ fn add_processes(story: &Story) {
 /// Opens the engine of a process.
 fn open(process: usize, settings: &Settings) {
     let id = with(|run| run.processes[process].id);
-    let plugin = with(|run| Simulation::of(&run.net, id));
+    let plugin = with(|run| Simulation::of(&run.net, id, settings.loops > 0));
     let stage: Arc<dyn Stage> = Arc::new(Simulated { process, id });
     let builder =
         serve::register(settings.builder(&stage), process, &stage).expect("a fresh registry");
@@ -178,21 +178,11 @@ fn open(process: usize, settings: &Settings) {
         Ok(handle) => handle,
         Err(error) => return world::fail(|| format!("open: process {process}: {error}")),
     };
-    if !settings.background {
-        let handle = handle.clone();
-        world::spawn(id, Box::new(move || progress_of_its_own(&handle, process, id)));
-    }
     with(|run| {
         let it = &mut run.processes[process];
-        (it.handle, it.lives) = (Some(handle), true);
+        (it.handle, it.lives) = (Some(handle.clone()), true);
     });
-}
-
-/// A loop as users write it.
-fn progress_of_its_own(handle: &Handle, process: usize, id: ProcessId) {
-    while with(|run| run.processes[process].lives && run.processes[process].id == id) {
-        handle.progress_in_turn(std::time::Duration::from_millis(5));
-    }
+    drive::start(&stage, &handle, settings);
 }
 
 fn perform(story: &Story, what: &What) {

@@ -1,18 +1,20 @@
 //! A process of a story in the simulation.
 
 use std::{
+    os::fd::BorrowedFd,
     sync::Arc,
     task::{Wake, Waker},
 };
 
 use hg_engine::Handle;
 use hg_na::Address;
+use nix::poll::PollTimeout;
 
 use crate::{
     judge::Ended,
     rpcs::Kind,
     run::{self, Record},
-    stage::Stage,
+    stage::{Stage, is_readable},
     story::{Act, Call, Manner},
     world::{self, Action, ProcessId, ThreadId},
 };
@@ -54,6 +56,24 @@ impl Stage for Simulated {
     fn stand_still(&self, nanos: u64) {
         run::disturb(self.process, world::now() + nanos);
         world::sleep(nanos);
+    }
+
+    fn yield_now(&self) {
+        world::yield_now();
+    }
+
+    fn sleep_on(&self, descriptor: BorrowedFd<'_>) {
+        // Whatever makes it readable stirs this process; nothing is waited for in the machine.
+        while !self.is_closed() && !is_readable(descriptor, PollTimeout::ZERO) {
+            world::relax();
+        }
+    }
+
+    fn is_closed(&self) -> bool {
+        run::with(|run| {
+            let it = &run.processes[self.process];
+            it.id != self.id || !it.lives
+        })
     }
 
     fn spawn(&self, job: Box<dyn FnOnce() + Send>) {
@@ -121,10 +141,7 @@ impl Stage for Simulated {
     }
 
     fn is_over(&self) -> bool {
-        run::with(|run| {
-            let it = &run.processes[self.process];
-            run.is_over || it.id != self.id || !it.lives
-        })
+        run::with(|run| run.is_over) || self.is_closed()
     }
 
     fn wake_when_over(&self, waker: Waker) {

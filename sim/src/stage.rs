@@ -1,6 +1,7 @@
 //! Where a process of a story plays: in the simulation, or as a process of the machine.
 
 use std::{
+    os::fd::BorrowedFd,
     pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll, Waker},
@@ -8,6 +9,7 @@ use std::{
 
 use hg_engine::{Handle, Spawn};
 use hg_na::Address;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::{judge::Ended, story::Call};
 
@@ -27,6 +29,15 @@ pub(crate) trait Stage: Send + Sync {
 
     /// A plain handler takes so long, and holds its process up meanwhile.
     fn stand_still(&self, nanos: u64);
+
+    /// Lets other threads run.
+    fn yield_now(&self);
+
+    /// Sleeps until a descriptor is readable, or this process closes its engine.
+    fn sleep_on(&self, descriptor: BorrowedFd<'_>);
+
+    /// Whether this process has closed its engine, or is about to.
+    fn is_closed(&self) -> bool;
 
     /// Starts a thread of this process.
     fn spawn(&self, job: Box<dyn FnOnce() + Send>);
@@ -57,6 +68,12 @@ pub(crate) trait Stage: Send + Sync {
 
     /// Wakes a task when it is.
     fn wake_when_over(&self, waker: Waker);
+}
+
+/// Waits until a descriptor is readable, for so long; says whether it is.
+pub(crate) fn is_readable(descriptor: BorrowedFd<'_>, limit: PollTimeout) -> bool {
+    let mut polled = [PollFd::new(descriptor, PollFlags::POLLIN)];
+    poll(&mut polled, limit).is_ok_and(|count| count > 0)
 }
 
 /// Polls a future in this thread until it has ended.

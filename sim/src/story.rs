@@ -35,6 +35,8 @@ pub struct Settings {
     pub checksum: bool,
     /// Whether a thread of the engine's own makes progress; otherwise one of the story's does.
     pub background: bool,
+    /// Foreign event loops that make the progress where no thread of the engine's own does; none: a thread that only does that.
+    pub loops: usize,
     /// Whether handlers run on a runtime of the story's ([`Builder::runtime`]).
     pub runtime: bool,
     /// Microseconds of polling before each sleep; `None`: always.
@@ -310,7 +312,11 @@ impl fmt::Display for Story {
             let Settings { in_service_max, calls_max, background, runtime, spin, .. } = settings;
             let threads = settings.pool_threads_max;
             let handlers = if *runtime { ", handlers on a runtime" } else { "" };
-            let progress = if *background { "in the background" } else { "of its own" };
+            let progress = match settings.loops {
+                _ if *background => "in the background".to_owned(),
+                0 => "of its own".to_owned(),
+                loops => format!("by {loops} event loops"),
+            };
             let wait = spin.map_or("spins".to_owned(), |spin| format!("spins {spin} us"));
             writeln!(
                 out,

@@ -288,12 +288,17 @@ pub(crate) fn wake(id: ThreadId) {
 /// Lets others run first, now and then: a place where a real thread may be interrupted.
 pub(crate) fn maybe_interrupt() {
     if coroutine::is_inside() && random(INTERRUPTED) == 0 {
-        with(|world| {
-            let id = world.current.expect("this is a logical thread");
-            world.ready.push(id);
-        });
-        coroutine::suspend();
+        yield_now();
     }
+}
+
+/// Lets others run first.
+pub(crate) fn yield_now() {
+    with(|world| {
+        let id = world.current.expect("only a logical thread yields");
+        world.ready.push(id);
+    });
+    coroutine::suspend();
 }
 
 /// A polling thread has found nothing: it looks again when something has happened.

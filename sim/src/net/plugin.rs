@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, VecDeque},
     fmt,
-    os::fd::BorrowedFd,
+    os::fd::{AsFd, BorrowedFd},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -13,13 +13,17 @@ use hg_na::{
     GoneReason, Memory, Message, Op, OpId, OpenOptions, Peer, Plugin, Region, Rejected, Rights,
     Tag, Token, Transit, Waiter,
 };
+use nix::sys::eventfd::EventFd;
 
 use super::{
     Rules,
     hub::{Counts, Endpoint, Net},
     mover::NetMover,
 };
-use crate::{platform::nanos, world};
+use crate::{
+    platform::{descriptor, nanos},
+    world,
+};
 
 /// The plugin of one network.
 #[derive(Debug, Clone)]
@@ -27,18 +31,24 @@ pub struct Simulation {
     net: Arc<Mutex<Net>>,
     /// Whose domains it opens.
     process: usize,
+    /// Whether its contexts sleep on a descriptor.
+    descriptors: bool,
 }
 
 impl Simulation {
     /// The plugin of one process of a story.
-    pub(crate) fn of(net: &Arc<Mutex<Net>>, process: usize) -> Self {
-        Self { net: Arc::clone(net), process }
+    pub(crate) fn of(net: &Arc<Mutex<Net>>, process: usize, descriptors: bool) -> Self {
+        Self { net: Arc::clone(net), process, descriptors }
     }
 
     /// A network without a story, in which everything happens at once, for threads of the machine.
     #[must_use]
     pub fn at_once(rules: Rules) -> Self {
-        Self { net: Arc::new(Mutex::new(Net::new(rules, 0).at_once())), process: 0 }
+        Self {
+            net: Arc::new(Mutex::new(Net::new(rules, 0).at_once())),
+            process: 0,
+            descriptors: false,
+        }
     }
 }
 
@@ -54,7 +64,10 @@ impl Plugin for Simulation {
             return Err(Error::UnknownSetting { name: name.clone(), known });
         }
         let mut net = lock(&self.net);
-        let caps = net.caps();
+        let mut caps = net.caps();
+        if self.descriptors {
+            caps.sleep = hg_na::Sleep::Descriptor;
+        }
         let domain = net.fresh_name();
         let name = if url.rest().is_empty() {
             format!("anonymous-{}", net.fresh_name())
@@ -103,7 +116,12 @@ impl Domain for SimDomain {
     fn context(&self, id: u8) -> Result<Box<dyn Context>, Error> {
         let address = Address::new(&format!("sim://{}/{id}", self.name))?;
         let mut net = lock(&self.net);
-        let sleeper = Arc::new(Sleeper::of(&net, self.process));
+        let descriptor = if self.caps.sleep == hg_na::Sleep::Descriptor {
+            Some(descriptor().map_err(|error| Error::os("eventfd", error))?)
+        } else {
+            None
+        };
+        let sleeper = Arc::new(Sleeper { descriptor, ..Sleeper::of(&net, self.process) });
         let endpoint = Endpoint {
             process: self.process,
             domain: self.domain,
@@ -261,6 +279,8 @@ pub(super) struct Sleeper {
     process: usize,
     /// One wait in so many ends for no reason; 0: none.
     spurious: u64,
+    /// Readable when it is rung or woken.
+    descriptor: Option<EventFd>,
 }
 
 #[derive(Debug, Default)]
@@ -303,9 +323,18 @@ impl Sleeper {
     }
 
     fn end_wait(&self, mut flags: MutexGuard<'_, Flags>) {
+        if let Some(descriptor) = &self.descriptor {
+            // Full, it is readable all the same.
+            let _ = descriptor.write(1);
+            if world::is_on() {
+                world::stir(self.process);
+            }
+        }
         match flags.thread.take() {
             Some(thread) => world::wake(thread),
-            None => self.changed.notify_all(),
+            // A system call, which in a story nobody waits for.
+            None if !world::is_on() => self.changed.notify_all(),
+            None => {}
         }
     }
 
@@ -322,12 +351,16 @@ impl Sleeper {
             flags.thread = None;
         }
         (flags.is_rung, flags.is_woken) = (false, false);
+        if let Some(descriptor) = &self.descriptor {
+            // It may not be readable.
+            let _ = descriptor.read();
+        }
     }
 }
 
 impl Waiter for Sleeper {
     fn fd(&self) -> Option<BorrowedFd<'_>> {
-        None
+        self.descriptor.as_ref().map(AsFd::as_fd)
     }
 
     fn wait(&self, timeout: Option<Duration>) -> Result<(), Error> {

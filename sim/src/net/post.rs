@@ -336,8 +336,8 @@ impl Net {
     }
 
     pub(super) fn cancel(&mut self, at: usize, id: OpId) {
-        let rules = self.rules.clone();
-        let endpoint = &mut self.endpoints[at];
+        let Self { rules, endpoints, .. } = self;
+        let endpoint = &mut endpoints[at];
         let slot = endpoint.slots.get_mut(id.scope as usize);
         let Some(side) = slot.and_then(|slot| slot.side.as_deref_mut()) else { return };
         let failure = |reached| Err(Box::new(Failure { error: Error::Cancelled, reached }));
@@ -356,7 +356,7 @@ impl Net {
             let done = finished(id, it.token, failure(reached), returned);
             return endpoint.ready.push_back(done);
         }
-        if let Some((_, token)) = side.matching.cancel(id.serial, &rules) {
+        if let Some((_, token)) = side.matching.cancel(id.serial, rules) {
             let done = finished(id, token, failure(Reached::Unknown), Returned::Nothing);
             endpoint.ready.push_back(done);
         }

@@ -52,6 +52,9 @@ impl Net {
     }
 
     fn has_work_of(&self, at: usize, side: &Side) -> bool {
+        if matches!(side.link, Link::Idle | Link::Connecting) {
+            return false;
+        }
         let now = self.now();
         self.can_flush(side)
             || side.room(self.rules.queue_depth).contains(&true)
@@ -108,13 +111,13 @@ impl Net {
     }
 
     fn take_one(&mut self, at: usize, peer: Peer, lane: Lane, done: &mut Vec<Completion>) {
-        let rules = self.rules.clone();
-        let Some(side) = self.endpoints[at].side(peer) else { return };
+        let Self { rules, endpoints, .. } = self;
+        let Some(side) = endpoints[at].side(peer) else { return };
         let Some((_, tag, message)) = side.arriving[lane as usize].pop_front() else { return };
         match lane {
             Lane::Control => done.push(Completion::Control { from: peer, message }),
             Lane::Unexpected => done.push(Completion::Unexpected { from: peer, message }),
-            Lane::Expected => match side.matching.arrived(tag, &rules) {
+            Lane::Expected => match side.matching.arrived(tag, rules) {
                 Match::Receive((serial, token)) => {
                     let id = OpId { scope: peer.index(), serial };
                     done.push(finished(id, token, Ok(()), Returned::Message(message)));

@@ -36,7 +36,7 @@ use super::{
     now,
 };
 use crate::{
-    caller,
+    caller, drive,
     rpcs::Kind,
     serve,
     stage::Stage,
@@ -128,15 +128,7 @@ impl Actor {
             builder.expect("a fresh registry").plugin(plugin())
         };
         let handle = open(builder, url);
-        if !settings.background {
-            let (machine, handle) = (machine.clone(), handle.clone());
-            stage.spawn(Box::new(move || {
-                // Relaxed: it is interrupted afterwards.
-                while !machine.is_closed.load(Ordering::Relaxed) {
-                    handle.progress_in_turn(Duration::from_millis(5));
-                }
-            }));
-        }
+        drive::start(&stage, &handle, settings);
         machine.handle.get_or_init(|| handle.clone());
         say(&format!("open {}", handle.address()));
         Self { machine, handle, regions }

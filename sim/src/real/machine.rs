@@ -3,6 +3,7 @@
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BinaryHeap},
+    os::fd::BorrowedFd,
     sync::{
         Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -14,12 +15,13 @@ use std::{
 
 use hg_engine::Handle;
 use hg_na::Address;
+use nix::poll::PollTimeout;
 
 use super::{actor::say, now};
 use crate::{
     judge::Ended,
     rpcs::Kind,
-    stage::Stage,
+    stage::{Stage, is_readable},
     story::{Act, Call, Manner, Story, What},
 };
 
@@ -111,6 +113,20 @@ impl Stage for Machine {
 
     fn stand_still(&self, nanos: u64) {
         thread::sleep(Duration::from_nanos(nanos));
+    }
+
+    fn yield_now(&self) {
+        thread::yield_now();
+    }
+
+    fn sleep_on(&self, descriptor: BorrowedFd<'_>) {
+        // It is readable when the engine is closed, too.
+        is_readable(descriptor, PollTimeout::NONE);
+    }
+
+    fn is_closed(&self) -> bool {
+        // Relaxed: whoever is to see it is woken afterwards.
+        self.is_closed.load(Ordering::Relaxed)
     }
 
     fn spawn(&self, job: Box<dyn FnOnce() + Send>) {

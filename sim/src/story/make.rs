@@ -71,6 +71,7 @@ fn settings(random: &mut Random) -> Settings {
         eager_max: random.pick(&[0, 0, 128, 4096]),
         checksum: random.percent(25),
         background: random.percent(75),
+        loops: random.pick(&[0, 0, 1, 1, 2]),
         runtime: random.percent(25),
         spin: random.pick(&[
             Some(0),

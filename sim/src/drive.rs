@@ -1,0 +1,44 @@
+//! Progress of an engine by threads of its process, as users write it.
+
+use std::{os::fd::AsFd as _, sync::Arc, time::Duration};
+
+use hg_engine::Handle;
+
+use crate::{stage::Stage, story::Settings};
+
+/// Starts what makes the progress of an engine that has no thread for it.
+pub(crate) fn start(stage: &Arc<dyn Stage>, handle: &Handle, settings: &Settings) {
+    if settings.background {
+        return;
+    }
+    let start = |drive: fn(&dyn Stage, &Handle)| {
+        let (here, handle) = (Arc::clone(stage), handle.clone());
+        stage.spawn(Box::new(move || drive(here.as_ref(), &handle)));
+    };
+    match settings.loops {
+        0 => start(in_turn),
+        loops => (0..loops).for_each(|_| start(event_loop)),
+    }
+}
+
+fn in_turn(stage: &dyn Stage, handle: &Handle) {
+    while !stage.is_closed() {
+        handle.progress_in_turn(Duration::from_millis(5));
+    }
+}
+
+/// A foreign loop, which sleeps on the descriptor.
+fn event_loop(stage: &dyn Stage, handle: &Handle) {
+    let events = match handle.event_loop() {
+        Ok(events) => events,
+        Err(error) => return stage.fail(format!("open: an event loop: {error}")),
+    };
+    while !stage.is_closed() {
+        while events.progress() {}
+        match events.may_sleep() {
+            Ok(true) => stage.sleep_on(events.as_fd()),
+            Ok(false) => stage.yield_now(),
+            Err(error) => return stage.fail(format!("open: an event loop: {error}")),
+        }
+    }
+}
