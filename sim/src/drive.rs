@@ -4,20 +4,25 @@ use std::{os::fd::AsFd as _, sync::Arc, time::Duration};
 
 use hg_engine::Handle;
 
-use crate::{stage::Stage, story::Settings};
+use crate::{
+    stage::Stage,
+    story::{Settings, contexts},
+};
 
 /// Starts what makes the progress of an engine that has no thread for it.
 pub(crate) fn start(stage: &Arc<dyn Stage>, handle: &Handle, settings: &Settings) {
     if settings.background {
         return;
     }
-    let start = |drive: fn(&dyn Stage, &Handle)| {
+    let start = |handle: &Handle, drive: fn(&dyn Stage, &Handle)| {
         let (here, handle) = (Arc::clone(stage), handle.clone());
         stage.spawn(Box::new(move || drive(here.as_ref(), &handle)));
     };
-    match settings.loops {
-        0 => start(in_turn),
-        loops => (0..loops).for_each(|_| start(event_loop)),
+    for context in contexts(handle) {
+        match settings.loops {
+            0 => start(&context, in_turn),
+            loops => (0..loops).for_each(|_| start(&context, event_loop)),
+        }
     }
 }
 

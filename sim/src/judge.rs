@@ -17,13 +17,15 @@
 
 use std::fmt;
 
+use hg_engine::Handle;
+
 mod rules;
 
 pub(crate) use self::rules::{Sides, ends_by_itself, has_room, is_possible};
 use crate::{
     rpcs::Kind,
     run::{self, Record, Run},
-    story::{Act, Call, Manner},
+    story::{Act, Call, Manner, contexts},
     world,
 };
 
@@ -275,7 +277,8 @@ fn check_bytes() {
         let transport = (under_way * run.story.hung) as u64;
         let most = |number: usize| {
             let settings = &run.story.processes[number - 1];
-            2 * settings.backlog_bytes_max + transport + BYTES_SLACK
+            let contexts = settings.contexts as u64;
+            contexts * (2 * settings.backlog_bytes_max + transport) + BYTES_SLACK
         };
         let all = 1..=run.story.processes.len();
         all.map(|it| (run.processes[it].bytes_to_hung, most(it))).find(|(bytes, most)| bytes > most)
@@ -328,11 +331,12 @@ fn what_is_left() -> Option<(usize, &'static str, usize)> {
         living.filter_map(|(number, it)| Some((number, it.id, it.handle.clone()?))).collect()
     });
     for (number, id, handle) in living {
-        let counts = [
-            ("requests in service", handle.requests_in_service()),
-            ("calls", handle.calls_under_way()),
-            ("transfers", handle.transfers_under_way()),
-            ("arguments and results kept", handle.kept_for_peers()),
+        let sum = |count: fn(&Handle) -> usize| contexts(&handle).map(|it| count(&it)).sum();
+        let counts: [(_, usize); 5] = [
+            ("requests in service", sum(Handle::requests_in_service)),
+            ("calls", sum(Handle::calls_under_way)),
+            ("transfers", sum(Handle::transfers_under_way)),
+            ("arguments and results kept", sum(Handle::kept_for_peers)),
             ("registrations", run::with(|run| run.net().regions.alive(id))),
         ];
         if let Some((what, count)) = counts.into_iter().find(|(_, count)| *count > 0) {

@@ -22,7 +22,7 @@
 //! A foreign event loop has descriptors of the machine, which are written to by what happens in the story and never waited for.
 //!
 //! Not simulated: two threads that run at the same instant (locks are never contended, orderings of atomics do not matter: loom is
-//! for those), several contexts of one engine, and whatever the real transports do between the sentences of the contract. Nor
+//! for those), and whatever the real transports do between the sentences of the contract. Nor
 //! forked children: one has its parent's memory and none of its threads, which coroutines that share a heap cannot have.
 //!
 //! # A killed process

@@ -5,7 +5,7 @@ use std::{
     os::fd::{AsFd, BorrowedFd},
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     task::{Wake, Waker},
     time::{Duration, Instant},
@@ -73,8 +73,9 @@ impl Platform for Virtual {
     }
 
     fn timer(&self) -> nix::Result<Box<dyn Timer>> {
-        let (event, setting) = (descriptor()?, AtomicU64::new(0));
-        Ok(Box::new(Alarm(Arc::new(Ringing { event, setting, process: self.process }))))
+        let (setting, has_rung) = (AtomicU64::new(0), AtomicBool::new(false));
+        let (event, process) = (descriptor()?, self.process);
+        Ok(Box::new(Alarm(Arc::new(Ringing { event, setting, has_rung, process }))))
     }
 }
 
@@ -92,6 +93,7 @@ struct Ringing {
     event: EventFd,
     /// Times that it was set.
     setting: AtomicU64,
+    has_rung: AtomicBool,
     process: ProcessId,
 }
 
@@ -106,9 +108,10 @@ impl AsFd for Alarm {
 
 impl Timer for Alarm {
     fn set(&self, left: Option<Duration>) -> nix::Result<()> {
-        // It may not have rung.
-        let _ = self.0.event.read();
-        // Relaxed: logical threads share one of the machine's.
+        // Relaxed, as below: logical threads share one of the machine's.
+        if self.0.has_rung.swap(false, Ordering::Relaxed) {
+            self.0.event.read()?;
+        }
         let setting = self.0.setting.fetch_add(1, Ordering::Relaxed) + 1;
         if let Some(left) = left {
             let due = Waker::from(Arc::new(Due(Arc::clone(&self.0), setting)));
@@ -122,7 +125,8 @@ impl Wake for Due {
     fn wake(self: Arc<Self>) {
         let Self(ringing, setting) = self.as_ref();
         if ringing.setting.load(Ordering::Relaxed) == *setting {
-            // Full, it is readable all the same.
+            ringing.has_rung.store(true, Ordering::Relaxed);
+            // It takes one more.
             let _ = ringing.event.write(1);
             world::stir(ringing.process);
         }

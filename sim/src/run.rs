@@ -18,7 +18,7 @@ use crate::{
     serve,
     simulated::Simulated,
     stage::Stage,
-    story::{Call, Event, Settings, Story, What},
+    story::{Call, Event, Settings, Story, What, address_of, contexts},
     trace::{Trace, Tracing},
     world::{self, HARNESS, ProcessId},
 };
@@ -296,7 +296,7 @@ fn end_process(process: usize, id: ProcessId) {
     waiting.into_iter().for_each(Waker::wake);
     if let Some(handle) = handle {
         let close = move || {
-            handle.interrupt_progress();
+            contexts(&handle).for_each(|it| it.interrupt_progress());
             handle.close();
         };
         world::spawn(id, Box::new(close));
@@ -305,7 +305,11 @@ fn end_process(process: usize, id: ProcessId) {
 
 fn restart(story: &Story, process: usize) {
     // The one before may not have closed yet: its address is its own until then.
-    let is_taken = with(|run| run.net().is_taken(&run.processes[process].address));
+    let settings = &story.processes[process - 1];
+    let is_taken = with(|run| {
+        let first = &run.processes[process].address;
+        (0..settings.contexts).any(|it| run.net().is_taken(&address_of(first, it)))
+    });
     if living(process).is_some() || is_taken {
         return;
     }
@@ -313,7 +317,7 @@ fn restart(story: &Story, process: usize) {
         let it = &mut run.processes[process];
         (it.id, it.was_restarted, it.stopped_until) = (world::add_process(), true, 0);
     });
-    open(process, &story.processes[process - 1]);
+    open(process, settings);
 }
 
 /// A process closes its connection to another one.

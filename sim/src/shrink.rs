@@ -126,6 +126,9 @@ fn simpler(event: &Event) -> Vec<Event> {
     if call.manner != Manner::Await && !call.manner.is_one_way() {
         all.push(Call { manner: Manner::Await, ..call.clone() });
     }
+    if call.contexts != (0, 0) {
+        all.push(Call { contexts: (0, 0), ..call.clone() });
+    }
     if call.waits_for_room {
         all.push(Call { waits_for_room: false, ..call.clone() });
     }

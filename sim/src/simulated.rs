@@ -15,7 +15,7 @@ use crate::{
     rpcs::Kind,
     run::{self, Record},
     stage::{Stage, is_readable},
-    story::{Act, Call, Manner},
+    story::{Act, Call, Manner, address_of},
     world::{self, Action, ProcessId, ThreadId},
 };
 
@@ -90,7 +90,8 @@ impl Stage for Simulated {
             let from = &run.processes[call.from];
             // Another incarnation's is none of its business.
             let handle = from.handle.clone().filter(|_| from.id == self.id)?;
-            let address = run.processes[call.to].address.clone();
+            let handle = handle.context(call.contexts.0)?;
+            let address = address_of(&run.processes[call.to].address, call.contexts.1);
             Some((call, handle, address))
         })
     }

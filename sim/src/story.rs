@@ -3,6 +3,7 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use hg_engine::{Builder, Handle, Progress, Wait};
+use hg_na::Address;
 
 use crate::{
     net::Rules,
@@ -19,6 +20,8 @@ mod make;
 pub struct Settings {
     /// [`hg_engine::Builder::in_service_max`].
     pub in_service_max: usize,
+    /// [`hg_engine::Builder::contexts`].
+    pub contexts: usize,
     /// [`hg_engine::Builder::calls_max`].
     pub calls_max: usize,
     /// [`hg_engine::Builder::large_max`].
@@ -55,6 +58,7 @@ impl Settings {
         let builder = if self.runtime { builder.runtime(OnStage::new(stage)) } else { builder };
         builder
             .listen(true)
+            .contexts(self.contexts)
             .progress(if self.background { Progress::Background } else { Progress::Own })
             .wait(wait)
             .in_service_max(self.in_service_max)
@@ -153,14 +157,17 @@ pub struct Call {
     pub manner: Manner,
     /// Whether the caller waits for room first ([`Handle::ready`]).
     pub waits_for_room: bool,
+    /// By which context it is made, and which one it asks.
+    pub contexts: (usize, usize),
 }
 
 impl Call {
     /// A call that is answered at once.
     #[must_use]
     pub fn plain(from: usize, to: usize, kind: Kind, manner: Manner) -> Self {
-        let (act, len, deadline, waits_for_room) = (Act::Answer(0), 0, None, false);
-        Self { from, to, kind, act, len, deadline, manner, waits_for_room }
+        let (act, len, deadline) = (Act::Answer(0), 0, None);
+        let (waits_for_room, contexts) = (false, (0, 0));
+        Self { from, to, kind, act, len, deadline, manner, waits_for_room, contexts }
     }
 
     /// Whether its handler ends only with the story, or when its caller gives up at its end.
@@ -247,6 +254,21 @@ impl Story {
     }
 }
 
+/// The address of another context than the first one's.
+pub(crate) fn address_of(first: &Address, context: usize) -> Address {
+    if context == 0 {
+        return first.clone();
+    }
+    let text = first.as_str();
+    let domain = text.strip_suffix("/0").unwrap_or(text);
+    Address::new(&format!("{domain}/{context}")).expect("it is an address with another number")
+}
+
+/// All contexts of an engine.
+pub(crate) fn contexts(handle: &Handle) -> impl Iterator<Item = Handle> {
+    (0..).map_while(|index| handle.context(index))
+}
+
 fn time(nanos: u64) -> String {
     match nanos {
         0..10_000 => format!("{nanos} ns"),
@@ -265,6 +287,9 @@ impl fmt::Display for Call {
         }
         if let Some(deadline) = self.deadline {
             write!(out, ", within {}", time(deadline))?;
+        }
+        if self.contexts != (0, 0) {
+            write!(out, ", by context {} to {}", self.contexts.0, self.contexts.1)?;
         }
         if self.waits_for_room {
             write!(out, ", when there is room")?;
@@ -310,7 +335,7 @@ impl fmt::Display for Story {
         )?;
         for (settings, process) in self.processes.iter().zip(1..) {
             let Settings { in_service_max, calls_max, background, runtime, spin, .. } = settings;
-            let threads = settings.pool_threads_max;
+            let (threads, contexts) = (settings.pool_threads_max, settings.contexts);
             let handlers = if *runtime { ", handlers on a runtime" } else { "" };
             let progress = match settings.loops {
                 _ if *background => "in the background".to_owned(),
@@ -320,7 +345,7 @@ impl fmt::Display for Story {
             let wait = spin.map_or("spins".to_owned(), |spin| format!("spins {spin} us"));
             writeln!(
                 out,
-                "  {process}: {in_service_max} in service, {calls_max} calls, {threads} threads, progress {progress}, {wait}{handlers}"
+                "  {process}: {contexts} contexts, {in_service_max} in service, {calls_max} calls, {threads} threads, progress {progress}, {wait}{handlers}"
             )?;
         }
         if self.hung > 0 {

@@ -288,6 +288,8 @@ struct Flags {
     is_asleep: bool,
     is_rung: bool,
     is_woken: bool,
+    /// The descriptor is.
+    is_readable: bool,
     thread: Option<world::ThreadId>,
 }
 
@@ -324,8 +326,10 @@ impl Sleeper {
 
     fn end_wait(&self, mut flags: MutexGuard<'_, Flags>) {
         if let Some(descriptor) = &self.descriptor {
-            // Full, it is readable all the same.
-            let _ = descriptor.write(1);
+            if !std::mem::replace(&mut flags.is_readable, true) {
+                // It takes one more.
+                let _ = descriptor.write(1);
+            }
             if world::is_on() {
                 world::stir(self.process);
             }
@@ -351,9 +355,9 @@ impl Sleeper {
             flags.thread = None;
         }
         (flags.is_rung, flags.is_woken) = (false, false);
-        if let Some(descriptor) = &self.descriptor {
-            // It may not be readable.
+        if let (Some(descriptor), true) = (&self.descriptor, flags.is_readable) {
             let _ = descriptor.read();
+            flags.is_readable = false;
         }
     }
 }

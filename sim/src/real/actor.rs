@@ -40,7 +40,7 @@ use crate::{
     rpcs::Kind,
     serve,
     stage::Stage,
-    story::{Call, Event, Manner, Story, What},
+    story::{Call, Event, Manner, Story, What, contexts},
 };
 
 /// The first argument of this program where it is a process of a story.
@@ -154,10 +154,10 @@ impl Actor {
     }
 
     fn left(&self) -> [usize; 5] {
-        let Self { handle, regions, .. } = self;
-        let (requests, calls) = (handle.requests_in_service(), handle.calls_under_way());
-        let transfers = handle.transfers_under_way();
-        [requests, calls, transfers, handle.kept_for_peers(), regions.alive()]
+        let sum = |count: fn(&Handle) -> usize| contexts(&self.handle).map(|it| count(&it)).sum();
+        let (requests, calls) = (sum(Handle::requests_in_service), sum(Handle::calls_under_way));
+        let (transfers, kept) = (sum(Handle::transfers_under_way), sum(Handle::kept_for_peers));
+        [requests, calls, transfers, kept, self.regions.alive()]
     }
 
     /// Makes the calls of the story from its event `first` on.
@@ -191,7 +191,7 @@ impl Actor {
     fn close(&self) -> ! {
         self.machine.is_closed.store(true, Ordering::Relaxed);
         self.machine.be_over();
-        self.handle.interrupt_progress();
+        contexts(&self.handle).for_each(|it| it.interrupt_progress());
         self.handle.close();
         self.machine.threads.wait_for_all();
         exit(0);

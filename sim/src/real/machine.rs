@@ -22,7 +22,7 @@ use crate::{
     judge::Ended,
     rpcs::Kind,
     stage::{Stage, is_readable},
-    story::{Act, Call, Manner, Story, What},
+    story::{Act, Call, Manner, Story, What, address_of},
 };
 
 /// Numbers from here on are of calls that are no events of the story: each is asked for a plain answer.
@@ -142,8 +142,9 @@ impl Stage for Machine {
             Some(What::Call(call)) => call.clone(),
             _ => lock(&self.probes).get(&number)?.clone(),
         };
-        let address = self.addresses.wait().get(call.to)?.clone();
-        Some((call, self.handle.get()?.clone(), address))
+        let address = address_of(self.addresses.wait().get(call.to)?, call.contexts.1);
+        let handle = self.handle.get()?.context(call.contexts.0)?;
+        Some((call, handle, address))
     }
 
     fn begun(&self, number: usize) {

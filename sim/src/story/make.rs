@@ -63,6 +63,7 @@ pub(super) fn story(seed: u64, random: &mut Random, as_before: bool) -> Story {
 fn settings(random: &mut Random) -> Settings {
     Settings {
         in_service_max: random.pick(&[1, 2, 3, 4, 8, 8, 64, 4096]),
+        contexts: random.pick(&[1, 1, 1, 2, 3]),
         calls_max: random.pick(&[16, 64, 65_536, 65_536]),
         large_max: random.pick(&[20_000, 1 << 30, 1 << 30, 1 << 30]),
         large_in_service_max: random.pick(&[4_000, 20_000, 1 << 30]),
@@ -71,7 +72,7 @@ fn settings(random: &mut Random) -> Settings {
         eager_max: random.pick(&[0, 0, 128, 4096]),
         checksum: random.percent(25),
         background: random.percent(75),
-        loops: random.pick(&[0, 0, 1, 1, 2]),
+        loops: random.pick(&[0, 0, 0, 1, 2]),
         runtime: random.percent(25),
         spin: random.pick(&[
             Some(0),
@@ -243,6 +244,10 @@ impl Maker {
     /// Whether a process may stop for ever: whoever it has called has room for the others then.
     fn may_hang(&mut self, process: usize) -> bool {
         let mut asked = Vec::new();
+        // What it has asked for by several contexts it holds several times.
+        if self.story.processes.iter().any(|settings| settings.contexts > 1) {
+            return false;
+        }
         for event in &self.story.events {
             if let What::Call(call) = &event.what
                 && call.from == process
@@ -299,7 +304,17 @@ impl Maker {
         let waits = act == Act::UntilCancelled && manner.is_one_way();
         let act = if waits { Act::Never } else { act };
         let waits_for_room = random.percent(self.mood.waits_for_room);
-        Call { from, to, kind, act, len, deadline, manner, waits_for_room }
+        let contexts = (0, 0);
+        let call = Call { from, to, kind, act, len, deadline, manner, waits_for_room, contexts };
+        Call { contexts: self.contexts(&call, random), ..call }
+    }
+
+    /// Shares are each context's: who stays does so in one.
+    fn contexts(&self, call: &Call, random: &mut Random) -> (usize, usize) {
+        let target = self.story.processes.get(call.to - 1);
+        let Some(target) = target.filter(|_| !call.stays()) else { return (0, 0) };
+        let origin = &self.story.processes[call.from - 1];
+        (random.index(origin.contexts), random.index(target.contexts))
     }
 
     fn time(&self, random: &mut Random) -> u64 {
