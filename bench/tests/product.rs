@@ -44,6 +44,14 @@ fn a_crowd_is_measured_in_turns_with_a_single_peer() {
 }
 
 #[test]
+fn peers_that_have_stopped_are_measured_in_turns_with_a_single_peer() {
+    let lines = lines(&["hung", "--peers", "3", "--repetitions", "1"]);
+    let peers: Vec<&Value> = lines[..2].iter().map(|line| &line["peers"]).collect();
+    assert_eq!(peers, [&Value::from(1), &Value::from(4)]);
+    assert_eq!(lines[2]["figure"], "hung_to_alone");
+}
+
+#[test]
 fn a_target_in_another_terminal_prints_its_address_and_is_called() {
     let mut target = Killed(hg_perf(&["target", "--wait", "block"]));
     let mut address = String::new();
