@@ -4,7 +4,7 @@
 //! Copying has flushed the caches of everything but its bytes: each line of code and memory that comes between two
 //! transfers costs a good deal more than its instructions. So the long way is left to transfers that need it.
 
-use hg_na::{Begun, Descriptor, Peer, Rights, Transit};
+use hg_na::{Begun, Descriptor, Error, Peer, Rights, Transit};
 
 use super::{
     Transfers,
@@ -16,9 +16,11 @@ use crate::{
     connection::Connection,
     context::SmContext,
     fail,
+    link::Link,
     region::{
         cma::{Batch, Direction, Scratch},
         descriptor::RegionClaim,
+        pins::Pin,
     },
     shared::{
         Sharing,
@@ -53,19 +55,42 @@ impl SmContext {
         let Ok(claim) = RegionClaim::decode(remote.opaque()) else { return Begun::No };
         let range = (remote_offset, len);
         let piece = Piece { direction, claim: &claim, range, local, local_offset };
-        let begun = self.begin_copy(peer, &piece).or_else(|| self.begin_call(peer, &piece));
+        let begun = if len <= SHORT_MAX {
+            self.move_short(peer, &piece).then_some(Begun::Over)
+        } else {
+            self.begin_copy(peer, &piece).or_else(|| self.begin_call(peer, &piece))
+        };
         let Some(begun) = begun else { return Begun::No };
         self.transfers.ahead += len;
         begun
     }
 
-    /// Through a mapping; `None`: there is none that would do, or it cannot be done.
+    /// Moves it; says whether it is over.
     #[inline(always)]
+    fn move_short(&mut self, peer: Peer, piece: &Piece<'_, '_>) -> bool {
+        let Self { peers, transfers: Transfers { running, scratch, .. }, .. } = self;
+        let Some(connection) = peers.find(peer).filter(|it| it.is_open()) else { return false };
+        if let Some(copied) = piece.copy(connection) {
+            return copied.is_ok();
+        }
+        if !running.is_empty() || connection.ferry.is_chosen {
+            return false;
+        }
+        let (Some(link), Some(watch)) = (&connection.link, &connection.watch) else { return false };
+        if link.theirs.table.sharing(piece.claim) != Sharing::No {
+            return false; // Posting it asks for the mapping.
+        }
+        let mut kernel = Batch::new(piece.direction, scratch);
+        let Ok(pin) = add(piece, &mut kernel, link) else { return false };
+        fail::point("pinned");
+        let (_, result) = kernel.transfer(watch);
+        drop(pin);
+        result.is_ok()
+    }
+
+    /// Through a mapping; `None`: there is none that would do, or it cannot be done.
     fn begin_copy<'near>(&mut self, peer: Peer, piece: &Piece<'near, '_>) -> Option<Begun<'near>> {
         let connection = self.peers.find(peer).filter(|it| it.is_open())?;
-        if piece.range.1 <= SHORT_MAX {
-            return matches!(piece.copy(connection), Some(Ok(()))).then_some(Begun::Over);
-        }
         let Connection { maps, link: Some(link), .. } = connection else { return None };
         let pages = maps.find(piece.claim)?;
         if !piece.is_served_by(pages) {
@@ -78,38 +103,22 @@ impl SmContext {
     }
 
     /// By the kernel; `None`: it cannot be done, or others wait for it.
-    #[inline(always)]
     fn begin_call<'near>(&mut self, peer: Peer, piece: &Piece<'near, '_>) -> Option<Begun<'near>> {
-        let Self { peers, transfers: Transfers { running, scratch, .. }, .. } = self;
-        let connection = peers.find(peer).filter(|it| it.is_open() && !it.ferry.is_chosen)?;
+        let connection = self.peers.find(peer).filter(|it| it.is_open() && !it.ferry.is_chosen)?;
         let (Some(link), Some(watch)) = (&connection.link, &connection.watch) else { return None };
-        if !running.is_empty() {
+        if !self.transfers.running.is_empty() {
             return None;
         }
-        let is_short = piece.range.1 <= SHORT_MAX;
-        let mut own = Scratch::default();
-        let mut kernel = Batch::new(piece.direction, if is_short { scratch } else { &mut own });
-        let (table, words) = (&link.theirs.table, &link.own.rings.pins.0);
-        let near = (piece.local_offset, piece.range.1);
-        let needed = needed_for(piece.direction);
-        let pin = kernel.add(piece.local, near, |far| {
-            table.resolve(piece.claim, needed, piece.range, words, far)
-        });
-        let pin = pin.ok()?;
-        let could_be_mapped = table.sharing(piece.claim) != Sharing::No;
+        let mut runs = Scratch::default();
+        let pin = add(piece, &mut Batch::new(piece.direction, &mut runs), link).ok()?;
+        let could_be_mapped = link.theirs.table.sharing(piece.claim) != Sharing::No;
         fail::point("pinned");
-        let begun = if is_short {
-            let (_, result) = kernel.transfer(watch);
-            drop(pin);
-            result.is_ok().then_some(Begun::Over)
-        } else {
-            let kept = Kept::new(pin, &link.own.rings, &self.guard);
-            Some(Begun::Ready(Box::new(Moving::new(piece, own, watch, kept))))
-        };
+        let kept = Kept::new(pin, &link.own.rings, &self.guard);
+        let begun = Begun::Ready(Box::new(Moving::new(piece, runs, watch, kept)));
         if could_be_mapped {
             self.wish_for_mapping(peer, piece.direction, piece.claim, piece.range.1);
         }
-        begun
+        Some(begun)
     }
 
     /// Whether transfers with this peer are begun.
@@ -150,6 +159,18 @@ impl SmContext {
     fn turn(&self) -> u64 {
         if self.empty_rounds > 0 { PIECE_ALONE } else { PIECE }
     }
+}
+
+/// Pins it, and adds it to what the kernel is to move.
+#[inline]
+fn add<'near, 'link>(
+    piece: &Piece<'near, '_>,
+    kernel: &mut Batch<'near>,
+    link: &'link Link,
+) -> Result<Pin<'link>, Error> {
+    let (table, words) = (&link.theirs.table, &link.own.rings.pins.0);
+    let (near, needed) = ((piece.local_offset, piece.range.1), needed_for(piece.direction));
+    kernel.add(piece.local, near, |far| table.resolve(piece.claim, needed, piece.range, words, far))
 }
 
 /// Has the kernel read it into a slice; says whether it did. Memory that could be mapped is asked for in a round.
