@@ -166,7 +166,10 @@ pub(crate) enum Unit {
     /// Threads.
     #[serde(rename = "threads")]
     Threads,
-    /// Times that a thread has slept and was woken.
+    /// Times that a thread has slept.
+    #[serde(rename = "sleeps")]
+    Sleeps,
+    /// The same in a second.
     #[serde(rename = "wakes/s")]
     Wakes,
     /// Processor time in proportion to time.
@@ -188,6 +191,7 @@ impl Unit {
             | Unit::Descriptors
             | Unit::Mappings
             | Unit::Threads
+            | Unit::Sleeps
             | Unit::Wakes
             | Unit::Percent => Better::Smaller,
         }

@@ -7,19 +7,24 @@
 //! | `call_awaited_small`       | `.await` on `smol::future::block_on`, beside it                                  |
 //! | `calls_of_threads`         | calls per second of N threads on one engine together, beside those of one thread |
 //! | `slowest_thread_to_mean`   | the slowest of them beside the mean                                              |
+//! | `sleeps_...`               | how often a thread of the origin's has slept, per call, in the run of the times  |
 //! | `switching_calls_...`      | system calls that wait, wake or yield, per call, counted by strace               |
 //! | `getpid_calls_...`         | calls of `getpid`, per call                                                      |
 //!
 //! The target spins. Its process has a core, and the origin's threads have one together; with `--free` all go where the system
-//! puts them. strace delays every system call, so its counts are of another run than the times.
+//! puts them. strace delays every system call that it counts, and on a loaded machine each that waits makes others wait: such counts
+//! are worth something on an idle machine only. `sleeps_...` are not affected.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use nix::unistd::Pid;
+
 use crate::error::Error;
 use crate::measure::{Measure, Subject, Unit, Wait};
 use crate::pair::Cores;
+use crate::process::threads_and_sleeps;
 use crate::product::call::WORD;
 use crate::product::origin::{By, Origin};
 use crate::product::target::Target;
@@ -72,29 +77,42 @@ pub(crate) struct WayArguments {
 pub(crate) fn run(arguments: &Arguments, json: bool) -> Result<(), Error> {
     let origin = Rc::new(origin(&arguments.url, arguments.wait, arguments.free)?);
     let mut turns = Turns::default();
-    let one = |by| OneThread { origin: Rc::clone(&origin), by, subject: arguments.subject_of(by) };
+    let one = |by| OneThread {
+        origin: Rc::clone(&origin),
+        by,
+        subject: arguments.subject_of(by),
+        sleeps: Rc::default(),
+    };
     let waited = turns.add(one(By::Wait));
     turns.line(move |taken| taken.figure(waited));
     for by in [By::Tokio, By::Small] {
-        let awaited = turns.add(one(by));
+        let awaited = one(by);
+        let sleeps = Rc::clone(&awaited.sleeps);
+        let awaited = turns.add(awaited);
         turns.line(move |taken| taken.beside(awaited, waited));
+        let name = format!("sleeps_{}", by.as_str());
+        let subject = arguments.subject(name, 1, Unit::Sleeps);
+        turns.line(move |_| derived(subject.clone(), sleeps.borrow()[1..].iter().copied()));
     }
     let together = |threads| Together {
         origin: Rc::clone(&origin),
         threads,
         subject: arguments.subject("calls_of_threads", threads, Unit::PerSecond),
         slowest: Rc::default(),
+        sleeps: Rc::default(),
     };
     let alone = turns.add(together(1));
     turns.line(move |taken| taken.figure(alone));
     for &threads in &arguments.threads {
         let together = together(threads);
-        let slowest = Rc::clone(&together.slowest);
+        let (slowest, sleeps) = (Rc::clone(&together.slowest), Rc::clone(&together.sleeps));
         let together = turns.add(together);
         turns.line(move |taken| taken.beside(together, alone));
         let subject = arguments.subject("slowest_thread_to_mean", threads, Unit::Ratio);
         // The first round has only warmed up.
         turns.line(move |_| derived(subject.clone(), slowest.borrow()[1..].iter().copied()));
+        let subject = arguments.subject("sleeps_of_threads", threads, Unit::Sleeps);
+        turns.line(move |_| derived(subject.clone(), sleeps.borrow()[1..].iter().copied()));
     }
     let mut figures = turns.take(arguments.repetitions)?;
     drop(origin);
@@ -186,6 +204,8 @@ struct OneThread {
     origin: Rc<Origin>,
     by: By,
     subject: Subject,
+    /// How often this process has slept in each round, for each call.
+    sleeps: Rc<RefCell<Vec<f64>>>,
 }
 
 impl Measure for OneThread {
@@ -196,9 +216,13 @@ impl Measure for OneThread {
     fn measure(&mut self) -> Result<f64, Error> {
         self.origin.target().running(|| {
             self.origin.calls(self.by, BATCH / 4)?;
+            let (_, before) = threads_and_sleeps(Pid::this())?;
             let start = Instant::now();
             self.origin.calls(self.by, BATCH)?;
-            Ok(start.elapsed().as_secs_f64() * 1e6 / BATCH as f64)
+            let time = start.elapsed();
+            let (_, after) = threads_and_sleeps(Pid::this())?;
+            self.sleeps.borrow_mut().push((after - before) as f64 / BATCH as f64);
+            Ok(time.as_secs_f64() * 1e6 / BATCH as f64)
         })
     }
 }
@@ -210,6 +234,8 @@ struct Together {
     subject: Subject,
     /// The slowest thread of each round in proportion to the mean.
     slowest: Rc<RefCell<Vec<f64>>>,
+    /// How often this process has slept in each round, for each call.
+    sleeps: Rc<RefCell<Vec<f64>>>,
 }
 
 impl Measure for Together {
@@ -219,10 +245,14 @@ impl Measure for Together {
 
     fn measure(&mut self) -> Result<f64, Error> {
         let target = self.origin.target();
+        let (_, before) = threads_and_sleeps(Pid::this())?;
         let rates = target.running(|| self.origin.together(self.threads, SLICE))?;
+        let (_, after) = threads_and_sleeps(Pid::this())?;
         let sum: f64 = rates.iter().sum();
         let summary = Summary::of(&rates, Better::Larger).expect("at least one thread");
         self.slowest.borrow_mut().push(summary.min * rates.len() as f64 / sum);
+        let sleeps = after.saturating_sub(before) as f64;
+        self.sleeps.borrow_mut().push(sleeps / (sum * SLICE.as_secs_f64()));
         Ok(sum)
     }
 }
