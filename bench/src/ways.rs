@@ -19,12 +19,11 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use nix::unistd::Pid;
+use nix::sys::resource::{UsageWho, getrusage};
 
-use crate::error::Error;
+use crate::error::{Context, Error};
 use crate::measure::{Measure, Subject, Unit, Wait};
 use crate::pair::Cores;
-use crate::process::threads_and_sleeps;
 use crate::product::call::WORD;
 use crate::product::origin::{By, Origin};
 use crate::product::target::Target;
@@ -216,11 +215,11 @@ impl Measure for OneThread {
     fn measure(&mut self) -> Result<f64, Error> {
         self.origin.target().running(|| {
             self.origin.calls(self.by, BATCH / 4)?;
-            let (_, before) = threads_and_sleeps(Pid::this())?;
+            let before = sleeps()?;
             let start = Instant::now();
             self.origin.calls(self.by, BATCH)?;
             let time = start.elapsed();
-            let (_, after) = threads_and_sleeps(Pid::this())?;
+            let after = sleeps()?;
             self.sleeps.borrow_mut().push((after - before) as f64 / BATCH as f64);
             Ok(time.as_secs_f64() * 1e6 / BATCH as f64)
         })
@@ -245,16 +244,21 @@ impl Measure for Together {
 
     fn measure(&mut self) -> Result<f64, Error> {
         let target = self.origin.target();
-        let (_, before) = threads_and_sleeps(Pid::this())?;
+        let before = sleeps()?;
         let rates = target.running(|| self.origin.together(self.threads, SLICE))?;
-        let (_, after) = threads_and_sleeps(Pid::this())?;
+        let after = sleeps()?;
         let sum: f64 = rates.iter().sum();
         let summary = Summary::of(&rates, Better::Larger).expect("at least one thread");
         self.slowest.borrow_mut().push(summary.min * rates.len() as f64 / sum);
-        let sleeps = after.saturating_sub(before) as f64;
+        let sleeps = (after - before) as f64;
         self.sleeps.borrow_mut().push(sleeps / (sum * SLICE.as_secs_f64()));
         Ok(sum)
     }
+}
+
+/// How often threads of this process have slept, those included that have ended.
+fn sleeps() -> Result<i64, Error> {
+    Ok(getrusage(UsageWho::RUSAGE_SELF).context("getrusage")?.voluntary_context_switches())
 }
 
 /// Calls of one repetition.
