@@ -43,6 +43,7 @@
 //! polls a future in vain, or leaves a call to itself.
 
 mod followers;
+mod idle;
 mod loops;
 
 use std::{
@@ -60,16 +61,16 @@ use hg_core::{
     operations::{OperationId, Outcome},
 };
 
+use self::idle::{Idle, Spins};
 pub(crate) use self::{
     followers::{Bell, Follower, Followers, Parked},
     loops::Rest,
 };
 use crate::{
-    builder::Wait,
     deferred::{self, discard},
     handler::panic_text,
     inside::is_in_handler,
-    platform::{Platform, Spawned, Thread},
+    platform::{Spawned, Thread},
     port::{Look, OutcomeOf, Port, Sleep, State, Work},
 };
 
@@ -155,6 +156,8 @@ pub(crate) struct Background {
     come_back: AtomicBool,
     /// The thread stands aside, and was not called.
     is_aside: AtomicBool,
+    /// What polling before sleeping has brought, whoever did it.
+    spins: Spins,
     /// The thread itself, once it was started.
     thread: OnceLock<Thread>,
 }
@@ -168,6 +171,7 @@ impl Background {
             deep: AtomicBool::new(false),
             come_back: AtomicBool::new(false),
             is_aside: AtomicBool::new(false),
+            spins: Spins::default(),
             thread: OnceLock::new(),
         }
     }
@@ -306,7 +310,7 @@ impl Port {
         look: &mut dyn Look<Found = T>,
     ) -> Option<T> {
         let platform = self.shared.platform.as_ref();
-        let mut idle = Idle::new(self.shared.settings.wait, platform);
+        let mut idle = Idle::new(self.shared.settings.wait, platform, &self.background.spins);
         loop {
             if self.closing.load(Ordering::Relaxed) {
                 return None;
@@ -322,11 +326,15 @@ impl Port {
                     tracing::error!(%error, "sleeping failed");
                     return None;
                 }
+                idle.has_slept();
                 last = limit.is_some_and(|limit| limit <= platform.now());
             }
             let found;
             (moved, found) = self.step(role, self.enter_state()?, look);
             if found.is_some() || last {
+                if found.is_some() {
+                    idle.has_found();
+                }
                 return found;
             }
         }
@@ -340,7 +348,7 @@ impl Port {
         limit: Option<Instant>,
     ) -> bool {
         let platform = self.shared.platform.as_ref();
-        let mut idle = Idle::new(self.shared.settings.wait, platform);
+        let mut idle = Idle::new(self.shared.settings.wait, platform, &self.background.spins);
         loop {
             let (moved, _) = self.step(role, state, &mut |_: &mut _| None::<()>);
             let out_of_time = limit.is_some_and(|limit| limit <= platform.now());
@@ -352,6 +360,8 @@ impl Port {
                 idle.relax();
             } else if self.sleep(role.work(), limit, Sleep::Interruptible).is_err() {
                 return false;
+            } else {
+                idle.has_slept();
             }
             let Some(next) = self.enter_state() else { return false };
             state = next;
@@ -521,64 +531,5 @@ impl Port {
         self.closing.store(true, Ordering::SeqCst);
         self.waiter.wake();
         self.background.unpark();
-    }
-}
-
-/// Decides between polling on and sleeping.
-struct Idle<'p> {
-    platform: &'p dyn Platform,
-    /// Whether the platform is to be told that nothing was found.
-    yields: bool,
-    wait: Wait,
-    rounds: u32,
-    since: Option<Instant>,
-}
-
-/// Idle rounds between two looks at the clock.
-const ROUNDS_PER_LOOK: u32 = 64;
-
-impl<'p> Idle<'p> {
-    fn new(wait: Wait, platform: &'p dyn Platform) -> Self {
-        Self { platform, yields: platform.yields(), wait, rounds: 0, since: None }
-    }
-
-    #[inline]
-    fn may_poll_on(&mut self, moved: bool) -> bool {
-        if moved {
-            self.rounds = 0;
-            self.since = None;
-            return true;
-        }
-        self.rounds = self.rounds.wrapping_add(1);
-        match self.wait {
-            Wait::Spin => true,
-            Wait::Block => false,
-            Wait::Adaptive(spin) => {
-                if !self.rounds.is_multiple_of(ROUNDS_PER_LOOK) {
-                    return true;
-                }
-                let since = *self.since.get_or_insert_with(|| self.platform.now());
-                if self.platform.now().saturating_duration_since(since) < spin {
-                    return true;
-                }
-                self.rounds = 0;
-                self.since = None;
-                false
-            }
-        }
-    }
-
-    #[inline]
-    fn relax(&self) {
-        if self.yields {
-            self.platform.relax();
-        } else {
-            std::hint::spin_loop();
-        }
-    }
-
-    fn out_of_time(&self, limit: Option<Instant>) -> bool {
-        self.rounds.is_multiple_of(ROUNDS_PER_LOOK)
-            && limit.is_some_and(|limit| limit <= self.platform.now())
     }
 }
