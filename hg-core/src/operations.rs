@@ -379,6 +379,13 @@ impl Operations {
         self.settled != 0
     }
 
+    /// Whether anything has not settled yet.
+    #[inline]
+    #[must_use]
+    pub fn any_open(&self) -> bool {
+        self.table.len() > self.settled
+    }
+
     /// Takes the outcome.
     #[inline]
     pub fn take(&mut self, id: OperationId) -> Option<Outcome> {

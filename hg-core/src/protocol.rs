@@ -496,7 +496,7 @@ impl Protocol {
     /// Calls, requests, queued operations: whether anybody is still owed something.
     #[must_use]
     pub fn is_busy(&self) -> bool {
-        !self.operations.is_empty() || self.serves.in_service() > 0 || !self.backlog.is_empty()
+        self.operations.any_open() || self.serves.in_service() > 0 || !self.backlog.is_empty()
     }
 
     /// Whether to sleep, and until when.

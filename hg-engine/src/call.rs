@@ -149,17 +149,30 @@ impl<'e, R: Rpc> Call<'e, R> {
         &mut self,
         context: &mut Context<'_>,
     ) -> Poll<Result<R::Output, CallError<R::Error>>> {
+        self.poll_by(context, false)
+    }
+
+    fn poll_by(
+        &mut self,
+        context: &mut Context<'_>,
+        is_awaited: bool,
+    ) -> Poll<Result<R::Output, CallError<R::Error>>> {
         let result = match &mut self.state {
-            CallState::Under(Pending::Open(operation)) => match ready!(operation.poll(context)) {
-                Outcome::Bulk(answer) => match Arriving::new(Arc::clone(&operation.port), answer) {
-                    Ok(arriving) => {
-                        self.state = CallState::Arriving(Box::new(arriving));
-                        return self.poll_taken(context);
+            CallState::Under(Pending::Open(operation)) => {
+                match ready!(operation.poll(context, is_awaited)) {
+                    Outcome::Bulk(answer) => {
+                        let port = Arc::clone(&operation.port);
+                        match Arriving::new(port, answer) {
+                            Ok(arriving) => {
+                                self.state = CallState::Arriving(Box::new(arriving));
+                                return self.poll_by(context, is_awaited);
+                            }
+                            Err(failure) => Err(failure.widen()),
+                        }
                     }
-                    Err(failure) => Err(failure.widen()),
-                },
-                outcome => decode::<R>(outcome),
-            },
+                    outcome => decode::<R>(outcome),
+                }
+            }
             CallState::Under(pending) => decode::<R>(pending.wait()),
             CallState::Arriving(arriving) => arrived::<R>(ready!(arriving.poll(context))),
         };
@@ -190,7 +203,7 @@ impl<R: Rpc> Future for Call<'_, R> {
     type Output = Result<R::Output, CallError<R::Error>>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        match self.poll_taken(context) {
+        match self.poll_by(context, true) {
             // Whoever polls there blocks on it: nothing else would poll again.
             Poll::Pending if self.is_waited_for() => Poll::Ready(Err(CallError::WouldDeadlock)),
             poll => poll,

@@ -58,7 +58,7 @@ impl Operation<'_> {
     pub(crate) fn wait(&mut self) -> Outcome {
         let mut outcome = None;
         if is_inside(self.port.id) {
-            let polled = self.poll(&Context::from_waker(Waker::noop()));
+            let polled = self.poll(&Context::from_waker(Waker::noop()), false);
             return match polled {
                 Poll::Ready(outcome) => outcome,
                 Poll::Pending => Outcome::Failed(Failure::WouldDeadlock),
@@ -68,10 +68,18 @@ impl Operation<'_> {
         outcome.unwrap_or_else(|| self.port.no_outcome())
     }
 
-    /// The outcome, once it is there; until then the context's waker is left to be woken.
-    pub(crate) fn poll(&mut self, context: &Context<'_>) -> Poll<Outcome> {
+    /// The outcome, once it is there; until then the context's waker is left to be woken. Somebody who awaits it makes progress
+    /// first.
+    pub(crate) fn poll(&mut self, context: &Context<'_>, is_awaited: bool) -> Poll<Outcome> {
         let Some(id) = self.id else { return Poll::Ready(Outcome::Failed(Failure::Closed)) };
-        let polled = self.port.poll_operation(id, context);
+        let mut found = None;
+        if is_awaited {
+            self.port.progress_for_poll(id, &mut found);
+        }
+        let polled = match found {
+            Some(outcome) => Poll::Ready(outcome),
+            None => self.port.poll_operation(id, context),
+        };
         if polled.is_ready() {
             self.id = None;
         }
@@ -162,7 +170,7 @@ impl<'e, T: From<Outcome>> Pending<'e, T> {
     /// The outcome, once it is there; until then the context's waker is left to be woken.
     pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<T> {
         if let Self::Open(operation) = self {
-            let outcome = match operation.poll(context) {
+            let outcome = match operation.poll(context, true) {
                 Poll::Ready(outcome) => outcome,
                 // Whoever polls there blocks on it: nothing else would poll again.
                 Poll::Pending if operation.is_waited_for() => {

@@ -314,6 +314,11 @@ impl Port {
         self.round(&mut role, state, &mut |_: &mut _| Some(())).0
     }
 
+    /// Whether the holder of the role sleeps, as far as can be told without a lock.
+    pub(crate) fn has_sleeper(&self) -> bool {
+        self.sleeping.load(Ordering::Relaxed)
+    }
+
     /// Ends the sleep of whoever holds the role. The caller has made its change before.
     pub(crate) fn notify(&self) {
         // SeqCst on both sides (here and in `prepare_sleep`): either the sleeper sees the change

@@ -41,10 +41,15 @@
 //! It steps aside while a caller waits, and for [`GRACE`] after the last one has left, so that calls
 //! back to back never wake a second thread. When something else is under way, the last caller wakes it; so does whoever
 //! polls a future in vain, or leaves a call to itself.
+//!
+//! # Futures that are polled
+//! `poll.rs`: whoever polls a call takes a role that is free and makes progress for some rounds. So an awaited call to a peer
+//! that answers soon wakes no second thread either.
 
 mod followers;
 mod idle;
 mod loops;
+mod poll;
 
 use std::{
     mem::ManuallyDrop,
@@ -61,10 +66,13 @@ use hg_core::{
     operations::{OperationId, Outcome},
 };
 
-use self::idle::{Idle, Spins};
 pub(crate) use self::{
     followers::{Bell, Follower, Followers, Parked},
     loops::Rest,
+};
+use self::{
+    idle::{Idle, Spins},
+    poll::Polls,
 };
 use crate::{
     deferred::{self, discard},
@@ -156,6 +164,8 @@ pub(crate) struct Background {
     come_back: AtomicBool,
     /// The thread stands aside, and was not called.
     is_aside: AtomicBool,
+    /// How it went with futures that were polled.
+    polls: Polls,
     /// What polling before sleeping has brought, whoever did it.
     spins: Spins,
     /// The thread itself, once it was started.
@@ -171,6 +181,7 @@ impl Background {
             deep: AtomicBool::new(false),
             come_back: AtomicBool::new(false),
             is_aside: AtomicBool::new(false),
+            polls: Polls::default(),
             spins: Spins::default(),
             thread: OnceLock::new(),
         }
@@ -458,9 +469,15 @@ impl Port {
             if self.callers_left() {
                 let Some((mut role, state)) = self.wait_for_role() else { return };
                 let callers = &self.background.callers;
-                let mut interrupted =
-                    |_: &mut State| (callers.load(Ordering::SeqCst) > 0).then_some(());
+                let polls = &self.background.polls;
+                let mut interrupted = |state: &mut State| {
+                    let ends = callers.load(Ordering::SeqCst) > 0
+                        || polls.want_the_role() && !state.protocol.is_busy();
+                    ends.then_some(())
+                };
                 self.drive(&mut role, state, None, &mut interrupted);
+                drop(role);
+                self.background.make_way_for_polls();
             }
         }
     }

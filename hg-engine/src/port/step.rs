@@ -10,6 +10,7 @@ use std::{
 };
 
 use hg_core::{
+    deferred::Deferred,
     error::{Status, bounded_text},
     header::{Header, Kind},
     operations::{Half, OperationId, Outcome, Owner},
@@ -106,6 +107,11 @@ impl Port {
             }
             return (moved, found);
         }
+        if found.is_some() && work.requests.is_empty() && state.is_open() && !work.tasks.any_ready()
+        {
+            self.end_round(role, state);
+            return (true, found);
+        }
         if !state.protocol.deferred.is_empty() {
             std::mem::swap(&mut work.deferred, &mut state.protocol.deferred);
         }
@@ -113,12 +119,7 @@ impl Port {
 
         if !work.deferred.is_empty() {
             moved = true;
-            deferred::run(&mut work.deferred, self.id, &self.shared.pool);
-            // SeqCst on both sides (here and in `add_loop`): either this sees the loop, or its caller what was woken.
-            fence(Ordering::SeqCst);
-            if self.has_loops.load(Ordering::Relaxed) {
-                self.tell_loops();
-            }
+            self.run_deferred(&mut work.deferred);
         }
         let mut locked = None;
         if !work.requests.is_empty() {
@@ -139,7 +140,26 @@ impl Port {
         (moved, found)
     }
 
-    /// The same, not part of its caller.
+    /// The holder's last round leaves nothing but wakers to be woken: whoever is woken finds the role free.
+    #[cold]
+    fn end_round(&self, role: &mut Role<'_>, mut state: MutexGuard<'_, State>) {
+        forget_all(&mut role.work().done);
+        let mut deferred = std::mem::take(&mut state.protocol.deferred);
+        role.give_back(state);
+        self.run_deferred(&mut deferred);
+    }
+
+    #[inline]
+    fn run_deferred(&self, deferred: &mut Deferred) {
+        deferred::run(deferred, self.id, &self.shared.pool);
+        // SeqCst on both sides (here and in `add_loop`): either this sees the loop, or its caller what was woken.
+        fence(Ordering::SeqCst);
+        if self.has_loops.load(Ordering::Relaxed) {
+            self.tell_loops();
+        }
+    }
+
+    /// [`Port::round`], not part of its caller.
     #[inline(never)]
     pub(crate) fn step<'p, L: Look + ?Sized>(
         self: &'p Arc<Self>,
