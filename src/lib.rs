@@ -97,7 +97,7 @@ pub use hg_core::{
     rpc::{NoError, Rpc, RpcId},
 };
 pub use hg_engine::{
-    Answer, Call, CallOptions, EventLoop, Handle, OneWay, OwnedCall, Peer, Progress, Ready,
+    Answer, Call, CallOptions, Drain, EventLoop, Handle, OneWay, OwnedCall, Peer, Progress, Ready,
     Request, Spawn, ToAddress, Wait,
 };
 pub use hg_macros::rpc;

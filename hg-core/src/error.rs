@@ -37,6 +37,9 @@ pub enum CallError<E = NoError> {
     /// The two sides speak other versions of the protocol, or other codecs. Build both from the same version, with the same
     /// feature (`bincode` or `postcard`).
     Incompatible(String),
+    /// The target is about to end, and begins nothing new: the handler has certainly not run. Call another target, or this one
+    /// when it is back.
+    Draining,
     /// The target does not want the call now (its own limit), or its handler gave no answer.
     Rejected(String),
     /// Arguments or result cannot be decoded: a side is broken, or its declaration differs in what no signature shows.
@@ -89,6 +92,9 @@ impl<E> CallError<E> {
                 out,
                 "the two sides cannot talk to each other: {why}; build both from the same version and with the same codec"
             ),
+            Self::Draining => out.write_str(
+                "the target is about to end and begins nothing new: call another one, or this one when it is back",
+            ),
             Self::Rejected(why) => write!(out, "the target rejected the call: {why}"),
             Self::Decode(why) => write!(out, "the two sides do not agree on the RPC: {why}"),
             Self::Panicked(why) => write!(out, "the handler panicked: {why}"),
@@ -100,6 +106,19 @@ impl<E> CallError<E> {
         }
     }
 
+    /// Whether the handler has certainly not run, and the same call may succeed later, or at another target: it may be made
+    /// again without being made twice.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        matches!(
+            self,
+            Self::Draining
+                | Self::DeadlineExceeded(Started::No)
+                | Self::PeerGone { started: Started::No, .. }
+                | Self::NotMade(NaError::Again | NaError::Limit { .. })
+        )
+    }
+
     fn kind(&self) -> &'static str {
         match self {
             Self::Handler(_) => "Handler",
@@ -109,6 +128,7 @@ impl<E> CallError<E> {
             Self::NoSuchRpc { .. } => "NoSuchRpc",
             Self::SignatureMismatch(_) => "SignatureMismatch",
             Self::Incompatible(_) => "Incompatible",
+            Self::Draining => "Draining",
             Self::Rejected(_) => "Rejected",
             Self::Decode(_) => "Decode",
             Self::Panicked(_) => "Panicked",
@@ -174,6 +194,7 @@ impl Failure {
             Self::NoSuchRpc { name } => CallError::NoSuchRpc { name },
             Self::SignatureMismatch(mismatch) => CallError::SignatureMismatch(mismatch),
             Self::Incompatible(why) => CallError::Incompatible(why),
+            Self::Draining => CallError::Draining,
             Self::Rejected(why) => CallError::Rejected(why),
             Self::Decode(why) => CallError::Decode(why),
             Self::Panicked(why) => CallError::Panicked(why),
@@ -247,6 +268,8 @@ pub enum Status {
     SignatureMismatch = 8,
     /// Another version of the protocol, or another codec; text.
     Incompatible = 9,
+    /// The target is about to end, and begins nothing new.
+    Draining = 10,
 }
 
 /// Longest text that travels with a status, in bytes.
@@ -256,7 +279,7 @@ impl Status {
     /// From the wire.
     #[must_use]
     pub fn from_wire(byte: u8) -> Option<Self> {
-        const ALL: [Status; 10] = [
+        const ALL: [Status; 11] = [
             Status::Ok,
             Status::HandlerError,
             Status::NoSuchRpc,
@@ -267,6 +290,7 @@ impl Status {
             Status::DeadlineExceeded,
             Status::SignatureMismatch,
             Status::Incompatible,
+            Status::Draining,
         ];
         ALL.get(usize::from(byte)).copied()
     }
@@ -284,6 +308,7 @@ impl Status {
                 Some(Failure::SignatureMismatch(Box::new(mismatch)))
             }
             Self::Incompatible => Some(Failure::Incompatible(text())),
+            Self::Draining => Some(Failure::Draining),
             Self::Rejected => Some(Failure::Rejected(text())),
             Self::Decode => Some(Failure::Decode(text())),
             Self::Panicked => Some(Failure::Panicked(text())),
@@ -336,7 +361,7 @@ mod tests {
                 assert_eq!(status as u8, byte);
             }
         }
-        assert_eq!(Status::from_wire(10), None);
+        assert_eq!(Status::from_wire(11), None);
     }
 
     #[test]

@@ -74,6 +74,8 @@ enum Kind {
     Transfer,
     /// A wait for room for another call.
     Room,
+    /// A wait for the end of all that is in service.
+    Drain,
 }
 
 #[derive(Debug)]
@@ -139,6 +141,8 @@ pub struct Operations {
     waiting: VecDeque<OperationId>,
     /// Of those, so many have settled and have not looked.
     granted: usize,
+    /// Who waits for the end of all that is in service.
+    drains: Vec<OperationId>,
 }
 
 /// What [`Operations::take_into`] found.
@@ -157,6 +161,10 @@ impl Operation {
             && self.waker.is_none()
             && !self.detached
             && self.extra.is_none()
+    }
+
+    fn is_call(&self) -> bool {
+        matches!(self.kind, Kind::Call | Kind::OneWay)
     }
 
     #[inline]
@@ -196,6 +204,7 @@ impl Operations {
             moved_at_once: 0,
             waiting: VecDeque::new(),
             granted: 0,
+            drains: Vec::new(),
         }
     }
 
@@ -226,11 +235,36 @@ impl Operations {
 
     /// Waits for room for another call.
     pub fn begin_room(&mut self) -> OperationId {
-        self.others += 1;
-        let nobody = Peer::new(u32::MAX, u32::MAX);
-        let id = self.begin_with(Kind::Room, nobody, "", None, [OpState::None; 2], None);
+        let id = self.begin_wait(Kind::Room);
         self.waiting.push_back(id);
         id
+    }
+
+    /// Waits for the end of all that is in service.
+    pub fn begin_drain(&mut self) -> OperationId {
+        let id = self.begin_wait(Kind::Drain);
+        self.drains.push(id);
+        id
+    }
+
+    fn begin_wait(&mut self, kind: Kind) -> OperationId {
+        self.others += 1;
+        let nobody = Peer::new(u32::MAX, u32::MAX);
+        self.begin_with(kind, nobody, "", None, [OpState::None; 2], None)
+    }
+
+    /// Whether anybody waits for that.
+    #[inline]
+    #[must_use]
+    pub fn waits_for_drain(&self) -> bool {
+        !self.drains.is_empty()
+    }
+
+    /// Nothing is in service any more.
+    pub fn handle_drained(&mut self) {
+        for id in std::mem::take(&mut self.drains) {
+            self.settle(id, Outcome::Sent, false);
+        }
     }
 
     /// Whether anybody waits for room.
@@ -311,7 +345,7 @@ impl Operations {
             }
             match operation.kind {
                 Kind::Transfer => self.end_transfer_in_time(id, now),
-                Kind::Call | Kind::OneWay | Kind::Room => self.end_call_in_time(id),
+                _ => self.end_call_in_time(id),
             }
         }
     }
@@ -416,7 +450,7 @@ impl Operations {
             (taken, is_idle)
         });
         self.settled -= usize::from(taken == Some(Taken::Outcome));
-        if let Some(kind @ (Kind::Transfer | Kind::Room)) = freed {
+        if let Some(kind @ (Kind::Transfer | Kind::Room | Kind::Drain)) = freed {
             self.handle_freed(kind);
         }
         taken != Some(Taken::Not)
@@ -451,7 +485,10 @@ impl Operations {
     #[inline]
     #[must_use]
     pub fn has_chores(&self) -> bool {
-        !self.effects.is_empty() | self.needs_round() | !self.waiting.is_empty()
+        !self.effects.is_empty()
+            | self.needs_round()
+            | !self.waiting.is_empty()
+            | !self.drains.is_empty()
     }
 
     /// A round of the transport's progress is over: what it has said of requests that were taken back before is known.
@@ -490,7 +527,7 @@ impl Operations {
         operation.phase = Phase::Settled(outcome);
         self.settled += 1;
         self.granted += usize::from(operation.kind == Kind::Room);
-        if failed && operation.send == OpState::None && operation.kind != Kind::Room {
+        if failed && operation.send == OpState::None && operation.is_call() {
             self.effects.push(Effect::DropRequest { peer: operation.peer });
         }
         if let Some(waker) = operation.waker.take() {
@@ -543,7 +580,7 @@ impl Operations {
         if matches!(operation.phase, Phase::Spent) && operation.is_idle() {
             let kind = operation.kind;
             self.table.discard(id);
-            if matches!(kind, Kind::Transfer | Kind::Room) {
+            if !matches!(kind, Kind::Call | Kind::OneWay) {
                 self.handle_freed(kind);
             }
         }

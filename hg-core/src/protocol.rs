@@ -21,7 +21,7 @@ use std::time::Instant;
 
 use hg_bulk::TransferError;
 use hg_na::{
-    Address, Completion, Context, Done, Exchange, Exchanged, GoneReason, Message, Op, Peer,
+    Address, Completion, Context, Done, Exchange, Exchanged, GoneReason, Message, Op, Peer, Token,
 };
 use rustc_hash::FxHashMap;
 
@@ -86,6 +86,10 @@ pub struct Protocol {
     pub deferred: Deferred,
     /// Longest last sentence in bytes: what a control message holds beside its header.
     fault_text_max: usize,
+    /// With which answers and control messages are posted: once the engine drains, their success is told.
+    answer_token: Token,
+    /// Of those, so many have not left.
+    leaving: u64,
     /// Of the last round.
     now: Instant,
 }
@@ -110,6 +114,8 @@ impl Protocol {
             backlog: Backlog::new(limits.backlog_bytes_max),
             deferred: Deferred::default(),
             fault_text_max: max_control.saturating_sub(PREFIX_LEN),
+            answer_token: Owner::Nobody.quiet_token(),
+            leaving: 0,
             now,
         }
     }
@@ -191,10 +197,10 @@ impl Protocol {
     /// Hands an answer to the transport; what is left in its place is only to be overwritten.
     #[inline]
     pub fn reply(&mut self, origin: Peer, id: u64, answer: &mut Message) {
-        let token = Owner::Nobody.quiet_token();
-        if (self.backlog.is_empty() || !self.backlog.has_answers(origin))
+        if self.answer_token == Owner::Nobody.quiet_token()
+            && (self.backlog.is_empty() || !self.backlog.has_answers(origin))
             && let Some(context) = &mut self.context
-            && context.reply(origin, id, token, answer).is_some()
+            && context.reply(origin, id, self.answer_token, answer).is_some()
         {
             return;
         }
@@ -223,9 +229,9 @@ impl Protocol {
     fn post_answer(&mut self, op: Op) {
         let peer = op.peer();
         let Some(context) = &mut self.context else { return };
-        let token = Owner::Nobody.quiet_token();
+        let token = self.answer_token;
         match self.backlog.post(context.as_mut(), token, op, &self.operations) {
-            Posted::Accepted(_) => {}
+            Posted::Accepted(_) => self.leaving += u64::from(token == Owner::Answer.token()),
             Posted::Waits => self.serves.handle_waiting(peer),
             Posted::Refused(op, error) => {
                 handle_untaken(&mut self.kept, &mut self.deferred, &op, &error);
@@ -292,6 +298,7 @@ impl Protocol {
             Completion::Done(Done { id: op, token, result, returned }) => match Owner::of(*token) {
                 Owner::Call(id, half) => self.operations.handle_done(id, half, result, returned),
                 Owner::Transfer(id) => self.handle_transfer_done((id, *op), result, returned),
+                Owner::Answer => self.leaving = self.leaving.saturating_sub(1),
                 Owner::Nobody => {}
             },
             Completion::Unexpected { from, message } => {
@@ -413,12 +420,13 @@ impl Protocol {
         else {
             return;
         };
+        let leaving = &mut self.leaving;
         backlog.hand_on(
             context.as_mut(),
             (peer, self.now),
             calls,
             |calls, Left { owner, posted }| {
-                if owner == Owner::Nobody {
+                if matches!(owner, Owner::Nobody | Owner::Answer) {
                     serves.handle_left();
                 }
                 match (posted, owner) {
@@ -428,7 +436,8 @@ impl Protocol {
                     (Posted::Refused(_, error), Owner::Call(id, _)) => {
                         calls.handle_refused(id, not_made(error, Started::No));
                     }
-                    (Posted::Refused(op, error), Owner::Nobody) => {
+                    (Posted::Accepted(_), Owner::Answer) => *leaving += 1,
+                    (Posted::Refused(op, error), Owner::Nobody | Owner::Answer) => {
                         handle_untaken(kept, deferred, &op, &error);
                     }
                     (Posted::Accepted(_), Owner::Nobody)
@@ -471,16 +480,37 @@ impl Protocol {
         self.operations.handle_round();
         self.run_effects();
         self.change_admission();
-        self.wake_for_room();
+        self.tell_waiting();
     }
 
-    /// Some calls may have ended: who waits for their room is to be woken.
+    /// Some calls or requests may have ended: who waits for their room, or for their end, is told.
     #[inline]
-    pub fn wake_for_room(&mut self) {
+    pub fn tell_waiting(&mut self) {
         if self.operations.waits_for_room() {
             self.operations.grant_room();
             self.run_effects();
         }
+        if self.operations.waits_for_drain() && self.is_drained() {
+            self.operations.handle_drained();
+            self.run_effects();
+        }
+    }
+
+    /// Begins nothing new from now on. Gives what waits for the end of all that is in service; `None`: nothing is.
+    pub fn drain(&mut self) -> Option<OperationId> {
+        self.serves.drain();
+        self.answer_token = Owner::Answer.token();
+        self.backlog.set_answer_token(self.answer_token);
+        (!self.is_drained()).then(|| self.operations.begin_drain())
+    }
+
+    /// Whether all that was begun is answered, the answers have left, and what they have promised was taken.
+    fn is_drained(&self) -> bool {
+        self.serves.in_service() == 0
+            && !self.serves.has_held()
+            && !self.backlog.has_any_answers()
+            && self.leaving == 0
+            && self.kept.is_empty()
     }
 
     fn change_admission(&mut self) {
@@ -505,7 +535,7 @@ impl Protocol {
             return None;
         }
         self.run_effects();
-        self.wake_for_room();
+        self.tell_waiting();
         self.change_admission();
         if self.serves.can_take_held() {
             return None;

@@ -123,6 +123,8 @@ pub struct Serves {
     /// somebody has asked for it, or it was set.
     running: FxHashMap<(Peer, u64), Option<CancelToken>>,
     is_closed: bool,
+    /// Nothing new is begun.
+    is_draining: bool,
     /// Of each origin, those that overtook their requests, or came too late: until its next request at most.
     early_cancels: FxHashMap<Peer, VecDeque<u64>>,
 }
@@ -147,6 +149,7 @@ impl Serves {
             hung_up: FxHashMap::default(),
             running: FxHashMap::default(),
             is_closed: false,
+            is_draining: false,
             early_cancels: FxHashMap::default(),
         };
         serves.set_ease();
@@ -157,6 +160,12 @@ impl Serves {
     #[must_use]
     pub fn in_service(&self) -> usize {
         self.arrived + usize::try_from(self.shares.total()).unwrap_or(usize::MAX)
+    }
+
+    /// Begins nothing new from now on: requests are refused with [`Status::Draining`], one-way calls dropped.
+    pub fn drain(&mut self) {
+        self.is_draining = true;
+        self.set_ease();
     }
 
     /// Requests whose handlers run longer than one round of progress.
@@ -300,7 +309,8 @@ impl Serves {
         let is_plain = self.early_cancels.is_empty()
             && self.reject_above.is_none()
             && self.hung_up.is_empty()
-            && self.held.is_empty();
+            && self.held.is_empty()
+            && !self.is_draining;
         let taken = usize::try_from(self.shares.total()).unwrap_or(usize::MAX);
         let half = self.max.saturating_sub(taken.saturating_mul(2)).div_ceil(2);
         self.at_ease = if is_plain { half } else { 0 };
@@ -347,6 +357,9 @@ impl Serves {
             !self.early_cancels.is_empty() && self.take_early_cancel(from, header.id);
         if header.code != codec::Default::ID {
             return refuse_with(&header, Status::Incompatible, codec::differ(header.code));
+        }
+        if self.is_draining {
+            return refuse_with(&header, Status::Draining, String::new());
         }
         if header.remaining_ns == Some(0) {
             return refuse_with(&header, Status::DeadlineExceeded, String::new());

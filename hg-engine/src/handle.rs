@@ -16,8 +16,8 @@ use hg_core::{
 use hg_na::Address;
 
 use crate::{
-    Answer, Call, CallOptions, EventLoop, OneWay, OpenError, OwnedCall, Peer, Progress, Ready,
-    Request, dump,
+    Answer, Call, CallOptions, Drain, EventLoop, OneWay, OpenError, OwnedCall, Peer, Progress,
+    Ready, Request, dump,
     handler::{Handler, OfAsyncClosure, OfClosure, OfFunction, OfLaterClosure, Registered},
     inside::{is_in_handler, is_inside, waiting},
     lock::Mutex,
@@ -362,6 +362,26 @@ impl Handle {
     /// The room is not kept for whoever has waited: another thread's call may take it first, and then that one's is refused.
     pub fn ready(&self) -> Ready<'_> {
         Ready::new(&self.port)
+    }
+
+    /// Begins nothing new from now on, in any context of the engine, and ends when all that is in service was answered and its
+    /// answers were taken: then it can be closed, and nobody has lost anything. For restarts.
+    ///
+    /// Calls that arrive end with [`CallError::Draining`](hg_core::error::CallError::Draining), at once and certainly not
+    /// started; one-way calls that arrive are dropped. The engine's own calls go on, and may be made. Handlers are not told: one
+    /// that would not end by itself is ended by closing the engine, when `within` has passed and this has failed.
+    ///
+    /// The handle of a [`Request`] drains its own context only. Draining cannot be taken back.
+    /// ```no_run
+    /// # fn stop(engine: hg_engine::Handle) -> Result<(), hg_core::error::Failure> {
+    /// let ended = engine.drain(std::time::Duration::from_secs(10)).wait();
+    /// engine.close();
+    /// # ended
+    /// # }
+    /// ```
+    pub fn drain(&self, within: Duration) -> Drain<'_> {
+        let own = std::slice::from_ref(&self.port);
+        Drain::new(self.alive.as_ref().map_or(own, |alive| &alive.ports), within)
     }
 
     /// Makes progress for at most `timeout`, or until something moved, and says whether it did. Zero: one

@@ -65,7 +65,7 @@ pub use event::EventLoop;
 pub use handle::Handle;
 pub use handler::Answer;
 pub use peer::{Peer, ToAddress};
-pub use ready::Ready;
+pub use ready::{Drain, Ready};
 pub use request::Request;
 pub use runtime::Spawn;
 pub use schemes::Advice;

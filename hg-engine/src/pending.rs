@@ -248,7 +248,7 @@ impl Port {
 
     #[cold]
     fn grant_room(&self, mut state: MutexGuard<'_, State>) {
-        state.protocol.wake_for_room();
+        state.protocol.tell_waiting();
         if state.work.is_none() {
             // Whoever makes the progress may wait for room itself: what it has to wake keeps it from sleeping.
             drop(state);

@@ -96,7 +96,7 @@ impl Port {
         let mut moved = self.progress_transport(&mut state, work, look);
         let found = look.look(&mut state);
         if found.is_some() {
-            state.protocol.wake_for_room(); // What was found has made room.
+            state.protocol.tell_waiting(); // What was found has made room.
         }
         let is_over =
             work.requests.is_empty() && state.protocol.deferred.is_empty() && state.is_open();

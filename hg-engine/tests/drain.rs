@@ -1,0 +1,133 @@
+//! Draining an engine before it is closed: what is in service is answered, and nothing new is begun. Over the in-process
+//! reference transport.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use hg_core::error::CallError;
+use hg_engine::{Answer, Builder, Handle, Peer, Progress, Request, Wait};
+use hg_macros::rpc;
+use hg_na_conformance::Mem;
+
+mod hg;
+
+#[rpc(crate = crate::hg)]
+fn held(number: u64) -> u64;
+
+#[rpc(crate = crate::hg)]
+fn counted();
+
+#[rpc(crate = crate::hg)]
+fn drained_here() -> bool;
+
+const WATCHDOG: Duration = Duration::from_secs(60);
+const AT_ONCE: Duration = Duration::from_millis(1);
+
+type Answers = Arc<Mutex<Vec<Answer<held>>>>;
+
+struct Pair {
+    target: Handle,
+    origin: Handle,
+    peer: Peer,
+    answers: Answers,
+    count: Arc<AtomicUsize>,
+}
+
+impl Pair {
+    fn new(progress: Progress, contexts: usize) -> Self {
+        let plugin = Mem::default();
+        let builder = || Builder::new().plugin(plugin.clone()).wait(Wait::Block).listen(true);
+        let target: Handle =
+            builder().progress(progress).contexts(contexts).open("mem://").unwrap();
+        let origin: Handle = builder().open("mem://").unwrap();
+        let last = target.context(contexts - 1).unwrap();
+        let peer = origin.lookup(last.address()).unwrap();
+        let (answers, count): (Answers, Arc<AtomicUsize>) = Default::default();
+        let kept = Arc::clone(&answers);
+        target.serve_later(held, move |_, _, answer| kept.lock().unwrap().push(answer)).unwrap();
+        let counter = Arc::clone(&count);
+        let count_one = move |_: &Request, ()| {
+            counter.fetch_add(1, Ordering::SeqCst);
+            Ok(())
+        };
+        target.serve(counted, count_one).unwrap();
+        Self { target, origin, peer, answers, count }
+    }
+
+    fn progress(&self) {
+        for context in (0..).map_while(|index| self.target.context(index)) {
+            context.progress(Duration::ZERO);
+        }
+    }
+
+    fn until(&self, what: &str, is_so: impl Fn() -> bool) {
+        let start = Instant::now();
+        while !is_so() {
+            assert!(start.elapsed() < WATCHDOG, "in vain: {what}");
+            self.progress();
+            thread::yield_now();
+        }
+    }
+}
+
+#[test]
+fn what_is_in_service_is_answered_and_what_comes_then_is_refused_as_not_started() {
+    for (progress, contexts) in [(Progress::Own, 1), (Progress::Background, 2)] {
+        let pair = Pair::new(progress, contexts);
+        let under_way = pair.origin.call(held, &pair.peer, (1,));
+        pair.until("it is served", || pair.answers.lock().unwrap().len() == 1);
+        let failed = pair.target.drain(AT_ONCE).wait().unwrap_err();
+        assert!(matches!(failed, CallError::DeadlineExceeded(_)), "{failed:?}");
+
+        let late = thread::scope(|scope| {
+            let late = scope.spawn(|| pair.origin.call(held, &pair.peer, (2,)).wait().unwrap_err());
+            pair.until("it is refused", || late.is_finished());
+            late.join().unwrap()
+        });
+        assert!(matches!(late, CallError::Draining) && late.is_retryable(), "{late:?}");
+        pair.origin.notify(counted, &pair.peer, ()).accepted().unwrap();
+
+        thread::scope(|scope| {
+            let drained = scope.spawn(|| pair.target.drain(WATCHDOG).wait());
+            let answer = pair.answers.lock().unwrap().pop().unwrap();
+            answer.send(Ok(7));
+            drained.join().unwrap().unwrap();
+        });
+        pair.target.drain(AT_ONCE).wait().unwrap();
+        pair.target.close();
+        assert_eq!(under_way.wait().unwrap(), 7);
+        assert!(pair.answers.lock().unwrap().is_empty());
+        assert_eq!(pair.count.load(Ordering::SeqCst), 0, "a one-way call is dropped");
+    }
+}
+
+#[test]
+fn an_engine_that_drains_still_calls_others() {
+    let pair = Pair::new(Progress::Background, 1);
+    pair.origin.drain(AT_ONCE).wait().unwrap();
+    pair.origin.call(counted, &pair.peer, ()).wait().unwrap();
+    assert_eq!(pair.count.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn a_handler_cannot_wait_for_its_own_end_and_a_closed_engine_has_nothing_to_drain() {
+    let pair = Pair::new(Progress::Background, 1);
+    let drains = |request: &Request, ()| {
+        let drained = request.engine().drain(WATCHDOG).wait();
+        Ok(matches!(drained, Err(CallError::WouldDeadlock)))
+    };
+    pair.target.serve(drained_here, drains).unwrap();
+    assert!(pair.origin.call(drained_here, &pair.peer, ()).wait().unwrap());
+    pair.target.drain(WATCHDOG).wait().unwrap();
+    pair.target.close();
+    let closed = pair.target.drain(WATCHDOG).wait().unwrap_err();
+    assert!(matches!(closed, CallError::Closed), "{closed:?}");
+}
