@@ -153,6 +153,17 @@ impl<L: Regions, R: Regions> Plan<L, R> {
         self.remote.advance(piece.len);
     }
 
+    /// The piece that was given last, and counts as `op`, was not moved: it is given again.
+    pub fn handle_returned(&mut self, piece: &Piece, op: OpId) {
+        let holds = |slot: &&mut Slot| **slot == Slot::Open(op) || **slot == Slot::Cancelled(op);
+        let Some(slot) = self.open.iter_mut().find(holds) else { return };
+        *slot = Slot::Free;
+        self.open_count -= 1;
+        self.left += piece.len;
+        (self.local.place, self.remote.place) = (piece.local, piece.remote);
+        self.finish_if_idle();
+    }
+
     /// The transport has refused a piece for good.
     pub fn handle_refused(&mut self, error: TransferError) {
         self.stop(error);
@@ -185,6 +196,14 @@ impl<L: Regions, R: Regions> Plan<L, R> {
         self.open = [Slot::Free; PIECES_IN_FLIGHT];
         self.open_count = 0;
         self.finish_if_idle();
+    }
+
+    /// Whether a piece counts as this operation.
+    #[must_use]
+    pub fn is_open(&self, op: OpId) -> bool {
+        self.open
+            .iter()
+            .any(|slot| matches!(slot, Slot::Open(it) | Slot::Cancelled(it) if *it == op))
     }
 
     /// Why it was stopped, while pieces of it are still open.

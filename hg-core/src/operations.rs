@@ -25,12 +25,12 @@ use hg_bulk::{Local, TransferError};
 use hg_na::{OpId, Peer};
 use rustc_hash::FxHashMap;
 
-pub(crate) use self::transfer::start_of;
+pub(crate) use self::transfer::{MOVE_MAX, start_of};
 pub use self::{
     call::Half,
     outcome::{BulkAnswer, Moved, Outcome},
     owner::Owner,
-    transfer::Near,
+    transfer::{Move, Near},
 };
 use self::{call::OpState, transfer::Transfer, untold::Untold};
 use crate::{
@@ -135,6 +135,8 @@ pub struct Operations {
     max: usize,
     /// Transfers that the transport had no room for, by peer; among them some that have ended since.
     stalled: FxHashMap<Peer, VecDeque<OperationId>>,
+    /// Those of which a piece is to be moved by this side.
+    to_move: VecDeque<OperationId>,
     /// Bytes that were moved at once since a round was due for it.
     moved_at_once: u64,
     /// Who waits for room, in the order in which they came.
@@ -201,6 +203,7 @@ impl Operations {
             others: 0,
             max: calls_max.min(ENTRIES_MAX / 2),
             stalled: FxHashMap::default(),
+            to_move: VecDeque::new(),
             moved_at_once: 0,
             waiting: VecDeque::new(),
             granted: 0,
@@ -383,6 +386,7 @@ impl Operations {
 
     /// Ends all that is open: the engine shuts down.
     pub fn close(&mut self, failure: &Failure, why: &TransferError) {
+        self.to_move.clear();
         let open: Vec<OperationId> = self.table.iter().map(|(id, _)| id).collect();
         for id in open {
             if self.table.get(id).is_some_and(|it| it.kind == Kind::Transfer) {

@@ -502,7 +502,7 @@ impl Protocol {
 
     /// Whether to sleep, and until when.
     pub fn may_sleep(&mut self) -> Option<Option<Instant>> {
-        if self.operations.needs_round() {
+        if self.operations.needs_round() || self.operations.has_moves() {
             return None;
         }
         self.run_effects();

@@ -258,6 +258,20 @@ impl Port {
         }
     }
 
+    /// Moves a piece of a transfer that is under way, without the state's lock; says whether there was one.
+    #[cold]
+    pub(crate) fn move_piece(&self) -> bool {
+        let Some(mut state) = self.enter_state() else { return false };
+        let Some(moving) = state.protocol.next_move() else { return false };
+        let begun = state.protocol.begin_move(&moving);
+        drop(state);
+        let is_over = begun.finish();
+        if let Some(mut state) = self.enter_state() {
+            state.protocol.handle_moved(moving, is_over);
+        }
+        true
+    }
+
     /// Whether nobody but this thread makes progress: then nobody moves bytes while it goes on. A plain handler is told
     /// that it cannot wait, whatever it asked for.
     #[inline]

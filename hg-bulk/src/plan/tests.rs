@@ -77,6 +77,25 @@ fn a_piece_without_room_is_given_again() {
 }
 
 #[test]
+fn a_piece_that_was_not_moved_is_given_again_beside_one_that_is_open() {
+    let mut plan = Plan::new(Cut::whole(&[5, 9]), Cut::whole(&[14]), SMALL);
+    let first = plan.next_piece().unwrap();
+    plan.handle_posted(&first, op(1));
+    for _ in 0..2 {
+        let second = plan.next_piece().unwrap();
+        assert_eq!((second.local.region, second.remote.offset, second.len), (1, 5, 8));
+        plan.handle_posted(&second, op(2));
+        assert!(plan.is_open(op(2)));
+        plan.handle_returned(&second, op(2));
+        assert!(!plan.is_open(op(2)) && plan.is_open(op(1)));
+    }
+    plan.stop(TransferError::Cancelled);
+    assert_eq!(plan.next_piece(), None);
+    plan.handle_done(op(1), Ok(()));
+    assert!(matches!(plan.take_outcome(), Some(Err(TransferError::Cancelled))));
+}
+
+#[test]
 fn no_more_pieces_are_under_way_than_the_limit() {
     let mut plan = Plan::new(Cut::whole(&[80]), Cut::whole(&[80]), SMALL);
     for serial in 0..2 {

@@ -12,6 +12,15 @@ use crate::deferred::Action;
 /// that stands still in the middle of one, say.
 const DRAIN_MAX: Duration = Duration::from_millis(1);
 
+/// Longest piece that this side moves by itself between two rounds: messages wait for it.
+pub(crate) const MOVE_MAX: u64 = 1 << 20;
+
+/// Shorter transfers are posted, where they were not moved at once: several cost a transport little more than one.
+const MOVE_MIN: u64 = 16 << 10;
+
+/// What stands in a plan for a piece that this side moves: no transport names an operation so.
+const OWN_MOVE: OpId = OpId { scope: u32::MAX, serial: 0 };
+
 /// Bytes that are moved at once, by a thread that waits for each transfer, before it makes a round.
 const ROUND_EVERY: u64 = 4 << 20;
 
@@ -89,6 +98,27 @@ pub(super) struct Transfer {
     seen: Option<SharedBytes>,
     /// Whether it stands in the queue of those that wait for room.
     stalled: bool,
+    /// Its pieces are moved by this side, and not posted.
+    is_moved_here: bool,
+    /// It stands in the queue of those, or its next piece was taken from there.
+    is_in_turn: bool,
+}
+
+impl Transfer {
+    /// Looks again whether its pieces are moved by this side. Some that were posted may be under way.
+    fn look_who_moves(&mut self, peer: Peer, context: &mut dyn Context) {
+        self.is_moved_here = !matches!(self.plan.local(), Near::View(_))
+            && self.plan.local().span().1 > MOVE_MIN
+            && context.moves(peer);
+    }
+}
+
+/// A piece of a transfer that this side moves by itself: [`crate::protocol::Protocol::begin_move`].
+#[derive(Debug)]
+pub struct Move {
+    id: OperationId,
+    piece: Piece,
+    pub(crate) op: Op,
 }
 
 impl Operations {
@@ -100,7 +130,10 @@ impl Operations {
         context: &mut dyn Context,
     ) -> OperationId {
         self.others += 1;
-        let transfer = Box::new(Transfer { plan, seen: None, stalled: false });
+        let (stalled, is_moved_here, is_in_turn) = (false, false, false);
+        let mut transfer =
+            Box::new(Transfer { plan, seen: None, stalled, is_moved_here, is_in_turn });
+        transfer.look_who_moves(peer, context);
         let ops = [OpState::None; 2];
         let id =
             self.begin_with(Kind::Transfer, peer, "", None, ops, Some(Extra::Transfer(transfer)));
@@ -114,9 +147,68 @@ impl Operations {
         id
     }
 
+    /// Whether there is a piece for this side to move.
+    #[inline]
+    #[must_use]
+    pub fn has_moves(&self) -> bool {
+        !self.to_move.is_empty()
+    }
+
+    /// The next piece that this side is to move. It is under way until [`Operations::handle_moved`].
+    pub(crate) fn next_move(&mut self, context: &mut dyn Context) -> Option<Move> {
+        while let Some(id) = self.to_move.pop_front() {
+            let Some(operation) = self.table.get_mut(id) else { continue };
+            let peer = operation.peer;
+            let Some(transfer) = operation.transfer() else { continue };
+            let Some(piece) = transfer.plan.next_piece().filter(|_| transfer.is_moved_here) else {
+                transfer.is_in_turn = false;
+                continue;
+            };
+            let (plan, scheme) = (&mut transfer.plan, context.address().scheme());
+            match plan.local().op(peer, &piece, plan.remote(), scheme) {
+                Ok(op) => {
+                    plan.handle_posted(&piece, OWN_MOVE);
+                    return Some(Move { id, piece, op });
+                }
+                Err(error) => {
+                    plan.handle_refused(error.into());
+                    transfer.is_in_turn = false;
+                    self.run_transfer(id, Some(&mut *context));
+                }
+            }
+        }
+        None
+    }
+
+    /// A piece was moved; or it was not, and is posted, which tells why, or moves it in another way.
+    pub(crate) fn handle_moved(
+        &mut self,
+        moving: Move,
+        is_over: bool,
+        context: Option<&mut (dyn Context + 'static)>,
+    ) {
+        let Move { id, piece, op } = moving;
+        drop(op); // The plan holds its memory still.
+        let Some(transfer) = self.table.get_mut(id).and_then(|it| it.transfer()) else { return };
+        transfer.is_in_turn = false;
+        if is_over {
+            transfer.plan.handle_done(OWN_MOVE, Ok(()));
+        } else {
+            transfer.plan.handle_returned(&piece, OWN_MOVE);
+            transfer.is_moved_here = false; // Until what is posted has ended.
+        }
+        if context.is_none() {
+            transfer.plan.abort(TransferError::Closed); // What was posted beside it was dropped.
+        }
+        match context {
+            Some(context) => self.run_transfer(id, Some(context)),
+            None => self.run_transfer(id, None),
+        };
+    }
+
     /// So many bytes were moved at once.
     #[inline]
-    pub(crate) fn handle_moved(&mut self, len: u64) {
+    pub(crate) fn count_moved(&mut self, len: u64) {
         self.moved_at_once += len;
     }
 
@@ -137,13 +229,19 @@ impl Operations {
         returned: Returned,
         context: &mut dyn Context,
     ) {
-        if let Some(transfer) = self.table.get_mut(id).and_then(|it| it.transfer()) {
+        let Some(operation) = self.table.get_mut(id) else { return };
+        let peer = operation.peer;
+        if let Some(transfer) = operation.transfer() {
             if let Returned::View(seen) = returned {
                 transfer.seen = Some(seen);
             } else {
                 drop(returned);
             }
             transfer.plan.handle_done(op, result);
+            // A piece that may be given back is the last one: nothing is posted beside it.
+            if !transfer.plan.is_open(OWN_MOVE) {
+                transfer.look_who_moves(peer, context);
+            }
         }
         self.run_transfer(id, Some(context));
     }
@@ -169,7 +267,11 @@ impl Operations {
     /// The transport is closed, and has dropped what was open.
     pub(super) fn abort_transfer(&mut self, id: OperationId, why: &TransferError) {
         if let Some(transfer) = self.table.get_mut(id).and_then(|it| it.transfer()) {
-            transfer.plan.abort(why.clone());
+            if transfer.plan.is_open(OWN_MOVE) {
+                transfer.plan.stop(why.clone()); // It ends when that does.
+            } else {
+                transfer.plan.abort(why.clone());
+            }
         }
         self.run_transfer(id, None);
     }
@@ -209,7 +311,14 @@ impl Operations {
         let (peer, token) = (operation.peer, Owner::Transfer(id).token());
         let Some(transfer) = operation.transfer() else { return false };
         let plan = &mut transfer.plan;
+        if transfer.is_moved_here
+            && plan.next_piece().is_some()
+            && !std::mem::replace(&mut transfer.is_in_turn, true)
+        {
+            self.to_move.push_back(id);
+        }
         while let Some(context) = &mut context
+            && !transfer.is_moved_here
             && !transfer.stalled
             && let Some(piece) = plan.next_piece()
         {
@@ -225,6 +334,9 @@ impl Operations {
             }
         }
         while let Some(op) = plan.next_cancel() {
+            if op == OWN_MOVE {
+                continue;
+            }
             self.effects.push(Effect::CancelOp(op));
         }
         let Some(result) = plan.take_outcome() else { return true };

@@ -8,7 +8,7 @@ use hg_na::{Begun, Context, Descriptor, Direction, Failure, OpId, Peer, Returned
 use super::Protocol;
 use crate::{
     deferred::Deferred,
-    operations::{Near, OperationId, start_of},
+    operations::{MOVE_MAX, Move, Near, OperationId, start_of},
 };
 
 /// The transport's part of a descriptor of an engine that routes.
@@ -31,7 +31,9 @@ impl Protocol {
     ) -> Result<OperationId, TransferError> {
         let why = self.why_closed();
         let Some(context) = self.context.as_deref_mut() else { return Err(why) };
-        Ok(self.operations.begin_transfer(peer, Plan::new(near, far, limits), context))
+        let piece = if context.moves(peer) { limits.piece.min(MOVE_MAX) } else { limits.piece };
+        let plan = Plan::new(near, far, Limits { piece, ..limits });
+        Ok(self.operations.begin_transfer(peer, plan, context))
     }
 
     /// Begins it without posting anything, where this side moves the bytes by itself: nothing is counted or copied for
@@ -68,9 +70,28 @@ impl Protocol {
         };
         let begun = context.begin(&transit);
         if !matches!(begun, Begun::No) {
-            self.operations.handle_moved(far.len());
+            self.operations.count_moved(far.len());
         }
         begun
+    }
+
+    /// The next piece of the transfers that this side moves by itself.
+    pub fn next_move(&mut self) -> Option<Move> {
+        self.operations.next_move(self.context.as_deref_mut()?)
+    }
+
+    /// Begins to move it. What is ready is run without whatever guards this; [`Protocol::handle_moved`] is told.
+    pub fn begin_move<'op>(&mut self, moving: &'op Move) -> Begun<'op> {
+        match (&mut self.context, moving.op.transit()) {
+            (Some(context), Some(transit)) => context.begin(&transit),
+            _ => Begun::No,
+        }
+    }
+
+    /// A piece was moved, or not.
+    pub fn handle_moved(&mut self, moving: Move, is_over: bool) {
+        self.operations.handle_moved(moving, is_over, self.context.as_deref_mut());
+        self.run_effects();
     }
 
     /// Gets bytes of one region into memory that is not registered, where the transport does so within the call.
@@ -82,7 +103,7 @@ impl Protocol {
         let part = if self.routes { None } else { part_of(remote, context.as_ref()) };
         let is_over = context.fetch(owner, part.as_ref().unwrap_or(remote), place.offset, into);
         if is_over {
-            self.operations.handle_moved(far.len());
+            self.operations.count_moved(far.len());
         }
         is_over
     }

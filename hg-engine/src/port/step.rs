@@ -98,8 +98,11 @@ impl Port {
         if found.is_some() {
             state.protocol.tell_waiting(); // What was found has made room.
         }
-        let is_over =
-            work.requests.is_empty() && state.protocol.deferred.is_empty() && state.is_open();
+        let has_moves = state.protocol.operations.has_moves();
+        let is_over = work.requests.is_empty()
+            && state.protocol.deferred.is_empty()
+            && state.is_open()
+            && !has_moves;
         if is_over && !work.tasks.any_ready() {
             forget_all(&mut work.done);
             if found.is_some() {
@@ -107,8 +110,8 @@ impl Port {
             }
             return (moved, found);
         }
-        if found.is_some() && work.requests.is_empty() && state.is_open() && !work.tasks.any_ready()
-        {
+        let is_last = found.is_some() && work.requests.is_empty() && !has_moves;
+        if is_last && state.is_open() && !work.tasks.any_ready() {
             self.end_round(role, state);
             return (true, found);
         }
@@ -130,6 +133,10 @@ impl Port {
             moved = true;
             locked = None;
             work.tasks.poll_ready(self, &mut work.answers);
+        }
+        if has_moves {
+            locked = None;
+            moved |= self.move_piece();
         }
         if found.is_some()
             && let Some(state) = locked

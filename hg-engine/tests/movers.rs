@@ -1,0 +1,243 @@
+//! The bytes of transfers are moved without whatever keeps others from the engine.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{
+    sync::{
+        Arc, Mutex, OnceLock,
+        atomic::{AtomicUsize, Ordering},
+        mpsc::{RecvTimeoutError, channel},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use hg_bulk::{Descriptor as Lent, TransferError};
+use hg_engine::{Builder, Handle, Peer, Progress, Request};
+use hg_macros::rpc;
+use hg_na::{Address, Begun, Context as Transport, Error, Memory, Mover, Rights, Transit};
+use hg_na_conformance::{
+    Mem,
+    layer::{Layer, Layered, Layers},
+};
+
+mod hg;
+
+#[rpc(crate = crate::hg)]
+fn pulled(memory: Lent) -> Result<u64, String>;
+
+#[rpc(crate = crate::hg)]
+fn ping() {}
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const MIB: usize = 1 << 20;
+
+/// What runs before the bytes are moved.
+type Before = Box<dyn Fn() -> Result<(), Error> + Send + Sync>;
+
+#[derive(Clone, Default)]
+struct Watched {
+    before: Arc<OnceLock<Before>>,
+    moved: Arc<AtomicUsize>,
+}
+
+impl std::fmt::Debug for Watched {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str("Watched")
+    }
+}
+
+impl Layers for Watched {
+    fn layer(&self, _: &Address) -> Box<dyn Layer> {
+        Box::new(self.clone())
+    }
+}
+
+impl Layer for Watched {
+    fn begin<'near>(
+        &mut self,
+        inner: &mut dyn Transport,
+        transit: &Transit<'near, '_>,
+    ) -> Begun<'near> {
+        match inner.begin(transit) {
+            Begun::Ready(mover) => Begun::Ready(Box::new(Late { mover, watched: self.clone() })),
+            begun => begun,
+        }
+    }
+
+    fn moves(&mut self, inner: &mut dyn Transport, peer: hg_na::Peer) -> bool {
+        inner.moves(peer)
+    }
+}
+
+struct Late<'near> {
+    mover: Box<dyn Mover + 'near>,
+    watched: Watched,
+}
+
+impl Mover for Late<'_> {
+    fn run(self: Box<Self>) -> Result<(), Error> {
+        let Self { mover, watched } = *self;
+        watched.before.get().map_or(Ok(()), |before| before())?;
+        watched.moved.fetch_add(1, Ordering::SeqCst);
+        mover.run()
+    }
+}
+
+/// A user of memory, whose transport is watched, and its owner.
+struct Pair {
+    user: Handle,
+    owner: Handle,
+    to: Peer,
+    watched: Watched,
+}
+
+impl Pair {
+    fn new(progress: Progress) -> Self {
+        let (plugin, watched) = (Mem::default(), Watched::default());
+        let user = Builder::new()
+            .progress(progress)
+            .plugin(Layered::new(plugin.clone(), watched.clone()))
+            .eager_max(0);
+        let user: Handle = user.listen(true).open("mem://").unwrap();
+        let owner: Handle =
+            Builder::new().plugin(plugin).eager_max(0).listen(true).open("mem://").unwrap();
+        owner.register(ping).unwrap();
+        let to = user.lookup(owner.address()).unwrap();
+        user.call(ping, &to, ()).wait().unwrap();
+        Self { user, owner, to, watched }
+    }
+
+    /// Before bytes are moved, another thread asks for the engine's lock, and has it.
+    fn ask_meanwhile(&self) {
+        let user = Mutex::new(self.user.clone());
+        let before: Before = Box::new(move || {
+            let user = user.lock().unwrap().clone();
+            let (tell, told) = channel();
+            thread::spawn(move || tell.send(user.transfers_under_way()));
+            match told.recv_timeout(PATIENCE / 4) {
+                Err(RecvTimeoutError::Timeout) => panic!("bytes are moved under the engine's lock"),
+                _ => Ok(()),
+            }
+        });
+        assert!(self.watched.before.set(before).is_ok());
+    }
+
+    fn moved(&self) -> usize {
+        self.watched.moved.load(Ordering::SeqCst)
+    }
+}
+
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|at| u8::try_from(at % 251).unwrap()).collect()
+}
+
+#[test]
+fn others_use_the_engine_while_bytes_are_moved() {
+    for progress in [Progress::Background, Progress::Own] {
+        let pair = Pair::new(progress);
+        pair.ask_meanwhile();
+        // At once, where anything is; in one piece; in several.
+        for len in [40_000, MIB, 5 * MIB + 40_000] {
+            let before = pair.moved();
+            let theirs = pair.owner.expose(pattern(len), Rights::all()).unwrap();
+            let ours = pair.user.expose(vec![0; len], Rights::empty()).unwrap();
+            pair.user.pull(&pair.to, theirs.descriptor(), &ours).wait().unwrap();
+            assert_eq!(ours.to_vec().unwrap(), pattern(len));
+            ours.write(0, &[7; 9]).unwrap();
+            pair.user.push(&pair.to, &ours, theirs.descriptor()).wait().unwrap();
+            assert_eq!(theirs.to_vec().unwrap(), ours.to_vec().unwrap());
+            let pieces = len.div_ceil(MIB);
+            assert_eq!(pair.moved() - before, 2 * pieces, "{len} bytes");
+        }
+        assert_eq!(pair.user.transfers_under_way(), 0);
+    }
+}
+
+#[test]
+fn others_use_the_engine_while_a_handler_has_bytes_moved() {
+    let pair = Pair::new(Progress::Background);
+    pair.ask_meanwhile();
+    let into = Arc::new(pair.user.expose(vec![0; MIB], Rights::empty()).unwrap());
+    pair.user
+        .serve_async(pulled, move |request: Request, (memory,)| {
+            let into = Arc::clone(&into);
+            async move {
+                request.pull(&memory, &*into).await.map_err(|error| error.to_string())?;
+                let bytes = into.to_vec().map_err(|error| error.to_string())?;
+                Ok(bytes.iter().copied().map(u64::from).sum())
+            }
+        })
+        .unwrap();
+    let there = pair.owner.lookup(pair.user.address()).unwrap();
+    let lent = pair.owner.expose(pattern(MIB), Rights::READ).unwrap();
+    let sum = pair.owner.call(pulled, &there, (lent.descriptor(),)).wait().unwrap();
+    assert_eq!(sum, pattern(MIB).iter().copied().map(u64::from).sum::<u64>());
+    assert!(pair.moved() > 0);
+}
+
+#[test]
+fn what_cannot_be_moved_here_is_posted_and_moved_or_fails_there() {
+    let pair = Pair::new(Progress::Background);
+    let refused: Before = Box::new(|| Err(Error::Unsupported("moving it")));
+    assert!(pair.watched.before.set(refused).is_ok());
+    for len in [40_000, 3 * MIB] {
+        let theirs = pair.owner.expose(pattern(len), Rights::READ).unwrap();
+        let ours = pair.user.expose(vec![0; len], Rights::empty()).unwrap();
+        pair.user.pull(&pair.to, theirs.descriptor(), &ours).wait().unwrap();
+        assert_eq!(ours.to_vec().unwrap(), pattern(len));
+        let stale = theirs.descriptor();
+        theirs.into_memory().unwrap();
+        let error = pair.user.pull(&pair.to, stale, &ours).wait().unwrap_err();
+        assert!(matches!(error, TransferError::NotMade(_) | TransferError::Stale), "{error:?}");
+    }
+    assert_eq!(pair.moved(), 0);
+}
+
+#[test]
+fn a_transfer_that_ends_while_a_piece_of_it_is_moved_is_freed_with_its_memory() {
+    for kind in 0..4 {
+        let Pair { user, owner, to, watched } = Pair::new(Progress::Background);
+        let (at_it, is_at_it) = channel();
+        let (go_on, goes_on) = channel::<()>();
+        let (at_it, goes_on) = (Mutex::new(at_it), Mutex::new(goes_on));
+        let stop: Before = Box::new(move || {
+            let _nobody_waits = at_it.lock().unwrap().send(());
+            let _nobody_tells = goes_on.lock().unwrap().recv_timeout(PATIENCE);
+            Ok(())
+        });
+        assert!(watched.before.set(stop).is_ok());
+        let theirs = owner.expose(pattern(4 * MIB), Rights::READ).unwrap();
+        let ours = user.expose(vec![0; 4 * MIB], Rights::empty()).unwrap();
+        let transfer = user.pull(&to, theirs.descriptor(), &ours);
+        is_at_it.recv_timeout(PATIENCE).unwrap();
+        match kind {
+            0 => {
+                drop(transfer);
+                drop(go_on);
+            }
+            1 => {
+                transfer.cancel();
+                drop(go_on);
+                assert!(matches!(transfer.wait(), Err(TransferError::Cancelled)));
+            }
+            2 => {
+                owner.close();
+                drop(go_on);
+                assert!(transfer.wait().is_err());
+            }
+            _ => {
+                let transfer = transfer.within(Duration::from_millis(1));
+                drop(go_on);
+                let _either_way = transfer.wait();
+            }
+        }
+        let limit = Instant::now() + PATIENCE;
+        while user.transfers_under_way() > 0 {
+            assert!(Instant::now() < limit, "a transfer is left, of kind {kind}");
+            thread::yield_now();
+        }
+        let memory: Memory = ours.into_memory().unwrap();
+        assert_eq!(memory.len(), 4 * MIB as u64);
+    }
+}
