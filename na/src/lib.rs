@@ -65,6 +65,8 @@
 //!     post after it may be refused again, and then it is told again. Without a refusal it is not told, and after
 //!     [`Completion::HungUp`] never. A short cut that was not taken is no refusal. Where several handles lead to one peer, it
 //!     is told of each.
+//! 18. What is said of who a peer is ([`Context::identity`]), somebody else than the peer vouches for. From its first message, or
+//!     the first operation with it that has succeeded, until [`Completion::Gone`] the same is said; afterwards nothing is known.
 //!
 //! # Why it is so
 //! - Whoever has a context keeps others from it; so bytes are moved without it ([`Mover`]), where moving them takes longer
@@ -98,6 +100,7 @@ mod caps;
 mod descriptor;
 mod error;
 mod harvest;
+mod identity;
 mod joint;
 mod memory;
 mod message;
@@ -113,6 +116,7 @@ pub use caps::{Caps, CheckedBy, PutOrdering, Sleep};
 pub use descriptor::{DESCRIPTOR_MAX, Descriptor, RemoteSlice};
 pub use error::{Error, GoneReason};
 pub use harvest::{Guest, Harvest, Told};
+pub use identity::Identity;
 pub use memory::{Keeper, Memory, Rights, Segment};
 pub use message::{INLINE_MAX, Message, MessageBody, WIDE_MAX};
 pub use mover::{Begun, Mover};

@@ -9,8 +9,8 @@ use std::{
 };
 
 use crate::{
-    Address, Begun, Caps, Completion, Descriptor, Error, Exchange, Exchanged, Guest, Memory,
-    Message, Offer, Op, OpId, Peer, Region, Rejected, Rights, Tag, Token, Transit,
+    Address, Begun, Caps, Completion, Descriptor, Error, Exchange, Exchanged, Guest, Identity,
+    Memory, Message, Offer, Op, OpId, Peer, Region, Rejected, Rights, Tag, Token, Transit,
 };
 
 /// A linked transport: turns a URL into a domain.
@@ -231,6 +231,15 @@ pub trait Context: Send + fmt::Debug {
     /// By which transport a peer is reached: a scheme. A plugin that is made of several chooses.
     fn way(&self, _peer: Peer) -> &str {
         self.address().scheme()
+    }
+
+    /// Who a peer is, as far as somebody else than the peer vouches for it: nothing in here was read from what the peer
+    /// sent. [`Identity`] says by whom each field is vouched for; a plugin leaves out what nobody does.
+    ///
+    /// Nothing is known of a peer that is gone or was never there, nor in a forked child; of one that was looked up,
+    /// maybe nothing until it is connected. By default nothing is ever known.
+    fn identity(&self, _peer: Peer) -> Identity {
+        Identity::default()
     }
 
     /// Whether memory of this peer can be viewed, where [`crate::Caps::views`] says that any can: a plugin that

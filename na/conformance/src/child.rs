@@ -98,6 +98,11 @@ impl Second {
         Ok(Self { process: guard.keep(), peer, address, descriptor })
     }
 
+    /// Its process id.
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
     /// SIGKILL, and waits until the kernel says that it is dead.
     pub(crate) fn kill(&mut self) -> Outcome {
         self.process.kill().map_err(|error| format!("a child cannot be killed: {error}"))?;

@@ -5,8 +5,8 @@ use std::{fmt, sync::Arc, time::Instant};
 
 use hg_na::{
     Address, Begun, Caps, Completion, Context, Descriptor, Domain, Error, Exchange, Exchanged,
-    Guest, Memory, Message, Offer, Op, OpId, OpenOptions, Peer, Plugin, Region, Rejected, Rights,
-    Tag, Token, Transit, Waiter,
+    Guest, Identity, Memory, Message, Offer, Op, OpId, OpenOptions, Peer, Plugin, Region, Rejected,
+    Rights, Tag, Token, Transit, Waiter,
 };
 
 /// Stands before one context. Each method passes on unless it is overridden.
@@ -102,6 +102,10 @@ pub trait Layer: fmt::Debug + Send {
     /// See [`Context::may_sleep`].
     fn may_sleep(&mut self, inner: &mut dyn Context) -> bool {
         inner.may_sleep()
+    }
+    /// See [`Context::identity`].
+    fn identity(&self, inner: &dyn Context, peer: Peer) -> Identity {
+        inner.identity(peer)
     }
     /// See [`Context::waiter`].
     fn waiter(&self, inner: &dyn Context) -> Arc<dyn Waiter> {
@@ -265,6 +269,10 @@ impl Context for LayeredContext {
 
     fn way(&self, peer: Peer) -> &str {
         self.inner.way(peer)
+    }
+
+    fn identity(&self, peer: Peer) -> Identity {
+        self.layer.identity(self.inner.as_ref(), peer)
     }
 
     fn views(&self, peer: Peer) -> bool {

@@ -151,6 +151,10 @@ define_suite! { $
             a_forgotten_peer_hangs_up_while_its_requests_are_withheld
             who_restarts_is_looked_up_anew_while_the_old_ones_requests_are_withheld
         }
+        identities {
+            a_peer_is_the_same_one_until_it_is_gone
+            nothing_is_known_of_a_peer_that_was_forgotten_or_never_there
+        }
         one_sided {
             put_and_get_move_any_range_at_any_offset
             segmented_memory_cut_differently_on_both_sides_is_moved_whole
@@ -213,6 +217,9 @@ define_suite! { $
             killed_peers_cost_nobody_else_anything
             the_death_of_a_peer_ends_a_sleep
             a_process_that_takes_a_dead_ones_address_is_a_new_peer
+        }
+        identities {
+            a_second_process_is_known_by_nothing_but_its_own_id_and_user
         }
         views {
             a_view_stays_valid_when_its_owner_is_killed

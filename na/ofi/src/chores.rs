@@ -234,6 +234,9 @@ impl OfiContext {
         let Greeting { key, name, .. } = greeting;
         link.remote = Some(Remote { link: link_of_theirs, key, address, name, frame, one_sided });
         link.phase = Phase::Open;
+        if let Some(lifeline) = &link.lifeline {
+            link.identity = lifeline.peer.clone();
+        }
         let own_key = link.key;
         self.untime(place);
         if is_hello {

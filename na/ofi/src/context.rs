@@ -16,8 +16,8 @@ use std::{
 };
 
 use hg_na::{
-    Address, Completion, Context, Done, Error, Failure, Message, Op, OpId, Peer, Reached, Rejected,
-    Returned, Token, Waiter,
+    Address, Completion, Context, Done, Error, Failure, Identity, Message, Op, OpId, Peer, Reached,
+    Rejected, Returned, Token, Waiter,
 };
 use nix::sys::epoll::EpollFlags;
 use rustc_hash::FxHashMap;
@@ -380,6 +380,15 @@ impl Context for OfiContext {
         self.is_sleeping = asked.is_ok() && self.told.is_empty();
         self.must_ask = !self.is_sleeping;
         self.is_sleeping
+    }
+
+    fn identity(&self, peer: Peer) -> Identity {
+        let place = usize::try_from(peer.index()).ok().and_then(|place| self.links.get(place));
+        let link = place.and_then(Option::as_ref).filter(|link| link.peer == peer);
+        match link {
+            Some(link) if self.shared.same_process().is_ok() => link.identity.clone(),
+            _ => Identity::default(),
+        }
     }
 
     fn waiter(&self) -> Arc<dyn Waiter> {

@@ -11,10 +11,13 @@ use std::{
     time::Duration,
 };
 
-use hg_na::{Address, Error};
+use hg_na::{Address, Error, Identity};
 use hg_na_memory::NotInherited;
 use hg_na_parts::limits::os_error;
-use nix::sys::epoll::EpollFlags;
+use nix::sys::{
+    epoll::EpollFlags,
+    socket::{getsockopt, sockopt},
+};
 use socket2::{Domain, SockAddr, Socket, TcpKeepalive, Type};
 
 use crate::wire::{RECORD_MAX, Record};
@@ -82,9 +85,9 @@ impl Listener {
 
     /// One connection, when there is one.
     pub(crate) fn accept(&self, silence: Duration) -> io::Result<Lifeline> {
-        let (socket, _) =
+        let (socket, from) =
             self.socket.accept4(nix::libc::SOCK_NONBLOCK | nix::libc::SOCK_CLOEXEC)?;
-        Lifeline::over(socket, false, silence)
+        Lifeline::over(socket, &from, false, silence)
     }
 
     /// For the wait set.
@@ -99,6 +102,8 @@ pub(crate) struct Lifeline {
     /// Before its socket: a forked child would keep it open when this process dies.
     _kept: NotInherited,
     socket: Socket,
+    /// Who is at its other end, by the kernel's word, once it is connected.
+    pub(crate) peer: Identity,
     is_connecting: bool,
     out: Vec<u8>,
     input: Vec<u8>,
@@ -124,14 +129,26 @@ impl Lifeline {
         match socket.connect(&address) {
             Ok(()) => {}
             Err(error) if error.raw_os_error() == Some(nix::libc::EINPROGRESS) => {
-                return Self::over(socket, true, silence);
+                return Self::over(socket, &address, true, silence);
             }
             Err(error) => return Err(error),
         }
-        Self::over(socket, false, silence)
+        Self::over(socket, &address, false, silence)
     }
 
-    fn over(socket: Socket, is_connecting: bool, silence: Duration) -> io::Result<Self> {
+    fn over(
+        socket: Socket,
+        to: &SockAddr,
+        is_connecting: bool,
+        silence: Duration,
+    ) -> io::Result<Self> {
+        let peer = match to.as_socket() {
+            Some(to) => Identity::network(SocketAddr::new(to.ip().to_canonical(), to.port())),
+            None => {
+                let credentials = getsockopt(&socket, sockopt::PeerCredentials)?;
+                Identity::process(credentials.pid(), credentials.uid())
+            }
+        };
         if socket.domain()? != Domain::UNIX {
             socket.set_tcp_nodelay(true)?;
             let (idle, interval, retries) = probes(silence);
@@ -143,7 +160,7 @@ impl Lifeline {
             socket.set_tcp_user_timeout(Some(silence))?;
         }
         let kept = NotInherited::new(socket.as_fd());
-        Ok(Self { _kept: kept, socket, is_connecting, out: Vec::new(), input: Vec::new() })
+        Ok(Self { _kept: kept, socket, peer, is_connecting, out: Vec::new(), input: Vec::new() })
     }
 
     /// What it waits for.

@@ -13,7 +13,7 @@
 
 use std::{collections::VecDeque, time::Instant};
 
-use hg_na::{GoneReason, Message, Peer, Tag, Token};
+use hg_na::{GoneReason, Identity, Message, Peer, Tag, Token};
 
 use crate::{
     lifeline::{Lifeline, Place},
@@ -85,6 +85,8 @@ pub(crate) struct Link {
     /// What the other side's frames carry.
     pub(crate) key: u64,
     pub(crate) remote: Option<Remote>,
+    /// Who was at the other end of the lifeline when it was opened; kept when that has ended.
+    pub(crate) identity: Identity,
     lanes: [Lane; LANES],
     told: [u16; LANES],
     /// Control, expected, unexpected.
@@ -126,6 +128,7 @@ impl Link {
             lifeline: None,
             key,
             remote: None,
+            identity: Identity::default(),
             lanes: [Lane::default(); LANES],
             told: [0; LANES],
             waiting: Default::default(),

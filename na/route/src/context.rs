@@ -7,8 +7,8 @@ use std::{fmt, sync::Arc, time::Instant};
 
 use hg_na::{
     Address, Begun, Caps, Completion, Context, Descriptor, Domain as _, Done, Error, Exchange,
-    Exchanged, Failure, LocalSlice, Message, Op, OpId, Peer, Reached, Rejected, RemoteSlice,
-    Returned, Tag, Token, Transit, UID, Waiter,
+    Exchanged, Failure, Identity, LocalSlice, Message, Op, OpId, Peer, Reached, Rejected,
+    RemoteSlice, Returned, Tag, Token, Transit, UID, Waiter,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 use uuid::Uuid;
@@ -559,6 +559,17 @@ impl Context for RouteContext {
 
     fn way(&self, peer: Peer) -> &str {
         self.scheme(self.way_to(peer))
+    }
+
+    fn identity(&self, peer: Peer) -> Identity {
+        if peer.index() & Peer::SECOND != 0 {
+            return self.network.context.identity(self.network.inner(peer));
+        }
+        match (self.marks.of(peer), self.moves.inner(peer)) {
+            (Mark::Moved, Some(inner)) => self.network.context.identity(inner),
+            (Mark::Moved, None) => Identity::default(),
+            (Mark::None | Mark::Settled | Mark::Candidate, _) => self.local.identity(peer),
+        }
     }
 
     fn views(&self, peer: Peer) -> bool {

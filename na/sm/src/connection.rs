@@ -12,7 +12,10 @@ use crate::{
     link::{Kind, Link},
     os::death::ProcessWatch,
     receives::Receives,
-    rendezvous::{name::Target, socket::Socket},
+    rendezvous::{
+        name::Target,
+        socket::{Credentials, Socket},
+    },
     ring::Broken,
     shared::maps::Maps,
     space::Space,
@@ -87,6 +90,8 @@ pub(crate) struct Connection {
     /// Whom to connect to; `None` for accepted connections.
     pub(crate) target: Option<Target>,
     pub(crate) socket: Option<Arc<Socket>>,
+    /// Who connected, or listened, by the kernel's word; kept to the end.
+    pub(crate) credentials: Option<Credentials>,
     pub(crate) watch: Option<Arc<ProcessWatch>>,
     /// This side's part of the link, until the peer's is known.
     pub(crate) own: Option<crate::link::OwnSide>,
@@ -124,6 +129,7 @@ impl Connection {
             queues: Default::default(),
             target: None,
             socket: None,
+            credentials: None,
             watch: None,
             own: None,
             board: None,

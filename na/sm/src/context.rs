@@ -20,8 +20,8 @@ use std::{
 };
 
 use hg_na::{
-    Address, Begun, Completion, Context, Descriptor, Error, Exchange, Exchanged, Guest, Message,
-    Op, OpId, Peer, Rejected, Tag, Token, Told, Transit, Waiter,
+    Address, Begun, Completion, Context, Descriptor, Error, Exchange, Exchanged, Guest, Identity,
+    Message, Op, OpId, Peer, Rejected, Tag, Token, Told, Transit, Waiter,
 };
 use hg_na_memory::ForkGuard;
 use rustc_hash::FxHashMap;
@@ -266,6 +266,14 @@ impl Context for SmContext {
 
     fn may_sleep(&mut self) -> bool {
         self.prepare_sleep()
+    }
+
+    fn identity(&self, peer: Peer) -> Identity {
+        if self.guard.is_child() {
+            return Identity::default();
+        }
+        let found = self.peers.get(peer).and_then(|it| it.credentials);
+        found.map(|it| Identity::process(it.pid, it.uid)).unwrap_or_default()
     }
 
     fn waiter(&self) -> Arc<dyn Waiter> {

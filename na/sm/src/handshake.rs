@@ -94,6 +94,7 @@ impl SmContext {
         self.waiter.add(watch.fd(), token(peer, Source::Process), Interest::LevelIn)?;
         let Some(connection) = self.peers.find(peer) else { return Ok(()) };
         connection.socket = Some(Arc::new(socket));
+        connection.credentials = Some(credentials);
         connection.watch = Some(Arc::new(watch));
         connection.own = Some(offer.own);
         connection.enter(Phase::Connecting);
@@ -158,13 +159,15 @@ impl SmContext {
         let max = self.shared.settings.max_peers;
         let checked = match socket.peer_credentials() {
             _ if self.peers.len() >= max => Err(format!("it has {max} peers, its `max-peers`")),
-            Ok(credentials) => self.shared.settings.policy.check_origin(&credentials),
+            Ok(origin) => self.shared.settings.policy.check_origin(&origin).map(|()| origin),
             Err(error) => Err(error.to_string()),
         };
-        let watch =
-            checked.and_then(|()| ProcessWatch::of(socket.fd()).map_err(|error| error.to_string()));
-        let watch = match watch {
-            Ok(watch) => watch,
+        let watched = checked.and_then(|origin| {
+            let watch = ProcessWatch::of(socket.fd()).map_err(|error| error.to_string())?;
+            Ok((origin, watch))
+        });
+        let (origin, watch) = match watched {
+            Ok(watched) => watched,
             Err(sentence) => {
                 tracing::debug!(sentence, "a peer was refused");
                 let _unheard_is_fine = socket.send(&Greeting::Refuse(sentence).encode(), &[]);
@@ -178,6 +181,7 @@ impl SmContext {
                 |()| self.waiter.add(watch.fd(), token(peer, Source::Process), Interest::LevelIn),
             );
         connection.socket = Some(Arc::new(socket));
+        connection.credentials = Some(origin);
         connection.watch = Some(Arc::new(watch));
         self.at(now + self.shared.settings.connect_timeout, peer);
         if let Err(error) = watched {

@@ -41,6 +41,12 @@ impl Peers {
         place.connection.as_deref_mut()
     }
 
+    /// The same, to be read.
+    pub(crate) fn get(&self, peer: Peer) -> Option<&Connection> {
+        let place = self.places.get(peer.index() as usize)?;
+        place.connection.as_deref().filter(|connection| connection.peer == peer)
+    }
+
     /// The connection at a place, whichever it is now.
     pub(crate) fn at(&mut self, index: u32) -> Option<&mut Connection> {
         self.places.get_mut(index as usize)?.connection.as_deref_mut()
@@ -85,7 +91,8 @@ mod tests {
         assert!(peers.remove(first).is_some());
         let second = peers.add(Phase::Idle).peer;
         assert_eq!(first.index(), second.index());
-        assert!(peers.find(first).is_none() && peers.remove(first).is_none());
+        assert!(peers.find(first).is_none() && peers.get(first).is_none());
+        assert!(peers.remove(first).is_none() && peers.get(second).is_some());
         assert!(peers.find(second).is_some());
         assert_eq!((peers.len(), peers.all()), (1, vec![second]));
     }

@@ -5,7 +5,7 @@ use hg_na::{Completion, GoneReason, Message, OpId, Peer, Returned};
 use crate::{
     context::TcpContext,
     frame::{Header, Kind},
-    link::{EXPECTED, State, UNEXPECTED},
+    link::{EXPECTED, UNEXPECTED},
     outbound::ended,
     reading::{Fate, misbehaved},
     wire::Wire,
@@ -123,7 +123,7 @@ impl TcpContext {
             self.untime(wire);
             self.map(wire);
         }
-        let peer = self.links.add(None, State::Open { wire: wire.key, side });
+        let peer = self.links.accept(wire, side);
         wire.slots[side] = crate::wire::Slot { peer: Some(peer), epoch: header.link.epoch };
         Ok(())
     }

@@ -21,8 +21,8 @@ use std::{
 };
 
 use hg_na::{
-    Address, Completion, Context, Error, Exchange, Exchanged, GoneReason, Harvest, Message, Op,
-    OpId, Peer, Rejected, Tag, Token, Told, Waiter,
+    Address, Completion, Context, Error, Exchange, Exchanged, GoneReason, Harvest, Identity,
+    Message, Op, OpId, Peer, Rejected, Tag, Token, Told, Waiter,
 };
 use hg_na_memory::NotInherited;
 use hg_na_parts::limits::os_error;
@@ -363,7 +363,7 @@ impl Context for TcpContext {
         if let Some(peer) = self.by_target.get(&target) {
             return Ok(*peer);
         }
-        let peer = self.links.add(Some(target.clone()), State::Idle);
+        let peer = self.links.add(target.clone());
         self.by_target.insert(target, peer);
         Ok(peer)
     }
@@ -424,6 +424,14 @@ impl Context for TcpContext {
 
     fn may_sleep(&mut self) -> bool {
         self.prepare_sleep()
+    }
+
+    fn identity(&self, peer: Peer) -> Identity {
+        if self.shared.guard.is_child() {
+            return Identity::default();
+        }
+        let remote = self.links.get(peer).and_then(|link| link.remote);
+        remote.map(Identity::network).unwrap_or_default()
     }
 
     fn waiter(&self) -> Arc<dyn Waiter> {

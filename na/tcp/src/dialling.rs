@@ -58,7 +58,7 @@ impl TcpContext {
             let epoch = wire.slots[side].epoch.wrapping_add(1);
             wire.slots[side] = crate::wire::Slot { peer: Some(peer), epoch };
             wire.send(crate::frame::Kind::Open, side, 0, &[]);
-            link.state = State::Open { wire: key, side };
+            link.open(&wire, side);
             link.pump(&mut wire, side, &mut self.finished);
             if let Some(target) = link.target.clone() {
                 self.routes.insert(target, key);

@@ -128,7 +128,7 @@ impl TcpContext {
         }
         wire.incarnation = hello.incarnation;
         wire.greet(&Greeting::Welcome(self.incarnation));
-        let peer = self.links.add(None, State::Open { wire: wire.key, side: 0 });
+        let peer = self.links.accept(wire, 0);
         wire.slots[0] = Slot { peer: Some(peer), epoch: 0 };
         self.opened(wire);
         Ok(())
@@ -203,7 +203,7 @@ impl TcpContext {
         self.opened(wire);
         let Some(peer) = wire.slots[0].peer else { return };
         let Some(link) = self.links.find(peer) else { return };
-        link.state = State::Open { wire: wire.key, side: 0 };
+        link.open(wire, 0);
         link.pump(wire, 0, &mut self.finished);
     }
 

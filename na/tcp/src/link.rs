@@ -151,6 +151,8 @@ pub(crate) struct Link {
     pub(crate) lanes: [Lane; 2],
     /// Control messages wait for a connection only.
     pub(crate) controls: VecDeque<Sending>,
+    /// The other end of the connection that it was opened on; kept when that has ended.
+    pub(crate) remote: Option<SocketAddr>,
     /// Whether admission is open to it, where it is open to all.
     pub(crate) is_admitted: bool,
     /// Unexpected messages that wait for admission; whether the link is in the context's list of those with any.
@@ -170,6 +172,7 @@ impl Link {
             state,
             lanes: [Lane::new(WINDOW), Lane::new(EXPECTED_WINDOW)],
             controls: VecDeque::new(),
+            remote: None,
             is_admitted: true,
             withheld: VecDeque::new(),
             is_withholding: false,
@@ -177,6 +180,12 @@ impl Link {
             transfers: Transfers::default(),
             refusals: Refusals::default(),
         }
+    }
+
+    /// It is open, on one side of a connection.
+    pub(crate) fn open(&mut self, wire: &Wire, side: usize) {
+        self.state = State::Open { wire: wire.key, side };
+        self.remote = wire.remote;
     }
 
     /// Moves what has credits into the connection, which is open. Room that this makes is told.

@@ -78,11 +78,31 @@ impl Links {
         Self { table: Table::default(), mark }
     }
 
-    pub(crate) fn add(&mut self, target: Option<Target>, state: State) -> Peer {
+    /// One that was looked up.
+    pub(crate) fn add(&mut self, target: Target) -> Peer {
+        self.put(|peer| Link::new(peer, Some(target), State::Idle))
+    }
+
+    /// One that the other end has opened, on its side of a connection.
+    pub(crate) fn accept(&mut self, wire: &Wire, side: usize) -> Peer {
+        self.put(|peer| {
+            let mut link = Link::new(peer, None, State::Idle);
+            link.open(wire, side);
+            link
+        })
+    }
+
+    fn put(&mut self, make: impl FnOnce(Peer) -> Link) -> Peer {
         let (index, generation) = self.table.reserve();
         let peer = Peer::new(index ^ self.mark, generation);
-        self.table.put(index, generation, Box::new(Link::new(peer, target, state)));
+        self.table.put(index, generation, Box::new(make(peer)));
         peer
+    }
+
+    /// A link, to be read.
+    pub(crate) fn get(&self, peer: Peer) -> Option<&Link> {
+        let place = self.table.places.get((peer.index() ^ self.mark) as usize)?;
+        place.value.as_deref().filter(|link| link.peer == peer)
     }
 
     #[inline]
@@ -156,17 +176,20 @@ mod tests {
     fn handles_carry_their_tables_mark_and_are_not_found_without_it() {
         for mark in [0, Peer::SECOND] {
             let mut links = Links::new(mark);
-            let all: Vec<_> = (0..3).map(|_| links.add(None, State::Idle)).collect();
+            let target = || Target::parse(&"tcp://127.0.0.1:1/0".parse().unwrap()).unwrap();
+            let all: Vec<_> = (0..3).map(|_| links.add(target())).collect();
             for (place, peer) in (0..).zip(&all) {
                 assert_eq!(peer.index(), place | mark);
                 assert!(links.find(*peer).is_some_and(|link| link.peer == *peer));
                 assert!(links.at(peer.index()).is_some_and(|link| link.peer == *peer));
                 let other = Peer::new(peer.index() ^ Peer::SECOND, peer.generation());
                 assert!(links.find(other).is_none() && links.at(other.index()).is_none());
+                assert!(links.get(other).is_none());
             }
             links.remove(all[1]);
             assert!(links.find(all[1]).is_none() && links.len() == 2);
-            let again = links.add(None, State::Idle);
+            assert!(links.get(all[0]).is_some() && links.get(all[1]).is_none());
+            let again = links.add(target());
             assert!(again.index() == all[1].index() && again != all[1]);
         }
     }

@@ -8,6 +8,7 @@ pub(crate) mod completion;
 pub(crate) mod fetched;
 pub(crate) mod flow;
 pub(crate) mod hang_ups;
+pub(crate) mod identities;
 pub(crate) mod matching;
 pub(crate) mod messages;
 pub(crate) mod one_sided;

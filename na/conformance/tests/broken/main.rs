@@ -9,10 +9,13 @@ mod rooms;
 mod views;
 mod waiters;
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::HashSet,
+    time::{Duration, Instant},
+};
 
 use flaws::{Broken, Flaw};
-use hg_na::{Address, Context};
+use hg_na::{Address, Completion, Context, Error, Identity, Peer};
 use hg_na_conformance::{
     Faults, Faulty, Mem, Patience, Suite, TESTS,
     layer::{Layer, Layered, Layers},
@@ -266,4 +269,67 @@ fn a_plugin_that_hides_its_deadline_is_caught_asleep() {
     let suite = Suite::new(late, "mem://").patience(IMPATIENT);
     let verdict = run(&suite, "two_sleeping_threads_never_lose_a_wake_up");
     assert!(verdict.as_ref().is_err_and(|why| why.contains("slept through")), "{verdict:?}");
+}
+
+/// Believes whoever says who it is.
+#[derive(Debug, Clone, Copy)]
+enum Credulous {
+    /// Everybody, also whoever is gone.
+    Always,
+    /// Whoever has hung up is somebody else.
+    AfterHangUps,
+}
+
+#[derive(Debug)]
+struct CredulousLayer(Credulous, HashSet<Peer>);
+
+impl Layer for CredulousLayer {
+    fn identity(&self, _inner: &dyn Context, peer: Peer) -> Identity {
+        match self.0 {
+            Credulous::Always => Identity::process(1, 0),
+            Credulous::AfterHangUps if self.1.contains(&peer) => {
+                Identity::network(([127, 0, 0, 1], 1).into())
+            }
+            Credulous::AfterHangUps => Identity::default(),
+        }
+    }
+
+    fn progress(
+        &mut self,
+        inner: &mut dyn Context,
+        now: Instant,
+        done: &mut Vec<Completion>,
+    ) -> Result<bool, Error> {
+        let moved = inner.progress(now, done);
+        for completion in done {
+            if let Completion::HungUp { peer, .. } = completion {
+                self.1.insert(*peer);
+            }
+        }
+        moved
+    }
+}
+
+impl Layers for Credulous {
+    fn layer(&self, _address: &Address) -> Box<dyn Layer> {
+        Box::new(CredulousLayer(*self, HashSet::new()))
+    }
+}
+
+#[test]
+fn a_plugin_that_says_what_nobody_vouches_for_is_caught() {
+    let [stays, ends] = [
+        "a_peer_is_the_same_one_until_it_is_gone",
+        "nothing_is_known_of_a_peer_that_was_forgotten_or_never_there",
+    ];
+    for (flaw, test, words) in [
+        (Credulous::Always, stays, "is said to be"),
+        (Credulous::Always, ends, "of nobody"),
+        (Credulous::AfterHangUps, stays, ", then Identity"),
+        (Credulous::AfterHangUps, ends, "of nobody"),
+    ] {
+        let suite = Suite::new(Layered::new(Mem::default(), flaw), "mem://").patience(IMPATIENT);
+        let verdict = run(&suite, test);
+        assert!(verdict.as_ref().is_err_and(|why| why.contains(words)), "{flaw:?}: {verdict:?}");
+    }
 }

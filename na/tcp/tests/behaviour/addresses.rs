@@ -1,8 +1,8 @@
 //! What can be opened and looked up.
 
-use hg_na::{Error, GoneReason};
+use hg_na::{Error, GoneReason, Identity};
 
-use crate::end::{End, LOOPBACK, Server, gone, skipped};
+use crate::end::{End, LOOPBACK, Server, arrived, ended, gone, skipped};
 
 fn reaches(url: &str, settings: &[(&str, &str)], starts: &str) {
     let server = Server::start(url, settings);
@@ -82,5 +82,48 @@ fn what_cannot_be_listened_at_is_refused_with_the_reason() {
     for url in ["tcp://a b", "tcp://::1", "tcp://127.0.0.1:65536", "tcp://x?key=1", "tcp://k@x"] {
         let refused = hg_na::Address::new(url).and_then(|_| Err::<(), _>(refusal(url, &[])));
         assert!(matches!(refused, Err(Error::BadAddress { .. })), "{url}: {refused:?}");
+    }
+}
+
+#[test]
+fn a_peer_is_known_by_the_other_end_of_its_socket() {
+    let [mut one, mut other] = [End::open(LOOPBACK, &[]), End::open("tcp://127.0.0.2", &[])];
+    let listens = |end: &End| end.text().strip_prefix("tcp://").unwrap().parse().unwrap();
+    let to_other = one.lookup(&other.text());
+    assert_eq!(one.context.identity(to_other), Identity::default(), "nobody was asked yet");
+    one.send(1, to_other, b"from one");
+    let to_one = loop {
+        one.round();
+        other.round();
+        if let Some((from, _)) = other.take(arrived) {
+            break from;
+        }
+    };
+    one.until(ended(1)).unwrap();
+    assert_eq!(one.context.identity(to_other), Identity::network(listens(&other)));
+    let seen = other.context.identity(to_one);
+    let address = seen.address.unwrap();
+    assert_eq!((seen.uid, seen.pid), (None, None));
+    // It was not told where the other one's listener is; what the socket came from is no listener.
+    assert!(address.ip().is_loopback() && address != listens(&one), "{address}");
+    assert!(std::net::TcpStream::connect(address).is_err());
+    // Looked up, it is reached over the same connection.
+    let looked_up = other.lookup(&one.text());
+    other.send(2, looked_up, b"from the other");
+    let from = loop {
+        one.round();
+        other.round();
+        if let Some((from, _)) = one.take(arrived) {
+            break from;
+        }
+    };
+    assert_eq!(other.context.identity(looked_up), seen);
+    assert_eq!(one.context.identity(from), Identity::network(listens(&other)));
+    // Gone, it is nobody.
+    drop(one);
+    for _ in 0..2 {
+        let (peer, _) = other.until(gone);
+        assert!(peer == to_one || peer == looked_up);
+        assert_eq!(other.context.identity(peer), Identity::default());
     }
 }
