@@ -48,6 +48,27 @@
 //! `tokio::runtime::Handle`, whichever kind it is; for other runtimes [`Spawn`] takes two lines (`examples/tokio_runtime.rs`,
 //! `examples/smol_runtime.rs`). A handler that ends without awaiting anything is answered sooner without one.
 //!
+//! # Who calls
+//! [`Request::caller`] says it as far as somebody else than the caller vouches for it, the kernel above all: inside a node the
+//! user and the process, over a network the address ([`Identity`]). Where nobody does there is `None`, which is a no.
+//! ```
+//! #[hg::rpc]
+//! fn shut_down(request: &hg::Request, owner: u32) -> Result<(), String> {
+//!     match request.caller().uid {
+//!         Some(uid) if uid == owner => Ok(()),
+//!         other => Err(format!("only user {owner} may, not {other:?}")),
+//!     }
+//! }
+//!
+//! let target = hg::Engine::builder().register(shut_down)?.listen(true).open("sm://")?;
+//! let origin = hg::Engine::open("sm://")?;
+//! let peer = origin.lookup(target.address())?;
+//! let own = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self")?);
+//! origin.call(shut_down, &peer, (own,)).wait()?;
+//! assert!(origin.call(shut_down, &peer, (own + 1,)).wait().is_err());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! # Cleanup
 //! The engine closes when its last clone is dropped: open calls fail, peers see the connections close. Nothing is
 //! left behind in the file system, not even after `kill -9`; over `ofi+shm`, until the next engine is opened there.
@@ -101,7 +122,7 @@ pub use hg_engine::{
     Request, Spawn, ToAddress, Wait,
 };
 pub use hg_macros::rpc;
-pub use hg_na::{Address, Availability, Error, GoneReason, Offer};
+pub use hg_na::{Address, Availability, Error, GoneReason, Identity, Offer};
 
 pub use crate::engine::{Builder, Engine, offers};
 

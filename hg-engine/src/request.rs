@@ -13,7 +13,7 @@ use hg_core::{
     protocol::status_message,
     rpc::Rpc,
 };
-use hg_na::Message;
+use hg_na::{Identity, Message};
 
 use crate::{
     Handle, Peer,
@@ -163,6 +163,20 @@ impl Request {
     #[must_use]
     pub fn origin(&self) -> Peer {
         Peer { na: self.due.origin, port: self.port.id }
+    }
+
+    /// Who called, as far as somebody else than the caller vouches for it: inside a node its process and user, by the
+    /// kernel's word; over a network its address. A field is `None` where nobody does, and all are when the caller is
+    /// gone or the engine is closed; so ask before the first `await`, and take `None` for no.
+    ///
+    /// May be called in any handler; it takes a lock for a moment.
+    #[must_use]
+    pub fn caller(&self) -> Identity {
+        let Some(mut state) = self.port.enter_state() else { return Identity::default() };
+        state
+            .protocol
+            .context()
+            .map_or_else(|_| Identity::default(), |it| it.identity(self.due.origin))
     }
 
     /// When the caller gives up, if it said so: its time remaining, counted from the request's arrival.

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `bulk` | transfers: ranges, refusals, early endings, views |
 //! | `calls` | every kind of call, of waiting, of progress; names; payloads of all sizes |
+//! | `callers` | what a handler is told of who calls |
 //! | `large` | arguments and results beyond one message, over each transport |
 //! | `denied` | processes that the system keeps out of each other's memory (seccomp) |
 //! | `death` | processes that are killed, and what is left of them |
@@ -24,6 +25,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests end the test, too")]
 
 mod bulk;
+mod callers;
 mod calls;
 mod common;
 mod crowds;
