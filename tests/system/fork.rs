@@ -2,10 +2,10 @@
 
 #![expect(unsafe_code, reason = "fork(2), which a test of forking cannot do without")]
 
-use std::{os::fd::AsFd as _, time::Duration};
+use std::{os::fd::AsFd as _, sync::mpsc, time::Duration};
 
 use hg::{
-    CallError, Engine, Error,
+    CallError, Engine, Error, Identity, Request,
     bulk::{self, Bulk, Memory, Rights},
 };
 use nix::{
@@ -25,6 +25,9 @@ use crate::{
     transports::{open_over, urls},
 };
 
+#[hg::rpc]
+fn here();
+
 /// Opens an engine, calls the target, says its address; forks at the first command. Then its child says what the
 /// copy answers, and lives on until the standard input of both is closed; the parent does, too.
 pub(crate) fn forker(settings: &Settings) {
@@ -34,6 +37,8 @@ pub(crate) fn forker(settings: &Settings) {
     assert_eq!(engine.call(add, &peer, (1, 2)).wait().expect("the target serves"), 3);
     // Its pool has a thread that the child will lack.
     assert!(serves_blocking(settings));
+    let own = own_request(&engine);
+    assert_ne!(own.caller(), Identity::default());
     say(engine.address().as_str());
     while let Some(command) = next_command() {
         match command.as_str() {
@@ -45,7 +50,7 @@ pub(crate) fn forker(settings: &Settings) {
                 // SAFETY:
                 // - nobody else runs in this process but the test harness, which holds no lock of ours.
                 match unsafe { fork() }.expect("a process can be started") {
-                    ForkResult::Child => forked(settings, &engine, &peer, open, exposed),
+                    ForkResult::Child => forked(settings, &engine, &peer, (open, &own), exposed),
                     ForkResult::Parent { .. } => {
                         let back = exposed.map(|bulk| bulk.into_vec().expect("nobody uses it"));
                         assert!(back.iter().all(|bytes| *bytes == [7; 5000]));
@@ -55,6 +60,19 @@ pub(crate) fn forker(settings: &Settings) {
             other => panic!("a forker knows no `{other}`"),
         }
     }
+}
+
+/// A request that the engine has served, of its own.
+fn own_request(engine: &Engine) -> Request {
+    let (tell, told) = mpsc::channel();
+    let serve = move |request: &Request, ()| {
+        tell.send(request.clone()).expect("it is waited for");
+        Ok(())
+    };
+    engine.serve(here, serve).expect("a fresh registry");
+    let peer = engine.lookup(engine.address()).expect("an address");
+    engine.call(here, &peer, ()).wait().expect("it serves itself");
+    told.recv().expect("it was served")
 }
 
 /// Memory of the heap twice, and twice some that peers can map.
@@ -104,7 +122,7 @@ fn forked(
     settings: &Settings,
     engine: &Engine,
     peer: &hg::Peer,
-    open: hg::Call<'_, never>,
+    (open, own): (hg::Call<'_, never>, &Request),
     exposed: [Bulk; 4],
 ) -> ! {
     let opened_before = open.wait();
@@ -118,7 +136,8 @@ fn forked(
         && matches!(&notified, Err(CallError::NotMade(error)) if is_forked(error))
         && matches!(&looked_up, Err(error) if is_forked(error))
         && matches!(&opened_before, Err(CallError::NotMade(error)) if is_forked(error))
-        && after_progress.is_err();
+        && after_progress.is_err()
+        && own.caller() == Identity::default();
     // A new one of its own works, also after memory of the parent's was given up.
     let own = settings.open(false).and_then(|own| Ok((own.lookup(settings.target())?, own)));
     let works = takes_back(exposed)
