@@ -42,7 +42,9 @@ impl Timers {
 
     /// All are in the heap.
     fn settle(&mut self) {
-        self.heap.extend(self.latest.take().map(Reverse));
+        if let Some(latest) = self.latest.take() {
+            self.heap.push(Reverse(latest));
+        }
     }
 
     /// Counts a timer as dead; it is swept out when the dead outnumber the living.
