@@ -31,7 +31,9 @@ impl Protocol {
     ) -> Result<OperationId, TransferError> {
         let why = self.why_closed();
         let Some(context) = self.context.as_deref_mut() else { return Err(why) };
-        let piece = if context.moves(peer) { limits.piece.min(MOVE_MAX) } else { limits.piece };
+        // A view is seen as a whole.
+        let is_cut = !matches!(near, Near::View(_)) && context.moves(peer);
+        let piece = if is_cut { limits.piece.min(MOVE_MAX) } else { limits.piece };
         let plan = Plan::new(near, far, Limits { piece, ..limits });
         Ok(self.operations.begin_transfer(peer, plan, context))
     }
