@@ -125,7 +125,7 @@ impl Backlog {
         }
     }
 
-    fn push(&mut self, token: Token, op: Op, calls: &Operations) -> Posted {
+    fn push(&mut self, token: Token, mut op: Op, calls: &Operations) -> Posted {
         let (peer, len) = (op.peer(), len_of(&op));
         let is_new = !self.peers.contains_key(&peer);
         let waiting = self.peers.entry(peer).or_default();
@@ -140,6 +140,13 @@ impl Backlog {
             return Posted::Refused(op, limit(self.bytes_max));
         }
         self.bytes.take(peer, len);
+        if let Op::SendUnexpected { message, .. }
+        | Op::SendControl { message, .. }
+        | Op::SendExpected { message, .. } = &mut op
+        {
+            // What is in the transport's queue before it may wait for the memory that it was made in.
+            message.make_own();
+        }
         waiting.queue_of(&op).push_back((token, op));
         Posted::Waits
     }

@@ -107,7 +107,7 @@ impl<E> CallError<E> {
     }
 
     /// Whether the handler has certainly not run, and the same call may succeed later, or at another target: it may be made
-    /// again without being made twice.
+    /// again without being made twice. After [`CallError::PeerGone`] the address is to be looked up first.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         matches!(

@@ -239,6 +239,10 @@ impl Operations {
     /// Waits for room for another call.
     pub fn begin_room(&mut self) -> OperationId {
         let id = self.begin_wait(Kind::Room);
+        if self.waiting.len() >= 2 * self.table.len() {
+            let table = &self.table;
+            self.waiting.retain(|id| table.get(*id).is_some()); // Others have left.
+        }
         self.waiting.push_back(id);
         id
     }
@@ -246,6 +250,10 @@ impl Operations {
     /// Waits for the end of all that is in service.
     pub fn begin_drain(&mut self) -> OperationId {
         let id = self.begin_wait(Kind::Drain);
+        if self.drains.len() >= 2 * self.table.len() {
+            let table = &self.table;
+            self.drains.retain(|id| table.get(*id).is_some()); // Others have left.
+        }
         self.drains.push(id);
         id
     }

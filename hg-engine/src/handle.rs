@@ -360,16 +360,22 @@ impl Handle {
     /// # }
     /// ```
     /// The room is not kept for whoever has waited: another thread's call may take it first, and then that one's is refused.
+    /// A call has its room until its outcome was taken or it was dropped: who holds calls that are over and waits for room waits in
+    /// vain.
     pub fn ready(&self) -> Ready<'_> {
         Ready::new(&self.port)
     }
 
-    /// Begins nothing new from now on, in any context of the engine, and ends when all that is in service was answered and its
-    /// answers were taken: then it can be closed, and nobody has lost anything. For restarts.
+    /// Begins nothing new from now on, in any context of the engine, and ends when all that is in service was answered, and
+    /// those answers have left. For restarts: then the engine can be closed.
     ///
     /// Calls that arrive end with [`CallError::Draining`](hg_core::error::CallError::Draining), at once and certainly not
     /// started; one-way calls that arrive are dropped. The engine's own calls go on, and may be made. Handlers are not told: one
     /// that would not end by itself is ended by closing the engine, when `within` has passed and this has failed.
+    ///
+    /// Two kinds of calls end with the close all the same, and with `PeerGone`: those that arrive between the end of this and the
+    /// close, and those whose answers were given before this was called, to a peer that has not taken them in yet. An `async`
+    /// handler that a runtime runs goes on after its caller has left, unless it looks at [`Request::cancelled`], and is waited for.
     ///
     /// The handle of a [`Request`] drains its own context only. Draining cannot be taken back.
     /// ```no_run

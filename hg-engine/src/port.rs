@@ -201,6 +201,9 @@ struct Starts {
 /// Rounds that share one reading of the clock while nobody sleeps.
 const ROUNDS_PER_CLOCK: u32 = 16;
 
+/// Looks for the state's lock before a thread of a user's sleeps for it: some microseconds.
+const LOOKS_BEFORE_SLEEP: u32 = 200;
+
 /// Engines that this process ever had.
 static ENGINES: AtomicU64 = AtomicU64::new(0);
 
@@ -291,8 +294,15 @@ impl Port {
         self.state.try_lock().or_else(|| self.enter_contended_state())
     }
 
+    /// Whoever has it, has it for a moment, and takes it again in its next round: who sleeps for it comes too late again and again.
     #[cold]
     fn enter_contended_state(&self) -> Option<MutexGuard<'_, State>> {
+        for _ in 0..LOOKS_BEFORE_SLEEP {
+            std::hint::spin_loop();
+            if let Some(state) = self.state.try_lock() {
+                return Some(state);
+            }
+        }
         if self.is_forked() { None } else { Some(self.state.lock()) }
     }
 

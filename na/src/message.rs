@@ -208,6 +208,13 @@ impl Message {
         }
     }
 
+    /// Holds its bytes in memory of its own from now on. What waits keeps none of a transport's, which others wait for.
+    pub fn make_own(&mut self) {
+        if let Repr::Body(_) | Repr::Shared(_) = self.0 {
+            self.0 = Repr::Owned(self.as_slice().to_vec());
+        }
+    }
+
     /// The transport's own memory, or the message itself when it lives elsewhere.
     ///
     /// # Errors

@@ -191,6 +191,32 @@ fn one_more_than_the_limit_is_not_begun() {
     assert!(calls.begin_call((PEER, "test"), true, None, None).is_some());
 }
 
+#[test]
+fn room_is_granted_once_for_each_place_and_waits_that_were_left_are_forgotten() {
+    let now = some_instant();
+    let mut calls = Operations::new(1);
+    let call = calls.begin_call((PEER, "test"), true, None, None).unwrap();
+    for _ in 0..1000 {
+        let id = calls.begin_room();
+        assert!(calls.abandon(id, now).is_none());
+        let id = calls.begin_drain();
+        assert!(calls.abandon(id, now).is_none());
+    }
+    assert!(calls.waiting.len() < 10 && calls.drains.len() < 10, "{calls:?}");
+    let waits = [calls.begin_room(), calls.begin_room()];
+    calls.grant_room();
+    assert!(!calls.is_settled(waits[0]), "there is no room");
+    assert!(calls.abandon(call, now).is_none());
+    calls.grant_room();
+    calls.grant_room();
+    assert_eq!(waits.map(|id| calls.is_settled(id)), [true, false]);
+    assert!(matches!(calls.take(waits[0]), Some(Outcome::Sent)));
+    calls.grant_room();
+    assert!(calls.is_settled(waits[1]), "nobody has taken the place");
+    assert!(calls.abandon(waits[1], now).is_none());
+    assert!(calls.is_empty() && calls.granted == 0 && calls.others == 0);
+}
+
 #[derive(Debug, Clone, Copy)]
 enum Event {
     SendOk,

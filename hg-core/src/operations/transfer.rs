@@ -102,6 +102,8 @@ pub(super) struct Transfer {
     is_moved_here: bool,
     /// It stands in the queue of those, or its next piece was taken from there.
     is_in_turn: bool,
+    /// It was stopped, and there is a time by which whoever waits is told.
+    is_draining: bool,
 }
 
 impl Transfer {
@@ -130,9 +132,14 @@ impl Operations {
         context: &mut dyn Context,
     ) -> OperationId {
         self.others += 1;
-        let (stalled, is_moved_here, is_in_turn) = (false, false, false);
-        let mut transfer =
-            Box::new(Transfer { plan, seen: None, stalled, is_moved_here, is_in_turn });
+        let mut transfer = Box::new(Transfer {
+            plan,
+            seen: None,
+            stalled: false,
+            is_moved_here: false,
+            is_in_turn: false,
+            is_draining: false,
+        });
         transfer.look_who_moves(peer, context);
         let ops = [OpState::None; 2];
         let id =
@@ -249,7 +256,8 @@ impl Operations {
     /// Ends a transfer early. The transport has a moment to give its memory back; whoever waits is told then at the latest.
     pub fn stop_transfer(&mut self, id: OperationId, why: TransferError, now: Instant) {
         let Some(transfer) = self.table.get_mut(id).and_then(|it| it.transfer()) else { return };
-        let is_first = transfer.plan.stopped().is_none();
+        // One that has failed by itself is not yet.
+        let is_first = !std::mem::replace(&mut transfer.is_draining, true);
         transfer.plan.stop(why);
         if self.run_transfer(id, None) && is_first {
             self.arm(id, now + DRAIN_MAX);
