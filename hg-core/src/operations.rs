@@ -18,6 +18,7 @@ mod owner;
 mod tests;
 mod transfer;
 mod untold;
+mod waits;
 
 use std::{collections::VecDeque, task::Waker, time::Instant};
 
@@ -144,7 +145,7 @@ pub struct Operations {
     /// Of those, so many have settled and have not looked.
     granted: usize,
     /// Who waits for the end of all that is in service.
-    drains: Vec<OperationId>,
+    drains: VecDeque<OperationId>,
 }
 
 /// What [`Operations::take_into`] found.
@@ -207,7 +208,7 @@ impl Operations {
             moved_at_once: 0,
             waiting: VecDeque::new(),
             granted: 0,
-            drains: Vec::new(),
+            drains: VecDeque::new(),
         }
     }
 
@@ -234,64 +235,6 @@ impl Operations {
     #[must_use]
     pub fn room(&self) -> usize {
         (self.max - self.calls()).saturating_sub(self.granted)
-    }
-
-    /// Waits for room for another call.
-    pub fn begin_room(&mut self) -> OperationId {
-        let id = self.begin_wait(Kind::Room);
-        if self.waiting.len() >= 2 * self.table.len() {
-            let table = &self.table;
-            self.waiting.retain(|id| table.get(*id).is_some()); // Others have left.
-        }
-        self.waiting.push_back(id);
-        id
-    }
-
-    /// Waits for the end of all that is in service.
-    pub fn begin_drain(&mut self) -> OperationId {
-        let id = self.begin_wait(Kind::Drain);
-        if self.drains.len() >= 2 * self.table.len() {
-            let table = &self.table;
-            self.drains.retain(|id| table.get(*id).is_some()); // Others have left.
-        }
-        self.drains.push(id);
-        id
-    }
-
-    fn begin_wait(&mut self, kind: Kind) -> OperationId {
-        self.others += 1;
-        let nobody = Peer::new(u32::MAX, u32::MAX);
-        self.begin_with(kind, nobody, "", None, [OpState::None; 2], None)
-    }
-
-    /// Whether anybody waits for that.
-    #[inline]
-    #[must_use]
-    pub fn waits_for_drain(&self) -> bool {
-        !self.drains.is_empty()
-    }
-
-    /// Nothing is in service any more.
-    pub fn handle_drained(&mut self) {
-        for id in std::mem::take(&mut self.drains) {
-            self.settle(id, Outcome::Sent, false);
-        }
-    }
-
-    /// Whether anybody waits for room.
-    #[inline]
-    #[must_use]
-    pub fn waits_for_room(&self) -> bool {
-        !self.waiting.is_empty()
-    }
-
-    /// Some calls may have ended: the first of those who wait for their room are told, as many as there is room for.
-    pub fn grant_room(&mut self) {
-        while self.room() > 0
-            && let Some(id) = self.waiting.pop_front()
-        {
-            self.settle(id, Outcome::Sent, false); // Unless it has left.
-        }
     }
 
     #[inline(always)]
