@@ -183,7 +183,10 @@ impl UnixContext {
         let (len, max) = (message.len(), LONGEST[lane]);
         match link.waiting[lane].len() {
             _ if len > max => Err(Error::TooLong { len, max }),
-            full if full >= depth => Err(Error::Again),
+            full if full >= depth => {
+                link.refused[lane] = Some(depth / 2);
+                Err(Error::Again)
+            }
             _ => Ok(()),
         }
     }

@@ -56,6 +56,8 @@ pub(crate) struct Link {
     input: Vec<u8>,
     requests: VecDeque<Message>,
     pub(crate) receives: BTreeMap<Tag, (OpId, Token)>,
+    /// Of each lane, how few may wait before room is told; `None`: nothing was refused since.
+    pub(crate) refused: [Option<usize>; 3],
     /// Its unexpected messages stay here although they are taken of others.
     pub(crate) is_shut: bool,
     /// `HungUp` was told.
@@ -95,7 +97,20 @@ impl Link {
             self.spend(lane);
         }
         moved |= self.write(done);
-        moved
+        moved | self.tell_room(own, done)
+    }
+
+    /// Tells room once for all lanes that have some again.
+    fn tell_room(&mut self, own: Peer, done: &mut Vec<Completion>) -> bool {
+        let mut has_room = false;
+        for (refused, waiting) in self.refused.iter_mut().zip(&self.waiting) {
+            let told = refused.take_if(|few| waiting.len() <= *few);
+            has_room |= told.is_some() && self.ended.is_none();
+        }
+        if has_room {
+            done.push(Completion::Room { peer: own });
+        }
+        has_room
     }
 
     pub(crate) fn connected(socket: Socket) -> Self {
