@@ -130,6 +130,8 @@ pub struct Operations {
     untold: Untold,
     /// Those that have settled and whose outcome was not taken.
     settled: usize,
+    /// Something has settled since whoever makes progress was about to sleep: it may be what that one waits for.
+    has_settled: bool,
     /// Those that are no calls.
     others: usize,
     /// Calls at a time.
@@ -201,6 +203,7 @@ impl Operations {
             effects: Vec::new(),
             untold: Untold::default(),
             settled: 0,
+            has_settled: false,
             others: 0,
             max: calls_max.min(ENTRIES_MAX / 2),
             stalled: FxHashMap::default(),
@@ -361,6 +364,12 @@ impl Operations {
         self.table.get(id).is_none_or(|operation| !operation.is_open())
     }
 
+    /// Whether anything has settled since this was asked, other than by an answer that came in a round: not to sleep before
+    /// another look.
+    pub(crate) fn take_news(&mut self) -> bool {
+        std::mem::take(&mut self.has_settled)
+    }
+
     /// Whether any outcome waits to be taken.
     #[inline]
     #[must_use]
@@ -481,6 +490,7 @@ impl Operations {
         let failed = matches!(outcome, Outcome::Failed(_));
         operation.phase = Phase::Settled(outcome);
         self.settled += 1;
+        self.has_settled = true;
         self.granted += usize::from(operation.kind == Kind::Room);
         if failed && operation.send == OpState::None && operation.is_call() {
             self.effects.push(Effect::DropRequest { peer: operation.peer });

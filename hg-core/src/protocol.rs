@@ -511,7 +511,8 @@ impl Protocol {
         if self.serves.can_take_held() {
             return None;
         }
-        if !self.deferred.is_empty() || self.operations.needs_round() {
+        let has_news = self.operations.take_news();
+        if has_news || !self.deferred.is_empty() || self.operations.needs_round() {
             return None;
         }
         let Some(context) = &mut self.context else { return Some(None) };
