@@ -15,124 +15,103 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 
-use crate::{
-    OpenError,
-    platform::Timer,
-    port::Port,
-    role::{Bell, Rest},
-};
+use crate::{OpenError, inside::is_inside, platform::Timer, port::Port};
 
-/// The engine's place in a foreign event loop. One thread at a time.
+/// The engine's place in a foreign event loop. One thread at a time, and one loop of a context.
 ///
-/// Other threads may wait for calls of the same engine, or make its progress: the loop sleeps meanwhile, and is woken when
-/// nobody does any more, or when something has come that the loop's own callers have polled (or tried to take). It is woken
-/// once when the engine is closed, and has nothing to go round for after that.
+/// While it lives, its rounds alone make progress for that context: other threads that wait for calls, and the engine's own
+/// thread, leave it to the loop. Between two rounds the thread that the loop runs in may wait for a call itself; it makes
+/// the progress then. A loop that goes round no more is to be dropped.
 ///
-/// Loops of the same context rely on one another: while one is awake, the others sleep. One that goes round no more is to be
-/// dropped.
+/// It is woken once when the engine is closed, and has nothing to go round for after that.
 #[derive(Debug)]
 pub struct EventLoop {
     port: Arc<Port>,
     epoll: Epoll,
     timer: Box<dyn Timer>,
-    /// What others wake the loop by.
-    bell: Arc<Bell>,
-    /// Whether the transport is told that somebody sleeps on it, since the last round.
-    armed: AtomicBool,
-    /// Whether a sleep on `epoll` ends by what comes to the transport.
-    watches_transport: AtomicBool,
     /// Whether the loop was told that it may sleep since it has looked.
     slept: AtomicBool,
+    /// It has gone round since the engine was closed.
+    has_heard: AtomicBool,
 }
 
 impl EventLoop {
     pub(crate) fn new(port: Arc<Port>) -> Result<Self, OpenError> {
         let os = |call| move |error: nix::Error| hg_na::Error::os(call, error);
-        if port.waiter.fd().is_none() {
+        let Some(transport) = port.waiter.fd() else {
             return Err(hg_na::Error::Unsupported("a foreign event loop over this transport"));
-        }
+        };
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(os("epoll_create1"))?;
         let timer = port.shared.platform.timer().map_err(os("timerfd_create"))?;
-        let bell = Arc::new(Bell::new(Arc::clone(&port.shared.platform)).map_err(os("eventfd"))?);
         epoll.add(timer.as_fd(), readable()).map_err(os("epoll_ctl"))?;
-        epoll.add(bell.event.as_fd(), readable()).map_err(os("epoll_ctl"))?;
-        if !port.add_loop(&bell) {
-            return Err(hg_na::Error::Forked);
-        }
-        let (armed, slept) = (AtomicBool::new(false), AtomicBool::new(false));
-        let watches_transport = AtomicBool::new(false);
-        Ok(Self { port, epoll, timer, bell, armed, watches_transport, slept })
+        epoll.add(transport, readable()).map_err(os("epoll_ctl"))?;
+        port.keep_role_for_loop()?;
+        let (slept, has_heard) = (AtomicBool::new(false), AtomicBool::new(false));
+        Ok(Self { port, epoll, timer, slept, has_heard })
     }
 
-    /// One round of progress; says whether anything moved. Nothing does while another thread makes progress.
+    /// One round of progress; says whether anything moved.
     pub fn progress(&self) -> bool {
+        let platform = self.port.shared.platform.as_ref();
+        let Some(mut state) = self.port.enter_state() else { return false };
+        state.followers.loop_runs_in(platform.current(), false);
+        drop(state);
+        let Some((mut role, state)) = self.port.try_role() else { return false };
         // Relaxed, as everywhere here: one thread uses this at a time.
-        if self.slept.swap(false, Ordering::Relaxed) {
-            self.bell.silence();
+        if !self.slept.swap(false, Ordering::Relaxed) {
+            return self.port.step(&mut role, state, &mut |_: &mut _| None::<()>).0;
         }
-        let Some((mut role, mut state)) = self.port.role_of_loop(&self.bell) else { return false };
-        if self.armed.swap(false, Ordering::Relaxed) {
-            drop(state);
-            self.port.disarm(role.work());
-            // Collects what made the descriptor readable, so that it is not readable for ever.
-            if let Err(error) = self.port.waiter.wait(Some(Duration::ZERO)) {
-                tracing::error!(%error, "the transport's wait set cannot be read");
-            }
-            let Some(again) = self.port.enter_state() else { return false };
-            state = again;
+        drop(state);
+        self.port.disarm(role.work());
+        // Collects what made the descriptor readable, so that it is not readable for ever.
+        if let Err(error) = self.port.waiter.wait(Some(Duration::ZERO)) {
+            tracing::error!(%error, "the transport's wait set cannot be read");
         }
-        let (moved, _) = self.port.step(&mut role, state, &mut |_: &mut _| None::<()>);
-        role.give_back_awake(&self.bell);
-        moved
+        let Some(state) = self.port.enter_state() else { return false };
+        self.port.step(&mut role, state, &mut |_: &mut _| None::<()>).0
     }
 
-    /// Whether the loop may sleep on the descriptor now; the timer is set for the next deadline. While another thread waits
-    /// for a call of this engine, that one makes the progress, and the loop sleeps until it stops, or has found something for
-    /// what was polled.
+    /// Whether the loop may sleep on the descriptor now; the timer is set for the next deadline. Asked immediately before every
+    /// sleep.
     ///
     /// # Errors
-    /// [`hg_na::Error::Os`] when the timer or the descriptor cannot be set.
+    /// [`hg_na::Error::Os`] when the timer cannot be set.
     pub fn may_sleep(&self) -> Result<bool, OpenError> {
         if self.port.is_forked() {
             return Ok(false); // The descriptors are the parent's, too.
         }
-        let Some(rest) = self.port.rest(&self.bell) else { return Ok(false) };
+        let Some(until) = self.sleep_until() else { return Ok(false) };
         self.slept.store(true, Ordering::Relaxed);
-        let until = match rest {
-            Rest::Armed(until) => {
-                self.armed.store(true, Ordering::Relaxed);
-                self.watch_transport(true)?;
-                until
-            }
-            Rest::Beside => {
-                // What comes there, the other thread looks after.
-                self.watch_transport(false)?;
-                None
-            }
-        };
         let left = until.map(|at| at.saturating_duration_since(self.port.now()));
         self.timer.set(left).map_err(|error| hg_na::Error::os("timerfd_settime", error))?;
         Ok(true)
     }
 
-    fn watch_transport(&self, watch: bool) -> Result<(), OpenError> {
-        if self.watches_transport.load(Ordering::Relaxed) == watch {
-            return Ok(());
+    /// Until when it may; `None`: it is to go round once more.
+    fn sleep_until(&self) -> Option<Option<Instant>> {
+        if is_inside(self.port.id) {
+            return None;
         }
-        let Some(transport) = self.port.waiter.fd() else { return Ok(()) };
-        let set = if watch {
-            self.epoll.add(transport, readable())
-        } else {
-            self.epoll.delete(transport)
+        // Acquire: what was told to callers when the engine was closed is seen in the round that comes.
+        let is_closed = self.port.is_closed.load(Ordering::Acquire);
+        let Some((mut role, state)) = self.port.try_role() else {
+            return Some(None); // Whoever closes the engine has it, and wakes the loop.
         };
-        set.map_err(|error| hg_na::Error::os("epoll_ctl", error))?;
-        self.watches_transport.store(watch, Ordering::Relaxed);
-        Ok(())
+        if is_closed || !state.is_open() {
+            // It may have looked after its own things before, and here afterwards.
+            return self.has_heard.swap(true, Ordering::Relaxed).then_some(None);
+        }
+        drop(state);
+        let until = self.port.arm(role.work())?;
+        drop(role);
+        let me = self.port.shared.platform.current();
+        self.port.enter_state()?.followers.loop_runs_in(me, true);
+        Some(until)
     }
 }
 
@@ -142,12 +121,48 @@ fn readable() -> EpollEvent {
 
 impl Drop for EventLoop {
     fn drop(&mut self) {
-        self.port.remove_loop(&self.bell);
+        let Some(mut state) = self.port.enter_state() else { return };
+        state.followers.keep_for_nobody();
+        if state.work.is_some() {
+            self.port.pass_on(state);
+        }
     }
 }
 
 impl AsFd for EventLoop {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.0.as_fd()
+    }
+}
+
+impl Port {
+    /// Keeps the role for a loop, which runs in this thread. Waits until whoever has it gives it up.
+    fn keep_role_for_loop(&self) -> Result<(), OpenError> {
+        if is_inside(self.id) {
+            return Err(hg_na::Error::Unsupported("a foreign event loop made in a handler"));
+        }
+        let platform = self.shared.platform.as_ref();
+        let me = platform.current();
+        let mut is_kept = false;
+        loop {
+            let mut state = self.enter_state().ok_or(hg_na::Error::Forked)?;
+            let is_closing = self.closing.load(Ordering::Relaxed);
+            if !is_kept && !is_closing && !state.followers.keep_for_loop(&me) {
+                let what = "a second event loop of a context: drop the first one";
+                return Err(hg_na::Error::Unsupported(what));
+            }
+            is_kept = true;
+            let is_free = state.work.is_some();
+            // Relaxed: only when it is seen matters.
+            self.yielding.store(!is_free, Ordering::Relaxed);
+            if is_free || is_closing {
+                state.followers.leave(&me, false);
+                return Ok(());
+            }
+            state.followers.follow(&me, None);
+            drop(state);
+            self.notify();
+            platform.park();
+        }
     }
 }

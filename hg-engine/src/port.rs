@@ -187,6 +187,8 @@ pub(crate) struct Work {
     answer: Message,
     now: Instant,
     rounds_since_clock: u32,
+    /// Those who wait for the role are told of nothing ([`Work::end_patience`]).
+    is_busy: bool,
 }
 
 /// What `async` handlers are started with.
@@ -232,8 +234,8 @@ pub(crate) struct Port {
     pub(crate) guests: Guests,
     /// Whether the holder of the role sleeps, or is about to.
     sleeping: AtomicBool,
-    /// There is a foreign loop, or was.
-    pub(crate) has_loops: AtomicBool,
+    /// A foreign loop has come: whoever has the role is to give it up.
+    pub(crate) yielding: AtomicBool,
     /// Progress that nobody waits in shall end.
     interrupted: AtomicBool,
     pub(crate) closing: AtomicBool,
@@ -263,6 +265,7 @@ impl Port {
             answer: crate::handler::no_message(),
             now: shared.platform.now(),
             rounds_since_clock: 0,
+            is_busy: false,
         };
         let state = State::new(context, Box::new(work), &shared, shared.platform.now());
         Self {
@@ -280,7 +283,7 @@ impl Port {
             background: Background::new(),
             guests: Guests::default(),
             sleeping: AtomicBool::new(false),
-            has_loops: AtomicBool::new(false),
+            yielding: AtomicBool::new(false),
             interrupted: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
@@ -354,6 +357,7 @@ impl Port {
 
     /// Publishes the intent to sleep and checks once more; gives the time until which to sleep.
     fn prepare_sleep(&self, work: &mut Work, how: Sleep) -> Option<Option<Instant>> {
+        work.end_patience(self);
         self.sleeping.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         let is_interrupted =
@@ -361,7 +365,8 @@ impl Port {
         let sleep = !is_interrupted
             && work.answers.is_empty()
             && !work.tasks.any_ready()
-            && !self.closing.load(Ordering::Relaxed);
+            && !self.closing.load(Ordering::Relaxed)
+            && !self.yielding.load(Ordering::Relaxed);
         let state = if sleep { self.enter_state() } else { None };
         let until = state.and_then(|mut state| state.protocol.may_sleep());
         let Some(until) = until else {
@@ -413,6 +418,14 @@ pub(crate) enum Sleep {
 }
 
 impl Work {
+    /// This thread waits itself: those who wait for it are to be told of what it finds.
+    #[inline]
+    pub(crate) fn end_patience(&mut self, port: &Port) {
+        if std::mem::take(&mut self.is_busy) {
+            port.end_patience();
+        }
+    }
+
     /// Forgets everything; what users have to do with is to be dropped without a lock.
     #[must_use = "it is to be dropped where it may do anything"]
     pub(crate) fn clear(&mut self) -> Leftovers {

@@ -8,32 +8,27 @@
 //!
 //! | follower | holder |
 //! |---|---|
-//! | F1 its call has settled: take the outcome, done | H1 put the work back, pop one follower |
-//! | F2 the role is free: take it | H2 unlock, tell the popped one |
-//! | F3 push itself to `followers`, unlock, park | H3 wakers were woken: pop all loops, unlock, tell them |
+//! | F1 its call has settled: take the outcome, leave the line | H1 put the work back, tell the first in line |
+//! | F2 the role is free, and kept for nobody else: take it | H2 calls have settled: wake those who wait for them |
+//! | F3 join the line, unlock, park | H3 busy: neither, until its turn is over; then keep the role for the first in line |
 //!
-//! A follower that comes before H1 is popped there or later; one that comes after it finds the role free. A popped
-//! follower whose call has settled meanwhile pops the next one in its stead, if the role is free (F1); one that finds
-//! the role taken again follows the new holder.
+//! A follower that joins before H1 is told there or later; one that comes after it finds the role free. One that was told, and whose
+//! call has settled meanwhile, tells the next one in its stead, if the role is free (F1); one that finds the role taken again
+//! follows the new holder.
+//!
+//! # Threads that call back to back
+//! A thread that takes the role several times in a row while others are in line is *busy*: to wake a follower for each
+//! call would cost more than the call. So those who join the line of a busy holder are *patient*: nobody tells them of anything (H3), and
+//! they park for [`GRACE`] at most. When the holder's turn is over, the role is kept for the first in line, which is told; nobody
+//! else can take it before. Where a busy holder waits itself, patience ends: it wakes those whose calls have settled, and the others
+//! by H2 from then on. Where it does not come back, the first one that has parked for so long takes the role.
+//! So threads that share a core get equal turns, and each call costs few switches between them.
 //!
 //! # Foreign loops ([`crate::EventLoop`])
-//! They stand behind all threads, and are told by a descriptor of their own, which nobody else reads:
-//!
-//! | loop, awake | loop, about to sleep |
-//! |---|---|
-//! | L1 follow nobody, forget news; take the role if it is free | L3 news came since L1: go round once more |
-//! | L2 after its round: put the work back, pop one thread | L4 the role is free: *arm* the transport, put the work back, |
-//! | | pop one follower that is not armed; sleep on the transport |
-//! | | L5 the role is taken: follow, and sleep on its own descriptor only |
-//!
-//! - H1 to L5: who follows before the role is free is told, or a thread is, which gives it back in its turn.
-//! - H1 to L4: a round of anybody's takes back what the transport was told for the sleep, so who ends with it pops an armed loop,
-//!   too. Only a loop's own round does not (L2): that loop arms the transport again before it sleeps (L4), or follows (L5). Two
-//!   loops would otherwise wake each other for ever. For the same reason L4 pops none that is armed: nothing was taken from it.
-//! - L6: a closed engine has nothing to be woken for. Who closes it tells all loops once, after it has woken wakers, whether they
-//!   sleep or not. A loop goes round once more then, and sleeps without following anybody. Until then it follows whoever closes.
-//! - H3 to L5: what was settled before the loop has looked, it sees; if later, the news keep it from sleeping (L3), or it is told.
-//!   So a loop that looks after its own calls between L1 and L3 misses none, although the holder has the role for long.
+//! A loop has the role for itself while it lives: it lies in the state between the loop's rounds, and nobody else takes it but the
+//! thread that the loop runs in, which may wait for a call between two rounds. All others follow. Who has the role when the loop comes
+//! gives it up as soon as it can (`Port::yielding`); when the loop ends, it goes to the first in line; when the engine closes,
+//! to whoever comes first.
 //!
 //! `followers.rs` is the table of those who wait; its unit test searches all orders, and finds each of these rules needed.
 //!
@@ -48,7 +43,6 @@
 
 mod followers;
 mod idle;
-mod loops;
 mod poll;
 
 use std::{
@@ -58,18 +52,13 @@ use std::{
         Arc, MutexGuard, OnceLock,
         atomic::{AtomicBool, AtomicUsize, Ordering, fence},
     },
+    task::{Wake, Waker},
     time::{Duration, Instant},
 };
 
-use hg_core::{
-    error::Failure,
-    operations::{OperationId, Outcome},
-};
+use hg_core::operations::{OperationId, Outcome};
 
-pub(crate) use self::{
-    followers::{Bell, Follower, Followers, Parked},
-    loops::Rest,
-};
+pub(crate) use self::followers::Followers;
 use self::{
     idle::{Idle, Spins},
     poll::Polls,
@@ -79,7 +68,7 @@ use crate::{
     handler::panic_text,
     inside::is_in_handler,
     platform::{Spawned, Thread},
-    port::{Look, OutcomeOf, Port, Sleep, State, Work},
+    port::{Leftovers, Look, OutcomeOf, Port, Sleep, State, Work},
 };
 
 /// How long the background thread stays aside after the last caller has left.
@@ -112,8 +101,8 @@ impl Role<'_> {
     pub(crate) fn give_back(&mut self, mut state: MutexGuard<'_, State>) {
         // Nothing is dropped: while somebody has the role, its place is empty.
         std::mem::forget(std::mem::replace(&mut state.work, self.work.take())); // H1
-        if !state.followers.is_empty() {
-            pass_on(state);
+        if state.followers.any() {
+            self.port.pass_on(state);
         }
     }
 
@@ -126,20 +115,11 @@ impl Role<'_> {
         };
         state.hand_in(work);
         let closed = if state.is_open() { None } else { Some(work.clear()) };
-        let told = if closed.is_some() { state.followers.tell_loops_of_end() } else { Vec::new() };
         self.give_back(state);
-        told.iter().for_each(Follower::come);
         if let Some(leftovers) = closed {
             leftovers.end();
         }
     }
-}
-
-#[cold]
-fn pass_on(mut state: MutexGuard<'_, State>) {
-    let next = state.followers.next();
-    drop(state);
-    next.inspect(Follower::come); // H2
 }
 
 impl Drop for Role<'_> {
@@ -198,21 +178,60 @@ impl Port {
     #[inline]
     pub(crate) fn try_role(self: &Arc<Self>) -> Option<(Role<'_>, MutexGuard<'_, State>)> {
         let mut state = self.enter_state()?;
-        let work = state.work.take()?;
+        let work = state.take_work(self.shared.platform.as_ref())?;
         Some((Role::new(self, work), state))
+    }
+
+    /// The role is free, and somebody waits for it (H1).
+    #[cold]
+    pub(crate) fn pass_on(&self, mut state: MutexGuard<'_, State>) {
+        let Some(now) = state.last_clock() else { return };
+        let next = state.followers.give_back(now);
+        let is_loop_asleep = state.followers.is_loop_asleep();
+        drop(state);
+        next.inspect(Thread::unpark);
+        if is_loop_asleep {
+            // Its thread has waited for a call, and taken what the loop's sleep would end by.
+            self.waiter.wake();
+        }
+    }
+
+    /// This thread waits no longer; where it was to take the role, the next one is.
+    fn leave_line(&self, mut state: MutexGuard<'_, State>, me: &Thread) {
+        let is_free = state.work.is_some();
+        let next = state.followers.leave(me, is_free);
+        self.pass_room_on(state);
+        next.inspect(Thread::unpark);
+    }
+
+    /// Whoever has the role waits itself: those who were not told of anything are from now on.
+    #[cold]
+    pub(crate) fn end_patience(&self) {
+        let Some(mut state) = self.enter_state() else { return };
+        let State { protocol, followers, .. } = &mut *state;
+        let (mut settled, mut before) = (Vec::new(), Vec::new());
+        for (thread, id) in followers.end_patience() {
+            if protocol.operations.is_settled(id) {
+                settled.push(thread.clone());
+            } else {
+                before.push(protocol.operations.set_waker(id, waker_of(thread)));
+            }
+        }
+        drop(state);
+        drop(before); // Of whoever has polled those calls.
+        settled.iter().for_each(Thread::unpark);
     }
 
     /// The same, however long that takes; `None` in a forked child.
     pub(crate) fn wait_for_role(self: &Arc<Self>) -> Option<(Role<'_>, MutexGuard<'_, State>)> {
         let platform = self.shared.platform.as_ref();
-        let me = Parked::here(platform);
+        let me = platform.current();
         loop {
             let mut state = self.enter_state()?;
-            state.followers.unfollow(&me);
-            if let Some(work) = state.work.take() {
+            if let Some(work) = state.take_work(platform) {
                 return Some((Role::new(self, work), state));
             }
-            state.followers.push(me.clone());
+            state.followers.follow(&me, None);
             drop(state);
             platform.park();
         }
@@ -244,16 +263,16 @@ impl Port {
             self.pass_room_on(state);
             return;
         }
-        match state.work.take() {
+        match state.take_work(self.shared.platform.as_ref()) {
             Some(work) => self.drive_to_outcome(Role::new(self, work), state, id, outcome),
-            None => {
-                drop(state);
-                *outcome = Some(self.follow(id));
-            }
+            None => drop(state),
+        }
+        if outcome.is_none() {
+            self.follow(id, outcome);
         }
     }
 
-    /// Makes progress until the call has settled. Gives the role up.
+    /// Makes progress until the call has settled, or the role is to be given up. Gives it up.
     #[inline]
     fn drive_to_outcome<'p>(
         self: &'p Arc<Self>,
@@ -266,35 +285,35 @@ impl Port {
     }
 
     #[cold]
-    fn follow(self: &Arc<Self>, id: OperationId) -> Outcome {
+    fn follow(self: &Arc<Self>, id: OperationId, outcome: &mut Option<Outcome>) {
         if self.is_forked() {
-            // Whoever held the role is not in this process.
-            return self.no_outcome();
+            return; // Whoever held the role is not in this process.
         }
         let platform = self.shared.platform.as_ref();
-        let me = Parked::here(platform);
-        let waker = me.waker();
+        let me = platform.current();
         loop {
             let mut state = self.state.lock();
-            state.followers.unfollow(&me);
             if state.protocol.operations.is_settled(id) {
-                let outcome =
-                    state.protocol.operations.take(id).unwrap_or(Outcome::Failed(Failure::Closed)); // F1
-                let next = if state.work.is_some() { state.followers.next() } else { None };
-                self.pass_room_on(state);
-                next.inspect(Follower::come);
-                return outcome;
+                *outcome = state.protocol.operations.take(id); // F1
+                return self.leave_line(state, &me);
             }
-            if let Some(work) = state.work.take() {
-                let mut outcome = None;
-                self.drive_to_outcome(Role::new(self, work), state, id, &mut outcome); // F2
-                return outcome.unwrap_or_else(|| self.no_outcome());
+            if let Some(work) = state.take_work(platform) {
+                self.drive_to_outcome(Role::new(self, work), state, id, outcome); // F2
+                if outcome.is_some() || self.closing.load(Ordering::Relaxed) {
+                    return;
+                }
+                continue;
             }
-            let before = state.protocol.operations.set_waker(id, waker.clone());
-            state.followers.push(me.clone());
+            let is_patient = state.followers.follow(&me, Some(id));
+            let operations = &mut state.protocol.operations;
+            let before = if is_patient { None } else { operations.set_waker(id, waker_of(&me)) };
             drop(state);
             drop(before); // Of whoever has polled the call.
-            platform.park(); // F3
+            if is_patient {
+                platform.park_timeout(GRACE); // F3
+            } else {
+                platform.park();
+            }
         }
     }
 
@@ -323,13 +342,16 @@ impl Port {
         let platform = self.shared.platform.as_ref();
         let mut idle = Idle::new(self.shared.settings.wait, platform, &self.background.spins);
         loop {
-            if self.closing.load(Ordering::Relaxed) {
+            if self.closing.load(Ordering::Relaxed) || self.yielding.load(Ordering::Relaxed) {
                 return None;
             }
             let mut last = false;
             if idle.may_poll_on(moved) {
                 if idle.out_of_time(limit) {
                     return None;
+                }
+                if idle.takes_long() {
+                    role.work().end_patience(self);
                 }
                 idle.relax();
             } else {
@@ -363,8 +385,11 @@ impl Port {
         loop {
             let (moved, _) = self.step(role, state, &mut |_: &mut _| None::<()>);
             let out_of_time = limit.is_some_and(|limit| limit <= platform.now());
-            let is_over = out_of_time || self.take_interrupt();
-            if moved || is_over || self.closing.load(Ordering::Relaxed) {
+            let is_over = out_of_time
+                || self.take_interrupt()
+                || self.closing.load(Ordering::Relaxed)
+                || self.yielding.load(Ordering::Relaxed);
+            if moved || is_over {
                 return moved;
             }
             if idle.may_poll_on(false) {
@@ -395,13 +420,11 @@ impl Port {
         deferred::run(&mut deferred, self.id, &self.shared.pool);
         drop(role);
         self.guests.end();
-        if let Some(leftovers) = leftovers {
-            self.tell_loops_of_end();
-            leftovers.end();
-        }
-        // Relaxed: only who is the first matters.
-        if !self.is_closed.swap(true, Ordering::Relaxed) {
+        leftovers.into_iter().for_each(Leftovers::end);
+        // Release: pairs with the Acquire of a loop, which looks once more then.
+        if !self.is_closed.swap(true, Ordering::Release) {
             self.shared.port_closed();
+            self.waiter.wake();
         }
     }
 
@@ -546,7 +569,23 @@ impl Port {
     /// Tells everybody who drives or waits that the engine closes.
     pub(crate) fn interrupt(&self) {
         self.closing.store(true, Ordering::SeqCst);
+        if let Some(mut state) = self.enter_state() {
+            state.followers.keep_for_nobody();
+        }
         self.waiter.wake();
         self.background.unpark();
     }
+}
+
+/// Wakes a thread that is parked.
+fn waker_of(thread: &Thread) -> Waker {
+    struct Unpark(Thread);
+
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+
+    Waker::from(Arc::new(Unpark(thread.clone())))
 }

@@ -4,13 +4,11 @@
 
 use std::{
     os::fd::AsFd,
-    pin::Pin,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicU32, Ordering},
         mpsc,
     },
-    task::{Context, Wake, Waker},
     thread,
     time::{Duration, Instant},
 };
@@ -72,53 +70,49 @@ impl Pair {
         Self { engine, other, there, back, open: Mutex::new(open) }
     }
 
-    /// Runs `test` while a thread that waits for `long` makes the engine's progress: certainly, for it is inside of a
-    /// handler, until `test` lets that end. It has the role on until [`Pair::end`].
-    fn beside_a_holder<T: Send>(&self, test: impl FnOnce(&dyn Fn()) -> T + Send) -> T {
-        let ((entering, entered), (leaving, left)) = (mpsc::channel(), mpsc::channel());
-        let left = Mutex::new(left);
+    /// Serves `held` by telling which threads have run it.
+    fn serve_held(&self) -> mpsc::Receiver<thread::ThreadId> {
+        let (ran, runs) = mpsc::channel();
         let serve = move |_: &_, ()| {
-            entering.send(()).unwrap();
-            left.lock().unwrap().recv_timeout(WATCHDOG).unwrap();
+            ran.send(thread::current().id()).unwrap();
             Ok(1)
         };
         self.engine.serve(held, serve).unwrap();
-        let result = thread::scope(|scope| {
-            scope.spawn(|| assert_eq!(self.engine.call(long, &self.there, ()).wait().unwrap(), 7));
-            scope.spawn(|| assert_eq!(self.other.call(held, &self.back, ()).wait().unwrap(), 1));
-            entered.recv_timeout(WATCHDOG).unwrap();
-            let _closes = ClosesOnPanic(&self.engine, &AtomicBool::new(false));
-            let leave = move || leaving.send(()).unwrap();
-            test(&leave)
-        });
-        self.engine.deregister(held);
-        result
+        runs
     }
 
-    /// Nobody else makes progress any more: a request is served by this loop, which it wakes.
-    fn is_served_by(&self, events: &EventLoop) {
-        let served = Arc::new(AtomicBool::new(false));
-        let serving = Arc::clone(&served);
-        let serve = move |_: &_, ()| {
-            serving.store(true, Ordering::SeqCst);
-            Ok(1)
-        };
-        self.engine.serve(held, serve).unwrap();
-        until_it_rests(events);
+    /// Has the other one call `held` so many times, while this thread goes round.
+    fn is_served_by(&self, events: &EventLoop, calls: u32) {
+        let (over, seen) = (AtomicBool::new(false), AtomicBool::new(false));
         thread::scope(|scope| {
-            let call = scope.spawn(|| self.other.call(held, &self.back, ()).wait());
-            while !served.load(Ordering::SeqCst) {
-                sleep_until_woken(events);
-                until_it_rests(events);
+            scope.spawn(|| {
+                for _ in 0..calls {
+                    assert_eq!(self.other.call(held, &self.back, ()).wait().unwrap(), 1);
+                }
+                over.store(true, Ordering::SeqCst);
+                self.has_seen(&seen);
+            });
+            while !over.load(Ordering::SeqCst) {
+                while events.progress() {}
+                if events.may_sleep().unwrap() {
+                    sleep_until_woken(events);
+                }
             }
-            assert_eq!(call.join().unwrap().unwrap(), 1);
+            seen.store(true, Ordering::SeqCst);
         });
-        self.engine.deregister(held);
     }
 
-    /// Ends the call of the thread that has the role.
-    fn end(&self) {
-        self.open.lock().unwrap().recv_timeout(WATCHDOG).unwrap().send(Ok(7));
+    /// Has the loop go round until it has seen something.
+    fn has_seen(&self, seen: &AtomicBool) {
+        while !seen.load(Ordering::SeqCst) {
+            drop(self.other.notify(twice, &self.back, (1,)));
+            thread::yield_now();
+        }
+    }
+
+    /// A call of `long` that was begun.
+    fn begun(&self) -> Answer<long> {
+        self.open.lock().unwrap().recv_timeout(WATCHDOG).unwrap()
     }
 }
 
@@ -153,128 +147,134 @@ fn until_it_rests(events: &EventLoop) {
 }
 
 #[test]
-fn a_loop_sleeps_while_another_thread_makes_progress_and_is_woken_when_that_stops() {
-    for wait in [Wait::Block, Wait::default()] {
-        let pair = Pair::new(wait);
-        let events = pair.engine.event_loop().unwrap();
-        pair.beside_a_holder(|leave| {
-            until_it_rests(&events);
-            // What comes meanwhile concerns the other thread: the loop is not woken by it.
-            leave();
-            for number in 0..200 {
-                assert_eq!(
-                    pair.other.call(twice, &pair.back, (number,)).wait().unwrap(),
-                    2 * number
-                );
+fn whoever_has_the_role_gives_it_up_to_a_loop_that_comes() {
+    for (wait, progress) in [
+        (Wait::Block, Progress::Own),
+        (Wait::Spin, Progress::Own),
+        (Wait::default(), Progress::Background),
+    ] {
+        let pair = Pair::with(wait, progress);
+        let runs = pair.serve_held();
+        thread::scope(|scope| {
+            let _closes = ClosesOnPanic(&pair.engine, &AtomicBool::new(false));
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    assert_eq!(pair.engine.call(long, &pair.there, ()).wait().unwrap(), 7)
+                });
             }
-            until_it_rests(&events);
-            pair.end();
-            sleep_until_woken(&events);
+            // They have begun, and make progress or follow.
+            let answers = [pair.begun(), pair.begun()];
+            let events = pair.engine.event_loop().unwrap();
+            pair.is_served_by(&events, 50);
+            let me = thread::current().id();
+            assert!(runs.try_iter().all(|ran| ran == me), "another thread has made progress");
+            for answer in answers {
+                answer.send(Ok(7));
+            }
+            drop(events);
         });
-        pair.is_served_by(&events);
     }
 }
 
 #[test]
-fn a_loop_beside_a_waiting_thread_goes_round_a_few_times_however_much_that_one_serves() {
-    let pair = Pair::new(Wait::Block);
-    let (over, passes) = (AtomicBool::new(false), AtomicU32::new(0));
-    thread::scope(|scope| {
-        let _closes = ClosesOnPanic(&pair.engine, &over);
-        let events = pair.engine.event_loop().unwrap();
-        let (over, passes) = (&over, &passes);
-        let looping = scope.spawn(move || {
-            while !over.load(Ordering::SeqCst) {
-                passes.fetch_add(1, Ordering::SeqCst);
-                while events.progress() {}
-                if events.may_sleep().unwrap() {
-                    sleep_until_woken(&events);
-                }
-            }
-        });
-        let passed = pair.beside_a_holder(|leave| {
-            let before = passes.load(Ordering::SeqCst);
-            leave();
-            for number in 0..1000 {
-                assert_eq!(
-                    pair.other.call(twice, &pair.back, (number,)).wait().unwrap(),
-                    2 * number
-                );
-            }
-            let passed = passes.load(Ordering::SeqCst) - before;
-            pair.end();
-            passed
-        });
-        assert!(passed < PASSES_MAX, "the loop went round {passed} times");
-        // The loop serves again, and sees with it that it is over.
-        assert_eq!(pair.other.call(twice, &pair.back, (1,)).wait().unwrap(), 2);
-        over.store(true, Ordering::SeqCst);
-        while !looping.is_finished() {
-            drop(pair.other.call(twice, &pair.back, (1,)));
-            thread::yield_now();
-        }
-    });
-}
-
-#[test]
-fn a_loop_that_sleeps_beside_another_thread_is_woken_for_the_calls_that_it_has_polled() {
+fn threads_that_wait_are_told_what_a_loop_finds_for_them() {
     let pair = Pair::new(Wait::Block);
     let events = pair.engine.event_loop().unwrap();
-    pair.beside_a_holder(|leave| {
-        let mut leave = Some(leave);
-        for number in 0..50 {
-            // The first one cannot settle before the loop rests: whoever has the role is in a handler.
-            let mut call = Some(pair.engine.call(twice, &pair.there, (number,)));
-            let mut passes = 0;
-            let result = loop {
-                while events.progress() {}
-                match call.take().unwrap().try_take() {
-                    Ok(result) => break result,
-                    Err(open) => call = Some(open),
+    let (left, seen) = (AtomicU32::new(3), AtomicBool::new(false));
+    thread::scope(|scope| {
+        let _closes = ClosesOnPanic(&pair.engine, &AtomicBool::new(false));
+        for _ in 0..3 {
+            scope.spawn(|| {
+                for number in 0..50 {
+                    let call = pair.engine.call(twice, &pair.there, (number,));
+                    assert_eq!(call.wait().unwrap(), 2 * number);
                 }
-                if events.may_sleep().unwrap() {
-                    leave.take().inspect(|leave| leave());
-                    sleep_until_woken(&events);
-                    passes = 0;
+                if left.fetch_sub(1, Ordering::SeqCst) == 1 {
+                    pair.has_seen(&seen);
                 }
-                passes += 1;
-                assert!(passes < PASSES_MAX, "the loop goes round for nothing");
-            };
-            assert_eq!(result.unwrap(), 2 * number);
+            });
         }
-        pair.end();
+        while left.load(Ordering::SeqCst) > 0 {
+            while events.progress() {}
+            if events.may_sleep().unwrap() {
+                sleep_until_woken(&events);
+            }
+        }
+        seen.store(true, Ordering::SeqCst);
     });
 }
 
 #[test]
-fn loops_of_one_engine_let_each_other_sleep() {
-    let pair = Pair::new(Wait::Block);
-    let loops = [pair.engine.event_loop().unwrap(), pair.engine.event_loop().unwrap()];
-    let rest = || {
-        let mut passes = 0;
-        while loops.iter().any(|events| {
-            events.progress() || !events.may_sleep().unwrap() || sleep(events, PollTimeout::ZERO)
-        }) {
-            passes += 1;
-            assert!(passes < PASSES_MAX, "the loops wake each other for ever");
+fn the_thread_of_a_loop_may_wait_between_two_rounds_and_a_loop_may_move() {
+    let pair = Pair::new(Wait::default());
+    let events = pair.engine.event_loop().unwrap();
+    let go_round = |events: &EventLoop| {
+        until_it_rests(events);
+        for number in 0..20 {
+            let call = pair.engine.call(twice, &pair.there, (number,));
+            assert_eq!(call.wait().unwrap(), 2 * number);
+            events.progress();
         }
+        until_it_rests(events);
     };
-    rest();
-    pair.beside_a_holder(|leave| {
-        rest();
-        leave();
-        pair.end();
-        // One of them is; if that one ends, the other.
-        let woken = |events: &&EventLoop| sleep(events, 10u8);
-        let start = Instant::now();
-        while !loops.iter().any(|events| woken(&events)) {
-            assert!(start.elapsed() < WATCHDOG, "nobody wakes either loop");
-        }
+    go_round(&events);
+    let events = thread::scope(|scope| {
+        let moved = scope.spawn(|| {
+            let events = events;
+            go_round(&events);
+            events
+        });
+        moved.join().unwrap()
     });
-    rest();
-    let [first, second] = loops;
-    drop(first);
-    pair.is_served_by(&second);
+    go_round(&events);
+}
+
+#[test]
+fn a_context_has_one_loop_at_a_time_and_none_made_in_a_handler() {
+    let pair = Pair::new(Wait::Block);
+    let events = pair.engine.event_loop().unwrap();
+    let refused = pair.engine.event_loop().unwrap_err().to_string();
+    assert!(refused.contains("drop the first one"), "{refused}");
+    drop(events);
+    let (said, says) = mpsc::channel();
+    let serve = move |request: &hg_engine::Request, ()| {
+        said.send(request.engine().event_loop().map(drop)).unwrap();
+        Ok(1)
+    };
+    pair.engine.serve(held, serve).unwrap();
+    let events = pair.engine.event_loop().unwrap();
+    pair.is_served_by(&events, 1);
+    assert!(says.recv_timeout(WATCHDOG).unwrap().is_err());
+}
+
+#[test]
+fn a_loop_that_ends_leaves_the_progress_to_whoever_waits() {
+    for progress in [Progress::Own, Progress::Background] {
+        let pair = Pair::with(Wait::Block, progress);
+        let events = pair.engine.event_loop().unwrap();
+        thread::scope(|scope| {
+            let _closes = ClosesOnPanic(&pair.engine, &AtomicBool::new(false));
+            let callers = [(); 2].map(|()| {
+                scope.spawn(|| {
+                    assert_eq!(pair.engine.call(long, &pair.there, ()).wait().unwrap(), 7)
+                })
+            });
+            let answers = [(); 2].map(|()| {
+                loop {
+                    events.progress();
+                    if let Ok(answer) = pair.open.lock().unwrap().try_recv() {
+                        break answer;
+                    }
+                }
+            });
+            drop(events);
+            answers.into_iter().for_each(|answer| answer.send(Ok(7)));
+            callers.into_iter().for_each(|caller| caller.join().unwrap());
+        });
+        if progress == Progress::Background {
+            assert_eq!(pair.other.call(twice, &pair.back, (4,)).wait().unwrap(), 8);
+        }
+    }
 }
 
 #[test]
@@ -354,51 +354,6 @@ fn what_a_loop_has_polled_ends_in_time_whoever_makes_progress() {
     }
 }
 
-/// Woken, it says so, and remembers it only when it may.
-struct SlowWaker {
-    begins: mpsc::Sender<()>,
-    ends: Mutex<mpsc::Receiver<()>>,
-    is_woken: AtomicBool,
-}
-
-impl Wake for SlowWaker {
-    fn wake(self: Arc<Self>) {
-        self.begins.send(()).unwrap();
-        self.ends.lock().unwrap().recv_timeout(WATCHDOG).unwrap();
-        self.is_woken.store(true, Ordering::SeqCst);
-    }
-}
-
-#[test]
-fn a_loop_that_is_made_while_its_caller_is_being_woken_is_woken_too() {
-    for closes in [false, true] {
-        let pair = Pair::with(Wait::Block, Progress::Background);
-        let ((begins, begun), (end, ends)) = (mpsc::channel(), mpsc::channel());
-        let is_woken = AtomicBool::new(false);
-        let slow = Arc::new(SlowWaker { begins, ends: Mutex::new(ends), is_woken });
-        let waker = Waker::from(Arc::clone(&slow));
-        let mut call = pair.engine.call(long, &pair.there, ());
-        assert!(Pin::new(&mut call).poll(&mut Context::from_waker(&waker)).is_pending());
-        let result = thread::scope(|scope| {
-            if closes {
-                scope.spawn(|| pair.engine.close());
-            } else {
-                pair.end();
-            }
-            begun.recv_timeout(WATCHDOG).unwrap();
-            // Whoever wakes has looked for loops before, if at all.
-            let events = pair.engine.event_loop().unwrap();
-            until_it_rests(&events);
-            assert!(!slow.is_woken.load(Ordering::SeqCst));
-            end.send(()).unwrap();
-            sleep_until_woken(&events);
-            assert!(slow.is_woken.load(Ordering::SeqCst));
-            call.wait()
-        });
-        assert_eq!(result.ok(), (!closes).then_some(7));
-    }
-}
-
 /// A transport that fails when it is told to.
 #[derive(Debug, Clone, Default)]
 struct Failing(Arc<AtomicBool>);
@@ -424,7 +379,7 @@ impl Layer for Failing {
 }
 
 #[test]
-fn loops_of_an_engine_that_ends_are_told_once_and_sleep_on() {
+fn a_loop_of_an_engine_that_ends_is_told_once_and_sleeps_on() {
     for (progress, how) in [
         (Progress::Own, "closed"),
         (Progress::Background, "closed"),
@@ -437,7 +392,7 @@ fn loops_of_an_engine_that_ends_are_told_once_and_sleep_on() {
         let engine: Handle = builder.progress(progress).wait(Wait::Block).open("sm://").unwrap();
         let pair = Pair::new(Wait::Block);
         let there = engine.lookup(pair.other.address()).unwrap();
-        let loops = [engine.event_loop().unwrap(), engine.event_loop().unwrap()];
+        let events = engine.event_loop().unwrap();
         let mut call = Some(engine.call(long, &there, ()));
         let mut ended = || match call.take().unwrap().try_take() {
             Ok(result) => result.is_err(),
@@ -447,17 +402,7 @@ fn loops_of_an_engine_that_ends_are_told_once_and_sleep_on() {
             }
         };
         assert!(!ended());
-        let rest = |loops: &[EventLoop]| {
-            let mut passes = 0;
-            while loops.iter().any(|events| {
-                let moved = events.progress();
-                moved || !events.may_sleep().unwrap() || sleep(events, PollTimeout::ZERO)
-            }) {
-                passes += 1;
-                assert!(passes < 3 * PASSES_MAX, "{how}: the loops go round for ever");
-            }
-        };
-        rest(&loops);
+        until_it_rests(&events);
         match how {
             "closed" => engine.close(),
             "closed in a handler" => {
@@ -471,28 +416,26 @@ fn loops_of_an_engine_that_ends_are_told_once_and_sleep_on() {
             }
             _ => {
                 failing.0.store(true, Ordering::SeqCst);
-                assert!(engine.progress(Duration::ZERO), "it has seen that");
+                drop(pair.other.notify(twice, &pair.other.lookup(engine.address()).unwrap(), (1,)));
+                engine.interrupt_progress();
             }
         }
-        loops.iter().for_each(sleep_until_woken);
-        rest(&loops);
+        sleep_until_woken(&events);
+        until_it_rests(&events);
         assert!(ended(), "{how}");
-        drop(loops);
     }
 }
 
 #[test]
 fn a_loop_that_looks_for_the_first_time_after_the_end_goes_round_once_more() {
     let pair = Pair::new(Wait::Block);
-    let loops = [pair.engine.event_loop().unwrap(), pair.engine.event_loop().unwrap()];
+    let events = pair.engine.event_loop().unwrap();
     pair.engine.close();
-    for events in &loops {
-        // It may be over for its caller, too, who has looked just before that.
-        events.progress();
-        assert!(!events.may_sleep().unwrap());
-        events.progress();
-        assert!(events.may_sleep().unwrap());
-    }
+    // It may be over for its caller, too, who has looked just before that.
+    events.progress();
+    assert!(!events.may_sleep().unwrap());
+    events.progress();
+    assert!(events.may_sleep().unwrap());
 }
 
 #[test]
@@ -509,7 +452,7 @@ fn loops_and_threads_end_whoever_closes_the_engine_and_when() {
         pair.other.serve(held, serve).unwrap();
         let itself = pair.other.lookup(pair.other.address()).unwrap();
         thread::scope(|scope| {
-            for _ in 0..1 + round % 2 {
+            {
                 let (events, over) = (pair.engine.event_loop().unwrap(), &over);
                 scope.spawn(move || {
                     while !over.load(Ordering::SeqCst) {

@@ -21,7 +21,7 @@ pub(crate) fn start(stage: &Arc<dyn Stage>, handle: &Handle, settings: &Settings
     for context in contexts(handle) {
         match settings.loops {
             0 => start(&context, in_turn),
-            loops => (0..loops).for_each(|_| start(&context, event_loop)),
+            _ => start(&context, event_loop),
         }
     }
 }

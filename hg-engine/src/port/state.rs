@@ -6,13 +6,13 @@ use hg_core::protocol::{Limits, Protocol};
 use hg_na::Context;
 
 use super::{Answered, Shared, Work};
-use crate::role::Followers;
+use crate::{platform::Platform, role::Followers};
 
 pub(crate) struct State {
     pub(crate) protocol: Protocol,
     /// The role, while nobody has it; see `role.rs`.
     pub(crate) work: Option<Box<Work>>,
-    /// Threads and foreign loops that wait for what the holder finds, or for the role.
+    /// Threads that wait for what the holder finds, or for the role.
     pub(crate) followers: Followers,
 }
 
@@ -36,6 +36,28 @@ impl State {
             work: Some(work),
             followers: Followers::default(),
         }
+    }
+
+    /// The role, if nobody has it and it is not kept for another thread than this one.
+    #[inline(always)]
+    pub(crate) fn take_work(&mut self, platform: &dyn Platform) -> Option<Box<Work>> {
+        if self.followers.any() { self.take_contended_work(platform) } else { self.work.take() }
+    }
+
+    #[cold]
+    fn take_contended_work(&mut self, platform: &dyn Platform) -> Option<Box<Work>> {
+        let mut work = self.work.take()?;
+        if !self.followers.take(&platform.current(), work.now) {
+            self.work = Some(work);
+            return None;
+        }
+        work.is_busy = self.followers.is_busy();
+        Some(work)
+    }
+
+    /// When whoever had the role has last read the clock.
+    pub(crate) fn last_clock(&self) -> Option<Instant> {
+        self.work.as_ref().map(|work| work.now)
     }
 
     /// Whether there is a transport still.

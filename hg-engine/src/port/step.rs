@@ -1,16 +1,12 @@
 //! One round of progress.
 
 use std::{
-    sync::{
-        Arc, MutexGuard,
-        atomic::{Ordering, fence},
-    },
+    sync::{Arc, MutexGuard, atomic::Ordering},
     task::Poll,
     time::Instant,
 };
 
 use hg_core::{
-    deferred::Deferred,
     error::{Status, bounded_text},
     header::{Header, Kind},
     operations::{Half, OperationId, Outcome, Owner},
@@ -122,7 +118,7 @@ impl Port {
 
         if !work.deferred.is_empty() {
             moved = true;
-            self.run_deferred(&mut work.deferred);
+            deferred::run(&mut work.deferred, self.id, &self.shared.pool);
         }
         let mut locked = None;
         if !work.requests.is_empty() {
@@ -153,17 +149,7 @@ impl Port {
         forget_all(&mut role.work().done);
         let mut deferred = std::mem::take(&mut state.protocol.deferred);
         role.give_back(state);
-        self.run_deferred(&mut deferred);
-    }
-
-    #[inline]
-    fn run_deferred(&self, deferred: &mut Deferred) {
-        deferred::run(deferred, self.id, &self.shared.pool);
-        // SeqCst on both sides (here and in `add_loop`): either this sees the loop, or its caller what was woken.
-        fence(Ordering::SeqCst);
-        if self.has_loops.load(Ordering::Relaxed) {
-            self.tell_loops();
-        }
+        deferred::run(&mut deferred, self.id, &self.shared.pool);
     }
 
     /// [`Port::round`], not part of its caller.

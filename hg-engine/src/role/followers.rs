@@ -1,233 +1,201 @@
-//! Who waits for the role, or for what its holder finds: threads that park, and foreign loops that sleep on their descriptors.
+//! Who waits for the role, in turn, and for whom it is kept.
 //!
 //! A plain table: the state's lock guards it, and whoever has unlocked that tells those whom it gives. The unit tests search
-//! every order in which threads and loops can come by the role.
+//! every order in which threads can come by the role.
 
 use std::{
-    sync::Arc,
-    task::{Wake, Waker},
+    collections::VecDeque,
+    time::{Duration, Instant},
 };
 
-use nix::sys::eventfd::{EfdFlags, EventFd};
+use hg_core::operations::OperationId;
 
-use crate::platform::{Platform, Thread};
+use crate::platform::Thread;
+
+/// Times in a row that a thread takes the role while others are in line, after which it is *busy*.
+const TAKES_UNTIL_BUSY: u32 = 4;
+/// How long a busy thread has the role again and again before it goes to the next one in line.
+const TURN: Duration = Duration::from_micros(100);
 
 /// Those of one port.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Followers<T = Parked, L = Arc<Bell>> {
-    /// Loops that sleep on the transport, then loops that follow a holder, then threads; told from the end on.
-    waiting: Vec<Follower<T, L>>,
-    loops: Vec<Foreign<L>>,
-    /// The engine is closed, and the loops know.
-    told_of_end: bool,
+pub(crate) struct Followers<T = Thread> {
+    /// Somebody is in line, or the role is kept for somebody: the one thing to look at where that is not so.
+    any: bool,
+    line: VecDeque<Follower<T>>,
+    keeper: Option<Keeper<T>>,
+    turn: Option<Turn<T>>,
+    /// Whoever has the role comes back for it at once, each time.
+    is_busy: bool,
 }
 
-/// A loop, awake or not.
+/// A thread in line.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Foreign<L> {
-    it: L,
-    /// Something was found since it has looked.
-    has_news: bool,
-    /// It has gone round since the engine was closed.
-    has_heard: bool,
+struct Follower<T> {
+    thread: T,
+    /// What it waits for; `None`: for the role alone.
+    id: Option<OperationId>,
+    /// It need not be told of anything: it looks by itself before long.
+    is_patient: bool,
+    /// It was told that the role is free, and has not come yet.
+    is_told: bool,
 }
 
-/// One that waits.
+/// For whom the role is kept: nobody else takes it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) enum Follower<T = Parked, L = Arc<Bell>> {
-    /// Sleeps on the transport's descriptor: it need be told only when others have taken what it sleeps for.
-    Armed(L),
-    /// Sleeps beside whoever has the role.
-    Beside(L),
-    Thread(T),
+enum Keeper<T> {
+    /// The next one in line, until it has come.
+    Next(T),
+    /// A foreign loop, while it lives: the thread that it runs in, and whether it was told that it may sleep.
+    Loop(T, bool),
 }
 
-impl<T, L> Default for Followers<T, L> {
+/// Who has taken the role last.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Turn<T> {
+    of: T,
+    /// How often in a row.
+    takes: u32,
+    since: Instant,
+}
+
+impl<T> Default for Followers<T> {
     fn default() -> Self {
-        Self { waiting: Vec::new(), loops: Vec::new(), told_of_end: false }
+        Self { any: false, line: VecDeque::new(), keeper: None, turn: None, is_busy: false }
     }
 }
 
-impl<T: PartialEq, L: Clone + PartialEq> Followers<T, L> {
-    #[inline]
+impl<T: Clone + PartialEq> Followers<T> {
+    /// Whether anybody is to be asked or told.
+    #[inline(always)]
+    pub(crate) fn any(&self) -> bool {
+        self.any
+    }
+
     pub(crate) fn len(&self) -> usize {
-        self.waiting.len()
+        self.line.len()
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
-    }
-
-    /// A thread is about to park.
-    pub(crate) fn push(&mut self, thread: T) {
-        self.waiting.push(Follower::Thread(thread));
-    }
-
-    /// A thread that looks for itself now need not be told.
-    pub(crate) fn unfollow(&mut self, thread: &T) {
-        self.waiting.retain(|it| !matches!(it, Follower::Thread(other) if other == thread));
-    }
-
-    /// Whom to tell that the role is free: one follows no longer, and looks.
-    pub(crate) fn next(&mut self) -> Option<Follower<T, L>> {
-        self.waiting.pop()
-    }
-
-    /// The same, where a loop has given the role back that goes round once more: it makes the progress of other loops.
-    pub(crate) fn next_thread(&mut self) -> Option<Follower<T, L>> {
-        self.waiting.pop_if(|last| matches!(last, Follower::Thread(_)))
-    }
-
-    /// There is another loop; it is awake.
-    pub(crate) fn add_loop(&mut self, it: L) {
-        self.loops.push(Foreign { it, has_news: false, has_heard: false });
-    }
-
-    /// A loop has ended.
-    pub(crate) fn remove_loop(&mut self, it: &L) {
-        self.wake_loop(it);
-        self.loops.retain(|other| other.it != *it);
-    }
-
-    /// A loop looks for itself now, and need not be told of anything before.
-    pub(crate) fn look(&mut self, it: &L) {
-        self.wake_loop(it);
-        self.loop_of(it).into_iter().for_each(|it| it.has_news = false);
-    }
-
-    /// Whether something was found for a loop since it has looked.
-    pub(crate) fn has_news(&self, it: &L) -> bool {
-        self.loops.iter().any(|other| other.it == *it && other.has_news)
-    }
-
-    /// A loop is about to sleep beside whoever has the role.
-    pub(crate) fn follow(&mut self, it: L) {
-        self.wake_loop(&it);
-        let armed = |it: &Follower<T, L>| matches!(it, Follower::Armed(_));
-        let place = self.waiting.iter().take_while(|it| armed(it)).count();
-        self.waiting.insert(place, Follower::Beside(it));
-    }
-
-    /// A loop gives the role back, and is about to sleep on the transport; gives whom to tell: nobody who does so, too.
-    pub(crate) fn arm(&mut self, it: L) -> Option<Follower<T, L>> {
-        self.wake_loop(&it);
-        let next = self.waiting.pop_if(|last| !matches!(last, Follower::Armed(_)));
-        self.waiting.insert(0, Follower::Armed(it));
-        next
-    }
-
-    /// Something was found for whoever it is for; gives the loops that sleep: they are to be told.
-    pub(crate) fn tell_loops(&mut self) -> Vec<Follower<T, L>> {
-        self.loops.iter_mut().for_each(|it| it.has_news = true);
-        let threads = self.waiting.iter().position(|it| matches!(it, Follower::Thread(_)));
-        self.waiting.drain(..threads.unwrap_or(self.waiting.len())).collect()
-    }
-
-    /// The same when the engine is closed, which the loops are told once.
-    pub(crate) fn tell_loops_of_end(&mut self) -> Vec<Follower<T, L>> {
-        if std::mem::replace(&mut self.told_of_end, true) { Vec::new() } else { self.tell_loops() }
-    }
-
-    /// Whether the loops were told that the engine is closed.
-    pub(crate) fn know_of_end(&self) -> bool {
-        self.told_of_end
-    }
-
-    /// A loop that was told is about to sleep; says whether it does for the first time. It may have looked after its own
-    /// things before it was told, and looked here afterwards.
-    pub(crate) fn hear_of_end(&mut self, it: &L) -> bool {
-        self.loop_of(it).is_some_and(|it| !std::mem::replace(&mut it.has_heard, true))
-    }
-
-    fn loop_of(&mut self, it: &L) -> Option<&mut Foreign<L>> {
-        self.loops.iter_mut().find(|other| other.it == *it)
-    }
-
-    fn wake_loop(&mut self, it: &L) {
-        self.waiting.retain(|other| match other {
-            Follower::Armed(other) | Follower::Beside(other) => other != it,
-            Follower::Thread(_) => true,
-        });
-    }
-}
-
-impl Follower {
-    /// Tells it. Not under a lock: it comes at once.
-    pub(crate) fn come(&self) {
-        match self {
-            Self::Thread(Parked(thread)) => thread.unpark(),
-            Self::Armed(bell) | Self::Beside(bell) => bell.ring(),
+    /// Whether the role, which is free, may be taken by this thread; it takes it then, and is in line no longer.
+    pub(crate) fn take(&mut self, me: &T, now: Instant) -> bool {
+        match &self.keeper {
+            Some(Keeper::Next(it) | Keeper::Loop(it, _)) if it != me => return false,
+            Some(Keeper::Next(_)) => self.keeper = None,
+            Some(Keeper::Loop(..)) => return true,
+            // A patient one that takes it unasked: nobody has come back for it.
+            None if self.line.iter().any(|it| it.thread == *me && it.is_patient) => {
+                self.is_busy = false;
+            }
+            None => {}
         }
-    }
-}
-
-/// A thread that parks.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Parked(Thread);
-
-impl Parked {
-    pub(crate) fn here(platform: &dyn Platform) -> Self {
-        Self(platform.current())
-    }
-
-    /// Wakes it when a call has settled.
-    pub(crate) fn waker(&self) -> Waker {
-        Waker::from(Arc::new(Unpark(self.0.clone())))
-    }
-}
-
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
-/// What a foreign loop is told by: its descriptor is readable from then on until it looks.
-#[derive(Debug)]
-pub(crate) struct Bell {
-    pub(crate) event: EventFd,
-    /// Whose it is: a forked child has the same one, and leaves it alone.
-    process: u32,
-    platform: Arc<dyn Platform>,
-}
-
-impl Bell {
-    pub(crate) fn new(platform: Arc<dyn Platform>) -> nix::Result<Self> {
-        let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC;
-        let event = EventFd::from_value_and_flags(0, flags)?;
-        Ok(Self { event, process: platform.process(), platform })
-    }
-
-    fn ring(&self) {
-        if self.process != self.platform.process() {
-            return;
+        self.line.retain(|it| it.thread != *me);
+        match &mut self.turn {
+            Some(turn) if turn.of == *me => turn.takes = turn.takes.saturating_add(1),
+            _ => self.turn = Some(Turn { of: me.clone(), takes: 0, since: now }),
         }
-        // Full, it is readable all the same.
-        if let Err(error) = self.event.write(1)
-            && error != nix::errno::Errno::EAGAIN
-        {
-            tracing::error!(%error, "a foreign loop cannot be told");
+        let is_again = self.turn.as_ref().is_some_and(|turn| turn.takes >= TAKES_UNTIL_BUSY);
+        self.is_busy = (self.is_busy || is_again) && !self.line.is_empty();
+        self.look();
+        true
+    }
+
+    /// The role is free again; gives whom to tell.
+    pub(crate) fn give_back(&mut self, now: Instant) -> Option<T> {
+        let place = match &self.keeper {
+            // A loop that has just come.
+            Some(Keeper::Next(it) | Keeper::Loop(it, _)) => self.place_of(it)?,
+            None => self.line.iter().position(|it| !it.is_told)?,
+        };
+        let next = self.line.get_mut(place)?;
+        if self.is_busy && self.keeper.is_none() {
+            let is_over = |turn: &Turn<T>| now.saturating_duration_since(turn.since) >= TURN;
+            if next.is_patient && !self.turn.as_ref().is_none_or(is_over) {
+                return None;
+            }
+            self.keeper = Some(Keeper::Next(next.thread.clone()));
+        }
+        next.is_told = true;
+        Some(next.thread.clone())
+    }
+
+    /// A thread is about to park, in line; says whether it is to be patient. It keeps its place.
+    pub(crate) fn follow(&mut self, me: &T, id: Option<OperationId>) -> bool {
+        let is_patient = self.is_busy && id.is_some();
+        let own = Follower { thread: me.clone(), id, is_patient, is_told: false };
+        match self.place_of(me) {
+            Some(place) => self.line[place] = own,
+            None => self.line.push_back(own),
+        }
+        self.any = true;
+        is_patient
+    }
+
+    /// A thread waits no longer, and does not want the role; `is_free`: nobody has it. Gives whom to tell: one that is patient looks
+    /// by itself.
+    pub(crate) fn leave(&mut self, me: &T, is_free: bool) -> Option<T> {
+        self.line.retain(|it| it.thread != *me);
+        if self.keeper == Some(Keeper::Next(me.clone())) {
+            self.keeper = None;
+        }
+        self.is_busy &= !self.line.is_empty();
+        self.look();
+        let is_kept = self.keeper.is_some() || !is_free;
+        let next =
+            self.line.iter_mut().find(|it| !it.is_told).filter(|it| !is_kept && !it.is_patient)?;
+        next.is_told = true;
+        Some(next.thread.clone())
+    }
+
+    /// Whether whoever has the role comes back for it at once, and those in line are told of nothing.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.is_busy
+    }
+
+    /// Whoever has the role waits itself: gives those who are to be told from now on, and of what.
+    pub(crate) fn end_patience(&mut self) -> impl Iterator<Item = (&T, OperationId)> {
+        self.is_busy = false;
+        self.line.iter_mut().filter_map(|it| {
+            let was_patient = std::mem::take(&mut it.is_patient);
+            was_patient.then_some(&it.thread).zip(it.id)
+        })
+    }
+
+    /// The role is a loop's from now on, as soon as it is free; says whether it is no other one's.
+    pub(crate) fn keep_for_loop(&mut self, me: &T) -> bool {
+        if matches!(self.keeper, Some(Keeper::Loop(..))) {
+            return false;
+        }
+        self.keeper = Some(Keeper::Loop(me.clone(), false));
+        self.any = true;
+        true
+    }
+
+    /// The thread that a loop runs in now, and whether it is about to sleep.
+    pub(crate) fn loop_runs_in(&mut self, me: T, is_asleep: bool) {
+        if let Some(keeper @ Keeper::Loop(..)) = &mut self.keeper {
+            *keeper = Keeper::Loop(me, is_asleep);
         }
     }
 
-    /// The loop looks.
-    pub(crate) fn silence(&self) {
-        if self.process == self.platform.process() {
-            // Nothing to read: it was woken by something else.
-            let _ = self.event.read();
-        }
+    /// Whether a loop was told that it may sleep.
+    pub(crate) fn is_loop_asleep(&self) -> bool {
+        matches!(self.keeper, Some(Keeper::Loop(_, true)))
+    }
+
+    /// The role is kept for nobody any more.
+    pub(crate) fn keep_for_nobody(&mut self) {
+        self.keeper = None;
+        self.look();
+    }
+
+    fn place_of(&self, thread: &T) -> Option<usize> {
+        self.line.iter().position(|it| it.thread == *thread)
+    }
+
+    fn look(&mut self) {
+        self.any = self.keeper.is_some() || !self.line.is_empty();
     }
 }
-
-impl PartialEq for Bell {
-    fn eq(&self, other: &Self) -> bool {
-        std::ptr::eq(self, other)
-    }
-}
-
-impl Eq for Bell {}
 
 #[cfg(test)]
 mod tests;

@@ -145,6 +145,12 @@ impl<'p> Idle<'p> {
         }
     }
 
+    /// Whether nothing has come for some rounds again.
+    #[inline]
+    pub(super) fn takes_long(&self) -> bool {
+        self.rounds.is_multiple_of(ROUNDS_PER_LOOK) && self.rounds > 0
+    }
+
     pub(super) fn out_of_time(&self, limit: Option<Instant>) -> bool {
         self.rounds.is_multiple_of(ROUNDS_PER_LOOK)
             && limit.is_some_and(|limit| limit <= self.platform.now())

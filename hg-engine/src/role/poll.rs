@@ -129,7 +129,7 @@ impl Port {
                 self.pass_room_on(state);
                 return Progress::Found;
             }
-            let Some(work) = state.work.take() else {
+            let Some(work) = state.take_work(self.shared.platform.as_ref()) else {
                 drop(state);
                 self.shared.platform.relax();
                 continue;

@@ -1,337 +1,290 @@
-//! Every order in which two threads and two loops come by the role. Who parks or sleeps at the end is waited for by nobody, no
-//! order goes on for ever, and each rule of the protocol is needed: without it the search finds an order that goes wrong.
+//! Every order in which two threads and a loop come by the role. Who parks at the end is waited for by nobody, from everywhere there
+//! is a way to the end, who is not patient is told at once, and each rule of the protocol is needed: without it the search finds a
+//! state that breaks one of these.
 
 use std::{
-    collections::HashMap,
-    panic::{AssertUnwindSafe, catch_unwind},
+    collections::{HashMap, HashSet},
+    time::Instant,
 };
 
-use super::{Follower, Followers};
+use hg_core::table::Key;
 
-type Who = Follower<usize, usize>;
+use super::{Followers, TAKES_UNTIL_BUSY, TURN, Turn};
 
 /// A rule that is left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Without {
     Nothing,
-    /// F1 passes on what it was popped for.
+    /// F1: who leaves the line tells the next one.
     PassingOn,
-    /// H1 pops loops, too.
-    TellingLoopsOfTheEnd,
-    /// H1 pops loops that are armed, too.
-    TellingArmedLoopsOfTheEnd,
-    /// H3.
-    TellingLoopsOfFinds,
-    /// L2 pops threads only.
-    GoingRoundOnceMore,
-    /// L3.
-    News,
-    /// L4 pops somebody.
-    PassingOnToSleep,
-    /// L4 pops none that is armed.
-    SleepingTogether,
+    /// F1: the role is kept no longer for who leaves the line.
+    LeavingItFree,
+    /// H1.
+    TellingTheFirst,
+    /// F3: who is patient looks by itself.
+    Looking,
+    /// Patience ends where the holder waits itself.
+    EndOfPatience,
+    /// A loop that ends passes the role on.
+    EndOfLoop,
 }
 
-/// One with a call that somebody settles.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Thread {
-    at: At,
-    is_settled: bool,
-    is_unparked: bool,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Loop {
-    at: At,
-    is_settled: bool,
-    /// Its call was taken.
-    is_over: bool,
-    is_rung: bool,
-    /// Its sleep may end once by something else.
-    wakes_once: bool,
-}
-
-/// Where a thread or a loop is.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+/// Where one is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum At {
-    Start,
+    /// With a call, or to go on with its loop.
+    Awake,
     /// It has the role.
     Round,
-    /// It has the role, and something has settled whose waker is to be woken.
-    Found(Target),
-    /// It tells these, then goes on there.
-    Tells(Vec<Who>, Box<At>),
-    /// A loop looks after its own call.
-    Looks,
-    /// A loop asks whether it may sleep.
-    Asks,
-    /// The transport is told that it will.
-    Arms,
-    /// Parked, or asleep: whether on the transport.
-    Sleeps(bool),
-    Done,
+    Parked,
+    /// Between two calls, or two rounds of a loop.
+    Away,
+    Over,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Target {
-    Thread(usize),
-    Loop(usize),
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct One {
+    at: At,
+    calls: u8,
+    is_settled: bool,
+    is_unparked: bool,
+    has_waker: bool,
+    is_patient: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct World {
-    followers: Followers<usize, usize>,
+    followers: Followers<usize>,
     is_free: bool,
-    /// The transport wakes those that sleep on it; a round takes that back.
-    is_armed: bool,
-    threads: Vec<Thread>,
-    loops: Vec<Loop>,
+    ones: Vec<One>,
+    /// Threads before it, the loop behind them.
+    threads: usize,
 }
 
 impl World {
-    fn new(threads: usize, loops: usize) -> Self {
-        let mut followers = Followers::default();
-        (0..loops).for_each(|it| followers.add_loop(it));
-        let thread = Thread { at: At::Start, is_settled: false, is_unparked: false };
-        let (is_settled, is_over, is_rung) = (false, false, false);
-        let one = |it| Loop { at: At::Start, is_settled, is_over, is_rung, wakes_once: it == 0 };
-        let (threads, loops) = (vec![thread; threads], (0..loops).map(one).collect());
-        Self { followers, is_free: true, is_armed: false, threads, loops }
+    fn new(threads: usize, calls: u8, has_loop: bool) -> Self {
+        let one = One {
+            at: At::Awake,
+            calls,
+            is_settled: false,
+            is_unparked: false,
+            has_waker: false,
+            is_patient: false,
+        };
+        let ones = vec![one; threads + usize::from(has_loop)];
+        Self { followers: Followers::default(), is_free: true, ones, threads }
     }
 
-    fn tell(&mut self, who: &[Who]) {
-        for one in who {
-            match *one {
-                Follower::Thread(it) => self.threads[it].is_unparked = true,
-                Follower::Armed(it) | Follower::Beside(it) => self.loops[it].is_rung = true,
-            }
-        }
+    fn tell(&mut self, whom: Option<usize>) {
+        whom.into_iter().for_each(|it| self.ones[it].is_unparked = true);
     }
 
-    /// H1.
-    fn give_back(&mut self, without: Without) -> Vec<Who> {
+    fn take(&mut self, me: usize, now: Instant) -> bool {
+        let takes = self.is_free && (!self.followers.any() || self.followers.take(&me, now));
+        self.is_free &= !takes;
+        takes
+    }
+
+    fn give_back(&mut self, now: Instant, without: Without) {
         self.is_free = true;
-        let next = self.followers.next();
-        let is_told = match &next {
-            Some(Follower::Thread(_)) | None => true,
-            Some(Follower::Beside(_)) => without != Without::TellingLoopsOfTheEnd,
-            Some(Follower::Armed(_)) => {
-                let not = [Without::TellingLoopsOfTheEnd, Without::TellingArmedLoopsOfTheEnd];
-                !not.contains(&without)
-            }
-        };
-        next.filter(|_| is_told).into_iter().collect()
-    }
-
-    /// What a round may find: calls that are open.
-    fn open(&self) -> Vec<Target> {
-        let threads = (0..self.threads.len()).filter(|&it| !self.threads[it].is_settled);
-        let loops = (0..self.loops.len()).filter(|&it| !self.loops[it].is_settled);
-        threads.map(Target::Thread).chain(loops.map(Target::Loop)).collect()
-    }
-
-    /// Settles the call in the round that begins here; what is to be told of it comes after the lock.
-    fn settle(&mut self, target: Target) -> At {
-        self.is_armed = false;
-        match target {
-            Target::Thread(it) => self.threads[it].is_settled = true,
-            Target::Loop(it) => self.loops[it].is_settled = true,
+        let next = self.followers.give_back(now);
+        if without != Without::TellingTheFirst {
+            self.tell(next);
         }
-        At::Found(target)
     }
 
-    /// The waker is woken, then H3.
-    fn tell_of(&mut self, target: Target, without: Without) -> At {
-        if let Target::Thread(it) = target {
-            self.threads[it].is_unparked = true;
-        }
-        let loops = match without {
-            Without::TellingLoopsOfFinds => Vec::new(),
-            _ => self.followers.tell_loops(),
-        };
-        At::Tells(loops, Box::new(At::Round))
+    fn end_call(&mut self, me: usize) {
+        let one = &mut self.ones[me];
+        one.calls -= 1;
+        (one.at, one.is_settled, one.has_waker) = (At::Away, false, false);
     }
 
-    /// All that this thread may do next.
-    fn thread_steps(&self, it: usize, without: Without) -> Vec<Self> {
-        let (mut world, mut others) = (self.clone(), Vec::new());
-        let at = match &self.threads[it].at {
-            At::Start if self.threads[it].is_settled => {
-                world.followers.unfollow(&it);
-                let passes = world.is_free && without != Without::PassingOn;
-                let next = if passes { world.followers.next() } else { None };
-                At::Tells(next.into_iter().collect(), Box::new(At::Done)) // F1
+    fn settle(&mut self, whom: usize) {
+        let one = &mut self.ones[whom];
+        one.is_settled = true;
+        one.is_unparked |= std::mem::take(&mut one.has_waker);
+    }
+
+    /// A caller in `Port::follow`.
+    fn look(&mut self, me: usize, now: Instant, without: Without) {
+        if self.ones[me].is_settled {
+            let kept = self.followers.keeper.clone();
+            let next = self.followers.leave(&me, self.is_free);
+            if without == Without::LeavingItFree {
+                self.followers.keeper = kept;
+                self.followers.look();
             }
-            At::Start => {
-                world.followers.unfollow(&it);
-                if std::mem::take(&mut world.is_free) {
-                    At::Round // F2
-                } else {
-                    world.followers.push(it); // F3
-                    At::Sleeps(false)
+            if without != Without::PassingOn {
+                self.tell(next);
+            }
+            return self.end_call(me);
+        }
+        if self.take(me, now) {
+            self.ones[me].at = At::Round;
+            return;
+        }
+        let is_patient = self.followers.follow(&me, Some(Key::from_bits(me as u64)));
+        let one = &mut self.ones[me];
+        (one.at, one.is_patient, one.has_waker) = (At::Parked, is_patient, !is_patient);
+    }
+
+    fn end_patience(&mut self) {
+        let told: Vec<usize> = self.followers.end_patience().map(|(thread, _)| *thread).collect();
+        for it in told {
+            let one = &mut self.ones[it];
+            one.is_patient = false;
+            if one.is_settled {
+                one.is_unparked = true;
+            } else {
+                one.has_waker = true;
+            }
+        }
+    }
+
+    /// A loop that has come, or comes by the role.
+    fn begin_loop(&mut self, me: usize) {
+        assert!(self.followers.keep_for_loop(&me) || self.ones[me].is_unparked);
+        self.ones[me].is_unparked = false;
+        if self.is_free {
+            self.followers.leave(&me, false);
+            self.ones[me].at = At::Away;
+        } else {
+            self.followers.follow(&me, None);
+            self.ones[me].at = At::Parked;
+        }
+    }
+
+    /// What can come next.
+    fn nexts(&self, start: Instant, without: Without) -> Vec<World> {
+        let mut nexts = Vec::new();
+        for me in 0..self.ones.len() {
+            let mut step = |change: &mut dyn FnMut(&mut World)| {
+                let mut next = self.clone();
+                change(&mut next);
+                nexts.push(next);
+            };
+            let (one, is_loop) = (&self.ones[me], me >= self.threads);
+            match one.at {
+                At::Awake if is_loop => step(&mut |it| it.begin_loop(me)),
+                At::Awake => step(&mut |it| it.look(me, start, without)),
+                At::Parked => {
+                    let looks = one.is_patient && without != Without::Looking;
+                    if one.is_unparked || looks {
+                        step(&mut |it| {
+                            it.ones[me].at = At::Awake;
+                            it.ones[me].is_unparked &= is_loop;
+                        });
+                    }
                 }
-            }
-            At::Sleeps(_) if self.threads[it].is_unparked => {
-                world.threads[it].is_unparked = false;
-                At::Start
-            }
-            At::Round if self.threads[it].is_settled => {
-                let next = world.give_back(without);
-                At::Tells(next, Box::new(At::Done))
-            }
-            At::Round => {
-                others = self.finds(|world, at| world.threads[it].at = at);
-                // Its own answer it takes without a word.
-                world.threads[it].is_settled = true;
-                world.is_armed = false;
-                let next = world.give_back(without);
-                At::Tells(next, Box::new(At::Done))
-            }
-            At::Found(target) => world.tell_of(*target, without),
-            At::Tells(who, then) => {
-                world.tell(who);
-                (**then).clone()
-            }
-            _ => return Vec::new(),
-        };
-        world.threads[it].at = at;
-        others.push(world);
-        others
-    }
-
-    /// A round that finds something, whichever that is.
-    fn finds(&self, set: impl Fn(&mut Self, At)) -> Vec<Self> {
-        let found = |target| {
-            let mut world = self.clone();
-            let at = world.settle(target);
-            set(&mut world, at);
-            world
-        };
-        self.open().into_iter().map(found).collect()
-    }
-
-    /// All that this loop may do next.
-    fn loop_steps(&self, it: usize, without: Without) -> Vec<Self> {
-        let (mut world, mut others) = (self.clone(), Vec::new());
-        let at = match &self.loops[it].at {
-            At::Start => {
-                world.followers.look(&it); // L1
-                if std::mem::take(&mut world.is_free) { At::Round } else { At::Looks }
-            }
-            At::Round => {
-                others = self.finds(|world, at| world.loops[it].at = at);
-                world.is_armed = false;
-                world.followers.look(&it);
-                let next = if without == Without::GoingRoundOnceMore {
-                    world.give_back(without)
-                } else {
-                    world.is_free = true;
-                    world.followers.next_thread().into_iter().collect() // L2
-                };
-                At::Tells(next, Box::new(At::Looks))
-            }
-            At::Found(target) => world.tell_of(*target, without),
-            At::Tells(who, then) => {
-                world.tell(who);
-                (**then).clone()
-            }
-            At::Looks => {
-                world.loops[it].is_over |= self.loops[it].is_settled;
-                At::Asks
-            }
-            At::Asks if self.followers.has_news(&it) && without != Without::News => At::Start, // L3
-            At::Asks if self.is_free => {
-                world.is_free = false;
-                world.is_armed = true;
-                At::Arms
-            }
-            At::Asks => {
-                world.followers.follow(it); // L5
-                At::Sleeps(false)
-            }
-            At::Arms => {
-                let before = world.followers.clone();
-                let next = world.followers.arm(it); // L4
-                world.is_free = true;
-                let next = match (without, next) {
-                    (Without::PassingOnToSleep, _) => {
-                        world.followers = before;
-                        world.followers.waiting.insert(0, Follower::Armed(it));
-                        None
+                At::Round => {
+                    for other in (0..self.threads).filter(|it| *it != me) {
+                        if !self.ones[other].is_settled && self.ones[other].at == At::Parked {
+                            step(&mut |it| it.settle(other));
+                        }
                     }
-                    (Without::SleepingTogether, None) if world.followers.waiting.len() > 1 => {
-                        world.followers.waiting.pop()
+                    step(&mut |it| {
+                        if without != Without::EndOfPatience {
+                            it.end_patience();
+                        }
+                        let told =
+                            |one: &One| one.at != At::Parked || !one.is_patient || one.is_unparked;
+                        assert!(it.ones.iter().all(told), "somebody is patient for ever");
+                    });
+                    for now in [start, start + TURN] {
+                        step(&mut |it| {
+                            it.give_back(now, without);
+                            if is_loop { it.ones[me].at = At::Away } else { it.end_call(me) }
+                        });
                     }
-                    (_, next) => next,
-                };
-                At::Tells(next.into_iter().collect(), Box::new(At::Sleeps(true)))
+                }
+                At::Away if is_loop => {
+                    step(&mut |it| {
+                        if it.take(me, start) {
+                            it.ones[me].at = At::Round;
+                        }
+                    });
+                    step(&mut |it| {
+                        it.ones[me].at = At::Over;
+                        it.followers.keep_for_nobody();
+                        if it.is_free && without != Without::EndOfLoop {
+                            it.give_back(start, without);
+                        }
+                    });
+                }
+                At::Away => {
+                    let at = if one.calls > 0 { At::Awake } else { At::Over };
+                    step(&mut |it| it.ones[me].at = at);
+                }
+                At::Over => {}
             }
-            At::Sleeps(_) if self.loops[it].is_rung => {
-                world.loops[it].is_rung = false;
-                At::Start
-            }
-            At::Sleeps(_) if self.loops[it].wakes_once => {
-                world.loops[it].wakes_once = false;
-                At::Start
-            }
-            At::Sleeps(_) | At::Done => return Vec::new(),
+        }
+        nexts
+    }
+
+    fn is_over(&self) -> bool {
+        self.ones.iter().all(|one| one.at == At::Over)
+    }
+
+    fn check(&self) -> Result<(), &'static str> {
+        let is_late = |one: &One| {
+            let waits = one.at == At::Parked && one.is_settled;
+            waits && !one.is_patient && !one.is_unparked
         };
-        world.loops[it].at = at;
-        others.push(world);
-        others
-    }
-
-    fn steps(&self, without: Without) -> Vec<Self> {
-        let threads = (0..self.threads.len()).flat_map(|it| self.thread_steps(it, without));
-        threads.chain((0..self.loops.len()).flat_map(|it| self.loop_steps(it, without))).collect()
-    }
-
-    /// Nothing happens any more.
-    fn check_end(&self) {
-        assert!(self.is_free, "the role was kept: {self:?}");
-        let are_done = self.threads.iter().all(|it| it.at == At::Done);
-        assert!(are_done, "a thread is parked for ever: {self:?}");
-        let is_woken = |it: &Loop| it.at == At::Sleeps(true) && (it.is_over || !it.is_settled);
-        let are_woken = self.loops.iter().all(is_woken);
-        assert!(are_woken, "a loop sleeps that has to look: {self:?}");
-        assert!(self.is_armed || self.loops.is_empty(), "nothing wakes the loops: {self:?}");
+        if self.ones.iter().any(is_late) {
+            return Err("somebody is not told of what has come");
+        }
+        Ok(())
     }
 }
 
-/// Goes through all orders; gives how many worlds there are.
-fn search(threads: usize, loops: usize, without: Without) -> usize {
-    // Whether everything after it was seen.
-    let mut seen = HashMap::new();
-    let first = World::new(threads, loops);
-    let mut path = vec![(first.clone(), first.steps(without))];
-    seen.insert(first, false);
-    while let Some((world, next)) = path.last_mut() {
-        let Some(after) = next.pop() else {
-            seen.insert(world.clone(), true);
-            path.pop();
+/// Searches all orders; gives how many states there are.
+fn search(first: World, without: Without) -> Result<usize, String> {
+    let start = Instant::now();
+    let mut before: HashMap<World, Vec<World>> = HashMap::from([(first.clone(), Vec::new())]);
+    let (mut open, mut ends) = (vec![first], Vec::new());
+    while let Some(world) = open.pop() {
+        world.check().map_err(|why| format!("{why}: {world:?}"))?;
+        if world.is_over() {
+            ends.push(world);
             continue;
-        };
-        match seen.get(&after) {
-            Some(true) => {}
-            Some(false) => panic!("they wake each other for ever: {after:?}"),
-            None => {
-                let steps = after.steps(without);
-                if steps.is_empty() {
-                    after.check_end();
-                }
-                seen.insert(after.clone(), false);
-                path.push((after, steps));
+        }
+        for next in world.nexts(start, without) {
+            let known = before.contains_key(&next);
+            before.entry(next.clone()).or_default().push(world.clone());
+            if !known {
+                open.push(next);
             }
         }
     }
-    seen.len()
+    let mut reached: HashSet<World> = ends.iter().cloned().collect();
+    while let Some(world) = ends.pop() {
+        for earlier in &before[&world] {
+            if reached.insert(earlier.clone()) {
+                ends.push(earlier.clone());
+            }
+        }
+    }
+    match before.keys().find(|world| !reached.contains(world)) {
+        Some(stuck) => Err(format!("no way leads to the end from here: {stuck:?}")),
+        None => Ok(before.len()),
+    }
+}
+
+/// Two threads, of which one is about to be busy; two threads and a loop; three threads.
+fn searches(without: Without) -> impl Iterator<Item = Result<usize, String>> {
+    let mut busy = World::new(2, 3, false);
+    busy.followers.turn = Some(Turn { of: 0, takes: TAKES_UNTIL_BUSY - 2, since: Instant::now() });
+    let worlds = [busy, World::new(2, 1, true), World::new(3, 1, false)];
+    worlds.into_iter().map(move |world| {
+        std::panic::catch_unwind(|| search(world, without))
+            .unwrap_or_else(|_| Err("an assertion has failed".to_owned()))
+    })
 }
 
 #[test]
-fn nobody_is_forgotten_and_nobody_wakes_others_for_ever() {
-    for (threads, loops) in [(0, 1), (0, 2), (1, 1), (2, 0), (3, 0), (1, 2), (2, 1)] {
-        let worlds = search(threads, loops, Without::Nothing);
-        assert!(worlds > 10, "{threads} threads and {loops} loops have come by the role");
+fn nobody_waits_for_ever_in_any_order() {
+    for states in searches(Without::Nothing) {
+        assert!(states.unwrap() > 500);
     }
 }
 
@@ -339,19 +292,12 @@ fn nobody_is_forgotten_and_nobody_wakes_others_for_ever() {
 fn each_rule_is_needed() {
     for without in [
         Without::PassingOn,
-        Without::TellingLoopsOfTheEnd,
-        Without::TellingArmedLoopsOfTheEnd,
-        Without::TellingLoopsOfFinds,
-        Without::GoingRoundOnceMore,
-        Without::News,
-        Without::PassingOnToSleep,
-        Without::SleepingTogether,
+        Without::LeavingItFree,
+        Without::TellingTheFirst,
+        Without::Looking,
+        Without::EndOfPatience,
+        Without::EndOfLoop,
     ] {
-        let is_found =
-            [(2, 0), (3, 0), (1, 1), (0, 2), (2, 1), (1, 2)].iter().any(|&(threads, loops)| {
-                let search = AssertUnwindSafe(|| search(threads, loops, without));
-                catch_unwind(search).is_err()
-            });
-        assert!(is_found, "{without:?}: nothing goes wrong");
+        assert!(searches(without).any(|found| found.is_err()), "{without:?} is not needed");
     }
 }
