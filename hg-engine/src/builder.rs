@@ -2,7 +2,7 @@
 
 mod handlers;
 
-use std::{fmt, marker::PhantomData, sync::Arc, time::Duration};
+use std::{fmt, marker::PhantomData, sync::Arc};
 
 use hg_core::{backlog::BACKLOG_BYTES_MAX, registry::Registry, serve::IN_SERVICE_MAX};
 use hg_na::{Address, Offer, OpenOptions, Plugin};
@@ -10,68 +10,12 @@ use hg_na::{Address, Offer, OpenOptions, Plugin};
 use crate::{
     CALLS_MAX, CONTEXTS_MAX, EAGER_MAX, Handle, LARGE_IN_SERVICE_MAX, LARGE_MAX, POOL_THREADS_MAX,
     Spawn,
-    handler::Registered,
     platform::{Machine, Platform},
-    port::Shared,
-    runtime::Runtime,
+    port::{Registered, Shared},
     schemes::{Advice, Schemes},
+    settings::{OpenError, Progress, Settings, Wait},
+    spawn::Runtime,
 };
-
-/// Who makes progress when nobody waits for a call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub enum Progress {
-    /// A thread of the engine's, one a context. It steps aside while a caller waits.
-    #[default]
-    Background,
-    /// Whoever calls [`Handle::progress`] or `wait`: the user's own loop, or a foreign event loop
-    /// ([`Handle::event_loop`]).
-    Own,
-}
-
-/// What a thread that makes progress does when there is nothing to do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Wait {
-    /// Polls on. The lowest latency, one processor core.
-    Spin,
-    /// Polls for this long, then sleeps.
-    Adaptive(Duration),
-    /// Sleeps at once.
-    Block,
-}
-
-impl Wait {
-    /// How long [`Wait::default`] polls before it sleeps: twice a wake-up, so that it costs at most
-    /// thrice the best choice made afterwards.
-    pub const ADAPTIVE_DEFAULT: Duration = Duration::from_micros(50);
-}
-
-impl Default for Wait {
-    fn default() -> Self {
-        Self::Adaptive(Self::ADAPTIVE_DEFAULT)
-    }
-}
-
-/// Why an engine could not be opened.
-pub type OpenError = hg_na::Error;
-
-#[derive(Debug, Clone)]
-pub(crate) struct Settings {
-    pub(crate) progress: Progress,
-    pub(crate) wait: Wait,
-    pub(crate) in_service_max: usize,
-    pub(crate) reject_above: Option<usize>,
-    pub(crate) calls_max: usize,
-    pub(crate) checksum: bool,
-    pub(crate) eager_max: u64,
-    pub(crate) large_max: u64,
-    pub(crate) large_in_service_max: u64,
-    pub(crate) backlog_bytes_max: u64,
-    pub(crate) pool_threads_max: usize,
-    pub(crate) runtime: Option<Runtime>,
-    pub(crate) schemes: Schemes,
-}
 
 /// Opens engines. `E` is what [`Builder::open`] gives: the facade's engine.
 pub struct Builder<E = Handle> {

@@ -11,15 +11,15 @@ use std::{
 
 use hg_core::{
     codec::{self, Codec as _},
-    error::{CallError, Failure, Started},
+    error::{CallError, Failure},
     operations::{OperationId, Outcome},
     rpc::Rpc,
 };
 
 use crate::{
     Request,
+    arriving::{Arrived, Arriving},
     inside::is_in_handler,
-    large::{Arrived, Arriving},
     pending::{Pending, PortRef},
     port::Port,
 };
@@ -353,25 +353,4 @@ fn undecodable<R: Rpc>(error: &codec::CodecError) -> CallError<R::Error> {
         }
         _ => CallError::Decode(format!("the answer of `{}`: {error}", R::NAME)),
     }
-}
-
-#[cold]
-pub(crate) fn forked() -> Failure {
-    Failure::NotMade(hg_na::Error::Forked)
-}
-
-#[cold]
-pub(crate) fn reserve_failure(error: hg_na::Error) -> Failure {
-    match error {
-        hg_na::Error::PeerGone(reason) => Failure::PeerGone { reason, started: Started::No },
-        hg_na::Error::UnknownPeer => {
-            Failure::PeerGone { reason: hg_na::GoneReason::Ended, started: Started::No }
-        }
-        other => Failure::NotMade(other),
-    }
-}
-
-#[cold]
-pub(crate) fn unencodable(name: &str, error: &codec::CodecError) -> Failure {
-    Failure::Decode(format!("`{name}`: {error}"))
 }

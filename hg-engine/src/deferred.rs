@@ -3,16 +3,12 @@
 //!
 //! What users drop themselves (a call, say) is dropped in their own thread, after the lock.
 
-use std::{
-    any::Any,
-    panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
-};
+use std::sync::Arc;
 
 use hg_core::deferred::{Action, Deferred};
 
 use crate::{
-    handler::panic_text,
+    contain::contain,
     inside::{Inside, in_handler},
     pool::Pool,
 };
@@ -30,21 +26,4 @@ pub(crate) fn run(deferred: &mut Deferred, port: u64, pool: &Arc<Pool>) {
             }
         }
     });
-}
-
-/// Runs something of a user's for which nobody waits. Its panic is logged, and concerns nobody else.
-#[cold]
-pub(crate) fn contain(what: &str, run: impl FnOnce()) {
-    if let Err(panic) = catch_unwind(AssertUnwindSafe(run)) {
-        tracing::error!(panic = panic_text(panic.as_ref()), "{what} has panicked");
-        discard(panic);
-    }
-}
-
-/// Drops what somebody has panicked with, which may panic once more.
-#[cold]
-pub(crate) fn discard(panic: Box<dyn Any + Send>) {
-    if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
-        std::mem::forget(again);
-    }
 }

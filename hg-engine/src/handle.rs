@@ -18,12 +18,12 @@ use hg_na::Address;
 use crate::{
     Answer, Call, CallOptions, Drain, EventLoop, OneWay, OpenError, OwnedCall, Peer, Progress,
     Ready, Request, dump,
-    handler::{Handler, OfAsyncClosure, OfClosure, OfFunction, OfLaterClosure, Registered},
     inside::{is_in_handler, is_inside, waiting},
     lock::Mutex,
     peer::ToAddress,
     platform::Spawned,
-    port::{Port, Shared},
+    port::{Handler, Port, Registered, Shared},
+    serve::{OfAsyncClosure, OfClosure, OfFunction, OfLaterClosure, Server},
 };
 
 /// One context of an engine, or the whole engine through its first context.
@@ -79,7 +79,12 @@ impl Handle {
         let mut ports = Vec::with_capacity(contexts);
         for index in (0..=u8::MAX).take(contexts) {
             let context = shared.domain.context(index)?;
-            ports.push(Arc::new(Port::new(index, Arc::clone(&shared), context)));
+            ports.push(Arc::new(Port::new(
+                index,
+                Arc::clone(&shared),
+                context,
+                Box::new(Server::new()),
+            )));
         }
         let weak: Vec<_> = ports.iter().map(Arc::downgrade).collect();
         shared.pool.wake_by(move || {
@@ -461,5 +466,13 @@ impl Handle {
 impl fmt::Debug for Handle {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "Engine({})", self.port.address)
+    }
+}
+
+impl Request {
+    /// The engine, to call out with. It does not keep the engine open.
+    #[must_use]
+    pub fn engine(&self) -> Handle {
+        Handle::guest(Arc::clone(self.port()))
     }
 }

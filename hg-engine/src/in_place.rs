@@ -13,7 +13,7 @@ use hg_na::{INLINE_MAX, Message};
 
 use crate::{
     CallOptions, Handle, OwnedCall, Peer,
-    call::{forked, unencodable},
+    failure::{forked, unencodable},
     port::Port,
 };
 

@@ -19,52 +19,20 @@
 //! | arguments of a one-way call | taken by the target, the target is gone, or the deadline has passed |
 //! | result | taken, or not wanted (`ResultTaken`), the call was cancelled, the origin is gone |
 
-mod arguments;
-mod budget;
-mod result;
-
-use hg_bulk::{Descriptor, Local};
-use hg_na::{Error, Memory, Rights};
-
-pub(crate) use self::{
-    arguments::serve,
-    budget::Budget,
-    result::{Arrived, Arriving, offer},
-};
-use crate::port::Port;
+use hg_bulk::Descriptor;
+use hg_na::Error;
 
 /// Bytes of the checksum before the descriptor.
 const CHECKSUM_LEN: usize = 4;
 
-impl Port {
-    /// Registers encoded bytes, which begin at `start`, for a peer to pull, and describes them. They stay where they are.
-    fn offer_bytes(
-        &self,
-        (bytes, start): (Vec<u8>, usize),
-        checksum: bool,
-    ) -> Result<(Local, Vec<u8>), Error> {
-        let sum = if checksum { crc32c::crc32c(&bytes[start..]) } else { 0 };
-        let local = self.register(Memory::tail(bytes, start), Rights::READ)?;
-        let descriptor = local.descriptor(self.address.scheme());
-        let payload = [&sum.to_le_bytes()[..], descriptor.as_bytes()].concat();
-        Ok((local, payload))
-    }
-
-    /// Whether something of this encoded length is to travel by bulk.
-    #[inline]
-    pub(crate) fn is_large(&self, message_len: usize, message_max: usize) -> bool {
-        message_len > message_max && self.shared.caps.one_sided
-    }
-}
-
 /// What a message says about bytes to pull.
-struct Claim {
+pub(crate) struct Claim {
     checksum: u32,
-    descriptor: Descriptor,
+    pub(crate) descriptor: Descriptor,
 }
 
 impl Claim {
-    fn read(payload: &[u8]) -> Result<Self, Error> {
+    pub(crate) fn read(payload: &[u8]) -> Result<Self, Error> {
         let Some((checksum, descriptor)) = payload.split_first_chunk::<CHECKSUM_LEN>() else {
             return Err(Error::BadDescriptor("it is cut short"));
         };
@@ -73,7 +41,7 @@ impl Claim {
     }
 
     /// Compares what was pulled with what was said; 0 says nothing.
-    fn check(&self, bytes: &[u8], wanted: bool) -> Result<(), &'static str> {
+    pub(crate) fn check(&self, bytes: &[u8], wanted: bool) -> Result<(), &'static str> {
         if wanted && crc32c::crc32c(bytes) != self.checksum {
             return Err("the checksum of the bytes pulled is wrong");
         }
@@ -82,6 +50,6 @@ impl Claim {
 }
 
 /// A sentence for whoever wanted to send too much.
-fn too_large(what: &str, len: u64, max: u64) -> String {
+pub(crate) fn too_large(what: &str, len: u64, max: u64) -> String {
     format!("{what} of {len} bytes exceed the limit of {max} bytes (`Builder::large_max`)")
 }

@@ -1,24 +1,26 @@
 //! Drives the RPC state machines of `hg-core` over a transport of `na`: threads, clock, wait set.
 //!
+//! From those that users see to those that know nothing of the others; no two modules need one another:
+//!
 //! | module | what it is |
 //! |---|---|
-//! | `builder` | how an engine is opened: plugins, contexts, progress, limits |
-//! | `handle` | what users hold: register, look up, call |
-//! | `pending` | what is under way for a user, of whatever kind: waited for, polled, cancelled or dropped in one way |
-//! | `call`, `ready` | a call under way; waiting for room for another one |
-//! | `in_place` | calls whose arguments were written where they are sent from |
-//! | `bulk` | registered memory; what starts transfers |
-//! | `transfer`, `view` | a transfer under way; the short ways |
-//! | `port` | one context with its calls, requests and tasks; the round of progress |
-//! | `role` | who makes progress: a waiting caller, the background thread, the user's loop |
-//! | `handler` | handlers of all kinds behind one trait; answers |
-//! | `inside` | which handlers a thread is inside of, and whether it may wait there |
+//! | `builder` | how an engine is opened: plugins, contexts, handlers |
+//! | `handle`, `peer` | what users hold: register, look up, call |
+//! | `call`, `start`, `in_place`, `arriving` | a call under way; how one begins; large results on their way here |
+//! | `bulk`, `transfer`, `view` | registered memory; transfers under way; the short ways |
+//! | `ready` | waiting for room for another call, and for the end of all that is in service |
 //! | `event` | the descriptor for foreign event loops |
+//! | `pending` | what is under way for a user, of whatever kind: waited for, polled, cancelled or dropped in one way |
+//! | `serve` | runs handlers of all kinds, here, on the pool or on a runtime of the user's |
+//! | `role` | who makes progress: a waiting caller, the background thread, the user's loop |
 //! | `dump` | what all engines are doing, for tests that hang |
-//! | `deferred` | wakers, and what else of a user's is never run or dropped under a lock |
+//! | `port` | one context with its calls, requests and tasks; the round of progress |
+//! | `background`, `followers`, `idle` | what the role is passed on by: who stands aside, who waits in line, who sleeps |
+//! | `pool`, `spawn` | threads for what may block; runtimes of users |
+//! | `deferred`, `contain` | what of a user's is never run or dropped under a lock; its panics |
+//! | `inside` | which handlers a thread is inside of, and whether it may wait there |
+//! | `budget`, `large`, `failure`, `settings`, `schemes` | bytes of large arguments; where large bytes are; why a call was not made; what an engine is opened with |
 //! | `lock` | locks that a forked child can go on with |
-//! | `pool`, `owed` | threads for what may block; the answers that are owed meanwhile |
-//! | `runtime` | handlers on a runtime of the user's |
 //! | `platform` | clock, threads, parking: the machine, or a simulation |
 //!
 //! # Threads
@@ -27,19 +29,24 @@
 
 #![forbid(unsafe_code)]
 
+mod arriving;
+mod background;
+mod budget;
 mod builder;
 mod bulk;
 mod call;
+mod contain;
 mod deferred;
 mod dump;
 mod event;
+mod failure;
+mod followers;
 mod handle;
-mod handler;
+mod idle;
 mod in_place;
 mod inside;
 mod large;
 mod lock;
-mod owed;
 mod peer;
 mod pending;
 #[doc(hidden)]
@@ -47,28 +54,28 @@ pub mod platform;
 mod pool;
 mod port;
 mod ready;
-mod request;
 mod role;
-mod running;
-mod runtime;
 mod schemes;
+mod serve;
+mod settings;
+mod spawn;
 mod start;
-mod tasks;
 mod transfer;
 mod view;
 
-pub use builder::{Builder, OpenError, Progress, Wait};
+pub use builder::Builder;
 pub use bulk::{Bulk, Busy};
 pub use call::{Call, CallOptions, OneWay, OwnedCall};
 pub use dump::dump_engines;
 pub use event::EventLoop;
 pub use handle::Handle;
-pub use handler::Answer;
 pub use peer::{Peer, ToAddress};
+pub use port::Request;
 pub use ready::{Drain, Ready};
-pub use request::Request;
-pub use runtime::Spawn;
 pub use schemes::Advice;
+pub use serve::Answer;
+pub use settings::{OpenError, Progress, Wait};
+pub use spawn::Spawn;
 pub use transfer::Transfer;
 pub use view::{Fetch, View};
 

@@ -35,7 +35,7 @@ use std::{
 pub(crate) use self::queues::Origin;
 use self::queues::{Queues, Work};
 use crate::{
-    deferred::contain,
+    contain::contain,
     lock::Mutex,
     platform::{Job, Platform, Thread},
 };

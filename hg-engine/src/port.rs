@@ -9,6 +9,11 @@
 //! ```
 //! So no handler runs inside the transport's progress, and none while a lock is held.
 
+mod answer;
+mod guests;
+mod handler;
+mod held;
+mod request;
 mod state;
 mod step;
 
@@ -21,28 +26,28 @@ use std::{
     time::Instant,
 };
 
-use hg_core::{
-    deferred::Deferred, header::Header, protocol::Ticket, registry::Registry, rpc::RpcId,
-};
-use hg_na::{Address, Caps, Completion, Context, Domain, Message, Waiter};
+use hg_bulk::Local;
+use hg_core::{deferred::Deferred, header::Header, protocol::Ticket, registry::Registry};
+use hg_na::{Address, Caps, Completion, Context, Domain, Memory, Message, Rights, Waiter};
 
+pub use self::request::Request;
 pub(crate) use self::{
+    answer::{encode_error, encode_value},
+    guests::{Guests, ToClose},
+    handler::{Handler, Registered, Run, Running, Task, no_message, run_caught},
+    held::Role,
+    request::Due,
     state::State,
     step::{Look, OutcomeOf},
 };
 use crate::{
-    Request,
-    builder::Settings,
-    deferred::contain,
-    handler::Registered,
-    large::Budget,
+    background::Background,
+    budget::Budget,
+    contain::contain,
     lock::{Mutex, RwLock},
     platform::Platform,
     pool::Pool,
-    role::Background,
-    running::Task,
-    runtime::Guests,
-    tasks::Tasks,
+    settings::Settings,
 };
 
 /// What the ports of one engine have in common.
@@ -88,6 +93,18 @@ impl Shared {
         }
     }
 
+    /// The handlers, as they are now; `None`: all were closed.
+    pub(crate) fn handlers(&self) -> Option<Arc<Registry<Registered>>> {
+        self.handlers.read().clone()
+    }
+
+    /// Which version of them that is.
+    #[inline]
+    pub(crate) fn handlers_version(&self) -> usize {
+        // Acquire: pairs with the Release in `change_handlers`.
+        self.handlers_version.load(Ordering::Acquire)
+    }
+
     /// Changes the handlers; ports see it in their next round. `None`: all were closed.
     pub(crate) fn change_handlers<T>(
         &self,
@@ -95,7 +112,7 @@ impl Shared {
     ) -> Option<T> {
         let mut handlers = self.handlers.write();
         let result = change(Arc::make_mut(handlers.as_mut()?));
-        // Release: pairs with the Acquire in `refresh_handlers`; the lock orders the map itself.
+        // Release: pairs with the Acquire in `handlers_version`; the lock orders the map itself.
         self.handlers_version.fetch_add(1, Ordering::Release);
         Some(result)
     }
@@ -107,23 +124,6 @@ impl Shared {
             self.pool.close();
             let handlers = self.handlers.write().take();
             handlers.into_iter().for_each(drop_handlers);
-        }
-    }
-}
-
-/// Where the handler of an RPC is; most are of the one that was served last.
-#[inline(always)]
-fn place_of(
-    rpc: RpcId,
-    handlers: &Registry<Registered>,
-    last: &mut Option<(RpcId, usize)>,
-) -> Option<usize> {
-    match *last {
-        Some((id, place)) if id == rpc => Some(place),
-        _ => {
-            let place = handlers.place(rpc)?;
-            *last = Some((rpc, place));
-            Some(place)
         }
     }
 }
@@ -168,36 +168,43 @@ impl Incoming {
     }
 }
 
+/// What serves the requests of a port: its handlers, and their futures.
+pub(crate) trait Service: Send {
+    /// Runs the handlers of these requests, which lie among what is done. When the last one has ended, the state is still
+    /// locked from its answer.
+    fn serve<'p>(
+        &mut self,
+        port: &'p Arc<Port>,
+        requests: &mut Vec<Ticket>,
+        done: &mut [Completion],
+    ) -> Option<MutexGuard<'p, State>>;
+
+    /// Polls the futures that are ready; ended ones leave their answers.
+    fn poll_ready(&mut self, port: &Port, answers: &mut Vec<Answered>);
+
+    /// Whether there are such futures: written with Release.
+    fn is_ready(&self) -> &Arc<AtomicBool>;
+
+    /// Forgets everything; what users have to do with is dropped by what it gives, not under a lock.
+    fn clear(&mut self) -> Leftovers;
+}
+
+/// Drops what of users' a closed port has kept: it may do anything.
+pub(crate) type Leftovers = Box<dyn FnOnce() + Send>;
+
 /// What the holder of the role works with.
 pub(crate) struct Work {
     done: Vec<Completion>,
     requests: Vec<Ticket>,
     pub(crate) answers: Vec<Answered>,
     deferred: Deferred,
-    /// `None` before the first request, and once the port is closed.
-    handlers: Option<Arc<Registry<Registered>>>,
-    handlers_version: usize,
-    /// The RPC that was served last, and where its handler is.
-    last_rpc: Option<(RpcId, usize)>,
-    pub(crate) tasks: Tasks,
-    starts: Starts,
-    /// Reused for every handler; `None` before the first one.
-    request: Option<Request>,
-    /// Reused for every answer that is there at once.
-    answer: Message,
+    service: Box<dyn Service>,
+    /// Whether the service has something to do beside new requests.
+    is_ready: Arc<AtomicBool>,
     now: Instant,
     rounds_since_clock: u32,
     /// Those who wait for the role are told of nothing ([`Work::end_patience`]).
     is_busy: bool,
-}
-
-/// What `async` handlers are started with.
-#[derive(Default)]
-struct Starts {
-    /// Handlers' futures that were started, to tell them apart.
-    count: u64,
-    /// Where the futures of each handler are put, by its place among all.
-    spares: Vec<Vec<Task>>,
 }
 
 /// Rounds that share one reading of the clock while nobody sleeps.
@@ -244,7 +251,12 @@ pub(crate) struct Port {
 }
 
 impl Port {
-    pub(crate) fn new(index: u8, shared: Arc<Shared>, context: Box<dyn Context>) -> Self {
+    pub(crate) fn new(
+        index: u8,
+        shared: Arc<Shared>,
+        context: Box<dyn Context>,
+        service: Box<dyn Service>,
+    ) -> Self {
         // Relaxed: nobody closes one yet.
         shared.open_ports.fetch_add(1, Ordering::Relaxed);
         let waiter = context.waiter();
@@ -256,13 +268,8 @@ impl Port {
             requests: Vec::new(),
             answers: Vec::new(),
             deferred: Deferred::default(),
-            handlers: None,
-            handlers_version: usize::MAX,
-            last_rpc: None,
-            tasks: Tasks::default(),
-            starts: Starts::default(),
-            request: None,
-            answer: crate::handler::no_message(),
+            is_ready: Arc::clone(service.is_ready()),
+            service,
             now: shared.platform.now(),
             rounds_since_clock: 0,
             is_busy: false,
@@ -307,6 +314,11 @@ impl Port {
             }
         }
         if self.is_forked() { None } else { Some(self.state.lock()) }
+    }
+
+    /// Registers memory with this engine.
+    pub(crate) fn register(&self, memory: Memory, rights: Rights) -> Result<Local, hg_na::Error> {
+        Local::register(self.shared.domain.as_ref(), self.shared.id, memory, rights)
     }
 
     /// The time.
@@ -364,7 +376,7 @@ impl Port {
             how == Sleep::Interruptible && self.interrupted.load(Ordering::Relaxed);
         let sleep = !is_interrupted
             && work.answers.is_empty()
-            && !work.tasks.any_ready()
+            && !work.is_ready()
             && !self.closing.load(Ordering::Relaxed)
             && !self.yielding.load(Ordering::Relaxed);
         let state = if sleep { self.enter_state() } else { None };
@@ -418,6 +430,11 @@ pub(crate) enum Sleep {
 }
 
 impl Work {
+    #[inline]
+    fn is_ready(&self) -> bool {
+        self.is_ready.load(Ordering::Acquire)
+    }
+
     /// This thread waits itself: those who wait for it are to be told of what it finds.
     #[inline]
     pub(crate) fn end_patience(&mut self, port: &Port) {
@@ -431,31 +448,7 @@ impl Work {
     pub(crate) fn clear(&mut self) -> Leftovers {
         self.answers.clear();
         self.requests.clear();
-        Leftovers {
-            request: self.request.take(),
-            tasks: std::mem::take(&mut self.tasks),
-            places: std::mem::take(&mut self.starts.spares),
-            handlers: self.handlers.take(),
-        }
-    }
-}
-
-/// What of users' a closed port has kept.
-pub(crate) struct Leftovers {
-    request: Option<Request>,
-    tasks: Tasks,
-    places: Vec<Vec<Task>>,
-    handlers: Option<Arc<Registry<Registered>>>,
-}
-
-impl Leftovers {
-    /// Drops it. Not under a lock: it may do anything.
-    pub(crate) fn end(self) {
-        let Self { request, tasks, places, handlers } = self;
-        contain("a request that was dropped", || drop(request));
-        tasks.end();
-        contain("a place of a handler's futures", || drop(places));
-        handlers.into_iter().for_each(drop_handlers);
+        self.service.clear()
     }
 }
 

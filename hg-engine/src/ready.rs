@@ -14,7 +14,8 @@ use hg_core::{
 };
 
 use crate::{
-    call::{Ended, forked},
+    call::Ended,
+    failure::forked,
     pending::{Pending, PortRef},
     port::Port,
 };

@@ -41,16 +41,13 @@
 //! `poll.rs`: whoever polls a call takes a role that is free and makes progress for some rounds. So an awaited call to a peer
 //! that answers soon wakes no second thread either.
 
-mod followers;
-mod idle;
 mod poll;
 
 use std::{
-    mem::ManuallyDrop,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
-        Arc, MutexGuard, OnceLock,
-        atomic::{AtomicBool, AtomicUsize, Ordering, fence},
+        Arc, MutexGuard,
+        atomic::{Ordering, fence},
     },
     task::{Wake, Waker},
     time::{Duration, Instant},
@@ -58,120 +55,19 @@ use std::{
 
 use hg_core::operations::{OperationId, Outcome};
 
-pub(crate) use self::followers::Followers;
-use self::{
-    idle::{Idle, Spins},
-    poll::Polls,
-};
 use crate::{
-    deferred::{self, discard},
-    handler::panic_text,
+    contain::{discard, panic_text},
+    deferred,
+    idle::Idle,
     inside::is_in_handler,
     platform::{Spawned, Thread},
-    port::{Leftovers, Look, OutcomeOf, Port, Sleep, State, Work},
+    port::{Look, OutcomeOf, Port, Role, Sleep, State, Work},
 };
 
 /// How long the background thread stays aside after the last caller has left.
 const GRACE: Duration = Duration::from_millis(1);
 /// Times of [`GRACE`] that one call takes before the background thread stops looking.
 const GRACES_UNTIL_DEEP: u32 = 8;
-
-/// The role: who has it makes progress. Dropped, it goes back, or on to a follower.
-pub(crate) struct Role<'p> {
-    port: &'p Arc<Port>,
-    /// `None` once it was given back; dropped nowhere else but with the state.
-    work: ManuallyDrop<Option<Box<Work>>>,
-}
-
-impl<'p> Role<'p> {
-    #[inline(always)]
-    fn new(port: &'p Arc<Port>, work: Box<Work>) -> Self {
-        Self { port, work: ManuallyDrop::new(Some(work)) }
-    }
-}
-
-impl Role<'_> {
-    #[inline]
-    pub(crate) fn work(&mut self) -> &mut Work {
-        self.work.as_deref_mut().expect("a round begins with the role")
-    }
-
-    /// Gives it back at the end of a round that left nothing to do (H1, H2).
-    #[inline(always)]
-    pub(crate) fn give_back(&mut self, mut state: MutexGuard<'_, State>) {
-        // Nothing is dropped: while somebody has the role, its place is empty.
-        std::mem::forget(std::mem::replace(&mut state.work, self.work.take())); // H1
-        if state.followers.any() {
-            self.port.pass_on(state);
-        }
-    }
-
-    /// Hands in what the last round left over, then gives it back.
-    #[cold]
-    fn release(&mut self) {
-        let port = self.port;
-        let (Some(mut state), Some(work)) = (port.enter_state(), self.work.as_mut()) else {
-            return;
-        };
-        state.hand_in(work);
-        let closed = if state.is_open() { None } else { Some(work.clear()) };
-        self.give_back(state);
-        if let Some(leftovers) = closed {
-            leftovers.end();
-        }
-    }
-}
-
-impl Drop for Role<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        if self.work.is_some() {
-            self.release();
-        }
-    }
-}
-
-/// What the background thread and the callers tell each other.
-pub(crate) struct Background {
-    /// Callers in `wait` right now; counted only where there is a background thread.
-    callers: AtomicUsize,
-    /// Callers that have left since the background thread looked.
-    departures: AtomicUsize,
-    is_there: AtomicBool,
-    /// Whether the background thread waits without a limit, because one call takes long.
-    deep: AtomicBool,
-    /// There is something under way that nobody waits for.
-    come_back: AtomicBool,
-    /// The thread stands aside, and was not called.
-    is_aside: AtomicBool,
-    /// How it went with futures that were polled.
-    polls: Polls,
-    /// What polling before sleeping has brought, whoever did it.
-    spins: Spins,
-    /// The thread itself, once it was started.
-    thread: OnceLock<Thread>,
-}
-
-impl Background {
-    pub(crate) fn new() -> Self {
-        Self {
-            callers: AtomicUsize::new(0),
-            departures: AtomicUsize::new(0),
-            is_there: AtomicBool::new(false),
-            deep: AtomicBool::new(false),
-            come_back: AtomicBool::new(false),
-            is_aside: AtomicBool::new(false),
-            polls: Polls::default(),
-            spins: Spins::default(),
-            thread: OnceLock::new(),
-        }
-    }
-
-    /// Ends its present park, or the next one.
-    fn unpark(&self) {
-        self.thread.get().inspect(|thread| thread.unpark());
-    }
-}
 
 impl Port {
     /// The role, if nobody has it, and the locked state for the first round.
@@ -420,7 +316,7 @@ impl Port {
         deferred::run(&mut deferred, self.id, &self.shared.pool);
         drop(role);
         self.guests.end();
-        leftovers.into_iter().for_each(Leftovers::end);
+        leftovers.into_iter().for_each(|end| end());
         // Release: pairs with the Acquire of a loop, which looks once more then.
         if !self.is_closed.swap(true, Ordering::Release) {
             self.shared.port_closed();

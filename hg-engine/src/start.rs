@@ -17,9 +17,9 @@ use hg_na::{Exchanged, INLINE_MAX, Message};
 
 use crate::{
     CallOptions, Peer,
-    call::{forked, reserve_failure, unencodable},
-    handler::no_message,
-    port::{Port, State},
+    failure::{forked, reserve_failure, unencodable},
+    large::too_large,
+    port::{Port, State, no_message},
 };
 
 /// Longest message that is copied once more on its way.
@@ -192,5 +192,59 @@ impl Port {
             limit: self.shared.settings.calls_max as u64,
             remedy: "wait for some of them, or raise `Builder::calls_max`",
         })
+    }
+}
+
+impl Port {
+    /// Whether arguments of so many bytes may be made.
+    pub(crate) fn check_large(&self, size: usize) -> Result<(), Failure> {
+        let max = self.shared.settings.large_max;
+        if size as u64 > max {
+            return Err(Failure::Rejected(too_large("the arguments", size as u64, max)));
+        }
+        Ok(())
+    }
+
+    /// Makes a call whose arguments, which begin at this place of the bytes, do not fit in a message. `header` lacks its
+    /// id.
+    #[cold]
+    pub(crate) fn start_large_call(
+        &self,
+        peer: Peer,
+        name: &'static str,
+        (bytes, first): (Vec<u8>, usize),
+        mut header: Header,
+        deadline: Option<Instant>,
+    ) -> Result<OperationId, Failure> {
+        self.check_large(bytes.len() - first)?;
+        let (local, payload) = self.offer_bytes((bytes, first), header.checksum)?;
+        header.bulk = true;
+        let start = header.encoded_len();
+        let two_way = header.kind == Kind::Request;
+
+        let mut state = self.enter_state().ok_or(hg_na::Error::Forked)?;
+        if !two_way {
+            state.protocol.kept.check_arguments(peer.na, local.len())?;
+        }
+        let mut message = state
+            .protocol
+            .context()?
+            .message(peer.na, start + payload.len())
+            .map_err(reserve_failure)?;
+        message.as_mut_slice()[start..].copy_from_slice(&payload);
+        // Those of a call are kept with it; the port keeps those of a one-way call, which is over when it was sent.
+        let (of_call, of_port) = if two_way { (Some(local), None) } else { (None, Some(local)) };
+        let operations = &mut state.protocol.operations;
+        let begun = operations.begin_call((peer.na, name), two_way, deadline, of_call);
+        let id = begun.ok_or_else(|| self.too_many_calls())?;
+        header.id = id.to_bits();
+        header.encode(message.as_mut_slice());
+        state.protocol.post_call(id, peer.na, two_way, message)?;
+        if let Some(local) = of_port {
+            state.protocol.kept.insert_arguments(id, peer.na, local, deadline);
+        }
+        drop(state);
+        self.notify();
+        Ok(id)
     }
 }

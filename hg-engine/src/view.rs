@@ -233,10 +233,3 @@ fn resize(bytes: &mut Vec<u8>, len: u64) -> Result<(), TransferError> {
     }
     Ok(())
 }
-
-impl Port {
-    /// Registers memory with this engine.
-    pub(crate) fn register(&self, memory: Memory, rights: Rights) -> Result<Local, Error> {
-        Local::register(self.shared.domain.as_ref(), self.shared.id, memory, rights)
-    }
-}

@@ -10,7 +10,8 @@ use hg_core::{
 use super::Builder;
 use crate::{
     Answer, Request,
-    handler::{OfAsyncClosure, OfClosure, OfFunction, OfLaterClosure, Registered},
+    port::Registered,
+    serve::{OfAsyncClosure, OfClosure, OfFunction, OfLaterClosure},
 };
 
 /// Handlers of the engine to be opened. An engine that listens is found by its peers before

@@ -6,7 +6,7 @@ use hg_core::protocol::{Limits, Protocol};
 use hg_na::Context;
 
 use super::{Answered, Shared, Work};
-use crate::{platform::Platform, role::Followers};
+use crate::{followers::Followers, platform::Platform};
 
 pub(crate) struct State {
     pub(crate) protocol: Protocol,

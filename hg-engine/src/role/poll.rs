@@ -12,85 +12,21 @@
 //!   they always did.
 //! - Inside of a handler nobody polls for progress: the role is in use around it, or the handler is to end soon.
 
-use std::sync::{
-    Arc, MutexGuard,
-    atomic::{AtomicBool, AtomicU32, Ordering},
-};
+use std::sync::{Arc, MutexGuard, atomic::Ordering};
 
 use hg_core::operations::{OperationId, Outcome};
 
-use super::{Background, Role};
 use crate::{
-    builder::Wait,
+    background::Progress,
     inside::is_in_handler,
-    port::{OutcomeOf, Port, State},
+    port::{OutcomeOf, Port, Role, State},
+    settings::Wait,
 };
 
 /// Rounds that one poll makes at most: some microseconds of shared memory, some tens of a network.
 const ROUNDS_OF_A_POLL: u32 = 128;
 /// Looks for a role that somebody has.
 const LOOKS_FOR_THE_ROLE: u32 = 16;
-/// Polls in vain, one after the other, after which few try.
-const VAIN_MAX: u32 = 8;
-/// One poll of so many tries all the same.
-const TRIED: u32 = 16;
-
-/// What a poll has come to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Progress {
-    Found,
-    Vain,
-    /// Somebody else had the role.
-    None,
-}
-
-/// What the polls of a port have brought.
-#[derive(Default)]
-pub(super) struct Polls {
-    /// In vain since one has found something.
-    vain: AtomicU32,
-    /// The next call is likely to be polled for progress.
-    want: AtomicBool,
-}
-
-// Relaxed: these are hints, and nothing else depends on them.
-impl Polls {
-    fn is_worth_while(&self) -> bool {
-        let vain = self.vain.load(Ordering::Relaxed);
-        if (VAIN_MAX..VAIN_MAX + TRIED).contains(&vain) {
-            self.vain.store(vain + 1, Ordering::Relaxed);
-            return false;
-        }
-        true
-    }
-
-    /// What rounds have come to.
-    fn was(&self, progress: Progress) {
-        let vain = self.vain.load(Ordering::Relaxed);
-        match progress {
-            Progress::Found if vain > 0 => self.vain.store(0, Ordering::Relaxed),
-            Progress::Found => {}
-            Progress::Vain => self.vain.store((vain + 1).min(VAIN_MAX), Ordering::Relaxed),
-            Progress::None => {}
-        }
-        if progress != Progress::Found {
-            self.want.store(true, Ordering::Relaxed);
-        }
-    }
-
-    pub(super) fn want_the_role(&self) -> bool {
-        self.want.load(Ordering::Relaxed)
-    }
-}
-
-impl Background {
-    /// The thread has given the role back: it stands aside as after a caller, if a poll is to have it (P4).
-    pub(super) fn make_way_for_polls(&self) {
-        if self.polls.want.swap(false, Ordering::Relaxed) {
-            self.departures.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-}
 
 impl Port {
     /// A call is polled: makes progress for it, for some rounds, and puts its outcome to its place if it comes.
@@ -157,29 +93,5 @@ impl Port {
             state = next;
         }
         self.round(&mut role, state, &mut look);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn after_polls_in_vain_few_try_until_one_finds_something() {
-        let polls = Polls::default();
-        for _ in 0..VAIN_MAX {
-            assert!(polls.is_worth_while());
-            polls.was(Progress::Vain);
-        }
-        let skipped =
-            |polls: &Polls| (0..2 * TRIED).take_while(|_| !polls.is_worth_while()).count();
-        assert_eq!(skipped(&polls), TRIED as usize);
-        assert!(polls.is_worth_while(), "it has not made its rounds yet");
-        polls.was(Progress::None);
-        assert!(polls.is_worth_while(), "somebody else had the role");
-        polls.was(Progress::Vain);
-        assert_eq!(skipped(&polls), TRIED as usize);
-        polls.was(Progress::Found);
-        assert_eq!(skipped(&polls), 0);
     }
 }

@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{builder::Wait, platform::Platform};
+use crate::{platform::Platform, settings::Wait};
 
 /// Idle rounds between two looks at the clock.
 const ROUNDS_PER_LOOK: u32 = 64;
@@ -25,7 +25,7 @@ const AT_ONCE_MAX: u32 = 512;
 
 /// What polling has brought a port lately. Only who has the role writes it.
 #[derive(Debug)]
-pub(super) struct Spins {
+pub(crate) struct Spins {
     /// Signs in a row that a peer waits for this core.
     signs: AtomicU32,
     /// Sleeps that begin at once from now on.
@@ -70,7 +70,7 @@ impl Spins {
 }
 
 /// Decides between polling on and sleeping.
-pub(super) struct Idle<'p> {
+pub(crate) struct Idle<'p> {
     platform: &'p dyn Platform,
     /// Whether the platform is to be told that nothing was found.
     yields: bool,
@@ -84,13 +84,13 @@ pub(super) struct Idle<'p> {
 }
 
 impl<'p> Idle<'p> {
-    pub(super) fn new(wait: Wait, platform: &'p dyn Platform, spins: &'p Spins) -> Self {
+    pub(crate) fn new(wait: Wait, platform: &'p dyn Platform, spins: &'p Spins) -> Self {
         let yields = platform.yields();
         Self { platform, yields, wait, rounds: 0, since: None, spins, vain: None }
     }
 
     #[inline]
-    pub(super) fn may_poll_on(&mut self, moved: bool) -> bool {
+    pub(crate) fn may_poll_on(&mut self, moved: bool) -> bool {
         if moved {
             self.has_found();
             self.rounds = 0;
@@ -109,7 +109,7 @@ impl<'p> Idle<'p> {
 
     /// Something moved: found by polling on, unless that was the first round after a sleep.
     #[inline]
-    pub(super) fn has_found(&self) {
+    pub(crate) fn has_found(&self) {
         if self.rounds > 0 && self.spins.signs.load(Ordering::Relaxed) > 0 {
             self.spins.forget();
         }
@@ -127,7 +127,7 @@ impl<'p> Idle<'p> {
     }
 
     /// After a sleep.
-    pub(super) fn has_slept(&mut self) {
+    pub(crate) fn has_slept(&mut self) {
         self.rounds = 0;
         if let (Wait::Adaptive(spin), Some(vain)) = (self.wait, self.vain.take()) {
             let slept = self.platform.now().saturating_duration_since(vain);
@@ -137,7 +137,7 @@ impl<'p> Idle<'p> {
     }
 
     #[inline]
-    pub(super) fn relax(&self) {
+    pub(crate) fn relax(&self) {
         if self.yields {
             self.platform.relax();
         } else {
@@ -147,11 +147,11 @@ impl<'p> Idle<'p> {
 
     /// Whether nothing has come for some rounds again.
     #[inline]
-    pub(super) fn takes_long(&self) -> bool {
+    pub(crate) fn takes_long(&self) -> bool {
         self.rounds.is_multiple_of(ROUNDS_PER_LOOK) && self.rounds > 0
     }
 
-    pub(super) fn out_of_time(&self, limit: Option<Instant>) -> bool {
+    pub(crate) fn out_of_time(&self, limit: Option<Instant>) -> bool {
         self.rounds.is_multiple_of(ROUNDS_PER_LOOK)
             && limit.is_some_and(|limit| limit <= self.platform.now())
     }

@@ -20,14 +20,12 @@ use hg_core::{
 };
 use hg_na::Message;
 
+use super::places::Nothing;
 use crate::{
-    deferred::{contain, discard},
-    handler::{self, Run},
+    contain::{contain, discard, panic_text},
     inside::{Inside, in_handler},
     lock::Mutex,
-    port::{Answered, Port},
-    request::Due,
-    running::{Nothing, Task},
+    port::{Answered, Due, Port, Run, Task, no_message},
 };
 
 /// The tasks of one port.
@@ -61,13 +59,13 @@ struct Entry {
 struct Ready {
     queue: Mutex<Vec<Key>>,
     /// Whether the queue holds anything, to look without a lock.
-    any: AtomicBool,
+    any: Arc<AtomicBool>,
 }
 
 impl Ready {
     fn push(&self, key: Key) {
         self.queue.lock().push(key);
-        // Release: pairs with the Acquire in `any_ready`; the lock orders the queue itself.
+        // Release: pairs with the Acquire of whoever makes progress; the lock orders the queue itself.
         self.any.store(true, Ordering::Release);
     }
 }
@@ -170,9 +168,9 @@ impl Tasks {
         }
     }
 
-    #[inline]
-    pub(crate) fn any_ready(&self) -> bool {
-        self.ready.any.load(Ordering::Acquire)
+    /// Whether any is ready: written with Release.
+    pub(crate) fn is_ready(&self) -> &Arc<AtomicBool> {
+        &self.ready.any
     }
 
     /// Polls every task that is ready; ended ones leave their answers.
@@ -191,7 +189,7 @@ impl Tasks {
         let Entry { task, wakening, due } = self.table.get_mut(key)?;
         // Who wakes it from now on has it polled once more.
         wakening.shared.is_ready.swap(false, Ordering::AcqRel);
-        let mut answer = handler::no_message();
+        let mut answer = no_message();
         let polled = poll_once(task, port, due, &wakening.waker, &mut answer);
         let Poll::Ready(run) = polled else { return None };
         let Entry { task, wakening, due } = self.table.remove(key)?;
@@ -236,7 +234,7 @@ pub(crate) fn fail(
     let broken = std::mem::replace(task, Box::new(Nothing));
     let drop = || contain("what was left of a handler's future that has panicked", || drop(broken));
     in_handler(port, Inside::Async, drop);
-    let run = due.fail(Status::Panicked, handler::panic_text(panic.as_ref()), answer);
+    let run = due.fail(Status::Panicked, panic_text(panic.as_ref()), answer);
     discard(panic);
     run
 }

@@ -15,11 +15,8 @@ use hg_core::{
 };
 use hg_na::{Identity, Message};
 
-use crate::{
-    Handle, Peer,
-    handler::{self, Run},
-    port::Port,
-};
+use super::{Port, Run, encode_error, encode_value, no_message};
+use crate::Peer;
 
 /// A request in service: who asks, until when, and whether anybody still waits.
 ///
@@ -70,11 +67,11 @@ impl Due {
         match result {
             Ok(output) => {
                 let (header, value) = (header(Status::Ok), R::pack_output(output));
-                handler::encode_value(port, self.origin, header, &value, answer);
+                encode_value(port, self.origin, header, &value, answer);
             }
             Err(error) => {
                 let header = header(Status::HandlerError);
-                handler::encode_error(port, self.origin, header, &error, answer);
+                encode_error(port, self.origin, header, &error, answer);
             }
         }
         Run::Answered
@@ -211,12 +208,6 @@ impl Request {
         }
     }
 
-    /// The engine, to call out with. It does not keep the engine open.
-    #[must_use]
-    pub fn engine(&self) -> Handle {
-        Handle::guest(Arc::clone(&self.port))
-    }
-
     /// Encodes the answer to its place, if one is due.
     #[inline]
     pub(crate) fn answer_into<R: Rpc>(
@@ -229,14 +220,14 @@ impl Request {
 
     /// The encoded answer, if one is due.
     pub(crate) fn answer<R: Rpc>(&self, result: Result<R::Output, R::Error>) -> Option<Message> {
-        let mut answer = handler::no_message();
+        let mut answer = no_message();
         let run = self.answer_into::<R>(result, &mut answer);
         matches!(run, Run::Answered).then_some(answer)
     }
 
     /// An encoded failure, if an answer is due.
     pub(crate) fn failure(&self, status: Status, text: &str) -> Option<Message> {
-        let mut answer = handler::no_message();
+        let mut answer = no_message();
         let run = self.fail(status, text, &mut answer);
         matches!(run, Run::Answered).then_some(answer)
     }

@@ -14,24 +14,7 @@ use std::{
 use hg_core::rpc::Rpc;
 use hg_na::Message;
 
-use crate::{handler::Run, port::Port, request::Due};
-
-/// A future that ends in an answer.
-pub(crate) trait Running: Send {
-    /// Polls it. Ended, it is dropped, and its answer encoded to its place.
-    fn poll(
-        &mut self,
-        port: &Port,
-        due: &Due,
-        context: &mut Context<'_>,
-        answer: &mut Message,
-    ) -> Poll<Run>;
-
-    /// To see whether the next future is of the same type.
-    fn as_any(&mut self) -> &mut dyn Any;
-}
-
-pub(crate) type Task = Box<dyn Running>;
+use crate::port::{Due, Port, Run, Running, Task};
 
 /// Where the futures of one handler are, one after the other.
 struct Place<R, F> {

@@ -1,92 +1,20 @@
-//! Handlers of all kinds behind one trait, and the answers that they make.
+//! The kinds of handlers: functions with an attribute, and closures.
 
-use std::{
-    any::Any,
-    fmt,
-    marker::PhantomData,
-    panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
-};
+use std::{fmt, marker::PhantomData};
 
 use hg_core::{
     codec::{self, Codec as _},
-    error::{Status, bounded_text},
-    header::Header,
-    protocol::status_message,
+    error::Status,
     rpc::{Responder, Rpc, Serve, ServeKind},
 };
 use hg_na::Message;
-use serde::Serialize;
 
+use super::places;
 use crate::{
     Request,
-    deferred::{contain, discard},
-    large,
-    port::Port,
-    running::{self, Task},
+    contain::contain,
+    port::{Handler, Run, Task},
 };
-
-/// What came of running a handler.
-pub(crate) enum Run {
-    /// The answer was encoded to its place.
-    Answered,
-    /// It ended, and no answer is due.
-    Silent,
-    /// A future of the answer.
-    Later(Task),
-    /// The handler has an [`Answer`] to give.
-    Given,
-}
-
-/// Where an answer is encoded to, before it is.
-pub(crate) fn no_message() -> Message {
-    Message::from(Vec::new())
-}
-
-/// A registered handler, without its types.
-pub(crate) trait Handler: Send + Sync {
-    fn kind(&self) -> ServeKind;
-    /// Whether the answer may be given by somebody else than the handler, at any time.
-    fn gives(&self) -> bool {
-        false
-    }
-    /// Runs it; an answer that is there at once is written to its place.
-    /// A future is put to the spare place, if there is one.
-    fn run(
-        &self,
-        request: &Request,
-        payload: &[u8],
-        answer: &mut Message,
-        spare: &mut Option<Task>,
-    ) -> Run;
-}
-
-/// Runs a handler; a panic becomes an answer.
-#[inline]
-pub(crate) fn run_caught(
-    handler: &dyn Handler,
-    request: &Request,
-    payload: &[u8],
-    answer: &mut Message,
-    spare: &mut Option<Task>,
-) -> Run {
-    match catch_unwind(AssertUnwindSafe(|| handler.run(request, payload, answer, spare))) {
-        Ok(run) => run,
-        Err(panic) => panicked(request, panic, answer),
-    }
-}
-
-#[cold]
-fn panicked(request: &Request, panic: Box<dyn Any + Send>, answer: &mut Message) -> Run {
-    let run = request.fail(Status::Panicked, panic_text(panic.as_ref()), answer);
-    discard(panic);
-    run
-}
-
-pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> &str {
-    let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
-}
 
 /// Arguments from the wire, or the answer that says why not.
 #[inline]
@@ -151,7 +79,7 @@ impl<R: Serve<Request>> Responder<R::Output, R::Error> for ToPlace<'_, R> {
         F: Future<Output = Result<R::Output, R::Error>> + Send + 'static,
     {
         if R::KIND == ServeKind::Async {
-            return Run::Later(running::put::<R, F>(self.spare, future));
+            return Run::Later(places::put::<R, F>(self.spare, future));
         }
         contain("a handler's future that was dropped", || drop(future));
         unpolled::<R>(self.request, self.answer)
@@ -225,7 +153,7 @@ where
             Err(run) => return run,
         };
         let future = (self.function)(request.clone(), R::unpack(args));
-        Run::Later(running::put::<R, _>(spare, future))
+        Run::Later(places::put::<R, _>(spare, future))
     }
 }
 
@@ -307,97 +235,5 @@ impl<R: Rpc> Drop for Answer<R> {
 impl<R: Rpc> fmt::Debug for Answer<R> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "Answer({})", R::NAME)
-    }
-}
-
-/// A value as an answer: straight into the outgoing message.
-#[inline(always)]
-pub(crate) fn encode_value<T: Serialize>(
-    port: &Port,
-    origin: hg_na::Peer,
-    header: Header,
-    value: &T,
-    answer: &mut Message,
-) {
-    let start = header.encoded_len();
-    let why = match codec::Default::size(value) {
-        Ok(size) if start + size <= port.shared.caps.short_expected => {
-            let bytes = answer.make_inline(start + size);
-            match codec::Default::encode(value, &mut bytes[start..]) {
-                Ok(_) => return header.encode(bytes),
-                Err(error) => unencodable(&error),
-            }
-        }
-        Ok(size) => match encode_long_value(port, origin, header, (value, size), answer) {
-            Ok(()) => return,
-            Err(why) => why,
-        },
-        Err(error) => unencodable(&error),
-    };
-    *answer = answer_why_not(&header, &why);
-}
-
-/// The same for the handler's own error.
-#[inline(never)]
-pub(crate) fn encode_error<T: Serialize>(
-    port: &Port,
-    origin: hg_na::Peer,
-    header: Header,
-    error: &T,
-    answer: &mut Message,
-) {
-    encode_value(port, origin, header, error, answer);
-}
-
-#[cold]
-fn answer_why_not(header: &Header, why: &str) -> Message {
-    status_message(header.id, Status::Decode, bounded_text(why), header.checksum)
-}
-
-#[cold]
-fn unencodable(error: &codec::CodecError) -> String {
-    format!("the result cannot be encoded: {error}")
-}
-
-/// A value that needs memory of the transport's, or more than a message.
-#[inline(never)]
-fn encode_long_value<T: Serialize>(
-    port: &Port,
-    origin: hg_na::Peer,
-    header: Header,
-    (value, size): (&T, usize),
-    answer: &mut Message,
-) -> Result<(), String> {
-    let start = header.encoded_len();
-    if port.is_large(start + size, port.shared.caps.max_expected) {
-        *answer = large::offer(port, origin, &header, (value, size));
-        return Ok(());
-    }
-    *answer = reserve_answer(port, origin, start + size)?;
-    let bytes = answer.as_mut_slice();
-    codec::Default::encode(value, &mut bytes[start..]).map_err(|error| unencodable(&error))?;
-    header.encode(bytes);
-    Ok(())
-}
-
-#[cold]
-fn reserve_answer(port: &Port, origin: hg_na::Peer, len: usize) -> Result<Message, String> {
-    let mut state = port.state.lock();
-    let context = state.protocol.context().map_err(|_| "the engine was shut down".to_owned())?;
-    let reserved = context.message(origin, len);
-    reserved.map_err(|error| format!("the result cannot be sent: {error}"))
-}
-
-/// What the registry keeps.
-#[derive(Clone)]
-pub(crate) struct Registered {
-    /// The handler's, at hand.
-    pub(crate) kind: ServeKind,
-    pub(crate) handler: Arc<dyn Handler>,
-}
-
-impl Registered {
-    pub(crate) fn new(handler: impl Handler + 'static) -> Self {
-        Self { kind: handler.kind(), handler: Arc::new(handler) }
     }
 }

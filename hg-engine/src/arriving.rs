@@ -8,67 +8,19 @@ use std::{
 
 use hg_bulk::TransferError;
 use hg_core::{
-    codec::{self, Codec as _},
-    error::{Failure, Started, Status, bounded_text},
+    error::{Failure, Started},
     header::{Header, Kind},
     operations::BulkAnswer,
-    protocol::{Protocol, status_message},
 };
-use hg_na::Message;
-use serde::Serialize;
 
-use super::{Claim, too_large};
-use crate::{Peer, inside::is_waited_for, pending::PortRef, port::Port, view::Fetch};
-
-/// A result that does not fit in a message, as an answer that says where it is.
-#[cold]
-pub(crate) fn offer<T: Serialize>(
-    port: &Port,
-    origin: hg_na::Peer,
-    header: &Header,
-    (value, size): (&T, usize),
-) -> Message {
-    let refused =
-        |status, text: &str| status_message(header.id, status, bounded_text(text), header.checksum);
-    let max = port.shared.settings.large_max;
-    if size as u64 > max {
-        return refused(Status::Rejected, &too_large("the result", size as u64, max));
-    }
-    let mut bytes = match hg_bulk::zeroed(size as u64) {
-        Ok(bytes) => bytes,
-        Err(error) => {
-            return refused(Status::Rejected, &format!("the result cannot be encoded: {error}"));
-        }
-    };
-    if let Err(error) = codec::Default::encode(value, &mut bytes) {
-        return refused(Status::Decode, &format!("the result cannot be encoded: {error}"));
-    }
-    let (local, payload) = match port.offer_bytes((bytes, 0), header.checksum) {
-        Ok(offered) => offered,
-        Err(error) => {
-            return refused(Status::Rejected, &format!("the result cannot be offered: {error}"));
-        }
-    };
-    let header = Header { bulk: true, ..*header };
-    let start = header.encoded_len();
-    let mut message = Message::from(vec![0; start + payload.len()]);
-    message.as_mut_slice()[start..].copy_from_slice(&payload);
-    header.encode(message.as_mut_slice());
-
-    let mut state = port.state.lock();
-    if !state.is_open() || state.protocol.serves.is_cancelled(origin, header.id) {
-        drop(state);
-        return refused(Status::Cancelled, "");
-    }
-    if !state.protocol.kept.admits_result(origin, local.len()) {
-        drop(state);
-        let text = "too many large results wait to be taken (`Builder::large_in_service_max`)";
-        return refused(Status::Rejected, text);
-    }
-    let Protocol { kept, deferred, .. } = &mut state.protocol;
-    kept.insert_result(origin, header.id, local, deferred);
-    message
-}
+use crate::{
+    Peer,
+    inside::is_waited_for,
+    large::{Claim, too_large},
+    pending::PortRef,
+    port::Port,
+    view::Fetch,
+};
 
 /// A large result on its way here. The target is told when it was taken, or is not wanted.
 pub(crate) struct Arriving {

@@ -1,4 +1,4 @@
-//! Large arguments: offered by the origin, pulled by the target.
+//! Large arguments, pulled before their handler runs.
 
 use std::{
     future::poll_fn,
@@ -11,79 +11,25 @@ use std::{
 use hg_bulk::TransferError;
 use hg_core::{
     cancel::CancelToken,
-    error::{Failure, Status},
+    error::Status,
     header::{Header, Kind},
-    operations::OperationId,
     rpc::ServeKind,
 };
 
-use super::{Claim, budget::Share, too_large};
-use crate::{
-    Peer, Request,
-    call::reserve_failure,
-    handler::{self, Handler},
-    inside::{Inside, in_handler},
+use super::{
     owed::DROPPED,
+    places::{self, Ended},
+};
+use crate::{
+    Request,
+    budget::Share,
+    inside::{Inside, in_handler},
+    large::{Claim, too_large},
     pending::PortRef,
     pool::Pooled,
-    port::Port,
-    running::{self, Ended, Task},
+    port::{Handler, Port, Task, no_message, run_caught},
     view::Fetch,
 };
-
-impl Port {
-    /// Whether arguments of so many bytes may be made.
-    pub(crate) fn check_large(&self, size: usize) -> Result<(), Failure> {
-        let max = self.shared.settings.large_max;
-        if size as u64 > max {
-            return Err(Failure::Rejected(too_large("the arguments", size as u64, max)));
-        }
-        Ok(())
-    }
-
-    /// Makes a call whose arguments, which begin at this place of the bytes, do not fit in a message. `header` lacks its
-    /// id.
-    #[cold]
-    pub(crate) fn start_large_call(
-        &self,
-        peer: Peer,
-        name: &'static str,
-        (bytes, first): (Vec<u8>, usize),
-        mut header: Header,
-        deadline: Option<Instant>,
-    ) -> Result<OperationId, Failure> {
-        self.check_large(bytes.len() - first)?;
-        let (local, payload) = self.offer_bytes((bytes, first), header.checksum)?;
-        header.bulk = true;
-        let start = header.encoded_len();
-        let two_way = header.kind == Kind::Request;
-
-        let mut state = self.enter_state().ok_or(hg_na::Error::Forked)?;
-        if !two_way {
-            state.protocol.kept.check_arguments(peer.na, local.len())?;
-        }
-        let mut message = state
-            .protocol
-            .context()?
-            .message(peer.na, start + payload.len())
-            .map_err(reserve_failure)?;
-        message.as_mut_slice()[start..].copy_from_slice(&payload);
-        // Those of a call are kept with it; the port keeps those of a one-way call, which is over when it was sent.
-        let (of_call, of_port) = if two_way { (Some(local), None) } else { (None, Some(local)) };
-        let operations = &mut state.protocol.operations;
-        let begun = operations.begin_call((peer.na, name), two_way, deadline, of_call);
-        let id = begun.ok_or_else(|| self.too_many_calls())?;
-        header.id = id.to_bits();
-        header.encode(message.as_mut_slice());
-        state.protocol.post_call(id, peer.na, two_way, message)?;
-        if let Some(local) = of_port {
-            state.protocol.kept.insert_arguments(id, peer.na, local, deadline);
-        }
-        drop(state);
-        self.notify();
-        Ok(id)
-    }
-}
 
 /// Serves a request whose arguments have to be pulled first: a task of its port.
 pub(crate) fn serve(
@@ -103,7 +49,7 @@ pub(crate) fn serve(
     let claim = Claim::read(payload).map_err(|error| (Status::Decode, error.to_string()));
     let port = Arc::clone(port);
     let owner = request.clone();
-    let task = running::own(async move {
+    let task = places::own(async move {
         let pulled = match claim {
             Ok(claim) => pull(&port, &request, &claim, token).await,
             Err(refusal) => Err(refusal),
@@ -169,13 +115,12 @@ fn refusal(error: TransferError) -> (Status, String) {
 
 async fn run(handler: Arc<dyn Handler>, request: Request, bytes: Vec<u8>, share: Share) -> Ended {
     let (port, due) = (Arc::clone(request.port()), request.due());
-    let mut answer = handler::no_message();
+    let mut answer = no_message();
     let run = if handler.kind() == ServeKind::Blocking {
         let owner = request.clone();
         let (pooled, job) = Pooled::new(move || {
-            let mut answer = handler::no_message();
-            let run =
-                handler::run_caught(handler.as_ref(), &request, &bytes, &mut answer, &mut None);
+            let mut answer = no_message();
+            let run = run_caught(handler.as_ref(), &request, &bytes, &mut answer, &mut None);
             (run, answer)
         });
         port.run_blocking(due.origin, job);
@@ -185,8 +130,7 @@ async fn run(handler: Arc<dyn Handler>, request: Request, bytes: Vec<u8>, share:
         answer = made;
         run
     } else {
-        let mut run =
-            || handler::run_caught(handler.as_ref(), &request, &bytes, &mut answer, &mut None);
+        let mut run = || run_caught(handler.as_ref(), &request, &bytes, &mut answer, &mut None);
         // As of short arguments: what is polled to its end in there never ends.
         if port.runtime_for(handler.as_ref()).is_some() {
             run()
@@ -194,7 +138,7 @@ async fn run(handler: Arc<dyn Handler>, request: Request, bytes: Vec<u8>, share:
             in_handler(port.id, Inside::Plain, run)
         }
     };
-    let ended = running::finish(run, &port, &due, answer).await;
+    let ended = places::finish(run, &port, &due, answer).await;
     drop(share);
     ended
 }

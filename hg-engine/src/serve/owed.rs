@@ -3,7 +3,7 @@
 use hg_core::error::Status;
 use hg_na::Message;
 
-use crate::{Request, handler::Run};
+use crate::{Request, port::Run};
 
 /// An answer that is owed. Dropped, it tells the caller that none was given.
 pub(crate) struct Owed(Option<Request>);

@@ -5,7 +5,6 @@
 //! the engine closes, even if the runtime does not run any more. A future that the runtime drops before its end is answered for.
 
 use std::{
-    fmt,
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
     sync::{
@@ -16,91 +15,23 @@ use std::{
     time::Instant,
 };
 
-use hg_core::{
-    rpc::ServeKind,
-    table::{Key, Table},
-};
+use hg_core::{rpc::ServeKind, table::Key};
 
-use crate::{
-    Request,
-    deferred::contain,
-    handler::{self, Handler, Run},
-    inside::{Inside, in_handler},
-    lock::Mutex,
+use super::{
     owed::Owed,
-    platform::Job,
-    pool::Origin,
-    port::{Incoming, Port},
-    request::Due,
-    running::{self, Ended, Task},
+    places::{self, Ended},
     tasks,
 };
-
-/// A runtime that handlers run on instead of the engine's own threads: [`Builder::runtime`](crate::Builder::runtime).
-///
-/// With the feature `tokio` there is one for `tokio::runtime::Handle`. For others it takes two lines:
-/// ```
-/// # use std::pin::Pin;
-/// struct Smol;
-///
-/// impl hg_engine::Spawn for Smol {
-///     fn spawn(&self, future: Pin<Box<dyn Future<Output = ()> + Send>>) {
-///         smol::spawn(future).detach();
-///     }
-///
-///     fn spawn_blocking(&self, job: Box<dyn FnOnce() + Send>) {
-///         smol::unblock(job).detach();
-///     }
-/// }
-/// ```
-/// What the runtime drops before it has ended is answered with
-/// [`CallError::Rejected`](hg_core::error::CallError::Rejected).
-pub trait Spawn: Send + Sync {
-    /// Runs a future to its end: an `async` handler. Called by the thread that makes progress: it must not block.
-    fn spawn(&self, future: Pin<Box<dyn Future<Output = ()> + Send>>);
-
-    /// Runs a job that may block, in a thread where that holds up nobody: a blocking handler. Called by the thread that makes
-    /// progress: it must not block itself.
-    fn spawn_blocking(&self, job: Box<dyn FnOnce() + Send>);
-}
-
-#[cfg(feature = "tokio")]
-impl Spawn for tokio::runtime::Handle {
-    fn spawn(&self, future: Pin<Box<dyn Future<Output = ()> + Send>>) {
-        // Not waited for.
-        drop(Self::spawn(self, future));
-    }
-
-    fn spawn_blocking(&self, job: Box<dyn FnOnce() + Send>) {
-        drop(Self::spawn_blocking(self, job));
-    }
-}
-
-/// A runtime, as an engine keeps it.
-#[derive(Clone)]
-pub(crate) struct Runtime(Arc<dyn Spawn>);
-
-impl Runtime {
-    pub(crate) fn new(runtime: impl Spawn + 'static) -> Self {
-        Self(Arc::new(runtime))
-    }
-}
-
-impl fmt::Debug for Runtime {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str("Runtime")
-    }
-}
-
-/// The futures of one port that a runtime has.
-#[derive(Default)]
-pub(crate) struct Guests(Mutex<State>);
-
-#[derive(Default)]
-struct State {
-    slots: Table<Arc<Slot>>,
-    is_closed: bool,
-}
+use crate::{
+    Request,
+    contain::contain,
+    inside::{Inside, in_handler},
+    lock::Mutex,
+    platform::Job,
+    pool::Origin,
+    port::{Due, Handler, Incoming, Port, Run, Task, ToClose, no_message, run_caught},
+    spawn::Runtime,
+};
 
 /// Where a future is, for its runtime and for whoever closes the engine.
 struct Slot {
@@ -126,28 +57,7 @@ struct Guest {
     owed: Option<Owed>,
 }
 
-impl Guests {
-    fn insert(&self, slot: Arc<Slot>) -> Option<Key> {
-        let mut state = self.0.lock();
-        (!state.is_closed).then(|| state.slots.insert(slot))
-    }
-
-    fn remove(&self, key: Key) {
-        let removed = self.0.lock().slots.remove(key);
-        drop(removed);
-    }
-
-    /// The engine is closed: drops all futures. Not under a lock.
-    pub(crate) fn end(&self) {
-        let mut state = self.0.lock();
-        state.is_closed = true;
-        let slots = std::mem::take(&mut state.slots);
-        drop(state);
-        slots.into_values().for_each(|slot| slot.close());
-    }
-}
-
-impl Slot {
+impl ToClose for Slot {
     /// Drops the future; if it is being polled, whoever polls it does.
     fn close(&self) {
         self.is_closed.store(true, Ordering::Relaxed);
@@ -168,7 +78,7 @@ impl Guest {
         let mut place = self.slot.place.lock();
         let Place { task, waker } = &mut *place;
         let current = task.as_mut()?;
-        let mut answer = handler::no_message();
+        let mut answer = no_message();
         let poll = || current.poll(&self.port, &self.due, context, &mut answer);
         let run = match catch_unwind(AssertUnwindSafe(poll)) {
             Ok(Poll::Pending) => {
@@ -252,7 +162,7 @@ impl Port {
         let mut request = Request::new(Arc::clone(self));
         request.reuse(incoming.from, &incoming.header, arrived);
         request.make_cancellable(0);
-        let task = running::own(serve(handler, request.clone(), incoming));
+        let task = places::own(serve(handler, request.clone(), incoming));
         self.spawn_task(runtime, request, task);
     }
 
@@ -261,7 +171,9 @@ impl Port {
         let place = Mutex::new(Place { task: Some(task), waker: None });
         let slot = Arc::new(Slot { place, is_closed: AtomicBool::new(false) });
         let (due, port) = (request.due(), Arc::clone(self));
-        let Some(key) = self.guests.insert(Arc::clone(&slot)) else { return slot.close() };
+        let Some(key) = self.guests.insert(Arc::clone(&slot) as Arc<dyn ToClose>) else {
+            return slot.close();
+        };
         let guest = Guest { port, slot, key, due, owed: Some(Owed::new(request)) };
         // A runtime may poll it here.
         in_handler(self.id, Inside::Async, || {
@@ -281,11 +193,11 @@ impl Port {
 }
 
 async fn serve(handler: Arc<dyn Handler>, request: Request, incoming: Incoming) -> Ended {
-    let mut answer = handler::no_message();
+    let mut answer = no_message();
     let run = hg_bulk::reading(&incoming.message, || {
         let payload = incoming.payload();
-        handler::run_caught(handler.as_ref(), &request, payload, &mut answer, &mut None)
+        run_caught(handler.as_ref(), &request, payload, &mut answer, &mut None)
     });
     drop(incoming);
-    running::finish(run, request.port(), &request.due(), answer).await
+    places::finish(run, request.port(), &request.due(), answer).await
 }

@@ -1,0 +1,63 @@
+//! The role in somebody's hands.
+
+use std::{
+    mem::ManuallyDrop,
+    sync::{Arc, MutexGuard},
+};
+
+use super::{Port, State, Work};
+
+/// The role: who has it makes progress. Dropped, it goes back, or on to a follower.
+pub(crate) struct Role<'p> {
+    port: &'p Arc<Port>,
+    /// `None` once it was given back; dropped nowhere else but with the state.
+    work: ManuallyDrop<Option<Box<Work>>>,
+}
+
+impl<'p> Role<'p> {
+    #[inline(always)]
+    pub(crate) fn new(port: &'p Arc<Port>, work: Box<Work>) -> Self {
+        Self { port, work: ManuallyDrop::new(Some(work)) }
+    }
+}
+
+impl Role<'_> {
+    #[inline]
+    pub(crate) fn work(&mut self) -> &mut Work {
+        self.work.as_deref_mut().expect("a round begins with the role")
+    }
+
+    /// Gives it back at the end of a round that left nothing to do (H1, H2).
+    #[inline(always)]
+    pub(crate) fn give_back(&mut self, mut state: MutexGuard<'_, State>) {
+        // Nothing is dropped: while somebody has the role, its place is empty.
+        std::mem::forget(std::mem::replace(&mut state.work, self.work.take())); // H1
+        if state.followers.any() {
+            self.port.pass_on(state);
+        }
+    }
+
+    /// Hands in what the last round left over, then gives it back.
+    #[cold]
+    fn release(&mut self) {
+        let port = self.port;
+        let (Some(mut state), Some(work)) = (port.enter_state(), self.work.as_mut()) else {
+            return;
+        };
+        state.hand_in(work);
+        let closed = if state.is_open() { None } else { Some(work.clear()) };
+        self.give_back(state);
+        if let Some(leftovers) = closed {
+            leftovers();
+        }
+    }
+}
+
+impl Drop for Role<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.work.is_some() {
+            self.release();
+        }
+    }
+}

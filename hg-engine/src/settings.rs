@@ -1,0 +1,61 @@
+//! What an engine is opened with.
+
+use std::time::Duration;
+
+use crate::{schemes::Schemes, spawn::Runtime};
+
+/// Who makes progress when nobody waits for a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Progress {
+    /// A thread of the engine's, one a context. It steps aside while a caller waits.
+    #[default]
+    Background,
+    /// Whoever calls [`Handle::progress`](crate::Handle::progress) or `wait`: the user's own loop, or a foreign event loop
+    /// ([`Handle::event_loop`](crate::Handle::event_loop)).
+    Own,
+}
+
+/// What a thread that makes progress does when there is nothing to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Wait {
+    /// Polls on. The lowest latency, one processor core.
+    Spin,
+    /// Polls for this long, then sleeps.
+    Adaptive(Duration),
+    /// Sleeps at once.
+    Block,
+}
+
+impl Wait {
+    /// How long [`Wait::default`] polls before it sleeps: twice a wake-up, so that it costs at most
+    /// thrice the best choice made afterwards.
+    pub const ADAPTIVE_DEFAULT: Duration = Duration::from_micros(50);
+}
+
+impl Default for Wait {
+    fn default() -> Self {
+        Self::Adaptive(Self::ADAPTIVE_DEFAULT)
+    }
+}
+
+/// Why an engine could not be opened.
+pub type OpenError = hg_na::Error;
+
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    pub(crate) progress: Progress,
+    pub(crate) wait: Wait,
+    pub(crate) in_service_max: usize,
+    pub(crate) reject_above: Option<usize>,
+    pub(crate) calls_max: usize,
+    pub(crate) checksum: bool,
+    pub(crate) eager_max: u64,
+    pub(crate) large_max: u64,
+    pub(crate) large_in_service_max: u64,
+    pub(crate) backlog_bytes_max: u64,
+    pub(crate) pool_threads_max: usize,
+    pub(crate) runtime: Option<Runtime>,
+    pub(crate) schemes: Schemes,
+}
