@@ -30,6 +30,7 @@ pub mod operations;
 pub mod protocol;
 pub mod registry;
 pub mod rpc;
+mod rpc_id;
 pub mod serve;
 pub mod shares;
 pub mod signature;

@@ -28,7 +28,9 @@ use std::{
 };
 
 pub use self::trace::VISITS_MAX;
-use crate::rpc::{Rpc, RpcId};
+use serde::Deserialize;
+
+use crate::rpc_id::RpcId;
 
 /// The signature of one RPC.
 #[derive(Clone, PartialEq, Eq)]
@@ -38,18 +40,21 @@ pub struct Signature {
 }
 
 impl Signature {
-    /// Traces the types of an RPC. Runs their `Deserialize`: takes microseconds, once ([`SignatureCell`]).
+    /// Traces the types of an RPC: its arguments, its result, its handler's error. Runs their `Deserialize`: takes microseconds, once ([`SignatureCell`]).
     #[must_use]
-    pub fn of<R: Rpc>() -> Self {
-        let args = trace::words::<R::WireArgs<'static>>();
-        let output = trace::words::<R::WireOutput>();
-        let error = trace::words::<R::Error>();
+    pub fn of<A, O, E>(name: &str) -> Self
+    where
+        A: Deserialize<'static>,
+        O: Deserialize<'static>,
+        E: Deserialize<'static>,
+    {
+        let [args, output, error] = [trace::words::<A>(), trace::words::<O>(), trace::words::<E>()];
         let words = match error.as_str() {
             // It asks for nothing: there is none.
             "?" => format!("{args} -> {output}"),
             _ => format!("{args} -> result<{output}, {error}>"),
         };
-        let id = RpcId::of_name(R::NAME).with_fingerprint(fingerprint(&words));
+        let id = RpcId::of_name(name).with_fingerprint(fingerprint(&words));
         Self { id, words: words.into_boxed_str() }
     }
 
@@ -83,7 +88,7 @@ fn fingerprint(words: &str) -> u64 {
     hash ^ hash >> 24 ^ hash >> 48
 }
 
-/// Where an RPC's signature is kept, once it was traced: one for each type that implements [`Rpc`].
+/// Where an RPC's signature is kept, once it was traced: one for each type that implements [`crate::rpc::Rpc`].
 #[derive(Debug, Default)]
 pub struct SignatureCell {
     /// The id, or 0 before it is known: at hand for every call.
@@ -98,26 +103,26 @@ impl SignatureCell {
         Self { id: AtomicU64::new(0), signature: OnceLock::new() }
     }
 
-    /// The number on the wire of the RPC whose cell it is.
+    /// The number on the wire of the RPC whose cell it is, which `trace` traces.
     #[inline]
-    pub fn id<R: Rpc>(&self) -> RpcId {
+    pub fn id(&self, trace: fn() -> Signature) -> RpcId {
         // Relaxed: the number is all that is read.
         match self.id.load(Ordering::Relaxed) {
-            0 => self.trace_id::<R>(),
+            0 => self.trace_id(trace),
             id => RpcId(id),
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn trace_id<R: Rpc>(&self) -> RpcId {
-        let id = self.signature::<R>().id;
+    fn trace_id(&self, trace: fn() -> Signature) -> RpcId {
+        let id = self.signature(trace).id;
         self.id.store(id.0, Ordering::Relaxed); // Relaxed: as above.
         id
     }
 
-    /// The signature of the RPC whose cell it is.
-    pub fn signature<R: Rpc>(&self) -> &Signature {
-        self.signature.get_or_init(Signature::of::<R>)
+    /// The signature of the RPC whose cell it is, which `trace` traces.
+    pub fn signature(&self, trace: fn() -> Signature) -> &Signature {
+        self.signature.get_or_init(trace)
     }
 }
