@@ -57,9 +57,8 @@ fn origin(number: u64, target: &hg::Address) -> Result<String, hg::CallError> {
     let mut call = engine.call(greet, &target, (&name,));
     let mut rounds = 0u64;
     loop {
-        match call.try_take() {
-            Ok(greeting) => return Ok(format!("{} (after {rounds} rounds)", greeting?)),
-            Err(open) => call = open,
+        if let Some(greeting) = call.try_wait() {
+            return Ok(format!("{} (after {rounds} rounds)", greeting?));
         }
         rounds += 1;
         engine.progress(Duration::from_millis(1));

@@ -74,9 +74,8 @@ fn hang(url: &str, peers: usize, origin: &hg::Engine) -> Result<Vec<hg::Engine>,
             let answer = loop {
                 origin.progress(Duration::ZERO);
                 context.progress(Duration::ZERO);
-                match call.try_take() {
-                    Ok(answer) => break answer?,
-                    Err(open) => call = open,
+                if let Some(answer) = call.try_wait() {
+                    break answer?;
                 }
             };
             check(1, answer)?;

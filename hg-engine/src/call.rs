@@ -89,7 +89,8 @@ impl<'e, R: Rpc> Call<'e, R> {
         Self { state: CallState::Under(Pending::new(port, made)), rpc: PhantomData }
     }
 
-    /// Waits for the outcome, making progress in this thread: the fastest way.
+    /// Waits for the outcome, making progress in this thread: the fastest way. An engine that serves runs its plain handlers on this
+    /// thread meanwhile, and polls its `async` ones; so does a thread that awaits a call.
     ///
     /// # Errors
     /// [`CallError`]; [`CallError::WouldDeadlock`] at once inside a plain or `async` handler of the same engine (of the same
@@ -124,14 +125,12 @@ impl<'e, R: Rpc> Call<'e, R> {
         }
     }
 
-    /// The outcome, if it is there; otherwise the call itself. Makes no progress.
-    ///
-    /// # Errors
-    /// The call, still under way.
-    pub fn try_take(mut self) -> Result<Result<R::Output, CallError<R::Error>>, Self> {
-        match self.poll_taken(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(outcome) => Ok(outcome),
-            Poll::Pending => Err(self),
+    /// The outcome, if it is there; `None`: the call is still under way. Makes no progress. Once it was taken, the call is over, and
+    /// says [`CallError::Closed`].
+    pub fn try_wait(&mut self) -> Option<Result<R::Output, CallError<R::Error>>> {
+        match self.poll_outcome(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(outcome) => Some(outcome),
+            Poll::Pending => None,
         }
     }
 
@@ -145,7 +144,7 @@ impl<'e, R: Rpc> Call<'e, R> {
 
     /// The outcome, if it is there; otherwise the context's waker is woken when it is worth another look. Polling it as a
     /// future is the same, except that this is allowed in a plain handler, too: nobody waits here.
-    pub fn poll_taken(
+    pub fn poll_outcome(
         &mut self,
         context: &mut Context<'_>,
     ) -> Poll<Result<R::Output, CallError<R::Error>>> {

@@ -395,36 +395,28 @@ impl Handle {
         Drain::new(self.alive.as_ref().map_or(own, |alive| &alive.ports), within)
     }
 
-    /// Makes progress for at most `timeout`, or until something moved, and says whether it did. Zero: one
-    /// round. For engines opened with [`Progress::Own`]; harmless otherwise.
+    /// Makes progress for at most `timeout`, or until something moved, and says whether it did. Zero: one round. For engines opened
+    /// with [`Progress::Own`]; harmless otherwise. Handlers run in this thread.
+    ///
+    /// Where another thread makes progress, waits meanwhile until that one stops, and then takes its turn: with
+    /// [`Handle::interrupt_progress`] threads hand progress over to one another. In a handler it does nothing: the turn there
+    /// never comes.
     pub fn progress(&self, timeout: Duration) -> bool {
         if timeout.is_zero() {
             return self.port.progress_once();
         }
-        let Some((mut role, state)) = self.port.try_role() else {
-            // Somebody else makes progress already.
-            return false;
-        };
-        let limit = self.port.now().checked_add(timeout);
-        self.port.drive_until_moved(&mut role, state, limit)
-    }
-
-    /// The same; where another thread makes progress, waits until that one stops, and then takes its turn. Together
-    /// with [`Handle::interrupt_progress`] threads hand progress over to one another. In a handler it does nothing: the
-    /// turn there never comes.
-    pub fn progress_in_turn(&self, timeout: Duration) -> bool {
         if is_inside(self.port.id) {
             return false;
         }
         let limit = self.port.now().checked_add(timeout);
         waiting(|| {
-            let Some((mut role, state)) = self.port.wait_for_role() else { return false };
+            let Some((mut role, state)) = self.port.wait_for_role(limit) else { return false };
             self.port.drive_until_moved(&mut role, state, limit)
         })
     }
 
-    /// Ends a [`Handle::progress`] or [`Handle::progress_in_turn`] that is under way in another thread, also one that
-    /// sleeps; if there is none, the next one after its first round.
+    /// Ends a [`Handle::progress`] that is under way in another thread, also one that sleeps; if there is none, the next one after its
+    /// first round.
     pub fn interrupt_progress(&self) {
         self.port.interrupt_progress();
     }
@@ -445,7 +437,7 @@ impl Handle {
 
     /// Large arguments and results of this context that its peers have not taken yet.
     #[must_use]
-    pub fn kept_for_peers(&self) -> usize {
+    pub fn large_untaken(&self) -> usize {
         self.port.enter_state().map_or(0, |state| state.protocol.kept.len())
     }
 

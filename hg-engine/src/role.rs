@@ -118,8 +118,11 @@ impl Port {
         settled.iter().for_each(Thread::unpark);
     }
 
-    /// The same, however long that takes; `None` in a forked child.
-    pub(crate) fn wait_for_role(self: &Arc<Self>) -> Option<(Role<'_>, MutexGuard<'_, State>)> {
+    /// The same, however long that takes, but until `limit` at most; `None` in a forked child, too.
+    pub(crate) fn wait_for_role(
+        self: &Arc<Self>,
+        limit: Option<Instant>,
+    ) -> Option<(Role<'_>, MutexGuard<'_, State>)> {
         let platform = self.shared.platform.as_ref();
         let me = platform.current();
         loop {
@@ -127,9 +130,17 @@ impl Port {
             if let Some(work) = state.take_work(platform) {
                 return Some((Role::new(self, work), state));
             }
+            let left = limit.map(|limit| limit.saturating_duration_since(platform.now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                self.leave_line(state, &me);
+                return None;
+            }
             state.followers.follow(&me, None);
             drop(state);
-            platform.park();
+            match left {
+                Some(left) => platform.park_timeout(left),
+                None => platform.park(),
+            }
         }
     }
 
@@ -303,7 +314,7 @@ impl Port {
     /// Ends everything: open calls fail, handlers are told, peers see the connection close.
     pub(crate) fn close(self: &Arc<Self>) {
         // A handler that drops the last handle runs inside the round of whoever has the role.
-        let role = if is_in_handler() { None } else { self.wait_for_role() };
+        let role = if is_in_handler() { None } else { self.wait_for_role(None) };
         let (role, state) = match role {
             Some((role, state)) => (Some(role), Some(state)),
             None => (None, self.enter_state()),
@@ -386,7 +397,7 @@ impl Port {
     pub(crate) fn run_in_background(self: &Arc<Self>) {
         while !self.closing.load(Ordering::Relaxed) {
             if self.callers_left() {
-                let Some((mut role, state)) = self.wait_for_role() else { return };
+                let Some((mut role, state)) = self.wait_for_role(None) else { return };
                 let callers = &self.background.callers;
                 let polls = &self.background.polls;
                 let mut interrupted = |state: &mut State| {

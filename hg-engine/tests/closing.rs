@@ -359,10 +359,9 @@ fn an_engine_for_which_nobody_makes_progress_is_closed_in_a_handler_of_another_o
     let mut call = origin.call(plain, &peer, (1,));
     let result = loop {
         closed.progress(Duration::ZERO);
-        call = match call.try_take() {
-            Ok(result) => break result,
-            Err(open) => open,
-        };
+        if let Some(result) = call.try_wait() {
+            break result;
+        }
     };
     assert_eq!(result.unwrap(), 1);
     let (engine, _, _, _) = pair();

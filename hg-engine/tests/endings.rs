@@ -221,10 +221,9 @@ fn end_in_handler(how: Ending) {
         if let Some(target) = &target {
             target.progress(Duration::ZERO);
         }
-        call = match call.try_take() {
-            Ok(outcome) => break outcome.unwrap_err(),
-            Err(open) => open,
-        };
+        if let Some(outcome) = call.try_wait() {
+            break outcome.unwrap_err();
+        }
     };
     assert!(matches!(error, CallError::PeerGone { .. }), "{how:?}: {error}");
     drop(target);

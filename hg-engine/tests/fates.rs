@@ -78,15 +78,11 @@ fn until(engines: &[&Handle], what: &str, mut done: impl FnMut() -> bool) {
 
 fn outcome<R: hg_core::rpc::Rpc>(
     engines: &[&Handle],
-    call: Call<'_, R>,
+    mut call: Call<'_, R>,
 ) -> Result<R::Output, CallError<R::Error>> {
-    let mut call = Some(call);
     let mut outcome = None;
     until(engines, "a call never ends", || {
-        match call.take().unwrap().try_take() {
-            Ok(it) => outcome = Some(it),
-            Err(open) => call = Some(open),
-        }
+        outcome = call.try_wait();
         outcome.is_some()
     });
     outcome.unwrap()
@@ -253,7 +249,7 @@ fn bytes_for_a_hung_peer_are_bounded_and_others_are_reached() {
     assert_eq!(outcome(&[&target, &origin], call).unwrap(), 5);
     // Once it goes on all of it arrives, and nothing is kept.
     until(&[&hung, &origin], "one-way calls stay under way", || {
-        origin.calls_under_way() == 0 && origin.kept_for_peers() == 0
+        origin.calls_under_way() == 0 && origin.large_untaken() == 0
     });
     assert!(fill(&origin, &to_hung, &[1; 100_000]) > 0);
 }

@@ -92,10 +92,9 @@ impl Pair {
         let limit = Instant::now() + PATIENCE;
         while Instant::now() < limit {
             self.settle();
-            call = match call.try_take() {
-                Ok(outcome) => return outcome,
-                Err(open) => open,
-            };
+            if let Some(outcome) = call.try_wait() {
+                return outcome;
+            }
         }
         panic!("no outcome within {PATIENCE:?}");
     }
@@ -376,13 +375,13 @@ fn requests_whose_origin_ended_before_they_were_started_end_and_leave_nothing() 
     origin.close();
     let limit = Instant::now() + PATIENCE;
     let mut were_served = false;
-    while !were_served || target.requests_in_service() > 0 || target.kept_for_peers() > 0 {
+    while !were_served || target.requests_in_service() > 0 || target.large_untaken() > 0 {
         target.progress(Duration::ZERO);
         were_served |= awaited.try_recv().is_ok_and(|waker| {
             waker.wake();
             true
         });
-        let (left, kept) = (target.requests_in_service(), target.kept_for_peers());
+        let (left, kept) = (target.requests_in_service(), target.large_untaken());
         assert!(Instant::now() < limit, "{left} requests in service, {kept} bytes kept");
     }
 }

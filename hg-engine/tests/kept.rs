@@ -110,13 +110,13 @@ fn a_large_result_that_finds_no_taker_in_a_later_round_is_not_kept() {
         origin.progress(Duration::ZERO);
         target.progress(Duration::ZERO);
     }
-    assert_eq!(target.kept_for_peers(), 1, "it waits for room");
+    assert_eq!(target.large_untaken(), 1, "it waits for room");
     drop(origin.notify(never, &peer, ()));
     while unhelpful.answers.load(Ordering::Relaxed) == 1 {
         origin.progress(Duration::ZERO);
         target.progress(Duration::ZERO);
     }
-    assert_eq!(target.kept_for_peers(), 0);
+    assert_eq!(target.large_untaken(), 0);
     drop(call);
 }
 
@@ -183,14 +183,14 @@ fn results_of_an_id_that_was_used_twice_count_once() {
         origin.ask(1);
         assert_eq!(origin.answer(&target), Some(Status::Ok));
     }
-    assert_eq!(target.kept_for_peers(), 1);
+    assert_eq!(target.large_untaken(), 1);
     origin.send(Header::control(Kind::ResultTaken, 1), &[]);
     // Both fit into the share of one origin, for nothing else is kept.
     for id in [2, 3] {
         origin.ask(id);
         assert_eq!(origin.answer(&target), Some(Status::Ok));
     }
-    assert_eq!(target.kept_for_peers(), 2);
+    assert_eq!(target.large_untaken(), 2);
 }
 
 struct Tells(mpsc::Sender<()>);

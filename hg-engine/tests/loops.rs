@@ -339,9 +339,8 @@ fn what_a_loop_has_polled_ends_in_time_whoever_makes_progress() {
                 let mut call = pair.engine.call(twice, &pair.there, (number,));
                 let result = loop {
                     while events.progress() {}
-                    match call.try_take() {
-                        Ok(result) => break result,
-                        Err(open) => call = open,
+                    if let Some(result) = call.try_wait() {
+                        break result;
                     }
                     if events.may_sleep().unwrap() {
                         sleep_until_woken(&events);
@@ -393,14 +392,8 @@ fn a_loop_of_an_engine_that_ends_is_told_once_and_sleeps_on() {
         let pair = Pair::new(Wait::Block);
         let there = engine.lookup(pair.other.address()).unwrap();
         let events = engine.event_loop().unwrap();
-        let mut call = Some(engine.call(long, &there, ()));
-        let mut ended = || match call.take().unwrap().try_take() {
-            Ok(result) => result.is_err(),
-            Err(open) => {
-                call = Some(open);
-                false
-            }
-        };
+        let mut call = engine.call(long, &there, ());
+        let mut ended = || call.try_wait().is_some_and(|result| result.is_err());
         assert!(!ended());
         until_it_rests(&events);
         match how {

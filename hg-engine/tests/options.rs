@@ -111,7 +111,7 @@ fn outcome<R: hg_core::rpc::Rpc>(call: OwnedCall<R>) -> Result<R::Output, CallEr
     let (mut call, mut context) = (call, std::task::Context::from_waker(&waker));
     let start = Instant::now();
     loop {
-        if let std::task::Poll::Ready(outcome) = call.poll_taken(&mut context) {
+        if let std::task::Poll::Ready(outcome) = call.poll_outcome(&mut context) {
             return outcome;
         }
         assert!(start.elapsed() < WATCHDOG, "the call does not end");
@@ -189,7 +189,7 @@ fn a_one_way_call_that_finds_no_room_ends_at_its_deadline() {
         drop(pair.origin.notify_with(length, &pair.peer, (3, &bytes), options));
     }
     wait_until("none is left", || pair.origin.calls_under_way() == 0);
-    wait_until("no arguments are left", || pair.origin.kept_for_peers() == 0);
+    wait_until("no arguments are left", || pair.origin.large_untaken() == 0);
 }
 
 #[test]
@@ -203,11 +203,11 @@ fn arguments_that_nobody_takes_are_kept_until_their_deadline() {
     for _ in 0..10 {
         notify(CallOptions::within(SOON)).wait().unwrap();
     }
-    wait_until("arguments are kept for ever", || pair.origin.kept_for_peers() == 2);
+    wait_until("arguments are kept for ever", || pair.origin.large_untaken() == 2);
     // The others are served, all the same.
     pair.target.register(length).unwrap();
     wait_until("the rest is taken", || {
         pair.target.progress(Duration::ZERO);
-        pair.origin.kept_for_peers() == 0 && pair.target.requests_in_service() == 0
+        pair.origin.large_untaken() == 0 && pair.target.requests_in_service() == 0
     });
 }

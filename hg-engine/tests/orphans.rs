@@ -96,7 +96,7 @@ impl Pair {
     fn assert_nothing_is_left(&self, when: &str) {
         self.settle();
         assert_eq!(self.target.requests_in_service(), 0, "in service, {when}");
-        assert_eq!(self.target.kept_for_peers(), 0, "kept, {when}");
+        assert_eq!(self.target.large_untaken(), 0, "kept, {when}");
         assert_eq!(self.target.transfers_under_way(), 0, "transfers, {when}");
     }
 }

@@ -81,7 +81,7 @@ fn without_a_thread_to_be_had_blocking_handlers_wait_and_everything_else_goes_on
     for (mut call, number) in calls.into_iter().zip(0..) {
         loop {
             let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-            if let std::task::Poll::Ready(outcome) = call.poll_taken(&mut context) {
+            if let std::task::Poll::Ready(outcome) = call.poll_outcome(&mut context) {
                 break assert_eq!(outcome.unwrap(), number);
             }
             assert!(start.elapsed() < WATCHDOG, "the pool does not grow again");

@@ -271,7 +271,7 @@ fn long_arguments_and_results_go_both_ways() {
         let call = pair.origin.call(reversed_blocking, &pair.peer, (bytes,));
         assert_eq!(call.wait().unwrap(), expected);
     }
-    wait_until("nothing is left", || pair.target.kept_for_peers() == 0);
+    wait_until("nothing is left", || pair.target.large_untaken() == 0);
 }
 
 #[test]

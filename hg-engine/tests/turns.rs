@@ -95,7 +95,7 @@ fn a_waker_may_end_the_engine_whose_progress_wakes_it() {
         let is_told = loop {
             target.progress(Duration::ZERO);
             if let Some(origin) = &origin {
-                origin.progress_in_turn(Duration::ZERO);
+                origin.progress(Duration::ZERO);
             }
             match receiver.try_recv() {
                 Ok(is_told) => break is_told,
@@ -157,7 +157,7 @@ fn who_is_woken_by_a_cancellation_may_answer_at_once() {
 fn a_handler_has_no_turn() {
     let (target, origin, peer) = pair();
     let serve = |request: Request, (number,): (u64,)| async move {
-        Ok(number + u64::from(request.engine().progress_in_turn(WATCHDOG)))
+        Ok(number + u64::from(request.engine().progress(WATCHDOG)))
     };
     target.serve_async(forward, serve).unwrap();
     assert_eq!(origin.call(forward, &peer, (7,)).wait().unwrap(), 7);
@@ -175,7 +175,7 @@ fn a_call_that_borrows_nothing_wakes_who_polled_it_and_is_taken_once() {
         (0..10).map(|number| origin.call_owned(twice, &peer, (number,))).collect();
     for (number, call) in (0..).zip(&mut calls) {
         let result = loop {
-            match call.poll_taken(&mut context) {
+            match call.poll_outcome(&mut context) {
                 Poll::Ready(result) => break result,
                 Poll::Pending => {
                     while !flag.0.swap(false, Ordering::SeqCst) {
@@ -185,12 +185,12 @@ fn a_call_that_borrows_nothing_wakes_who_polled_it_and_is_taken_once() {
             }
         };
         assert_eq!(result.unwrap(), 2 * number);
-        assert!(matches!(call.poll_taken(&mut context), Poll::Ready(Err(CallError::Closed))));
+        assert!(matches!(call.poll_outcome(&mut context), Poll::Ready(Err(CallError::Closed))));
     }
     // Longer than a message.
     let mut call = origin.call_owned(filled, &peer, (3_000_000,));
     let bytes = loop {
-        match call.poll_taken(&mut context) {
+        match call.poll_outcome(&mut context) {
             Poll::Ready(result) => break result.unwrap(),
             Poll::Pending => {
                 origin.progress(Duration::from_millis(10));
@@ -227,9 +227,9 @@ fn a_call_that_borrows_nothing_is_cancelled_when_it_is_dropped_and_fails_when_it
     drop(call);
     until_said();
     let mut call = origin.call_owned(forward, &peer, (1,));
-    assert!(call.poll_taken(&mut context).is_pending());
+    assert!(call.poll_outcome(&mut context).is_pending());
     origin.close();
-    let ended = call.poll_taken(&mut context);
+    let ended = call.poll_outcome(&mut context);
     assert!(matches!(ended, Poll::Ready(Err(CallError::Closed))), "{ended:?}");
 }
 
@@ -243,7 +243,7 @@ fn a_handler_begins_a_call_that_somebody_else_finishes() {
     server
         .serve(forward, move |_, (number,)| {
             let mut call = caller.call_owned(twice, &peer, (number,));
-            let polled = call.poll_taken(&mut Context::from_waker(Waker::noop()));
+            let polled = call.poll_outcome(&mut Context::from_waker(Waker::noop()));
             assert!(polled.is_pending(), "nobody makes progress yet: {polled:?}");
             begun.send(call).unwrap();
             Ok(number)
@@ -253,7 +253,7 @@ fn a_handler_begins_a_call_that_somebody_else_finishes() {
     assert_eq!(server.call(forward, &own, (21,)).wait().unwrap(), 21);
     let mut call = calls.recv().unwrap();
     let result = loop {
-        match call.poll_taken(&mut Context::from_waker(Waker::noop())) {
+        match call.poll_outcome(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(result) => break result,
             Poll::Pending => {
                 origin.progress(Duration::from_millis(10));
@@ -287,7 +287,7 @@ fn threads_take_turns_at_progress_by_interrupting_each_other() {
                 while turns.fetch_add(1, Ordering::Relaxed) < TURNS {
                     // Whoever sleeps in its turn lets this thread have its own, which the next one ends.
                     origin.interrupt_progress();
-                    origin.progress_in_turn(Duration::from_millis(1));
+                    origin.progress(Duration::from_millis(1));
                 }
                 origin.interrupt_progress();
             });
@@ -301,7 +301,7 @@ fn finished<R: hg_core::rpc::Rpc>(
     mut call: OwnedCall<R>,
 ) -> Result<R::Output, CallError<R::Error>> {
     loop {
-        match call.poll_taken(&mut Context::from_waker(Waker::noop())) {
+        match call.poll_outcome(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(result) => return result,
             Poll::Pending => {
                 origin.progress(Duration::from_millis(10));

@@ -37,7 +37,7 @@ impl Sent {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Ended> {
         match self.ended.take() {
             Some(ended) => Poll::Ready(ended),
-            None => self.call.poll_taken(context),
+            None => self.call.poll_outcome(context),
         }
     }
 }
@@ -375,7 +375,7 @@ impl Hop {
         };
         // Answers are taken in order: one behind others is looked at when those have gone, and nobody is woken for it.
         let ended = if calls.is_empty() {
-            match call.poll_taken(&mut Context::from_waker(&self.waker)) {
+            match call.poll_outcome(&mut Context::from_waker(&self.waker)) {
                 Poll::Ready(ended) => Some(ended),
                 Poll::Pending => None,
             }

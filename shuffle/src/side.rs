@@ -140,7 +140,7 @@ impl Side {
 
     /// Makes progress once, for a thread that helps.
     pub(crate) fn turn(&self, inner: &Inner) {
-        self.look(|limit| self.engine.progress_in_turn(limit));
+        self.look(|limit| self.engine.progress(limit));
         self.look_after(inner);
     }
 

@@ -28,7 +28,7 @@ pub(crate) fn start(stage: &Arc<dyn Stage>, handle: &Handle, settings: &Settings
 
 fn in_turn(stage: &dyn Stage, handle: &Handle) {
     while !stage.is_closed() {
-        handle.progress_in_turn(Duration::from_millis(5));
+        handle.progress(Duration::from_millis(5));
     }
 }
 

@@ -336,7 +336,7 @@ fn what_is_left() -> Option<(usize, &'static str, usize)> {
             ("requests in service", sum(Handle::requests_in_service)),
             ("calls", sum(Handle::calls_under_way)),
             ("transfers", sum(Handle::transfers_under_way)),
-            ("arguments and results kept", sum(Handle::kept_for_peers)),
+            ("arguments and results kept", sum(Handle::large_untaken)),
             ("registrations", run::with(|run| run.net().regions.alive(id))),
         ];
         if let Some((what, count)) = counts.into_iter().find(|(_, count)| *count > 0) {

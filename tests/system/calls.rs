@@ -77,30 +77,20 @@ fn a_foreign_event_loop_is_woken_by_answers_and_by_deadlines() {
     let engine = Engine::builder().progress(Progress::Own).open("sm://").unwrap();
     let peer = engine.lookup(&address).unwrap();
     for number in 0..100 {
-        let mut call = Some(engine.call(nap, &peer, (number % 3,)));
+        let mut call = engine.call(nap, &peer, (number % 3,));
         let mut value = None;
         run_event_loop(&engine, || {
-            if let Some(open) = call.take() {
-                match open.try_take() {
-                    Ok(result) => value = Some(result),
-                    Err(open) => call = Some(open),
-                }
-            }
+            value = value.take().or_else(|| call.try_wait());
             value.is_some()
         });
         assert_eq!(value.unwrap().unwrap(), number % 3);
     }
     let begun = Instant::now();
     let deadline = Duration::from_millis(100);
-    let mut call = Some(engine.call_with(never, &peer, (), CallOptions::within(deadline)));
+    let mut call = engine.call_with(never, &peer, (), CallOptions::within(deadline));
     let mut outcome = None;
     let sleeps = run_event_loop(&engine, || {
-        if let Some(open) = call.take() {
-            match open.try_take() {
-                Ok(result) => outcome = Some(result),
-                Err(open) => call = Some(open),
-            }
-        }
+        outcome = outcome.take().or_else(|| call.try_wait());
         outcome.is_some()
     });
     let error = outcome.unwrap().unwrap_err();

@@ -129,9 +129,8 @@ fn an_engine_with_progress_of_its_own_learns_of_a_death_in_progress() {
         target.kill();
         let result = loop {
             engine.progress(Duration::from_secs(1));
-            match call.try_take() {
-                Ok(result) => break result,
-                Err(open) => call = open,
+            if let Some(result) = call.try_wait() {
+                break result;
             }
         };
         assert!(is_gone(&result), "{result:?}");

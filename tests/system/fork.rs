@@ -99,10 +99,9 @@ fn serves_blocking(settings: &Settings) -> bool {
             // With `progress=own` nobody else does it.
             target.progress(Duration::ZERO);
             origin.progress(Duration::ZERO);
-            call = match call.try_take() {
-                Ok(outcome) => return outcome.is_ok(),
-                Err(open) => open,
-            };
+            if let Some(outcome) = call.try_wait() {
+                return outcome.is_ok();
+            }
         }
     })
 }

@@ -43,7 +43,7 @@ fn arguments_and_results_of_64_mib_go_both_ways() {
         // One way: nobody answers, and the memory goes back all the same.
         engine.notify(arrive, &peer, (0, &body)).wait().unwrap();
         until(|| engine.call(arrived, &peer, ()).wait().unwrap() == (1, 0));
-        until(|| engine.kept_for_peers() == 0);
+        until(|| engine.large_untaken() == 0);
         assert_eq!(target.ask("kept"), "0");
     }
 }
@@ -87,7 +87,7 @@ fn either_side_refuses_what_exceeds_its_own_limit_and_names_it() {
         says_so(engine.call(echo, &peer, (&pattern(0, MIB),)).wait());
         says_so(engine.call(make, &peer, (MIB as u64,)).wait());
         engine.notify(arrive, &peer, (7, &pattern(0, MIB))).wait().unwrap();
-        until(|| engine.kept_for_peers() == 0);
+        until(|| engine.large_untaken() == 0);
         assert_eq!(engine.call(arrived, &peer, ()).wait().unwrap(), (0, 0));
         let body = pattern(0, 900_000);
         assert_eq!(engine.call(echo, &peer, (&body,)).wait().unwrap(), body);
@@ -124,7 +124,7 @@ fn a_target_killed_while_it_takes_arguments_ends_every_call_with_peer_gone() {
         drop(one_ways);
         let gone = open.wait().unwrap_err();
         assert!(matches!(gone, CallError::PeerGone { .. }), "{gone}");
-        until(|| engine.kept_for_peers() == 0);
+        until(|| engine.large_untaken() == 0);
         assert_eq!(engine.calls_under_way(), 0);
     }
 }

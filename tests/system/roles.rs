@@ -222,7 +222,7 @@ fn target(settings: &Settings) {
     while let Some(command) = next_command() {
         match command.as_str() {
             "in-service" => say(&engine.requests_in_service().to_string()),
-            "kept" => say(&engine.kept_for_peers().to_string()),
+            "kept" => say(&engine.large_untaken().to_string()),
             other => panic!("a target knows no `{other}`"),
         }
     }

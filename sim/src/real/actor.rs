@@ -156,7 +156,7 @@ impl Actor {
     fn left(&self) -> [usize; 5] {
         let sum = |count: fn(&Handle) -> usize| contexts(&self.handle).map(|it| count(&it)).sum();
         let (requests, calls) = (sum(Handle::requests_in_service), sum(Handle::calls_under_way));
-        let (transfers, kept) = (sum(Handle::transfers_under_way), sum(Handle::kept_for_peers));
+        let (transfers, kept) = (sum(Handle::transfers_under_way), sum(Handle::large_untaken));
         [requests, calls, transfers, kept, self.regions.alive()]
     }
 
