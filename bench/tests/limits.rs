@@ -8,11 +8,10 @@ use std::io::Read;
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
-use std::time::Instant;
 
 use serde_json::Value;
 
-use common::{Killed, WATCHDOG, ended, hg_perf, lines, number, text};
+use common::{Killed, ended, hg_perf, lines, number, text};
 
 #[test]
 fn quick_limits_print_one_json_object_a_line() {
@@ -102,19 +101,14 @@ fn second_processes_die_with_a_killed_parent_even_while_they_spin() {
     // One kill may come just after the spinning: without the death signal, ten never all do.
     for _ in 0..10 {
         let mut run = Killed(hg_perf(&["limits", "--quick", "--repetitions", "1000000"]));
-        let deadline = Instant::now() + WATCHDOG;
-        while !spins(run.0.id()) {
-            assert!(Instant::now() < deadline, "no second process spins");
-            thread::yield_now();
-        }
+        watchdog::until("no second process spins", || spins(run.0.id()));
         run.0.kill().expect("it runs until it is killed");
         run.0.wait().expect("it is a child of this process");
         // All second processes have inherited standard error: it ends with the last of them.
         let mut stderr = run.0.stderr.take().expect("nobody else reads it");
         let (sender, receiver) = mpsc::channel();
         thread::spawn(move || sender.send(stderr.read_to_end(&mut Vec::new())));
-        let read = receiver.recv_timeout(WATCHDOG).expect("the second processes end");
-        read.expect("standard error can be read");
+        watchdog::hear(&receiver).expect("standard error can be read");
     }
 }
 

@@ -14,6 +14,7 @@ use hg_bulk::TransferError;
 use hg_engine::{Builder, Bulk, Handle, Progress, Wait};
 use hg_na::{Memory, Plugin, Rights};
 use hg_na_conformance::{Faults, Faulty, Mem};
+use watchdog::in_time;
 
 /// Two engines in one world.
 fn pair() -> (Handle, Handle) {
@@ -212,13 +213,13 @@ fn an_engine_that_closes_ends_the_transfers_of_others_handles() {
 
 /// Memory comes back when whoever made the progress has let go of it, a moment after the transfer is counted no more.
 fn given_back(mut bulk: Bulk) -> Memory {
-    let limit = Instant::now() + Duration::from_secs(30);
+    let start = Instant::now();
     loop {
         match bulk.into_memory() {
             Ok(memory) => return memory,
             Err(busy) => bulk = busy.into_bulk().expect("it is only shared"),
         }
-        assert!(Instant::now() < limit, "the memory never comes back");
+        in_time!(start, "the memory never comes back");
         thread::yield_now();
     }
 }

@@ -14,7 +14,7 @@ use std::{
     },
     task::Poll,
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use alive::Alive;
@@ -26,6 +26,7 @@ use hg_na_conformance::{
     Mem,
     layer::{Layer, Layered, Layers},
 };
+use watchdog::{hear, until};
 
 mod alive;
 mod hg;
@@ -41,8 +42,6 @@ fn blocking(number: u64) -> u64;
 
 #[rpc(crate = crate::hg)]
 fn later(number: u64) -> u64;
-
-const WATCHDOG: Duration = Duration::from_secs(30);
 
 fn open(plugin: &Mem, progress: Progress, contexts: u8) -> Handle {
     let builder = Builder::new().plugin(plugin.clone()).wait(Wait::Block).progress(progress);
@@ -120,16 +119,8 @@ fn call_all(target: &Handle, origin: &Handle) {
     });
 }
 
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !is_so() {
-        assert!(start.elapsed() < WATCHDOG, "{what}");
-        thread::yield_now();
-    }
-}
-
 fn wait_for_end(count: &AtomicUsize) {
-    wait_until("something is never dropped", || count.load(Ordering::SeqCst) == 0);
+    until("something is never dropped", || count.load(Ordering::SeqCst) == 0);
 }
 
 #[test]
@@ -238,7 +229,7 @@ fn a_blocking_handler_and_an_async_one_that_run_while_the_engine_is_closed_are_d
     let (mine, ends, says) = (Held::new(&engine, &count), Mutex::new(ends), begun.clone());
     let serve = move |_: &Request, (number,): (u64,)| {
         says.send(()).unwrap();
-        ends.lock().unwrap().recv_timeout(WATCHDOG).unwrap();
+        hear(&ends.lock().unwrap());
         mine.engine();
         Ok(number)
     };
@@ -260,7 +251,7 @@ fn a_blocking_handler_and_an_async_one_that_run_while_the_engine_is_closed_are_d
     };
     engine.serve_async(polled, serve).unwrap();
     let calls = (origin.call(blocking, &peer, (1,)), origin.call(polled, &peer, (1,)));
-    (0..2).for_each(|_| begins.recv_timeout(WATCHDOG).unwrap());
+    (0..2).for_each(|_| hear(&begins));
     engine.close();
     // The future was dropped with the engine; the thread of the blocking one goes on.
     assert_eq!(count.load(Ordering::SeqCst), 1);
@@ -411,7 +402,7 @@ fn no_handler_begins_after_another_one_of_its_round_has_closed_the_engine() {
     target.serve_later(later, serve).unwrap();
     // Connected: what is called then comes in one round.
     let before = origin.call(polled, &peer, (1,));
-    wait_until("a first call is served", || {
+    until("a first call is served", || {
         origin.progress(Duration::ZERO);
         target.progress(Duration::ZERO);
         begun.load(Ordering::SeqCst) == 1
@@ -423,7 +414,7 @@ fn no_handler_begins_after_another_one_of_its_round_has_closed_the_engine() {
         origin.call(later, &peer, (1,)),
     );
     origin.progress(Duration::ZERO);
-    wait_until("the engine is closed", || {
+    until("the engine is closed", || {
         target.progress(Duration::ZERO);
         target.lookup(origin.address()).is_err()
     });

@@ -17,6 +17,7 @@ use hg_engine::{Builder, CallOptions, Handle, Peer, Progress, Request, Wait};
 use hg_macros::rpc;
 use hg_na::{Address, Rights};
 use hg_na_conformance::Mem;
+use watchdog::LIMIT;
 
 mod hg;
 
@@ -33,15 +34,13 @@ fn asked() -> u64;
 #[rpc(crate = crate::hg)]
 fn fetched(descriptor: Descriptor) -> String;
 
-const WATCHDOG: Duration = Duration::from_secs(60);
-
 fn open(plugin: &Mem, progress: Progress) -> Handle {
     let builder = Builder::new().plugin(plugin.clone()).wait(Wait::Block).progress(progress);
     builder.contexts(2).listen(true).open("mem://").unwrap()
 }
 
 fn within() -> CallOptions {
-    CallOptions::within(WATCHDOG)
+    CallOptions::within(LIMIT)
 }
 
 /// What a call of `asked` from one engine to a context of another comes to, waited for.
@@ -81,7 +80,7 @@ fn block_on<F: Future>(future: F) -> F::Output {
         if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
             return output;
         }
-        thread::park_timeout(WATCHDOG);
+        thread::park_timeout(LIMIT);
     }
 }
 

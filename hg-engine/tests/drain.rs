@@ -16,6 +16,7 @@ use hg_core::error::CallError;
 use hg_engine::{Answer, Builder, Handle, Peer, Progress, Request, Wait};
 use hg_macros::rpc;
 use hg_na_conformance::Mem;
+use watchdog::{LIMIT, in_time};
 
 mod hg;
 
@@ -28,7 +29,6 @@ fn counted();
 #[rpc(crate = crate::hg)]
 fn drained_here() -> bool;
 
-const WATCHDOG: Duration = Duration::from_secs(60);
 const AT_ONCE: Duration = Duration::from_millis(1);
 
 type Answers = Arc<Mutex<Vec<Answer<held>>>>;
@@ -71,7 +71,7 @@ impl Pair {
     fn until(&self, what: &str, is_so: impl Fn() -> bool) {
         let start = Instant::now();
         while !is_so() {
-            assert!(start.elapsed() < WATCHDOG, "in vain: {what}");
+            in_time!(start, "in vain: {what}");
             self.progress();
             thread::yield_now();
         }
@@ -96,7 +96,7 @@ fn what_is_in_service_is_answered_and_what_comes_then_is_refused_as_not_started(
         pair.origin.notify(counted, &pair.peer, ()).accepted().unwrap();
 
         thread::scope(|scope| {
-            let drained = scope.spawn(|| pair.target.drain(WATCHDOG).wait());
+            let drained = scope.spawn(|| pair.target.drain(LIMIT).wait());
             let answer = pair.answers.lock().unwrap().pop().unwrap();
             answer.send(Ok(7));
             drained.join().unwrap().unwrap();
@@ -121,13 +121,13 @@ fn an_engine_that_drains_still_calls_others() {
 fn a_handler_cannot_wait_for_its_own_end_and_a_closed_engine_has_nothing_to_drain() {
     let pair = Pair::new(Progress::Background, 1);
     let drains = |request: &Request, ()| {
-        let drained = request.engine().drain(WATCHDOG).wait();
+        let drained = request.engine().drain(LIMIT).wait();
         Ok(matches!(drained, Err(CallError::WouldDeadlock)))
     };
     pair.target.serve(drained_here, drains).unwrap();
     assert!(pair.origin.call(drained_here, &pair.peer, ()).wait().unwrap());
-    pair.target.drain(WATCHDOG).wait().unwrap();
+    pair.target.drain(LIMIT).wait().unwrap();
     pair.target.close();
-    let closed = pair.target.drain(WATCHDOG).wait().unwrap_err();
+    let closed = pair.target.drain(LIMIT).wait().unwrap_err();
     assert!(matches!(closed, CallError::Closed), "{closed:?}");
 }

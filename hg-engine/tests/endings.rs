@@ -19,6 +19,7 @@ use hg_core::error::{CallError, Started};
 use hg_engine::{Builder, CallOptions, Handle, Peer, Progress, Request, Wait};
 use hg_macros::rpc;
 use hg_na_conformance::Mem;
+use watchdog::{LIMIT, in_time};
 
 mod hg;
 
@@ -38,8 +39,6 @@ fn nested_long(bytes: Vec<u8>) -> String;
 
 #[rpc(crate = crate::hg)]
 fn count(by: u64);
-
-const PATIENCE: Duration = Duration::from_secs(60);
 
 fn builder() -> Builder {
     Builder::new().wait(Wait::Block)
@@ -76,7 +75,7 @@ fn block_on<F: Future>(future: F) -> F::Output {
     loop {
         match future.as_mut().poll(&mut Context::from_waker(&waker)) {
             Poll::Ready(value) => return value,
-            Poll::Pending => thread::park_timeout(PATIENCE),
+            Poll::Pending => thread::park_timeout(LIMIT),
         }
     }
 }
@@ -162,7 +161,7 @@ fn whoever_waits_so_is_told_whatever_the_size_of_the_arguments() {
         let (target, origin, peer, _) = pair(builder());
         let serve = move |request: &Request, (_,): (Vec<u8>,)| Ok(call_oneself(request, block));
         target.serve(nested_long, serve).unwrap();
-        let options = CallOptions::within(PATIENCE);
+        let options = CallOptions::within(LIMIT);
         for len in [0, 1 << 20] {
             let call = origin.call_with(nested_long, &peer, (vec![0; len],), options);
             assert!(call.wait().unwrap().contains("blocking"), "{len} bytes");
@@ -229,7 +228,7 @@ fn end_in_handler(how: Ending) {
     drop(target);
     let start = Instant::now();
     while alive.strong_count() > 0 {
-        assert!(start.elapsed() < PATIENCE, "{how:?}: the handler or its future is never dropped");
+        in_time!(start, "{how:?}: the handler or its future is never dropped");
         thread::yield_now();
     }
 }

@@ -28,6 +28,7 @@ mod alive;
 mod hg;
 
 use alive::Alive;
+use watchdog::in_time;
 
 #[rpc(crate = crate::hg)]
 fn later(number: u64) -> u64;
@@ -53,8 +54,6 @@ async fn long_later() -> Vec<u8> {
 fn long_blocking() -> Vec<u8> {
     vec![7; 1 << 20]
 }
-
-const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Pair {
     target: Handle,
@@ -89,14 +88,14 @@ impl Pair {
         &self,
         mut call: Call<'_, R>,
     ) -> Result<R::Output, CallError<R::Error>> {
-        let limit = Instant::now() + PATIENCE;
-        while Instant::now() < limit {
+        let start = Instant::now();
+        loop {
+            in_time!(start, "no outcome");
             self.settle();
             if let Some(outcome) = call.try_wait() {
                 return outcome;
             }
         }
-        panic!("no outcome within {PATIENCE:?}");
     }
 }
 
@@ -373,7 +372,7 @@ fn requests_whose_origin_ended_before_they_were_started_end_and_leave_nothing() 
     );
     while origin.progress(Duration::ZERO) {}
     origin.close();
-    let limit = Instant::now() + PATIENCE;
+    let start = Instant::now();
     let mut were_served = false;
     while !were_served || target.requests_in_service() > 0 || target.large_untaken() > 0 {
         target.progress(Duration::ZERO);
@@ -382,7 +381,7 @@ fn requests_whose_origin_ended_before_they_were_started_end_and_leave_nothing() 
             true
         });
         let (left, kept) = (target.requests_in_service(), target.large_untaken());
-        assert!(Instant::now() < limit, "{left} requests in service, {kept} bytes kept");
+        in_time!(start, "{left} requests in service, {kept} bytes kept");
     }
 }
 

@@ -22,6 +22,7 @@ use hg_engine::{
 use hg_macros::rpc;
 use hg_na::Rights;
 use hg_na_conformance::Mem;
+use watchdog::{LIMIT, in_time};
 
 mod hg;
 
@@ -30,8 +31,6 @@ fn twice(number: u64) -> u64;
 
 #[rpc(crate = crate::hg)]
 fn counted();
-
-const WATCHDOG: Duration = Duration::from_secs(30);
 
 /// The machine, but that no pause ends by itself.
 #[derive(Debug)]
@@ -80,8 +79,8 @@ fn block_on<F: Future>(future: F) -> F::Output {
         if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
             return output;
         }
-        assert!(start.elapsed() < WATCHDOG, "nobody makes its progress");
-        thread::park_timeout(WATCHDOG);
+        in_time!(start, "nobody makes its progress");
+        thread::park_timeout(LIMIT);
     }
 }
 
@@ -146,7 +145,7 @@ fn one_way_calls_that_are_left_to_themselves_arrive() {
         origin.notify(counted, &peer, ()).accepted().unwrap();
         let start = Instant::now();
         while count.load(Ordering::SeqCst) < number || origin.calls_under_way() > 0 {
-            assert!(start.elapsed() < WATCHDOG, "nobody makes its progress");
+            in_time!(start, "nobody makes its progress");
             thread::yield_now();
         }
     }

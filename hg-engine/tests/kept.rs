@@ -30,6 +30,7 @@ use hg_na_conformance::{
     Mem,
     layer::{Layer, Layered, Layers},
 };
+use watchdog::{LIMIT, hear};
 
 mod hg;
 
@@ -43,8 +44,6 @@ fn never();
 
 /// What does not fit in a message of this transport.
 const LARGE: u64 = 300_000;
-
-const WATCHDOG: Duration = Duration::from_secs(60);
 
 /// Answers find no room at first, and no taker afterwards; on demand progress panics.
 #[derive(Debug, Clone, Default)]
@@ -217,7 +216,7 @@ fn an_engine_whose_background_thread_has_ended_is_closed_and_nobody_waits_for_it
     unhelpful.panics.store(true, Ordering::Relaxed);
     // Ends the thread's sleep.
     drop(origin.notify(never, &peer, ()));
-    woken.recv_timeout(WATCHDOG).unwrap();
+    hear(&woken);
     let outcome = Pin::new(&mut call).poll(&mut polling);
     assert!(matches!(outcome, Poll::Ready(Err(CallError::Closed))), "{outcome:?}");
     assert!(matches!(origin.call(never, &peer, ()).wait(), Err(CallError::Closed)));
@@ -262,7 +261,7 @@ fn call_wrong<const BLOCKS: bool>(target: &Handle, origin: &Handle) {
     target.register(Wrong::<BLOCKS>).unwrap();
     let peer = origin.lookup(target.address()).unwrap();
     for len in [1, usize::try_from(LARGE).unwrap()] {
-        let options = CallOptions::within(WATCHDOG);
+        let options = CallOptions::within(LIMIT);
         let call = origin.call_with(Wrong::<BLOCKS>, &peer, (vec![1; len],), options);
         let outcome = call.wait();
         let Err(CallError::Rejected(text)) = outcome else { panic!("{len} bytes: {outcome:?}") };

@@ -10,7 +10,7 @@ use std::{
         mpsc,
     },
     thread,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use hg_engine::{Answer, Builder, EventLoop, Handle, Peer, Progress, Wait};
@@ -19,6 +19,7 @@ use hg_na::{Address, Completion, Context as Transport};
 use hg_na_conformance::layer::{Layer, Layered, Layers};
 use hg_na_sm::SmPlugin;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use watchdog::{LIMIT, hear};
 
 mod hg;
 
@@ -35,7 +36,6 @@ fn long() -> u64;
 #[rpc(crate = crate::hg)]
 fn held() -> u64;
 
-const WATCHDOG: Duration = Duration::from_secs(60);
 /// Times that a loop goes round for one thing that happens, at most.
 const PASSES_MAX: u32 = 20;
 
@@ -112,7 +112,7 @@ impl Pair {
 
     /// A call of `long` that was begun.
     fn begun(&self) -> Answer<long> {
-        self.open.lock().unwrap().recv_timeout(WATCHDOG).unwrap()
+        hear(&self.open.lock().unwrap())
     }
 }
 
@@ -134,7 +134,7 @@ fn sleep(events: &EventLoop, timeout: impl Into<PollTimeout>) -> bool {
 }
 
 fn sleep_until_woken(events: &EventLoop) {
-    assert!(sleep(events, PollTimeout::try_from(WATCHDOG).unwrap()), "nobody wakes the loop");
+    assert!(sleep(events, PollTimeout::try_from(LIMIT).unwrap()), "nobody wakes the loop");
 }
 
 /// Goes round until the loop may sleep, and nothing is there that would end that.
@@ -244,7 +244,7 @@ fn a_context_has_one_loop_at_a_time_and_none_made_in_a_handler() {
     pair.engine.serve(held, serve).unwrap();
     let events = pair.engine.event_loop().unwrap();
     pair.is_served_by(&events, 1);
-    assert!(says.recv_timeout(WATCHDOG).unwrap().is_err());
+    assert!(hear(&says).is_err());
 }
 
 #[test]

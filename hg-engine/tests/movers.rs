@@ -20,6 +20,7 @@ use hg_na_conformance::{
     Mem,
     layer::{Layer, Layered, Layers},
 };
+use watchdog::{LIMIT, hear, in_time};
 
 mod hg;
 
@@ -29,7 +30,6 @@ fn pulled(memory: Lent) -> Result<u64, String>;
 #[rpc(crate = crate::hg)]
 fn ping() {}
 
-const PATIENCE: Duration = Duration::from_secs(60);
 const MIB: usize = 1 << 20;
 
 /// What runs before the bytes are moved.
@@ -115,7 +115,7 @@ impl Pair {
             let user = user.lock().unwrap().clone();
             let (tell, told) = channel();
             thread::spawn(move || tell.send(user.transfers_under_way()));
-            match told.recv_timeout(PATIENCE / 4) {
+            match told.recv_timeout(LIMIT / 4) {
                 Err(RecvTimeoutError::Timeout) => panic!("bytes are moved under the engine's lock"),
                 _ => Ok(()),
             }
@@ -203,14 +203,14 @@ fn a_transfer_that_ends_while_a_piece_of_it_is_moved_is_freed_with_its_memory() 
         let (at_it, goes_on) = (Mutex::new(at_it), Mutex::new(goes_on));
         let stop: Before = Box::new(move || {
             let _nobody_waits = at_it.lock().unwrap().send(());
-            let _nobody_tells = goes_on.lock().unwrap().recv_timeout(PATIENCE);
+            let _nobody_tells = goes_on.lock().unwrap().recv_timeout(LIMIT);
             Ok(())
         });
         assert!(watched.before.set(stop).is_ok());
         let theirs = owner.expose(pattern(4 * MIB), Rights::READ).unwrap();
         let ours = user.expose(vec![0; 4 * MIB], Rights::empty()).unwrap();
         let transfer = user.pull(&to, theirs.descriptor(), &ours);
-        is_at_it.recv_timeout(PATIENCE).unwrap();
+        hear(&is_at_it);
         match kind {
             0 => {
                 drop(transfer);
@@ -232,9 +232,9 @@ fn a_transfer_that_ends_while_a_piece_of_it_is_moved_is_freed_with_its_memory() 
                 let _either_way = transfer.wait();
             }
         }
-        let limit = Instant::now() + PATIENCE;
+        let start = Instant::now();
         while user.transfers_under_way() > 0 {
-            assert!(Instant::now() < limit, "a transfer is left, of kind {kind}");
+            in_time!(start, "a transfer is left, of kind {kind}");
             thread::yield_now();
         }
         let memory = given_back(ours);
@@ -244,13 +244,13 @@ fn a_transfer_that_ends_while_a_piece_of_it_is_moved_is_freed_with_its_memory() 
 
 /// Memory comes back when whoever made the progress has let go of it, a moment after the transfer is counted no more.
 fn given_back(mut bulk: Bulk) -> Memory {
-    let limit = Instant::now() + Duration::from_secs(30);
+    let start = Instant::now();
     loop {
         match bulk.into_memory() {
             Ok(memory) => return memory,
             Err(busy) => bulk = busy.into_bulk().expect("it is only shared"),
         }
-        assert!(Instant::now() < limit, "the memory never comes back");
+        in_time!(start, "the memory never comes back");
         thread::yield_now();
     }
 }

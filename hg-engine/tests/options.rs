@@ -23,6 +23,7 @@ use hg_na_conformance::{
     Mem,
     layer::{Layer, Layered, Layers},
 };
+use watchdog::{LIMIT, in_time, until};
 
 mod hg;
 
@@ -34,7 +35,6 @@ fn length(number: u64, bytes: &[u8]) -> u64 {
 #[rpc(crate = crate::hg)]
 fn never() -> u64;
 
-const WATCHDOG: Duration = Duration::from_secs(60);
 const SOON: Duration = Duration::from_millis(20);
 
 /// Whether each request had a deadline, and a checksum.
@@ -91,14 +91,6 @@ impl Pair {
     }
 }
 
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !is_so() {
-        assert!(start.elapsed() < WATCHDOG, "{what}");
-        thread::yield_now();
-    }
-}
-
 /// The outcome of a call that borrows nothing.
 fn outcome<R: hg_core::rpc::Rpc>(call: OwnedCall<R>) -> Result<R::Output, CallError<R::Error>> {
     struct Unpark(thread::Thread);
@@ -114,8 +106,8 @@ fn outcome<R: hg_core::rpc::Rpc>(call: OwnedCall<R>) -> Result<R::Output, CallEr
         if let std::task::Poll::Ready(outcome) = call.poll_outcome(&mut context) {
             return outcome;
         }
-        assert!(start.elapsed() < WATCHDOG, "the call does not end");
-        thread::park_timeout(WATCHDOG);
+        in_time!(start, "the call does not end");
+        thread::park_timeout(LIMIT);
     }
 }
 
@@ -125,7 +117,7 @@ fn every_kind_of_call_takes_a_deadline_and_a_checksum() {
         let pair = Pair::new(checksum, Progress::Background);
         let Pair { target, origin, peer, .. } = &pair;
         target.register(length).unwrap();
-        let within = CallOptions::within(WATCHDOG);
+        let within = CallOptions::within(LIMIT);
         let none = CallOptions::default();
         let cases = [
             (none, (false, checksum)),
@@ -168,7 +160,7 @@ fn a_call_that_borrows_nothing_ends_at_its_deadline() {
     let options = CallOptions::within(SOON);
     let error = outcome(pair.origin.call_owned_with(never, &pair.peer, (), options)).unwrap_err();
     assert!(matches!(error, CallError::DeadlineExceeded(Started::Unknown)), "{error:?}");
-    wait_until("the handler is told", || pair.target.requests_in_service() == 0);
+    until("the handler is told", || pair.target.requests_in_service() == 0);
     // No time is too little.
     let none = CallOptions::within(Duration::ZERO);
     let error = outcome(pair.origin.call_owned_with(never, &pair.peer, (), none)).unwrap_err();
@@ -188,8 +180,8 @@ fn a_one_way_call_that_finds_no_room_ends_at_its_deadline() {
         // Nobody looks at this one.
         drop(pair.origin.notify_with(length, &pair.peer, (3, &bytes), options));
     }
-    wait_until("none is left", || pair.origin.calls_under_way() == 0);
-    wait_until("no arguments are left", || pair.origin.large_untaken() == 0);
+    until("none is left", || pair.origin.calls_under_way() == 0);
+    until("no arguments are left", || pair.origin.large_untaken() == 0);
 }
 
 #[test]
@@ -198,15 +190,15 @@ fn arguments_that_nobody_takes_are_kept_until_their_deadline() {
     let pair = Pair::new(false, Progress::Own);
     let bytes = vec![7; 300_000];
     let notify = |options| pair.origin.notify_with(length, &pair.peer, (3, &bytes), options);
-    notify(CallOptions::within(WATCHDOG)).wait().unwrap();
+    notify(CallOptions::within(LIMIT)).wait().unwrap();
     notify(CallOptions::default()).wait().unwrap();
     for _ in 0..10 {
         notify(CallOptions::within(SOON)).wait().unwrap();
     }
-    wait_until("arguments are kept for ever", || pair.origin.large_untaken() == 2);
+    until("arguments are kept for ever", || pair.origin.large_untaken() == 2);
     // The others are served, all the same.
     pair.target.register(length).unwrap();
-    wait_until("the rest is taken", || {
+    until("the rest is taken", || {
         pair.target.progress(Duration::ZERO);
         pair.origin.large_untaken() == 0 && pair.target.requests_in_service() == 0
     });

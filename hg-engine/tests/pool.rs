@@ -6,14 +6,13 @@
 use std::{
     fs,
     sync::{Arc, Condvar, Mutex},
-    thread,
-    time::{Duration, Instant},
 };
 
 use hg_core::error::CallError;
 use hg_engine::{Builder, Handle, Peer, Wait};
 use hg_macros::rpc;
 use hg_na_conformance::Mem;
+use watchdog::{LIMIT, until};
 
 mod hg;
 
@@ -26,19 +25,9 @@ fn nested(depth: u64) -> u64;
 #[rpc(crate = crate::hg)]
 fn broken(number: u64) -> u64;
 
-const WATCHDOG: Duration = Duration::from_secs(60);
-
 fn open(plugin: &Mem, threads_max: usize) -> Handle {
     let builder = Builder::new().plugin(plugin.clone()).wait(Wait::Block).listen(true);
     builder.pool_threads_max(threads_max).open("mem://").unwrap()
-}
-
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !is_so() {
-        assert!(start.elapsed() < WATCHDOG, "{what}");
-        thread::yield_now();
-    }
 }
 
 /// Threads of this process.
@@ -59,7 +48,7 @@ impl Gate {
         let mut state = self.state.lock().unwrap();
         state.0 += 1;
         let (mut state, timeout) =
-            self.opened.wait_timeout_while(state, WATCHDOG, |(_, is_open)| !*is_open).unwrap();
+            self.opened.wait_timeout_while(state, LIMIT, |(_, is_open)| !*is_open).unwrap();
         assert!(!timeout.timed_out(), "the gate is never opened");
         state.0 -= 1;
     }
@@ -97,13 +86,13 @@ fn after_four_hundred_blocking_calls_there_are_no_more_threads_than_before() {
     let gate = serve_held(&target);
     let before = threads();
     let calls: Vec<_> = (0..400).map(|number| origin.call(held, &peer, (number,))).collect();
-    wait_until("all are run at once", || gate.waiting() == 400);
+    until("all are run at once", || gate.waiting() == 400);
     assert!(threads() >= before + 400);
     gate.open();
     for (call, number) in calls.into_iter().zip(0..) {
         assert_eq!(call.wait().unwrap(), number);
     }
-    wait_until("threads that have nothing to do end", || threads() == before);
+    until("threads that have nothing to do end", || threads() == before);
     // And they come again.
     assert_eq!(origin.call(held, &peer, (7,)).wait().unwrap(), 7);
     assert_eq!(threads(), before + 1);
@@ -120,7 +109,7 @@ fn a_caller_whose_handlers_never_end_leaves_threads_to_others() {
     let peers: Vec<_> = origins.iter().map(|origin| peer_of(origin, &target)).collect();
     let call = |number: u64| origins[0].call_owned(held, &peers[0], (number,));
     let held_up: Vec<_> = (0..100).map(call).collect();
-    wait_until("it has its share", || gate.waiting() == 4);
+    until("it has its share", || gate.waiting() == 4);
     for (origin, peer) in origins.iter().zip(&peers).skip(1) {
         for number in 0..100 {
             assert_eq!(origin.call(nested, peer, (number,)).wait().unwrap(), number + 1);
@@ -129,7 +118,7 @@ fn a_caller_whose_handlers_never_end_leaves_threads_to_others() {
     assert_eq!(gate.waiting(), 4);
     gate.open();
     drop(held_up);
-    wait_until("all are over", || target.requests_in_service() == 0);
+    until("all are over", || target.requests_in_service() == 0);
 }
 
 #[test]
@@ -180,13 +169,13 @@ fn closing_an_engine_waits_for_no_blocking_handler_and_drops_what_waits_for_a_th
     let before = threads();
     let gate = serve_held(&target);
     let calls: Vec<_> = (0..50).map(|number| origin.call_owned(held, &peer, (number,))).collect();
-    wait_until("two are run", || gate.waiting() == 2);
+    until("two are run", || gate.waiting() == 2);
     assert!(Arc::strong_count(&gate) > 1);
     target.close();
     assert_eq!(gate.waiting(), 2);
     gate.open();
-    wait_until("nobody has the handler any more", || Arc::strong_count(&gate) == 1);
+    until("nobody has the handler any more", || Arc::strong_count(&gate) == 1);
     // Of the target's threads none is left.
-    wait_until("its threads have ended", || threads() < before);
+    until("its threads have ended", || threads() < before);
     drop(calls);
 }

@@ -6,7 +6,7 @@ use std::{
     fs,
     sync::{Arc, Barrier},
     thread,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use hg_engine::{Builder, Handle, OpenError, Request, Wait};
@@ -14,6 +14,7 @@ use hg_macros::rpc;
 use hg_na::Error;
 use hg_na_conformance::Mem;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use watchdog::in_time;
 
 mod hg;
 
@@ -26,7 +27,6 @@ fn meet(number: u64) -> u64;
 #[rpc(crate = crate::hg)]
 fn long() -> Vec<u8>;
 
-const WATCHDOG: Duration = Duration::from_secs(60);
 /// Handlers that need a thread each.
 const MEETING: usize = 16;
 /// Memory that is left, in bytes: enough for calls, too little for a thread's stack.
@@ -66,7 +66,7 @@ fn without_a_thread_to_be_had_blocking_handlers_wait_and_everything_else_goes_on
     // They have arrived, and hold nobody up.
     let start = Instant::now();
     while target.requests_in_service() < MEETING {
-        assert!(start.elapsed() < WATCHDOG, "requests do not arrive");
+        in_time!(start, "requests do not arrive");
         thread::yield_now();
     }
     for number in 0..1000 {
@@ -84,7 +84,7 @@ fn without_a_thread_to_be_had_blocking_handlers_wait_and_everything_else_goes_on
             if let std::task::Poll::Ready(outcome) = call.poll_outcome(&mut context) {
                 break assert_eq!(outcome.unwrap(), number);
             }
-            assert!(start.elapsed() < WATCHDOG, "the pool does not grow again");
+            in_time!(start, "the pool does not grow again");
             thread::yield_now();
         }
     }

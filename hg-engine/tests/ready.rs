@@ -19,6 +19,7 @@ use hg_engine::{Answer, Builder, Handle, Peer, Progress, Request, Wait};
 use hg_macros::rpc;
 use hg_na::Error;
 use hg_na_conformance::Mem;
+use watchdog::{in_time, until};
 
 mod hg;
 
@@ -31,7 +32,6 @@ fn counted();
 #[rpc(crate = crate::hg)]
 fn asked() -> bool;
 
-const WATCHDOG: Duration = Duration::from_secs(60);
 const CALLS_MAX: usize = 4;
 
 type Answers = Arc<Mutex<Vec<Answer<held>>>>;
@@ -68,7 +68,7 @@ impl Pair {
     fn fill(&self) -> Vec<hg_engine::Call<'_, held>> {
         let call = |number| self.origin.call(held, &self.peer, (number,));
         let calls: Vec<_> = (0..CALLS_MAX as u64).map(call).collect();
-        wait_until("they have arrived", || {
+        until("they have arrived", || {
             self.origin.progress(Duration::ZERO);
             self.answers.lock().unwrap().len() == CALLS_MAX
         });
@@ -79,14 +79,6 @@ impl Pair {
 
     fn answer_one(&self) {
         self.answers.lock().unwrap().pop().unwrap().send(Ok(7));
-    }
-}
-
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !is_so() {
-        assert!(start.elapsed() < WATCHDOG, "{what}");
-        thread::yield_now();
     }
 }
 
@@ -126,13 +118,13 @@ fn whoever_waits_is_woken_when_a_call_has_ended_and_its_outcome_was_taken() {
         assert_eq!((one.times(), other.times()), (0, 0));
         (0..CALLS_MAX).for_each(|_| pair.answer_one());
         assert_eq!(calls.pop().unwrap().wait().unwrap(), 7);
-        wait_until("the first one is woken", || one.times() == 1);
+        until("the first one is woken", || one.times() == 1);
         assert!(matches!(poll_by(ready.as_mut(), &one), Poll::Ready(Ok(()))));
         // The second one has room, too, as soon as there is more.
         for call in calls {
             assert_eq!(call.wait().unwrap(), 7);
         }
-        wait_until("the next one is woken", || other.times() == 1);
+        until("the next one is woken", || other.times() == 1);
         assert!(matches!(poll_by(next.as_mut(), &other), Poll::Ready(Ok(()))));
     }
 }
@@ -148,7 +140,7 @@ fn a_call_that_is_dropped_makes_room_and_who_is_woken_in_vain_passes_it_on() {
         poll_by(ready.as_mut(), &one).is_pending() && poll_by(next.as_mut(), &other).is_pending()
     );
     drop(calls.pop());
-    wait_until("the first one is woken", || {
+    until("the first one is woken", || {
         pair.origin.progress(Duration::ZERO);
         one.times() == 1
     });
@@ -183,7 +175,7 @@ fn waiting_ends_with_room_and_with_the_engine() {
             assert!(poll_by(awaited.as_mut(), &woken).is_pending());
             pair.origin.close();
             assert!(matches!(waiting.join().unwrap(), Err(CallError::Closed)));
-            wait_until("it is woken", || woken.times() == 1);
+            until("it is woken", || woken.times() == 1);
             let ended = poll_by(awaited.as_mut(), &woken);
             assert!(matches!(ended, Poll::Ready(Err(CallError::Closed))));
         });
@@ -203,7 +195,7 @@ fn a_thread_that_makes_the_progress_sees_room_that_another_one_makes() {
                 pair.answer_one();
                 let start = Instant::now();
                 while calls.len() == CALLS_MAX {
-                    assert!(start.elapsed() < WATCHDOG, "the answer does not come");
+                    in_time!(start, "the answer does not come");
                     calls.retain_mut(|call| match call.try_wait() {
                         Some(outcome) => {
                             assert_eq!(outcome.unwrap(), 7);
@@ -265,5 +257,5 @@ fn many_that_wait_for_room_send_more_than_there_is_room_for() {
             });
         }
     });
-    wait_until("all have arrived", || pair.count.load(Ordering::SeqCst) == 6 * EACH);
+    until("all have arrived", || pair.count.load(Ordering::SeqCst) == 6 * EACH);
 }

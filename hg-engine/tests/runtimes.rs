@@ -12,7 +12,7 @@ use std::{
     },
     task::Poll,
     thread::{self, JoinHandle, ThreadId},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use alive::Alive;
@@ -25,6 +25,7 @@ use tokio::{
     net::{TcpListener, TcpStream},
     sync::oneshot,
 };
+use watchdog::{LIMIT, hear, until};
 
 mod alive;
 mod hg;
@@ -53,8 +54,6 @@ fn reversed(bytes: Vec<u8>) -> Vec<u8>;
 fn reversed_blocking(bytes: Vec<u8>) -> Vec<u8> {
     bytes.into_iter().rev().collect()
 }
-
-const WATCHDOG: Duration = Duration::from_secs(60);
 
 /// What the feature `tokio` has, for builds without it.
 #[cfg(not(feature = "tokio"))]
@@ -142,16 +141,8 @@ impl Pair {
     }
 
     fn call(&self, number: u64) -> Result<u64, CallError<hg_core::rpc::NoError>> {
-        let options = CallOptions::within(WATCHDOG);
+        let options = CallOptions::within(LIMIT);
         self.origin.call_with(served, &self.peer, (number,), options).wait()
-    }
-}
-
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !is_so() {
-        assert!(start.elapsed() < WATCHDOG, "{what}");
-        thread::yield_now();
     }
 }
 
@@ -200,7 +191,7 @@ fn use_tokio(
     }
     assert_eq!(pair.origin.call(slept, &pair.peer, (1,)).wait().unwrap(), 1);
     assert!(pair.origin.call(is_in_tokio, &pair.peer, ()).wait().unwrap());
-    wait_until("nothing is left", || pair.target.requests_in_service() == 0);
+    until("nothing is left", || pair.target.requests_in_service() == 0);
 }
 
 #[test]
@@ -271,7 +262,7 @@ fn long_arguments_and_results_go_both_ways() {
         let call = pair.origin.call(reversed_blocking, &pair.peer, (bytes,));
         assert_eq!(call.wait().unwrap(), expected);
     }
-    wait_until("nothing is left", || pair.target.large_untaken() == 0);
+    until("nothing is left", || pair.target.large_untaken() == 0);
 }
 
 #[test]
@@ -326,9 +317,9 @@ fn a_handler_is_told_that_nobody_waits_any_more() {
     let alive = endless(&pair, true);
     let calls: Vec<_> =
         (0..10).map(|number| pair.origin.call(served, &pair.peer, (number,))).collect();
-    wait_until("all are run", || alive.load(Ordering::SeqCst) == 10);
+    until("all are run", || alive.load(Ordering::SeqCst) == 10);
     drop(calls);
-    wait_until("all are over", || pair.target.requests_in_service() == 0);
+    until("all are over", || pair.target.requests_in_service() == 0);
     assert_eq!(alive.load(Ordering::SeqCst), 0);
 }
 
@@ -359,8 +350,8 @@ fn what_a_runtime_drops_is_answered_for() {
     let alive = endless(&pair, false);
     pair.target.register(reversed_blocking).unwrap();
     let begun = pair.origin.call(served, &pair.peer, (1,));
-    wait_until("it is run", || alive.load(Ordering::SeqCst) == 1);
-    runtime.shutdown_timeout(WATCHDOG);
+    until("it is run", || alive.load(Ordering::SeqCst) == 1);
+    runtime.shutdown_timeout(LIMIT);
     let is_said =
         |error: &CallError<_>| matches!(error, CallError::Rejected(why) if why.contains("dropped"));
     assert!(is_said(&begun.wait().unwrap_err()));
@@ -369,7 +360,7 @@ fn what_a_runtime_drops_is_answered_for() {
         let call = pair.origin.call(reversed_blocking, &pair.peer, (vec![0; len],));
         assert!(is_said(&call.wait().unwrap_err()));
     }
-    wait_until("all are over", || pair.target.requests_in_service() == 0);
+    until("all are over", || pair.target.requests_in_service() == 0);
     assert_eq!(alive.load(Ordering::SeqCst), 0);
 }
 
@@ -379,7 +370,7 @@ fn a_handler_may_close_its_engine_and_is_dropped_after_its_poll() {
     let pair = Pair::new(spawner(runtime.handle.clone()));
     let alive = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&alive);
-    let (say, hear) = mpsc::channel();
+    let (say, said) = mpsc::channel();
     let serve = move |request: Request, _: (u64,)| {
         let (alive, say) = (Alive::new(&count), say.clone());
         async move {
@@ -393,8 +384,8 @@ fn a_handler_may_close_its_engine_and_is_dropped_after_its_poll() {
     };
     pair.target.serve_async(served, serve).unwrap();
     let call = pair.origin.call(served, &pair.peer, (1,));
-    hear.recv_timeout(WATCHDOG).unwrap();
-    wait_until("it is dropped", || alive.load(Ordering::SeqCst) == 0);
+    hear(&said);
+    until("it is dropped", || alive.load(Ordering::SeqCst) == 0);
     assert!(call.wait().is_err());
     runtime.stop();
 }
@@ -434,7 +425,7 @@ fn calls_are_awaited_by_tasks_of_any_runtime() {
             let tasks: Vec<_> =
                 (0..8).map(|number| tokio::spawn(task(Arc::clone(&pair), number))).collect();
             for task in tasks {
-                tokio::time::timeout(WATCHDOG, task).await.unwrap().unwrap();
+                tokio::time::timeout(LIMIT, task).await.unwrap().unwrap();
             }
         });
     }

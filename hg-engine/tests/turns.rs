@@ -21,6 +21,7 @@ use hg_na_conformance::Mem;
 mod hg;
 
 use hg_macros::rpc;
+use watchdog::{LIMIT, in_time};
 
 #[rpc(crate = crate::hg)]
 fn twice(number: u64) -> u64 {
@@ -37,8 +38,6 @@ fn forward(number: u64) -> u64;
 
 #[rpc(crate = crate::hg)]
 fn checked(number: u64, bytes: &[u8]) -> u64;
-
-const WATCHDOG: Duration = Duration::from_secs(60);
 
 /// A target that makes its own progress, and an origin whose progress is the test's.
 fn pair() -> (Handle, Handle, Peer) {
@@ -99,7 +98,7 @@ fn a_waker_may_end_the_engine_whose_progress_wakes_it() {
             }
             match receiver.try_recv() {
                 Ok(is_told) => break is_told,
-                Err(_) => assert!(start.elapsed() < WATCHDOG, "{progress:?}: it is stuck"),
+                Err(_) => in_time!(start, "{progress:?}: it is stuck"),
             }
         };
         assert!(is_told, "{progress:?}");
@@ -148,7 +147,7 @@ fn who_is_woken_by_a_cancellation_may_answer_at_once() {
         let start = Instant::now();
         while target.requests_in_service() > 0 {
             origin.progress(Duration::ZERO);
-            assert!(start.elapsed() < WATCHDOG, "it was never answered");
+            in_time!(start, "it was never answered");
         }
     }
 }
@@ -157,7 +156,7 @@ fn who_is_woken_by_a_cancellation_may_answer_at_once() {
 fn a_handler_has_no_turn() {
     let (target, origin, peer) = pair();
     let serve = |request: Request, (number,): (u64,)| async move {
-        Ok(number + u64::from(request.engine().progress(WATCHDOG)))
+        Ok(number + u64::from(request.engine().progress(LIMIT)))
     };
     target.serve_async(forward, serve).unwrap();
     assert_eq!(origin.call(forward, &peer, (7,)).wait().unwrap(), 7);
@@ -179,7 +178,7 @@ fn a_call_that_borrows_nothing_wakes_who_polled_it_and_is_taken_once() {
                 Poll::Ready(result) => break result,
                 Poll::Pending => {
                     while !flag.0.swap(false, Ordering::SeqCst) {
-                        origin.progress(WATCHDOG);
+                        origin.progress(LIMIT);
                     }
                 }
             }
@@ -220,7 +219,7 @@ fn a_call_that_borrows_nothing_is_cancelled_when_it_is_dropped_and_fails_when_it
         let begin = Instant::now();
         while said.try_recv().is_err() {
             origin.progress(Duration::from_millis(1));
-            assert!(begin.elapsed() < WATCHDOG);
+            in_time!(begin);
         }
     };
     until_said();
@@ -267,10 +266,10 @@ fn a_handler_begins_a_call_that_somebody_else_finishes() {
 fn progress_that_is_interrupted_ends_whether_it_sleeps_or_has_not_begun() {
     let (_target, origin, _peer) = pair();
     origin.interrupt_progress();
-    assert!(!origin.progress(WATCHDOG), "the interrupt came first");
+    assert!(!origin.progress(LIMIT), "the interrupt came first");
     for _ in 0..100 {
         let sleeper = origin.clone();
-        let thread = thread::spawn(move || sleeper.progress(WATCHDOG));
+        let thread = thread::spawn(move || sleeper.progress(LIMIT));
         origin.interrupt_progress();
         assert!(!thread.join().unwrap());
     }

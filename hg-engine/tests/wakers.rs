@@ -23,6 +23,7 @@ use hg_engine::{Answer, Builder, Handle, Peer, Progress, Request, Wait};
 use hg_macros::rpc;
 use hg_na::{Memory, Rights, Segment};
 use hg_na_conformance::Mem;
+use watchdog::Watchdog;
 
 mod hg;
 
@@ -35,20 +36,10 @@ fn twice(number: u64) -> u64 {
 #[rpc(crate = crate::hg)]
 fn kept(number: u64) -> u64;
 
-const WATCHDOG: Duration = Duration::from_secs(60);
-
 /// Runs it in a thread of its own, which must come to its end.
 fn in_time<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> T {
-    let (sender, receiver) = mpsc::channel();
-    let thread = thread::spawn(move || sender.send(run()).unwrap());
-    match receiver.recv_timeout(WATCHDOG) {
-        Err(mpsc::RecvTimeoutError::Timeout) => panic!("it stands still"),
-        // Without a result it has panicked.
-        result => {
-            thread.join().unwrap();
-            result.unwrap()
-        }
-    }
+    let _watchdog = Watchdog::start();
+    thread::spawn(run).join().unwrap()
 }
 
 fn target(plugin: &Mem, progress: Progress) -> Handle {

@@ -359,6 +359,12 @@ impl Dump {
     pub fn account(&self) -> Account {
         Account::of(&self.0)
     }
+
+    /// What the engines of this process are doing, in words.
+    #[must_use]
+    pub fn engines(&self) -> String {
+        hg::__private::dump_engines()
+    }
 }
 
 impl fmt::Display for Dump {

@@ -17,8 +17,6 @@ use hg::{
     bulk::{Descriptor, Rights},
 };
 
-#[path = "../system/common/watchdog.rs"]
-mod watchdog;
 use watchdog::Watchdog;
 
 const URL: &str = "HG_TEST_URL";
@@ -44,11 +42,6 @@ async fn reversed(request: &Request, from: Descriptor, into: Descriptor) -> Resu
     let own = engine.expose(bytes, Rights::empty()).map_err(|error| error.to_string())?;
     engine.push(&origin, &own, into).await.map_err(|error| error.to_string())?;
     Ok(own.len())
-}
-
-/// For the watchdog.
-fn dump_engines() -> String {
-    hg::__private::dump_engines()
 }
 
 fn builder(routing: &str) -> hg::Builder {
@@ -98,6 +91,7 @@ impl Drop for Target {
 #[expect(clippy::print_stdout, reason = "its one word to its parent")]
 fn a_process_of_its_own() {
     let Ok(url) = env::var(URL) else { return };
+    watchdog::answer();
     let engine = builder(&env::var(ROUTING).unwrap()).listen(true).open(&url).unwrap();
     engine.register(add).unwrap();
     engine.register(echo).unwrap();

@@ -204,7 +204,7 @@ fn a_thousand_killed_origins_leave_the_target_as_it_was() {
 
 #[test]
 fn killed_origins_of_every_transport_leave_the_target_as_it_was() {
-    let _watchdog = Watchdog::within(2 * crate::common::watchdog::LIMIT);
+    let _watchdog = Watchdog::within(2 * watchdog::LIMIT);
     urls().for_each(|url| kill_origins(url, 40));
 }
 
@@ -214,7 +214,7 @@ const GREEDY: u64 = 600;
 #[test]
 fn an_origin_with_more_calls_than_are_served_keeps_nobody_from_being_served_alive_stopped_or_killed()
  {
-    let _watchdog = Watchdog::within(2 * crate::common::watchdog::LIMIT);
+    let _watchdog = Watchdog::within(2 * watchdog::LIMIT);
     for (url, is_stopped) in bulk_urls().flat_map(|url| [false, true].map(|stops| (url, stops))) {
         let (mut target, address) = Child::target(&format!("url={url} in-service=8"));
         let settings = format!("url={url} to={address} calls={GREEDY} wait=block");

@@ -23,6 +23,7 @@ use crate::{
     },
     denied, fork, large, pressure, strangers,
     transports::open_over,
+    watched,
 };
 
 #[hg::rpc]
@@ -180,6 +181,7 @@ pub(crate) fn play(role: &str, arguments: &str) {
             }
         }
         "target" => target(&settings),
+        "hangs" => watched::hangs(),
         "origin" => origin(&settings),
         "flooder" => flooder(&settings),
         "visitor" => visitor(&settings),

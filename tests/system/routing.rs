@@ -89,7 +89,7 @@ fn node(arguments: &str) -> (Child, String) {
 
 #[test]
 fn two_hundred_processes_all_call_each_other() {
-    let _watchdog = Watchdog::within(2 * crate::common::watchdog::LIMIT);
+    let _watchdog = Watchdog::within(2 * watchdog::LIMIT);
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     assert!(most >= CROWD_FDS as u64, "{most} descriptors at most: {CROWD_FDS} are needed");
     // However slow a machine with 200 processes is, nobody is given up who lives.

@@ -1,11 +1,7 @@
 //! Runs `hg-perf` and checks what every line of it must have.
 
 use std::collections::BTreeSet;
-use std::io::Read;
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
-use std::thread;
-use std::time::Duration;
+use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::Value;
 
@@ -76,24 +72,11 @@ pub(crate) fn hg_perf(arguments: &[&str]) -> Child {
         .expect("hg-perf starts")
 }
 
-/// Whether it succeeded, its output and its errors; killed when it does not end.
+/// Whether it succeeded, its output and its errors; the test is ended when it does not end.
 pub(crate) fn ended(run: Child) -> (bool, String, String) {
     let mut run = Killed(run);
-    let mut out = run.0.stdout.take().expect("nobody else reads it");
-    let mut err = run.0.stderr.take().expect("nobody else reads it");
-    let (sender, receiver) = mpsc::channel();
-    thread::spawn(move || {
-        let (mut output, mut errors) = (String::new(), String::new());
-        out.read_to_string(&mut output).expect("output is text");
-        err.read_to_string(&mut errors).expect("errors are text");
-        let _ = sender.send((output, errors));
-    });
-    let Ok((output, errors)) = receiver.recv_timeout(WATCHDOG) else {
-        panic!("hg-perf did not end within {WATCHDOG:?}");
-    };
-    let status = run.0.wait().expect("hg-perf is a child of this process");
+    let Output { status, stdout, stderr } = watchdog::ended(&mut run.0);
+    let [output, errors] =
+        [stdout, stderr].map(|said| String::from_utf8(said).expect("what is said is text"));
     (status.success(), output, errors)
 }
-
-/// How long a run may take.
-pub(crate) const WATCHDOG: Duration = Duration::from_secs(60);

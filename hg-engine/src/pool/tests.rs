@@ -1,17 +1,14 @@
 //! The pool over a machine whose clock and threads the test has in hand.
 
-use std::{
-    sync::{
-        atomic::{AtomicU32, AtomicU64, AtomicUsize},
-        mpsc,
-    },
-    thread,
+use std::sync::{
+    atomic::{AtomicU32, AtomicU64, AtomicUsize},
+    mpsc,
 };
+
+use watchdog::{hear, until};
 
 use super::*;
 use crate::platform::{Machine, Spawned};
-
-const WATCHDOG: Duration = Duration::from_secs(30);
 
 /// The machine, with a clock that can be put forward and threads that can be refused.
 #[derive(Debug, Default)]
@@ -79,14 +76,6 @@ fn pool(threads_max: usize) -> (Arc<Refusing>, Arc<Pool>) {
     (platform, Arc::new(pool))
 }
 
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !is_so() {
-        assert!(start.elapsed() < WATCHDOG, "{what}");
-        thread::yield_now();
-    }
-}
-
 /// Jobs that say that they run, and end when they are told to.
 struct Jobs {
     running: mpsc::Receiver<u32>,
@@ -112,7 +101,7 @@ impl Jobs {
     }
 
     fn next(&self) -> u32 {
-        self.running.recv_timeout(WATCHDOG).expect("a job runs")
+        hear(&self.running)
     }
 
     fn ends(&mut self, first: usize) {
@@ -129,16 +118,16 @@ fn threads_are_started_as_jobs_come_and_end_when_they_are_idle() {
     (0..4).for_each(|_| assert_eq!(jobs.next(), 1));
     assert_eq!(pool.threads(), 4);
     jobs.ends(4);
-    wait_until("they are idle", || pool.state.lock().idle.len() == 4);
+    until("they are idle", || pool.state.lock().idle.len() == 4);
     // One that is there takes the next job.
     jobs.add(&pool, 1);
     assert_eq!((jobs.next(), pool.threads()), (1, 4));
     platform.put_forward(IDLE_MAX);
-    wait_until("idle ones end", || pool.threads() == 1);
+    until("idle ones end", || pool.threads() == 1);
     jobs.ends(1);
-    wait_until("it is idle", || pool.state.lock().idle.len() == 1);
+    until("it is idle", || pool.state.lock().idle.len() == 1);
     platform.put_forward(IDLE_MAX);
-    wait_until("it ends", || pool.threads() == 0);
+    until("it ends", || pool.threads() == 0);
 }
 
 #[test]
@@ -197,7 +186,7 @@ fn threads_that_are_there_go_on_where_no_other_is_to_be_had() {
     // Each that ends makes room for the next one, and tries to have another thread once.
     jobs.ends(2);
     assert_eq!(jobs.next(), 2);
-    wait_until("one waits for others", || pool.state.lock().idle.len() == 1);
+    until("one waits for others", || pool.state.lock().idle.len() == 1);
     // Whose share it is: one that was held for nobody is not given up while others wait.
     platform.put_forward(2 * IDLE_MAX);
     jobs.add(&pool, 3);
@@ -216,10 +205,10 @@ fn memory_is_given_back_in_place_where_there_is_no_thread_at_all() {
         }
     }
     let (platform, pool) = pool(4);
-    let (say, hear) = mpsc::channel();
+    let (say, said) = mpsc::channel();
     platform.refuse(true);
     pool.free(Box::new(Says(say.clone())));
-    assert!(hear.try_recv().is_ok());
+    assert!(said.try_recv().is_ok());
     assert_eq!(pool.next_try(), None, "nothing waits");
     // With a thread it waits for that.
     platform.refuse(false);
@@ -228,9 +217,9 @@ fn memory_is_given_back_in_place_where_there_is_no_thread_at_all() {
     jobs.next();
     platform.refuse(true);
     pool.free(Box::new(Says(say)));
-    assert!(hear.try_recv().is_err());
+    assert!(said.try_recv().is_err());
     jobs.ends(1);
-    hear.recv_timeout(WATCHDOG).expect("it is dropped");
+    hear(&said);
 }
 
 #[test]
@@ -260,7 +249,7 @@ fn closing_drops_what_is_queued_and_waits_for_no_job() {
     jobs.add(&pool, 1);
     assert!(jobs.gates.pop().is_some_and(|gate| gate.send(()).is_err()), "it was dropped");
     jobs.gates.clear();
-    wait_until("all threads end", || pool.threads() == 0);
+    until("all threads end", || pool.threads() == 0);
     assert_eq!(jobs.running.try_recv(), Err(mpsc::TryRecvError::Empty));
 }
 
@@ -282,9 +271,9 @@ fn a_value_comes_from_the_pool() {
     let mut context = Context::from_waker(Waker::noop());
     assert!(Pin::new(&mut pooled).poll(&mut context).is_pending());
     pool.add(Origin::Engine, job);
-    wait_until("it has run", || Pin::new(&mut pooled).poll(&mut context) == Poll::Ready(Some(7)));
+    until("it has run", || Pin::new(&mut pooled).poll(&mut context) == Poll::Ready(Some(7)));
     let (mut pooled, job) = Pooled::<u64>::new(|| panic!("a job that panics"));
     assert!(Pin::new(&mut pooled).poll(&mut context).is_pending());
     pool.add(Origin::Engine, job);
-    wait_until("it has ended", || Pin::new(&mut pooled).poll(&mut context) == Poll::Ready(None));
+    until("it has ended", || Pin::new(&mut pooled).poll(&mut context) == Poll::Ready(None));
 }

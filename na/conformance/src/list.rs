@@ -27,9 +27,10 @@ macro_rules! define_suite {
         #[macro_export]
         macro_rules! suite {
             ($d plugin:expr, $d url:expr $d (, named = $d named:expr)? $d (, frozen = $d frozen:expr)?
-                $d (, shareable = $d shareable:expr)? $d (,)?) => {
+                $d (, shareable = $d shareable:expr)? $d (, report = $d report:expr)? $d (,)?) => {
                 $crate::suite!(@suite $crate::Suite::new($d plugin, $d url) $d (.named($d named))?
-                    $d (.frozen($d frozen))? $d (.shareable($d shareable))?, processes);
+                    $d (.frozen($d frozen))? $d (.shareable($d shareable))? $d (.report($d report))?,
+                    processes);
             };
             ($d plugin:expr, $d url:expr, in_process_only $d (,)?) => {
                 $crate::suite!(@suite $crate::Suite::new($d plugin, $d url), one_process);

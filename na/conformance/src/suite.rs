@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Time after which a test counts as blocked, when none of its own bounds has ended it.
-const BLOCKED_AFTER: Duration = Duration::from_secs(240);
+const BLOCKED_AFTER: Duration = Duration::from_secs(130);
 
 /// A plugin and how the suite uses it.
 #[derive(Debug, Clone)]
@@ -31,6 +31,8 @@ pub struct Suite {
     pub(crate) shareable: Option<Maker>,
     pub(crate) patience: Patience,
     blocked_after: Duration,
+    /// Says why a call may block.
+    report: fn() -> String,
     /// Name of the test that is the child's entry, in this test binary.
     pub(crate) child_test: Option<String>,
 }
@@ -64,6 +66,7 @@ impl Suite {
             shareable: None,
             patience,
             blocked_after: BLOCKED_AFTER,
+            report: String::new,
             child_test: None,
         }
     }
@@ -105,6 +108,13 @@ impl Suite {
         self
     }
 
+    /// Who is asked, when a call has blocked, what the threads of all processes are doing.
+    #[must_use]
+    pub fn report(mut self, report: fn() -> String) -> Self {
+        self.report = report;
+        self
+    }
+
     /// For [`crate::suite!`]: the module in which it was expanded, where the child's test is.
     #[must_use]
     pub fn in_module(mut self, module: &str) -> Self {
@@ -137,7 +147,10 @@ impl Suite {
         match told.recv_timeout(self.blocked_after) {
             Ok(Ok(outcome)) => outcome,
             Ok(Err(panic)) => Err(format!("it panicked: {}", panic_text(panic.as_ref()))),
-            Err(_) => Err(format!("a call blocked: no end after {:?}", self.blocked_after)),
+            Err(_) => {
+                let report = (self.report)();
+                Err(format!("a call blocked: no end after {:?}\n{report}", self.blocked_after))
+            }
         }
     }
 

@@ -57,16 +57,12 @@ impl fmt::Debug for Held {
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        sync::{Mutex, mpsc},
-        time::Duration,
-    };
+    use std::sync::{Mutex, mpsc};
+    use watchdog::hear;
 
     use hg_na::Segment;
 
     use super::*;
-
-    const WATCHDOG: Duration = Duration::from_secs(60);
 
     /// What an application's `Drop` may need.
     static LOCK: Mutex<()> = Mutex::new(());
@@ -102,7 +98,7 @@ mod tests {
         assert!(dropped.try_recv().is_err());
         drop(other);
         drop(locked);
-        dropped.recv_timeout(WATCHDOG).unwrap();
+        hear(&dropped);
     }
 
     #[test]

@@ -58,12 +58,18 @@ mod tcp {
     hg_na_conformance::suite!(
         super::USUAL,
         "ofi+tcp://127.0.0.1",
-        named = "ofi+tcp://127.0.0.1:{}"
+        named = "ofi+tcp://127.0.0.1:{}",
+        report = watchdog::report
     );
 }
 
 mod shm {
-    hg_na_conformance::suite!(super::USUAL, "ofi+shm://", named = "ofi+shm://{}");
+    hg_na_conformance::suite!(
+        super::USUAL,
+        "ofi+shm://",
+        named = "ofi+shm://{}",
+        report = watchdog::report
+    );
 }
 
 /// Whether the library that is here lacks a provider: then the test is skipped, aloud.
@@ -89,7 +95,7 @@ macro_rules! chosen {
                         return;
                     }
                     hg_na_conformance::judge(
-                        &hg_na_conformance::Suite::new($plugin, $url),
+                        &hg_na_conformance::Suite::new($plugin, $url).report(watchdog::report),
                         stringify!($name),
                     );
                 }

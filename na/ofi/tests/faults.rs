@@ -15,16 +15,16 @@ use std::{
     env,
     process::{Command, Output},
     sync::Arc,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use hg_na::{Address, Completion, Context, Domain, Error, Op, OpenOptions, Plugin as _};
 use hg_na_ofi::{OfiPlugin, PATH_VARIABLE};
+use watchdog::in_time;
 
 const URL: &str = "HG_TEST_URL";
 /// What begins the line that a process says; the rest of its output is the test harness's.
 const MARK: &str = "@ ";
-const WATCHDOG: Duration = Duration::from_secs(60);
 
 fn open(url: &str, settings: &[(&str, &str)]) -> Result<Arc<dyn Domain>, Error> {
     let mut options = OpenOptions::listening();
@@ -43,10 +43,10 @@ fn until(
     contexts: &mut [&mut Box<dyn Context>],
     mut holds: impl FnMut(&[Vec<Completion>]) -> bool,
 ) {
-    let end = Instant::now() + WATCHDOG;
+    let start = Instant::now();
     let mut seen: Vec<Vec<Completion>> = contexts.iter().map(|_| Vec::new()).collect();
     while !holds(&seen) {
-        assert!(Instant::now() < end, "it did not happen: {seen:?}");
+        in_time!(start, "it did not happen: {seen:?}");
         for (context, seen) in contexts.iter_mut().zip(&mut seen) {
             context.progress(Instant::now(), seen).unwrap();
         }

@@ -23,8 +23,8 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::{ForkResult, Pid, fork},
 };
+use watchdog::in_time;
 
-const WATCHDOG: Duration = Duration::from_secs(60);
 /// The address that a process of its own greets.
 const TARGET: &str = "HG_TEST_TARGET";
 /// What begins its lines; the rest of its output is the test harness's.
@@ -40,13 +40,13 @@ struct Told(Box<dyn Context>, Vec<Completion>);
 
 impl Told {
     fn until(&mut self, mut holds: impl FnMut(&Completion) -> bool) {
-        let end = Instant::now() + WATCHDOG;
+        let start = Instant::now();
         loop {
             if let Some(place) = self.1.iter().position(&mut holds) {
                 drop(self.1.drain(..=place));
                 return;
             }
-            assert!(Instant::now() < end, "it did not happen: {:?}", self.1);
+            in_time!(start, "it did not happen: {:?}", self.1);
             self.0.progress(Instant::now(), &mut self.1).unwrap();
         }
     }

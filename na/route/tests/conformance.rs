@@ -76,7 +76,8 @@ mod inside_a_node {
         "sm+net://",
         named = "sm+net://inside-{}:7",
         frozen = frozen,
-        shareable = shareable
+        shareable = shareable,
+        report = watchdog::report
     );
 }
 
@@ -88,7 +89,8 @@ mod between_nodes {
         "net://",
         named = "net://between-{}:7",
         frozen = frozen,
-        shareable = shareable
+        shareable = shareable,
+        report = watchdog::report
     );
 }
 
@@ -100,7 +102,8 @@ mod where_the_local_way_is_closed {
         "net://",
         named = "net://closed-{}:7",
         frozen = frozen,
-        shareable = shareable
+        shareable = shareable,
+        report = watchdog::report
     );
 }
 

@@ -106,7 +106,8 @@ mod inside_a_node {
         "sm+tcp://127.0.0.1",
         named = "sm+tcp://name-inside-{}",
         frozen = frozen,
-        shareable = shareable
+        shareable = shareable,
+        report = watchdog::report
     );
 }
 
@@ -118,7 +119,8 @@ mod between_nodes {
         "tcp://127.0.0.1",
         named = "tcp://name-between-{}",
         frozen = frozen,
-        shareable = shareable
+        shareable = shareable,
+        report = watchdog::report
     );
 }
 
@@ -130,6 +132,7 @@ mod where_shared_memory_is_refused {
         "tcp://127.0.0.1",
         named = "tcp://name-refused-{}",
         frozen = frozen,
-        shareable = shareable
+        shareable = shareable,
+        report = watchdog::report
     );
 }

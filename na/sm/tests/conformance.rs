@@ -22,7 +22,8 @@ hg_na_conformance::suite!(
     "sm://",
     named = "sm://conformance-{}",
     frozen = frozen,
-    shareable = shareable
+    shareable = shareable,
+    report = watchdog::report
 );
 
 mod copied {
@@ -53,6 +54,7 @@ mod copied {
         "sm://",
         named = "sm://conformance-copied-{}",
         frozen = frozen,
-        shareable = shareable
+        shareable = shareable,
+        report = watchdog::report
     );
 }

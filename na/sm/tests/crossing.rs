@@ -9,9 +9,7 @@ use std::{
 };
 
 use hg_na::{Completion, Context, Error, Message, Op, OpenOptions, Peer, Plugin as _};
-
-/// No test takes as long as this.
-const WATCHDOG: Duration = Duration::from_secs(60);
+use watchdog::{LIMIT, in_time};
 
 /// Messages each way.
 const MESSAGES: u64 = 2500;
@@ -89,17 +87,17 @@ impl Side {
                 self.sleep();
             }
             let state = (self.sent, self.ended, self.came);
-            assert!(start.elapsed() < WATCHDOG, "{:?}: sent, ended, came: {state:?}", self.seeds);
+            in_time!(start, "{:?}: sent, ended, came: {state:?}", self.seeds);
         }
     }
 
     /// A sleep that nobody ends is a failure: there is always something to come or to go.
     fn sleep(&mut self) {
         let until = self.context.next_deadline().map(|at| at.duration_since(Instant::now()));
-        let limit = until.map_or(WATCHDOG, |until| until.min(WATCHDOG));
+        let limit = until.map_or(LIMIT, |until| until.min(LIMIT));
         let start = Instant::now();
         self.context.waiter().wait(Some(limit)).unwrap();
-        let is_over = start.elapsed() >= WATCHDOG - Duration::from_secs(1);
+        let is_over = start.elapsed() >= LIMIT - Duration::from_secs(1);
         assert!(
             !is_over,
             "nobody wakes {:?}: {:?}",

@@ -3,15 +3,11 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that panics has failed")]
 
-use std::{
-    fs,
-    time::{Duration, Instant},
-};
+use std::{fs, time::Instant};
 
 use hg_na::{Completion, Context, GoneReason, Message, Op, OpenOptions, Plugin as _};
 use hg_na_sm::SmPlugin;
-
-const WATCHDOG: Duration = Duration::from_secs(60);
+use watchdog::in_time;
 
 fn open() -> Box<dyn Context> {
     let options = OpenOptions::listening();
@@ -33,7 +29,7 @@ fn until(
         for context in contexts.iter_mut() {
             context.progress(Instant::now(), done).unwrap();
         }
-        assert!(start.elapsed() < WATCHDOG, "nothing came: {done:?}");
+        in_time!(start, "nothing came: {done:?}");
     }
 }
 
@@ -70,7 +66,7 @@ fn a_peer_that_left_while_admission_was_closed_keeps_its_requests_and_no_descrip
     while !target.may_sleep() {
         target.progress(Instant::now(), &mut done).unwrap();
         assert!(done.is_empty(), "admission is closed: {done:?}");
-        assert!(start.elapsed() < WATCHDOG, "what waits for admission keeps the context awake");
+        in_time!(start, "what waits for admission keeps the context awake");
     }
     target.set_admission(true);
     until(&mut [&mut target], &mut done, |done| done.len() > LENS.len());

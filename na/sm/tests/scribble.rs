@@ -19,11 +19,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{WATCHDOG, Wait, call, next};
+use common::{Wait, call, next};
 use hg_na::{
     Completion, Context, Descriptor, Domain, Done, GoneReason, Memory, Message, Op, Peer,
     Plugin as _, Region, Rights,
 };
+use watchdog::{LIMIT, in_time};
 
 /// What a process of this test is; then an address and a seed, for a liar.
 const ROLE: &str = "HG_SM_SCRIBBLE_ROLE";
@@ -131,7 +132,7 @@ fn a_peer_that_overwrites_what_it_shares_hurts_nobody_but_itself() {
         let start = Instant::now();
         while liar.0.try_wait().unwrap().is_none() {
             honest.is_served(to);
-            assert!(start.elapsed() < WATCHDOG, "seed {seed}: the liar does not end");
+            in_time!(start, "seed {seed}: the liar does not end");
         }
         assert_eq!(liar.hear("lies "), LIES.to_string(), "seed {seed}");
         honest.is_served(to);
@@ -143,7 +144,7 @@ fn a_peer_that_overwrites_what_it_shares_hurts_nobody_but_itself() {
     let start = Instant::now();
     while (target.fds(), target.maps()) != (fds, maps) {
         let now = (target.fds(), target.maps());
-        assert!(start.elapsed() < WATCHDOG, "descriptors and mappings: {now:?}, not {fds}, {maps}");
+        in_time!(start, "descriptors and mappings: {now:?}, not {fds}, {maps}");
         honest.is_served(to);
     }
 }
@@ -208,7 +209,7 @@ fn target() {
     let mut target = Target { domain, context, local, counts: Counts::default() };
     let mut done = Vec::new();
     let start = Instant::now();
-    while start.elapsed() < 5 * WATCHDOG {
+    while start.elapsed() < 5 * LIMIT {
         next(&mut *target.context, Wait::Sleep, &mut done);
         for completion in done.drain(..) {
             target.take(completion);

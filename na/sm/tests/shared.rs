@@ -24,14 +24,13 @@ use nix::{
     },
     unistd::{ForkResult, fork},
 };
+use watchdog::{LIMIT, in_time};
 
 /// What a process of this test is; then what it needs to know.
 const ROLE: &str = "HG_SM_SHARED_ROLE";
 const ADDRESS: &str = "HG_SM_SHARED_ADDRESS";
 const DESCRIPTORS: &str = "HG_SM_SHARED_DESCRIPTORS";
 
-/// No test takes as long as this.
-const WATCHDOG: Duration = Duration::from_secs(60);
 const SIZE: usize = 64 * 1024;
 const CYCLES: usize = 1000;
 
@@ -108,7 +107,7 @@ impl Side {
             if holds(&mut self.done) {
                 return;
             }
-            assert!(start.elapsed() < WATCHDOG, "it never happened");
+            in_time!(start, "it never happened");
             if self.context.may_sleep() {
                 self.context.waiter().wait(Some(Duration::from_millis(100))).unwrap();
             }
@@ -192,7 +191,7 @@ fn process_of_the_tests_below() {
     let Ok(role) = env::var(ROLE) else { return };
     // A child must never outlive its test run.
     std::thread::spawn(|| {
-        std::thread::sleep(2 * WATCHDOG);
+        std::thread::sleep(2 * LIMIT);
         std::process::exit(3);
     });
     let mut side = Side::open();
@@ -288,7 +287,7 @@ fn a_thousand_connections_that_map_leave_nothing() {
     cycles.ends_well();
     let start = Instant::now();
     while (count_descriptors(pid), count_maps(pid)) != before {
-        assert!(start.elapsed() < WATCHDOG, "the owner keeps what its peers had: {before:?}");
+        in_time!(start, "the owner keeps what its peers had: {before:?}");
         std::thread::yield_now();
     }
     owner.kill();

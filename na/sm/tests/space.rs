@@ -2,12 +2,10 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that panics has failed")]
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use hg_na::{Completion, Context, Error, Message, Op, OpenOptions, Peer, Plugin as _, QUIET};
-
-/// No test takes as long as this.
-const WATCHDOG: Duration = Duration::from_secs(60);
+use watchdog::in_time;
 
 /// Many more than a peer is looked at in vain.
 const ROUNDS: usize = 20_000;
@@ -53,7 +51,7 @@ fn a_peer_that_takes_nothing_for_long_is_sent_all_that_waits_when_it_takes_again
         while left > 0 {
             round(one.as_mut());
             left -= round(other.as_mut()).0;
-            assert!(start.elapsed() < WATCHDOG, "no message of {len} bytes comes");
+            in_time!(start, "no message of {len} bytes comes");
         }
         // Twice: whoever was left to its doorbell is so again.
         for _ in 0..2 {
@@ -67,7 +65,7 @@ fn a_peer_that_takes_nothing_for_long_is_sent_all_that_waits_when_it_takes_again
             while left > 0 || rooms == 0 {
                 rooms += usize::from(round(one.as_mut()).1);
                 left -= round(other.as_mut()).0;
-                assert!(start.elapsed() < WATCHDOG, "{left} of {len} bytes never come");
+                in_time!(start, "{left} of {len} bytes never come");
             }
             assert_eq!(rooms, 1, "for one refusal");
         }

@@ -2,4 +2,9 @@
 
 mod common;
 
-hg_na_conformance::suite!(common::Named::default(), "tcp://127.0.0.1", named = "tcp://name-{}",);
+hg_na_conformance::suite!(
+    common::Named::default(),
+    "tcp://127.0.0.1",
+    named = "tcp://name-{}",
+    report = watchdog::report
+);

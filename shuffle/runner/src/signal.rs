@@ -1,4 +1,4 @@
-//! `SIGUSR1`: prints the state of the shuffle, also when it is stuck.
+//! `SIGUSR1`: prints the state of the shuffle and of its engines, also when it is stuck.
 
 use std::{io::Write as _, thread};
 
@@ -18,9 +18,12 @@ pub(crate) fn answer(dump: Dump) -> Result<(), Error> {
     let run = move || {
         let signals = signals();
         while signals.wait().is_ok() {
-            // At once, so that the ranks' states are not mixed up.
+            // At once, so that the ranks' states are not mixed up; of the longer one, so that its lines are not.
             let text = dump.to_string();
             let _ = std::io::stderr().write_all(text.as_bytes());
+            for line in dump.engines().split_inclusive('\n') {
+                let _ = std::io::stderr().write_all(line.as_bytes());
+            }
         }
     };
     let thread = thread::Builder::new().name("state dump".to_owned()).spawn(run);

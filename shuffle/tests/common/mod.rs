@@ -5,16 +5,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use hg_job::NodeMap;
 use hg_shuffle::{Delivery, Group, Options, Shuffle};
 
-#[expect(dead_code, reason = "its limit is too short here")]
-#[path = "../../../tests/system/common/watchdog.rs"]
-mod watchdog;
-
 use watchdog::Watchdog;
-
-/// For the watchdog.
-fn dump_engines() -> String {
-    hg::__private::dump_engines()
-}
 
 /// A rank that is a thread.
 pub(crate) struct Thread {

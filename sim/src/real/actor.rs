@@ -6,7 +6,6 @@
 //! | `over` | lets end what would not end by itself |
 //! | `probe NUMBER:TARGET ...` | makes these calls |
 //! | `left` | says what has not returned to zero |
-//! | `dump` | writes to its error stream what its engine is doing |
 //! | `close` | closes its engine, and ends |
 //!
 //! | it says | |
@@ -15,7 +14,9 @@
 //! | `begun CALL TIME`, `ended CALL TIME HOW ...` | of its calls |
 //! | `serves CALL` | a handler begins |
 //! | `fail CHECK: WHY` | something is not as it should be |
-//! | `left COUNTS ...`, `dumped` | it was asked |
+//! | `left COUNTS ...` | it was asked |
+//!
+//! On `SIGUSR1` it writes to its error stream what its engine is doing.
 
 use std::{
     io::{BufRead as _, Write as _},
@@ -57,6 +58,7 @@ pub fn play(arguments: &[String]) -> ! {
     if story.hangs(process) {
         hang(transport, url, story.hung);
     }
+    watchdog::answer();
     let actor = Actor::open(transport, url, Machine::new(story, process));
     while let Some(line) = next_line() {
         actor.follow(&line, first);
@@ -141,13 +143,6 @@ impl Actor {
             "over" => self.machine.be_over(),
             "probe" => rest.split(' ').for_each(|probe| self.probe(probe)),
             "left" => say(&format!("left {}", self.left().map(|it| it.to_string()).join(" "))),
-            "dump" => {
-                // Whoever hears it looks for reasons.
-                let mut out = std::io::stderr().lock();
-                let process = self.machine.process;
-                let _ = write!(out, "process {process}: {}", hg_engine::dump_engines());
-                say("dumped");
-            }
             "close" => self.close(),
             _ => say(&format!("fail actor: {line}")),
         }

@@ -36,11 +36,7 @@ const LOOK: u64 = 5 * MILLI;
 /// Runs a story.
 pub(super) fn run(story: &Story, transport: Transport, program: &Path) -> Result<(), String> {
     let mut director = Director::new(story, transport, program);
-    let played = director.play();
-    if played.is_err() {
-        director.dump();
-    }
-    played
+    director.play().map_err(|why| format!("{why}\n{}", watchdog::report()))
 }
 
 struct Director<'a> {
@@ -65,7 +61,6 @@ struct Director<'a> {
     /// What is not zero in a process, once it was asked.
     left: Vec<Option<String>>,
     begun: u64,
-    dumped: usize,
 }
 
 impl<'a> Director<'a> {
@@ -96,7 +91,6 @@ impl<'a> Director<'a> {
             calls: Calls::default(),
             left: vec![None; all],
             begun: 0,
-            dumped: 0,
         }
     }
 
@@ -334,10 +328,6 @@ impl<'a> Director<'a> {
                 self.left[process] = Some(rest.to_owned());
                 Ok(())
             }
-            "dumped" => {
-                self.dumped += 1;
-                Ok(())
-            }
             "fail" => Err(rest.to_owned()),
             _ => Err(format!("actor: process {process} said: {line}")),
         }
@@ -413,14 +403,5 @@ impl<'a> Director<'a> {
             |it| is_left(it).is_none(),
             |it| format!("lost: process {:?} does not close", is_left(it)),
         )
-    }
-
-    /// Has the processes that are left say what their engines are doing.
-    fn dump(&mut self) {
-        let well = self.well();
-        well.iter().for_each(|process| self.tell(*process, "dump"));
-        let until = now() + 2000 * MILLI;
-        // Other failures are no news.
-        while now() < until && self.listen(until, |it| it.dumped >= well.len()).is_err() {}
     }
 }

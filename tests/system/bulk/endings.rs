@@ -316,7 +316,7 @@ fn a_transfer_dropped_at_every_step_gives_its_memory_back() {
 
 #[test]
 fn a_deadline_ends_a_transfer_before_during_or_never() {
-    let _watchdog = Watchdog::within(2 * crate::common::watchdog::LIMIT);
+    let _watchdog = Watchdog::within(2 * watchdog::LIMIT);
     for url in bulk_urls() {
         for progress in [Progress::Background, Progress::Own] {
             let scene = Scene::new(url, progress);

@@ -179,6 +179,7 @@ pub(crate) fn die_with_parent() {
 fn children_answer_and_end_when_they_are_told_or_killed() {
     if let Ok(role) = env::var(ROLE) {
         die_with_parent();
+        watchdog::answer();
         roles::play(&role, &env::var(ARGUMENTS).unwrap_or_default());
         std::process::exit(0);
     }

@@ -1,9 +1,8 @@
-//! What every test needs: processes in roles, what the kernel says about them, a watchdog.
+//! What every test needs: processes in roles, what the kernel says about them.
 
 pub(crate) mod child;
 pub(crate) mod process;
 pub(crate) mod random;
-pub(crate) mod watchdog;
 pub(crate) mod witness;
 
 use std::{
@@ -14,12 +13,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub(crate) use self::{child::Child, random::Random, watchdog::Watchdog, witness::Witness};
+pub(crate) use watchdog::Watchdog;
 
-/// For the watchdog.
-fn dump_engines() -> String {
-    hg::__private::dump_engines()
-}
+pub(crate) use self::{child::Child, random::Random, witness::Witness};
 
 /// Polls a future in this thread, which sleeps meanwhile.
 pub(crate) fn block_on<F: Future>(future: F) -> F::Output {

@@ -193,7 +193,7 @@ const CAUGHT_BY: &[(Flaw, &str, &str)] = &[
     (
         Flaw::BlocksWhenFull,
         "a_flood_of_a_sleeping_target_ends_in_again_and_loses_nothing",
-        "blocked",
+        "a call blocked: no end after 2s\nits stacks",
     ),
     (Flaw::FadesViews, "a_view_stays_valid_when_its_owner_unregisters_and_closes", "ended a view"),
     (Flaw::ExchangesWithoutReceives, "calls_by_short_cuts_are_as_if_posted", "never happened"),
@@ -226,7 +226,7 @@ fn each_broken_plugin_is_caught_by_the_test_that_is_meant_for_it() {
     for (flaw, test, words) in CAUGHT_BY {
         let mut suite = suite(*flaw, IMPATIENT);
         if *flaw == Flaw::BlocksWhenFull {
-            suite = suite.blocked_after(Duration::from_secs(2));
+            suite = suite.blocked_after(Duration::from_secs(2)).report(|| "its stacks".to_owned());
         }
         match run(&suite, test) {
             Err(sentence) if sentence.contains(words) => {}

@@ -6,11 +6,12 @@ use hg_na::{Peer, QUIET};
 use hg_na_conformance::layer::Layered;
 use hg_na_route::Route;
 use hg_na_sm::{SmPlugin, node_id};
+use watchdog::{LIMIT, in_time};
 
 use super::{
     Counting,
     common::Net,
-    end::{End, WATCHDOG, arrived, greet, until},
+    end::{End, arrived, greet, until},
     route,
 };
 
@@ -29,7 +30,7 @@ fn keep_busy(target: &mut End, far: &mut End, peer: Peer) {
 pub(crate) fn rest(end: &mut End) {
     let start = Instant::now();
     while !end.context.may_sleep() {
-        assert!(start.elapsed() < WATCHDOG, "it never comes to rest");
+        in_time!(start, "it never comes to rest");
         end.round();
     }
 }
@@ -47,8 +48,8 @@ fn a_network_that_was_busy_ends_a_sleep_all_the_same() {
         let (start, waiter) = (Instant::now(), target.context.waiter());
         far.send(QUIET, peer, b"wake up");
         far.round();
-        waiter.wait(Some(WATCHDOG)).unwrap();
-        assert!(start.elapsed() < WATCHDOG, "slept through what arrived");
+        waiter.wait(Some(LIMIT)).unwrap();
+        in_time!(start, "slept through what arrived");
         assert_eq!(until(&mut target, &mut far, arrived).1, b"wake up");
     }
 }

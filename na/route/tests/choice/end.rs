@@ -1,17 +1,12 @@
 //! A domain of routing, one context of it, and what it has reported.
 
-use std::{
-    collections::VecDeque,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{collections::VecDeque, sync::Arc, time::Instant};
 
 use hg_na::{
     Address, Completion, Context, Descriptor, Domain, Done, GoneReason, Memory, Message, Op,
     OpenOptions, Peer, Plugin, Returned, Rights, Token,
 };
-
-pub(crate) const WATCHDOG: Duration = Duration::from_secs(60);
+use watchdog::in_time;
 
 pub(crate) fn address(text: &str) -> Address {
     Address::new(text).unwrap()
@@ -70,7 +65,7 @@ pub(crate) fn until<T>(
         if let Some(found) = one.take(&mut pick) {
             return found;
         }
-        assert!(start.elapsed() < WATCHDOG, "it never came; instead: {:?}", one.seen);
+        in_time!(start, "it never came; instead: {:?}", one.seen);
         one.round();
         other.round();
     }

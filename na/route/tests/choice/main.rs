@@ -18,7 +18,7 @@ use std::{
 };
 
 use common::Net;
-use end::{End, WATCHDOG, address, arrived, ended, get, gone, greet, until};
+use end::{End, address, arrived, ended, get, gone, greet, until};
 use hg_na::{
     Address, Completion, Context, Domain, Error, GoneReason, Memory, Message, Op, OpenOptions,
     Plugin, QUIET, Region, Rights,
@@ -30,6 +30,7 @@ use hg_na_conformance::{
 use hg_na_route::Route;
 use hg_na_sm::{SmPlugin, node_id};
 use uuid::Uuid;
+use watchdog::{LIMIT, in_time};
 
 fn route() -> Route {
     Route::new(SmPlugin, Net, node_id, &["uid", "net", "sm+net"])
@@ -382,7 +383,7 @@ fn an_idle_network_is_not_looked_at_and_a_message_of_its_is_found_all_the_same()
     let start = Instant::now();
     let mut before = u64::MAX;
     while counting.rounds.load(Ordering::Relaxed) != before {
-        assert!(start.elapsed() < WATCHDOG, "it never comes to rest");
+        in_time!(start, "it never comes to rest");
         before = counting.rounds.load(Ordering::Relaxed);
         for _ in 0..1000 {
             target.round();
@@ -449,9 +450,9 @@ fn sleep_until(end: &mut End, mut holds: impl FnMut(&mut End) -> bool) {
         if holds(end) {
             return;
         }
-        assert!(start.elapsed() < WATCHDOG, "slept through what arrived");
+        in_time!(start, "slept through what arrived");
         if end.context.may_sleep() {
-            waiter.wait(Some(WATCHDOG)).unwrap();
+            waiter.wait(Some(LIMIT)).unwrap();
         }
     }
 }

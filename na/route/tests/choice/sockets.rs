@@ -11,11 +11,12 @@ use hg_na_route::Route;
 use hg_na_sm::{SmPlugin, node_id, shared::alloc};
 use hg_na_tcp::TcpPlugin;
 use uuid::Uuid;
+use watchdog::{LIMIT, in_time};
 
 use crate::{
     Counting,
     busy::rest,
-    end::{End, WATCHDOG, address, arrived, ended, get, greet, until},
+    end::{End, address, arrived, ended, get, greet, until},
     sleep_until, woken_by_both_ways,
 };
 
@@ -55,8 +56,8 @@ fn what_either_way_takes_out_of_the_common_set_is_found_by_the_other() {
         // In every third round it goes on as if it had never asked to sleep.
         if number % 3 > 0 {
             let start = Instant::now();
-            waiter.wait(Some(WATCHDOG)).unwrap();
-            assert!(start.elapsed() < WATCHDOG, "slept through what arrived");
+            waiter.wait(Some(LIMIT)).unwrap();
+            in_time!(start, "slept through what arrived");
         }
         assert_eq!(until(&mut target, from, arrived).1, number.to_le_bytes());
     }
@@ -123,7 +124,7 @@ fn beside_a_busy_network_an_idle_local_plugin_is_put_to_sleep_and_heard_all_the_
             assert_eq!(until(&mut target, &mut far, arrived).1, alone.to_le_bytes());
             alone = if looks() == before { alone + 1 } else { 0 };
             before = looks();
-            assert!(start.elapsed() < WATCHDOG, "the local plugin is looked at for ever");
+            in_time!(start, "the local plugin is looked at for ever");
         }
         if turn % 2 == 0 {
             near.send(QUIET, by_memory, b"good morning");

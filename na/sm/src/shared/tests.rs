@@ -1,19 +1,15 @@
 //! Two contexts of this process, one of which maps the other's memory.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Instant};
 
 use hg_na::{
     Address, Begun, Completion, Context, Descriptor, Done, Error, Memory, Message, Op, OpenOptions,
     Peer, Plugin as _, Region, Returned, Rights, SharedBytes,
 };
+use watchdog::in_time;
 
 use super::{Buffer, Frozen, alloc};
 use crate::{context::SmContext, domain::Shared, layout::MAPS, region::state::UNMAP_WAIT_MAX};
-
-const WATCHDOG: Duration = Duration::from_secs(60);
 
 /// One endpoint with its domain.
 struct Side {
@@ -72,7 +68,7 @@ impl Pair {
     fn until(&mut self, mut holds: impl FnMut(&mut Self) -> bool) {
         let start = Instant::now();
         while !holds(self) {
-            assert!(start.elapsed() < WATCHDOG, "it never happened");
+            in_time!(start, "it never happened");
             self.initiator.round();
             self.owner.round();
         }
@@ -363,7 +359,7 @@ fn a_view_outlives_connection_context_and_owner_and_is_noted() {
     drop(initiator);
     let start = Instant::now();
     while !owner.done.drain(..).any(|it| matches!(it, Completion::Gone { .. })) {
-        assert!(start.elapsed() < WATCHDOG);
+        in_time!(start);
         owner.round();
     }
     let mut buffer = Buffer::try_from(far.unregister().unwrap()).unwrap();

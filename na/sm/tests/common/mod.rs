@@ -1,11 +1,9 @@
 //! Drives contexts by hand.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use hg_na::{Completion, Context, Done, Op, Peer, Returned};
-
-/// No test takes as long as this.
-pub(crate) const WATCHDOG: Duration = Duration::from_secs(60);
+use watchdog::{LIMIT, in_time};
 
 /// How a context waits for the next completion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,10 +21,10 @@ pub(crate) fn next(context: &mut dyn Context, wait: Wait, done: &mut Vec<Complet
         context.progress(Instant::now(), done).unwrap();
         if wait == Wait::Sleep && done.is_empty() && context.may_sleep() {
             let until = context.next_deadline().map(|at| at.duration_since(Instant::now()));
-            let timeout = until.map_or(WATCHDOG, |until| until.min(WATCHDOG));
+            let timeout = until.map_or(LIMIT, |until| until.min(LIMIT));
             context.waiter().wait(Some(timeout)).unwrap();
         }
-        assert!(start.elapsed() < WATCHDOG, "nothing came");
+        in_time!(start, "nothing came");
     }
 }
 

@@ -8,8 +8,9 @@ use std::{
 
 use hg_na::{Message, Op, QUIET};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use watchdog::hear;
 
-use crate::end::{End, LOOPBACK, Server, WATCHDOG, control, ended};
+use crate::end::{End, LOOPBACK, Server, control, ended};
 
 const URL: &str = "HG_TCP_TEST_URL";
 /// Set in a client: whom it sends to.
@@ -62,7 +63,7 @@ impl Process {
 
     /// Waits until it has said that it is done.
     pub(crate) fn await_word(&self) {
-        while !self.words.recv_timeout(WATCHDOG).unwrap().contains("DONE") {}
+        while !hear(&self.words).contains("DONE") {}
     }
 
     pub(crate) fn kill(&mut self) {

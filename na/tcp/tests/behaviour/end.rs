@@ -8,7 +8,7 @@ use std::{
         mpsc,
     },
     thread::JoinHandle,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use hg_na::{
@@ -16,8 +16,8 @@ use hg_na::{
     Peer, Plugin as _, QUIET, Returned, Token, Waiter,
 };
 use hg_na_tcp::TcpPlugin;
+use watchdog::{LIMIT, in_time};
 
-pub(crate) const WATCHDOG: Duration = Duration::from_secs(60);
 pub(crate) const LOOPBACK: &str = "tcp://127.0.0.1";
 
 pub(crate) fn address(text: &str) -> Address {
@@ -101,11 +101,11 @@ impl End {
             if let Some(found) = self.take(&mut pick) {
                 return found;
             }
-            assert!(start.elapsed() < WATCHDOG, "it never came; instead: {:?}", self.seen);
+            in_time!(start, "it never came; instead: {:?}", self.seen);
             if self.context.may_sleep() {
                 let timer = self.context.next_deadline();
                 let timer = timer.map(|at| at.saturating_duration_since(Instant::now()));
-                waiter.wait(Some(timer.unwrap_or(WATCHDOG).min(WATCHDOG))).unwrap();
+                waiter.wait(Some(timer.unwrap_or(LIMIT).min(LIMIT))).unwrap();
             }
         }
     }

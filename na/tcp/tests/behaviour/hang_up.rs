@@ -3,10 +3,11 @@
 use std::io::Write as _;
 
 use hg_na::{Completion, Error, GoneReason, Message, Op, Peer, QUIET};
+use watchdog::in_time;
 
 use crate::{
     child::{Process, REQUESTS},
-    end::{End, LOOPBACK, WATCHDOG, arrived, control, ended, gone, hung_up},
+    end::{End, LOOPBACK, arrived, control, ended, gone, hung_up},
     raw::{UNEXPECTED, connect, frame, greeted_by, hello, read_greeting},
 };
 
@@ -116,7 +117,7 @@ fn both_until<T>(
         if let Some(found) = end.take(&mut pick) {
             return found;
         }
-        assert!(start.elapsed() < WATCHDOG, "it never came; instead: {:?}", end.seen);
+        in_time!(start, "it never came; instead: {:?}", end.seen);
     }
 }
 
@@ -159,7 +160,7 @@ fn admission_closed_to_one_peer_stops_its_requests_and_nothing_else() {
     let start = std::time::Instant::now();
     while !end.context.may_sleep() {
         end.round();
-        assert!(start.elapsed() < WATCHDOG, "what is withheld keeps it awake");
+        in_time!(start, "what is withheld keeps it awake");
     }
     end.context.set_admission_of(peer, true);
     end.context.waiter().wait(None).unwrap();

@@ -15,8 +15,9 @@ use tracing::{
     field::{Field, Visit},
     span,
 };
+use watchdog::in_time;
 
-use crate::end::{End, LOOPBACK, Server, WATCHDOG, address, arrived, ended, gone};
+use crate::end::{End, LOOPBACK, Server, address, arrived, ended, gone};
 
 /// A file in a folder for temporary ones; removed in the end.
 struct KeyFile(PathBuf);
@@ -81,7 +82,7 @@ fn attempt(target: &[(&str, &str)], origin: &[(&str, &str)]) -> (String, String)
         if let Some((_, reason)) = origin.take(gone) {
             break reason;
         }
-        assert!(start.elapsed() < WATCHDOG, "{:?}", origin.seen);
+        in_time!(start, "{:?}", origin.seen);
     };
     assert!(target.take(arrived).is_none(), "nothing came through");
     assert!(matches!(reason, GoneReason::Refused(_)), "{reason}");

@@ -7,8 +7,9 @@ use std::{
 };
 
 use socket2::{SockFilter, SockRef};
+use watchdog::LIMIT;
 
-use crate::end::{End, WATCHDOG};
+use crate::end::End;
 
 pub(crate) const UNEXPECTED: u8 = 1;
 pub(crate) const EXPECTED: u8 = 2;
@@ -26,7 +27,7 @@ pub(crate) fn place(address: &str) -> &str {
 
 pub(crate) fn connect(address: &str) -> TcpStream {
     let stream = TcpStream::connect(place(address)).unwrap();
-    stream.set_read_timeout(Some(WATCHDOG)).unwrap();
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
     stream
 }
 

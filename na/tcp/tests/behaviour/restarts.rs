@@ -3,10 +3,11 @@
 use std::io::{ErrorKind, Read as _};
 
 use hg_na::{Error, GoneReason, Op, Peer, QUIET};
+use watchdog::in_time;
 
 use crate::{
     child::Process,
-    end::{End, LOOPBACK, WATCHDOG, address, arrived, ended, gone},
+    end::{End, LOOPBACK, address, arrived, ended, gone},
     raw::connect,
 };
 
@@ -55,7 +56,7 @@ fn meet(early: usize) -> [(End, Peer); 2] {
             end.round();
             *heard |= end.take(arrived).is_some();
         }
-        assert!(start.elapsed() < WATCHDOG, "they do not come together after {early} steps");
+        in_time!(start, "they do not come together after {early} steps");
     }
     ends.into_iter().zip(peers).collect::<Vec<_>>().try_into().ok().unwrap()
 }
@@ -102,7 +103,7 @@ fn looking_the_other_up_by_a_name_uses_the_connection_that_is_there() {
             end.round();
             *heard |= end.take(arrived).is_some();
         }
-        assert!(start.elapsed() < WATCHDOG);
+        in_time!(start);
     }
 }
 
@@ -120,7 +121,7 @@ fn forgetting_and_looking_up_again_makes_a_new_peer() {
     while other.take(arrived).is_none() {
         one.round();
         other.round();
-        assert!(start.elapsed() < WATCHDOG);
+        in_time!(start);
     }
 }
 

@@ -8,9 +8,10 @@ use std::{
 
 use hg_na::{Error, GoneReason, Op, Peer, QUIET};
 use socket2::SockRef;
+use watchdog::{LIMIT, in_time};
 
 use crate::{
-    end::{End, LOOPBACK, WATCHDOG, arrived, ended, gone},
+    end::{End, LOOPBACK, arrived, ended, gone},
     raw::{UNEXPECTED, cut_off, frame, greeted_by, read_greeting, welcome},
 };
 
@@ -28,7 +29,7 @@ fn connected() -> (End, Peer, TcpStream) {
     end.send(1, peer, b"first");
     let raw = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
-        stream.set_read_timeout(Some(WATCHDOG)).unwrap();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
         assert_eq!(read_greeting(&mut stream).0, 1);
         std::io::Write::write_all(&mut stream, &welcome()).unwrap();
         let mut frame = [0; 16 + 5];
@@ -102,7 +103,7 @@ fn a_peer_that_is_busy_for_longer_than_the_bound_is_not_cut_off() {
     });
     let watch = Instant::now();
     while !reader.is_finished() {
-        assert!(watch.elapsed() < WATCHDOG, "of {sent} bytes sent too few have come");
+        in_time!(watch, "of {sent} bytes sent too few have come");
         end.round();
     }
     drop(reader.join().unwrap());

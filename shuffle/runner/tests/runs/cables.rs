@@ -7,6 +7,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use watchdog::Watchdog;
+
 use crate::{
     accounts::Accounts,
     common::{File, Outcome, RUNNER},
@@ -16,13 +18,13 @@ use crate::{
 /// Four ranks, 0 and 1 on the first host. Ranks 1 and 2 represent their hosts towards one another.
 const RANKS: usize = 4;
 
-struct Ranks(Vec<Child>);
+struct Ranks(Vec<Child>, #[expect(dead_code, reason = "dropping it is what it is for")] Watchdog);
 
 impl Ranks {
     /// They meet in a folder, as those of any launcher that only numbers them.
     fn start(hosts: &Hosts, folder: &File, more: &[&str]) -> Self {
         std::fs::create_dir(&folder.0).unwrap();
-        let own = ["-k", "2", "60", RUNNER, "--json", "--url", "tcp://", "--warm-up", "10"];
+        let own = ["-k", "2", "150", RUNNER, "--json", "--url", "tcp://", "--warm-up", "10"];
         let rank = |rank: usize| {
             let mut command = hosts.host(rank / 2).command("timeout");
             command.args(own).args(more).env("HG_JOB_RANK", rank.to_string());
@@ -31,7 +33,7 @@ impl Ranks {
             command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
             command.spawn().unwrap()
         };
-        Self((0..RANKS).map(rank).collect())
+        Self((0..RANKS).map(rank).collect(), Watchdog::start())
     }
 
     fn has_ended(&mut self) -> bool {
@@ -43,7 +45,7 @@ impl Ranks {
         while !is_so() {
             if self.has_ended() {
                 self.0.iter_mut().for_each(|rank| drop(rank.kill()));
-                let (outcome, codes) = Self(std::mem::take(&mut self.0)).end();
+                let (outcome, codes) = Self(std::mem::take(&mut self.0), Watchdog::start()).end();
                 panic!("ended too early: {codes:?}, {}", outcome.all());
             }
             thread::sleep(Duration::from_millis(2));
@@ -52,7 +54,7 @@ impl Ranks {
 
     /// What all said, and how each ended.
     fn end(self) -> (Outcome, Vec<Option<i32>>) {
-        let ended = self.0.into_iter().map(|rank| rank.wait_with_output().unwrap());
+        let ended = self.0.into_iter().map(|mut rank| watchdog::ended(&mut rank));
         let mut all = Outcome { code: None, out: String::new(), err: String::new() };
         let mut codes = Vec::new();
         for ended in ended {

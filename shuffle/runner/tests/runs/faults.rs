@@ -120,6 +120,7 @@ fn a_rank_whose_deliveries_are_stuck_says_its_state() {
             break;
         }
     }
+    while !running.line().starts_with("context 0 at ") {}
     for rank in 0..2 {
         running.signal(rank, Signal::SIGKILL);
     }

@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     io::{BufRead as _, BufReader, Read as _},
-    process::{Child, ChildStderr, Command, Stdio},
+    process::{Child, ChildStderr, Command},
     sync::mpsc,
     thread::{self, JoinHandle},
 };
@@ -12,6 +12,8 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
+
+use watchdog::Watchdog;
 
 use crate::common::{Outcome, RUNNER, command};
 
@@ -22,6 +24,7 @@ pub(crate) struct Running {
     lines: mpsc::Receiver<String>,
     reading: JoinHandle<()>,
     said: String,
+    _watchdog: Watchdog,
 }
 
 impl Running {
@@ -35,7 +38,8 @@ impl Running {
 
     /// Starts a command below which there will be so many ranks, and finds them.
     pub(crate) fn start(mut command: Command, ranks: u32) -> Self {
-        let mut runner = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut runner = command.spawn().unwrap();
+        let watchdog = Watchdog::start();
         let (lines, reading) = read(runner.stderr.take().unwrap());
         let Some(pids) = pids_of_ranks(&mut runner, ranks) else {
             let mut out = String::new();
@@ -43,7 +47,7 @@ impl Running {
             let said: Vec<String> = lines.iter().collect();
             panic!("it ended before all ranks had begun:\n{out}\n{}", said.join("\n"));
         };
-        Self { runner, pids, lines, reading, said: String::new() }
+        Self { runner, pids, lines, reading, said: String::new(), _watchdog: watchdog }
     }
 
     /// Waits until every rank has delivered something.
@@ -105,7 +109,6 @@ impl Running {
         self.reading.join().unwrap();
         let rest: Vec<String> = self.lines.iter().collect();
         self.said.push_str(&rest.join("\n"));
-        assert_ne!(code, Some(124), "still ran after a minute:\n{out}{}", self.said);
         Outcome { code, out, err: self.said }
     }
 }
@@ -113,7 +116,12 @@ impl Running {
 fn read(from: ChildStderr) -> (mpsc::Receiver<String>, JoinHandle<()>) {
     let (sender, receiver) = mpsc::channel();
     let run = move || {
-        BufReader::new(from).lines().map_while(Result::ok).for_each(|line| drop(sender.send(line)));
+        let lines = BufReader::new(from).lines().map_while(Result::ok);
+        for line in lines {
+            watchdog::relay(&line);
+            // Nobody listens once the test has failed.
+            let _ = sender.send(line);
+        }
     };
     (receiver, thread::spawn(run))
 }
@@ -122,16 +130,9 @@ fn read(from: ChildStderr) -> (mpsc::Receiver<String>, JoinHandle<()>) {
 fn pids_of_ranks(top: &mut Child, ranks: u32) -> Option<BTreeMap<u32, Pid>> {
     while top.try_wait().unwrap().is_none() {
         let mut found = BTreeMap::new();
-        let mut below = vec![top.id()];
-        while let Some(pid) = below.pop() {
+        for pid in watchdog::below(top.id()) {
             if let Some(rank) = rank_of(pid) {
                 found.insert(rank, Pid::from_raw(pid.try_into().unwrap()));
-            }
-            let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten();
-            for task in tasks.flatten() {
-                let children = std::fs::read_to_string(task.path().join("children"));
-                let children = children.unwrap_or_default();
-                below.extend(children.split_whitespace().map(|pid| pid.parse::<u32>().unwrap()));
             }
         }
         if found.len() == ranks as usize && found.values().all(|pid| holds_signal(*pid)) {
