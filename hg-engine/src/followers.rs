@@ -76,8 +76,9 @@ impl<T: Clone + PartialEq> Followers<T> {
         self.line.len()
     }
 
-    /// Whether the role, which is free, may be taken by this thread; it takes it then, and is in line no longer.
-    pub(crate) fn take(&mut self, me: &T, now: Instant) -> bool {
+    /// Whether the role, which is free, may be taken by this thread; it takes it then, and is in line no longer. One that waits for
+    /// no call of its own, and only makes progress, is never busy.
+    pub(crate) fn take(&mut self, me: &T, now: Instant, is_caller: bool) -> bool {
         match &self.keeper {
             Some(Keeper::Next(it) | Keeper::Loop(it, _)) if it != me => return false,
             Some(Keeper::Next(_)) => self.keeper = None,
@@ -90,6 +91,7 @@ impl<T: Clone + PartialEq> Followers<T> {
         }
         self.line.retain(|it| it.thread != *me);
         match &mut self.turn {
+            _ if !is_caller => self.turn = None,
             Some(turn) if turn.of == *me => turn.takes = turn.takes.saturating_add(1),
             _ => self.turn = Some(Turn { of: me.clone(), takes: 0, since: now }),
         }
@@ -166,7 +168,7 @@ impl<T: Clone + PartialEq> Followers<T> {
             return false;
         }
         self.keeper = Some(Keeper::Loop(me.clone(), false));
-        self.any = true;
+        (self.any, self.is_busy) = (true, false);
         true
     }
 

@@ -435,6 +435,12 @@ impl Work {
         self.is_ready.load(Ordering::Acquire)
     }
 
+    /// Whether those who wait for the role are told of nothing.
+    #[inline]
+    pub(crate) fn is_busy(&self) -> bool {
+        self.is_busy
+    }
+
     /// This thread waits itself: those who wait for it are to be told of what it finds.
     #[inline]
     pub(crate) fn end_patience(&mut self, port: &Port) {

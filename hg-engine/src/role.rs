@@ -74,8 +74,24 @@ impl Port {
     #[inline]
     pub(crate) fn try_role(self: &Arc<Self>) -> Option<(Role<'_>, MutexGuard<'_, State>)> {
         let mut state = self.enter_state()?;
-        let work = state.take_work(self.shared.platform.as_ref())?;
-        Some((Role::new(self, work), state))
+        let work = state.take_work(self.shared.platform.as_ref(), false)?;
+        self.begin_driving(Role::new(self, work), state)
+    }
+
+    /// Whoever makes progress for others has taken the role: they are told of what it finds.
+    #[inline]
+    pub(super) fn begin_driving<'p>(
+        &'p self,
+        mut role: Role<'p>,
+        state: MutexGuard<'p, State>,
+    ) -> Option<(Role<'p>, MutexGuard<'p, State>)> {
+        if !role.work().is_busy() {
+            return Some((role, state));
+        }
+        drop(state);
+        role.work().end_patience(self);
+        let state = self.enter_state()?;
+        Some((role, state))
     }
 
     /// The role is free, and somebody waits for it (H1).
@@ -127,8 +143,8 @@ impl Port {
         let me = platform.current();
         loop {
             let mut state = self.enter_state()?;
-            if let Some(work) = state.take_work(platform) {
-                return Some((Role::new(self, work), state));
+            if let Some(work) = state.take_work(platform, false) {
+                return self.begin_driving(Role::new(self, work), state);
             }
             let left = limit.map(|limit| limit.saturating_duration_since(platform.now()));
             if left.is_some_and(|left| left.is_zero()) {
@@ -170,7 +186,7 @@ impl Port {
             self.pass_room_on(state);
             return;
         }
-        match state.take_work(self.shared.platform.as_ref()) {
+        match state.take_work(self.shared.platform.as_ref(), true) {
             Some(work) => self.drive_to_outcome(Role::new(self, work), state, id, outcome),
             None => drop(state),
         }
@@ -204,7 +220,7 @@ impl Port {
                 *outcome = state.protocol.operations.take(id); // F1
                 return self.leave_line(state, &me);
             }
-            if let Some(work) = state.take_work(platform) {
+            if let Some(work) = state.take_work(platform, true) {
                 self.drive_to_outcome(Role::new(self, work), state, id, outcome); // F2
                 if outcome.is_some() || self.closing.load(Ordering::Relaxed) {
                     return;

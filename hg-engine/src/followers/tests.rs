@@ -80,7 +80,8 @@ impl World {
     }
 
     fn take(&mut self, me: usize, now: Instant) -> bool {
-        let takes = self.is_free && (!self.followers.any() || self.followers.take(&me, now));
+        let takes = self.is_free
+            && (!self.followers.any() || self.followers.take(&me, now, me < self.threads));
         self.is_free &= !takes;
         takes
     }

@@ -38,16 +38,29 @@ impl State {
         }
     }
 
-    /// The role, if nobody has it and it is not kept for another thread than this one.
+    /// The role, if nobody has it and it is not kept for another thread than this one: for one that waits for a call of its own, or
+    /// only makes progress.
     #[inline(always)]
-    pub(crate) fn take_work(&mut self, platform: &dyn Platform) -> Option<Box<Work>> {
-        if self.followers.any() { self.take_contended_work(platform) } else { self.work.take() }
+    pub(crate) fn take_work(
+        &mut self,
+        platform: &dyn Platform,
+        is_caller: bool,
+    ) -> Option<Box<Work>> {
+        if self.followers.any() {
+            self.take_contended_work(platform, is_caller)
+        } else {
+            self.work.take()
+        }
     }
 
     #[cold]
-    fn take_contended_work(&mut self, platform: &dyn Platform) -> Option<Box<Work>> {
+    fn take_contended_work(
+        &mut self,
+        platform: &dyn Platform,
+        is_caller: bool,
+    ) -> Option<Box<Work>> {
         let mut work = self.work.take()?;
-        if !self.followers.take(&platform.current(), work.now) {
+        if !self.followers.take(&platform.current(), work.now, is_caller) {
             self.work = Some(work);
             return None;
         }

@@ -65,12 +65,14 @@ impl Port {
                 self.pass_room_on(state);
                 return Progress::Found;
             }
-            let Some(work) = state.take_work(self.shared.platform.as_ref()) else {
+            let Some(work) = state.take_work(self.shared.platform.as_ref(), false) else {
                 drop(state);
                 self.shared.platform.relax();
                 continue;
             };
-            self.make_rounds(Role::new(self, work), state, OutcomeOf { id, outcome }); // P2
+            let begun = self.begin_driving(Role::new(self, work), state);
+            let Some((role, state)) = begun else { break };
+            self.make_rounds(role, state, OutcomeOf { id, outcome }); // P2
             return Progress::Vain; // Unless there is an outcome.
         }
         Progress::None
