@@ -67,6 +67,11 @@
 //!     is told of each.
 //! 18. What is said of who a peer is ([`Context::identity`]), somebody else than the peer vouches for. From its first message, or
 //!     the first operation with it that has succeeded, until [`Completion::Gone`] the same is said; afterwards nothing is known.
+//! 19. Once a flush ([`Context::flush`]) has ended, every message that was accepted before it began has left: its peer gets it
+//!     although this context is closed then, unless that peer has gone. It ends by itself as peers take what they are sent, or
+//!     go, whatever is posted meanwhile, and that ends a sleep.
+//! 20. Who is connected ([`Context::connected`]) is every peer with an open connection, and nobody else: of whoever has sent or
+//!     taken something, until [`Completion::HungUp`].
 //!
 //! # Why it is so
 //! - Whoever has a context keeps others from it; so bytes are moved without it ([`Mover`]), where moving them takes longer
@@ -80,6 +85,8 @@
 //! - A send may be posted quietly ([`QUIET`]), as with selective completion of verbs and libfabric: a short call has one
 //!   completion a side, the request at the target, the answer at the origin.
 //! - [`Context::set_admission`] bounds the memory of a busy target by a number that the layer above chooses.
+//! - A flush is of what was accepted before it, not of all that waits: beside peers who go on asking there is always something
+//!   on its way. It is what verbs and UCX (`ucp_worker_flush_nb`) call so.
 //! - A peer's end is told twice, so that nobody works or waits for it while its requests are withheld.
 //! - [`Memory`] can stand in two plugins at once ([`Memory::alias`]), for routing; copies by either exclude one another
 //!   ([`Memory::exclusion`]).

@@ -248,6 +248,15 @@ pub trait Context: Send + fmt::Debug {
         true
     }
 
+    /// Whether every message that was accepted before a flush began has left; those whose peers have gone count as that. The
+    /// first call begins a flush, `true` ends it, and the call after that begins another.
+    ///
+    /// After `false`, ask again after each round of progress: what makes it true ends a sleep.
+    fn flush(&mut self) -> bool;
+
+    /// The peers with an open connection, whoever has made it, by the handles that their messages come from.
+    fn connected(&mut self) -> Vec<Peer>;
+
     /// What the context sleeps on.
     fn waiter(&self) -> Arc<dyn Waiter>;
 }

@@ -107,6 +107,14 @@ pub trait Layer: fmt::Debug + Send {
     fn identity(&self, inner: &dyn Context, peer: Peer) -> Identity {
         inner.identity(peer)
     }
+    /// See [`Context::flush`].
+    fn flush(&mut self, inner: &mut dyn Context) -> bool {
+        inner.flush()
+    }
+    /// See [`Context::connected`].
+    fn connected(&mut self, inner: &mut dyn Context) -> Vec<Peer> {
+        inner.connected()
+    }
     /// See [`Context::waiter`].
     fn waiter(&self, inner: &dyn Context) -> Arc<dyn Waiter> {
         inner.waiter()
@@ -277,6 +285,14 @@ impl Context for LayeredContext {
 
     fn views(&self, peer: Peer) -> bool {
         self.inner.views(peer)
+    }
+
+    fn flush(&mut self) -> bool {
+        self.layer.flush(self.inner.as_mut())
+    }
+
+    fn connected(&mut self) -> Vec<Peer> {
+        self.layer.connected(self.inner.as_mut())
     }
 
     fn waiter(&self) -> Arc<dyn Waiter> {

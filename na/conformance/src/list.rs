@@ -109,6 +109,11 @@ define_suite! { $
             a_cancel_makes_room
             no_room_is_told_at_a_peer_that_has_hung_up
         }
+        flushes {
+            what_was_flushed_arrives_although_its_sender_closes
+            a_flush_does_not_wait_for_what_comes_later_or_for_who_is_gone
+            who_is_connected_is_known_and_nobody_else
+        }
         admission {
             admission_closed_to_one_peer_keeps_its_requests_and_nothing_else
             requests_are_taken_while_admission_is_open_to_all_and_to_their_sender
@@ -205,6 +210,7 @@ define_suite! { $
             a_cancel_ends_a_sleep
             a_forget_ends_a_sleep
             room_ends_a_sleep
+            a_flush_that_ends_ends_a_sleep
         }
         chaos {
             with_dropped_connections_every_accepted_operation_completes_exactly_once

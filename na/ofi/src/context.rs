@@ -9,7 +9,7 @@
 //! | [`crate::chores`] | lifelines, timers, the end of connections |
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeSet, VecDeque},
     fmt,
     sync::Arc,
     time::{Duration, Instant},
@@ -19,6 +19,7 @@ use hg_na::{
     Address, Completion, Context, Done, Error, Failure, Identity, Message, Op, OpId, Peer, Reached,
     Rejected, Returned, Token, Waiter,
 };
+use hg_na_parts::Flush;
 use nix::sys::epoll::EpollFlags;
 use rustc_hash::FxHashMap;
 
@@ -90,6 +91,7 @@ pub(crate) struct OfiContext {
     /// Moves that libfabric makes for transfers of peers.
     pub(crate) moves: FxHashMap<u64, (Peer, u64)>,
     pub(crate) serial: u64,
+    flush: Flush,
     pub(crate) admission: bool,
     /// Connections with something to send.
     pub(crate) busy: Vec<u32>,
@@ -152,6 +154,7 @@ impl OfiContext {
             abandoned: FxHashMap::default(),
             moves: FxHashMap::default(),
             serial: 0,
+            flush: Flush::default(),
             admission: true,
             busy: Vec::new(),
             withholding: Vec::new(),
@@ -389,6 +392,21 @@ impl Context for OfiContext {
             Some(link) if self.shared.same_process().is_ok() => link.identity.clone(),
             _ => Identity::default(),
         }
+    }
+
+    fn flush(&mut self) -> bool {
+        // What libfabric has let go of is waited for by who hears this side's goodbye.
+        let Self { flush, links, flights, serial, .. } = self;
+        flush.ask(*serial, |to| {
+            let in_flight = flights.iter().flatten().filter_map(|flight| flight.sending.as_ref());
+            let waiting = links.iter().flatten().flat_map(|link| &link.waiting);
+            let waiting = waiting.filter_map(VecDeque::front);
+            waiting.chain(in_flight).all(|sending| sending.serial > to)
+        })
+    }
+
+    fn connected(&mut self) -> Vec<Peer> {
+        self.links.iter().flatten().filter(|link| link.is_open()).map(|link| link.peer).collect()
     }
 
     fn waiter(&self) -> Arc<dyn Waiter> {

@@ -4,11 +4,13 @@
 //! |---|---|
 //! | [`regions`] | memory that its owner serves to peers, named by claims with tokens |
 //! | [`receives`] | matches expected messages with posted receives |
+//! | [`Flush`] | which messages a flush waits for |
 //! | [`Refusals`] | which kinds of operations a peer was refused for want of room |
 //! | [`limits`] | limits of the operating system, in words that say what to do |
 //! | [`Subnet`] | a range of internet addresses |
 //! | [`Reader`] | reads a domain's settings |
 
+mod flush;
 pub mod limits;
 pub mod receives;
 mod refusals;
@@ -16,6 +18,7 @@ pub mod regions;
 mod settings;
 mod subnet;
 
+pub use flush::Flush;
 pub use refusals::Refusals;
 pub use settings::Reader;
 pub use subnet::Subnet;

@@ -154,6 +154,11 @@ impl Candidate {
         self.full.take(self.log.iter().map(|it| &it.op), depth)
     }
 
+    /// Whether anything was posted to it.
+    pub(crate) fn is_used(&self) -> bool {
+        !self.log.is_empty()
+    }
+
     fn find(&self, id: OpId) -> Option<usize> {
         self.log.iter().position(|logged| logged.id == id)
     }

@@ -71,6 +71,8 @@ pub(crate) struct RouteContext {
     pub(crate) local_due: Option<Instant>,
     /// `may_sleep` has said yes, and nothing has made progress since.
     pub(crate) is_sleeping: bool,
+    /// Of the flush under way: which plugins' own have ended.
+    pub(crate) flushed: [bool; 2],
 }
 
 impl RouteContext {
@@ -112,6 +114,7 @@ impl RouteContext {
             local_sleeps: false,
             local_due: None,
             is_sleeping: false,
+            flushed: [false; 2],
         })
     }
 
@@ -323,10 +326,6 @@ impl RouteContext {
         self.moves.show(peer);
         Ok(outer(peer))
     }
-
-    fn longest(&self) -> usize {
-        self.caps.max_unexpected.max(self.caps.max_expected).max(self.caps.max_control)
-    }
 }
 
 /// The user's handle of a peer of the network.
@@ -417,7 +416,8 @@ impl Context for RouteContext {
     }
 
     fn message(&mut self, to: Peer, len: usize) -> Result<Message, Error> {
-        let max = self.longest();
+        let caps = &self.caps;
+        let max = caps.max_unexpected.max(caps.max_expected).max(caps.max_control);
         if len > max {
             return Err(Error::TooLong { len, max });
         }
@@ -577,6 +577,14 @@ impl Context for RouteContext {
             Way::Local => self.views[0] && self.local.views(peer),
             Way::Network => self.views[1],
         }
+    }
+
+    fn flush(&mut self) -> bool {
+        self.flush_both()
+    }
+
+    fn connected(&mut self) -> Vec<Peer> {
+        self.connected_to_both()
     }
 
     fn waiter(&self) -> Arc<dyn Waiter> {

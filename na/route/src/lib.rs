@@ -34,6 +34,7 @@
 //! | `candidates` | peers that the local plugin is tried for, and what was posted to them |
 //! | `moved` | peers that took the network instead |
 //! | `rounds` | which of the two a round looks at; sleep |
+//! | `flushes` | flushes of both |
 //! | `network` | when the network is looked at |
 //! | `slices` | local memory of transfers under way |
 //! | `waiter` | one sleep for both |
@@ -57,6 +58,7 @@ mod candidates;
 mod caps;
 mod context;
 mod domain;
+mod flushes;
 mod full;
 mod moved;
 mod network;

@@ -123,6 +123,11 @@ impl Moves {
         (self.peers.iter().filter_map(is_it).collect(), shown)
     }
 
+    /// Whether anything waits for the network's room.
+    pub(crate) fn holds_any(&self) -> bool {
+        self.peers.values().any(|moved| !moved.held.is_empty())
+    }
+
     /// The peer has hung up: who is looked up at its address is another one.
     pub(crate) fn hang_up(&mut self, peer: Peer) {
         self.holding.retain(|holding| *holding != peer);

@@ -78,6 +78,15 @@ impl Network {
         OpId { scope: id.scope & !mark, ..id }
     }
 
+    /// Whether its flush has ended; if not, it may want to be looked at soon.
+    pub(crate) fn flush(&mut self) -> bool {
+        let is_over = self.context.flush();
+        if self.asleep {
+            self.deadline = self.context.next_deadline();
+        }
+        is_over
+    }
+
     /// It is about to be given something to do.
     #[inline]
     pub(crate) fn touch(&mut self) {

@@ -168,6 +168,11 @@ impl Connection {
         self.ferry.is_waiting || self.queues.iter().any(|queue| !queue.is_empty())
     }
 
+    /// Whether no message up to this number waits for its slot.
+    pub(crate) fn has_published(&self, serial: u64) -> bool {
+        self.queues.iter().all(|queue| queue.front().is_none_or(|pending| pending.serial > serial))
+    }
+
     /// Gives unused pages back; `true`: some are still in use.
     pub(crate) fn trim(&mut self) -> Option<Result<bool, Broken>> {
         let link = self.link.as_mut()?;

@@ -24,6 +24,7 @@ use hg_na::{
     Message, Op, OpId, Peer, Rejected, Tag, Token, Told, Transit, Waiter,
 };
 use hg_na_memory::ForkGuard;
+use hg_na_parts::Flush;
 use rustc_hash::FxHashMap;
 
 use crate::{
@@ -56,6 +57,7 @@ pub(crate) struct SmContext {
     pub(crate) sent: Vec<Sent>,
     pub(crate) finished: Vec<Completion>,
     pub(crate) serial: u64,
+    flush: Flush,
     pub(crate) intake: Intake,
     /// `may_sleep` has said yes, and nothing has made progress since.
     pub(crate) is_sleeping: bool,
@@ -114,6 +116,7 @@ impl SmContext {
             sent: Vec::new(),
             finished: Vec::new(),
             serial: 0,
+            flush: Flush::default(),
             intake: Intake {
                 pool: Pool::default(),
                 admission: true,
@@ -276,6 +279,16 @@ impl Context for SmContext {
         found.map(|it| Identity::process(it.pid, it.uid)).unwrap_or_default()
     }
 
+    fn flush(&mut self) -> bool {
+        // What was published is taken by its peer although this side has closed, or was killed.
+        let Self { flush, peers, serial, .. } = self;
+        flush.ask(*serial, |to| peers.iter().all(|connection| connection.has_published(to)))
+    }
+
+    fn connected(&mut self) -> Vec<Peer> {
+        self.peers.iter().filter(|it| it.is_open()).map(|it| it.peer).collect()
+    }
+
     fn waiter(&self) -> Arc<dyn Waiter> {
         Arc::clone(&self.waiter) as Arc<dyn Waiter>
     }
@@ -286,7 +299,8 @@ impl Drop for SmContext {
         if self.guard.is_child() {
             return; // The parent's connections are not ours to close; the shared memory is not here.
         }
-        for peer in self.peers.all() {
+        let all: Vec<Peer> = self.peers.iter().map(|it| it.peer).collect();
+        for peer in all {
             self.close(peer);
         }
         self.shared.closed(self.id);

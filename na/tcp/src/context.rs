@@ -7,6 +7,7 @@
 //! | [`crate::rounds`] | progress and sleep: what is asked of the kernel, and when |
 //! | [`crate::reading`] | from a socket to frames |
 //! | [`crate::arrivals`] | what each frame does |
+//! | [`crate::flushing`] | flushes |
 //! | [`crate::dialling`] | from the first post to a connection |
 //! | [`crate::handshake`] | greetings, and which of two connections is used |
 
@@ -32,10 +33,11 @@ use rustc_hash::FxHashMap;
 use crate::{
     address::Target,
     domain::Shared,
+    flushing::Flushing,
     frame::Kind,
     greeting::Incarnation,
     inbox::Inbox,
-    link::State,
+    link::{Link, State},
     outbound::Outbound,
     pace::Pace,
     silence::Watched,
@@ -65,6 +67,8 @@ pub(crate) enum Timer {
     Accept,
     /// Connections that were written to are looked at.
     Looks,
+    /// The flush under way is to be asked about.
+    Flush,
 }
 
 /// A context of the TCP transport.
@@ -91,6 +95,7 @@ pub(crate) struct TcpContext {
     pub(crate) hung_up: usize,
     pub(crate) strangers: usize,
     pub(crate) watched: Watched,
+    pub(crate) flushing: Flushing,
     pub(crate) serial: u64,
     pub(crate) admission: bool,
     pub(crate) finished: Vec<Completion>,
@@ -162,6 +167,7 @@ impl TcpContext {
             hung_up: 0,
             strangers: 0,
             watched: Watched::default(),
+            flushing: Flushing::default(),
             serial: 0,
             admission: true,
             finished: Vec::new(),
@@ -432,6 +438,15 @@ impl Context for TcpContext {
         }
         let remote = self.links.get(peer).and_then(|link| link.remote);
         remote.map(Identity::network).unwrap_or_default()
+    }
+
+    fn flush(&mut self) -> bool {
+        self.flush_messages()
+    }
+
+    fn connected(&mut self) -> Vec<Peer> {
+        let open = |link: &&Link| matches!(link.state, State::Open { .. });
+        self.links.iter().filter(open).map(|link| link.peer).collect()
     }
 
     fn waiter(&self) -> Arc<dyn Waiter> {

@@ -38,7 +38,7 @@
 //! | `frame`, `greeting`, `verdict`, `address`, `key` | what travels, and what is configured |
 //! | `inbound`, `outbound`, `seal` | the two halves of a stream, and encryption |
 //! | `wire`, `link`, `receives`, `transfers` | one connection; one peer over it |
-//! | `context`, `post`, `short_cuts`, `rounds`, `reading`, `arrivals`, `handshake`, `strangers`, `dialling`, `silence` | one endpoint |
+//! | `context`, `post`, `short_cuts`, `rounds`, `reading`, `arrivals`, `handshake`, `strangers`, `dialling`, `silence`, `flushing` | one endpoint |
 //! | `domain`, `settings`, `region`, `offer` | what is opened, what could be, and registered memory |
 //! | `waiter`, `inbox`, `resolver`, `interfaces`, `kernel` | threads and the operating system |
 //!
@@ -63,6 +63,7 @@ mod arrivals;
 mod context;
 mod dialling;
 mod domain;
+mod flushing;
 mod frame;
 #[cfg(feature = "fuzzing")]
 mod fuzzing;

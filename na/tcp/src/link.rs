@@ -277,6 +277,12 @@ impl Link {
         }
     }
 
+    /// Whether no message up to this number waits for credits or a connection.
+    pub(crate) fn has_passed_on(&self, serial: u64) -> bool {
+        let waiting = self.lanes.iter().filter_map(|lane| lane.waiting.front()).map(|(_, it)| it);
+        waiting.chain(self.controls.front()).all(|sending| sending.id.serial > serial)
+    }
+
     /// Takes back a message that has not left; it never will.
     pub(crate) fn cancel_send(&mut self, serial: u64) -> Option<Completion> {
         // Each queue is in the order of posting, so of serials.

@@ -172,6 +172,11 @@ impl Outbound {
         (self.queued - self.written).saturating_sub(self.messages)
     }
 
+    /// Bytes of frames ever queued, and given to the socket.
+    pub(crate) fn progress(&self) -> (u64, u64) {
+        (self.queued, self.written)
+    }
+
     /// Control messages that the socket does not have yet.
     pub(crate) fn controls(&self) -> usize {
         self.controls

@@ -205,6 +205,7 @@ impl TcpContext {
                 Timer::Link(peer) => self.link_is_late(peer, now),
                 Timer::Looks => self.look(now),
                 Timer::Accept => self.accepts = true,
+                Timer::Flush => self.flushing.is_timed = false,
             }
         }
         if self.watched.is_looking() {

@@ -120,6 +120,10 @@ impl Links {
         self.table.release(peer.index() ^ self.mark, peer.generation());
     }
 
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Link> {
+        self.table.places.iter().filter_map(|place| place.value.as_deref())
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.table.used
     }
@@ -157,6 +161,10 @@ impl Wires {
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Wire> {
         self.0.places.iter().filter_map(|place| place.value.as_deref())
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Wire> {
+        self.0.places.iter_mut().filter_map(|place| place.value.as_deref_mut())
     }
 
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = Box<Wire>> {

@@ -22,6 +22,7 @@ use socket2::{SockRef, TcpKeepalive};
 
 use crate::{
     address::Target,
+    flushing::FlushTo,
     frame::{Header, Kind, LinkId, OWN_BYTES_MAX, VERDICT_LEN},
     greeting::{Greeting, Incarnation},
     inbound::Inbound,
@@ -159,6 +160,9 @@ pub(crate) struct Wire {
     pub(crate) has_pieces: bool,
     /// Whose turn it is to send a piece.
     pub(crate) turn: usize,
+    /// Bytes that the socket was given, and how far the flush under way goes.
+    pub(crate) sent: u64,
+    pub(crate) flush_to: FlushTo,
     /// System calls that wrote, for tests and figures.
     pub(crate) writes: u64,
 }
@@ -201,6 +205,8 @@ impl Wire {
             is_retiring: false,
             has_pieces: false,
             turn: 0,
+            sent: 0,
+            flush_to: FlushTo::default(),
             writes: 0,
         }
     }
@@ -335,14 +341,16 @@ impl Wire {
     /// One system call.
     fn write_once(&mut self, done: &mut Vec<Completion>) -> io::Result<usize> {
         self.writes += 1;
-        if self.sealing.is_some() {
-            return self.write_sealed(done);
-        }
-        if self.outbound.piece.is_some() {
-            return self.outbound.write_piece(&mut Socket(&self.stream));
-        }
-        let written = self.outbound.write_frames(&mut Socket(&self.stream))?;
-        self.outbound.settle(written, done);
+        let written = if self.sealing.is_some() {
+            self.write_sealed(done)?
+        } else if self.outbound.piece.is_some() {
+            self.outbound.write_piece(&mut Socket(&self.stream))?
+        } else {
+            let written = self.outbound.write_frames(&mut Socket(&self.stream))?;
+            self.outbound.settle(written, done);
+            written
+        };
+        self.sent += written as u64;
         Ok(written)
     }
 

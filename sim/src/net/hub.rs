@@ -73,6 +73,8 @@ pub(super) struct Endpoint {
     pub(super) admission: bool,
     pub(super) ready: VecDeque<Completion>,
     pub(super) last_serial: u64,
+    /// The last operation of which the flush under way is.
+    pub(super) flush_to: Option<u64>,
     /// Bytes that were moved at once since its last round.
     pub(super) moved_at_once: u64,
     /// It was closed, or its process is dead.
@@ -90,6 +92,26 @@ impl Endpoint {
     pub(super) fn side(&mut self, peer: Peer) -> Option<&mut Side> {
         let slot = self.slots.get_mut(peer.index() as usize)?;
         (slot.generation == peer.generation()).then_some(slot.side.as_deref_mut()).flatten()
+    }
+
+    pub(super) fn flush(&mut self) -> bool {
+        let to = *self.flush_to.get_or_insert(self.last_serial);
+        let sides = self.slots.iter().filter_map(|slot| slot.side.as_ref());
+        let mut waiting = sides.flat_map(|side| &side.out).filter_map(|out| out.queue.front());
+        let is_over = waiting.all(|out| out.id.serial > to);
+        if is_over {
+            self.flush_to = None;
+        }
+        is_over
+    }
+
+    pub(super) fn connected(&self) -> Vec<Peer> {
+        let open = |(place, slot): (usize, &Slot)| {
+            let side = slot.side.as_ref()?;
+            let place = u32::try_from(place).ok()?;
+            matches!(side.link, Link::Open { .. }).then(|| Peer::new(place, slot.generation))
+        };
+        self.slots.iter().enumerate().filter_map(open).collect()
     }
 
     fn add(&mut self, side: Side) -> Peer {
@@ -274,6 +296,7 @@ impl Net {
             admission: true,
             ready: VecDeque::new(),
             last_serial: 0,
+            flush_to: None,
             moved_at_once: 0,
             is_cut: false,
             counts: Counts::default(),

@@ -133,6 +133,7 @@ impl Domain for SimDomain {
             admission: true,
             ready: VecDeque::new(),
             last_serial: 0,
+            flush_to: None,
             moved_at_once: 0,
             is_cut: false,
             counts: Counts::default(),
@@ -257,6 +258,14 @@ impl Context for SimContext {
         }
         self.sleeper.publish();
         true
+    }
+
+    fn flush(&mut self) -> bool {
+        self.with(|net, at| net.endpoints[at].flush())
+    }
+
+    fn connected(&mut self) -> Vec<Peer> {
+        self.with(|net, at| net.endpoints[at].connected())
     }
 
     fn waiter(&self) -> Arc<dyn Waiter> {

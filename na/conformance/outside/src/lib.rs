@@ -114,6 +114,7 @@ impl Domain for UnixDomain {
             admission: true,
             ready: Vec::new(),
             last_serial: 0,
+            flush_to: None,
         }))
     }
 }
@@ -139,6 +140,7 @@ struct UnixContext {
     admission: bool,
     ready: Vec<Completion>,
     last_serial: u64,
+    flush_to: Option<u64>,
 }
 
 impl fmt::Debug for UnixContext {
@@ -330,6 +332,22 @@ impl Context for UnixContext {
 
     fn may_sleep(&mut self) -> bool {
         false
+    }
+
+    fn flush(&mut self) -> bool {
+        let to = *self.flush_to.get_or_insert(self.last_serial);
+        let mut links = self.slots.iter().filter_map(|slot| slot.link.as_ref());
+        let is_over = links.all(|link| link.has_sent(to));
+        if is_over {
+            self.flush_to = None;
+        }
+        is_over
+    }
+
+    fn connected(&mut self) -> Vec<Peer> {
+        let slots = self.slots.iter().enumerate();
+        let open = slots.filter(|(_, slot)| slot.link.as_ref().is_some_and(Link::is_open));
+        open.map(|(place, slot)| handle(place, slot)).collect()
     }
 
     fn waiter(&self) -> Arc<dyn Waiter> {

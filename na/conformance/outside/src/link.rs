@@ -117,6 +117,17 @@ impl Link {
         Self { socket: Some(socket), ..Self::default() }
     }
 
+    pub(crate) fn is_open(&self) -> bool {
+        self.socket.is_some() && self.ended.is_none()
+    }
+
+    /// Whether the socket has every message up to this one.
+    pub(crate) fn has_sent(&self, serial: u64) -> bool {
+        let leaving = self.leaving.iter().map(|(_, sending)| sending);
+        let waiting = self.waiting.iter().filter_map(VecDeque::front);
+        waiting.chain(leaving).all(|sending| sending.id.serial > serial)
+    }
+
     fn end(&mut self, reason: GoneReason) {
         self.socket = None;
         self.ended.get_or_insert(reason);

@@ -63,6 +63,8 @@ pub(super) struct Endpoint {
     pub(super) admission: bool,
     ready: VecDeque<Completion>,
     last_serial: u64,
+    /// The last operation of which the flush under way is.
+    flush_to: Option<u64>,
     /// Bytes that were begun since the last round.
     begun: u64,
 }
@@ -92,6 +94,7 @@ impl Endpoint {
             admission: true,
             ready: VecDeque::new(),
             last_serial: 0,
+            flush_to: None,
             begun: 0,
         }
     }
@@ -293,6 +296,24 @@ impl Endpoint {
         slot.generation += 1;
         self.ready.push_back(Completion::Gone { peer: of, reason });
         true
+    }
+
+    pub(super) fn flush(&mut self) -> bool {
+        let to = *self.flush_to.get_or_insert(self.last_serial);
+        let peers = self.slots.iter().filter_map(|slot| slot.peer.as_ref());
+        let mut waiting = peers.flat_map(|peer| &peer.outgoing).filter_map(VecDeque::front);
+        let is_over = waiting.all(|out| out.id.serial > to);
+        if is_over {
+            self.flush_to = None;
+        }
+        is_over
+    }
+
+    pub(super) fn connected(&mut self) -> Vec<Peer> {
+        let mut peers = self.peers();
+        peers
+            .retain(|of| self.peer(*of).is_some_and(|peer| matches!(peer.link, Link::Open { .. })));
+        peers
     }
 
     fn peers(&self) -> Vec<Peer> {

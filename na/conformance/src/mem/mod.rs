@@ -223,6 +223,14 @@ impl Context for MemContext {
         true
     }
 
+    fn flush(&mut self) -> bool {
+        self.hub.lock().endpoint(self.id).flush()
+    }
+
+    fn connected(&mut self) -> Vec<Peer> {
+        self.hub.lock().endpoint(self.id).connected()
+    }
+
     fn waiter(&self) -> Arc<dyn Waiter> {
         Arc::clone(&self.waiter) as Arc<dyn Waiter>
     }

@@ -108,7 +108,7 @@ fn asleep(
 fn sleep_until(
     node: &mut Node,
     patience: Patience,
-    mut holds: impl FnMut(&Node) -> bool,
+    mut holds: impl FnMut(&mut Node) -> bool,
 ) -> Outcome {
     let mut clock = patience.start();
     loop {
@@ -412,6 +412,34 @@ pub(crate) fn room_ends_a_sleep(suite: &Suite) -> Outcome {
                 Ok(())
             })?;
             sleep_until(a, suite.patience, |a| !a.rooms.is_empty())
+        })?;
+        world.nodes[A].rooms.clear();
+    }
+    world.close(B);
+    world.gone(A, to_b)?;
+    world.end()
+}
+
+pub(crate) fn a_flush_that_ends_ends_a_sleep(suite: &Suite) -> Outcome {
+    let mut world = World::new(suite, 2)?;
+    if !sleeps(&world) {
+        return never_sleeps(world);
+    }
+    let (to_b, _) = world.connect(A, B)?;
+    for when in ALWAYS {
+        let a = &mut world.nodes[A];
+        // Quiet ones: no completion of theirs ends the sleep.
+        room::fill(a, |a| {
+            let op = Op::SendUnexpected { to: to_b, message: Message::copied(b"fills a queue") };
+            Ok(a.post_quiet(op)?.is_ok())
+        })?;
+        beside_a_server(&mut world, |a, go| {
+            asleep(a, suite.patience, when, |a| {
+                ensure!(!a.context.flush(), "a flush ended beside a full queue");
+                drop(go);
+                Ok(())
+            })?;
+            sleep_until(a, suite.patience, |a| a.context.flush())
         })?;
         world.nodes[A].rooms.clear();
     }

@@ -7,6 +7,7 @@ pub(crate) mod chaos;
 pub(crate) mod completion;
 pub(crate) mod fetched;
 pub(crate) mod flow;
+pub(crate) mod flushes;
 pub(crate) mod hang_ups;
 pub(crate) mod identities;
 pub(crate) mod matching;

@@ -2,6 +2,7 @@
 //! sentence that says what is broken; the same wrapper without a flaw passes.
 
 mod flaws;
+mod flushes;
 mod movers;
 mod offers;
 mod regions;

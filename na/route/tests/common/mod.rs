@@ -115,6 +115,14 @@ impl Context for NetContext {
         self.inner.may_sleep()
     }
 
+    fn flush(&mut self) -> bool {
+        self.inner.flush()
+    }
+
+    fn connected(&mut self) -> Vec<Peer> {
+        self.inner.connected()
+    }
+
     fn waiter(&self) -> Arc<dyn Waiter> {
         self.inner.waiter()
     }

@@ -1,0 +1,34 @@
+//! Flushes of both plugins, and who is connected by either.
+
+use hg_na::Peer;
+
+use crate::{
+    candidates::{Candidate, Mark},
+    context::RouteContext,
+};
+
+impl RouteContext {
+    /// Whether both plugins' flushes have ended. What waits here may still go either way.
+    pub(crate) fn flush_both(&mut self) -> bool {
+        if self.candidates.values().any(Candidate::is_used) || self.moves.holds_any() {
+            self.flushed = [false; 2];
+            return false;
+        }
+        self.flushed[0] = self.flushed[0] || self.local.flush();
+        self.flushed[1] = self.flushed[1] || self.network.flush();
+        let is_over = self.flushed == [true; 2];
+        if is_over {
+            self.flushed = [false; 2];
+        }
+        is_over
+    }
+
+    /// Everybody, by the handles that the user knows.
+    pub(crate) fn connected_to_both(&mut self) -> Vec<Peer> {
+        let mut peers = self.local.connected();
+        peers.retain(|peer| self.marks.of(*peer) != Mark::Moved);
+        let network = self.network.context.connected();
+        peers.extend(network.into_iter().map(|inner| self.moves.sender(inner)));
+        peers
+    }
+}
