@@ -91,12 +91,6 @@ impl Backlog {
         self.peers.values().any(|waiting| !waiting.answers.is_empty())
     }
 
-    /// Posts all answers and control messages that wait with this token.
-    pub fn set_answer_token(&mut self, token: Token) {
-        let waiting = self.peers.values_mut().flat_map(|waiting| &mut waiting.answers);
-        waiting.for_each(|(before, _)| *before = token);
-    }
-
     /// Whether requests wait for a peer.
     #[must_use]
     pub fn has_requests(&self, peer: Peer) -> bool {
@@ -241,7 +235,7 @@ impl Waiting {
 fn is_wanted(owner: Owner, calls: &Operations) -> bool {
     match owner {
         Owner::Call(id, _) => !calls.is_settled(id),
-        Owner::Transfer(_) | Owner::Answer | Owner::Nobody => true,
+        Owner::Transfer(_) | Owner::Nobody => true,
     }
 }
 

@@ -37,8 +37,8 @@ pub enum CallError<E = NoError> {
     /// The two sides speak other versions of the protocol, or other codecs. Build both from the same version, with the same
     /// feature (`bincode` or `postcard`).
     Incompatible(String),
-    /// The target is about to end, and begins nothing new: the handler has certainly not run. Call another target, or this one
-    /// when it is back.
+    /// The target is about to end, or has ended, and begins nothing new: the handler has certainly not run. Call another target,
+    /// or look this one's address up again when it is back.
     Draining,
     /// The target does not want the call now (its own limit), or its handler gave no answer.
     Rejected(String),
@@ -70,10 +70,14 @@ impl<E> CallError<E> {
             Self::DeadlineExceeded(started) => write!(out, "the deadline has passed; {started}"),
             Self::Cancelled => out.write_str("the call was cancelled"),
             Self::PeerGone { reason, started } => match reason {
-                // There is no next one: nobody was there, or whoever is does not want this side.
-                GoneReason::Unreachable(_) | GoneReason::Refused(_) => {
+                // Whoever is there does not want this side.
+                GoneReason::Refused(_) => {
                     write!(out, "no connection to the target: {reason}; {started}")
                 }
+                GoneReason::Unreachable(_) => write!(
+                    out,
+                    "no connection to the target: {reason}; {started}; look the address up again once somebody is there"
+                ),
                 GoneReason::Exhausted(_) => write!(
                     out,
                     "no connection to the target: {reason}; {started}; make room, then look the address up again"
@@ -93,7 +97,7 @@ impl<E> CallError<E> {
                 "the two sides cannot talk to each other: {why}; build both from the same version and with the same codec"
             ),
             Self::Draining => out.write_str(
-                "the target is about to end and begins nothing new: call another one, or this one when it is back",
+                "the target is about to end and begins nothing new, nor has it begun this call: call another one, or look its address up again when it is back",
             ),
             Self::Rejected(why) => write!(out, "the target rejected the call: {why}"),
             Self::Decode(why) => write!(out, "the two sides do not agree on the RPC: {why}"),
@@ -339,12 +343,17 @@ mod tests {
             let said = gone(reason).to_string();
             assert!(said.contains("look the address up again"), "{said}");
         }
-        for reason in
-            [GoneReason::Unreachable("nobody listens".into()), GoneReason::Refused("no".into())]
-        {
+        for (reason, end) in [
+            (
+                GoneReason::Unreachable("nobody listens".into()),
+                "; look the address up again once somebody is there",
+            ),
+            (GoneReason::Refused("no".into()), ""),
+        ] {
             let said = format!("{:?}", gone(reason));
             assert!(said.starts_with("no connection to the target: it "), "{said}");
-            assert!(said.ends_with("the call was certainly not started [PeerGone]"), "{said}");
+            let end = format!("the call was certainly not started{end} [PeerGone]");
+            assert!(said.ends_with(&end), "{said}");
         }
         let said = format!("{:?}", Failure::NotMade(NaError::Forked));
         assert!(said.starts_with("the call could not be made: this engine was opened"), "{said}");

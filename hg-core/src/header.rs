@@ -55,6 +55,8 @@ pub enum Kind {
     ArgumentsTaken = 6,
     /// The origin has taken a result that traveled by bulk, or does not want it.
     ResultTaken = 7,
+    /// Its sender has drained: what it has begun is answered, and it begins nothing any more.
+    Drained = 8,
 }
 
 impl Kind {
@@ -67,6 +69,7 @@ impl Kind {
         const FAULT: u8 = Kind::Fault as u8;
         const ARGUMENTS_TAKEN: u8 = Kind::ArgumentsTaken as u8;
         const RESULT_TAKEN: u8 = Kind::ResultTaken as u8;
+        const DRAINED: u8 = Kind::Drained as u8;
         match byte {
             REQUEST => Some(Self::Request),
             ONE_WAY => Some(Self::OneWay),
@@ -75,6 +78,7 @@ impl Kind {
             FAULT => Some(Self::Fault),
             ARGUMENTS_TAKEN => Some(Self::ArgumentsTaken),
             RESULT_TAKEN => Some(Self::ResultTaken),
+            DRAINED => Some(Self::Drained),
             _ => None,
         }
     }
@@ -194,7 +198,8 @@ impl Header {
             | Kind::Cancel
             | Kind::Fault
             | Kind::ArgumentsTaken
-            | Kind::ResultTaken => PREFIX_LEN,
+            | Kind::ResultTaken
+            | Kind::Drained => PREFIX_LEN,
         }
     }
 
@@ -484,7 +489,8 @@ mod tests {
             Just(Kind::Cancel),
             Just(Kind::Fault),
             Just(Kind::ArgumentsTaken),
-            Just(Kind::ResultTaken)
+            Just(Kind::ResultTaken),
+            Just(Kind::Drained)
         ];
         let flags = any::<(bool, bool)>();
         // Most answers carry code 0: the short ways are for them.

@@ -24,7 +24,7 @@ use std::{collections::VecDeque, task::Waker, time::Instant};
 
 use hg_bulk::{Local, TransferError};
 use hg_na::{OpId, Peer};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 pub(crate) use self::transfer::{MOVE_MAX, start_of};
 pub use self::{
@@ -148,6 +148,8 @@ pub struct Operations {
     granted: usize,
     /// Who waits for the end of all that is in service.
     drains: VecDeque<OperationId>,
+    /// Peers that have drained, and are connected still.
+    drained: FxHashSet<Peer>,
 }
 
 /// What [`Operations::take_into`] found.
@@ -212,6 +214,7 @@ impl Operations {
             waiting: VecDeque::new(),
             granted: 0,
             drains: VecDeque::new(),
+            drained: FxHashSet::default(),
         }
     }
 

@@ -22,9 +22,9 @@ use std::time::Instant;
 
 use hg_bulk::TransferError;
 use hg_na::{
-    Address, Completion, Context, Done, Exchange, Exchanged, GoneReason, Message, Op, Peer, Token,
+    Address, Completion, Context, Done, Exchange, Exchanged, GoneReason, Message, Op, Peer,
 };
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     backlog::{Backlog, Left, Posted},
@@ -87,10 +87,10 @@ pub struct Protocol {
     pub deferred: Deferred,
     /// Longest last sentence in bytes: what a control message holds beside its header.
     fault_text_max: usize,
-    /// With which answers and control messages are posted: once the engine drains, their success is told.
-    answer_token: Token,
-    /// Of those, so many have not left.
-    leaving: u64,
+    /// How far it has drained.
+    drain: drain::Stage,
+    /// Connected peers that were told so.
+    told: FxHashSet<Peer>,
     /// Of the last round.
     now: Instant,
 }
@@ -115,8 +115,8 @@ impl Protocol {
             backlog: Backlog::new(limits.backlog_bytes_max),
             deferred: Deferred::default(),
             fault_text_max: max_control.saturating_sub(PREFIX_LEN),
-            answer_token: Owner::Nobody.quiet_token(),
-            leaving: 0,
+            drain: drain::Stage::default(),
+            told: FxHashSet::default(),
             now,
         }
     }
@@ -198,10 +198,9 @@ impl Protocol {
     /// Hands an answer to the transport; what is left in its place is only to be overwritten.
     #[inline]
     pub fn reply(&mut self, origin: Peer, id: u64, answer: &mut Message) {
-        if self.answer_token == Owner::Nobody.quiet_token()
-            && (self.backlog.is_empty() || !self.backlog.has_answers(origin))
+        if (self.backlog.is_empty() || !self.backlog.has_answers(origin))
             && let Some(context) = &mut self.context
-            && context.reply(origin, id, self.answer_token, answer).is_some()
+            && context.reply(origin, id, Owner::Nobody.quiet_token(), answer).is_some()
         {
             return;
         }
@@ -230,9 +229,9 @@ impl Protocol {
     fn post_answer(&mut self, op: Op) {
         let peer = op.peer();
         let Some(context) = &mut self.context else { return };
-        let token = self.answer_token;
+        let token = Owner::Nobody.quiet_token();
         match self.backlog.post(context.as_mut(), token, op, &self.operations) {
-            Posted::Accepted(_) => self.leaving += u64::from(token == Owner::Answer.token()),
+            Posted::Accepted(_) => {}
             Posted::Waits => self.serves.handle_waiting(peer),
             Posted::Refused(op, error) => {
                 handle_untaken(&mut self.kept, &mut self.deferred, &op, &error);
@@ -299,7 +298,6 @@ impl Protocol {
             Completion::Done(Done { id: op, token, result, returned }) => match Owner::of(*token) {
                 Owner::Call(id, half) => self.operations.handle_done(id, half, result, returned),
                 Owner::Transfer(id) => self.handle_transfer_done((id, *op), result, returned),
-                Owner::Answer => self.leaving = self.leaving.saturating_sub(1),
                 Owner::Nobody => {}
             },
             Completion::Unexpected { from, message } => {
@@ -351,6 +349,9 @@ impl Protocol {
     fn handle_refusal(&mut self, from: Peer, arrival: Arrival) {
         match arrival {
             Arrival::Refuse { id, status, text } => {
+                if status == Status::Draining {
+                    self.tell_newcomer(from);
+                }
                 // Not in service: it goes out beside the answers of those that are.
                 let message = status_message(id, status, bounded_text(&text), false);
                 self.refuse(from, id, message);
@@ -370,6 +371,7 @@ impl Protocol {
                 kept.free_result(from, id, deferred);
             }
             Control::ArgumentsTaken(id) => kept.free_arguments(from, id, deferred),
+            Control::Drained => self.operations.handle_peer_drained(from),
             Control::Fault(text) => {
                 tracing::warn!(peer = ?from, "a peer closes the connection: {text}");
                 self.operations.handle_fault(from, &text);
@@ -396,6 +398,8 @@ impl Protocol {
         let why = TransferError::PeerGone { reason: reason.clone() };
         self.operations.stop_transfers_of(peer, &why, self.now);
         self.kept.free_all_of(peer, &mut self.deferred);
+        self.operations.forget_peer(peer);
+        self.told.remove(&peer);
         self.drop_backlog(peer, reason);
     }
 
@@ -421,13 +425,12 @@ impl Protocol {
         else {
             return;
         };
-        let leaving = &mut self.leaving;
         backlog.hand_on(
             context.as_mut(),
             (peer, self.now),
             calls,
             |calls, Left { owner, posted }| {
-                if matches!(owner, Owner::Nobody | Owner::Answer) {
+                if owner == Owner::Nobody {
                     serves.handle_left();
                 }
                 match (posted, owner) {
@@ -437,8 +440,7 @@ impl Protocol {
                     (Posted::Refused(_, error), Owner::Call(id, _)) => {
                         calls.handle_refused(id, not_made(error, Started::No));
                     }
-                    (Posted::Accepted(_), Owner::Answer) => *leaving += 1,
-                    (Posted::Refused(op, error), Owner::Nobody | Owner::Answer) => {
+                    (Posted::Refused(op, error), Owner::Nobody) => {
                         handle_untaken(kept, deferred, &op, &error);
                     }
                     (Posted::Accepted(_), Owner::Nobody)
@@ -527,6 +529,7 @@ impl Protocol {
     /// Ends everything; what it gives is to be run without the lock.
     #[must_use = "it is to be run where it may do anything"]
     pub fn close(&mut self) -> Deferred {
+        self.part();
         self.serves.close(&mut self.deferred);
         self.context = None;
         let why = self.why_closed();

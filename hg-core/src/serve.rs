@@ -80,6 +80,8 @@ pub enum Control {
     ArgumentsTaken(u64),
     /// The result of this request was taken: its memory is free.
     ResultTaken(u64),
+    /// The peer begins nothing any more, and has answered what it had begun.
+    Drained,
     /// The peer closes the connection for this reason.
     Fault(String),
     /// Close the connection, after this sentence.
@@ -344,7 +346,8 @@ impl Serves {
             | Kind::Cancel
             | Kind::Fault
             | Kind::ArgumentsTaken
-            | Kind::ResultTaken => {
+            | Kind::ResultTaken
+            | Kind::Drained => {
                 return Arrival::Disconnect(
                     "an answer or control message came as a request".to_owned(),
                 );
@@ -418,6 +421,7 @@ impl Serves {
             }
             Kind::ArgumentsTaken => Control::ArgumentsTaken(header.id),
             Kind::ResultTaken => Control::ResultTaken(header.id),
+            Kind::Drained => Control::Drained,
             Kind::Fault => Control::Fault(
                 String::from_utf8_lossy(&message[payload..]).chars().take(256).collect(),
             ),

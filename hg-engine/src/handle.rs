@@ -371,16 +371,17 @@ impl Handle {
         Ready::new(&self.port)
     }
 
-    /// Begins nothing new from now on, in any context of the engine, and ends when all that is in service was answered, and
-    /// those answers have left. For restarts: then the engine can be closed.
+    /// Begins nothing new from now on, in any context of the engine, and ends when all that is in service was answered, and all
+    /// that was sent has left: then the engine can be closed and nobody misses an answer. For restarts.
     ///
     /// Calls that arrive end with [`CallError::Draining`](hg_core::error::CallError::Draining), at once and certainly not
-    /// started; one-way calls that arrive are dropped. The engine's own calls go on, and may be made. Handlers are not told: one
-    /// that would not end by itself is ended by closing the engine, when `within` has passed and this has failed.
+    /// started; one-way calls that arrive are dropped. As this ends, callers are told: a call of theirs that then ends with the
+    /// connection, because it came just before the close, ends so, too. The engine's own calls go on, and may be made. Handlers
+    /// are not told: one that would not end by itself is ended by closing the engine, when `within` has passed and this has failed.
+    /// So it is with a peer that takes nothing, as one that is stopped; one that is gone is not waited for.
     ///
-    /// Two kinds of calls end with the close all the same, and with `PeerGone`: those that arrive between the end of this and the
-    /// close, and those whose answers were given before this was called, to a peer that has not taken them in yet. An `async`
-    /// handler that a runtime runs goes on after its caller has left, unless it looks at [`Request::cancelled`], and is waited for.
+    /// An `async` handler that a runtime runs goes on after its caller has left, unless it looks at [`Request::cancelled`], and is
+    /// waited for. Over TCP this may take 40 ms longer than the last answer: that long a peer's kernel may wait to say that it has it.
     ///
     /// The handle of a [`Request`] drains its own context only. Draining cannot be taken back.
     /// ```no_run

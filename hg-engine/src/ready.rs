@@ -60,7 +60,7 @@ impl<'e> Drain<'e> {
     ///
     /// # Errors
     /// [`Failure::DeadlineExceeded`](hg_core::error::CallError::DeadlineExceeded): something is in service still, or was not
-    /// taken by whom it is for. [`Failure::WouldDeadlock`](hg_core::error::CallError::WouldDeadlock) inside a plain or `async`
+    /// taken by whom it is for; what is closed then may leave calls in doubt. [`Failure::WouldDeadlock`](hg_core::error::CallError::WouldDeadlock) inside a plain or `async`
     /// handler of the same engine, [`Failure::Closed`](hg_core::error::CallError::Closed).
     pub fn wait(mut self) -> Result<(), Failure> {
         self.0.iter_mut().try_for_each(|pending| pending.wait().0)

@@ -131,3 +131,46 @@ fn a_handler_cannot_wait_for_its_own_end_and_a_closed_engine_has_nothing_to_drai
     let closed = pair.target.drain(LIMIT).wait().unwrap_err();
     assert!(matches!(closed, CallError::Closed), "{closed:?}");
 }
+
+#[test]
+fn a_drain_ends_when_answers_that_were_given_before_have_left() {
+    let pair = Pair::new(Progress::Own, 1);
+    let call = pair.origin.call(counted, &pair.peer, ());
+    // The answer is posted in the round that serves the call, and leaves in the next one.
+    pair.until("it is served", || pair.count.load(Ordering::SeqCst) == 1);
+    pair.target.drain(WATCHDOG).wait().unwrap();
+    pair.target.close();
+    call.wait().unwrap();
+}
+
+#[test]
+fn calls_between_the_end_of_a_drain_and_the_close_were_certainly_not_started() {
+    let plugin = Mem::default();
+    let builder = || Builder::new().plugin(plugin.clone()).wait(Wait::Block).listen(true);
+    let origin: Handle = builder().open("mem://").unwrap();
+    let mut ends = Vec::new();
+    for drains in [true, false, true] {
+        let target: Handle = builder().progress(Progress::Own).open("mem://restarted").unwrap();
+        target.serve(counted, |_, ()| Ok(())).unwrap();
+        let peer = origin.lookup(target.address()).unwrap();
+        thread::scope(|scope| {
+            let first = scope.spawn(|| origin.call(counted, &peer, ()).wait());
+            while !first.is_finished() {
+                target.progress(Duration::ZERO);
+            }
+            first.join().unwrap().unwrap();
+        });
+        if drains {
+            target.drain(WATCHDOG).wait().unwrap();
+        }
+        // The target makes no progress any more.
+        let late = origin.call(counted, &peer, ());
+        origin.progress(Duration::ZERO);
+        target.close();
+        ends.push(late.wait().unwrap_err());
+    }
+    let [first, second, third] = &ends[..] else { panic!("{ends:?}") };
+    assert!(matches!(first, CallError::Draining) && first.is_retryable(), "{first:?}");
+    assert!(matches!(second, CallError::PeerGone { .. }), "who comes next has not drained");
+    assert!(matches!(third, CallError::Draining), "{third:?}");
+}

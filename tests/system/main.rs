@@ -13,6 +13,7 @@
 //! | `strangers` | peers that break the transport itself: greetings, descriptors, shared memory, users |
 //! | `pressure` | full rings, stopped targets, deadlines, what waiting costs |
 //! | `crowds` | a thousand peers, thousands of connections, no descriptors left |
+//! | `drains` | a server that drains before it is started again: each call runs once |
 //! | `restarts` | a server that is started again and again while others call it |
 //! | `routing` | `tcp://` inside a node: shared memory chosen by itself, and sockets where it is refused |
 //! | `fork` | a process that forks with an open engine |
@@ -31,6 +32,7 @@ mod common;
 mod crowds;
 mod death;
 mod denied;
+mod drains;
 #[cfg(feature = "fail-points")]
 mod fail_points;
 mod fork;

@@ -21,7 +21,7 @@ use crate::{
         child::{die_with_parent, next_command, say},
         process,
     },
-    denied, fork, large, pressure, strangers,
+    denied, drains, fork, large, pressure, strangers,
     transports::open_over,
     watched,
 };
@@ -191,6 +191,7 @@ pub(crate) fn play(role: &str, arguments: &str) {
         "one-way-flood" => pressure::one_way_flood(&settings),
         "two-way-flood" => pressure::two_way_flood(&settings),
         "denied" => denied::play(&settings),
+        "patient" => drains::patient(&settings),
         "mover" => bulk::play_mover(&settings),
         "bulk-owner" => bulk::play_owner(&settings),
         "bulk-mover" => bulk::play_bulk_mover(&settings),

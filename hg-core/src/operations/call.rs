@@ -185,7 +185,10 @@ impl Operations {
             },
             (Half::Send, Ok(())) if call.kind == Kind::Call => return,
             (Half::Send, Ok(())) => Outcome::Sent,
-            (_, Err(failure)) => Outcome::Failed(transport_failure(failure)),
+            (_, Err(failure)) => {
+                let peer = call.peer;
+                Outcome::Failed(self.judge(peer, transport_failure(failure)))
+            }
         };
         self.settle(id, outcome, false);
     }
@@ -195,6 +198,29 @@ impl Operations {
         let Some(call) = self.table.get(id) else { return };
         let started = if call.send == OpState::None { Started::No } else { Started::Unknown };
         self.settle(id, Outcome::Failed(Failure::DeadlineExceeded(started)), true);
+    }
+
+    /// A peer has said that all that it had begun is answered, and that it begins nothing any more.
+    pub fn handle_peer_drained(&mut self, peer: Peer) {
+        self.drained.insert(peer);
+    }
+
+    /// A peer has hung up: what it has said of itself is not true of who comes after it.
+    pub fn forget_peer(&mut self, peer: Peer) {
+        self.drained.remove(&peer);
+    }
+
+    /// A call that ends with the connection to a peer that has drained was not begun: its answer would have come before. Where this
+    /// side has ended the connection, an answer may not have been read.
+    fn judge(&self, peer: Peer, failure: Failure) -> Failure {
+        match failure {
+            Failure::PeerGone { reason: GoneReason::Closed | GoneReason::Exited, .. }
+                if self.drained.contains(&peer) =>
+            {
+                Failure::Draining
+            }
+            other => other,
+        }
     }
 
     /// A peer has said why it closes the connection: its calls end with that.

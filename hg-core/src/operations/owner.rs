@@ -11,16 +11,12 @@ pub enum Owner {
     Call(OperationId, Half),
     /// A transfer's.
     Transfer(OperationId),
-    /// An answer's, of an engine that drains: it waits until all of them have left.
-    Answer,
-    /// Nobody's: other answers and control messages look after themselves.
+    /// Nobody's: answers and control messages look after themselves.
     Nobody,
 }
 
 const SEND_BIT: Token = 1 << 60;
 const RECEIVE_BIT: Token = 1 << 61;
-/// No key's: calls and transfers have one of the bits above.
-const ANSWER: Token = 1;
 const TRANSFER_BITS: Token = SEND_BIT | RECEIVE_BIT;
 
 impl Owner {
@@ -32,7 +28,6 @@ impl Owner {
             Self::Call(id, Half::Send) => id.to_bits() | SEND_BIT,
             Self::Call(id, Half::Receive) => id.to_bits() | RECEIVE_BIT,
             Self::Transfer(id) => id.to_bits() | TRANSFER_BITS,
-            Self::Answer => ANSWER,
             Self::Nobody => 0,
         }
     }
@@ -52,7 +47,6 @@ impl Owner {
             SEND_BIT => Self::Call(OperationId::from_bits(token), Half::Send),
             RECEIVE_BIT => Self::Call(OperationId::from_bits(token), Half::Receive),
             TRANSFER_BITS => Self::Transfer(OperationId::from_bits(token)),
-            _ if token == ANSWER => Self::Answer,
             _ => Self::Nobody,
         }
     }
