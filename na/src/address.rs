@@ -1,4 +1,4 @@
-//! Addresses: URLs that name one context of one process, and what an engine is opened with.
+//! Addresses: URLs that name one context of one process, or all contexts of an engine, and what an engine is opened with.
 
 use std::{fmt, str::FromStr, sync::Arc};
 
@@ -15,10 +15,17 @@ pub const UID: &str = "uid";
 /// Between the scheme and the rest.
 const MARK: &str = "://";
 
+/// Between the address of an engine's first context and how many it has; stands in no address of a plugin's.
+const TIMES: char = '*';
+
+/// Contexts behind one address at most: a byte names each.
+const CONTEXTS_MAX: usize = 256;
+
 /// `SCHEME://REST`: the scheme chooses the plugin, the rest is the plugin's.
 ///
-/// A plugin's own address names one context ([`crate::Context::address`]). Cheap to clone; travels
-/// in any RPC as a string.
+/// A plugin's own address names one context ([`crate::Context::address`]). That of an engine with several is the address of
+/// its first one with their number behind it, as in `tcp://host:7000*4` ([`Address::contexts`]): plugins never see it. Cheap to
+/// clone; travels in any RPC as a string.
 ///
 /// ```
 /// let address: hg_na::Address = "sm://metadata".parse()?;
@@ -77,8 +84,44 @@ impl Address {
             return None;
         }
         let (_node, parts) = self.rest().split_once('#')?;
+        let (parts, count) = parts.split_at(parts.find(TIMES).unwrap_or(parts.len()));
         let is_of = |part: &&str| part.strip_prefix(scheme).is_some_and(|it| it.starts_with("://"));
-        Self::new(parts.split('#').find(is_of)?).ok()
+        let part = parts.split('#').find(is_of)?;
+        Self::new(&format!("{part}{count}")).ok()
+    }
+
+    /// The address of the first of the contexts behind this one, and how many there are: of `tcp://host:7000*4` these are
+    /// `tcp://host:7000` and 4, of any address of one context itself and 1.
+    ///
+    /// # Errors
+    /// [`Error::BadAddress`] where what stands behind the `*` is no number from 1 to 256.
+    pub fn contexts(&self) -> Result<(Self, usize), Error> {
+        let Some((first, count)) = self.0.rsplit_once(TIMES) else { return Ok((self.clone(), 1)) };
+        let is_plain = !count.starts_with(['0', '+']);
+        match count.parse() {
+            Ok(count @ 1..=CONTEXTS_MAX) if is_plain => Ok((Self::new(first)?, count)),
+            _ => {
+                let why = format!(
+                    "behind the '{TIMES}' stands how many contexts there are, 1 to {CONTEXTS_MAX}"
+                );
+                Err(Error::BadAddress { address: abridged(&self.0), why })
+            }
+        }
+    }
+
+    /// The address of an engine with so many contexts, of which this is the first one's.
+    ///
+    /// # Errors
+    /// [`Error::BadAddress`] when it is too long, or is that of several already.
+    pub fn with_contexts(&self, count: usize) -> Result<Self, Error> {
+        let all = Self::new(&format!("{self}{TIMES}{count}"))?;
+        match all.contexts()? {
+            (first, _) if first == *self && !self.0.contains(TIMES) => Ok(all),
+            _ => {
+                let why = format!("it holds a '{TIMES}' already");
+                Err(Error::BadAddress { address: abridged(&self.0), why })
+            }
+        }
     }
 
     /// The whole text.
@@ -141,6 +184,38 @@ mod tests {
         assert_eq!(address.part("sm").unwrap().as_str(), "sm://a/0");
         assert!(address.part("s").is_none() && address.part("ofi").is_none());
         assert!(Address::new("sm://n#tcp://b").unwrap().part("tcp").is_none());
+    }
+
+    #[test]
+    fn the_number_of_contexts_stands_behind_the_first_ones_address() {
+        for first in ["tcp://[::1]:7", "sm://a/0", "uid://n#sm://a/0#tcp://[::1]:7"] {
+            let first = Address::new(first).unwrap();
+            assert_eq!(first.contexts().unwrap(), (first.clone(), 1));
+            for count in [1, 4, 256] {
+                let all = first.with_contexts(count).unwrap();
+                assert_eq!(all.as_str(), format!("{first}*{count}"));
+                assert_eq!(all.contexts().unwrap(), (first.clone(), count));
+                assert!(all.with_contexts(2).is_err(), "it is of several already");
+            }
+            for count in [0, 257] {
+                assert!(first.with_contexts(count).is_err(), "{count}");
+            }
+            for count in
+                ["", "0", "04", "+4", "-1", "257", "999", "x", "4x", "99999999999999999999"]
+            {
+                let refused = Address::new(&format!("{first}*{count}")).unwrap().contexts();
+                let why = refused.unwrap_err().to_string();
+                assert!(why.contains("how many contexts there are, 1 to 256"), "{why}");
+            }
+        }
+        assert!(Address::new(&"x://".repeat(128)).unwrap().with_contexts(2).is_err(), "too long");
+    }
+
+    #[test]
+    fn parts_of_several_contexts_are_of_as_many() {
+        let address = Address::new("uid://n#sm://a/0#tcp://[::1]:7*3").unwrap();
+        assert_eq!(address.part("tcp").unwrap().as_str(), "tcp://[::1]:7*3");
+        assert_eq!(address.part("sm").unwrap().as_str(), "sm://a/0*3");
     }
 
     #[test]

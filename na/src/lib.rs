@@ -72,6 +72,8 @@
 //!     go, whatever is posted meanwhile, and that ends a sleep.
 //! 20. Who is connected ([`Context::connected`]) is every peer with an open connection, and nobody else: of whoever has sent or
 //!     taken something, until [`Completion::HungUp`].
+//! 21. The address that is said to be that of a context ([`Domain::address_of`]), is the one that this context has when it is open,
+//!     whichever context's of the same domain it was derived of.
 //!
 //! # Why it is so
 //! - Whoever has a context keeps others from it; so bytes are moved without it ([`Mover`]), where moving them takes longer

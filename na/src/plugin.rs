@@ -103,6 +103,12 @@ pub trait Domain: Send + Sync + fmt::Debug {
     fn context_in(&self, _id: u8, _guest: Guest) -> Result<Box<dyn Context>, Error> {
         Err(Error::Unsupported("another plugin's wait set"))
     }
+
+    /// The address of context `id` of the domain, of whatever process, of which a context has this address, where the one follows from
+    /// the other. By default it does not.
+    fn address_of(&self, _context: &Address, _id: u8) -> Option<Address> {
+        None
+    }
 }
 
 /// One endpoint. One thread at a time.

@@ -202,6 +202,10 @@ impl Domain for LayeredDomain {
     fn context_in(&self, id: u8, guest: Guest) -> Result<Box<dyn Context>, Error> {
         Ok(self.layered(self.inner.context_in(id, guest)?))
     }
+
+    fn address_of(&self, context: &Address, id: u8) -> Option<Address> {
+        self.inner.address_of(context, id)
+    }
 }
 
 #[derive(Debug)]

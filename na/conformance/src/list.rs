@@ -134,6 +134,7 @@ define_suite! { $
             what_is_offered_opens_and_what_is_missing_says_why
             a_context_id_is_open_once_at_a_time
             an_address_names_one_context_of_several
+            an_address_that_follows_from_another_contexts_is_the_contexts_own
             a_context_that_does_not_listen_can_call_but_not_be_called
             contexts_of_one_domain_work_in_several_threads
         }

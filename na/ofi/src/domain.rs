@@ -9,7 +9,7 @@ use hg_na::{Address, Caps, Context, Domain, Error, Memory, OpenOptions, Plugin, 
 use hg_na_memory::ForkGuard;
 
 use crate::{
-    address::{Asked, LOCAL, SCHEMES, address_of, local, provider},
+    address::{Asked, LOCAL, SCHEMES, address_of, local, provider, target},
     choice,
     context::OfiContext,
     fabric::{Endpoint, Form, Offer, Way},
@@ -193,5 +193,16 @@ impl Domain for OfiDomain {
         let context = OfiContext::new(Arc::clone(shared), id, address, endpoint, listener)?;
         ids.open[usize::from(id)] = true;
         Ok(Box::new(context))
+    }
+
+    fn address_of(&self, context: &Address, id: u8) -> Option<Address> {
+        match target(context, &self.0.provider).ok()? {
+            Place::Local(place) => {
+                let (name, _) = place.split_once('/')?;
+                address_of(&self.0.provider, &local(name, id)).ok()
+            }
+            // Each context has a port of its own.
+            Place::Network(_) => None,
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hg_na::{Caps, Context, Domain, Error, Memory, Region, Rights, Sleep, Waiter};
+use hg_na::{Address, Caps, Context, Domain, Error, Memory, Region, Rights, Sleep, Waiter};
 use uuid::Uuid;
 
 use crate::{caps, context::RouteContext, region::RouteRegion, uid::Uid, waiter::RouteWaiter};
@@ -99,5 +99,18 @@ impl Domain for RouteDomain {
         };
         let context = RouteContext::new(self, &uid, local, (network, is_marked), waiter)?;
         Ok(Box::new(context))
+    }
+
+    fn address_of(&self, context: &Address, id: u8) -> Option<Address> {
+        if context.scheme() == self.local_scheme {
+            return self.local.address_of(context, id);
+        }
+        if context.scheme() == self.network_scheme {
+            return self.network.address_of(context, id);
+        }
+        let Uid { node, local, network } = Uid::parse(context).ok()?;
+        let local = self.local.address_of(&local, id)?;
+        let network = self.network.address_of(&network, id)?;
+        Uid { node, local, network }.address().ok()
     }
 }

@@ -138,7 +138,7 @@ mod tests {
 
         #[test]
         fn every_address_survives_its_text(
-            node: u128, local in "[!-\"$-~]{1,80}", network in "[!-\"$-~]{1,200}",
+            node: u128, local in "[!-\"$-)+-~]{1,80}", network in "[!-\"$-)+-~]{1,200}",
         ) {
             let uid = Uid {
                 node: Uuid::from_u128(node),

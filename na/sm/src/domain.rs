@@ -16,7 +16,7 @@ use crate::{
         table::OwnedTable,
     },
     rendezvous::{
-        name::{Name, SCHEME, fill_random},
+        name::{Name, SCHEME, Target, fill_random},
         socket::Listener,
     },
     settings::{Settings, caps},
@@ -142,5 +142,9 @@ impl Domain for SmDomain {
 
     fn context_in(&self, id: u8, guest: Guest) -> Result<Box<dyn Context>, Error> {
         Ok(Box::new(self.0.endpoint(id, Some(guest))?))
+    }
+
+    fn address_of(&self, context: &Address, id: u8) -> Option<Address> {
+        Some(Target::parse(context).ok()?.name.address(id))
     }
 }

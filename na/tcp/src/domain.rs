@@ -15,7 +15,7 @@ use hg_na_parts::limits::os_error;
 use socket2::{Protocol, Socket, Type};
 
 use crate::{
-    address::{Host, Place, SCHEME, address_of, bad_address, unspecified},
+    address::{Host, Place, SCHEME, Target, address_of, bad_address, unspecified},
     context::TcpContext,
     inbox::Inbox,
     interfaces::{announced, own_addresses},
@@ -251,5 +251,10 @@ impl Domain for TcpDomain {
 
     fn second_context(&self, id: u8) -> Result<Box<dyn Context>, Error> {
         Ok(Box::new(self.0.endpoint(id, Peer::SECOND)?))
+    }
+
+    fn address_of(&self, context: &Address, id: u8) -> Option<Address> {
+        let target = Target::parse(context).ok()?;
+        address_of(&target.host, target.port, id).ok()
     }
 }

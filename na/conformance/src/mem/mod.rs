@@ -127,6 +127,11 @@ impl Domain for MemDomain {
         let id = self.hub.lock().open(endpoint)?;
         Ok(Box::new(MemContext { hub: Arc::clone(&self.hub), id, address, waiter }))
     }
+
+    fn address_of(&self, context: &Address, id: u8) -> Option<Address> {
+        let (name, _) = context.as_str().rsplit_once('/').filter(|_| context.scheme() == "mem")?;
+        Address::new(&format!("{name}/{id}")).ok()
+    }
 }
 
 #[derive(Debug)]

@@ -1,6 +1,6 @@
 //! Domains and contexts: names, settings, several contexts of one domain.
 
-use hg_na::{Availability, Error, Offer, OpenOptions};
+use hg_na::{Address, Availability, Error, Offer, OpenOptions};
 
 use crate::{
     node::Node,
@@ -112,6 +112,27 @@ pub(crate) fn an_address_names_one_context_of_several(suite: &Suite) -> Outcome 
         ensure!(over.is_err(), "a context beyond max_contexts was opened");
     }
     world.end()
+}
+
+pub(crate) fn an_address_that_follows_from_another_contexts_is_the_contexts_own(
+    suite: &Suite,
+) -> Outcome {
+    let [own, other] = [(); 2].map(|()| suite.open(&suite.url, &OpenOptions::listening()));
+    let (own, other) = (own?, other?);
+    let count = u8::try_from(own.caps().max_contexts.min(3)).expect("3 at most");
+    let opened = (0..count).map(|id| own.context(id)).collect::<Result<Vec<_>, _>>();
+    let contexts = opened.map_err(|error| error.to_string())?;
+    for (id, there) in (0..count).zip(&contexts) {
+        for known in contexts.iter().map(|it| it.address()) {
+            let derived = other.address_of(known, id);
+            let is_so = derived.is_none() || derived.as_ref() == Some(there.address());
+            ensure!(is_so, "context {id} beside {known} is {}, not {derived:?}", there.address());
+        }
+    }
+    let foreign = Address::new("no-such-scheme://x/0").map_err(|error| error.to_string())?;
+    let derived = other.address_of(&foreign, 1);
+    ensure!(derived.is_none(), "beside {foreign}, of another plugin: {derived:?}");
+    Ok(())
 }
 
 pub(crate) fn a_context_that_does_not_listen_can_call_but_not_be_called(suite: &Suite) -> Outcome {

@@ -54,6 +54,10 @@ impl Domain for NetDomain {
         let address = as_net(inner.address());
         Ok(Box::new(NetContext { inner, address }))
     }
+
+    fn address_of(&self, context: &Address, id: u8) -> Option<Address> {
+        self.0.address_of(&as_sm(context).ok()?, id).map(|inner| as_net(&inner))
+    }
 }
 
 #[derive(Debug)]
