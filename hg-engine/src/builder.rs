@@ -87,7 +87,9 @@ impl<E: From<Handle>> Builder<E> {
         self
     }
 
-    /// How many contexts (endpoints, each with its own address and thread) to open: 1 to 256.
+    /// How many contexts (endpoints, each with connections, a lock and, with [`Progress::Background`], a thread of its own) to open:
+    /// 1 to 256. One address leads to all of them, and threads call by different ones without standing in each other's way; see
+    /// [`Handle`]. Default: 1.
     #[must_use]
     pub fn contexts(mut self, contexts: usize) -> Self {
         self.contexts = contexts;
@@ -238,7 +240,8 @@ impl<E: From<Handle>> Builder<E> {
         };
         self.settings.schemes = schemes;
         let domain = plugin.open(&url, &self.options)?;
-        let shared = Shared::new(domain, self.settings, self.platform, self.handlers);
+        let shared =
+            Shared::new(domain, self.settings, self.platform, self.handlers, self.contexts);
         Ok(E::from(Handle::start(shared, self.contexts)?))
     }
 }

@@ -88,7 +88,7 @@ impl Bulk {
         eager.unwrap_or_else(|| self.local.descriptor(self.address.scheme()))
     }
 
-    /// The same with the address of the engine's context that exposed it, so that a third process can
+    /// The same with the address of the engine, or of its context, that exposed it, so that a third process can
     /// find the owner ([`Handle::owner_of`]).
     #[must_use]
     pub fn bound_descriptor(&self) -> Descriptor {
@@ -182,7 +182,7 @@ impl Handle {
     pub fn expose(&self, memory: impl Into<Memory>, rights: Rights) -> Result<Bulk, Error> {
         Ok(Bulk {
             local: Arc::new(self.port.register(memory.into(), rights)?),
-            address: self.port.address.clone(),
+            address: self.address().clone(),
             eager_max: self.port.shared.settings.eager_max,
         })
     }
@@ -196,7 +196,8 @@ impl Handle {
         remote: impl Into<RemoteRange>,
         local: impl AsRange,
     ) -> Transfer<'_> {
-        Transfer::start(&self.port, *owner, Direction::Get, local.as_range(), remote.into())
+        let (port, owner) = self.steer_or_stay(owner);
+        Transfer::start(port, owner, Direction::Get, local.as_range(), remote.into())
     }
 
     /// Puts bytes into a peer's memory; over when they are visible there.
@@ -208,7 +209,8 @@ impl Handle {
         local: impl AsRange,
         remote: impl Into<RemoteRange>,
     ) -> Transfer<'_> {
-        Transfer::start(&self.port, *owner, Direction::Put, local.as_range(), remote.into())
+        let (port, owner) = self.steer_or_stay(owner);
+        Transfer::start(port, owner, Direction::Put, local.as_range(), remote.into())
     }
 
     /// Gets bytes of a peer's memory as a vector: the short way.
@@ -216,7 +218,8 @@ impl Handle {
     /// It is as long as the descriptor claims: look at [`Descriptor::len`] first when whoever sent it is not to be
     /// trusted with this process's memory. A claim that is too large to be served is an error.
     pub fn fetch(&self, owner: &Peer, remote: impl Into<RemoteRange>) -> Fetch<'_> {
-        Fetch::new(PortRef::Borrowed(&self.port), *owner, remote.into())
+        let (port, owner) = self.steer_or_stay(owner);
+        Fetch::new(PortRef::Borrowed(port), owner, remote.into())
     }
 
     /// [`Handle::fetch`] into a vector that was there before: its memory is used again, its bytes and its length are not.
@@ -229,7 +232,8 @@ impl Handle {
         remote: impl Into<RemoteRange>,
         into: Vec<u8>,
     ) -> Fetch<'_> {
-        Fetch::new_into(PortRef::Borrowed(&self.port), *owner, remote.into(), into)
+        let (port, owner) = self.steer_or_stay(owner);
+        Fetch::new_into(PortRef::Borrowed(port), owner, remote.into(), into)
     }
 
     /// Shows bytes of a peer's memory: without a copy where the transport and the memory allow it (memory
@@ -237,7 +241,8 @@ impl Handle {
     ///
     /// What is seen stays valid until it is dropped, also when its owner has died.
     pub fn view(&self, owner: &Peer, remote: impl Into<RemoteRange>) -> View<'_> {
-        View::new(&self.port, *owner, remote.into())
+        let (port, owner) = self.steer_or_stay(owner);
+        View::new(port, owner, remote.into())
     }
 
     /// Looks up the owner of memory that a bound descriptor names.
@@ -249,12 +254,6 @@ impl Handle {
         let unbound =
             Error::BadDescriptor("it does not say who owns the memory; ask for a bound one");
         self.lookup(descriptor.owner().ok_or(unbound)?)
-    }
-
-    /// Transfers of this context that are not over yet.
-    #[must_use]
-    pub fn transfers_under_way(&self) -> usize {
-        self.port.enter_state().map_or(0, |state| state.protocol.operations.transfers())
     }
 }
 

@@ -10,6 +10,7 @@ use std::{
 use hg_core::{
     error::Failure,
     header::Kind,
+    operations::OperationId,
     registry::{RegisterError, Registry},
     rpc::{Rpc, Serve, ServeKind},
 };
@@ -22,11 +23,30 @@ use crate::{
     lock::Mutex,
     peer::ToAddress,
     platform::Spawned,
-    port::{Handler, Port, Registered, Shared},
+    port::{Handler, Port, Registered, Shared, State},
     serve::{OfAsyncClosure, OfClosure, OfFunction, OfLaterClosure, Server},
 };
 
-/// One context of an engine, or the whole engine through its first context.
+/// A whole engine, or one of its contexts.
+///
+/// # Several contexts
+/// What [`Builder::open`](crate::Builder::open) gives for an engine of several contexts ([`Builder::contexts`](crate::Builder::contexts))
+/// is the whole engine: one address leads to all contexts, and a peer that it has looked up is good for all. A call, a transfer or
+/// another operation with such a peer takes the *thread's context*: threads are numbered as they come, and take the contexts in turn; in
+/// a handler it is the handler's context. Of a target with several contexts the own first one calls the first, the second one the
+/// second, and so on in turn, so that as many threads as contexts have connections, locks and progress for themselves on both sides.
+/// The context of a target that shall serve is chosen by its address ([`Handle::address_at`]), the own one by
+/// [`Handle::context`]: the handle of one context uses the whole engine's peers as well. A peer that one context has looked up, or
+/// that has called it, is good for that one, which the whole engine's handle then takes.
+///
+/// ```
+/// # use hg_engine::{Handle, Peer};
+/// # fn steer(engine: &Handle, address: &str) -> Result<(Peer, Peer), hg_engine::OpenError> {
+/// let any = engine.lookup(address)?; // the thread's context calls the one of the same place
+/// let third = engine.lookup(engine.address_at(address, 2)?)?; // the thread's context calls the third one
+/// # Ok((any, third))
+/// # }
+/// ```
 ///
 /// Cheap to clone, usable from any thread. The engine closes when the last handle that was not got from a
 /// [`Request`] is dropped, or by [`Handle::close`]: open calls fail, peers see the connections close.
@@ -35,11 +55,15 @@ pub struct Handle {
     pub(crate) port: Arc<Port>,
     /// `None` for the handles of requests, which keep nothing open.
     alive: Option<Arc<Alive>>,
+    /// Whether it is that of all contexts, of which there are several.
+    is_whole: bool,
 }
 
 /// Closes the engine when the last owner drops it.
 struct Alive {
     ports: Vec<Arc<Port>>,
+    /// Of all contexts.
+    address: Address,
     threads: Mutex<Vec<Spawned>>,
 }
 
@@ -92,18 +116,77 @@ impl Handle {
             weak.iter().filter_map(Weak::upgrade).for_each(|port| port.notify());
         });
         dump::add(&ports);
-        let alive = Alive { ports, threads: Mutex::default() };
+        let address = shared.address_of_all(&ports);
+        let alive = Alive { ports, address, threads: Mutex::default() };
         if background {
             for port in &alive.ports {
                 alive.threads.lock().push(port.start_background()?);
             }
         }
         let port = Arc::clone(alive.ports.first().expect("there is at least one context"));
-        Ok(Self { port, alive: Some(Arc::new(alive)) })
+        Ok(Self { port, alive: Some(Arc::new(alive)), is_whole: contexts > 1 })
     }
 
     pub(crate) fn guest(port: Arc<Port>) -> Self {
-        Self { port, alive: None }
+        Self { port, alive: None, is_whole: false }
+    }
+
+    /// All contexts, where this is the handle of several.
+    fn whole(&self) -> Option<&Alive> {
+        self.alive.as_deref().filter(|_| self.is_whole)
+    }
+
+    /// The contexts that this is the handle of.
+    fn ports(&self) -> &[Arc<Port>] {
+        self.whole().map_or(std::slice::from_ref(&self.port), |whole| &whole.ports)
+    }
+
+    /// The thread's context.
+    fn own(&self) -> &Arc<Port> {
+        match self.whole() {
+            Some(whole) => &whole.ports[self.port.shared.contexts.of_thread()],
+            None => &self.port,
+        }
+    }
+
+    /// The context that an operation with this peer takes, and the peer as that one knows it; `None` for one that is good for
+    /// none of them.
+    #[inline(always)]
+    fn steer(&self, peer: &Peer) -> Option<(&Arc<Port>, Peer)> {
+        if peer.port == self.port.id { Some((&self.port, *peer)) } else { self.steer_further(peer) }
+    }
+
+    #[inline(never)]
+    fn steer_further(&self, peer: &Peer) -> Option<(&Arc<Port>, Peer)> {
+        let port = match self.port.shared.contexts.index_of(peer.port) {
+            Some(index) => self.ports().get(index)?,
+            None => self.own(),
+        };
+        Some((port, port.know(peer)?))
+    }
+
+    /// The same for whoever finds out by himself what is good.
+    #[inline(always)]
+    pub(crate) fn steer_or_stay(&self, peer: &Peer) -> (&Arc<Port>, Peer) {
+        self.steer(peer).unwrap_or((&self.port, *peer))
+    }
+
+    /// Begins a call where it is steered to.
+    #[inline(always)]
+    pub(crate) fn begin(
+        &self,
+        target: &Peer,
+        start: impl FnOnce(&Port, Peer) -> Result<OperationId, Box<Failure>>,
+    ) -> (&Arc<Port>, Result<OperationId, Box<Failure>>) {
+        match self.steer(target) {
+            Some((port, target)) => (port, start(port, target)),
+            None => (&self.port, Err(unknown_peer())),
+        }
+    }
+
+    /// Something of each context, together.
+    fn sum(&self, count: impl Fn(&State) -> usize) -> usize {
+        self.ports().iter().filter_map(|port| port.enter_state()).map(|state| count(&state)).sum()
     }
 
     /// Closes the engine now, whoever else has a handle of it: open calls end with
@@ -126,18 +209,33 @@ impl Handle {
         }
     }
 
-    /// What a peer looks up to reach this context.
+    /// What a peer looks up to reach this context, or all contexts of this engine: then it is the first one's address, and behind it how
+    /// many there are, as in `tcp://host:7000*4`. Where the transport gives addresses that do not follow from one another (`ofi+...` over
+    /// a network, and one that does not listen), it is the first one's alone.
     #[must_use]
     pub fn address(&self) -> &Address {
-        &self.port.address
+        self.whole().map_or(&self.port.address, |whole| &whole.address)
     }
 
-    /// Another context of this engine, or `None` when it has fewer.
+    /// The address of one context of the engine behind an address, of which the first is 0: looked up, it gives a peer whose calls
+    /// are served by that context, whichever context makes them.
+    ///
+    /// # Errors
+    /// [`hg_na::Error::BadAddress`], also where it is the address of fewer contexts.
+    pub fn address_at(
+        &self,
+        address: impl ToAddress,
+        context: usize,
+    ) -> Result<Address, OpenError> {
+        self.port.shared.address_at(&self.address_here(address)?, context)
+    }
+
+    /// One context of this engine, or `None` when it has fewer.
     #[must_use]
     pub fn context(&self, index: usize) -> Option<Self> {
         let alive = self.alive.as_ref()?;
         let port = Arc::clone(alive.ports.get(index)?);
-        Some(Self { port, alive: Some(Arc::clone(alive)) })
+        Some(Self { port, alive: Some(Arc::clone(alive)), is_whole: false })
     }
 
     /// Finds a target. Contacts nobody: whether it is there shows in the calls. Of an address of several
@@ -146,58 +244,58 @@ impl Handle {
     /// # Errors
     /// [`hg_na::Error::BadAddress`]; [`hg_na::Error::NoPlugin`] for one that no transport of this build reaches.
     pub fn lookup(&self, address: impl ToAddress) -> Result<Peer, OpenError> {
-        let explain = |error| self.port.shared.settings.schemes.explain(error);
-        let address = address.to_address().map_err(explain)?;
-        let own = self.port.address.scheme();
-        let part = if own == hg_na::UID { None } else { address.part(own) };
-        let address = part.unwrap_or(address);
+        let address = self.address_here(address)?;
+        let found = match self.whole() {
+            Some(whole) => self.port.shared.contexts.lookup(&whole.ports, address),
+            None => self.port.lookup(&address),
+        };
         // A user's advice may be asked: not under the lock.
-        let na = self.lookup_locked(address).map_err(explain)?;
-        Ok(Peer { na, port: self.port.id })
+        found.map_err(|error| self.explain(error))
     }
 
-    fn lookup_locked(&self, address: Address) -> Result<hg_na::Peer, OpenError> {
-        let mut state = self.port.enter_state().ok_or(hg_na::Error::Forked)?;
-        let context = state.protocol.context().map_err(|failure| match failure {
-            Failure::NotMade(error) => error,
-            _ => hg_na::Error::Unsupported("a closed engine"),
-        })?;
-        let na = context.lookup(&address)?;
-        state.protocol.addresses.insert(na, address);
-        Ok(na)
+    /// The part of an address that this engine's transport takes.
+    fn address_here(&self, address: impl ToAddress) -> Result<Address, OpenError> {
+        let address = address.to_address().map_err(|error| self.explain(error))?;
+        let own = self.port.address.scheme();
+        let part = if own == hg_na::UID { None } else { address.part(own) };
+        Ok(part.unwrap_or(address))
+    }
+
+    fn explain(&self, error: hg_na::Error) -> OpenError {
+        self.port.shared.settings.schemes.explain(error)
     }
 
     /// The address that a peer was looked up by, to be shown to people; `None` for one that called first, that is
     /// gone, or that is another context's.
     #[must_use]
     pub fn address_of(&self, peer: &Peer) -> Option<Address> {
-        if peer.port != self.port.id {
-            return None;
-        }
-        self.port.enter_state()?.protocol.addresses.get(&peer.na).cloned()
+        let (port, known) = self.steer(peer)?;
+        let address = port.enter_state()?.protocol.addresses.get(&known.na).cloned()?;
+        let is_common = peer.port != known.port;
+        if is_common { port.shared.contexts.address_of(port, peer) } else { Some(address) }
     }
 
     /// By which transport a peer is reached, as a scheme: `sm` or `tcp`, where the engine routes. Before anything
     /// was exchanged it is the one that is tried. Empty when the engine is closed, or the peer another context's.
     #[must_use]
     pub fn way_of(&self, peer: &Peer) -> String {
-        let Some(mut state) = self.port.enter_state() else { return String::new() };
-        match state.protocol.context() {
-            Ok(context) if peer.port == self.port.id => context.way(peer.na).to_owned(),
-            _ => String::new(),
-        }
+        let Some((port, peer)) = self.steer(peer) else { return String::new() };
+        let Some(mut state) = port.enter_state() else { return String::new() };
+        state.protocol.context().map_or_else(|_| String::new(), |it| it.way(peer.na).to_owned())
     }
 
-    /// Closes the connection to a peer: open calls to it fail.
+    /// Closes the connection to a peer, of each context for which it is good: open calls to it fail.
     pub fn forget(&self, peer: Peer) {
-        if peer.port == self.port.id
-            && let Some(mut state) = self.port.enter_state()
-            && let Ok(context) = state.protocol.context()
-        {
-            context.forget(peer.na);
-            state.protocol.addresses.remove(&peer.na);
+        match self.whole() {
+            Some(whole) if self.port.shared.contexts.is_common(&peer) => {
+                self.port.shared.contexts.forget(&whole.ports, &peer);
+            }
+            _ => {
+                if let Some((port, peer)) = self.steer(&peer) {
+                    port.forget_here(peer.na);
+                }
+            }
         }
-        self.port.notify();
     }
 
     /// Serves an RPC with the body that `#[hg::rpc]` was put on, in all contexts. An engine that listens is better given its
@@ -312,7 +410,10 @@ impl Handle {
         options: CallOptions,
     ) -> Call<'_, R> {
         let _: R = rpc;
-        Call::new(&self.port, self.port.start_call::<R>(*target, args, Kind::Request, options))
+        let (port, made) = self.begin(target, |port, target| {
+            port.start_call::<R>(target, args, Kind::Request, options)
+        });
+        Call::new(port, made)
     }
 
     /// Calls an RPC; what is given borrows nothing, and is polled when there is something to see.
@@ -329,8 +430,10 @@ impl Handle {
         options: CallOptions,
     ) -> OwnedCall<R> {
         let _: R = rpc;
-        let made = self.port.start_call::<R>(*target, args, Kind::Request, options);
-        OwnedCall::new_owned(Arc::clone(&self.port), made)
+        let (port, made) = self.begin(target, |port, target| {
+            port.start_call::<R>(target, args, Kind::Request, options)
+        });
+        OwnedCall::new_owned(Arc::clone(port), made)
     }
 
     /// Calls an RPC without an answer. Whether it is served, nobody tells. See [`Handle::ready`] for many of them.
@@ -349,7 +452,10 @@ impl Handle {
         options: CallOptions,
     ) -> OneWay<'_> {
         let _: R = rpc;
-        OneWay::new(&self.port, self.port.start_call::<R>(*target, args, Kind::OneWay, options))
+        let (port, made) = self.begin(target, |port, target| {
+            port.start_call::<R>(target, args, Kind::OneWay, options)
+        });
+        OneWay::new(port, made)
     }
 
     /// Ends when there is room for another call (`Builder::calls_max`): a future, or [`Ready::wait`]. Where there is none, a call is
@@ -366,9 +472,9 @@ impl Handle {
     /// ```
     /// The room is not kept for whoever has waited: another thread's call may take it first, and then that one's is refused.
     /// A call has its room until its outcome was taken or it was dropped: who holds calls that are over and waits for room waits in
-    /// vain.
+    /// vain. Each context has its own room: this is the thread's.
     pub fn ready(&self) -> Ready<'_> {
-        Ready::new(&self.port)
+        Ready::new(self.own())
     }
 
     /// Begins nothing new from now on, in any context of the engine, and ends when all that is in service was answered, and all
@@ -397,49 +503,63 @@ impl Handle {
     }
 
     /// Makes progress for at most `timeout`, or until something moved, and says whether it did. Zero: one round. For engines opened
-    /// with [`Progress::Own`]; harmless otherwise. Handlers run in this thread.
+    /// with [`Progress::Own`]; harmless otherwise. Of several contexts the thread's is
+    /// progressed. Handlers run in this thread.
     ///
     /// Where another thread makes progress, waits meanwhile until that one stops, and then takes its turn: with
     /// [`Handle::interrupt_progress`] threads hand progress over to one another. In a handler it does nothing: the turn there
     /// never comes.
     pub fn progress(&self, timeout: Duration) -> bool {
+        let port = self.own();
         if timeout.is_zero() {
-            return self.port.progress_once();
+            return port.progress_once();
         }
-        if is_inside(self.port.id) {
+        if is_inside(port.id) {
             return false;
         }
-        let limit = self.port.now().checked_add(timeout);
+        let limit = port.now().checked_add(timeout);
         waiting(|| {
-            let Some((mut role, state)) = self.port.wait_for_role(limit) else { return false };
-            self.port.drive_until_moved(&mut role, state, limit)
+            let Some((mut role, state)) = port.wait_for_role(limit) else { return false };
+            port.drive_until_moved(&mut role, state, limit)
         })
     }
 
     /// Ends a [`Handle::progress`] that is under way in another thread, also one that sleeps; if there is none, the next one after its
-    /// first round.
+    /// first round. Of several contexts, in each of them.
     pub fn interrupt_progress(&self) {
-        self.port.interrupt_progress();
+        self.ports().iter().for_each(|port| port.interrupt_progress());
     }
 
-    /// The descriptor and the questions for a foreign event loop.
+    /// The descriptor and the questions for a foreign event loop. Of several contexts it is the thread's: each has its own.
     ///
     /// # Errors
     /// [`hg_na::Error::Unsupported`] when the transport has no descriptor, [`hg_na::Error::Os`].
     pub fn event_loop(&self) -> Result<EventLoop, OpenError> {
-        EventLoop::new(Arc::clone(&self.port))
+        EventLoop::new(Arc::clone(self.own()))
     }
 
-    /// Requests taken and not yet answered, of this context.
+    /// Requests taken and not yet answered, of this context or all.
     #[must_use]
     pub fn requests_in_service(&self) -> usize {
-        self.port.enter_state().map_or(0, |state| state.protocol.serves.in_service())
+        self.sum(|state| state.protocol.serves.in_service())
     }
 
-    /// Large arguments and results of this context that its peers have not taken yet.
+    /// Large arguments and results, of this context or all, that peers have not taken yet.
     #[must_use]
     pub fn large_untaken(&self) -> usize {
-        self.port.enter_state().map_or(0, |state| state.protocol.kept.len())
+        self.sum(|state| state.protocol.kept.len())
+    }
+
+    /// Calls, of this context or all, that are not over yet.
+    #[must_use]
+    pub fn calls_under_way(&self) -> usize {
+        self.sum(|state| state.protocol.operations.calls())
+    }
+
+    /// Transfers, of this context or all, that are not over yet.
+    #[must_use]
+    pub fn transfers_under_way(&self) -> usize {
+        self.sum(|state| state.protocol.operations.transfers())
     }
 
     /// Longest message in bytes that the transport takes, header included; longer arguments and results
@@ -448,17 +568,16 @@ impl Handle {
     pub fn message_max(&self) -> usize {
         self.port.shared.caps.max_unexpected
     }
+}
 
-    /// Calls of this context that are not over yet.
-    #[must_use]
-    pub fn calls_under_way(&self) -> usize {
-        self.port.enter_state().map_or(0, |state| state.protocol.operations.calls())
-    }
+#[cold]
+fn unknown_peer() -> Box<Failure> {
+    Box::new(Failure::NotMade(hg_na::Error::UnknownPeer))
 }
 
 impl fmt::Debug for Handle {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "Engine({})", self.port.address)
+        write!(out, "Engine({})", self.address())
     }
 }
 

@@ -68,8 +68,10 @@ impl Handle {
         options: CallOptions,
     ) -> OwnedCall<R> {
         let _: R = rpc;
-        let made = self.port.start_call_in_place::<R>(*target, args, message, options);
-        OwnedCall::new_owned(Arc::clone(&self.port), made)
+        let (port, made) = self.begin(target, |port, target| {
+            port.start_call_in_place::<R>(target, args, message, options)
+        });
+        OwnedCall::new_owned(Arc::clone(port), made)
     }
 }
 
@@ -81,9 +83,6 @@ impl Port {
         mut bytes: Vec<u8>,
         options: CallOptions,
     ) -> Result<OperationId, Box<Failure>> {
-        if peer.port != self.id {
-            return Err(Failure::NotMade(hg_na::Error::UnknownPeer).into());
-        }
         let mut header = self.header_of::<R>(Kind::Request, &options);
         let deadline = match options.deadline {
             Some(left) => self.starting_deadline(left, &mut header)?,

@@ -48,6 +48,12 @@ pub(crate) fn is_in_handler() -> bool {
     INNERMOST.with(Cell::get).kind != Inside::Nothing
 }
 
+/// The port of the innermost handler that this thread is inside of; no port's number where there is none.
+#[inline]
+pub(crate) fn innermost() -> u64 {
+    INNERMOST.with(Cell::get).port
+}
+
 /// Whether this port's progress stands still until this thread leaves a handler: waiting for it would never end.
 #[inline]
 pub(crate) fn is_inside(port: u64) -> bool {

@@ -14,13 +14,13 @@
 //! | `serve` | runs handlers of all kinds, here, on the pool or on a runtime of the user's |
 //! | `role` | who makes progress: a waiting caller, the background thread, the user's loop |
 //! | `dump` | what all engines are doing, for tests that hang |
-//! | `port` | one context with its calls, requests and tasks; the round of progress |
+//! | `port` | one context with its calls, requests and tasks; the round of progress; peers that are good for all contexts |
 //! | `background`, `followers`, `idle` | what the role is passed on by: who stands aside, who waits in line, who sleeps |
 //! | `pool`, `spawn` | threads for what may block; runtimes of users |
 //! | `deferred`, `contain` | what of a user's is never run or dropped under a lock; its panics |
 //! | `inside` | which handlers a thread is inside of, and whether it may wait there |
 //! | `budget`, `large`, `failure`, `settings`, `schemes` | bytes of large arguments; where large bytes are; why a call was not made; what an engine is opened with |
-//! | `lock` | locks that a forked child can go on with |
+//! | `lock`, `thread_number` | locks that a forked child can go on with; which context a thread takes |
 //! | `platform` | clock, threads, parking: the machine, or a simulation |
 //!
 //! # Threads
@@ -60,6 +60,7 @@ mod serve;
 mod settings;
 mod spawn;
 mod start;
+mod thread_number;
 mod transfer;
 mod view;
 

@@ -1,4 +1,4 @@
-//! A peer as users see it: cheap to copy, good for one incarnation, bound to the context that looked it up.
+//! A peer as users see it: cheap to copy, good for one incarnation, bound to the engine or the context that looked it up.
 
 use std::fmt;
 
@@ -6,12 +6,13 @@ use hg_na::Address;
 
 /// A looked-up target, or the origin of a request.
 ///
-/// Plain data, good for one incarnation and for the engine's context that looked it up: any other one refuses
-/// it with [`hg_na::Error::UnknownPeer`]. After [`hg_core::error::CallError::PeerGone`] look the address up again.
+/// Plain data, good for one incarnation and for the engine that looked it up, or the one context of it that has done so or was
+/// called: any other one refuses it with [`hg_na::Error::UnknownPeer`]. After [`hg_core::error::CallError::PeerGone`] look the address up again.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Peer {
+    /// The transport's handle, or the place of an entry of [`crate::contexts::Contexts`].
     pub(crate) na: hg_na::Peer,
-    /// The port that looked it up: no other one of this process has the same number.
+    /// The port, or the whole engine, that looked it up: nothing else in this process has the same number.
     pub(crate) port: u64,
 }
 

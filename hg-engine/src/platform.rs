@@ -22,7 +22,7 @@ use nix::sys::{
     timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags},
 };
 
-use crate::inside::Levels;
+use crate::{inside::Levels, thread_number};
 
 /// What a new thread runs.
 pub type Job = Box<dyn FnOnce() + Send>;
@@ -191,11 +191,13 @@ impl Platform for Machine {
 #[derive(Debug, Default)]
 pub struct Locals {
     inside: Levels,
+    thread: Option<u32>,
 }
 
 impl Locals {
     /// Exchanges these with the machine thread's.
     pub fn swap(&mut self) {
         self.inside.swap();
+        thread_number::swap(&mut self.thread);
     }
 }

@@ -10,6 +10,7 @@
 //! So no handler runs inside the transport's progress, and none while a lock is held.
 
 mod answer;
+mod contexts;
 mod guests;
 mod handler;
 mod held;
@@ -33,6 +34,7 @@ use hg_na::{Address, Caps, Completion, Context, Domain, Memory, Message, Rights,
 pub use self::request::Request;
 pub(crate) use self::{
     answer::{encode_error, encode_value},
+    contexts::Contexts,
     guests::{Guests, ToClose},
     handler::{Handler, Registered, Run, Running, Task, no_message, run_caught},
     held::Role,
@@ -62,6 +64,7 @@ pub(crate) struct Shared {
     pub(crate) platform: Arc<dyn Platform>,
     /// Threads for what may block; closed with the last port.
     pub(crate) pool: Arc<Pool>,
+    pub(crate) contexts: Contexts,
     /// `None` once all ports were closed.
     handlers: RwLock<Option<Arc<Registry<Registered>>>>,
     /// Counts changes of `handlers`, so that a port's copy is refreshed without a lock.
@@ -76,6 +79,7 @@ impl Shared {
         settings: Settings,
         platform: Arc<dyn Platform>,
         handlers: Registry<Registered>,
+        contexts: usize,
     ) -> Self {
         let caps = domain.caps().clone();
         let pool = Arc::new(Pool::new(Arc::clone(&platform), settings.pool_threads_max));
@@ -87,6 +91,7 @@ impl Shared {
             domain,
             platform,
             pool,
+            contexts: Contexts::new(contexts),
             handlers: RwLock::new(Some(Arc::new(handlers))),
             handlers_version: AtomicUsize::new(0),
             open_ports: AtomicUsize::new(0),
@@ -216,9 +221,6 @@ const LOOKS_BEFORE_SLEEP: u32 = 200;
 /// Engines that this process ever had.
 static ENGINES: AtomicU64 = AtomicU64::new(0);
 
-/// Ports that this process ever had.
-static PORTS: AtomicU64 = AtomicU64::new(0);
-
 pub(crate) struct Port {
     pub(crate) index: u8,
     /// Of all ports of this process, to tell their peers apart.
@@ -277,8 +279,7 @@ impl Port {
         let state = State::new(context, Box::new(work), &shared, shared.platform.now());
         Self {
             index,
-            // Relaxed: only that it is another one each time matters.
-            id: PORTS.fetch_add(1, Ordering::Relaxed),
+            id: shared.contexts.number_of(index),
             process: shared.platform.process(),
             shared,
             address,

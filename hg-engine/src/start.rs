@@ -31,7 +31,7 @@ thread_local! {
 }
 
 impl Port {
-    /// Makes a call: encodes it straight into the outgoing message and posts it.
+    /// Makes a call to a peer of its own: encodes it straight into the outgoing message and posts it.
     #[inline]
     pub(crate) fn start_call<R: Rpc>(
         &self,
@@ -40,9 +40,6 @@ impl Port {
         kind: Kind,
         options: CallOptions,
     ) -> Result<OperationId, Box<Failure>> {
-        if peer.port != self.id {
-            return Err(Failure::NotMade(hg_na::Error::UnknownPeer).into());
-        }
         let mut header = self.header_of::<R>(kind, &options);
         let deadline = match options.deadline {
             Some(left) => self.starting_deadline(left, &mut header)?,

@@ -138,7 +138,7 @@ fn a_drain_ends_when_answers_that_were_given_before_have_left() {
     let call = pair.origin.call(counted, &pair.peer, ());
     // The answer is posted in the round that serves the call, and leaves in the next one.
     pair.until("it is served", || pair.count.load(Ordering::SeqCst) == 1);
-    pair.target.drain(WATCHDOG).wait().unwrap();
+    pair.target.drain(LIMIT).wait().unwrap();
     pair.target.close();
     call.wait().unwrap();
 }
@@ -161,7 +161,7 @@ fn calls_between_the_end_of_a_drain_and_the_close_were_certainly_not_started() {
             first.join().unwrap().unwrap();
         });
         if drains {
-            target.drain(WATCHDOG).wait().unwrap();
+            target.drain(LIMIT).wait().unwrap();
         }
         // The target makes no progress any more.
         let late = origin.call(counted, &peer, ());

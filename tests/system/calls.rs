@@ -202,7 +202,7 @@ fn a_handler_calls_a_third_process_and_its_own_caller() {
 fn every_context_of_an_engine_calls_and_serves() {
     let _watchdog = Watchdog::start();
     let (_target, first) = Child::target("contexts=3");
-    let body = first.strip_suffix("/0").unwrap();
+    let body = first.strip_suffix("/0*3").unwrap();
     let engine = Engine::builder().contexts(3).listen(true).open("sm://").unwrap();
     serve_all(&engine);
     for theirs in 0..3 {
@@ -219,7 +219,8 @@ fn every_context_of_an_engine_calls_and_serves() {
     }
     assert!(engine.context(3).is_none());
     let stranger = engine.context(1).unwrap().lookup(&first).unwrap();
-    let error = engine.call(add, &stranger, (1, 2)).wait().unwrap_err();
+    assert_eq!(engine.call(add, &stranger, (1, 2)).wait().unwrap(), 3);
+    let error = engine.context(0).unwrap().call(add, &stranger, (1, 2)).wait().unwrap_err();
     assert!(matches!(error, CallError::NotMade(Error::UnknownPeer)), "{error}");
 }
 

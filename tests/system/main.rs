@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `bulk` | transfers: ranges, refusals, early endings, views |
 //! | `calls` | every kind of call, of waiting, of progress; names; payloads of all sizes |
+//! | `contexts` | engines of several contexts behind one address, over each transport |
 //! | `callers` | what a handler is told of who calls |
 //! | `large` | arguments and results beyond one message, over each transport |
 //! | `denied` | processes that the system keeps out of each other's memory (seccomp) |
@@ -29,6 +30,7 @@ mod bulk;
 mod callers;
 mod calls;
 mod common;
+mod contexts;
 mod crowds;
 mod death;
 mod denied;

@@ -68,6 +68,12 @@ pub(crate) async fn relay(request: &Request, to: String, a: i64, b: i64) -> Resu
     engine.call(add, &peer, (a, b)).await.map_err(|error| error.to_string())
 }
 
+/// The address of the context that serves it.
+#[hg::rpc]
+pub(crate) fn served_by(request: &Request) -> String {
+    request.engine().address().to_string()
+}
+
 /// Numbers that arrived, and those of them that did not follow their predecessor.
 static ARRIVED: AtomicU64 = AtomicU64::new(0);
 static MISPLACED: AtomicU64 = AtomicU64::new(0);
@@ -161,6 +167,7 @@ pub(crate) fn serve_all(engine: &Handle) {
     engine.register(toil).expect("a fresh registry");
     engine.register(nap).expect("a fresh registry");
     engine.register(relay).expect("a fresh registry");
+    engine.register(served_by).expect("a fresh registry");
     engine.register(large::make).expect("a fresh registry");
     engine.register(arrive).expect("a fresh registry");
     engine.register(arrived).expect("a fresh registry");
