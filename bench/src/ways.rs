@@ -6,12 +6,13 @@
 //! | `call_awaited_tokio`       | `.await` on tokio's runtime of one thread, beside it                             |
 //! | `call_awaited_small`       | `.await` on `smol::future::block_on`, beside it                                  |
 //! | `calls_of_threads`         | calls per second of N threads on one engine together, beside those of one thread |
+//! | `calls_of_contexts`        | calls per second of N threads on one engine of N contexts, beside those of N threads on an engine each; both call a target of N contexts that waits as they do |
 //! | `slowest_thread_to_mean`   | the slowest of them beside the mean                                              |
 //! | `sleeps_...`               | how often a thread of the origin's has slept, per call, in the run of the times  |
 //! | `switching_calls_...`      | system calls that wait, wake or yield, per call, counted by strace               |
 //! | `getpid_calls_...`         | calls of `getpid`, per call                                                      |
 //!
-//! The target spins. Its process has a core, and the origin's threads have one together; with `--free` all go where the system
+//! The target of one context spins. Its process has a core, and the origin's threads have one together; with `--free` all go where the system
 //! puts them. strace delays every system call that it counts, and on a loaded machine each that waits makes others wait: such counts
 //! are worth something on an idle machine only. `sleeps_...` are not affected.
 
@@ -25,7 +26,7 @@ use crate::error::{Context, Error};
 use crate::measure::{Measure, Subject, Unit, Wait};
 use crate::pair::Cores;
 use crate::product::call::WORD;
-use crate::product::origin::{By, Origin};
+use crate::product::origin::{By, Crew, Origin};
 use crate::product::target::Target;
 use crate::report::{self, Figure};
 use crate::stats::{Better, Summary};
@@ -112,6 +113,19 @@ pub(crate) fn run(arguments: &Arguments, json: bool) -> Result<(), Error> {
         turns.line(move |_| derived(subject.clone(), slowest.borrow()[1..].iter().copied()));
         let subject = arguments.subject("sleeps_of_threads", threads, Unit::Sleeps);
         turns.line(move |_| derived(subject.clone(), sleeps.borrow()[1..].iter().copied()));
+    }
+    for &threads in &arguments.threads {
+        let cores = if arguments.free { Cores::default() } else { Cores::choose()? };
+        let target = Target::start_with(&arguments.url, arguments.wait, cores, threads)?;
+        let target = Rc::new(target);
+        let crew = |name, open: OpenCrew| {
+            let crew = open(&arguments.url, arguments.wait, &target, threads)?;
+            let subject = arguments.subject(name, threads, Unit::PerSecond);
+            Ok::<_, Error>(OfCrew { crew, target: Rc::clone(&target), subject })
+        };
+        let engines = turns.add(crew("calls_of_engines", Crew::of_engines)?);
+        let contexts = turns.add(crew("calls_of_contexts", Crew::of_contexts)?);
+        turns.line(move |taken| taken.beside(contexts, engines));
     }
     let mut figures = turns.take(arguments.repetitions)?;
     drop(origin);
@@ -253,6 +267,26 @@ impl Measure for Together {
         let sleeps = (after - before) as f64;
         self.sleeps.borrow_mut().push(sleeps / (sum * SLICE.as_secs_f64()));
         Ok(sum)
+    }
+}
+
+/// How a crew is put together.
+type OpenCrew = fn(&str, Wait, &Target, usize) -> Result<Crew, Error>;
+
+/// Several threads with a context each.
+struct OfCrew {
+    crew: Crew,
+    target: Rc<Target>,
+    subject: Subject,
+}
+
+impl Measure for OfCrew {
+    fn subject(&self) -> Subject {
+        self.subject.clone()
+    }
+
+    fn measure(&mut self) -> Result<f64, Error> {
+        self.target.running(|| self.crew.together(SLICE))
     }
 }
 

@@ -31,7 +31,18 @@ pub(crate) struct Target {
 impl Target {
     /// Starts `hg-perf target` on the target's core.
     pub(crate) fn start(url: &str, wait: Wait, cores: Cores) -> Result<Target, Error> {
-        let arguments = ["target", "--url", url, "--wait", wait.as_str()];
+        Self::start_with(url, wait, cores, 1)
+    }
+
+    /// The same with so many contexts.
+    pub(crate) fn start_with(
+        url: &str,
+        wait: Wait,
+        cores: Cores,
+        contexts: usize,
+    ) -> Result<Target, Error> {
+        let contexts = contexts.to_string();
+        let arguments = ["target", "--url", url, "--wait", wait.as_str(), "--contexts", &contexts];
         let mut process = Peer::run("target", &arguments, cores.target)?;
         let address = process.receive_text()?;
         Ok(Target { address, wait, process: Some(process) })
@@ -126,6 +137,9 @@ pub(crate) struct Arguments {
     /// How the target waits for requests.
     #[arg(long, value_enum, default_value = "spin")]
     wait: Wait,
+    /// How many contexts serve.
+    #[arg(long, default_value_t = 1)]
+    contexts: usize,
     /// The process that must live, and that is told the address; without it, it is printed.
     #[arg(long, hide = true)]
     parent: Option<u32>,
@@ -142,7 +156,8 @@ pub(crate) fn serve(arguments: &Arguments) -> Result<(), Error> {
         (None, None) => None,
     };
     raise_descriptor_limit()?;
-    let engine = builder(&arguments.url, arguments.wait).listen(true).open(&arguments.url)?;
+    let builder = builder(&arguments.url, arguments.wait).contexts(arguments.contexts);
+    let engine = builder.listen(true).open(&arguments.url)?;
     engine.register(echo)?;
     engine.register(length)?;
     let store = Store::default();
