@@ -1,7 +1,7 @@
 //! A simulation that searches: engines of several processes on a simulated transport, with a virtual clock, from a seed.
 //!
 //! ```text
-//! cargo run --release -p sim -- --seeds 1000000 [--from N]      # many stories; a failing one is made shorter and printed
+//! cargo run --release -p sim -- --seeds 1000000 [--from N]      # many, on all cores; one that fails is made shorter and printed
 //! cargo run --release -p sim -- --seed N [--trace]              # one story
 //! cargo run -p sim -- --real sm --seeds 1000 [--from N]         # the same with real processes, over sm or tcp: see `real`
 //! ```

@@ -5,9 +5,12 @@
 use std::{
     collections::BTreeMap,
     process::ExitCode,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     thread,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use sim::{
@@ -26,10 +29,10 @@ struct Options {
     keep_going: bool,
     checks: Checks,
     real: Option<Transport>,
-    threads: u64,
+    threads: Option<u64>,
 }
 
-const USAGE: &str = "usage: sim [--seeds N] [--from N] [--seed N] [--trace] [--as-before] [--keep-going] [--skip CHECK,CHECK]
+const USAGE: &str = "usage: sim [--seeds N] [--from N] [--seed N] [--trace] [--as-before] [--keep-going] [--skip CHECK,CHECK] [--threads N]
        sim --real sm|tcp [--seeds N] [--from N] [--seed N] [--keep-going] [--threads N]";
 
 /// Stories with real processes that run at a time: they mostly wait.
@@ -45,7 +48,7 @@ fn options() -> Result<Options, String> {
         keep_going: false,
         checks: Checks::default(),
         real: None,
-        threads: THREADS,
+        threads: None,
     };
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
@@ -57,7 +60,7 @@ fn options() -> Result<Options, String> {
             "--seeds" => options.seeds = number()?,
             "--from" => options.from = number()?,
             "--seed" => options.seed = Some(number()?),
-            "--threads" => options.threads = number()?.max(1),
+            "--threads" => options.threads = Some(number()?.max(1)),
             "--real" => options.real = Some(args.next().ok_or(USAGE)?.parse()?),
             "--trace" => options.trace = true,
             "--as-before" => options.as_before = true,
@@ -110,7 +113,9 @@ fn with_real_processes(transport: Transport, options: &Options) -> ExitCode {
             }
         }
     };
-    thread::scope(|scope| (0..options.threads).for_each(|_| drop(scope.spawn(work))));
+    thread::scope(|scope| {
+        (0..options.threads.unwrap_or(THREADS)).for_each(|_| drop(scope.spawn(work)))
+    });
     let (failed, took) = (failed.into_inner(), begun.elapsed().as_secs_f64());
     println!(
         "stories up to {} over {} in {took:.1} s, {failed} failed",
@@ -141,39 +146,70 @@ fn print_short(story: &Story, failure: &str, options: &Options) {
     println!("{short}{why}\n");
 }
 
+/// What has become of many stories.
+#[derive(Default)]
+struct Tally {
+    done: u64,
+    passed: u64,
+    passing: Duration,
+    /// How many have broken a check, and the first of them.
+    kinds: BTreeMap<String, (u64, u64)>,
+}
+
 fn many(options: &Options) -> ExitCode {
-    let begun = Instant::now();
-    let mut kinds = BTreeMap::<String, (u64, u64)>::new();
-    let (mut done, mut passed, mut passing) = (0_u64, 0_u64, std::time::Duration::ZERO);
-    for seed in options.from..options.from + options.seeds {
-        let now = Instant::now();
-        let story = Story::new(seed, options.as_before);
-        let report = sim::run(&story, options.checks.clone(), Tracing::Off);
-        done += 1;
-        let Some(failure) = report.failure else {
-            passed += 1;
-            passing += now.elapsed();
-            continue;
-        };
-        let check = check_of(&failure).to_owned();
-        let (count, _first) = kinds.entry(check).or_insert((0, seed));
-        *count += 1;
-        if options.keep_going {
-            if *count <= 3 {
-                println!("seed {seed}: {failure}");
+    let (begun, next) = (Instant::now(), AtomicU64::new(options.from));
+    let tally = Mutex::new(Tally::default());
+    let locked = || tally.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_over = || !options.keep_going && !locked().kinds.is_empty();
+    let work = || {
+        while !is_over() {
+            // Relaxed: nothing else hangs on this number.
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= options.from + options.seeds {
+                return;
             }
-            continue;
+            if let Some((story, failure)) = try_one(seed, options, &locked) {
+                print_short(&story, &failure, options);
+            }
         }
-        println!("seed {seed}: {failure}");
-        print_short(&story, &failure, options);
-        break;
-    }
-    println!("{done} seeds in {:.1} s", begun.elapsed().as_secs_f64());
+    };
+    let threads = options.threads.unwrap_or_else(|| {
+        thread::available_parallelism().map_or(1, |threads| threads.get() as u64)
+    });
+    thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
+    let Tally { done, passed, passing, kinds } = &*locked();
+    let took = begun.elapsed().as_secs_f64();
+    println!("{done} seeds in {took:.1} s by {threads} threads");
     #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
-    let rate = passed as f64 / passing.as_secs_f64();
-    println!("{passed} of them hold, {rate:.0} a second");
-    for (check, (count, first)) in &kinds {
+    let rate = *passed as f64 / passing.as_secs_f64();
+    println!("{passed} of them hold, {rate:.0} a second and thread");
+    for (check, (count, first)) in kinds {
         println!("  {check}: {count}, the first is seed {first}");
     }
     if kinds.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Runs the story of a seed; gives one that has failed and is to be made shorter.
+fn try_one<'a>(
+    seed: u64,
+    options: &Options,
+    tally: &impl Fn() -> MutexGuard<'a, Tally>,
+) -> Option<(Story, String)> {
+    let begun = Instant::now();
+    let story = Story::new(seed, options.as_before);
+    let report = sim::run(&story, options.checks.clone(), Tracing::Off);
+    let took = begun.elapsed();
+    let mut tally = tally();
+    tally.done += 1;
+    let Some(failure) = report.failure else {
+        tally.passed += 1;
+        tally.passing += took;
+        return None;
+    };
+    let (count, first) = tally.kinds.entry(check_of(&failure).to_owned()).or_insert((0, seed));
+    (*count, *first) = (*count + 1, seed.min(*first));
+    if !options.keep_going || *count <= 3 {
+        println!("seed {seed}: {failure}");
+    }
+    (!options.keep_going).then_some((story, failure))
 }

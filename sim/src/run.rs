@@ -92,19 +92,23 @@ pub(crate) fn with<T>(look: impl FnOnce(&mut Run) -> T) -> T {
 
 impl Run {
     pub(crate) fn net(&self) -> MutexGuard<'_, Net> {
-        self.net.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.net)
     }
+}
+
+fn lock(net: &Mutex<Net>) -> MutexGuard<'_, Net> {
+    net.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Runs a story.
 #[must_use]
 pub fn run(story: &Story, checks: Checks, tracing: Tracing) -> Report {
     let net = Arc::new(Mutex::new(Net::new(story.rules.clone(), story.order)));
-    world::begin(story.order, Arc::clone(&net), Trace::new(tracing));
+    world::begin(story.order, Trace::new(tracing));
     let run = Run {
         story: Rc::new(story.clone()),
         checks,
-        net,
+        net: Arc::clone(&net),
         processes: Vec::new(),
         calls: Vec::new(),
         records: Vec::new(),
@@ -113,7 +117,7 @@ pub fn run(story: &Story, checks: Checks, tracing: Tracing) -> Report {
     };
     RUN.with_borrow_mut(|place| *place = Some(run));
     world::spawn(HARNESS, Box::new(play));
-    world::run();
+    world::run(|number| lock(&net).happen_now(number));
     let (trace, failure) = world::end();
     let run = RUN.with_borrow_mut(Option::take);
     if run.as_ref().is_some_and(|run| run.processes.iter().any(|it| it.handle.is_some())) {

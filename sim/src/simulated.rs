@@ -65,7 +65,7 @@ impl Stage for Simulated {
     fn sleep_on(&self, descriptor: BorrowedFd<'_>) {
         // Whatever makes it readable stirs this process; nothing is waited for in the machine.
         while !self.is_closed() && !is_readable(descriptor, PollTimeout::ZERO) {
-            world::relax();
+            world::watch();
         }
     }
 

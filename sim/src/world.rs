@@ -9,13 +9,12 @@ use std::{
     cmp::{Ordering, Reverse},
     collections::BinaryHeap,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, Mutex, PoisonError},
     task::Waker,
 };
 
 use hg_engine::platform::Locals;
 
-use crate::{coroutine, coroutine::Coroutine, net::Net, random::Random, trace::Trace};
+use crate::{coroutine, coroutine::Coroutine, random::Random, trace::Trace};
 
 /// A logical thread of the present story.
 pub(crate) type ThreadId = usize;
@@ -32,8 +31,8 @@ pub(crate) enum Action {
     Wake(ThreadId, u64),
     /// Wakes a task.
     Waker(Waker),
-    /// Something happens in the network.
-    Net(crate::net::Event),
+    /// Something happens in the network: its number there.
+    Network(usize),
 }
 
 struct Timer {
@@ -71,8 +70,8 @@ struct Thread {
     token: bool,
     /// It waits, and is not among those that can run.
     waits: bool,
-    /// It wants to run when anything else has happened.
-    relaxes: bool,
+    /// It has looked for something in vain, and looks again when anything else has happened.
+    looks: bool,
     /// Which wait it is.
     wait: u64,
     has_ended: bool,
@@ -87,6 +86,12 @@ struct Process {
     has_no_threads: bool,
     /// Those that could run, but for the pause.
     held: Vec<ThreadId>,
+    /// Those that poll, and look again when time has passed or something has happened.
+    polling: Vec<ThreadId>,
+    /// Those that look again when something has happened.
+    watching: Vec<ThreadId>,
+    /// Something has happened, and they have not looked yet.
+    is_stirred: bool,
 }
 
 pub(crate) struct World {
@@ -94,7 +99,8 @@ pub(crate) struct World {
     random: Random,
     threads: Vec<Thread>,
     ready: Vec<ThreadId>,
-    relaxing: Vec<ThreadId>,
+    /// How many poll.
+    polling: usize,
     current: Option<ThreadId>,
     timers: BinaryHeap<Reverse<Timer>>,
     /// When all threads that poll have looked last.
@@ -105,7 +111,6 @@ pub(crate) struct World {
     /// Rounds of progress since a thread was last resumed.
     rounds: u32,
     pub(crate) trace: Trace,
-    net: Arc<Mutex<Net>>,
 }
 
 thread_local! {
@@ -124,17 +129,20 @@ const ROUNDS_MAX: u32 = 20_000;
 /// Virtual nanoseconds until a polling thread looks again at the latest.
 const RELAX_MAX: u64 = 250_000;
 
+/// After one of so many turns those look at once that what it has done may concern; otherwise when nobody else can run.
+const LOOKED_AT: u64 = 3;
+
 /// In one of so many places where a thread can be interrupted it is.
 const INTERRUPTED: u64 = 8;
 
 /// Begins a story on this thread of the machine.
-pub(crate) fn begin(seed: u64, net: Arc<Mutex<Net>>, trace: Trace) {
+pub(crate) fn begin(seed: u64, trace: Trace) {
     let world = World {
         now: 0,
         random: Random::new(seed ^ 0x5eed),
         threads: Vec::new(),
         ready: Vec::new(),
-        relaxing: Vec::new(),
+        polling: 0,
         current: None,
         timers: BinaryHeap::new(),
         stirred_at: 0,
@@ -143,7 +151,6 @@ pub(crate) fn begin(seed: u64, net: Arc<Mutex<Net>>, trace: Trace) {
         failure: None,
         rounds: 0,
         trace,
-        net,
     };
     WORLD.with_borrow_mut(|place| *place = Some(world));
 }
@@ -249,7 +256,7 @@ pub(crate) fn spawn(process: ProcessId, job: Box<dyn FnOnce()>) -> ThreadId {
             locals: Locals::default(),
             token: false,
             waits: false,
-            relaxes: false,
+            looks: false,
             wait: 0,
             has_ended: false,
             has_panicked: false,
@@ -307,14 +314,25 @@ pub(crate) fn relax() {
         return;
     }
     with(|world| {
-        let id = world.current.expect("this is a logical thread");
-        world.threads[id].relaxes = true;
-        world.relaxing.push(id);
+        let id = world.look_later();
+        let process = world.threads[id].process;
+        world.processes[process].polling.push(id);
+        world.polling += 1;
     });
     coroutine::suspend();
 }
 
-/// Something has arrived for a process: its threads that poll look again.
+/// This thread looks again when something has happened in its process, however long that takes.
+pub(crate) fn watch() {
+    with(|world| {
+        let id = world.look_later();
+        let process = world.threads[id].process;
+        world.processes[process].watching.push(id);
+    });
+    coroutine::suspend();
+}
+
+/// Something has arrived for a process: its threads that have looked in vain look again.
 pub(crate) fn stir(process: ProcessId) {
     with(|world| world.stir(process));
 }
@@ -413,37 +431,25 @@ pub(crate) fn threads_left() -> usize {
 
 enum Next {
     Thread(ThreadId, Coroutine),
-    Action(Action),
-    Nothing,
+    Waker(Waker),
+    Network(usize),
+    /// The first thread has ended, or the story has failed.
+    End,
 }
 
 /// Runs until the first thread has ended, or the story has failed.
-pub(crate) fn run() {
-    while with(|world| world.failure.is_none() && !world.threads[0].has_ended) {
+pub(crate) fn run(happen_in_network: impl Fn(usize)) {
+    loop {
         match with(World::next) {
             Next::Thread(id, mut coroutine) => {
-                swap_locals(id);
                 let has_ended = coroutine.resume();
-                swap_locals(id);
                 with(|world| world.after(id, coroutine, has_ended));
             }
-            Next::Action(Action::Wake(id, wait)) => with(|world| {
-                if world.threads[id].wait == wait {
-                    world.wake(id);
-                }
-            }),
-            Next::Action(Action::Waker(waker)) => waker.wake(),
-            Next::Action(Action::Net(event)) => {
-                let net = with(|world| Arc::clone(&world.net));
-                net.lock().unwrap_or_else(PoisonError::into_inner).happen(event);
-            }
-            Next::Nothing => return,
+            Next::Waker(waker) => waker.wake(),
+            Next::Network(number) => happen_in_network(number),
+            Next::End => return,
         }
     }
-}
-
-fn swap_locals(id: ThreadId) {
-    with(|world| world.threads[id].locals.swap());
 }
 
 impl World {
@@ -459,37 +465,51 @@ impl World {
         }
     }
 
-    /// Time has passed: those that poll look again.
-    fn stir_all(&mut self) {
-        for id in std::mem::take(&mut self.relaxing) {
-            self.threads[id].relaxes = false;
-            self.ready.push(id);
-        }
+    /// The thread that runs has looked for something in vain.
+    fn look_later(&mut self) -> ThreadId {
+        let id = self.current.expect("only a logical thread looks for something");
+        self.threads[id].looks = true;
+        id
     }
 
-    /// Something has happened in a process: its threads that poll look again.
+    /// Time has passed: those that poll look again.
+    fn stir_all(&mut self) {
+        self.processes.iter_mut().for_each(|it| self.ready.append(&mut it.polling));
+        self.polling = 0;
+    }
+
+    /// Something has happened in a process: its threads that have looked in vain look again.
     fn stir(&mut self, process: ProcessId) {
-        if self.relaxing.is_empty() {
-            return;
-        }
-        let Self { relaxing, threads, ready, .. } = self;
-        relaxing.retain(|id| {
-            let stays = threads[*id].process != process;
-            if !stays {
-                threads[*id].relaxes = false;
-                ready.push(*id);
+        let process = &mut self.processes[process];
+        self.polling -= process.polling.len();
+        self.ready.append(&mut process.polling);
+        self.ready.append(&mut process.watching);
+        process.is_stirred = false;
+    }
+
+    /// The same of all processes where something has happened; says whether somebody looks again.
+    fn stir_stirred(&mut self) -> bool {
+        for process in 0..self.processes.len() {
+            if self.processes[process].is_stirred {
+                self.stir(process);
             }
-            stays
-        });
+        }
+        !self.ready.is_empty()
     }
 
     fn next(&mut self) -> Next {
-        loop {
+        while self.failure.is_none() && !self.threads[0].has_ended {
             if let Some(Reverse(timer)) = self.timers.peek()
                 && timer.at <= self.now
             {
                 let Some(Reverse(timer)) = self.timers.pop() else { continue };
-                return Next::Action(timer.action);
+                match timer.action {
+                    Action::Wake(id, wait) if self.threads[id].wait == wait => self.wake(id),
+                    Action::Wake(..) => {}
+                    Action::Waker(waker) => return Next::Waker(waker),
+                    Action::Network(number) => return Next::Network(number),
+                }
+                continue;
             }
             if !self.ready.is_empty() {
                 let place = self.random.index(self.ready.len());
@@ -501,14 +521,22 @@ impl World {
                     continue;
                 }
                 let Some(coroutine) = thread.coroutine.take() else { continue };
+                thread.looks = false;
+                thread.locals.swap();
                 self.current = Some(id);
                 self.now += 1 + self.random.below(TURN);
                 self.rounds = 0;
                 return Next::Thread(id, coroutine);
             }
+            if self.stir_stirred() {
+                continue;
+            }
             let next = self.timers.peek().map(|Reverse(timer)| timer.at);
-            if self.relaxing.is_empty() {
-                let Some(next) = next else { return Next::Nothing };
+            if self.polling == 0 {
+                let Some(next) = next else {
+                    self.failure = Some("lost: every thread waits for ever".to_owned());
+                    break;
+                };
                 self.now = self.now.max(next);
             } else {
                 let soon = self.now.max(self.stirred_at + RELAX_MAX);
@@ -521,13 +549,20 @@ impl World {
                 }
             }
         }
+        Next::End
     }
 
     fn after(&mut self, id: ThreadId, coroutine: Coroutine, has_ended: bool) {
         self.current = None;
-        if !self.threads[id].relaxes {
-            // Whatever it has done may be what another one polls for.
-            self.stir(self.threads[id].process);
+        let thread = &mut self.threads[id];
+        thread.locals.swap();
+        let (looks, process) = (thread.looks, thread.process);
+        if !looks {
+            // Whatever it has done may be what another one looks for.
+            self.processes[process].is_stirred = true;
+            if self.random.below(LOOKED_AT) == 0 {
+                self.stir(process);
+            }
         }
         let thread = &mut self.threads[id];
         if !has_ended {

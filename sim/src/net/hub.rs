@@ -21,11 +21,11 @@ use crate::{
 
 /// Something that happens in the network at its time.
 #[derive(Debug)]
-pub(crate) enum Event {
+pub(super) enum Event {
     /// A connection is made.
     Connect { endpoint: usize, peer: Peer },
     /// There is something to take.
-    Ring { endpoint: usize },
+    Ring { endpoint: usize, peer: Peer },
     /// A message was taken: there is room for another one.
     Credit { endpoint: usize, peer: Peer, lane: Lane },
     /// The other side is not there any more.
@@ -85,12 +85,15 @@ pub(super) struct Endpoint {
 #[derive(Debug, Default)]
 pub(super) struct Slot {
     pub(super) generation: u32,
+    /// Somebody has had it in hand since a round has found no work in it: there may be some.
+    pub(super) was_touched: bool,
     pub(super) side: Option<Box<Side>>,
 }
 
 impl Endpoint {
     pub(super) fn side(&mut self, peer: Peer) -> Option<&mut Side> {
         let slot = self.slots.get_mut(peer.index() as usize)?;
+        slot.was_touched = true;
         (slot.generation == peer.generation()).then_some(slot.side.as_deref_mut()).flatten()
     }
 
@@ -121,6 +124,7 @@ impl Endpoint {
             self.slots.len() - 1
         });
         self.slots[place].side = Some(Box::new(side));
+        self.slots[place].was_touched = true;
         let index = u32::try_from(place).expect("fewer than 2^32 peers");
         Peer::new(index, self.slots[place].generation)
     }
@@ -142,6 +146,9 @@ pub(crate) struct Net {
     pub(super) last_ask: u64,
     /// How often an answer was given.
     pub(super) answers: FxHashMap<(usize, Peer, Tag), u32>,
+    /// What is to happen at its time, by numbers.
+    events: Vec<Option<Event>>,
+    free: Vec<usize>,
     /// What is to happen, where everything happens at once.
     due: VecDeque<Event>,
 }
@@ -159,6 +166,8 @@ impl Net {
             asks: FxHashMap::default(),
             last_ask: 0,
             answers: FxHashMap::default(),
+            events: Vec::new(),
+            free: Vec::new(),
             due: VecDeque::new(),
         }
     }
@@ -179,8 +188,23 @@ impl Net {
 
     pub(super) fn schedule(&mut self, at: u64, event: Event) {
         match self.clock {
-            Clock::Story => world::at(at, Action::Net(event)),
+            Clock::Story => {
+                let number = self.free.pop().unwrap_or_else(|| {
+                    self.events.push(None);
+                    self.events.len() - 1
+                });
+                self.events[number] = Some(event);
+                world::at(at, Action::Network(number));
+            }
             Clock::AtOnce => self.due.push_back(event),
+        }
+    }
+
+    /// Does what was scheduled by a number, when its time has come.
+    pub(crate) fn happen_now(&mut self, number: usize) {
+        if let Some(event) = self.events[number].take() {
+            self.free.push(number);
+            self.happen(event);
         }
     }
 
@@ -315,10 +339,15 @@ impl Net {
         self.endpoints.iter().map(|endpoint| (endpoint.process, endpoint.counts))
     }
 
-    pub(crate) fn happen(&mut self, event: Event) {
+    fn happen(&mut self, event: Event) {
         match event {
             Event::Connect { endpoint, peer } => self.connect(endpoint, peer),
-            Event::Ring { endpoint } => self.endpoints[endpoint].sleeper.ring(),
+            Event::Ring { endpoint, peer } => {
+                let endpoint = &mut self.endpoints[endpoint];
+                // It is touched.
+                let _side = endpoint.side(peer);
+                endpoint.sleeper.ring();
+            }
             Event::Credit { endpoint, peer, lane } => {
                 let endpoint = &mut self.endpoints[endpoint];
                 let Some(side) = endpoint.side(peer) else { return };

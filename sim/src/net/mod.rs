@@ -26,7 +26,7 @@ mod region;
 mod round;
 mod side;
 
-pub(crate) use self::hub::{Counts, Event, Net};
+pub(crate) use self::hub::{Counts, Net};
 pub use self::plugin::Simulation;
 
 /// How the transport behaves in one story.

@@ -225,7 +225,11 @@ impl Context for SimContext {
     }
 
     fn set_admission(&mut self, open: bool) {
-        self.with(|net, at| net.endpoints[at].admission = open);
+        self.with(|net, at| {
+            let endpoint = &mut net.endpoints[at];
+            endpoint.admission = open;
+            endpoint.slots.iter_mut().for_each(|slot| slot.was_touched = true);
+        });
         self.sleeper.ring();
     }
 

@@ -275,7 +275,7 @@ impl Net {
             && let Some(side) = target.side(back).filter(|side| !side.is_broken())
         {
             side.arriving[lane as usize].push_back((due, tag, message));
-            self.schedule(due, Event::Ring { endpoint: to });
+            self.schedule(due, Event::Ring { endpoint: to, peer: back });
         }
         true
     }
@@ -338,8 +338,9 @@ impl Net {
     pub(super) fn cancel(&mut self, at: usize, id: OpId) {
         let Self { rules, endpoints, .. } = self;
         let endpoint = &mut endpoints[at];
-        let slot = endpoint.slots.get_mut(id.scope as usize);
-        let Some(side) = slot.and_then(|slot| slot.side.as_deref_mut()) else { return };
+        let Some(slot) = endpoint.slots.get_mut(id.scope as usize) else { return };
+        slot.was_touched = true;
+        let Some(side) = slot.side.as_deref_mut() else { return };
         let failure = |reached| Err(Box::new(Failure { error: Error::Cancelled, reached }));
         for out in &mut side.out {
             let place = out.queue.iter().position(|it| it.id == id);

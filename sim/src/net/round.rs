@@ -19,12 +19,15 @@ impl Net {
         if endpoint.is_cut {
             return false;
         }
-        let before = done.len();
+        let (before, now) = (done.len(), self.now());
         let mut moved = false;
         for place in 0..self.endpoints[at].slots.len() {
             let slot = &self.endpoints[at].slots[place];
-            let has_work = slot.side.as_deref().is_some_and(|side| self.has_work_of(at, side));
-            if !has_work {
+            if !slot.was_touched {
+                continue;
+            }
+            if !slot.side.as_deref().is_some_and(|side| self.has_work_of(at, side, now)) {
+                self.endpoints[at].slots[place].was_touched = false;
                 continue;
             }
             let peer = Peer::new(u32::try_from(place).unwrap_or(u32::MAX), slot.generation);
@@ -47,15 +50,16 @@ impl Net {
         if endpoint.is_cut {
             return false;
         }
-        let mut sides = endpoint.slots.iter().filter_map(|slot| slot.side.as_deref());
-        !endpoint.ready.is_empty() || sides.any(|side| self.has_work_of(at, side))
+        let now = self.now();
+        let touched = endpoint.slots.iter().filter(|slot| slot.was_touched);
+        let mut sides = touched.filter_map(|slot| slot.side.as_deref());
+        !endpoint.ready.is_empty() || sides.any(|side| self.has_work_of(at, side, now))
     }
 
-    fn has_work_of(&self, at: usize, side: &Side) -> bool {
+    fn has_work_of(&self, at: usize, side: &Side, now: u64) -> bool {
         if matches!(side.link, Link::Idle | Link::Connecting) {
             return false;
         }
-        let now = self.now();
         self.can_flush(side)
             || side.room(self.rules.queue_depth).contains(&true)
             || !side.asked.is_empty()
