@@ -204,6 +204,7 @@ fn kind_of<E>(error: &CallError<E>) -> &'static str {
         CallError::NotMade(hg_na::Error::PeerGone(_)) => "PeerGone",
         CallError::NotMade(_) => "NotMade",
         CallError::WouldDeadlock => "WouldDeadlock",
+        CallError::Draining => "Draining",
         CallError::Closed => "Closed",
         _ => "unknown",
     }

@@ -13,6 +13,8 @@
 //! | `bytes` | what an engine has taken for processes that hang is bounded in bytes |
 //! | `refused` | operations that come back for want of room are few beside those that are accepted |
 //! | `spins` | rounds that find nothing are few beside what happens |
+//! | `drain` | what was in service when a process began to drain is answered before it closes, and what it refuses was not begun |
+//! | `caller` | a handler is told which process has called |
 //! | `lost` | every thread of a closed engine ends |
 
 use std::fmt;
@@ -24,7 +26,7 @@ mod rules;
 pub(crate) use self::rules::{Sides, ends_by_itself, has_room, is_possible};
 use crate::{
     rpcs::Kind,
-    run::{self, Record, Run},
+    run::{self, Process, Record, Run},
     story::{Act, Call, Manner, contexts},
     world,
 };
@@ -91,7 +93,10 @@ fn fail(check: &str, why: impl FnOnce() -> String) {
 /// Everything has happened: lets it end, and judges it.
 pub(crate) fn finish() {
     wait_until(|| {
-        run::with(|run| run.processes.iter().all(|it| it.disturbed_until <= world::now()))
+        run::with(|run| {
+            let drains = |it: &Process| it.drains && it.lives && !it.hangs;
+            run.processes.iter().all(|it| it.disturbed_until <= world::now() && !drains(it))
+        })
     });
     world::sleep(20 * MILLI);
     check_bytes();
@@ -210,14 +215,18 @@ fn judge_call(
     let to = &run.processes[call.to];
     let sides = Sides {
         was_disturbed: from.disturbed_until > 0 || to.disturbed_until > 0,
-        target_is_well: to.lives && to.id == record.sides.1 && !to.hangs,
-        target_was_restarted: to.was_restarted,
+        target_is_well: record.has_drained
+            || to.lives && to.id == record.sides.1 && !to.hangs && !to.drains,
+        target_was_restarted: to.was_restarted && !record.has_drained,
+        target_has_drained: to.has_drained && record.served == 0,
         is_forgotten: run.forgotten.contains(&(call.from, call.to)),
     };
     if is_possible(call, kind, sides) {
         return None;
     }
-    Some(("outcome", format!("call {number} ({call}) ended by {kind}: {text}")))
+    let check = if record.has_drained || *kind == "Draining" { "drain" } else { "outcome" };
+    let served = record.served;
+    Some((check, format!("call {number} ({call}), served {served} times, ended by {kind}: {text}")))
 }
 
 /// Whether neither limits nor faults nor slow ways keep a call.

@@ -5,6 +5,7 @@ use std::{
     rc::Rc,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::Waker,
+    time::Duration,
 };
 
 use hg_engine::Handle;
@@ -18,7 +19,7 @@ use crate::{
     serve,
     simulated::Simulated,
     stage::Stage,
-    story::{Call, Event, Settings, Story, What, address_of, contexts},
+    story::{Act, Call, Event, Settings, Story, What, address_of, contexts},
     trace::{Trace, Tracing},
     world::{self, HARNESS, ProcessId},
 };
@@ -39,6 +40,10 @@ pub(crate) struct Process {
     pub(crate) address: Address,
     /// It was neither killed nor closed.
     pub(crate) lives: bool,
+    /// It drains until it closes, or has done so.
+    pub(crate) drains: bool,
+    /// This incarnation or one before has drained.
+    pub(crate) has_drained: bool,
     /// It has begun anew: some may not know yet that the one before is gone.
     pub(crate) was_restarted: bool,
     /// It has stopped for ever.
@@ -64,6 +69,10 @@ pub(crate) struct Record {
     pub(crate) is_nested: bool,
     /// Handlers that were begun for it.
     pub(crate) served: u32,
+    /// Its handler has come to an answer.
+    pub(crate) was_answered: bool,
+    /// It was in service when its target began to drain, and the drain has ended well: its answer has left.
+    pub(crate) has_drained: bool,
 }
 
 /// The story that runs on this thread of the machine.
@@ -93,6 +102,22 @@ pub(crate) fn with<T>(look: impl FnOnce(&mut Run) -> T) -> T {
 impl Run {
     pub(crate) fn net(&self) -> MutexGuard<'_, Net> {
         lock(&self.net)
+    }
+
+    /// Calls that an incarnation is serving and whose callers wait for an answer.
+    fn in_service(&self, id: ProcessId) -> Vec<usize> {
+        let waits = |call: &Call| {
+            // Of these something may have been said already.
+            let is_answered_otherwise = call.may_be_given_up()
+                || matches!(call.act, Act::Panic | Act::Poison | Act::Forget);
+            !call.manner.is_one_way() && !is_answered_otherwise
+        };
+        let is_served = |record: &Record| {
+            record.sides.1 == id && record.served > 0 && !record.was_answered && !record.is_nested
+        };
+        let all = self.records.iter().zip(&self.calls).enumerate();
+        let served = all.filter(|(_, (record, call))| is_served(record) && waits(call));
+        served.map(|(number, _)| number).collect()
     }
 }
 
@@ -158,6 +183,8 @@ fn add_processes(story: &Story) {
             handle: None,
             address,
             lives: false,
+            drains: false,
+            has_drained: false,
             was_restarted: false,
             hangs,
             stopped_until: 0,
@@ -198,6 +225,7 @@ fn perform(story: &Story, what: &What) {
         What::Stop(process, nanos) => stop(process, nanos),
         What::Kill(process) => kill(process),
         What::Close(process) => close(process),
+        What::Drain(process, nanos) => drain(process, nanos),
         What::Forget(process, other) => forget(process, other),
         What::Restart(process) => restart(story, process),
         What::NoMemory(process, nanos) => refuse(process, nanos, |id, refuse| {
@@ -292,6 +320,29 @@ pub(crate) fn close(process: usize) {
     end_process(process, id);
 }
 
+/// A process drains its engine, and closes it then.
+fn drain(process: usize, nanos: u64) {
+    let Some(id) = living(process) else { return };
+    let handle = with(|run| {
+        let it = &mut run.processes[process];
+        (it.drains, it.has_drained) = (true, true);
+        it.handle.clone()
+    });
+    let Some(handle) = handle else { return };
+    let job = move || {
+        let drain = handle.drain(Duration::from_nanos(nanos));
+        let in_service = with(|run| run.in_service(id));
+        if drain.wait().is_ok() {
+            with(|run| in_service.iter().for_each(|it| run.records[*it].has_drained = true));
+        }
+        drop(handle);
+        if living(process) == Some(id) {
+            close(process);
+        }
+    };
+    world::spawn(id, Box::new(job));
+}
+
 fn end_process(process: usize, id: ProcessId) {
     let (handle, waiting) = with(|run| {
         let it = &mut run.processes[process];
@@ -320,6 +371,7 @@ fn restart(story: &Story, process: usize) {
     with(|run| {
         let it = &mut run.processes[process];
         (it.id, it.was_restarted, it.stopped_until) = (world::add_process(), true, 0);
+        it.drains = false;
     });
     open(process, settings);
 }

@@ -36,23 +36,28 @@ pub(crate) fn register(
     let [plain, waits, blocks, later] =
         [(); 4].map(|()| Here { stage: Arc::clone(stage), process });
     builder
-        .serve(Plain, move |_request, asked| plain.plain(&asked))?
+        .serve(Plain, move |request, asked| plain.plain(request, &asked))?
         .serve_async(Async, move |request, asked| waits.clone().wait_and_answer(request, asked))?
-        .serve_blocking(Blocking, move |request, asked| match blocks.begin(&asked) {
-            Act::CallOn(to, nanos) => {
-                blocks.call_on_and_wait(request, to, nanos);
-                Ok(blocks.answer(&asked, 0, false))
-            }
-            act => block_on(blocks.stage.as_ref(), blocks.act(act, request.clone(), &asked)),
+        .serve_blocking(Blocking, move |request, asked| {
+            let outcome = match blocks.begin(request, &asked) {
+                Act::CallOn(to, nanos) => {
+                    blocks.call_on_and_wait(request, to, nanos);
+                    Ok(blocks.answer(&asked, 0, false))
+                }
+                act => block_on(blocks.stage.as_ref(), blocks.act(act, request.clone(), &asked)),
+            };
+            blocks.stage.answered(asked.call);
+            outcome
         })?
         .serve_later(Later, move |request, asked, answer| later.later(request, asked, answer))
 }
 
 impl Here {
     /// A handler begins; gives what it is to do.
-    fn begin(&self, asked: &Asked) -> Act {
+    fn begin(&self, request: &Request, asked: &Asked) -> Act {
         let Self { process, stage } = self;
         let number = asked.call;
+        stage.called_by(number, &request.caller());
         let Some(call) = stage.serving(number) else {
             let why = format!("value: {process} was asked for call {number}, which there is not");
             stage.fail(why);
@@ -69,8 +74,8 @@ impl Here {
         Answered { call, by, poison: Poison(poison), bytes: ByteBuf::from(bytes(call, len)) }
     }
 
-    fn plain(&self, asked: &Asked) -> Result<Answered, Refused> {
-        match self.begin(asked) {
+    fn plain(&self, request: &Request, asked: &Asked) -> Result<Answered, Refused> {
+        let outcome = match self.begin(request, asked) {
             Act::After(nanos) => {
                 self.stage.stand_still(nanos);
                 Ok(self.answer(asked, 0, false))
@@ -78,7 +83,9 @@ impl Here {
             Act::Panic => panic_quietly("a plain handler"),
             Act::Poison => Ok(self.answer(asked, 0, true)),
             act => self.plain_act(act, asked),
-        }
+        };
+        self.stage.answered(asked.call);
+        outcome
     }
 
     fn plain_act(&self, act: Act, asked: &Asked) -> Result<Answered, Refused> {
@@ -90,15 +97,20 @@ impl Here {
     }
 
     fn later(&self, request: &Request, asked: Asked, answer: Answer<Later>) {
-        match self.begin(&asked) {
-            act @ (Act::Answer(_) | Act::Refuse) => answer.send(self.plain_act(act, &asked)),
+        match self.begin(request, &asked) {
+            act @ (Act::Answer(_) | Act::Refuse) => {
+                self.stage.answered(asked.call);
+                answer.send(self.plain_act(act, &asked));
+            }
             Act::Panic => panic_quietly("a handler that was given its answer"),
             Act::Poison => answer.send(Ok(self.answer(&asked, 0, true))),
             Act::Forget => drop(answer),
             act => {
                 let (here, request) = (self.clone(), request.clone());
                 let job = move || {
-                    answer.send(block_on(here.stage.as_ref(), here.act(act, request, &asked)));
+                    let outcome = block_on(here.stage.as_ref(), here.act(act, request, &asked));
+                    here.stage.answered(asked.call);
+                    answer.send(outcome);
                 };
                 self.stage.spawn(Box::new(job));
             }
@@ -106,8 +118,10 @@ impl Here {
     }
 
     async fn wait_and_answer(self, request: Request, asked: Asked) -> Result<Answered, Refused> {
-        let act = self.begin(&asked);
-        self.act(act, request, &asked).await
+        let act = self.begin(&request, &asked);
+        let outcome = self.act(act, request, &asked).await;
+        self.stage.answered(asked.call);
+        outcome
     }
 
     async fn act(&self, act: Act, request: Request, asked: &Asked) -> Result<Answered, Refused> {

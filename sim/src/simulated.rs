@@ -7,13 +7,13 @@ use std::{
 };
 
 use hg_engine::Handle;
-use hg_na::Address;
+use hg_na::{Address, Identity};
 use nix::poll::PollTimeout;
 
 use crate::{
     judge::Ended,
     rpcs::Kind,
-    run::{self, Record},
+    run::{self, Record, Run},
     stage::{Stage, is_readable},
     story::{Act, Call, Manner, address_of},
     world::{self, Action, ProcessId, ThreadId},
@@ -32,6 +32,13 @@ struct Unpark(ThreadId);
 impl Wake for Unpark {
     fn wake(self: Arc<Self>) {
         world::unpark(self.0);
+    }
+}
+
+impl Simulated {
+    fn is_closed_in(&self, run: &Run) -> bool {
+        let it = &run.processes[self.process];
+        it.id != self.id || !it.lives
     }
 }
 
@@ -70,10 +77,7 @@ impl Stage for Simulated {
     }
 
     fn is_closed(&self) -> bool {
-        run::with(|run| {
-            let it = &run.processes[self.process];
-            it.id != self.id || !it.lives
-        })
+        run::with(|run| self.is_closed_in(run))
     }
 
     fn spawn(&self, job: Box<dyn FnOnce() + Send>) {
@@ -125,11 +129,39 @@ impl Stage for Simulated {
         })
     }
 
+    fn answered(&self, number: u64) {
+        run::with(|run| {
+            let record = usize::try_from(number).ok().and_then(|it| run.records.get_mut(it));
+            record.into_iter().for_each(|record| record.was_answered = true);
+        });
+    }
+
+    fn called_by(&self, number: u64, caller: &Identity) {
+        let is_so = run::with(|run| {
+            let number = usize::try_from(number).unwrap_or(usize::MAX);
+            let (Some(call), Some(record)) = (run.calls.get(number), run.records.get(number))
+            else {
+                return true;
+            };
+            let from = &run.processes[call.from];
+            // Nobody vouches for who is gone, nor when this engine is closed.
+            let is_there = from.lives && from.id == record.sides.0 && !self.is_closed_in(run);
+            let pair = [(call.from, call.to), (call.to, call.from)];
+            let may_be_gone = !is_there || pair.iter().any(|it| run.forgotten.contains(it));
+            caller.pid.map_or(may_be_gone, |pid| pid as usize == record.sides.0)
+        });
+        if !is_so {
+            let process = self.process;
+            world::fail(|| format!("caller: {process} is told that call {number} is {caller:?}'s"));
+        }
+    }
+
     fn calling_on(&self, to: usize, nanos: u64) -> (u64, Address) {
         let call = Call::plain(self.process, to, Kind::Plain, Manner::Await);
         run::with(|run| {
             run.calls.push(Call { deadline: Some(nanos), ..call });
-            run.records.push(Record { is_nested: true, ..Record::default() });
+            let sides = (self.id, run.processes[to].id);
+            run.records.push(Record { is_nested: true, sides, ..Record::default() });
             (run.calls.len() as u64 - 1, run.processes[to].address.clone())
         })
     }

@@ -8,7 +8,7 @@ use std::{
 };
 
 use hg_engine::{Handle, Spawn};
-use hg_na::Address;
+use hg_na::{Address, Identity};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::{judge::Ended, story::Call};
@@ -56,6 +56,12 @@ pub(crate) trait Stage: Send + Sync {
 
     /// A handler of this process begins to serve a call; `None` if there is no such call.
     fn serving(&self, number: u64) -> Option<Call>;
+
+    /// A call was served, and its answer is about to be given.
+    fn answered(&self, _number: u64) {}
+
+    /// By whom a call came, as its handler is told.
+    fn called_by(&self, _number: u64, _caller: &Identity) {}
 
     /// A handler is about to call on: gives the number of that call, and whom to call. What comes of it nobody judges.
     fn calling_on(&self, to: usize, nanos: u64) -> (u64, Address);

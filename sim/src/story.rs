@@ -173,13 +173,17 @@ impl Call {
     /// Whether its handler ends only with the story, or when its caller gives up at its end.
     #[must_use]
     pub fn stays(&self) -> bool {
-        let is_given_up =
-            self.deadline.is_some() || matches!(self.manner, Manner::Drop(_) | Manner::Cancel(_));
         match self.act {
             Act::Never => true,
-            Act::UntilCancelled => self.manner.is_one_way() || !is_given_up,
+            Act::UntilCancelled => self.manner.is_one_way() || !self.may_be_given_up(),
             _ => false,
         }
+    }
+
+    /// Whether it may end without an answer because its caller waits no longer.
+    #[must_use]
+    pub fn may_be_given_up(&self) -> bool {
+        self.deadline.is_some() || matches!(self.manner, Manner::Drop(_) | Manner::Cancel(_))
     }
 }
 
@@ -194,6 +198,8 @@ pub enum What {
     Kill(usize),
     /// A process closes its engine.
     Close(usize),
+    /// A process drains its engine for at most so long in nanoseconds, then closes it.
+    Drain(usize, u64),
     /// A process that has ended begins anew.
     Restart(usize),
     /// The first one closes its connection to the second one.
@@ -310,6 +316,7 @@ impl fmt::Display for What {
             Self::Stop(it, None) => write!(out, "{it} stops for ever"),
             Self::Kill(it) => write!(out, "{it} is killed"),
             Self::Close(it) => write!(out, "{it} closes its engine"),
+            Self::Drain(it, nanos) => write!(out, "{it} drains for {}, then closes", time(*nanos)),
             Self::Restart(it) => write!(out, "{it} begins anew"),
             Self::Forget(it, other) => write!(out, "{it} forgets {other}"),
             Self::NoMemory(it, nanos) => write!(out, "{it} gets no memory for {}", time(*nanos)),

@@ -11,6 +11,8 @@ pub(crate) struct Sides {
     pub(crate) target_is_well: bool,
     /// It has begun anew: the caller may not know yet that the one before is gone.
     pub(crate) target_was_restarted: bool,
+    /// It has begun to drain at some time, and has not served the call.
+    pub(crate) target_has_drained: bool,
     /// The caller has closed the connection at some time.
     pub(crate) is_forgotten: bool,
 }
@@ -33,7 +35,7 @@ pub(crate) fn has_room(story: &Story, call: &Call) -> bool {
 
 /// Whether a call may end by such an error.
 pub(crate) fn is_possible(call: &Call, kind: &str, sides: Sides) -> bool {
-    let Sides { was_disturbed, target_is_well, target_was_restarted, is_forgotten } = sides;
+    let Sides { was_disturbed, target_is_well, target_was_restarted, is_forgotten, .. } = sides;
     match kind {
         "Handler" => {
             let may_refuse =
@@ -46,6 +48,7 @@ pub(crate) fn is_possible(call: &Call, kind: &str, sides: Sides) -> bool {
             is_cancelled || is_forgotten || call.deadline.is_some() || !target_is_well
         }
         "PeerGone" => !target_is_well || target_was_restarted || is_forgotten,
+        "Draining" => sides.target_has_drained,
         "Panicked" => matches!(call.act, Act::Panic | Act::Poison),
         "Decode" => call.act == Act::Poison,
         "Rejected" => {

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use hg_na::{Address, Caps, Completion, Error, GoneReason, Peer, Tag};
+use hg_na::{Address, Caps, Completion, Error, GoneReason, Identity, Peer, Tag};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
@@ -277,6 +277,16 @@ impl Net {
         }
     }
 
+    /// Whose process a peer is, by the network's word.
+    pub(super) fn identity(&self, at: usize, peer: Peer) -> Identity {
+        let slot = self.endpoints[at].slots.get(peer.index() as usize);
+        let slot = slot.filter(|slot| slot.generation == peer.generation());
+        let process = slot.and_then(|slot| slot.side.as_deref()?.process);
+        let mut identity = Identity::default();
+        identity.pid = process.and_then(|process| u32::try_from(process).ok());
+        identity
+    }
+
     /// An endpoint is closed, or its process dies: nothing that it does has an effect any more.
     pub(super) fn cut(&mut self, at: usize, reason: &GoneReason) {
         let endpoint = &mut self.endpoints[at];
@@ -381,10 +391,13 @@ impl Net {
         let target = self.by_address.get(&address).copied();
         match target.filter(|target| !self.endpoints[*target].is_cut) {
             Some(target) => {
-                let theirs =
-                    self.endpoints[target].add(Side::new(None, Link::Open { endpoint: at, peer }));
-                let link = Link::Open { endpoint: target, peer: theirs };
-                self.endpoints[at].side(peer).expect("it was found above").link = link;
+                let [here, there] = [at, target].map(|it| self.endpoints[it].process);
+                let mut theirs = Side::new(None, Link::Open { endpoint: at, peer });
+                theirs.process = Some(here);
+                let theirs = self.endpoints[target].add(theirs);
+                let side = self.endpoints[at].side(peer).expect("it was found above");
+                side.link = Link::Open { endpoint: target, peer: theirs };
+                side.process = Some(there);
             }
             None => {
                 let reason = GoneReason::Unreachable("nobody listens there".into());

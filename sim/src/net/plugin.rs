@@ -10,8 +10,8 @@ use std::{
 
 use hg_na::{
     Address, Begun, Caps, Completion, Context, Descriptor, Domain, Error, Exchange, Exchanged,
-    GoneReason, Memory, Message, Op, OpId, OpenOptions, Peer, Plugin, Region, Rejected, Rights,
-    Tag, Token, Transit, Waiter,
+    GoneReason, Identity, Memory, Message, Op, OpId, OpenOptions, Peer, Plugin, Region, Rejected,
+    Rights, Tag, Token, Transit, Waiter,
 };
 use nix::sys::eventfd::EventFd;
 
@@ -46,7 +46,7 @@ impl Simulation {
     pub fn at_once(rules: Rules) -> Self {
         Self {
             net: Arc::new(Mutex::new(Net::new(rules, 0).at_once())),
-            process: 0,
+            process: std::process::id() as usize,
             descriptors: false,
         }
     }
@@ -270,6 +270,10 @@ impl Context for SimContext {
 
     fn connected(&mut self) -> Vec<Peer> {
         self.with(|net, at| net.endpoints[at].connected())
+    }
+
+    fn identity(&self, peer: Peer) -> Identity {
+        lock(&self.net).identity(self.id, peer)
     }
 
     fn waiter(&self) -> Arc<dyn Waiter> {

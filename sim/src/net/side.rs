@@ -90,6 +90,8 @@ pub(super) struct Side {
     /// The address, when it was looked up.
     pub(super) address: Option<Address>,
     pub(super) link: Link,
+    /// The process at the other end, once it is connected.
+    pub(super) process: Option<usize>,
     pub(super) admission: bool,
     pub(super) out: [Out; 3],
     /// When it arrives, its tag, the message.
@@ -107,6 +109,7 @@ impl Side {
         Self {
             address,
             link,
+            process: None,
             admission: true,
             out: Default::default(),
             arriving: Default::default(),

@@ -153,6 +153,7 @@ impl Record {
             }
         }
         let known = Sides {
+            target_has_drained: false,
             was_disturbed: from.disturbed_until > 0 || to.disturbed_until > 0,
             target_is_well: to.lives && !to.hangs && to.incarnation == incarnations.1,
             target_was_restarted: to.was_restarted,

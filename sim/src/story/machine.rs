@@ -26,6 +26,12 @@ impl Story {
         // Nothing refuses memory or threads to a process of root's.
         let can_be = |what: &What| !matches!(what, What::NoMemory(..) | What::NoThreads(..));
         story.events.retain(|event| can_be(&event.what));
+        // A drain is the engine's own, and the transport has no part in it.
+        for event in &mut story.events {
+            if let What::Drain(it, _) = event.what {
+                event.what = What::Close(it);
+            }
+        }
         let nearer = |to: &mut usize| {
             if *to > living {
                 *to = living + 1 + (*to - living - 1) % hung;

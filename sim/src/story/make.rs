@@ -203,7 +203,7 @@ impl Maker {
         if self.hangs[it] {
             return;
         }
-        match random.below(13) {
+        match random.below(15) {
             0..4 => {
                 let nanos = random.pick(&[100 * MICRO, 2 * MILLI, 20 * MILLI, 200 * MILLI]);
                 self.push(What::Stop(it, Some(nanos)));
@@ -234,9 +234,13 @@ impl Maker {
                     self.push(What::Forget(it, other));
                 }
             }
-            _ => {
+            12 => {
                 let nanos = random.pick(&[MILLI, 20 * MILLI, 500 * MILLI]);
                 self.push(What::NoThreads(it, nanos));
+            }
+            _ => {
+                self.lives[it] = false;
+                self.push(What::Drain(it, random.pick(&[MICRO, MILLI, 20 * MILLI, 200 * MILLI])));
             }
         }
     }
