@@ -142,11 +142,11 @@ impl Port {
         let platform = self.shared.platform.as_ref();
         let me = platform.current();
         loop {
+            let left = limit.map(|limit| limit.saturating_duration_since(platform.now()));
             let mut state = self.enter_state()?;
             if let Some(work) = state.take_work(platform, false) {
                 return self.begin_driving(Role::new(self, work), state);
             }
-            let left = limit.map(|limit| limit.saturating_duration_since(platform.now()));
             if left.is_some_and(|left| left.is_zero()) {
                 self.leave_line(state, &me);
                 return None;

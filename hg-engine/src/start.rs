@@ -236,12 +236,15 @@ impl Port {
         let id = begun.ok_or_else(|| self.too_many_calls())?;
         header.id = id.to_bits();
         header.encode(message.as_mut_slice());
-        state.protocol.post_call(id, peer.na, two_way, message)?;
-        if let Some(local) = of_port {
+        let posted = state.protocol.post_call(id, peer.na, two_way, message);
+        let (kept, freed) = if posted.is_ok() { (of_port, None) } else { (None, of_port) };
+        if let Some(local) = kept {
             state.protocol.kept.insert_arguments(id, peer.na, local, deadline);
         }
         drop(state);
+        drop(freed);
+        // Whoever makes progress frees the arguments of a call that was not made.
         self.notify();
-        Ok(id)
+        posted.map(|()| id)
     }
 }

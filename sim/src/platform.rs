@@ -52,15 +52,16 @@ impl Platform for Virtual {
     }
 
     fn current(&self) -> Thread {
-        world::maybe_interrupt();
         Thread::Other(Arc::new(Parking(world::current().unwrap_or(usize::MAX))))
     }
 
     fn park(&self) {
+        world::maybe_interrupt();
         world::park(None);
     }
 
     fn park_timeout(&self, limit: Duration) {
+        world::maybe_interrupt();
         world::park(Some(world::now() + nanos(limit)));
     }
 

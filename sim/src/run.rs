@@ -332,7 +332,9 @@ fn drain(process: usize, nanos: u64) {
     let job = move || {
         let drain = handle.drain(Duration::from_nanos(nanos));
         let in_service = with(|run| run.in_service(id));
-        if drain.wait().is_ok() {
+        let has_ended_well = drain.wait().is_ok();
+        // One that was killed meanwhile promises nothing: its threads run on for a moment.
+        if has_ended_well && living(process) == Some(id) {
             with(|run| in_service.iter().for_each(|it| run.records[*it].has_drained = true));
         }
         drop(handle);
