@@ -4,13 +4,10 @@
 
 use std::{
     collections::BTreeMap,
-    process::ExitCode,
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    process::{Command, ExitCode},
+    sync::atomic::{AtomicU64, Ordering},
     thread,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use sim::{
@@ -37,6 +34,15 @@ const USAGE: &str = "usage: sim [--seeds N] [--from N] [--seed N] [--trace] [--a
 
 /// Stories with real processes that run at a time: they mostly wait.
 const THREADS: u64 = 4;
+
+impl Options {
+    /// How many stories run at a time.
+    fn threads(&self) -> u64 {
+        self.threads.unwrap_or_else(|| {
+            thread::available_parallelism().map_or(1, |threads| threads.get() as u64)
+        })
+    }
+}
 
 fn options() -> Result<Options, String> {
     let mut options = Options {
@@ -92,7 +98,8 @@ fn main() -> ExitCode {
     }
     match options.seed {
         Some(seed) => one(seed, &options),
-        None => many(&options),
+        None if options.threads() == 1 => many(&options),
+        None => in_batches(&options),
     }
 }
 
@@ -146,64 +153,87 @@ fn print_short(story: &Story, failure: &str, options: &Options) {
     println!("{short}{why}\n");
 }
 
+/// Stories that one process runs: what a killed process of a story has had is never freed, as its threads cannot be unwound.
+const BATCH: u64 = 2000;
+
+/// Runs many stories in batches, each in a process of its own; gives what they have said.
+fn in_batches(options: &Options) -> ExitCode {
+    let program = std::env::current_exe().expect("this program has a path");
+    let (begun, next) = (Instant::now(), AtomicU64::new(0));
+    let (held, failed) = (AtomicU64::new(0), AtomicU64::new(0));
+    let flags: Vec<_> = std::env::args().skip(1).collect();
+    // Relaxed: nothing else hangs on these numbers.
+    let work = || {
+        while options.keep_going || failed.load(Ordering::Relaxed) == 0 {
+            let first = next.fetch_add(BATCH, Ordering::Relaxed);
+            if first >= options.seeds {
+                return;
+            }
+            let seeds = BATCH.min(options.seeds - first);
+            let (from, seeds) = ((options.from + first).to_string(), seeds.to_string());
+            let own = ["--from", &from, "--seeds", &seeds, "--threads", "1"];
+            let output = Command::new(&program).args(&flags).args(own).output();
+            let output = output.expect("this program can be started again");
+            let said = String::from_utf8_lossy(&output.stdout).into_owned();
+            let of_line = |line: &str| line.split_once(" of them hold")?.0.parse::<u64>().ok();
+            held.fetch_add(said.lines().find_map(of_line).unwrap_or(0), Ordering::Relaxed);
+            if !output.status.success() {
+                failed.fetch_add(1, Ordering::Relaxed);
+                println!("{said}{}", String::from_utf8_lossy(&output.stderr));
+            }
+        }
+    };
+    let threads = options.threads();
+    thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
+    let (held, failed, took) =
+        (held.into_inner(), failed.into_inner(), begun.elapsed().as_secs_f64());
+    #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
+    let rate = held as f64 / took / threads as f64;
+    println!(
+        "{held} of {} seeds hold, {failed} batches have failures; {took:.1} s by {threads} processes at a time, {rate:.0} stories a second and process",
+        options.seeds
+    );
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
 /// What has become of many stories.
 #[derive(Default)]
 struct Tally {
     done: u64,
     passed: u64,
-    passing: Duration,
     /// How many have broken a check, and the first of them.
     kinds: BTreeMap<String, (u64, u64)>,
 }
 
+/// Runs many stories in this process.
 fn many(options: &Options) -> ExitCode {
-    let (begun, next) = (Instant::now(), AtomicU64::new(options.from));
-    let tally = Mutex::new(Tally::default());
-    let locked = || tally.lock().unwrap_or_else(PoisonError::into_inner);
-    let is_over = || !options.keep_going && !locked().kinds.is_empty();
-    let work = || {
-        while !is_over() {
-            // Relaxed: nothing else hangs on this number.
-            let seed = next.fetch_add(1, Ordering::Relaxed);
-            if seed >= options.from + options.seeds {
-                return;
-            }
-            if let Some((story, failure)) = try_one(seed, options, &locked) {
-                print_short(&story, &failure, options);
-            }
+    let begun = Instant::now();
+    let mut tally = Tally::default();
+    for seed in options.from..options.from + options.seeds {
+        if let Some((story, failure)) = try_one(seed, options, &mut tally) {
+            print_short(&story, &failure, options);
+            break;
         }
-    };
-    let threads = options.threads.unwrap_or_else(|| {
-        thread::available_parallelism().map_or(1, |threads| threads.get() as u64)
-    });
-    thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
-    let Tally { done, passed, passing, kinds } = &*locked();
+    }
+    let Tally { done, passed, kinds } = tally;
     let took = begun.elapsed().as_secs_f64();
-    println!("{done} seeds in {took:.1} s by {threads} threads");
     #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
-    let rate = *passed as f64 / passing.as_secs_f64();
-    println!("{passed} of them hold, {rate:.0} a second and thread");
-    for (check, (count, first)) in kinds {
+    let rate = done as f64 / took;
+    println!("{done} seeds in {took:.1} s, {rate:.0} a second");
+    println!("{passed} of them hold");
+    for (check, (count, first)) in &kinds {
         println!("  {check}: {count}, the first is seed {first}");
     }
     if kinds.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// Runs the story of a seed; gives one that has failed and is to be made shorter.
-fn try_one<'a>(
-    seed: u64,
-    options: &Options,
-    tally: &impl Fn() -> MutexGuard<'a, Tally>,
-) -> Option<(Story, String)> {
-    let begun = Instant::now();
+fn try_one(seed: u64, options: &Options, tally: &mut Tally) -> Option<(Story, String)> {
     let story = Story::new(seed, options.as_before);
     let report = sim::run(&story, options.checks.clone(), Tracing::Off);
-    let took = begun.elapsed();
-    let mut tally = tally();
     tally.done += 1;
     let Some(failure) = report.failure else {
         tally.passed += 1;
-        tally.passing += took;
         return None;
     };
     let (count, first) = tally.kinds.entry(check_of(&failure).to_owned()).or_insert((0, seed));
