@@ -51,7 +51,7 @@ pub(crate) struct Inner {
     /// What each queue of each peer has sent.
     pub(crate) orders: FxHashMap<(u32, Lane), Mutex<Order<Early>>>,
     /// Answers that end when this shuffle does.
-    watchers: Mutex<Option<Vec<Answer<watch>>>>,
+    watchers: Mutex<Watchers>,
     /// Calls of this rank that end when a peer's shuffle does.
     watches: Mutex<u32>,
     watches_changed: Condvar,
@@ -112,6 +112,13 @@ impl Table {
 /// In place of a hop: none.
 pub(crate) const HERE: u32 = u32::MAX;
 
+/// Peers that want to know when this shuffle ends.
+enum Watchers {
+    Waiting(Vec<Answer<watch>>),
+    /// It ends: in good order, or not.
+    Told(Result<(), Refused>),
+}
+
 impl Inner {
     pub(crate) fn new(
         name: &str,
@@ -151,7 +158,7 @@ impl Inner {
             in_flight,
             held_back: Default::default(),
             orders,
-            watchers: Mutex::new(Some(Vec::new())),
+            watchers: Mutex::new(Watchers::Waiting(Vec::new())),
             watches: Mutex::new(0),
             watches_changed: Condvar::new(),
             meeting: Meeting::default(),
@@ -386,8 +393,8 @@ impl Inner {
     /// A peer wants to know when this shuffle ends.
     pub(crate) fn watched(&self, answer: Answer<watch>) {
         match &mut *locked(&self.watchers) {
-            Some(watchers) => watchers.push(answer),
-            None => answer.send(Ok(())),
+            Watchers::Waiting(watchers) => watchers.push(answer),
+            Watchers::Told(how) => answer.send(*how),
         }
     }
 
@@ -413,9 +420,14 @@ impl Inner {
 
     /// Tells those who watch that this shuffle ends.
     pub(crate) fn release_watchers(&self, in_order: bool) {
-        for answer in locked(&self.watchers).take().into_iter().flatten() {
-            answer.send(if in_order { Ok(()) } else { Err(Refused::Closed) });
-        }
+        let how = if in_order { Ok(()) } else { Err(Refused::Closed) };
+        let mut state = locked(&self.watchers);
+        let Watchers::Waiting(watchers) = &mut *state else { return };
+        let watchers = std::mem::take(watchers);
+        // Those that come later are told the same.
+        *state = Watchers::Told(how);
+        drop(state);
+        watchers.into_iter().for_each(|answer| answer.send(how));
     }
 
     pub(crate) fn is_failed(&self) -> bool {

@@ -239,7 +239,7 @@ fn nothing_is_left_of_a_killed_process() {
     let name = format!("left-{}", std::process::id());
     let (mut named, address) = Child::target(&format!("name={name}"));
     let (mut unnamed, other) = Child::target("contexts=2");
-    let generated = other.strip_prefix("sm://").and_then(|rest| rest.strip_suffix("/0")).unwrap();
+    let generated = other.strip_prefix("sm://").and_then(|rest| rest.strip_suffix("/0*2")).unwrap();
     let mut origins: Vec<_> =
         [&address, &other].iter().map(|to| Child::start("flooder", &format!("to={to}"))).collect();
     for origin in &mut origins {
