@@ -155,7 +155,8 @@ impl<T: Clone + PartialEq> Followers<T> {
 
     /// Whoever has the role waits itself: gives those who are to be told from now on, and of what.
     pub(crate) fn end_patience(&mut self) -> impl Iterator<Item = (&T, OperationId)> {
-        self.is_busy = false;
+        // Its calls are no short ones: those of others are worth a wake-up.
+        (self.is_busy, self.turn) = (false, None);
         self.line.iter_mut().filter_map(|it| {
             let was_patient = std::mem::take(&mut it.is_patient);
             was_patient.then_some(&it.thread).zip(it.id)

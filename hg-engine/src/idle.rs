@@ -17,6 +17,8 @@ use crate::{platform::Platform, settings::Wait};
 
 /// Idle rounds between two looks at the clock.
 const ROUNDS_PER_LOOK: u32 = 64;
+/// A call that is answered within so many rounds costs less than to wake another thread.
+const ROUNDS_OF_A_SHORT_CALL: u32 = 32;
 /// Signs in a row after which the next sleeps begin at once.
 const SIGNS: u32 = 2;
 /// How many do at first, and at most.
@@ -145,10 +147,10 @@ impl<'p> Idle<'p> {
         }
     }
 
-    /// Whether nothing has come for some rounds again.
+    /// Whether nothing has come for so many rounds that whoever waits for this thread's is to be told itself.
     #[inline]
     pub(crate) fn takes_long(&self) -> bool {
-        self.rounds.is_multiple_of(ROUNDS_PER_LOOK) && self.rounds > 0
+        self.rounds == ROUNDS_OF_A_SHORT_CALL
     }
 
     pub(crate) fn out_of_time(&self, limit: Option<Instant>) -> bool {

@@ -21,7 +21,7 @@
 //! call would cost more than the call. So those who join the line of a busy holder are *patient*: nobody tells them of anything (H3), and
 //! they park for [`GRACE`] at most. When the holder's turn is over, the role is kept for the first in line, which is told; nobody
 //! else can take it before. Where a busy holder waits itself, patience ends: it wakes those whose calls have settled, and the others
-//! by H2 from then on. Where it does not come back, the first one that has parked for so long takes the role.
+//! by H2 from then on; so it is where a call is not answered within some rounds, as over a network. Where it does not come back, the first one that has parked for so long takes the role.
 //! So threads that share a core get equal turns, and each call costs few switches between them.
 //!
 //! # Foreign loops ([`crate::EventLoop`])
