@@ -39,7 +39,7 @@ fn next_event() -> String;
 fn patience();
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let target = hg::Engine::listen("sm://")?;
+    let target = hg::listen("sm://")?;
     target.register(sum_of_squares)?;
     target.register(read_file)?;
 
@@ -64,7 +64,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     })?;
 
-    let origin = hg::Engine::open("sm://")?;
+    let origin = hg::open("sm://")?;
     origin.register(square)?;
     let peer = origin.lookup(target.address())?;
     println!("1 + 4 + 9 = {}", origin.call(sum_of_squares, &peer, (vec![1, 2, 3],)).wait()?);

@@ -20,7 +20,7 @@ fn keep(from: Descriptor) -> Result<u64, String>;
 fn load(offset: u64, into: Descriptor) -> Result<(), String>;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let target = hg::Engine::listen("sm://")?;
+    let target = hg::listen("sm://")?;
     let kept: Arc<Mutex<Option<Arc<Bulk>>>> = Arc::default();
     let store = Arc::clone(&kept);
     target.serve_async(keep, move |request, (from,)| {
@@ -44,7 +44,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     })?;
 
-    let origin = hg::Engine::open("sm://")?;
+    let origin = hg::open("sm://")?;
     let peer = origin.lookup(target.address())?;
     let numbers: Vec<u8> = (0..=255).cycle().take(10 << 20).collect();
     let source = origin.expose(numbers, Rights::READ)?;

@@ -25,7 +25,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// Serves until its parent goes away.
 fn target() -> Result<(), Box<dyn Error>> {
-    let engine = hg::Engine::builder().register(add)?.listen(true).open("sm://")?;
+    let engine = hg::builder().register(add)?.listen(true).open("sm://")?;
     println!("{}", engine.address());
     std::io::stdin().read_to_end(&mut Vec::new())?;
     Ok(())
@@ -42,7 +42,7 @@ fn origin() -> Result<(), Box<dyn Error>> {
     let output = child.stdout.take().ok_or("the target has no output")?;
     BufReader::new(output).read_line(&mut address)?;
 
-    let engine = hg::Engine::open("sm://")?;
+    let engine = hg::open("sm://")?;
     let target = engine.lookup(address.trim())?;
     println!("2 + 3 = {}, says process {}", engine.call(add, &target, (2, 3)).wait()?, child.id());
 

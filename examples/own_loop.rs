@@ -24,7 +24,7 @@ fn greet(name: &str) -> String {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let target = hg::Engine::builder().listen(true).progress(hg::Progress::Own).open("sm://")?;
+    let target = hg::builder().listen(true).progress(hg::Progress::Own).open("sm://")?;
     target.register(greet)?;
 
     let origins = (0..ORIGINS).map(|number| {
@@ -51,7 +51,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// An origin that makes its progress in a loop of its own, and does something else in between.
 fn origin(number: u64, target: &hg::Address) -> Result<String, hg::CallError> {
-    let engine = hg::Engine::builder().progress(hg::Progress::Own).open("sm://")?;
+    let engine = hg::builder().progress(hg::Progress::Own).open("sm://")?;
     let target = engine.lookup(target)?;
     let name = format!("origin {number}");
     let mut call = engine.call(greet, &target, (&name,));

@@ -55,9 +55,9 @@ async fn serve_and_call() -> Result<(), Box<dyn Error>> {
     let address = listener.local_addr()?.to_string();
     let _server = smol::spawn(serve_tcp(listener));
 
-    let target = hg::Engine::builder().listen(true).runtime(Smol).open("sm://")?;
+    let target = hg::builder().listen(true).runtime(Smol).open("sm://")?;
     target.register(ask)?;
-    let origin = hg::Engine::open("sm://")?;
+    let origin = hg::open("sm://")?;
     let peer = origin.lookup(target.address())?;
     for number in 1..=3 {
         let answer = origin.call(ask, &peer, (address.clone(), number)).await?;

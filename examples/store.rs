@@ -30,7 +30,7 @@ use interface::{NoSuchKey, get, put};
 fn main() -> Result<(), Box<dyn Error>> {
     let store = Arc::new(Mutex::new(HashMap::<String, Vec<u8>>::new()));
     let written = Arc::clone(&store);
-    let handlers = hg::Engine::builder()
+    let handlers = hg::builder()
         .serve(put, move |_request, (key, value)| {
             let mut store = written.lock().unwrap_or_else(PoisonError::into_inner);
             store.insert(key.to_owned(), value.to_vec());
@@ -42,7 +42,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         })?;
     let target = handlers.listen(true).open("sm://")?;
 
-    let origin = hg::Engine::open("sm://")?;
+    let origin = hg::open("sm://")?;
     let peer = origin.lookup(target.address())?;
     origin.call(put, &peer, ("a", b"1")).wait()?;
     origin.notify(put, &peer, ("b", b"2")).wait()?;

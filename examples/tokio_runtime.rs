@@ -40,12 +40,12 @@ async fn serve_and_call() -> Result<(), Box<dyn Error>> {
     let server = tokio::spawn(serve_tcp(listener));
 
     // Its handlers run on the runtime that this runs on.
-    let builder = hg::Engine::builder().listen(true);
+    let builder = hg::builder().listen(true);
     let target = builder.runtime(Handle::current()).open("sm://")?;
     target.register(ask)?;
 
     // Calls need no such setting: they are futures that any runtime can await.
-    let origin = hg::Engine::open("sm://")?;
+    let origin = hg::open("sm://")?;
     let peer = origin.lookup(target.address())?;
     let call = |number| {
         let (origin, address) = (origin.clone(), address.clone());

@@ -1,6 +1,6 @@
 //! Bulk transfers: memory of one process, moved by another.
 //!
-//! Memory goes in by value ([`Handle::expose`](crate::Handle::expose)) and comes back by value
+//! Memory goes in by value ([`Engine::expose`](crate::Engine::expose)) and comes back by value
 //! ([`Bulk::into_vec`]): nobody can free, move or alias it meanwhile. Its [`Descriptor`] travels in any RPC.
 //! Whoever has it, and a peer handle of the owner, pulls from the memory and pushes to it at any offset, without
 //! the owner's code taking part.
@@ -15,9 +15,9 @@
 //!     Ok(bytes.iter().copied().map(u64::from).sum())
 //! }
 //!
-//! let target = hg::Engine::listen("sm://")?;
+//! let target = hg::listen("sm://")?;
 //! target.register(sum)?;
-//! let origin = hg::Engine::open("sm://")?;
+//! let origin = hg::open("sm://")?;
 //! let bulk = origin.expose(vec![1; 100_000], Rights::READ)?;
 //! let peer = origin.lookup(target.address())?;
 //! assert_eq!(origin.call(sum, &peer, (bulk.descriptor(),)).wait()?, 100_000);
@@ -29,12 +29,12 @@
 //! # What to call
 //! | to | call |
 //! |---|---|
-//! | register memory | [`Handle::expose`](crate::Handle::expose): a `Vec<u8>`, a `Vec<Vec<u8>>`, an `Arc<[u8]>`, memory of `alloc`, or any other by its address (below) |
+//! | register memory | [`Engine::expose`](crate::Engine::expose): a `Vec<u8>`, a `Vec<Vec<u8>>`, an `Arc<[u8]>`, memory of `alloc`, or any other by its address (below) |
 //! | name it to others | [`Bulk::descriptor`], [`Bulk::bound_descriptor`] |
-//! | move ranges | [`Handle::pull`](crate::Handle::pull), [`Handle::push`](crate::Handle::push) |
-//! | get bytes as a vector | [`Handle::fetch`](crate::Handle::fetch), [`Handle::fetch_into`](crate::Handle::fetch_into) |
-//! | see bytes, where possible without a copy | [`Handle::view`](crate::Handle::view) |
-//! | find the owner of forwarded memory | [`Handle::owner_of`](crate::Handle::owner_of) |
+//! | move ranges | [`Engine::pull`](crate::Engine::pull), [`Engine::push`](crate::Engine::push) |
+//! | get bytes as a vector | [`Engine::fetch`](crate::Engine::fetch), [`Engine::fetch_into`](crate::Engine::fetch_into) |
+//! | see bytes, where possible without a copy | [`Engine::view`](crate::Engine::view) |
+//! | find the owner of forwarded memory | [`Engine::owner_of`](crate::Engine::owner_of) |
 //!
 //! # Memory that peers map
 //! Memory of `alloc` is reached by other processes of the node at the speed of `memcpy`, and seen without a
@@ -44,12 +44,12 @@
 //! # #[cfg(feature = "sm")] {
 //! use hg::bulk::{self, Rights};
 //!
-//! let owner = hg::Engine::listen("sm://")?;
+//! let owner = hg::listen("sm://")?;
 //! let mut buffer = bulk::alloc(1 << 20)?;
 //! buffer[..5].copy_from_slice(b"hello");
 //! let bulk = owner.expose(buffer.freeze()?, Rights::READ)?;
 //!
-//! let user = hg::Engine::open("sm://")?;
+//! let user = hg::open("sm://")?;
 //! let seen = user.view(&user.lookup(owner.address())?, bulk.descriptor()).wait()?;
 //! assert_eq!(&seen.as_slice().ok_or("not frozen")?[..5], b"hello");
 //!
@@ -63,7 +63,7 @@
 //! # Whose memory
 //! A plain descriptor does not say whose it is: the peer given to a transfer must be its owner, inside a handler mostly
 //! `request.origin()`; another one answers that the memory is not registered. To forward a descriptor, send
-//! [`Bulk::bound_descriptor`] and ask [`Handle::owner_of`](crate::Handle::owner_of). The local range and the remote one
+//! [`Bulk::bound_descriptor`] and ask [`Engine::owner_of`](crate::Engine::owner_of). The local range and the remote one
 //! have the same length: `bulk.range(0..10)?` and `descriptor.range(90..100)?` cut them.
 //!
 //! # Who checks what
@@ -87,7 +87,7 @@
 //! // - exposed from a mutable pointer; nobody else refers to it while it is registered.
 //! let memory = unsafe { Memory::from_raw_parts(segments, true, Arc::new(())) };
 //!
-//! let engine = hg::Engine::listen("sm://")?;
+//! let engine = hg::listen("sm://")?;
 //! let bulk = engine.expose(memory, Rights::READ | Rights::WRITE)?;
 //! assert_eq!(bulk.len(), 8000);
 //! # Ok::<(), Box<dyn std::error::Error>>(())

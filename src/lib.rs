@@ -6,8 +6,8 @@
 //!     a + b
 //! }
 //!
-//! let target = hg::Engine::builder().register(add)?.listen(true).open("sm://")?;
-//! let origin = hg::Engine::open("sm://")?;
+//! let target = hg::builder().register(add)?.listen(true).open("sm://")?;
+//! let origin = hg::open("sm://")?;
 //! assert_eq!(origin.call(add, &origin.lookup(target.address())?, (2, 3)).wait()?, 5);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -15,20 +15,20 @@
 //! # Coming from Mercury and Margo
 //! | there | here |
 //! |---|---|
-//! | `margo_init(address, MARGO_SERVER_MODE, ...)`, `HG_Init` | [`Engine::listen`]; `MARGO_CLIENT_MODE`: [`Engine::open`] |
+//! | `margo_init(address, MARGO_SERVER_MODE, ...)`, `HG_Init` | [`listen`]; `MARGO_CLIENT_MODE`: [`open()`] |
 //! | `na+sm://`, `ofi+tcp;ofi_rxm://`, `ofi+verbs;ofi_rxm://` | `sm://`, `ofi+tcp://`, `ofi+verbs://`; [`offers`] lists them |
-//! | `margo_addr_self`, `margo_addr_lookup` | [`Handle::address`], [`Handle::lookup`] |
+//! | `margo_addr_self`, `margo_addr_lookup` | [`Engine::address`], [`Engine::lookup`] |
 //! | `MERCURY_GEN_PROC`, `hg_proc_*` | the types in the function's head; own ones derive `Serialize` and `Deserialize` of `serde` |
-//! | `MARGO_REGISTER` | [`macro@rpc`], and [`Builder::register`] or [`Builder::serve`] at the target, before it listens; or [`Handle::register`] |
-//! | `margo_create`, `margo_forward`, `margo_get_output` | [`Handle::call`] and [`Call::wait`], or `.await` |
-//! | `margo_forward_timed` | [`Handle::call_with`] and [`CallOptions::within`] |
-//! | `margo_registered_disable_response` | [`Handle::notify`] |
-//! | a ULT, `margo_respond` | an `async fn` or `#[hg::rpc(blocking)]`; [`Handle::serve_later`] answers when it likes |
-//! | `margo_register_data`, a provider | a closure of [`Handle::serve`] holds its state, often an `Arc<Mutex<...>>` |
-//! | `margo_bulk_create`, `margo_bulk_free` | [`Handle::expose`], [`bulk::Bulk::into_vec`] |
-//! | `margo_bulk_transfer`, `HG_BULK_PULL`, `HG_BULK_PUSH` | [`Handle::pull`], [`Handle::push`], [`Handle::fetch`], in a handler [`Request::pull`], [`Request::push`], [`Request::fetch`]; offsets by `range(from..to)` |
-//! | `HG_Progress`, `HG_Trigger` | nothing to do; or [`Progress::Own`] and [`Handle::progress`] |
-//! | `margo_finalize` | drop the engine, or [`Handle::close`] |
+//! | `MARGO_REGISTER` | [`macro@rpc`], and [`Builder::register`] or [`Builder::serve`] at the target, before it listens; or [`Engine::register`] |
+//! | `margo_create`, `margo_forward`, `margo_get_output` | [`Engine::call`] and [`Call::wait`], or `.await` |
+//! | `margo_forward_timed` | [`Engine::call_with`] and [`CallOptions::within`] |
+//! | `margo_registered_disable_response` | [`Engine::notify`] |
+//! | a ULT, `margo_respond` | an `async fn` or `#[hg::rpc(blocking)]`; [`Engine::serve_later`] answers when it likes |
+//! | `margo_register_data`, a provider | a closure of [`Engine::serve`] holds its state, often an `Arc<Mutex<...>>` |
+//! | `margo_bulk_create`, `margo_bulk_free` | [`Engine::expose`], [`bulk::Bulk::into_vec`] |
+//! | `margo_bulk_transfer`, `HG_BULK_PULL`, `HG_BULK_PUSH` | [`Engine::pull`], [`Engine::push`], [`Engine::fetch`], in a handler [`Request::pull`], [`Request::push`], [`Request::fetch`]; offsets by `range(from..to)` |
+//! | `HG_Progress`, `HG_Trigger` | nothing to do; or [`Progress::Own`] and [`Engine::progress`] |
+//! | `margo_finalize` | drop the engine, or [`Engine::close`] |
 //!
 //! # Names
 //! An RPC is known by the path of its function, crate included: two programs that each declare their own `add` do not
@@ -60,8 +60,8 @@
 //!     }
 //! }
 //!
-//! let target = hg::Engine::builder().register(shut_down)?.listen(true).open("sm://")?;
-//! let origin = hg::Engine::open("sm://")?;
+//! let target = hg::builder().register(shut_down)?.listen(true).open("sm://")?;
+//! let origin = hg::open("sm://")?;
 //! let peer = origin.lookup(target.address())?;
 //! let own = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self")?);
 //! origin.call(shut_down, &peer, (own,)).wait()?;
@@ -109,7 +109,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bulk;
-mod engine;
+mod open;
 mod schemes;
 
 pub use hg_core::{
@@ -118,13 +118,13 @@ pub use hg_core::{
     rpc::{NoError, Rpc, RpcId},
 };
 pub use hg_engine::{
-    Answer, Call, CallOptions, Drain, EventLoop, Handle, OneWay, OwnedCall, Peer, Progress, Ready,
-    Request, Spawn, ToAddress, Wait,
+    Answer, Builder, Call, CallOptions, Drain, Engine, EventLoop, OneWay, OwnedCall, Peer,
+    Progress, Ready, Request, Spawn, ToAddress, Wait,
 };
 pub use hg_macros::rpc;
 pub use hg_na::{Address, Availability, Error, GoneReason, Identity, Offer};
 
-pub use crate::engine::{Builder, Engine, offers};
+pub use crate::open::{builder, listen, offers, open};
 
 #[doc(hidden)]
 pub mod __private {

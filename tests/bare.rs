@@ -25,7 +25,7 @@ fn calls_and_bulk_go_over_every_transport_of_the_build() {
         [("sm://", "off", "sm"), ("tcp://127.0.0.1", "off", "tcp"), ("tcp://127.0.0.1", "on", "sm")]
     {
         let open = |listen: bool| {
-            let builder = Engine::builder().listen(listen);
+            let builder = hg::builder().listen(listen);
             let builder =
                 if routing == "off" { builder.setting("routing", "off") } else { builder };
             builder.open(url).expect("it can be opened anywhere")
@@ -42,7 +42,7 @@ fn calls_and_bulk_go_over_every_transport_of_the_build() {
 
 #[test]
 fn what_needs_libfabric_names_the_feature_and_is_not_offered() {
-    let said = Engine::open("ofi+tcp://127.0.0.1").expect_err("nobody takes it").to_string();
+    let said = hg::open("ofi+tcp://127.0.0.1").expect_err("nobody takes it").to_string();
     assert!(said.ends_with("this build is without the feature `ofi` of `hydrargyrum`"), "{said}");
     assert!(hg::offers().iter().all(|offer| offer.plugin != "ofi"), "{:?}", hg::offers());
 }
@@ -51,7 +51,7 @@ fn what_needs_libfabric_names_the_feature_and_is_not_offered() {
 #[test]
 fn a_key_names_the_feature_that_it_needs() {
     for name in ["key-file", "key-env"] {
-        let builder = Engine::builder().setting("routing", "off").setting(name, "KEY");
+        let builder = hg::builder().setting("routing", "off").setting(name, "KEY");
         let said = builder.open("tcp://127.0.0.1").expect_err("it cannot encrypt").to_string();
         assert!(
             said.contains(name) && said.contains("the feature `tcp-key` of `hydrargyrum`"),

@@ -3,7 +3,7 @@
 
 #![cfg(all(feature = "sm", feature = "tcp"))]
 
-use hg::{CallError, Engine, GoneReason};
+use hg::{CallError, GoneReason};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 #[hg::rpc]
@@ -11,7 +11,7 @@ fn nothing();
 
 #[test]
 fn a_process_without_descriptors_names_its_own_limit_and_the_next_call_after_it_works() {
-    let routed = || Engine::builder().setting("routing", "off");
+    let routed = || hg::builder().setting("routing", "off");
     for url in ["sm://", "tcp://127.0.0.1"] {
         let target = routed().listen(true).open(url).unwrap();
         target.serve(nothing, |_request, ()| Ok(())).unwrap();

@@ -2,14 +2,14 @@
 
 #![cfg(all(feature = "ofi", feature = "sm-routing"))]
 
-use hg::{CallError, Engine, Error};
+use hg::{CallError, Error};
 
 fn open(url: &str) -> String {
-    Engine::open(url).expect_err("it cannot be opened").to_string()
+    hg::open(url).expect_err("it cannot be opened").to_string()
 }
 
 fn lookup(address: &str) -> String {
-    let engine = Engine::open("sm://").expect("shared memory is there");
+    let engine = hg::open("sm://").expect("shared memory is there");
     engine.lookup(address).expect_err("it cannot be reached").to_string()
 }
 
@@ -39,7 +39,7 @@ fn an_address_of_another_transport_names_the_engine_to_open() {
         ("sm://", "ofi+tcp://127.0.0.1:1"),
         ("tcp://", "ofi+shm://a"),
     ] {
-        let said = Engine::open(own).unwrap().lookup(other).unwrap_err().to_string();
+        let said = hg::open(own).unwrap().lookup(other).unwrap_err().to_string();
         let (scheme, _) = other.split_once("://").unwrap();
         assert!(said.contains("this engine reaches "), "{said}");
         assert!(said.ends_with(&format!("; open one with {scheme}://")), "{said}");
@@ -47,20 +47,8 @@ fn an_address_of_another_transport_names_the_engine_to_open() {
 }
 
 #[test]
-fn the_methods_of_the_builder_are_listed_where_its_alias_is_documented() {
-    let documented = include_str!("../src/engine.rs");
-    let source = include_str!("../hg-engine/src/builder.rs");
-    let methods = source.lines().filter_map(|line| line.strip_prefix("    pub fn "));
-    for method in methods.filter_map(|line| line.split(['(', '<']).next()) {
-        // What the facade, or a simulation, gives.
-        let is_listed = documented.contains(&format!("(hg_engine::Builder::{method})"));
-        assert!(is_listed || ["new", "advice", "platform"].contains(&method), "{method}");
-    }
-}
-
-#[test]
 fn routing_can_be_off_where_nothing_is_routed() {
-    let open = |value: &str| Engine::builder().setting("routing", value).open("sm://");
+    let open = |value: &str| hg::builder().setting("routing", value).open("sm://");
     assert_eq!(open("off").unwrap().address().scheme(), "sm");
     let said = open("on").unwrap_err().to_string();
     assert_eq!(said, "setting `routing`: sm is one way, so there is nothing but `off`");
@@ -74,7 +62,7 @@ fn where_nobody_is_it_is_said_when_to_look_the_address_up_again() {
     for (engine, address) in
         [("sm://", "sm://nobody-has-ever-been-here"), ("tcp://", "tcp://127.0.0.1:1")]
     {
-        let engine = Engine::open(engine).unwrap();
+        let engine = hg::open(engine).unwrap();
         let peer = engine.lookup(address).unwrap();
         let failure = engine.call(nothing, &peer, ()).wait().unwrap_err();
         assert!(matches!(failure, CallError::PeerGone { .. }), "{failure}");
@@ -86,13 +74,12 @@ fn where_nobody_is_it_is_said_when_to_look_the_address_up_again() {
 
 #[test]
 fn what_main_prints_of_an_error_can_be_read() {
-    let main = || -> Result<(), Error> { Engine::open("tcp://127.0.0.1:99999").map(drop) };
+    let main = || -> Result<(), Error> { hg::open("tcp://127.0.0.1:99999").map(drop) };
     // As the runtime prints it.
     let said = format!("Error: {:?}", main().unwrap_err());
     let sentence = "address `tcp://127.0.0.1:99999`: a port is a number from 0 to 65535";
     assert_eq!(said, format!("Error: {sentence} [BadAddress]"));
-    let main =
-        || -> Result<(), hg::Failure> { Ok(Engine::open("tcp://127.0.0.1:99999").map(drop)?) };
+    let main = || -> Result<(), hg::Failure> { Ok(hg::open("tcp://127.0.0.1:99999").map(drop)?) };
     let said = format!("{:?}", main().unwrap_err());
     assert_eq!(said, format!("the call could not be made: {sentence} [NotMade: BadAddress]"));
 }

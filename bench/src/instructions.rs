@@ -196,7 +196,7 @@ pub(crate) fn step(arguments: &StepArguments) -> Result<(), Error> {
     }
     let origin = own().open(&arguments.url)?;
     let peer = origin.lookup(target.address())?;
-    let pair = (&*target, &*origin, &peer);
+    let pair = (&target, &origin, &peer);
     match arguments.how {
         How::Plain | How::Async => {
             steps(arguments, pair, |value| origin.call(echo, &peer, (value,)))
@@ -211,7 +211,7 @@ pub(crate) fn step(arguments: &StepArguments) -> Result<(), Error> {
 #[inline(always)]
 fn steps<'e>(
     arguments: &StepArguments,
-    (target, origin, peer): (&hg::Handle, &'e hg::Handle, &hg::Peer),
+    (target, origin, peer): (&hg::Engine, &'e hg::Engine, &hg::Peer),
     call: impl Fn(u64) -> hg::Call<'e, echo>,
 ) -> Result<(), Error> {
     let in_turns = |value| in_turns(target, origin, call(value), value);
@@ -234,8 +234,8 @@ fn steps<'e>(
 
 /// A call that takes many rounds on both sides: the first one to a peer, and every one over a network.
 fn in_turns(
-    target: &hg::Handle,
-    origin: &hg::Handle,
+    target: &hg::Engine,
+    origin: &hg::Engine,
     mut open: hg::Call<'_, echo>,
     value: u64,
 ) -> Result<(), Error> {
@@ -256,7 +256,7 @@ fn stepped(calls: u32, one: impl Fn(u64) -> Result<(), Error>) -> Result<(), Err
 
 #[inline(always)]
 fn stepped_once<'e>(
-    target: &hg::Handle,
+    target: &hg::Engine,
     call: impl Fn(u64) -> hg::Call<'e, echo>,
     value: u64,
 ) -> Result<(), Error> {
@@ -275,7 +275,7 @@ fn stepped_once<'e>(
 /// that finds nothing.
 #[inline(never)]
 fn stepped_batches<'e>(
-    target: &hg::Handle,
+    target: &hg::Engine,
     call: impl Fn(u64) -> hg::Call<'e, echo>,
     inflight: u32,
     calls: u32,

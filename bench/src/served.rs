@@ -14,7 +14,7 @@ fn echo(value: u64) -> u64 {
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
     let url = arguments.next().ok_or("the URL to listen on is missing")?;
-    let mut builder = hg::Engine::builder().listen(true).wait(hg::Wait::Block);
+    let mut builder = hg::builder().listen(true).wait(hg::Wait::Block);
     for setting in arguments {
         let (name, value) = setting.split_once('=').ok_or("a setting is NAME=VALUE")?;
         builder = builder.setting(name, value);

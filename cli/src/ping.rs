@@ -48,7 +48,7 @@ impl Ping {
     /// When it does not answer, or cannot be asked.
     pub(crate) fn run(&self) -> Result<ExitCode, Wrong> {
         let address: Address = self.address.parse().map_err(Wrong::from)?;
-        let mut builder = Engine::builder();
+        let mut builder = hg::builder();
         for setting in &self.setting {
             let (name, value) = setting.split_once('=').ok_or_else(|| {
                 Wrong::asked(

@@ -80,7 +80,7 @@ fn each_line_of_json_has_the_documented_keys_and_no_other() {
 #[test]
 fn whatever_is_listed_as_available_opens_an_engine() {
     for offer in hg::offers().iter().filter(|offer| offer.is_available()) {
-        let mut builder = hg::Engine::builder().listen(true);
+        let mut builder = hg::builder().listen(true);
         for (name, value) in &offer.settings {
             builder = builder.setting(name, value);
         }

@@ -6,8 +6,6 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
-use hg::Engine;
-
 fn ping(arguments: &[&str]) -> (Option<i32>, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hydrargyrum"));
     command.arg("ping").args(arguments).stdin(Stdio::null());
@@ -24,7 +22,7 @@ fn an_engine_answers_over_every_transport() {
         ("ofi+shm://", "ofi+shm"),
         ("ofi+tcp://127.0.0.1", "sm"),
     ] {
-        let engine = Engine::listen(url).unwrap();
+        let engine = hg::listen(url).unwrap();
         let (status, printed, said) = ping(&[engine.address().as_str()]);
         assert_eq!((status, said.as_str()), (Some(0), ""), "{url}");
         let start = format!("{} answers by {way}: first after ", engine.address());
@@ -34,7 +32,7 @@ fn an_engine_answers_over_every_transport() {
 
 #[test]
 fn a_part_of_an_address_is_reached_that_way() {
-    let engine = Engine::listen("tcp://127.0.0.1").unwrap();
+    let engine = hg::listen("tcp://127.0.0.1").unwrap();
     let network = engine.address().part("tcp").unwrap();
     let (status, printed, said) = ping(&[network.as_str()]);
     assert_eq!((status, said.as_str()), (Some(0), ""));
@@ -84,8 +82,7 @@ fn an_engine_with_a_key_answers_those_who_have_it() {
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
     std::fs::set_permissions(&file, mode).unwrap();
     let path = file.to_str().unwrap();
-    let builder =
-        Engine::builder().listen(true).setting("key-file", path).setting("routing", "off");
+    let builder = hg::builder().listen(true).setting("key-file", path).setting("routing", "off");
     let engine = builder.open("tcp://127.0.0.1").unwrap();
     let setting = format!("key-file={path}");
     let with_key = ping(&["--setting", &setting, engine.address().as_str()]);

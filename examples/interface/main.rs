@@ -19,7 +19,7 @@ fn serve_divide(a: i64, b: i64) -> Result<i64, DivisionByZero> {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let total = AtomicI64::new(0);
-    let target = hg::Engine::builder()
+    let target = hg::builder()
         .register(serve_divide)?
         .serve(accumulate, move |_, (numbers,)| {
             let sum: i64 = numbers.iter().sum();
@@ -29,7 +29,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .open("sm://")?;
 
     // The origin's side knows the declarations only.
-    let origin = hg::Engine::open("sm://")?;
+    let origin = hg::open("sm://")?;
     let peer = origin.lookup(target.address())?;
     println!("7 / 2 = {}", origin.call(divide, &peer, (7, 2)).wait()?);
     println!("total {}", origin.call(accumulate, &peer, (vec![1, 2, 3],)).wait()?);

@@ -2,13 +2,13 @@
 
 mod handlers;
 
-use std::{fmt, marker::PhantomData, sync::Arc};
+use std::{fmt, sync::Arc};
 
 use hg_core::{backlog::BACKLOG_BYTES_MAX, registry::Registry, serve::IN_SERVICE_MAX};
 use hg_na::{Address, Offer, OpenOptions, Plugin};
 
 use crate::{
-    CALLS_MAX, CONTEXTS_MAX, EAGER_MAX, Handle, LARGE_IN_SERVICE_MAX, LARGE_MAX, POOL_THREADS_MAX,
+    CALLS_MAX, CONTEXTS_MAX, EAGER_MAX, Engine, LARGE_IN_SERVICE_MAX, LARGE_MAX, POOL_THREADS_MAX,
     Spawn,
     platform::{Machine, Platform},
     port::{Registered, Shared},
@@ -17,8 +17,8 @@ use crate::{
     spawn::Runtime,
 };
 
-/// Opens engines. `E` is what [`Builder::open`] gives: the facade's engine.
-pub struct Builder<E = Handle> {
+/// Opens engines. The facade's `hg::builder()` is one that has the transports of its build.
+pub struct Builder {
     plugins: Vec<Arc<dyn Plugin>>,
     options: OpenOptions,
     contexts: usize,
@@ -26,16 +26,15 @@ pub struct Builder<E = Handle> {
     advice: Option<Advice>,
     platform: Arc<dyn Platform>,
     handlers: Registry<Registered>,
-    engine: PhantomData<fn() -> E>,
 }
 
-impl<E: From<Handle>> Default for Builder<E> {
+impl Default for Builder {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl<E: From<Handle>> Builder<E> {
+impl Builder {
     /// No plugin yet, one context, progress in the background, adaptive waiting.
     #[must_use]
     pub fn new() -> Self {
@@ -61,7 +60,6 @@ impl<E: From<Handle>> Builder<E> {
             advice: None,
             platform: Arc::new(Machine),
             handlers: Registry::default(),
-            engine: PhantomData,
         }
     }
 
@@ -89,7 +87,7 @@ impl<E: From<Handle>> Builder<E> {
 
     /// How many contexts (endpoints, each with connections, a lock and, with [`Progress::Background`], a thread of its own) to open:
     /// 1 to 256. One address leads to all of them, and threads call by different ones without standing in each other's way; see
-    /// [`Handle`]. Default: 1.
+    /// [`Engine`]. Default: 1.
     #[must_use]
     pub fn contexts(mut self, contexts: usize) -> Self {
         self.contexts = contexts;
@@ -126,7 +124,7 @@ impl<E: From<Handle>> Builder<E> {
         self
     }
 
-    /// Calls that a context can have under way; one more is refused ([`Handle::ready`]). Default: 65,536.
+    /// Calls that a context can have under way; one more is refused ([`Engine::ready`]). Default: 65,536.
     #[must_use]
     pub fn calls_max(mut self, calls: usize) -> Self {
         self.settings.calls_max = calls;
@@ -190,7 +188,7 @@ impl<E: From<Handle>> Builder<E> {
     /// feature `tokio` a `tokio::runtime::Handle`. Without one, `async` handlers are polled by the thread that makes progress,
     /// where a timer or socket of `tokio` panics, and blocking ones run on a pool ([`Builder::pool_threads_max`]).
     ///
-    /// Plain handlers and those of [`Handle::serve_later`] stay with the thread that makes progress. Calls can be awaited on any
+    /// Plain handlers and those of [`Engine::serve_later`] stay with the thread that makes progress. Calls can be awaited on any
     /// runtime, with and without this. The engine does not keep the runtime alive where its handle does not: a handler that
     /// cannot run any more is answered with [`hg_core::error::CallError::Rejected`].
     #[must_use]
@@ -227,7 +225,7 @@ impl<E: From<Handle>> Builder<E> {
     /// [`hg_na::Error::NoPlugin`] for a scheme that nobody takes, [`hg_na::Error::BadSetting`],
     /// [`hg_na::Error::UnknownSetting`], [`hg_na::Error::Os`] where the system has no thread for [`Progress::Background`], and
     /// whatever the transport has to say.
-    pub fn open(mut self, url: &str) -> Result<E, OpenError> {
+    pub fn open(mut self, url: &str) -> Result<Engine, OpenError> {
         let schemes = Schemes::new(&self.plugins, self.advice);
         let url: Address = url.parse().map_err(|error| schemes.explain(error))?;
         if self.contexts == 0 || self.contexts > CONTEXTS_MAX {
@@ -242,11 +240,11 @@ impl<E: From<Handle>> Builder<E> {
         let domain = plugin.open(&url, &self.options)?;
         let shared =
             Shared::new(domain, self.settings, self.platform, self.handlers, self.contexts);
-        Ok(E::from(Handle::start(shared, self.contexts)?))
+        Engine::start(shared, self.contexts)
     }
 }
 
-impl<E> fmt::Debug for Builder<E> {
+impl fmt::Debug for Builder {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("Builder")
             .field("options", &self.options)

@@ -5,7 +5,7 @@ use std::{fmt, ops::RangeBounds, sync::Arc};
 use hg_bulk::{AsRange, Descriptor, Local, Range, RangeRef, RemoteRange};
 use hg_na::{Address, Direction, Error, Memory, Rights};
 
-use crate::{Fetch, Handle, Peer, Request, Transfer, View, pending::PortRef};
+use crate::{Engine, Fetch, Peer, Request, Transfer, View, pending::PortRef};
 
 /// Memory of this process, registered: others pull from it and push to it as its rights say, and own
 /// transfers begin or end in it.
@@ -89,7 +89,7 @@ impl Bulk {
     }
 
     /// The same with the address of the engine, or of its context, that exposed it, so that a third process can
-    /// find the owner ([`Handle::owner_of`]).
+    /// find the owner ([`Engine::owner_of`]).
     #[must_use]
     pub fn bound_descriptor(&self) -> Descriptor {
         let eager = self.local.eager_descriptor(self.eager_max, Some(&self.address));
@@ -173,7 +173,7 @@ impl Busy {
     }
 }
 
-impl Handle {
+impl Engine {
     /// Registers memory, to pull into, to push from, and for others as far as `rights` say. Empty rights are
     /// for memory that no other process is to reach.
     ///
@@ -222,7 +222,7 @@ impl Handle {
         Fetch::new(PortRef::Borrowed(port), owner, remote.into())
     }
 
-    /// [`Handle::fetch`] into a vector that was there before: its memory is used again, its bytes and its length are not.
+    /// [`Engine::fetch`] into a vector that was there before: its memory is used again, its bytes and its length are not.
     /// A handler that hands the same one on from request to request spares itself the allocator.
     ///
     /// When the fetch fails or is dropped, the vector is dropped, too.
@@ -258,24 +258,24 @@ impl Handle {
 }
 
 impl Request {
-    /// Gets bytes of the caller's memory, as [`Handle::pull`] does: what most handlers do with a descriptor among their
-    /// arguments. Memory that the caller only forwards has another owner ([`Handle::owner_of`]).
+    /// Gets bytes of the caller's memory, as [`Engine::pull`] does: what most handlers do with a descriptor among their
+    /// arguments. Memory that the caller only forwards has another owner ([`Engine::owner_of`]).
     pub fn pull(&self, remote: impl Into<RemoteRange>, local: impl AsRange) -> Transfer<'_> {
         let (owner, local) = (self.origin(), local.as_range());
         Transfer::start(self.port(), owner, Direction::Get, local, remote.into())
     }
 
-    /// Gets bytes of the caller's memory as a vector, as [`Handle::fetch`] does.
+    /// Gets bytes of the caller's memory as a vector, as [`Engine::fetch`] does.
     pub fn fetch(&self, remote: impl Into<RemoteRange>) -> Fetch<'_> {
         Fetch::new(PortRef::Borrowed(self.port()), self.origin(), remote.into())
     }
 
-    /// The same into a vector that was there before, as [`Handle::fetch_into`] does.
+    /// The same into a vector that was there before, as [`Engine::fetch_into`] does.
     pub fn fetch_into(&self, remote: impl Into<RemoteRange>, into: Vec<u8>) -> Fetch<'_> {
         Fetch::new_into(PortRef::Borrowed(self.port()), self.origin(), remote.into(), into)
     }
 
-    /// Puts bytes into the caller's memory, as [`Handle::push`] does.
+    /// Puts bytes into the caller's memory, as [`Engine::push`] does.
     pub fn push(&self, local: impl AsRange, remote: impl Into<RemoteRange>) -> Transfer<'_> {
         let (owner, local) = (self.origin(), local.as_range());
         Transfer::start(self.port(), owner, Direction::Put, local, remote.into())

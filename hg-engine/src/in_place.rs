@@ -12,20 +12,20 @@ use hg_core::{
 use hg_na::{INLINE_MAX, Message};
 
 use crate::{
-    CallOptions, Handle, OwnedCall, Peer,
+    CallOptions, Engine, OwnedCall, Peer,
     failure::{forked, unencodable},
     port::Port,
 };
 
-impl Handle {
-    /// Bytes that a message of [`Handle::call_in_place`] begins with, for such arguments, of which the last is an empty
+impl Engine {
+    /// Bytes that a message of [`Engine::call_in_place`] begins with, for such arguments, of which the last is an empty
     /// byte string. `None`: the codec of this build cannot do that.
     #[must_use]
     pub fn room_in_place<R: Rpc>(&self, rpc: R, args: R::Args<'_>) -> Option<usize> {
         self.room_in_place_with(rpc, args, CallOptions::default())
     }
 
-    /// The same for a message of [`Handle::call_in_place_with`].
+    /// The same for a message of [`Engine::call_in_place_with`].
     #[must_use]
     pub fn room_in_place_with<R: Rpc>(
         &self,
@@ -43,7 +43,7 @@ impl Handle {
         codec::Default::lengthen(&mut encoded, 1).then_some(header.encoded_len() + encoded.len())
     }
 
-    /// Calls an RPC whose last argument was written behind the room that it needs ([`Handle::room_in_place`]): it is
+    /// Calls an RPC whose last argument was written behind the room that it needs ([`Engine::room_in_place`]): it is
     /// not copied again on its way to the transport. In `args` it is empty. Arguments that are longer than a message are
     /// pulled from where they were written.
     ///
@@ -58,7 +58,7 @@ impl Handle {
         self.call_in_place_with(rpc, target, args, message, CallOptions::default())
     }
 
-    /// The same with a deadline, or another option. Those are given to [`Handle::room_in_place_with`], too.
+    /// The same with a deadline, or another option. Those are given to [`Engine::room_in_place_with`], too.
     pub fn call_in_place_with<R: Rpc>(
         &self,
         rpc: R,

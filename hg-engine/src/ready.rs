@@ -20,7 +20,7 @@ use crate::{
     port::Port,
 };
 
-/// Room for another call ([`Handle::ready`](crate::Handle::ready)): a future, or `wait`. Dropped, it waits no longer.
+/// Room for another call ([`Engine::ready`](crate::Engine::ready)): a future, or `wait`. Dropped, it waits no longer.
 #[must_use = "it is told nothing unless it is asked: `wait` or await it"]
 pub struct Ready<'e>(Pending<'e, Ended>);
 
@@ -39,7 +39,7 @@ impl<'e> Ready<'e> {
     }
 }
 
-/// The end of all that is in service ([`Handle::drain`](crate::Handle::drain)): a future, or `wait`.
+/// The end of all that is in service ([`Engine::drain`](crate::Engine::drain)): a future, or `wait`.
 #[must_use = "it says when the engine may be closed: `wait` or await it"]
 pub struct Drain<'e>(Vec<Pending<'e, Ended>>);
 

@@ -11,8 +11,8 @@ pub enum Progress {
     /// A thread of the engine's, one a context. It steps aside while a caller waits.
     #[default]
     Background,
-    /// Whoever calls [`Handle::progress`](crate::Handle::progress) or `wait`: the user's own loop, or a foreign event loop
-    /// ([`Handle::event_loop`](crate::Handle::event_loop)).
+    /// Whoever calls [`Engine::progress`](crate::Engine::progress) or `wait`: the user's own loop, or a foreign event loop
+    /// ([`Engine::event_loop`](crate::Engine::event_loop)).
     Own,
 }
 

@@ -11,20 +11,20 @@ use std::{
 };
 
 use hg_bulk::TransferError;
-use hg_engine::{Builder, Bulk, Handle, Progress, Wait};
+use hg_engine::{Builder, Bulk, Engine, Progress, Wait};
 use hg_na::{Memory, Plugin, Rights};
 use hg_na_conformance::{Faults, Faulty, Mem};
 use watchdog::in_time;
 
 /// Two engines in one world.
-fn pair() -> (Handle, Handle) {
+fn pair() -> (Engine, Engine) {
     pair_over(&Mem::default(), Builder::new)
 }
 
 fn pair_over(
     plugin: &(impl Plugin + Clone + 'static),
     builder: impl Fn() -> Builder,
-) -> (Handle, Handle) {
+) -> (Engine, Engine) {
     // No bytes ride in a descriptor: everything is moved.
     let builder = || builder().plugin(plugin.clone()).eager_max(0);
     let open = || builder().listen(true).open("mem://").unwrap();

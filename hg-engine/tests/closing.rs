@@ -19,7 +19,7 @@ use std::{
 
 use alive::Alive;
 use hg_core::{error::CallError, registry::RegisterError};
-use hg_engine::{Answer, Builder, Handle, Peer, Progress, Request, Wait};
+use hg_engine::{Answer, Builder, Engine, Peer, Progress, Request, Wait};
 use hg_macros::rpc;
 use hg_na::Address;
 use hg_na_conformance::{
@@ -43,13 +43,13 @@ fn blocking(number: u64) -> u64;
 #[rpc(crate = crate::hg)]
 fn later(number: u64) -> u64;
 
-fn open(plugin: &Mem, progress: Progress, contexts: u8) -> Handle {
+fn open(plugin: &Mem, progress: Progress, contexts: u8) -> Engine {
     let builder = Builder::new().plugin(plugin.clone()).wait(Wait::Block).progress(progress);
     builder.contexts(contexts.into()).listen(true).open("mem://").unwrap()
 }
 
 /// An engine that makes its own progress, one that calls it, and how much of handlers is alive.
-fn pair() -> (Handle, Handle, Peer, Arc<AtomicUsize>) {
+fn pair() -> (Engine, Engine, Peer, Arc<AtomicUsize>) {
     let plugin = Mem::default();
     let (target, origin) =
         (open(&plugin, Progress::Background, 1), open(&plugin, Progress::Background, 1));
@@ -58,21 +58,21 @@ fn pair() -> (Handle, Handle, Peer, Arc<AtomicUsize>) {
 }
 
 /// What a handler holds: a handle of its own engine; and it is counted.
-struct Held(Handle, Alive);
+struct Held(Engine, Alive);
 
 impl Held {
-    fn new(engine: &Handle, count: &Arc<AtomicUsize>) -> Self {
+    fn new(engine: &Engine, count: &Arc<AtomicUsize>) -> Self {
         Self(engine.clone(), Alive::new(count))
     }
 
-    fn engine(&self) -> &Handle {
+    fn engine(&self) -> &Engine {
         let Self(engine, _alive) = self;
         engine
     }
 }
 
 /// Handlers of all kinds, each of which holds a handle of its own engine, and counts itself.
-fn serve_all(engine: &Handle, count: &Arc<AtomicUsize>) {
+fn serve_all(engine: &Engine, count: &Arc<AtomicUsize>) {
     let held = || Held::new(engine, count);
     let mine = held();
     let serve = move |_: &Request, (number,): (u64,)| {
@@ -101,7 +101,7 @@ fn serve_all(engine: &Handle, count: &Arc<AtomicUsize>) {
 }
 
 /// Calls a context, and makes progress for it.
-fn call_all(target: &Handle, origin: &Handle) {
+fn call_all(target: &Engine, origin: &Engine) {
     let peer = origin.lookup(target.address()).unwrap();
     thread::scope(|scope| {
         let calls = scope.spawn(|| {
@@ -173,7 +173,7 @@ impl Layers for Counted {
 fn nothing_is_left_of_a_closed_engine_whose_handlers_have_held_it() {
     let (plugin, count) = (Mem::default(), Arc::new(AtomicUsize::new(0)));
     let counted = Layered::new(plugin.clone(), Counted(Alive::new(&count)));
-    let engine: Handle = Builder::new().plugin(counted).listen(true).open("mem://").unwrap();
+    let engine = Builder::new().plugin(counted).listen(true).open("mem://").unwrap();
     serve_all(&engine, &Arc::default());
     call_all(&engine, &open(&plugin, Progress::Background, 1));
     engine.close();

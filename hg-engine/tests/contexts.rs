@@ -12,7 +12,7 @@ use std::{
 
 use hg_bulk::Descriptor;
 use hg_core::error::CallError;
-use hg_engine::{Answer, Builder, CallOptions, Handle, OpenError, Peer, Progress, Request, Wait};
+use hg_engine::{Answer, Builder, CallOptions, Engine, OpenError, Peer, Progress, Request, Wait};
 use hg_macros::rpc;
 use hg_na::{Address, Rights};
 use hg_na_conformance::Mem;
@@ -54,17 +54,17 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn builder(plugin: &Mem) -> Builder<Handle> {
+fn builder(plugin: &Mem) -> Builder {
     Builder::new().plugin(plugin.clone()).wait(Wait::Block).listen(true)
 }
 
-fn open(plugin: &Mem, contexts: usize) -> Handle {
+fn open(plugin: &Mem, contexts: usize) -> Engine {
     builder(plugin).contexts(contexts).open("mem://").unwrap()
 }
 
 /// A target that serves everything.
-fn target_at(plugin: &Mem, url: &str, contexts: usize) -> (Handle, Arc<Mutex<Vec<Answer<held>>>>) {
-    let target: Handle = builder(plugin).contexts(contexts).open(url).unwrap();
+fn target_at(plugin: &Mem, url: &str, contexts: usize) -> (Engine, Arc<Mutex<Vec<Answer<held>>>>) {
+    let target = builder(plugin).contexts(contexts).open(url).unwrap();
     let say = |request: &Request, ()| {
         Ok((request.engine().address().to_string(), format!("{:?}", request.origin())))
     };
@@ -80,12 +80,12 @@ fn target_at(plugin: &Mem, url: &str, contexts: usize) -> (Handle, Arc<Mutex<Vec
     (target, held_answers)
 }
 
-fn target(plugin: &Mem, contexts: usize) -> Handle {
+fn target(plugin: &Mem, contexts: usize) -> Engine {
     target_at(plugin, "mem://", contexts).0
 }
 
 /// Which context has served a call.
-fn server(engine: &Handle, peer: &Peer) -> String {
+fn server(engine: &Engine, peer: &Peer) -> String {
     engine.call_with(seen, peer, (), within()).wait().unwrap().0
 }
 
@@ -93,11 +93,11 @@ fn within() -> CallOptions {
     CallOptions::within(WATCHDOG)
 }
 
-fn contexts(engine: &Handle) -> Vec<Handle> {
+fn contexts(engine: &Engine) -> Vec<Engine> {
     (0..).map_while(|index| engine.context(index)).collect()
 }
 
-fn addresses(engine: &Handle) -> Vec<String> {
+fn addresses(engine: &Engine) -> Vec<String> {
     contexts(engine).iter().map(|it| it.address().to_string()).collect()
 }
 
@@ -342,7 +342,7 @@ fn who_makes_progress_himself_makes_that_of_his_threads_context() {
     let _alone = alone();
     let plugin = Mem::default();
     let (target, _) = target_at(&plugin, "mem://", 2);
-    let origin: Handle =
+    let origin =
         builder(&plugin).contexts(2).calls_max(1).progress(Progress::Own).open("mem://").unwrap();
     let peer = origin.lookup(target.address()).unwrap();
     let work = || {

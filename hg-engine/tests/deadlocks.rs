@@ -13,7 +13,7 @@ use std::{
 
 use hg_bulk::{Descriptor, TransferError};
 use hg_core::error::CallError;
-use hg_engine::{Builder, CallOptions, Handle, Peer, Progress, Request, Wait};
+use hg_engine::{Builder, CallOptions, Engine, Peer, Progress, Request, Wait};
 use hg_macros::rpc;
 use hg_na::{Address, Rights};
 use hg_na_conformance::Mem;
@@ -34,7 +34,7 @@ fn asked() -> u64;
 #[rpc(crate = crate::hg)]
 fn fetched(descriptor: Descriptor) -> String;
 
-fn open(plugin: &Mem, progress: Progress) -> Handle {
+fn open(plugin: &Mem, progress: Progress) -> Engine {
     let builder = Builder::new().plugin(plugin.clone()).wait(Wait::Block).progress(progress);
     builder.contexts(2).listen(true).open("mem://").unwrap()
 }
@@ -44,7 +44,7 @@ fn within() -> CallOptions {
 }
 
 /// What a call of `asked` from one engine to a context of another comes to, waited for.
-fn ask(from: &Handle, to: &Address) -> String {
+fn ask(from: &Engine, to: &Address) -> String {
     let peer = from.lookup(to).unwrap();
     said(from.call_with(asked, &peer, (), within()).wait())
 }
@@ -58,7 +58,7 @@ fn said(outcome: Result<u64, CallError<hg_core::rpc::NoError>>) -> String {
 }
 
 /// An engine that makes progress by itself, and serves `asked`.
-fn serving(plugin: &Mem, answer: u64) -> Handle {
+fn serving(plugin: &Mem, answer: u64) -> Engine {
     let engine = open(plugin, Progress::Background);
     engine.serve(asked, move |_, ()| Ok(answer)).unwrap();
     engine
@@ -85,7 +85,7 @@ fn block_on<F: Future>(future: F) -> F::Output {
 }
 
 /// Calls `outer` at an engine, from one that has nothing to do with any.
-fn call_outer(plugin: &Mem, target: &Handle) -> String {
+fn call_outer(plugin: &Mem, target: &Engine) -> String {
     let origin = open(plugin, Progress::Background);
     let peer = origin.lookup(target.address()).unwrap();
     origin.call_with(outer, &peer, (), within()).wait().unwrap()
@@ -171,7 +171,7 @@ fn a_handler_waits_for_another_context_of_its_engine_and_not_for_its_own() {
 
 /// An engine whose progress is made by whoever waits for it, with a handler that says what comes of calls of another
 /// engine: `ask` by the plain one at its first context, `await` by the `async` one at its second.
-fn nested(plugin: &Mem, answer: impl Fn(&Request) -> String + Send + Sync + 'static) -> Handle {
+fn nested(plugin: &Mem, answer: impl Fn(&Request) -> String + Send + Sync + 'static) -> Engine {
     let nested = open(plugin, Progress::Own);
     nested.serve(inner, move |request: &Request, ()| Ok(answer(request))).unwrap();
     nested

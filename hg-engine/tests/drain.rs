@@ -13,7 +13,7 @@ use std::{
 };
 
 use hg_core::error::CallError;
-use hg_engine::{Answer, Builder, Handle, Peer, Progress, Request, Wait};
+use hg_engine::{Answer, Builder, Engine, Peer, Progress, Request, Wait};
 use hg_macros::rpc;
 use hg_na_conformance::Mem;
 use watchdog::{LIMIT, in_time};
@@ -34,8 +34,8 @@ const AT_ONCE: Duration = Duration::from_millis(1);
 type Answers = Arc<Mutex<Vec<Answer<held>>>>;
 
 struct Pair {
-    target: Handle,
-    origin: Handle,
+    target: Engine,
+    origin: Engine,
     peer: Peer,
     answers: Answers,
     count: Arc<AtomicUsize>,
@@ -45,9 +45,8 @@ impl Pair {
     fn new(progress: Progress, contexts: usize) -> Self {
         let plugin = Mem::default();
         let builder = || Builder::new().plugin(plugin.clone()).wait(Wait::Block).listen(true);
-        let target: Handle =
-            builder().progress(progress).contexts(contexts).open("mem://").unwrap();
-        let origin: Handle = builder().open("mem://").unwrap();
+        let target = builder().progress(progress).contexts(contexts).open("mem://").unwrap();
+        let origin = builder().open("mem://").unwrap();
         let last = target.context(contexts - 1).unwrap();
         let peer = origin.lookup(last.address()).unwrap();
         let (answers, count): (Answers, Arc<AtomicUsize>) = Default::default();
@@ -147,10 +146,10 @@ fn a_drain_ends_when_answers_that_were_given_before_have_left() {
 fn calls_between_the_end_of_a_drain_and_the_close_were_certainly_not_started() {
     let plugin = Mem::default();
     let builder = || Builder::new().plugin(plugin.clone()).wait(Wait::Block).listen(true);
-    let origin: Handle = builder().open("mem://").unwrap();
+    let origin = builder().open("mem://").unwrap();
     let mut ends = Vec::new();
     for drains in [true, false, true] {
-        let target: Handle = builder().progress(Progress::Own).open("mem://restarted").unwrap();
+        let target = builder().progress(Progress::Own).open("mem://restarted").unwrap();
         target.serve(counted, |_, ()| Ok(())).unwrap();
         let peer = origin.lookup(target.address()).unwrap();
         thread::scope(|scope| {

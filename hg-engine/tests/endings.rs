@@ -16,7 +16,7 @@ use std::{
 };
 
 use hg_core::error::{CallError, Started};
-use hg_engine::{Builder, CallOptions, Handle, Peer, Progress, Request, Wait};
+use hg_engine::{Builder, CallOptions, Engine, Peer, Progress, Request, Wait};
 use hg_macros::rpc;
 use hg_na_conformance::Mem;
 use watchdog::{LIMIT, in_time};
@@ -45,10 +45,10 @@ fn builder() -> Builder {
 }
 
 /// A target that counts, and never answers `never`; an origin; and how many requests were served.
-fn pair(origin: Builder) -> (Handle, Handle, Peer, Arc<AtomicUsize>) {
+fn pair(origin: Builder) -> (Engine, Engine, Peer, Arc<AtomicUsize>) {
     let plugin = Mem::default();
-    let target: Handle = builder().plugin(plugin.clone()).listen(true).open("mem://").unwrap();
-    let origin: Handle = origin.plugin(plugin).open("mem://").unwrap();
+    let target = builder().plugin(plugin.clone()).listen(true).open("mem://").unwrap();
+    let origin = origin.plugin(plugin).open("mem://").unwrap();
     let peer = origin.lookup(target.address()).unwrap();
     let served = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&served);
@@ -193,17 +193,17 @@ fn an_async_handler_can_end_the_engine_that_runs_it() {
 fn end_in_handler(how: Ending) {
     let plugin = Mem::default();
     let builder = || builder().plugin(plugin.clone());
-    let target: Handle = builder().progress(how.progress).listen(true).open("mem://").unwrap();
-    let origin: Handle = builder().open("mem://").unwrap();
+    let target = builder().progress(how.progress).listen(true).open("mem://").unwrap();
+    let origin = builder().open("mem://").unwrap();
     let peer = origin.lookup(target.address()).unwrap();
     let (last, living) = (Arc::new(Mutex::new(Some(target.clone()))), Arc::new(()));
     let (handle, alive) = (Arc::clone(&last), Arc::downgrade(&living));
     let serve = move |_: Request, ()| {
         let (handle, living) = (Arc::clone(&handle), Arc::clone(&living));
         async move {
-            let engine: Option<Handle> = handle.lock().unwrap().take();
+            let engine: Option<Engine> = handle.lock().unwrap().take();
             if !how.by_drop {
-                engine.iter().for_each(Handle::close);
+                engine.iter().for_each(Engine::close);
             }
             drop(engine);
             if how.goes_on {

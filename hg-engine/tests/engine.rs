@@ -15,7 +15,7 @@ use std::{
 };
 
 use hg_core::error::{CallError, Started};
-use hg_engine::{Builder, CallOptions, Handle, Progress, Wait};
+use hg_engine::{Builder, CallOptions, Engine, Progress, Wait};
 use hg_na_conformance::Mem;
 
 mod hg;
@@ -99,11 +99,11 @@ fn builder() -> Builder {
     Builder::new().plugin(Mem::default()).listen(true)
 }
 
-fn pair(wait: Wait) -> (Handle, Handle, hg_engine::Peer) {
+fn pair(wait: Wait) -> (Engine, Engine, hg_engine::Peer) {
     let plugin = Mem::default();
-    let target: Handle =
+    let target =
         Builder::new().plugin(plugin.clone()).listen(true).wait(wait).open("mem://").unwrap();
-    let origin: Handle = Builder::new().plugin(plugin).wait(wait).open("mem://").unwrap();
+    let origin = Builder::new().plugin(plugin).wait(wait).open("mem://").unwrap();
     let peer = origin.lookup(target.address()).unwrap();
     (target, origin, peer)
 }
@@ -360,7 +360,7 @@ fn many_threads_share_an_engine() {
 fn own_progress_drives_both_sides_by_hand() {
     let plugin = Mem::default();
     let open = || {
-        Builder::<Handle>::new()
+        Builder::new()
             .plugin(plugin.clone())
             .listen(true)
             .progress(Progress::Own)
@@ -384,13 +384,13 @@ fn own_progress_drives_both_sides_by_hand() {
 #[test]
 fn more_requests_than_a_target_takes_wait_and_all_are_served() {
     let plugin = Mem::default();
-    let target: Handle = Builder::new()
+    let target = Builder::new()
         .plugin(plugin.clone())
         .listen(true)
         .in_service_max(4)
         .open("mem://")
         .unwrap();
-    let origin: Handle = Builder::new().plugin(plugin).open("mem://").unwrap();
+    let origin = Builder::new().plugin(plugin).open("mem://").unwrap();
     target.register(add_blocking).unwrap();
     let peer = origin.lookup(target.address()).unwrap();
     let calls: Vec<_> =
@@ -403,9 +403,9 @@ fn more_requests_than_a_target_takes_wait_and_all_are_served() {
 #[test]
 fn above_its_own_limit_a_target_rejects() {
     let plugin = Mem::default();
-    let target: Handle =
+    let target =
         Builder::new().plugin(plugin.clone()).listen(true).reject_above(1).open("mem://").unwrap();
-    let origin: Handle = Builder::new().plugin(plugin).open("mem://").unwrap();
+    let origin = Builder::new().plugin(plugin).open("mem://").unwrap();
     let (sender, receiver) = mpsc::channel::<hg_engine::Answer<never>>();
     target.serve_later(never, move |_, (), answer| sender.send(answer).unwrap()).unwrap();
     let peer = origin.lookup(target.address()).unwrap();
@@ -442,8 +442,8 @@ fn calls_to_a_target_that_closes_end_and_so_do_those_of_a_closed_engine() {
 #[test]
 fn checksums_are_answered_with_checksums() {
     let plugin = Mem::default();
-    let target: Handle = Builder::new().plugin(plugin.clone()).listen(true).open("mem://").unwrap();
-    let origin: Handle = Builder::new().plugin(plugin).checksum(true).open("mem://").unwrap();
+    let target = Builder::new().plugin(plugin.clone()).listen(true).open("mem://").unwrap();
+    let origin = Builder::new().plugin(plugin).checksum(true).open("mem://").unwrap();
     target.register(reverse).unwrap();
     let peer = origin.lookup(target.address()).unwrap();
     assert_eq!(origin.call(reverse, &peer, (b"abc",)).wait().unwrap(), b"cba");

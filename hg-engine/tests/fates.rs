@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 use hg_core::error::{CallError, Failure};
-use hg_engine::{Builder, Call, CallOptions, Handle, Peer, Progress, Request};
+use hg_engine::{Builder, Call, CallOptions, Engine, Peer, Progress, Request};
 use hg_macros::rpc;
 use hg_na_sm::SmPlugin;
 use serde::{Deserialize, Serialize, Serializer};
@@ -37,16 +37,16 @@ impl Serialize for Unwritable {
     }
 }
 
-fn builder() -> Builder<Handle> {
+fn builder() -> Builder {
     Builder::new().plugin(SmPlugin).progress(Progress::Own).listen(true)
 }
 
-fn open(builder: Builder<Handle>) -> Handle {
+fn open(builder: Builder) -> Engine {
     builder.open("sm://").unwrap()
 }
 
 /// A target that serves all of the above.
-fn target(builder: Builder<Handle>) -> Handle {
+fn target(builder: Builder) -> Engine {
     let target = open(builder);
     let patiently = |request: Request, ()| async move {
         request.cancelled().await;
@@ -60,12 +60,12 @@ fn target(builder: Builder<Handle>) -> Handle {
     target
 }
 
-fn step(engines: &[&Handle]) {
+fn step(engines: &[&Engine]) {
     while engines.iter().fold(false, |moved, engine| moved | engine.progress(Duration::ZERO)) {}
 }
 
 /// Steps these until `done` says so.
-fn until(engines: &[&Handle], what: &str, mut done: impl FnMut() -> bool) {
+fn until(engines: &[&Engine], what: &str, mut done: impl FnMut() -> bool) {
     let start = Instant::now();
     while !done() {
         for engine in engines {
@@ -76,7 +76,7 @@ fn until(engines: &[&Handle], what: &str, mut done: impl FnMut() -> bool) {
 }
 
 fn outcome<R: hg_core::rpc::Rpc>(
-    engines: &[&Handle],
+    engines: &[&Engine],
     mut call: Call<'_, R>,
 ) -> Result<R::Output, CallError<R::Error>> {
     let mut outcome = None;
@@ -87,7 +87,7 @@ fn outcome<R: hg_core::rpc::Rpc>(
     outcome.unwrap()
 }
 
-fn assert_serves(target: &Handle, others: &[&Handle]) {
+fn assert_serves(target: &Engine, others: &[&Engine]) {
     let fresh = open(builder());
     let peer = fresh.lookup(target.address()).unwrap();
     let engines: Vec<_> = others.iter().copied().chain([target, &fresh]).collect();
@@ -116,7 +116,7 @@ fn an_origin_that_ends_with_more_calls_than_are_served_at_a_time_leaves_the_targ
 fn calls_to_a_hung_peer_that_expire_keep_nobody_from_being_served() {
     let (target, hung) = (target(builder().in_service_max(8)), open(builder()));
     let to_hung = target.lookup(hung.address()).unwrap();
-    let expired = |target: &Handle| {
+    let expired = |target: &Engine| {
         let call =
             target.call_with(echo, &to_hung, (1,), CallOptions::within(Duration::from_micros(1)));
         assert!(matches!(outcome(&[target], call), Err(CallError::DeadlineExceeded(_))));
@@ -215,7 +215,7 @@ fn an_answer_that_panics_while_it_is_encoded_leaves_nothing_in_service() {
 }
 
 /// Sends until it is refused; says how many bytes were accepted.
-fn fill(origin: &Handle, hung: &Peer, bytes: &[u8]) -> usize {
+fn fill(origin: &Engine, hung: &Peer, bytes: &[u8]) -> usize {
     let mut accepted = 0;
     loop {
         match origin.notify(take, hung, (bytes,)).accepted() {

@@ -13,7 +13,7 @@ use std::{
 
 use hg_bulk::{Descriptor as Lent, TransferError};
 use hg_core::error::CallError;
-use hg_engine::{Builder, Bulk, Handle, Peer, Progress, Request};
+use hg_engine::{Builder, Bulk, Engine, Peer, Progress, Request};
 use hg_macros::rpc;
 use hg_na::{Address, Context as Transport, Descriptor, Memory, Rights};
 use hg_na_conformance::layer::{Layer, Layered, Layers};
@@ -66,8 +66,8 @@ impl Layer for Watched {
 
 /// A user of memory, whose transport is watched, and its owner.
 struct Pair {
-    user: Handle,
-    owner: Handle,
+    user: Engine,
+    owner: Engine,
     to: Peer,
     watch: Arc<Watch>,
 }
@@ -176,7 +176,7 @@ fn what_is_wrong_with_a_fetch_is_told_as_ever() {
     drop(lent);
     let stale = pair.user.fetch(&pair.to, &descriptor).wait();
     assert!(matches!(stale, Err(TransferError::Stale)), "{stale:?}");
-    let other: Handle = Builder::new().plugin(SmPlugin).eager_max(0).open("sm://").unwrap();
+    let other = Builder::new().plugin(SmPlugin).eager_max(0).open("sm://").unwrap();
     let stranger = other.expose(pattern(64), Rights::READ).unwrap();
     let foreign = pair.user.fetch(&pair.to, stranger.descriptor()).wait();
     assert!(foreign.is_err(), "{foreign:?}");

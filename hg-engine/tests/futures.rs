@@ -19,7 +19,7 @@ use std::{
 
 use hg_bulk::{Descriptor, TransferError};
 use hg_core::{error::CallError, rpc::NoError};
-use hg_engine::{Builder, Call, Handle, Peer, Progress, Request};
+use hg_engine::{Builder, Call, Engine, Peer, Progress, Request};
 use hg_macros::rpc;
 use hg_na::Rights;
 use hg_na_conformance::Mem;
@@ -56,8 +56,8 @@ fn long_blocking() -> Vec<u8> {
 }
 
 struct Pair {
-    target: Handle,
-    origin: Handle,
+    target: Engine,
+    origin: Engine,
     peer: Peer,
 }
 
@@ -69,7 +69,7 @@ impl Pair {
                 Builder::new().plugin(plugin.clone()).progress(Progress::Own).eager_max(0);
             builder.listen(true).open("mem://").unwrap()
         };
-        let (target, origin): (Handle, Handle) = (open(), open());
+        let (target, origin) = (open(), open());
         let peer = origin.lookup(target.address()).unwrap();
         Self { target, origin, peer }
     }

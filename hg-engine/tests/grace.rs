@@ -16,7 +16,7 @@ use std::{
 };
 
 use hg_engine::{
-    Builder, Handle, Peer, Wait,
+    Builder, Engine, Peer, Wait,
     platform::{Job, Machine, Platform, Spawned, Thread},
 };
 use hg_macros::rpc;
@@ -84,11 +84,11 @@ fn block_on<F: Future>(future: F) -> F::Output {
     }
 }
 
-fn pair() -> (Handle, Handle, Peer, Arc<AtomicUsize>) {
+fn pair() -> (Engine, Engine, Peer, Arc<AtomicUsize>) {
     let plugin = Mem::default();
     let builder = || Builder::new().plugin(plugin.clone()).wait(Wait::Block).listen(true);
-    let target: Handle = builder().open("mem://").unwrap();
-    let origin: Handle = builder().platform(Arc::new(Patient)).open("mem://").unwrap();
+    let target = builder().open("mem://").unwrap();
+    let origin = builder().platform(Arc::new(Patient)).open("mem://").unwrap();
     target.serve(twice, |_, (number,)| Ok(2 * number)).unwrap();
     let count = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&count);

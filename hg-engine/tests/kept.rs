@@ -20,7 +20,7 @@ use hg_core::{
     header::{Header, Kind},
     rpc::{NoError, Responder, Rpc, Serve, ServeKind, SignatureCell},
 };
-use hg_engine::{Builder, CallOptions, Handle, Progress, Request};
+use hg_engine::{Builder, CallOptions, Engine, Progress, Request};
 use hg_macros::rpc;
 use hg_na::{
     Address, Completion, Context, Error, Message, Op, OpId, OpenOptions, Peer, Plugin, Rejected,
@@ -99,9 +99,9 @@ fn stepped(plugin: impl Plugin + 'static) -> Builder {
 fn a_large_result_that_finds_no_taker_in_a_later_round_is_not_kept() {
     let (plugin, unhelpful) = (Mem::default(), Unhelpful::default());
     let layered = Layered::new(plugin.clone(), unhelpful.clone());
-    let target: Handle = stepped(layered).open("mem://").unwrap();
+    let target = stepped(layered).open("mem://").unwrap();
     target.register(make).unwrap();
-    let origin: Handle = stepped(plugin).open("mem://").unwrap();
+    let origin = stepped(plugin).open("mem://").unwrap();
     let peer = origin.lookup(target.address()).unwrap();
     let call = origin.call(make, &peer, (LARGE,));
     // Its first try is in the round that runs the handler.
@@ -149,7 +149,7 @@ impl Raw {
     }
 
     /// The status of the next answer.
-    fn answer(&mut self, target: &Handle) -> Option<Status> {
+    fn answer(&mut self, target: &Engine) -> Option<Status> {
         let mut done = Vec::new();
         loop {
             target.progress(Duration::ZERO);
@@ -172,7 +172,7 @@ impl Raw {
 fn results_of_an_id_that_was_used_twice_count_once() {
     let plugin = Mem::default();
     let builder = stepped(plugin.clone()).large_in_service_max(4 * LARGE + 1_000);
-    let target: Handle = builder.open("mem://").unwrap();
+    let target = builder.open("mem://").unwrap();
     target.register(make).unwrap();
     let domain = plugin.open(&Address::new("mem://").unwrap(), &OpenOptions::default()).unwrap();
     let mut context = domain.context(0).unwrap();
@@ -203,10 +203,10 @@ impl Wake for Tells {
 #[test]
 fn an_engine_whose_background_thread_has_ended_is_closed_and_nobody_waits_for_it() {
     let (plugin, unhelpful) = (Mem::default(), Unhelpful::default());
-    let target: Handle = stepped(plugin.clone()).open("mem://").unwrap();
+    let target = stepped(plugin.clone()).open("mem://").unwrap();
     let layered = Layered::new(plugin, unhelpful.clone());
     let builder = Builder::new().plugin(layered).progress(Progress::Background);
-    let origin: Handle = builder.open("mem://").unwrap();
+    let origin = builder.open("mem://").unwrap();
     let peer = origin.lookup(target.address()).unwrap();
     let mut call = origin.call(never, &peer, ());
     let (sender, woken) = mpsc::channel();
@@ -257,7 +257,7 @@ impl<const BLOCKS: bool> Serve<Request> for Wrong<BLOCKS> {
 }
 
 /// Calls it with short and with large arguments.
-fn call_wrong<const BLOCKS: bool>(target: &Handle, origin: &Handle) {
+fn call_wrong<const BLOCKS: bool>(target: &Engine, origin: &Engine) {
     target.register(Wrong::<BLOCKS>).unwrap();
     let peer = origin.lookup(target.address()).unwrap();
     for len in [1, usize::try_from(LARGE).unwrap()] {
@@ -272,8 +272,8 @@ fn call_wrong<const BLOCKS: bool>(target: &Handle, origin: &Handle) {
 #[test]
 fn a_handler_that_gives_a_future_without_being_async_is_answered_for() {
     let plugin = Mem::default();
-    let target: Handle = Builder::new().plugin(plugin.clone()).listen(true).open("mem://").unwrap();
-    let origin: Handle = Builder::new().plugin(plugin).open("mem://").unwrap();
+    let target = Builder::new().plugin(plugin.clone()).listen(true).open("mem://").unwrap();
+    let origin = Builder::new().plugin(plugin).open("mem://").unwrap();
     call_wrong::<false>(&target, &origin);
     call_wrong::<true>(&target, &origin);
     assert_eq!(target.requests_in_service(), 0);

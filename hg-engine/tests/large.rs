@@ -12,7 +12,7 @@ use std::{
 };
 
 use hg_core::error::CallError;
-use hg_engine::{Builder, CallOptions, Handle};
+use hg_engine::{Builder, CallOptions, Engine};
 use hg_macros::rpc;
 use hg_na_conformance::Mem;
 
@@ -66,7 +66,7 @@ fn builder() -> Builder {
     Builder::new().plugin(Mem::default())
 }
 
-fn pair(target: Builder, origin: Builder) -> (Handle, Handle) {
+fn pair(target: Builder, origin: Builder) -> (Engine, Engine) {
     let mem = Mem::default();
     let target = target.plugin(mem.clone()).listen(true).open("mem://").unwrap();
     target.register(reverse).unwrap();
@@ -90,7 +90,7 @@ fn reversed(len: usize) -> Vec<u8> {
 }
 
 /// The target has nothing of an origin's any more, and the other way round.
-fn assert_nothing_kept(handles: &[&Handle]) {
+fn assert_nothing_kept(handles: &[&Engine]) {
     for handle in handles {
         while handle.large_untaken() != 0 {
             std::thread::yield_now();

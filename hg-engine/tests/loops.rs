@@ -13,7 +13,7 @@ use std::{
     time::Instant,
 };
 
-use hg_engine::{Answer, Builder, EventLoop, Handle, Peer, Progress, Wait};
+use hg_engine::{Answer, Builder, Engine, EventLoop, Peer, Progress, Wait};
 use hg_macros::rpc;
 use hg_na::{Address, Completion, Context as Transport};
 use hg_na_conformance::layer::{Layer, Layered, Layers};
@@ -41,8 +41,8 @@ const PASSES_MAX: u32 = 20;
 
 /// An engine with a loop, and another one that calls it and is called by it.
 struct Pair {
-    engine: Handle,
-    other: Handle,
+    engine: Engine,
+    other: Engine,
     /// To the other one, and back.
     there: Peer,
     back: Peer,
@@ -60,7 +60,7 @@ impl Pair {
             let builder = Builder::new().plugin(SmPlugin).progress(progress).wait(wait);
             builder.listen(true).open("sm://").unwrap()
         };
-        let (engine, other): (Handle, Handle) = (open(progress), open(Progress::Background));
+        let (engine, other) = (open(progress), open(Progress::Background));
         let (there, back) =
             (engine.lookup(other.address()).unwrap(), other.lookup(engine.address()).unwrap());
         let (begun, open) = mpsc::channel();
@@ -117,7 +117,7 @@ impl Pair {
 }
 
 /// A test that has failed waits for nobody.
-struct ClosesOnPanic<'a>(&'a Handle, &'a AtomicBool);
+struct ClosesOnPanic<'a>(&'a Engine, &'a AtomicBool);
 
 impl Drop for ClosesOnPanic<'_> {
     fn drop(&mut self) {
@@ -388,7 +388,7 @@ fn a_loop_of_an_engine_that_ends_is_told_once_and_sleeps_on() {
     ] {
         let failing = Failing::default();
         let builder = Builder::new().plugin(Layered::new(SmPlugin, failing.clone()));
-        let engine: Handle = builder.progress(progress).wait(Wait::Block).open("sm://").unwrap();
+        let engine = builder.progress(progress).wait(Wait::Block).open("sm://").unwrap();
         let pair = Pair::new(Wait::Block);
         let there = engine.lookup(pair.other.address()).unwrap();
         let events = engine.event_loop().unwrap();

@@ -6,7 +6,7 @@
 use std::fs;
 
 use hg_core::error::CallError;
-use hg_engine::{Builder, Handle, Peer};
+use hg_engine::{Builder, Engine, Peer};
 use hg_macros::rpc;
 use hg_na_conformance::Mem;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -79,9 +79,9 @@ fn with_room<T>(bytes: u64, call: impl FnOnce() -> T) -> T {
     result
 }
 
-fn pair() -> (Handle, Handle, Peer) {
+fn pair() -> (Engine, Engine, Peer) {
     let mem = Mem::default();
-    let builder = || Builder::<Handle>::new().plugin(mem.clone());
+    let builder = || Builder::new().plugin(mem.clone());
     let target = builder().listen(true).open("mem://").unwrap();
     target.register(make_numbers).unwrap();
     target.register(count_numbers).unwrap();

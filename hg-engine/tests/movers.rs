@@ -13,7 +13,7 @@ use std::{
 };
 
 use hg_bulk::{Descriptor as Lent, TransferError};
-use hg_engine::{Builder, Bulk, Handle, Peer, Progress, Request};
+use hg_engine::{Builder, Bulk, Engine, Peer, Progress, Request};
 use hg_macros::rpc;
 use hg_na::{Address, Begun, Context as Transport, Error, Memory, Mover, Rights, Transit};
 use hg_na_conformance::{
@@ -86,8 +86,8 @@ impl Mover for Late<'_> {
 
 /// A user of memory, whose transport is watched, and its owner.
 struct Pair {
-    user: Handle,
-    owner: Handle,
+    user: Engine,
+    owner: Engine,
     to: Peer,
     watched: Watched,
 }
@@ -99,9 +99,8 @@ impl Pair {
             .progress(progress)
             .plugin(Layered::new(plugin.clone(), watched.clone()))
             .eager_max(0);
-        let user: Handle = user.listen(true).open("mem://").unwrap();
-        let owner: Handle =
-            Builder::new().plugin(plugin).eager_max(0).listen(true).open("mem://").unwrap();
+        let user = user.listen(true).open("mem://").unwrap();
+        let owner = Builder::new().plugin(plugin).eager_max(0).listen(true).open("mem://").unwrap();
         owner.register(ping).unwrap();
         let to = user.lookup(owner.address()).unwrap();
         user.call(ping, &to, ()).wait().unwrap();

@@ -16,7 +16,7 @@ use hg_core::{
     error::{CallError, Started},
     header::Header,
 };
-use hg_engine::{Builder, CallOptions, Handle, OwnedCall, Peer, Progress, Request, Wait};
+use hg_engine::{Builder, CallOptions, Engine, OwnedCall, Peer, Progress, Request, Wait};
 use hg_macros::rpc;
 use hg_na::{Address, Context, Error, Op, OpId, Rejected, Token};
 use hg_na_conformance::{
@@ -67,8 +67,8 @@ impl Layer for Watching {
 }
 
 struct Pair {
-    target: Handle,
-    origin: Handle,
+    target: Engine,
+    origin: Engine,
     peer: Peer,
     watching: Watching,
 }
@@ -78,9 +78,9 @@ impl Pair {
         let (plugin, watching) = (Mem::default(), Watching::default());
         let builder = || Builder::new().wait(Wait::Block).listen(true);
         let target = builder().plugin(plugin.clone()).progress(progress);
-        let target: Handle = target.open("mem://").unwrap();
+        let target = target.open("mem://").unwrap();
         let origin = builder().plugin(Layered::new(plugin, watching.clone())).checksum(checksum);
-        let origin: Handle = origin.open("mem://").unwrap();
+        let origin = origin.open("mem://").unwrap();
         let peer = origin.lookup(target.address()).unwrap();
         Self { target, origin, peer, watching }
     }

@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use hg_core::{header::Header, operations::OperationId};
-use hg_engine::{Builder, Handle, Progress};
+use hg_engine::{Builder, Progress};
 use hg_macros::rpc;
 use hg_na::{Address, Completion, Context, OpenOptions, Plugin};
 use hg_na_conformance::Mem;
@@ -38,7 +38,7 @@ fn requests_to_one_target_leave_in_the_order_of_their_ids() {
     let domain = plugin.open(&Address::new("mem://").unwrap(), &OpenOptions::listening()).unwrap();
     let mut target = domain.context(0).unwrap();
     let builder = Builder::new().plugin(plugin).progress(Progress::Own);
-    let origin: Handle = builder.open("mem://").unwrap();
+    let origin = builder.open("mem://").unwrap();
     let peer = origin.lookup(target.address().as_str()).unwrap();
     let lens = [0, 40, 300, 5_000, 0, 60, 8, 100, 8, LARGE];
     let (mut came, mut calls) = (Vec::new(), Vec::new());

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use hg_engine::{Builder, Handle, Peer, Progress, Request};
+use hg_engine::{Builder, Engine, Peer, Progress, Request};
 use hg_macros::rpc;
 use hg_na_conformance::Mem;
 
@@ -37,9 +37,9 @@ fn echo_later(bytes: &[u8]) -> Vec<u8>;
 const LARGE: usize = 300_000;
 
 struct Pair {
-    target: Handle,
+    target: Engine,
     /// `None` when it has ended.
-    origin: Option<Handle>,
+    origin: Option<Engine>,
     peer: Peer,
     ended: Arc<AtomicUsize>,
 }
@@ -51,7 +51,7 @@ impl Pair {
             let builder = Builder::new().plugin(plugin.clone()).progress(Progress::Own);
             builder.listen(true).open("mem://").unwrap()
         };
-        let (target, origin): (Handle, Handle) = (open(), open());
+        let (target, origin) = (open(), open());
         let ended = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&ended);
         target.register(echo).unwrap();
@@ -83,13 +83,13 @@ impl Pair {
         Self { target, origin: Some(origin), peer, ended }
     }
 
-    fn origin(&self) -> &Handle {
+    fn origin(&self) -> &Engine {
         self.origin.as_ref().expect("it has not ended")
     }
 
     /// Rounds of both until nothing moves any more.
     fn settle(&self) {
-        let step = |engine: &Handle| engine.progress(Duration::ZERO);
+        let step = |engine: &Engine| engine.progress(Duration::ZERO);
         while step(&self.target) | self.origin.as_ref().is_some_and(step) {}
     }
 

@@ -9,7 +9,7 @@ use std::{
 };
 
 use hg_core::error::CallError;
-use hg_engine::{Builder, Handle, Peer, Wait};
+use hg_engine::{Builder, Engine, Peer, Wait};
 use hg_macros::rpc;
 use hg_na_conformance::Mem;
 use watchdog::{LIMIT, until};
@@ -25,7 +25,7 @@ fn nested(depth: u64) -> u64;
 #[rpc(crate = crate::hg)]
 fn broken(number: u64) -> u64;
 
-fn open(plugin: &Mem, threads_max: usize) -> Handle {
+fn open(plugin: &Mem, threads_max: usize) -> Engine {
     let builder = Builder::new().plugin(plugin.clone()).wait(Wait::Block).listen(true);
     builder.pool_threads_max(threads_max).open("mem://").unwrap()
 }
@@ -63,7 +63,7 @@ impl Gate {
     }
 }
 
-fn serve_held(engine: &Handle) -> Arc<Gate> {
+fn serve_held(engine: &Engine) -> Arc<Gate> {
     let gate = Arc::new(Gate::default());
     let mine = Arc::clone(&gate);
     let serve = move |_: &hg_engine::Request, (number,): (u64,)| {
@@ -74,7 +74,7 @@ fn serve_held(engine: &Handle) -> Arc<Gate> {
     gate
 }
 
-fn peer_of(origin: &Handle, target: &Handle) -> Peer {
+fn peer_of(origin: &Engine, target: &Engine) -> Peer {
     origin.lookup(target.address()).unwrap()
 }
 
@@ -125,7 +125,7 @@ fn a_caller_whose_handlers_never_end_leaves_threads_to_others() {
 fn handlers_of_two_engines_that_call_each_other_have_threads_of_their_own() {
     let plugin = Mem::default();
     let (one, other, origin) = (open(&plugin, 8), open(&plugin, 8), open(&plugin, 1));
-    let serve = |to: &Handle| {
+    let serve = |to: &Engine| {
         let address = to.address().clone();
         move |request: &hg_engine::Request, (depth,): (u64,)| {
             let engine = request.engine();

@@ -9,7 +9,7 @@ use std::{
     time::Instant,
 };
 
-use hg_engine::{Builder, Handle, OpenError, Request, Wait};
+use hg_engine::{Builder, Engine, OpenError, Request, Wait};
 use hg_macros::rpc;
 use hg_na::Error;
 use hg_na_conformance::Mem;
@@ -32,7 +32,7 @@ const MEETING: usize = 16;
 /// Memory that is left, in bytes: enough for calls, too little for a thread's stack.
 const LEFT: u64 = 1 << 20;
 
-fn open(plugin: &Mem) -> Result<Handle, OpenError> {
+fn open(plugin: &Mem) -> Result<Engine, OpenError> {
     let builder = Builder::new().plugin(plugin.clone()).wait(Wait::Block).listen(true);
     builder.open("mem://")
 }

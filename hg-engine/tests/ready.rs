@@ -15,7 +15,7 @@ use std::{
 };
 
 use hg_core::error::CallError;
-use hg_engine::{Answer, Builder, Handle, Peer, Progress, Request, Wait};
+use hg_engine::{Answer, Builder, Engine, Peer, Progress, Request, Wait};
 use hg_macros::rpc;
 use hg_na::Error;
 use hg_na_conformance::Mem;
@@ -37,8 +37,8 @@ const CALLS_MAX: usize = 4;
 type Answers = Arc<Mutex<Vec<Answer<held>>>>;
 
 struct Pair {
-    target: Handle,
-    origin: Handle,
+    target: Engine,
+    origin: Engine,
     peer: Peer,
     answers: Answers,
     count: Arc<AtomicUsize>,
@@ -48,9 +48,8 @@ impl Pair {
     fn new(progress: Progress) -> Self {
         let plugin = Mem::default();
         let builder = || Builder::new().plugin(plugin.clone()).wait(Wait::Block).listen(true);
-        let target: Handle = builder().open("mem://").unwrap();
-        let origin: Handle =
-            builder().progress(progress).calls_max(CALLS_MAX).open("mem://").unwrap();
+        let target = builder().open("mem://").unwrap();
+        let origin = builder().progress(progress).calls_max(CALLS_MAX).open("mem://").unwrap();
         let peer = origin.lookup(target.address()).unwrap();
         let (answers, count): (Answers, Arc<AtomicUsize>) = Default::default();
         let kept = Arc::clone(&answers);

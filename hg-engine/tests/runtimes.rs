@@ -17,7 +17,7 @@ use std::{
 
 use alive::Alive;
 use hg_core::error::CallError;
-use hg_engine::{Builder, CallOptions, Handle, Peer, Request, Spawn, Wait};
+use hg_engine::{Builder, CallOptions, Engine, Peer, Request, Spawn, Wait};
 use hg_macros::rpc;
 use hg_na_conformance::Mem;
 use tokio::{
@@ -125,8 +125,8 @@ fn several_threads() -> tokio::runtime::Runtime {
 }
 
 struct Pair {
-    target: Handle,
-    origin: Handle,
+    target: Engine,
+    origin: Engine,
     peer: Peer,
 }
 
@@ -134,8 +134,8 @@ impl Pair {
     fn new(runtime: impl Spawn + 'static) -> Self {
         let plugin = Mem::default();
         let builder = || Builder::new().plugin(plugin.clone()).wait(Wait::Block).listen(true);
-        let target: Handle = builder().runtime(runtime).open("mem://").unwrap();
-        let origin: Handle = builder().open("mem://").unwrap();
+        let target = builder().runtime(runtime).open("mem://").unwrap();
+        let origin = builder().open("mem://").unwrap();
         let peer = origin.lookup(target.address()).unwrap();
         Self { target, origin, peer }
     }
@@ -236,8 +236,7 @@ fn handlers_use_smol() {
 fn without_a_runtime_a_handler_that_needs_one_is_answered_for() {
     let plugin = Mem::default();
     let builder = || Builder::new().plugin(plugin.clone()).wait(Wait::Block).listen(true);
-    let (target, origin): (Handle, Handle) =
-        (builder().open("mem://").unwrap(), builder().open("mem://").unwrap());
+    let (target, origin) = (builder().open("mem://").unwrap(), builder().open("mem://").unwrap());
     target.register(slept).unwrap();
     let peer = origin.lookup(target.address()).unwrap();
     let error = origin.call(slept, &peer, (1,)).wait().unwrap_err();

@@ -15,7 +15,7 @@ use std::{
 };
 
 use hg_core::error::CallError;
-use hg_engine::{Answer, Builder, Handle, OwnedCall, Peer, Progress, Request, Wait};
+use hg_engine::{Answer, Builder, Engine, OwnedCall, Peer, Progress, Request, Wait};
 use hg_na_conformance::Mem;
 
 mod hg;
@@ -40,11 +40,11 @@ fn forward(number: u64) -> u64;
 fn checked(number: u64, bytes: &[u8]) -> u64;
 
 /// A target that makes its own progress, and an origin whose progress is the test's.
-fn pair() -> (Handle, Handle, Peer) {
+fn pair() -> (Engine, Engine, Peer) {
     let plugin = Mem::default();
-    let target: Handle = Builder::new().plugin(plugin.clone()).listen(true).open("mem://").unwrap();
+    let target = Builder::new().plugin(plugin.clone()).listen(true).open("mem://").unwrap();
     let builder = Builder::new().plugin(plugin).progress(Progress::Own).wait(Wait::Block);
-    let origin: Handle = builder.open("mem://").unwrap();
+    let origin = builder.open("mem://").unwrap();
     let peer = origin.lookup(target.address()).unwrap();
     (target, origin, peer)
 }
@@ -58,7 +58,7 @@ impl Wake for Flag {
 }
 
 /// Ends its engine when it is woken: by closing it, if it is not the last one to have a handle of it.
-struct Ends(Mutex<Option<Handle>>, mpsc::Sender<bool>);
+struct Ends(Mutex<Option<Engine>>, mpsc::Sender<bool>);
 
 impl Wake for Ends {
     fn wake(self: Arc<Self>) {
@@ -78,8 +78,8 @@ fn a_waker_may_end_the_engine_whose_progress_wakes_it() {
     for progress in [Progress::Background, Progress::Own] {
         let plugin = Mem::default();
         let builder = || Builder::new().plugin(plugin.clone()).wait(Wait::Block);
-        let target: Handle = builder().listen(true).progress(Progress::Own).open("mem://").unwrap();
-        let origin: Handle = builder().progress(progress).open("mem://").unwrap();
+        let target = builder().listen(true).progress(Progress::Own).open("mem://").unwrap();
+        let origin = builder().progress(progress).open("mem://").unwrap();
         target.register(twice).unwrap();
         let peer = origin.lookup(target.address()).unwrap();
         let mut call: OwnedCall<twice> = origin.call_owned(twice, &peer, (21,));
@@ -238,7 +238,7 @@ fn a_handler_begins_a_call_that_somebody_else_finishes() {
     target.register(twice).unwrap();
     let (begun, calls) = mpsc::channel();
     let caller = origin.clone();
-    let server: Handle = Builder::new().plugin(Mem::default()).listen(true).open("mem://").unwrap();
+    let server = Builder::new().plugin(Mem::default()).listen(true).open("mem://").unwrap();
     server
         .serve(forward, move |_, (number,)| {
             let mut call = caller.call_owned(twice, &peer, (number,));
@@ -296,7 +296,7 @@ fn threads_take_turns_at_progress_by_interrupting_each_other() {
 }
 
 fn finished<R: hg_core::rpc::Rpc>(
-    origin: &Handle,
+    origin: &Engine,
     mut call: OwnedCall<R>,
 ) -> Result<R::Output, CallError<R::Error>> {
     loop {

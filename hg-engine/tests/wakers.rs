@@ -19,7 +19,7 @@ use std::{
 
 use hg_bulk::TransferError;
 use hg_core::error::CallError;
-use hg_engine::{Answer, Builder, Handle, Peer, Progress, Request, Wait};
+use hg_engine::{Answer, Builder, Engine, Peer, Progress, Request, Wait};
 use hg_macros::rpc;
 use hg_na::{Memory, Rights, Segment};
 use hg_na_conformance::Mem;
@@ -42,15 +42,15 @@ fn in_time<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> T {
     thread::spawn(run).join().unwrap()
 }
 
-fn target(plugin: &Mem, progress: Progress) -> Handle {
+fn target(plugin: &Mem, progress: Progress) -> Engine {
     let builder = Builder::new().plugin(plugin.clone()).wait(Wait::Block).progress(progress);
-    let target: Handle = builder.eager_max(0).listen(true).open("mem://").unwrap();
+    let target = builder.eager_max(0).listen(true).open("mem://").unwrap();
     target.register(twice).unwrap();
     target
 }
 
 /// What the wakers of this test call, and whatever else has to be able to.
-static USED: OnceLock<(Handle, Peer)> = OnceLock::new();
+static USED: OnceLock<(Engine, Peer)> = OnceLock::new();
 static USES: AtomicUsize = AtomicUsize::new(0);
 
 /// Uses the engine: asks for its lock, calls, and drops a call.
@@ -118,7 +118,7 @@ fn wakers_memory_and_handlers_may_use_the_engine_when_they_are_cloned_woken_and_
         let plugin = Mem::default();
         let target = target(&plugin, Progress::Own);
         let builder = Builder::new().plugin(plugin).progress(Progress::Own).eager_max(0);
-        let engine: Handle = builder.advice(advise).listen(true).open("mem://").unwrap();
+        let engine = builder.advice(advise).listen(true).open("mem://").unwrap();
         let peer = engine.lookup(target.address()).unwrap();
         assert!(USED.set((engine.clone(), peer)).is_ok());
         let settle = || while target.progress(Duration::ZERO) | engine.progress(Duration::ZERO) {};
@@ -161,7 +161,7 @@ fn wakers_memory_and_handlers_may_use_the_engine_when_they_are_cloned_woken_and_
 }
 
 /// The same for handlers of the engine that is used, and for wakers that await a cancellation.
-fn handlers(target: &Handle, engine: &Handle, settle: impl Fn()) {
+fn handlers(target: &Engine, engine: &Engine, settle: impl Fn()) {
     let context = &mut Context::from_waker(Waker::noop());
     let itself = target.lookup(engine.address()).unwrap();
     let keeper = Meddles;
@@ -260,7 +260,7 @@ fn a_waker_that_panics_ends_nobodys_progress_and_keeps_no_other_from_being_woken
             // The test's, so that the answers come together.
             let target = target(&plugin, Progress::Own);
             let builder = Builder::new().plugin(plugin).wait(Wait::Block).progress(progress);
-            let origin: Handle = builder.open("mem://").unwrap();
+            let origin = builder.open("mem://").unwrap();
             let peer = origin.lookup(target.address()).unwrap();
             let mut first = origin.call_owned(twice, &peer, (1,));
             let second = origin.call_owned(twice, &peer, (2,));
@@ -305,7 +305,7 @@ fn a_waker_that_panics_keeps_no_target_from_serving_and_no_handler_from_being_to
             sender.send((request.clone(), answer)).unwrap();
         };
         target.serve_later(kept, serve).unwrap();
-        let origin: Handle = Builder::new().plugin(plugin).open("mem://").unwrap();
+        let origin = Builder::new().plugin(plugin).open("mem://").unwrap();
         let peer = origin.lookup(target.address()).unwrap();
         let awaited: Vec<_> = (0..3)
             .map(|number| {
@@ -353,7 +353,7 @@ fn a_waker_is_cloned_only_when_it_is_to_be_kept() {
     let plugin = Mem::default();
     let target = target(&plugin, Progress::Own);
     let builder = Builder::new().plugin(plugin).progress(Progress::Own);
-    let origin: Handle = builder.open("mem://").unwrap();
+    let origin = builder.open("mem://").unwrap();
     let peer = origin.lookup(target.address()).unwrap();
     let settle = || while target.progress(Duration::ZERO) | origin.progress(Duration::ZERO) {};
     let waker = counting();

@@ -20,7 +20,7 @@ use crate::{
 
 /// How the engine of a side is opened, less its limits.
 pub(crate) fn builder(url: &str, settings: &[(String, String)]) -> hg::Builder {
-    let mut builder = hg::Engine::builder().listen(true).progress(hg::Progress::Own);
+    let mut builder = hg::builder().listen(true).progress(hg::Progress::Own);
     if url.split("://").next().is_some_and(|scheme| scheme.ends_with("tcp")) {
         // Nodes that are imitated on one machine are to use their network.
         builder = builder.setting("routing", "off");

@@ -8,7 +8,7 @@ use std::{
 };
 
 use hg_core::{error::CallError, rpc::Rpc};
-use hg_engine::{Bulk, CallOptions, Handle, Peer};
+use hg_engine::{Bulk, CallOptions, Engine, Peer};
 use hg_na::Rights;
 use serde_bytes::ByteBuf;
 
@@ -30,7 +30,7 @@ pub(crate) fn call(stage: &dyn Stage, number: usize) {
     stage.ended(number, &call, ended);
 }
 
-fn call_peer(stage: &dyn Stage, number: usize, call: &Call, way: (&Handle, &Peer)) -> Ended {
+fn call_peer(stage: &dyn Stage, number: usize, call: &Call, way: (&Engine, &Peer)) -> Ended {
     let made = Made { stage, call, number };
     if call.waits_for_room
         && let Some(ended) = made.wait_for_room(way.0)
@@ -58,7 +58,7 @@ fn call_peer(stage: &dyn Stage, number: usize, call: &Call, way: (&Handle, &Peer
 }
 
 /// Memory that the handler pulls from or pushes to.
-fn expose(number: usize, act: Act, handle: &Handle) -> Result<Option<Bulk>, hg_na::Error> {
+fn expose(number: usize, act: Act, handle: &Engine) -> Result<Option<Bulk>, hg_na::Error> {
     let (bytes, rights) = match act {
         Act::Pull(len) | Act::Fetch(len) | Act::View(len) => {
             (serve::bytes(number as u64, usize::try_from(len).unwrap_or(0)), Rights::READ)
@@ -78,7 +78,7 @@ struct Made<'a> {
 
 impl Made<'_> {
     /// Gives how the call has ended, if it comes to none.
-    fn wait_for_room(&self, handle: &Handle) -> Option<Ended> {
+    fn wait_for_room(&self, handle: &Engine) -> Option<Ended> {
         let found = match self.call.manner {
             Manner::Wait => Some(handle.ready().wait()),
             _ => self.block_or_over(&mut handle.ready()),
@@ -90,7 +90,7 @@ impl Made<'_> {
         }
     }
 
-    fn go<R>(&self, rpc: R, (handle, peer): (&Handle, &Peer), asked: Asked) -> Ended
+    fn go<R>(&self, rpc: R, (handle, peer): (&Engine, &Peer), asked: Asked) -> Ended
     where
         R: Rpc<Output = Answered, Error = Refused>,
         for<'a> R: Rpc<Args<'a> = Asked>,
@@ -136,7 +136,7 @@ impl Made<'_> {
         block_on(self.stage, poll_fn(poll))
     }
 
-    fn notify<R>(&self, rpc: R, (handle, peer): (&Handle, &Peer), asked: Asked) -> Ended
+    fn notify<R>(&self, rpc: R, (handle, peer): (&Engine, &Peer), asked: Asked) -> Ended
     where
         R: Rpc<Output = Answered, Error = Refused>,
         for<'a> R: Rpc<Args<'a> = Asked>,

@@ -2,7 +2,7 @@
 
 use std::{os::fd::AsFd as _, sync::Arc, time::Duration};
 
-use hg_engine::Handle;
+use hg_engine::Engine;
 
 use crate::{
     stage::Stage,
@@ -10,11 +10,11 @@ use crate::{
 };
 
 /// Starts what makes the progress of an engine that has no thread for it.
-pub(crate) fn start(stage: &Arc<dyn Stage>, handle: &Handle, settings: &Settings) {
+pub(crate) fn start(stage: &Arc<dyn Stage>, handle: &Engine, settings: &Settings) {
     if settings.background {
         return;
     }
-    let start = |handle: &Handle, drive: fn(&dyn Stage, &Handle)| {
+    let start = |handle: &Engine, drive: fn(&dyn Stage, &Engine)| {
         let (here, handle) = (Arc::clone(stage), handle.clone());
         stage.spawn(Box::new(move || drive(here.as_ref(), &handle)));
     };
@@ -26,14 +26,14 @@ pub(crate) fn start(stage: &Arc<dyn Stage>, handle: &Handle, settings: &Settings
     }
 }
 
-fn in_turn(stage: &dyn Stage, handle: &Handle) {
+fn in_turn(stage: &dyn Stage, handle: &Engine) {
     while !stage.is_closed() {
         handle.progress(Duration::from_millis(5));
     }
 }
 
 /// A foreign loop, which sleeps on the descriptor.
-fn event_loop(stage: &dyn Stage, handle: &Handle) {
+fn event_loop(stage: &dyn Stage, handle: &Engine) {
     let events = match handle.event_loop() {
         Ok(events) => events,
         Err(error) => return stage.fail(format!("open: an event loop: {error}")),

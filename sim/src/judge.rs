@@ -19,7 +19,7 @@
 
 use std::fmt;
 
-use hg_engine::Handle;
+use hg_engine::Engine;
 
 mod rules;
 
@@ -340,12 +340,12 @@ fn what_is_left() -> Option<(usize, &'static str, usize)> {
         living.filter_map(|(number, it)| Some((number, it.id, it.handle.clone()?))).collect()
     });
     for (number, id, handle) in living {
-        let sum = |count: fn(&Handle) -> usize| contexts(&handle).map(|it| count(&it)).sum();
+        let sum = |count: fn(&Engine) -> usize| contexts(&handle).map(|it| count(&it)).sum();
         let counts: [(_, usize); 5] = [
-            ("requests in service", sum(Handle::requests_in_service)),
-            ("calls", sum(Handle::calls_under_way)),
-            ("transfers", sum(Handle::transfers_under_way)),
-            ("arguments and results kept", sum(Handle::large_untaken)),
+            ("requests in service", sum(Engine::requests_in_service)),
+            ("calls", sum(Engine::calls_under_way)),
+            ("transfers", sum(Engine::transfers_under_way)),
+            ("arguments and results kept", sum(Engine::large_untaken)),
             ("registrations", run::with(|run| run.net().regions.alive(id))),
         ];
         if let Some((what, count)) = counts.into_iter().find(|(_, count)| *count > 0) {

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use hg_engine::Handle;
+use hg_engine::Engine;
 use hg_na::Address;
 
 use crate::{
@@ -36,7 +36,7 @@ pub struct Report {
 /// One process: its present incarnation.
 pub(crate) struct Process {
     pub(crate) id: ProcessId,
-    pub(crate) handle: Option<Handle>,
+    pub(crate) handle: Option<Engine>,
     pub(crate) address: Address,
     /// It was neither killed nor closed.
     pub(crate) lives: bool,

@@ -4,7 +4,7 @@ use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
 
 use hg_bulk::Descriptor;
 use hg_core::registry::RegisterError;
-use hg_engine::{Answer, Builder, CallOptions, Handle, Request};
+use hg_engine::{Answer, Builder, CallOptions, Request};
 use hg_na::Rights;
 use serde_bytes::ByteBuf;
 
@@ -29,10 +29,10 @@ pub(crate) fn bytes(call: u64, len: usize) -> Vec<u8> {
 
 /// Serves all kinds.
 pub(crate) fn register(
-    builder: Builder<Handle>,
+    builder: Builder,
     process: usize,
     stage: &Arc<dyn Stage>,
-) -> Result<Builder<Handle>, RegisterError> {
+) -> Result<Builder, RegisterError> {
     let [plain, waits, blocks, later] =
         [(); 4].map(|()| Here { stage: Arc::clone(stage), process });
     builder

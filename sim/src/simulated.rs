@@ -6,7 +6,7 @@ use std::{
     task::{Wake, Waker},
 };
 
-use hg_engine::Handle;
+use hg_engine::Engine;
 use hg_na::{Address, Identity};
 use nix::poll::PollTimeout;
 
@@ -88,7 +88,7 @@ impl Stage for Simulated {
         world::fail(|| why);
     }
 
-    fn opening(&self, number: usize) -> Option<(Call, Handle, Address)> {
+    fn opening(&self, number: usize) -> Option<(Call, Engine, Address)> {
         run::with(|run| {
             let call = run.calls[number].clone();
             let from = &run.processes[call.from];

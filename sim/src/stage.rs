@@ -7,7 +7,7 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use hg_engine::{Handle, Spawn};
+use hg_engine::{Engine, Spawn};
 use hg_na::{Address, Identity};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -46,7 +46,7 @@ pub(crate) trait Stage: Send + Sync {
     fn fail(&self, why: String);
 
     /// A call that this process is about to make, with what and to whom; `None` if it ended before.
-    fn opening(&self, number: usize) -> Option<(Call, Handle, Address)>;
+    fn opening(&self, number: usize) -> Option<(Call, Engine, Address)>;
 
     /// It is made now.
     fn begun(&self, number: usize);

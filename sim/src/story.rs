@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use hg_engine::{Builder, Handle, Progress, Wait};
+use hg_engine::{Builder, Engine, Progress, Wait};
 use hg_na::Address;
 
 use crate::{
@@ -48,13 +48,13 @@ pub struct Settings {
 
 impl Settings {
     /// An engine with these settings, which listens.
-    pub(crate) fn builder(&self, stage: &Arc<dyn Stage>) -> Builder<Handle> {
+    pub(crate) fn builder(&self, stage: &Arc<dyn Stage>) -> Builder {
         let wait = match self.spin {
             None => Wait::Spin,
             Some(0) => Wait::Block,
             Some(micros) => Wait::Adaptive(Duration::from_micros(micros)),
         };
-        let builder = Builder::<Handle>::new();
+        let builder = Builder::new();
         let builder = if self.runtime { builder.runtime(OnStage::new(stage)) } else { builder };
         builder
             .listen(true)
@@ -155,7 +155,7 @@ pub struct Call {
     pub deadline: Option<u64>,
     /// What its caller does.
     pub manner: Manner,
-    /// Whether the caller waits for room first ([`Handle::ready`]).
+    /// Whether the caller waits for room first ([`Engine::ready`]).
     pub waits_for_room: bool,
     /// By which context it is made, and which one it asks.
     pub contexts: (usize, usize),
@@ -271,7 +271,7 @@ pub(crate) fn address_of(first: &Address, context: usize) -> Address {
 }
 
 /// All contexts of an engine.
-pub(crate) fn contexts(handle: &Handle) -> impl Iterator<Item = Handle> {
+pub(crate) fn contexts(handle: &Engine) -> impl Iterator<Item = Engine> {
     (0..).map_while(|index| handle.context(index))
 }
 

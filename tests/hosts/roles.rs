@@ -34,7 +34,7 @@ use std::{
 };
 
 use hg::{
-    CallError, CallOptions, Engine, Handle, Peer, Request, Wait,
+    CallError, CallOptions, Engine, Peer, Request, Wait,
     bulk::{Bulk, Descriptor, Rights, Transfer, TransferError},
 };
 
@@ -139,7 +139,7 @@ pub(crate) fn play(role: &str, arguments: &str) {
 
 /// Settings: `url`, `routing`, `interface`, `subnet`, `bound` in milliseconds, `key-env`.
 fn play_node(settings: &BTreeMap<&str, &str>) {
-    let mut builder = Engine::builder().listen(true).wait(Wait::Block);
+    let mut builder = hg::builder().listen(true).wait(Wait::Block);
     for (name, value) in settings {
         builder = match *name {
             "url" => builder,
@@ -181,7 +181,7 @@ fn play_node(settings: &BTreeMap<&str, &str>) {
     }
 }
 
-fn serve_all(engine: &Handle) {
+fn serve_all(engine: &Engine) {
     engine.register(add).expect("a fresh registry");
     engine.register(echo).expect("a fresh registry");
     engine.register(pull_for).expect("a fresh registry");

@@ -13,7 +13,7 @@ use std::{
 };
 
 use hg::{
-    CallError, Engine, Error, Request,
+    CallError, Error, Request,
     bulk::{Descriptor, Rights},
 };
 
@@ -46,8 +46,8 @@ async fn reversed(request: &Request, from: Descriptor, into: Descriptor) -> Resu
 
 fn builder(routing: &str) -> hg::Builder {
     match routing {
-        "" => Engine::builder(),
-        value => Engine::builder().setting("routing", value),
+        "" => hg::builder(),
+        value => hg::builder().setting("routing", value),
     }
 }
 
@@ -197,7 +197,7 @@ fn what_processes_leave_that_are_all_killed_is_removed_by_the_next_one() {
     for target in &targets {
         assert!(memory_of(target.process.id()).is_empty());
     }
-    let engine = Engine::open("ofi+shm://").unwrap();
+    let engine = hg::open("ofi+shm://").unwrap();
     assert_eq!(memory_of(living.process.id()).len(), 1, "who lives keeps it");
     let peer = engine.lookup(&living.address).unwrap();
     assert_eq!(engine.call(add, &peer, (1, 1)).wait().unwrap(), 2);
@@ -219,7 +219,7 @@ fn one_address_names_both_ways() {
 
 #[test]
 fn what_is_missing_is_said_when_it_is_opened() {
-    let error = Engine::listen("ofi+cxi://").map(drop).unwrap_err();
+    let error = hg::listen("ofi+cxi://").map(drop).unwrap_err();
     assert!(
         matches!(error, Error::Missing { .. }) && error.to_string().contains("no provider `cxi`"),
         "{error}"

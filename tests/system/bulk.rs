@@ -24,7 +24,7 @@ pub(crate) use self::endings::{play_mover as play_bulk_mover, play_owner};
 use std::sync::LazyLock;
 
 use hg::{
-    Builder, Engine, Handle, Peer, Request,
+    Builder, Engine, Peer, Request,
     bulk::{Bulk, Descriptor, Rights, TransferError},
 };
 
@@ -117,7 +117,7 @@ fn end_of<T>(result: &Result<T, TransferError>) -> &'static str {
 
 /// An engine of this process that others can reach.
 fn listening(url: &str) -> Engine {
-    open(Engine::builder().listen(true), url)
+    open(hg::builder().listen(true), url)
 }
 
 /// The owner of a descriptor in an RPC: whoever it is bound to, or the caller.
@@ -178,7 +178,7 @@ pub(crate) async fn forward(
         .map_err(|error| error.to_string())
 }
 
-pub(crate) fn serve(engine: &Handle) {
+pub(crate) fn serve(engine: &Engine) {
     engine.register(move_range).expect("a fresh registry");
     engine.register(forward).expect("a fresh registry");
     views::serve(engine);

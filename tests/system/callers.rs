@@ -14,7 +14,7 @@ use crate::{
 /// An engine that tells of each request of `add` that it serves.
 fn listening(url: &str, settings: &[(&str, &str)]) -> (Engine, Receiver<(Request, Identity)>) {
     let (tell, told) = mpsc::channel();
-    let mut builder = Engine::builder().listen(true);
+    let mut builder = hg::builder().listen(true);
     for (name, value) in settings {
         builder = builder.setting(name, value);
     }
@@ -91,7 +91,7 @@ fn another_user_is_told_from_the_own_one() {
 fn nobody_is_known_who_is_gone_and_nobody_by_a_closed_engine() {
     let _watchdog = Watchdog::start();
     let (engine, told) = listening("sm://", &[]);
-    let origins = [Engine::open("sm://").unwrap(), Engine::open("sm://").unwrap()];
+    let origins = [hg::open("sm://").unwrap(), hg::open("sm://").unwrap()];
     let requests = [0, 1].map(|at: usize| {
         let peer = origins[at].lookup(engine.address()).unwrap();
         origins[at].call(add, &peer, (1, 2)).wait().unwrap();

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use hg::{CallError, CallOptions, Engine, Error, EventLoop, Handle, Progress, Wait};
+use hg::{CallError, CallOptions, Engine, Error, EventLoop, Progress, Wait};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::{
@@ -17,7 +17,7 @@ use crate::{
 };
 
 fn listening(wait: Wait) -> Engine {
-    let engine = Engine::builder().listen(true).wait(wait).open("sm://").unwrap();
+    let engine = hg::builder().listen(true).wait(wait).open("sm://").unwrap();
     serve_all(&engine);
     engine
 }
@@ -56,7 +56,7 @@ fn an_own_loop_and_a_background_thread_serve_the_same() {
 }
 
 /// A foreign event loop: sleeps in poll(2) until `enough`.
-fn run_event_loop(engine: &Handle, mut enough: impl FnMut() -> bool) -> u32 {
+fn run_event_loop(engine: &Engine, mut enough: impl FnMut() -> bool) -> u32 {
     let events = engine.event_loop().unwrap();
     let mut sleeps = 0;
     while !enough() {
@@ -74,7 +74,7 @@ fn run_event_loop(engine: &Handle, mut enough: impl FnMut() -> bool) -> u32 {
 fn a_foreign_event_loop_is_woken_by_answers_and_by_deadlines() {
     let _watchdog = Watchdog::start();
     let (_target, address) = Child::target("wait=block");
-    let engine = Engine::builder().progress(Progress::Own).open("sm://").unwrap();
+    let engine = hg::builder().progress(Progress::Own).open("sm://").unwrap();
     let peer = engine.lookup(&address).unwrap();
     for number in 0..100 {
         let mut call = engine.call(nap, &peer, (number % 3,));
@@ -102,7 +102,7 @@ fn a_foreign_event_loop_is_woken_by_answers_and_by_deadlines() {
 #[test]
 fn a_foreign_event_loop_serves_other_processes() {
     let _watchdog = Watchdog::start();
-    let builder = Engine::builder().listen(true).progress(Progress::Own);
+    let builder = hg::builder().listen(true).progress(Progress::Own);
     let engine = builder.open("sm://").unwrap();
     serve_all(&engine);
     let mut origins: Vec<_> = ["spin", "block"]
@@ -137,7 +137,7 @@ fn a_foreign_event_loop_that_sleeps_is_woken_by_whoever_has_made_progress_meanwh
     let _watchdog = Watchdog::start();
     for url in urls() {
         let (_target, address) = Child::target(&format!("wait=block url={url}"));
-        let builder = Engine::builder().progress(Progress::Own).wait(Wait::Block);
+        let builder = hg::builder().progress(Progress::Own).wait(Wait::Block);
         let engine = open_over(builder, url).unwrap();
         let peer = engine.lookup(&address).unwrap();
         let events = engine.event_loop().unwrap();
@@ -165,7 +165,7 @@ fn an_engine_calls_itself_however_it_waits() {
         let address = engine.address().to_string();
         assert_eq!(engine.call(relay, &itself, (address, 4, 5)).wait().unwrap(), 9);
     }
-    let own = Engine::builder().listen(true).progress(Progress::Own).open("sm://").unwrap();
+    let own = hg::builder().listen(true).progress(Progress::Own).open("sm://").unwrap();
     serve_all(&own);
     let itself = own.lookup(own.address()).unwrap();
     assert_eq!(own.call(add, &itself, (1, 2)).wait().unwrap(), 3);
@@ -203,7 +203,7 @@ fn every_context_of_an_engine_calls_and_serves() {
     let _watchdog = Watchdog::start();
     let (_target, first) = Child::target("contexts=3");
     let body = first.strip_suffix("/0*3").unwrap();
-    let engine = Engine::builder().contexts(3).listen(true).open("sm://").unwrap();
+    let engine = hg::builder().contexts(3).listen(true).open("sm://").unwrap();
     serve_all(&engine);
     for theirs in 0..3 {
         let mut origin = Child::start("origin", &format!("to={body}/{theirs} contexts=2"));
@@ -228,7 +228,7 @@ fn every_context_of_an_engine_calls_and_serves() {
 fn payloads_of_every_size_arrive_whole_from_many_threads() {
     let _watchdog = Watchdog::start();
     let (_target, address) = Child::target("");
-    let engine = Engine::open("sm://").unwrap();
+    let engine = hg::open("sm://").unwrap();
     let peer = engine.lookup(&address).unwrap();
     let edges = [0, 55, 56, 57, 63, 64, 65, 127, 128, 4095, 4096, 4097, 32_768, 65_000, 65_480];
     thread::scope(|scope| {
@@ -254,12 +254,12 @@ fn a_name_in_use_is_a_clear_error_and_is_free_after_kill_9() {
     assert!(address.contains(&name), "{address}");
     let (_second, refused) = Child::target(&format!("name={name}"));
     assert!(refused.contains("in use by another process") && refused.contains(&name), "{refused}");
-    let error = Engine::listen(&format!("sm://{name}")).unwrap_err();
+    let error = hg::listen(&format!("sm://{name}")).unwrap_err();
     assert!(matches!(error, Error::AddressInUse(_)), "{error}");
     first.kill();
     let (_third, again) = Child::target(&format!("name={name}"));
     assert_eq!(again, address);
-    let engine = Engine::open("sm://").unwrap();
+    let engine = hg::open("sm://").unwrap();
     let peer = engine.lookup(format!("sm://{name}")).unwrap();
     assert_eq!(engine.call(add, &peer, (1, 2)).wait().unwrap(), 3);
 }
@@ -269,7 +269,7 @@ fn a_handler_that_panics_costs_its_caller_an_error_and_nobody_else_anything() {
     let _watchdog = Watchdog::start();
     let (_target, address) = Child::target("");
     let witness = crate::common::Witness::of(&address);
-    let engine = Engine::open("sm://").unwrap();
+    let engine = hg::open("sm://").unwrap();
     let peer = engine.lookup(&address).unwrap();
     for round in 0..20 {
         let why = format!("on purpose, {round}");

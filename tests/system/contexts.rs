@@ -2,7 +2,7 @@
 
 use std::{collections::HashSet, thread};
 
-use hg::{CallError, Engine, Handle, Peer, bulk::Rights};
+use hg::{CallError, Engine, Peer, bulk::Rights};
 
 use crate::{
     common::{Child, Watchdog},
@@ -13,7 +13,7 @@ use crate::{
 const CONTEXTS: usize = 4;
 
 fn open(url: &str) -> Engine {
-    let engine = open_over(Engine::builder().contexts(CONTEXTS).listen(true), url).unwrap();
+    let engine = open_over(hg::builder().contexts(CONTEXTS).listen(true), url).unwrap();
     serve_all(&engine);
     engine
 }
@@ -30,7 +30,7 @@ fn in_threads<T: Send>(work: impl Fn() -> T + Sync) -> Vec<T> {
     })
 }
 
-fn contexts(engine: &Engine) -> impl Iterator<Item = Handle> {
+fn contexts(engine: &Engine) -> impl Iterator<Item = Engine> {
     (0..CONTEXTS).map_while(|index| engine.context(index))
 }
 
@@ -135,7 +135,7 @@ fn whoever_reaches_one_transport_of_an_address_takes_that_part_of_it() {
     let _watchdog = Watchdog::start();
     for url in urls() {
         let (_target, address) = target(url);
-        let engine = Engine::builder().contexts(2).setting("routing", "off").open("sm://").unwrap();
+        let engine = hg::builder().contexts(2).setting("routing", "off").open("sm://").unwrap();
         let Ok(peer) = engine.lookup(&address) else {
             assert!(!address.contains("sm://"), "{address}");
             continue;

@@ -22,7 +22,7 @@ const CONTEXTS: usize = 50;
 fn live_peers(url: &str, processes: usize, fds_each: usize) {
     let (target, address) = Child::target(&format!("url={url} nofile=20000 wait=block"));
     let pid = target.pid();
-    let engine = open_over(Engine::builder().wait(Wait::Block), url).unwrap();
+    let engine = open_over(hg::builder().wait(Wait::Block), url).unwrap();
     let peer = engine.lookup(&address).unwrap();
     assert_eq!(engine.call(add, &peer, (1, 2)).wait().unwrap(), 3);
     let (few_fds, little) = settled(|| (fds(pid), rss_kib(pid)));
@@ -169,9 +169,8 @@ struct Crowd {
 
 impl Crowd {
     fn call(url: &str, address: &str, peers: usize) -> Self {
-        let engines: Vec<_> = (0..peers)
-            .map(|_| open_over(Engine::builder().wait(Wait::Block), url).unwrap())
-            .collect();
+        let engines: Vec<_> =
+            (0..peers).map(|_| open_over(hg::builder().wait(Wait::Block), url).unwrap()).collect();
         let mut crowd = Self { served: Vec::new(), refused: Vec::new() };
         for engine in engines {
             let peer = engine.lookup(address).unwrap();
@@ -226,9 +225,8 @@ fn a_tcp_target_without_descriptors_serves_the_old_peers_and_new_ones_when_there
     let (target, address) = Child::target(&format!("url={PLAIN_TCP} nofile=40 wait=block"));
     let witness = witness_over(PLAIN_TCP, &address);
     // The kernel takes connections that wait for a descriptor: their callers have a deadline.
-    let engines: Vec<_> = (0..50)
-        .map(|_| open_over(Engine::builder().wait(Wait::Block), PLAIN_TCP).unwrap())
-        .collect();
+    let engines: Vec<_> =
+        (0..50).map(|_| open_over(hg::builder().wait(Wait::Block), PLAIN_TCP).unwrap()).collect();
     let peers: Vec<_> = engines.iter().map(|it| it.lookup(&address).unwrap()).collect();
     let call = |at: usize, within: u64| {
         let options = CallOptions::within(Duration::from_millis(within));
@@ -242,7 +240,7 @@ fn a_tcp_target_without_descriptors_serves_the_old_peers_and_new_ones_when_there
     witness.testifies();
     // Those that go make room for one that waited.
     drop((engines, peers));
-    let (engine, limit) = (open_over(Engine::builder(), PLAIN_TCP).unwrap(), 40);
+    let (engine, limit) = (open_over(hg::builder(), PLAIN_TCP).unwrap(), 40);
     let peer = engine.lookup(&address).unwrap();
     assert_eq!(engine.call(add, &peer, (1, 2)).wait().unwrap(), 3);
     assert!(falls_to(limit / 2, || fds(target.pid())) <= limit / 2);
@@ -288,7 +286,7 @@ fn peers_that_connect_at_the_same_moment_are_all_served() {
     for url in urls() {
         let (_target, address) = Child::target(&format!("url={url} wait=block"));
         let engines: Vec<_> =
-            (0..40).map(|_| open_over(Engine::builder().wait(Wait::Block), url).unwrap()).collect();
+            (0..40).map(|_| open_over(hg::builder().wait(Wait::Block), url).unwrap()).collect();
         thread::scope(|scope| {
             for engine in &engines {
                 scope.spawn(|| {

@@ -51,7 +51,7 @@ fn killing_the_target_ends_every_call_with_peer_gone() {
     let waits = [Wait::Block, Wait::default(), Wait::Spin];
     for (url, wait) in urls().flat_map(|url| waits.map(|wait| (url, wait))) {
         let (mut target, address) = Child::target(&format!("url={url}"));
-        let engine = open_over(Engine::builder().wait(wait), url).unwrap();
+        let engine = open_over(hg::builder().wait(wait), url).unwrap();
         let peer = engine.lookup(&address).unwrap();
         let (started, posted) = (AtomicUsize::new(0), Barrier::new(5));
         thread::scope(|scope| {
@@ -94,7 +94,7 @@ fn a_target_that_is_started_again_at_its_name_is_a_new_peer() {
     let _watchdog = Watchdog::start();
     let name = format!("restarted-{}", std::process::id());
     let url = format!("sm://{name}");
-    let engine = Engine::open("sm://").unwrap();
+    let engine = hg::open("sm://").unwrap();
     let mut old = Vec::new();
     for _ in 0..5 {
         let (mut target, _) = Child::target(&format!("name={name}"));
@@ -122,7 +122,7 @@ fn an_engine_with_progress_of_its_own_learns_of_a_death_in_progress() {
     let _watchdog = Watchdog::start();
     for url in urls() {
         let (mut target, address) = Child::target(&format!("url={url}"));
-        let engine = open_over(Engine::builder().progress(Progress::Own), url).unwrap();
+        let engine = open_over(hg::builder().progress(Progress::Own), url).unwrap();
         let peer = engine.lookup(&address).unwrap();
         let mut call = engine.call(never, &peer, ());
         while !engine.progress(Duration::ZERO) {}
@@ -142,7 +142,7 @@ fn a_target_that_ends_in_good_order_says_so() {
     let _watchdog = Watchdog::start();
     for url in urls() {
         let (target, address) = Child::target(&format!("url={url}"));
-        let engine = open_over(Engine::builder(), url).unwrap();
+        let engine = open_over(hg::builder(), url).unwrap();
         let peer = engine.lookup(&address).unwrap();
         let call = engine.call(never, &peer, ());
         assert_eq!(engine.call(add, &peer, (1, 2)).wait().unwrap(), 3);

@@ -10,7 +10,7 @@ use std::{
 };
 
 use hg::{
-    CallError, Engine, Handle, Peer, Request,
+    CallError, Engine, Peer, Request,
     bulk::{Bulk, Descriptor, Memory, Rights, TransferError, alloc},
 };
 use nix::{
@@ -180,7 +180,7 @@ fn use_peer(engine: &Engine, address: &str) -> Result<(), Words> {
     check(holds(&sink.to_vec()?, 2000, 1000, MIB as u64), "what was pushed to this side")
 }
 
-fn use_memory(engine: &Handle, peer: &Peer, what: &Descriptor, kind: &str) -> Result<(), Words> {
+fn use_memory(engine: &Engine, peer: &Peer, what: &Descriptor, kind: &str) -> Result<(), Words> {
     let all = pattern(0, LENT);
     check(engine.fetch(peer, what).wait()? == all, "what was fetched")?;
     let seen = engine.view(peer, what.range(5..)?).wait()?;

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use hg::{CallError, Engine, Error, Handle};
+use hg::{CallError, Engine, Error};
 use nix::sys::signal::Signal;
 
 use crate::{
@@ -55,7 +55,7 @@ pub(crate) fn patient(settings: &Settings) {
     say(&said);
 }
 
-fn call_on(engine: &Handle, settings: &Settings, over: &AtomicBool) -> String {
+fn call_on(engine: &Engine, settings: &Settings, over: &AtomicBool) -> String {
     let number = |name| settings.number(name).expect("a number");
     let (me, len, batch) = (number("me"), number("len"), number("batch"));
     let pause = Duration::from_millis(number("pause-ms"));
@@ -94,7 +94,7 @@ fn call_on(engine: &Handle, settings: &Settings, over: &AtomicBool) -> String {
 /// At an address that the one before may still be leaving.
 fn open(url: &str) -> Engine {
     loop {
-        let serving = Engine::builder().register(once).unwrap();
+        let serving = hg::builder().register(once).unwrap();
         match open_over(serving.listen(true), url) {
             Ok(engine) => return engine,
             Err(Error::AddressInUse(_)) => thread::yield_now(),

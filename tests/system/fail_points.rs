@@ -104,7 +104,7 @@ fn origins_that_die_at_any_step_leave_their_target_as_it_was() {
 #[test]
 fn calls_to_targets_that_die_at_any_step_end_with_peer_gone() {
     let _watchdog = Watchdog::start();
-    let engine = Engine::builder().wait(Wait::Block).open("sm://").unwrap();
+    let engine = hg::builder().wait(Wait::Block).open("sm://").unwrap();
     for (label, times) in TARGET {
         for time in times {
             let point = format!("{label}:{time}");
@@ -177,7 +177,7 @@ fn memory_that_a_dead_process_has_pinned_can_be_unregistered() {
 #[test]
 fn copies_between_processes_that_die_at_any_step_end_and_leave_memory_free() {
     let _watchdog = Watchdog::start();
-    let owner = open_over(Engine::builder().listen(true), DENIED).unwrap();
+    let owner = open_over(hg::builder().listen(true), DENIED).unwrap();
     for (label, times) in ASKING {
         for time in times {
             let point = format!("{label}:{time}");

@@ -188,7 +188,7 @@ fn peers_of_a_killed_parent_see_peer_gone_while_its_child_lives() {
     for url in urls() {
         let (target, address) = Child::target(&format!("url={url}"));
         let calm = fds(target.pid());
-        let engine = open_over(Engine::builder(), url).unwrap();
+        let engine = open_over(hg::builder(), url).unwrap();
         let settings = format!("url={url} to={address} progress=background");
         let mut forker = Child::start("forker", &settings);
         let parent = engine.lookup(forker.hear()).unwrap();

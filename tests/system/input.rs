@@ -11,7 +11,7 @@ use std::{
 };
 
 use hg::{
-    CallError, Engine, GoneReason, Rpc as _,
+    CallError, GoneReason, Rpc as _,
     na::{
         Address, Completion, Context, Domain, Done, Message, Op, OpenOptions, Peer, Plugin as _,
         Returned,
@@ -153,7 +153,7 @@ fn codec() -> u8 {
     static CODEC: std::sync::OnceLock<u8> = std::sync::OnceLock::new();
     *CODEC.get_or_init(|| {
         let mut raw = Raw::open(&OpenOptions::listening());
-        let engine = Engine::open("sm://").unwrap();
+        let engine = hg::open("sm://").unwrap();
         let peer = engine.lookup(raw.address()).unwrap();
         drop(engine.notify(add, &peer, (1, 2)));
         loop {
@@ -284,7 +284,7 @@ fn an_unknown_rpc_is_named_and_the_target_serves_on() {
     let _watchdog = Watchdog::start();
     for url in raw_urls() {
         let (_target, address) = Child::target(&format!("url={url}"));
-        let origin = open_over(Engine::builder(), url).unwrap();
+        let origin = open_over(hg::builder(), url).unwrap();
         let peer = origin.lookup(&address).unwrap();
         for _ in 0..100 {
             let error = origin.call(ours::result, &peer, ()).wait().unwrap_err();
@@ -300,7 +300,7 @@ fn an_unknown_rpc_is_named_and_the_target_serves_on() {
 
 /// An engine that reaches a target of another kind than its own: requests pass a relay that changes them so.
 fn called_through(change: impl Fn(&mut [u8]) + Send + 'static) -> CallError {
-    let target = Engine::listen("sm://").unwrap();
+    let target = hg::listen("sm://").unwrap();
     target.register(add).unwrap();
     let mut raw = Raw::open(&OpenOptions::listening());
     let (address, to) = (raw.address().clone(), raw.lookup(target.address().as_str()));
@@ -330,7 +330,7 @@ fn called_through(change: impl Fn(&mut [u8]) + Send + 'static) -> CallError {
             }
         }
     });
-    let origin = Engine::open("sm://").unwrap();
+    let origin = hg::open("sm://").unwrap();
     let peer = origin.lookup(&address).unwrap();
     let error = origin.call(add, &peer, (1, 2)).wait().unwrap_err();
     over.store(true, Ordering::SeqCst);
@@ -414,7 +414,7 @@ fn an_answer_that_cannot_be_read_is_a_named_error_of_its_call_alone() {
             ("a request", |request| request.to_vec()),
         ];
         let (_honest, honest) = Child::target(&format!("url={url}"));
-        let origin = open_over(Engine::builder(), url).unwrap();
+        let origin = open_over(hg::builder(), url).unwrap();
         let good = origin.lookup(&honest).unwrap();
         for (case, lie) in lies {
             let (address, over, thread) = lying_target(url, lie);
@@ -437,7 +437,7 @@ fn a_target_that_closes_without_an_answer_is_gone() {
     let _watchdog = Watchdog::start();
     for url in raw_urls() {
         let mut raw = Raw::over(url, &OpenOptions::listening());
-        let origin = open_over(Engine::builder(), url).unwrap();
+        let origin = open_over(hg::builder(), url).unwrap();
         let peer = origin.lookup(raw.address()).unwrap();
         let call = origin.call(add, &peer, (1, 2));
         let requests = |done: Vec<Completion>| {

@@ -28,7 +28,7 @@ fn target(url: &str, settings: &str) -> (Child, String) {
 /// The same, and an engine that reaches it.
 fn pair(url: &str, settings: &str) -> (Child, Engine, hg::Peer) {
     let (target, address) = target(url, settings);
-    let engine = open_over(Engine::builder().wait(Wait::Block), url).unwrap();
+    let engine = open_over(hg::builder().wait(Wait::Block), url).unwrap();
     let peer = engine.lookup(&address).unwrap();
     (target, engine, peer)
 }
@@ -57,7 +57,7 @@ fn the_longest_argument_arrives_and_one_more_byte_is_an_error_that_names_the_lim
     for url in bulk_urls() {
         let (_target, address) = Child::target(&format!("url={url}"));
         let max = 2 * MIB;
-        let engine = open_over(Engine::builder().large_max(max as u64), url).unwrap();
+        let engine = open_over(hg::builder().large_max(max as u64), url).unwrap();
         assert!(engine.message_max() < max);
         let peer = engine.lookup(&address).unwrap();
         let longest = Random::new(9).bytes(max - LENGTH + 1);
@@ -94,7 +94,7 @@ fn either_side_refuses_what_exceeds_its_own_limit_and_names_it() {
         until(|| target.ask("kept") == "0");
 
         let (mut target, address) = self::target(url, "");
-        let engine = open_over(Engine::builder().large_max(1_000_000), url).unwrap();
+        let engine = open_over(hg::builder().large_max(1_000_000), url).unwrap();
         let peer = engine.lookup(&address).unwrap();
         says_so(engine.call(make, &peer, (MIB as u64,)).wait());
         assert_eq!(engine.call(make, &peer, (900_000,)).wait().unwrap(), pattern(0, 900_000));
@@ -134,7 +134,7 @@ fn origins_killed_with_large_calls_under_way_leave_nothing_at_the_target() {
     let _watchdog = Watchdog::start();
     for url in bulk_urls() {
         let (mut target, address) = target(url, "");
-        let engine = open_over(Engine::builder().wait(Wait::Block), url).unwrap();
+        let engine = open_over(hg::builder().wait(Wait::Block), url).unwrap();
         let witness = Witness::with(engine, &address);
         let before = settled(|| fds(target.pid()));
         let mut random = Random::new(11);

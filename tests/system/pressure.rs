@@ -6,7 +6,7 @@ use std::{
 };
 
 use hg::{
-    CallError, CallOptions, Engine, Wait,
+    CallError, CallOptions, Wait,
     na::{Completion, Message, Op, OpenOptions},
 };
 use nix::sys::signal::Signal;
@@ -107,7 +107,7 @@ fn floods_arrive_in_order_and_in_bounded_memory_over_any_transport() {
 fn a_sender_that_sleeps_for_room_is_woken_each_time() {
     let _watchdog = Watchdog::start();
     let (_target, address) = Child::target("wait=block");
-    let engine = Engine::builder().wait(Wait::Block).open("sm://").unwrap();
+    let engine = hg::builder().wait(Wait::Block).open("sm://").unwrap();
     let peer = engine.lookup(&address).unwrap();
     let mut number = 0;
     for burst in 0..4000 {
@@ -166,7 +166,7 @@ fn two_processes_that_flood_each_other_both_finish() {
     let _watchdog = Watchdog::start();
     for url in urls() {
         let (_target, address) = Child::target(&format!("url={url} in-service=16"));
-        let engine = open_over(Engine::builder().listen(true).in_service_max(16), url).unwrap();
+        let engine = open_over(hg::builder().listen(true).in_service_max(16), url).unwrap();
         serve_all(&engine);
         let peer = engine.lookup(&address).unwrap();
         let me = engine.address().to_string();
@@ -193,7 +193,7 @@ fn deadlines_fire_while_the_target_is_stopped_and_it_serves_on_afterwards() {
     let waits = [Wait::Block, Wait::default(), Wait::Spin];
     for (url, wait) in urls().flat_map(|url| waits.map(|wait| (url, wait))) {
         let (target, address) = Child::target(&format!("url={url}"));
-        let engine = open_over(Engine::builder().wait(wait), url).unwrap();
+        let engine = open_over(hg::builder().wait(wait), url).unwrap();
         let peer = engine.lookup(&address).unwrap();
         assert_eq!(engine.call(add, &peer, (1, 2)).wait().unwrap(), 3);
         target.stop();
@@ -220,7 +220,7 @@ fn a_stopped_process_that_nobody_knows_yet_cannot_hold_a_caller_beyond_its_deadl
     for url in urls() {
         let (target, address) = Child::target(&format!("url={url}"));
         target.stop();
-        let engine = open_over(Engine::builder().wait(Wait::Block), url).unwrap();
+        let engine = open_over(hg::builder().wait(Wait::Block), url).unwrap();
         let peer = engine.lookup(&address).unwrap();
         let options = CallOptions::within(Duration::from_millis(100));
         let error = engine.call_with(add, &peer, (1, 2), options).wait().unwrap_err();
@@ -236,7 +236,7 @@ fn requests_of_calls_that_are_over_do_not_pile_up_behind_those_that_wait() {
     let _watchdog = Watchdog::start();
     for url in urls() {
         let (target, address) = Child::target(&format!("url={url}"));
-        let engine = open_over(Engine::builder().wait(Wait::Block), url).unwrap();
+        let engine = open_over(hg::builder().wait(Wait::Block), url).unwrap();
         let peer = engine.lookup(&address).unwrap();
         assert_eq!(engine.call(add, &peer, (1, 2)).wait().unwrap(), 3);
         target.stop();
@@ -348,7 +348,7 @@ fn pages_of_large_messages_are_given_back_when_idle() {
     let _watchdog = Watchdog::start();
     let (target, address) = Child::target("wait=block");
     let mut origin = Child::start("flooder", &format!("to={address}"));
-    let engine = Engine::builder().wait(Wait::Block).open("sm://").unwrap();
+    let engine = hg::builder().wait(Wait::Block).open("sm://").unwrap();
     let peer = engine.lookup(&address).unwrap();
     assert_eq!(engine.call(add, &peer, (1, 2)).wait().unwrap(), 3);
     let calm = (shared_rss_kib(target.pid()), rss_kib(target.pid()));
@@ -370,7 +370,7 @@ fn a_caller_of_a_busy_target_waits_and_is_served_in_the_end() {
     for url in urls() {
         let (_target, address) = Child::target(&format!("url={url} wait=block in-service=8"));
         let witness = witness_over(url, &address);
-        let engine = open_over(Engine::builder().wait(Wait::Block), url).unwrap();
+        let engine = open_over(hg::builder().wait(Wait::Block), url).unwrap();
         let peer = engine.lookup(&address).unwrap();
         // One less than the share of one origin.
         let open: Vec<_> = (0..3).map(|_| engine.call(never, &peer, ())).collect();

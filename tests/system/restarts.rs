@@ -30,7 +30,7 @@ fn by_serve_blocking() -> u8;
 fn by_serve_later() -> u8;
 
 fn with_handlers() -> Result<Builder, RegisterError> {
-    Engine::builder()
+    hg::builder()
         .register(by_register)?
         .serve(by_serve, |_, ()| Ok(2))?
         .serve_async(by_serve_async, |_, ()| async { Ok(3) })?
@@ -72,7 +72,7 @@ fn a_server_that_is_restarted_has_its_handlers_from_the_first_request_on() {
         let (rounds, over) = (AtomicUsize::new(0), AtomicBool::new(false));
         thread::scope(|scope| {
             let client = || {
-                let origin = Engine::builder().setting("routing", "off").open(url).unwrap();
+                let origin = hg::builder().setting("routing", "off").open(url).unwrap();
                 while !over.load(Ordering::SeqCst) {
                     let peer = origin.lookup(&address).unwrap();
                     let refused = loop {
@@ -111,7 +111,7 @@ fn what_is_registered_before_opening_counts_like_what_is_registered_later() {
     assert!(matches!(twice, RegisterError::Twice { name } if name.ends_with("by_register")));
     let alive = Arc::new(());
     let kept = Arc::clone(&alive);
-    let serving = Engine::builder()
+    let serving = hg::builder()
         .serve(by_serve, move |_, ()| Ok(u8::from(Arc::strong_count(&kept) > 0)))
         .unwrap();
     let target = serving.listen(true).open("sm://").unwrap();
@@ -119,7 +119,7 @@ fn what_is_registered_before_opening_counts_like_what_is_registered_later() {
     assert!(matches!(twice, RegisterError::Twice { .. }), "{twice}");
     assert!(target.deregister(by_serve));
     target.serve(by_serve, |_, ()| Ok(2)).unwrap();
-    let origin = Engine::open("sm://").unwrap();
+    let origin = hg::open("sm://").unwrap();
     let peer = origin.lookup(target.address()).unwrap();
     assert_eq!(origin.call(by_serve, &peer, ()).wait().unwrap(), 2);
     assert_eq!(Arc::strong_count(&alive), 1, "a handler goes when it is deregistered");

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use hg::{Builder, CallError, CallOptions, Engine, Handle, Peer, Progress, Request, Wait};
+use hg::{Builder, CallError, CallOptions, Engine, Peer, Progress, Request, Wait};
 use nix::{
     sys::resource::{Resource, setrlimit},
     time::{ClockId, clock_gettime},
@@ -125,7 +125,7 @@ impl Settings {
             setuid(Uid::from_raw(uid)).expect("root may");
             die_with_parent();
         }
-        let mut builder = Engine::builder();
+        let mut builder = hg::builder();
         builder = match self.text("wait") {
             Some("spin") => builder.wait(Wait::Spin),
             Some("block") => builder.wait(Wait::Block),
@@ -160,7 +160,7 @@ impl Settings {
 }
 
 /// Serves the whole interface.
-pub(crate) fn serve_all(engine: &Handle) {
+pub(crate) fn serve_all(engine: &Engine) {
     engine.register(add).expect("a fresh registry");
     engine.register(echo).expect("a fresh registry");
     engine.register(explode).expect("a fresh registry");
@@ -244,10 +244,10 @@ fn origin(settings: &Settings) {
         Ok(engine) => engine,
         Err(error) => return say(&format!("error: {error}")),
     };
-    let contexts: Vec<Handle> = (0..).map_while(|index| engine.context(index)).collect();
+    let contexts: Vec<Engine> = (0..).map_while(|index| engine.context(index)).collect();
     say("ready");
     while let Some(command) = next_command() {
-        let lookup = |handle: &Handle| handle.lookup(settings.target()).expect("an address");
+        let lookup = |handle: &Engine| handle.lookup(settings.target()).expect("an address");
         let (name, number) = command.split_once(' ').unwrap_or((&command, "1"));
         let number: u64 = number.parse().expect("a number");
         match name {
@@ -271,13 +271,13 @@ fn origin(settings: &Settings) {
     }
 }
 
-fn call_once(handle: &Handle, peer: &Peer) -> Result<(), String> {
+fn call_once(handle: &Engine, peer: &Peer) -> Result<(), String> {
     let sum = handle.call(add, peer, (20, 22)).wait().map_err(|error| error.to_string())?;
     if sum == 42 { Ok(()) } else { Err(format!("20 + 22 became {sum}")) }
 }
 
 /// Kind of the error in which it ends, processor and real time that it took in microseconds.
-fn call_never(handle: &Handle, peer: &Peer, options: CallOptions) -> String {
+fn call_never(handle: &Engine, peer: &Peer, options: CallOptions) -> String {
     let (begun, cpu) = (Instant::now(), own_cpu());
     let result = handle.call_with(never, peer, (), options).wait();
     let (took, cpu) = (begun.elapsed().as_micros(), (own_cpu() - cpu).as_micros());

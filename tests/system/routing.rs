@@ -140,7 +140,7 @@ fn three_processes_call_each_other_by_both_ways_at_once() {
         assert_eq!(routes.hear(), "sm=2 tcp=1");
     }
     // From the one over the third to the other, neither of which could reach it by itself.
-    let engine = Engine::builder().wait(Wait::Block).open("sm://").unwrap();
+    let engine = hg::builder().wait(Wait::Block).open("sm://").unwrap();
     let peer = engine.lookup(&at).unwrap();
     assert_eq!(engine.call(relay, &peer, (plain_at, 20, 22)).wait().unwrap(), 42);
     assert_eq!(engine.way_of(&peer), "sm");
@@ -179,7 +179,7 @@ fn a_process_of_another_user_is_reached_by_tcp() {
 #[test]
 fn a_target_that_takes_no_more_peers_is_reached_by_tcp() {
     let _watchdog = Watchdog::start();
-    let engine = Engine::builder().setting("sm.max-peers", "2").listen(true).open(URL).unwrap();
+    let engine = hg::builder().setting("sm.max-peers", "2").listen(true).open(URL).unwrap();
     serve_all(&engine);
     let mut nodes: Vec<_> = (0..4).map(|_| node("wait=block").0).collect();
     let command = format!("call {}", engine.address());
@@ -200,7 +200,7 @@ fn a_restarted_target_at_a_fixed_port_is_found_by_its_old_address() {
     drop(child);
     let arguments = format!("wait=block url={free}");
     let (mut target, at) = node(&arguments);
-    let engine = Engine::builder().wait(Wait::Block).open(URL).unwrap();
+    let engine = hg::builder().wait(Wait::Block).open(URL).unwrap();
     let peer = engine.lookup(&at).unwrap();
     assert_eq!(engine.call(add, &peer, (1, 2)).wait().unwrap(), 3);
     target.kill();

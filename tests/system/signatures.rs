@@ -1,6 +1,6 @@
 //! Declarations of one name that differ: each call says how, and nobody reads what was not written for it.
 
-use hg::{CallError, Engine};
+use hg::CallError;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -112,13 +112,13 @@ fn both<E: std::fmt::Debug>(refused: CallError<E>) -> (String, String) {
 fn declarations_that_differ_are_refused_with_both_of_them_in_words() {
     let _watchdog = Watchdog::start();
     for url in urls() {
-        let target = open_over(Engine::builder().listen(true), url).unwrap();
+        let target = open_over(hg::builder().listen(true), url).unwrap();
         target.register(add).unwrap();
         target.register(theirs::widths).unwrap();
         target.register(theirs::fields).unwrap();
         target.register(theirs::result).unwrap();
         target.register(theirs::error).unwrap();
-        let origin = open_over(Engine::builder(), url).unwrap();
+        let origin = open_over(hg::builder(), url).unwrap();
         let peer = origin.lookup(target.address()).unwrap();
         for _ in 0..3 {
             let widths = both(origin.call(ours::widths, &peer, (3, 4)).wait().unwrap_err());
@@ -142,10 +142,10 @@ fn declarations_that_differ_are_refused_with_both_of_them_in_words() {
 #[test]
 fn a_declaration_and_the_function_behind_it_agree_whatever_owns_the_bytes() {
     let _watchdog = Watchdog::start();
-    let target = Engine::listen("sm://").unwrap();
+    let target = hg::listen("sm://").unwrap();
     target.register(put).unwrap();
     target.register(interface::owned).unwrap();
-    let origin = Engine::open("sm://").unwrap();
+    let origin = hg::open("sm://").unwrap();
     let peer = origin.lookup(target.address()).unwrap();
     let call = |bytes: &[u8]| {
         let arguments = (interface::Key(7), bytes, "empty");

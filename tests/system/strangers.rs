@@ -107,7 +107,7 @@ impl Overheard {
         let trap = new_socket();
         bind(trap.as_raw_fd(), &socket_address(&address)).unwrap();
         listen(&trap, Backlog::new(1).unwrap()).unwrap();
-        let engine = Engine::open("sm://").unwrap();
+        let engine = hg::open("sm://").unwrap();
         let peer = engine.lookup(&address).unwrap();
         drop(engine.notify(add, &peer, (1, 2)));
         let socket = accepted(&trap);
@@ -257,7 +257,7 @@ fn an_origin_whose_target_greets_wrongly_is_told_why() {
         let trap = new_socket();
         bind(trap.as_raw_fd(), &socket_address(&address)).unwrap();
         listen(&trap, Backlog::new(1).unwrap()).unwrap();
-        let engine = Engine::builder().wait(Wait::Block).open("sm://").unwrap();
+        let engine = hg::builder().wait(Wait::Block).open("sm://").unwrap();
         let peer = engine.lookup(&address).unwrap();
         let call = engine.call(add, &peer, (1, 2));
         let socket = accepted(&trap);
@@ -286,7 +286,7 @@ fn a_target_that_never_answers_the_greeting_is_given_up() {
     let trap = new_socket();
     bind(trap.as_raw_fd(), &socket_address(&address)).unwrap();
     listen(&trap, Backlog::new(8).unwrap()).unwrap();
-    let builder = Engine::builder().wait(Wait::Block).setting("connect-timeout-ms", "200");
+    let builder = hg::builder().wait(Wait::Block).setting("connect-timeout-ms", "200");
     let engine = builder.open("sm://").unwrap();
     let peer = engine.lookup(&address).unwrap();
     let error = engine.call(add, &peer, (1, 2)).wait().unwrap_err();

@@ -92,6 +92,6 @@ const KEY: &str = "5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5
 
 /// A witness of a target that is reached by one of [`urls`].
 pub(crate) fn witness_over(url: &str, address: &str) -> Witness {
-    let engine = open_over(Engine::builder().wait(Wait::Block), url);
+    let engine = open_over(hg::builder().wait(Wait::Block), url);
     Witness::with(engine.expect("this process can open an engine"), address)
 }

@@ -6,8 +6,6 @@ use std::{
     time::Duration,
 };
 
-use hg::Engine;
-
 use crate::{
     common::{Child, Watchdog, child::say},
     roles::{add, never},
@@ -16,7 +14,7 @@ use crate::{
 /// A role: a test that never ends, for its peer does not answer.
 pub(crate) fn hangs() {
     let (target, address) = Child::target("url=sm://");
-    let origin = Engine::open("sm://").expect("it opens");
+    let origin = hg::open("sm://").expect("it opens");
     let peer = origin.lookup(&address).expect("the target's address");
     let answer = origin.call(add, &peer, (1, 2)).wait();
     assert_eq!(answer.expect("the target serves"), 3);
@@ -56,7 +54,7 @@ fn a_test_that_hangs_is_ended_and_told_by_its_stacks_its_engines_and_those_of_it
 fn processes_that_are_looked_at_go_on() {
     let _watchdog = Watchdog::within(2 * watchdog::LIMIT);
     let (mut target, address) = Child::target("url=sm://");
-    let origin = Engine::open("sm://").unwrap();
+    let origin = hg::open("sm://").unwrap();
     let peer = origin.lookup(&address).unwrap();
     let hangs = origin.call(never, &peer, ());
     let said = watchdog::report();

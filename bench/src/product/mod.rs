@@ -73,7 +73,7 @@ pub(crate) fn hold() -> u64;
 ///
 /// `tcp://` and `ofi+...://` are networks here, also inside one node; routing's figures are those of `sm+tcp://`.
 pub(crate) fn builder(url: &str, wait: Wait) -> hg::Builder {
-    let builder = hg::Engine::builder().wait(match wait {
+    let builder = hg::builder().wait(match wait {
         Wait::Spin => hg::Wait::Spin,
         Wait::Adaptive => hg::Wait::default(),
         Wait::Block => hg::Wait::Block,
@@ -103,7 +103,7 @@ pub(crate) struct Via {
 
 impl Via {
     /// Asks the engine.
-    pub(crate) fn of(engine: &hg::Handle, peer: &hg::Peer, url: &str) -> Via {
+    pub(crate) fn of(engine: &hg::Engine, peer: &hg::Peer, url: &str) -> Via {
         let way = engine.way_of(peer);
         Via { chosen: way != scheme(url), way }
     }
@@ -130,7 +130,7 @@ pub(crate) fn origin(url: &str, wait: Wait) -> Result<hg::Engine, Error> {
 }
 
 /// Calls `echo` once and checks the answer.
-pub(crate) fn call_once(engine: &hg::Handle, peer: &hg::Peer, value: u64) -> Result<(), Error> {
+pub(crate) fn call_once(engine: &hg::Engine, peer: &hg::Peer, value: u64) -> Result<(), Error> {
     let got = engine.call(echo, peer, (value,)).wait()?;
     call::check(value, got)
 }

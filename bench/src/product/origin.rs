@@ -34,7 +34,7 @@ impl By {
     }
 }
 
-/// An engine that calls, as `Engine::open` gives it.
+/// An engine that calls, as `hg::open` gives it.
 #[derive(Debug)]
 pub(crate) struct Origin {
     engine: hg::Engine,
@@ -76,14 +76,14 @@ impl Origin {
 
     /// Calls of so many threads until `time` has passed, each with one in flight; how many each has made, in a second.
     pub(crate) fn together(&self, threads: usize, time: Duration) -> Result<Vec<f64>, Error> {
-        let (engine, peer) = (&*self.engine, &self.peer);
+        let (engine, peer) = (&self.engine, &self.peer);
         let start = Barrier::new(threads);
         in_threads(threads, |_| calls_per_second(engine, peer, &start, time))
     }
 
     /// `count` calls of each of so many threads.
     pub(crate) fn count_together(&self, threads: usize, count: u64) -> Result<(), Error> {
-        let (engine, peer) = (&*self.engine, &self.peer);
+        let (engine, peer) = (&self.engine, &self.peer);
         let one = |_| (0..count).try_for_each(|value| call_once(engine, peer, value));
         in_threads(threads, one).map(drop)
     }
@@ -138,7 +138,7 @@ impl Crew {
 
 /// Calls until `time` has passed, with one in flight, once all have come so far; how many, in a second.
 fn calls_per_second(
-    engine: &hg::Handle,
+    engine: &hg::Engine,
     peer: &hg::Peer,
     start: &Barrier,
     time: Duration,

@@ -1,6 +1,6 @@
 //! Pulls of an `async` handler, and another thread of its process that asks for the engine's lock meanwhile.
 //!
-//! What that thread asks, [`hg::Handle::calls_under_way`], takes the lock that every post and every round of progress takes, and
+//! What that thread asks, [`hg::Engine::calls_under_way`], takes the lock that every post and every round of progress takes, and
 //! does nothing else under it: so it waits for as long as others hold the lock.
 
 use std::sync::Arc;
@@ -61,7 +61,7 @@ pub(crate) async fn pull(
 }
 
 /// Asks at some distance until the pulls are over.
-fn ask(engine: &hg::Handle, is_over: &AtomicBool, core: Option<usize>) -> Vec<f64> {
+fn ask(engine: &hg::Engine, is_over: &AtomicBool, core: Option<usize>) -> Vec<f64> {
     // One that cannot go to that core asks from where it is.
     let _ = core.map(pair::pin);
     let mut waits = Vec::new();

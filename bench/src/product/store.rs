@@ -39,7 +39,7 @@ impl Layout {
     /// Registers it, with its bytes in it. One registration holds all buffers, or there is one for each.
     pub(crate) fn expose(
         &self,
-        engine: &hg::Handle,
+        engine: &hg::Engine,
         rights: Rights,
     ) -> Result<Vec<Exposed>, Error> {
         let (count, size) =
@@ -51,7 +51,7 @@ impl Layout {
     /// One registration, whose first byte is the memory's byte `start`.
     fn one(
         &self,
-        engine: &hg::Handle,
+        engine: &hg::Engine,
         rights: Rights,
         start: u64,
         len: u64,
@@ -131,7 +131,7 @@ pub(crate) struct Store(Arc<Mutex<Vec<Bulk>>>);
 
 impl Store {
     /// The memory that was asked for.
-    pub(crate) fn own(&self, engine: &hg::Handle, layout: &Layout) -> Result<Vec<Owned>, Refused> {
+    pub(crate) fn own(&self, engine: &hg::Engine, layout: &Layout) -> Result<Vec<Owned>, Refused> {
         let exposed = layout.expose(engine, Rights::READ | Rights::WRITE)?;
         let owned = |it: &Exposed| Owned {
             descriptor: it.bulk.descriptor(),
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn buffers_hold_the_same_bytes_however_they_are_cut() -> Result<(), Error> {
-        let engine = hg::Engine::listen("sm://")?;
+        let engine = hg::listen("sm://")?;
         let whole = Layout::new(1003, 3, 1, Caches::Hot);
         let read = |layout: Layout| -> Result<Vec<_>, Error> {
             let bulks = layout.expose(&engine, Rights::READ)?;

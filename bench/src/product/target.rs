@@ -1,7 +1,7 @@
 //! A target in a process of its own: `hg-perf target`.
 //!
 //! The engine's background thread serves; it is the tightest loop that an engine has, and what a
-//! plain `Engine::listen` does. A target that spins is stopped (`SIGSTOP`) between repetitions, so
+//! plain `hg::listen` does. A target that spins is stopped (`SIGSTOP`) between repetitions, so
 //! that it takes no core from what is measured in turns with it.
 
 use std::io::{self, Write};

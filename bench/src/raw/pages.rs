@@ -102,7 +102,7 @@ mod tests {
             let [segment] = memory.segments() else { panic!("{memory:?}") };
             assert_eq!((segment.address % PAGE, segment.len), (0, len));
         }
-        let engine = hg::Engine::open("sm://").expect("an engine of shared memory");
+        let engine = hg::open("sm://").expect("an engine of shared memory");
         let pages = Pages::new(3, |bytes| bytes.fill(7));
         let bulk = engine.expose(pages.memory(), hg::bulk::Rights::READ).expect("memory to expose");
         assert_eq!(bulk.to_vec().expect("its own memory"), [7; 3]);
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn the_kernel_moves_bytes_between_two_of_them() {
-        let engine = hg::Engine::open("sm://").expect("an engine of shared memory");
+        let engine = hg::open("sm://").expect("an engine of shared memory");
         let (from, to) = (Pages::new(100, |bytes| bytes.fill(7)), Pages::new(100, |_| {}));
         let bulk = engine.expose(to.memory(), hg::bulk::Rights::READ).expect("memory to expose");
         to.transfer(Op::Pull, (1, 2), (Pid::this(), from.address())).expect("own pages");

@@ -15,10 +15,10 @@ use crate::{
 };
 
 /// Handlers of the engine to be opened. An engine that listens is found by its peers before
-/// [`Handle::register`](crate::Handle::register) can be called: those who call it then are told that it knows no such RPC. What is
+/// [`Engine::register`](crate::Engine::register) can be called: those who call it then are told that it knows no such RPC. What is
 /// registered here is served from the first request on.
-impl<E> Builder<E> {
-    /// Serves an RPC with the body that `#[hg::rpc]` was put on, as [`Handle::register`](crate::Handle::register) does.
+impl Builder {
+    /// Serves an RPC with the body that `#[hg::rpc]` was put on, as [`Engine::register`](crate::Engine::register) does.
     ///
     /// # Errors
     /// [`RegisterError`].
@@ -27,7 +27,7 @@ impl<E> Builder<E> {
         self.insert::<R>(Registered::new(OfFunction::<R>(PhantomData)))
     }
 
-    /// Serves an RPC with a closure, as [`Handle::serve`](crate::Handle::serve) does.
+    /// Serves an RPC with a closure, as [`Engine::serve`](crate::Engine::serve) does.
     ///
     /// # Errors
     /// [`RegisterError`].
@@ -44,7 +44,7 @@ impl<E> Builder<E> {
         self.insert::<R>(Registered::new(OfClosure::<R, F> { function, kind, rpc: PhantomData }))
     }
 
-    /// Serves an RPC with a closure that may block, as [`Handle::serve_blocking`](crate::Handle::serve_blocking) does.
+    /// Serves an RPC with a closure that may block, as [`Engine::serve_blocking`](crate::Engine::serve_blocking) does.
     ///
     /// # Errors
     /// [`RegisterError`].
@@ -61,7 +61,7 @@ impl<E> Builder<E> {
         self.insert::<R>(Registered::new(OfClosure::<R, F> { function, kind, rpc: PhantomData }))
     }
 
-    /// Serves an RPC with a closure that gives a future, as [`Handle::serve_async`](crate::Handle::serve_async) does.
+    /// Serves an RPC with a closure that gives a future, as [`Engine::serve_async`](crate::Engine::serve_async) does.
     ///
     /// # Errors
     /// [`RegisterError`].
@@ -75,7 +75,7 @@ impl<E> Builder<E> {
         self.insert::<R>(Registered::new(OfAsyncClosure::<R, F> { function, rpc: PhantomData }))
     }
 
-    /// Serves an RPC with a closure that is given an [`Answer`], as [`Handle::serve_later`](crate::Handle::serve_later) does.
+    /// Serves an RPC with a closure that is given an [`Answer`], as [`Engine::serve_later`](crate::Engine::serve_later) does.
     ///
     /// # Errors
     /// [`RegisterError`].

@@ -26,7 +26,7 @@ use std::{
     time::Duration,
 };
 
-use hg_engine::{Builder, Handle, Progress};
+use hg_engine::{Builder, Engine, Progress};
 use hg_na::{Address, Error};
 use nix::sys::signal::Signal;
 
@@ -83,7 +83,7 @@ fn next_line() -> Option<String> {
 }
 
 /// Opens an engine, maybe at an address that the one before is still leaving.
-fn open(builder: impl Fn() -> Builder<Handle>, url: &str) -> Handle {
+fn open(builder: impl Fn() -> Builder, url: &str) -> Engine {
     loop {
         match builder().open(url) {
             Ok(handle) => return handle,
@@ -115,7 +115,7 @@ fn hang(transport: Transport, url: &str, count: usize) -> ! {
 
 struct Actor {
     machine: Arc<Machine>,
-    handle: Handle,
+    handle: Engine,
     regions: Regions,
 }
 
@@ -149,9 +149,9 @@ impl Actor {
     }
 
     fn left(&self) -> [usize; 5] {
-        let sum = |count: fn(&Handle) -> usize| contexts(&self.handle).map(|it| count(&it)).sum();
-        let (requests, calls) = (sum(Handle::requests_in_service), sum(Handle::calls_under_way));
-        let (transfers, kept) = (sum(Handle::transfers_under_way), sum(Handle::large_untaken));
+        let sum = |count: fn(&Engine) -> usize| contexts(&self.handle).map(|it| count(&it)).sum();
+        let (requests, calls) = (sum(Engine::requests_in_service), sum(Engine::calls_under_way));
+        let (transfers, kept) = (sum(Engine::transfers_under_way), sum(Engine::large_untaken));
         [requests, calls, transfers, kept, self.regions.alive()]
     }
 

@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use hg_engine::Handle;
+use hg_engine::Engine;
 use hg_na::Address;
 use nix::poll::PollTimeout;
 
@@ -32,7 +32,7 @@ pub(super) const BEYOND: u64 = 1 << 40;
 pub(super) struct Machine {
     pub(super) story: Story,
     pub(super) process: usize,
-    pub(super) handle: OnceLock<Handle>,
+    pub(super) handle: OnceLock<Engine>,
     /// Of all processes, by number; the first place is empty.
     pub(super) addresses: OnceLock<Vec<Address>>,
     pub(super) probes: Mutex<BTreeMap<usize, Call>>,
@@ -137,7 +137,7 @@ impl Stage for Machine {
         say(&format!("fail {why}"));
     }
 
-    fn opening(&self, number: usize) -> Option<(Call, Handle, Address)> {
+    fn opening(&self, number: usize) -> Option<(Call, Engine, Address)> {
         let call = match self.story.events.get(number).map(|event| &event.what) {
             Some(What::Call(call)) => call.clone(),
             _ => lock(&self.probes).get(&number)?.clone(),

@@ -7,7 +7,7 @@ use std::{
 };
 
 use hg::{
-    Engine, Handle, Peer, Progress, Wait,
+    Engine, Peer, Progress, Wait,
     bulk::{Bulk, Descriptor, Memory, Rights, Transfer, TransferError, alloc},
 };
 
@@ -67,7 +67,7 @@ pub(crate) fn play_owner(settings: &Settings) {
 
 /// A pull from, or a push of the same bytes to the memory of an owner.
 fn move_all<'e>(
-    engine: &'e Handle,
+    engine: &'e Engine,
     is_pull: bool,
     owner: &Peer,
     what: &Descriptor,
@@ -126,7 +126,7 @@ const CASES: [(&str, bool, Wait); 6] = [
 /// Kills an owner while its memory is being moved; whether one transfer at least was cut off.
 fn kill_owner_during_transfers(url: &str, (memory, is_pull, wait): (&str, bool, Wait)) -> bool {
     let (mut child, what) = start_owner(url, memory);
-    let engine = open(Engine::builder().wait(wait), url);
+    let engine = open(hg::builder().wait(wait), url);
     let owner = engine.owner_of(&what).unwrap();
     let local = engine.expose(patterned(large(url)), Rights::empty()).unwrap();
     let start = || move_all(&engine, is_pull, &owner, &what, &local);
@@ -193,7 +193,7 @@ impl Scene {
     fn new(url: &str, progress: Progress) -> Self {
         let (owner, len) = (listening(url), large(url));
         let source = owner.expose(patterned(len), Rights::all()).unwrap();
-        let user = open(Engine::builder().progress(progress), url);
+        let user = open(hg::builder().progress(progress), url);
         let peer = user.lookup(owner.address()).unwrap();
         Self { owner, source, user, peer, len }
     }
@@ -232,7 +232,7 @@ impl Scene {
 /// So many steps of a transfer: a round sleeps until something moves, however long the other side has to wait for a
 /// processor. How it ended, if it did before.
 fn make_rounds(
-    user: &Handle,
+    user: &Engine,
     transfer: &mut Transfer<'_>,
     rounds: u32,
 ) -> Option<Result<(), TransferError>> {
@@ -247,7 +247,7 @@ fn make_rounds(
 }
 
 /// Gets the memory back from a user that is through with its transfers, or will be.
-fn take_back(user: &Handle, bulk: Bulk) -> Vec<u8> {
+fn take_back(user: &Engine, bulk: Bulk) -> Vec<u8> {
     let mut bulk = Some(bulk);
     loop {
         match bulk.take().unwrap().into_vec() {
@@ -380,7 +380,7 @@ fn closing_the_engine_ends_its_transfers() {
     for url in bulk_urls() {
         let owner = listening(url);
         let source = owner.expose(patterned(large(url)), Rights::READ).unwrap();
-        let user = open(Engine::builder(), url);
+        let user = open(hg::builder(), url);
         let peer = user.lookup(owner.address()).unwrap();
         let target = user.expose(vec![0; large(url)], Rights::empty()).unwrap();
         for _ in 0..5 {
@@ -397,7 +397,7 @@ fn an_owner_that_takes_its_memory_back_during_a_pull_ends_it() {
     let _watchdog = Watchdog::start();
     for url in bulk_urls() {
         let owner = listening(url);
-        let user = open(Engine::builder(), url);
+        let user = open(hg::builder(), url);
         let peer = user.lookup(owner.address()).unwrap();
         let target = user.expose(vec![0; large(url)], Rights::empty()).unwrap();
         let mut ends = Vec::new();

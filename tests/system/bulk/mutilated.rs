@@ -2,7 +2,7 @@
 //! of what they claim, and nothing touched.
 
 use hg::{
-    CallError, Engine, Handle, Peer, Request,
+    CallError, Engine, Peer, Request,
     bulk::{Descriptor, Rights},
 };
 
@@ -57,7 +57,7 @@ mod raw {
     pub(super) fn swallow(what: Claimed) -> Result<Vec<String>, String>;
 }
 
-pub(super) fn serve(engine: &Handle) {
+pub(super) fn serve(engine: &Engine) {
     engine.register(swallow).expect("a fresh registry");
 }
 

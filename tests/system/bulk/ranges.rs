@@ -1,9 +1,6 @@
 //! Every range of one side into every range of the other, however both are cut.
 
-use hg::{
-    Engine,
-    bulk::{Bulk, Descriptor, Rights},
-};
+use hg::bulk::{Bulk, Descriptor, Rights};
 
 use super::{
     forward, holds, listening, move_range, mover, open, patterned, patterned_segments,
@@ -159,8 +156,8 @@ fn a_bound_descriptor_is_used_by_a_third_process() {
 fn each_context_exposes_and_moves_and_a_bound_descriptor_names_it() {
     let _watchdog = Watchdog::start();
     for url in bulk_urls() {
-        let owner = open(Engine::builder().listen(true).contexts(3), url);
-        let user = open(Engine::builder().contexts(2), url);
+        let owner = open(hg::builder().listen(true).contexts(3), url);
+        let user = open(hg::builder().contexts(2), url);
         for owning in (0..3).map(|index| owner.context(index).unwrap()) {
             let bulk = owning.expose(patterned(50_000), Rights::READ).unwrap();
             let descriptor = bulk.bound_descriptor();
@@ -193,7 +190,7 @@ fn bulk_to_oneself_moves() {
 fn many_transfers_share_memory_and_all_arrive() {
     let _watchdog = Watchdog::start();
     for url in bulk_urls() {
-        let (owner, user) = (listening(url), open(Engine::builder(), url));
+        let (owner, user) = (listening(url), open(hg::builder(), url));
         let peer = user.lookup(owner.address()).unwrap();
         let source = owner.expose(patterned(1 << 20), Rights::READ).unwrap();
         let descriptor = source.descriptor();

@@ -1,7 +1,7 @@
 //! What is refused touches nothing.
 
 use hg::{
-    Engine, Error, Handle, Peer,
+    Engine, Error, Peer,
     bulk::{Bulk, Descriptor, Rights, TransferError},
 };
 
@@ -10,13 +10,13 @@ use crate::{common::Watchdog, transports::bulk_urls};
 
 /// An owner and a user in one process, and the user's name for the owner.
 fn pair(url: &str) -> (Engine, Engine, Peer) {
-    let (owner, user) = (listening(url), open(Engine::builder(), url));
+    let (owner, user) = (listening(url), open(hg::builder(), url));
     let peer = user.lookup(owner.address()).unwrap();
     (owner, user, peer)
 }
 
 /// How a pull and a push of everything end.
-fn both(user: &Handle, peer: &Peer, what: &Descriptor, local: &Bulk) -> [&'static str; 2] {
+fn both(user: &Engine, peer: &Peer, what: &Descriptor, local: &Bulk) -> [&'static str; 2] {
     let pulled = user.pull(peer, what, local).wait();
     let pushed = user.push(peer, local, what).wait();
     [end_of(&pulled), end_of(&pushed)]

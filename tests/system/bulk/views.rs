@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use hg::{
-    Engine, Handle, Request,
+    Engine, Request,
     bulk::{Buffer, Descriptor, Rights, alloc},
 };
 
@@ -37,7 +37,7 @@ async fn async_sum(request: &Request, what: Descriptor) -> Result<u64, String> {
     Ok(bytes.into_iter().map(u64::from).sum())
 }
 
-pub(super) fn serve(engine: &Handle) {
+pub(super) fn serve(engine: &Engine) {
     engine.register(plainly).expect("a fresh registry");
     engine.register(blocking_sum).expect("a fresh registry");
     engine.register(async_sum).expect("a fresh registry");
@@ -73,8 +73,8 @@ fn async_and_blocking_handlers_transfer_and_plain_ones_are_told_to_be_either() {
 fn small_read_only_memory_rides_in_its_descriptor_and_larger_or_writable_memory_does_not() {
     let _watchdog = Watchdog::start();
     for url in bulk_urls() {
-        let owner = open(Engine::builder().listen(true).eager_max(100), url);
-        let user = open(Engine::builder(), url);
+        let owner = open(hg::builder().listen(true).eager_max(100), url);
+        let user = open(hg::builder(), url);
         let peer = user.lookup(owner.address()).unwrap();
         let is_eager = |len, rights| {
             let bulk = owner.expose(patterned(len), rights).unwrap();
@@ -100,7 +100,7 @@ fn small_read_only_memory_rides_in_its_descriptor_and_larger_or_writable_memory_
             "Denied"
         );
 
-        let off = open(Engine::builder().listen(true).eager_max(0), url);
+        let off = open(hg::builder().listen(true).eager_max(0), url);
         let bulk = off.expose(patterned(10), Rights::READ).unwrap();
         assert!(!bulk.descriptor().is_eager());
         let peer = user.lookup(off.address()).unwrap();
@@ -112,7 +112,7 @@ fn small_read_only_memory_rides_in_its_descriptor_and_larger_or_writable_memory_
 fn bytes_are_fetched_and_seen_by_waiting_and_awaiting() {
     let _watchdog = Watchdog::start();
     for url in bulk_urls() {
-        let (owner, user) = (listening(url), open(Engine::builder(), url));
+        let (owner, user) = (listening(url), open(hg::builder(), url));
         let peer = user.lookup(owner.address()).unwrap();
         for len in [0, 10, 5000, 3 << 20] {
             let bytes = patterned(len);
@@ -138,7 +138,7 @@ fn memory_that_peers_map_is_seen_moved_and_outlives_its_owner() {
     let _watchdog = Watchdog::start();
     for url in bulk_urls() {
         let (mut child, what) = super::endings::start_owner(url, "frozen");
-        let user = open(Engine::builder(), url);
+        let user = open(hg::builder(), url);
         let owner = user.owner_of(&what).unwrap();
         let seen = user.view(&owner, what.range(7..).unwrap()).wait().unwrap();
         let awaited = block_on(user.view(&owner, what.range(..7).unwrap())).unwrap();
@@ -158,7 +158,7 @@ fn memory_that_peers_map_is_seen_moved_and_outlives_its_owner() {
 fn shared_memory_is_pulled_from_and_pushed_to() {
     let _watchdog = Watchdog::start();
     for url in bulk_urls() {
-        let (owner, user) = (listening(url), open(Engine::builder(), url));
+        let (owner, user) = (listening(url), open(hg::builder(), url));
         let peer = user.lookup(owner.address()).unwrap();
         let mut buffer = alloc(3 << 20).unwrap();
         buffer.copy_from_slice(&patterned(3 << 20));

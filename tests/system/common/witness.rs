@@ -23,7 +23,7 @@ pub(crate) struct Witness {
 impl Witness {
     /// Starts to call over `sm`; the first call has been served when it returns.
     pub(crate) fn of(address: &str) -> Self {
-        Self::with(Engine::builder().wait(Wait::Block).open("sm://").unwrap(), address)
+        Self::with(hg::builder().wait(Wait::Block).open("sm://").unwrap(), address)
     }
 
     /// The same with any engine.

@@ -3,15 +3,15 @@
 use hg_na_conformance::Mem;
 
 use super::*;
-use crate::{Builder, Handle, Wait};
+use crate::{Builder, Engine, Wait};
 
-fn open(plugin: &Mem, url: &str, contexts: usize) -> Handle {
+fn open(plugin: &Mem, url: &str, contexts: usize) -> Engine {
     let builder = Builder::new().plugin(plugin.clone()).wait(Wait::Block).listen(true);
     builder.contexts(contexts).open(url).unwrap()
 }
 
 /// Entries that are in use, and that there are.
-fn entries(engine: &Handle) -> (usize, usize) {
+fn entries(engine: &Engine) -> (usize, usize) {
     let contexts = &engine.port.shared.contexts;
     let lookups = contexts.lookups.lock();
     let in_use = lookups.by_address.len();
@@ -23,7 +23,7 @@ fn entries(engine: &Handle) -> (usize, usize) {
 }
 
 /// Handles of transports whose addresses each context remembers.
-fn remembered(engine: &Handle) -> usize {
+fn remembered(engine: &Engine) -> usize {
     let contexts = (0..).map_while(|index| engine.context(index));
     contexts.map(|it| it.port.enter_state().unwrap().protocol.addresses.len()).sum()
 }

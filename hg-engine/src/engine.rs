@@ -35,13 +35,13 @@ use crate::{
 /// another operation with such a peer takes the *thread's context*: threads are numbered as they come, and take the contexts in turn; in
 /// a handler it is the handler's context. Of a target with several contexts the own first one calls the first, the second one the
 /// second, and so on in turn, so that as many threads as contexts have connections, locks and progress for themselves on both sides.
-/// The context of a target that shall serve is chosen by its address ([`Handle::address_at`]), the own one by
-/// [`Handle::context`]: the handle of one context uses the whole engine's peers as well. A peer that one context has looked up, or
+/// The context of a target that shall serve is chosen by its address ([`Engine::address_at`]), the own one by
+/// [`Engine::context`]: the handle of one context uses the whole engine's peers as well. A peer that one context has looked up, or
 /// that has called it, is good for that one, which the whole engine's handle then takes.
 ///
 /// ```
-/// # use hg_engine::{Handle, Peer};
-/// # fn steer(engine: &Handle, address: &str) -> Result<(Peer, Peer), hg_engine::OpenError> {
+/// # use hg_engine::{Engine, Peer};
+/// # fn steer(engine: &Engine, address: &str) -> Result<(Peer, Peer), hg_engine::OpenError> {
 /// let any = engine.lookup(address)?; // the thread's context calls the one of the same place
 /// let third = engine.lookup(engine.address_at(address, 2)?)?; // the thread's context calls the third one
 /// # Ok((any, third))
@@ -49,9 +49,9 @@ use crate::{
 /// ```
 ///
 /// Cheap to clone, usable from any thread. The engine closes when the last handle that was not got from a
-/// [`Request`] is dropped, or by [`Handle::close`]: open calls fail, peers see the connections close.
+/// [`Request`] is dropped, or by [`Engine::close`]: open calls fail, peers see the connections close.
 #[derive(Clone)]
-pub struct Handle {
+pub struct Engine {
     pub(crate) port: Arc<Port>,
     /// `None` for the handles of requests, which keep nothing open.
     alive: Option<Arc<Alive>>,
@@ -95,7 +95,7 @@ impl Drop for Alive {
     }
 }
 
-impl Handle {
+impl Engine {
     /// Opens the contexts of an engine that has its handlers already.
     pub(crate) fn start(shared: Shared, contexts: usize) -> Result<Self, OpenError> {
         let background = shared.settings.progress == Progress::Background;
@@ -436,7 +436,7 @@ impl Handle {
         OwnedCall::new_owned(Arc::clone(port), made)
     }
 
-    /// Calls an RPC without an answer. Whether it is served, nobody tells. See [`Handle::ready`] for many of them.
+    /// Calls an RPC without an answer. Whether it is served, nobody tells. See [`Engine::ready`] for many of them.
     #[inline]
     pub fn notify<R: Rpc>(&self, rpc: R, target: &Peer, args: R::Args<'_>) -> OneWay<'_> {
         self.notify_with(rpc, target, args, CallOptions::default())
@@ -459,12 +459,12 @@ impl Handle {
     }
 
     /// Ends when there is room for another call (`Builder::calls_max`): a future, or [`Ready::wait`]. Where there is none, a call is
-    /// refused with [`hg_na::Error::Limit`], also one by [`Handle::notify`], which needs its room until it was handed to the
+    /// refused with [`hg_na::Error::Limit`], also one by [`Engine::notify`], which needs its room until it was handed to the
     /// transport:
     /// ```
-    /// # use hg_engine::{Handle, Peer};
+    /// # use hg_engine::{Engine, Peer};
     /// # async fn tell<R: hg_core::rpc::Rpc<Args<'static> = ()> + Copy>(
-    /// #     engine: &Handle, rpc: R, target: &Peer,
+    /// #     engine: &Engine, rpc: R, target: &Peer,
     /// # ) -> Result<(), hg_core::error::Failure> {
     /// engine.ready().await?;
     /// engine.notify(rpc, target, ()).accepted()
@@ -491,7 +491,7 @@ impl Handle {
     ///
     /// The handle of a [`Request`] drains its own context only. Draining cannot be taken back.
     /// ```no_run
-    /// # fn stop(engine: hg_engine::Handle) -> Result<(), hg_core::error::Failure> {
+    /// # fn stop(engine: hg_engine::Engine) -> Result<(), hg_core::error::Failure> {
     /// let ended = engine.drain(std::time::Duration::from_secs(10)).wait();
     /// engine.close();
     /// # ended
@@ -507,7 +507,7 @@ impl Handle {
     /// progressed. Handlers run in this thread.
     ///
     /// Where another thread makes progress, waits meanwhile until that one stops, and then takes its turn: with
-    /// [`Handle::interrupt_progress`] threads hand progress over to one another. In a handler it does nothing: the turn there
+    /// [`Engine::interrupt_progress`] threads hand progress over to one another. In a handler it does nothing: the turn there
     /// never comes.
     pub fn progress(&self, timeout: Duration) -> bool {
         let port = self.own();
@@ -524,7 +524,7 @@ impl Handle {
         })
     }
 
-    /// Ends a [`Handle::progress`] that is under way in another thread, also one that sleeps; if there is none, the next one after its
+    /// Ends a [`Engine::progress`] that is under way in another thread, also one that sleeps; if there is none, the next one after its
     /// first round. Of several contexts, in each of them.
     pub fn interrupt_progress(&self) {
         self.ports().iter().for_each(|port| port.interrupt_progress());
@@ -575,7 +575,7 @@ fn unknown_peer() -> Box<Failure> {
     Box::new(Failure::NotMade(hg_na::Error::UnknownPeer))
 }
 
-impl fmt::Debug for Handle {
+impl fmt::Debug for Engine {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "Engine({})", self.address())
     }
@@ -584,7 +584,7 @@ impl fmt::Debug for Handle {
 impl Request {
     /// The engine, to call out with. It does not keep the engine open.
     #[must_use]
-    pub fn engine(&self) -> Handle {
-        Handle::guest(Arc::clone(self.port()))
+    pub fn engine(&self) -> Engine {
+        Engine::guest(Arc::clone(self.port()))
     }
 }
