@@ -10,6 +10,7 @@ use hg_na_memory::ForkGuard;
 
 use crate::{
     context::SmContext,
+    os::signals::Signals,
     region::{
         boards::Boards,
         state::{PinBoard, Regions, SmRegion},
@@ -49,6 +50,7 @@ pub(crate) struct Shared {
     pub(crate) listen: bool,
     pub(crate) incarnation: [u8; 16],
     pub(crate) guard: Arc<ForkGuard>,
+    pub(crate) signals: &'static Signals,
     pub(crate) regions: Arc<Regions>,
     pub(crate) boards: Arc<Boards>,
     ids: Mutex<Ids>,
@@ -81,6 +83,7 @@ impl Shared {
             incarnation,
             regions: Regions::new(OwnedTable::create(incarnation)?, board, Arc::clone(&guard)),
             guard,
+            signals: Signals::of_process()?,
             boards,
             ids: Mutex::new(Ids { first, open: [false; 256] }),
         }))

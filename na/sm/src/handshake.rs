@@ -23,7 +23,13 @@ use crate::{
     fail,
     layout::SEGMENT_BYTES,
     link::{Link, OwnSide, TheirSide},
-    os::{death::ProcessWatch, event::Doorbell, misbehaved, waiter::Interest},
+    os::{
+        death::ProcessWatch,
+        event::{Doorbell, PeerBell},
+        misbehaved,
+        signals::Signals,
+        waiter::Interest,
+    },
     region::table::{PeerTable, TABLE_LEN},
     rendezvous::{
         hello::{BadGreeting, GREETING_FDS, GREETING_MAX, Greeting, Hello},
@@ -236,7 +242,7 @@ impl SmContext {
     }
 
     fn greeted(&mut self, peer: Peer, hello: &Hello, fds: Vec<OwnedFd>) -> Result<(), Error> {
-        let theirs = map(hello, fds)?;
+        let theirs = map(hello, fds, self.shared.signals)?;
         let offer = self.offer()?;
         let Some(connection) = self.peers.find(peer) else { return Ok(()) };
         let Some(socket) = connection.socket.take() else { return Ok(()) };
@@ -252,7 +258,7 @@ impl SmContext {
     }
 
     fn welcomed(&mut self, peer: Peer, hello: &Hello, fds: Vec<OwnedFd>) -> Result<(), Error> {
-        let theirs = map(hello, fds)?;
+        let theirs = map(hello, fds, self.shared.signals)?;
         match self.peers.find(peer).and_then(|it| it.own.take()) {
             Some(own) => self.open(peer, own, theirs),
             None => Ok(()),
@@ -281,7 +287,7 @@ impl SmContext {
 }
 
 /// Checks and maps what a greeting carried.
-fn map(hello: &Hello, fds: Vec<OwnedFd>) -> Result<TheirSide, Error> {
+fn map(hello: &Hello, fds: Vec<OwnedFd>, signals: &'static Signals) -> Result<TheirSide, Error> {
     let fds: [OwnedFd; GREETING_FDS] =
         fds.try_into().map_err(|_| misbehaved("its greeting carries too few descriptors"))?;
     if hello.ring_len != SEGMENT_BYTES as u64 || hello.arena_len != u64::from(ARENA_BYTES) {
@@ -292,7 +298,7 @@ fn map(hello: &Hello, fds: Vec<OwnedFd>) -> Result<TheirSide, Error> {
         rings: Arc::new(Rings::open(rings)?),
         arena: Arc::new(ArenaBytes::open(arena)?),
         table: PeerTable::open(table, hello.table_len)?,
-        bell: Doorbell::from_fd(bell)?,
+        bell: PeerBell::from_fd(bell, signals)?,
     })
 }
 

@@ -10,7 +10,7 @@ use crate::{
     body::{OwnArena, Pool},
     fail,
     layout::{RINGS, SLOT_WORDS, Slot},
-    os::event::Doorbell,
+    os::event::{Doorbell, PeerBell},
     region::table::PeerTable,
     ring::{Broken, Consumer, Payload, Producer, Word},
     segment::{ArenaBytes, Rings},
@@ -84,7 +84,7 @@ pub(crate) struct OwnSide {
 pub(crate) struct TheirSide {
     pub(crate) rings: Arc<Rings>,
     pub(crate) arena: Arc<ArenaBytes>,
-    pub(crate) bell: Doorbell,
+    pub(crate) bell: PeerBell,
     pub(crate) table: PeerTable,
 }
 
