@@ -1,6 +1,9 @@
 //! Who may connect: processes of the same effective user, and of users that a setting lists.
 //!
-//! Both sides ask, of credentials that the kernel vouches for (`SO_PEERCRED`).
+//! Both sides ask, of credentials that the kernel vouches for (`SO_PEERCRED`). In a user namespace all users that have no number
+//! there are told as one (`/proc/sys/kernel/overflowuid`): that one is nobody, whatever the own number is.
+
+use std::fs::read_to_string;
 
 use hg_na::Error;
 use nix::unistd::geteuid;
@@ -18,6 +21,8 @@ pub(crate) const ALLOW_UID_MAX: usize = 64;
 pub(crate) struct Policy {
     own: u32,
     others: Vec<u32>,
+    /// Who is told in place of users that have no number in this user namespace; `None`: it is a user itself.
+    unmapped: Option<u32>,
 }
 
 impl Policy {
@@ -31,7 +36,13 @@ impl Policy {
         if others.len() > ALLOW_UID_MAX {
             return Err(bad_setting(format!("it lists more than {ALLOW_UID_MAX} users")));
         }
-        Ok(Self { own: geteuid().as_raw(), others })
+        let unmapped = || {
+            let stand_in = read_to_string("/proc/sys/kernel/overflowuid").ok()?;
+            let stand_in = stand_in.trim().parse().ok()?;
+            let map = read_to_string("/proc/self/uid_map").ok()?;
+            (!is_mapped(&map, stand_in)).then_some(stand_in)
+        };
+        Ok(Self { own: geteuid().as_raw(), others, unmapped: unmapped() })
     }
 
     /// Whether this process may connect to us.
@@ -39,7 +50,7 @@ impl Policy {
     /// # Errors
     /// The sentence for the one who is refused.
     pub(crate) fn check_origin(&self, origin: &Credentials) -> Result<(), String> {
-        self.check(origin).map_err(|()| refusal(origin.uid, self.own))
+        self.check(origin, (origin.uid, self.own))
     }
 
     /// Whether we may connect to this process.
@@ -47,12 +58,30 @@ impl Policy {
     /// # Errors
     /// The sentence for our own side.
     pub(crate) fn check_target(&self, target: &Credentials) -> Result<(), String> {
-        self.check(target).map_err(|()| refusal(self.own, target.uid))
+        self.check(target, (self.own, target.uid))
     }
 
-    fn check(&self, peer: &Credentials) -> Result<(), ()> {
-        if peer.uid == self.own || self.others.contains(&peer.uid) { Ok(()) } else { Err(()) }
+    fn check(&self, peer: &Credentials, (origin, target): (u32, u32)) -> Result<(), String> {
+        if self.unmapped == Some(peer.uid) {
+            return Err(format!(
+                "the other process's user has no number in this user namespace ({} stands for all such users), so that \
+                 nobody knows who it is: map that user (user_namespaces(7))",
+                peer.uid
+            ));
+        }
+        let may = peer.uid == self.own || self.others.contains(&peer.uid);
+        if may { Ok(()) } else { Err(refusal(origin, target)) }
     }
+}
+
+/// Whether a user has a number in a user namespace, by the text of its `/proc/PID/uid_map`.
+fn is_mapped(map: &str, uid: u32) -> bool {
+    map.lines().any(|line| {
+        let mut numbers = line.split_whitespace().map(|word| word.parse::<u64>().unwrap_or(0));
+        let (first, _outside, count) = (numbers.next(), numbers.next(), numbers.next());
+        let (first, count) = (first.unwrap_or(0), count.unwrap_or(0));
+        (first..first.saturating_add(count)).contains(&u64::from(uid))
+    })
 }
 
 fn refusal(origin: u32, target: u32) -> String {
@@ -100,6 +129,26 @@ mod tests {
             policy.check_origin(&user(uid)).unwrap();
         }
         policy.check_origin(&user(own + 3)).unwrap_err();
+    }
+
+    #[test]
+    fn who_has_no_number_here_is_nobody_even_where_the_own_user_is_told_so_too() {
+        let policy = |unmapped| Policy { own: 65534, others: vec![65534], unmapped };
+        policy(None).check_origin(&user(65534)).unwrap();
+        let refused = policy(Some(65534)).check_origin(&user(65534)).unwrap_err();
+        assert!(refused.contains("no number in this user namespace"), "{refused}");
+        policy(Some(65534)).check_target(&user(65534)).unwrap_err();
+    }
+
+    #[test]
+    fn a_map_of_users_is_understood() {
+        let whole = "         0          0 4294967295\n";
+        assert!(is_mapped(whole, 65534) && is_mapped(whole, 0));
+        let root_alone = "         0       1000          1\n";
+        assert!(is_mapped(root_alone, 0) && !is_mapped(root_alone, 65534));
+        let two = "0 1000 1\n65000 100000 1000\n";
+        assert!(is_mapped(two, 65534) && !is_mapped(two, 66000));
+        assert!(!is_mapped("", 0) && !is_mapped("no numbers", 0));
     }
 
     #[test]
