@@ -14,6 +14,19 @@ pub fn nofile() -> u64 {
     getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(soft, _)| soft)
 }
 
+/// Whether a file, also one that is memory, may have so many bytes: making it longer ends the process by a signal (`SIGXFSZ`).
+///
+/// # Errors
+/// [`Error::Limit`] where it may not.
+pub fn file_size(bytes: u64) -> Result<(), Error> {
+    let limit = getrlimit(Resource::RLIMIT_FSIZE).map_or(RLIM_INFINITY, |(soft, _)| soft);
+    if bytes <= limit {
+        return Ok(());
+    }
+    let remedy = "raise it with `ulimit -f`: what processes share counts as a file";
+    Err(Error::Limit { what: "bytes of a file (RLIMIT_FSIZE)", limit, remedy })
+}
+
 /// Wraps the error of a system call; a limit that is reached is named with its remedy.
 pub fn os_error(call: &'static str, error: impl Into<io::Error>) -> Error {
     let error = error.into();

@@ -72,6 +72,9 @@ impl SmContext {
         }
         self.events = events;
         self.expire(now);
+        if self.listen_at.is_some_and(|at| at <= now) {
+            self.listen_again(now);
+        }
         if self.trim_at.is_some_and(|at| at <= now) {
             self.trim(now);
         }

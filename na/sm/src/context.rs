@@ -77,7 +77,9 @@ pub(crate) struct SmContext {
     pub(crate) dirty: Vec<Peer>,
     pub(crate) timers: BTreeSet<(Instant, Peer)>,
     pub(crate) trim_at: Option<Instant>,
-    /// The earlier of the next timer and `trim_at`.
+    /// When the listener is watched again, which could not accept.
+    pub(crate) listen_at: Option<Instant>,
+    /// The earliest of the next timer, `trim_at` and `listen_at`.
     pub(crate) due_at: Option<Instant>,
     /// Bodies were sent or received since memory was last given back.
     pub(crate) uses_bodies: bool,
@@ -137,6 +139,7 @@ impl SmContext {
             dirty: Vec::new(),
             timers: BTreeSet::new(),
             trim_at: None,
+            listen_at: None,
             due_at: None,
             transfers: Transfers::default(),
             views: Views::default(),
@@ -176,10 +179,7 @@ impl SmContext {
     /// Finds the time at which [`crate::chores`] are due.
     pub(crate) fn schedule(&mut self) {
         let timer = self.timers.first().map(|(when, _)| *when);
-        self.due_at = match (timer, self.trim_at) {
-            (Some(timer), Some(trim)) => Some(timer.min(trim)),
-            (one, other) => one.or(other),
-        };
+        self.due_at = [timer, self.trim_at, self.listen_at].into_iter().flatten().min();
     }
 }
 

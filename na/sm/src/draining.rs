@@ -54,8 +54,8 @@ impl SmContext {
         if let Some(socket) = &connection.socket {
             let _not_watched_is_fine = self.waiter.remove(socket.fd());
         }
-        if let Some(watch) = &connection.watch {
-            let _not_watched_is_fine = self.waiter.remove(watch.fd());
+        if let Some(pidfd) = connection.watch.as_ref().and_then(|watch| watch.fd()) {
+            let _not_watched_is_fine = self.waiter.remove(pidfd);
         }
         connection.enter(Phase::Draining(reason));
         self.ending.push(peer);
@@ -153,8 +153,8 @@ impl SmContext {
         if let Some(link) = &link {
             let _not_watched_is_fine = self.waiter.remove(link.own.bell.fd());
         }
-        if let Some(watch) = &watch {
-            let _not_watched_is_fine = self.waiter.remove(watch.fd());
+        if let Some(pidfd) = watch.as_ref().and_then(|watch| watch.fd()) {
+            let _not_watched_is_fine = self.waiter.remove(pidfd);
         }
         if let Some(socket) = &socket {
             let _not_watched_is_fine = self.waiter.remove(socket.fd());

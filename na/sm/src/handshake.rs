@@ -9,7 +9,11 @@
 //! Each side watches the socket from then on (hang-up, goodbye), and a pidfd of the other process.
 //! A listener that is stopped: connects wait in its backlog, then for a place there, until the deadline.
 
-use std::{os::fd::AsFd, os::fd::OwnedFd, sync::Arc, time::Instant};
+use std::{
+    os::fd::{AsFd, OwnedFd},
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use hg_na::{Error, GoneReason, Peer};
 
@@ -28,7 +32,7 @@ use crate::{
         event::{Doorbell, PeerBell},
         misbehaved,
         signals::Signals,
-        waiter::Interest,
+        waiter::{Interest, LISTENER_TOKEN},
     },
     region::table::{PeerTable, TABLE_LEN},
     rendezvous::{
@@ -42,6 +46,8 @@ use crate::{
 
 /// Connections accepted in one round.
 const ACCEPT_BURST: u32 = 16;
+/// How long a listener rests that could not accept: what it lacks, descriptors above all, is not there at once.
+const LISTENER_REST: Duration = Duration::from_millis(100);
 
 /// This side's segments, for a greeting; the descriptors are closed once sent.
 struct Offer {
@@ -92,19 +98,26 @@ impl SmContext {
     fn say_hello(&mut self, peer: Peer, socket: Socket) -> Result<(), Error> {
         let credentials = socket.peer_credentials()?;
         self.shared.settings.policy.check_target(&credentials).map_err(refused)?;
-        let watch = ProcessWatch::of(socket.fd())?;
+        let socket = Arc::new(socket);
+        let watch = ProcessWatch::of(&socket)?;
         let offer = self.offer()?;
         fail::point("hello");
         self.greet(&socket, &offer, Greeting::Hello)?;
         self.waiter.add(socket.fd(), token(peer, Source::Socket), Interest::LevelIn)?;
-        self.waiter.add(watch.fd(), token(peer, Source::Process), Interest::LevelIn)?;
+        self.watch_process(peer, &watch)?;
         let Some(connection) = self.peers.find(peer) else { return Ok(()) };
-        connection.socket = Some(Arc::new(socket));
+        connection.socket = Some(socket);
         connection.credentials = Some(credentials);
         connection.watch = Some(Arc::new(watch));
         connection.own = Some(offer.own);
         connection.enter(Phase::Connecting);
         Ok(())
+    }
+
+    /// Without a number its socket tells of its end.
+    fn watch_process(&self, peer: Peer, watch: &ProcessWatch) -> Result<(), Error> {
+        let Some(pidfd) = watch.fd() else { return Ok(()) };
+        self.waiter.add(pidfd, token(peer, Source::Process), Interest::LevelIn)
     }
 
     fn offer(&self) -> Result<Offer, Error> {
@@ -155,21 +168,42 @@ impl SmContext {
                 Ok(None) => return,
                 Err(error) => {
                     tracing::warn!(%error, "accepting a peer failed");
-                    return;
+                    return self.rest_listener(now);
                 }
             }
         }
     }
 
+    /// Whoever waits to be accepted would be told of in each round.
+    fn rest_listener(&mut self, now: Instant) {
+        let Some(listener) = &self.listener else { return };
+        let _not_watched_is_fine = self.waiter.remove(listener.fd());
+        self.listen_at = Some(now + LISTENER_REST);
+        self.schedule();
+    }
+
+    /// Tries again to accept who waits.
+    pub(crate) fn listen_again(&mut self, now: Instant) {
+        self.listen_at = None;
+        let Some(listener) = &self.listener else { return };
+        match self.waiter.add(listener.fd(), LISTENER_TOKEN, Interest::LevelIn) {
+            Ok(()) => self.accept(now),
+            Err(error) => {
+                tracing::warn!(%error, "the listener cannot be watched");
+                self.rest_listener(now);
+            }
+        }
+    }
+
     fn accepted(&mut self, socket: Socket, now: Instant) {
-        let max = self.shared.settings.max_peers;
+        let (max, socket) = (self.shared.settings.max_peers, Arc::new(socket));
         let checked = match socket.peer_credentials() {
             _ if self.peers.len() >= max => Err(format!("it has {max} peers, its `max-peers`")),
             Ok(origin) => self.shared.settings.policy.check_origin(&origin).map(|()| origin),
             Err(error) => Err(error.to_string()),
         };
         let watched = checked.and_then(|origin| {
-            let watch = ProcessWatch::of(socket.fd()).map_err(|error| error.to_string())?;
+            let watch = ProcessWatch::of(&socket).map_err(|error| error.to_string())?;
             Ok((origin, watch))
         });
         let (origin, watch) = match watched {
@@ -182,12 +216,13 @@ impl SmContext {
         };
         let connection = self.peers.add(Phase::Greeting);
         let peer = connection.peer;
-        let watched =
-            self.waiter.add(socket.fd(), token(peer, Source::Socket), Interest::LevelIn).and_then(
-                |()| self.waiter.add(watch.fd(), token(peer, Source::Process), Interest::LevelIn),
-            );
-        connection.socket = Some(Arc::new(socket));
         connection.credentials = Some(origin);
+        let watched = self
+            .waiter
+            .add(socket.fd(), token(peer, Source::Socket), Interest::LevelIn)
+            .and_then(|()| self.watch_process(peer, &watch));
+        let Some(connection) = self.peers.find(peer) else { return };
+        connection.socket = Some(socket);
         connection.watch = Some(Arc::new(watch));
         self.at(now + self.shared.settings.connect_timeout, peer);
         if let Err(error) = watched {

@@ -30,7 +30,7 @@ pub(crate) struct Rings {
 impl Rings {
     /// A new segment, writable here, and its descriptor for the peer.
     pub(crate) fn create() -> Result<(Self, OwnedFd), Error> {
-        let (mapping, fd) = Mapping::create("hg-sm-rings", SEGMENT_BYTES, Writers::Creator)?;
+        let (mapping, fd) = Mapping::create(c"hg-sm-rings", SEGMENT_BYTES, Writers::Creator)?;
         let rings = Self::of(mapping);
         // Relaxed: the packet that carries the descriptor orders it.
         rings.header.magic.store(MAGIC, Ordering::Relaxed);
@@ -95,7 +95,7 @@ pub(crate) struct ArenaBytes(Mapping);
 impl ArenaBytes {
     /// A new arena, writable here, and its descriptor for the peer.
     pub(crate) fn create() -> Result<(Self, OwnedFd), Error> {
-        let (mapping, fd) = Mapping::create("hg-sm-arena", ARENA_LEN, Writers::Arena)?;
+        let (mapping, fd) = Mapping::create(c"hg-sm-arena", ARENA_LEN, Writers::Arena)?;
         Ok((Self(mapping), fd))
     }
 

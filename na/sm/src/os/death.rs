@@ -6,7 +6,7 @@
 
 use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    sync::OnceLock,
+    sync::{Arc, OnceLock, Weak},
 };
 
 use hg_na::{Error, GoneReason};
@@ -20,52 +20,64 @@ use nix::{
 use hg_na_parts::limits::os_error;
 
 use super::{calls, space::AddressSpace};
+use crate::rendezvous::socket::Socket;
 
-/// Watches one process.
+/// Watches one process, as the socket to it and the system know it.
 #[derive(Debug)]
 pub(crate) struct ProcessWatch {
+    /// `None`: it has no number here, being in a pid namespace that is not visible.
+    process: Option<Process>,
+    /// Hung up when the process ends, and when it executes another program. Its connection's, and closed with that.
+    socket: Weak<Socket>,
+    space: OnceLock<Option<AddressSpace>>,
+}
+
+#[derive(Debug)]
+struct Process {
     pidfd: OwnedFd,
     pid: i32,
-    space: OnceLock<Option<AddressSpace>>,
 }
 
 impl ProcessWatch {
     /// Watches the process that connected, or that listened, when the socket came about.
     ///
     /// # Errors
-    /// `PeerGone(Exited)` when it is gone already; [`Error::Unsupported`] for a process of another
-    /// pid namespace, which has no number here; [`Error::Limit`].
-    pub(crate) fn of(socket: BorrowedFd<'_>) -> Result<Self, Error> {
-        let credentials = getsockopt(&socket, sockopt::PeerCredentials)
-            .map_err(|e| os_error("getsockopt(SO_PEERCRED)", e))?;
-        let pid = credentials.pid();
-        if pid <= 0 {
-            return Err(Error::Unsupported("a peer in a pid namespace that is not visible here"));
-        }
-        let watch = match getsockopt(&socket, sockopt::PeerPidfd) {
-            Ok(pidfd) => Self::new(pidfd, pid),
-            Err(Errno::ENOPROTOOPT) => Self::new(by_number(socket, pid)?, pid),
-            Err(error) => return Err(gone_or(error, "getsockopt(SO_PEERPIDFD)")),
-        };
+    /// `PeerGone(Exited)` when it is gone already; [`Error::Limit`].
+    pub(crate) fn of(socket: &Arc<Socket>) -> Result<Self, Error> {
+        let pid = socket.peer_credentials()?.pid;
+        let process = if pid > 0 { Some(Process::of(socket.fd(), pid)?) } else { None };
+        let watch = Self { process, socket: Arc::downgrade(socket), space: OnceLock::new() };
         if watch.alive() { Ok(watch) } else { Err(Error::PeerGone(GoneReason::Exited)) }
     }
 
-    fn new(pidfd: OwnedFd, pid: i32) -> Self {
-        Self { pidfd, pid, space: OnceLock::new() }
-    }
-
-    /// Watches a child of this process.
+    /// Watches a child of this process, to which there is no socket.
     #[cfg(test)]
     pub(crate) fn of_child(child: &std::process::Child) -> Self {
         let pid = i32::try_from(child.id()).expect("a process id is an i32");
-        Self::new(calls::pidfd_open(Pid::from_raw(pid)).expect("a child of ours"), pid)
+        let pidfd = calls::pidfd_open(Pid::from_raw(pid)).expect("a child of ours");
+        Self { process: Some(Process { pidfd, pid }), socket: Weak::new(), space: OnceLock::new() }
     }
 
-    /// Whether the process has not ended. One system call.
+    /// Whether the process has not ended, as far as can be known. One system call.
     pub(crate) fn alive(&self) -> bool {
-        let mut question = [PollFd::new(self.pidfd.as_fd(), PollFlags::POLLIN)];
+        let Some(process) = &self.process else { return true };
+        let mut question = [PollFd::new(process.pidfd.as_fd(), PollFlags::POLLIN)];
         // A pidfd becomes readable when its process ends; an error is no sign of death.
         !matches!(poll(&mut question, PollTimeout::ZERO), Ok(count) if count > 0)
+    }
+
+    /// Whether its memory is still that of the program that was connected to: a process that executes another one keeps its
+    /// pidfd. The socket is closed by that, a moment after its memory, and hung up. One system call.
+    pub(crate) fn is_itself(&self) -> bool {
+        let (Some(process), Some(socket)) = (&self.process, self.socket.upgrade()) else {
+            return self.alive();
+        };
+        let mut questions = [
+            PollFd::new(process.pidfd.as_fd(), PollFlags::POLLIN),
+            // Hang-ups are told unasked.
+            PollFd::new(socket.fd(), PollFlags::empty()),
+        ];
+        !matches!(poll(&mut questions, PollTimeout::ZERO), Ok(count) if count > 0)
     }
 
     /// Its memory, as far as [`ProcessWatch::was_reached`] could open it.
@@ -80,13 +92,24 @@ impl ProcessWatch {
     }
 
     /// Becomes readable when the process ends.
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.pidfd.as_fd()
+    pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.process.as_ref().map(|process| process.pidfd.as_fd())
     }
 
     /// The number of the process, good as long as [`ProcessWatch::alive`].
-    pub(crate) fn pid(&self) -> i32 {
-        self.pid
+    pub(crate) fn pid(&self) -> Option<i32> {
+        self.process.as_ref().map(|process| process.pid)
+    }
+}
+
+impl Process {
+    fn of(socket: BorrowedFd<'_>, pid: i32) -> Result<Self, Error> {
+        let pidfd = match getsockopt(&socket, sockopt::PeerPidfd) {
+            Ok(pidfd) => pidfd,
+            Err(Errno::ENOPROTOOPT) => by_number(socket, pid)?,
+            Err(error) => return Err(gone_or(error, "getsockopt(SO_PEERPIDFD)")),
+        };
+        Ok(Self { pidfd, pid })
     }
 }
 
@@ -113,31 +136,29 @@ fn gone_or(error: Errno, call: &'static str) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use nix::{
-        sys::socket::{AddressFamily, SockFlag, SockType, socketpair},
-        unistd::getpid,
-    };
+    use nix::unistd::getpid;
 
     use super::*;
 
-    fn pair() -> (OwnedFd, OwnedFd) {
-        socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).unwrap()
-    }
-
     #[test]
-    fn the_process_behind_a_socket_is_alive() {
-        let (one, _other) = pair();
-        let watch = ProcessWatch::of(one.as_fd()).unwrap();
-        assert!(watch.alive());
-        assert_eq!(watch.pid(), getpid().as_raw());
+    fn the_process_behind_a_socket_is_alive_and_itself_until_it_hangs_up() {
+        let (one, other) = Socket::pair().unwrap();
+        let one = Arc::new(one);
+        let watch = ProcessWatch::of(&one).unwrap();
+        assert!(watch.alive() && watch.is_itself());
+        assert_eq!(watch.pid(), Some(getpid().as_raw()));
+        drop(other);
+        assert!(watch.alive() && !watch.is_itself());
+        drop(one);
+        assert!(watch.is_itself(), "nothing is known of the socket any more");
     }
 
     #[test]
     fn a_process_opened_by_number_needs_a_socket_that_is_not_hung_up() {
-        let (one, other) = pair();
-        by_number(one.as_fd(), getpid().as_raw()).unwrap();
+        let (one, other) = Socket::pair().unwrap();
+        by_number(one.fd(), getpid().as_raw()).unwrap();
         drop(other);
-        let gone = by_number(one.as_fd(), getpid().as_raw());
+        let gone = by_number(one.fd(), getpid().as_raw());
         assert!(matches!(gone, Err(Error::PeerGone(GoneReason::Exited))), "{gone:?}");
     }
 
@@ -147,7 +168,7 @@ mod tests {
         let watch = ProcessWatch::of_child(&child);
         assert!(watch.alive());
         child.kill().unwrap();
-        let mut question = [PollFd::new(watch.fd(), PollFlags::POLLIN)];
+        let mut question = [PollFd::new(watch.fd().unwrap(), PollFlags::POLLIN)];
         let told = poll(&mut question, PollTimeout::from(60_000_u16)).unwrap();
         assert_eq!(told, 1, "the kernel tells within a minute");
         assert!(!watch.alive());

@@ -91,7 +91,7 @@ mod tests {
         let bell = Doorbell::new().unwrap();
         let signals = Signals::of_process().unwrap();
         PeerBell::from_fd(bell.fd().try_clone_to_owned().unwrap(), signals).unwrap().ring();
-        let (_mapping, memfd) = Mapping::create("x", 4096, Writers::Creator).unwrap();
+        let (_mapping, memfd) = Mapping::create(c"x", 4096, Writers::Creator).unwrap();
         let refused = PeerBell::from_fd(memfd, signals).unwrap_err().to_string();
         assert!(refused.contains("no eventfd"), "{refused}");
     }

@@ -12,7 +12,7 @@
 //! so that a forked child holds nothing. Pages come into being when they are first touched.
 
 use std::{
-    ffi::{CString, c_void},
+    ffi::{CStr, c_void},
     fmt,
     num::NonZeroUsize,
     ops::Range,
@@ -33,7 +33,7 @@ use nix::{
     unistd::ftruncate,
 };
 
-use hg_na_parts::limits::os_error;
+use hg_na_parts::limits::{file_size, os_error};
 
 use super::misbehaved;
 
@@ -79,15 +79,11 @@ pub(crate) unsafe trait Shared {}
 impl Mapping {
     /// A new memfd of `len` bytes, zeroed, mapped for writing, then sealed. The descriptor is for the peers.
     pub(crate) fn create(
-        name: &str,
+        name: &CStr,
         len: usize,
         writers: Writers,
     ) -> Result<(Self, OwnedFd), Error> {
-        let name = CString::new(name).expect("names of mappings are literals without NUL");
-        let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
-        let fd = memfd_create(name.as_c_str(), flags).map_err(|e| os_error("memfd_create", e))?;
-        let size = i64::try_from(len).map_err(|_| os_error("ftruncate", Errno::EFBIG))?;
-        ftruncate(&fd, size).map_err(|e| os_error("ftruncate", e))?;
+        let fd = new_memfd(name, len)?;
         let mapping = Self::map(&fd, len, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE)?;
         fcntl(&fd, FcntlArg::F_ADD_SEALS(writers.seals()))
             .map_err(|e| os_error("fcntl(F_ADD_SEALS)", e))?;
@@ -181,6 +177,19 @@ impl Mapping {
     }
 }
 
+/// A new memfd of `len` bytes of zeroes, which can be sealed. Pages come into being when they are touched.
+///
+/// # Errors
+/// [`Error::Limit`], [`Error::Os`].
+pub(crate) fn new_memfd(name: &CStr, len: usize) -> Result<OwnedFd, Error> {
+    let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+    let fd = memfd_create(name, flags).map_err(|e| os_error("memfd_create", e))?;
+    file_size(len as u64)?;
+    let size = i64::try_from(len).map_err(|_| os_error("ftruncate", Errno::EFBIG))?;
+    ftruncate(&fd, size).map_err(|e| os_error("ftruncate", e))?;
+    Ok(fd)
+}
+
 /// Whether the pages of a memfd are of a pool that may be empty when one is touched, which ends the process: no seal keeps its
 /// maker from punching holes.
 pub(crate) fn has_huge_pages(fd: &OwnedFd) -> Result<bool, Error> {
@@ -272,7 +281,7 @@ mod tests {
     #[test]
     fn what_one_side_writes_the_other_reads() {
         for writers in [Writers::Creator, Writers::Arena] {
-            let (mine, fd) = Mapping::create("test", LEN, writers).unwrap();
+            let (mine, fd) = Mapping::create(c"test", LEN, writers).unwrap();
             let theirs = Mapping::open(fd, LEN, writers).unwrap();
             mine.view::<AtomicU64>(4096).store(77, Ordering::Release);
             assert_eq!(theirs.view::<AtomicU64>(4096).load(Ordering::Acquire), 77);
@@ -282,7 +291,7 @@ mod tests {
 
     #[test]
     fn seals_forbid_writing_resizing_and_unsealing() {
-        let (_mine, fd) = Mapping::create("test", LEN, Writers::Creator).unwrap();
+        let (_mine, fd) = Mapping::create(c"test", LEN, Writers::Creator).unwrap();
         assert_eq!(write(&fd, b"x"), Err(Errno::EPERM));
         assert_eq!(ftruncate(&fd, 0), Err(Errno::EPERM));
         assert_eq!(ftruncate(&fd, 1 << 20), Err(Errno::EPERM));
@@ -315,7 +324,7 @@ mod tests {
 
     #[test]
     fn discarded_pages_are_given_back_and_read_as_zeroes() {
-        let (mine, fd) = Mapping::create("test", LEN, Writers::Arena).unwrap();
+        let (mine, fd) = Mapping::create(c"test", LEN, Writers::Arena).unwrap();
         for page in 0..3 {
             mine.view::<AtomicU64>(page * 4096).store(1, Ordering::Relaxed);
         }
@@ -328,7 +337,7 @@ mod tests {
 
     #[test]
     fn a_forked_child_holds_nothing_of_a_mapping() {
-        let (mine, _fd) = Mapping::create("test", LEN, Writers::Creator).unwrap();
+        let (mine, _fd) = Mapping::create(c"test", LEN, Writers::Creator).unwrap();
         // SAFETY:
         // - the child asks the kernel one question and exits, without allocating or unwinding.
         match unsafe { fork() }.unwrap() {
@@ -350,7 +359,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "outside of a mapping")]
     fn a_view_outside_of_the_mapping_is_a_bug() {
-        let (mine, _fd) = Mapping::create("test", LEN, Writers::Arena).unwrap();
+        let (mine, _fd) = Mapping::create(c"test", LEN, Writers::Arena).unwrap();
         mine.view::<AtomicU64>(LEN);
     }
 }

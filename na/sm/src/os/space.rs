@@ -22,7 +22,7 @@ impl AddressSpace {
     /// Its number is the one that it has in `/proc`, which may be mounted for another namespace than this
     /// process's. It is alive after the descriptor was opened: the number was its own until then.
     pub(crate) fn of(watch: &ProcessWatch) -> Option<Self> {
-        let pidfd = watch.fd().as_raw_fd();
+        let pidfd = watch.fd()?.as_raw_fd();
         let about = fs::read_to_string(format!("/proc/self/fdinfo/{pidfd}")).ok()?;
         let number = about.lines().find_map(|line| line.strip_prefix("Pid:"))?;
         let number: u32 = number.trim().parse().ok()?;

@@ -192,12 +192,9 @@ impl Leaving {
 
 #[cfg(test)]
 mod tests {
-    use std::{os::fd::AsFd as _, process::Command};
+    use std::process::Command;
 
-    use nix::{
-        sys::socket::{AddressFamily, SockFlag, SockType, socketpair},
-        unistd::getpid,
-    };
+    use nix::unistd::getpid;
 
     use super::*;
 
@@ -209,11 +206,9 @@ mod tests {
     }
 
     fn this_process() -> Arc<ProcessWatch> {
-        let (one, _other) =
-            socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
-                .unwrap();
-        let watch = ProcessWatch::of(one.as_fd()).unwrap();
-        assert_eq!(watch.pid(), getpid().as_raw());
+        let (one, _other) = Socket::pair().unwrap();
+        let watch = ProcessWatch::of(&Arc::new(one)).unwrap();
+        assert_eq!(watch.pid(), Some(getpid().as_raw()));
         Arc::new(watch)
     }
 

@@ -146,10 +146,11 @@ impl<'a> Batch<'a> {
 
     /// Moves everything; says how many bytes were moved, which is less only with an error.
     ///
-    /// A process that is alive afterwards was so all the time, so for a get one look at it is enough. A put looks
-    /// before it, too: it shall not write into a stranger's memory.
+    /// A process that is itself afterwards was so all the time, so for a get one look at it is enough. A put looks
+    /// before it, too: it shall not write into a stranger's memory, nor into another program's.
     pub(crate) fn transfer(self, peer: &ProcessWatch) -> (u64, Result<(), CmaError>) {
-        if self.direction == Direction::Put && !peer.alive() {
+        let Some(pid) = peer.pid() else { return (0, Err(CmaError::Denied)) };
+        if self.direction == Direction::Put && !peer.is_itself() {
             return (0, Err(CmaError::Gone));
         }
         if self.direction == Direction::Get
@@ -157,9 +158,13 @@ impl<'a> Batch<'a> {
         {
             return read;
         }
-        let (moved, result) = move_all(self.direction, peer.pid(), self.runs);
-        if !peer.alive() {
+        let (moved, result) = move_all(self.direction, pid, self.runs);
+        if !peer.is_itself() {
             return (0, Err(CmaError::Gone));
+        }
+        if result == Err(CmaError::Gone) {
+            // It lives, and its first thread has ended, by whose number the kernel looks for its memory.
+            return (moved, Err(CmaError::Denied));
         }
         if result.is_ok() && moved > 0 && self.direction == Direction::Get {
             peer.was_reached();

@@ -145,7 +145,7 @@ impl OwnedTable {
     /// # Errors
     /// [`Error::Limit`], [`Error::Os`].
     pub(crate) fn create(domain: [u8; 16]) -> Result<Self, Error> {
-        let (mapping, fd) = Mapping::create("hydrargyrum-table", TABLE_LEN, Writers::Creator)?;
+        let (mapping, fd) = Mapping::create(c"hydrargyrum-table", TABLE_LEN, Writers::Creator)?;
         let header: &Header = mapping.view(0);
         header.magic.store(MAGIC);
         store_bytes(&header.domain, domain);

@@ -19,6 +19,7 @@ use nix::{
     },
 };
 
+use hg_na_memory::NotInherited;
 use hg_na_parts::limits::{nofile, os_error};
 
 use super::{hello::Greeting, name::Name};
@@ -73,9 +74,18 @@ pub(crate) enum Received {
     },
 }
 
-/// One end of a connection.
+/// One end of a connection. A forked child has none of it: it would keep the connection open when this process is gone.
 #[derive(Debug)]
-pub(crate) struct Socket(OwnedFd);
+pub(crate) struct Socket {
+    _kept: NotInherited,
+    fd: OwnedFd,
+}
+
+impl From<OwnedFd> for Socket {
+    fn from(fd: OwnedFd) -> Self {
+        Self { _kept: NotInherited::new(fd.as_fd()), fd }
+    }
+}
 
 impl Socket {
     /// Connects to a listener. Never blocks: it is connected at once, or not at all.
@@ -86,7 +96,7 @@ impl Socket {
     pub(crate) fn connect(name: &Name, context: u8) -> Result<Self, Error> {
         let socket = new_socket()?;
         match connect(socket.as_raw_fd(), &abstract_address(name, context)?) {
-            Ok(()) => Ok(Self(socket)),
+            Ok(()) => Ok(Self::from(socket)),
             Err(Errno::ECONNREFUSED) => Err(Error::PeerGone(GoneReason::Unreachable(
                 format!("nobody listens at {}", name.address(context)).into(),
             ))),
@@ -106,7 +116,7 @@ impl Socket {
         let control = if fds.is_empty() { &[][..] } else { &rights[..] };
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
         let pieces = [IoSlice::new(bytes)];
-        match sendmsg::<()>(self.0.as_raw_fd(), &pieces, control, flags, None) {
+        match sendmsg::<()>(self.fd.as_raw_fd(), &pieces, control, flags, None) {
             Ok(_all_of_it) => Ok(Sent::Done),
             Err(Errno::EAGAIN | Errno::EINTR) => Ok(Sent::Full),
             Err(Errno::EPIPE | Errno::ECONNRESET) => Ok(Sent::Closed),
@@ -136,14 +146,14 @@ impl Socket {
 
     /// Who is at the other end: who connected, or who listened.
     pub(crate) fn peer_credentials(&self) -> Result<Credentials, Error> {
-        let credentials = getsockopt(&self.0, sockopt::PeerCredentials)
+        let credentials = getsockopt(&self.fd, sockopt::PeerCredentials)
             .map_err(|e| os_error("getsockopt(SO_PEERCRED)", e))?;
         Ok(Credentials { pid: credentials.pid(), uid: credentials.uid() })
     }
 
     /// For the epoll set.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.fd.as_fd()
     }
 }
 
@@ -166,6 +176,8 @@ fn checked(packet: Packet, room: usize) -> Result<Received, Error> {
 /// Where one context is looked up.
 #[derive(Debug)]
 pub(crate) struct Listener {
+    /// A forked child's would keep the name, and take connections that nobody serves.
+    _kept: NotInherited,
     socket: OwnedFd,
     /// Any descriptor, to be given up for a refusal.
     reserve: Option<OwnedFd>,
@@ -185,7 +197,8 @@ impl Listener {
             Err(error) => return Err(os_error("bind", error)),
         }
         listen(&socket, BACKLOG).map_err(|e| os_error("listen", e))?;
-        Ok(Self { reserve: Some(new_socket()?), socket, refused: 0 })
+        let kept = NotInherited::new(socket.as_fd());
+        Ok(Self { _kept: kept, reserve: Some(new_socket()?), socket, refused: 0 })
     }
 
     /// The next connection that waits; `None` when there is none (any more).
@@ -202,7 +215,7 @@ impl Listener {
                 self.reserve = Some(new_socket()?);
             }
             match accept(self.socket.as_fd()) {
-                Ok(socket) => return Ok(Some(Socket(socket))),
+                Ok(socket) => return Ok(Some(Socket::from(socket))),
                 Err(Errno::EAGAIN) => return Ok(None),
                 Err(Errno::EINTR | Errno::ECONNABORTED) => {}
                 Err(Errno::EMFILE | Errno::ENFILE) => self.refuse_one()?,
@@ -216,7 +229,7 @@ impl Listener {
         drop(self.reserve.take());
         let refused = match accept(self.socket.as_fd()) {
             Ok(socket) => {
-                self.refuse(&Socket(socket));
+                self.refuse(&Socket::from(socket));
                 Ok(())
             }
             Err(Errno::EAGAIN | Errno::EINTR | Errno::ECONNABORTED) => Ok(()),

@@ -19,19 +19,16 @@ use std::{
 
 use hg_na::{Error, Segment};
 use nix::{
-    errno::Errno,
     fcntl::{FcntlArg, SealFlag, fcntl},
     sys::{
-        memfd::{MFdFlags, memfd_create},
         mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, munmap},
         stat::fstat,
     },
-    unistd::ftruncate,
 };
 
 use hg_na_parts::limits::os_error;
 
-use crate::os::mapping::has_huge_pages;
+use crate::os::mapping::{has_huge_pages, new_memfd as sized_memfd};
 
 /// `F_SEAL_FUTURE_WRITE` (Linux 5.1), which `nix` has no name for.
 pub(crate) const FUTURE_WRITE: SealFlag = SealFlag::from_bits_retain(0x10);
@@ -62,11 +59,7 @@ pub(crate) struct Bytes {
 /// # Errors
 /// [`Error::Limit`], [`Error::Os`].
 pub(crate) fn new_memfd(len: usize) -> Result<OwnedFd, Error> {
-    let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
-    let fd =
-        memfd_create(c"hg-sm-shared", flags).map_err(|error| os_error("memfd_create", error))?;
-    let size = i64::try_from(mapped_len(len)).map_err(|_| os_error("ftruncate", Errno::EFBIG))?;
-    ftruncate(&fd, size).map_err(|error| os_error("ftruncate", error))?;
+    let fd = sized_memfd(c"hg-sm-shared", mapped_len(len))?;
     seal(&fd, SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW)?;
     Ok(fd)
 }
@@ -250,9 +243,7 @@ mod tests {
         assert_eq!(Bytes::open(&fd, 10_000, Access::Frozen).unwrap().frozen().unwrap()[9_999], 0);
         let file = OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
         assert!(why(Bytes::open(&file, 10_000, Access::Read)).contains("no memfd"));
-        let loose =
-            memfd_create(c"x", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING).unwrap();
-        ftruncate(&loose, 10_000).unwrap();
+        let loose = sized_memfd(c"x", 10_000).unwrap();
         assert!(why(Bytes::open(&loose, 10_000, Access::Write)).contains("seals"));
         let sealed = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_WRITE;
         if let Some((huge, len)) = huge_memfd(sealed) {

@@ -178,7 +178,7 @@ impl SmContext {
     #[cold]
     fn denied(&mut self, peer: Peer) {
         let Some(connection) = self.peers.find(peer) else { return };
-        let pid = connection.watch.as_deref().map(ProcessWatch::pid);
+        let pid = connection.watch.as_deref().and_then(ProcessWatch::pid);
         tracing::warn!(pid, "{}: transfers are copied through shared memory", CmaError::Denied);
         connection.ferry.is_chosen = true;
     }

@@ -126,7 +126,7 @@ fn a_region_of_too_many_segments_names_the_limit() {
 
 #[test]
 fn a_memfd_that_is_no_table_is_refused() {
-    let (_mapping, fd) = Mapping::create("test", TABLE_LEN, Writers::Creator).unwrap();
+    let (_mapping, fd) = Mapping::create(c"test", TABLE_LEN, Writers::Creator).unwrap();
     let refused = PeerTable::open(fd, TABLE_LEN as u64).unwrap_err().to_string();
     assert!(refused.contains("table"), "{refused}");
 }

@@ -25,7 +25,7 @@ impl Socket {
     pub(crate) fn pair() -> Result<(Self, Self), Error> {
         let (one, other) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags())
             .map_err(|e| os_error("socketpair", e))?;
-        Ok((Self(one), Self(other)))
+        Ok((one.into(), other.into()))
     }
 }
 
@@ -87,7 +87,7 @@ fn a_name_that_nobody_listens_at_is_unreachable() {
 #[test]
 fn memory_and_a_doorbell_arrive_and_work() {
     let (one, other) = Socket::pair().unwrap();
-    let (mine, memory) = Mapping::create("test", 4096, Writers::Creator).unwrap();
+    let (mine, memory) = Mapping::create(c"test", 4096, Writers::Creator).unwrap();
     let bell = Doorbell::new().unwrap();
     one.send(b"m", &[memory.as_fd(), bell.fd()]).unwrap();
     let mut buffer = [0; 8];

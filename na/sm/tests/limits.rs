@@ -1,0 +1,102 @@
+//! Limits of the operating system are told by name, and cost nobody his process or his processor.
+
+#![expect(clippy::unwrap_used, reason = "a test that panics has failed")]
+
+use std::{
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use hg_na::{Completion, Context, Error, GoneReason, Message, Op, OpenOptions, Plugin as _, QUIET};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use watchdog::{Watchdog, in_time};
+
+const ALONE: &str = "HG_TEST_ALONE";
+
+/// Runs a test in a process of its own, whose limits are nobody else's.
+fn alone(name: &str, test: impl FnOnce()) {
+    let _watchdog = Watchdog::start();
+    if std::env::var_os(ALONE).is_some() {
+        return test();
+    }
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    let status = command.args(["--exact", name, "--nocapture"]).env(ALONE, "1").status().unwrap();
+    assert!(status.success(), "{status}");
+}
+
+fn limit(resource: Resource, soft: u64) {
+    let (_, hard) = getrlimit(resource).unwrap();
+    setrlimit(resource, soft, hard).unwrap();
+}
+
+fn open() -> Result<Box<dyn Context>, Error> {
+    let options = OpenOptions::listening();
+    hg_na_sm::SmPlugin.open(&"sm://".parse().unwrap(), &options)?.context(0)
+}
+
+/// One round of each.
+fn rounds(contexts: &mut [&mut dyn Context]) -> Vec<Completion> {
+    let mut done = Vec::new();
+    for context in contexts {
+        context.progress(Instant::now(), &mut done).unwrap();
+    }
+    done
+}
+
+fn request(from: &mut dyn Context, to: &dyn Context) {
+    let to = from.lookup(to.address()).unwrap();
+    from.post(QUIET, Op::SendUnexpected { to, message: Message::copied(b"request") }).unwrap();
+}
+
+#[test]
+fn a_limit_of_the_size_of_files_is_named_and_sends_no_signal() {
+    alone("a_limit_of_the_size_of_files_is_named_and_sends_no_signal", || {
+        let (mut one, mut other) = (open().unwrap(), open().unwrap());
+        limit(Resource::RLIMIT_FSIZE, 4096);
+        let said = open().unwrap_err().to_string();
+        assert!(said.contains("RLIMIT_FSIZE") && said.contains("ulimit -f"), "{said}");
+        let said = hg_na_sm::shared::alloc(1 << 20).unwrap_err().to_string();
+        assert!(said.contains("RLIMIT_FSIZE"), "{said}");
+        request(one.as_mut(), other.as_ref());
+        let start = Instant::now();
+        loop {
+            let mut done = rounds(&mut [one.as_mut(), other.as_mut()]).into_iter();
+            if let Some(Completion::Gone { reason, .. }) = done.next_back() {
+                assert!(matches!(reason, GoneReason::Exhausted(_)), "{reason}");
+                assert!(reason.to_string().contains("RLIMIT_FSIZE"), "{reason}");
+                return;
+            }
+            in_time!(start, "nothing was told");
+        }
+    });
+}
+
+#[test]
+fn a_listener_without_a_descriptor_left_lets_its_context_sleep_and_accepts_later() {
+    alone("a_listener_without_a_descriptor_left_lets_its_context_sleep_and_accepts_later", || {
+        let mut target = open().unwrap();
+        let mut origin = open().unwrap();
+        request(origin.as_mut(), target.as_ref());
+        rounds(&mut [origin.as_mut()]);
+        // Each descriptor that the target gives up is taken, as by another thread.
+        let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+        limit(Resource::RLIMIT_NOFILE, 0);
+        let (start, mut rounds_made) = (Instant::now(), 0_u32);
+        while start.elapsed() < Duration::from_secs(1) {
+            assert!(rounds(&mut [target.as_mut()]).is_empty());
+            rounds_made += 1;
+            if target.may_sleep() {
+                let left = target.next_deadline().map(|at| at.duration_since(Instant::now()));
+                let timeout = left.unwrap_or(Duration::MAX).min(Duration::from_millis(500));
+                target.waiter().wait(Some(timeout)).unwrap();
+            }
+        }
+        assert!(rounds_made < 10_000, "{rounds_made} rounds in a second without anything to do");
+        limit(Resource::RLIMIT_NOFILE, hard);
+        let start = Instant::now();
+        request(origin.as_mut(), target.as_ref());
+        while rounds(&mut [origin.as_mut(), target.as_mut()]).is_empty() {
+            in_time!(start, "the origin was never accepted");
+        }
+    });
+}
