@@ -2,7 +2,10 @@
 
 use std::thread;
 
-use sim::{Checks, Trace, Tracing, story::Story};
+use sim::{
+    Checks, Kind, Trace, Tracing,
+    story::{Act, Call, Event, Manner, Story, What},
+};
 
 /// Stories that are run with every test command.
 const SEEDS: u64 = 5000;
@@ -42,4 +45,31 @@ fn whatever_happens_calls_between_healthy_processes_end_and_nothing_is_left() {
         let failure = run.join().expect("a run does not panic");
         assert!(failure.is_none(), "{}", failure.unwrap_or_default());
     }
+}
+
+#[test]
+fn who_has_filled_its_own_share_of_what_waits_for_a_peer_is_refused_until_some_was_taken() {
+    let mut story = Story::new(0, false);
+    story.rules = sim::net::Rules { credits: 4, queue_depth: 4, ..sim::net::Rules::plain() };
+    story.processes.truncate(3);
+    for settings in &mut story.processes {
+        (settings.contexts, settings.in_service_max) = (1, 8);
+        (settings.backlog_bytes_max, settings.calls_max) = (20_000, 65_536);
+    }
+    // Handlers that never end have all places of the first process at the second one.
+    let stays = |len| Call {
+        act: Act::Never,
+        len,
+        ..Call::plain(1, 2, Kind::Async, Manner::NotifyBlindly)
+    };
+    let calls = [vec![stays(3000); 20], vec![stays(0); 100]].concat();
+    story.events = (0..)
+        .zip(calls)
+        .map(|(at, call)| Event { at: at * 1000, what: What::Call(call) })
+        .collect();
+    let report = sim::run(&story, Checks::default(), Tracing::Lines);
+    assert_eq!(report.failure, None);
+    let is_refused = |line: &&String| line.ends_with("has ended: NotMade");
+    let refused = report.trace.lines().iter().filter(is_refused).count();
+    assert!(refused > 0, "the first process's call to the second one comes too early");
 }
