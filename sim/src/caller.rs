@@ -13,7 +13,7 @@ use hg_na::Rights;
 use serde_bytes::ByteBuf;
 
 use crate::{
-    judge::Ended,
+    ended::Ended,
     rpcs::{Answered, Asked, Async, Blocking, Kind, Later, Plain, Refused},
     serve,
     stage::{Stage, block_on, block_until},

@@ -19,10 +19,7 @@ pub(crate) fn start(stage: &Arc<dyn Stage>, handle: &Engine, settings: &Settings
         stage.spawn(Box::new(move || drive(here.as_ref(), &handle)));
     };
     for context in contexts(handle) {
-        match settings.loops {
-            0 => start(&context, in_turn),
-            _ => start(&context, event_loop),
-        }
+        start(&context, if settings.event_loops { event_loop } else { in_turn });
     }
 }
 

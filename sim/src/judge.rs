@@ -17,56 +17,19 @@
 //! | `caller` | a handler is told which process has called |
 //! | `lost` | every thread of a closed engine ends |
 
-use std::fmt;
-
 use hg_engine::Engine;
 
 mod rules;
 
 pub(crate) use self::rules::{Sides, ends_by_itself, has_room, is_possible};
 use crate::{
+    ended::Ended,
+    events,
     rpcs::Kind,
-    run::{self, Process, Record, Run},
+    state::{self, Process, Record, Run},
     story::{Act, Call, Manner, contexts},
     world,
 };
-
-/// Which checks are made; see the table above.
-#[derive(Debug, Clone, Default)]
-pub struct Checks {
-    /// Names of those that are left out.
-    pub skipped: Vec<String>,
-}
-
-impl Checks {
-    fn has(&self, name: &str) -> bool {
-        !self.skipped.iter().any(|it| it == name)
-    }
-}
-
-/// How a call has ended.
-#[derive(Debug, Clone)]
-pub(crate) enum Ended {
-    /// By an answer, which was right.
-    Value,
-    /// A one-way call was accepted, or has left.
-    Sent,
-    /// Its caller has dropped it.
-    GivenUp,
-    /// By an error: the name of its kind, its sentence.
-    Failed(&'static str, String),
-}
-
-impl fmt::Display for Ended {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Value => out.write_str("a value"),
-            Self::Sent => out.write_str("sent"),
-            Self::GivenUp => out.write_str("given up"),
-            Self::Failed(kind, _) => out.write_str(kind),
-        }
-    }
-}
 
 const MILLI: u64 = 1_000_000;
 /// A call may end so much later than its deadline.
@@ -85,7 +48,7 @@ const REFUSED_MAX: u64 = 3;
 const IDLE_MAX: u64 = 40;
 
 fn fail(check: &str, why: impl FnOnce() -> String) {
-    if run::with(|run| run.checks.has(check)) {
+    if state::with(|run| run.checks.has(check)) {
         world::fail(|| format!("{check}: {}", why()));
     }
 }
@@ -93,7 +56,7 @@ fn fail(check: &str, why: impl FnOnce() -> String) {
 /// Everything has happened: lets it end, and judges it.
 pub(crate) fn finish() {
     wait_until(|| {
-        run::with(|run| {
+        state::with(|run| {
             let drains = |it: &Process| it.drains && it.lives && !it.hangs;
             run.processes.iter().all(|it| it.disturbed_until <= world::now() && !drains(it))
         })
@@ -105,7 +68,7 @@ pub(crate) fn finish() {
     }) {
         return say_stuck(number, "does not end while others hold on to what they have");
     }
-    run::be_over();
+    events::be_over();
     if let Some(number) =
         wait_for_calls(|run, call| !run.processes[call.to].hangs && has_room(&run.story, call))
     {
@@ -114,11 +77,11 @@ pub(crate) fn finish() {
     judge_calls();
     probe();
     check_refused();
-    let hung = run::with(|run| {
+    let hung = state::with(|run| {
         let all = 1..run.processes.len();
         all.filter(|it| run.processes[*it].hangs).collect::<Vec<_>>()
     });
-    hung.into_iter().for_each(run::kill);
+    hung.into_iter().for_each(events::kill);
     if let Some(number) = wait_for_calls(|_, _| true) {
         return say_stuck(number, "does not end although its target is dead");
     }
@@ -144,7 +107,7 @@ fn wait_until(is_so: impl Fn() -> bool) -> bool {
 /// Waits for the calls of living processes; gives one that does not end.
 fn wait_for_calls(is_judged: impl Fn(&Run, &Call) -> bool) -> Option<usize> {
     let open = || {
-        run::with(|run| {
+        state::with(|run| {
             let is_open = |(number, record): (usize, &Record)| {
                 let call = &run.calls[number];
                 let from = &run.processes[call.from];
@@ -160,12 +123,12 @@ fn wait_for_calls(is_judged: impl Fn(&Run, &Call) -> bool) -> Option<usize> {
 
 fn say_stuck(number: usize, how: &str) {
     let (call, served) =
-        run::with(|run| (run.calls[number].to_string(), run.records[number].served));
+        state::with(|run| (run.calls[number].to_string(), run.records[number].served));
     fail("stuck", || format!("call {number} ({call}), served {served} times, {how}"));
 }
 
 fn judge_calls() {
-    run::with(|run| {
+    state::with(|run| {
         run.records.iter().zip(&run.calls).enumerate().for_each(|(number, (record, call))| {
             if let Some(broken) = judge_call(run, number, record, call) {
                 let check = broken.0;
@@ -246,7 +209,7 @@ fn has_no_reason_to_wait(run: &Run, call: &Call) -> bool {
 
 /// Every living process calls every other one.
 fn probe() {
-    let mut probes: Vec<_> = run::with(|run| {
+    let mut probes: Vec<_> = state::with(|run| {
         let is_well = |it: &usize| run.processes[*it].lives && !run.processes[*it].hangs;
         let all: Vec<_> = (1..run.processes.len()).filter(is_well).collect();
         let pairs = all.iter().flat_map(|from| all.iter().map(move |to| (*from, *to)));
@@ -258,9 +221,9 @@ fn probe() {
     });
     let limit = world::now() + PATIENCE;
     loop {
-        let numbers: Vec<_> = probes.drain(..).map(run::start_call).collect();
+        let numbers: Vec<_> = probes.drain(..).map(events::start_call).collect();
         let has_ended = |run: &Run, number: usize| run.records[number].ended.is_some();
-        wait_until(|| run::with(|run| numbers.iter().all(|number| has_ended(run, *number))));
+        wait_until(|| state::with(|run| numbers.iter().all(|number| has_ended(run, *number))));
         probes.extend(numbers.into_iter().filter_map(|it| judge_probe(it, world::now() < limit)));
         if probes.is_empty() {
             return;
@@ -271,7 +234,7 @@ fn probe() {
 
 /// Gives a probe that is to be made once more.
 fn judge_probe(number: usize, may_be_repeated: bool) -> Option<Call> {
-    let (call, ended) = run::with(|run| {
+    let (call, ended) = state::with(|run| {
         let ended = run.records[number].ended.as_ref().map(|(_, ended)| ended.clone());
         (run.calls[number].clone(), ended)
     });
@@ -288,17 +251,17 @@ fn judge_probe(number: usize, may_be_repeated: bool) -> Option<Call> {
 }
 
 fn has_few_calls(call: &Call) -> bool {
-    run::with(|run| run.story.processes[call.from - 1].calls_max < 1000)
+    state::with(|run| run.story.processes[call.from - 1].calls_max < 1000)
 }
 
 /// Whether the caller has held all places that it gets at its target: what it has sent beyond them may still wait, up to its share
 /// of the backlog.
 fn is_hog(call: &Call) -> bool {
-    run::with(|run| run.story.is_hog(call.from, call.to))
+    state::with(|run| run.story.is_hog(call.from, call.to))
 }
 
 fn check_bytes() {
-    let worst = run::with(|run| {
+    let worst = state::with(|run| {
         let rules = &run.story.rules;
         let under_way = (rules.credits as usize + rules.queue_depth) * rules.message_max;
         let transport = (under_way * run.story.hung) as u64;
@@ -318,7 +281,7 @@ fn check_bytes() {
 }
 
 fn check_refused() {
-    let worst = run::with(|run| {
+    let worst = state::with(|run| {
         let net = run.net();
         let is_bad =
             |counts: &crate::net::Counts| counts.refused > 200 + REFUSED_MAX * counts.accepted;
@@ -330,7 +293,7 @@ fn check_refused() {
             format!("{refused} operations came back, {accepted} were accepted, in {rounds} rounds")
         });
     }
-    let idle = run::with(|run| {
+    let idle = state::with(|run| {
         let sleeps = |id: usize| {
             let number = run.processes.iter().position(|it| it.id == id)?;
             let settings = run.story.processes.get(number.checked_sub(1)?)?;
@@ -352,7 +315,7 @@ fn check_refused() {
 
 /// Of which process, what, and how many.
 fn what_is_left() -> Option<(usize, &'static str, usize)> {
-    let living: Vec<_> = run::with(|run| {
+    let living: Vec<_> = state::with(|run| {
         let processes = run.processes.iter().enumerate();
         let living = processes.filter(|(_, it)| it.lives && !it.hangs);
         living.filter_map(|(number, it)| Some((number, it.id, it.handle.clone()?))).collect()
@@ -364,7 +327,7 @@ fn what_is_left() -> Option<(usize, &'static str, usize)> {
             ("calls", sum(Engine::calls_under_way)),
             ("transfers", sum(Engine::transfers_under_way)),
             ("arguments and results kept", sum(Engine::large_untaken)),
-            ("registrations", run::with(|run| run.net().regions.alive(id))),
+            ("registrations", state::with(|run| run.net().regions.alive(id))),
         ];
         if let Some((what, count)) = counts.into_iter().find(|(_, count)| *count > 0) {
             return Some((number, what, count));
@@ -374,8 +337,8 @@ fn what_is_left() -> Option<(usize, &'static str, usize)> {
 }
 
 fn close_all() {
-    let all = run::with(|run| 1..run.processes.len());
-    all.for_each(run::close);
+    let all = state::with(|run| 1..run.processes.len());
+    all.for_each(events::close);
     if !wait_until(|| world::threads_left() == 0) {
         fail("lost", || format!("{} threads do not end", world::threads_left()));
     }

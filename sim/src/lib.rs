@@ -35,6 +35,8 @@ mod caller;
 #[expect(unsafe_code, reason = "a coroutine finds from below what it was started with")]
 mod coroutine;
 mod drive;
+mod ended;
+mod events;
 pub mod judge;
 pub mod net;
 mod platform;
@@ -46,14 +48,15 @@ mod serve;
 mod shrink;
 mod simulated;
 mod stage;
+mod state;
 pub mod story;
 mod trace;
 mod world;
 
-pub use judge::Checks;
 pub use net::Simulation;
 pub use random::Random;
 pub use rpcs::Kind;
 pub use run::{Report, run};
 pub use shrink::{check_of, shrink};
+pub use state::Checks;
 pub use trace::{Trace, Tracing};

@@ -1,17 +1,17 @@
-//! Handlers: they do what the story says of the call that they serve.
+//! The engine of a process, and its handlers: they do what the story says of the call that they serve.
 
 use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
 
 use hg_bulk::Descriptor;
 use hg_core::registry::RegisterError;
-use hg_engine::{Answer, Builder, CallOptions, Request};
+use hg_engine::{Answer, Builder, CallOptions, Progress, Request, Wait};
 use hg_na::Rights;
 use serde_bytes::ByteBuf;
 
 use crate::{
     rpcs::{Answered, Asked, Async, Blocking, Later, Plain, Poison, Refused, panic_quietly},
-    stage::{Sleep, Stage, block_on},
-    story::Act,
+    stage::{OnStage, Sleep, Stage, block_on},
+    story::{Act, Settings},
 };
 
 /// Where a handler runs.
@@ -27,8 +27,32 @@ pub(crate) fn bytes(call: u64, len: usize) -> Vec<u8> {
     (0..len).map(|at| first.wrapping_add(at.to_le_bytes()[0])).collect()
 }
 
-/// Serves all kinds.
-pub(crate) fn register(
+/// An engine with the settings of a process, which listens and serves all kinds.
+pub(crate) fn builder(settings: &Settings, process: usize, stage: &Arc<dyn Stage>) -> Builder {
+    let wait = match settings.spin {
+        None => Wait::Spin,
+        Some(0) => Wait::Block,
+        Some(micros) => Wait::Adaptive(Duration::from_micros(micros)),
+    };
+    let builder = Builder::new();
+    let builder = if settings.runtime { builder.runtime(OnStage::new(stage)) } else { builder };
+    let builder = builder
+        .listen(true)
+        .contexts(settings.contexts)
+        .progress(if settings.background { Progress::Background } else { Progress::Own })
+        .wait(wait)
+        .in_service_max(settings.in_service_max)
+        .calls_max(settings.calls_max)
+        .checksum(settings.checksum)
+        .eager_max(settings.eager_max)
+        .backlog_bytes_max(settings.backlog_bytes_max)
+        .pool_threads_max(settings.pool_threads_max)
+        .large_max(settings.large_max)
+        .large_in_service_max(settings.large_in_service_max);
+    register(builder, process, stage).expect("a fresh registry")
+}
+
+fn register(
     builder: Builder,
     process: usize,
     stage: &Arc<dyn Stage>,

@@ -1,8 +1,8 @@
 //! Makes a story that fails shorter, as long as it fails in the same way.
 
 use crate::{
-    judge::Checks,
     run,
+    state::Checks,
     story::{Act, Call, Event, Manner, Story, What},
     trace::Tracing,
 };

@@ -11,10 +11,10 @@ use hg_na::{Address, Identity};
 use nix::poll::PollTimeout;
 
 use crate::{
-    judge::Ended,
+    ended::Ended,
     rpcs::Kind,
-    run::{self, Record, Run},
     stage::{Stage, is_readable},
+    state::{self, Record, Run},
     story::{Act, Call, Manner, address_of},
     world::{self, Action, ProcessId, ThreadId},
 };
@@ -61,7 +61,7 @@ impl Stage for Simulated {
     }
 
     fn stand_still(&self, nanos: u64) {
-        run::disturb(self.process, world::now() + nanos);
+        state::disturb(self.process, world::now() + nanos);
         world::sleep(nanos);
     }
 
@@ -77,7 +77,7 @@ impl Stage for Simulated {
     }
 
     fn is_closed(&self) -> bool {
-        run::with(|run| self.is_closed_in(run))
+        state::with(|run| self.is_closed_in(run))
     }
 
     fn spawn(&self, job: Box<dyn FnOnce() + Send>) {
@@ -89,7 +89,7 @@ impl Stage for Simulated {
     }
 
     fn opening(&self, number: usize) -> Option<(Call, Engine, Address)> {
-        run::with(|run| {
+        state::with(|run| {
             let call = run.calls[number].clone();
             let from = &run.processes[call.from];
             // Another incarnation's is none of its business.
@@ -101,13 +101,13 @@ impl Stage for Simulated {
     }
 
     fn begun(&self, number: usize) {
-        run::with(|run| run.records[number].begun = Some(world::now()));
+        state::with(|run| run.records[number].begun = Some(world::now()));
     }
 
     fn ended(&self, number: usize, call: &Call, ended: Ended) {
         world::trace(|out| write!(out, "call {number} has ended: {ended}"));
         let now = world::now();
-        run::with(|run| {
+        state::with(|run| {
             if call.manner == Manner::Notify
                 && matches!(ended, Ended::Sent)
                 && run.processes[call.to].hangs
@@ -122,7 +122,7 @@ impl Stage for Simulated {
 
     fn serving(&self, number: u64) -> Option<Call> {
         world::trace(|out| write!(out, "{} serves call {number}", self.process));
-        run::with(|run| {
+        state::with(|run| {
             let number = usize::try_from(number).ok()?;
             run.records.get_mut(number)?.served += 1;
             run.calls.get(number).cloned()
@@ -130,14 +130,14 @@ impl Stage for Simulated {
     }
 
     fn answered(&self, number: u64) {
-        run::with(|run| {
+        state::with(|run| {
             let record = usize::try_from(number).ok().and_then(|it| run.records.get_mut(it));
             record.into_iter().for_each(|record| record.was_answered = true);
         });
     }
 
     fn called_by(&self, number: u64, caller: &Identity) {
-        let is_so = run::with(|run| {
+        let is_so = state::with(|run| {
             let number = usize::try_from(number).unwrap_or(usize::MAX);
             let (Some(call), Some(record)) = (run.calls.get(number), run.records.get(number))
             else {
@@ -158,7 +158,7 @@ impl Stage for Simulated {
 
     fn calling_on(&self, to: usize, nanos: u64) -> (u64, Address) {
         let call = Call::plain(self.process, to, Kind::Plain, Manner::Await);
-        run::with(|run| {
+        state::with(|run| {
             run.calls.push(Call { deadline: Some(nanos), ..call });
             let sides = (self.id, run.processes[to].id);
             run.records.push(Record { is_nested: true, sides, ..Record::default() });
@@ -167,17 +167,17 @@ impl Stage for Simulated {
     }
 
     fn is_given_up(&self, call: &Call) -> bool {
-        run::with(|run| {
+        state::with(|run| {
             let to_hung = run.processes[call.to].hangs;
             run.is_over && (to_hung || matches!(call.act, Act::UntilCancelled))
         })
     }
 
     fn is_over(&self) -> bool {
-        run::with(|run| run.is_over) || self.is_closed()
+        state::with(|run| run.is_over) || self.is_closed()
     }
 
     fn wake_when_over(&self, waker: Waker) {
-        run::with(|run| run.processes[self.process].waiting.push(waker));
+        state::with(|run| run.processes[self.process].waiting.push(waker));
     }
 }

@@ -11,7 +11,7 @@ use hg_engine::{Engine, Spawn};
 use hg_na::{Address, Identity};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::{judge::Ended, story::Call};
+use crate::{ended::Ended, story::Call};
 
 /// One process of a story, as its callers and handlers see it.
 pub(crate) trait Stage: Send + Sync {

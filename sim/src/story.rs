@@ -1,16 +1,11 @@
 //! A story: who is there, and what happens when. Made from a seed before anything runs, so that it can be made shorter.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::fmt;
 
-use hg_engine::{Builder, Engine, Progress, Wait};
+use hg_engine::Engine;
 use hg_na::Address;
 
-use crate::{
-    net::Rules,
-    random::Random,
-    rpcs::Kind,
-    stage::{OnStage, Stage},
-};
+use crate::{net::Rules, random::Random, rpcs::Kind};
 
 mod machine;
 mod make;
@@ -38,38 +33,12 @@ pub struct Settings {
     pub checksum: bool,
     /// Whether a thread of the engine's own makes progress; otherwise one of the story's does.
     pub background: bool,
-    /// Foreign event loops that make the progress where no thread of the engine's own does; none: a thread that only does that.
-    pub loops: usize,
-    /// Whether handlers run on a runtime of the story's ([`Builder::runtime`]).
+    /// Whether a foreign event loop for each context makes it otherwise; if not, a thread that does nothing else.
+    pub event_loops: bool,
+    /// Whether handlers run on a runtime of the story's ([`hg_engine::Builder::runtime`]).
     pub runtime: bool,
     /// Microseconds of polling before each sleep; `None`: always.
     pub spin: Option<u64>,
-}
-
-impl Settings {
-    /// An engine with these settings, which listens.
-    pub(crate) fn builder(&self, stage: &Arc<dyn Stage>) -> Builder {
-        let wait = match self.spin {
-            None => Wait::Spin,
-            Some(0) => Wait::Block,
-            Some(micros) => Wait::Adaptive(Duration::from_micros(micros)),
-        };
-        let builder = Builder::new();
-        let builder = if self.runtime { builder.runtime(OnStage::new(stage)) } else { builder };
-        builder
-            .listen(true)
-            .contexts(self.contexts)
-            .progress(if self.background { Progress::Background } else { Progress::Own })
-            .wait(wait)
-            .in_service_max(self.in_service_max)
-            .calls_max(self.calls_max)
-            .checksum(self.checksum)
-            .eager_max(self.eager_max)
-            .backlog_bytes_max(self.backlog_bytes_max)
-            .pool_threads_max(self.pool_threads_max)
-            .large_max(self.large_max)
-            .large_in_service_max(self.large_in_service_max)
-    }
 }
 
 /// What a handler does with a call.
@@ -344,10 +313,10 @@ impl fmt::Display for Story {
             let Settings { in_service_max, calls_max, background, runtime, spin, .. } = settings;
             let (threads, contexts) = (settings.pool_threads_max, settings.contexts);
             let handlers = if *runtime { ", handlers on a runtime" } else { "" };
-            let progress = match settings.loops {
-                _ if *background => "in the background".to_owned(),
-                0 => "of its own".to_owned(),
-                loops => format!("by {loops} event loops"),
+            let progress = match (*background, settings.event_loops) {
+                (true, _) => "in the background",
+                (false, false) => "of its own",
+                (false, true) => "by an event loop for each context",
             };
             let wait = spin.map_or("spins".to_owned(), |spin| format!("spins {spin} us"));
             writeln!(

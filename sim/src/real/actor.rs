@@ -125,10 +125,7 @@ impl Actor {
         let regions = Regions::default();
         let plugin = || Counted { plugin: transport.plugin(), regions: regions.clone() };
         let stage: Arc<dyn Stage> = machine.clone();
-        let builder = || {
-            let builder = serve::register(settings.builder(&stage), machine.process, &stage);
-            builder.expect("a fresh registry").plugin(plugin())
-        };
+        let builder = || serve::builder(settings, machine.process, &stage).plugin(plugin());
         let handle = open(builder, url);
         drive::start(&stage, &handle, settings);
         machine.handle.get_or_init(|| handle.clone());

@@ -19,7 +19,7 @@ use nix::poll::PollTimeout;
 
 use super::{actor::say, now};
 use crate::{
-    judge::Ended,
+    ended::Ended,
     rpcs::Kind,
     stage::{Stage, is_readable},
     story::{Act, Call, Manner, Story, What, address_of},

@@ -72,7 +72,7 @@ fn settings(random: &mut Random) -> Settings {
         eager_max: random.pick(&[0, 0, 128, 4096]),
         checksum: random.percent(25),
         background: random.percent(75),
-        loops: random.pick(&[0, 0, 0, 1, 2]),
+        event_loops: random.pick(&[false, false, false, true, true]),
         runtime: random.percent(25),
         spin: random.pick(&[
             Some(0),
