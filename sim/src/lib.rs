@@ -17,7 +17,7 @@
 //! which goes on a little with each turn, and to the next timer when nobody can run.
 //!
 //! The transport is simulated ([`net`]): credits, queues, delays, admission, dying peers and rights are those of `na`'s
-//! contract, with small limits; or it behaves `as_before`.
+//! contract, with small limits.
 //!
 //! A foreign event loop has descriptors of the machine, which are written to by what happens in the story and never waited for.
 //!

@@ -22,14 +22,13 @@ struct Options {
     from: u64,
     seed: Option<u64>,
     trace: bool,
-    as_before: bool,
     keep_going: bool,
     checks: Checks,
     real: Option<Transport>,
     threads: Option<u64>,
 }
 
-const USAGE: &str = "usage: sim [--seeds N] [--from N] [--seed N] [--trace] [--as-before] [--keep-going] [--skip CHECK,CHECK] [--threads N]
+const USAGE: &str = "usage: sim [--seeds N] [--from N] [--seed N] [--trace] [--keep-going] [--skip CHECK,CHECK] [--threads N]
        sim --real sm|tcp [--seeds N] [--from N] [--seed N] [--keep-going] [--threads N]";
 
 /// Stories with real processes that run at a time: they mostly wait.
@@ -50,7 +49,6 @@ fn options() -> Result<Options, String> {
         from: 0,
         seed: None,
         trace: false,
-        as_before: false,
         keep_going: false,
         checks: Checks::default(),
         real: None,
@@ -69,7 +67,6 @@ fn options() -> Result<Options, String> {
             "--threads" => options.threads = Some(number()?.max(1)),
             "--real" => options.real = Some(args.next().ok_or(USAGE)?.parse()?),
             "--trace" => options.trace = true,
-            "--as-before" => options.as_before = true,
             "--keep-going" => options.keep_going = true,
             "--skip" => {
                 let names = args.next().ok_or(USAGE)?;
@@ -133,7 +130,7 @@ fn with_real_processes(transport: Transport, options: &Options) -> ExitCode {
 }
 
 fn one(seed: u64, options: &Options) -> ExitCode {
-    let story = Story::new(seed, options.as_before);
+    let story = Story::new(seed);
     if options.trace {
         println!("{story}");
     }
@@ -229,7 +226,7 @@ fn many(options: &Options) -> ExitCode {
 
 /// Runs the story of a seed; gives one that has failed and is to be made shorter.
 fn try_one(seed: u64, options: &Options, tally: &mut Tally) -> Option<(Story, String)> {
-    let story = Story::new(seed, options.as_before);
+    let story = Story::new(seed);
     let report = sim::run(&story, options.checks.clone(), Tracing::Off);
     tally.done += 1;
     let Some(failure) = report.failure else {

@@ -208,8 +208,8 @@ pub struct Story {
 impl Story {
     /// The story of a seed.
     #[must_use]
-    pub fn new(seed: u64, as_before: bool) -> Self {
-        make::story(seed, &mut Random::new(seed), as_before)
+    pub fn new(seed: u64) -> Self {
+        make::story(seed, &mut Random::new(seed))
     }
 
     /// Whether one process holds on for ever to what it can get of another one: it has its share, and waits for more.
@@ -297,17 +297,16 @@ impl fmt::Display for What {
 impl fmt::Display for Story {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Rules { credits, queue_depth, batch, message_max, .. } = self.rules;
-        let Rules { delay_min, delay_max, short_cuts, owner_moves, as_before, .. } = self.rules;
+        let Rules { delay_min, delay_max, short_cuts, owner_moves, .. } = self.rules;
         writeln!(
             out,
             "seed {}: {credits} credits, queues of {queue_depth}, {batch} messages a round of at most {message_max} bytes, \
-             {} to {} on the way{}{}{}",
+             {} to {} on the way{}{}",
             self.seed,
             time(delay_min),
             time(delay_max),
             if short_cuts { ", short cuts" } else { "" },
             if owner_moves { ", owners move" } else { "" },
-            if as_before { ", as before" } else { "" },
         )?;
         for (settings, process) in self.processes.iter().zip(1..) {
             let Settings { in_service_max, calls_max, background, runtime, spin, .. } = settings;

@@ -13,15 +13,15 @@ const SEEDS: u64 = 5000;
 /// Threads that run them.
 const THREADS: u64 = 2;
 
-fn trace_of(seed: u64, as_before: bool) -> Trace {
-    sim::run(&Story::new(seed, as_before), Checks::default(), Tracing::Lines).trace
+fn trace_of(seed: u64) -> Trace {
+    sim::run(&Story::new(seed), Checks::default(), Tracing::Lines).trace
 }
 
 #[test]
 fn the_same_seed_gives_the_same_run_to_the_byte() {
     let mut told = 0;
     for seed in 0..40 {
-        let (one, other) = (trace_of(seed, seed % 2 == 0), trace_of(seed, seed % 2 == 0));
+        let (one, other) = (trace_of(seed), trace_of(seed));
         assert_eq!(one.hash(), other.hash(), "seed {seed}");
         assert_eq!(one.lines(), other.lines(), "seed {seed}");
         told += one.lines().len();
@@ -34,7 +34,7 @@ fn whatever_happens_calls_between_healthy_processes_end_and_nothing_is_left() {
     let first_failure = |first: u64| {
         let checks = Checks::default();
         (first..SEEDS).step_by(usize::try_from(THREADS).unwrap()).find_map(|seed| {
-            let story = Story::new(seed, false);
+            let story = Story::new(seed);
             let failure = sim::run(&story, checks.clone(), Tracing::Off).failure?;
             let (short, why) = sim::shrink(&story, &checks, &failure);
             Some(format!("seed {seed}: {failure}\nmade shorter:\n{short}{why}"))
@@ -49,7 +49,7 @@ fn whatever_happens_calls_between_healthy_processes_end_and_nothing_is_left() {
 
 #[test]
 fn who_has_filled_its_own_share_of_what_waits_for_a_peer_is_refused_until_some_was_taken() {
-    let mut story = Story::new(0, false);
+    let mut story = Story::new(0);
     story.rules = sim::net::Rules { credits: 4, queue_depth: 4, ..sim::net::Rules::plain() };
     story.processes.truncate(3);
     for settings in &mut story.processes {

@@ -6,6 +6,7 @@ use std::{
 };
 
 use hg_na::{Address, Caps, Completion, Error, GoneReason, Identity, Peer, Tag};
+use hg_na_parts::Flush;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
@@ -73,8 +74,7 @@ pub(super) struct Endpoint {
     pub(super) admission: bool,
     pub(super) ready: VecDeque<Completion>,
     pub(super) last_serial: u64,
-    /// The last operation of which the flush under way is.
-    pub(super) flush_to: Option<u64>,
+    pub(super) flush: Flush,
     /// Bytes that were moved at once since its last round.
     pub(super) moved_at_once: u64,
     /// It was closed, or its process is dead.
@@ -98,14 +98,9 @@ impl Endpoint {
     }
 
     pub(super) fn flush(&mut self) -> bool {
-        let to = *self.flush_to.get_or_insert(self.last_serial);
         let sides = self.slots.iter().filter_map(|slot| slot.side.as_ref());
         let mut waiting = sides.flat_map(|side| &side.out).filter_map(|out| out.queue.front());
-        let is_over = waiting.all(|out| out.id.serial > to);
-        if is_over {
-            self.flush_to = None;
-        }
-        is_over
+        self.flush.ask(self.last_serial, |to| waiting.all(|out| out.id.serial > to))
     }
 
     pub(super) fn connected(&self) -> Vec<Peer> {
@@ -330,7 +325,7 @@ impl Net {
             admission: true,
             ready: VecDeque::new(),
             last_serial: 0,
-            flush_to: None,
+            flush: Flush::default(),
             moved_at_once: 0,
             is_cut: false,
             counts: Counts::default(),

@@ -8,17 +8,13 @@
 //! | `post` | what starts and ends operations |
 //! | `side` | one side of a connection: what waits to be sent, what has arrived |
 //! | `round` | a round of progress of one endpoint |
-//! | `matching` | expected messages and their receives |
 //!
 //! A message is on its way for a time, in order within its lane; the sender's credit comes back when the receiver has taken it. A
 //! process that is killed is cut off at once: what it had sent still arrives, then its peers are told.
 //!
-//! Two sets of rules ([`Rules::as_before`]): the contract as `na/src/lib.rs` has it, and what the transports did before, which
-//! remembered a bounded number of cancelled receives, held a bounded number of messages without one and left the rest where it
-//! was, and said nothing of a dead peer but `Gone`, after its last requests.
+//! Matching of receives, flushes, and what was refused for want of room are the machines of the real transports ([`hg_na_parts`]).
 
 mod hub;
-mod matching;
 mod mover;
 mod plugin;
 mod post;
@@ -52,12 +48,6 @@ pub struct Rules {
     pub views: bool,
     /// Whether short transfers are made at once, where the owner need not move them.
     pub at_once: bool,
-    /// As before the contract told a hang-up and dropped unmatched messages.
-    pub as_before: bool,
-    /// Then: cancelled receives that are remembered for one peer.
-    pub tombstones_max: usize,
-    /// Then: messages without a receive that are held for one peer.
-    pub unmatched_max: usize,
     /// One wait in so many ends for no reason; 0: none.
     pub spurious: u64,
 }
@@ -77,9 +67,6 @@ impl Rules {
             owner_moves: false,
             at_once: true,
             views: false,
-            as_before: false,
-            tombstones_max: 4096,
-            unmatched_max: 64,
             spurious: 0,
         }
     }

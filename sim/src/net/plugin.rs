@@ -13,6 +13,7 @@ use hg_na::{
     GoneReason, Identity, Memory, Message, Op, OpId, OpenOptions, Peer, Plugin, Region, Rejected,
     Rights, Tag, Token, Transit, Waiter,
 };
+use hg_na_parts::Flush;
 use nix::sys::eventfd::EventFd;
 
 use super::{
@@ -133,7 +134,7 @@ impl Domain for SimDomain {
             admission: true,
             ready: VecDeque::new(),
             last_serial: 0,
-            flush_to: None,
+            flush: Flush::default(),
             moved_at_once: 0,
             is_cut: false,
             counts: Counts::default(),

@@ -6,6 +6,7 @@ use hg_na::{
     Descriptor, Direction, Error, Exchange, Exchanged, Failure, GoneReason, Message, Op, OpId,
     Peer, Reached, RegionState, Rejected, Returned, Rights, SharedBytes, Tag, Token, Transit,
 };
+use hg_na_parts::receives::Receive;
 
 use super::{
     hub::{Clock, Event, Net},
@@ -45,10 +46,8 @@ impl Net {
                 self.count_answer(at, peer, tag);
             }
             Op::RecvExpected { tag, .. } => {
-                if let Some(message) = side.matching.post(tag, (id.serial, token)) {
-                    let returned = Returned::Message(message);
-                    endpoint.ready.push_back(finished(id, token, Ok(()), returned));
-                }
+                // Its tag is free: checked above.
+                side.receives.post(tag, Receive { serial: id.serial, token });
             }
             Op::Put { local, remote, .. } => side.add_transfer(id, token, Way::Put(local), remote),
             Op::Get { local, remote, .. } => side.add_transfer(id, token, Way::Get(local), remote),
@@ -71,8 +70,11 @@ impl Net {
             return Err(Error::PeerGone(reason.clone()));
         }
         let check_room = |side: &mut Side, kind: usize, waiting: usize| {
-            side.refused[kind] |= waiting >= depth;
-            if waiting >= depth { Err(Error::Again) } else { Ok(()) }
+            if waiting < depth {
+                return Ok(());
+            }
+            side.refusals.add(kind);
+            Err(Error::Again)
         };
         let check_send = |side: &mut Side, lane: Lane, len: usize, max: usize| {
             if len > max {
@@ -89,7 +91,7 @@ impl Net {
             Op::SendExpected { message, .. } => {
                 check_send(side, Lane::Expected, message.len(), max)
             }
-            Op::RecvExpected { tag, .. } if side.matching.contains(*tag) => {
+            Op::RecvExpected { tag, .. } if side.receives.contains(*tag) => {
                 Err(Error::TagInUse(*tag))
             }
             Op::RecvExpected { .. } => Ok(()),
@@ -131,7 +133,7 @@ impl Net {
         let out = &side.out[Lane::Unexpected as usize];
         let is_open = matches!(side.link, Link::Open { .. });
         let has_room = out.queue.is_empty() && out.used < credits;
-        if !is_on || !is_open || !has_room || side.matching.contains(tag) || message.len() > max {
+        if !is_on || !is_open || !has_room || side.receives.contains(tag) || message.len() > max {
             return None;
         }
         let message = Message::copied(message.as_slice());
@@ -336,8 +338,7 @@ impl Net {
     }
 
     pub(super) fn cancel(&mut self, at: usize, id: OpId) {
-        let Self { rules, endpoints, .. } = self;
-        let endpoint = &mut endpoints[at];
+        let endpoint = &mut self.endpoints[at];
         let Some(slot) = endpoint.slots.get_mut(id.scope as usize) else { return };
         slot.was_touched = true;
         let Some(side) = slot.side.as_deref_mut() else { return };
@@ -357,7 +358,7 @@ impl Net {
             let done = finished(id, it.token, failure(reached), returned);
             return endpoint.ready.push_back(done);
         }
-        if let Some((_, token)) = side.matching.cancel(id.serial, rules) {
+        if let Some(Receive { token, .. }) = side.receives.cancel(id.serial) {
             let done = finished(id, token, failure(Reached::Unknown), Returned::Nothing);
             endpoint.ready.push_back(done);
         }

@@ -3,10 +3,10 @@
 use std::collections::VecDeque;
 
 use hg_na::{Completion, OpId, Peer, Returned};
+use hg_na_parts::receives::Receive;
 
 use super::{
     hub::{Event, Net},
-    matching::Match,
     side::{LANES, Lane, Link, Side, finished},
 };
 
@@ -61,7 +61,7 @@ impl Net {
             return false;
         }
         self.can_flush(side)
-            || side.room(self.rules.queue_depth).contains(&true)
+            || side.room(self.rules.queue_depth).0
             || !side.asked.is_empty()
             || LANES.iter().any(|lane| self.can_take(at, side, *lane, now))
             || ends(side, self.endpoints[at].admission)
@@ -77,11 +77,10 @@ impl Net {
     }
 
     fn can_take(&self, at: usize, side: &Side, lane: Lane, now: u64) -> bool {
-        let Some((due, tag, _)) = side.arriving[lane as usize].front() else { return false };
+        let Some((due, ..)) = side.arriving[lane as usize].front() else { return false };
         *due <= now
             && match lane {
-                Lane::Control => true,
-                Lane::Expected => side.is_broken() || side.matching.takes(*tag, &self.rules),
+                Lane::Control | Lane::Expected => true,
                 Lane::Unexpected => self.endpoints[at].admission && side.admission,
             }
     }
@@ -115,20 +114,18 @@ impl Net {
     }
 
     fn take_one(&mut self, at: usize, peer: Peer, lane: Lane, done: &mut Vec<Completion>) {
-        let Self { rules, endpoints, .. } = self;
-        let Some(side) = endpoints[at].side(peer) else { return };
+        let Some(side) = self.endpoints[at].side(peer) else { return };
         let Some((_, tag, message)) = side.arriving[lane as usize].pop_front() else { return };
         match lane {
             Lane::Control => done.push(Completion::Control { from: peer, message }),
             Lane::Unexpected => done.push(Completion::Unexpected { from: peer, message }),
-            Lane::Expected => match side.matching.arrived(tag, rules) {
-                Match::Receive((serial, token)) => {
+            Lane::Expected => {
+                // One without a receive is late.
+                if let Some(Receive { serial, token }) = side.receives.take(tag) {
                     let id = OpId { scope: peer.index(), serial };
                     done.push(finished(id, token, Ok(()), Returned::Message(message)));
                 }
-                Match::Hold => side.matching.hold(tag, message),
-                Match::Late | Match::Full => {}
-            },
+            }
         }
         if let Link::Open { endpoint, peer } = side.link {
             let due = self.now() + self.delay();
@@ -141,18 +138,15 @@ impl Net {
         let depth = self.rules.queue_depth;
         let endpoint = &mut self.endpoints[at];
         let Some(side) = endpoint.side(peer) else { return };
-        let room = side.room(depth);
-        for (refused, _) in side.refused.iter_mut().zip(room).filter(|(_, room)| *room) {
-            *refused = false;
-        }
-        if room.contains(&true) {
+        let (has_room, refusals) = side.room(depth);
+        side.refusals = refusals;
+        if has_room {
             endpoint.ready.push_back(Completion::Room { peer });
         }
     }
 
     /// What is due of the end of a connection.
     fn end_of(&mut self, at: usize, peer: Peer) -> bool {
-        let as_before = self.rules.as_before;
         let endpoint = &mut self.endpoints[at];
         let slot = &mut endpoint.slots[peer.index() as usize];
         let Some(side) = slot.side.as_deref_mut() else { return false };
@@ -169,9 +163,7 @@ impl Net {
                 return false;
             }
             side.fail_all(peer.index(), &reason, &mut endpoint.ready);
-            if !as_before {
-                endpoint.ready.push_back(Completion::HungUp { peer, reason: reason.clone() });
-            }
+            endpoint.ready.push_back(Completion::HungUp { peer, reason: reason.clone() });
             moved = true;
         }
         if is_empty(Lane::Unexpected, side) {

@@ -7,7 +7,10 @@ use hg_na::{
     Reached, RemoteSlice, Returned, Tag, Token,
 };
 
-use super::matching::Matching;
+use hg_na_parts::{
+    Refusals,
+    receives::{Receive, Receives},
+};
 
 /// The kinds of messages; each has its own queue and its own credits, so none waits for another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,11 +100,11 @@ pub(super) struct Side {
     /// When it arrives, its tag, the message.
     pub(super) arriving: [VecDeque<(u64, Tag, Message)>; 3],
     pub(super) transfers: VecDeque<Transfer>,
-    /// Whether one was refused since room was told: of each lane, and of transfers.
-    pub(super) refused: [bool; 4],
+    /// What was refused since room was told: of each lane, and of transfers.
+    pub(super) refusals: Refusals,
     /// Transfers that the peer asks this side to make: its endpoint's names of them.
     pub(super) asked: VecDeque<u64>,
-    pub(super) matching: Matching,
+    pub(super) receives: Receives,
 }
 
 impl Side {
@@ -114,9 +117,9 @@ impl Side {
             out: Default::default(),
             arriving: Default::default(),
             transfers: VecDeque::new(),
-            refused: [false; 4],
+            refusals: Refusals::default(),
             asked: VecDeque::new(),
-            matching: Matching::default(),
+            receives: Receives::default(),
         }
     }
 
@@ -128,13 +131,16 @@ impl Side {
         matches!(self.link, Link::Broken { .. })
     }
 
-    /// Kinds of which room is to be told: their queues were full, and are half empty.
-    pub(super) fn room(&self, depth: usize) -> [bool; 4] {
-        let [one, two, three] = self.out.each_ref().map(|out| out.queue.len());
-        let lens = [one, two, three, self.transfers.len()];
-        std::array::from_fn(|kind| {
-            !self.is_broken() && self.refused[kind] && lens[kind] <= depth / 2
-        })
+    /// Whether room is to be told, since queues that were full have come down to half; what is refused still.
+    pub(super) fn room(&self, depth: usize) -> (bool, Refusals) {
+        let mut refusals = self.refusals;
+        let is_half_empty = |kind| self.waiting(kind) <= depth / 2;
+        (!self.is_broken() && refusals.take(is_half_empty), refusals)
+    }
+
+    /// Operations of a kind that wait.
+    fn waiting(&self, kind: usize) -> usize {
+        self.out.get(kind).map_or(self.transfers.len(), |out| out.queue.len())
     }
 
     /// Ends everything that is open: sends before receives.
@@ -155,7 +161,7 @@ impl Side {
             let result = failure(Reached::Unknown);
             ready.push_back(finished(transfer.id, transfer.token, result, returned));
         }
-        for (serial, token) in self.matching.take_all() {
+        for Receive { serial, token } in self.receives.take_all() {
             let id = OpId { scope, serial };
             ready.push_back(finished(id, token, failure(Reached::Unknown), Returned::Nothing));
         }

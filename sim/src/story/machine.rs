@@ -19,7 +19,7 @@ impl Story {
     /// The story of a seed, for real processes.
     #[must_use]
     pub fn for_machine(seed: u64) -> Self {
-        let mut story = Self::new(seed, false);
+        let mut story = Self::new(seed);
         let (living, hung) = (story.processes.len(), story.hung.min(HUNG_MAX));
         story.hung = hung;
         story.processes.iter_mut().for_each(settle);

@@ -32,7 +32,7 @@ struct Mood {
 /// Events of a story at least.
 const EVENTS_MIN: u64 = 300;
 
-pub(super) fn story(seed: u64, random: &mut Random, as_before: bool) -> Story {
+pub(super) fn story(seed: u64, random: &mut Random) -> Story {
     let processes = random.between(2, 6);
     let settings: Vec<_> = (0..processes).map(|_| settings(random)).collect();
     let hung = match random.below(20) {
@@ -41,7 +41,7 @@ pub(super) fn story(seed: u64, random: &mut Random, as_before: bool) -> Story {
         _ => random.between(20, 100),
     };
     let hung = usize::try_from(hung).unwrap_or(0);
-    let rules = rules(random, as_before);
+    let rules = rules(random);
     let mood = mood(random, hung > 0);
     let mut maker = Maker {
         left_behind: vec![0; settings.len() + 1],
@@ -89,7 +89,7 @@ fn settings(random: &mut Random) -> Settings {
     }
 }
 
-fn rules(random: &mut Random, as_before: bool) -> Rules {
+fn rules(random: &mut Random) -> Rules {
     let delay_min = random.pick(&[0, MICRO, 10 * MICRO, 100 * MICRO]);
     let small = |random: &mut Random| random.between(1, 8);
     Rules {
@@ -104,9 +104,6 @@ fn rules(random: &mut Random, as_before: bool) -> Rules {
         owner_moves: random.percent(50),
         at_once: random.percent(30),
         views: random.percent(50),
-        as_before,
-        tombstones_max: random.pick(&[4, 16, 4096, 4096]),
-        unmatched_max: random.pick(&[1, 4, 64]),
         spurious: random.pick(&[0, 0, 10, 100]),
     }
 }
