@@ -4,12 +4,14 @@
 //! |---|---|
 //! | [`regions`] | memory that its owner serves to peers, named by claims with tokens |
 //! | [`receives`] | matches expected messages with posted receives |
+//! | [`credits`] | what may be sent before the other side has taken some of it |
 //! | [`Flush`] | which messages a flush waits for |
 //! | [`Refusals`] | which kinds of operations a peer was refused for want of room |
 //! | [`limits`] | limits of the operating system, in words that say what to do |
 //! | [`Subnet`] | a range of internet addresses |
 //! | [`Reader`] | reads a domain's settings |
 
+pub mod credits;
 mod flush;
 pub mod limits;
 pub mod receives;

@@ -11,7 +11,10 @@
 //!
 //! A connection carries at most two links, one opened by each end: see [`crate::link`].
 
-use hg_na_parts::regions::CLAIM_LEN;
+use hg_na_parts::{
+    credits::{Amount, OWED_PART},
+    regions::CLAIM_LEN,
+};
 
 /// Bytes of a header.
 pub(crate) const HEADER: usize = 16;
@@ -25,8 +28,6 @@ pub(crate) const WINDOW: u32 = 256;
 pub(crate) const WINDOW_BYTES: u32 = 2 << 20;
 /// Expected messages that one peer may have sent and the receiver not yet looked at.
 pub(crate) const EXPECTED_WINDOW: u32 = 128;
-/// Credits are given back once this part of a window is owed.
-pub(crate) const OWED_PART: u32 = 4;
 /// Longest piece of a put or get in one frame.
 pub(crate) const PIECE_MAX: usize = 256 << 10;
 /// Puts, and gets, of one link at a time.
@@ -191,14 +192,15 @@ impl Header {
 }
 
 /// Messages and bytes of a credit, as one word.
-pub(crate) fn credit_word(messages: u32, bytes: u32) -> u64 {
+pub(crate) fn credit_word(Amount { messages, bytes }: Amount) -> u64 {
     u64::from(messages) | u64::from(bytes) << 32
 }
 
 /// The two halves of a credit's word.
-pub(crate) fn credit_of(word: u64) -> (u32, u32) {
+pub(crate) fn credit_of(word: u64) -> Amount {
     let [a, b, c, d, e, f, g, h] = word.to_le_bytes();
-    (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]))
+    let (messages, bytes) = (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]));
+    Amount { messages, bytes }
 }
 
 #[cfg(test)]
@@ -227,7 +229,8 @@ mod tests {
 
         #[test]
         fn credits_survive_their_word(messages in any::<u32>(), bytes in any::<u32>()) {
-            prop_assert_eq!(credit_of(credit_word(messages, bytes)), (messages, bytes));
+            let amount = Amount { messages, bytes };
+            prop_assert_eq!(credit_of(credit_word(amount)), amount);
         }
     }
 

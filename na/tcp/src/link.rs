@@ -17,15 +17,17 @@ use hg_na::{Completion, Error, GoneReason, Message, OpId, Peer, Reached, Tag, To
 
 use crate::{
     address::Target,
-    frame::{
-        EXPECTED_WINDOW, Header, Kind, OWED_PART, WINDOW, WINDOW_BYTES, credit_of, credit_word,
-    },
+    frame::{EXPECTED_WINDOW, Header, Kind, WINDOW, WINDOW_BYTES, credit_of, credit_word},
     outbound::{Outbound, Sending, ended, given_back},
     settings::QUEUE_DEPTH,
     transfers::Transfers,
     wire::{Wire, WireKey},
 };
-use hg_na_parts::{Refusals, receives::Receives};
+use hg_na_parts::{
+    Refusals,
+    credits::{Amount, Credits},
+    receives::Receives,
+};
 
 /// Where a link stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,86 +54,24 @@ pub(crate) enum State {
     Ended(GoneReason),
 }
 
-/// Messages, and their bytes.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Count {
-    messages: u32,
-    bytes: u32,
-}
-
 /// Messages of one kind, both ways, under credits.
 #[derive(Debug)]
 pub(crate) struct Lane {
     /// Wait for credits or a connection.
     pub(crate) waiting: VecDeque<(Tag, Sending)>,
-    window: Count,
-    /// What may still be sent.
-    credit: Count,
-    /// What the peer has sent and not got back; the part of it that it is owed.
-    used: Count,
-    owed: Count,
+    credits: Credits,
 }
 
 impl Lane {
     fn new(messages: u32) -> Self {
-        let window = Count { messages, bytes: WINDOW_BYTES };
-        let (used, owed) = (Count::default(), Count::default());
-        Self { waiting: VecDeque::new(), window, credit: window, used, owed }
-    }
-
-    /// Takes credits for a message, when there are enough.
-    fn spend(&mut self, len: usize) -> bool {
-        let len = u32::try_from(len).expect("MESSAGE_MAX fits");
-        let enough = self.credit.messages > 0 && self.credit.bytes >= len;
-        if enough {
-            self.credit.messages -= 1;
-            self.credit.bytes -= len;
-        }
-        enough
+        let window = Amount { messages, bytes: WINDOW_BYTES };
+        Self { waiting: VecDeque::new(), credits: Credits::new(window) }
     }
 
     /// Whether a message of this length goes before all others, and has credits.
     #[inline]
     pub(crate) fn is_free(&self, len: usize) -> bool {
-        self.waiting.is_empty()
-            && self.credit.messages > 0
-            && u32::try_from(len).is_ok_and(|len| self.credit.bytes >= len)
-    }
-
-    /// The peer gives credits back.
-    fn refill(&mut self, word: u64) -> Result<(), &'static str> {
-        let (messages, bytes) = credit_of(word);
-        let sum = |have: u32, more: u32, most: u32| {
-            have.checked_add(more).filter(|sum| *sum <= most).ok_or("more credits than were spent")
-        };
-        self.credit.messages = sum(self.credit.messages, messages, self.window.messages)?;
-        self.credit.bytes = sum(self.credit.bytes, bytes, self.window.bytes)?;
-        Ok(())
-    }
-
-    /// The peer has spent credits.
-    fn receive(&mut self, len: usize) -> Result<(), &'static str> {
-        let len = u32::try_from(len).expect("MESSAGE_MAX fits");
-        self.used.messages += 1;
-        self.used.bytes += len;
-        let within =
-            self.used.messages <= self.window.messages && self.used.bytes <= self.window.bytes;
-        if within { Ok(()) } else { Err("more messages than credits") }
-    }
-
-    /// A message was taken; the word of a credit, when it is time for one.
-    fn release(&mut self, len: usize) -> Option<u64> {
-        self.owed.messages += 1;
-        self.owed.bytes += u32::try_from(len).expect("MESSAGE_MAX fits");
-        let is_due = self.owed.messages >= self.window.messages / OWED_PART
-            || self.owed.bytes >= self.window.bytes / OWED_PART;
-        if !is_due {
-            return None;
-        }
-        let owed = std::mem::take(&mut self.owed);
-        self.used.messages -= owed.messages;
-        self.used.bytes -= owed.bytes;
-        Some(credit_word(owed.messages, owed.bytes))
+        self.waiting.is_empty() && u32::try_from(len).is_ok_and(|len| self.credits.are_enough(len))
     }
 }
 
@@ -202,10 +142,10 @@ impl Link {
         for (lane, kind) in [(EXPECTED, Kind::Expected), (UNEXPECTED, Kind::Unexpected)] {
             let lane = &mut self.lanes[lane];
             while let Some(len) = lane.waiting.front().map(|(_, sending)| sending.message.len())
-                && lane.spend(len)
+                && let len = checked(len)
+                && lane.credits.spend(len)
                 && let Some((word, sending)) = lane.waiting.pop_front()
             {
-                let len = u32::try_from(len).expect("MESSAGE_MAX fits");
                 wire.outbound.message(Header { len, kind, link, word }, peer, sending);
             }
         }
@@ -242,31 +182,31 @@ impl Link {
         message: &Message,
     ) {
         let lane = if kind == Kind::Unexpected { UNEXPECTED } else { EXPECTED };
-        let has_credits = self.lanes[lane].spend(message.len());
+        let len = checked(message.len());
+        let has_credits = self.lanes[lane].credits.spend(len);
         debug_assert!(has_credits, "its lane is free");
-        let len = u32::try_from(message.len()).expect("COPY_MAX fits");
         let header = Header { len, kind, link: wire.link_id(side), word };
         wire.outbound.copy(header, self.peer, op, message.as_slice());
     }
 
     /// Counts a message that has come.
     pub(crate) fn receive(&mut self, lane: usize, len: usize) -> Result<(), &'static str> {
-        self.lanes[lane].receive(len)
+        self.lanes[lane].credits.receive(checked(len))
     }
 
     /// A message was handed out or dropped: gives its credits back, in time.
     pub(crate) fn release(&mut self, lane: usize, len: usize, wire: Option<(&mut Wire, usize)>) {
         let kind = if lane == UNEXPECTED { Kind::Credit } else { Kind::ExpectedCredit };
-        if let Some(word) = self.lanes[lane].release(len)
+        if let Some(amount) = self.lanes[lane].credits.release(checked(len))
             && let Some((wire, side)) = wire
         {
-            wire.send(kind, side, word, &[]);
+            wire.send(kind, side, credit_word(amount), &[]);
         }
     }
 
     /// Credits came back.
     pub(crate) fn refill(&mut self, lane: usize, word: u64) -> Result<(), &'static str> {
-        self.lanes[lane].refill(word)
+        self.lanes[lane].credits.refill(credit_of(word))
     }
 
     /// Whether posts to it are accepted.
@@ -327,23 +267,15 @@ impl Link {
     }
 }
 
+/// The length of a message, which is at most [`crate::frame::MESSAGE_MAX`].
+#[inline]
+fn checked(len: usize) -> u32 {
+    u32::try_from(len).expect("MESSAGE_MAX fits")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_sender_never_starves_while_its_messages_are_taken() {
-        let (mut near, mut far) = (Lane::new(WINDOW), Lane::new(WINDOW));
-        for len in [0, 8, 1000, crate::frame::MESSAGE_MAX] {
-            for _ in 0..1000 {
-                assert!(near.spend(len), "{len}");
-                far.receive(len).unwrap();
-                if let Some(word) = far.release(len) {
-                    near.refill(word).unwrap();
-                }
-            }
-        }
-    }
 
     #[test]
     fn a_message_that_waits_is_taken_back_from_among_all_others() {
@@ -366,31 +298,5 @@ mod tests {
             assert!(link.cancel_send(serial).is_none());
         }
         assert!(link.controls.is_empty() && link.lanes.iter().all(|it| it.waiting.is_empty()));
-    }
-
-    #[test]
-    fn nothing_is_sent_beyond_the_window_and_nothing_more_is_taken() {
-        let (mut near, mut far) = (Lane::new(4), Lane::new(4));
-        for _ in 0..4 {
-            assert!(near.spend(1));
-            far.receive(1).unwrap();
-        }
-        assert!(!near.spend(1));
-        assert!(far.receive(1).is_err());
-        let mut bytes = Lane::new(1000);
-        while bytes.spend(crate::frame::MESSAGE_MAX) {}
-        assert!(bytes.spend(0), "messages are left, bytes are not");
-    }
-
-    #[test]
-    fn credits_that_were_not_spent_are_refused() {
-        let mut lane = Lane::new(4);
-        assert!(lane.refill(credit_word(1, 0)).is_err());
-        let mut lane = Lane::new(4);
-        assert!(lane.spend(8));
-        assert!(lane.refill(credit_word(1, 9)).is_err());
-        let mut lane = Lane::new(4);
-        assert!(lane.spend(8));
-        assert!(lane.refill(credit_word(u32::MAX, 8)).is_err());
     }
 }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use hg_na::{Address, Caps, Completion, Error, GoneReason, Identity, Peer, Tag};
-use hg_na_parts::Flush;
+use hg_na_parts::{Flush, credits::Amount};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
@@ -27,8 +27,8 @@ pub(super) enum Event {
     Connect { endpoint: usize, peer: Peer },
     /// There is something to take.
     Ring { endpoint: usize, peer: Peer },
-    /// A message was taken: there is room for another one.
-    Credit { endpoint: usize, peer: Peer, lane: Lane },
+    /// Messages were taken: there is room for others.
+    Credit { endpoint: usize, peer: Peer, lane: Lane, amount: Amount },
     /// The other side is not there any more.
     Break { endpoint: usize, peer: Peer, reason: GoneReason },
     /// The owner of memory is asked to move bytes.
@@ -91,7 +91,11 @@ pub(super) struct Slot {
 }
 
 impl Endpoint {
+    /// A side of one that is not cut: what is on its way to one that was is nobody's.
     pub(super) fn side(&mut self, peer: Peer) -> Option<&mut Side> {
+        if self.is_cut {
+            return None;
+        }
         let slot = self.slots.get_mut(peer.index() as usize)?;
         slot.was_touched = true;
         (slot.generation == peer.generation()).then_some(slot.side.as_deref_mut()).flatten()
@@ -245,13 +249,14 @@ impl Net {
     }
 
     pub(super) fn lookup(&mut self, at: usize, address: &Address) -> Peer {
+        let window = self.rules.window();
         let endpoint = &mut self.endpoints[at];
         if let Some(known) = endpoint.lookups.get(address).copied()
             && endpoint.side(known).is_some_and(|side| !side.is_broken())
         {
             return known;
         }
-        let peer = endpoint.add(Side::new(Some(address.clone()), Link::Idle));
+        let peer = endpoint.add(Side::new(Some(address.clone()), Link::Idle, window));
         endpoint.lookups.insert(address.clone(), peer);
         peer
     }
@@ -353,12 +358,12 @@ impl Net {
                 let _side = endpoint.side(peer);
                 endpoint.sleeper.ring();
             }
-            Event::Credit { endpoint, peer, lane } => {
+            Event::Credit { endpoint, peer, lane, amount } => {
                 let endpoint = &mut self.endpoints[endpoint];
                 let Some(side) = endpoint.side(peer) else { return };
-                let out = &mut side.out[lane as usize];
-                out.used = out.used.saturating_sub(1);
+                let refilled = side.out[lane as usize].credits.refill(amount);
                 endpoint.sleeper.ring();
+                self.check_credits(refilled);
             }
             Event::Break { endpoint, peer, reason } => {
                 let endpoint = &mut self.endpoints[endpoint];
@@ -379,6 +384,13 @@ impl Net {
         }
     }
 
+    /// Both sides of a connection count its credits alike.
+    pub(super) fn check_credits(&self, counted: Result<(), &'static str>) {
+        if let (Err(why), Clock::Story) = (counted, self.clock) {
+            world::fail(|| format!("credits: {why}"));
+        }
+    }
+
     fn connect(&mut self, at: usize, peer: Peer) {
         let Some(side) = self.endpoints[at].side(peer) else { return };
         let Link::Connecting = side.link else { return };
@@ -387,7 +399,8 @@ impl Net {
         match target.filter(|target| !self.endpoints[*target].is_cut) {
             Some(target) => {
                 let [here, there] = [at, target].map(|it| self.endpoints[it].process);
-                let mut theirs = Side::new(None, Link::Open { endpoint: at, peer });
+                let mut theirs =
+                    Side::new(None, Link::Open { endpoint: at, peer }, self.rules.window());
                 theirs.process = Some(here);
                 let theirs = self.endpoints[target].add(theirs);
                 let side = self.endpoints[at].side(peer).expect("it was found above");

@@ -12,7 +12,10 @@
 //! A message is on its way for a time, in order within its lane; the sender's credit comes back when the receiver has taken it. A
 //! process that is killed is cut off at once: what it had sent still arrives, then its peers are told.
 //!
-//! Matching of receives, flushes, and what was refused for want of room are the machines of the real transports ([`hg_na_parts`]).
+//! Credits, matching of receives, flushes, and what was refused for want of room are the machines of the real transports
+//! ([`hg_na_parts`]).
+
+use hg_na_parts::credits::Amount;
 
 mod hub;
 mod mover;
@@ -30,6 +33,8 @@ pub use self::plugin::Simulation;
 pub struct Rules {
     /// Messages of one lane that lie at the receiver untaken, or are on their way.
     pub credits: u32,
+    /// Longest messages whose bytes are as many as those may have together; at least 2.
+    pub credit_lengths: u32,
     /// Operations of one lane that wait for credits of one peer.
     pub queue_depth: usize,
     /// Messages of one lane that one round takes from one peer.
@@ -53,11 +58,18 @@ pub struct Rules {
 }
 
 impl Rules {
+    /// What one side of a connection may send of a lane before the other one has taken some.
+    fn window(&self) -> Amount {
+        let longest = u32::try_from(self.message_max).unwrap_or(u32::MAX);
+        Amount { messages: self.credits, bytes: longest.saturating_mul(self.credit_lengths) }
+    }
+
     /// Large limits, no delays.
     #[must_use]
     pub fn plain() -> Self {
         Self {
             credits: 64,
+            credit_lengths: 64,
             queue_depth: 64,
             batch: 32,
             delay_min: 0,

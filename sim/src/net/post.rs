@@ -11,7 +11,7 @@ use hg_na_parts::receives::Receive;
 use super::{
     hub::{Clock, Event, Net},
     region::Regions,
-    side::{Lane, Link, Outgoing, Side, TRANSFERS, Transfer, Way, finished, is_loud},
+    side::{Lane, Link, Outgoing, Side, TRANSFERS, Transfer, Way, finished, is_loud, length},
 };
 use crate::world;
 
@@ -128,11 +128,10 @@ impl Net {
     ) -> Option<Exchanged> {
         let Exchange { to, tag, send, receive } = *exchange;
         let rules = &self.rules;
-        let (credits, is_on, max) = (rules.credits, rules.short_cuts, rules.message_max);
+        let (is_on, max) = (rules.short_cuts, rules.message_max);
         let side = self.endpoints[at].side(to)?;
-        let out = &side.out[Lane::Unexpected as usize];
         let is_open = matches!(side.link, Link::Open { .. });
-        let has_room = out.queue.is_empty() && out.used < credits;
+        let has_room = side.out[Lane::Unexpected as usize].is_free(message.len());
         if !is_on || !is_open || !has_room || side.receives.contains(tag) || message.len() > max {
             return None;
         }
@@ -150,11 +149,10 @@ impl Net {
         token: Token,
         message: &Message,
     ) -> Option<OpId> {
-        let (credits, is_on) = (self.rules.credits, self.rules.short_cuts);
+        let is_on = self.rules.short_cuts;
         let side = self.endpoints[at].side(to)?;
-        let out = &side.out[Lane::Expected as usize];
         let is_open = matches!(side.link, Link::Open { .. });
-        let has_room = out.queue.is_empty() && out.used < credits;
+        let has_room = side.out[Lane::Expected as usize].is_free(message.len());
         if !is_on || !is_open || !has_room || message.slot().is_none() {
             return None;
         }
@@ -249,19 +247,19 @@ impl Net {
     }
 
     fn send_one(&mut self, at: usize, peer: Peer, lane: Lane) -> bool {
-        let (now, credits) = (self.now(), self.rules.credits);
+        let now = self.now();
         let endpoint = &mut self.endpoints[at];
         let Some(side) = endpoint.side(peer) else { return false };
         let Link::Open { endpoint: to, peer: back } = side.link else { return false };
         let out = &mut side.out[lane as usize];
-        if out.used >= credits {
+        if !out.can_send() {
             return false;
         }
-        let Some(Outgoing { id, token, tag, message }) = out.queue.pop_front() else {
+        let Some(Outgoing { id, token, tag, mut message }) = out.queue.pop_front() else {
             return false;
         };
-        out.used += 1;
-        let mut message = message;
+        let len = length(message.len());
+        out.credits.spend(len);
         if is_loud(token) {
             let copy = Message::copied(message.as_slice());
             let own = std::mem::replace(&mut message, copy);
@@ -276,7 +274,9 @@ impl Net {
         if !target.is_cut
             && let Some(side) = target.side(back).filter(|side| !side.is_broken())
         {
+            let received = side.out[lane as usize].credits.receive(len);
             side.arriving[lane as usize].push_back((due, tag, message));
+            self.check_credits(received);
             self.schedule(due, Event::Ring { endpoint: to, peer: back });
         }
         true

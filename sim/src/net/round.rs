@@ -7,7 +7,7 @@ use hg_na_parts::receives::Receive;
 
 use super::{
     hub::{Event, Net},
-    side::{LANES, Lane, Link, Side, finished},
+    side::{LANES, Lane, Link, Out, Side, finished, length},
 };
 
 impl Net {
@@ -68,12 +68,8 @@ impl Net {
     }
 
     fn can_flush(&self, side: &Side) -> bool {
-        let has_room = |lane: &Lane| {
-            let out = &side.out[*lane as usize];
-            !out.queue.is_empty() && out.used < self.rules.credits
-        };
         matches!(side.link, Link::Open { .. })
-            && (LANES.iter().any(has_room) || side.transfers.iter().any(|it| !it.has_begun))
+            && (side.out.iter().any(Out::can_send) || side.transfers.iter().any(|it| !it.has_begun))
     }
 
     fn can_take(&self, at: usize, side: &Side, lane: Lane, now: u64) -> bool {
@@ -116,6 +112,7 @@ impl Net {
     fn take_one(&mut self, at: usize, peer: Peer, lane: Lane, done: &mut Vec<Completion>) {
         let Some(side) = self.endpoints[at].side(peer) else { return };
         let Some((_, tag, message)) = side.arriving[lane as usize].pop_front() else { return };
+        let taken = side.out[lane as usize].credits.release(length(message.len()));
         match lane {
             Lane::Control => done.push(Completion::Control { from: peer, message }),
             Lane::Unexpected => done.push(Completion::Unexpected { from: peer, message }),
@@ -127,9 +124,10 @@ impl Net {
                 }
             }
         }
-        if let Link::Open { endpoint, peer } = side.link {
+        if let (Link::Open { endpoint, peer }, Some(amount)) = (&side.link, taken) {
+            let (endpoint, peer) = (*endpoint, *peer);
             let due = self.now() + self.delay();
-            self.schedule(due, Event::Credit { endpoint, peer, lane });
+            self.schedule(due, Event::Credit { endpoint, peer, lane, amount });
         }
     }
 

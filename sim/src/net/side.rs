@@ -9,6 +9,7 @@ use hg_na::{
 
 use hg_na_parts::{
     Refusals,
+    credits::{Amount, Credits},
     receives::{Receive, Receives},
 };
 
@@ -51,13 +52,35 @@ pub(super) struct Outgoing {
     pub(super) message: Message,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Out {
     pub(super) queue: VecDeque<Outgoing>,
-    /// Messages that lie at the receiver, or are on their way.
-    pub(super) used: u32,
+    /// Of both directions.
+    pub(super) credits: Credits,
     /// When the last one arrives.
     pub(super) last_at: u64,
+}
+
+impl Out {
+    fn new(window: Amount) -> Self {
+        Self { queue: VecDeque::new(), credits: Credits::new(window), last_at: 0 }
+    }
+
+    /// Whether a message of this length goes before all others, and has credits.
+    pub(super) fn is_free(&self, len: usize) -> bool {
+        self.queue.is_empty() && self.credits.are_enough(length(len))
+    }
+
+    /// Whether there are credits for the first one that waits.
+    pub(super) fn can_send(&self) -> bool {
+        let first = self.queue.front();
+        first.is_some_and(|out| self.credits.are_enough(length(out.message.len())))
+    }
+}
+
+/// The length of a message as credits count it.
+pub(super) fn length(len: usize) -> u32 {
+    u32::try_from(len).unwrap_or(u32::MAX)
 }
 
 /// What a transfer does, with its local memory.
@@ -108,13 +131,13 @@ pub(super) struct Side {
 }
 
 impl Side {
-    pub(super) fn new(address: Option<Address>, link: Link) -> Self {
+    pub(super) fn new(address: Option<Address>, link: Link, window: Amount) -> Self {
         Self {
             address,
             link,
             process: None,
             admission: true,
-            out: Default::default(),
+            out: [(); 3].map(|()| Out::new(window)),
             arriving: Default::default(),
             transfers: VecDeque::new(),
             refusals: Refusals::default(),

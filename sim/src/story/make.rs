@@ -94,6 +94,7 @@ fn rules(random: &mut Random) -> Rules {
     let small = |random: &mut Random| random.between(1, 8);
     Rules {
         credits: u32::try_from(if random.percent(70) { small(random) } else { 64 }).unwrap_or(1),
+        credit_lengths: random.pick(&[2, 4, 64]),
         queue_depth: usize::try_from(if random.percent(70) { small(random) } else { 64 })
             .unwrap_or(1),
         batch: usize::try_from(if random.percent(50) { small(random) } else { 32 }).unwrap_or(1),
