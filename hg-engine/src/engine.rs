@@ -533,7 +533,7 @@ impl Engine {
     /// The descriptor and the questions for a foreign event loop. Of several contexts it is the thread's: each has its own.
     ///
     /// # Errors
-    /// [`hg_na::Error::Unsupported`] when the transport has no descriptor, [`hg_na::Error::Os`].
+    /// [`hg_na::Error::Unsupported`] when the transport has no descriptor, [`hg_na::Error::Forked`], [`hg_na::Error::Os`].
     pub fn event_loop(&self) -> Result<EventLoop, OpenError> {
         EventLoop::new(Arc::clone(self.own()))
     }

@@ -138,6 +138,9 @@ impl AsFd for EventLoop {
 impl Port {
     /// Keeps the role for a loop, which runs in this thread. Waits until whoever has it gives it up.
     fn keep_role_for_loop(&self) -> Result<(), OpenError> {
+        if self.is_forked() {
+            return Err(hg_na::Error::Forked); // Whoever had the role is not in this process.
+        }
         if is_inside(self.id) {
             return Err(hg_na::Error::Unsupported("a foreign event loop made in a handler"));
         }

@@ -147,7 +147,8 @@ impl Port {
             if let Some(work) = state.take_work(platform, false) {
                 return self.begin_driving(Role::new(self, work), state);
             }
-            if left.is_some_and(|left| left.is_zero()) {
+            // In a forked child nobody gives it back.
+            if left.is_some_and(|left| left.is_zero()) || self.is_forked() {
                 self.leave_line(state, &me);
                 return None;
             }
