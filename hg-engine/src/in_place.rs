@@ -97,6 +97,7 @@ impl Port {
             .get_mut(start..start + size)
             .ok_or_else(|| unencodable(CodecError::TooLong { room: 0 }))?;
         codec::Default::encode(&wire, room).map_err(unencodable)?;
+        drop(wire); // A user's `Drop` may panic: while nothing was begun.
         if tail > 0 && !codec::Default::lengthen(room, tail) {
             let why = "its last argument is no empty byte string";
             return Err(Failure::Decode(format!("`{}`: {why}", R::NAME)).into());

@@ -50,11 +50,12 @@ impl Port {
         let size = codec::Default::size(&wire).map_err(unencodable)?;
         let start = header.encoded_len();
         if start + size > self.shared.caps.short_unexpected {
-            return self.start_long_call::<R>(peer, (&wire, size), header, deadline);
+            return self.start_long_call::<R>(peer, (wire, size), header, deadline);
         }
         // A user's `Serialize` runs: not under the lock.
         let mut message = Message::inline(start + size);
         codec::Default::encode(&wire, &mut message.as_mut_slice()[start..]).map_err(unencodable)?;
+        drop(wire); // A user's `Drop` may panic: while nothing was begun.
         let Some(state) = self.enter_state() else { return Err(forked().into()) };
         let made = self.post_call(state, (peer, R::NAME), header, deadline, &mut message);
         if message.slot().is_some() {
@@ -68,7 +69,7 @@ impl Port {
     fn start_long_call<R: Rpc>(
         &self,
         peer: Peer,
-        (wire, size): (&R::WireArgs<'_>, usize),
+        (wire, size): (R::WireArgs<'_>, usize),
         header: Header,
         deadline: Option<Instant>,
     ) -> Result<OperationId, Box<Failure>> {
@@ -76,8 +77,9 @@ impl Port {
         if self.is_large(start + size, self.shared.caps.max_unexpected) {
             self.check_large(size)?;
             let mut bytes = hg_bulk::zeroed(size as u64).map_err(Failure::NotMade)?;
-            codec::Default::encode(wire, &mut bytes)
+            codec::Default::encode(&wire, &mut bytes)
                 .map_err(|error| unencodable(R::NAME, &error))?;
+            drop(wire); // As in `start_call`.
             return Ok(self.start_large_call(peer, R::NAME, (bytes, 0), header, deadline)?);
         }
         if start + size <= COPIED_MAX {
@@ -88,8 +90,9 @@ impl Port {
             state.protocol.context()?.message(peer.na, start + size).map_err(reserve_failure)?;
         // A user's `Serialize` runs: not under the lock.
         drop(state);
-        codec::Default::encode(wire, &mut message.as_mut_slice()[start..])
+        codec::Default::encode(&wire, &mut message.as_mut_slice()[start..])
             .map_err(|error| unencodable(R::NAME, &error))?;
+        drop(wire);
         let state = self.enter_state().ok_or_else(forked)?;
         self.post_call(state, (peer, R::NAME), header, deadline, &mut message)
     }
@@ -99,7 +102,7 @@ impl Port {
     fn start_copied_call<R: Rpc>(
         &self,
         peer: Peer,
-        (wire, size): (&R::WireArgs<'_>, usize),
+        (wire, size): (R::WireArgs<'_>, usize),
         header: Header,
         deadline: Option<Instant>,
     ) -> Result<OperationId, Box<Failure>> {
@@ -108,8 +111,9 @@ impl Port {
         let mut bytes = SCRATCH.try_with(Cell::take).unwrap_or_default();
         bytes.resize(start + size, 0);
         // A user's `Serialize` runs: not under the lock.
-        codec::Default::encode(wire, &mut bytes[start..])
+        codec::Default::encode(&wire, &mut bytes[start..])
             .map_err(|error| unencodable(R::NAME, &error))?;
+        drop(wire);
         let mut message = Message::from(bytes);
         let state = self.enter_state().ok_or_else(forked)?;
         let made = self.post_call(state, (peer, R::NAME), header, deadline, &mut message);

@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
-    panic::panic_any,
+    panic::{AssertUnwindSafe, catch_unwind, panic_any},
     pin::Pin,
     sync::{
         Arc,
@@ -11,6 +11,7 @@ use std::{
         mpsc,
     },
     task::{Context as Polling, Poll, Wake, Waker},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -30,6 +31,7 @@ use hg_na_conformance::{
     Mem,
     layer::{Layer, Layered, Layers},
 };
+use serde::{Deserialize, Serialize};
 use watchdog::{LIMIT, hear};
 
 mod hg;
@@ -41,6 +43,26 @@ fn make(len: u64) -> Vec<u8> {
 
 #[rpc(crate = crate::hg)]
 fn never();
+
+/// Bytes that cannot be dropped.
+#[derive(Serialize, Deserialize)]
+struct Fragile(Vec<u8>);
+
+impl Drop for Fragile {
+    fn drop(&mut self) {
+        if !thread::panicking() {
+            panic_any("bytes that cannot be dropped");
+        }
+    }
+}
+
+#[rpc(crate = crate::hg)]
+fn take_fragile(bytes: Fragile);
+
+#[rpc(crate = crate::hg)]
+fn give_fragile(len: usize) -> Fragile {
+    Fragile(vec![5; len])
+}
 
 /// What does not fit in a message of this transport.
 const LARGE: u64 = 300_000;
@@ -277,4 +299,23 @@ fn a_handler_that_gives_a_future_without_being_async_is_answered_for() {
     call_wrong::<false>(&target, &origin);
     call_wrong::<true>(&target, &origin);
     assert_eq!(target.requests_in_service(), 0);
+}
+
+#[test]
+fn arguments_and_results_that_panic_when_they_are_dropped_leave_nothing_behind() {
+    let plugin = Mem::default();
+    let target: Engine = Builder::new().plugin(plugin.clone()).listen(true).open("mem://").unwrap();
+    target.register(give_fragile).unwrap();
+    let origin: Engine = Builder::new().plugin(plugin).open("mem://").unwrap();
+    let peer = origin.lookup(target.address()).unwrap();
+    // One for each way to a message, and one beyond it.
+    for len in [5, 100, 1000, usize::try_from(LARGE).unwrap()] {
+        let take = || origin.call(take_fragile, &peer, (Fragile(vec![5; len]),)).wait().is_ok();
+        assert!(catch_unwind(AssertUnwindSafe(take)).is_err(), "{len}");
+        assert_eq!(origin.calls_under_way(), 0, "{len}");
+        let given = origin.call(give_fragile, &peer, (len,)).wait();
+        assert!(matches!(given, Err(CallError::Panicked(_))), "{len}");
+        assert_eq!(target.large_untaken(), 0, "{len}");
+    }
+    target.drain(LIMIT).wait().unwrap();
 }

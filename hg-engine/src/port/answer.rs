@@ -19,14 +19,14 @@ pub(crate) fn encode_value<T: Serialize>(
     port: &Port,
     origin: hg_na::Peer,
     header: Header,
-    value: &T,
+    value: T,
     answer: &mut Message,
 ) {
     let start = header.encoded_len();
-    let why = match codec::Default::size(value) {
+    let why = match codec::Default::size(&value) {
         Ok(size) if start + size <= port.shared.caps.short_expected => {
             let bytes = answer.make_inline(start + size);
-            match codec::Default::encode(value, &mut bytes[start..]) {
+            match codec::Default::encode(&value, &mut bytes[start..]) {
                 Ok(_) => return header.encode(bytes),
                 Err(error) => unencodable(&error),
             }
@@ -46,7 +46,7 @@ pub(crate) fn encode_error<T: Serialize>(
     port: &Port,
     origin: hg_na::Peer,
     header: Header,
-    error: &T,
+    error: T,
     answer: &mut Message,
 ) {
     encode_value(port, origin, header, error, answer);
@@ -68,7 +68,7 @@ fn encode_long_value<T: Serialize>(
     port: &Port,
     origin: hg_na::Peer,
     header: Header,
-    (value, size): (&T, usize),
+    (value, size): (T, usize),
     answer: &mut Message,
 ) -> Result<(), String> {
     let start = header.encoded_len();
@@ -78,7 +78,7 @@ fn encode_long_value<T: Serialize>(
     }
     *answer = reserve_answer(port, origin, start + size)?;
     let bytes = answer.as_mut_slice();
-    codec::Default::encode(value, &mut bytes[start..]).map_err(|error| unencodable(&error))?;
+    codec::Default::encode(&value, &mut bytes[start..]).map_err(|error| unencodable(&error))?;
     header.encode(bytes);
     Ok(())
 }
@@ -97,7 +97,7 @@ pub(crate) fn offer<T: Serialize>(
     port: &Port,
     origin: hg_na::Peer,
     header: &Header,
-    (value, size): (&T, usize),
+    (value, size): (T, usize),
 ) -> Message {
     let refused =
         |status, text: &str| status_message(header.id, status, bounded_text(text), header.checksum);
@@ -111,9 +111,10 @@ pub(crate) fn offer<T: Serialize>(
             return refused(Status::Rejected, &format!("the result cannot be encoded: {error}"));
         }
     };
-    if let Err(error) = codec::Default::encode(value, &mut bytes) {
+    if let Err(error) = codec::Default::encode(&value, &mut bytes) {
         return refused(Status::Decode, &format!("the result cannot be encoded: {error}"));
     }
+    drop(value); // A user's `Drop` may panic: while nothing is kept.
     let (local, payload) = match port.offer_bytes((bytes, 0), header.checksum) {
         Ok(offered) => offered,
         Err(error) => {

@@ -67,11 +67,11 @@ impl Due {
         match result {
             Ok(output) => {
                 let (header, value) = (header(Status::Ok), R::pack_output(output));
-                encode_value(port, self.origin, header, &value, answer);
+                encode_value(port, self.origin, header, value, answer);
             }
             Err(error) => {
                 let header = header(Status::HandlerError);
-                encode_error(port, self.origin, header, &error, answer);
+                encode_error(port, self.origin, header, error, answer);
             }
         }
         Run::Answered
