@@ -106,6 +106,10 @@ impl EventLoop {
             // It may have looked after its own things before, and here afterwards.
             return self.has_heard.swap(true, Ordering::Relaxed).then_some(None);
         }
+        // Relaxed: it is set before the loop is woken for it.
+        if self.port.closing.load(Ordering::Relaxed) {
+            return Some(None); // Whoever closes the engine wants the role, and wakes the loop afterwards.
+        }
         drop(state);
         let until = self.port.arm(role.work())?;
         drop(role);

@@ -432,6 +432,41 @@ fn a_loop_that_looks_for_the_first_time_after_the_end_goes_round_once_more() {
 }
 
 #[test]
+fn a_loop_sleeps_while_whoever_closes_the_engine_waits_for_a_handler_of_another_context() {
+    let open = |contexts| {
+        let builder = Builder::new().plugin(SmPlugin).contexts(contexts).listen(true);
+        builder.open("sm://").unwrap()
+    };
+    let (engine, other): (Engine, Engine) = (open(2), open(1));
+    let (ran, runs) = mpsc::channel();
+    let (end, ended) = mpsc::channel();
+    let ended = Mutex::new(ended);
+    let serve = move |_: &_, ()| {
+        ran.send(()).unwrap();
+        hear(&ended.lock().unwrap());
+        Ok(1)
+    };
+    engine.serve(held, serve).unwrap();
+    let second = other.lookup(engine.address_at(engine.address(), 1).unwrap()).unwrap();
+    let events = engine.context(0).unwrap().event_loop().unwrap();
+    thread::scope(|scope| {
+        let (other, second) = (&other, &second);
+        scope.spawn(move || drop(other.call(held, second, ()).wait()));
+        hear(&runs);
+        until_it_rests(&events);
+        let closes = scope.spawn(|| engine.close());
+        sleep_until_woken(&events);
+        for _ in 0..PASSES_MAX {
+            events.progress();
+            assert!(events.may_sleep().unwrap(), "it goes round while the handler runs");
+        }
+        end.send(()).unwrap();
+        closes.join().unwrap();
+    });
+    until_it_rests(&events);
+}
+
+#[test]
 fn loops_and_threads_end_whoever_closes_the_engine_and_when() {
     for round in 0..60 {
         let progress = if round % 2 == 0 { Progress::Own } else { Progress::Background };
