@@ -232,15 +232,16 @@ impl Header {
         assert!(message.len() >= len, "a message has room for its header");
         let payload =
             u32::try_from(message.len() - len).expect("a transport's message is under 4 GiB");
-        let [magic_0, magic_1] = MAGIC.to_le_bytes();
-        let word = [magic_0, magic_1, VERSION, self.kind as u8, flags.0, self.code, 0, 0];
+        let (kind, flags, code) =
+            (u64::from(self.kind as u8), u64::from(flags.0), u64::from(self.code));
+        let word = FIXED_BITS | kind << 24 | flags << 32 | code << 40;
         if Self::fixed_len(self.kind) == REQUEST_LEN
             && let Some(fixed) = message.first_chunk_mut::<REQUEST_LEN>()
         {
             fixed[20..28].copy_from_slice(&self.rpc.0.to_le_bytes());
         }
         if let Some(prefix) = message.first_chunk_mut::<PREFIX_LEN>() {
-            prefix[0..8].copy_from_slice(&word);
+            prefix[0..8].copy_from_slice(&word.to_le_bytes());
             prefix[8..12].copy_from_slice(&payload.to_le_bytes());
             prefix[12..20].copy_from_slice(&self.id.to_le_bytes());
         }

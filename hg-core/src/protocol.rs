@@ -301,18 +301,29 @@ impl Protocol {
                 Owner::Nobody => {}
             },
             Completion::Unexpected { from, message } => {
-                match self.serves.handle_message(*from, message.as_slice()) {
-                    Arrival::Run { header, payload } => {
-                        requests.push(Ticket { from: *from, at, header, payload });
-                    }
-                    Arrival::Hold => {
-                        let message = std::mem::replace(message, Message::inline(0));
-                        self.serves.hold(*from, message);
-                    }
-                    refusal => self.handle_refusal(*from, refusal),
+                if let Some((header, payload)) = self.serves.handle_plain(message.as_slice()) {
+                    requests.push(Ticket { from: *from, at, header, payload });
+                } else {
+                    self.handle_arrival(*from, message, at, requests);
                 }
             }
             other => self.handle_rare(other, requests),
+        }
+    }
+
+    /// An unexpected message that is no plain request, or for which there may be no room.
+    #[inline(never)]
+    fn handle_arrival(
+        &mut self,
+        from: Peer,
+        message: &mut Message,
+        at: usize,
+        requests: &mut Vec<Ticket>,
+    ) {
+        match self.serves.handle_message(from, message.as_slice()) {
+            Arrival::Run { header, payload } => requests.push(Ticket { from, at, header, payload }),
+            Arrival::Hold => self.serves.hold(from, std::mem::replace(message, Message::inline(0))),
+            refusal => self.handle_refusal(from, refusal),
         }
     }
 

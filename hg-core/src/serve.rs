@@ -318,13 +318,20 @@ impl Serves {
         self.at_ease = if is_plain { half } else { 0 };
     }
 
+    /// The common case of [`Serves::handle_message`]: the header of a request that is to run, and where its payload begins.
+    #[inline(always)]
+    pub(crate) fn handle_plain(&mut self, message: &[u8]) -> Option<(Header, usize)> {
+        if self.arrived >= self.at_ease {
+            return None;
+        }
+        let plain = Header::decode_plain_request(message)?;
+        self.arrived += 1;
+        Some(plain)
+    }
+
     /// An unexpected message has arrived.
-    #[inline]
     pub fn handle_message(&mut self, from: Peer, message: &[u8]) -> Arrival {
-        if self.arrived < self.at_ease
-            && let Some((header, payload)) = Header::decode_plain_request(message)
-        {
-            self.arrived += 1;
+        if let Some((header, payload)) = self.handle_plain(message) {
             return Arrival::Run { header, payload };
         }
         if self.reject_above.is_none() && !self.has_room(from) || self.is_held(from) {

@@ -19,7 +19,7 @@ use hg_na::Address;
 use crate::{
     Answer, Call, CallOptions, Drain, EventLoop, OneWay, OpenError, OwnedCall, Peer, Progress,
     Ready, Request, dump,
-    inside::{is_in_handler, is_inside, waiting},
+    inside::is_in_handler,
     lock::Mutex,
     peer::ToAddress,
     platform::Spawned,
@@ -144,9 +144,14 @@ impl Engine {
     /// The thread's context.
     fn own(&self) -> &Arc<Port> {
         match self.whole() {
-            Some(whole) => &whole.ports[self.port.shared.contexts.of_thread()],
+            Some(whole) => self.threads_own(whole),
             None => &self.port,
         }
+    }
+
+    #[inline(never)]
+    fn threads_own<'h>(&self, whole: &'h Alive) -> &'h Arc<Port> {
+        &whole.ports[self.port.shared.contexts.of_thread()]
     }
 
     /// The context that an operation with this peer takes, and the peer as that one knows it; `None` for one that is good for
@@ -511,17 +516,7 @@ impl Engine {
     /// never comes.
     pub fn progress(&self, timeout: Duration) -> bool {
         let port = self.own();
-        if timeout.is_zero() {
-            return port.progress_once();
-        }
-        if is_inside(port.id) {
-            return false;
-        }
-        let limit = port.now().checked_add(timeout);
-        waiting(|| {
-            let Some((mut role, state)) = port.wait_for_role(limit) else { return false };
-            port.drive_until_moved(&mut role, state, limit)
-        })
+        if timeout.is_zero() { port.progress_once() } else { port.progress_for(timeout) }
     }
 
     /// Ends a [`Engine::progress`] that is under way in another thread, also one that sleeps; if there is none, the next one after its

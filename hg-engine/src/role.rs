@@ -59,7 +59,7 @@ use crate::{
     contain::{discard, panic_text},
     deferred,
     idle::Idle,
-    inside::is_in_handler,
+    inside::{is_in_handler, is_inside, waiting},
     platform::{Spawned, Thread},
     port::{Look, OutcomeOf, Port, Role, Sleep, State, Work},
 };
@@ -71,7 +71,7 @@ const GRACES_UNTIL_DEEP: u32 = 8;
 
 impl Port {
     /// The role, if nobody has it, and the locked state for the first round.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn try_role(self: &Arc<Self>) -> Option<(Role<'_>, MutexGuard<'_, State>)> {
         let mut state = self.enter_state()?;
         let work = state.take_work(self.shared.platform.as_ref(), false)?;
@@ -79,7 +79,7 @@ impl Port {
     }
 
     /// Whoever makes progress for others has taken the role: they are told of what it finds.
-    #[inline]
+    #[inline(always)]
     pub(super) fn begin_driving<'p>(
         &'p self,
         mut role: Role<'p>,
@@ -295,6 +295,19 @@ impl Port {
                 return found;
             }
         }
+    }
+
+    /// Makes progress until something moved, or for so long; says which. In a handler it does nothing.
+    #[inline(never)]
+    pub(crate) fn progress_for(self: &Arc<Self>, timeout: Duration) -> bool {
+        if is_inside(self.id) {
+            return false;
+        }
+        let limit = self.now().checked_add(timeout);
+        waiting(|| {
+            let Some((mut role, state)) = self.wait_for_role(limit) else { return false };
+            self.drive_until_moved(&mut role, state, limit)
+        })
     }
 
     /// Makes progress until something moved, or `limit` has passed; says which.

@@ -146,6 +146,15 @@ impl Message {
     pub fn as_slice(&self) -> &[u8] {
         match &self.0 {
             Repr::Inline { len, bytes } => &bytes[..usize::from(*len)],
+            _ => self.outer_slice(),
+        }
+    }
+
+    /// The bytes of one that does not carry them inside itself.
+    #[inline(never)]
+    fn outer_slice(&self) -> &[u8] {
+        match &self.0 {
+            Repr::Inline { .. } => &[],
             Repr::Owned(bytes) | Repr::Wide(Wide(bytes)) => bytes,
             Repr::Body(body) => body.bytes(),
             Repr::Shared(body) => body.bytes(),
@@ -155,12 +164,17 @@ impl Message {
     /// The bytes, to be written.
     #[inline]
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
-        if matches!(self.0, Repr::Shared(_)) {
-            self.unshare();
+        match self.0 {
+            Repr::Inline { len, ref mut bytes } => &mut bytes[..usize::from(len)],
+            _ => self.outer_mut_slice(),
         }
+    }
+
+    #[inline(never)]
+    fn outer_mut_slice(&mut self) -> &mut [u8] {
+        self.unshare();
         match &mut self.0 {
-            Repr::Shared(_) => &mut [],
-            Repr::Inline { len, bytes } => &mut bytes[..usize::from(*len)],
+            Repr::Inline { .. } | Repr::Shared(_) => &mut [],
             Repr::Owned(bytes) | Repr::Wide(Wide(bytes)) => bytes,
             Repr::Body(body) => body.bytes_mut(),
         }

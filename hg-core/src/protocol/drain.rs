@@ -29,8 +29,15 @@ pub(super) enum Stage {
 
 impl Protocol {
     /// Some calls or requests may have ended: who waits for their room, or for their end, is told.
-    #[inline]
+    #[inline(always)]
     pub fn tell_waiting(&mut self) {
+        if self.operations.waits_for_room() || self.operations.waits_for_drain() {
+            self.tell_those_who_wait();
+        }
+    }
+
+    #[cold]
+    fn tell_those_who_wait(&mut self) {
         if self.operations.waits_for_room() {
             self.operations.grant_room();
             self.run_effects();

@@ -207,12 +207,12 @@ impl Work {
 #[inline(always)]
 fn forget_all(done: &mut Vec<Completion>) {
     while let Some(completion) = done.pop() {
-        let owns_nothing = match &completion {
-            Completion::Unexpected { message, .. }
-            | Completion::Done(Done {
-                result: Ok(()), returned: Returned::Message(message), ..
-            }) => message.slot().is_some(),
-            _ => false,
+        let owns_nothing = if let Completion::Unexpected { message, .. } = &completion {
+            message.slot().is_some()
+        } else if let Completion::Done(Done { result: Ok(()), returned, .. }) = &completion {
+            matches!(returned, Returned::Message(message) if message.slot().is_some())
+        } else {
+            false
         };
         if owns_nothing {
             std::mem::forget(completion);
