@@ -2,8 +2,11 @@
 
 use std::{io, marker::PhantomData};
 
-use ::bincode::{DefaultOptions, ErrorKind, Options};
-use serde::{Deserialize, Serialize};
+use ::bincode::{BincodeRead, DefaultOptions, Deserializer, ErrorKind, Options, Result as Read};
+use serde::{
+    Deserialize, Serialize,
+    de::{DeserializeSeed, Visitor},
+};
 
 use super::{
     Codec, CodecError,
@@ -54,15 +57,18 @@ impl Codec for Bincode {
     #[inline]
     fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, CodecError> {
         let seed = Bounded::new(PhantomData, Bounds::of_message(bytes.len()));
-        options().deserialize_seed(seed, bytes).map_err(malformed)
+        let mut left = bytes;
+        let reader = Reader { left: &mut left };
+        let mut deserializer = Deserializer::with_bincode_read(reader, options());
+        let value = seed.deserialize(&mut deserializer).map_err(malformed)?;
+        if left.is_empty() { Ok(value) } else { Err(left_over()) }
     }
 }
 
-/// No byte limit: what is read is bounded by its slice (bincode ignores the limit there), what is
-/// written by the room for it. Bytes left over are an error.
+/// No byte limit: what is read is bounded by its slice, what is written by the room for it.
 #[inline]
 fn options() -> impl Options {
-    DefaultOptions::new().with_fixint_encoding().reject_trailing_bytes()
+    DefaultOptions::new().with_fixint_encoding()
 }
 
 #[cold]
@@ -73,6 +79,57 @@ fn refused(error: ::bincode::Error) -> CodecError {
 #[cold]
 fn malformed(error: ::bincode::Error) -> CodecError {
     CodecError::malformed(&error)
+}
+
+#[cold]
+fn left_over() -> CodecError {
+    malformed(Box::new(ErrorKind::Custom("bytes are left over".to_owned())))
+}
+
+/// Takes fields off a slice. bincode's own does the same, behind a function that is not inlined.
+struct Reader<'r, 'a> {
+    left: &'r mut &'a [u8],
+}
+
+impl<'a> Reader<'_, 'a> {
+    #[inline(always)]
+    fn take(&mut self, len: usize) -> io::Result<&'a [u8]> {
+        let (field, left) = self.left.split_at_checked(len).ok_or(io::ErrorKind::UnexpectedEof)?;
+        *self.left = left;
+        Ok(field)
+    }
+}
+
+impl io::Read for Reader<'_, '_> {
+    #[inline(always)]
+    fn read(&mut self, field: &mut [u8]) -> io::Result<usize> {
+        self.read_exact(field)?;
+        Ok(field.len())
+    }
+
+    #[inline(always)]
+    fn read_exact(&mut self, field: &mut [u8]) -> io::Result<()> {
+        field.copy_from_slice(self.take(field.len())?);
+        Ok(())
+    }
+}
+
+impl<'a> BincodeRead<'a> for Reader<'_, 'a> {
+    #[inline(always)]
+    fn forward_read_str<V: Visitor<'a>>(&mut self, len: usize, visitor: V) -> Read<V::Value> {
+        let text = str::from_utf8(self.take(len)?).map_err(ErrorKind::InvalidUtf8Encoding)?;
+        visitor.visit_borrowed_str(text)
+    }
+
+    #[inline(always)]
+    fn get_byte_buffer(&mut self, len: usize) -> Read<Vec<u8>> {
+        Ok(self.take(len)?.to_vec())
+    }
+
+    #[inline(always)]
+    fn forward_read_bytes<V: Visitor<'a>>(&mut self, len: usize, visitor: V) -> Read<V::Value> {
+        visitor.visit_borrowed_bytes(self.take(len)?)
+    }
 }
 
 /// Writes a whole field or nothing, so that a field of a known size is one store.
