@@ -24,8 +24,10 @@ impl Timers {
     /// Arms a timer. `alive` tells of others whether they still count.
     #[inline]
     pub(crate) fn arm(&mut self, at: Instant, key: Key, alive: impl Fn(Key) -> bool) {
+        let before = self.latest.replace((at, key));
         self.live += 1;
-        if let Some((at, key)) = self.latest.replace((at, key))
+        if self.live > 1
+            && let Some((at, key)) = before
             && alive(key)
         {
             self.push(at, key, alive);

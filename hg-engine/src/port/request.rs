@@ -26,7 +26,9 @@ use crate::Peer;
 pub struct Request {
     port: Arc<Port>,
     due: Due,
-    deadline: Option<Instant>,
+    /// When it has arrived, and the nanoseconds that it had left then; where it has a deadline.
+    arrived: Option<Instant>,
+    remaining_ns: Option<u64>,
     /// Which of the handlers it is that this port has started ([`Port::starting`]); 0: not one of those.
     start: u64,
     /// Whether it can be cancelled: not in a plain handler.
@@ -98,7 +100,8 @@ impl Request {
                 answered: false,
                 checksum: false,
             },
-            deadline: None,
+            arrived: None,
+            remaining_ns: None,
             start: 0,
             can_be_cancelled: false,
             cancel: OnceLock::new(),
@@ -109,8 +112,7 @@ impl Request {
     #[inline]
     pub(crate) fn reuse(&mut self, origin: hg_na::Peer, header: &Header, arrived: Option<Instant>) {
         self.due = Due::new(origin, header);
-        let left = header.remaining_ns.map(Duration::from_nanos);
-        self.deadline = left.zip(arrived).and_then(|(left, arrived)| arrived.checked_add(left));
+        (self.arrived, self.remaining_ns) = (arrived, header.remaining_ns);
         self.can_be_cancelled = false;
         if self.cancel.get().is_some() {
             self.forget_token();
@@ -179,7 +181,7 @@ impl Request {
     /// When the caller gives up, if it said so: its time remaining, counted from the request's arrival.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
-        self.deadline
+        self.arrived?.checked_add(Duration::from_nanos(self.remaining_ns?))
     }
 
     /// Whether the origin asked for checksums.
