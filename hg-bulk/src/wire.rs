@@ -29,9 +29,13 @@ thread_local! {
 /// Runs something that reads a message: long descriptors in it hold on to its memory instead of being copied.
 #[inline]
 pub fn reading<T>(message: &Message, read: impl FnOnce() -> T) -> T {
-    let Some(body) = message.shared() else { return read() };
-    let _until_then = Reading(READ.with(|read| read.replace(Some(Arc::clone(body)))));
+    let _until_then = message.shared().map(hold);
     read()
+}
+
+#[cold]
+fn hold(body: &Arc<dyn MessageBody>) -> Reading {
+    Reading(READ.with(|read| read.replace(Some(Arc::clone(body)))))
 }
 
 /// What was read before, to go on with.

@@ -109,7 +109,7 @@ impl Service for Server {
                 port.refuse_unknown(origin, header, handlers.signature_of_name(header.rpc));
                 continue;
             };
-            let Registered { kind, handler } = handlers.at(place);
+            let Registered { kind, gives, handler } = handlers.at(place);
             let arrived =
                 header.remaining_ns.map(|_| *now.get_or_insert_with(|| port.shared.platform.now()));
             if header.bulk {
@@ -144,7 +144,7 @@ impl Service for Server {
                 }
                 ServeKind::Async if port.runtime_for(handler.as_ref()).is_none() => {
                     let spares = spares_of(&mut starts.spares, place);
-                    let start = Start { tasks, answer, spares, is_kept: false };
+                    let start = Start { tasks, answer, spares, is_kept: *gives };
                     let (message, count) = ((&*message, payload), &mut starts.count);
                     let state = port.run_async(handler.as_ref(), request, message, count, start);
                     if port.was_closed_here() {
@@ -226,27 +226,39 @@ impl Port {
             return self.spawn_task(runtime, request, task);
         }
         let (due, spares) = (Due::new(origin, &header), &mut Vec::new());
-        self.go_on(due, task, Start { tasks, answer, spares, is_kept: true });
+        self.go_on(due, Run::Later(task), Start { tasks, answer, spares, is_kept: true });
     }
 
-    /// Starts an `async` handler. One that ends at once leaves the state locked from its answer.
+    /// Starts an `async` handler: runs it to its future, and polls that. One that ends at once leaves the state locked from its
+    /// answer.
     #[inline(never)]
     fn run_async(
         self: &Arc<Self>,
         handler: &dyn Handler,
         request: &mut Request,
-        message: (&Message, usize),
+        (message, payload): (&Message, usize),
         starts: &mut u64,
-        mut start: Start<'_>,
+        start: Start<'_>,
     ) -> Option<MutexGuard<'_, State>> {
-        start.is_kept = handler.gives();
         let number = self.begin_start(start.is_kept, starts, request.due());
         request.make_cancellable(number);
-        self.start_async(handler, request, message, start)
+        let request = &*request;
+        let mut spare = start.spares.pop();
+        let run = hg_bulk::reading(message, || {
+            let payload = &message.as_slice()[payload..];
+            let (answer, spare) = (&mut *start.answer, &mut spare);
+            in_handler(self.id, Inside::Plain, || {
+                run_caught(handler, request, payload, answer, spare)
+            })
+        });
+        if let Some(spare) = spare {
+            start.spares.push(spare);
+        }
+        self.go_on(request.due(), run, start)
     }
 
     /// An `async` handler is run to its future, in a round in which no cancellation can arrive. Most end in it, and are not
-    /// kept among those that can be cancelled unless they ask; [`Port::finish_start`] or [`Port::go_on`] ends that.
+    /// kept among those that can be cancelled unless they ask; [`Port::go_on`] ends that.
     #[inline]
     fn begin_start(&self, keeps: bool, starts: &mut u64, due: Due) -> u64 {
         if keeps {
@@ -259,71 +271,32 @@ impl Port {
         *starts
     }
 
-    /// Runs an `async` handler to its future, and polls that.
+    /// A handler's future is polled; unless it has ended, it goes on beyond this round. A handler that was kept may have been
+    /// answered by somebody else.
     #[inline(always)]
-    fn start_async(
-        self: &Arc<Self>,
-        handler: &dyn Handler,
-        request: &Request,
-        (message, payload): (&Message, usize),
-        start: Start<'_>,
-    ) -> Option<MutexGuard<'_, State>> {
-        let mut spare = start.spares.pop();
-        let run = hg_bulk::reading(message, || {
-            let payload = &message.as_slice()[payload..];
-            let (answer, spare) = (&mut *start.answer, &mut spare);
-            in_handler(self.id, Inside::Plain, || {
-                run_caught(handler, request, payload, answer, spare)
-            })
-        });
-        if let Some(spare) = spare {
-            start.spares.push(spare);
-        }
-        match run {
-            Run::Later(task) => self.go_on(request.due(), task, start),
-            run => Some(self.finish_start(request.due(), &run, start.answer, start.is_kept)),
-        }
-    }
-
-    /// A handler's future is polled; unless it has ended, it goes on beyond this round.
-    #[inline]
     fn go_on(
         self: &Arc<Self>,
         due: Due,
-        task: Task,
+        run: Run,
         start: Start<'_>,
     ) -> Option<MutexGuard<'_, State>> {
         let Start { tasks, answer, spares, is_kept } = start;
-        match tasks.start(task, &due, self, (answer, spares)) {
-            Poll::Ready(run) => return Some(self.finish_start(due, &run, answer, is_kept)),
-            Poll::Pending if is_kept => {}
-            Poll::Pending => self.leave_round(due),
-        }
-        None
-    }
-
-    /// A handler goes on beyond the round that has started it.
-    fn leave_round(&self, due: Due) {
-        let mut state = self.state.lock();
-        state.protocol.serves.keep_running(due.origin, due.id);
-        // Relaxed: those that ask hold the lock.
-        self.starting.store(0, Ordering::Relaxed);
-    }
-
-    /// A handler has ended in the round that has started it. One that was kept may have been answered by somebody else.
-    #[inline]
-    fn finish_start(
-        &self,
-        due: Due,
-        run: &Run,
-        answer: &mut Message,
-        is_kept: bool,
-    ) -> MutexGuard<'_, State> {
+        let run = match run {
+            Run::Later(task) => match tasks.start(task, &due, self, (answer, spares)) {
+                Poll::Ready(run) => run,
+                Poll::Pending if is_kept => return None,
+                Poll::Pending => {
+                    self.leave_round(due);
+                    return None;
+                }
+            },
+            run => run,
+        };
         let mut state = self.state.lock();
         // Relaxed: those that ask hold the lock.
         self.starting.store(0, Ordering::Relaxed);
         if matches!(run, Run::Given | Run::Later(_)) {
-            return state;
+            return Some(state);
         }
         let is_due = if is_kept {
             state.protocol.serves.end(due.origin, due.id)
@@ -334,7 +307,15 @@ impl Port {
         if is_due && matches!(run, Run::Answered) {
             state.protocol.reply(due.origin, due.id, answer);
         }
-        state
+        Some(state)
+    }
+
+    /// A handler goes on beyond the round that has started it.
+    fn leave_round(&self, due: Due) {
+        let mut state = self.state.lock();
+        state.protocol.serves.keep_running(due.origin, due.id);
+        // Relaxed: those that ask hold the lock.
+        self.starting.store(0, Ordering::Relaxed);
     }
 
     /// Has a handler run by a runtime of the user's, or by the pool.

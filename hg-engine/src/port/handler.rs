@@ -93,13 +93,14 @@ pub(crate) type Task = Box<dyn Running>;
 /// What the registry keeps.
 #[derive(Clone)]
 pub(crate) struct Registered {
-    /// The handler's, at hand.
+    /// What the handler says of itself, at hand.
     pub(crate) kind: ServeKind,
+    pub(crate) gives: bool,
     pub(crate) handler: Arc<dyn Handler>,
 }
 
 impl Registered {
     pub(crate) fn new(handler: impl Handler + 'static) -> Self {
-        Self { kind: handler.kind(), handler: Arc::new(handler) }
+        Self { kind: handler.kind(), gives: handler.gives(), handler: Arc::new(handler) }
     }
 }

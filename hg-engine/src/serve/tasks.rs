@@ -123,6 +123,7 @@ impl Wakening {
 
 impl Tasks {
     /// Polls a task. One that has ended leaves its answer, and its place for the next one; others are added, and go on.
+    #[inline(always)]
     pub(crate) fn start(
         &mut self,
         mut task: Task,
@@ -130,7 +131,10 @@ impl Tasks {
         port: &Arc<Port>,
         (answer, spares): (&mut Message, &mut Vec<Task>),
     ) -> Poll<Run> {
-        let wakening = self.spares.pop().unwrap_or_else(|| Wakening::new(&self.ready, port));
+        if self.spares.is_empty() {
+            self.spares.push(Wakening::new(&self.ready, port));
+        }
+        let wakening = self.spares.last().expect("one is there, or was added");
         // Nothing is added meanwhile: only here.
         let key = self.table.next_key();
         // Relaxed: nobody has the waker yet.
@@ -139,19 +143,23 @@ impl Tasks {
         wakening.shared.is_ready.store(false, Ordering::Relaxed);
         let run = poll_once(&mut task, port, due, &wakening.waker, answer);
         if run.is_pending() {
-            self.table.insert_with(|| Entry { task, wakening, due: *due });
+            self.add(task, due);
             return run;
         }
         keep(spares, task);
-        if wakening.is_unused() {
-            self.keep(wakening);
-        } else {
+        if !wakening.is_unused() {
             // Whoever has the waker wakes nobody: the key is used up.
-            let task = Box::new(Nothing);
-            self.table.insert_with(|| Entry { task, wakening, due: *due });
+            self.add(Box::new(Nothing), due);
             self.table.discard(key);
         }
         run
+    }
+
+    /// Adds a task that was polled with the last of the wakers that are kept.
+    #[cold]
+    fn add(&mut self, task: Task, due: &Due) {
+        let wakening = self.spares.pop().expect("it was polled with one");
+        self.table.insert_with(|| Entry { task, wakening, due: *due });
     }
 
     #[inline]
