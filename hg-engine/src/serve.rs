@@ -27,7 +27,10 @@ use hg_na::{Completion, Message};
 
 pub use self::kinds::Answer;
 pub(crate) use self::kinds::{OfAsyncClosure, OfClosure, OfFunction, OfLaterClosure};
-use self::{owed::Owed, tasks::Tasks};
+use self::{
+    owed::Owed,
+    tasks::{Tasks, keep},
+};
 use crate::{
     contain::contain,
     inside::{Inside, in_handler},
@@ -101,9 +104,9 @@ impl Service for Server {
         // Read for those that have a deadline: it is counted from their arrival.
         let mut now = None;
         let handlers = handlers.as_ref()?;
-        for (&Ticket { from: origin, at, ref header, payload }, left) in
-            requests.iter().zip((0..requests.len()).rev())
-        {
+        let mut begun = 0;
+        while let Some(&Ticket { from: origin, at, ref header, payload }) = requests.get(begun) {
+            begun += 1;
             let Some(Completion::Unexpected { message, .. }) = done.get_mut(at) else { continue };
             let Some(place) = place_of(header.rpc, handlers, last_rpc) else {
                 port.refuse_unknown(origin, header, handlers.signature_of_name(header.rpc));
@@ -128,13 +131,12 @@ impl Service for Server {
                     let handler = handler.as_ref();
                     let run = || run_caught(handler, request, payload, answer, &mut None);
                     let run = in_handler(port.id, Inside::Plain, run);
-                    let is_answered = forget_run(port.id, run);
                     let mut state = port.state.lock();
-                    if is_answered {
+                    if run == Run::Answered {
                         state.protocol.reply(origin, header.id, answer);
                     }
                     state.protocol.serves.end_in_round(origin, header.id);
-                    if left == 0 {
+                    if begun == requests.len() {
                         requests.clear();
                         return Some(state);
                     }
@@ -150,7 +152,7 @@ impl Service for Server {
                     if port.was_closed_here() {
                         break;
                     }
-                    if left == 0 && state.is_some() {
+                    if begun == requests.len() && state.is_some() {
                         requests.clear();
                         return state;
                     }
@@ -226,7 +228,7 @@ impl Port {
             return self.spawn_task(runtime, request, task);
         }
         let (due, spares) = (Due::new(origin, &header), &mut Vec::new());
-        self.go_on(due, Run::Later(task), Start { tasks, answer, spares, is_kept: true });
+        self.go_on(due, (Run::Later, Some(task)), Start { tasks, answer, spares, is_kept: true });
     }
 
     /// Starts an `async` handler: runs it to its future, and polls that. One that ends at once leaves the state locked from its
@@ -243,18 +245,15 @@ impl Port {
         let number = self.begin_start(start.is_kept, starts, request.due());
         request.make_cancellable(number);
         let request = &*request;
-        let mut spare = start.spares.pop();
+        let mut future = start.spares.pop();
         let run = hg_bulk::reading(message, || {
             let payload = &message.as_slice()[payload..];
-            let (answer, spare) = (&mut *start.answer, &mut spare);
+            let (answer, future) = (&mut *start.answer, &mut future);
             in_handler(self.id, Inside::Plain, || {
-                run_caught(handler, request, payload, answer, spare)
+                run_caught(handler, request, payload, answer, future)
             })
         });
-        if let Some(spare) = spare {
-            start.spares.push(spare);
-        }
-        self.go_on(request.due(), run, start)
+        self.go_on(request.due(), (run, future), start)
     }
 
     /// An `async` handler is run to its future, in a round in which no cancellation can arrive. Most end in it, and are not
@@ -277,25 +276,26 @@ impl Port {
     fn go_on(
         self: &Arc<Self>,
         due: Due,
-        run: Run,
+        (mut run, future): (Run, Option<Task>),
         start: Start<'_>,
     ) -> Option<MutexGuard<'_, State>> {
         let Start { tasks, answer, spares, is_kept } = start;
-        let run = match run {
-            Run::Later(task) => match tasks.start(task, &due, self, (answer, spares)) {
-                Poll::Ready(run) => run,
-                Poll::Pending if is_kept => return None,
-                Poll::Pending => {
+        if let Some(task) = future {
+            if run != Run::Later {
+                keep(spares, task);
+            } else if let Poll::Ready(ended) = tasks.start(task, &due, self, (answer, spares)) {
+                run = ended;
+            } else {
+                if !is_kept {
                     self.leave_round(due);
-                    return None;
                 }
-            },
-            run => run,
-        };
+                return None;
+            }
+        }
         let mut state = self.state.lock();
         // Relaxed: those that ask hold the lock.
         self.starting.store(0, Ordering::Relaxed);
-        if matches!(run, Run::Given | Run::Later(_)) {
+        if matches!(run, Run::Given | Run::Later) {
             return Some(state);
         }
         let is_due = if is_kept {
@@ -304,7 +304,7 @@ impl Port {
             state.protocol.serves.end_in_round(due.origin, due.id);
             true
         };
-        if is_due && matches!(run, Run::Answered) {
+        if is_due && run == Run::Answered {
             state.protocol.reply(due.origin, due.id, answer);
         }
         Some(state)
@@ -348,7 +348,7 @@ impl Port {
             let mut answer = no_message();
             let payload = incoming.payload();
             let run = run_caught(handler.as_ref(), &request, payload, &mut answer, &mut None);
-            owed.settle(&run, answer);
+            owed.settle(run, answer);
             // The last one, where the engine was closed meanwhile.
             contain("a handler that was dropped", || drop(handler));
         };
@@ -392,20 +392,4 @@ fn spares_of(spares: &mut Vec<Vec<Task>>, place: usize) -> &mut Vec<Task> {
         spares.resize_with(place + 1, Vec::new);
     }
     &mut spares[place]
-}
-
-/// A plain handler's run owns nothing; it is dropped without being asked. Says whether it has answered.
-#[inline(always)]
-fn forget_run(port: u64, run: Run) -> bool {
-    let is_answered = matches!(&run, Run::Answered);
-    match &run {
-        Run::Answered | Run::Silent | Run::Given => std::mem::forget(run),
-        Run::Later(_) => drop_run(port, run),
-    }
-    is_answered
-}
-
-#[cold]
-fn drop_run(port: u64, run: Run) {
-    in_handler(port, Inside::Async, || contain("a plain handler's future", || drop(run)));
 }

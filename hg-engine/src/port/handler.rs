@@ -17,13 +17,14 @@ use super::{
 use crate::contain::{discard, panic_text};
 
 /// What came of running a handler.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Run {
     /// The answer was encoded to its place.
     Answered,
     /// It ended, and no answer is due.
     Silent,
-    /// A future of the answer.
-    Later(Task),
+    /// A future of the answer was put to its place.
+    Later,
     /// The handler has an [`Answer`] to give.
     Given,
 }
@@ -40,14 +41,14 @@ pub(crate) trait Handler: Send + Sync {
     fn gives(&self) -> bool {
         false
     }
-    /// Runs it; an answer that is there at once is written to its place.
-    /// A future is put to the spare place, if there is one.
+    /// Runs it. An answer that is there at once is written to its place, and so is a future of it, which only an `async` handler
+    /// has: where its last one was, if that is given.
     fn run(
         &self,
         request: &Request,
         payload: &[u8],
         answer: &mut Message,
-        spare: &mut Option<Task>,
+        future: &mut Option<Task>,
     ) -> Run;
 }
 
@@ -58,9 +59,9 @@ pub(crate) fn run_caught(
     request: &Request,
     payload: &[u8],
     answer: &mut Message,
-    spare: &mut Option<Task>,
+    future: &mut Option<Task>,
 ) -> Run {
-    match catch_unwind(AssertUnwindSafe(|| handler.run(request, payload, answer, spare))) {
+    match catch_unwind(AssertUnwindSafe(|| handler.run(request, payload, answer, future))) {
         Ok(run) => run,
         Err(panic) => panicked(request, panic, answer),
     }

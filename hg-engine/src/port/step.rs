@@ -159,7 +159,7 @@ impl Port {
         if state.protocol.serves.has_held() {
             state.protocol.take_held(&mut work.done, &mut work.requests);
         }
-        let taken = work.done.len();
+        let mut at = work.done.len();
         let Some(context) = &mut state.protocol.context else { return false };
         let moved = match context.progress(work.now, &mut work.done) {
             Ok(moved) => moved,
@@ -169,14 +169,15 @@ impl Port {
             }
         };
         let any = !work.done.is_empty();
-        for (completion, at) in work.done[taken..].iter_mut().zip(taken..) {
+        while let Some(completion) = work.done.get_mut(at) {
+            at += 1;
             if let Completion::Done(Done { token, result: Ok(()), returned, .. }) = completion
                 && let Owner::Call(id, Half::Receive) = Owner::of(*token)
                 && look.take(state, id, returned)
             {
                 continue;
             }
-            state.protocol.handle_completion(completion, at, &mut work.requests);
+            state.protocol.handle_completion(completion, at - 1, &mut work.requests);
         }
         let moved = moved | any;
         if is_clock_read {

@@ -47,13 +47,13 @@ impl<R: Serve<Request>> Handler for OfFunction<R> {
         request: &Request,
         payload: &[u8],
         answer: &mut Message,
-        spare: &mut Option<Task>,
+        future: &mut Option<Task>,
     ) -> Run {
         let args = match arguments::<R>(request, payload, answer) {
             Ok(args) => args,
             Err(run) => return run,
         };
-        R::serve(request, args, ToPlace::<R> { request, answer, spare, rpc: PhantomData })
+        R::serve(request, args, ToPlace::<R> { request, answer, future, rpc: PhantomData })
     }
 }
 
@@ -61,7 +61,7 @@ impl<R: Serve<Request>> Handler for OfFunction<R> {
 struct ToPlace<'r, R> {
     request: &'r Request,
     answer: &'r mut Message,
-    spare: &'r mut Option<Task>,
+    future: &'r mut Option<Task>,
     rpc: PhantomData<fn() -> R>,
 }
 
@@ -79,7 +79,7 @@ impl<R: Serve<Request>> Responder<R::Output, R::Error> for ToPlace<'_, R> {
         F: Future<Output = Result<R::Output, R::Error>> + Send + 'static,
     {
         if R::KIND == ServeKind::Async {
-            return Run::Later(places::put::<R, F>(self.spare, future));
+            return places::put::<R, F>(self.future, future);
         }
         contain("a handler's future that was dropped", || drop(future));
         unpolled::<R>(self.request, self.answer)
@@ -146,14 +146,14 @@ where
         request: &Request,
         payload: &[u8],
         answer: &mut Message,
-        spare: &mut Option<Task>,
+        place: &mut Option<Task>,
     ) -> Run {
         let args = match arguments::<R>(request, payload, answer) {
             Ok(args) => args,
             Err(run) => return run,
         };
         let future = (self.function)(request.clone(), R::unpack(args));
-        Run::Later(places::put::<R, _>(spare, future))
+        places::put::<R, _>(place, future)
     }
 }
 

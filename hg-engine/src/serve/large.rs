@@ -115,7 +115,7 @@ fn refusal(error: TransferError) -> (Status, String) {
 
 async fn run(handler: Arc<dyn Handler>, request: Request, bytes: Vec<u8>, share: Share) -> Ended {
     let (port, due) = (Arc::clone(request.port()), request.due());
-    let mut answer = no_message();
+    let (mut answer, mut future) = (no_message(), None);
     let run = if handler.kind() == ServeKind::Blocking {
         let owner = request.clone();
         let (pooled, job) = Pooled::new(move || {
@@ -130,7 +130,7 @@ async fn run(handler: Arc<dyn Handler>, request: Request, bytes: Vec<u8>, share:
         answer = made;
         run
     } else {
-        let mut run = || run_caught(handler.as_ref(), &request, &bytes, &mut answer, &mut None);
+        let mut run = || run_caught(handler.as_ref(), &request, &bytes, &mut answer, &mut future);
         // As of short arguments: what is polled to its end in there never ends.
         if port.runtime_for(handler.as_ref()).is_some() {
             run()
@@ -138,7 +138,7 @@ async fn run(handler: Arc<dyn Handler>, request: Request, bytes: Vec<u8>, share:
             in_handler(port.id, Inside::Plain, run)
         }
     };
-    let ended = places::finish(run, &port, &due, answer).await;
+    let ended = places::finish((run, future), &port, &due, answer).await;
     drop(share);
     ended
 }

@@ -17,12 +17,12 @@ impl Owed {
     }
 
     /// Hands in what came of the handler.
-    pub(crate) fn settle(mut self, run: &Run, answer: Message) {
+    pub(crate) fn settle(mut self, run: Run, answer: Message) {
         let Some(request) = self.0.take() else { return };
         match run {
             Run::Answered => request.hand_in(Some(answer)),
             Run::Silent => request.hand_in(None),
-            Run::Given | Run::Later(_) => {}
+            Run::Given | Run::Later => {}
         }
     }
 }

@@ -50,18 +50,19 @@ where
 
 /// Puts a handler's future to the place that its last one has left, or to a new one.
 #[inline]
-pub(crate) fn put<R, F>(spare: &mut Option<Task>, future: F) -> Task
+pub(crate) fn put<R, F>(task: &mut Option<Task>, future: F) -> Run
 where
     R: Rpc,
     F: Future<Output = Result<R::Output, R::Error>> + Send + 'static,
 {
-    if let Some(mut task) = spare.take()
-        && let Some(place) = task.as_any().downcast_mut::<Place<R, F>>()
-    {
-        place.future.set(Some(future));
-        return task;
+    match task.as_mut().and_then(|task| task.as_any().downcast_mut::<Place<R, F>>()) {
+        Some(place) => place.future.set(Some(future)),
+        None => {
+            let future = Box::pin(Some(future));
+            *task = Some(Box::new(Place::<R, F> { future, rpc: PhantomData }));
+        }
     }
-    Box::new(Place::<R, F> { future: Box::pin(Some(future)), rpc: PhantomData })
+    Run::Later
 }
 
 /// What a future of the engine's own ends in.
@@ -104,15 +105,21 @@ pub(crate) fn own(future: impl Future<Output = Ended> + Send + 'static) -> Task 
 }
 
 /// Polls what a handler has come to, to its end.
-pub(crate) async fn finish(run: Run, port: &Port, due: &Due, mut answer: Message) -> Ended {
-    let run = match run {
-        Run::Later(mut task) => poll_fn(|context| task.poll(port, due, context, &mut answer)).await,
-        run => run,
-    };
+pub(crate) async fn finish(
+    (mut run, future): (Run, Option<Task>),
+    port: &Port,
+    due: &Due,
+    mut answer: Message,
+) -> Ended {
+    if run == Run::Later
+        && let Some(mut task) = future
+    {
+        run = poll_fn(|context| task.poll(port, due, context, &mut answer)).await;
+    }
     match run {
         Run::Answered => Ended::Answer(Some(answer)),
         Run::Silent => Ended::Answer(None),
-        Run::Given | Run::Later(_) => Ended::Given,
+        Run::Given | Run::Later => Ended::Given,
     }
 }
 

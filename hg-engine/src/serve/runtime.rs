@@ -111,7 +111,7 @@ impl Future for Guest {
         match self.poll_task(context) {
             Some(Poll::Ready((run, answer))) => {
                 if let Some(owed) = self.end() {
-                    owed.settle(&run, answer);
+                    owed.settle(run, answer);
                 }
                 return Poll::Ready(());
             }
@@ -193,11 +193,11 @@ impl Port {
 }
 
 async fn serve(handler: Arc<dyn Handler>, request: Request, incoming: Incoming) -> Ended {
-    let mut answer = no_message();
+    let (mut answer, mut future) = (no_message(), None);
     let run = hg_bulk::reading(&incoming.message, || {
         let payload = incoming.payload();
-        run_caught(handler.as_ref(), &request, payload, &mut answer, &mut None)
+        run_caught(handler.as_ref(), &request, payload, &mut answer, &mut future)
     });
     drop(incoming);
-    places::finish(run, request.port(), &request.due(), answer).await
+    places::finish((run, future), request.port(), &request.due(), answer).await
 }

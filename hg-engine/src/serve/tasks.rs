@@ -208,7 +208,7 @@ impl Tasks {
         let message = match run {
             Run::Answered => Some(answer),
             Run::Silent => None,
-            Run::Given | Run::Later(_) => return None,
+            Run::Given | Run::Later => return None,
         };
         Some(Answered { origin: due.origin, id: due.id, message })
     }
