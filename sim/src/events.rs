@@ -17,7 +17,9 @@ use crate::{
 /// Opens the engine of a process.
 pub(crate) fn open(process: usize, settings: &Settings) {
     let id = with(|run| run.processes[process].id);
-    let plugin = with(|run| Simulation::of(&run.net, id, settings.event_loops));
+    // Each costs the machine's time: only where a loop sleeps on it.
+    let descriptors = settings.event_loops && !settings.background;
+    let plugin = with(|run| Simulation::of(&run.net, id, descriptors));
     let stage: Arc<dyn Stage> = Arc::new(Simulated { process, id });
     let platform = Arc::new(Virtual { process: id });
     let builder = serve::builder(settings, process, &stage);
