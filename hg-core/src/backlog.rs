@@ -2,7 +2,8 @@
 //! for each peer, in order, until the transport tells of room ([`hg_na::Completion::Room`]).
 //!
 //! Nothing of one peer's is in the way of another's. Requests are bounded in bytes, by fair shares ([`Shares`]): one that
-//! is over is refused. Answers and control messages are never refused; nothing more is taken from a peer instead for which any
+//! is over is refused. Each counts as many bytes at least as there are for each call that can be under way, so that short calls that
+//! wait for one peer leave places to those of others. Answers and control messages are never refused; nothing more is taken from a peer instead for which any
 //! wait ([`crate::serve`]), so that it asks for nothing more while it does not take what it has asked for.
 
 use std::{collections::VecDeque, time::Instant};
@@ -26,6 +27,8 @@ pub struct Backlog {
     /// By the peer that they wait for.
     bytes: Shares<Peer>,
     bytes_max: u64,
+    /// What the shortest request counts.
+    request_min: u64,
 }
 
 /// What waits for one peer.
@@ -60,10 +63,11 @@ pub struct Left {
 }
 
 impl Backlog {
-    /// Nothing waits; at most so many bytes may.
+    /// Nothing waits; at most so many bytes may, where so many calls can be under way.
     #[must_use]
-    pub fn new(bytes_max: u64) -> Self {
-        Self { peers: FxHashMap::default(), bytes: Shares::new(bytes_max), bytes_max }
+    pub fn new(bytes_max: u64, calls_max: usize) -> Self {
+        let request_min = bytes_max / (calls_max as u64).max(1);
+        Self { peers: FxHashMap::default(), bytes: Shares::new(bytes_max), bytes_max, request_min }
     }
 
     /// Whether nothing waits.
@@ -73,7 +77,7 @@ impl Backlog {
         self.peers.is_empty()
     }
 
-    /// Bytes of messages that wait.
+    /// What the messages that wait count, in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes.total()
@@ -120,12 +124,12 @@ impl Backlog {
     }
 
     fn push(&mut self, token: Token, mut op: Op, calls: &Operations) -> Posted {
-        let (peer, len) = (op.peer(), len_of(&op));
+        let (peer, len) = (op.peer(), cost_of(&op, self.request_min));
         let is_new = !self.peers.contains_key(&peer);
         let waiting = self.peers.entry(peer).or_default();
         let is_request = matches!(op, Op::SendUnexpected { .. });
         if is_request && waiting.settled > 0 && !self.bytes.admits(peer, len) {
-            self.bytes.give(peer, waiting.drop_settled(calls));
+            self.bytes.give(peer, waiting.drop_settled(calls, self.request_min));
         }
         if is_request && !self.bytes.admits(peer, len) {
             if is_new {
@@ -158,7 +162,7 @@ impl Backlog {
         let mut freed = 0;
         for queue in [&mut waiting.answers, &mut waiting.requests] {
             while let Some((token, mut op)) = queue.pop_front() {
-                let (owner, len) = (Owner::of(token), len_of(&op));
+                let (owner, len) = (Owner::of(token), cost_of(&op, self.request_min));
                 if is_wanted(owner, calls) {
                     say_remaining(&mut op, owner, now, calls);
                     let posted = match context.post(token, op) {
@@ -184,7 +188,7 @@ impl Backlog {
         let Some(waiting) = self.peers.get_mut(&peer) else { return };
         waiting.settled += 1;
         if 2 * waiting.settled >= waiting.requests.len() {
-            let freed = waiting.drop_settled(calls);
+            let freed = waiting.drop_settled(calls, self.request_min);
             self.give(peer, freed);
         }
     }
@@ -206,7 +210,8 @@ impl Backlog {
 
     /// Drops everything.
     pub fn clear(&mut self) {
-        *self = Self::new(self.bytes_max);
+        self.peers.clear();
+        self.bytes = Shares::new(self.bytes_max);
     }
 }
 
@@ -219,12 +224,12 @@ impl Waiting {
         if matches!(op, Op::SendUnexpected { .. }) { &mut self.requests } else { &mut self.answers }
     }
 
-    /// Drops requests of calls that have settled; gives their bytes.
-    fn drop_settled(&mut self, calls: &Operations) -> u64 {
+    /// Drops requests of calls that have settled; gives what they count.
+    fn drop_settled(&mut self, calls: &Operations, request_min: u64) -> u64 {
         let mut freed = 0;
         self.requests.retain(|(token, op)| {
             let is_wanted = is_wanted(Owner::of(*token), calls);
-            freed += if is_wanted { 0 } else { len_of(op) };
+            freed += if is_wanted { 0 } else { cost_of(op, request_min) };
             is_wanted
         });
         self.settled = 0;
@@ -252,17 +257,17 @@ fn say_remaining(op: &mut Op, owner: Owner, now: Instant, calls: &Operations) {
 /// What a request is refused with that is over its peer's share.
 fn limit(bytes_max: u64) -> Error {
     Error::Limit {
-        what: "bytes that wait for peers, of which one has a share",
+        what: "bytes of calls that wait for peers, of which one has a share",
         limit: bytes_max,
-        remedy: "wait until the peer has taken some of them, or raise `Builder::backlog_bytes_max`",
+        remedy: "wait until the peer has taken some of them, or raise `Builder::backlog_bytes_max` and `calls_max`",
     }
 }
 
-fn len_of(op: &Op) -> u64 {
+/// What a message counts that waits, in bytes.
+fn cost_of(op: &Op, request_min: u64) -> u64 {
     match op {
-        Op::SendUnexpected { message, .. }
-        | Op::SendControl { message, .. }
-        | Op::SendExpected { message, .. } => message.len() as u64,
+        Op::SendUnexpected { message, .. } => (message.len() as u64).max(request_min),
+        Op::SendControl { message, .. } | Op::SendExpected { message, .. } => message.len() as u64,
         _ => 0,
     }
 }

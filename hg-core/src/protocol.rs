@@ -112,7 +112,7 @@ impl Protocol {
             serves: Serves::new(limits.in_service_max, limits.reject_above),
             kept: Kept::new(limits.backlog_bytes_max, limits.results_bytes_max),
             addresses: FxHashMap::default(),
-            backlog: Backlog::new(limits.backlog_bytes_max),
+            backlog: Backlog::new(limits.backlog_bytes_max, limits.calls_max),
             deferred: Deferred::default(),
             fault_text_max: max_control.saturating_sub(PREFIX_LEN),
             drain: drain::Stage::default(),

@@ -165,7 +165,8 @@ impl Builder {
 
     /// Bytes of messages, per context, that may wait because their peers take nothing: 1 GiB by default. Those for one peer are
     /// at most as many as are left for all others; a call or one-way call beyond that is refused with [`hg_na::Error::Limit`]. As
-    /// many bytes may wait in large arguments of one-way calls, which their targets pull.
+    /// many bytes may wait in large arguments of one-way calls, which their targets pull. A call counts at least as many as there are
+    /// for each of [`Builder::calls_max`], so that one peer's leave places to others'.
     #[must_use]
     pub fn backlog_bytes_max(mut self, bytes: u64) -> Self {
         self.settings.backlog_bytes_max = bytes;

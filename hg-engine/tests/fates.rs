@@ -273,3 +273,23 @@ fn calls_that_have_expired_take_no_share_of_what_may_wait_for_a_hung_peer() {
     }
     drop(open_ones);
 }
+
+#[test]
+fn short_calls_that_wait_for_a_hung_peer_leave_places_for_calls_to_others() {
+    const CALLS: usize = 2_000;
+    let origin = open(builder().calls_max(CALLS));
+    let (target, hung) = (target(builder()), target(builder()));
+    let (peer, to_hung) =
+        (origin.lookup(target.address()).unwrap(), origin.lookup(hung.address()).unwrap());
+    assert_eq!(outcome(&[&hung, &origin], origin.call(echo, &to_hung, (1,))).unwrap(), 1);
+    let share = CALLS / 3..CALLS * 2 / 3;
+    let accepted = fill(&origin, &to_hung, &[1]);
+    assert!(share.contains(&accepted), "{accepted} of {CALLS}");
+    for number in 0..10 {
+        let call = origin.call(echo, &peer, (number,));
+        assert_eq!(outcome(&[&target, &origin], call).unwrap(), number);
+    }
+    until(&[&hung, &origin], "calls stay under way", || origin.calls_under_way() == 0);
+    let accepted = fill(&origin, &to_hung, &[1]);
+    assert!(share.contains(&accepted), "{accepted} of {CALLS}, once all has arrived");
+}
