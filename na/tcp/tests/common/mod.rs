@@ -43,22 +43,20 @@ fn place_of(name: &str) -> String {
     format!("tcp://127.{}.{b}.{}:{PORT}", a | 1, c.clamp(1, 254))
 }
 
-/// A file with a key, made once per process.
+/// A file with a key: one for all tests of this build.
 pub(crate) fn key_file() -> String {
-    use std::{io::Write as _, os::unix::fs::OpenOptionsExt as _, sync::OnceLock};
+    use std::{io::Write as _, os::unix::fs::OpenOptionsExt as _, path::Path, sync::OnceLock};
     static FILE: OnceLock<String> = OnceLock::new();
     FILE.get_or_init(|| {
-        let path = std::env::temp_dir().join(format!("hg-tcp-test-key-{}", std::process::id()));
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("hg-tcp-test-key");
+        let own = path.with_extension(std::process::id().to_string());
         let mut open = std::fs::OpenOptions::new();
-        let mut file = open
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&path)
-            .expect("a key file can be made");
+        let file = open.write(true).create(true).truncate(true).mode(0o600).open(&own);
+        let mut file = file.expect("a key file can be made");
         file.write_all("5a".repeat(32).as_bytes()).expect("a key can be written");
-        path.to_str().expect("a path of ASCII").to_owned()
+        // Other processes find it whole, whoever was the last to put it there.
+        std::fs::rename(&own, &path).expect("a file can be renamed");
+        path.to_str().expect("a path of UTF-8").to_owned()
     })
     .clone()
 }
