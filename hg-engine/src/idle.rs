@@ -4,6 +4,8 @@
 //! others keep the cores busy, the peer answers only when this side sleeps: so a poll in vain for all that time, and then a sleep that
 //! ends soon, is taken for a sign that the peer waits for this core ([`Spins`]). After some such signs in
 //! a row the next sleeps begin at once. Then it polls again, once; more sleeps begin at once each time that this ends as before.
+//! Some polls in a row that find something end that. One alone may find something where both sides share a core, too: the system has
+//! given it to the peer meanwhile.
 //!
 //! A long sleep is no sign: there was nothing to do. A peer that answers a little later than the time that is polled gives
 //! the sign, too, and loses nothing: its answers end a sleep either way.
@@ -21,7 +23,9 @@ const ROUNDS_PER_LOOK: u32 = 64;
 const ROUNDS_OF_A_SHORT_CALL: u32 = 32;
 /// Signs in a row after which the next sleeps begin at once.
 const SIGNS: u32 = 2;
-/// How many do at first, and at most.
+/// Polls in a row that have found something, after which the signs are forgotten.
+const FINDS: u32 = 4;
+/// How many sleeps begin at once at first, and at most.
 const AT_ONCE: u32 = 16;
 const AT_ONCE_MAX: u32 = 512;
 
@@ -30,6 +34,8 @@ const AT_ONCE_MAX: u32 = 512;
 pub(crate) struct Spins {
     /// Signs in a row that a peer waits for this core.
     signs: AtomicU32,
+    /// Polls that have found something since the last one.
+    finds: AtomicU32,
     /// Sleeps that begin at once from now on.
     at_once: AtomicU32,
     /// How many do after the next sign.
@@ -38,13 +44,22 @@ pub(crate) struct Spins {
 
 impl Default for Spins {
     fn default() -> Self {
-        Self { signs: 0.into(), at_once: 0.into(), next: AT_ONCE.into() }
+        Self { signs: 0.into(), finds: 0.into(), at_once: 0.into(), next: AT_ONCE.into() }
     }
 }
 
 // Relaxed: whoever has the role next has taken it under a lock.
 impl Spins {
-    /// Something came while it was polled, or nothing for long.
+    /// Something came while it was polled.
+    fn add_find(&self) {
+        let finds = self.finds.load(Ordering::Relaxed) + 1;
+        self.finds.store(finds, Ordering::Relaxed);
+        if finds >= FINDS {
+            self.forget();
+        }
+    }
+
+    /// Polling pays, or nothing came for long.
     fn forget(&self) {
         self.signs.store(0, Ordering::Relaxed);
         self.next.store(AT_ONCE, Ordering::Relaxed);
@@ -54,6 +69,7 @@ impl Spins {
     fn add_sign(&self) {
         let signs = (self.signs.load(Ordering::Relaxed) + 1).min(SIGNS);
         self.signs.store(signs, Ordering::Relaxed);
+        self.finds.store(0, Ordering::Relaxed);
         if signs == SIGNS {
             let next = self.next.load(Ordering::Relaxed);
             self.at_once.store(next, Ordering::Relaxed);
@@ -113,7 +129,7 @@ impl<'p> Idle<'p> {
     #[inline]
     pub(crate) fn has_found(&self) {
         if self.rounds > 0 && self.spins.signs.load(Ordering::Relaxed) > 0 {
-            self.spins.forget();
+            self.spins.add_find();
         }
     }
 
@@ -186,11 +202,23 @@ mod tests {
     }
 
     #[test]
-    fn what_is_found_by_polling_takes_the_signs_back() {
+    fn a_poll_that_has_found_something_by_chance_takes_no_sign_back() {
+        let spins = Spins::default();
+        (0..3).for_each(|_| spins.add_sign());
+        at_once(&spins);
+        for more in [4, 8] {
+            (1..FINDS).for_each(|_| spins.add_find());
+            spins.add_sign();
+            assert_eq!(at_once(&spins), more * AT_ONCE);
+        }
+    }
+
+    #[test]
+    fn what_polls_in_a_row_have_found_takes_the_signs_back() {
         let spins = Spins::default();
         (0..5).for_each(|_| spins.add_sign());
         at_once(&spins);
-        spins.forget();
+        (0..FINDS).for_each(|_| spins.add_find());
         spins.add_sign();
         assert_eq!(at_once(&spins), 0);
         spins.add_sign();
