@@ -24,10 +24,10 @@ impl Timers {
     /// Arms a timer. `alive` tells of others whether they still count.
     #[inline]
     pub(crate) fn arm(&mut self, at: Instant, key: Key, alive: impl Fn(Key) -> bool) {
-        let before = self.latest.replace((at, key));
         self.live += 1;
-        if self.live > 1
-            && let Some((at, key)) = before
+        if self.live == 1 {
+            self.latest = Some((at, key)); // In place of a dead one, if any.
+        } else if let Some((at, key)) = self.latest.replace((at, key))
             && alive(key)
         {
             self.push(at, key, alive);
