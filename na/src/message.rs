@@ -15,7 +15,8 @@ const SPARE_MAX: usize = 32;
 
 /// Memory of a transport behind a [`Message`]: a piece of a ring, a registered buffer, a pool's.
 ///
-/// The plugin gets its own type back through `Any` ([`Message::into_body`]).
+/// The plugin gets its own type back through `Any` ([`Message::into_body`], [`Message::body_mut`]). Nobody is given it to
+/// change while a borrow of [`MessageBody::bytes`] lasts: what lets its bytes go takes `&mut self`.
 pub trait MessageBody: Any + Send + Sync + fmt::Debug {
     /// The bytes.
     fn bytes(&self) -> &[u8];
@@ -247,6 +248,14 @@ impl Message {
             Repr::Body(body) => Some(body.as_ref()),
             Repr::Shared(body) => Some(body.as_ref()),
             Repr::Inline { .. } | Repr::Owned(_) | Repr::Wide(_) => None,
+        }
+    }
+
+    /// The same, to be changed: of an outgoing message alone, since others may hold on to a received one's.
+    pub fn body_mut(&mut self) -> Option<&mut dyn MessageBody> {
+        match &mut self.0 {
+            Repr::Body(body) => Some(body.as_mut()),
+            Repr::Inline { .. } | Repr::Owned(_) | Repr::Wide(_) | Repr::Shared(_) => None,
         }
     }
 

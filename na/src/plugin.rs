@@ -163,15 +163,25 @@ pub trait Context: Send + fmt::Debug {
     /// `None`: neither was accepted, for whatever reason; post them one after the other, which tells.
     /// That is all that the default does. Accepted: both operations are as if posted, and the bytes were taken. A
     /// message that carries its bytes inside itself ([`Message::slot`]), or in memory of its own, was copied and may
-    /// be written anew; one in the transport's memory ([`Context::message`]) is empty from then on.
-    fn exchange(&mut self, exchange: &Exchange, message: &Message) -> Option<Exchanged> {
-        let _: (&Exchange, &Message) = (exchange, message);
+    /// be written anew; one in the transport's memory ([`Context::message`]) is empty from then on. So nobody may look at
+    /// its bytes meanwhile:
+    ///
+    /// ```compile_fail,E0502
+    /// # use hg_na::{Context, Exchange, Message};
+    /// fn first_byte(context: &mut dyn Context, exchange: &Exchange, message: &mut Message) -> u8 {
+    ///     let bytes = message.as_slice();
+    ///     let _taken = context.exchange(exchange, message);
+    ///     bytes[0]
+    /// }
+    /// ```
+    fn exchange(&mut self, exchange: &Exchange, message: &mut Message) -> Option<Exchanged> {
+        let _: (&Exchange, &mut Message) = (exchange, message);
         None
     }
 
     /// The same short cut for an answer ([`crate::Op::SendExpected`]).
-    fn reply(&mut self, to: Peer, tag: Tag, token: Token, message: &Message) -> Option<OpId> {
-        let _: (Peer, Tag, Token, &Message) = (to, tag, token, message);
+    fn reply(&mut self, to: Peer, tag: Tag, token: Token, message: &mut Message) -> Option<OpId> {
+        let _: (Peer, Tag, Token, &mut Message) = (to, tag, token, message);
         None
     }
 

@@ -34,7 +34,7 @@ pub trait Layer: fmt::Debug + Send {
         &mut self,
         _inner: &mut dyn Context,
         _exchange: &Exchange,
-        _message: &Message,
+        _message: &mut Message,
     ) -> Option<Exchanged> {
         None
     }
@@ -45,7 +45,7 @@ pub trait Layer: fmt::Debug + Send {
         _to: Peer,
         _tag: Tag,
         _token: Token,
-        _message: &Message,
+        _message: &mut Message,
     ) -> Option<OpId> {
         None
     }
@@ -235,11 +235,11 @@ impl Context for LayeredContext {
         self.layer.post(self.inner.as_mut(), token, op)
     }
 
-    fn exchange(&mut self, exchange: &Exchange, message: &Message) -> Option<Exchanged> {
+    fn exchange(&mut self, exchange: &Exchange, message: &mut Message) -> Option<Exchanged> {
         self.layer.exchange(self.inner.as_mut(), exchange, message)
     }
 
-    fn reply(&mut self, to: Peer, tag: Tag, token: Token, message: &Message) -> Option<OpId> {
+    fn reply(&mut self, to: Peer, tag: Tag, token: Token, message: &mut Message) -> Option<OpId> {
         self.layer.reply(self.inner.as_mut(), to, tag, token, message)
     }
 

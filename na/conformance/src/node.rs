@@ -178,7 +178,7 @@ impl Node {
         to: Peer,
         tag: Tag,
         bits: Token,
-        message: &Message,
+        message: &mut Message,
     ) -> Outcome<Option<Token>> {
         let (send, receive) = (self.next_token(bits), self.next_token(0));
         let exchange = Exchange { to, tag, send, receive };
@@ -202,7 +202,7 @@ impl Node {
     }
 
     /// An answer by the short cut; says whether it was taken.
-    pub(crate) fn reply(&mut self, to: Peer, tag: Tag, message: &Message) -> Outcome<bool> {
+    pub(crate) fn reply(&mut self, to: Peer, tag: Tag, message: &mut Message) -> Outcome<bool> {
         let token = self.next_token(0);
         let Some(id) = self.context.reply(to, tag, token, message) else { return Ok(false) };
         self.carries_its_bytes(message)?;

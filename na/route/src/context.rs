@@ -170,7 +170,7 @@ impl RouteContext {
 
     /// What the short cut leaves: a long message, names that are to be written anew, a peer that is to be searched for.
     #[inline(never)]
-    fn exchange_slowly(&mut self, exchange: &Exchange, message: &Message) -> Option<Exchanged> {
+    fn exchange_slowly(&mut self, exchange: &Exchange, message: &mut Message) -> Option<Exchanged> {
         if message.len() > self.caps.max_unexpected {
             return None;
         }
@@ -192,7 +192,7 @@ impl RouteContext {
         to: Peer,
         tag: Tag,
         token: Token,
-        message: &Message,
+        message: &mut Message,
     ) -> Option<OpId> {
         if to.index() & Peer::SECOND == 0 {
             let is_direct = self.marks.is_direct(to);
@@ -458,7 +458,7 @@ impl Context for RouteContext {
     }
 
     #[inline]
-    fn exchange(&mut self, exchange: &Exchange, message: &Message) -> Option<Exchanged> {
+    fn exchange(&mut self, exchange: &Exchange, message: &mut Message) -> Option<Exchanged> {
         // No way takes fewer bytes than a message carries inside itself.
         if message.slot().is_some() {
             if exchange.to.index() & Peer::SECOND != 0 {
@@ -475,7 +475,7 @@ impl Context for RouteContext {
     }
 
     #[inline]
-    fn reply(&mut self, to: Peer, tag: Tag, token: Token, message: &Message) -> Option<OpId> {
+    fn reply(&mut self, to: Peer, tag: Tag, token: Token, message: &mut Message) -> Option<OpId> {
         if to.index() & Peer::SECOND != 0 {
             if self.network.is_marked {
                 self.touch_network();

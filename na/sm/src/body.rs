@@ -1,14 +1,7 @@
 //! Messages that live outside of their slot: outgoing ones in the own arena, received ones in buffers
 //! of a pool.
 
-use std::{
-    collections::VecDeque,
-    fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-};
+use std::{collections::VecDeque, fmt, sync::Arc};
 
 use hg_na::{Message, MessageBody};
 use hg_na_memory::ForkGuard;
@@ -33,13 +26,13 @@ pub(crate) struct OutBody {
     place: Reservation,
     len: u32,
     /// Its bytes are the peer's to read: nothing here looks at them any more.
-    posted: AtomicBool,
+    posted: bool,
 }
 
 impl OutBody {
     /// Takes a reservation over.
     pub(crate) fn new(arena: Arc<OwnArena>, lane: usize, place: Reservation, len: u32) -> Self {
-        Self { arena, lane, place, len, posted: AtomicBool::new(false) }
+        Self { arena, lane, place, len, posted: false }
     }
 
     /// Whether it lives in this arena.
@@ -52,16 +45,16 @@ impl OutBody {
         (self.lane, self.place, self.len)
     }
 
-    /// The reservation now belongs to a slot, not to this value, which has no bytes any more.
-    pub(crate) fn leave(&self) {
-        // Relaxed: whoever looks at it later has been handed the value since.
-        self.posted.store(true, Ordering::Relaxed);
+    /// The reservation now belongs to a slot, not to this value, which has no bytes any more. `&mut`: whoever still looked at
+    /// them would see the next message's.
+    pub(crate) fn leave(&mut self) {
+        self.posted = true;
     }
 
     /// Whether it has no bytes.
     pub(crate) fn is_spent(&self) -> bool {
-        // Relaxed: as above. The mapping is not in a forked child.
-        self.posted.load(Ordering::Relaxed) || self.arena.guard.is_child()
+        // The mapping is not in a forked child.
+        self.posted || self.arena.guard.is_child()
     }
 }
 
@@ -73,9 +66,9 @@ impl MessageBody for OutBody {
         let first = self.arena.bytes.range(self.place.offset, self.len);
         // SAFETY:
         // - in bounds: `range` checked it. Initialised: a fresh mapping is zeroes.
-        // - not written meanwhile: the reservation is this value's alone until it is posted (checked; posting needs a
-        //   borrow of the context that nobody has who holds these bytes), `&mut self` is needed to write, and peers map
-        //   the arena read-only.
+        // - not written meanwhile: the reservation is this value's alone until it is posted (checked above). Posting
+        //   takes the message or borrows it mutably (`leave`), and so does writing: neither can be while this borrow
+        //   of `self` lasts. Peers map the arena read-only.
         // - alive: `self` holds the arena.
         unsafe { std::slice::from_raw_parts(first.as_ptr(), self.len as usize) }
     }
@@ -86,7 +79,8 @@ impl MessageBody for OutBody {
         }
         let first = self.arena.bytes.range(self.place.offset, self.len);
         // SAFETY:
-        // - as in `bytes`, and exclusive: `&mut self`, and nobody else has the reservation.
+        // - as in `bytes`, and exclusive: `&mut self`, and nobody else has the reservation. Other messages' bytes are
+        //   other reservations, which never overlap.
         unsafe { std::slice::from_raw_parts_mut(first.as_ptr(), self.len as usize) }
     }
 
@@ -97,7 +91,7 @@ impl MessageBody for OutBody {
 
 impl Drop for OutBody {
     fn drop(&mut self) {
-        if !*self.posted.get_mut() {
+        if !self.posted {
             self.arena.states[self.lane].release(self.place.entry);
         }
     }

@@ -219,12 +219,12 @@ impl Context for SmContext {
     }
 
     #[inline]
-    fn exchange(&mut self, exchange: &Exchange, message: &Message) -> Option<Exchanged> {
+    fn exchange(&mut self, exchange: &Exchange, message: &mut Message) -> Option<Exchanged> {
         self.post_exchange(exchange, message)
     }
 
     #[inline]
-    fn reply(&mut self, to: Peer, tag: Tag, token: Token, message: &Message) -> Option<OpId> {
+    fn reply(&mut self, to: Peer, tag: Tag, token: Token, message: &mut Message) -> Option<OpId> {
         self.post_reply(to, tag, token, message)
     }
 

@@ -124,7 +124,7 @@ impl SmContext {
     pub(crate) fn post_exchange(
         &mut self,
         exchange: &Exchange,
-        message: &Message,
+        message: &mut Message,
     ) -> Option<Exchanged> {
         if self.guard.is_child() {
             return None;

@@ -84,9 +84,9 @@ impl Connection {
 
     /// The same for a request in this connection's arena, which leaves it.
     #[inline(never)]
-    pub(crate) fn send_body(&mut self, message: &Message) -> Inline {
-        let body: Option<&dyn std::any::Any> = message.body().map(|body| body as _);
-        let out = body.and_then(|body| body.downcast_ref::<OutBody>());
+    pub(crate) fn send_body(&mut self, message: &mut Message) -> Inline {
+        let body: Option<&mut dyn std::any::Any> = message.body_mut().map(|body| body as _);
+        let out = body.and_then(|body| body.downcast_mut::<OutBody>());
         let (Some(out), Some(link)) = (out, self.link.as_mut()) else { return Inline::Refused };
         let is_next = self.is_flowing && self.queues[REQUESTS].is_empty();
         let may = is_next && out.is_in(&link.own.arena);
@@ -207,10 +207,10 @@ pub(crate) fn attempt(
 fn attempt_body(
     link: &mut Link,
     kind: Kind,
-    body: Box<dyn hg_na::MessageBody>,
+    mut body: Box<dyn hg_na::MessageBody>,
 ) -> Result<Attempt, (Broken, Message)> {
-    let any: &dyn std::any::Any = body.as_ref();
-    match any.downcast_ref::<OutBody>() {
+    let any: &mut dyn std::any::Any = body.as_mut();
+    match any.downcast_mut::<OutBody>() {
         Some(out) if out.is_in(&link.own.arena) => {
             let (lane, place, len) = out.place();
             out.leave();

@@ -389,12 +389,12 @@ impl Context for TcpContext {
     }
 
     #[inline]
-    fn exchange(&mut self, exchange: &Exchange, message: &Message) -> Option<Exchanged> {
+    fn exchange(&mut self, exchange: &Exchange, message: &mut Message) -> Option<Exchanged> {
         self.exchange_now(exchange, message)
     }
 
     #[inline]
-    fn reply(&mut self, to: Peer, tag: Tag, token: Token, message: &Message) -> Option<OpId> {
+    fn reply(&mut self, to: Peer, tag: Tag, token: Token, message: &mut Message) -> Option<OpId> {
         self.reply_now(to, tag, token, message)
     }
 

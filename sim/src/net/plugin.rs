@@ -199,11 +199,11 @@ impl Context for SimContext {
         self.with(|net, at| net.post(at, token, op))
     }
 
-    fn exchange(&mut self, exchange: &Exchange, message: &Message) -> Option<Exchanged> {
+    fn exchange(&mut self, exchange: &Exchange, message: &mut Message) -> Option<Exchanged> {
         self.with(|net, at| net.exchange(at, exchange, message))
     }
 
-    fn reply(&mut self, to: Peer, tag: Tag, token: Token, message: &Message) -> Option<OpId> {
+    fn reply(&mut self, to: Peer, tag: Tag, token: Token, message: &mut Message) -> Option<OpId> {
         self.with(|net, at| net.reply(at, (to, tag), token, message))
     }
 

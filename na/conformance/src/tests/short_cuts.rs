@@ -27,7 +27,7 @@ pub(crate) fn calls_by_short_cuts_are_as_if_posted(suite: &Suite) -> Outcome {
         for number in numbers.clone() {
             // The same one each time: its bytes are taken when it is accepted.
             message.as_mut_slice().copy_from_slice(&number.to_le_bytes());
-            receives.push(request(&mut world, to_b, number, &message)?);
+            receives.push(request(&mut world, to_b, number, &mut message)?);
         }
         message.as_mut_slice().fill(0xFF);
         for number in numbers.clone() {
@@ -38,7 +38,7 @@ pub(crate) fn calls_by_short_cuts_are_as_if_posted(suite: &Suite) -> Outcome {
         for number in numbers.clone().rev() {
             message.as_mut_slice().copy_from_slice(&(!number).to_le_bytes());
             let posted =
-                number.is_multiple_of(5) || !world.nodes[B].reply(to_a, number, &message)?;
+                number.is_multiple_of(5) || !world.nodes[B].reply(to_a, number, &mut message)?;
             if posted {
                 world.answer(B, to_a, number, &(!number).to_le_bytes())?;
             }
@@ -51,7 +51,7 @@ pub(crate) fn calls_by_short_cuts_are_as_if_posted(suite: &Suite) -> Outcome {
 }
 
 /// By the short cut or by posts, in turn; answers the receive's token.
-fn request(world: &mut World<'_>, to: Peer, number: u64, message: &Message) -> Outcome<u64> {
+fn request(world: &mut World<'_>, to: Peer, number: u64, message: &mut Message) -> Outcome<u64> {
     let bits = if number.is_multiple_of(2) { QUIET } else { 0 };
     if !number.is_multiple_of(3)
         && let Some(receive) = world.nodes[A].exchange(to, number, bits, message)?
@@ -92,7 +92,7 @@ fn long_request(world: &mut World<'_>, to: Peer, number: u64, bytes: &[u8]) -> O
         message.as_mut_slice().copy_from_slice(bytes);
     }
     // Dropping it afterwards takes nothing back.
-    if let Some(receive) = world.nodes[A].exchange(to, number, 0, &message)? {
+    if let Some(receive) = world.nodes[A].exchange(to, number, 0, &mut message)? {
         return Ok(receive);
     }
     ensure!(message.as_slice() == bytes, "a message that was not taken has changed");
@@ -104,14 +104,14 @@ fn long_request(world: &mut World<'_>, to: Peer, number: u64, bytes: &[u8]) -> O
 pub(crate) fn a_short_cut_that_is_not_taken_has_done_nothing(suite: &Suite) -> Outcome {
     let mut world = World::new(suite, 2)?;
     let (to_b, to_a) = world.connect(A, B)?;
-    let inline = Message::copied(b"inline");
+    let mut inline = Message::copied(b"inline");
     for tag in 0..4 {
         // Each of these is an error of the observed context when it is taken.
-        let elsewhere = Message::from(pattern(8, tag));
-        world.nodes[B].reply(to_a, tag, &elsewhere)?;
+        let mut elsewhere = Message::from(pattern(8, tag));
+        world.nodes[B].reply(to_a, tag, &mut elsewhere)?;
     }
     let (receive, _) = world.receive(A, to_b, 5)?;
-    let taken = world.nodes[A].exchange(to_b, 5, 0, &inline)?;
+    let taken = world.nodes[A].exchange(to_b, 5, 0, &mut inline)?;
     ensure!(taken.is_none(), "an exchange was taken whose tag is in use");
     for nobody in [Peer::new(u32::MAX, 0), Peer::new(5, u32::MAX)] {
         no_short_cut_to(&mut world, nobody, "that was never given out")?;
@@ -128,9 +128,9 @@ pub(crate) fn a_short_cut_that_is_not_taken_has_done_nothing(suite: &Suite) -> O
 }
 
 fn no_short_cut_to(world: &mut World<'_>, peer: Peer, what: &str) -> Outcome {
-    let inline = Message::copied(b"inline");
-    let exchanged = world.nodes[A].exchange(peer, 6, 0, &inline)?.is_some();
-    let replied = world.nodes[A].reply(peer, 6, &inline)?;
+    let mut inline = Message::copied(b"inline");
+    let exchanged = world.nodes[A].exchange(peer, 6, 0, &mut inline)?.is_some();
+    let replied = world.nodes[A].reply(peer, 6, &mut inline)?;
     ensure!(!exchanged && !replied, "a short cut was taken to a handle {what}");
     Ok(())
 }

@@ -446,7 +446,7 @@ impl Layer for BrokenLayer {
         &mut self,
         inner: &mut dyn Context,
         exchange: &Exchange,
-        message: &Message,
+        message: &mut Message,
     ) -> Option<Exchanged> {
         let by_halves = match self.flaw {
             Flaw::ExchangesWithoutReceives => false,

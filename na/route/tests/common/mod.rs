@@ -87,11 +87,11 @@ impl Context for NetContext {
         self.inner.post(token, op)
     }
 
-    fn exchange(&mut self, exchange: &Exchange, message: &Message) -> Option<Exchanged> {
+    fn exchange(&mut self, exchange: &Exchange, message: &mut Message) -> Option<Exchanged> {
         self.inner.exchange(exchange, message)
     }
 
-    fn reply(&mut self, to: Peer, tag: Tag, token: Token, message: &Message) -> Option<OpId> {
+    fn reply(&mut self, to: Peer, tag: Tag, token: Token, message: &mut Message) -> Option<OpId> {
         self.inner.reply(to, tag, token, message)
     }
 
