@@ -148,7 +148,6 @@ impl SmContext {
         let (link, socket) = (connection.link.take(), connection.socket.take());
         let (watch, board) = (connection.watch.take(), connection.board.take());
         connection.own = None;
-        // Before the last words: who hears them looks at what is still mapped.
         connection.maps.clear();
         if let Some(link) = &link {
             let _not_watched_is_fine = self.waiter.remove(link.own.bell.fd());

@@ -1,7 +1,7 @@
 //! Entry points of the fuzz targets: a peer that writes whatever it likes into everything it shares.
 //!
 //! [`fuzz_rings`]: two contexts of this process are connected. The *target* is honest, and is asked to
-//! do what its user might; the *liar* publishes slots, overwrites its positions, flags, pins, map words,
+//! do what its user might; the *liar* publishes slots, overwrites its positions, flags, pins,
 //! arena and region table, and sends messages about mappings, with descriptors and without. The input is a list of commands: one byte, then operands. Checked: nothing panics;
 //! messages are no longer than any may be; every operation completes once, before `HungUp`; that comes once, after it
 //! nothing but requests and then `Gone`, for the same reason, and nothing after that; requests are taken while both
@@ -29,7 +29,7 @@ use crate::{
     arena::{ARENA_BYTES, MESSAGE_MAX},
     context::{SmContext, TRIM_AFTER},
     domain::Shared,
-    layout::{MAPS, PINS, RINGS, SLOTS},
+    layout::{PINS, RINGS, SLOTS},
     link::{CONTROL_MAX, Link},
     region::{
         descriptor::RegionClaim,
@@ -247,9 +247,7 @@ impl Liar {
                 _ => link.theirs.bell.ring(),
             },
             5 => {
-                let rings = &link.own.rings;
-                let maps = &rings.maps.0[at % MAPS];
-                let word = if at < 128 { &rings.pins.0[at % PINS] } else { maps };
+                let word = &link.own.rings.pins.0[at % PINS];
                 word.store(wide(value, input.u32()?), Ordering::Relaxed);
             }
             _ if at % 3 == 0 => return self.speak_of_mappings(value, input),

@@ -303,9 +303,7 @@ impl SmContext {
     fn open(&mut self, peer: Peer, own: OwnSide, theirs: TheirSide) -> Result<(), Error> {
         self.waiter.add(own.bell.fd(), token(peer, Source::Doorbell), Interest::EdgeIn)?;
         let Some(connection) = self.peers.find(peer) else { return Ok(()) };
-        let (rings, socket) = (Arc::clone(&theirs.rings), connection.socket.clone());
-        let board = self.shared.boards.add(rings, socket);
-        connection.board = Some(board);
+        connection.board = Some(self.shared.boards.add(Arc::clone(&theirs.rings)));
         connection.link = Some(Link::new(own, theirs));
         connection.ferry.is_chosen = !self.shared.settings.cma;
         connection.enter(Phase::Open);

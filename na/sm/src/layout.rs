@@ -10,7 +10,6 @@
 //! | 192 | 64 | `attention` | whether the creator looks at the peer's rings, or wants to be rung |
 //! | 256 | 64 | `space_wanted` | whether the creator sleeps until the peer has popped something |
 //! | 320 | 64 | `pins` | regions of the peer that the creator is transferring from or to |
-//! | 384 | 512 | `maps` | regions of the peer that the creator has mapped |
 //! | 4096 | 4096 | `rings[0]` | requests: unexpected messages |
 //! | 8192 | 4096 | `rings[1]` | answers: expected and control messages, and notes about transfers. All of them are taken at once |
 
@@ -24,14 +23,12 @@ pub(crate) const SLOT_WORDS: usize = 7;
 pub(crate) const RINGS: usize = 2;
 /// Regions that one connection can have pinned at a time.
 pub(crate) const PINS: usize = 8;
-/// Regions that one connection can have mapped at a time.
-pub(crate) const MAPS: usize = 64;
 /// Bytes of a ring segment.
 pub(crate) const SEGMENT_BYTES: usize = 3 * 4096;
 /// `hgsmring` in memory order.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"hgsmring");
 /// Version of this layout.
-pub(crate) const VERSION: u32 = 3;
+pub(crate) const VERSION: u32 = 4;
 
 /// One cache line: a short message with its own publication.
 #[derive(Debug, Default)]
@@ -74,11 +71,6 @@ pub(crate) struct Header {
 #[repr(C, align(64))]
 pub(crate) struct Pins(pub(crate) [AtomicU64; PINS]);
 
-/// Map words, lines of their own.
-#[derive(Debug)]
-#[repr(C, align(64))]
-pub(crate) struct Maps(pub(crate) [AtomicU64; MAPS]);
-
 /// The whole segment.
 #[derive(Debug)]
 #[repr(C)]
@@ -88,8 +80,7 @@ pub(crate) struct Segment {
     pub(crate) attention: Line,
     pub(crate) space_wanted: Line,
     pub(crate) pins: Pins,
-    pub(crate) maps: Maps,
-    reserved: [Line; 50],
+    reserved: [Line; 58],
     pub(crate) rings: [Slots; RINGS],
 }
 
@@ -103,7 +94,7 @@ const _: () = {
     assert!(offset_of!(Segment, popped) == 64);
     assert!(offset_of!(Segment, attention) == 192);
     assert!(offset_of!(Segment, space_wanted) == 256);
-    assert!(offset_of!(Segment, pins) == 320 && offset_of!(Segment, maps) == 384);
+    assert!(offset_of!(Segment, pins) == 320);
     assert!(offset_of!(Segment, rings) == 4096);
     assert!(size_of::<Segment>() == SEGMENT_BYTES);
 };

@@ -14,7 +14,10 @@ mod sync;
 mod pins;
 
 use loom::{sync::Arc, thread};
-use pins::{Pin, announce, is_live, is_pinned, pin_word, publish, release, retract, settle};
+use pins::{
+    Pin, announce, is_live, is_pinned, is_published, is_unchanged, publish, release, retract,
+    settle,
+};
 use sync::{AtomicU32, AtomicU64, Ordering, Plain64};
 
 const INDEX: u32 = 3;
@@ -47,7 +50,7 @@ fn pin<'a>(
 ) -> Option<Pin<'a>> {
     let pin = announce(words, index, expected).expect("a free word");
     settle();
-    pin.holds(expected, generation).then_some(pin)
+    is_published(expected, generation).then_some(pin)
 }
 
 /// Retracts, waits for the pin, then writes into the memory, as its next owner would.
@@ -84,7 +87,7 @@ fn one_fence_is_enough_for_two_that_are_announced_before_it() {
             let other = announce(&initiator.pins, INDEX + 1, LIVE);
             let pin = announce(&initiator.pins, INDEX, LIVE).unwrap();
             settle();
-            if pin.holds(LIVE, &initiator.generation) {
+            if is_published(LIVE, &initiator.generation) {
                 assert_eq!(initiator.memory.load(), 0);
             }
             drop((pin, other));
@@ -102,7 +105,7 @@ fn the_next_name_in_a_word_says_that_the_transfer_before_is_over() {
         let mover = Arc::clone(&shared);
         let pin = announce(&shared.pins[..1], INDEX, LIVE).unwrap();
         settle();
-        assert!(pin.holds(LIVE, &shared.generation));
+        assert!(is_published(LIVE, &shared.generation));
         assert_eq!(pin.leave(&shared.pins[..1]), 0);
         let moving = thread::spawn(move || {
             assert_eq!(mover.memory.load(), 0);
@@ -151,47 +154,22 @@ fn two_transfers_hold_two_pins_and_a_third_is_put_off() {
     });
 }
 
-/// A mapping is named for as long as it is there, by a word of its own (`src/shared/maps.rs`).
+/// A look at the table (`PeerTable::look`) while the owner publishes another region at the same place.
 #[test]
-fn memory_is_taken_back_only_after_it_was_unmapped_or_before_it_is_mapped() {
+fn what_was_read_without_a_pin_is_of_that_region_or_not_used() {
     loom::model(|| {
+        let field = Arc::new(AtomicU64::new(7));
         let shared = region(LIVE);
-        let initiator = Arc::clone(&shared);
+        let (looking, seen) = (Arc::clone(&shared), Arc::clone(&field));
         let thread = thread::spawn(move || {
-            // Named, then mapped; the owner's wish to have it back is why the word is cleared.
-            let word = std::slice::from_ref(&initiator.pins[1]);
-            if let Some(named) = pin(word, INDEX, LIVE, &initiator.generation) {
-                assert_eq!(initiator.memory.load(), 0);
-                drop(named);
+            if is_published(LIVE, &looking.generation) {
+                let read = seen.load(Ordering::Relaxed);
+                assert!(!is_unchanged(LIVE, &looking.generation) || read == 7);
             }
-        });
-        take_back(&shared);
-        thread.join().unwrap();
-    });
-}
-
-/// A view marks its map word while the region is pinned (`PeerPages::hold`).
-#[test]
-fn a_view_that_was_made_is_seen_by_an_owner_that_has_waited_for_the_pins() {
-    const HELD: u64 = 1 << 31;
-    loom::model(|| {
-        let shared = region(LIVE);
-        let word = Arc::new(AtomicU64::new(pin_word(INDEX, LIVE)));
-        let (initiator, marked) = (Arc::clone(&shared), Arc::clone(&word));
-        let thread = thread::spawn(move || {
-            let pinned = pin(&initiator.pins, INDEX, LIVE, &initiator.generation);
-            if pinned.is_some() {
-                // Relaxed: as there, the pin's release orders it.
-                marked.store(pin_word(INDEX, LIVE) | HELD, Ordering::Relaxed);
-            }
-            pinned.is_some()
         });
         retract(&shared.generation, LIVE + 1);
-        while is_pinned(&shared.pins, INDEX, LIVE) {
-            thread::yield_now();
-        }
-        let seen = word.load(Ordering::Acquire);
-        let was_made = thread.join().unwrap();
-        assert!(!was_made || seen & HELD != 0, "a view that the owner does not know of");
+        field.store(8, Ordering::Relaxed);
+        publish(&shared.generation, LIVE + 2);
+        thread.join().unwrap();
     });
 }

@@ -1,29 +1,17 @@
-//! The pin lines and map words of all peers of a domain: who is transferring from or to its regions, and who has
-//! them mapped.
+//! The pin lines of all peers of a domain: who is transferring from or to its regions.
 //!
 //! The end of a connection does not end a transfer: the peer may be in the middle of a system call when
 //! this side forgets it. A peer that leaves pins behind is *leaving*: its segment and its pidfd are kept
 //! until the pins are clear or its process has ended. Both are looked at when somebody asks for pins, and
 //! in the chores of a context ([`Boards::tidy`]).
-//!
-//! A peer that leaves mappings behind (views that somebody still holds, or a connection that this side ended) is not
-//! asked again: the regions that it names are *kept*, and unregistering them gives their owner a copy.
 
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError,
     atomic::{AtomicBool, Ordering},
 };
 
-use super::{pins, state::PinBoard, table::REGIONS_MAX};
-use crate::{
-    os::death::ProcessWatch,
-    rendezvous::socket::Socket,
-    segment::Rings,
-    shared::{
-        wire::{MapMessage, Name},
-        words::{self, Mapped},
-    },
-};
+use super::{pins, state::PinBoard};
+use crate::{os::death::ProcessWatch, segment::Rings};
 
 /// Closed connections of one process whose pins are waited for. A process that leaves more behind does
 /// not keep the protocol, and the oldest are forgotten.
@@ -39,19 +27,9 @@ pub(crate) struct Boards {
 
 #[derive(Debug, Default)]
 struct List {
-    boards: Vec<Option<Board>>,
-    /// Regions that closed connections may still have mapped.
-    kept: Vec<Name>,
+    boards: Vec<Option<Arc<Rings>>>,
     free: Vec<usize>,
     leaving: Vec<Leaving>,
-}
-
-/// An open connection.
-#[derive(Debug)]
-struct Board {
-    rings: Arc<Rings>,
-    /// To ask for something to be unmapped.
-    socket: Option<Arc<Socket>>,
 }
 
 /// A peer whose connection is closed, and which may be in the middle of a transfer.
@@ -67,13 +45,13 @@ impl Boards {
     }
 
     /// Adds a peer's segment.
-    pub(crate) fn add(&self, rings: Arc<Rings>, socket: Option<Arc<Socket>>) -> usize {
+    pub(crate) fn add(&self, rings: Arc<Rings>) -> usize {
         let mut list = self.lock();
         let at = list.free.pop().unwrap_or(list.boards.len());
         if at == list.boards.len() {
             list.boards.push(None);
         }
-        list.boards[at] = Some(Board { rings, socket });
+        list.boards[at] = Some(rings);
         at
     }
 
@@ -82,9 +60,8 @@ impl Boards {
         let mut list = self.lock();
         let board = list.boards[at].take();
         list.free.push(at);
-        let (Some(board), Some(watch)) = (board, watch) else { return };
-        let leaving = Leaving { rings: board.rings, watch };
-        list.keep(&leaving);
+        let (Some(rings), Some(watch)) = (board, watch) else { return };
+        let leaving = Leaving { rings, watch };
         if !leaving.may_transfer() {
             return;
         }
@@ -128,57 +105,8 @@ impl PinBoard for Boards {
             self.forget_idle(&mut list);
         }
         let leaving = list.leaving.iter().map(|leaving| &leaving.rings);
-        let mut all = list.boards.iter().flatten().map(|board| &board.rings).chain(leaving);
+        let mut all = list.boards.iter().flatten().chain(leaving);
         all.any(|rings| pins::is_pinned(&rings.pins.0, index, generation))
-    }
-
-    fn mapped(&self, index: u32, generation: u32) -> Mapped {
-        let list = self.lock();
-        if list.kept.contains(&Name { index, generation }) {
-            return Mapped::Held;
-        }
-        let boards = list.boards.iter().flatten();
-        let said = boards.map(|board| words::mapped(&board.rings.maps.0, index, generation));
-        said.max().unwrap_or(Mapped::No)
-    }
-
-    fn ask_to_unmap(&self, index: u32, generation: u32) {
-        let list = self.lock();
-        let message = MapMessage::Unmap(Name { index, generation }).encode();
-        for board in list.boards.iter().flatten() {
-            if words::mapped(&board.rings.maps.0, index, generation) == Mapped::No {
-                continue;
-            }
-            if let Some(socket) = &board.socket {
-                // A peer that is not reached keeps its mapping, and its word says so.
-                let _unheard_is_fine = socket.send(&message, &[]);
-            }
-        }
-    }
-
-    fn forget(&self, index: u32, generation: u32) {
-        self.lock().kept.retain(|name| *name != Name { index, generation });
-    }
-}
-
-impl List {
-    /// Notes what a peer that lives on has mapped. The names are claims: one for each region is enough.
-    fn keep(&mut self, leaving: &Leaving) {
-        // Acquire: as U3 in [`pins`].
-        let words = leaving.rings.maps.0.iter().map(|word| word.load(Ordering::Acquire));
-        let mut names = words.filter_map(words::parse).peekable();
-        if names.peek().is_none() || !leaving.watch.alive() {
-            return;
-        }
-        for (index, generation) in names {
-            let name = Name { index, generation };
-            if index < REGIONS_MAX && !self.kept.contains(&name) {
-                self.kept.push(name);
-            }
-        }
-        // Regions that were unregistered before are named by views: older names give way.
-        let excess = self.kept.len().saturating_sub(REGIONS_MAX as usize);
-        self.kept.drain(..excess);
     }
 }
 
@@ -197,6 +125,7 @@ mod tests {
     use nix::unistd::getpid;
 
     use super::*;
+    use crate::rendezvous::socket::Socket;
 
     /// A peer's segment, pinning region `index` of generation 1.
     fn pinning(index: u64) -> Arc<Rings> {
@@ -215,7 +144,7 @@ mod tests {
     #[test]
     fn a_closed_connection_keeps_its_pins_until_they_are_clear() {
         let (boards, rings) = (Boards::default(), pinning(7));
-        let at = boards.add(Arc::clone(&rings), None);
+        let at = boards.add(Arc::clone(&rings));
         assert!(boards.pinned(7, 1) && !boards.pinned(8, 1) && !boards.pinned(7, 3));
         boards.remove(at, Some(this_process()));
         assert!(boards.pinned(7, 1), "the peer is in the middle of a transfer");
@@ -230,17 +159,17 @@ mod tests {
     fn a_connection_without_pins_is_forgotten_at_once() {
         let (rings, _fd) = Rings::create().unwrap();
         let (boards, rings) = (Boards::default(), Arc::new(rings));
-        let at = boards.add(Arc::clone(&rings), None);
+        let at = boards.add(Arc::clone(&rings));
         boards.remove(at, Some(this_process()));
         assert_eq!((Arc::strong_count(&rings), boards.tidy()), (1, false));
-        assert_eq!(boards.add(rings, None), at, "its place is used again");
+        assert_eq!(boards.add(rings), at, "its place is used again");
     }
 
     #[test]
     fn pins_end_with_the_process_that_set_them() {
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let boards = Boards::default();
-        let at = boards.add(pinning(7), None);
+        let at = boards.add(pinning(7));
         boards.remove(at, Some(Arc::new(ProcessWatch::of_child(&child))));
         assert!(boards.pinned(7, 1));
         child.kill().unwrap();
@@ -252,7 +181,7 @@ mod tests {
     fn a_process_leaves_only_so_many_connections_behind() {
         let boards = Boards::default();
         for index in 0..LEAVING_MAX as u64 + 2 {
-            let at = boards.add(pinning(index), None);
+            let at = boards.add(pinning(index));
             boards.remove(at, Some(this_process()));
         }
         assert!(!boards.pinned(0, 1) && !boards.pinned(1, 1), "the oldest are forgotten");

@@ -28,7 +28,8 @@
 //! - R5 -> R0, R1 -> U3: the same where U3 sees the next name in that word. A word is taken by whoever has the context, and
 //!   released by whoever has moved the bytes, in another thread perhaps.
 //!
-//! *Map words* (`shared/words.rs`) follow the same protocol, with "map" for "transfer".
+//! What only has to be true of one moment is read without a pin: the generation (R3), the fields, a fence (R6), the
+//! generation once more. U2 orders U1 before the T1 of the next region, so that fields of that one are not taken for it.
 //!
 //! `tests/loom_pins.rs` checks them: weaken any labelled step and a model fails.
 
@@ -39,7 +40,7 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering, fence, ord};
 #[must_use = "the region may be taken back as soon as the pin is dropped"]
 pub(crate) struct Pin<'a>(&'a AtomicU64);
 
-/// Names a region that is to be in use (R1), which it is only after [`settle`] and if then [`Pin::holds`]: several are
+/// Names a region that is to be in use (R1), which it is only after [`settle`] and if then [`is_published`]: several are
 /// named before one fence. `None`: all words are in use.
 #[inline]
 pub(crate) fn announce(words: &[AtomicU64], index: u32, expected: u32) -> Option<Pin<'_>> {
@@ -62,12 +63,19 @@ impl Pin<'_> {
         std::mem::forget(self);
         at.expect("a pin is of the words in which it was announced")
     }
+}
 
-    /// Whether the region is still published (R3).
-    #[inline]
-    pub(crate) fn holds(&self, expected: u32, generation: &AtomicU32) -> bool {
-        is_live(expected) && generation.load(ord("R3", Ordering::Acquire)) == expected
-    }
+/// Whether the region is still published (R3); what was pinned before is pinned then.
+#[inline]
+pub(crate) fn is_published(expected: u32, generation: &AtomicU32) -> bool {
+    is_live(expected) && generation.load(ord("R3", Ordering::Acquire)) == expected
+}
+
+/// Whether the fields that were read since [`is_published`] are of that region, which is not pinned.
+pub(crate) fn is_unchanged(expected: u32, generation: &AtomicU32) -> bool {
+    fence("R6");
+    // Relaxed: R6 orders it.
+    generation.load(Ordering::Relaxed) == expected
 }
 
 impl Drop for Pin<'_> {
@@ -105,7 +113,7 @@ pub(crate) const fn is_live(generation: u32) -> bool {
     generation % 2 == 1
 }
 
-/// What a pin word, or a map word, holds for a region; never 0.
+/// What a pin word holds for a region; never 0.
 pub(crate) const fn pin_word(index: u32, generation: u32) -> u64 {
     // `from` is not const yet; both casts widen.
     (index as u64 + 1) | ((generation as u64) << 32)

@@ -7,8 +7,8 @@
 //! with its slot, until the pin or the peer is gone ([`Regions::sweep`]), if need be for ever. Dropping a
 //! region waits for nobody: what is pinned is retired at once.
 //!
-//! Memory that peers map ([`crate::shared`]) is left to them instead: who still maps it after the bound, or has a view,
-//! keeps the pages, and the caller gets a fresh buffer. Nothing needs to stay here for that.
+//! Memory whose memfd was given to a peer ([`Regions::give`]) is left to those who map it, unless nobody can write it: the
+//! caller gets a fresh buffer. Who has it mapped is not asked: a peer that lies would write what its owner has again.
 //!
 //! A forked child has neither the table nor the segments of the peers (`MADV_DONTFORK`), and other things may be mapped in
 //! their places: there, unregistering touches nothing but the memory itself.
@@ -18,7 +18,7 @@
 
 use std::{
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     thread,
     time::{Duration, Instant},
 };
@@ -31,18 +31,17 @@ use super::{
     plan::{Run, cut},
     table::{OwnedTable, Published},
 };
-use crate::shared::{
-    Sharing,
-    buffer::{Pages, fresh_copy},
-    exports::Exports,
-    words::Mapped,
+use crate::{
+    rendezvous::socket::{Sent, Socket},
+    shared::{
+        Sharing,
+        buffer::{Pages, fresh_copy},
+        wire::{MapMessage, Name},
+    },
 };
 
 /// Longest time that unregistering waits for a peer in the middle of a transfer.
 pub(crate) const PIN_WAIT_MAX: Duration = Duration::from_secs(1);
-
-/// Longest time that unregistering waits for peers to unmap what they could write.
-pub(crate) const UNMAP_WAIT_MAX: Duration = Duration::from_millis(250);
 
 /// Longest pause between two looks at the pins.
 const PIN_PAUSE_MAX: Duration = Duration::from_millis(5);
@@ -54,17 +53,6 @@ pub(crate) trait PinBoard: Send + Sync + fmt::Debug {
     /// A peer stops being one when its process has ended, or when its connection was closed without a
     /// pin in it: closing a connection does not stop a transfer.
     fn pinned(&self, index: u32, generation: u32) -> bool;
-
-    /// What the peers' map words, and those of peers that have left, say about this region.
-    fn mapped(&self, _index: u32, _generation: u32) -> Mapped {
-        Mapped::No
-    }
-
-    /// Asks those who map it to let go.
-    fn ask_to_unmap(&self, _index: u32, _generation: u32) {}
-
-    /// The region's place will be used again: what was noted about it is forgotten.
-    fn forget(&self, _index: u32, _generation: u32) {}
 }
 
 /// What all regions of a domain share.
@@ -72,9 +60,8 @@ pub(crate) trait PinBoard: Send + Sync + fmt::Debug {
 pub(crate) struct Regions {
     table: OwnedTable,
     board: Arc<dyn PinBoard>,
-    exports: Exports,
     guard: Arc<ForkGuard>,
-    /// By their places in the table, for copies by this process's own progress ([`Regions::find`]).
+    /// By their places in the table.
     live: Mutex<Vec<Option<Live>>>,
     retired: Mutex<Vec<(Published, Arc<Memory>)>>,
 }
@@ -84,7 +71,10 @@ pub(crate) struct Regions {
 struct Live {
     claim: RegionClaim,
     rights: Rights,
+    sharing: Sharing,
     memory: Arc<Memory>,
+    /// Who was sent its memfd, over which connections.
+    given: Vec<Weak<Socket>>,
 }
 
 impl Regions {
@@ -97,7 +87,6 @@ impl Regions {
         Arc::new(Self {
             table,
             board,
-            exports: Exports::default(),
             guard,
             live: Mutex::default(),
             retired: Mutex::new(Vec::new()),
@@ -111,32 +100,47 @@ impl Regions {
         generation: u32,
         token: [u8; 16],
     ) -> Option<(Held, Rights)> {
-        let live = self.live();
-        let found = live.get(index as usize)?.as_ref()?;
-        let is_same = found.claim.generation == generation && found.claim.token == token;
-        is_same.then(|| (Arc::clone(&found.memory).into(), found.rights))
+        let mut live = self.live();
+        let found = named(&mut live, Name { index, generation }, token)?;
+        Some((Arc::clone(&found.memory).into(), found.rights))
+    }
+
+    /// Sends a peer that asks the memfd of a region, with `answer`; `None`: it cannot be mapped, or name or token is wrong.
+    ///
+    /// The lock is held meanwhile: once a region is retracted, no descriptor of it is on its way out of this side. (One that
+    /// is on its way to a peer finds the region's generation changed.)
+    pub(crate) fn give(
+        &self,
+        name: Name,
+        token: [u8; 16],
+        to: &Arc<Socket>,
+        answer: &[u8],
+    ) -> Option<Result<Sent, Error>> {
+        let mut live = self.live();
+        let found = named(&mut live, name, token).filter(|it| it.sharing != Sharing::No)?;
+        let sent = to.send(answer, &[Pages::of(&found.memory)?.give()]);
+        found
+            .given
+            .retain(|socket| socket.strong_count() > 0 && socket.as_ptr() != Arc::as_ptr(to));
+        found.given.push(Arc::downgrade(to));
+        Some(sent)
     }
 
     fn live(&self) -> MutexGuard<'_, Vec<Option<Live>>> {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn insert(&self, claim: RegionClaim, rights: Rights, memory: &Arc<Memory>) {
-        let (mut live, at) = (self.live(), claim.index as usize);
+    fn insert(&self, new: Live) {
+        let (mut live, at) = (self.live(), new.claim.index as usize);
         if live.len() <= at {
             live.resize_with(at + 1, || None);
         }
-        live[at] = Some(Live { claim, rights, memory: Arc::clone(memory) });
+        live[at] = Some(new);
     }
 
     /// What is sent to the peers.
     pub(crate) fn table(&self) -> &OwnedTable {
         &self.table
-    }
-
-    /// The memfds of regions that peers can map.
-    pub(crate) fn exports(&self) -> &Exports {
-        &self.exports
     }
 
     /// Frees retired memory that nobody pins any more: asked at every registration and unregistration,
@@ -151,23 +155,19 @@ impl Regions {
         };
         for (published, memory) in freed {
             drop(Held::from(memory)); // A round of progress may have asked.
-            self.release(published);
+            self.table.release(published);
         }
     }
 
-    fn release(&self, published: Published) {
-        self.board.forget(published.claim.index, published.claim.generation);
-        self.table.release(published);
-    }
-
-    /// Ends the publication; nobody pins or maps it from now on.
-    fn retract(&self, published: &Published, sharing: Sharing) {
+    /// Ends the publication: nobody pins it from now on, and nobody is given its memfd. Those who were may give the pages back.
+    fn retract(&self, published: &Published) {
         self.table.retract(published);
-        let live = self.live().get_mut(published.claim.index as usize).and_then(Option::take);
-        drop(live);
-        if sharing != Sharing::No {
-            self.exports.remove(&published.claim);
-            self.board.ask_to_unmap(published.claim.index, published.claim.generation);
+        let RegionClaim { index, generation, .. } = published.claim;
+        let live = self.live().get_mut(index as usize).and_then(Option::take);
+        let given = live.into_iter().flat_map(|live| live.given);
+        for socket in given.filter_map(|socket| socket.upgrade()) {
+            let unmap = MapMessage::Unmap(Name { index, generation });
+            let _unheard_is_fine = socket.send(&unmap.encode(), &[]);
         }
     }
 
@@ -198,19 +198,6 @@ impl Regions {
     fn wait_for_pins(&self, published: &Published) -> bool {
         wait_while(PIN_WAIT_MAX, || self.is_pinned(published))
     }
-
-    /// Whether nobody is left who could see what the owner writes from now on, or write it. Nobody pins the region any
-    /// more, so that no view is being made.
-    fn is_let_go(&self, published: &Published, sharing: Sharing) -> bool {
-        let mapped = || self.board.mapped(published.claim.index, published.claim.generation);
-        match sharing {
-            Sharing::No | Sharing::Frozen => true,
-            Sharing::Read => mapped() != Mapped::Held,
-            Sharing::Write => {
-                wait_while(UNMAP_WAIT_MAX, || mapped() == Mapped::Yes) && mapped() == Mapped::No
-            }
-        }
-    }
 }
 
 impl Drop for Regions {
@@ -228,7 +215,6 @@ pub(crate) struct SmRegion {
     /// `None` once it was unregistered, for [`Drop`] to see.
     held: Option<(Published, Arc<Memory>)>,
     descriptor: Descriptor,
-    sharing: Sharing,
 }
 
 impl SmRegion {
@@ -248,16 +234,12 @@ impl SmRegion {
         regions.sweep();
         let sharing = sharing_of(&memory, rights)?;
         let published = regions.table.publish(memory.segments(), rights, sharing)?;
-        if sharing != Sharing::No
-            && let Some(pages) = Pages::of(&memory)
-        {
-            regions.exports.insert(published.claim, Arc::clone(pages.fd()));
-        }
-        let descriptor = Descriptor::new(memory.len(), rights, &published.claim.encode());
-        let memory = Arc::new(memory);
-        regions.insert(published.claim, rights, &memory);
+        let (claim, memory) = (published.claim, Arc::new(memory));
+        let descriptor = Descriptor::new(memory.len(), rights, &claim.encode());
+        let live = Live { claim, rights, sharing, memory: Arc::clone(&memory), given: Vec::new() };
+        regions.insert(live);
         let held = Some((published, memory));
-        Ok(Arc::new(Self { regions: Arc::clone(regions), held, descriptor, sharing }))
+        Ok(Arc::new(Self { regions: Arc::clone(regions), held, descriptor }))
     }
 
     /// Appends the runs of a range to `into`; `for_writing` when the kernel will write there.
@@ -290,8 +272,7 @@ impl SmRegion {
     /// [`Error::Forked`] where it is not there.
     pub(crate) fn present(&self) -> Result<&Memory, Error> {
         let memory = self.memory();
-        let is_gone =
-            self.sharing != Sharing::No && Pages::of(memory).is_some_and(Pages::is_elsewhere);
+        let is_gone = Pages::of(memory).is_some_and(Pages::is_elsewhere);
         if is_gone { Err(Error::Forked) } else { Ok(memory) }
     }
 
@@ -337,7 +318,7 @@ impl RegionState for SmRegion {
         }
         let (published, memory) = region.held.take().expect("taken only here, once");
         let regions = &region.regions;
-        regions.retract(&published, region.sharing);
+        regions.retract(&published);
         let memory = match alone(memory) {
             Ok(memory) => memory,
             Err(memory) => {
@@ -351,11 +332,11 @@ impl RegionState for SmRegion {
             regions.retire(published, Arc::new(original));
             return Ok(copy);
         }
-        let is_let_go = regions.is_let_go(&published, region.sharing);
-        regions.release(published);
+        regions.table.release(published);
         regions.sweep();
-        // The pages are left to those who map them; the caller gets others.
-        Ok(if is_let_go { memory } else { copy_and_original(memory).0 })
+        // The pages are left to those who were given them; the caller gets others.
+        let is_given = Pages::of(&memory).is_some_and(Pages::is_given);
+        Ok(if is_given { copy_and_original(memory).0 } else { memory })
     }
 }
 
@@ -365,12 +346,12 @@ impl Drop for SmRegion {
         if self.regions.guard.is_child() {
             return self.regions.leave(&published);
         }
-        self.regions.retract(&published, self.sharing);
+        self.regions.retract(&published);
         if self.regions.is_pinned(&published) {
             self.regions.retire(published, memory);
         } else {
             drop(memory);
-            self.regions.release(published);
+            self.regions.table.release(published);
         }
         self.regions.sweep();
     }
@@ -380,6 +361,13 @@ impl fmt::Debug for SmRegion {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "SmRegion({} bytes, {:?})", self.len(), self.rights())
     }
+}
+
+/// What is registered at a place, if it is what somebody names.
+fn named(live: &mut [Option<Live>], name: Name, token: [u8; 16]) -> Option<&mut Live> {
+    let found = live.get_mut(name.index as usize)?.as_mut()?;
+    let is_it = found.claim.generation == name.generation && found.claim.token == token;
+    is_it.then_some(found)
 }
 
 /// The memory, when nobody holds it any more that had found it: this process's own progress may be in the middle of a piece.

@@ -280,7 +280,7 @@ impl PeerTable {
         needed: Rights,
         range: (u64, u64),
         words: &'a [AtomicU64],
-    ) -> Result<Admitted<'a>, Error> {
+    ) -> Result<Pin<'a>, Error> {
         let pin = self.announce(claim, words)?;
         pins::settle();
         self.check(pin, claim, needed, range)
@@ -312,24 +312,39 @@ impl PeerTable {
         pin: Pin<'a>,
         claim: &RegionClaim,
         needed: Rights,
-        (offset, len): (u64, u64),
-    ) -> Result<Admitted<'a>, Error> {
+        range: (u64, u64),
+    ) -> Result<Pin<'a>, Error> {
+        let said = self.read(claim)?;
+        said.grants(needed, range)?;
+        Ok(pin)
+    }
+
+    /// What the entry says: of the region, as long as that is pinned.
+    #[inline(always)]
+    fn read(&self, claim: &RegionClaim) -> Result<Said, Error> {
         let entry = entry(&self.mapping, claim.index);
         // R4: each field is copied out once, then checked.
-        if !pin.holds(claim.generation, &entry.generation)
+        if !pins::is_published(claim.generation, &entry.generation)
             || load_bytes(&entry.token) != claim.token
         {
             return Err(Error::StaleDescriptor);
         }
-        let granted = rights_of(entry.rights.load());
-        if !granted.contains(needed) {
-            return Err(Error::Denied { granted, needed });
+        let (rights, size) = (rights_of(entry.rights.load()), entry.size.load());
+        Ok(Said { rights, size, sharing: Sharing::of_word(entry.sharing.load()) })
+    }
+
+    /// What is published of a region, which may be taken back at once.
+    ///
+    /// # Errors
+    /// [`Error::StaleDescriptor`].
+    pub(crate) fn look(&self, claim: &RegionClaim) -> Result<Said, Error> {
+        if claim.domain != self.domain || claim.index >= REGIONS_MAX {
+            return Err(Error::StaleDescriptor);
         }
-        let size = entry.size.load();
-        if offset.checked_add(len).is_none_or(|end| end > size) {
-            return Err(Error::OutOfRange { offset, len, size });
-        }
-        Ok(Admitted { pin, size, sharing: Sharing::of_word(entry.sharing.load()) })
+        let said = self.read(claim)?;
+        let generation = &entry(&self.mapping, claim.index).generation;
+        let is_it = pins::is_unchanged(claim.generation, generation);
+        if is_it { Ok(said) } else { Err(Error::StaleDescriptor) }
     }
 
     /// Whether a descriptor names a region of this domain.
@@ -337,19 +352,9 @@ impl PeerTable {
         claim.domain == self.domain
     }
 
-    /// Whether a region can be mapped: a hint, before it is pinned. Nothing is remembered, nor asked for, in the name of a
-    /// claim that the table denies.
+    /// Whether a region can be mapped. Nothing is remembered, nor asked for, in the name of a claim that the table denies.
     pub(crate) fn sharing(&self, claim: &RegionClaim) -> Sharing {
-        if claim.domain != self.domain || claim.index >= REGIONS_MAX {
-            return Sharing::No;
-        }
-        let entry = entry(&self.mapping, claim.index);
-        // Relaxed: whoever goes on pins it first.
-        let generation = entry.generation.load(Ordering::Relaxed);
-        if generation != claim.generation || load_bytes(&entry.token) != claim.token {
-            return Sharing::No;
-        }
-        Sharing::of_word(entry.sharing.load())
+        self.look(claim).map_or(Sharing::No, |said| said.sharing)
     }
 
     /// Pins a region in `words` (this side's own) and appends the runs of a range of it to `into`.
@@ -367,7 +372,7 @@ impl PeerTable {
         words: &'a [AtomicU64],
         into: &mut Vec<Run>,
     ) -> Result<Pin<'a>, Error> {
-        let Admitted { pin, .. } = self.admit(claim, needed, (offset, len), words)?;
+        let pin = self.admit(claim, needed, (offset, len), words)?;
         self.append_runs(claim.index, (offset, len), into)?;
         Ok(pin)
     }
@@ -425,15 +430,32 @@ impl From<NotPinned> for Error {
     }
 }
 
-/// A region that is pinned, and what its entry says.
+/// What an entry claims.
 #[derive(Debug)]
-pub(crate) struct Admitted<'a> {
-    /// Keeps it.
-    pub(crate) pin: Pin<'a>,
-    /// Its size in bytes, as claimed.
+pub(crate) struct Said {
+    rights: Rights,
+    /// Bytes.
     pub(crate) size: u64,
-    /// Whether it can be mapped, as claimed.
+    /// Whether it can be mapped.
     pub(crate) sharing: Sharing,
+}
+
+impl Said {
+    /// Checks an access.
+    ///
+    /// # Errors
+    /// [`Error::Denied`], [`Error::OutOfRange`].
+    #[inline(always)]
+    pub(crate) fn grants(&self, needed: Rights, (offset, len): (u64, u64)) -> Result<(), Error> {
+        let Self { rights: granted, size, .. } = *self;
+        if !granted.contains(needed) {
+            return Err(Error::Denied { granted, needed });
+        }
+        if offset.checked_add(len).is_none_or(|end| end > size) {
+            return Err(Error::OutOfRange { offset, len, size });
+        }
+        Ok(())
+    }
 }
 
 fn run_of(segment: &Segment) -> Run {

@@ -11,8 +11,11 @@
 use std::{
     fmt,
     ops::{Deref, DerefMut},
-    os::fd::OwnedFd,
-    sync::{Arc, Mutex, PoisonError, TryLockError},
+    os::fd::{AsFd as _, BorrowedFd, OwnedFd},
+    sync::{
+        Arc, Mutex, PoisonError, TryLockError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use hg_na::{Error, Keeper, Memory};
@@ -24,20 +27,35 @@ use super::bytes::{Access, Bytes, FUTURE_WRITE, new_memfd, seal, seals_of};
 /// What keeps such memory alive: the keeper of its [`Memory`].
 pub(crate) struct Pages {
     bytes: Bytes,
-    fd: Arc<OwnedFd>,
+    fd: OwnedFd,
     guard: Arc<ForkGuard>,
+    /// The memfd was sent to a peer: whoever has it maps it whenever he likes, and for as long.
+    is_given: AtomicBool,
 }
 
 impl Pages {
+    fn new(fd: OwnedFd, len: usize, access: Access, guard: Arc<ForkGuard>) -> Result<Self, Error> {
+        let bytes = Bytes::map(&fd, len, access)?;
+        Ok(Self { bytes, fd, guard, is_given: AtomicBool::new(false) })
+    }
+
     /// What keeps this memory, when it is memory of this kind and all of it.
     pub(crate) fn of(memory: &Memory) -> Option<&Self> {
         let pages = memory.keeper()?.downcast_ref::<Self>()?;
         (memory.segments() == [pages.bytes.segment()]).then_some(pages)
     }
 
-    /// The memfd, for peers.
-    pub(crate) fn fd(&self) -> &Arc<OwnedFd> {
-        &self.fd
+    /// The memfd, for a peer: from now on this memory is never again its owner's alone.
+    pub(crate) fn give(&self) -> BorrowedFd<'_> {
+        // Relaxed: who takes the memory back has locked what this caller has locked, or is the last to hold it.
+        self.is_given.store(true, Ordering::Relaxed);
+        self.fd.as_fd()
+    }
+
+    /// Whether somebody else may write it, or see what is written.
+    pub(crate) fn is_given(&self) -> bool {
+        // Relaxed: as above.
+        !self.is_frozen() && self.is_given.load(Ordering::Relaxed)
     }
 
     /// Whether nobody can write it any more.
@@ -83,16 +101,13 @@ pub struct Buffer(Pages);
 /// # Errors
 /// [`Error::Limit`] without a descriptor or address space left, [`Error::Os`].
 pub fn alloc(len: usize) -> Result<Buffer, Error> {
-    let fd = new_memfd(len)?;
-    let bytes = Bytes::map(&fd, len, Access::Write)?;
-    Ok(Buffer(Pages { bytes, fd: Arc::new(fd), guard: guard()? }))
+    Ok(Buffer(Pages::new(new_memfd(len)?, len, Access::Write, guard()?)?))
 }
 
 impl Buffer {
     /// Gives up writing for good: in return viewers may have slices of it.
     ///
-    /// The kernel vouches for it: while anybody maps the file for writing (a peer that does not let go), it refuses;
-    /// the bytes are then copied to a file of which nobody knows.
+    /// The kernel vouches for it: it refuses while anybody maps the file for writing.
     ///
     /// # Errors
     /// [`Error::Limit`], [`Error::Os`]; the buffer is gone then.
@@ -100,31 +115,12 @@ impl Buffer {
         if self.0.is_elsewhere() {
             return Err(Error::Forked);
         }
-        let Pages { bytes, fd, guard } = self.0;
+        let Pages { bytes, fd, guard, .. } = self.0;
         let len = bytes.segment().len;
-        // Its own writable mapping has to go first; the second way needs the bytes once more.
-        drop(bytes);
-        let seals = SealFlag::F_SEAL_WRITE | SealFlag::F_SEAL_SEAL;
-        let fd = match seal(&fd, seals) {
-            Ok(()) => fd,
-            Err(_mapped_elsewhere) => {
-                let old = Bytes::map(&fd, len, Access::Read)?;
-                Arc::new(sealed_copy(old, seals)?)
-            }
-        };
-        let bytes = Bytes::map(&fd, len, Access::Frozen)?;
-        Ok(Frozen(Arc::new(Pages { bytes, fd, guard })))
+        drop(bytes); // Its own writable mapping.
+        seal(&fd, SealFlag::F_SEAL_WRITE | SealFlag::F_SEAL_SEAL)?;
+        Ok(Frozen(Arc::new(Pages::new(fd, len, Access::Frozen, guard)?)))
     }
-}
-
-/// A sealed memfd with the same bytes: some mix of old and new where somebody is writing them.
-fn sealed_copy(old: Bytes, seals: SealFlag) -> Result<OwnedFd, Error> {
-    let mut copy = alloc(old.segment().len)?;
-    hg_na_memory::copy_out(&memory_of_bytes(Arc::new(old)), 0, &mut copy)?;
-    let Pages { bytes, fd, .. } = copy.0;
-    drop(bytes);
-    seal(&fd, seals)?;
-    Arc::into_inner(fd).ok_or(Error::RegionBusy)
 }
 
 impl Deref for Buffer {
@@ -137,8 +133,8 @@ impl Deref for Buffer {
         // SAFETY:
         // - this process: a `Buffer` is the only way to its pages (a `Memory` has consumed it, and gives it back only
         //   when nothing else holds the pages), and `&mut self` is needed to write.
-        // - other processes: peers are given the file only while it is registered, and unregistering gives the memory
-        //   back only after those who could write have unmapped it (otherwise a copy); see `region::state`.
+        // - other processes: none was ever given the file. Pages that were given away do not become a `Buffer` again
+        //   (`TryFrom`), whatever their peers say that they have mapped.
         unsafe { self.0.bytes.as_slice() }
     }
 }
@@ -149,8 +145,7 @@ impl DerefMut for Buffer {
             return &mut [];
         }
         // SAFETY:
-        // - as in `deref`, and exclusive here: `&mut self`. A peer that kept a read-only mapping does not matter to
-        //   this process.
+        // - as in `deref`, and exclusive here: `&mut self`.
         unsafe { self.0.bytes.as_mut_slice() }
     }
 }
@@ -164,13 +159,16 @@ impl From<Buffer> for Memory {
 impl TryFrom<Memory> for Buffer {
     type Error = Memory;
 
-    /// Back from [`Memory`]; which comes back when it was made of something else, or is still in use.
+    /// Back from [`Memory`]; which comes back when it was made of something else, is still in use, or was shown to peers
+    /// (what unregistering gives back is a copy then).
     fn try_from(memory: Memory) -> Result<Self, Memory> {
         if Pages::of(&memory).is_none_or(Pages::is_frozen) {
             return Err(memory);
         }
-        let pages = pages_of(memory)?;
-        Arc::try_unwrap(pages).map(Self).map_err(memory_of)
+        match Arc::try_unwrap(pages_of(memory)?) {
+            Ok(pages) if pages.is_given() => Err(memory_of(Arc::new(pages))),
+            pages => pages.map(Self).map_err(memory_of),
+        }
     }
 }
 
@@ -308,7 +306,7 @@ mod tests {
     fn untouched_memory_costs_nothing() {
         let mut buffer = alloc(1 << 40).unwrap();
         buffer[1 << 39] = 1;
-        let blocks = nix::sys::stat::fstat(&*buffer.0.fd).unwrap().st_blocks;
+        let blocks = nix::sys::stat::fstat(&buffer.0.fd).unwrap().st_blocks;
         assert!(blocks <= 8, "{blocks} blocks of 512 bytes for one byte");
     }
 
@@ -326,15 +324,11 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_still_writes_is_frozen_as_a_copy() {
-        let mut buffer = alloc(5).unwrap();
-        buffer.copy_from_slice(b"bytes");
-        let mut other = Bytes::map(&buffer.0.fd, 5, Access::Write).unwrap();
-        let frozen = buffer.freeze().unwrap();
-        // SAFETY:
-        // - nobody else has the old file any more.
-        unsafe { other.as_mut_slice() }.fill(0);
-        assert_eq!(&*frozen, b"bytes");
+    fn pages_that_were_given_away_are_never_a_buffer_again() {
+        let memory = Arc::new(Memory::from(alloc(5).unwrap()));
+        Pages::of(&Memory::alias(&memory)).unwrap().give();
+        let memory = Arc::try_unwrap(memory).unwrap();
+        assert!(Buffer::try_from(memory).is_err());
     }
 
     #[test]

@@ -294,22 +294,19 @@ impl SmContext {
         let connection = self.peers.find(*peer).filter(|it| it.is_open())?;
         let Connection { maps, link, .. } = connection;
         let link = link.as_ref()?;
-        let pins = &link.own.rings.pins.0;
-        let admitted = match link.theirs.table.admit(claim, Rights::READ, *range, pins) {
-            Ok(admitted) => admitted,
+        // Not pinned: an owner that takes the memory back now leaves these pages to the view.
+        let said = link.theirs.table.look(claim);
+        let said = match said.and_then(|said| said.grants(Rights::READ, *range).map(|()| said)) {
+            Ok(said) => said,
             Err(error) => return Some(Err(error)),
         };
-        if admitted.sharing == Sharing::No {
+        if said.sharing == Sharing::No {
             return Some(Err(Error::Unsupported("a view of memory that its owner does not share")));
         }
         if let Some(pages) = maps.find(claim) {
             let (offset, len) = *range;
-            // While the region is pinned: its owner sees that the view holds on.
-            let view = view_of(pages).slice(offset, len);
-            drop(admitted);
-            return Some(view);
+            return Some(view_of(pages).slice(offset, len));
         }
-        drop(admitted);
         match self.ask_for_mapping(*peer, claim, None) {
             // The answers that are open try this one again.
             Ok(()) | Err(Error::Again) => None,

@@ -1,20 +1,9 @@
-//! What an initiator has mapped of one peer: a bounded cache, published by *map words* in its own segment, which the
-//! owner reads when it takes a region back.
-//!
-//! A word names a region from before the memfd is mapped until after it is unmapped, under the protocol of
-//! [`crate::region::pins`]: name, fence, re-check the generation, map. So an owner that has retracted a region and
-//! finds no word knows that nobody maps it, and that nobody will. Bit 31 says that a view holds on: set under a pin of
-//! the region, so that an owner which has waited for the pins sees it.
+//! What an initiator has mapped of one peer: a bounded cache. Its owner need not know: memory whose memfd was given away
+//! once is never its own again ([`crate::region::state`]).
 
-use std::{
-    os::fd::OwnedFd,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
-};
+use std::{os::fd::OwnedFd, sync::Arc};
 
-use hg_na::{Error, Memory, Rights};
+use hg_na::{Error, Memory};
 use hg_na_memory::ForkGuard;
 use rustc_hash::FxHashMap;
 
@@ -23,19 +12,14 @@ use super::{
     buffer::memory_of_bytes,
     bytes::{Access, Bytes, Refused},
     wire::Name,
-    words::HELD,
 };
 use crate::{
-    layout::MAPS,
     os::misbehaved,
-    region::{
-        descriptor::RegionClaim,
-        pins::pin_word,
-        table::{Admitted, PeerTable},
-    },
-    segment::Rings,
+    region::{descriptor::RegionClaim, table::PeerTable},
 };
 
+/// Regions that one connection has mapped at a time, beside those that only views hold.
+pub(crate) const MAPS: usize = 64;
 /// Address space that the mappings of one connection take.
 const MAPPED_BYTES_MAX: u64 = 1 << 40;
 /// Regions of one peer that are remembered, mapped or not.
@@ -76,6 +60,12 @@ enum State {
     Refused,
 }
 
+impl Place {
+    fn pages(&self) -> Option<&Arc<PeerPages>> {
+        if let State::Mapped(pages) = &self.state { Some(pages) } else { None }
+    }
+}
+
 impl Maps {
     /// The mapping of a region, when it is there.
     pub(crate) fn find(&mut self, claim: &RegionClaim) -> Option<&Arc<PeerPages>> {
@@ -83,10 +73,9 @@ impl Maps {
         if place.claim.generation != claim.generation {
             return None;
         }
-        let State::Mapped(pages) = &place.state else { return None };
         self.clock += 1;
         place.used = self.clock;
-        Some(pages)
+        place.pages()
     }
 
     /// Whether one more question may be open.
@@ -158,7 +147,7 @@ impl Maps {
     /// `PeerGone(Misbehaved)` when it is not what was published; otherwise why it is not mapped, and the place says so.
     pub(crate) fn map(
         &mut self,
-        own: &Own<'_>,
+        guard: &Arc<ForkGuard>,
         table: &PeerTable,
         name: Name,
         fd: &OwnedFd,
@@ -166,7 +155,7 @@ impl Maps {
         let Some(claim) = self.place(name).map(|place| place.claim) else {
             return Err(Error::StaleDescriptor);
         };
-        let mapped = self.try_map(own, table, &claim, fd);
+        let mapped = self.try_map(guard, table, &claim, fd);
         let Some(place) = self.places.get_mut(&name.index) else { return Ok(()) };
         match mapped {
             Ok(pages) => {
@@ -182,62 +171,46 @@ impl Maps {
 
     fn try_map(
         &mut self,
-        own: &Own<'_>,
+        guard: &Arc<ForkGuard>,
         table: &PeerTable,
         claim: &RegionClaim,
         fd: &OwnedFd,
     ) -> Result<PeerPages, Error> {
-        let at = self.free_word(own)?;
-        let word = MapWord { rings: own.rings.share(), guard: Arc::clone(own.guard), at };
-        // Named, fenced, re-checked; the name stays until `word` is dropped.
-        let named = std::slice::from_ref(word.word());
-        let Admitted { pin, size, sharing } = table.admit(claim, Rights::empty(), (0, 0), named)?;
-        std::mem::forget(pin); // The word is cleared by `word`.
-        while self.mapped_bytes().saturating_add(size) > MAPPED_BYTES_MAX {
-            self.evict()?;
-        }
-        let access = match sharing {
+        let said = table.look(claim)?;
+        self.make_room(said.size)?;
+        let access = match said.sharing {
             Sharing::No => return Err(misbehaved("it gives memory that it does not share")),
             Sharing::Read => Access::Read,
             Sharing::Write => Access::Write,
             Sharing::Frozen => Access::Frozen,
         };
-        let len = usize::try_from(size).map_err(|_| Error::Unsupported("memory of this size"))?;
+        let len =
+            usize::try_from(said.size).map_err(|_| Error::Unsupported("memory of this size"))?;
         let bytes = Bytes::open(fd, len, access).map_err(|refused| match refused {
             Refused::Lie(why) => misbehaved(why),
             Refused::System(error) => error,
         })?;
         let bytes = Arc::new(bytes);
         let memory = memory_of_bytes(Arc::clone(&bytes));
-        Ok(PeerPages {
-            memory,
-            bytes,
-            views: Mutex::new(0),
-            word,
-            name: pin_word(claim.index, claim.generation),
-        })
+        Ok(PeerPages { memory, bytes, guard: Arc::clone(guard) })
     }
 
-    fn free_word(&mut self, own: &Own<'_>) -> Result<usize, Error> {
-        // Relaxed: set by this thread alone; one that a view clears meanwhile is found the next time.
-        let free = || own.rings.maps.0.iter().position(|word| word.load(Ordering::Relaxed) == 0);
-        if let Some(at) = free() {
-            return Ok(at);
+    /// Unmaps what was used least recently, until there is room for so many bytes more. What views hold stays theirs.
+    fn make_room(&mut self, size: u64) -> Result<(), Error> {
+        loop {
+            let mapped = || self.places.values().filter_map(|place| Some((place, place.pages()?)));
+            let bytes: u64 = mapped().map(|(_, pages)| pages.memory.len()).sum();
+            if mapped().count() < MAPS && bytes.saturating_add(size) <= MAPPED_BYTES_MAX {
+                return Ok(());
+            }
+            let oldest = mapped().min_by_key(|(place, _)| place.used);
+            let index = oldest.map(|(place, _)| place.claim.index).ok_or(Error::Limit {
+                what: "bytes of one region that are mapped",
+                limit: MAPPED_BYTES_MAX,
+                remedy: "register several regions, or get the bytes instead",
+            })?;
+            self.places.remove(&index);
         }
-        self.evict()?;
-        free().ok_or_else(all_held)
-    }
-
-    /// Unmaps what was used least recently and no view holds.
-    fn evict(&mut self) -> Result<(), Error> {
-        let idle = |place: &&Place| match &place.state {
-            State::Mapped(pages) => Arc::strong_count(pages) == 1,
-            State::Seen | State::Asked | State::Refused => false,
-        };
-        let oldest = self.places.values().filter(idle).min_by_key(|place| place.used);
-        let index = oldest.map(|place| place.claim.index).ok_or_else(all_held)?;
-        self.places.remove(&index);
-        Ok(())
     }
 
     /// Forgets a region that is not mapped, when too many are known.
@@ -252,19 +225,10 @@ impl Maps {
         }
     }
 
-    fn mapped_bytes(&self) -> u64 {
-        let bytes = |place: &Place| match &place.state {
-            State::Mapped(pages) => pages.memory.len(),
-            State::Seen | State::Asked | State::Refused => 0,
-        };
-        self.places.values().map(bytes).sum()
-    }
-
     /// Regions that are mapped and remembered.
     #[cfg(test)]
     pub(crate) fn mapped_count(&self) -> usize {
-        let is_mapped = |place: &&Place| matches!(place.state, State::Mapped(_));
-        self.places.values().filter(is_mapped).count()
+        self.places.values().filter_map(Place::pages).count()
     }
 
     /// Unmaps everything; what views hold stays until they are dropped.
@@ -273,35 +237,18 @@ impl Maps {
     }
 }
 
-fn all_held() -> Error {
-    Error::Limit {
-        what: "mappings of one peer's memory that views hold",
-        limit: MAPS as u64,
-        remedy: "drop some views, or get the bytes instead",
-    }
-}
-
 /// A claim's name.
 pub(crate) fn name_of(claim: &RegionClaim) -> Name {
     Name { index: claim.index, generation: claim.generation }
 }
 
-/// This side's part of a connection, as far as mappings need it.
-#[derive(Debug)]
-pub(crate) struct Own<'a> {
-    pub(crate) rings: &'a Rings,
-    pub(crate) guard: &'a Arc<ForkGuard>,
-}
-
-/// A region of a peer, mapped. Unmapped, then unnamed, when nobody holds it any more.
+/// A region of a peer, mapped; unmapped when nobody holds it any more.
 #[derive(Debug)]
 pub(crate) struct PeerPages {
-    /// The mapping as memory, for copies; before `word`, so that it goes first.
+    /// The mapping as memory, for copies.
     memory: Memory,
     bytes: Arc<Bytes>,
-    views: Mutex<u32>,
-    word: MapWord,
-    name: u64,
+    guard: Arc<ForkGuard>,
 }
 
 impl PeerPages {
@@ -317,50 +264,6 @@ impl PeerPages {
 
     /// Whether this is a forked child, which lacks the mapping.
     pub(crate) fn is_elsewhere(&self) -> bool {
-        self.word.guard.is_child()
-    }
-
-    /// One more view. The caller has the region pinned.
-    pub(crate) fn hold(&self) {
-        let mut views = self.views.lock().unwrap_or_else(PoisonError::into_inner);
-        *views += 1;
-        // Relaxed: the pin's release orders it.
-        self.word.word().store(self.name | HELD, Ordering::Relaxed);
-    }
-
-    /// One less.
-    pub(crate) fn let_go(&self) {
-        if self.is_elsewhere() {
-            return;
-        }
-        let mut views = self.views.lock().unwrap_or_else(PoisonError::into_inner);
-        *views -= 1;
-        if *views == 0 {
-            // Release: the view's reads are over.
-            self.word.word().store(self.name, Ordering::Release);
-        }
-    }
-}
-
-/// A word of this side's segment that is spoken for.
-#[derive(Debug)]
-struct MapWord {
-    rings: Rings,
-    guard: Arc<ForkGuard>,
-    at: usize,
-}
-
-impl MapWord {
-    fn word(&self) -> &AtomicU64 {
-        &self.rings.maps.0[self.at]
-    }
-}
-
-impl Drop for MapWord {
-    fn drop(&mut self) {
-        if !self.guard.is_child() {
-            // Release: what was mapped is unmapped.
-            self.word().store(0, Ordering::Release);
-        }
+        self.guard.is_child()
     }
 }

@@ -17,10 +17,8 @@
 //! |---|---|
 //! | `bytes` | a memfd, mapped: seals, sizes, slices |
 //! | `buffer` | the owner's side: [`Buffer`], [`Frozen`], and their [`hg_na::Memory`] |
-//! | `exports` | the owner's memfds by region, for those who ask |
 //! | `wire` | what is said over the connection's socket |
 //! | `maps` | the initiator's side: what is mapped of one peer |
-//! | `words` | map words, as the owner reads them |
 //! | `view` | what a view holds |
 //! | `serve` | a context's part: asking, answering, unmapping |
 //! | `copies` | a context's part: transfers that are copies, and views |
@@ -32,12 +30,10 @@ pub(crate) mod buffer;
 #[expect(unsafe_code, reason = "maps memfds and turns mappings into slices")]
 pub(crate) mod bytes;
 pub(crate) mod copies;
-pub(crate) mod exports;
 pub(crate) mod maps;
 pub(crate) mod serve;
 pub(crate) mod view;
 pub(crate) mod wire;
-pub(crate) mod words;
 
 pub use buffer::{Buffer, Frozen, alloc};
 

@@ -5,12 +5,12 @@ use std::os::fd::OwnedFd;
 use hg_na::{Error, Peer};
 
 use super::{
-    maps::{Own, name_of},
+    maps::{MAPS, name_of},
     wire::{MapMessage, Name, Status},
 };
 use crate::{
-    connection::Phase, context::SmContext, layout::MAPS, os::misbehaved,
-    region::descriptor::RegionClaim, rendezvous::socket::Sent,
+    connection::Phase, context::SmContext, os::misbehaved, region::descriptor::RegionClaim,
+    rendezvous::socket::Sent,
 };
 
 impl SmContext {
@@ -51,12 +51,7 @@ impl SmContext {
             return Ok(());
         };
         let answer = |status| MapMessage::Mapped(name, status).encode();
-        let given = self
-            .shared
-            .regions
-            .exports()
-            .give(name, token, |fd| socket.send(&answer(Status::Given), &[fd]));
-        let sent = match given {
+        let sent = match self.shared.regions.give(name, token, &socket, &answer(Status::Given)) {
             None => socket.send(&answer(Status::NoSuch), &[]),
             Some(Err(error)) => {
                 tracing::warn!(%error, "a peer that asks for shared memory cannot be sent its descriptor");
@@ -85,10 +80,7 @@ impl SmContext {
         let Some(link) = connection.link.as_ref() else { return Ok(()) };
         let mapped = match (status, fds) {
             (Status::Given, Ok(fds)) => match fds.first() {
-                Some(fd) => {
-                    let own = Own { rings: &link.own.rings, guard: &self.guard };
-                    connection.maps.map(&own, &link.theirs.table, name, fd)
-                }
+                Some(fd) => connection.maps.map(&self.guard, &link.theirs.table, name, fd),
                 None => Err(misbehaved("it gives memory without a descriptor")),
             },
             (Status::Given, Err(no_place)) => {

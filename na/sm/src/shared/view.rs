@@ -8,9 +8,8 @@ use super::maps::PeerPages;
 
 struct PeerView(Arc<PeerPages>);
 
-/// A view of a whole region. The caller has it pinned.
+/// A view of a whole region.
 pub(crate) fn view_of(pages: &Arc<PeerPages>) -> SharedBytes {
-    pages.hold();
     SharedBytes::new(Arc::new(PeerView(Arc::clone(pages))))
 }
 
@@ -28,12 +27,6 @@ impl ViewState for PeerView {
 
     fn as_slice(&self) -> Option<&[u8]> {
         self.0.frozen()
-    }
-}
-
-impl Drop for PeerView {
-    fn drop(&mut self) {
-        self.0.let_go();
     }
 }
 

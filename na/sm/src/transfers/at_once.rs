@@ -98,7 +98,7 @@ impl SmContext {
         }
         let (table, words) = (&link.theirs.table, &link.own.rings.pins.0);
         let admitted = table.admit(piece.claim, needed_for(piece.direction), piece.range, words);
-        let kept = Kept::new(admitted.ok()?.pin, &link.own.rings, &self.guard);
+        let kept = Kept::new(admitted.ok()?, &link.own.rings, &self.guard);
         Some(Begun::Ready(Box::new(Copying::new(piece, pages, kept))))
     }
 
