@@ -79,8 +79,8 @@ impl SmContext {
             self.trim(now);
         }
         self.drain(done);
-        if self.shared.boards.tidy() {
-            self.shared.regions.sweep();
+        if self.trim_at.is_none() && self.shared.boards.has_leaving() {
+            self.trim_at = Some(now + TRIM_AFTER);
         }
         self.schedule();
         Ok(moved)
@@ -128,8 +128,13 @@ impl SmContext {
         }
     }
 
-    /// Gives memory back that was not used for [`TRIM_AFTER`].
+    /// Gives memory back that was not used for [`TRIM_AFTER`], or that nobody pins any more.
     fn trim(&mut self, now: Instant) {
+        if self.shared.boards.has_leaving() {
+            // A system call for each: not in a round that is hot.
+            self.shared.boards.tidy();
+            self.shared.regions.sweep();
+        }
         if std::mem::take(&mut self.uses_bodies) {
             self.trim_at = Some(now + TRIM_AFTER);
             return;
@@ -147,8 +152,9 @@ impl SmContext {
                 Some(Err(broken)) => self.end(peer, misbehaved(broken)),
             }
         }
-        // What a peer still reads is looked at again, less and less eagerly.
-        self.trim_at = (!self.dirty.is_empty()).then(|| now + 10 * TRIM_AFTER);
+        // What a peer still reads, or pins, is looked at again, less and less eagerly.
+        let is_used = !self.dirty.is_empty() || self.shared.boards.has_leaving();
+        self.trim_at = is_used.then(|| now + 10 * TRIM_AFTER);
     }
 }
 

@@ -13,7 +13,7 @@ use crate::{
     os::signals::Signals,
     region::{
         boards::Boards,
-        state::{PinBoard, Regions, SmRegion},
+        state::{Regions, SmRegion},
         table::OwnedTable,
     },
     rendezvous::{
@@ -73,7 +73,6 @@ impl Shared {
         let mut incarnation = [0; 16];
         fill_random(&mut incarnation)?;
         let boards = Arc::<Boards>::default();
-        let board = Arc::clone(&boards) as Arc<dyn PinBoard>;
         let guard = Arc::new(ForkGuard::new().map_err(hg_na_parts::limits::named)?);
         Ok(Arc::new(Self {
             caps: caps(),
@@ -81,7 +80,11 @@ impl Shared {
             name,
             listen: options.listen,
             incarnation,
-            regions: Regions::new(OwnedTable::create(incarnation)?, board, Arc::clone(&guard)),
+            regions: Regions::new(
+                OwnedTable::create(incarnation)?,
+                Arc::clone(&boards),
+                Arc::clone(&guard),
+            ),
             guard,
             signals: Signals::of_process()?,
             boards,

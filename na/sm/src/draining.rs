@@ -163,7 +163,7 @@ impl SmContext {
             }
         }
         if let Some(board) = board {
-            self.shared.boards.remove(board, watch);
+            self.shared.boards.remove(board);
             self.shared.regions.sweep();
         }
     }

@@ -303,7 +303,8 @@ impl SmContext {
     fn open(&mut self, peer: Peer, own: OwnSide, theirs: TheirSide) -> Result<(), Error> {
         self.waiter.add(own.bell.fd(), token(peer, Source::Doorbell), Interest::EdgeIn)?;
         let Some(connection) = self.peers.find(peer) else { return Ok(()) };
-        connection.board = Some(self.shared.boards.add(Arc::clone(&theirs.rings)));
+        let Some(watch) = connection.watch.clone() else { return Ok(()) };
+        connection.board = Some(self.shared.boards.add(Arc::clone(&theirs.rings), watch)?);
         connection.link = Some(Link::new(own, theirs));
         connection.ferry.is_chosen = !self.shared.settings.cma;
         connection.enter(Phase::Open);

@@ -2,41 +2,53 @@
 //!
 //! The end of a connection does not end a transfer: the peer may be in the middle of a system call when
 //! this side forgets it. A peer that leaves pins behind is *leaving*: its segment and its pidfd are kept
-//! until the pins are clear or its process has ended. Both are looked at when somebody asks for pins, and
-//! in the chores of a context ([`Boards::tidy`]).
+//! until the pins are clear or its process has ended, which is asked by the timer of a context ([`Boards::tidy`]).
+//!
+//! Pins are claims. One that outlasts [`super::state::PIN_WAIT_MAX`] makes its peer *overdue*: nobody waits for it again
+//! until its pins were seen clear, nor ever after [`OVERDUE_MAX`] times. What it pins meanwhile is retired at once. That is as
+//! many regions of each connection as it has pin words; a process that has left [`LEAVING_MAX`] connections with pins behind
+//! gets no other one until they are clear or it has ended.
 
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError,
     atomic::{AtomicBool, Ordering},
 };
 
-use super::{pins, state::PinBoard};
+use hg_na::Error;
+
+use super::pins;
 use crate::{os::death::ProcessWatch, segment::Rings};
 
-/// Closed connections of one process whose pins are waited for. A process that leaves more behind does
-/// not keep the protocol, and the oldest are forgotten.
+/// Closed connections of one process whose pins are waited for.
 const LEAVING_MAX: usize = 64;
+/// So often a peer is forgiven that it was waited for in vain.
+const OVERDUE_MAX: u32 = 8;
 
 /// All pin lines.
 #[derive(Debug, Default)]
 pub(crate) struct Boards {
     list: Mutex<List>,
-    /// `leaving` is not empty, as far as is known: spares [`Boards::tidy`] the lock.
+    /// `leaving` is not empty, as far as is known: spares those who ask the lock.
     has_leaving: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct List {
-    boards: Vec<Option<Arc<Rings>>>,
+    /// Of open connections.
+    boards: Vec<Option<Board>>,
     free: Vec<usize>,
-    leaving: Vec<Leaving>,
+    /// Of closed ones, whose peers may be in the middle of a transfer.
+    leaving: Vec<Board>,
 }
 
-/// A peer whose connection is closed, and which may be in the middle of a transfer.
+/// One connection's.
 #[derive(Debug)]
-struct Leaving {
+struct Board {
     rings: Arc<Rings>,
     watch: Arc<ProcessWatch>,
+    is_overdue: bool,
+    /// How often it was.
+    overdue: u32,
 }
 
 impl Boards {
@@ -45,42 +57,41 @@ impl Boards {
     }
 
     /// Adds a peer's segment.
-    pub(crate) fn add(&self, rings: Arc<Rings>) -> usize {
+    ///
+    /// # Errors
+    /// [`Error::Limit`] when its process has left too many behind.
+    pub(crate) fn add(&self, rings: Arc<Rings>, watch: Arc<ProcessWatch>) -> Result<usize, Error> {
         let mut list = self.lock();
+        let left = list.leaving.iter().filter(|it| it.watch.pid() == watch.pid()).count();
+        if left >= LEAVING_MAX {
+            return Err(Error::Limit {
+                what: "closed connections of one process that seem to be in the middle of a transfer",
+                limit: LEAVING_MAX as u64,
+                remedy: "let that process go on, or end it",
+            });
+        }
         let at = list.free.pop().unwrap_or(list.boards.len());
         if at == list.boards.len() {
             list.boards.push(None);
         }
-        list.boards[at] = Some(rings);
-        at
+        list.boards[at] = Some(Board { rings, watch, is_overdue: false, overdue: 0 });
+        Ok(at)
     }
 
     /// The connection is closed. Its pins stay as long as they are set and its process lives.
-    pub(crate) fn remove(&self, at: usize, watch: Option<Arc<ProcessWatch>>) {
+    pub(crate) fn remove(&self, at: usize) {
         let mut list = self.lock();
         let board = list.boards[at].take();
         list.free.push(at);
-        let (Some(rings), Some(watch)) = (board, watch) else { return };
-        let leaving = Leaving { rings, watch };
-        if !leaving.may_transfer() {
-            return;
-        }
-        let is_same = |other: &Leaving| other.watch.pid() == leaving.watch.pid();
-        if list.leaving.iter().filter(|other| is_same(other)).count() >= LEAVING_MAX
-            && let Some(oldest) = list.leaving.iter().position(is_same)
-        {
-            list.leaving.remove(oldest);
-        }
-        list.leaving.push(leaving);
+        list.leaving.extend(board.filter(Board::may_transfer));
         // Relaxed: a hint; the list itself is under its lock.
-        self.has_leaving.store(true, Ordering::Relaxed);
+        self.has_leaving.store(!list.leaving.is_empty(), Ordering::Relaxed);
     }
 
-    /// Forgets the leaving peers that are in no transfer any more; `true`: there were some, and memory
-    /// that was retired for them can be given back.
-    pub(crate) fn tidy(&self) -> bool {
+    /// Whether [`Boards::tidy`] is to be called, in a while.
+    pub(crate) fn has_leaving(&self) -> bool {
         // Relaxed: as above.
-        self.has_leaving.load(Ordering::Relaxed) && self.forget_idle(&mut self.lock())
+        self.has_leaving.load(Ordering::Relaxed)
     }
 
     /// As if the processes of all leaving peers had ended.
@@ -89,37 +100,72 @@ impl Boards {
         self.lock().leaving.clear();
     }
 
-    fn forget_idle(&self, list: &mut List) -> bool {
-        let before = list.leaving.len();
-        list.leaving.retain(Leaving::may_transfer);
+    /// Whether the pin words of any peer that may still be in the middle of a transfer name this region.
+    ///
+    /// A peer stops being one when its process has ended, or when its connection was closed without a
+    /// pin in it: closing a connection does not stop a transfer.
+    pub(crate) fn pinned(&self, index: u32, generation: u32) -> bool {
+        self.lock().all().any(|board| board.pins(index, generation))
+    }
+
+    /// The same, but for peers that were waited for in vain before.
+    pub(crate) fn awaited(&self, index: u32, generation: u32) -> bool {
+        self.lock().all().any(|board| {
+            if board.is_overdue && board.overdue < OVERDUE_MAX && !board.pins_any() {
+                board.is_overdue = false;
+            }
+            !board.is_overdue && board.pins(index, generation)
+        })
+    }
+
+    /// Those who pin it still were waited for in vain.
+    pub(crate) fn give_up(&self, index: u32, generation: u32) {
+        let mut list = self.lock();
+        for board in list.all().filter(|it| !it.is_overdue && it.pins(index, generation)) {
+            board.is_overdue = true;
+            board.overdue += 1;
+        }
+    }
+
+    /// Forgets peers that are in no transfer any more: those that have ended, too, which is asked of the system.
+    pub(crate) fn tidy(&self) {
+        let mut list = self.lock();
+        list.leaving.retain(Board::may_transfer);
+        // Who has ended is in no transfer, though nobody has closed its connection yet.
+        for place in &mut list.boards {
+            if place.as_ref().is_some_and(|board| board.pins_any() && !board.may_transfer()) {
+                *place = None;
+            }
+        }
         // Relaxed: as above.
         self.has_leaving.store(!list.leaving.is_empty(), Ordering::Relaxed);
-        list.leaving.len() != before
     }
 }
 
-impl PinBoard for Boards {
-    fn pinned(&self, index: u32, generation: u32) -> bool {
-        let mut list = self.lock();
-        if !list.leaving.is_empty() {
-            self.forget_idle(&mut list);
-        }
-        let leaving = list.leaving.iter().map(|leaving| &leaving.rings);
-        let mut all = list.boards.iter().flatten().chain(leaving);
-        all.any(|rings| pins::is_pinned(&rings.pins.0, index, generation))
+impl List {
+    fn all(&mut self) -> impl Iterator<Item = &mut Board> {
+        self.boards.iter_mut().flatten().chain(&mut self.leaving)
     }
 }
 
-impl Leaving {
-    fn may_transfer(&self) -> bool {
+impl Board {
+    fn pins(&self, index: u32, generation: u32) -> bool {
+        pins::is_pinned(&self.rings.pins.0, index, generation)
+    }
+
+    fn pins_any(&self) -> bool {
         // Acquire: as U3 in [`pins`].
-        let mut pins = self.rings.pins.0.iter();
-        pins.any(|pin| pin.load(Ordering::Acquire) != 0) && self.watch.alive()
+        self.rings.pins.0.iter().any(|pin| pin.load(Ordering::Acquire) != 0)
+    }
+
+    /// One system call, if it has pins.
+    fn may_transfer(&self) -> bool {
+        self.pins_any() && self.watch.alive()
     }
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::process::Command;
 
     use nix::unistd::getpid;
@@ -134,7 +180,7 @@ mod tests {
         Arc::new(rings)
     }
 
-    fn this_process() -> Arc<ProcessWatch> {
+    pub(in super::super) fn this_process() -> Arc<ProcessWatch> {
         let (one, _other) = Socket::pair().unwrap();
         let watch = ProcessWatch::of(&Arc::new(one)).unwrap();
         assert_eq!(watch.pid(), Some(getpid().as_raw()));
@@ -144,14 +190,16 @@ mod tests {
     #[test]
     fn a_closed_connection_keeps_its_pins_until_they_are_clear() {
         let (boards, rings) = (Boards::default(), pinning(7));
-        let at = boards.add(Arc::clone(&rings));
+        let at = boards.add(Arc::clone(&rings), this_process()).unwrap();
         assert!(boards.pinned(7, 1) && !boards.pinned(8, 1) && !boards.pinned(7, 3));
-        boards.remove(at, Some(this_process()));
+        boards.remove(at);
         assert!(boards.pinned(7, 1), "the peer is in the middle of a transfer");
-        assert!(!boards.tidy() && boards.pinned(7, 1));
+        boards.tidy();
+        assert!(boards.has_leaving() && boards.pinned(7, 1));
         rings.pins.0[3].store(0, Ordering::Relaxed);
-        assert!(boards.tidy(), "retired memory can be given back");
-        assert!(!boards.pinned(7, 1) && !boards.tidy());
+        assert!(!boards.pinned(7, 1), "retired memory can be given back");
+        boards.tidy();
+        assert!(!boards.has_leaving());
         assert_eq!(Arc::strong_count(&rings), 1, "the segment is given back");
     }
 
@@ -159,33 +207,56 @@ mod tests {
     fn a_connection_without_pins_is_forgotten_at_once() {
         let (rings, _fd) = Rings::create().unwrap();
         let (boards, rings) = (Boards::default(), Arc::new(rings));
-        let at = boards.add(Arc::clone(&rings));
-        boards.remove(at, Some(this_process()));
-        assert_eq!((Arc::strong_count(&rings), boards.tidy()), (1, false));
-        assert_eq!(boards.add(rings), at, "its place is used again");
+        let at = boards.add(Arc::clone(&rings), this_process()).unwrap();
+        boards.remove(at);
+        assert_eq!((Arc::strong_count(&rings), boards.has_leaving()), (1, false));
+        assert_eq!(boards.add(rings, this_process()).unwrap(), at, "its place is used again");
     }
 
     #[test]
     fn pins_end_with_the_process_that_set_them() {
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let boards = Boards::default();
-        let at = boards.add(pinning(7));
-        boards.remove(at, Some(Arc::new(ProcessWatch::of_child(&child))));
-        assert!(boards.pinned(7, 1));
+        let watch = Arc::new(ProcessWatch::of_child(&child));
+        let at = boards.add(pinning(7), watch.clone()).unwrap();
+        let open = boards.add(pinning(8), watch).unwrap();
+        boards.remove(at);
+        boards.tidy();
+        assert!(boards.pinned(7, 1) && boards.pinned(8, 1));
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(boards.tidy() && !boards.pinned(7, 1));
+        boards.tidy();
+        assert!(!boards.pinned(7, 1) && !boards.pinned(8, 1) && !boards.has_leaving());
+        boards.remove(open);
     }
 
     #[test]
-    fn a_process_leaves_only_so_many_connections_behind() {
+    fn a_process_that_leaves_too_many_transfers_behind_is_refused_and_none_is_forgotten() {
         let boards = Boards::default();
-        for index in 0..LEAVING_MAX as u64 + 2 {
-            let at = boards.add(pinning(index));
-            boards.remove(at, Some(this_process()));
+        for index in 0..LEAVING_MAX as u64 {
+            let at = boards.add(pinning(index), this_process()).unwrap();
+            boards.remove(at);
         }
-        assert!(!boards.pinned(0, 1) && !boards.pinned(1, 1), "the oldest are forgotten");
-        assert!(boards.pinned(2, 1));
-        assert_eq!(boards.lock().leaving.len(), LEAVING_MAX);
+        let refused = boards.add(pinning(99), this_process());
+        assert!(matches!(refused, Err(Error::Limit { .. })), "{refused:?}");
+        assert!((0..LEAVING_MAX).all(|index| boards.pinned(u32::try_from(index).unwrap(), 1)));
+    }
+
+    #[test]
+    fn a_peer_that_was_waited_for_in_vain_is_not_waited_for_until_its_pins_were_clear() {
+        let (boards, rings) = (Boards::default(), pinning(7));
+        boards.add(Arc::clone(&rings), this_process()).unwrap();
+        let pin = |name: u64| rings.pins.0[3].store(name, Ordering::Relaxed);
+        for _ in 0..OVERDUE_MAX {
+            assert!(boards.awaited(7, 1));
+            boards.give_up(7, 1);
+            assert!(boards.pinned(7, 1) && !boards.awaited(7, 1));
+            pin(9 | (1 << 32));
+            assert!(boards.pinned(8, 1) && !boards.awaited(8, 1), "whatever else it pins");
+            pin(0);
+            assert!(!boards.awaited(8, 1));
+            pin(8 | (1 << 32));
+        }
+        assert!(boards.pinned(7, 1) && !boards.awaited(7, 1), "never again");
     }
 }

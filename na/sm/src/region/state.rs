@@ -3,7 +3,7 @@
 //!
 //! # Unregistering
 //! Retract (U1, U2), then wait for the pins (U3), at most [`PIN_WAIT_MAX`]. A peer that pins for longer
-//! is stopped, or lies. Then the caller gets a copy, and the original is *retired*: it stays where it is,
+//! is stopped, or lies, and is not waited for again. Then the caller gets a copy, and the original is *retired*: it stays where it is,
 //! with its slot, until the pin or the peer is gone ([`Regions::sweep`]), if need be for ever. Dropping a
 //! region waits for nobody: what is pinned is retired at once.
 //!
@@ -27,6 +27,7 @@ use hg_na::{Descriptor, Error, Memory, RegionState, Rights, Segment};
 use hg_na_memory::{ForkGuard, Held};
 
 use super::{
+    boards::Boards,
     descriptor::RegionClaim,
     plan::{Run, cut},
     table::{OwnedTable, Published},
@@ -46,20 +47,11 @@ pub(crate) const PIN_WAIT_MAX: Duration = Duration::from_secs(1);
 /// Longest pause between two looks at the pins.
 const PIN_PAUSE_MAX: Duration = Duration::from_millis(5);
 
-/// Who knows what the live peers have pinned.
-pub(crate) trait PinBoard: Send + Sync + fmt::Debug {
-    /// Whether the pin words of any peer that may still be in the middle of a transfer name this region.
-    ///
-    /// A peer stops being one when its process has ended, or when its connection was closed without a
-    /// pin in it: closing a connection does not stop a transfer.
-    fn pinned(&self, index: u32, generation: u32) -> bool;
-}
-
 /// What all regions of a domain share.
 #[derive(Debug)]
 pub(crate) struct Regions {
     table: OwnedTable,
-    board: Arc<dyn PinBoard>,
+    boards: Arc<Boards>,
     guard: Arc<ForkGuard>,
     /// By their places in the table.
     live: Mutex<Vec<Option<Live>>>,
@@ -79,14 +71,10 @@ struct Live {
 
 impl Regions {
     /// No region yet.
-    pub(crate) fn new(
-        table: OwnedTable,
-        board: Arc<dyn PinBoard>,
-        guard: Arc<ForkGuard>,
-    ) -> Arc<Self> {
+    pub(crate) fn new(table: OwnedTable, boards: Arc<Boards>, guard: Arc<ForkGuard>) -> Arc<Self> {
         Arc::new(Self {
             table,
-            board,
+            boards,
             guard,
             live: Mutex::default(),
             retired: Mutex::new(Vec::new()),
@@ -144,7 +132,7 @@ impl Regions {
     }
 
     /// Frees retired memory that nobody pins any more: asked at every registration and unregistration,
-    /// and by the domain after a peer has gone.
+    /// and by a context after a peer has gone.
     pub(crate) fn sweep(&self) {
         if self.guard.is_child() {
             return;
@@ -181,7 +169,7 @@ impl Regions {
     }
 
     fn is_pinned(&self, published: &Published) -> bool {
-        self.board.pinned(published.claim.index, published.claim.generation)
+        self.boards.pinned(published.claim.index, published.claim.generation)
     }
 
     fn retire(&self, published: Published, memory: Arc<Memory>) {
@@ -196,12 +184,24 @@ impl Regions {
     /// Whether the last pin was given up in time. Polls: the pins are words in memory of other
     /// processes, which owe this side no wake-up.
     fn wait_for_pins(&self, published: &Published) -> bool {
-        wait_while(PIN_WAIT_MAX, || self.is_pinned(published))
+        let RegionClaim { index, generation, .. } = published.claim;
+        let awaited = || self.boards.awaited(index, generation);
+        let is_clear = wait_while(PIN_WAIT_MAX, || {
+            awaited() && {
+                self.boards.tidy();
+                awaited()
+            }
+        });
+        if !is_clear {
+            self.boards.give_up(index, generation);
+        }
+        !self.is_pinned(published)
     }
 }
 
 impl Drop for Regions {
     fn drop(&mut self) {
+        self.boards.tidy();
         self.sweep();
         // Still pinned: a peer may touch it for as long as this process lives.
         let retired = self.retired.get_mut().unwrap_or_else(PoisonError::into_inner);

@@ -1,7 +1,7 @@
 //! Regions of this process: local copies, unregistering with and without a peer that pins, transfers.
 
 use std::sync::{
-    atomic::{AtomicBool, AtomicU64, Ordering},
+    atomic::{AtomicU64, Ordering},
     mpsc,
 };
 
@@ -13,14 +13,17 @@ use crate::{
     layout::PINS,
     os::death::ProcessWatch,
     region::{
+        boards::{Boards, tests::this_process},
         cma::{Batch, Direction, Scratch},
         descriptor::RegionClaim,
+        pins,
         table::{PeerTable, TABLE_LEN},
     },
     rendezvous::{
         name::{Name, Target},
         socket::{Listener, Received, Sent, Socket},
     },
+    segment::Rings,
 };
 
 /// One range to or from these runs of the peer's.
@@ -42,21 +45,22 @@ fn transfer(
     result.map_err(Error::from)
 }
 
-/// A peer that pins everything, or nothing.
-#[derive(Debug, Default)]
-struct Switch(AtomicBool);
-
-impl PinBoard for Switch {
-    fn pinned(&self, _index: u32, _generation: u32) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
+/// No region yet, and the segment of a peer.
+fn regions() -> (Arc<Regions>, Arc<Rings>) {
+    let (boards, rings) = (Arc::<Boards>::default(), Arc::new(Rings::create().unwrap().0));
+    boards.add(Arc::clone(&rings), this_process()).unwrap();
+    let (table, guard) = (OwnedTable::create([1; 16]).unwrap(), ForkGuard::new().unwrap());
+    (Regions::new(table, boards, Arc::new(guard)), rings)
 }
 
-fn regions() -> (Arc<Regions>, Arc<Switch>) {
-    let switch = Arc::new(Switch::default());
-    let board: Arc<dyn PinBoard> = switch.clone();
-    let (table, guard) = (OwnedTable::create([1; 16]).unwrap(), ForkGuard::new().unwrap());
-    (Regions::new(table, board, Arc::new(guard)), switch)
+/// The peer is in the middle of a transfer.
+fn pin(rings: &Rings, region: &SmRegion) {
+    let claim = RegionClaim::decode(region.descriptor().opaque()).unwrap();
+    rings.pins.0[0].store(pins::pin_word(claim.index, claim.generation), Ordering::Relaxed);
+}
+
+fn unpin(rings: &Rings) {
+    rings.pins.0[0].store(0, Ordering::Relaxed);
 }
 
 fn register(regions: &Arc<Regions>, memory: Memory) -> Arc<SmRegion> {
@@ -111,17 +115,17 @@ fn memory_that_a_peer_will_not_unpin_is_copied_and_kept_until_it_does() {
         Memory::from(vec![vec![5; 32], vec![5; 32]]),
         Memory::from(Arc::<[u8]>::from(vec![5; 64])),
     ] {
-        let (regions, switch) = regions();
+        let (regions, rings) = regions();
         let region = register(&regions, memory);
         let address = region.memory().segments()[0].address;
-        switch.0.store(true, Ordering::Relaxed);
+        pin(&rings, &region);
         let start = Instant::now();
         let returned = region.unregister().unwrap();
         assert!(start.elapsed() >= PIN_WAIT_MAX);
         assert_eq!(returned.len(), 64);
         assert_eq!(returned.segments()[0].address != address, returned.writable());
         assert_eq!(regions.retired.lock().unwrap()[0].1.segments()[0].address, address);
-        switch.0.store(false, Ordering::Relaxed);
+        unpin(&rings);
         regions.sweep();
         assert!(regions.retired.lock().unwrap().is_empty());
     }
@@ -142,7 +146,7 @@ impl Drop for Asks {
 #[test]
 #[expect(unsafe_code, reason = "memory with a keeper of its own")]
 fn what_kept_retired_memory_alive_is_not_dropped_by_whoever_sweeps() {
-    let (regions, switch) = regions();
+    let (regions, rings) = regions();
     let (sender, dropped) = mpsc::channel();
     let bytes = vec![5_u8; 64].leak();
     let segment = Segment { address: bytes.as_mut_ptr().expose_provenance(), len: bytes.len() };
@@ -150,9 +154,9 @@ fn what_kept_retired_memory_alive_is_not_dropped_by_whoever_sweeps() {
     // - the bytes live for ever, and nobody else has them.
     let memory = unsafe { Memory::from_raw_parts(vec![segment], true, Arc::new(Asks(sender))) };
     let region = register(&regions, memory);
-    switch.0.store(true, Ordering::Relaxed);
+    pin(&rings, &region);
     drop(region);
-    switch.0.store(false, Ordering::Relaxed);
+    unpin(&rings);
     let locked = LOCK.lock().unwrap();
     regions.sweep();
     drop(locked);
@@ -160,13 +164,28 @@ fn what_kept_retired_memory_alive_is_not_dropped_by_whoever_sweeps() {
 }
 
 #[test]
+fn a_peer_that_lies_about_its_pins_is_waited_for_once() {
+    let (regions, rings) = regions();
+    let start = Instant::now();
+    let unregistered = 2 * watchdog::LIMIT.as_secs() / PIN_WAIT_MAX.as_secs();
+    for _ in 0..unregistered {
+        let region = register(&regions, Memory::from(vec![5; 64]));
+        pin(&rings, &region);
+        assert_eq!(region.unregister().unwrap().into_vec().unwrap(), [5; 64]);
+        watchdog::in_time!(start, "each of them waits for the liar");
+        regions.sweep();
+        assert_eq!(regions.retired.lock().unwrap().len(), 1, "as many as it has pins");
+    }
+}
+
+#[test]
 fn dropping_a_pinned_region_waits_for_nobody() {
-    let (regions, switch) = regions();
+    let (regions, rings) = regions();
     let region = register(&regions, Memory::from(vec![5; 64]));
-    switch.0.store(true, Ordering::Relaxed);
+    pin(&rings, &region);
     drop(region);
     assert_eq!(regions.retired.lock().unwrap().len(), 1);
-    switch.0.store(false, Ordering::Relaxed);
+    unpin(&rings);
     register(&regions, Memory::from(vec![5; 64]));
     assert!(regions.retired.lock().unwrap().is_empty(), "swept by the next registration");
 }
