@@ -17,9 +17,9 @@ use crate::{
         socket::{Credentials, Socket},
     },
     ring::Broken,
-    shared::maps::Maps,
+    shared::{maps::Maps, views::Viewing},
     space::Space,
-    transfers::ferry::Ferry,
+    transfers::{Transfer, ferry::Ferry},
 };
 
 /// Operations of one kind that wait for space at one peer, before `Again`.
@@ -99,8 +99,12 @@ pub(crate) struct Connection {
     pub(crate) timer: Option<std::time::Instant>,
     /// Its place in the domain's list of pin lines.
     pub(crate) board: Option<usize>,
-    /// What is mapped of the peer's memory.
+    /// What is mapped of the peer's memory, and views that wait for it.
     pub(crate) maps: Maps,
+    pub(crate) views: Vec<Viewing>,
+    /// Put and get; whether they are waited for in [`crate::transfers::Transfers`].
+    pub(crate) transfers: VecDeque<Transfer>,
+    pub(crate) has_turn: bool,
     /// Transfers that are copied through the arenas.
     pub(crate) ferry: Ferry,
 }
@@ -134,6 +138,9 @@ impl Connection {
             own: None,
             board: None,
             maps: Maps::default(),
+            views: Vec::new(),
+            transfers: VecDeque::new(),
+            has_turn: false,
             ferry: Ferry::default(),
         }
     }
@@ -197,7 +204,8 @@ impl Connection {
         for pending in queued {
             done.push(failed_send(scope, pending, error.clone()));
         }
-        self.ferry.fail(reason, done);
+        self.fail_transfers(reason, done);
+        self.fail_views(reason, done);
         for receive in self.receives.take_all() {
             let id = Receives::id(scope, &receive);
             done.push(failed(

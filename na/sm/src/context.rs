@@ -13,7 +13,7 @@
 //! Nothing in a round of progress, a sleep or a cancel costs more with more idle peers.
 
 use std::{
-    collections::{BTreeSet, VecDeque},
+    collections::BTreeSet,
     fmt,
     sync::Arc,
     time::{Duration, Instant},
@@ -37,7 +37,6 @@ use crate::{
     rendezvous::{name::Target, socket::Listener},
     rounds::POLL_EMPTY_MIN,
     send::Sent,
-    shared::copies::Views,
     transfers::Transfers,
 };
 
@@ -72,8 +71,6 @@ pub(crate) struct SmContext {
     pub(crate) blocked: Vec<Peer>,
     pub(crate) parted: Vec<Peer>,
     pub(crate) backlog: Vec<Peer>,
-    /// Peers that a limit of the whole context has refused, by the limit ([`crate::space`]).
-    pub(crate) refused: [VecDeque<Peer>; 2],
     pub(crate) dirty: Vec<Peer>,
     pub(crate) timers: BTreeSet<(Instant, Peer)>,
     pub(crate) trim_at: Option<Instant>,
@@ -84,7 +81,6 @@ pub(crate) struct SmContext {
     /// Bodies were sent or received since memory was last given back.
     pub(crate) uses_bodies: bool,
     pub(crate) transfers: Transfers,
-    pub(crate) views: Views,
     pub(crate) events: Vec<Told>,
     /// Rounds in a row that found nothing, and messages since the kernel was last asked.
     pub(crate) empty_rounds: u32,
@@ -135,14 +131,12 @@ impl SmContext {
             blocked: Vec::new(),
             parted: Vec::new(),
             backlog: Vec::new(),
-            refused: Default::default(),
             dirty: Vec::new(),
             timers: BTreeSet::new(),
             trim_at: None,
             listen_at: None,
             due_at: None,
             transfers: Transfers::default(),
-            views: Views::default(),
             events: Vec::new(),
             empty_rounds: 0,
             since_poll: 0,

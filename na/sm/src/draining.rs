@@ -98,8 +98,6 @@ impl SmContext {
         let Some(connection) = self.peers.find(peer) else { return };
         let is_over = connection.parting.is_empty();
         connection.fail_all(&reason, &mut self.finished);
-        self.views.fail(peer, &reason, &mut self.finished);
-        self.transfers.fail(peer, &reason, &mut self.finished);
         self.finished.push(Completion::HungUp { peer, reason: reason.clone() });
         let last_words = match reason {
             GoneReason::Forgotten => Some(GOODBYE.to_owned()),

@@ -311,9 +311,9 @@ impl SmContext {
         self.untime(peer);
         fail::point("open");
         self.activate(peer);
-        self.transfers.opened(peer);
         self.has_leftovers = true;
-        self.views_opened(peer);
+        self.take_turns(peer);
+        self.try_views(peer);
         self.flush(peer);
         self.chore();
         Ok(())

@@ -324,11 +324,9 @@ impl SmContext {
                     failed(id, receive.token, error, Reached::Unknown, Returned::Nothing)
                 } else if let Some(pending) = connection.take_queued(id.serial) {
                     failed_send(id.scope, pending, Error::Cancelled)
-                } else if let Some(completion) = connection.ferry.cancel(id.serial) {
+                } else if let Some(completion) = connection.cancel_transfer(id.serial) {
                     completion
-                } else if let Some(completion) = self.transfers.cancel(id) {
-                    completion
-                } else if let Some(completion) = self.views.cancel(id) {
+                } else if let Some(completion) = connection.cancel_view(id.serial) {
                     completion
                 } else {
                     return;

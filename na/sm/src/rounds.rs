@@ -6,7 +6,7 @@
 //! follows the protocol of [`crate::wake`].
 //! The kernel is asked only after many empty rounds, or many messages: see [`POLL_MESSAGES`].
 
-use std::{collections::VecDeque, time::Instant};
+use std::time::Instant;
 
 use hg_na::{Completion, Error, Peer};
 
@@ -114,9 +114,6 @@ impl SmContext {
         let mut moved = !self.transfers.is_empty() && self.step_transfers();
         moved |= !self.intake.ferries.is_empty() && self.step_ferries();
         moved |= !self.backlog.is_empty() && self.flush_backlog();
-        if !self.refused.iter().all(VecDeque::is_empty) {
-            self.tell_shared_room();
-        }
         moved |= !self.sent.is_empty() || !self.finished.is_empty();
         done.extend(self.sent.drain(..).map(crate::send::Sent::completion));
         done.append(&mut self.finished);

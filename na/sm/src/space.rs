@@ -16,6 +16,7 @@ use crate::{
     connection::{Connection, QUEUE_DEPTH},
     context::SmContext,
     link::misbehaved,
+    shared::views::VIEWS_MAX,
     transfers::TRANSFERS_MAX,
     wake::before_second_look,
 };
@@ -35,13 +36,9 @@ pub(crate) enum Space {
 /// Looks in a row that have found no space after which the peer is to ring: some ten microseconds.
 const PATIENCE: u32 = 1024;
 
-/// Kinds of refusals of one peer, beside the rings' places.
-pub(crate) const FERRIED: usize = 2;
-/// Kinds of refusals for a limit of the whole context.
-pub(crate) const SHARED: [usize; 2] = [3, 4];
-/// Places in [`SHARED`] and of [`SmContext::refused`].
-pub(crate) const TRANSFERS: usize = 0;
-pub(crate) const VIEWS: usize = 1;
+/// Kinds of refusals, beside the rings' places.
+pub(crate) const TRANSFERS: usize = 2;
+pub(crate) const VIEWS: usize = 3;
 
 impl Connection {
     /// Tells once that queues of its own which were full have room.
@@ -50,9 +47,11 @@ impl Connection {
         if !self.refusals.any() {
             return false;
         }
-        let Self { queues, ferry, refusals, .. } = self;
+        let (transfers, views) = (self.transfers_waiting(), self.views.len());
+        let Self { queues, refusals, .. } = self;
         let has_room = refusals.take(|kind| match kind {
-            FERRIED => ferry.len() <= TRANSFERS_MAX / 2,
+            TRANSFERS => transfers <= TRANSFERS_MAX / 2,
+            VIEWS => views <= VIEWS_MAX / 2,
             kind => queues.get(kind).is_some_and(|queue| queue.len() <= QUEUE_DEPTH / 2),
         });
         if has_room {
@@ -184,28 +183,6 @@ impl SmContext {
         for peer in backlog.iter() {
             if let Some(link) = peers.find(*peer).and_then(|it| it.link.as_mut()) {
                 link.look_for_space();
-            }
-        }
-    }
-
-    /// An operation was refused for a limit of the whole context.
-    pub(crate) fn refuse_shared(&mut self, peer: Peer, which: usize) {
-        if self.peers.find(peer).is_some_and(|it| it.refusals.add(SHARED[which])) {
-            self.refused[which].push_back(peer);
-        }
-    }
-
-    /// Tells as many of those that a limit of the whole context has refused as it leaves places, the longest waiting first.
-    #[cold]
-    pub(crate) fn tell_shared_room(&mut self) {
-        let free = [self.transfers.free(), self.views.free()];
-        for (which, free) in free.into_iter().enumerate() {
-            for _ in 0..free.min(self.refused[which].len()) {
-                let Some(peer) = self.refused[which].pop_front() else { break };
-                let Some(connection) = self.peers.find(peer) else { continue };
-                if connection.refusals.take(|kind| kind == SHARED[which]) {
-                    self.finished.push(Completion::Room { peer });
-                }
             }
         }
     }

@@ -2,12 +2,11 @@
 //! `process_vm_readv` and `process_vm_writev`, many segments a call, one copy.
 //!
 //! Numbers of processes are reused, so the peer's pidfd is asked afterwards (and before a put): a transfer that ran
-//! into its end is an error, whatever the kernel said about it. Several transfers to one peer share a call, and the
-//! question: most of what a short one costs is neither its bytes nor ours.
+//! into its end is an error, whatever the kernel said about it.
 //! A get of one short run needs no question: once such a call went well, it is read from the peer's address space
 //! ([`crate::os::space`]), which is no other process's, ever. What goes wrong there is tried by number, which tells.
 
-use std::{fmt, marker::PhantomData, mem::offset_of, os::fd::AsRawFd as _};
+use std::{marker::PhantomData, mem::offset_of, os::fd::AsRawFd as _};
 
 pub(crate) use hg_na::Direction;
 use hg_na::{Error, GoneReason};
@@ -21,47 +20,48 @@ use hg_na_parts::limits::os_error;
 
 use crate::os::death::ProcessWatch;
 
-/// Why a transfer failed. Some bytes may have moved.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum CmaError {
-    /// The system does not let this process reach the other one's memory (Yama, seccomp, containers,
-    /// `PR_SET_DUMPABLE`).
-    Denied,
-    /// The process has ended.
-    Gone,
-    /// Memory that the peer had registered is not mapped there, or not accessible.
-    Fault,
-    /// Anything else.
-    Os(Errno),
+/// Why the system does not let this process reach the other one's memory.
+pub(crate) const DENIED: &str = "this system forbids process_vm_readv/writev between these processes \
+    (kernel.yama.ptrace_scope, seccomp, a container, or PR_SET_DUMPABLE)";
+
+fn error_of(errno: Errno) -> Error {
+    match errno {
+        Errno::EPERM | Errno::EACCES | Errno::ENOSYS => Error::Unsupported(DENIED),
+        Errno::ESRCH => Error::PeerGone(GoneReason::Exited),
+        // EFAULT: memory that the peer had registered is not mapped there, or not accessible.
+        other => os_error("process_vm_readv/writev", other),
+    }
 }
 
-impl From<Errno> for CmaError {
-    fn from(errno: Errno) -> Self {
-        match errno {
-            Errno::EPERM | Errno::EACCES | Errno::ENOSYS => Self::Denied,
-            Errno::ESRCH => Self::Gone,
-            Errno::EFAULT => Self::Fault,
-            other => Self::Os(other),
+/// The memory of this side in a transfer, and which way it goes.
+#[derive(Debug)]
+pub(crate) enum Near<'near> {
+    /// A get into a region, from this offset on.
+    Into(&'near SmRegion, u64),
+    /// A put from one.
+    From(&'near SmRegion, u64),
+    /// A get into memory that is not registered.
+    Slice(&'near mut [u8]),
+}
+
+impl Near<'_> {
+    pub(crate) fn direction(&self) -> Direction {
+        match self {
+            Self::Into(..) | Self::Slice(_) => Direction::Get,
+            Self::From(..) => Direction::Put,
         }
     }
-}
 
-impl fmt::Display for CmaError {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Error::from(*self).fmt(out)
-    }
-}
-
-impl From<CmaError> for Error {
-    fn from(error: CmaError) -> Self {
-        match error {
-            CmaError::Denied => Self::Unsupported(
-                "this system forbids process_vm_readv/writev between these processes \
-                 (kernel.yama.ptrace_scope, seccomp, a container, or PR_SET_DUMPABLE)",
-            ),
-            CmaError::Gone => Self::PeerGone(GoneReason::Exited),
-            CmaError::Fault => os_error("process_vm_readv/writev", Errno::EFAULT),
-            CmaError::Os(errno) => os_error("process_vm_readv/writev", errno),
+    /// Appends its runs.
+    fn runs(self, len: u64, into: &mut Vec<Run>) -> Result<(), Error> {
+        match self {
+            Self::Into(region, offset) => region.runs(offset, len, true, into),
+            Self::From(region, offset) => region.runs(offset, len, false, into),
+            Self::Slice(slice) => {
+                let address = slice.as_mut_ptr().expose_provenance() as u64;
+                into.push(Run { address, len: slice.len() as u64 });
+                Ok(())
+            }
         }
     }
 }
@@ -71,100 +71,64 @@ impl From<CmaError> for Error {
 pub(crate) struct Scratch {
     local: Vec<Run>,
     remote: Vec<Run>,
-    ours: Vec<Run>,
-    theirs: Vec<Run>,
 }
 
-/// What is moved together: ranges of local regions or slices, which are kept alive meanwhile, and as many bytes of one peer.
+/// What is to be moved: a range of a local region or a slice, which is borrowed meanwhile, and as many bytes of one peer.
 #[derive(Debug)]
-pub(crate) struct Batch<'a> {
+pub(crate) struct Call<'near> {
     direction: Direction,
-    runs: &'a mut Scratch,
-    _alive: PhantomData<(&'a SmRegion, &'a mut [u8])>,
+    runs: Scratch,
+    _near: PhantomData<(&'near SmRegion, &'near mut [u8])>,
 }
 
-impl<'a> Batch<'a> {
-    /// Nothing yet.
-    pub(crate) fn new(direction: Direction, runs: &'a mut Scratch) -> Self {
-        runs.local.clear();
-        runs.remote.clear();
-        Self { direction, runs, _alive: PhantomData }
-    }
-
-    /// What was added to another one, whose regions are kept alive for as long, too.
-    pub(crate) fn of(direction: Direction, runs: &'a mut Scratch) -> Self {
-        Self { direction, runs, _alive: PhantomData }
-    }
-
-    /// Adds `len` bytes of `local` from `offset` on. `far` appends as many bytes of the peer's memory to the list, from
-    /// [`super::table::PeerTable::resolve`], and gives what keeps them; they are pinned until [`Batch::transfer`] ends.
+impl<'near> Call<'near> {
+    /// `far` appends `len` bytes of the peer's memory, from [`super::table::PeerTable::append_runs`]; they are pinned until
+    /// [`Call::transfer`] ends.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] or [`Error::Denied`] for the local range; those of `far`.
-    pub(crate) fn add<T>(
-        &mut self,
-        local: &'a SmRegion,
-        (offset, len): (u64, u64),
-        far: impl FnOnce(&mut Vec<Run>) -> Result<T, Error>,
-    ) -> Result<T, Error> {
-        let for_writing = self.direction == Direction::Get;
-        self.add_both(|ours| local.runs(offset, len, for_writing, ours), far)
-    }
-
-    /// The same, of a slice.
-    ///
-    /// # Errors
-    /// Those of `far`.
-    pub(crate) fn add_slice<T>(
-        &mut self,
-        local: &'a mut [u8],
-        far: impl FnOnce(&mut Vec<Run>) -> Result<T, Error>,
-    ) -> Result<T, Error> {
-        let (address, len) = (local.as_mut_ptr().expose_provenance(), local.len() as u64);
-        let run = Run { address: address as u64, len };
-        let near = |ours: &mut Vec<Run>| {
-            ours.push(run);
-            Ok(())
-        };
-        self.add_both(near, far)
-    }
-
     #[inline(always)]
-    fn add_both<T>(
-        &mut self,
-        near: impl FnOnce(&mut Vec<Run>) -> Result<(), Error>,
-        far: impl FnOnce(&mut Vec<Run>) -> Result<T, Error>,
-    ) -> Result<T, Error> {
-        let (ours, theirs) = (self.runs.local.len(), self.runs.remote.len());
-        let added = near(&mut self.runs.local).and_then(|()| far(&mut self.runs.remote));
-        if added.is_err() {
-            self.runs.local.truncate(ours);
-            self.runs.remote.truncate(theirs);
-        }
-        added
+    pub(crate) fn new(
+        near: Near<'near>,
+        len: u64,
+        mut runs: Scratch,
+        far: impl FnOnce(&mut Vec<Run>) -> Result<(), Error>,
+    ) -> Result<Self, Error> {
+        runs.local.clear();
+        runs.remote.clear();
+        let direction = near.direction();
+        near.runs(len, &mut runs.local)?;
+        far(&mut runs.remote)?;
+        Ok(Self { direction, runs, _near: PhantomData })
     }
 
-    /// Moves everything; says how many bytes were moved, which is less only with an error.
+    /// For the next one.
+    pub(crate) fn into_scratch(self) -> Scratch {
+        self.runs
+    }
+
+    /// Moves everything; says how many bytes were moved, which is less only with an error: [`DENIED`], or another one.
     ///
     /// A process that is itself afterwards was so all the time, so for a get one look at it is enough. A put looks
     /// before it, too: it shall not write into a stranger's memory, nor into another program's.
-    pub(crate) fn transfer(self, peer: &ProcessWatch) -> (u64, Result<(), CmaError>) {
-        let Some(pid) = peer.pid() else { return (0, Err(CmaError::Denied)) };
+    pub(crate) fn transfer(&mut self, peer: &ProcessWatch) -> (u64, Result<(), Error>) {
+        let gone = || (0, Err(Error::PeerGone(GoneReason::Exited)));
+        let Some(pid) = peer.pid() else { return (0, Err(Error::Unsupported(DENIED))) };
         if self.direction == Direction::Put && !peer.is_itself() {
-            return (0, Err(CmaError::Gone));
+            return gone();
         }
         if self.direction == Direction::Get
-            && let Some(read) = read_short(peer, self.runs)
+            && let Some(read) = read_short(peer, &self.runs)
         {
             return read;
         }
-        let (moved, result) = move_all(self.direction, pid, self.runs);
+        let (moved, result) = move_all(self.direction, pid, &self.runs);
         if !peer.is_itself() {
-            return (0, Err(CmaError::Gone));
+            return gone();
         }
-        if result == Err(CmaError::Gone) {
+        if matches!(result, Err(Error::PeerGone(_))) {
             // It lives, and its first thread has ended, by whose number the kernel looks for its memory.
-            return (moved, Err(CmaError::Denied));
+            return (moved, Err(Error::Unsupported(DENIED)));
         }
         if result.is_ok() && moved > 0 && self.direction == Direction::Get {
             peer.was_reached();
@@ -174,7 +138,7 @@ impl<'a> Batch<'a> {
 }
 
 /// A get of one short run, where the peer's address space is at hand; `None`: it is not, or has not given it all.
-fn read_short(peer: &ProcessWatch, runs: &Scratch) -> Option<(u64, Result<(), CmaError>)> {
+fn read_short(peer: &ProcessWatch, runs: &Scratch) -> Option<(u64, Result<(), Error>)> {
     let ([ours], [theirs]) = (runs.local.as_slice(), runs.remote.as_slice()) else { return None };
     if !(1..=SHORT_MAX).contains(&ours.len) || ours.len != theirs.len {
         return None;
@@ -188,12 +152,12 @@ fn read_short(peer: &ProcessWatch, runs: &Scratch) -> Option<(u64, Result<(), Cm
     // SAFETY:
     // - descriptor, address, length, offset: as pread(2) has them, each of the width of a register.
     // - `ours` lies in registered memory that is writable (`SmRegion::runs` checked both), which stays alive and where
-    //   it is through the borrow in [`Batch`], and to whose bytes nothing in this process holds a reference; or is a
+    //   it is through the borrow in [`Call`], and to whose bytes nothing in this process holds a reference; or is a
     //   slice that is borrowed there for writing, by nobody else. Their addresses are exposed.
     let read = unsafe { libc::syscall(libc::SYS_pread64, fd, into, len, place) };
     match u64::try_from(read) {
         // The end of an address space is that of its process, or of what it was: it has executed another program.
-        Ok(0) => Some((0, Err(CmaError::Gone))),
+        Ok(0) => Some((0, Err(Error::PeerGone(GoneReason::Exited)))),
         Ok(read) if read == ours.len => Some((read, Ok(()))),
         _ => None,
     }
@@ -203,10 +167,11 @@ fn read_short(peer: &ProcessWatch, runs: &Scratch) -> Option<(u64, Result<(), Cm
 /// not aligned to a page: at 4 KiB 0.52 us against 0.62 with the question, at 8 KiB 0.88 against 0.78.
 const SHORT_MAX: u64 = 4096;
 
-fn move_all(direction: Direction, pid: i32, runs: &mut Scratch) -> (u64, Result<(), CmaError>) {
-    let Scratch { local, remote, ours, theirs } = runs;
+fn move_all(direction: Direction, pid: i32, runs: &Scratch) -> (u64, Result<(), Error>) {
+    let Scratch { local, remote } = runs;
     let all = total(local);
     let mut plan = Plan::new(local, remote);
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     let mut moved = 0;
     while moved < all {
         // Most transfers are one call: the lists as they are.
@@ -214,18 +179,18 @@ fn move_all(direction: Direction, pid: i32, runs: &mut Scratch) -> (u64, Result<
         let call = if moved == 0 && fits {
             one_call(direction, pid, local, remote)
         } else {
-            plan.next_call(ours, theirs);
-            one_call(direction, pid, ours, theirs)
+            plan.next_call(&mut ours, &mut theirs);
+            one_call(direction, pid, &ours, &theirs)
         };
-        match call.map_err(CmaError::from) {
+        match call {
             // No error and no progress: the kernel found nothing to copy where there must be.
-            Ok(0) => return (moved, Err(CmaError::Fault)),
+            Ok(0) => return (moved, Err(error_of(Errno::EFAULT))),
             Ok(bytes) => {
                 moved += bytes;
                 plan.advance(bytes);
             }
-            Err(CmaError::Os(Errno::EINTR)) => {}
-            Err(error) => return (moved, Err(error)),
+            Err(Errno::EINTR) => {}
+            Err(error) => return (moved, Err(error_of(error))),
         }
     }
     (moved, Ok(()))
@@ -240,7 +205,7 @@ fn one_call(direction: Direction, pid: i32, ours: &[Run], theirs: &[Run]) -> Res
         Direction::Get => {
             // SAFETY:
             // - `ours` lies in registered memory that is writable (`SmRegion::runs` checked both), which
-            //   stays alive and where it is through the borrow in [`Batch`], and to whose bytes nothing in
+            //   stays alive and where it is through the borrow in [`Call`], and to whose bytes nothing in
             //   this process holds a reference; or in slices that are borrowed there for writing, by nobody
             //   else. Their addresses are exposed.
             // - `theirs` is only looked at by the kernel, which checks it against the other process.

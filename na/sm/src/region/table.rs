@@ -280,43 +280,13 @@ impl PeerTable {
         needed: Rights,
         range: (u64, u64),
         words: &'a [AtomicU64],
-    ) -> Result<Pin<'a>, Error> {
-        let pin = self.announce(claim, words)?;
+    ) -> Result<Admitted<'a>, Error> {
+        self.is_of(claim).then_some(()).ok_or(Error::StaleDescriptor)?;
+        let pin = pins::announce(words, claim.index, claim.generation).ok_or(Error::Again)?;
         pins::settle();
-        self.check(pin, claim, needed, range)
-    }
-
-    /// The first half of [`PeerTable::admit`], to do [`pins::settle`] for several at once.
-    ///
-    /// # Errors
-    /// [`NotPinned`].
-    #[inline(always)]
-    pub(crate) fn announce<'a>(
-        &self,
-        claim: &RegionClaim,
-        words: &'a [AtomicU64],
-    ) -> Result<Pin<'a>, NotPinned> {
-        if claim.domain != self.domain || claim.index >= REGIONS_MAX {
-            return Err(NotPinned::Stale);
-        }
-        pins::announce(words, claim.index, claim.generation).ok_or(NotPinned::NoWord)
-    }
-
-    /// The second half: what was announced is pinned, if it is what the claim says.
-    ///
-    /// # Errors
-    /// [`Error::StaleDescriptor`], [`Error::Denied`], [`Error::OutOfRange`].
-    #[inline(always)]
-    pub(crate) fn check<'a>(
-        &self,
-        pin: Pin<'a>,
-        claim: &RegionClaim,
-        needed: Rights,
-        range: (u64, u64),
-    ) -> Result<Pin<'a>, Error> {
         let said = self.read(claim)?;
         said.grants(needed, range)?;
-        Ok(pin)
+        Ok(Admitted { pin, sharing: said.sharing })
     }
 
     /// What the entry says: of the region, as long as that is pinned.
@@ -338,9 +308,7 @@ impl PeerTable {
     /// # Errors
     /// [`Error::StaleDescriptor`].
     pub(crate) fn look(&self, claim: &RegionClaim) -> Result<Said, Error> {
-        if claim.domain != self.domain || claim.index >= REGIONS_MAX {
-            return Err(Error::StaleDescriptor);
-        }
+        self.is_of(claim).then_some(()).ok_or(Error::StaleDescriptor)?;
         let said = self.read(claim)?;
         let generation = &entry(&self.mapping, claim.index).generation;
         let is_it = pins::is_unchanged(claim.generation, generation);
@@ -348,8 +316,9 @@ impl PeerTable {
     }
 
     /// Whether a descriptor names a region of this domain.
+    #[inline(always)]
     pub(crate) fn is_of(&self, claim: &RegionClaim) -> bool {
-        claim.domain == self.domain
+        claim.domain == self.domain && claim.index < REGIONS_MAX
     }
 
     /// Whether a region can be mapped. Nothing is remembered, nor asked for, in the name of a claim that the table denies.
@@ -359,25 +328,25 @@ impl PeerTable {
 
     /// Pins a region in `words` (this side's own) and appends the runs of a range of it to `into`.
     ///
-    /// The runs are addresses in the peer's memory, good until the pin is dropped.
-    ///
     /// # Errors
-    /// [`Error::Again`] when all pin words are in use, [`Error::StaleDescriptor`], [`Error::Denied`],
-    /// [`Error::OutOfRange`], `PeerGone(Misbehaved)` when the table contradicts itself.
+    /// As [`PeerTable::admit`] and [`PeerTable::append_runs`].
+    #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn resolve<'a>(
         &self,
         claim: &RegionClaim,
         needed: Rights,
-        (offset, len): (u64, u64),
+        range: (u64, u64),
         words: &'a [AtomicU64],
         into: &mut Vec<Run>,
     ) -> Result<Pin<'a>, Error> {
-        let pin = self.admit(claim, needed, (offset, len), words)?;
-        self.append_runs(claim.index, (offset, len), into)?;
+        let Admitted { pin, .. } = self.admit(claim, needed, range, words)?;
+        self.append_runs(claim.index, range, into)?;
         Ok(pin)
     }
 
     /// Appends the runs of a range of a region that is pinned, and has that range ([`PeerTable::admit`]).
+    ///
+    /// The runs are addresses in the peer's memory, good until the pin is dropped.
     ///
     /// # Errors
     /// `PeerGone(Misbehaved)` when the table contradicts itself.
@@ -412,22 +381,13 @@ impl PeerTable {
     }
 }
 
-/// Why a region was not pinned.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum NotPinned {
-    /// All pin words are in use.
-    NoWord,
-    /// It is not of this table.
-    Stale,
-}
-
-impl From<NotPinned> for Error {
-    fn from(why: NotPinned) -> Self {
-        match why {
-            NotPinned::NoWord => Self::Again,
-            NotPinned::Stale => Self::StaleDescriptor,
-        }
-    }
+/// A region that is pinned, and grants what was asked for.
+#[derive(Debug)]
+pub(crate) struct Admitted<'a> {
+    /// Keeps it.
+    pub(crate) pin: Pin<'a>,
+    /// Whether it can be mapped, as claimed.
+    pub(crate) sharing: Sharing,
 }
 
 /// What an entry claims.

@@ -21,7 +21,7 @@
 //! | `maps` | the initiator's side: what is mapped of one peer |
 //! | `view` | what a view holds |
 //! | `serve` | a context's part: asking, answering, unmapping |
-//! | `copies` | a context's part: transfers that are copies, and views |
+//! | `views` | a context's part: views that wait |
 //!
 //! Protocol and states: `na/sm/ARCHITECTURE.md`, "Memory that peers map".
 
@@ -29,10 +29,10 @@
 pub(crate) mod buffer;
 #[expect(unsafe_code, reason = "maps memfds and turns mappings into slices")]
 pub(crate) mod bytes;
-pub(crate) mod copies;
 pub(crate) mod maps;
 pub(crate) mod serve;
 pub(crate) mod view;
+pub(crate) mod views;
 pub(crate) mod wire;
 
 pub use buffer::{Buffer, Frozen, alloc};

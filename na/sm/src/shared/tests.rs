@@ -499,3 +499,47 @@ fn movers_through_one_mapping_run_side_by_side_after_their_connection_is_closed(
     assert!(mine == theirs && (mine == [0; 100_000] || mine == [3; 100_000]));
     drop(owner);
 }
+
+/// What a peer does not take, for it has stopped, is no burden of others.
+#[test]
+fn what_waits_for_a_stopped_peer_keeps_nothing_from_a_healthy_one() {
+    let mut pair = Pair::connected();
+    let mut stopped = Side::open();
+    let far = [&stopped, &pair.owner].map(|side| side.register(filled(64, 3), Rights::READ));
+    let near = pair.initiator.register(vec![0; 64], Rights::empty());
+    let to = pair.initiator.context.lookup(stopped.context.address()).unwrap();
+    let get = |from, far: &Region| {
+        let remote = far.descriptor().slice(0, 64).unwrap();
+        Op::Get { from, local: near.slice(0, 64).unwrap(), remote }
+    };
+    let view =
+        |from, far: &Region| Op::View { from, remote: far.descriptor().slice(0, 64).unwrap() };
+    let mut accepted = 0;
+    for make in [&get as &dyn Fn(Peer, &Region) -> Op, &view] {
+        let refused = loop {
+            match pair.initiator.context.post(1, make(to, &far[0])) {
+                Ok(_) => accepted += 1,
+                Err(rejected) => break rejected.error,
+            }
+        };
+        assert!(matches!(refused, Error::Again), "{refused:?}");
+        assert!(pair.finish(make(pair.to, &far[1])).result.is_ok());
+    }
+    assert!(
+        accepted > 0 && !pair.initiator.done.iter().any(|it| matches!(it, Completion::Room { .. }))
+    );
+    // It goes on: everything completes, and room is told of.
+    let mut rooms = 0;
+    pair.until(|pair| {
+        stopped.round();
+        for completion in pair.initiator.done.drain(..) {
+            match completion {
+                Completion::Done(done) => accepted -= usize::from(done.result.is_ok()),
+                Completion::Room { peer } => rooms += usize::from(peer == to),
+                other => panic!("{other:?}"),
+            }
+        }
+        accepted == 0
+    });
+    assert!(rooms > 0);
+}

@@ -1,20 +1,22 @@
 //! Put and get: queued at the post, moved in pieces by the rounds that follow, so that neither blocks.
 //!
-//! Each piece resolves and pins the remote region anew ([`crate::region`]), so that a region that its
+//! Each piece pins the remote region anew ([`crate::region`]), so that a region that its
 //! owner takes back in the middle of a long transfer ends it with `StaleDescriptor`.
 //!
-//! | file | how bytes are moved |
+//! | file | what |
 //! |---|---|
-//! | [`crate::shared::copies`] | memory that is mapped here: copied |
-//! | `kernel` | any other memory: by the kernel (CMA), several short transfers at once |
-//! | `at_once` | the same without a queue: begun, and moved by whoever asked |
-//! | `mover` | what he runs, without the context |
-//! | `ferry` | where that is denied: by both sides, through their arenas |
+//! | `piece` | one piece: checked, pinned, and moved through a mapping, or by the kernel (CMA) |
+//! | `turns` | queued transfers, piece by piece |
+//! | `at_once` | those that need no queue: short ones, and what is moved by whoever asked |
+//! | `ferry` | where there is neither way: by both sides' copies, through their arenas |
+//!
+//! What waits for a peer, for its connection or for its copies, waits in that connection and is counted there, so that it
+//! takes nothing from those with others.
 
 mod at_once;
 pub(crate) mod ferry;
-mod kernel;
-mod mover;
+mod piece;
+mod turns;
 
 use std::collections::VecDeque;
 
@@ -23,26 +25,29 @@ use hg_na::{
     Rejected, RemoteSlice, Returned, Rights, Token,
 };
 
+use self::{
+    piece::{needed_for, would_serve},
+    turns::{PIECE, PIECE_ALONE},
+};
 use crate::{
-    connection::failed,
+    connection::{Connection, failed},
     context::SmContext,
     region::{
-        cma::{Direction, Scratch},
+        cma::{Direction, Near, Scratch},
         descriptor::RegionClaim,
         state::SmRegion,
     },
-    space::{self, FERRIED},
+    space::TRANSFERS,
 };
 
-/// Transfers of one context that wait.
+/// Transfers with one peer that wait.
 pub(crate) const TRANSFERS_MAX: usize = 1024;
 
 /// A put or a get under way.
 #[derive(Debug)]
-struct Transfer {
+pub(crate) struct Transfer {
     id: OpId,
     token: Token,
-    peer: Peer,
     direction: Direction,
     claim: RegionClaim,
     local: LocalSlice,
@@ -52,15 +57,12 @@ struct Transfer {
     is_begun: bool,
 }
 
-/// All transfers of one context.
+/// What the transfers of one context share.
 #[derive(Debug, Default)]
 pub(crate) struct Transfers {
-    running: VecDeque<Transfer>,
-    /// Those that are being moved, within a round.
-    batch: Vec<Transfer>,
+    /// Connections with transfers that can be moved.
+    turns: VecDeque<Peer>,
     scratch: Scratch,
-    /// Those whose connection is not open yet.
-    waiting: Vec<Transfer>,
     /// Bytes that were moved at once since the last round.
     ahead: u64,
 }
@@ -68,42 +70,29 @@ pub(crate) struct Transfers {
 impl Transfers {
     /// Whether nothing can be moved now.
     pub(crate) fn is_empty(&self) -> bool {
-        self.running.is_empty()
+        self.turns.is_empty()
+    }
+}
+
+impl Connection {
+    /// Transfers that wait, for whatever.
+    pub(crate) fn transfers_waiting(&self) -> usize {
+        self.transfers.len() + self.ferry.len()
     }
 
-    /// How many more there may be, beside those that are copied through arenas.
-    pub(crate) fn free(&self) -> usize {
-        TRANSFERS_MAX.saturating_sub(self.running.len() + self.waiting.len())
+    /// Takes one out that is cancelled.
+    pub(crate) fn cancel_transfer(&mut self, serial: u64) -> Option<Completion> {
+        let Some(at) = self.transfers.iter().position(|it| it.id.serial == serial) else {
+            return self.ferry.cancel(serial);
+        };
+        Some(self.transfers.remove(at)?.failed(Error::Cancelled))
     }
 
-    /// A connection is open: its transfers can start.
-    pub(crate) fn opened(&mut self, peer: Peer) {
-        self.running.extend(self.waiting.extract_if(.., |transfer| transfer.peer == peer));
-    }
-
-    /// Takes one out.
-    pub(crate) fn cancel(&mut self, id: OpId) -> Option<Completion> {
-        let transfer = match self.running.iter().position(|it| it.id == id) {
-            Some(at) => self.running.remove(at),
-            None => {
-                let at = self.waiting.iter().position(|it| it.id == id)?;
-                Some(self.waiting.swap_remove(at))
-            }
-        }?;
-        Some(transfer.failed(Error::Cancelled))
-    }
-
-    /// Ends those with one peer.
-    pub(crate) fn fail(&mut self, peer: Peer, reason: &GoneReason, done: &mut Vec<Completion>) {
-        let error = || Error::PeerGone(reason.clone());
-        let waiting = self.waiting.extract_if(.., |it| it.peer == peer);
-        done.extend(waiting.map(|transfer| transfer.failed(error())));
-        if self.running.iter().any(|it| it.peer == peer) {
-            let (gone, others) =
-                self.running.drain(..).partition::<VecDeque<_>, _>(|it| it.peer == peer);
-            self.running = others;
-            done.extend(gone.into_iter().map(|transfer| transfer.failed(error())));
-        }
+    /// Ends all of them.
+    pub(crate) fn fail_transfers(&mut self, reason: &GoneReason, done: &mut Vec<Completion>) {
+        self.ferry.fail(reason, done);
+        let ended = self.transfers.drain(..);
+        done.extend(ended.map(|transfer| transfer.failed(Error::PeerGone(reason.clone()))));
     }
 }
 
@@ -120,10 +109,7 @@ impl Transfer {
 
     /// The rights that it needs at the peer.
     fn needs(&self) -> Rights {
-        match self.direction {
-            Direction::Get => Rights::READ,
-            Direction::Put => Rights::WRITE,
-        }
+        needed_for(self.direction)
     }
 
     fn succeeded(self) -> Completion {
@@ -150,7 +136,6 @@ impl SmContext {
                 let transfer = Transfer {
                     id,
                     token,
-                    peer,
                     direction,
                     claim,
                     local,
@@ -158,17 +143,12 @@ impl SmContext {
                     moved: 0,
                     is_begun: false,
                 };
-                if self.peers.find(peer).is_some_and(|it| it.is_open()) {
-                    self.transfers.running.push_back(transfer);
-                    self.has_leftovers = true;
-                    if self.is_sleeping {
-                        self.chore();
-                    }
-                } else {
-                    self.transfers.waiting.push(transfer);
-                    self.start(peer);
-                    self.chore();
-                }
+                let Some(connection) = self.peers.find(peer) else {
+                    unreachable!("found when the transfer was checked")
+                };
+                connection.transfers.push_back(transfer);
+                self.start(peer);
+                self.take_turns(peer);
                 Ok(id)
             }
             Err(error) => Err(Rejected { op, error }),
@@ -185,12 +165,8 @@ impl SmContext {
         if let Some(error) = connection.refusal() {
             return Err(error);
         }
-        if connection.ferry.len() >= TRANSFERS_MAX {
-            connection.refusals.add(FERRIED);
-            return Err(Error::Again);
-        }
-        if self.transfers.free() == 0 {
-            self.refuse_shared(op.peer(), space::TRANSFERS);
+        if connection.transfers_waiting() >= TRANSFERS_MAX {
+            connection.refusals.add(TRANSFERS);
             return Err(Error::Again);
         }
         if local.len() != remote.len() {
@@ -205,6 +181,32 @@ impl SmContext {
             &mut runs,
         )?;
         Ok((direction, RegionClaim::decode(remote.descriptor().opaque())?))
+    }
+
+    /// A transfer that was not done at once: asks for a mapping where one would serve it, and is worth it.
+    fn wish_for_mapping(
+        &mut self,
+        peer: Peer,
+        direction: Direction,
+        claim: &RegionClaim,
+        len: u64,
+    ) {
+        let Some(connection) = self.peers.find(peer).filter(|it| it.is_open()) else { return };
+        let Some(link) = &connection.link else { return };
+        let sharing = link.theirs.table.sharing(claim);
+        // By both sides' copies any transfer costs more than a mapping does.
+        let len = if connection.ferry.is_chosen { u64::MAX } else { len };
+        if would_serve(sharing, direction) {
+            // Without it the transfer goes on by other means.
+            let _next_time = self.ask_for_mapping(peer, claim, Some(len));
+        }
+    }
+}
+
+fn near_of(direction: Direction, region: &SmRegion, offset: u64) -> Near<'_> {
+    match direction {
+        Direction::Get => Near::Into(region, offset),
+        Direction::Put => Near::From(region, offset),
     }
 }
 

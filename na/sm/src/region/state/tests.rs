@@ -14,7 +14,7 @@ use crate::{
     os::death::ProcessWatch,
     region::{
         boards::{Boards, tests::this_process},
-        cma::{Batch, Direction, Scratch},
+        cma::{Call, Direction, Near, Scratch},
         descriptor::RegionClaim,
         pins,
         table::{PeerTable, TABLE_LEN},
@@ -34,15 +34,18 @@ fn transfer(
     offset: u64,
     remote: &[Run],
 ) -> Result<(), Error> {
-    let (mut scratch, len) = (Scratch::default(), crate::region::plan::total(remote));
-    let mut batch = Batch::new(direction, &mut scratch);
-    batch.add(local, (offset, len), |far| {
+    let len = crate::region::plan::total(remote);
+    let near = match direction {
+        Direction::Get => Near::Into(local, offset),
+        Direction::Put => Near::From(local, offset),
+    };
+    let mut call = Call::new(near, len, Scratch::default(), |far| {
         far.extend(remote);
         Ok(())
     })?;
-    let (moved, result) = batch.transfer(peer);
+    let (moved, result) = call.transfer(peer);
     assert_eq!(result.is_ok(), moved == len);
-    result.map_err(Error::from)
+    result
 }
 
 /// No region yet, and the segment of a peer.
