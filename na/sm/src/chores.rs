@@ -160,7 +160,31 @@ impl SmContext {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use std::{process::Command, sync::Arc};
+
+    use hg_na::{Context as _, OpenOptions};
+
     use super::*;
+    use crate::{domain::Shared, os::death::ProcessWatch, region::boards::tests::pinning};
+
+    #[test]
+    fn who_left_with_pins_is_asked_after_by_the_timer_alone() {
+        let shared = Shared::open(&"sm://".parse().unwrap(), &OpenOptions::listening()).unwrap();
+        let mut context = shared.endpoint(0, None).unwrap();
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let watch = Arc::new(ProcessWatch::of_child(&child));
+        shared.boards.remove(shared.boards.add(pinning(7), watch).unwrap());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let (now, mut done) = (Instant::now(), Vec::new());
+        for _ in 0..10_000 {
+            context.progress(now, &mut done).unwrap();
+        }
+        assert!(shared.boards.has_leaving(), "a system call in a hot round");
+        assert_eq!(context.next_deadline(), Some(now + TRIM_AFTER));
+        context.progress(now + TRIM_AFTER, &mut done).unwrap();
+        assert!(!shared.boards.has_leaving() && context.next_deadline().is_none());
+    }
 
     #[test]
     fn tokens_survive_their_way_through_the_kernel() {

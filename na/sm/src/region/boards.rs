@@ -165,7 +165,7 @@ impl Board {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use std::process::Command;
 
     use nix::unistd::getpid;
@@ -174,13 +174,13 @@ pub(super) mod tests {
     use crate::rendezvous::socket::Socket;
 
     /// A peer's segment, pinning region `index` of generation 1.
-    fn pinning(index: u64) -> Arc<Rings> {
+    pub(crate) fn pinning(index: u64) -> Arc<Rings> {
         let (rings, _fd) = Rings::create().unwrap();
         rings.pins.0[3].store((index + 1) | (1 << 32), Ordering::Relaxed);
         Arc::new(rings)
     }
 
-    pub(in super::super) fn this_process() -> Arc<ProcessWatch> {
+    pub(crate) fn this_process() -> Arc<ProcessWatch> {
         let (one, _other) = Socket::pair().unwrap();
         let watch = ProcessWatch::of(&Arc::new(one)).unwrap();
         assert_eq!(watch.pid(), Some(getpid().as_raw()));

@@ -20,7 +20,10 @@ use std::{
 
 use hg_na::{Error, Keeper, Memory};
 use hg_na_memory::ForkGuard;
-use nix::fcntl::SealFlag;
+use nix::{
+    fcntl::SealFlag,
+    unistd::{Whence, lseek},
+};
 
 use super::bytes::{Access, Bytes, FUTURE_WRITE, new_memfd, seal, seals_of};
 
@@ -233,7 +236,7 @@ pub(crate) fn memory_of_bytes(bytes: Arc<Bytes>) -> Memory {
 }
 
 /// A buffer with the same bytes, for an owner who cannot have the original; `None` when it is of another kind, or
-/// there is no memory.
+/// there is no memory. Pages that nobody has touched stay so.
 pub(crate) fn fresh_copy(memory: &Memory) -> Option<Memory> {
     let pages = Pages::of(memory)?;
     if pages.is_frozen() {
@@ -241,7 +244,17 @@ pub(crate) fn fresh_copy(memory: &Memory) -> Option<Memory> {
         return Some(memory_of(pages));
     }
     let mut copy = alloc(pages.bytes.segment().len).ok()?;
-    hg_na_memory::copy_out(memory, 0, &mut copy).ok()?;
+    // Whoever shares the file moves its position as he likes: what is told each time counts.
+    let seek = |from: usize, whence| {
+        let at = lseek(&pages.fd, i64::try_from(from).ok()?, whence).ok()?;
+        usize::try_from(at).ok()
+    };
+    let mut end = 0;
+    while let Some(start) = seek(end, Whence::SeekData).filter(|start| *start < copy.len()) {
+        end = seek(start, Whence::SeekHole)?.max(start + 4096); // On, whoever punches holes meanwhile.
+        let piece = start..end.min(copy.len());
+        hg_na_memory::copy_out(memory, start as u64, &mut copy[piece]).ok()?;
+    }
     Some(Memory::from(copy))
 }
 
@@ -303,10 +316,13 @@ mod tests {
     }
 
     #[test]
-    fn untouched_memory_costs_nothing() {
+    fn untouched_memory_costs_nothing_and_neither_does_a_copy_of_it() {
         let mut buffer = alloc(1 << 40).unwrap();
         buffer[1 << 39] = 1;
-        let blocks = nix::sys::stat::fstat(&buffer.0.fd).unwrap().st_blocks;
+        let copy = fresh_copy(&Memory::from(buffer)).unwrap();
+        let copy = Buffer::try_from(copy).unwrap();
+        assert_eq!(copy[1 << 39], 1);
+        let blocks = nix::sys::stat::fstat(&copy.0.fd).unwrap().st_blocks;
         assert!(blocks <= 8, "{blocks} blocks of 512 bytes for one byte");
     }
 
