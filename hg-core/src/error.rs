@@ -102,6 +102,10 @@ impl<E> CallError<E> {
             Self::Rejected(why) => write!(out, "the target rejected the call: {why}"),
             Self::Decode(why) => write!(out, "the two sides do not agree on the RPC: {why}"),
             Self::Panicked(why) => write!(out, "the handler panicked: {why}"),
+            Self::NotMade(NaError::TooLong { len, max }) => write!(
+                out,
+                "the call could not be made: arguments of {len} bytes are over this engine's own limit of {max} bytes (`Builder::large_max`): raise it, or pass a descriptor of memory (`expose`)"
+            ),
             Self::NotMade(error) => write!(out, "the call could not be made: {error}"),
             Self::WouldDeadlock => out.write_str(
                 "waiting inside this handler would block the progress that it waits for: `.await` it in an `async fn` handler, or `wait` in one with `#[hg::rpc(blocking)]`",

@@ -142,7 +142,12 @@ impl Protocol {
     /// Hands both halves of a two-way call to the transport in one step, where it can; otherwise they are to be
     /// posted ([`Protocol::post_call`]).
     #[inline(always)]
-    pub fn exchange(&mut self, id: OperationId, to: Peer, message: &mut Message) -> Option<Exchanged> {
+    pub fn exchange(
+        &mut self,
+        id: OperationId,
+        to: Peer,
+        message: &mut Message,
+    ) -> Option<Exchanged> {
         if !self.backlog.is_empty() && self.backlog.has_requests(to) {
             return None;
         }

@@ -26,8 +26,10 @@ struct Entry<H> {
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegisterError {
-    /// The name has a handler already. Deregister it first.
-    #[error("`{name}` is registered already: deregister it first")]
+    /// The name has a handler already. Deregister it first, or rename one of them.
+    #[error(
+        "`{name}` is registered already: register it once (an open engine can deregister it first), or rename one of them with #[hg::rpc(name = \"...\")]"
+    )]
     Twice {
         /// Name of the RPC.
         name: &'static str,

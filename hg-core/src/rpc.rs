@@ -88,8 +88,9 @@ fn signature_of<R: Rpc>() -> Signature {
 /// `&Request`, for every `Cx` otherwise.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no handler to register",
-    label = "declared without a body",
-    note = "`serve` it with a closure, or `register` a function with a body and `#[hg::rpc(implements = path::to::the_declaration)]`"
+    label = "declared without a body, or not with `#[hg::rpc]`",
+    note = "a function with a body is registered once it has the attribute `#[hg::rpc]`",
+    note = "`serve` a declaration with a closure, or `register` a function with a body and `#[hg::rpc(implements = path::to::the_declaration)]`"
 )]
 pub trait Serve<Cx>: Rpc {
     /// Who runs it, and whether the answer comes later.

@@ -198,7 +198,19 @@ impl Builder {
         self
     }
 
-    /// A setting of the transport's own, by name; one that the transport does not know is refused.
+    /// A setting of the transport's own, by name; one that the transport does not know is refused with the names that it knows.
+    /// Where plugins are routed, `sm.NAME` and `tcp.NAME` are for one of them.
+    ///
+    /// | name | transport | value |
+    /// |---|---|---|
+    /// | `max-peers` | all | connections of a context at a time |
+    /// | `connect-timeout-ms` | all | until a peer that does not answer the greeting is given up |
+    /// | `allow-uid` | sm | other users that may connect, by number, separated by commas |
+    /// | `cma` | sm | `off`: memory is copied through shared memory, never by `process_vm_readv` |
+    /// | `interface`, `subnet` | tcp, ofi | whose address is announced: a name, or `ADDRESS/BITS` |
+    /// | `silence-bound-ms` | tcp, ofi | until a peer that is cut off without a word is given up |
+    /// | `key-file`, `key-env` | tcp (feature `tcp-key`) | where the pre-shared key is: a file, or a variable of the environment |
+    /// | `routing` | routed URLs | `off`: the network also inside a node |
     #[must_use]
     pub fn setting(mut self, name: &str, value: &str) -> Self {
         self.options = self.options.with(name, value);
@@ -227,6 +239,7 @@ impl Builder {
     /// [`hg_na::Error::UnknownSetting`], [`hg_na::Error::Os`] where the system has no thread for [`Progress::Background`], and
     /// whatever the transport has to say.
     pub fn open(mut self, url: &str) -> Result<Engine, OpenError> {
+        self.settings.check()?;
         let schemes = Schemes::new(&self.plugins, self.advice);
         let url: Address = url.parse().map_err(|error| schemes.explain(error))?;
         if self.contexts == 0 || self.contexts > CONTEXTS_MAX {

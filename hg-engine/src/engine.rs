@@ -351,7 +351,8 @@ impl Engine {
     }
 
     /// Serves an RPC with a closure that gives a future, polled by the thread that makes progress, or by a runtime of the user's
-    /// ([`crate::Builder::runtime`]).
+    /// ([`crate::Builder::runtime`]). Borrowed arguments (`&str`, `&[u8]`) end with the closure: make them owned before `async move`
+    /// (an `async fn` with `#[hg::rpc]` does it by itself).
     ///
     /// # Errors
     /// [`RegisterError`].
@@ -421,7 +422,8 @@ impl Engine {
         Call::new(port, made)
     }
 
-    /// Calls an RPC; what is given borrows nothing, and is polled when there is something to see.
+    /// Calls an RPC; the call borrows nothing, neither the engine nor the arguments: for tasks (`tokio::spawn`) and for calls that are
+    /// kept.
     pub fn call_owned<R: Rpc>(&self, rpc: R, target: &Peer, args: R::Args<'_>) -> OwnedCall<R> {
         self.call_owned_with(rpc, target, args, CallOptions::default())
     }

@@ -11,6 +11,7 @@
 //! | F1 its call has settled: take the outcome, leave the line | H1 put the work back, tell the first in line |
 //! | F2 the role is free, and kept for nobody else: take it | H2 calls have settled: wake those who wait for them |
 //! | F3 join the line, unlock, park | H3 busy: neither, until its turn is over; then keep the role for the first in line |
+//! | F4 its call's deadline has passed: keep time itself | |
 //!
 //! A follower that joins before H1 is told there or later; one that comes after it finds the role free. One that was told, and whose
 //! call has settled meanwhile, tells the next one in its stead, if the role is free (F1); one that finds the role taken again
@@ -216,6 +217,7 @@ impl Port {
         let platform = self.shared.platform.as_ref();
         let me = platform.current();
         loop {
+            let now = platform.now();
             let mut state = self.state.lock();
             if state.protocol.operations.is_settled(id) {
                 *outcome = state.protocol.operations.take(id); // F1
@@ -228,17 +230,37 @@ impl Port {
                 }
                 continue;
             }
+            let deadline = state.protocol.operations.deadline(id);
+            let left = deadline.map(|at| at.saturating_duration_since(now));
+            if left.is_some_and(|left| left.is_zero()) {
+                if !self.expire(state, now, id) {
+                    platform.park_timeout(GRACE); // A transfer, which the transport lets go of before long.
+                }
+                continue; // F4
+            }
             let is_patient = state.followers.follow(&me, Some(id));
             let operations = &mut state.protocol.operations;
             let before = if is_patient { None } else { operations.set_waker(id, waker_of(&me)) };
             drop(state);
             drop(before); // Of whoever has polled the call.
-            if is_patient {
-                platform.park_timeout(GRACE); // F3
-            } else {
-                platform.park();
+            match [left, is_patient.then_some(GRACE)].into_iter().flatten().min() {
+                Some(limit) => platform.park_timeout(limit), // F3, F4
+                None => platform.park(),
             }
         }
+    }
+
+    /// Keeps time in place of whoever has the role, and may be held up: by a handler, or a loop that does not go round. Says whether
+    /// the call has settled.
+    #[cold]
+    fn expire(&self, mut state: MutexGuard<'_, State>, now: Instant, id: OperationId) -> bool {
+        state.protocol.handle_clock(now);
+        state.protocol.handle_timeout();
+        let is_settled = state.protocol.operations.is_settled(id);
+        let mut deferred = std::mem::take(&mut state.protocol.deferred);
+        drop(state);
+        deferred::run(&mut deferred, self.id, &self.shared.pool);
+        is_settled
     }
 
     /// Makes progress until `look` finds something, or `limit` has passed.

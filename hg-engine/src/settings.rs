@@ -12,7 +12,8 @@ pub enum Progress {
     #[default]
     Background,
     /// Whoever calls [`Engine::progress`](crate::Engine::progress) or `wait`: the user's own loop, or a foreign event loop
-    /// ([`Engine::event_loop`](crate::Engine::event_loop)).
+    /// ([`Engine::event_loop`](crate::Engine::event_loop)). Where nobody does, nothing moves: no request is served, and what was
+    /// awaited, or is asked by `try_wait`, does not end, not even at its deadline.
     Own,
 }
 
@@ -58,4 +59,25 @@ pub(crate) struct Settings {
     pub(crate) pool_threads_max: usize,
     pub(crate) runtime: Option<Runtime>,
     pub(crate) schemes: Schemes,
+}
+
+impl Settings {
+    /// Limits by which nothing would ever be done.
+    ///
+    /// # Errors
+    /// [`hg_na::Error::BadSetting`] with the limit's name.
+    pub(crate) fn check(&self) -> Result<(), OpenError> {
+        let limits = [
+            ("calls_max", self.calls_max),
+            ("in_service_max", self.in_service_max),
+            ("pool_threads_max", self.pool_threads_max),
+        ];
+        match limits.iter().find(|(_, limit)| *limit == 0) {
+            Some((name, _)) => {
+                let why = "at least 1 is needed".to_owned();
+                Err(hg_na::Error::BadSetting { name: (*name).to_owned(), why })
+            }
+            None => Ok(()),
+        }
+    }
 }

@@ -18,7 +18,6 @@ use hg_na::{Exchanged, INLINE_MAX, Message};
 use crate::{
     CallOptions, Peer,
     failure::{forked, reserve_failure, unencodable},
-    large::too_large,
     port::{Port, State, no_message},
 };
 
@@ -205,7 +204,8 @@ impl Port {
     pub(crate) fn check_large(&self, size: usize) -> Result<(), Failure> {
         let max = self.shared.settings.large_max;
         if size as u64 > max {
-            return Err(Failure::Rejected(too_large("the arguments", size as u64, max)));
+            let max = usize::try_from(max).unwrap_or(usize::MAX);
+            return Err(Failure::NotMade(hg_na::Error::TooLong { len: size, max }));
         }
         Ok(())
     }

@@ -474,3 +474,16 @@ fn a_deadline_beyond_all_time_is_none() {
     let options = CallOptions::within(Duration::MAX);
     assert_eq!(origin.call_with(add, &peer, (1, 2), options).wait().unwrap(), 3);
 }
+
+#[test]
+fn limits_by_which_nothing_is_ever_done_are_refused() {
+    let refused = [
+        ("calls_max", Builder::new().calls_max(0)),
+        ("in_service_max", Builder::new().in_service_max(0)),
+        ("pool_threads_max", Builder::new().pool_threads_max(0)),
+    ];
+    for (limit, builder) in refused {
+        let said = builder.plugin(Mem::default()).open("mem://").unwrap_err().to_string();
+        assert!(said.contains(limit) && said.contains("at least 1"), "{said}");
+    }
+}

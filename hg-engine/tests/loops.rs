@@ -10,10 +10,11 @@ use std::{
         mpsc,
     },
     thread,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
-use hg_engine::{Answer, Builder, Engine, EventLoop, Peer, Progress, Wait};
+use hg_core::error::CallError;
+use hg_engine::{Answer, Builder, CallOptions, Engine, EventLoop, Peer, Progress, Wait};
 use hg_macros::rpc;
 use hg_na::{Address, Completion, Context as Transport};
 use hg_na_conformance::layer::{Layer, Layered, Layers};
@@ -227,6 +228,24 @@ fn the_thread_of_a_loop_may_wait_between_two_rounds_and_a_loop_may_move() {
         moved.join().unwrap()
     });
     go_round(&events);
+}
+
+#[test]
+fn deadlines_are_kept_while_a_loop_does_not_go_round() {
+    let pair = Pair::new(Wait::Block);
+    let events = pair.engine.event_loop().unwrap();
+    // From another thread: the loop's own one would go round itself.
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| {
+            let within = CallOptions::within(Duration::from_millis(20));
+            pair.engine.call_with(long, &pair.there, (), within).wait()
+        });
+        let outcome = waits.join().unwrap();
+        assert!(matches!(outcome, Err(CallError::DeadlineExceeded(_))), "{outcome:?}");
+        let drains = scope.spawn(|| pair.engine.drain(Duration::from_millis(20)).wait());
+        assert!(drains.join().unwrap().is_err(), "the loop has not gone round");
+    });
+    drop(events);
 }
 
 #[test]

@@ -67,7 +67,7 @@ fn the_longest_argument_arrives_and_one_more_byte_is_an_error_that_names_the_lim
             assert!(is_named, "{text}");
         };
         let refused = engine.call(echo, &peer, (&longest,)).wait().unwrap_err();
-        assert!(matches!(refused, CallError::Rejected(_)), "{refused:?}");
+        assert!(matches!(refused, CallError::NotMade(_)), "{refused:?}");
         says_so(&refused);
         says_so(&engine.notify(echo, &peer, (&longest,)).wait().unwrap_err());
         let longest = &longest[1..];

@@ -7,7 +7,7 @@ use hg_na_parts::limits::unreachable;
 use mio::{Interest, net::TcpStream};
 
 use crate::{
-    address::Host,
+    address::{Host, Target},
     context::{TcpContext, Timer},
     greeting::{Greeting, Hello},
     inbox::Parcel,
@@ -186,7 +186,13 @@ impl TcpContext {
     pub(crate) fn try_next(&mut self, mut wire: Box<Wire>, why: io::Error, now: Instant) {
         let others = std::mem::take(&mut wire.others);
         if others.is_empty() {
-            return self.lose(wire, &unreachable_by(&why));
+            let reason = match (unreachable_by(&why), &wire.target) {
+                (GoneReason::Unreachable(why), Some(Target { host, port, .. })) => {
+                    GoneReason::Unreachable(format!("{host}:{port}: {why}").into())
+                }
+                (reason, _) => reason,
+            };
+            return self.lose(wire, &reason);
         }
         let (peer, insists) = (wire.slots[0].peer.take(), wire.insists);
         self.lose(wire, &GoneReason::Closed);
