@@ -80,7 +80,8 @@ pub(crate) struct Lane {
     base: u32,
     /// Where the next reservation starts, relative to `base`.
     head: u32,
-    entries: Box<[Entry]>,
+    /// Made by the first reservation: most connections never make one.
+    entries: Vec<Entry>,
     /// Reservations ever reclaimed and ever made: `entries` is a ring of those between.
     first: usize,
     next: usize,
@@ -97,7 +98,7 @@ impl Lane {
         Self {
             base,
             head: 0,
-            entries: vec![Entry::default(); RESERVATIONS].into_boxed_slice(),
+            entries: Vec::new(),
             first: 0,
             next: 0,
             unposted: 0,
@@ -119,6 +120,9 @@ impl Lane {
         }
         let size = len.max(1).checked_next_multiple_of(ALIGN)?;
         let start = self.find(size)?;
+        if self.entries.is_empty() {
+            self.entries.resize(RESERVATIONS, Entry::default());
+        }
         let entry = self.next % RESERVATIONS;
         // Relaxed: this thread hands the reservation out, and whoever moves it orders that.
         self.states.0[entry].store(HELD, Ordering::Relaxed);

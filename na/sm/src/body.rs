@@ -14,7 +14,7 @@ use crate::{
 /// What a reservation needs to outlive its connection: its bytes, and where it is given back.
 #[derive(Debug)]
 pub(crate) struct OwnArena {
-    pub(crate) bytes: Arc<ArenaBytes>,
+    pub(crate) bytes: ArenaBytes,
     pub(crate) states: [Arc<States>; crate::arena::LANES],
     pub(crate) guard: Arc<ForkGuard>,
 }

@@ -15,6 +15,7 @@ use crate::{
         boards::Boards,
         state::{Regions, SmRegion},
         table::OwnedTable,
+        tables::PeerTables,
     },
     rendezvous::{
         name::{Name, SCHEME, Target, fill_random},
@@ -52,6 +53,7 @@ pub(crate) struct Shared {
     pub(crate) guard: Arc<ForkGuard>,
     pub(crate) signals: &'static Signals,
     pub(crate) regions: Arc<Regions>,
+    pub(crate) tables: PeerTables,
     pub(crate) boards: Arc<Boards>,
     ids: Mutex<Ids>,
 }
@@ -86,6 +88,7 @@ impl Shared {
                 Arc::clone(&guard),
             ),
             guard,
+            tables: PeerTables::default(),
             signals: Signals::of_process()?,
             boards,
             ids: Mutex::new(Ids { first, open: [false; 256] }),

@@ -9,7 +9,7 @@ use crate::{
     connection::{Connection, Phase},
     context::SmContext,
     fail,
-    layout::SLOTS,
+    layout::REQUESTS_SLOTS,
     link::Link,
     receive::Intake,
     rendezvous::hello::Greeting,
@@ -19,10 +19,10 @@ use crate::{
 pub(crate) const GOODBYE: &str = "closed in good order";
 
 /// Rounds of [`crate::receive::BURST`] that empty any ring.
-const DRAIN_ROUNDS: u32 = crate::layout::SLOTS / crate::receive::BURST + 1;
+const DRAIN_ROUNDS: u32 = REQUESTS_SLOTS / crate::receive::BURST + 1;
 
 /// Bytes that the last requests of one peer can have: the lanes of an arena, and a ring.
-const KEPT_MAX: usize = FERRY_OFFSET as usize + SLOTS as usize * hg_na::INLINE_MAX;
+const KEPT_MAX: usize = FERRY_OFFSET as usize + REQUESTS_SLOTS as usize * hg_na::INLINE_MAX;
 
 /// Why a connection ends, as the other side reads it after "it refused the connection".
 fn for_the_other_side(reason: &GoneReason) -> String {

@@ -29,7 +29,7 @@ use crate::{
     arena::{ARENA_BYTES, MESSAGE_MAX},
     context::{SmContext, TRIM_AFTER},
     domain::Shared,
-    layout::{PINS, RINGS, SLOTS},
+    layout::{PINS, RINGS},
     link::{CONTROL_MAX, Link},
     region::{
         descriptor::RegionClaim,
@@ -235,15 +235,14 @@ impl Liar {
         match what {
             0 | 1 => publish(link, at % RINGS, Word(value), input)?,
             2 => {
-                let slots = &link.own.rings.rings[at % RINGS];
-                let slot = &slots.0[input.below(SLOTS as usize)?];
+                let slots = link.own.rings.ring(at % RINGS);
+                let slot = &slots[input.below(slots.len())?];
                 slot.sequence.store(value, Ordering::Relaxed);
             }
             3 => link.own.rings.popped[at % RINGS].0.store(value, Ordering::Relaxed),
-            4 => match at % 4 {
+            4 => match at % 3 {
                 0 => link.own.rings.attention.0.store(value, Ordering::Relaxed),
                 1 => link.own.rings.space_wanted.0.store(value, Ordering::Relaxed),
-                2 => link.own.rings.header.magic.store(u64::from(value), Ordering::Relaxed),
                 _ => link.theirs.bell.ring(),
             },
             5 => {
@@ -514,14 +513,14 @@ pub fn fuzz_regions(data: &[u8]) {
 /// What the caller had in its list before.
 const BEFORE: Run = Run { address: 1, len: 1 };
 
-/// Words of the header, of an entry, and where entries and segments begin: the layout of `table.rs`.
+/// Words of an entry, and where segments begin: the layout of `table.rs`.
 const ENTRY_WORDS: usize = 8;
-const ENTRIES_AT: usize = 512;
-const SEGMENTS_AT: usize = ENTRIES_AT + REGIONS_MAX as usize * ENTRY_WORDS;
+const SEGMENTS_AT: usize = REGIONS_MAX as usize * ENTRY_WORDS;
 
 fn table(domain: [u8; 16]) -> Option<(OwnedTable, PeerTable)> {
     let owned = OwnedTable::create(domain).ok()?;
-    let theirs = PeerTable::open(owned.fd().try_clone_to_owned().ok()?, TABLE_LEN as u64).ok()?;
+    let theirs =
+        PeerTable::open(domain, owned.fd().try_clone_to_owned().ok()?, TABLE_LEN as u64).ok()?;
     Some((owned, theirs))
 }
 
@@ -529,7 +528,7 @@ fn table(domain: [u8; 16]) -> Option<(OwnedTable, PeerTable)> {
 fn place(command: u8, input: &mut Input<'_>) -> Option<(usize, u64)> {
     let at = input.below(TABLE_LEN / size_of::<u64>())?;
     let at = match command % 4 {
-        0 | 1 => ENTRIES_AT + at % (2 * ENTRY_WORDS),
+        0 | 1 => at % (2 * ENTRY_WORDS),
         2 => SEGMENTS_AT + at % 16,
         _ => at,
     };
@@ -565,7 +564,7 @@ fn plainly(
     if claim.domain != [9; 16] || claim.index >= REGIONS_MAX {
         return None;
     }
-    let entry = ENTRIES_AT + usize::try_from(claim.index).ok()? * ENTRY_WORDS;
+    let entry = usize::try_from(claim.index).ok()? * ENTRY_WORDS;
     let token = [word(entry + 3).to_le_bytes(), word(entry + 4).to_le_bytes()].concat();
     let is_live = claim.generation % 2 == 1 && half(entry, 0) == claim.generation;
     let rights = u8::try_from(half(entry, 1)).map_or(Rights::empty(), Rights::from_bits_truncate);

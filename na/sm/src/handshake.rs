@@ -18,28 +18,26 @@ use std::{
 use hg_na::{Error, GoneReason, Peer};
 
 use crate::{
-    arena::ARENA_BYTES,
     body::OwnArena,
     chores::{Source, token},
     connection::Phase,
     context::SmContext,
+    domain::Shared,
     draining::GOODBYE,
     fail,
-    layout::SEGMENT_BYTES,
     link::{Link, OwnSide, TheirSide},
     os::{
         death::ProcessWatch,
         event::{Doorbell, PeerBell},
         misbehaved,
-        signals::Signals,
         waiter::{Interest, LISTENER_TOKEN},
     },
-    region::table::{PeerTable, TABLE_LEN},
+    region::table::TABLE_LEN,
     rendezvous::{
         hello::{BadGreeting, GREETING_FDS, GREETING_MAX, Greeting, Hello},
         socket::{Received, Sent, Socket},
     },
-    segment::{ArenaBytes, Rings},
+    segment::{Rings, SEGMENT_BYTES},
     settings::BACKLOG_RETRY,
     shared::wire::MapMessage,
 };
@@ -49,11 +47,10 @@ const ACCEPT_BURST: u32 = 16;
 /// How long a listener rests that could not accept: what it lacks, descriptors above all, is not there at once.
 const LISTENER_REST: Duration = Duration::from_millis(100);
 
-/// This side's segments, for a greeting; the descriptors are closed once sent.
+/// This side's segment, for a greeting; the descriptor is closed once sent.
 struct Offer {
     own: OwnSide,
-    rings: OwnedFd,
-    arena: OwnedFd,
+    segment: OwnedFd,
 }
 
 impl SmContext {
@@ -121,14 +118,12 @@ impl SmContext {
     }
 
     fn offer(&self) -> Result<Offer, Error> {
-        let (rings, rings_fd) = Rings::create()?;
-        let (bytes, arena_fd) = ArenaBytes::create()?;
+        let (rings, segment) = Rings::create()?;
         let lanes = OwnSide::lanes();
         let states = [Arc::clone(lanes[0].states()), Arc::clone(lanes[1].states())];
-        let bytes = Arc::new(bytes);
-        let arena = Arc::new(OwnArena { bytes, states, guard: Arc::clone(&self.guard) });
-        let own = OwnSide { rings, arena, lanes, bell: Doorbell::new()? };
-        Ok(Offer { own, rings: rings_fd, arena: arena_fd })
+        let (bytes, guard) = (rings.arena(), Arc::clone(&self.guard));
+        let arena = Arc::new(OwnArena { bytes, states, guard });
+        Ok(Offer { own: OwnSide { rings, arena, lanes, bell: Doorbell::new()? }, segment })
     }
 
     fn greet(
@@ -141,17 +136,11 @@ impl SmContext {
             incarnation: self.shared.incarnation,
             context: self.id,
             address: self.address.clone(),
-            ring_len: SEGMENT_BYTES as u64,
-            arena_len: u64::from(ARENA_BYTES),
+            segment_len: SEGMENT_BYTES as u64,
             table_len: TABLE_LEN as u64,
             flags: 0,
         };
-        let fds = [
-            offer.rings.as_fd(),
-            offer.arena.as_fd(),
-            self.shared.regions.table().fd(),
-            offer.own.bell.fd(),
-        ];
+        let fds = [offer.segment.as_fd(), self.shared.regions.table().fd(), offer.own.bell.fd()];
         match socket.send(&kind(hello).encode(), &fds)? {
             Sent::Done => Ok(()),
             Sent::Full => Err(misbehaved("it does not read its socket")),
@@ -277,13 +266,12 @@ impl SmContext {
     }
 
     fn greeted(&mut self, peer: Peer, hello: &Hello, fds: Vec<OwnedFd>) -> Result<(), Error> {
-        let theirs = map(hello, fds, self.shared.signals)?;
+        let theirs = map(hello, fds, &self.shared)?;
         let offer = self.offer()?;
         let Some(connection) = self.peers.find(peer) else { return Ok(()) };
         let Some(socket) = connection.socket.take() else { return Ok(()) };
         connection.own = None;
         // The peer may use the rings as soon as it has read Welcome.
-        let offer = Offer { own: offer.own, rings: offer.rings, arena: offer.arena };
         fail::point("welcome");
         let sent = self.greet(&socket, &offer, Greeting::Welcome);
         let Some(connection) = self.peers.find(peer) else { return Ok(()) };
@@ -293,7 +281,7 @@ impl SmContext {
     }
 
     fn welcomed(&mut self, peer: Peer, hello: &Hello, fds: Vec<OwnedFd>) -> Result<(), Error> {
-        let theirs = map(hello, fds, self.shared.signals)?;
+        let theirs = map(hello, fds, &self.shared)?;
         match self.peers.find(peer).and_then(|it| it.own.take()) {
             Some(own) => self.open(peer, own, theirs),
             None => Ok(()),
@@ -321,18 +309,19 @@ impl SmContext {
 }
 
 /// Checks and maps what a greeting carried.
-fn map(hello: &Hello, fds: Vec<OwnedFd>, signals: &'static Signals) -> Result<TheirSide, Error> {
+fn map(hello: &Hello, fds: Vec<OwnedFd>, shared: &Shared) -> Result<TheirSide, Error> {
     let fds: [OwnedFd; GREETING_FDS] =
         fds.try_into().map_err(|_| misbehaved("its greeting carries too few descriptors"))?;
-    if hello.ring_len != SEGMENT_BYTES as u64 || hello.arena_len != u64::from(ARENA_BYTES) {
-        return Err(misbehaved("its segments have other sizes"));
+    if hello.segment_len != SEGMENT_BYTES as u64 {
+        return Err(misbehaved("its segment has another size"));
     }
-    let [rings, arena, table, bell] = fds;
+    let [segment, table, bell] = fds;
+    let rings = Rings::open(segment)?;
     Ok(TheirSide {
-        rings: Arc::new(Rings::open(rings)?),
-        arena: Arc::new(ArenaBytes::open(arena)?),
-        table: PeerTable::open(table, hello.table_len)?,
-        bell: PeerBell::from_fd(bell, signals)?,
+        arena: rings.arena(),
+        rings: Arc::new(rings),
+        table: shared.tables.open(hello.incarnation, table, hello.table_len)?,
+        bell: PeerBell::from_fd(bell, shared.signals)?,
     })
 }
 

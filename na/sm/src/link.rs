@@ -9,7 +9,7 @@ use crate::{
     arena::{FERRY_OFFSET, LANE_BYTES, LANES, Lane, MESSAGE_MAX, Popped, Reservation},
     body::{OwnArena, Pool},
     fail,
-    layout::{RINGS, SLOT_WORDS, Slot},
+    layout::{ANSWERS_SLOTS, REQUESTS_SLOTS, RINGS, SLOT_WORDS, Slot},
     os::event::{Doorbell, PeerBell},
     region::table::PeerTable,
     ring::{Broken, Consumer, Payload, Producer, Word},
@@ -17,10 +17,7 @@ use crate::{
     wake::{Bell, Intent},
 };
 
-/// Ring of unexpected messages.
-pub(crate) const REQUESTS: usize = 0;
-/// Ring of expected and control messages, and of notes.
-pub(crate) const ANSWERS: usize = 1;
+pub(crate) use crate::layout::{ANSWERS, REQUESTS};
 
 /// Longest message inside a slot of each ring; an expected one spends eight bytes on its tag.
 pub(crate) const SHORT: [usize; RINGS] = [56, 48];
@@ -83,9 +80,10 @@ pub(crate) struct OwnSide {
 #[derive(Debug)]
 pub(crate) struct TheirSide {
     pub(crate) rings: Arc<Rings>,
-    pub(crate) arena: Arc<ArenaBytes>,
+    pub(crate) arena: ArenaBytes,
     pub(crate) bell: PeerBell,
-    pub(crate) table: PeerTable,
+    /// One for all connections with that domain.
+    pub(crate) table: Arc<PeerTable>,
 }
 
 /// Both.
@@ -139,8 +137,8 @@ impl Link {
         Self {
             own,
             theirs,
-            tx: Default::default(),
-            rx: Default::default(),
+            tx: [Producer::new(REQUESTS_SLOTS), Producer::new(ANSWERS_SLOTS)],
+            rx: [Consumer::new(REQUESTS_SLOTS), Consumer::new(ANSWERS_SLOTS)],
             attention,
             space: Intent::default(),
             attention_bell: Bell::default(),
@@ -178,7 +176,7 @@ impl Link {
         payload: impl Fn(usize) -> u64,
     ) -> bool {
         fail::point("publish");
-        self.tx[ring].push(&self.own.rings.rings[ring], word, payload);
+        self.tx[ring].push(self.own.rings.ring(ring), word, payload);
         fail::point("published");
         self.attention_bell.is_due(&self.theirs.rings.attention.0)
     }
@@ -195,7 +193,7 @@ impl Link {
             fail::point("part");
             u64::from_ne_bytes(words[at])
         };
-        self.tx[REQUESTS].push_wide(&self.own.rings.rings[REQUESTS], (word, slots), payload);
+        self.tx[REQUESTS].push_wide(self.own.rings.ring(REQUESTS), (word, slots), payload);
         fail::point("published");
         self.attention_bell.is_due(&self.theirs.rings.attention.0)
     }
@@ -203,7 +201,7 @@ impl Link {
     /// The next message will follow soon, and the peer does not look for it yet: its line is fetched meanwhile.
     #[inline(always)]
     pub(crate) fn own_next(&self, ring: usize) {
-        self.tx[ring].own_next(&self.own.rings.rings[ring]);
+        self.tx[ring].own_next(self.own.rings.ring(ring));
     }
 
     /// Rings the peer, which does not look.
@@ -274,13 +272,13 @@ impl Link {
     /// The next slot of a ring of the peer, when it is published.
     #[inline(always)]
     pub(crate) fn peek(&self, ring: usize) -> Option<&Slot> {
-        self.rx[ring].peek(&self.theirs.rings.rings[ring])
+        self.rx[ring].peek(self.theirs.rings.ring(ring))
     }
 
     /// A further slot of the wide message that begins with the next one.
     #[inline(always)]
     pub(crate) fn part(&self, ring: usize, part: u32) -> &Slot {
-        self.rx[ring].part(&self.theirs.rings.rings[ring], part)
+        self.rx[ring].part(self.theirs.rings.ring(ring), part)
     }
 
     /// Writes back what is owed on all rings.
@@ -294,8 +292,8 @@ impl Link {
 
     /// Whether the peer's rings hold only what the protocol produces, where nothing was found.
     pub(crate) fn check(&self) -> Result<(), Broken> {
-        let mut rings = self.rx.iter().zip(&self.theirs.rings.rings);
-        rings.try_for_each(|(consumer, slots)| consumer.check(slots))
+        let mut rings = self.rx.iter().zip(0..);
+        rings.try_for_each(|(consumer, ring)| consumer.check(self.theirs.rings.ring(ring)))
     }
 
     /// Stops looking: S1. [`crate::wake::before_second_look`] and [`Link::parked`] must follow.
@@ -337,7 +335,7 @@ impl Link {
     /// Whether a ring of the peer holds something.
     #[inline]
     pub(crate) fn is_ready(&self, ring: usize) -> bool {
-        self.rx[ring].is_ready(&self.theirs.rings.rings[ring])
+        self.rx[ring].is_ready(self.theirs.rings.ring(ring))
     }
 }
 

@@ -1,9 +1,9 @@
 //! A ring of short messages from one process to one other.
 //!
 //! # Layout
-//! 64 slots of one cache line ([`crate::layout::Slot`]) in the producer's segment; `popped`, alone on
-//! its line, in the consumer's. Positions count slots and wrap at 2^32; a slot's *lap* is
-//! `position / 64 + 1`, so that fresh memory (zeroes) reads as "not yet published".
+//! Slots of one cache line ([`crate::layout::Slot`]), any number of them, in the producer's segment; `popped`, alone on
+//! its line, in the consumer's. Positions count slots and wrap at 2^32. A slot's *lap* counts how often the ring has gone
+//! round, from 1 on, so that fresh memory (zeroes) reads as "not yet published".
 //!
 //! # Protocol
 //! | producer | consumer |
@@ -24,7 +24,7 @@
 //! is checked only where nothing comes ([`Consumer::check`]), off the fast path.
 
 use crate::{
-    layout::{SLOT_WORDS, SLOTS, Slot, Slots},
+    layout::{ANSWERS_SLOTS, SLOT_WORDS, Slot},
     sync::{AtomicU32, Ordering, ord},
 };
 
@@ -32,7 +32,7 @@ use crate::{
 pub(crate) type Payload = [u64; SLOT_WORDS];
 
 /// The consumer's position is written back after so many slots.
-pub(crate) const WRITE_BACK: u32 = SLOTS.div_ceil(4);
+pub(crate) const WRITE_BACK: u32 = ANSWERS_SLOTS.div_ceil(4);
 
 /// The same after so many bytes of bodies: a fraction of a lane, which the producer can do without meanwhile.
 const WRITE_BACK_BYTES: u32 = 64 * 1024;
@@ -137,24 +137,46 @@ impl Word {
     }
 }
 
-#[inline]
-const fn index(position: u32) -> usize {
-    (position % SLOTS) as usize
+/// Where one end is in a ring of so many slots.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    slots: u32,
+    index: u32,
+    /// What that slot holds once it is published, and one less before.
+    lap: u32,
 }
 
-#[inline]
-const fn lap(position: u32) -> u32 {
-    position / SLOTS + 1
+impl Place {
+    #[inline(always)]
+    fn slot(self, slots: &[Slot]) -> &Slot {
+        &slots[self.index as usize]
+    }
+
+    /// The place `distance` slots further on, at most a ring's length.
+    #[inline(always)]
+    fn ahead(self, distance: u32) -> Self {
+        let index = self.index + distance;
+        if index < self.slots {
+            return Self { index, ..self };
+        }
+        Self { index: index - self.slots, lap: self.lap.wrapping_add(1), ..self }
+    }
 }
 
 /// The writing end: state that is private to the producer.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Producer {
     pushed: u32,
     popped: u32,
+    next: Place,
 }
 
 impl Producer {
+    /// Of a fresh ring of so many slots.
+    pub(crate) const fn new(slots: u32) -> Self {
+        Self { pushed: 0, popped: 0, next: Place { slots, index: 0, lap: 1 } }
+    }
+
     /// Position of the next message.
     #[inline]
     pub(crate) fn position(&self) -> u32 {
@@ -181,13 +203,13 @@ impl Producer {
     /// The fast path of [`Producer::has_room`]; `false`: ask that.
     #[inline(always)]
     pub(crate) fn has_known_room(&self) -> bool {
-        self.pushed.wrapping_sub(self.popped) < SLOTS
+        self.pushed.wrapping_sub(self.popped) < self.next.slots
     }
 
     /// The same for several slots at a time.
     #[inline(always)]
     pub(crate) fn has_known_room_for(&self, slots: u32) -> bool {
-        self.pushed.wrapping_sub(self.popped) + slots <= SLOTS
+        self.pushed.wrapping_sub(self.popped) + slots <= self.next.slots
     }
 
     /// Whether the consumer has taken everything, as far as is known.
@@ -208,16 +230,22 @@ impl Producer {
     /// Publishes a message, whose words `payload` gives one by one: none is kept anywhere in between.
     /// The caller has asked [`Producer::has_room`].
     #[inline(always)]
-    pub(crate) fn push(&mut self, slots: &Slots, word: Word, payload: impl Fn(usize) -> u64) {
-        debug_assert!(self.pushed.wrapping_sub(self.popped) < SLOTS, "ask has_room first");
-        let position = self.pushed;
-        self.pushed = position.wrapping_add(1);
-        let slot = &slots.0[index(position)];
+    pub(crate) fn push(&mut self, slots: &[Slot], word: Word, payload: impl Fn(usize) -> u64) {
+        debug_assert!(self.has_known_room(), "ask has_room first");
+        let place = self.next;
+        self.advance(1);
+        let slot = place.slot(slots);
         slot.word.store(word.0); // P2
         for (at, cell) in slot.bytes.iter().enumerate() {
             cell.store(payload(at)); // P2
         }
-        slot.sequence.store(lap(position), ord("P3", Ordering::Release)); // P3
+        slot.sequence.store(place.lap, ord("P3", Ordering::Release)); // P3
+    }
+
+    #[inline(always)]
+    fn advance(&mut self, count: u32) {
+        self.pushed = self.pushed.wrapping_add(count);
+        self.next = self.next.ahead(count);
     }
 }
 
@@ -225,8 +253,8 @@ impl Producer {
 impl Producer {
     /// Has the line of the next message fetched, to be written.
     #[inline(always)]
-    pub(crate) fn own_next(&self, slots: &Slots) {
-        crate::ahead::own(&slots.0[index(self.pushed)]);
+    pub(crate) fn own_next(&self, slots: &[Slot]) {
+        crate::ahead::own(self.next.slot(slots));
     }
 }
 
@@ -236,87 +264,76 @@ impl Producer {
     #[inline]
     pub(crate) fn push_wide(
         &mut self,
-        slots: &Slots,
+        slots: &[Slot],
         (word, count): (Word, u32),
         payload: impl Fn(usize) -> u64,
     ) {
         debug_assert!(self.has_known_room_for(count), "ask for room first");
-        let first = self.pushed;
         for (part, words) in (1..count).zip((1..).map(|part| part * SLOT_WORDS)) {
-            let position = first.wrapping_add(part);
-            let slot = &slots.0[index(position)];
+            let place = self.next.ahead(part);
+            let slot = place.slot(slots);
             for (at, cell) in slot.bytes.iter().enumerate() {
                 cell.store(payload(words + at)); // P2
             }
             // Relaxed: the consumer comes here only in the next lap.
-            slot.sequence.store(lap(position), Ordering::Relaxed);
+            slot.sequence.store(place.lap, Ordering::Relaxed);
         }
         self.push(slots, word, payload);
-        self.pushed = first.wrapping_add(count);
+        self.advance(count - 1);
     }
 }
 
 /// The reading end: state that is private to the consumer.
 #[derive(Debug)]
 pub(crate) struct Consumer {
-    next: u32,
+    taken: u32,
     written_back: u32,
     /// Bytes of bodies that were copied out since then.
     bodies: u32,
-    /// What the next slot holds once it is published, and before.
-    lap: u32,
-    lap_before: u32,
-}
-
-impl Default for Consumer {
-    fn default() -> Self {
-        Self { next: 0, written_back: 0, bodies: 0, lap: lap(0), lap_before: 0 }
-    }
+    next: Place,
 }
 
 impl Consumer {
+    /// Of a fresh ring of so many slots.
+    pub(crate) const fn new(slots: u32) -> Self {
+        Self { taken: 0, written_back: 0, bodies: 0, next: Place { slots, index: 0, lap: 1 } }
+    }
+
     /// The next slot, when it is published: C1. The caller copies out of it (C2), then calls
     /// [`Consumer::advance`]. A lap that cannot be reads as nothing here; [`Consumer::check`] finds it.
     #[inline(always)]
-    pub(crate) fn peek<'a>(&self, slots: &'a Slots) -> Option<&'a Slot> {
-        let slot = &slots.0[index(self.next)];
+    pub(crate) fn peek<'a>(&self, slots: &'a [Slot]) -> Option<&'a Slot> {
+        let slot = self.next.slot(slots);
         let sequence = slot.sequence.load(ord("C1", Ordering::Acquire)); // C1
-        (sequence == self.lap).then_some(slot)
+        (sequence == self.next.lap).then_some(slot)
     }
 
     /// A further slot of the wide message that begins with the next slot.
     #[inline(always)]
-    pub(crate) fn part<'a>(&self, slots: &'a Slots, part: u32) -> &'a Slot {
-        &slots.0[index(self.next.wrapping_add(part))]
+    pub(crate) fn part<'a>(&self, slots: &'a [Slot], part: u32) -> &'a Slot {
+        self.next.ahead(part).slot(slots)
     }
 
     /// Whether the next slot's lap is one that the protocol produces. Asked when nothing comes.
-    pub(crate) fn check(&self, slots: &Slots) -> Result<(), Broken> {
+    pub(crate) fn check(&self, slots: &[Slot]) -> Result<(), Broken> {
         // Relaxed: nothing else of the slot is looked at.
-        let sequence = slots.0[index(self.next)].sequence.load(Ordering::Relaxed);
-        if sequence == self.lap || sequence == self.lap_before {
-            Ok(())
-        } else {
-            Err(Broken::Sequence)
-        }
+        let sequence = self.next.slot(slots).sequence.load(Ordering::Relaxed);
+        if self.next.lap.wrapping_sub(sequence) <= 1 { Ok(()) } else { Err(Broken::Sequence) }
     }
 
     /// Whether something is there, right or wrong.
     #[inline]
-    pub(crate) fn is_ready(&self, slots: &Slots) -> bool {
+    pub(crate) fn is_ready(&self, slots: &[Slot]) -> bool {
         // Relaxed: nothing else of the slot is looked at; S2 orders the second look.
-        slots.0[index(self.next)].sequence.load(Ordering::Relaxed) != self.lap_before
+        self.next.slot(slots).sequence.load(Ordering::Relaxed) != self.next.lap.wrapping_sub(1)
     }
 
     /// Takes the message that was copied out; `true`: the position is due to be written back.
     #[inline(always)]
     pub(crate) fn advance(&mut self) -> bool {
-        self.next = self.next.wrapping_add(1);
-        if self.next.is_multiple_of(SLOTS) {
-            self.lap_before = self.lap;
-            self.lap = lap(self.next);
-        }
-        self.next.wrapping_sub(self.written_back) >= WRITE_BACK
+        self.taken = self.taken.wrapping_add(1);
+        self.next = self.next.ahead(1);
+        self.taken.wrapping_sub(self.written_back) >= WRITE_BACK
     }
 
     /// The same for a message with a body of `len` bytes.
@@ -329,14 +346,14 @@ impl Consumer {
     /// Whether slots were taken that the producer does not know about.
     #[inline]
     pub(crate) fn owes(&self) -> bool {
-        self.next != self.written_back
+        self.taken != self.written_back
     }
 
     /// Tells the producer what was taken.
     #[inline]
     pub(crate) fn write_back(&mut self, popped: &AtomicU32) {
-        popped.store(self.next, ord("C3", Ordering::Release)); // C3
-        self.written_back = self.next;
+        popped.store(self.taken, ord("C3", Ordering::Release)); // C3
+        self.written_back = self.taken;
         self.bodies = 0;
     }
 }
@@ -358,23 +375,26 @@ impl Slot {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::layout::slots;
 
-    fn at(position: u32) -> (Box<Slots>, AtomicU32, Producer, Consumer) {
-        let slots = Box::new(Slots::new());
-        for (cell, offset) in slots.0.iter().zip(0..SLOTS) {
-            let before = position.wrapping_add(offset).wrapping_sub(SLOTS);
-            cell.sequence.store(lap(before), Ordering::Relaxed);
+    /// Of no power of two.
+    const SLOTS: u32 = ANSWERS_SLOTS;
+
+    fn fresh() -> (Vec<Slot>, AtomicU32, Producer, Consumer) {
+        (slots(SLOTS), AtomicU32::new(0), Producer::new(SLOTS), Consumer::new(SLOTS))
+    }
+
+    /// Shortly before positions and laps wrap.
+    fn worn() -> (Vec<Slot>, AtomicU32, Producer, Consumer) {
+        let (position, lap) = (u32::MAX - SLOTS + 1, u32::MAX - 1);
+        let (slots, popped, mut producer, mut consumer) = fresh();
+        for slot in &slots {
+            slot.sequence.store(lap - 1, Ordering::Relaxed);
         }
-        let producer = Producer { pushed: position, popped: position };
-        let lap_before = lap(position.wrapping_sub(SLOTS));
-        let consumer = Consumer {
-            next: position,
-            written_back: position,
-            bodies: 0,
-            lap: lap(position),
-            lap_before,
-        };
-        (slots, AtomicU32::new(position), producer, consumer)
+        popped.store(position, Ordering::Relaxed);
+        (producer.pushed, producer.popped, producer.next.lap) = (position, position, lap);
+        (consumer.taken, consumer.written_back, consumer.next.lap) = (position, position, lap);
+        (slots, popped, producer, consumer)
     }
 
     #[test]
@@ -392,7 +412,7 @@ mod tests {
 
     #[test]
     fn counters_survive_wrapping_past_u32_max() {
-        let (slots, popped, mut producer, mut consumer) = at(u32::MAX - SLOTS + 1);
+        let (slots, popped, mut producer, mut consumer) = worn();
         for value in 0..5 * u64::from(SLOTS) {
             assert!(producer.has_room(&popped).unwrap());
             producer.push(&slots, Word::inline(8), |_| value);
@@ -408,7 +428,7 @@ mod tests {
 
     #[test]
     fn wide_messages_go_round_among_short_ones() {
-        let (slots, popped, mut producer, mut consumer) = at(u32::MAX - SLOTS + 1);
+        let (slots, popped, mut producer, mut consumer) = worn();
         for (number, count) in (0..5 * u64::from(SLOTS)).zip([1, 3, 2, 4, 1].into_iter().cycle()) {
             let room = producer.has_known_room_for(count);
             assert!(
@@ -433,8 +453,7 @@ mod tests {
 
     #[test]
     fn a_full_ring_takes_more_only_after_the_position_was_written_back() {
-        let (slots, popped, mut producer, mut consumer) =
-            (Box::new(Slots::new()), AtomicU32::new(0), Producer::default(), Consumer::default());
+        let (slots, popped, mut producer, mut consumer) = fresh();
         for _ in 0..SLOTS {
             assert!(producer.has_room(&popped).unwrap());
             producer.push(&slots, Word::body(9), |_| 0);
@@ -450,8 +469,7 @@ mod tests {
 
     #[test]
     fn impossible_claims_are_broken() {
-        let (slots, popped) = (Box::new(Slots::new()), AtomicU32::new(0));
-        let (mut producer, consumer) = (Producer::default(), Consumer::default());
+        let (slots, popped, mut producer, consumer) = fresh();
         producer.push(&slots, Word::inline(0), |_| 0);
         popped.store(2, Ordering::Relaxed);
         assert!(producer.refresh(&popped).is_err());
@@ -459,7 +477,7 @@ mod tests {
         producer.refresh(&popped).unwrap();
         popped.store(0, Ordering::Relaxed);
         assert!(producer.refresh(&popped).is_err());
-        slots.0[0].sequence.store(7, Ordering::Relaxed);
+        slots[0].sequence.store(7, Ordering::Relaxed);
         assert!(consumer.peek(&slots).is_none() && consumer.is_ready(&slots));
         assert_eq!(consumer.check(&slots), Err(Broken::Sequence));
     }

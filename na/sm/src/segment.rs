@@ -1,4 +1,4 @@
-//! The two ring segments of a connection, as references, and the bytes of the two arenas.
+//! The segment of one side of a connection: its rings, as references, and the bytes of its arena behind them.
 
 use std::{fmt, ops::Deref, os::fd::OwnedFd, ptr::NonNull, sync::Arc};
 
@@ -6,21 +6,18 @@ use hg_na::{Error, Keeper, Memory, Segment as Run};
 
 use crate::{
     arena::{ARENA_BYTES, FERRY_OFFSET},
-    layout::{MAGIC, SEGMENT_BYTES, SLOTS, Segment, VERSION},
-    os::{
-        mapping::{Mapping, Shared, Writers},
-        misbehaved,
-    },
-    sync::Ordering,
+    layout::{RINGS_BYTES, Segment},
+    os::mapping::{Mapping, Shared, Writers},
 };
 
 // SAFETY:
 // - all of it is atomics of fixed width (`crate::layout`), any bit pattern is a value, no pointers.
 unsafe impl Shared for Segment {}
 
-const ARENA_LEN: usize = ARENA_BYTES as usize;
+/// Bytes of a segment: the rings, then the arena.
+pub(crate) const SEGMENT_BYTES: usize = RINGS_BYTES + ARENA_BYTES as usize;
 
-/// A mapped ring segment.
+/// The rings of a mapped segment.
 pub(crate) struct Rings {
     /// Where [`Mapping::view`] found it; spares its checks on the fast path.
     at: NonNull<Segment>,
@@ -30,30 +27,22 @@ pub(crate) struct Rings {
 impl Rings {
     /// A new segment, writable here, and its descriptor for the peer.
     pub(crate) fn create() -> Result<(Self, OwnedFd), Error> {
-        let (mapping, fd) = Mapping::create(c"hg-sm-rings", SEGMENT_BYTES, Writers::Creator)?;
-        let rings = Self::of(mapping);
-        // Relaxed: the packet that carries the descriptor orders it.
-        rings.header.magic.store(MAGIC, Ordering::Relaxed);
-        rings.header.version.store(VERSION, Ordering::Relaxed);
-        rings.header.slots.store(SLOTS, Ordering::Relaxed);
-        rings.header.arena_bytes.store(u64::from(ARENA_BYTES), Ordering::Relaxed);
-        Ok((rings, fd))
+        let (mapping, fd) = Mapping::create(c"hg-sm-segment", SEGMENT_BYTES, Writers::Segment)?;
+        Ok((Self::of(mapping), fd))
     }
 
-    /// The peer's, read-only.
+    /// The peer's, read-only. Its version was in the greeting, and whatever it holds is a claim.
     pub(crate) fn open(fd: OwnedFd) -> Result<Self, Error> {
-        let rings = Self::of(Mapping::open(fd, SEGMENT_BYTES, Writers::Creator)?);
-        // Relaxed: as above.
-        let header = &rings.header;
-        let known = header.magic.load(Ordering::Relaxed) == MAGIC
-            && header.version.load(Ordering::Relaxed) == VERSION
-            && header.slots.load(Ordering::Relaxed) == SLOTS
-            && header.arena_bytes.load(Ordering::Relaxed) == u64::from(ARENA_BYTES);
-        if known { Ok(rings) } else { Err(misbehaved("its ring segment has another layout")) }
+        Mapping::open(fd, SEGMENT_BYTES, Writers::Segment).map(Self::of)
     }
 
     fn of(mapping: Mapping) -> Self {
         Self { at: NonNull::from(mapping.view::<Segment>(0)), mapping: Arc::new(mapping) }
+    }
+
+    /// The arena behind them.
+    pub(crate) fn arena(&self) -> ArenaBytes {
+        ArenaBytes(Arc::clone(&self.mapping))
     }
 
     /// The same mapping once more, for those who outlive the connection.
@@ -88,25 +77,14 @@ impl fmt::Debug for Rings {
     }
 }
 
-/// A mapped arena: bytes that its creator writes.
+/// The arena of a mapped segment: bytes that its creator writes.
 #[derive(Debug)]
-pub(crate) struct ArenaBytes(Mapping);
+pub(crate) struct ArenaBytes(Arc<Mapping>);
 
 impl ArenaBytes {
-    /// A new arena, writable here, and its descriptor for the peer.
-    pub(crate) fn create() -> Result<(Self, OwnedFd), Error> {
-        let (mapping, fd) = Mapping::create(c"hg-sm-arena", ARENA_LEN, Writers::Arena)?;
-        Ok((Self(mapping), fd))
-    }
-
-    /// The peer's, read-only.
-    pub(crate) fn open(fd: OwnedFd) -> Result<Self, Error> {
-        Mapping::open(fd, ARENA_LEN, Writers::Arena).map(Self)
-    }
-
     /// Gives pages back; the range was reserved by nobody.
     pub(crate) fn discard(&self, offset: u32, len: u32) -> Result<(), Error> {
-        let start = offset as usize;
+        let start = RINGS_BYTES + offset as usize;
         let len = (len as usize).next_multiple_of(4096);
         self.0.discard(start..start + len)
     }
@@ -119,16 +97,16 @@ impl ArenaBytes {
         let end = offset.checked_add(len).expect("a range in the arena does not wrap");
         assert!(end <= ARENA_BYTES, "{end} is outside of the arena");
         // SAFETY:
-        // - in bounds: checked above; the mapping has ARENA_BYTES.
-        unsafe { self.0.base().add(offset as usize) }
+        // - in bounds: checked above; the mapping has ARENA_BYTES behind the rings.
+        unsafe { self.0.base().add(RINGS_BYTES + offset as usize) }
     }
 
     /// The places for transfers, as memory that is copied to and from.
-    pub(crate) fn places(self: &Arc<Self>) -> Memory {
+    pub(crate) fn places(&self) -> Memory {
         let len = (ARENA_BYTES - FERRY_OFFSET) as usize;
         let first = self.range(FERRY_OFFSET, ARENA_BYTES - FERRY_OFFSET);
         let segment = Run { address: first.as_ptr().expose_provenance(), len };
-        let (writable, keeper) = (self.0.writable(), Arc::clone(self) as Keeper);
+        let (writable, keeper) = (self.0.writable(), Arc::clone(&self.0) as Keeper);
         // SAFETY:
         // - in bounds: `range` checked it; a fresh mapping is zeroes; the keeper holds the mapping.
         // - mapped for writing if `writable` says so; the pointer is a mapping's, which has no other provenance.

@@ -20,7 +20,7 @@ mod sync;
 mod wake;
 
 use arena::{LANE_BYTES, Lane, Popped};
-use layout::{SLOTS, Slots};
+use layout::{ANSWERS_SLOTS as SLOTS, Slot, slots};
 use loom::{sync::Arc, thread};
 use ring::{Consumer, Producer, Word};
 use sync::{AtomicU32, Ordering, Plain64};
@@ -28,7 +28,7 @@ use wake::{Bell, Intent, before_second_look};
 
 /// What two sides of one direction share, and a doorbell for each.
 struct Shared {
-    slots: Slots,
+    slots: Vec<Slot>,
     popped: AtomicU32,
     flag: AtomicU32,
     /// Counts like an eventfd; its writes order nothing that the protocol relies on.
@@ -39,7 +39,7 @@ struct Shared {
 impl Shared {
     fn new() -> Arc<Self> {
         Arc::new(Self {
-            slots: Slots::new(),
+            slots: slots(SLOTS),
             popped: AtomicU32::new(0),
             flag: AtomicU32::new(0),
             doorbell: AtomicU32::new(0),
@@ -81,10 +81,10 @@ fn messages_arrive_whole_and_in_order_when_the_ring_goes_round() {
         let sender = Arc::clone(&shared);
         let count = u64::from(SLOTS) + 1;
         let thread = thread::spawn(move || {
-            let mut producer = Producer::default();
+            let mut producer = Producer::new(SLOTS);
             (0..count).for_each(|value| sender.push(&mut producer, value));
         });
-        let mut consumer = Consumer::default();
+        let mut consumer = Consumer::new(SLOTS);
         for expected in 0..count {
             let value = loop {
                 match shared.take(&mut consumer) {
@@ -105,7 +105,7 @@ fn a_wide_message_is_whole_when_its_first_slot_is_seen_and_its_slots_are_used_ag
         let shared = Shared::new();
         let sender = Arc::clone(&shared);
         let thread = thread::spawn(move || {
-            let mut producer = Producer::default();
+            let mut producer = Producer::new(SLOTS);
             sender.push(&mut producer, 7);
             while !producer.has_known_room_for(SLOTS) {
                 producer.refresh(&sender.popped).expect("positions are right");
@@ -113,7 +113,7 @@ fn a_wide_message_is_whole_when_its_first_slot_is_seen_and_its_slots_are_used_ag
             }
             producer.push_wide(&sender.slots, (Word::inline(100), SLOTS), |at| at as u64);
         });
-        let mut consumer = Consumer::default();
+        let mut consumer = Consumer::new(SLOTS);
         let short = loop {
             match shared.take(&mut consumer) {
                 Some(value) => break value,
@@ -139,13 +139,13 @@ fn a_message_is_seen_by_the_second_look_or_its_sender_rings() {
         let shared = Shared::new();
         let sender = Arc::clone(&shared);
         let thread = thread::spawn(move || {
-            sender.push(&mut Producer::default(), 7);
+            sender.push(&mut Producer::new(SLOTS), 7);
             let is_due = Bell::default().is_due(&sender.flag);
             sender.ring_if(is_due);
         });
         Intent::default().park(&shared.flag);
         before_second_look();
-        let sleeps = !Consumer::default().is_ready(&shared.slots);
+        let sleeps = !Consumer::new(SLOTS).is_ready(&shared.slots);
         thread.join().unwrap();
         assert!(!sleeps || shared.rings() == 1, "the wake-up is lost");
     });
@@ -157,14 +157,14 @@ fn a_sleeper_that_is_rung_once_a_sleep_misses_no_message() {
         let shared = Shared::new();
         let sender = Arc::clone(&shared);
         let thread = thread::spawn(move || {
-            let (mut producer, mut bell) = (Producer::default(), Bell::default());
+            let (mut producer, mut bell) = (Producer::new(SLOTS), Bell::default());
             for value in 0..2 {
                 sender.push(&mut producer, value);
                 let is_due = bell.is_due(&sender.flag);
                 sender.ring_if(is_due);
             }
         });
-        let (mut consumer, mut intent) = (Consumer::default(), Intent::default());
+        let (mut consumer, mut intent) = (Consumer::new(SLOTS), Intent::default());
         let (mut taken, mut heard) = (0, 0);
         while taken < 2 {
             while shared.take(&mut consumer).is_some() {
@@ -189,11 +189,11 @@ fn a_sleeper_that_is_rung_once_a_sleep_misses_no_message() {
 fn space_is_seen_by_the_second_look_or_the_consumer_rings() {
     loom::model(|| {
         let shared = Shared::new();
-        let mut producer = Producer::default();
+        let mut producer = Producer::new(SLOTS);
         (0..u64::from(SLOTS)).for_each(|value| shared.push(&mut producer, value));
         let receiver = Arc::clone(&shared);
         let thread = thread::spawn(move || {
-            let mut consumer = Consumer::default();
+            let mut consumer = Consumer::new(SLOTS);
             assert_eq!(receiver.take(&mut consumer), Some(0));
             consumer.write_back(&receiver.popped);
             let is_due = Bell::default().is_due(&receiver.flag);
@@ -241,14 +241,14 @@ fn a_body_is_overwritten_only_after_it_was_copied_out() {
         let shared = Shared::new();
         let receiver = Arc::clone(&shared);
         let thread = thread::spawn(move || {
-            let mut consumer = Consumer::default();
+            let mut consumer = Consumer::new(SLOTS);
             while receiver.take(&mut consumer).is_none() {
                 thread::yield_now();
             }
             assert_eq!(receiver.body.load(), 1);
             consumer.write_back(&receiver.popped);
         });
-        let (mut lane, mut producer) = (Lane::new(0), Producer::default());
+        let (mut lane, mut producer) = (Lane::new(0), Producer::new(SLOTS));
         let place = lane.reserve(LANE_BYTES, &Of(Some(&producer))).unwrap();
         shared.body.store(1);
         lane.posted(place.entry, 0, producer.position());

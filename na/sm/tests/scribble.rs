@@ -35,9 +35,10 @@ const SEED: &str = "HG_SM_SCRIBBLE_SEED";
 const SEEDS: u64 = 30;
 const LIES: u32 = 60;
 
-/// Bytes of a ring segment: a page, then two rings of 64 slots of 64 bytes, each of which begins with the
-/// sequence that publishes it, its word, and (of a long message) its offset: `src/layout.rs`, `src/ring.rs`.
-const SEGMENT: u64 = 3 * 4096;
+/// Bytes of a segment: 56 slots of answers from 512 on and 64 of requests from 4096 on, of 64 bytes, each of which begins
+/// with the sequence that publishes it, its word, and (of a long message) its offset (`src/layout.rs`, `src/ring.rs`); then
+/// the arena.
+const SEGMENT: u64 = 2 * 4096 + (8 << 20) + (512 << 10);
 
 /// Bytes of a region.
 const REGION: usize = 4096;
@@ -411,15 +412,22 @@ impl Liar {
 
     fn change_a_page(&mut self, shared: &[(u64, u64)]) {
         let Some((begin, len)) = self.one_of(shared) else { return };
-        let page = self.random.below(len.min(1 << 18) / 4096);
+        let page = self.page_of(len.min(1 << 18));
         let bytes = self.random.bytes(4096);
         self.write(&bytes, begin + page * 4096);
+    }
+
+    /// One of the pages of so many bytes; the first two, where the rings are, as often as all others.
+    fn page_of(&mut self, len: u64) -> u64 {
+        let pages = len / 4096;
+        let most = if self.random.below(2) == 0 { 2 } else { pages };
+        self.random.below(pages.min(most))
     }
 
     /// One word, mostly where it matters: near the begin of a page.
     fn change_a_word(&mut self, shared: &[(u64, u64)]) {
         let Some((begin, len)) = self.one_of(shared) else { return };
-        let page = self.random.below((len / 4096).min(70)) * 4096;
+        let page = self.page_of(len.min(70 * 4096)) * 4096;
         let word = page + 4 * self.random.below(128);
         let value = self.random.value().to_le_bytes();
         let size = if self.random.below(2) == 0 { 4 } else { 8 };
@@ -429,8 +437,8 @@ impl Liar {
     /// Messages that no library would send, in the slots that the target looks at next.
     fn publish_slots(&mut self, shared: &[(u64, u64)]) {
         for (begin, _) in shared.iter().filter(|(_, len)| *len == SEGMENT) {
-            let ring = begin + 4096 * (1 + self.random.below(2));
-            let slots: Vec<_> = (0..64).map(|at| ring + 64 * at).collect();
+            let (ring, count) = if self.random.below(2) == 0 { (512, 56) } else { (4096, 64) };
+            let slots: Vec<_> = (0..count).map(|at| begin + ring + 64 * at).collect();
             let lap = self.word(slots[0]);
             // The first one that is a lap behind; all are in the same: the first, in the next lap.
             let behind = slots.iter().find(|slot| self.word(**slot) != lap);

@@ -5,7 +5,10 @@
 //! | kind | seals | why |
 //! |---|---|---|
 //! | [`Writers::Creator`] | shrink, grow, seal, future write | no later mapping can be writable, the creator's own stays so |
-//! | [`Writers::Arena`] | shrink, grow, seal | as above less the last: it would forbid giving pages back (`MADV_REMOVE`) |
+//! | [`Writers::Segment`] | shrink, grow, seal | as above less the last: it would forbid giving pages back (`MADV_REMOVE`) |
+//!
+//! A peer that maps a segment for writing all the same can change what its creator tells that peer, and nobody else: what a
+//! side writes into its own segment it never reads back as more than a claim, and each connection has a segment of its own.
 //!
 //! Without `F_SEAL_SHRINK` a peer could cut the file, and reading the mapping would raise SIGBUS; so it would where the peer
 //! has punched a hole and no huge page is left, so that memory of such pages is refused. Both sides map with `MADV_DONTFORK`,
@@ -44,7 +47,7 @@ pub(crate) enum Writers {
     Creator,
     /// Its creator by agreement: the peer maps it read-only, but could do otherwise. In return pages
     /// can be given back.
-    Arena,
+    Segment,
 }
 
 impl Writers {
@@ -52,7 +55,7 @@ impl Writers {
         let size = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
         match self {
             Self::Creator => size | FUTURE_WRITE,
-            Self::Arena => size,
+            Self::Segment => size,
         }
     }
 }
@@ -156,7 +159,7 @@ impl Mapping {
     /// Gives the pages of a range back to the system; they read as zeroes afterwards.
     ///
     /// Whole pages only: a range that is not page-aligned is refused by the kernel. Works for
-    /// [`Writers::Arena`] on the creator's side.
+    /// [`Writers::Segment`] on the creator's side.
     pub(crate) fn discard(&self, range: Range<usize>) -> Result<(), Error> {
         assert!(range.end <= self.len, "{range:?} is outside of {} bytes", self.len);
         if range.is_empty() {
@@ -280,7 +283,7 @@ mod tests {
 
     #[test]
     fn what_one_side_writes_the_other_reads() {
-        for writers in [Writers::Creator, Writers::Arena] {
+        for writers in [Writers::Creator, Writers::Segment] {
             let (mine, fd) = Mapping::create(c"test", LEN, writers).unwrap();
             let theirs = Mapping::open(fd, LEN, writers).unwrap();
             mine.view::<AtomicU64>(4096).store(77, Ordering::Release);
@@ -309,22 +312,22 @@ mod tests {
         let size = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
         let len = i64::try_from(LEN).unwrap();
         let file = OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
-        assert!(why(Mapping::open(file, LEN, Writers::Arena)).contains("no memfd"));
+        assert!(why(Mapping::open(file, LEN, Writers::Segment)).contains("no memfd"));
         let shrinkable = plain_memfd(SealFlag::F_SEAL_GROW, len);
-        assert!(why(Mapping::open(shrinkable, LEN, Writers::Arena)).contains("seals"));
+        assert!(why(Mapping::open(shrinkable, LEN, Writers::Segment)).contains("seals"));
         assert!(
             why(Mapping::open(plain_memfd(size, len), LEN, Writers::Creator)).contains("seals")
         );
-        assert!(why(Mapping::open(plain_memfd(size, 8), LEN, Writers::Arena)).contains("size"));
+        assert!(why(Mapping::open(plain_memfd(size, 8), LEN, Writers::Segment)).contains("size"));
         if let Some((huge, len)) = huge_memfd(size) {
-            assert!(why(Mapping::open(huge, len, Writers::Arena)).contains("huge pages"));
+            assert!(why(Mapping::open(huge, len, Writers::Segment)).contains("huge pages"));
         }
-        assert!(Mapping::open(plain_memfd(size, len), LEN, Writers::Arena).is_ok());
+        assert!(Mapping::open(plain_memfd(size, len), LEN, Writers::Segment).is_ok());
     }
 
     #[test]
     fn discarded_pages_are_given_back_and_read_as_zeroes() {
-        let (mine, fd) = Mapping::create(c"test", LEN, Writers::Arena).unwrap();
+        let (mine, fd) = Mapping::create(c"test", LEN, Writers::Segment).unwrap();
         for page in 0..3 {
             mine.view::<AtomicU64>(page * 4096).store(1, Ordering::Relaxed);
         }
@@ -359,7 +362,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "outside of a mapping")]
     fn a_view_outside_of_the_mapping_is_a_bug() {
-        let (mine, _fd) = Mapping::create(c"test", LEN, Writers::Arena).unwrap();
+        let (mine, _fd) = Mapping::create(c"test", LEN, Writers::Segment).unwrap();
         mine.view::<AtomicU64>(LEN);
     }
 }

@@ -11,3 +11,4 @@ pub(crate) mod plan;
 pub(crate) mod state;
 #[expect(unsafe_code, reason = "says that the table's entries may be shared with other processes")]
 pub(crate) mod table;
+pub(crate) mod tables;

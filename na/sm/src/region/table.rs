@@ -3,10 +3,8 @@
 //! # Layout   (sparse: a page comes into being when its first entry is used)
 //! | offset | size | field | meaning |
 //! |---:|---:|---|---|
-//! | 0 | 8 | `magic` | `HgSmTab1` |
-//! | 8 | 16 | `domain` | random id of the domain |
-//! | 4096 | 64 x 4096 | entries | one a region |
-//! | 266240 | 16 x 65536 | segments | `address: u64, len: u64`; an entry names consecutive ones |
+//! | 0 | 64 x 4096 | entries | one a region |
+//! | 262144 | 16 x 65536 | segments | `address: u64, len: u64`; an entry names consecutive ones |
 //!
 //! An entry, one cache line:
 //! | offset | size | field | meaning |
@@ -57,15 +55,7 @@ pub(crate) const SEGMENTS_MAX: u32 = 65_536;
 /// Bytes of a table.
 pub(crate) const TABLE_LEN: usize = SEGMENTS + SEGMENTS_MAX as usize * size_of::<SharedSegment>();
 
-const ENTRIES: usize = 4096;
-const SEGMENTS: usize = ENTRIES + REGIONS_MAX as usize * size_of::<Entry>();
-const MAGIC: u64 = u64::from_le_bytes(*b"HgSmTab1");
-
-#[repr(C)]
-struct Header {
-    magic: Plain64,
-    domain: [Plain64; 2],
-}
+const SEGMENTS: usize = REGIONS_MAX as usize * size_of::<Entry>();
 
 #[repr(C, align(64))]
 struct Entry {
@@ -86,18 +76,14 @@ struct SharedSegment {
 }
 
 const _: () = {
-    assert!(size_of::<Header>() == 24 && size_of::<Header>() <= ENTRIES);
     assert!(size_of::<Entry>() == 64 && size_of::<SharedSegment>() == 16);
     assert!(offset_of!(Entry, size) == 16 && offset_of!(Entry, token) == 24);
     assert!(offset_of!(Entry, sharing) == 40);
-    assert!(SEGMENTS == 266_240 && TABLE_LEN.is_multiple_of(4096));
+    assert!(SEGMENTS == 262_144 && TABLE_LEN.is_multiple_of(4096));
 };
 
 // SAFETY:
 // - atomics of fixed width without gaps (sizes asserted above), no pointer.
-unsafe impl Shared for Header {}
-// SAFETY:
-// - as above.
 unsafe impl Shared for Entry {}
 // SAFETY:
 // - as above.
@@ -105,7 +91,7 @@ unsafe impl Shared for SharedSegment {}
 
 #[inline]
 fn entry(mapping: &Mapping, index: u32) -> &Entry {
-    mapping.view(ENTRIES + index as usize * size_of::<Entry>())
+    mapping.view(index as usize * size_of::<Entry>())
 }
 
 #[inline]
@@ -146,9 +132,6 @@ impl OwnedTable {
     /// [`Error::Limit`], [`Error::Os`].
     pub(crate) fn create(domain: [u8; 16]) -> Result<Self, Error> {
         let (mapping, fd) = Mapping::create(c"hydrargyrum-table", TABLE_LEN, Writers::Creator)?;
-        let header: &Header = mapping.view(0);
-        header.magic.store(MAGIC);
-        store_bytes(&header.domain, domain);
         let free = Free { slots: Vec::new(), unused: 0, segments: Extents::new(SEGMENTS_MAX) };
         Ok(Self { mapping, fd, domain, free: Mutex::new(free) })
     }
@@ -251,21 +234,16 @@ pub(crate) struct PeerTable {
 }
 
 impl PeerTable {
-    /// Maps what a peer has sent, after seals and size were verified.
+    /// Maps what a peer of `domain` has sent, after seals and size were verified. No page of it is touched: what no
+    /// transfer needs costs no memory.
     ///
     /// # Errors
     /// `PeerGone(Misbehaved)`, [`Error::Limit`].
-    pub(crate) fn open(fd: OwnedFd, announced_len: u64) -> Result<Self, Error> {
+    pub(crate) fn open(domain: [u8; 16], fd: OwnedFd, announced_len: u64) -> Result<Self, Error> {
         if usize::try_from(announced_len).ok() != Some(TABLE_LEN) {
             return Err(misbehaved("it announced a region table of an unknown size"));
         }
-        let mapping = Mapping::open(fd, TABLE_LEN, Writers::Creator)?;
-        let header: &Header = mapping.view(0);
-        if header.magic.load() != MAGIC {
-            return Err(misbehaved("its region table is none"));
-        }
-        let domain = load_bytes(&header.domain);
-        Ok(Self { mapping, domain })
+        Ok(Self { mapping: Mapping::open(fd, TABLE_LEN, Writers::Creator)?, domain })
     }
 
     /// Pins a region in `words` (this side's own), if token, rights and range are right.

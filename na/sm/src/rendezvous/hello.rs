@@ -4,7 +4,7 @@
 //! | offset | size | field | meaning |
 //! |---:|---:|---|---|
 //! | 0 | 4 | magic | `HgSm` |
-//! | 4 | 4 | version | of everything below, and of the segments; this is 2 |
+//! | 4 | 4 | version | of everything below, and of the segments ([`VERSION`]) |
 //! | 8 | 4 | kind | 1 Hello, 2 Welcome, 3 Refuse |
 //! | 12 | 4 | length | bytes that follow these 16 |
 //!
@@ -14,25 +14,24 @@
 //! | offset | size | field | meaning |
 //! |---:|---:|---|---|
 //! | 16 | 16 | incarnation | random; another one is another peer |
-//! | 32 | 8 | ring length | bytes of the ring segment |
-//! | 40 | 8 | arena length | bytes of the arena |
-//! | 48 | 8 | table length | bytes of the region table |
-//! | 56 | 4 | flags | what the sender can and wants; unknown ones are kept |
-//! | 60 | 4 | context | id of the sender's context, at most 255 |
-//! | 64 | ... | address | text, at most [`ADDRESS_MAX`] bytes |
+//! | 32 | 8 | segment length | bytes of the segment: rings and arena |
+//! | 40 | 8 | table length | bytes of the region table |
+//! | 48 | 4 | flags | what the sender can and wants; unknown ones are kept |
+//! | 52 | 4 | context | id of the sender's context, at most 255 |
+//! | 56 | ... | address | text, at most [`ADDRESS_MAX`] bytes |
 //!
-//! Hello and Welcome carry [`GREETING_FDS`] descriptors: ring segment, arena, region table, and the
-//! eventfd that their receiver rings to wake their sender.
+//! Hello and Welcome carry [`GREETING_FDS`] descriptors: segment, region table, and the eventfd that their receiver rings to
+//! wake their sender.
 
 use std::fmt;
 
 use hg_na::{ADDRESS_MAX, Address};
 
 /// The version that this code speaks.
-pub(crate) const VERSION: u32 = 3;
+pub(crate) const VERSION: u32 = 4;
 
-/// Descriptors of a Hello or a Welcome: ring segment, arena, region table, doorbell.
-pub(crate) const GREETING_FDS: usize = 4;
+/// Descriptors of a Hello or a Welcome: segment, region table, doorbell.
+pub(crate) const GREETING_FDS: usize = 3;
 
 /// Longest sentence of a Refuse in bytes.
 pub(crate) const SENTENCE_MAX: usize = 256;
@@ -46,7 +45,7 @@ pub(crate) const GREETING_MAX: usize = BODY + ADDRESS_MAX;
 /// What every message of the socket starts with.
 pub(crate) const MAGIC: [u8; 4] = *b"HgSm";
 const HEADER: usize = 16;
-const BODY: usize = 64;
+const BODY: usize = 56;
 const KIND_HELLO: u32 = 1;
 const KIND_WELCOME: u32 = 2;
 const KIND_REFUSE: u32 = 3;
@@ -62,10 +61,8 @@ pub(crate) struct Hello {
     pub(crate) context: u8,
     /// The sender's address.
     pub(crate) address: Address,
-    /// Bytes of the ring segment.
-    pub(crate) ring_len: u64,
-    /// Bytes of the arena.
-    pub(crate) arena_len: u64,
+    /// Bytes of the segment.
+    pub(crate) segment_len: u64,
     /// Bytes of the region table.
     pub(crate) table_len: u64,
     /// What the sender can and wants.
@@ -154,7 +151,7 @@ impl Hello {
     fn encode(&self) -> Vec<u8> {
         let mut body = Vec::with_capacity(BODY - HEADER + self.address.as_str().len());
         body.extend(self.incarnation);
-        for word in [self.ring_len, self.arena_len, self.table_len] {
+        for word in [self.segment_len, self.table_len] {
             body.extend(word.to_le_bytes());
         }
         body.extend(self.flags.to_le_bytes());
@@ -166,15 +163,14 @@ impl Hello {
     fn decode(mut reader: Reader<'_>) -> Result<Self, &'static str> {
         let cut = "is cut short";
         let incarnation = reader.take().ok_or(cut)?;
-        let ring_len = reader.segment_len()?;
-        let arena_len = reader.segment_len()?;
+        let segment_len = reader.segment_len()?;
         let table_len = reader.segment_len()?;
         let flags = reader.u32().ok_or(cut)?;
         let context = reader.u32().ok_or(cut)?;
         let context = u8::try_from(context).map_err(|_| "names a context over 255")?;
         let text = str::from_utf8(reader.0).map_err(|_| "has an address that is no text")?;
         let address = Address::new(text).map_err(|_| "has an address that is none")?;
-        Ok(Self { incarnation, context, address, ring_len, arena_len, table_len, flags })
+        Ok(Self { incarnation, context, address, segment_len, table_len, flags })
     }
 }
 
@@ -239,8 +235,7 @@ mod tests {
             incarnation: [7; 16],
             context: 3,
             address: Address::new("sm://x/3").unwrap(),
-            ring_len: 4096,
-            arena_len: 1 << 20,
+            segment_len: 4096,
             table_len: SEGMENT_MAX,
             flags: 5,
         }
@@ -252,9 +247,9 @@ mod tests {
         assert_eq!(&bytes[..4], b"HgSm");
         assert_eq!(bytes[16..32], [7; 16]);
         assert_eq!(bytes[32..40], 4096_u64.to_le_bytes());
-        assert_eq!(bytes[56..60], 5_u32.to_le_bytes());
-        assert_eq!(bytes[60..64], 3_u32.to_le_bytes());
-        assert_eq!(&bytes[64..], b"sm://x/3");
+        assert_eq!(bytes[48..52], 5_u32.to_le_bytes());
+        assert_eq!(bytes[52..56], 3_u32.to_le_bytes());
+        assert_eq!(&bytes[56..], b"sm://x/3");
     }
 
     #[test]
@@ -279,7 +274,7 @@ mod tests {
     #[test]
     fn empty_and_huge_segments_are_refused() {
         for len in [0, SEGMENT_MAX + 1, u64::MAX] {
-            let bytes = Greeting::Hello(Hello { arena_len: len, ..sample() }).encode();
+            let bytes = Greeting::Hello(Hello { segment_len: len, ..sample() }).encode();
             assert!(matches!(Greeting::decode(&bytes), Err(BadGreeting::Malformed(_))), "{len}");
         }
     }
@@ -297,11 +292,11 @@ mod tests {
         #[test]
         fn every_greeting_survives_its_wire_form(
             incarnation: [u8; 16], context: u8, flags: u32, welcome: bool,
-            rest in "[!-~]{0,507}", lens in proptest::array::uniform3(1..=SEGMENT_MAX),
+            rest in "[!-~]{0,507}", lens in proptest::array::uniform2(1..=SEGMENT_MAX),
         ) {
-            let [ring_len, arena_len, table_len] = lens;
+            let [segment_len, table_len] = lens;
             let address = Address::new(&format!("sm://{rest}")).unwrap();
-            let hello = Hello { incarnation, context, address, ring_len, arena_len, table_len, flags };
+            let hello = Hello { incarnation, context, address, segment_len, table_len, flags };
             let greeting = if welcome { Greeting::Welcome(hello) } else { Greeting::Hello(hello) };
             let bytes = greeting.encode();
             prop_assert!(bytes.len() <= GREETING_MAX);
@@ -310,13 +305,13 @@ mod tests {
 
         #[test]
         fn damaged_greetings_never_panic_and_stay_bounded(
-            place in 0_usize..72, value: u8, tail in proptest::collection::vec(any::<u8>(), 0..64),
+            place in 0_usize..64, value: u8, tail in proptest::collection::vec(any::<u8>(), 0..64),
         ) {
             let mut bytes = Greeting::Hello(sample()).encode();
             bytes[place] = value;
             bytes.truncate(place + 1 + tail.len());
             if let Ok(Greeting::Hello(hello) | Greeting::Welcome(hello)) = Greeting::decode(&bytes) {
-                prop_assert!(hello.ring_len <= SEGMENT_MAX && hello.address.as_str().len() <= 512);
+                prop_assert!(hello.segment_len <= SEGMENT_MAX && hello.address.as_str().len() <= 512);
             }
             let _whatever = Greeting::decode(&tail);
         }

@@ -209,7 +209,7 @@ impl Loopback {
         let sockets: [_; 2] = Socket::pair().unwrap().into();
         let sockets = sockets.map(Arc::new);
         Self {
-            table: PeerTable::open(fd, TABLE_LEN as u64).unwrap(),
+            table: PeerTable::open([1; 16], fd, TABLE_LEN as u64).unwrap(),
             watch: ProcessWatch::of(&sockets[0]).unwrap(),
             _sockets: sockets,
             pins: Default::default(),
@@ -273,7 +273,7 @@ fn another_processs_memory_is_read_and_written_until_that_process_is_killed() {
         panic!("the owner sends its table")
     };
     let claim = RegionClaim::decode(&opaque[..len]).unwrap();
-    let table = PeerTable::open(fds.remove(0), TABLE_LEN as u64).unwrap();
+    let table = PeerTable::open(claim.domain, fds.remove(0), TABLE_LEN as u64).unwrap();
     let socket = Arc::new(socket);
     let watch = ProcessWatch::of(&socket).unwrap();
     assert_eq!(watch.pid(), i32::try_from(owner.id()).ok());

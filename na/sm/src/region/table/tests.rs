@@ -14,7 +14,7 @@ fn pin_words() -> [AtomicU64; 2] {
 fn tables() -> (OwnedTable, PeerTable) {
     let owned = OwnedTable::create([7; 16]).unwrap();
     let fd = owned.fd().try_clone_to_owned().unwrap();
-    let peer = PeerTable::open(fd, TABLE_LEN as u64).unwrap();
+    let peer = PeerTable::open([7; 16], fd, TABLE_LEN as u64).unwrap();
     (owned, peer)
 }
 
@@ -122,13 +122,6 @@ fn a_region_of_too_many_segments_names_the_limit() {
     let full = owned.publish(&segments(&vec![1; count + 1]), BOTH, Sharing::No);
     assert!(matches!(full, Err(Error::Limit { limit: 65_536, .. })), "{full:?}");
     owned.publish(&segments(&vec![1; count]), BOTH, Sharing::No).unwrap();
-}
-
-#[test]
-fn a_memfd_that_is_no_table_is_refused() {
-    let (_mapping, fd) = Mapping::create(c"test", TABLE_LEN, Writers::Creator).unwrap();
-    let refused = PeerTable::open(fd, TABLE_LEN as u64).unwrap_err().to_string();
-    assert!(refused.contains("table"), "{refused}");
 }
 
 proptest! {

@@ -27,7 +27,7 @@ mod ask;
 mod serve;
 pub(crate) mod wire;
 
-use std::{collections::VecDeque, sync::Arc};
+use std::collections::VecDeque;
 
 use hg_na::{Completion, GoneReason, Memory};
 
@@ -188,7 +188,7 @@ impl Ferry {
     fn places(&mut self, link: &Link) {
         self.places.get_or_insert_with(|| Places {
             own: link.own.arena.bytes.places(),
-            theirs: Arc::clone(&link.theirs.arena).places(),
+            theirs: link.theirs.arena.places(),
         });
     }
 }
