@@ -99,7 +99,8 @@ fn nofile_limit() -> Error {
 }
 
 /// The number in a file of /proc; 0 when it cannot be read.
-fn number_in(path: &str) -> u64 {
+#[must_use]
+pub fn number_in(path: &str) -> u64 {
     std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
 }
 

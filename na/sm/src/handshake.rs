@@ -29,7 +29,7 @@ use crate::{
     os::{
         death::ProcessWatch,
         event::{Doorbell, PeerBell},
-        misbehaved,
+        misbehaved, room,
         waiter::{Interest, LISTENER_TOKEN},
     },
     region::table::TABLE_LEN,
@@ -95,6 +95,7 @@ impl SmContext {
     fn say_hello(&mut self, peer: Peer, socket: Socket) -> Result<(), Error> {
         let credentials = socket.peer_credentials()?;
         self.shared.settings.policy.check_target(&credentials).map_err(refused)?;
+        room::for_a_peer()?;
         let socket = Arc::new(socket);
         let watch = ProcessWatch::of(&socket)?;
         let offer = self.offer()?;
@@ -192,6 +193,7 @@ impl SmContext {
             Err(error) => Err(error.to_string()),
         };
         let watched = checked.and_then(|origin| {
+            room::for_a_peer().map_err(|error| error.to_string())?;
             let watch = ProcessWatch::of(&socket).map_err(|error| error.to_string())?;
             Ok((origin, watch))
         });

@@ -38,7 +38,7 @@ use nix::{
 
 use hg_na_parts::limits::{file_size, os_error};
 
-use super::misbehaved;
+use super::{misbehaved, room::Counted};
 
 /// Who can write what is mapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,6 +70,7 @@ pub(crate) struct Mapping {
     writable: bool,
     /// The process that mapped it; a forked child has other things at that address.
     process: u32,
+    _counted: Counted,
 }
 
 /// Types that a mapping can be seen as.
@@ -121,7 +122,9 @@ impl Mapping {
         let mapped = unsafe { mmap(None, size, protection, MapFlags::MAP_SHARED, fd.as_fd(), 0) };
         let base = mapped.map_err(|e| os_error("mmap", e))?;
         let writable = protection.contains(ProtFlags::PROT_WRITE);
-        let mapping = Self { base: base.cast(), len, writable, process: std::process::id() };
+        let process = std::process::id();
+        let base = base.cast();
+        let mapping = Self { base, len, writable, process, _counted: Counted::new() };
         mapping.advise(0..len, MmapAdvise::MADV_DONTFORK)?;
         Ok(mapping)
     }

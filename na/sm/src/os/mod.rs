@@ -6,6 +6,7 @@ pub(crate) mod death;
 pub(crate) mod event;
 #[expect(unsafe_code, reason = "maps memfds and turns mappings into references")]
 pub(crate) mod mapping;
+pub(crate) mod room;
 #[expect(unsafe_code, reason = "system calls that `nix` does not offer safely")]
 pub(crate) mod signals;
 pub(crate) mod space;
