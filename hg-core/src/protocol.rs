@@ -16,6 +16,7 @@
 //! holds up nobody else.
 
 mod drain;
+mod limits;
 mod transfers;
 
 use std::time::Instant;
@@ -26,6 +27,7 @@ use hg_na::{
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
+pub use self::limits::Limits;
 use crate::{
     backlog::{Backlog, Left, Posted},
     deferred::Deferred,
@@ -35,22 +37,6 @@ use crate::{
     operations::{Effect, Half, OperationId, Operations, Owner},
     serve::{Admission, Arrival, Control, Serves},
 };
-
-/// What a context may hold for all its peers together.
-#[derive(Debug, Clone)]
-pub struct Limits {
-    /// Calls under way.
-    pub calls_max: usize,
-    /// Requests in service.
-    pub in_service_max: usize,
-    /// Above this number requests are answered with [`Status::Rejected`].
-    pub reject_above: Option<usize>,
-    /// Bytes of messages that wait for room in the transport; as many of large arguments of one-way calls that their targets
-    /// have not pulled.
-    pub backlog_bytes_max: u64,
-    /// Bytes of large results that their origins have not pulled.
-    pub results_bytes_max: u64,
-}
 
 /// A request whose handler is to run: its message is still among the round's completions.
 #[derive(Debug)]
