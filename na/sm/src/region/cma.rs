@@ -6,7 +6,7 @@
 //! A get of one short run needs no question: once such a call went well, it is read from the peer's address space
 //! ([`crate::os::space`]), which is no other process's, ever. What goes wrong there is tried by number, which tells.
 
-use std::{marker::PhantomData, mem::offset_of, os::fd::AsRawFd as _};
+use std::{borrow::BorrowMut, marker::PhantomData, mem::offset_of, os::fd::AsRawFd as _};
 
 pub(crate) use hg_na::Direction;
 use hg_na::{Error, GoneReason};
@@ -45,6 +45,7 @@ pub(crate) enum Near<'near> {
 }
 
 impl Near<'_> {
+    #[inline(always)]
     pub(crate) fn direction(&self) -> Direction {
         match self {
             Self::Into(..) | Self::Slice(_) => Direction::Get,
@@ -53,6 +54,7 @@ impl Near<'_> {
     }
 
     /// Appends its runs.
+    #[inline(always)]
     fn runs(self, len: u64, into: &mut Vec<Run>) -> Result<(), Error> {
         match self {
             Self::Into(region, offset) => region.runs(offset, len, true, into),
@@ -75,13 +77,13 @@ pub(crate) struct Scratch {
 
 /// What is to be moved: a range of a local region or a slice, which is borrowed meanwhile, and as many bytes of one peer.
 #[derive(Debug)]
-pub(crate) struct Call<'near> {
+pub(crate) struct Call<'near, R = Scratch> {
     direction: Direction,
-    runs: Scratch,
+    runs: R,
     _near: PhantomData<(&'near SmRegion, &'near mut [u8])>,
 }
 
-impl<'near> Call<'near> {
+impl<'near, R: BorrowMut<Scratch>> Call<'near, R> {
     /// `far` appends `len` bytes of the peer's memory, from [`super::table::PeerTable::append_runs`]; they are pinned until
     /// [`Call::transfer`] ends.
     ///
@@ -91,20 +93,16 @@ impl<'near> Call<'near> {
     pub(crate) fn new(
         near: Near<'near>,
         len: u64,
-        mut runs: Scratch,
+        mut runs: R,
         far: impl FnOnce(&mut Vec<Run>) -> Result<(), Error>,
     ) -> Result<Self, Error> {
-        runs.local.clear();
-        runs.remote.clear();
         let direction = near.direction();
-        near.runs(len, &mut runs.local)?;
-        far(&mut runs.remote)?;
+        let Scratch { local, remote } = runs.borrow_mut();
+        local.clear();
+        remote.clear();
+        near.runs(len, local)?;
+        far(remote)?;
         Ok(Self { direction, runs, _near: PhantomData })
-    }
-
-    /// For the next one.
-    pub(crate) fn into_scratch(self) -> Scratch {
-        self.runs
     }
 
     /// Moves everything; says how many bytes were moved, which is less only with an error: [`DENIED`], or another one.
@@ -118,11 +116,11 @@ impl<'near> Call<'near> {
             return gone();
         }
         if self.direction == Direction::Get
-            && let Some(read) = read_short(peer, &self.runs)
+            && let Some(read) = read_short(peer, self.runs.borrow())
         {
             return read;
         }
-        let (moved, result) = move_all(self.direction, pid, &self.runs);
+        let (moved, result) = move_all(self.direction, pid, self.runs.borrow());
         if !peer.is_itself() {
             return gone();
         }

@@ -284,7 +284,9 @@ impl SmRegion {
         Ok(Arc::try_unwrap(memory).unwrap_or_else(|memory| Memory::from(copies_of(&memory))))
     }
 
-    fn memory(&self) -> &Memory {
+    /// The memory, which is not looked for in a forked child.
+    #[inline]
+    pub(crate) fn memory(&self) -> &Memory {
         let (_, memory) = self.held.as_ref().expect("taken only by unregister, which consumes it");
         memory
     }

@@ -61,6 +61,7 @@ enum State {
 }
 
 impl Place {
+    #[inline]
     fn pages(&self) -> Option<&Arc<PeerPages>> {
         if let State::Mapped(pages) = &self.state { Some(pages) } else { None }
     }
@@ -68,6 +69,7 @@ impl Place {
 
 impl Maps {
     /// The mapping of a region, when it is there.
+    #[inline(always)]
     pub(crate) fn find(&mut self, claim: &RegionClaim) -> Option<&Arc<PeerPages>> {
         let place = self.places.get_mut(&claim.index)?;
         if place.claim.generation != claim.generation {
@@ -253,6 +255,7 @@ pub(crate) struct PeerPages {
 
 impl PeerPages {
     /// The mapping, for copies.
+    #[inline]
     pub(crate) fn memory(&self) -> &Memory {
         &self.memory
     }

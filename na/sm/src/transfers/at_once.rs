@@ -45,17 +45,18 @@ impl SmContext {
         let Self { peers, transfers: Transfers { scratch, ahead, .. }, guard, .. } = self;
         let Some(connection) = peers.find(peer).filter(|it| it.is_open()) else { return Begun::No };
         let is_first = connection.transfers.is_empty();
-        let Ok(Some(pinned)) = piece.admit(connection, scratch, is_first) else { return Begun::No };
+        let Ok(Some(pinned)) = piece.admit(connection, is_first) else { return Begun::No };
         let wants_mapping = pinned.wants_mapping;
         if len <= SHORT_MAX {
-            if wants_mapping || pinned.run(scratch).1.is_err() {
+            if wants_mapping || piece.run(pinned, scratch).1.is_err() {
                 return Begun::No; // Posting it asks for the mapping.
             }
             *ahead += len;
             return Begun::Over;
         }
+        let Ok(carried) = piece.carry(pinned, guard) else { return Begun::No };
         *ahead += len;
-        let begun = Begun::Ready(Box::new(pinned.carry(guard)));
+        let begun = Begun::Ready(Box::new(carried));
         if wants_mapping {
             self.wish_for_mapping(peer, direction, &claim, len);
         }
@@ -86,9 +87,9 @@ impl SmContext {
         let Some(connection) = open else { return false };
         let piece = Piece { near: Near::Slice(into), claim: &claim, range: (offset, len) };
         let by_kernel = len <= SHORT_MAX && connection.transfers.is_empty();
-        let Ok(Some(pinned)) = piece.admit(connection, scratch, by_kernel) else { return false };
+        let Ok(Some(pinned)) = piece.admit(connection, by_kernel) else { return false };
         // Memory that could be mapped is asked for in a round.
-        let is_done = !pinned.wants_mapping && pinned.run(scratch).1.is_ok();
+        let is_done = !pinned.wants_mapping && piece.run(pinned, scratch).1.is_ok();
         if is_done {
             *ahead += len;
         }
@@ -121,8 +122,8 @@ impl SmContext {
         let Some(connection) = connection else { return false };
         let near = near_of(direction, local, local_offset);
         let piece = Piece { near, claim: &claim, range: (remote_offset, len) };
-        let Ok(Some(pinned)) = piece.admit(connection, scratch, false) else { return false };
-        pinned.run(scratch).1.is_ok()
+        let Ok(Some(pinned)) = piece.admit(connection, false) else { return false };
+        piece.run(pinned, scratch).1.is_ok()
     }
 
     /// What a turn moves is moved between two rounds at most.

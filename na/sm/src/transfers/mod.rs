@@ -203,6 +203,7 @@ impl SmContext {
     }
 }
 
+#[inline(always)]
 fn near_of(direction: Direction, region: &SmRegion, offset: u64) -> Near<'_> {
     match direction {
         Direction::Get => Near::Into(region, offset),
@@ -210,6 +211,7 @@ fn near_of(direction: Direction, region: &SmRegion, offset: u64) -> Near<'_> {
     }
 }
 
+#[inline(always)]
 pub(crate) fn region_of(state: &dyn RegionState) -> Result<&SmRegion, Error> {
     let any: &dyn std::any::Any = state;
     match any.downcast_ref() {

@@ -4,7 +4,7 @@
 //! when that is closed meanwhile: its segment stays mapped here and there until the word is clear
 //! ([`crate::region::boards`]).
 
-use std::{fmt, sync::Arc};
+use std::{borrow::BorrowMut, fmt, sync::Arc};
 
 use hg_na::{Error, Mover, Rights};
 use hg_na_memory::ForkGuard;
@@ -12,6 +12,7 @@ use hg_na_memory::ForkGuard;
 use crate::{
     connection::Connection,
     fail,
+    link::Link,
     os::death::ProcessWatch,
     region::{
         cma::{Call, Direction, Near, Scratch},
@@ -32,23 +33,16 @@ pub(super) struct Piece<'near, 'far> {
     pub(super) range: (u64, u64),
 }
 
-/// What was admitted, and is pinned.
+/// What admitted a piece, and keeps it pinned.
 #[derive(Debug)]
-pub(super) struct Pinned<'near, 'link> {
-    way: Way<'near, &'link Arc<PeerPages>, &'link Arc<ProcessWatch>>,
+pub(super) struct Pinned<'link> {
     pin: Pin<'link>,
-    rings: &'link Rings,
+    link: &'link Link,
+    /// It is copied through this mapping, or moved by the kernel.
+    pages: Option<&'link Arc<PeerPages>>,
+    watch: &'link Arc<ProcessWatch>,
     /// The kernel is to move it, and a mapping would serve it.
     pub(super) wants_mapping: bool,
-}
-
-/// How it is moved.
-#[derive(Debug)]
-enum Way<'near, P, W> {
-    /// Copied through the mapping. No system call: a mapping belongs to its memfd, and no other process can ever be behind it.
-    Copy { near: Near<'near>, pages: P, range: (u64, u64) },
-    /// By the kernel.
-    Call { call: Call<'near>, watch: W },
 }
 
 impl<'near> Piece<'near, '_> {
@@ -59,41 +53,104 @@ impl<'near> Piece<'near, '_> {
     /// [`Error::Again`] when all words for pins are in use; what else is wrong with the transfer, or with its peer.
     #[inline(always)]
     pub(super) fn admit<'link>(
-        self,
+        &self,
         connection: &'link mut Connection,
-        scratch: &mut Scratch,
         by_kernel: bool,
-    ) -> Result<Option<Pinned<'near, 'link>>, Error> {
-        let Self { near, claim, range } = self;
+    ) -> Result<Option<Pinned<'link>>, Error> {
         let Connection { maps, link: Some(link), watch: Some(watch), ferry, .. } = connection
         else {
             return Ok(None);
         };
-        let direction = near.direction();
+        let direction = self.near.direction();
         let serves =
             |pages: &&Arc<PeerPages>| direction == Direction::Get || pages.memory().writable();
-        let pages = maps.find(claim).filter(serves);
+        let pages = maps.find(self.claim).filter(serves);
         if pages.is_none() && (ferry.is_chosen || !by_kernel) {
             return Ok(None);
         }
-        let (table, rings) = (&link.theirs.table, &link.own.rings);
+        let (table, words) = (&link.theirs.table, &link.own.rings.pins.0);
         let needed = needed_for(direction);
-        let Admitted { pin, sharing } = table.admit(claim, needed, range, &rings.pins.0)?;
+        let Admitted { pin, sharing } = table.admit(self.claim, needed, self.range, words)?;
         fail::point("pinned");
         let wants_mapping = pages.is_none() && would_serve(sharing, direction);
-        let way = match pages {
-            Some(pages) => Way::Copy { near, pages, range },
-            None => {
-                let far = |runs: &mut Vec<_>| table.append_runs(claim.index, range, runs);
-                let call = Call::new(near, range.1, std::mem::take(scratch), far)?;
-                Way::Call { call, watch: &*watch }
+        Ok(Some(Pinned { pin, link, pages, watch, wants_mapping }))
+    }
+
+    /// Moves it; says how many bytes were moved, which is less only with an error.
+    #[inline(always)]
+    pub(super) fn run(
+        mut self,
+        pinned: Pinned<'_>,
+        scratch: &mut Scratch,
+    ) -> (u64, Result<(), Error>) {
+        match pinned.pages {
+            Some(pages) => copy(&mut self.near, self.range, pages),
+            None => self.call(&pinned, scratch),
+        }
+    }
+
+    #[inline(never)]
+    fn call(self, pinned: &Pinned<'_>, scratch: &mut Scratch) -> (u64, Result<(), Error>) {
+        match self.into_call(pinned, scratch) {
+            Ok(mut call) => call.transfer(pinned.watch),
+            Err(error) => (0, Err(error)),
+        }
+    }
+
+    fn into_call<R: BorrowMut<Scratch>>(
+        self,
+        pinned: &Pinned<'_>,
+        runs: R,
+    ) -> Result<Call<'near, R>, Error> {
+        let table = &pinned.link.theirs.table;
+        let far = |runs: &mut Vec<_>| table.append_runs(self.claim.index, self.range, runs);
+        Call::new(self.near, self.range.1, runs, far)
+    }
+
+    /// To be moved without the context.
+    ///
+    /// # Errors
+    /// What is wrong with the transfer, or with its peer.
+    pub(super) fn carry(
+        self,
+        pinned: Pinned<'_>,
+        guard: &Arc<ForkGuard>,
+    ) -> Result<Carried<'near>, Error> {
+        let way = match pinned.pages {
+            Some(pages) => {
+                Way::Copy { near: self.near, range: self.range, pages: Arc::clone(pages) }
             }
+            None => Way::Call {
+                call: self.into_call(&pinned, Scratch::default())?,
+                watch: Arc::clone(pinned.watch),
+            },
         };
-        Ok(Some(Pinned { way, pin, rings, wants_mapping }))
+        let rings = &pinned.link.own.rings;
+        let at = pinned.pin.leave(&rings.pins.0);
+        let kept = Kept { rings: rings.share(), guard: Arc::clone(guard), at };
+        Ok(Carried { way, kept })
     }
 }
 
+/// Copies a piece that is pinned. No system call: a mapping belongs to its memfd, and no other process can ever be behind it.
+#[inline(always)]
+fn copy(
+    near: &mut Near<'_>,
+    (offset, len): (u64, u64),
+    pages: &PeerPages,
+) -> (u64, Result<(), Error>) {
+    let far = (pages.memory(), offset);
+    // Whoever comes here is no forked child: the memory is there.
+    let copied = match near {
+        Near::Into(region, at) => hg_na_memory::copy_between(far, (region.memory(), *at), len),
+        Near::From(region, at) => hg_na_memory::copy_between((region.memory(), *at), far, len),
+        Near::Slice(into) => hg_na_memory::copy_out(far.0, offset, into),
+    };
+    (if copied.is_ok() { len } else { 0 }, copied)
+}
+
 /// The right that a transfer needs at the peer.
+#[inline(always)]
 pub(super) fn needed_for(direction: Direction) -> Rights {
     match direction {
         Direction::Get => Rights::READ,
@@ -102,6 +159,7 @@ pub(super) fn needed_for(direction: Direction) -> Rights {
 }
 
 /// Whether a mapping would serve a transfer.
+#[inline(always)]
 pub(super) fn would_serve(sharing: Sharing, direction: Direction) -> bool {
     match direction {
         Direction::Get => sharing != Sharing::No,
@@ -109,56 +167,17 @@ pub(super) fn would_serve(sharing: Sharing, direction: Direction) -> bool {
     }
 }
 
-impl<'near> Pinned<'near, '_> {
-    /// Moves it; says how many bytes were moved, which is less only with an error.
-    #[inline(always)]
-    pub(super) fn run(mut self, scratch: &mut Scratch) -> (u64, Result<(), Error>) {
-        let moved = self.way.run();
-        if let Way::Call { call, .. } = self.way {
-            *scratch = call.into_scratch();
-        }
-        moved
-    }
-
-    /// To be moved without the context.
-    pub(super) fn carry(self, guard: &Arc<ForkGuard>) -> Carried<'near> {
-        let way = match self.way {
-            Way::Copy { near, pages, range } => Way::Copy { near, pages: Arc::clone(pages), range },
-            Way::Call { call, watch } => Way::Call { call, watch: Arc::clone(watch) },
-        };
-        let at = self.pin.leave(&self.rings.pins.0);
-        let kept = Kept { rings: self.rings.share(), guard: Arc::clone(guard), at };
-        Carried { way, kept }
-    }
-}
-
-impl<P: AsRef<PeerPages>, W: AsRef<ProcessWatch>> Way<'_, P, W> {
-    #[inline(always)]
-    fn run(&mut self) -> (u64, Result<(), Error>) {
-        match self {
-            Self::Call { call, watch } => call.transfer(watch.as_ref()),
-            Self::Copy { near, pages, range: (offset, len) } => {
-                let far = (pages.as_ref().memory(), *offset);
-                let copied = match near {
-                    Near::Into(region, at) => region
-                        .present()
-                        .and_then(|near| hg_na_memory::copy_between(far, (near, *at), *len)),
-                    Near::From(region, at) => region
-                        .present()
-                        .and_then(|near| hg_na_memory::copy_between((near, *at), far, *len)),
-                    Near::Slice(into) => hg_na_memory::copy_out(far.0, *offset, into),
-                };
-                (if copied.is_ok() { *len } else { 0 }, copied)
-            }
-        }
-    }
-}
-
 /// A piece that is pinned, and borrows nothing of its connection.
 #[derive(Debug)]
 pub(super) struct Carried<'near> {
-    way: Way<'near, Arc<PeerPages>, Arc<ProcessWatch>>,
+    way: Way<'near>,
     kept: Kept,
+}
+
+#[derive(Debug)]
+enum Way<'near> {
+    Copy { near: Near<'near>, range: (u64, u64), pages: Arc<PeerPages> },
+    Call { call: Call<'near>, watch: Arc<ProcessWatch> },
 }
 
 impl Mover for Carried<'_> {
@@ -166,7 +185,10 @@ impl Mover for Carried<'_> {
         if self.kept.guard.is_child() {
             return Err(Error::Forked);
         }
-        self.way.run().1
+        match &mut self.way {
+            Way::Copy { near, range, pages } => copy(near, *range, pages).1,
+            Way::Call { call, watch } => call.transfer(watch).1,
+        }
     }
 }
 

@@ -44,16 +44,16 @@ impl Transfer {
         };
         let near = near_of(self.direction, local, self.local.offset() + self.moved);
         let range = (self.remote.offset() + self.moved, len);
-        let pinned =
-            match (Piece { near, claim: &self.claim, range }.admit(connection, scratch, true)) {
-                Ok(Some(pinned)) => pinned,
-                Ok(None) => return Step::Ferried,
-                Err(Error::Again) => return Step::Waits, // No pin word is free.
-                Err(error) => return Step::Failed(error),
-            };
+        let piece = Piece { near, claim: &self.claim, range };
+        let pinned = match piece.admit(connection, true) {
+            Ok(Some(pinned)) => pinned,
+            Ok(None) => return Step::Ferried,
+            Err(Error::Again) => return Step::Waits, // No pin word is free.
+            Err(error) => return Step::Failed(error),
+        };
         *room -= len;
         self.is_begun |= len > 0;
-        let (moved, result) = pinned.run(scratch);
+        let (moved, result) = piece.run(pinned, scratch);
         self.moved += moved;
         match result {
             Ok(()) => Step::Moved,
