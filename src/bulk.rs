@@ -38,7 +38,8 @@
 //!
 //! # Memory that peers map
 //! Memory of `alloc` is reached by other processes of the node at the speed of `memcpy`, and seen without a
-//! copy; a frozen one (`Buffer::freeze`) even as a slice:
+//! copy; a frozen one (`Buffer::freeze`) even as a slice. Whoever takes memory back that a process has asked for in this way gets a
+//! copy, unless it is frozen: nobody can tell whether it is mapped still.
 //!
 //! ```
 //! # #[cfg(feature = "sm")] {

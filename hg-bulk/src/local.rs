@@ -218,7 +218,7 @@ impl Local {
     }
 
     /// Ends all access by others and gives the memory back, or a copy where a stopped peer stays in the
-    /// middle of a transfer.
+    /// middle of a transfer, or where a peer was given memory to map that is not frozen.
     ///
     /// # Errors
     /// [`Error::RegionBusy`] while an operation in flight uses it; it is then unregistered when that
