@@ -170,7 +170,7 @@ fn more_than_the_limit_is_refused_on_either_side_with_a_sentence_that_names_it()
     let peer = origin.lookup(target.address()).unwrap();
     let answer = origin.call(reverse, &peer, (&bytes,)).wait().map(drop);
     assert!(
-        matches!(&answer, Err(CallError::NotMade(why)) if why.to_string().contains("large_max"))
+        matches!(&answer, Err(own @ CallError::NotMade(_)) if own.to_string().contains("large_max"))
     );
     let answer = origin.call(make, &peer, (MIB as u64 + 1,)).wait().map(drop);
     assert!(matches!(&answer, Err(CallError::Rejected(why)) if why.contains("large_max")));
