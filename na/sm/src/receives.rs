@@ -1,15 +1,17 @@
 //! Matches expected messages of one peer with posted receives, by tag.
 //!
-//! Receives lie in a direct-mapped table (tag modulo its size), which sequential tags never overfill;
-//! what collides goes to a map. A message without a receive is late: nothing is kept for it.
+//! Receives lie in a direct-mapped table (tag modulo its size), which sequential tags never overfill: it grows when most of
+//! it is used. What collides goes to a map, and is noted at its place: receives of other places are none the slower.
+//! A message without a receive is late: nothing is kept for it.
 //! Cancelling names a receive by its serial: the first one that is not in the table makes an index, which is kept as long as
 //! receives collide, so that cancelling thousands does not look at all the others each time.
 
 use hg_na::{OpId, Tag, Token};
 use rustc_hash::FxHashMap;
 
-/// Receives of the direct-mapped table.
+/// Receives of the direct-mapped table, at first and at most; powers of two.
 const TABLE: usize = 64;
+const TABLE_MAX: usize = 1024;
 /// So many receives wait where calls are made faster than they are answered.
 const STREAM_MIN: u32 = 3;
 
@@ -21,11 +23,31 @@ pub(crate) struct Receive {
     pub(crate) token: Token,
 }
 
+/// A place of the table: half a cache line.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    is_used: bool,
+    /// Receives of this place that are in the map.
+    collided: u32,
+    receive: Receive,
+}
+
+const FREE: Place =
+    Place { is_used: false, collided: 0, receive: Receive { tag: 0, serial: 0, token: 0 } };
+
+const _: () = assert!(size_of::<Place>() == 32);
+
+impl Place {
+    fn take(&mut self) -> Option<Receive> {
+        std::mem::take(&mut self.is_used).then_some(self.receive)
+    }
+}
+
 /// All receives from one peer.
 #[derive(Debug, Default)]
 pub(crate) struct Receives {
-    /// Made by the first receive; its length is 0 or [`TABLE`].
-    table: Vec<Option<Receive>>,
+    /// Made by the first receive; its length is 0 or a power of two.
+    table: Vec<Place>,
     /// Receives in the table.
     in_table: u32,
     collided: FxHashMap<Tag, Receive>,
@@ -37,28 +59,50 @@ impl Receives {
     /// Adds a receive; `false` when one with this tag is posted.
     #[inline]
     pub(crate) fn post(&mut self, receive: Receive) -> bool {
+        if self.post_plain(receive) {
+            return true;
+        }
         if self.table.is_empty() {
-            self.table.resize(TABLE, None);
+            self.table.resize(TABLE, FREE);
+            return self.post_plain(receive);
         }
-        let place = &mut self.table[place(receive.tag)];
-        let collides = !self.collided.is_empty() && self.collided.contains_key(&receive.tag);
-        match place {
-            None if !collides => {
-                *place = Some(receive);
-                self.in_table += 1;
-            }
-            Some(other) if other.tag != receive.tag && !collides => {
-                self.collided.insert(receive.tag, receive);
-                if let Some(tags) = &mut self.by_serial {
-                    tags.insert(receive.serial, receive.tag);
-                }
-            }
-            _ => return false,
+        let place = self.table[self.place(receive.tag)];
+        let is_there = place.is_used && place.receive.tag == receive.tag;
+        if is_there || place.collided > 0 && self.collided.contains_key(&receive.tag) {
+            return false;
         }
+        if self.in_table as usize > self.table.len() / 2 && self.table.len() < TABLE_MAX {
+            self.grow();
+            return self.post(receive);
+        }
+        self.put(receive);
         true
     }
 
-    /// The fast path of [`Receives::post`]: its place is free, and nothing else could matter.
+    /// Adds a receive that is not there.
+    fn put(&mut self, receive: Receive) {
+        let at = self.place(receive.tag);
+        if !self.table[at].is_used {
+            return self.put_plain(receive);
+        }
+        self.table[at].collided += 1;
+        self.collided.insert(receive.tag, receive);
+        if let Some(tags) = &mut self.by_serial {
+            tags.insert(receive.serial, receive.tag);
+        }
+    }
+
+    #[cold]
+    fn grow(&mut self) {
+        let len = 2 * self.table.len();
+        let all = self.take_all();
+        self.table.resize(len, FREE);
+        for receive in all {
+            self.put(receive);
+        }
+    }
+
+    /// The fast path of [`Receives::post`]: its place is free, and no other receive was ever to have it.
     #[inline(always)]
     pub(crate) fn post_plain(&mut self, receive: Receive) -> bool {
         let is_plain = self.has_plain_place(receive.tag);
@@ -68,10 +112,12 @@ impl Receives {
         is_plain
     }
 
-    /// Adds a receive for which [`Receives::has_plain_place`] was said.
+    /// Adds a receive whose place is free.
     #[inline(always)]
     pub(crate) fn put_plain(&mut self, receive: Receive) {
-        self.table[place(receive.tag)] = Some(receive);
+        let at = self.place(receive.tag);
+        let place = &mut self.table[at];
+        (place.is_used, place.receive) = (true, receive);
         self.in_table += 1;
     }
 
@@ -84,18 +130,20 @@ impl Receives {
     /// Whether [`Receives::post_plain`] would take it.
     #[inline(always)]
     pub(crate) fn has_plain_place(&self, tag: Tag) -> bool {
-        self.collided.is_empty() && matches!(self.table.get(place(tag)), Some(None))
+        self.table.get(self.place(tag)).is_some_and(|place| !place.is_used && place.collided == 0)
     }
 
     /// The fast path of [`Receives::take`]: a receive in the table.
     #[inline(always)]
     pub(crate) fn take_plain(&mut self, tag: Tag) -> Option<Receive> {
-        let at = self.table.get_mut(place(tag))?;
-        if at.as_ref()?.tag != tag {
+        let at = self.place(tag);
+        let place = self.table.get_mut(at)?;
+        if !place.is_used || place.receive.tag != tag {
             return None;
         }
+        place.is_used = false;
         self.in_table -= 1;
-        at.take()
+        Some(place.receive)
     }
 
     /// The receive that a message ends; `None`: nobody waits for it.
@@ -105,6 +153,8 @@ impl Receives {
 
     fn take_collided(&mut self, tag: Tag) -> Option<Receive> {
         let receive = self.collided.remove(&tag)?;
+        let at = self.place(tag);
+        self.table[at].collided -= 1;
         if self.collided.is_empty() {
             self.by_serial = None;
         } else if let Some(tags) = &mut self.by_serial {
@@ -125,8 +175,7 @@ impl Receives {
 
     /// Ends a receive early.
     pub(crate) fn cancel(&mut self, serial: u64) -> Option<Receive> {
-        let at =
-            self.table.iter_mut().find(|at| at.is_some_and(|receive| receive.serial == serial));
+        let at = self.table.iter_mut().find(|at| at.is_used && at.receive.serial == serial);
         if let Some(at) = at {
             self.in_table -= 1;
             return at.take();
@@ -137,7 +186,7 @@ impl Receives {
 
     /// Ends all receives, oldest first: the peer is gone.
     pub(crate) fn take_all(&mut self) -> Vec<Receive> {
-        let mut all: Vec<_> = self.table.drain(..).flatten().collect();
+        let mut all: Vec<_> = self.table.drain(..).filter_map(|mut place| place.take()).collect();
         self.in_table = 0;
         all.extend(self.collided.drain().map(|(_, receive)| receive));
         self.by_serial = None;
@@ -149,11 +198,13 @@ impl Receives {
     pub(crate) fn id(scope: u32, receive: &Receive) -> OpId {
         OpId { scope, serial: receive.serial }
     }
-}
 
-#[inline]
-fn place(tag: Tag) -> usize {
-    usize::try_from(tag % TABLE as u64).expect("a remainder of 64 fits")
+    /// Of an empty table, none that it has.
+    #[inline(always)]
+    fn place(&self, tag: Tag) -> usize {
+        let mask = (self.table.len() as u64).wrapping_sub(1);
+        usize::try_from(tag & mask).unwrap_or(usize::MAX)
+    }
 }
 
 #[cfg(all(test, not(loom)))]
@@ -216,6 +267,36 @@ mod tests {
             assert_eq!(receives.take(tag), Some(receive(tag, serial)));
         }
         assert_eq!(receives.take(1), None);
+    }
+
+    #[test]
+    fn receives_that_collide_slow_no_other_place_down() {
+        let mut receives = Receives::default();
+        for tag in [7, 7 + 64] {
+            assert!(receives.post(receive(tag, tag)));
+        }
+        assert!(!receives.has_plain_place(7) && receives.has_plain_place(8));
+        assert_eq!(receives.take(7), Some(receive(7, 7)));
+        assert!(!receives.has_plain_place(7), "the other one may have the same tag as the next");
+        assert!(!receives.post(receive(7 + 64, 9)));
+        assert_eq!(receives.take(7 + 64), Some(receive(7 + 64, 7 + 64)));
+        assert!(receives.has_plain_place(7), "nothing is left of it");
+    }
+
+    #[test]
+    fn a_table_grows_with_what_is_in_flight_and_no_further() {
+        let mut receives = Receives::default();
+        for tag in 0..5000_u64 {
+            let is_plain = receives.has_plain_place(tag);
+            assert!(tag == 0 || tag.is_power_of_two() || is_plain || tag > 1024, "{tag}");
+            assert!(receives.post(receive(tag, tag)));
+        }
+        assert_eq!((receives.table.len(), receives.in_table), (TABLE_MAX, 1024));
+        for tag in 0..5000_u64 {
+            assert!(!receives.post(receive(tag, 9999)));
+            assert_eq!(receives.take(tag), Some(receive(tag, tag)));
+        }
+        assert!(receives.take_all().is_empty());
     }
 
     #[test]
