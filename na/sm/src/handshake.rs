@@ -18,6 +18,7 @@ use std::{
 use hg_na::{Error, GoneReason, Peer};
 
 use crate::{
+    backing::Backing,
     body::OwnArena,
     chores::{Source, token},
     connection::Phase,
@@ -124,7 +125,8 @@ impl SmContext {
         let states = [Arc::clone(lanes[0].states()), Arc::clone(lanes[1].states())];
         let (bytes, guard) = (rings.arena(), Arc::clone(&self.guard));
         let arena = Arc::new(OwnArena { bytes, states, guard });
-        Ok(Offer { own: OwnSide { rings, arena, lanes, bell: Doorbell::new()? }, segment })
+        let (backing, bell) = (room::is_strict().then(Backing::new), Doorbell::new()?);
+        Ok(Offer { own: OwnSide { rings, arena, lanes, backing, bell }, segment })
     }
 
     fn greet(

@@ -42,6 +42,7 @@
 )]
 mod ahead;
 mod arena;
+mod backing;
 #[expect(unsafe_code, reason = "turns reservations in the arena into slices")]
 mod body;
 mod chores;

@@ -7,6 +7,7 @@ use hg_na::{GoneReason, Tag};
 
 use crate::{
     arena::{FERRY_OFFSET, LANE_BYTES, LANES, Lane, MESSAGE_MAX, Popped, Reservation},
+    backing::Backing,
     body::{OwnArena, Pool},
     fail,
     layout::{ANSWERS_SLOTS, REQUESTS_SLOTS, RINGS, SLOT_WORDS, Slot},
@@ -73,6 +74,8 @@ pub(crate) struct OwnSide {
     pub(crate) rings: Rings,
     pub(crate) arena: Arc<OwnArena>,
     pub(crate) lanes: [Lane; LANES],
+    /// Where pages are asked for before they are touched.
+    pub(crate) backing: Option<Backing>,
     pub(crate) bell: Doorbell,
 }
 
@@ -228,8 +231,22 @@ impl Link {
     pub(crate) fn reserve(&mut self, lane: usize, len: u32) -> Result<Option<Reservation>, Broken> {
         self.refresh()?;
         let place = self.own.lanes[lane].reserve(len, &Tx(&self.tx));
+        if let Some(backing) = &mut self.own.backing {
+            backing.is_refused = false;
+            if let Some(place) = place
+                && !backing.reaches(&self.own.arena.bytes, lane, place.offset + len)
+            {
+                self.own.lanes[lane].states().release(place.entry);
+                return Ok(None);
+            }
+        }
         fail::point("reserve");
         Ok(place)
+    }
+
+    /// Whether an arena that had no space lacks memory, and nothing is on its way in a ring whose end would make space.
+    pub(crate) fn lacks_memory(&self, ring: usize) -> bool {
+        self.own.backing.as_ref().is_some_and(|it| it.is_refused) && self.tx[ring].is_drained()
     }
 
     /// Learns what the peer has taken.
@@ -244,10 +261,13 @@ impl Link {
     pub(crate) fn trim(&mut self) -> Result<bool, Broken> {
         self.refresh()?;
         let mut in_use = false;
-        for lane in &mut self.own.lanes {
+        for (number, lane) in self.own.lanes.iter_mut().enumerate() {
             lane.reclaim(&Tx(&self.tx));
             if let Some((offset, len)) = lane.take_touched() {
                 let _kept_when_refused = self.own.arena.bytes.discard(offset, len);
+                if let Some(backing) = &mut self.own.backing {
+                    backing.given_back(number);
+                }
             }
             in_use |= lane.is_touched();
         }

@@ -1,13 +1,22 @@
 //! The segment of one side of a connection: its rings, as references, and the bytes of its arena behind them.
 
-use std::{fmt, ops::Deref, os::fd::OwnedFd, ptr::NonNull, sync::Arc};
+use std::{
+    fmt,
+    ops::{Deref, Range},
+    os::fd::OwnedFd,
+    ptr::NonNull,
+    sync::Arc,
+};
 
 use hg_na::{Error, Keeper, Memory, Segment as Run};
 
 use crate::{
     arena::{ARENA_BYTES, FERRY_OFFSET},
     layout::{RINGS_BYTES, Segment},
-    os::mapping::{Mapping, Shared, Writers},
+    os::{
+        mapping::{Mapping, Shared, Writers},
+        room,
+    },
 };
 
 // SAFETY:
@@ -28,6 +37,7 @@ impl Rings {
     /// A new segment, writable here, and its descriptor for the peer.
     pub(crate) fn create() -> Result<(Self, OwnedFd), Error> {
         let (mapping, fd) = Mapping::create(c"hg-sm-segment", SEGMENT_BYTES, Writers::Segment)?;
+        room::set_aside(&fd, 0..RINGS_BYTES)?;
         Ok((Self::of(mapping), fd))
     }
 
@@ -87,6 +97,14 @@ impl ArenaBytes {
         let start = RINGS_BYTES + offset as usize;
         let len = (len as usize).next_multiple_of(4096);
         self.0.discard(start..start + len)
+    }
+
+    /// Has the pages of a range made.
+    ///
+    /// # Errors
+    /// [`Error::Limit`].
+    pub(crate) fn make_pages(&self, range: Range<u32>) -> Result<(), Error> {
+        self.0.make_pages(RINGS_BYTES + range.start as usize..RINGS_BYTES + range.end as usize)
     }
 
     /// The first byte of a range.

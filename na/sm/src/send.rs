@@ -7,8 +7,9 @@ use hg_na::{Completion, Done, Error, Message, OpId, QUIET, Returned, Token};
 use crate::{
     arena::{Lane, MESSAGE_MAX},
     body::{OutBody, OwnArena},
-    connection::{Connection, Pending, QUEUE_DEPTH, given_back},
+    connection::{Connection, Pending, QUEUE_DEPTH, failed_send, given_back},
     link::{ANSWERS, Kind, Link, REQUESTS, SHORT, slots_of},
+    os::room,
     ring::{Broken, Word},
 };
 
@@ -145,7 +146,13 @@ impl Connection {
                         if link.tx[ring].is_drained() && bring_home(queue, &link.own.arena) {
                             continue;
                         }
-                        break;
+                        if !link.lacks_memory(ring) {
+                            break;
+                        }
+                        if let Some(pending) = queue.pop_front() {
+                            finished.push(failed_send(scope, pending, room::no_memory()));
+                        }
+                        moved = true;
                     }
                     Err((broken, message)) => {
                         queue.push_front(Pending { serial, token, kind, message });

@@ -38,7 +38,10 @@ use nix::{
 
 use hg_na_parts::limits::{file_size, os_error};
 
-use super::{misbehaved, room::Counted};
+use super::{
+    misbehaved,
+    room::{self, Counted},
+};
 
 /// Who can write what is mapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,6 +91,9 @@ impl Mapping {
         writers: Writers,
     ) -> Result<(Self, OwnedFd), Error> {
         let fd = new_memfd(name, len)?;
+        if writers == Writers::Creator {
+            room::set_aside(&fd, 0..len)?;
+        }
         let mapping = Self::map(&fd, len, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE)?;
         fcntl(&fd, FcntlArg::F_ADD_SEALS(writers.seals()))
             .map_err(|e| os_error("fcntl(F_ADD_SEALS)", e))?;
@@ -171,15 +177,30 @@ impl Mapping {
         self.advise(range, MmapAdvise::MADV_REMOVE)
     }
 
+    /// Has the pages of a range made, before they are touched. A kernel before Linux 5.14 does not know how, and makes none.
+    ///
+    /// # Errors
+    /// [`Error::Limit`]: the system has no more of them.
+    pub(crate) fn make_pages(&self, range: Range<usize>) -> Result<(), Error> {
+        assert!(range.end <= self.len, "{range:?} is outside of {} bytes", self.len);
+        match self.advised(range, MmapAdvise::MADV_POPULATE_WRITE) {
+            Ok(()) | Err(Errno::EINVAL) => Ok(()),
+            Err(_) => Err(room::no_memory()),
+        }
+    }
+
     fn advise(&self, range: Range<usize>, advice: MmapAdvise) -> Result<(), Error> {
+        self.advised(range, advice).map_err(|e| os_error("madvise", e))
+    }
+
+    fn advised(&self, range: Range<usize>, advice: MmapAdvise) -> Result<(), Errno> {
         // SAFETY:
         // - in bounds: callers stay within `self.len`.
         let first: NonNull<c_void> = unsafe { self.base.add(range.start) }.cast();
         // SAFETY:
         // - the range lies inside this mapping, which is ours alone in this process.
         // - what is discarded is atomics and bytes behind raw pointers: zeroes are valid for both.
-        let advised = unsafe { madvise(first, range.len(), advice) };
-        advised.map_err(|e| os_error("madvise", e))
+        unsafe { madvise(first, range.len(), advice) }
     }
 }
 
@@ -339,6 +360,14 @@ mod tests {
         assert!(fstat(&fd).unwrap().st_blocks < blocks, "the file has become smaller");
         assert_eq!(mine.view::<AtomicU64>(4096).load(Ordering::Relaxed), 0);
         assert_eq!(mine.view::<AtomicU64>(8192).load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn pages_are_made_before_they_are_touched() {
+        let (mine, fd) = Mapping::create(c"test", LEN, Writers::Segment).unwrap();
+        mine.make_pages(4096..8192).unwrap();
+        // An older kernel knows no such advice.
+        assert!([0, 8].contains(&fstat(&fd).unwrap().st_blocks));
     }
 
     #[test]

@@ -1,12 +1,24 @@
-//! What the system leaves this process: mappings.
+//! What the system leaves this process: mappings, and memory where the system counts what it has promised.
+//!
+//! Pages of a memfd come into being when they are touched. Where accounting is strict (`vm.overcommit_memory=2`), one that
+//! cannot be had then ends the process. So pages are asked for before they are touched, there: the flags and rings of a
+//! segment, a region table and a buffer of `shared::alloc` whole when they are made, an arena's as its lanes grow into it.
 
-use std::sync::{
-    OnceLock,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    ops::Range,
+    os::fd::OwnedFd,
+    sync::{
+        OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use hg_na::Error;
-use hg_na_parts::limits::number_in;
+use hg_na_parts::limits::{number_in, os_error};
+use nix::{
+    errno::Errno,
+    fcntl::{FallocateFlags, fallocate},
+};
 
 /// Mappings of peers and of this process's own segments.
 static MAPPED: AtomicU64 = AtomicU64::new(0);
@@ -53,8 +65,45 @@ fn leaves_some(mapped: u64, limit: u64) -> Result<(), Error> {
     })
 }
 
+/// Whether a page that is touched may not be to be had. Read once.
+pub(crate) fn is_strict() -> bool {
+    static STRICT: OnceLock<bool> = OnceLock::new();
+    *STRICT.get_or_init(|| number_in("/proc/sys/vm/overcommit_memory") == 2)
+}
+
+/// Has the pages of a range of a memfd made, where they may not be to be had later.
+///
+/// # Errors
+/// [`Error::Limit`], [`Error::Os`].
+pub(crate) fn set_aside(fd: &OwnedFd, range: Range<usize>) -> Result<(), Error> {
+    if is_strict() { make_pages(fd, range) } else { Ok(()) }
+}
+
+fn make_pages(fd: &OwnedFd, range: Range<usize>) -> Result<(), Error> {
+    let number = |at: usize| i64::try_from(at).map_err(|_| os_error("fallocate", Errno::EFBIG));
+    let (start, len) = (number(range.start)?, number(range.len())?);
+    loop {
+        match fallocate(fd, FallocateFlags::empty(), start, len) {
+            Err(Errno::EINTR) => {}
+            Err(Errno::ENOSPC | Errno::ENOMEM) => return Err(no_memory()),
+            made => return made.map_err(|error| os_error("fallocate", error)),
+        }
+    }
+}
+
+/// The system has promised all that it may.
+pub(crate) fn no_memory() -> Error {
+    Error::Limit {
+        what: "memory that the system may promise (vm.overcommit_memory=2), as vm.overcommit_ratio in percent,",
+        limit: number_in("/proc/sys/vm/overcommit_ratio"),
+        remedy: "raise it with sysctl, or move less at a time",
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use nix::sys::stat::fstat;
+
     use super::*;
 
     #[test]
@@ -65,6 +114,16 @@ mod tests {
         let said = refused.to_string();
         assert!(said.contains("vm.max_map_count") && said.contains("sysctl"), "{said}");
         assert!(leaves_some(1_000_000, 0).is_ok(), "unknown");
+    }
+
+    #[test]
+    fn pages_that_were_asked_for_are_there_and_those_that_cannot_be_are_an_error() {
+        let fd = crate::os::mapping::new_memfd(c"test", 1 << 20).unwrap();
+        make_pages(&fd, 4096..65_536).unwrap();
+        assert_eq!(fstat(&fd).unwrap().st_blocks * 512, 65_536 - 4096);
+        let read_only = OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+        assert!(make_pages(&read_only, 0..4096).is_err());
+        assert!(no_memory().to_string().contains("vm.overcommit_memory=2"));
     }
 
     #[test]

@@ -28,7 +28,10 @@ use nix::{
 
 use hg_na_parts::limits::os_error;
 
-use crate::os::mapping::{has_huge_pages, new_memfd as sized_memfd};
+use crate::os::{
+    mapping::{has_huge_pages, new_memfd as sized_memfd},
+    room,
+};
 
 /// `F_SEAL_FUTURE_WRITE` (Linux 5.1), which `nix` has no name for.
 pub(crate) const FUTURE_WRITE: SealFlag = SealFlag::from_bits_retain(0x10);
@@ -60,6 +63,7 @@ pub(crate) struct Bytes {
 /// [`Error::Limit`], [`Error::Os`].
 pub(crate) fn new_memfd(len: usize) -> Result<OwnedFd, Error> {
     let fd = sized_memfd(c"hg-sm-shared", mapped_len(len))?;
+    room::set_aside(&fd, 0..mapped_len(len))?;
     seal(&fd, SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW)?;
     Ok(fd)
 }
