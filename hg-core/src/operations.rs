@@ -310,6 +310,18 @@ impl Operations {
         }
     }
 
+    /// Ends a call, or a wait, whose deadline has passed, out of turn; a transfer is ended by whoever makes progress and gets its
+    /// memory back. Says whether it has settled.
+    pub fn expire(&mut self, id: OperationId, now: Instant) -> bool {
+        let is_due = self.table.get(id).is_some_and(|it| {
+            it.is_open() && it.kind != Kind::Transfer && it.deadline.is_some_and(|at| at <= now)
+        });
+        if is_due {
+            self.end_call_in_time(id);
+        }
+        self.is_settled(id)
+    }
+
     /// Ends it on its user's wish.
     pub fn cancel(&mut self, id: OperationId, now: Instant) {
         if self.table.get(id).is_some_and(|it| it.kind == Kind::Transfer) {

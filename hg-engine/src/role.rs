@@ -234,7 +234,7 @@ impl Port {
             let left = deadline.map(|at| at.saturating_duration_since(now));
             if left.is_some_and(|left| left.is_zero()) {
                 if !self.expire(state, now, id) {
-                    platform.park_timeout(GRACE); // A transfer, which the transport lets go of before long.
+                    platform.park_timeout(GRACE); // A transfer.
                 }
                 continue; // F4
             }
@@ -254,12 +254,9 @@ impl Port {
     /// the call has settled.
     #[cold]
     fn expire(&self, mut state: MutexGuard<'_, State>, now: Instant, id: OperationId) -> bool {
-        state.protocol.handle_clock(now);
-        state.protocol.handle_timeout();
-        let is_settled = state.protocol.operations.is_settled(id);
-        let mut deferred = std::mem::take(&mut state.protocol.deferred);
+        let is_settled = state.protocol.expire(id, now);
         drop(state);
-        deferred::run(&mut deferred, self.id, &self.shared.pool);
+        self.notify();
         is_settled
     }
 

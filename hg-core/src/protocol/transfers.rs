@@ -1,6 +1,6 @@
 //! The protocol's part of transfers: what needs the transport, and what is deferred.
 
-use std::task::Waker;
+use std::{task::Waker, time::Instant};
 
 use hg_bulk::{Limits, Plan, RangeRef, Regions as _, RemoteRange, TransferError};
 use hg_na::{Begun, Context, Descriptor, Direction, Failure, OpId, Peer, Returned, Transit};
@@ -130,6 +130,13 @@ impl Protocol {
     pub fn cancel(&mut self, id: OperationId) {
         self.operations.cancel(id, self.now);
         self.run_effects();
+    }
+
+    /// Ends a call, or a wait, whose deadline has passed, between two rounds. Says whether it has settled.
+    pub fn expire(&mut self, id: OperationId, now: Instant) -> bool {
+        let is_settled = self.operations.expire(id, now);
+        self.run_effects();
+        is_settled
     }
 
     /// Nobody will take the outcome: what is open is cancelled, and its memory held until it is over. What it gives is to be
