@@ -195,6 +195,13 @@ pub struct Locals {
 }
 
 impl Locals {
+    /// Of a thread whose number is given to it, where those of all threads are to be the same each time. By it an engine with
+    /// several contexts chooses one.
+    #[must_use]
+    pub fn numbered(thread: u32) -> Self {
+        Self { thread: Some(thread), ..Self::default() }
+    }
+
     /// Exchanges these with the machine thread's.
     pub fn swap(&mut self) {
         self.inside.swap();

@@ -3,7 +3,7 @@
 use crate::{
     run,
     state::Checks,
-    story::{Act, Call, Event, Manner, Story, What},
+    story::{Act, Call, Event, FIRST, Manner, Story, What},
     trace::Tracing,
 };
 
@@ -126,8 +126,8 @@ fn simpler(event: &Event) -> Vec<Event> {
     if call.manner != Manner::Await && !call.manner.is_one_way() {
         all.push(Call { manner: Manner::Await, ..call.clone() });
     }
-    if call.contexts != (0, 0) {
-        all.push(Call { contexts: (0, 0), ..call.clone() });
+    if call.contexts != FIRST {
+        all.push(Call { contexts: FIRST, ..call.clone() });
     }
     if call.waits_for_room {
         all.push(Call { waits_for_room: false, ..call.clone() });

@@ -15,7 +15,7 @@ use crate::{
     rpcs::Kind,
     stage::{Stage, is_readable},
     state::{self, Record, Run},
-    story::{Act, Call, Manner, address_of},
+    story::{Act, Call, Manner, address_for},
     world::{self, Action, ProcessId, ThreadId},
 };
 
@@ -94,9 +94,9 @@ impl Stage for Simulated {
             let from = &run.processes[call.from];
             // Another incarnation's is none of its business.
             let handle = from.handle.clone().filter(|_| from.id == self.id)?;
-            let handle = handle.context(call.contexts.0)?;
-            let address = address_of(&run.processes[call.to].address, call.contexts.1);
-            Some((call, handle, address))
+            let first = &run.processes[call.to].address;
+            let address = address_for(&call, first, run.story.processes.get(call.to - 1));
+            Some((call.clone(), call.by(handle)?, address))
         })
     }
 

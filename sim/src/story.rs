@@ -126,8 +126,9 @@ pub struct Call {
     pub manner: Manner,
     /// Whether the caller waits for room first ([`Engine::ready`]).
     pub waits_for_room: bool,
-    /// By which context it is made, and which one it asks.
-    pub contexts: (usize, usize),
+    /// By which context it is made, and which one it asks; `None`: by the whole engine, which takes its thread's, and all of
+    /// the other one's.
+    pub contexts: Option<(usize, usize)>,
 }
 
 impl Call {
@@ -135,8 +136,16 @@ impl Call {
     #[must_use]
     pub fn plain(from: usize, to: usize, kind: Kind, manner: Manner) -> Self {
         let (act, len, deadline) = (Act::Answer(0), 0, None);
-        let (waits_for_room, contexts) = (false, (0, 0));
+        let (waits_for_room, contexts) = (false, FIRST);
         Self { from, to, kind, act, len, deadline, manner, waits_for_room, contexts }
+    }
+
+    /// The engine, or the context of it, that makes the call.
+    pub(crate) fn by(&self, engine: Engine) -> Option<Engine> {
+        match self.contexts {
+            Some((own, _)) => engine.context(own),
+            None => Some(engine),
+        }
     }
 
     /// Whether its handler ends only with the story, or when its caller gives up at its end.
@@ -229,6 +238,20 @@ impl Story {
     }
 }
 
+/// The first contexts of both sides.
+pub(crate) const FIRST: Option<(usize, usize)> = Some((0, 0));
+
+/// The address of an engine, or of another context than the first one's.
+pub(crate) fn address_for(call: &Call, first: &Address, settings: Option<&Settings>) -> Address {
+    match call.contexts {
+        Some((_, context)) => address_of(first, context),
+        None => match settings.map_or(1, |settings| settings.contexts) {
+            1 => first.clone(),
+            count => first.with_contexts(count).expect("it is one context's"),
+        },
+    }
+}
+
 /// The address of another context than the first one's.
 pub(crate) fn address_of(first: &Address, context: usize) -> Address {
     if context == 0 {
@@ -263,8 +286,10 @@ impl fmt::Display for Call {
         if let Some(deadline) = self.deadline {
             write!(out, ", within {}", time(deadline))?;
         }
-        if self.contexts != (0, 0) {
-            write!(out, ", by context {} to {}", self.contexts.0, self.contexts.1)?;
+        match self.contexts {
+            FIRST => {}
+            Some((own, asked)) => write!(out, ", by context {own} to {asked}")?,
+            None => write!(out, ", by any context")?,
         }
         if self.waits_for_room {
             write!(out, ", when there is room")?;

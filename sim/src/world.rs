@@ -253,7 +253,7 @@ pub(crate) fn spawn(process: ProcessId, job: Box<dyn FnOnce()>) -> ThreadId {
         world.threads.push(Thread {
             process,
             coroutine: Some(Coroutine::new(body)),
-            locals: Locals::default(),
+            locals: Locals::numbered(u32::try_from(id).unwrap_or(u32::MAX)),
             token: false,
             waits: false,
             looks: false,

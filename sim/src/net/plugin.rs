@@ -114,6 +114,11 @@ impl Domain for SimDomain {
         Ok(Region::new(regions.register((self.process, self.domain), memory, rights)))
     }
 
+    fn address_of(&self, context: &Address, id: u8) -> Option<Address> {
+        let (name, _) = context.as_str().strip_prefix("sim://")?.split_once('/')?;
+        Address::new(&format!("sim://{name}/{id}")).ok()
+    }
+
     fn context(&self, id: u8) -> Result<Box<dyn Context>, Error> {
         let address = Address::new(&format!("sim://{}/{id}", self.name))?;
         let mut net = lock(&self.net);

@@ -22,7 +22,7 @@ use crate::{
     ended::Ended,
     rpcs::Kind,
     stage::{Stage, is_readable},
-    story::{Act, Call, Manner, Story, What, address_of},
+    story::{Act, Call, Manner, Story, What, address_for},
 };
 
 /// Numbers from here on are of calls that are no events of the story: each is asked for a plain answer.
@@ -142,8 +142,9 @@ impl Stage for Machine {
             Some(What::Call(call)) => call.clone(),
             _ => lock(&self.probes).get(&number)?.clone(),
         };
-        let address = address_of(self.addresses.wait().get(call.to)?, call.contexts.1);
-        let handle = self.handle.get()?.context(call.contexts.0)?;
+        let first = self.addresses.wait().get(call.to)?;
+        let address = address_for(&call, first, self.story.processes.get(call.to - 1));
+        let handle = call.by(self.handle.get()?.clone())?;
         Some((call, handle, address))
     }
 

@@ -1,6 +1,6 @@
 //! Draws a story from a seed.
 
-use super::{Act, Call, Event, Manner, Settings, Story, What};
+use super::{Act, Call, Event, FIRST, Manner, Settings, Story, What};
 use crate::{net::Rules, random::Random, rpcs::Kind};
 
 const MICRO: u64 = 1000;
@@ -306,17 +306,20 @@ impl Maker {
         let waits = act == Act::UntilCancelled && manner.is_one_way();
         let act = if waits { Act::Never } else { act };
         let waits_for_room = random.percent(self.mood.waits_for_room);
-        let contexts = (0, 0);
+        let contexts = FIRST;
         let call = Call { from, to, kind, act, len, deadline, manner, waits_for_room, contexts };
         Call { contexts: self.contexts(&call, random), ..call }
     }
 
     /// Shares are each context's: who stays does so in one.
-    fn contexts(&self, call: &Call, random: &mut Random) -> (usize, usize) {
+    fn contexts(&self, call: &Call, random: &mut Random) -> Option<(usize, usize)> {
         let target = self.story.processes.get(call.to - 1);
-        let Some(target) = target.filter(|_| !call.stays()) else { return (0, 0) };
+        let Some(target) = target.filter(|_| !call.stays()) else { return FIRST };
         let origin = &self.story.processes[call.from - 1];
-        (random.index(origin.contexts), random.index(target.contexts))
+        if random.percent(20) {
+            return None;
+        }
+        Some((random.index(origin.contexts), random.index(target.contexts)))
     }
 
     fn time(&self, random: &mut Random) -> u64 {
