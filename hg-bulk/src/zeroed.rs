@@ -3,7 +3,7 @@
 use hg_na::Error;
 
 /// Sizes above this many bytes are tried out before memory of them is made.
-const TRIED_OUT: u64 = 1 << 20;
+const TRIED_OUT: u64 = 64 << 10;
 
 /// Zeroed memory of `len` bytes, of which none is touched yet. A size beyond what the process can have is refused, where
 /// `vec![0; len]` would end the process.

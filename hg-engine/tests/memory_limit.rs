@@ -95,6 +95,18 @@ fn pair() -> (Engine, Engine, Peer) {
 
 #[test]
 fn sizes_that_a_peer_chooses_are_refused_by_name_where_memory_is_short() {
+    // None of them alone is much.
+    let refused = with_room(8 * MIB, || {
+        let mut kept = Vec::with_capacity(1000);
+        loop {
+            match hg_bulk::zeroed(100_000) {
+                Ok(bytes) => kept.push(bytes),
+                Err(refused) => break refused,
+            }
+        }
+    });
+    assert!(matches!(refused, hg_na::Error::NoMemory { len: 100_000 }), "{refused}");
+
     let (_target, origin, peer) = pair();
     let says = |failure: &CallError| failure.to_string().contains("there is no memory for ");
 

@@ -207,12 +207,12 @@ impl Mapping {
 /// A new memfd of `len` bytes of zeroes, which can be sealed. Pages come into being when they are touched.
 ///
 /// # Errors
-/// [`Error::Limit`], [`Error::Os`].
+/// [`Error::NoMemory`], [`Error::Limit`], [`Error::Os`].
 pub(crate) fn new_memfd(name: &CStr, len: usize) -> Result<OwnedFd, Error> {
     let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
     let fd = memfd_create(name, flags).map_err(|e| os_error("memfd_create", e))?;
     file_size(len as u64)?;
-    let size = i64::try_from(len).map_err(|_| os_error("ftruncate", Errno::EFBIG))?;
+    let size = i64::try_from(len).map_err(|_| Error::NoMemory { len: len as u64 })?;
     ftruncate(&fd, size).map_err(|e| os_error("ftruncate", e))?;
     Ok(fd)
 }

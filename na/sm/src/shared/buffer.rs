@@ -102,7 +102,7 @@ pub struct Buffer(Pages);
 /// forked child.
 ///
 /// # Errors
-/// [`Error::Limit`] without a descriptor or address space left, [`Error::Os`].
+/// [`Error::NoMemory`] for more than the process can have, [`Error::Limit`] without a descriptor or a mapping left, [`Error::Os`].
 pub fn alloc(len: usize) -> Result<Buffer, Error> {
     Ok(Buffer(Pages::new(new_memfd(len)?, len, Access::Write, guard()?)?))
 }
@@ -313,6 +313,14 @@ mod tests {
         assert_eq!(Buffer::try_from(memory).unwrap()[9_999], 7);
         assert!(Buffer::try_from(Memory::from(vec![1])).is_err());
         assert!(alloc(0).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_size_beyond_the_address_space_is_refused_by_name() {
+        for len in [1 << 60, usize::MAX] {
+            let said = alloc(len).unwrap_err().to_string();
+            assert!(said.starts_with(&format!("there is no memory for {len} bytes")), "{said}");
+        }
     }
 
     #[test]

@@ -19,6 +19,7 @@ use std::{
 
 use hg_na::{Error, Segment};
 use nix::{
+    errno::Errno,
     fcntl::{FcntlArg, SealFlag, fcntl},
     sys::{
         mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, munmap},
@@ -60,7 +61,7 @@ pub(crate) struct Bytes {
 /// A new memfd of `len` bytes that can neither shrink nor grow. Pages come into being when they are touched.
 ///
 /// # Errors
-/// [`Error::Limit`], [`Error::Os`].
+/// [`Error::NoMemory`], [`Error::Limit`], [`Error::Os`].
 pub(crate) fn new_memfd(len: usize) -> Result<OwnedFd, Error> {
     let fd = sized_memfd(c"hg-sm-shared", mapped_len(len))?;
     room::set_aside(&fd, 0..mapped_len(len))?;
@@ -91,7 +92,7 @@ impl Bytes {
     /// Maps a memfd of this process's own, as long as [`new_memfd`] made it.
     ///
     /// # Errors
-    /// [`Error::Limit`], [`Error::Os`].
+    /// [`Error::NoMemory`], [`Error::Limit`], [`Error::Os`].
     pub(crate) fn map(fd: &OwnedFd, len: usize, access: Access) -> Result<Self, Error> {
         let size = NonZeroUsize::new(mapped_len(len)).expect("at least one byte");
         let (protection, flags) = match access {
@@ -102,7 +103,13 @@ impl Bytes {
         // SAFETY:
         // - a new mapping at an address of the kernel's choice: touches no memory in use.
         let mapped = unsafe { mmap(None, size, protection, flags, fd.as_fd(), 0) };
-        let base: NonNull<c_void> = mapped.map_err(|error| os_error("mmap", error))?;
+        let base: NonNull<c_void> = mapped.map_err(|error| match error {
+            // One page can be mapped: it is the size, not the number of mappings.
+            Errno::ENOMEM if len > 1 && Self::map(fd, 1, access).is_ok() => {
+                Error::NoMemory { len: len as u64 }
+            }
+            error => os_error("mmap", error),
+        })?;
         let bytes = Self { base: base.cast(), len, access, process: std::process::id() };
         // SAFETY:
         // - the range is the mapping that was just made; a forked child shall not have it.
