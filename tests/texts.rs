@@ -2,7 +2,10 @@
 
 #![cfg(all(feature = "ofi", feature = "sm-routing"))]
 
-use hg::{CallError, Error};
+use hg::{
+    CallError, Error,
+    bulk::{Rights, TransferError},
+};
 
 fn open(url: &str) -> String {
     hg::open(url).expect_err("it cannot be opened").to_string()
@@ -54,8 +57,53 @@ fn routing_can_be_off_where_nothing_is_routed() {
     assert_eq!(said, "setting `routing`: sm is one way, so there is nothing but `off`");
 }
 
+#[test]
+fn an_address_of_several_contexts_is_answered_with_how_they_are_opened() {
+    for (url, first) in [("sm://x*4", "sm://x"), ("tcp://127.0.0.1:0*4", "tcp://127.0.0.1:0")] {
+        let how = format!("not opened: open `{first}` with `Builder::contexts(4)`");
+        assert!(open(url).ends_with(&how), "{}", open(url));
+    }
+    for wrong in ["sm://x*0", "sm://x*2*2"] {
+        assert!(lookup(wrong).ends_with("stands how many contexts there are, 1 to 256"));
+    }
+}
+
 #[hg::rpc]
 fn nothing();
+
+#[test]
+fn whatever_a_closed_engine_is_asked_it_says_so() {
+    let engine = hg::listen("sm://").unwrap();
+    let peer = engine.lookup(engine.address()).unwrap();
+    let bulk = engine.expose(vec![7; 10_000], Rights::READ).unwrap();
+    engine.close();
+    let sentence = "the engine was closed: open a new one";
+    for error in [
+        engine.lookup(engine.address()).map(drop),
+        engine.expose(vec![7], Rights::READ).map(drop),
+        engine.event_loop().map(drop),
+    ] {
+        assert_eq!(format!("{:?}", error.unwrap_err()), format!("{sentence} [Closed]"));
+    }
+    let refused = engine.serve(nothing, |_, ()| Ok(())).unwrap_err().to_string();
+    assert_eq!(refused, format!("`texts::nothing` cannot be registered: {sentence}"));
+    let called = engine.call(nothing, &peer, ()).wait().unwrap_err();
+    assert!(matches!(called, CallError::Closed), "{called:?}");
+    let fetched = engine.fetch(&peer, bulk.descriptor()).wait().unwrap_err();
+    assert!(matches!(fetched, TransferError::Closed), "{fetched:?}");
+    assert_eq!([called.to_string(), fetched.to_string()], [sentence; 2]);
+}
+
+#[test]
+fn an_engine_that_is_closed_before_it_accepts_anybody_is_no_process_that_has_ended() {
+    let target = hg::builder().progress(hg::Progress::Own).listen(true).open("sm://").unwrap();
+    let origin = hg::builder().progress(hg::Progress::Own).open("sm://").unwrap();
+    let call = origin.call(nothing, &origin.lookup(target.address()).unwrap(), ());
+    origin.progress(std::time::Duration::ZERO);
+    target.close();
+    let said = call.wait().unwrap_err().to_string();
+    assert!(said.starts_with("the target is gone: it closed the connection; "), "{said}");
+}
 
 #[test]
 fn where_nobody_is_it_is_said_when_to_look_the_address_up_again() {

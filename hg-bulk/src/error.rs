@@ -23,7 +23,7 @@ pub enum TransferError {
         reason: GoneReason,
     },
     /// The memory was unregistered by its owner, or never registered. Ask the owner for a new descriptor.
-    #[error("the descriptor names memory that is not registered (any more)")]
+    #[error("{}", NaError::StaleDescriptor)]
     Stale,
     /// One of the two memories does not grant what the transfer needs.
     #[error("the memory grants {granted}, the transfer needs {needed}")]
@@ -44,7 +44,9 @@ pub enum TransferError {
         size: u64,
     },
     /// The two ranges are not equally long. Cut them to the same length.
-    #[error("the local range has {local} bytes, the remote one {remote}")]
+    #[error(
+        "the local range has {local} bytes, the remote one {remote}: cut them to the same length"
+    )]
     Unequal {
         /// Length of the local range in bytes.
         local: u64,
@@ -60,8 +62,8 @@ pub enum TransferError {
         "waiting inside this handler would block the progress that it waits for: `.await` it in an `async fn` handler, or `wait` in one with `#[hg::rpc(blocking)]`"
     )]
     WouldDeadlock,
-    /// The engine was shut down.
-    #[error("the engine was shut down")]
+    /// The engine was closed. Open a new one.
+    #[error("{}", NaError::Closed)]
     Closed,
 }
 
@@ -87,6 +89,7 @@ impl From<NaError> for TransferError {
     fn from(error: NaError) -> Self {
         match error {
             NaError::Cancelled => Self::Cancelled,
+            NaError::Closed => Self::Closed,
             NaError::PeerGone(reason) => Self::PeerGone { reason },
             NaError::UnknownPeer => Self::PeerGone { reason: GoneReason::Closed },
             NaError::StaleDescriptor => Self::Stale,
@@ -109,9 +112,20 @@ mod tests {
     }
 
     #[test]
+    fn what_the_caller_can_mend_comes_with_what_to_do() {
+        let unequal = TransferError::Unequal { local: 1, remote: 2 };
+        let said = "the local range has 1 bytes, the remote one 2: cut them to the same length";
+        assert_eq!(unequal.to_string(), said);
+        let stale = TransferError::from(NaError::StaleDescriptor).to_string();
+        assert!(stale.ends_with(": ask its owner for a new one"), "{stale}");
+        let busy = NaError::RegionBusy.to_string();
+        assert!(busy.ends_with(" drop its ranges, then try again"), "{busy}");
+    }
+
+    #[test]
     fn what_main_prints_of_an_error_is_its_sentence_and_its_kind() {
         let said = format!("{:?}", TransferError::Closed);
-        assert_eq!(said, "the engine was shut down [Closed]");
+        assert_eq!(said, "the engine was closed: open a new one [Closed]");
         let said = format!("{:?}", TransferError::from(NaError::Forked));
         assert!(said.starts_with("the transfer could not be made: this engine was opened"));
         assert!(said.ends_with(" [NotMade: Forked]"), "{said}");

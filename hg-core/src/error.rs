@@ -51,7 +51,7 @@ pub enum CallError<E = NoError> {
     /// `wait` was called in a handler that runs on the progress thread, where it could never end; or a future was
     /// polled in a plain one (`block_on`), the same. Await it in an `async fn`, or use a blocking handler.
     WouldDeadlock,
-    /// The engine of the caller was shut down.
+    /// The engine of the caller was closed. Open a new one.
     Closed,
 }
 
@@ -110,7 +110,7 @@ impl<E> CallError<E> {
             Self::WouldDeadlock => out.write_str(
                 "waiting inside this handler would block the progress that it waits for: `.await` it in an `async fn` handler, or `wait` in one with `#[hg::rpc(blocking)]`",
             ),
-            Self::Closed => out.write_str("the engine was shut down"),
+            Self::Closed => write!(out, "{}", NaError::Closed),
         }
     }
 
@@ -174,7 +174,10 @@ impl<E: fmt::Debug + fmt::Display> std::error::Error for CallError<E> {
 
 impl<E> From<NaError> for CallError<E> {
     fn from(error: NaError) -> Self {
-        Self::NotMade(error)
+        match error {
+            NaError::Closed => Self::Closed,
+            error => Self::NotMade(error),
+        }
     }
 }
 
@@ -229,7 +232,7 @@ impl fmt::Display for SignatureMismatch {
         let Self { name, caller, target } = self;
         write!(
             out,
-            "the two sides declare the RPC `{name}` differently: called as `{caller}`, served as `{target}`"
+            "the two sides declare the RPC `{name}` differently: called as `{caller}`, served as `{target}`; declare it once, in a crate that both share, and build both anew"
         )
     }
 }
@@ -365,6 +368,14 @@ mod tests {
         let own = CallError::Handler(Started::Unknown);
         assert!(own.to_string().ends_with("error: whether the call was started is unknown"));
         assert!(format!("{own:?}").ends_with("error: Unknown [Handler]"), "{own:?}");
+    }
+
+    #[test]
+    fn declarations_that_differ_are_shown_with_what_to_do() {
+        let failure = Status::SignatureMismatch.failure("add", b"(i64)").expect("it is a failure");
+        let said = failure.to_string();
+        assert!(said.contains("the RPC `add` differently: called as ``, served as `(i64)`"));
+        assert!(said.ends_with("in a crate that both share, and build both anew"), "{said}");
     }
 
     #[test]

@@ -117,8 +117,8 @@ impl Protocol {
     /// The transport, while it is open.
     ///
     /// # Errors
-    /// [`Failure::Closed`], or what has broken it.
-    pub fn context(&mut self) -> Result<&mut dyn Context, Failure> {
+    /// [`hg_na::Error::Closed`], or what has broken it.
+    pub fn context(&mut self) -> Result<&mut dyn Context, hg_na::Error> {
         match &mut self.context {
             Some(context) => Ok(context.as_mut()),
             None => Err(closed(self.broken.as_ref())),
@@ -160,7 +160,7 @@ impl Protocol {
     ) -> Result<(), Failure> {
         let Some(context) = &mut self.context else {
             self.operations.forget(id);
-            return Err(closed(self.broken.as_ref()));
+            return Err(closed(self.broken.as_ref()).into());
         };
         let owner = Owner::Call(id, Half::Send);
         let token = if two_way { owner.quiet_token() } else { owner.token() };
@@ -534,8 +534,8 @@ impl Protocol {
         self.part();
         self.serves.close(&mut self.deferred);
         self.context = None;
-        let why = self.why_closed();
-        self.operations.close(&closed(self.broken.as_ref()), &why);
+        let why = closed(self.broken.as_ref());
+        self.operations.close(&why.clone().into(), &why.into());
         self.run_effects();
         self.kept.free_all(&mut self.deferred);
         self.addresses.clear();
@@ -576,9 +576,9 @@ pub fn status_message(id: u64, status: Status, text: &[u8], checksum: bool) -> M
     Message::copied(&bytes)
 }
 
-/// What a call is told when there is no transport any more.
-fn closed(broken: Option<&hg_na::Error>) -> Failure {
-    broken.cloned().map_or(Failure::Closed, Failure::NotMade)
+/// What is told when there is no transport any more.
+fn closed(broken: Option<&hg_na::Error>) -> hg_na::Error {
+    broken.cloned().unwrap_or(hg_na::Error::Closed)
 }
 
 fn not_made(error: hg_na::Error, started: Started) -> Failure {

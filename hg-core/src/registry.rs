@@ -45,7 +45,7 @@ pub enum RegisterError {
         other: &'static str,
     },
     /// The engine was closed: it serves nothing any more.
-    #[error("`{name}` cannot be registered: the engine was closed")]
+    #[error("`{name}` cannot be registered: {}", hg_na::Error::Closed)]
     Closed {
         /// Name of the RPC.
         name: &'static str,

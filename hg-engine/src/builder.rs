@@ -246,6 +246,12 @@ impl Builder {
             let why = format!("{} is not between 1 and {CONTEXTS_MAX}", self.contexts);
             return Err(hg_na::Error::BadSetting { name: "contexts".to_owned(), why });
         }
+        let (first, contexts) = url.contexts()?;
+        if first != url {
+            let how = format!("open `{first}` with `Builder::contexts({contexts})`");
+            let why = format!("several contexts are looked up so, not opened: {how}");
+            return Err(hg_na::Error::BadAddress { address: url.to_string(), why });
+        }
         let takes = |plugin: &&Arc<dyn Plugin>| plugin.schemes().contains(&url.scheme());
         let Some(plugin) = self.plugins.iter().rev().find(takes) else {
             return Err(schemes.none_for(url.scheme()));

@@ -178,8 +178,9 @@ impl Engine {
     /// for memory that no other process is to reach.
     ///
     /// # Errors
-    /// [`Error::Denied`] when the memory cannot grant these rights, [`Error::Limit`].
+    /// [`Error::Denied`] when the memory cannot grant these rights, [`Error::Limit`], [`Error::Closed`].
     pub fn expose(&self, memory: impl Into<Memory>, rights: Rights) -> Result<Bulk, Error> {
+        drop(self.port.enter_open()?);
         Ok(Bulk {
             local: Arc::new(self.port.register(memory.into(), rights)?),
             address: self.address().clone(),

@@ -153,6 +153,9 @@ impl Port {
         let mut is_kept = false;
         loop {
             let mut state = self.enter_state().ok_or(hg_na::Error::Forked)?;
+            if !is_kept {
+                state.protocol.context()?;
+            }
             let is_closing = self.closing.load(Ordering::Relaxed);
             if !is_kept && !is_closing && !state.followers.keep_for_loop(&me) {
                 let what = "a second event loop of a context: drop the first one";

@@ -17,7 +17,7 @@ pub(crate) fn reserve_failure(error: hg_na::Error) -> Failure {
         hg_na::Error::UnknownPeer => {
             Failure::PeerGone { reason: hg_na::GoneReason::Ended, started: Started::No }
         }
-        other => Failure::NotMade(other),
+        other => other.into(),
     }
 }
 

@@ -305,6 +305,16 @@ impl Port {
         self.state.try_lock().or_else(|| self.enter_contended_state())
     }
 
+    /// The same of an engine that is open.
+    ///
+    /// # Errors
+    /// [`hg_na::Error::Closed`], [`hg_na::Error::Forked`], and what has broken the transport.
+    pub(crate) fn enter_open(&self) -> Result<MutexGuard<'_, State>, hg_na::Error> {
+        let mut state = self.enter_state().ok_or(hg_na::Error::Forked)?;
+        state.protocol.context()?;
+        Ok(state)
+    }
+
     /// Whoever has it, has it for a moment, and takes it again in its next round: who sleeps for it comes too late again and again.
     #[cold]
     fn enter_contended_state(&self) -> Option<MutexGuard<'_, State>> {

@@ -90,7 +90,7 @@ impl Port {
     fn begin_drain(&self) -> Result<OperationId, Outcome> {
         let Some(mut state) = self.enter_state() else { return Err(Outcome::Failed(forked())) };
         if let Err(failure) = state.protocol.context() {
-            return Err(Outcome::Failed(failure));
+            return Err(Outcome::Failed(failure.into()));
         }
         state.protocol.drain().ok_or(Outcome::Sent)
     }
@@ -99,7 +99,7 @@ impl Port {
     fn begin_room(&self) -> Result<OperationId, Outcome> {
         let Some(mut state) = self.enter_state() else { return Err(Outcome::Failed(forked())) };
         if let Err(failure) = state.protocol.context() {
-            return Err(Outcome::Failed(failure));
+            return Err(Outcome::Failed(failure.into()));
         }
         if state.protocol.operations.room() > 0 {
             return Err(Outcome::Sent);

@@ -87,8 +87,9 @@ impl Port {
             return self.start_copied_call::<R>(peer, (wire, size), header, deadline);
         }
         let mut state = self.enter_state().ok_or_else(forked)?;
+        let context = state.protocol.context();
         let mut message =
-            state.protocol.context()?.message(peer.na, start + size).map_err(reserve_failure)?;
+            context.and_then(|it| it.message(peer.na, start + size)).map_err(reserve_failure)?;
         // A user's `Serialize` runs: not under the lock.
         drop(state);
         codec::Default::encode(&wire, &mut message.as_mut_slice()[start..])
@@ -148,7 +149,7 @@ impl Port {
                 state.protocol.operations.begin_exchanged((peer.na, name), deadline, ops);
             }
             None => {
-                state.protocol.context()?;
+                state.protocol.context().map_err(Failure::from)?;
                 let operations = &mut state.protocol.operations;
                 let begun = operations.begin_call((peer.na, name), two_way, deadline, None);
                 begun.ok_or_else(|| self.too_many_calls())?;
@@ -231,10 +232,9 @@ impl Port {
         if !two_way {
             state.protocol.kept.check_arguments(peer.na, local.len())?;
         }
-        let mut message = state
-            .protocol
-            .context()?
-            .message(peer.na, start + payload.len())
+        let context = state.protocol.context();
+        let mut message = context
+            .and_then(|it| it.message(peer.na, start + payload.len()))
             .map_err(reserve_failure)?;
         message.as_mut_slice()[start..].copy_from_slice(&payload);
         // Those of a call are kept with it; the port keeps those of a one-way call, which is over when it was sent.

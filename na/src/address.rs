@@ -99,10 +99,12 @@ impl Address {
         let Some((first, count)) = self.0.rsplit_once(TIMES) else { return Ok((self.clone(), 1)) };
         let is_plain = !count.starts_with(['0', '+']);
         match count.parse() {
-            Ok(count @ 1..=CONTEXTS_MAX) if is_plain => Ok((Self::new(first)?, count)),
+            Ok(count @ 1..=CONTEXTS_MAX) if is_plain && !first.contains(TIMES) => {
+                Ok((Self::new(first)?, count))
+            }
             _ => {
                 let why = format!(
-                    "behind the '{TIMES}' stands how many contexts there are, 1 to {CONTEXTS_MAX}"
+                    "behind one '{TIMES}' stands how many contexts there are, 1 to {CONTEXTS_MAX}"
                 );
                 Err(Error::BadAddress { address: abridged(&self.0), why })
             }
@@ -115,13 +117,7 @@ impl Address {
     /// [`Error::BadAddress`] when it is too long, or is that of several already.
     pub fn with_contexts(&self, count: usize) -> Result<Self, Error> {
         let all = Self::new(&format!("{self}{TIMES}{count}"))?;
-        match all.contexts()? {
-            (first, _) if first == *self && !self.0.contains(TIMES) => Ok(all),
-            _ => {
-                let why = format!("it holds a '{TIMES}' already");
-                Err(Error::BadAddress { address: abridged(&self.0), why })
-            }
-        }
+        all.contexts().map(|_| all)
     }
 
     /// The whole text.
@@ -197,6 +193,7 @@ mod tests {
                 assert_eq!(all.contexts().unwrap(), (first.clone(), count));
                 assert!(all.with_contexts(2).is_err(), "it is of several already");
             }
+            assert!(Address::new(&format!("{first}*2*2")).unwrap().contexts().is_err(), "two");
             for count in [0, 257] {
                 assert!(first.with_contexts(count).is_err(), "{count}");
             }

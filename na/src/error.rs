@@ -104,13 +104,17 @@ pub enum Error {
         size: u64,
     },
     /// The memory was unregistered by its owner, or never registered.
-    #[error("the descriptor names memory that is not registered (any more)")]
+    #[error(
+        "the descriptor names memory that is not registered (any more): ask its owner for a new one"
+    )]
     StaleDescriptor,
     /// The descriptor cannot be read.
     #[error("the descriptor cannot be read: {0}")]
     BadDescriptor(&'static str),
     /// The region is in use by an operation in flight.
-    #[error("the region is in use: wait for its operations to complete")]
+    #[error(
+        "the memory is in use: wait for its transfers to end and drop its ranges, then try again"
+    )]
     RegionBusy,
 
     /// A limit of the process or of the plugin is reached.
@@ -134,6 +138,9 @@ pub enum Error {
     /// The process forked: this is the child's copy, which does nothing. Open an engine of its own.
     #[error("this engine was opened by the parent process: open a new one in the child")]
     Forked,
+    /// The engine was closed. Open a new one.
+    #[error("the engine was closed: open a new one")]
+    Closed,
     /// The operating system refused.
     #[error("{call} failed: {source}")]
     Os {
@@ -176,6 +183,7 @@ impl Error {
             Self::Limit { .. } => "Limit",
             Self::NoMemory { .. } => "NoMemory",
             Self::Forked => "Forked",
+            Self::Closed => "Closed",
             Self::Os { .. } => "Os",
         }
     }
@@ -199,7 +207,7 @@ impl fmt::Debug for Error {
 pub enum GoneReason {
     /// Its process has ended.
     Exited,
-    /// It closed the connection in good order.
+    /// It closed the connection in good order, or before it has accepted it.
     Closed,
     /// Nobody listens at its address, or the way there is cut.
     Unreachable(Arc<str>),

@@ -29,8 +29,9 @@ impl Protocol {
         far: RemoteRange,
         limits: Limits,
     ) -> Result<OperationId, TransferError> {
-        let why = self.why_closed();
-        let Some(context) = self.context.as_deref_mut() else { return Err(why) };
+        let Some(context) = self.context.as_deref_mut() else {
+            return Err(super::closed(self.broken.as_ref()).into());
+        };
         // A view is seen as a whole.
         let is_cut = !matches!(near, Near::View(_)) && context.moves(peer);
         let piece = if is_cut { limits.piece.min(MOVE_MAX) } else { limits.piece };
@@ -147,12 +148,5 @@ impl Protocol {
         let waker = self.operations.abandon(id, self.now);
         self.run_effects();
         (waker, self.deferred.split_off(before))
-    }
-
-    pub(super) fn why_closed(&mut self) -> TransferError {
-        match self.context() {
-            Err(crate::error::Failure::NotMade(error)) => error.into(),
-            _ => TransferError::Closed,
-        }
     }
 }

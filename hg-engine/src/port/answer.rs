@@ -86,7 +86,7 @@ fn encode_long_value<T: Serialize>(
 #[cold]
 fn reserve_answer(port: &Port, origin: hg_na::Peer, len: usize) -> Result<Message, String> {
     let mut state = port.state.lock();
-    let context = state.protocol.context().map_err(|_| "the engine was shut down".to_owned())?;
+    let context = state.protocol.context().map_err(|error| error.to_string())?;
     let reserved = context.message(origin, len);
     reserved.map_err(|error| format!("the result cannot be sent: {error}"))
 }

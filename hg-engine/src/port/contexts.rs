@@ -16,7 +16,6 @@ use std::{
     },
 };
 
-use hg_core::error::Failure;
 use hg_na::{Address, Error};
 
 use super::{Port, Shared};
@@ -222,11 +221,7 @@ impl Port {
 
     fn lookup_here(&self, address: Address) -> Result<hg_na::Peer, Error> {
         let mut state = self.enter_state().ok_or(Error::Forked)?;
-        let context = state.protocol.context().map_err(|failure| match failure {
-            Failure::NotMade(error) => error,
-            _ => Error::Unsupported("a closed engine"),
-        })?;
-        let na = context.lookup(&address)?;
+        let na = state.protocol.context()?.lookup(&address)?;
         state.protocol.addresses.insert(na, address);
         Ok(na)
     }

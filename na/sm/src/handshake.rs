@@ -232,8 +232,13 @@ impl SmContext {
             Ok(Received::Message { len, fds }) => (len, Ok(fds)),
             Ok(Received::Stripped { len, error }) => (len, Err(error)),
             Ok(Received::Nothing) => return,
-            // No goodbye was said.
-            Ok(Received::Closed) => return self.end(peer, GoneReason::Exited),
+            // No goodbye was said. To a connection that was not accepted there is none.
+            Ok(Received::Closed) => {
+                let lives = connection.watch.as_ref().is_some_and(|watch| watch.alive());
+                let is_refused = lives && connection.phase == Phase::Connecting;
+                let reason = if is_refused { GoneReason::Closed } else { GoneReason::Exited };
+                return self.end(peer, reason);
+            }
             Err(error) => return self.end(peer, reason_of(error)),
         };
         if MapMessage::is_meant(&buffer[..len]) {
