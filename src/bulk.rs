@@ -69,7 +69,7 @@
 //!
 //! # Who checks what
 //! Ranges and rights are checked on this side, at once. A descriptor that lies is caught by the transport, which
-//! touches nothing then: it carries an unguessable token ([`hg_na::Caps::checked_by`] says who compares it).
+//! touches nothing then: it carries an unguessable token ([`na::Caps::checked_by`](crate::na::Caps::checked_by) says who compares it).
 //!
 //! # Arrays of C and Fortran
 //! Memory that no Rust value owns is registered by its address, with something that keeps it alive:
