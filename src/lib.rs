@@ -80,6 +80,7 @@
 //! | [`RegisterError`] | registering a handler |
 //! | [`CallError`], [`Failure`] | a call, with and without an error of the handler's own |
 //! | [`bulk::TransferError`] | a transfer |
+//! | [`DrainError`] | draining an engine |
 //!
 //! Each is a sentence that says what to do, also where `main` returns it (an error of the handler's own is written
 //! there by its `Debug`). `?` turns [`Error`] into those of calls and transfers; a `main` that does several of these
@@ -118,8 +119,8 @@ pub use hg_core::{
     rpc::{NoError, Rpc, RpcId},
 };
 pub use hg_engine::{
-    Answer, Builder, Call, CallOptions, Drain, Engine, EventLoop, OneWay, OwnedCall, Peer,
-    Progress, Ready, Request, Spawn, ToAddress, Wait,
+    Answer, Builder, Call, CallOptions, Drain, DrainError, Engine, EventLoop, OneWay, OwnedCall,
+    Peer, Progress, Ready, Request, Spawn, ToAddress, Wait,
 };
 pub use hg_macros::rpc;
 pub use hg_na::{Address, Availability, Error, GoneReason, Identity, Offer};

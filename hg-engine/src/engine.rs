@@ -17,8 +17,8 @@ use hg_core::{
 use hg_na::Address;
 
 use crate::{
-    Answer, Call, CallOptions, Drain, EventLoop, OneWay, OpenError, OwnedCall, Peer, Progress,
-    Ready, Request, dump,
+    Answer, Call, CallOptions, EventLoop, OneWay, OpenError, OwnedCall, Peer, Progress, Request,
+    dump,
     inside::is_in_handler,
     lock::Mutex,
     peer::ToAddress,
@@ -141,8 +141,13 @@ impl Engine {
         self.whole().map_or(std::slice::from_ref(&self.port), |whole| &whole.ports)
     }
 
+    /// All contexts of the engine, whose handle this is; of a request's handle its own one.
+    pub(crate) fn all_ports(&self) -> &[Arc<Port>] {
+        self.alive.as_ref().map_or(std::slice::from_ref(&self.port), |alive| &alive.ports)
+    }
+
     /// The thread's context.
-    fn own(&self) -> &Arc<Port> {
+    pub(crate) fn own(&self) -> &Arc<Port> {
         match self.whole() {
             Some(whole) => self.threads_own(whole),
             None => &self.port,
@@ -247,7 +252,8 @@ impl Engine {
     /// transports (`uid://...`) an engine over one of them takes its part.
     ///
     /// # Errors
-    /// [`hg_na::Error::BadAddress`]; [`hg_na::Error::NoPlugin`] for one that no transport of this build reaches.
+    /// [`hg_na::Error::BadAddress`]; [`hg_na::Error::NoPlugin`] for one that no transport of this build reaches;
+    /// [`hg_na::Error::Closed`].
     pub fn lookup(&self, address: impl ToAddress) -> Result<Peer, OpenError> {
         let address = self.address_here(address)?;
         let found = match self.whole() {
@@ -465,50 +471,6 @@ impl Engine {
         OneWay::new(port, made)
     }
 
-    /// Ends when there is room for another call (`Builder::calls_max`): a future, or [`Ready::wait`]. Where there is none, a call is
-    /// refused with [`hg_na::Error::Limit`], also one by [`Engine::notify`], which needs its room until it was handed to the
-    /// transport:
-    /// ```
-    /// # use hg_engine::{Engine, Peer};
-    /// # async fn tell<R: hg_core::rpc::Rpc<Args<'static> = ()> + Copy>(
-    /// #     engine: &Engine, rpc: R, target: &Peer,
-    /// # ) -> Result<(), hg_core::error::Failure> {
-    /// engine.ready().await?;
-    /// engine.notify(rpc, target, ()).accepted()
-    /// # }
-    /// ```
-    /// The room is not kept for whoever has waited: another thread's call may take it first, and then that one's is refused.
-    /// A call has its room until its outcome was taken or it was dropped: who holds calls that are over and waits for room waits in
-    /// vain. Each context has its own room: this is the thread's.
-    pub fn ready(&self) -> Ready<'_> {
-        Ready::new(self.own())
-    }
-
-    /// Begins nothing new from now on, in any context of the engine, and ends when all that is in service was answered, and all
-    /// that was sent has left: then the engine can be closed and nobody misses an answer. For restarts.
-    ///
-    /// Calls that arrive end with [`CallError::Draining`](hg_core::error::CallError::Draining), at once and certainly not
-    /// started; one-way calls that arrive are dropped. As this ends, callers are told: a call of theirs that then ends with the
-    /// connection, because it came just before the close, ends so, too. The engine's own calls go on, and may be made. Handlers
-    /// are not told: one that would not end by itself is ended by closing the engine, when `within` has passed and this has failed.
-    /// So it is with a peer that takes nothing, as one that is stopped; one that is gone is not waited for.
-    ///
-    /// An `async` handler that a runtime runs goes on after its caller has left, unless it looks at [`Request::cancelled`], and is
-    /// waited for. Over TCP this may take 40 ms longer than the last answer: that long a peer's kernel may wait to say that it has it.
-    ///
-    /// The handle of a [`Request`] drains its own context only. Draining cannot be taken back.
-    /// ```no_run
-    /// # fn stop(engine: hg_engine::Engine) -> Result<(), hg_core::error::Failure> {
-    /// let ended = engine.drain(std::time::Duration::from_secs(10)).wait();
-    /// engine.close();
-    /// # ended
-    /// # }
-    /// ```
-    pub fn drain(&self, within: Duration) -> Drain<'_> {
-        let own = std::slice::from_ref(&self.port);
-        Drain::new(self.alive.as_ref().map_or(own, |alive| &alive.ports), within)
-    }
-
     /// Makes progress for at most `timeout`, or until something moved, and says whether it did. Zero: one round. For engines opened
     /// with [`Progress::Own`]; harmless otherwise. Of several contexts the thread's is
     /// progressed. Handlers run in this thread.
@@ -530,7 +492,8 @@ impl Engine {
     /// The descriptor and the questions for a foreign event loop. Of several contexts it is the thread's: each has its own.
     ///
     /// # Errors
-    /// [`hg_na::Error::Unsupported`] when the transport has no descriptor, [`hg_na::Error::Forked`], [`hg_na::Error::Os`].
+    /// [`hg_na::Error::Unsupported`] when the transport has no descriptor, [`hg_na::Error::Closed`], [`hg_na::Error::Forked`],
+    /// [`hg_na::Error::Os`].
     pub fn event_loop(&self) -> Result<EventLoop, OpenError> {
         EventLoop::new(Arc::clone(self.own()))
     }

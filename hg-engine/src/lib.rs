@@ -73,7 +73,7 @@ pub use engine::Engine;
 pub use event::EventLoop;
 pub use peer::{Peer, ToAddress};
 pub use port::Request;
-pub use ready::{Drain, Ready};
+pub use ready::{Drain, DrainError, Ready};
 pub use schemes::Advice;
 pub use serve::Answer;
 pub use settings::{OpenError, Progress, Wait};

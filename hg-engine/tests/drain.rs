@@ -13,7 +13,7 @@ use std::{
 };
 
 use hg_core::error::CallError;
-use hg_engine::{Answer, Builder, Engine, Peer, Progress, Request, Wait};
+use hg_engine::{Answer, Builder, DrainError, Engine, Peer, Progress, Request, Wait};
 use hg_macros::rpc;
 use hg_na_conformance::Mem;
 use watchdog::{LIMIT, in_time};
@@ -84,7 +84,7 @@ fn what_is_in_service_is_answered_and_what_comes_then_is_refused_as_not_started(
         let under_way = pair.origin.call(held, &pair.peer, (1,));
         pair.until("it is served", || pair.answers.lock().unwrap().len() == 1);
         let failed = pair.target.drain(AT_ONCE).wait().unwrap_err();
-        assert!(matches!(failed, CallError::DeadlineExceeded(_)), "{failed:?}");
+        assert!(matches!(failed, DrainError::OutOfTime), "{failed:?}");
 
         let late = thread::scope(|scope| {
             let late = scope.spawn(|| pair.origin.call(held, &pair.peer, (2,)).wait().unwrap_err());
@@ -121,14 +121,54 @@ fn a_handler_cannot_wait_for_its_own_end_and_a_closed_engine_has_nothing_to_drai
     let pair = Pair::new(Progress::Background, 1);
     let drains = |request: &Request, ()| {
         let drained = request.engine().drain(LIMIT).wait();
-        Ok(matches!(drained, Err(CallError::WouldDeadlock)))
+        Ok(matches!(drained, Err(DrainError::InHandler)))
     };
     pair.target.serve(drained_here, drains).unwrap();
     assert!(pair.origin.call(drained_here, &pair.peer, ()).wait().unwrap());
     pair.target.drain(LIMIT).wait().unwrap();
     pair.target.close();
     let closed = pair.target.drain(LIMIT).wait().unwrap_err();
-    assert!(matches!(closed, CallError::Closed), "{closed:?}");
+    assert!(matches!(closed, DrainError::Closed), "{closed:?}");
+}
+
+#[test]
+fn an_rpc_that_shuts_its_service_down_is_answered() {
+    let pair = Pair::new(Progress::Background, 1);
+    let (stop, told) = std::sync::mpsc::channel();
+    let shut_down = move |_: &Request, ()| Ok(stop.send(()).is_ok());
+    pair.target.serve(drained_here, shut_down).unwrap();
+    let call = pair.origin.call(drained_here, &pair.peer, ());
+    told.recv_timeout(LIMIT).unwrap();
+    pair.target.drain(LIMIT).wait().unwrap();
+    pair.target.close();
+    assert!(call.wait().unwrap());
+}
+
+#[test]
+fn a_drain_that_fails_says_what_to_do_and_speaks_of_no_call() {
+    let pair = Pair::new(Progress::Background, 1);
+    let (say, heard) = std::sync::mpsc::channel();
+    let drains = move |request: &Request, ()| {
+        let drained = request.engine().drain(LIMIT).wait();
+        Ok(say.send(drained.unwrap_err().to_string()).is_ok())
+    };
+    pair.target.serve(drained_here, drains).unwrap();
+    pair.origin.call(drained_here, &pair.peer, ()).wait().unwrap();
+    let other = Pair::new(Progress::Background, 1);
+    let _held = other.origin.call(held, &other.peer, (1,));
+    other.until("it is served", || other.answers.lock().unwrap().len() == 1);
+    let late = other.target.drain(AT_ONCE).wait().unwrap_err();
+    assert!(format!("{late:?}").ends_with(" [OutOfTime]"), "{late:?}");
+    other.target.close();
+    let closed = other.target.drain(AT_ONCE).wait().unwrap_err().to_string();
+    for (said, what, remedy) in [
+        (late.to_string(), "the time is over", "drain it again with more time"),
+        (heard.recv().unwrap(), "draining has begun", "wait for its end outside of handlers"),
+        (closed, "the engine was closed", "open a new one"),
+    ] {
+        assert!(said.contains(what) && said.contains(remedy), "{said}");
+        assert!(!said.contains("call"), "{said}");
+    }
 }
 
 #[test]
