@@ -125,8 +125,10 @@ impl<'e, R: Rpc> Call<'e, R> {
         }
     }
 
-    /// The outcome, if it is there; `None`: the call is still under way. Makes no progress. Once it was taken, the call is over, and
-    /// says [`CallError::Closed`].
+    /// The outcome, if it is there; `None`: the call is still under way. Makes no progress.
+    ///
+    /// # Panics
+    /// When the outcome was taken before, here or by a poll: it is there once. So do [`Call::wait`] and polling then.
     pub fn try_wait(&mut self) -> Option<Result<R::Output, CallError<R::Error>>> {
         match self.poll_outcome(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(outcome) => Some(outcome),

@@ -159,11 +159,14 @@ impl<'e, T: From<Outcome>> Pending<'e, T> {
     }
 
     /// Waits for the outcome, making progress in this thread.
+    ///
+    /// # Panics
+    /// It was taken before: the caller's bug, as polling a future that is over.
     pub(crate) fn wait(&mut self) -> T {
         match std::mem::replace(self, Self::Taken) {
             Self::Open(mut operation) => operation.wait().into(),
             Self::Over(over) => *over,
-            Self::Taken => Outcome::Failed(Failure::Closed).into(),
+            Self::Taken => panic!("the outcome was taken before: it is there once, so ask no more"),
         }
     }
 
