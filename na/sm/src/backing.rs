@@ -103,7 +103,7 @@ mod tests {
     fn open() -> (Arc<Shared>, SmContext) {
         let shared = Shared::open(&Address::new("sm://").unwrap(), &OpenOptions::listening());
         let shared = shared.unwrap();
-        let context = shared.endpoint(0, None).unwrap();
+        let context = SmContext::open(&shared, 0, None).unwrap();
         (shared, context)
     }
 

@@ -2,28 +2,31 @@
 
 use std::{collections::VecDeque, sync::Arc, time::Instant};
 
-use hg_na::{
-    Completion, Done, Error, Failure, GoneReason, Message, OpId, Peer, Reached, Returned, Token,
-};
+use hg_na::{Completion, Error, GoneReason, Message, OpId, Peer, Reached, Returned, Token};
 use hg_na_parts::Refusals;
 
 use crate::{
+    completion::failed,
+    ferry::Ferry,
     layout::RINGS,
     link::{Kind, Link},
-    os::death::ProcessWatch,
+    maps::{Maps, VIEWS_MAX, Viewing},
     receives::Receives,
     rendezvous::{
         name::Target,
+        process::ProcessWatch,
         socket::{Credentials, Socket},
     },
     ring::Broken,
-    shared::{maps::Maps, views::Viewing},
-    space::Space,
-    transfers::{Transfer, ferry::Ferry},
+    transfer::{TRANSFERS_MAX, Transfer},
 };
 
 /// Operations of one kind that wait for space at one peer, before `Again`.
 pub(crate) const QUEUE_DEPTH: usize = 128;
+
+/// Kinds of refusals, beside the rings' places.
+pub(crate) const TRANSFERS: usize = 2;
+pub(crate) const VIEWS: usize = 3;
 
 /// Where a connection is in its life.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,6 +47,18 @@ pub(crate) enum Phase {
     Draining(GoneReason),
     /// Over, and told. Its last requests wait for admission, and nothing else of it is here.
     HungUp(GoneReason),
+}
+
+/// Who looks for the space that a connection's queued messages wait for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Space {
+    /// Nothing waits.
+    #[default]
+    Unwanted,
+    /// This side, in each round: it stands in the context's backlog.
+    Polled,
+    /// The peer rings.
+    Rung,
 }
 
 /// A message that waits for its slot.
@@ -70,7 +85,7 @@ pub(crate) struct Connection {
     /// Who looks for the space that queued messages wait for, and looks in a row that have found none.
     pub(crate) space: Space,
     pub(crate) looks: u32,
-    /// What was refused: of the rings' queues, of [`crate::space`]'s kinds.
+    /// What was refused: of the rings' queues, of [`TRANSFERS`], and of [`VIEWS`].
     pub(crate) refusals: Refusals,
     /// In the context's list of connections whose arena has pages to give back.
     pub(crate) is_dirty: bool,
@@ -95,14 +110,14 @@ pub(crate) struct Connection {
     pub(crate) watch: Option<Arc<ProcessWatch>>,
     /// This side's part of the link, until the peer's is known.
     pub(crate) own: Option<crate::link::OwnSide>,
-    /// When [`crate::chores`] look at its phase again.
+    /// When the context's chores look at its phase again.
     pub(crate) timer: Option<std::time::Instant>,
     /// Its place in the domain's list of pin lines.
     pub(crate) board: Option<usize>,
     /// What is mapped of the peer's memory, and views that wait for it.
     pub(crate) maps: Maps,
     pub(crate) views: Vec<Viewing>,
-    /// Put and get; whether they are waited for in [`crate::transfers::Transfers`].
+    /// Put and get; whether the context has them take turns.
     pub(crate) transfers: VecDeque<Transfer>,
     pub(crate) has_turn: bool,
     /// Transfers that are copied through the arenas.
@@ -217,28 +232,71 @@ impl Connection {
             ));
         }
     }
+
+    /// Transfers that wait, for whatever.
+    pub(crate) fn transfers_waiting(&self) -> usize {
+        self.transfers.len() + self.ferry.len()
+    }
+
+    /// Takes one out that is cancelled.
+    pub(crate) fn cancel_transfer(&mut self, serial: u64) -> Option<Completion> {
+        let Some(at) = self.transfers.iter().position(|it| it.id.serial == serial) else {
+            return self.ferry.cancel(serial);
+        };
+        Some(self.transfers.remove(at)?.failed(Error::Cancelled))
+    }
+
+    /// Ends all of them.
+    pub(crate) fn fail_transfers(&mut self, reason: &GoneReason, done: &mut Vec<Completion>) {
+        self.ferry.fail(reason, done);
+        let ended = self.transfers.drain(..);
+        done.extend(ended.map(|transfer| transfer.failed(Error::PeerGone(reason.clone()))));
+    }
+
+    /// Takes a view out that is cancelled.
+    pub(crate) fn cancel_view(&mut self, serial: u64) -> Option<Completion> {
+        let at = self.views.iter().position(|it| it.id.serial == serial)?;
+        Some(self.views.swap_remove(at).ended(Err(Error::Cancelled)))
+    }
+
+    /// Ends all that wait.
+    pub(crate) fn fail_views(&mut self, reason: &GoneReason, done: &mut Vec<Completion>) {
+        let ended = self.views.drain(..);
+        done.extend(ended.map(|it| it.ended(Err(Error::PeerGone(reason.clone())))));
+    }
+
+    /// Tells once that queues of its own which were full have room.
+    #[inline]
+    pub(crate) fn tell_room(&mut self, finished: &mut Vec<Completion>) -> bool {
+        if !self.refusals.any() {
+            return false;
+        }
+        let (transfers, views) = (self.transfers_waiting(), self.views.len());
+        let Self { queues, refusals, .. } = self;
+        let has_room = refusals.take(|kind| match kind {
+            TRANSFERS => transfers <= TRANSFERS_MAX / 2,
+            VIEWS => views <= VIEWS_MAX / 2,
+            kind => queues.get(kind).is_some_and(|queue| queue.len() <= QUEUE_DEPTH / 2),
+        });
+        if has_room {
+            finished.push(Completion::Room { peer: self.peer });
+        }
+        has_room
+    }
+
+    /// Whether what waits is behind something that the peer rings for when it has taken it.
+    pub(crate) fn is_behind_others(&self) -> bool {
+        let Some(link) = &self.link else { return false };
+        let waits =
+            [!self.queues[0].is_empty(), !self.queues[1].is_empty() || self.ferry.is_waiting];
+        waits.iter().zip(&link.tx).all(|(waits, tx)| !waits || !tx.is_drained())
+    }
 }
 
 /// The completion of a message that was never published.
 pub(crate) fn failed_send(scope: u32, pending: Pending, error: Error) -> Completion {
     let id = OpId { scope, serial: pending.serial };
     failed(id, pending.token, error, Reached::Never, given_back(pending.message))
-}
-
-/// A failed completion.
-pub(crate) fn failed(
-    id: OpId,
-    token: Token,
-    error: Error,
-    reached: Reached,
-    returned: Returned,
-) -> Completion {
-    Completion::Done(Done {
-        id,
-        token,
-        result: Err(Box::new(Failure { error, reached })),
-        returned,
-    })
 }
 
 /// What goes back to the poster of a message: its own memory, not the transport's.

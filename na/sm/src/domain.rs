@@ -1,46 +1,19 @@
-//! One opened URL: what its contexts share, and the plugin that opens it.
+//! One opened URL: what its contexts share.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use hg_na::{
-    Address, Caps, Context, Domain, Error, Guest, Memory, Offer, OpenOptions, Plugin, Region,
-    Rights,
-};
+use hg_na::{Address, Caps, Error, OpenOptions};
 use hg_na_memory::ForkGuard;
 
 use crate::{
-    context::SmContext,
     os::signals::Signals,
-    region::{
-        boards::Boards,
-        state::{Regions, SmRegion},
-        table::OwnedTable,
-        tables::PeerTables,
-    },
+    region::{boards::Boards, state::Regions, table::OwnedTable, tables::PeerTables},
     rendezvous::{
-        name::{Name, SCHEME, Target, fill_random},
+        name::{Name, fill_random},
         socket::Listener,
     },
     settings::{Settings, caps},
 };
-
-/// The shared-memory plugin: scheme `sm`.
-#[derive(Debug, Default, Clone, Copy)]
-pub struct SmPlugin;
-
-impl Plugin for SmPlugin {
-    fn schemes(&self) -> &[&str] {
-        &[SCHEME]
-    }
-
-    fn open(&self, url: &Address, options: &OpenOptions) -> Result<Arc<dyn Domain>, Error> {
-        Ok(Arc::new(SmDomain(Shared::open(url, options)?)))
-    }
-
-    fn offers(&self) -> Vec<Offer> {
-        crate::offer::offers()
-    }
-}
 
 /// What the contexts of one domain share.
 #[derive(Debug)]
@@ -95,15 +68,11 @@ impl Shared {
         }))
     }
 
-    /// Opens one of its contexts, alone or as a guest.
-    pub(crate) fn endpoint(
-        self: &Arc<Self>,
-        id: u8,
-        guest: Option<Guest>,
-    ) -> Result<SmContext, Error> {
-        if self.guard.is_child() {
-            return Err(Error::Forked);
-        }
+    /// Takes the id of one of its contexts, which opens now; gives where that listens, if it does.
+    ///
+    /// # Errors
+    /// [`Error::AddressInUse`] when it is open; why it cannot listen.
+    pub(crate) fn take(&self, id: u8) -> Result<Option<Listener>, Error> {
         let mut ids = self.ids();
         if ids.open[usize::from(id)] {
             return Err(Error::AddressInUse(self.name.address(id)));
@@ -114,9 +83,8 @@ impl Shared {
             None if self.listen => Some(Listener::bind(&self.name, id)?),
             None => None,
         };
-        let context = SmContext::new(Arc::clone(self), id, listener, guest)?;
         ids.open[usize::from(id)] = true;
-        Ok(context)
+        Ok(listener)
     }
 
     fn ids(&self) -> MutexGuard<'_, Ids> {
@@ -126,34 +94,5 @@ impl Shared {
     /// A context is closed; its id may be opened again.
     pub(crate) fn closed(&self, id: u8) {
         self.ids().open[usize::from(id)] = false;
-    }
-}
-
-#[derive(Debug)]
-struct SmDomain(Arc<Shared>);
-
-impl Domain for SmDomain {
-    fn caps(&self) -> &Caps {
-        &self.0.caps
-    }
-
-    fn register(&self, memory: Memory, rights: Rights) -> Result<Region, Error> {
-        if self.0.guard.is_child() {
-            return Err(Error::Forked);
-        }
-        let region = SmRegion::register(&self.0.regions, memory, rights)?;
-        Ok(Region::new(region))
-    }
-
-    fn context(&self, id: u8) -> Result<Box<dyn Context>, Error> {
-        Ok(Box::new(self.0.endpoint(id, None)?))
-    }
-
-    fn context_in(&self, id: u8, guest: Guest) -> Result<Box<dyn Context>, Error> {
-        Ok(Box::new(self.0.endpoint(id, Some(guest))?))
-    }
-
-    fn address_of(&self, context: &Address, id: u8) -> Option<Address> {
-        Some(Target::parse(context).ok()?.name.address(id))
     }
 }

@@ -37,11 +37,9 @@ use crate::{
         state::SmRegion,
         table::{OwnedTable, PeerTable, REGIONS_MAX, SEGMENTS_MAX, TABLE_LEN},
     },
+    rendezvous::mappings::{MapMessage, Name, Status},
     ring::Word,
-    shared::{
-        alloc,
-        wire::{MapMessage, Name, Status},
-    },
+    shared::alloc,
 };
 
 /// Commands of one input.
@@ -130,7 +128,7 @@ struct Pair {
 
 fn open() -> Option<(Arc<Shared>, SmContext)> {
     let shared = Shared::open(&"sm://".parse().ok()?, &OpenOptions::listening()).ok()?;
-    let context = shared.endpoint(0, None).ok()?;
+    let context = SmContext::open(&shared, 0, None).ok()?;
     Some((shared, context))
 }
 

@@ -14,15 +14,20 @@
 //! ```
 //!
 //! # Layers
+//! Each module uses those of the lines above its own, and of its own, without a circle.
+//!
 //! | module | what it is |
 //! |---|---|
-//! | `layout`, `ring`, `arena`, `wake` | the memory protocols; `tests/loom.rs` checks them |
-//! | `segment`, `body`, `link` | mapped memory of one connection |
-//! | `connection`, `send`, `receive`, `receives` | one peer |
-//! | `context`, `post`, `rounds`, `chores`, `handshake`, `draining`, `transfers` | one endpoint |
-//! | `domain`, `settings` | what is opened, and how |
-//! | [`shared`] | memory that peers map |
-//! | `os`, `rendezvous`, `region`, `node`, `offer` | the operating system's part |
+//! | `layout`, `ring`, `arena`, `wake`, `sync` | the memory protocols; `tests/loom.rs` checks them |
+//! | `os`, `node` | the operating system's part |
+//! | `rendezvous` | sockets: names, greetings, messages about mappings, and the process at the other end |
+//! | `segment`, `body`, `backing` | the mapped memory of one side of a connection |
+//! | [`shared`], `region` | memory that peers map, and memory that is registered |
+//! | `link`, `transfer`, `ferry`, `maps`, `receives` | the parts of a connection: rings, transfers, what is mapped of the peer |
+//! | `connection`, `send`, `receive`, `peers` | one peer, and all of them |
+//! | `settings`, `domain` | what is opened, how, and what its contexts share |
+//! | `context` | one endpoint |
+//! | `plugin`, `offer` | what `na` opens |
 //!
 //! # Threads
 //! A context is used by one thread at a time; its waiter by any. A domain by any.
@@ -45,43 +50,40 @@ mod arena;
 mod backing;
 #[expect(unsafe_code, reason = "turns reservations in the arena into slices")]
 mod body;
-mod chores;
+#[expect(unsafe_code, reason = "writes a completion into the spare capacity of a vector")]
+mod completion;
 mod connection;
 mod context;
 mod domain;
-mod draining;
 mod fail;
+mod ferry;
 #[cfg(feature = "fuzzing")]
 mod fuzzing;
-mod handshake;
-#[expect(unsafe_code, reason = "writes a completion into the spare capacity of a vector")]
-mod in_place;
 mod layout;
 mod link;
+mod maps;
 mod node;
 mod offer;
 mod os;
 mod peers;
-mod post;
+mod plugin;
 mod receive;
 mod receives;
 mod region;
 mod rendezvous;
 mod ring;
-mod rounds;
 #[expect(unsafe_code, reason = "turns mappings into references, and copies to and from them")]
 mod segment;
 mod send;
 mod settings;
 pub mod shared;
-mod space;
 mod sync;
-mod transfers;
+mod transfer;
 mod wake;
 
-pub use domain::SmPlugin;
 #[cfg(feature = "fuzzing")]
 pub use fuzzing::{fuzz_regions, fuzz_rings};
 pub use node::node_id;
+pub use plugin::SmPlugin;
 #[cfg(feature = "fuzzing")]
 pub use rendezvous::hello::fuzz_rendezvous;

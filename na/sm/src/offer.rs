@@ -1,8 +1,11 @@
 //! What shared memory offers here, and whether the system permits the fast way for long transfers.
 
-use std::io::{IoSlice, IoSliceMut};
+use std::{
+    io::{IoSlice, IoSliceMut},
+    sync::Arc,
+};
 
-use hg_na::{Address, Offer, OpenOptions, Plugin as _};
+use hg_na::{Address, Domain, Error, Offer, OpenOptions};
 use nix::{
     errno::Errno,
     sys::uio::{RemoteIoVec, process_vm_readv},
@@ -11,7 +14,7 @@ use nix::{
 
 use hg_na_parts::limits::nofile;
 
-use crate::{domain::SmPlugin, node::node_id, rendezvous::name::SCHEME};
+use crate::{node::node_id, rendezvous::name::SCHEME};
 
 /// Where Yama, a security module of the kernel's, says who may reach into other processes.
 const YAMA: &str = "/proc/sys/kernel/yama/ptrace_scope";
@@ -21,9 +24,11 @@ const SYS_PTRACE: u32 = 19;
 const DESCRIPTORS_PER_PEER: u64 = 4;
 
 /// The one URL, with what decides how well it works.
-pub(crate) fn offers() -> Vec<Offer> {
+pub(crate) fn offers(
+    open: impl FnOnce(&Address, &OpenOptions) -> Result<Arc<dyn Domain>, Error>,
+) -> Vec<Offer> {
     let Ok(url) = Address::new(&format!("{SCHEME}://")) else { return Vec::new() };
-    let opened = SmPlugin.open(&url, &OpenOptions::listening());
+    let opened = open(&url, &OpenOptions::listening());
     let offer = Offer::new(SCHEME, url);
     let offer = match opened {
         Ok(opened) => offer.fact("memfd", "permitted").tried(Ok(opened)),
@@ -102,7 +107,10 @@ fn may_trace(status: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use hg_na::Plugin as _;
+
     use super::*;
+    use crate::plugin::SmPlugin;
 
     #[test]
     fn what_yama_forbids_is_told_with_what_permits_it() {
@@ -129,7 +137,7 @@ mod tests {
 
     #[test]
     fn shared_memory_is_offered_once_with_its_node() {
-        let offers = offers();
+        let offers = SmPlugin.offers();
         assert_eq!(offers.len(), 1);
         assert!(offers[0].is_available(), "{offers:?}");
         assert_eq!(offers[0].facts["node"], node_id().unwrap().to_string());

@@ -5,14 +5,14 @@ use hg_na::{Completion, Done, INLINE_MAX, Message, Peer, Returned};
 use crate::{
     ahead,
     body::Pool,
+    completion::push_with,
     connection::Connection,
     fail,
-    in_place::push_with,
+    ferry::Ferry,
     layout::Slot,
     link::{ANSWERS, BodyClaim, CONTROL_MAX, Link, REQUESTS, SHORT, slots_of},
     receives::{Receive, Receives},
     ring::{Broken, Payload, Word},
-    transfers::ferry::Ferry,
 };
 
 /// Messages of one ring that are taken in one round, so that one busy peer does not starve others. Few: of many, the first

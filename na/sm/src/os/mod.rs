@@ -1,18 +1,15 @@
 //! What the plugin asks of the operating system, each part behind a safe type of its own.
 
 #[expect(unsafe_code, reason = "system calls with raw pointers that `nix` does not offer safely")]
-mod calls;
-pub(crate) mod death;
+pub(crate) mod calls;
 pub(crate) mod event;
 #[expect(unsafe_code, reason = "maps memfds and turns mappings into references")]
 pub(crate) mod mapping;
 pub(crate) mod room;
 #[expect(unsafe_code, reason = "system calls that `nix` does not offer safely")]
 pub(crate) mod signals;
-pub(crate) mod space;
 pub(crate) mod waiter;
 
-pub(crate) use calls::{PACKET_FDS_MAX, Packet, accept, receive_packet};
 use hg_na::{Error, GoneReason};
 
 /// The error for something that a peer got wrong; it costs the peer its connection.

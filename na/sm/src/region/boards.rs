@@ -17,7 +17,7 @@ use std::sync::{
 use hg_na::Error;
 
 use super::pins;
-use crate::{os::death::ProcessWatch, segment::Rings};
+use crate::{rendezvous::process::ProcessWatch, segment::Rings};
 
 /// Closed connections of one process whose pins are waited for.
 const LEAVING_MAX: usize = 64;

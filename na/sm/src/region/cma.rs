@@ -4,7 +4,7 @@
 //! Numbers of processes are reused, so the peer's pidfd is asked afterwards (and before a put): a transfer that ran
 //! into its end is an error, whatever the kernel said about it.
 //! A get of one short run needs no question: once such a call went well, it is read from the peer's address space
-//! ([`crate::os::space`]), which is no other process's, ever. What goes wrong there is tried by number, which tells.
+//! ([`crate::rendezvous::address_space`]), which is no other process's, ever. What goes wrong there is tried by number, which tells.
 
 use std::{borrow::BorrowMut, marker::PhantomData, mem::offset_of, os::fd::AsRawFd as _};
 
@@ -18,7 +18,7 @@ use super::{
 };
 use hg_na_parts::limits::os_error;
 
-use crate::os::death::ProcessWatch;
+use crate::rendezvous::process::ProcessWatch;
 
 /// Why the system does not let this process reach the other one's memory.
 pub(crate) const DENIED: &str = "this system forbids process_vm_readv/writev between these processes \

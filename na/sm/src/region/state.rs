@@ -33,11 +33,13 @@ use super::{
     table::{OwnedTable, Published},
 };
 use crate::{
-    rendezvous::socket::{Sent, Socket},
+    rendezvous::{
+        mappings::{MapMessage, Name},
+        socket::{Sent, Socket},
+    },
     shared::{
         Sharing,
         buffer::{Pages, fresh_copy},
-        wire::{MapMessage, Name},
     },
 };
 

@@ -216,7 +216,7 @@ impl Reader<'_> {
 /// For the fuzzer: whatever decodes can be encoded again, to the same bytes where nothing was cleaned.
 #[cfg(feature = "fuzzing")]
 pub fn fuzz_rendezvous(data: &[u8]) {
-    crate::shared::wire::fuzz(data);
+    super::mappings::fuzz(data);
     if let Ok(greeting) = Greeting::decode(data) {
         let again = greeting.encode();
         assert!(again.len() <= GREETING_MAX);

@@ -3,7 +3,10 @@
 //! Abstract unix sockets only: nothing of it has a name in the file system, and a killed process leaves
 //! nothing behind.
 
+pub(crate) mod address_space;
 pub(crate) mod hello;
+pub(crate) mod mappings;
 pub(crate) mod name;
 pub(crate) mod policy;
+pub(crate) mod process;
 pub(crate) mod socket;

@@ -23,7 +23,10 @@ use hg_na_memory::NotInherited;
 use hg_na_parts::limits::{nofile, os_error};
 
 use super::{hello::Greeting, name::Name};
-use crate::os::{PACKET_FDS_MAX, Packet, accept, misbehaved, receive_packet};
+use crate::os::{
+    calls::{PACKET_FDS_MAX, Packet, accept, receive_packet},
+    misbehaved,
+};
 
 /// Connections that may wait to be accepted.
 const BACKLOG: Backlog = Backlog::MAXCONN;
@@ -69,7 +72,7 @@ pub(crate) enum Received {
     Message {
         /// Bytes of it in the buffer.
         len: usize,
-        /// At most [`crate::os::PACKET_FDS_MAX`].
+        /// At most [`crate::os::calls::PACKET_FDS_MAX`].
         fds: Vec<OwnedFd>,
     },
 }

@@ -17,11 +17,6 @@
 //! |---|---|
 //! | `bytes` | a memfd, mapped: seals, sizes, slices |
 //! | `buffer` | the owner's side: [`Buffer`], [`Frozen`], and their [`hg_na::Memory`] |
-//! | `wire` | what is said over the connection's socket |
-//! | `maps` | the initiator's side: what is mapped of one peer |
-//! | `view` | what a view holds |
-//! | `serve` | a context's part: asking, answering, unmapping |
-//! | `views` | a context's part: views that wait |
 //!
 //! Protocol and states: `na/sm/ARCHITECTURE.md`, "Memory that peers map".
 
@@ -29,11 +24,6 @@
 pub(crate) mod buffer;
 #[expect(unsafe_code, reason = "maps memfds and turns mappings into slices")]
 pub(crate) mod bytes;
-pub(crate) mod maps;
-pub(crate) mod serve;
-pub(crate) mod view;
-pub(crate) mod views;
-pub(crate) mod wire;
 
 pub use buffer::{Buffer, Frozen, alloc};
 

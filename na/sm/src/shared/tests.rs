@@ -9,8 +9,8 @@ use hg_na::{
 use nix::libc;
 use watchdog::in_time;
 
-use super::{Buffer, Frozen, alloc, maps::MAPS};
-use crate::{context::SmContext, domain::Shared, region::descriptor::RegionClaim};
+use super::{Buffer, Frozen, alloc};
+use crate::{context::SmContext, domain::Shared, maps::MAPS, region::descriptor::RegionClaim};
 
 /// One endpoint with its domain.
 struct Side {
@@ -23,7 +23,7 @@ impl Side {
     fn open() -> Self {
         let url = Address::new("sm://").unwrap();
         let shared = Shared::open(&url, &OpenOptions::listening()).unwrap();
-        let context = shared.endpoint(0, None).unwrap();
+        let context = SmContext::open(&shared, 0, None).unwrap();
         Self { shared, context, done: Vec::new() }
     }
 

@@ -11,7 +11,6 @@ use proptest::prelude::{ProptestConfig, any, prop_assert_eq, proptest};
 use super::*;
 use crate::{
     layout::PINS,
-    os::death::ProcessWatch,
     region::{
         boards::{Boards, tests::this_process},
         cma::{Call, Direction, Near, Scratch},
@@ -19,6 +18,7 @@ use crate::{
         pins,
         table::{PeerTable, TABLE_LEN},
     },
+    rendezvous::process::ProcessWatch,
     rendezvous::{
         name::{Name, Target},
         socket::{Listener, Received, Sent, Socket},

@@ -17,18 +17,19 @@ use std::{
 
 use hg_na::{Error, GoneReason, Peer};
 
+use super::{
+    SmContext,
+    chores::{Source, token},
+    draining::GOODBYE,
+};
 use crate::{
     backing::Backing,
     body::OwnArena,
-    chores::{Source, token},
     connection::Phase,
-    context::SmContext,
     domain::Shared,
-    draining::GOODBYE,
     fail,
     link::{Link, OwnSide, TheirSide},
     os::{
-        death::ProcessWatch,
         event::{Doorbell, PeerBell},
         misbehaved, room,
         waiter::{Interest, LISTENER_TOKEN},
@@ -36,11 +37,12 @@ use crate::{
     region::table::TABLE_LEN,
     rendezvous::{
         hello::{BadGreeting, GREETING_FDS, GREETING_MAX, Greeting, Hello},
+        mappings::MapMessage,
+        process::ProcessWatch,
         socket::{Received, Sent, Socket},
     },
     segment::{Rings, SEGMENT_BYTES},
     settings::BACKLOG_RETRY,
-    shared::wire::MapMessage,
 };
 
 /// Connections accepted in one round.
@@ -286,18 +288,18 @@ impl SmContext {
         let Some(connection) = self.peers.find(peer) else { return Ok(()) };
         connection.socket = Some(socket);
         sent?;
-        self.open(peer, offer.own, theirs)
+        self.opened(peer, offer.own, theirs)
     }
 
     fn welcomed(&mut self, peer: Peer, hello: &Hello, fds: Vec<OwnedFd>) -> Result<(), Error> {
         let theirs = map(hello, fds, &self.shared)?;
         match self.peers.find(peer).and_then(|it| it.own.take()) {
-            Some(own) => self.open(peer, own, theirs),
+            Some(own) => self.opened(peer, own, theirs),
             None => Ok(()),
         }
     }
 
-    fn open(&mut self, peer: Peer, own: OwnSide, theirs: TheirSide) -> Result<(), Error> {
+    fn opened(&mut self, peer: Peer, own: OwnSide, theirs: TheirSide) -> Result<(), Error> {
         self.waiter.add(own.bell.fd(), token(peer, Source::Doorbell), Interest::EdgeIn)?;
         let Some(connection) = self.peers.find(peer) else { return Ok(()) };
         let Some(watch) = connection.watch.clone() else { return Ok(()) };

@@ -19,8 +19,8 @@ use nix::{
 
 use hg_na_parts::limits::os_error;
 
-use super::{calls, space::AddressSpace};
-use crate::rendezvous::socket::Socket;
+use super::{address_space::AddressSpace, socket::Socket};
+use crate::os::calls;
 
 /// Watches one process, as the socket to it and the system know it.
 #[derive(Debug)]

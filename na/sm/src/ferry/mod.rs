@@ -35,12 +35,12 @@ use self::{
     ask::Ferried,
     wire::{Answer, HALF, Note, PLACES, places_of},
 };
-use super::Transfer;
 use crate::{
     arena::FERRY_OFFSET,
     link::{ANSWERS, Link},
     region::{cma::Direction, state::Regions},
     ring::{Broken, Payload, Word},
+    transfer::Transfer,
 };
 
 /// Bytes that one round copies for one peer: about as long as a piece that the kernel moves.
@@ -104,7 +104,7 @@ impl Ferry {
     }
 
     /// A transfer shall go this way, from where it stands.
-    pub(super) fn take(&mut self, transfer: Transfer) {
+    pub(crate) fn take(&mut self, transfer: Transfer) {
         self.wanting[side(transfer.direction)].push_back(Ferried::new(transfer));
     }
 

@@ -2,15 +2,26 @@
 //!
 //! | file | what it does for the context |
 //! |---|---|
-//! | [`crate::post`] | post, cancel, forget, message |
-//! | [`crate::space`] | messages that wait for space, and who is told of room |
-//! | [`crate::rounds`] | progress and sleep: which connections are polled, which are parked |
-//! | [`crate::chores`] | what is rare: events, timers, pages given back |
-//! | [`crate::handshake`] | from the first post, or an accept, to an open connection |
-//! | [`crate::draining`] | from the end of a connection to its last word |
-//! | [`crate::transfers`] | put and get |
+//! | [`post`] | post, cancel, forget, message |
+//! | [`space`] | messages that wait for space, and who is told of room |
+//! | [`rounds`] | progress and sleep: which connections are polled, which are parked |
+//! | [`chores`] | what is rare: events, timers, pages given back |
+//! | [`handshake`] | from the first post, or an accept, to an open connection |
+//! | [`draining`] | from the end of a connection to its last word |
+//! | [`transfers`] | put and get |
+//! | [`mappings`], [`views`] | what is mapped of a peer's memory, and views of it |
 //!
 //! Nothing in a round of progress, a sleep or a cancel costs more with more idle peers.
+
+mod chores;
+mod draining;
+mod handshake;
+mod mappings;
+mod post;
+mod rounds;
+mod space;
+mod transfers;
+mod views;
 
 use std::{
     collections::BTreeSet,
@@ -27,6 +38,7 @@ use hg_na_memory::ForkGuard;
 use hg_na_parts::Flush;
 use rustc_hash::FxHashMap;
 
+use self::{rounds::POLL_EMPTY_MIN, transfers::Transfers};
 use crate::{
     body::Pool,
     connection::Phase,
@@ -35,9 +47,7 @@ use crate::{
     peers::Peers,
     receive::Intake,
     rendezvous::{name::Target, socket::Listener},
-    rounds::POLL_EMPTY_MIN,
     send::Sent,
-    transfers::Transfers,
 };
 
 /// A context of the shared-memory transport.
@@ -90,8 +100,16 @@ pub(crate) struct SmContext {
 }
 
 impl SmContext {
-    /// An endpoint that listens where `listener` is bound, and sleeps alone or as a guest.
-    pub(crate) fn new(
+    /// One of a domain's, which sleeps alone or as a guest.
+    pub(crate) fn open(shared: &Arc<Shared>, id: u8, guest: Option<Guest>) -> Result<Self, Error> {
+        if shared.guard.is_child() {
+            return Err(Error::Forked);
+        }
+        let listener = shared.take(id)?;
+        Self::new(Arc::clone(shared), id, listener, guest).inspect_err(|_| shared.closed(id))
+    }
+
+    fn new(
         shared: Arc<Shared>,
         id: u8,
         listener: Option<Listener>,
@@ -152,7 +170,7 @@ impl SmContext {
         }
     }
 
-    /// Asks for [`crate::chores`] at a time; a connection has one timer.
+    /// Asks for [`chores`] at a time; a connection has one timer.
     pub(crate) fn at(&mut self, when: Instant, peer: Peer) {
         let Some(connection) = self.peers.find(peer) else { return };
         if let Some(before) = connection.timer.replace(when) {
@@ -170,7 +188,7 @@ impl SmContext {
         }
     }
 
-    /// Finds the time at which [`crate::chores`] are due.
+    /// Finds the time at which [`chores`] are due.
     pub(crate) fn schedule(&mut self) {
         let timer = self.timers.first().map(|(when, _)| *when);
         self.due_at = [timer, self.trim_at, self.listen_at].into_iter().flatten().min();

@@ -13,7 +13,7 @@
 //!
 //! A Mapped whose status is 0 carries one descriptor, the memfd.
 
-use crate::rendezvous::hello::{MAGIC, VERSION};
+use super::hello::{MAGIC, VERSION};
 
 const HEADER: usize = 16;
 const KIND_MAP: u32 = 4;

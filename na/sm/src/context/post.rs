@@ -8,7 +8,8 @@ use hg_na::{
 use crate::{
     arena::MESSAGE_MAX,
     body::OutBody,
-    connection::{Pending, Phase, failed, failed_send},
+    completion::failed,
+    connection::{Pending, Phase, failed_send},
     context::SmContext,
     link::{ANSWERS, CONTROL_MAX, Kind, REQUESTS, misbehaved},
     receives::Receive,

@@ -1,6 +1,6 @@
 //! The owner: checks what it is asked for, and copies between its region and a place.
 
-use hg_na::{Memory, Rights};
+use hg_na::Memory;
 
 use super::{
     Ferry,
@@ -10,6 +10,7 @@ use crate::{
     fail,
     region::{cma::Direction, state::Regions},
     ring::Broken,
+    transfer::needed_for,
 };
 
 impl Ferry {
@@ -38,11 +39,7 @@ fn verdict_on(ask: &Ask, regions: &Regions, place: &Memory) -> Verdict {
     else {
         return Verdict::Stale;
     };
-    let needed = match ask.direction {
-        Direction::Get => Rights::READ,
-        Direction::Put => Rights::WRITE,
-    };
-    if !granted.contains(needed) {
+    if !granted.contains(needed_for(ask.direction)) {
         return Verdict::Denied(granted);
     }
     let (size, (start, len)) = (memory.len(), ask.whole);

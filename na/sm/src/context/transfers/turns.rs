@@ -3,14 +3,14 @@
 
 use hg_na::{Error, Peer};
 
-use super::{Transfer, near_of, piece::Piece, region_of};
+use super::{near_of, piece::Piece};
 use crate::{
-    connection::Connection,
+    connection::{Connection, Space},
     context::SmContext,
     link::misbehaved,
-    os::death::ProcessWatch,
     region::cma::{DENIED, Scratch},
-    space::Space,
+    rendezvous::process::ProcessWatch,
+    transfer::{Transfer, region_of},
 };
 
 /// Bytes that one turn moves: messages that come meanwhile wait for its end.

@@ -4,13 +4,16 @@ use std::os::fd::OwnedFd;
 
 use hg_na::{Error, Peer};
 
-use super::{
-    maps::{MAPS, name_of},
-    wire::{MapMessage, Name, Status},
-};
+use super::SmContext;
 use crate::{
-    connection::Phase, context::SmContext, os::misbehaved, region::descriptor::RegionClaim,
-    rendezvous::socket::Sent,
+    connection::Phase,
+    maps::{MAPS, name_of},
+    os::misbehaved,
+    region::descriptor::RegionClaim,
+    rendezvous::{
+        mappings::{MapMessage, Name, Status},
+        socket::Sent,
+    },
 };
 
 impl SmContext {

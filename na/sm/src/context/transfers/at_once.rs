@@ -7,10 +7,11 @@
 
 use hg_na::{Begun, Completion, Descriptor, Done, Op, OpId, Peer, Returned, Token, Transit};
 
-use super::{PIECE, PIECE_ALONE, Transfers, near_of, piece::Piece, region_of};
+use super::{PIECE, PIECE_ALONE, Transfers, near_of, piece::Piece};
 use crate::{
     context::SmContext,
     region::{cma::Near, descriptor::RegionClaim},
+    transfer::region_of,
 };
 
 /// So many bytes are moved sooner than they are handed over, or queued, completed and their task is woken: a handler that

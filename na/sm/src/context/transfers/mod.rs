@@ -8,54 +8,33 @@
 //! | `piece` | one piece: checked, pinned, and moved through a mapping, or by the kernel (CMA) |
 //! | `turns` | queued transfers, piece by piece |
 //! | `at_once` | those that need no queue: short ones, and what is moved by whoever asked |
-//! | `ferry` | where there is neither way: by both sides' copies, through their arenas |
+//! | [`crate::ferry`] | where there is neither way: by both sides' copies, through their arenas |
 //!
 //! What waits for a peer, for its connection or for its copies, waits in that connection and is counted there, so that it
 //! takes nothing from those with others.
 
 mod at_once;
-pub(crate) mod ferry;
 mod piece;
 mod turns;
 
 use std::collections::VecDeque;
 
-use hg_na::{
-    Completion, Done, Error, GoneReason, LocalSlice, Op, OpId, Peer, Reached, RegionState,
-    Rejected, RemoteSlice, Returned, Rights, Token,
-};
+use hg_na::{Error, Op, OpId, Peer, Rejected, Token};
 
 use self::{
-    piece::{needed_for, would_serve},
+    piece::would_serve,
     turns::{PIECE, PIECE_ALONE},
 };
+use super::SmContext;
 use crate::{
-    connection::{Connection, failed},
-    context::SmContext,
+    connection::TRANSFERS,
     region::{
         cma::{Direction, Near, Scratch},
         descriptor::RegionClaim,
         state::SmRegion,
     },
-    space::TRANSFERS,
+    transfer::{TRANSFERS_MAX, Transfer, region_of},
 };
-
-/// Transfers with one peer that wait.
-pub(crate) const TRANSFERS_MAX: usize = 1024;
-
-/// A put or a get under way.
-#[derive(Debug)]
-pub(crate) struct Transfer {
-    id: OpId,
-    token: Token,
-    direction: Direction,
-    claim: RegionClaim,
-    local: LocalSlice,
-    remote: RemoteSlice,
-    moved: u64,
-    /// Some bytes may have been moved.
-    is_begun: bool,
-}
 
 /// What the transfers of one context share.
 #[derive(Debug, Default)]
@@ -71,50 +50,6 @@ impl Transfers {
     /// Whether nothing can be moved now.
     pub(crate) fn is_empty(&self) -> bool {
         self.turns.is_empty()
-    }
-}
-
-impl Connection {
-    /// Transfers that wait, for whatever.
-    pub(crate) fn transfers_waiting(&self) -> usize {
-        self.transfers.len() + self.ferry.len()
-    }
-
-    /// Takes one out that is cancelled.
-    pub(crate) fn cancel_transfer(&mut self, serial: u64) -> Option<Completion> {
-        let Some(at) = self.transfers.iter().position(|it| it.id.serial == serial) else {
-            return self.ferry.cancel(serial);
-        };
-        Some(self.transfers.remove(at)?.failed(Error::Cancelled))
-    }
-
-    /// Ends all of them.
-    pub(crate) fn fail_transfers(&mut self, reason: &GoneReason, done: &mut Vec<Completion>) {
-        self.ferry.fail(reason, done);
-        let ended = self.transfers.drain(..);
-        done.extend(ended.map(|transfer| transfer.failed(Error::PeerGone(reason.clone()))));
-    }
-}
-
-impl Transfer {
-    fn failed(self, error: Error) -> Completion {
-        let reached = if self.is_begun { Reached::Unknown } else { Reached::Never };
-        failed(self.id, self.token, error, reached, Returned::Slice(self.local))
-    }
-
-    /// Bytes that are still to be moved.
-    fn left(&self) -> u64 {
-        self.remote.len() - self.moved
-    }
-
-    /// The rights that it needs at the peer.
-    fn needs(&self) -> Rights {
-        needed_for(self.direction)
-    }
-
-    fn succeeded(self) -> Completion {
-        let Self { id, token, local, .. } = self;
-        Completion::Done(Done { id, token, result: Ok(()), returned: Returned::Slice(local) })
     }
 }
 
@@ -208,14 +143,5 @@ fn near_of(direction: Direction, region: &SmRegion, offset: u64) -> Near<'_> {
     match direction {
         Direction::Get => Near::Into(region, offset),
         Direction::Put => Near::From(region, offset),
-    }
-}
-
-#[inline(always)]
-pub(crate) fn region_of(state: &dyn RegionState) -> Result<&SmRegion, Error> {
-    let any: &dyn std::any::Any = state;
-    match any.downcast_ref() {
-        Some(region) => Ok(region),
-        None => Err(Error::Unsupported("local memory of another plugin")),
     }
 }

@@ -3,19 +3,20 @@
 
 use std::{os::fd::OwnedFd, sync::Arc};
 
-use hg_na::{Error, Memory};
+use hg_na::{Completion, Error, Memory, OpId, Reached, Returned, SharedBytes, Token, ViewState};
 use hg_na_memory::ForkGuard;
 use rustc_hash::FxHashMap;
 
-use super::{
-    Sharing,
-    buffer::memory_of_bytes,
-    bytes::{Access, Bytes, Refused},
-    wire::Name,
-};
 use crate::{
+    completion::{done, failed},
     os::misbehaved,
     region::{descriptor::RegionClaim, table::PeerTable},
+    rendezvous::mappings::Name,
+    shared::{
+        Sharing,
+        buffer::memory_of_bytes,
+        bytes::{Access, Bytes, Refused},
+    },
 };
 
 /// Regions that one connection has mapped at a time, beside those that only views hold.
@@ -259,14 +260,45 @@ impl PeerPages {
     pub(crate) fn memory(&self) -> &Memory {
         &self.memory
     }
+}
 
-    /// The bytes, when nobody can write them any more; the seals were verified before they were mapped.
-    pub(crate) fn frozen(&self) -> Option<&[u8]> {
-        if self.is_elsewhere() { None } else { self.bytes.frozen() }
+/// What a view of a region holds, whatever becomes of connection, context and owner. A forked child lacks the mapping.
+impl ViewState for PeerPages {
+    fn len(&self) -> u64 {
+        self.memory.len()
     }
 
-    /// Whether this is a forked child, which lacks the mapping.
-    pub(crate) fn is_elsewhere(&self) -> bool {
-        self.guard.is_child()
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), Error> {
+        if self.guard.is_child() {
+            return Err(Error::Forked);
+        }
+        hg_na_memory::copy_out(&self.memory, offset, into)
+    }
+
+    /// When nobody can write them any more; the seals were verified before they were mapped.
+    fn as_slice(&self) -> Option<&[u8]> {
+        if self.guard.is_child() { None } else { self.bytes.frozen() }
+    }
+}
+
+/// Views of one peer's memory that wait.
+pub(crate) const VIEWS_MAX: usize = 1024;
+
+/// A view that waits for its connection, or for the owner's answer.
+#[derive(Debug)]
+pub(crate) struct Viewing {
+    pub(crate) id: OpId,
+    pub(crate) token: Token,
+    pub(crate) claim: RegionClaim,
+    pub(crate) range: (u64, u64),
+}
+
+impl Viewing {
+    pub(crate) fn ended(self, result: Result<SharedBytes, Error>) -> Completion {
+        let Self { id, token, .. } = self;
+        match result {
+            Ok(bytes) => done(id, token, Returned::View(bytes)),
+            Err(error) => failed(id, token, error, Reached::Never, Returned::Nothing),
+        }
     }
 }

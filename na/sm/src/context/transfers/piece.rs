@@ -6,22 +6,24 @@
 
 use std::{borrow::BorrowMut, fmt, sync::Arc};
 
-use hg_na::{Error, Mover, Rights};
+use hg_na::{Error, Mover};
 use hg_na_memory::ForkGuard;
 
 use crate::{
     connection::Connection,
     fail,
     link::Link,
-    os::death::ProcessWatch,
+    maps::PeerPages,
     region::{
         cma::{Call, Direction, Near, Scratch},
         descriptor::RegionClaim,
         pins::{self, Pin},
         table::Admitted,
     },
+    rendezvous::process::ProcessWatch,
     segment::Rings,
-    shared::{Sharing, maps::PeerPages},
+    shared::Sharing,
+    transfer::needed_for,
 };
 
 /// What is to be moved.
@@ -147,15 +149,6 @@ fn copy(
         Near::Slice(into) => hg_na_memory::copy_out(far.0, offset, into),
     };
     (if copied.is_ok() { len } else { 0 }, copied)
-}
-
-/// The right that a transfer needs at the peer.
-#[inline(always)]
-pub(super) fn needed_for(direction: Direction) -> Rights {
-    match direction {
-        Direction::Get => Rights::READ,
-        Direction::Put => Rights::WRITE,
-    }
 }
 
 /// Whether a mapping would serve a transfer.

@@ -1,9 +1,9 @@
-//! Writes a completion where it stays.
+//! Completions: how they are made, and written where they stay.
 //!
 //! `Vec::push` makes its value first and then looks whether there is space, so that two cache lines are
 //! written twice, with stores of other widths than the loads that follow. Here the space comes first.
 
-use hg_na::Completion;
+use hg_na::{Completion, Done, Error, Failure, OpId, Reached, Returned, Token};
 
 /// Appends what `make` gives, made in its place.
 #[inline(always)]
@@ -22,6 +22,28 @@ pub(crate) fn push_with(done: &mut Vec<Completion>, make: impl FnOnce() -> Compl
     // SAFETY:
     // - `len + 1` is at most the capacity, and the elements before it are initialised.
     unsafe { done.set_len(len + 1) };
+}
+
+/// That of an operation that went well.
+#[inline(always)]
+pub(crate) fn done(id: OpId, token: Token, returned: Returned) -> Completion {
+    Completion::Done(Done { id, token, result: Ok(()), returned })
+}
+
+/// A failed completion.
+pub(crate) fn failed(
+    id: OpId,
+    token: Token,
+    error: Error,
+    reached: Reached,
+    returned: Returned,
+) -> Completion {
+    Completion::Done(Done {
+        id,
+        token,
+        result: Err(Box::new(Failure { error, reached })),
+        returned,
+    })
 }
 
 #[cold]

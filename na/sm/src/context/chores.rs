@@ -165,12 +165,14 @@ mod tests {
     use hg_na::{Context as _, OpenOptions};
 
     use super::*;
-    use crate::{domain::Shared, os::death::ProcessWatch, region::boards::tests::pinning};
+    use crate::{
+        domain::Shared, region::boards::tests::pinning, rendezvous::process::ProcessWatch,
+    };
 
     #[test]
     fn who_left_with_pins_is_asked_after_by_the_timer_alone() {
         let shared = Shared::open(&"sm://".parse().unwrap(), &OpenOptions::listening()).unwrap();
-        let mut context = shared.endpoint(0, None).unwrap();
+        let mut context = SmContext::open(&shared, 0, None).unwrap();
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let watch = Arc::new(ProcessWatch::of_child(&child));
         shared.boards.remove(shared.boards.add(pinning(7), watch).unwrap());

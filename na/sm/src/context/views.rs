@@ -1,56 +1,17 @@
 //! Views that wait: for their connection, or for the owner to give its memory.
 
-use hg_na::{
-    Completion, Done, Error, GoneReason, Op, OpId, Peer, Reached, Rejected, Returned, Rights,
-    SharedBytes, Token,
-};
+use std::sync::Arc;
 
-use super::{Sharing, maps::name_of, view::view_of, wire::Name};
+use hg_na::{Error, Op, OpId, Peer, Rejected, Rights, SharedBytes, Token};
+
+use super::SmContext;
 use crate::{
-    connection::{Connection, failed},
-    context::SmContext,
+    connection::{Connection, VIEWS},
+    maps::{VIEWS_MAX, Viewing, name_of},
     region::descriptor::RegionClaim,
-    space,
+    rendezvous::mappings::Name,
+    shared::Sharing,
 };
-
-/// Views of one peer's memory that wait.
-pub(crate) const VIEWS_MAX: usize = 1024;
-
-/// A view that waits for its connection, or for the owner's answer.
-#[derive(Debug)]
-pub(crate) struct Viewing {
-    id: OpId,
-    token: Token,
-    claim: RegionClaim,
-    range: (u64, u64),
-}
-
-impl Connection {
-    /// Takes a view out that is cancelled.
-    pub(crate) fn cancel_view(&mut self, serial: u64) -> Option<Completion> {
-        let at = self.views.iter().position(|it| it.id.serial == serial)?;
-        Some(self.views.swap_remove(at).ended(Err(Error::Cancelled)))
-    }
-
-    /// Ends all that wait.
-    pub(crate) fn fail_views(&mut self, reason: &GoneReason, done: &mut Vec<Completion>) {
-        let ended = self.views.drain(..);
-        done.extend(ended.map(|it| it.ended(Err(Error::PeerGone(reason.clone())))));
-    }
-}
-
-impl Viewing {
-    fn ended(self, result: Result<SharedBytes, Error>) -> Completion {
-        let Self { id, token, .. } = self;
-        match result {
-            Ok(bytes) => {
-                let returned = Returned::View(bytes);
-                Completion::Done(Done { id, token, result: Ok(()), returned })
-            }
-            Err(error) => failed(id, token, error, Reached::Never, Returned::Nothing),
-        }
-    }
-}
 
 impl SmContext {
     pub(crate) fn post_view(&mut self, token: Token, op: Op) -> Result<OpId, Rejected> {
@@ -75,7 +36,7 @@ impl SmContext {
             return Err(error);
         }
         if connection.views.len() >= VIEWS_MAX {
-            connection.refusals.add(space::VIEWS);
+            connection.refusals.add(VIEWS);
             return Err(Error::Again);
         }
         let claim = RegionClaim::decode(remote.descriptor().opaque())?;
@@ -132,7 +93,7 @@ impl SmContext {
         }
         if let Some(pages) = maps.find(claim) {
             let (offset, len) = *range;
-            return Some(view_of(pages).slice(offset, len));
+            return Some(SharedBytes::new(Arc::clone(pages) as _).slice(offset, len));
         }
         match self.ask_for_mapping(peer, claim, None) {
             // The answers that are open try this one again.

@@ -10,7 +10,7 @@ use std::{
     os::fd::{AsFd, AsRawFd, BorrowedFd},
 };
 
-use super::death::ProcessWatch;
+use super::process::ProcessWatch;
 
 /// What is read of one process.
 #[derive(Debug)]

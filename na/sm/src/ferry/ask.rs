@@ -11,7 +11,7 @@ use crate::{
     link::{ANSWERS, Link},
     region::cma::Direction,
     ring::Broken,
-    transfers::{Transfer, region_of},
+    transfer::{Transfer, region_of},
 };
 
 /// A transfer of this kind.

@@ -10,64 +10,12 @@
 //! nothing for long is asked to ring ([`crate::wake`]), and costs nothing until it does: a process that is stopped never
 //! does. Only a ring that holds something is left to its consumer: what else a message waits for, nobody would ring about.
 
-use hg_na::{Completion, Peer};
+use hg_na::Peer;
 
-use crate::{
-    connection::{Connection, QUEUE_DEPTH},
-    context::SmContext,
-    link::misbehaved,
-    shared::views::VIEWS_MAX,
-    transfers::TRANSFERS_MAX,
-    wake::before_second_look,
-};
-
-/// Who looks for the space that a connection's queued messages wait for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Space {
-    /// Nothing waits.
-    #[default]
-    Unwanted,
-    /// This side, in each round: it stands in [`SmContext::backlog`].
-    Polled,
-    /// The peer rings.
-    Rung,
-}
+use crate::{connection::Space, context::SmContext, link::misbehaved, wake::before_second_look};
 
 /// Looks in a row that have found no space after which the peer is to ring: some ten microseconds.
 const PATIENCE: u32 = 1024;
-
-/// Kinds of refusals, beside the rings' places.
-pub(crate) const TRANSFERS: usize = 2;
-pub(crate) const VIEWS: usize = 3;
-
-impl Connection {
-    /// Tells once that queues of its own which were full have room.
-    #[inline]
-    pub(crate) fn tell_room(&mut self, finished: &mut Vec<Completion>) -> bool {
-        if !self.refusals.any() {
-            return false;
-        }
-        let (transfers, views) = (self.transfers_waiting(), self.views.len());
-        let Self { queues, refusals, .. } = self;
-        let has_room = refusals.take(|kind| match kind {
-            TRANSFERS => transfers <= TRANSFERS_MAX / 2,
-            VIEWS => views <= VIEWS_MAX / 2,
-            kind => queues.get(kind).is_some_and(|queue| queue.len() <= QUEUE_DEPTH / 2),
-        });
-        if has_room {
-            finished.push(Completion::Room { peer: self.peer });
-        }
-        has_room
-    }
-
-    /// Whether what waits is behind something that the peer rings for when it has taken it.
-    fn is_behind_others(&self) -> bool {
-        let Some(link) = &self.link else { return false };
-        let waits =
-            [!self.queues[0].is_empty(), !self.queues[1].is_empty() || self.ferry.is_waiting];
-        waits.iter().zip(&link.tx).all(|(waits, tx)| !waits || !tx.is_drained())
-    }
-}
 
 impl SmContext {
     /// Publishes what is queued for a peer; what remains waits for space. Says whether something moved.
