@@ -15,7 +15,7 @@ use crate::{
     shared::{
         Sharing,
         buffer::memory_of_bytes,
-        bytes::{Access, Bytes, Refused},
+        bytes::{Access, Bytes},
     },
 };
 
@@ -189,11 +189,7 @@ impl Maps {
         };
         let len =
             usize::try_from(said.size).map_err(|_| Error::Unsupported("memory of this size"))?;
-        let bytes = Bytes::open(fd, len, access).map_err(|refused| match refused {
-            Refused::Lie(why) => misbehaved(why),
-            Refused::System(error) => error,
-        })?;
-        let bytes = Arc::new(bytes);
+        let bytes = Arc::new(Bytes::open(fd, len, access)?);
         let memory = memory_of_bytes(Arc::clone(&bytes));
         Ok(PeerPages { memory, bytes, guard: Arc::clone(guard) })
     }

@@ -1,11 +1,11 @@
 //! Taking messages out of the rings of one peer. What is read there is checked before it is used.
 
-use hg_na::{Completion, Done, INLINE_MAX, Message, Peer, Returned};
+use hg_na::{Completion, INLINE_MAX, Message, Peer, Returned};
 
 use crate::{
     ahead,
     body::Pool,
-    completion::push_with,
+    completion::{self, push_with},
     connection::Connection,
     fail,
     ferry::Ferry,
@@ -242,8 +242,7 @@ enum Claim {
 #[inline(always)]
 fn ended(from: Peer, receive: Receive, message: Message) -> Completion {
     let id = Receives::id(from.index(), &receive);
-    let returned = Returned::Message(message);
-    Completion::Done(Done { id, token: receive.token, result: Ok(()), returned })
+    completion::done(id, receive.token, Returned::Message(message))
 }
 
 /// Counts a message that was copied out of its slot.

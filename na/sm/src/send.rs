@@ -2,11 +2,12 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use hg_na::{Completion, Done, Error, Message, OpId, QUIET, Returned, Token};
+use hg_na::{Completion, Error, Message, OpId, QUIET, Returned, Token};
 
 use crate::{
     arena::{Lane, MESSAGE_MAX},
     body::{OutBody, OwnArena},
+    completion::done,
     connection::{Connection, Pending, QUEUE_DEPTH, failed_send, given_back},
     link::{ANSWERS, Kind, Link, REQUESTS, SHORT, slots_of},
     os::room,
@@ -24,8 +25,7 @@ impl Sent {
     /// The completion: the message lived in a slot or in the arena.
     #[inline]
     pub(crate) fn completion(self) -> Completion {
-        let Self { id, token } = self;
-        Completion::Done(Done { id, token, result: Ok(()), returned: Returned::Nothing })
+        done(self.id, self.token, Returned::Nothing)
     }
 }
 
@@ -38,15 +38,6 @@ pub(crate) enum Inline {
     Sent,
     /// Published, and the peer is to be rung.
     Ring,
-}
-
-/// What became of an attempt to publish.
-#[derive(Debug)]
-pub(crate) enum Attempt {
-    /// Published; a message in the poster's own memory comes back.
-    Sent(Returned),
-    /// No slot, or no space in the arena: as it was.
-    NoSpace(Message),
 }
 
 impl Connection {
@@ -86,15 +77,13 @@ impl Connection {
     /// The same for a request in this connection's arena, which leaves it.
     #[inline(never)]
     pub(crate) fn send_body(&mut self, message: &mut Message) -> Inline {
-        let body: Option<&mut dyn std::any::Any> = message.body_mut().map(|body| body as _);
-        let out = body.and_then(|body| body.downcast_mut::<OutBody>());
-        let (Some(out), Some(link)) = (out, self.link.as_mut()) else { return Inline::Refused };
-        let is_next = self.is_flowing && self.queues[REQUESTS].is_empty();
-        let may = is_next && out.is_in(&link.own.arena);
+        let Some(link) = self.link.as_mut() else { return Inline::Refused };
+        let Some(out) = out_of(message, &link.own.arena) else { return Inline::Refused };
         let (lane, place, len) = out.place();
         // What fits a slot goes in one.
         let is_long = len as usize > SHORT[REQUESTS] && !out.is_spent();
-        if !may || !is_long || !link.tx[REQUESTS].has_known_room() {
+        let is_next = self.is_flowing && self.queues[REQUESTS].is_empty();
+        if !is_long || !is_next || !link.tx[REQUESTS].has_known_room() {
             return Inline::Refused;
         }
         out.leave();
@@ -129,35 +118,25 @@ impl Connection {
         let Some(link) = self.link.as_mut() else { return Ok(false) };
         let mut moved = self.ferry.is_waiting && self.ferry.publish(link)?;
         for (queue, ring) in self.queues.iter_mut().zip(0..) {
-            while let Some(Pending { serial, token, kind, message }) = queue.pop_front() {
-                let attempt = attempt(link, kind, message);
-                match attempt {
-                    Ok(Attempt::Sent(returned)) => {
-                        let id = OpId { scope, serial };
-                        if token & QUIET == 0 {
-                            let result = Ok(());
-                            finished.push(Completion::Done(Done { id, token, result, returned }));
-                        }
-                        moved = true;
-                    }
-                    Ok(Attempt::NoSpace(message)) => {
-                        queue.push_front(Pending { serial, token, kind, message });
-                        // Nothing is on its way whose end would make space: those behind hold it.
-                        if link.tx[ring].is_drained() && bring_home(queue, &link.own.arena) {
-                            continue;
-                        }
-                        if !link.lacks_memory(ring) {
-                            break;
-                        }
-                        if let Some(pending) = queue.pop_front() {
-                            finished.push(failed_send(scope, pending, room::no_memory()));
-                        }
-                        moved = true;
-                    }
-                    Err((broken, message)) => {
-                        queue.push_front(Pending { serial, token, kind, message });
-                        return Err(broken);
-                    }
+            while let Some(pending) = queue.front_mut() {
+                let is_sent = attempt(link, pending.kind, &mut pending.message)?;
+                // Where nothing is on its way whose end would make space, those behind hold it.
+                if !is_sent && link.tx[ring].is_drained() && bring_home(queue, &link.own.arena) {
+                    continue;
+                }
+                if !is_sent && !link.lacks_memory(ring) {
+                    break;
+                }
+                moved = true;
+                let Some(pending) = queue.pop_front() else { break };
+                if !is_sent {
+                    finished.push(failed_send(scope, pending, room::no_memory()));
+                } else if pending.token & QUIET == 0 {
+                    let id = OpId { scope, serial: pending.serial };
+                    let is_inline = pending.message.slot().is_some();
+                    let returned =
+                        if is_inline { Returned::Nothing } else { given_back(pending.message) };
+                    finished.push(done(id, pending.token, returned));
                 }
             }
         }
@@ -168,86 +147,51 @@ impl Connection {
 /// Copies queued messages out of the arena, so that the one in front finds space; says whether any were there.
 fn bring_home(queue: &mut VecDeque<Pending>, arena: &Arc<OwnArena>) -> bool {
     let mut any = false;
-    for pending in queue {
-        let body: Option<&dyn std::any::Any> = pending.message.body().map(|body| body as _);
-        if body.and_then(|body| body.downcast_ref::<OutBody>()).is_some_and(|out| out.is_in(arena))
-        {
-            pending.message = Message::copied(pending.message.as_slice());
+    for Pending { message, .. } in queue {
+        if out_of(message, arena).is_some() {
+            *message = Message::copied(message.as_slice());
             any = true;
         }
     }
     any
 }
 
-/// Publishes a message of any kind when there is space.
-pub(crate) fn attempt(
-    link: &mut Link,
-    kind: Kind,
-    message: Message,
-) -> Result<Attempt, (Broken, Message)> {
-    let slots = if kind == Kind::Request { slots_of(message.len()) } else { None };
-    match link.has_room_for(kind.ring(), slots.unwrap_or(1)) {
-        Ok(true) => {}
-        Ok(false) => return Ok(Attempt::NoSpace(message)),
-        Err(broken) => return Err((broken, message)),
+/// What a message that lies in this arena is there.
+fn out_of<'a>(message: &'a mut Message, arena: &Arc<OwnArena>) -> Option<&'a mut OutBody> {
+    let body: &mut dyn std::any::Any = message.body_mut()?;
+    body.downcast_mut::<OutBody>().filter(|out| out.is_in(arena))
+}
+
+/// Publishes a message of any kind when there is space; says whether it did. One of the arena's has no bytes then.
+fn attempt(link: &mut Link, kind: Kind, message: &mut Message) -> Result<bool, Broken> {
+    let len = message.len();
+    let slots = if kind == Kind::Request { slots_of(len) } else { None };
+    if !link.has_room_for(kind.ring(), slots.unwrap_or(1))? {
+        return Ok(false);
     }
-    if message.len() <= kind.short() {
+    if len <= kind.short() {
         let mut bytes = [0; hg_na::INLINE_MAX];
-        bytes[..message.len()].copy_from_slice(message.as_slice());
-        if publish_inline(link, kind, &bytes, message.len()) {
+        bytes[..len].copy_from_slice(message.as_slice());
+        if publish_inline(link, kind, &bytes, len) {
             link.ring();
         }
-        return Ok(Attempt::Sent(given_back_unless_inline(message)));
-    }
-    if let Some(slots) = slots {
+    } else if let Some(slots) = slots {
         if link.publish_wide(message.as_slice(), slots) {
             link.ring();
         }
-        return Ok(Attempt::Sent(given_back_unless_inline(message)));
+    } else if let Some(out) = out_of(message, &link.own.arena) {
+        let (lane, place, len) = out.place();
+        out.leave();
+        link.push_body(kind, lane, place, len);
+    } else {
+        let len = u32::try_from(len).unwrap_or(u32::MAX);
+        debug_assert!(len <= MESSAGE_MAX, "posting checks the length");
+        let lane = usize::from(matches!(kind, Kind::Answer(_)));
+        let Some(place) = link.reserve(lane, len)? else { return Ok(false) };
+        link.own.arena.bytes.copy_in(place.offset, message.as_slice());
+        link.push_body(kind, lane, place, len);
     }
-    match message.into_body() {
-        Ok(body) => attempt_body(link, kind, body),
-        Err(message) => attempt_copy(link, kind, message),
-    }
-}
-
-fn attempt_body(
-    link: &mut Link,
-    kind: Kind,
-    mut body: Box<dyn hg_na::MessageBody>,
-) -> Result<Attempt, (Broken, Message)> {
-    let any: &mut dyn std::any::Any = body.as_mut();
-    match any.downcast_mut::<OutBody>() {
-        Some(out) if out.is_in(&link.own.arena) => {
-            let (lane, place, len) = out.place();
-            out.leave();
-            link.push_body(kind, lane, place, len);
-            Ok(Attempt::Sent(Returned::Nothing))
-        }
-        _ => attempt_copy(link, kind, Message::from_body(body)),
-    }
-}
-
-fn attempt_copy(
-    link: &mut Link,
-    kind: Kind,
-    message: Message,
-) -> Result<Attempt, (Broken, Message)> {
-    let len = u32::try_from(message.len()).unwrap_or(u32::MAX);
-    debug_assert!(len <= MESSAGE_MAX, "posting checks the length");
-    let lane = usize::from(matches!(kind, Kind::Answer(_)));
-    let place = match link.reserve(lane, len) {
-        Ok(Some(place)) => place,
-        Ok(None) => return Ok(Attempt::NoSpace(message)),
-        Err(broken) => return Err((broken, message)),
-    };
-    link.own.arena.bytes.copy_in(place.offset, message.as_slice());
-    link.push_body(kind, lane, place, len);
-    Ok(Attempt::Sent(given_back_unless_inline(message)))
-}
-
-fn given_back_unless_inline(message: Message) -> Returned {
-    if message.slot().is_some() { Returned::Nothing } else { given_back(message) }
+    Ok(true)
 }
 
 #[inline(always)]

@@ -36,38 +36,29 @@ mod imp {
 
     /// A word that only its own protocol orders: never raced for, but in memory that a peer that
     /// breaks the protocol writes at any time, hence an atomic.
-    #[derive(Debug, Default)]
-    #[repr(transparent)]
-    pub(crate) struct Plain32(AtomicU32);
+    macro_rules! plain {
+        ($name:ident, $atomic:ty, $word:ty) => {
+            #[derive(Debug, Default)]
+            #[repr(transparent)]
+            pub(crate) struct $name($atomic);
 
-    /// The same, of 64 bits.
-    #[derive(Debug, Default)]
-    #[repr(transparent)]
-    pub(crate) struct Plain64(AtomicU64);
-
-    // Relaxed: the ring's sequence orders these words; that they are atomic only keeps a hostile
-    // peer's writes from being undefined behaviour here.
-    impl Plain32 {
-        #[inline(always)]
-        pub(crate) fn load(&self) -> u32 {
-            self.0.load(Ordering::Relaxed)
-        }
-        #[inline(always)]
-        pub(crate) fn store(&self, value: u32) {
-            self.0.store(value, Ordering::Relaxed);
-        }
+            // Relaxed: the ring's sequence orders these words; that they are atomic only keeps a hostile
+            // peer's writes from being undefined behaviour here.
+            impl $name {
+                #[inline(always)]
+                pub(crate) fn load(&self) -> $word {
+                    self.0.load(Ordering::Relaxed)
+                }
+                #[inline(always)]
+                pub(crate) fn store(&self, value: $word) {
+                    self.0.store(value, Ordering::Relaxed);
+                }
+            }
+        };
     }
 
-    impl Plain64 {
-        #[inline(always)]
-        pub(crate) fn load(&self) -> u64 {
-            self.0.load(Ordering::Relaxed)
-        }
-        #[inline(always)]
-        pub(crate) fn store(&self, value: u64) {
-            self.0.store(value, Ordering::Relaxed);
-        }
-    }
+    plain!(Plain32, AtomicU32, u32);
+    plain!(Plain64, AtomicU64, u64);
 }
 
 #[cfg(loom)]
@@ -93,49 +84,34 @@ mod imp {
     }
 
     /// A plain cell: the model fails when the protocol does not order its accesses.
-    #[derive(Debug, Default)]
-    pub(crate) struct Plain32(UnsafeCell<u32>);
+    macro_rules! plain {
+        ($name:ident, $word:ty) => {
+            #[derive(Debug, Default)]
+            pub(crate) struct $name(UnsafeCell<$word>);
 
-    /// The same, of 64 bits.
-    #[derive(Debug, Default)]
-    pub(crate) struct Plain64(UnsafeCell<u64>);
-
-    // SAFETY:
-    // - loom checks each access against all others and fails the model on a race.
-    #[expect(unsafe_code, reason = "plain cells between loom's threads")]
-    unsafe impl Sync for Plain32 {}
-    // SAFETY:
-    // - as for `Plain32`.
-    #[expect(unsafe_code, reason = "plain cells between loom's threads")]
-    unsafe impl Sync for Plain64 {}
-
-    #[expect(unsafe_code, reason = "loom's cells hand out raw pointers")]
-    impl Plain32 {
-        pub(crate) fn load(&self) -> u32 {
             // SAFETY:
-            // - loom has checked that nobody writes meanwhile.
-            self.0.with(|cell| unsafe { *cell })
-        }
-        pub(crate) fn store(&self, value: u32) {
-            // SAFETY:
-            // - loom has checked that nobody else is here.
-            self.0.with_mut(|cell| unsafe { *cell = value });
-        }
+            // - loom checks each access against all others and fails the model on a race.
+            #[expect(unsafe_code, reason = "plain cells between loom's threads")]
+            unsafe impl Sync for $name {}
+
+            #[expect(unsafe_code, reason = "loom's cells hand out raw pointers")]
+            impl $name {
+                pub(crate) fn load(&self) -> $word {
+                    // SAFETY:
+                    // - loom has checked that nobody writes meanwhile.
+                    self.0.with(|cell| unsafe { *cell })
+                }
+                pub(crate) fn store(&self, value: $word) {
+                    // SAFETY:
+                    // - loom has checked that nobody else is here.
+                    self.0.with_mut(|cell| unsafe { *cell = value });
+                }
+            }
+        };
     }
 
-    #[expect(unsafe_code, reason = "loom's cells hand out raw pointers")]
-    impl Plain64 {
-        pub(crate) fn load(&self) -> u64 {
-            // SAFETY:
-            // - loom has checked that nobody writes meanwhile.
-            self.0.with(|cell| unsafe { *cell })
-        }
-        pub(crate) fn store(&self, value: u64) {
-            // SAFETY:
-            // - loom has checked that nobody else is here.
-            self.0.with_mut(|cell| unsafe { *cell = value });
-        }
-    }
+    plain!(Plain32, u32);
+    plain!(Plain64, u64);
 }
 
 pub(crate) use imp::{AtomicU32, AtomicU64, Ordering, Plain32, Plain64, fence, ord};

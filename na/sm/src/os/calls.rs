@@ -13,7 +13,10 @@ use std::{
 use nix::{
     errno::Errno,
     libc,
-    sys::socket::{SockFlag, accept4},
+    sys::{
+        epoll::EpollEvent,
+        socket::{SockFlag, accept4},
+    },
     unistd::Pid,
 };
 
@@ -21,10 +24,7 @@ use nix::{
 pub(crate) const EVENTS_MAX: usize = 64;
 
 /// What the kernel fills in.
-pub(crate) type EventBuffer = [libc::epoll_event; EVENTS_MAX];
-
-/// An empty buffer.
-pub(crate) const NO_EVENTS: EventBuffer = [libc::epoll_event { events: 0, u64: 0 }; EVENTS_MAX];
+pub(crate) type EventBuffer = [EpollEvent; EVENTS_MAX];
 
 /// `epoll_pwait2` (Linux 5.11): waits with the resolution of nanoseconds. Returns the number of events.
 pub(crate) fn epoll_wait_precise(
@@ -39,7 +39,7 @@ pub(crate) fn epoll_wait_precise(
     let time: *const libc::timespec = timeout.as_ref().map_or(ptr::null(), ptr::from_ref);
     let signals: *const libc::sigset_t = ptr::null();
     // SAFETY:
-    // - `events` is EVENTS_MAX events to be overwritten; `time` is null or a timespec that lives on.
+    // - `events` is EVENTS_MAX events to be overwritten, laid out as the kernel's (`repr(transparent)`); `time` is null or a timespec that lives on.
     // - no signal mask: a null pointer, whose size is not looked at.
     let count = unsafe {
         libc::syscall(
@@ -52,20 +52,6 @@ pub(crate) fn epoll_wait_precise(
             0_usize,
         )
     };
-    Ok(usize::try_from(Errno::result(count)?).unwrap_or(0))
-}
-
-/// `epoll_wait`: the timeout in milliseconds, -1 for none.
-pub(crate) fn epoll_wait_coarse(
-    epoll: BorrowedFd<'_>,
-    events: &mut EventBuffer,
-    timeout_ms: i32,
-) -> Result<usize, Errno> {
-    let max = i32::try_from(EVENTS_MAX).unwrap_or(i32::MAX);
-    // SAFETY:
-    // - `events` is EVENTS_MAX events to be overwritten.
-    let count =
-        unsafe { libc::epoll_wait(epoll.as_raw_fd(), events.as_mut_ptr(), max, timeout_ms) };
     Ok(usize::try_from(Errno::result(count)?).unwrap_or(0))
 }
 

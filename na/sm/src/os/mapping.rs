@@ -64,13 +64,24 @@ impl Writers {
 }
 
 /// `F_SEAL_FUTURE_WRITE` (Linux 5.1), which `nix` has no name for.
-const FUTURE_WRITE: SealFlag = SealFlag::from_bits_retain(0x10);
+pub(crate) const FUTURE_WRITE: SealFlag = SealFlag::from_bits_retain(0x10);
 
-/// A shared mapping; unmapped when dropped.
+/// How a memfd is mapped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Read and write.
+    Write,
+    /// Read what others may be writing.
+    Read,
+    /// Read what nobody can write any more.
+    Frozen,
+}
+
+/// A mapping of a memfd; unmapped when dropped.
 pub(crate) struct Mapping {
     base: NonNull<u8>,
     len: usize,
-    writable: bool,
+    access: Access,
     /// The process that mapped it; a forked child has other things at that address.
     process: u32,
     _counted: Counted,
@@ -94,9 +105,8 @@ impl Mapping {
         if writers == Writers::Creator {
             room::set_aside(&fd, 0..len)?;
         }
-        let mapping = Self::map(&fd, len, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE)?;
-        fcntl(&fd, FcntlArg::F_ADD_SEALS(writers.seals()))
-            .map_err(|e| os_error("fcntl(F_ADD_SEALS)", e))?;
+        let mapping = Self::map(&fd, len, Access::Write)?;
+        seal(&fd, writers.seals())?;
         Ok((mapping, fd))
     }
 
@@ -105,32 +115,55 @@ impl Mapping {
     /// # Errors
     /// `PeerGone(Misbehaved)` with what is wrong about the descriptor; [`Error::Limit`].
     pub(crate) fn open(fd: OwnedFd, len: usize, writers: Writers) -> Result<Self, Error> {
-        let seals = fcntl(&fd, FcntlArg::F_GET_SEALS)
-            .map_err(|_| misbehaved("it sent a descriptor that is no memfd"))?;
-        if !SealFlag::from_bits_retain(seals).contains(writers.seals()) {
+        Self::open_sealed(&fd, len, writers.seals(), Access::Read)
+    }
+
+    /// The same, of memory that must have these seals.
+    pub(crate) fn open_sealed(
+        fd: &OwnedFd,
+        len: usize,
+        needed: SealFlag,
+        access: Access,
+    ) -> Result<Self, Error> {
+        let seals =
+            seals_of(fd).ok_or_else(|| misbehaved("it sent a descriptor that is no memfd"))?;
+        if !seals.contains(needed) {
             return Err(misbehaved("it sent memory without the seals that it needs"));
         }
-        if has_huge_pages(&fd)? {
+        if has_huge_pages(fd)? {
             return Err(misbehaved("it sent memory of huge pages, which may run out"));
         }
         // Sealed: the size that is read here is the size for ever.
-        let stat = fstat(&fd).map_err(|e| os_error("fstat", e))?;
-        if u64::try_from(stat.st_size).ok() != u64::try_from(len).ok() {
+        let stat = fstat(fd).map_err(|e| os_error("fstat", e))?;
+        if usize::try_from(stat.st_size).ok() != Some(len) {
             return Err(misbehaved("it sent memory of another size than it announced"));
         }
-        Self::map(&fd, len, ProtFlags::PROT_READ)
+        Self::map(fd, len, access)
     }
 
-    fn map(fd: &OwnedFd, len: usize, protection: ProtFlags) -> Result<Self, Error> {
+    /// Maps a memfd that has at least so many bytes for as long as it lives.
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`], [`Error::Limit`], [`Error::Os`].
+    pub(crate) fn map(fd: &OwnedFd, len: usize, access: Access) -> Result<Self, Error> {
         let size = NonZeroUsize::new(len).ok_or_else(|| os_error("mmap", Errno::EINVAL))?;
+        let (protection, flags) = match access {
+            Access::Write => (ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, MapFlags::MAP_SHARED),
+            Access::Read => (ProtFlags::PROT_READ, MapFlags::MAP_SHARED),
+            Access::Frozen => (ProtFlags::PROT_READ, MapFlags::MAP_PRIVATE),
+        };
         // SAFETY:
         // - a new mapping at an address of the kernel's choice: touches no memory in use.
-        let mapped = unsafe { mmap(None, size, protection, MapFlags::MAP_SHARED, fd.as_fd(), 0) };
-        let base = mapped.map_err(|e| os_error("mmap", e))?;
-        let writable = protection.contains(ProtFlags::PROT_WRITE);
-        let process = std::process::id();
-        let base = base.cast();
-        let mapping = Self { base, len, writable, process, _counted: Counted::new() };
+        let mapped = unsafe { mmap(None, size, protection, flags, fd.as_fd(), 0) };
+        let base = mapped.map_err(|error| match error {
+            // One page can be mapped: it is the size, not the number of mappings.
+            Errno::ENOMEM if len > 1 && Self::map(fd, 1, access).is_ok() => {
+                Error::NoMemory { len: len as u64 }
+            }
+            error => os_error("mmap", error),
+        })?;
+        let (base, process) = (base.cast(), std::process::id());
+        let mapping = Self { base, len, access, process, _counted: Counted::new() };
         mapping.advise(0..len, MmapAdvise::MADV_DONTFORK)?;
         Ok(mapping)
     }
@@ -142,7 +175,12 @@ impl Mapping {
 
     /// Whether this side may write. Writing to a mapping that a peer has sent ends the process.
     pub(crate) fn writable(&self) -> bool {
-        self.writable
+        self.access == Access::Write
+    }
+
+    /// How it is mapped.
+    pub(crate) fn access(&self) -> Access {
+        self.access
     }
 
     /// The value at an offset.
@@ -217,9 +255,23 @@ pub(crate) fn new_memfd(name: &CStr, len: usize) -> Result<OwnedFd, Error> {
     Ok(fd)
 }
 
+/// Adds seals; those that are there stay.
+///
+/// # Errors
+/// [`Error::Os`]: `EBUSY` for `F_SEAL_WRITE` while anybody maps it for writing.
+pub(crate) fn seal(fd: &OwnedFd, seals: SealFlag) -> Result<(), Error> {
+    let added = fcntl(fd, FcntlArg::F_ADD_SEALS(seals));
+    added.map(drop).map_err(|error| os_error("fcntl(F_ADD_SEALS)", error))
+}
+
+/// The seals of a memfd; `None` for any other descriptor.
+pub(crate) fn seals_of(fd: &OwnedFd) -> Option<SealFlag> {
+    fcntl(fd, FcntlArg::F_GET_SEALS).ok().map(SealFlag::from_bits_retain)
+}
+
 /// Whether the pages of a memfd are of a pool that may be empty when one is touched, which ends the process: no seal keeps its
 /// maker from punching holes.
-pub(crate) fn has_huge_pages(fd: &OwnedFd) -> Result<bool, Error> {
+fn has_huge_pages(fd: &OwnedFd) -> Result<bool, Error> {
     let system = fstatfs(fd).map_err(|e| os_error("fstatfs", e))?;
     Ok(system.filesystem_type() == HUGETLBFS_MAGIC)
 }
@@ -259,8 +311,7 @@ impl Drop for Mapping {
 
 impl fmt::Debug for Mapping {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let access = if self.writable { "writable" } else { "read-only" };
-        write!(out, "Mapping({} bytes, {access})", self.len)
+        write!(out, "Mapping({} bytes, {:?})", self.len, self.access)
     }
 }
 

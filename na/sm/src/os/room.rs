@@ -20,7 +20,7 @@ use nix::{
     fcntl::{FallocateFlags, fallocate},
 };
 
-/// Mappings of peers and of this process's own segments.
+/// Mappings of peers, and of what this process shares with them.
 static MAPPED: AtomicU64 = AtomicU64::new(0);
 
 /// One more mapping, for as long as this lives.

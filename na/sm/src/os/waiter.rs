@@ -22,14 +22,13 @@ use hg_na::{Error, Guest, Harvest, Told, Waiter};
 use hg_na_memory::ForkGuard;
 use nix::{
     errno::Errno,
-    libc,
-    sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags},
+    sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout},
 };
 
 use hg_na_parts::limits::os_error;
 
 use super::{
-    calls::{EventBuffer, NO_EVENTS, epoll_wait_coarse, epoll_wait_precise},
+    calls::{EVENTS_MAX, EventBuffer, epoll_wait_precise},
     event::Doorbell,
 };
 
@@ -113,8 +112,8 @@ impl SmWaiter {
     /// Harvests without waiting: one system call. Not while another thread waits: it would take the
     /// events that are to end that wait ([`hg_na`]'s rule for `progress` is the same).
     pub(crate) fn poll(&self) -> Result<(), Error> {
-        let mut events = NO_EVENTS;
-        let count = match epoll_wait_coarse(self.epoll.0.as_fd(), &mut events, 0) {
+        let mut events = [EpollEvent::empty(); EVENTS_MAX];
+        let count = match self.epoll.wait(&mut events, EpollTimeout::ZERO) {
             Ok(count) => count,
             Err(Errno::EINTR) => 0,
             Err(error) => return Err(os_error("epoll_wait", error)),
@@ -138,7 +137,7 @@ impl SmWaiter {
     }
 
     /// Keeps events for their context; true when a wake-up was among them.
-    fn harvest(&self, events: &[libc::epoll_event]) -> bool {
+    fn harvest(&self, events: &[EpollEvent]) -> bool {
         let joined = self.harvest.token(JOINED_TOKEN);
         self.harvest.keep(events.iter().map(told).filter(|told| {
             let is_joined = told.token == joined;
@@ -155,16 +154,15 @@ impl SmWaiter {
         events: &mut EventBuffer,
         timeout: Option<Duration>,
     ) -> Result<usize, Errno> {
-        let epoll = self.epoll.0.as_fd();
         // Relaxed: a hint; whoever reads it too early tries the call once more.
         if self.precise.load(Ordering::Relaxed) {
-            match epoll_wait_precise(epoll, events, timeout) {
+            match epoll_wait_precise(self.epoll.0.as_fd(), events, timeout) {
                 // EPERM: a container's filter that does not know the call.
                 Err(Errno::ENOSYS | Errno::EPERM) => self.precise.store(false, Ordering::Relaxed),
                 other => return other,
             }
         }
-        epoll_wait_coarse(epoll, events, timeout.map_or(-1, whole_milliseconds))
+        self.epoll.wait(events, timeout.map_or(EpollTimeout::NONE, whole_milliseconds))
     }
 }
 
@@ -179,7 +177,7 @@ impl Waiter for SmWaiter {
         }
         // What waits in the kernel is collected all the same: the caller may go by the descriptor.
         let timeout = if self.harvest.ends_wait() { Some(Duration::ZERO) } else { timeout };
-        let mut events = NO_EVENTS;
+        let mut events = [EpollEvent::empty(); EVENTS_MAX];
         match self.wait_in_kernel(&mut events, timeout) {
             Ok(count) => {
                 self.harvest(&events[..count]);
@@ -212,10 +210,10 @@ impl Waiter for SmWaiter {
     }
 }
 
-fn told(event: &libc::epoll_event) -> Told {
-    let flags = EpollFlags::from_bits_retain(event.events.cast_signed());
+fn told(event: &EpollEvent) -> Told {
+    let flags = event.events();
     Told {
-        token: event.u64,
+        token: event.data(),
         readable: flags.intersects(EpollFlags::EPOLLIN | EpollFlags::EPOLLPRI),
         writable: flags.contains(EpollFlags::EPOLLOUT),
         ending: flags
@@ -224,9 +222,8 @@ fn told(event: &libc::epoll_event) -> Told {
 }
 
 /// Rounds up, so that a wait never ends before its time and then spins.
-fn whole_milliseconds(timeout: Duration) -> i32 {
-    let rounded = timeout.as_nanos().div_ceil(1_000_000);
-    i32::try_from(rounded).unwrap_or(i32::MAX)
+fn whole_milliseconds(timeout: Duration) -> EpollTimeout {
+    EpollTimeout::try_from(timeout.as_nanos().div_ceil(1_000_000)).unwrap_or(EpollTimeout::MAX)
 }
 
 #[cfg(test)]
@@ -282,7 +279,7 @@ mod tests {
                 let refused = matches!(waiter.wait(WATCHDOG), Err(Error::Forked));
                 // SAFETY:
                 // - ends the child at once, without running anything of the parent's.
-                unsafe { libc::_exit(i32::from(!refused)) }
+                unsafe { nix::libc::_exit(i32::from(!refused)) }
             }
             ForkResult::Parent { child } => {
                 assert_eq!(waitpid(child, None).unwrap(), WaitStatus::Exited(child, 0));
@@ -446,7 +443,7 @@ mod tests {
             waiter.wait(Some(timeout)).unwrap();
             assert!(start.elapsed() >= timeout);
         }
-        assert_eq!(whole_milliseconds(Duration::from_nanos(1)), 1);
-        assert_eq!(whole_milliseconds(Duration::MAX), i32::MAX);
+        assert_eq!(whole_milliseconds(Duration::from_nanos(1)), EpollTimeout::from(1_u8));
+        assert_eq!(whole_milliseconds(Duration::MAX), EpollTimeout::MAX);
     }
 }

@@ -13,7 +13,7 @@ use hg_na::{Error, GoneReason};
 use nix::{errno::Errno, libc};
 
 use super::{
-    plan::{CALL_MAX, Plan, RUNS_MAX, Run, total},
+    plan::{CALL_MAX, RUNS_MAX, Run, next_call, total},
     state::SmRegion,
 };
 use hg_na_parts::limits::os_error;
@@ -168,7 +168,7 @@ const SHORT_MAX: u64 = 4096;
 fn move_all(direction: Direction, pid: i32, runs: &Scratch) -> (u64, Result<(), Error>) {
     let Scratch { local, remote } = runs;
     let all = total(local);
-    let mut plan = Plan::new(local, remote);
+    assert_eq!(all, total(remote), "both sides of a transfer are of equal length");
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     let mut moved = 0;
     while moved < all {
@@ -177,16 +177,13 @@ fn move_all(direction: Direction, pid: i32, runs: &Scratch) -> (u64, Result<(), 
         let call = if moved == 0 && fits {
             one_call(direction, pid, local, remote)
         } else {
-            plan.next_call(&mut ours, &mut theirs);
+            next_call((local, remote), moved, CALL_MAX, (&mut ours, &mut theirs));
             one_call(direction, pid, &ours, &theirs)
         };
         match call {
             // No error and no progress: the kernel found nothing to copy where there must be.
             Ok(0) => return (moved, Err(error_of(Errno::EFAULT))),
-            Ok(bytes) => {
-                moved += bytes;
-                plan.advance(bytes);
-            }
+            Ok(bytes) => moved += bytes,
             Err(Errno::EINTR) => {}
             Err(error) => return (moved, Err(error_of(error))),
         }

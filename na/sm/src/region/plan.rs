@@ -1,9 +1,5 @@
-//! Cuts a transfer between two lists of runs into system calls. A state machine without any I/O.
-//!
-//! ```text
-//! Plan::new -> next_call -> (the kernel moves n bytes) -> advance(n) -> next_call ... -> done
-//! ```
-//! Both lists may be cut differently, and a call may move less than it was asked for, at any byte.
+//! Cuts a transfer between two lists of runs into system calls. Both may be cut differently, and a call may move less than
+//! it was asked for, at any byte.
 
 /// Runs that one call takes on each side (`IOV_MAX`).
 pub(crate) const RUNS_MAX: usize = 1024;
@@ -21,94 +17,25 @@ pub(crate) struct Run {
     pub(crate) len: u64,
 }
 
-/// A transfer and how far it has come.
-#[derive(Debug)]
-pub(crate) struct Plan<'a> {
-    local: Cursor<'a>,
-    remote: Cursor<'a>,
-    left: u64,
-    call_max: u64,
-}
-
-impl<'a> Plan<'a> {
-    /// A transfer of everything; both sides have the same number of bytes.
-    ///
-    /// # Panics
-    /// When they have not: the caller cuts both to the length of the transfer.
-    pub(crate) fn new(local: &'a [Run], remote: &'a [Run]) -> Self {
-        Self::with_call_max(local, remote, CALL_MAX)
-    }
-
-    fn with_call_max(local: &'a [Run], remote: &'a [Run], call_max: u64) -> Self {
-        let left = total(local);
-        assert_eq!(left, total(remote), "both sides of a transfer are of equal length");
-        Self { local: Cursor::new(local), remote: Cursor::new(remote), left, call_max }
-    }
-
-    /// Fills in the runs of the next call, equally many bytes on both sides; false when all is done.
-    pub(crate) fn next_call(&self, local: &mut Vec<Run>, remote: &mut Vec<Run>) -> bool {
-        let limit = self.left.min(self.call_max);
-        // The side whose RUNS_MAX runs hold less decides.
-        let bytes = self.local.fill(local, limit).min(self.remote.fill(remote, limit));
-        shorten(local, bytes);
-        shorten(remote, bytes);
-        bytes > 0
-    }
-
-    /// The kernel has moved this many bytes of the last call.
-    ///
-    /// # Panics
-    /// When that is more than is left.
-    pub(crate) fn advance(&mut self, bytes: u64) {
-        assert!(bytes <= self.left, "the kernel moves no more than it was asked for");
-        self.left -= bytes;
-        self.local.advance(bytes);
-        self.remote.advance(bytes);
-    }
-}
-
-/// A place in a list of runs.
-#[derive(Debug, Clone)]
-struct Cursor<'a> {
-    runs: &'a [Run],
-    /// Bytes of the first run that are done.
-    offset: u64,
-}
-
-impl<'a> Cursor<'a> {
-    fn new(runs: &'a [Run]) -> Self {
-        Self { runs, offset: 0 }
-    }
-
-    /// At most [`RUNS_MAX`] runs and `limit` bytes from here; returns the bytes.
-    fn fill(&self, into: &mut Vec<Run>, limit: u64) -> u64 {
+/// Fills in the runs of the call that follows `moved` bytes of two lists which have equally many: of `ours` and `theirs` as
+/// many bytes, at most `bytes_max`; false when all is done.
+pub(crate) fn next_call(
+    (local, remote): (&[Run], &[Run]),
+    moved: u64,
+    bytes_max: u64,
+    (ours, theirs): (&mut Vec<Run>, &mut Vec<Run>),
+) -> bool {
+    let limit = (total(local) - moved).min(bytes_max);
+    for (runs, into) in [(local, &mut *ours), (remote, &mut *theirs)] {
         into.clear();
-        let (mut bytes, mut offset) = (0, self.offset);
-        for run in self.runs {
-            let len = (run.len - offset).min(limit - bytes);
-            if len > 0 {
-                into.push(Run { address: run.address + offset, len });
-                bytes += len;
-            }
-            if bytes == limit || into.len() == RUNS_MAX {
-                break;
-            }
-            offset = 0;
-        }
-        bytes
+        cut(runs.iter().copied(), moved, limit, into);
+        into.truncate(RUNS_MAX);
     }
-
-    fn advance(&mut self, mut bytes: u64) {
-        while let Some((first, rest)) = self.runs.split_first() {
-            let left = first.len - self.offset;
-            if bytes < left {
-                self.offset += bytes;
-                return;
-            }
-            bytes -= left;
-            (self.runs, self.offset) = (rest, 0);
-        }
-    }
+    // The side whose RUNS_MAX runs hold less decides.
+    let bytes = total(ours).min(total(theirs));
+    shorten(ours, bytes);
+    shorten(theirs, bytes);
+    bytes > 0
 }
 
 /// Keeps the first `bytes` bytes.
@@ -173,27 +100,25 @@ mod tests {
     fn more_runs_than_a_call_takes_are_spread_over_calls() {
         let local = runs(&vec![1; 3000]);
         let remote = runs(&[1500, 1500]);
-        let mut plan = Plan::new(&local, &remote);
-        let (mut ours, mut theirs, mut calls) = (Vec::new(), Vec::new(), 0);
-        while plan.next_call(&mut ours, &mut theirs) {
+        let (mut ours, mut theirs, mut moved, mut calls) = (Vec::new(), Vec::new(), 0, 0);
+        while next_call((&local, &remote), moved, CALL_MAX, (&mut ours, &mut theirs)) {
             assert!(ours.len() <= RUNS_MAX);
-            plan.advance(total(&ours));
+            moved += total(&ours);
             calls += 1;
         }
-        assert_eq!(calls, 3);
+        assert_eq!((calls, moved), (3, 3000));
     }
 
     #[test]
     fn more_than_two_gib_are_spread_over_calls() {
         let len = 5 << 30;
         let (local, remote) = ([Run { address: 1, len }], [Run { address: 1 << 40, len }]);
-        let mut plan = Plan::new(&local, &remote);
-        let (mut ours, mut theirs, mut calls) = (Vec::new(), Vec::new(), 0);
-        while plan.next_call(&mut ours, &mut theirs) {
-            plan.advance(total(&ours));
+        let (mut ours, mut theirs, mut moved, mut calls) = (Vec::new(), Vec::new(), 0, 0);
+        while next_call((&local, &remote), moved, CALL_MAX, (&mut ours, &mut theirs)) {
+            moved += total(&ours);
             calls += 1;
         }
-        assert_eq!(calls, 5);
+        assert_eq!((calls, moved), (5, len));
     }
 
     proptest! {
@@ -210,16 +135,15 @@ mod tests {
             shorten(&mut remote, len);
             let naive: Vec<_> = bytes_of(&local).into_iter().zip(bytes_of(&remote)).collect();
 
-            let mut plan = Plan::with_call_max(&local, &remote, call_max);
             let (mut ours, mut theirs, mut moved) = (Vec::new(), Vec::new(), Vec::new());
-            let mut stops = stops.iter().cycle();
-            while plan.next_call(&mut ours, &mut theirs) {
+            let (mut stops, mut done) = (stops.iter().cycle(), 0);
+            while next_call((&local, &remote), done, call_max, (&mut ours, &mut theirs)) {
                 prop_assert_eq!(total(&ours), total(&theirs));
                 prop_assert!(total(&ours) <= call_max);
                 let stop = total(&ours).min(*stops.next().unwrap());
                 let pairs = bytes_of(&ours).into_iter().zip(bytes_of(&theirs));
                 moved.extend(pairs.take(usize::try_from(stop).unwrap()));
-                plan.advance(stop);
+                done += stop;
             }
             prop_assert_eq!(moved, naive);
         }

@@ -9,53 +9,23 @@
 //! A private mapping of pages that nobody can write is those pages; a shared one of a write-sealed memfd is
 //! refused by kernels before 6.7.
 
-use std::{
-    ffi::c_void,
-    fmt,
-    num::NonZeroUsize,
-    os::fd::{AsFd, OwnedFd},
-    ptr::NonNull,
-};
+use std::os::fd::OwnedFd;
 
 use hg_na::{Error, Segment};
-use nix::{
-    errno::Errno,
-    fcntl::{FcntlArg, SealFlag, fcntl},
-    sys::{
-        mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, munmap},
-        stat::fstat,
-    },
-};
+use nix::fcntl::SealFlag;
 
-use hg_na_parts::limits::os_error;
-
+pub(crate) use crate::os::mapping::{Access, FUTURE_WRITE, seal, seals_of};
 use crate::os::{
-    mapping::{has_huge_pages, new_memfd as sized_memfd},
+    mapping::{Mapping, new_memfd as sized_memfd},
     room,
 };
 
-/// `F_SEAL_FUTURE_WRITE` (Linux 5.1), which `nix` has no name for.
-pub(crate) const FUTURE_WRITE: SealFlag = SealFlag::from_bits_retain(0x10);
-
-/// How bytes are mapped.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Access {
-    /// Read and write.
-    Write,
-    /// Read what others may be writing.
-    Read,
-    /// Read what nobody can write any more.
-    Frozen,
-}
-
 /// A mapping of a whole memfd; unmapped when dropped.
+#[derive(Debug)]
 pub(crate) struct Bytes {
-    base: NonNull<u8>,
+    mapping: Mapping,
     /// Bytes that are meant to be used; at least one is mapped.
     len: usize,
-    access: Access,
-    /// The process that mapped it; a forked child has other things at that address.
-    process: u32,
 }
 
 /// A new memfd of `len` bytes that can neither shrink nor grow. Pages come into being when they are touched.
@@ -69,20 +39,6 @@ pub(crate) fn new_memfd(len: usize) -> Result<OwnedFd, Error> {
     Ok(fd)
 }
 
-/// Adds seals; those that are there stay.
-///
-/// # Errors
-/// [`Error::Os`]: `EBUSY` for `F_SEAL_WRITE` while anybody maps it for writing.
-pub(crate) fn seal(fd: &OwnedFd, seals: SealFlag) -> Result<(), Error> {
-    let added = fcntl(fd, FcntlArg::F_ADD_SEALS(seals));
-    added.map(drop).map_err(|error| os_error("fcntl(F_ADD_SEALS)", error))
-}
-
-/// The seals of a memfd; `None` for any other descriptor.
-pub(crate) fn seals_of(fd: &OwnedFd) -> Option<SealFlag> {
-    fcntl(fd, FcntlArg::F_GET_SEALS).ok().map(SealFlag::from_bits_retain)
-}
-
 /// Bytes of the file behind `len` bytes: an empty file cannot be mapped.
 fn mapped_len(len: usize) -> usize {
     len.max(1)
@@ -94,70 +50,37 @@ impl Bytes {
     /// # Errors
     /// [`Error::NoMemory`], [`Error::Limit`], [`Error::Os`].
     pub(crate) fn map(fd: &OwnedFd, len: usize, access: Access) -> Result<Self, Error> {
-        let size = NonZeroUsize::new(mapped_len(len)).expect("at least one byte");
-        let (protection, flags) = match access {
-            Access::Write => (ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, MapFlags::MAP_SHARED),
-            Access::Read => (ProtFlags::PROT_READ, MapFlags::MAP_SHARED),
-            Access::Frozen => (ProtFlags::PROT_READ, MapFlags::MAP_PRIVATE),
-        };
-        // SAFETY:
-        // - a new mapping at an address of the kernel's choice: touches no memory in use.
-        let mapped = unsafe { mmap(None, size, protection, flags, fd.as_fd(), 0) };
-        let base: NonNull<c_void> = mapped.map_err(|error| match error {
-            // One page can be mapped: it is the size, not the number of mappings.
-            Errno::ENOMEM if len > 1 && Self::map(fd, 1, access).is_ok() => {
-                Error::NoMemory { len: len as u64 }
-            }
-            error => os_error("mmap", error),
-        })?;
-        let bytes = Self { base: base.cast(), len, access, process: std::process::id() };
-        // SAFETY:
-        // - the range is the mapping that was just made; a forked child shall not have it.
-        let advised = unsafe { madvise(base, size.get(), MmapAdvise::MADV_DONTFORK) };
-        advised.map_err(|error| os_error("madvise(MADV_DONTFORK)", error))?;
-        Ok(bytes)
+        Ok(Self { mapping: Mapping::map(fd, mapped_len(len), access)?, len })
     }
 
     /// Maps what a peer has sent, after its seals and its size were verified.
     ///
     /// # Errors
-    /// A sentence about what is wrong with the descriptor, in [`Refused::Lie`].
-    pub(crate) fn open(fd: &OwnedFd, len: usize, access: Access) -> Result<Self, Refused> {
-        let seals = seals_of(fd).ok_or(Refused::Lie("it sent a descriptor that is no memfd"))?;
-        let needed = SealFlag::F_SEAL_SHRINK
+    /// As [`Mapping::open`].
+    pub(crate) fn open(fd: &OwnedFd, len: usize, access: Access) -> Result<Self, Error> {
+        let seals = SealFlag::F_SEAL_SHRINK
             | SealFlag::F_SEAL_GROW
             | match access {
                 Access::Write => SealFlag::empty(),
                 Access::Read => FUTURE_WRITE,
                 Access::Frozen => SealFlag::F_SEAL_WRITE,
             };
-        if !seals.contains(needed) {
-            return Err(Refused::Lie("it sent shared memory without the seals that it needs"));
-        }
-        if has_huge_pages(fd).map_err(Refused::System)? {
-            return Err(Refused::Lie("it sent shared memory of huge pages, which may run out"));
-        }
-        // Sealed: the size that is read here is the size for ever.
-        let stat = fstat(fd).map_err(|error| Refused::System(os_error("fstat", error)))?;
-        if usize::try_from(stat.st_size).ok() != Some(mapped_len(len)) {
-            return Err(Refused::Lie("it sent shared memory of another size than it published"));
-        }
-        Self::map(fd, len, access).map_err(Refused::System)
+        Ok(Self { mapping: Mapping::open_sealed(fd, mapped_len(len), seals, access)?, len })
     }
 
     /// How it is mapped.
     pub(crate) fn access(&self) -> Access {
-        self.access
+        self.mapping.access()
     }
 
     /// Where it lies; the address is exposed, from a pointer that may write when [`Access::Write`].
     pub(crate) fn segment(&self) -> Segment {
-        Segment { address: self.base.as_ptr().expose_provenance(), len: self.len }
+        Segment { address: self.mapping.base().as_ptr().expose_provenance(), len: self.len }
     }
 
     /// The bytes, when nobody can write them.
     pub(crate) fn frozen(&self) -> Option<&[u8]> {
-        if self.access != Access::Frozen {
+        if self.access() != Access::Frozen {
             return None;
         }
         // SAFETY:
@@ -166,7 +89,7 @@ impl Bytes {
         //   the file for writing and which nobody can take away (made by `Buffer::freeze`, or verified by
         //   `open`); the mapping itself is read-only.
         // - not truncated: `F_SEAL_SHRINK`. Alive: the borrow of `self` keeps the mapping.
-        Some(unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.len) })
+        Some(unsafe { std::slice::from_raw_parts(self.mapping.base().as_ptr(), self.len) })
     }
 
     /// The bytes of memory that is in nobody else's hands.
@@ -177,7 +100,7 @@ impl Bytes {
         // SAFETY:
         // - in bounds, aligned, initialised, alive: as in `frozen`.
         // - not written meanwhile: the caller's word.
-        unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.len) }
+        unsafe { std::slice::from_raw_parts(self.mapping.base().as_ptr(), self.len) }
     }
 
     /// The same for writing.
@@ -185,57 +108,24 @@ impl Bytes {
     /// # Safety
     /// Nobody else uses the bytes for writing while the slice lives, nor for reading in this process.
     pub(crate) unsafe fn as_mut_slice(&mut self) -> &mut [u8] {
-        assert!(self.access == Access::Write, "mapped for reading only");
+        assert!(self.access() == Access::Write, "mapped for reading only");
         // SAFETY:
         // - in bounds, aligned, initialised, alive: as in `frozen`; writable: checked above.
         // - exclusive: `&mut self`, and the caller's word.
-        unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr(), self.len) }
+        unsafe { std::slice::from_raw_parts_mut(self.mapping.base().as_ptr(), self.len) }
     }
 }
-
-/// Why a peer's memfd was not mapped.
-#[derive(Debug)]
-pub(crate) enum Refused {
-    /// It is not what the peer has published.
-    Lie(&'static str),
-    /// This process cannot have it.
-    System(Error),
-}
-
-impl Drop for Bytes {
-    fn drop(&mut self) {
-        if self.process != std::process::id() {
-            return; // MADV_DONTFORK: nothing of ours is mapped in a forked child.
-        }
-        // SAFETY:
-        // - mapped by `map` in this process with this length, and unmapped only here.
-        // - every reference into it borrows `self`.
-        let unmapped = unsafe { munmap(self.base.cast(), mapped_len(self.len)) };
-        debug_assert!(unmapped.is_ok(), "a mapping of our own can be unmapped");
-    }
-}
-
-impl fmt::Debug for Bytes {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "Bytes({}, {:?})", self.len, self.access)
-    }
-}
-
-// SAFETY:
-// - it owns the mapping like a box; the bytes are reached through borrows and raw addresses only.
-unsafe impl Send for Bytes {}
-// SAFETY:
-// - as above: what `&self` gives safely is bytes that nobody can write.
-unsafe impl Sync for Bytes {}
 
 #[cfg(test)]
 mod tests {
+    use hg_na::GoneReason;
+
     use super::*;
     use crate::os::mapping::huge_memfd;
 
-    fn why(opened: Result<Bytes, Refused>) -> String {
+    fn why(opened: Result<Bytes, Error>) -> String {
         match opened {
-            Err(Refused::Lie(why)) => why.to_owned(),
+            Err(Error::PeerGone(GoneReason::Misbehaved(why))) => why.to_string(),
             other => panic!("{other:?}"),
         }
     }
@@ -248,7 +138,7 @@ mod tests {
         assert!(why(Bytes::open(&fd, 10_000, Access::Read)).contains("seals"));
         seal(&fd, FUTURE_WRITE).unwrap();
         assert!(Bytes::open(&fd, 10_000, Access::Read).is_ok());
-        assert!(matches!(Bytes::open(&fd, 10_000, Access::Write), Err(Refused::System(_))));
+        assert!(matches!(Bytes::open(&fd, 10_000, Access::Write), Err(Error::Os { .. })));
         assert!(why(Bytes::open(&fd, 10_000, Access::Frozen)).contains("seals"));
         seal(&fd, SealFlag::F_SEAL_WRITE).unwrap();
         assert_eq!(Bytes::open(&fd, 10_000, Access::Frozen).unwrap().frozen().unwrap()[9_999], 0);

@@ -22,7 +22,7 @@
 
 #[expect(unsafe_code, reason = "turns memory that peers map into slices, and into `Memory`")]
 pub(crate) mod buffer;
-#[expect(unsafe_code, reason = "maps memfds and turns mappings into slices")]
+#[expect(unsafe_code, reason = "turns mappings into slices")]
 pub(crate) mod bytes;
 
 pub use buffer::{Buffer, Frozen, alloc};

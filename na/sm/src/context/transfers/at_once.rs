@@ -5,10 +5,11 @@
 //! transfers costs a good deal more than its instructions. So the long way is left to transfers that need it. What goes
 //! wrong here goes wrong again in a round, which tells it.
 
-use hg_na::{Begun, Completion, Descriptor, Done, Op, OpId, Peer, Returned, Token, Transit};
+use hg_na::{Begun, Descriptor, Op, OpId, Peer, Returned, Token, Transit};
 
 use super::{PIECE, PIECE_ALONE, Transfers, near_of, piece::Piece};
 use crate::{
+    completion::done,
     context::SmContext,
     region::{cma::Near, descriptor::RegionClaim},
     transfer::region_of,
@@ -107,8 +108,7 @@ impl SmContext {
         let (Op::Put { local, .. } | Op::Get { local, .. }) = op else {
             unreachable!("only transfers are copied")
         };
-        let returned = Returned::Slice(local);
-        self.finished.push(Completion::Done(Done { id, token, result: Ok(()), returned }));
+        self.finished.push(done(id, token, Returned::Slice(local)));
         self.has_leftovers = true;
         Ok(id)
     }
