@@ -11,21 +11,16 @@ use crate::{pieces, raw};
 /// # Errors
 /// [`Error::OutOfRange`].
 pub fn copy_out(memory: &Memory, offset: u64, into: &mut [u8]) -> Result<(), Error> {
-    if let Some(run) = one_run(memory, offset, into.len() as u64) {
+    with_runs(memory, offset, into.len() as u64, |runs| {
         let _shared = memory.exclusion().read().unwrap_or_else(PoisonError::into_inner);
-        raw::copy_out(memory, run, into);
-        return Ok(());
-    }
-    let mut runs = Vec::new();
-    pieces(memory, offset, into.len() as u64, &mut runs)?;
-    let _shared = memory.exclusion().read().unwrap_or_else(PoisonError::into_inner);
-    let mut rest = into;
-    for run in runs {
-        let (now, later) = rest.split_at_mut(run.len);
-        raw::copy_out(memory, run, now);
-        rest = later;
-    }
-    Ok(())
+        let mut rest = into;
+        for run in runs {
+            let (now, later) = rest.split_at_mut(run.len);
+            raw::copy_out(memory, *run, now);
+            rest = later;
+        }
+        Ok(())
+    })
 }
 
 /// Copies `from` to `offset`.
@@ -34,21 +29,16 @@ pub fn copy_out(memory: &Memory, offset: u64, into: &mut [u8]) -> Result<(), Err
 /// [`Error::OutOfRange`], or [`Error::Denied`] when the memory is not writable.
 pub fn copy_in(memory: &Memory, offset: u64, from: &[u8]) -> Result<(), Error> {
     check_writable(memory)?;
-    if let Some(run) = one_run(memory, offset, from.len() as u64) {
+    with_runs(memory, offset, from.len() as u64, |runs| {
         let _exclusive = memory.exclusion().write().unwrap_or_else(PoisonError::into_inner);
-        raw::copy_in(memory, run, from);
-        return Ok(());
-    }
-    let mut runs = Vec::new();
-    pieces(memory, offset, from.len() as u64, &mut runs)?;
-    let _exclusive = memory.exclusion().write().unwrap_or_else(PoisonError::into_inner);
-    let mut rest = from;
-    for run in runs {
-        let (now, later) = rest.split_at(run.len);
-        raw::copy_in(memory, run, now);
-        rest = later;
-    }
-    Ok(())
+        let mut rest = from;
+        for run in runs {
+            let (now, later) = rest.split_at(run.len);
+            raw::copy_in(memory, *run, now);
+            rest = later;
+        }
+        Ok(())
+    })
 }
 
 /// Copies `len` bytes from one memory into another, or within one where the ranges may overlap.
@@ -61,36 +51,39 @@ pub fn copy_between(
     len: u64,
 ) -> Result<(), Error> {
     check_writable(into)?;
-    let one = (one_run(from, from_offset, len), one_run(into, into_offset, len));
-    let (mut sources, mut targets) = (Vec::new(), Vec::new());
-    if one.0.is_none() || one.1.is_none() {
-        pieces(from, from_offset, len, &mut sources)?;
-        pieces(into, into_offset, len, &mut targets)?;
-    }
-    // One lock where both share it (the same memory, or aliases); else in the order of their addresses,
-    // so that two copies in opposite directions do not wait for each other.
-    let (ours, theirs) = (from.exclusion(), into.exclusion());
-    let _exclusive;
-    let _shared;
-    if std::ptr::eq(ours, theirs) {
-        _exclusive = theirs.write().unwrap_or_else(PoisonError::into_inner);
-    } else if std::ptr::from_ref(ours) < std::ptr::from_ref(theirs) {
-        _shared = ours.read().unwrap_or_else(PoisonError::into_inner);
-        _exclusive = theirs.write().unwrap_or_else(PoisonError::into_inner);
-    } else {
-        _exclusive = theirs.write().unwrap_or_else(PoisonError::into_inner);
-        _shared = ours.read().unwrap_or_else(PoisonError::into_inner);
-    }
-    if let (Some(source), Some(target)) = one {
-        raw::copy(from, source, into, target);
-    }
-    for (source, target) in paired(&sources, &targets) {
-        raw::copy(from, source, into, target);
-    }
-    Ok(())
+    with_runs(from, from_offset, len, |sources| {
+        with_runs(into, into_offset, len, |targets| {
+            // One lock where both share it (the same memory, or aliases); else in the order of their addresses,
+            // so that two copies in opposite directions do not wait for each other.
+            let (ours, theirs) = (from.exclusion(), into.exclusion());
+            let read = || ours.read().unwrap_or_else(PoisonError::into_inner);
+            let is_first = std::ptr::from_ref(ours) < std::ptr::from_ref(theirs);
+            let _shared = is_first.then(read);
+            let _exclusive = theirs.write().unwrap_or_else(PoisonError::into_inner);
+            let _shared_later = (!is_first && !std::ptr::eq(ours, theirs)).then(read);
+            copy_paired((from, sources), (into, targets));
+            Ok(())
+        })
+    })
 }
 
-/// The range as one run, where the memory is one: spares short copies the lists.
+/// The runs of a range; a short copy in memory of one piece needs no list.
+#[inline]
+fn with_runs(
+    memory: &Memory,
+    offset: u64,
+    len: u64,
+    act: impl FnOnce(&[Segment]) -> Result<(), Error>,
+) -> Result<(), Error> {
+    if let Some(run) = one_run(memory, offset, len) {
+        return act(&[run]);
+    }
+    let mut runs = Vec::new();
+    pieces(memory, offset, len, &mut runs)?;
+    act(&runs)
+}
+
+/// The range as one run, where the memory is one.
 fn one_run(memory: &Memory, offset: u64, len: u64) -> Option<Segment> {
     let [segment] = memory.segments() else { return None };
     let (offset, len) = (usize::try_from(offset).ok()?, usize::try_from(len).ok()?);
@@ -98,18 +91,16 @@ fn one_run(memory: &Memory, offset: u64, len: u64) -> Option<Segment> {
     (end <= segment.len).then(|| Segment { address: segment.address + offset, len })
 }
 
-/// Two lists of runs of the same total length, cut so that they match one by one.
-fn paired(sources: &[Segment], targets: &[Segment]) -> Vec<(Segment, Segment)> {
-    let mut pairs = Vec::with_capacity(sources.len().max(targets.len()));
+/// Copies between two lists of runs of the same total length, which may be cut differently.
+fn copy_paired((from, sources): (&Memory, &[Segment]), (into, targets): (&Memory, &[Segment])) {
     let (mut sources, mut targets) = (sources.iter().copied(), targets.iter().copied());
     let (mut source, mut target) = (sources.next(), targets.next());
-    while let (Some(from), Some(into)) = (source, target) {
-        let len = from.len.min(into.len);
-        pairs.push((Segment { len, ..from }, Segment { len, ..into }));
-        source = rest_of(from, len).or_else(|| sources.next());
-        target = rest_of(into, len).or_else(|| targets.next());
+    while let (Some(near), Some(far)) = (source, target) {
+        let len = near.len.min(far.len);
+        raw::copy(from, Segment { len, ..near }, into, Segment { len, ..far });
+        source = rest_of(near, len).or_else(|| sources.next());
+        target = rest_of(far, len).or_else(|| targets.next());
     }
-    pairs
 }
 
 fn rest_of(run: Segment, used: usize) -> Option<Segment> {

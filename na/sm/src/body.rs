@@ -128,14 +128,10 @@ impl Pool {
         let class = CLASSES.iter().position(|(size, _)| len <= *size).unwrap_or(CLASSES.len() - 1);
         let ((size, most), kept) = (CLASSES[class], &mut self.kept[class]);
         let mut body = free_one(kept).unwrap_or_else(|| Arc::new(InBody::new(size)));
-        match Arc::get_mut(&mut body) {
-            Some(unheld) => unheld.fill(len, fill),
-            None => {
-                let mut new = InBody::new(size);
-                new.fill(len, fill);
-                body = Arc::new(new);
-            }
-        }
+        let unheld =
+            Arc::get_mut(&mut body).expect("nobody else has it, and nobody takes it weakly");
+        unheld.len = len;
+        fill(&mut unheld.buffer[..len]);
         let message = Message::from_shared(Arc::clone(&body) as Arc<dyn MessageBody>);
         if kept.len() < most {
             kept.push_back(body);
@@ -176,11 +172,6 @@ struct InBody {
 impl InBody {
     fn new(size: usize) -> Self {
         Self { buffer: vec![0; size].into_boxed_slice(), len: 0 }
-    }
-
-    fn fill(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) {
-        self.len = len;
-        fill(&mut self.buffer[..len]);
     }
 }
 

@@ -61,6 +61,17 @@ pub(crate) enum Space {
     Rung,
 }
 
+impl Phase {
+    /// Why it is over, if it is.
+    pub(crate) fn over(&self) -> Option<&GoneReason> {
+        match self {
+            Self::Draining(reason) | Self::HungUp(reason) => Some(reason),
+            Self::Idle | Self::Starting | Self::Waiting(_) => None,
+            Self::Connecting | Self::Greeting | Self::Open => None,
+        }
+    }
+}
+
 /// A message that waits for its slot.
 #[derive(Debug)]
 pub(crate) struct Pending {
@@ -174,15 +185,10 @@ impl Connection {
 
     /// Why nothing may be posted any more.
     pub(crate) fn refusal(&self) -> Option<Error> {
-        match &self.phase {
-            Phase::Draining(reason) | Phase::HungUp(reason) => {
-                Some(Error::PeerGone(reason.clone()))
-            }
-            Phase::Greeting => Some(Error::UnknownPeer),
-            Phase::Idle | Phase::Starting | Phase::Waiting(_) | Phase::Connecting | Phase::Open => {
-                None
-            }
+        if self.phase == Phase::Greeting {
+            return Some(Error::UnknownPeer);
         }
+        self.phase.over().map(|reason| Error::PeerGone(reason.clone()))
     }
 
     /// Whether a message waits for its slot.
@@ -202,12 +208,24 @@ impl Connection {
         Some(link.trim().and_then(|lanes| Ok(places? || lanes)))
     }
 
-    /// Takes a queued message out, by its serial number.
-    pub(crate) fn take_queued(&mut self, serial: u64) -> Option<Pending> {
-        self.queues.iter_mut().find_map(|queue| {
-            let at = queue.iter().position(|pending| pending.serial == serial)?;
-            queue.remove(at)
-        })
+    /// Takes out what is cancelled, whatever it is.
+    pub(crate) fn cancel(&mut self, id: OpId) -> Option<Completion> {
+        let (serial, error) = (id.serial, Error::Cancelled);
+        if let Some(receive) = self.receives.cancel(serial) {
+            return Some(failed(id, receive.token, error, Reached::Unknown, Returned::Nothing));
+        }
+        for queue in &mut self.queues {
+            if let Some(at) = queue.iter().position(|pending| pending.serial == serial) {
+                return Some(failed_send(id.scope, queue.remove(at)?, error));
+            }
+        }
+        if let Some(at) = self.transfers.iter().position(|it| it.id.serial == serial) {
+            return Some(self.transfers.remove(at)?.failed(error));
+        }
+        if let Some(at) = self.views.iter().position(|it| it.id.serial == serial) {
+            return Some(self.views.swap_remove(at).ended(Err(error)));
+        }
+        self.ferry.cancel(serial)
     }
 
     /// Ends everything that is posted, with the peer.
@@ -222,14 +240,9 @@ impl Connection {
         self.fail_transfers(reason, done);
         self.fail_views(reason, done);
         for receive in self.receives.take_all() {
-            let id = Receives::id(scope, &receive);
-            done.push(failed(
-                id,
-                receive.token,
-                error.clone(),
-                Reached::Unknown,
-                Returned::Nothing,
-            ));
+            let id = OpId { scope, serial: receive.serial };
+            let (token, error) = (receive.token, error.clone());
+            done.push(failed(id, token, error, Reached::Unknown, Returned::Nothing));
         }
     }
 
@@ -238,25 +251,11 @@ impl Connection {
         self.transfers.len() + self.ferry.len()
     }
 
-    /// Takes one out that is cancelled.
-    pub(crate) fn cancel_transfer(&mut self, serial: u64) -> Option<Completion> {
-        let Some(at) = self.transfers.iter().position(|it| it.id.serial == serial) else {
-            return self.ferry.cancel(serial);
-        };
-        Some(self.transfers.remove(at)?.failed(Error::Cancelled))
-    }
-
     /// Ends all of them.
     pub(crate) fn fail_transfers(&mut self, reason: &GoneReason, done: &mut Vec<Completion>) {
         self.ferry.fail(reason, done);
         let ended = self.transfers.drain(..);
         done.extend(ended.map(|transfer| transfer.failed(Error::PeerGone(reason.clone()))));
-    }
-
-    /// Takes a view out that is cancelled.
-    pub(crate) fn cancel_view(&mut self, serial: u64) -> Option<Completion> {
-        let at = self.views.iter().position(|it| it.id.serial == serial)?;
-        Some(self.views.swap_remove(at).ended(Err(Error::Cancelled)))
     }
 
     /// Ends all that wait.

@@ -7,7 +7,7 @@ use hg_na_memory::ForkGuard;
 
 use crate::{
     os::signals::Signals,
-    region::{boards::Boards, state::Regions, table::OwnedTable, tables::PeerTables},
+    region::{state::Regions, table::OwnedTable, tables::PeerTables},
     rendezvous::{
         name::{Name, fill_random},
         socket::Listener,
@@ -27,7 +27,6 @@ pub(crate) struct Shared {
     pub(crate) signals: &'static Signals,
     pub(crate) regions: Arc<Regions>,
     pub(crate) tables: PeerTables,
-    pub(crate) boards: Arc<Boards>,
     ids: Mutex<Ids>,
 }
 
@@ -47,7 +46,6 @@ impl Shared {
         let first = if options.listen { Some(Listener::bind(&name, 0)?) } else { None };
         let mut incarnation = [0; 16];
         fill_random(&mut incarnation)?;
-        let boards = Arc::<Boards>::default();
         let guard = Arc::new(ForkGuard::new().map_err(hg_na_parts::limits::named)?);
         Ok(Arc::new(Self {
             caps: caps(),
@@ -55,15 +53,10 @@ impl Shared {
             name,
             listen: options.listen,
             incarnation,
-            regions: Regions::new(
-                OwnedTable::create(incarnation)?,
-                Arc::clone(&boards),
-                Arc::clone(&guard),
-            ),
+            regions: Regions::new(OwnedTable::create(incarnation)?, Arc::clone(&guard)),
             guard,
             tables: PeerTables::default(),
             signals: Signals::of_process()?,
-            boards,
             ids: Mutex::new(Ids { first, open: [false; 256] }),
         }))
     }

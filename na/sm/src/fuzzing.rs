@@ -37,7 +37,7 @@ use crate::{
         state::SmRegion,
         table::{OwnedTable, PeerTable, REGIONS_MAX, SEGMENTS_MAX, TABLE_LEN},
     },
-    rendezvous::mappings::{MapMessage, Name, Status},
+    rendezvous::mappings::{MapMessage, RegionName, Status},
     ring::Word,
     shared::alloc,
 };
@@ -187,7 +187,7 @@ impl Pair {
         target.comes_to_rest();
         target.admit(true, true);
         target.until(|target| target.is_gone);
-        target.context.shared.boards.end_processes(); // The liar's is this one, which lives on.
+        target.context.shared.regions.boards.end_processes(); // The liar's is this one, which lives on.
         target.registered.clear();
         // What the chores do once they have found a process ended.
         target.context.shared.regions.sweep();
@@ -266,7 +266,7 @@ impl Liar {
 impl Liar {
     /// A question, an answer, or a demand to unmap, about a region that may exist.
     fn speak_of_mappings(&mut self, value: u32, input: &mut Input<'_>) -> Option<()> {
-        let name = Name { index: value % 8, generation: u32::from(input.u8()?) };
+        let name = RegionName { index: value % 8, generation: u32::from(input.u8()?) };
         let message = match input.u8()? % 5 {
             0 => MapMessage::Map(name, input.bytes()?),
             1 => MapMessage::Mapped(name, Status::Given),
@@ -289,7 +289,7 @@ impl Liar {
 fn publish(link: &mut Link, ring: usize, word: Word, input: &mut Input<'_>) -> Option<()> {
     let payload = [input.u64()?, input.u64()?, 3, 4, 5, 6, 7];
     // The target's position is honest.
-    if link.has_room(ring).unwrap_or(false) {
+    if link.has_room(ring, 1).unwrap_or(false) {
         link.push(ring, word, &payload);
     }
     Some(())

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use hg_na::{GoneReason, Tag};
 
 use crate::{
-    arena::{FERRY_OFFSET, LANE_BYTES, LANES, Lane, MESSAGE_MAX, Popped, Reservation},
+    arena::{FERRY_OFFSET, LANES, Lane, MESSAGE_MAX, Popped, Reservation},
     backing::Backing,
     body::{OwnArena, Pool},
     fail,
@@ -125,13 +125,6 @@ impl BodyClaim {
     }
 }
 
-impl OwnSide {
-    /// Lanes of a new arena.
-    pub(crate) fn lanes() -> [Lane; LANES] {
-        [Lane::new(0), Lane::new(LANE_BYTES)]
-    }
-}
-
 impl Link {
     /// A connection that neither side looks at yet: both doorbells are wanted.
     pub(crate) fn new(own: OwnSide, theirs: TheirSide) -> Self {
@@ -149,18 +142,10 @@ impl Link {
         }
     }
 
-    /// Whether a slot is free in a ring.
+    /// Whether so many slots are free in a ring.
     #[inline]
-    pub(crate) fn has_room(&mut self, ring: usize) -> Result<bool, Broken> {
-        self.tx[ring].has_room(&self.theirs.rings.popped[ring].0)
-    }
-
-    /// The same for a wide message.
-    pub(crate) fn has_room_for(&mut self, ring: usize, slots: u32) -> Result<bool, Broken> {
-        if !self.tx[ring].has_known_room_for(slots) {
-            self.tx[ring].refresh(&self.theirs.rings.popped[ring].0)?;
-        }
-        Ok(self.tx[ring].has_known_room_for(slots))
+    pub(crate) fn has_room(&mut self, ring: usize, slots: u32) -> Result<bool, Broken> {
+        self.tx[ring].has_room(slots, &self.theirs.rings.popped[ring].0)
     }
 
     /// Publishes a slot, and rings when the peer does not look.
@@ -302,7 +287,7 @@ impl Link {
     }
 
     /// Writes back what is owed on all rings.
-    pub(crate) fn settle(&mut self) {
+    pub(crate) fn write_back_all(&mut self) {
         for ring in 0..RINGS {
             if self.rx[ring].owes() {
                 self.write_back(ring);

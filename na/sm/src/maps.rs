@@ -11,7 +11,7 @@ use crate::{
     completion::{done, failed},
     os::misbehaved,
     region::{descriptor::RegionClaim, table::PeerTable},
-    rendezvous::mappings::Name,
+    rendezvous::mappings::RegionName,
     shared::{
         Sharing,
         buffer::memory_of_bytes,
@@ -37,7 +37,7 @@ const MAP_AT_ONCE: u64 = 4 << 20;
 pub(crate) struct Maps {
     places: FxHashMap<u32, Place>,
     /// Answers that are owed; a place may have been used for another region since.
-    asked: Vec<Name>,
+    asked: Vec<RegionName>,
     /// Counts uses, to find the least recent one.
     clock: u64,
 }
@@ -87,30 +87,27 @@ impl Maps {
     }
 
     /// An answer has come; whether it was owed.
-    pub(crate) fn answered(&mut self, name: Name) -> bool {
+    pub(crate) fn answered(&mut self, name: RegionName) -> bool {
         let at = self.asked.iter().position(|asked| *asked == name);
         at.map(|at| self.asked.swap_remove(at)).is_some()
     }
 
-    fn place(&self, name: Name) -> Option<&Place> {
-        self.places.get(&name.index).filter(|place| place.claim.generation == name.generation)
+    fn place(&mut self, name: RegionName) -> Option<&mut Place> {
+        self.places.get_mut(&name.index).filter(|place| place.claim.generation == name.generation)
     }
 
     /// A transfer of `len` bytes goes to a region that could be mapped: whether the owner is to be asked now. `None` for
     /// `len`: a view, which cannot do without.
     pub(crate) fn is_worth_asking(&mut self, claim: &RegionClaim, len: Option<u64>) -> bool {
         let name = name_of(claim);
-        if self.place(name).is_none() && self.places.contains_key(&name.index) {
-            self.places.remove(&name.index); // The place was used for another region since.
-        }
         self.clock += 1;
         let used = self.clock;
-        if !self.places.contains_key(&name.index) {
+        let Some(place) = self.place(name) else {
+            self.places.remove(&name.index); // The place may have been used for another region before.
             self.make_place();
             self.places.insert(name.index, Place { claim: *claim, state: State::Seen, used });
             return len.is_none_or(|len| len >= MAP_AT_ONCE);
-        }
-        let Some(place) = self.places.get_mut(&name.index) else { return false };
+        };
         place.used = used;
         match place.state {
             State::Seen => true,
@@ -120,7 +117,7 @@ impl Maps {
     }
 
     /// The owner was asked.
-    pub(crate) fn asked(&mut self, name: Name) {
+    pub(crate) fn asked(&mut self, name: RegionName) {
         self.asked.push(name);
         if let Some(place) = self.places.get_mut(&name.index) {
             place.state = State::Asked;
@@ -128,16 +125,14 @@ impl Maps {
     }
 
     /// The owner, or the system, says no. Transfers go on without; the next view asks again.
-    pub(crate) fn refused(&mut self, name: Name) {
-        if self.place(name).is_some()
-            && let Some(place) = self.places.get_mut(&name.index)
-        {
+    pub(crate) fn refused(&mut self, name: RegionName) {
+        if let Some(place) = self.place(name) {
             place.state = State::Refused;
         }
     }
 
     /// The owner takes the region back: this side's mapping goes, if no view holds on.
-    pub(crate) fn unmap(&mut self, name: Name) {
+    pub(crate) fn unmap(&mut self, name: RegionName) {
         // An answer that is on its way finds the region stale.
         if self.place(name).is_some_and(|place| !matches!(place.state, State::Asked)) {
             self.places.remove(&name.index);
@@ -152,24 +147,20 @@ impl Maps {
         &mut self,
         guard: &Arc<ForkGuard>,
         table: &PeerTable,
-        name: Name,
+        name: RegionName,
         fd: &OwnedFd,
     ) -> Result<(), Error> {
         let Some(claim) = self.place(name).map(|place| place.claim) else {
             return Err(Error::StaleDescriptor);
         };
         let mapped = self.try_map(guard, table, &claim, fd);
-        let Some(place) = self.places.get_mut(&name.index) else { return Ok(()) };
-        match mapped {
-            Ok(pages) => {
-                place.state = State::Mapped(Arc::new(pages));
-                Ok(())
-            }
-            Err(error) => {
-                place.state = State::Refused;
-                Err(error)
-            }
-        }
+        let Some(place) = self.place(name) else { return Ok(()) };
+        let (state, result) = match mapped {
+            Ok(pages) => (State::Mapped(Arc::new(pages)), Ok(())),
+            Err(error) => (State::Refused, Err(error)),
+        };
+        place.state = state;
+        result
     }
 
     fn try_map(
@@ -237,8 +228,8 @@ impl Maps {
 }
 
 /// A claim's name.
-pub(crate) fn name_of(claim: &RegionClaim) -> Name {
-    Name { index: claim.index, generation: claim.generation }
+pub(crate) fn name_of(claim: &RegionClaim) -> RegionName {
+    RegionName { index: claim.index, generation: claim.generation }
 }
 
 /// A region of a peer, mapped; unmapped when nobody holds it any more.

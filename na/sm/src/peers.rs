@@ -2,7 +2,10 @@
 
 use hg_na::Peer;
 
-use crate::connection::{Connection, Phase};
+use crate::{
+    connection::{Connection, Phase},
+    link::Link,
+};
 
 #[derive(Debug, Default)]
 struct Place {
@@ -66,6 +69,15 @@ impl Peers {
             self.free.push(peer.index());
         }
         Some(connection)
+    }
+
+    /// Does something with the links of some of them.
+    pub(crate) fn each_link(&mut self, of: &[Peer], act: impl Fn(&mut Link)) {
+        for peer in of {
+            if let Some(link) = self.find(*peer).and_then(|it| it.link.as_mut()) {
+                act(link);
+            }
+        }
     }
 
     /// Connections at present.

@@ -1,6 +1,6 @@
 //! Taking messages out of the rings of one peer. What is read there is checked before it is used.
 
-use hg_na::{Completion, INLINE_MAX, Message, Peer, Returned};
+use hg_na::{Completion, INLINE_MAX, Message, OpId, Peer, Returned};
 
 use crate::{
     ahead,
@@ -210,16 +210,16 @@ fn take_answer(
     let (word, tag) = (slot.claimed_word(), slot.bytes[0].load()); // C2
     // Checked before the receive is taken out: a broken message must not end it.
     let claim = if word.is_body() {
-        Claim::Body(BodyClaim::check(slot.bytes[1].load(), word.len())?) // C2
+        Some(BodyClaim::check(slot.bytes[1].load(), word.len())?) // C2
     } else if is_short(word, ANSWERS) {
-        Claim::Inline(answer_of(slot, length(word)))
+        None
     } else {
         return Err(Broken::TooLongForSlot);
     };
     if let Some(receive) = receives.take(tag) {
         let message = match claim {
-            Claim::Inline(message) => message,
-            Claim::Body(claim) => intake.copy_out(link, claim),
+            Some(claim) => intake.copy_out(link, claim),
+            None => answer_of(slot, length(word)),
         };
         done.push(ended(from, receive, message));
     }
@@ -231,17 +231,9 @@ fn take_answer(
     Ok(())
 }
 
-/// Where an expected message is; checked.
-#[derive(Debug)]
-enum Claim {
-    /// In its slot; copied out.
-    Inline(Message),
-    Body(BodyClaim),
-}
-
 #[inline(always)]
 fn ended(from: Peer, receive: Receive, message: Message) -> Completion {
-    let id = Receives::id(from.index(), &receive);
+    let id = OpId { scope: from.index(), serial: receive.serial };
     completion::done(id, receive.token, Returned::Message(message))
 }
 

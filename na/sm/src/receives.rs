@@ -6,7 +6,7 @@
 //! Cancelling names a receive by its serial: the first one that is not in the table makes an index, which is kept as long as
 //! receives collide, so that cancelling thousands does not look at all the others each time.
 
-use hg_na::{OpId, Tag, Token};
+use hg_na::{Tag, Token};
 use rustc_hash::FxHashMap;
 
 /// Receives of the direct-mapped table, at first and at most; powers of two.
@@ -192,11 +192,6 @@ impl Receives {
         self.by_serial = None;
         all.sort_unstable_by_key(|receive| receive.serial);
         all
-    }
-
-    /// Op ids are made elsewhere; this only builds them.
-    pub(crate) fn id(scope: u32, receive: &Receive) -> OpId {
-        OpId { scope, serial: receive.serial }
     }
 
     /// Of an empty table, none that it has.

@@ -190,25 +190,18 @@ impl Producer {
         self.pushed.wrapping_sub(self.popped) < self.pushed.wrapping_sub(position)
     }
 
-    /// Whether a message fits; asks the consumer's position only when the ring looks full.
+    /// Whether so many slots are free; asks the consumer's position only when the ring looks full.
     #[inline]
-    pub(crate) fn has_room(&mut self, popped: &AtomicU32) -> Result<bool, Broken> {
-        if self.has_known_room() {
-            return Ok(true);
+    pub(crate) fn has_room(&mut self, slots: u32, popped: &AtomicU32) -> Result<bool, Broken> {
+        if !self.has_known_room(slots) {
+            self.refresh(popped)?;
         }
-        self.refresh(popped)?;
-        Ok(self.has_known_room())
+        Ok(self.has_known_room(slots))
     }
 
     /// The fast path of [`Producer::has_room`]; `false`: ask that.
     #[inline(always)]
-    pub(crate) fn has_known_room(&self) -> bool {
-        self.pushed.wrapping_sub(self.popped) < self.next.slots
-    }
-
-    /// The same for several slots at a time.
-    #[inline(always)]
-    pub(crate) fn has_known_room_for(&self, slots: u32) -> bool {
+    pub(crate) fn has_known_room(&self, slots: u32) -> bool {
         self.pushed.wrapping_sub(self.popped) + slots <= self.next.slots
     }
 
@@ -231,7 +224,7 @@ impl Producer {
     /// The caller has asked [`Producer::has_room`].
     #[inline(always)]
     pub(crate) fn push(&mut self, slots: &[Slot], word: Word, payload: impl Fn(usize) -> u64) {
-        debug_assert!(self.has_known_room(), "ask has_room first");
+        debug_assert!(self.has_known_room(1), "ask has_room first");
         let place = self.next;
         self.advance(1);
         let slot = place.slot(slots);
@@ -260,7 +253,7 @@ impl Producer {
 
 impl Producer {
     /// Publishes a wide message in so many slots, whose words `payload` gives one by one. The caller has asked
-    /// [`Producer::has_known_room_for`].
+    /// [`Producer::has_known_room`].
     #[inline]
     pub(crate) fn push_wide(
         &mut self,
@@ -268,7 +261,7 @@ impl Producer {
         (word, count): (Word, u32),
         payload: impl Fn(usize) -> u64,
     ) {
-        debug_assert!(self.has_known_room_for(count), "ask for room first");
+        debug_assert!(self.has_known_room(count), "ask for room first");
         for (part, words) in (1..count).zip((1..).map(|part| part * SLOT_WORDS)) {
             let place = self.next.ahead(part);
             let slot = place.slot(slots);
@@ -414,7 +407,7 @@ mod tests {
     fn counters_survive_wrapping_past_u32_max() {
         let (slots, popped, mut producer, mut consumer) = worn();
         for value in 0..5 * u64::from(SLOTS) {
-            assert!(producer.has_room(&popped).unwrap());
+            assert!(producer.has_room(1, &popped).unwrap());
             producer.push(&slots, Word::inline(8), |_| value);
             assert!(consumer.is_ready(&slots));
             let slot = consumer.peek(&slots).unwrap();
@@ -430,10 +423,8 @@ mod tests {
     fn wide_messages_go_round_among_short_ones() {
         let (slots, popped, mut producer, mut consumer) = worn();
         for (number, count) in (0..5 * u64::from(SLOTS)).zip([1, 3, 2, 4, 1].into_iter().cycle()) {
-            let room = producer.has_known_room_for(count);
-            assert!(
-                room || producer.refresh(&popped).is_ok() && producer.has_known_room_for(count)
-            );
+            let room = producer.has_known_room(count);
+            assert!(room || producer.refresh(&popped).is_ok() && producer.has_known_room(count));
             let word = |at: usize| number << 8 | at as u64;
             producer.push_wide(&slots, (Word::inline(count * 56), count), word);
             let slot = consumer.peek(&slots).unwrap();
@@ -455,15 +446,15 @@ mod tests {
     fn a_full_ring_takes_more_only_after_the_position_was_written_back() {
         let (slots, popped, mut producer, mut consumer) = fresh();
         for _ in 0..SLOTS {
-            assert!(producer.has_room(&popped).unwrap());
+            assert!(producer.has_room(1, &popped).unwrap());
             producer.push(&slots, Word::body(9), |_| 0);
         }
-        assert!(!producer.has_room(&popped).unwrap());
+        assert!(!producer.has_room(1, &popped).unwrap());
         assert!(!producer.is_popped(0));
         assert!(!consumer.advance());
         assert!(consumer.owes());
         consumer.write_back(&popped);
-        assert!(producer.has_room(&popped).unwrap());
+        assert!(producer.has_room(1, &popped).unwrap());
         assert!(producer.is_popped(0) && !producer.is_popped(1));
     }
 

@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use hg_na::{Completion, Error, Message, OpId, QUIET, Returned, Token};
+use hg_na::{Completion, Error, Message, OpId, QUIET, Returned};
 
 use crate::{
     arena::{Lane, MESSAGE_MAX},
@@ -13,21 +13,6 @@ use crate::{
     os::room,
     ring::{Broken, Word},
 };
-
-/// A message that was published and whose completion is still to be told.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Sent {
-    pub(crate) id: OpId,
-    pub(crate) token: Token,
-}
-
-impl Sent {
-    /// The completion: the message lived in a slot or in the arena.
-    #[inline]
-    pub(crate) fn completion(self) -> Completion {
-        done(self.id, self.token, Returned::Nothing)
-    }
-}
 
 /// What became of a message on the fast path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,7 +34,7 @@ impl Connection {
         };
         let ring = kind.ring();
         let may = len <= kind.short() && self.is_flowing && self.queues[ring].is_empty();
-        if !may || !link.tx[ring].has_known_room() {
+        if !may || !link.tx[ring].has_known_room(1) {
             return Inline::Refused;
         }
         if publish_inline(link, kind, bytes, len) { Inline::Ring } else { Inline::Sent }
@@ -68,7 +53,7 @@ impl Connection {
         let Some(link) = self.link.as_mut() else { return Inline::Refused };
         let may = self.is_flowing && self.queues[REQUESTS].is_empty();
         // What is wrong is found by the flush.
-        if !may || link.has_room_for(REQUESTS, slots) != Ok(true) {
+        if !may || link.has_room(REQUESTS, slots) != Ok(true) {
             return Inline::Refused;
         }
         if link.publish_wide(bytes, slots) { Inline::Ring } else { Inline::Sent }
@@ -83,7 +68,7 @@ impl Connection {
         // What fits a slot goes in one.
         let is_long = len as usize > SHORT[REQUESTS] && !out.is_spent();
         let is_next = self.is_flowing && self.queues[REQUESTS].is_empty();
-        if !is_long || !is_next || !link.tx[REQUESTS].has_known_room() {
+        if !is_long || !is_next || !link.tx[REQUESTS].has_known_room(1) {
             return Inline::Refused;
         }
         out.leave();
@@ -93,7 +78,7 @@ impl Connection {
 
     /// Whether a ring that looked full has room after all. What is wrong is found by the flush.
     pub(crate) fn learns_of_room(&mut self, ring: usize) -> bool {
-        self.link.as_mut().is_some_and(|link| link.has_room(ring) == Ok(true))
+        self.link.as_mut().is_some_and(|link| link.has_room(ring, 1) == Ok(true))
     }
 
     /// Whether the own arena has pages to give back.
@@ -166,7 +151,7 @@ fn out_of<'a>(message: &'a mut Message, arena: &Arc<OwnArena>) -> Option<&'a mut
 fn attempt(link: &mut Link, kind: Kind, message: &mut Message) -> Result<bool, Broken> {
     let len = message.len();
     let slots = if kind == Kind::Request { slots_of(len) } else { None };
-    if !link.has_room_for(kind.ring(), slots.unwrap_or(1))? {
+    if !link.has_room(kind.ring(), slots.unwrap_or(1))? {
         return Ok(false);
     }
     if len <= kind.short() {

@@ -48,7 +48,7 @@ impl Shared {
     }
 
     fn push(&self, producer: &mut Producer, value: u64) {
-        while !producer.has_room(&self.popped).expect("positions are right") {
+        while !producer.has_room(1, &self.popped).expect("positions are right") {
             thread::yield_now();
         }
         producer.push(&self.slots, Word::inline(8), |_| value);
@@ -107,7 +107,7 @@ fn a_wide_message_is_whole_when_its_first_slot_is_seen_and_its_slots_are_used_ag
         let thread = thread::spawn(move || {
             let mut producer = Producer::new(SLOTS);
             sender.push(&mut producer, 7);
-            while !producer.has_known_room_for(SLOTS) {
+            while !producer.has_known_room(SLOTS) {
                 producer.refresh(&sender.popped).expect("positions are right");
                 thread::yield_now();
             }
@@ -201,7 +201,7 @@ fn space_is_seen_by_the_second_look_or_the_consumer_rings() {
         });
         Intent::default().park(&shared.flag);
         before_second_look();
-        let sleeps = !producer.has_room(&shared.popped).unwrap();
+        let sleeps = !producer.has_room(1, &shared.popped).unwrap();
         thread.join().unwrap();
         assert!(!sleeps || shared.rings() == 1, "the wake-up is lost");
     });

@@ -15,8 +15,7 @@ mod pins;
 
 use loom::{sync::Arc, thread};
 use pins::{
-    Pin, announce, is_live, is_pinned, is_published, is_unchanged, publish, release, retract,
-    settle,
+    Pin, announce, is_live, is_pinned, is_published, is_unchanged, order, publish, release, retract,
 };
 use sync::{AtomicU32, AtomicU64, Ordering, Plain64};
 
@@ -49,7 +48,7 @@ fn pin<'a>(
     generation: &AtomicU32,
 ) -> Option<Pin<'a>> {
     let pin = announce(words, index, expected).expect("a free word");
-    settle();
+    order();
     is_published(expected, generation).then_some(pin)
 }
 
@@ -86,7 +85,7 @@ fn one_fence_is_enough_for_two_that_are_announced_before_it() {
         let thread = thread::spawn(move || {
             let other = announce(&initiator.pins, INDEX + 1, LIVE);
             let pin = announce(&initiator.pins, INDEX, LIVE).unwrap();
-            settle();
+            order();
             if is_published(LIVE, &initiator.generation) {
                 assert_eq!(initiator.memory.load(), 0);
             }
@@ -104,7 +103,7 @@ fn the_next_name_in_a_word_says_that_the_transfer_before_is_over() {
         let shared = region(LIVE);
         let mover = Arc::clone(&shared);
         let pin = announce(&shared.pins[..1], INDEX, LIVE).unwrap();
-        settle();
+        order();
         assert!(is_published(LIVE, &shared.generation));
         assert_eq!(pin.leave(&shared.pins[..1]), 0);
         let moving = thread::spawn(move || {

@@ -15,22 +15,17 @@ use crate::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Source {
     /// The eventfd that the peer rings.
-    Doorbell,
+    Doorbell = 0,
     /// The socket of the handshake: a greeting, a goodbye, a hang-up.
-    Socket,
+    Socket = 1,
     /// The peer's process has ended.
-    Process,
+    Process = 2,
 }
 
 /// Epoll's name for a descriptor: the peer's generation, its place (below 2^29, far more than there are descriptors), and
 /// which descriptor.
 pub(crate) fn token(peer: Peer, source: Source) -> u64 {
-    let source = match source {
-        Source::Doorbell => 0,
-        Source::Socket => 1,
-        Source::Process => 2,
-    };
-    (u64::from(peer.generation()) << 32) | (u64::from(peer.index()) << 2) | source
+    (u64::from(peer.generation()) << 32) | (u64::from(peer.index()) << 2) | source as u64
 }
 
 fn parse(token: u64) -> (Peer, Source) {
@@ -59,7 +54,9 @@ impl SmContext {
         self.has_leftovers = true;
         self.poll_kernel()?;
         for peer in std::mem::take(&mut self.starting) {
-            self.connect(peer, now);
+            if self.peers.find(peer).is_some_and(|it| it.phase == Phase::Starting) {
+                self.try_connect(peer, now, now + self.shared.settings.connect_timeout);
+            }
         }
         for peer in std::mem::take(&mut self.rung) {
             self.activate(peer);
@@ -79,7 +76,7 @@ impl SmContext {
             self.trim(now);
         }
         self.drain(done);
-        if self.trim_at.is_none() && self.shared.boards.has_leaving() {
+        if self.trim_at.is_none() && self.shared.regions.boards.has_leaving() {
             self.trim_at = Some(now + TRIM_AFTER);
         }
         self.schedule();
@@ -117,8 +114,9 @@ impl SmContext {
             connection.timer = None;
             match connection.phase {
                 Phase::Waiting(deadline) if deadline > now => self.try_connect(peer, now, deadline),
-                Phase::Waiting(_) | Phase::Connecting => self.end(peer, GoneReason::TimedOut),
-                Phase::Greeting => self.end(peer, GoneReason::TimedOut),
+                Phase::Waiting(_) | Phase::Connecting | Phase::Greeting => {
+                    self.end(peer, GoneReason::TimedOut);
+                }
                 Phase::Idle
                 | Phase::Starting
                 | Phase::Open
@@ -130,9 +128,9 @@ impl SmContext {
 
     /// Gives memory back that was not used for [`TRIM_AFTER`], or that nobody pins any more.
     fn trim(&mut self, now: Instant) {
-        if self.shared.boards.has_leaving() {
+        if self.shared.regions.boards.has_leaving() {
             // A system call for each: not in a round that is hot.
-            self.shared.boards.tidy();
+            self.shared.regions.boards.tidy();
             self.shared.regions.sweep();
         }
         if std::mem::take(&mut self.uses_bodies) {
@@ -153,7 +151,7 @@ impl SmContext {
             }
         }
         // What a peer still reads, or pins, is looked at again, less and less eagerly.
-        let is_used = !self.dirty.is_empty() || self.shared.boards.has_leaving();
+        let is_used = !self.dirty.is_empty() || self.shared.regions.boards.has_leaving();
         self.trim_at = is_used.then(|| now + 10 * TRIM_AFTER);
     }
 }
@@ -175,17 +173,17 @@ mod tests {
         let mut context = SmContext::open(&shared, 0, None).unwrap();
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let watch = Arc::new(ProcessWatch::of_child(&child));
-        shared.boards.remove(shared.boards.add(pinning(7), watch).unwrap());
+        shared.regions.boards.remove(shared.regions.boards.add(pinning(7), watch).unwrap());
         child.kill().unwrap();
         child.wait().unwrap();
         let (now, mut done) = (Instant::now(), Vec::new());
         for _ in 0..10_000 {
             context.progress(now, &mut done).unwrap();
         }
-        assert!(shared.boards.has_leaving(), "a system call in a hot round");
+        assert!(shared.regions.boards.has_leaving(), "a system call in a hot round");
         assert_eq!(context.next_deadline(), Some(now + TRIM_AFTER));
         context.progress(now + TRIM_AFTER, &mut done).unwrap();
-        assert!(!shared.boards.has_leaving() && context.next_deadline().is_none());
+        assert!(!shared.regions.boards.has_leaving() && context.next_deadline().is_none());
     }
 
     #[test]

@@ -11,6 +11,7 @@ use crate::{
     fail,
     layout::REQUESTS_SLOTS,
     link::Link,
+    os::waiter::SmWaiter,
     receive::Intake,
     rendezvous::hello::Greeting,
 };
@@ -38,25 +39,15 @@ impl SmContext {
     /// The connection is over; the next round drains it.
     pub(crate) fn end(&mut self, peer: Peer, reason: GoneReason) {
         let Some(connection) = self.peers.find(peer) else { return };
-        match connection.phase {
-            Phase::Draining(_) | Phase::HungUp(_) => return,
-            Phase::Greeting => {
-                // Nobody was told about this peer.
-                let sentence = for_the_other_side(&reason);
-                tracing::debug!(%reason, "a connection ended before it opened");
-                self.release(peer, Some(&sentence));
-                return;
-            }
-            Phase::Idle | Phase::Starting | Phase::Waiting(_) | Phase::Connecting | Phase::Open => {
-            }
+        if connection.phase.over().is_some() {
+            return;
         }
-        // The level-triggered descriptors would be told about again and again.
-        if let Some(socket) = &connection.socket {
-            let _not_watched_is_fine = self.waiter.remove(socket.fd());
+        if connection.phase == Phase::Greeting {
+            // Nobody was told about this peer.
+            tracing::debug!(%reason, "a connection ended before it opened");
+            return self.release(peer, Some(&for_the_other_side(&reason)));
         }
-        if let Some(pidfd) = connection.watch.as_ref().and_then(|watch| watch.fd()) {
-            let _not_watched_is_fine = self.waiter.remove(pidfd);
-        }
+        connection.unwatch(&self.waiter);
         connection.enter(Phase::Draining(reason));
         self.ending.push(peer);
         self.chore();
@@ -143,26 +134,31 @@ impl SmContext {
         if std::mem::take(&mut connection.is_hot) {
             self.hot.retain(|hot| *hot != peer);
         }
-        let (link, socket) = (connection.link.take(), connection.socket.take());
-        let (watch, board) = (connection.watch.take(), connection.board.take());
-        connection.own = None;
-        connection.maps.clear();
-        if let Some(link) = &link {
+        connection.unwatch(&self.waiter);
+        if let Some(link) = connection.link.take() {
             let _not_watched_is_fine = self.waiter.remove(link.own.bell.fd());
         }
-        if let Some(pidfd) = watch.as_ref().and_then(|watch| watch.fd()) {
-            let _not_watched_is_fine = self.waiter.remove(pidfd);
-        }
-        if let Some(socket) = &socket {
-            let _not_watched_is_fine = self.waiter.remove(socket.fd());
-            if let Some(words) = last_words {
-                let words: String = words.chars().take(200).collect();
-                let _unheard_is_fine = socket.send(&Greeting::Refuse(words).encode(), &[]);
-            }
+        connection.own = None;
+        connection.watch = None;
+        connection.maps.clear();
+        let (socket, board) = (connection.socket.take(), connection.board.take());
+        if let (Some(socket), Some(words)) = (socket, last_words) {
+            let words: String = words.chars().take(200).collect();
+            let _unheard_is_fine = socket.send(&Greeting::Refuse(words).encode(), &[]);
         }
         if let Some(board) = board {
-            self.shared.boards.remove(board);
+            self.shared.regions.boards.remove(board);
             self.shared.regions.sweep();
+        }
+    }
+}
+
+impl Connection {
+    /// The level-triggered descriptors would be told about again and again.
+    fn unwatch(&self, waiter: &SmWaiter) {
+        let pidfd = self.watch.as_ref().and_then(|watch| watch.fd());
+        for fd in self.socket.iter().map(|socket| socket.fd()).chain(pidfd) {
+            let _not_watched_is_fine = waiter.remove(fd);
         }
     }
 }

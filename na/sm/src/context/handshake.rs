@@ -23,6 +23,7 @@ use super::{
     draining::GOODBYE,
 };
 use crate::{
+    arena::{LANE_BYTES, Lane},
     backing::Backing,
     body::OwnArena,
     connection::Phase,
@@ -67,13 +68,6 @@ impl SmContext {
         }
     }
 
-    pub(crate) fn connect(&mut self, peer: Peer, now: Instant) {
-        let deadline = now + self.shared.settings.connect_timeout;
-        if self.peers.find(peer).is_some_and(|it| it.phase == Phase::Starting) {
-            self.try_connect(peer, now, deadline);
-        }
-    }
-
     /// Connects, or waits for a place in the listener's backlog.
     pub(crate) fn try_connect(&mut self, peer: Peer, now: Instant, deadline: Instant) {
         let Some(target) = self.peers.find(peer).and_then(|it| it.target.clone()) else { return };
@@ -104,8 +98,7 @@ impl SmContext {
         let offer = self.offer()?;
         fail::point("hello");
         self.greet(&socket, &offer, Greeting::Hello)?;
-        self.waiter.add(socket.fd(), token(peer, Source::Socket), Interest::LevelIn)?;
-        self.watch_process(peer, &watch)?;
+        self.watch(peer, &socket, &watch)?;
         let Some(connection) = self.peers.find(peer) else { return Ok(()) };
         connection.socket = Some(socket);
         connection.credentials = Some(credentials);
@@ -116,15 +109,16 @@ impl SmContext {
     }
 
     /// Without a number its socket tells of its end.
-    fn watch_process(&self, peer: Peer, watch: &ProcessWatch) -> Result<(), Error> {
+    fn watch(&self, peer: Peer, socket: &Socket, watch: &ProcessWatch) -> Result<(), Error> {
+        self.waiter.add(socket.fd(), token(peer, Source::Socket), Interest::LevelIn)?;
         let Some(pidfd) = watch.fd() else { return Ok(()) };
         self.waiter.add(pidfd, token(peer, Source::Process), Interest::LevelIn)
     }
 
     fn offer(&self) -> Result<Offer, Error> {
         let (rings, segment) = Rings::create()?;
-        let lanes = OwnSide::lanes();
-        let states = [Arc::clone(lanes[0].states()), Arc::clone(lanes[1].states())];
+        let lanes = [Lane::new(0), Lane::new(LANE_BYTES)];
+        let states = lanes.each_ref().map(|lane| Arc::clone(lane.states()));
         let (bytes, guard) = (rings.arena(), Arc::clone(&self.guard));
         let arena = Arc::new(OwnArena { bytes, states, guard });
         let (backing, bell) = (room::is_strict().then(Backing::new), Doorbell::new()?);
@@ -212,10 +206,7 @@ impl SmContext {
         let connection = self.peers.add(Phase::Greeting);
         let peer = connection.peer;
         connection.credentials = Some(origin);
-        let watched = self
-            .waiter
-            .add(socket.fd(), token(peer, Source::Socket), Interest::LevelIn)
-            .and_then(|()| self.watch_process(peer, &watch));
+        let watched = self.watch(peer, &socket, &watch);
         let Some(connection) = self.peers.find(peer) else { return };
         connection.socket = Some(socket);
         connection.watch = Some(Arc::new(watch));
@@ -230,39 +221,39 @@ impl SmContext {
         let Some(connection) = self.peers.find(peer) else { return };
         let Some(socket) = &connection.socket else { return };
         let mut buffer = [0; GREETING_MAX];
-        let (len, fds) = match socket.recv(&mut buffer) {
-            Ok(Received::Message { len, fds }) => (len, Ok(fds)),
-            Ok(Received::Stripped { len, error }) => (len, Err(error)),
+        let heard = match socket.recv(&mut buffer) {
+            Ok(Received::Message { len, fds }) => self.heard(peer, &buffer[..len], fds),
             Ok(Received::Nothing) => return,
             // No goodbye was said. To a connection that was not accepted there is none.
             Ok(Received::Closed) => {
                 let lives = connection.watch.as_ref().is_some_and(|watch| watch.alive());
                 let is_refused = lives && connection.phase == Phase::Connecting;
                 let reason = if is_refused { GoneReason::Closed } else { GoneReason::Exited };
-                return self.end(peer, reason);
+                Err(Error::PeerGone(reason))
             }
-            Err(error) => return self.end(peer, reason_of(error)),
+            Err(error) => Err(error),
         };
-        if MapMessage::is_meant(&buffer[..len]) {
-            if let Err(error) = self.map_message(peer, &buffer[..len], fds) {
-                self.end(peer, reason_of(error));
-            }
-            return;
+        if let Err(error) = heard {
+            self.end(peer, reason_of(error));
         }
-        let fds = match fds {
-            Ok(fds) => fds,
-            Err(error) => return self.end(peer, reason_of(error)),
-        };
-        let greeting = match Greeting::decode(&buffer[..len]) {
-            Ok(greeting) => greeting,
-            Err(error @ BadGreeting::Version(_)) => {
-                return self.end(peer, GoneReason::Refused(error.to_string().into()));
-            }
-            Err(error) => {
-                return self.end(peer, GoneReason::Misbehaved(error.to_string().into()));
-            }
-        };
-        let result = match (greeting, &connection.phase) {
+    }
+
+    fn heard(
+        &mut self,
+        peer: Peer,
+        bytes: &[u8],
+        fds: Result<Vec<OwnedFd>, Error>,
+    ) -> Result<(), Error> {
+        if MapMessage::is_meant(bytes) {
+            return self.map_message(peer, bytes, fds);
+        }
+        let fds = fds?;
+        let greeting = Greeting::decode(bytes).map_err(|error| match error {
+            BadGreeting::Version(_) => refused(error.to_string()),
+            BadGreeting::Malformed(_) => misbehaved(error.to_string()),
+        })?;
+        let Some(connection) = self.peers.find(peer) else { return Ok(()) };
+        match (greeting, &connection.phase) {
             (Greeting::Refuse(words), _) if words == GOODBYE => {
                 Err(Error::PeerGone(GoneReason::Closed))
             }
@@ -270,9 +261,6 @@ impl SmContext {
             (Greeting::Welcome(hello), Phase::Connecting) => self.welcomed(peer, &hello, fds),
             (Greeting::Hello(hello), Phase::Greeting) => self.greeted(peer, &hello, fds),
             (_, _) => Err(misbehaved("it sent a greeting out of turn")),
-        };
-        if let Err(error) = result {
-            self.end(peer, reason_of(error));
         }
     }
 
@@ -280,14 +268,10 @@ impl SmContext {
         let theirs = map(hello, fds, &self.shared)?;
         let offer = self.offer()?;
         let Some(connection) = self.peers.find(peer) else { return Ok(()) };
-        let Some(socket) = connection.socket.take() else { return Ok(()) };
-        connection.own = None;
+        let Some(socket) = connection.socket.clone() else { return Ok(()) };
         // The peer may use the rings as soon as it has read Welcome.
         fail::point("welcome");
-        let sent = self.greet(&socket, &offer, Greeting::Welcome);
-        let Some(connection) = self.peers.find(peer) else { return Ok(()) };
-        connection.socket = Some(socket);
-        sent?;
+        self.greet(&socket, &offer, Greeting::Welcome)?;
         self.opened(peer, offer.own, theirs)
     }
 
@@ -303,7 +287,7 @@ impl SmContext {
         self.waiter.add(own.bell.fd(), token(peer, Source::Doorbell), Interest::EdgeIn)?;
         let Some(connection) = self.peers.find(peer) else { return Ok(()) };
         let Some(watch) = connection.watch.clone() else { return Ok(()) };
-        connection.board = Some(self.shared.boards.add(Arc::clone(&theirs.rings), watch)?);
+        connection.board = Some(self.shared.regions.boards.add(Arc::clone(&theirs.rings), watch)?);
         connection.link = Some(Link::new(own, theirs));
         connection.ferry.is_chosen = !self.shared.settings.cma;
         connection.enter(Phase::Open);

@@ -6,12 +6,11 @@ use hg_na::{Error, Peer};
 
 use super::SmContext;
 use crate::{
-    connection::Phase,
     maps::{MAPS, name_of},
     os::misbehaved,
     region::descriptor::RegionClaim,
     rendezvous::{
-        mappings::{MapMessage, Name, Status},
+        mappings::{MapMessage, RegionName, Status},
         socket::Sent,
     },
 };
@@ -29,14 +28,11 @@ impl SmContext {
     ) -> Result<(), Error> {
         let message = MapMessage::decode(bytes).map_err(misbehaved)?;
         let Some(connection) = self.peers.find(peer) else { return Ok(()) };
-        match &connection.phase {
-            Phase::Open => {}
-            Phase::Draining(_) | Phase::HungUp(_) => return Ok(()),
-            Phase::Idle
-            | Phase::Starting
-            | Phase::Waiting(_)
-            | Phase::Connecting
-            | Phase::Greeting => return Err(misbehaved("it speaks of mappings out of turn")),
+        if connection.phase.over().is_some() {
+            return Ok(());
+        }
+        if !connection.is_open() {
+            return Err(misbehaved("it speaks of mappings out of turn"));
         }
         match message {
             MapMessage::Map(name, token) => self.serve_map(peer, name, token),
@@ -49,7 +45,7 @@ impl SmContext {
     }
 
     /// A peer asks for the memory of a region of this domain.
-    fn serve_map(&mut self, peer: Peer, name: Name, token: [u8; 16]) -> Result<(), Error> {
+    fn serve_map(&mut self, peer: Peer, name: RegionName, token: [u8; 16]) -> Result<(), Error> {
         let Some(socket) = self.peers.find(peer).and_then(|it| it.socket.clone()) else {
             return Ok(());
         };
@@ -72,7 +68,7 @@ impl SmContext {
     fn mapped(
         &mut self,
         peer: Peer,
-        name: Name,
+        name: RegionName,
         status: Status,
         fds: Result<Vec<OwnedFd>, Error>,
     ) -> Result<(), Error> {
@@ -103,7 +99,7 @@ impl SmContext {
         if let Err(error @ Error::PeerGone(_)) = mapped {
             return Err(error);
         }
-        self.settle_views(peer, name, mapped);
+        self.answer_views(peer, name, mapped);
         Ok(())
     }
 

@@ -47,7 +47,6 @@ use crate::{
     peers::Peers,
     receive::Intake,
     rendezvous::{name::Target, socket::Listener},
-    send::Sent,
 };
 
 /// A context of the shared-memory transport.
@@ -62,15 +61,14 @@ pub(crate) struct SmContext {
     pub(crate) by_target: FxHashMap<Target, Peer>,
     /// Polled directly.
     pub(crate) hot: Vec<Peer>,
-    /// Completions to hand out: of published messages, and of everything else.
-    pub(crate) sent: Vec<Sent>,
+    /// Completions to hand out.
     pub(crate) finished: Vec<Completion>,
     pub(crate) serial: u64,
     flush: Flush,
     pub(crate) intake: Intake,
     /// `may_sleep` has said yes, and nothing has made progress since.
     pub(crate) is_sleeping: bool,
-    /// `sent`, `finished`, `backlog` or `uses_bodies` may ask for something at the end of this round.
+    /// `finished`, `backlog` or `uses_bodies` may ask for something at the end of this round.
     pub(crate) has_leftovers: bool,
     /// A list below, or of [`Transfers`], has work for the next round.
     pub(crate) has_chores: bool,
@@ -106,30 +104,22 @@ impl SmContext {
             return Err(Error::Forked);
         }
         let listener = shared.take(id)?;
-        Self::new(Arc::clone(shared), id, listener, guest).inspect_err(|_| shared.closed(id))
-    }
-
-    fn new(
-        shared: Arc<Shared>,
-        id: u8,
-        listener: Option<Listener>,
-        guest: Option<Guest>,
-    ) -> Result<Self, Error> {
-        let waiter = SmWaiter::new(Arc::clone(&shared.guard), guest)?;
-        if let Some(listener) = &listener {
-            waiter.add(listener.fd(), LISTENER_TOKEN, Interest::LevelIn)?;
-        }
+        let watched = |waiter: SmWaiter| match &listener {
+            Some(it) => waiter.add(it.fd(), LISTENER_TOKEN, Interest::LevelIn).map(|()| waiter),
+            None => Ok(waiter),
+        };
+        let made = SmWaiter::new(Arc::clone(&shared.guard), guest).and_then(watched);
+        let waiter = made.inspect_err(|_| shared.closed(id))?;
         Ok(Self {
             address: shared.name.address(id),
             guard: Arc::clone(&shared.guard),
-            shared,
+            shared: Arc::clone(shared),
             id,
             waiter: Arc::new(waiter),
             listener,
             peers: Peers::default(),
             by_target: FxHashMap::default(),
             hot: Vec::new(),
-            sent: Vec::new(),
             finished: Vec::new(),
             serial: 0,
             flush: Flush::default(),

@@ -1,19 +1,21 @@
 //! Posting, cancelling and forgetting; none of it blocks, and nothing completes inside.
 
+use std::sync::Arc;
+
 use hg_na::{
-    Error, Exchange, Exchanged, GoneReason, Message, Op, OpId, Peer, QUIET, Reached, Rejected,
-    Returned, Tag, Token,
+    Error, Exchange, Exchanged, GoneReason, Message, Op, OpId, Peer, QUIET, Rejected, Returned,
+    Tag, Token,
 };
 
 use crate::{
     arena::MESSAGE_MAX,
     body::OutBody,
-    completion::failed,
-    connection::{Pending, Phase, failed_send},
+    completion::done,
+    connection::{Pending, Phase},
     context::SmContext,
     link::{ANSWERS, CONTROL_MAX, Kind, REQUESTS, misbehaved},
     receives::Receive,
-    send::{Inline, Sent},
+    send::Inline,
 };
 
 impl SmContext {
@@ -44,7 +46,7 @@ impl SmContext {
         std::mem::forget(op); // Owns nothing: the message was inline.
         let id = self.next_id(to);
         if sent == Inline::Ring || token & QUIET == 0 {
-            return self.sent_rarely(to, id, token, sent);
+            return Ok(self.tell(to, id, token, sent));
         }
         Ok(id)
     }
@@ -115,7 +117,7 @@ impl SmContext {
         }
         let id = self.next_id(to);
         if sent == Inline::Ring || token & QUIET == 0 {
-            self.tell_rarely(to, id, token, sent);
+            self.tell(to, id, token, sent);
         }
         Some(id)
     }
@@ -160,28 +162,13 @@ impl SmContext {
             receive: OpId { scope: to.index(), serial },
         };
         if sent == Inline::Ring || send & QUIET == 0 {
-            self.tell_rarely(to, ids.send, send, sent);
+            self.tell(to, ids.send, send, sent);
         }
         Some(ids)
     }
 
-    #[inline(never)]
-    fn tell_rarely(&mut self, to: Peer, id: OpId, token: Token, sent: Inline) {
-        self.tell(to, id, token, sent);
-    }
-
-    #[inline(never)]
-    fn sent_rarely(
-        &mut self,
-        to: Peer,
-        id: OpId,
-        token: Token,
-        sent: Inline,
-    ) -> Result<OpId, Rejected> {
-        Ok(self.tell(to, id, token, sent))
-    }
-
     /// A short message is published: its peer is to be rung, or its poster to be told.
+    #[inline(never)]
     fn tell(&mut self, to: Peer, id: OpId, token: Token, sent: Inline) -> OpId {
         if sent == Inline::Ring
             && let Some(link) = self.peers.find(to).and_then(|it| it.link.as_ref())
@@ -189,7 +176,7 @@ impl SmContext {
             link.ring();
         }
         if token & QUIET == 0 {
-            self.sent.push(Sent { id, token });
+            self.finished.push(done(id, token, Returned::Nothing));
             self.has_leftovers = true;
         }
         id
@@ -292,52 +279,30 @@ impl SmContext {
             return Err(Error::TooLong { len, max: MESSAGE_MAX as usize });
         };
         let Some(connection) = self.peers.find(to) else { return Err(Error::UnknownPeer) };
-        // Messages wait already, behind which this one would keep space from them.
-        if !connection.queues[REQUESTS].is_empty() {
-            return Ok(Message::from(vec![0; len]));
-        }
-        let Some(link) = connection.link.as_mut() else { return Ok(Message::from(vec![0; len])) };
-        match link.reserve(0, size) {
-            Ok(Some(place)) => {
-                let body = OutBody::new(std::sync::Arc::clone(&link.own.arena), 0, place, size);
-                if !connection.is_dirty {
-                    connection.is_dirty = true;
+        // Where messages wait already, this one would keep space from them.
+        let is_next = connection.queues[REQUESTS].is_empty();
+        let link = connection.link.as_mut().filter(|_| is_next);
+        match link.map(|link| (link.reserve(0, size), &link.own.arena)) {
+            Some((Ok(Some(place)), arena)) => {
+                let body = OutBody::new(Arc::clone(arena), 0, place, size);
+                if !std::mem::replace(&mut connection.is_dirty, true) {
                     self.dirty.push(to);
                 }
                 self.intake.has_bodies = true;
                 self.has_leftovers = true;
-                Ok(Message::from_body(Box::new(body)))
+                return Ok(Message::from_body(Box::new(body)));
             }
-            Ok(None) => Ok(Message::from(vec![0; len])),
-            Err(broken) => {
-                self.end(to, misbehaved(broken));
-                Ok(Message::from(vec![0; len]))
-            }
+            Some((Err(broken), _)) => self.end(to, misbehaved(broken)),
+            Some((Ok(None), _)) | None => {}
         }
+        Ok(Message::from(vec![0; len]))
     }
 
     pub(crate) fn cancel_op(&mut self, id: OpId) {
-        let completion = match self.peers.at(id.scope) {
-            None => return,
-            Some(connection) => {
-                if let Some(receive) = connection.receives.cancel(id.serial) {
-                    let error = Error::Cancelled;
-                    failed(id, receive.token, error, Reached::Unknown, Returned::Nothing)
-                } else if let Some(pending) = connection.take_queued(id.serial) {
-                    failed_send(id.scope, pending, Error::Cancelled)
-                } else if let Some(completion) = connection.cancel_transfer(id.serial) {
-                    completion
-                } else if let Some(completion) = connection.cancel_view(id.serial) {
-                    completion
-                } else {
-                    return;
-                }
-            }
-        };
+        let Some(connection) = self.peers.at(id.scope) else { return };
+        let Some(completion) = connection.cancel(id) else { return };
         self.finished.push(completion);
-        if let Some(connection) = self.peers.at(id.scope) {
-            connection.tell_room(&mut self.finished);
-        }
+        connection.tell_room(&mut self.finished);
         self.chore();
     }
 

@@ -11,9 +11,9 @@ use std::time::Instant;
 use hg_na::{Completion, Error, Peer};
 
 use crate::{
-    connection::{Connection, Phase},
+    connection::Phase,
     context::SmContext,
-    link::{REQUESTS, misbehaved},
+    link::{Link, REQUESTS, misbehaved},
     wake::before_second_look,
 };
 
@@ -24,7 +24,7 @@ const QUIET_ROUNDS: u32 = 256;
 /// A connection that found nothing for so many rounds is parked while another one is busy.
 const PARK_ROUNDS: u32 = 20_000;
 /// After so many empty rounds positions are written back that a producer may wait for.
-const SETTLE_ROUNDS: u32 = 64;
+const WRITE_BACK_ROUNDS: u32 = 64;
 /// The kernel is asked for events after so many messages ...
 const POLL_MESSAGES: u32 = 1024;
 /// ... of which a turn of a transfer counts for several ...
@@ -95,7 +95,12 @@ impl SmContext {
     #[inline(always)]
     fn count(&mut self, taken: u32) {
         self.empty_rounds = 0;
-        self.since_poll += taken;
+        self.count_messages(taken);
+    }
+
+    #[inline(always)]
+    fn count_messages(&mut self, count: u32) {
+        self.since_poll += count;
         if self.since_poll >= POLL_MESSAGES {
             self.has_chores = true;
         }
@@ -103,10 +108,7 @@ impl SmContext {
 
     /// A turn of a transfer counts as several messages, and leaves the empty rounds as they are.
     pub(crate) fn count_turn(&mut self) {
-        self.since_poll += TURN_IN_MESSAGES;
-        if self.since_poll >= POLL_MESSAGES {
-            self.has_chores = true;
-        }
+        self.count_messages(TURN_IN_MESSAGES);
     }
 
     /// Hands out what did not come out of a ring; does what waits for the end of a round.
@@ -114,8 +116,7 @@ impl SmContext {
         let mut moved = !self.transfers.is_empty() && self.step_transfers();
         moved |= !self.intake.ferries.is_empty() && self.step_ferries();
         moved |= !self.backlog.is_empty() && self.flush_backlog();
-        moved |= !self.sent.is_empty() || !self.finished.is_empty();
-        done.extend(self.sent.drain(..).map(crate::send::Sent::completion));
+        moved |= !self.finished.is_empty();
         done.append(&mut self.finished);
         self.uses_bodies |= std::mem::take(&mut self.intake.has_bodies);
         if self.uses_bodies && self.trim_at.is_none() {
@@ -159,7 +160,7 @@ impl SmContext {
                 connection.empty_rounds = 0;
             } else {
                 connection.empty_rounds += 1;
-                if connection.empty_rounds.is_multiple_of(SETTLE_ROUNDS) {
+                if connection.empty_rounds.is_multiple_of(WRITE_BACK_ROUNDS) {
                     self.quiet(at, peer);
                 }
             }
@@ -181,7 +182,7 @@ impl SmContext {
     fn quiet(&mut self, at: usize, peer: Peer) {
         let Some(connection) = self.peers.find(peer) else { return };
         if let Some(link) = connection.link.as_mut() {
-            link.settle();
+            link.write_back_all();
             if let Err(broken) = link.check() {
                 return self.end(peer, misbehaved(broken));
             }
@@ -248,8 +249,7 @@ impl SmContext {
         before_second_look();
         link.parked();
         if connection.has_work(self.intake.admission) {
-            look_again(connection);
-            return;
+            return self.peers.each_link(&[peer], Link::unpark);
         }
         connection.is_hot = false;
         self.hot.swap_remove(at);
@@ -307,7 +307,6 @@ impl SmContext {
     pub(crate) fn prepare_sleep(&mut self) -> bool {
         let is_idle = !self.guard.is_child()
             && !self.has_chores
-            && self.sent.is_empty()
             && self.finished.is_empty()
             && self.transfers.is_empty()
             && self.intake.ferries.is_empty()
@@ -315,12 +314,7 @@ impl SmContext {
         if !is_idle {
             return false;
         }
-        let Self { hot, peers, .. } = self;
-        for peer in hot.iter() {
-            if let Some(link) = peers.find(*peer).and_then(|it| it.link.as_mut()) {
-                link.park();
-            }
-        }
+        self.peers.each_link(&self.hot, Link::park);
         self.want_space();
         before_second_look();
         let found = self.second_look() | self.flush_backlog();
@@ -357,23 +351,12 @@ impl SmContext {
     }
 
     fn stay_awake(&mut self) {
-        let Self { hot, peers, .. } = self;
-        for peer in hot.iter() {
-            if let Some(connection) = peers.find(*peer) {
-                look_again(connection);
-            }
-        }
+        self.peers.each_link(&self.hot, Link::unpark);
         self.end_sleep();
     }
 
     pub(crate) fn end_sleep(&mut self) {
         self.is_sleeping = false;
         self.stop_wanting_space();
-    }
-}
-
-fn look_again(connection: &mut Connection) {
-    if let Some(link) = connection.link.as_mut() {
-        link.unpark();
     }
 }

@@ -12,7 +12,12 @@
 
 use hg_na::Peer;
 
-use crate::{connection::Space, context::SmContext, link::misbehaved, wake::before_second_look};
+use crate::{
+    connection::Space,
+    context::SmContext,
+    link::{Link, misbehaved},
+    wake::before_second_look,
+};
 
 /// Looks in a row that have found no space after which the peer is to ring: some ten microseconds.
 const PATIENCE: u32 = 1024;
@@ -104,12 +109,7 @@ impl SmContext {
 
     /// Asks all peers to ring that are looked at, before a sleep; a second look must follow.
     pub(crate) fn want_space(&mut self) {
-        let Self { backlog, peers, .. } = self;
-        for peer in backlog.iter() {
-            if let Some(link) = peers.find(*peer).and_then(|it| it.link.as_mut()) {
-                link.want_space();
-            }
-        }
+        self.peers.each_link(&self.backlog, Link::want_space);
     }
 
     /// The sleep begins: those that were asked are left to their bells for good.
@@ -127,11 +127,6 @@ impl SmContext {
 
     /// No sleep, or its end: those that were asked to ring, and are looked at all the same.
     pub(crate) fn stop_wanting_space(&mut self) {
-        let Self { backlog, peers, .. } = self;
-        for peer in backlog.iter() {
-            if let Some(link) = peers.find(*peer).and_then(|it| it.link.as_mut()) {
-                link.look_for_space();
-            }
-        }
+        self.peers.each_link(&self.backlog, Link::look_for_space);
     }
 }

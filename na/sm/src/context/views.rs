@@ -9,7 +9,7 @@ use crate::{
     connection::{Connection, VIEWS},
     maps::{VIEWS_MAX, Viewing, name_of},
     region::descriptor::RegionClaim,
-    rendezvous::mappings::Name,
+    rendezvous::mappings::RegionName,
     shared::Sharing,
 };
 
@@ -55,7 +55,7 @@ impl SmContext {
     }
 
     /// The owner has answered about one region.
-    pub(crate) fn settle_views(&mut self, peer: Peer, name: Name, mapped: Result<(), Error>) {
+    pub(crate) fn answer_views(&mut self, peer: Peer, name: RegionName, mapped: Result<(), Error>) {
         if let Err(error) = mapped
             && let Some(connection) = self.peers.find(peer)
         {

@@ -4,7 +4,7 @@ use hg_na::{Completion, Error};
 
 use super::{
     Ferry, Places, send, side,
-    wire::{Answer, Ask, Name, Note, PIECE, Verdict, offset_of_place, places_of},
+    wire::{Answer, Ask, Note, PIECE, RegionKey, Verdict, offset_of_place, places_of},
 };
 use crate::{
     fail,
@@ -59,7 +59,7 @@ impl Ferried {
             direction: *direction,
             place,
             len,
-            name: Name::from(claim),
+            name: RegionKey::from(claim),
             offset: remote.offset() + self.asked,
             whole: (remote.offset(), remote.len()),
         };
@@ -95,11 +95,6 @@ impl Ferry {
         })
     }
 
-    fn find(&mut self, serial: u64) -> Option<&mut Ferried> {
-        let wanting = self.wanting.iter_mut().flatten();
-        self.asked.iter_mut().chain(wanting).find(|it| it.serial() == serial)
-    }
-
     /// Asks for pieces while there are places and slots; says whether it did.
     pub(super) fn ask(&mut self, link: &mut Link) -> Result<bool, Broken> {
         let mut moved = false;
@@ -107,7 +102,7 @@ impl Ferry {
             while !self.wanting[side(direction)].is_empty()
                 && let Some(place) = places_of(direction).find(|&at| self.open[at].is_none())
             {
-                if !link.has_room(ANSWERS)? {
+                if !link.has_room(ANSWERS, 1)? {
                     self.is_waiting = true;
                     return Ok(moved);
                 }
@@ -158,10 +153,11 @@ impl Ferry {
         finished: &mut Vec<Completion>,
     ) -> Result<u64, Broken> {
         let Answer { place, verdict } = answer;
-        let piece = self.open[place].take().ok_or(Broken::Note)?;
-        let places = self.places.take();
-        let (Some(ferried), Some(both)) = (self.find(piece.serial), &places) else {
-            self.places = places;
+        let Self { wanting, asked, open, places, .. } = self;
+        let piece = open[place].take().ok_or(Broken::Note)?;
+        let mut all = asked.iter_mut().chain(wanting.iter_mut().flatten());
+        let found = all.find(|it| it.serial() == piece.serial);
+        let (Some(ferried), Some(places)) = (found, places) else {
             return Ok(0); // Cancelled, or failed already.
         };
         let remote = &ferried.transfer.remote;
@@ -170,14 +166,13 @@ impl Ferry {
         let result = verdict.into_result(ferried.transfer.needs(), whole).and_then(|()| {
             if is_get {
                 ferried.transfer.is_begun = true;
-                ferried.copy(piece, place, both)?;
+                ferried.copy(piece, place, places)?;
             }
             ferried.transfer.moved += u64::from(piece.len);
             Ok(())
         });
         fail::point("taken");
         let is_over = result.is_err() || ferried.transfer.left() == 0;
-        self.places = places;
         if is_over && let Some(Ferried { transfer, .. }) = self.remove(piece.serial) {
             finished.push(match result {
                 Ok(()) => transfer.succeeded(),

@@ -84,15 +84,6 @@ struct Places {
     theirs: Memory,
 }
 
-/// What became of a round.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Round {
-    /// Something was done.
-    pub(crate) moved: bool,
-    /// There is more to do at once.
-    pub(crate) again: bool,
-}
-
 impl Ferry {
     /// A note came in.
     pub(crate) fn arrived(&mut self, word: Word, payload: Payload) -> Result<(), Broken> {
@@ -113,20 +104,27 @@ impl Ferry {
         self.wanting.iter().map(VecDeque::len).sum::<usize>() + self.asked.len()
     }
 
-    /// Handles notes, answers and asks, as far as there is space, and at most [`ROUND_MAX`] bytes.
+    /// Whether there is more to do at once.
+    pub(crate) fn has_notes(&self) -> bool {
+        !self.notes.is_empty()
+    }
+
+    /// Handles notes, answers and asks, as far as there is space, and at most [`ROUND_MAX`] bytes; says whether there were any.
     pub(crate) fn round(
         &mut self,
         link: &mut Link,
         regions: &Regions,
         finished: &mut Vec<Completion>,
-    ) -> Result<Round, Broken> {
-        self.places(link);
-        let mut round = Round::default();
-        let mut room = ROUND_MAX;
+    ) -> Result<bool, Broken> {
+        self.places.get_or_insert_with(|| Places {
+            own: link.own.arena.bytes.places(),
+            theirs: link.theirs.arena.places(),
+        });
+        let (mut moved, mut room) = (false, ROUND_MAX);
         while room > 0
             && let Some(note) = self.notes.pop_front()
         {
-            round.moved = true;
+            moved = true;
             let cost = match note {
                 Note::Ask(ask) => self.serve(ask, regions)?,
                 Note::Answer(answer) => self.answered(answer, finished)?,
@@ -134,11 +132,9 @@ impl Ferry {
             };
             room = room.saturating_sub(cost.max(NOTE_COST));
             // At once, so that the other side copies while this one does.
-            round.moved |= self.publish(link)?;
+            self.publish(link)?;
         }
-        round.moved |= self.publish(link)?;
-        round.again = !self.notes.is_empty();
-        Ok(round)
+        Ok(self.publish(link)? || moved)
     }
 
     /// Publishes answers, then asks, as far as there are slots and places.
@@ -184,18 +180,11 @@ impl Ferry {
         }
         0
     }
-
-    fn places(&mut self, link: &Link) {
-        self.places.get_or_insert_with(|| Places {
-            own: link.own.arena.bytes.places(),
-            theirs: link.theirs.arena.places(),
-        });
-    }
 }
 
 /// Publishes a note; `false`: no slot is free.
 fn send(link: &mut Link, note: &Note) -> Result<bool, Broken> {
-    if !link.has_room(ANSWERS)? {
+    if !link.has_room(ANSWERS, 1)? {
         return Ok(false);
     }
     let (word, payload) = note.encode();

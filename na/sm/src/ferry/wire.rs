@@ -17,7 +17,10 @@ use hg_na::{Error, Rights};
 use crate::{
     arena::ARENA_BYTES,
     arena::FERRY_OFFSET,
-    region::{cma::Direction, descriptor::RegionClaim},
+    region::{
+        cma::Direction,
+        descriptor::{RegionClaim, halves, joined},
+    },
     ring::{Broken, Payload, Word},
 };
 
@@ -48,7 +51,7 @@ pub(crate) struct Ask {
     pub(crate) place: usize,
     /// At most [`PIECE`].
     pub(crate) len: u32,
-    pub(crate) name: Name,
+    pub(crate) name: RegionKey,
     pub(crate) offset: u64,
     /// Start and length of the whole transfer, which is refused as a whole.
     pub(crate) whole: (u64, u64),
@@ -56,13 +59,13 @@ pub(crate) struct Ask {
 
 /// A region of the domain at the other end: a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Name {
+pub(crate) struct RegionKey {
     pub(crate) index: u32,
     pub(crate) generation: u32,
     pub(crate) token: [u8; 16],
 }
 
-impl From<&RegionClaim> for Name {
+impl From<&RegionClaim> for RegionKey {
     fn from(claim: &RegionClaim) -> Self {
         Self { index: claim.index, generation: claim.generation, token: claim.token }
     }
@@ -118,7 +121,7 @@ impl Note {
         match self {
             Self::Ask(ask) => {
                 let kind = if ask.direction == Direction::Get { GET } else { PUT };
-                let Name { index, generation, token } = ask.name;
+                let RegionKey { index, generation, token } = ask.name;
                 let [low, high] = halves(token);
                 let (start, len) = ask.whole;
                 let place = pair(ask.place as u64, ask.len);
@@ -166,8 +169,7 @@ impl Note {
         {
             return Err(Broken::Note);
         }
-        let token = (u128::from(low) | (u128::from(high) << 64)).to_le_bytes();
-        let name = Name { index, generation, token };
+        let name = RegionKey { index, generation, token: joined([low, high]) };
         Ok(Self::Ask(Ask { direction, place, len: rest, name, offset, whole: (start, len) }))
     }
 }
@@ -207,12 +209,6 @@ fn split(word: u64) -> (u32, u32) {
     (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]))
 }
 
-fn halves(bytes: [u8; 16]) -> [u64; 2] {
-    let (low, high) = bytes.split_first_chunk::<8>().expect("16 bytes hold 8");
-    let high = high.first_chunk().expect("16 bytes hold 8 twice");
-    [u64::from_le_bytes(*low), u64::from_le_bytes(*high)]
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::{ProptestConfig, any, prop_assert, prop_assert_eq, proptest};
@@ -230,7 +226,7 @@ mod tests {
             let direction = if get { Direction::Get } else { Direction::Put };
             let place = places_of(direction).start + at;
             let whole = (start, before + u64::from(len) + behind);
-            let name = Name { index, generation, token };
+            let name = RegionKey { index, generation, token };
             let ask = Ask { direction, place, len, name, offset: start + before, whole };
             let (word, payload) = Note::Ask(ask).encode();
             prop_assert_eq!(Note::decode(word, payload), Ok(Note::Ask(ask)));

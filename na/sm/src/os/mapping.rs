@@ -21,6 +21,7 @@ use std::{
     ops::Range,
     os::fd::{AsFd, OwnedFd},
     ptr::NonNull,
+    sync::atomic::Ordering,
 };
 
 use hg_na::Error;
@@ -38,10 +39,7 @@ use nix::{
 
 use hg_na_parts::limits::{file_size, os_error};
 
-use super::{
-    misbehaved,
-    room::{self, Counted},
-};
+use super::{misbehaved, room};
 
 /// Who can write what is mapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,7 +82,6 @@ pub(crate) struct Mapping {
     access: Access,
     /// The process that mapped it; a forked child has other things at that address.
     process: u32,
-    _counted: Counted,
 }
 
 /// Types that a mapping can be seen as.
@@ -163,7 +160,9 @@ impl Mapping {
             error => os_error("mmap", error),
         })?;
         let (base, process) = (base.cast(), std::process::id());
-        let mapping = Self { base, len, access, process, _counted: Counted::new() };
+        let mapping = Self { base, len, access, process };
+        // Relaxed: a count that nothing is read by.
+        room::MAPPED.fetch_add(1, Ordering::Relaxed);
         mapping.advise(0..len, MmapAdvise::MADV_DONTFORK)?;
         Ok(mapping)
     }
@@ -298,6 +297,8 @@ pub(crate) fn huge_memfd(seals: SealFlag) -> Option<(OwnedFd, usize)> {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        // Relaxed: as in `map`.
+        room::MAPPED.fetch_sub(1, Ordering::Relaxed);
         if self.process != std::process::id() {
             return; // MADV_DONTFORK: nothing of ours is mapped in a forked child.
         }

@@ -21,25 +21,7 @@ use nix::{
 };
 
 /// Mappings of peers, and of what this process shares with them.
-static MAPPED: AtomicU64 = AtomicU64::new(0);
-
-/// One more mapping, for as long as this lives.
-#[derive(Debug)]
-pub(super) struct Counted(());
-
-impl Counted {
-    pub(super) fn new() -> Self {
-        // Relaxed: a count that nothing is read by.
-        MAPPED.fetch_add(1, Ordering::Relaxed);
-        Self(())
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        MAPPED.fetch_sub(1, Ordering::Relaxed);
-    }
-}
+pub(super) static MAPPED: AtomicU64 = AtomicU64::new(0);
 
 /// Whether one more peer leaves this process the mappings that others need in it: a new thread's stack, above all, without
 /// which a program ends.
@@ -49,7 +31,7 @@ impl Drop for Counted {
 pub(crate) fn for_a_peer() -> Result<(), Error> {
     static LIMIT: OnceLock<u64> = OnceLock::new();
     let limit = *LIMIT.get_or_init(|| number_in("/proc/sys/vm/max_map_count"));
-    // Relaxed: as above.
+    // Relaxed: a count that nothing is read by.
     leaves_some(MAPPED.load(Ordering::Relaxed), limit)
 }
 
@@ -105,6 +87,7 @@ mod tests {
     use nix::sys::stat::fstat;
 
     use super::*;
+    use crate::os::mapping::{Access, Mapping};
 
     #[test]
     fn a_peer_is_refused_by_name_while_a_fifth_of_all_mappings_is_left() {
@@ -127,10 +110,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_counted_is_counted_for_as_long_as_it_lives() {
+    fn what_is_mapped_is_counted_for_as_long_as_it_lives() {
         // Others of this process may map meanwhile: a thousand are told from those.
         let before = MAPPED.load(Ordering::Relaxed);
-        let counted: Vec<_> = (0..1000).map(|_| Counted::new()).collect();
+        let fd = crate::os::mapping::new_memfd(c"test", 4096).unwrap();
+        let map = |_| Mapping::map(&fd, 4096, Access::Write).unwrap();
+        let counted: Vec<_> = (0..1000).map(map).collect();
         assert!(MAPPED.load(Ordering::Relaxed) >= before + 900);
         drop(counted);
         assert!(MAPPED.load(Ordering::Relaxed) < before + 900);

@@ -15,6 +15,17 @@ pub(crate) const OPAQUE_LEN: usize = 40;
 
 const _: () = assert!(OPAQUE_LEN <= DESCRIPTOR_MAX);
 
+/// A token as two words.
+pub(crate) fn halves(token: [u8; 16]) -> [u64; 2] {
+    let ([low, high], _) = token.as_chunks::<8>() else { unreachable!("16 bytes are twice 8") };
+    [u64::from_le_bytes(*low), u64::from_le_bytes(*high)]
+}
+
+/// The token of two words.
+pub(crate) fn joined([low, high]: [u64; 2]) -> [u8; 16] {
+    (u128::from(low) | (u128::from(high) << 64)).to_le_bytes()
+}
+
 /// What names a region. From a peer or a third process it is a claim, until the table confirms it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RegionClaim {

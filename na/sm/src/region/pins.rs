@@ -40,7 +40,7 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering, fence, ord};
 #[must_use = "the region may be taken back as soon as the pin is dropped"]
 pub(crate) struct Pin<'a>(&'a AtomicU64);
 
-/// Names a region that is to be in use (R1), which it is only after [`settle`] and if then [`is_published`]: several are
+/// Names a region that is to be in use (R1), which it is only after [`order`] and if then [`is_published`]: several are
 /// named before one fence. `None`: all words are in use.
 #[inline]
 pub(crate) fn announce(words: &[AtomicU64], index: u32, expected: u32) -> Option<Pin<'_>> {
@@ -52,7 +52,7 @@ pub(crate) fn announce(words: &[AtomicU64], index: u32, expected: u32) -> Option
 
 /// What was announced is seen by an owner whose word is not seen here (R2).
 #[inline(always)]
-pub(crate) fn settle() {
+pub(crate) fn order() {
     fence("R2");
 }
 

@@ -1,6 +1,8 @@
 //! Cuts a transfer between two lists of runs into system calls. Both may be cut differently, and a call may move less than
 //! it was asked for, at any byte.
 
+use hg_na::Segment;
+
 /// Runs that one call takes on each side (`IOV_MAX`).
 pub(crate) const RUNS_MAX: usize = 1024;
 
@@ -15,6 +17,12 @@ pub(crate) struct Run {
     pub(crate) address: u64,
     /// Length in bytes; `address + len` does not wrap.
     pub(crate) len: u64,
+}
+
+impl From<&Segment> for Run {
+    fn from(segment: &Segment) -> Self {
+        Self { address: segment.address as u64, len: segment.len as u64 }
+    }
 }
 
 /// Fills in the runs of the call that follows `moved` bytes of two lists which have equally many: of `ours` and `theirs` as

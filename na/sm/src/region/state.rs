@@ -34,7 +34,7 @@ use super::{
 };
 use crate::{
     rendezvous::{
-        mappings::{MapMessage, Name},
+        mappings::{MapMessage, RegionName},
         socket::{Sent, Socket},
     },
     shared::{
@@ -53,7 +53,8 @@ const PIN_PAUSE_MAX: Duration = Duration::from_millis(5);
 #[derive(Debug)]
 pub(crate) struct Regions {
     table: OwnedTable,
-    boards: Arc<Boards>,
+    /// The pin lines of all peers.
+    pub(crate) boards: Boards,
     guard: Arc<ForkGuard>,
     /// By their places in the table.
     live: Mutex<Vec<Option<Live>>>,
@@ -73,10 +74,10 @@ struct Live {
 
 impl Regions {
     /// No region yet.
-    pub(crate) fn new(table: OwnedTable, boards: Arc<Boards>, guard: Arc<ForkGuard>) -> Arc<Self> {
+    pub(crate) fn new(table: OwnedTable, guard: Arc<ForkGuard>) -> Arc<Self> {
         Arc::new(Self {
             table,
-            boards,
+            boards: Boards::default(),
             guard,
             live: Mutex::default(),
             retired: Mutex::new(Vec::new()),
@@ -91,7 +92,7 @@ impl Regions {
         token: [u8; 16],
     ) -> Option<(Held, Rights)> {
         let mut live = self.live();
-        let found = named(&mut live, Name { index, generation }, token)?;
+        let found = named(&mut live, RegionName { index, generation }, token)?;
         Some((Arc::clone(&found.memory).into(), found.rights))
     }
 
@@ -101,7 +102,7 @@ impl Regions {
     /// is on its way to a peer finds the region's generation changed.)
     pub(crate) fn give(
         &self,
-        name: Name,
+        name: RegionName,
         token: [u8; 16],
         to: &Arc<Socket>,
         answer: &[u8],
@@ -156,7 +157,7 @@ impl Regions {
         let live = self.live().get_mut(index as usize).and_then(Option::take);
         let given = live.into_iter().flat_map(|live| live.given);
         for socket in given.filter_map(|socket| socket.upgrade()) {
-            let unmap = MapMessage::Unmap(Name { index, generation });
+            let unmap = MapMessage::Unmap(RegionName { index, generation });
             let _unheard_is_fine = socket.send(&unmap.encode(), &[]);
         }
     }
@@ -264,7 +265,7 @@ impl SmRegion {
         if for_writing && !self.memory().writable() {
             return Err(Error::Denied { granted: Rights::READ, needed: Rights::WRITE });
         }
-        let segments = self.memory().segments().iter().map(run_of);
+        let segments = self.memory().segments().iter().map(Run::from);
         if cut(segments, offset, len, into) { Ok(()) } else { Err(outside()) }
     }
 
@@ -368,7 +369,7 @@ impl fmt::Debug for SmRegion {
 }
 
 /// What is registered at a place, if it is what somebody names.
-fn named(live: &mut [Option<Live>], name: Name, token: [u8; 16]) -> Option<&mut Live> {
+fn named(live: &mut [Option<Live>], name: RegionName, token: [u8; 16]) -> Option<&mut Live> {
     let found = live.get_mut(name.index as usize)?.as_mut()?;
     let is_it = found.claim.generation == name.generation && found.claim.token == token;
     is_it.then_some(found)
@@ -414,23 +415,16 @@ fn sharing_of(memory: &Memory, rights: Rights) -> Result<Sharing, Error> {
 
 /// A copy of the same kind, and the memory itself.
 fn copy_and_original(memory: Memory) -> (Memory, Memory) {
-    if let Some(copy) = fresh_copy(&memory) {
+    // Read-only: both may have the same bytes.
+    let shared = || Some(Memory::from(Arc::clone(memory.shared()?)));
+    if let Some(copy) = fresh_copy(&memory).or_else(shared) {
         return (copy, memory);
     }
     let mut copies = copies_of(&memory);
-    let memory = match memory.into_shared() {
-        // Read-only: both may have the same bytes.
-        Ok(shared) => return (Memory::from(Arc::clone(&shared)), Memory::from(shared)),
-        Err(memory) => memory,
-    };
     match memory.into_vec() {
         Ok(original) => (Memory::from(copies.pop().unwrap_or_default()), Memory::from(original)),
         Err(memory) => (Memory::from(copies), memory),
     }
-}
-
-fn run_of(segment: &Segment) -> Run {
-    Run { address: segment.address as u64, len: segment.len as u64 }
 }
 
 /// Copies of the same shape, for a caller who cannot have the original.

@@ -31,7 +31,7 @@ use std::{
 use hg_na::{Error, Rights, Segment};
 
 use super::{
-    descriptor::RegionClaim,
+    descriptor::{RegionClaim, halves, joined},
     extents::Extents,
     pins::{self, Pin},
     plan::{Run, cut},
@@ -153,7 +153,7 @@ impl OwnedTable {
     ) -> Result<Published, Error> {
         let mut token = [0; 16];
         fill_random(&mut token)?;
-        let runs: Vec<Run> = memory.iter().filter(|run| run.len > 0).map(run_of).collect();
+        let runs: Vec<Run> = memory.iter().filter(|run| run.len > 0).map(Run::from).collect();
         let segment_count = u32::try_from(runs.len()).map_err(|_| segments_limit())?;
 
         let (index, first_segment) = self.reserve(segment_count)?;
@@ -168,8 +168,8 @@ impl OwnedTable {
         entry.first_segment.store(first_segment);
         entry.segment_count.store(segment_count);
         entry.size.store(runs.iter().map(|run| run.len).sum());
-        store_bytes(&entry.token, token);
-        entry.sharing.store(sharing.word());
+        entry.token.iter().zip(halves(token)).for_each(|(place, half)| place.store(half));
+        entry.sharing.store(sharing as u64);
         // Relaxed: only this process writes it, and the slot is reserved for this thread.
         let generation = entry.generation.load(Ordering::Relaxed).wrapping_add(1);
         pins::publish(&entry.generation, generation);
@@ -261,7 +261,7 @@ impl PeerTable {
     ) -> Result<Admitted<'a>, Error> {
         self.is_of(claim).then_some(()).ok_or(Error::StaleDescriptor)?;
         let pin = pins::announce(words, claim.index, claim.generation).ok_or(Error::Again)?;
-        pins::settle();
+        pins::order();
         let said = self.read(claim)?;
         said.grants(needed, range)?;
         Ok(Admitted { pin, sharing: said.sharing })
@@ -273,7 +273,7 @@ impl PeerTable {
         let entry = entry(&self.mapping, claim.index);
         // R4: each field is copied out once, then checked.
         if !pins::is_published(claim.generation, &entry.generation)
-            || load_bytes(&entry.token) != claim.token
+            || joined([entry.token[0].load(), entry.token[1].load()]) != claim.token
         {
             return Err(Error::StaleDescriptor);
         }
@@ -297,11 +297,6 @@ impl PeerTable {
     #[inline(always)]
     pub(crate) fn is_of(&self, claim: &RegionClaim) -> bool {
         claim.domain == self.domain && claim.index < REGIONS_MAX
-    }
-
-    /// Whether a region can be mapped. Nothing is remembered, nor asked for, in the name of a claim that the table denies.
-    pub(crate) fn sharing(&self, claim: &RegionClaim) -> Sharing {
-        self.look(claim).map_or(Sharing::No, |said| said.sharing)
     }
 
     /// Pins a region in `words` (this side's own) and appends the runs of a range of it to `into`.
@@ -396,10 +391,6 @@ impl Said {
     }
 }
 
-fn run_of(segment: &Segment) -> Run {
-    Run { address: segment.address as u64, len: segment.len as u64 }
-}
-
 /// Unknown bits grant nothing.
 fn rights_of(word: u32) -> Rights {
     u8::try_from(word).map_or(Rights::empty(), Rights::from_bits_truncate)
@@ -411,23 +402,6 @@ fn segments_limit() -> Error {
         limit: u64::from(SEGMENTS_MAX),
         remedy: "unregister some regions, or register memory in fewer pieces",
     }
-}
-
-fn store_bytes([low, high]: &[Plain64; 2], bytes: [u8; 16]) {
-    let [first, second] = halves(bytes);
-    low.store(first);
-    high.store(second);
-}
-
-fn halves(bytes: [u8; 16]) -> [u64; 2] {
-    let (low, high) = bytes.split_first_chunk::<8>().expect("16 bytes hold 8");
-    let high = high.first_chunk().expect("16 bytes hold 8 twice");
-    [u64::from_le_bytes(*low), u64::from_le_bytes(*high)]
-}
-
-fn load_bytes(words: &[Plain64; 2]) -> [u8; 16] {
-    let [low, high] = words;
-    (u128::from(low.load()) | (u128::from(high.load()) << 64)).to_le_bytes()
 }
 
 #[cfg(test)]

@@ -43,7 +43,7 @@ pub(crate) const SEGMENT_MAX: u64 = 1 << 32;
 pub(crate) const GREETING_MAX: usize = BODY + ADDRESS_MAX;
 
 /// What every message of the socket starts with.
-pub(crate) const MAGIC: [u8; 4] = *b"HgSm";
+const MAGIC: [u8; 4] = *b"HgSm";
 const HEADER: usize = 16;
 const BODY: usize = 56;
 const KIND_HELLO: u32 = 1;
@@ -109,30 +109,13 @@ impl Greeting {
             Self::Welcome(hello) => (KIND_WELCOME, hello.encode()),
             Self::Refuse(sentence) => (KIND_REFUSE, abridged(sentence).as_bytes().to_vec()),
         };
-        let len = u32::try_from(body.len()).expect("a greeting is short");
-        let mut bytes = Vec::with_capacity(HEADER + body.len());
-        bytes.extend(MAGIC);
-        for word in [VERSION, kind, len] {
-            bytes.extend(word.to_le_bytes());
-        }
-        bytes.extend(body);
-        bytes
+        framed(kind, &body)
     }
 
     /// Reads the wire form; nothing may follow it.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, BadGreeting> {
         let malformed = BadGreeting::Malformed;
-        let mut reader = Reader(bytes);
-        if reader.take::<4>() != Some(MAGIC) {
-            return Err(malformed("does not start with the magic bytes"));
-        }
-        let cut = malformed("is cut short");
-        let version = reader.u32().ok_or(cut)?;
-        let kind = reader.u32().ok_or(cut)?;
-        let len = reader.u32().ok_or(cut)?;
-        if usize::try_from(len).ok() != Some(reader.0.len()) {
-            return Err(malformed("has another length than it says"));
-        }
+        let (version, kind, reader) = unframed(bytes).map_err(malformed)?;
         if kind == KIND_REFUSE {
             return decode_sentence(reader.0).map(Self::Refuse).map_err(malformed);
         }
@@ -149,15 +132,10 @@ impl Greeting {
 
 impl Hello {
     fn encode(&self) -> Vec<u8> {
-        let mut body = Vec::with_capacity(BODY - HEADER + self.address.as_str().len());
-        body.extend(self.incarnation);
-        for word in [self.segment_len, self.table_len] {
-            body.extend(word.to_le_bytes());
-        }
-        body.extend(self.flags.to_le_bytes());
-        body.extend(u32::from(self.context).to_le_bytes());
-        body.extend(self.address.as_str().as_bytes());
-        body
+        let lens = [self.segment_len, self.table_len].map(u64::to_le_bytes);
+        let words = [self.flags, u32::from(self.context)].map(u32::to_le_bytes);
+        let address = self.address.as_str().as_bytes();
+        [&self.incarnation, lens.as_flattened(), words.as_flattened(), address].concat()
     }
 
     fn decode(mut reader: Reader<'_>) -> Result<Self, &'static str> {
@@ -188,18 +166,39 @@ fn abridged(sentence: &str) -> &str {
     &sentence[..sentence.floor_char_boundary(SENTENCE_MAX)]
 }
 
+/// A message of the socket: its header, then its body.
+pub(super) fn framed(kind: u32, body: &[u8]) -> Vec<u8> {
+    let len = u32::try_from(body.len()).expect("a message is short");
+    let words = [VERSION, kind, len].map(u32::to_le_bytes);
+    [&MAGIC, words.as_flattened(), body].concat()
+}
+
+/// Version, kind and body of what may be one; or what is wrong with it.
+pub(super) fn unframed(bytes: &[u8]) -> Result<(u32, u32, Reader<'_>), &'static str> {
+    let mut reader = Reader(bytes);
+    if reader.take() != Some(MAGIC) {
+        return Err("does not start with the magic bytes");
+    }
+    let mut word = || reader.u32().ok_or("is cut short");
+    let (version, kind, len) = (word()?, word()?, word()?);
+    if usize::try_from(len).ok() != Some(reader.0.len()) {
+        return Err("has another length than it says");
+    }
+    Ok((version, kind, reader))
+}
+
 /// Reads from the front.
 #[derive(Clone, Copy)]
-struct Reader<'a>(&'a [u8]);
+pub(super) struct Reader<'a>(pub(super) &'a [u8]);
 
 impl Reader<'_> {
-    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+    pub(super) fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (first, rest) = self.0.split_first_chunk::<N>()?;
         self.0 = rest;
         Some(*first)
     }
 
-    fn u32(&mut self) -> Option<u32> {
+    pub(super) fn u32(&mut self) -> Option<u32> {
         self.take().map(u32::from_le_bytes)
     }
 

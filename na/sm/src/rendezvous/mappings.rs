@@ -13,16 +13,15 @@
 //!
 //! A Mapped whose status is 0 carries one descriptor, the memfd.
 
-use super::hello::{MAGIC, VERSION};
+use super::hello::{VERSION, framed, unframed};
 
-const HEADER: usize = 16;
 const KIND_MAP: u32 = 4;
 const KIND_MAPPED: u32 = 5;
 const KIND_UNMAP: u32 = 6;
 
 /// Which region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Name {
+pub(crate) struct RegionName {
     pub(crate) index: u32,
     pub(crate) generation: u32,
 }
@@ -31,22 +30,22 @@ pub(crate) struct Name {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Status {
     /// Here it is.
-    Given,
+    Given = 0,
     /// No such region (any more), or not of this kind.
-    NoSuch,
+    NoSuch = 1,
     /// The system does not let it pass the descriptor on.
-    NoDescriptor,
+    NoDescriptor = 2,
 }
 
 /// A message about a mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MapMessage {
     /// From an initiator: send me the memory of this region.
-    Map(Name, [u8; 16]),
+    Map(RegionName, [u8; 16]),
     /// The answer.
-    Mapped(Name, Status),
+    Mapped(RegionName, Status),
     /// From an owner: the region is unregistered.
-    Unmap(Name),
+    Unmap(RegionName),
 }
 
 impl MapMessage {
@@ -55,22 +54,12 @@ impl MapMessage {
         let (kind, name, rest) = match self {
             Self::Map(name, token) => (KIND_MAP, name, token.to_vec()),
             Self::Mapped(name, status) => {
-                let status: u32 = match status {
-                    Status::Given => 0,
-                    Status::NoSuch => 1,
-                    Status::NoDescriptor => 2,
-                };
-                (KIND_MAPPED, name, status.to_le_bytes().to_vec())
+                (KIND_MAPPED, name, (*status as u32).to_le_bytes().to_vec())
             }
             Self::Unmap(name) => (KIND_UNMAP, name, Vec::new()),
         };
-        let len = u32::try_from(rest.len() + 8).expect("a message is short");
-        let mut bytes = MAGIC.to_vec();
-        for word in [VERSION, kind, len, name.index, name.generation] {
-            bytes.extend(word.to_le_bytes());
-        }
-        bytes.extend(rest);
-        bytes
+        let name = [name.index, name.generation].map(u32::to_le_bytes);
+        framed(kind, &[name.as_flattened(), &rest].concat())
     }
 
     /// Whether these bytes are meant to be one.
@@ -85,20 +74,14 @@ impl MapMessage {
     /// What is wrong with it.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, &'static str> {
         let cut = "its message about a mapping is cut short";
-        let (header, body) = bytes.split_first_chunk::<HEADER>().ok_or(cut)?;
-        let (magic, rest) = header.split_first_chunk::<4>().ok_or(cut)?;
-        let (version, rest) = word(rest).ok_or(cut)?;
-        let (kind, rest) = word(rest).ok_or(cut)?;
-        let (len, _) = word(rest).ok_or(cut)?;
-        if *magic != MAGIC || version != VERSION || usize::try_from(len).ok() != Some(body.len()) {
+        let Ok((VERSION, kind, mut body)) = unframed(bytes) else {
             return Err("its message about a mapping is none");
-        }
-        let (index, body) = word(body).ok_or(cut)?;
-        let (generation, body) = word(body).ok_or(cut)?;
-        let name = Name { index, generation };
-        match (kind, body.len()) {
-            (KIND_MAP, 16) => Ok(Self::Map(name, *body.first_chunk().ok_or(cut)?)),
-            (KIND_MAPPED, 4) => match word(body).ok_or(cut)?.0 {
+        };
+        let mut word = || body.u32().ok_or(cut);
+        let name = RegionName { index: word()?, generation: word()? };
+        match (kind, body.0.len()) {
+            (KIND_MAP, 16) => Ok(Self::Map(name, body.take().ok_or(cut)?)),
+            (KIND_MAPPED, 4) => match body.u32().ok_or(cut)? {
                 0 => Ok(Self::Mapped(name, Status::Given)),
                 1 => Ok(Self::Mapped(name, Status::NoSuch)),
                 2 => Ok(Self::Mapped(name, Status::NoDescriptor)),
@@ -108,11 +91,6 @@ impl MapMessage {
             _ => Err("its message about a mapping has another length"),
         }
     }
-}
-
-fn word(bytes: &[u8]) -> Option<(u32, &[u8])> {
-    let (word, rest) = bytes.split_first_chunk::<4>()?;
-    Some((u32::from_le_bytes(*word), rest))
 }
 
 /// For the fuzzer: whatever decodes encodes to the same bytes.
@@ -136,7 +114,7 @@ mod tests {
         fn every_message_survives_its_wire_form(
             index: u32, generation: u32, token: [u8; 16], kind in 0..5,
         ) {
-            let name = Name { index, generation };
+            let name = RegionName { index, generation };
             let message = match kind {
                 0 => MapMessage::Map(name, token),
                 1 => MapMessage::Mapped(name, Status::Given),

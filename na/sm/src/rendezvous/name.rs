@@ -4,7 +4,7 @@
 //! and 64 random bits). CTX is the decimal id of a context, without leading zeroes; left out, it is 0.
 //! There is one spelling for each context, so that equal contexts have equal addresses.
 
-use std::{fmt, io, sync::Arc};
+use std::{io, sync::Arc};
 
 use hg_na::{Address, Error};
 
@@ -45,7 +45,9 @@ impl Name {
 
     /// A name that nobody else has: the process id, then 64 random bits.
     pub(crate) fn generate() -> Result<Self, Error> {
-        let random = random_u64()?;
+        let mut random = [0; 8];
+        fill_random(&mut random)?;
+        let random = u64::from_ne_bytes(random);
         Ok(Self(format!("{}-{random:016x}", std::process::id()).into()))
     }
 
@@ -71,12 +73,6 @@ impl Name {
     /// The abstract socket that one context listens at.
     pub(crate) fn socket_name(&self, context: u8) -> String {
         format!("{PREFIX}{}/{context}", self.0)
-    }
-}
-
-impl fmt::Display for Name {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(&self.0)
     }
 }
 
@@ -114,13 +110,6 @@ fn check_scheme(address: &Address) -> Result<(), Error> {
 
 fn bad(address: &Address, why: &str) -> Error {
     Error::BadAddress { address: address.as_str().to_owned(), why: why.to_owned() }
-}
-
-/// Random bits of the kernel's.
-pub(crate) fn random_u64() -> Result<u64, Error> {
-    let mut bytes = [0; 8];
-    fill_random(&mut bytes)?;
-    Ok(u64::from_ne_bytes(bytes))
 }
 
 /// Fills a buffer with random bits of the kernel's: tokens, incarnations, domain ids.

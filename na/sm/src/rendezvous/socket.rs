@@ -61,19 +61,12 @@ pub(crate) enum Received {
     Nothing,
     /// The other end is closed, and nothing comes any more.
     Closed,
-    /// A packet of `len` bytes, whose descriptors this process has no place for.
-    Stripped {
-        /// Bytes of it in the buffer.
-        len: usize,
-        /// [`Error::Limit`].
-        error: Error,
-    },
     /// A packet of `len` bytes, and the descriptors that came with it.
     Message {
         /// Bytes of it in the buffer.
         len: usize,
-        /// At most [`crate::os::calls::PACKET_FDS_MAX`].
-        fds: Vec<OwnedFd>,
+        /// At most [`PACKET_FDS_MAX`]; [`Error::Limit`]: this process has no place for them.
+        fds: Result<Vec<OwnedFd>, Error>,
     },
 }
 
@@ -170,10 +163,10 @@ fn checked(packet: Packet, room: usize) -> Result<Received, Error> {
     }
     if fds_lost {
         // There was room in the buffer, so the kernel could not install them.
-        return Ok(Received::Stripped { len, error: os_error("recvmsg", Errno::EMFILE) });
+        return Ok(Received::Message { len, fds: Err(os_error("recvmsg", Errno::EMFILE)) });
     }
     // An empty packet is no message of ours; from a closed end it is what recvmsg returns for ever.
-    if len == 0 { Ok(Received::Closed) } else { Ok(Received::Message { len, fds }) }
+    if len == 0 { Ok(Received::Closed) } else { Ok(Received::Message { len, fds: Ok(fds) }) }
 }
 
 /// Where one context is looked up.

@@ -31,26 +31,16 @@ pub use buffer::{Buffer, Frozen, alloc};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sharing {
     /// Not at all.
-    No,
+    No = 0,
     /// For reading.
-    Read,
+    Read = 1,
     /// For reading and writing.
-    Write,
+    Write = 2,
     /// For reading, and it never changes.
-    Frozen,
+    Frozen = 3,
 }
 
 impl Sharing {
-    /// What stands in the table.
-    pub(crate) fn word(self) -> u64 {
-        match self {
-            Self::No => 0,
-            Self::Read => 1,
-            Self::Write => 2,
-            Self::Frozen => 3,
-        }
-    }
-
     /// Reads it; what is unknown cannot be mapped.
     pub(crate) fn of_word(word: u64) -> Self {
         match word {

@@ -36,13 +36,11 @@ impl SmContext {
     /// Begins a transfer, if nothing stands before it; does it, if it is short.
     #[inline(always)]
     pub(crate) fn begin_now<'near>(&mut self, transit: &Transit<'near, '_>) -> Begun<'near> {
-        let Transit { direction, peer, local, local_offset, remote, remote_offset, len } = *transit;
+        let Transit { direction, peer, remote_offset, len, .. } = *transit;
         if self.transfers.ahead + len > self.turn() {
             return Begun::No;
         }
-        let Ok(local) = region_of(local) else { return Begun::No };
-        let Ok(claim) = RegionClaim::decode(remote.opaque()) else { return Begun::No };
-        let near = near_of(direction, local, local_offset);
+        let Some((near, claim)) = sides_of(transit) else { return Begun::No };
         let piece = Piece { near, claim: &claim, range: (remote_offset, len) };
         let Self { peers, transfers: Transfers { scratch, ahead, .. }, guard, .. } = self;
         let Some(connection) = peers.find(peer).filter(|it| it.is_open()) else { return Begun::No };
@@ -115,14 +113,11 @@ impl SmContext {
 
     fn copied_now(&mut self, op: &Op) -> bool {
         let Some(transit) = op.transit().filter(|it| it.len <= COPIED_MAX) else { return false };
-        let Transit { direction, peer, local, local_offset, remote, remote_offset, len } = transit;
-        let Ok(local) = region_of(local) else { return false };
-        let Ok(claim) = RegionClaim::decode(remote.opaque()) else { return false };
+        let Some((near, claim)) = sides_of(&transit) else { return false };
         let Self { peers, transfers: Transfers { scratch, .. }, .. } = self;
-        let connection = peers.find(peer).filter(|it| it.is_open());
-        let Some(connection) = connection else { return false };
-        let near = near_of(direction, local, local_offset);
-        let piece = Piece { near, claim: &claim, range: (remote_offset, len) };
+        let open = peers.find(transit.peer).filter(|it| it.is_open());
+        let Some(connection) = open else { return false };
+        let piece = Piece { near, claim: &claim, range: (transit.remote_offset, transit.len) };
         let Ok(Some(pinned)) = piece.admit(connection, false) else { return false };
         piece.run(pinned, scratch).1.is_ok()
     }
@@ -131,4 +126,12 @@ impl SmContext {
     pub(super) fn turn(&self) -> u64 {
         if self.empty_rounds > 0 { PIECE_ALONE } else { PIECE }
     }
+}
+
+/// The memory of both sides, where it is this plugin's.
+#[inline(always)]
+fn sides_of<'near>(transit: &Transit<'near, '_>) -> Option<(Near<'near>, RegionClaim)> {
+    let claim = RegionClaim::decode(transit.remote.opaque()).ok()?;
+    let local = region_of(transit.local).ok()?;
+    Some((near_of(transit.direction, local, transit.local_offset), claim))
 }

@@ -128,10 +128,11 @@ impl SmContext {
     ) {
         let Some(connection) = self.peers.find(peer).filter(|it| it.is_open()) else { return };
         let Some(link) = &connection.link else { return };
-        let sharing = link.theirs.table.sharing(claim);
+        // Nothing is remembered, nor asked for, in the name of a claim that the table denies.
+        let Ok(said) = link.theirs.table.look(claim) else { return };
         // By both sides' copies any transfer costs more than a mapping does.
         let len = if connection.ferry.is_chosen { u64::MAX } else { len };
-        if would_serve(sharing, direction) {
+        if would_serve(said.sharing, direction) {
             // Without it the transfer goes on by other means.
             let _next_time = self.ask_for_mapping(peer, claim, Some(len));
         }

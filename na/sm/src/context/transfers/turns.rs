@@ -94,7 +94,7 @@ impl SmContext {
             let Some(mut transfer) = connection.transfers.pop_front() else { break };
             let step = transfer.step(connection, &mut self.transfers.scratch, &mut room);
             let is_next = matches!(step, Step::Moved | Step::Failed(_)) && room > 0;
-            self.settle(peer, transfer, step);
+            self.after_step(peer, transfer, step);
             if !is_next {
                 break;
             }
@@ -107,7 +107,7 @@ impl SmContext {
     }
 
     /// After its piece a transfer has ended, or waits for the next one behind all others of its peer.
-    fn settle(&mut self, peer: Peer, transfer: Transfer, step: Step) {
+    fn after_step(&mut self, peer: Peer, transfer: Transfer, step: Step) {
         let Some(connection) = self.peers.find(peer) else { return };
         match step {
             Step::Moved if transfer.left() == 0 => self.finished.push(transfer.succeeded()),
@@ -122,7 +122,7 @@ impl SmContext {
                 let table = connection.link.as_ref().map(|link| &link.theirs.table);
                 if table.is_some_and(|table| table.is_of(&transfer.claim)) {
                     connection.ferry.take(transfer);
-                    self.board(peer);
+                    self.attend_ferry(peer);
                 } else {
                     self.finished.push(transfer.failed(Error::StaleDescriptor));
                 }
@@ -137,11 +137,10 @@ impl SmContext {
     }
 
     /// Looks after the transfers that are copied through the arenas of one connection, in this round.
-    pub(crate) fn board(&mut self, peer: Peer) {
+    pub(crate) fn attend_ferry(&mut self, peer: Peer) {
         self.activate(peer);
         let Some(connection) = self.peers.find(peer) else { return };
-        if !connection.ferry.is_listed {
-            connection.ferry.is_listed = true;
+        if !std::mem::replace(&mut connection.ferry.is_listed, true) {
             self.intake.ferries.push(peer);
             self.has_leftovers = true;
         }
@@ -156,10 +155,10 @@ impl SmContext {
             connection.ferry.is_listed = false;
             let Connection { ferry, link: Some(link), .. } = connection else { continue };
             match ferry.round(link, &self.shared.regions, &mut self.finished) {
-                Ok(round) => {
-                    moved |= round.moved;
-                    if round.again {
-                        self.board(peer);
+                Ok(was_busy) => {
+                    moved |= was_busy;
+                    if ferry.has_notes() {
+                        self.attend_ferry(peer);
                     }
                     self.after_ferry(peer);
                 }
@@ -176,14 +175,13 @@ impl SmContext {
     fn after_ferry(&mut self, peer: Peer) {
         let Some(connection) = self.peers.find(peer) else { return };
         connection.tell_room(&mut self.finished);
-        if connection.space == Space::Unwanted {
-            self.look_for_space(peer);
-        }
-        let Some(connection) = self.peers.find(peer) else { return };
-        if !connection.is_dirty {
-            connection.is_dirty = true;
+        let is_unwanted = connection.space == Space::Unwanted;
+        if !std::mem::replace(&mut connection.is_dirty, true) {
             self.dirty.push(peer);
         }
         self.intake.has_bodies = true;
+        if is_unwanted {
+            self.look_for_space(peer);
+        }
     }
 }

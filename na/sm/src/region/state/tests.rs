@@ -12,7 +12,7 @@ use super::*;
 use crate::{
     layout::PINS,
     region::{
-        boards::{Boards, tests::this_process},
+        boards::tests::this_process,
         cma::{Call, Direction, Near, Scratch},
         descriptor::RegionClaim,
         pins,
@@ -50,10 +50,11 @@ fn transfer(
 
 /// No region yet, and the segment of a peer.
 fn regions() -> (Arc<Regions>, Arc<Rings>) {
-    let (boards, rings) = (Arc::<Boards>::default(), Arc::new(Rings::create().unwrap().0));
-    boards.add(Arc::clone(&rings), this_process()).unwrap();
+    let rings = Arc::new(Rings::create().unwrap().0);
     let (table, guard) = (OwnedTable::create([1; 16]).unwrap(), ForkGuard::new().unwrap());
-    (Regions::new(table, boards, Arc::new(guard)), rings)
+    let regions = Regions::new(table, Arc::new(guard));
+    regions.boards.add(Arc::clone(&rings), this_process()).unwrap();
+    (regions, rings)
 }
 
 /// The peer is in the middle of a transfer.
@@ -269,11 +270,11 @@ fn another_processs_memory_is_read_and_written_until_that_process_is_killed() {
     let socket = listener.accept().unwrap().unwrap();
     wait_for(socket.fd());
     let mut opaque = [0; 64];
-    let Received::Message { len, mut fds } = socket.recv(&mut opaque).unwrap() else {
+    let Received::Message { len, fds } = socket.recv(&mut opaque).unwrap() else {
         panic!("the owner sends its table")
     };
     let claim = RegionClaim::decode(&opaque[..len]).unwrap();
-    let table = PeerTable::open(claim.domain, fds.remove(0), TABLE_LEN as u64).unwrap();
+    let table = PeerTable::open(claim.domain, fds.unwrap().remove(0), TABLE_LEN as u64).unwrap();
     let socket = Arc::new(socket);
     let watch = ProcessWatch::of(&socket).unwrap();
     assert_eq!(watch.pid(), i32::try_from(owner.id()).ok());

@@ -91,7 +91,7 @@ fn memory_and_a_doorbell_arrive_and_work() {
     let bell = Doorbell::new().unwrap();
     one.send(b"m", &[memory.as_fd(), bell.fd()]).unwrap();
     let mut buffer = [0; 8];
-    let Received::Message { mut fds, .. } = other.recv(&mut buffer).unwrap() else {
+    let Received::Message { fds: Ok(mut fds), .. } = other.recv(&mut buffer).unwrap() else {
         panic!("a packet was sent")
     };
     PeerBell::from_fd(fds.pop().unwrap(), Signals::of_process().unwrap()).unwrap().ring();
@@ -115,7 +115,10 @@ fn too_many_descriptors_and_too_long_packets_are_errors_that_leave_nothing_open(
     assert!(why.contains("more than 8 bytes"), "{why}");
     one.send(b"x", &[bell.fd(); crate::os::calls::PACKET_FDS_MAX]).unwrap();
     let received = other.recv(&mut buffer).unwrap();
-    assert!(matches!(&received, Received::Message { fds, .. } if fds.len() == 8), "{received:?}");
+    assert!(
+        matches!(&received, Received::Message { fds: Ok(fds), .. } if fds.len() == 8),
+        "{received:?}"
+    );
 }
 
 #[test]
@@ -185,7 +188,7 @@ fn descriptors_lost_at_the_limit_are_an_error_that_names_it() {
     filler.truncate(filler.len() - 2);
     let mut buffer = [0; 8];
     let refused = other.recv(&mut buffer);
-    let Ok(Received::Stripped { len: 1, error: Error::Limit { limit: 32, .. } }) = refused else {
+    let Ok(Received::Message { len: 1, fds: Err(Error::Limit { limit: 32, .. }) }) = refused else {
         panic!("{refused:?}")
     };
     // Those that did arrive are closed: both places are free again.
