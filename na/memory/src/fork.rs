@@ -3,7 +3,6 @@
 //! A page of its own (`MADV_WIPEONFORK`, Linux 4.14) holds a mark; the kernel clears it in a child.
 
 use std::{
-    fmt,
     num::NonZeroUsize,
     ptr::NonNull,
     sync::atomic::{AtomicU32, Ordering},
@@ -19,6 +18,7 @@ const PAGE: NonZeroUsize = NonZeroUsize::new(4096).expect("4096 is not 0");
 const MARK: u32 = 1;
 
 /// Knows whether the process has forked since it was made, and this is the child.
+#[derive(Debug)]
 pub struct ForkGuard(NonNull<AtomicU32>);
 
 impl ForkGuard {
@@ -66,12 +66,6 @@ impl Drop for ForkGuard {
         // - mapped by `new`, unmapped only here; a child has a page of its own at the same place.
         let unmapped = unsafe { munmap(self.0.cast(), PAGE.get()) };
         debug_assert!(unmapped.is_ok(), "a page of our own can be unmapped");
-    }
-}
-
-impl fmt::Debug for ForkGuard {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "ForkGuard(child: {})", self.is_child())
     }
 }
 

@@ -4,12 +4,12 @@
 //! application's, whose `Drop` may well ask for that lock. So where a plugin may have been left the last share, what is the
 //! application's is dropped in a thread of its own.
 
-use std::{fmt, mem::ManuallyDrop, ops::Deref, sync::Arc, thread};
+use std::{mem::ManuallyDrop, ops::Deref, sync::Arc, thread};
 
 use hg_na::Memory;
 
 /// A share of memory, for use inside of progress.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct Held(
     /// `None` only while it is dropped.
     Option<Arc<Memory>>,
@@ -47,12 +47,6 @@ fn drop_elsewhere(memory: Memory) {
     let memory = ManuallyDrop::new(memory);
     let job = || drop(ManuallyDrop::into_inner(memory));
     let _started = thread::Builder::new().name("hg-drop".to_owned()).spawn(job);
-}
-
-impl fmt::Debug for Held {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&**self, out)
-    }
 }
 
 #[cfg(test)]

@@ -9,7 +9,6 @@ use std::{
     alloc::{Layout, handle_alloc_error},
     cell::UnsafeCell,
     collections::BTreeMap,
-    fmt,
     os::fd::{AsRawFd as _, BorrowedFd, RawFd},
     sync::{Mutex, MutexGuard, Once, PoisonError},
 };
@@ -25,6 +24,7 @@ static KEPT: Mutex<Numbers> = Mutex::new(BTreeMap::new());
 static FORKING: Forking = Forking(UnsafeCell::new(None));
 
 /// Keeps a descriptor from forked children. It must be dropped before the descriptor is closed: a field before the owner's.
+#[derive(Debug)]
 pub struct NotInherited(RawFd);
 
 impl NotInherited {
@@ -48,12 +48,6 @@ impl Drop for NotInherited {
                 kept.remove(&self.0);
             }
         }
-    }
-}
-
-impl fmt::Debug for NotInherited {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "NotInherited({})", self.0)
     }
 }
 

@@ -61,12 +61,6 @@ pub(crate) struct Reservation {
     pub(crate) entry: usize,
 }
 
-/// Whether the consumer has popped a position of a ring.
-pub(crate) trait Popped {
-    /// Asked in ring order.
-    fn is_popped(&self, ring: usize, position: u32) -> bool;
-}
-
 #[derive(Debug, Clone, Copy, Default)]
 struct Entry {
     start: u32,
@@ -112,8 +106,13 @@ impl Lane {
         &self.states
     }
 
-    /// Finds `len` bytes; `None` while there are none.
-    pub(crate) fn reserve(&mut self, len: u32, popped: &impl Popped) -> Option<Reservation> {
+    /// Finds `len` bytes; `None` while there are none. `popped` says whether the consumer has popped a position of a ring; it
+    /// is asked in ring order.
+    pub(crate) fn reserve(
+        &mut self,
+        len: u32,
+        popped: impl Fn(usize, u32) -> bool,
+    ) -> Option<Reservation> {
         self.reclaim(popped);
         if self.next - self.first == RESERVATIONS {
             return None;
@@ -161,11 +160,11 @@ impl Lane {
     }
 
     /// Takes back what is free at the old end.
-    pub(crate) fn reclaim(&mut self, popped: &impl Popped) {
+    pub(crate) fn reclaim(&mut self, popped: impl Fn(usize, u32) -> bool) {
         while self.first != self.next {
             let entry = self.first % RESERVATIONS;
             let free = match self.entries[entry].posted {
-                Some((ring, position)) => popped.is_popped(ring, position),
+                Some((ring, position)) => popped(ring, position),
                 None => self.states.0[entry].load(ord("A2", Ordering::Acquire)) == FREE, // A2
             };
             if !free {
@@ -197,18 +196,15 @@ impl Lane {
 mod tests {
     use super::*;
 
-    struct UpTo(u32);
-    impl Popped for UpTo {
-        fn is_popped(&self, _ring: usize, position: u32) -> bool {
-            position < self.0
-        }
+    fn up_to(popped: u32) -> impl Fn(usize, u32) -> bool {
+        move |_ring, position| position < popped
     }
 
     #[test]
     fn an_empty_lane_restarts_at_its_base() {
         let mut lane = Lane::new(LANE_BYTES);
         for position in 0..10 {
-            let place = lane.reserve(5000, &UpTo(position)).unwrap();
+            let place = lane.reserve(5000, up_to(position)).unwrap();
             assert_eq!(place.offset, LANE_BYTES);
             lane.posted(place.entry, 0, position);
         }
@@ -219,8 +215,8 @@ mod tests {
         for (in_use, len) in [(32, 4200), (2, 300), (60, 8000)] {
             let (mut lane, mut end) = (Lane::new(0), 0);
             for position in 0..10_000_u32 {
-                let popped = UpTo(position.saturating_sub(in_use));
-                let place = lane.reserve(len, &popped).expect("most of the lane is free");
+                let popped = up_to(position.saturating_sub(in_use));
+                let place = lane.reserve(len, popped).expect("most of the lane is free");
                 lane.posted(place.entry, 0, position);
                 end = end.max(place.offset + len);
             }
@@ -238,13 +234,13 @@ mod tests {
         let mut position = 0;
         let mut starts = Vec::new();
         while starts.last() != Some(&0) || starts.len() == 1 {
-            let place = lane.reserve(4096, &UpTo(position.max(2) - 2)).unwrap();
+            let place = lane.reserve(4096, up_to(position.max(2) - 2)).unwrap();
             lane.posted(place.entry, 0, position);
             starts.push(place.offset);
             position += 1;
         }
         let longest: Vec<_> =
-            std::iter::from_fn(|| lane.reserve(MESSAGE_MAX, &UpTo(position))).collect();
+            std::iter::from_fn(|| lane.reserve(MESSAGE_MAX, up_to(position))).collect();
         assert_eq!(longest.len(), 15);
     }
 
@@ -253,13 +249,13 @@ mod tests {
         let mut lane = Lane::new(0);
         let mut position = 0;
         let mut post = |lane: &mut Lane, len| {
-            let place = lane.reserve(len, &UpTo(position.max(2) - 2))?;
+            let place = lane.reserve(len, up_to(position.max(2) - 2))?;
             lane.posted(place.entry, 0, position);
             position += 1;
             Some(place)
         };
         while post(&mut lane, 4096).expect("most of the lane is free").offset + 8192 < HOT_BYTES {}
-        let kept = lane.reserve(4096, &UpTo(0)).unwrap();
+        let kept = lane.reserve(4096, up_to(0)).unwrap();
         let others = (0..).map_while(|_| post(&mut lane, 16 * 1024)).count();
         assert!(others > RESERVATIONS / 2, "{others}, beside {kept:?}");
         lane.states().release(kept.entry);
@@ -273,7 +269,7 @@ mod tests {
         let (mut position, mut popped, mut refused) = (0, 0, 0);
         for step in 0u32..20_000 {
             let len = step.wrapping_mul(2_654_435_761) % MESSAGE_MAX + 1;
-            if let Some(place) = lane.reserve(len, &UpTo(popped)) {
+            if let Some(place) = lane.reserve(len, up_to(popped)) {
                 let end = place.offset + len;
                 assert!(end <= LANE_BYTES);
                 for &(start, stop) in &live {
@@ -296,7 +292,7 @@ mod tests {
         let mut lane = Lane::new(0);
         for _ in 0..3 {
             let mut held = Vec::new();
-            while let Some(place) = lane.reserve(MESSAGE_MAX, &UpTo(0)) {
+            while let Some(place) = lane.reserve(MESSAGE_MAX, up_to(0)) {
                 held.push(place.entry);
             }
             assert_eq!(held.len(), 15);
@@ -305,7 +301,7 @@ mod tests {
                 .join()
                 .unwrap();
         }
-        lane.reclaim(&UpTo(0));
+        lane.reclaim(up_to(0));
         assert_eq!(lane.take_touched(), Some((0, 15 * MESSAGE_MAX)));
         assert_eq!(lane.take_touched(), None);
     }

@@ -237,8 +237,9 @@ impl Connection {
         for pending in queued {
             done.push(failed_send(scope, pending, error.clone()));
         }
-        self.fail_transfers(reason, done);
-        self.fail_views(reason, done);
+        self.ferry.fail(reason, done);
+        done.extend(self.transfers.drain(..).map(|transfer| transfer.failed(error.clone())));
+        done.extend(self.views.drain(..).map(|viewing| viewing.ended(Err(error.clone()))));
         for receive in self.receives.take_all() {
             let id = OpId { scope, serial: receive.serial };
             let (token, error) = (receive.token, error.clone());
@@ -249,19 +250,6 @@ impl Connection {
     /// Transfers that wait, for whatever.
     pub(crate) fn transfers_waiting(&self) -> usize {
         self.transfers.len() + self.ferry.len()
-    }
-
-    /// Ends all of them.
-    pub(crate) fn fail_transfers(&mut self, reason: &GoneReason, done: &mut Vec<Completion>) {
-        self.ferry.fail(reason, done);
-        let ended = self.transfers.drain(..);
-        done.extend(ended.map(|transfer| transfer.failed(Error::PeerGone(reason.clone()))));
-    }
-
-    /// Ends all that wait.
-    pub(crate) fn fail_views(&mut self, reason: &GoneReason, done: &mut Vec<Completion>) {
-        let ended = self.views.drain(..);
-        done.extend(ended.map(|it| it.ended(Err(Error::PeerGone(reason.clone())))));
     }
 
     /// Tells once that queues of its own which were full have room.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use hg_na::{GoneReason, Tag};
 
 use crate::{
-    arena::{FERRY_OFFSET, LANES, Lane, MESSAGE_MAX, Popped, Reservation},
+    arena::{FERRY_OFFSET, LANES, Lane, MESSAGE_MAX, Reservation},
     backing::Backing,
     body::{OwnArena, Pool},
     fail,
@@ -215,7 +215,8 @@ impl Link {
     /// Finds space for a body.
     pub(crate) fn reserve(&mut self, lane: usize, len: u32) -> Result<Option<Reservation>, Broken> {
         self.refresh()?;
-        let place = self.own.lanes[lane].reserve(len, &Tx(&self.tx));
+        let place =
+            self.own.lanes[lane].reserve(len, |ring, position| self.tx[ring].is_popped(position));
         if let Some(backing) = &mut self.own.backing {
             backing.is_refused = false;
             if let Some(place) = place
@@ -247,7 +248,7 @@ impl Link {
         self.refresh()?;
         let mut in_use = false;
         for (number, lane) in self.own.lanes.iter_mut().enumerate() {
-            lane.reclaim(&Tx(&self.tx));
+            lane.reclaim(|ring, position| self.tx[ring].is_popped(position));
             if let Some((offset, len)) = lane.take_touched() {
                 let _kept_when_refused = self.own.arena.bytes.discard(offset, len);
                 if let Some(backing) = &mut self.own.backing {
@@ -347,14 +348,6 @@ impl Link {
 /// The reason for which a connection with a broken peer ends.
 pub(crate) fn misbehaved(broken: Broken) -> GoneReason {
     GoneReason::Misbehaved(Arc::from(broken.why()))
-}
-
-struct Tx<'a>(&'a [Producer; RINGS]);
-
-impl Popped for Tx<'_> {
-    fn is_popped(&self, ring: usize, position: u32) -> bool {
-        self.0[ring].is_popped(position)
-    }
 }
 
 #[cfg(all(test, not(loom)))]

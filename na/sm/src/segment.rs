@@ -1,7 +1,6 @@
 //! The segment of one side of a connection: its rings, as references, and the bytes of its arena behind them.
 
 use std::{
-    fmt,
     ops::{Deref, Range},
     os::fd::OwnedFd,
     ptr::NonNull,
@@ -27,6 +26,7 @@ unsafe impl Shared for Segment {}
 pub(crate) const SEGMENT_BYTES: usize = RINGS_BYTES + ARENA_BYTES as usize;
 
 /// The rings of a mapped segment.
+#[derive(Debug)]
 pub(crate) struct Rings {
     /// Where [`Mapping::view`] found it; spares its checks on the fast path.
     at: NonNull<Segment>,
@@ -80,12 +80,6 @@ unsafe impl Send for Rings {}
 // SAFETY:
 // - as above.
 unsafe impl Sync for Rings {}
-
-impl fmt::Debug for Rings {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str("Rings")
-    }
-}
 
 /// The arena of a mapped segment: bytes that its creator writes.
 #[derive(Debug)]

@@ -19,7 +19,7 @@ mod sync;
 #[path = "../src/wake.rs"]
 mod wake;
 
-use arena::{LANE_BYTES, Lane, Popped};
+use arena::{LANE_BYTES, Lane};
 use layout::{ANSWERS_SLOTS as SLOTS, Slot, slots};
 use loom::{sync::Arc, thread};
 use ring::{Consumer, Producer, Word};
@@ -207,27 +207,18 @@ fn space_is_seen_by_the_second_look_or_the_consumer_rings() {
     });
 }
 
-/// For a lane whose slots were never pushed, or of one ring.
-struct Of<'a>(Option<&'a Producer>);
-
-impl Popped for Of<'_> {
-    fn is_popped(&self, _ring: usize, position: u32) -> bool {
-        self.0.is_some_and(|producer| producer.is_popped(position))
-    }
-}
-
 #[test]
 fn space_that_another_thread_drops_is_written_again_only_after_its_last_write() {
     loom::model(|| {
         let shared = Shared::new();
         let mut lane = Lane::new(0);
-        let place = lane.reserve(LANE_BYTES, &Of(None)).unwrap();
+        let place = lane.reserve(LANE_BYTES, |_ring, _position| false).unwrap();
         let (states, holder) = (std::sync::Arc::clone(lane.states()), Arc::clone(&shared));
         let thread = thread::spawn(move || {
             holder.body.store(1);
             states.release(place.entry);
         });
-        while lane.reserve(LANE_BYTES, &Of(None)).is_none() {
+        while lane.reserve(LANE_BYTES, |_ring, _position| false).is_none() {
             thread::yield_now();
         }
         shared.body.store(2);
@@ -249,13 +240,14 @@ fn a_body_is_overwritten_only_after_it_was_copied_out() {
             consumer.write_back(&receiver.popped);
         });
         let (mut lane, mut producer) = (Lane::new(0), Producer::new(SLOTS));
-        let place = lane.reserve(LANE_BYTES, &Of(Some(&producer))).unwrap();
+        let place =
+            lane.reserve(LANE_BYTES, |_ring, position| producer.is_popped(position)).unwrap();
         shared.body.store(1);
         lane.posted(place.entry, 0, producer.position());
         shared.push(&mut producer, 0);
         loop {
             producer.refresh(&shared.popped).unwrap();
-            if lane.reserve(LANE_BYTES, &Of(Some(&producer))).is_some() {
+            if lane.reserve(LANE_BYTES, |_ring, position| producer.is_popped(position)).is_some() {
                 break;
             }
             thread::yield_now();

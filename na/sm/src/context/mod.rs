@@ -41,7 +41,7 @@ use rustc_hash::FxHashMap;
 use self::{rounds::POLL_EMPTY_MIN, transfers::Transfers};
 use crate::{
     body::Pool,
-    connection::Phase,
+    connection::{Connection, Phase},
     domain::Shared,
     os::waiter::{Interest, LISTENER_TOKEN, SmWaiter},
     peers::Peers,
@@ -235,7 +235,8 @@ impl Context for SmContext {
     }
 
     fn moves(&mut self, peer: Peer) -> bool {
-        !self.guard.is_child() && self.moves_with(peer)
+        let may = |it: &mut Connection| it.is_open() && !it.ferry.is_chosen;
+        !self.guard.is_child() && self.peers.find(peer).is_some_and(may)
     }
 
     fn fetch(&mut self, owner: Peer, remote: &Descriptor, offset: u64, into: &mut [u8]) -> bool {

@@ -16,7 +16,6 @@
 
 use std::{
     ffi::{CStr, c_void},
-    fmt,
     num::NonZeroUsize,
     ops::Range,
     os::fd::{AsFd, OwnedFd},
@@ -76,6 +75,7 @@ pub(crate) enum Access {
 }
 
 /// A mapping of a memfd; unmapped when dropped.
+#[derive(Debug)]
 pub(crate) struct Mapping {
     base: NonNull<u8>,
     len: usize,
@@ -307,12 +307,6 @@ impl Drop for Mapping {
         // - every reference into it borrows `self`.
         let unmapped = unsafe { munmap(self.base.cast(), self.len) };
         debug_assert!(unmapped.is_ok(), "a mapping of our own can be unmapped");
-    }
-}
-
-impl fmt::Debug for Mapping {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "Mapping({} bytes, {:?})", self.len, self.access)
     }
 }
 

@@ -80,22 +80,17 @@ impl SmWaiter {
             joined: OnceLock::new(),
             precise: AtomicBool::new(true),
         };
-        waiter.insert(waiter.wake.fd(), WAKE_TOKEN, Interest::EdgeIn)?;
+        waiter.add(waiter.wake.fd(), WAKE_TOKEN, Interest::EdgeIn)?;
         Ok(waiter)
     }
 
-    /// Watches a descriptor. Events carry `token`, which is not [`WAKE_TOKEN`].
+    /// Watches a descriptor. Events carry `token`, which is none of those above.
     pub(crate) fn add(
         &self,
         fd: BorrowedFd<'_>,
         token: u64,
         interest: Interest,
     ) -> Result<(), Error> {
-        assert!(token != WAKE_TOKEN, "the token of the waiter's own eventfd");
-        self.insert(fd, token, interest)
-    }
-
-    fn insert(&self, fd: BorrowedFd<'_>, token: u64, interest: Interest) -> Result<(), Error> {
         let flags = match interest {
             Interest::EdgeIn => EpollFlags::EPOLLIN | EpollFlags::EPOLLET,
             Interest::LevelIn => EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP,
@@ -199,14 +194,14 @@ impl Waiter for SmWaiter {
             return Err(Error::Unsupported("watching two more descriptors"));
         }
         // Level-triggered: it ends waits until its owner has collected what made it readable.
-        self.insert(other, JOINED_TOKEN, Interest::LevelIn)
+        self.add(other, JOINED_TOKEN, Interest::LevelIn)
     }
 
     fn watch(&self, other: BorrowedFd<'_>, on: bool) -> Result<(), Error> {
         if self.guard.is_child() {
             return Err(Error::Forked);
         }
-        if on { self.insert(other, JOINED_TOKEN, Interest::LevelIn) } else { self.remove(other) }
+        if on { self.add(other, JOINED_TOKEN, Interest::LevelIn) } else { self.remove(other) }
     }
 }
 

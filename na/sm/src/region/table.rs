@@ -22,7 +22,6 @@
 //! its owner an error, or its own memory.
 
 use std::{
-    fmt,
     mem::offset_of,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{Mutex, MutexGuard, PoisonError},
@@ -100,6 +99,7 @@ fn segment(mapping: &Mapping, index: u32) -> &SharedSegment {
 }
 
 /// The table of this process's domain.
+#[derive(Debug)]
 pub(crate) struct OwnedTable {
     mapping: Mapping,
     fd: OwnedFd,
@@ -217,12 +217,6 @@ impl OwnedTable {
     fn lock(&self) -> MutexGuard<'_, Free> {
         // A thread that panicked in between has at most lost a slot.
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl fmt::Debug for OwnedTable {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("OwnedTable").field("mapping", &self.mapping).finish_non_exhaustive()
     }
 }
 

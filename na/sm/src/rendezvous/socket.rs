@@ -260,13 +260,9 @@ impl Listener {
     }
 }
 
-fn flags() -> SockFlag {
-    SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK
-}
-
 fn new_socket() -> Result<OwnedFd, Error> {
-    socket(AddressFamily::Unix, SockType::SeqPacket, flags(), None)
-        .map_err(|e| os_error("socket", e))
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).map_err(|e| os_error("socket", e))
 }
 
 fn abstract_address(name: &Name, context: u8) -> Result<UnixAddr, Error> {

@@ -28,6 +28,7 @@ use nix::{
 use super::bytes::{Access, Bytes, FUTURE_WRITE, new_memfd, seal, seals_of};
 
 /// What keeps such memory alive: the keeper of its [`Memory`].
+#[derive(Debug)]
 pub(crate) struct Pages {
     bytes: Bytes,
     fd: OwnedFd,
@@ -82,12 +83,6 @@ impl Pages {
     /// Tells a forked child, which lacks the memory.
     pub(crate) fn is_elsewhere(&self) -> bool {
         self.guard.is_child()
-    }
-}
-
-impl fmt::Debug for Pages {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "Pages({:?})", self.bytes)
     }
 }
 

@@ -63,11 +63,6 @@ impl SmContext {
         begun
     }
 
-    /// Whether transfers with this peer are begun.
-    pub(crate) fn moves_with(&mut self, peer: Peer) -> bool {
-        self.peers.find(peer).is_some_and(|it| it.is_open() && !it.ferry.is_chosen)
-    }
-
     /// Gets bytes into memory that is not registered, at once, if nothing stands before it; says whether it did.
     #[inline]
     pub(crate) fn fetch_now(

@@ -4,7 +4,7 @@
 //! when that is closed meanwhile: its segment stays mapped here and there until the word is clear
 //! ([`crate::region::boards`]).
 
-use std::{borrow::BorrowMut, fmt, sync::Arc};
+use std::{borrow::BorrowMut, sync::Arc};
 
 use hg_na::{Error, Mover};
 use hg_na_memory::ForkGuard;
@@ -186,6 +186,7 @@ impl Mover for Carried<'_> {
 }
 
 /// A pin that is not borrowed of its connection.
+#[derive(Debug)]
 struct Kept {
     rings: Rings,
     guard: Arc<ForkGuard>,
@@ -198,11 +199,5 @@ impl Drop for Kept {
         if !self.guard.is_child() {
             pins::release(&self.rings.pins.0[self.at]);
         }
-    }
-}
-
-impl fmt::Debug for Kept {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "Kept({})", self.at)
     }
 }

@@ -23,7 +23,8 @@ use crate::{
 impl Socket {
     /// Both ends of a connection of this process with itself.
     pub(crate) fn pair() -> Result<(Self, Self), Error> {
-        let (one, other) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags())
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let (one, other) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)
             .map_err(|e| os_error("socketpair", e))?;
         Ok((one.into(), other.into()))
     }
