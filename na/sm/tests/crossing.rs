@@ -106,10 +106,11 @@ impl Side {
         );
     }
 
-    /// Some more, in place or from memory of its own, until the transport has enough of them.
+    /// Some more, at least one, in place or from memory of its own, until the transport has enough of them: who sleeps then has
+    /// something under way.
     fn send(&mut self) {
         let Some(to) = self.to.filter(|_| !self.is_full) else { return };
-        for _ in 0..self.random.below(40) {
+        for _ in 0..=self.random.below(40) {
             if self.sent == MESSAGES {
                 return;
             }
