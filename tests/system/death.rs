@@ -196,7 +196,8 @@ fn kill_origins(url: &str, origins: u64) {
 
 #[test]
 fn a_thousand_killed_origins_leave_the_target_as_it_was() {
-    let _watchdog = Watchdog::start();
+    // The kernel takes 30 ms to end a process that has a queue of signals.
+    let _watchdog = Watchdog::within(2 * watchdog::LIMIT);
     let before = left_in_file_systems();
     kill_origins("sm://", 1000);
     assert_eq!(left_in_file_systems(), before);
