@@ -53,17 +53,18 @@ pub(crate) fn one_way_flood(settings: &Settings) {
     say(&format!("{count} {misplaced} {}", peak_rss_kib(me).saturating_sub(before)));
 }
 
-/// Calls without waiting for the answers, as many as are allowed; the same report.
+/// Calls without waiting for the answers, nearly as many as one peer's share is; the same report.
 pub(crate) fn two_way_flood(settings: &Settings) {
     let me = std::process::id();
     let engine = settings.open(false).expect("an engine");
     let peer = engine.lookup(settings.target()).expect("an address");
     engine.call(add, &peer, (1, 2)).wait().expect("the target serves");
     let before = rss_kib(me);
-    let half = settings.number("calls").unwrap_or(FLOOD) / 2;
-    for begin in [0, half] {
-        drop(engine.notify(toil, &peer, (200_000,)));
-        let numbers = begin..begin + half;
+    let calls = settings.number("calls").unwrap_or(FLOOD);
+    let quarter = calls / 4;
+    for begin in (0..4).map(|it| it * quarter) {
+        drop(engine.notify(toil, &peer, (100_000,)));
+        let numbers = begin..begin + quarter;
         let calls: Vec<_> =
             numbers.map(|number| engine.call(arrive, &peer, (number, &[]))).collect();
         for (call, number) in calls.into_iter().zip(begin..) {
