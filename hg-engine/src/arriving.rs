@@ -50,7 +50,7 @@ impl Arriving {
         let port = &arriving.port;
         let (len, max) = (arriving.claim.descriptor.len(), port.shared.settings.large_max);
         if len > max {
-            return Err(Failure::Rejected(too_large("the result", len, max)));
+            return Err(Failure::Rejected(too_large("the result", len, (max, "large_max"))));
         }
         let peer = Peer { na: arriving.answer.peer, port: port.id };
         let owned = PortRef::Owned(Arc::clone(port));

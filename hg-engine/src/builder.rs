@@ -156,7 +156,9 @@ impl Builder {
 
     /// Bytes of arguments beyond one message that a context has taken and not served yet, above which further
     /// ones wait at their origins; and of such results that wait to be taken, above which further ones
-    /// are answered with [`hg_core::error::CallError::Rejected`]. One alone may exceed it. Default: 1 GiB.
+    /// are answered with [`hg_core::error::CallError::Rejected`]. An origin has no more than is left for all
+    /// others. Arguments longer than all of it are refused; those over a half of it may wait as long as any
+    /// others are in service. One result may exceed it while there is no other. Default: 1 GiB.
     #[must_use]
     pub fn large_in_service_max(mut self, bytes: u64) -> Self {
         self.settings.large_in_service_max = bytes;

@@ -49,7 +49,7 @@ impl Claim {
     }
 }
 
-/// A sentence for whoever wanted to send too much.
-pub(crate) fn too_large(what: &str, len: u64, max: u64) -> String {
-    format!("{what} of {len} bytes exceed the limit of {max} bytes (`Builder::large_max`)")
+/// A sentence for whoever wanted to send more than this method of the builder allows.
+pub(crate) fn too_large(what: &str, len: u64, (max, limit): (u64, &str)) -> String {
+    format!("{what} of {len} bytes exceed the limit of {max} bytes (`Builder::{limit}`)")
 }

@@ -178,6 +178,19 @@ fn more_than_the_limit_is_refused_on_either_side_with_a_sentence_that_names_it()
 }
 
 #[test]
+fn arguments_beyond_the_targets_whole_budget_are_refused_and_what_fills_it_is_served() {
+    let whole = MIB as u64 + 1_000;
+    let (target, origin) = pair(builder().large_in_service_max(whole), builder());
+    let peer = origin.lookup(target.address()).unwrap();
+    let bytes = numbers(MIB + 1_000);
+    let answer = origin.call(length, &peer, (&bytes,)).wait().map(drop);
+    let Err(CallError::Rejected(why)) = &answer else { panic!("{answer:?}") };
+    assert!(why.contains(&whole.to_string()) && why.contains("large_in_service_max"), "{why}");
+    assert_eq!(origin.call(length, &peer, (&bytes[..MIB],)).wait().unwrap(), MIB as u64);
+    assert_nothing_kept(&[&target, &origin]);
+}
+
+#[test]
 fn an_unknown_rpc_with_large_arguments_is_said_to_be_unknown() {
     let (target, origin) = pair(builder(), builder());
     let peer = origin.lookup(target.address()).unwrap();

@@ -103,7 +103,8 @@ pub(crate) fn offer<T: Serialize>(
         |status, text: &str| status_message(header.id, status, bounded_text(text), header.checksum);
     let max = port.shared.settings.large_max;
     if size as u64 > max {
-        return refused(Status::Rejected, &too_large("the result", size as u64, max));
+        let text = too_large("the result", size as u64, (max, "large_max"));
+        return refused(Status::Rejected, &text);
     }
     let mut bytes = match hg_bulk::zeroed(size as u64) {
         Ok(bytes) => bytes,

@@ -72,9 +72,15 @@ async fn pull(
     claim: &Claim,
     cancelled: CancelToken,
 ) -> Result<(Vec<u8>, Share), (Status, String)> {
-    let (len, max) = (claim.descriptor.len(), port.shared.settings.large_max);
-    if len > max {
-        return Err((Status::Rejected, too_large("the arguments", len, max)));
+    let settings = &port.shared.settings;
+    // What is larger than the whole budget would wait until nobody else has anything in service: without end, it may be.
+    let limits = [
+        (settings.large_max, "large_max"),
+        (settings.large_in_service_max, "large_in_service_max"),
+    ];
+    let len = claim.descriptor.len();
+    if let Some(limit) = limits.into_iter().find(|(max, _)| len > *max) {
+        return Err((Status::Rejected, too_large("the arguments", len, limit)));
     }
     let mut waiting = port.budget.share(request.due().origin, len);
     let share = unless(cancelled.clone(), |context| waiting.poll(context)).await?;
