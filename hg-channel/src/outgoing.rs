@@ -1,0 +1,258 @@
+//! The sending end of a stream: packs records into blocks, and says which may leave. No I/O.
+//!
+//! ```text
+//!  0 ........ consumed ........ posted ........ written        positions, in bytes
+//!      run at the    |   on its way  |  sealed blocks, then the open one
+//!      receiver      |<- at most a window ->|
+//! ```
+//! Records are written straight into the open block, which is sealed when the next record does not fit, or at a flush. A sealed block
+//! may leave when the window has room for it. No block is longer than half of the window, and the receiver tells how far it has come
+//! once per half of it at least: so nobody needs to ask. One that is *held* keeps itself and those behind it until it is released:
+//! the bytes that it tells of are still moving.
+//!
+//! A *notice* is somebody to be told when the stream has reached a position: posted, or consumed.
+
+use std::collections::VecDeque;
+
+use crate::{
+    error::Broken,
+    wire::{HEADER, Header, Kind, RECORD, half, write_record},
+};
+
+/// Bytes of one block, at the beginning of which there is room for the header of a message.
+#[derive(Debug, Default)]
+pub(crate) struct Block {
+    bytes: Vec<u8>,
+    used: usize,
+    /// Position in the stream behind its last record.
+    end: u64,
+    asks: bool,
+    held: Option<u64>,
+}
+
+impl Block {
+    /// The whole message.
+    pub(crate) fn message(&self) -> &[u8] {
+        &self.bytes[..self.used]
+    }
+
+    /// The header says how far the opposite stream has been consumed.
+    pub(crate) fn address(&mut self, consumed: u32) {
+        Header { kind: Kind::Records, asks: self.asks, consumed }.write(&mut self.bytes);
+    }
+}
+
+/// Blocks of the usual size that are used again, of all channels of an end.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    size: usize,
+    spare: Vec<Vec<u8>>,
+}
+
+impl Pool {
+    pub(crate) fn new(size: usize) -> Self {
+        Self { size, spare: Vec::new() }
+    }
+
+    fn block(&mut self, least: usize) -> Block {
+        let bytes = match self.spare.pop() {
+            Some(bytes) if bytes.len() >= least => bytes,
+            _ => vec![0; least.max(self.size)],
+        };
+        Block { bytes, used: HEADER, ..Block::default() }
+    }
+
+    /// Takes a block's memory back.
+    pub(crate) fn take_back(&mut self, block: Block) {
+        if block.bytes.len() == self.size && self.spare.len() < SPARE_MAX {
+            self.spare.push(block.bytes);
+        }
+    }
+}
+
+/// When somebody is to be told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum When {
+    /// The record has left.
+    Sent,
+    /// The record was consumed: the function that it calls has run.
+    Consumed,
+}
+
+/// The sending end of one stream. `N`: who is told what.
+#[derive(Debug)]
+pub(crate) struct Outgoing<N> {
+    window: u64,
+    open: Block,
+    sealed: VecDeque<Block>,
+    written: u64,
+    posted: u64,
+    consumed: u64,
+    /// Whoever is told at a position, in the order of positions: on being sent, on being consumed.
+    notices: [VecDeque<(u64, N)>; 2],
+}
+
+impl<N> Outgoing<N> {
+    pub(crate) fn new(window: u32) -> Self {
+        Self {
+            window: u64::from(window),
+            open: Block::default(),
+            sealed: VecDeque::new(),
+            written: 0,
+            posted: 0,
+            consumed: 0,
+            notices: [VecDeque::new(), VecDeque::new()],
+        }
+    }
+
+    /// Whether a record of `len` bytes may be written while at most `limit` bytes wait to leave.
+    #[inline]
+    pub(crate) fn has_room(&self, len: usize, limit: u64) -> bool {
+        let waiting = self.written - self.posted;
+        waiting == 0 || waiting + (RECORD + len) as u64 <= limit
+    }
+
+    /// Whether the open block has room for it; one that was not begun yet has none.
+    #[inline]
+    pub(crate) fn fits(&self, len: usize) -> bool {
+        self.open.bytes.len() - self.open.used >= RECORD + len
+    }
+
+    /// Room for a record, to be filled. Seals the open block when it has none.
+    #[inline]
+    pub(crate) fn record(&mut self, pool: &mut Pool, tag: u32, len: u32) -> &mut [u8] {
+        let need = RECORD + len as usize;
+        if self.open.bytes.len() - self.open.used < need {
+            self.renew(pool, need);
+        }
+        self.written += need as u64;
+        let start = self.open.used;
+        self.open.used += need;
+        let room = &mut self.open.bytes[start..start + need];
+        write_record(room, tag, len);
+        &mut room[RECORD..]
+    }
+
+    #[cold]
+    fn renew(&mut self, pool: &mut Pool, need: usize) {
+        self.seal();
+        self.open = pool.block(HEADER + need);
+    }
+
+    /// What was written so far may leave.
+    #[inline]
+    pub(crate) fn seal(&mut self) {
+        if self.open.used > HEADER {
+            self.open.end = self.written;
+            self.sealed.push_back(std::mem::take(&mut self.open));
+        }
+    }
+
+    /// The record that was written last waits, with all behind it, until this is released. Whatever was written before it was sealed.
+    pub(crate) fn hold(&mut self, name: u64) {
+        self.open.held = Some(name);
+        self.seal();
+    }
+
+    /// Lets go of what [`Outgoing::hold`] has kept.
+    pub(crate) fn release(&mut self, name: u64) {
+        for block in &mut self.sealed {
+            if block.held == Some(name) {
+                block.held = None;
+            }
+        }
+    }
+
+    /// Somebody is told once the record that was written last has come so far.
+    pub(crate) fn tell(&mut self, when: When, notice: N) {
+        if when == When::Consumed {
+            // It is in the open block, unless that was sealed by `hold`.
+            let block =
+                if self.open.used > HEADER { Some(&mut self.open) } else { self.sealed.back_mut() };
+            if let Some(block) = block {
+                block.asks = true;
+            }
+        }
+        self.notices[when as usize].push_back((self.written, notice));
+    }
+
+    /// The block that may leave next.
+    #[inline]
+    pub(crate) fn front(&mut self) -> Option<&mut Block> {
+        let limit = self.consumed + self.window;
+        self.sealed.front_mut().filter(|block| block.held.is_none() && block.end <= limit)
+    }
+
+    /// The front block has left.
+    #[inline]
+    pub(crate) fn leave(&mut self) -> Option<Block> {
+        let block = self.sealed.pop_front()?;
+        self.posted = block.end;
+        Some(block)
+    }
+
+    /// The receiver says how far it has come. Says whether that is news: what it has said before may arrive later, since control
+    /// messages overtake others.
+    #[inline]
+    pub(crate) fn consume(&mut self, claim: u32) -> Result<bool, Broken> {
+        let step = claim.wrapping_sub(half(self.consumed));
+        if step > u32::MAX / 2 {
+            return Ok(false);
+        }
+        let step = u64::from(step);
+        if step > self.posted - self.consumed {
+            return Err(Broken::Consumed);
+        }
+        self.consumed += step;
+        Ok(step > 0)
+    }
+
+    /// Somebody who is to be told now.
+    #[inline]
+    pub(crate) fn due(&mut self) -> Option<N> {
+        let reached = [self.posted, self.consumed];
+        for (notices, reached) in self.notices.iter_mut().zip(reached) {
+            if notices.front().is_some_and(|(position, _)| *position <= reached) {
+                return notices.pop_front().map(|(_, notice)| notice);
+            }
+        }
+        None
+    }
+
+    /// Half of the position up to which the receiver is known to have consumed it.
+    #[inline]
+    pub(crate) fn known(&self) -> u32 {
+        half(self.consumed)
+    }
+
+    /// Whether anything was written that has not left.
+    #[inline]
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.posted != self.written
+    }
+
+    /// Whether everything was consumed.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.consumed == self.written
+    }
+
+    /// Bytes that were written and have not left.
+    pub(crate) fn waiting(&self) -> u64 {
+        self.written - self.posted
+    }
+
+    /// Half of the position that was written.
+    pub(crate) fn written(&self) -> u32 {
+        half(self.written)
+    }
+
+    /// The receiver is gone: whoever was to be told, the sent ones first.
+    pub(crate) fn end(&mut self) -> Vec<N> {
+        (self.open, self.sealed) = Default::default();
+        (self.posted, self.consumed) = (self.written, self.written);
+        self.notices.iter_mut().flat_map(|notices| notices.drain(..)).map(|(_, it)| it).collect()
+    }
+}
+
+/// Blocks of the usual size that an end keeps.
+const SPARE_MAX: usize = 64;

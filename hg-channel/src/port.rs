@@ -1,0 +1,423 @@
+//! An end with all its channels: drives the state machines over a context of a transport, and over the inboxes of this process.
+
+mod arriving;
+mod leaving;
+mod link;
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use hg_na::{Address, Completion, Context, LocalSlice, Op, Peer, RemoteSlice, Waiter};
+use rustc_hash::FxHashMap;
+
+pub use self::arriving::{Arrived, Event};
+use self::link::{Link, Way};
+use crate::{
+    error::Error,
+    near::{Near, Parcel},
+    outgoing::{Pool, When},
+    wire::{HEADER, RECORD},
+};
+
+/// Who is where, and how ends of one job know one another.
+#[derive(Debug)]
+pub struct Directory {
+    token: [u8; 16],
+    addresses: Vec<Address>,
+}
+
+impl Directory {
+    /// The address of each end, in their order; and a secret that all of them have, and nobody else.
+    #[must_use]
+    pub fn new(token: [u8; 16], addresses: Vec<Address>) -> Self {
+        Self { token, addresses }
+    }
+
+    /// How many ends there are.
+    #[must_use]
+    pub fn ends(&self) -> u32 {
+        u32::try_from(self.addresses.len()).unwrap_or(u32::MAX)
+    }
+}
+
+/// Bounds of each channel; the same at all ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Limits {
+    /// Bytes that a block is filled up to: 4 KiB.
+    pub block: usize,
+    /// Bytes of records that are on their way or wait to be consumed: 256 KiB. Half of it is the longest record.
+    pub window: u32,
+    /// A connection over which nothing has gone for so long is closed, when both sides agree: 10 s.
+    pub idle: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { block: 4096, window: 256 * 1024, idle: Duration::from_secs(10) }
+    }
+}
+
+impl Limits {
+    /// Blocks of so many bytes, at least 64.
+    #[must_use]
+    pub fn block(self, bytes: usize) -> Self {
+        Self { block: bytes.max(64), ..self }
+    }
+
+    /// A window of so many bytes: at least two blocks, at most 1 GiB.
+    #[must_use]
+    pub fn window(self, bytes: u32) -> Self {
+        Self { window: bytes.min(1 << 30), ..self }
+    }
+
+    /// Idle connections are closed after this.
+    #[must_use]
+    pub fn idle(self, after: Duration) -> Self {
+        Self { idle: after, ..self }
+    }
+}
+
+/// What a port has done.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Blocks that left by the transport.
+    pub blocks: u64,
+    /// Blocks that were handed over to threads of this process.
+    pub handed_over: u64,
+    /// Acknowledgements that travelled alone.
+    pub acknowledgements: u64,
+    /// Channels that were opened, by either side.
+    pub channels: u64,
+    /// Connections that were open and idle, and were closed by agreement.
+    pub reclaimed: u64,
+}
+
+/// A connection of the context: whose it is.
+#[derive(Debug, Clone, Copy)]
+struct Connection {
+    link: u32,
+    state: State,
+}
+
+/// What becomes of a connection that is idle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Open,
+    /// This side has said that it uses it no more. The other side may close it, or go on.
+    Left,
+    /// This side has closed it; the transport has not said yet that it is gone.
+    Forgotten,
+}
+
+/// One end of all its channels. `N`: what its owner is told when a record has left or was consumed.
+#[derive(Debug)]
+pub struct Port<N> {
+    me: u32,
+    context: Box<dyn Context>,
+    waiter: Arc<dyn Waiter>,
+    directory: Arc<Directory>,
+    near: Arc<Near>,
+    limits: Limits,
+    record_max: usize,
+    links: Vec<Link<N>>,
+    /// Per end: the place of its link and one, or 0.
+    of_end: Vec<u32>,
+    connections: FxHashMap<Peer, Connection>,
+    /// Whose message was the last one: others of it follow.
+    latest: Option<(Peer, u32)>,
+    pool: Pool,
+    /// Links with an open block.
+    unflushed: Vec<u32>,
+    /// Links whose sender is to be told.
+    owing: Vec<u32>,
+    due: Vec<N>,
+    completions: Vec<Completion>,
+    next_completion: usize,
+    parcels: Vec<Parcel>,
+    next_parcel: usize,
+    ended: Vec<Event<N>>,
+    idle_at: Option<Instant>,
+    stats: Stats,
+}
+
+impl<N> Port<N> {
+    /// The end of number `me`, reached by `context`.
+    ///
+    /// # Panics
+    /// The directory has no such end.
+    #[must_use]
+    pub fn new(
+        me: u32,
+        context: Box<dyn Context>,
+        directory: Arc<Directory>,
+        near: Arc<Near>,
+        limits: Limits,
+    ) -> Self {
+        assert!(me < directory.ends(), "end {me} is none of {}", directory.ends());
+        let waiter = context.waiter();
+        near.join(me, Arc::clone(&waiter));
+        let least = u32::try_from(2 * (limits.block + HEADER + RECORD)).unwrap_or(u32::MAX);
+        let limits = Limits { window: limits.window.max(least), ..limits };
+        Self {
+            me,
+            waiter,
+            record_max: (limits.window / 2) as usize - HEADER - RECORD,
+            of_end: vec![0; directory.addresses.len()],
+            context,
+            directory,
+            near,
+            limits,
+            links: Vec::new(),
+            connections: FxHashMap::default(),
+            latest: None,
+            pool: Pool::new(limits.block),
+            unflushed: Vec::new(),
+            owing: Vec::new(),
+            due: Vec::new(),
+            completions: Vec::new(),
+            next_completion: 0,
+            parcels: Vec::new(),
+            next_parcel: 0,
+            ended: Vec::new(),
+            idle_at: None,
+            stats: Stats::default(),
+        }
+    }
+
+    /// A record is at most as long as half of the window, and as the transport's messages.
+    #[must_use]
+    pub fn at_most(mut self, message: usize) -> Self {
+        self.record_max = self.record_max.min(message.saturating_sub(HEADER + RECORD));
+        self
+    }
+
+    /// Room for a record of `len` bytes to an end, to be filled by the caller at once. It leaves when its block is full, or
+    /// at a flush. At most `limit` bytes wait to leave; with nothing waiting, a record is always taken.
+    ///
+    /// # Errors
+    /// [`Error::Full`], [`Error::TooLong`], [`Error::NoSuchEnd`], [`Error::Gone`].
+    #[inline]
+    pub fn record(
+        &mut self,
+        to: u32,
+        tag: u32,
+        len: usize,
+        limit: u64,
+    ) -> Result<&mut [u8], Error> {
+        let at = self.link_to(to)?;
+        let link = &mut self.links[at as usize];
+        if len > self.record_max || !link.out.has_room(len, limit) {
+            return Err(self.refusal(to, len));
+        }
+        if !link.out.fits(len) {
+            link.out.seal();
+            self.push(at);
+        }
+        let link = &mut self.links[at as usize];
+        if !link.is_unflushed {
+            link.is_unflushed = true;
+            self.unflushed.push(at);
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "at most half of the window")]
+        Ok(link.out.record(&mut self.pool, tag, len as u32))
+    }
+
+    #[cold]
+    fn refusal(&self, to: u32, len: usize) -> Error {
+        if len > self.record_max {
+            return Error::TooLong { len, max: self.record_max };
+        }
+        Error::Full(to)
+    }
+
+    /// `notice` is given back by [`Port::due`] once the last record to this end has come so far.
+    #[inline]
+    pub fn tell(&mut self, to: u32, when: When, notice: N) {
+        if let Ok(at) = self.link_to(to) {
+            self.links[at as usize].out.tell(when, notice);
+        }
+    }
+
+    /// The last record to this end waits until [`Port::release`], and so do all that follow it.
+    pub fn hold(&mut self, to: u32, name: u64) {
+        if let Ok(at) = self.link_to(to) {
+            self.links[at as usize].out.hold(name);
+        }
+    }
+
+    /// Whatever is to come before the next record to this end is in a block of its own.
+    pub fn seal(&mut self, to: u32) {
+        if let Ok(at) = self.link_to(to) {
+            self.links[at as usize].out.seal();
+        }
+    }
+
+    /// Lets go of what was held.
+    pub fn release(&mut self, to: u32, name: u64) {
+        if let Ok(at) = self.link_to(to) {
+            self.links[at as usize].out.release(name);
+            self.push(at);
+        }
+    }
+
+    /// What was written to this end leaves, as far as there is room for it.
+    #[inline]
+    pub fn flush(&mut self, to: u32) {
+        if let Ok(at) = self.link_to(to) {
+            self.links[at as usize].out.seal();
+            self.push(at);
+        }
+    }
+
+    /// The same for all ends. Says whether there was anything to flush.
+    #[inline]
+    pub fn flush_all(&mut self) -> bool {
+        if self.unflushed.is_empty() {
+            return false;
+        }
+        while let Some(at) = self.unflushed.pop() {
+            let link = &mut self.links[at as usize];
+            link.is_unflushed = false;
+            link.out.seal();
+            self.push(at);
+        }
+        true
+    }
+
+    /// Whether everything that was written has left this port.
+    #[must_use]
+    pub fn is_flushed(&self) -> bool {
+        self.links.iter().all(|link| !link.out.is_waiting())
+    }
+
+    /// Whether every message that was accepted has left the transport, too: see [`Context::flush`].
+    pub fn is_sent(&mut self) -> bool {
+        self.context.flush()
+    }
+
+    /// Bytes to this end that wait to leave.
+    #[must_use]
+    pub fn waiting(&self, to: u32) -> u64 {
+        let at = self.of_end.get(to as usize).copied().unwrap_or(0);
+        self.links.get((at as usize).wrapping_sub(1)).map_or(0, |link| link.out.waiting())
+    }
+
+    /// Somebody who is to be told now.
+    #[inline]
+    pub fn due(&mut self) -> Option<N> {
+        self.due.pop()
+    }
+
+    /// Whether [`Port::due`] has anybody.
+    #[inline]
+    #[must_use]
+    pub fn is_due(&self) -> bool {
+        !self.due.is_empty()
+    }
+
+    /// The connection with this end is kept, though idle, until [`Port::let_go`] was called as often: its death is to be heard of.
+    pub fn keep(&mut self, end: u32) {
+        if let Ok(at) = self.link_to(end) {
+            self.links[at as usize].kept += 1;
+        }
+    }
+
+    /// See [`Port::keep`].
+    pub fn let_go(&mut self, end: u32) {
+        let at = self.of_end.get(end as usize).copied().unwrap_or(0);
+        if let Some(link) = self.links.get_mut((at as usize).wrapping_sub(1)) {
+            link.kept = link.kept.saturating_sub(1);
+        }
+    }
+
+    /// Writes registered bytes into memory of the process of this end. Its end is [`Event::Moved`] with the same token.
+    ///
+    /// # Errors
+    /// [`Error::Gone`], [`Error::Transport`].
+    pub fn put(
+        &mut self,
+        to: u32,
+        token: u64,
+        local: LocalSlice,
+        remote: RemoteSlice,
+    ) -> Result<(), Error> {
+        self.transfer(to, token, |peer| Op::Put { to: peer, local, remote })
+    }
+
+    /// Reads memory of the process of this end. Its end is [`Event::Moved`] with the same token.
+    ///
+    /// # Errors
+    /// [`Error::Gone`], [`Error::Transport`].
+    pub fn get(
+        &mut self,
+        from: u32,
+        token: u64,
+        local: LocalSlice,
+        remote: RemoteSlice,
+    ) -> Result<(), Error> {
+        self.transfer(from, token, |peer| Op::Get { from: peer, local, remote })
+    }
+
+    /// Sleeps until something comes, [`Near::wake`], or until `limit` has passed. Not while events are left to be taken.
+    ///
+    /// # Errors
+    /// [`Error::Transport`].
+    pub fn sleep(&mut self, limit: Option<Duration>) -> Result<(), Error> {
+        if !self.near.may_sleep(self.me) {
+            return Ok(());
+        }
+        let slept = if self.context.may_sleep() {
+            let until = self.context.next_deadline().into_iter().chain(self.idle_at).min();
+            let left = until.map(|at| at.saturating_duration_since(Instant::now()));
+            self.waiter.wait(left.into_iter().chain(limit).min())
+        } else {
+            Ok(())
+        };
+        self.near.wake_up(self.me);
+        Ok(slept?)
+    }
+
+    /// What this port has done.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.stats
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn end(&self) -> u32 {
+        self.me
+    }
+
+    /// Connections of the transport that are open.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.connections.values().filter(|it| it.state != State::Forgotten).count()
+    }
+
+    /// The link to an end, opened if it was not.
+    #[inline]
+    fn link_to(&mut self, end: u32) -> Result<u32, Error> {
+        match self.of_end.get(end as usize) {
+            Some(0) | None => self.open(end),
+            Some(at) => {
+                let at = at - 1;
+                match &self.links[at as usize].way {
+                    Way::Gone(reason) => Err(Error::Gone { end, reason: reason.clone() }),
+                    Way::None => self.connect(at).map(|()| at),
+                    Way::Near | Way::Peer(_) => Ok(at),
+                }
+            }
+        }
+    }
+}
+
+impl<N> Drop for Port<N> {
+    fn drop(&mut self) {
+        self.near.leave(self.me);
+    }
+}

@@ -1,0 +1,284 @@
+//! What leaves: connections that are made, blocks, acknowledgements, transfers, and the end of a link.
+
+use std::sync::Arc;
+
+use hg_na::{Error as NaError, GoneReason, Message, Op, Peer, QUIET};
+
+use super::{Connection, Event, Link, Port, State, Way};
+use crate::{
+    error::{Broken, Error},
+    near::Parcel,
+    wire::{HEADER, Header, Kind, LEAVE, SIGNED},
+};
+
+/// A bit of the tokens of transfers; the others are the caller's.
+pub(super) const TRANSFER: u64 = 1 << 62;
+
+impl<N> Port<N> {
+    #[cold]
+    pub(super) fn open(&mut self, end: u32) -> Result<u32, Error> {
+        let at = self.link_of(end)?;
+        self.connect(at)?;
+        Ok(at)
+    }
+
+    /// The link of an end, which may have no way yet.
+    pub(super) fn link_of(&mut self, end: u32) -> Result<u32, Error> {
+        let ends = self.directory.ends();
+        let place = self.of_end.get_mut(end as usize).ok_or(Error::NoSuchEnd { end, ends })?;
+        if *place == 0 {
+            let mut link = Link::new(end, self.limits.window);
+            if self.near.has(end) {
+                link.way = Way::Near;
+            }
+            self.links.push(link);
+            self.stats.channels += 1;
+            *place = u32::try_from(self.links.len()).unwrap_or(u32::MAX);
+        }
+        Ok(*place - 1)
+    }
+
+    /// Makes a connection for a link that has none.
+    #[cold]
+    pub(super) fn connect(&mut self, at: u32) -> Result<(), Error> {
+        let link = &self.links[at as usize];
+        if !matches!(link.way, Way::None) {
+            return Ok(());
+        }
+        let peer = self.context.lookup(&self.directory.addresses[link.end as usize])?;
+        if self.connections.contains_key(&peer) {
+            // It is being closed. A new one is made when it is gone, unless the other side goes on by this one.
+            return Ok(());
+        }
+        let op = Op::SendUnexpected { to: peer, message: self.signed(Kind::Hello, 0) };
+        self.context.post(QUIET | u64::from(at), op).map_err(|refused| refused.error)?;
+        self.links[at as usize].way = Way::Peer(peer);
+        self.connections.insert(peer, Connection { link: at, state: State::Open });
+        Ok(())
+    }
+
+    /// Sends what may leave of one link.
+    pub(super) fn push(&mut self, at: u32) {
+        let link = &mut self.links[at as usize];
+        match link.way {
+            Way::Near => self.hand_over(at),
+            Way::Peer(peer) if !link.is_blocked => self.send(at, peer),
+            Way::None if link.out.is_waiting() => {
+                let connected = self.connect(at).is_ok();
+                if connected && let Way::Peer(peer) = self.links[at as usize].way {
+                    self.send(at, peer);
+                }
+            }
+            Way::Peer(_) | Way::None | Way::Gone(_) => {}
+        }
+    }
+
+    fn send(&mut self, at: u32, peer: Peer) {
+        let Self { links, context, pool, due, stats, .. } = self;
+        let link = &mut links[at as usize];
+        let failed = loop {
+            let Some(block) = link.out.front() else { break None };
+            block.address(link.incoming.consumed());
+            let bytes = block.message();
+            let message = if bytes.len() <= hg_na::INLINE_MAX {
+                Message::copied(bytes)
+            } else {
+                match context.message(peer, bytes.len()) {
+                    Ok(mut message) => {
+                        message.as_mut_slice().copy_from_slice(bytes);
+                        message
+                    }
+                    Err(error) => break Some(error),
+                }
+            };
+            let op = Op::SendUnexpected { to: peer, message };
+            match context.post(QUIET | u64::from(at), op) {
+                Ok(_) => {}
+                Err(refused) if matches!(refused.error, NaError::Again) => {
+                    link.is_blocked = true;
+                    break None;
+                }
+                Err(refused) => break Some(refused.error),
+            }
+            link.is_active = true;
+            link.incoming.tell();
+            stats.blocks += 1;
+            if let Some(block) = link.out.leave() {
+                pool.take_back(block);
+            }
+        };
+        while let Some(notice) = link.out.due() {
+            due.push(notice);
+        }
+        if let Some(error) = failed {
+            // A peer that is gone is told by the transport, after what it has sent.
+            if !matches!(error, NaError::PeerGone(_) | NaError::UnknownPeer) {
+                self.end_link(at, GoneReason::Exhausted(error.to_string().into()));
+            }
+        }
+    }
+
+    fn hand_over(&mut self, at: u32) {
+        let Self { links, near, me, due, stats, .. } = self;
+        let link = &mut links[at as usize];
+        let mut is_closed = false;
+        while let Some(block) = link.out.front() {
+            block.address(link.incoming.tell());
+            let Some(block) = link.out.leave() else { break };
+            stats.handed_over += 1;
+            if near.push(link.end, Parcel::Records { from: *me, block }).is_err() {
+                is_closed = true;
+                break;
+            }
+        }
+        while let Some(notice) = link.out.due() {
+            due.push(notice);
+        }
+        if is_closed {
+            self.end_link(at, GoneReason::Closed);
+        }
+    }
+
+    /// Tells the senders of what was consumed, as far as they are to be told although nothing else travels.
+    #[inline]
+    pub fn acknowledge(&mut self) {
+        while let Some(at) = self.owing.pop() {
+            self.links[at as usize].is_owing = false;
+            self.acknowledge_one(at);
+        }
+    }
+
+    pub(super) fn acknowledge_one(&mut self, at: u32) {
+        let link = &mut self.links[at as usize];
+        if !link.incoming.owes() {
+            return;
+        }
+        let consumed = link.incoming.tell();
+        self.stats.acknowledgements += 1;
+        let peer = match link.way {
+            // Who has left hears nothing.
+            Way::Near => {
+                return drop(
+                    self.near.push(link.end, Parcel::Consumed { from: self.me, consumed }),
+                );
+            }
+            Way::Gone(_) => return,
+            Way::Peer(peer) => Some(peer),
+            // The connection that this side has left, and the other side has gone on using.
+            Way::None => {
+                let of_link = self.connections.iter().find(|(_, it)| it.link == at);
+                of_link.map(|(peer, _)| *peer)
+            }
+        };
+        let is_told = peer.is_some_and(|to| {
+            let op = Op::SendControl { to, message: self.signed(Kind::Consumed, consumed) };
+            self.context.post(QUIET | u64::from(at), op).is_ok()
+        });
+        if !is_told {
+            self.links[at as usize].incoming.untell();
+        }
+    }
+
+    /// A message that says by itself who has sent it: control messages overtake the greeting of their connection.
+    fn signed(&self, kind: Kind, consumed: u32) -> Message {
+        let mut bytes = [0; SIGNED];
+        Header { kind, asks: false, consumed }.write(&mut bytes);
+        bytes[HEADER..][..16].copy_from_slice(&self.directory.token);
+        bytes[HEADER + 16..][..4].copy_from_slice(&self.me.to_le_bytes());
+        bytes[HEADER + 20..][..4].copy_from_slice(&self.limits.window.to_le_bytes());
+        Message::copied(&bytes)
+    }
+
+    pub(super) fn transfer(
+        &mut self,
+        with: u32,
+        token: u64,
+        op: impl FnOnce(Peer) -> Op,
+    ) -> Result<(), Error> {
+        let at = self.link_to(with)?;
+        let peer = match self.links[at as usize].way {
+            Way::Peer(peer) => peer,
+            // To oneself, or to a thread of one's own process: the context is its own peer.
+            Way::Near => self.context.lookup(&self.directory.addresses[with as usize])?,
+            Way::None | Way::Gone(_) => return Err(Error::Full(with)),
+        };
+        self.links[at as usize].is_active = true;
+        match self.context.post(TRANSFER | token, op(peer)) {
+            Ok(_) => Ok(()),
+            Err(refused) if matches!(refused.error, NaError::Again) => Err(Error::Full(with)),
+            Err(refused) => Err(refused.error.into()),
+        }
+    }
+
+    /// A peer has broken the protocol: its connection is closed, and its link ends.
+    #[cold]
+    pub(super) fn misbehaved(&mut self, peer: Peer, broken: Broken) {
+        tracing::warn!(end = self.me, %broken, "a peer broke the protocol of channels");
+        self.context.forget(peer);
+        self.latest = None;
+        if let Some(connection) = self.connections.remove(&peer) {
+            self.end_link(connection.link, GoneReason::Misbehaved(broken.to_string().into()));
+        }
+    }
+
+    /// The other end is gone: whoever was to be told is given back.
+    #[cold]
+    pub(super) fn end_link(&mut self, at: u32, reason: GoneReason) {
+        let link = &mut self.links[at as usize];
+        if matches!(link.way, Way::Gone(_)) {
+            return;
+        }
+        link.way = Way::Gone(reason.clone());
+        let (end, notices) = (link.end, link.out.end());
+        let stale: Vec<Peer> = self
+            .connections
+            .iter()
+            .filter(|(_, it)| it.link == at)
+            .map(|(peer, _)| *peer)
+            .collect();
+        for peer in stale {
+            self.connections.remove(&peer);
+            self.context.forget(peer);
+        }
+        self.latest = None;
+        self.ended.push(Event::Gone { end, reason, notices });
+    }
+
+    /// Proposes to close connections over which nothing has gone since the last time.
+    #[cold]
+    pub(super) fn look_for_idle(&mut self, now: std::time::Instant) {
+        self.idle_at = Some(now + self.limits.idle);
+        for (peer, connection) in &self.connections {
+            let link = &mut self.links[connection.link as usize];
+            if connection.state != State::Open
+                || link.is_active
+                || link.out.is_waiting()
+                || link.kept > 0
+            {
+                continue;
+            }
+            let op = Op::SendControl { to: *peer, message: positions(Kind::Leave, link) };
+            // Refused, it is proposed again later.
+            let _busy = self.context.post(QUIET | u64::from(connection.link), op);
+        }
+        for link in &mut self.links {
+            link.is_active = false;
+        }
+    }
+
+    /// Ends the wait of this port's owner, from any thread.
+    #[must_use]
+    pub fn waiter(&self) -> Arc<dyn hg_na::Waiter> {
+        Arc::clone(&self.waiter)
+    }
+}
+
+/// A message that says where both streams of a link are.
+pub(super) fn positions<N>(kind: Kind, link: &mut Link<N>) -> Message {
+    let mut bytes = [0; LEAVE];
+    let consumed = link.incoming.tell();
+    Header { kind, asks: false, consumed }.write(&mut bytes);
+    bytes[HEADER..][..4].copy_from_slice(&link.out.written().to_le_bytes());
+    bytes[HEADER + 4..][..4].copy_from_slice(&consumed.to_le_bytes());
+    Message::copied(&bytes)
+}

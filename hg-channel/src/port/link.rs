@@ -1,0 +1,58 @@
+//! What an end knows of one other end: the stream to it, the stream from it, and the way there.
+
+use hg_na::{GoneReason, Peer};
+
+use crate::{incoming::Incoming, outgoing::Outgoing};
+
+/// How the other end is reached.
+#[derive(Debug)]
+pub(super) enum Way {
+    /// Not yet, or no more.
+    None,
+    /// It is a thread of this process.
+    Near,
+    /// By a connection of the context.
+    Peer(Peer),
+    /// Never again.
+    Gone(GoneReason),
+}
+
+/// Both streams with one other end.
+#[derive(Debug)]
+pub(super) struct Link<N> {
+    pub(super) end: u32,
+    pub(super) way: Way,
+    pub(super) out: Outgoing<N>,
+    pub(super) incoming: Incoming,
+    /// The transport has refused a message, and will tell when it takes one.
+    pub(super) is_blocked: bool,
+    /// It stands in the port's list of open blocks.
+    pub(super) is_unflushed: bool,
+    /// It stands in the port's list of those that are to be told.
+    pub(super) is_owing: bool,
+    /// Its connection is wanted though it is idle.
+    pub(super) kept: u32,
+    /// Something has gone since the port has looked for idle ones.
+    pub(super) is_active: bool,
+}
+
+impl<N> Link<N> {
+    pub(super) fn new(end: u32, window: u32) -> Self {
+        Self {
+            end,
+            way: Way::None,
+            out: Outgoing::new(window),
+            incoming: Incoming::new(window),
+            is_blocked: false,
+            is_unflushed: false,
+            is_owing: false,
+            kept: 0,
+            is_active: true,
+        }
+    }
+
+    /// Nothing is on its way in either direction, as far as this side knows, nor wanted to be.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.out.is_quiet() && self.incoming.is_quiet() && self.kept == 0
+    }
+}

@@ -1,0 +1,256 @@
+//! The two state machines against a naive stream: any order of writing, refusal, delivery, consumption and news, and an end at any
+//! step.
+
+use std::collections::VecDeque;
+
+use proptest::prelude::*;
+
+use crate::{
+    incoming::Incoming,
+    outgoing::{Outgoing, Pool, When},
+    wire::{HEADER, Header, next_record},
+};
+
+/// What the world does next.
+#[derive(Debug, Clone, Copy)]
+enum Move {
+    /// A record of so many bytes; with somebody to be told.
+    Write(usize, Option<When>),
+    Seal,
+    /// The next record is held.
+    Hold,
+    Release,
+    /// The transport takes one block.
+    Post,
+    /// One block arrives.
+    Deliver,
+    /// The receiver consumes one block.
+    Consume,
+    /// The receiver tells how far it is.
+    Tell,
+    /// What it has told arrives.
+    Hear,
+}
+
+fn moves() -> impl Strategy<Value = Move> {
+    prop_oneof![
+        6 => (0_usize..90, 0..4_u8).prop_map(|(len, told)| Move::Write(len, match told {
+            0 => Some(When::Sent),
+            1 => Some(When::Consumed),
+            _ => None,
+        })),
+        1 => Just(Move::Seal),
+        1 => Just(Move::Hold),
+        2 => Just(Move::Release),
+        4 => Just(Move::Post),
+        4 => Just(Move::Deliver),
+        4 => Just(Move::Consume),
+        2 => Just(Move::Tell),
+        2 => Just(Move::Hear),
+    ]
+}
+
+/// Half of it is more than a block with its longest record here.
+const WINDOW: u32 = 512;
+const BLOCK: usize = 128;
+
+struct World {
+    pool: Pool,
+    out: Outgoing<u32>,
+    incoming: Incoming,
+    /// Blocks that the transport has, and blocks that have arrived.
+    under_way: VecDeque<Vec<u8>>,
+    arrived: VecDeque<Vec<u8>>,
+    news: VecDeque<u32>,
+    written: u32,
+    posted: u32,
+    consumed: u32,
+    held: VecDeque<u64>,
+    expected: Vec<(u32, When)>,
+    told: Vec<u32>,
+}
+
+impl World {
+    fn new() -> Self {
+        Self {
+            pool: Pool::new(BLOCK),
+            out: Outgoing::new(WINDOW),
+            incoming: Incoming::new(WINDOW),
+            under_way: VecDeque::new(),
+            arrived: VecDeque::new(),
+            news: VecDeque::new(),
+            written: 0,
+            posted: 0,
+            consumed: 0,
+            held: VecDeque::new(),
+            expected: Vec::new(),
+            told: Vec::new(),
+        }
+    }
+
+    fn step(&mut self, next: Move) {
+        match next {
+            Move::Write(len, told) => self.write(len, told),
+            Move::Seal => self.out.seal(),
+            Move::Hold => {
+                self.out.seal();
+                self.write(4, None);
+                self.out.hold(u64::from(self.written));
+                self.held.push_back(u64::from(self.written));
+            }
+            Move::Release => {
+                if let Some(name) = self.held.pop_front() {
+                    self.out.release(name);
+                }
+            }
+            Move::Post => self.post(),
+            Move::Deliver => {
+                if let Some(block) = self.under_way.pop_front() {
+                    self.incoming.arrive((block.len() - HEADER) as u64).unwrap();
+                    self.arrived.push_back(block);
+                }
+            }
+            Move::Consume => self.consume(),
+            Move::Tell => {
+                if self.incoming.owes() {
+                    self.news.push_back(self.incoming.tell());
+                }
+            }
+            Move::Hear => {
+                if let Some(position) = self.news.pop_front() {
+                    self.out.consume(position).unwrap();
+                }
+            }
+        }
+        while let Some(notice) = self.out.due() {
+            let (number, when) = self.expected[notice as usize];
+            let reached = if when == When::Sent { self.posted } else { self.consumed };
+            assert!(number < reached, "record {number} had not come so far");
+            self.told.push(notice);
+        }
+    }
+
+    fn write(&mut self, len: usize, told: Option<When>) {
+        if !self.out.has_room(len, 4 * BLOCK as u64) {
+            return;
+        }
+        let room = self.out.record(&mut self.pool, self.written, u32::try_from(len).unwrap());
+        assert_eq!(room.len(), len);
+        room.fill(u8::try_from(len).unwrap());
+        if let Some(when) = told {
+            let notice = u32::try_from(self.expected.len()).unwrap();
+            self.expected.push((self.written, when));
+            self.out.tell(when, notice);
+        }
+        self.written += 1;
+    }
+
+    fn post(&mut self) {
+        let Some(block) = self.out.front() else { return };
+        block.address(0);
+        let bytes = block.message().to_vec();
+        let mut left = &bytes[HEADER..];
+        while let Some(record) = next_record(&mut left).unwrap() {
+            assert_eq!(record.tag, self.posted, "in order, once");
+            self.posted += 1;
+        }
+        self.under_way.push_back(bytes);
+        let block = self.out.leave().unwrap();
+        self.pool.take_back(block);
+        let bytes: usize =
+            self.under_way.iter().chain(&self.arrived).map(|it| it.len() - HEADER).sum();
+        assert!(bytes <= WINDOW as usize, "{bytes} bytes are on their way");
+    }
+
+    fn consume(&mut self) {
+        let Some(block) = self.arrived.pop_front() else { return };
+        let header = Header::read(&block).unwrap();
+        let mut left = &block[HEADER..];
+        while let Some(record) = next_record(&mut left).unwrap() {
+            assert_eq!(record.tag, self.consumed, "in order, once");
+            assert!(record.bytes.iter().all(|byte| usize::from(*byte) == record.bytes.len()));
+            self.consumed += 1;
+        }
+        self.incoming.consume((block.len() - HEADER) as u64, header.asks);
+    }
+
+    /// Everything moves until nothing is left.
+    fn finish(&mut self) {
+        self.step(Move::Seal);
+        for _ in 0..10_000 {
+            for next in
+                [Move::Release, Move::Post, Move::Deliver, Move::Consume, Move::Tell, Move::Hear]
+            {
+                self.step(next);
+            }
+            if self.consumed == self.written && !self.incoming.owes() && self.news.is_empty() {
+                break;
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn every_record_arrives_once_and_in_order_and_whoever_waits_is_told(
+        moves in prop::collection::vec(moves(), 0..200),
+    ) {
+        let mut world = World::new();
+        for next in moves {
+            world.step(next);
+        }
+        world.finish();
+        prop_assert_eq!(world.consumed, world.written, "nobody is stuck");
+        let mut told = world.told.clone();
+        told.sort_unstable();
+        let all: Vec<u32> = (0..u32::try_from(world.expected.len()).unwrap()).collect();
+        prop_assert_eq!(told, all, "each once");
+    }
+
+    #[test]
+    fn after_an_end_everybody_who_waits_is_given_back_once(
+        moves in prop::collection::vec(moves(), 0..100),
+    ) {
+        let mut world = World::new();
+        for next in moves {
+            world.step(next);
+        }
+        let mut all = world.out.end();
+        all.append(&mut world.told.clone());
+        all.sort_unstable();
+        let expected: Vec<u32> = (0..u32::try_from(world.expected.len()).unwrap()).collect();
+        prop_assert_eq!(all, expected);
+        prop_assert!(world.out.front().is_none() && world.out.is_quiet());
+    }
+
+    #[test]
+    fn a_claim_that_cannot_be_is_refused_and_an_old_one_changes_nothing(
+        moves in prop::collection::vec(moves(), 0..60), ahead in 1_u32..u32::MAX / 2,
+    ) {
+        let mut world = World::new();
+        for next in moves {
+            world.step(next);
+        }
+        let known = world.out.known();
+        let posted = world.out.written().wrapping_sub(u32::try_from(world.out.waiting()).unwrap());
+        // Further than half of all positions is behind.
+        if posted.wrapping_add(ahead).wrapping_sub(known) <= u32::MAX / 2 {
+            prop_assert!(world.out.consume(posted.wrapping_add(ahead)).is_err());
+        }
+        prop_assert_eq!(world.out.consume(known.wrapping_sub(ahead)), Ok(false));
+        prop_assert_eq!(world.out.known(), known);
+    }
+}
+
+#[test]
+fn a_sender_that_ignores_the_window_is_found_out() {
+    let mut incoming = Incoming::new(100);
+    assert!(incoming.arrive(60).is_ok());
+    assert!(incoming.arrive(41).is_err());
+    incoming.consume(60, false);
+    assert!(incoming.owes(), "more than half of the window");
+    incoming.tell();
+    assert!(incoming.arrive(100).is_ok());
+}

@@ -1,0 +1,244 @@
+//! Ports over real transports: order, full receivers, news on what travels anyway, idle connections, and ends.
+#![cfg(not(loom))]
+#![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use hg_channel::{Directory, Error, Event, Limits, Near, Port, When, next_record};
+use hg_na::{Address, Domain, Error as NaError, OpenOptions, Plugin};
+use watchdog::Watchdog;
+
+/// Ends of separate domains, as if each were a process of its own, stepped in turn by one thread.
+struct World {
+    ports: Vec<Option<Port<u64>>>,
+    /// Per end: (sender, tag, length) of what was consumed.
+    consumed: Vec<Vec<(u32, u32, usize)>>,
+    told: Vec<Vec<u64>>,
+    gone: Vec<Vec<(u32, Vec<u64>)>>,
+    /// Blocks that wait to be consumed.
+    waiting: Vec<Vec<hg_channel::Arrived>>,
+    is_lazy: bool,
+}
+
+const TOKEN: [u8; 16] = [9; 16];
+
+impl World {
+    fn new(plugin: &dyn Plugin, url: &str, ends: u32, limits: Limits) -> Self {
+        let domains: Vec<Arc<dyn Domain>> = (0..ends)
+            .map(|_| plugin.open(&Address::new(url).unwrap(), &OpenOptions::listening()).unwrap())
+            .collect();
+        let contexts: Vec<_> = domains.iter().map(|domain| domain.context(0).unwrap()).collect();
+        let addresses = contexts.iter().map(|it| it.address().clone()).collect();
+        let directory = Arc::new(Directory::new(TOKEN, addresses));
+        let ports = contexts.into_iter().zip(0..).map(|(context, end)| {
+            Some(Port::new(end, context, Arc::clone(&directory), Near::new(end, 1), limits))
+        });
+        let count = ends as usize;
+        Self {
+            ports: ports.collect(),
+            consumed: vec![Vec::new(); count],
+            told: vec![Vec::new(); count],
+            gone: vec![Vec::new(); count],
+            waiting: (0..count).map(|_| Vec::new()).collect(),
+            is_lazy: false,
+        }
+    }
+
+    fn port(&mut self, end: u32) -> &mut Port<u64> {
+        self.ports[end as usize].as_mut().unwrap()
+    }
+
+    fn write(&mut self, from: u32, to: u32, tag: u32, len: usize) -> Result<(), Error> {
+        self.port(from).record(to, tag, len, 1 << 20).map(|room| room.fill(7))
+    }
+
+    fn round(&mut self) {
+        for at in 0..self.ports.len() {
+            let Some(port) = self.ports[at].as_mut() else { continue };
+            let mut events = Vec::new();
+            port.progress(Instant::now(), &mut events).unwrap();
+            for event in events {
+                match event {
+                    Event::Block(block) => self.waiting[at].push(block),
+                    Event::Gone { end, notices, .. } => self.gone[at].push((end, notices)),
+                    other => panic!("{other:?}"),
+                }
+            }
+            if !self.is_lazy {
+                for block in self.waiting[at].drain(..) {
+                    let mut bytes = block.bytes();
+                    while let Some(record) = next_record(&mut bytes).unwrap() {
+                        self.consumed[at].push((block.from(), record.tag, record.bytes.len()));
+                    }
+                    port.consumed(block);
+                }
+            }
+            port.acknowledge();
+            port.flush_all();
+            while let Some(notice) = port.due() {
+                self.told[at].push(notice);
+            }
+        }
+    }
+
+    fn until(&mut self, what: &str, holds: impl Fn(&Self) -> bool) {
+        watchdog::until(what, || {
+            self.round();
+            holds(self)
+        });
+    }
+}
+
+/// Records of all lengths from each end to each other one.
+fn all_to_all(plugin: &dyn Plugin, url: &str) {
+    let _watchdog = Watchdog::start();
+    let mut world = World::new(plugin, url, 3, Limits::default().block(256).window(4096));
+    const COUNT: u32 = 500;
+    let length = |tag: u32| (tag as usize * 7) % 1500;
+    for tag in 0..COUNT {
+        for from in 0..3 {
+            for to in (0..3).filter(|to| *to != from) {
+                world.write(from, to, tag, length(tag)).unwrap();
+                if tag + 1 == COUNT {
+                    world.port(from).tell(to, When::Consumed, u64::from(to));
+                }
+            }
+        }
+    }
+    world.until("everybody is told", |world| world.told.iter().all(|told| told.len() == 2));
+    for end in 0..3_usize {
+        for from in (0..3).filter(|from| *from as usize != end) {
+            let got: Vec<_> = world.consumed[end].iter().filter(|it| it.0 == from).collect();
+            assert_eq!(got.len(), COUNT as usize);
+            for (record, tag) in got.iter().zip(0..) {
+                assert_eq!((record.1, record.2), (tag, length(tag)), "end {end} from {from}");
+            }
+        }
+    }
+}
+
+fn a_full_receiver(plugin: &dyn Plugin, url: &str) {
+    let _watchdog = Watchdog::start();
+    let mut world = World::new(plugin, url, 2, Limits::default().block(256).window(2048));
+    world.is_lazy = true;
+    let mut written = 0;
+    let limit = 1024;
+    for _ in 0..2000 {
+        if world.port(0).record(1, written, 100, limit).map(|room| room.fill(1)).is_ok() {
+            written += 1;
+        }
+        world.round();
+    }
+    assert!(u64::from(written) * 108 <= 2048 + limit, "{written} records");
+    assert!(matches!(world.port(0).record(1, 0, 100, limit), Err(Error::Full(1))));
+    let held: usize = world.waiting[1].iter().map(|block| block.bytes().len()).sum();
+    assert!(held <= 2048, "{held} bytes");
+    world.is_lazy = false;
+    world.until("all is consumed", |world| world.consumed[1].len() == written as usize);
+    world.write(0, 1, written, 100).unwrap();
+    world.until("it goes on", |world| world.consumed[1].len() == written as usize + 1);
+}
+
+fn an_end(plugin: &dyn Plugin, url: &str) {
+    let _watchdog = Watchdog::start();
+    let mut world = World::new(plugin, url, 3, Limits::default());
+    for (to, when) in [(1, When::Consumed), (2, When::Sent), (2, When::Consumed)] {
+        world.write(0, to, 1, 8).unwrap();
+        world.port(0).tell(to, when, u64::from(to));
+    }
+    world.until("both are there", |world| world.told[0].len() == 3);
+    world.is_lazy = true;
+    world.write(0, 1, 2, 8).unwrap();
+    world.port(0).tell(1, When::Consumed, 77);
+    world.until("it has arrived", |world| !world.waiting[1].is_empty());
+    world.ports[1] = None;
+    world.until("its end is told", |world| !world.gone[0].is_empty());
+    assert_eq!(world.gone[0], [(1, vec![77])]);
+    assert!(matches!(world.port(0).record(1, 0, 8, 100), Err(Error::Gone { end: 1, .. })));
+    world.is_lazy = false;
+    world.write(0, 2, 2, 8).unwrap();
+    world.until("the others go on", |world| world.consumed[2].len() == 3);
+}
+
+fn an_idle_connection(plugin: &dyn Plugin, url: &str) {
+    let _watchdog = Watchdog::start();
+    let idle = Duration::from_millis(10);
+    let mut world = World::new(plugin, url, 2, Limits::default().idle(idle));
+    for tag in 0..3 {
+        world.write(0, 1, tag, 8).unwrap();
+        world.write(1, 0, tag, 8).unwrap();
+        let all = |world: &World| world.consumed.iter().all(|it| it.len() == tag as usize + 1);
+        world.until("both have it", all);
+        let none = |world: &World| world.ports.iter().flatten().all(|it| it.connections() == 0);
+        world.until("its connections are closed", none);
+        assert!(world.gone.iter().all(Vec::is_empty), "nobody is gone");
+    }
+    assert!(world.port(0).stats().reclaimed + world.port(1).stats().reclaimed >= 3);
+    // One that is wanted stays.
+    world.port(0).keep(1);
+    world.write(0, 1, 3, 8).unwrap();
+    world.until("it is there", |world| world.consumed[1].len() == 4);
+    world.ports[1] = None;
+    world.until("its end is told", |world| world.gone[0].len() == 1);
+}
+
+fn a_stranger(plugin: &dyn Plugin, url: &str) {
+    let _watchdog = Watchdog::start();
+    let mut world = World::new(plugin, url, 1, Limits::default());
+    let victim = plugin.open(&Address::new(url).unwrap(), &OpenOptions::listening()).unwrap();
+    let context = victim.context(0).unwrap();
+    let here = context.address().clone();
+    let directory = |token| Arc::new(Directory::new(token, vec![here.clone(), here.clone()]));
+    let limits = Limits::default();
+    let victim = Port::new(1, context, directory(TOKEN), Near::new(1, 1), limits);
+    let other = plugin.open(&Address::new(url).unwrap(), &OpenOptions::listening()).unwrap();
+    let stranger =
+        Port::new(0, other.context(0).unwrap(), directory([0; 16]), Near::new(0, 1), limits);
+    world.ports = vec![Some(stranger), Some(victim)];
+    world.told.resize(2, Vec::new());
+    world.consumed.resize(2, Vec::new());
+    world.gone.resize(2, Vec::new());
+    world.waiting.push(Vec::new());
+    world.write(0, 1, 1, 8).unwrap();
+    world.until("it is shown the door", |world| !world.gone[0].is_empty());
+    assert!(world.consumed[1].is_empty() && world.gone[1].is_empty());
+}
+
+macro_rules! suite {
+    ($name:ident, $plugin:expr, $url:expr) => {
+        mod $name {
+            suite!(@ $plugin, $url, every_record_arrives_once_and_in_order_from_each_to_each, all_to_all);
+            suite!(@ $plugin, $url, a_receiver_that_consumes_nothing_holds_a_window_at_most, a_full_receiver);
+            suite!(@ $plugin, $url, an_end_that_is_gone_is_named_and_the_others_go_on, an_end);
+            suite!(@ $plugin, $url, an_idle_connection_is_closed_and_made_again, an_idle_connection);
+            suite!(@ $plugin, $url, who_does_not_know_the_token_is_not_heard, a_stranger);
+        }
+    };
+    (@ $plugin:expr, $url:expr, $test:ident, $body:ident) => {
+        #[test]
+        fn $test() {
+            if super::is_there(&$plugin, $url, concat!(module_path!(), "::", stringify!($test))) {
+                super::$body(&$plugin, $url);
+            }
+        }
+    };
+}
+
+#[expect(clippy::print_stdout, reason = "a skip is said aloud")]
+fn is_there(plugin: &dyn Plugin, url: &str, test: &str) -> bool {
+    let url = Address::new(url).unwrap();
+    match plugin.open(&url, &OpenOptions::listening()) {
+        Err(NaError::Missing { .. }) => {
+            println!("SKIPPED: {test}: libfabric offers no {} here", url.scheme());
+            false
+        }
+        opened => opened.map(drop).is_ok(),
+    }
+}
+
+suite!(sm, hg_na_sm::SmPlugin, "sm://");
+suite!(tcp, hg_na_tcp::TcpPlugin, "tcp://127.0.0.1");
+suite!(ofi_tcp, hg_na_ofi::OfiPlugin, "ofi+tcp://127.0.0.1");
