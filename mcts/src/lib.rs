@@ -1,0 +1,52 @@
+//! Monte-Carlo tree search over games that are given as sequential code, and the game of Hex.
+//!
+//! ```
+//! use hg_mcts::{Budget, Outcome, Player, Search, Settings, hex::Hex};
+//!
+//! let board = Hex::new(3)?;
+//! let mut search = Search::new(board, Settings { workers: 2, ..Settings::default() })?;
+//! let found = search.run(Budget::rollouts(10_000));
+//! assert_eq!(found.proof, Some(Outcome::Won(Player::First)));
+//! search.advance(found.best.expect("the game is not over"));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//! A user writes a [`Game`]: [`TicTacToe`] is one in sixty lines. [`Search`] does the rest: a tree over several threads
+//! ([`Placement`] says which of them owns a node), or a tree for each ([`Parallelism`]). `ARCHITECTURE.md` beside this
+//! crate says how.
+//!
+//! # Threads
+//! [`Search::run`] uses the thread that calls it and starts the others, which have ended when it returns.
+//!
+//! # Cleanup
+//! Nothing is left behind. Dropping a search frees its trees.
+//!
+//! # Features
+//! None.
+
+mod game;
+pub mod hex;
+mod instructions;
+mod message;
+mod phase;
+mod random;
+mod search;
+mod select;
+mod settings;
+mod stats;
+mod tic_tac_toe;
+mod transport;
+mod tree;
+mod worker;
+
+pub use game::{Game, Outcome, Player};
+pub use instructions::Instructions;
+pub use phase::Progress;
+pub use random::{Random, mix};
+pub use search::{Analysis, Audit, Candidate, MEMORY_MIN, Search, SettingsError};
+pub use settings::{
+    Budget, Parallelism, Placement, SIMULATIONS_A_LEAF_MAX, SIMULATIONS_MAX, Settings, VirtualLoss,
+    WINDOW_MAX,
+};
+pub use stats::WorkerStats;
+pub use tic_tac_toe::TicTacToe;
+pub use tree::CHILDREN_MAX;

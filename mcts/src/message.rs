@@ -1,0 +1,159 @@
+//! What workers say to one another, and the batches in which they do.
+
+use smallvec::SmallVec;
+
+use crate::{Outcome, tree::Tally};
+
+/// One step of a rollout: a child that was selected at a node, and who owns that node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Hop {
+    /// The node's slot, which means something to its owner alone, and stays the node's while the rollout is under way.
+    pub(crate) node: u32,
+    /// The child's number.
+    pub(crate) edge: u16,
+    /// The child's move.
+    pub(crate) mv: u16,
+    /// Who owns the node.
+    pub(crate) owner: u16,
+}
+
+/// The way of a rollout from the root.
+pub(crate) type Path = SmallVec<[Hop; 8]>;
+
+/// A message between two workers.
+#[derive(Clone, Debug)]
+pub(crate) struct Message {
+    /// The phase that it belongs to; in others it means nothing.
+    pub(crate) phase: u32,
+    pub(crate) body: Body,
+}
+
+/// What is said.
+#[derive(Clone, Debug)]
+pub(crate) enum Body {
+    /// Rollouts go on at the position at the end of the path, whose owner is told.
+    Select {
+        path: Path,
+        count: u32,
+        /// Nobody has been there by this path: it is simulated, and no node is made.
+        is_leaf: bool,
+    },
+    /// Rollouts come back to the last node of the path, whose owner is told.
+    Report { path: Path, tally: Tally, proof: Option<Outcome> },
+    /// The phase is over: nothing is under way.
+    Stop,
+}
+
+impl Message {
+    /// Bytes that it takes up.
+    pub(crate) fn bytes(&self) -> usize {
+        let (Body::Select { path, .. } | Body::Report { path, .. }) = &self.body else {
+            return size_of::<Self>();
+        };
+        size_of::<Self>() + if path.spilled() { size_of_val(path.as_slice()) } else { 0 }
+    }
+}
+
+/// Messages that wait to be sent, by whom they are for.
+#[derive(Debug)]
+pub(crate) struct Outbox {
+    phase: u32,
+    batches: Vec<Vec<Message>>,
+    /// Selections and reports that became part of another message.
+    pub(crate) combined: u64,
+}
+
+/// How far back a batch is searched for a message that another one can become part of.
+const COMBINED_MAX: usize = 8;
+
+impl Outbox {
+    pub(crate) fn new(workers: u16) -> Self {
+        Self { phase: 0, batches: vec![Vec::new(); workers.into()], combined: 0 }
+    }
+
+    pub(crate) fn begin(&mut self, phase: u32) {
+        self.phase = phase;
+        self.batches.iter_mut().for_each(Vec::clear);
+    }
+
+    pub(crate) fn select(&mut self, to: u16, path: Path, is_leaf: bool) {
+        let batch = &mut self.batches[usize::from(to)];
+        if !is_leaf {
+            for message in batch.iter_mut().rev().take(COMBINED_MAX) {
+                if let Body::Select { path: other, count, is_leaf: false } = &mut message.body
+                    && *other == path
+                {
+                    *count += 1;
+                    self.combined += 1;
+                    return;
+                }
+            }
+        }
+        batch.push(Message { phase: self.phase, body: Body::Select { path, count: 1, is_leaf } });
+    }
+
+    pub(crate) fn report(&mut self, to: u16, path: Path, tally: Tally, proof: Option<Outcome>) {
+        let batch = &mut self.batches[usize::from(to)];
+        for message in batch.iter_mut().rev().take(COMBINED_MAX) {
+            if let Body::Report { path: other, tally: sum, proof: proven } = &mut message.body
+                && *other == path
+            {
+                sum.rollouts += tally.rollouts;
+                sum.simulations += tally.simulations;
+                sum.score += tally.score;
+                *proven = proven.or(proof);
+                self.combined += 1;
+                return;
+            }
+        }
+        batch.push(Message { phase: self.phase, body: Body::Report { path, tally, proof } });
+    }
+
+    pub(crate) fn stop_all(&mut self) {
+        for batch in &mut self.batches {
+            batch.push(Message { phase: self.phase, body: Body::Stop });
+        }
+    }
+
+    /// The batches that hold something, with whom they are for.
+    pub(crate) fn filled(&mut self) -> impl Iterator<Item = (u16, &mut Vec<Message>)> {
+        (0..).zip(&mut self.batches).filter(|(_, batch)| !batch.is_empty())
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.batches.iter().all(Vec::is_empty)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use smallvec::smallvec;
+
+    use super::*;
+
+    fn hop(node: u32) -> Hop {
+        Hop { node, edge: 3, mv: 4, owner: 0 }
+    }
+
+    #[test]
+    fn rollouts_of_one_path_travel_together_and_come_back_together() {
+        let mut outbox = Outbox::new(2);
+        let path: Path = smallvec![hop(1), hop(2)];
+        outbox.select(1, path.clone(), false);
+        outbox.select(1, smallvec![hop(1), hop(3)], false);
+        outbox.select(1, path.clone(), false);
+        outbox.select(1, path.clone(), true);
+        let one = Tally { rollouts: 1, simulations: 16, score: -4 };
+        outbox.report(1, path.clone(), one, None);
+        outbox.report(1, path.clone(), one, Some(Outcome::Drawn));
+        assert_eq!(outbox.combined, 2);
+        let (to, batch) = outbox.filled().next().unwrap();
+        assert_eq!((to, batch.len()), (1, 4));
+        assert!(
+            matches!(&batch[0].body, Body::Select { count: 2, is_leaf: false, path: it } if *it == path)
+        );
+        let sum = Tally { rollouts: 2, simulations: 32, score: -8 };
+        let Body::Report { tally, proof, .. } = batch[3].body else { panic!("a report") };
+        assert_eq!((tally, proof), (sum, Some(Outcome::Drawn)));
+    }
+}

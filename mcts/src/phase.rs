@@ -1,0 +1,173 @@
+//! A phase: rollouts are begun until the budget is spent, and it ends when as many have come back.
+//!
+//! That is by counting alone: the owner of the root counts what it begins and what comes back to it. When the counts are
+//! equal nothing is under way anywhere, since every message belongs to a rollout that has not come back. Then it tells
+//! the others.
+
+use std::time::{Duration, Instant};
+
+use crate::{
+    Budget, Game, SIMULATIONS_MAX,
+    message::Message,
+    transport::{Gone, Transport},
+    worker::Worker,
+};
+
+/// How far a phase has come.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Progress {
+    /// Time since it began.
+    pub elapsed: Duration,
+    /// Rollouts that have come back.
+    pub rollouts: u64,
+    /// Simulations of these.
+    pub simulations: u64,
+}
+
+/// Decides when rollouts are begun: the part of the root's owner.
+pub(crate) struct Control<'a> {
+    budget: Budget,
+    window: u64,
+    simulations: u32,
+    began: Instant,
+    ticks: u32,
+    is_over: bool,
+    on_progress: Option<&'a mut dyn FnMut(&Progress)>,
+    next_sample: Duration,
+    every: Duration,
+    pub(crate) samples: Vec<Progress>,
+}
+
+/// A clock is asked once in so many turns.
+const TURNS_PER_LOOK: u32 = 8;
+/// The first distance of samples; it doubles whenever there are [`SAMPLES_MAX`].
+const SAMPLE_EVERY: Duration = Duration::from_millis(5);
+const SAMPLES_MAX: usize = 400;
+
+impl<'a> Control<'a> {
+    pub(crate) fn new(
+        budget: Budget,
+        window: u32,
+        simulations: u32,
+        on_progress: Option<&'a mut dyn FnMut(&Progress)>,
+    ) -> Self {
+        Self {
+            budget,
+            window: window.into(),
+            simulations,
+            began: Instant::now(),
+            ticks: 0,
+            is_over: false,
+            on_progress,
+            next_sample: Duration::ZERO,
+            every: SAMPLE_EVERY,
+            samples: Vec::new(),
+        }
+    }
+
+    /// Begins rollouts as far as window and budget go. Whether the phase goes on.
+    fn turn<G: Game>(&mut self, worker: &mut Worker<G>) -> bool {
+        if self.ticks == 0 {
+            self.ticks = TURNS_PER_LOOK;
+            self.look(worker);
+        }
+        self.ticks -= 1;
+        let most = self.budget.rollouts.unwrap_or(u64::MAX);
+        // Not more than the window, even where all of them end at once, since their results are known.
+        for _ in 0..self.window {
+            let may_begin = !self.is_over && worker.proven.is_none() && worker.begun < most;
+            if !may_begin || worker.begun - worker.counted >= self.window {
+                break;
+            }
+            worker.begin_rollout();
+        }
+        let is_over = self.is_over || worker.proven.is_some() || worker.begun >= most;
+        !(is_over && worker.begun == worker.counted)
+    }
+
+    /// Looks at the clock, and tells about the progress.
+    fn look<G: Game>(&mut self, worker: &Worker<G>) {
+        let elapsed = self.began.elapsed();
+        self.is_over = self.budget.time.is_some_and(|most| elapsed >= most)
+            || worker.root_visits() >= SIMULATIONS_MAX;
+        if elapsed >= self.next_sample {
+            self.sample(worker, elapsed);
+        }
+    }
+
+    fn sample<G: Game>(&mut self, worker: &Worker<G>, elapsed: Duration) {
+        let rollouts = worker.counted;
+        let simulations = rollouts * u64::from(self.simulations);
+        let sample = Progress { elapsed, rollouts, simulations };
+        self.samples.push(sample);
+        if self.samples.len() == SAMPLES_MAX {
+            let mut at = 0;
+            self.samples.retain(|_| (at % 2 == 0, at += 1).0);
+            self.every *= 2;
+        }
+        self.next_sample = elapsed + self.every;
+        if let Some(tell) = &mut self.on_progress {
+            tell(&sample);
+        }
+    }
+
+    /// The last sample.
+    pub(crate) fn finish<G: Game>(&mut self, worker: &Worker<G>) {
+        self.sample(worker, self.began.elapsed());
+    }
+}
+
+/// A phase of one worker alone.
+pub(crate) fn run_alone<G: Game>(worker: &mut Worker<G>, control: &mut Control<'_>) {
+    while control.turn(worker) {
+        while worker.simulate() {}
+    }
+    control.finish(worker);
+}
+
+/// Leaves that are simulated between two looks at the messages. What waits meanwhile at others are messages that
+/// were sent before, since these go first.
+const LEAVES_PER_TURN: usize = 4;
+
+/// A phase of one worker among several. `control`: of the root's owner.
+pub(crate) fn run_together<G: Game>(
+    worker: &mut Worker<G>,
+    transport: &mut impl Transport,
+    mut control: Option<&mut Control<'_>>,
+) -> Result<(), Gone> {
+    let mut inbox: Vec<Message> = Vec::new();
+    let mut is_idle = false;
+    loop {
+        transport.receive(&mut inbox, is_idle)?;
+        let mut goes_on = true;
+        for message in inbox.drain(..) {
+            goes_on &= worker.handle(message);
+        }
+        if let Some(begins) = &mut control
+            && !begins.turn(worker)
+        {
+            begins.finish(worker);
+            worker.outbox.stop_all();
+            control = None;
+        }
+        flush(worker, transport)?;
+        if !goes_on {
+            return Ok(());
+        }
+        let leaves = (0..LEAVES_PER_TURN).take_while(|_| worker.simulate()).count();
+        flush(worker, transport)?;
+        // Then only a message can bring work: what is under way is elsewhere.
+        is_idle = leaves == 0 && (control.is_none() || worker.begun > worker.counted);
+    }
+}
+
+fn flush<G: Game>(worker: &mut Worker<G>, transport: &mut impl Transport) -> Result<(), Gone> {
+    for (to, batch) in worker.outbox.filled() {
+        worker.stats.batches += 1;
+        worker.stats.messages += batch.len() as u64;
+        worker.stats.bytes += batch.iter().map(|it| it.bytes() as u64).sum::<u64>();
+        transport.send(to, batch)?;
+        batch.clear();
+    }
+    Ok(())
+}

@@ -1,0 +1,151 @@
+//! How messages get from one worker to another: the trait, and queues between threads of one process.
+
+use std::{
+    hint,
+    sync::{
+        Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use crate::message::Message;
+
+/// A worker has ended in the middle of a phase: what was under way there does not come back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a worker has ended in the middle of a phase")]
+pub(crate) struct Gone;
+
+/// One worker's way to all others, and theirs to it.
+pub(crate) trait Transport {
+    /// Takes all messages of a batch, which may be empty afterwards or not hold anything of use. Messages to one worker
+    /// come in the order in which they were given. Never waits for the receiver.
+    ///
+    /// # Errors
+    /// A worker has ended.
+    fn send(&mut self, to: u16, batch: &mut Vec<Message>) -> Result<(), Gone>;
+
+    /// Appends what has come. `wait`: this worker has nothing else to do, and may sleep until something comes.
+    ///
+    /// # Errors
+    /// A worker has ended.
+    fn receive(&mut self, into: &mut Vec<Message>, wait: bool) -> Result<(), Gone>;
+}
+
+/// The queues of all workers of a process.
+///
+/// A queue is a vector behind a lock: a sender appends a whole batch, the receiver takes all, so that a message costs a
+/// small part of a lock. Who has nothing to do watches `filled` for a while, then sleeps.
+#[derive(Debug)]
+pub(crate) struct Mailboxes(Vec<Mailbox>);
+
+/// Alone on its cache lines: the neighbour's owner writes too.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Mailbox {
+    /// A hint that `queue` holds something. Only a look under the lock counts.
+    filled: AtomicBool,
+    queue: Mutex<Queue>,
+    bell: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    messages: Vec<Message>,
+    /// The receiver waits for `bell`.
+    is_asleep: bool,
+    /// A worker has ended.
+    is_broken: bool,
+}
+
+/// How often an idle worker looks before it sleeps: some tens of microseconds, less than falling asleep and waking costs.
+const LOOKS: u32 = 2_000;
+
+impl Mailboxes {
+    pub(crate) fn new(workers: u16) -> Self {
+        Self((0..workers).map(|_| Mailbox::default()).collect())
+    }
+
+    pub(crate) fn of(&self, worker: u16) -> Local<'_> {
+        Local { boxes: self, me: worker }
+    }
+
+    /// Tells everybody that one has ended.
+    pub(crate) fn break_off(&self) {
+        for it in &self.0 {
+            let mut queue = it.lock();
+            queue.is_broken = true;
+            it.filled.store(true, Ordering::Relaxed); // Relaxed: a hint
+            it.bell.notify_all();
+        }
+    }
+
+    /// Messages that nobody has taken.
+    pub(crate) fn pending(&self) -> usize {
+        self.0.iter().map(|it| it.lock().messages.len()).sum()
+    }
+}
+
+impl Mailbox {
+    /// The lock guards nothing that a panic could leave half-changed.
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One worker's end.
+#[derive(Debug)]
+pub(crate) struct Local<'a> {
+    boxes: &'a Mailboxes,
+    me: u16,
+}
+
+impl Transport for Local<'_> {
+    fn send(&mut self, to: u16, batch: &mut Vec<Message>) -> Result<(), Gone> {
+        let mailbox = &self.boxes.0[usize::from(to)];
+        let mut queue = mailbox.lock();
+        if queue.is_broken {
+            return Err(Gone);
+        }
+        if queue.messages.is_empty() {
+            std::mem::swap(&mut queue.messages, batch);
+        } else {
+            queue.messages.append(batch);
+        }
+        // Relaxed: a hint. Who sleeps is woken under the lock.
+        mailbox.filled.store(true, Ordering::Relaxed);
+        if std::mem::take(&mut queue.is_asleep) {
+            mailbox.bell.notify_one();
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self, into: &mut Vec<Message>, wait: bool) -> Result<(), Gone> {
+        let mailbox = &self.boxes.0[usize::from(self.me)];
+        let mut looks = if wait { LOOKS } else { 1 };
+        // Relaxed: a hint, which is seen sooner or later.
+        while !mailbox.filled.load(Ordering::Relaxed) && looks > 0 {
+            looks -= 1;
+            hint::spin_loop();
+        }
+        if looks == 0 && !wait {
+            return Ok(());
+        }
+        let mut queue = mailbox.lock();
+        while wait && queue.messages.is_empty() && !queue.is_broken {
+            // Set and looked at under the lock, as what it waits for: no batch comes between the look and the sleep.
+            queue.is_asleep = true;
+            queue = mailbox.bell.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+        queue.is_asleep = false;
+        if queue.is_broken {
+            return Err(Gone);
+        }
+        mailbox.filled.store(false, Ordering::Relaxed); // Relaxed: a hint
+        if into.is_empty() {
+            std::mem::swap(&mut queue.messages, into);
+        } else {
+            into.append(&mut queue.messages);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,476 @@
+//! The nodes that one worker owns, and its bound on memory.
+//!
+//! # Layout
+//! | what | bytes | where |
+//! |---|---:|---|
+//! | [`Node`] | 48 | `nodes`, in a slot that stays the same while the node lives |
+//! | its entry in the table, by key | at most 12 | `table`: slot numbers only |
+//! | each child | 15 | six columns, side by side from `Node::first` on |
+//!
+//! Children stand in columns because a selection reads a few fields of all of them: see `select.rs`. A child that was
+//! visited once has no node yet, only its place in the columns.
+//!
+//! Nothing points at a node but its slot number, in paths of rollouts under way: these keep it from being pruned
+//! (`Node::pending`). Parents find children by key, so a pruned node leaves no dangling reference: it is missing, and
+//! is made again when it is wanted.
+
+use hashbrown::HashTable;
+
+use crate::{Outcome, Player};
+
+/// The most children a position may have.
+pub const CHILDREN_MAX: usize = 512;
+
+/// A position that was expanded. Counts are of simulations but for `pending`.
+#[derive(Clone, Debug)]
+pub(crate) struct Node {
+    pub(crate) key: u64,
+    /// Simulations that have been counted here: those of all children and its own.
+    pub(crate) visits: u64,
+    /// Of those, the ones that ended here, since the result was known.
+    pub(crate) own: u64,
+    first: u32,
+    /// Rollouts under way through here.
+    pub(crate) pending: u32,
+    /// The phase that came by last.
+    pub(crate) phase: u32,
+    pub(crate) children: u16,
+    /// The first so many children were selected at least once.
+    pub(crate) tried: u16,
+    /// Children without a proof.
+    unproven: u16,
+    pub(crate) turn: Player,
+    pub(crate) proof: Option<Outcome>,
+}
+
+/// The children of all nodes, a field a column.
+#[derive(Debug, Default)]
+struct Columns {
+    moves: Vec<u16>,
+    owners: Vec<u16>,
+    pending: Vec<u16>,
+    proofs: Vec<Option<Outcome>>,
+    visits: Vec<u32>,
+    scores: Vec<i32>,
+}
+
+/// Calls a method of every column.
+macro_rules! each_column {
+    ($columns:expr, $column:ident => $call:expr) => {{
+        let Columns { moves, owners, pending, proofs, visits, scores } = $columns;
+        each_column!(@ $column => $call; moves owners pending proofs visits scores);
+    }};
+    (@ $column:ident => $call:expr; $($name:ident)*) => {
+        $({ let $column = $name; $call; })*
+    };
+}
+
+const NODE_BYTES: usize = size_of::<Node>();
+const CHILD_BYTES: usize = 3 * size_of::<u16>() + 1 + 2 * size_of::<u32>();
+/// The table doubles when seven eighths of its places are taken; a place has a slot number and a byte.
+const TABLE_BYTES: usize = 12;
+
+const _: () = {
+    assert!(NODE_BYTES == 48 && size_of::<Option<Outcome>>() == 1 && CHILD_BYTES == 15);
+    // Vectors grow by a sixteenth, so that much may lie idle.
+    assert!(
+        NODE_BYTES + NODE_BYTES / 16 + TABLE_BYTES <= 64 && CHILD_BYTES + CHILD_BYTES / 16 <= 16
+    );
+};
+
+/// The children of one node, as far as they were tried.
+#[derive(Debug)]
+pub(crate) struct Tried<'a> {
+    pub(crate) pending: &'a [u16],
+    pub(crate) proofs: &'a [Option<Outcome>],
+    pub(crate) visits: &'a [u32],
+    pub(crate) scores: &'a [i32],
+}
+
+/// One child.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Child {
+    pub(crate) mv: u16,
+    pub(crate) owner: u16,
+    pub(crate) pending: u16,
+    pub(crate) proof: Option<Outcome>,
+    pub(crate) visits: u32,
+    pub(crate) score: i32,
+}
+
+/// What came of rollouts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    /// How many rollouts.
+    pub(crate) rollouts: u32,
+    /// How many simulations they made, or stand for where the result was known.
+    pub(crate) simulations: u32,
+    /// Simulations that the first player won less those that the second one did.
+    pub(crate) score: i32,
+}
+
+/// There is no room for another node.
+#[derive(Debug)]
+pub(crate) struct Full;
+
+#[derive(Debug)]
+pub(crate) struct Tree {
+    nodes: Vec<Node>,
+    /// The first slot of `nodes` without a node, or [`NONE`]; its `first` is the next one.
+    free: u32,
+    table: HashTable<u32>,
+    columns: Columns,
+    bytes_max: usize,
+    /// How often nodes were pruned, and how many.
+    pub(crate) prunes: u64,
+    pub(crate) pruned: u64,
+}
+
+impl Tree {
+    pub(crate) fn new(bytes_max: usize) -> Self {
+        Self {
+            nodes: Vec::new(),
+            free: NONE,
+            table: HashTable::new(),
+            columns: Columns::default(),
+            bytes_max,
+            prunes: 0,
+            pruned: 0,
+        }
+    }
+
+    /// How many nodes there are.
+    pub(crate) fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// How many children all nodes have together.
+    pub(crate) fn children(&self) -> usize {
+        self.columns.moves.len()
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.nodes.capacity() * NODE_BYTES
+            + self.table.allocation_size()
+            + self.columns.moves.capacity() * CHILD_BYTES
+    }
+
+    pub(crate) fn find(&self, key: u64) -> Option<u32> {
+        self.table.find(key, |slot| self.nodes[*slot as usize].key == key).copied()
+    }
+
+    pub(crate) fn node(&self, slot: u32) -> &Node {
+        &self.nodes[slot as usize]
+    }
+
+    pub(crate) fn node_mut(&mut self, slot: u32) -> &mut Node {
+        &mut self.nodes[slot as usize]
+    }
+
+    /// Makes a node, whose children are tried in the order of `moves`. Prunes others where there is no room.
+    ///
+    /// # Errors
+    /// Whatever could be pruned has rollouts under way, or is the root.
+    pub(crate) fn insert(
+        &mut self,
+        key: u64,
+        turn: Player,
+        moves: &[u16],
+        phase: u32,
+        root: u64,
+    ) -> Result<u32, Full> {
+        if !self.has_room(moves.len()) {
+            self.prune(root);
+            if !self.has_room(moves.len()) {
+                return Err(Full);
+            }
+        }
+        let first = u32::try_from(self.children()).expect("has_room has looked");
+        let children = u16::try_from(moves.len()).expect("at most CHILDREN_MAX moves");
+        self.columns.push(moves);
+        let node = Node {
+            key,
+            visits: 0,
+            own: 0,
+            first,
+            pending: 0,
+            phase,
+            children,
+            tried: 0,
+            unproven: children,
+            turn,
+            proof: None,
+        };
+        let slot = if self.free != NONE {
+            let slot = self.free;
+            self.free = std::mem::replace(&mut self.nodes[slot as usize], node).first;
+            slot
+        } else {
+            grow(&mut self.nodes, 1);
+            self.nodes.push(node);
+            u32::try_from(self.nodes.len() - 1)
+                .expect("a node has a child, and has_room has looked")
+        };
+        let nodes = &self.nodes;
+        self.table.insert_unique(key, slot, |slot| nodes[*slot as usize].key);
+        Ok(slot)
+    }
+
+    pub(crate) fn tried(&self, slot: u32) -> Tried<'_> {
+        let node = self.node(slot);
+        let range = node.first as usize..node.first as usize + usize::from(node.tried);
+        Tried {
+            pending: &self.columns.pending[range.clone()],
+            proofs: &self.columns.proofs[range.clone()],
+            visits: &self.columns.visits[range.clone()],
+            scores: &self.columns.scores[range],
+        }
+    }
+
+    pub(crate) fn child(&self, slot: u32, edge: u16) -> Child {
+        let (at, columns) = (self.place(slot, edge), &self.columns);
+        Child {
+            mv: columns.moves[at],
+            owner: columns.owners[at],
+            pending: columns.pending[at],
+            proof: columns.proofs[at],
+            visits: columns.visits[at],
+            score: columns.scores[at],
+        }
+    }
+
+    /// A rollout goes through here.
+    pub(crate) fn descend(&mut self, slot: u32, edge: u16, phase: u32) {
+        let at = self.place(slot, edge);
+        self.columns.pending[at] += 1;
+        let node = self.node_mut(slot);
+        node.pending += 1;
+        node.phase = phase;
+    }
+
+    /// The next child is tried: who owns it.
+    pub(crate) fn set_owner(&mut self, slot: u32, edge: u16, owner: u16) {
+        let at = self.place(slot, edge);
+        self.columns.owners[at] = owner;
+    }
+
+    /// Rollouts come back. Returns the node's own proof.
+    pub(crate) fn back_up(
+        &mut self,
+        slot: u32,
+        edge: u16,
+        tally: Tally,
+        proof: Option<Outcome>,
+    ) -> Option<Outcome> {
+        let at = self.place(slot, edge);
+        let columns = &mut self.columns;
+        columns.visits[at] = columns.visits[at].saturating_add(tally.simulations);
+        columns.pending[at] -= u16::try_from(tally.rollouts).expect("as many as went down");
+        let node = &mut self.nodes[slot as usize];
+        let score = if node.turn == Player::First { tally.score } else { -tally.score };
+        columns.scores[at] = columns.scores[at].saturating_add(score);
+        node.visits += u64::from(tally.simulations);
+        node.pending -= tally.rollouts;
+        if let Some(outcome) = proof
+            && columns.proofs[at].is_none()
+        {
+            columns.proofs[at] = proof;
+            node.unproven -= 1;
+            if outcome == Outcome::Won(node.turn) {
+                node.proof = proof;
+            } else if node.unproven == 0 && node.proof.is_none() {
+                let range = node.first as usize..node.first as usize + usize::from(node.children);
+                let drawn = columns.proofs[range].contains(&Some(Outcome::Drawn));
+                let lost = Outcome::Won(node.turn.opponent());
+                node.proof = Some(if drawn { Outcome::Drawn } else { lost });
+            }
+        }
+        node.proof
+    }
+
+    /// All slots with a node.
+    pub(crate) fn slots(&self) -> impl Iterator<Item = u32> + '_ {
+        self.table.iter().copied()
+    }
+
+    fn place(&self, slot: u32, edge: u16) -> usize {
+        let node = self.node(slot);
+        debug_assert!(edge < node.children, "child {edge} of {}", node.children);
+        node.first as usize + usize::from(edge)
+    }
+
+    /// Whether one more node fits, with what the vectors and the table would grow by.
+    fn has_room(&self, children: usize) -> bool {
+        let columns = &self.columns.moves;
+        let mut bytes = self.bytes();
+        if self.free == NONE {
+            bytes += growth(&self.nodes, 1) * NODE_BYTES;
+        }
+        bytes += growth(columns, children) * CHILD_BYTES;
+        if self.table.len() == self.table.capacity() {
+            bytes += 2 * self.table.allocation_size();
+        }
+        bytes <= self.bytes_max && u32::try_from(columns.len() + children).is_ok()
+    }
+
+    /// Removes half of the nodes: first those that no recent phase came by, then those with the fewest visits.
+    fn prune(&mut self, root: u64) {
+        let can_go = |node: &Node| node.pending == 0 && node.key != root;
+        let mut order: Vec<(u32, u64, u32)> = (self.slots())
+            .map(|slot| (self.node(slot), slot))
+            .filter(|(node, _)| can_go(node))
+            .map(|(node, slot)| (node.phase, node.visits, slot))
+            .collect();
+        let count = order.len().div_ceil(2);
+        if count == 0 {
+            return;
+        }
+        if count < order.len() {
+            order.select_nth_unstable(count);
+        }
+        self.prunes += 1;
+        self.pruned += count as u64;
+        for (_, _, slot) in &order[..count] {
+            self.nodes[*slot as usize].children = 0;
+        }
+        self.compact();
+        for (_, _, slot) in &order[..count] {
+            self.nodes[*slot as usize].first = std::mem::replace(&mut self.free, *slot);
+        }
+    }
+
+    /// Keeps the nodes that have children, and moves these together in the order in which they stand.
+    fn compact(&mut self) {
+        let mut order: Vec<u32> =
+            self.slots().filter(|slot| self.node(*slot).children > 0).collect();
+        order.sort_unstable_by_key(|slot| self.node(*slot).first);
+        // Filled again rather than thinned out: places that were given up would count as taken.
+        self.table.clear();
+        let mut to = 0;
+        for slot in order {
+            let node = &mut self.nodes[slot as usize];
+            let from = node.first as usize;
+            let range = from..from + usize::from(node.children);
+            node.first = u32::try_from(to).expect("before where it was");
+            each_column!(&mut self.columns, column => column.copy_within(range.clone(), to));
+            to += range.len();
+            let nodes = &self.nodes;
+            let key = nodes[slot as usize].key;
+            self.table.insert_unique(key, slot, |slot| nodes[*slot as usize].key);
+        }
+        each_column!(&mut self.columns, column => column.truncate(to));
+    }
+}
+
+/// No slot.
+const NONE: u32 = u32::MAX;
+
+impl Columns {
+    fn push(&mut self, moves: &[u16]) {
+        let len = self.moves.len() + moves.len();
+        each_column!(&mut *self, column => grow(column, moves.len()));
+        self.moves.extend_from_slice(moves);
+        self.owners.resize(len, 0);
+        self.pending.resize(len, 0);
+        self.proofs.resize(len, None);
+        self.visits.resize(len, 0);
+        self.scores.resize(len, 0);
+    }
+}
+
+/// How much a vector grows by before so many items are added.
+fn growth<T>(items: &Vec<T>, more: usize) -> usize {
+    let needed = (items.len() + more).saturating_sub(items.capacity());
+    if needed == 0 { 0 } else { needed.max(items.capacity() / 16) }
+}
+
+fn grow<T>(items: &mut Vec<T>, more: usize) {
+    let by = growth(items, more);
+    if by > 0 {
+        items.reserve_exact(items.capacity() - items.len() + by);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tally(score: i32) -> Tally {
+        Tally { rollouts: 1, simulations: 16, score }
+    }
+
+    #[test]
+    fn a_node_and_its_children_stay_below_the_promised_bytes() {
+        let mut tree = Tree::new(usize::MAX);
+        let moves: Vec<u16> = (0..100).collect();
+        for key in 1..50_000 {
+            let moves = &moves[..1 + key % 3 * 30];
+            tree.insert(key as u64, Player::First, moves, 1, 0).unwrap();
+            if key.is_power_of_two() || key % 1000 == 0 {
+                let most = 64 * tree.len() + 16 * tree.children() + 4096;
+                assert!(tree.bytes() <= most, "{} of {most} for {}", tree.bytes(), tree.len());
+            }
+        }
+    }
+
+    #[test]
+    fn pruning_keeps_the_root_what_is_under_way_and_what_was_visited_most() {
+        let mut tree = Tree::new(40_000);
+        let moves: Vec<u16> = (0..20).collect();
+        tree.insert(1, Player::First, &moves, 1, 1).unwrap();
+        let busy = tree.insert(2, Player::First, &moves, 1, 1).unwrap();
+        tree.descend(busy, 7, 1);
+        let good = tree.insert(3, Player::First, &moves, 1, 1).unwrap();
+        for _ in 0..10 {
+            tree.descend(good, 5, 1);
+            tree.back_up(good, 5, tally(4), None);
+        }
+        for key in 4..1000 {
+            tree.insert(key, Player::First, &moves, 1, 1).unwrap();
+            assert!(tree.bytes() <= 40_000);
+        }
+        assert!(tree.prunes > 1 && tree.pruned > 800);
+        assert!([1, 2, 3].iter().all(|key| tree.find(*key).is_some()));
+        // Slots of nodes under way stay, and their children came along.
+        assert_eq!((tree.node(busy).key, tree.child(busy, 7).pending), (2, 1));
+        let good = tree.find(3).unwrap();
+        let child = tree.child(good, 5);
+        assert_eq!((child.mv, child.visits, child.score), (5, 160, 40));
+        assert_eq!((tree.node(good).visits, tree.node(good).pending), (160, 0));
+    }
+
+    #[test]
+    fn nothing_is_made_where_everything_is_under_way() {
+        let mut tree = Tree::new(10_000);
+        let moves: Vec<u16> = (0..20).collect();
+        let made = (1..1000).find(|key| {
+            let slot = tree.insert(*key, Player::First, &moves, 1, 1);
+            slot.map(|slot| tree.descend(slot, 0, 1)).is_err()
+        });
+        assert!(made.is_some_and(|made| made > 10));
+        assert!(tree.bytes() <= 10_000);
+    }
+
+    #[test]
+    fn proofs_rise_as_the_rules_say() {
+        use Outcome::{Drawn, Won};
+        use Player::{First, Second};
+        let cases = [
+            (vec![Some(Won(First))], Some(Won(First))),
+            (vec![Some(Won(Second)), None], None),
+            (vec![Some(Won(Second)); 2], Some(Won(Second))),
+            (vec![Some(Won(Second)), Some(Drawn)], Some(Drawn)),
+            (vec![Some(Drawn), Some(Won(First))], Some(Won(First))),
+        ];
+        for (proofs, expected) in cases {
+            let mut tree = Tree::new(usize::MAX);
+            let slot = tree.insert(1, First, &[0, 1], 1, 1).unwrap();
+            let mut proof = None;
+            for (edge, child) in (0..).zip(&proofs) {
+                tree.descend(slot, edge, 1);
+                proof = tree.back_up(slot, edge, tally(0), *child);
+            }
+            assert_eq!(proof, expected, "{proofs:?}");
+        }
+    }
+}

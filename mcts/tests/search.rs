@@ -1,0 +1,273 @@
+//! Searches of positions whose results are known, with every way of sharing the work.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    time::Duration,
+};
+
+use hg_mcts::{
+    Audit, Budget, Game, Outcome, Parallelism, Placement, Player, Random, Search, Settings,
+    TicTacToe, VirtualLoss, hex::Hex,
+};
+use watchdog::Watchdog;
+
+/// Every way to share a search, with every virtual loss.
+fn all_settings() -> Vec<Settings> {
+    let losses = [VirtualLoss::Count, VirtualLoss::Loss(3), VirtualLoss::Unobserved];
+    let placements = [Placement::Random, Placement::Hash, Placement::Local(1)];
+    let mut all = Vec::new();
+    for placement in placements {
+        for virtual_loss in losses {
+            for (workers, window) in [(1, 1), (2, 16)] {
+                all.push(Settings { virtual_loss, placement, workers, window, ..small() });
+            }
+        }
+        all.push(Settings { placement, workers: 3, window: 8, ..small() });
+    }
+    all.push(Settings { workers: 2, parallelism: Parallelism::Root, ..small() });
+    all
+}
+
+fn small() -> Settings {
+    Settings { simulations: 4, memory: 32 << 20, seed: 11, ..Settings::default() }
+}
+
+fn board(size: u8, moves: &str) -> Hex {
+    let mut board = Hex::new(size).expect("a size that there is");
+    board.play_all(moves).expect("moves that can be made");
+    board
+}
+
+/// Which openings win, row by row. From solvers of their own: Hex up to 9x9 is solved.
+const OPENINGS: [(u8, &str); 4] = [
+    (2, "LW/WL"),
+    (3, "LLW/WWW/WLL"),
+    (4, "LLLW/LLWL/LWLL/WLLL"),
+    (5, "LLLLW/LWWWW/LWWWL/WWWWL/WLLLL"),
+];
+
+fn opening_wins(size: u8, mv: u16) -> bool {
+    let (_, rows) = OPENINGS.iter().find(|(it, _)| *it == size).expect("a solved size");
+    rows.bytes().filter(|it| *it != b'/').nth(mv.into()) == Some(b'W')
+}
+
+fn balanced(search: &Search<impl Game>) {
+    let audit = search.audit();
+    assert!(audit.nodes > 0);
+    assert_eq!(audit, Audit { nodes: audit.nodes, ..Audit::default() });
+}
+
+#[test]
+fn every_way_of_searching_opens_with_a_move_that_wins() {
+    let _watchdog = Watchdog::start();
+    for settings in all_settings() {
+        for (size, rollouts) in [(3, 2_000), (4, 4_000), (5, 12_000)] {
+            let mut search = Search::new(board(size, ""), settings.clone()).unwrap();
+            let found = search.run(Budget::rollouts(rollouts));
+            assert!(opening_wins(size, found.best.unwrap()), "{size}: {found:?} by {settings:?}");
+            balanced(&search);
+        }
+    }
+}
+
+#[test]
+fn every_way_of_searching_finds_the_only_reply_that_wins() {
+    let _watchdog = Watchdog::start();
+    let cases = [(3, "a1", "b2", 5_000), (4, "a2", "b3", 40_000), (5, "a3", "b4", 40_000)];
+    for settings in all_settings() {
+        for (size, opening, reply, rollouts) in cases {
+            let position = board(size, opening);
+            let mut search = Search::new(position, settings.clone()).unwrap();
+            let found = search.run(Budget::rollouts(rollouts));
+            let best = search.position().format_move(found.best.unwrap());
+            assert_eq!(best, reply, "after {opening}: {found:?} by {settings:?}");
+        }
+    }
+}
+
+#[test]
+fn small_boards_are_solved() {
+    let _watchdog = Watchdog::start();
+    for settings in all_settings() {
+        let settings = Settings { simulations: 1, ..settings };
+        for size in [2, 3] {
+            for opening in 0..u16::from(size) * u16::from(size) {
+                let mut position = board(size, "");
+                position.play(opening);
+                let mut search = Search::new(position, settings.clone()).unwrap();
+                let found = search.run(Budget::rollouts(50_000));
+                let winner =
+                    if opening_wins(size, opening) { Player::First } else { Player::Second };
+                assert_eq!(
+                    found.proof,
+                    Some(Outcome::Won(winner)),
+                    "{size} {opening} {settings:?}"
+                );
+            }
+        }
+        if settings.virtual_loss != VirtualLoss::Unobserved {
+            continue;
+        }
+        let mut search = Search::new(board(4, ""), settings.clone()).unwrap();
+        let found = search.run(Budget::rollouts(3_000_000));
+        assert_eq!(found.proof, Some(Outcome::Won(Player::First)), "{settings:?}");
+        assert!(opening_wins(4, found.best.unwrap()));
+    }
+}
+
+#[test]
+fn with_little_memory_nodes_are_pruned_and_the_board_is_solved_nevertheless() {
+    let _watchdog = Watchdog::start();
+    for workers in [1, 2] {
+        let memory = usize::from(workers) * hg_mcts::MEMORY_MIN;
+        let settings = Settings { workers, memory, simulations: 1, ..Settings::default() };
+        let mut search = Search::new(board(4, ""), settings).unwrap();
+        let found = search.run(Budget::rollouts(20_000_000));
+        assert_eq!(found.proof, Some(Outcome::Won(Player::First)));
+        for stats in &found.workers {
+            assert!(stats.pruned > 0 && stats.tree_bytes <= hg_mcts::MEMORY_MIN, "{stats:?}");
+        }
+        assert_eq!((search.audit().under_way, search.audit().unbalanced), (0, 0));
+    }
+}
+
+#[test]
+fn everything_adds_up_at_the_end_of_a_phase() {
+    let _watchdog = Watchdog::start();
+    for settings in all_settings() {
+        let mut search = Search::new(board(7, ""), settings.clone()).unwrap();
+        let mut rollouts = 0;
+        for phase in 1..=3 {
+            let found = search.run(Budget::rollouts(2_000));
+            rollouts += found.last.rollouts;
+            assert_eq!(found.last.rollouts, 2_000, "{settings:?}");
+            assert_eq!(found.visits, rollouts * 4, "phase {phase} of {settings:?}");
+            assert_eq!(found.candidates.iter().map(|it| it.visits).sum::<u64>(), found.visits);
+            let simulated: u64 = found.workers.iter().map(|it| it.simulations).sum();
+            assert_eq!(simulated, 8_000);
+            balanced(&search);
+        }
+    }
+}
+
+#[test]
+fn a_whole_game_is_played_on_one_tree() {
+    let _watchdog = Watchdog::start();
+    for settings in all_settings() {
+        let mut search = Search::new(board(5, "").with_swap(), settings).unwrap();
+        while let Some(best) = search.run(Budget::rollouts(300)).best {
+            assert!(search.position().is_legal(best));
+            search.advance(best);
+            assert_eq!((search.audit().under_way, search.audit().waiting), (0, 0));
+        }
+        assert!(search.position().outcome().is_some());
+        let over = search.run(Budget::rollouts(300));
+        assert_eq!((over.proof, over.last.rollouts), (search.position().outcome(), 0));
+    }
+}
+
+#[test]
+fn a_move_keeps_what_was_found_out_about_it() {
+    let mut search = Search::new(board(5, ""), Settings { workers: 1, ..small() }).unwrap();
+    let found = search.run(Budget::rollouts(5_000));
+    let line = search.variation(3);
+    assert_eq!(Some(line[0]), found.best);
+    search.advance(line[0]);
+    let next = search.run(Budget::rollouts(1));
+    assert!(next.visits > 4 * 500, "{}", next.visits);
+}
+
+#[test]
+fn one_worker_makes_the_same_search_again() {
+    let _watchdog = Watchdog::start();
+    for simulations in [1, 16] {
+        for placement in [Placement::Random, Placement::Hash, Placement::Local(2)] {
+            let run = |seed| {
+                let settings = Settings { simulations, placement, seed, ..Settings::default() };
+                let mut search = Search::new(board(9, "e5"), settings).unwrap();
+                let first = search.run(Budget::rollouts(3_000));
+                search.advance(first.best.unwrap());
+                let second = search.run(Budget::rollouts(3_000));
+                (first.candidates, second.candidates, search.variation(9))
+            };
+            assert_eq!(run(3), run(3));
+            assert_ne!(run(3), run(4));
+        }
+    }
+}
+
+#[test]
+fn noughts_and_crosses_is_drawn() {
+    let _watchdog = Watchdog::start();
+    for settings in all_settings() {
+        let settings = Settings { simulations: 1, ..settings };
+        let mut search = Search::new(TicTacToe::default(), settings.clone()).unwrap();
+        let found = search.run(Budget::rollouts(2_000_000));
+        assert_eq!(found.proof, Some(Outcome::Drawn), "{settings:?}");
+        assert_eq!(search.audit().under_way, 0);
+        // A corner is answered in the middle, or lost.
+        let mut position = TicTacToe::default();
+        position.play(0);
+        let mut search = Search::new(position, settings).unwrap();
+        assert_eq!(search.run(Budget::rollouts(2_000_000)).best, Some(4));
+    }
+}
+
+#[test]
+fn a_phase_ends_when_its_time_is_over() {
+    let _watchdog = Watchdog::start();
+    for settings in all_settings() {
+        let mut search = Search::new(board(19, ""), settings).unwrap();
+        let mut told = 0;
+        let found = search.run_with(Budget::time(Duration::from_millis(20)), |_| told += 1);
+        assert!(found.last.rollouts > 0 && told > 0 && found.samples.len() >= 2);
+        assert!(found.last.elapsed >= Duration::from_millis(20));
+        balanced(&search);
+    }
+}
+
+/// Its playouts panic after a while.
+#[derive(Clone, Debug)]
+struct Faulty(Hex);
+
+impl Game for Faulty {
+    fn moves(&self, into: &mut Vec<u16>) {
+        self.0.moves(into);
+    }
+    fn play(&mut self, mv: u16) {
+        self.0.play(mv);
+    }
+    fn turn(&self) -> Player {
+        self.0.turn()
+    }
+    fn outcome(&self) -> Option<Outcome> {
+        self.0.outcome()
+    }
+    fn hash(&self) -> u64 {
+        self.0.hash()
+    }
+    fn playouts(&self, count: u32, random: &mut Random) -> u32 {
+        assert!(random.below(1_000) > 0, "the game is broken");
+        self.0.playouts(count, random)
+    }
+}
+
+#[test]
+fn a_game_that_panics_ends_the_phase_on_all_threads() {
+    let _watchdog = Watchdog::start();
+    for workers in [1, 2, 4] {
+        let settings = Settings { workers, ..small() };
+        let mut search = Search::new(Faulty(board(7, "")), settings).unwrap();
+        let run = catch_unwind(AssertUnwindSafe(|| search.run(Budget::rollouts(u64::MAX))));
+        assert!(run.is_err());
+    }
+}
+
+#[test]
+fn settings_out_of_bounds_are_refused_in_words() {
+    let refused = |settings| Search::new(board(3, ""), settings).unwrap_err().to_string();
+    let settings = Settings { workers: 0, ..Settings::default() };
+    assert_eq!(refused(settings), "workers is 0, and must be from 1 to 65535");
+    let settings = Settings { memory: 100, ..Settings::default() };
+    assert!(refused(settings).starts_with("memory is 100, and must be from 65536"));
+}
