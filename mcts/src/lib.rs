@@ -21,7 +21,7 @@
 //! Nothing is left behind. Dropping a search frees its trees.
 //!
 //! # Features
-//! None.
+//! `cli` (default): what the program `mcts-hex` needs beside the library.
 
 mod game;
 pub mod hex;

@@ -1,0 +1,257 @@
+//! The command line.
+
+use std::{path::PathBuf, time::Duration};
+
+use clap::{Parser, ValueEnum};
+use hg_mcts::{Budget, Instructions, Parallelism, Placement, Settings, VirtualLoss, hex::Hex};
+
+/// Plays Hex by Monte-Carlo tree search.
+///
+/// The first player joins top and bottom, the second one left and right. Moves are a letter for the column and a number
+/// for the row: `a1` is the top left.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "mcts-hex", version)]
+pub(crate) struct Arguments {
+    /// What to do
+    #[arg(value_enum, default_value = "best")]
+    pub(crate) command: Command,
+    /// The moves that lead to the position: `a2 c3`, `a2,c3` or `a2c3`; `swap` is one of them
+    #[arg(value_name = "MOVES")]
+    pub(crate) moves: Vec<String>,
+    /// Speaks GTP, version 2, on standard input and output
+    #[arg(long, conflicts_with = "bench")]
+    pub(crate) gtp: bool,
+    /// Measures playouts and searches
+    #[arg(long)]
+    pub(crate) bench: bool,
+
+    /// Rows, and columns, from 2 to 19
+    #[arg(long, default_value_t = 11, value_name = "N")]
+    pub(crate) size: u8,
+    /// The second player may take over the first stone
+    #[arg(long)]
+    pub(crate) swap: bool,
+    /// Time for each move; one second where no --rollouts are given
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub(crate) time: Option<Duration>,
+    /// Rollouts for each move
+    #[arg(long, value_name = "N")]
+    pub(crate) rollouts: Option<u64>,
+    #[command(flatten)]
+    pub(crate) search: SearchArguments,
+
+    /// `match`: how many games; an even number, since each opening is played by both
+    #[arg(long, default_value_t = 20, value_name = "N")]
+    pub(crate) games: u32,
+    /// `match`: how the opponent's settings differ, such as `threads=2,virtual-loss=count`
+    #[arg(long, default_value = "", value_name = "NAME=VALUE,...")]
+    pub(crate) against: String,
+    /// `play`: the program moves first
+    #[arg(long)]
+    pub(crate) second: bool,
+
+    /// Prints JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Draws the board with the visits of its moves, and simulations over time
+    #[arg(long, value_name = "FILE.svg")]
+    pub(crate) plot: Option<PathBuf>,
+    /// Says on standard error every second how far a search has come
+    #[arg(long)]
+    pub(crate) progress: bool,
+}
+
+/// What to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Command {
+    /// Prints the best move
+    Best,
+    /// Prints what is known about each move, and about the search
+    Analyze,
+    /// Plays both sides to the end
+    SelfPlay,
+    /// Plays games between two settings
+    Match,
+    /// Plays against whoever types
+    Play,
+}
+
+/// How a search is made.
+#[derive(Clone, Debug, Parser)]
+#[command(args_override_self = true)]
+pub(crate) struct SearchArguments {
+    /// Threads
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    threads: u16,
+    /// `tree`: one tree for all threads; `root`: one for each
+    #[arg(long, default_value = "tree", value_parser = parallelism, value_name = "tree|root")]
+    parallel: Parallelism,
+    /// Which thread owns a node: any; the one that the position's hash names, which makes equal positions one node; any
+    /// for the first N moves, then the parent's
+    #[arg(long, default_value = "random", value_parser = placement, value_name = "random|hash|local:N")]
+    placement: Placement,
+    /// What rollouts under way count as: visits; W times as many losses; unobserved samples
+    #[arg(long, default_value = "unobserved", value_parser = virtual_loss, value_name = "count|loss:W|unobserved")]
+    virtual_loss: VirtualLoss,
+    /// Simulations for each leaf
+    #[arg(long, default_value_t = 16, value_name = "N")]
+    simulations: u32,
+    /// Rollouts under way at a time, where there are several threads
+    #[arg(long, default_value_t = Settings::default().window, value_name = "N")]
+    window: u32,
+    /// The constant of UCB1
+    #[arg(long, default_value_t = Settings::default().exploration, value_name = "C")]
+    exploration: f32,
+    /// Bytes for the tree, with k, M or G behind the number
+    #[arg(long, default_value = "1G", value_parser = bytes, value_name = "BYTES")]
+    memory: usize,
+    /// Of all random numbers
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    seed: u64,
+    /// Which instructions are used; the best that there are where none are given
+    #[arg(long, value_parser = instructions, value_name = "portable|avx2|avx512")]
+    instructions: Option<Instructions>,
+}
+
+impl Arguments {
+    pub(crate) fn budget(&self) -> Budget {
+        let time = self.time.or(self.rollouts.is_none().then_some(Duration::from_secs(1)));
+        Budget { rollouts: self.rollouts, time }
+    }
+
+    /// The position that the moves lead to.
+    pub(crate) fn position(&self) -> Result<Hex, String> {
+        let mut board = self.empty_board()?;
+        board.play_all(&self.moves.join(" ")).map_err(|error| error.to_string())?;
+        Ok(board)
+    }
+
+    pub(crate) fn empty_board(&self) -> Result<Hex, String> {
+        let board = Hex::new(self.size).map_err(|error| error.to_string())?;
+        Ok(if self.swap { board.with_swap() } else { board })
+    }
+
+    /// The opponent's settings in a match.
+    pub(crate) fn opponent(&self) -> Result<Settings, String> {
+        let mut words = self.search.words();
+        for pair in self.against.split(',').filter(|it| !it.is_empty()) {
+            words.push(format!("--{pair}"));
+        }
+        SearchArguments::try_parse_from(words)
+            .map(|it| it.settings())
+            .map_err(|error| format!("--against {}: {}", self.against, first_line(&error)))
+    }
+}
+
+fn first_line(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let line = text.lines().next().unwrap_or_default();
+    line.strip_prefix("error: ").unwrap_or(line).replace("--", "")
+}
+
+impl SearchArguments {
+    pub(crate) fn settings(&self) -> Settings {
+        Settings {
+            workers: self.threads,
+            parallelism: self.parallel,
+            placement: self.placement,
+            virtual_loss: self.virtual_loss,
+            simulations: self.simulations,
+            window: self.window,
+            exploration: self.exploration,
+            memory: self.memory,
+            seed: self.seed,
+            instructions: self.instructions.unwrap_or_else(Instructions::best),
+        }
+    }
+
+    /// A command line that means the same; what stands behind it overrides it.
+    fn words(&self) -> Vec<String> {
+        let pairs = self.pairs().into_iter().map(|(name, value)| format!("--{name}={value}"));
+        ["mcts-hex".to_owned()].into_iter().chain(pairs).collect()
+    }
+
+    /// Names and values.
+    pub(crate) fn pairs(&self) -> Vec<(&'static str, String)> {
+        let placement = match self.placement {
+            Placement::Random => "random".to_owned(),
+            Placement::Hash => "hash".to_owned(),
+            Placement::Local(moves) => format!("local:{moves}"),
+        };
+        let virtual_loss = match self.virtual_loss {
+            VirtualLoss::Count => "count".to_owned(),
+            VirtualLoss::Loss(weight) => format!("loss:{weight}"),
+            VirtualLoss::Unobserved => "unobserved".to_owned(),
+        };
+        let instructions = self.instructions.unwrap_or_else(Instructions::best);
+        vec![
+            ("threads", self.threads.to_string()),
+            ("parallel", format!("{:?}", self.parallel).to_lowercase()),
+            ("placement", placement),
+            ("virtual-loss", virtual_loss),
+            ("simulations", self.simulations.to_string()),
+            ("window", self.window.to_string()),
+            ("exploration", self.exploration.to_string()),
+            ("memory", self.memory.to_string()),
+            ("seed", self.seed.to_string()),
+            ("instructions", format!("{instructions:?}").to_lowercase()),
+        ]
+    }
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
+    Duration::try_from_secs_f64(seconds).map_err(|_| "not a time".to_owned())
+}
+
+fn parallelism(text: &str) -> Result<Parallelism, String> {
+    match text {
+        "tree" => Ok(Parallelism::Tree),
+        "root" => Ok(Parallelism::Root),
+        _ => Err("neither tree nor root".to_owned()),
+    }
+}
+
+fn placement(text: &str) -> Result<Placement, String> {
+    match text.split_once(':') {
+        None if text == "random" => Ok(Placement::Random),
+        None if text == "hash" => Ok(Placement::Hash),
+        Some(("local", moves)) => {
+            moves.parse().map(Placement::Local).map_err(|_| "not a number of moves".to_owned())
+        }
+        _ => Err("neither random, hash nor local:N".to_owned()),
+    }
+}
+
+fn virtual_loss(text: &str) -> Result<VirtualLoss, String> {
+    match text.split_once(':') {
+        None if text == "count" => Ok(VirtualLoss::Count),
+        None if text == "unobserved" => Ok(VirtualLoss::Unobserved),
+        Some(("loss", weight)) => {
+            weight.parse().map(VirtualLoss::Loss).map_err(|_| "not a weight".to_owned())
+        }
+        _ => Err("neither count, loss:W nor unobserved".to_owned()),
+    }
+}
+
+fn bytes(text: &str) -> Result<usize, String> {
+    let (number, shift) = match text.strip_suffix(['k', 'K']) {
+        Some(number) => (number, 10),
+        None => match (text.strip_suffix('M'), text.strip_suffix('G')) {
+            (Some(number), _) => (number, 20),
+            (_, Some(number)) => (number, 30),
+            _ => (text, 0),
+        },
+    };
+    let number: usize = number.parse().map_err(|_| "not a number of bytes".to_owned())?;
+    number.checked_mul(1 << shift).ok_or_else(|| "more than there is".to_owned())
+}
+
+fn instructions(text: &str) -> Result<Instructions, String> {
+    match text {
+        "portable" => Ok(Instructions::Portable),
+        "avx2" => Ok(Instructions::Avx2),
+        "avx512" => Ok(Instructions::Avx512),
+        _ => Err("neither portable, avx2 nor avx512".to_owned()),
+    }
+}

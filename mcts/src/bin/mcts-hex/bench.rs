@@ -1,0 +1,109 @@
+//! `--bench`: playouts and simulations a second, each figure the median of several rounds in turns.
+
+use std::{
+    hint::black_box,
+    thread,
+    time::{Duration, Instant},
+};
+
+use hg_mcts::{Budget, Instructions, Parallelism, Random, Search, Settings, hex::Hex};
+use serde_json::{Value, json};
+
+use crate::arguments::Arguments;
+
+const ROUNDS: usize = 7;
+const ROUND: Duration = Duration::from_millis(300);
+
+/// Of one figure: its name, its unit, and a round.
+struct Figure<'a> {
+    name: &'static str,
+    unit: &'static str,
+    round: Box<dyn FnMut() -> f64 + 'a>,
+    values: Vec<f64>,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<String, String> {
+    let board = arguments.position()?;
+    let settings = arguments.search.settings();
+    Search::new(board.clone(), settings.clone()).map_err(|error| error.to_string())?;
+    let best = settings.instructions;
+    let searches = |simulations, workers, parallelism| {
+        let settings = Settings { simulations, workers, parallelism, ..settings.clone() };
+        let board = board.clone();
+        move || search(&board, &settings)
+    };
+    let tree = Parallelism::Tree;
+    let mut figures = vec![
+        figure("playouts", "playouts/s", || playouts(&board, best)),
+        figure("playouts_portable", "playouts/s", || playouts(&board, Instructions::Portable)),
+        figure("search", "simulations/s", searches(16, 1, tree)),
+        figure("search_1", "simulations/s", searches(1, 1, tree)),
+    ];
+    if thread::available_parallelism().map_or(1, usize::from) > 1 {
+        figures.push(figure("search_2_threads", "simulations/s", searches(16, 2, tree)));
+        let independent = searches(16, 2, Parallelism::Root);
+        figures.push(figure("search_2_independent", "simulations/s", independent));
+    }
+    for _ in 0..ROUNDS {
+        for it in &mut figures {
+            let value = (it.round)();
+            it.values.push(value);
+        }
+    }
+    let mut medians = serde_json::Map::new();
+    let mut text = String::new();
+    for it in &mut figures {
+        it.values.sort_by(f64::total_cmp);
+        let (least, median, most) = (it.values[0], it.values[ROUNDS / 2], it.values[ROUNDS - 1]);
+        let (name, unit) = (it.name, it.unit);
+        medians.insert(
+            name.to_owned(),
+            json!({"unit": unit, "median": median, "least": least, "most": most}),
+        );
+        text += &format!(
+            "{name:<22} {:>8.2} M {unit} ({:.2} to {:.2})\n",
+            median / 1e6,
+            least / 1e6,
+            most / 1e6
+        );
+    }
+    let of = |name: &str| medians.get(name).and_then(|it| it["median"].as_f64());
+    if let (Some(two), Some(apart)) = (of("search_2_threads"), of("search_2_independent")) {
+        medians.insert("efficiency_2_threads".to_owned(), json!(two / apart));
+        text += &format!("{:<22} {:>8.2} x two independent searches\n", "2 threads", two / apart);
+    }
+    let about = json!({
+        "size": board.size(),
+        "instructions": format!("{best:?}").to_lowercase(),
+        "rounds": ROUNDS,
+        "round_seconds": ROUND.as_secs_f64(),
+    });
+    medians.insert("about".to_owned(), about);
+    Ok(if arguments.json { format!("{:#}\n", Value::Object(medians)) } else { text })
+}
+
+fn figure<'a>(
+    name: &'static str,
+    unit: &'static str,
+    round: impl FnMut() -> f64 + 'a,
+) -> Figure<'a> {
+    Figure { name, unit, round: Box::new(round), values: Vec::new() }
+}
+
+fn playouts(board: &Hex, instructions: Instructions) -> f64 {
+    const BATCH: u32 = 1_600;
+    let mut random = Random::new(1, 0);
+    let (mut games, began) = (0.0, Instant::now());
+    while began.elapsed() < ROUND {
+        black_box(board.count_wins(BATCH, &mut random, instructions));
+        games += f64::from(BATCH);
+    }
+    games / began.elapsed().as_secs_f64()
+}
+
+/// A new tree each time: how fast a search is depends on how large its tree is.
+fn search(board: &Hex, settings: &Settings) -> f64 {
+    let mut search = Search::new(board.clone(), settings.clone()).expect("tried before");
+    let found = search.run(Budget::time(ROUND));
+    crate::report::rate(&found.last) * 1e6
+}

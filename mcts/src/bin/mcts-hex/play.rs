@@ -1,0 +1,54 @@
+//! The board in the terminal, and somebody who types moves.
+
+use std::io::{self, BufRead};
+
+use hg_mcts::{Game, Player, Search, hex::Hex};
+
+use crate::{arguments::Arguments, board, say, start, think};
+
+pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
+    let mut search = start(arguments, arguments.position()?)?;
+    let own = if arguments.second { Player::First } else { Player::Second };
+    say("Type a move such as c4, `swap` where it is allowed, or `quit`.\n")?;
+    let mut lines = io::stdin().lock().lines();
+    let mut last = None;
+    while search.position().outcome().is_none() {
+        say(&board::draw(search.position(), last))?;
+        let mv = if search.position().turn() == own {
+            let found = think(&mut search, arguments.budget(), arguments.progress);
+            let best = found.best.ok_or("nothing was searched: give more time or rollouts")?;
+            say(&format!("I play {}.\n", search.position().format_move(best)))?;
+            best
+        } else {
+            match ask(&search, &mut lines)? {
+                Some(mv) => mv,
+                None => return Ok(()),
+            }
+        };
+        search.advance(mv);
+        last = Some(mv);
+    }
+    let winner = search.position().winner().expect("the game is over");
+    say(&format!("{}{} wins.\n", board::draw(search.position(), last), board::name(winner)))
+}
+
+/// A move that can be made, or none where somebody has had enough.
+fn ask(
+    search: &Search<Hex>,
+    lines: &mut impl Iterator<Item = io::Result<String>>,
+) -> Result<Option<u16>, String> {
+    loop {
+        say("> ")?;
+        let Some(line) = lines.next() else { return Ok(None) };
+        let line = line.map_err(|error| format!("standard input cannot be read: {error}"))?;
+        let word = line.trim();
+        if matches!(word, "quit" | "exit" | "q") {
+            return Ok(None);
+        }
+        match search.position().parse_move(word) {
+            Ok(mv) if search.position().is_legal(mv) => return Ok(Some(mv)),
+            Ok(_) => say(&format!("`{word}` cannot be played here\n"))?,
+            Err(error) => say(&format!("{error}\n"))?,
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! The program `mcts-hex`, run as its users do.
+#![cfg(feature = "cli")]
+
+use std::{
+    io::Write as _,
+    process::{Command, Output, Stdio},
+};
+
+use watchdog::{Watchdog, ended};
+
+fn run(words: &[&str], typed: &str) -> Output {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_mcts-hex"))
+        .args(words)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program is built");
+    let mut stdin = program.stdin.take().expect("piped");
+    stdin.write_all(typed.as_bytes()).expect("the program reads");
+    drop(stdin);
+    ended(&mut program)
+}
+
+/// What a run that succeeds prints.
+fn printed(words: &[&str], typed: &str) -> String {
+    let output = run(words, typed);
+    assert!(output.status.success(), "{words:?}: {output:?}");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+fn json(words: &[&str]) -> serde_json::Value {
+    serde_json::from_str(&printed(words, "")).expect("JSON")
+}
+
+#[test]
+fn the_best_move_is_printed_alone() {
+    let _watchdog = Watchdog::start();
+    let words = ["--size", "3", "--rollouts", "2000", "best", "a1"];
+    assert_eq!(printed(&words, ""), "b2\n");
+    // The game is over.
+    let over = ["--size", "2", "best", "a1 b1 a2"];
+    assert_eq!(printed(&over, ""), "none\n");
+}
+
+#[test]
+fn an_analysis_is_text_or_json_and_a_picture() {
+    let _watchdog = Watchdog::start();
+    let file = std::env::temp_dir().join(format!("mcts-hex-{}.svg", std::process::id()));
+    let plot = file.to_str().expect("a plain path");
+    let base = ["analyze", "--size=4", "--rollouts=5000", "--threads=2", "a2"];
+    let found = json(&[&base[..], &["--json", "--plot", plot]].concat());
+    assert_eq!((&found["best"], &found["size"]), (&"b3".into(), &4.into()));
+    assert_eq!(found["settings"]["threads"], "2");
+    let threads = found["threads"].as_array().expect("a list");
+    let sum: u64 = threads.iter().filter_map(|it| it["simulations"].as_u64()).sum();
+    assert!(threads.len() == 2 && sum > 0);
+    for left in ["under_way", "waiting", "unbalanced_nodes"] {
+        assert_eq!(found["left_over"][left], 0);
+    }
+    let picture = std::fs::read_to_string(&file).expect("a picture");
+    std::fs::remove_file(&file).expect("it is there");
+    assert!(picture.starts_with("<svg") && picture.trim_end().ends_with("</svg>"));
+    assert_eq!(picture.matches("<polygon").count(), 16);
+    let text = printed(&base, "");
+    assert!(text.contains("line: b3") && text.contains("thread 1:"), "{text}");
+}
+
+#[test]
+fn games_are_played_to_their_ends() {
+    let _watchdog = Watchdog::start();
+    let game = json(&["self-play", "--size=4", "--rollouts=500", "--json"]);
+    assert_eq!(game["winner"], "first");
+    let base = ["match", "--size=3", "--rollouts=200", "--games=6", "--json"];
+    let even = json(&[&base[..], &["--against", "virtual-loss=count,threads=2"]].concat());
+    assert_eq!(even["games"], 6);
+    let [least, most] = [0, 1].map(|at| even["part_95"][at].as_f64().expect("a number"));
+    let part = even["part"].as_f64().expect("a number");
+    assert!(0.0 <= least && least <= part && part <= most && most <= 1.0, "{even}");
+    let text = printed(&["match", "--size=3", "--rollouts=50", "--games=2"], "");
+    assert!(text.contains("Wilson") && text.contains("Elo:"), "{text}");
+}
+
+#[test]
+fn somebody_who_types_plays_against_it() {
+    let _watchdog = Watchdog::start();
+    let words = ["play", "--size=3", "--rollouts=500"];
+    let text = printed(&words, "a1\na1\nz\nc3\na3\nb3\nb1\nc1\n");
+    assert!(text.contains("I play b2.") && text.contains("`a1` cannot be played here"), "{text}");
+    assert!(text.contains("`z` is no move") && text.contains("O (left to right) wins."), "{text}");
+    assert!(printed(&words, "quit\n").ends_with("> "));
+}
+
+#[test]
+fn gtp_is_spoken() {
+    let _watchdog = Watchdog::start();
+    let typed = "1 protocol_version\nboardsize 3\n\n# nothing\n2 play b a1\nplay b a2\n3 genmove w\nundo\nundo\nundo\n\
+                 play black z9\nboardsize 99\nfinal_score\nknown_command genmove\nfoo\nquit\nname\n";
+    let text = printed(&["--gtp", "--rollouts=1000"], typed);
+    let answers: Vec<&str> = text.split("\n\n").map(str::trim).collect();
+    let expected = [
+        "=1 2",
+        "=",
+        "=2",
+        "? it is not b's turn",
+        "=3 b2",
+        "=",
+        "=",
+        "? cannot undo",
+        "? `z9` cannot be played here",
+        "? unacceptable size",
+        "= cannot score",
+        "= true",
+        "? unknown command",
+        "=",
+        "",
+    ];
+    assert_eq!(answers, expected);
+}
+
+#[test]
+fn what_is_wrong_is_one_sentence() {
+    let _watchdog = Watchdog::start();
+    let cases: [(&[&str], i32, &str); 7] = [
+        (&["--size=1"], 1, "a board of 1x1 is not between 2x2 and 19x19"),
+        (&["best", "a1 a1"], 1, "`a1` cannot be played here"),
+        (&["--threads=0"], 1, "workers is 0, and must be from 1 to 65535"),
+        (
+            &["match", "--games=3"],
+            1,
+            "--games: an even number of them, since each opening is played twice",
+        ),
+        (
+            &["match", "--against=bogus=1"],
+            1,
+            "--against bogus=1: unexpected argument 'bogus' found",
+        ),
+        (&["--placement=near"], 2, "neither random, hash nor local:N"),
+        (&["--memory=1T"], 2, "not a number of bytes"),
+    ];
+    for (words, status, sentence) in cases {
+        let output = run(words, "");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(status), "{words:?}: {text}");
+        assert!(text.starts_with("mcts-hex: ") && text.contains(sentence), "{words:?}: {text}");
+        assert_eq!(text.lines().count(), 1, "{text}");
+    }
+}
