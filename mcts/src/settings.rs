@@ -91,7 +91,7 @@ impl Default for Settings {
             placement: Placement::Random,
             virtual_loss: VirtualLoss::Unobserved,
             simulations: 16,
-            window: 32,
+            window: 128,
             exploration: 0.5,
             memory: 1 << 30,
             seed: 1,

@@ -25,6 +25,9 @@ use crate::{
     tree::{Full, Tally, Tree},
 };
 
+#[cfg(test)]
+mod tests;
+
 /// A rollout goes no deeper. Games end; this is for one whose positions repeat, against the contract.
 const PATH_MAX: usize = 1024;
 

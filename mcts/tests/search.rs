@@ -18,7 +18,7 @@ fn all_settings() -> Vec<Settings> {
     let mut all = Vec::new();
     for placement in placements {
         for virtual_loss in losses {
-            for (workers, window) in [(1, 1), (2, 16)] {
+            for (workers, window) in [(1, 1), (2, 48)] {
                 all.push(Settings { virtual_loss, placement, workers, window, ..small() });
             }
         }
@@ -70,17 +70,31 @@ fn every_way_of_searching_opens_with_a_move_that_wins() {
     }
 }
 
+/// Searches after an opening that loses, and has one reply that wins.
+fn reply(settings: &Settings, (size, opening, reply): (u8, &str, &str), rollouts: u64) {
+    let mut search = Search::new(board(size, opening), settings.clone()).expect("good settings");
+    let found = search.run(Budget::rollouts(rollouts));
+    let best = found.best.map(|best| search.position().format_move(best));
+    assert_eq!(best.as_deref(), Some(reply), "after {opening}: {found:?} by {settings:?}");
+}
+
 #[test]
 fn every_way_of_searching_finds_the_only_reply_that_wins() {
     let _watchdog = Watchdog::start();
-    let cases = [(3, "a1", "b2", 5_000), (4, "a2", "b3", 40_000), (5, "a3", "b4", 40_000)];
     for settings in all_settings() {
-        for (size, opening, reply, rollouts) in cases {
-            let position = board(size, opening);
-            let mut search = Search::new(position, settings.clone()).unwrap();
-            let found = search.run(Budget::rollouts(rollouts));
-            let best = search.position().format_move(found.best.unwrap());
-            assert_eq!(best, reply, "after {opening}: {found:?} by {settings:?}");
+        reply(&settings, (3, "a1", "b2"), 5_000);
+        reply(&settings, (4, "a2", "b3"), 60_000);
+    }
+}
+
+#[test]
+fn the_only_reply_that_wins_on_a_board_of_five_is_found() {
+    let _watchdog = Watchdog::start();
+    // Each placement and each virtual loss once.
+    for settings in all_settings().into_iter().filter(|it| it.workers < 3) {
+        let is_plain = settings.virtual_loss == VirtualLoss::Unobserved;
+        if is_plain || settings.placement == Placement::Random {
+            reply(&settings, (5, "a3", "b4"), 150_000);
         }
     }
 }
