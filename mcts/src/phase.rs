@@ -127,7 +127,7 @@ pub(crate) fn run_alone<G: Game>(worker: &mut Worker<G>, control: &mut Control<'
 
 /// Leaves that are simulated between two looks at the messages. What waits meanwhile at others are messages that
 /// were sent before, since these go first.
-const LEAVES_PER_TURN: usize = 4;
+const LEAVES_PER_TURN: usize = 16;
 
 /// A phase of one worker among several. `control`: of the root's owner.
 pub(crate) fn run_together<G: Game>(
@@ -139,6 +139,8 @@ pub(crate) fn run_together<G: Game>(
     let mut is_idle = false;
     loop {
         transport.receive(&mut inbox, is_idle)?;
+        let waits = u32::try_from(worker.jobs() + inbox.len()).unwrap_or(u32::MAX);
+        transport.exchange_loads(waits, &mut worker.loads);
         let mut goes_on = true;
         for message in inbox.drain(..) {
             goes_on &= worker.handle(message);

@@ -7,7 +7,7 @@ use crate::{Game, Instructions, mix};
 /// Which worker owns a node, simulates it, and selects below it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
-    /// Any, equally likely. The choice is made once for each child, out of the seed and the moves that lead there.
+    /// Any: of two that are drawn by chance the one with less to do. The choice is made once for each child.
     Random,
     /// The one that the position's hash names, so that equal positions are one node, whatever moves lead there
     /// (transposition-driven scheduling, Romein et al. 1999).

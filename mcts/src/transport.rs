@@ -4,7 +4,7 @@ use std::{
     hint,
     sync::{
         Condvar, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
 };
 
@@ -29,6 +29,9 @@ pub(crate) trait Transport {
     /// # Errors
     /// A worker has ended.
     fn receive(&mut self, into: &mut Vec<Message>, wait: bool) -> Result<(), Gone>;
+
+    /// Says how much work waits here, and learns the same of all workers, perhaps of some time ago.
+    fn exchange_loads(&mut self, own: u32, all: &mut [u32]);
 }
 
 /// The queues of all workers of a process.
@@ -44,6 +47,8 @@ pub(crate) struct Mailboxes(Vec<Mailbox>);
 struct Mailbox {
     /// A hint that `queue` holds something. Only a look under the lock counts.
     filled: AtomicBool,
+    /// What its worker has said about its load.
+    load: AtomicU32,
     queue: Mutex<Queue>,
     bell: Condvar,
 }
@@ -147,5 +152,13 @@ impl Transport for Local<'_> {
             into.append(&mut queue.messages);
         }
         Ok(())
+    }
+
+    fn exchange_loads(&mut self, own: u32, all: &mut [u32]) {
+        // Relaxed: hints.
+        self.boxes.0[usize::from(self.me)].load.store(own, Ordering::Relaxed);
+        for (load, it) in all.iter_mut().zip(&self.boxes.0) {
+            *load = it.load.load(Ordering::Relaxed);
+        }
     }
 }

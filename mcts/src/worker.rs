@@ -43,6 +43,8 @@ pub(crate) struct Worker<G> {
     random: Random,
     jobs: VecDeque<Job<G>>,
     pub(crate) outbox: Outbox,
+    /// How much work waits at each worker, as far as is known.
+    pub(crate) loads: Vec<u32>,
     /// Rollouts that were begun in this phase, and those that have come back. Of the root's owner only.
     pub(crate) begun: u64,
     pub(crate) counted: u64,
@@ -85,6 +87,7 @@ impl<G: Game> Worker<G> {
             random: Random::new(settings.seed, seed),
             jobs: VecDeque::new(),
             outbox: Outbox::new(workers),
+            loads: vec![0; workers.into()],
             begun: 0,
             counted: 0,
             proven: None,
@@ -306,10 +309,18 @@ impl<G: Game> Worker<G> {
     fn place(&self, key: u64, depth: usize) -> u16 {
         match self.settings.placement {
             Placement::Local(spread) if depth >= usize::from(spread) => self.me,
+            Placement::Hash => self.drawn(key, 0),
             _ => {
-                let even = mix(self.settings.seed, key) % u64::from(self.workers);
-                u16::try_from(even).expect("below a number of sixteen bits")
+                // The less busy one of two: a worker whose nodes everybody comes by simulates less.
+                let [one, other] = [self.drawn(key, 0), self.drawn(key, 1)];
+                let load = |worker: u16| self.loads[usize::from(worker)];
+                if load(other) < load(one) { other } else { one }
             }
         }
+    }
+
+    fn drawn(&self, key: u64, number: u64) -> u16 {
+        let even = mix(mix(self.settings.seed, key), number) % u64::from(self.workers);
+        u16::try_from(even).expect("below a number of sixteen bits")
     }
 }
