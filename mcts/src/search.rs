@@ -9,7 +9,7 @@ use std::{
 use crate::{
     Budget, Game, Outcome, Parallelism, Player, SIMULATIONS_A_LEAF_MAX, Settings, WINDOW_MAX,
     phase::{self, Control, Progress},
-    stats::WorkerStats,
+    stats::{Sum, WorkerStats},
     transport::Mailboxes,
     worker::{Root, Worker},
 };
@@ -230,7 +230,7 @@ impl<G: Game> Search<G> {
         });
         // Stable: of equal ones the first by number.
         sums.sort_by_key(|sum| std::cmp::Reverse(sum.visits));
-        (!sums.is_empty()).then(|| sums.iter().map(Sum::candidate).collect())
+        (!sums.is_empty()).then(|| sums.iter().map(candidate).collect())
     }
 
     fn run_phase(&mut self, budget: Budget, tell: Option<&mut dyn FnMut(&Progress)>) -> Analysis {
@@ -358,22 +358,11 @@ fn drive<G: Game>(worker: &mut Worker<G>, boxes: &Mailboxes, control: Option<&mu
     let _ = phase::run_together(worker, &mut transport, control);
 }
 
-/// A move's counts, of all trees.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Sum {
-    pub(crate) mv: u16,
-    pub(crate) visits: u64,
-    pub(crate) score: i64,
-    pub(crate) proof: Option<Outcome>,
-}
-
-impl Sum {
-    #[expect(clippy::cast_precision_loss, reason = "a mean")]
-    fn candidate(&self) -> Candidate {
-        let mean = if self.visits == 0 { 0.0 } else { self.score as f64 / self.visits as f64 };
-        let value = f64::midpoint(1.0, mean);
-        Candidate { mv: self.mv, visits: self.visits, value, proof: self.proof }
-    }
+#[expect(clippy::cast_precision_loss, reason = "a mean")]
+fn candidate(sum: &Sum) -> Candidate {
+    let mean = if sum.visits == 0 { 0.0 } else { sum.score as f64 / sum.visits as f64 };
+    let value = f64::midpoint(1.0, mean);
+    Candidate { mv: sum.mv, visits: sum.visits, value, proof: sum.proof }
 }
 
 /// The best of moves that are sorted by visits.

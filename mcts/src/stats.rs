@@ -1,5 +1,7 @@
 //! What workers have counted in a phase.
 
+use crate::Outcome;
+
 /// What one worker did in the last phase.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WorkerStats {
@@ -29,4 +31,13 @@ pub struct WorkerStats {
     pub tree_bytes: usize,
     /// Nodes that it has pruned since the search began.
     pub pruned: u64,
+}
+
+/// A move's counts, of all trees.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sum {
+    pub(crate) mv: u16,
+    pub(crate) visits: u64,
+    pub(crate) score: i64,
+    pub(crate) proof: Option<Outcome>,
 }

@@ -19,9 +19,8 @@ use crate::{
     Game, Outcome, Placement, Player, Random, Settings,
     message::{Body, Hop, Message, Outbox, Path},
     mix,
-    search::Sum,
     select::{self, Weights},
-    stats::WorkerStats,
+    stats::{Sum, WorkerStats},
     tree::{Full, Tally, Tree},
 };
 
