@@ -3,6 +3,7 @@
 use std::{os::fd::AsFd as _, sync::Arc, time::Duration};
 
 use hg_engine::Engine;
+use hg_na::Error;
 
 use crate::{
     stage::Stage,
@@ -33,6 +34,7 @@ fn in_turn(stage: &dyn Stage, handle: &Engine) {
 fn event_loop(stage: &dyn Stage, handle: &Engine) {
     let events = match handle.event_loop() {
         Ok(events) => events,
+        Err(Error::Closed) => return,
         Err(error) => return stage.fail(format!("open: an event loop: {error}")),
     };
     while !stage.is_closed() {
@@ -40,6 +42,7 @@ fn event_loop(stage: &dyn Stage, handle: &Engine) {
         match events.may_sleep() {
             Ok(true) => stage.sleep_on(events.as_fd()),
             Ok(false) => stage.yield_now(),
+            Err(Error::Closed) => return,
             Err(error) => return stage.fail(format!("open: an event loop: {error}")),
         }
     }
