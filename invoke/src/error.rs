@@ -1,0 +1,53 @@
+//! Errors, ordered by what the caller can do about them.
+
+use crate::Place;
+
+/// Why a call was not made, or will not run.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// As much waits for this thread as may. Make progress, and call again.
+    #[error("the way to {0} is full: make progress, then call again")]
+    Full(Place),
+    /// A function that runs may not wait, nor make progress: what it waits for may wait for it.
+    #[error("a function that was called may not wait: let it call with `Room::Queue`, or return")]
+    Inside,
+    /// The arguments fit in no message.
+    #[error("arguments of {len} bytes are over the limit of {max} bytes")]
+    TooLong {
+        /// Bytes of the arguments.
+        len: usize,
+        /// Bytes allowed.
+        max: usize,
+    },
+    /// There is no such thread.
+    #[error("there is no {0}")]
+    NoSuchPlace(Place),
+    /// The function was not registered before the fabric was opened.
+    #[error("`{0}` is not registered")]
+    NotRegistered(&'static str),
+    /// The arguments cannot be written.
+    #[error("{0}")]
+    Unencodable(hg_core::codec::CodecError),
+    /// A process is gone: it has ended, or has closed its worker.
+    #[error("process {process} is gone: {why}")]
+    Gone {
+        /// Which one.
+        process: u32,
+        /// Why.
+        why: std::sync::Arc<str>,
+    },
+    /// The fabric cannot be opened, or cannot go on.
+    #[error("{0}")]
+    Setup(String),
+}
+
+/// A call that was not made, with its arguments.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct Refused<A> {
+    /// As they were given.
+    pub args: A,
+    /// Why.
+    pub error: Error,
+}

@@ -1,0 +1,190 @@
+//! Opens the workers of one process, and tells them where all others are.
+
+use std::sync::Arc;
+
+use hg_channel::{Directory, Limits, Near, Port};
+use hg_core::{
+    codec::{self, Codec as _},
+    rpc::Serve,
+};
+use hg_na::{Address, OpenOptions, Plugin};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    Error, Packing, Worker,
+    functions::Functions,
+    worker::{Common, Settings},
+};
+
+/// The processes of a job, as far as a fabric needs them.
+pub trait Group {
+    /// This process.
+    fn rank(&self) -> u32;
+    /// How many there are.
+    fn size(&self) -> u32;
+    /// Gives bytes of its own, and gets those of all, in their order. Collective.
+    ///
+    /// # Errors
+    /// A sentence that says what went wrong.
+    fn all_gather(&self, own: &[u8]) -> Result<Vec<Vec<u8>>, String>;
+}
+
+impl Group for hg_job::Job {
+    fn rank(&self) -> u32 {
+        Self::rank(self)
+    }
+
+    fn size(&self) -> u32 {
+        Self::size(self)
+    }
+
+    fn all_gather(&self, own: &[u8]) -> Result<Vec<Vec<u8>>, String> {
+        self.channel("invoke").all_gather(own).map_err(|error| error.to_string())
+    }
+}
+
+/// What each process tells all others.
+#[derive(Serialize, Deserialize)]
+struct Introduction {
+    token: [u8; 16],
+    functions: Vec<u64>,
+    addresses: Vec<String>,
+}
+
+/// How workers are opened; the same in all processes.
+#[derive(Debug, Clone)]
+#[must_use]
+pub struct Fabric {
+    threads: u8,
+    functions: Functions,
+    settings: Settings,
+    options: OpenOptions,
+}
+
+impl Default for Fabric {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Fabric {
+    /// One thread a process, no function.
+    pub fn new() -> Self {
+        let (functions, settings) = Default::default();
+        Self { threads: 1, functions, settings, options: OpenOptions::listening() }
+    }
+
+    /// Workers of each process, at least one.
+    pub fn threads(self, threads: u8) -> Self {
+        Self { threads: threads.max(1), ..self }
+    }
+
+    /// Adds a function. All processes register the same ones, in any order.
+    ///
+    /// # Errors
+    /// [`Error::Setup`]: it is there already, or is asynchronous.
+    pub fn register<F: Serve<Worker>>(mut self, function: F) -> Result<Self, Error> {
+        let _: F = function;
+        self.functions.add::<F>()?;
+        Ok(self)
+    }
+
+    /// How calls are packed: [`Packing::Trad`] unless this says otherwise.
+    pub fn packing(mut self, packing: Packing) -> Self {
+        self.settings.packing = packing;
+        self
+    }
+
+    /// Bounds of the channels.
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.settings.limits = limits;
+        self
+    }
+
+    /// Bytes of calls to one thread that wait there while [`Room::Queue`](crate::Room::Queue) is chosen: 16 MiB.
+    pub fn queue_max(mut self, bytes: u64) -> Self {
+        self.settings.queue_max = bytes;
+        self
+    }
+
+    /// A setting of the transport's.
+    pub fn setting(mut self, name: &str, value: &str) -> Self {
+        self.options = self.options.with(name, value);
+        self
+    }
+
+    /// Opens the workers of this process, the first one first. Collective.
+    ///
+    /// `sm://`, `tcp://host`, or libfabric's `ofi+...`. Threads of one process need no transport.
+    ///
+    /// # Errors
+    /// [`Error::Setup`]: the transport's reasons, the group's, or other processes have other functions.
+    pub fn open(self, group: &impl Group, url: &str) -> Result<Vec<Worker>, Error> {
+        let setup = |error: hg_na::Error| Error::Setup(format!("{url}: {error}"));
+        let address = Address::new(url).map_err(setup)?;
+        let domain = plugin_of(&address)?.open(&address, &self.options).map_err(setup)?;
+        let contexts =
+            (0..self.threads).map(|id| domain.context(id)).collect::<Result<Vec<_>, _>>();
+        let contexts = contexts.map_err(setup)?;
+        let mut token = [0; 16];
+        getrandom::fill(&mut token).map_err(|error| Error::Setup(error.to_string()))?;
+        let addresses = contexts.iter().map(|it| it.address().as_str().to_owned()).collect();
+        let own = Introduction { token, functions: self.functions.ids(), addresses };
+        let all = introduce(group, &own)?;
+        let mut addresses = Vec::new();
+        for text in all.iter().flat_map(|it| &it.addresses) {
+            addresses.push(Address::new(text).map_err(setup)?);
+        }
+        let directory = Arc::new(Directory::new(all[0].token, addresses));
+        let threads = u32::from(self.threads);
+        let near = Near::new(group.rank() * threads, threads);
+        let common = Arc::new(Common {
+            functions: self.functions,
+            settings: self.settings,
+            threads,
+            domain,
+        });
+        let message_max = common.domain.caps().max_unexpected;
+        let workers = contexts.into_iter().zip(group.rank() * threads..).map(|(context, end)| {
+            let (directory, near) = (Arc::clone(&directory), Arc::clone(&near));
+            let port = Port::new(end, context, directory, near, common.settings.limits);
+            Worker::new(Arc::clone(&common), group.size(), port.at_most(message_max))
+        });
+        Ok(workers.collect())
+    }
+}
+
+fn introduce(group: &impl Group, own: &Introduction) -> Result<Vec<Introduction>, Error> {
+    let encoding = |error: codec::CodecError| Error::Setup(error.to_string());
+    let mut bytes = vec![0; codec::Default::size(own).map_err(encoding)?];
+    codec::Default::encode(own, &mut bytes).map_err(encoding)?;
+    let gathered = group.all_gather(&bytes).map_err(Error::Setup)?;
+    let all = gathered.iter().map(|bytes| codec::Default::decode(bytes));
+    let all: Vec<Introduction> = all.collect::<Result<_, _>>().map_err(encoding)?;
+    for (rank, other) in all.iter().enumerate() {
+        if other.functions != own.functions {
+            let why = "has registered other functions, or with other arguments";
+            return Err(Error::Setup(format!("process {rank} {why}")));
+        }
+        if other.addresses.len() != own.addresses.len() {
+            return Err(Error::Setup(format!("process {rank} has another number of threads")));
+        }
+    }
+    if all.is_empty() {
+        return Err(Error::Setup("a group of nobody".to_owned()));
+    }
+    Ok(all)
+}
+
+fn plugin_of(url: &Address) -> Result<Box<dyn Plugin>, Error> {
+    let plugins: [Box<dyn Plugin>; 3] = [
+        Box::new(hg_na_sm::SmPlugin),
+        Box::new(hg_na_tcp::TcpPlugin),
+        Box::new(hg_na_ofi::OfiPlugin),
+    ];
+    let scheme = url.scheme();
+    let mut takers = plugins.into_iter().filter(|plugin| plugin.schemes().contains(&scheme));
+    takers
+        .next()
+        .ok_or_else(|| Error::Setup(format!("no transport of this build takes `{scheme}://`")))
+}

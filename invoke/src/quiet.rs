@@ -1,0 +1,230 @@
+//! Has everything run? Waves that count calls along a tree of all ends, without I/O.
+//!
+//! An end reports how many calls it has made and run, with those of the ends below it, once it has entered the barrier and those below it have
+//! reported. The root compares: calls made and run are equally many, and as many as in the wave before, which had ended before this one began.
+//! Then nothing ran, nor was on its way, between the two (Mattern 1987, four counters). Otherwise it begins another wave.
+//!
+//! ```text
+//! Outside --enter--> Counting --all below have reported--> Reported --Again--> Counting
+//!                        (the root: Again to all, or Done)     +------Done----> Outside
+//! ```
+
+/// What is to be sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Out {
+    /// To the end above: calls made and run below, itself included.
+    Report(u64, u64),
+    /// To the ends below: once more.
+    Again,
+    /// To the ends below: everything has run.
+    Done,
+}
+
+/// One end in the barrier.
+#[derive(Debug)]
+pub(crate) struct Quiet {
+    me: u32,
+    ends: u32,
+    phase: Phase,
+    reports: [Option<(u64, u64)>; 2],
+    last: Option<(u64, u64)>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Outside,
+    Counting,
+    Reported,
+}
+
+impl Quiet {
+    pub(crate) fn new(me: u32, ends: u32) -> Self {
+        Self { me, ends, phase: Phase::Outside, reports: [None; 2], last: None }
+    }
+
+    pub(crate) fn above(&self) -> Option<u32> {
+        self.me.checked_sub(1).map(|it| it / 2)
+    }
+
+    pub(crate) fn below(&self) -> impl Iterator<Item = u32> + use<> {
+        let ends = self.ends;
+        [1, 2]
+            .into_iter()
+            .map({
+                let me = self.me;
+                move |it| 2 * me + it
+            })
+            .filter(move |it| *it < ends)
+    }
+
+    /// Whether an end is the one above, or one below.
+    pub(crate) fn is_beside(&self, end: u32) -> bool {
+        self.above() == Some(end) || self.below().any(|it| it == end)
+    }
+
+    pub(crate) fn enter(&mut self) {
+        self.phase = Phase::Counting;
+        self.last = None;
+    }
+
+    /// Whether the barrier is behind this end.
+    pub(crate) fn is_over(&self) -> bool {
+        self.phase == Phase::Outside
+    }
+
+    /// Asked again and again inside the barrier, with the calls that this end has made and run.
+    pub(crate) fn step(&mut self, made: u64, run: u64) -> Option<Out> {
+        let below = self.below().count();
+        if self.phase != Phase::Counting || self.reports.iter().flatten().count() < below {
+            return None;
+        }
+        let reports = std::mem::take(&mut self.reports);
+        let total =
+            reports.iter().flatten().fold((made, run), |sum, it| (sum.0 + it.0, sum.1 + it.1));
+        if self.me != 0 {
+            self.phase = Phase::Reported;
+            return Some(Out::Report(total.0, total.1));
+        }
+        if total.0 == total.1 && self.last == Some(total) {
+            self.phase = Phase::Outside;
+            return Some(Out::Done);
+        }
+        self.last = Some(total);
+        Some(Out::Again)
+    }
+
+    /// An end below has reported.
+    pub(crate) fn reported(&mut self, from: u32, made: u64, run: u64) {
+        if let Some(place) = self.below().position(|it| it == from) {
+            self.reports[place] = Some((made, run));
+        }
+    }
+
+    /// The end above says what the root has decided; the same is to be sent to those below.
+    pub(crate) fn decided(&mut self, done: bool) {
+        if self.phase == Phase::Reported {
+            self.phase = if done { Phase::Outside } else { Phase::Counting };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Ends that call one another while they are in the barrier; messages between two ends stay in order.
+    struct World {
+        quiet: Vec<Quiet>,
+        made: Vec<u64>,
+        run: Vec<u64>,
+        /// Messages from one end to another.
+        ways: Vec<Vec<VecDeque<Message>>>,
+        entered: usize,
+    }
+
+    #[derive(Debug, Clone, Copy)]
+    enum Message {
+        /// Makes so many calls more.
+        Call(u8),
+        Out(Out),
+    }
+
+    impl World {
+        fn new(ends: usize) -> Self {
+            let count = u32::try_from(ends).unwrap();
+            Self {
+                quiet: (0..count).map(|me| Quiet::new(me, count)).collect(),
+                made: vec![0; ends],
+                run: vec![0; ends],
+                ways: vec![vec![VecDeque::new(); ends]; ends],
+                entered: 0,
+            }
+        }
+
+        fn call(&mut self, from: usize, to: usize, more: u8) {
+            self.made[from] += 1;
+            self.ways[from][to].push_back(Message::Call(more));
+        }
+
+        fn calls_left(&self) -> usize {
+            let all = self.ways.iter().flatten().flatten();
+            all.filter(|it| matches!(it, Message::Call(_))).count()
+        }
+
+        fn send(&mut self, me: usize, out: Out) {
+            if out == Out::Done {
+                assert_eq!(self.calls_left(), 0, "an early end");
+                assert_eq!(self.entered, self.quiet.len(), "nobody is left out");
+            }
+            let to: Vec<u32> = match out {
+                Out::Report(..) => self.quiet[me].above().into_iter().collect(),
+                Out::Again | Out::Done => self.quiet[me].below().collect(),
+            };
+            for to in to {
+                self.ways[me][to as usize].push_back(Message::Out(out));
+            }
+        }
+
+        fn deliver(&mut self, from: usize, to: usize, target: usize) {
+            match self.ways[from][to].pop_front() {
+                None => {}
+                Some(Message::Call(more)) => {
+                    self.run[to] += 1;
+                    for at in 0..usize::from(more) {
+                        self.call(to, (target + at) % self.quiet.len(), more - 1);
+                    }
+                }
+                Some(Message::Out(Out::Report(made, run))) => {
+                    self.quiet[to].reported(u32::try_from(from).unwrap(), made, run);
+                }
+                Some(Message::Out(out)) => {
+                    self.quiet[to].decided(out == Out::Done);
+                    self.send(to, out);
+                }
+            }
+        }
+
+        fn step(&mut self, me: usize) {
+            if !self.quiet[me].is_over()
+                && let Some(out) = self.quiet[me].step(self.made[me], self.run[me])
+            {
+                self.send(me, out);
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_barrier_ends_neither_early_nor_never(
+            ends in 1_usize..9,
+            calls in prop::collection::vec((0_usize..9, 0_usize..9, 0_u8..4), 0..12),
+            moves in prop::collection::vec((0_u8..3, 0_usize..9, 0_usize..9, 0_usize..9), 0..400),
+        ) {
+            let mut world = World::new(ends);
+            for (from, to, more) in calls {
+                world.call(from % ends, to % ends, more);
+            }
+            let mut inside = vec![false; ends];
+            let all = (0..400).flat_map(|_| (0..ends).flat_map(move |a| (0..ends).map(move |b| (a, b))));
+            let rest = all.flat_map(|(a, b)| [(0, a, b, b), (1, a, b, a), (2, a, b, a)]);
+            for (kind, a, b, c) in moves.into_iter().chain(rest) {
+                let (a, b, c) = (a % ends, b % ends, c % ends);
+                match kind {
+                    0 => world.deliver(a, b, c),
+                    1 => world.step(a),
+                    _ if !inside[a] => {
+                        inside[a] = true;
+                        world.entered += 1;
+                        world.quiet[a].enter();
+                    }
+                    _ => {}
+                }
+            }
+            prop_assert!(world.quiet.iter().all(Quiet::is_over), "a missed end");
+        }
+    }
+}

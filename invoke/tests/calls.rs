@@ -1,0 +1,280 @@
+//! Calls between workers of several processes, each of them imitated by threads of this one with a domain of their own.
+
+#![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+
+use std::{
+    cell::RefCell,
+    sync::{Condvar, Mutex},
+};
+
+use hg_invoke::{
+    Error, Fabric, Group, How, Limits, Packing, Place, Request, Room, Synchronizer, Worker, rpc,
+};
+use watchdog::Watchdog;
+
+thread_local! {
+    /// What has run on this worker: (sender, number).
+    static RUN: RefCell<Vec<(u32, u64)>> = const { RefCell::new(Vec::new()) };
+}
+
+#[rpc(crate = hg_invoke)]
+fn note(sender: u32, number: u64) {
+    RUN.with_borrow_mut(|run| run.push((sender, number)));
+}
+
+/// Calls two others, `depth` deep.
+#[rpc(crate = hg_invoke)]
+fn spread(here: &Request, depth: u32, seed: u64) {
+    RUN.with_borrow_mut(|run| run.push((depth, seed)));
+    if depth > 0 {
+        let all: Vec<Place> = here.everybody().collect();
+        for step in 1..3 {
+            let next = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(step);
+            let to = all[usize::try_from(next >> 33).unwrap() % all.len()];
+            here.call(to, spread, (depth - 1, next)).unwrap();
+        }
+    }
+}
+
+#[rpc(crate = hg_invoke)]
+fn fail(number: u64) {
+    assert_eq!(number, 0, "this one panics");
+}
+
+#[rpc(crate = hg_invoke)]
+fn waits(here: &Request) {
+    let full = here.progress();
+    assert!(matches!(full, Err(Error::Inside)));
+    RUN.with_borrow_mut(|run| run.push((0, 0)));
+}
+
+#[derive(Default)]
+struct Meeting {
+    state: Mutex<Given>,
+    changed: Condvar,
+}
+
+/// What each has given, and what all get.
+type Given = (Vec<Option<Vec<u8>>>, Vec<Vec<u8>>);
+
+struct Process<'a>(u32, u32, &'a Meeting);
+
+impl Group for Process<'_> {
+    fn rank(&self) -> u32 {
+        self.0
+    }
+    fn size(&self) -> u32 {
+        self.1
+    }
+    /// Once.
+    fn all_gather(&self, own: &[u8]) -> Result<Vec<Vec<u8>>, String> {
+        let mut state = self.2.state.lock().unwrap();
+        state.0.resize(self.1 as usize, None);
+        state.0[self.0 as usize] = Some(own.to_vec());
+        if state.0.iter().all(Option::is_some) {
+            state.1 = state.0.iter().flatten().cloned().collect();
+            self.2.changed.notify_all();
+        }
+        while state.1.is_empty() {
+            state = self.2.changed.wait(state).unwrap();
+        }
+        Ok(state.1.clone())
+    }
+}
+
+fn fabric() -> Fabric {
+    let fabric = Fabric::new().register(note).unwrap().register(spread).unwrap();
+    fabric.register(fail).unwrap().register(waits).unwrap()
+}
+
+/// Runs workers of so many processes, each in a thread; what they return, by place.
+fn run<T: Send>(
+    url: &str,
+    (processes, threads): (u32, u8),
+    fabric: &Fabric,
+    work: impl Fn(Worker) -> T + Sync,
+) -> Vec<T> {
+    let _watchdog = Watchdog::start();
+    let meeting = Meeting::default();
+    let (meeting, work) = (&meeting, &work);
+    std::thread::scope(|scope| {
+        let opened: Vec<_> = (0..processes)
+            .map(|rank| {
+                let fabric = fabric.clone().threads(threads);
+                scope.spawn(move || fabric.open(&Process(rank, processes, meeting), url).unwrap())
+            })
+            .collect();
+        let workers: Vec<Worker> = opened.into_iter().flat_map(|it| it.join().unwrap()).collect();
+        let ended: Vec<_> =
+            workers.into_iter().map(|worker| scope.spawn(move || work(worker))).collect();
+        ended.into_iter().map(|it| it.join().unwrap()).collect()
+    })
+}
+
+/// Every worker calls every one, itself included.
+fn all_to_all(url: &str, fabric: &Fabric, how: How<'_>, count: u64) {
+    const SHAPE: (u32, u8) = (2, 2);
+    let room_is_returned = format!("{how:?}").contains("Return");
+    let runs = run(url, SHAPE, fabric, |worker| {
+        let me = worker.everybody().position(|it| it == worker.place()).unwrap();
+        let me = u32::try_from(me).unwrap();
+        for number in 0..count {
+            for to in worker.everybody() {
+                while let Err(refused) = worker.call_with(to, note, (me, number), how) {
+                    assert!(room_is_returned, "{refused}");
+                    assert_eq!(refused.args, (me, number));
+                    assert!(matches!(refused.error, Error::Full(place) if place == to));
+                    worker.progress().unwrap();
+                }
+            }
+        }
+        worker.quiesce().unwrap();
+        let run = RUN.with_borrow_mut(std::mem::take);
+        worker.finish().unwrap();
+        run
+    });
+    for run in runs {
+        for sender in 0..4 {
+            let numbers: Vec<u64> = run.iter().filter(|it| it.0 == sender).map(|it| it.1).collect();
+            assert!(numbers.iter().copied().eq(0..count), "each once, in order: {}", numbers.len());
+        }
+    }
+}
+
+fn with_each_choice(url: &str) {
+    let small = fabric().limits(Limits::default().block(256).window(2048));
+    for room in [Room::Return, Room::Wait, Room::Queue] {
+        all_to_all(url, &small, How::room(room), 300);
+    }
+    all_to_all(url, &small.packing(Packing::Ovfl), How::room(Room::Wait), 300);
+}
+
+fn calls_that_call(url: &str) {
+    let runs = run(url, (3, 2), &fabric(), |worker| {
+        for round in 0..3_u64 {
+            worker.call(worker.place(), spread, (6, round)).unwrap();
+            worker.quiesce().unwrap();
+        }
+        let run = RUN.with_borrow_mut(std::mem::take);
+        worker.finish().unwrap();
+        run.len()
+    });
+    // A binary tree of depth 6 from each of 6 workers, 3 times.
+    assert_eq!(runs.iter().sum::<usize>(), 127 * 6 * 3);
+}
+
+fn notifications(url: &str) {
+    run(url, (2, 1), &fabric(), |worker| {
+        let other = Place { process: 1 - worker.place().process, thread: 0 };
+        let (sent, ran, both) = (Synchronizer::new(), Synchronizer::new(), Synchronizer::new());
+        for number in 0..100 {
+            worker.call_with(other, note, (0, number), How::default().when_sent(&sent)).unwrap();
+            worker.call_with(other, note, (1, number), How::default().when_run(&ran)).unwrap();
+            worker.call_with(other, note, (2, number), How::default().when_run(&both)).unwrap();
+        }
+        let (tell, told) = std::sync::mpsc::channel();
+        both.then(move |result| tell.send(result.is_ok()).unwrap());
+        ran.wait(&worker).unwrap();
+        sent.wait(&worker).unwrap();
+        both.wait(&worker).unwrap();
+        assert!(watchdog::hear(&told));
+        worker.quiesce().unwrap();
+        worker.finish().unwrap();
+    });
+}
+
+fn a_death(url: &str) {
+    run(url, (3, 1), &fabric(), |worker| {
+        let all: Vec<Place> = worker.everybody().collect();
+        for to in &all {
+            worker.call(*to, note, (0, 0)).unwrap();
+        }
+        worker.quiesce().unwrap();
+        if worker.place().process == 1 {
+            return; // Without a goodbye to whoever waits.
+        }
+        // What it still ran is told as run; then its end is.
+        let ended = loop {
+            let lost = Synchronizer::new();
+            let how = How::default().when_run(&lost);
+            let called = worker.call_with(all[1], note, (0, 1), how);
+            if let Err(error) = called.map_err(|it| it.error).and_then(|()| lost.wait(&worker)) {
+                break error;
+            }
+        };
+        assert!(matches!(ended, Error::Gone { process: 1, .. }), "{ended:?}");
+        let ended = worker.quiesce();
+        assert!(matches!(ended, Err(Error::Gone { process: 1, .. })), "{ended:?}");
+        // The others go on.
+        let other = all[2 - worker.place().process as usize];
+        let run = Synchronizer::new();
+        worker.call_with(other, note, (0, 2), How::default().when_run(&run)).unwrap();
+        run.wait(&worker).unwrap();
+        while !RUN.with_borrow(|run| run.contains(&(0, 2))) {
+            worker.progress().unwrap();
+        }
+        worker.finish().unwrap();
+    });
+}
+
+/// Whether this machine has the transport.
+#[expect(clippy::print_stdout, reason = "a skip is said aloud")]
+fn is_there(url: &str, test: &str) -> bool {
+    match Fabric::new().open(&Process(0, 1, &Meeting::default()), url) {
+        Err(_) if url.starts_with("ofi") => {
+            let scheme = url.split(':').next().unwrap();
+            println!("SKIPPED: {test}: libfabric offers no {scheme} here");
+            false
+        }
+        opened => opened.map(drop).is_ok(),
+    }
+}
+
+macro_rules! suite {
+    ($name:ident, $url:expr) => {
+        mod $name {
+            suite!(@ $url, every_call_runs_once_and_in_order_whatever_is_chosen_for_full_receivers, with_each_choice);
+            suite!(@ $url, the_barrier_waits_for_calls_that_calls_make, calls_that_call);
+            suite!(@ $url, whoever_waits_is_told, notifications);
+            suite!(@ $url, a_worker_that_is_gone_is_named_to_all_that_wait_for_it, a_death);
+        }
+    };
+    (@ $url:expr, $test:ident, $body:ident) => {
+        #[test]
+        fn $test() {
+            if super::is_there($url, concat!(module_path!(), "::", stringify!($test))) {
+                super::$body($url);
+            }
+        }
+    };
+}
+
+suite!(sm, "sm://");
+suite!(tcp, "tcp://127.0.0.1");
+suite!(ofi_tcp, "ofi+tcp://127.0.0.1");
+
+#[test]
+fn a_function_that_panics_keeps_nobody() {
+    let panicked = run("sm://", (1, 1), &fabric(), |worker| {
+        for number in 0..10 {
+            worker.call(worker.place(), fail, (number % 2,)).unwrap();
+        }
+        worker.call(worker.place(), waits, ()).unwrap();
+        worker.quiesce().unwrap();
+        assert_eq!(RUN.with_borrow(Vec::len), 1, "a function may not wait, and is told so");
+        worker.panicked()
+    });
+    assert_eq!(panicked, [5]);
+}
+
+#[test]
+fn what_cannot_be_called_is_refused_with_its_arguments() {
+    run("sm://", (1, 1), &Fabric::new().register(note).unwrap(), |worker| {
+        let nowhere = Place { process: 1, thread: 0 };
+        let refused = worker.call_with(nowhere, note, (7, 8), How::default()).unwrap_err();
+        assert_eq!(refused.args, (7, 8));
+        assert!(matches!(refused.error, Error::NoSuchPlace(place) if place == nowhere));
+        let unknown = worker.call(worker.place(), fail, (0,));
+        assert!(matches!(unknown, Err(Error::NotRegistered(_))), "{unknown:?}");
+    });
+}
