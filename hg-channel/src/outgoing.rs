@@ -133,6 +133,12 @@ impl<N> Outgoing<N> {
         &mut room[RECORD..]
     }
 
+    /// The record of `len` bytes that was written last, and that nothing has followed, is taken back.
+    pub(crate) fn undo(&mut self, len: usize) {
+        self.open.used -= RECORD + len;
+        self.written -= (RECORD + len) as u64;
+    }
+
     #[cold]
     fn renew(&mut self, pool: &mut Pool, need: usize) {
         self.seal();

@@ -226,6 +226,15 @@ impl<N> Port<N> {
         Ok(link.out.record(&mut self.pool, tag, len as u32))
     }
 
+    /// Takes back the record of `len` bytes that was written last to this end, when it cannot be filled: before anything else is done
+    /// with that end.
+    #[cold]
+    pub fn undo(&mut self, to: u32, len: usize) {
+        if let Ok(at) = self.link_to(to) {
+            self.links[at as usize].out.undo(len);
+        }
+    }
+
     #[cold]
     fn refusal(&self, to: u32, len: usize) -> Error {
         if len > self.record_max {

@@ -8,7 +8,7 @@ use std::{
 };
 
 use hg_channel::{Directory, Error, Event, Limits, Near, Port, When, next_record};
-use hg_na::{Address, Domain, Error as NaError, OpenOptions, Plugin};
+use hg_na::{Address, Domain, Error as NaError, Op, OpenOptions, Plugin};
 use watchdog::Watchdog;
 
 /// Ends of separate domains, as if each were a process of its own, stepped in turn by one thread.
@@ -207,6 +207,45 @@ fn a_stranger(plugin: &dyn Plugin, url: &str) {
     assert!(world.consumed[1].is_empty() && world.gone[1].is_empty());
 }
 
+/// The last message of each is one that no end of a job sends.
+fn broken_rules(hello: &[u8]) -> [(&'static str, Vec<Vec<u8>>); 4] {
+    let kind = |kind| [kind, 0, 0, 0, 0, 0, 0, 0].to_vec();
+    let too_much = [kind(2), vec![0; 600]].concat();
+    [
+        ("no records", vec![hello.to_vec(), kind(2)]),
+        ("more than the window", vec![hello.to_vec(), too_much.clone(), too_much]),
+        ("two greetings", vec![hello.to_vec(), hello.to_vec()]),
+        ("an unknown kind", vec![hello.to_vec(), kind(9)]),
+    ]
+}
+
+fn a_liar(plugin: &dyn Plugin, url: &str) {
+    let _watchdog = Watchdog::start();
+    let limits = Limits::default().block(256).window(1024);
+    let body = [&TOKEN[..], &1_u32.to_le_bytes(), &1024_u32.to_le_bytes()].concat();
+    let hello = [&[1, 0, 0, 0, 0, 0, 0, 0], &body[..]].concat();
+    for (rule, messages) in broken_rules(&hello) {
+        let open = || plugin.open(&Address::new(url).unwrap(), &OpenOptions::listening()).unwrap();
+        let (victim, liar) = (open(), open());
+        let (victim, mut liar) = (victim.context(0).unwrap(), liar.context(0).unwrap());
+        let addresses = vec![victim.address().clone(), liar.address().clone()];
+        let to = liar.lookup(victim.address()).unwrap();
+        let directory = Arc::new(Directory::new(TOKEN, addresses));
+        let mut victim = Port::<u64>::new(0, victim, directory, Near::new(0, 1), limits);
+        for message in messages {
+            liar.post(0, Op::SendUnexpected { to, message: message.into() }).unwrap();
+        }
+        let (mut events, mut done) = (Vec::new(), Vec::new());
+        watchdog::until(rule, || {
+            liar.progress(Instant::now(), &mut done).unwrap();
+            victim.progress(Instant::now(), &mut events).unwrap();
+            matches!(events.last(), Some(Event::Gone { end: 1, .. }))
+        });
+        let said = victim.record(1, 0, 8, 1 << 20).map(|_| ()).unwrap_err();
+        assert!(matches!(said, Error::Gone { end: 1, .. }), "{rule}: {said}");
+    }
+}
+
 macro_rules! suite {
     ($name:ident, $plugin:expr, $url:expr) => {
         mod $name {
@@ -215,6 +254,7 @@ macro_rules! suite {
             suite!(@ $plugin, $url, an_end_that_is_gone_is_named_and_the_others_go_on, an_end);
             suite!(@ $plugin, $url, an_idle_connection_is_closed_and_made_again, an_idle_connection);
             suite!(@ $plugin, $url, who_does_not_know_the_token_is_not_heard, a_stranger);
+            suite!(@ $plugin, $url, who_breaks_the_rules_is_gone, a_liar);
         }
     };
     (@ $plugin:expr, $url:expr, $test:ident, $body:ident) => {

@@ -8,7 +8,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use hg_channel::{Arrived, Error as ChannelError, Event, Limits, Port, Stats, When, next_record};
+use hg_channel::{
+    Arrived, Error as ChannelError, Event, Limits, Port, RECORD, Stats, When, next_record,
+};
 use hg_core::{
     codec::{self, Codec as _},
     rpc::Rpc,
@@ -200,9 +202,11 @@ impl Worker {
             let mut port = self.port.borrow_mut();
             match port.record(end, number, size, limit) {
                 Ok(room) => {
-                    // Its size was asked for: what fails now is a `Serialize` that changes its mind, and the record is garbage that
-                    // its receiver refuses.
-                    codec::Default::encode(wire, room).map_err(Error::Unencodable)?;
+                    // Its size was asked for: what fails now is a `Serialize` that changes its mind.
+                    if let Err(error) = codec::Default::encode(wire, room) {
+                        port.undo(end, size);
+                        return Err(Error::Unencodable(error));
+                    }
                     self.made.set(self.made.get() + 1);
                     if let Some((when, synchronizer)) = how.notify {
                         synchronizer.expect_one();
@@ -220,7 +224,11 @@ impl Worker {
                 Err(ChannelError::Full(_)) if how.room == Room::Wait => {
                     port.flush(end);
                     drop(port);
-                    self.progress()?;
+                    let room = (RECORD + size) as u64;
+                    self.wait_until(|| {
+                        let waiting = self.port.borrow().waiting(end);
+                        (waiting == 0 || waiting + room <= limit).then_some(Ok(()))
+                    })?;
                 }
                 Err(error) => {
                     port.flush(end);

@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 use std::{
-    cell::RefCell,
+    cell::{Cell, RefCell},
     sync::{Condvar, Mutex},
 };
 
@@ -265,6 +265,38 @@ fn a_function_that_panics_keeps_nobody() {
         worker.panicked()
     });
     assert_eq!(panicked, [5]);
+}
+
+/// Is written the first time it is asked, when its size is, and not the second time.
+#[derive(Debug, Default, serde::Deserialize)]
+struct Moody(#[serde(skip)] Cell<u32>);
+
+impl serde::Serialize for Moody {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        self.0.set(self.0.get() + 1);
+        if self.0.get() > 1 {
+            return Err(serde::ser::Error::custom("not now"));
+        }
+        to.serialize_u64(7)
+    }
+}
+
+#[rpc(crate = hg_invoke)]
+fn take(_moody: Moody) {
+    panic!("it was never written");
+}
+
+#[test]
+fn arguments_that_fail_while_they_are_written_leave_no_call() {
+    run("sm://", (1, 1), &fabric().register(take).unwrap(), |worker| {
+        worker.call(worker.place(), note, (0, 1)).unwrap();
+        let failed = worker.call(worker.place(), take, (Moody::default(),));
+        assert!(matches!(failed, Err(Error::Unencodable(_))), "{failed:?}");
+        worker.call(worker.place(), note, (0, 2)).unwrap();
+        worker.quiesce().unwrap();
+        assert_eq!(RUN.with_borrow(Vec::clone), [(0, 1), (0, 2)]);
+        assert_eq!((worker.calls(), worker.panicked()), ((2, 2), 0));
+    });
 }
 
 #[test]

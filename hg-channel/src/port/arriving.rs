@@ -188,7 +188,9 @@ impl<N> Port<N> {
         let bytes = (message.len() - HEADER) as u64;
         let link = &mut self.links[at as usize];
         link.is_active = true;
-        if let Err(broken) = link.incoming.arrive(bytes) {
+        // No records take nothing of the window, so that there could be any number of such messages.
+        let arrived = if bytes == 0 { Err(Broken::TooShort) } else { link.incoming.arrive(bytes) };
+        if let Err(broken) = arrived {
             return self.broken(from, broken);
         }
         let end = link.end;
@@ -331,9 +333,10 @@ impl<N> Port<N> {
         if !self.is_at(at, bytes) {
             return;
         }
-        let message = positions(Kind::Left, &mut self.links[at as usize]);
+        let message = positions(Kind::Left, &self.links[at as usize]);
         let op = Op::SendControl { to: from, message };
         if self.context.post(QUIET | u64::from(at), op).is_ok() {
+            self.links[at as usize].incoming.tell();
             self.forget_idle(from, at, State::Left);
         }
     }

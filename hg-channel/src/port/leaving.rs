@@ -259,7 +259,9 @@ impl<N> Port<N> {
             }
             let op = Op::SendControl { to: *peer, message: positions(Kind::Leave, link) };
             // Refused, it is proposed again later.
-            let _busy = self.context.post(QUIET | u64::from(connection.link), op);
+            if self.context.post(QUIET | u64::from(connection.link), op).is_ok() {
+                link.incoming.tell();
+            }
         }
         for link in &mut self.links {
             link.is_active = false;
@@ -274,9 +276,9 @@ impl<N> Port<N> {
 }
 
 /// A message that says where both streams of a link are.
-pub(super) fn positions<N>(kind: Kind, link: &mut Link<N>) -> Message {
+pub(super) fn positions<N>(kind: Kind, link: &Link<N>) -> Message {
     let mut bytes = [0; LEAVE];
-    let consumed = link.incoming.tell();
+    let consumed = link.incoming.consumed();
     Header { kind, asks: false, consumed }.write(&mut bytes);
     bytes[HEADER..][..4].copy_from_slice(&link.out.written().to_le_bytes());
     bytes[HEADER + 4..][..4].copy_from_slice(&consumed.to_le_bytes());
