@@ -31,7 +31,7 @@ pub use self::{
     call::Half,
     outcome::{BulkAnswer, Moved, Outcome},
     owner::Owner,
-    transfer::{Move, Near},
+    transfer::{Came, Move, Near},
 };
 use self::{call::OpState, transfer::Transfer, untold::Untold};
 use crate::{
@@ -140,6 +140,8 @@ pub struct Operations {
     stalled: FxHashMap<Peer, VecDeque<OperationId>>,
     /// Those of which a piece is to be moved by this side.
     to_move: VecDeque<OperationId>,
+    /// Peers with which a piece is being moved, and transfers whose turn has come meanwhile.
+    moving: FxHashMap<Peer, VecDeque<OperationId>>,
     /// Bytes that were moved at once since a round was due for it.
     moved_at_once: u64,
     /// Who waits for room, in the order in which they came.
@@ -210,6 +212,7 @@ impl Operations {
             max: calls_max.min(ENTRIES_MAX / 2),
             stalled: FxHashMap::default(),
             to_move: VecDeque::new(),
+            moving: FxHashMap::default(),
             moved_at_once: 0,
             waiting: VecDeque::new(),
             granted: 0,

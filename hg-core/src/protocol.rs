@@ -85,11 +85,12 @@ impl Protocol {
     /// Nothing under way. `max_control`: [`hg_na::Caps::max_control`].
     #[must_use]
     pub fn new(
-        context: Box<dyn Context>,
+        mut context: Box<dyn Context>,
         limits: &Limits,
         max_control: usize,
         now: Instant,
     ) -> Self {
+        context.begin_all();
         Self {
             routes: context.address().scheme() == hg_na::UID,
             context: Some(context),

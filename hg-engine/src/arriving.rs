@@ -35,7 +35,12 @@ pub(crate) struct Arriving {
 pub(crate) type Arrived = Result<(Vec<u8>, bool), Failure>;
 
 impl Arriving {
-    pub(crate) fn new(port: Arc<Port>, answer: Box<BulkAnswer>) -> Result<Self, Failure> {
+    /// `waits`: this thread waits for the result, rather than polls it.
+    pub(crate) fn new(
+        port: Arc<Port>,
+        answer: Box<BulkAnswer>,
+        waits: bool,
+    ) -> Result<Self, Failure> {
         let message = answer.message.as_slice();
         let has_checksum = Header::decode(message).is_ok_and(|(header, _)| header.checksum);
         let read = Claim::read(&message[answer.payload..]);
@@ -54,7 +59,8 @@ impl Arriving {
         }
         let peer = Peer { na: arriving.answer.peer, port: port.id };
         let owned = PortRef::Owned(Arc::clone(port));
-        let mut fetch = Fetch::new(owned, peer, (&arriving.claim.descriptor).into());
+        let may_wait = waits && arriving.answer.deadline.is_none();
+        let mut fetch = Fetch::new(owned, peer, (&arriving.claim.descriptor).into(), may_wait);
         if let Some(at) = arriving.answer.deadline {
             fetch = fetch.within(at.saturating_duration_since(port.now()));
         }

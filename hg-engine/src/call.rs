@@ -163,7 +163,7 @@ impl<'e, R: Rpc> Call<'e, R> {
                 match ready!(operation.poll(context, is_awaited)) {
                     Outcome::Bulk(answer) => {
                         let port = Arc::clone(&operation.port);
-                        match Arriving::new(port, answer) {
+                        match Arriving::new(port, answer, false) {
                             Ok(arriving) => {
                                 self.state = CallState::Arriving(Box::new(arriving));
                                 return self.poll_by(context, is_awaited);
@@ -333,7 +333,7 @@ fn decode_rare<R: Rpc>(
 ) -> Result<R::Output, CallError<R::Error>> {
     match outcome.unwrap_or_else(|| port.no_outcome()) {
         Outcome::Bulk(answer) => {
-            arrived::<R>(Arriving::new(Arc::clone(port), answer).and_then(|mut it| it.wait()))
+            arrived::<R>(Arriving::new(Arc::clone(port), answer, true).and_then(|mut it| it.wait()))
         }
         outcome => decode::<R>(outcome),
     }

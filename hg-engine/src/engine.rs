@@ -78,9 +78,10 @@ impl Alive {
         self.ports.iter().for_each(|port| port.interrupt());
         let me = |port: &Arc<Port>| port.shared.platform.current();
         let me = self.ports.first().map(me);
-        for Spawned { thread, join } in threads {
-            // A handler waits for no thread: it may run on that one, or keep from ending what that one waits for.
-            let may_wait = me.as_ref() != Some(&thread) && !is_in_handler();
+        for (port, Spawned { thread, join }) in self.ports.iter().zip(threads) {
+            // A handler waits for no thread: it may run on that one, or keep from ending what that one waits for. Nor does
+            // anybody wait for one that may be kept waiting by a peer's memory.
+            let may_wait = me.as_ref() != Some(&thread) && !is_in_handler() && port.has_moved();
             if may_wait && !join.join() {
                 tracing::error!("a progress thread panicked");
             }
@@ -111,10 +112,13 @@ impl Engine {
             )));
         }
         let weak: Vec<_> = ports.iter().map(Arc::downgrade).collect();
-        shared.pool.wake_by(move || {
-            // All of them: whoever makes progress for any looks after the pool.
-            weak.iter().filter_map(Weak::upgrade).for_each(|port| port.notify());
-        });
+        for pool in shared.pools() {
+            let weak = weak.clone();
+            pool.wake_by(move || {
+                // All of them: whoever makes progress for any looks after the pools.
+                weak.iter().filter_map(Weak::upgrade).for_each(|port| port.notify());
+            });
+        }
         dump::add(&ports);
         let address = shared.address_of_all(&ports);
         let alive = Alive { ports, address, threads: Mutex::default() };

@@ -180,6 +180,11 @@ impl<T: Clone + PartialEq> Followers<T> {
         }
     }
 
+    /// Whether the role is kept for a loop.
+    pub(crate) fn has_loop(&self) -> bool {
+        matches!(self.keeper, Some(Keeper::Loop(..)))
+    }
+
     /// Whether a loop was told that it may sleep.
     pub(crate) fn is_loop_asleep(&self) -> bool {
         matches!(self.keeper, Some(Keeper::Loop(_, true)))

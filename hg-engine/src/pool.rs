@@ -6,7 +6,8 @@
 //!                               +-- none is to be had ---> it stays queued; tried again when a job is added, when a thread
 //!                                                          becomes free, and when `next_try` has come
 //! ```
-//! A pool belongs to one engine. So handlers of two engines of a process that call each other do not compete for threads.
+//! A pool belongs to one engine, which has another one for pieces of transfers (`moving.rs`). So handlers of two engines of a process that
+//! call each other do not compete for threads.
 //! An idle pool has no threads.
 //!
 //! # Shares
@@ -49,6 +50,8 @@ const RETRY_MAX: Duration = Duration::from_secs(1);
 
 /// The threads of one engine for what may block.
 pub(crate) struct Pool {
+    /// Of its threads.
+    name: &'static str,
     platform: Arc<dyn Platform>,
     threads_max: usize,
     /// Who opened the engine.
@@ -92,9 +95,10 @@ enum Given {
 
 impl Pool {
     /// No thread yet, and at most so many (at least one).
-    pub(crate) fn new(platform: Arc<dyn Platform>, threads_max: usize) -> Self {
+    pub(crate) fn new(name: &'static str, platform: Arc<dyn Platform>, threads_max: usize) -> Self {
         let process = platform.process();
         Self {
+            name,
             platform,
             threads_max: threads_max.max(1),
             process,
@@ -238,7 +242,7 @@ impl Pool {
             let work = seat.lock().take();
             pool.run_thread(work);
         };
-        let Err(error) = self.platform.spawn("hg-pool".to_owned(), Box::new(run)) else {
+        let Err(error) = self.platform.spawn(self.name.to_owned(), Box::new(run)) else {
             let mut state = self.state.lock();
             state.refused = None;
             self.is_refused.store(false, Ordering::Relaxed);

@@ -14,6 +14,7 @@ mod contexts;
 mod guests;
 mod handler;
 mod held;
+mod moving;
 mod request;
 mod state;
 mod step;
@@ -31,6 +32,7 @@ use hg_bulk::Local;
 use hg_core::{deferred::Deferred, header::Header, protocol::Ticket, registry::Registry};
 use hg_na::{Address, Caps, Completion, Context, Domain, Memory, Message, Rights, Waiter};
 
+use self::moving::Movers;
 pub use self::request::Request;
 pub(crate) use self::{
     answer::{encode_error, encode_value},
@@ -40,7 +42,7 @@ pub(crate) use self::{
     held::Role,
     request::Due,
     state::State,
-    step::{Look, OutcomeOf},
+    step::{Look, OutcomeOf, Patient},
 };
 use crate::{
     background::Background,
@@ -64,6 +66,8 @@ pub(crate) struct Shared {
     pub(crate) platform: Arc<dyn Platform>,
     /// Threads for what may block; closed with the last port.
     pub(crate) pool: Arc<Pool>,
+    /// Threads for pieces of transfers: what runs in the other ones may wait for those.
+    pub(crate) movers: Arc<Pool>,
     pub(crate) contexts: Contexts,
     /// `None` once all ports were closed.
     handlers: RwLock<Option<Arc<Registry<Registered>>>>,
@@ -82,7 +86,9 @@ impl Shared {
         contexts: usize,
     ) -> Self {
         let caps = domain.caps().clone();
-        let pool = Arc::new(Pool::new(Arc::clone(&platform), settings.pool_threads_max));
+        let threads_max = settings.pool_threads_max;
+        let [pool, movers] = ["hg-pool", "hg-mover"]
+            .map(|name| Arc::new(Pool::new(name, Arc::clone(&platform), threads_max)));
         Self {
             // Relaxed: only that it is another one each time matters.
             id: ENGINES.fetch_add(1, Ordering::Relaxed),
@@ -91,6 +97,7 @@ impl Shared {
             domain,
             platform,
             pool,
+            movers,
             contexts: Contexts::new(contexts),
             handlers: RwLock::new(Some(Arc::new(handlers))),
             handlers_version: AtomicUsize::new(0),
@@ -122,11 +129,17 @@ impl Shared {
         Some(result)
     }
 
-    /// A port was closed; with the last one go the pool and the handlers. Not under a lock.
+    /// All threads that are started when they are needed.
+    #[inline]
+    pub(crate) fn pools(&self) -> [&Arc<Pool>; 2] {
+        [&self.pool, &self.movers]
+    }
+
+    /// A port was closed; with the last one go the pools and the handlers. Not under a lock.
     pub(crate) fn port_closed(&self) {
         // AcqRel: the last one comes after all others have closed.
         if self.open_ports.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.pool.close();
+            self.pools().into_iter().for_each(|pool| pool.close());
             let handlers = self.handlers.write().take();
             handlers.into_iter().for_each(drop_handlers);
         }
@@ -243,6 +256,8 @@ pub(crate) struct Port {
     pub(crate) guests: Guests,
     /// Whether the holder of the role sleeps, or is about to.
     sleeping: AtomicBool,
+    /// Pieces of transfers that are being moved.
+    pub(crate) movers: Movers,
     /// A foreign loop has come: whoever has the role is to give it up.
     pub(crate) yielding: AtomicBool,
     /// Progress that nobody waits in shall end.
@@ -291,6 +306,7 @@ impl Port {
             background: Background::new(),
             guests: Guests::default(),
             sleeping: AtomicBool::new(false),
+            movers: Movers::default(),
             yielding: AtomicBool::new(false),
             interrupted: AtomicBool::new(false),
             closing: AtomicBool::new(false),
@@ -396,7 +412,8 @@ impl Port {
             self.sleeping.store(false, Ordering::Relaxed);
             return None;
         };
-        Some([until, self.shared.pool.next_try()].into_iter().flatten().min())
+        let [pool, movers] = self.shared.pools().map(|pool| pool.next_try());
+        Some([until, pool, movers].into_iter().flatten().min())
     }
 
     /// Sleeps unless there is something to do; not beyond `limit`.

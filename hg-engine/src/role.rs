@@ -62,7 +62,7 @@ use crate::{
     idle::Idle,
     inside::{is_in_handler, is_inside, waiting},
     platform::{Spawned, Thread},
-    port::{Look, OutcomeOf, Port, Role, Sleep, State, Work},
+    port::{Look, OutcomeOf, Patient, Port, Role, Sleep, State, Work},
 };
 
 /// How long the background thread stays aside after the last caller has left.
@@ -206,7 +206,7 @@ impl Port {
         id: OperationId,
         outcome: &mut Option<Outcome>,
     ) {
-        self.drive(&mut role, state, None, &mut OutcomeOf { id, outcome });
+        self.drive(&mut role, state, None, &mut OutcomeOf { id, outcome, waits: true });
     }
 
     #[cold]
@@ -285,7 +285,10 @@ impl Port {
         let platform = self.shared.platform.as_ref();
         let mut idle = Idle::new(self.shared.settings.wait, platform, &self.background.spins);
         loop {
-            if self.closing.load(Ordering::Relaxed) || self.yielding.load(Ordering::Relaxed) {
+            let is_over = self.closing.load(Ordering::Relaxed)
+                || self.yielding.load(Ordering::Relaxed)
+                || role.is_lost();
+            if is_over {
                 return None;
             }
             let mut last = false;
@@ -446,7 +449,6 @@ impl Port {
     pub(crate) fn run_in_background(self: &Arc<Self>) {
         while !self.closing.load(Ordering::Relaxed) {
             if self.callers_left() {
-                let Some((mut role, state)) = self.wait_for_role(None) else { return };
                 let callers = &self.background.callers;
                 let polls = &self.background.polls;
                 let mut interrupted = |state: &mut State| {
@@ -454,8 +456,12 @@ impl Port {
                         || polls.want_the_role() && !state.protocol.is_busy();
                     ends.then_some(())
                 };
-                self.drive(&mut role, state, None, &mut interrupted);
-                drop(role);
+                while let Some((mut role, state)) = self.wait_for_role(None) {
+                    let found = self.drive(&mut role, state, None, &mut Patient(&mut interrupted));
+                    if found.is_some() || !role.is_lost() {
+                        break;
+                    }
+                }
                 self.background.make_way_for_polls();
             }
         }

@@ -17,7 +17,7 @@ use hg_na::{Begun, Direction, Rights, SharedBytes};
 
 use crate::{
     Peer,
-    inside::{Inside, innermost_of, is_inside},
+    inside::{Inside, innermost_of, is_in_handler, is_inside},
     pending::{Pending, PortRef},
     port::{Port, State},
 };
@@ -44,7 +44,7 @@ impl<'e> Transfer<'e> {
             }
             Now::Due => Ok(Made::Due),
             Now::Refused(state) => port.post_transfer(state, peer, (direction, local, far)),
-            Now::Not => port.start_transfer(peer, direction, local, far),
+            Now::Not => port.start_transfer(peer, direction, local, (far, true)),
         };
         Self(Moving::new(PortRef::Borrowed(port), made))
     }
@@ -227,12 +227,13 @@ impl Port {
             return Now::Not;
         }
         match self.enter_state() {
-            Some(state) => self.begin_and_move(state, peer, direction, local, far),
+            Some(state) => self.begin_and_move(state, peer, direction, local, (far, true)),
             None => Now::Not,
         }
     }
 
-    /// Begins a transfer under the state's lock, and moves its bytes without it.
+    /// Begins a transfer under the state's lock, and moves its bytes without it; unless this thread could be held up by that, and
+    /// may not (`moving.rs`).
     #[inline]
     fn begin_and_move<'p>(
         &'p self,
@@ -240,12 +241,13 @@ impl Port {
         peer: Peer,
         direction: Direction,
         local: RangeRef<'_>,
-        far: &RemoteRange,
+        (far, may_wait): (&RemoteRange, bool),
     ) -> Now<'p> {
         let is_driven_here = self.is_driven_here(&state);
         let at_once = if is_driven_here { u64::MAX } else { AT_ONCE };
-        let begun = state.protocol.begin_transfer(peer.na, direction, local, far, at_once);
-        if matches!(begun, Begun::No) {
+        let how = (at_once, may_wait && !is_in_handler());
+        let begun = state.protocol.begin_transfer(peer.na, direction, local, far, how);
+        if matches!(begun, Begun::No | Begun::Later) {
             return Now::Refused(state);
         }
         let is_due = is_driven_here && state.protocol.operations.is_round_due();
@@ -256,20 +258,6 @@ impl Port {
             Ok(()) => now,
             Err(_) => self.enter_state().map_or(Now::Not, Now::Refused), // Posting tells.
         }
-    }
-
-    /// Moves a piece of a transfer that is under way, without the state's lock; says whether there was one.
-    #[cold]
-    pub(crate) fn move_piece(&self) -> bool {
-        let Some(mut state) = self.enter_state() else { return false };
-        let Some(moving) = state.protocol.next_move() else { return false };
-        let begun = state.protocol.begin_move(&moving);
-        drop(state);
-        let is_over = begun.finish();
-        if let Some(mut state) = self.enter_state() {
-            state.protocol.handle_moved(moving, is_over);
-        }
-        true
     }
 
     /// Whether nobody but this thread makes progress: then nobody moves bytes while it goes on. A plain handler is told
@@ -289,7 +277,7 @@ impl Port {
         peer: Peer,
         direction: Direction,
         local: RangeRef<'_>,
-        far: RemoteRange,
+        (far, may_wait): (RemoteRange, bool),
     ) -> Result<Made, TransferError> {
         self.check_peer(peer)?;
         if local.len() != far.len() {
@@ -306,7 +294,7 @@ impl Port {
         if let (Direction::Get, Some(bytes)) = (direction, far.eager()) {
             return local.fill(bytes).map(|()| Made::Over).map_err(TransferError::from);
         }
-        self.move_or_start(peer, direction, local, far)
+        self.move_or_start(peer, direction, local, (far, may_wait))
     }
 
     /// Gets bytes here and now into memory that is not registered; `None`: it was not done, and the long way tells why.
@@ -316,6 +304,7 @@ impl Port {
         owner: Peer,
         far: &RemoteRange,
         into: &mut [u8],
+        may_wait: bool,
     ) -> Option<Made> {
         let is_well =
             self.check_peer(owner).is_ok() && self.check_remote(far, Rights::READ).is_ok();
@@ -323,11 +312,11 @@ impl Port {
             return None;
         }
         let mut state = self.enter_state()?;
-        if !state.protocol.fetch_at_once(owner.na, far, into) {
-            return None;
-        }
+        let may_wait = may_wait && !is_in_handler();
+        let begun = state.protocol.begin_fetch(owner.na, far, into, may_wait);
         let is_due = self.is_driven_here(&state) && state.protocol.operations.is_round_due();
-        Some(if is_due { Made::Due } else { Made::Over })
+        drop(state);
+        begun.finish().then_some(if is_due { Made::Due } else { Made::Over })
     }
 
     /// Starts a view; [`hg_na::Error::Unsupported`] where the bytes have to be pulled instead.
@@ -354,10 +343,10 @@ impl Port {
         peer: Peer,
         direction: Direction,
         local: RangeRef<'_>,
-        far: RemoteRange,
+        (far, may_wait): (RemoteRange, bool),
     ) -> Result<Made, TransferError> {
         let state = self.enter_state().ok_or_else(forked)?;
-        match self.begin_and_move(state, peer, direction, local, &far) {
+        match self.begin_and_move(state, peer, direction, local, (&far, may_wait)) {
             Now::Over => Ok(Made::Over),
             Now::Due => Ok(Made::Due),
             Now::Refused(state) => self.post_transfer(state, peer, (direction, local, far)),

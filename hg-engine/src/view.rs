@@ -32,15 +32,16 @@ enum Into {
 }
 
 impl<'e> Fetch<'e> {
-    pub(crate) fn new(port: PortRef<'e>, owner: Peer, remote: RemoteRange) -> Self {
-        Self::new_into(port, owner, remote, Vec::new())
+    /// `may_wait`: whether this thread may be held up by the peer's memory.
+    pub(crate) fn new(port: PortRef<'e>, owner: Peer, remote: RemoteRange, may_wait: bool) -> Self {
+        Self::new_into(port, owner, (remote, may_wait), Vec::new())
     }
 
     /// The same into memory that is used again.
     pub(crate) fn new_into(
         port: PortRef<'e>,
         owner: Peer,
-        remote: RemoteRange,
+        remote: (RemoteRange, bool),
         into: Vec<u8>,
     ) -> Self {
         match Self::start(&port, owner, remote, into) {
@@ -52,7 +53,7 @@ impl<'e> Fetch<'e> {
     fn start(
         port: &Arc<Port>,
         owner: Peer,
-        remote: RemoteRange,
+        (remote, may_wait): (RemoteRange, bool),
         mut into: Vec<u8>,
     ) -> Result<(Made, Into), TransferError> {
         if let Some(bytes) = remote.eager() {
@@ -61,11 +62,12 @@ impl<'e> Fetch<'e> {
             return Ok((Made::Over, Into::Bytes(into)));
         }
         resize(&mut into, remote.len())?;
-        if let Some(made) = port.fetch_at_once(owner, &remote, &mut into) {
+        if let Some(made) = port.fetch_at_once(owner, &remote, &mut into, may_wait) {
             return Ok((made, Into::Bytes(into)));
         }
         let local = Arc::new(port.register(Memory::from(into), Rights::empty())?);
-        let made = port.start_transfer(owner, Direction::Get, RangeRef::from(&local), remote)?;
+        let (local_range, far) = (RangeRef::from(&local), (remote, may_wait));
+        let made = port.start_transfer(owner, Direction::Get, local_range, far)?;
         Ok((made, Into::Memory(local)))
     }
 
@@ -187,7 +189,7 @@ impl<'e> View<'e> {
             Ok(Some(seen)) => Some(Ok(seen)),
             Ok(None) | Err(TransferError::NotMade(Error::Unsupported(_))) => {
                 let port = PortRef::Borrowed(self.port);
-                let fetch = Fetch::new(port, self.owner, self.remote.clone());
+                let fetch = Fetch::new(port, self.owner, self.remote.clone(), true);
                 if let Some(at) = self.deadline {
                     fetch.moving.end_within(at.saturating_duration_since(self.port.now()));
                 }

@@ -15,7 +15,7 @@ use hg_bulk::{Descriptor as Lent, TransferError};
 use hg_core::error::CallError;
 use hg_engine::{Builder, Bulk, Engine, Peer, Progress, Request};
 use hg_macros::rpc;
-use hg_na::{Address, Context as Transport, Descriptor, Memory, Rights};
+use hg_na::{Address, Begun, Context as Transport, Descriptor, Memory, Rights};
 use hg_na_conformance::layer::{Layer, Layered, Layers};
 use hg_na_sm::{SmPlugin, shared::alloc};
 use proptest::prelude::{ProptestConfig, any, prop_assert_eq, proptest};
@@ -47,20 +47,23 @@ impl Layers for Watched {
 }
 
 impl Layer for Watched {
-    fn fetch(
+    fn fetch<'into>(
         &mut self,
         inner: &mut dyn Transport,
         owner: hg_na::Peer,
         (remote, offset): (&Descriptor, u64),
-        into: &mut [u8],
-    ) -> bool {
+        into: &'into mut [u8],
+        may_wait: bool,
+    ) -> Begun<'into> {
         self.0.asked.fetch_add(1, Ordering::SeqCst);
         // What is there when it is not done does not matter.
         into.fill(0xEE);
-        let is_done =
-            !self.0.refuses.load(Ordering::SeqCst) && inner.fetch(owner, remote, offset, into);
-        self.0.done.fetch_add(usize::from(is_done), Ordering::SeqCst);
-        is_done
+        if self.0.refuses.load(Ordering::SeqCst) {
+            return Begun::No;
+        }
+        let begun = inner.fetch(owner, remote, offset, into, may_wait);
+        self.0.done.fetch_add(usize::from(!matches!(begun, Begun::No)), Ordering::SeqCst);
+        begun
     }
 }
 

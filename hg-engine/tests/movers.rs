@@ -6,14 +6,14 @@ use std::{
     sync::{
         Arc, Mutex, OnceLock,
         atomic::{AtomicUsize, Ordering},
-        mpsc::{RecvTimeoutError, channel},
+        mpsc::{Receiver, RecvTimeoutError, Sender, channel},
     },
     thread,
     time::{Duration, Instant},
 };
 
 use hg_bulk::{Descriptor as Lent, TransferError};
-use hg_engine::{Builder, Bulk, Engine, Peer, Progress, Request};
+use hg_engine::{Builder, Bulk, CallOptions, Engine, Peer, Progress, Request};
 use hg_macros::rpc;
 use hg_na::{Address, Begun, Context as Transport, Error, Memory, Mover, Rights, Transit};
 use hg_na_conformance::{
@@ -29,6 +29,9 @@ fn pulled(memory: Lent) -> Result<u64, String>;
 
 #[rpc(crate = crate::hg)]
 fn ping() {}
+
+#[rpc(crate = crate::hg)]
+fn never();
 
 const MIB: usize = 1 << 20;
 
@@ -59,6 +62,10 @@ impl Layer for Watched {
         inner: &mut dyn Transport,
         transit: &Transit<'near, '_>,
     ) -> Begun<'near> {
+        // As where the kernel moves bytes.
+        if !transit.may_wait {
+            return Begun::No;
+        }
         match inner.begin(transit) {
             Begun::Ready(mover) => Begun::Ready(Box::new(Late { mover, watched: self.clone() })),
             begun => begun,
@@ -90,6 +97,7 @@ struct Pair {
     owner: Engine,
     to: Peer,
     watched: Watched,
+    plugin: Mem,
 }
 
 impl Pair {
@@ -100,11 +108,17 @@ impl Pair {
             .plugin(Layered::new(plugin.clone(), watched.clone()))
             .eager_max(0);
         let user = user.listen(true).open("mem://").unwrap();
-        let owner = Builder::new().plugin(plugin).eager_max(0).listen(true).open("mem://").unwrap();
+        let owner =
+            Builder::new().plugin(plugin.clone()).eager_max(0).listen(true).open("mem://").unwrap();
         owner.register(ping).unwrap();
+        let unanswered = |request: Request, ()| async move {
+            request.cancelled().await;
+            Ok(())
+        };
+        owner.serve_async(never, unanswered).unwrap();
         let to = user.lookup(owner.address()).unwrap();
         user.call(ping, &to, ()).wait().unwrap();
-        Self { user, owner, to, watched }
+        Self { user, owner, to, watched, plugin }
     }
 
     /// Before bytes are moved, another thread asks for the engine's lock, and has it.
@@ -175,6 +189,86 @@ fn others_use_the_engine_while_a_handler_has_bytes_moved() {
     assert!(pair.moved() > 0);
 }
 
+/// Has each piece wait, until what is given second is dropped; the first is told of each.
+fn hold_up(watched: &Watched) -> (Receiver<()>, Sender<()>) {
+    let (at_it, is_at_it) = channel();
+    let (go_on, goes_on) = channel::<()>();
+    let (at_it, goes_on) = (Mutex::new(at_it), Mutex::new(goes_on));
+    let stop: Before = Box::new(move || {
+        let _nobody_waits = at_it.lock().unwrap().send(());
+        let _nobody_tells = goes_on.lock().unwrap().recv_timeout(LIMIT);
+        Ok(())
+    });
+    assert!(watched.before.set(stop).is_ok());
+    (is_at_it, go_on)
+}
+
+fn serve_pulls(engine: &Engine) {
+    engine
+        .serve_async(pulled, |request: Request, (memory,)| async move {
+            let bytes = request.fetch(&memory).await.map_err(|error| error.to_string())?;
+            Ok(bytes.iter().copied().map(u64::from).sum())
+        })
+        .unwrap();
+}
+
+#[test]
+fn a_piece_that_takes_long_keeps_nobody_from_being_served() {
+    for len in [40_000, MIB] {
+        let pair = Pair::new(Progress::Background);
+        let (is_at_it, go_on) = hold_up(&pair.watched);
+        serve_pulls(&pair.user);
+        pair.user.register(ping).unwrap();
+        let there = pair.owner.lookup(pair.user.address()).unwrap();
+        let lent = pair.owner.expose(pattern(len), Rights::READ).unwrap();
+        let pulling = pair.owner.call(pulled, &there, (lent.descriptor(),));
+        hear(&is_at_it);
+        let other = Builder::new().plugin(pair.plugin.clone()).open("mem://").unwrap();
+        let theirs = other.lookup(pair.user.address()).unwrap();
+        for _ in 0..100 {
+            other.call(ping, &theirs, ()).wait().unwrap();
+            pair.user.call(ping, &pair.to, ()).wait().unwrap();
+        }
+        drop(go_on);
+        assert_eq!(pulling.wait().unwrap(), pattern(len).iter().copied().map(u64::from).sum());
+    }
+}
+
+#[test]
+fn an_engine_is_closed_while_a_piece_takes_long() {
+    let pair = Pair::new(Progress::Background);
+    let (is_at_it, go_on) = hold_up(&pair.watched);
+    serve_pulls(&pair.user);
+    let there = pair.owner.lookup(pair.user.address()).unwrap();
+    let lent = pair.owner.expose(pattern(MIB), Rights::READ).unwrap();
+    let pulling = pair.owner.call(pulled, &there, (lent.descriptor(),));
+    hear(&is_at_it);
+    pair.user.close();
+    assert!(pulling.wait().is_err());
+    drop(go_on);
+}
+
+#[test]
+fn a_caller_with_a_deadline_is_held_up_by_no_piece() {
+    let pair = Pair::new(Progress::Own);
+    let (is_at_it, _go_on) = hold_up(&pair.watched);
+    serve_pulls(&pair.user);
+    let there = pair.owner.lookup(pair.user.address()).unwrap();
+    let lent = pair.owner.expose(pattern(MIB), Rights::READ).unwrap();
+    thread::scope(|scope| {
+        let pulling = scope.spawn(|| pair.owner.call(pulled, &there, (lent.descriptor(),)).wait());
+        let start = Instant::now();
+        // It makes the progress that serves the pull.
+        while is_at_it.try_recv().is_err() {
+            let within = CallOptions::within(Duration::from_millis(20));
+            pair.user.call_with(never, &pair.to, (), within).wait().unwrap_err();
+            in_time!(start, "nothing is pulled");
+        }
+        pair.user.close();
+        assert!(pulling.join().unwrap().is_err());
+    });
+}
+
 #[test]
 fn what_cannot_be_moved_here_is_posted_and_moved_or_fails_there() {
     let pair = Pair::new(Progress::Background);
@@ -196,16 +290,8 @@ fn what_cannot_be_moved_here_is_posted_and_moved_or_fails_there() {
 #[test]
 fn a_transfer_that_ends_while_a_piece_of_it_is_moved_is_freed_with_its_memory() {
     for kind in 0..4 {
-        let Pair { user, owner, to, watched } = Pair::new(Progress::Background);
-        let (at_it, is_at_it) = channel();
-        let (go_on, goes_on) = channel::<()>();
-        let (at_it, goes_on) = (Mutex::new(at_it), Mutex::new(goes_on));
-        let stop: Before = Box::new(move || {
-            let _nobody_waits = at_it.lock().unwrap().send(());
-            let _nobody_tells = goes_on.lock().unwrap().recv_timeout(LIMIT);
-            Ok(())
-        });
-        assert!(watched.before.set(stop).is_ok());
+        let Pair { user, owner, to, watched, .. } = Pair::new(Progress::Background);
+        let (is_at_it, go_on) = hold_up(&watched);
         let theirs = owner.expose(pattern(4 * MIB), Rights::READ).unwrap();
         let ours = user.expose(vec![0; 4 * MIB], Rights::empty()).unwrap();
         let transfer = user.pull(&to, theirs.descriptor(), &ours);

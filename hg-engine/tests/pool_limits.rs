@@ -4,7 +4,7 @@
 
 use std::{
     fs,
-    sync::{Arc, Barrier},
+    sync::{Arc, Barrier, Mutex, mpsc},
     thread,
     time::Instant,
 };
@@ -37,6 +37,10 @@ fn open(plugin: &Mem) -> Result<Engine, OpenError> {
     builder.open("mem://")
 }
 
+fn threads() -> usize {
+    fs::read_dir("/proc/self/task").unwrap().count()
+}
+
 fn address_space() -> u64 {
     let pages = fs::read_to_string("/proc/self/statm").unwrap();
     pages.split(' ').next().unwrap().parse::<u64>().unwrap() * 4096
@@ -56,11 +60,27 @@ fn without_a_thread_to_be_had_blocking_handlers_wait_and_everything_else_goes_on
     };
     target.serve_blocking(meet, serve).unwrap();
     assert_eq!(origin.call(plain, &peer, (1,)).wait().unwrap(), 1);
+    let calm = threads();
     assert_eq!(origin.call(long, &peer, ()).wait().unwrap().len(), 300_000);
+    let start = Instant::now();
+    while threads() > calm {
+        in_time!(start, "a thread that was started for a transfer stays");
+        thread::yield_now();
+    }
 
     let (before, hard) = getrlimit(Resource::RLIMIT_AS).unwrap();
     setrlimit(Resource::RLIMIT_AS, address_space() + LEFT, hard).unwrap();
-    assert!(thread::Builder::new().spawn(|| ()).is_err(), "there is room for a thread");
+    // Stacks of threads that have ended are used again.
+    let mut last = Vec::new();
+    let (_end, ends) = mpsc::channel::<()>();
+    let ends = Arc::new(Mutex::new(ends));
+    while let Ok(thread) = thread::Builder::new().spawn({
+        let ends = Arc::clone(&ends);
+        move || assert!(ends.lock().unwrap().recv().is_err())
+    }) {
+        last.push(thread);
+        assert!(last.len() < 64, "there is room for a thread");
+    }
     let meet_of = |number: usize| origin.call_owned(meet, &peer, (number as u64,));
     let calls: Vec<_> = (0..MEETING).map(meet_of).collect();
     // They have arrived, and hold nobody up.

@@ -63,7 +63,8 @@
 //!     may share one). It is told when the queue that was full has come down to half at most, whatever has
 //!     emptied it, or when a limit of the whole context leaves a place; it ends a sleep. Whoever comes first takes the room: a
 //!     post after it may be refused again, and then it is told again. Without a refusal it is not told, and after
-//!     [`Completion::HungUp`] never. A short cut that was not taken is no refusal. Where several handles lead to one peer, it
+//!     [`Completion::HungUp`] never. A short cut that was not taken is no refusal, but a transfer that
+//!     is to be begun later ([`Begun::Later`]) is one. Where several handles lead to one peer, it
 //!     is told of each.
 //! 18. What is said of who a peer is ([`Context::identity`]), somebody else than the peer vouches for. From its first message, or
 //!     the first operation with it that has succeeded, until [`Completion::Gone`] the same is said; afterwards nothing is known.
@@ -77,7 +78,7 @@
 //!
 //! # Why it is so
 //! - Whoever has a context keeps others from it; so bytes are moved without it ([`Mover`]), where moving them takes longer
-//!   than handing them over. Over sockets and cards others move them, and nothing is begun.
+//!   than handing them over, or may take for ever: the kernel waits for a peer's memory that is not there. Over sockets and cards others move them, and nothing is begun.
 //! - A context sleeps through its [`Waiter`], a second object that other threads may use, because the thread that sleeps
 //!   must not hold the context: others post meanwhile. One `epoll_wait` both sleeps and says which connection rang, so
 //!   that a blocking call costs one sleep and one wake-up a side.

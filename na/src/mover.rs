@@ -9,7 +9,9 @@ use crate::Error;
 ///
 /// It borrows the local region and nothing else. It is for the next moment, not to be kept.
 pub trait Mover: Send {
-    /// Moves all bytes. Takes the time of copying them, and waits for nobody.
+    /// Moves all bytes. Takes the time of copying them; where the transit allows for it ([`crate::Transit::may_wait`]), the kernel
+    /// may wait as long as the peer's memory is not there: on a disk, at a server, or wherever the peer fetches it from
+    /// (`userfaultfd(2)`). Run such a one where nobody waits for this thread.
     ///
     /// # Errors
     /// Why not all were moved; some may have been. Post the transfer, which tells the same of it, or succeeds in another way.
@@ -23,6 +25,9 @@ pub enum Begun<'near> {
     Over,
     /// It is over, in the same way, once this was run.
     Ready(Box<dyn Mover + 'near>),
+    /// It was not begun, since there is no connection yet, or enough was begun: [`crate::Completion::Room`] follows, as for
+    /// an operation that was refused with [`Error::Again`].
+    Later,
     /// It was not begun, for whatever reason; post it, which tells. Nothing was counted or copied to ask: whoever does not
     /// post it has lost nothing.
     No,
@@ -34,7 +39,7 @@ impl Begun<'_> {
         match self {
             Self::Over => true,
             Self::Ready(mover) => mover.run().is_ok(),
-            Self::No => false,
+            Self::Later | Self::No => false,
         }
     }
 }
@@ -44,6 +49,7 @@ impl fmt::Debug for Begun<'_> {
         out.write_str(match self {
             Self::Over => "Over",
             Self::Ready(_) => "Ready",
+            Self::Later => "Later",
             Self::No => "No",
         })
     }

@@ -156,6 +156,7 @@ impl Op {
             remote: remote.descriptor(),
             remote_offset: remote.offset(),
             len: remote.len(),
+            may_wait: true,
         })
     }
 
@@ -201,6 +202,8 @@ pub struct Transit<'near, 'far> {
     pub remote_offset: u64,
     /// Length in bytes, of both.
     pub len: u64,
+    /// Whether whoever moves it may wait for the peer's memory ([`crate::Mover::run`]).
+    pub may_wait: bool,
 }
 
 /// A request and the receive of its answer, for [`crate::Context::exchange`].

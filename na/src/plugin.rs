@@ -190,7 +190,8 @@ pub trait Context: Send + fmt::Debug {
     /// waits for this context waits for bytes. What costs less to move than to hand over is over at once.
     ///
     /// A plugin begins no more bytes between two rounds than it moves in one, so that whoever only starts transfers makes
-    /// progress, too; where it begins any, it begins 1 MiB after each round.
+    /// progress, too; where it begins any, it begins 1 MiB after each round. Where it says [`Begun::Later`], it gets the
+    /// connection under way that is missing.
     ///
     /// By default [`Begun::No`].
     fn begin<'near>(&mut self, transit: &Transit<'near, '_>) -> Begun<'near> {
@@ -204,14 +205,25 @@ pub trait Context: Send + fmt::Debug {
         false
     }
 
+    /// From now on, transfers with peers that [`Context::moves`] names are begun. Those that are posted all the same are moved in no
+    /// way in which a post or a round may wait for a peer's memory ([`crate::Transit::may_wait`]).
+    fn begin_all(&mut self) {}
+
     /// A short [`Context::begin`] for whoever wants bytes of a peer's once, in memory of his own that is not registered: gets
-    /// `into.len()` bytes of the remote region from `offset` on.
+    /// `into.len()` bytes of the remote region from `offset` on; `may_wait` as in [`crate::Transit`].
     ///
-    /// `true`: `into` holds them. `false`: it holds anything, for whatever reason; post a [`crate::Op::Get`] into
-    /// registered memory, which tells. That is all that the default does.
-    fn fetch(&mut self, owner: Peer, remote: &Descriptor, offset: u64, into: &mut [u8]) -> bool {
-        let _: (Peer, &Descriptor, u64, &mut [u8]) = (owner, remote, offset, into);
-        false
+    /// Where it is over, `into` holds them; otherwise it holds anything: post a [`crate::Op::Get`] into registered memory, which
+    /// tells. By default [`Begun::No`].
+    fn fetch<'into>(
+        &mut self,
+        owner: Peer,
+        remote: &Descriptor,
+        offset: u64,
+        into: &'into mut [u8],
+        may_wait: bool,
+    ) -> Begun<'into> {
+        let _: (Peer, &Descriptor, u64, &mut [u8], bool) = (owner, remote, offset, into, may_wait);
+        Begun::No
     }
 
     /// Asks for an operation to end early. It still completes, exactly once: with

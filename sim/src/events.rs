@@ -57,6 +57,13 @@ pub(crate) fn perform(story: &Story, what: &What) {
                 };
             });
         }),
+        What::Away(process, nanos) => {
+            if let Some(id) = living(process) {
+                let until = world::now() + nanos;
+                disturb(process, until);
+                with(|run| run.net().away.insert(id, until));
+            }
+        }
         What::NoThreads(process, nanos) => refuse(process, nanos, world::refuse_threads),
     }
 }

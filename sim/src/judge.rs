@@ -49,7 +49,8 @@ const IDLE_MAX: u64 = 40;
 
 fn fail(check: &str, why: impl FnOnce() -> String) {
     if state::with(|run| run.checks.has(check)) {
-        world::fail(|| format!("{check}: {}", why()));
+        let why = why();
+        world::fail(|| format!("{check}: {why}"));
     }
 }
 

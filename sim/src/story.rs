@@ -184,6 +184,8 @@ pub enum What {
     Forget(usize, usize),
     /// Memory cannot be registered for so long.
     NoMemory(usize, u64),
+    /// Its memory is not there for so long: whoever reads or writes it by the kernel waits.
+    Away(usize, u64),
     /// There are no threads to be had for so long.
     NoThreads(usize, u64),
 }
@@ -313,6 +315,7 @@ impl fmt::Display for What {
             Self::Drain(it, nanos) => write!(out, "{it} drains for {}, then closes", time(*nanos)),
             Self::Restart(it) => write!(out, "{it} begins anew"),
             Self::Forget(it, other) => write!(out, "{it} forgets {other}"),
+            Self::Away(it, nanos) => write!(out, "{it}'s memory is away for {}", time(*nanos)),
             Self::NoMemory(it, nanos) => write!(out, "{it} gets no memory for {}", time(*nanos)),
             Self::NoThreads(it, nanos) => write!(out, "{it} gets no threads for {}", time(*nanos)),
         }

@@ -7,6 +7,7 @@
 //! | `contexts` | engines of several contexts behind one address, over each transport |
 //! | `callers` | what a handler is told of who calls |
 //! | `large` | arguments and results beyond one message, over each transport |
+//! | `away` | memory that is not there when it is to be read |
 //! | `denied` | processes that the system keeps out of each other's memory (seccomp) |
 //! | `death` | processes that are killed, and what is left of them |
 //! | `input` | messages that no honest peer sends, over an honest transport |
@@ -26,6 +27,7 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests end the test, too")]
 
+mod away;
 mod bulk;
 mod callers;
 mod calls;

@@ -15,7 +15,7 @@ use nix::{
 };
 
 use crate::{
-    bulk,
+    away, bulk,
     common::{
         Random,
         child::{die_with_parent, next_command, say},
@@ -197,6 +197,8 @@ pub(crate) fn play(role: &str, arguments: &str) {
         "forker" => fork::forker(&settings),
         "one-way-flood" => pressure::one_way_flood(&settings),
         "two-way-flood" => pressure::two_way_flood(&settings),
+        "away" => away::play(&settings),
+        "reader" => away::play_reader(&settings),
         "denied" => denied::play(&settings),
         "patient" => drains::patient(&settings),
         "mover" => bulk::play_mover(&settings),

@@ -1,6 +1,9 @@
 //! Transfers: plans of `hg-bulk`, fed with the transport's completions, deadlines and room.
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
 
 use hg_bulk::{Piece, Place, Plan, Range, Regions, RemoteRange, TransferError};
 use hg_na::{Context, Direction, Op, OpId, Peer, Returned, SharedBytes};
@@ -14,9 +17,6 @@ const DRAIN_MAX: Duration = Duration::from_millis(1);
 
 /// Longest piece that this side moves by itself between two rounds: messages wait for it.
 pub(crate) const MOVE_MAX: u64 = 1 << 20;
-
-/// Shorter transfers are posted, where they were not moved at once: several cost a transport little more than one.
-const MOVE_MIN: u64 = 16 << 10;
 
 /// What stands in a plan for a piece that this side moves: no transport names an operation so.
 const OWN_MOVE: OpId = OpId { scope: u32::MAX, serial: 0 };
@@ -109,9 +109,7 @@ pub(super) struct Transfer {
 impl Transfer {
     /// Looks again whether its pieces are moved by this side. Some that were posted may be under way.
     fn look_who_moves(&mut self, peer: Peer, context: &mut dyn Context) {
-        self.is_moved_here = !matches!(self.plan.local(), Near::View(_))
-            && self.plan.local().span().1 > MOVE_MIN
-            && context.moves(peer);
+        self.is_moved_here = !matches!(self.plan.local(), Near::View(_)) && context.moves(peer);
     }
 }
 
@@ -119,8 +117,20 @@ impl Transfer {
 #[derive(Debug)]
 pub struct Move {
     id: OperationId,
+    peer: Peer,
     piece: Piece,
     pub(crate) op: Op,
+}
+
+/// What became of a piece that this side was to move.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Came {
+    /// It was moved.
+    Over,
+    /// It is to be moved when there is room ([`hg_na::Begun::Later`]).
+    Later,
+    /// It was not moved, and is posted, which tells why, or moves it in another way.
+    Not,
 }
 
 impl Operations {
@@ -161,11 +171,16 @@ impl Operations {
         !self.to_move.is_empty()
     }
 
-    /// The next piece that this side is to move. It is under way until [`Operations::handle_moved`].
+    /// The next piece that this side is to move, with a peer with which none is being moved. It is under way until
+    /// [`Operations::handle_moved`].
     pub(crate) fn next_move(&mut self, context: &mut dyn Context) -> Option<Move> {
         while let Some(id) = self.to_move.pop_front() {
             let Some(operation) = self.table.get_mut(id) else { continue };
             let peer = operation.peer;
+            if let Some(waiting) = self.moving.get_mut(&peer) {
+                waiting.push_back(id); // It may wait for that peer's memory as long.
+                continue;
+            }
             let Some(transfer) = operation.transfer() else { continue };
             let Some(piece) = transfer.plan.next_piece().filter(|_| transfer.is_moved_here) else {
                 transfer.is_in_turn = false;
@@ -175,7 +190,8 @@ impl Operations {
             match plan.local().op(peer, &piece, plan.remote(), scheme) {
                 Ok(op) => {
                     plan.handle_posted(&piece, OWN_MOVE);
-                    return Some(Move { id, piece, op });
+                    self.moving.insert(peer, VecDeque::new());
+                    return Some(Move { id, peer, piece, op });
                 }
                 Err(error) => {
                     plan.handle_refused(error.into());
@@ -187,22 +203,35 @@ impl Operations {
         None
     }
 
-    /// A piece was moved; or it was not, and is posted, which tells why, or moves it in another way.
+    /// No piece of this peer's is being moved any more: the others have their turn.
+    fn end_moving(&mut self, peer: Peer) {
+        let waiting = self.moving.remove(&peer).unwrap_or_default();
+        self.to_move.extend(waiting);
+    }
+
+    /// What became of a piece that was to be moved.
     pub(crate) fn handle_moved(
         &mut self,
         moving: Move,
-        is_over: bool,
+        came: Came,
         context: Option<&mut (dyn Context + 'static)>,
     ) {
-        let Move { id, piece, op } = moving;
+        let Move { id, peer, piece, op } = moving;
         drop(op); // The plan holds its memory still.
+        self.end_moving(peer);
         let Some(transfer) = self.table.get_mut(id).and_then(|it| it.transfer()) else { return };
         transfer.is_in_turn = false;
-        if is_over {
-            transfer.plan.handle_done(OWN_MOVE, Ok(()));
-        } else {
-            transfer.plan.handle_returned(&piece, OWN_MOVE);
-            transfer.is_moved_here = false; // Until what is posted has ended.
+        match came {
+            Came::Over => transfer.plan.handle_done(OWN_MOVE, Ok(())),
+            Came::Later | Came::Not => transfer.plan.handle_returned(&piece, OWN_MOVE),
+        }
+        match came {
+            Came::Over => {}
+            Came::Later => {
+                transfer.stalled = true;
+                self.stalled.entry(peer).or_default().push_back(id);
+            }
+            Came::Not => transfer.is_moved_here = false, // Until what is posted has ended.
         }
         if context.is_none() {
             transfer.plan.abort(TransferError::Closed); // What was posted beside it was dropped.
@@ -320,6 +349,7 @@ impl Operations {
         let Some(transfer) = operation.transfer() else { return false };
         let plan = &mut transfer.plan;
         if transfer.is_moved_here
+            && !transfer.stalled
             && plan.next_piece().is_some()
             && !std::mem::replace(&mut transfer.is_in_turn, true)
         {

@@ -8,7 +8,7 @@ use hg_na::{Begun, Context, Descriptor, Direction, Failure, OpId, Peer, Returned
 use super::Protocol;
 use crate::{
     deferred::Deferred,
-    operations::{MOVE_MAX, Move, Near, OperationId, start_of},
+    operations::{Came, MOVE_MAX, Move, Near, OperationId, start_of},
 };
 
 /// The transport's part of a descriptor of an engine that routes.
@@ -48,7 +48,7 @@ impl Protocol {
         direction: Direction,
         near: RangeRef<'near>,
         far: &RemoteRange,
-        most: u64,
+        (most, may_wait): (u64, bool),
     ) -> Begun<'near> {
         let Some(context) = &mut self.context else { return Begun::No };
         let (locals, remotes) = (near.regions(), far.descriptor().regions());
@@ -70,9 +70,10 @@ impl Protocol {
             remote: part.as_ref().unwrap_or(remote),
             remote_offset: far.offset(),
             len: far.len(),
+            may_wait,
         };
         let begun = context.begin(&transit);
-        if !matches!(begun, Begun::No) {
+        if matches!(begun, Begun::Over | Begun::Ready(_)) {
             self.operations.count_moved(far.len());
         }
         begun
@@ -91,24 +92,31 @@ impl Protocol {
         }
     }
 
-    /// A piece was moved, or not.
-    pub fn handle_moved(&mut self, moving: Move, is_over: bool) {
-        self.operations.handle_moved(moving, is_over, self.context.as_deref_mut());
+    /// What became of a piece.
+    pub fn handle_moved(&mut self, moving: Move, came: Came) {
+        self.operations.handle_moved(moving, came, self.context.as_deref_mut());
         self.run_effects();
     }
 
-    /// Gets bytes of one region into memory that is not registered, where the transport does so within the call.
+    /// Begins to get bytes of one region into memory that is not registered. What is ready is run without whatever guards this.
     #[inline]
-    pub fn fetch_at_once(&mut self, owner: Peer, far: &RemoteRange, into: &mut [u8]) -> bool {
-        let Some(context) = &mut self.context else { return false };
-        let Some(place) = far.only_region() else { return false };
+    pub fn begin_fetch<'into>(
+        &mut self,
+        owner: Peer,
+        far: &RemoteRange,
+        into: &'into mut [u8],
+        may_wait: bool,
+    ) -> Begun<'into> {
+        let Some(context) = &mut self.context else { return Begun::No };
+        let Some(place) = far.only_region() else { return Begun::No };
         let remote = &far.descriptor().regions()[place.region];
         let part = if self.routes { None } else { part_of(remote, context.as_ref()) };
-        let is_over = context.fetch(owner, part.as_ref().unwrap_or(remote), place.offset, into);
-        if is_over {
+        let remote = part.as_ref().unwrap_or(remote);
+        let begun = context.fetch(owner, remote, place.offset, into, may_wait);
+        if matches!(begun, Begun::Over | Begun::Ready(_)) {
             self.operations.count_moved(far.len());
         }
-        is_over
+        begun
     }
 
     /// One of the transport's operations for a transfer has ended.

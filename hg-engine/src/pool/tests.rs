@@ -72,7 +72,7 @@ fn peer(number: u32) -> Origin {
 
 fn pool(threads_max: usize) -> (Arc<Refusing>, Arc<Pool>) {
     let platform = Arc::new(Refusing::default());
-    let pool = Pool::new(Arc::clone(&platform) as Arc<dyn Platform>, threads_max);
+    let pool = Pool::new("hg-pool", Arc::clone(&platform) as Arc<dyn Platform>, threads_max);
     (platform, Arc::new(pool))
 }
 

@@ -37,9 +37,15 @@ impl Role<'_> {
         }
     }
 
+    /// Whether it was given back in the middle of a round, to move bytes.
+    #[inline]
+    pub(crate) fn is_lost(&self) -> bool {
+        self.work.is_none()
+    }
+
     /// Hands in what the last round left over, then gives it back.
     #[cold]
-    fn release(&mut self) {
+    pub(crate) fn release(&mut self) {
         let port = self.port;
         let (Some(mut state), Some(work)) = (port.enter_state(), self.work.as_mut()) else {
             return;

@@ -16,6 +16,11 @@ pub(crate) trait Look {
     /// Asked in each round, after the transport's completions were dealt with.
     fn look(&mut self, state: &mut State) -> Option<Self::Found>;
 
+    /// Whether this thread may be held up by a peer whose memory is not there (`moving.rs`).
+    fn may_wait(&self, _port: &Port) -> bool {
+        false
+    }
+
     /// Takes an answer that has arrived, if it waits for just that one: it need not be kept for it.
     #[inline(always)]
     fn take(&mut self, _state: &mut State, _id: OperationId, _returned: &Returned) -> bool {
@@ -32,11 +37,29 @@ impl<T, F: FnMut(&mut State) -> Option<T>> Look for F {
     }
 }
 
+/// Of a thread that may be held up.
+pub(crate) struct Patient<L>(pub(crate) L);
+
+impl<L: Look> Look for Patient<&mut L> {
+    type Found = L::Found;
+
+    #[inline(always)]
+    fn look(&mut self, state: &mut State) -> Option<L::Found> {
+        self.0.look(state)
+    }
+
+    fn may_wait(&self, _port: &Port) -> bool {
+        true
+    }
+}
+
 /// Waits for the outcome of a call.
 pub(crate) struct OutcomeOf<'a> {
     pub(crate) id: OperationId,
     /// Where to put it.
     pub(crate) outcome: &'a mut Option<Outcome>,
+    /// This thread waits for that, however long it takes.
+    pub(crate) waits: bool,
 }
 
 impl Look for OutcomeOf<'_> {
@@ -49,6 +72,11 @@ impl Look for OutcomeOf<'_> {
         found.then_some(())
     }
 
+    fn may_wait(&self, port: &Port) -> bool {
+        let deadline = || Some(port.enter_state()?.protocol.operations.deadline(self.id));
+        self.waits && deadline().is_some_and(|at| at.is_none())
+    }
+
     #[inline(always)]
     fn take(&mut self, state: &mut State, id: OperationId, returned: &Returned) -> bool {
         id == self.id && state.protocol.operations.take_answer(id, returned, self.outcome)
@@ -57,7 +85,8 @@ impl Look for OutcomeOf<'_> {
 
 impl Port {
     /// One round, from the locked state on. `look` is asked once, after the transport's completions were dealt with;
-    /// when it finds something, this was the holder's last round. Says whether anything moved.
+    /// when it finds something, this was the holder's last round. Says whether anything moved. Where a piece of a transfer was moved,
+    /// the role is lost.
     #[inline(always)]
     pub(crate) fn round<'p, L: Look + ?Sized>(
         self: &'p Arc<Self>,
@@ -99,6 +128,7 @@ impl Port {
             deferred::run(&mut work.deferred, self.id, &self.shared.pool);
         }
         let mut locked = None;
+        let is_served = !work.requests.is_empty() || work.is_ready();
         if !work.requests.is_empty() {
             let Work { service, requests, done, .. } = work;
             locked = service.serve(self, requests, done);
@@ -109,9 +139,11 @@ impl Port {
             locked = None;
             work.service.poll_ready(self, &mut work.answers);
         }
-        if has_moves {
+        if has_moves || is_served && self.has_moves(&mut locked) {
             locked = None;
-            moved |= self.move_piece();
+            moved = true;
+            let may_wait = found.is_none() && look.may_wait(self);
+            self.move_piece(role, may_wait);
         }
         if found.is_some()
             && let Some(state) = locked
@@ -120,6 +152,14 @@ impl Port {
             role.give_back(state);
         }
         (moved, found)
+    }
+
+    /// Whether handlers have left pieces to be moved.
+    #[inline]
+    fn has_moves<'p>(&'p self, locked: &mut Option<MutexGuard<'p, State>>) -> bool {
+        let state = locked.take().or_else(|| self.enter_state());
+        *locked = state;
+        locked.as_ref().is_some_and(|it| it.protocol.operations.has_moves())
     }
 
     /// The holder's last round leaves nothing but wakers to be woken: whoever is woken finds the role free.
@@ -152,8 +192,10 @@ impl Port {
         let is_clock_read = work.read_clock(&self.shared);
         if is_clock_read {
             state.protocol.handle_clock(work.now);
-            if self.shared.pool.is_retry_due(work.now) {
-                state.protocol.deferred.drop(self.shared.pool.retry_later());
+            for pool in self.shared.pools() {
+                if pool.is_retry_due(work.now) {
+                    state.protocol.deferred.drop(pool.retry_later());
+                }
             }
         }
         if state.protocol.serves.has_held() {

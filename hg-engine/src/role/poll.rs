@@ -72,7 +72,7 @@ impl Port {
             };
             let begun = self.begin_driving(Role::new(self, work), state);
             let Some((role, state)) = begun else { break };
-            self.make_rounds(role, state, OutcomeOf { id, outcome }); // P2
+            self.make_rounds(role, state, OutcomeOf { id, outcome, waits: false }); // P2
             return Progress::Vain; // Unless there is an outcome.
         }
         Progress::None
@@ -87,7 +87,7 @@ impl Port {
     ) {
         for _ in 1..ROUNDS_OF_A_POLL {
             let (_, found) = self.round(&mut role, state, &mut look);
-            if found.is_some() || self.closing.load(Ordering::Relaxed) {
+            if found.is_some() || role.is_lost() || self.closing.load(Ordering::Relaxed) {
                 return;
             }
             self.shared.platform.relax();

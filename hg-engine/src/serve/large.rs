@@ -85,7 +85,7 @@ async fn pull(
     let mut waiting = port.budget.share(request.due().origin, len);
     let share = unless(cancelled.clone(), |context| waiting.poll(context)).await?;
     let mut fetch =
-        Fetch::new(PortRef::Borrowed(port), request.origin(), (&claim.descriptor).into());
+        Fetch::new(PortRef::Borrowed(port), request.origin(), (&claim.descriptor).into(), false);
     if let Some(at) = request.deadline() {
         fetch = fetch.within(at.saturating_duration_since(port.now()));
     }

@@ -62,14 +62,19 @@ pub trait Layer: fmt::Debug + Send {
         false
     }
     /// See [`Context::fetch`]. The same.
-    fn fetch(
+    fn fetch<'into>(
         &mut self,
         _inner: &mut dyn Context,
         _owner: Peer,
         _remote: (&Descriptor, u64),
-        _into: &mut [u8],
-    ) -> bool {
-        false
+        _into: &'into mut [u8],
+        _may_wait: bool,
+    ) -> Begun<'into> {
+        Begun::No
+    }
+    /// See [`Context::begin_all`].
+    fn begin_all(&mut self, inner: &mut dyn Context) {
+        inner.begin_all();
     }
     /// See [`Context::cancel`].
     fn cancel(&mut self, inner: &mut dyn Context, id: OpId) {
@@ -251,8 +256,19 @@ impl Context for LayeredContext {
         self.layer.moves(self.inner.as_mut(), peer)
     }
 
-    fn fetch(&mut self, owner: Peer, remote: &Descriptor, offset: u64, into: &mut [u8]) -> bool {
-        self.layer.fetch(self.inner.as_mut(), owner, (remote, offset), into)
+    fn fetch<'into>(
+        &mut self,
+        owner: Peer,
+        remote: &Descriptor,
+        offset: u64,
+        into: &'into mut [u8],
+        may_wait: bool,
+    ) -> Begun<'into> {
+        self.layer.fetch(self.inner.as_mut(), owner, (remote, offset), into, may_wait)
+    }
+
+    fn begin_all(&mut self) {
+        self.layer.begin_all(self.inner.as_mut());
     }
 
     fn cancel(&mut self, id: OpId) {

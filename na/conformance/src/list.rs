@@ -177,6 +177,7 @@ define_suite! { $
         }
         begun {
             transfers_that_were_begun_are_over_and_leave_rounds_their_turn
+            who_is_to_begin_later_is_told_of_room_and_begins_then
             a_mover_needs_no_context_and_no_thread_of_its_own
             a_mover_that_is_dropped_moves_nothing_and_holds_nothing
             what_was_begun_does_not_touch_memory_that_its_owner_has_got_back

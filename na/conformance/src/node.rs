@@ -9,8 +9,8 @@ use std::{
 };
 
 use hg_na::{
-    Address, Caps, Completion, Context, Domain, Done, Error, Exchange, GoneReason, Message, Op,
-    OpId, Peer, QUIET, Rejected, Returned, Tag, Token,
+    Address, Begun, Caps, Completion, Context, Descriptor, Domain, Done, Error, Exchange,
+    GoneReason, Message, Op, OpId, Peer, QUIET, Rejected, Returned, Tag, Token,
 };
 
 use crate::outcome::{Outcome, ensure, fail};
@@ -209,6 +209,30 @@ impl Node {
         let answer = Op::SendExpected { to, tag, message: Message::copied(message.as_slice()) };
         self.accepted(id, Shape::of(token, &answer))?;
         Ok(true)
+    }
+
+    /// Begins a transfer; one that is to begin later is refused, as with [`Error::Again`].
+    pub(crate) fn begin<'op>(&mut self, op: &'op Op) -> Begun<'op> {
+        let transit = op.transit().expect("a put or a get of equal sides");
+        let begun = self.context.begin(&transit);
+        if matches!(begun, Begun::Later) {
+            *self.refusals.entry(op.peer()).or_default() += 1;
+        }
+        begun
+    }
+
+    /// Bytes in memory that is not registered; says whether they are there.
+    pub(crate) fn fetch(
+        &mut self,
+        from: Peer,
+        (far, at): (&Descriptor, u64),
+        into: &mut [u8],
+    ) -> bool {
+        let begun = self.context.fetch(from, far, at, into, true);
+        if matches!(begun, Begun::Later) {
+            *self.refusals.entry(from).or_default() += 1;
+        }
+        begun.finish()
     }
 
     fn carries_its_bytes(&self, message: &Message) -> Outcome {

@@ -41,18 +41,18 @@ impl RouteContext {
 
     /// Asks the local plugin for bytes in memory that is not registered.
     #[inline]
-    pub(crate) fn fetch_locally(
+    pub(crate) fn fetch_locally<'into>(
         &mut self,
         owner: Peer,
-        remote: &Descriptor,
-        offset: u64,
-        into: &mut [u8],
-    ) -> bool {
+        (remote, offset): (&Descriptor, u64),
+        into: &'into mut [u8],
+        may_wait: bool,
+    ) -> Begun<'into> {
         if !self.is_local(owner, into.len() as u64) {
-            return false;
+            return Begun::No;
         }
         self.local_quiet = 0;
         let part = self.part_of(remote);
-        self.local.fetch(owner, part.as_ref().unwrap_or(remote), offset, into)
+        self.local.fetch(owner, part.as_ref().unwrap_or(remote), offset, into, may_wait)
     }
 }

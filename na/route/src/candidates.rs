@@ -165,6 +165,24 @@ impl Candidate {
 }
 
 impl RouteContext {
+    /// Says whether requests of one peer are taken, wherever it is.
+    pub(crate) fn admit(&mut self, peer: Peer, open: bool) {
+        let inner = if peer.index() & Peer::SECOND != 0 {
+            Some(self.network.inner(peer))
+        } else if self.marks.of(peer) == Mark::Moved {
+            self.moves.inner(peer)
+        } else {
+            if let Some(candidate) = self.candidates.get_mut(&peer) {
+                candidate.is_admitted = open;
+            }
+            return self.local.set_admission_of(peer, open);
+        };
+        if let Some(inner) = inner {
+            self.network.touch();
+            self.network.context.set_admission_of(inner, open);
+        }
+    }
+
     /// Posts to a peer on trial, and remembers it.
     pub(crate) fn post_candidate(
         &mut self,

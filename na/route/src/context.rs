@@ -496,8 +496,19 @@ impl Context for RouteContext {
         self.moves_locally(peer)
     }
 
-    fn fetch(&mut self, owner: Peer, remote: &Descriptor, offset: u64, into: &mut [u8]) -> bool {
-        self.fetch_locally(owner, remote, offset, into)
+    fn begin_all(&mut self) {
+        self.local.begin_all();
+    }
+
+    fn fetch<'into>(
+        &mut self,
+        owner: Peer,
+        remote: &Descriptor,
+        offset: u64,
+        into: &'into mut [u8],
+        may_wait: bool,
+    ) -> Begun<'into> {
+        self.fetch_locally(owner, (remote, offset), into, may_wait)
     }
 
     fn cancel(&mut self, id: OpId) {
@@ -527,20 +538,7 @@ impl Context for RouteContext {
 
     fn set_admission_of(&mut self, peer: Peer, open: bool) {
         self.disturb();
-        let inner = if peer.index() & Peer::SECOND != 0 {
-            Some(self.network.inner(peer))
-        } else if self.marks.of(peer) == Mark::Moved {
-            self.moves.inner(peer)
-        } else {
-            if let Some(candidate) = self.candidates.get_mut(&peer) {
-                candidate.is_admitted = open;
-            }
-            return self.local.set_admission_of(peer, open);
-        };
-        if let Some(inner) = inner {
-            self.network.touch();
-            self.network.context.set_admission_of(inner, open);
-        }
+        self.admit(peer, open);
     }
 
     #[inline]

@@ -140,6 +140,8 @@ pub(crate) struct Net {
     pub(crate) regions: Arc<Regions>,
     /// Processes that get no memory registered.
     pub(crate) no_memory: FxHashSet<usize>,
+    /// Processes whose memory is not there, and until when: it is on a disk, say.
+    pub(crate) away: FxHashMap<usize, u64>,
     /// Transfers that owners were asked to make: who asks.
     pub(super) asks: FxHashMap<u64, (usize, Peer, u64)>,
     pub(super) last_ask: u64,
@@ -162,6 +164,7 @@ impl Net {
             by_address: BTreeMap::new(),
             regions: Arc::default(),
             no_memory: FxHashSet::default(),
+            away: FxHashMap::default(),
             asks: FxHashMap::default(),
             last_ask: 0,
             answers: FxHashMap::default(),

@@ -53,6 +53,8 @@ pub struct Rules {
     pub views: bool,
     /// Whether short transfers are made at once, where the owner need not move them.
     pub at_once: bool,
+    /// Whether what was begun is moved by the kernel, which waits for memory that is not there.
+    pub waits: bool,
     /// One wait in so many ends for no reason; 0: none.
     pub spurious: u64,
 }
@@ -78,6 +80,7 @@ impl Rules {
             short_cuts: true,
             owner_moves: false,
             at_once: true,
+            waits: false,
             views: false,
             spurious: 0,
         }

@@ -213,16 +213,26 @@ impl Context for SimContext {
     }
 
     fn begin<'near>(&mut self, transit: &Transit<'near, '_>) -> Begun<'near> {
-        let Some(owner) = self.with(|net, at| net.begin(at, transit)) else { return Begun::No };
-        Begun::Ready(Box::new(NetMover::new(&self.net, self.id, owner, transit)))
+        match self.with(|net, at| net.begin(at, transit)) {
+            Ok(owner) => Begun::Ready(Box::new(NetMover::new(&self.net, self.id, owner, transit))),
+            Err(begun) => begun,
+        }
     }
 
     fn moves(&mut self, peer: Peer) -> bool {
         self.with(|net, at| net.moves(at, peer))
     }
 
-    fn fetch(&mut self, owner: Peer, remote: &Descriptor, offset: u64, into: &mut [u8]) -> bool {
-        self.with(|net, at| net.fetch(at, owner, (remote, offset), into))
+    fn fetch<'into>(
+        &mut self,
+        owner: Peer,
+        remote: &Descriptor,
+        offset: u64,
+        into: &'into mut [u8],
+        _may_wait: bool,
+    ) -> Begun<'into> {
+        let is_over = self.with(|net, at| net.fetch(at, owner, (remote, offset), into));
+        if is_over { Begun::Over } else { Begun::No }
     }
 
     fn cancel(&mut self, id: OpId) {

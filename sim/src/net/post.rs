@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use hg_na::{
-    Descriptor, Direction, Error, Exchange, Exchanged, Failure, GoneReason, Message, Op, OpId,
-    Peer, Reached, RegionState, Rejected, Returned, Rights, SharedBytes, Tag, Token, Transit,
+    Begun, Descriptor, Direction, Error, Exchange, Exchanged, Failure, GoneReason, Message, Op,
+    OpId, Peer, Reached, RegionState, Rejected, Returned, Rights, SharedBytes, Tag, Token, Transit,
 };
 use hg_na_parts::receives::Receive;
 
@@ -160,18 +160,36 @@ impl Net {
         self.post(at, token, Op::SendExpected { to, tag, message }).ok()
     }
 
-    /// Whose memory that of a transfer is which needs neither the owner nor a later round, if it is granted.
-    pub(super) fn begin(&mut self, at: usize, transit: &Transit<'_, '_>) -> Option<u64> {
-        let owner = self.owner_at_once(at, transit.peer, transit.len)?;
-        let range = (transit.remote_offset, transit.len);
-        self.regions.find(owner, transit.remote, needed_for(transit.direction), range).ok()?;
-        Some(owner)
+    /// Whose memory that of a transfer is which needs neither the owner nor a later round, if it is granted; otherwise what is said
+    /// instead.
+    ///
+    /// # Errors
+    /// [`Begun::Later`] or [`Begun::No`].
+    pub(super) fn begin(
+        &mut self,
+        at: usize,
+        transit: &Transit<'_, '_>,
+    ) -> Result<(u64, usize), Begun<'static>> {
+        if !self.moves(at, transit.peer) || self.rules.waits && !transit.may_wait {
+            return Err(Begun::No);
+        }
+        let Some(owner) = self.owner_at_once(at, transit.peer, transit.len) else {
+            if let Some(side) = self.endpoints[at].side(transit.peer) {
+                side.refusals.add(TRANSFERS);
+            }
+            self.endpoints[at].slots[transit.peer.index() as usize].was_touched = true;
+            self.set_off(at, transit.peer);
+            return Err(Begun::Later);
+        };
+        let (needed, range) = (needed_for(transit.direction), (transit.remote_offset, transit.len));
+        let found = self.regions.find(owner.0, transit.remote, needed, range);
+        found.map(|_| owner).map_err(|_| Begun::No)
     }
 
     /// Whether transfers with a peer are begun.
     pub(super) fn moves(&mut self, at: usize, peer: Peer) -> bool {
         let may = self.rules.at_once && !self.rules.owner_moves && !self.endpoints[at].is_cut;
-        may && self.endpoints[at].side(peer).is_some_and(|it| matches!(it.link, Link::Open { .. }))
+        may && self.endpoints[at].side(peer).is_some_and(|it| !it.is_broken())
     }
 
     /// What was begun is moved, unless this process was killed since.
@@ -197,14 +215,22 @@ impl Net {
         into: &mut [u8],
     ) -> bool {
         let len = into.len() as u64;
-        let Some(owner) = self.owner_at_once(at, peer, len) else { return false };
+        if self.rules.waits {
+            return false;
+        }
+        let Some((owner, _)) = self.owner_at_once(at, peer, len) else { return false };
         let range = (offset, len);
         let far = self.regions.find(owner, remote, Rights::READ, range);
         far.is_ok_and(|far| RegionState::read(far.as_ref(), offset, into).is_ok())
     }
 
+    /// Until when a process's memory is not there.
+    pub(super) fn away_until(&self, process: usize) -> u64 {
+        if self.rules.waits { self.away.get(&process).copied().unwrap_or(0) } else { 0 }
+    }
+
     /// Whose memory a peer's is, where so much of it can be reached at once; a round has its turn before more is.
-    fn owner_at_once(&mut self, at: usize, peer: Peer, len: u64) -> Option<u64> {
+    fn owner_at_once(&mut self, at: usize, peer: Peer, len: u64) -> Option<(u64, usize)> {
         let moved = &mut self.endpoints[at].moved_at_once;
         if *moved > AT_ONCE_MAX {
             return None;
@@ -213,7 +239,8 @@ impl Net {
         let may = self.rules.at_once && !self.rules.owner_moves && !self.endpoints[at].is_cut;
         let side = self.endpoints[at].side(peer).filter(|_| may)?;
         let Link::Open { endpoint, .. } = side.link else { return None };
-        Some(self.endpoints[endpoint].domain)
+        let owner = &self.endpoints[endpoint];
+        Some((owner.domain, owner.process))
     }
 
     /// Something was posted for a peer: gets it under way.

@@ -23,8 +23,10 @@ impl Story {
         let (living, hung) = (story.processes.len(), story.hung.min(HUNG_MAX));
         story.hung = hung;
         story.processes.iter_mut().for_each(settle);
-        // Nothing refuses memory or threads to a process of root's.
-        let can_be = |what: &What| !matches!(what, What::NoMemory(..) | What::NoThreads(..));
+        // Nothing refuses memory or threads to a process of root's, nor is its memory taken away.
+        let can_be = |what: &What| {
+            !matches!(what, What::NoMemory(..) | What::NoThreads(..) | What::Away(..))
+        };
         story.events.retain(|event| can_be(&event.what));
         // A drain is the engine's own, and the transport has no part in it.
         for event in &mut story.events {

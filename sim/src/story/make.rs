@@ -104,6 +104,7 @@ fn rules(random: &mut Random) -> Rules {
         short_cuts: random.percent(60),
         owner_moves: random.percent(50),
         at_once: random.percent(30),
+        waits: random.percent(60),
         views: random.percent(50),
         spurious: random.pick(&[0, 0, 10, 100]),
     }
@@ -201,7 +202,7 @@ impl Maker {
         if self.hangs[it] {
             return;
         }
-        match random.below(15) {
+        match random.below(17) {
             0..4 => {
                 let nanos = random.pick(&[100 * MICRO, 2 * MILLI, 20 * MILLI, 200 * MILLI]);
                 self.push(What::Stop(it, Some(nanos)));
@@ -232,7 +233,11 @@ impl Maker {
                     self.push(What::Forget(it, other));
                 }
             }
-            12 => {
+            12 | 13 => {
+                let nanos = random.pick(&[MILLI, 20 * MILLI, 500 * MILLI]);
+                self.push(What::Away(it, nanos));
+            }
+            14 => {
                 let nanos = random.pick(&[MILLI, 20 * MILLI, 500 * MILLI]);
                 self.push(What::NoThreads(it, nanos));
             }

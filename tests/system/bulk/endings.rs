@@ -138,7 +138,8 @@ fn kill_owner_during_transfers(url: &str, (memory, is_pull, wait): (&str, bool, 
     assert!(ends.iter().all(|end| ["Ok", "PeerGone"].contains(end)), "{memory}: {ends:?}");
     // Memory that is mapped needs nobody: it is there until the death is noticed.
     until(|| end_of(&start().wait()) == "PeerGone");
-    assert_eq!(engine.transfers_under_way(), 0);
+    // A piece that the kernel moves ends by itself.
+    until(|| engine.transfers_under_way() == 0);
     let bytes = local.into_vec().unwrap();
     assert_eq!(bytes, patterned(large(url)));
 
@@ -246,6 +247,13 @@ fn make_rounds(
     None
 }
 
+/// Until no transfer is under way: a piece that the kernel moves ends by itself, after its transfer perhaps.
+fn settle(user: &Engine) {
+    while user.transfers_under_way() > 0 {
+        user.progress(Duration::from_millis(1));
+    }
+}
+
 /// Gets the memory back from a user that is through with its transfers, or will be.
 fn take_back(user: &Engine, bulk: Bulk) -> Vec<u8> {
     let mut bulk = Some(bulk);
@@ -267,7 +275,7 @@ fn cancel_after(scene: &Scene, is_pull: bool, rounds: u32) -> bool {
         transfer.wait()
     });
     assert!(["Ok", "Cancelled"].contains(&end_of(&result)), "after {rounds} rounds: {result:?}");
-    assert_eq!(scene.user.transfers_under_way(), 0);
+    settle(&scene.user);
     let bytes = written.into_vec().unwrap();
     assert!(is_partly_right(&bytes), "after {rounds} rounds");
     let own = other.map(|own| own.into_vec().unwrap());
@@ -308,7 +316,7 @@ fn a_transfer_dropped_at_every_step_gives_its_memory_back() {
             drop(make_rounds(&scene.user, &mut transfer, rounds));
             drop(transfer);
             assert!(is_partly_right(&take_back(&scene.user, target)), "after {rounds} rounds");
-            assert_eq!(scene.user.transfers_under_way(), 0);
+            settle(&scene.user);
         }
         scene.check_next();
     }
@@ -330,7 +338,7 @@ fn a_deadline_ends_a_transfer_before_during_or_never() {
                 for transfer in transfers {
                     ends.push(end_of(&transfer.wait()));
                 }
-                assert!(is_partly_right(&target.into_vec().unwrap()));
+                assert!(is_partly_right(&take_back(&scene.user, target)));
             }
             assert!(ends.contains(&"DeadlineExceeded"), "{ends:?}");
             assert!(ends.iter().all(|end| ["Ok", "DeadlineExceeded"].contains(end)), "{ends:?}");

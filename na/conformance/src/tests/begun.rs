@@ -27,9 +27,8 @@ fn op(to: Peer, direction: Direction, here: &Region, there: &Region, len: usize)
     })
 }
 
-/// Both sides of what is made here are equally long.
 fn begin<'op>(world: &mut World<'_>, op: &'op Op) -> Begun<'op> {
-    world.nodes[A].context.begin(&op.transit().expect("a put or a get of equal sides"))
+    world.nodes[A].begin(op)
 }
 
 /// Two contexts, and a region of each; `None` when the plugin has no one-sided operations.
@@ -73,6 +72,32 @@ pub(crate) fn transfers_that_were_begun_are_over_and_leave_rounds_their_turn(
     ensure!(refused, "{MOVED_AT_ONCE_MAX} bytes were moved without a round between them");
     world.succeed(A, get)?;
     world.end()
+}
+
+pub(crate) fn who_is_to_begin_later_is_told_of_room_and_begins_then(suite: &Suite) -> Outcome {
+    let mut world = World::new(suite, 2)?;
+    if !world.nodes[A].caps().one_sided {
+        return Ok(());
+    }
+    let here = register(&world, A, pattern(LONG, 30), Rights::empty())?;
+    let there = register(&world, B, pattern(LONG, 31), Rights::all())?;
+    let address = world.nodes[B].address();
+    let to = world.nodes[A].lookup(&address)?;
+    let get = op(to, Direction::Get, &here, &there, LONG)?;
+    loop {
+        let begun = begin(&mut world, &get);
+        let is_later = matches!(begun, Begun::Later);
+        if !is_later {
+            if begun.finish() {
+                ensure!(content(&here)? == pattern(LONG, 31), "other bytes than the peer's came");
+            }
+            return world.end();
+        }
+        let told = world.nodes[A].rooms.len();
+        world.until("room was told to whoever was to begin later", |nodes| {
+            Ok(nodes[A].rooms.len() > told)
+        })?;
+    }
 }
 
 pub(crate) fn a_mover_needs_no_context_and_no_thread_of_its_own(suite: &Suite) -> Outcome {

@@ -20,7 +20,7 @@ const RANGE_MAX: usize = 100_000;
 const MOVED_AT_ONCE_MAX: usize = 256 << 20;
 
 fn fetch(world: &mut World<'_>, from: Peer, far: &Descriptor, at: u64, into: &mut [u8]) -> bool {
-    world.nodes[A].context.fetch(from, far, at, into)
+    world.nodes[A].fetch(from, (far, at), into)
 }
 
 pub(crate) fn bytes_fetched_at_once_are_the_peers(suite: &Suite) -> Outcome {

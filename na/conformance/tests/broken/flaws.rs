@@ -10,11 +10,13 @@ use std::{
 };
 
 use hg_na::{
-    Address, Completion, Context, Descriptor, Domain, Done, Error, Exchange, Exchanged, Failure,
-    GoneReason, Memory, Message, Op, OpId, Peer, Reached, Region, Rejected, Returned, Rights, Tag,
-    Token, Waiter,
+    Address, Begun, Completion, Context, Descriptor, Domain, Done, Error, Exchange, Exchanged,
+    Failure, GoneReason, Memory, Message, Op, OpId, Peer, Reached, Region, Rejected, Returned,
+    Rights, Tag, Token, Waiter,
 };
 use hg_na_conformance::layer::{Layer, Layers};
+
+use crate::kind::Kind;
 
 use crate::{
     regions::{LeakyRegion, unwrapped},
@@ -422,25 +424,6 @@ impl BrokenLayer {
     }
 }
 
-/// What a layer remembers of an operation.
-enum Kind {
-    Request,
-    Receive(Peer, Tag),
-    Put,
-    Other,
-}
-
-impl Kind {
-    fn of(op: &Op) -> Self {
-        match op {
-            Op::SendUnexpected { .. } => Self::Request,
-            Op::RecvExpected { from, tag } => Self::Receive(*from, *tag),
-            Op::Put { .. } => Self::Put,
-            _ => Self::Other,
-        }
-    }
-}
-
 impl Layer for BrokenLayer {
     fn exchange(
         &mut self,
@@ -467,8 +450,15 @@ impl Layer for BrokenLayer {
         Some(Exchanged { send, receive })
     }
 
-    fn fetch(&mut self, _: &mut dyn Context, _: Peer, _: (&Descriptor, u64), _: &mut [u8]) -> bool {
-        self.flaw == Flaw::FetchesNothing
+    fn fetch<'into>(
+        &mut self,
+        _: &mut dyn Context,
+        _: Peer,
+        _: (&Descriptor, u64),
+        _: &'into mut [u8],
+        _: bool,
+    ) -> Begun<'into> {
+        if self.flaw == Flaw::FetchesNothing { Begun::Over } else { Begun::No }
     }
 
     fn lookup(&mut self, inner: &mut dyn Context, address: &Address) -> Result<Peer, Error> {

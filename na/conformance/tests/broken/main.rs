@@ -3,6 +3,7 @@
 
 mod flaws;
 mod flushes;
+mod kind;
 mod movers;
 mod offers;
 mod regions;

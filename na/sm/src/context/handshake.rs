@@ -296,6 +296,7 @@ impl SmContext {
         self.activate(peer);
         self.has_leftovers = true;
         self.take_turns(peer);
+        self.transfers.later.push(peer);
         self.try_views(peer);
         self.flush(peer);
         self.chore();

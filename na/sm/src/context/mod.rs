@@ -235,12 +235,27 @@ impl Context for SmContext {
     }
 
     fn moves(&mut self, peer: Peer) -> bool {
-        let may = |it: &mut Connection| it.is_open() && !it.ferry.is_chosen;
-        !self.guard.is_child() && self.peers.find(peer).is_some_and(may)
+        let may = |it: &mut Connection| it.refusal().is_none() && !it.ferry.is_chosen;
+        let is_asked = self.shared.settings.cma && !self.guard.is_child();
+        is_asked && self.peers.find(peer).is_some_and(may)
     }
 
-    fn fetch(&mut self, owner: Peer, remote: &Descriptor, offset: u64, into: &mut [u8]) -> bool {
-        !self.guard.is_child() && self.fetch_now(owner, remote, offset, into)
+    fn begin_all(&mut self) {
+        self.transfers.are_begun = true;
+    }
+
+    fn fetch<'into>(
+        &mut self,
+        owner: Peer,
+        remote: &Descriptor,
+        offset: u64,
+        into: &'into mut [u8],
+        may_wait: bool,
+    ) -> Begun<'into> {
+        if self.guard.is_child() {
+            return Begun::No;
+        }
+        self.fetch_now(owner, remote, offset, into, may_wait)
     }
 
     fn cancel(&mut self, id: OpId) {

@@ -116,6 +116,7 @@ impl SmContext {
         let mut moved = !self.transfers.is_empty() && self.step_transfers();
         moved |= !self.intake.ferries.is_empty() && self.step_ferries();
         moved |= !self.backlog.is_empty() && self.flush_backlog();
+        moved |= !self.transfers.later.is_empty() && self.tell_later();
         moved |= !self.finished.is_empty();
         done.append(&mut self.finished);
         self.uses_bodies |= std::mem::take(&mut self.intake.has_bodies);

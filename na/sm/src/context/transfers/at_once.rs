@@ -5,21 +5,20 @@
 //! transfers costs a good deal more than its instructions. So the long way is left to transfers that need it. What goes
 //! wrong here goes wrong again in a round, which tells it.
 
-use hg_na::{Begun, Descriptor, Op, OpId, Peer, Returned, Token, Transit};
+use hg_na::{Begun, Descriptor, Error, Op, OpId, Peer, Returned, Token, Transit};
 
 use super::{PIECE, PIECE_ALONE, Transfers, near_of, piece::Piece};
 use crate::{
     completion::done,
+    connection::TRANSFERS,
     context::SmContext,
     region::{cma::Near, descriptor::RegionClaim},
     transfer::region_of,
 };
 
-/// So many bytes are moved sooner than they are handed over, or queued, completed and their task is woken: a handler that
-/// pulls 4 KiB took 4,000 instructions more.
+/// So many bytes are copied through a mapping sooner than they are handed over, or queued, completed and their task is woken.
 const SHORT_MAX: u64 = 16 * 1024;
-/// The same for bytes that are fetched through a mapping, which need a region of their own otherwise, or are copied inside
-/// of `post`.
+/// The same for bytes that are copied inside of `post`.
 const COPIED_MAX: u64 = 64 * 1024;
 /// Completions that may wait to be collected before transfers queue up instead.
 const COLLECTED_LATER_MAX: usize = 1024;
@@ -33,62 +32,98 @@ impl Transfers {
 }
 
 impl SmContext {
-    /// Begins a transfer, if nothing stands before it; does it, if it is short.
+    /// Begins a transfer; does it, if it is short and needs no system call.
     #[inline(always)]
     pub(crate) fn begin_now<'near>(&mut self, transit: &Transit<'near, '_>) -> Begun<'near> {
-        let Transit { direction, peer, remote_offset, len, .. } = *transit;
-        if self.transfers.ahead + len > self.turn() {
-            return Begun::No;
-        }
-        let Some((near, claim)) = sides_of(transit) else { return Begun::No };
-        let piece = Piece { near, claim: &claim, range: (remote_offset, len) };
-        let Self { peers, transfers: Transfers { scratch, ahead, .. }, guard, .. } = self;
-        let Some(connection) = peers.find(peer).filter(|it| it.is_open()) else { return Begun::No };
-        let is_first = connection.transfers.is_empty();
-        let Ok(Some(pinned)) = piece.admit(connection, is_first) else { return Begun::No };
-        let wants_mapping = pinned.wants_mapping;
-        if len <= SHORT_MAX {
-            if wants_mapping || piece.run(pinned, scratch).1.is_err() {
-                return Begun::No; // Posting it asks for the mapping.
+        let range = (transit.remote_offset, transit.len);
+        match sides_of(transit) {
+            Some((near, claim)) => {
+                self.begin_piece(transit.peer, (near, &claim, range), transit.may_wait)
             }
-            *ahead += len;
-            return Begun::Over;
+            None => Begun::No,
         }
-        let Ok(carried) = piece.carry(pinned, guard) else { return Begun::No };
-        *ahead += len;
-        let begun = Begun::Ready(Box::new(carried));
-        if wants_mapping {
-            self.wish_for_mapping(peer, direction, &claim, len);
-        }
-        begun
     }
 
-    /// Gets bytes into memory that is not registered, at once, if nothing stands before it; says whether it did.
+    /// The same into memory that is not registered.
     #[inline]
-    pub(crate) fn fetch_now(
+    pub(crate) fn fetch_now<'into>(
         &mut self,
         owner: Peer,
         remote: &Descriptor,
         offset: u64,
-        into: &mut [u8],
-    ) -> bool {
-        let len = into.len() as u64;
-        if !(1..=COPIED_MAX).contains(&len) || self.transfers.ahead + len > self.turn() {
-            return false;
+        into: &'into mut [u8],
+        may_wait: bool,
+    ) -> Begun<'into> {
+        let range = (offset, into.len() as u64);
+        let Ok(claim) = RegionClaim::decode(remote.opaque()) else { return Begun::No };
+        self.begin_piece(owner, (Near::Slice(into), &claim, range), may_wait)
+    }
+
+    #[inline(always)]
+    fn begin_piece<'near>(
+        &mut self,
+        peer: Peer,
+        (near, claim, range): (Near<'near>, &RegionClaim, (u64, u64)),
+        by_kernel: bool,
+    ) -> Begun<'near> {
+        let (direction, len) = (near.direction(), range.1);
+        let turn = self.turn();
+        if len > turn {
+            return Begun::No;
         }
-        let Ok(claim) = RegionClaim::decode(remote.opaque()) else { return false };
-        let Self { peers, transfers: Transfers { scratch, ahead, .. }, .. } = self;
-        let open = peers.find(owner).filter(|it| it.is_open());
-        let Some(connection) = open else { return false };
-        let piece = Piece { near: Near::Slice(into), claim: &claim, range: (offset, len) };
-        let by_kernel = len <= SHORT_MAX && connection.transfers.is_empty();
-        let Ok(Some(pinned)) = piece.admit(connection, by_kernel) else { return false };
-        // Memory that could be mapped is asked for in a round.
-        let is_done = !pinned.wants_mapping && piece.run(pinned, scratch).1.is_ok();
-        if is_done {
+        let begun = 'now: {
+            let Self { peers, transfers: Transfers { scratch, ahead, .. }, guard, .. } = self;
+            let Some(connection) = peers.find(peer) else { return Begun::No };
+            if !connection.is_open() || *ahead + len > turn {
+                break 'now None;
+            }
+            let piece = Piece { near, claim, range };
+            let pinned = match piece.admit(connection, by_kernel) {
+                Ok(Some(pinned)) => pinned,
+                Err(Error::Again) => break 'now None,
+                Ok(None) | Err(_) => return Begun::No,
+            };
             *ahead += len;
+            let wants_mapping = pinned.wants_mapping;
+            if pinned.is_copied() && len <= SHORT_MAX {
+                let is_moved = piece.run(pinned, scratch).1.is_ok();
+                return if is_moved { Begun::Over } else { Begun::No }; // Posting it tells.
+            }
+            let Ok(carried) = piece.carry(pinned, guard) else { return Begun::No };
+            Some((carried, wants_mapping))
+        };
+        let Some((carried, wants_mapping)) = begun else { return self.begin_later(peer) };
+        if wants_mapping {
+            self.wish_for_mapping(peer, direction, claim, len);
         }
-        is_done
+        Begun::Ready(Box::new(carried))
+    }
+
+    /// What is in the way will not be before long: the connection opens, or a round is made, or a word for a pin is free.
+    #[cold]
+    fn begin_later(&mut self, peer: Peer) -> Begun<'static> {
+        let Some(connection) = self.peers.find(peer) else { return Begun::No };
+        if connection.refusal().is_some() {
+            return Begun::No;
+        }
+        connection.refusals.add(TRANSFERS);
+        if connection.is_open() {
+            self.transfers.later.push(peer);
+            self.has_leftovers = true;
+        } else {
+            self.start(peer);
+        }
+        Begun::Later
+    }
+
+    /// Those that were to begin a transfer later are told.
+    pub(crate) fn tell_later(&mut self) -> bool {
+        let mut moved = false;
+        for peer in std::mem::take(&mut self.transfers.later) {
+            let connection = self.peers.find(peer);
+            moved |= connection.is_some_and(|it| it.tell_room(&mut self.finished));
+        }
+        moved
     }
 
     /// Does a short transfer at once, when the memory is mapped; its completion is collected by the next round.

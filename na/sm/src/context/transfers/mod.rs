@@ -44,6 +44,10 @@ pub(crate) struct Transfers {
     scratch: Scratch,
     /// Bytes that were moved at once since the last round.
     ahead: u64,
+    /// Peers with whom transfers were to be begun later.
+    pub(crate) later: Vec<Peer>,
+    /// Nothing that is posted is moved by the kernel ([`hg_na::Context::begin_all`]).
+    pub(crate) are_begun: bool,
 }
 
 impl Transfers {

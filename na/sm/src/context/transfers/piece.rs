@@ -47,6 +47,14 @@ pub(super) struct Pinned<'link> {
     pub(super) wants_mapping: bool,
 }
 
+impl Pinned<'_> {
+    /// Whether it is copied through a mapping, with no system call.
+    #[inline(always)]
+    pub(super) fn is_copied(&self) -> bool {
+        self.pages.is_some()
+    }
+}
+
 impl<'near> Piece<'near, '_> {
     /// Checks and pins it. `None`: there is no mapping that would do, and the kernel may not (`by_kernel`, or the system
     /// says so).

@@ -3,7 +3,7 @@
 
 use hg_na::{Error, Peer};
 
-use super::{near_of, piece::Piece};
+use super::{Transfers, near_of, piece::Piece};
 use crate::{
     connection::{Connection, Space},
     context::SmContext,
@@ -36,7 +36,12 @@ enum Step {
 
 impl Transfer {
     /// Moves a piece, and takes its length off `room`.
-    fn step(&mut self, connection: &mut Connection, scratch: &mut Scratch, room: &mut u64) -> Step {
+    fn step(
+        &mut self,
+        connection: &mut Connection,
+        scratch: &mut Scratch,
+        (room, by_kernel): (&mut u64, bool),
+    ) -> Step {
         let len = self.left().min(*room);
         let local = match region_of(self.local.region().as_ref()) {
             Ok(local) => local,
@@ -51,6 +56,9 @@ impl Transfer {
             Err(Error::Again) => return Step::Waits, // No pin word is free.
             Err(error) => return Step::Failed(error),
         };
+        if !by_kernel && !pinned.is_copied() {
+            return Step::Denied; // It was begun, and the kernel would not.
+        }
         *room -= len;
         self.is_begun |= len > 0;
         let (moved, result) = piece.run(pinned, scratch);
@@ -92,7 +100,8 @@ impl SmContext {
                 return true; // What went wrong with the last one ends the connection.
             }
             let Some(mut transfer) = connection.transfers.pop_front() else { break };
-            let step = transfer.step(connection, &mut self.transfers.scratch, &mut room);
+            let Transfers { scratch, are_begun, .. } = &mut self.transfers;
+            let step = transfer.step(connection, scratch, (&mut room, !*are_begun));
             let is_next = matches!(step, Step::Moved | Step::Failed(_)) && room > 0;
             self.after_step(peer, transfer, step);
             if !is_next {

@@ -1,0 +1,214 @@
+//! Pieces of transfers that this side moves, in the round of whoever makes progress.
+//!
+//! Moving them may take long: the kernel waits for a peer's memory that is not there ([`hg_na::Mover`]), for ever perhaps. So
+//! nobody has the role, nor the state's lock, while a piece is moved:
+//!
+//! | who | what |
+//! |---|---|
+//! | the background thread, or one that waits without a deadline, when it has the role | takes the next piece, gives the role back (H1), moves it, waits for the role anew |
+//! | any other thread that has the role: one with a deadline, in a poll, in [`crate::Engine::progress`], of a foreign loop, the stand-in | leaves the piece to a thread of a pool for nothing else; where none is to be had at all, moves it |
+//! | a follower, a thread that comes | takes the role meanwhile, as ever |
+//! | the *stand-in*, a thread that lives while pieces are moved | takes the role where a piece takes longer than 5 ms and nobody has it, until one has ended |
+//!
+//! Of one peer one piece is moved at a time ([`hg_core::operations`]): a peer whose memory is not there holds one thread up. The pool is
+//! not that of the handlers, which wait for pieces. Where no thread is to be had for a stand-in, the engine stands still until the
+//! piece has ended.
+
+use std::{
+    sync::{
+        Arc, MutexGuard,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use hg_core::{
+    deferred::Deferred,
+    operations::{Came, Move},
+};
+use hg_na::Begun;
+
+use super::{Port, Role, State};
+use crate::{deferred, pool::Origin};
+
+/// A piece that began before one tick and has not ended by the next one is stood in for: after 5 ms at most.
+const TICK: Duration = Duration::from_micros(2500);
+
+/// A stand-in ends when for so many ticks no piece was moved.
+const IDLE_TICKS: u32 = 40;
+
+/// The pieces that are being moved by threads that had the role.
+#[derive(Debug, Default)]
+pub(crate) struct Movers {
+    running: AtomicUsize,
+    /// How many have ended.
+    ended: AtomicUsize,
+    has_stand_in: AtomicBool,
+}
+
+impl Movers {
+    /// Whether one is under way. Whoever is in it may be so for long.
+    pub(crate) fn any(&self) -> bool {
+        self.running.load(Ordering::SeqCst) > 0
+    }
+}
+
+impl Port {
+    /// Sees to the next piece, if there is one. Where this thread may wait and moves it, it has lost the role then; says whether.
+    #[cold]
+    pub(crate) fn move_piece(self: &Arc<Self>, role: &mut Role<'_>, may_wait: bool) -> bool {
+        let Some(mut state) = self.enter_state() else { return false };
+        let Some(moving) = state.protocol.next_move() else { return false };
+        let is_here = may_wait && !state.followers.has_loop();
+        drop(state);
+        let taken = Taken { port: Arc::clone(self), moving: Some(moving) };
+        if is_here {
+            taken.run(Some(role));
+        } else {
+            self.shared.movers.add(Origin::Engine, Box::new(move || taken.run(None)));
+        }
+        is_here
+    }
+
+    /// Waits a moment for the pieces that are being moved; says whether all have ended.
+    pub(crate) fn has_moved(&self) -> bool {
+        let platform = self.shared.platform.as_ref();
+        let until = platform.now() + TICK;
+        while self.movers.any() && platform.now() < until {
+            platform.park_timeout(TICK / 10);
+        }
+        !self.movers.any()
+    }
+
+    /// A thread that had the role is about to move a piece.
+    fn begin_moving(self: &Arc<Self>) -> Running<'_> {
+        self.movers.running.fetch_add(1, Ordering::SeqCst);
+        if let Some(flag) = Flag::raise(self) {
+            let job = Box::new(move || Arc::clone(&flag.0).stand_in(flag));
+            let spawned = self.shared.platform.spawn("hg-stand-in".to_owned(), job);
+            if let Err(error) = spawned {
+                tracing::warn!(%error, "no thread to make progress while bytes are moved");
+            }
+        }
+        Running(&self.movers)
+    }
+
+    /// Makes progress where a piece takes long and nobody else does.
+    fn stand_in(self: Arc<Self>, mut flag: Flag) {
+        loop {
+            self.watch_pieces();
+            drop(flag);
+            // Whoever began a piece while the flag was up has left it to this thread.
+            let is_wanted = self.movers.any() && !self.closing.load(Ordering::Relaxed);
+            match is_wanted.then(|| Flag::raise(&self)).flatten() {
+                Some(again) => flag = again,
+                None => return,
+            }
+        }
+    }
+
+    fn watch_pieces(self: &Arc<Self>) {
+        let Movers { running, ended, .. } = &self.movers;
+        let (mut idle, mut before) = (0, ended.load(Ordering::Relaxed));
+        // Relaxed, here and below: what is missed is seen a tick later.
+        while idle < IDLE_TICKS && !self.closing.load(Ordering::Relaxed) {
+            self.shared.platform.park_timeout(TICK);
+            let now = ended.load(Ordering::Relaxed);
+            let any = running.load(Ordering::Relaxed) > 0;
+            idle = if any || now != before { 0 } else { idle + 1 };
+            let is_stuck = any && now == before;
+            before = now;
+            if is_stuck && let Some((mut role, state)) = self.try_role() {
+                let has_ended = || ended.load(Ordering::Relaxed) != now;
+                let mut look = |_: &mut _| has_ended().then_some(());
+                self.drive(&mut role, state, None, &mut look);
+            }
+        }
+    }
+}
+
+/// A piece that is to be moved. Dropped instead, it is given back.
+struct Taken {
+    port: Arc<Port>,
+    /// `None` when it has ended.
+    moving: Option<Move>,
+}
+
+impl Taken {
+    /// Moves it, without the role.
+    fn run(mut self, role: Option<&mut Role<'_>>) {
+        let port = Arc::clone(&self.port);
+        let (Some(mut state), Some(moving)) = (port.enter_state(), &self.moving) else { return };
+        let (came, state) = match state.protocol.begin_move(moving) {
+            Begun::Ready(mover) => {
+                drop(state);
+                let running = role.map(|role| {
+                    let running = port.begin_moving();
+                    role.release();
+                    running
+                });
+                let came = if mover.run().is_ok() { Came::Over } else { Came::Not };
+                drop(running);
+                (came, port.enter_state())
+            }
+            // In one go with the question: room may be told as soon as the lock is free.
+            Begun::Over => (Came::Over, Some(state)),
+            Begun::Later => (Came::Later, Some(state)),
+            Begun::No => (Came::Not, Some(state)),
+        };
+        self.end(state, came);
+    }
+
+    fn end(&mut self, state: Option<MutexGuard<'_, State>>, came: Came) {
+        let (Some(mut state), Some(moving)) = (state, self.moving.take()) else { return };
+        state.protocol.handle_moved(moving, came);
+        // Once the engine is closed nobody makes another round: who waits for the transfer is told here.
+        let is_closed = !state.is_open();
+        let mut deferred = if is_closed {
+            std::mem::take(&mut state.protocol.deferred)
+        } else {
+            Deferred::default()
+        };
+        drop(state);
+        deferred::run(&mut deferred, self.port.id, &self.port.shared.pool);
+        self.port.notify();
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        if self.moving.is_some() {
+            let port = Arc::clone(&self.port);
+            self.end(port.enter_state(), Came::Not);
+        }
+    }
+}
+
+/// Counts a piece while it is moved.
+struct Running<'m>(&'m Movers);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.ended.fetch_add(1, Ordering::Relaxed);
+        self.0.running.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// There is a stand-in, or will be; its job may be dropped instead of run.
+struct Flag(Arc<Port>);
+
+impl Flag {
+    /// `None`: there is one already.
+    fn raise(port: &Arc<Port>) -> Option<Self> {
+        // SeqCst, with `running`: who finds it raised has counted its piece before, and who lowers it counts pieces afterwards. One
+        // of them sees the other, so a piece that runs on has a stand-in.
+        let was_raised = port.movers.has_stand_in.swap(true, Ordering::SeqCst);
+        (!was_raised).then(|| Self(Arc::clone(port)))
+    }
+}
+
+impl Drop for Flag {
+    fn drop(&mut self) {
+        self.0.movers.has_stand_in.store(false, Ordering::SeqCst);
+    }
+}
