@@ -328,6 +328,12 @@ impl<N> Port<N> {
         !self.due.is_empty()
     }
 
+    /// Whoever waits to be told, of all channels: for an owner that lets go.
+    pub fn notices(&mut self) -> Vec<N> {
+        let to_come = self.links.iter_mut().flat_map(|link| link.out.end());
+        self.due.drain(..).chain(to_come).collect()
+    }
+
     /// The connection with this end is kept, though idle, until [`Port::let_go`] was called as often: its death is to be heard of.
     pub fn keep(&mut self, end: u32) {
         if let Ok(at) = self.link_to(end) {

@@ -3,10 +3,10 @@
 use crate::Place;
 
 /// Why a call was not made, or will not run.
-#[derive(Debug, Clone, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// As much waits for this thread as may. Make progress, and call again.
+    /// As much waits for this thread as may, or as many results are to come (65,536). Make progress, and call again.
     #[error("the way to {0} is full: make progress, then call again")]
     Full(Place),
     /// A function that runs may not wait, nor make progress: what it waits for may wait for it.
@@ -36,6 +36,17 @@ pub enum Error {
         process: u32,
         /// Why.
         why: std::sync::Arc<str>,
+    },
+    /// The function panicked; what it said is on the standard error of its process.
+    #[error("the function panicked at {0}")]
+    Panicked(Place),
+    /// The function ran, and what it returned does not come.
+    #[error("the result of {from} is lost: {why}")]
+    Lost {
+        /// Where it ran.
+        from: Place,
+        /// Why.
+        why: &'static str,
     },
     /// The fabric cannot be opened, or cannot go on.
     #[error("{0}")]

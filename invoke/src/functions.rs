@@ -1,20 +1,39 @@
 //! The functions of a fabric: by the hash of their names, and by the short numbers that travel.
 
+use std::marker::PhantomData;
+
 use hg_core::{
     codec::{self, Codec as _, CodecError},
     rpc::{Responder, Rpc, RpcId, Serve, ServeKind},
 };
 use rustc_hash::FxHashMap;
 
-use crate::{Error, Worker};
+use crate::{Error, Worker, returned::Status};
 
-/// Decodes arguments and runs a function.
-type Run = fn(&Worker, &[u8]) -> Result<(), CodecError>;
+/// Decodes arguments and runs a function; what it returns is dropped.
+pub(crate) type Run = fn(&Worker, &[u8]) -> Result<(), CodecError>;
+/// The same; what it returns is sent to whoever has called it.
+pub(crate) type RunAndAnswer = fn(&Worker, &[u8], Reply) -> Result<(), CodecError>;
+
+/// Who wants the result of a call: an end, and the number by which it knows the call.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Reply {
+    pub(crate) to: u32,
+    pub(crate) number: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Function {
+    id: RpcId,
+    name: &'static str,
+    run: Run,
+    run_and_answer: RunAndAnswer,
+}
 
 /// All processes register the same functions; the number of one is its place in the order of hashes.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Functions {
-    list: Vec<(RpcId, &'static str, Run)>,
+    list: Vec<Function>,
     places: FxHashMap<RpcId, u32>,
 }
 
@@ -25,20 +44,20 @@ impl Functions {
             return Err(Error::Setup(format!("`{}` {why}", F::NAME)));
         }
         let id = F::wire_id();
-        if let Some((_, name, _)) = self.list.iter().find(|(other, ..)| other.has_name_of(id)) {
+        if let Some(other) = self.list.iter().find(|other| other.id.has_name_of(id)) {
             let why = "is registered already, or has the same hash as";
-            return Err(Error::Setup(format!("`{}` {why} `{name}`", F::NAME)));
+            return Err(Error::Setup(format!("`{}` {why} `{}`", F::NAME, other.name)));
         }
-        self.list.push((id, F::NAME, run::<F>));
-        self.list.sort_unstable_by_key(|(id, ..)| *id);
-        let ids = self.list.iter().map(|(id, ..)| *id);
-        self.places = ids.zip(0..).collect();
+        let (run, run_and_answer) = (run::<F>, run_and_answer::<F>);
+        self.list.push(Function { id, name: F::NAME, run, run_and_answer });
+        self.list.sort_unstable_by_key(|it| it.id);
+        self.places = self.list.iter().map(|it| it.id).zip(0..).collect();
         Ok(())
     }
 
     /// The hashes, in the order of numbers.
     pub(crate) fn ids(&self) -> Vec<u64> {
-        self.list.iter().map(|(id, ..)| id.0).collect()
+        self.list.iter().map(|it| it.id.0).collect()
     }
 
     #[inline]
@@ -47,12 +66,12 @@ impl Functions {
     }
 
     #[inline]
-    pub(crate) fn get(&self, number: u32) -> Option<Run> {
-        self.list.get(number as usize).map(|(_, _, run)| *run)
+    pub(crate) fn run(&self, number: u32) -> Option<Run> {
+        self.list.get(number as usize).map(|it| it.run)
     }
 
-    pub(crate) fn name(&self, number: u32) -> &'static str {
-        self.list.get(number as usize).map_or("?", |(_, name, _)| name)
+    pub(crate) fn run_and_answer(&self, number: u32) -> Option<RunAndAnswer> {
+        self.list.get(number as usize).map(|it| it.run_and_answer)
     }
 }
 
@@ -60,6 +79,41 @@ fn run<F: Serve<Worker>>(worker: &Worker, bytes: &[u8]) -> Result<(), CodecError
     let args = codec::Default::decode(bytes)?;
     F::serve(worker, args, Nobody);
     Ok(())
+}
+
+fn run_and_answer<F: Serve<Worker>>(
+    worker: &Worker,
+    bytes: &[u8],
+    reply: Reply,
+) -> Result<(), CodecError> {
+    let args = codec::Default::decode(bytes)?;
+    F::serve(worker, args, Caller::<F> { worker, reply, of: PhantomData });
+    Ok(())
+}
+
+/// Takes what a function returns, and sends it to its caller.
+struct Caller<'a, F> {
+    worker: &'a Worker,
+    reply: Reply,
+    of: PhantomData<F>,
+}
+
+impl<F: Rpc> Responder<F::Output, F::Error> for Caller<'_, F> {
+    type Done = ();
+
+    fn now(self, result: Result<F::Output, F::Error>) {
+        match result.map(F::pack_output) {
+            Ok(output) => self.worker.answer(self.reply, Status::Returned, &output),
+            Err(error) => self.worker.answer(self.reply, Status::Failed, &error),
+        }
+    }
+
+    fn later<T>(self, _future: T)
+    where
+        T: Future<Output = Result<F::Output, F::Error>> + Send + 'static,
+    {
+        unreachable!("registering refuses functions that answer later");
+    }
 }
 
 /// Takes what a function returns, and drops it.

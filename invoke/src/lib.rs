@@ -50,7 +50,9 @@
 mod error;
 mod fabric;
 mod functions;
+mod how;
 mod quiet;
+mod returned;
 mod synchronizer;
 mod worker;
 
@@ -61,8 +63,10 @@ pub use hg_core::rpc::Rpc;
 /// Makes a function callable: `#[hg_invoke::rpc(crate = hg_invoke)]`. A first argument `&Request` is the worker that runs it. The function is
 /// known by the hash of its path, or of the name that it is given; what it returns is dropped.
 pub use hg_macros::rpc;
+pub use how::{How, Packing, Place, Room};
+pub use returned::{Failed, Outcome, Returned};
 pub use synchronizer::Synchronizer;
-pub use worker::{How, Packing, Place, Room, Worker};
+pub use worker::Worker;
 
 /// What a function that asks for it is given: the worker that runs it.
 pub type Request = Worker;

@@ -79,8 +79,10 @@ impl Quiet {
             return None;
         }
         let reports = std::mem::take(&mut self.reports);
-        let total =
-            reports.iter().flatten().fold((made, run), |sum, it| (sum.0 + it.0, sum.1 + it.1));
+        // What others report is a claim: it may be anything.
+        let add =
+            |sum: (u64, u64), it: &(u64, u64)| (sum.0.wrapping_add(it.0), sum.1.wrapping_add(it.1));
+        let total = reports.iter().flatten().fold((made, run), add);
         if self.me != 0 {
             self.phase = Phase::Reported;
             return Some(Out::Report(total.0, total.1));
@@ -93,18 +95,22 @@ impl Quiet {
         Some(Out::Again)
     }
 
-    /// An end below has reported.
-    pub(crate) fn reported(&mut self, from: u32, made: u64, run: u64) {
-        if let Some(place) = self.below().position(|it| it == from) {
+    /// An end has reported. `false`: it is none of those below.
+    pub(crate) fn reported(&mut self, from: u32, made: u64, run: u64) -> bool {
+        let place = self.below().position(|it| it == from);
+        if let Some(place) = place {
             self.reports[place] = Some((made, run));
         }
+        place.is_some()
     }
 
-    /// The end above says what the root has decided; the same is to be sent to those below.
-    pub(crate) fn decided(&mut self, done: bool) {
-        if self.phase == Phase::Reported {
+    /// The end above says what the root has decided. Whether the same is to be sent to those below: not what nobody waits for.
+    pub(crate) fn decided(&mut self, done: bool) -> bool {
+        let is_awaited = self.phase == Phase::Reported;
+        if is_awaited {
             self.phase = if done { Phase::Outside } else { Phase::Counting };
         }
+        is_awaited
     }
 }
 
@@ -179,10 +185,11 @@ mod tests {
                     }
                 }
                 Some(Message::Out(Out::Report(made, run))) => {
-                    self.quiet[to].reported(u32::try_from(from).unwrap(), made, run);
+                    let from = u32::try_from(from).unwrap();
+                    assert!(self.quiet[to].reported(from, made, run));
                 }
                 Some(Message::Out(out)) => {
-                    self.quiet[to].decided(out == Out::Done);
+                    assert!(self.quiet[to].decided(out == Out::Done));
                     self.send(to, out);
                 }
             }

@@ -2,15 +2,13 @@
 
 #![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
-use std::{
-    cell::{Cell, RefCell},
-    sync::{Condvar, Mutex},
-};
+#[macro_use]
+mod common;
 
-use hg_invoke::{
-    Error, Fabric, Group, How, Limits, Packing, Place, Request, Room, Synchronizer, Worker, rpc,
-};
-use watchdog::Watchdog;
+use std::cell::{Cell, RefCell};
+
+use common::run;
+use hg_invoke::{Error, Fabric, How, Limits, Packing, Place, Request, Room, Synchronizer, rpc};
 
 thread_local! {
     /// What has run on this worker: (sender, number).
@@ -48,67 +46,9 @@ fn waits(here: &Request) {
     RUN.with_borrow_mut(|run| run.push((0, 0)));
 }
 
-#[derive(Default)]
-struct Meeting {
-    state: Mutex<Given>,
-    changed: Condvar,
-}
-
-/// What each has given, and what all get.
-type Given = (Vec<Option<Vec<u8>>>, Vec<Vec<u8>>);
-
-struct Process<'a>(u32, u32, &'a Meeting);
-
-impl Group for Process<'_> {
-    fn rank(&self) -> u32 {
-        self.0
-    }
-    fn size(&self) -> u32 {
-        self.1
-    }
-    /// Once.
-    fn all_gather(&self, own: &[u8]) -> Result<Vec<Vec<u8>>, String> {
-        let mut state = self.2.state.lock().unwrap();
-        state.0.resize(self.1 as usize, None);
-        state.0[self.0 as usize] = Some(own.to_vec());
-        if state.0.iter().all(Option::is_some) {
-            state.1 = state.0.iter().flatten().cloned().collect();
-            self.2.changed.notify_all();
-        }
-        while state.1.is_empty() {
-            state = self.2.changed.wait(state).unwrap();
-        }
-        Ok(state.1.clone())
-    }
-}
-
 fn fabric() -> Fabric {
     let fabric = Fabric::new().register(note).unwrap().register(spread).unwrap();
     fabric.register(fail).unwrap().register(waits).unwrap()
-}
-
-/// Runs workers of so many processes, each in a thread; what they return, by place.
-fn run<T: Send>(
-    url: &str,
-    (processes, threads): (u32, u8),
-    fabric: &Fabric,
-    work: impl Fn(Worker) -> T + Sync,
-) -> Vec<T> {
-    let _watchdog = Watchdog::start();
-    let meeting = Meeting::default();
-    let (meeting, work) = (&meeting, &work);
-    std::thread::scope(|scope| {
-        let opened: Vec<_> = (0..processes)
-            .map(|rank| {
-                let fabric = fabric.clone().threads(threads);
-                scope.spawn(move || fabric.open(&Process(rank, processes, meeting), url).unwrap())
-            })
-            .collect();
-        let workers: Vec<Worker> = opened.into_iter().flat_map(|it| it.join().unwrap()).collect();
-        let ended: Vec<_> =
-            workers.into_iter().map(|worker| scope.spawn(move || work(worker))).collect();
-        ended.into_iter().map(|it| it.join().unwrap()).collect()
-    })
 }
 
 /// Every worker calls every one, itself included.
@@ -217,41 +157,12 @@ fn a_death(url: &str) {
     });
 }
 
-/// Whether this machine has the transport.
-#[expect(clippy::print_stdout, reason = "a skip is said aloud")]
-fn is_there(url: &str, test: &str) -> bool {
-    match Fabric::new().open(&Process(0, 1, &Meeting::default()), url) {
-        Err(_) if url.starts_with("ofi") => {
-            let scheme = url.split(':').next().unwrap();
-            println!("SKIPPED: {test}: libfabric offers no {scheme} here");
-            false
-        }
-        opened => opened.map(drop).is_ok(),
-    }
+over_each_transport! {
+    every_call_runs_once_and_in_order_whatever_is_chosen_for_full_receivers => with_each_choice,
+    the_barrier_waits_for_calls_that_calls_make => calls_that_call,
+    whoever_waits_is_told => notifications,
+    a_worker_that_is_gone_is_named_to_all_that_wait_for_it => a_death,
 }
-
-macro_rules! suite {
-    ($name:ident, $url:expr) => {
-        mod $name {
-            suite!(@ $url, every_call_runs_once_and_in_order_whatever_is_chosen_for_full_receivers, with_each_choice);
-            suite!(@ $url, the_barrier_waits_for_calls_that_calls_make, calls_that_call);
-            suite!(@ $url, whoever_waits_is_told, notifications);
-            suite!(@ $url, a_worker_that_is_gone_is_named_to_all_that_wait_for_it, a_death);
-        }
-    };
-    (@ $url:expr, $test:ident, $body:ident) => {
-        #[test]
-        fn $test() {
-            if super::is_there($url, concat!(module_path!(), "::", stringify!($test))) {
-                super::$body($url);
-            }
-        }
-    };
-}
-
-suite!(sm, "sm://");
-suite!(tcp, "tcp://127.0.0.1");
-suite!(ofi_tcp, "ofi+tcp://127.0.0.1");
 
 #[test]
 fn a_function_that_panics_keeps_nobody() {

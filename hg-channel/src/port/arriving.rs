@@ -384,6 +384,9 @@ impl<N> Port<N> {
         match parcel {
             Parcel::Records { from, block } => {
                 let at = self.link_of(from).ok()?;
+                if matches!(self.links[at as usize].way, Way::Gone(_)) {
+                    return None;
+                }
                 let header = Header::read(block.message()).ok()?;
                 let bytes = (block.message().len() - HEADER) as u64;
                 let arrived = self.links[at as usize].incoming.arrive(bytes);

@@ -221,6 +221,24 @@ impl<N> Port<N> {
         }
     }
 
+    /// Its owner finds that what this end has sent breaks the rules of what it carries: nothing comes from it any more, and [`Event::Gone`]
+    /// says why. The other side sees that its connection is closed.
+    #[cold]
+    pub fn expel(&mut self, end: u32, why: &str) {
+        tracing::warn!(
+            end = self.me,
+            from = end,
+            why,
+            "a peer broke the rules of a channel's user"
+        );
+        let Ok(at) = self.link_of(end) else { return };
+        if matches!(self.links[at as usize].way, Way::Near) && end != self.me {
+            // Who has left hears nothing.
+            let _left = self.near.push(end, Parcel::Gone { from: self.me });
+        }
+        self.end_link(at, GoneReason::Misbehaved(why.into()));
+    }
+
     /// The other end is gone: whoever was to be told is given back.
     #[cold]
     pub(super) fn end_link(&mut self, at: u32, reason: GoneReason) {

@@ -1,0 +1,138 @@
+//! Calls whose results come back. An answer is a record of the opposite stream, and counts as a call: a barrier waits for it.
+
+use hg_core::{
+    codec::{self, Codec as _},
+    rpc::Rpc,
+};
+use serde::Serialize;
+
+use super::{
+    Worker,
+    calling::Head,
+    running::{ANSWER, ANSWERED, Malformed, take_u32, take_u64},
+};
+use crate::{
+    Error, How, Packing, Place, Refused, Returned,
+    functions::Reply,
+    returned::{ANSWERS_MAX, Status},
+};
+
+impl Worker {
+    /// Runs a function at another worker, or at this one, and brings back what it returns. Without room, the call is queued here.
+    ///
+    /// # Errors
+    /// Why it was not made; of [`Worker::call_return_with`], which gives the arguments back.
+    pub fn call_return<F: Rpc>(
+        &self,
+        to: Place,
+        function: F,
+        args: F::Args<'_>,
+    ) -> Result<Returned<F>, Error> {
+        let called = self.call_return_with(to, function, args, How::default());
+        called.map_err(|refused| refused.error)
+    }
+
+    /// The same with a choice for when there is no room, and with somebody to be told.
+    ///
+    /// # Errors
+    /// As [`Worker::call_with`]; [`Error::Full`] also when as many results are to come as may.
+    pub fn call_return_with<'a, F: Rpc>(
+        &self,
+        to: Place,
+        function: F,
+        args: F::Args<'a>,
+        how: How<'_>,
+    ) -> Result<Returned<F>, Refused<F::Args<'a>>> {
+        let _: F = function;
+        if self.answers.borrow().is_full() {
+            return Err(Refused { args, error: Error::Full(to) });
+        }
+        let number = self.answers.borrow_mut().number();
+        let head = Head::default().with(ANSWERED, &number.to_le_bytes());
+        let wire = F::pack(args);
+        match self.write::<F>(to, &wire, how, head) {
+            Ok(end) => {
+                let returned = Returned::new();
+                self.answers.borrow_mut().add(number, end, returned.awaits());
+                self.port.borrow_mut().keep(end);
+                Ok(returned)
+            }
+            Err(error) => Err(Refused { args: F::unpack(wire), error }),
+        }
+    }
+
+    /// What the function that runs has returned travels to its caller. What does not fit is replaced by the reason.
+    pub(crate) fn answer<T: Serialize>(&self, reply: Reply, status: Status, value: &T) {
+        self.reply.set(None);
+        let failed = match codec::Default::size(value) {
+            Err(_) => Status::Unwritable,
+            Ok(size) => match self.write_answer(reply, status, size, |room| {
+                codec::Default::encode(value, room).is_ok()
+            }) {
+                Ok(()) => return,
+                Err(failed) => failed,
+            },
+        };
+        self.answer_without(reply, failed);
+    }
+
+    /// The function that ran has panicked: if its caller wants the result, it is told so.
+    pub(super) fn answer_panic(&self) {
+        if let Some(reply) = self.reply.take() {
+            self.answer_without(reply, Status::Panicked);
+        }
+    }
+
+    fn answer_without(&self, reply: Reply, status: Status) {
+        if self.write_answer(reply, status, 0, |_| true) == Err(Status::NoRoom) {
+            // Nobody in good order waits for so many results at once.
+            self.port.borrow_mut().expel(reply.to, "it takes none of the results that it asks for");
+        }
+    }
+
+    fn write_answer(
+        &self,
+        reply: Reply,
+        status: Status,
+        size: usize,
+        fill: impl FnOnce(&mut [u8]) -> bool,
+    ) -> Result<(), Status> {
+        let least = if size == 0 { (ANSWERS_MAX * 2 * ANSWER_HEAD) as u64 } else { 0 };
+        let limit = self.common.settings.queue_max + least;
+        let mut port = self.port.borrow_mut();
+        match port.record(reply.to, ANSWER, ANSWER_HEAD + size, limit) {
+            Ok(room) => {
+                room[..8].copy_from_slice(&reply.number.to_le_bytes());
+                room[8..ANSWER_HEAD].copy_from_slice(&(status as u32).to_le_bytes());
+                if !fill(&mut room[ANSWER_HEAD..]) {
+                    port.undo(reply.to, ANSWER_HEAD + size);
+                    return Err(Status::Unwritable);
+                }
+                self.made.set(self.made.get() + 1);
+                if self.common.settings.packing != Packing::Trad {
+                    port.flush(reply.to);
+                }
+                Ok(())
+            }
+            Err(hg_channel::Error::TooLong { .. }) => Err(Status::TooLong),
+            Err(hg_channel::Error::Full(_)) => Err(Status::NoRoom),
+            // Who is gone hears nothing.
+            Err(_) => Ok(()),
+        }
+    }
+
+    pub(super) fn hear_answer(&self, from: u32, mut bytes: &[u8]) -> Result<(), Malformed> {
+        let number = take_u64(&mut bytes)?;
+        let status = Status::read(take_u32(&mut bytes)?).ok_or("an answer of no known kind")?;
+        let awaits = self.answers.borrow_mut().remove(number, from);
+        let awaits = awaits.ok_or("an answer to no call")?;
+        self.port.borrow_mut().let_go(from);
+        awaits.answer(self.place_of(from), status, bytes).map_err(|_| {
+            awaits.fail(Error::Lost { from: self.place_of(from), why: "it cannot be read" });
+            "a result that cannot be read"
+        })
+    }
+}
+
+/// Bytes before a result: the number of its call (8), [`Status`] (4).
+const ANSWER_HEAD: usize = 12;

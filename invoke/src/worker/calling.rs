@@ -1,0 +1,151 @@
+//! Calls that are made.
+
+use hg_channel::{Error as ChannelError, RECORD};
+use hg_core::{
+    codec::{self, Codec as _},
+    rpc::Rpc,
+};
+
+use super::Worker;
+use crate::{Error, How, Packing, Place, Refused, Room};
+
+/// What stands before the arguments of a call, and what its tag says of that.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Head {
+    flags: u32,
+    len: usize,
+    bytes: [u8; HEAD_MAX],
+}
+
+impl Head {
+    /// With more bytes, of which this bit of the tag tells.
+    pub(super) fn with(mut self, flag: u32, bytes: &[u8]) -> Self {
+        self.bytes[self.len..][..bytes.len()].copy_from_slice(bytes);
+        Self { flags: self.flags | flag, len: self.len + bytes.len(), ..self }
+    }
+
+    /// Writes it; the rest is for the arguments.
+    #[inline]
+    fn write(self, into: &mut [u8]) -> &mut [u8] {
+        if self.len == 0 {
+            return into;
+        }
+        let (head, rest) = into.split_at_mut(self.len);
+        head.copy_from_slice(&self.bytes[..self.len]);
+        rest
+    }
+}
+
+impl Worker {
+    /// Runs a function at another worker, or at this one, some time. Without room, the call is queued here.
+    ///
+    /// # Errors
+    /// Why it was not made; of [`Worker::call_with`], which gives the arguments back.
+    #[inline]
+    pub fn call<F: Rpc>(&self, to: Place, function: F, args: F::Args<'_>) -> Result<(), Error> {
+        self.call_with(to, function, args, How::default()).map_err(|refused| refused.error)
+    }
+
+    /// The same with a choice for when there is no room, and with somebody to be told.
+    ///
+    /// # Errors
+    /// The arguments, and why: [`Error::Full`], [`Error::Inside`], [`Error::TooLong`], [`Error::NoSuchPlace`],
+    /// [`Error::NotRegistered`], [`Error::Unencodable`], [`Error::Gone`]. Nobody is told of a call that was not made.
+    #[inline]
+    pub fn call_with<'a, F: Rpc>(
+        &self,
+        to: Place,
+        function: F,
+        args: F::Args<'a>,
+        how: How<'_>,
+    ) -> Result<(), Refused<F::Args<'a>>> {
+        let _: F = function;
+        let wire = F::pack(args);
+        match self.write::<F>(to, &wire, how, Head::default()) {
+            Ok(_) => Ok(()),
+            Err(error) => Err(Refused { args: F::unpack(wire), error }),
+        }
+    }
+
+    /// Writes the record of a call; says to which end.
+    #[inline]
+    pub(super) fn write<F: Rpc>(
+        &self,
+        to: Place,
+        wire: &F::WireArgs<'_>,
+        how: How<'_>,
+        head: Head,
+    ) -> Result<u32, Error> {
+        let tag = self.common.functions.number::<F>()? | head.flags;
+        let end = self.end_of(to)?;
+        let size = head.len + codec::Default::size(wire).map_err(Error::Unencodable)?;
+        let settings = &self.common.settings;
+        let limit = match how.room {
+            Room::Return | Room::Wait => 2 * settings.limits.block as u64,
+            Room::Queue => settings.queue_max,
+        };
+        loop {
+            let mut port = self.port.borrow_mut();
+            match port.record(end, tag, size, limit) {
+                Ok(room) => {
+                    // Its size was asked for: what fails now is a `Serialize` that changes its mind.
+                    if let Err(error) = codec::Default::encode(wire, head.write(room)) {
+                        port.undo(end, size);
+                        return Err(Error::Unencodable(error));
+                    }
+                    self.made.set(self.made.get() + 1);
+                    if let Some((when, synchronizer)) = how.notify {
+                        synchronizer.expect_one();
+                        port.tell(end, when, synchronizer.clone());
+                    }
+                    if settings.packing == Packing::Ovfl {
+                        port.flush(end);
+                    }
+                    if port.is_due() {
+                        drop(port);
+                        self.tell_due();
+                    }
+                    return Ok(end);
+                }
+                Err(ChannelError::Full(_)) if how.room == Room::Wait => {
+                    port.flush(end);
+                    drop(port);
+                    let room = (RECORD + size) as u64;
+                    self.wait_until(|| {
+                        let waiting = self.port.borrow().waiting(end);
+                        (waiting == 0 || waiting + room <= limit).then_some(Ok(()))
+                    })?;
+                }
+                Err(error) => {
+                    port.flush(end);
+                    return Err(self.error_of(to, error));
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn end_of(&self, place: Place) -> Result<u32, Error> {
+        let threads = self.common.threads;
+        if place.thread >= threads || place.process >= self.ends / threads {
+            return Err(Error::NoSuchPlace(place));
+        }
+        Ok(place.process * threads + place.thread)
+    }
+
+    #[cold]
+    fn error_of(&self, to: Place, error: ChannelError) -> Error {
+        match error {
+            ChannelError::Full(_) => Error::Full(to),
+            ChannelError::TooLong { len, max } => Error::TooLong { len, max },
+            ChannelError::NoSuchEnd { .. } => Error::NoSuchPlace(to),
+            ChannelError::Gone { reason, .. } => {
+                Error::Gone { process: to.process, why: reason.to_string().into() }
+            }
+            other => Error::Setup(other.to_string()),
+        }
+    }
+}
+
+/// Bytes of the longest [`Head`].
+const HEAD_MAX: usize = 8;

@@ -1,0 +1,106 @@
+//! What others have called: runs here, in order.
+//!
+//! # Tags of records
+//! | bits | meaning |
+//! |---|---|
+//! | 31 | a message of the fabric's own: the lower bits say which |
+//! | 30 | the caller wants the result: the number by which it knows the call (8) stands before the arguments |
+//! | 0..24 | number of the function |
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use hg_channel::{Arrived, next_record};
+
+use super::Worker;
+use crate::functions::Reply;
+
+/// Why a sender is not believed any more.
+pub(super) type Malformed = &'static str;
+
+impl Worker {
+    pub(super) fn run(&self, block: Arrived) {
+        self.is_inside.set(true);
+        let (from, mut left) = (block.from(), block.bytes());
+        loop {
+            let ran = catch_unwind(AssertUnwindSafe(|| self.run_records(from, &mut left)));
+            match ran {
+                Ok(Ok(())) => break,
+                // A call that is lost is not passed over in silence: its sender is gone.
+                Ok(Err(why)) => {
+                    self.port.borrow_mut().expel(from, why);
+                    break;
+                }
+                // A function that panics is behind; those after it run.
+                Err(_) => {
+                    self.panicked.set(self.panicked.get() + 1);
+                    self.answer_panic();
+                }
+            }
+        }
+        self.is_inside.set(false);
+        self.port.borrow_mut().consumed(block);
+    }
+
+    #[inline]
+    fn run_records(&self, from: u32, left: &mut &[u8]) -> Result<(), Malformed> {
+        while let Some(record) = next_record(left).map_err(|_| "half a record")? {
+            if record.tag >= FLAGS {
+                self.hear(from, record.tag, record.bytes)?;
+                continue;
+            }
+            let run = self.common.functions.run(record.tag).ok_or(UNKNOWN)?;
+            self.run.set(self.run.get() + 1);
+            run(self, record.bytes).map_err(|_| UNREADABLE)?;
+        }
+        Ok(())
+    }
+
+    /// Anything but a call whose arguments are all.
+    #[inline(never)]
+    fn hear(&self, from: u32, tag: u32, mut bytes: &[u8]) -> Result<(), Malformed> {
+        match tag {
+            REPORT | AGAIN | DONE | FAILED => return self.hear_of_barrier(from, tag, bytes),
+            ANSWER => {
+                self.run.set(self.run.get() + 1);
+                return self.hear_answer(from, bytes);
+            }
+            SYSTEM.. => return Err("a message of no known kind"),
+            _ => {}
+        }
+        let run = self.common.functions.run_and_answer(tag & !ANSWERED).ok_or(UNKNOWN)?;
+        let reply = Reply { to: from, number: take_u64(&mut bytes)? };
+        self.run.set(self.run.get() + 1);
+        self.reply.set(Some(reply));
+        let ran = run(self, bytes, reply);
+        self.reply.set(None);
+        ran.map_err(|_| UNREADABLE)
+    }
+}
+
+/// Four bytes in front.
+pub(super) fn take_u32(bytes: &mut &[u8]) -> Result<u32, Malformed> {
+    let (word, rest) = bytes.split_first_chunk().ok_or(SHORT)?;
+    *bytes = rest;
+    Ok(u32::from_le_bytes(*word))
+}
+
+/// Eight bytes in front.
+pub(super) fn take_u64(bytes: &mut &[u8]) -> Result<u64, Malformed> {
+    let (word, rest) = bytes.split_first_chunk().ok_or(SHORT)?;
+    *bytes = rest;
+    Ok(u64::from_le_bytes(*word))
+}
+
+const SHORT: Malformed = "a message is too short";
+const UNKNOWN: Malformed = "a call of no registered function";
+const UNREADABLE: Malformed = "the arguments of a call cannot be read";
+
+/// Tags below are calls whose arguments are all that they carry.
+const FLAGS: u32 = 1 << 24;
+pub(super) const ANSWERED: u32 = 1 << 30;
+const SYSTEM: u32 = 1 << 31;
+pub(super) const REPORT: u32 = SYSTEM | 1;
+pub(super) const AGAIN: u32 = SYSTEM | 2;
+pub(super) const DONE: u32 = SYSTEM | 3;
+pub(super) const FAILED: u32 = SYSTEM | 4;
+pub(super) const ANSWER: u32 = SYSTEM | 5;

@@ -1,0 +1,131 @@
+//! Records that no worker sends: their sender is gone, by name, and nothing panics.
+
+#![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+
+#[expect(dead_code, unused_macros, reason = "a part of it is needed here")]
+mod common;
+
+use std::{
+    sync::{Arc, atomic::AtomicBool, atomic::Ordering},
+    time::Instant,
+};
+
+use common::{Meeting, Process};
+use hg_channel::{Directory, Event, Limits, Near, Port};
+use hg_core::codec::{self, Codec as _};
+use hg_invoke::{Error, Fabric, Failed, Group, How, Place, Rpc, Synchronizer, rpc};
+use hg_na::{Address, OpenOptions, Plugin as _};
+use serde::{Deserialize, Serialize};
+use watchdog::Watchdog;
+
+#[rpc(crate = hg_invoke)]
+fn square(number: u64) -> u64 {
+    number * number
+}
+
+/// What processes tell one another when they open a fabric.
+#[derive(Serialize, Deserialize)]
+struct Introduction {
+    token: [u8; 16],
+    functions: Vec<u64>,
+    addresses: Vec<String>,
+}
+
+/// An end of process 1 that speaks for itself; process 0 has one worker.
+fn stranger(meeting: &Meeting) -> Port<()> {
+    let domain =
+        hg_na_sm::SmPlugin.open(&Address::new("sm://").unwrap(), &OpenOptions::listening());
+    let context = domain.unwrap().context(0).unwrap();
+    let own = Introduction {
+        token: [7; 16],
+        functions: vec![square::wire_id().0],
+        addresses: vec![context.address().as_str().to_owned()],
+    };
+    let mut bytes = vec![0; codec::Default::size(&own).unwrap()];
+    codec::Default::encode(&own, &mut bytes).unwrap();
+    let all = Process(1, 2, meeting).all_gather(&bytes).unwrap();
+    let all: Vec<Introduction> = all.iter().map(|it| codec::Default::decode(it).unwrap()).collect();
+    let addresses = all.iter().map(|it| Address::new(&it.addresses[0]).unwrap()).collect();
+    let directory = Arc::new(Directory::new(all[0].token, addresses));
+    Port::new(1, context, directory, Near::new(1, 1), Limits::default())
+}
+
+/// A worker hears one record of a stranger; how it ends whoever waits for the stranger.
+fn hears(tag: u32, body: &[u8]) -> Error {
+    let _watchdog = Watchdog::start();
+    let meeting = Meeting::default();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut port = stranger(&meeting);
+            let room = port.record(0, tag, body.len(), u64::MAX).unwrap();
+            room.copy_from_slice(body);
+            port.flush(0);
+            let mut events: Vec<Event<()>> = Vec::new();
+            while !is_over.load(Ordering::SeqCst) {
+                port.progress(Instant::now(), &mut events).unwrap();
+            }
+        });
+        let fabric = Fabric::new().register(square).unwrap();
+        let worker = fabric.open(&Process(0, 2, &meeting), "sm://").unwrap().remove(0);
+        let there = Place { process: 1, thread: 0 };
+        let ran = Synchronizer::new();
+        worker.call_with(there, square, (1,), How::default().when_run(&ran)).unwrap();
+        let ended = worker.call_return(there, square, (1,)).unwrap().wait(&worker).unwrap_err();
+        assert_eq!(Failed::Call(ran.wait(&worker).unwrap_err()), ended);
+        is_over.store(true, Ordering::SeqCst);
+        match ended {
+            Failed::Call(error) => error,
+            Failed::Function(never) => match never {},
+        }
+    })
+}
+
+const SYSTEM: u32 = 1 << 31;
+const ANSWERED: u32 = 1 << 30;
+
+#[test]
+fn whoever_sends_what_no_worker_sends_is_gone() {
+    let cases: [(u32, &[u8], &str); 12] = [
+        (1, &[0; 8], "a call of no registered function"),
+        (1 << 29, &[0; 8], "a call of no registered function"),
+        (0, &[0; 7], "the arguments of a call cannot be read"),
+        (0, &[0; 9], "the arguments of a call cannot be read"),
+        (ANSWERED, &[0; 7], "a message is too short"),
+        (ANSWERED, &[0; 9], "the arguments of a call cannot be read"),
+        (SYSTEM, &[], "a message of no known kind"),
+        (SYSTEM | 1, &[0; 15], "a message is too short"),
+        (SYSTEM | 3, &[0; 16], "from who has no say in it"),
+        (SYSTEM | 4, &[9; 16], "no process has that number"),
+        (SYSTEM | 5, &[9; 12], "an answer of no known kind"),
+        (SYSTEM | 5, &[0; 12], "an answer to no call"),
+    ];
+    for (tag, body, why) in cases {
+        let ended = hears(tag, body);
+        let Error::Gone { process: 1, why: said } = &ended else { panic!("{ended:?}") };
+        assert!(said.contains(why), "{tag:x} {body:?}: {said}");
+    }
+}
+
+#[test]
+fn reports_of_any_size_are_added_up() {
+    // The stranger is below the root: it reports as many calls as there can be, hears that there is another wave, and goes.
+    let _watchdog = Watchdog::start();
+    let meeting = Meeting::default();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut port = stranger(&meeting);
+            let mut events: Vec<Event<()>> = Vec::new();
+            port.record(0, SYSTEM | 1, 16, u64::MAX).unwrap().copy_from_slice(&[0xff; 16]);
+            port.flush(0);
+            while events.is_empty() {
+                port.progress(Instant::now(), &mut events).unwrap();
+            }
+        });
+        let fabric = Fabric::new().register(square).unwrap();
+        let worker = fabric.open(&Process(0, 2, &meeting), "sm://").unwrap().remove(0);
+        worker.call(worker.place(), square, (1,)).unwrap();
+        let ended = worker.quiesce();
+        assert!(matches!(ended, Err(Error::Gone { process: 1, .. })), "{ended:?}");
+    });
+}
