@@ -15,6 +15,9 @@ pub(crate) type Run = fn(&Worker, &[u8]) -> Result<(), CodecError>;
 /// The same; what it returns is sent to whoever has called it.
 pub(crate) type RunAndAnswer = fn(&Worker, &[u8], Reply) -> Result<(), CodecError>;
 
+/// The same; once the arguments were read, and before the function runs, the closure does.
+pub(crate) type RunAndPassOn = fn(&Worker, &[u8], &dyn Fn()) -> Result<(), CodecError>;
+
 /// Who wants the result of a call: an end, and the number by which it knows the call.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Reply {
@@ -28,6 +31,7 @@ struct Function {
     name: &'static str,
     run: Run,
     run_and_answer: RunAndAnswer,
+    run_and_pass_on: RunAndPassOn,
 }
 
 /// All processes register the same functions; the number of one is its place in the order of hashes.
@@ -48,8 +52,13 @@ impl Functions {
             let why = "is registered already, or has the same hash as";
             return Err(Error::Setup(format!("`{}` {why} `{}`", F::NAME, other.name)));
         }
-        let (run, run_and_answer) = (run::<F>, run_and_answer::<F>);
-        self.list.push(Function { id, name: F::NAME, run, run_and_answer });
+        self.list.push(Function {
+            id,
+            name: F::NAME,
+            run: run::<F>,
+            run_and_answer: run_and_answer::<F>,
+            run_and_pass_on: run_and_pass_on::<F>,
+        });
         self.list.sort_unstable_by_key(|it| it.id);
         self.places = self.list.iter().map(|it| it.id).zip(0..).collect();
         Ok(())
@@ -73,10 +82,25 @@ impl Functions {
     pub(crate) fn run_and_answer(&self, number: u32) -> Option<RunAndAnswer> {
         self.list.get(number as usize).map(|it| it.run_and_answer)
     }
+
+    pub(crate) fn run_and_pass_on(&self, number: u32) -> Option<RunAndPassOn> {
+        self.list.get(number as usize).map(|it| it.run_and_pass_on)
+    }
 }
 
 fn run<F: Serve<Worker>>(worker: &Worker, bytes: &[u8]) -> Result<(), CodecError> {
     let args = codec::Default::decode(bytes)?;
+    F::serve(worker, args, Nobody);
+    Ok(())
+}
+
+fn run_and_pass_on<F: Serve<Worker>>(
+    worker: &Worker,
+    bytes: &[u8],
+    pass_on: &dyn Fn(),
+) -> Result<(), CodecError> {
+    let args = codec::Default::decode(bytes)?;
+    pass_on();
     F::serve(worker, args, Nobody);
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use hg_channel::When;
+pub(crate) use hg_channel::When;
 
 use crate::Synchronizer;
 

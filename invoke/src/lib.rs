@@ -47,6 +47,7 @@
 
 #![forbid(unsafe_code)]
 
+mod broadcasts;
 mod error;
 mod fabric;
 mod functions;
@@ -54,6 +55,7 @@ mod how;
 mod quiet;
 mod returned;
 mod synchronizer;
+mod tree;
 mod worker;
 
 pub use error::{Error, Refused};

@@ -2,6 +2,7 @@
 
 mod answering;
 mod barrier;
+mod broadcasting;
 mod calling;
 mod running;
 
@@ -16,6 +17,7 @@ use hg_na::{Domain, GoneReason};
 
 use crate::{
     Error, Packing, Place, Synchronizer,
+    broadcasts::{Broadcasts, Name},
     functions::{Functions, Reply},
     quiet::Quiet,
     returned::Answers,
@@ -43,6 +45,17 @@ pub(crate) struct Common {
     pub(crate) domain: Arc<dyn Domain>,
 }
 
+/// What follows the end of a function.
+#[derive(Debug, Clone, Copy, Default)]
+enum Then {
+    #[default]
+    Nothing,
+    /// It was to return something, and has not yet.
+    Answer(Reply),
+    /// It was a broadcast.
+    Ran(Name),
+}
+
 /// One thread of one process, for whoever calls from it: see the crate's page.
 #[derive(Debug)]
 pub struct Worker {
@@ -55,9 +68,10 @@ pub struct Worker {
     run: Cell<u64>,
     panicked: Cell<u64>,
     is_inside: Cell<bool>,
-    /// Who wants the result of the function that runs.
-    reply: Cell<Option<Reply>>,
+    /// What is to be done when the function that runs has returned, or panicked.
+    then: Cell<Then>,
     answers: RefCell<Answers>,
+    broadcasts: RefCell<Broadcasts>,
     /// The first process that was found gone.
     gone: RefCell<Option<Error>>,
     now: Cell<Instant>,
@@ -70,18 +84,19 @@ impl Worker {
         Self {
             me,
             ends,
-            common,
             port: RefCell::new(port),
             quiet: RefCell::new(Quiet::new(me, ends)),
             made: Cell::new(0),
             run: Cell::new(0),
             panicked: Cell::new(0),
             is_inside: Cell::new(false),
-            reply: Cell::new(None),
+            then: Cell::new(Then::Nothing),
+            broadcasts: RefCell::new(Broadcasts::new(common.settings.queue_max)),
             answers: RefCell::new(Answers::new()),
             gone: RefCell::new(None),
             now: Cell::new(Instant::now()),
             rounds: Cell::new(0),
+            common,
         }
     }
 
@@ -204,6 +219,7 @@ impl Worker {
         notices.into_iter().for_each(|it| it.count(Some(error.clone())));
         let waiting = self.answers.borrow_mut().remove_all(end);
         waiting.into_iter().for_each(|it| it.fail(error.clone()));
+        self.lose_broadcasts(end, &error);
     }
 
     fn tell_due(&self) {
@@ -214,6 +230,10 @@ impl Worker {
                 None => return,
             }
         }
+    }
+
+    fn processes(&self) -> u32 {
+        self.ends / self.common.threads
     }
 
     fn place_of(&self, end: u32) -> Place {
@@ -227,6 +247,7 @@ impl Drop for Worker {
         let why = "its worker has ended".into();
         let error = Error::Gone { process: self.place().process, why };
         self.port.get_mut().notices().into_iter().for_each(|it| it.count(Some(error.clone())));
+        self.broadcasts.get_mut().close().for_each(|it| it.count(Some(error.clone())));
         self.answers.get_mut().close().for_each(|it| it.fail(error.clone()));
     }
 }

@@ -82,13 +82,18 @@ fn hears(tag: u32, body: &[u8]) -> Error {
 }
 
 const SYSTEM: u32 = 1 << 31;
+const BROADCAST: u32 = 1 << 29;
 const ANSWERED: u32 = 1 << 30;
 
 #[test]
 fn whoever_sends_what_no_worker_sends_is_gone() {
-    let cases: [(u32, &[u8], &str); 12] = [
+    // Root 1, number 2, argument 3; the same of root 0, who has begun nothing; of nobody; one that nobody was told of.
+    let (mut broadcast, mut no_own, mut nobody, mut ran) = ([0; 20], [0; 20], [0; 20], [0; 16]);
+    (broadcast[0], broadcast[4], broadcast[12]) = (1, 2, 3);
+    (no_own[4], nobody[0], ran[4]) = (1, 9, 1);
+    let cases: [(u32, &[u8], &str); 19] = [
         (1, &[0; 8], "a call of no registered function"),
-        (1 << 29, &[0; 8], "a call of no registered function"),
+        (1 << 24, &[0; 8], "a call of no registered function"),
         (0, &[0; 7], "the arguments of a call cannot be read"),
         (0, &[0; 9], "the arguments of a call cannot be read"),
         (ANSWERED, &[0; 7], "a message is too short"),
@@ -99,6 +104,13 @@ fn whoever_sends_what_no_worker_sends_is_gone() {
         (SYSTEM | 4, &[9; 16], "no process has that number"),
         (SYSTEM | 5, &[9; 12], "an answer of no known kind"),
         (SYSTEM | 5, &[0; 12], "an answer to no call"),
+        (BROADCAST | 7, &broadcast, "a call of no registered function"),
+        (BROADCAST, &broadcast[..19], "the arguments of a call cannot be read"),
+        (BROADCAST, &broadcast[..11], "a message is too short"),
+        (BROADCAST, &no_own, "a broadcast that is none"),
+        (BROADCAST, &nobody, "a broadcast of nobody"),
+        (SYSTEM | 6, &ran, "it has run what it was not told"),
+        (SYSTEM | 6, &[9; 16], "a broadcast of nobody"),
     ];
     for (tag, body, why) in cases {
         let ended = hears(tag, body);

@@ -7,7 +7,7 @@ use hg_core::{
 use serde::Serialize;
 
 use super::{
-    Worker,
+    Then, Worker,
     calling::Head,
     running::{ANSWER, ANSWERED, Malformed, take_u32, take_u64},
 };
@@ -63,7 +63,7 @@ impl Worker {
 
     /// What the function that runs has returned travels to its caller. What does not fit is replaced by the reason.
     pub(crate) fn answer<T: Serialize>(&self, reply: Reply, status: Status, value: &T) {
-        self.reply.set(None);
+        self.then.set(Then::Nothing);
         let failed = match codec::Default::size(value) {
             Err(_) => Status::Unwritable,
             Ok(size) => match self.write_answer(reply, status, size, |room| {
@@ -76,11 +76,9 @@ impl Worker {
         self.answer_without(reply, failed);
     }
 
-    /// The function that ran has panicked: if its caller wants the result, it is told so.
-    pub(super) fn answer_panic(&self) {
-        if let Some(reply) = self.reply.take() {
-            self.answer_without(reply, Status::Panicked);
-        }
+    /// The function that ran has panicked: its caller is told so.
+    pub(super) fn answer_panic(&self, reply: Reply) {
+        self.answer_without(reply, Status::Panicked);
     }
 
     fn answer_without(&self, reply: Reply, status: Status) {

@@ -50,7 +50,7 @@ impl Worker {
             }
             FAILED if quiet.is_beside(from) => {
                 let process = u32::try_from(words.0).ok();
-                let process = process.filter(|it| *it < self.ends / self.common.threads);
+                let process = process.filter(|it| *it < self.processes());
                 let process = process.ok_or("no process has that number")?;
                 let why = "so says another process".into();
                 self.gone.borrow_mut().get_or_insert(Error::Gone { process, why });

@@ -127,14 +127,14 @@ impl Worker {
     #[inline]
     fn end_of(&self, place: Place) -> Result<u32, Error> {
         let threads = self.common.threads;
-        if place.thread >= threads || place.process >= self.ends / threads {
+        if place.thread >= threads || place.process >= self.processes() {
             return Err(Error::NoSuchPlace(place));
         }
         Ok(place.process * threads + place.thread)
     }
 
     #[cold]
-    fn error_of(&self, to: Place, error: ChannelError) -> Error {
+    pub(super) fn error_of(&self, to: Place, error: ChannelError) -> Error {
         match error {
             ChannelError::Full(_) => Error::Full(to),
             ChannelError::TooLong { len, max } => Error::TooLong { len, max },

@@ -5,14 +5,15 @@
 //! |---|---|
 //! | 31 | a message of the fabric's own: the lower bits say which |
 //! | 30 | the caller wants the result: the number by which it knows the call (8) stands before the arguments |
+//! | 29 | a broadcast: the end that has begun it (4) and its number there (8) stand before the arguments |
 //! | 0..24 | number of the function |
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use hg_channel::{Arrived, next_record};
 
-use super::Worker;
-use crate::functions::Reply;
+use super::{Then, Worker};
+use crate::{broadcasts::OWN_PLACE, functions::Reply};
 
 /// Why a sender is not believed any more.
 pub(super) type Malformed = &'static str;
@@ -33,7 +34,7 @@ impl Worker {
                 // A function that panics is behind; those after it run.
                 Err(_) => {
                     self.panicked.set(self.panicked.get() + 1);
-                    self.answer_panic();
+                    self.end_of_call();
                 }
             }
         }
@@ -64,16 +65,27 @@ impl Worker {
                 self.run.set(self.run.get() + 1);
                 return self.hear_answer(from, bytes);
             }
+            RAN => return self.hear_ran(from, bytes),
             SYSTEM.. => return Err("a message of no known kind"),
+            BROADCAST..ANSWERED => return self.hear_broadcast(from, tag, bytes),
             _ => {}
         }
         let run = self.common.functions.run_and_answer(tag & !ANSWERED).ok_or(UNKNOWN)?;
         let reply = Reply { to: from, number: take_u64(&mut bytes)? };
         self.run.set(self.run.get() + 1);
-        self.reply.set(Some(reply));
+        self.then.set(Then::Answer(reply));
         let ran = run(self, bytes, reply);
-        self.reply.set(None);
+        self.then.set(Then::Nothing);
         ran.map_err(|_| UNREADABLE)
+    }
+
+    /// The function that was called has returned, or panicked.
+    pub(super) fn end_of_call(&self) {
+        match self.then.take() {
+            Then::Nothing => {}
+            Then::Answer(reply) => self.answer_panic(reply),
+            Then::Ran(name) => self.end_broadcast(name, OWN_PLACE, None),
+        }
     }
 }
 
@@ -92,11 +104,12 @@ pub(super) fn take_u64(bytes: &mut &[u8]) -> Result<u64, Malformed> {
 }
 
 const SHORT: Malformed = "a message is too short";
-const UNKNOWN: Malformed = "a call of no registered function";
-const UNREADABLE: Malformed = "the arguments of a call cannot be read";
+pub(super) const UNKNOWN: Malformed = "a call of no registered function";
+pub(super) const UNREADABLE: Malformed = "the arguments of a call cannot be read";
 
 /// Tags below are calls whose arguments are all that they carry.
 const FLAGS: u32 = 1 << 24;
+pub(super) const BROADCAST: u32 = 1 << 29;
 pub(super) const ANSWERED: u32 = 1 << 30;
 const SYSTEM: u32 = 1 << 31;
 pub(super) const REPORT: u32 = SYSTEM | 1;
@@ -104,3 +117,4 @@ pub(super) const AGAIN: u32 = SYSTEM | 2;
 pub(super) const DONE: u32 = SYSTEM | 3;
 pub(super) const FAILED: u32 = SYSTEM | 4;
 pub(super) const ANSWER: u32 = SYSTEM | 5;
+pub(super) const RAN: u32 = SYSTEM | 6;

@@ -1,0 +1,238 @@
+//! Broadcasts: every worker runs a function once, and passes the bytes on as they came.
+
+use hg_core::{
+    codec::{self, Codec as _},
+    rpc::Rpc,
+};
+
+use super::{
+    Then, Worker,
+    running::{BROADCAST, Malformed, RAN, UNKNOWN, UNREADABLE, take_u32, take_u64},
+};
+use crate::{
+    Error, How, Packing, Refused, Room,
+    broadcasts::{Ended, Name, OWN_PLACE},
+    how::When,
+    tree::Tree,
+};
+
+impl Worker {
+    /// Runs a function at every worker, this one included, some time.
+    ///
+    /// # Errors
+    /// Why it was not made; of [`Worker::broadcast_with`], which gives the arguments back.
+    pub fn broadcast<F: Rpc>(&self, function: F, args: F::Args<'_>) -> Result<(), Error> {
+        self.broadcast_with(function, args, How::default()).map_err(|refused| refused.error)
+    }
+
+    /// The same with a choice for when there is no room, and with somebody to be told: once it has run everywhere, or has left this worker.
+    ///
+    /// Broadcasts of one worker run in their order everywhere; calls are not in order with them. When a process dies, those behind
+    /// it in the tree may be left out: whoever waits until it has run is told [`Error::Gone`], and who is gone.
+    ///
+    /// # Errors
+    /// As [`Worker::call_with`]. [`Error::Full`], with this worker's name: [`Fabric::queue_max`](crate::Fabric::queue_max) bytes of its
+    /// broadcasts have not run everywhere yet.
+    pub fn broadcast_with<'a, F: Rpc>(
+        &self,
+        function: F,
+        args: F::Args<'a>,
+        how: How<'_>,
+    ) -> Result<(), Refused<F::Args<'a>>> {
+        let _: F = function;
+        let wire = F::pack(args);
+        let begun = self.encode_broadcast::<F>(&wire).and_then(|(tag, number, bytes)| {
+            self.wait_for_broadcasts(bytes.len(), how.room)?;
+            self.begin_broadcast(tag, number, &bytes, how)
+        });
+        begun.map_err(|error| Refused { args: F::unpack(wire), error })
+    }
+
+    /// The record that goes everywhere as it is.
+    fn encode_broadcast<F: Rpc>(
+        &self,
+        wire: &F::WireArgs<'_>,
+    ) -> Result<(u32, u64, Vec<u8>), Error> {
+        let tag = self.common.functions.number::<F>()? | BROADCAST;
+        let number = self.broadcasts.borrow_mut().number();
+        let size = codec::Default::size(wire).map_err(Error::Unencodable)?;
+        let mut bytes = Vec::with_capacity(HEAD + size);
+        bytes.extend_from_slice(&self.me.to_le_bytes());
+        bytes.extend_from_slice(&number.to_le_bytes());
+        bytes.resize(HEAD + size, 0);
+        codec::Default::encode(wire, &mut bytes[HEAD..]).map_err(Error::Unencodable)?;
+        Ok((tag, number, bytes))
+    }
+
+    fn wait_for_broadcasts(&self, len: usize, room: Room) -> Result<(), Error> {
+        let has_room = || self.broadcasts.borrow().has_room(self.me, len).then_some(Ok(()));
+        match room {
+            _ if has_room().is_some() => Ok(()),
+            Room::Wait => self.wait_until(has_room),
+            Room::Return | Room::Queue => Err(Error::Full(self.place())),
+        }
+    }
+
+    fn begin_broadcast(
+        &self,
+        tag: u32,
+        number: u64,
+        bytes: &[u8],
+        how: How<'_>,
+    ) -> Result<(), Error> {
+        let name = Name { root: self.me, number };
+        // To itself first: what is too long for one is too long for all.
+        self.pass(self.me, tag, bytes)?;
+        let when_run = how.notify.filter(|it| it.0 == When::Consumed).map(|it| it.1);
+        if let Some(synchronizer) = when_run {
+            synchronizer.expect_one();
+        }
+        let below = self.tree(name.root).below(self.me).count();
+        self.broadcasts.borrow_mut().begin(name, bytes.len(), below, when_run.cloned());
+        self.pass_on(name, tag, bytes);
+        if let Some((When::Sent, synchronizer)) = how.notify {
+            let mut port = self.port.borrow_mut();
+            for end in self.tree(name.root).below(self.me).chain([self.me]) {
+                if port.waiting(end) > 0 {
+                    synchronizer.expect_one();
+                    port.tell(end, When::Sent, synchronizer.clone());
+                }
+            }
+        }
+        self.tell_due();
+        Ok(())
+    }
+
+    /// To those below, as it is. Who is gone has run it as far as it will.
+    fn pass_on(&self, name: Name, tag: u32, bytes: &[u8]) {
+        for (end, place) in self.tree(name.root).below(self.me).zip(0..) {
+            match self.pass(end, tag, bytes) {
+                Ok(()) => self.port.borrow_mut().keep(end),
+                Err(gone @ Error::Gone { .. }) => self.end_broadcast(name, place, Some(gone)),
+                Err(other) => {
+                    let (process, why) = (self.place_of(end).process, other.to_string().into());
+                    self.end_broadcast(name, place, Some(Error::Gone { process, why }));
+                }
+            }
+        }
+    }
+
+    /// There is always room: how much is under way is bounded for each root.
+    fn pass(&self, end: u32, tag: u32, bytes: &[u8]) -> Result<(), Error> {
+        let mut port = self.port.borrow_mut();
+        let room = port.record(end, tag, bytes.len(), u64::MAX);
+        let room = room.map_err(|error| self.error_of(self.place_of(end), error))?;
+        room.copy_from_slice(bytes);
+        self.made.set(self.made.get() + 1);
+        if self.common.settings.packing != Packing::Trad {
+            port.flush(end);
+        }
+        Ok(())
+    }
+
+    pub(super) fn hear_broadcast(
+        &self,
+        from: u32,
+        tag: u32,
+        record: &[u8],
+    ) -> Result<(), Malformed> {
+        let mut bytes = record;
+        let name = self.take_name(&mut bytes)?;
+        let run = self.common.functions.run_and_pass_on(tag & !BROADCAST).ok_or(UNKNOWN)?;
+        let tree = self.tree(name.root);
+        let is_own = name.root == self.me && from == self.me;
+        let is_begun = match tree.above(self.me) {
+            None => is_own && self.broadcasts.borrow().awaits(name, OWN_PLACE),
+            Some(above) if above == from => {
+                let below = tree.below(self.me).count();
+                self.broadcasts.borrow_mut().begin(name, record.len(), below, None)
+            }
+            Some(_) => false,
+        };
+        if !is_begun {
+            return Err("a broadcast that is none, or one too many");
+        }
+        self.run.set(self.run.get() + 1);
+        self.then.set(Then::Ran(name));
+        // What cannot be read goes no further.
+        let ran = run(self, bytes, &|| {
+            if !is_own {
+                self.pass_on(name, tag, record);
+            }
+        });
+        self.end_of_call();
+        ran.map_err(|_| UNREADABLE)
+    }
+
+    /// One below has run it, with all below it; or says who is gone.
+    pub(super) fn hear_ran(&self, from: u32, mut bytes: &[u8]) -> Result<(), Malformed> {
+        let name = self.take_name(&mut bytes)?;
+        let gone = take_u32(&mut bytes)?;
+        let failed = match gone.checked_sub(1) {
+            None => None,
+            Some(process) if process < self.processes() => {
+                Some(Error::Gone { process, why: "so says another process".into() })
+            }
+            Some(_) => return Err("no process has that number"),
+        };
+        let place = self.tree(name.root).below(self.me).zip(0..).find(|it| it.0 == from);
+        let place = place.filter(|it| self.broadcasts.borrow().awaits(name, it.1));
+        let (_, place) = place.ok_or("it has run what it was not told")?;
+        self.port.borrow_mut().let_go(from);
+        self.end_broadcast(name, place, failed);
+        Ok(())
+    }
+
+    /// An end is gone: those below it will not say that they have run anything.
+    pub(super) fn lose_broadcasts(&self, end: u32, error: &Error) {
+        let names = self.broadcasts.borrow().names();
+        for name in names {
+            let place = self.tree(name.root).below(self.me).zip(0..).find(|it| it.0 == end);
+            if let Some((_, place)) = place
+                && self.broadcasts.borrow().awaits(name, place)
+            {
+                self.end_broadcast(name, place, Some(error.clone()));
+            }
+        }
+    }
+
+    /// One of those who are to run it has, or will not: the last one is told to the one above, or to whoever waits here.
+    pub(super) fn end_broadcast(&self, name: Name, place: u32, failed: Option<Error>) {
+        let ended = self.broadcasts.borrow_mut().end(name, place, failed);
+        let Some(Ended { name, failed, notify }) = ended else { return };
+        if let Some(synchronizer) = notify {
+            synchronizer.count(failed);
+            return;
+        }
+        let Some(above) = self.tree(name.root).above(self.me) else { return };
+        let gone = match failed {
+            None => 0,
+            Some(Error::Gone { process, .. }) => process + 1,
+            Some(_) => self.place().process + 1,
+        };
+        let limit = 2 * self.common.settings.queue_max;
+        let mut port = self.port.borrow_mut();
+        match port.record(above, RAN, HEAD + 4, limit) {
+            Ok(room) => {
+                room[..4].copy_from_slice(&name.root.to_le_bytes());
+                room[4..HEAD].copy_from_slice(&name.number.to_le_bytes());
+                room[HEAD..].copy_from_slice(&gone.to_le_bytes());
+            }
+            Err(hg_channel::Error::Full(_)) => port.expel(above, "it does not hear what has run"),
+            // Who is gone hears nothing.
+            Err(_) => {}
+        }
+    }
+
+    fn take_name(&self, bytes: &mut &[u8]) -> Result<Name, Malformed> {
+        let name = Name { root: take_u32(bytes)?, number: take_u64(bytes)? };
+        if name.root < self.ends { Ok(name) } else { Err("a broadcast of nobody") }
+    }
+
+    fn tree(&self, root: u32) -> Tree {
+        Tree::new(self.processes(), self.common.threads, root)
+    }
+}
+
+/// Bytes before the arguments: root (4), number (8).
+const HEAD: usize = 12;

@@ -1,0 +1,177 @@
+//! Broadcasts: every worker runs them once, in the order of their roots, and whoever waits is told.
+
+#![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+
+#[macro_use]
+mod common;
+
+use std::{
+    cell::RefCell,
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+use common::run;
+use hg_invoke::{
+    Error, Fabric, How, Limits, Packing, Place, Request, Room, Synchronizer, Worker, rpc,
+};
+
+thread_local! {
+    /// What has run on this worker: (root, number).
+    static RUN: RefCell<Vec<(u32, u64)>> = const { RefCell::new(Vec::new()) };
+}
+
+#[rpc(crate = hg_invoke)]
+fn note(root: u32, number: u64, more: Vec<u8>) {
+    RUN.with_borrow_mut(|run| run.push((root, number)));
+    assert!(more.iter().all(|it| *it == 7));
+}
+
+/// Panics at one worker.
+#[rpc(crate = hg_invoke)]
+fn note_but(here: &Request, thread: u32) {
+    RUN.with_borrow_mut(|run| run.push((0, 0)));
+    assert_ne!(here.place().thread, thread, "this one panics");
+}
+
+/// Broadcasts from a function.
+#[rpc(crate = hg_invoke)]
+fn spread(here: &Request, number: u64) {
+    here.broadcast(note, (9, number, Vec::new())).unwrap();
+}
+
+fn fabric() -> Fabric {
+    let fabric = Fabric::new().register(note).unwrap().register(note_but).unwrap();
+    fabric.register(spread).unwrap()
+}
+
+fn number_of(worker: &Worker) -> u32 {
+    u32::try_from(worker.everybody().position(|it| it == worker.place()).unwrap()).unwrap()
+}
+
+/// Every worker broadcasts, all at once.
+fn everybody(url: &str, shape: (u32, u8), fabric: &Fabric, how: How<'_>, count: u64) {
+    let runs = run(url, shape, fabric, |worker| {
+        let me = number_of(&worker);
+        for number in 0..count {
+            let more = vec![7; usize::try_from(number % 90).unwrap()];
+            while let Err(refused) = worker.broadcast_with(note, (me, number, more.clone()), how) {
+                assert_eq!(refused.args, (me, number, more.clone()));
+                assert!(matches!(refused.error, Error::Full(place) if place == worker.place()));
+                worker.progress().unwrap();
+            }
+        }
+        worker.quiesce().unwrap();
+        let run = RUN.with_borrow_mut(std::mem::take);
+        worker.finish().unwrap();
+        run
+    });
+    for run in &runs {
+        for root in (0..).take(runs.len()) {
+            let numbers = run.iter().filter(|it| it.0 == root).map(|it| it.1);
+            assert!(numbers.eq(0..count), "each once, in order");
+        }
+    }
+}
+
+fn all_at_once(url: &str) {
+    let small = fabric().limits(Limits::default().block(256).window(2048)).queue_max(4096);
+    everybody(url, (5, 2), &small, How::room(Room::Wait), 40);
+    everybody(url, (2, 2), &small, How::default(), 40);
+    everybody(url, (2, 2), &small.packing(Packing::Ovfl), How::room(Room::Return), 40);
+}
+
+fn told(url: &str) {
+    run(url, (6, 1), &fabric(), |worker| {
+        let (ran, sent) = (Synchronizer::new(), Synchronizer::new());
+        for number in 0..10 {
+            let how = How::default().when_run(&ran);
+            worker.broadcast_with(note, (number_of(&worker), number, vec![7]), how).unwrap();
+        }
+        let how = How::default().when_sent(&sent);
+        worker.broadcast_with(note, (number_of(&worker), 10, vec![7]), how).unwrap();
+        sent.wait(&worker).unwrap();
+        ran.wait(&worker).unwrap();
+        worker.quiesce().unwrap();
+        // Those of functions.
+        worker.call(Place { process: 0, thread: 0 }, spread, (3,)).unwrap();
+        worker.quiesce().unwrap();
+        assert_eq!(RUN.with_borrow_mut(std::mem::take).len(), 6 * 11 + 6);
+        worker.finish().unwrap();
+    });
+}
+
+/// One of seven is gone: 0 tells 1 to 4, and 1 tells 5 and 6.
+fn death(url: &str) {
+    for victim in [1, 5] {
+        let is_over = AtomicBool::new(false);
+        run(url, (7, 1), &fabric(), |worker| {
+            worker.quiesce().unwrap();
+            let me = worker.place().process;
+            if me == victim {
+                return; // Without a goodbye to whoever waits.
+            }
+            if me == 0 {
+                // What it still ran is told as run; then its end is.
+                let ended = loop {
+                    let ran = Synchronizer::new();
+                    let how = How::default().when_run(&ran);
+                    worker.broadcast_with(note, (0, 0, Vec::new()), how).unwrap();
+                    if let Err(error) = ran.wait(&worker) {
+                        break error;
+                    }
+                };
+                assert!(
+                    matches!(ended, Error::Gone { process, .. } if process == victim),
+                    "{ended:?}"
+                );
+                // All but those behind it ran the last one: each says so before the root is told.
+                is_over.store(true, Ordering::SeqCst);
+            }
+            while !is_over.load(Ordering::SeqCst) {
+                worker.progress().unwrap();
+            }
+            if victim == 5 || me < 5 {
+                assert!(!RUN.with_borrow_mut(std::mem::take).is_empty());
+            }
+        });
+    }
+}
+
+over_each_transport! {
+    each_worker_runs_each_broadcast_once_and_in_order => all_at_once,
+    whoever_waits_is_told => told,
+    a_process_that_is_gone_is_named_and_nobody_hangs => death,
+}
+
+#[test]
+fn any_number_of_workers_is_reached() {
+    for threads in [1, 2, 3, 4, 5, 6, 7, 16, 17, 21, 22, 33, 64, 65] {
+        let runs = run("sm://", (1, threads), &fabric(), |worker| {
+            if worker.place().thread == u32::from(threads) / 2 {
+                let ran = Synchronizer::new();
+                let how = How::default().when_run(&ran);
+                worker.broadcast_with(note, (0, 0, vec![7; 9]), how).unwrap();
+                ran.wait(&worker).unwrap();
+            }
+            worker.quiesce().unwrap();
+            RUN.with_borrow_mut(std::mem::take).len()
+        });
+        assert_eq!(runs, vec![1; usize::from(threads)]);
+    }
+    everybody("sm://", (13, 5), &fabric(), How::default(), 3);
+}
+
+#[test]
+fn a_function_that_panics_somewhere_counts_as_run() {
+    let panicked = run("sm://", (1, 7), &fabric(), |worker| {
+        if worker.place().thread == 3 {
+            let ran = Synchronizer::new();
+            worker.broadcast_with(note_but, (1,), How::default().when_run(&ran)).unwrap();
+            ran.wait(&worker).unwrap();
+        }
+        worker.quiesce().unwrap();
+        assert_eq!(RUN.with_borrow_mut(std::mem::take).len(), 1);
+        worker.panicked()
+    });
+    assert_eq!(panicked, [0, 1, 0, 0, 0, 0, 0]);
+}
