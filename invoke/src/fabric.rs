@@ -101,7 +101,8 @@ impl Fabric {
         self
     }
 
-    /// Bytes of calls to one thread that wait there while [`Room::Queue`](crate::Room::Queue) is chosen: 16 MiB.
+    /// Bytes of calls to one thread that wait here while [`Room::Queue`](crate::Room::Queue) is chosen, and of results that wait beside
+    /// them: 16 MiB. The broadcasts of one worker that have not run everywhere take as much divided by the workers of the job, or 64 KiB.
     pub fn queue_max(mut self, bytes: u64) -> Self {
         self.settings.queue_max = bytes;
         self

@@ -47,6 +47,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bounds;
 mod broadcasts;
 mod error;
 mod fabric;

@@ -234,3 +234,5 @@ impl fmt::Debug for Answers {
 
 /// Results that a worker waits for at once.
 pub(crate) const ANSWERS_MAX: usize = 64 * 1024;
+/// Bytes before a result: the number of its call (8), [`Status`] (4).
+pub(crate) const ANSWER_HEAD: usize = 12;

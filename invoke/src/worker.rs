@@ -17,6 +17,7 @@ use hg_na::{Domain, GoneReason};
 
 use crate::{
     Error, Packing, Place, Synchronizer,
+    bounds::Bounds,
     broadcasts::{Broadcasts, Name},
     functions::{Functions, Reply},
     quiet::Quiet,
@@ -61,6 +62,7 @@ enum Then {
 pub struct Worker {
     me: u32,
     ends: u32,
+    bounds: Bounds,
     common: Arc<Common>,
     port: RefCell<Port<Synchronizer>>,
     quiet: RefCell<Quiet>,
@@ -81,9 +83,12 @@ pub struct Worker {
 impl Worker {
     pub(crate) fn new(common: Arc<Common>, processes: u32, port: Port<Synchronizer>) -> Self {
         let (me, ends) = (port.end(), processes * common.threads);
+        let Settings { limits, queue_max, .. } = &common.settings;
+        let bounds = Bounds::new(*queue_max, ends, u64::from(limits.window));
         Self {
             me,
             ends,
+            bounds,
             port: RefCell::new(port),
             quiet: RefCell::new(Quiet::new(me, ends)),
             made: Cell::new(0),
@@ -91,7 +96,7 @@ impl Worker {
             panicked: Cell::new(0),
             is_inside: Cell::new(false),
             then: Cell::new(Then::Nothing),
-            broadcasts: RefCell::new(Broadcasts::new(common.settings.queue_max)),
+            broadcasts: RefCell::new(Broadcasts::new(bounds.broadcasts)),
             answers: RefCell::new(Answers::new()),
             gone: RefCell::new(None),
             now: Cell::new(Instant::now()),

@@ -14,7 +14,7 @@ use super::{
 use crate::{
     Error, How, Packing, Place, Refused, Returned,
     functions::Reply,
-    returned::{ANSWERS_MAX, Status},
+    returned::{ANSWER_HEAD, Status},
 };
 
 impl Worker {
@@ -95,8 +95,11 @@ impl Worker {
         size: usize,
         fill: impl FnOnce(&mut [u8]) -> bool,
     ) -> Result<(), Status> {
-        let least = if size == 0 { (ANSWERS_MAX * 2 * ANSWER_HEAD) as u64 } else { 0 };
-        let limit = self.common.settings.queue_max + least;
+        let bounds = self.bounds;
+        let limit = match status {
+            Status::Returned | Status::Failed => bounds.results,
+            _ => bounds.reasons,
+        };
         let mut port = self.port.borrow_mut();
         match port.record(reply.to, ANSWER, ANSWER_HEAD + size, limit) {
             Ok(room) => {
@@ -131,6 +134,3 @@ impl Worker {
         })
     }
 }
-
-/// Bytes before a result: the number of its call (8), [`Status`] (4).
-const ANSWER_HEAD: usize = 12;

@@ -31,8 +31,8 @@ impl Worker {
     /// it in the tree may be left out: whoever waits until it has run is told [`Error::Gone`], and who is gone.
     ///
     /// # Errors
-    /// As [`Worker::call_with`]. [`Error::Full`], with this worker's name: [`Fabric::queue_max`](crate::Fabric::queue_max) bytes of its
-    /// broadcasts have not run everywhere yet.
+    /// As [`Worker::call_with`]. [`Error::Full`], with this worker's name: as many of its broadcasts as may have not run
+    /// everywhere yet.
     pub fn broadcast_with<'a, F: Rpc>(
         &self,
         function: F,
@@ -210,9 +210,8 @@ impl Worker {
             Some(Error::Gone { process, .. }) => process + 1,
             Some(_) => self.place().process + 1,
         };
-        let limit = 2 * self.common.settings.queue_max;
         let mut port = self.port.borrow_mut();
-        match port.record(above, RAN, HEAD + 4, limit) {
+        match port.record(above, RAN, HEAD + 4, self.bounds.news) {
             Ok(room) => {
                 room[..4].copy_from_slice(&name.root.to_le_bytes());
                 room[4..HEAD].copy_from_slice(&name.number.to_le_bytes());

@@ -82,7 +82,7 @@ impl Worker {
         let settings = &self.common.settings;
         let limit = match how.room {
             Room::Return | Room::Wait => 2 * settings.limits.block as u64,
-            Room::Queue => settings.queue_max,
+            Room::Queue => self.bounds.calls,
         };
         loop {
             let mut port = self.port.borrow_mut();

@@ -1,0 +1,41 @@
+//! What may wait to leave for one thread, in bytes: for each kind of record, with all that may stand before it.
+//!
+//! Calls are refused when they are too many. What others cause cannot be refused: broadcasts that are passed on, results, and news of what has
+//! run. Each kind has its share, so that nobody is blamed for what the others take; who is over the last ones does not keep to the rules.
+
+use crate::returned::{ANSWER_HEAD, ANSWERS_MAX};
+
+/// The shares.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bounds {
+    /// Calls.
+    pub(crate) calls: u64,
+    /// Broadcasts of one root that have not run everywhere.
+    pub(crate) broadcasts: u64,
+    /// Results, behind calls and broadcasts.
+    pub(crate) results: u64,
+    /// Reasons why there is no result, behind all of these.
+    pub(crate) reasons: u64,
+    /// News of broadcasts that have run, behind all of these.
+    pub(crate) news: u64,
+}
+
+impl Bounds {
+    /// For `queue_max` bytes of calls, and as many of results.
+    pub(crate) fn new(queue_max: u64, ends: u32, record_max: u64) -> Self {
+        let ends = u64::from(ends);
+        let broadcasts = (queue_max / ends).max(queue_max.min(BROADCASTS_LEAST));
+        // One is always let in.
+        let of_all_roots = ends.saturating_mul(broadcasts.max(record_max));
+        // An empty queue takes one call of any length.
+        let calls = queue_max.saturating_add(record_max);
+        let results = calls.saturating_add(of_all_roots).saturating_add(queue_max);
+        let reasons = results.saturating_add((ANSWERS_MAX * 2 * ANSWER_HEAD) as u64);
+        // Each is shorter than the broadcast of which it tells is counted as.
+        let news = reasons.saturating_add(of_all_roots);
+        Self { calls: queue_max, broadcasts, results, reasons, news }
+    }
+}
+
+/// Bytes of broadcasts that each root may have under way in a job of any size.
+const BROADCASTS_LEAST: u64 = 64 * 1024;
