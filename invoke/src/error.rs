@@ -37,6 +37,12 @@ pub enum Error {
         /// Why.
         why: std::sync::Arc<str>,
     },
+    /// A worker has calls of as many groups as may be (1,024) that no barrier has ended.
+    #[error("calls of group {0} would be of one group too many: end another one with its barrier")]
+    TooManyGroups(u32),
+    /// Workers wait for different things at once: all of them enter the same barriers in the same order.
+    #[error("workers have entered barriers of different groups")]
+    Differ,
     /// The function panicked; what it said is on the standard error of its process.
     #[error("the function panicked at {0}")]
     Panicked(Place),

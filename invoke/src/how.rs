@@ -48,13 +48,21 @@ pub enum Packing {
 pub struct How<'a> {
     pub(crate) room: Room,
     pub(crate) notify: Option<(When, &'a Synchronizer)>,
+    pub(crate) group: Option<u32>,
 }
 
 impl<'a> How<'a> {
     /// With this choice, and nobody to be told.
     #[must_use]
     pub fn room(room: Room) -> Self {
-        Self { room, notify: None }
+        Self { room, notify: None, group: None }
+    }
+
+    /// One of this group, as all calls are that its function makes without saying otherwise: [`Worker::quiesce_group`](crate::Worker::quiesce_group)
+    /// waits for them, and not for others. Otherwise it is of the group of the function that calls, if that is of one.
+    #[must_use]
+    pub fn of_group(self, group: u32) -> Self {
+        Self { group: Some(group), ..self }
     }
 
     /// Counts one event when the function has run, or cannot run any more.

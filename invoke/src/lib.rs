@@ -52,6 +52,7 @@ mod broadcasts;
 mod error;
 mod fabric;
 mod functions;
+mod groups;
 mod how;
 mod quiet;
 mod returned;

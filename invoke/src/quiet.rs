@@ -18,6 +18,8 @@ pub(crate) enum Out {
     Again,
     /// To the ends below: everything has run.
     Done,
+    /// To nobody: an end below has entered the barrier of another group.
+    Differ,
 }
 
 /// One end in the barrier.
@@ -26,9 +28,17 @@ pub(crate) struct Quiet {
     me: u32,
     ends: u32,
     phase: Phase,
-    reports: [Option<(u64, u64)>; 2],
+    /// Of which group the barrier is; all calls otherwise.
+    group: Option<u32>,
+    reports: [Option<Report>; 2],
+    /// What this end has counted last, itself.
+    own: (u64, u64),
+    /// The root: the sum of the wave before.
     last: Option<(u64, u64)>,
 }
+
+/// Of which group an end below has entered the barrier, and the calls made and run there.
+type Report = (Option<u32>, (u64, u64));
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
@@ -39,7 +49,15 @@ enum Phase {
 
 impl Quiet {
     pub(crate) fn new(me: u32, ends: u32) -> Self {
-        Self { me, ends, phase: Phase::Outside, reports: [None; 2], last: None }
+        Self {
+            me,
+            ends,
+            phase: Phase::Outside,
+            group: None,
+            reports: [None; 2],
+            own: (0, 0),
+            last: None,
+        }
     }
 
     pub(crate) fn above(&self) -> Option<u32> {
@@ -62,9 +80,20 @@ impl Quiet {
         self.above() == Some(end) || self.below().any(|it| it == end)
     }
 
-    pub(crate) fn enter(&mut self) {
+    /// Enters the barrier of a group, or of all calls.
+    pub(crate) fn enter(&mut self, group: Option<u32>) {
+        self.group = group;
         self.phase = Phase::Counting;
         self.last = None;
+    }
+
+    pub(crate) fn group(&self) -> Option<u32> {
+        self.group
+    }
+
+    /// The calls made and run that this end has reported last: with those of all others, of that barrier, equally many.
+    pub(crate) fn reported_last(&self) -> (u64, u64) {
+        self.own
     }
 
     /// Whether the barrier is behind this end.
@@ -79,9 +108,14 @@ impl Quiet {
             return None;
         }
         let reports = std::mem::take(&mut self.reports);
+        if reports.iter().flatten().any(|it| it.0 != self.group) {
+            return Some(Out::Differ);
+        }
+        self.own = (made, run);
         // What others report is a claim: it may be anything.
-        let add =
-            |sum: (u64, u64), it: &(u64, u64)| (sum.0.wrapping_add(it.0), sum.1.wrapping_add(it.1));
+        let add = |sum: (u64, u64), (_, it): &Report| {
+            (sum.0.wrapping_add(it.0), sum.1.wrapping_add(it.1))
+        };
         let total = reports.iter().flatten().fold((made, run), add);
         if self.me != 0 {
             self.phase = Phase::Reported;
@@ -96,10 +130,15 @@ impl Quiet {
     }
 
     /// An end has reported. `false`: it is none of those below.
-    pub(crate) fn reported(&mut self, from: u32, made: u64, run: u64) -> bool {
+    pub(crate) fn reported(
+        &mut self,
+        from: u32,
+        group: Option<u32>,
+        (made, run): (u64, u64),
+    ) -> bool {
         let place = self.below().position(|it| it == from);
         if let Some(place) = place {
-            self.reports[place] = Some((made, run));
+            self.reports[place] = Some((group, (made, run)));
         }
         place.is_some()
     }
@@ -134,8 +173,8 @@ mod tests {
 
     #[derive(Debug, Clone, Copy)]
     enum Message {
-        /// Makes so many calls more.
-        Call(u8),
+        /// Makes so many calls more; one of the group, as they are.
+        Call(u8, bool),
         Out(Out),
     }
 
@@ -151,14 +190,14 @@ mod tests {
             }
         }
 
-        fn call(&mut self, from: usize, to: usize, more: u8) {
-            self.made[from] += 1;
-            self.ways[from][to].push_back(Message::Call(more));
+        fn call(&mut self, from: usize, to: usize, more: u8, counts: bool) {
+            self.made[from] += u64::from(counts);
+            self.ways[from][to].push_back(Message::Call(more, counts));
         }
 
         fn calls_left(&self) -> usize {
             let all = self.ways.iter().flatten().flatten();
-            all.filter(|it| matches!(it, Message::Call(_))).count()
+            all.filter(|it| matches!(it, Message::Call(_, true))).count()
         }
 
         fn send(&mut self, me: usize, out: Out) {
@@ -168,7 +207,7 @@ mod tests {
             }
             let to: Vec<u32> = match out {
                 Out::Report(..) => self.quiet[me].above().into_iter().collect(),
-                Out::Again | Out::Done => self.quiet[me].below().collect(),
+                Out::Again | Out::Done | Out::Differ => self.quiet[me].below().collect(),
             };
             for to in to {
                 self.ways[me][to as usize].push_back(Message::Out(out));
@@ -178,15 +217,15 @@ mod tests {
         fn deliver(&mut self, from: usize, to: usize, target: usize) {
             match self.ways[from][to].pop_front() {
                 None => {}
-                Some(Message::Call(more)) => {
-                    self.run[to] += 1;
+                Some(Message::Call(more, counts)) => {
+                    self.run[to] += u64::from(counts);
                     for at in 0..usize::from(more) {
-                        self.call(to, (target + at) % self.quiet.len(), more - 1);
+                        self.call(to, (target + at) % self.quiet.len(), more - 1, counts);
                     }
                 }
                 Some(Message::Out(Out::Report(made, run))) => {
                     let from = u32::try_from(from).unwrap();
-                    assert!(self.quiet[to].reported(from, made, run));
+                    assert!(self.quiet[to].reported(from, Some(1), (made, run)));
                 }
                 Some(Message::Out(out)) => {
                     assert!(self.quiet[to].decided(out == Out::Done));
@@ -208,12 +247,12 @@ mod tests {
         #[test]
         fn the_barrier_ends_neither_early_nor_never(
             ends in 1_usize..9,
-            calls in prop::collection::vec((0_usize..9, 0_usize..9, 0_u8..4), 0..12),
+            calls in prop::collection::vec((0_usize..9, 0_usize..9, 0_u8..4, any::<bool>()), 0..12),
             moves in prop::collection::vec((0_u8..3, 0_usize..9, 0_usize..9, 0_usize..9), 0..400),
         ) {
             let mut world = World::new(ends);
-            for (from, to, more) in calls {
-                world.call(from % ends, to % ends, more);
+            for (from, to, more, counts) in calls {
+                world.call(from % ends, to % ends, more, counts);
             }
             let mut inside = vec![false; ends];
             let all = (0..400).flat_map(|_| (0..ends).flat_map(move |a| (0..ends).map(move |b| (a, b))));
@@ -226,12 +265,15 @@ mod tests {
                     _ if !inside[a] => {
                         inside[a] = true;
                         world.entered += 1;
-                        world.quiet[a].enter();
+                        world.quiet[a].enter(Some(1));
                     }
                     _ => {}
                 }
             }
             prop_assert!(world.quiet.iter().all(Quiet::is_over), "a missed end");
+            let last = world.quiet.iter().map(Quiet::reported_last);
+            let last = last.fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
+            prop_assert_eq!(last.0, last.1, "what is taken off at the end is equally many");
         }
     }
 }

@@ -20,6 +20,7 @@ use crate::{
     bounds::Bounds,
     broadcasts::{Broadcasts, Name},
     functions::{Functions, Reply},
+    groups::Groups,
     quiet::Quiet,
     returned::Answers,
 };
@@ -72,6 +73,9 @@ pub struct Worker {
     is_inside: Cell<bool>,
     /// What is to be done when the function that runs has returned, or panicked.
     then: Cell<Then>,
+    /// Of which the function that runs is, and what it calls.
+    group: Cell<Option<u32>>,
+    groups: RefCell<Groups>,
     answers: RefCell<Answers>,
     broadcasts: RefCell<Broadcasts>,
     /// The first process that was found gone.
@@ -96,6 +100,8 @@ impl Worker {
             panicked: Cell::new(0),
             is_inside: Cell::new(false),
             then: Cell::new(Then::Nothing),
+            group: Cell::new(None),
+            groups: RefCell::default(),
             broadcasts: RefCell::new(Broadcasts::new(bounds.broadcasts)),
             answers: RefCell::new(Answers::new()),
             gone: RefCell::new(None),

@@ -52,14 +52,20 @@ fn stranger(meeting: &Meeting) -> Port<()> {
 
 /// A worker hears one record of a stranger; how it ends whoever waits for the stranger.
 fn hears(tag: u32, body: &[u8]) -> Error {
+    hears_many([(tag, body.to_vec())].into_iter())
+}
+
+fn hears_many(records: impl Iterator<Item = (u32, Vec<u8>)> + Send) -> Error {
     let _watchdog = Watchdog::start();
     let meeting = Meeting::default();
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let mut port = stranger(&meeting);
-            let room = port.record(0, tag, body.len(), u64::MAX).unwrap();
-            room.copy_from_slice(body);
+        let (meeting, is_over) = (&meeting, &is_over);
+        scope.spawn(move || {
+            let mut port = stranger(meeting);
+            for (tag, body) in records {
+                port.record(0, tag, body.len(), u64::MAX).unwrap().copy_from_slice(&body);
+            }
             port.flush(0);
             let mut events: Vec<Event<()>> = Vec::new();
             while !is_over.load(Ordering::SeqCst) {
@@ -67,7 +73,7 @@ fn hears(tag: u32, body: &[u8]) -> Error {
             }
         });
         let fabric = Fabric::new().register(square).unwrap();
-        let worker = fabric.open(&Process(0, 2, &meeting), "sm://").unwrap().remove(0);
+        let worker = fabric.open(&Process(0, 2, meeting), "sm://").unwrap().remove(0);
         let there = Place { process: 1, thread: 0 };
         let ran = Synchronizer::new();
         worker.call_with(there, square, (1,), How::default().when_run(&ran)).unwrap();
@@ -82,6 +88,7 @@ fn hears(tag: u32, body: &[u8]) -> Error {
 }
 
 const SYSTEM: u32 = 1 << 31;
+const GROUP: u32 = 1 << 28;
 const BROADCAST: u32 = 1 << 29;
 const ANSWERED: u32 = 1 << 30;
 
@@ -91,7 +98,7 @@ fn whoever_sends_what_no_worker_sends_is_gone() {
     let (mut broadcast, mut no_own, mut nobody, mut ran) = ([0; 20], [0; 20], [0; 20], [0; 16]);
     (broadcast[0], broadcast[4], broadcast[12]) = (1, 2, 3);
     (no_own[4], nobody[0], ran[4]) = (1, 9, 1);
-    let cases: [(u32, &[u8], &str); 19] = [
+    let cases: [(u32, &[u8], &str); 23] = [
         (1, &[0; 8], "a call of no registered function"),
         (1 << 24, &[0; 8], "a call of no registered function"),
         (0, &[0; 7], "the arguments of a call cannot be read"),
@@ -102,6 +109,10 @@ fn whoever_sends_what_no_worker_sends_is_gone() {
         (SYSTEM | 1, &[0; 15], "a message is too short"),
         (SYSTEM | 3, &[0; 16], "from who has no say in it"),
         (SYSTEM | 4, &[9; 16], "no process has that number"),
+        (SYSTEM | 4 | GROUP, &[9; 19], "a message is too short"),
+        (GROUP, &[0; 3], "a message is too short"),
+        (GROUP | 1, &[0; 12], "a call of no registered function"),
+        (GROUP, &[0; 11], "the arguments of a call cannot be read"),
         (SYSTEM | 5, &[9; 12], "an answer of no known kind"),
         (SYSTEM | 5, &[0; 12], "an answer to no call"),
         (BROADCAST | 7, &broadcast, "a call of no registered function"),
@@ -117,6 +128,17 @@ fn whoever_sends_what_no_worker_sends_is_gone() {
         let Error::Gone { process: 1, why: said } = &ended else { panic!("{ended:?}") };
         assert!(said.contains(why), "{tag:x} {body:?}: {said}");
     }
+}
+
+#[test]
+fn calls_of_ever_new_groups_are_too_many() {
+    let ended = hears_many((0..2000_u32).map(|group| {
+        let mut body = [0; 12];
+        body[..4].copy_from_slice(&group.to_le_bytes());
+        (GROUP, body.to_vec())
+    }));
+    let Error::Gone { process: 1, why } = &ended else { panic!("{ended:?}") };
+    assert!(why.contains("calls of too many groups"), "{why}");
 }
 
 #[test]

@@ -11,11 +11,7 @@ use super::{
     calling::Head,
     running::{ANSWER, ANSWERED, Malformed, take_u32, take_u64},
 };
-use crate::{
-    Error, How, Packing, Place, Refused, Returned,
-    functions::Reply,
-    returned::{ANSWER_HEAD, Status},
-};
+use crate::{Error, How, Packing, Place, Refused, Returned, functions::Reply, returned::Status};
 
 impl Worker {
     /// Runs a function at another worker, or at this one, and brings back what it returns. Without room, the call is queued here.
@@ -100,16 +96,18 @@ impl Worker {
             Status::Returned | Status::Failed => bounds.results,
             _ => bounds.reasons,
         };
+        let group = self.group.get();
+        let head = Head::default().with(ANSWER, &reply.number.to_le_bytes());
+        let head = head.with(0, &(status as u32).to_le_bytes()).behind(group);
+        let len = head.len + size;
         let mut port = self.port.borrow_mut();
-        match port.record(reply.to, ANSWER, ANSWER_HEAD + size, limit) {
+        match port.record(reply.to, head.flags, len, limit) {
             Ok(room) => {
-                room[..8].copy_from_slice(&reply.number.to_le_bytes());
-                room[8..ANSWER_HEAD].copy_from_slice(&(status as u32).to_le_bytes());
-                if !fill(&mut room[ANSWER_HEAD..]) {
-                    port.undo(reply.to, ANSWER_HEAD + size);
+                if !fill(head.write(room)) {
+                    port.undo(reply.to, len);
                     return Err(Status::Unwritable);
                 }
-                self.made.set(self.made.get() + 1);
+                self.count_made(group);
                 if self.common.settings.packing != Packing::Trad {
                     port.flush(reply.to);
                 }

@@ -2,6 +2,7 @@
 
 use super::{
     Worker,
+    calling::Head,
     running::{AGAIN, DONE, FAILED, Malformed, REPORT, take_u64},
 };
 use crate::{Error, quiet::Out};
@@ -11,12 +12,31 @@ impl Worker {
     /// of each process enters it.
     ///
     /// # Errors
-    /// [`Error::Gone`] names a process without which it cannot end; [`Error::Inside`].
+    /// [`Error::Gone`] names a process without which it cannot end; [`Error::Inside`]; [`Error::Differ`].
     pub fn quiesce(&self) -> Result<(), Error> {
-        self.quiet.borrow_mut().enter();
+        self.quiesce_of(None, || (self.made.get(), self.run.get()))
+    }
+
+    /// The same for the calls of one group ([`How::of_group`](crate::How::of_group)), whatever becomes of others meanwhile. Collective: all workers
+    /// enter the same barriers in the same order.
+    ///
+    /// # Errors
+    /// As [`Worker::quiesce`]; [`Error::Differ`].
+    pub fn quiesce_group(&self, group: u32) -> Result<(), Error> {
+        self.quiesce_of(Some(group), || self.groups.borrow().counts(group))?;
+        let reported = self.quiet.borrow().reported_last();
+        self.groups.borrow_mut().settle(group, reported);
+        Ok(())
+    }
+
+    fn quiesce_of(&self, group: Option<u32>, counts: impl Fn() -> (u64, u64)) -> Result<(), Error> {
+        self.quiet.borrow_mut().enter(group);
         self.wait_until(|| {
-            let out = self.quiet.borrow_mut().step(self.made.get(), self.run.get());
-            if let Some(out) = out {
+            let (made, run) = counts();
+            let out = self.quiet.borrow_mut().step(made, run);
+            if out == Some(Out::Differ) {
+                self.gone.borrow_mut().get_or_insert(Error::Differ);
+            } else if let Some(out) = out {
                 self.send(out);
             }
             if self.quiet.borrow().is_over() {
@@ -35,13 +55,14 @@ impl Worker {
         &self,
         from: u32,
         tag: u32,
+        group: Option<u32>,
         mut bytes: &[u8],
     ) -> Result<(), Malformed> {
         let mut quiet = self.quiet.borrow_mut();
         let words = (take_u64(&mut bytes)?, take_u64(&mut bytes)?);
         let is_above = quiet.above() == Some(from);
         match tag {
-            REPORT if quiet.reported(from, words.0, words.1) => {}
+            REPORT if quiet.reported(from, group, words) => {}
             AGAIN | DONE if is_above => {
                 if quiet.decided(tag == DONE) {
                     drop(quiet);
@@ -51,9 +72,13 @@ impl Worker {
             FAILED if quiet.is_beside(from) => {
                 let process = u32::try_from(words.0).ok();
                 let process = process.filter(|it| *it < self.processes());
-                let process = process.ok_or("no process has that number")?;
                 let why = "so says another process".into();
-                self.gone.borrow_mut().get_or_insert(Error::Gone { process, why });
+                let error = match process {
+                    Some(process) => Error::Gone { process, why },
+                    None if words.0 == DIFFER => Error::Differ,
+                    None => return Err("no process has that number"),
+                };
+                self.gone.borrow_mut().get_or_insert(error);
             }
             _ => return Err("a message of the barrier from who has no say in it"),
         }
@@ -64,31 +89,46 @@ impl Worker {
     fn send(&self, out: Out) {
         let quiet = self.quiet.borrow();
         match out {
-            Out::Report(made, run) => self.send_to(quiet.above().into_iter(), REPORT, [made, run]),
-            Out::Again => self.send_to(quiet.below(), AGAIN, [0, 0]),
-            Out::Done => self.send_to(quiet.below(), DONE, [0, 0]),
+            Out::Report(made, run) => {
+                self.send_to(quiet.above().into_iter(), REPORT, quiet.group(), [made, run]);
+            }
+            Out::Again => self.send_to(quiet.below(), AGAIN, None, [0, 0]),
+            Out::Done => self.send_to(quiet.below(), DONE, None, [0, 0]),
+            Out::Differ => {}
         }
     }
 
     /// Whoever waits beside this worker in the barrier hears of it, too.
     #[cold]
     fn send_failure(&self, gone: &Error) {
-        if let Error::Gone { process, .. } = gone {
-            let quiet = self.quiet.borrow();
-            let beside = quiet.above().into_iter().chain(quiet.below());
-            self.send_to(beside, FAILED, [u64::from(*process), 0]);
-        }
+        let process = match gone {
+            Error::Gone { process, .. } => u64::from(*process),
+            _ => DIFFER,
+        };
+        let quiet = self.quiet.borrow();
+        let beside = quiet.above().into_iter().chain(quiet.below());
+        self.send_to(beside, FAILED, None, [process, 0]);
     }
 
-    fn send_to(&self, ends: impl Iterator<Item = u32>, tag: u32, words: [u64; 2]) {
+    fn send_to(
+        &self,
+        ends: impl Iterator<Item = u32>,
+        tag: u32,
+        group: Option<u32>,
+        words: [u64; 2],
+    ) {
+        let head = Head::default().with(tag, &words[0].to_le_bytes());
+        let head = head.with(0, &words[1].to_le_bytes()).behind(group);
         let mut port = self.port.borrow_mut();
         for end in ends {
             // Who is gone is told by `Event::Gone`. There is always room: these wait behind calls that were let in.
-            if let Ok(room) = port.record(end, tag, 16, u64::MAX) {
-                room[..8].copy_from_slice(&words[0].to_le_bytes());
-                room[8..].copy_from_slice(&words[1].to_le_bytes());
+            if let Ok(room) = port.record(end, head.flags, head.len, u64::MAX) {
+                head.write(room);
                 port.flush(end);
             }
         }
     }
 }
+
+/// In the place of a process that is gone: workers have entered different barriers.
+const DIFFER: u64 = u64::MAX;

@@ -7,7 +7,7 @@ use hg_core::{
 
 use super::{
     Then, Worker,
-    running::{BROADCAST, Malformed, RAN, UNKNOWN, UNREADABLE, take_u32, take_u64},
+    running::{BROADCAST, GROUP, Malformed, RAN, UNKNOWN, UNREADABLE, take_u32, take_u64},
 };
 use crate::{
     Error, How, Packing, Refused, Room,
@@ -41,7 +41,7 @@ impl Worker {
     ) -> Result<(), Refused<F::Args<'a>>> {
         let _: F = function;
         let wire = F::pack(args);
-        let begun = self.encode_broadcast::<F>(&wire).and_then(|(tag, number, bytes)| {
+        let begun = self.encode_broadcast::<F>(&wire, how).and_then(|(tag, number, bytes)| {
             self.wait_for_broadcasts(bytes.len(), how.room)?;
             self.begin_broadcast(tag, number, &bytes, how)
         });
@@ -52,15 +52,20 @@ impl Worker {
     fn encode_broadcast<F: Rpc>(
         &self,
         wire: &F::WireArgs<'_>,
+        how: How<'_>,
     ) -> Result<(u32, u64, Vec<u8>), Error> {
-        let tag = self.common.functions.number::<F>()? | BROADCAST;
+        let group = self.group_of(how)?;
+        let flags = BROADCAST | if group.is_some() { GROUP } else { 0 };
+        let tag = self.common.functions.number::<F>()? | flags;
         let number = self.broadcasts.borrow_mut().number();
         let size = codec::Default::size(wire).map_err(Error::Unencodable)?;
-        let mut bytes = Vec::with_capacity(HEAD + size);
+        let mut bytes = Vec::with_capacity(4 + HEAD + size);
+        bytes.extend(group.iter().flat_map(|group| group.to_le_bytes()));
         bytes.extend_from_slice(&self.me.to_le_bytes());
         bytes.extend_from_slice(&number.to_le_bytes());
-        bytes.resize(HEAD + size, 0);
-        codec::Default::encode(wire, &mut bytes[HEAD..]).map_err(Error::Unencodable)?;
+        let head = bytes.len();
+        bytes.resize(head + size, 0);
+        codec::Default::encode(wire, &mut bytes[head..]).map_err(Error::Unencodable)?;
         Ok((tag, number, bytes))
     }
 
@@ -80,16 +85,16 @@ impl Worker {
         bytes: &[u8],
         how: How<'_>,
     ) -> Result<(), Error> {
-        let name = Name { root: self.me, number };
+        let (group, name) = (self.group_of(how)?, Name { root: self.me, number });
         // To itself first: what is too long for one is too long for all.
-        self.pass(self.me, tag, bytes)?;
+        self.pass(self.me, tag, group, bytes)?;
         let when_run = how.notify.filter(|it| it.0 == When::Consumed).map(|it| it.1);
         if let Some(synchronizer) = when_run {
             synchronizer.expect_one();
         }
         let below = self.tree(name.root).below(self.me).count();
         self.broadcasts.borrow_mut().begin(name, bytes.len(), below, when_run.cloned());
-        self.pass_on(name, tag, bytes);
+        self.pass_on(name, tag, group, bytes);
         if let Some((When::Sent, synchronizer)) = how.notify {
             let mut port = self.port.borrow_mut();
             for end in self.tree(name.root).below(self.me).chain([self.me]) {
@@ -104,9 +109,9 @@ impl Worker {
     }
 
     /// To those below, as it is. Who is gone has run it as far as it will.
-    fn pass_on(&self, name: Name, tag: u32, bytes: &[u8]) {
+    fn pass_on(&self, name: Name, tag: u32, group: Option<u32>, bytes: &[u8]) {
         for (end, place) in self.tree(name.root).below(self.me).zip(0..) {
-            match self.pass(end, tag, bytes) {
+            match self.pass(end, tag, group, bytes) {
                 Ok(()) => self.port.borrow_mut().keep(end),
                 Err(gone @ Error::Gone { .. }) => self.end_broadcast(name, place, Some(gone)),
                 Err(other) => {
@@ -118,12 +123,12 @@ impl Worker {
     }
 
     /// There is always room: how much is under way is bounded for each root.
-    fn pass(&self, end: u32, tag: u32, bytes: &[u8]) -> Result<(), Error> {
+    fn pass(&self, end: u32, tag: u32, group: Option<u32>, bytes: &[u8]) -> Result<(), Error> {
         let mut port = self.port.borrow_mut();
         let room = port.record(end, tag, bytes.len(), u64::MAX);
         let room = room.map_err(|error| self.error_of(self.place_of(end), error))?;
         room.copy_from_slice(bytes);
-        self.made.set(self.made.get() + 1);
+        self.count_made(group);
         if self.common.settings.packing != Packing::Trad {
             port.flush(end);
         }
@@ -134,11 +139,12 @@ impl Worker {
         &self,
         from: u32,
         tag: u32,
+        mut bytes: &[u8],
         record: &[u8],
     ) -> Result<(), Malformed> {
-        let mut bytes = record;
         let name = self.take_name(&mut bytes)?;
-        let run = self.common.functions.run_and_pass_on(tag & !BROADCAST).ok_or(UNKNOWN)?;
+        let run =
+            self.common.functions.run_and_pass_on(tag & !(BROADCAST | GROUP)).ok_or(UNKNOWN)?;
         let tree = self.tree(name.root);
         let is_own = name.root == self.me && from == self.me;
         let is_begun = match tree.above(self.me) {
@@ -152,12 +158,11 @@ impl Worker {
         if !is_begun {
             return Err("a broadcast that is none, or one too many");
         }
-        self.run.set(self.run.get() + 1);
         self.then.set(Then::Ran(name));
         // What cannot be read goes no further.
         let ran = run(self, bytes, &|| {
             if !is_own {
-                self.pass_on(name, tag, record);
+                self.pass_on(name, tag, self.group.get(), record);
             }
         });
         self.end_of_call();

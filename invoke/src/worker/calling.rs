@@ -6,14 +6,14 @@ use hg_core::{
     rpc::Rpc,
 };
 
-use super::Worker;
-use crate::{Error, How, Packing, Place, Refused, Room};
+use super::{Worker, running::GROUP};
+use crate::{Error, How, Packing, Place, Refused, Room, returned::ANSWER_HEAD};
 
 /// What stands before the arguments of a call, and what its tag says of that.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Head {
-    flags: u32,
-    len: usize,
+    pub(super) flags: u32,
+    pub(super) len: usize,
     bytes: [u8; HEAD_MAX],
 }
 
@@ -24,9 +24,17 @@ impl Head {
         Self { flags: self.flags | flag, len: self.len + bytes.len(), ..self }
     }
 
+    /// The same behind the number of a group.
+    #[inline]
+    pub(super) fn behind(self, group: Option<u32>) -> Self {
+        let Some(group) = group else { return self };
+        let front = Self::default().with(GROUP, &group.to_le_bytes());
+        front.with(self.flags, &self.bytes[..self.len])
+    }
+
     /// Writes it; the rest is for the arguments.
     #[inline]
-    fn write(self, into: &mut [u8]) -> &mut [u8] {
+    pub(super) fn write(self, into: &mut [u8]) -> &mut [u8] {
         if self.len == 0 {
             return into;
         }
@@ -76,6 +84,8 @@ impl Worker {
         how: How<'_>,
         head: Head,
     ) -> Result<u32, Error> {
+        let group = self.group_of(how)?;
+        let head = head.behind(group);
         let tag = self.common.functions.number::<F>()? | head.flags;
         let end = self.end_of(to)?;
         let size = head.len + codec::Default::size(wire).map_err(Error::Unencodable)?;
@@ -93,7 +103,7 @@ impl Worker {
                         port.undo(end, size);
                         return Err(Error::Unencodable(error));
                     }
-                    self.made.set(self.made.get() + 1);
+                    self.count_made(group);
                     if let Some((when, synchronizer)) = how.notify {
                         synchronizer.expect_one();
                         port.tell(end, when, synchronizer.clone());
@@ -124,6 +134,26 @@ impl Worker {
         }
     }
 
+    /// Of which group a call is.
+    #[inline]
+    pub(super) fn group_of(&self, how: How<'_>) -> Result<Option<u32>, Error> {
+        let group = how.group.or(self.group.get());
+        match group {
+            Some(group) if !self.groups.borrow().has_room(group) => {
+                Err(Error::TooManyGroups(group))
+            }
+            group => Ok(group),
+        }
+    }
+
+    #[inline]
+    pub(super) fn count_made(&self, group: Option<u32>) {
+        self.made.set(self.made.get() + 1);
+        if let Some(group) = group {
+            self.groups.borrow_mut().made(group);
+        }
+    }
+
     #[inline]
     fn end_of(&self, place: Place) -> Result<u32, Error> {
         let threads = self.common.threads;
@@ -148,4 +178,5 @@ impl Worker {
 }
 
 /// Bytes of the longest [`Head`].
-const HEAD_MAX: usize = 8;
+const HEAD_MAX: usize = 4 + 16;
+const _: () = assert!(4 + ANSWER_HEAD <= HEAD_MAX);

@@ -4,6 +4,7 @@
 //! | bits | meaning |
 //! |---|---|
 //! | 31 | a message of the fabric's own: the lower bits say which |
+//! | 28 | a call of a group, or a message of its barrier: the number of the group (4) stands before all else |
 //! | 30 | the caller wants the result: the number by which it knows the call (8) stands before the arguments |
 //! | 29 | a broadcast: the end that has begun it (4) and its number there (8) stand before the arguments |
 //! | 0..24 | number of the function |
@@ -35,6 +36,7 @@ impl Worker {
                 Err(_) => {
                     self.panicked.set(self.panicked.get() + 1);
                     self.end_of_call();
+                    self.group.set(None);
                 }
             }
         }
@@ -58,21 +60,42 @@ impl Worker {
 
     /// Anything but a call whose arguments are all.
     #[inline(never)]
-    fn hear(&self, from: u32, tag: u32, mut bytes: &[u8]) -> Result<(), Malformed> {
-        match tag {
-            REPORT | AGAIN | DONE | FAILED => return self.hear_of_barrier(from, tag, bytes),
-            ANSWER => {
-                self.run.set(self.run.get() + 1);
-                return self.hear_answer(from, bytes);
+    fn hear(&self, from: u32, tag: u32, record: &[u8]) -> Result<(), Malformed> {
+        let mut bytes = record;
+        let has_group = tag & GROUP != 0;
+        let group = if has_group { Some(take_u32(&mut bytes)?) } else { None };
+        let kind = tag & !GROUP;
+        match kind {
+            REPORT | AGAIN | DONE | FAILED => self.hear_of_barrier(from, kind, group, bytes),
+            RAN => self.hear_ran(from, bytes),
+            _ if kind < SYSTEM || kind == ANSWER => {
+                self.count_run(group)?;
+                self.group.set(group);
+                let ran = match kind {
+                    ANSWER => self.hear_answer(from, bytes),
+                    ANSWERED.. => self.run_and_answer(from, kind & !ANSWERED, bytes),
+                    BROADCAST.. => self.hear_broadcast(from, tag, bytes, record),
+                    _ => {
+                        let run = self.common.functions.run(kind).ok_or(UNKNOWN)?;
+                        run(self, bytes).map_err(|_| UNREADABLE)
+                    }
+                };
+                self.group.set(None);
+                ran
             }
-            RAN => return self.hear_ran(from, bytes),
-            SYSTEM.. => return Err("a message of no known kind"),
-            BROADCAST..ANSWERED => return self.hear_broadcast(from, tag, bytes),
-            _ => {}
+            _ => Err("a message of no known kind"),
         }
-        let run = self.common.functions.run_and_answer(tag & !ANSWERED).ok_or(UNKNOWN)?;
-        let reply = Reply { to: from, number: take_u64(&mut bytes)? };
+    }
+
+    fn count_run(&self, group: Option<u32>) -> Result<(), Malformed> {
         self.run.set(self.run.get() + 1);
+        let is_counted = group.is_none_or(|group| self.groups.borrow_mut().run(group));
+        if is_counted { Ok(()) } else { Err("calls of too many groups") }
+    }
+
+    fn run_and_answer(&self, from: u32, number: u32, mut bytes: &[u8]) -> Result<(), Malformed> {
+        let run = self.common.functions.run_and_answer(number).ok_or(UNKNOWN)?;
+        let reply = Reply { to: from, number: take_u64(&mut bytes)? };
         self.then.set(Then::Answer(reply));
         let ran = run(self, bytes, reply);
         self.then.set(Then::Nothing);
@@ -109,6 +132,7 @@ pub(super) const UNREADABLE: Malformed = "the arguments of a call cannot be read
 
 /// Tags below are calls whose arguments are all that they carry.
 const FLAGS: u32 = 1 << 24;
+pub(super) const GROUP: u32 = 1 << 28;
 pub(super) const BROADCAST: u32 = 1 << 29;
 pub(super) const ANSWERED: u32 = 1 << 30;
 const SYSTEM: u32 = 1 << 31;
