@@ -100,3 +100,38 @@ fn a_listener_without_a_descriptor_left_lets_its_context_sleep_and_accepts_later
         }
     });
 }
+
+#[test]
+fn a_limit_of_address_space_is_named_and_peers_that_are_connected_go_on() {
+    alone("a_limit_of_address_space_is_named_and_peers_that_are_connected_go_on", || {
+        let (mut one, mut other) = (open().unwrap(), open().unwrap());
+        let mut stranger = open().unwrap();
+        request(one.as_mut(), other.as_ref());
+        let start = Instant::now();
+        while rounds(&mut [one.as_mut(), other.as_mut()]).is_empty() {
+            in_time!(start, "the first request never came");
+        }
+        // A megabyte for the heap: a connection takes more.
+        let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+        let pages: u64 = pages.split(' ').next().unwrap().parse().unwrap();
+        limit(Resource::RLIMIT_AS, pages * 4096 + (1 << 20));
+        let said = hg_na_sm::shared::alloc(64 << 20).unwrap_err().to_string();
+        assert!(said.contains("ulimit -v"), "{said}");
+        request(stranger.as_mut(), other.as_ref());
+        let start = Instant::now();
+        let reason = loop {
+            let mut done = rounds(&mut [stranger.as_mut(), other.as_mut()]).into_iter();
+            if let Some(Completion::Gone { reason, .. }) = done.next_back() {
+                break reason;
+            }
+            in_time!(start, "nothing was told");
+        };
+        assert!(matches!(reason, GoneReason::Exhausted(_)), "{reason}");
+        assert!(reason.to_string().contains("ulimit -v"), "{reason}");
+        request(one.as_mut(), other.as_ref());
+        let start = Instant::now();
+        while rounds(&mut [one.as_mut(), other.as_mut()]).is_empty() {
+            in_time!(start, "those who are connected cannot go on");
+        }
+    });
+}

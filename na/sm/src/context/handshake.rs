@@ -329,7 +329,9 @@ fn refused(words: String) -> Error {
 fn reason_of(error: Error) -> GoneReason {
     match error {
         Error::PeerGone(reason) => reason,
-        limit @ Error::Limit { .. } => GoneReason::Exhausted(limit.to_string().into()),
+        limit @ (Error::Limit { .. } | Error::NoMemory { .. }) => {
+            GoneReason::Exhausted(limit.to_string().into())
+        }
         other => GoneReason::Unreachable(other.to_string().into()),
     }
 }
