@@ -5,8 +5,8 @@
 //!      run at the    |   on its way  |  sealed blocks, then the open one
 //!      receiver      |<- at most a window ->|
 //! ```
-//! Records are written straight into the open block, which is sealed when the next record does not fit, or at a flush. A sealed block
-//! may leave when the window has room for it. No block is longer than half of the window, and the receiver tells how far it has come
+//! Records are written straight into the open block, which is sealed when the next record does not fit, or when there is room for it after a
+//! flush. A sealed block may leave when the window has room for it. No block is longer than half of the window, and the receiver tells how far it has come
 //! once per half of it at least: so nobody needs to ask. One that is *held* keeps itself and those behind it until it is released:
 //! the bytes that it tells of are still moving.
 //!
@@ -88,6 +88,8 @@ pub(crate) struct Outgoing<N> {
     written: u64,
     posted: u64,
     consumed: u64,
+    /// What was written up to here leaves with the first room, though its block is not full.
+    flushed: u64,
     /// Whoever is told at a position, in the order of positions: on being sent, on being consumed.
     notices: [VecDeque<(u64, N)>; 2],
 }
@@ -101,6 +103,7 @@ impl<N> Outgoing<N> {
             written: 0,
             posted: 0,
             consumed: 0,
+            flushed: 0,
             notices: [VecDeque::new(), VecDeque::new()],
         }
     }
@@ -154,6 +157,20 @@ impl<N> Outgoing<N> {
         }
     }
 
+    /// What was written so far leaves as soon as there is room; until then its block goes on being filled.
+    #[inline]
+    pub(crate) fn flush(&mut self) {
+        self.flushed = self.written;
+    }
+
+    /// The block that was sealed last, if it waits, takes no more memory than it needs: it is one of many short ones.
+    pub(crate) fn shrink(&mut self) {
+        if let Some(block) = self.sealed.back_mut() {
+            block.bytes.truncate(block.used);
+            block.bytes.shrink_to_fit();
+        }
+    }
+
     /// The record that was written last waits, with all behind it, until this is released. Whatever was written before it was sealed.
     pub(crate) fn hold(&mut self, name: u64) {
         self.open.held = Some(name);
@@ -169,15 +186,20 @@ impl<N> Outgoing<N> {
         }
     }
 
+    /// The receiver tells at once when it has consumed the record that was written last.
+    pub(crate) fn ask(&mut self) {
+        // It is in the open block, unless that was sealed by `hold`.
+        let block =
+            if self.open.used > HEADER { Some(&mut self.open) } else { self.sealed.back_mut() };
+        if let Some(block) = block {
+            block.asks = true;
+        }
+    }
+
     /// Somebody is told once the record that was written last has come so far.
     pub(crate) fn tell(&mut self, when: When, notice: N) {
         if when == When::Consumed {
-            // It is in the open block, unless that was sealed by `hold`.
-            let block =
-                if self.open.used > HEADER { Some(&mut self.open) } else { self.sealed.back_mut() };
-            if let Some(block) = block {
-                block.asks = true;
-            }
+            self.ask();
         }
         self.notices[when as usize].push_back((self.written, notice));
     }
@@ -186,6 +208,9 @@ impl<N> Outgoing<N> {
     #[inline]
     pub(crate) fn front(&mut self) -> Option<&mut Block> {
         let limit = self.consumed + self.window;
+        if self.sealed.is_empty() && self.flushed > self.posted && self.written <= limit {
+            self.seal();
+        }
         self.sealed.front_mut().filter(|block| block.held.is_none() && block.end <= limit)
     }
 
@@ -245,6 +270,11 @@ impl<N> Outgoing<N> {
     /// Bytes that were written and have not left.
     pub(crate) fn waiting(&self) -> u64 {
         self.written - self.posted
+    }
+
+    /// Bytes that were written and are not known to have been consumed.
+    pub(crate) fn unconsumed(&self) -> u64 {
+        self.written - self.consumed
     }
 
     /// Half of the position that was written.

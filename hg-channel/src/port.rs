@@ -273,12 +273,21 @@ impl<N> Port<N> {
         }
     }
 
-    /// What was written to this end leaves, as far as there is room for it.
+    /// What was written to this end leaves, as far as there is room for it; the rest with the first room.
     #[inline]
     pub fn flush(&mut self, to: u32) {
         if let Ok(at) = self.link_to(to) {
+            self.links[at as usize].out.flush();
+            self.push(at);
+        }
+    }
+
+    /// The same; and nothing that is written later leaves with it.
+    pub fn flush_alone(&mut self, to: u32) {
+        if let Ok(at) = self.link_to(to) {
             self.links[at as usize].out.seal();
             self.push(at);
+            self.links[at as usize].out.shrink();
         }
     }
 
@@ -291,7 +300,7 @@ impl<N> Port<N> {
         while let Some(at) = self.unflushed.pop() {
             let link = &mut self.links[at as usize];
             link.is_unflushed = false;
-            link.out.seal();
+            link.out.flush();
             self.push(at);
         }
         true
@@ -313,6 +322,23 @@ impl<N> Port<N> {
     pub fn waiting(&self, to: u32) -> u64 {
         let at = self.of_end.get(to as usize).copied().unwrap_or(0);
         self.links.get((at as usize).wrapping_sub(1)).map_or(0, |link| link.out.waiting())
+    }
+
+    /// The receiver says at once when it has consumed the last record to this end, as if somebody were to be told.
+    pub fn ask(&mut self, to: u32) {
+        if let Ok(at) = self.link_to(to) {
+            self.links[at as usize].out.ask();
+        }
+    }
+
+    /// Bytes to this end that are not known to have been consumed; `None`: it is gone.
+    #[must_use]
+    pub fn unconsumed(&self, to: u32) -> Option<u64> {
+        let at = self.of_end.get(to as usize).copied().unwrap_or(0);
+        match self.links.get((at as usize).wrapping_sub(1)) {
+            Some(link) if matches!(link.way, Way::Gone(_)) => None,
+            link => Some(link.map_or(0, |link| link.out.unconsumed())),
+        }
     }
 
     /// Somebody who is to be told now.

@@ -17,6 +17,7 @@ enum Move {
     /// A record of so many bytes; with somebody to be told.
     Write(usize, Option<When>),
     Seal,
+    Flush,
     /// The next record is held.
     Hold,
     Release,
@@ -40,6 +41,7 @@ fn moves() -> impl Strategy<Value = Move> {
             _ => None,
         })),
         1 => Just(Move::Seal),
+        2 => Just(Move::Flush),
         1 => Just(Move::Hold),
         2 => Just(Move::Release),
         4 => Just(Move::Post),
@@ -92,6 +94,7 @@ impl World {
         match next {
             Move::Write(len, told) => self.write(len, told),
             Move::Seal => self.out.seal(),
+            Move::Flush => self.out.flush(),
             Move::Hold => {
                 self.out.seal();
                 self.write(4, None);
@@ -176,7 +179,7 @@ impl World {
 
     /// Everything moves until nothing is left.
     fn finish(&mut self) {
-        self.step(Move::Seal);
+        self.step(Move::Flush);
         for _ in 0..10_000 {
             for next in
                 [Move::Release, Move::Post, Move::Deliver, Move::Consume, Move::Tell, Move::Hear]

@@ -15,9 +15,24 @@ pub struct Place {
     pub thread: u32,
 }
 
+impl Place {
+    /// Whichever worker of a process has the least to do, as far as the caller knows: of those that are there, the one that has consumed most
+    /// of what the caller has sent it. Calls by this name are in no order.
+    #[must_use]
+    pub const fn any_of(process: u32) -> Self {
+        Self { process, thread: ANY }
+    }
+}
+
+/// No thread has this number.
+pub(crate) const ANY: u32 = u32::MAX;
+
 impl fmt::Display for Place {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "thread {} of process {}", self.thread, self.process)
+        match self.thread {
+            ANY => write!(out, "any thread of process {}", self.process),
+            thread => write!(out, "thread {thread} of process {}", self.process),
+        }
     }
 }
 
@@ -39,8 +54,10 @@ pub enum Packing {
     /// Into blocks, which leave when they are full, when the worker has nothing else to do, or by [`Worker::flush`](crate::Worker::flush).
     #[default]
     Trad,
-    /// A message each; into blocks only while the transport takes none.
+    /// A message each; into blocks only while the transport or the window takes none.
     Ovfl,
+    /// A message each, always. Those that wait take about 100 bytes each beside their own, so that an eighth as many bytes of them may.
+    Plain,
 }
 
 /// How one call is made.

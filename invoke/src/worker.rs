@@ -78,6 +78,8 @@ pub struct Worker {
     groups: RefCell<Groups>,
     answers: RefCell<Answers>,
     broadcasts: RefCell<Broadcasts>,
+    /// Which thread of a process is asked first, when all have as much to do.
+    turn: Cell<u32>,
     /// The first process that was found gone.
     gone: RefCell<Option<Error>>,
     now: Cell<Instant>,
@@ -104,6 +106,7 @@ impl Worker {
             groups: RefCell::default(),
             broadcasts: RefCell::new(Broadcasts::new(bounds.broadcasts)),
             answers: RefCell::new(Answers::new()),
+            turn: Cell::new(0),
             gone: RefCell::new(None),
             now: Cell::new(Instant::now()),
             rounds: Cell::new(0),
@@ -215,6 +218,16 @@ impl Worker {
                 slept.map_err(|error| Error::Setup(error.to_string()))?;
                 self.now.set(Instant::now());
             }
+        }
+    }
+
+    /// What was written to an end leaves as the packing says.
+    #[inline]
+    fn send_as_packed(&self, port: &mut Port<Synchronizer>, end: u32) {
+        match self.common.settings.packing {
+            Packing::Trad => {}
+            Packing::Ovfl => port.flush(end),
+            Packing::Plain => port.flush_alone(end),
         }
     }
 

@@ -86,7 +86,8 @@ fn with_each_choice(url: &str) {
     for room in [Room::Return, Room::Wait, Room::Queue] {
         all_to_all(url, &small, How::room(room), 300);
     }
-    all_to_all(url, &small.packing(Packing::Ovfl), How::room(Room::Wait), 300);
+    all_to_all(url, &small.clone().packing(Packing::Ovfl), How::room(Room::Wait), 300);
+    all_to_all(url, &small.packing(Packing::Plain), How::default(), 300);
 }
 
 fn calls_that_call(url: &str) {

@@ -11,7 +11,7 @@ use super::{
     calling::Head,
     running::{ANSWER, ANSWERED, Malformed, take_u32, take_u64},
 };
-use crate::{Error, How, Packing, Place, Refused, Returned, functions::Reply, returned::Status};
+use crate::{Error, How, Place, Refused, Returned, functions::Reply, returned::Status};
 
 impl Worker {
     /// Runs a function at another worker, or at this one, and brings back what it returns. Without room, the call is queued here.
@@ -108,9 +108,7 @@ impl Worker {
                     return Err(Status::Unwritable);
                 }
                 self.count_made(group);
-                if self.common.settings.packing != Packing::Trad {
-                    port.flush(reply.to);
-                }
+                self.send_as_packed(&mut port, reply.to);
                 Ok(())
             }
             Err(hg_channel::Error::TooLong { .. }) => Err(Status::TooLong),

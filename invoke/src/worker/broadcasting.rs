@@ -10,7 +10,7 @@ use super::{
     running::{BROADCAST, GROUP, Malformed, RAN, UNKNOWN, UNREADABLE, take_u32, take_u64},
 };
 use crate::{
-    Error, How, Packing, Refused, Room,
+    Error, How, Refused, Room,
     broadcasts::{Ended, Name, OWN_PLACE},
     how::When,
     tree::Tree,
@@ -129,9 +129,7 @@ impl Worker {
         let room = room.map_err(|error| self.error_of(self.place_of(end), error))?;
         room.copy_from_slice(bytes);
         self.count_made(group);
-        if self.common.settings.packing != Packing::Trad {
-            port.flush(end);
-        }
+        self.send_as_packed(&mut port, end);
         Ok(())
     }
 

@@ -7,7 +7,7 @@ use hg_core::{
 };
 
 use super::{Worker, running::GROUP};
-use crate::{Error, How, Packing, Place, Refused, Room, returned::ANSWER_HEAD};
+use crate::{Error, How, Packing, Place, Refused, Room, how::ANY, returned::ANSWER_HEAD};
 
 /// What stands before the arguments of a call, and what its tag says of that.
 #[derive(Debug, Clone, Copy, Default)]
@@ -92,6 +92,7 @@ impl Worker {
         let settings = &self.common.settings;
         let limit = match how.room {
             Room::Return | Room::Wait => 2 * settings.limits.block as u64,
+            Room::Queue if settings.packing == Packing::Plain => self.bounds.calls / 8,
             Room::Queue => self.bounds.calls,
         };
         loop {
@@ -108,9 +109,10 @@ impl Worker {
                         synchronizer.expect_one();
                         port.tell(end, when, synchronizer.clone());
                     }
-                    if settings.packing == Packing::Ovfl {
-                        port.flush(end);
+                    if to.thread == ANY {
+                        port.ask(end);
                     }
+                    self.send_as_packed(&mut port, end);
                     if port.is_due() {
                         drop(port);
                         self.tell_due();
@@ -157,10 +159,25 @@ impl Worker {
     #[inline]
     fn end_of(&self, place: Place) -> Result<u32, Error> {
         let threads = self.common.threads;
-        if place.thread >= threads || place.process >= self.processes() {
+        if place.process >= self.processes() {
             return Err(Error::NoSuchPlace(place));
         }
-        Ok(place.process * threads + place.thread)
+        let first = place.process * threads;
+        match place.thread {
+            ANY => Ok(first + self.least_busy(first)),
+            thread if thread < threads => Ok(first + thread),
+            _ => Err(Error::NoSuchPlace(place)),
+        }
+    }
+
+    /// Of the threads of a process, the one with the least to do; when all are gone, one of them.
+    fn least_busy(&self, first: u32) -> u32 {
+        let (port, threads) = (self.port.borrow(), self.common.threads);
+        let turn = self.turn.get();
+        self.turn.set((turn + 1) % threads);
+        let in_turn = (0..threads).map(|thread| (thread + turn) % threads);
+        let busy = |thread: &u32| port.unconsumed(first + thread).unwrap_or(u64::MAX);
+        in_turn.min_by_key(busy).unwrap_or(0)
     }
 
     #[cold]

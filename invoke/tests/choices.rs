@@ -1,0 +1,133 @@
+//! How calls are packed, and which thread of a process takes one.
+
+#![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+
+#[macro_use]
+mod common;
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use common::run;
+use hg_invoke::{Error, Fabric, Failed, How, Limits, Packing, Place, Request, Synchronizer, rpc};
+
+#[rpc(crate = hg_invoke)]
+fn nothing(number: u64) {
+    let _ = number;
+}
+
+#[rpc(crate = hg_invoke)]
+fn who(here: &Request) -> u32 {
+    here.place().thread
+}
+
+fn fabric() -> Fabric {
+    Fabric::new().register(nothing).unwrap().register(who).unwrap()
+}
+
+/// Blocks that 1000 calls of 16 bytes make, of which the window takes 128 before the receiver begins.
+fn blocks(url: &str, packing: Packing) -> u64 {
+    let small = fabric().packing(packing).limits(Limits::default().block(1024).window(2048));
+    let has_called = AtomicBool::new(false);
+    let blocks = run(url, (2, 1), &small, |worker| {
+        if worker.place().process == 0 {
+            let ran = Synchronizer::new();
+            let to = Place { process: 1, thread: 0 };
+            for number in 0..1000 {
+                worker.call(to, nothing, (number,)).unwrap();
+            }
+            worker.call_with(to, nothing, (1000,), How::default().when_run(&ran)).unwrap();
+            has_called.store(true, Ordering::SeqCst);
+            ran.wait(&worker).unwrap();
+        }
+        while !has_called.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+        let blocks = worker.stats().blocks;
+        worker.quiesce().unwrap();
+        worker.finish().unwrap();
+        blocks
+    });
+    blocks[0]
+}
+
+fn packings(url: &str) {
+    let [trad, ovfl, plain] =
+        [Packing::Trad, Packing::Ovfl, Packing::Plain].map(|packing| blocks(url, packing));
+    // Some packets more, where the last one of a window is cut, or the transport is full for a moment.
+    assert!((16..=40).contains(&trad), "filled: {trad}");
+    assert!((16..=400).contains(&ovfl), "filled only without room: {ovfl}");
+    assert_eq!(plain, 1001, "a message each");
+}
+
+/// One of two threads does nothing but stand there: the other one takes what comes.
+fn any_thread(url: &str) {
+    let (is_over, has_left) = (AtomicBool::new(false), AtomicBool::new(false));
+    let of_busy = AtomicU32::new(0);
+    run(url, (2, 2), &fabric(), |worker| {
+        let me = worker.place();
+        if me == (Place { process: 0, thread: 0 }) {
+            let mut waiting: Vec<Synchronizer> = Vec::new();
+            let mut results = Vec::new();
+            for _ in 0..50 {
+                let ran = Synchronizer::new();
+                let how = How::default().when_run(&ran);
+                results.push(worker.call_return_with(Place::any_of(1), who, (), how).unwrap());
+                waiting.push(ran);
+                while waiting.len() > 1 {
+                    worker.progress().unwrap();
+                    waiting.retain(|it| it.result().is_none());
+                }
+            }
+            is_over.store(true, Ordering::SeqCst);
+            let busy = results.into_iter().map(|it| it.wait(&worker).unwrap());
+            of_busy.store(
+                u32::try_from(busy.filter(|it| *it == 0).count()).unwrap(),
+                Ordering::SeqCst,
+            );
+        }
+        while me.process == 1 && !is_over.load(Ordering::SeqCst) {
+            if me.thread == 1 {
+                worker.progress().unwrap();
+            }
+        }
+        worker.quiesce().unwrap();
+        assert!(of_busy.load(Ordering::SeqCst) <= 1, "{of_busy:?} waited for who stands there");
+        // Who has left is passed over, once that is known.
+        if me == (Place { process: 1, thread: 0 }) {
+            worker.finish().unwrap();
+            has_left.store(true, Ordering::SeqCst);
+            return;
+        }
+        while !has_left.load(Ordering::SeqCst) {
+            worker.progress().unwrap();
+        }
+        let to = Place::any_of(1);
+        let mut taken = 0;
+        while taken < 10 && me.process == 0 && me.thread == 0 {
+            let result = worker.call_return(to, who, ()).map_err(Failed::Call);
+            match result.and_then(|it| it.wait(&worker)) {
+                Ok(thread) => {
+                    assert_eq!(thread, 1);
+                    taken += 1;
+                }
+                Err(Failed::Call(Error::Gone { process: 1, .. })) => {
+                    assert_eq!(taken, 0, "known once it is known");
+                }
+                Err(other) => panic!("{other}"),
+            }
+        }
+        if me == (Place { process: 0, thread: 0 }) {
+            has_left.store(false, Ordering::SeqCst);
+        }
+        while has_left.load(Ordering::SeqCst) {
+            worker.progress().unwrap();
+        }
+        let nobody = worker.call(Place::any_of(2), who, ());
+        assert!(matches!(nobody, Err(Error::NoSuchPlace(_))), "{nobody:?}");
+    });
+}
+
+over_each_transport! {
+    calls_are_packed_as_it_was_chosen => packings,
+    a_call_to_a_process_is_taken_by_a_thread_that_has_the_least_to_do => any_thread,
+}
