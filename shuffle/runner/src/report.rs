@@ -1,20 +1,20 @@
 //! What is printed at the end: a line for each rank, and one for all of them.
 
 use std::{
+    fs,
     io::{self, Write as _},
     sync::Arc,
-    time::Duration,
 };
 
 use hdrhistogram::Histogram;
 use hg_job::{Job, NodeMap};
+use hg_job_runner::{
+    process::{cpu_seconds, peak_rss_kib},
+    say::unless_closed,
+};
 use hg_shuffle::{
     Account, Failure, Statistics,
     route::{Came, Next, Plan, Process, Routes},
-};
-use nix::sys::{
-    resource::{UsageWho, getrusage},
-    time::{TimeVal, TimeValLike as _},
 };
 use serde::{Deserialize, Serialize};
 
@@ -22,8 +22,7 @@ use crate::{
     Error,
     arguments::Arguments,
     payload::{Reader, Wrong, latencies},
-    plot::{self, Plot},
-    samples::Sample,
+    samples::{self, Sample},
 };
 
 /// What one rank has seen in the timed run.
@@ -273,9 +272,10 @@ pub(crate) fn gather(
     if let Some(file) = &arguments.plot {
         let all = job.all_gather(&serde_json::to_vec(samples)?)?;
         let seen = all.iter().map(|bytes| serde_json::from_slice(bytes));
-        let plot = Plot::new(&seen.collect::<Result<Vec<_>, _>>()?);
+        let plot = samples::plot(&seen.collect::<Result<Vec<_>, _>>()?);
         if job.rank() == 0 {
-            drawn = plot::write(file, &plot);
+            let written = fs::write(file, plot.to_string());
+            drawn = written.map_err(|error| Error::Plot(file.clone(), error));
         }
     }
     let Some(total) = total(&told, arguments.size) else { return Ok(true) };
@@ -321,31 +321,6 @@ fn print<'a>(
         writeln!(out, "{messages} messages verified: none lost, repeated or corrupted")?;
     }
     out.flush()
-}
-
-/// Whoever reads has enough: that is no error.
-pub(crate) fn unless_closed(printed: io::Result<()>) -> io::Result<()> {
-    match printed {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        printed => printed,
-    }
-}
-
-/// Of this process so far.
-fn cpu_seconds() -> f64 {
-    let seconds = |time: TimeVal| {
-        let micros = u64::try_from(time.num_microseconds()).unwrap_or(0);
-        Duration::from_micros(micros).as_secs_f64()
-    };
-    getrusage(UsageWho::RUSAGE_SELF)
-        .map_or(0.0, |usage| seconds(usage.user_time()) + seconds(usage.system_time()))
-}
-
-/// The high-water mark of this process's memory.
-fn peak_rss_kib() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    line.and_then(|line| line.trim().trim_end_matches("kB").trim().parse().ok()).unwrap_or(0)
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts below 2^53")]

@@ -1,15 +1,18 @@
 //! What is looked at while a rank runs: how far it is, and how deep its queues are.
 
 use std::{
-    io::{self, IsTerminal as _, Write as _},
+    io::{self, IsTerminal as _},
     sync::{
-        Arc, Condvar, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
-    thread::{self, JoinHandle},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
+use hg_job_runner::{
+    plot::{Panel, Plot, Sums, Timed},
+    samples::{self, bar},
+};
 use hg_shuffle::{Dump, Statistics};
 use serde::{Deserialize, Serialize};
 
@@ -26,103 +29,64 @@ pub(crate) struct Sample {
     pub(crate) depths: [u64; 4],
 }
 
-/// Looks, as often as fits: when there are too many, every other one goes, and so on.
-#[derive(Debug)]
-struct Samples {
-    interval: Duration,
-    taken: Vec<Sample>,
+impl Timed for Sample {
+    fn time_us(&self) -> u64 {
+        self.time_us
+    }
 }
 
-impl Samples {
-    fn push(&mut self, sample: Sample) {
-        if self.taken.len() == SAMPLES_MAX {
-            let mut is_odd = false;
-            self.taken.retain(|_| {
-                is_odd = !is_odd;
-                is_odd
-            });
-            self.interval *= 2;
-        }
-        self.taken.push(sample);
-    }
+/// What all ranks have seen, drawn.
+pub(crate) fn plot(ranks: &[Vec<Sample>]) -> Plot {
+    let sums = Sums::new(ranks);
+    let names = ["origin queues", "network queues", "relay queues", "delivery"];
+    let depths = names
+        .iter()
+        .enumerate()
+        .map(|(queue, name)| (*name, sums.values(|sample| sample.depths[queue])));
+    let rates = vec![("all ranks", sums.rates(|sample| sample.delivered))];
+    let panels = vec![
+        Panel { title: "messages/s", curves: rates },
+        Panel { title: "messages queued", curves: depths.collect() },
+    ];
+    Plot { seconds: sums.seconds(), panels }
 }
 
 /// A thread that looks from time to time; only where somebody wants to see it.
 #[derive(Debug)]
 pub(crate) struct Sampler {
-    shared: Arc<Shared>,
-    thread: Option<JoinHandle<Vec<Sample>>>,
-}
-
-#[derive(Debug)]
-struct Shared {
-    begin: Instant,
     /// Messages sent by the timed run.
-    sent: AtomicU64,
-    is_over: Mutex<bool>,
-    ended: Condvar,
+    sent: Arc<AtomicU64>,
+    looking: samples::Sampler<Sample>,
 }
 
 impl Sampler {
     pub(crate) fn start(arguments: &Arguments, rank: u32, dump: Dump) -> Result<Self, Error> {
-        let shared = Arc::new(Shared {
-            begin: Instant::now(),
-            sent: AtomicU64::new(0),
-            is_over: Mutex::new(false),
-            ended: Condvar::new(),
-        });
+        let sent = Arc::new(AtomicU64::new(0));
         let bar = (rank == 0 && io::stderr().is_terminal()).then(|| Bar::new(arguments));
         if bar.is_none() && arguments.plot.is_none() {
-            return Ok(Self { shared, thread: None });
+            return Ok(Self { sent, looking: samples::Sampler::idle() });
         }
-        let looking = Arc::clone(&shared);
-        let run = move || looking.look(&dump, bar.as_ref());
-        let thread = thread::Builder::new().name("samples".to_owned()).spawn(run);
-        Ok(Self { shared, thread: Some(thread.map_err(|error| Error::Os("a thread", error))?) })
+        let seen = Arc::clone(&sent);
+        let show = bar.map(|bar| {
+            move |samples: &[Sample], is_over| {
+                bar.line(seen.load(Ordering::Relaxed), samples, is_over)
+            }
+        });
+        let look = move |time| Sample::of(&dump.statistics(), time);
+        let looking = samples::Sampler::start(look, show);
+        Ok(Self { sent, looking: looking.map_err(|error| Error::Os("a thread", error))? })
     }
 
     /// The timed run has sent so many.
     #[inline]
     pub(crate) fn note_sent(&self, sent: u64) {
         // Relaxed: a figure to be shown.
-        self.shared.sent.store(sent, Ordering::Relaxed);
+        self.sent.store(sent, Ordering::Relaxed);
     }
 
     /// What was seen.
-    pub(crate) fn end(mut self) -> Vec<Sample> {
-        self.stop()
-    }
-
-    fn stop(&mut self) -> Vec<Sample> {
-        *self.shared.is_over.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        self.shared.ended.notify_all();
-        self.thread.take().and_then(|thread| thread.join().ok()).unwrap_or_default()
-    }
-}
-
-impl Drop for Sampler {
-    fn drop(&mut self) {
-        self.stop();
-    }
-}
-
-impl Shared {
-    fn look(&self, dump: &Dump, bar: Option<&Bar>) -> Vec<Sample> {
-        let mut samples = Samples { interval: INTERVAL, taken: Vec::new() };
-        loop {
-            let is_over = self.is_over.lock().unwrap_or_else(PoisonError::into_inner);
-            let waited = self.ended.wait_timeout_while(is_over, samples.interval, |over| !*over);
-            let is_over = *waited.unwrap_or_else(PoisonError::into_inner).0;
-            let sample = Sample::of(&dump.statistics(), self.begin.elapsed());
-            samples.push(sample);
-            if let Some(bar) = bar {
-                let line = bar.line(self.sent.load(Ordering::Relaxed), &samples.taken, is_over);
-                let _ = io::stderr().write_all(line.as_bytes());
-            }
-            if is_over {
-                return samples.taken;
-            }
-        }
+    pub(crate) fn end(self) -> Vec<Sample> {
+        self.looking.end()
     }
 }
 
@@ -152,7 +116,6 @@ impl Bar {
     }
 
     #[expect(clippy::cast_precision_loss, reason = "shown in a few digits")]
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to 1")]
     fn line(&self, sent: u64, samples: &[Sample], is_over: bool) -> String {
         let [before, now] = match samples {
             [.., before, now] => [before.delivered as f64, now.delivered as f64],
@@ -167,20 +130,10 @@ impl Bar {
             Some(duration) => time_us / duration.max(1.0),
             None => sent as f64 / self.count.max(1) as f64,
         };
-        let part = if is_over { 1.0 } else { part.clamp(0.0, 1.0) };
         let rate = if times > 0.0 { (now - before) / times } else { 0.0 };
-        let filled = (part * WIDTH as f64) as usize;
-        let bar = format!("{}{}", "#".repeat(filled), ".".repeat(WIDTH - filled));
-        let end = if is_over { "\n" } else { "" };
-        format!("\r[{bar}] {:3.0} %, rank 0 gets {rate:.0} messages/s\x1b[K{end}", part * 100.0)
+        bar(part, &format!("rank 0 gets {rate:.0} messages/s"), is_over)
     }
 }
-
-/// How often at first, and how many at most.
-const INTERVAL: Duration = Duration::from_millis(20);
-const SAMPLES_MAX: usize = 512;
-/// Of the bar, in characters.
-const WIDTH: usize = 40;
 
 #[cfg(test)]
 mod tests {
@@ -191,22 +144,9 @@ mod tests {
     }
 
     #[test]
-    fn too_many_samples_are_thinned_and_the_last_one_stays() {
-        let mut samples = Samples { interval: INTERVAL, taken: Vec::new() };
-        for time in 0..2000 {
-            samples.push(sample(time, 0));
-        }
-        let times: Vec<_> = samples.taken.iter().map(|sample| sample.time_us).collect();
-        assert!(times.len() <= SAMPLES_MAX && times.len() > SAMPLES_MAX / 2, "{}", times.len());
-        assert_eq!((times[0], times.last(), times.is_sorted()), (0, Some(&1999), true));
-        assert!(samples.interval > INTERVAL);
-    }
-
-    #[test]
     fn the_bar_fills_with_messages_or_with_time() {
         let samples = [sample(1_000_000, 10), sample(3_000_000, 50)];
         let counted = Bar { count: 200, duration_us: None };
-        assert_eq!(counted.line(100, &samples, false).matches('#').count(), WIDTH / 2);
         assert!(counted.line(100, &samples, false).contains(" 50 %, rank 0 gets 20 messages/s"));
         let timed = Bar { count: 1, duration_us: Some(12e6) };
         assert!(timed.line(7, &samples, false).contains(" 25 %"));

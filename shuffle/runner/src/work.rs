@@ -7,6 +7,7 @@ use std::{
 };
 
 use hg_job::{Job, Local};
+use hg_job_runner::{plot, say, watch::Watch};
 use hg_shuffle::{Delivery, Error as ShuffleError, Group as _, Ranks, Shuffle, Shutdown};
 
 use crate::{
@@ -14,17 +15,16 @@ use crate::{
     aim::Aim,
     arguments::Arguments,
     payload::{LAST, Reader, TIMED_RUN, WARM_UP, Writer},
-    plot,
     report::{self, OfRank, Timed, Torn},
     samples::Sampler,
-    say, signal,
-    watch::Watch,
+    signal,
 };
 
 /// Runs this rank; whether every message of every rank arrived once and whole.
 pub(crate) fn run(job: &Job, arguments: &Arguments) -> Result<bool, Error> {
     let (me, size) = (job.rank(), job.size());
-    if !say_once(job, &check(job, arguments))? {
+    let wrong = check(job, arguments).err().map(|error| error.to_string());
+    if !say::once(job, NAME, wrong.as_deref())? {
         return Err(Error::Told);
     }
     let mut ranks = Ranks::of(job, NAME);
@@ -45,7 +45,7 @@ pub(crate) fn run(job: &Job, arguments: &Arguments) -> Result<bool, Error> {
         }
     };
     let shuffle = Shuffle::new(&ranks, NAME, arguments.options()?, deliver)?;
-    let watch = Watch::start(job)?;
+    let watch = Watch::start(job, NAME).map_err(|error| Error::Os("a thread", error))?;
     signal::answer(shuffle.dump())?;
     let mut writer = Writer::new(arguments.size, (me, size));
     let driven = drive(&shuffle, arguments, &mut writer, (me, size));
@@ -78,26 +78,11 @@ fn check(job: &Job, arguments: &Arguments) -> Result<(), Error> {
         arguments.check_transports()?;
     }
     match &arguments.plot {
-        Some(file) if job.rank() == 0 => plot::check(file),
+        Some(file) if job.rank() == 0 => {
+            plot::check(file).map_err(|error| Error::Plot(file.clone(), error))
+        }
         _ => Ok(()),
     }
-}
-
-/// If any rank fails, its words are said: of those with the same words the first one says them. A launcher ends all ranks
-/// when one ends, so nobody goes on before that. Collective; whether all is well.
-pub(crate) fn say_once(job: &Job, own: &Result<(), Error>) -> Result<bool, hg_job::Error> {
-    let words = own.as_ref().err().map(Error::to_string).unwrap_or_default();
-    let told = job.all_gather(words.as_bytes())?;
-    if told.iter().all(Vec::is_empty) {
-        return Ok(true);
-    }
-    let before = &told[..job.rank() as usize];
-    if !words.is_empty() && !before.iter().any(|theirs| theirs == words.as_bytes()) {
-        say(&format!("shuffle-runner: {words}"));
-    }
-    // Whoever does not come has ended already.
-    let _ = job.barrier();
-    Ok(false)
 }
 
 /// Ends the shuffle. What it says of a failure then is the last word on it.
@@ -180,5 +165,5 @@ fn send(
     }
 }
 
-/// Of the shuffle.
-const NAME: &str = "shuffle-runner";
+/// Of the shuffle, and of this program.
+pub(crate) const NAME: &str = "shuffle-runner";

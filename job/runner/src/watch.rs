@@ -5,7 +5,7 @@
 //! again.
 
 use std::{
-    fs,
+    fs, io,
     sync::{Arc, Condvar, Mutex, PoisonError},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
@@ -13,11 +13,11 @@ use std::{
 
 use hg_job::{Channel, Job, Ranks, Via};
 
-use crate::{Error, say};
+use crate::say::say;
 
 /// A thread that meets those of the other ranks.
 #[derive(Debug)]
-pub(crate) struct Watch {
+pub struct Watch {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
@@ -29,19 +29,23 @@ struct Shared {
 }
 
 impl Watch {
-    pub(crate) fn start(job: &Job) -> Result<Self, Error> {
+    /// `program` begins each line that is said.
+    ///
+    /// # Errors
+    /// There is no thread to be had.
+    pub fn start(job: &Job, program: &'static str) -> io::Result<Self> {
         let shared = Arc::<Shared>::default();
         // Rank 0 holds the job together, unless a runner does.
         let hub = if job.via() == Via::Local { None } else { Some(0) };
         let (channel, me, size) = (job.channel(NAME), job.rank(), job.size());
         let meeting = Arc::clone(&shared);
-        let run = move || meeting.run(&channel, Silence::new(me, hub), size);
-        let thread = thread::Builder::new().name("watch".to_owned()).spawn(run);
-        Ok(Self { shared, thread: Some(thread.map_err(|error| Error::Os("a thread", error))?) })
+        let run = move || meeting.run(&channel, Silence::new(program, me, hub), size);
+        let thread = thread::Builder::new().name("watch".to_owned()).spawn(run)?;
+        Ok(Self { shared, thread: Some(thread) })
     }
 
     /// Collective, in good order: nobody meets anybody any more.
-    pub(crate) fn end(mut self) {
+    pub fn end(mut self) {
         *self.shared.is_over.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.shared.ended.notify_all();
         if let Some(thread) = self.thread.take() {
@@ -81,6 +85,7 @@ impl Shared {
 /// Who is silent, as far as this rank has said it.
 #[derive(Debug)]
 struct Silence {
+    program: &'static str,
     me: u32,
     /// The rank without which nobody hears anything of the others.
     hub: Option<u32>,
@@ -90,8 +95,8 @@ struct Silence {
 }
 
 impl Silence {
-    fn new(me: u32, hub: Option<u32>) -> Self {
-        Self { me, hub, names: Vec::new(), said: Vec::new() }
+    fn new(program: &'static str, me: u32, hub: Option<u32>) -> Self {
+        Self { program, me, hub, names: Vec::new(), said: Vec::new() }
     }
 
     /// These have not come in time; `None`: whoever would know does not answer. What is to be said of it.
@@ -135,11 +140,11 @@ impl Silence {
     /// A line about each of these, or one about all of many.
     fn named(&self, ranks: &[u32], line: impl Fn(&str, &str) -> String) -> Vec<String> {
         if ranks.len() > NAMED_MAX {
-            return vec![line(&format!("shuffle-runner: {}", Ranks(ranks.to_vec())), "have")];
+            return vec![line(&format!("{}: {}", self.program, Ranks(ranks.to_vec())), "have")];
         }
         let name = |rank: &u32| {
             let name = self.names.get(*rank as usize).map(|name| format!(" ({name})"));
-            line(&format!("shuffle-runner: rank {rank}{}", name.unwrap_or_default()), "has")
+            line(&format!("{}: rank {rank}{}", self.program, name.unwrap_or_default()), "has")
         };
         ranks.iter().map(name).collect()
     }
@@ -166,7 +171,7 @@ mod tests {
 
     fn silence(me: u32, hub: Option<u32>) -> Silence {
         let names = (0..8).map(|rank| format!("host h, process {rank}")).collect();
-        Silence { names, ..Silence::new(me, hub) }
+        Silence { names, ..Silence::new("shuffle-runner", me, hub) }
     }
 
     #[test]

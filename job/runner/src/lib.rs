@@ -1,0 +1,28 @@
+//! What programs share that run as a job, verify what it does and say what came of it: `shuffle-runner`, `invoke-runner`.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`say`](mod@say) | lines on standard error; what is wrong with all ranks is said once |
+//! | [`watch`] | whether every rank answers |
+//! | [`room`] | whether this machine can hold the ranks |
+//! | [`samples`] | what is looked at while a rank runs, and a bar that fills |
+//! | [`plot`] | samples of all ranks, drawn |
+//! | [`process`] | processor time and memory of this process |
+//!
+//! # Threads
+//! A [`Watch`](watch::Watch) and a [`Sampler`](samples::Sampler) have one each.
+//!
+//! # Cleanup
+//! Dropping a sampler ends its thread; that of a watch ends with the job.
+//!
+//! # Features
+//! None.
+
+#![forbid(unsafe_code)]
+
+pub mod plot;
+pub mod process;
+pub mod room;
+pub mod samples;
+pub mod say;
+pub mod watch;
