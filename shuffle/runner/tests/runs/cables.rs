@@ -10,8 +10,9 @@ use std::{
 use watchdog::Watchdog;
 
 use crate::{
+    RUNNER,
     accounts::Accounts,
-    common::{File, Outcome, RUNNER},
+    common::{File, Outcome},
     hosts::{Hosts, or_skip},
 };
 

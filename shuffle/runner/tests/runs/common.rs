@@ -1,4 +1,4 @@
-//! What the tests share: running the program to its end, and reading what it said.
+//! What the tests share: running the program to its end, and reading what it said. Tests of other runners take it in by `#[path]`.
 
 use std::{
     path::PathBuf,
@@ -6,8 +6,6 @@ use std::{
 };
 
 use serde_json::Value;
-
-pub(crate) const RUNNER: &str = env!("CARGO_BIN_EXE_shuffle-runner");
 
 /// What came of a command.
 pub(crate) struct Outcome {
@@ -84,7 +82,7 @@ pub(crate) struct File(pub(crate) PathBuf);
 
 impl File {
     pub(crate) fn new(name: &str) -> Self {
-        Self(std::env::temp_dir().join(format!("hg-shuffle-{}-{name}", std::process::id())))
+        Self(std::env::temp_dir().join(format!("hg-runner-{}-{name}", std::process::id())))
     }
 
     pub(crate) fn text(&self) -> &str {

@@ -3,8 +3,9 @@
 use nix::sys::signal::Signal;
 
 use crate::{
+    RUNNER,
     accounts::assert_accounts,
-    common::{RUNNER, command, has},
+    common::{command, has},
     running::Running,
 };
 

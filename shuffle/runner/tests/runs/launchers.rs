@@ -4,7 +4,8 @@
 use std::net::TcpListener;
 
 use crate::{
-    common::{Outcome, RUNNER, has, run},
+    RUNNER,
+    common::{Outcome, has, run},
     slurm_daemons::{PROGRAMS, Slurm},
 };
 

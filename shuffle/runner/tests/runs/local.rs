@@ -2,7 +2,10 @@
 
 use serde_json::Value;
 
-use crate::common::{File, Outcome, RUNNER, command, has, run};
+use crate::{
+    RUNNER,
+    common::{File, Outcome, command, has, run},
+};
 
 fn local(ranks: u64, arguments: &str) -> Outcome {
     let ranks = ranks.to_string();

@@ -16,3 +16,5 @@ mod local;
 mod running;
 #[path = "../../../../job/tests/launchers/slurm_daemons.rs"]
 mod slurm_daemons;
+
+const RUNNER: &str = env!("CARGO_BIN_EXE_shuffle-runner");

@@ -15,7 +15,10 @@ use nix::{
 
 use watchdog::Watchdog;
 
-use crate::common::{Outcome, RUNNER, command};
+use crate::{
+    RUNNER,
+    common::{Outcome, command},
+};
 
 pub(crate) struct Running {
     runner: Child,
