@@ -13,8 +13,8 @@ use crate::product::{crowd, target};
 use crate::progress::Progress;
 use crate::report::{self, Figure};
 use crate::{
-    bandwidth, faults, first, held, hung, idle, instructions, memory, rate, routing, shuffle, soak,
-    syscalls, table, waits, ways,
+    bandwidth, faults, first, held, hung, idle, instructions, invoke, memory, rate, routing,
+    shuffle, soak, syscalls, table, waits, ways,
 };
 
 /// Measures Hydrargyrum, and what this machine allows.
@@ -42,6 +42,11 @@ enum Command {
     Bandwidth(bandwidth::Arguments),
     /// All-to-all messages of `shuffle-runner`, beside this machine's limit and the same job over MPI.
     Shuffle(shuffle::Arguments),
+    /// Calls between workers: packed, plain, to a thread beside, beside this machine's limit.
+    Invoke(invoke::Arguments),
+    /// The worker that `invoke` calls.
+    #[command(hide = true)]
+    Invoked(invoke::InvokedArguments),
     /// Serves the calls of `rate --to ADDRESS`, from another terminal.
     Target(target::Arguments),
     /// Instructions of one call and side, counted by callgrind.
@@ -96,6 +101,7 @@ impl Command {
             | Command::Step(_)
             | Command::Calls(_)
             | Command::Way(_)
+            | Command::Invoked(_)
             | Command::Busy(_)
             | Command::Crowd(_)
             | Command::Peer(_) => false,
@@ -146,6 +152,8 @@ fn measured(arguments: Arguments) -> Result<(), Error> {
         Command::Table(lines) => table::run(&lines, arguments.json),
         Command::Bandwidth(moved) => bandwidth::run(&moved, arguments.json),
         Command::Shuffle(compared) => shuffle::run(&compared, arguments.json),
+        Command::Invoke(calls) => invoke::run(&calls, arguments.json),
+        Command::Invoked(called) => invoke::serve(&called),
         Command::Target(target) => target::serve(&target),
         Command::Instructions(counted) => instructions::run(&counted, arguments.json),
         Command::Step(steps) => instructions::step(&steps),

@@ -40,6 +40,9 @@ pub(crate) enum Error {
     /// An engine could not be opened, or an address not be looked up.
     #[error("the engine refused")]
     Engine(#[from] hg::Error),
+    /// A call to a worker was not made, or did not run.
+    #[error("a call to a worker failed")]
+    Invoke(#[from] hg_invoke::Error),
     /// A transfer failed.
     #[error("a transfer failed")]
     Transfer(#[from] hg::bulk::TransferError),

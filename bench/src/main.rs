@@ -31,6 +31,7 @@ mod held;
 mod hung;
 mod idle;
 mod instructions;
+mod invoke;
 mod limits;
 mod measure;
 mod memory;

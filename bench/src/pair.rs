@@ -20,6 +20,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
@@ -130,6 +131,12 @@ impl Control {
     /// Sends one word.
     pub(crate) fn send(&mut self, word: u64) -> Result<(), Error> {
         self.socket.write_all(&word.to_le_bytes()).context("write to the second process")
+    }
+
+    /// Whether there is something to read, or the other side is gone.
+    pub(crate) fn is_ready(&self) -> Result<bool, Error> {
+        let mut fds = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
+        Ok(poll(&mut fds, PollTimeout::ZERO).context("poll")? > 0)
     }
 
     /// The next word; `None` when the other side is gone.

@@ -10,6 +10,7 @@
 //! | `calls`   | the lines about calls, peers and what they cost                                    |
 //! | `bulk`    | the lines about transfers                                                          |
 //! | `network` | the lines about TCP, and about addresses that are reached by either way            |
+//! | `invoke`  | the lines about calls between workers                                              |
 //! | `messages` | the lines about messages from every rank to every other                           |
 //! | `ways`    | the lines about calls as programs make them                                        |
 //! | `print`   | the table for people, or one JSON object a line                                    |
@@ -17,6 +18,7 @@
 mod bulk;
 mod calls;
 mod claim;
+mod invoke;
 mod messages;
 mod network;
 mod print;
@@ -101,7 +103,14 @@ impl Arguments {
 
 /// All lines, in the order of the table.
 fn all() -> Vec<Run> {
-    let parts = [calls::runs(), bulk::runs(), network::runs(), messages::runs(), ways::runs()];
+    let parts = [
+        calls::runs(),
+        bulk::runs(),
+        network::runs(),
+        messages::runs(),
+        invoke::runs(),
+        ways::runs(),
+    ];
     parts.into_iter().flatten().collect()
 }
 
