@@ -80,6 +80,8 @@ pub struct Worker {
     broadcasts: RefCell<Broadcasts>,
     /// Which thread of a process is asked first, when all have as much to do.
     turn: Cell<u32>,
+    /// Whose calls run, or ran last.
+    caller: Cell<u32>,
     /// The first process that was found gone.
     gone: RefCell<Option<Error>>,
     now: Cell<Instant>,
@@ -107,6 +109,7 @@ impl Worker {
             broadcasts: RefCell::new(Broadcasts::new(bounds.broadcasts)),
             answers: RefCell::new(Answers::new()),
             turn: Cell::new(0),
+            caller: Cell::new(me),
             gone: RefCell::new(None),
             now: Cell::new(Instant::now()),
             rounds: Cell::new(0),
@@ -124,6 +127,19 @@ impl Worker {
     pub fn everybody(&self) -> impl Iterator<Item = Place> + use<> {
         let threads = self.common.threads;
         (0..self.ends).map(move |end| Place { process: end / threads, thread: end % threads })
+    }
+
+    /// Who has made the call that runs (of a broadcast: who has begun it); outside of functions nobody has.
+    #[must_use]
+    pub fn caller(&self) -> Option<Place> {
+        self.is_inside.get().then(|| self.place_of(self.caller.get()))
+    }
+
+    /// The first process that was found gone: [`Error::Gone`]. Those that have left in good order are not told of, unless they are beside
+    /// this one in the barrier.
+    #[must_use]
+    pub fn gone(&self) -> Option<Error> {
+        self.gone.borrow().clone()
     }
 
     /// What was called so far leaves, as far as there is room.
@@ -196,11 +212,11 @@ impl Worker {
         self.port.borrow().stats()
     }
 
-    /// Makes progress until there is an answer; sleeps when nothing moves for long.
-    pub(crate) fn wait_until<T>(
-        &self,
-        answer: impl Fn() -> Option<Result<T, Error>>,
-    ) -> Result<T, Error> {
+    /// Makes progress until there is an answer; sleeps when nothing moves for long. Asks again after each round, and at least every 100 ms.
+    ///
+    /// # Errors
+    /// The answer's, and as [`Worker::progress`].
+    pub fn wait_until<T>(&self, answer: impl Fn() -> Option<Result<T, Error>>) -> Result<T, Error> {
         let mut empty = 0;
         loop {
             if let Some(answer) = answer() {

@@ -39,9 +39,15 @@ fn spread(here: &Request, number: u64) {
     here.broadcast(note, (9, number, Vec::new())).unwrap();
 }
 
+/// The caller is who has begun it, whoever has passed it on.
+#[rpc(crate = hg_invoke)]
+fn ask(here: &Request, root: u32) {
+    assert_eq!(here.caller(), here.everybody().nth(root as usize));
+}
+
 fn fabric() -> Fabric {
     let fabric = Fabric::new().register(note).unwrap().register(note_but).unwrap();
-    fabric.register(spread).unwrap()
+    fabric.register(spread).unwrap().register(ask).unwrap()
 }
 
 fn number_of(worker: &Worker) -> u32 {
@@ -61,6 +67,9 @@ fn everybody(url: &str, shape: (u32, u8), fabric: &Fabric, how: How<'_>, count: 
             }
         }
         worker.quiesce().unwrap();
+        worker.broadcast(ask, (me,)).unwrap();
+        worker.quiesce().unwrap();
+        assert_eq!(worker.panicked(), 0);
         let run = RUN.with_borrow_mut(std::mem::take);
         worker.finish().unwrap();
         run

@@ -39,6 +39,12 @@ fn fail(number: u64) {
     assert_eq!(number, 0, "this one panics");
 }
 
+/// The caller is who it says that it is.
+#[rpc(crate = hg_invoke)]
+fn ask(here: &Request, sender: u32) {
+    assert_eq!(here.caller(), here.everybody().nth(sender as usize));
+}
+
 #[rpc(crate = hg_invoke)]
 fn waits(here: &Request) {
     let full = here.progress();
@@ -48,7 +54,7 @@ fn waits(here: &Request) {
 
 fn fabric() -> Fabric {
     let fabric = Fabric::new().register(note).unwrap().register(spread).unwrap();
-    fabric.register(fail).unwrap().register(waits).unwrap()
+    fabric.register(fail).unwrap().register(waits).unwrap().register(ask).unwrap()
 }
 
 /// Every worker calls every one, itself included.
@@ -68,7 +74,11 @@ fn all_to_all(url: &str, fabric: &Fabric, how: How<'_>, count: u64) {
                 }
             }
         }
+        for to in worker.everybody() {
+            worker.call(to, ask, (me,)).unwrap();
+        }
         worker.quiesce().unwrap();
+        assert_eq!((worker.panicked(), worker.caller()), (0, None));
         let run = RUN.with_borrow_mut(std::mem::take);
         worker.finish().unwrap();
         run
@@ -146,6 +156,7 @@ fn a_death(url: &str) {
         assert!(matches!(ended, Error::Gone { process: 1, .. }), "{ended:?}");
         let ended = worker.quiesce();
         assert!(matches!(ended, Err(Error::Gone { process: 1, .. })), "{ended:?}");
+        assert!(matches!(worker.gone(), Some(Error::Gone { process: 1, .. })));
         // The others go on.
         let other = all[2 - worker.place().process as usize];
         let run = Synchronizer::new();

@@ -157,12 +157,14 @@ impl Worker {
             return Err("a broadcast that is none, or one too many");
         }
         self.then.set(Then::Ran(name));
+        self.caller.set(name.root);
         // What cannot be read goes no further.
         let ran = run(self, bytes, &|| {
             if !is_own {
                 self.pass_on(name, tag, self.group.get(), record);
             }
         });
+        self.caller.set(from);
         self.end_of_call();
         ran.map_err(|_| UNREADABLE)
     }

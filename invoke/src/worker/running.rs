@@ -23,6 +23,7 @@ impl Worker {
     pub(super) fn run(&self, block: Arrived) {
         self.is_inside.set(true);
         let (from, mut left) = (block.from(), block.bytes());
+        self.caller.set(from);
         loop {
             let ran = catch_unwind(AssertUnwindSafe(|| self.run_records(from, &mut left)));
             match ran {
@@ -37,6 +38,7 @@ impl Worker {
                     self.panicked.set(self.panicked.get() + 1);
                     self.end_of_call();
                     self.group.set(None);
+                    self.caller.set(from);
                 }
             }
         }
