@@ -2,10 +2,12 @@
 
 use std::fmt::Debug;
 
+use serde::{Deserialize, Serialize};
+
 use crate::Random;
 
 /// One of the two sides.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Player {
     /// Who moves first.
     First,
@@ -25,7 +27,7 @@ impl Player {
 }
 
 /// How a game has ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Outcome {
     /// This side has won.
     Won(Player),
@@ -53,6 +55,13 @@ pub trait Game: Clone + Debug + Send + Sync + 'static {
     /// Appends the legal moves, each once, at most [`crate::CHILDREN_MAX`]. None follows an outcome, and at least one
     /// where there is none. The order must depend on the position alone.
     fn moves(&self, into: &mut Vec<u16>);
+
+    /// Whether a move may be made here. Asked of moves that come from another process.
+    fn is_legal(&self, mv: u16) -> bool {
+        let mut moves = Vec::new();
+        self.moves(&mut moves);
+        moves.contains(&mv)
+    }
 
     /// Makes a legal move.
     fn play(&mut self, mv: u16);
@@ -86,4 +95,13 @@ pub trait Game: Clone + Debug + Send + Sync + 'static {
         }
         score
     }
+}
+
+/// A game whose positions can be sent to other processes: what [`crate::Team`] needs beside it.
+pub trait Portable: Game {
+    /// The position in bytes: at most some hundreds.
+    fn to_bytes(&self) -> Vec<u8>;
+
+    /// The position that these bytes stand for, if they stand for one.
+    fn from_bytes(bytes: &[u8]) -> Option<Self>;
 }

@@ -12,7 +12,7 @@ mod tests;
 
 pub use notation::NotationError;
 
-use crate::{Game, Instructions, Outcome, Player, Random, random::mix};
+use crate::{Game, Instructions, Outcome, Player, Portable, Random, random::mix};
 
 /// The smallest board.
 pub const SIZE_MIN: u8 = 2;
@@ -248,6 +248,10 @@ impl Game for Hex {
         }
     }
 
+    fn is_legal(&self, mv: u16) -> bool {
+        Self::is_legal(self, mv)
+    }
+
     fn play(&mut self, mv: u16) {
         debug_assert!(self.is_legal(mv), "{mv} cannot be played here");
         if mv == SWAP {
@@ -280,5 +284,39 @@ impl Game for Hex {
 
     fn playouts(&self, count: u32, random: &mut Random) -> u32 {
         2 * self.count_wins(count, random, Instructions::best())
+    }
+}
+
+/// The size, whose turn it is, whether the swap rule is on; then the rows of the first and of the second player, four bytes each.
+impl Portable for Hex {
+    fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![self.size, self.turn as u8, u8::from(self.swap)];
+        for row in self.rows.iter().flat_map(|rows| &rows[..self.size.into()]) {
+            bytes.extend(row.to_le_bytes());
+        }
+        bytes
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let ([size, turn @ 0..=1, swap @ 0..=1], rest) = bytes.split_first_chunk()? else {
+            return None;
+        };
+        let mut board = Self::new(*size).ok()?;
+        let (rows, []) = rest.as_chunks() else { return None };
+        if rows.len() != 2 * usize::from(*size) {
+            return None;
+        }
+        for (at, row) in rows.iter().enumerate() {
+            let row = u32::from_le_bytes(*row);
+            let (player, at) = (at / usize::from(*size), at % usize::from(*size));
+            if row & !board.full_row() != 0 || row & board.rows[0][at] != 0 {
+                return None;
+            }
+            board.rows[player][at] = row;
+            board.stones += u16::try_from(row.count_ones()).expect("at most 32");
+        }
+        board.turn = if *turn == 0 { Player::First } else { Player::Second };
+        board.swap = *swap == 1;
+        (!board.swap || board.stones <= 1).then(|| board.rehashed())
     }
 }

@@ -1,7 +1,7 @@
 //! Which instructions this machine has, looked for at run time.
 
 /// Instructions for many numbers at a time. All give the same results.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Instructions {
     /// Those that the program was compiled for.
     Portable,

@@ -25,6 +25,8 @@ pub(crate) type Path = SmallVec<[Hop; 8]>;
 pub(crate) struct Message {
     /// The phase that it belongs to; in others it means nothing.
     pub(crate) phase: u32,
+    /// Who says it.
+    pub(crate) from: u16,
     pub(crate) body: Body,
 }
 
@@ -57,6 +59,7 @@ impl Message {
 /// Messages that wait to be sent, by whom they are for.
 #[derive(Debug)]
 pub(crate) struct Outbox {
+    from: u16,
     phase: u32,
     batches: Vec<Vec<Message>>,
     /// Selections and reports that became part of another message.
@@ -67,8 +70,8 @@ pub(crate) struct Outbox {
 const COMBINED_MAX: usize = 8;
 
 impl Outbox {
-    pub(crate) fn new(workers: u16) -> Self {
-        Self { phase: 0, batches: vec![Vec::new(); workers.into()], combined: 0 }
+    pub(crate) fn new(from: u16, workers: u16) -> Self {
+        Self { from, phase: 0, batches: vec![Vec::new(); workers.into()], combined: 0 }
     }
 
     pub(crate) fn begin(&mut self, phase: u32) {
@@ -77,6 +80,7 @@ impl Outbox {
     }
 
     pub(crate) fn select(&mut self, to: u16, path: Path, is_leaf: bool) {
+        let (phase, from) = (self.phase, self.from);
         let batch = &mut self.batches[usize::from(to)];
         if !is_leaf {
             for message in batch.iter_mut().rev().take(COMBINED_MAX) {
@@ -89,29 +93,32 @@ impl Outbox {
                 }
             }
         }
-        batch.push(Message { phase: self.phase, body: Body::Select { path, count: 1, is_leaf } });
+        batch.push(Message { phase, from, body: Body::Select { path, count: 1, is_leaf } });
     }
 
     pub(crate) fn report(&mut self, to: u16, path: Path, tally: Tally, proof: Option<Outcome>) {
+        let (phase, from) = (self.phase, self.from);
         let batch = &mut self.batches[usize::from(to)];
         for message in batch.iter_mut().rev().take(COMBINED_MAX) {
             if let Body::Report { path: other, tally: sum, proof: proven } = &mut message.body
                 && *other == path
             {
-                sum.rollouts += tally.rollouts;
-                sum.simulations += tally.simulations;
-                sum.score += tally.score;
+                // Without an overflow, whatever another process has reported.
+                sum.rollouts = sum.rollouts.saturating_add(tally.rollouts);
+                sum.simulations = sum.simulations.saturating_add(tally.simulations);
+                sum.score = sum.score.saturating_add(tally.score);
                 *proven = proven.or(proof);
                 self.combined += 1;
                 return;
             }
         }
-        batch.push(Message { phase: self.phase, body: Body::Report { path, tally, proof } });
+        batch.push(Message { phase, from, body: Body::Report { path, tally, proof } });
     }
 
     pub(crate) fn stop_all(&mut self) {
+        let (phase, from) = (self.phase, self.from);
         for batch in &mut self.batches {
-            batch.push(Message { phase: self.phase, body: Body::Stop });
+            batch.push(Message { phase, from, body: Body::Stop });
         }
     }
 
@@ -137,7 +144,7 @@ mod tests {
 
     #[test]
     fn rollouts_of_one_path_travel_together_and_come_back_together() {
-        let mut outbox = Outbox::new(2);
+        let mut outbox = Outbox::new(0, 2);
         let path: Path = smallvec![hop(1), hop(2)];
         outbox.select(1, path.clone(), false);
         outbox.select(1, smallvec![hop(1), hop(3)], false);

@@ -7,22 +7,12 @@
 use std::time::{Duration, Instant};
 
 use crate::{
-    Budget, Game, SIMULATIONS_MAX,
+    Budget, Game, SIMULATIONS_MAX, Settings,
     message::Message,
+    stats::Progress,
     transport::{Gone, Transport},
     worker::Worker,
 };
-
-/// How far a phase has come.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Progress {
-    /// Time since it began.
-    pub elapsed: Duration,
-    /// Rollouts that have come back.
-    pub rollouts: u64,
-    /// Simulations of these.
-    pub simulations: u64,
-}
 
 /// Decides when rollouts are begun: the part of the root's owner.
 pub(crate) struct Control<'a> {
@@ -48,13 +38,13 @@ impl<'a> Control<'a> {
     pub(crate) fn new(
         budget: Budget,
         window: u32,
-        simulations: u32,
+        settings: &Settings,
         on_progress: Option<&'a mut dyn FnMut(&Progress)>,
     ) -> Self {
         Self {
             budget,
             window: window.into(),
-            simulations,
+            simulations: settings.simulations,
             began: Instant::now(),
             ticks: 0,
             is_over: false,
@@ -143,7 +133,11 @@ pub(crate) fn run_together<G: Game>(
         transport.exchange_loads(waits, &mut worker.loads);
         let mut goes_on = true;
         for message in inbox.drain(..) {
+            let from = message.from;
             goes_on &= worker.handle(message);
+            if let Some(why) = worker.fault {
+                return Err(transport.accuse(from, why));
+            }
         }
         if let Some(begins) = &mut control
             && !begins.turn(worker)
@@ -158,6 +152,9 @@ pub(crate) fn run_together<G: Game>(
         }
         let leaves = (0..LEAVES_PER_TURN).take_while(|_| worker.simulate()).count();
         flush(worker, transport)?;
+        if let Some(why) = worker.fault {
+            return Err(transport.accuse(worker.number(), why));
+        }
         // Then only a message can bring work: what is under way is elsewhere.
         is_idle = leaves == 0 && (control.is_none() || worker.begun > worker.counted);
     }
@@ -167,8 +164,7 @@ fn flush<G: Game>(worker: &mut Worker<G>, transport: &mut impl Transport) -> Res
     for (to, batch) in worker.outbox.filled() {
         worker.stats.batches += 1;
         worker.stats.messages += batch.len() as u64;
-        worker.stats.bytes += batch.iter().map(|it| it.bytes() as u64).sum::<u64>();
-        transport.send(to, batch)?;
+        worker.stats.bytes += transport.send(to, batch)?;
         batch.clear();
     }
     Ok(())

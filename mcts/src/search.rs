@@ -1,17 +1,13 @@
 //! A search: workers, their threads, and what they have found.
 
-use std::{
-    sync::Arc,
-    thread,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use crate::{
-    Budget, Game, Outcome, Parallelism, Player, SIMULATIONS_A_LEAF_MAX, Settings, WINDOW_MAX,
-    phase::{self, Control, Progress},
-    stats::{Sum, WorkerStats},
-    transport::Mailboxes,
-    worker::{Root, Worker},
+    Budget, Game, Gone, Outcome, Parallelism, Player, Portable, SIMULATIONS_A_LEAF_MAX, Settings,
+    Team, WINDOW_MAX,
+    crew::{Crew, Tell, Threads},
+    stats::{Audit, Part, Progress, Sum, Sums, WorkerStats},
+    worker::Root,
 };
 
 /// The least [`Settings::memory`] for each worker: room for a root and some nodes.
@@ -40,15 +36,12 @@ pub enum SettingsError {
 
 /// The search of one position, and of those that follow it.
 ///
-/// Between two phases nothing is under way. A phase starts a thread for each worker but one; its tree is kept for the
-/// next one.
+/// Between two phases nothing is under way. The tree is kept for the next one.
 #[derive(Debug)]
 pub struct Search<G> {
     settings: Settings,
     root: Root<G>,
-    workers: Vec<Worker<G>>,
-    mailboxes: Arc<Mailboxes>,
-    phase: u32,
+    crew: Box<dyn Crew<G>>,
 }
 
 /// A move from the position searched.
@@ -84,37 +77,30 @@ pub struct Analysis {
     pub workers: Vec<WorkerStats>,
 }
 
-/// What adds up at the end of a phase, and what is left over.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Audit {
-    /// Nodes looked at.
-    pub nodes: u64,
-    /// Nodes whose visits are not those of their children and their own.
-    pub unbalanced: u64,
-    /// Rollouts that nodes or children take for under way.
-    pub under_way: u64,
-    /// Messages, and leaves to be simulated, that wait.
-    pub waiting: u64,
-}
-
 impl<G: Game> Search<G> {
-    /// Of a position.
+    /// Of a position, by threads of this process.
     ///
     /// # Errors
     /// A setting is out of bounds.
     pub fn new(position: G, settings: Settings) -> Result<Self, SettingsError> {
         check(&settings)?;
-        let key = position.hash();
-        let root = Root { position, key, owner: 0 };
-        let workers = (0..settings.workers).map(|number| match settings.parallelism {
-            Parallelism::Tree => {
-                Worker::new(number, &settings, number.into(), settings.workers, root.clone())
-            }
-            Parallelism::Root => Worker::new(0, &settings, number.into(), 1, root.clone()),
-        });
-        let workers = workers.collect();
-        let mailboxes = Arc::new(Mailboxes::new(settings.workers));
-        Ok(Self { settings, root, workers, mailboxes, phase: 0 })
+        let root = Root::of(position);
+        let crew = Box::new(Threads::new(&root, &settings));
+        Ok(Self { settings, root, crew })
+    }
+
+    /// Of a position, by all threads of all processes of a job. [`Settings::workers`] are those of the team.
+    ///
+    /// # Errors
+    /// A setting is out of bounds.
+    pub fn by(team: &Team<G>, position: G, settings: Settings) -> Result<Self, SettingsError>
+    where
+        G: Portable,
+    {
+        let settings = Settings { workers: team.threads(), ..settings };
+        check(&settings)?;
+        let root = Root::of(position);
+        Ok(Self { crew: team.crew(&settings), settings, root })
     }
 
     /// The position searched.
@@ -131,34 +117,43 @@ impl<G: Game> Search<G> {
 
     /// Searches for a phase.
     ///
+    /// # Errors
+    /// A process of the team has ended: the team searches no more. Without a team, never.
+    ///
     /// # Panics
-    /// The game does, on any thread.
-    pub fn run(&mut self, budget: Budget) -> Analysis {
+    /// The game does, on any thread of this process.
+    pub fn run(&mut self, budget: Budget) -> Result<Analysis, Gone> {
         self.run_phase(budget, None)
     }
 
     /// The same; every now and then `tell` is called, on this thread.
     ///
+    /// # Errors
+    /// As [`Search::run`].
+    ///
     /// # Panics
-    /// The game does, on any thread.
-    pub fn run_with(&mut self, budget: Budget, mut tell: impl FnMut(&Progress)) -> Analysis {
+    /// The game does, on any thread of this process.
+    pub fn run_with(
+        &mut self,
+        budget: Budget,
+        mut tell: impl FnMut(&Progress),
+    ) -> Result<Analysis, Gone> {
         self.run_phase(budget, Some(&mut tell))
     }
 
     /// Makes a move. What the tree knows about the position after it is kept.
     pub fn advance(&mut self, mv: u16) {
-        let found = self.owner_of_root().tree.find(self.root.key).and_then(|slot| {
-            let tree = &self.owner_of_root().tree;
-            let tried = tree.node(slot).tried;
-            (0..tried).map(|edge| tree.child(slot, edge)).find(|child| child.mv == mv)
-        });
-        self.root = self.root_after(&self.root, mv);
-        if self.settings.parallelism == Parallelism::Tree {
-            self.root.owner = found.map_or(0, |child| child.owner);
-        }
-        for worker in &mut self.workers {
-            worker.set_root(self.root.clone());
-        }
+        let owner = match self.settings.parallelism {
+            // Of a team that has broken nobody is asked: the next phase says so.
+            Parallelism::Tree => (self.crew.look(self.root.key).unwrap_or_default().into_iter())
+                .filter(|(worker, _)| *worker == self.root.owner)
+                .find_map(|(_, sums)| sums.children.into_iter().find(|child| child.mv == mv))
+                .map_or(0, |child| child.owner),
+            Parallelism::Root => 0,
+        };
+        // Of another process it is a claim.
+        let owner = if owner < self.crew.size() { owner } else { 0 };
+        self.root = Root { owner, ..self.root_after(&self.root, mv) };
     }
 
     /// The line of best moves, as far as each was visited by a tenth of the visits of the one before, at most `most`.
@@ -166,7 +161,9 @@ impl<G: Game> Search<G> {
     pub fn variation(&self, most: usize) -> Vec<u16> {
         let (mut line, mut root) = (Vec::new(), self.root.clone());
         while line.len() < most {
-            let Some(candidates) = self.children(&root) else { break };
+            let Ok(found) = self.crew.look(root.key) else { break };
+            let found = found.into_iter().map(|(_, sums)| sums).collect();
+            let Some(candidates) = self.candidates(found) else { break };
             let Some(best) = best_of(&candidates, root.position.turn()) else { break };
             line.push(best.mv);
             root = self.root_after(&root, best.mv);
@@ -175,29 +172,11 @@ impl<G: Game> Search<G> {
     }
 
     /// Adds up what must be in balance between phases. With [`Parallelism::Tree`] all of it is zero but `nodes`.
-    #[must_use]
-    pub fn audit(&self) -> Audit {
-        let mut audit = Audit { waiting: self.mailboxes.pending() as u64, ..Audit::default() };
-        for worker in &self.workers {
-            audit.waiting += worker.jobs() as u64 + u64::from(!worker.outbox.is_empty());
-            for slot in worker.tree.slots() {
-                let node = worker.tree.node(slot);
-                let mut sum = node.own;
-                audit.under_way += u64::from(node.pending);
-                for edge in 0..node.children {
-                    let child = worker.tree.child(slot, edge);
-                    sum += u64::from(child.visits);
-                    audit.under_way += u64::from(child.pending);
-                }
-                audit.nodes += 1;
-                audit.unbalanced += u64::from(sum != node.visits);
-            }
-        }
-        audit
-    }
-
-    fn owner_of_root(&self) -> &Worker<G> {
-        &self.workers[usize::from(self.root.owner)]
+    ///
+    /// # Errors
+    /// As [`Search::run`].
+    pub fn audit(&self) -> Result<Audit, Gone> {
+        self.crew.audit()
     }
 
     fn root_after(&self, root: &Root<G>, mv: u16) -> Root<G> {
@@ -207,16 +186,12 @@ impl<G: Game> Search<G> {
         Root { position, key, owner: root.owner }
     }
 
-    /// The moves from a position, with what is known about them. None where nothing is.
-    fn children(&self, root: &Root<G>) -> Option<Vec<Candidate>> {
-        let found = self.workers.iter().filter_map(|it| Some((it, it.tree.find(root.key)?)));
+    /// The moves from a position, by what workers know about it. None where nobody does.
+    fn candidates(&self, found: Vec<Sums>) -> Option<Vec<Candidate>> {
         let mut sums: Vec<Sum> = match self.settings.parallelism {
             // After moves were made somebody else may hold an old node of it.
-            Parallelism::Tree => {
-                let (worker, slot) = found.max_by_key(|(it, slot)| it.tree.node(*slot).visits)?;
-                worker.children(slot).collect()
-            }
-            Parallelism::Root => found.flat_map(|(it, slot)| it.children(slot)).collect(),
+            Parallelism::Tree => found.into_iter().max_by_key(|it| it.visits)?.children,
+            Parallelism::Root => found.into_iter().flat_map(|it| it.children).collect(),
         };
         sums.sort_by_key(|sum| sum.mv);
         sums.dedup_by(|next, sum| {
@@ -233,129 +208,47 @@ impl<G: Game> Search<G> {
         (!sums.is_empty()).then(|| sums.iter().map(candidate).collect())
     }
 
-    fn run_phase(&mut self, budget: Budget, tell: Option<&mut dyn FnMut(&Progress)>) -> Analysis {
+    fn run_phase(&mut self, budget: Budget, mut tell: Tell<'_>) -> Result<Analysis, Gone> {
         let began = Instant::now();
-        self.phase += 1;
-        self.workers.iter_mut().for_each(|it| it.begin_phase(self.phase));
+        // Nobody begins a rollout in a game that is over.
         let is_over = self.root.position.outcome().is_some();
-        let samples = match self.settings.parallelism {
-            _ if is_over => Vec::new(),
-            Parallelism::Tree => self.run_tree(budget, tell),
-            Parallelism::Root => self.run_roots(budget, tell),
+        let budget = if is_over { Budget::rollouts(0) } else { budget };
+        // With a tree each, the others are about as far as the first one.
+        let trees = match self.settings.parallelism {
+            Parallelism::Tree => 1,
+            Parallelism::Root => u64::from(self.crew.size()),
         };
-        self.analysis(samples, began.elapsed())
+        let mut of_all = tell.as_mut().map(|tell| |one: &Progress| tell(&one.times(trees)));
+        let tell = of_all.as_mut().map(|tell| tell as &mut dyn FnMut(&Progress));
+        let parts = self.crew.run(&self.root, budget, tell)?;
+        Ok(self.analysis(parts, trees, began.elapsed()))
     }
 
-    fn run_tree(
-        &mut self,
-        budget: Budget,
-        tell: Option<&mut dyn FnMut(&Progress)>,
-    ) -> Vec<Progress> {
-        let Settings { window, simulations, workers, .. } = self.settings;
-        if workers == 1 {
-            let mut control = Control::new(budget, 1, simulations, tell);
-            phase::run_alone(&mut self.workers[0], &mut control);
-            return control.samples;
-        }
-        let mut control = Control::new(budget, window, simulations, tell);
-        let mailboxes = &*self.mailboxes;
-        thread::scope(|scope| {
-            let mut at_root = None;
-            for worker in &mut self.workers {
-                if worker.owns_root() {
-                    at_root = Some(worker);
-                } else {
-                    scope.spawn(move || drive(worker, mailboxes, None));
-                }
-            }
-            drive(at_root.expect("the root has an owner"), mailboxes, Some(&mut control));
-        });
-        control.samples
-    }
-
-    fn run_roots(
-        &mut self,
-        budget: Budget,
-        mut tell: Option<&mut dyn FnMut(&Progress)>,
-    ) -> Vec<Progress> {
-        let workers = u64::from(self.settings.workers);
-        let simulations = self.settings.simulations;
-        let mut all_told = tell.as_mut().map(|tell| {
-            // The others are about as far.
-            move |one: &Progress| {
-                let rollouts = one.rollouts * workers;
-                let simulations = one.simulations * workers;
-                tell(&Progress { rollouts, simulations, ..*one });
-            }
-        });
-        let mut rest = budget.rollouts;
-        let mut shares = (0..workers).map(|done| Budget {
-            rollouts: rest.as_mut().map(|rest| {
-                let share = *rest / (workers - done);
-                *rest -= share;
-                share
-            }),
-            ..budget
-        });
-        let (first, others) = self.workers.split_first_mut().expect("at least one worker");
-        let share = shares.next().expect("as many shares as workers");
-        let mut control = Control::new(
-            share,
-            1,
-            simulations,
-            all_told.as_mut().map(|tell| tell as &mut dyn FnMut(&Progress)),
-        );
-        thread::scope(|scope| {
-            for (worker, share) in others.iter_mut().zip(shares) {
-                scope.spawn(move || {
-                    phase::run_alone(worker, &mut Control::new(share, 1, simulations, None));
-                });
-            }
-            phase::run_alone(first, &mut control);
-        });
-        let mut samples = control.samples;
-        for sample in &mut samples {
-            sample.rollouts *= workers;
-            sample.simulations *= workers;
-        }
-        samples
-    }
-
-    fn analysis(&mut self, samples: Vec<Progress>, elapsed: Duration) -> Analysis {
+    fn analysis(&self, mut parts: Vec<Part>, trees: u64, elapsed: Duration) -> Analysis {
         let turn = self.root.position.turn();
-        let candidates = self.children(&self.root).unwrap_or_default();
+        let owner = usize::from(self.root.owner);
         let roots = match self.settings.parallelism {
-            Parallelism::Tree => std::slice::from_ref(self.owner_of_root()),
-            Parallelism::Root => &self.workers[..],
+            Parallelism::Tree => &mut parts[owner..=owner],
+            Parallelism::Root => &mut parts[..],
         };
         let rollouts = roots.iter().map(|it| it.counted).sum();
         let simulations = rollouts * u64::from(self.settings.simulations);
+        let visits = roots.iter().flat_map(|it| &it.root).map(|root| root.visits).sum();
+        let proven = roots.iter().find_map(|it| it.proven);
+        let samples = std::mem::take(&mut roots[0].samples);
+        let workers = parts.iter().map(|it| it.stats).collect();
+        let found = parts.into_iter().filter_map(|it| it.root).collect();
+        let candidates = self.candidates(found).unwrap_or_default();
         Analysis {
             best: best_of(&candidates, turn).map(|it| it.mv),
-            proof: (self.root.position.outcome()).or_else(|| roots.iter().find_map(|it| it.proven)),
-            visits: roots.iter().map(Worker::root_visits).sum(),
+            proof: self.root.position.outcome().or(proven),
+            visits,
             candidates,
             last: Progress { elapsed, rollouts, simulations },
-            samples,
-            workers: self.workers.iter().map(Worker::final_stats).collect(),
+            samples: samples.iter().map(|it| it.times(trees)).collect(),
+            workers,
         }
     }
-}
-
-/// A worker's thread. Where it panics the others are told, so that they end too.
-fn drive<G: Game>(worker: &mut Worker<G>, boxes: &Mailboxes, control: Option<&mut Control<'_>>) {
-    struct BreakOff<'a>(&'a Mailboxes);
-    impl Drop for BreakOff<'_> {
-        fn drop(&mut self) {
-            if thread::panicking() {
-                self.0.break_off();
-            }
-        }
-    }
-    let _broken = BreakOff(boxes);
-    let mut transport = boxes.of(worker.number());
-    // Whoever is gone has panicked, and joining its thread goes on with that.
-    let _ = phase::run_together(worker, &mut transport, control);
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a mean")]
@@ -377,7 +270,7 @@ fn best_of(candidates: &[Candidate], turn: Player) -> Option<Candidate> {
         .copied()
 }
 
-fn check(settings: &Settings) -> Result<(), SettingsError> {
+pub(crate) fn check(settings: &Settings) -> Result<(), SettingsError> {
     let workers = usize::from(settings.workers);
     let bounds = [
         ("workers", workers, 1, usize::from(u16::MAX)),

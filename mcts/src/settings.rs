@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::{Game, Instructions, mix};
 
 /// Which worker owns a node, simulates it, and selects below it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Placement {
     /// Any: of two that are drawn by chance the one with less to do. The choice is made once for each child.
     Random,
@@ -27,7 +29,7 @@ impl Placement {
 }
 
 /// What rollouts under way count as until they come back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum VirtualLoss {
     /// As visits that have won nothing yet.
     Count,
@@ -38,7 +40,7 @@ pub enum VirtualLoss {
 }
 
 /// How several workers share a search.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Parallelism {
     /// One tree, whose nodes have owners.
     Tree,
@@ -47,9 +49,9 @@ pub enum Parallelism {
 }
 
 /// The settings of a search. `Settings::default()` is one worker with sixteen simulations a leaf.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Settings {
-    /// Threads, each with its own part of the tree. At least one.
+    /// Threads, each with its own part of the tree, in each process. At least one.
     pub workers: u16,
     /// How they share the search.
     pub parallelism: Parallelism,
@@ -65,7 +67,7 @@ pub struct Settings {
     pub window: u32,
     /// The constant of UCB1, for means from 0 to 1.
     pub exploration: f32,
-    /// Bytes for nodes and children, of all workers together.
+    /// Bytes for nodes and children, of all workers of a process together.
     pub memory: usize,
     /// Of all random numbers. One worker makes the same search again; several do not, since their messages meet
     /// differently.
@@ -75,7 +77,7 @@ pub struct Settings {
 }
 
 /// The greatest [`Settings::window`]: a child counts its rollouts under way in sixteen bits.
-pub const WINDOW_MAX: u32 = 1 << 15;
+pub const WINDOW_MAX: u32 = (1 << 15) - 1;
 
 /// The greatest [`Settings::simulations`].
 pub const SIMULATIONS_A_LEAF_MAX: u32 = 1024;
@@ -101,7 +103,7 @@ impl Default for Settings {
 }
 
 /// When a phase ends, if the result is not proven before. What is not given bounds nothing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Budget {
     /// Rollouts that are begun.
     pub rollouts: Option<u64>,
@@ -120,5 +122,12 @@ impl Budget {
     #[must_use]
     pub const fn time(time: Duration) -> Self {
         Self { rollouts: None, time: Some(time) }
+    }
+
+    /// What one of several trees gets of it.
+    pub(crate) fn share(self, number: u16, trees: u16) -> Self {
+        let (number, trees) = (u64::from(number), u64::from(trees));
+        let rollouts = self.rollouts.map(|all| all / trees + u64::from(number < all % trees));
+        Self { rollouts, ..self }
     }
 }

@@ -3,26 +3,32 @@
 use std::{
     hint,
     sync::{
-        Condvar, Mutex, MutexGuard, PoisonError,
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU32, Ordering},
     },
 };
 
 use crate::message::Message;
 
-/// A worker has ended in the middle of a phase: what was under way there does not come back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a worker has ended in the middle of a phase")]
-pub(crate) struct Gone;
+/// A process of the job has ended, or has sent what makes no sense: what is under way there does not come back, and the
+/// job searches no more.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("process {process} {why}")]
+pub struct Gone {
+    /// Its rank in the job.
+    pub process: u32,
+    /// What has become of it.
+    pub why: Arc<str>,
+}
 
 /// One worker's way to all others, and theirs to it.
 pub(crate) trait Transport {
     /// Takes all messages of a batch, which may be empty afterwards or not hold anything of use. Messages to one worker
-    /// come in the order in which they were given. Never waits for the receiver.
+    /// come in the order in which they were given. Returns how many bytes they take up on their way.
     ///
     /// # Errors
     /// A worker has ended.
-    fn send(&mut self, to: u16, batch: &mut Vec<Message>) -> Result<(), Gone>;
+    fn send(&mut self, to: u16, batch: &mut Vec<Message>) -> Result<u64, Gone>;
 
     /// Appends what has come. `wait`: this worker has nothing else to do, and may sleep until something comes.
     ///
@@ -32,6 +38,9 @@ pub(crate) trait Transport {
 
     /// Says how much work waits here, and learns the same of all workers, perhaps of some time ago.
     fn exchange_loads(&mut self, own: u32, all: &mut [u32]);
+
+    /// A message of this worker makes no sense: the error that says whose fault it is.
+    fn accuse(&self, worker: u16, why: &'static str) -> Gone;
 }
 
 /// The queues of all workers of a process.
@@ -105,11 +114,12 @@ pub(crate) struct Local<'a> {
 }
 
 impl Transport for Local<'_> {
-    fn send(&mut self, to: u16, batch: &mut Vec<Message>) -> Result<(), Gone> {
+    fn send(&mut self, to: u16, batch: &mut Vec<Message>) -> Result<u64, Gone> {
+        let bytes = batch.iter().map(|it| it.bytes() as u64).sum();
         let mailbox = &self.boxes.0[usize::from(to)];
         let mut queue = mailbox.lock();
         if queue.is_broken {
-            return Err(Gone);
+            return Err(panicked());
         }
         if queue.messages.is_empty() {
             std::mem::swap(&mut queue.messages, batch);
@@ -121,7 +131,7 @@ impl Transport for Local<'_> {
         if std::mem::take(&mut queue.is_asleep) {
             mailbox.bell.notify_one();
         }
-        Ok(())
+        Ok(bytes)
     }
 
     fn receive(&mut self, into: &mut Vec<Message>, wait: bool) -> Result<(), Gone> {
@@ -143,7 +153,7 @@ impl Transport for Local<'_> {
         }
         queue.is_asleep = false;
         if queue.is_broken {
-            return Err(Gone);
+            return Err(panicked());
         }
         mailbox.filled.store(false, Ordering::Relaxed); // Relaxed: a hint
         if into.is_empty() {
@@ -161,4 +171,13 @@ impl Transport for Local<'_> {
             *load = it.load.load(Ordering::Relaxed);
         }
     }
+
+    fn accuse(&self, worker: u16, why: &'static str) -> Gone {
+        panic!("a message between threads makes sense, but worker {worker} {why}")
+    }
+}
+
+/// Of another thread of this process: whoever joins it goes on with its panic.
+fn panicked() -> Gone {
+    Gone { process: 0, why: "has panicked".into() }
 }

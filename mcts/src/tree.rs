@@ -109,6 +109,10 @@ pub(crate) struct Tally {
     pub(crate) score: i32,
 }
 
+/// Rollouts come back that have not gone this way.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Unasked;
+
 /// There is no room for another node.
 #[derive(Debug)]
 pub(crate) struct Full;
@@ -242,9 +246,10 @@ impl Tree {
     /// A rollout goes through here.
     pub(crate) fn descend(&mut self, slot: u32, edge: u16, phase: u32) {
         let at = self.place(slot, edge);
-        self.columns.pending[at] += 1;
+        // A window of rollouts fits; more can only come from a process that lies.
+        self.columns.pending[at] = self.columns.pending[at].saturating_add(1);
         let node = self.node_mut(slot);
-        node.pending += 1;
+        node.pending = node.pending.saturating_add(1);
         node.phase = phase;
     }
 
@@ -254,23 +259,27 @@ impl Tree {
         self.columns.owners[at] = owner;
     }
 
-    /// Rollouts come back. Returns the node's own proof.
+    /// Rollouts come back. Returns the node's own proof, or that no such rollouts have gone this way.
     pub(crate) fn back_up(
         &mut self,
         slot: u32,
         edge: u16,
         tally: Tally,
         proof: Option<Outcome>,
-    ) -> Option<Outcome> {
-        let at = self.place(slot, edge);
+    ) -> Result<Option<Outcome>, Unasked> {
+        // A slot without a node has no children.
+        let node = self.nodes.get_mut(slot as usize).filter(|node| edge < node.children);
+        let node = node.ok_or(Unasked)?;
+        let at = node.first as usize + usize::from(edge);
         let columns = &mut self.columns;
+        let under_way = u32::from(columns.pending[at]).checked_sub(tally.rollouts);
+        let under_way = under_way.and_then(|it| u16::try_from(it).ok()).ok_or(Unasked)?;
+        node.pending = node.pending.checked_sub(tally.rollouts).ok_or(Unasked)?;
+        columns.pending[at] = under_way;
         columns.visits[at] = columns.visits[at].saturating_add(tally.simulations);
-        columns.pending[at] -= u16::try_from(tally.rollouts).expect("as many as went down");
-        let node = &mut self.nodes[slot as usize];
         let score = if node.turn == Player::First { tally.score } else { -tally.score };
         columns.scores[at] = columns.scores[at].saturating_add(score);
         node.visits += u64::from(tally.simulations);
-        node.pending -= tally.rollouts;
         if let Some(outcome) = proof
             && columns.proofs[at].is_none()
         {
@@ -285,7 +294,7 @@ impl Tree {
                 node.proof = Some(if drawn { Outcome::Drawn } else { lost });
             }
         }
-        node.proof
+        Ok(node.proof)
     }
 
     /// All slots with a node.
@@ -414,6 +423,23 @@ mod tests {
     }
 
     #[test]
+    fn rollouts_that_have_not_gone_this_way_do_not_come_back() {
+        let mut tree = Tree::new(40_000);
+        let slot = tree.insert(1, Player::First, &[4, 5, 6], 1, 1).unwrap();
+        tree.descend(slot, 1, 1);
+        for (slot, edge) in [(slot + 1, 0), (NONE, 0), (slot, 3), (slot, 0)] {
+            assert_eq!(tree.back_up(slot, edge, tally(0), None), Err(Unasked));
+        }
+        for rollouts in [2, 65_537, u32::MAX] {
+            let tally = Tally { rollouts, ..tally(0) };
+            assert_eq!(tree.back_up(slot, 1, tally, None), Err(Unasked));
+        }
+        assert_eq!(tree.node(slot).visits, 0);
+        assert_eq!(tree.back_up(slot, 1, tally(0), None), Ok(None));
+        assert_eq!((tree.node(slot).pending, tree.child(slot, 1).pending), (0, 0));
+    }
+
+    #[test]
     fn pruning_keeps_the_root_what_is_under_way_and_what_was_visited_most() {
         let mut tree = Tree::new(40_000);
         let moves: Vec<u16> = (0..20).collect();
@@ -423,7 +449,7 @@ mod tests {
         let good = tree.insert(3, Player::First, &moves, 1, 1).unwrap();
         for _ in 0..10 {
             tree.descend(good, 5, 1);
-            tree.back_up(good, 5, tally(4), None);
+            tree.back_up(good, 5, tally(4), None).unwrap();
         }
         for key in 4..1000 {
             tree.insert(key, Player::First, &moves, 1, 1).unwrap();
@@ -468,7 +494,7 @@ mod tests {
             let mut proof = None;
             for (edge, child) in (0..).zip(&proofs) {
                 tree.descend(slot, edge, 1);
-                proof = tree.back_up(slot, edge, tally(0), *child);
+                proof = tree.back_up(slot, edge, tally(0), *child).unwrap();
             }
             assert_eq!(proof, expected, "{proofs:?}");
         }

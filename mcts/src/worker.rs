@@ -16,11 +16,11 @@
 use std::collections::VecDeque;
 
 use crate::{
-    Game, Outcome, Placement, Player, Random, Settings,
+    Game, Outcome, Parallelism, Placement, Player, Random, Settings,
     message::{Body, Hop, Message, Outbox, Path},
     mix,
     select::{self, Weights},
-    stats::{Sum, WorkerStats},
+    stats::{Audit, Part, Progress, Sum, Sums, WorkerStats},
     tree::{Full, Tally, Tree},
 };
 
@@ -28,7 +28,7 @@ use crate::{
 mod tests;
 
 /// A rollout goes no deeper. Games end; this is for one whose positions repeat, against the contract.
-const PATH_MAX: usize = 1024;
+pub(crate) const PATH_MAX: usize = 512;
 
 /// One worker of a tree.
 #[derive(Debug)]
@@ -50,6 +50,10 @@ pub(crate) struct Worker<G> {
     /// How the game ends if both play right, where that is known. Of the root's owner only.
     pub(crate) proven: Option<Outcome>,
     pub(crate) stats: WorkerStats,
+    /// What is wrong with a message that was handled, if anything is: the phase cannot go on.
+    pub(crate) fault: Option<&'static str>,
+    /// Other processes send messages: whether their moves can be made is looked at.
+    has_strangers: bool,
     moves: Vec<u16>,
 }
 
@@ -61,6 +65,12 @@ pub(crate) struct Root<G> {
     pub(crate) owner: u16,
 }
 
+impl<G: Game> Root<G> {
+    pub(crate) fn of(position: G) -> Self {
+        Self { key: position.hash(), position, owner: 0 }
+    }
+}
+
 /// A leaf whose simulations wait.
 #[derive(Debug)]
 struct Job<G> {
@@ -69,6 +79,15 @@ struct Job<G> {
 }
 
 impl<G: Game> Worker<G> {
+    /// One of those that share a search: of the one tree, or with a tree of its own.
+    pub(crate) fn one_of(number: u16, all: u16, settings: &Settings, root: &Root<G>) -> Self {
+        let (me, workers) = match settings.parallelism {
+            Parallelism::Tree => (number, all),
+            Parallelism::Root => (0, 1),
+        };
+        Self::new(me, settings, number.into(), workers, root.clone())
+    }
+
     pub(crate) fn new(
         me: u16,
         settings: &Settings,
@@ -85,32 +104,32 @@ impl<G: Game> Worker<G> {
             tree: Tree::new(settings.memory / usize::from(settings.workers)),
             random: Random::new(settings.seed, seed),
             jobs: VecDeque::new(),
-            outbox: Outbox::new(workers),
+            outbox: Outbox::new(me, workers),
             loads: vec![0; workers.into()],
             begun: 0,
             counted: 0,
             proven: None,
             stats: WorkerStats::default(),
+            fault: None,
+            has_strangers: false,
             moves: Vec::new(),
         }
     }
 
-    /// Another position is searched from now on. Nothing is under way.
-    pub(crate) fn set_root(&mut self, root: Root<G>) {
-        self.root = root;
+    /// Some of the others are in another process.
+    pub(crate) fn among_strangers(self) -> Self {
+        Self { has_strangers: true, ..self }
     }
 
-    pub(crate) fn begin_phase(&mut self, phase: u32) {
+    /// This position is searched from now on. Nothing is under way.
+    pub(crate) fn begin_phase(&mut self, phase: u32, root: &Root<G>) {
         self.phase = phase;
+        self.root.clone_from(root);
         (self.begun, self.counted) = (0, 0);
         self.proven = self.tree.find(self.root.key).and_then(|slot| self.tree.node(slot).proof);
         self.stats = WorkerStats::default();
         self.outbox.begin(phase);
         self.outbox.combined = 0;
-    }
-
-    pub(crate) fn owns_root(&self) -> bool {
-        self.root.owner == self.me
     }
 
     /// Simulations that the root has counted. Of the root's owner only.
@@ -124,15 +143,30 @@ impl<G: Game> Worker<G> {
         self.descend(Path::new(), self.root.position.clone(), self.root.key);
     }
 
-    /// Whether the phase goes on after this message.
+    /// Whether the phase goes on after this message. Where it makes no sense, `fault` says so.
     pub(crate) fn handle(&mut self, message: Message) -> bool {
-        if message.phase != self.phase {
+        let Message { phase, from, body } = message;
+        if phase != self.phase {
             return true;
         }
-        match message.body {
-            Body::Select { path, count, is_leaf } => self.arrive(path, count, is_leaf),
-            Body::Report { path, tally, proof } => self.back_up(path, tally, proof),
-            Body::Stop => return false,
+        match body {
+            Body::Select { path, count, is_leaf } => match self.arrival(&path, count, from) {
+                Ok((position, key)) => self.arrive(path, count, is_leaf, position, key),
+                Err(why) => self.fault = Some(why),
+            },
+            Body::Report { path, tally, proof } => {
+                let simulations = tally.rollouts.checked_mul(self.settings.simulations);
+                if path.last().is_none_or(|hop| hop.owner != self.me)
+                    || path.iter().any(|hop| hop.owner >= self.workers)
+                    || simulations != Some(tally.simulations)
+                {
+                    self.fault = Some("has reported what cannot be");
+                    return true;
+                }
+                self.back_up(path, tally, proof);
+            }
+            Body::Stop if from == self.root.owner => return false,
+            Body::Stop => self.fault = Some("has ended a phase that another one leads"),
         }
         true
     }
@@ -153,17 +187,52 @@ impl<G: Game> Worker<G> {
         self.me
     }
 
-    /// What is known about the children of a node.
-    pub(crate) fn children(&self, slot: u32) -> impl Iterator<Item = Sum> + '_ {
-        (0..self.tree.node(slot).children).map(move |edge| {
+    /// What is known about a node and its children.
+    pub(crate) fn look(&self, key: u64) -> Option<Sums> {
+        let slot = self.tree.find(key)?;
+        let node = self.tree.node(slot);
+        let children = (0..node.children).map(|edge| {
             let child = self.tree.child(slot, edge);
             let (visits, score) = (child.visits.into(), child.score.into());
-            Sum { mv: child.mv, visits, score, proof: child.proof }
-        })
+            Sum { mv: child.mv, owner: child.owner, visits, score, proof: child.proof }
+        });
+        Some(Sums { visits: node.visits, children: children.collect() })
+    }
+
+    /// What came of the phase here.
+    pub(crate) fn part(&self, samples: Vec<Progress>) -> Part {
+        Part {
+            stats: self.final_stats(),
+            root: self.look(self.root.key),
+            counted: self.counted,
+            proven: self.proven,
+            samples,
+        }
+    }
+
+    /// Adds up what must be in balance between phases.
+    pub(crate) fn audit(&self) -> Audit {
+        let mut audit = Audit {
+            waiting: self.jobs.len() as u64 + u64::from(!self.outbox.is_empty()),
+            ..Audit::default()
+        };
+        for slot in self.tree.slots() {
+            let node = self.tree.node(slot);
+            let mut sum = node.own;
+            audit.under_way += u64::from(node.pending);
+            for edge in 0..node.children {
+                let child = self.tree.child(slot, edge);
+                sum += u64::from(child.visits);
+                audit.under_way += u64::from(child.pending);
+            }
+            audit.nodes += 1;
+            audit.unbalanced += u64::from(sum != node.visits);
+        }
+        audit
     }
 
     /// What it has done in the phase, and what it has now.
-    pub(crate) fn final_stats(&self) -> WorkerStats {
+    fn final_stats(&self) -> WorkerStats {
         WorkerStats {
             combined: self.outbox.combined,
             nodes: self.tree.len(),
@@ -179,13 +248,31 @@ impl<G: Game> Worker<G> {
         self.jobs.len()
     }
 
-    /// Rollouts come from another worker.
-    fn arrive(&mut self, path: Path, count: u32, is_leaf: bool) {
+    /// The position at the end of a path that another worker sends, and its key; or why there is none.
+    fn arrival(&self, path: &Path, count: u32, from: u16) -> Result<(G, u64), &'static str> {
+        let under_way = count.saturating_add(u32::try_from(self.jobs.len()).unwrap_or(u32::MAX));
+        if count == 0 || under_way > self.settings.window {
+            return Err("has sent more rollouts than there may be");
+        }
+        // Who selects is the last one of the path, so that rollouts come back to no one but the sender.
+        if path.last().is_none_or(|hop| hop.owner != from)
+            || path.iter().any(|hop| hop.owner >= self.workers)
+        {
+            return Err("has sent rollouts by a path that is not its own");
+        }
         let (mut position, mut key) = (self.root.position.clone(), self.root.key);
-        for hop in &path {
+        for hop in path {
+            if self.has_strangers && !position.is_legal(hop.mv) {
+                return Err("has sent a move that cannot be made");
+            }
             position.play(hop.mv);
             key = self.settings.placement.child_key(key, hop.mv, &position);
         }
+        Ok((position, key))
+    }
+
+    /// Rollouts come from another worker.
+    fn arrive(&mut self, path: Path, count: u32, is_leaf: bool, position: G, key: u64) {
         // By another path somebody may have been there.
         if is_leaf && (self.settings.placement != Placement::Hash || self.tree.find(key).is_none())
         {
@@ -297,7 +384,11 @@ impl<G: Game> Worker<G> {
             if hop.owner != self.me {
                 return self.outbox.report(hop.owner, path, tally, proof);
             }
-            proof = self.tree.back_up(hop.node, hop.edge, tally, proof);
+            let Ok(proven) = self.tree.back_up(hop.node, hop.edge, tally, proof) else {
+                self.fault = Some("has reported rollouts that it was not sent");
+                return;
+            };
+            proof = proven;
             path.pop();
         }
         self.counted += u64::from(tally.rollouts);

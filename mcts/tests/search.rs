@@ -1,61 +1,18 @@
 //! Searches of positions whose results are known, with every way of sharing the work.
 
+mod common;
+
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     time::Duration,
 };
 
+use common::{all_settings, balanced, board, opening_wins, small};
 use hg_mcts::{
-    Audit, Budget, Game, Outcome, Parallelism, Placement, Player, Random, Search, Settings,
-    TicTacToe, VirtualLoss, hex::Hex,
+    Budget, Game, Outcome, Placement, Player, Random, Search, Settings, TicTacToe, VirtualLoss,
+    hex::Hex,
 };
 use watchdog::Watchdog;
-
-/// Every way to share a search, with every virtual loss.
-fn all_settings() -> Vec<Settings> {
-    let losses = [VirtualLoss::Count, VirtualLoss::Loss(3), VirtualLoss::Unobserved];
-    let placements = [Placement::Random, Placement::Hash, Placement::Local(1)];
-    let mut all = Vec::new();
-    for placement in placements {
-        for virtual_loss in losses {
-            for (workers, window) in [(1, 1), (2, 48)] {
-                all.push(Settings { virtual_loss, placement, workers, window, ..small() });
-            }
-        }
-        all.push(Settings { placement, workers: 3, window: 8, ..small() });
-    }
-    all.push(Settings { workers: 2, parallelism: Parallelism::Root, ..small() });
-    all
-}
-
-fn small() -> Settings {
-    Settings { simulations: 4, memory: 32 << 20, seed: 11, ..Settings::default() }
-}
-
-fn board(size: u8, moves: &str) -> Hex {
-    let mut board = Hex::new(size).expect("a size that there is");
-    board.play_all(moves).expect("moves that can be made");
-    board
-}
-
-/// Which openings win, row by row. From solvers of their own: Hex up to 9x9 is solved.
-const OPENINGS: [(u8, &str); 4] = [
-    (2, "LW/WL"),
-    (3, "LLW/WWW/WLL"),
-    (4, "LLLW/LLWL/LWLL/WLLL"),
-    (5, "LLLLW/LWWWW/LWWWL/WWWWL/WLLLL"),
-];
-
-fn opening_wins(size: u8, mv: u16) -> bool {
-    let (_, rows) = OPENINGS.iter().find(|(it, _)| *it == size).expect("a solved size");
-    rows.bytes().filter(|it| *it != b'/').nth(mv.into()) == Some(b'W')
-}
-
-fn balanced(search: &Search<impl Game>) {
-    let audit = search.audit();
-    assert!(audit.nodes > 0);
-    assert_eq!(audit, Audit { nodes: audit.nodes, ..Audit::default() });
-}
 
 #[test]
 fn every_way_of_searching_opens_with_a_move_that_wins() {
@@ -63,7 +20,7 @@ fn every_way_of_searching_opens_with_a_move_that_wins() {
     for settings in all_settings() {
         for (size, rollouts) in [(3, 2_000), (4, 4_000), (5, 12_000)] {
             let mut search = Search::new(board(size, ""), settings.clone()).unwrap();
-            let found = search.run(Budget::rollouts(rollouts));
+            let found = search.run(Budget::rollouts(rollouts)).unwrap();
             assert!(opening_wins(size, found.best.unwrap()), "{size}: {found:?} by {settings:?}");
             balanced(&search);
         }
@@ -73,7 +30,7 @@ fn every_way_of_searching_opens_with_a_move_that_wins() {
 /// Searches after an opening that loses, and has one reply that wins.
 fn reply(settings: &Settings, (size, opening, reply): (u8, &str, &str), rollouts: u64) {
     let mut search = Search::new(board(size, opening), settings.clone()).expect("good settings");
-    let found = search.run(Budget::rollouts(rollouts));
+    let found = search.run(Budget::rollouts(rollouts)).expect("no other process");
     let best = found.best.map(|best| search.position().format_move(best));
     assert_eq!(best.as_deref(), Some(reply), "after {opening}: {found:?} by {settings:?}");
 }
@@ -109,7 +66,7 @@ fn small_boards_are_solved() {
                 let mut position = board(size, "");
                 position.play(opening);
                 let mut search = Search::new(position, settings.clone()).unwrap();
-                let found = search.run(Budget::rollouts(50_000));
+                let found = search.run(Budget::rollouts(50_000)).unwrap();
                 let winner =
                     if opening_wins(size, opening) { Player::First } else { Player::Second };
                 assert_eq!(
@@ -123,7 +80,7 @@ fn small_boards_are_solved() {
             continue;
         }
         let mut search = Search::new(board(4, ""), settings.clone()).unwrap();
-        let found = search.run(Budget::rollouts(3_000_000));
+        let found = search.run(Budget::rollouts(3_000_000)).unwrap();
         assert_eq!(found.proof, Some(Outcome::Won(Player::First)), "{settings:?}");
         assert!(opening_wins(4, found.best.unwrap()));
     }
@@ -136,12 +93,12 @@ fn with_little_memory_nodes_are_pruned_and_the_board_is_solved_nevertheless() {
         let memory = usize::from(workers) * hg_mcts::MEMORY_MIN;
         let settings = Settings { workers, memory, simulations: 1, ..Settings::default() };
         let mut search = Search::new(board(4, ""), settings).unwrap();
-        let found = search.run(Budget::rollouts(20_000_000));
+        let found = search.run(Budget::rollouts(20_000_000)).unwrap();
         assert_eq!(found.proof, Some(Outcome::Won(Player::First)));
         for stats in &found.workers {
             assert!(stats.pruned > 0 && stats.tree_bytes <= hg_mcts::MEMORY_MIN, "{stats:?}");
         }
-        assert_eq!((search.audit().under_way, search.audit().unbalanced), (0, 0));
+        assert_eq!((search.audit().unwrap().under_way, search.audit().unwrap().unbalanced), (0, 0));
     }
 }
 
@@ -152,7 +109,7 @@ fn everything_adds_up_at_the_end_of_a_phase() {
         let mut search = Search::new(board(7, ""), settings.clone()).unwrap();
         let mut rollouts = 0;
         for phase in 1..=3 {
-            let found = search.run(Budget::rollouts(2_000));
+            let found = search.run(Budget::rollouts(2_000)).unwrap();
             rollouts += found.last.rollouts;
             assert_eq!(found.last.rollouts, 2_000, "{settings:?}");
             assert_eq!(found.visits, rollouts * 4, "phase {phase} of {settings:?}");
@@ -169,13 +126,16 @@ fn a_whole_game_is_played_on_one_tree() {
     let _watchdog = Watchdog::start();
     for settings in all_settings() {
         let mut search = Search::new(board(5, "").with_swap(), settings).unwrap();
-        while let Some(best) = search.run(Budget::rollouts(300)).best {
+        while let Some(best) = search.run(Budget::rollouts(300)).unwrap().best {
             assert!(search.position().is_legal(best));
             search.advance(best);
-            assert_eq!((search.audit().under_way, search.audit().waiting), (0, 0));
+            assert_eq!(
+                (search.audit().unwrap().under_way, search.audit().unwrap().waiting),
+                (0, 0)
+            );
         }
         assert!(search.position().outcome().is_some());
-        let over = search.run(Budget::rollouts(300));
+        let over = search.run(Budget::rollouts(300)).unwrap();
         assert_eq!((over.proof, over.last.rollouts), (search.position().outcome(), 0));
     }
 }
@@ -183,11 +143,11 @@ fn a_whole_game_is_played_on_one_tree() {
 #[test]
 fn a_move_keeps_what_was_found_out_about_it() {
     let mut search = Search::new(board(5, ""), Settings { workers: 1, ..small() }).unwrap();
-    let found = search.run(Budget::rollouts(5_000));
+    let found = search.run(Budget::rollouts(5_000)).unwrap();
     let line = search.variation(3);
     assert_eq!(Some(line[0]), found.best);
     search.advance(line[0]);
-    let next = search.run(Budget::rollouts(1));
+    let next = search.run(Budget::rollouts(1)).unwrap();
     assert!(next.visits > 4 * 500, "{}", next.visits);
 }
 
@@ -199,9 +159,9 @@ fn one_worker_makes_the_same_search_again() {
             let run = |seed| {
                 let settings = Settings { simulations, placement, seed, ..Settings::default() };
                 let mut search = Search::new(board(9, "e5"), settings).unwrap();
-                let first = search.run(Budget::rollouts(3_000));
+                let first = search.run(Budget::rollouts(3_000)).unwrap();
                 search.advance(first.best.unwrap());
-                let second = search.run(Budget::rollouts(3_000));
+                let second = search.run(Budget::rollouts(3_000)).unwrap();
                 (first.candidates, second.candidates, search.variation(9))
             };
             assert_eq!(run(3), run(3));
@@ -216,14 +176,14 @@ fn noughts_and_crosses_is_drawn() {
     for settings in all_settings() {
         let settings = Settings { simulations: 1, ..settings };
         let mut search = Search::new(TicTacToe::default(), settings.clone()).unwrap();
-        let found = search.run(Budget::rollouts(2_000_000));
+        let found = search.run(Budget::rollouts(2_000_000)).unwrap();
         assert_eq!(found.proof, Some(Outcome::Drawn), "{settings:?}");
-        assert_eq!(search.audit().under_way, 0);
+        assert_eq!(search.audit().unwrap().under_way, 0);
         // A corner is answered in the middle, or lost.
         let mut position = TicTacToe::default();
         position.play(0);
         let mut search = Search::new(position, settings).unwrap();
-        assert_eq!(search.run(Budget::rollouts(2_000_000)).best, Some(4));
+        assert_eq!(search.run(Budget::rollouts(2_000_000)).unwrap().best, Some(4));
     }
 }
 
@@ -233,7 +193,8 @@ fn a_phase_ends_when_its_time_is_over() {
     for settings in all_settings() {
         let mut search = Search::new(board(19, ""), settings).unwrap();
         let mut told = 0;
-        let found = search.run_with(Budget::time(Duration::from_millis(20)), |_| told += 1);
+        let found =
+            search.run_with(Budget::time(Duration::from_millis(20)), |_| told += 1).unwrap();
         assert!(found.last.rollouts > 0 && told > 0 && found.samples.len() >= 2);
         assert!(found.last.elapsed >= Duration::from_millis(20));
         balanced(&search);
@@ -272,7 +233,8 @@ fn a_game_that_panics_ends_the_phase_on_all_threads() {
     for workers in [1, 2, 4] {
         let settings = Settings { workers, ..small() };
         let mut search = Search::new(Faulty(board(7, "")), settings).unwrap();
-        let run = catch_unwind(AssertUnwindSafe(|| search.run(Budget::rollouts(u64::MAX))));
+        let run =
+            catch_unwind(AssertUnwindSafe(|| search.run(Budget::rollouts(u64::MAX)).unwrap()));
         assert!(run.is_err());
     }
 }

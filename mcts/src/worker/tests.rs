@@ -12,6 +12,7 @@ struct Job {
     workers: Vec<Worker<Hex>>,
     links: Vec<Vec<VecDeque<Message>>>,
     stopped: Vec<bool>,
+    root: Root<Hex>,
     random: Random,
 }
 
@@ -20,11 +21,11 @@ impl Job {
         let count = settings.workers;
         let root = Root { key: board.hash(), position: board, owner: 0 };
         let workers = (0..count)
-            .map(|me| Worker::new(me, settings, me.into(), count, root.clone()))
+            .map(|me| Worker::one_of(me, count, settings, &root).among_strangers())
             .collect();
         let links = vec![vec![VecDeque::new(); count.into()]; count.into()];
         let stopped = vec![false; count.into()];
-        Self { workers, links, stopped, random: Random::new(schedule, 0) }
+        Self { workers, links, stopped, root, random: Random::new(schedule, 0) }
     }
 
     fn send_all(&mut self, from: usize) {
@@ -35,7 +36,8 @@ impl Job {
 
     /// One phase in an order that the seed decides. Returns whether it ended.
     fn run_phase(&mut self, phase: u32, rollouts: u64, window: u64) -> bool {
-        self.workers.iter_mut().for_each(|it| it.begin_phase(phase));
+        let root = self.root.clone();
+        self.workers.iter_mut().for_each(|it| it.begin_phase(phase, &root));
         self.stopped.fill(false);
         let mut has_told = false;
         for _ in 0..rollouts * 2_000 {
@@ -77,7 +79,7 @@ impl Job {
     fn assert_balanced(&self) {
         assert!(self.links.iter().flatten().all(VecDeque::is_empty), "messages are left");
         for worker in &self.workers {
-            assert_eq!((worker.jobs(), worker.outbox.is_empty()), (0, true));
+            assert_eq!((worker.jobs(), worker.outbox.is_empty(), worker.fault), (0, true, None));
             for slot in worker.tree.slots() {
                 let node = worker.tree.node(slot);
                 let children = (0..node.children).map(|edge| worker.tree.child(slot, edge));
@@ -132,8 +134,64 @@ proptest! {
 fn a_message_of_another_phase_changes_nothing() {
     let mut job = Job::new(Hex::new(4).unwrap(), &settings(0, 2, 2), 1);
     assert!(job.run_phase(1, 50, 8));
-    let late = Message { phase: 1, body: Body::Stop };
-    job.workers.iter_mut().for_each(|it| it.begin_phase(2));
+    let late = Message { phase: 1, from: 0, body: Body::Stop };
+    let root = job.root.clone();
+    job.workers.iter_mut().for_each(|it| it.begin_phase(2, &root));
     assert!(job.workers[0].handle(late));
     job.assert_balanced();
+}
+
+/// Numbers that are sometimes those of a node, a child or a worker.
+fn few() -> impl Strategy<Value = u16> {
+    prop_oneof![0_u16..6, any::<u16>()]
+}
+
+fn nonsense() -> impl Strategy<Value = Message> {
+    let hop = (few(), few(), few(), 0_u16..4);
+    let path = proptest::collection::vec(hop, 0..4).prop_map(|hops| {
+        hops.into_iter()
+            .map(|(node, edge, mv, owner)| Hop { node: node.into(), edge, mv, owner })
+            .collect::<Path>()
+    });
+    let path = path.boxed();
+    let tally = (0_u32..5, 0_u32..12, -12_i32..12)
+        .prop_map(|(rollouts, simulations, score)| Tally { rollouts, simulations, score });
+    let body =
+        prop_oneof![
+            (path.clone(), 0_u32..200, any::<bool>())
+                .prop_map(|(path, count, is_leaf)| Body::Select { path, count, is_leaf }),
+            (path, tally, any::<bool>()).prop_map(|(path, tally, is_proven)| {
+                let proof = is_proven.then_some(Outcome::Won(Player::Second));
+                Body::Report { path, tally, proof }
+            }),
+            Just(Body::Stop),
+        ];
+    (0_u16..3, body).prop_map(|(from, body)| Message { phase: 1, from, body })
+}
+
+proptest! {
+    #[test]
+    fn whatever_another_process_says_a_worker_goes_on_or_finds_fault(
+        placement in 0_usize..3, messages in proptest::collection::vec((0_usize..3, nonsense()), 1..40),
+    ) {
+        let mut job = Job::new(Hex::new(3).unwrap(), &settings(placement, 2, 3), 1);
+        let root = job.root.clone();
+        job.workers.iter_mut().for_each(|it| it.begin_phase(1, &root));
+        for (to, message) in messages {
+            for _ in 0..5 {
+                job.workers[0].begin_rollout();
+            }
+            let worker = &mut job.workers[to];
+            worker.handle(message);
+            worker.simulate();
+            let sent: Vec<(u16, Vec<Message>)> =
+                worker.outbox.filled().map(|(to, batch)| (to, std::mem::take(batch))).collect();
+            for (to, message) in
+                sent.into_iter().flat_map(|(to, batch)| batch.into_iter().map(move |it| (to, it)))
+            {
+                job.workers[usize::from(to)].handle(message);
+            }
+            prop_assert!(job.workers.iter().all(|it| it.jobs() <= 1_000));
+        }
+    }
 }

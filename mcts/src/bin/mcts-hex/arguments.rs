@@ -3,7 +3,9 @@
 use std::{path::PathBuf, time::Duration};
 
 use clap::{Parser, ValueEnum};
-use hg_mcts::{Budget, Instructions, Parallelism, Placement, Settings, VirtualLoss, hex::Hex};
+use hg_mcts::{
+    Budget, Instructions, Parallelism, Placement, Search, Settings, Team, VirtualLoss, hex::Hex,
+};
 
 /// Plays Hex by Monte-Carlo tree search.
 ///
@@ -39,6 +41,13 @@ pub(crate) struct Arguments {
     pub(crate) rollouts: Option<u64>,
     #[command(flatten)]
     pub(crate) search: SearchArguments,
+
+    /// Searches with N processes, which it starts on this machine; `mpirun` or `srun` start them on several
+    #[arg(long, value_name = "N")]
+    pub(crate) local: Option<u32>,
+    /// Transport between the processes: `sm://` where all of them are on one node, else `tcp://`
+    #[arg(long, value_name = "URL")]
+    pub(crate) url: Option<String>,
 
     /// `match`: how many games; an even number, since each opening is played by both
     #[arg(long, default_value_t = 20, value_name = "N")]
@@ -80,9 +89,12 @@ pub(crate) enum Command {
 #[derive(Clone, Debug, Parser)]
 #[command(args_override_self = true)]
 pub(crate) struct SearchArguments {
-    /// Threads
+    /// Threads, of each process
     #[arg(long, default_value_t = 1, value_name = "N")]
     threads: u16,
+    /// Searches with the first process of a job alone, such as one side of a match
+    #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = clap::ArgAction::Set)]
+    alone: bool,
     /// `tree`: one tree for all threads; `root`: one for each
     #[arg(long, default_value = "tree", value_parser = parallelism, value_name = "tree|root")]
     parallel: Parallelism,
@@ -102,7 +114,7 @@ pub(crate) struct SearchArguments {
     /// The constant of UCB1
     #[arg(long, default_value_t = Settings::default().exploration, value_name = "C")]
     exploration: f32,
-    /// Bytes for the tree, with k, M or G behind the number
+    /// Bytes for the tree, of each process, with k, M or G behind the number
     #[arg(long, default_value = "1G", value_parser = bytes, value_name = "BYTES")]
     memory: usize,
     /// Of all random numbers
@@ -131,14 +143,18 @@ impl Arguments {
         Ok(if self.swap { board.with_swap() } else { board })
     }
 
-    /// The opponent's settings in a match.
-    pub(crate) fn opponent(&self) -> Result<Settings, String> {
+    /// The transport between processes on so many nodes.
+    pub(crate) fn transport(&self, nodes: u32) -> &str {
+        self.url.as_deref().unwrap_or(if nodes == 1 { "sm://" } else { "tcp://" })
+    }
+
+    /// How the opponent searches in a match.
+    pub(crate) fn opponent(&self) -> Result<SearchArguments, String> {
         let mut words = self.search.words();
         for pair in self.against.split(',').filter(|it| !it.is_empty()) {
             words.push(format!("--{pair}"));
         }
         SearchArguments::try_parse_from(words)
-            .map(|it| it.settings())
             .map_err(|error| format!("--against {}: {}", self.against, first_line(&error)))
     }
 }
@@ -150,6 +166,41 @@ fn first_line(error: &clap::Error) -> String {
 }
 
 impl SearchArguments {
+    /// A search by the team, where there is one.
+    pub(crate) fn start(
+        &self,
+        team: Option<&Team<Hex>>,
+        position: Hex,
+    ) -> Result<Search<Hex>, String> {
+        let search = match team.filter(|_| !self.alone) {
+            None => Search::new(position, self.settings()),
+            Some(team) if team.threads() == self.threads => {
+                Search::by(team, position, self.settings())
+            }
+            Some(team) => {
+                return Err(format!(
+                    "--threads {}: a search that is not `alone` has {} in each process of this job",
+                    self.threads,
+                    team.threads()
+                ));
+            }
+        };
+        search.map_err(|error| error.to_string())
+    }
+
+    pub(crate) fn threads_of_team(&self) -> Result<u8, String> {
+        let bounds = || format!("--threads {}: from 1 to 255 in each process", self.threads);
+        u8::try_from(self.threads).ok().filter(|it| *it > 0).ok_or_else(bounds)
+    }
+
+    pub(crate) fn with_seed(&self, seed: u64) -> Self {
+        Self { seed, ..self.clone() }
+    }
+
+    pub(crate) fn seed(&self) -> u64 {
+        self.seed
+    }
+
     pub(crate) fn settings(&self) -> Settings {
         Settings {
             workers: self.threads,
@@ -186,6 +237,7 @@ impl SearchArguments {
         let instructions = self.instructions.unwrap_or_else(Instructions::best);
         vec![
             ("threads", self.threads.to_string()),
+            ("alone", self.alone.to_string()),
             ("parallel", format!("{:?}", self.parallel).to_lowercase()),
             ("placement", placement),
             ("virtual-loss", virtual_loss),

@@ -6,7 +6,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use hg_mcts::{Budget, Instructions, Parallelism, Random, Search, Settings, hex::Hex};
+use hg_mcts::{
+    Budget, Instructions, Parallelism, Random, Search, Settings, SettingsError, Team, hex::Hex,
+};
 use serde_json::{Value, json};
 
 use crate::arguments::Arguments;
@@ -18,24 +20,24 @@ const ROUND: Duration = Duration::from_millis(300);
 struct Figure<'a> {
     name: &'static str,
     unit: &'static str,
-    round: Box<dyn FnMut() -> f64 + 'a>,
+    round: Box<dyn FnMut() -> Result<f64, String> + 'a>,
     values: Vec<f64>,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<String, String> {
+pub(crate) fn run(arguments: &Arguments, team: Option<&Team<Hex>>) -> Result<String, String> {
     let board = arguments.position()?;
     let settings = arguments.search.settings();
-    Search::new(board.clone(), settings.clone()).map_err(|error| error.to_string())?;
+    arguments.search.start(None, board.clone())?;
     let best = settings.instructions;
     let searches = |simulations, workers, parallelism| {
         let settings = Settings { simulations, workers, parallelism, ..settings.clone() };
         let board = board.clone();
-        move || search(&board, &settings)
+        move || search(Search::new(board.clone(), settings.clone()))
     };
     let tree = Parallelism::Tree;
     let mut figures = vec![
-        figure("playouts", "playouts/s", || playouts(&board, best)),
-        figure("playouts_portable", "playouts/s", || playouts(&board, Instructions::Portable)),
+        figure("playouts", "playouts/s", || Ok(playouts(&board, best))),
+        figure("playouts_portable", "playouts/s", || Ok(playouts(&board, Instructions::Portable))),
         figure("search", "simulations/s", searches(16, 1, tree)),
         figure("search_1", "simulations/s", searches(1, 1, tree)),
     ];
@@ -44,15 +46,32 @@ pub(crate) fn run(arguments: &Arguments) -> Result<String, String> {
         let independent = searches(16, 2, Parallelism::Root);
         figures.push(figure("search_2_independent", "simulations/s", independent));
     }
+    for (name, parallelism) in [("search_job", tree), ("search_job_independent", Parallelism::Root)]
+    {
+        let Some(team) = team else { break };
+        let (board, settings) = (board.clone(), Settings { parallelism, ..settings.clone() });
+        figures.push(figure(name, "simulations/s", move || {
+            search(Search::by(team, board.clone(), settings.clone()))
+        }));
+    }
     for _ in 0..ROUNDS {
         for it in &mut figures {
-            let value = (it.round)();
+            let value = (it.round)()?;
             it.values.push(value);
         }
     }
+    Ok(describe(arguments, (&board, best), &mut figures))
+}
+
+/// The medians, and what part of independent searches those are that work together.
+fn describe(
+    arguments: &Arguments,
+    (board, best): (&Hex, Instructions),
+    figures: &mut [Figure<'_>],
+) -> String {
     let mut medians = serde_json::Map::new();
     let mut text = String::new();
-    for it in &mut figures {
+    for it in figures {
         it.values.sort_by(f64::total_cmp);
         let (least, median, most) = (it.values[0], it.values[ROUNDS / 2], it.values[ROUNDS - 1]);
         let (name, unit) = (it.name, it.unit);
@@ -67,10 +86,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<String, String> {
             most / 1e6
         );
     }
-    let of = |name: &str| medians.get(name).and_then(|it| it["median"].as_f64());
-    if let (Some(two), Some(apart)) = (of("search_2_threads"), of("search_2_independent")) {
-        medians.insert("efficiency_2_threads".to_owned(), json!(two / apart));
-        text += &format!("{:<22} {:>8.2} x two independent searches\n", "2 threads", two / apart);
+    for (name, apart, words) in [
+        ("search_2_threads", "search_2_independent", "2 threads"),
+        ("search_job", "search_job_independent", "all processes"),
+    ] {
+        let of = |name: &str| medians.get(name).and_then(|it: &Value| it["median"].as_f64());
+        if let (Some(together), Some(apart)) = (of(name), of(apart)) {
+            let part = together / apart;
+            medians.insert(name.replace("search", "efficiency"), json!(part));
+            text += &format!("{words:<22} {part:>8.2} x as many independent searches\n");
+        }
     }
     let about = json!({
         "size": board.size(),
@@ -79,13 +104,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<String, String> {
         "round_seconds": ROUND.as_secs_f64(),
     });
     medians.insert("about".to_owned(), about);
-    Ok(if arguments.json { format!("{:#}\n", Value::Object(medians)) } else { text })
+    if arguments.json { format!("{:#}\n", Value::Object(medians)) } else { text }
 }
 
 fn figure<'a>(
     name: &'static str,
     unit: &'static str,
-    round: impl FnMut() -> f64 + 'a,
+    round: impl FnMut() -> Result<f64, String> + 'a,
 ) -> Figure<'a> {
     Figure { name, unit, round: Box::new(round), values: Vec::new() }
 }
@@ -102,8 +127,8 @@ fn playouts(board: &Hex, instructions: Instructions) -> f64 {
 }
 
 /// A new tree each time: how fast a search is depends on how large its tree is.
-fn search(board: &Hex, settings: &Settings) -> f64 {
-    let mut search = Search::new(board.clone(), settings.clone()).expect("tried before");
-    let found = search.run(Budget::time(ROUND));
-    crate::report::rate(&found.last) * 1e6
+fn search(search: Result<Search<Hex>, SettingsError>) -> Result<f64, String> {
+    let mut search = search.map_err(|error| error.to_string())?;
+    let found = search.run(Budget::time(ROUND)).map_err(|error| error.to_string())?;
+    Ok(crate::report::rate(&found.last) * 1e6)
 }

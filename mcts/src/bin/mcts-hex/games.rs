@@ -2,17 +2,20 @@
 
 use std::fmt::Write as _;
 
-use hg_mcts::{Budget, Game, Outcome, Player, Random, Search, Settings, hex::Hex};
+use hg_mcts::{Budget, Game, Outcome, Player, Random, Team, hex::Hex};
 use serde_json::json;
 
-use crate::{arguments::Arguments, board, say, start, think};
+use crate::{
+    arguments::{Arguments, SearchArguments},
+    board, say, start, think,
+};
 
-pub(crate) fn self_play(arguments: &Arguments) -> Result<(), String> {
-    let mut search = start(arguments, arguments.position()?)?;
+pub(crate) fn self_play(arguments: &Arguments, team: Option<&Team<Hex>>) -> Result<(), String> {
+    let mut search = start(arguments, team, arguments.position()?)?;
     let mut moves = Vec::new();
     let mut simulations = 0;
     while search.position().outcome().is_none() {
-        let found = think(&mut search, arguments.budget(), arguments.progress);
+        let found = think(&mut search, arguments.budget(), arguments.progress)?;
         simulations += found.last.simulations;
         let best = found.best.ok_or("nothing was searched: give more time or rollouts")?;
         moves.push(search.position().format_move(best));
@@ -39,15 +42,15 @@ struct Score {
     won_first: u32,
 }
 
-pub(crate) fn play_match(arguments: &Arguments) -> Result<(), String> {
-    let sides = [arguments.search.settings(), arguments.opponent()?];
+pub(crate) fn play_match(arguments: &Arguments, team: Option<&Team<Hex>>) -> Result<(), String> {
+    let sides = [arguments.search.clone(), arguments.opponent()?];
     if arguments.games == 0 || arguments.games % 2 == 1 {
         return Err(
             "--games: an even number of them, since each opening is played twice".to_owned()
         );
     }
     let start = arguments.position()?;
-    let mut random = Random::new(sides[0].seed, u32::MAX);
+    let mut random = Random::new(sides[0].seed(), u32::MAX);
     let mut score = Score::default();
     let mut opening = start.clone();
     for game in 0..arguments.games {
@@ -55,7 +58,7 @@ pub(crate) fn play_match(arguments: &Arguments) -> Result<(), String> {
             opening = random_opening(&start, &mut random);
         }
         let own = if game % 2 == 0 { Player::First } else { Player::Second };
-        let winner = play_one(&opening, &sides, own, game / 2, arguments.budget())?;
+        let winner = play_one((&opening, team), &sides, own, game / 2, arguments.budget())?;
         score.games += 1;
         score.won += u32::from(winner == own);
         score.won_first += u32::from(winner == own && own == Player::First);
@@ -79,16 +82,16 @@ fn random_opening(start: &Hex, random: &mut Random) -> Hex {
 }
 
 fn play_one(
-    opening: &Hex,
-    sides: &[Settings; 2],
+    (opening, team): (&Hex, Option<&Team<Hex>>),
+    sides: &[SearchArguments; 2],
     own: Player,
     number: u32,
     budget: Budget,
 ) -> Result<Player, String> {
     let mut searches = Vec::new();
     for side in sides {
-        let settings = Settings { seed: side.seed + u64::from(number), ..side.clone() };
-        searches.push(Search::new(opening.clone(), settings).map_err(|error| error.to_string())?);
+        let side = side.with_seed(side.seed() + u64::from(number));
+        searches.push(side.start(team, opening.clone())?);
     }
     loop {
         let position = searches[0].position();
@@ -96,7 +99,7 @@ fn play_one(
             return Ok(winner);
         }
         let at = usize::from(position.turn() != own);
-        let found = searches[at].run(budget);
+        let found = searches[at].run(budget).map_err(|error| error.to_string())?;
         let best = found.best.ok_or("nothing was searched: give more time or rollouts")?;
         searches.iter_mut().for_each(|it| it.advance(best));
     }

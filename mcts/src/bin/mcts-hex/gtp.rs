@@ -2,7 +2,7 @@
 
 use std::io::{self, BufRead, Write};
 
-use hg_mcts::{Game, Player, Search, hex::Hex};
+use hg_mcts::{Game, Player, Search, Team, hex::Hex};
 
 use crate::{arguments::Arguments, board, start};
 
@@ -26,13 +26,15 @@ const COMMANDS: [&str; 14] = [
 /// One conversation.
 struct Engine<'a> {
     arguments: &'a Arguments,
+    team: Option<&'a Team<Hex>>,
     search: Search<Hex>,
     played: Vec<u16>,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
+pub(crate) fn run(arguments: &Arguments, team: Option<&Team<Hex>>) -> Result<(), String> {
     let empty = arguments.empty_board()?;
-    let mut engine = Engine { arguments, search: start(arguments, empty)?, played: Vec::new() };
+    let search = start(arguments, team, empty)?;
+    let mut engine = Engine { arguments, team, search, played: Vec::new() };
     let mut out = io::stdout().lock();
     for line in io::stdin().lock().lines() {
         let line = line.map_err(|error| format!("standard input cannot be read: {error}"))?;
@@ -97,7 +99,7 @@ impl Engine<'_> {
         let arguments = Arguments { size, ..self.arguments.clone() };
         let mut board = arguments.empty_board()?;
         played.iter().for_each(|mv| board.play(*mv));
-        self.search = start(&arguments, board)?;
+        self.search = start(&arguments, self.team, board)?;
         self.played = played;
         Ok(String::new())
     }
@@ -112,7 +114,7 @@ impl Engine<'_> {
         }
         let arguments = Arguments { size, ..self.arguments.clone() };
         let empty = arguments.empty_board().map_err(|_| unacceptable())?;
-        self.search = start(&arguments, empty)?;
+        self.search = start(&arguments, self.team, empty)?;
         self.played.clear();
         Ok(String::new())
     }
@@ -147,7 +149,7 @@ impl Engine<'_> {
         if self.search.position().outcome().is_some() {
             return Ok("resign".to_owned());
         }
-        let found = self.search.run(self.arguments.budget());
+        let found = self.search.run(self.arguments.budget()).map_err(|error| error.to_string())?;
         let best = found.best.ok_or("nothing was searched")?;
         let text = self.search.position().format_move(best);
         self.make(best);

@@ -1,4 +1,4 @@
-//! `mcts-hex`: plays Hex by Monte-Carlo tree search, alone or on several threads.
+//! `mcts-hex`: plays Hex by Monte-Carlo tree search: alone, on several threads, or on those of all processes of a job.
 
 mod arguments;
 mod bench;
@@ -17,60 +17,102 @@ use std::{
 
 use arguments::{Arguments, Command};
 use hg_cli_style::print;
-use hg_mcts::{Analysis, Budget, Progress, Search, hex::Hex};
+use hg_job::Local;
+use hg_mcts::{Analysis, Budget, Progress, Search, Team, hex::Hex};
 
 fn main() -> ExitCode {
-    let arguments: Arguments = match hg_cli_style::parse() {
+    let arguments: Arguments = match hg_cli_style::parse_or(not_read, prints) {
         Ok(arguments) => arguments,
         Err(status) => return status,
     };
     match run(&arguments) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(status) => status,
         Err(sentence) => {
-            // A closed standard error leaves nobody to tell.
-            let _ = writeln!(io::stderr(), "mcts-hex: {sentence}");
+            tell(&sentence);
             ExitCode::FAILURE
         }
     }
 }
 
-fn run(arguments: &Arguments) -> Result<(), String> {
+/// Whether this process speaks for all that a launcher has given the same command line.
+fn prints() -> bool {
+    hg_job::Settings::new().rank().is_none_or(|rank| rank == 0)
+}
+
+fn not_read(sentence: String) -> ExitCode {
+    if prints() {
+        tell(&sentence);
+    }
+    ExitCode::from(hg_cli_style::WRONG)
+}
+
+fn run(arguments: &Arguments) -> Result<ExitCode, String> {
+    if let Some(size) = arguments.local
+        && !Local::is_rank()
+    {
+        let ended = Local::new(size).on_waiting(tell).run().map_err(|error| error.to_string())?;
+        if !ended.report().is_empty() {
+            tell(&ended.report());
+        }
+        return Ok(ExitCode::from(ended.code()));
+    }
+    let job = hg_job::Settings::new().on_waiting(tell).connect();
+    let job = job.map_err(|error| error.to_string())?;
+    if job.size() == 1 {
+        command(arguments, None)?;
+    } else {
+        let url = arguments.transport(job.node_map().nodes());
+        let team = Team::open(&job, arguments.search.threads_of_team()?, url);
+        if let Some(team) = team.map_err(|error| error.to_string())? {
+            command(arguments, Some(&team))?;
+        }
+    }
+    job.leave().map_err(|error| error.to_string())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What was asked for, done by the first process of a job, which has the others for its searches.
+fn command(arguments: &Arguments, team: Option<&Team<Hex>>) -> Result<(), String> {
     if arguments.gtp {
-        return gtp::run(arguments);
+        return gtp::run(arguments, team);
     }
     if arguments.bench {
-        return say(&bench::run(arguments)?);
+        return say(&bench::run(arguments, team)?);
     }
     match arguments.command {
-        Command::Best | Command::Analyze => analyze(arguments),
-        Command::SelfPlay => games::self_play(arguments),
-        Command::Match => games::play_match(arguments),
-        Command::Play => play::run(arguments),
+        Command::Best | Command::Analyze => analyze(arguments, team),
+        Command::SelfPlay => games::self_play(arguments, team),
+        Command::Match => games::play_match(arguments, team),
+        Command::Play => play::run(arguments, team),
     }
 }
 
-fn analyze(arguments: &Arguments) -> Result<(), String> {
-    let mut search = start(arguments, arguments.position()?)?;
-    let found = think(&mut search, arguments.budget(), arguments.progress);
+fn analyze(arguments: &Arguments, team: Option<&Team<Hex>>) -> Result<(), String> {
+    let mut search = start(arguments, team, arguments.position()?)?;
+    let found = think(&mut search, arguments.budget(), arguments.progress)?;
     if let Some(file) = &arguments.plot {
         plot::write(file, search.position(), &found)?;
     }
     let report = report::Report::new(&search, &found, &arguments.search);
     match (arguments.json, arguments.command) {
-        (true, _) => say(&format!("{:#}\n", report.json())),
+        (true, _) => say(&format!("{:#}\n", report.json()?)),
         (false, Command::Best) => say(&report.best()),
         (false, _) => say(&report.text()),
     }
 }
 
-fn start(arguments: &Arguments, position: Hex) -> Result<Search<Hex>, String> {
-    Search::new(position, arguments.search.settings()).map_err(|error| error.to_string())
+fn start(
+    arguments: &Arguments,
+    team: Option<&Team<Hex>>,
+    position: Hex,
+) -> Result<Search<Hex>, String> {
+    arguments.search.start(team, position)
 }
 
 /// A phase, with or without a line every second.
-fn think(search: &mut Search<Hex>, budget: Budget, tells: bool) -> Analysis {
+fn think(search: &mut Search<Hex>, budget: Budget, tells: bool) -> Result<Analysis, String> {
     let mut next = Duration::from_secs(1);
-    search.run_with(budget, |progress: &Progress| {
+    let found = search.run_with(budget, |progress: &Progress| {
         if tells && progress.elapsed >= next {
             next += Duration::from_secs(1);
             let (time, rate) = (progress.elapsed.as_secs_f64(), report::rate(progress));
@@ -81,7 +123,14 @@ fn think(search: &mut Search<Hex>, budget: Budget, tells: bool) -> Analysis {
                 progress.simulations
             );
         }
-    })
+    });
+    found.map_err(|error| error.to_string())
+}
+
+/// A line on standard error, in one piece: other processes of the job write there, too.
+fn tell(sentence: &str) {
+    // A closed standard error leaves nobody to tell.
+    let _ = io::stderr().write_all(format!("mcts-hex: {sentence}\n").as_bytes());
 }
 
 fn say(text: &str) -> Result<(), String> {

@@ -2,12 +2,12 @@
 
 use std::io::{self, BufRead};
 
-use hg_mcts::{Game, Player, Search, hex::Hex};
+use hg_mcts::{Game, Player, Search, Team, hex::Hex};
 
 use crate::{arguments::Arguments, board, say, start, think};
 
-pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
-    let mut search = start(arguments, arguments.position()?)?;
+pub(crate) fn run(arguments: &Arguments, team: Option<&Team<Hex>>) -> Result<(), String> {
+    let mut search = start(arguments, team, arguments.position()?)?;
     let own = if arguments.second { Player::First } else { Player::Second };
     say("Type a move such as c4, `swap` where it is allowed, or `quit`.\n")?;
     let mut lines = io::stdin().lock().lines();
@@ -15,7 +15,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     while search.position().outcome().is_none() {
         say(&board::draw(search.position(), last))?;
         let mv = if search.position().turn() == own {
-            let found = think(&mut search, arguments.budget(), arguments.progress);
+            let found = think(&mut search, arguments.budget(), arguments.progress)?;
             let best = found.best.ok_or("nothing was searched: give more time or rollouts")?;
             say(&format!("I play {}.\n", search.position().format_move(best)))?;
             best

@@ -71,9 +71,10 @@ impl<'a> Report<'a> {
         );
         for (number, it) in found.workers.iter().enumerate() {
             let share = 100.0 * per(it.simulations, self.simulated());
+            let who = self.who(number);
             let _ = writeln!(
                 out,
-                "thread {number}: {share:.1} % of the simulations, depth {:.1} (at most {}), {:.2} messages and \
+                "{who}: {share:.1} % of the simulations, depth {:.1} (at most {}), {:.2} messages and \
                  {:.0} bytes a rollout, {} nodes in {:.1} MiB, {} pruned",
                 per(it.depth_sum, it.rollouts),
                 it.depth_max,
@@ -87,7 +88,7 @@ impl<'a> Report<'a> {
         out
     }
 
-    pub(crate) fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Result<Value, String> {
         let (position, found) = (self.search.position(), self.found);
         let moves: Vec<Value> = (found.candidates.iter())
             .map(|it| {
@@ -113,8 +114,8 @@ impl<'a> Report<'a> {
         let samples: Vec<Value> = (found.samples.iter())
             .map(|it| json!([it.elapsed.as_secs_f64(), it.simulations]))
             .collect();
-        let audit = self.search.audit();
-        json!({
+        let audit = self.search.audit().map_err(|error| error.to_string())?;
+        Ok(json!({
             "size": position.size(),
             "stones": position.stones(),
             "settings": settings,
@@ -127,6 +128,7 @@ impl<'a> Report<'a> {
             "simulations": found.last.simulations,
             "seconds": found.last.elapsed.as_secs_f64(),
             "simulations_per_second": rate(&found.last) * 1e6,
+            "processes": found.workers.len() / usize::from(self.search.settings().workers),
             "threads": found.workers.iter().map(|it| self.thread_json(it)).collect::<Vec<_>>(),
             "samples": samples,
             "left_over": {
@@ -134,7 +136,16 @@ impl<'a> Report<'a> {
                 "waiting": audit.waiting,
                 "unbalanced_nodes": audit.unbalanced,
             },
-        })
+        }))
+    }
+
+    /// A thread's name, with its process's where there are several.
+    fn who(&self, number: usize) -> String {
+        let threads = usize::from(self.search.settings().workers);
+        if self.found.workers.len() == threads {
+            return format!("thread {number}");
+        }
+        format!("process {}, thread {}", number / threads, number % threads)
     }
 
     fn thread_json(&self, it: &WorkerStats) -> Value {

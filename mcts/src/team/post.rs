@@ -1,0 +1,281 @@
+//! What the threads of a job say to one another beside the messages of a search, and where all of it arrives.
+//!
+//! A function that is called finds the post of its thread in [`HERE`]: it is there while progress is made.
+
+use std::{cell::RefCell, collections::VecDeque, sync::Arc};
+
+use hg_invoke::{Error, How, Place, Request, Room, rpc};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    Budget, Gone, Settings, WINDOW_MAX,
+    message::Message,
+    stats::{Audit, Part, Progress, Sums},
+    wire,
+};
+
+/// Anything that is said beside the messages of a search.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Word {
+    /// A thread is there; so that it hears when the leader's process ends, and the leader when its own does.
+    Hello,
+    /// The leader says what is to be done.
+    Order(Order),
+    /// The leader is told what came of it.
+    Answer(Answer),
+    /// The leader is told how far a phase has come.
+    Progress(Progress),
+    /// A process is gone: who hears it has not, perhaps, seen it.
+    Broken { process: u32, why: String },
+}
+
+/// What the leader wants of all others, one thing at a time. All but `Close` and `Leave` are answered.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum Order {
+    Begin(Begin),
+    Look {
+        search: u32,
+        key: u64,
+    },
+    Audit {
+        search: u32,
+    },
+    Close {
+        search: u32,
+    },
+    /// Nothing more is searched.
+    End,
+    /// Everybody knows that.
+    Leave,
+}
+
+/// A phase.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Begin {
+    pub(crate) search: u32,
+    pub(crate) phase: u32,
+    pub(crate) settings: Settings,
+    pub(crate) position: Vec<u8>,
+    pub(crate) key: u64,
+    pub(crate) owner: u16,
+    pub(crate) budget: Budget,
+    /// The leader wants to know how far it comes.
+    pub(crate) tells: bool,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum Answer {
+    Part(Part),
+    Look(Option<Sums>),
+    Audit(Audit),
+    Ended,
+}
+
+/// One thread's way to all others.
+#[derive(Debug)]
+pub(crate) struct Post {
+    here: hg_invoke::Worker,
+    pub(crate) inbox: Inbox,
+}
+
+/// What has come.
+#[derive(Debug, Default)]
+pub(crate) struct Inbox {
+    /// Of each process.
+    threads: u32,
+    pub(crate) messages: Vec<Message>,
+    /// How much work each thread has said to wait for it.
+    pub(crate) loads: Vec<u32>,
+    pub(crate) orders: VecDeque<Order>,
+    pub(crate) answers: Vec<Option<Answer>>,
+    pub(crate) progress: Option<Progress>,
+    /// Who was the first to be gone, or to send what makes no sense.
+    broken: Option<Gone>,
+}
+
+thread_local! {
+    static HERE: RefCell<Inbox> = RefCell::default();
+}
+
+/// Orders that may wait. The leader gives the next one when the last one was answered; those that close searches need no answer.
+const ORDERS_MAX: usize = 1024;
+/// Messages that may wait: one for each rollout under way, and ends of phases.
+const MESSAGES_MAX: usize = WINDOW_MAX as usize + 1024;
+
+#[rpc(crate = hg_invoke)]
+pub(crate) fn deliver(here: &Request, batch: &[u8]) {
+    HERE.with_borrow_mut(|inbox| {
+        let from = inbox.number(here.caller());
+        match wire::read(batch, from, &mut inbox.messages) {
+            Ok(head) => inbox.loads[usize::from(from)] = head.load,
+            Err(wire::Malformed) => inbox.accuse(from, "has sent bytes that are no messages"),
+        }
+        if inbox.messages.len() > MESSAGES_MAX {
+            inbox.accuse(from, "has sent more messages than there may be");
+        }
+    });
+}
+
+#[rpc(crate = hg_invoke)]
+pub(crate) fn hear(here: &Request, word: Word) {
+    HERE.with_borrow_mut(|inbox| {
+        let from = inbox.number(here.caller());
+        match word {
+            Word::Hello => {}
+            Word::Order(order) if from == LEADER && inbox.orders.len() < ORDERS_MAX => {
+                inbox.orders.push_back(order);
+            }
+            Word::Answer(answer) => inbox.answers[usize::from(from)] = Some(answer),
+            Word::Progress(progress) => inbox.progress = Some(progress),
+            Word::Broken { process, why } => {
+                inbox.broken.get_or_insert(Gone { process, why: why.into() });
+            }
+            Word::Order(_) => inbox.accuse(from, "has given orders that are not its to give"),
+        }
+    });
+}
+
+/// The first thread of the first process.
+pub(crate) const LEADER: u16 = 0;
+
+impl Inbox {
+    /// The number of a thread among all.
+    fn number(&self, place: Option<Place>) -> u16 {
+        let place = place.expect("a function runs when somebody has called it");
+        u16::try_from(place.process * self.threads + place.thread).expect("looked at when opened")
+    }
+
+    pub(crate) fn accuse(&mut self, from: u16, why: &str) {
+        let process = u32::from(from) / self.threads;
+        self.broken.get_or_insert(Gone { process, why: why.into() });
+    }
+}
+
+impl Post {
+    pub(crate) fn new(here: hg_invoke::Worker, threads: u32) -> Self {
+        let all = here.everybody().count();
+        let inbox =
+            Inbox { threads, loads: vec![0; all], answers: vec![None; all], ..Inbox::default() };
+        Self { here, inbox }
+    }
+
+    /// The number of this thread among all.
+    pub(crate) fn me(&self) -> u16 {
+        self.inbox.number(Some(self.here.place()))
+    }
+
+    /// How many threads all processes have.
+    pub(crate) fn all(&self) -> u16 {
+        u16::try_from(self.inbox.answers.len()).expect("looked at when opened")
+    }
+
+    /// An error of this process's own.
+    pub(crate) fn own(&self, why: impl Into<Arc<str>>) -> Gone {
+        Gone { process: self.here.place().process, why: why.into() }
+    }
+
+    /// The process of a thread has sent what makes no sense.
+    pub(crate) fn accuse(&self, from: u16, why: &str) -> Gone {
+        Gone { process: u32::from(from) / self.inbox.threads, why: why.into() }
+    }
+
+    /// Whether everybody is there.
+    pub(crate) fn check(&self) -> Result<(), Gone> {
+        match (&self.inbox.broken, self.here.gone()) {
+            (Some(broken), _) => Err(broken.clone()),
+            (None, Some(gone)) => Err(self.gone(gone)),
+            (None, None) => Ok(()),
+        }
+    }
+
+    /// Sends messages of a search.
+    pub(crate) fn deliver(&mut self, to: u16, batch: &[u8]) -> Result<(), Gone> {
+        let to = self.place(to);
+        let called = self.with(|here| {
+            here.call_with(to, deliver, (batch,), How::room(Room::Wait)).map_err(|it| it.error)
+        });
+        called.map_err(|error| self.why(error))
+    }
+
+    /// What was sent leaves.
+    pub(crate) fn flush(&self) {
+        self.here.flush();
+    }
+
+    pub(crate) fn say(&mut self, to: u16, word: Word) -> Result<(), Gone> {
+        let to = self.place(to);
+        let called = self.with(|here| {
+            let called = here.call(to, hear, (word,));
+            here.flush();
+            called
+        });
+        called.map_err(|error| self.why(error))
+    }
+
+    /// Takes in what has come.
+    pub(crate) fn progress(&mut self) -> Result<(), Gone> {
+        let made = self.with(hg_invoke::Worker::progress);
+        made.map_err(|error| self.why(error))?;
+        self.check()
+    }
+
+    /// Waits until something that has come is `found`, or somebody is gone.
+    pub(crate) fn wait<T>(&mut self, found: impl Fn(&mut Inbox) -> Option<T>) -> Result<T, Gone> {
+        let waited = self.with(|here| {
+            here.wait_until(|| {
+                HERE.with_borrow_mut(|inbox| {
+                    let found = found(inbox).map(Ok);
+                    found.or_else(|| here.gone().map(Err)).or_else(|| {
+                        let broken = inbox.broken.clone()?;
+                        let Gone { process, why } = broken;
+                        Some(Err(Error::Gone { process, why }))
+                    })
+                })
+            })
+        });
+        waited.map_err(|error| self.why(error))
+    }
+
+    /// Tells everybody who is gone, and ends once that has left.
+    pub(crate) fn break_off(mut self, gone: &Gone) {
+        let me = self.me();
+        for to in (0..self.all()).filter(|to| *to != me) {
+            let (process, why) = (gone.process, gone.why.as_ref().into());
+            // Who is gone need not be told.
+            let _ = self.say(to, Word::Broken { process, why });
+        }
+        self.finish();
+    }
+
+    pub(crate) fn finish(self) {
+        // Whoever is gone by now was told, or need not be.
+        let _ = self.here.finish();
+    }
+
+    fn place(&self, number: u16) -> Place {
+        let (number, threads) = (u32::from(number), self.inbox.threads);
+        Place { process: number / threads, thread: number % threads }
+    }
+
+    /// What lies behind an error: who ends because of another one has said so before.
+    fn why(&mut self, error: Error) -> Gone {
+        // It may have come, and not be looked at yet.
+        let _ = self.with(hg_invoke::Worker::progress);
+        self.check().err().unwrap_or_else(|| self.gone(error))
+    }
+
+    fn gone(&self, error: Error) -> Gone {
+        match error {
+            Error::Gone { process, why } => Gone { process, why: format!("is gone: {why}").into() },
+            other => self.own(format!("cannot go on: {other}")),
+        }
+    }
+
+    /// Functions that are called meanwhile find the inbox.
+    fn with<R>(&mut self, act: impl FnOnce(&hg_invoke::Worker) -> R) -> R {
+        HERE.with_borrow_mut(|there| std::mem::swap(there, &mut self.inbox));
+        let result = act(&self.here);
+        HERE.with_borrow_mut(|there| std::mem::swap(there, &mut self.inbox));
+        result
+    }
+}

@@ -1,0 +1,136 @@
+//! A process that lies to its team.
+
+use std::sync::{Condvar, Mutex};
+
+use proptest::prelude::*;
+use watchdog::Watchdog;
+
+use super::*;
+use crate::{Placement, Player, Search, hex::Hex};
+
+/// Two processes that tell each other something once.
+#[derive(Default)]
+struct Meeting(Mutex<[Option<Vec<u8>>; 2]>, Condvar);
+
+struct Process<'a>(u32, &'a Meeting);
+
+impl Group for Process<'_> {
+    fn rank(&self) -> u32 {
+        self.0
+    }
+    fn size(&self) -> u32 {
+        2
+    }
+    fn all_gather(&self, own: &[u8]) -> Result<Vec<Vec<u8>>, String> {
+        let Meeting(told, changed) = self.1;
+        let mut told = told.lock().unwrap();
+        told[self.0 as usize] = Some(own.to_vec());
+        changed.notify_all();
+        let told = changed.wait_while(told, |told| told.contains(&None)).unwrap();
+        Ok(told.iter().flatten().cloned().collect())
+    }
+}
+
+/// What the first process finds when the other one answers the start of a phase like this, and then waits for the end.
+fn told(lie: impl FnOnce(&mut Post, &Begin) -> Result<(), Gone> + Send) -> String {
+    let (meeting, _watchdog) = (Meeting::default(), Watchdog::start());
+    thread::scope(|scope| {
+        let liar = scope.spawn(|| {
+            let fabric = Fabric::new().register(post::deliver).unwrap();
+            let fabric = fabric.register(post::hear).unwrap();
+            let here = fabric.open(&Process(1, &meeting), "sm://").unwrap().remove(0);
+            let mut post = Post::new(here, 1);
+            post.say(LEADER, Word::Hello).unwrap();
+            let begin = post.wait(|inbox| match inbox.orders.pop_front() {
+                Some(Order::Begin(begin)) => Some(begin),
+                _ => None,
+            });
+            // The other one may have ended in the middle of it.
+            let _ = lie(&mut post, &begin.unwrap());
+            let ended: Result<(), Gone> = post.wait(|_| None);
+            ended.unwrap_err()
+        });
+        let team = Team::open(&Process(0, &meeting), 1, "sm://").unwrap().unwrap();
+        let settings =
+            Settings { simulations: 4, placement: Placement::Hash, ..Settings::default() };
+        let mut search = Search::by(&team, Hex::new(4).unwrap(), settings).unwrap();
+        let gone = search.run(Budget::default()).unwrap_err();
+        assert_eq!(gone.process, 1);
+        assert_eq!(liar.join().unwrap(), gone, "it is told, too");
+        gone.to_string()
+    })
+}
+
+/// Of one phase.
+fn batch(begin: &Begin, rest: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    wire::Head { phase: begin.phase, load: 0 }.write(&mut bytes);
+    bytes.extend(rest);
+    bytes
+}
+
+#[test]
+fn a_process_that_sends_what_makes_no_sense_ends_the_team_by_name() {
+    let deliver = |rest: &'static [u8]| {
+        told(|post, begin| {
+            post.deliver(LEADER, &batch(begin, rest))?;
+            post.flush();
+            Ok(())
+        })
+    };
+    assert_eq!(deliver(&[77]), "process 1 has sent bytes that are no messages");
+    assert_eq!(deliver(&[2]), "process 1 has ended a phase that another one leads");
+    // A selection of one rollout, by a child 0 of a node of worker 1: on a board of four there is no move 99; then 3.
+    let ninety_nine = [0, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 99, 0, 1, 0];
+    assert_eq!(
+        deliver(Box::leak(Box::new(ninety_nine))),
+        "process 1 has sent a move that cannot be made"
+    );
+    let not_its_own = [0, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0];
+    let why = "process 1 has sent rollouts by a path that is not its own";
+    assert_eq!(deliver(Box::leak(Box::new(not_its_own))), why);
+    // A report of a rollout to a node that there is not: 4 simulations.
+    let unasked = [4, 1, 0, 4, 0, 0, 0, 0, 0, 0, 0, 1, 0, 9, 9, 0, 0, 0, 0, 3, 0, 0, 0];
+    let why = "process 1 has reported rollouts that it was not sent";
+    assert_eq!(deliver(Box::leak(Box::new(unasked))), why);
+    let five = [4, 1, 0, 5, 0, 0, 0, 0, 0, 0, 0, 1, 0, 9, 9, 0, 0, 0, 0, 3, 0, 0, 0];
+    assert_eq!(deliver(Box::leak(Box::new(five))), "process 1 has reported what cannot be");
+}
+
+#[test]
+fn a_process_that_says_what_is_not_its_to_say_ends_the_team_by_name() {
+    let order = told(|post, _| post.say(LEADER, Word::Order(Order::End)));
+    assert_eq!(order, "process 1 has given orders that are not its to give");
+    let flood = told(|post, begin| {
+        loop {
+            post.deliver(LEADER, &batch(begin, &[2; 4000]))?;
+            post.flush();
+        }
+    });
+    assert!(flood.starts_with("process 1 has "), "{flood}");
+}
+
+proptest! {
+    #[test]
+    fn positions_of_hex_are_read_again_and_others_refused(
+        size in 2_u8..20, swap: bool, moves: Vec<u16>, bytes: Vec<u8>,
+    ) {
+        let mut board = Hex::new(size).unwrap();
+        if swap {
+            board = board.with_swap();
+        }
+        for mv in moves {
+            let mv = mv % (u16::from(size) * u16::from(size) + 1);
+            let mv = if mv == u16::from(size) * u16::from(size) { crate::hex::SWAP } else { mv };
+            if board.is_legal(mv) {
+                crate::Game::play(&mut board, mv);
+            }
+        }
+        let written = board.to_bytes();
+        prop_assert_eq!(Hex::from_bytes(&written), Some(board.clone()));
+        prop_assert_eq!(Hex::from_bytes(&written[1..]), None);
+        if let Some(read) = Hex::from_bytes(&bytes) {
+            prop_assert!(crate::Game::turn(&read) == Player::First || bytes[1] == 1);
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! Messages between workers of different processes, as bytes.
+//!
+//! A batch begins with [`Head`]; then come its messages, one after the other. Numbers are little-endian.
+//!
+//! | message | bytes |
+//! |---|---|
+//! | a selection | 0, or 1 of a leaf; rollouts (2); the path |
+//! | the end of the phase | 2 |
+//! | a report | 4, and 1 where the first player has won, 2 the second, 3 nobody; rollouts (2), simulations (4), score (4); the path |
+//! | a path | hops (2); for each the node (4), the child (2), its move (2), the owner (2) |
+//!
+//! What comes is looked at here as far as that goes without a tree: see [`crate::worker`] for the rest.
+
+use crate::{
+    Outcome, Player, SIMULATIONS_A_LEAF_MAX, WINDOW_MAX,
+    message::{Body, Hop, Message, Path},
+    tree::{CHILDREN_MAX, Tally},
+    worker::PATH_MAX,
+};
+
+/// What all messages of a batch have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Head {
+    pub(crate) phase: u32,
+    /// How much work waits at the sender.
+    pub(crate) load: u32,
+}
+
+/// Bytes that are no batch of messages.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Malformed;
+
+const SELECT: u8 = 0;
+const LEAF: u8 = 1;
+const STOP: u8 = 2;
+const REPORT: u8 = 4;
+
+const HOP_BYTES: usize = 10;
+/// With the longest message a batch still fits in one message of any transport.
+const _: () = assert!(4096 + 13 + PATH_MAX * HOP_BYTES < 16 << 10);
+
+impl Head {
+    pub(crate) fn write(self, into: &mut Vec<u8>) {
+        into.extend(self.phase.to_le_bytes());
+        into.extend(self.load.to_le_bytes());
+    }
+}
+
+pub(crate) fn write(body: &Body, into: &mut Vec<u8>) {
+    match body {
+        Body::Select { path, count, is_leaf } => {
+            into.push(if *is_leaf { LEAF } else { SELECT });
+            into.extend(rollouts(*count));
+            write_path(path, into);
+        }
+        Body::Report { path, tally, proof } => {
+            into.push(
+                REPORT
+                    + match proof {
+                        None => 0,
+                        Some(Outcome::Won(Player::First)) => 1,
+                        Some(Outcome::Won(Player::Second)) => 2,
+                        Some(Outcome::Drawn) => 3,
+                    },
+            );
+            into.extend(rollouts(tally.rollouts));
+            into.extend(tally.simulations.to_le_bytes());
+            into.extend(tally.score.to_le_bytes());
+            write_path(path, into);
+        }
+        Body::Stop => into.push(STOP),
+    }
+}
+
+/// At most [`WINDOW_MAX`], unless another process has lied, which the receiver then finds out.
+fn rollouts(count: u32) -> [u8; 2] {
+    u16::try_from(count).unwrap_or(u16::MAX).to_le_bytes()
+}
+
+fn write_path(path: &Path, into: &mut Vec<u8>) {
+    into.extend(u16::try_from(path.len()).expect("at most PATH_MAX").to_le_bytes());
+    for hop in path {
+        let mut bytes = [0; HOP_BYTES];
+        bytes[..4].copy_from_slice(&hop.node.to_le_bytes());
+        for (at, half) in [hop.edge, hop.mv, hop.owner].into_iter().enumerate() {
+            bytes[4 + 2 * at..][..2].copy_from_slice(&half.to_le_bytes());
+        }
+        into.extend(bytes);
+    }
+}
+
+/// Appends the messages of a batch that this worker has sent.
+pub(crate) fn read(
+    mut bytes: &[u8],
+    from: u16,
+    into: &mut Vec<Message>,
+) -> Result<Head, Malformed> {
+    let rest = &mut bytes;
+    let (phase, load) = (u32::from_le_bytes(take(rest)?), u32::from_le_bytes(take(rest)?));
+    while !rest.is_empty() {
+        into.push(Message { phase, from, body: read_body(rest)? });
+    }
+    Ok(Head { phase, load })
+}
+
+fn read_body(rest: &mut &[u8]) -> Result<Body, Malformed> {
+    let [kind] = take(rest)?;
+    if kind == STOP {
+        return Ok(Body::Stop);
+    }
+    let count = u32::from(u16::from_le_bytes(take(rest)?));
+    if count == 0 || count > WINDOW_MAX {
+        return Err(Malformed);
+    }
+    let proof = match kind {
+        SELECT | LEAF => {
+            let is_leaf = kind == LEAF;
+            let path = read_path(rest)?;
+            return if is_leaf && count > 1 {
+                Err(Malformed)
+            } else {
+                Ok(Body::Select { path, count, is_leaf })
+            };
+        }
+        4 => None,
+        5 => Some(Outcome::Won(Player::First)),
+        6 => Some(Outcome::Won(Player::Second)),
+        7 => Some(Outcome::Drawn),
+        _ => return Err(Malformed),
+    };
+    let (simulations, score) = (u32::from_le_bytes(take(rest)?), i32::from_le_bytes(take(rest)?));
+    if simulations > count * SIMULATIONS_A_LEAF_MAX || score.unsigned_abs() > simulations {
+        return Err(Malformed);
+    }
+    let tally = Tally { rollouts: count, simulations, score };
+    Ok(Body::Report { path: read_path(rest)?, tally, proof })
+}
+
+/// A path of one hop at least: rollouts begin at the root's owner, and end there.
+fn read_path(rest: &mut &[u8]) -> Result<Path, Malformed> {
+    let hops = usize::from(u16::from_le_bytes(take(rest)?));
+    if hops == 0 || hops > PATH_MAX {
+        return Err(Malformed);
+    }
+    let (bytes, after) = rest.split_at_checked(hops * HOP_BYTES).ok_or(Malformed)?;
+    *rest = after;
+    let hop = |mut bytes: &[u8]| {
+        let node = u32::from_le_bytes(take(&mut bytes)?);
+        let mut half = || take(&mut bytes).map(u16::from_le_bytes);
+        let (edge, mv, owner) = (half()?, half()?, half()?);
+        let is_child = usize::from(edge) < CHILDREN_MAX;
+        if is_child { Ok(Hop { node, edge, mv, owner }) } else { Err(Malformed) }
+    };
+    bytes.chunks_exact(HOP_BYTES).map(hop).collect()
+}
+
+fn take<const N: usize>(rest: &mut &[u8]) -> Result<[u8; N], Malformed> {
+    let (bytes, after) = rest.split_first_chunk().ok_or(Malformed)?;
+    *rest = after;
+    Ok(*bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn path() -> impl Strategy<Value = Path> {
+        let hop = (any::<u32>(), 0..512_u16, any::<u16>(), any::<u16>());
+        proptest::collection::vec(hop, 1..20).prop_map(|hops| {
+            hops.into_iter().map(|(node, edge, mv, owner)| Hop { node, edge, mv, owner }).collect()
+        })
+    }
+
+    fn body() -> impl Strategy<Value = Body> {
+        let proof = proptest::sample::select(vec![
+            None,
+            Some(Outcome::Drawn),
+            Some(Outcome::Won(Player::First)),
+            Some(Outcome::Won(Player::Second)),
+        ]);
+        prop_oneof![
+            (path(), 1..=WINDOW_MAX).prop_map(|(path, count)| Body::Select {
+                path,
+                count,
+                is_leaf: false
+            }),
+            path().prop_map(|path| Body::Select { path, count: 1, is_leaf: true }),
+            (path(), 1..=WINDOW_MAX, -16..=16_i32, proof).prop_map(
+                |(path, rollouts, score, proof)| {
+                    let tally = Tally { rollouts, simulations: 16 * rollouts, score };
+                    Body::Report { path, tally, proof }
+                }
+            ),
+            Just(Body::Stop),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_again(
+            bodies in proptest::collection::vec(body(), 0..8), phase: u32, load: u32, from: u16,
+        ) {
+            let (mut bytes, head) = (Vec::new(), Head { phase, load });
+            head.write(&mut bytes);
+            for body in &bodies {
+                let before = bytes.len();
+                write(body, &mut bytes);
+                prop_assert!(bytes.len() - before <= 13 + PATH_MAX * HOP_BYTES);
+            }
+            let mut messages = Vec::new();
+            prop_assert_eq!(read(&bytes, from, &mut messages), Ok(head));
+            prop_assert!(messages.iter().all(|it| it.phase == phase && it.from == from));
+            let read_bodies: Vec<Body> = messages.into_iter().map(|it| it.body).collect();
+            prop_assert_eq!(format!("{read_bodies:?}"), format!("{bodies:?}"));
+            // Every beginning is refused, or is a batch of fewer messages.
+            for end in 0..bytes.len() {
+                let mut fewer = Vec::new();
+                if read(&bytes[..end], from, &mut fewer).is_ok() {
+                    prop_assert!(fewer.len() < bodies.len());
+                }
+            }
+        }
+
+        #[test]
+        fn bytes_of_a_stranger_are_read_or_refused(bytes: Vec<u8>) {
+            let _ = read(&bytes, 0, &mut Vec::new());
+        }
+    }
+
+    #[test]
+    fn what_no_worker_sends_is_refused() {
+        let refused = |bytes: &[u8]| {
+            let bytes = [&[0; 8], bytes].concat();
+            read(&bytes, 0, &mut Vec::new()) == Err(Malformed)
+        };
+        let hop = [0; HOP_BYTES];
+        assert!(!refused(&[&[SELECT, 1, 0, 1, 0][..], &hop].concat()));
+        assert!(refused(&[SELECT, 1, 0, 0, 0]), "an empty path");
+        assert!(refused(&[&[SELECT, 0, 0, 1, 0][..], &hop].concat()), "no rollout");
+        assert!(refused(&[&[LEAF, 2, 0, 1, 0][..], &hop].concat()), "two of one leaf");
+        assert!(refused(&[SELECT, 1, 0, 255, 255]), "a path without end");
+        let report = |score: i32| {
+            let head = [&[REPORT, 1, 0][..], &4_u32.to_le_bytes(), &score.to_le_bytes()].concat();
+            [&head[..], &[1, 0], &hop].concat()
+        };
+        assert!(!refused(&report(-4)));
+        assert!(refused(&report(5)) && refused(&report(i32::MIN)), "more wins than games");
+        assert!(refused(&[3]) && refused(&[8]), "no kind");
+    }
+}
