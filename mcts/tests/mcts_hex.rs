@@ -230,9 +230,9 @@ fn rank(runner: u32, rank: u32) -> Option<u32> {
 #[test]
 fn a_process_that_is_killed_in_the_middle_of_a_search_is_named_and_the_others_end() {
     let _watchdog = Watchdog::start();
-    for url in ["sm://", "tcp://127.0.0.1"] {
+    for (url, threads) in [("sm://", "--threads=1"), ("tcp://127.0.0.1", "--threads=2")] {
         for dead in 0..3 {
-            let words = ["--local=3", "--time=600", "--progress", "analyze", "--url", url];
+            let words = ["--local=3", "--time=600", "--progress", "analyze", "--url", url, threads];
             let mut runner = start(PROGRAM, &words);
             let mut lines = BufReader::new(runner.stderr.take().expect("piped")).lines();
             // The search is under way.

@@ -11,6 +11,8 @@ use hg_mcts::{
 ///
 /// The first player joins top and bottom, the second one left and right. Moves are a letter for the column and a number
 /// for the row: `a1` is the top left.
+///
+/// Started by `mpirun` or `srun`, or with `--local`, all processes search together; the first one reads, and prints.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "mcts-hex", version)]
 pub(crate) struct Arguments {
