@@ -235,9 +235,9 @@ const WARM_UP: u64 = 10_000;
 /// What a message has beside the arguments of its only call.
 const BESIDE: usize = 16;
 // Of a process, counted in one that runs: its threads beside those that call; descriptors and memory of its own alone, and for each
-// pair of threads that are connected.
+// pair of threads that are connected, by two connections where both have begun.
 const TASKS: u64 = 6;
 const DESCRIPTORS: u64 = 32;
-const DESCRIPTORS_PER_PAIR: u64 = 4;
+const DESCRIPTORS_PER_PAIR: u64 = 8;
 const MEMORY: u64 = 4 << 20;
-const MEMORY_PER_PAIR: u64 = 64 << 10;
+const MEMORY_PER_PAIR: u64 = 48 << 10;
