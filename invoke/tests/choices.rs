@@ -61,7 +61,7 @@ fn packings(url: &str) {
 
 /// One of two threads does nothing but stand there: the other one takes what comes.
 fn any_thread(url: &str) {
-    let (is_over, has_left) = (AtomicBool::new(false), AtomicBool::new(false));
+    let [is_over, has_left, is_done] = [const { AtomicBool::new(false) }; 3];
     let of_busy = AtomicU32::new(0);
     run(url, (2, 2), &fabric(), |worker| {
         let me = worker.place();
@@ -117,9 +117,9 @@ fn any_thread(url: &str) {
             }
         }
         if me == (Place { process: 0, thread: 0 }) {
-            has_left.store(false, Ordering::SeqCst);
+            is_done.store(true, Ordering::SeqCst);
         }
-        while has_left.load(Ordering::SeqCst) {
+        while !is_done.load(Ordering::SeqCst) {
             worker.progress().unwrap();
         }
         let nobody = worker.call(Place::any_of(2), who, ());
