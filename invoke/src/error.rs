@@ -37,6 +37,9 @@ pub enum Error {
         /// Why.
         why: std::sync::Arc<str>,
     },
+    /// Memory that others may reach: there is not so much of it, or a put or a get was refused.
+    #[error("{0}")]
+    Memory(std::sync::Arc<str>),
     /// A worker has calls of as many groups as may be (1,024) that no barrier has ended.
     #[error("calls of group {0} would be of one group too many: end another one with its barrier")]
     TooManyGroups(u32),
@@ -57,6 +60,13 @@ pub enum Error {
     /// The fabric cannot be opened, or cannot go on.
     #[error("{0}")]
     Setup(String),
+}
+
+impl Error {
+    #[cold]
+    pub(crate) fn of_memory(error: impl std::fmt::Display) -> Self {
+        Self::Memory(error.to_string().into())
+    }
 }
 
 /// A call that was not made, with its arguments.

@@ -54,6 +54,7 @@ mod fabric;
 mod functions;
 mod groups;
 mod how;
+mod memory;
 mod quiet;
 mod returned;
 mod synchronizer;
@@ -68,6 +69,7 @@ pub use hg_core::rpc::Rpc;
 /// known by the hash of its path, or of the name that it is given; what it returns is dropped.
 pub use hg_macros::rpc;
 pub use how::{How, Packing, Place, Room};
+pub use memory::{Buffer, Locator};
 pub use returned::{Failed, Outcome, Returned};
 pub use synchronizer::Synchronizer;
 pub use worker::Worker;

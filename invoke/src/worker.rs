@@ -4,6 +4,7 @@ mod answering;
 mod barrier;
 mod broadcasting;
 mod calling;
+mod moving;
 mod running;
 
 use std::{
@@ -15,6 +16,7 @@ use std::{
 use hg_channel::{Event, Limits, Port, Stats};
 use hg_na::{Domain, GoneReason};
 
+use self::moving::Moves;
 use crate::{
     Error, Packing, Place, Synchronizer,
     bounds::Bounds,
@@ -78,6 +80,7 @@ pub struct Worker {
     groups: RefCell<Groups>,
     answers: RefCell<Answers>,
     broadcasts: RefCell<Broadcasts>,
+    moves: RefCell<Moves>,
     /// Which thread of a process is asked first, when all have as much to do.
     turn: Cell<u32>,
     /// Whose calls run, or ran last.
@@ -106,6 +109,7 @@ impl Worker {
             then: Cell::new(Then::Nothing),
             group: Cell::new(None),
             groups: RefCell::default(),
+            moves: RefCell::default(),
             broadcasts: RefCell::new(Broadcasts::new(bounds.broadcasts)),
             answers: RefCell::new(Answers::new()),
             turn: Cell::new(0),
@@ -169,9 +173,11 @@ impl Worker {
                 None => break,
                 Some(Event::Block(block)) => self.run(block),
                 Some(Event::Gone { end, reason, notices }) => self.lose(end, &reason, notices),
+                Some(Event::Moved { token, result, .. }) => self.moved(token, result),
                 Some(_) => {}
             }
         }
+        self.post_moves();
         let mut port = self.port.borrow_mut();
         port.acknowledge();
         if !moved {
@@ -288,6 +294,7 @@ impl Drop for Worker {
         let error = Error::Gone { process: self.place().process, why };
         self.port.get_mut().notices().into_iter().for_each(|it| it.count(Some(error.clone())));
         self.broadcasts.get_mut().close().for_each(|it| it.count(Some(error.clone())));
+        self.moves.get_mut().close().for_each(|it| it.count(Some(error.clone())));
         self.answers.get_mut().close().for_each(|it| it.fail(error.clone()));
     }
 }

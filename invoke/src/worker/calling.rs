@@ -157,7 +157,7 @@ impl Worker {
     }
 
     #[inline]
-    fn end_of(&self, place: Place) -> Result<u32, Error> {
+    pub(super) fn end_of(&self, place: Place) -> Result<u32, Error> {
         let threads = self.common.threads;
         if place.process >= self.processes() {
             return Err(Error::NoSuchPlace(place));
