@@ -56,6 +56,8 @@ enum Then {
     Nothing,
     /// It was to return something, and has not yet.
     Answer(Reply),
+    /// It is a broadcast whose arguments are being read, before it is passed on.
+    Reading(Name),
     /// It was a broadcast.
     Ran(Name),
 }

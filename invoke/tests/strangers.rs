@@ -10,7 +10,7 @@ use std::{
     time::Instant,
 };
 
-use common::{Meeting, Process};
+use common::{Meeting, Process, run};
 use hg_channel::{Directory, Event, Limits, Near, Port};
 use hg_core::codec::{self, Codec as _};
 use hg_invoke::{Error, Fabric, Failed, Group, How, Place, Rpc, Synchronizer, rpc};
@@ -128,6 +128,50 @@ fn whoever_sends_what_no_worker_sends_is_gone() {
         let Error::Gone { process: 1, why: said } = &ended else { panic!("{ended:?}") };
         assert!(said.contains(why), "{tag:x} {body:?}: {said}");
     }
+}
+
+/// Its bytes are written, and reading them panics.
+#[derive(Debug, Clone, PartialEq)]
+struct Grumpy;
+
+impl Serialize for Grumpy {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_u64(7)
+    }
+}
+
+impl<'a> Deserialize<'a> for Grumpy {
+    fn deserialize<D: serde::Deserializer<'a>>(from: D) -> Result<Self, D::Error> {
+        assert_ne!(u64::deserialize(from)?, 7, "this one panics");
+        Ok(Self)
+    }
+}
+
+#[rpc(crate = hg_invoke)]
+fn take(_it: Grumpy) {}
+
+#[rpc(crate = hg_invoke)]
+fn give() -> Grumpy {
+    Grumpy
+}
+
+#[test]
+fn types_that_panic_when_they_are_read_keep_nobody() {
+    let fabric = Fabric::new().register(take).unwrap().register(give).unwrap();
+    run("sm://", (1, 25), &fabric, |worker| {
+        let there = Place { process: 0, thread: 1 };
+        let ended = worker.call_return(there, take, (Grumpy,)).unwrap().wait(&worker);
+        assert_eq!(ended, Err(Failed::Call(Error::Panicked(there))));
+        let ended = worker.call_return(there, give, ()).unwrap().wait(&worker);
+        assert!(matches!(ended, Err(Failed::Call(Error::Lost { .. }))), "{ended:?}");
+        if worker.place().thread == 0 {
+            let ran = Synchronizer::new();
+            worker.broadcast_with(take, (Grumpy,), How::default().when_run(&ran)).unwrap();
+            let ended = ran.wait(&worker);
+            assert!(matches!(ended, Err(Error::Gone { process: 0, .. })), "{ended:?}");
+        }
+        worker.quiesce().unwrap();
+    });
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Calls whose results come back. An answer is a record of the opposite stream, and counts as a call: a barrier waits for it.
 
+use std::sync::Arc;
+
 use hg_core::{
     codec::{self, Codec as _},
     rpc::Rpc,
@@ -11,7 +13,11 @@ use super::{
     calling::Head,
     running::{ANSWER, ANSWERED, Malformed, take_u32, take_u64},
 };
-use crate::{Error, How, Place, Refused, Returned, functions::Reply, returned::Status};
+use crate::{
+    Error, How, Place, Refused, Returned, Room,
+    functions::Reply,
+    returned::{Awaits, Status},
+};
 
 impl Worker {
     /// Runs a function at another worker, or at this one, and brings back what it returns. Without room, the call is queued here.
@@ -40,8 +46,14 @@ impl Worker {
         how: How<'_>,
     ) -> Result<Returned<F>, Refused<F::Args<'a>>> {
         let _: F = function;
-        if self.answers.borrow().is_full() {
-            return Err(Refused { args, error: Error::Full(to) });
+        let is_full = || self.answers.borrow().is_full();
+        let room = match how.room {
+            _ if !is_full() => Ok(()),
+            Room::Wait => self.wait_until(|| (!is_full()).then_some(Ok(()))),
+            Room::Return | Room::Queue => Err(Error::Full(to)),
+        };
+        if let Err(error) = room {
+            return Err(Refused { args, error });
         }
         let number = self.answers.borrow_mut().number();
         let head = Head::default().with(ANSWERED, &number.to_le_bytes());
@@ -124,9 +136,21 @@ impl Worker {
         let awaits = self.answers.borrow_mut().remove(number, from);
         let awaits = awaits.ok_or("an answer to no call")?;
         self.port.borrow_mut().let_go(from);
-        awaits.answer(self.place_of(from), status, bytes).map_err(|_| {
-            awaits.fail(Error::Lost { from: self.place_of(from), why: "it cannot be read" });
-            "a result that cannot be read"
-        })
+        let unread = Unread { awaits, from: self.place_of(from) };
+        let read = unread.awaits.answer(unread.from, status, bytes);
+        read.map_err(|_| "a result that cannot be read")
+    }
+}
+
+/// An answer that is being read: whoever waits for it is told if that fails, or panics.
+struct Unread {
+    awaits: Arc<dyn Awaits>,
+    from: Place,
+}
+
+impl Drop for Unread {
+    fn drop(&mut self) {
+        // Nothing happens if it was read.
+        self.awaits.fail(Error::Lost { from: self.from, why: "it cannot be read" });
     }
 }

@@ -156,17 +156,29 @@ impl Worker {
         if !is_begun {
             return Err("a broadcast that is none, or one too many");
         }
-        self.then.set(Then::Ran(name));
+        self.then.set(if is_own { Then::Ran(name) } else { Then::Reading(name) });
         self.caller.set(name.root);
         // What cannot be read goes no further.
         let ran = run(self, bytes, &|| {
             if !is_own {
+                self.then.set(Then::Ran(name));
                 self.pass_on(name, tag, self.group.get(), record);
             }
         });
         self.caller.set(from);
         self.end_of_call();
         ran.map_err(|_| UNREADABLE)
+    }
+
+    /// Its arguments could not be read: nobody below hears of it.
+    #[cold]
+    pub(super) fn end_unread(&self, name: Name) {
+        let (process, why) = (self.place().process, "it cannot read a broadcast".into());
+        let error = Error::Gone { process, why };
+        let below = self.tree(name.root).below(self.me);
+        for place in below.zip(0..).map(|it| it.1).chain([OWN_PLACE]) {
+            self.end_broadcast(name, place, Some(error.clone()));
+        }
     }
 
     /// One below has run it, with all below it; or says who is gone.

@@ -109,6 +109,7 @@ impl Worker {
         match self.then.take() {
             Then::Nothing => {}
             Then::Answer(reply) => self.answer_panic(reply),
+            Then::Reading(name) => self.end_unread(name),
             Then::Ran(name) => self.end_broadcast(name, OWN_PLACE, None),
         }
     }
