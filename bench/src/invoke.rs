@@ -10,7 +10,7 @@
 //! | `invoke_thread`   | packed calls to another thread of the same process                                          | `ring_rate`     |
 //! | `invoke_notified` | the time of one call until its caller knows that it has run; both sides spin                | the 8-byte RPC  |
 //!
-//! The caller waits where there is no room, as `Room::Wait` says. A rate ends when the last call is known to have run, and counts
+//! Where there is no room, a call comes back and is made again after some progress: both sides spin. A rate ends when the last call is known to have run, and counts
 //! only if all have. Arguments of 8 bytes are a number, longer ones bytes and their length.
 
 mod workers;

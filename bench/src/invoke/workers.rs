@@ -148,9 +148,9 @@ impl Workers {
             self.make(8, WARM_UP)?;
             let (ran, start) = (Synchronizer::new(), Instant::now());
             for number in 0..count {
-                self.call(8, number, How::room(Room::Wait).when_run(&ran))?;
+                self.call(8, number, How::room(Room::Return).when_run(&ran))?;
                 self.caller.flush();
-                ran.wait(&self.caller)?;
+                self.spin_until_run(&ran)?;
             }
             Ok(start.elapsed())
         })
@@ -195,24 +195,36 @@ impl Workers {
     fn make(&self, size: u64, count: u64) -> Result<(), Error> {
         let ran = Synchronizer::new();
         for number in 1..count {
-            self.call(size, number, How::room(Room::Wait))?;
+            self.call(size, number, How::room(Room::Return))?;
         }
-        self.call(size, count, How::room(Room::Wait).when_run(&ran))?;
+        self.call(size, count, How::room(Room::Return).when_run(&ran))?;
         self.caller.flush();
-        Ok(ran.wait(&self.caller)?)
+        self.spin_until_run(&ran)
+    }
+
+    /// Whoever waits by the product's own means lets others run after a while: on a busy machine that is what would be measured.
+    fn spin_until_run(&self, ran: &Synchronizer) -> Result<(), Error> {
+        while ran.left() > 0 {
+            self.caller.progress()?;
+        }
+        ran.result().map_or(Ok(()), |result| Ok(result?))
     }
 
     #[inline]
     fn call(&self, size: u64, number: u64, how: How<'_>) -> Result<(), Error> {
-        let made = if size == 8 {
-            self.caller.call_with(self.called, take_word, (number,), how).map_err(|it| it.error)
-        } else {
-            // The length is one of the arguments.
-            let bytes = usize::try_from(size - 8).unwrap_or(0);
-            let bytes = &self.bytes[..bytes];
-            self.caller.call_with(self.called, take_bytes, (bytes,), how).map_err(|it| it.error)
-        };
-        Ok(made?)
+        // The length is one of the arguments.
+        let bytes = &self.bytes[..usize::try_from(size - 8).unwrap_or(0)];
+        loop {
+            let made = if size == 8 {
+                self.caller.call_with(self.called, take_word, (number,), how).map_err(|it| it.error)
+            } else {
+                self.caller.call_with(self.called, take_bytes, (bytes,), how).map_err(|it| it.error)
+            };
+            match made {
+                Err(hg_invoke::Error::Full(_)) => self.caller.progress()?,
+                made => return Ok(made?),
+            };
+        }
     }
 }
 
