@@ -48,7 +48,7 @@ fn an_analysis_is_text_or_json_and_a_picture() {
     let _watchdog = Watchdog::start();
     let file = std::env::temp_dir().join(format!("mcts-hex-{}.svg", std::process::id()));
     let plot = file.to_str().expect("a plain path");
-    let base = ["analyze", "--size=4", "--rollouts=5000", "--threads=2", "a2"];
+    let base = ["analyze", "--size=4", "--rollouts=100000", "--threads=2", "a2"];
     let found = json(&[&base[..], &["--json", "--plot", plot]].concat());
     assert_eq!((&found["best"], &found["size"]), (&"b3".into(), &4.into()));
     assert_eq!(found["settings"]["threads"], "2");

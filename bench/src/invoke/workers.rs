@@ -9,7 +9,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use hg_invoke::{Fabric, Group, How, Limits, Packing, Place, Room, Synchronizer, Worker, rpc};
+use hg_invoke::{Fabric, Group, How, Packing, Place, Room, Synchronizer, Worker, rpc};
 
 use crate::error::Error;
 use crate::pair::{self, Control, Cores, Peer};
@@ -229,17 +229,12 @@ impl Workers {
 }
 
 fn fabric(packed: Packed) -> Result<Fabric, Error> {
-    let mut limits = Limits::default();
     let packing = match packed {
         Packed::Trad => Packing::Trad,
         Packed::Ovfl => Packing::Ovfl,
-        Packed::Plain => {
-            // What a message and a record begin with, and a number: no second call fits.
-            limits.block = 8 + 8 + 8;
-            Packing::Ovfl
-        }
+        Packed::Plain => Packing::Plain,
     };
-    let fabric = Fabric::new().packing(packing).limits(limits);
+    let fabric = Fabric::new().packing(packing);
     Ok(fabric.register(take_word)?.register(take_bytes)?.register(stop)?)
 }
 

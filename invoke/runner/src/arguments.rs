@@ -155,15 +155,11 @@ impl Arguments {
 
     /// How the workers of this process are opened.
     pub(crate) fn fabric(&self) -> Result<Fabric, Error> {
-        let mut limits = Limits::default().block(self.block).window(self.window);
+        let limits = Limits::default().block(self.block).window(self.window);
         let packing = match self.packing {
             Packed::Trad => Packing::Trad,
             Packed::Ovfl => Packing::Ovfl,
-            Packed::Plain => {
-                // One call, and no second one.
-                limits.block = BESIDE + self.size;
-                Packing::Ovfl
-            }
+            Packed::Plain => Packing::Plain,
         };
         let fabric = Fabric::new().threads(self.threads.get()).packing(packing).limits(limits);
         let mut fabric = payload::register(fabric.queue_max(self.queue_max), self.size)?;
