@@ -163,18 +163,26 @@ impl<N> Outgoing<N> {
         self.flushed = self.written;
     }
 
-    /// The block that was sealed last, if it waits, takes no more memory than it needs: it is one of many short ones.
-    pub(crate) fn shrink(&mut self) {
-        if let Some(block) = self.sealed.back_mut() {
-            block.bytes.truncate(block.used);
-            block.bytes.shrink_to_fit();
+    /// The same, of a block that is one of many short ones: if it has to wait, it takes no more memory than it needs.
+    pub(crate) fn seal_short(&mut self) {
+        if self.sealed.is_empty() {
+            return self.seal();
+        }
+        let Block { bytes, used, .. } = &mut self.open;
+        if *used > HEADER {
+            let bytes = bytes[..*used].to_vec();
+            let used = std::mem::replace(used, HEADER);
+            let (asks, held) = (std::mem::take(&mut self.open.asks), self.open.held.take());
+            self.sealed.push_back(Block { bytes, used, end: self.written, asks, held });
         }
     }
 
     /// The record that was written last waits, with all behind it, until this is released. Whatever was written before it was sealed.
     pub(crate) fn hold(&mut self, name: u64) {
-        self.open.held = Some(name);
-        self.seal();
+        if self.open.used > HEADER {
+            self.open.held = Some(name);
+            self.seal();
+        }
     }
 
     /// Lets go of what [`Outgoing::hold`] has kept.

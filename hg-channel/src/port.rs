@@ -285,9 +285,8 @@ impl<N> Port<N> {
     /// The same; and nothing that is written later leaves with it.
     pub fn flush_alone(&mut self, to: u32) {
         if let Ok(at) = self.link_to(to) {
-            self.links[at as usize].out.seal();
+            self.links[at as usize].out.seal_short();
             self.push(at);
-            self.links[at as usize].out.shrink();
         }
     }
 

@@ -17,6 +17,7 @@ enum Move {
     /// A record of so many bytes; with somebody to be told.
     Write(usize, Option<When>),
     Seal,
+    SealShort,
     Flush,
     /// The next record is held.
     Hold,
@@ -41,6 +42,7 @@ fn moves() -> impl Strategy<Value = Move> {
             _ => None,
         })),
         1 => Just(Move::Seal),
+        1 => Just(Move::SealShort),
         2 => Just(Move::Flush),
         1 => Just(Move::Hold),
         2 => Just(Move::Release),
@@ -94,6 +96,7 @@ impl World {
         match next {
             Move::Write(len, told) => self.write(len, told),
             Move::Seal => self.out.seal(),
+            Move::SealShort => self.out.seal_short(),
             Move::Flush => self.out.flush(),
             Move::Hold => {
                 self.out.seal();
