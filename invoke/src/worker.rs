@@ -67,6 +67,8 @@ enum Then {
 pub struct Worker {
     me: u32,
     ends: u32,
+    /// Asked for by each call, which is not to divide.
+    processes: u32,
     bounds: Bounds,
     common: Arc<Common>,
     port: RefCell<Port<Synchronizer>>,
@@ -101,6 +103,7 @@ impl Worker {
         Self {
             me,
             ends,
+            processes,
             bounds,
             port: RefCell::new(port),
             quiet: RefCell::new(Quiet::new(me, ends)),
@@ -281,7 +284,7 @@ impl Worker {
     }
 
     fn processes(&self) -> u32 {
-        self.ends / self.common.threads
+        self.processes
     }
 
     fn place_of(&self, end: u32) -> Place {
