@@ -248,8 +248,12 @@ impl Post {
     }
 
     pub(crate) fn finish(self) {
+        let Self { here, inbox } = self;
+        // What comes meanwhile finds the inbox, as ever.
+        HERE.set(inbox);
         // Whoever is gone by now was told, or need not be.
-        let _ = self.here.finish();
+        let _ = here.finish();
+        HERE.take();
     }
 
     fn place(&self, number: u16) -> Place {
