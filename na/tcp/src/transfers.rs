@@ -189,11 +189,13 @@ impl Transfers {
         (wire, side): (&mut Wire, usize),
     ) -> Result<Option<Completion>, &'static str> {
         let verdict = Verdict::decode(body).ok_or("a verdict that makes no sense")?;
-        let open = self.open.remove(&serial).ok_or("a verdict on nothing")?;
+        let open = self.open.get(&serial).ok_or("a verdict on nothing")?;
         let is_whole = open.passed == open.len;
         if verdict == Verdict::Ok && !is_whole {
+            // It stays, and ends with its peer.
             return Err("a transfer that ended before its last byte");
         }
+        let Some(open) = self.open.remove(&serial) else { return Ok(None) };
         let Some(transfer) = open.transfer else { return Ok(None) };
         if open.is_put {
             self.stop_streaming(peer, serial, wire);

@@ -5,12 +5,13 @@ use std::{
     net::TcpStream,
 };
 
+use hg_na::{Error, GoneReason, Op, Rights};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use watchdog::in_time;
 
 use crate::{
     child::Process,
-    end::{End, LOOPBACK, Server, arrived, gone},
+    end::{End, LOOPBACK, Server, arrived, ended, gone},
     raw::{
         CREDIT, END, EXPECTED, GET, GET_DATA, PUT, PUT_DATA, UNEXPECTED, connect, dribble, frame,
         greeted, greeted_by, greeting, header, hello, read_exact, read_greeting, read_to_the_end,
@@ -93,6 +94,23 @@ fn a_frame_that_breaks_the_protocol_costs_its_sender_the_connection() {
         read_to_the_end(&mut stranger);
         assert_eq!(friend.call(peer, tag, b"still here").unwrap(), b"still here");
     }
+}
+
+#[test]
+fn a_transfer_whose_owner_ends_it_before_its_last_byte_ends_with_that_peer() {
+    let mut end = End::open(LOOPBACK, &[]);
+    let mut raw = greeted_by(&mut end);
+    raw.write_all(&frame(UNEXPECTED, 0, b"a peer")).unwrap();
+    let (from, _) = end.until(arrived);
+    let region = end.domain.register(vec![0; 64].into(), Rights::all()).unwrap();
+    // What it is to be owner of is anything of the right length.
+    let remote = region.descriptor().slice(0, 64).unwrap();
+    let local = region.slice(0, 64).unwrap();
+    let id = end.post(1, Op::Get { from, local, remote });
+    raw.write_all(&frame(END, id.serial, &[0; 12])).unwrap();
+    assert!(matches!(end.until(ended(1)), Err(Error::PeerGone(GoneReason::Misbehaved(_)))));
+    end.until(gone);
+    assert!(region.unregister().is_ok(), "nobody uses it any more");
 }
 
 #[test]
