@@ -13,6 +13,7 @@
 //! # Shares
 //! [`Queues`] serves the origins in turn. An origin has at most as many threads as are still to be had, so there is one left for
 //! the next origin: alone it has half of the limit, beside another one a third.
+//! A job that holds on to what others need, as long as it waits for a thread, is announced first ([`Pool::announce`]).
 //!
 //! # No thread to be had
 //! The system may refuse a thread (a limit on processes or on memory). Then the threads that are there go on, and nobody
@@ -22,7 +23,6 @@
 mod queues;
 
 use std::{
-    collections::VecDeque,
     fmt, io,
     pin::Pin,
     sync::{
@@ -34,7 +34,7 @@ use std::{
 };
 
 pub(crate) use self::queues::Origin;
-use self::queues::{Queues, Work};
+use self::queues::{Queues, Ticket, Turn, Work};
 use crate::{
     contain::contain,
     lock::Mutex,
@@ -124,6 +124,18 @@ impl Pool {
         self.distribute(state);
     }
 
+    /// Announces a job: it is brought once it has its turn, and then waits for no other job of its origin.
+    pub(crate) fn announce(self: &Arc<Self>, origin: Origin) -> Announced {
+        let state = self.enter().filter(|state| !state.is_closed);
+        let turn = if state.is_some() { Turn::Waits(None) } else { Turn::Never };
+        let ticket = Ticket::new(turn);
+        if let Some(mut state) = state {
+            state.queues.announce(origin, Arc::clone(&ticket));
+            self.distribute(state);
+        }
+        Announced { pool: Arc::clone(self), origin, ticket: Some(ticket) }
+    }
+
     /// Drops memory, which may take long.
     pub(crate) fn free(self: &Arc<Self>, memory: Box<dyn Send>) {
         self.add(Origin::Engine, Box::new(move || drop(memory)));
@@ -178,7 +190,7 @@ impl Pool {
         let jobs = state.queues.take_all();
         let idle = std::mem::take(&mut state.idle);
         state.threads -= idle.len();
-        drop(state);
+        unlock(state);
         for seat in idle {
             *seat.given.lock() = Given::End;
             seat.thread.unpark();
@@ -227,7 +239,7 @@ impl Pool {
             }
             state = self.state.lock();
         }
-        drop(state);
+        unlock(state);
         if let Some(Some(error)) = refusal {
             tracing::warn!(%error, "no thread is to be had for handlers that block: they wait");
         }
@@ -266,7 +278,7 @@ impl Pool {
             self.is_refused.store(true, Ordering::Relaxed);
         }
         // With no thread at all there is nobody to do it later, and it may be memory that a thread needs.
-        let own = if state.threads == 0 { state.queues.take_own() } else { VecDeque::new() };
+        let own = if state.threads == 0 { state.queues.take_own() } else { Vec::new() };
         drop(state);
         if let Some(wake) = self.wake.get() {
             wake();
@@ -301,7 +313,7 @@ impl Pool {
         if state.queues.waiting() > 0 {
             self.distribute(state);
         } else {
-            drop(state);
+            unlock(state);
         }
         if next.is_some() { next } else { self.wait(seat) }
     }
@@ -354,6 +366,50 @@ impl State {
 impl fmt::Debug for Pool {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "Pool(at most {} threads)", self.threads_max)
+    }
+}
+
+/// Ends a hold of the state, and tells those whose turn has come in it.
+fn unlock(mut state: MutexGuard<'_, State>) {
+    let woken = std::mem::take(&mut state.queues.woken);
+    drop(state);
+    woken.into_iter().for_each(Waker::wake);
+}
+
+/// A job that is to come. Dropped, it does not.
+pub(crate) struct Announced {
+    pool: Arc<Pool>,
+    origin: Origin,
+    /// `None` once it is there.
+    ticket: Option<Arc<Ticket>>,
+}
+
+impl Announced {
+    /// Whether its turn has come; `false`: the pool is closed.
+    pub(crate) fn poll(&self, context: &mut Context<'_>) -> Poll<bool> {
+        let has_come = self.ticket.as_ref().map_or(Some(false), |it| it.has_come(context.waker()));
+        has_come.map_or(Poll::Pending, Poll::Ready)
+    }
+
+    /// The job is there, once its turn has come.
+    pub(crate) fn bring(mut self, job: Job) {
+        let Some(mut state) = self.pool.enter().filter(|state| !state.is_closed) else {
+            return contain("a job that was dropped", || drop(job));
+        };
+        self.ticket = None;
+        state.queues.push_announced(self.origin, job);
+        self.pool.distribute(state);
+    }
+}
+
+impl Drop for Announced {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket.take()
+            && let Some(mut state) = self.pool.enter()
+        {
+            state.queues.leave(self.origin, &ticket);
+            self.pool.distribute(state);
+        }
     }
 }
 

@@ -73,3 +73,34 @@ fn who_has_filled_its_own_share_of_what_waits_for_a_peer_is_refused_until_some_w
     let refused = report.trace.lines().iter().filter(is_refused).count();
     assert!(refused > 0, "the first process's call to the second one comes too early");
 }
+
+#[test]
+fn bytes_of_a_call_whose_own_origin_keeps_the_threads_from_it_are_free_for_others() {
+    let mut story = Story::new(0);
+    story.rules = sim::net::Rules::plain();
+    story.processes.truncate(3);
+    for settings in &mut story.processes {
+        (settings.contexts, settings.runtime) = (1, false);
+        (settings.in_service_max, settings.calls_max) = (8, 65_536);
+        (settings.pool_threads_max, settings.large_in_service_max) = (4, 20_000);
+    }
+    let call =
+        |from, kind, act, len| Call { act, len, ..Call::plain(from, 2, kind, Manner::Await) };
+    let calls = [
+        // The two threads that the first process can have.
+        call(1, Kind::Blocking, Act::Never, 0),
+        call(1, Kind::Blocking, Act::Never, 0),
+        call(1, Kind::Blocking, Act::Answer(0), 10_000),
+        call(1, Kind::Blocking, Act::Answer(0), 0),
+        // All places that the third process can have, as long as they wait for bytes.
+        call(3, Kind::Async, Act::Answer(0), 10_000),
+        call(3, Kind::Async, Act::Answer(0), 10_000),
+        call(3, Kind::Plain, Act::Answer(0), 0),
+    ];
+    story.events = (1..)
+        .zip(calls)
+        .map(|(at, call)| Event { at: at * 1_000_000, what: What::Call(call) })
+        .collect();
+    let report = sim::run(&story, Checks::default(), Tracing::Off);
+    assert_eq!(report.failure, None);
+}

@@ -1,10 +1,14 @@
 //! Jobs that wait for a thread, and whose turn it is.
+//!
+//! A job may be announced before it is there: its turn ([`Ticket`]) waits among the jobs of its origin, and counts as one of them once it
+//! has come, so that later jobs of that origin do not take its thread. It counts for nobody else: what the job still waits for may
+//! never come.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, mem, sync::Arc, task::Waker};
 
 use rustc_hash::FxHashMap;
 
-use crate::platform::Job;
+use crate::{lock::Mutex, platform::Job};
 
 /// For whom a job is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -21,37 +25,106 @@ pub(crate) struct Work {
     pub(crate) job: Job,
 }
 
+/// What waits in a queue.
+enum Entry {
+    Job(Job),
+    /// A job that was announced.
+    Ticket(Arc<Ticket>),
+}
+
+impl Entry {
+    fn is(&self, ticket: &Arc<Ticket>) -> bool {
+        matches!(self, Self::Ticket(it) if Arc::ptr_eq(it, ticket))
+    }
+}
+
+/// The turn of a job that was announced.
+pub(crate) struct Ticket(Mutex<Turn>);
+
+/// How far it is.
+pub(crate) enum Turn {
+    /// Who is to be told.
+    Waits(Option<Waker>),
+    HasCome,
+    /// There are no queues any more.
+    Never,
+}
+
+impl Ticket {
+    pub(crate) fn new(turn: Turn) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(turn)))
+    }
+
+    /// Whether it has come, or never will; otherwise has a waker told.
+    pub(crate) fn has_come(&self, waker: &Waker) -> Option<bool> {
+        let new = waker.clone();
+        let mut turn = self.0.lock();
+        match &mut *turn {
+            Turn::Waits(waker) => {
+                let before = waker.replace(new);
+                drop(turn);
+                drop(before);
+                None
+            }
+            Turn::HasCome => Some(true),
+            Turn::Never => Some(false),
+        }
+    }
+
+    /// It has come, or never will; gives who is to be told.
+    fn end(&self, end: Turn) -> Option<Waker> {
+        match mem::replace(&mut *self.0.lock(), end) {
+            Turn::Waits(waker) => waker,
+            Turn::HasCome | Turn::Never => None,
+        }
+    }
+}
+
 /// One queue an origin, served in turn.
 #[derive(Default)]
 pub(crate) struct Queues {
     origins: FxHashMap<Origin, Queue>,
-    /// Origins with jobs that wait.
+    /// Origins with something that waits.
     turn: VecDeque<Origin>,
     /// Jobs that have a thread.
     busy: usize,
+    /// Jobs that wait, and tickets.
     waiting: usize,
+    /// Whose turn has come, to be woken without the lock.
+    pub(crate) woken: Vec<Waker>,
 }
 
 /// Those of one origin.
 #[derive(Default)]
 struct Queue {
-    jobs: VecDeque<Job>,
+    entries: VecDeque<Entry>,
     /// Jobs that have a thread.
     busy: usize,
+    /// Those that were announced, and whose turn has come.
+    announced: usize,
 }
 
 impl Queues {
-    /// Jobs that wait.
+    /// What waits.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting
     }
 
     pub(crate) fn push(&mut self, origin: Origin, job: Job) {
+        self.push_entry(origin, Entry::Job(job));
+    }
+
+    /// A job will come, once its turn has.
+    pub(crate) fn announce(&mut self, origin: Origin, ticket: Arc<Ticket>) {
+        self.push_entry(origin, Entry::Ticket(ticket));
+    }
+
+    fn push_entry(&mut self, origin: Origin, entry: Entry) {
         let queue = self.origins.entry(origin).or_default();
-        if queue.jobs.is_empty() {
+        if queue.entries.is_empty() {
             self.turn.push_back(origin);
         }
-        queue.jobs.push_back(job);
+        queue.entries.push_back(entry);
         self.waiting += 1;
     }
 
@@ -61,35 +134,77 @@ impl Queues {
         if free == 0 {
             return None;
         }
-        for _ in 0..self.turn.len() {
+        let mut passed = 0;
+        while passed < self.turn.len() {
             let origin = self.turn.pop_front()?;
             let queue = self.origins.get_mut(&origin)?;
-            if queue.busy >= free {
+            // Each that was announced takes one more, and is to find one more.
+            if queue.busy + 2 * queue.announced >= free {
                 self.turn.push_back(origin);
+                passed += 1;
                 continue;
             }
-            let job = queue.jobs.pop_front()?;
-            queue.busy += 1;
-            if !queue.jobs.is_empty() {
+            let entry = queue.entries.pop_front()?;
+            if !queue.entries.is_empty() {
                 self.turn.push_back(origin);
             }
-            self.busy += 1;
             self.waiting -= 1;
-            return Some(Work { origin, job });
+            match entry {
+                Entry::Job(job) => {
+                    queue.busy += 1;
+                    self.busy += 1;
+                    return Some(Work { origin, job });
+                }
+                Entry::Ticket(ticket) => {
+                    queue.announced += 1;
+                    self.woken.extend(ticket.end(Turn::HasCome));
+                    passed = 0;
+                }
+            }
         }
         None
     }
 
     /// A job has no thread after all: it is the next one of its origin.
     pub(crate) fn put_back(&mut self, Work { origin, job }: Work) {
+        self.busy -= 1;
+        let queue = self.push_first(origin, job);
+        queue.busy -= 1;
+    }
+
+    /// The job that was announced is there, and is the next one of its origin.
+    pub(crate) fn push_announced(&mut self, origin: Origin, job: Job) {
+        let queue = self.push_first(origin, job);
+        queue.announced -= 1;
+    }
+
+    fn push_first(&mut self, origin: Origin, job: Job) -> &mut Queue {
         let queue = self.origins.entry(origin).or_default();
-        if queue.jobs.is_empty() {
+        if queue.entries.is_empty() {
             self.turn.push_front(origin);
         }
-        queue.jobs.push_front(job);
-        queue.busy -= 1;
-        self.busy -= 1;
+        queue.entries.push_front(Entry::Job(job));
         self.waiting += 1;
+        queue
+    }
+
+    /// The job that was announced will not come.
+    pub(crate) fn leave(&mut self, origin: Origin, ticket: &Arc<Ticket>) {
+        let Some(queue) = self.origins.get_mut(&origin) else { return };
+        let turn = ticket.0.lock();
+        match &*turn {
+            Turn::Waits(_) => {
+                queue.entries.retain(|entry| !entry.is(ticket));
+                self.waiting -= 1;
+                if queue.entries.is_empty() {
+                    self.turn.retain(|it| *it != origin);
+                }
+            }
+            Turn::HasCome => queue.announced -= 1,
+            Turn::Never => {}
+        }
+        drop(turn);
+        self.forget_idle(origin);
     }
 
     /// A job of this origin has ended.
@@ -102,27 +217,39 @@ impl Queues {
     }
 
     /// The engine's own jobs that wait.
-    pub(crate) fn take_own(&mut self) -> VecDeque<Job> {
+    pub(crate) fn take_own(&mut self) -> Vec<Job> {
         let queue = self.origins.get_mut(&Origin::Engine);
-        let jobs = queue.map(|queue| std::mem::take(&mut queue.jobs)).unwrap_or_default();
-        self.waiting -= jobs.len();
+        let entries = queue.map(|queue| mem::take(&mut queue.entries)).unwrap_or_default();
+        self.waiting -= entries.len();
         self.turn.retain(|origin| *origin != Origin::Engine);
         self.forget_idle(Origin::Engine);
-        jobs
+        entries.into_iter().filter_map(|entry| self.end_entry(entry)).collect()
     }
 
-    /// All jobs that wait.
+    /// All jobs that wait; those that were announced are told that they need not come.
     pub(crate) fn take_all(&mut self) -> Vec<Job> {
         self.turn.clear();
         self.waiting = 0;
-        let jobs = self.origins.values_mut().flat_map(|queue| std::mem::take(&mut queue.jobs));
-        let jobs = jobs.collect();
-        self.origins.retain(|_, queue| queue.busy > 0);
-        jobs
+        let queues = self.origins.values_mut();
+        let entries: Vec<_> = queues.flat_map(|queue| mem::take(&mut queue.entries)).collect();
+        let is_left = |queue: &Queue| queue.busy > 0 || queue.announced > 0;
+        self.origins.retain(|_, queue| is_left(queue));
+        entries.into_iter().filter_map(|entry| self.end_entry(entry)).collect()
+    }
+
+    fn end_entry(&mut self, entry: Entry) -> Option<Job> {
+        match entry {
+            Entry::Job(job) => Some(job),
+            Entry::Ticket(ticket) => {
+                self.woken.extend(ticket.end(Turn::Never));
+                None
+            }
+        }
     }
 
     fn forget_idle(&mut self, origin: Origin) {
-        if self.origins.get(&origin).is_some_and(|it| it.busy == 0 && it.jobs.is_empty()) {
+        let is_idle = |it: &Queue| it.busy == 0 && it.announced == 0 && it.entries.is_empty();
+        if self.origins.get(&origin).is_some_and(is_idle) {
             self.origins.remove(&origin);
         }
     }
@@ -175,6 +302,48 @@ mod tests {
         assert_eq!(order, [1, 2, 3, 1, 2, 3].map(peer));
     }
 
+    fn ticket() -> Arc<Ticket> {
+        Ticket::new(Turn::Waits(None))
+    }
+
+    fn has_come(ticket: &Ticket) -> bool {
+        ticket.has_come(Waker::noop()) == Some(true)
+    }
+
+    #[test]
+    fn a_job_that_was_announced_has_its_thread_before_later_ones_of_its_origin() {
+        let mut queues = Queues::default();
+        let first = ticket();
+        queues.announce(peer(1), Arc::clone(&first));
+        fill(&mut queues, peer(1), 2);
+        // Alone it may have two of four threads: one is kept.
+        assert_eq!(started(&mut queues, 4).len(), 1);
+        assert!(has_come(&first));
+        // Nobody else is kept from any.
+        fill(&mut queues, peer(2), 2);
+        assert_eq!(started(&mut queues, 4).len(), 2);
+        queues.end(peer(2));
+        queues.push_announced(peer(1), Box::new(|| ()));
+        assert_eq!(started(&mut queues, 4), [peer(1)]);
+    }
+
+    #[test]
+    fn the_turn_of_a_job_comes_once_its_origin_may_have_a_thread() {
+        let mut queues = Queues::default();
+        fill(&mut queues, peer(1), 2);
+        assert_eq!(started(&mut queues, 4).len(), 2);
+        let tickets = [ticket(), ticket()];
+        for it in &tickets {
+            queues.announce(peer(1), Arc::clone(it));
+        }
+        assert!(started(&mut queues, 4).is_empty() && !has_come(&tickets[0]));
+        queues.end(peer(1));
+        assert!(started(&mut queues, 4).is_empty());
+        assert!(has_come(&tickets[0]) && !has_come(&tickets[1]));
+        queues.leave(peer(1), &tickets[0]);
+        assert!(started(&mut queues, 4).is_empty() && has_come(&tickets[1]));
+    }
+
     #[test]
     fn what_is_put_back_is_the_next_one() {
         let mut queues = Queues::default();
@@ -186,17 +355,46 @@ mod tests {
         assert_eq!(started(&mut queues, 4), [1, 2].map(peer));
     }
 
+    /// What was announced of each origin and has not come or left yet.
+    #[derive(Default)]
+    struct Announced(Vec<(Origin, Arc<Ticket>)>);
+
+    impl Announced {
+        fn step(&mut self, queues: &mut Queues, number: u32, what: u32) {
+            let of_origin = self.0.iter().position(|(origin, _)| *origin == peer(number));
+            let (origin, it) = match of_origin {
+                Some(place) if what > 0 => self.0.swap_remove(place),
+                _ => {
+                    self.0.push((peer(number), ticket()));
+                    let (origin, it) = &self.0[self.0.len() - 1];
+                    return queues.announce(*origin, Arc::clone(it));
+                }
+            };
+            if what == 1 && has_come(&it) {
+                queues.push_announced(origin, Box::new(|| ()));
+            } else {
+                queues.leave(origin, &it);
+            }
+        }
+
+        fn that_have_come(&self, of: Origin) -> usize {
+            self.0.iter().filter(|(origin, it)| *origin == of && has_come(it)).count()
+        }
+    }
+
     proptest! {
         #[test]
         fn nobody_who_waits_without_a_thread_finds_none_while_any_is_to_be_had(
             threads in 1_usize..20,
-            steps in prop::collection::vec((0_u32..6, 0..3), 0..300),
+            steps in prop::collection::vec((0_u32..6, 0_u32..6), 0..300),
         ) {
             let mut queues = Queues::default();
             let mut busy: Vec<Origin> = Vec::new();
+            let mut announced = Announced::default();
             for (number, what) in steps {
                 match what {
                     0 | 1 => fill(&mut queues, peer(number), 1),
+                    2..5 => announced.step(&mut queues, number, what - 2),
                     _ if busy.is_empty() => {}
                     _ => queues.end(busy.swap_remove(number as usize % busy.len())),
                 }
@@ -204,12 +402,20 @@ mod tests {
                 prop_assert!(busy.len() <= threads);
                 prop_assert_eq!(queues.busy, busy.len());
                 let without = |(origin, queue): (&Origin, &Queue)| {
-                    !queue.jobs.is_empty() && !busy.contains(origin)
+                    let has_any = queue.announced > 0 || busy.contains(origin);
+                    !queue.entries.is_empty() && !has_any
                 };
                 prop_assert!(busy.len() == threads || !queues.origins.iter().any(without));
-                let waiting: usize = queues.origins.values().map(|queue| queue.jobs.len()).sum();
+                let waiting: usize = queues.origins.values().map(|it| it.entries.len()).sum();
                 prop_assert_eq!(queues.waiting(), waiting);
-                prop_assert!(queues.origins.values().all(|it| it.busy > 0 || !it.jobs.is_empty()));
+                for (origin, queue) in &queues.origins {
+                    prop_assert_eq!(queue.announced, announced.that_have_come(*origin));
+                    prop_assert!(queue.busy + queue.announced + queue.entries.len() > 0);
+                    prop_assert_eq!(queues.turn.contains(origin), !queue.entries.is_empty());
+                }
+            }
+            for (origin, it) in announced.0 {
+                queues.leave(origin, &it);
             }
             for origin in busy.drain(..) {
                 queues.end(origin);

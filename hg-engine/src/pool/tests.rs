@@ -277,3 +277,27 @@ fn a_value_comes_from_the_pool() {
     pool.add(Origin::Engine, job);
     until("it has ended", || Pin::new(&mut pooled).poll(&mut context) == Poll::Ready(None));
 }
+
+#[test]
+fn a_job_that_is_announced_is_brought_in_its_turn_and_not_once_the_pool_is_closed() {
+    let (_, pool) = pool(3);
+    let mut context = Context::from_waker(Waker::noop());
+    let mut jobs = Jobs::new();
+    let announced = pool.announce(peer(1));
+    assert_eq!(announced.poll(&mut context), Poll::Ready(true), "nobody else has a thread");
+    jobs.add(&pool, 1);
+    let second = pool.announce(peer(1));
+    assert_eq!(second.poll(&mut context), Poll::Pending);
+    let (mut pooled, job) = Pooled::new(|| 7);
+    announced.bring(job);
+    until("it has run", || Pin::new(&mut pooled).poll(&mut context) == Poll::Ready(Some(7)));
+    jobs.ends(1);
+    until("its turn has come", || second.poll(&mut context) == Poll::Ready(true));
+    drop(second);
+    let third = pool.announce(peer(1));
+    pool.close();
+    let (mut pooled, job) = Pooled::new(|| 7);
+    third.bring(job);
+    assert_eq!(Pin::new(&mut pooled).poll(&mut context), Poll::Ready(None));
+    assert_eq!(pool.announce(peer(1)).poll(&mut context), Poll::Ready(false));
+}

@@ -1,4 +1,7 @@
 //! Large arguments, pulled before their handler runs.
+//!
+//! A handler that may block has its turn for a thread first, then its bytes of the budget: nobody holds bytes while others of the same origin
+//! keep every thread from it that it may have.
 
 use std::{
     future::poll_fn,
@@ -26,7 +29,7 @@ use crate::{
     inside::{Inside, in_handler},
     large::{Claim, too_large},
     pending::PortRef,
-    pool::Pooled,
+    pool::{Announced, Pooled},
     port::{Handler, Port, Task, no_message, run_caught},
     view::Fetch,
 };
@@ -51,18 +54,30 @@ pub(crate) fn serve(
     let owner = request.clone();
     let task = places::own(async move {
         let pulled = match claim {
-            Ok(claim) => pull(&port, &request, &claim, token).await,
+            Ok(claim) => {
+                let may_block = handler.kind() == ServeKind::Blocking;
+                pull(&port, &request, &claim, (may_block, token)).await
+            }
             Err(refusal) => Err(refusal),
         };
         if header.kind == Kind::OneWay {
             port.state.lock().protocol.tell(origin, Kind::ArgumentsTaken, header.id);
         }
         match pulled {
-            Ok((bytes, share)) => run(handler, request, bytes, share).await,
+            Ok(pulled) => run(handler, request, pulled).await,
             Err((status, text)) => Ended::Answer(request.failure(status, &text)),
         }
     });
     (owner, task)
+}
+
+/// Arguments that are here.
+struct Pulled {
+    bytes: Vec<u8>,
+    /// Theirs of the budget.
+    share: Share,
+    /// The handler's job, where it may block.
+    announced: Option<Announced>,
 }
 
 /// Brings the arguments here, within the port's budget.
@@ -70,8 +85,8 @@ async fn pull(
     port: &Arc<Port>,
     request: &Request,
     claim: &Claim,
-    cancelled: CancelToken,
-) -> Result<(Vec<u8>, Share), (Status, String)> {
+    (may_block, cancelled): (bool, CancelToken),
+) -> Result<Pulled, (Status, String)> {
     let settings = &port.shared.settings;
     // What is larger than the whole budget would wait until nobody else has anything in service: without end, it may be.
     let limits = [
@@ -82,7 +97,14 @@ async fn pull(
     if let Some(limit) = limits.into_iter().find(|(max, _)| len > *max) {
         return Err((Status::Rejected, too_large("the arguments", len, limit)));
     }
-    let mut waiting = port.budget.share(request.due().origin, len);
+    let origin = request.due().origin;
+    let announced = if may_block { port.announce_blocking(origin) } else { None };
+    if let Some(announced) = &announced
+        && !unless(cancelled.clone(), |context| announced.poll(context)).await?
+    {
+        return Err((Status::Rejected, DROPPED.to_owned()));
+    }
+    let mut waiting = port.budget.share(origin, len);
     let share = unless(cancelled.clone(), |context| waiting.poll(context)).await?;
     let mut fetch =
         Fetch::new(PortRef::Borrowed(port), request.origin(), (&claim.descriptor).into(), false);
@@ -94,7 +116,7 @@ async fn pull(
     claim
         .check(&bytes, request.has_checksum())
         .map_err(|why| (Status::Decode, format!("the arguments: {why}")))?;
-    Ok((bytes, share))
+    Ok(Pulled { bytes, share, announced })
 }
 
 /// What `poll` gives, unless the request is cancelled first.
@@ -119,7 +141,8 @@ fn refusal(error: TransferError) -> (Status, String) {
     }
 }
 
-async fn run(handler: Arc<dyn Handler>, request: Request, bytes: Vec<u8>, share: Share) -> Ended {
+async fn run(handler: Arc<dyn Handler>, request: Request, pulled: Pulled) -> Ended {
+    let Pulled { bytes, share, announced } = pulled;
     let (port, due) = (Arc::clone(request.port()), request.due());
     let (mut answer, mut future) = (no_message(), None);
     let run = if handler.kind() == ServeKind::Blocking {
@@ -129,7 +152,10 @@ async fn run(handler: Arc<dyn Handler>, request: Request, bytes: Vec<u8>, share:
             let run = run_caught(handler.as_ref(), &request, &bytes, &mut answer, &mut None);
             (run, answer)
         });
-        port.run_blocking(due.origin, job);
+        match announced {
+            Some(announced) => announced.bring(job),
+            None => port.run_blocking(due.origin, job),
+        }
         let Some((run, made)) = pooled.await else {
             return Ended::Answer(owner.failure(Status::Rejected, DROPPED));
         };

@@ -28,7 +28,7 @@ use crate::{
     inside::{Inside, in_handler},
     lock::Mutex,
     platform::Job,
-    pool::Origin,
+    pool::{Announced, Origin},
     port::{Due, Handler, Incoming, Port, Run, Task, ToClose, no_message, run_caught},
     spawn::Runtime,
 };
@@ -179,6 +179,12 @@ impl Port {
         in_handler(self.id, Inside::Async, || {
             contain("a runtime that was given a handler", || runtime.0.spawn(Box::pin(guest)));
         });
+    }
+
+    /// Announces such a job to the pool; a runtime has a way of its own.
+    pub(crate) fn announce_blocking(&self, origin: hg_na::Peer) -> Option<Announced> {
+        let has_runtime = self.shared.settings.runtime.is_some();
+        (!has_runtime).then(|| self.shared.pool.announce(Origin::Peer(self.id, origin)))
     }
 
     /// Has a job run that may block, for this origin.
