@@ -13,6 +13,7 @@ mod strangers;
 
 use std::{
     env,
+    os::unix::process::ExitStatusExt as _,
     process::{Command, Output},
     sync::Arc,
     time::Instant,
@@ -20,6 +21,7 @@ use std::{
 
 use hg_na::{Address, Completion, Context, Domain, Error, Op, OpenOptions, Plugin as _};
 use hg_na_ofi::{OfiPlugin, PATH_VARIABLE};
+use nix::sys::resource::{Resource, setrlimit};
 use watchdog::in_time;
 
 const URL: &str = "HG_TEST_URL";
@@ -145,6 +147,35 @@ fn a_process_of_its_own() {
     one.post(3, Op::SendUnexpected { to: nobody, message: vec![0; 9].into() }).unwrap();
     until(&mut [&mut one], |seen| seen[0].iter().any(is_gone));
     println!("{MARK}fine");
+}
+
+/// Set in a process that aborts once it has opened libfabric.
+const ABORTS: &str = "HG_TEST_ABORTS";
+
+#[test]
+fn a_process_that_aborts() {
+    if env::var_os(ABORTS).is_none() {
+        return;
+    }
+    setrlimit(Resource::RLIMIT_CORE, 0, 0).unwrap();
+    let _domain = open("ofi+tcp://127.0.0.1", &[]).unwrap();
+    std::process::abort();
+}
+
+#[test]
+fn a_process_that_aborts_leaves_nothing_in_its_folder() {
+    let folder = env::temp_dir().join(format!("hg-ofi-aborts-{}", std::process::id()));
+    std::fs::create_dir(&folder).unwrap();
+    let output = Command::new(env::current_exe().unwrap())
+        .args(["--exact", "a_process_that_aborts", "--nocapture"])
+        .env(ABORTS, "yes")
+        .current_dir(&folder)
+        .output()
+        .unwrap();
+    let left: Vec<_> = std::fs::read_dir(&folder).unwrap().map(|it| it.unwrap().path()).collect();
+    std::fs::remove_dir_all(&folder).unwrap();
+    assert_eq!(output.status.signal(), Some(nix::libc::SIGABRT));
+    assert!(left.is_empty(), "{left:?}");
 }
 
 #[test]

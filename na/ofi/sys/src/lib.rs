@@ -24,6 +24,7 @@ mod info;
 pub mod layout;
 mod library;
 mod objects;
+mod signals;
 
 pub use constants::*;
 pub use info::*;

@@ -6,7 +6,7 @@ use std::{
     sync::OnceLock,
 };
 
-use crate::{API, FabricAttr, FidFabric, Info};
+use crate::{API, FabricAttr, FidFabric, Info, signals::Kept};
 
 /// Names a library file to be loaded instead of `libfabric.so.1`.
 pub const PATH_VARIABLE: &str = "HG_LIBFABRIC";
@@ -99,12 +99,14 @@ fn load() -> Result<Library, Missing> {
 }
 
 fn load_from(name: &str) -> Result<Library, Missing> {
+    let signals = Kept::now();
     // SAFETY:
     // - the initialisers of the file that the user named, or of the system's libfabric, run now: that is what
     //   loading it means; libfabric's only register its providers.
     let file = unsafe { libloading::Library::new(name) }
         .map_err(|why| Missing::NotFound { name: name.to_owned(), why: why.to_string() })?;
-    // Providers leave threads and handlers behind: it stays until the process ends.
+    drop(signals);
+    // Providers leave threads behind: it stays until the process ends.
     let file: &'static libloading::Library = Box::leak(Box::new(file));
     let version: unsafe extern "C" fn() -> u32 = function(file, name, "fi_version")?;
     // SAFETY:
