@@ -13,17 +13,14 @@ use crate::{
     address::LOCAL,
     context::{Known, OfiContext, RETIRE_AFTER, Retiring},
     fabric::Fault,
-    leftovers::clear_up,
+    leftovers::{clear_up, is_of_other_user},
     lifeline::{Cut, Lifeline},
     link::{Phase, Remote},
+    strangers::of_other_user,
     waiter::LISTENER,
     wire::{Greeting, HEADER, Record, broken_way},
 };
 
-/// Connections accepted at a time.
-const ACCEPTS: usize = 64;
-/// How long nothing is accepted after descriptors have run out.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How soon a connection is tried again whose target's queue was full.
 const CONNECT_AGAIN: Duration = Duration::from_millis(5);
 /// How long frames are awaited that a goodbye has announced.
@@ -59,40 +56,9 @@ impl OfiContext {
         Ok(moved)
     }
 
-    fn accept(&mut self, now: Instant) {
-        for _ in 0..ACCEPTS {
-            let Some(listener) = &self.listener else { return };
-            match listener.accept(self.shared.settings.silence_bound) {
-                Ok(lifeline) => self.accepted(lifeline, now),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(error) if is_shortage(&error) => {
-                    tracing::warn!(%error, "no connection is accepted for a while");
-                    self.accept_at = Some(now + ACCEPT_PAUSE);
-                    let paused = self.waiter.change(listener.fd(), LISTENER, EpollFlags::empty());
-                    debug_assert!(paused.is_ok(), "a descriptor of the set is changed");
-                    return;
-                }
-                // The caller has gone meanwhile.
-                Err(_) => {}
-            }
-        }
-    }
-
-    fn accepted(&mut self, mut lifeline: Lifeline, now: Instant) {
-        if self.count() >= self.shared.settings.max_peers {
-            lifeline.say(&Record::Refuse(
-                "it has as many peers as its setting max-peers allows".into(),
-            ));
-            return;
-        }
-        let Ok(link) = self.add(Phase::Greeting) else { return };
-        let place = link.peer.index();
-        self.at(now + self.shared.settings.connect_timeout, place);
-        self.watch(place, lifeline);
-    }
-
-    fn watch(&mut self, place: u32, lifeline: Lifeline) {
-        let watched = self.waiter.add(lifeline.fd(), u64::from(place), lifeline.interest());
+    pub(crate) fn watch(&mut self, place: u32, mut lifeline: Lifeline) {
+        let interest = lifeline.changed_interest().unwrap_or(EpollFlags::empty());
+        let watched = self.waiter.add(lifeline.fd(), u64::from(place), interest);
         if let Some(link) = self.link(place) {
             link.lifeline = Some(lifeline);
         }
@@ -120,6 +86,10 @@ impl OfiContext {
         let key = link.key;
         match Lifeline::connect(&target, silence) {
             Ok(mut lifeline) => {
+                if let Some(uid) = lifeline.other_user() {
+                    let reason = GoneReason::Refused(of_other_user(uid).into());
+                    return self.not_connected(peer, reason, now);
+                }
                 lifeline.say(&Record::Hello(self.greeting(peer.index(), key)));
                 self.at(deadline, peer.index());
                 self.watch(peer.index(), lifeline);
@@ -128,17 +98,17 @@ impl OfiContext {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 self.at((now + CONNECT_AGAIN).min(deadline), peer.index());
             }
-            Err(error) => {
-                // Told by the next progress, not inside a post.
-                if let Some(link) = self.find(peer) {
-                    let reason = limits::unreachable("connect", &error);
-                    link.phase =
-                        Phase::Draining { reason, until: Some(0), since: now, seen: 0, quiet: 0 };
-                }
-                self.draining.push(peer.index());
-                self.unlist(peer.index());
-            }
+            Err(error) => self.not_connected(peer, limits::unreachable("connect", &error), now),
         }
+    }
+
+    /// Told by the next progress, not inside a post.
+    fn not_connected(&mut self, peer: Peer, reason: GoneReason, now: Instant) {
+        if let Some(link) = self.find(peer) {
+            link.phase = Phase::Draining { reason, until: Some(0), since: now, seen: 0, quiet: 0 };
+        }
+        self.draining.push(peer.index());
+        self.unlist(peer.index());
     }
 
     fn greeting(&mut self, link: u32, key: u64) -> Greeting {
@@ -152,24 +122,35 @@ impl OfiContext {
     fn attend(&mut self, place: u32, now: Instant) {
         let Some(link) = self.link(place) else { return };
         let Some(mut lifeline) = link.lifeline.take() else { return };
-        let (before, mut said) = (lifeline.interest(), Vec::new());
+        let (peer, mut said) = (link.peer, Vec::new());
         let cut = lifeline.attend(&mut said).err();
-        if cut.is_none() && lifeline.interest() != before {
-            let changed = self.waiter.change(lifeline.fd(), u64::from(place), lifeline.interest());
-            debug_assert!(changed.is_ok(), "a descriptor of the set is changed");
-        }
-        let Some(link) = self.link(place) else { return };
-        let peer = link.peer;
         link.lifeline = Some(lifeline);
         for record in said {
             if self.find(peer).is_some() {
                 self.heard(place, record, now);
             }
         }
-        if let Some(cut) = cut
-            && self.find(peer).is_some()
-        {
-            self.was_cut(place, cut, now);
+        if self.find(peer).is_none() {
+            return;
+        }
+        match cut {
+            Some(cut) => self.was_cut(place, cut, now),
+            None => self.watch_on(place),
+        }
+    }
+
+    /// Says what was answered; what a lifeline waits for may be something else now.
+    fn watch_on(&mut self, place: u32) {
+        let Some(mut lifeline) = self.link(place).and_then(|link| link.lifeline.take()) else {
+            return;
+        };
+        lifeline.flush();
+        if let Some(interest) = lifeline.changed_interest() {
+            let changed = self.waiter.change(lifeline.fd(), u64::from(place), interest);
+            debug_assert!(changed.is_ok(), "a descriptor of the set is changed");
+        }
+        if let Some(link) = self.link(place) {
+            link.lifeline = Some(lifeline);
         }
     }
 
@@ -194,7 +175,7 @@ impl OfiContext {
             }
             (Record::Ping, Phase::Open) => {
                 if let Some(lifeline) = &mut link.lifeline {
-                    lifeline.say(&Record::Pong);
+                    lifeline.say_soon(&Record::Pong);
                 }
             }
             (Record::Pong, Phase::Open) => {
@@ -218,6 +199,14 @@ impl OfiContext {
         if greeting.name.is_empty() || !FRAME_RANGE.contains(&greeting.frame) {
             return self.misbehaved(place, "a greeting with impossible numbers");
         }
+        if is_hello && self.acquaintances() >= self.shared.settings.max_peers {
+            let why = "it has as many peers as its setting max-peers allows";
+            self.refuse(place, why);
+            return self.end_now(place, GoneReason::Refused(why.into()));
+        }
+        if self.shared.provider == LOCAL && is_of_other_user(&greeting.name) {
+            return self.misbehaved(place, "a greeting that names another user's memory");
+        }
         let address = match self.know(&greeting.name) {
             Ok(address) => address,
             Err(error) => {
@@ -229,6 +218,7 @@ impl OfiContext {
         let own = self.endpoint().frame_size();
         let theirs = usize::try_from(greeting.frame).unwrap_or(HEADER);
         let one_sided = greeting.one_sided && self.endpoint().reaches_memory_of(address);
+        self.no_stranger(place);
         let Some(link) = self.link(place) else { return };
         let (link_of_theirs, frame) = (greeting.link, own.min(theirs));
         let Greeting { key, name, .. } = greeting;
@@ -332,6 +322,7 @@ impl OfiContext {
     pub(crate) fn end_now(&mut self, place: u32, reason: GoneReason) {
         self.unlist(place);
         self.untime(place);
+        self.no_stranger(place);
         let Some(link) = self.link(place) else { return };
         link.lifeline = None;
         let peer = link.peer;
@@ -498,9 +489,4 @@ impl OfiContext {
 /// Why a peer cannot be reached through libfabric.
 pub(crate) fn unreachable(fault: Fault) -> GoneReason {
     GoneReason::Unreachable(broken_way(fault).into())
-}
-
-fn is_shortage(error: &io::Error) -> bool {
-    use nix::libc::{EMFILE, ENFILE, ENOBUFS, ENOMEM};
-    matches!(error.raw_os_error(), Some(EMFILE | ENFILE | ENOBUFS | ENOMEM))
 }

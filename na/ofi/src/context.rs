@@ -7,6 +7,7 @@
 //! | [`crate::arrive`] | frames in |
 //! | [`crate::lent`] | memory that is lent to a peer, and moves that peers ask for |
 //! | [`crate::chores`] | lifelines, timers, the end of connections |
+//! | [`crate::strangers`] | accepting |
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -78,6 +79,8 @@ pub(crate) struct OfiContext {
     pub(crate) links: Vec<Option<Box<Link>>>,
     pub(crate) generations: Vec<u32>,
     pub(crate) free_links: Vec<u32>,
+    /// Connections that have not introduced themselves.
+    pub(crate) strangers: usize,
     pub(crate) by_target: FxHashMap<Place, Peer>,
     pub(crate) known: FxHashMap<Vec<u8>, Known>,
     /// Addresses to be removed once nothing is under way to them, and when at the latest.
@@ -145,6 +148,7 @@ impl OfiContext {
             links: Vec::new(),
             generations: Vec::new(),
             free_links: Vec::new(),
+            strangers: 0,
             by_target: FxHashMap::default(),
             known: FxHashMap::default(),
             retiring: Vec::new(),

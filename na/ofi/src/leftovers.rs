@@ -53,6 +53,16 @@ pub(crate) fn clear_up(name: &[u8]) {
     }
 }
 
+/// Whether there is a file of an endpoint's name that this user has not made: libfabric would map it, and trust what stands in it.
+pub(crate) fn is_of_other_user(name: &[u8]) -> bool {
+    file_of(name).is_some_and(|name| is_others(&Path::new(FOLDER).join(name)))
+}
+
+fn is_others(path: &Path) -> bool {
+    let is_own = |it: &fs::Metadata| it.is_file() && it.uid() == geteuid().as_raw();
+    fs::symlink_metadata(path).is_ok_and(|it| !is_own(&it))
+}
+
 /// Removes what processes have left that all were killed.
 pub(crate) fn sweep() {
     sweep_in(Path::new(FOLDER));

@@ -54,6 +54,7 @@ mod offered;
 mod post;
 mod send;
 mod settings;
+mod strangers;
 mod transfer;
 mod waiter;
 mod wire;

@@ -3,6 +3,9 @@
 //! libfabric's unconnected endpoints do not say when a peer is gone, and answer nothing while nobody makes progress.
 //! This socket carries the greeting and the goodbye, and then nothing: the kernel closes it when its process
 //! dies, however it dies, and probes it when the other machine falls silent.
+//!
+//! Anybody may connect. One look takes [`READS`] reads at most, and a lifeline whose own words are not read is not read either, so that
+//! nobody's words cost more than a few kilobytes.
 
 use std::{
     io::{self, Read as _},
@@ -14,9 +17,12 @@ use std::{
 use hg_na::{Address, Error, Identity};
 use hg_na_memory::NotInherited;
 use hg_na_parts::limits::os_error;
-use nix::sys::{
-    epoll::EpollFlags,
-    socket::{getsockopt, sockopt},
+use nix::{
+    sys::{
+        epoll::EpollFlags,
+        socket::{getsockopt, sockopt},
+    },
+    unistd::geteuid,
 };
 use socket2::{Domain, SockAddr, Socket, TcpKeepalive, Type};
 
@@ -24,6 +30,10 @@ use crate::wire::{RECORD_MAX, Record};
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 1024;
+/// Reads of one look, of a longest record each.
+const READS: usize = 4;
+/// Bytes that may wait to be written; while more do, nothing is read.
+const OUT_MAX: usize = 4096;
 
 /// Where a lifeline leads.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -105,6 +115,8 @@ pub(crate) struct Lifeline {
     /// Who is at its other end, by the kernel's word, once it is connected.
     pub(crate) peer: Identity,
     is_connecting: bool,
+    /// What the kernel was asked to tell of.
+    watched: Option<EpollFlags>,
     out: Vec<u8>,
     input: Vec<u8>,
 }
@@ -160,14 +172,34 @@ impl Lifeline {
             socket.set_tcp_user_timeout(Some(silence))?;
         }
         let kept = NotInherited::new(socket.as_fd());
-        Ok(Self { _kept: kept, socket, peer, is_connecting, out: Vec::new(), input: Vec::new() })
+        let (out, input) = (Vec::new(), Vec::new());
+        Ok(Self { _kept: kept, socket, peer, is_connecting, watched: None, out, input })
     }
 
-    /// What it waits for.
-    pub(crate) fn interest(&self) -> EpollFlags {
+    /// The user at the other end, if that is another one than this process's. Nobody knows over a network.
+    pub(crate) fn other_user(&self) -> Option<u32> {
+        self.peer.uid.filter(|uid| *uid != geteuid().as_raw())
+    }
+
+    /// What it waits for, if that is not what was said last.
+    pub(crate) fn changed_interest(&mut self) -> Option<EpollFlags> {
+        let interest = self.interest();
+        let before = self.watched.replace(interest);
+        (before != Some(interest)).then_some(interest)
+    }
+
+    fn interest(&self) -> EpollFlags {
         let mut flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP;
+        if self.is_stuffed() {
+            flags = EpollFlags::empty();
+        }
         flags.set(EpollFlags::EPOLLOUT, self.is_connecting || !self.out.is_empty());
         flags
+    }
+
+    /// The other side does not read.
+    fn is_stuffed(&self) -> bool {
+        self.out.len() > OUT_MAX
     }
 
     /// For the wait set.
@@ -177,18 +209,24 @@ impl Lifeline {
 
     /// Says something, now or as soon as the kernel takes it.
     pub(crate) fn say(&mut self, record: &Record) {
-        self.out.extend(record.encode());
+        self.say_soon(record);
         self.flush();
     }
 
-    /// Writes what waits. Errors show when it is read.
+    /// Says something with the next [`Lifeline::flush`].
+    pub(crate) fn say_soon(&mut self, record: &Record) {
+        self.out.extend(record.encode());
+    }
+
+    /// Writes what waits. Errors show when it is read, which nothing that waits keeps it from then.
     pub(crate) fn flush(&mut self) {
         while !self.is_connecting && !self.out.is_empty() {
             // Without a signal when the other side has gone.
             match self.socket.send_with_flags(&self.out, nix::libc::MSG_NOSIGNAL) {
                 Ok(len) => drop(self.out.drain(..len)),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => return,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(_) => return self.out.clear(),
             }
         }
     }
@@ -214,7 +252,10 @@ impl Lifeline {
 
     fn read(&mut self, said: &mut Vec<Record>) -> Result<(), Cut> {
         let mut bytes = [0; RECORD_MAX];
-        loop {
+        for _ in 0..READS {
+            if self.is_stuffed() {
+                break;
+            }
             match self.socket.read(&mut bytes) {
                 Ok(0) => return Err(Cut::Exited),
                 Ok(len) => self.input.extend(&bytes[..len]),
@@ -233,6 +274,7 @@ impl Lifeline {
                 said.push(record);
             }
         }
+        Ok(())
     }
 }
 

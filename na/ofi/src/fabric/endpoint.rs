@@ -141,8 +141,7 @@ impl Endpoint {
         }
         let name = name_of(&ep)?;
         let is_copied = offer.provider == "shm" && library()?.version() < INBOXES_SINCE;
-        let one_sided =
-            (limits.caps & sys::RMA != 0).then(|| OneSided::new(limits.mr_mode, is_copied));
+        let one_sided = (limits.caps & sys::RMA != 0).then(|| OneSided::new(limits, is_copied));
         let mut endpoint = Self {
             one_sided,
             notes: vec![0; transmit.count()],

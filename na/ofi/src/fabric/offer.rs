@@ -175,6 +175,8 @@ pub(crate) struct Limits {
     pub(crate) receive_size: usize,
     pub(crate) max_message: usize,
     pub(crate) mr_mode: i32,
+    /// Bytes of a registration's key.
+    pub(crate) mr_key_size: usize,
     pub(crate) caps: u64,
     pub(crate) address_format: u32,
 }
@@ -233,6 +235,7 @@ impl Offer {
             receive_size: receive.size,
             max_message: endpoint.max_msg_size,
             mr_mode: domain.mr_mode,
+            mr_key_size: domain.mr_key_size,
             caps: info.caps,
             address_format: info.addr_format,
         }

@@ -3,11 +3,14 @@
 //! The provider's registration mode is honoured: [`Grant`] says what a peer is told of a registration, [`register`]
 //! what the library is. Each registration covers one run of memory: no provider has to take more than one segment.
 //! Memory that the library may still touch is kept alive here, whatever becomes of its region.
+//! Keys are random, as long as the provider takes them, where this side chooses them: whoever reaches the endpoint and guesses one reads or
+//! writes what is lent. A provider that chooses its keys (`FI_MR_PROV_KEY`) answers for them.
 
 use std::{ffi::c_void, ptr};
 
 use hg_na::Segment;
 use hg_na_memory::Held;
+use hg_na_parts::regions;
 use libfabric_sys::{self as sys, calls};
 
 use crate::fabric::{
@@ -15,10 +18,17 @@ use crate::fabric::{
     endpoint::{Endpoint, Event},
     frames::Frames,
     handles::Handle,
+    offer::Limits,
 };
 
 /// Moves under way at a time.
 const MOVES_MAX: usize = 64;
+/// Keys of the frames are not above this.
+const FRAME_KEYS: u64 = 2;
+/// `FI_ENOKEY`: of a registration whose key another one has.
+const NO_KEY: i32 = 266;
+/// Keys that are tried for a registration where they are so short that two may be the same.
+const KEYS_TRIED: usize = 64;
 /// Places for moves. libfabric's shm (1.17) never tells of some that were under way to a process that is killed: nobody
 /// knows whether it still has their contexts, so that their places are lost until the endpoint is closed. When all are,
 /// bytes travel in frames.
@@ -75,7 +85,8 @@ pub(crate) struct OneSided {
     /// Only their contexts are used: they name moves.
     contexts: Frames,
     mr_mode: i32,
-    next_key: u64,
+    /// Bytes of a key.
+    key_size: usize,
     /// Of a move to a peer's memory.
     flags: u64,
 }
@@ -85,7 +96,7 @@ impl OneSided {
     ///
     /// libfabric's shm does, unless it is asked to wait for the peer's word. One that was killed never gives that, and
     /// then whatever else waits for a word waits for ever, or libfabric (1.17) looks for it in memory that is gone.
-    pub(crate) fn new(mr_mode: i32, is_copied: bool) -> Self {
+    pub(crate) fn new(limits: Limits, is_copied: bool) -> Self {
         let delivery = if is_copied { 0 } else { sys::DELIVERY_COMPLETE };
         Self {
             flags: sys::COMPLETION | delivery,
@@ -93,9 +104,8 @@ impl OneSided {
             moves: (0..PLACES).map(|_| None).collect(),
             under_way: 0,
             contexts: Frames::new(PLACES, 1),
-            mr_mode,
-            // Behind those of the frames.
-            next_key: 16,
+            mr_mode: limits.mr_mode,
+            key_size: limits.mr_key_size,
         }
     }
 
@@ -253,12 +263,19 @@ impl Endpoint {
         run: Segment,
         access: u64,
     ) -> Result<(Handle<sys::FidMr>, u64), Fault> {
-        let Some(side) = &mut self.one_sided else { return Err(unsupported()) };
-        let (mr_mode, wanted) = (side.mr_mode, side.next_key);
-        side.next_key = next_key(wanted);
+        let Some(OneSided { mr_mode, key_size, .. }) = self.one_sided else {
+            return Err(unsupported());
+        };
         let bytes: *const c_void = ptr::with_exposed_provenance(run.address);
-        let region =
-            register(self.domain(), self.ep(), (bytes, run.len), access, (mr_mode, wanted))?;
+        let mut tries = 0;
+        let (region, wanted) = loop {
+            let key = random_key(key_size)?;
+            match register(self.domain(), self.ep(), (bytes, run.len), access, (mr_mode, key)) {
+                // Another one has that key.
+                Err(fault) if fault.number == NO_KEY && tries < KEYS_TRIED => tries += 1,
+                region => break (region?, key),
+            }
+        };
         let key = if mr_mode & sys::MR_PROV_KEY != 0 {
             // SAFETY:
             // - open; the field is set when it is registered, or enabled.
@@ -273,9 +290,17 @@ impl Endpoint {
     }
 }
 
-/// Keys that fit in four bytes, which every provider takes.
-fn next_key(last: u64) -> u64 {
-    if last >= u64::from(u32::MAX) { 16 } else { last + 1 }
+/// A key that nobody guesses, of so many bytes at most. Never one of the frames' ([`Endpoint::open`]), nor what stands for none.
+fn random_key(size: usize) -> Result<u64, Fault> {
+    let bits = u32::try_from(size.clamp(1, 8) * 8).unwrap_or(u64::BITS);
+    loop {
+        let random = regions::random().map_err(|_| Fault::new("getrandom", nix::libc::EAGAIN))?;
+        let key = u64::from_le_bytes(*random.first_chunk().expect("16 bytes hold 8"));
+        let key = key >> (u64::BITS - bits);
+        if key > FRAME_KEYS && key != sys::KEY_NOTAVAIL {
+            return Ok(key);
+        }
+    }
 }
 
 fn unsupported() -> Fault {
@@ -445,8 +470,35 @@ mod tests {
     }
 
     #[test]
-    fn keys_fit_in_four_bytes_and_leave_those_of_the_frames_alone() {
-        assert_eq!(next_key(16), 17);
-        assert_eq!(next_key(u64::from(u32::MAX)), 16);
+    fn nobody_guesses_a_key_and_none_is_a_frame_s() {
+        for (size, most) in [(1, 0xFF), (2, 0xFFFF), (4, u64::from(u32::MAX)), (8, u64::MAX)] {
+            let keys: Vec<_> = (0..200).map(|_| random_key(size).unwrap()).collect();
+            assert!(keys.iter().all(|key| *key > FRAME_KEYS && *key <= most), "{size}: {keys:?}");
+            assert!(keys.iter().any(|key| *key > most / 2), "{size}: {keys:?}");
+        }
+        let Some(mut pair) = pair("tcp", 0) else { panic!("no tcp") };
+        let memory = [1, 0].map(|byte| Arc::new(Memory::from(vec![byte; 100])));
+        let [own, lent] = memory.each_ref().map(|it| Held::from(Arc::clone(it)));
+        let run = lent.segments()[0];
+        let (number, grant) = pair[1].0.lend(&lent, run, true).unwrap();
+        // Where others that count begin, and those beside a key that is known.
+        for key in [0, 1, 2, 3, 16, 17, grant.key ^ 1, grant.key.wrapping_add(1)] {
+            let guess = Grant { address: 0, key };
+            assert!(moved(&mut pair, &own, guess, true).is_some(), "{key:x}");
+        }
+        pair[1].0.revoke(number);
+        drop((pair, own, lent));
+        let [_, lent] = memory.map(|it| Arc::try_unwrap(it).unwrap().into_vec().unwrap());
+        assert_eq!(lent, [0; 100]);
+    }
+
+    #[test]
+    fn short_keys_that_are_taken_are_not_asked_for_again_and_again() {
+        let Some([(mut one, _), _other]) = pair("tcp", 0) else { panic!("no tcp") };
+        one.one_sided.as_mut().unwrap().key_size = 1;
+        let memory = Held::from(Arc::new(Memory::from(vec![0; 64])));
+        let run = memory.segments()[0];
+        let lent: Vec<_> = (0..100).map(|_| one.lend(&memory, run, false)).collect();
+        assert!(lent.iter().all(Result::is_ok), "{lent:?}");
     }
 }

@@ -1,4 +1,5 @@
-//! Peers that speak to the lifeline by hand: half a greeting, rubbish, and ten thousand that come and go.
+//! Peers that speak to the lifeline by hand: half a greeting, rubbish, questions whose answers are not read, crowds that say nothing,
+//! processes of another user, and ten thousand that come and go.
 
 use std::{
     env,
@@ -8,13 +9,18 @@ use std::{
         linux::net::SocketAddrExt as _,
         unix::net::{SocketAddr, UnixStream},
     },
-    process::Command,
-    time::Duration,
+    process::{Command, Stdio},
+    time::{Duration, Instant},
 };
 
-use hg_na::{Address, Completion, Context};
+use hg_na::{Address, Completion, Context, Op};
 
-use super::{greet, open, until};
+use nix::{
+    sys::resource::{Resource, getrlimit, setrlimit},
+    unistd::{Uid, geteuid, setresuid},
+};
+
+use super::{MARK, greet, open, said, until};
 
 /// Something to read and write that does not block.
 trait Line: Read + Write {}
@@ -91,6 +97,138 @@ fn half_a_greeting_ends_within_its_bound_and_rubbish_at_once() {
         }
         greet(&mut friend, &mut context);
     }
+}
+
+/// A record without content, of a kind.
+fn word(kind: u8) -> [u8; 5] {
+    [1, 0, 0, 0, kind]
+}
+
+#[test]
+fn who_asks_and_does_not_read_the_answers_is_heard_no_more_and_keeps_nobody() {
+    /// More than the kernel has for two sockets.
+    const ENOUGH: usize = 64 << 20;
+    const PING: u8 = 5;
+    for url in ["ofi+tcp://127.0.0.1", "ofi+shm://"] {
+        let domain = open(url, &[]).unwrap();
+        let (mut context, mut friend) = (domain.context(0).unwrap(), domain.context(1).unwrap());
+        let mut line = connect(context.address());
+        line.write_all(&hello(context.address(), 1)).unwrap();
+        assert!(answered(&mut context, line.as_mut()), "{url}: it is not welcome");
+        let pings = word(PING).repeat(20_000);
+        let (mut taken, mut refusals, mut done) = (0, 0, Vec::new());
+        // Refused again and again: nobody reads any more.
+        while taken < ENOUGH && refusals < 2000 {
+            match line.write(&pings[taken % word(PING).len()..]) {
+                Ok(len) => (taken, refusals) = (taken + len, 0),
+                Err(error) => {
+                    assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock, "{url}");
+                    refusals += 1;
+                }
+            }
+            context.progress(Instant::now(), &mut done).unwrap();
+        }
+        assert!(taken < ENOUGH, "{url}: {taken} bytes of questions were taken");
+        greet(&mut friend, &mut context);
+        // Whoever reads them is heard again.
+        let (mut bytes, mut pongs) = (vec![0; 1 << 16], 0);
+        until(&mut [&mut context], |_| {
+            pongs += line.read(&mut bytes).unwrap_or(0);
+            pongs + word(PING).len() > taken
+        });
+    }
+}
+
+#[test]
+fn crowds_that_say_nothing_are_no_peers_and_the_oldest_make_room() {
+    /// One more than are let alone.
+    const CROWD: usize = 1025;
+    const PATIENCE: Duration = Duration::from_secs(1);
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    // Both ends are of this process.
+    setrlimit(Resource::RLIMIT_NOFILE, hard.min(4096), hard).unwrap();
+    for url in ["ofi+tcp://127.0.0.1", "ofi+shm://"] {
+        let mut context = open(url, &[("max-peers", "2")]).unwrap().context(0).unwrap();
+        let own = || open(url, &[]).unwrap().context(0).unwrap();
+        let mut crowd: Vec<_> = (0..CROWD).map(|_| connect(context.address())).collect();
+        let mut friends = [own(), own()];
+        for friend in &mut friends {
+            greet(friend, &mut context);
+        }
+        // Those that really are too many are told so.
+        let mut third = own();
+        let there = third.lookup(context.address()).unwrap();
+        third.post(1, Op::SendUnexpected { to: there, message: vec![0; 9].into() }).unwrap();
+        let is_told = |it: &Completion| match it {
+            Completion::Gone { reason, .. } => reason.to_string().contains("max-peers"),
+            _ => false,
+        };
+        until(&mut [&mut third, &mut context], |seen| seen[0].iter().any(is_told));
+        let patient = Instant::now() + PATIENCE;
+        until(&mut [&mut context], |_| Instant::now() > patient);
+        crowd.push(connect(context.address()));
+        assert!(!answered(&mut context, crowd[0].as_mut()), "{url}: the oldest one is still there");
+        assert!(friends.iter_mut().all(|it| !it.connected().is_empty()), "{url}");
+    }
+}
+
+/// Set in a process of another user: the address that it is to call.
+const CALLS: &str = "HG_TEST_CALLS";
+const NOBODY: u32 = 65_534;
+
+/// Becomes another user, calls by hand and by the plugin, and says what came of it.
+#[test]
+#[expect(clippy::print_stdout, reason = "its one word to its parent")]
+fn a_process_of_another_user() {
+    let Ok(address) = env::var(CALLS) else { return };
+    let address = Address::new(&address).unwrap();
+    let nobody = Uid::from_raw(NOBODY);
+    setresuid(nobody, nobody, nobody).unwrap();
+    let name = format!("hydrargyrum-ofi/{}", address.rest());
+    let mut line =
+        UnixStream::connect_addr(&SocketAddr::from_abstract_name(name).unwrap()).unwrap();
+    // Perhaps it has been refused already.
+    let _whatever = line.write_all(&hello(&address, 1));
+    let mut answer = Vec::new();
+    let _cut = line.read_to_end(&mut answer);
+    let by_hand = String::from_utf8_lossy(answer.get(5..).unwrap_or_default()).into_owned();
+    let mut own = open("ofi+shm://", &[]).unwrap().context(0).unwrap();
+    let there = own.lookup(&address).unwrap();
+    own.post(1, Op::SendUnexpected { to: there, message: vec![0; 9].into() }).unwrap();
+    let mut why = String::new();
+    until(&mut [&mut own], |seen| {
+        let gone = seen[0].iter().find_map(|it| match it {
+            Completion::Gone { reason, .. } => Some(reason.to_string()),
+            _ => None,
+        });
+        why = gone.unwrap_or_default();
+        !why.is_empty()
+    });
+    println!("{MARK}{by_hand} | {why}");
+}
+
+#[test]
+#[expect(clippy::print_stderr, reason = "a skipped test says so")]
+fn a_process_of_another_user_is_refused_over_shm_in_words_at_both_ends() {
+    const NAME: &str = "a_process_of_another_user_is_refused_over_shm_in_words_at_both_ends";
+    if !geteuid().is_root() {
+        eprintln!("SKIPPED: {NAME}: only root can start a process of another user");
+        return;
+    }
+    let domain = open("ofi+shm://", &[]).unwrap();
+    let (mut context, mut friend) = (domain.context(0).unwrap(), domain.context(1).unwrap());
+    let mut process = Command::new(env::current_exe().unwrap())
+        .args(["--exact", "strangers::a_process_of_another_user", "--nocapture"])
+        .env(CALLS, context.address().as_str())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    until(&mut [&mut context], |_| process.try_wait().unwrap().is_some());
+    let said = said(&process.wait_with_output().unwrap());
+    let (by_hand, by_the_plugin) = said.split_once(" | ").unwrap();
+    assert!(by_hand.contains("user 65534's") && by_hand.contains("allow-uid"), "{said}");
+    assert!(by_the_plugin.contains("user 0's") && by_the_plugin.contains("allow-uid"), "{said}");
+    greet(&mut friend, &mut context);
 }
 
 /// Resident memory of this process in KiB.
