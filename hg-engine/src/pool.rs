@@ -17,7 +17,7 @@
 //!
 //! # No thread to be had
 //! The system may refuse a thread (a limit on processes or on memory). Then the threads that are there go on, and nobody
-//! waits or spins. Whoever makes progress tries again by a timer, which grows up to [`RETRY_MAX`]. Until there is a thread again
+//! waits or spins. Where there is none at all, the engine's own jobs are run by whoever finds that out, once a pool's patience is over. Whoever makes progress tries again by a timer, which grows up to [`RETRY_MAX`]. Until there is a thread again
 //! the shares are those of the threads that are there.
 
 mod queues;
@@ -52,6 +52,8 @@ const RETRY_MAX: Duration = Duration::from_secs(1);
 pub(crate) struct Pool {
     /// Of its threads.
     name: &'static str,
+    /// How long jobs of the engine's own wait where no thread at all is to be had.
+    patience: Duration,
     platform: Arc<dyn Platform>,
     threads_max: usize,
     /// Who opened the engine.
@@ -77,6 +79,7 @@ struct State {
 /// No thread was to be had.
 #[derive(Debug, Clone, Copy)]
 struct Refused {
+    since: Instant,
     next_try: Instant,
     interval: Duration,
 }
@@ -94,11 +97,16 @@ enum Given {
 }
 
 impl Pool {
-    /// No thread yet, and at most so many (at least one).
-    pub(crate) fn new(name: &'static str, platform: Arc<dyn Platform>, threads_max: usize) -> Self {
+    /// No thread yet, and at most so many (at least one), by its name and its patience.
+    pub(crate) fn new(
+        (name, patience): (&'static str, Duration),
+        platform: Arc<dyn Platform>,
+        threads_max: usize,
+    ) -> Self {
         let process = platform.process();
         Self {
             name,
+            patience,
             platform,
             threads_max: threads_max.max(1),
             process,
@@ -269,16 +277,19 @@ impl Pool {
         let mut state = self.state.lock();
         state.threads -= 1;
         let back = work.and_then(|work| state.put_back(work));
-        let before = state.refused;
+        let (before, now) = (state.refused, self.platform.now());
+        // What was long ago is another shortage.
+        let going_on = before.filter(|refused| now < refused.next_try + RETRY_MAX);
+        let since = going_on.map_or(now, |refused| refused.since);
         if !state.is_closed {
             let interval =
                 before.map_or(RETRY_MIN, |refused| (2 * refused.interval).min(RETRY_MAX));
-            let next_try = self.platform.now() + interval;
-            state.refused = Some(Refused { next_try, interval });
+            state.refused = Some(Refused { since, next_try: now + interval, interval });
             self.is_refused.store(true, Ordering::Relaxed);
         }
         // With no thread at all there is nobody to do it later, and it may be memory that a thread needs.
-        let own = if state.threads == 0 { state.queues.take_own() } else { Vec::new() };
+        let is_own_turn = state.threads == 0 && now >= since + self.patience;
+        let own = if is_own_turn { state.queues.take_own() } else { Vec::new() };
         drop(state);
         if let Some(wake) = self.wake.get() {
             wake();

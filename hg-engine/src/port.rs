@@ -25,14 +25,14 @@ use std::{
         Arc, MutexGuard,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use hg_bulk::Local;
 use hg_core::{deferred::Deferred, header::Header, protocol::Ticket, registry::Registry};
 use hg_na::{Address, Caps, Completion, Context, Domain, Memory, Message, Rights, Waiter};
 
-use self::moving::Movers;
+use self::moving::{Movers, PATIENCE};
 pub use self::request::Request;
 pub(crate) use self::{
     answer::{encode_error, encode_value},
@@ -87,8 +87,8 @@ impl Shared {
     ) -> Self {
         let caps = domain.caps().clone();
         let threads_max = settings.pool_threads_max;
-        let [pool, movers] = ["hg-pool", "hg-mover"]
-            .map(|name| Arc::new(Pool::new(name, Arc::clone(&platform), threads_max)));
+        let [pool, movers] = [("hg-pool", Duration::ZERO), ("hg-mover", PATIENCE)]
+            .map(|kind| Arc::new(Pool::new(kind, Arc::clone(&platform), threads_max)));
         Self {
             // Relaxed: only that it is another one each time matters.
             id: ENGINES.fetch_add(1, Ordering::Relaxed),

@@ -72,7 +72,8 @@ fn peer(number: u32) -> Origin {
 
 fn pool(threads_max: usize) -> (Arc<Refusing>, Arc<Pool>) {
     let platform = Arc::new(Refusing::default());
-    let pool = Pool::new("hg-pool", Arc::clone(&platform) as Arc<dyn Platform>, threads_max);
+    let kind = ("hg-pool", Duration::ZERO);
+    let pool = Pool::new(kind, Arc::clone(&platform) as Arc<dyn Platform>, threads_max);
     (platform, Arc::new(pool))
 }
 
@@ -220,6 +221,35 @@ fn memory_is_given_back_in_place_where_there_is_no_thread_at_all() {
     assert!(said.try_recv().is_err());
     jobs.ends(1);
     hear(&said);
+}
+
+#[test]
+fn a_pool_with_patience_runs_its_own_jobs_in_place_only_when_there_was_no_thread_for_long() {
+    const PATIENCE: Duration = Duration::from_secs(1);
+    let platform = Arc::new(Refusing::default());
+    let kind = ("hg-pool", PATIENCE);
+    let pool = Arc::new(Pool::new(kind, Arc::clone(&platform) as Arc<dyn Platform>, 4));
+    platform.refuse(true);
+    let (say, said) = mpsc::channel();
+    let job = |number| {
+        let say = say.clone();
+        Box::new(move || say.send(number).expect("somebody hears it"))
+    };
+    pool.add(Origin::Engine, job(1));
+    pool.retry();
+    assert!(said.try_recv().is_err() && pool.next_try().is_some());
+    platform.put_forward(PATIENCE);
+    pool.retry();
+    assert_eq!((said.try_recv(), pool.next_try()), (Ok(1), None));
+    // Known by now.
+    pool.add(Origin::Engine, job(2));
+    assert_eq!(said.try_recv(), Ok(2));
+    platform.refuse(false);
+    pool.add(Origin::Engine, job(3));
+    assert_eq!(hear(&said), 3);
+    // That is over.
+    pool.close();
+    assert_eq!(pool.next_try(), None);
 }
 
 #[test]

@@ -6,13 +6,13 @@
 //! | who | what |
 //! |---|---|
 //! | the background thread, or one that waits without a deadline, when it has the role | takes the next piece, gives the role back (H1), moves it, waits for the role anew |
-//! | any other thread that has the role: one with a deadline, in a poll, in [`crate::Engine::progress`], of a foreign loop, the stand-in | leaves the piece to a thread of a pool for nothing else; where none is to be had at all, moves it |
+//! | any other thread that has the role: one with a deadline, in a poll, in [`crate::Engine::progress`], of a foreign loop, the stand-in; any thread, where there is no stand-in | leaves the piece to a thread of a pool for nothing else; where none was to be had at all for [`PATIENCE`], moves it |
 //! | a follower, a thread that comes | takes the role meanwhile, as ever |
 //! | the *stand-in*, a thread that lives while pieces are moved | takes the role where a piece takes longer than 5 ms and nobody has it, until one has ended |
 //!
 //! Of one peer one piece is moved at a time ([`hg_core::operations`]): a peer whose memory is not there holds one thread up. The pool is
-//! not that of the handlers, which wait for pieces. Where no thread is to be had for a stand-in, the engine stands still until the
-//! piece has ended.
+//! not that of the handlers, which wait for pieces. Where threads are not to be had for long, the engine stands still until a piece
+//! that waits has ended.
 
 use std::{
     sync::{
@@ -34,6 +34,9 @@ use crate::{deferred, pool::Origin};
 /// A piece that began before one tick and has not ended by the next one is stood in for: after 5 ms at most.
 const TICK: Duration = Duration::from_micros(2500);
 
+/// How long pieces wait for a thread where there is none at all.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
+
 /// A stand-in ends when for so many ticks no piece was moved.
 const IDLE_TICKS: u32 = 40;
 
@@ -54,20 +57,18 @@ impl Movers {
 }
 
 impl Port {
-    /// Sees to the next piece, if there is one. Where this thread may wait and moves it, it has lost the role then; says whether.
+    /// Sees to the next piece, if there is one. Where this thread may wait and moves it, it has lost the role then.
     #[cold]
-    pub(crate) fn move_piece(self: &Arc<Self>, role: &mut Role<'_>, may_wait: bool) -> bool {
-        let Some(mut state) = self.enter_state() else { return false };
-        let Some(moving) = state.protocol.next_move() else { return false };
+    pub(crate) fn move_piece(self: &Arc<Self>, role: &mut Role<'_>, may_wait: bool) {
+        let Some(mut state) = self.enter_state() else { return };
+        let Some(moving) = state.protocol.next_move() else { return };
         let is_here = may_wait && !state.followers.has_loop();
         drop(state);
         let taken = Taken { port: Arc::clone(self), moving: Some(moving) };
-        if is_here {
-            taken.run(Some(role));
-        } else {
-            self.shared.movers.add(Origin::Engine, Box::new(move || taken.run(None)));
+        match is_here.then(|| self.begin_moving()).flatten() {
+            Some(running) => taken.run(Some((role, running))),
+            None => self.shared.movers.add(Origin::Engine, Box::new(move || taken.run(None))),
         }
-        is_here
     }
 
     /// Waits a moment for the pieces that are being moved; says whether all have ended.
@@ -80,17 +81,14 @@ impl Port {
         !self.movers.any()
     }
 
-    /// A thread that had the role is about to move a piece.
-    fn begin_moving(self: &Arc<Self>) -> Running<'_> {
+    /// A thread that has the role is about to move a piece. `None`: nobody would stand in for it.
+    fn begin_moving(self: &Arc<Self>) -> Option<Running<'_>> {
         self.movers.running.fetch_add(1, Ordering::SeqCst);
-        if let Some(flag) = Flag::raise(self) {
-            let job = Box::new(move || Arc::clone(&flag.0).stand_in(flag));
-            let spawned = self.shared.platform.spawn("hg-stand-in".to_owned(), job);
-            if let Err(error) = spawned {
-                tracing::warn!(%error, "no thread to make progress while bytes are moved");
-            }
-        }
-        Running(&self.movers)
+        let running = Running(&self.movers);
+        let Some(flag) = Flag::raise(self) else { return Some(running) };
+        let job = Box::new(move || Arc::clone(&flag.0).stand_in(flag));
+        let spawned = self.shared.platform.spawn("hg-stand-in".to_owned(), job);
+        spawned.is_ok().then_some(running)
     }
 
     /// Makes progress where a piece takes long and nobody else does.
@@ -136,14 +134,13 @@ struct Taken {
 
 impl Taken {
     /// Moves it, without the role.
-    fn run(mut self, role: Option<&mut Role<'_>>) {
+    fn run(mut self, role: Option<(&mut Role<'_>, Running<'_>)>) {
         let port = Arc::clone(&self.port);
         let (Some(mut state), Some(moving)) = (port.enter_state(), &self.moving) else { return };
         let (came, state) = match state.protocol.begin_move(moving) {
             Begun::Ready(mover) => {
                 drop(state);
-                let running = role.map(|role| {
-                    let running = port.begin_moving();
+                let running = role.map(|(role, running)| {
                     role.release();
                     running
                 });
