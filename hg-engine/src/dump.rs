@@ -2,12 +2,13 @@
 
 use std::{
     fmt::Write as _,
-    sync::{Arc, Weak, atomic::Ordering},
+    sync::{Arc, Mutex, Weak, atomic::Ordering},
 };
 
-use crate::{lock::Mutex, port::Port};
+use crate::port::Port;
 
-/// The ports of all engines. A forked child may inherit it locked: nobody waits for this lock.
+/// The ports of all engines. A forked child may inherit it locked: nobody waits for this lock. It is none of this crate's own: all
+/// simulations of a process share it, and are not to be told apart by it.
 static ALL: Mutex<Vec<Weak<Port>>> = Mutex::new(Vec::new());
 
 /// Longest description of one part, in bytes.
@@ -15,7 +16,7 @@ const PART_MAX: usize = 2000;
 
 /// Ports of an engine that was opened.
 pub(crate) fn add(ports: &[Arc<Port>]) {
-    if let Some(mut all) = ALL.try_lock() {
+    if let Ok(mut all) = ALL.try_lock() {
         all.retain(|port| port.strong_count() > 0);
         all.extend(ports.iter().map(Arc::downgrade));
     }
@@ -25,7 +26,7 @@ pub(crate) fn add(ports: &[Arc<Port>]) {
 #[doc(hidden)]
 #[must_use]
 pub fn dump_engines() -> String {
-    let Some(all) = ALL.try_lock() else { return "the list of engines is locked\n".to_owned() };
+    let Ok(all) = ALL.try_lock() else { return "the list of engines is locked\n".to_owned() };
     let ports: Vec<_> = all.iter().filter_map(Weak::upgrade).collect();
     drop(all);
     let mut text = String::new();

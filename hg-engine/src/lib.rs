@@ -22,6 +22,7 @@
 //! | `budget`, `large`, `failure`, `settings`, `schemes` | bytes of large arguments; where large bytes are; why a call was not made; what an engine is opened with |
 //! | `lock`, `thread_number` | locks that a forked child can go on with; which context a thread takes |
 //! | `platform` | clock, threads, parking: the machine, or a simulation |
+//! | `interrupts` | what a simulation does at locks |
 //!
 //! # Threads
 //! Whoever holds the *role* of a port makes its progress; posting needs only the port's state, whose
@@ -46,6 +47,9 @@ mod followers;
 mod idle;
 mod in_place;
 mod inside;
+#[cfg(feature = "interrupts")]
+#[doc(hidden)]
+pub mod interrupts;
 mod large;
 mod lock;
 mod peer;

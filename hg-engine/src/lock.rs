@@ -6,6 +6,9 @@
 //!
 //! A panic under a lock poisons nothing: no handler of a user's runs under one, and what our own code leaves behind
 //! is consistent between any two statements that can panic.
+//!
+//! With the feature `interrupts` a lock is a place where a simulation may run another of its threads
+//! ([`crate::interrupts`]).
 
 use std::sync::{self, MutexGuard, PoisonError, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 
@@ -24,16 +27,14 @@ impl<T> Mutex<T> {
 
     #[cold]
     fn lock_contended(&self) -> MutexGuard<'_, T> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        wait_in_simulation(|| taken(self.0.try_lock()))
+            .unwrap_or_else(|| self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     #[inline(always)]
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        match self.0.try_lock() {
-            Ok(guard) => Some(guard),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+        before();
+        taken(self.0.try_lock()).inspect(|_| after())
     }
 }
 
@@ -46,10 +47,47 @@ impl<T> RwLock<T> {
     }
 
     pub(crate) fn read(&self) -> RwLockReadGuard<'_, T> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner)
+        before();
+        wait_in_simulation(|| taken(self.0.try_read()))
+            .unwrap_or_else(|| self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     pub(crate) fn write(&self) -> RwLockWriteGuard<'_, T> {
-        self.0.write().unwrap_or_else(PoisonError::into_inner)
+        before();
+        wait_in_simulation(|| taken(self.0.try_write()))
+            .unwrap_or_else(|| self.0.write().unwrap_or_else(PoisonError::into_inner))
     }
+}
+
+/// What was taken, if it was free.
+#[inline(always)]
+fn taken<G>(result: Result<G, TryLockError<G>>) -> Option<G> {
+    match result {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}
+
+/// A lock is about to be taken.
+#[inline(always)]
+fn before() {
+    #[cfg(feature = "interrupts")]
+    crate::interrupts::before();
+}
+
+/// A lock was taken.
+#[inline(always)]
+fn after() {
+    #[cfg(feature = "interrupts")]
+    crate::interrupts::after();
+}
+
+/// Takes a lock that is held, where other threads of a simulation run meanwhile; otherwise `None`.
+#[inline(always)]
+fn wait_in_simulation<G>(_take: impl Fn() -> Option<G>) -> Option<G> {
+    #[cfg(feature = "interrupts")]
+    return crate::interrupts::wait(_take);
+    #[cfg(not(feature = "interrupts"))]
+    None
 }

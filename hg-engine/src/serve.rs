@@ -177,7 +177,7 @@ impl Service for Server {
 
     fn clear(&mut self) -> Leftovers {
         let request = self.request.take();
-        let tasks = std::mem::take(&mut self.tasks);
+        let tasks = self.tasks.take();
         let places = std::mem::take(&mut self.starts.spares);
         let handlers = self.handlers.take();
         Box::new(move || {

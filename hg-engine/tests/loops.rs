@@ -3,12 +3,14 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
+    future::poll_fn,
     os::fd::AsFd,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicU32, Ordering},
         mpsc,
     },
+    task::Poll,
     thread,
     time::{Duration, Instant},
 };
@@ -449,6 +451,35 @@ fn a_loop_that_looks_for_the_first_time_after_the_end_goes_round_once_more() {
     assert!(!events.may_sleep().unwrap());
     events.progress();
     assert!(events.may_sleep().unwrap());
+}
+
+#[test]
+fn a_loop_of_a_closed_engine_rests_although_futures_of_its_handlers_are_woken() {
+    let pair = Pair::new(Wait::Block);
+    let (lend, lent) = mpsc::channel();
+    let keep = move |_, ()| {
+        let lend = lend.clone();
+        poll_fn(move |context| {
+            lend.send(context.waker().clone()).unwrap();
+            Poll::Pending
+        })
+    };
+    pair.engine.serve_async(held, keep).unwrap();
+    let events = pair.engine.event_loop().unwrap();
+    let call = pair.other.notify(held, &pair.back, ());
+    let waker = loop {
+        while events.progress() {}
+        match lent.try_recv() {
+            Ok(waker) => break waker,
+            Err(_) if events.may_sleep().unwrap() => sleep_until_woken(&events),
+            Err(_) => {}
+        }
+    };
+    drop(call);
+    pair.engine.close();
+    until_it_rests(&events);
+    waker.wake();
+    until_it_rests(&events);
 }
 
 #[test]

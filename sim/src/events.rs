@@ -1,6 +1,6 @@
 //! What happens in a story: each event, as it is done to the processes.
 
-use std::{sync::Arc, task::Waker, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use crate::{
     caller, drive,
@@ -64,7 +64,9 @@ pub(crate) fn perform(story: &Story, what: &What) {
                 with(|run| run.net().away.insert(id, until));
             }
         }
-        What::NoThreads(process, nanos) => refuse(process, nanos, world::refuse_threads),
+        What::NoThreads(process, nanos) => {
+            refuse(process, nanos, world::refuse_threads);
+        }
     }
 }
 
@@ -164,7 +166,7 @@ fn end_process(process: usize, id: ProcessId) {
         let it = &mut run.processes[process];
         (it.handle.take(), std::mem::take(&mut it.waiting))
     });
-    waiting.into_iter().for_each(Waker::wake);
+    world::wake_tasks(id, waiting);
     if let Some(handle) = handle {
         let close = move || {
             contexts(&handle).for_each(|it| it.interrupt_progress());
@@ -227,7 +229,7 @@ pub(crate) fn be_over() {
     let waiting: Vec<_> = with(|run| {
         run.is_over = true;
         let processes = run.processes.iter_mut();
-        processes.flat_map(|process| std::mem::take(&mut process.waiting)).collect()
+        processes.map(|it| (it.id, std::mem::take(&mut it.waiting))).collect()
     });
-    waiting.into_iter().for_each(Waker::wake);
+    waiting.into_iter().for_each(|(id, waiting)| world::wake_tasks(id, waiting));
 }

@@ -12,17 +12,19 @@
 //!
 //! # What is real, and what is not
 //! hg-core, hg-bulk and hg-engine are the real ones, with all their threads: callers that wait or follow, the background
-//! thread, loops of users, handlers of all kinds. A thread is a coroutine here, of which one runs at a time; it may be interrupted
-//! where it parks, sleeps on the transport, relaxes in a polling loop, or asks who it is (`platform`, `world`). Time is a number,
-//! which goes on a little with each turn, and to the next timer when nobody can run.
+//! thread, loops of users, handlers of all kinds. A thread is a coroutine here, of which one runs at a time; it is interrupted
+//! where it parks, sleeps on the transport or relaxes in a polling loop (`platform`, `world`). In half of all stories it is
+//! interrupted at hg-engine's locks, too, before it takes one and while it has it, and wherever it asks its platform or its transport
+//! for something: at one of 4, 32 or 256 such places ([`Interrupts`]). Time is a number, which goes on a little with each turn,
+//! and to the next timer when nobody can run.
 //!
 //! The transport is simulated ([`net`]): credits, queues, delays, admission, dying peers and rights are those of `na`'s
 //! contract, with small limits.
 //!
 //! A foreign event loop has descriptors of the machine, which are written to by what happens in the story and never waited for.
 //!
-//! Not simulated: two threads that run at the same instant (locks are never contended, orderings of atomics do not matter: loom is
-//! for those), and whatever the real transports do between the sentences of the contract. Nor
+//! Not simulated: two threads that run at the same instant (orderings of atomics do not matter: loom is for those; between two
+//! atomics without one of the places above nobody is interrupted), and whatever the real transports do between the sentences of the contract. Nor
 //! forked children: one has its parent's memory and none of its threads, which coroutines that share a heap cannot have.
 //!
 //! # A killed process
@@ -37,6 +39,7 @@ mod coroutine;
 mod drive;
 mod ended;
 mod events;
+mod interrupts;
 pub mod judge;
 pub mod net;
 mod platform;
@@ -53,6 +56,7 @@ pub mod story;
 mod trace;
 mod world;
 
+pub use interrupts::Interrupts;
 pub use net::Simulation;
 pub use random::Random;
 pub use rpcs::Kind;

@@ -36,6 +36,7 @@ pub(crate) fn nanos(time: Duration) -> u64 {
 
 impl Platform for Virtual {
     fn now(&self) -> Instant {
+        world::pass();
         instant(world::tick())
     }
 
@@ -48,10 +49,12 @@ impl Platform for Virtual {
             return Err(io::Error::from(io::ErrorKind::WouldBlock));
         }
         let id = world::spawn(self.process, job);
+        world::pass();
         Ok(Spawned { thread: Thread::Other(Arc::new(Parking(id))), join: Box::new(Joining(id)) })
     }
 
     fn current(&self) -> Thread {
+        world::pass();
         Thread::Other(Arc::new(Parking(world::current().unwrap_or(usize::MAX))))
     }
 
@@ -144,6 +147,7 @@ impl Unpark for Parking {
 
     fn unpark(&self) {
         world::unpark(self.0);
+        world::pass();
     }
 }
 

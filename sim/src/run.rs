@@ -5,11 +5,12 @@ use std::{
     sync::{Arc, Mutex},
 };
 
+use hg_engine::interrupts::Hooks;
 use hg_na::Address;
 
 use crate::{
     events::{open, perform},
-    judge,
+    interrupts, judge,
     net::Net,
     state::{self, Checks, Process, Run, lock, with},
     story::{Event, Story},
@@ -30,6 +31,12 @@ pub struct Report {
 #[must_use]
 pub fn run(story: &Story, checks: Checks, tracing: Tracing) -> Report {
     let net = Arc::new(Mutex::new(Net::new(story.rules.clone(), story.order)));
+    hg_engine::interrupts::set(Hooks {
+        before: world::pass,
+        after: world::pass_with_lock,
+        held: world::wait_for_lock,
+    });
+    interrupts::begin(story.interrupts, story.order, state::is_free);
     world::begin(story.order, Trace::new(tracing));
     let run = Run {
         story: Rc::new(story.clone()),

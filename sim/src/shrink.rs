@@ -1,6 +1,7 @@
 //! Makes a story that fails shorter, as long as it fails in the same way.
 
 use crate::{
+    interrupts::Interrupts,
     run,
     state::Checks,
     story::{Act, Call, Event, FIRST, Manner, Story, What},
@@ -23,6 +24,7 @@ pub fn shrink(story: &Story, checks: &Checks, failure: &str) -> (Story, String) 
         checks: checks.clone(),
         tries: TRIES,
     };
+    shrinking.interrupt_nobody();
     loop {
         let before = shrinking.best.events.len();
         shrinking.drop_events();
@@ -67,6 +69,17 @@ impl Shrinking {
             }
         }
         false
+    }
+
+    /// One in which threads are interrupted less is easier to read.
+    fn interrupt_nobody(&mut self) {
+        let Interrupts { every, .. } = self.best.interrupts;
+        for interrupts in [Interrupts::default(), Interrupts { every, under_locks: false }] {
+            let story = Story { interrupts, ..self.best.clone() };
+            if interrupts != self.best.interrupts && self.attempt(&story) {
+                return;
+            }
+        }
     }
 
     fn drop_events(&mut self) {

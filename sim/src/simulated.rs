@@ -57,7 +57,7 @@ impl Stage for Simulated {
     }
 
     fn wake_at(&self, at: u64, waker: Waker) {
-        world::at(at, Action::Waker(waker));
+        world::at(at, Action::Task(self.id, waker));
     }
 
     fn stand_still(&self, nanos: u64) {

@@ -106,6 +106,12 @@ pub(crate) fn with<T>(look: impl FnOnce(&mut Run) -> T) -> T {
     RUN.with_borrow_mut(|run| look(run.as_mut().expect("a story runs")))
 }
 
+/// Whether nobody looks at the story, nor at its network.
+pub(crate) fn is_free() -> bool {
+    let is_free = |run: &Option<Run>| run.as_ref().is_none_or(|run| run.net.try_lock().is_ok());
+    RUN.with(|run| run.try_borrow_mut().is_ok_and(|run| is_free(&run)))
+}
+
 impl Run {
     pub(crate) fn net(&self) -> MutexGuard<'_, Net> {
         lock(&self.net)

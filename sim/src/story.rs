@@ -5,7 +5,7 @@ use std::fmt;
 use hg_engine::Engine;
 use hg_na::Address;
 
-use crate::{net::Rules, random::Random, rpcs::Kind};
+use crate::{interrupts::Interrupts, net::Rules, random::Random, rpcs::Kind};
 
 mod machine;
 mod make;
@@ -206,6 +206,8 @@ pub struct Story {
     pub seed: u64,
     /// In which order its threads run.
     pub order: u64,
+    /// How often they are interrupted.
+    pub interrupts: Interrupts,
     /// How the transport behaves.
     pub rules: Rules,
     /// The processes, numbered from 1 on.
@@ -336,6 +338,10 @@ impl fmt::Display for Story {
             if short_cuts { ", short cuts" } else { "" },
             if owner_moves { ", owners move" } else { "" },
         )?;
+        if let Interrupts { every: every @ 1.., under_locks } = self.interrupts {
+            let locks = if under_locks { ", with locks held, too" } else { "" };
+            writeln!(out, "  threads are interrupted at one of {every} places{locks}")?;
+        }
         for (settings, process) in self.processes.iter().zip(1..) {
             let Settings { in_service_max, calls_max, background, runtime, spin, .. } = settings;
             let (threads, contexts) = (settings.pool_threads_max, settings.contexts);

@@ -1,20 +1,29 @@
 //! The scheduler: logical threads, one of which runs at a time, a virtual clock, and timers.
 //!
-//! Everything lies in the machine's thread that runs a story, so that several can run side by side. A thread switches at
-//! [`wait`], and nowhere else; no lock of the engine's is held there. Whoever is to run next is drawn from those that can; when
-//! nobody can, the clock moves on to the next timer.
+//! Everything lies in the machine's thread that runs a story, so that several can run side by side. A thread switches where it
+//! waits, and, in stories that want it, where it is interrupted ([`crate::interrupts`]). Whoever is to run next is drawn from
+//! those that can; when nobody can, the clock moves on to the next timer.
 
 use std::{
     cell::RefCell,
-    cmp::{Ordering, Reverse},
-    collections::BinaryHeap,
+    cmp::Reverse,
+    collections::{BinaryHeap, VecDeque},
     panic::{AssertUnwindSafe, catch_unwind},
     task::Waker,
 };
 
 use hg_engine::platform::Locals;
 
-use crate::{coroutine, coroutine::Coroutine, random::Random, trace::Trace};
+use self::timer::Timer;
+use crate::{coroutine, coroutine::Coroutine, interrupts, random::Random, trace::Trace};
+
+mod pass;
+mod timer;
+
+pub(crate) use self::{
+    pass::{maybe_interrupt, pass, pass_with_lock, wait_for_lock},
+    timer::Action,
+};
 
 /// A logical thread of the present story.
 pub(crate) type ThreadId = usize;
@@ -24,42 +33,6 @@ pub(crate) type ProcessId = usize;
 
 /// Those who look after the story itself: never paused.
 pub(crate) const HARNESS: ProcessId = 0;
-
-/// What a timer does.
-pub(crate) enum Action {
-    /// Ends a wait, if it is still the same one.
-    Wake(ThreadId, u64),
-    /// Wakes a task.
-    Waker(Waker),
-    /// Something happens in the network: its number there.
-    Network(usize),
-}
-
-struct Timer {
-    at: u64,
-    serial: u64,
-    action: Action,
-}
-
-impl PartialEq for Timer {
-    fn eq(&self, other: &Self) -> bool {
-        self.serial == other.serial
-    }
-}
-
-impl Eq for Timer {}
-
-impl PartialOrd for Timer {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Timer {
-    fn cmp(&self, other: &Self) -> Ordering {
-        (self.at, self.serial).cmp(&(other.at, other.serial))
-    }
-}
 
 struct Thread {
     process: ProcessId,
@@ -92,6 +65,9 @@ struct Process {
     watching: Vec<ThreadId>,
     /// Something has happened, and they have not looked yet.
     is_stirred: bool,
+    /// Of tasks that are to be woken by a thread of its own.
+    wakers: VecDeque<Waker>,
+    has_waking_thread: bool,
 }
 
 pub(crate) struct World {
@@ -103,6 +79,8 @@ pub(crate) struct World {
     polling: usize,
     current: Option<ThreadId>,
     timers: BinaryHeap<Reverse<Timer>>,
+    /// Virtual nanoseconds that a turn takes at most.
+    turn: u64,
     /// When all threads that poll have looked last.
     stirred_at: u64,
     serial: u64,
@@ -117,8 +95,11 @@ thread_local! {
     static WORLD: RefCell<Option<World>> = const { RefCell::new(None) };
 }
 
-/// Virtual nanoseconds that a turn of a thread takes at most.
+/// Virtual nanoseconds that a turn of a thread takes at most, which nobody interrupts.
 const TURN: u64 = 600;
+
+/// One that may be interrupted at each of so many places takes half as long.
+const HALF_A_TURN: u64 = 16;
 
 /// Virtual nanoseconds between two looks at the clock.
 const TICK: u64 = 20;
@@ -132,9 +113,6 @@ const RELAX_MAX: u64 = 250_000;
 /// After one of so many turns those look at once that what it has done may concern; otherwise when nobody else can run.
 const LOOKED_AT: u64 = 3;
 
-/// In one of so many places where a thread can be interrupted it is.
-const INTERRUPTED: u64 = 8;
-
 /// Begins a story on this thread of the machine.
 pub(crate) fn begin(seed: u64, trace: Trace) {
     let world = World {
@@ -143,6 +121,7 @@ pub(crate) fn begin(seed: u64, trace: Trace) {
         threads: Vec::new(),
         ready: Vec::new(),
         polling: 0,
+        turn: interrupts::every().map_or(TURN, |every| TURN * every / (every + HALF_A_TURN)),
         current: None,
         timers: BinaryHeap::new(),
         stirred_at: 0,
@@ -267,6 +246,28 @@ pub(crate) fn spawn(process: ProcessId, job: Box<dyn FnOnce()>) -> ThreadId {
     })
 }
 
+/// Wakes tasks of a process, in a thread of it: whoever does so may find a lock held, and wait for it.
+pub(crate) fn wake_tasks(process: ProcessId, wakers: impl IntoIterator<Item = Waker>) {
+    if !interrupts::are_on() {
+        return wakers.into_iter().for_each(Waker::wake);
+    }
+    let is_new = with(|world| {
+        let it = &mut world.processes[process];
+        it.wakers.extend(wakers);
+        !std::mem::replace(&mut it.has_waking_thread, true)
+    });
+    let next = move || {
+        with(|world| {
+            let it = &mut world.processes[process];
+            it.has_waking_thread = !it.wakers.is_empty();
+            it.wakers.pop_front()
+        })
+    };
+    if is_new {
+        spawn(process, Box::new(move || std::iter::from_fn(next).for_each(Waker::wake)));
+    }
+}
+
 /// The thread that runs, if any.
 pub(crate) fn current() -> Option<ThreadId> {
     with(|world| world.current)
@@ -290,13 +291,6 @@ pub(crate) fn wait(until: Option<u64>) {
 /// Ends a wait.
 pub(crate) fn wake(id: ThreadId) {
     with(|world| world.wake(id));
-}
-
-/// Lets others run first, now and then: a place where a real thread may be interrupted.
-pub(crate) fn maybe_interrupt() {
-    if coroutine::is_inside() && random(INTERRUPTED) == 0 {
-        yield_now();
-    }
 }
 
 /// Lets others run first.
@@ -432,6 +426,7 @@ pub(crate) fn threads_left() -> usize {
 enum Next {
     Thread(ThreadId, Coroutine),
     Waker(Waker),
+    Task(ProcessId, Waker),
     Network(usize),
     /// The first thread has ended, or the story has failed.
     End,
@@ -446,6 +441,7 @@ pub(crate) fn run(happen_in_network: impl Fn(usize)) {
                 with(|world| world.after(id, coroutine, has_ended));
             }
             Next::Waker(waker) => waker.wake(),
+            Next::Task(process, waker) => wake_tasks(process, [waker]),
             Next::Network(number) => happen_in_network(number),
             Next::End => return,
         }
@@ -507,6 +503,7 @@ impl World {
                     Action::Wake(id, wait) if self.threads[id].wait == wait => self.wake(id),
                     Action::Wake(..) => {}
                     Action::Waker(waker) => return Next::Waker(waker),
+                    Action::Task(process, waker) => return Next::Task(process, waker),
                     Action::Network(number) => return Next::Network(number),
                 }
                 continue;
@@ -524,7 +521,7 @@ impl World {
                 thread.looks = false;
                 thread.locals.swap();
                 self.current = Some(id);
-                self.now += 1 + self.random.below(TURN);
+                self.now += 1 + self.random.below(self.turn);
                 self.rounds = 0;
                 return Next::Thread(id, coroutine);
             }

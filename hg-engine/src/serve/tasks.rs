@@ -169,6 +169,13 @@ impl Tasks {
         }
     }
 
+    /// Takes all tasks out. Who wakes one of them later is heard still, for nothing: whoever looks whether any is ready has only this
+    /// flag.
+    pub(crate) fn take(&mut self) -> Self {
+        let ready = Arc::clone(&self.ready);
+        std::mem::replace(self, Self { ready, ..Self::default() })
+    }
+
     /// Drops all tasks: the engine is closed.
     pub(crate) fn end(self) {
         for entry in self.table.into_values() {

@@ -188,6 +188,11 @@ impl Net {
         self.random.between(self.rules.delay_min, self.rules.delay_max)
     }
 
+    /// Whether a transfer that could be moved at once is not.
+    pub(super) fn is_put_off(&mut self) -> bool {
+        self.rules.put_off > 0 && self.random.percent(self.rules.put_off)
+    }
+
     pub(super) fn schedule(&mut self, at: u64, event: Event) {
         match self.clock {
             Clock::Story => {

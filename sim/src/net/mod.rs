@@ -53,6 +53,8 @@ pub struct Rules {
     pub views: bool,
     /// Whether short transfers are made at once, where the owner need not move them.
     pub at_once: bool,
+    /// Of a hundred of those so many are put off until a round has been made, as if too much had been moved before.
+    pub put_off: u64,
     /// Whether what was begun is moved by the kernel, which waits for memory that is not there.
     pub waits: bool,
     /// One wait in so many ends for no reason; 0: none.
@@ -80,6 +82,7 @@ impl Rules {
             short_cuts: true,
             owner_moves: false,
             at_once: true,
+            put_off: 0,
             waits: false,
             views: false,
             spurious: 0,

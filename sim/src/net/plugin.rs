@@ -261,6 +261,7 @@ impl Context for SimContext {
     fn progress(&mut self, _now: Instant, done: &mut Vec<Completion>) -> Result<bool, Error> {
         if world::is_on() {
             world::note_round();
+            world::pass();
         }
         self.sleeper.polled();
         Ok(self.with(|net, at| net.progress(at, done)))
@@ -271,6 +272,7 @@ impl Context for SimContext {
     }
 
     fn may_sleep(&mut self) -> bool {
+        world::pass();
         let mut net = lock(&self.net);
         net.settle();
         if net.has_work(self.id) {
@@ -422,5 +424,6 @@ impl Waiter for Sleeper {
         let mut flags = self.lock();
         flags.is_woken = true;
         self.end_wait(flags);
+        world::pass();
     }
 }

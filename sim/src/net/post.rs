@@ -231,8 +231,9 @@ impl Net {
 
     /// Whose memory a peer's is, where so much of it can be reached at once; a round has its turn before more is.
     fn owner_at_once(&mut self, at: usize, peer: Peer, len: u64) -> Option<(u64, usize)> {
+        let is_put_off = self.is_put_off();
         let moved = &mut self.endpoints[at].moved_at_once;
-        if *moved > AT_ONCE_MAX {
+        if is_put_off || *moved > AT_ONCE_MAX {
             return None;
         }
         *moved += len.max(1);

@@ -1,7 +1,7 @@
 //! Draws a story from a seed.
 
 use super::{Act, Call, Event, FIRST, Manner, Settings, Story, What};
-use crate::{net::Rules, random::Random, rpcs::Kind};
+use crate::{interrupts::Interrupts, net::Rules, random::Random, rpcs::Kind};
 
 const MICRO: u64 = 1000;
 const MILLI: u64 = 1_000_000;
@@ -48,7 +48,15 @@ pub(super) fn story(seed: u64, random: &mut Random) -> Story {
         hogs: vec![vec![false; settings.len() + 1]; settings.len() + 1],
         lives: vec![true; settings.len() + 1],
         hangs: vec![false; settings.len() + 1],
-        story: Story { seed, order: seed, rules, processes: settings, hung, events: Vec::new() },
+        story: Story {
+            seed,
+            order: seed,
+            interrupts: Interrupts::default(),
+            rules,
+            processes: settings,
+            hung,
+            events: Vec::new(),
+        },
         now: MILLI,
         mood,
     };
@@ -57,6 +65,9 @@ pub(super) fn story(seed: u64, random: &mut Random) -> Story {
         maker.step(random);
     }
     maker.story.events.sort_by_key(|event| event.at);
+    maker.story.rules.put_off = random.pick(&[0, 10, 50]);
+    maker.story.interrupts =
+        Interrupts { every: random.pick(&[0, 0, 0, 4, 32, 256]), under_locks: random.percent(50) };
     maker.story
 }
 
@@ -103,7 +114,8 @@ fn rules(random: &mut Random) -> Rules {
         message_max: random.pick(&[256, 1024, 4096]),
         short_cuts: random.percent(60),
         owner_moves: random.percent(50),
-        at_once: random.percent(30),
+        at_once: random.percent(50),
+        put_off: 0,
         waits: random.percent(60),
         views: random.percent(50),
         spurious: random.pick(&[0, 0, 10, 100]),
