@@ -167,6 +167,7 @@ fn end_process(process: usize, id: ProcessId) {
         (it.handle.take(), std::mem::take(&mut it.waiting))
     });
     world::wake_tasks(id, waiting);
+    world::ring(id);
     if let Some(handle) = handle {
         let close = move || {
             contexts(&handle).for_each(|it| it.interrupt_progress());

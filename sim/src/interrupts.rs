@@ -53,6 +53,7 @@ pub(crate) fn begin(interrupts: Interrupts, seed: u64, is_free: fn() -> bool) {
 }
 
 /// Whether there are any in this story.
+#[inline]
 pub(crate) fn are_on() -> bool {
     LEFT.get() > 0
 }

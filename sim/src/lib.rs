@@ -13,7 +13,7 @@
 //! # What is real, and what is not
 //! hg-core, hg-bulk and hg-engine are the real ones, with all their threads: callers that wait or follow, the background
 //! thread, loops of users, handlers of all kinds. A thread is a coroutine here, of which one runs at a time; it is interrupted
-//! where it parks, sleeps on the transport or relaxes in a polling loop (`platform`, `world`). In half of all stories it is
+//! where it parks, sleeps on the transport or relaxes in a polling loop (`platform`, `world`). In three of eight stories it is
 //! interrupted at hg-engine's locks, too, before it takes one and while it has it, and wherever it asks its platform or its transport
 //! for something: at one of 4, 32 or 256 such places ([`Interrupts`]). Time is a number, which goes on a little with each turn,
 //! and to the next timer when nobody can run.

@@ -59,12 +59,10 @@ impl Platform for Virtual {
     }
 
     fn park(&self) {
-        world::maybe_interrupt();
         world::park(None);
     }
 
     fn park_timeout(&self, limit: Duration) {
-        world::maybe_interrupt();
         world::park(Some(world::now() + nanos(limit)));
     }
 
@@ -115,6 +113,7 @@ impl Timer for Alarm {
         // Relaxed, as below: logical threads share one of the machine's.
         if self.0.has_rung.swap(false, Ordering::Relaxed) {
             self.0.event.read()?;
+            world::set_readable(self.0.process, false);
         }
         let setting = self.0.setting.fetch_add(1, Ordering::Relaxed) + 1;
         if let Some(left) = left {
@@ -129,10 +128,11 @@ impl Wake for Due {
     fn wake(self: Arc<Self>) {
         let Self(ringing, setting) = self.as_ref();
         if ringing.setting.load(Ordering::Relaxed) == *setting {
-            ringing.has_rung.store(true, Ordering::Relaxed);
             // It takes one more.
             let _ = ringing.event.write(1);
-            world::stir(ringing.process);
+            if !ringing.has_rung.swap(true, Ordering::Relaxed) {
+                world::set_readable(ringing.process, true);
+            }
         }
     }
 }

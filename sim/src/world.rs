@@ -61,8 +61,10 @@ struct Process {
     held: Vec<ThreadId>,
     /// Those that poll, and look again when time has passed or something has happened.
     polling: Vec<ThreadId>,
-    /// Those that look again when something has happened.
+    /// Those that sleep on a descriptor.
     watching: Vec<ThreadId>,
+    /// Descriptors that are readable.
+    readable: usize,
     /// Something has happened, and they have not looked yet.
     is_stirred: bool,
     /// Of tasks that are to be woken by a thread of its own.
@@ -111,7 +113,7 @@ const ROUNDS_MAX: u32 = 20_000;
 const RELAX_MAX: u64 = 250_000;
 
 /// After one of so many turns those look at once that what it has done may concern; otherwise when nobody else can run.
-const LOOKED_AT: u64 = 3;
+const LOOKED_AT: u64 = 6;
 
 /// Begins a story on this thread of the machine.
 pub(crate) fn begin(seed: u64, trace: Trace) {
@@ -316,7 +318,7 @@ pub(crate) fn relax() {
     coroutine::suspend();
 }
 
-/// This thread looks again when something has happened in its process, however long that takes.
+/// This thread sleeps until a descriptor of its process becomes readable, or until [`ring`].
 pub(crate) fn watch() {
     with(|world| {
         let id = world.look_later();
@@ -324,6 +326,29 @@ pub(crate) fn watch() {
         world.processes[process].watching.push(id);
     });
     coroutine::suspend();
+}
+
+/// Those who sleep on a descriptor of a process look again.
+pub(crate) fn ring(process: ProcessId) {
+    with(|world| world.ready.append(&mut world.processes[process].watching));
+}
+
+/// A descriptor of a process has become readable, or is not any more.
+pub(crate) fn set_readable(process: ProcessId, is_readable: bool) {
+    with(|world| {
+        let it = &mut world.processes[process];
+        if is_readable {
+            it.readable += 1;
+            world.ready.append(&mut it.watching);
+        } else {
+            it.readable -= 1;
+        }
+    });
+}
+
+/// Whether any descriptor of a process is readable.
+pub(crate) fn is_any_readable(process: ProcessId) -> bool {
+    with(|world| world.processes[process].readable > 0)
 }
 
 /// Something has arrived for a process: its threads that have looked in vain look again.
@@ -479,7 +504,6 @@ impl World {
         let process = &mut self.processes[process];
         self.polling -= process.polling.len();
         self.ready.append(&mut process.polling);
-        self.ready.append(&mut process.watching);
         process.is_stirred = false;
     }
 

@@ -360,14 +360,12 @@ impl Sleeper {
     }
 
     fn end_wait(&self, mut flags: MutexGuard<'_, Flags>) {
-        if let Some(descriptor) = &self.descriptor {
-            if !std::mem::replace(&mut flags.is_readable, true) {
-                // It takes one more.
-                let _ = descriptor.write(1);
-            }
-            if world::is_on() {
-                world::stir(self.process);
-            }
+        if let Some(descriptor) = &self.descriptor
+            && !std::mem::replace(&mut flags.is_readable, true)
+        {
+            // It takes one more.
+            let _ = descriptor.write(1);
+            world::set_readable(self.process, true);
         }
         match flags.thread.take() {
             Some(thread) => world::wake(thread),
@@ -393,6 +391,7 @@ impl Sleeper {
         if let (Some(descriptor), true) = (&self.descriptor, flags.is_readable) {
             let _ = descriptor.read();
             flags.is_readable = false;
+            world::set_readable(self.process, false);
         }
     }
 }

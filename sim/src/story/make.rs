@@ -66,8 +66,10 @@ pub(super) fn story(seed: u64, random: &mut Random) -> Story {
     }
     maker.story.events.sort_by_key(|event| event.at);
     maker.story.rules.put_off = random.pick(&[0, 10, 50]);
-    maker.story.interrupts =
-        Interrupts { every: random.pick(&[0, 0, 0, 4, 32, 256]), under_locks: random.percent(50) };
+    maker.story.interrupts = Interrupts {
+        every: random.pick(&[0, 0, 0, 0, 0, 4, 32, 256]),
+        under_locks: random.percent(50),
+    };
     maker.story
 }
 

@@ -29,8 +29,9 @@ pub(crate) fn pass_with_lock() {
     pass_by(true);
 }
 
+#[inline]
 fn pass_by(is_under_lock: bool) {
-    if !coroutine::is_inside() {
+    if !interrupts::are_on() || !coroutine::is_inside() {
         return;
     }
     match interrupts::pass(is_under_lock) {
