@@ -34,6 +34,7 @@
 //! | move ranges | [`Engine::pull`](crate::Engine::pull), [`Engine::push`](crate::Engine::push) |
 //! | get bytes as a vector | [`Engine::fetch`](crate::Engine::fetch), [`Engine::fetch_into`](crate::Engine::fetch_into) |
 //! | see bytes, where possible without a copy | [`Engine::view`](crate::Engine::view) |
+//! | have a handler see them | an argument of type [`Frozen`] |
 //! | find the owner of forwarded memory | [`Engine::owner_of`](crate::Engine::owner_of) |
 //!
 //! # Memory that peers map
@@ -60,6 +61,41 @@
 //! # }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! # Frozen memory as an argument
+//! [`Frozen`] is an argument of calls like any other, alone, in a struct, more than one of them. Inside a node the handler sees the
+//! bytes where they lie, at the same cost whatever their number; over a network it is given a copy; the code is the same. Memory
+//! is mapped, or copied, before the handler runs, whichever kind of handler it is. [`Frozen`] of a `Vec<u8>` does, too, and is
+//! copied everywhere.
+//!
+//! ```
+//! # #[cfg(feature = "sm")] {
+//! use hg::bulk::{self, Frozen};
+//!
+//! #[hg::rpc]
+//! fn checksum(image: Frozen) -> u64 {
+//!     image.iter().copied().map(u64::from).sum()
+//! }
+//!
+//! let target = hg::listen("sm://")?;
+//! target.register(checksum)?;
+//! let origin = hg::open("sm://")?;
+//! let peer = origin.lookup(target.address())?;
+//!
+//! let mut buffer = bulk::alloc(1 << 20)?;
+//! buffer[..3].copy_from_slice(&[1, 2, 3]);
+//! let image = buffer.freeze()?;
+//! for _ in 0..3 {
+//!     assert_eq!(origin.call(checksum, &peer, (image.clone(),)).wait()?, 6);
+//! }
+//! # }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//! The memory stays registered, for whoever was sent it to read, as long as there is a clone of it here; a call has one until it
+//! has ended, a one-way call until its target has taken the memory. What a handler was given stays as it is for as long as
+//! it keeps it, whatever becomes of the caller. It is no result, and travels in nothing but the arguments of calls; longer memory than
+//! `Builder::large_max` says is refused on either side, what is copied counts among `Builder::large_in_service_max`, and a call has 64
+//! of them at most.
 //!
 //! # Whose memory
 //! A plain descriptor does not say whose it is: the peer given to a transfer must be its owner, inside a handler mostly
@@ -96,6 +132,6 @@
 
 pub use hg_bulk::{AsRange, Descriptor, Range, RangeRef, RemoteRange, TransferError};
 pub use hg_engine::{Bulk, Busy, EAGER_MAX, Fetch, Transfer, View};
-pub use hg_na::{Keeper, Memory, Rights, Segment, SharedBytes};
+pub use hg_na::{Frozen, Keeper, Memory, Rights, Segment, SharedBytes};
 #[cfg(feature = "sm")]
-pub use hg_na_sm::shared::{Buffer, Frozen, alloc};
+pub use hg_na_sm::shared::{Buffer, alloc};

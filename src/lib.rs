@@ -26,6 +26,7 @@
 //! | a ULT, `margo_respond` | an `async fn` or `#[hg::rpc(blocking)]`; [`Engine::serve_later`] answers when it likes |
 //! | `margo_register_data`, a provider | a closure of [`Engine::serve`] holds its state, often an `Arc<Mutex<...>>` |
 //! | `margo_bulk_create`, `margo_bulk_free` | [`Engine::expose`], [`bulk::Bulk::into_vec`] |
+//! | a descriptor in a struct, pulled by the handler before anything else | an argument of type [`bulk::Frozen`] |
 //! | `margo_bulk_transfer`, `HG_BULK_PULL`, `HG_BULK_PUSH` | [`Engine::pull`], [`Engine::push`], [`Engine::fetch`], in a handler [`Request::pull`], [`Request::push`], [`Request::fetch`]; offsets by `range(from..to)` |
 //! | `HG_Progress`, `HG_Trigger` | nothing to do; or [`Progress::Own`] and [`Engine::progress`] |
 //! | `margo_finalize` | drop the engine, or [`Engine::close`] |

@@ -13,8 +13,8 @@ use crate::product::{crowd, target};
 use crate::progress::Progress;
 use crate::report::{self, Figure};
 use crate::{
-    bandwidth, faults, first, held, hung, idle, instructions, invoke, memory, rate, routing,
-    shuffle, soak, syscalls, table, waits, ways,
+    bandwidth, faults, first, frozen, held, hung, idle, instructions, invoke, memory, rate,
+    routing, shuffle, soak, syscalls, table, waits, ways,
 };
 
 /// Measures Hydrargyrum, and what this machine allows.
@@ -56,6 +56,8 @@ enum Command {
     Step(instructions::StepArguments),
     /// The first call to a new peer, and the second.
     First(first::Arguments),
+    /// Calls with frozen memory among their arguments, seen where it lies, beside the 8-byte call.
+    Frozen(frozen::Arguments),
     /// How soon a dead target is noticed; how exact deadlines are.
     Faults(faults::Arguments),
     /// Connects, calls and closes many times; nothing may be left.
@@ -158,6 +160,7 @@ fn measured(arguments: Arguments) -> Result<(), Error> {
         Command::Instructions(counted) => instructions::run(&counted, arguments.json),
         Command::Step(steps) => instructions::step(&steps),
         Command::First(calls) => first::run(&calls, arguments.json),
+        Command::Frozen(lent) => frozen::run(&lent, arguments.json),
         Command::Faults(faults) => faults::run(&faults, arguments.json),
         Command::Soak(soak) => soak::run(&soak, arguments.json),
         Command::Memory(memory) => memory::run(&memory, arguments.json),

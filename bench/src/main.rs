@@ -27,6 +27,7 @@ mod cli;
 mod error;
 mod faults;
 mod first;
+mod frozen;
 mod held;
 mod hung;
 mod idle;

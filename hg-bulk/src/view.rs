@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hg_na::{Error, SharedBytes, ViewState};
+use hg_na::{SharedBytes, ViewState};
 
 use crate::{Descriptor, RemoteRange};
 
@@ -28,14 +28,6 @@ impl Eager {
 impl ViewState for Eager {
     fn len(&self) -> u64 {
         self.bytes().len() as u64
-    }
-
-    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), Error> {
-        let outside = Error::OutOfRange { offset, len: into.len() as u64, size: self.len() };
-        let start = usize::try_from(offset).unwrap_or(usize::MAX);
-        let bytes = start.checked_add(into.len()).and_then(|end| self.bytes().get(start..end));
-        into.copy_from_slice(bytes.ok_or(outside)?);
-        Ok(())
     }
 
     fn as_slice(&self) -> Option<&[u8]> {

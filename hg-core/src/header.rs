@@ -95,7 +95,10 @@ impl Flags {
     const CHECKSUM: u8 = 8;
     /// No extension: the payload is a descriptor of the memory that holds the arguments or the result.
     const BULK: u8 = 16;
-    const KNOWN: u8 = Self::DEADLINE | Self::TRACE | Self::PROVIDER | Self::CHECKSUM | Self::BULK;
+    /// Requests; no extension: the payload begins with the descriptors of frozen memory among the arguments.
+    const FROZEN: u8 = 32;
+    const KNOWN: u8 =
+        Self::DEADLINE | Self::TRACE | Self::PROVIDER | Self::CHECKSUM | Self::BULK | Self::FROZEN;
 
     const fn has(self, bit: u8) -> bool {
         self.0 & bit != 0
@@ -143,6 +146,8 @@ pub struct Header {
     pub checksum: bool,
     /// Whether the payload only describes where the arguments or the result are: they travel by bulk.
     pub bulk: bool,
+    /// Whether the payload begins with the descriptors of frozen memory among the arguments.
+    pub frozen: bool,
 }
 
 impl Header {
@@ -158,6 +163,7 @@ impl Header {
             remaining_ns: None,
             checksum: false,
             bulk: false,
+            frozen: false,
         }
     }
 
@@ -173,13 +179,14 @@ impl Header {
             remaining_ns: None,
             checksum,
             bulk: false,
+            frozen: false,
         }
     }
 
     /// The header of a control message.
     #[must_use]
     pub fn control(kind: Kind, id: u64) -> Self {
-        Self { kind, code: 0, id, rpc: RpcId(0), remaining_ns: None, checksum: false, bulk: false }
+        Self { kind, ..Self::answer(id, 0, false) }
     }
 
     #[inline]
@@ -187,7 +194,15 @@ impl Header {
         let deadline = if self.remaining_ns.is_some() { Flags::DEADLINE } else { 0 };
         let checksum = if self.checksum { Flags::CHECKSUM } else { 0 };
         let bulk = if self.bulk { Flags::BULK } else { 0 };
-        Flags(deadline | checksum | bulk)
+        let frozen = if self.frozen { Flags::FROZEN } else { 0 };
+        Flags(deadline | checksum | bulk | frozen)
+    }
+
+    /// Whether the target takes memory of the origin's before it runs the handler.
+    #[inline]
+    #[must_use]
+    pub fn lends(&self) -> bool {
+        self.bulk || self.frozen
     }
 
     #[inline]
@@ -290,6 +305,7 @@ impl Header {
             remaining_ns: None,
             checksum: false,
             bulk: false,
+            frozen: false,
         };
         if Self::fixed_len(kind) == REQUEST_LEN {
             header.rpc = RpcId(u64::from_le_bytes(eight(&message[20..28])));
@@ -346,6 +362,7 @@ impl Header {
     fn decode_extensions(&mut self, flags: Flags, message: &[u8]) -> Result<(), &'static str> {
         let mut at = Self::fixed_len(self.kind);
         self.bulk = flags.has(Flags::BULK);
+        self.frozen = flags.has(Flags::FROZEN);
         if flags.has(Flags::DEADLINE) {
             self.remaining_ns = Some(u64::from_le_bytes(eight(&message[at..at + DEADLINE_LEN])));
             at += DEADLINE_LEN;
@@ -493,13 +510,13 @@ mod tests {
             Just(Kind::ResultTaken),
             Just(Kind::Drained)
         ];
-        let flags = any::<(bool, bool)>();
+        let flags = any::<(bool, bool, bool)>();
         // Most answers carry code 0: the short ways are for them.
         let code = prop_oneof![Just(0), any::<u8>()];
         (kinds, code, any::<u64>(), any::<u64>(), any::<Option<u64>>(), flags).prop_map(
-            |(kind, code, id, rpc, remaining_ns, (checksum, bulk))| {
+            |(kind, code, id, rpc, remaining_ns, (checksum, bulk, frozen))| {
                 let rpc = if matches!(kind, Kind::Request | Kind::OneWay) { rpc } else { 0 };
-                Header { kind, code, id, rpc: RpcId(rpc), remaining_ns, checksum, bulk }
+                Header { kind, code, id, rpc: RpcId(rpc), remaining_ns, checksum, bulk, frozen }
             },
         )
     }

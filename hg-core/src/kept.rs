@@ -9,7 +9,7 @@ use hg_bulk::Local;
 use hg_na::{Error, Peer};
 use rustc_hash::FxHashMap;
 
-use crate::{deferred::Deferred, operations::OperationId, shares::Shares};
+use crate::{deferred::Deferred, lent::Lent, operations::OperationId, shares::Shares};
 
 /// What a context keeps for its peers.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub struct Kept {
 #[derive(Debug)]
 struct Arguments {
     target: Peer,
-    local: Local,
+    lent: Lent,
     /// When they are kept no longer.
     deadline: Option<Instant>,
 }
@@ -84,11 +84,11 @@ impl Kept {
         &mut self,
         id: OperationId,
         target: Peer,
-        local: Local,
+        lent: Lent,
         deadline: Option<Instant>,
     ) {
-        self.argument_bytes.take(target, local.len());
-        self.arguments.insert(id, Arguments { target, local, deadline });
+        self.argument_bytes.take(target, lent.cost());
+        self.arguments.insert(id, Arguments { target, lent, deadline });
         self.next_deadline = [self.next_deadline, deadline].into_iter().flatten().min();
     }
 
@@ -106,7 +106,7 @@ impl Kept {
         }
         let is_over = |_: &OperationId, it: &mut Arguments| it.deadline.is_some_and(|at| at <= now);
         for (_, arguments) in self.arguments.extract_if(is_over) {
-            self.argument_bytes.give(arguments.target, arguments.local.len());
+            self.argument_bytes.give(arguments.target, arguments.lent.cost());
             freed.free(Box::new(arguments));
         }
         self.next_deadline = self.arguments.values().filter_map(|it| it.deadline).min();
@@ -134,7 +134,7 @@ impl Kept {
         if self.arguments.get(&id).is_some_and(|it| it.target == target)
             && let Some(arguments) = self.arguments.remove(&id)
         {
-            self.argument_bytes.give(target, arguments.local.len());
+            self.argument_bytes.give(target, arguments.lent.cost());
             freed.free(Box::new(arguments));
         }
     }

@@ -9,6 +9,7 @@
 //! | [`registry`] | names to handlers |
 //! | [`operations`] | the origin's side: calls, transfers and waits; completions and timeouts in, effects out |
 //! | [`serve`] | the target's side: admission, cancellation |
+//! | [`lent`] | memory that a target takes before it serves a call |
 //! | [`kept`] | memory that peers have not pulled yet |
 //! | [`backlog`] | what waits for room in the transport |
 //! | [`shares`] | fair shares of a limit |
@@ -26,6 +27,7 @@ pub mod deferred;
 pub mod error;
 pub mod header;
 pub mod kept;
+pub mod lent;
 pub mod operations;
 pub mod protocol;
 pub mod registry;

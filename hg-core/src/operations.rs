@@ -22,7 +22,7 @@ mod waits;
 
 use std::{collections::VecDeque, task::Waker, time::Instant};
 
-use hg_bulk::{Local, TransferError};
+use hg_bulk::TransferError;
 use hg_na::{OpId, Peer};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -38,6 +38,7 @@ use crate::{
     deferred::Action,
     error::Failure,
     header,
+    lent::Lent,
     table::{ENTRIES_MAX, Key, Table},
     timers::Timers,
 };
@@ -100,8 +101,8 @@ struct Operation {
 #[derive(Debug)]
 enum Extra {
     Transfer(Box<Transfer>),
-    /// Arguments of a call, for its target to pull.
-    Arguments(Box<Local>),
+    /// Of a call, for its target to take.
+    Arguments(Box<Lent>),
 }
 
 impl Extra {
@@ -109,7 +110,7 @@ impl Extra {
     fn dropped(self) -> Action {
         match self {
             Self::Transfer(transfer) => Action::Drop(transfer),
-            Self::Arguments(local) => Action::Drop(local),
+            Self::Arguments(lent) => Action::Drop(lent),
         }
     }
 }

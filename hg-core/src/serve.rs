@@ -575,7 +575,7 @@ fn refuse_with(header: &Header, status: Status, text: String) -> Arrival {
     let id = header.id;
     match header.kind {
         Kind::Request => Arrival::Refuse { id, status, text },
-        _ if header.bulk => Arrival::DropBulk { id },
+        _ if header.lends() => Arrival::DropBulk { id },
         _ => Arrival::Drop,
     }
 }

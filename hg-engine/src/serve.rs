@@ -115,7 +115,7 @@ impl Service for Server {
             let Registered { kind, gives, handler } = handlers.at(place);
             let arrived =
                 header.remaining_ns.map(|_| *now.get_or_insert_with(|| port.shared.platform.now()));
-            if header.bulk {
+            if header.lends() {
                 let request = (origin, *header, &message.as_slice()[payload..]);
                 port.serve_large(handler, request, arrived, (tasks, answer));
                 if port.was_closed_here() {

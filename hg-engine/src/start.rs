@@ -10,10 +10,11 @@ use hg_core::{
     codec::{self, Codec as _},
     error::{Failure, Started},
     header::{Header, Kind},
+    lent::Lent,
     operations::OperationId,
     rpc::Rpc,
 };
-use hg_na::{Exchanged, INLINE_MAX, Message};
+use hg_na::{Exchanged, INLINE_MAX, Message, departing};
 
 use crate::{
     CallOptions, Peer,
@@ -48,7 +49,12 @@ impl Port {
         };
         let wire = R::pack(args);
         let unencodable = |error| unencodable(R::NAME, &error);
-        let size = codec::Default::size(&wire).map_err(unencodable)?;
+        let (size, frozen) = departing(|| codec::Default::size(&wire));
+        let size = size.map_err(unencodable)?;
+        if !frozen.is_empty() {
+            drop(frozen);
+            return self.start_frozen_call::<R>(peer, (wire, size), header, deadline);
+        }
         let start = header.encoded_len();
         if start + size > self.shared.caps.short_unexpected {
             return self.start_long_call::<R>(peer, (wire, size), header, deadline);
@@ -124,6 +130,37 @@ impl Port {
         bytes.clear();
         let _kept = SCRATCH.try_with(|scratch| scratch.set(bytes));
         made
+    }
+
+    /// A call with frozen memory among its arguments.
+    #[inline(never)]
+    fn start_frozen_call<R: Rpc>(
+        &self,
+        peer: Peer,
+        (wire, size): (R::WireArgs<'_>, usize),
+        mut header: Header,
+        deadline: Option<Instant>,
+    ) -> Result<OperationId, Box<Failure>> {
+        self.check_large(size)?;
+        let mut bytes = hg_bulk::zeroed(size as u64).map_err(Failure::NotMade)?;
+        // A user's `Serialize` runs: not under the lock.
+        let (encoded, frozen) = departing(|| codec::Default::encode(&wire, &mut bytes));
+        encoded.map_err(|error| unencodable(R::NAME, &error))?;
+        drop(wire); // As in `start_call`.
+        let mut payload = self.describe_frozen(&frozen)?;
+        let mut lent = Lent { arguments: None, frozen };
+        (header.frozen, header.bulk) = (true, false);
+        let start = header.encoded_len();
+        if self.is_large(start + payload.len() + size, self.shared.caps.max_unexpected) {
+            let offered = self.offer_bytes((bytes, 0), header.checksum);
+            let (local, claim) = offered.map_err(Failure::NotMade)?;
+            header.bulk = true;
+            lent.arguments = Some(local);
+            payload.extend(claim);
+        } else {
+            payload.extend(bytes);
+        }
+        Ok(self.start_lending_call((peer, R::NAME), (&payload, lent), header, deadline)?)
     }
 
     /// Makes the call known and hands its message to the transport.
@@ -225,20 +262,32 @@ impl Port {
         self.check_large(bytes.len() - first)?;
         let (local, payload) = self.offer_bytes((bytes, first), header.checksum)?;
         header.bulk = true;
+        let lent = Lent { arguments: Some(local), ..Lent::default() };
+        self.start_lending_call((peer, name), (&payload, lent), header, deadline)
+    }
+
+    /// Makes a call that lends memory, which its payload describes. `header` lacks its id.
+    fn start_lending_call(
+        &self,
+        (peer, name): (Peer, &'static str),
+        (payload, lent): (&[u8], Lent),
+        mut header: Header,
+        deadline: Option<Instant>,
+    ) -> Result<OperationId, Failure> {
         let start = header.encoded_len();
         let two_way = header.kind == Kind::Request;
 
         let mut state = self.enter_state().ok_or(hg_na::Error::Forked)?;
         if !two_way {
-            state.protocol.kept.check_arguments(peer.na, local.len())?;
+            state.protocol.kept.check_arguments(peer.na, lent.cost())?;
         }
         let context = state.protocol.context();
         let mut message = context
             .and_then(|it| it.message(peer.na, start + payload.len()))
             .map_err(reserve_failure)?;
-        message.as_mut_slice()[start..].copy_from_slice(&payload);
+        message.as_mut_slice()[start..].copy_from_slice(payload);
         // Those of a call are kept with it; the port keeps those of a one-way call, which is over when it was sent.
-        let (of_call, of_port) = if two_way { (Some(local), None) } else { (None, Some(local)) };
+        let (of_call, of_port) = if two_way { (Some(lent), None) } else { (None, Some(lent)) };
         let operations = &mut state.protocol.operations;
         let begun = operations.begin_call((peer.na, name), two_way, deadline, of_call);
         let id = begun.ok_or_else(|| self.too_many_calls())?;
@@ -246,8 +295,8 @@ impl Port {
         header.encode(message.as_mut_slice());
         let posted = state.protocol.post_call(id, peer.na, two_way, message);
         let (kept, freed) = if posted.is_ok() { (of_port, None) } else { (None, of_port) };
-        if let Some(local) = kept {
-            state.protocol.kept.insert_arguments(id, peer.na, local, deadline);
+        if let Some(lent) = kept {
+            state.protocol.kept.insert_arguments(id, peer.na, lent, deadline);
         }
         drop(state);
         drop(freed);

@@ -6,6 +6,8 @@ use std::{
     sync::{Arc, RwLock},
 };
 
+use crate::{Frozen, SharedBytes};
+
 bitflags::bitflags! {
     /// What peers may do with a region.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -55,6 +57,7 @@ enum Owner {
     One(Vec<u8>),
     Many(Vec<Vec<u8>>),
     Shared(Arc<[u8]>),
+    Frozen(SharedBytes),
     Kept(Keeper),
     Alias(Arc<Memory>),
 }
@@ -184,7 +187,7 @@ impl Memory {
         match &self.owner {
             Owner::Kept(keeper) => Some(keeper),
             Owner::Alias(original) => original.keeper(),
-            Owner::One(_) | Owner::Many(_) | Owner::Shared(_) => None,
+            Owner::One(_) | Owner::Many(_) | Owner::Shared(_) | Owner::Frozen(_) => None,
         }
     }
 
@@ -194,7 +197,36 @@ impl Memory {
         match &self.owner {
             Owner::Shared(bytes) => Some(bytes),
             Owner::Alias(original) if original.segments == self.segments => original.shared(),
-            Owner::Alias(_) | Owner::One(_) | Owner::Many(_) | Owner::Kept(_) => None,
+            Owner::Alias(_)
+            | Owner::One(_)
+            | Owner::Many(_)
+            | Owner::Frozen(_)
+            | Owner::Kept(_) => None,
+        }
+    }
+
+    /// The frozen bytes that it was made of; also through aliases of all of it.
+    #[must_use]
+    pub fn frozen(&self) -> Option<&SharedBytes> {
+        match &self.owner {
+            Owner::Frozen(bytes) => Some(bytes),
+            Owner::Alias(original) if original.segments == self.segments => original.frozen(),
+            Owner::Alias(_)
+            | Owner::One(_)
+            | Owner::Many(_)
+            | Owner::Shared(_)
+            | Owner::Kept(_) => None,
+        }
+    }
+
+    /// Whether something of another kind than vectors and a shared slice keeps it alive: whose `Drop` may be anybody's, and
+    /// which a forked child may lack.
+    #[must_use]
+    pub fn is_kept_by_others(&self) -> bool {
+        match &self.owner {
+            Owner::Kept(_) | Owner::Frozen(_) => true,
+            Owner::Alias(original) => original.is_kept_by_others(),
+            Owner::One(_) | Owner::Many(_) | Owner::Shared(_) => false,
         }
     }
 
@@ -239,6 +271,37 @@ impl From<Arc<[u8]>> for Memory {
         let segments =
             vec![Segment { address: bytes.as_ptr().expose_provenance(), len: bytes.len() }];
         Self { segments, writable: false, exclusion: Arc::default(), owner: Owner::Shared(bytes) }
+    }
+}
+
+/// Of the bytes, not of what is kept beside them ([`Frozen::made_for`]), which may hold this memory.
+impl From<&Frozen> for Memory {
+    fn from(frozen: &Frozen) -> Self {
+        let bytes = frozen.bytes().clone();
+        // As long as `bytes` lives its slice does, and stays where it is: a borrow of `bytes` could last as long.
+        let slice = bytes.as_slice().unwrap_or_default();
+        let segment = Segment { address: slice.as_ptr().expose_provenance(), len: slice.len() };
+        let (segments, owner) = (vec![segment], Owner::Frozen(bytes));
+        Self { segments, writable: false, exclusion: Arc::default(), owner }
+    }
+}
+
+impl From<Frozen> for Memory {
+    fn from(frozen: Frozen) -> Self {
+        Self::from(&frozen)
+    }
+}
+
+impl TryFrom<Memory> for Frozen {
+    type Error = Memory;
+
+    /// Back from [`Memory`]; which comes back when it was made of something else.
+    fn try_from(memory: Memory) -> Result<Self, Memory> {
+        let bytes = match &memory.owner {
+            Owner::Frozen(bytes) => bytes.clone(),
+            _ => return Err(memory),
+        };
+        Self::try_from(bytes).map_err(|_in_a_child| memory)
     }
 }
 

@@ -1,23 +1,30 @@
 //! Bytes that are seen, not owned: a peer's memory, mapped, or a copy that stands in for it.
 
-use std::{fmt, sync::Arc};
+use std::{any::Any, fmt, sync::Arc};
 
 use crate::{Error, region::check_range};
 
 /// A plugin's side of a view. Valid until it is dropped, also when the owner of the memory has died
 /// or taken it back.
-pub trait ViewState: Send + Sync + fmt::Debug {
+pub trait ViewState: Any + Send + Sync + fmt::Debug {
     /// Bytes seen.
     fn len(&self) -> u64;
     /// Whether it has no byte.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// Copies bytes out; the owner may be writing them.
+    /// Copies bytes out; the owner may be writing them. By default from the slice.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`].
-    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), Error>;
+    /// [`Error::OutOfRange`]; by default [`Error::Forked`] where there is no slice.
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), Error> {
+        let bytes = self.as_slice().ok_or(Error::Forked)?;
+        let len = into.len();
+        check_range(offset, len as u64, bytes.len() as u64)?;
+        let start = usize::try_from(offset).expect("within a slice: checked above");
+        into.copy_from_slice(&bytes[start..start + len]);
+        Ok(())
+    }
     /// The bytes themselves, when nobody can write them any more: frozen memory.
     fn as_slice(&self) -> Option<&[u8]>;
 }
@@ -39,6 +46,12 @@ impl SharedBytes {
     pub fn new(state: Arc<dyn ViewState>) -> Self {
         let len = state.len();
         Self { state, offset: 0, len }
+    }
+
+    /// The plugin's side; plugins find their own type through `Any`.
+    #[must_use]
+    pub fn state(&self) -> &dyn ViewState {
+        self.state.as_ref()
     }
 
     /// Length in bytes.
@@ -112,13 +125,6 @@ struct Owned(Vec<u8>);
 impl ViewState for Owned {
     fn len(&self) -> u64 {
         self.0.len() as u64
-    }
-
-    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), Error> {
-        check_range(offset, into.len() as u64, self.len())?;
-        let start = usize::try_from(offset).expect("within a vector: checked above");
-        into.copy_from_slice(&self.0[start..start + into.len()]);
-        Ok(())
     }
 
     fn as_slice(&self) -> Option<&[u8]> {

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `ranges` | null, full, unaligned, shifted; segments cut differently on both sides; third processes; oneself |
 //! | `refusals` | rights, ranges and descriptors that do not hold; memory that was taken back; nothing is touched |
+//! | `frozen` | frozen memory among arguments: seen where it lies, or copied; early endings; limits |
 //! | `mapped` | what a process sees of memory that it maps, and what a kept mapping is good for |
 //! | `mutilated` | descriptors that no honest process makes, and processes that use whatever they get |
 //! | `endings` | owners and pullers that die, deadlines, cancellation at every step; memory comes back |
@@ -13,13 +14,18 @@
 //! arrived whole and at its place.
 
 mod endings;
+mod frozen;
 mod mapped;
 mod mutilated;
 mod ranges;
 mod refusals;
 mod views;
 
-pub(crate) use self::endings::{play_mover as play_bulk_mover, play_owner};
+pub(crate) use self::{
+    endings::{play_mover as play_bulk_mover, play_owner},
+    frozen::{play_lender, sum},
+    mutilated::claiming,
+};
 
 use std::sync::LazyLock;
 
@@ -183,10 +189,11 @@ pub(crate) fn serve(engine: &Engine) {
     engine.register(forward).expect("a fresh registry");
     views::serve(engine);
     mutilated::serve(engine);
+    frozen::serve(engine);
 }
 
 /// Starts a process that serves transfers; gives its address, too.
-fn mover(url: &str) -> (Child, String) {
+pub(crate) fn mover(url: &str) -> (Child, String) {
     let mut child = Child::start("mover", &format!("url={url}"));
     let address = child.hear();
     (child, address)

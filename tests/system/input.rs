@@ -12,6 +12,7 @@ use std::{
 
 use hg::{
     CallError, GoneReason, Rpc as _,
+    bulk::{Frozen, Rights},
     na::{
         Address, Completion, Context, Domain, Done, Message, Op, OpenOptions, Peer, Plugin as _,
         Returned,
@@ -19,7 +20,8 @@ use hg::{
 };
 
 use crate::{
-    common::{Child, Random, Watchdog},
+    bulk::{claiming, mover, sum},
+    common::{Child, Random, Watchdog, process::peak_rss_kib},
     roles::{add, echo, kind_of, never},
     transports::{open_over, urls, witness_over},
 };
@@ -132,6 +134,9 @@ const PREFIX: usize = 20;
 const REQUEST: u8 = 1;
 const ANSWER: u8 = 3;
 const DECODE: u8 = 4;
+const REJECTED: u8 = 3;
+/// The flag of requests that lend frozen memory.
+const FROZEN: u8 = 32;
 const NO_SUCH_RPC: u8 = 2;
 const INCOMPATIBLE: u8 = 9;
 /// The arguments of `add`, both 0.
@@ -204,6 +209,64 @@ fn a_request_that_cannot_be_read_is_answered_with_what_is_wrong() {
         let good = raw.send(&address, &request(add::wire_id().0, ZEROES));
         assert!(matches!(good, Fate::Answered(0, _)), "{good:?}");
         witness.testifies();
+    }
+}
+
+/// A request that lends frozen memory: its payload is the count, the descriptors, and the number of the first one.
+fn lending(count: u8, descriptors: &[&[u8]]) -> Vec<u8> {
+    let mut payload = vec![count];
+    for descriptor in descriptors {
+        payload.extend(u16::try_from(descriptor.len()).unwrap().to_le_bytes());
+        payload.extend(*descriptor);
+    }
+    payload.extend(&[0; 4][..if cfg!(feature = "postcard") { 1 } else { 4 }]);
+    let mut bytes = request(sum::wire_id().0, &payload);
+    bytes[4] = FROZEN;
+    bytes
+}
+
+#[test]
+fn frozen_memory_that_is_none_is_refused_by_name_and_costs_nothing() {
+    let _watchdog = Watchdog::start();
+    for url in raw_urls() {
+        let (child, address) = mover(url);
+        let engine = open_over(hg::builder().listen(true).eager_max(0), url).unwrap();
+        let peer = engine.lookup(&address).unwrap();
+        let honest = || engine.call(sum, &peer, (Frozen::from(vec![1; 100]),)).wait().unwrap();
+        assert_eq!(honest(), 100);
+        // Of somebody else than who sends it.
+        let bulk = engine.expose(vec![1; 100], Rights::READ).unwrap();
+        let descriptor = bulk.descriptor();
+        let stale = descriptor.as_bytes();
+        let closed = engine.expose(vec![1; 100], Rights::WRITE).unwrap().descriptor();
+        let memory = peak_rss_kib(child.pid());
+        let mut raw = Raw::over(url, &OpenOptions::default());
+        let mut cut = lending(1, &[stale]);
+        cut.truncate(60);
+        cut[8..12].copy_from_slice(&32_u32.to_le_bytes());
+        let no_number = [&[1, 16, 0][..], &[1, 0, 1], &[0; 13]].concat();
+        let mut no_number = request(sum::wire_id().0, &no_number);
+        no_number[4] = FROZEN;
+        let cases = [
+            ("none", lending(0, &[]), DECODE, "too many"),
+            ("too many", lending(65, &[stale; 65]), DECODE, "too many"),
+            ("one of two", lending(2, &[stale]), DECODE, "cut short"),
+            ("cut short", cut, DECODE, "cut short"),
+            ("no descriptor", lending(1, &[b"abc"]), DECODE, "descriptor"),
+            ("another's", lending(1, &[stale]), REJECTED, "not registered"),
+            ("not to be read", lending(1, &[closed.as_bytes()]), REJECTED, "READ"),
+            ("1 PiB", lending(1, &[&claiming(stale, 1 << 50)]), REJECTED, "large_max"),
+            ("a little more", lending(1, &[&claiming(stale, 1 << 30)]), REJECTED, "pulled"),
+            ("no arguments", no_number, DECODE, "sum"),
+        ];
+        for (case, bytes, status, words) in cases {
+            let fate = raw.send(&address, &bytes);
+            let Fate::Answered(answered, text) = &fate else { panic!("{case}: {fate:?}") };
+            assert!(*answered == status && text.contains(words), "{case}: {fate:?}");
+        }
+        assert_eq!(honest(), 100);
+        let more = peak_rss_kib(child.pid()) - memory;
+        assert!(more < 64 * 1024, "{more} KiB for refusals");
     }
 }
 

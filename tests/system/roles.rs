@@ -203,6 +203,7 @@ pub(crate) fn play(role: &str, arguments: &str) {
         "patient" => drains::patient(&settings),
         "mover" => bulk::play_mover(&settings),
         "bulk-owner" => bulk::play_owner(&settings),
+        "lender" => bulk::play_lender(&settings),
         "bulk-mover" => bulk::play_bulk_mover(&settings),
         #[cfg(feature = "sm-routing")]
         "node" => crate::routing::play_node(&settings),

@@ -29,7 +29,7 @@ pub(crate) struct Shape {
 
 impl Shape {
     /// The keys of a figure of such calls.
-    pub(super) fn subject(&self) -> Subject {
+    pub(crate) fn subject(&self) -> Subject {
         let unit = if self.inflight == 1 { Unit::Microseconds } else { Unit::PerSecond };
         Subject {
             url: Some(self.url.clone()),
@@ -42,7 +42,7 @@ impl Shape {
     }
 
     /// The figure: with one call in flight its time, with more their rate.
-    pub(super) fn figure(&self, calls: u64, seconds: f64) -> f64 {
+    pub(crate) fn figure(&self, calls: u64, seconds: f64) -> f64 {
         let calls = calls as f64;
         if self.inflight == 1 { seconds * 1e6 / calls } else { calls / seconds }
     }

@@ -44,6 +44,18 @@ pub(crate) fn length(bytes: &[u8]) -> u64 {
     bytes.len() as u64
 }
 
+/// The call whose argument is seen where it lies: its first and last byte.
+#[hg::rpc]
+pub(crate) fn ends(memory: hg::bulk::Frozen) -> u64 {
+    ends_of(&memory)
+}
+
+/// What [`ends`] answers.
+pub(crate) fn ends_of(bytes: &[u8]) -> u64 {
+    let end = |byte: Option<&u8>| byte.copied().map_or(0, u64::from);
+    end(bytes.first()) << 8 | end(bytes.last())
+}
+
 /// Has the target register memory of its own.
 #[hg::rpc]
 pub(crate) fn own(layout: store::Layout) -> Result<Vec<store::Owned>, store::Refused>;

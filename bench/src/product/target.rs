@@ -14,7 +14,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::store::{self, Store};
-use super::{builder, echo, hold, length, nap, own, probed, pull_first, pulls};
+use super::{builder, echo, ends, hold, length, nap, own, probed, pull_first, pulls};
 use crate::error::{Context, Error};
 use crate::measure::Wait;
 use crate::pair::{self, Cores, Peer};
@@ -160,6 +160,7 @@ pub(crate) fn serve(arguments: &Arguments) -> Result<(), Error> {
     let engine = builder.listen(true).open(&arguments.url)?;
     engine.register(echo)?;
     engine.register(length)?;
+    engine.register(ends)?;
     let store = Store::default();
     engine.serve_blocking(own, move |request, (layout,)| store.own(&request.engine(), &layout))?;
     engine.serve_async(pull_first, |request, (from,)| store::pull(request, from))?;

@@ -2,14 +2,16 @@
 
 use std::time::Instant;
 
-use hg_bulk::Local;
 use hg_na::{Failure as NaFailure, GoneReason, OpId, Peer, Reached, Returned};
 
 use super::{
     BulkAnswer, Effect, Extra, Kind, OperationId, Operations, Outcome, Phase,
     answer::{plain_answer, read_answer, transport_failure},
 };
-use crate::error::{Failure, Started};
+use crate::{
+    error::{Failure, Started},
+    lent::Lent,
+};
 
 /// One of the two transport operations of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,18 +39,18 @@ impl Operations {
         (self.calls() < self.max).then(|| self.table.next_key())
     }
 
-    /// Starts a call, under [`Operations::next_id`]; `None` when there are too many. Arguments that its target pulls are kept
-    /// until it has settled.
+    /// Starts a call, under [`Operations::next_id`]; `None` when there are too many. What it lends its target is kept until it has
+    /// settled.
     pub fn begin_call(
         &mut self,
         (peer, name): (Peer, &'static str),
         two_way: bool,
         deadline: Option<Instant>,
-        arguments: Option<Local>,
+        lent: Option<Lent>,
     ) -> Option<OperationId> {
         let ops = [OpState::None; 2];
         let kind = if two_way { Kind::Call } else { Kind::OneWay };
-        let extra = arguments.map(|it| Extra::Arguments(Box::new(it)));
+        let extra = lent.map(|it| Extra::Arguments(Box::new(it)));
         let has_room = self.calls() < self.max;
         has_room.then(|| self.begin_with(kind, peer, name, deadline, ops, extra))
     }

@@ -20,6 +20,7 @@ use serde::{
 };
 
 use super::shape::{Shape, Variant};
+use hg_na::Frozen;
 
 /// Values that are made up for one type at most, over all runs.
 pub const VISITS_MAX: u32 = 20_000;
@@ -228,9 +229,13 @@ impl<'de> Deserializer<'de> for Tracer<'_> {
 
     fn deserialize_newtype_struct<V: Visitor<'de>>(
         self,
-        _: &'static str,
+        name: &'static str,
         visitor: V,
     ) -> Result<V::Value, Stop> {
+        if name == Frozen::NAME {
+            self.leaf("frozen");
+            return visitor.visit_unit();
+        }
         visitor.visit_newtype_struct(self)
     }
 

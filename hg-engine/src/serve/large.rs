@@ -1,4 +1,4 @@
-//! Large arguments, pulled before their handler runs.
+//! Memory that a request lends: large arguments, and frozen memory among arguments, taken before the handler runs.
 //!
 //! A handler that may block has its turn for a thread first, then its bytes of the budget: nobody holds bytes while others of the same origin
 //! keep every thread from it that it may have.
@@ -8,16 +8,17 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
-use hg_bulk::TransferError;
+use hg_bulk::{Descriptor, TransferError};
 use hg_core::{
     cancel::CancelToken,
     error::Status,
     header::{Header, Kind},
     rpc::ServeKind,
 };
+use hg_na::{Error, Frozen, SharedBytes, arriving};
 
 use super::{
     owed::DROPPED,
@@ -26,15 +27,57 @@ use super::{
 use crate::{
     Request,
     budget::Share,
+    frozen,
     inside::{Inside, in_handler},
     large::{Claim, too_large},
     pending::PortRef,
     pool::{Announced, Pooled},
     port::{Handler, Port, Task, no_message, run_caught},
+    transfer::Moving,
     view::Fetch,
 };
 
-/// Serves a request whose arguments have to be pulled first: a task of its port.
+/// What a request lends, by its own word.
+struct Lent {
+    frozen: Vec<Descriptor>,
+    arguments: Arguments,
+}
+
+/// Encoded arguments.
+enum Arguments {
+    Here(Vec<u8>),
+    There(Claim),
+}
+
+impl Lent {
+    fn read(header: &Header, mut payload: &[u8]) -> Result<Self, Error> {
+        let mut frozen = Vec::new();
+        if header.frozen {
+            (frozen, payload) = frozen::read(payload)?;
+        }
+        let arguments = if header.bulk {
+            Arguments::There(Claim::read(payload)?)
+        } else {
+            Arguments::Here(payload.to_vec())
+        };
+        Ok(Self { frozen, arguments })
+    }
+}
+
+/// What a request has lent, taken.
+struct Taken {
+    arguments: Vec<u8>,
+    frozen: Vec<Frozen>,
+    /// Of what was copied.
+    share: Option<Share>,
+    /// The handler's job, where it may block and something was copied.
+    announced: Option<Announced>,
+}
+
+/// Why it could not be taken, as it is answered.
+type Refusal = (Status, String);
+
+/// Serves a request that lends memory: a task of its port.
 pub(crate) fn serve(
     port: &Arc<Port>,
     handler: Arc<dyn Handler>,
@@ -49,91 +92,153 @@ pub(crate) fn serve(
     let mut request = Request::new(Arc::clone(port));
     request.reuse(origin, &header, arrived);
     request.make_cancellable(0);
-    let claim = Claim::read(payload).map_err(|error| (Status::Decode, error.to_string()));
+    let lent = Lent::read(&header, payload).map_err(|error| (Status::Decode, error.to_string()));
     let port = Arc::clone(port);
     let owner = request.clone();
     let task = places::own(async move {
-        let pulled = match claim {
-            Ok(claim) => {
+        let taken = match lent {
+            Ok(lent) => {
                 let may_block = handler.kind() == ServeKind::Blocking;
-                pull(&port, &request, &claim, (may_block, token)).await
+                let taking =
+                    Taking { port: &port, request: &request, may_block, cancelled: token };
+                taking.all(lent).await
             }
             Err(refusal) => Err(refusal),
         };
         if header.kind == Kind::OneWay {
             port.state.lock().protocol.tell(origin, Kind::ArgumentsTaken, header.id);
         }
-        match pulled {
-            Ok(pulled) => run(handler, request, pulled).await,
+        match taken {
+            Ok(taken) => run(handler, request, taken).await,
             Err((status, text)) => Ended::Answer(request.failure(status, &text)),
         }
     });
     (owner, task)
 }
 
-/// Arguments that are here.
-struct Pulled {
-    bytes: Vec<u8>,
-    /// Theirs of the budget.
-    share: Share,
-    /// The handler's job, where it may block.
-    announced: Option<Announced>,
+/// Takes what a request lends, unless that is cancelled or its time is over.
+struct Taking<'t> {
+    port: &'t Arc<Port>,
+    request: &'t Request,
+    /// The handler.
+    may_block: bool,
+    cancelled: CancelToken,
 }
 
-/// Brings the arguments here, within the port's budget.
-async fn pull(
-    port: &Arc<Port>,
-    request: &Request,
-    claim: &Claim,
-    (may_block, cancelled): (bool, CancelToken),
-) -> Result<Pulled, (Status, String)> {
-    let settings = &port.shared.settings;
-    // What is larger than the whole budget would wait until nobody else has anything in service: without end, it may be.
-    let limits = [
-        (settings.large_max, "large_max"),
-        (settings.large_in_service_max, "large_in_service_max"),
-    ];
-    let len = claim.descriptor.len();
-    if let Some(limit) = limits.into_iter().find(|(max, _)| len > *max) {
-        return Err((Status::Rejected, too_large("the arguments", len, limit)));
-    }
-    let origin = request.due().origin;
-    let announced = if may_block { port.announce_blocking(origin) } else { None };
-    if let Some(announced) = &announced
-        && !unless(cancelled.clone(), |context| announced.poll(context)).await?
-    {
-        return Err((Status::Rejected, DROPPED.to_owned()));
-    }
-    let mut waiting = port.budget.share(origin, len);
-    let share = unless(cancelled.clone(), |context| waiting.poll(context)).await?;
-    let mut fetch =
-        Fetch::new(PortRef::Borrowed(port), request.origin(), (&claim.descriptor).into(), false);
-    if let Some(at) = request.deadline() {
-        fetch = fetch.within(at.saturating_duration_since(port.now()));
-    }
-    let bytes = unless(cancelled, |context| Pin::new(&mut fetch).poll(context)).await?;
-    let bytes = bytes.map_err(refusal)?;
-    claim
-        .check(&bytes, request.has_checksum())
-        .map_err(|why| (Status::Decode, format!("the arguments: {why}")))?;
-    Ok(Pulled { bytes, share, announced })
-}
-
-/// What `poll` gives, unless the request is cancelled first.
-async fn unless<T>(
-    mut cancelled: CancelToken,
-    mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
-) -> Result<T, (Status, String)> {
-    poll_fn(|context| {
-        if Pin::new(&mut cancelled).poll(context).is_ready() {
-            return Poll::Ready(Err((Status::Cancelled, String::new())));
+impl Taking<'_> {
+    /// Sees what can be seen where it lies, and brings the rest here, within the port's budget.
+    async fn all(&self, lent: Lent) -> Result<Taken, Refusal> {
+        let mut seen = Vec::with_capacity(lent.frozen.len());
+        for descriptor in &lent.frozen {
+            self.check("an argument", descriptor.len(), true)?;
+            seen.push(self.see(descriptor).await?);
         }
-        Poll::Ready(Ok(ready!(poll(context))))
-    })
-    .await
+        let unseen = || lent.frozen.iter().zip(&seen).filter(|(_, seen)| seen.is_none());
+        let mut len = unseen().fold(0, |sum, (it, _)| it.len().saturating_add(sum));
+        if let Arguments::There(claim) = &lent.arguments {
+            self.check("the arguments", claim.descriptor.len(), true)?;
+            len = claim.descriptor.len().saturating_add(len);
+        }
+        let is_copied = matches!(lent.arguments, Arguments::There(_)) || unseen().next().is_some();
+        let (mut share, mut announced) = (None, None);
+        if is_copied {
+            // What is larger than the whole budget would wait until nobody else has anything in service: without end, it may be.
+            self.check("the arguments", len, false)?;
+            announced = self.turn().await?;
+            let mut waiting = self.port.budget.share(self.request.due().origin, len);
+            share = Some(self.unless_over(|context| waiting.poll(context)).await?);
+        }
+        let arguments = match lent.arguments {
+            Arguments::Here(bytes) => bytes,
+            Arguments::There(claim) => {
+                let bytes = self.pull(&claim.descriptor).await?;
+                claim
+                    .check(&bytes, self.request.has_checksum())
+                    .map_err(|why| (Status::Decode, format!("the arguments: {why}")))?;
+                bytes
+            }
+        };
+        let mut frozen = Vec::with_capacity(seen.len());
+        for (descriptor, seen) in lent.frozen.iter().zip(seen) {
+            frozen.push(match seen {
+                Some(seen) => seen,
+                None => Frozen::from(self.pull(descriptor).await?),
+            });
+        }
+        Ok(Taken { arguments, frozen, share, announced })
+    }
+
+    /// The handler's turn for a thread, where it needs one.
+    async fn turn(&self) -> Result<Option<Announced>, Refusal> {
+        let origin = self.request.due().origin;
+        let announced = if self.may_block { self.port.announce_blocking(origin) } else { None };
+        let Some(announced) = announced else { return Ok(None) };
+        if !self.unless_over(|context| announced.poll(context)).await? {
+            return Err((Status::Rejected, DROPPED.to_owned()));
+        }
+        Ok(Some(announced))
+    }
+
+    fn check(&self, what: &str, len: u64, alone: bool) -> Result<(), Refusal> {
+        let settings = &self.port.shared.settings;
+        let limit = if alone {
+            (settings.large_max, "large_max")
+        } else {
+            (settings.large_in_service_max, "large_in_service_max")
+        };
+        if len <= limit.0 {
+            return Ok(());
+        }
+        Err((Status::Rejected, too_large(what, len, limit)))
+    }
+
+    /// The bytes where they lie; `None`: they are to be pulled.
+    async fn see(&self, descriptor: &Descriptor) -> Result<Option<Frozen>, Refusal> {
+        let view = self.port.start_view(self.request.origin(), descriptor.into());
+        let mut view = Moving::new(PortRef::Borrowed(self.port), view);
+        if let Some(left) = self.left() {
+            view.end_within(left);
+        }
+        match self.unless_over(|context| view.poll(context)).await? {
+            // What its owner may write is copied: a handler is given a slice.
+            Ok(seen) => Ok(seen.and_then(|it: SharedBytes| Frozen::try_from(it).ok())),
+            Err(TransferError::NotMade(Error::Unsupported(_))) => Ok(None),
+            Err(error) => Err(refusal(error)),
+        }
+    }
+
+    async fn pull(&self, descriptor: &Descriptor) -> Result<Vec<u8>, Refusal> {
+        let (port, origin) = (PortRef::Borrowed(self.port), self.request.origin());
+        let mut fetch = Fetch::new(port, origin, descriptor.into(), false);
+        if let Some(left) = self.left() {
+            fetch = fetch.within(left);
+        }
+        let bytes = self.unless_over(|context| Pin::new(&mut fetch).poll(context)).await?;
+        bytes.map_err(refusal)
+    }
+
+    /// The time that is left.
+    fn left(&self) -> Option<Duration> {
+        Some(self.request.deadline()?.saturating_duration_since(self.port.now()))
+    }
+
+    /// What `poll` gives, unless the request is cancelled first.
+    async fn unless_over<T>(
+        &self,
+        mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
+    ) -> Result<T, Refusal> {
+        let mut cancelled = self.cancelled.clone();
+        poll_fn(|context| {
+            if Pin::new(&mut cancelled).poll(context).is_ready() {
+                return Poll::Ready(Err((Status::Cancelled, String::new())));
+            }
+            Poll::Ready(Ok(ready!(poll(context))))
+        })
+        .await
+    }
 }
 
-fn refusal(error: TransferError) -> (Status, String) {
+fn refusal(error: TransferError) -> Refusal {
     match error {
         TransferError::DeadlineExceeded => (Status::DeadlineExceeded, String::new()),
         TransferError::Cancelled => (Status::Cancelled, String::new()),
@@ -141,15 +246,17 @@ fn refusal(error: TransferError) -> (Status, String) {
     }
 }
 
-async fn run(handler: Arc<dyn Handler>, request: Request, pulled: Pulled) -> Ended {
-    let Pulled { bytes, share, announced } = pulled;
+async fn run(handler: Arc<dyn Handler>, request: Request, taken: Taken) -> Ended {
+    let Taken { arguments: bytes, frozen, share, announced } = taken;
     let (port, due) = (Arc::clone(request.port()), request.due());
     let (mut answer, mut future) = (no_message(), None);
     let run = if handler.kind() == ServeKind::Blocking {
         let owner = request.clone();
         let (pooled, job) = Pooled::new(move || {
             let mut answer = no_message();
-            let run = run_caught(handler.as_ref(), &request, &bytes, &mut answer, &mut None);
+            let run = arriving(frozen, || {
+                run_caught(handler.as_ref(), &request, &bytes, &mut answer, &mut None)
+            });
             (run, answer)
         });
         match announced {
@@ -162,7 +269,11 @@ async fn run(handler: Arc<dyn Handler>, request: Request, pulled: Pulled) -> End
         answer = made;
         run
     } else {
-        let mut run = || run_caught(handler.as_ref(), &request, &bytes, &mut answer, &mut future);
+        let run = || {
+            arriving(frozen, || {
+                run_caught(handler.as_ref(), &request, &bytes, &mut answer, &mut future)
+            })
+        };
         // As of short arguments: what is polled to its end in there never ends.
         if port.runtime_for(handler.as_ref()).is_some() {
             run()
@@ -178,7 +289,7 @@ async fn run(handler: Arc<dyn Handler>, request: Request, pulled: Pulled) -> End
 impl Port {
     /// The target refuses a request whose arguments nobody will pull.
     pub(crate) fn leave_arguments(&self, origin: hg_na::Peer, header: &Header) {
-        if header.bulk && header.kind == Kind::OneWay {
+        if header.lends() && header.kind == Kind::OneWay {
             self.state.lock().protocol.tell(origin, Kind::ArgumentsTaken, header.id);
         }
     }

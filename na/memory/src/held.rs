@@ -40,7 +40,7 @@ impl Drop for Held {
 
 /// Vectors and shared slices are dropped at once: they are nobody's but the system's.
 fn drop_elsewhere(memory: Memory) {
-    if memory.keeper().is_none() {
+    if !memory.is_kept_by_others() {
         return;
     }
     // Where there is no thread to be had it stays for ever, rather than that everything stands still.
@@ -54,7 +54,9 @@ mod tests {
     use std::sync::{Mutex, mpsc};
     use watchdog::hear;
 
-    use hg_na::Segment;
+    use std::fmt;
+
+    use hg_na::{Frozen, Segment, SharedBytes, ViewState};
 
     use super::*;
 
@@ -91,6 +93,41 @@ mod tests {
         drop(other.clone());
         assert!(dropped.try_recv().is_err());
         drop(other);
+        drop(locked);
+        hear(&dropped);
+    }
+
+    /// Bytes of an application's own kind that it has frozen.
+    #[derive(Debug)]
+    struct OwnBytes {
+        _asks: Asks,
+    }
+
+    impl fmt::Debug for Asks {
+        fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+            out.write_str("Asks")
+        }
+    }
+
+    impl ViewState for OwnBytes {
+        fn len(&self) -> u64 {
+            3
+        }
+
+        fn as_slice(&self) -> Option<&[u8]> {
+            Some(b"own")
+        }
+    }
+
+    #[test]
+    fn so_is_what_keeps_frozen_memory_alive_also_where_it_is_a_part_of_an_alias() {
+        let (sender, dropped) = mpsc::channel();
+        let seen = SharedBytes::new(Arc::new(OwnBytes { _asks: Asks(sender) }));
+        let memory = Arc::new(Memory::from(Frozen::try_from(seen).unwrap()));
+        let part = Held::from(Arc::new(Memory::alias_part(&memory, 0..1)));
+        drop(memory);
+        let locked = LOCK.lock().unwrap();
+        drop(part);
         drop(locked);
         hear(&dropped);
     }

@@ -270,7 +270,7 @@ impl ServedRegion {
 
 /// Whether a forked child has a copy of it for certain: of the heap, not of what somebody else keeps.
 fn is_inherited(memory: &Memory) -> bool {
-    memory.keeper().is_none()
+    !memory.is_kept_by_others()
 }
 
 /// The same bytes in fresh memory, in segments of the same lengths.

@@ -19,7 +19,7 @@ const LEN: usize = 5000;
 const MAPPED: u64 = 8192;
 
 /// Mappings of memory that is shared, by its inode: bytes of each.
-fn shared_mappings(pid: u32) -> BTreeMap<u64, u64> {
+pub(super) fn shared_mappings(pid: u32) -> BTreeMap<u64, u64> {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).expect("the process lives");
     let mut found = BTreeMap::new();
     for line in maps.lines().filter(|line| line.contains("/memfd:hg-sm-shared")) {
@@ -29,7 +29,7 @@ fn shared_mappings(pid: u32) -> BTreeMap<u64, u64> {
     found
 }
 
-fn place_and_inode(line: &str) -> (std::ops::Range<u64>, u64) {
+pub(super) fn place_and_inode(line: &str) -> (std::ops::Range<u64>, u64) {
     let words: Vec<_> = line.split_whitespace().collect();
     let (start, end) = words[0].split_once('-').expect("a range");
     let number = |text| u64::from_str_radix(text, 16).expect("hexadecimal digits");
@@ -94,7 +94,7 @@ fn is_in(all: &BTreeMap<u64, u64>, (inode, bytes): (&u64, &u64)) -> bool {
     all.get(inode) == Some(bytes)
 }
 
-fn local_urls() -> impl Iterator<Item = &'static str> {
+pub(super) fn local_urls() -> impl Iterator<Item = &'static str> {
     // Those that map: shared memory, by itself or by routing.
     urls().filter(|url| !url.contains("tcp") || !url.contains('+'))
 }

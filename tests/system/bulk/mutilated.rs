@@ -104,7 +104,7 @@ fn region_of(bytes: &[u8]) -> usize {
 }
 
 /// With another size, in the header and in the only region.
-fn claiming(bytes: &[u8], len: u64) -> Vec<u8> {
+pub(crate) fn claiming(bytes: &[u8], len: u64) -> Vec<u8> {
     let (mut bytes, region) = (bytes.to_vec(), region_of(bytes));
     bytes[8..16].copy_from_slice(&len.to_le_bytes());
     bytes[region + 4..region + 12].copy_from_slice(&len.to_le_bytes());

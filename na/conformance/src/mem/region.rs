@@ -95,15 +95,6 @@ impl ViewState for MemView {
         self.0.len() as u64
     }
 
-    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), Error> {
-        let (len, size) = (into.len() as u64, self.len());
-        let outside = || Error::OutOfRange { offset, len, size };
-        let start = usize::try_from(offset).map_err(|_| outside())?;
-        let end = start.checked_add(into.len()).ok_or_else(outside)?;
-        into.copy_from_slice(self.0.get(start..end).ok_or_else(outside)?);
-        Ok(())
-    }
-
     fn as_slice(&self) -> Option<&[u8]> {
         Some(&self.0)
     }

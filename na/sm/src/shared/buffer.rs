@@ -4,11 +4,12 @@
 //! alloc -> Buffer <- into / try_from -> Memory (registered, in flight ...)
 //!            | freeze
 //!            v
-//!          Frozen <- into / try_from -> Memory (read-only)
+//!    hg_na::Frozen <- into / try_from -> Memory (read-only)
 //! ```
 //! In a forked child the memory is not there: a [`Buffer`] and a [`Frozen`] of the parent's have no byte in it.
 
 use std::{
+    any::Any,
     fmt,
     ops::{Deref, DerefMut},
     os::fd::{AsFd as _, BorrowedFd, OwnedFd},
@@ -18,7 +19,7 @@ use std::{
     },
 };
 
-use hg_na::{Error, Keeper, Memory};
+use hg_na::{Error, Frozen, Keeper, Memory, SharedBytes, ViewState};
 use hg_na_memory::ForkGuard;
 use nix::{
     fcntl::SealFlag,
@@ -27,7 +28,7 @@ use nix::{
 
 use super::bytes::{Access, Bytes, FUTURE_WRITE, new_memfd, seal, seals_of};
 
-/// What keeps such memory alive: the keeper of its [`Memory`].
+/// What keeps such memory alive: the keeper of its [`Memory`], or what [`Frozen`] sees.
 #[derive(Debug)]
 pub(crate) struct Pages {
     bytes: Bytes,
@@ -45,7 +46,10 @@ impl Pages {
 
     /// What keeps this memory, when it is memory of this kind and all of it.
     pub(crate) fn of(memory: &Memory) -> Option<&Self> {
-        let pages = memory.keeper()?.downcast_ref::<Self>()?;
+        let pages = match memory.frozen() {
+            Some(bytes) => (bytes.state() as &dyn Any).downcast_ref::<Self>()?,
+            None => memory.keeper()?.downcast_ref::<Self>()?,
+        };
         (memory.segments() == [pages.bytes.segment()]).then_some(pages)
     }
 
@@ -117,7 +121,8 @@ impl Buffer {
         let len = bytes.segment().len;
         drop(bytes); // Its own writable mapping.
         seal(&fd, SealFlag::F_SEAL_WRITE | SealFlag::F_SEAL_SEAL)?;
-        Ok(Frozen(Arc::new(Pages::new(fd, len, Access::Frozen, guard)?)))
+        let pages = Pages::new(fd, len, Access::Frozen, guard)?;
+        Frozen::try_from(SharedBytes::new(Arc::new(pages))).map_err(|_in_a_child| Error::Forked)
     }
 }
 
@@ -170,37 +175,14 @@ impl TryFrom<Memory> for Buffer {
     }
 }
 
-/// Memory that nobody can write any more: of which peers can have slices, and its owner clones.
-#[derive(Clone)]
-pub struct Frozen(Arc<Pages>);
-
-impl Deref for Frozen {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        if self.0.is_elsewhere() {
-            return &[];
-        }
-        self.0.bytes.frozen().expect("made of frozen bytes only")
+/// What its owner sees of memory that nobody can write any more; its clones are [`Frozen`].
+impl ViewState for Pages {
+    fn len(&self) -> u64 {
+        self.bytes.segment().len as u64
     }
-}
 
-impl From<Frozen> for Memory {
-    fn from(frozen: Frozen) -> Self {
-        memory_of(frozen.0)
-    }
-}
-
-impl TryFrom<Memory> for Frozen {
-    type Error = Memory;
-
-    /// Back from [`Memory`]; which comes back when it was made of something else.
-    fn try_from(memory: Memory) -> Result<Self, Memory> {
-        if Pages::of(&memory).is_some_and(Pages::is_frozen) {
-            pages_of(memory).map(Self)
-        } else {
-            Err(memory)
-        }
+    fn as_slice(&self) -> Option<&[u8]> {
+        if self.is_elsewhere() { None } else { self.bytes.frozen() }
     }
 }
 
@@ -210,13 +192,12 @@ fn pages_of(memory: Memory) -> Result<Arc<Pages>, Memory> {
 }
 
 fn memory_of(pages: Arc<Pages>) -> Memory {
-    let (segment, writable) = (pages.bytes.segment(), !pages.is_frozen());
+    let segment = pages.bytes.segment();
     // SAFETY:
     // - one run of initialised bytes that stays where it is as long as `pages` lives; exposed by `segment`, from a
-    //   pointer that may write when they are not frozen.
-    // - references: none when they are not frozen (the `Buffer` was consumed); shared ones to bytes that nobody can
-    //   write, otherwise.
-    unsafe { Memory::from_raw_parts(vec![segment], writable, pages) }
+    //   pointer that may write: they are a buffer's.
+    // - references: none, the `Buffer` was consumed.
+    unsafe { Memory::from_raw_parts(vec![segment], true, pages) }
 }
 
 /// Memory of a mapping: for copies to and from it that exclude one another in this process.
@@ -234,9 +215,8 @@ pub(crate) fn memory_of_bytes(bytes: Arc<Bytes>) -> Memory {
 /// there is no memory. Pages that nobody has touched stay so.
 pub(crate) fn fresh_copy(memory: &Memory) -> Option<Memory> {
     let pages = Pages::of(memory)?;
-    if pages.is_frozen() {
-        let pages: Arc<Pages> = Arc::clone(memory.keeper()?).downcast().ok()?;
-        return Some(memory_of(pages));
+    if let Some(bytes) = memory.frozen() {
+        return Frozen::try_from(bytes.clone()).ok().map(Memory::from);
     }
     let mut copy = alloc(pages.bytes.segment().len).ok()?;
     // Whoever shares the file moves its position as he likes: what is told each time counts.
@@ -256,12 +236,6 @@ pub(crate) fn fresh_copy(memory: &Memory) -> Option<Memory> {
 impl fmt::Debug for Buffer {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "Buffer({} bytes)", self.len())
-    }
-}
-
-impl fmt::Debug for Frozen {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "Frozen({} bytes)", self.len())
     }
 }
 

@@ -16,7 +16,7 @@
 //! | file | what |
 //! |---|---|
 //! | `bytes` | a memfd, mapped: seals, sizes, slices |
-//! | `buffer` | the owner's side: [`Buffer`], [`Frozen`], and their [`hg_na::Memory`] |
+//! | `buffer` | the owner's side: [`Buffer`], what is frozen of it, and their [`hg_na::Memory`] |
 //!
 //! Protocol and states: `na/sm/ARCHITECTURE.md`, "Memory that peers map".
 
@@ -25,7 +25,8 @@ pub(crate) mod buffer;
 #[expect(unsafe_code, reason = "turns mappings into slices")]
 pub(crate) mod bytes;
 
-pub use buffer::{Buffer, Frozen, alloc};
+pub use buffer::{Buffer, alloc};
+pub use hg_na::Frozen;
 
 /// How a region can be mapped by peers, as its entry in the region table says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
