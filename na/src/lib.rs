@@ -76,6 +76,96 @@
 //! 21. The address that is said to be that of a context ([`Domain::address_of`]), is the one that this context has when it is open,
 //!     whichever context's of the same domain it was derived of.
 //!
+//! # What a handle may outlive
+//! Everything that gives out or takes memory, and why no safe code comes to undefined behaviour by it, be it the user's or a plugin's.
+//!
+//! | handle | may outlive | why that does no harm | held by |
+//! |---|---|---|---|
+//! | [`Message`] in a transport's memory | connection, context | keeps the mapping; its bytes borrow it, and what lets them go takes it ([`Context::post`], [`Message::into_body`]) or borrows it mutably ([`Context::exchange`], [`Context::reply`], [`Message::truncate`]) | compile-fail: 1, 2, and at [`Context::exchange`] |
+//! | [`MessageBody`] of a user's own | whatever it likes | it is safe code that may give other bytes each time: who copies them asks once, and goes by that length | `na/sm/tests/bodies.rs` |
+//! | received [`Message`], and who holds its memory ([`Message::shared`]) | connection, context | private memory, used again once nobody has a share or a weak one | `na/sm/src/body.rs` |
+//! | [`Memory`] | everything | no reference to its bytes: they are copied ([`Memory::exclusion`]), and come back with the owner that went in; read-only memory is refused where bytes would land | 3, 4; under Miri `na/memory/src/copy.rs`; `one_sided` of the conformance suite |
+//! | alias of memory ([`Memory::alias`]) | the plugin that it was registered with | is a share of the original, which is not taken apart before | under Miri `na/memory/src/copy.rs` |
+//! | [`Region`] | domain, contexts | keeps the memory; [`Region::unregister`] takes it, and gives it back when nothing else holds it, or else refuses ([`Error::RegionBusy`]) or gives a copy | 5; `one_sided`; `na/sm/src/shared/tests.rs` |
+//! | [`LocalSlice`], [`Op`], [`Done`] | the [`Region`], the context | are shares of the region; [`RegionState::unregister`] of such a share is refused | `one_sided` |
+//! | [`Transit`], [`Begun`], [`Mover`] | the context, the connection | borrow the local memory; leaked (`mem::forget`), they move nothing | 5, 6; `begun` of the conformance suite |
+//! | [`SharedBytes`], [`Frozen`] | owner, registration, connection, context | keep the mapping or the bytes; a slice borrows them, and is given only of bytes that the kernel lets nobody write, now or later | 7, 8; `views` of the conformance suite, `na/sm/src/shared/bytes.rs` |
+//! | [`ViewState`] of a user's own | whatever it likes | a slice that it gives could be kept as long as it lives, so what was given once stays | under Miri `src/frozen.rs` |
+//! | `hg_na_sm::shared::Buffer` | nothing: it is the memory | goes into a [`Memory`], or is frozen, and comes back only if no peer was ever given it | compile-fail in `na/sm/src/shared`, its tests |
+//! | [`Waiter::fd`] | nothing: it borrows the waiter | | by its type |
+//!
+//! A child of `fork(2)`, which is unsafe to call, has no memory of mappings that it did not inherit: buffers and frozen
+//! bytes are empty there, regions answer [`Error::Forked`]; who has a [`Memory`] of such bytes must not copy from it.
+//!
+//! 1. What is posted is gone:
+//! ```compile_fail,E0505
+//! # use hg_na::{Context, Message, Op, Peer};
+//! fn first_byte(context: &mut dyn Context, to: Peer, message: Message) -> u8 {
+//!     let bytes = message.as_slice();
+//!     let _posted = context.post(0, Op::SendUnexpected { to, message });
+//!     bytes[0]
+//! }
+//! ```
+//! 2. An answer that is taken by the short cut has no bytes to look at:
+//! ```compile_fail,E0502
+//! # use hg_na::{Context, Message, Peer};
+//! fn first_byte(context: &mut dyn Context, to: Peer, message: &mut Message) -> u8 {
+//!     let bytes = message.as_slice();
+//!     let _taken = context.reply(to, 7, 0, message);
+//!     bytes[0]
+//! }
+//! ```
+//! 3. What has become memory is nobody's to look at:
+//! ```compile_fail,E0505
+//! # use hg_na::Memory;
+//! let bytes = vec![1, 2];
+//! let slice = &bytes[..];
+//! let _memory = Memory::from(bytes);
+//! assert_eq!(slice, [1, 2]);
+//! ```
+//! 4. Nor to write, before it is given back:
+//! ```compile_fail,E0382
+//! # use hg_na::Memory;
+//! let mut bytes = vec![1, 2];
+//! let _memory = Memory::from(bytes);
+//! bytes[0] = 3;
+//! ```
+//! 5. Whoever is moving bytes keeps their region:
+//! ```compile_fail,E0505
+//! # use hg_na::{Context, Descriptor, Direction, Peer, Region, Transit};
+//! fn move_late(context: &mut dyn Context, peer: Peer, near: Region, remote: &Descriptor) -> bool {
+//!     let (direction, local) = (Direction::Get, near.state());
+//!     let transit = Transit { direction, peer, local, local_offset: 0, remote, remote_offset: 0, len: 8, may_wait: true };
+//!     let begun = context.begin(&transit);
+//!     let _memory = near.unregister();
+//!     begun.finish()
+//! }
+//! ```
+//! 6. And the memory that they land in:
+//! ```compile_fail,E0505
+//! # use hg_na::{Context, Descriptor, Peer};
+//! fn fetch_late(context: &mut dyn Context, owner: Peer, remote: &Descriptor) -> bool {
+//!     let mut bytes = vec![0; 8];
+//!     let begun = context.fetch(owner, remote, 0, &mut bytes, true);
+//!     drop(bytes);
+//!     begun.finish()
+//! }
+//! ```
+//! 7. A slice ends before what it is seen through:
+//! ```compile_fail,E0505
+//! # use hg_na::SharedBytes;
+//! let seen = SharedBytes::from(vec![1, 2]);
+//! let slice = seen.as_slice();
+//! drop(seen);
+//! assert_eq!(slice, Some(&[1, 2][..]));
+//! ```
+//! 8. What is frozen is not written:
+//! ```compile_fail,E0594
+//! # use hg_na::Frozen;
+//! let mut frozen = Frozen::from(vec![1, 2]);
+//! frozen[0] = 3;
+//! ```
+//!
 //! # Why it is so
 //! - Whoever has a context keeps others from it; so bytes are moved without it ([`Mover`]), where moving them takes longer
 //!   than handing them over, or may take for ever: the kernel waits for a peer's memory that is not there. Over sockets and cards others move them, and nothing is begun.

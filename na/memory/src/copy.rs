@@ -120,6 +120,8 @@ pub(crate) fn check_writable(memory: &Memory) -> Result<(), Error> {
 mod tests {
     use std::sync::Arc;
 
+    use hg_na::Frozen;
+
     use super::*;
 
     fn many() -> Memory {
@@ -152,6 +154,75 @@ mod tests {
         let memory = Memory::from(vec![1u8, 2, 3, 4, 5]);
         copy_between((&memory, 0), (&memory, 1), 4).unwrap();
         assert_eq!(memory.into_vec().unwrap(), [1, 1, 2, 3, 4]);
+    }
+
+    /// Of every kind, each with the bytes 1 to 6.
+    fn of_every_kind() -> Vec<Memory> {
+        let bytes = || vec![1u8, 2, 3, 4, 5, 6];
+        let shared = || Arc::<[u8]>::from(bytes().as_slice());
+        let original = Arc::new(Memory::from(vec![vec![0u8], vec![1, 2], vec![3, 4, 5, 6]]));
+        vec![
+            Memory::from(bytes()),
+            Memory::from(vec![vec![1, 2], vec![], vec![3, 4, 5, 6]]),
+            Memory::tail([&[0][..], &bytes()].concat(), 1),
+            Memory::from(shared()),
+            Memory::from(Frozen::from(bytes())),
+            Memory::alias(&Arc::new(Memory::from(bytes()))),
+            Memory::alias_part(&original, 1..3),
+        ]
+    }
+
+    #[test]
+    fn memory_of_every_kind_is_copied_after_it_was_moved_and_gives_back_what_was_written() {
+        for memory in of_every_kind() {
+            let moved = Box::new(memory);
+            let mut seen = [0; 6];
+            copy_out(&moved, 0, &mut seen).unwrap();
+            assert_eq!(seen, [1, 2, 3, 4, 5, 6]);
+            assert_eq!(copy_in(&moved, 1, &[9, 8]).is_ok(), moved.writable());
+            let mut seen = [0; 3];
+            copy_out(&moved, 0, &mut seen).unwrap();
+            assert_eq!(seen, if moved.writable() { [1, 9, 8] } else { [1, 2, 3] });
+            if let Ok(bytes) = moved.into_vec() {
+                assert!(bytes.ends_with(&[1, 9, 8, 4, 5, 6]));
+            }
+        }
+    }
+
+    #[test]
+    fn bytes_that_nobody_can_write_are_copied_while_others_look_at_them() {
+        let frozen = Frozen::from(vec![1u8, 2, 3]);
+        let shared = Arc::<[u8]>::from([1u8, 2, 3].as_slice());
+        for (memory, slice) in
+            [(Memory::from(&frozen), &frozen[..]), (Memory::from(Arc::clone(&shared)), &shared[..])]
+        {
+            let mut seen = [0; 3];
+            copy_out(&memory, 0, &mut seen).unwrap();
+            drop(memory);
+            assert_eq!(seen, slice);
+        }
+    }
+
+    #[test]
+    fn copies_by_aliases_in_two_threads_exclude_one_another() {
+        let original = Arc::new(Memory::from(vec![0u8; 8]));
+        let [one, other] = [1u8, 2].map(|byte| (byte, Memory::alias(&original)));
+        std::thread::scope(|scope| {
+            for (byte, alias) in [&one, &other] {
+                scope.spawn(|| {
+                    for _ in 0..10 {
+                        copy_in(alias, 0, &[*byte; 8]).unwrap();
+                        let mut seen = [0; 8];
+                        copy_out(alias, 0, &mut seen).unwrap();
+                        assert!(seen == [1; 8] || seen == [2; 8]);
+                        copy_between((alias, 0), (&original, 4), 4).unwrap();
+                    }
+                });
+            }
+        });
+        drop((one, other));
+        let bytes = Arc::into_inner(original).unwrap().into_vec().unwrap();
+        assert!(bytes == [1; 8] || bytes == [2; 8]);
     }
 
     #[test]

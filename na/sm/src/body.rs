@@ -128,8 +128,7 @@ impl Pool {
         let class = CLASSES.iter().position(|(size, _)| len <= *size).unwrap_or(CLASSES.len() - 1);
         let ((size, most), kept) = (CLASSES[class], &mut self.kept[class]);
         let mut body = free_one(kept).unwrap_or_else(|| Arc::new(InBody::new(size)));
-        let unheld =
-            Arc::get_mut(&mut body).expect("nobody else has it, and nobody takes it weakly");
+        let unheld = Arc::get_mut(&mut body).expect("a free one is nobody else's");
         unheld.len = len;
         fill(&mut unheld.buffer[..len]);
         let message = Message::from_shared(Arc::clone(&body) as Arc<dyn MessageBody>);
@@ -147,12 +146,13 @@ impl Pool {
 
 /// One that is free: the last one, which is hot, or one that has been out for long.
 fn free_one(kept: &mut VecDeque<Arc<InBody>>) -> Option<Arc<InBody>> {
-    let is_free = |body: &Arc<InBody>| Arc::strong_count(body) == 1;
-    if kept.back().is_some_and(is_free) {
+    // Not held weakly either, which could be made a share of it at any moment.
+    let is_free = |body: &mut Arc<InBody>| Arc::get_mut(body).is_some();
+    if kept.back_mut().is_some_and(is_free) {
         return kept.pop_back();
     }
     for _ in 0..LOOKS_MAX.min(kept.len()) {
-        if kept.front().is_some_and(is_free) {
+        if kept.front_mut().is_some_and(is_free) {
             return kept.pop_front();
         }
         kept.rotate_left(1); // Held on to: it is not asked again soon.
@@ -228,6 +228,18 @@ mod tests {
         }
         assert!(pool.trim());
         assert_eq!(held[2].as_slice(), [2; 300], "held on to beyond the pool");
+    }
+
+    #[test]
+    fn one_that_is_held_weakly_is_not_used_again() {
+        let mut pool = Pool::default();
+        let first = pool.message(300, |bytes| bytes.fill(1));
+        let weak = Arc::downgrade(first.shared().unwrap());
+        let place = first.as_slice().as_ptr();
+        drop(first);
+        let second = pool.message(300, |bytes| bytes.fill(2));
+        assert_ne!(second.as_slice().as_ptr(), place);
+        assert_eq!(weak.upgrade().unwrap().bytes(), [1; 300]);
     }
 
     #[test]

@@ -169,11 +169,14 @@ fn attempt(link: &mut Link, kind: Kind, message: &mut Message) -> Result<bool, B
         out.leave();
         link.push_body(kind, lane, place, len);
     } else {
-        let len = u32::try_from(len).unwrap_or(u32::MAX);
-        debug_assert!(len <= MESSAGE_MAX, "posting checks the length");
+        // Asked for once: memory of a user's own kind may give more bytes the next time, and behind those that are reserved
+        // lie another message's.
+        let bytes = message.as_slice();
+        let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        assert!(len <= MESSAGE_MAX, "a message keeps the length that it was posted with");
         let lane = usize::from(matches!(kind, Kind::Answer(_)));
         let Some(place) = link.reserve(lane, len)? else { return Ok(false) };
-        link.own.arena.bytes.copy_in(place.offset, message.as_slice());
+        link.own.arena.bytes.copy_in(place.offset, bytes);
         link.push_body(kind, lane, place, len);
     }
     Ok(true)

@@ -1,7 +1,10 @@
 //! Sentences 8 and 11: put and get. Where a plugin has none, it must say so.
 
+use std::sync::Arc;
+
 use hg_na::{
-    Descriptor, Error, LocalSlice, Memory, Op, Peer, PutOrdering, Region, RemoteSlice, Rights,
+    Descriptor, Error, Frozen, LocalSlice, Memory, Op, Peer, PutOrdering, Region, RemoteSlice,
+    Rights,
 };
 
 use crate::{
@@ -301,19 +304,29 @@ pub(crate) fn a_descriptor_is_good_only_for_its_owner(suite: &Suite) -> Outcome 
 
 pub(crate) fn memory_that_cannot_be_written_grants_no_writing(suite: &Suite) -> Outcome {
     let Some((mut world, to)) = connected(suite)? else { return Ok(()) };
-    let shared: std::sync::Arc<[u8]> = pattern(64, 16).into();
-    let granted = world.nodes[B].domain.register(Memory::from(shared.clone()), Rights::all());
-    let denied = matches!(granted, Err(Error::Denied { .. }));
-    ensure!(denied, "shared bytes were registered for writing: {granted:?}");
-    let fixed = register(&world, A, shared.clone(), Rights::READ)?;
-    ensure!(fixed.write(0, &[0]).is_err(), "shared bytes were written through their region");
-    let there = register(&world, B, pattern(64, 17), Rights::all())?;
-    let far = remote(&travelled(&there)?, 0, 64)?;
-    let get = Op::Get { from: to, local: local(&fixed, 0, 64)?, remote: far.clone() };
-    fails(&mut world, get, "a get into shared bytes")?;
-    ensure!(*shared == *pattern(64, 16), "shared bytes were written");
-    world.succeed(A, Op::Put { to, local: local(&fixed, 0, 64)?, remote: far })?;
-    ensure!(content(&there)? == pattern(64, 16), "a put from shared bytes went wrong");
+    let shared: Arc<[u8]> = pattern(64, 16).into();
+    let frozen = Frozen::from(pattern(64, 16));
+    for what in ["shared", "frozen"] {
+        let memory = || match what {
+            "shared" => Memory::from(Arc::clone(&shared)),
+            _ => Memory::from(&frozen),
+        };
+        let granted = world.nodes[B].domain.register(memory(), Rights::all());
+        let denied = matches!(granted, Err(Error::Denied { .. }));
+        ensure!(denied, "{what} bytes were registered for writing: {granted:?}");
+        let fixed = register(&world, A, memory(), Rights::READ)?;
+        ensure!(fixed.write(0, &[0]).is_err(), "{what} bytes were written through their region");
+        let there = register(&world, B, pattern(64, 17), Rights::all())?;
+        let far = remote(&travelled(&there)?, 0, 64)?;
+        let get = Op::Get { from: to, local: local(&fixed, 0, 64)?, remote: far.clone() };
+        let begun = get.transit().is_some_and(|it| world.nodes[A].context.begin(&it).finish());
+        ensure!(!begun, "a get into {what} bytes was begun");
+        fails(&mut world, get, "a get into bytes that nobody may write")?;
+        let are_whole = *shared == *pattern(64, 16) && *frozen == *pattern(64, 16);
+        ensure!(are_whole, "{what} bytes were written");
+        world.succeed(A, Op::Put { to, local: local(&fixed, 0, 64)?, remote: far })?;
+        ensure!(content(&there)? == pattern(64, 16), "a put from {what} bytes went wrong");
+    }
     world.end()
 }
 
@@ -348,6 +361,9 @@ pub(crate) fn a_region_in_use_is_not_unregistered(suite: &Suite) -> Outcome {
     let here = register(&world, A, pattern(64, 18), Rights::empty())?;
     let there = register(&world, B, vec![0; 64], Rights::all())?;
     let far = remote(&travelled(&there)?, 0, 64)?;
+    // Whoever has a part of it has a share of the region, and takes it from nobody.
+    let share = Arc::clone(local(&here, 0, 1)?.region()).unregister();
+    ensure!(matches!(share, Err(Error::RegionBusy)), "a share was unregistered: {share:?}");
     let (put, _) = world.post(A, Op::Put { to, local: local(&here, 0, 64)?, remote: far })?;
     let busy = here.unregister();
     ensure!(matches!(busy, Err(Error::RegionBusy)), "unregistering memory in use: {busy:?}");

@@ -13,6 +13,22 @@
 //! # Ok::<(), hg_na::Error>(())
 //! ```
 //!
+//! Registered, or frozen, it is nobody's to look at or to write through the buffer:
+//! ```compile_fail,E0505
+//! let buffer = hg_na_sm::shared::alloc(8)?;
+//! let slice = &buffer[..];
+//! let _memory = hg_na::Memory::from(buffer);
+//! assert_eq!(slice[0], 0);
+//! # Ok::<(), hg_na::Error>(())
+//! ```
+//! ```compile_fail,E0505
+//! let mut buffer = hg_na_sm::shared::alloc(8)?;
+//! let slice = &mut buffer[..];
+//! let _frozen = buffer.freeze()?;
+//! slice[0] = 1;
+//! # Ok::<(), hg_na::Error>(())
+//! ```
+//!
 //! | file | what |
 //! |---|---|
 //! | `bytes` | a memfd, mapped: seals, sizes, slices |
