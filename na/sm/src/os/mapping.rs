@@ -30,7 +30,7 @@ use nix::{
     sys::{
         memfd::{MFdFlags, memfd_create},
         mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, munmap},
-        stat::fstat,
+        stat::{FileStat, fstat},
         statfs::{HUGETLBFS_MAGIC, fstatfs},
     },
     unistd::ftruncate,
@@ -51,7 +51,7 @@ pub(crate) enum Writers {
 }
 
 impl Writers {
-    fn seals(self) -> SealFlag {
+    pub(crate) fn seals(self) -> SealFlag {
         let size = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
         match self {
             Self::Creator => size | FUTURE_WRITE,
@@ -72,6 +72,25 @@ pub(crate) enum Access {
     Read,
     /// Read what nobody can write any more.
     Frozen,
+}
+
+/// Checks that a peer has sent a memfd of this kernel's own pages with these seals, and says what it is. Its size is that for ever,
+/// if it is sealed so.
+///
+/// Its seals are asked for first: whatever else it is, nobody but this kernel answers that. A file system's daemon may let
+/// others wait.
+///
+/// # Errors
+/// `PeerGone(Misbehaved)`, [`Error::Os`].
+pub(crate) fn verify(fd: &OwnedFd, needed: SealFlag) -> Result<FileStat, Error> {
+    let seals = seals_of(fd).ok_or_else(|| misbehaved("it sent a descriptor that is no memfd"))?;
+    if !seals.contains(needed) {
+        return Err(misbehaved("it sent memory without the seals that it needs"));
+    }
+    if has_huge_pages(fd)? {
+        return Err(misbehaved("it sent memory of huge pages, which may run out"));
+    }
+    fstat(fd).map_err(|e| os_error("fstat", e))
 }
 
 /// A mapping of a memfd; unmapped when dropped.
@@ -122,16 +141,7 @@ impl Mapping {
         needed: SealFlag,
         access: Access,
     ) -> Result<Self, Error> {
-        let seals =
-            seals_of(fd).ok_or_else(|| misbehaved("it sent a descriptor that is no memfd"))?;
-        if !seals.contains(needed) {
-            return Err(misbehaved("it sent memory without the seals that it needs"));
-        }
-        if has_huge_pages(fd)? {
-            return Err(misbehaved("it sent memory of huge pages, which may run out"));
-        }
-        // Sealed: the size that is read here is the size for ever.
-        let stat = fstat(fd).map_err(|e| os_error("fstat", e))?;
+        let stat = verify(fd, needed)?;
         if usize::try_from(stat.st_size).ok() != Some(len) {
             return Err(misbehaved("it sent memory of another size than it announced"));
         }

@@ -6,20 +6,20 @@ use std::{
 };
 
 use hg_na::Error;
-use nix::{errno::Errno, sys::stat::fstat};
 use rustc_hash::FxHashMap;
 
 use super::table::PeerTable;
-use crate::os::misbehaved;
+use crate::os::mapping::{Writers, verify};
 
 /// The tables that are mapped, by their domains.
 #[derive(Debug, Default)]
 pub(crate) struct PeerTables(Mutex<FxHashMap<[u8; 16], Known>>);
 
-/// A table, and the number of its memfd, which no other has while it is mapped.
+/// A table, and which file its memfd is, which no other is while it is mapped.
 #[derive(Debug)]
 struct Known {
-    inode: u64,
+    /// Device and inode: memfds are all of one device, but not everything that a peer can send.
+    file: (u64, u64),
     table: Weak<PeerTable>,
 }
 
@@ -35,11 +35,12 @@ impl PeerTables {
         fd: OwnedFd,
         announced_len: u64,
     ) -> Result<Arc<PeerTable>, Error> {
-        let stat = fstat(&fd).map_err(|_: Errno| misbehaved("it sent a descriptor of nothing"))?;
+        let stat = verify(&fd, Writers::Creator.seals())?;
+        let file = (stat.st_dev, stat.st_ino);
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let live = known.get(&domain).and_then(|it| Some((it.inode, it.table.upgrade()?)));
-        if let Some((inode, table)) = &live
-            && *inode == stat.st_ino
+        let live = known.get(&domain).and_then(|it| Some((it.file, it.table.upgrade()?)));
+        if let Some((known, table)) = &live
+            && *known == file
         {
             return Ok(Arc::clone(table));
         }
@@ -48,7 +49,7 @@ impl PeerTables {
             if known.len() == known.capacity() {
                 known.retain(|_, it| it.table.strong_count() > 0);
             }
-            known.insert(domain, Known { inode: stat.st_ino, table: Arc::downgrade(&table) });
+            known.insert(domain, Known { file, table: Arc::downgrade(&table) });
         }
         Ok(table)
     }
@@ -56,6 +57,8 @@ impl PeerTables {
 
 #[cfg(test)]
 mod tests {
+    use nix::sys::stat::fstat;
+
     use super::*;
     use crate::region::table::{OwnedTable, TABLE_LEN};
 
@@ -79,6 +82,26 @@ mod tests {
         drop(first);
         let next = open(&liar, [7; 16]);
         assert!(Arc::ptr_eq(&next, &open(&liar, [7; 16])), "nobody has the other any more");
+    }
+
+    #[test]
+    fn the_inode_of_another_device_and_what_is_no_memfd_are_not_the_table_that_is_known() {
+        let tables = PeerTables::default();
+        let open = |fd| tables.open([7; 16], fd, TABLE_LEN as u64);
+        let honest = OwnedTable::create([7; 16]).unwrap();
+        let sent = || honest.fd().try_clone_to_owned().unwrap();
+        let first = open(sent()).unwrap();
+        let stands_for = |file| tables.0.lock().unwrap().get_mut(&[7; 16]).unwrap().file = file;
+        let stat = fstat(sent()).unwrap();
+        stands_for((stat.st_dev + 1, stat.st_ino));
+        assert!(!Arc::ptr_eq(&first, &open(sent()).unwrap()), "the same inode elsewhere");
+        // A file system of the peer's own says of its files what it likes.
+        let (pipe, _writer) = std::io::pipe().unwrap();
+        let pipe = OwnedFd::from(pipe);
+        let stat = fstat(&pipe).unwrap();
+        stands_for((stat.st_dev, stat.st_ino));
+        let refused = open(pipe).unwrap_err().to_string();
+        assert!(refused.contains("no memfd"), "{refused}");
     }
 
     #[test]
