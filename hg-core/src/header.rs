@@ -202,7 +202,7 @@ impl Header {
     #[inline]
     #[must_use]
     pub fn lends(&self) -> bool {
-        self.bulk || self.frozen
+        self.bulk | self.frozen
     }
 
     #[inline]

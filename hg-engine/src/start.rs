@@ -14,7 +14,7 @@ use hg_core::{
     operations::OperationId,
     rpc::Rpc,
 };
-use hg_na::{Exchanged, INLINE_MAX, Message, departing};
+use hg_na::{Exchanged, INLINE_MAX, Message, departing, holds_frozen};
 
 use crate::{
     CallOptions, Peer,
@@ -49,10 +49,9 @@ impl Port {
         };
         let wire = R::pack(args);
         let unencodable = |error| unencodable(R::NAME, &error);
-        let (size, frozen) = departing(|| codec::Default::size(&wire));
+        let (size, holds_frozen) = holds_frozen(|| codec::Default::size(&wire));
         let size = size.map_err(unencodable)?;
-        if !frozen.is_empty() {
-            drop(frozen);
+        if holds_frozen {
             return self.start_frozen_call::<R>(peer, (wire, size), header, deadline);
         }
         let start = header.encoded_len();

@@ -112,19 +112,20 @@ impl fmt::Debug for Frozen {
     }
 }
 
-/// What is collected in this thread, for the innermost [`departing`] and those around it.
-#[derive(Clone, Copy)]
+/// What is collected in this thread, for the innermost [`departing`] and those around it: one word, since every call looks at it.
+#[derive(Clone, Copy, PartialEq, Eq)]
 struct Scope {
-    is_open: bool,
-    /// Where the innermost one's begin in the list.
-    first: u32,
     /// How many there are in the list.
     count: u32,
+    /// Where the innermost one's begin in the list; [`CLOSED`]: nobody collects.
+    first: u32,
 }
+
+const CLOSED: u32 = u32::MAX;
 
 thread_local! {
     /// Has no destructor, so that a look at it costs an instruction.
-    static SCOPE: Cell<Scope> = const { Cell::new(Scope { is_open: false, first: 0, count: 0 }) };
+    static SCOPE: Cell<Scope> = const { Cell::new(Scope { count: 0, first: CLOSED }) };
     static DEPARTING: RefCell<Vec<Frozen>> = const { RefCell::new(Vec::new()) };
     static ARRIVING: RefCell<Vec<Frozen>> = const { RefCell::new(Vec::new()) };
 }
@@ -133,35 +134,57 @@ thread_local! {
 struct Open(Scope);
 
 impl Open {
+    #[inline(always)]
+    fn begin() -> Self {
+        let outer = SCOPE.get();
+        SCOPE.set(Scope { first: outer.count, ..outer });
+        Self(outer)
+    }
+
+    /// Whether something was collected.
+    #[inline(always)]
+    fn has_any(&self) -> bool {
+        SCOPE.get().count != self.0.count
+    }
+
     #[cold]
     fn take(&self) -> Vec<Frozen> {
         let first = self.0.count as usize;
-        DEPARTING.with_borrow_mut(|list| list.split_off(first.min(list.len())))
+        let taken = DEPARTING.try_with(|list| {
+            let mut list = list.borrow_mut();
+            let first = first.min(list.len());
+            list.split_off(first)
+        });
+        taken.unwrap_or_default()
     }
 }
 
 impl Drop for Open {
     #[inline(always)]
     fn drop(&mut self) {
-        let inner = SCOPE.replace(self.0);
-        if inner.count > inner.first {
+        let has_any = self.has_any();
+        SCOPE.set(self.0);
+        if has_any {
             drop(self.take());
         }
     }
 }
 
 /// Encodes something, and collects what it holds of frozen memory: the number that stands for each is its place.
-#[inline(always)]
 pub fn departing<T>(encode: impl FnOnce() -> T) -> (T, Vec<Frozen>) {
-    let outer = SCOPE.get();
-    SCOPE.set(Scope { is_open: true, first: outer.count, count: outer.count });
-    let open = Open(outer);
+    let open = Open::begin();
     let encoded = encode();
-    let inner = SCOPE.get();
-    let list = if inner.count > inner.first { open.take() } else { Vec::new() };
-    std::mem::forget(open);
-    SCOPE.set(outer);
+    let list = if open.has_any() { open.take() } else { Vec::new() };
+    SCOPE.set(open.0);
     (encoded, list)
+}
+
+/// The same for what is only looked at: whether it holds any.
+#[inline(always)]
+pub fn holds_frozen<T>(encode: impl FnOnce() -> T) -> (T, bool) {
+    let open = Open::begin();
+    let encoded = encode();
+    (encoded, open.has_any())
 }
 
 /// Decodes something that holds the frozen memory of this list.
@@ -183,7 +206,7 @@ pub fn arriving<T>(list: Vec<Frozen>, decode: impl FnOnce() -> T) -> T {
 impl Serialize for Frozen {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let scope = SCOPE.get();
-        if !scope.is_open {
+        if scope.first == CLOSED {
             return Err(S::Error::custom(
                 "frozen memory travels only among the arguments of a call",
             ));

@@ -216,7 +216,7 @@ pub use address::{ADDRESS_MAX, Address, UID};
 pub use caps::{Caps, CheckedBy, PutOrdering, Sleep};
 pub use descriptor::{DESCRIPTOR_MAX, Descriptor, RemoteSlice};
 pub use error::{Error, GoneReason};
-pub use frozen::{Frozen, arriving, departing};
+pub use frozen::{Frozen, arriving, departing, holds_frozen};
 pub use harvest::{Guest, Harvest, Told};
 pub use identity::Identity;
 pub use memory::{Keeper, Memory, Rights, Segment};
