@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 
 use crate::{
     error::Broken,
-    wire::{HEADER, Header, Kind, RECORD, half, write_record},
+    wire::{HEADER, Header, Kind, RECORD, half, word, write_record},
 };
 
 /// Bytes of one block, at the beginning of which there is room for the header of a message.
@@ -190,6 +190,16 @@ impl<N> Outgoing<N> {
         for block in &mut self.sealed {
             if block.held == Some(name) {
                 block.held = None;
+            }
+        }
+    }
+
+    /// The record that is held by this name gets another tag: it is to mean something else when it leaves.
+    pub(crate) fn retag(&mut self, name: u64, retag: impl Fn(u32) -> u32) {
+        for block in self.sealed.iter_mut().filter(|block| block.held == Some(name)) {
+            // The only record of its block.
+            if let Ok(tag) = word(&block.bytes, HEADER) {
+                block.bytes[HEADER..][..4].copy_from_slice(&retag(tag).to_le_bytes());
             }
         }
     }

@@ -251,7 +251,7 @@ impl<N> Port<N> {
         }
     }
 
-    /// The last record to this end waits until [`Port::release`], and so do all that follow it.
+    /// The last record to this end waits until [`Port::release`], and so do all that follow it. [`Port::seal`] was called before it was written.
     pub fn hold(&mut self, to: u32, name: u64) {
         if let Ok(at) = self.link_to(to) {
             self.links[at as usize].out.hold(name);
@@ -270,6 +270,13 @@ impl<N> Port<N> {
         if let Ok(at) = self.link_to(to) {
             self.links[at as usize].out.release(name);
             self.push(at);
+        }
+    }
+
+    /// What is held means something else when it is released: its record gets the tag that is made of its tag.
+    pub fn retag(&mut self, to: u32, name: u64, retag: impl Fn(u32) -> u32) {
+        if let Ok(at) = self.link_to(to) {
+            self.links[at as usize].out.retag(name, retag);
         }
     }
 

@@ -22,6 +22,8 @@ enum Move {
     /// The next record is held.
     Hold,
     Release,
+    /// The same; its record means something else now.
+    ReleaseRetagged,
     /// The transport takes one block.
     Post,
     /// One block arrives.
@@ -46,6 +48,7 @@ fn moves() -> impl Strategy<Value = Move> {
         2 => Just(Move::Flush),
         1 => Just(Move::Hold),
         2 => Just(Move::Release),
+        1 => Just(Move::ReleaseRetagged),
         4 => Just(Move::Post),
         4 => Just(Move::Deliver),
         4 => Just(Move::Consume),
@@ -57,6 +60,8 @@ fn moves() -> impl Strategy<Value = Move> {
 /// Half of it is more than a block with its longest record here.
 const WINDOW: u32 = 512;
 const BLOCK: usize = 128;
+/// A bit of tags.
+const RETAGGED: u32 = 1 << 31;
 
 struct World {
     pool: Pool,
@@ -70,6 +75,7 @@ struct World {
     posted: u32,
     consumed: u32,
     held: VecDeque<u64>,
+    retagged: Vec<u32>,
     expected: Vec<(u32, When)>,
     told: Vec<u32>,
 }
@@ -87,6 +93,7 @@ impl World {
             posted: 0,
             consumed: 0,
             held: VecDeque::new(),
+            retagged: Vec::new(),
             expected: Vec::new(),
             told: Vec::new(),
         }
@@ -100,12 +107,19 @@ impl World {
             Move::Flush => self.out.flush(),
             Move::Hold => {
                 self.out.seal();
+                let number = self.written;
                 self.write(4, None);
-                self.out.hold(u64::from(self.written));
-                self.held.push_back(u64::from(self.written));
+                if self.written > number {
+                    self.out.hold(u64::from(number));
+                    self.held.push_back(u64::from(number));
+                }
             }
-            Move::Release => {
+            Move::Release | Move::ReleaseRetagged => {
                 if let Some(name) = self.held.pop_front() {
+                    if matches!(next, Move::ReleaseRetagged) {
+                        self.out.retag(name, |tag| tag | RETAGGED);
+                        self.retagged.push(u32::try_from(name).unwrap());
+                    }
                     self.out.release(name);
                 }
             }
@@ -157,7 +171,9 @@ impl World {
         let bytes = block.message().to_vec();
         let mut left = &bytes[HEADER..];
         while let Some(record) = next_record(&mut left).unwrap() {
-            assert_eq!(record.tag, self.posted, "in order, once");
+            let is_retagged = self.retagged.contains(&self.posted);
+            let tag = self.posted | if is_retagged { RETAGGED } else { 0 };
+            assert_eq!(record.tag, tag, "in order, once");
             self.posted += 1;
         }
         self.under_way.push_back(bytes);
@@ -173,7 +189,7 @@ impl World {
         let header = Header::read(&block).unwrap();
         let mut left = &block[HEADER..];
         while let Some(record) = next_record(&mut left).unwrap() {
-            assert_eq!(record.tag, self.consumed, "in order, once");
+            assert_eq!(record.tag & !RETAGGED, self.consumed, "in order, once");
             assert!(record.bytes.iter().all(|byte| usize::from(*byte) == record.bytes.len()));
             self.consumed += 1;
         }
