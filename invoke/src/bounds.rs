@@ -3,7 +3,10 @@
 //! Calls are refused when they are too many. What others cause cannot be refused: broadcasts that are passed on, results, and news of what has
 //! run. Each kind has its share, so that nobody is blamed for what the others take; who is over the last ones does not keep to the rules.
 
-use crate::returned::{ANSWER_HEAD, ANSWERS_MAX};
+use crate::{
+    buffers::UNREAD_MAX,
+    returned::{ANSWER_HEAD, ANSWERS_MAX},
+};
 
 /// The shares.
 #[derive(Debug, Clone, Copy)]
@@ -16,6 +19,8 @@ pub(crate) struct Bounds {
     pub(crate) results: u64,
     /// Reasons why there is no result, behind all of these.
     pub(crate) reasons: u64,
+    /// News of buffers that were read, behind all of these.
+    pub(crate) reads: u64,
     /// News of broadcasts that have run, behind all of these.
     pub(crate) news: u64,
 }
@@ -31,9 +36,10 @@ impl Bounds {
         let calls = queue_max.saturating_add(record_max);
         let results = calls.saturating_add(of_all_roots).saturating_add(queue_max);
         let reasons = results.saturating_add((ANSWERS_MAX * 2 * ANSWER_HEAD) as u64);
+        let reads = reasons.saturating_add((UNREAD_MAX * 2 * ANSWER_HEAD) as u64);
         // Each is shorter than the broadcast of which it tells is counted as.
-        let news = reasons.saturating_add(of_all_roots);
-        Self { calls: queue_max, broadcasts, results, reasons, news }
+        let news = reads.saturating_add(of_all_roots);
+        Self { calls: queue_max, broadcasts, results, reasons, reads, news }
     }
 }
 

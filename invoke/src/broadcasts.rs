@@ -4,6 +4,7 @@
 //! then says to the one above. So nobody knows of one that the one above does not know of, and whoever keeps to the limit for each root is told of
 //! no more than that.
 
+use hg_na::LocalSlice;
 use rustc_hash::FxHashMap;
 
 use crate::{Error, Synchronizer, tree::BELOW_MAX};
@@ -23,6 +24,8 @@ struct Broadcast {
     left: u32,
     failed: Option<Error>,
     notify: Option<Synchronizer>,
+    /// Is reached by those below as long as this is there.
+    bytes: Option<LocalSlice>,
 }
 
 /// What has become of one.
@@ -74,8 +77,15 @@ impl Broadcasts {
         let cost = cost(len);
         *self.cost.entry(name.root).or_default() += cost;
         let left = OWN | ((1 << below) - 1);
-        self.of.insert(name, Broadcast { cost, left, failed: None, notify });
+        self.of.insert(name, Broadcast { cost, left, failed: None, notify, bytes: None });
         true
+    }
+
+    /// Those below read these bytes.
+    pub(crate) fn lend(&mut self, name: Name, bytes: LocalSlice) {
+        if let Some(broadcast) = self.of.get_mut(&name) {
+            broadcast.bytes = Some(bytes);
+        }
     }
 
     /// Whether one of those who are to run it has not said so: a place among those below, or [`OWN_PLACE`].

@@ -108,6 +108,12 @@ impl Fabric {
         self
     }
 
+    /// Bytes of a buffer that its receivers read, each into memory of its own: 64 MiB. The same in all processes.
+    pub fn buffer_max(mut self, bytes: u64) -> Self {
+        self.settings.buffer_max = bytes;
+        self
+    }
+
     /// A setting of the transport's.
     pub fn setting(mut self, name: &str, value: &str) -> Self {
         self.options = self.options.with(name, value);

@@ -49,6 +49,7 @@
 
 mod bounds;
 mod broadcasts;
+mod buffers;
 mod error;
 mod fabric;
 mod functions;
@@ -61,6 +62,7 @@ mod synchronizer;
 mod tree;
 mod worker;
 
+pub use buffers::{EndsWith, FrontOf};
 pub use error::{Error, Refused};
 pub use fabric::{Fabric, Group};
 pub use hg_channel::{Limits, Stats, When};
@@ -69,7 +71,7 @@ pub use hg_core::rpc::Rpc;
 /// known by the hash of its path, or of the name that it is given; what it returns is dropped.
 pub use hg_macros::rpc;
 pub use how::{How, Packing, Place, Room};
-pub use memory::{Buffer, Locator};
+pub use memory::{Buffer, Locator, Part, Spot, Written};
 pub use returned::{Failed, Outcome, Returned};
 pub use synchronizer::Synchronizer;
 pub use worker::Worker;

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use hg_na::{Descriptor, LocalSlice, Region, RemoteSlice};
+use hg_na::{Descriptor, LocalSlice, Region};
 use serde::{Deserialize, Serialize};
 
 use crate::{Error, Place};
@@ -64,9 +64,64 @@ impl Buffer {
         self.region.write(offset, from).map_err(Error::of_memory)
     }
 
-    pub(crate) fn slice(&self, range: &Range<u64>) -> Result<LocalSlice, Error> {
-        let len = range.end.saturating_sub(range.start);
-        self.region.slice(range.start, len).map_err(Error::of_memory)
+    /// A part of it, for a call.
+    #[must_use]
+    pub fn part(&self, range: Range<u64>) -> Part<'_> {
+        Part { buffer: self, range }
+    }
+
+    pub(crate) fn region(&self) -> &Region {
+        &self.region
+    }
+}
+
+/// Some bytes of a [`Buffer`]: see [`Buffer::part`].
+#[derive(Debug, Clone)]
+pub struct Part<'a> {
+    pub(crate) buffer: &'a Buffer,
+    pub(crate) range: Range<u64>,
+}
+
+impl Part<'_> {
+    pub(crate) fn len(&self) -> u64 {
+        self.range.end.saturating_sub(self.range.start)
+    }
+
+    pub(crate) fn slice(&self) -> Result<LocalSlice, Error> {
+        self.buffer.region.slice(self.range.start, self.len()).map_err(Error::of_memory)
+    }
+}
+
+/// Where in memory of another worker bytes are to be written: see [`Locator::at`].
+#[derive(Debug, Clone, Copy)]
+pub struct Spot<'a> {
+    pub(crate) locator: &'a Locator,
+    pub(crate) offset: u64,
+}
+
+/// What a function is given that is called once bytes were written into memory of its process: where they are.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Written {
+    locator: Locator,
+    offset: u64,
+    len: u64,
+}
+
+impl Written {
+    pub(crate) fn new(into: Spot<'_>, len: u64) -> Self {
+        Self { locator: into.locator.clone(), offset: into.offset, len }
+    }
+
+    /// Of the [`Buffer`] that they are in.
+    #[must_use]
+    pub fn locator(&self) -> &Locator {
+        &self.locator
+    }
+
+    /// Which of its bytes they are.
+    #[must_use]
+    pub fn range(&self) -> Range<u64> {
+        self.offset..self.offset.saturating_add(self.len)
     }
 }
 
@@ -77,11 +132,13 @@ impl Locator {
         Place { process: self.process, thread: self.thread }
     }
 
-    pub(crate) fn descriptor(&self) -> Result<Descriptor, Error> {
-        Descriptor::decode(&self.descriptor).map_err(Error::of_memory)
+    /// From an offset on, for a call.
+    #[must_use]
+    pub fn at(&self, offset: u64) -> Spot<'_> {
+        Spot { locator: self, offset }
     }
 
-    pub(crate) fn slice(of: &Descriptor, offset: u64, len: u64) -> Result<RemoteSlice, Error> {
-        of.slice(offset, len).map_err(Error::of_memory)
+    pub(crate) fn descriptor(&self) -> Result<Descriptor, Error> {
+        Descriptor::decode(&self.descriptor).map_err(Error::of_memory)
     }
 }

@@ -3,9 +3,12 @@
 mod answering;
 mod barrier;
 mod broadcasting;
+mod buffering;
 mod calling;
 mod moving;
+mod reading;
 mod running;
+mod spreading;
 
 use std::{
     cell::{Cell, RefCell},
@@ -16,11 +19,12 @@ use std::{
 use hg_channel::{Event, Limits, Port, Stats};
 use hg_na::{Domain, GoneReason};
 
-use self::moving::Moves;
+use self::{moving::Moves, reading::Stalled};
 use crate::{
     Error, Packing, Place, Synchronizer,
     bounds::Bounds,
     broadcasts::{Broadcasts, Name},
+    buffers::Unread,
     functions::{Functions, Reply},
     groups::Groups,
     quiet::Quiet,
@@ -32,11 +36,13 @@ pub(crate) struct Settings {
     pub(crate) packing: Packing,
     pub(crate) limits: Limits,
     pub(crate) queue_max: u64,
+    pub(crate) buffer_max: u64,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { packing: Packing::Trad, limits: Limits::default(), queue_max: 16 << 20 }
+        let (packing, limits) = (Packing::Trad, Limits::default());
+        Self { packing, limits, queue_max: 16 << 20, buffer_max: 64 << 20 }
     }
 }
 
@@ -71,12 +77,16 @@ pub struct Worker {
     processes: u32,
     bounds: Bounds,
     common: Arc<Common>,
+    /// Streams that wait for what is being read: let go before what they have come by.
+    stalled: RefCell<Stalled>,
     port: RefCell<Port<Synchronizer>>,
     quiet: RefCell<Quiet>,
     made: Cell<u64>,
     run: Cell<u64>,
     panicked: Cell<u64>,
     is_inside: Cell<bool>,
+    /// What was heard last is being read: what stands behind it waits.
+    is_reading: Cell<bool>,
     /// What is to be done when the function that runs has returned, or panicked.
     then: Cell<Then>,
     /// Of which the function that runs is, and what it calls.
@@ -85,6 +95,9 @@ pub struct Worker {
     answers: RefCell<Answers>,
     broadcasts: RefCell<Broadcasts>,
     moves: RefCell<Moves>,
+    unread: RefCell<Unread>,
+    /// Calls whose buffers could not be moved.
+    unmoved: Cell<u64>,
     /// Which thread of a process is asked first, when all have as much to do.
     turn: Cell<u32>,
     /// Whose calls run, or ran last.
@@ -111,10 +124,14 @@ impl Worker {
             run: Cell::new(0),
             panicked: Cell::new(0),
             is_inside: Cell::new(false),
+            is_reading: Cell::new(false),
             then: Cell::new(Then::Nothing),
             group: Cell::new(None),
             groups: RefCell::default(),
             moves: RefCell::default(),
+            unread: RefCell::default(),
+            unmoved: Cell::new(0),
+            stalled: RefCell::default(),
             broadcasts: RefCell::new(Broadcasts::new(bounds.broadcasts)),
             answers: RefCell::new(Answers::new()),
             turn: Cell::new(0),
@@ -178,11 +195,15 @@ impl Worker {
                 None => break,
                 Some(Event::Block(block)) => self.run(block),
                 Some(Event::Gone { end, reason, notices }) => self.lose(end, &reason, notices),
-                Some(Event::Moved { token, result, .. }) => self.moved(token, result),
+                Some(Event::Moved { token, result, returned, .. }) => {
+                    drop(returned);
+                    self.moved(token, result);
+                }
                 Some(_) => {}
             }
         }
         self.post_moves();
+        moved |= self.run_what_was_read();
         let mut port = self.port.borrow_mut();
         port.acknowledge();
         if !moved {
@@ -209,6 +230,12 @@ impl Worker {
     #[must_use]
     pub fn panicked(&self) -> u64 {
         self.panicked.get()
+    }
+
+    /// How many calls that were made here have not run because their buffers could not be written or read; they count as run.
+    #[must_use]
+    pub fn unmoved(&self) -> u64 {
+        self.unmoved.get()
     }
 
     /// Calls that were made and run here.
@@ -270,6 +297,8 @@ impl Worker {
         notices.into_iter().for_each(|it| it.count(Some(error.clone())));
         let waiting = self.answers.borrow_mut().remove_all(end);
         waiting.into_iter().for_each(|it| it.fail(error.clone()));
+        let unread = self.unread.borrow_mut().remove_all(end);
+        unread.into_iter().for_each(|it| self.tell_of_buffer(it.told, Some(error.clone())));
         self.lose_broadcasts(end, &error);
     }
 
@@ -300,6 +329,7 @@ impl Drop for Worker {
         self.port.get_mut().notices().into_iter().for_each(|it| it.count(Some(error.clone())));
         self.broadcasts.get_mut().close().for_each(|it| it.count(Some(error.clone())));
         self.moves.get_mut().close().for_each(|it| it.count(Some(error.clone())));
+        self.unread.get_mut().close().for_each(|it| it.count(Some(error.clone())));
         self.answers.get_mut().close().for_each(|it| it.fail(error.clone()));
     }
 }

@@ -14,7 +14,7 @@ use common::{Meeting, Process, run};
 use hg_channel::{Directory, Event, Limits, Near, Port};
 use hg_core::codec::{self, Codec as _};
 use hg_invoke::{Error, Fabric, Failed, Group, How, Place, Rpc, Synchronizer, rpc};
-use hg_na::{Address, OpenOptions, Plugin as _};
+use hg_na::{Address, Descriptor, OpenOptions, Plugin as _, Rights};
 use serde::{Deserialize, Serialize};
 use watchdog::Watchdog;
 
@@ -88,6 +88,7 @@ fn hears_many(records: impl Iterator<Item = (u32, Vec<u8>)> + Send) -> Error {
 }
 
 const SYSTEM: u32 = 1 << 31;
+const READ: u32 = 1 << 27;
 const GROUP: u32 = 1 << 28;
 const BROADCAST: u32 = 1 << 29;
 const ANSWERED: u32 = 1 << 30;
@@ -98,7 +99,16 @@ fn whoever_sends_what_no_worker_sends_is_gone() {
     let (mut broadcast, mut no_own, mut nobody, mut ran) = ([0; 20], [0; 20], [0; 20], [0; 16]);
     (broadcast[0], broadcast[4], broadcast[12]) = (1, 2, 3);
     (no_own[4], nobody[0], ran[4]) = (1, 9, 1);
-    let cases: [(u32, &[u8], &str); 23] = [
+    // Of no bytes (8), from 0 on (8), of a descriptor that is none (4 + 1), and arguments with the length of the last one.
+    let source = |len: u64, descriptor: &[u8]| {
+        let (len, size) = (len.to_le_bytes(), u32::try_from(descriptor.len()).unwrap());
+        [&[1; 8][..], &len, &[0; 8], &size.to_le_bytes(), descriptor, &[0; 16]].concat()
+    };
+    let own = Descriptor::new(100, Rights::READ, b"nobody's").encode();
+    let (no_memory, too_long) = (source(9, &[7]), source(u64::MAX, &own));
+    let open_end = [&source(9, &own)[..], &[1]].concat();
+    let no_broadcast = [&[0; 4][..], &source(9, &own)].concat();
+    let cases: [(u32, &[u8], &str); 33] = [
         (1, &[0; 8], "a call of no registered function"),
         (1 << 24, &[0; 8], "a call of no registered function"),
         (0, &[0; 7], "the arguments of a call cannot be read"),
@@ -122,12 +132,59 @@ fn whoever_sends_what_no_worker_sends_is_gone() {
         (BROADCAST, &nobody, "a broadcast of nobody"),
         (SYSTEM | 6, &ran, "it has run what it was not told"),
         (SYSTEM | 6, &[9; 16], "a broadcast of nobody"),
+        (READ | 1, &no_memory, "a call of no registered function"),
+        (READ, &[0; 7], "a message is too short"),
+        (READ, &no_memory, "the arguments of a call cannot be read"),
+        (READ, &too_long, "the arguments of a call cannot be read"),
+        (READ, &open_end, "the arguments of a call cannot be read"),
+        (READ | ANSWERED, &open_end, "a call of no registered function"),
+        (READ | BROADCAST, &no_broadcast, "a broadcast that is none"),
+        (SYSTEM | 7, &[0; 11], "a message is too short"),
+        (SYSTEM | 7, &[0; 12], "it has read what it was not told of"),
+        (SYSTEM | 9, &[], "a message of no known kind"),
     ];
     for (tag, body, why) in cases {
         let ended = hears(tag, body);
         let Error::Gone { process: 1, why: said } = &ended else { panic!("{ended:?}") };
         assert!(said.contains(why), "{tag:x} {body:?}: {said}");
     }
+}
+
+#[test]
+fn a_buffer_that_is_not_there_is_said_so_and_what_stands_behind_it_runs() {
+    let _watchdog = Watchdog::start();
+    let meeting = Meeting::default();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut port = stranger(&meeting);
+            // A call without arguments that can be read, of memory that is not there; and a call behind it.
+            let nobody = Descriptor::new(100, Rights::READ, b"nobody's").encode();
+            let size = u32::try_from(nobody.len()).unwrap().to_le_bytes();
+            let number = 5_u64.to_le_bytes();
+            let source = [9_u64.to_le_bytes(), 0_u64.to_le_bytes()].concat();
+            let body = [&number[..], &source, &size, &nobody, &[0; 8]].concat();
+            port.record(0, READ, body.len(), u64::MAX).unwrap().copy_from_slice(&body);
+            port.record(0, 0, 8, u64::MAX).unwrap().copy_from_slice(&number);
+            port.flush(0);
+            let mut events: Vec<Event<()>> = Vec::new();
+            while events.is_empty() {
+                port.progress(Instant::now(), &mut events).unwrap();
+            }
+            let Some(Event::Block(block)) = events.pop() else { panic!("{events:?}") };
+            let mut bytes = block.bytes();
+            let record = hg_channel::next_record(&mut bytes).unwrap().unwrap();
+            assert_eq!(
+                (record.tag, record.bytes),
+                (SYSTEM | 7, &[&number[..], &[1, 0, 0, 0]].concat()[..])
+            );
+            port.consumed(block);
+        });
+        let fabric = Fabric::new().register(square).unwrap();
+        let worker = fabric.open(&Process(0, 2, &meeting), "sm://").unwrap().remove(0);
+        let ended = worker.wait_until(|| worker.gone().map(Err::<(), _>));
+        assert!(matches!(ended, Err(Error::Gone { process: 1, .. })), "{ended:?}");
+        assert_eq!((worker.calls(), worker.panicked(), worker.unmoved()), ((1, 2), 0, 0));
+    });
 }
 
 /// Its bytes are written, and reading them panics.

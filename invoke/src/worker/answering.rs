@@ -111,7 +111,7 @@ impl Worker {
         let group = self.group.get();
         let head = Head::default().with(ANSWER, &reply.number.to_le_bytes());
         let head = head.with(0, &(status as u32).to_le_bytes()).behind(group);
-        let len = head.len + size;
+        let len = head.len() + size;
         let mut port = self.port.borrow_mut();
         match port.record(reply.to, head.flags, len, limit) {
             Ok(room) => {

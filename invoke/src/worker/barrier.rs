@@ -122,7 +122,7 @@ impl Worker {
         let mut port = self.port.borrow_mut();
         for end in ends {
             // Who is gone is told by `Event::Gone`. There is always room: these wait behind calls that were let in.
-            if let Ok(room) = port.record(end, head.flags, head.len, u64::MAX) {
+            if let Ok(room) = port.record(end, head.flags, head.len(), u64::MAX) {
                 head.write(room);
                 port.flush(end);
             }

@@ -4,10 +4,11 @@ use hg_core::{
     codec::{self, Codec as _},
     rpc::Rpc,
 };
+use hg_na::LocalSlice;
 
 use super::{
     Then, Worker,
-    running::{BROADCAST, GROUP, Malformed, RAN, UNKNOWN, UNREADABLE, take_u32, take_u64},
+    running::{BROADCAST, GROUP, Malformed, RAN, READ, UNKNOWN, UNREADABLE, take_u32, take_u64},
 };
 use crate::{
     Error, How, Refused, Room,
@@ -41,35 +42,38 @@ impl Worker {
     ) -> Result<(), Refused<F::Args<'a>>> {
         let _: F = function;
         let wire = F::pack(args);
-        let begun = self.encode_broadcast::<F>(&wire, how).and_then(|(tag, number, bytes)| {
+        let begun = self.encode_broadcast::<F>(&wire, how, &[]).and_then(|(tag, number, bytes)| {
             self.wait_for_broadcasts(bytes.len(), how.room)?;
-            self.begin_broadcast(tag, number, &bytes, how)
+            self.begin_broadcast(tag, number, &bytes, None, how)
         });
         begun.map_err(|error| Refused { args: F::unpack(wire), error })
     }
 
-    /// The record that goes everywhere as it is.
-    fn encode_broadcast<F: Rpc>(
+    /// The record that goes everywhere as it is; `source`, where there is one: where bytes are to be read.
+    pub(super) fn encode_broadcast<F: Rpc>(
         &self,
         wire: &F::WireArgs<'_>,
         how: How<'_>,
+        source: &[u8],
     ) -> Result<(u32, u64, Vec<u8>), Error> {
         let group = self.group_of(how)?;
         let flags = BROADCAST | if group.is_some() { GROUP } else { 0 };
+        let flags = flags | if source.is_empty() { 0 } else { READ };
         let tag = self.common.functions.number::<F>()? | flags;
         let number = self.broadcasts.borrow_mut().number();
         let size = codec::Default::size(wire).map_err(Error::Unencodable)?;
-        let mut bytes = Vec::with_capacity(4 + HEAD + size);
+        let mut bytes = Vec::with_capacity(4 + HEAD + source.len() + size);
         bytes.extend(group.iter().flat_map(|group| group.to_le_bytes()));
         bytes.extend_from_slice(&self.me.to_le_bytes());
         bytes.extend_from_slice(&number.to_le_bytes());
+        bytes.extend_from_slice(source);
         let head = bytes.len();
         bytes.resize(head + size, 0);
         codec::Default::encode(wire, &mut bytes[head..]).map_err(Error::Unencodable)?;
         Ok((tag, number, bytes))
     }
 
-    fn wait_for_broadcasts(&self, len: usize, room: Room) -> Result<(), Error> {
+    pub(super) fn wait_for_broadcasts(&self, len: usize, room: Room) -> Result<(), Error> {
         let has_room = || self.broadcasts.borrow().has_room(self.me, len).then_some(Ok(()));
         match room {
             _ if has_room().is_some() => Ok(()),
@@ -78,24 +82,34 @@ impl Worker {
         }
     }
 
-    fn begin_broadcast(
+    pub(super) fn begin_broadcast(
         &self,
         tag: u32,
         number: u64,
         bytes: &[u8],
+        lent: Option<(LocalSlice, usize)>,
         how: How<'_>,
     ) -> Result<(), Error> {
         let (group, name) = (self.group_of(how)?, Name { root: self.me, number });
         // To itself first: what is too long for one is too long for all.
         self.pass(self.me, tag, group, bytes)?;
-        let when_run = how.notify.filter(|it| it.0 == When::Consumed).map(|it| it.1);
+        // Bytes are free again when it has run everywhere.
+        let is_told = |when| when == When::Consumed || lent.is_some();
+        let (when_sent, when_run) = match how.notify {
+            Some((when, told)) if is_told(when) => (None, Some(told)),
+            other => (other.map(|it| it.1), None),
+        };
         if let Some(synchronizer) = when_run {
             synchronizer.expect_one();
         }
         let below = self.tree(name.root).below(self.me).count();
-        self.broadcasts.borrow_mut().begin(name, bytes.len(), below, when_run.cloned());
+        let mut broadcasts = self.broadcasts.borrow_mut();
+        let cost = lent.as_ref().map_or(bytes.len(), |lent| lent.1);
+        broadcasts.begin(name, cost, below, when_run.cloned());
+        lent.into_iter().for_each(|(lent, _)| broadcasts.lend(name, lent));
+        drop(broadcasts);
         self.pass_on(name, tag, group, bytes);
-        if let Some((When::Sent, synchronizer)) = how.notify {
+        if let Some(synchronizer) = when_sent {
             let mut port = self.port.borrow_mut();
             for end in self.tree(name.root).below(self.me).chain([self.me]) {
                 if port.waiting(end) > 0 {
@@ -109,7 +123,7 @@ impl Worker {
     }
 
     /// To those below, as it is. Who is gone has run it as far as it will.
-    fn pass_on(&self, name: Name, tag: u32, group: Option<u32>, bytes: &[u8]) {
+    pub(super) fn pass_on(&self, name: Name, tag: u32, group: Option<u32>, bytes: &[u8]) {
         for (end, place) in self.tree(name.root).below(self.me).zip(0..) {
             match self.pass(end, tag, group, bytes) {
                 Ok(()) => self.port.borrow_mut().keep(end),
@@ -143,19 +157,7 @@ impl Worker {
         let name = self.take_name(&mut bytes)?;
         let run =
             self.common.functions.run_and_pass_on(tag & !(BROADCAST | GROUP)).ok_or(UNKNOWN)?;
-        let tree = self.tree(name.root);
-        let is_own = name.root == self.me && from == self.me;
-        let is_begun = match tree.above(self.me) {
-            None => is_own && self.broadcasts.borrow().awaits(name, OWN_PLACE),
-            Some(above) if above == from => {
-                let below = tree.below(self.me).count();
-                self.broadcasts.borrow_mut().begin(name, record.len(), below, None)
-            }
-            Some(_) => false,
-        };
-        if !is_begun {
-            return Err("a broadcast that is none, or one too many");
-        }
+        let is_own = self.join_broadcast(from, name, record.len())?;
         self.then.set(if is_own { Then::Ran(name) } else { Then::Reading(name) });
         self.caller.set(name.root);
         // What cannot be read goes no further.
@@ -170,15 +172,38 @@ impl Worker {
         ran.map_err(|_| UNREADABLE)
     }
 
+    /// One is heard of. Whether it is this worker's own.
+    pub(super) fn join_broadcast(
+        &self,
+        from: u32,
+        name: Name,
+        len: usize,
+    ) -> Result<bool, Malformed> {
+        let tree = self.tree(name.root);
+        let is_own = name.root == self.me && from == self.me;
+        let is_begun = match tree.above(self.me) {
+            None => is_own && self.broadcasts.borrow().awaits(name, OWN_PLACE),
+            Some(above) if above == from => {
+                let below = tree.below(self.me).count();
+                self.broadcasts.borrow_mut().begin(name, len, below, None)
+            }
+            Some(_) => false,
+        };
+        if is_begun { Ok(is_own) } else { Err("a broadcast that is none, or one too many") }
+    }
+
     /// Its arguments could not be read: nobody below hears of it.
     #[cold]
     pub(super) fn end_unread(&self, name: Name) {
-        let (process, why) = (self.place().process, "it cannot read a broadcast".into());
-        let error = Error::Gone { process, why };
+        let error = self.cannot_read();
         let below = self.tree(name.root).below(self.me);
         for place in below.zip(0..).map(|it| it.1).chain([OWN_PLACE]) {
             self.end_broadcast(name, place, Some(error.clone()));
         }
+    }
+
+    pub(super) fn cannot_read(&self) -> Error {
+        Error::Gone { process: self.place().process, why: "it cannot read a broadcast".into() }
     }
 
     /// One below has run it, with all below it; or says who is gone.
@@ -240,15 +265,15 @@ impl Worker {
         }
     }
 
-    fn take_name(&self, bytes: &mut &[u8]) -> Result<Name, Malformed> {
+    pub(super) fn take_name(&self, bytes: &mut &[u8]) -> Result<Name, Malformed> {
         let name = Name { root: take_u32(bytes)?, number: take_u64(bytes)? };
         if name.root < self.ends { Ok(name) } else { Err("a broadcast of nobody") }
     }
 
-    fn tree(&self, root: u32) -> Tree {
+    pub(super) fn tree(&self, root: u32) -> Tree {
         Tree::new(self.processes(), self.common.threads, root)
     }
 }
 
 /// Bytes before the arguments: root (4), number (8).
-const HEAD: usize = 12;
+pub(super) const HEAD: usize = 12;

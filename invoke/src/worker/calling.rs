@@ -11,13 +11,33 @@ use crate::{Error, How, Packing, Place, Refused, Room, how::ANY, returned::ANSWE
 
 /// What stands before the arguments of a call, and what its tag says of that.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Head {
+pub(super) struct Head<'a> {
     pub(super) flags: u32,
-    pub(super) len: usize,
+    len: usize,
     bytes: [u8; HEAD_MAX],
+    /// Behind these.
+    more: &'a [u8],
+    /// The call is held by this name.
+    hold: Option<u64>,
 }
 
-impl Head {
+impl<'a> Head<'a> {
+    /// Bytes of it.
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.len + self.more.len()
+    }
+
+    /// With these behind it.
+    pub(super) fn before(self, more: &'a [u8]) -> Self {
+        Self { more, ..self }
+    }
+
+    /// Of a call that waits, with all behind it, until this is released.
+    pub(super) fn held(self, name: u64) -> Self {
+        Self { hold: Some(name), ..self }
+    }
+
     /// With more bytes, of which this bit of the tag tells.
     pub(super) fn with(mut self, flag: u32, bytes: &[u8]) -> Self {
         self.bytes[self.len..][..bytes.len()].copy_from_slice(bytes);
@@ -28,18 +48,20 @@ impl Head {
     #[inline]
     pub(super) fn behind(self, group: Option<u32>) -> Self {
         let Some(group) = group else { return self };
-        let front = Self::default().with(GROUP, &group.to_le_bytes());
+        let front = Self { flags: 0, len: 0, ..self }.with(GROUP, &group.to_le_bytes());
         front.with(self.flags, &self.bytes[..self.len])
     }
 
     /// Writes it; the rest is for the arguments.
     #[inline]
-    pub(super) fn write(self, into: &mut [u8]) -> &mut [u8] {
-        if self.len == 0 {
+    pub(super) fn write<'r>(&self, into: &'r mut [u8]) -> &'r mut [u8] {
+        if self.len() == 0 {
             return into;
         }
         let (head, rest) = into.split_at_mut(self.len);
         head.copy_from_slice(&self.bytes[..self.len]);
+        let (more, rest) = rest.split_at_mut(self.more.len());
+        more.copy_from_slice(self.more);
         rest
     }
 }
@@ -82,13 +104,13 @@ impl Worker {
         to: Place,
         wire: &F::WireArgs<'_>,
         how: How<'_>,
-        head: Head,
+        head: Head<'_>,
     ) -> Result<u32, Error> {
         let group = self.group_of(how)?;
         let head = head.behind(group);
         let tag = self.common.functions.number::<F>()? | head.flags;
         let end = self.end_of(to)?;
-        let size = head.len + codec::Default::size(wire).map_err(Error::Unencodable)?;
+        let size = head.len() + codec::Default::size(wire).map_err(Error::Unencodable)?;
         let settings = &self.common.settings;
         let limit = match how.room {
             Room::Return | Room::Wait => 2 * settings.limits.block as u64,
@@ -97,6 +119,9 @@ impl Worker {
         };
         loop {
             let mut port = self.port.borrow_mut();
+            if head.hold.is_some() {
+                port.seal(end);
+            }
             match port.record(end, tag, size, limit) {
                 Ok(room) => {
                     // Its size was asked for: what fails now is a `Serialize` that changes its mind.
@@ -112,7 +137,13 @@ impl Worker {
                     if to.thread == ANY {
                         port.ask(end);
                     }
-                    self.send_as_packed(&mut port, end);
+                    match head.hold {
+                        None => self.send_as_packed(&mut port, end),
+                        Some(name) => {
+                            port.hold(end, name);
+                            port.flush(end);
+                        }
+                    }
                     if port.is_due() {
                         drop(port);
                         self.tell_due();

@@ -1,38 +1,91 @@
-//! Puts and gets: memory of other workers, without their doing.
+//! Puts and gets: memory of other workers, without their doing. And what follows them.
 
 use std::{collections::VecDeque, ops::Range};
 
 use hg_channel::Error as ChannelError;
-use hg_na::{Error as NaError, LocalSlice, Memory, RemoteSlice, Rights};
+use hg_na::{Descriptor, Error as NaError, LocalSlice, Memory, Region, RemoteSlice, Rights};
 use rustc_hash::FxHashMap;
 
-use super::Worker;
-use crate::{Buffer, Error, Locator, Synchronizer};
+use super::{Worker, reading::Reading, running::withdrawn};
+use crate::{Buffer, Error, Locator, Place, Synchronizer};
 
-/// The puts and gets of a worker that have not ended.
+/// The transfers of a worker that have not ended. Each is of pieces that the transport takes.
 #[derive(Debug, Default)]
 pub(super) struct Moves {
     last: u64,
-    /// Those that the transport has not taken yet.
-    waiting: VecDeque<Move>,
-    /// Those that it has: with which end, and who is told.
-    under_way: FxHashMap<u64, (u32, Synchronizer)>,
+    /// Pieces that the transport has not taken yet.
+    waiting: VecDeque<Piece>,
+    /// Those that it has: of which transfer each is.
+    under_way: FxHashMap<u64, u64>,
+    transfers: FxHashMap<u64, Transfer>,
+    /// What receivers have read, or failed to: functions run with it when progress is made.
+    pub(super) read: VecDeque<(Box<Reading>, Option<Error>)>,
 }
 
 #[derive(Debug)]
-struct Move {
+struct Piece {
+    transfer: u64,
     end: u32,
     is_put: bool,
     local: LocalSlice,
     remote: RemoteSlice,
-    done: Synchronizer,
+}
+
+#[derive(Debug)]
+struct Transfer {
+    end: u32,
+    /// Pieces that have not ended.
+    left: usize,
+    failed: Option<Error>,
+    then: After,
+}
+
+/// What follows a transfer.
+#[derive(Debug)]
+pub(super) enum After {
+    /// This one is told.
+    Tell(Synchronizer),
+    /// The call that is held by the transfer's number leaves, and this one is told.
+    Release(Option<Synchronizer>),
+    /// The function runs for which it was made.
+    Run(Box<Reading>),
+}
+
+/// What is moved where.
+#[derive(Debug)]
+pub(super) struct Pieces {
+    of: Vec<(LocalSlice, RemoteSlice)>,
+    is_put: bool,
 }
 
 impl Moves {
+    /// Of a new transfer, or of anything else that moves.
+    pub(super) fn number(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+
+    fn has_room(&self, pieces: &Pieces) -> bool {
+        pieces.of.len() <= MOVES_MAX.saturating_sub(self.waiting.len())
+    }
+
+    /// A piece has ended; the transfer, if it was the last one.
+    fn end(&mut self, number: u64, failed: Option<Error>) -> Option<Transfer> {
+        let transfer = self.transfers.get_mut(&number)?;
+        transfer.left -= 1;
+        if transfer.failed.is_none() {
+            transfer.failed = failed;
+        }
+        if transfer.left > 0 { None } else { self.transfers.remove(&number) }
+    }
+
     /// Whoever waits, when nothing will come any more.
     pub(super) fn close(&mut self) -> impl Iterator<Item = Synchronizer> + use<> {
-        let waiting = std::mem::take(&mut self.waiting).into_iter().map(|it| it.done);
-        waiting.chain(std::mem::take(&mut self.under_way).into_values().map(|it| it.1))
+        std::mem::take(&mut self.transfers).into_values().filter_map(|it| match it.then {
+            After::Tell(told) => Some(told),
+            After::Release(told) => told,
+            After::Run(_) => None,
+        })
     }
 }
 
@@ -43,15 +96,16 @@ impl Worker {
     /// [`Error::Memory`]: there is not so much, or the transport has no room to register it.
     pub fn allocate(&self, bytes: usize) -> Result<Buffer, Error> {
         let mut memory = Vec::new();
-        let reserved = memory.try_reserve_exact(bytes);
-        reserved.map_err(|error| Error::Memory(error.to_string().into()))?;
+        memory.try_reserve_exact(bytes).map_err(Error::of_memory)?;
         memory.resize(bytes, 0);
-        let rights = Rights::READ | Rights::WRITE;
-        let region = self.common.domain.register(Memory::from(memory), rights);
-        Ok(Buffer::new(region.map_err(Error::of_memory)?, self.place()))
+        Ok(Buffer::new(self.register(memory.into(), Rights::READ | Rights::WRITE)?, self.place()))
     }
 
-    /// Writes a range of one's own memory into that of another worker, from an offset on. `done` counts it, in one event or several, when it
+    pub(super) fn register(&self, memory: Memory, rights: Rights) -> Result<Region, Error> {
+        self.common.domain.register(memory, rights).map_err(Error::of_memory)
+    }
+
+    /// Writes a range of one's own memory into that of another worker, from an offset on. `done` counts it, in one event, when it
     /// is there; a call that is made then finds it.
     ///
     /// # Errors
@@ -93,28 +147,79 @@ impl Worker {
         done: &Synchronizer,
     ) -> Result<(), Error> {
         let end = self.end_of(locator.place())?;
-        let descriptor = locator.descriptor()?;
-        let len = buffer.slice(range)?.len();
-        Locator::slice(&descriptor, offset, len)?;
-        let piece_max = self.common.domain.caps().max_transfer.max(1);
-        let mut moves = self.moves.borrow_mut();
-        let room = (MOVES_MAX - moves.waiting.len()) as u64;
-        if len.div_ceil(piece_max) > room {
+        let pieces = self.pieces(is_put, buffer.region(), range, &locator.descriptor()?, offset)?;
+        if !self.moves.borrow().has_room(&pieces) {
             return Err(Error::Full(locator.place()));
         }
-        let mut at = 0;
+        if !pieces.of.is_empty() {
+            done.expect_one();
+            let number = self.moves.borrow_mut().number();
+            self.start(number, end, pieces, After::Tell(done.clone()));
+        }
+        Ok(())
+    }
+
+    /// Cuts what is to be moved into what the transport takes.
+    pub(super) fn pieces(
+        &self,
+        is_put: bool,
+        region: &Region,
+        range: &Range<u64>,
+        descriptor: &Descriptor,
+        offset: u64,
+    ) -> Result<Pieces, Error> {
+        let len = range.end.saturating_sub(range.start);
+        region.slice(range.start, len).map_err(Error::of_memory)?;
+        descriptor.slice(offset, len).map_err(Error::of_memory)?;
+        let piece_max = self.common.domain.caps().max_transfer.max(1);
+        if len.div_ceil(piece_max) > MOVES_MAX as u64 {
+            return Err(Error::Memory("it is longer than 1,024 transfers of the transport".into()));
+        }
+        let (mut of, mut at) = (Vec::new(), 0);
         while at < len {
             let piece = piece_max.min(len - at);
-            let start = range.start + at;
-            let local = buffer.slice(&(start..start + piece))?;
-            let remote = Locator::slice(&descriptor, offset + at, piece)?;
-            done.expect_one();
-            moves.waiting.push_back(Move { end, is_put, local, remote, done: done.clone() });
+            let local = region.slice(range.start + at, piece).map_err(Error::of_memory)?;
+            let remote = descriptor.slice(offset + at, piece).map_err(Error::of_memory)?;
+            of.push((local, remote));
             at += piece;
         }
+        Ok(Pieces { of, is_put })
+    }
+
+    /// Whether so many pieces may wait for the transport; or waits for that.
+    pub(super) fn wait_for_moves(
+        &self,
+        to: Place,
+        pieces: &Pieces,
+        may_wait: bool,
+    ) -> Result<(), Error> {
+        let has_room = || self.moves.borrow().has_room(pieces).then_some(Ok(()));
+        match has_room() {
+            Some(room) => room,
+            None if may_wait => self.wait_until(has_room),
+            None => Err(Error::Full(to)),
+        }
+    }
+
+    /// A transfer begins, whose number nothing else has.
+    pub(super) fn start(&self, number: u64, end: u32, pieces: Pieces, then: After) {
+        let Pieces { of, is_put } = pieces;
+        let transfer = Transfer { end, left: of.len(), failed: None, then };
+        if of.is_empty() {
+            return self.end_transfer(number, transfer);
+        }
+        let mut moves = self.moves.borrow_mut();
+        moves.transfers.insert(number, transfer);
+        let pieces = of.into_iter().map(|(local, remote)| Piece {
+            transfer: number,
+            end,
+            is_put,
+            local,
+            remote,
+        });
+        moves.waiting.extend(pieces);
         drop(moves);
         self.post_moves();
-        Ok(())
     }
 
     /// Gives the transport what it takes. One that it does not take holds up no other.
@@ -123,8 +228,7 @@ impl Worker {
         for _ in 0..count {
             let mut moves = self.moves.borrow_mut();
             let Some(next) = moves.waiting.pop_front() else { return };
-            moves.last += 1;
-            let token = moves.last;
+            let token = moves.number();
             let (local, remote) = (next.local.clone(), next.remote.clone());
             let mut port = self.port.borrow_mut();
             let posted = if next.is_put {
@@ -135,7 +239,7 @@ impl Worker {
             match posted {
                 Ok(()) => {
                     port.keep(next.end);
-                    moves.under_way.insert(token, (next.end, next.done));
+                    moves.under_way.insert(token, next.transfer);
                 }
                 Err(ChannelError::Full(_)) => moves.waiting.push_back(next),
                 Err(error) => {
@@ -144,7 +248,7 @@ impl Worker {
                         ChannelError::Transport(error) => self.error_of_move(next.end, error),
                         other => self.error_of(self.place_of(next.end), other),
                     };
-                    next.done.count(Some(error));
+                    self.end_piece(next.transfer, Some(error));
                 }
             }
         }
@@ -152,10 +256,36 @@ impl Worker {
 
     /// The transport is done with one.
     pub(super) fn moved(&self, token: u64, result: Result<(), NaError>) {
-        let moved = self.moves.borrow_mut().under_way.remove(&token);
-        if let Some((end, done)) = moved {
-            self.port.borrow_mut().let_go(end);
-            done.count(result.err().map(|error| self.error_of_move(end, error)));
+        let mut moves = self.moves.borrow_mut();
+        let Some(number) = moves.under_way.remove(&token) else { return };
+        let Some(end) = moves.transfers.get(&number).map(|it| it.end) else { return };
+        drop(moves);
+        self.port.borrow_mut().let_go(end);
+        self.end_piece(number, result.err().map(|error| self.error_of_move(end, error)));
+    }
+
+    fn end_piece(&self, number: u64, failed: Option<Error>) {
+        let ended = self.moves.borrow_mut().end(number, failed);
+        if let Some(transfer) = ended {
+            self.end_transfer(number, transfer);
+        }
+    }
+
+    fn end_transfer(&self, number: u64, transfer: Transfer) {
+        let Transfer { end, failed, then, .. } = transfer;
+        match then {
+            After::Tell(told) => told.count(failed),
+            After::Release(told) => {
+                let mut port = self.port.borrow_mut();
+                if failed.is_some() {
+                    port.retag(end, number, withdrawn);
+                }
+                port.release(end, number);
+                drop(port);
+                self.tell_of_buffer(told, failed);
+                self.tell_due();
+            }
+            After::Run(reading) => self.moves.borrow_mut().read.push_back((reading, failed)),
         }
     }
 

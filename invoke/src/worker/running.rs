@@ -7,6 +7,7 @@
 //! | 28 | a call of a group, or a message of its barrier: the number of the group (4) stands before all else |
 //! | 30 | the caller wants the result: the number by which it knows the call (8) stands before the arguments |
 //! | 29 | a broadcast: the end that has begun it (4) and its number there (8) stand before the arguments |
+//! | 27 | the last argument, bytes, is to be read first: the caller's number of the call (8, not in a broadcast), and where they are, stand before the arguments |
 //! | 0..24 | number of the function |
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,11 +22,33 @@ pub(super) type Malformed = &'static str;
 
 impl Worker {
     pub(super) fn run(&self, block: Arrived) {
+        let is_first = self.stalled.borrow().is_empty();
+        let block =
+            if is_first { Some(block) } else { self.stalled.borrow_mut().wait_behind(block) };
+        if let Some(block) = block {
+            self.run_from(block, 0, |_| Ok(()));
+        }
+    }
+
+    /// Runs the records of a block from a place on; `first` comes before them.
+    #[inline]
+    pub(super) fn run_from(
+        &self,
+        block: Arrived,
+        at: usize,
+        first: impl FnOnce(&Self) -> Result<(), Malformed>,
+    ) {
         self.is_inside.set(true);
-        let (from, mut left) = (block.from(), block.bytes());
+        let (from, mut left) = (block.from(), &block.bytes()[at..]);
+        let mut first = Some(first);
         self.caller.set(from);
         loop {
-            let ran = catch_unwind(AssertUnwindSafe(|| self.run_records(from, &mut left)));
+            let ran = catch_unwind(AssertUnwindSafe(|| {
+                if let Some(first) = first.take() {
+                    first(self)?;
+                }
+                self.run_records(from, &mut left)
+            }));
             match ran {
                 Ok(Ok(())) => break,
                 // A call that is lost is not passed over in silence: its sender is gone.
@@ -43,6 +66,10 @@ impl Worker {
             }
         }
         self.is_inside.set(false);
+        if self.is_reading.take() {
+            let at = block.bytes().len() - left.len();
+            return self.stalled.borrow_mut().stall(block, at);
+        }
         self.port.borrow_mut().consumed(block);
     }
 
@@ -51,6 +78,9 @@ impl Worker {
         while let Some(record) = next_record(left).map_err(|_| "half a record")? {
             if record.tag >= FLAGS {
                 self.hear(from, record.tag, record.bytes)?;
+                if self.is_reading.get() {
+                    return Ok(());
+                }
                 continue;
             }
             let run = self.common.functions.run(record.tag).ok_or(UNKNOWN)?;
@@ -70,11 +100,14 @@ impl Worker {
         match kind {
             REPORT | AGAIN | DONE | FAILED => self.hear_of_barrier(from, kind, group, bytes),
             RAN => self.hear_ran(from, bytes),
-            _ if kind < SYSTEM || kind == ANSWER => {
+            _ if kind < SYSTEM && kind & READ != 0 => self.hear_of_buffer(from, kind, group, bytes),
+            _ if kind < SYSTEM || matches!(kind, ANSWER | HAS_READ | WITHDRAWN) => {
                 self.count_run(group)?;
                 self.group.set(group);
                 let ran = match kind {
                     ANSWER => self.hear_answer(from, bytes),
+                    HAS_READ => self.hear_has_read(from, bytes),
+                    WITHDRAWN => Ok(()),
                     ANSWERED.. => self.run_and_answer(from, kind & !ANSWERED, bytes),
                     BROADCAST.. => self.hear_broadcast(from, tag, bytes, record),
                     _ => {
@@ -89,7 +122,7 @@ impl Worker {
         }
     }
 
-    fn count_run(&self, group: Option<u32>) -> Result<(), Malformed> {
+    pub(super) fn count_run(&self, group: Option<u32>) -> Result<(), Malformed> {
         self.run.set(self.run.get() + 1);
         let is_counted = group.is_none_or(|group| self.groups.borrow_mut().run(group));
         if is_counted { Ok(()) } else { Err("calls of too many groups") }
@@ -135,6 +168,7 @@ pub(super) const UNREADABLE: Malformed = "the arguments of a call cannot be read
 
 /// Tags below are calls whose arguments are all that they carry.
 const FLAGS: u32 = 1 << 24;
+pub(super) const READ: u32 = 1 << 27;
 pub(super) const GROUP: u32 = 1 << 28;
 pub(super) const BROADCAST: u32 = 1 << 29;
 pub(super) const ANSWERED: u32 = 1 << 30;
@@ -145,3 +179,11 @@ pub(super) const DONE: u32 = SYSTEM | 3;
 pub(super) const FAILED: u32 = SYSTEM | 4;
 pub(super) const ANSWER: u32 = SYSTEM | 5;
 pub(super) const RAN: u32 = SYSTEM | 6;
+pub(super) const HAS_READ: u32 = SYSTEM | 7;
+/// A call that does not run: its buffer was not written.
+const WITHDRAWN: u32 = SYSTEM | 8;
+
+/// What a call's tag becomes when it is withdrawn.
+pub(super) fn withdrawn(tag: u32) -> u32 {
+    WITHDRAWN | tag & GROUP
+}
