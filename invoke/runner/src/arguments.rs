@@ -24,6 +24,9 @@ pub(crate) struct Arguments {
     /// Who calls whom.
     #[arg(long, value_enum, default_value = "all")]
     pub(crate) pattern: Pattern,
+    /// What a call is.
+    #[arg(long, value_enum, default_value = "call")]
+    pub(crate) kind: Kind,
     /// The process whose first thread gets everything, with `--pattern hot-spot` [default: 0].
     #[arg(long, value_name = "RANK")]
     target: Option<u32>,
@@ -87,6 +90,21 @@ pub(crate) enum Pattern {
     HotSpot,
 }
 
+/// What a call is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Kind {
+    /// A function runs.
+    Call,
+    /// The same, and its result comes back, and is checked.
+    Return,
+    /// The same with a buffer that travels with the call.
+    Buffer,
+    /// The same with a buffer that the receiver reads first.
+    Read,
+    /// It runs at every thread.
+    Broadcast,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Packed {
     /// Into blocks, which leave when they are full, or when there is nothing else to do.
@@ -139,8 +157,17 @@ impl Arguments {
         if self.size != 8 && self.size < payload::LONG {
             return bad("size", format!("{} bytes: 8, or at least {}", self.size, payload::LONG));
         }
+        if self.kind == Kind::Broadcast && self.pattern != Pattern::All {
+            return bad(
+                "kind",
+                "broadcast goes to all threads: with `--pattern all` only".to_owned(),
+            );
+        }
+        if self.size < payload::LONG && matches!(self.kind, Kind::Buffer | Kind::Read) {
+            return bad("size", format!("at least {} bytes of a buffer", payload::LONG));
+        }
         let longest = (self.window as usize / 2).saturating_sub(BESIDE);
-        if self.size > longest {
+        if self.size > longest && self.kind != Kind::Read {
             let why = format!("{} bytes are over half of a window: --window", self.size);
             return bad("size", why);
         }
@@ -162,7 +189,8 @@ impl Arguments {
             Packed::Plain => Packing::Plain,
         };
         let fabric = Fabric::new().threads(self.threads.get()).packing(packing).limits(limits);
-        let mut fabric = payload::register(fabric.queue_max(self.queue_max), self.size)?;
+        let fabric = fabric.queue_max(self.queue_max).buffer_max(self.size as u64);
+        let mut fabric = payload::register(fabric, self.size)?;
         for setting in &self.setting {
             let Some((name, value)) = setting.split_once('=') else {
                 return Err(Error::Argument("setting", format!("`{setting}` is not NAME=VALUE")));

@@ -10,6 +10,7 @@
 //! | `arguments` | what it may be told |
 //! | `aim` | whom a thread calls next |
 //! | `payload` | what a call holds, and how it is checked |
+//! | `making` | how calls of each kind are made |
 //! | `work` | one process, and one thread of it |
 //! | `samples` | what is looked at while it runs |
 //! | `report` | what is printed at the end |
@@ -19,6 +20,7 @@
 mod aim;
 mod arguments;
 mod error;
+mod making;
 mod payload;
 mod report;
 mod samples;

@@ -13,24 +13,43 @@ use std::{
     },
 };
 
-use hg_invoke::{Error, Fabric, How, Place, Refused, Worker, rpc};
+use hg_invoke::{Error, Fabric, rpc};
 use serde::{Deserialize, Serialize};
 
 /// Threads of all processes, at most.
 pub(crate) const SENDERS_MAX: u64 = 1 << 23;
 /// Arguments that are longer than a word: it, and the length of the filling.
 pub(crate) const LONG: usize = 16;
-const NUMBER_BITS: u32 = 40;
+pub(crate) const NUMBER_BITS: u32 = 40;
 
 #[rpc(crate = hg_invoke)]
-fn take_word(word: u64) {
+pub(crate) fn take_word(word: u64) {
     READER.with_borrow_mut(|reader| reader.take(word, true));
 }
 
 #[rpc(crate = hg_invoke)]
-fn take_bytes(word: u64, filling: &[u8]) {
+pub(crate) fn take_bytes(word: u64, filling: &[u8]) {
     let is_whole = filling_of(word, filling.len()) == Some(filling);
     READER.with_borrow_mut(|reader| reader.take(word, is_whole));
+}
+
+/// The same, and each tells its caller that it has.
+#[rpc(crate = hg_invoke)]
+pub(crate) fn answer_word(word: u64) -> u64 {
+    READER.with_borrow_mut(|reader| reader.take(word, true));
+    answer_to(word)
+}
+
+#[rpc(crate = hg_invoke)]
+pub(crate) fn answer_bytes(word: u64, filling: &[u8]) -> u64 {
+    let is_whole = filling_of(word, filling.len()) == Some(filling);
+    READER.with_borrow_mut(|reader| reader.take(word, is_whole));
+    answer_to(word)
+}
+
+/// What a call with this word returns.
+pub(crate) fn answer_to(word: u64) -> u64 {
+    word.rotate_left(17) ^ ANSWER
 }
 
 /// The functions that are called, with arguments of so many bytes.
@@ -38,61 +57,8 @@ pub(crate) fn register(fabric: Fabric, size: usize) -> Result<Fabric, Error> {
     TABLE.get_or_init(|| {
         (0..=u8::MAX).map(|it| it.wrapping_mul(167)).cycle().take(size + 256).collect()
     });
-    fabric.register(take_word)?.register(take_bytes)
-}
-
-/// Makes the calls of one thread.
-#[derive(Debug)]
-pub(crate) struct Writer {
-    sender: u64,
-    filling: usize,
-    /// Numbers of the next calls, by whom they go to.
-    numbers: Vec<u64>,
-}
-
-impl Writer {
-    /// `size`: bytes of the arguments; `sender` is one of `all` threads.
-    pub(crate) fn new(size: usize, sender: u32, all: u32) -> Self {
-        let numbers = vec![0; all as usize];
-        Self {
-            sender: u64::from(sender) << NUMBER_BITS,
-            filling: size.saturating_sub(LONG),
-            numbers,
-        }
-    }
-
-    /// Calls a thread. Whether the call was made: there may be no room.
-    #[inline]
-    pub(crate) fn call(
-        &mut self,
-        worker: &Worker,
-        to: Place,
-        (at, is_timed): (u32, bool),
-        how: How<'_>,
-    ) -> Result<bool, Error> {
-        let number = &mut self.numbers[at as usize];
-        let word = u64::from(is_timed) << 63 | self.sender | *number;
-        let made = if self.filling == 0 {
-            worker.call_with(to, take_word, (word,), how).map_err(|Refused { error, .. }| error)
-        } else {
-            let filling = filling_of(word, self.filling).unwrap_or_default();
-            let made = worker.call_with(to, take_bytes, (word, filling), how);
-            made.map_err(|Refused { error, .. }| error)
-        };
-        match made {
-            Ok(()) => {
-                *number += 1;
-                Ok(true)
-            }
-            Err(Error::Full(_)) => Ok(false),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Calls made to each thread.
-    pub(crate) fn numbers(&self) -> &[u64] {
-        &self.numbers
-    }
+    let fabric = fabric.register(take_word)?.register(take_bytes)?;
+    fabric.register(answer_word)?.register(answer_bytes)
 }
 
 /// What a thread found wrong.
@@ -185,6 +151,11 @@ impl Reader {
         self.counters.run.store(self.run, Ordering::Relaxed);
     }
 
+    /// Results that were others than they must be.
+    pub(crate) fn note_corrupted(&mut self, results: u64) {
+        self.wrong.corrupted += results;
+    }
+
     /// `made`: how many calls a thread says that it has made to this one. Those behind the last one that ran are lost.
     pub(crate) fn compare(&mut self, sender: u32, made: u64) {
         let ran = self.expected.get(sender as usize).copied().unwrap_or(0);
@@ -195,12 +166,26 @@ impl Reader {
 
 /// What a call with this word is filled with; `None`: nothing is so long.
 #[inline]
-fn filling_of(word: u64, len: usize) -> Option<&'static [u8]> {
+pub(crate) fn filling_of(word: u64, len: usize) -> Option<&'static [u8]> {
     let start = usize::try_from(word % PERIOD).unwrap_or(0);
     TABLE.get()?.get(start..start.checked_add(len)?)
 }
 
+/// Where in the table that is.
+pub(crate) fn part_of(word: u64, len: usize) -> std::ops::Range<u64> {
+    let start = word % PERIOD;
+    start..start + len as u64
+}
+
+/// All that calls are filled with.
+pub(crate) fn table() -> &'static [u8] {
+    TABLE.get().map_or(&[], Vec::as_slice)
+}
+
 /// A place in the table for each of so many words.
 const PERIOD: u64 = 251;
+
+/// Any number that is not 0.
+const ANSWER: u64 = 0x5bd1_e995_9d2c_5680;
 
 static TABLE: OnceLock<Vec<u8>> = OnceLock::new();

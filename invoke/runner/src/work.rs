@@ -14,7 +14,8 @@ use crate::{
     Error, NAME,
     aim::Aim,
     arguments::Arguments,
-    payload::{Counters, Reader, Writer},
+    making::Writer,
+    payload::{Counters, Reader},
     report, samples,
 };
 
@@ -175,12 +176,13 @@ impl Thread {
         let places: Vec<Place> = worker.everybody().collect();
         let me = places.iter().position(|place| *place == worker.place());
         let me = me.and_then(|me| u32::try_from(me).ok()).unwrap_or(0);
+        let writer = Writer::new(&worker, arguments.kind, arguments.size, me, all)?;
         Ok(Self {
             worker,
             teller,
             counters,
             places,
-            writer: Writer::new(arguments.size, me, all),
+            writer,
             aim: Aim::new(arguments, me, all),
             how: How::room(arguments.full.into()),
             every: arguments.every,
@@ -205,7 +207,10 @@ impl Thread {
         self.tell("has made its calls");
         self.worker.quiesce()?;
         let seconds = start.elapsed().as_secs_f64();
+        let wrong_results = self.writer.end_results()?;
         self.tell("all calls have run");
+        let mut reader = Reader::end();
+        reader.note_corrupted(wrong_results);
         Ok(Ended {
             thread: self.worker.place().thread,
             made,
@@ -213,7 +218,7 @@ impl Thread {
             came_back: self.came_back,
             numbers: self.writer.numbers().to_vec(),
             stats: self.worker.stats(),
-            reader: Reader::end(),
+            reader,
         })
     }
 
@@ -224,9 +229,9 @@ impl Thread {
         }
     }
 
-    /// Makes so many calls, or as many as it can until then; how many.
+    /// Makes so many calls, or as many as it can until then; how many are to run.
     fn calls(&mut self, is_timed: bool, count: u64, limit: Option<Instant>) -> Result<u64, Error> {
-        let mut made = 0;
+        let (mut made, each) = (0, self.writer.each());
         while made < count {
             let at = self.aim.next();
             let to = self.places[at as usize];
@@ -239,8 +244,9 @@ impl Thread {
             }
             made += 1;
             if made.is_multiple_of(self.every) {
-                self.counters.note_made(self.made + made);
+                self.counters.note_made(self.made + made * each);
                 self.worker.progress()?;
+                self.writer.check_results()?;
                 self.teller.job.check()?;
                 if made == self.every * MILESTONE && is_timed {
                     self.tell("is in full swing");
@@ -250,9 +256,9 @@ impl Thread {
                 }
             }
         }
-        self.made += made;
+        self.made += made * each;
         self.counters.note_made(self.made);
-        Ok(made)
+        Ok(made * each)
     }
 }
 

@@ -44,13 +44,16 @@ fn assert_named(said: &str, dead: u32, processes: usize) {
 }
 
 /// When it dies, and what the processes do then.
-const CASES: [(&str, &str); 7] = [
+const CASES: [(&str, &str); 10] = [
     ("the workers are open", "--count 100000000"),
     ("warms up", "--warm-up 1000000000"),
     ("is in full swing", "--duration 600"),
     ("is in full swing", "--duration 600 --packing ovfl --full wait --pattern random"),
     ("is in full swing", "--duration 600 --packing plain --full back --pattern pairwise"),
     ("is in full swing", "--duration 600 --size 20000 --pattern hot-spot --target 1"),
+    ("is in full swing", "--duration 600 --kind return --pattern random"),
+    ("is in full swing", "--duration 600 --kind read --size 50000 --every 32"),
+    ("is in full swing", "--duration 600 --kind broadcast --every 32 --full wait"),
     ("has made its calls", "--count 20000"),
 ];
 

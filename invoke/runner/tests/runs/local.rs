@@ -45,6 +45,34 @@ fn every_packing_every_size_and_every_choice_for_full_receivers_as_well() {
 }
 
 #[test]
+fn results_buffers_and_broadcasts_are_verified_as_well() {
+    let small = "--block 128 --window 2048 --every 32";
+    for url in URLS {
+        for (kind, size) in [("return", 8), ("return", 200), ("buffer", 200), ("read", 16)] {
+            let of = format!("--kind {kind} --size {size} --url {url}");
+            for full in ["back", "wait", "queue"] {
+                let hot = format!("3 {of} {small} --full {full} --pattern hot-spot --count 400");
+                assert_eq!(total(&local(&hot), 3)["made"], 1200, "{hot}");
+            }
+            let random = format!("2 --threads 2 {of} --pattern random --count 1000");
+            assert_eq!(total(&local(&random), 4)["made"], 4000, "{random}");
+            let plain = format!("2 {of} --packing plain --pattern pairwise --count 300");
+            assert_eq!(total(&local(&plain), 2)["made"], 600, "{plain}");
+        }
+        let long = format!("3 --kind read --size 1000000 --url {url} --count 30 --warm-up 3");
+        assert_eq!(total(&local(&long), 3)["made"], 90, "{long}");
+        for size in [8, 500] {
+            let of = format!("--kind broadcast --size {size} --url {url}");
+            let broadcast = format!("3 --threads 3 {of} --count 300");
+            assert_eq!(total(&local(&broadcast), 9)["made"], 9 * 9 * 300, "each runs everywhere");
+            let tight =
+                format!("2 --threads 2 {of} {small} --full back --queue-max 4096 --count 300");
+            assert_eq!(total(&local(&tight), 4)["made"], 4 * 4 * 300);
+        }
+    }
+}
+
+#[test]
 fn plain_calls_are_a_message_each_and_packed_ones_are_few() {
     let blocks = |packing: &str| {
         let calls = "--pattern hot-spot --target 1 --count 5000 --warm-up 0 --full wait";
@@ -92,6 +120,8 @@ fn bad_arguments_give_one_clear_sentence_and_start_nothing() {
         ("2 --size 200000", "--size: 200000 bytes are over half of a window: --window"),
         ("2 --pattern hot-spot --target 9", "--target: there is no rank 9: the job has 2"),
         ("2 --target 1", "--target: goes with `--pattern hot-spot` only"),
+        ("2 --kind broadcast --pattern random", "--kind: broadcast goes to all threads: "),
+        ("2 --kind read --size 8", "--size: at least 16 bytes of a buffer"),
         ("2 --duration=-1", "--duration: not between 0 and "),
         ("2 --duration=NaN", "--duration: not between 0 and "),
         ("2 --setting bound", "--setting: `bound` is not NAME=VALUE"),
@@ -113,6 +143,7 @@ fn bad_arguments_give_one_clear_sentence_and_start_nothing() {
         "2 --pattern odd",
         "2 --packing tight",
         "2 --full stop",
+        "2 --kind none",
         "2 --count 1 --duration 1",
         "2 --threads 0",
         "2 --every 0",
