@@ -148,13 +148,15 @@ impl<N> Outgoing<N> {
         self.open = pool.block(HEADER + need);
     }
 
-    /// What was written so far may leave.
+    /// What was written so far may leave. Whether the open block had anything of it.
     #[inline]
-    pub(crate) fn seal(&mut self) {
-        if self.open.used > HEADER {
+    pub(crate) fn seal(&mut self) -> bool {
+        let has_any = self.open.used > HEADER;
+        if has_any {
             self.open.end = self.written;
             self.sealed.push_back(std::mem::take(&mut self.open));
         }
+        has_any
     }
 
     /// What was written so far leaves as soon as there is room; until then its block goes on being filled.
@@ -166,7 +168,8 @@ impl<N> Outgoing<N> {
     /// The same, of a block that is one of many short ones: if it has to wait, it takes no more memory than it needs.
     pub(crate) fn seal_short(&mut self) {
         if self.sealed.is_empty() {
-            return self.seal();
+            self.seal();
+            return;
         }
         let Block { bytes, used, .. } = &mut self.open;
         if *used > HEADER {
@@ -220,6 +223,34 @@ impl<N> Outgoing<N> {
             self.ask();
         }
         self.notices[when as usize].push_back((self.written, notice));
+    }
+
+    /// The open block with its header, when nothing waits before it, and it is short enough to leave as a copy.
+    #[inline]
+    pub(crate) fn short(&mut self, max: usize, consumed: u32) -> Option<&[u8]> {
+        let Block { used, held, .. } = &self.open;
+        let is_short = (HEADER + 1..=max).contains(used) && held.is_none();
+        let may_leave = self.sealed.is_empty() && self.written <= self.consumed + self.window;
+        if !(is_short && may_leave) {
+            return None;
+        }
+        self.open.address(consumed);
+        Some(self.open.message())
+    }
+
+    /// What [`Outgoing::short`] gave has left. Its block stays open.
+    #[inline]
+    pub(crate) fn leave_short(&mut self) {
+        (self.open.used, self.open.asks) = (HEADER, false);
+        self.posted = self.written;
+    }
+
+    /// An open block without a record is used by others.
+    #[inline]
+    pub(crate) fn close_empty(&mut self, pool: &mut Pool) {
+        if self.open.used == HEADER {
+            pool.take_back(std::mem::take(&mut self.open));
+        }
     }
 
     /// The block that may leave next.

@@ -213,8 +213,7 @@ impl<N> Port<N> {
         if len > self.record_max || !link.out.has_room(len, limit) {
             return Err(self.refusal(to, len));
         }
-        if !link.out.fits(len) {
-            link.out.seal();
+        if !link.out.fits(len) && link.out.seal() {
             self.push(at);
         }
         let link = &mut self.links[at as usize];
@@ -283,15 +282,20 @@ impl<N> Port<N> {
     /// What was written to this end leaves, as far as there is room for it; the rest with the first room.
     #[inline]
     pub fn flush(&mut self, to: u32) {
-        if let Ok(at) = self.link_to(to) {
+        if let Ok(at) = self.link_to(to)
+            && !self.send_short(at)
+        {
             self.links[at as usize].out.flush();
             self.push(at);
         }
     }
 
     /// The same; and nothing that is written later leaves with it.
+    #[inline]
     pub fn flush_alone(&mut self, to: u32) {
-        if let Ok(at) = self.link_to(to) {
+        if let Ok(at) = self.link_to(to)
+            && !self.send_short(at)
+        {
             self.links[at as usize].out.seal_short();
             self.push(at);
         }
@@ -307,9 +311,24 @@ impl<N> Port<N> {
             let link = &mut self.links[at as usize];
             link.is_unflushed = false;
             link.out.flush();
-            self.push(at);
+            if !self.send_short(at) {
+                self.push(at);
+            }
+            self.links[at as usize].out.close_empty(&mut self.pool);
         }
         true
+    }
+
+    /// Whether nothing has come, nothing is to be flushed or acknowledged, and nobody to be told.
+    #[inline]
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.completions.is_empty()
+            && self.parcels.is_empty()
+            && self.ended.is_empty()
+            && self.unflushed.is_empty()
+            && self.owing.is_empty()
+            && self.due.is_empty()
     }
 
     /// Whether everything that was written has left this port.
@@ -447,18 +466,22 @@ impl<N> Port<N> {
     }
 
     /// The link to an end, opened if it was not.
-    #[inline]
+    #[inline(always)]
     fn link_to(&mut self, end: u32) -> Result<u32, Error> {
-        match self.of_end.get(end as usize) {
-            Some(0) | None => self.open(end),
-            Some(at) => {
-                let at = at - 1;
-                match &self.links[at as usize].way {
-                    Way::Gone(reason) => Err(Error::Gone { end, reason: reason.clone() }),
-                    Way::None => self.connect(at).map(|()| at),
-                    Way::Near | Way::Peer(_) => Ok(at),
-                }
-            }
+        // 0, one less, is no place of a link.
+        let at = self.of_end.get(end as usize).map_or(u32::MAX, |at| at.wrapping_sub(1));
+        match self.links.get(at as usize) {
+            Some(Link { way: Way::Near | Way::Peer(_), .. }) => Ok(at),
+            _ => self.link_anew(end),
+        }
+    }
+
+    #[cold]
+    fn link_anew(&mut self, end: u32) -> Result<u32, Error> {
+        let at = self.link_of(end)?;
+        match &self.links[at as usize].way {
+            Way::Gone(reason) => Err(Error::Gone { end, reason: reason.clone() }),
+            Way::None | Way::Near | Way::Peer(_) => self.connect(at).map(|()| at),
         }
     }
 }

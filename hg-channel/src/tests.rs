@@ -26,6 +26,9 @@ enum Move {
     ReleaseRetagged,
     /// The transport takes one block.
     Post,
+    /// The same with an open block, if that is short.
+    PostShort,
+    CloseEmpty,
     /// One block arrives.
     Deliver,
     /// The receiver consumes one block.
@@ -50,6 +53,8 @@ fn moves() -> impl Strategy<Value = Move> {
         2 => Just(Move::Release),
         1 => Just(Move::ReleaseRetagged),
         4 => Just(Move::Post),
+        2 => Just(Move::PostShort),
+        1 => Just(Move::CloseEmpty),
         4 => Just(Move::Deliver),
         4 => Just(Move::Consume),
         2 => Just(Move::Tell),
@@ -102,7 +107,9 @@ impl World {
     fn step(&mut self, next: Move) {
         match next {
             Move::Write(len, told) => self.write(len, told),
-            Move::Seal => self.out.seal(),
+            Move::Seal => {
+                self.out.seal();
+            }
             Move::SealShort => self.out.seal_short(),
             Move::Flush => self.out.flush(),
             Move::Hold => {
@@ -124,6 +131,8 @@ impl World {
                 }
             }
             Move::Post => self.post(),
+            Move::PostShort => self.post_short(),
+            Move::CloseEmpty => self.out.close_empty(&mut self.pool),
             Move::Deliver => {
                 if let Some(block) = self.under_way.pop_front() {
                     self.incoming.arrive((block.len() - HEADER) as u64).unwrap();
@@ -169,6 +178,20 @@ impl World {
         let Some(block) = self.out.front() else { return };
         block.address(0);
         let bytes = block.message().to_vec();
+        self.take(bytes);
+        let block = self.out.leave().unwrap();
+        self.pool.take_back(block);
+    }
+
+    fn post_short(&mut self) {
+        let Some(bytes) = self.out.short(56, 0) else { return };
+        let bytes = bytes.to_vec();
+        assert!((HEADER + 1..=56).contains(&bytes.len()));
+        self.take(bytes);
+        self.out.leave_short();
+    }
+
+    fn take(&mut self, bytes: Vec<u8>) {
         let mut left = &bytes[HEADER..];
         while let Some(record) = next_record(&mut left).unwrap() {
             let is_retagged = self.retagged.contains(&self.posted);
@@ -177,8 +200,6 @@ impl World {
             self.posted += 1;
         }
         self.under_way.push_back(bytes);
-        let block = self.out.leave().unwrap();
-        self.pool.take_back(block);
         let bytes: usize =
             self.under_way.iter().chain(&self.arrived).map(|it| it.len() - HEADER).sum();
         assert!(bytes <= WINDOW as usize, "{bytes} bytes are on their way");

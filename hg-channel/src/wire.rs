@@ -13,7 +13,8 @@
 //! |---|---|---|
 //! | `Hello` | unexpected message, the first of a connection | token of the job (16), number of the sending end (4), window (4) |
 //! | `Records` | unexpected message | records |
-//! | `Consumed` | control message, which may overtake the `Hello` of its connection | the same |
+//! | `Consumed` | unexpected message, behind the `Hello` of its connection | none |
+//! | | control message, which may overtake that | as `Hello` |
 //! | `Leave` | control message: the sender would close this idle connection | lower half of: written (4), consumed (4) |
 //! | `Left` | control message: whoever sends it uses this connection no more, if nothing was sent meanwhile | the same |
 //!

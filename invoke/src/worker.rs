@@ -187,8 +187,14 @@ impl Worker {
         if self.rounds.get().is_multiple_of(CLOCK_ROUNDS) {
             self.now.set(Instant::now());
         }
-        let advanced = self.port.borrow_mut().advance(self.now.get());
+        let mut port = self.port.borrow_mut();
+        let advanced = port.advance(self.now.get());
         let mut moved = advanced.map_err(|error| Error::Setup(error.to_string()))?;
+        // Whoever spins finds what comes the sooner, the shorter a round without anything is.
+        if !moved && port.is_idle() && !self.has_to_move() {
+            return Ok(false);
+        }
+        drop(port);
         loop {
             let event = self.port.borrow_mut().next();
             match event {
@@ -202,8 +208,9 @@ impl Worker {
                 Some(_) => {}
             }
         }
-        self.post_moves();
-        moved |= self.run_what_was_read();
+        if self.has_to_move() {
+            moved |= self.move_on();
+        }
         let mut port = self.port.borrow_mut();
         port.acknowledge();
         if !moved {
@@ -302,7 +309,14 @@ impl Worker {
         self.lose_broadcasts(end, &error);
     }
 
+    #[inline]
     fn tell_due(&self) {
+        if self.port.borrow().is_due() {
+            self.tell_all_due();
+        }
+    }
+
+    fn tell_all_due(&self) {
         loop {
             let due = self.port.borrow_mut().due();
             match due {

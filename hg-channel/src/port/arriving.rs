@@ -168,7 +168,7 @@ impl<N> Port<N> {
             Err(broken) => return self.broken(from, broken),
         };
         if header.kind != Kind::Records {
-            return self.greeting(from, header.kind, &message);
+            return self.other_message(from, header, &message);
         }
         let at = match self.latest {
             Some((peer, at)) if peer == from => at,
@@ -222,6 +222,18 @@ impl<N> Port<N> {
     }
 
     /// Anything but records.
+    fn other_message(&mut self, from: Peer, header: Header, message: &Message) -> Option<Event<N>> {
+        if header.kind != Kind::Consumed || message.len() != HEADER {
+            return self.greeting(from, header.kind, message);
+        }
+        let at = match self.latest {
+            Some((peer, at)) if peer == from => Some(at),
+            _ => self.connections.get(&from).map(|connection| connection.link),
+        };
+        let Some(at) = at else { return self.broken(from, Broken::Hello) };
+        if self.heard(at, header.consumed) { None } else { self.broken(from, Broken::Consumed) }
+    }
+
     #[cold]
     fn greeting(&mut self, from: Peer, kind: Kind, message: &Message) -> Option<Event<N>> {
         let is_known = self.connections.contains_key(&from);

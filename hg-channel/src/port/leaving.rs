@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hg_na::{Error as NaError, GoneReason, Message, Op, Peer, QUIET};
+use hg_na::{Error as NaError, GoneReason, INLINE_MAX, Message, Op, Peer, QUIET};
 
 use super::{Connection, Event, Link, Port, State, Way};
 use crate::{
@@ -15,13 +15,6 @@ use crate::{
 pub(super) const TRANSFER: u64 = 1 << 62;
 
 impl<N> Port<N> {
-    #[cold]
-    pub(super) fn open(&mut self, end: u32) -> Result<u32, Error> {
-        let at = self.link_of(end)?;
-        self.connect(at)?;
-        Ok(at)
-    }
-
     /// The link of an end, which may have no way yet.
     pub(super) fn link_of(&mut self, end: u32) -> Result<u32, Error> {
         let ends = self.directory.ends();
@@ -73,6 +66,29 @@ impl<N> Port<N> {
         }
     }
 
+    /// Sends the open block, if nothing waits before it and it is short: it is copied into its message, and not sealed before. `false`: it was
+    /// not; [`Port::push`] finds why.
+    #[inline]
+    pub(super) fn send_short(&mut self, at: u32) -> bool {
+        let Self { links, context, due, stats, .. } = self;
+        let link = &mut links[at as usize];
+        let (Way::Peer(to), false) = (&link.way, link.is_blocked) else { return false };
+        let consumed = link.incoming.consumed();
+        let Some(bytes) = link.out.short(INLINE_MAX, consumed) else { return false };
+        let op = Op::SendUnexpected { to: *to, message: Message::copied(bytes) };
+        if context.post(QUIET | u64::from(at), op).is_err() {
+            return false;
+        }
+        link.is_active = true;
+        link.incoming.tell();
+        stats.blocks += 1;
+        link.out.leave_short();
+        while let Some(notice) = link.out.due() {
+            due.push(notice);
+        }
+        true
+    }
+
     fn send(&mut self, at: u32, peer: Peer) {
         let Self { links, context, pool, due, stats, .. } = self;
         let link = &mut links[at as usize];
@@ -80,7 +96,7 @@ impl<N> Port<N> {
             let Some(block) = link.out.front() else { break None };
             block.address(link.incoming.consumed());
             let bytes = block.message();
-            let message = if bytes.len() <= hg_na::INLINE_MAX {
+            let message = if bytes.len() <= INLINE_MAX {
                 Message::copied(bytes)
             } else {
                 match context.message(peer, bytes.len()) {
@@ -170,6 +186,16 @@ impl<N> Port<N> {
                 of_link.map(|(peer, _)| *peer)
             }
         };
+        // Behind nothing else, it may go as any message: what has a connection needs no signature, and a transport is quickest so.
+        if let (Way::Peer(to), false) = (&link.way, link.is_blocked || link.out.is_waiting()) {
+            let mut message = Message::inline(HEADER);
+            let header = Header { kind: Kind::Consumed, asks: false, consumed };
+            header.write(message.as_mut_slice());
+            let op = Op::SendUnexpected { to: *to, message };
+            if self.context.post(QUIET | u64::from(at), op).is_ok() {
+                return;
+            }
+        }
         let is_told = peer.is_some_and(|to| {
             let op = Op::SendControl { to, message: self.signed(Kind::Consumed, consumed) };
             self.context.post(QUIET | u64::from(at), op).is_ok()

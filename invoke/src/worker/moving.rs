@@ -222,6 +222,19 @@ impl Worker {
         self.post_moves();
     }
 
+    /// Whether anything waits for the transport, or was read meanwhile.
+    #[inline]
+    pub(super) fn has_to_move(&self) -> bool {
+        let moves = self.moves.borrow();
+        !(moves.waiting.is_empty() && moves.read.is_empty())
+    }
+
+    /// Goes on with it. Whether anything ran.
+    pub(super) fn move_on(&self) -> bool {
+        self.post_moves();
+        self.run_what_was_read()
+    }
+
     /// Gives the transport what it takes. One that it does not take holds up no other.
     pub(super) fn post_moves(&self) {
         let count = self.moves.borrow().waiting.len();

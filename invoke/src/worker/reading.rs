@@ -171,16 +171,12 @@ impl Worker {
     }
 
     /// Runs what has waited for bytes that were read meanwhile. Whether there was any.
-    #[inline]
     pub(super) fn run_what_was_read(&self) -> bool {
-        !self.moves.borrow().read.is_empty() && self.run_all_that_was_read()
-    }
-
-    #[cold]
-    fn run_all_that_was_read(&self) -> bool {
+        let mut any = false;
         loop {
             let next = self.moves.borrow_mut().read.pop_front();
-            let Some((reading, failed)) = next else { return true };
+            let Some((reading, failed)) = next else { return any };
+            any = true;
             let from = reading.from;
             let stream = self.stalled.borrow_mut().0.remove(&from);
             let Some((mut blocks, at)) = stream else { continue };
