@@ -44,21 +44,25 @@ fn assert_named(said: &str, dead: u32, processes: usize) {
 }
 
 /// When it dies, and what the processes do then.
-const CASES: [(&str, &str); 10] = [
+const CASES: [(&str, &str); 7] = [
     ("the workers are open", "--count 100000000"),
     ("warms up", "--warm-up 1000000000"),
     ("is in full swing", "--duration 600"),
     ("is in full swing", "--duration 600 --packing ovfl --full wait --pattern random"),
     ("is in full swing", "--duration 600 --packing plain --full back --pattern pairwise"),
     ("is in full swing", "--duration 600 --size 20000 --pattern hot-spot --target 1"),
-    ("is in full swing", "--duration 600 --kind return --pattern random"),
-    ("is in full swing", "--duration 600 --kind read --size 50000 --every 32"),
-    ("is in full swing", "--duration 600 --kind broadcast --every 32 --full wait"),
     ("has made its calls", "--count 20000"),
 ];
 
-fn in_each_case(url: &str) {
-    for (phase, arguments) in CASES {
+/// The same with other kinds of calls.
+const KINDS: [(&str, &str); 3] = [
+    ("is in full swing", "--duration 600 --kind return --pattern random"),
+    ("is in full swing", "--duration 600 --kind read --size 50000 --every 32"),
+    ("is in full swing", "--duration 600 --kind broadcast --every 32 --full wait"),
+];
+
+fn in_each_case(url: &str, cases: &[(&str, &str)]) {
+    for (phase, arguments) in cases.iter().copied() {
         let shared = ["--local", "4", "--threads", "2", "--verbose", "--url", url];
         let given: Vec<&str> = arguments.split_whitespace().collect();
         let (code, said) = killed(command(RUNNER, &[&shared[..], &given].concat()), 1, phase);
@@ -72,12 +76,22 @@ fn in_each_case(url: &str) {
 
 #[test]
 fn whoever_is_killed_is_named_by_all_others_over_shared_memory() {
-    in_each_case("sm://");
+    in_each_case("sm://", &CASES);
 }
 
 #[test]
 fn whoever_is_killed_is_named_by_all_others_over_tcp() {
-    in_each_case("tcp://127.0.0.1");
+    in_each_case("tcp://127.0.0.1", &CASES);
+}
+
+#[test]
+fn whoever_is_killed_amid_results_buffers_or_broadcasts_is_named_as_well() {
+    in_each_case("sm://", &KINDS);
+}
+
+#[test]
+fn whoever_is_killed_amid_results_buffers_or_broadcasts_is_named_over_tcp_as_well() {
+    in_each_case("tcp://127.0.0.1", &KINDS);
 }
 
 #[test]
