@@ -99,8 +99,7 @@ pub(crate) fn serve(
         let taken = match lent {
             Ok(lent) => {
                 let may_block = handler.kind() == ServeKind::Blocking;
-                let taking =
-                    Taking { port: &port, request: &request, may_block, cancelled: token };
+                let taking = Taking { port: &port, request: &request, may_block, cancelled: token };
                 taking.all(lent).await
             }
             Err(refusal) => Err(refusal),
