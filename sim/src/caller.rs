@@ -9,7 +9,7 @@ use std::{
 
 use hg_core::{error::CallError, rpc::Rpc};
 use hg_engine::{Bulk, CallOptions, Engine, Peer};
-use hg_na::Rights;
+use hg_na::{Frozen, Rights};
 use serde_bytes::ByteBuf;
 
 use crate::{
@@ -44,6 +44,7 @@ fn call_peer(stage: &dyn Stage, number: usize, call: &Call, way: (&Engine, &Peer
     let asked = Asked {
         call: number as u64,
         memory: memory.as_ref().map(Bulk::descriptor),
+        frozen: (call.frozen > 0).then(|| Frozen::from(serve::bytes(number as u64, call.frozen))),
         bytes: ByteBuf::from(serve::bytes(number as u64, call.len)),
     };
     stage.begun(number);

@@ -204,7 +204,7 @@ fn has_no_reason_to_wait(run: &Run, call: &Call) -> bool {
         is_free && it.lives && it.disturbed_until == 0 && !it.was_restarted
     };
     let to_be_quick = matches!(call.act, Act::Answer(_) | Act::Refuse | Act::Panic | Act::After(_));
-    let is_short = call.len < 100 && !matches!(call.act, Act::Answer(len) if len >= 100);
+    let is_short = !call.lends() && !matches!(call.act, Act::Answer(len) if len >= 100);
     is_fast && to_be_quick && is_short && is_calm(call.from) && is_calm(call.to)
 }
 

@@ -5,6 +5,7 @@ use std::fmt;
 
 use hg_bulk::Descriptor;
 use hg_core::{rpc::Rpc, signature::SignatureCell};
+use hg_na::Frozen;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_bytes::ByteBuf;
 
@@ -28,6 +29,7 @@ pub(crate) struct Asked {
     pub(crate) call: u64,
     /// Memory of the caller's, to pull from or to push to.
     pub(crate) memory: Option<Descriptor>,
+    pub(crate) frozen: Option<Frozen>,
     pub(crate) bytes: ByteBuf,
 }
 

@@ -87,7 +87,11 @@ impl Here {
             stage.fail(why);
             return Act::Refuse;
         };
-        if *asked.bytes != bytes(number, call.len) || call.to != *process {
+        let frozen = asked.frozen.as_deref().unwrap_or_default();
+        let is_right = *asked.bytes == bytes(number, call.len)
+            && *frozen == bytes(number, call.frozen)
+            && call.to == *process;
+        if !is_right {
             stage.fail(format!("value: {process} got other arguments of call {number}"));
         }
         call.act
@@ -185,7 +189,7 @@ impl Here {
         let engine = request.engine();
         let (number, address) = self.stage.calling_on(to, nanos);
         if let Ok(peer) = engine.lookup(&address) {
-            let asked = Asked { call: number, memory: None, bytes: ByteBuf::new() };
+            let asked = Asked { call: number, memory: None, frozen: None, bytes: ByteBuf::new() };
             let options = CallOptions::within(Duration::from_nanos(nanos));
             let _whatever = engine.call_with(Plain, &peer, asked, options).await;
         }
@@ -196,7 +200,7 @@ impl Here {
         let engine = request.engine();
         let (number, address) = self.stage.calling_on(to, nanos);
         if let Ok(peer) = engine.lookup(&address) {
-            let asked = Asked { call: number, memory: None, bytes: ByteBuf::new() };
+            let asked = Asked { call: number, memory: None, frozen: None, bytes: ByteBuf::new() };
             let options = CallOptions::within(Duration::from_nanos(nanos));
             let _whatever = engine.call_with(Plain, &peer, asked, options).wait();
         }

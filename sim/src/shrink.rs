@@ -133,6 +133,9 @@ fn simpler(event: &Event) -> Vec<Event> {
     if call.len > 0 {
         all.push(Call { len: 0, ..call.clone() });
     }
+    if call.frozen > 0 {
+        all.push(Call { frozen: 0, ..call.clone() });
+    }
     if !matches!(call.act, Act::Answer(0)) {
         all.push(Call { act: Act::Answer(0), ..call.clone() });
     }

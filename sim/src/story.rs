@@ -120,6 +120,8 @@ pub struct Call {
     pub act: Act,
     /// Bytes of its arguments beside the few that it always has.
     pub len: usize,
+    /// Bytes of frozen memory among its arguments; 0: there is none.
+    pub frozen: usize,
     /// Time that it may take in nanoseconds.
     pub deadline: Option<u64>,
     /// What its caller does.
@@ -135,9 +137,9 @@ impl Call {
     /// A call that is answered at once.
     #[must_use]
     pub fn plain(from: usize, to: usize, kind: Kind, manner: Manner) -> Self {
-        let (act, len, deadline) = (Act::Answer(0), 0, None);
+        let (act, len, frozen, deadline) = (Act::Answer(0), 0, 0, None);
         let (waits_for_room, contexts) = (false, FIRST);
-        Self { from, to, kind, act, len, deadline, manner, waits_for_room, contexts }
+        Self { from, to, kind, act, len, frozen, deadline, manner, waits_for_room, contexts }
     }
 
     /// The engine, or the context of it, that makes the call.
@@ -146,6 +148,12 @@ impl Call {
             Some((own, _)) => engine.context(own),
             None => Some(engine),
         }
+    }
+
+    /// Whether its target takes memory of its caller's before its handler runs.
+    #[must_use]
+    pub fn lends(&self) -> bool {
+        self.len >= 100 || self.frozen > 0
     }
 
     /// Whether its handler ends only with the story, or when its caller gives up at its end.
@@ -282,10 +290,13 @@ fn time(nanos: u64) -> String {
 impl fmt::Display for Call {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let verb = if self.manner.is_one_way() { "notifies" } else { "calls" };
-        let Self { from, to, kind, act, len, .. } = self;
+        let Self { from, to, kind, act, len, frozen, .. } = self;
         write!(out, "{from} {verb} {to}: {kind:?} {act:?}")?;
         if *len > 0 {
             write!(out, ", {len} bytes")?;
+        }
+        if *frozen > 0 {
+            write!(out, ", {frozen} frozen")?;
         }
         if let Some(deadline) = self.deadline {
             write!(out, ", within {}", time(deadline))?;

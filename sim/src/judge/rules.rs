@@ -21,7 +21,7 @@ pub(crate) struct Sides {
 pub(crate) fn ends_by_itself(story: &Story, call: &Call) -> bool {
     let Some(target) = story.processes.get(call.to - 1) else { return false };
     // What is longer than half the budget is not shared fairly: who has it may wait for a thread for ever.
-    let is_large = call.len >= 100 && target.large_in_service_max < 1 << 30;
+    let is_large = call.lends() && target.large_in_service_max < 1 << 30;
     let is_kept_by_hog =
         is_large && (1..=story.processes.len()).any(|it| story.is_hog(it, call.to));
     let ends = !call.stays() && call.act != Act::UntilCancelled;
@@ -52,7 +52,7 @@ pub(crate) fn is_possible(call: &Call, kind: &str, sides: Sides) -> bool {
         "Panicked" => matches!(call.act, Act::Panic | Act::Poison),
         "Decode" => call.act == Act::Poison,
         "Rejected" => {
-            let is_large = call.len >= 100 || matches!(call.act, Act::Answer(len) if len >= 100);
+            let is_large = call.lends() || matches!(call.act, Act::Answer(len) if len >= 100);
             let is_bad = matches!(call.act, Act::Forget | Act::Poison);
             is_large || is_bad || !target_is_well || was_disturbed
         }

@@ -185,7 +185,7 @@ impl Maker {
             return true;
         }
         let target = &self.story.processes[call.to - 1];
-        if call.len >= 100 && target.large_in_service_max < 1 << 30 {
+        if call.lends() && target.large_in_service_max < 1 << 30 {
             return false;
         }
         self.may_hog(call.from, call.to)
@@ -274,7 +274,7 @@ impl Maker {
                 && call.from == process
                 && let Some(target) = self.story.processes.get(call.to - 1)
             {
-                if call.len >= 100 && target.large_in_service_max < 1 << 30 {
+                if call.lends() && target.large_in_service_max < 1 << 30 {
                     return false;
                 }
                 asked.push(call.to);
@@ -308,6 +308,8 @@ impl Maker {
         } else {
             random.pick(&[0, 0, 0, 8, 60])
         };
+        let is_frozen = random.percent(self.mood.large / 2);
+        let frozen = if is_frozen { random.pick(&[1, 300, 3000]) } else { 0 };
         let deadline = random.percent(self.mood.deadlines).then(|| self.time(random));
         let mut manner = match random.below(10) {
             0..4 => Manner::Wait,
@@ -325,8 +327,18 @@ impl Maker {
         let waits = act == Act::UntilCancelled && manner.is_one_way();
         let act = if waits { Act::Never } else { act };
         let waits_for_room = random.percent(self.mood.waits_for_room);
-        let contexts = FIRST;
-        let call = Call { from, to, kind, act, len, deadline, manner, waits_for_room, contexts };
+        let call = Call {
+            from,
+            to,
+            kind,
+            act,
+            len,
+            frozen,
+            deadline,
+            manner,
+            waits_for_room,
+            contexts: FIRST,
+        };
         Call { contexts: self.contexts(&call, random), ..call }
     }
 
