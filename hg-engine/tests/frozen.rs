@@ -197,9 +197,11 @@ fn it_is_an_argument_of_calls_and_nothing_else() {
     let peer = origin.lookup(target.address()).unwrap();
     let answer = origin.call(give_back, &peer, (numbers(10),)).wait();
     let Err(CallError::Decode(why)) = &answer else { panic!("{answer:?}") };
-    assert!(why.contains("only among the arguments"), "{why}");
+    // Postcard keeps no sentence of a type's.
+    let is_said = |why: &str| cfg!(not(feature = "bincode")) || why.contains("only among");
+    assert!(is_said(why), "{why}");
     let apart = <hg_core::codec::Default as hg_core::codec::Codec>::size(&numbers(1));
-    assert!(apart.is_err_and(|it| it.to_string().contains("only")));
+    assert!(apart.is_err_and(|it| is_said(&it.to_string())));
     // What was serialized in vain is no argument of the next call.
     assert_eq!(origin.call(sum, &peer, (numbers(2),)).wait().unwrap(), 1);
 }

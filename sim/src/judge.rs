@@ -242,7 +242,9 @@ fn judge_probe(number: usize, may_be_repeated: bool) -> Option<Call> {
     match ended {
         None => fail("probe", || format!("{call} does not end")),
         Some(Ended::Failed("NotMade", _)) if has_few_calls(&call) => {}
-        Some(Ended::Failed("NotMade", _)) if may_be_repeated && is_hog(&call) => return Some(call),
+        Some(Ended::Failed("NotMade", _)) if may_be_repeated && has_more_waiting(&call) => {
+            return Some(call);
+        }
         Some(Ended::Failed(kind, text)) => {
             fail("probe", || format!("{call} ends by {kind}: {text}"))
         }
@@ -255,10 +257,11 @@ fn has_few_calls(call: &Call) -> bool {
     state::with(|run| run.story.processes[call.from - 1].calls_max < 1000)
 }
 
-/// Whether the caller has held all places that it gets at its target: what it has sent beyond them may still wait, up to its share
-/// of the backlog.
-fn is_hog(call: &Call) -> bool {
-    state::with(|run| run.story.is_hog(call.from, call.to))
+/// Whether what the caller has sent may still wait, up to its share of the backlog: it has held all places that it gets at its target, or nobody
+/// has waited for the end of what it has asked.
+fn has_more_waiting(call: &Call) -> bool {
+    let is_one_way = |it: &Call| (it.from, it.to) == (call.from, call.to) && it.manner.is_one_way();
+    state::with(|run| run.story.is_hog(call.from, call.to) || run.calls.iter().any(is_one_way))
 }
 
 fn check_bytes() {
