@@ -28,6 +28,8 @@ pub const VALUE_MAX: usize = 16 << 20;
 pub const CHANNEL_MAX: usize = 128;
 /// The longest frame before its sender has said who it is.
 pub(crate) const HELLO_MAX: usize = 1024;
+/// Bytes of the length in front of each frame.
+pub(crate) const FRAME_HEAD: usize = 4;
 /// The longest frame of a rank.
 pub(crate) const UP_MAX: usize = VALUE_MAX + 1024;
 /// The longest frame of the hub.

@@ -12,7 +12,7 @@ use hg_na_memory::NotInherited;
 use mio::{Interest, Registry, Token, unix::SourceFd};
 
 use crate::{
-    frame::{Garbage, HELLO_MAX, UP_MAX, Up, split},
+    frame::{FRAME_HEAD, Garbage, HELLO_MAX, UP_MAX, Up, split},
     stream::Stream,
 };
 
@@ -44,6 +44,17 @@ pub(crate) struct Connection {
 /// How much is read at once.
 const CHUNK: usize = 64 << 10;
 
+/// What came of reading.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Filled {
+    /// There is no more for now.
+    All,
+    /// There may be more, once the frames that are here were handled.
+    Some,
+    /// The other end has closed; what it said before is here.
+    Closed,
+}
+
 impl Connection {
     /// Its stream must not block.
     pub(crate) fn new(who: Who, stream: Stream) -> Self {
@@ -67,26 +78,19 @@ impl Connection {
         matches!(self.who, Who::Seat(one) | Who::Rank(one) if one == rank)
     }
 
-    /// Reads what is there. `false`: the other end has closed.
-    pub(crate) fn fill(&mut self) -> bool {
+    /// Reads what is there, until there is at least a frame of those that are allowed: whoever sends more waits until they were handled.
+    pub(crate) fn fill(&mut self) -> Filled {
         let mut chunk = [0; CHUNK];
-        loop {
+        while self.input.len() < self.frame_max() + FRAME_HEAD {
             match self.stream.read(&mut chunk) {
-                Ok(0) => return false,
+                Ok(0) => return Filled::Closed,
                 Ok(count) => self.input.extend_from_slice(&chunk[..count]),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Filled::All,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => return false,
-            }
-            if self.input.len() > UP_MAX + CHUNK && self.oversized() {
-                return false;
+                Err(_) => return Filled::Closed,
             }
         }
-    }
-
-    /// Would its first frame be refused for its length?
-    fn oversized(&self) -> bool {
-        split(&self.input, self.frame_max()).is_err()
+        Filled::Some
     }
 
     fn frame_max(&self) -> usize {
@@ -128,5 +132,43 @@ impl Connection {
 
     pub(crate) fn is_flushed(&self) -> bool {
         self.output.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    #[test]
+    fn a_stranger_is_read_as_far_as_its_first_frame_may_go_and_a_member_as_far_as_one_of_its() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (stream, _) = listener.accept().unwrap();
+        sender.set_nonblocking(true).unwrap();
+        stream.set_nonblocking(true).unwrap();
+        // Frames of one byte: none is too long.
+        let frames = [1, 0, 0, 0, 7].repeat(CHUNK);
+        let mut send = || while sender.write(&frames).is_ok() {};
+        send();
+        let who = Who::Stranger { until: Instant::now() };
+        let mut connection = Connection::new(who, Stream::Tcp(stream));
+        let mut most = 0;
+        let mut fill = |connection: &mut Connection| {
+            let filled = connection.fill();
+            most = most.max(connection.input.len());
+            filled
+        };
+        assert_eq!(fill(&mut connection), Filled::Some);
+        assert!(connection.input.len() <= HELLO_MAX + FRAME_HEAD + CHUNK);
+        connection.who = Who::Rank(0);
+        for _ in 0..20 {
+            while fill(&mut connection) == Filled::Some {
+                connection.input.clear();
+            }
+            send();
+        }
+        assert!(most <= UP_MAX + FRAME_HEAD + CHUNK, "{most}");
     }
 }

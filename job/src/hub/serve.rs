@@ -16,7 +16,7 @@ use slab::Slab;
 
 use super::{
     Config, ENDS, LISTENER, OnBroken, Seat, WAKER,
-    connection::{Connection, Who},
+    connection::{Connection, Filled, Who},
     state::{Effect, Hub},
 };
 use crate::{
@@ -193,12 +193,26 @@ impl Server {
         let Some(connection) = self.connections.get_mut(key) else { return };
         let mut is_open = connection.flush();
         if !connection.closing {
-            is_open &= connection.fill();
-            is_open &= self.take_frames(key);
+            is_open &= self.read(key);
         }
         let is_done = |one: &Connection| one.closing && one.is_flushed();
         if !is_open || self.connections.get(key).is_some_and(is_done) {
             self.remove(key);
+        }
+    }
+
+    /// Reads and handles whatever is there. `false`: the connection has to go.
+    fn read(&mut self, key: usize) -> bool {
+        loop {
+            let Some(connection) = self.connections.get_mut(key) else { return true };
+            let filled = connection.fill();
+            if !self.take_frames(key) || filled == Filled::Closed {
+                return false;
+            }
+            let is_closing = self.connections.get(key).is_none_or(|one| one.closing);
+            if filled == Filled::All || is_closing {
+                return true;
+            }
         }
     }
 
