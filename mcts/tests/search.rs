@@ -1,6 +1,8 @@
 //! Searches of positions whose results are known, with every way of sharing the work.
 
 mod common;
+#[path = "common/faulty.rs"]
+mod faulty;
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -8,10 +10,8 @@ use std::{
 };
 
 use common::{all_settings, balanced, board, opening_wins, small};
-use hg_mcts::{
-    Budget, Game, Outcome, Placement, Player, Random, Search, Settings, TicTacToe, VirtualLoss,
-    hex::Hex,
-};
+use faulty::Faulty;
+use hg_mcts::{Budget, Game, Outcome, Placement, Player, Search, Settings, TicTacToe, VirtualLoss};
 use watchdog::Watchdog;
 
 #[test]
@@ -201,38 +201,13 @@ fn a_phase_ends_when_its_time_is_over() {
     }
 }
 
-/// Its playouts panic after a while.
-#[derive(Clone, Debug)]
-struct Faulty(Hex);
-
-impl Game for Faulty {
-    fn moves(&self, into: &mut Vec<u16>) {
-        self.0.moves(into);
-    }
-    fn play(&mut self, mv: u16) {
-        self.0.play(mv);
-    }
-    fn turn(&self) -> Player {
-        self.0.turn()
-    }
-    fn outcome(&self) -> Option<Outcome> {
-        self.0.outcome()
-    }
-    fn hash(&self) -> u64 {
-        self.0.hash()
-    }
-    fn playouts(&self, count: u32, random: &mut Random) -> u32 {
-        assert!(random.below(1_000) > 0, "the game is broken");
-        self.0.playouts(count, random)
-    }
-}
-
 #[test]
 fn a_game_that_panics_ends_the_phase_on_all_threads() {
     let _watchdog = Watchdog::start();
     for workers in [1, 2, 4] {
         let settings = Settings { workers, ..small() };
-        let mut search = Search::new(Faulty(board(7, "")), settings).unwrap();
+        let mut search =
+            Search::new(Faulty { board: board(7, ""), odds: 1_000 }, settings).unwrap();
         let run =
             catch_unwind(AssertUnwindSafe(|| search.run(Budget::rollouts(u64::MAX)).unwrap()));
         assert!(run.is_err());

@@ -3,54 +3,21 @@
 #![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 mod common;
+#[path = "common/faulty.rs"]
+mod faulty;
+#[path = "../../invoke/tests/common/meeting.rs"]
+mod meeting;
 
-use std::{
-    sync::{Condvar, Mutex},
-    thread,
-    time::Duration,
-};
+use std::{thread, time::Duration};
 
 use common::{all_settings, balanced, board, opening_wins, small};
-use hg_invoke::Group;
+use faulty::Faulty;
 use hg_mcts::{
-    Analysis, Budget, Game, Outcome, Parallelism, Placement, Player, Portable, Random, Search,
-    Settings, Team, TeamError, VirtualLoss, hex::Hex,
+    Analysis, Budget, Game, Outcome, Parallelism, Placement, Player, Portable, Search, Settings,
+    Team, TeamError, VirtualLoss, hex::Hex,
 };
+use meeting::{Meeting, Process};
 use watchdog::Watchdog;
-
-#[derive(Default)]
-struct Meeting {
-    state: Mutex<Given>,
-    changed: Condvar,
-}
-
-/// What each has given, and what all get.
-type Given = (Vec<Option<Vec<u8>>>, Vec<Vec<u8>>);
-
-struct Process<'a>(u32, u32, &'a Meeting);
-
-impl Group for Process<'_> {
-    fn rank(&self) -> u32 {
-        self.0
-    }
-    fn size(&self) -> u32 {
-        self.1
-    }
-    /// Once.
-    fn all_gather(&self, own: &[u8]) -> Result<Vec<Vec<u8>>, String> {
-        let mut state = self.2.state.lock().unwrap();
-        state.0.resize(self.1 as usize, None);
-        state.0[self.0 as usize] = Some(own.to_vec());
-        if state.0.iter().all(Option::is_some) {
-            state.1 = state.0.iter().flatten().cloned().collect();
-            self.2.changed.notify_all();
-        }
-        while state.1.is_empty() {
-            state = self.2.changed.wait(state).unwrap();
-        }
-        Ok(state.1.clone())
-    }
-}
 
 /// What has become of each process but the first one.
 type Ended = Vec<thread::Result<Result<(), TeamError>>>;
@@ -213,54 +180,12 @@ fn two_searches_of_one_team_do_not_mix_and_tell_how_far_they_come() {
     });
 }
 
-/// Its playouts panic in one process.
-#[derive(Clone, Debug)]
-struct Faulty(Hex);
-
-thread_local! {
-    static FAILS: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
-}
-
-impl Game for Faulty {
-    fn moves(&self, into: &mut Vec<u16>) {
-        self.0.moves(into);
-    }
-    fn play(&mut self, mv: u16) {
-        self.0.play(mv);
-    }
-    fn turn(&self) -> Player {
-        self.0.turn()
-    }
-    fn outcome(&self) -> Option<Outcome> {
-        self.0.outcome()
-    }
-    fn hash(&self) -> u64 {
-        self.0.hash()
-    }
-    fn playouts(&self, count: u32, random: &mut Random) -> u32 {
-        // Only processes that were sent the position have set it.
-        assert!(!FAILS.get() || random.below(100) > 0, "the game is broken");
-        self.0.playouts(count, random)
-    }
-}
-
-impl Portable for Faulty {
-    fn to_bytes(&self) -> Vec<u8> {
-        self.0.to_bytes()
-    }
-    fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let is_leader = thread::current().name().is_some();
-        FAILS.set(!is_leader);
-        Hex::from_bytes(bytes).map(Self)
-    }
-}
-
 #[test]
 fn a_game_that_panics_in_one_process_ends_the_phase_in_all_and_names_it() {
     let _watchdog = Watchdog::start();
     for (processes, settings) in [(2, small()), (3, small())] {
         let (found, ended) = lead("sm://", (processes, 1), |team| {
-            let position = Faulty(board(7, ""));
+            let position = Faulty { board: board(7, ""), odds: 0 };
             let mut search = Search::by(team, position, settings).unwrap();
             let found = search.run(Budget::default());
             assert_eq!(search.run(Budget::default()).map(drop), found.clone().map(drop));

@@ -1,35 +1,14 @@
 //! A process that lies to its team.
 
-use std::sync::{Condvar, Mutex};
+#[path = "../../../invoke/tests/common/meeting.rs"]
+mod meeting;
 
+use meeting::{Meeting, Process};
 use proptest::prelude::*;
 use watchdog::Watchdog;
 
 use super::*;
 use crate::{Placement, Player, Search, hex::Hex};
-
-/// Two processes that tell each other something once.
-#[derive(Default)]
-struct Meeting(Mutex<[Option<Vec<u8>>; 2]>, Condvar);
-
-struct Process<'a>(u32, &'a Meeting);
-
-impl Group for Process<'_> {
-    fn rank(&self) -> u32 {
-        self.0
-    }
-    fn size(&self) -> u32 {
-        2
-    }
-    fn all_gather(&self, own: &[u8]) -> Result<Vec<Vec<u8>>, String> {
-        let Meeting(told, changed) = self.1;
-        let mut told = told.lock().unwrap();
-        told[self.0 as usize] = Some(own.to_vec());
-        changed.notify_all();
-        let told = changed.wait_while(told, |told| told.contains(&None)).unwrap();
-        Ok(told.iter().flatten().cloned().collect())
-    }
-}
 
 /// What the first process finds when the other one answers the start of a phase like this, and then waits for the end.
 fn told(lie: impl FnOnce(&mut Post, &Begin) -> Result<(), Gone> + Send) -> String {
@@ -38,7 +17,7 @@ fn told(lie: impl FnOnce(&mut Post, &Begin) -> Result<(), Gone> + Send) -> Strin
         let liar = scope.spawn(|| {
             let fabric = Fabric::new().register(post::deliver).unwrap();
             let fabric = fabric.register(post::hear).unwrap();
-            let here = fabric.open(&Process(1, &meeting), "sm://").unwrap().remove(0);
+            let here = fabric.open(&Process(1, 2, &meeting), "sm://").unwrap().remove(0);
             let mut post = Post::new(here, 1);
             post.say(LEADER, Word::Hello).unwrap();
             let begin = post.wait(|inbox| match inbox.orders.pop_front() {
@@ -50,7 +29,7 @@ fn told(lie: impl FnOnce(&mut Post, &Begin) -> Result<(), Gone> + Send) -> Strin
             let ended: Result<(), Gone> = post.wait(|_| None);
             ended.unwrap_err()
         });
-        let team = Team::open(&Process(0, &meeting), 1, "sm://").unwrap().unwrap();
+        let team = Team::open(&Process(0, 2, &meeting), 1, "sm://").unwrap().unwrap();
         let settings =
             Settings { simulations: 4, placement: Placement::Hash, ..Settings::default() };
         let mut search = Search::by(&team, Hex::new(4).unwrap(), settings).unwrap();
