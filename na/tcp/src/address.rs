@@ -120,13 +120,8 @@ impl Place {
             return Err(bad("settings, and keys above all, do not go into a URL: see `key-file`"));
         }
         let (host, port) = split(url.rest()).map_err(bad)?;
-        Ok(Self { host: host.filter(|host| !is_any(host)), port: port.unwrap_or(0) })
+        Ok(Self { host, port: port.unwrap_or(0) })
     }
-}
-
-/// `0.0.0.0`; `[::]` asks for IPv6 and is kept.
-fn is_any(host: &Host) -> bool {
-    *host == Host::Ip(IpAddr::V4(Ipv4Addr::UNSPECIFIED))
 }
 
 /// The address that is bound for "any", of either family.
@@ -226,8 +221,12 @@ mod tests {
     #[test]
     fn urls_to_open_may_leave_everything_out() {
         let any = Place { host: None, port: 0 };
-        for text in ["tcp://", "tcp://0.0.0.0", "tcp://:0", "tcp://0.0.0.0:0"] {
+        for text in ["tcp://", "tcp://:0"] {
             assert_eq!(place(text).unwrap(), any, "{text}");
+        }
+        for text in ["tcp://0.0.0.0", "tcp://0.0.0.0:0"] {
+            let host = Some(Host::Ip(Ipv4Addr::UNSPECIFIED.into()));
+            assert_eq!(place(text).unwrap(), Place { host, port: 0 }, "{text}");
         }
         assert_eq!(place("tcp://[::]:9").unwrap().port, 9);
         assert!(place("tcp://a?key=1").is_err());

@@ -76,6 +76,12 @@ impl Shared {
             }
             None => None,
         };
+        if listener.is_some() && settings.key.is_none() && !bound.ip().is_loopback() {
+            tracing::warn!(
+                address = %bound.ip(),
+                "whoever reaches this address can call this engine: give both sides a key (feature `tcp-key`, setting `key-file`), or listen at 127.0.0.1"
+            );
+        }
         let guard = Arc::new(ForkGuard::new()?);
         Ok(Arc::new(Self {
             caps: caps(&settings),
@@ -196,11 +202,14 @@ fn addresses(
         Some(ip) => Ok((SocketAddr::new(ip, place.port), ip)),
         None => {
             let shown = announced(interface, subnet)?;
-            let any = match &place.host {
-                Some(Host::Ip(any)) => *any,
-                _ => unspecified(shown),
+            // Whoever wants every address says so.
+            let bound = match &place.host {
+                // `[::]` asks for IPv6, `0.0.0.0` for any.
+                Some(Host::Ip(any @ IpAddr::V6(_))) => *any,
+                Some(_) => unspecified(shown),
+                None => shown,
             };
-            Ok((SocketAddr::new(any, place.port), shown))
+            Ok((SocketAddr::new(bound, place.port), shown))
         }
     }
 }

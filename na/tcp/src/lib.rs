@@ -15,13 +15,14 @@
 //!
 //! # Addresses
 //! `tcp://HOST:PORT`, with `/ID` behind it for a context other than 0. A host is an IPv4 address, an IPv6
-//! address in brackets, or a name, which a thread of the domain's resolves. To open: `tcp://` and
-//! `tcp://0.0.0.0` listen on every address and announce one, port 0 is any free one.
+//! address in brackets, or a name, which a thread of the domain's resolves. To open: `tcp://` listens at the address that it
+//! announces, which `interface` or `subnet` chooses; `tcp://0.0.0.0` and `tcp://[::]` listen at every one; port 0 is any free one.
+//! Who listens beyond this machine without a key says so in the log.
 //!
 //! # Settings
 //! | name | meaning | default |
 //! |---|---|---|
-//! | `interface` | whose address is announced | the first that is up, no loopback |
+//! | `interface` | at whose address it listens, and which it announces | the first that is up, no loopback |
 //! | `subnet` | `ADDRESS/BITS`, where it lies | any |
 //! | `connect-timeout-ms` | until a peer that does not greet is given up | 30,000 |
 //! | `silence-bound-ms` | until a peer that is cut off is given up, at least 3,000 | 30,000 |

@@ -1,6 +1,6 @@
 //! What plain sockets offer here: all addresses at once, and each by itself.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use hg_na::{Address, Offer, OpenOptions, Plugin as _};
 
@@ -10,7 +10,7 @@ use crate::{
     interfaces::{Own, announced, own_addresses},
 };
 
-/// `tcp://`, then `tcp://ADDRESS` for each address, those that would rather be announced first.
+/// Every address at once, then `tcp://ADDRESS` for each one, those that would rather be announced first.
 pub(crate) fn offers() -> Vec<Offer> {
     let mut offers = Vec::new();
     offers.extend(everywhere());
@@ -28,11 +28,12 @@ pub(crate) fn offers() -> Vec<Offer> {
 
 /// Listens on every address, and announces one. `None`: never.
 fn everywhere() -> Option<Offer> {
-    let url = Address::new(&format!("{SCHEME}://")).ok()?;
+    let ip = announced(None, None);
+    let all = unspecified(ip.as_ref().map_or(Ipv4Addr::UNSPECIFIED.into(), |ip| *ip));
+    let url = Address::new(&format!("{SCHEME}://{}", Host::Ip(all))).ok()?;
     let opened = TcpPlugin.open(&url, &OpenOptions::listening());
     let mut offer = Offer::new(SCHEME, url);
-    if let Ok(ip) = announced(None, None) {
-        let all = unspecified(ip);
+    if let Ok(ip) = ip {
         let what = format!("every address ({all}), announced as {ip}");
         offer = offer.at(&ip.to_string()).fact("listens-on", what);
     }

@@ -148,6 +148,8 @@ pub(crate) struct Outbound {
     /// Bytes of frames ever queued, and given to the socket.
     queued: u64,
     written: u64,
+    /// Bytes of frames that the socket was given, or whoever seals them for it: what they belong to may have left.
+    taken: u64,
     /// Bytes of messages that the socket does not have yet.
     messages: u64,
     controls: usize,
@@ -337,6 +339,7 @@ impl Outbound {
 
     /// `len` bytes of frames were taken from the front.
     fn consume(&mut self, len: usize) {
+        self.taken += len as u64;
         let mut left = len;
         while left > 0 || (!self.chunks.is_empty() && self.rest(0).is_empty()) {
             let here = self.rest(0).len();
@@ -388,11 +391,11 @@ impl Outbound {
 
     /// Ends everything: the connection takes nothing more.
     pub(crate) fn fail(&mut self, peer: Peer, why: &GoneReason, done: &mut Vec<Completion>) {
-        let written = self.written;
+        let taken = self.taken;
         for leaving in self.leaving.iter_mut().filter(|leaving| leaving.peer == peer) {
             let Some((id, token)) = leaving.op.take() else { continue };
             let message = std::mem::replace(&mut leaving.message, Message::inline(0));
-            let is_inside = leaving.start >= written;
+            let is_inside = leaving.start >= taken;
             let reached = if is_inside { Reached::Never } else { Reached::Unknown };
             let failure = Some((Error::PeerGone(why.clone()), reached));
             done.push(ended(id, token, failure, given_back(message)));
@@ -415,4 +418,44 @@ pub(crate) fn ended(
     let result =
         failure.map_or(Ok(()), |(error, reached)| Err(Box::new(Failure { error, reached })));
     Completion::Done(Done { id, token, result, returned })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::{Kind, LinkId};
+
+    fn sending(serial: u64, len: usize) -> Sending {
+        let id = OpId { scope: 0, serial };
+        Sending { id, token: serial, message: Message::from(vec![7; len]) }
+    }
+
+    fn reached(done: &[Completion]) -> Vec<(Token, Option<Reached>)> {
+        let of = |it: &Completion| match it {
+            Completion::Done(Done { token, result, .. }) => {
+                (*token, result.as_ref().err().map(|failure| failure.reached))
+            }
+            other => panic!("{other:?}"),
+        };
+        done.iter().map(of).collect()
+    }
+
+    #[test]
+    fn what_was_taken_to_be_sealed_may_have_reached_its_peer() {
+        let (peer, mut outbound) = (Peer::new(1, 0), Outbound::default());
+        for (serial, len) in [(1, 100), (2, 100), (3, COPY_MAX + 1), (4, 100)] {
+            let link = LinkId { side: 0, epoch: 0 };
+            let header = Header { kind: Kind::Unexpected, len: len as u32, link, word: 0 };
+            outbound.message(header, peer, sending(serial, len));
+        }
+        // The first one is with the socket; of the third one a byte is in a record.
+        let mut plain = Vec::new();
+        let first = outbound.gather(HEADER + 100, &mut plain);
+        let mut done = Vec::new();
+        outbound.settle(first, &mut done);
+        outbound.gather(2 * HEADER + 100 + 1, &mut plain);
+        outbound.fail(peer, &GoneReason::Exited, &mut done);
+        let expected = [None, Some(Reached::Unknown), Some(Reached::Unknown), Some(Reached::Never)];
+        assert_eq!(reached(&done), (1..).zip(expected).collect::<Vec<_>>());
+    }
 }

@@ -10,7 +10,7 @@ use crate::{
     key::Key,
 };
 
-/// Setting: name of the interface whose address is announced.
+/// Setting: name of the interface at whose address it listens.
 pub(crate) const INTERFACE: &str = "interface";
 /// Setting: `ADDRESS/BITS`, where the announced address lies.
 pub(crate) const SUBNET: &str = "subnet";

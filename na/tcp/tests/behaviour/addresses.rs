@@ -39,6 +39,19 @@ fn every_form_of_a_host_is_listened_at_and_reached() {
 }
 
 #[test]
+fn who_announces_one_address_is_reached_at_that_one_unless_every_one_was_asked_for() {
+    let is_reached_elsewhere = |url: &str, settings: &[(&str, &str)]| {
+        let end = End::open(url, settings);
+        let port: u16 = end.text().rsplit(':').next().unwrap().parse().unwrap();
+        std::net::TcpStream::connect(("127.0.0.2", port)).is_ok()
+    };
+    assert!(!is_reached_elsewhere("tcp://", &[("interface", "lo")]));
+    assert!(!is_reached_elsewhere("tcp://", &[("subnet", "127.0.0.0/8")]));
+    assert!(!is_reached_elsewhere(LOOPBACK, &[]));
+    assert!(is_reached_elsewhere("tcp://0.0.0.0", &[("subnet", "127.0.0.0/8")]));
+}
+
+#[test]
 fn a_name_is_reached_and_one_that_nobody_has_is_named() {
     let server = Server::start(LOOPBACK, &[]);
     let mut end = End::open(LOOPBACK, &[("connect-timeout-ms", "5000")]);
