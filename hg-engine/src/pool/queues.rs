@@ -28,6 +28,8 @@ pub(crate) struct Work {
 /// What waits in a queue.
 enum Entry {
     Job(Job),
+    /// One that had its turn before: it waits for none that was announced, which may wait for what it holds.
+    Due(Job),
     /// A job that was announced.
     Ticket(Arc<Ticket>),
 }
@@ -139,7 +141,9 @@ impl Queues {
             let origin = self.turn.pop_front()?;
             let queue = self.origins.get_mut(&origin)?;
             // Each that was announced takes one more, and is to find one more.
-            if queue.busy + 2 * queue.announced >= free {
+            let is_due = matches!(queue.entries.front(), Some(Entry::Due(_)));
+            let kept = if is_due { 0 } else { 2 * queue.announced };
+            if queue.busy + kept >= free {
                 self.turn.push_back(origin);
                 passed += 1;
                 continue;
@@ -150,7 +154,7 @@ impl Queues {
             }
             self.waiting -= 1;
             match entry {
-                Entry::Job(job) => {
+                Entry::Job(job) | Entry::Due(job) => {
                     queue.busy += 1;
                     self.busy += 1;
                     return Some(Work { origin, job });
@@ -183,7 +187,7 @@ impl Queues {
         if queue.entries.is_empty() {
             self.turn.push_front(origin);
         }
-        queue.entries.push_front(Entry::Job(job));
+        queue.entries.push_front(Entry::Due(job));
         self.waiting += 1;
         queue
     }
@@ -239,7 +243,7 @@ impl Queues {
 
     fn end_entry(&mut self, entry: Entry) -> Option<Job> {
         match entry {
-            Entry::Job(job) => Some(job),
+            Entry::Job(job) | Entry::Due(job) => Some(job),
             Entry::Ticket(ticket) => {
                 self.woken.extend(ticket.end(Turn::Never));
                 None
@@ -323,6 +327,21 @@ mod tests {
         fill(&mut queues, peer(2), 2);
         assert_eq!(started(&mut queues, 4).len(), 2);
         queues.end(peer(2));
+        queues.push_announced(peer(1), Box::new(|| ()));
+        assert_eq!(started(&mut queues, 4), [peer(1)]);
+    }
+
+    #[test]
+    fn a_job_that_is_brought_waits_for_none_that_is_announced() {
+        let mut queues = Queues::default();
+        let tickets = [ticket(), ticket()];
+        for it in &tickets {
+            queues.announce(peer(1), Arc::clone(it));
+        }
+        assert!(started(&mut queues, 4).is_empty() && tickets.iter().all(|it| has_come(it)));
+        fill(&mut queues, peer(2), 2);
+        assert_eq!(started(&mut queues, 4).len(), 2);
+        // What the second one waits for the first one may hold.
         queues.push_announced(peer(1), Box::new(|| ()));
         assert_eq!(started(&mut queues, 4), [peer(1)]);
     }
