@@ -445,7 +445,8 @@ mod tests {
         let (peer, mut outbound) = (Peer::new(1, 0), Outbound::default());
         for (serial, len) in [(1, 100), (2, 100), (3, COPY_MAX + 1), (4, 100)] {
             let link = LinkId { side: 0, epoch: 0 };
-            let header = Header { kind: Kind::Unexpected, len: len as u32, link, word: 0 };
+            let header =
+                Header { kind: Kind::Unexpected, len: u32::try_from(len).unwrap(), link, word: 0 };
             outbound.message(header, peer, sending(serial, len));
         }
         // The first one is with the socket; of the third one a byte is in a record.
