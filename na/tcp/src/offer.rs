@@ -1,6 +1,6 @@
-//! What plain sockets offer here: all addresses at once, and each by itself.
+//! What plain sockets offer here: the address that is announced, and each by itself.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 
 use hg_na::{Address, Offer, OpenOptions, Plugin as _};
 
@@ -10,10 +10,10 @@ use crate::{
     interfaces::{Own, announced, own_addresses},
 };
 
-/// Every address at once, then `tcp://ADDRESS` for each one, those that would rather be announced first.
+/// What is announced where none is asked for, then `tcp://ADDRESS` for each one, those that would rather be announced first.
 pub(crate) fn offers() -> Vec<Offer> {
     let mut offers = Vec::new();
-    offers.extend(everywhere());
+    offers.extend(announcing());
     let Ok(mut own) = own_addresses() else { return offers };
     own.sort_by(|a, b| (a.rank(), &a.interface, a.ip).cmp(&(b.rank(), &b.interface, b.ip)));
     let mut seen: Vec<IpAddr> = Vec::new();
@@ -26,15 +26,15 @@ pub(crate) fn offers() -> Vec<Offer> {
     offers
 }
 
-/// Listens on every address, and announces one. `None`: never.
-fn everywhere() -> Option<Offer> {
-    let ip = announced(None, None);
-    let all = unspecified(ip.as_ref().map_or(Ipv4Addr::UNSPECIFIED.into(), |ip| *ip));
-    let url = Address::new(&format!("{SCHEME}://{}", Host::Ip(all))).ok()?;
+/// Without an address: listens at the one that it announces. `None`: never.
+fn announcing() -> Option<Offer> {
+    let url = Address::new(&format!("{SCHEME}://")).ok()?;
     let opened = TcpPlugin.open(&url, &OpenOptions::listening());
     let mut offer = Offer::new(SCHEME, url);
-    if let Ok(ip) = ip {
-        let what = format!("every address ({all}), announced as {ip}");
+    if let Ok(ip) = announced(None, None) {
+        let all = unspecified(ip);
+        let what =
+            format!("{ip}, as announced; {SCHEME}://{} listens on every address", Host::Ip(all));
         offer = offer.at(&ip.to_string()).fact("listens-on", what);
     }
     Some(offer.tried(opened))
