@@ -226,11 +226,26 @@ impl Worker {
     /// # Errors
     /// As [`Worker::progress`].
     pub fn finish(self) -> Result<(), Error> {
+        self.wait_until(|| self.has_left().then_some(Ok(())))
+    }
+
+    /// The same, and lets go after `most` whatever is left: somebody who takes nothing keeps nobody here. Says whether everything was sent.
+    ///
+    /// # Errors
+    /// As [`Worker::progress`].
+    pub fn finish_within(self, most: Duration) -> Result<bool, Error> {
+        let since = Instant::now();
         self.wait_until(|| {
-            let mut port = self.port.borrow_mut();
-            port.flush_all();
-            (port.is_flushed() && port.is_sent()).then_some(Ok(()))
+            let has_left = self.has_left();
+            (has_left || since.elapsed() >= most).then_some(Ok(has_left))
         })
+    }
+
+    /// Whether everything that was called has left.
+    fn has_left(&self) -> bool {
+        let mut port = self.port.borrow_mut();
+        port.flush_all();
+        port.is_flushed() && port.is_sent()
     }
 
     /// How many functions have panicked here; each has told why on standard error, and counts as run.

@@ -1,6 +1,6 @@
 //! The workers of a search: what a search asks of them, and those that are threads of this process.
 
-use std::{fmt::Debug, thread};
+use std::{convert::Infallible, fmt::Debug, thread};
 
 use crate::{
     Budget, Game, Parallelism, Settings,
@@ -75,7 +75,7 @@ impl<G: Game> Threads<G> {
         let (settings, trees) = (&self.settings, self.settings.workers);
         let run = |number: u16, worker: &mut Worker<G>, tell: Tell<'_>| {
             let mut control = Control::new(budget.share(number, trees), 1, settings, tell);
-            phase::run_alone(worker, &mut control);
+            let Ok(()) = phase::run_alone(worker, &mut control, || Ok::<(), Infallible>(()));
             worker.part(control.samples)
         };
         let run = &run;

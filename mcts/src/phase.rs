@@ -107,12 +107,26 @@ impl<'a> Control<'a> {
     }
 }
 
-/// A phase of one worker alone.
-pub(crate) fn run_alone<G: Game>(worker: &mut Worker<G>, control: &mut Control<'_>) {
+/// Turns of a worker alone after which it does something else: some tenths of a millisecond.
+const TURNS_ALONE: u32 = 256;
+
+/// A phase of one worker alone, which does something else now and then.
+pub(crate) fn run_alone<G: Game, E>(
+    worker: &mut Worker<G>,
+    control: &mut Control<'_>,
+    mut meanwhile: impl FnMut() -> Result<(), E>,
+) -> Result<(), E> {
+    let mut turns = 0;
     while control.turn(worker) {
         while worker.simulate() {}
+        turns += 1;
+        if turns == TURNS_ALONE {
+            turns = 0;
+            meanwhile()?;
+        }
     }
     control.finish(worker);
+    Ok(())
 }
 
 /// Leaves that are simulated between two looks at the messages. What waits meanwhile at others are messages that

@@ -270,6 +270,10 @@ fn best_of(candidates: &[Candidate], turn: Player) -> Option<Candidate> {
         .copied()
 }
 
+fn milliseconds(time: Duration) -> usize {
+    usize::try_from(time.as_millis()).unwrap_or(usize::MAX)
+}
+
 pub(crate) fn check(settings: &Settings) -> Result<(), SettingsError> {
     let workers = usize::from(settings.workers);
     let bounds = [
@@ -277,6 +281,7 @@ pub(crate) fn check(settings: &Settings) -> Result<(), SettingsError> {
         ("simulations", settings.simulations as usize, 1, SIMULATIONS_A_LEAF_MAX as usize),
         ("window", settings.window as usize, 1, WINDOW_MAX as usize),
         ("memory", settings.memory, MEMORY_MIN * workers, usize::MAX),
+        ("patience in milliseconds", milliseconds(settings.patience), 100, usize::MAX),
     ];
     for (name, value, least, most) in bounds {
         if value < least || value > most {

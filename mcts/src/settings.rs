@@ -74,6 +74,9 @@ pub struct Settings {
     pub seed: u64,
     /// Which instructions select.
     pub instructions: Instructions,
+    /// With a [`Team`](crate::Team): a thread that has run nothing of what it was sent for so long, while others wait for it, ends the search
+    /// with an error that names its process. At least 100 ms, and longer than two simulations of a leaf take. Others are asked after half of it.
+    pub patience: Duration,
 }
 
 /// The greatest [`Settings::window`]: a child counts its rollouts under way in sixteen bits.
@@ -98,6 +101,7 @@ impl Default for Settings {
             memory: 1 << 30,
             seed: 1,
             instructions: Instructions::best(),
+            patience: Duration::from_secs(60),
         }
     }
 }

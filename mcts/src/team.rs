@@ -13,6 +13,10 @@
 //! # When a process ends
 //! Whoever notices tells all others, and ends; so does each that hears it. Every thread is connected with the leader from the start, and with
 //! each to which it has sent a rollout: so somebody notices, and nobody waits for ever. All say the name of the process that was the first.
+//!
+//! One that stands still has no end that could be noticed. So whoever has waited for long in a phase calls what costs nothing: the leader calls
+//! all others, and they the leader. Who does not run that call in time counts as gone ([`Settings::patience`]). Between phases only
+//! the leader's orders are waited for, and a leader may think as long as it likes.
 
 mod post;
 #[cfg(test)]
@@ -29,7 +33,7 @@ use std::{
 
 use hg_invoke::{Fabric, Group, Limits};
 
-use self::post::{Answer, Begin, LEADER, Order, Post, Word};
+use self::post::{Answer, Begin, Inbox, LEADER, Order, Post, Word};
 use crate::{
     Budget, Gone, Parallelism, Portable, Settings,
     crew::{Crew, Tell},
@@ -87,6 +91,7 @@ impl<G: Portable> Team<G> {
         }
         // Who is connected hears of the other's end: these connections are kept however long nothing is searched.
         let fabric = Fabric::new().threads(threads).limits(Limits::default().idle(KEPT));
+        let fabric = fabric.queue_max(post::WAITING_MAX);
         let here = fabric.register(post::deliver)?.register(post::hear)?.open(group, url)?;
         let mut members: Vec<Member<G>> =
             here.into_iter().map(|it| Member::new(Post::new(it, threads.into()))).collect();
@@ -211,6 +216,7 @@ impl<G: Portable> Member<G> {
     /// This thread's part of a phase.
     fn run(&mut self, begin: &Begin, tell: Tell<'_>) -> Result<Part, Gone> {
         let settings = self.settings(&begin.settings)?;
+        self.post.patience = settings.patience;
         let Some(position) = G::from_bytes(&begin.position) else {
             return Err(self.post.accuse(LEADER, "has sent a position that there is not"));
         };
@@ -227,7 +233,7 @@ impl<G: Portable> Member<G> {
         let part = if settings.parallelism == Parallelism::Root || all == 1 {
             let budget = begin.budget.share(me, all);
             let mut control = Control::new(budget, 1, &settings, tell);
-            phase::run_alone(&mut worker, &mut control);
+            phase::run_alone(&mut worker, &mut control, || self.post.progress())?;
             worker.part(control.samples)
         } else {
             self.run_tree(&mut worker, begin, &settings, tell)?
@@ -330,7 +336,7 @@ impl Transport for Far<'_> {
             self.post.say(LEADER, Word::Progress(progress))?;
         }
         if wait && self.post.inbox.messages.is_empty() {
-            self.post.wait(|inbox| {
+            self.post.wait_for_others(|inbox| {
                 (!inbox.messages.is_empty() || inbox.progress.is_some()).then_some(())
             })?;
         } else {
@@ -429,7 +435,8 @@ impl<G> Member<G> {
     /// What all have answered; this one's own is given.
     fn answers(&mut self, own: Answer) -> Result<Vec<Answer>, Gone> {
         self.post.inbox.answers[usize::from(LEADER)] = Some(own);
-        self.post.wait(|inbox| inbox.answers.iter().all(Option::is_some).then_some(()))?;
+        let all = |inbox: &mut Inbox| inbox.answers.iter().all(Option::is_some).then_some(());
+        self.post.wait_for_others(all)?;
         let answers = self.post.inbox.answers.iter_mut();
         Ok(answers.map(|it| it.take().expect("all have answered")).collect())
     }

@@ -36,8 +36,10 @@ const STOP: u8 = 2;
 const REPORT: u8 = 4;
 
 const HOP_BYTES: usize = 10;
+/// Bytes of the longest message.
+pub(crate) const MESSAGE_MAX: usize = 13 + PATH_MAX * HOP_BYTES;
 /// With the longest message a batch still fits in one message of any transport.
-const _: () = assert!(4096 + 13 + PATH_MAX * HOP_BYTES < 16 << 10);
+const _: () = assert!(4096 + MESSAGE_MAX < 16 << 10);
 
 impl Head {
     pub(crate) fn write(self, into: &mut Vec<u8>) {
@@ -207,7 +209,7 @@ mod tests {
             for body in &bodies {
                 let before = bytes.len();
                 write(body, &mut bytes);
-                prop_assert!(bytes.len() - before <= 13 + PATH_MAX * HOP_BYTES);
+                prop_assert!(bytes.len() - before <= MESSAGE_MAX);
             }
             let mut messages = Vec::new();
             prop_assert_eq!(read(&bytes, from, &mut messages), Ok(head));

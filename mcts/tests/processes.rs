@@ -131,6 +131,39 @@ fn rank(runner: u32, rank: u32) -> Option<u32> {
     })
 }
 
+fn signal(pid: u32, name: &str) {
+    let sent = Command::new("kill").args([name, &pid.to_string()]).status();
+    assert!(sent.expect("kill").success());
+}
+
+#[test]
+fn a_process_that_is_stopped_in_the_middle_of_a_search_is_named_and_the_others_end() {
+    let _watchdog = Watchdog::start();
+    for (url, way) in [("sm://", "tree"), ("tcp://127.0.0.1", "tree"), ("sm://", "root")] {
+        // With a tree each only the leader waits for others, once the time is over.
+        let first = u32::from(way == "root");
+        for stopped in first..3 {
+            let time = if way == "tree" { "--time=600" } else { "--time=2" };
+            let words = ["--local=3", "--patience=3", "--progress", "analyze", "--url", url, time];
+            let mut runner = start(PROGRAM, &[&words[..], &["--parallel", way]].concat());
+            let mut lines = BufReader::new(runner.stderr.take().expect("piped")).lines();
+            // The search is under way.
+            let line = lines.next().expect("a line").expect("text");
+            assert!(line.contains(" simulations, "), "{line}");
+            let pid = rank(runner.id(), stopped).expect("it lives");
+            signal(pid, "-STOP");
+            let name = format!("mcts-hex: process {stopped} has stood still for ");
+            let said = lines.by_ref().map_while(Result::ok);
+            let naming = said.filter(|line| line.starts_with(&name)).take(2).count();
+            assert_eq!(naming, 2, "both others name process {stopped}");
+            // It finds itself alone.
+            signal(pid, "-CONT");
+            let said: Vec<String> = lines.map_while(Result::ok).collect();
+            assert_eq!(runner.wait().expect("it ends").code(), Some(1), "{said:?}");
+        }
+    }
+}
+
 #[test]
 fn a_process_that_is_killed_in_the_middle_of_a_search_is_named_and_the_others_end() {
     let _watchdog = Watchdog::start();
@@ -142,8 +175,7 @@ fn a_process_that_is_killed_in_the_middle_of_a_search_is_named_and_the_others_en
             // The search is under way.
             let line = lines.next().expect("a line").expect("text");
             assert!(line.contains(" simulations, "), "{line}");
-            let pid = rank(runner.id(), dead).expect("it lives").to_string();
-            assert!(Command::new("kill").args(["-KILL", &pid]).status().expect("kill").success());
+            signal(rank(runner.id(), dead).expect("it lives"), "-KILL");
             let said: Vec<String> = lines.map_while(Result::ok).collect();
             let mut out = String::new();
             runner.stdout.take().expect("piped").read_to_string(&mut out).expect("text");

@@ -219,6 +219,8 @@ fn settings_out_of_bounds_are_refused_in_words() {
     let refused = |settings| Search::new(board(3, ""), settings).unwrap_err().to_string();
     let settings = Settings { workers: 0, ..Settings::default() };
     assert_eq!(refused(settings), "workers is 0, and must be from 1 to 65535");
+    let settings = Settings { patience: Duration::from_millis(99), ..Settings::default() };
+    assert!(refused(settings).starts_with("patience in milliseconds is 99, and must be from 100"));
     let settings = Settings { memory: 100, ..Settings::default() };
     assert!(refused(settings).starts_with("memory is 100, and must be from 65536"));
 }

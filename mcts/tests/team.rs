@@ -126,6 +126,39 @@ fn two_processes_find_the_only_reply_that_wins_and_solve_a_board_of_three() {
     });
 }
 
+/// On a board of five, after an opening that loses, and by an opening that wins.
+fn five_rows(which: impl Fn(&Settings) -> bool) {
+    let _watchdog = Watchdog::start();
+    led("sm://", (2, 1), |team| {
+        for mut settings in team_settings().into_iter().filter(which) {
+            settings.window = 128;
+            let mut search = Search::by(team, board(5, "a3"), settings.clone()).unwrap();
+            let best = run(&mut search, 150_000).best.unwrap();
+            assert_eq!(search.position().format_move(best), "b4", "{settings:?}");
+            let mut search = Search::by(team, board(5, ""), settings.clone()).unwrap();
+            let best = run(&mut search, 12_000).best.unwrap();
+            assert!(opening_wins(5, best), "{best} by {settings:?}");
+        }
+    });
+}
+
+#[test]
+fn two_processes_find_what_wins_on_a_board_of_five_by_each_placement() {
+    five_rows(|it| {
+        it.virtual_loss == VirtualLoss::Unobserved && it.parallelism == Parallelism::Tree
+    });
+}
+
+#[test]
+fn two_processes_find_what_wins_on_a_board_of_five_by_each_virtual_loss() {
+    five_rows(|it| it.virtual_loss != VirtualLoss::Unobserved && it.placement == Placement::Hash);
+}
+
+#[test]
+fn two_processes_with_a_tree_each_find_what_wins_on_a_board_of_five() {
+    five_rows(|it| it.parallelism == Parallelism::Root);
+}
+
 #[test]
 fn two_processes_solve_a_board_of_four() {
     let _watchdog = Watchdog::start();

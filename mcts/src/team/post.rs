@@ -2,9 +2,14 @@
 //!
 //! A function that is called finds the post of its thread in [`HERE`]: it is there while progress is made.
 
-use std::{cell::RefCell, collections::VecDeque, sync::Arc};
+use std::{
+    cell::RefCell,
+    collections::VecDeque,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
-use hg_invoke::{Error, How, Place, Request, Room, rpc};
+use hg_invoke::{Error, How, Place, Request, Synchronizer, rpc};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -17,7 +22,8 @@ use crate::{
 /// Anything that is said beside the messages of a search.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Word {
-    /// A thread is there; so that it hears when the leader's process ends, and the leader when its own does.
+    /// A thread is there; so that it hears when the leader's process ends, and the leader when its own does. Later: whether the other one runs
+    /// what it is sent.
     Hello,
     /// The leader says what is to be done.
     Order(Order),
@@ -76,6 +82,8 @@ pub(crate) enum Answer {
 pub(crate) struct Post {
     here: hg_invoke::Worker,
     pub(crate) inbox: Inbox,
+    /// As [`Settings::patience`] of the latest phase.
+    pub(crate) patience: Duration,
 }
 
 /// What has come.
@@ -135,6 +143,58 @@ pub(crate) fn hear(here: &Request, word: Word) {
     });
 }
 
+/// Bytes of messages that may wait for one thread: a whole window of the longest ones. So nobody waits for room.
+pub(crate) const WAITING_MAX: u64 = (MESSAGES_MAX * wire::MESSAGE_MAX) as u64;
+/// How long what is said of an end may take to leave.
+const BREAKING_MAX: Duration = Duration::from_secs(2);
+
+/// Whether others still run what they are sent, while somebody waits for them.
+struct Watch {
+    others: Vec<Place>,
+    patience: Duration,
+    state: RefCell<Watched>,
+}
+
+struct Watched {
+    since: Instant,
+    /// Those that were asked, and whether they have run that.
+    asked: Vec<(Place, Synchronizer)>,
+}
+
+impl Watch {
+    fn of(others: Vec<Place>, patience: Duration) -> Self {
+        let state = Watched { since: Instant::now(), asked: Vec::new() };
+        Self { others, patience, state: RefCell::new(state) }
+    }
+
+    /// Asks all others after half of the patience, and names who has not run that after the other half. Then it begins anew.
+    fn look(&self, here: &hg_invoke::Worker) -> Result<(), Gone> {
+        let mut state = self.state.borrow_mut();
+        let waited = state.since.elapsed();
+        if waited < self.patience / 2 {
+            return Ok(());
+        }
+        state.since = Instant::now();
+        let asked = std::mem::take(&mut state.asked);
+        if let Some((silent, _)) = asked.iter().find(|(_, ran)| ran.left() > 0) {
+            let why = format!("has stood still for {waited:.1?}, and is taken for gone");
+            return Err(Gone { process: silent.process, why: why.into() });
+        }
+        if asked.is_empty() {
+            for to in &self.others {
+                let ran = Synchronizer::new();
+                // Who is gone is told of by the worker.
+                if here.call_with(*to, hear, (Word::Hello,), How::default().when_run(&ran)).is_ok()
+                {
+                    state.asked.push((*to, ran));
+                }
+            }
+            here.flush();
+        }
+        Ok(())
+    }
+}
+
 /// The first thread of the first process.
 pub(crate) const LEADER: u16 = 0;
 
@@ -156,7 +216,7 @@ impl Post {
         let all = here.everybody().count();
         let inbox =
             Inbox { threads, loads: vec![0; all], answers: vec![None; all], ..Inbox::default() };
-        Self { here, inbox }
+        Self { here, inbox, patience: Settings::default().patience }
     }
 
     /// The number of this thread among all.
@@ -191,10 +251,7 @@ impl Post {
     /// Sends messages of a search.
     pub(crate) fn deliver(&mut self, to: u16, batch: &[u8]) -> Result<(), Gone> {
         let to = self.place(to);
-        let called = self.with(|here| {
-            here.call_with(to, deliver, (batch,), How::room(Room::Wait)).map_err(|it| it.error)
-        });
-        called.map_err(|error| self.why(error))
+        self.with(|here| here.call(to, deliver, (batch,))).map_err(|error| self.why(error))
     }
 
     /// What was sent leaves.
@@ -221,22 +278,44 @@ impl Post {
 
     /// Waits until something that has come is `found`, or somebody is gone.
     pub(crate) fn wait<T>(&mut self, found: impl Fn(&mut Inbox) -> Option<T>) -> Result<T, Gone> {
-        let waited = self.with(|here| {
-            here.wait_until(|| {
-                HERE.with_borrow_mut(|inbox| {
-                    let found = found(inbox).map(Ok);
-                    found.or_else(|| here.gone().map(Err)).or_else(|| {
-                        let broken = inbox.broken.clone()?;
-                        let Gone { process, why } = broken;
-                        Some(Err(Error::Gone { process, why }))
-                    })
-                })
-            })
-        });
-        waited.map_err(|error| self.why(error))
+        self.wait_or(found, |_| Ok(()))
     }
 
-    /// Tells everybody who is gone, and ends once that has left.
+    /// The same where others have to do something first; somebody who stands still counts as gone.
+    pub(crate) fn wait_for_others<T>(
+        &mut self,
+        found: impl Fn(&mut Inbox) -> Option<T>,
+    ) -> Result<T, Gone> {
+        let all = if self.me() == LEADER { LEADER + 1..self.all() } else { LEADER..LEADER + 1 };
+        let watch = Watch::of(all.map(|it| self.place(it)).collect(), self.patience);
+        self.wait_or(found, |here| watch.look(here))
+    }
+
+    /// Waits until something that has come is `found`, somebody is gone, or it may not be `endured` any longer.
+    fn wait_or<T>(
+        &mut self,
+        found: impl Fn(&mut Inbox) -> Option<T>,
+        endured: impl Fn(&hg_invoke::Worker) -> Result<(), Gone>,
+    ) -> Result<T, Gone> {
+        let waited = self.with(|here| {
+            here.wait_until(|| {
+                let come = HERE.with_borrow_mut(|inbox| {
+                    let found = found(inbox).map(Ok);
+                    found.or_else(|| inbox.broken.clone().map(Err))
+                });
+                match come {
+                    Some(come) => Some(Ok(come)),
+                    None => match here.gone() {
+                        Some(gone) => Some(Err(gone)),
+                        None => endured(here).err().map(|gone| Ok(Err(gone))),
+                    },
+                }
+            })
+        });
+        waited.unwrap_or_else(|error| Err(self.why(error)))
+    }
+
+    /// Tells everybody who is gone, and ends once that has left, or cannot leave: to somebody who stands still.
     pub(crate) fn break_off(mut self, gone: &Gone) {
         let me = self.me();
         for to in (0..self.all()).filter(|to| *to != me) {
@@ -244,15 +323,22 @@ impl Post {
             // Who is gone need not be told.
             let _ = self.say(to, Word::Broken { process, why });
         }
-        self.finish();
+        self.end(|here| {
+            let _ = here.finish_within(BREAKING_MAX);
+        });
     }
 
     pub(crate) fn finish(self) {
-        let Self { here, inbox } = self;
+        self.end(|here| {
+            let _ = here.finish();
+        });
+    }
+
+    /// Whoever is gone by now was told, or need not be.
+    fn end(self, finish: impl FnOnce(hg_invoke::Worker)) {
         // What comes meanwhile finds the inbox, as ever.
-        HERE.set(inbox);
-        // Whoever is gone by now was told, or need not be.
-        let _ = here.finish();
+        HERE.set(self.inbox);
+        finish(self.here);
         HERE.take();
     }
 

@@ -125,6 +125,9 @@ pub(crate) struct SearchArguments {
     /// Which instructions are used; the best that there are where none are given
     #[arg(long, value_parser = instructions, value_name = "portable|avx2|avx512")]
     instructions: Option<Instructions>,
+    /// A process of a job that stands still for so long is named, and the search ends
+    #[arg(long, default_value = "60", value_name = "SECONDS", value_parser = seconds)]
+    patience: Duration,
 }
 
 impl Arguments {
@@ -215,6 +218,7 @@ impl SearchArguments {
             memory: self.memory,
             seed: self.seed,
             instructions: self.instructions.unwrap_or_else(Instructions::best),
+            patience: self.patience,
         }
     }
 
@@ -249,6 +253,7 @@ impl SearchArguments {
             ("memory", self.memory.to_string()),
             ("seed", self.seed.to_string()),
             ("instructions", format!("{instructions:?}").to_lowercase()),
+            ("patience", self.patience.as_secs_f64().to_string()),
         ]
     }
 }
