@@ -35,9 +35,11 @@
 //! Nothing is left behind. Dropping a search frees its trees, in other processes too.
 //!
 //! # Features
-//! `cli` (default): what the program `mcts-hex` needs beside the library.
+//! `cli` (default): what the program `mcts-hex` needs beside the library. `fuzzing`: for the project's own fuzz targets.
 
 mod crew;
+#[cfg(any(test, feature = "fuzzing"))]
+mod fuzzing;
 mod game;
 pub mod hex;
 mod instructions;
@@ -55,6 +57,9 @@ mod tree;
 mod wire;
 mod worker;
 
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub use fuzzing::fuzz_messages;
 pub use game::{Game, Outcome, Player, Portable};
 pub use instructions::Instructions;
 pub use random::{Random, mix};
