@@ -29,6 +29,20 @@ fn the_same_seed_gives_the_same_run_to_the_byte() {
     assert!(told > 5000, "{told} things happened in all");
 }
 
+/// Stories that have failed once.
+const ONCE_FAILED: [u64; 1] = [
+    // One process connected three times, each time with a share of its own that it has never given back.
+    1_100_672_516,
+];
+
+#[test]
+fn what_has_failed_once_holds() {
+    for seed in ONCE_FAILED {
+        let report = sim::run(&Story::new(seed), Checks::default(), Tracing::Off);
+        assert_eq!(report.failure, None, "seed {seed}");
+    }
+}
+
 #[test]
 fn whatever_happens_calls_between_healthy_processes_end_and_nothing_is_left() {
     let first_failure = |first: u64| {

@@ -150,7 +150,8 @@ struct Maker {
     now: u64,
     /// At each process those who hold on to whatever they get.
     hogs: Vec<Vec<bool>>,
-    /// Those of incarnations that have ended.
+    /// Those of incarnations that have ended, and of connections that were forgotten: whoever connects anew is a new peer with a
+    /// share of its own, since no transport vouches that it is the same process.
     left_behind: Vec<u32>,
     lives: Vec<bool>,
     /// Stopped for ever.
@@ -192,13 +193,32 @@ impl Maker {
     }
 
     fn may_hog(&mut self, from: usize, to: usize) -> bool {
-        let target = &self.story.processes[to - 1];
-        let most = target.in_service_max.min(target.pool_threads_max).ilog2().saturating_sub(1);
-        let hogs = &mut self.hogs[to];
-        let others = hogs.iter().zip(0..).filter(|(hog, it)| **hog && *it != from).count();
-        let may = others as u64 + u64::from(self.left_behind[to]) < u64::from(most);
-        hogs[from] |= may;
+        let may = self.others_that_hog(from, to) < self.hogs_max(to);
+        self.hogs[to][from] |= may;
         may
+    }
+
+    /// Whether a process may close its connection to one at which it holds on to what it has: handlers may go on and on there, and
+    /// its next connection, by which it may have called already, gets as much again.
+    fn may_forget(&mut self, from: usize, to: usize) -> bool {
+        if to > self.story.processes.len() || !self.hogs[to][from] {
+            return true;
+        }
+        let may = self.others_that_hog(from, to) + 1 < self.hogs_max(to);
+        self.left_behind[to] += u32::from(may);
+        may
+    }
+
+    /// Those, beside one, that hold on to whatever they get.
+    fn others_that_hog(&self, from: usize, to: usize) -> u32 {
+        let hogs = self.hogs[to].iter().zip(0..).filter(|(hog, it)| **hog && *it != from);
+        hogs.map(|_| 1).sum::<u32>() + self.left_behind[to]
+    }
+
+    /// So many may hold on to whatever they get of a process, each one to a half of what those before it have left.
+    fn hogs_max(&self, to: usize) -> u32 {
+        let target = &self.story.processes[to - 1];
+        target.in_service_max.min(target.pool_threads_max).ilog2().saturating_sub(1)
     }
 
     fn fault(&mut self, random: &mut Random) {
@@ -243,7 +263,7 @@ impl Maker {
             }
             11 => {
                 let other = random.index(self.story.processes.len() + self.story.hung) + 1;
-                if other != it {
+                if other != it && self.may_forget(it, other) {
                     self.push(What::Forget(it, other));
                 }
             }
@@ -389,5 +409,46 @@ impl Maker {
         }
         let large = random.percent(mood.large);
         Act::Answer(if large { random.pick(&[100, 300, 3000, 10_000]) } else { 0 })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn whoever_connects_anew_counts_once_more_among_those_that_hold_on_to_what_they_get() {
+        let mut forgotten = 0;
+        for seed in 0..20_000 {
+            let story = Story::new(seed);
+            for to in 1..=story.processes.len() {
+                let target = &story.processes[to - 1];
+                let most = target.in_service_max.min(target.pool_threads_max).ilog2();
+                let hogs = hogs_at(&story, to);
+                forgotten += hogs.iter().filter(|(_, connection)| *connection > 0).count();
+                assert!(hogs.len() <= most.saturating_sub(1) as usize, "seed {seed}, at {to}");
+            }
+        }
+        assert!(forgotten > 100, "{forgotten} have connected anew");
+    }
+
+    /// Who has held on to places of a process since it has begun last: which one, and by which of its connections.
+    fn hogs_at(story: &Story, to: usize) -> BTreeSet<(usize, u32)> {
+        let mut connections = vec![0; story.processes.len() + 1];
+        let mut hogs = BTreeSet::new();
+        for Event { what, .. } in &story.events {
+            match what {
+                What::Call(call) if call.to == to && call.stays() => {
+                    hogs.insert((call.from, connections[call.from]));
+                }
+                What::Forget(from, of) if *of == to => connections[*from] += 1,
+                What::Restart(it) if *it == to => hogs.clear(),
+                What::Restart(it) => connections[*it] += 1,
+                _ => {}
+            }
+        }
+        hogs
     }
 }
