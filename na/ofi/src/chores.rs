@@ -275,6 +275,16 @@ impl OfiContext {
         }
     }
 
+    /// A frame that was said to have left is lost: whoever waits for an answer to it would wait in vain.
+    pub(crate) fn frame_lost(&mut self, address: u64, fault: Fault) {
+        let links = self.links.iter().flatten();
+        let cut = links.filter(|link| link.remote.as_ref().is_some_and(|it| it.address == address));
+        let places: Vec<u32> = cut.map(|link| link.peer.index()).collect();
+        for place in places {
+            self.way_broke(place, fault);
+        }
+    }
+
     /// Takes what is still to come, then ends the connection.
     fn drain(&mut self, place: u32, reason: GoneReason, until: Option<u64>, now: Instant) {
         let Some(link) = self.link(place) else { return };
@@ -473,6 +483,7 @@ impl OfiContext {
                     crate::fabric::Event::Near(_)
                     | crate::fabric::Event::Moved(..)
                     | crate::fabric::Event::Unsent(..)
+                    | crate::fabric::Event::Lost(..)
                     | crate::fabric::Event::Failed(_) => {}
                 }
             }

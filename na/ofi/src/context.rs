@@ -275,8 +275,8 @@ impl OfiContext {
             Event::Sent(note) => self.flight_landed(note, None),
             Event::Unsent(note, fault) => self.flight_landed(note, Some(fault)),
             Event::Moved(note, fault) => self.move_ended(note, fault),
-            // Of an injected message or a receive: whose it was is not known. A connection that is broken shows
-            // on its lifeline, or is stalled.
+            Event::Lost(address, fault) => self.frame_lost(address, fault),
+            // Of a receive: whose it was is not known. A connection that is broken shows on its lifeline, or is stalled.
             Event::Failed(fault) => {
                 tracing::debug!(%fault, "libfabric reports a failure of nobody's")
             }

@@ -1,6 +1,6 @@
 //! An endpoint with its queue, its address vector and its frames.
 //!
-//! Short messages are injected: their bytes are taken at once, and success is not told (selective completion).
+//! Short messages are injected: their bytes are taken at once, and only failure is told (selective completion).
 //! Longer ones go out of frames and are told. Receives stay posted; a message that has arrived is looked at in its
 //! frame, which is then posted again. Nothing here blocks, and one failed operation costs no other's completion.
 
@@ -20,6 +20,7 @@ use crate::fabric::{
     Fault,
     frames::{FRAMES_MAX, Frames},
     handles::Handle,
+    injected::Injected,
     intake::{Arrival, Intake, Taken},
     near::{self, Near},
     offer::{Offer, library},
@@ -53,7 +54,9 @@ pub(crate) enum Event {
     Unsent(u64, Fault),
     /// A move of this note is over.
     Moved(u64, Option<Fault>),
-    /// Something else failed: an injected message, or a receive, which is posted again.
+    /// A message that was injected on its way to this address is lost.
+    Lost(u64, Fault),
+    /// Something else failed: a receive, which is posted again, or what was injected on its way to an address that is removed.
     Failed(Fault),
 }
 
@@ -68,18 +71,22 @@ pub(crate) enum Handed {
 
 /// A reliable unconnected endpoint.
 pub(crate) struct Endpoint {
-    // Closed in this order.
-    ep: Handle<sys::FidEp>,
-    regions: Vec<Handle<sys::FidMr>>,
+    // Closed in this order; `close_reach` says more of the first three.
+    pub(super) ep: Handle<sys::FidEp>,
+    /// Of the frames.
+    pub(super) regions: Vec<Handle<sys::FidMr>>,
+    /// Registrations are bound to it (`FI_MR_ENDPOINT`).
+    pub(super) is_bound: bool,
     /// Where the provider has one-sided operations.
     pub(super) one_sided: Option<OneSided>,
-    cq: Handle<sys::FidCq>,
-    av: Handle<sys::FidAv>,
-    domain: Handle<sys::FidDomain>,
-    fabric: Handle<sys::FidFabric>,
+    pub(super) cq: Handle<sys::FidCq>,
+    pub(super) av: Handle<sys::FidAv>,
+    pub(super) domain: Handle<sys::FidDomain>,
+    pub(super) fabric: Handle<sys::FidFabric>,
     // Behind what could reach them.
-    transmit: Frames,
-    intake: Intake,
+    pub(super) transmit: Frames,
+    pub(super) injected: Injected,
+    pub(super) intake: Intake,
     way: Way,
     is_multi: bool,
     /// What the library wants to be told of the frames (`FI_MR_LOCAL`), as addresses.
@@ -149,11 +156,13 @@ impl Endpoint {
             inject_max: inject_max(offer),
             ep,
             regions,
+            is_bound: limits.mr_mode & sys::MR_ENDPOINT != 0,
             cq,
             av,
             domain,
             fabric,
             transmit,
+            injected: Injected::default(),
             intake,
             way,
             is_multi,
@@ -288,6 +297,7 @@ impl Endpoint {
     pub(crate) fn remove(&mut self, address: u64) {
         self.near.remove(&address);
         self.locks.remove(&address);
+        self.injected.forget(address);
         if let Some(side) = &mut self.one_sided {
             side.lose(address);
         }
@@ -340,7 +350,12 @@ impl Endpoint {
             if !fill(bytes) {
                 return Err(not_written);
             }
-            return self.way.inject(&self.ep, to, bytes).map(|()| Handed::Injected);
+            let start = bytes.as_mut_ptr().cast();
+            let message = (start, len, ptr::null_mut(), self.injected.context_of(to));
+            // SAFETY:
+            // - open; injected bytes are taken before this returns, the context is kept until the endpoint is closed.
+            let sent = unsafe { self.way.send(&self.ep, to, message, sys::INJECT) };
+            return sent.map(|()| Handed::Injected);
         }
         let frame = *self.free.last().ok_or(Fault::new("fi_send", sys::errno::AGAIN))?;
         if !fill(self.transmit.bytes_mut(frame, len)) {
@@ -348,9 +363,10 @@ impl Endpoint {
         }
         let (bytes, context) = self.transmit.lend(frame);
         let descriptor = ptr::with_exposed_provenance_mut(self.descriptors[0]);
+        let message = (bytes, len, descriptor, context);
         // SAFETY:
         // - open; the frame is lent until it has completed.
-        let sent = unsafe { self.way.send(&self.ep, to, (bytes, len, descriptor, context)) };
+        let sent = unsafe { self.way.send(&self.ep, to, message, sys::COMPLETION) };
         if let Err(fault) = sent {
             self.transmit.take_back(frame);
             return Err(fault);
@@ -486,8 +502,9 @@ impl Endpoint {
             events.push(Event::Failed(fault));
             return Ok(());
         }
-        events.push(match self.sent(context) {
-            Some(Event::Sent(note)) => Event::Unsent(note, fault),
+        events.push(match (self.sent(context), self.injected.address_of(context)) {
+            (Some(Event::Sent(note)), _) => Event::Unsent(note, fault),
+            (_, Some(address)) => Event::Lost(address, fault),
             _ => Event::Failed(fault),
         });
         Ok(())
@@ -517,6 +534,7 @@ impl Endpoint {
 impl Drop for Endpoint {
     fn drop(&mut self) {
         self.own.closes();
+        self.close_reach();
     }
 }
 

@@ -19,6 +19,12 @@ struct Context {
 /// Most frames of an endpoint and direction.
 pub(crate) const FRAMES_MAX: usize = 256;
 
+#[cfg(test)]
+thread_local! {
+    /// Rows of frames that this thread has freed.
+    pub(super) static FREED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
 /// Frames start at such addresses.
 const ALIGN: usize = 4096;
 
@@ -28,6 +34,8 @@ pub(crate) struct Frames {
     contexts: NonNull<Context>,
     size: usize,
     lent: Vec<bool>,
+    /// The library may still reach it: never freed.
+    is_leaked: bool,
 }
 
 // SAFETY:
@@ -43,6 +51,7 @@ impl Frames {
             contexts: zeroed(Self::contexts_layout(count)).cast(),
             size,
             lent: vec![false; count],
+            is_leaked: false,
         }
     }
 
@@ -88,6 +97,11 @@ impl Frames {
         self.lent[frame] = false;
     }
 
+    /// The library may reach it for as long as the process lives: its memory is never freed.
+    pub(crate) fn leak(&mut self) {
+        self.is_leaked = true;
+    }
+
     /// Which frame a context names, when it is one of these.
     pub(crate) fn find(&self, context: *mut c_void) -> Option<usize> {
         let offset = context.addr().checked_sub(self.contexts.as_ptr().addr())?;
@@ -130,7 +144,8 @@ impl Frames {
         unsafe { self.base.as_ptr().add(frame * self.size) }
     }
 
-    fn context(&self, frame: usize) -> *mut c_void {
+    /// The context of a frame.
+    pub(super) fn context(&self, frame: usize) -> *mut c_void {
         assert!(frame < self.lent.len(), "a frame of this row");
         // SAFETY:
         // - in bounds: checked above.
@@ -140,6 +155,11 @@ impl Frames {
 
 impl Drop for Frames {
     fn drop(&mut self) {
+        if self.is_leaked {
+            return;
+        }
+        #[cfg(test)]
+        FREED.set(FREED.get() + 1);
         let count = self.lent.len();
         // SAFETY:
         // - allocated with this layout; the endpoint that could reach it was closed before.

@@ -1,10 +1,15 @@
 //! Objects of the library that close themselves.
 
+use std::ptr;
+
 use libfabric_sys::{Fid, calls};
+
+use crate::fabric::Fault;
 
 /// An object of type `T`, whose first field is its `fid`; closed when dropped.
 ///
 /// Fields of a structure are dropped in their order: what is opened last stands first.
+/// Null once it was closed: [`Handle::close`].
 pub(crate) struct Handle<T>(*mut T);
 
 impl<T> Handle<T> {
@@ -15,6 +20,27 @@ impl<T> Handle<T> {
     pub(crate) unsafe fn new(object: *mut T) -> Self {
         assert!(!object.is_null(), "the library opened it");
         Self(object)
+    }
+
+    /// Closes it. What the library refuses is still open, and may be tried again.
+    ///
+    /// # Errors
+    /// Why the library refuses: `FI_EBUSY` while something else needs it.
+    pub(crate) fn close(&mut self) -> Result<(), Fault> {
+        if self.0.is_null() {
+            return Ok(());
+        }
+        // SAFETY:
+        // - open, and closed only here: `new`.
+        let result = unsafe { calls::close(self.fid()) };
+        Fault::check("fi_close", result)?;
+        self.0 = ptr::null_mut();
+        Ok(())
+    }
+
+    /// Leaves it open until the process ends.
+    pub(crate) fn leave_open(&mut self) {
+        self.0 = ptr::null_mut();
     }
 
     /// For calls.
@@ -30,12 +56,9 @@ impl<T> Handle<T> {
 
 impl<T> Drop for Handle<T> {
     fn drop(&mut self) {
-        // SAFETY:
-        // - open, and closed only here: `new`.
-        let result = unsafe { calls::close(self.fid()) };
-        if result != 0 {
-            tracing::warn!(
-                result,
+        if let Err(fault) = self.close() {
+            tracing::error!(
+                %fault,
                 "libfabric did not close an object: it is left to the process's end"
             );
         }

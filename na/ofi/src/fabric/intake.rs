@@ -75,6 +75,11 @@ impl Intake {
         self.buffers.range()
     }
 
+    /// The library may reach its memory for as long as the process lives.
+    pub(super) fn leak(&mut self) {
+        self.buffers.leak();
+    }
+
     /// Whether everything is posted that can be.
     pub(super) fn is_posted(&self) -> bool {
         self.unposted.is_empty()

@@ -7,20 +7,24 @@
 //! | `handles` | objects that close themselves |
 //! | `frames` | memory that the library reads and writes while an operation is open |
 //! | `intake` | memory that is posted for messages: frames, or multi-receive buffers |
+//! | `injected` | which address an injected message that is lost was on its way to |
 //! | `way` | the calls that carry messages, untagged or tagged |
 //! | `near` | endpoints of this process know when one another is closed |
 //! | `open` | opens what an endpoint is made of |
 //! | `rma` | one-sided operations, and registration as each provider wants it |
 //! | `stuck` | a lock that a killed process has left locked |
+//! | `closing` | how an endpoint is closed |
 //! | `endpoint` | an endpoint with its queue, its address vector and its frames |
 //!
 //! Each endpoint has a domain of its own, so that one thread at a time calls into it: `Endpoint` is `Send` and
 //! every method that reaches the library takes `&mut self`.
 
+mod closing;
 mod endpoint;
 mod fault;
 mod frames;
 mod handles;
+mod injected;
 mod intake;
 #[cfg(test)]
 mod messages;

@@ -153,7 +153,9 @@ fn open_endpoint(
     // SAFETY:
     // - just opened; the domain is closed later.
     let ep: Handle<sys::FidEp> = unsafe { Handle::new(ep) };
-    for (object, flags) in [(av.fid(), 0), (cq.fid(), sys::TRANSMIT | sys::RECV)] {
+    // Sends are told of where they ask for that, failures always.
+    let selective = sys::TRANSMIT | sys::SELECTIVE_COMPLETION;
+    for (object, flags) in [(av.fid(), 0), (cq.fid(), selective), (cq.fid(), sys::RECV)] {
         // SAFETY:
         // - open objects of one domain, closed after the endpoint.
         let result = unsafe { calls::bind(ep.fid(), object, flags) };

@@ -6,7 +6,7 @@
 //! Keys are random, as long as the provider takes them, where this side chooses them: whoever reaches the endpoint and guesses one reads or
 //! writes what is lent. A provider that chooses its keys (`FI_MR_PROV_KEY`) answers for them.
 
-use std::{ffi::c_void, ptr};
+use std::{ffi::c_void, mem, ptr};
 
 use hg_na::Segment;
 use hg_na_memory::Held;
@@ -33,6 +33,8 @@ const KEYS_TRIED: usize = 64;
 /// knows whether it still has their contexts, so that their places are lost until the endpoint is closed. When all are,
 /// bytes travel in frames.
 const PLACES: usize = 64 * MOVES_MAX;
+/// Registrations that the library has refused to close, from which on nothing more is lent: bytes travel in frames.
+pub(super) const UNCLOSED_MAX: usize = 64;
 
 /// What a peer needs to reach a registered run of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,8 +61,18 @@ impl Grant {
 #[derive(Debug)]
 struct Lent {
     region: Handle<sys::FidMr>,
-    /// Stays until the registration was closed: fields are dropped in their order.
-    memory: Held,
+    /// Stays until the registration was closed; there until it is dropped.
+    memory: Option<Held>,
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        if let Err(fault) = self.region.close() {
+            tracing::error!(%fault, "libfabric did not close a registration: its memory is never freed");
+            self.region.leave_open();
+            mem::forget(self.memory.take());
+        }
+    }
 }
 
 /// A move under way.
@@ -70,7 +82,7 @@ struct Move {
     peer: u64,
     /// Its peer's address was removed.
     is_lost: bool,
-    _local: Option<Lent>,
+    local: Option<Lent>,
     _memory: Held,
 }
 
@@ -80,6 +92,8 @@ pub(crate) struct OneSided {
     /// The numbers of lent memory are places here.
     lent: Vec<Option<Lent>>,
     moves: Vec<Option<Move>>,
+    /// What the library has refused to close; tried again behind the endpoint.
+    unclosed: Vec<Lent>,
     /// Moves that are not lost.
     under_way: usize,
     /// Only their contexts are used: they name moves.
@@ -101,6 +115,7 @@ impl OneSided {
         Self {
             flags: sys::COMPLETION | delivery,
             lent: Vec::new(),
+            unclosed: Vec::new(),
             moves: (0..PLACES).map(|_| None).collect(),
             under_way: 0,
             contexts: Frames::new(PLACES, 1),
@@ -117,9 +132,27 @@ impl OneSided {
     ) -> Option<Event> {
         let place = self.contexts.find(context).filter(|place| self.contexts.is_lent(*place))?;
         self.contexts.take_back(place);
-        let ended = self.moves[place].take()?;
+        let mut ended = self.moves[place].take()?;
+        if let Some(local) = ended.local.take() {
+            self.end(local);
+        }
         self.under_way -= usize::from(!ended.is_lost);
         Some(Event::Moved(ended.note, fault))
+    }
+
+    /// Ends a registration. Where the library refuses, its memory is kept: somebody may still write to it.
+    fn end(&mut self, mut lent: Lent) {
+        if let Err(fault) = lent.region.close() {
+            tracing::error!(%fault, "libfabric does not close a registration: its memory is kept");
+            self.unclosed.push(lent);
+        }
+    }
+
+    /// All that are open.
+    pub(super) fn registrations(&mut self) -> impl Iterator<Item = &mut Handle<sys::FidMr>> {
+        let local = self.moves.iter_mut().flatten().filter_map(|it| it.local.as_mut());
+        let lent = self.lent.iter_mut().flatten().chain(local).chain(&mut self.unclosed);
+        lent.map(|it| &mut it.region)
     }
 
     /// An address is removed: what is still under way to it counts no more.
@@ -144,12 +177,15 @@ impl Endpoint {
         run: Segment,
         is_written: bool,
     ) -> Result<(usize, Grant), Fault> {
+        if self.one_sided.as_ref().is_none_or(|side| side.unclosed.len() >= UNCLOSED_MAX) {
+            return Err(unsupported());
+        }
         let access = if is_written { sys::REMOTE_WRITE } else { sys::REMOTE_READ };
         let (region, key) = self.register_run(run, access)?;
         let Some(side) = &mut self.one_sided else { return Err(unsupported()) };
         let grant = Grant::of(side.mr_mode, run, key);
         let place = side.lent.iter().position(Option::is_none).unwrap_or(side.lent.len());
-        let lent = Some(Lent { region, memory: memory.clone() });
+        let lent = Some(Lent { region, memory: Some(memory.clone()) });
         if place == side.lent.len() {
             side.lent.push(lent);
         } else {
@@ -160,9 +196,9 @@ impl Endpoint {
 
     /// Ends a peer's access.
     pub(crate) fn revoke(&mut self, number: usize) {
-        if let Some(lent) = self.one_sided.as_mut().and_then(|side| side.lent[number].take()) {
-            drop(lent.region);
-            drop(lent.memory);
+        let Some(side) = &mut self.one_sided else { return };
+        if let Some(lent) = side.lent[number].take() {
+            side.end(lent);
         }
     }
 
@@ -197,7 +233,7 @@ impl Endpoint {
         let local = if is_local {
             let access = if to_peer { sys::WRITE } else { sys::READ };
             let (region, _) = self.register_run(run, access)?;
-            Some(Lent { region, memory: memory.clone() })
+            Some(Lent { region, memory: Some(memory.clone()) })
         } else {
             None
         };
@@ -215,7 +251,7 @@ impl Endpoint {
             return Err(fault);
         }
         let (is_lost, _memory) = (false, memory.clone());
-        side.moves[place] = Some(Move { note, peer, is_lost, _local: local, _memory });
+        side.moves[place] = Some(Move { note, peer, is_lost, local, _memory });
         side.under_way += 1;
         Ok(())
     }
@@ -228,15 +264,6 @@ impl Endpoint {
         (mut descriptor, context): (*mut c_void, *mut c_void),
     ) -> Result<(), Fault> {
         let bytes: *mut c_void = ptr::with_exposed_provenance_mut(run.address);
-        if !to_peer {
-            let Grant { address, key } = grant;
-            // SAFETY:
-            // - open; the memory is kept by the move until it has completed, or the endpoint is closed.
-            let result = unsafe {
-                calls::read(self.raw(), bytes, run.len, descriptor, peer, address, key, context)
-            };
-            return Fault::check("fi_read", i64::try_from(result).unwrap_or(-1));
-        }
         let own = sys::Iovec { iov_base: bytes, iov_len: run.len };
         let theirs = sys::RmaIov { addr: grant.address, len: run.len, key: grant.key };
         let message = sys::MsgRma {
@@ -249,6 +276,13 @@ impl Endpoint {
             context,
             data: 0,
         };
+        if !to_peer {
+            // SAFETY:
+            // - open; the memory is kept by the move until it has completed, or the endpoint is closed.
+            // - the description is read before this returns.
+            let result = unsafe { calls::readmsg(self.raw(), &raw const message, sys::COMPLETION) };
+            return Fault::check("fi_readmsg", i64::try_from(result).unwrap_or(-1));
+        }
         // Complete when the bytes are there: what is said afterwards arrives after them.
         let flags = self.one_sided.as_ref().ok_or_else(unsupported)?.flags;
         // SAFETY:
@@ -450,7 +484,7 @@ mod tests {
             note: place,
             peer: 77,
             is_lost: false,
-            _local: None,
+            local: None,
             _memory: memory.clone(),
         };
         let side = one.one_sided.as_mut().unwrap();

@@ -84,54 +84,44 @@ impl Way {
         Fault::check(call, i64::try_from(result).unwrap_or(-1))
     }
 
-    /// Sends.
+    /// Sends. `flags`: whether its completion is told (`FI_COMPLETION`), or its bytes are taken at once and only its
+    /// failure is told, with its context (`FI_INJECT`).
     ///
     /// # Safety
-    /// The endpoint is open; the bytes are lent to the library until the send has completed.
+    /// The endpoint is open; the bytes are lent to the library until the send has completed, when they are not injected.
+    /// The context is kept until then, or, of what is injected, until the endpoint is closed.
     pub(super) unsafe fn send(
         self,
         ep: &Handle<sys::FidEp>,
         to: u64,
-        (bytes, len, descriptor, context): Lent,
+        (bytes, len, mut descriptor, context): Lent,
+        flags: u64,
     ) -> Result<(), Fault> {
+        let own = sys::Iovec { iov_base: bytes, iov_len: len };
+        let (msg_iov, desc) = (&raw const own, &raw mut descriptor);
         let (call, result) = match self {
             Self::Untagged => {
+                let message = sys::Msg { msg_iov, desc, iov_count: 1, addr: to, context, data: 0 };
                 // SAFETY:
-                // - the caller's.
-                let result = unsafe { calls::send(ep.raw(), bytes, len, descriptor, to, context) };
-                ("fi_send", result)
+                // - the caller's; the description is read before this returns.
+                let result = unsafe { calls::sendmsg(ep.raw(), &raw const message, flags) };
+                ("fi_sendmsg", result)
             }
             Self::Tagged => {
-                // SAFETY:
-                // - the caller's.
-                let result =
-                    unsafe { calls::tsend(ep.raw(), bytes, len, descriptor, to, TAG, context) };
-                ("fi_tsend", result)
-            }
-        };
-        Fault::check(call, i64::try_from(result).unwrap_or(-1))
-    }
-
-    /// Sends bytes that are taken at once.
-    pub(super) fn inject(
-        self,
-        ep: &Handle<sys::FidEp>,
-        to: u64,
-        bytes: &[u8],
-    ) -> Result<(), Fault> {
-        let (start, len) = (bytes.as_ptr().cast(), bytes.len());
-        let (call, result) = match self {
-            Self::Untagged => {
-                // SAFETY:
-                // - open; the bytes are taken before this returns.
-                let result = unsafe { calls::inject(ep.raw(), start, len, to) };
-                ("fi_inject", result)
-            }
-            Self::Tagged => {
+                let message = sys::MsgTagged {
+                    msg_iov,
+                    desc,
+                    iov_count: 1,
+                    addr: to,
+                    tag: TAG,
+                    ignore: 0,
+                    context,
+                    data: 0,
+                };
                 // SAFETY:
                 // - as above.
-                let result = unsafe { calls::tinject(ep.raw(), start, len, to, TAG) };
-                ("fi_tinject", result)
+                let result = unsafe { calls::tsendmsg(ep.raw(), &raw const message, flags) };
+                ("fi_tsendmsg", result)
             }
         };
         Fault::check(call, i64::try_from(result).unwrap_or(-1))

@@ -12,7 +12,7 @@ use std::{
 
 use crate::{
     AvAttr, CqAttr, CqErrEntry, Fid, FidAv, FidCq, FidDomain, FidEp, FidFabric, FidMr, Info, Msg,
-    MsgRma,
+    MsgRma, MsgTagged,
     constants::{ENABLE, GETWAIT},
 };
 
@@ -83,32 +83,19 @@ calls! {
     ) -> isize = msg.recv(ep, buffer, len, descriptor, from, context);
     /// `fi_recvmsg(3)`.
     recvmsg(ep: *mut FidEp, message: *const Msg, flags: u64) -> isize = msg.recvmsg(ep, message, flags);
-    /// `fi_send(3)`.
-    send(
-        ep: *mut FidEp, buffer: *const c_void, len: usize, descriptor: *mut c_void, to: u64, context: *mut c_void,
-    ) -> isize = msg.send(ep, buffer, len, descriptor, to, context);
-    /// `fi_inject(3)`: the buffer is free again at once, and success is not told.
-    inject(ep: *mut FidEp, buffer: *const c_void, len: usize, to: u64) -> isize = msg.inject(ep, buffer, len, to);
+    /// `fi_sendmsg(3)`: the description is read before this returns.
+    sendmsg(ep: *mut FidEp, message: *const Msg, flags: u64) -> isize = msg.sendmsg(ep, message, flags);
     /// `fi_trecv(3)`: takes a message with this tag.
     #[expect(clippy::too_many_arguments, reason = "C's")]
     trecv(
         ep: *mut FidEp, buffer: *mut c_void, len: usize, descriptor: *mut c_void, from: u64, tag: u64, ignore: u64,
         context: *mut c_void,
     ) -> isize = tagged.recv(ep, buffer, len, descriptor, from, tag, ignore, context);
-    /// `fi_tsend(3)`.
-    tsend(
-        ep: *mut FidEp, buffer: *const c_void, len: usize, descriptor: *mut c_void, to: u64, tag: u64,
-        context: *mut c_void,
-    ) -> isize = tagged.send(ep, buffer, len, descriptor, to, tag, context);
-    /// `fi_tinject(3)`: the buffer is free again at once, and success is not told.
-    tinject(ep: *mut FidEp, buffer: *const c_void, len: usize, to: u64, tag: u64) -> isize
-        = tagged.inject(ep, buffer, len, to, tag);
-    /// `fi_read(3)`: reads memory of a peer.
-    #[expect(clippy::too_many_arguments, reason = "C's")]
-    read(
-        ep: *mut FidEp, buffer: *mut c_void, len: usize, descriptor: *mut c_void, from: u64, address: u64,
-        key: u64, context: *mut c_void,
-    ) -> isize = rma.read(ep, buffer, len, descriptor, from, address, key, context);
+    /// `fi_tsendmsg(3)`: the description is read before this returns.
+    tsendmsg(ep: *mut FidEp, message: *const MsgTagged, flags: u64) -> isize
+        = tagged.sendmsg(ep, message, flags);
+    /// `fi_readmsg(3)`: reads memory of a peer.
+    readmsg(ep: *mut FidEp, message: *const MsgRma, flags: u64) -> isize = rma.readmsg(ep, message, flags);
     /// `fi_write(3)`: writes memory of a peer.
     #[expect(clippy::too_many_arguments, reason = "C's")]
     write(

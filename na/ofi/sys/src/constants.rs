@@ -24,6 +24,8 @@ pub const REMOTE_WRITE: u64 = 1 << 13;
 pub const MULTI_RECV: u64 = 1 << 16;
 /// Tells of a completion in spite of [`SELECTIVE_COMPLETION`] (`FI_COMPLETION`).
 pub const COMPLETION: u64 = 1 << 24;
+/// Bytes are taken before the call returns (`FI_INJECT`).
+pub const INJECT: u64 = 1 << 25;
 /// Completes when the bytes are at their target (`FI_DELIVERY_COMPLETE`).
 pub const DELIVERY_COMPLETE: u64 = 1 << 28;
 /// The node of a query is the own one (`FI_SOURCE` as a flag of `fi_getinfo`).

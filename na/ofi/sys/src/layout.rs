@@ -4,8 +4,9 @@ use std::mem::{offset_of, size_of};
 
 use crate::{
     AvAttr, CqAttr, CqDataEntry, CqErrEntry, CqMsgEntry, DomainAttr, EpAttr, FabricAttr, Fid,
-    FidAv, FidCq, FidDomain, FidEp, FidFabric, FidMr, Info, Iovec, Msg, MsgRma, Ops, OpsAv, OpsCm,
-    OpsCq, OpsDomain, OpsEp, OpsFabric, OpsMr, OpsMsg, OpsRma, OpsTagged, RmaIov, RxAttr, TxAttr,
+    FidAv, FidCq, FidDomain, FidEp, FidFabric, FidMr, Info, Iovec, Msg, MsgRma, MsgTagged, Ops,
+    OpsAv, OpsCm, OpsCq, OpsDomain, OpsEp, OpsFabric, OpsMr, OpsMsg, OpsRma, OpsTagged, RmaIov,
+    RxAttr, TxAttr,
 };
 
 /// One structure.
@@ -65,12 +66,13 @@ layouts! {
     FidCq = "fid_cq" 32 { fid 0, ops 24 }
     OpsEp = "fi_ops_ep" (cut) { size 0, cancel 8, getopt 16, setopt 24 }
     OpsCm = "fi_ops_cm" (cut) { size 0, setname 8, getname 16 }
-    OpsMsg = "fi_ops_msg" (cut) { size 0, recv 8, recvv 16, recvmsg 24, send 32, sendv 40, sendmsg 48, inject 56 }
+    OpsMsg = "fi_ops_msg" (cut) { size 0, recv 8, recvv 16, recvmsg 24, send 32, sendv 40, sendmsg 48 }
     OpsRma = "fi_ops_rma" (cut) { size 0, read 8, readv 16, readmsg 24, write 32, writev 40, writemsg 48 }
-    OpsTagged = "fi_ops_tagged" (cut) { size 0, recv 8, recvv 16, recvmsg 24, send 32, sendv 40, sendmsg 48, inject 56 }
+    OpsTagged = "fi_ops_tagged" (cut) { size 0, recv 8, recvv 16, recvmsg 24, send 32, sendv 40, sendmsg 48 }
     FidEp = "fid_ep" (cut) { fid 0, ops 24, cm 32, msg 40, rma 48, tagged 56 }
     Iovec = "iovec" 16 { iov_base 0, iov_len 8 }
     Msg = "fi_msg" 48 { msg_iov 0, desc 8, iov_count 16, addr 24, context 32, data 40 }
+    MsgTagged = "fi_msg_tagged" 64 { msg_iov 0, desc 8, iov_count 16, addr 24, tag 32, ignore 40, context 48, data 56 }
     RmaIov = "fi_rma_iov" 24 { addr 0, len 8, key 16 }
     MsgRma = "fi_msg_rma" 64 { msg_iov 0, desc 8, iov_count 16, addr 24, rma_iov 32, rma_iov_count 40, context 48, data 56 }
 }

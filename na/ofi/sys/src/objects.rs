@@ -192,17 +192,9 @@ pub struct OpsMsg {
     ) -> isize,
     pub recvv: Unused,
     pub recvmsg: unsafe extern "C" fn(*mut FidEp, *const Msg, u64) -> isize,
-    pub send: unsafe extern "C" fn(
-        *mut FidEp,
-        *const c_void,
-        usize,
-        *mut c_void,
-        u64,
-        *mut c_void,
-    ) -> isize,
+    pub send: Unused,
     pub sendv: Unused,
-    pub sendmsg: Unused,
-    pub inject: unsafe extern "C" fn(*mut FidEp, *const c_void, usize, u64) -> isize,
+    pub sendmsg: unsafe extern "C" fn(*mut FidEp, *const Msg, u64) -> isize,
 }
 
 /// `fi_ops_rma`.
@@ -211,18 +203,9 @@ pub struct OpsMsg {
 #[expect(missing_docs, reason = "fields as in fi_rma(3)")]
 pub struct OpsRma {
     pub size: usize,
-    pub read: unsafe extern "C" fn(
-        *mut FidEp,
-        *mut c_void,
-        usize,
-        *mut c_void,
-        u64,
-        u64,
-        u64,
-        *mut c_void,
-    ) -> isize,
+    pub read: Unused,
     pub readv: Unused,
-    pub readmsg: Unused,
+    pub readmsg: unsafe extern "C" fn(*mut FidEp, *const MsgRma, u64) -> isize,
     pub write: unsafe extern "C" fn(
         *mut FidEp,
         *const c_void,
@@ -255,18 +238,9 @@ pub struct OpsTagged {
     ) -> isize,
     pub recvv: Unused,
     pub recvmsg: Unused,
-    pub send: unsafe extern "C" fn(
-        *mut FidEp,
-        *const c_void,
-        usize,
-        *mut c_void,
-        u64,
-        u64,
-        *mut c_void,
-    ) -> isize,
+    pub send: Unused,
     pub sendv: Unused,
-    pub sendmsg: Unused,
-    pub inject: unsafe extern "C" fn(*mut FidEp, *const c_void, usize, u64, u64) -> isize,
+    pub sendmsg: unsafe extern "C" fn(*mut FidEp, *const MsgTagged, u64) -> isize,
 }
 
 /// `fid_ep`: an endpoint. What comes behind `tagged` is not used here.
@@ -300,6 +274,21 @@ pub struct Msg {
     pub desc: *mut *mut c_void,
     pub iov_count: usize,
     pub addr: u64,
+    pub context: *mut c_void,
+    pub data: u64,
+}
+
+/// `fi_msg_tagged`: a message with a tag.
+#[derive(Debug)]
+#[repr(C)]
+#[expect(missing_docs, reason = "fields as in fi_tagged(3)")]
+pub struct MsgTagged {
+    pub msg_iov: *const Iovec,
+    pub desc: *mut *mut c_void,
+    pub iov_count: usize,
+    pub addr: u64,
+    pub tag: u64,
+    pub ignore: u64,
     pub context: *mut c_void,
     pub data: u64,
 }

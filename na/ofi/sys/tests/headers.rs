@@ -28,6 +28,7 @@ const CONSTANTS: &[(&str, u64)] = &[
     ("FI_REMOTE_WRITE", hg_na_ofi_sys::REMOTE_WRITE),
     ("FI_MULTI_RECV", hg_na_ofi_sys::MULTI_RECV),
     ("FI_COMPLETION", hg_na_ofi_sys::COMPLETION),
+    ("FI_INJECT", hg_na_ofi_sys::INJECT),
     ("FI_DELIVERY_COMPLETE", hg_na_ofi_sys::DELIVERY_COMPLETE),
     ("FI_SOURCE", hg_na_ofi_sys::SOURCE),
     ("FI_NUMERICHOST", hg_na_ofi_sys::NUMERIC_HOST),
