@@ -15,7 +15,7 @@ use std::{
     collections::{BTreeSet, HashMap},
     fmt,
     io::Read as _,
-    net::{Shutdown, SocketAddr},
+    net::Shutdown,
     os::fd::AsFd as _,
     sync::Arc,
     time::Instant,
@@ -35,7 +35,7 @@ use crate::{
     domain::Shared,
     flushing::Flushing,
     frame::Kind,
-    greeting::Incarnation,
+    greeting::{Incarnation, Nonce},
     inbox::Inbox,
     link::{Link, State},
     outbound::Outbound,
@@ -347,12 +347,10 @@ impl TcpContext {
         }
     }
 
-    /// A connection between two sockets, seen from either end.
-    pub(crate) fn wire_between(&self, local: SocketAddr, remote: SocketAddr) -> Option<WireKey> {
-        let between = |wire: &&Wire| {
-            wire.local == Some(local) && wire.remote == Some(remote) && wire.is_healthy()
-        };
-        self.wires.iter().find(between).map(|wire| wire.key)
+    /// The connection that its other end calls so.
+    pub(crate) fn wire_of(&self, nonce: Nonce) -> Option<WireKey> {
+        let is_called = |wire: &&Wire| wire.nonce == Some(nonce) && wire.is_healthy();
+        self.wires.iter().find(is_called).map(|wire| wire.key)
     }
 }
 

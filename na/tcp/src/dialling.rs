@@ -3,7 +3,7 @@
 use std::{io, net::SocketAddr, time::Instant};
 
 use hg_na::{GoneReason, Peer};
-use hg_na_parts::limits::unreachable;
+use hg_na_parts::{limits::unreachable, regions::random};
 use mio::{Interest, net::TcpStream};
 
 use crate::{
@@ -99,7 +99,14 @@ impl TcpContext {
         insists: bool,
         now: Instant,
     ) {
+        let nonce = match random() {
+            Ok(nonce) => nonce,
+            Err(error) => {
+                return self.fail_link(peer, GoneReason::Unreachable(error.to_string().into()));
+            }
+        };
         let mut wire = self.wires.add(stream, Role::Dialler);
+        wire.nonce = Some(nonce);
         let key = wire.key;
         let interest = Interest::READABLE | Interest::WRITABLE;
         let added = self.waiter.registry().register(&mut wire.stream, key.token(), interest);
@@ -175,6 +182,7 @@ impl TcpContext {
         };
         Greeting::Hello(Hello {
             incarnation: self.incarnation,
+            nonce: wire.nonce.expect("chosen when it was dialled"),
             context: wire.target.as_ref().map_or(0, |target| target.context),
             insists: wire.insists,
             knows,
@@ -251,8 +259,8 @@ impl TcpContext {
     pub(crate) fn look_for_awaited(&mut self) {
         for peer in std::mem::take(&mut self.awaiting) {
             let Some(link) = self.links.find(peer) else { continue };
-            let State::Awaiting { local, remote, .. } = link.state else { continue };
-            let key = self.wire_between(local, remote);
+            let State::Awaiting { nonce, .. } = link.state else { continue };
+            let key = self.wire_of(nonce);
             if !key.is_some_and(|key| self.attach(peer, key)) {
                 self.awaiting.push(peer);
                 continue;

@@ -61,6 +61,7 @@ pub fn fuzz_frames(data: &[u8]) {
     if greeted {
         let hello = Hello {
             incarnation: [7; 16],
+            nonce: [8; 16],
             context: 0,
             insists: false,
             knows: false,

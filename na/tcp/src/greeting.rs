@@ -4,20 +4,18 @@
 //! | offset | size | field |
 //! |-------:|-----:|-------|
 //! |      0 |    6 | magic, `HG-TCP` |
-//! |      6 |    1 | version, 1 |
+//! |      6 |    1 | version, 2 |
 //! |      7 |    1 | kind, see [`Greeting`] |
 //! |      8 |    2 | length of the body, at most [`BODY_MAX`] |
 //! |     10 |  ... | body |
 //!
 //! | kind | from | body |
 //! |---|---|---|
-//! | 1 Hello | the end that dialled | incarnation 16, context 1, flags 1 (1: insists, 2: knows), announced address (may be empty) |
+//! | 1 Hello | the end that dialled | incarnation 16, nonce of the connection 16, context 1, flags 1 (1: insists, 2: knows), announced address (may be empty) |
 //! | 2 Welcome | the end that accepted | incarnation 16 |
 //! | 3 Refuse | either | a sentence |
-//! | 4 Superseded | the end that accepted | its own and the other's socket address of a connection between the two contexts, which is used instead: two texts, separated by a space |
+//! | 4 Superseded | the end that accepted | the nonce of a connection between the two contexts, 16, which is used instead |
 //! | 5, 6 Noise | dialled, accepted | the two messages of the key exchange, before everything else |
-
-use std::net::SocketAddr;
 
 /// Longest body.
 pub(crate) const BODY_MAX: usize = 1024;
@@ -27,16 +25,21 @@ pub(crate) const PREFIX: usize = 10;
 const SENTENCE_MAX: usize = 256;
 
 const MAGIC: &[u8; 6] = b"HG-TCP";
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 /// Names one opening of one context.
 pub(crate) type Incarnation = [u8; 16];
+
+/// Names a connection to its two ends, and to nobody else: random, chosen by the end that dials.
+pub(crate) type Nonce = [u8; 16];
 
 /// The first word of the end that dialled. All of it is a claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Hello {
     /// The sender's context.
     pub(crate) incarnation: Incarnation,
+    /// Of this connection.
+    pub(crate) nonce: Nonce,
     /// Which context of the receiver's is meant.
     pub(crate) context: u8,
     /// Wants a connection of its own although another exists.
@@ -53,7 +56,7 @@ pub(crate) enum Greeting {
     Hello(Hello),
     Welcome(Incarnation),
     Refuse(String),
-    Superseded { local: SocketAddr, remote: SocketAddr },
+    Superseded(Nonce),
     NoiseFirst(Vec<u8>),
     NoiseSecond(Vec<u8>),
 }
@@ -65,13 +68,14 @@ impl Greeting {
             Self::Hello(hello) => {
                 let mut body = hello.incarnation.to_vec();
                 let flags = u8::from(hello.insists) | u8::from(hello.knows) << 1;
+                body.extend(hello.nonce);
                 body.extend([hello.context, flags]);
                 body.extend(hello.address.bytes());
                 (1, body)
             }
             Self::Welcome(incarnation) => (2, incarnation.to_vec()),
             Self::Refuse(sentence) => (3, bounded(sentence).into_bytes()),
-            Self::Superseded { local, remote } => (4, format!("{local} {remote}").into_bytes()),
+            Self::Superseded(nonce) => (4, nonce.to_vec()),
             Self::NoiseFirst(bytes) => (5, bytes.clone()),
             Self::NoiseSecond(bytes) => (6, bytes.clone()),
         };
@@ -110,6 +114,7 @@ impl Greeting {
         match kind {
             1 => {
                 let (incarnation, rest) = body.split_first_chunk::<16>()?;
+                let (nonce, rest) = rest.split_first_chunk::<16>()?;
                 let ([context, flags], address) = rest.split_first_chunk::<2>()?;
                 let address = std::str::from_utf8(address).ok()?;
                 let proper = *flags <= 3
@@ -118,6 +123,7 @@ impl Greeting {
                 proper.then(|| {
                     Self::Hello(Hello {
                         incarnation: *incarnation,
+                        nonce: *nonce,
                         context: *context,
                         insists: flags & 1 != 0,
                         knows: flags & 2 != 0,
@@ -127,10 +133,7 @@ impl Greeting {
             }
             2 => Some(Self::Welcome(body.try_into().ok()?)),
             3 => Some(Self::Refuse(sentence(body))),
-            4 => {
-                let (local, remote) = std::str::from_utf8(body).ok()?.split_once(' ')?;
-                Some(Self::Superseded { local: local.parse().ok()?, remote: remote.parse().ok()? })
-            }
+            4 => Some(Self::Superseded(body.try_into().ok()?)),
             5 => Some(Self::NoiseFirst(body.to_vec())),
             6 => Some(Self::NoiseSecond(body.to_vec())),
             _ => None,
@@ -158,19 +161,19 @@ mod tests {
         let hello = |address: &str| {
             Greeting::Hello(Hello {
                 incarnation: [7; 16],
+                nonce: [8; 16],
                 context: 3,
                 insists: true,
                 knows: false,
                 address: address.to_owned(),
             })
         };
-        let (local, remote) = ("10.0.0.1:80".parse().unwrap(), "[::1]:4000".parse().unwrap());
         vec![
             hello(""),
             hello("tcp://a:1/3"),
             Greeting::Welcome([9; 16]),
             Greeting::Refuse("no context 3 is open here".to_owned()),
-            Greeting::Superseded { local, remote },
+            Greeting::Superseded([5; 16]),
             Greeting::NoiseFirst(vec![1; 48]),
             Greeting::NoiseSecond(vec![]),
         ]
@@ -196,7 +199,7 @@ mod tests {
         let mut other = Greeting::Welcome([0; 16]).encode();
         other[6] = 9;
         assert!(Greeting::decode(&other).unwrap_err().contains("version"));
-        other[6] = 1;
+        other[6] = VERSION;
         other[8..10].copy_from_slice(&2000u16.to_le_bytes());
         assert!(Greeting::decode(&other).is_err());
     }

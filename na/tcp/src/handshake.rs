@@ -3,11 +3,11 @@
 //! # One connection per pair
 //! An address in a Hello is a claim: it would let one process speak for another. So an accepted
 //! connection is never used for what this side looks up, until the looked-up address itself, dialled by
-//! this side, has answered *Superseded*: "a connection between us exists, from this socket address of
-//! mine to that one of yours". The kernel vouches that an accepted connection comes from there; a
-//! stranger cannot have the same two addresses. The link is then opened on that connection
-//! ([`crate::frame::Kind::Open`]), and the new one is dropped. Where addresses are translated on the way
-//! the two ends do not agree about them: then, after [`AWAIT`], a second connection is insisted on.
+//! this side, has answered *Superseded*: "a connection between us exists, of this nonce". The nonce is
+//! random, and stands in the connection's own Hello: who can say it is at the other end of that
+//! connection, or was told by whoever is. A target that names somebody else's connection has to guess it. The link is then
+//! opened on that connection ([`crate::frame::Kind::Open`]), and the new one is dropped. A connection that has
+//! not come after [`AWAIT`] is not waited for: a second one is insisted on.
 //!
 //! Who says Superseded, on a Hello that does not insist:
 //! | this side has, of the same incarnation | answer |
@@ -19,10 +19,7 @@
 //! With both dialling at once, exactly one answer is Superseded: the greater incarnation's connection
 //! stays. Nothing was sent on either before, so nothing is lost or reordered.
 
-use std::{
-    net::SocketAddr,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use hg_na::{Address, GoneReason};
 use mio::Interest;
@@ -30,7 +27,7 @@ use mio::Interest;
 use crate::{
     address::Target,
     context::TcpContext,
-    greeting::{BODY_MAX, Greeting, Hello, Incarnation, PREFIX},
+    greeting::{BODY_MAX, Greeting, Hello, Incarnation, Nonce, PREFIX},
     inbox::Parcel,
     link::State,
     reading::{Fate, misbehaved},
@@ -122,8 +119,9 @@ impl TcpContext {
         }
         let claimed = Address::new(&hello.address).ok();
         wire.target = claimed.and_then(|address| Target::parse(&address).ok());
-        if let Some((local, remote)) = self.better(wire, hello) {
-            wire.greet(&Greeting::Superseded { local, remote });
+        wire.nonce = Some(hello.nonce);
+        if let Some(nonce) = self.better(wire, hello) {
+            wire.greet(&Greeting::Superseded(nonce));
             return Err(Fate::Parted);
         }
         wire.incarnation = hello.incarnation;
@@ -134,8 +132,8 @@ impl TcpContext {
         Ok(())
     }
 
-    /// The connection that is to be used instead, as two socket addresses.
-    fn better(&mut self, wire: &Wire, hello: &Hello) -> Option<(SocketAddr, SocketAddr)> {
+    /// The connection that is to be used instead.
+    fn better(&mut self, wire: &Wire, hello: &Hello) -> Option<Nonce> {
         if hello.insists || hello.incarnation == self.incarnation {
             return None;
         }
@@ -144,16 +142,14 @@ impl TcpContext {
             && other.is_healthy()
             && other.slots[1 - other.own_side()].peer.is_none()
         {
-            return Some((other.local?, other.remote?));
+            return other.nonce;
         }
         let is_ours = hello.knows || self.incarnation > hello.incarnation;
         let other = self.dialled_to(wire.target.as_ref()?)?;
         if other.insists || !is_ours {
             return None;
         }
-        let local = other.local.or_else(|| other.stream.local_addr().ok())?;
-        let remote = other.remote.or_else(|| other.target.as_ref()?.numeric())?;
-        Some((local, remote))
+        other.nonce
     }
 
     /// The connection to a target that is being made.
@@ -190,8 +186,8 @@ impl TcpContext {
                 self.welcome(wire, incarnation);
                 Ok(())
             }
-            Greeting::Superseded { local, remote } if is_ready => {
-                self.superseded(wire, remote, local, now);
+            Greeting::Superseded(nonce) if is_ready => {
+                self.superseded(wire, nonce, now);
                 Err(Fate::Lost(GoneReason::Closed))
             }
             _ => Err(misbehaved("a greeting out of turn")),
@@ -228,12 +224,12 @@ impl TcpContext {
     }
 
     /// The peer prefers another connection between the two.
-    fn superseded(&mut self, wire: &mut Wire, local: SocketAddr, remote: SocketAddr, now: Instant) {
+    fn superseded(&mut self, wire: &mut Wire, nonce: Nonce, now: Instant) {
         let Some(peer) = wire.slots[0].peer.take() else { return };
         let Some(link) = self.links.find(peer) else { return };
         let Some(via) = wire.remote else { return };
-        link.state = State::Awaiting { local, remote, via };
-        if let Some(key) = self.wire_between(local, remote)
+        link.state = State::Awaiting { nonce, via };
+        if let Some(key) = self.wire_of(nonce)
             && self.attach(peer, key)
         {
             return;

@@ -18,6 +18,7 @@ use hg_na::{Completion, Error, GoneReason, Message, OpId, Peer, Reached, Tag, To
 use crate::{
     address::Target,
     frame::{EXPECTED_WINDOW, Header, Kind, WINDOW, WINDOW_BYTES, credit_of, credit_word},
+    greeting::Nonce,
     outbound::{Outbound, Sending, ended, given_back},
     settings::QUEUE_DEPTH,
     transfers::Transfers,
@@ -42,8 +43,7 @@ pub(crate) enum State {
     Dialling(WireKey),
     /// The peer prefers this connection, which has not come yet.
     Awaiting {
-        local: SocketAddr,
-        remote: SocketAddr,
+        nonce: Nonce,
         /// Where it said so.
         via: SocketAddr,
     },

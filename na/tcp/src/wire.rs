@@ -24,7 +24,7 @@ use crate::{
     address::Target,
     flushing::FlushTo,
     frame::{Header, Kind, LinkId, OWN_BYTES_MAX, VERDICT_LEN},
-    greeting::{Greeting, Incarnation},
+    greeting::{Greeting, Incarnation, Nonce},
     inbound::Inbound,
     kernel::repeat_within,
     outbound::{Outbound, Piece, Source},
@@ -126,6 +126,8 @@ pub(crate) struct Wire {
     /// Addresses of the target that were not tried yet.
     pub(crate) others: Vec<SocketAddr>,
     pub(crate) incarnation: Incarnation,
+    /// What its two ends, and nobody else, call this connection; once its Hello was made or has come.
+    pub(crate) nonce: Option<Nonce>,
     pub(crate) slots: [Slot; 2],
     pub(crate) exchange: Option<Exchange>,
     pub(crate) sealing: Option<Box<Sealing>>,
@@ -177,6 +179,7 @@ impl Wire {
             stream,
             role,
             phase,
+            nonce: None,
             local: None,
             remote: None,
             target: None,

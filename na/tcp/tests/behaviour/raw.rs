@@ -33,11 +33,11 @@ pub(crate) fn connect(address: &str) -> TcpStream {
 
 pub(crate) fn greeting(kind: u8, body: &[u8]) -> Vec<u8> {
     let len = u16::try_from(body.len()).unwrap().to_le_bytes();
-    [b"HG-TCP", &[1, kind][..], &len, body].concat()
+    [b"HG-TCP", &[2, kind][..], &len, body].concat()
 }
 
 pub(crate) fn hello(context: u8) -> Vec<u8> {
-    greeting(1, &[&[7; 16][..], &[context, 0]].concat())
+    greeting(1, &[&[7; 16][..], &[8; 16], &[context, 0]].concat())
 }
 
 pub(crate) fn welcome() -> Vec<u8> {
@@ -63,7 +63,7 @@ pub(crate) fn read_exact(stream: &mut TcpStream, len: usize) -> Vec<u8> {
 /// The kind and the body of the other end's next greeting.
 pub(crate) fn read_greeting(stream: &mut TcpStream) -> (u8, Vec<u8>) {
     let prefix = read_exact(stream, 10);
-    assert_eq!(&prefix[..7], b"HG-TCP\x01");
+    assert_eq!(&prefix[..7], b"HG-TCP\x02");
     let len = u16::from_le_bytes([prefix[8], prefix[9]]);
     (prefix[7], read_exact(stream, usize::from(len)))
 }

@@ -1,15 +1,25 @@
 //! Peers that come back, and peers that call each other at the same time.
 
-use std::io::{ErrorKind, Read as _};
+use std::{
+    io::{ErrorKind, Read as _, Write as _},
+    net::TcpListener,
+};
 
 use hg_na::{Error, GoneReason, Op, Peer, QUIET};
-use watchdog::in_time;
+use watchdog::{LIMIT, in_time};
 
 use crate::{
     child::Process,
     end::{End, LOOPBACK, address, arrived, ended, gone},
-    raw::connect,
+    raw::{connect, greeting, read_exact, read_greeting, welcome},
 };
+
+const HELLO: u8 = 1;
+const SUPERSEDED: u8 = 4;
+/// A flag of a Hello.
+const INSISTS: u8 = 1;
+/// Bytes of a frame's header.
+const HEADER: usize = 16;
 
 #[test]
 fn a_server_that_was_killed_is_reported_and_found_again_when_it_is_back() {
@@ -104,6 +114,57 @@ fn looking_the_other_up_by_a_name_uses_the_connection_that_is_there() {
             *heard |= end.take(arrived).is_some();
         }
         in_time!(start);
+    }
+}
+
+/// What a target makes of a Hello.
+type Claim = fn(&[u8]) -> Vec<u8>;
+
+/// Answers "superseded by" what `claim` makes of the Hello, then welcomes whoever insists: its Hello, and what it says.
+fn impostor(claim: Claim, listener: &TcpListener, said: usize) -> Vec<u8> {
+    let accept = || {
+        let (stream, _) = listener.accept().unwrap();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
+        stream
+    };
+    let mut first = accept();
+    let (kind, hello) = read_greeting(&mut first);
+    assert_eq!(kind, HELLO);
+    first.write_all(&greeting(SUPERSEDED, &claim(&hello))).unwrap();
+    let mut second = accept();
+    let (kind, hello) = read_greeting(&mut second);
+    assert!(kind == HELLO && hello[33] & INSISTS != 0, "{hello:?}");
+    second.write_all(&welcome()).unwrap();
+    read_exact(&mut second, said)
+}
+
+#[test]
+fn a_target_that_claims_another_peer_s_connection_gets_nothing_sent_over_it() {
+    const TEXT: &[u8] = b"for the target alone";
+    // What it can say: nothing, what every Hello holds, and the nonce of its own connection.
+    let claims: [Claim; 3] =
+        [|_| vec![0; 16], |hello| hello[..16].to_vec(), |hello| hello[16..32].to_vec()];
+    for claim in claims {
+        let mut ends = [End::open(LOOPBACK, &[]), End::open(LOOPBACK, &[])];
+        let text = ends[0].text();
+        let peer = ends[1].lookup(&text);
+        ends[1].send(QUIET, peer, b"here");
+        let start = std::time::Instant::now();
+        while ends[0].take(arrived).is_none() {
+            ends.iter_mut().for_each(End::round);
+            in_time!(start);
+        }
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = format!("tcp://{}", listener.local_addr().unwrap());
+        let target = std::thread::spawn(move || impostor(claim, &listener, HEADER + TEXT.len()));
+        let to = ends[0].lookup(&at);
+        ends[0].send(QUIET, to, TEXT);
+        while !target.is_finished() {
+            ends.iter_mut().for_each(End::round);
+            assert_eq!(ends[1].take(arrived), None, "it was meant for another");
+            in_time!(start);
+        }
+        assert!(target.join().unwrap().ends_with(TEXT));
     }
 }
 

@@ -62,7 +62,7 @@ fn a_wrong_greeting_costs_its_sender_the_connection() {
 fn a_greeting_of_another_version_or_context_is_refused_in_a_sentence() {
     let (server, _friend, _) = pair(&[]);
     let mut other = hello(0);
-    other[6] = 2;
+    other[6] = 1;
     for (bytes, wanted) in [(other, "another version"), (hello(3), "no context 3")] {
         let mut stranger = connect(&server.address);
         stranger.write_all(&bytes).unwrap();
