@@ -299,7 +299,7 @@ impl RouteContext {
             );
             return Err(bad(address, &why));
         }
-        if uid.node != self.node {
+        if uid.node != self.node || uid.is_elsewhere() {
             return self.lookup_network(&uid.network);
         }
         if let Some(peer) = self.moves.find(&uid.local) {

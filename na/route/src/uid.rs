@@ -3,6 +3,11 @@
 //! NODE is a UUID in its one spelling (36 characters, lower case); the parts are addresses of the two plugins,
 //! which hold no `#`. Bounded as every address: [`hg_na::ADDRESS_MAX`].
 
+use std::{
+    io::ErrorKind,
+    net::{SocketAddr, UdpSocket},
+};
+
 use hg_na::{Address, Error, UID};
 use uuid::Uuid;
 
@@ -44,6 +49,15 @@ impl Uid {
                 .ok_or_else(|| wrong("behind each '#' stands an address of one plugin"))
         };
         Ok(Self { node: parsed, local: part(local)?, network: part(network)? })
+    }
+
+    /// Whether its network address is certainly none of this machine's, where that is numeric. A node id is that of a boot: machines
+    /// that were resumed from one snapshot share it, and reach each other because their addresses differ.
+    pub(crate) fn is_elsewhere(&self) -> bool {
+        let place = self.network.rest().split('/').next().unwrap_or_default();
+        let Ok(place) = place.parse::<SocketAddr>() else { return false };
+        let bound = UdpSocket::bind((place.ip(), 0));
+        bound.is_err_and(|error| error.kind() == ErrorKind::AddrNotAvailable)
     }
 
     /// The text.

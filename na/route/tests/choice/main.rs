@@ -60,6 +60,21 @@ fn an_equal_node_is_reached_locally_and_any_other_by_the_network() {
 }
 
 #[test]
+fn a_node_of_the_same_id_at_another_machine_s_address_is_reached_by_the_network() {
+    let mut here = End::open(&route(), "net://", &[]);
+    let near = End::open(&route(), "net://", &[]);
+    let text = near.context.address().to_string();
+    let (local, _) = text.rsplit_once('#').unwrap();
+    // The first is for documentation: no machine has it.
+    for (network, way) in [("192.0.2.7:1", "net"), ("127.0.0.1:1", "sm")] {
+        let looked_up = address(&format!("{local}#net://{network}"));
+        let peer = here.context.lookup(&looked_up).unwrap();
+        assert_eq!(here.context.way(peer), way, "{network}");
+        here.context.forget(peer);
+    }
+}
+
+#[test]
 fn a_part_of_an_address_is_reached_that_way_and_no_other() {
     let mut here = End::open(&route(), "net://", &[]);
     let mut near = End::open(&route(), "net://", &[]);
