@@ -33,7 +33,11 @@ pub(crate) const SCHEMES: [&str; 12] = [
 /// What a provider needs, beside a libfabric that was built with it.
 const NEEDS: [(&str, &str); SCHEMES.len()] = [
     ("tcp", "an interface that is up (`ip link set lo up` gives one for this machine alone)"),
-    ("shm", "a kernel that lets processes of one user share memory"),
+    (
+        "shm",
+        "a kernel that lets processes of one user share memory, and room in /dev/shm for an endpoint of each core \
+         (`df /dev/shm` tells what is free)",
+    ),
     (
         "verbs",
         "an RDMA card with its driver (`rdma link` lists them; without one: `rdma link add`, soft-RoCE) and \

@@ -129,7 +129,7 @@ impl OfiContext {
         shared: Arc<Shared>,
         id: u8,
         address: Address,
-        endpoint: Endpoint,
+        (endpoint, mark): (Endpoint, Option<Mark>),
         listener: Listener,
     ) -> Result<Self, Error> {
         let waiter =
@@ -137,7 +137,6 @@ impl OfiContext {
         if shared.listen {
             waiter.add(listener.fd(), LISTENER, EpollFlags::EPOLLIN)?;
         }
-        let mark = Mark::set(endpoint.name());
         Ok(Self {
             shared,
             id,

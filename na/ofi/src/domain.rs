@@ -13,11 +13,14 @@ use crate::{
     choice,
     context::OfiContext,
     fabric::{Endpoint, Form, Offer, Way},
-    leftovers,
+    leftovers::{self, Announced, Mark},
     lifeline::{Listener, Place},
     settings::{Settings, caps},
 };
 use hg_na_parts::regions::{Regions, ServedRegion, random};
+
+/// What a context is made of.
+type Opened = (Endpoint, Option<Mark>, Listener);
 
 /// The libfabric plugin: schemes `ofi+tcp`, `ofi+shm`, `ofi+verbs` and so on.
 #[derive(Debug, Default, Clone, Copy)]
@@ -74,7 +77,7 @@ impl Home {
 #[derive(Debug)]
 struct Ids {
     /// Opened with the domain, for context 0: so that whatever is wrong shows then.
-    first: Option<(Endpoint, Listener)>,
+    first: Option<Opened>,
     open: [bool; 256],
 }
 
@@ -136,7 +139,7 @@ impl OfiDomain {
         if provider == LOCAL {
             leftovers::sweep();
         }
-        let endpoint = Endpoint::open(&offer, form)?;
+        let (endpoint, mark) = open_marked(&offer, form)?;
         let sleeps = endpoint.wait_fd().is_some();
         let guard = Arc::new(ForkGuard::new()?);
         Ok(Self(Arc::new(Shared {
@@ -149,17 +152,26 @@ impl OfiDomain {
             offer,
             form,
             home,
-            ids: Mutex::new(Ids { first: Some((endpoint, listener)), open: [false; 256] }),
+            ids: Mutex::new(Ids { first: Some((endpoint, mark, listener)), open: [false; 256] }),
         })))
     }
 
-    fn endpoint(&self, id: u8) -> Result<(Endpoint, Listener), Error> {
+    fn endpoint(&self, id: u8) -> Result<Opened, Error> {
         let shared = &self.0;
         let place = shared.home.place(id);
         let listener =
             Listener::bind(&place, shared.listen, &address_of(&shared.provider, &place)?)?;
-        Ok((Endpoint::open(&shared.offer, shared.form)?, listener))
+        let (endpoint, mark) = open_marked(&shared.offer, shared.form)?;
+        Ok((endpoint, mark, listener))
     }
+}
+
+/// An endpoint, and the mark of its memory: announced before libfabric makes that.
+fn open_marked(offer: &Offer, form: Form) -> Result<(Endpoint, Option<Mark>), Error> {
+    let _announced = if offer.provider == LOCAL { Announced::new() } else { None };
+    let endpoint = Endpoint::open(offer, form)?;
+    let mark = Mark::set(endpoint.name());
+    Ok((endpoint, mark))
 }
 
 /// 16 hexadecimal digits.
@@ -188,9 +200,9 @@ impl Domain for OfiDomain {
             return Err(Error::AddressInUse(address_of(&shared.provider, &place)?));
         }
         let kept = if id == 0 { ids.first.take() } else { None };
-        let (endpoint, listener) = kept.map_or_else(|| self.endpoint(id), Ok)?;
+        let (endpoint, mark, listener) = kept.map_or_else(|| self.endpoint(id), Ok)?;
         let address = address_of(&shared.provider, &listener.place)?;
-        let context = OfiContext::new(Arc::clone(shared), id, address, endpoint, listener)?;
+        let context = OfiContext::new(Arc::clone(shared), id, address, (endpoint, mark), listener)?;
         ids.open[usize::from(id)] = true;
         Ok(Box::new(context))
     }
@@ -204,5 +216,54 @@ impl Domain for OfiDomain {
             // Each context has a port of its own.
             Place::Network(_) => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use hg_na::{Completion, Message, Op};
+    use watchdog::in_time;
+
+    use super::*;
+    use crate::fabric::lose_everything;
+
+    #[test]
+    fn a_call_whose_frame_is_lost_behind_its_injection_ends_with_its_peer() {
+        let url = Address::new("ofi+tcp://127.0.0.1").unwrap();
+        let open = || OfiDomain::open(&url, &OpenOptions::listening()).unwrap();
+        let (own, other) = (open(), open());
+        let mut there = other.context(0).unwrap();
+        let (endpoint, mark, listener) = own.0.ids.lock().unwrap().first.take().unwrap();
+        let address = address_of("tcp", &listener.place).unwrap();
+        let shared = Arc::clone(&own.0);
+        let mut here = OfiContext::new(shared, 0, address, (endpoint, mark), listener).unwrap();
+        let to = here.lookup(there.address()).unwrap();
+        let send = || Op::SendUnexpected { to, message: Message::copied(b"hello") };
+        here.post(1, send()).unwrap();
+        let (mut done, mut heard) = (Vec::new(), Vec::new());
+        let start = Instant::now();
+        while !heard.iter().any(|it| matches!(it, Completion::Unexpected { .. })) {
+            in_time!(start);
+            here.progress(Instant::now(), &mut done).unwrap();
+            there.progress(Instant::now(), &mut heard).unwrap();
+        }
+        lose_everything(here.endpoint());
+        here.post(2, Op::RecvExpected { from: to, tag: 5 }).unwrap();
+        here.post(3, send()).unwrap();
+        let ended = |it: &Completion| match it {
+            Completion::Done(done) if done.token == 2 => Some(done.result.is_err()),
+            _ => None,
+        };
+        let has_failed = loop {
+            in_time!(start, "it waits for an answer that nobody can give");
+            here.progress(Instant::now(), &mut done).unwrap();
+            there.progress(Instant::now(), &mut heard).unwrap();
+            if let Some(has_failed) = done.iter().find_map(ended) {
+                break has_failed;
+            }
+        };
+        assert!(has_failed, "{done:?}");
     }
 }

@@ -194,6 +194,26 @@ fn another_library_under_its_name_is_told_apart() {
 }
 
 #[test]
+#[expect(clippy::print_stdout, reason = "says what is skipped")]
+fn a_dev_shm_without_room_is_named() {
+    const SMALL: &str = "mount -t tmpfs -o size=64k none /dev/shm || exit 77; exec \"$0\" --exact a_process_of_its_own --nocapture";
+    let mut command = Command::new("unshare");
+    let test = env::current_exe().unwrap();
+    command.args(["--mount", "sh", "-c", SMALL]).arg(test).env(URL, "ofi+shm://");
+    let output = match command.output() {
+        Ok(output) if output.status.success() => output,
+        other => {
+            println!(
+                "SKIPPED: a_dev_shm_without_room_is_named: no tmpfs can be mounted here: {other:?}"
+            );
+            return;
+        }
+    };
+    let said = said(&output);
+    assert!(said.contains("room in /dev/shm"), "{said}");
+}
+
+#[test]
 fn an_old_libfabric_is_refused_with_both_versions() {
     let folder = env::temp_dir().join(format!("hg-old-libfabric-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();

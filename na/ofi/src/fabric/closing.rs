@@ -54,4 +54,4 @@ impl Endpoint {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -35,6 +35,8 @@ mod rma;
 mod stuck;
 mod way;
 
+#[cfg(test)]
+pub(crate) use closing::tests::lose_everything;
 pub(crate) use endpoint::{Endpoint, Event, Handed};
 pub(crate) use fault::Fault;
 pub(crate) use intake::Arrival;

@@ -224,20 +224,22 @@ unsafe extern "C" fn failing_readerr(
     entry: *mut sys::CqErrEntry,
     _: u64,
 ) -> isize {
+    let lost = LOST.replace(ptr::null_mut());
+    if lost.is_null() {
+        return -(sys::errno::AGAIN as isize);
+    }
     // SAFETY:
     // - room for an entry, as fi_cq_readerr(3) wants it.
-    unsafe { (*entry).op_context = LOST.replace(ptr::null_mut()) };
+    unsafe { (*entry).op_context = lost };
     // SAFETY:
     // - as above.
     unsafe { (*entry).err = nix::libc::ECONNRESET };
     1
 }
 
-#[test]
-fn an_injected_message_that_is_lost_says_to_whom_it_was_on_its_way() {
-    let (mut sender, receivers) = (endpoint(0), [endpoint(0), endpoint(0)]);
-    let [one, other] = receivers.each_ref().map(|it| sender.insert(it.name()).unwrap());
-    let (ep, cq) = (sender.raw(), sender.cq.raw());
+/// From now on messages are taken and fail.
+pub(crate) fn lose_everything(endpoint: &mut Endpoint) {
+    let (ep, cq) = (endpoint.raw(), endpoint.cq.raw());
     // SAFETY:
     // - open, and used by this thread alone.
     let (messages, queue) = (unsafe { &mut (*ep).msg }, unsafe { &mut (*cq).ops });
@@ -249,6 +251,13 @@ fn an_injected_message_that_is_lost_says_to_whom_it_was_on_its_way() {
     let (messages, queue) = (unsafe { &mut **messages }, unsafe { &mut **queue });
     messages.sendmsg = losing_sendmsg;
     (queue.read, queue.readerr) = (failing_read, failing_readerr);
+}
+
+#[test]
+fn an_injected_message_that_is_lost_says_to_whom_it_was_on_its_way() {
+    let (mut sender, receivers) = (endpoint(0), [endpoint(0), endpoint(0)]);
+    let [one, other] = receivers.each_ref().map(|it| sender.insert(it.name()).unwrap());
+    lose_everything(&mut sender);
     for to in [one, other, one] {
         assert_eq!(sender.send(to, 8, 1, |_| true), Ok(Handed::Injected));
         let mut events = Vec::new();
