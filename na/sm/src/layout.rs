@@ -89,9 +89,3 @@ const _: () = {
     assert!(offset_of!(Segment, requests) == 4096);
     assert!(size_of::<Segment>() == RINGS_BYTES);
 };
-
-/// Empty slots outside of any mapping, for tests and models.
-#[cfg(any(test, loom))]
-pub(crate) fn slots(count: u32) -> Vec<Slot> {
-    (0..count).map(|_| Slot::default()).collect()
-}

@@ -86,4 +86,4 @@ pub use fuzzing::{fuzz_regions, fuzz_rings};
 pub use node::node_id;
 pub use plugin::SmPlugin;
 #[cfg(feature = "fuzzing")]
-pub use rendezvous::hello::fuzz_rendezvous;
+pub use rendezvous::fuzzing::fuzz_rendezvous;

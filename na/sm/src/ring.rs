@@ -77,7 +77,6 @@ pub(crate) struct Word(pub(crate) u32);
 impl Word {
     const BODY: u32 = 1 << 31;
     const NOTE: u32 = 1 << 30;
-    #[cfg(not(loom))]
     const CONTROL: u32 = 1 << 29;
 
     /// A message inside its slot.
@@ -93,33 +92,28 @@ impl Word {
     }
 
     /// A control message inside its slot.
-    #[cfg(not(loom))]
     #[inline]
     pub(crate) const fn control(len: u32) -> Self {
         Self(len | Self::CONTROL)
     }
 
     /// Length of a control message, as claimed; `None`: it is none.
-    #[cfg(not(loom))]
     pub(crate) const fn control_len(self) -> Option<u32> {
         let is_control = self.0 & (Self::BODY | Self::NOTE | Self::CONTROL) == Self::CONTROL;
         if is_control { Some(self.0 & !Self::CONTROL) } else { None }
     }
 
     /// A note of this kind.
-    #[cfg(not(loom))]
     pub(crate) const fn note(kind: u32) -> Self {
         Self(kind | Self::NOTE)
     }
 
     /// Whether it is a note.
-    #[cfg(not(loom))]
     pub(crate) const fn is_note(self) -> bool {
         self.0 & (Self::NOTE | Self::BODY) == Self::NOTE
     }
 
     /// Kind of a note, as claimed.
-    #[cfg(not(loom))]
     pub(crate) const fn note_kind(self) -> u32 {
         self.0 & !Self::NOTE
     }
@@ -368,13 +362,17 @@ impl Slot {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::layout::slots;
 
     /// Of no power of two.
     const SLOTS: u32 = ANSWERS_SLOTS;
 
     fn fresh() -> (Vec<Slot>, AtomicU32, Producer, Consumer) {
-        (slots(SLOTS), AtomicU32::new(0), Producer::new(SLOTS), Consumer::new(SLOTS))
+        (
+            (0..SLOTS).map(|_| Slot::default()).collect(),
+            AtomicU32::new(0),
+            Producer::new(SLOTS),
+            Consumer::new(SLOTS),
+        )
     }
 
     /// Shortly before positions and laps wrap.

@@ -14,13 +14,13 @@ mod layout;
 #[expect(dead_code, reason = "the models use part of it")]
 #[path = "../src/ring.rs"]
 mod ring;
-#[path = "../src/sync.rs"]
+#[path = "common/loom_sync.rs"]
 mod sync;
 #[path = "../src/wake.rs"]
 mod wake;
 
 use arena::{LANE_BYTES, Lane};
-use layout::{ANSWERS_SLOTS as SLOTS, Slot, slots};
+use layout::{ANSWERS_SLOTS as SLOTS, Slot};
 use loom::{sync::Arc, thread};
 use ring::{Consumer, Producer, Word};
 use sync::{AtomicU32, Ordering, Plain64};
@@ -39,7 +39,7 @@ struct Shared {
 impl Shared {
     fn new() -> Arc<Self> {
         Arc::new(Self {
-            slots: slots(SLOTS),
+            slots: (0..SLOTS).map(|_| Slot::default()).collect(),
             popped: AtomicU32::new(0),
             flag: AtomicU32::new(0),
             doorbell: AtomicU32::new(0),

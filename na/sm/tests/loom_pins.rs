@@ -7,7 +7,7 @@
 
 #[expect(dead_code, reason = "the other protocols use the rest")]
 #[expect(unused_imports, reason = "the other protocols use the rest")]
-#[path = "../src/sync.rs"]
+#[path = "common/loom_sync.rs"]
 mod sync;
 
 #[path = "../src/region/pins.rs"]

@@ -208,12 +208,6 @@ impl OwnedTable {
         free.slots.push(published.claim.index);
     }
 
-    /// Any word of it, for a fuzzer that overwrites it.
-    #[cfg(feature = "fuzzing")]
-    pub(crate) fn word(&self, at: usize) -> &AtomicU64 {
-        self.mapping.view(at * size_of::<u64>())
-    }
-
     fn lock(&self) -> MutexGuard<'_, Free> {
         // A thread that panicked in between has at most lost a slot.
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
@@ -291,24 +285,6 @@ impl PeerTable {
     #[inline(always)]
     pub(crate) fn is_of(&self, claim: &RegionClaim) -> bool {
         claim.domain == self.domain && claim.index < REGIONS_MAX
-    }
-
-    /// Pins a region in `words` (this side's own) and appends the runs of a range of it to `into`.
-    ///
-    /// # Errors
-    /// As [`PeerTable::admit`] and [`PeerTable::append_runs`].
-    #[cfg(any(test, feature = "fuzzing"))]
-    pub(crate) fn resolve<'a>(
-        &self,
-        claim: &RegionClaim,
-        needed: Rights,
-        range: (u64, u64),
-        words: &'a [AtomicU64],
-        into: &mut Vec<Run>,
-    ) -> Result<Pin<'a>, Error> {
-        let Admitted { pin, .. } = self.admit(claim, needed, range, words)?;
-        self.append_runs(claim.index, range, into)?;
-        Ok(pin)
     }
 
     /// Appends the runs of a range of a region that is pinned, and has that range ([`PeerTable::admit`]).
@@ -398,5 +374,7 @@ fn segments_limit() -> Error {
     }
 }
 
+#[cfg(any(test, feature = "fuzzing"))]
+mod testing;
 #[cfg(test)]
 mod tests;

@@ -212,17 +212,6 @@ impl Reader<'_> {
     }
 }
 
-/// For the fuzzer: whatever decodes can be encoded again, to the same bytes where nothing was cleaned.
-#[cfg(feature = "fuzzing")]
-pub fn fuzz_rendezvous(data: &[u8]) {
-    super::mappings::fuzz(data);
-    if let Ok(greeting) = Greeting::decode(data) {
-        let again = greeting.encode();
-        assert!(again.len() <= GREETING_MAX);
-        assert_eq!(Greeting::decode(&again).as_ref(), Ok(&greeting));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::{ProptestConfig, any, prop_assert, prop_assert_eq, proptest};

@@ -93,14 +93,6 @@ impl MapMessage {
     }
 }
 
-/// For the fuzzer: whatever decodes encodes to the same bytes.
-#[cfg(feature = "fuzzing")]
-pub(crate) fn fuzz(data: &[u8]) {
-    if let Ok(message) = MapMessage::decode(data) {
-        assert!(MapMessage::is_meant(data) && message.encode() == data);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::{ProptestConfig, any, prop_assert, prop_assert_eq, proptest};

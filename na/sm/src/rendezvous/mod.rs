@@ -4,6 +4,8 @@
 //! nothing behind.
 
 pub(crate) mod address_space;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
 pub(crate) mod hello;
 pub(crate) mod mappings;
 pub(crate) mod name;

@@ -1,0 +1,38 @@
+//! What tests and the fuzzer ask of region tables beyond what the transport does.
+
+use hg_na::{Error, Rights};
+
+#[cfg(feature = "fuzzing")]
+use super::OwnedTable;
+use super::{Admitted, PeerTable};
+use crate::{
+    region::{descriptor::RegionClaim, pins::Pin, plan::Run},
+    sync::AtomicU64,
+};
+
+#[cfg(feature = "fuzzing")]
+impl OwnedTable {
+    /// Any word of it, for a fuzzer that overwrites it.
+    pub(crate) fn word(&self, at: usize) -> &AtomicU64 {
+        self.mapping.view(at * size_of::<u64>())
+    }
+}
+
+impl PeerTable {
+    /// Pins a region in `words` (this side's own) and appends the runs of a range of it to `into`.
+    ///
+    /// # Errors
+    /// As [`PeerTable::admit`] and [`PeerTable::append_runs`].
+    pub(crate) fn resolve<'a>(
+        &self,
+        claim: &RegionClaim,
+        needed: Rights,
+        range: (u64, u64),
+        words: &'a [AtomicU64],
+        into: &mut Vec<Run>,
+    ) -> Result<Pin<'a>, Error> {
+        let Admitted { pin, .. } = self.admit(claim, needed, range, words)?;
+        self.append_runs(claim.index, range, into)?;
+        Ok(pin)
+    }
+}
