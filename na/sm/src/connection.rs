@@ -85,8 +85,6 @@ pub(crate) struct Pending {
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) peer: Peer,
-    /// Open: a message may be published at once.
-    pub(crate) is_flowing: bool,
     /// Polled directly.
     pub(crate) is_hot: bool,
     /// Its requests are taken while admission is open.
@@ -108,7 +106,6 @@ pub(crate) struct Connection {
     pub(crate) empty_rounds: u32,
     /// Requests of the last round that may be answered yet.
     pub(crate) owed: u32,
-    /// Changed by [`Connection::enter`].
     pub(crate) phase: Phase,
     pub(crate) link: Option<Link>,
     pub(crate) receives: Receives,
@@ -123,8 +120,8 @@ pub(crate) struct Connection {
     pub(crate) own: Option<crate::link::OwnSide>,
     /// When the context's chores look at its phase again.
     pub(crate) timer: Option<std::time::Instant>,
-    /// Its place in the domain's list of pin lines.
-    pub(crate) board: Option<usize>,
+    /// Its number in the domain's list of pin lines.
+    pub(crate) board: Option<u64>,
     /// What is mapped of the peer's memory, and views that wait for it.
     pub(crate) maps: Maps,
     pub(crate) views: Vec<Viewing>,
@@ -140,7 +137,6 @@ impl Connection {
     pub(crate) fn new(peer: Peer, phase: Phase) -> Self {
         Self {
             peer,
-            is_flowing: false,
             is_hot: false,
             is_admitted: true,
             is_blocked: false,
@@ -174,13 +170,7 @@ impl Connection {
     /// Whether messages may be published.
     #[inline(always)]
     pub(crate) fn is_open(&self) -> bool {
-        self.is_flowing
-    }
-
-    /// Goes on to another phase.
-    pub(crate) fn enter(&mut self, phase: Phase) {
-        self.is_flowing = phase == Phase::Open;
-        self.phase = phase;
+        matches!(self.phase, Phase::Open)
     }
 
     /// Why nothing may be posted any more.

@@ -24,7 +24,6 @@ pub(crate) struct Shared {
     pub(crate) listen: bool,
     pub(crate) incarnation: [u8; 16],
     pub(crate) guard: Arc<ForkGuard>,
-    pub(crate) signals: &'static Signals,
     pub(crate) regions: Arc<Regions>,
     pub(crate) tables: PeerTables,
     ids: Mutex<Ids>,
@@ -46,6 +45,7 @@ impl Shared {
         let first = if options.listen { Some(Listener::bind(&name, 0)?) } else { None };
         let mut incarnation = [0; 16];
         fill_random(&mut incarnation)?;
+        Signals::of_process()?; // What it costs is there before the first peer.
         let guard = Arc::new(ForkGuard::new().map_err(hg_na_parts::limits::named)?);
         Ok(Arc::new(Self {
             caps: caps(),
@@ -56,7 +56,6 @@ impl Shared {
             regions: Regions::new(OwnedTable::create(incarnation)?, Arc::clone(&guard)),
             guard,
             tables: PeerTables::default(),
-            signals: Signals::of_process()?,
             ids: Mutex::new(Ids { first, open: [false; 256] }),
         }))
     }

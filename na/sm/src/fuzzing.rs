@@ -32,12 +32,12 @@ use crate::{
     layout::{PINS, RINGS},
     link::{CONTROL_MAX, Link},
     region::{
-        descriptor::RegionClaim,
+        descriptor::{RegionClaim, RegionName},
         plan::{Run, total},
         state::SmRegion,
         table::{OwnedTable, PeerTable, REGIONS_MAX, SEGMENTS_MAX, TABLE_LEN},
     },
-    rendezvous::mappings::{MapMessage, RegionName, Status},
+    rendezvous::mappings::{MapMessage, Status},
     ring::Word,
     shared::alloc,
 };
@@ -517,8 +517,7 @@ const SEGMENTS_AT: usize = REGIONS_MAX as usize * ENTRY_WORDS;
 
 fn table(domain: [u8; 16]) -> Option<(OwnedTable, PeerTable)> {
     let owned = OwnedTable::create(domain).ok()?;
-    let theirs =
-        PeerTable::open(domain, owned.fd().try_clone_to_owned().ok()?, TABLE_LEN as u64).ok()?;
+    let theirs = PeerTable::open(domain, owned.fd().try_clone_to_owned().ok()?).ok()?;
     Some((owned, theirs))
 }
 

@@ -10,8 +10,10 @@ use rustc_hash::FxHashMap;
 use crate::{
     completion::{done, failed},
     os::misbehaved,
-    region::{descriptor::RegionClaim, table::PeerTable},
-    rendezvous::mappings::RegionName,
+    region::{
+        descriptor::{RegionClaim, RegionName},
+        table::PeerTable,
+    },
     shared::{
         Sharing,
         buffer::memory_of_bytes,
@@ -99,7 +101,7 @@ impl Maps {
     /// A transfer of `len` bytes goes to a region that could be mapped: whether the owner is to be asked now. `None` for
     /// `len`: a view, which cannot do without.
     pub(crate) fn is_worth_asking(&mut self, claim: &RegionClaim, len: Option<u64>) -> bool {
-        let name = name_of(claim);
+        let name = claim.name();
         self.clock += 1;
         let used = self.clock;
         let Some(place) = self.place(name) else {
@@ -225,11 +227,6 @@ impl Maps {
     pub(crate) fn clear(&mut self) {
         self.places.clear();
     }
-}
-
-/// A claim's name.
-pub(crate) fn name_of(claim: &RegionClaim) -> RegionName {
-    RegionName { index: claim.index, generation: claim.generation }
 }
 
 /// A region of a peer, mapped; unmapped when nobody holds it any more.

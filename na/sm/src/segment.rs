@@ -23,7 +23,7 @@ use crate::{
 unsafe impl Shared for Segment {}
 
 /// Bytes of a segment: the rings, then the arena.
-pub(crate) const SEGMENT_BYTES: usize = RINGS_BYTES + ARENA_BYTES as usize;
+const SEGMENT_BYTES: usize = RINGS_BYTES + ARENA_BYTES as usize;
 
 /// The rings of a mapped segment.
 #[derive(Debug)]

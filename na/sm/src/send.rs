@@ -29,11 +29,12 @@ impl Connection {
     /// The fast path: an inline message, nothing queued before it, a slot free.
     #[inline(always)]
     pub(crate) fn send_inline(&mut self, kind: Kind, message: &Message) -> Inline {
+        let is_open = self.is_open();
         let (Some((bytes, len)), Some(link)) = (message.slot(), self.link.as_mut()) else {
             return Inline::Refused;
         };
         let ring = kind.ring();
-        let may = len <= kind.short() && self.is_flowing && self.queues[ring].is_empty();
+        let may = len <= kind.short() && is_open && self.queues[ring].is_empty();
         if !may || !link.tx[ring].has_known_room(1) {
             return Inline::Refused;
         }
@@ -50,8 +51,8 @@ impl Connection {
         let Some(slots) = slots_of(bytes.len()).filter(|slots| *slots > 1) else {
             return Inline::Refused;
         };
+        let may = self.is_open() && self.queues[REQUESTS].is_empty();
         let Some(link) = self.link.as_mut() else { return Inline::Refused };
-        let may = self.is_flowing && self.queues[REQUESTS].is_empty();
         // What is wrong is found by the flush.
         if !may || link.has_room(REQUESTS, slots) != Ok(true) {
             return Inline::Refused;
@@ -62,12 +63,12 @@ impl Connection {
     /// The same for a request in this connection's arena, which leaves it.
     #[inline(never)]
     pub(crate) fn send_body(&mut self, message: &mut Message) -> Inline {
+        let is_next = self.is_open() && self.queues[REQUESTS].is_empty();
         let Some(link) = self.link.as_mut() else { return Inline::Refused };
         let Some(out) = out_of(message, &link.own.arena) else { return Inline::Refused };
         let (lane, place, len) = out.place();
         // What fits a slot goes in one.
         let is_long = len as usize > SHORT[REQUESTS] && !out.is_spent();
-        let is_next = self.is_flowing && self.queues[REQUESTS].is_empty();
         if !is_long || !is_next || !link.tx[REQUESTS].has_known_room(1) {
             return Inline::Refused;
         }

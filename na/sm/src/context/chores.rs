@@ -53,14 +53,6 @@ impl SmContext {
         self.has_chores = false;
         self.has_leftovers = true;
         self.poll_kernel()?;
-        for peer in std::mem::take(&mut self.starting) {
-            if self.peers.find(peer).is_some_and(|it| it.phase == Phase::Starting) {
-                self.try_connect(peer, now, now + self.shared.settings.connect_timeout);
-            }
-        }
-        for peer in std::mem::take(&mut self.rung) {
-            self.activate(peer);
-        }
         let mut events = std::mem::take(&mut self.events);
         self.waiter.take_ready(&mut events);
         let moved = !events.is_empty();
@@ -75,7 +67,7 @@ impl SmContext {
         if self.trim_at.is_some_and(|at| at <= now) {
             self.trim(now);
         }
-        self.drain(done);
+        self.attend(now, done);
         if self.trim_at.is_none() && self.shared.regions.boards.has_leaving() {
             self.trim_at = Some(now + TRIM_AFTER);
         }

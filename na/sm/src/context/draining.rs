@@ -2,6 +2,8 @@
 //! then `HungUp` is told and everything is released. `Gone` is the last word: at once, or when the requests that wait
 //! for admission were taken.
 
+use std::time::Instant;
+
 use hg_na::{Completion, GoneReason, Peer};
 
 use crate::{
@@ -48,15 +50,15 @@ impl SmContext {
             return self.release(peer, Some(&for_the_other_side(&reason)));
         }
         connection.unwatch(&self.waiter);
-        connection.enter(Phase::Draining(reason));
-        self.ending.push(peer);
+        connection.phase = Phase::Draining(reason);
+        self.called.push(peer);
         self.chore();
     }
 
-    /// Drains what has ended, and lets go of who waited for admission. What a peer keeps meanwhile is its last
-    /// requests: no descriptor, no mapping.
-    pub(crate) fn drain(&mut self, done: &mut Vec<Completion>) {
-        for peer in std::mem::take(&mut self.ending) {
+    /// Does for those who called what their phase asks for: connects, polls, drains what has ended, and lets go of who
+    /// waited for admission. What a peer keeps meanwhile is its last requests: no descriptor, no mapping.
+    pub(crate) fn attend(&mut self, now: Instant, done: &mut Vec<Completion>) {
+        for peer in std::mem::take(&mut self.called) {
             let Self { peers, intake, .. } = self;
             let Some(connection) = peers.find(peer) else { continue };
             match connection.phase.clone() {
@@ -74,12 +76,11 @@ impl SmContext {
                         self.parted.push(peer);
                     }
                 }
-                Phase::Idle
-                | Phase::Starting
-                | Phase::Waiting(_)
-                | Phase::Connecting
-                | Phase::Greeting
-                | Phase::Open => {}
+                Phase::Starting => {
+                    self.try_connect(peer, now, now + self.shared.settings.connect_timeout);
+                }
+                Phase::Open => self.activate(peer),
+                Phase::Idle | Phase::Waiting(_) | Phase::Connecting | Phase::Greeting => {}
             }
         }
     }
@@ -99,7 +100,7 @@ impl SmContext {
         if is_over {
             self.bury(peer, reason);
         } else if let Some(connection) = self.peers.find(peer) {
-            connection.enter(Phase::HungUp(reason));
+            connection.phase = Phase::HungUp(reason);
             self.parted.push(peer);
         }
     }

@@ -33,16 +33,15 @@ use crate::{
     os::{
         event::{Doorbell, PeerBell},
         misbehaved, room,
-        waiter::{Interest, LISTENER_TOKEN},
+        waiter::{EDGE_IN, LEVEL_IN, LISTENER_TOKEN},
     },
-    region::table::TABLE_LEN,
     rendezvous::{
         hello::{BadGreeting, GREETING_FDS, GREETING_MAX, Greeting, Hello},
         mappings::MapMessage,
         process::ProcessWatch,
         socket::{Received, Sent, Socket},
     },
-    segment::{Rings, SEGMENT_BYTES},
+    segment::Rings,
     settings::BACKLOG_RETRY,
 };
 
@@ -51,19 +50,13 @@ const ACCEPT_BURST: u32 = 16;
 /// How long a listener rests that could not accept: what it lacks, descriptors above all, is not there at once.
 const LISTENER_REST: Duration = Duration::from_millis(100);
 
-/// This side's segment, for a greeting; the descriptor is closed once sent.
-struct Offer {
-    own: OwnSide,
-    segment: OwnedFd,
-}
-
 impl SmContext {
     /// The next round connects, if nobody has asked for it yet.
     pub(crate) fn start(&mut self, peer: Peer) {
         let Some(connection) = self.peers.find(peer) else { return };
         if connection.phase == Phase::Idle {
-            connection.enter(Phase::Starting);
-            self.starting.push(peer);
+            connection.phase = Phase::Starting;
+            self.called.push(peer);
             self.chore();
         }
     }
@@ -81,7 +74,7 @@ impl SmContext {
             }
             Err(Error::Again) => {
                 if let Some(connection) = self.peers.find(peer) {
-                    connection.enter(Phase::Waiting(deadline));
+                    connection.phase = Phase::Waiting(deadline);
                 }
                 self.at(deadline.min(now + BACKLOG_RETRY), peer);
             }
@@ -95,51 +88,49 @@ impl SmContext {
         room::for_a_peer()?;
         let socket = Arc::new(socket);
         let watch = ProcessWatch::of(&socket)?;
-        let offer = self.offer()?;
+        let (own, segment) = self.own_side()?;
         fail::point("hello");
-        self.greet(&socket, &offer, Greeting::Hello)?;
+        self.greet(&socket, (&own, &segment), Greeting::Hello)?;
         self.watch(peer, &socket, &watch)?;
         let Some(connection) = self.peers.find(peer) else { return Ok(()) };
         connection.socket = Some(socket);
         connection.credentials = Some(credentials);
         connection.watch = Some(Arc::new(watch));
-        connection.own = Some(offer.own);
-        connection.enter(Phase::Connecting);
+        connection.own = Some(own);
+        connection.phase = Phase::Connecting;
         Ok(())
     }
 
     /// Without a number its socket tells of its end.
     fn watch(&self, peer: Peer, socket: &Socket, watch: &ProcessWatch) -> Result<(), Error> {
-        self.waiter.add(socket.fd(), token(peer, Source::Socket), Interest::LevelIn)?;
+        self.waiter.add(socket.fd(), token(peer, Source::Socket), LEVEL_IN)?;
         let Some(pidfd) = watch.fd() else { return Ok(()) };
-        self.waiter.add(pidfd, token(peer, Source::Process), Interest::LevelIn)
+        self.waiter.add(pidfd, token(peer, Source::Process), LEVEL_IN)
     }
 
-    fn offer(&self) -> Result<Offer, Error> {
+    /// This side's part of a link, and its segment for a greeting, to be closed once sent.
+    fn own_side(&self) -> Result<(OwnSide, OwnedFd), Error> {
         let (rings, segment) = Rings::create()?;
         let lanes = [Lane::new(0), Lane::new(LANE_BYTES)];
         let states = lanes.each_ref().map(|lane| Arc::clone(lane.states()));
         let (bytes, guard) = (rings.arena(), Arc::clone(&self.guard));
         let arena = Arc::new(OwnArena { bytes, states, guard });
         let (backing, bell) = (room::is_strict().then(Backing::new), Doorbell::new()?);
-        Ok(Offer { own: OwnSide { rings, arena, lanes, backing, bell }, segment })
+        Ok((OwnSide { rings, arena, lanes, backing, bell }, segment))
     }
 
     fn greet(
         &self,
         socket: &Socket,
-        offer: &Offer,
+        (own, segment): (&OwnSide, &OwnedFd),
         kind: fn(Hello) -> Greeting,
     ) -> Result<(), Error> {
         let hello = Hello {
             incarnation: self.shared.incarnation,
             context: self.id,
             address: self.address.clone(),
-            segment_len: SEGMENT_BYTES as u64,
-            table_len: TABLE_LEN as u64,
-            flags: 0,
         };
-        let fds = [offer.segment.as_fd(), self.shared.regions.table().fd(), offer.own.bell.fd()];
+        let fds = [segment.as_fd(), self.shared.regions.table().fd(), own.bell.fd()];
         match socket.send(&kind(hello).encode(), &fds)? {
             Sent::Done => Ok(()),
             Sent::Full => Err(misbehaved("it does not read its socket")),
@@ -174,7 +165,7 @@ impl SmContext {
     pub(crate) fn listen_again(&mut self, now: Instant) {
         self.listen_at = None;
         let Some(listener) = &self.listener else { return };
-        match self.waiter.add(listener.fd(), LISTENER_TOKEN, Interest::LevelIn) {
+        match self.waiter.add(listener.fd(), LISTENER_TOKEN, LEVEL_IN) {
             Ok(()) => self.accept(now),
             Err(error) => {
                 tracing::warn!(%error, "the listener cannot be watched");
@@ -266,13 +257,13 @@ impl SmContext {
 
     fn greeted(&mut self, peer: Peer, hello: &Hello, fds: Vec<OwnedFd>) -> Result<(), Error> {
         let theirs = map(hello, fds, &self.shared)?;
-        let offer = self.offer()?;
+        let (own, segment) = self.own_side()?;
         let Some(connection) = self.peers.find(peer) else { return Ok(()) };
         let Some(socket) = connection.socket.clone() else { return Ok(()) };
         // The peer may use the rings as soon as it has read Welcome.
         fail::point("welcome");
-        self.greet(&socket, &offer, Greeting::Welcome)?;
-        self.opened(peer, offer.own, theirs)
+        self.greet(&socket, (&own, &segment), Greeting::Welcome)?;
+        self.opened(peer, own, theirs)
     }
 
     fn welcomed(&mut self, peer: Peer, hello: &Hello, fds: Vec<OwnedFd>) -> Result<(), Error> {
@@ -284,13 +275,13 @@ impl SmContext {
     }
 
     fn opened(&mut self, peer: Peer, own: OwnSide, theirs: TheirSide) -> Result<(), Error> {
-        self.waiter.add(own.bell.fd(), token(peer, Source::Doorbell), Interest::EdgeIn)?;
+        self.waiter.add(own.bell.fd(), token(peer, Source::Doorbell), EDGE_IN)?;
         let Some(connection) = self.peers.find(peer) else { return Ok(()) };
         let Some(watch) = connection.watch.clone() else { return Ok(()) };
         connection.board = Some(self.shared.regions.boards.add(Arc::clone(&theirs.rings), watch)?);
         connection.link = Some(Link::new(own, theirs));
         connection.ferry.is_chosen = !self.shared.settings.cma;
-        connection.enter(Phase::Open);
+        connection.phase = Phase::Open;
         self.untime(peer);
         fail::point("open");
         self.activate(peer);
@@ -308,16 +299,13 @@ impl SmContext {
 fn map(hello: &Hello, fds: Vec<OwnedFd>, shared: &Shared) -> Result<TheirSide, Error> {
     let fds: [OwnedFd; GREETING_FDS] =
         fds.try_into().map_err(|_| misbehaved("its greeting carries too few descriptors"))?;
-    if hello.segment_len != SEGMENT_BYTES as u64 {
-        return Err(misbehaved("its segment has another size"));
-    }
     let [segment, table, bell] = fds;
     let rings = Rings::open(segment)?;
     Ok(TheirSide {
         arena: rings.arena(),
         rings: Arc::new(rings),
-        table: shared.tables.open(hello.incarnation, table, hello.table_len)?,
-        bell: PeerBell::from_fd(bell, shared.signals)?,
+        table: shared.tables.open(hello.incarnation, table)?,
+        bell: PeerBell::from_fd(bell)?,
     })
 }
 

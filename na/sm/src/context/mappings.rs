@@ -6,11 +6,11 @@ use hg_na::{Error, Peer};
 
 use super::SmContext;
 use crate::{
-    maps::{MAPS, name_of},
+    maps::MAPS,
     os::misbehaved,
-    region::descriptor::RegionClaim,
+    region::descriptor::{RegionClaim, RegionName},
     rendezvous::{
-        mappings::{MapMessage, RegionName, Status},
+        mappings::{MapMessage, Status},
         socket::Sent,
     },
 };
@@ -122,7 +122,7 @@ impl SmContext {
         if !connection.maps.may_ask() {
             return Err(Error::Again);
         }
-        let name = name_of(claim);
+        let name = claim.name();
         match socket.send(&MapMessage::Map(name, claim.token).encode(), &[])? {
             Sent::Done => connection.maps.asked(name),
             Sent::Full => {

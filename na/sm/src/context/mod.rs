@@ -43,7 +43,7 @@ use crate::{
     body::Pool,
     connection::{Connection, Phase},
     domain::Shared,
-    os::waiter::{Interest, LISTENER_TOKEN, SmWaiter},
+    os::waiter::{LEVEL_IN, LISTENER_TOKEN, SmWaiter},
     peers::Peers,
     receive::Intake,
     rendezvous::{name::Target, socket::Listener},
@@ -72,9 +72,8 @@ pub(crate) struct SmContext {
     pub(crate) has_leftovers: bool,
     /// A list below, or of [`Transfers`], has work for the next round.
     pub(crate) has_chores: bool,
-    pub(crate) starting: Vec<Peer>,
-    pub(crate) ending: Vec<Peer>,
-    pub(crate) rung: Vec<Peer>,
+    /// Those whose phase asks for something: to connect, to be polled, to be drained.
+    pub(crate) called: Vec<Peer>,
     /// Lists that wait for something: for admission, alive or not, for space, for pages to be given back.
     pub(crate) blocked: Vec<Peer>,
     pub(crate) parted: Vec<Peer>,
@@ -105,7 +104,7 @@ impl SmContext {
         }
         let listener = shared.take(id)?;
         let watched = |waiter: SmWaiter| match &listener {
-            Some(it) => waiter.add(it.fd(), LISTENER_TOKEN, Interest::LevelIn).map(|()| waiter),
+            Some(it) => waiter.add(it.fd(), LISTENER_TOKEN, LEVEL_IN).map(|()| waiter),
             None => Ok(waiter),
         };
         let made = SmWaiter::new(Arc::clone(&shared.guard), guest).and_then(watched);
@@ -133,9 +132,7 @@ impl SmContext {
             is_sleeping: false,
             has_leftovers: false,
             has_chores: false,
-            starting: Vec::new(),
-            ending: Vec::new(),
-            rung: Vec::new(),
+            called: Vec::new(),
             blocked: Vec::new(),
             parted: Vec::new(),
             backlog: Vec::new(),

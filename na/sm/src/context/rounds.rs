@@ -223,7 +223,7 @@ impl SmContext {
     /// Activates a connection, now or, when somebody sleeps, in the round that follows.
     pub(crate) fn kick(&mut self, peer: Peer) {
         if self.is_sleeping {
-            self.rung.push(peer);
+            self.called.push(peer);
             self.chore();
         } else {
             self.activate(peer);
@@ -285,7 +285,7 @@ impl SmContext {
             self.kick(peer);
         }
         if !self.parted.is_empty() {
-            self.ending.append(&mut self.parted);
+            self.called.append(&mut self.parted);
             self.chore();
         }
     }
@@ -297,7 +297,7 @@ impl SmContext {
         }
         if matches!(connection.phase, Phase::HungUp(_)) && self.intake.admission {
             self.parted.retain(|parted| *parted != peer);
-            self.ending.push(peer);
+            self.called.push(peer);
             self.chore();
         } else {
             self.kick(peer);

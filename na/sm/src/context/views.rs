@@ -7,9 +7,8 @@ use hg_na::{Error, Op, OpId, Peer, Rejected, Rights, SharedBytes, Token};
 use super::SmContext;
 use crate::{
     connection::{Connection, VIEWS},
-    maps::{VIEWS_MAX, Viewing, name_of},
-    region::descriptor::RegionClaim,
-    rendezvous::mappings::RegionName,
+    maps::{VIEWS_MAX, Viewing},
+    region::descriptor::{RegionClaim, RegionName},
     shared::Sharing,
 };
 
@@ -59,7 +58,7 @@ impl SmContext {
         if let Err(error) = mapped
             && let Some(connection) = self.peers.find(peer)
         {
-            let ended = connection.views.extract_if(.., |it| name_of(&it.claim) == name);
+            let ended = connection.views.extract_if(.., |it| it.claim.name() == name);
             self.finished.extend(ended.map(|it| it.ended(Err(error.clone()))));
             self.has_leftovers = true;
         }

@@ -4,7 +4,7 @@ use hg_na::{Completion, Error};
 
 use super::{
     Ferry, Places, send, side,
-    wire::{Answer, Ask, Note, PIECE, RegionKey, Verdict, offset_of_place, places_of},
+    wire::{Answer, Ask, Note, PIECE, Verdict, offset_of_place, places_of},
 };
 use crate::{
     fail,
@@ -59,7 +59,8 @@ impl Ferried {
             direction: *direction,
             place,
             len,
-            name: RegionKey::from(claim),
+            name: claim.name(),
+            token: claim.token,
             offset: remote.offset() + self.asked,
             whole: (remote.offset(), remote.len()),
         };

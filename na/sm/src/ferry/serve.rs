@@ -35,10 +35,7 @@ impl Ferry {
 
 /// Copies a piece, if that is granted.
 fn verdict_on(ask: &Ask, regions: &Regions, place: &Memory) -> Verdict {
-    let Some((memory, granted)) = regions.find(ask.name.index, ask.name.generation, ask.name.token)
-    else {
-        return Verdict::Stale;
-    };
+    let Some((memory, granted)) = regions.find(ask.name, ask.token) else { return Verdict::Stale };
     if !granted.contains(needed_for(ask.direction)) {
         return Verdict::Denied(granted);
     }

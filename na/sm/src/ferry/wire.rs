@@ -19,7 +19,7 @@ use crate::{
     arena::FERRY_OFFSET,
     region::{
         cma::Direction,
-        descriptor::{RegionClaim, halves, joined},
+        descriptor::{RegionName, halves, joined},
     },
     ring::{Broken, Payload, Word},
 };
@@ -51,24 +51,12 @@ pub(crate) struct Ask {
     pub(crate) place: usize,
     /// At most [`PIECE`].
     pub(crate) len: u32,
-    pub(crate) name: RegionKey,
+    /// A region of the domain at the other end: a claim.
+    pub(crate) name: RegionName,
+    pub(crate) token: [u8; 16],
     pub(crate) offset: u64,
     /// Start and length of the whole transfer, which is refused as a whole.
     pub(crate) whole: (u64, u64),
-}
-
-/// A region of the domain at the other end: a claim.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct RegionKey {
-    pub(crate) index: u32,
-    pub(crate) generation: u32,
-    pub(crate) token: [u8; 16],
-}
-
-impl From<&RegionClaim> for RegionKey {
-    fn from(claim: &RegionClaim) -> Self {
-        Self { index: claim.index, generation: claim.generation, token: claim.token }
-    }
 }
 
 /// What became of a piece.
@@ -121,11 +109,10 @@ impl Note {
         match self {
             Self::Ask(ask) => {
                 let kind = if ask.direction == Direction::Get { GET } else { PUT };
-                let RegionKey { index, generation, token } = ask.name;
-                let [low, high] = halves(token);
+                let [low, high] = halves(ask.token);
                 let (start, len) = ask.whole;
                 let place = pair(ask.place as u64, ask.len);
-                let name = pair(u64::from(index), generation);
+                let name = pair(u64::from(ask.name.index), ask.name.generation);
                 (Word::note(kind), [place, name, low, high, ask.offset, start, len])
             }
             Self::Answer(Answer { place, verdict }) => {
@@ -169,8 +156,8 @@ impl Note {
         {
             return Err(Broken::Note);
         }
-        let name = RegionKey { index, generation, token: joined([low, high]) };
-        Ok(Self::Ask(Ask { direction, place, len: rest, name, offset, whole: (start, len) }))
+        let (name, token) = (RegionName { index, generation }, joined([low, high]));
+        Ok(Self::Ask(Ask { direction, place, len: rest, name, token, offset, whole: (start, len) }))
     }
 }
 
@@ -226,8 +213,8 @@ mod tests {
             let direction = if get { Direction::Get } else { Direction::Put };
             let place = places_of(direction).start + at;
             let whole = (start, before + u64::from(len) + behind);
-            let name = RegionKey { index, generation, token };
-            let ask = Ask { direction, place, len, name, offset: start + before, whole };
+            let name = RegionName { index, generation };
+            let ask = Ask { direction, place, len, name, token, offset: start + before, whole };
             let (word, payload) = Note::Ask(ask).encode();
             prop_assert_eq!(Note::decode(word, payload), Ok(Note::Ask(ask)));
         }

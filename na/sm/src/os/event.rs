@@ -55,11 +55,11 @@ impl PeerBell {
     ///
     /// # Errors
     /// `PeerGone(Misbehaved)` when it is no eventfd.
-    pub(crate) fn from_fd(eventfd: OwnedFd, signals: &'static Signals) -> Result<Self, Error> {
+    pub(crate) fn from_fd(eventfd: OwnedFd) -> Result<Self, Error> {
         if !is_eventfd(&eventfd)? {
             return Err(misbehaved("it sent a descriptor that is no eventfd as its doorbell"));
         }
-        Ok(Self { eventfd, signals })
+        Ok(Self { eventfd, signals: Signals::of_process()? })
     }
 
     /// Wakes whoever has it in an epoll set; never waits for anybody.
@@ -89,10 +89,9 @@ mod tests {
     #[test]
     fn a_doorbell_passed_on_is_accepted_and_a_memfd_is_not() {
         let bell = Doorbell::new().unwrap();
-        let signals = Signals::of_process().unwrap();
-        PeerBell::from_fd(bell.fd().try_clone_to_owned().unwrap(), signals).unwrap().ring();
+        PeerBell::from_fd(bell.fd().try_clone_to_owned().unwrap()).unwrap().ring();
         let (_mapping, memfd) = Mapping::create(c"x", 4096, Writers::Creator).unwrap();
-        let refused = PeerBell::from_fd(memfd, signals).unwrap_err().to_string();
+        let refused = PeerBell::from_fd(memfd).unwrap_err().to_string();
         assert!(refused.contains("no eventfd"), "{refused}");
     }
 }

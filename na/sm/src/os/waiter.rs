@@ -40,14 +40,10 @@ const JOINED_TOKEN: u64 = (u64::MAX - 2) & !Harvest::GUEST;
 /// That of the listener, likewise.
 pub(crate) const LISTENER_TOKEN: u64 = (u64::MAX - 1) & !Harvest::GUEST;
 
-/// What to be told about a descriptor. Hang-up and errors are always told.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Interest {
-    /// Once for each time that something arrives: doorbells.
-    EdgeIn,
-    /// As long as there is something: sockets, pidfds.
-    LevelIn,
-}
+/// What to be told about a descriptor, beside hang-up and errors: each arrival once (doorbells).
+pub(crate) const EDGE_IN: EpollFlags = EpollFlags::EPOLLIN.union(EpollFlags::EPOLLET);
+/// What to be told as long as it is so (sockets, pidfds).
+pub(crate) const LEVEL_IN: EpollFlags = EpollFlags::EPOLLIN.union(EpollFlags::EPOLLRDHUP);
 
 /// One epoll set and what it has told so far.
 #[derive(Debug)]
@@ -80,7 +76,7 @@ impl SmWaiter {
             joined: OnceLock::new(),
             precise: AtomicBool::new(true),
         };
-        waiter.add(waiter.wake.fd(), WAKE_TOKEN, Interest::EdgeIn)?;
+        waiter.add(waiter.wake.fd(), WAKE_TOKEN, EDGE_IN)?;
         Ok(waiter)
     }
 
@@ -89,13 +85,9 @@ impl SmWaiter {
         &self,
         fd: BorrowedFd<'_>,
         token: u64,
-        interest: Interest,
+        interest: EpollFlags,
     ) -> Result<(), Error> {
-        let flags = match interest {
-            Interest::EdgeIn => EpollFlags::EPOLLIN | EpollFlags::EPOLLET,
-            Interest::LevelIn => EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP,
-        };
-        let added = self.epoll.add(fd, EpollEvent::new(flags, self.harvest.token(token)));
+        let added = self.epoll.add(fd, EpollEvent::new(interest, self.harvest.token(token)));
         added.map_err(|e| os_error("epoll_ctl", e))
     }
 
@@ -194,14 +186,14 @@ impl Waiter for SmWaiter {
             return Err(Error::Unsupported("watching two more descriptors"));
         }
         // Level-triggered: it ends waits until its owner has collected what made it readable.
-        self.add(other, JOINED_TOKEN, Interest::LevelIn)
+        self.add(other, JOINED_TOKEN, LEVEL_IN)
     }
 
     fn watch(&self, other: BorrowedFd<'_>, on: bool) -> Result<(), Error> {
         if self.guard.is_child() {
             return Err(Error::Forked);
         }
-        if on { self.add(other, JOINED_TOKEN, Interest::LevelIn) } else { self.remove(other) }
+        if on { self.add(other, JOINED_TOKEN, LEVEL_IN) } else { self.remove(other) }
     }
 }
 
@@ -238,7 +230,7 @@ mod tests {
         SmWaiter::new(Arc::new(ForkGuard::new().unwrap()), None).unwrap()
     }
 
-    fn watching(interest: Interest) -> (SmWaiter, Doorbell) {
+    fn watching(interest: EpollFlags) -> (SmWaiter, Doorbell) {
         let (waiter, bell) = (waiter(), Doorbell::new().unwrap());
         waiter.add(bell.fd(), 7, interest).unwrap();
         (waiter, bell)
@@ -252,7 +244,7 @@ mod tests {
 
     #[test]
     fn an_edge_is_told_once_for_each_ring_without_reading() {
-        let (waiter, bell) = watching(Interest::EdgeIn);
+        let (waiter, bell) = watching(EDGE_IN);
         for _ in 0..3 {
             bell.ring();
             waiter.wait(WATCHDOG).unwrap();
@@ -265,7 +257,7 @@ mod tests {
     #[test]
     #[expect(unsafe_code, reason = "fork(2), which a test of forking cannot do without")]
     fn a_forked_child_takes_no_event_from_its_parent() {
-        let (waiter, bell) = watching(Interest::EdgeIn);
+        let (waiter, bell) = watching(EDGE_IN);
         bell.ring();
         // SAFETY:
         // - the child asks the kernel, at most, and exits, without allocating or unwinding.
@@ -286,7 +278,7 @@ mod tests {
 
     #[test]
     fn a_level_is_told_again_and_again() {
-        let (waiter, bell) = watching(Interest::LevelIn);
+        let (waiter, bell) = watching(LEVEL_IN);
         bell.ring();
         for _ in 0..2 {
             waiter.poll().unwrap();
@@ -299,8 +291,7 @@ mod tests {
 
     #[test]
     fn a_joined_descriptor_ends_waits_and_sets_its_flag_until_it_is_collected() {
-        let ((waiter, own), (other, bell)) =
-            (watching(Interest::EdgeIn), watching(Interest::EdgeIn));
+        let ((waiter, own), (other, bell)) = (watching(EDGE_IN), watching(EDGE_IN));
         let flag = Arc::new(AtomicBool::new(false));
         waiter.join(other.fd().unwrap(), Arc::clone(&flag)).unwrap();
         assert!(waiter.join(other.fd().unwrap(), Arc::default()).is_err(), "only one is joined");
@@ -324,7 +315,7 @@ mod tests {
 
     #[test]
     fn a_joined_descriptor_that_is_not_watched_says_nothing_until_it_is_watched_again() {
-        let ((waiter, _), (other, bell)) = (watching(Interest::EdgeIn), watching(Interest::EdgeIn));
+        let ((waiter, _), (other, bell)) = (watching(EDGE_IN), watching(EDGE_IN));
         let (flag, fd) = (Arc::new(AtomicBool::new(false)), other.fd().unwrap());
         waiter.join(fd, Arc::clone(&flag)).unwrap();
         waiter.watch(fd, false).unwrap();
@@ -345,7 +336,7 @@ mod tests {
         let guest = host.guest(set.0.try_clone().unwrap()).unwrap();
         let guard = Arc::new(ForkGuard::new().unwrap());
         let (waiter, bell) = (SmWaiter::new(guard, Some(guest)).unwrap(), Doorbell::new().unwrap());
-        waiter.add(bell.fd(), 7, Interest::EdgeIn).unwrap();
+        waiter.add(bell.fd(), 7, EDGE_IN).unwrap();
         let start = Instant::now();
         for polls in [true, false] {
             for rung in [&bell, &theirs] {
@@ -384,9 +375,9 @@ mod tests {
 
     #[test]
     fn a_wait_that_a_mark_or_a_kept_event_ends_collects_what_the_descriptor_told_of() {
-        let (waiter, bell) = watching(Interest::EdgeIn);
+        let (waiter, bell) = watching(EDGE_IN);
         let other = Doorbell::new().unwrap();
-        waiter.add(other.fd(), 8, Interest::EdgeIn).unwrap();
+        waiter.add(other.fd(), 8, EDGE_IN).unwrap();
         for is_marked in [true, false] {
             if is_marked {
                 waiter.wake()
@@ -403,7 +394,7 @@ mod tests {
 
     #[test]
     fn events_that_were_harvested_and_not_taken_end_a_wait() {
-        let (waiter, bell) = watching(Interest::EdgeIn);
+        let (waiter, bell) = watching(EDGE_IN);
         bell.ring();
         waiter.poll().unwrap();
         waiter.wait(None).unwrap();

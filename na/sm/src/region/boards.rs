@@ -15,6 +15,7 @@ use std::sync::{
 };
 
 use hg_na::Error;
+use rustc_hash::FxHashMap;
 
 use super::pins;
 use crate::{rendezvous::process::ProcessWatch, segment::Rings};
@@ -35,8 +36,8 @@ pub(crate) struct Boards {
 #[derive(Debug, Default)]
 struct List {
     /// Of open connections.
-    boards: Vec<Option<Board>>,
-    free: Vec<usize>,
+    open: FxHashMap<u64, Board>,
+    next: u64,
     /// Of closed ones, whose peers may be in the middle of a transfer.
     leaving: Vec<Board>,
 }
@@ -60,7 +61,7 @@ impl Boards {
     ///
     /// # Errors
     /// [`Error::Limit`] when its process has left too many behind.
-    pub(crate) fn add(&self, rings: Arc<Rings>, watch: Arc<ProcessWatch>) -> Result<usize, Error> {
+    pub(crate) fn add(&self, rings: Arc<Rings>, watch: Arc<ProcessWatch>) -> Result<u64, Error> {
         let mut list = self.lock();
         let left = list.leaving.iter().filter(|it| it.watch.pid() == watch.pid()).count();
         if left >= LEAVING_MAX {
@@ -70,19 +71,16 @@ impl Boards {
                 remedy: "let that process go on, or end it",
             });
         }
-        let at = list.free.pop().unwrap_or(list.boards.len());
-        if at == list.boards.len() {
-            list.boards.push(None);
-        }
-        list.boards[at] = Some(Board { rings, watch, is_overdue: false, overdue: 0 });
-        Ok(at)
+        list.next += 1;
+        let number = list.next;
+        list.open.insert(number, Board { rings, watch, is_overdue: false, overdue: 0 });
+        Ok(number)
     }
 
     /// The connection is closed. Its pins stay as long as they are set and its process lives.
-    pub(crate) fn remove(&self, at: usize) {
+    pub(crate) fn remove(&self, number: u64) {
         let mut list = self.lock();
-        let board = list.boards[at].take();
-        list.free.push(at);
+        let board = list.open.remove(&number);
         list.leaving.extend(board.filter(Board::may_transfer));
         // Relaxed: a hint; the list itself is under its lock.
         self.has_leaving.store(!list.leaving.is_empty(), Ordering::Relaxed);
@@ -132,11 +130,7 @@ impl Boards {
         let mut list = self.lock();
         list.leaving.retain(Board::may_transfer);
         // Who has ended is in no transfer, though nobody has closed its connection yet.
-        for place in &mut list.boards {
-            if place.as_ref().is_some_and(|board| board.pins_any() && !board.may_transfer()) {
-                *place = None;
-            }
-        }
+        list.open.retain(|_, board| !board.pins_any() || board.may_transfer());
         // Relaxed: as above.
         self.has_leaving.store(!list.leaving.is_empty(), Ordering::Relaxed);
     }
@@ -144,7 +138,7 @@ impl Boards {
 
 impl List {
     fn all(&mut self) -> impl Iterator<Item = &mut Board> {
-        self.boards.iter_mut().flatten().chain(&mut self.leaving)
+        self.open.values_mut().chain(&mut self.leaving)
     }
 }
 
@@ -210,7 +204,7 @@ pub(crate) mod tests {
         let at = boards.add(Arc::clone(&rings), this_process()).unwrap();
         boards.remove(at);
         assert_eq!((Arc::strong_count(&rings), boards.has_leaving()), (1, false));
-        assert_eq!(boards.add(rings, this_process()).unwrap(), at, "its place is used again");
+        assert!(boards.lock().open.is_empty());
     }
 
     #[test]

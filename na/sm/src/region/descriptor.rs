@@ -26,6 +26,13 @@ pub(crate) fn joined([low, high]: [u64; 2]) -> [u8; 16] {
     (u128::from(low) | (u128::from(high) << 64)).to_le_bytes()
 }
 
+/// Which region of a domain, without the token that proves it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RegionName {
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+}
+
 /// What names a region. From a peer or a third process it is a claim, until the table confirms it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RegionClaim {
@@ -40,6 +47,10 @@ pub(crate) struct RegionClaim {
 }
 
 impl RegionClaim {
+    pub(crate) fn name(&self) -> RegionName {
+        RegionName { index: self.index, generation: self.generation }
+    }
+
     /// The wire form.
     pub(crate) fn encode(&self) -> [u8; OPAQUE_LEN] {
         let mut bytes = [0; OPAQUE_LEN];

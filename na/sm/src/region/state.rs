@@ -25,16 +25,17 @@ use std::{
 
 use hg_na::{Descriptor, Error, Memory, RegionState, Rights, Segment};
 use hg_na_memory::{ForkGuard, Held};
+use rustc_hash::FxHashMap;
 
 use super::{
     boards::Boards,
-    descriptor::RegionClaim,
+    descriptor::{RegionClaim, RegionName},
     plan::{Run, cut},
     table::{OwnedTable, Published},
 };
 use crate::{
     rendezvous::{
-        mappings::{MapMessage, RegionName},
+        mappings::MapMessage,
         socket::{Sent, Socket},
     },
     shared::{
@@ -57,7 +58,7 @@ pub(crate) struct Regions {
     pub(crate) boards: Boards,
     guard: Arc<ForkGuard>,
     /// By their places in the table.
-    live: Mutex<Vec<Option<Live>>>,
+    live: Mutex<FxHashMap<u32, Live>>,
     retired: Mutex<Vec<(Published, Arc<Memory>)>>,
 }
 
@@ -85,14 +86,9 @@ impl Regions {
     }
 
     /// The memory of a region that is registered, and what it grants. Whoever takes it back waits until the memory is dropped.
-    pub(crate) fn find(
-        &self,
-        index: u32,
-        generation: u32,
-        token: [u8; 16],
-    ) -> Option<(Held, Rights)> {
+    pub(crate) fn find(&self, name: RegionName, token: [u8; 16]) -> Option<(Held, Rights)> {
         let mut live = self.live();
-        let found = named(&mut live, RegionName { index, generation }, token)?;
+        let found = named(&mut live, name, token)?;
         Some((Arc::clone(&found.memory).into(), found.rights))
     }
 
@@ -117,16 +113,8 @@ impl Regions {
         Some(sent)
     }
 
-    fn live(&self) -> MutexGuard<'_, Vec<Option<Live>>> {
+    fn live(&self) -> MutexGuard<'_, FxHashMap<u32, Live>> {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn insert(&self, new: Live) {
-        let (mut live, at) = (self.live(), new.claim.index as usize);
-        if live.len() <= at {
-            live.resize_with(at + 1, || None);
-        }
-        live[at] = Some(new);
     }
 
     /// What is sent to the peers.
@@ -153,21 +141,18 @@ impl Regions {
     /// Ends the publication: nobody pins it from now on, and nobody is given its memfd. Those who were may give the pages back.
     fn retract(&self, published: &Published) {
         self.table.retract(published);
-        let RegionClaim { index, generation, .. } = published.claim;
-        let live = self.live().get_mut(index as usize).and_then(Option::take);
+        let live = self.live().remove(&published.claim.index);
         let given = live.into_iter().flat_map(|live| live.given);
         for socket in given.filter_map(|socket| socket.upgrade()) {
-            let unmap = MapMessage::Unmap(RegionName { index, generation });
+            let unmap = MapMessage::Unmap(published.claim.name());
             let _unheard_is_fine = socket.send(&unmap.encode(), &[]);
         }
     }
 
     /// In a forked child: lets go of memory, unless a thread that is not there holds the lock.
     fn leave(&self, published: &Published) {
-        if let Ok(mut live) = self.live.try_lock()
-            && let Some(place) = live.get_mut(published.claim.index as usize)
-        {
-            *place = None;
+        if let Ok(mut live) = self.live.try_lock() {
+            live.remove(&published.claim.index);
         }
     }
 
@@ -240,7 +225,7 @@ impl SmRegion {
         let (claim, memory) = (published.claim, Arc::new(memory));
         let descriptor = Descriptor::new(memory.len(), rights, &claim.encode());
         let live = Live { claim, rights, sharing, memory: Arc::clone(&memory), given: Vec::new() };
-        regions.insert(live);
+        regions.live().insert(claim.index, live);
         let held = Some((published, memory));
         Ok(Arc::new(Self { regions: Arc::clone(regions), held, descriptor }))
     }
@@ -369,10 +354,9 @@ impl fmt::Debug for SmRegion {
 }
 
 /// What is registered at a place, if it is what somebody names.
-fn named(live: &mut [Option<Live>], name: RegionName, token: [u8; 16]) -> Option<&mut Live> {
-    let found = live.get_mut(name.index as usize)?.as_mut()?;
-    let is_it = found.claim.generation == name.generation && found.claim.token == token;
-    is_it.then_some(found)
+fn named(live: &mut FxHashMap<u32, Live>, name: RegionName, token: [u8; 16]) -> Option<&mut Live> {
+    let found = live.get_mut(&name.index)?;
+    (found.claim.name() == name && found.claim.token == token).then_some(found)
 }
 
 /// The memory, when nobody holds it any more that had found it: this process's own progress may be in the middle of a piece.

@@ -118,10 +118,7 @@ pub(crate) struct Published {
 
 #[derive(Debug)]
 struct Free {
-    /// Slots that were used before.
-    slots: Vec<u32>,
-    /// This one and all behind it were never used.
-    unused: u32,
+    slots: Extents,
     segments: Extents,
 }
 
@@ -132,7 +129,7 @@ impl OwnedTable {
     /// [`Error::Limit`], [`Error::Os`].
     pub(crate) fn create(domain: [u8; 16]) -> Result<Self, Error> {
         let (mapping, fd) = Mapping::create(c"hydrargyrum-table", TABLE_LEN, Writers::Creator)?;
-        let free = Free { slots: Vec::new(), unused: 0, segments: Extents::new(SEGMENTS_MAX) };
+        let free = Free { slots: Extents::new(REGIONS_MAX), segments: Extents::new(SEGMENTS_MAX) };
         Ok(Self { mapping, fd, domain, free: Mutex::new(free) })
     }
 
@@ -180,18 +177,15 @@ impl OwnedTable {
 
     fn reserve(&self, segment_count: u32) -> Result<(u32, u32), Error> {
         let mut free = self.lock();
-        if free.slots.is_empty() && free.unused == REGIONS_MAX {
+        let first_segment = free.segments.take(segment_count).ok_or_else(segments_limit)?;
+        let Some(index) = free.slots.take(1) else {
+            free.segments.give_back(first_segment, segment_count);
             return Err(Error::Limit {
                 what: "registered regions of a domain",
                 limit: u64::from(REGIONS_MAX),
                 remedy: "unregister some, or register several pieces as one region",
             });
-        }
-        let first_segment = free.segments.take(segment_count).ok_or_else(segments_limit)?;
-        let index = free.slots.pop().unwrap_or_else(|| {
-            free.unused += 1;
-            free.unused - 1
-        });
+        };
         Ok((index, first_segment))
     }
 
@@ -205,7 +199,7 @@ impl OwnedTable {
     pub(crate) fn release(&self, published: Published) {
         let mut free = self.lock();
         free.segments.give_back(published.first_segment, published.segment_count);
-        free.slots.push(published.claim.index);
+        free.slots.give_back(published.claim.index, 1);
     }
 
     fn lock(&self) -> MutexGuard<'_, Free> {
@@ -227,10 +221,7 @@ impl PeerTable {
     ///
     /// # Errors
     /// `PeerGone(Misbehaved)`, [`Error::Limit`].
-    pub(crate) fn open(domain: [u8; 16], fd: OwnedFd, announced_len: u64) -> Result<Self, Error> {
-        if usize::try_from(announced_len).ok() != Some(TABLE_LEN) {
-            return Err(misbehaved("it announced a region table of an unknown size"));
-        }
+    pub(crate) fn open(domain: [u8; 16], fd: OwnedFd) -> Result<Self, Error> {
         Ok(Self { mapping: Mapping::open(fd, TABLE_LEN, Writers::Creator)?, domain })
     }
 

@@ -29,12 +29,7 @@ impl PeerTables {
     ///
     /// # Errors
     /// `PeerGone(Misbehaved)`, [`Error::Limit`].
-    pub(crate) fn open(
-        &self,
-        domain: [u8; 16],
-        fd: OwnedFd,
-        announced_len: u64,
-    ) -> Result<Arc<PeerTable>, Error> {
+    pub(crate) fn open(&self, domain: [u8; 16], fd: OwnedFd) -> Result<Arc<PeerTable>, Error> {
         let stat = verify(&fd, Writers::Creator.seals())?;
         let file = (stat.st_dev, stat.st_ino);
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -44,7 +39,7 @@ impl PeerTables {
         {
             return Ok(Arc::clone(table));
         }
-        let table = Arc::new(PeerTable::open(domain, fd, announced_len)?);
+        let table = Arc::new(PeerTable::open(domain, fd)?);
         if live.is_none() {
             if known.len() == known.capacity() {
                 known.retain(|_, it| it.table.strong_count() > 0);
@@ -60,14 +55,14 @@ mod tests {
     use nix::sys::stat::fstat;
 
     use super::*;
-    use crate::region::table::{OwnedTable, TABLE_LEN};
+    use crate::region::table::OwnedTable;
 
     #[test]
     fn connections_with_a_domain_share_its_table_and_a_liar_has_its_own() {
         let tables = PeerTables::default();
         let open = |owned: &OwnedTable, domain| {
             let fd = owned.fd().try_clone_to_owned().unwrap();
-            tables.open(domain, fd, TABLE_LEN as u64).unwrap()
+            tables.open(domain, fd).unwrap()
         };
         let honest = OwnedTable::create([7; 16]).unwrap();
         let liar = OwnedTable::create([7; 16]).unwrap();
@@ -87,7 +82,7 @@ mod tests {
     #[test]
     fn the_inode_of_another_device_and_what_is_no_memfd_are_not_the_table_that_is_known() {
         let tables = PeerTables::default();
-        let open = |fd| tables.open([7; 16], fd, TABLE_LEN as u64);
+        let open = |fd| tables.open([7; 16], fd);
         let honest = OwnedTable::create([7; 16]).unwrap();
         let sent = || honest.fd().try_clone_to_owned().unwrap();
         let first = open(sent()).unwrap();
@@ -110,7 +105,7 @@ mod tests {
         for number in 0..100 {
             let owned = OwnedTable::create([number; 16]).unwrap();
             let fd = owned.fd().try_clone_to_owned().unwrap();
-            tables.open([number; 16], fd, TABLE_LEN as u64).unwrap();
+            tables.open([number; 16], fd).unwrap();
         }
         assert!(tables.0.lock().unwrap().len() < 10);
     }

@@ -14,12 +14,10 @@
 //! | offset | size | field | meaning |
 //! |---:|---:|---|---|
 //! | 16 | 16 | incarnation | random; another one is another peer |
-//! | 32 | 8 | segment length | bytes of the segment: rings and arena |
-//! | 40 | 8 | table length | bytes of the region table |
-//! | 48 | 4 | flags | what the sender can and wants; unknown ones are kept |
-//! | 52 | 4 | context | id of the sender's context, at most 255 |
-//! | 56 | ... | address | text, at most [`ADDRESS_MAX`] bytes |
+//! | 32 | 4 | context | id of the sender's context, at most 255 |
+//! | 36 | ... | address | text, at most [`ADDRESS_MAX`] bytes |
 //!
+//! How long segments and tables are goes by the version; a memfd of another size is refused when it is mapped.
 //! Hello and Welcome carry [`GREETING_FDS`] descriptors: segment, region table, and the eventfd that their receiver rings to
 //! wake their sender.
 
@@ -28,7 +26,7 @@ use std::fmt;
 use hg_na::{ADDRESS_MAX, Address};
 
 /// The version that this code speaks.
-pub(crate) const VERSION: u32 = 4;
+pub(crate) const VERSION: u32 = 5;
 
 /// Descriptors of a Hello or a Welcome: segment, region table, doorbell.
 pub(crate) const GREETING_FDS: usize = 3;
@@ -36,16 +34,13 @@ pub(crate) const GREETING_FDS: usize = 3;
 /// Longest sentence of a Refuse in bytes.
 pub(crate) const SENTENCE_MAX: usize = 256;
 
-/// Longest segment that may be announced, in bytes.
-pub(crate) const SEGMENT_MAX: u64 = 1 << 32;
-
 /// Longest message of the handshake in bytes: the buffer to receive into.
 pub(crate) const GREETING_MAX: usize = BODY + ADDRESS_MAX;
 
 /// What every message of the socket starts with.
 const MAGIC: [u8; 4] = *b"HgSm";
 const HEADER: usize = 16;
-const BODY: usize = 56;
+const BODY: usize = 36;
 const KIND_HELLO: u32 = 1;
 const KIND_WELCOME: u32 = 2;
 const KIND_REFUSE: u32 = 3;
@@ -61,12 +56,6 @@ pub(crate) struct Hello {
     pub(crate) context: u8,
     /// The sender's address.
     pub(crate) address: Address,
-    /// Bytes of the segment.
-    pub(crate) segment_len: u64,
-    /// Bytes of the region table.
-    pub(crate) table_len: u64,
-    /// What the sender can and wants.
-    pub(crate) flags: u32,
 }
 
 /// A message of the handshake.
@@ -132,23 +121,18 @@ impl Greeting {
 
 impl Hello {
     fn encode(&self) -> Vec<u8> {
-        let lens = [self.segment_len, self.table_len].map(u64::to_le_bytes);
-        let words = [self.flags, u32::from(self.context)].map(u32::to_le_bytes);
-        let address = self.address.as_str().as_bytes();
-        [&self.incarnation, lens.as_flattened(), words.as_flattened(), address].concat()
+        let context = u32::from(self.context).to_le_bytes();
+        [&self.incarnation, &context[..], self.address.as_str().as_bytes()].concat()
     }
 
     fn decode(mut reader: Reader<'_>) -> Result<Self, &'static str> {
         let cut = "is cut short";
         let incarnation = reader.take().ok_or(cut)?;
-        let segment_len = reader.segment_len()?;
-        let table_len = reader.segment_len()?;
-        let flags = reader.u32().ok_or(cut)?;
         let context = reader.u32().ok_or(cut)?;
         let context = u8::try_from(context).map_err(|_| "names a context over 255")?;
         let text = str::from_utf8(reader.0).map_err(|_| "has an address that is no text")?;
         let address = Address::new(text).map_err(|_| "has an address that is none")?;
-        Ok(Self { incarnation, context, address, segment_len, table_len, flags })
+        Ok(Self { incarnation, context, address })
     }
 }
 
@@ -201,15 +185,6 @@ impl Reader<'_> {
     pub(super) fn u32(&mut self) -> Option<u32> {
         self.take().map(u32::from_le_bytes)
     }
-
-    fn segment_len(&mut self) -> Result<u64, &'static str> {
-        match self.take().map(u64::from_le_bytes) {
-            None => Err("is cut short"),
-            Some(0) => Err("announces an empty segment"),
-            Some(len) if len > SEGMENT_MAX => Err("announces a segment over the limit"),
-            Some(len) => Ok(len),
-        }
-    }
 }
 
 #[cfg(test)]
@@ -219,14 +194,7 @@ mod tests {
     use super::*;
 
     fn sample() -> Hello {
-        Hello {
-            incarnation: [7; 16],
-            context: 3,
-            address: Address::new("sm://x/3").unwrap(),
-            segment_len: 4096,
-            table_len: SEGMENT_MAX,
-            flags: 5,
-        }
+        Hello { incarnation: [7; 16], context: 3, address: Address::new("sm://x/3").unwrap() }
     }
 
     #[test]
@@ -234,10 +202,8 @@ mod tests {
         let bytes = Greeting::Hello(sample()).encode();
         assert_eq!(&bytes[..4], b"HgSm");
         assert_eq!(bytes[16..32], [7; 16]);
-        assert_eq!(bytes[32..40], 4096_u64.to_le_bytes());
-        assert_eq!(bytes[48..52], 5_u32.to_le_bytes());
-        assert_eq!(bytes[52..56], 3_u32.to_le_bytes());
-        assert_eq!(&bytes[56..], b"sm://x/3");
+        assert_eq!(bytes[32..36], 3_u32.to_le_bytes());
+        assert_eq!(&bytes[36..], b"sm://x/3");
     }
 
     #[test]
@@ -260,14 +226,6 @@ mod tests {
     }
 
     #[test]
-    fn empty_and_huge_segments_are_refused() {
-        for len in [0, SEGMENT_MAX + 1, u64::MAX] {
-            let bytes = Greeting::Hello(Hello { segment_len: len, ..sample() }).encode();
-            assert!(matches!(Greeting::decode(&bytes), Err(BadGreeting::Malformed(_))), "{len}");
-        }
-    }
-
-    #[test]
     fn a_long_sentence_is_cut_at_a_character() {
         let long = "\u{e9}".repeat(SENTENCE_MAX);
         let decoded = Greeting::decode(&Greeting::Refuse(long).encode()).unwrap();
@@ -279,12 +237,10 @@ mod tests {
 
         #[test]
         fn every_greeting_survives_its_wire_form(
-            incarnation: [u8; 16], context: u8, flags: u32, welcome: bool,
-            rest in "[!-~]{0,507}", lens in proptest::array::uniform2(1..=SEGMENT_MAX),
+            incarnation: [u8; 16], context: u8, welcome: bool, rest in "[!-~]{0,507}",
         ) {
-            let [segment_len, table_len] = lens;
             let address = Address::new(&format!("sm://{rest}")).unwrap();
-            let hello = Hello { incarnation, context, address, segment_len, table_len, flags };
+            let hello = Hello { incarnation, context, address };
             let greeting = if welcome { Greeting::Welcome(hello) } else { Greeting::Hello(hello) };
             let bytes = greeting.encode();
             prop_assert!(bytes.len() <= GREETING_MAX);
@@ -293,13 +249,13 @@ mod tests {
 
         #[test]
         fn damaged_greetings_never_panic_and_stay_bounded(
-            place in 0_usize..64, value: u8, tail in proptest::collection::vec(any::<u8>(), 0..64),
+            place in 0_usize..44, value: u8, tail in proptest::collection::vec(any::<u8>(), 0..64),
         ) {
             let mut bytes = Greeting::Hello(sample()).encode();
             bytes[place] = value;
             bytes.truncate(place + 1 + tail.len());
             if let Ok(Greeting::Hello(hello) | Greeting::Welcome(hello)) = Greeting::decode(&bytes) {
-                prop_assert!(hello.segment_len <= SEGMENT_MAX && hello.address.as_str().len() <= 512);
+                prop_assert!(hello.address.as_str().len() <= ADDRESS_MAX);
             }
             let _whatever = Greeting::decode(&tail);
         }

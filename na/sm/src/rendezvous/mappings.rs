@@ -14,17 +14,11 @@
 //! A Mapped whose status is 0 carries one descriptor, the memfd.
 
 use super::hello::{VERSION, framed, unframed};
+use crate::region::descriptor::RegionName;
 
 const KIND_MAP: u32 = 4;
 const KIND_MAPPED: u32 = 5;
 const KIND_UNMAP: u32 = 6;
-
-/// Which region.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct RegionName {
-    pub(crate) index: u32,
-    pub(crate) generation: u32,
-}
 
 /// What an owner answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

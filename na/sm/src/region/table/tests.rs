@@ -14,7 +14,7 @@ fn pin_words() -> [AtomicU64; 2] {
 fn tables() -> (OwnedTable, PeerTable) {
     let owned = OwnedTable::create([7; 16]).unwrap();
     let fd = owned.fd().try_clone_to_owned().unwrap();
-    let peer = PeerTable::open([7; 16], fd, TABLE_LEN as u64).unwrap();
+    let peer = PeerTable::open([7; 16], fd).unwrap();
     (owned, peer)
 }
 

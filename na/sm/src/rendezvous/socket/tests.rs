@@ -15,7 +15,6 @@ use crate::{
     os::{
         event::{Doorbell, PeerBell},
         mapping::{Mapping, Writers},
-        signals::Signals,
     },
     rendezvous::hello::GREETING_MAX,
 };
@@ -95,7 +94,7 @@ fn memory_and_a_doorbell_arrive_and_work() {
     let Received::Message { fds: Ok(mut fds), .. } = other.recv(&mut buffer).unwrap() else {
         panic!("a packet was sent")
     };
-    PeerBell::from_fd(fds.pop().unwrap(), Signals::of_process().unwrap()).unwrap().ring();
+    PeerBell::from_fd(fds.pop().unwrap()).unwrap().ring();
     let theirs = Mapping::open(fds.pop().unwrap(), 4096, Writers::Creator).unwrap();
     mine.view::<AtomicU64>(8).store(5, std::sync::atomic::Ordering::Release);
     assert_eq!(theirs.view::<AtomicU64>(8).load(std::sync::atomic::Ordering::Acquire), 5);
