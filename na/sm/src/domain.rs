@@ -4,14 +4,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hg_na::{Address, Caps, Error, OpenOptions};
 use hg_na_memory::ForkGuard;
+use hg_na_parts::regions::random;
 
 use crate::{
     os::signals::Signals,
     region::{state::Regions, table::OwnedTable, tables::PeerTables},
-    rendezvous::{
-        name::{Name, fill_random},
-        socket::Listener,
-    },
+    rendezvous::{name::Name, socket::Listener},
     settings::{Settings, caps},
 };
 
@@ -43,8 +41,7 @@ impl Shared {
         let settings = Settings::read(&options.settings)?;
         // A name in use is an error of opening, not of the first context.
         let first = if options.listen { Some(Listener::bind(&name, 0)?) } else { None };
-        let mut incarnation = [0; 16];
-        fill_random(&mut incarnation)?;
+        let incarnation = random()?;
         Signals::of_process()?; // What it costs is there before the first peer.
         let guard = Arc::new(ForkGuard::new().map_err(hg_na_parts::limits::named)?);
         Ok(Arc::new(Self {

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use hg_na::{GoneReason, Tag};
+use hg_na::{GoneReason, Message, Op, Peer, Tag};
 
 use crate::{
     arena::{FERRY_OFFSET, LANES, Lane, MESSAGE_MAX, Reservation},
@@ -52,6 +52,15 @@ impl Kind {
             Self::Request => SHORT[REQUESTS],
             Self::Answer(_) => SHORT[ANSWERS],
             Self::Control => CONTROL_MAX,
+        }
+    }
+
+    /// The operation that sends such a message.
+    pub(crate) fn op(self, to: Peer, message: Message) -> Op {
+        match self {
+            Self::Request => Op::SendUnexpected { to, message },
+            Self::Answer(tag) => Op::SendExpected { to, tag, message },
+            Self::Control => Op::SendControl { to, message },
         }
     }
 }
@@ -261,7 +270,7 @@ impl Link {
     }
 
     /// Copies a body into private memory.
-    pub(crate) fn copy_out(&self, body: BodyClaim, pool: &mut Pool) -> hg_na::Message {
+    pub(crate) fn copy_out(&self, body: BodyClaim, pool: &mut Pool) -> Message {
         pool.message(body.len as usize, |bytes| self.theirs.arena.copy_out(body.offset, bytes))
     }
 

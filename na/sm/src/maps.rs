@@ -25,8 +25,6 @@ use crate::{
 pub(crate) const MAPS: usize = 64;
 /// Address space that the mappings of one connection take.
 const MAPPED_BYTES_MAX: u64 = 1 << 40;
-/// Regions of one peer that are remembered, mapped or not.
-const PLACES_MAX: usize = 4 * MAPS;
 /// A transfer of so many bytes asks for a mapping at once; shorter ones when the region is used again.
 ///
 /// Asking and mapping cost some 35 us, and the first copy its page faults. Measured against one transfer by CMA, cold: at
@@ -106,7 +104,6 @@ impl Maps {
         let used = self.clock;
         let Some(place) = self.place(name) else {
             self.places.remove(&name.index); // The place may have been used for another region before.
-            self.make_place();
             self.places.insert(name.index, Place { claim: *claim, state: State::Seen, used });
             return len.is_none_or(|len| len >= MAP_AT_ONCE);
         };
@@ -155,14 +152,11 @@ impl Maps {
         let Some(claim) = self.place(name).map(|place| place.claim) else {
             return Err(Error::StaleDescriptor);
         };
-        let mapped = self.try_map(guard, table, &claim, fd);
-        let Some(place) = self.place(name) else { return Ok(()) };
-        let (state, result) = match mapped {
-            Ok(pages) => (State::Mapped(Arc::new(pages)), Ok(())),
-            Err(error) => (State::Refused, Err(error)),
-        };
-        place.state = state;
-        result
+        let pages = self.try_map(guard, table, &claim, fd)?;
+        if let Some(place) = self.place(name) {
+            place.state = State::Mapped(Arc::new(pages));
+        }
+        Ok(())
     }
 
     fn try_map(
@@ -201,18 +195,6 @@ impl Maps {
                 limit: MAPPED_BYTES_MAX,
                 remedy: "register several regions, or get the bytes instead",
             })?;
-            self.places.remove(&index);
-        }
-    }
-
-    /// Forgets a region that is not mapped, when too many are known.
-    fn make_place(&mut self) {
-        if self.places.len() < PLACES_MAX {
-            return;
-        }
-        let is_idle = |place: &&Place| matches!(place.state, State::Seen | State::Refused);
-        let oldest = self.places.values().filter(is_idle).min_by_key(|place| place.used);
-        if let Some(index) = oldest.map(|place| place.claim.index) {
             self.places.remove(&index);
         }
     }

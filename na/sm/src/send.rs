@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use hg_na::{Completion, Error, Message, OpId, QUIET, Returned};
+use hg_na::{Completion, Message, OpId, QUIET, Returned};
 
 use crate::{
     arena::{Lane, MESSAGE_MAX},
@@ -88,11 +88,11 @@ impl Connection {
     }
 
     /// Queues a message behind others.
-    pub(crate) fn queue(&mut self, pending: Pending) -> Result<(), (Error, Message)> {
+    pub(crate) fn queue(&mut self, pending: Pending) -> Result<(), Message> {
         let queue = &mut self.queues[pending.kind.ring()];
         if queue.len() >= QUEUE_DEPTH {
             self.refusals.add(pending.kind.ring());
-            return Err((Error::Again, pending.message));
+            return Err(pending.message);
         }
         queue.push_back(pending);
         Ok(())

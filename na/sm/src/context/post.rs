@@ -57,23 +57,11 @@ impl SmContext {
             return Err(Rejected { op, error: Error::Forked });
         }
         match op {
-            Op::SendUnexpected { to, message } => {
-                self.send(token, to, Kind::Request, message).map_err(|(error, message)| Rejected {
-                    op: Op::SendUnexpected { to, message },
-                    error,
-                })
-            }
+            Op::SendUnexpected { to, message } => self.send(token, to, Kind::Request, message),
             Op::SendExpected { to, tag, message } => {
-                self.send(token, to, Kind::Answer(tag), message).map_err(|(error, message)| {
-                    Rejected { op: Op::SendExpected { to, tag, message }, error }
-                })
+                self.send(token, to, Kind::Answer(tag), message)
             }
-            Op::SendControl { to, message } => {
-                self.send(token, to, Kind::Control, message).map_err(|(error, message)| Rejected {
-                    op: Op::SendControl { to, message },
-                    error,
-                })
-            }
+            Op::SendControl { to, message } => self.send(token, to, Kind::Control, message),
             Op::RecvExpected { from, tag } => self
                 .receive(token, from, tag)
                 .map_err(|error| Rejected { op: Op::RecvExpected { from, tag }, error }),
@@ -207,17 +195,18 @@ impl SmContext {
         to: Peer,
         kind: Kind,
         message: Message,
-    ) -> Result<OpId, (Error, Message)> {
+    ) -> Result<OpId, Rejected> {
         let max = if kind == Kind::Control { CONTROL_MAX } else { MESSAGE_MAX as usize };
         if message.len() > max {
-            return Err((Error::TooLong { len: message.len(), max }, message));
+            let error = Error::TooLong { len: message.len(), max };
+            return Err(Rejected { op: kind.op(to, message), error });
         }
         let serial = self.serial + 1;
         let Some(connection) = self.peers.find(to) else {
-            return Err((Error::UnknownPeer, message));
+            return Err(Rejected { op: kind.op(to, message), error: Error::UnknownPeer });
         };
         if let Some(error) = connection.refusal() {
-            return Err((error, message));
+            return Err(Rejected { op: kind.op(to, message), error });
         }
         // The fast path again, after a look at how far the peer is.
         if connection.learns_of_room(kind.ring()) {
@@ -227,7 +216,9 @@ impl SmContext {
                 return Ok(self.tell(to, id, token, sent));
             }
         }
-        connection.queue(Pending { serial, token, kind, message })?;
+        if let Err(message) = connection.queue(Pending { serial, token, kind, message }) {
+            return Err(Rejected { op: kind.op(to, message), error: Error::Again });
+        }
         self.serial = serial;
         self.start(to);
         self.flush(to);

@@ -87,10 +87,7 @@ impl Ferry {
     }
 
     fn remove(&mut self, serial: u64) -> Option<Ferried> {
-        if let Some(at) = self.asked.iter().position(|it| it.serial() == serial) {
-            return Some(self.asked.swap_remove(at));
-        }
-        self.wanting.iter_mut().find_map(|queue| {
+        self.transfers.iter_mut().find_map(|queue| {
             let at = queue.iter().position(|it| it.serial() == serial)?;
             queue.remove(at)
         })
@@ -100,29 +97,29 @@ impl Ferry {
     pub(super) fn ask(&mut self, link: &mut Link) -> Result<bool, Broken> {
         let mut moved = false;
         for direction in [Direction::Get, Direction::Put] {
-            while !self.wanting[side(direction)].is_empty()
+            while let Some(at) = self.transfers[side(direction)].iter().position(Ferried::wants)
                 && let Some(place) = places_of(direction).find(|&at| self.open[at].is_none())
             {
                 if !link.has_room(ANSWERS, 1)? {
                     self.is_waiting = true;
                     return Ok(moved);
                 }
-                moved |= self.ask_one(direction, place, link)?;
+                moved |= self.ask_one((direction, at), place, link)?;
             }
         }
         Ok(moved)
     }
 
-    /// The next piece of the first transfer, which then waits behind the others.
+    /// The next piece of this transfer, which then waits behind the others.
     fn ask_one(
         &mut self,
-        direction: Direction,
+        (direction, at): (Direction, usize),
         place: usize,
         link: &mut Link,
     ) -> Result<bool, Broken> {
-        let Self { wanting, asked, open, places, .. } = self;
-        let (Some(mut ferried), Some(places)) = (wanting[side(direction)].pop_front(), &*places)
-        else {
+        let Self { transfers, open, places, .. } = self;
+        let queue = &mut transfers[side(direction)];
+        let (Some(mut ferried), Some(places)) = (queue.remove(at), &*places) else {
             return Ok(false);
         };
         let (ask, piece) = ferried.next(place);
@@ -139,11 +136,7 @@ impl Ferry {
             Direction::Get => self.has_got = true,
             Direction::Put => self.has_put = true,
         }
-        if ferried.wants() {
-            wanting[side(direction)].push_back(ferried);
-        } else {
-            asked.push(ferried);
-        }
+        queue.push_back(ferried);
         Ok(true)
     }
 
@@ -154,10 +147,9 @@ impl Ferry {
         finished: &mut Vec<Completion>,
     ) -> Result<u64, Broken> {
         let Answer { place, verdict } = answer;
-        let Self { wanting, asked, open, places, .. } = self;
+        let Self { transfers, open, places, .. } = self;
         let piece = open[place].take().ok_or(Broken::Note)?;
-        let mut all = asked.iter_mut().chain(wanting.iter_mut().flatten());
-        let found = all.find(|it| it.serial() == piece.serial);
+        let found = transfers.iter_mut().flatten().find(|it| it.serial() == piece.serial);
         let (Some(ferried), Some(places)) = (found, places) else {
             return Ok(0); // Cancelled, or failed already.
         };

@@ -63,10 +63,9 @@ pub(crate) struct Ferry {
     notes: VecDeque<Note>,
     /// Answers that wait for a slot.
     answers: VecDeque<Answer>,
-    /// Transfers with pieces that were not asked for yet, by direction: the first one is next.
-    wanting: [VecDeque<Ferried>; 2],
-    /// Transfers all of whose pieces were asked for.
-    asked: Vec<Ferried>,
+    /// By direction: of those with pieces that were not asked for yet, the first one is next. Few have none: each of them has
+    /// a place.
+    transfers: [VecDeque<Ferried>; 2],
     /// What was asked for and is not answered, by place.
     open: [Option<ask::Open>; PLACES],
     /// The places of both arenas.
@@ -96,12 +95,12 @@ impl Ferry {
 
     /// A transfer shall go this way, from where it stands.
     pub(crate) fn take(&mut self, transfer: Transfer) {
-        self.wanting[side(transfer.direction)].push_back(Ferried::new(transfer));
+        self.transfers[side(transfer.direction)].push_back(Ferried::new(transfer));
     }
 
     /// Transfers under way.
     pub(crate) fn len(&self) -> usize {
-        self.wanting.iter().map(VecDeque::len).sum::<usize>() + self.asked.len()
+        self.transfers.iter().map(VecDeque::len).sum()
     }
 
     /// Whether there is more to do at once.
@@ -154,9 +153,9 @@ impl Ferry {
 
     /// Ends all transfers, with the peer; what came in is not looked at any more.
     pub(crate) fn fail(&mut self, reason: &GoneReason, finished: &mut Vec<Completion>) {
-        let Self { is_chosen, is_listed, wanting, asked, .. } = std::mem::take(self);
+        let Self { is_chosen, is_listed, transfers, .. } = std::mem::take(self);
         (self.is_chosen, self.is_listed) = (is_chosen, is_listed);
-        let all = wanting.into_iter().flatten().chain(asked);
+        let all = transfers.into_iter().flatten();
         finished.extend(all.map(|it| it.failed(hg_na::Error::PeerGone(reason.clone()))));
     }
 

@@ -28,6 +28,7 @@ use std::{
 };
 
 use hg_na::{Error, Rights, Segment};
+use hg_na_parts::regions::random;
 
 use super::{
     descriptor::{RegionClaim, halves, joined},
@@ -40,7 +41,6 @@ use crate::{
         mapping::{Mapping, Shared, Writers},
         misbehaved,
     },
-    rendezvous::name::fill_random,
     shared::Sharing,
     sync::{AtomicU32, AtomicU64, Ordering, Plain32, Plain64},
 };
@@ -148,8 +148,7 @@ impl OwnedTable {
         rights: Rights,
         sharing: Sharing,
     ) -> Result<Published, Error> {
-        let mut token = [0; 16];
-        fill_random(&mut token)?;
+        let token = random()?;
         let runs: Vec<Run> = memory.iter().filter(|run| run.len > 0).map(Run::from).collect();
         let segment_count = u32::try_from(runs.len()).map_err(|_| segments_limit())?;
 
@@ -225,7 +224,8 @@ impl PeerTable {
         Ok(Self { mapping: Mapping::open(fd, TABLE_LEN, Writers::Creator)?, domain })
     }
 
-    /// Pins a region in `words` (this side's own), if token, rights and range are right.
+    /// Pins a region in `words` (this side's own), if token, rights and range are right; says, too, whether it can be mapped, as
+    /// claimed.
     ///
     /// # Errors
     /// [`Error::Again`] when all words are in use, [`Error::StaleDescriptor`], [`Error::Denied`],
@@ -237,13 +237,13 @@ impl PeerTable {
         needed: Rights,
         range: (u64, u64),
         words: &'a [AtomicU64],
-    ) -> Result<Admitted<'a>, Error> {
+    ) -> Result<(Pin<'a>, Sharing), Error> {
         self.is_of(claim).then_some(()).ok_or(Error::StaleDescriptor)?;
         let pin = pins::announce(words, claim.index, claim.generation).ok_or(Error::Again)?;
         pins::order();
         let said = self.read(claim)?;
         said.grants(needed, range)?;
-        Ok(Admitted { pin, sharing: said.sharing })
+        Ok((pin, said.sharing))
     }
 
     /// What the entry says: of the region, as long as that is pinned.
@@ -313,15 +313,6 @@ impl PeerTable {
             Run { address, len: if address.checked_add(len).is_some() { len } else { 0 } }
         }))
     }
-}
-
-/// A region that is pinned, and grants what was asked for.
-#[derive(Debug)]
-pub(crate) struct Admitted<'a> {
-    /// Keeps it.
-    pub(crate) pin: Pin<'a>,
-    /// Whether it can be mapped, as claimed.
-    pub(crate) sharing: Sharing,
 }
 
 /// What an entry claims.

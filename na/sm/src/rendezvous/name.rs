@@ -4,9 +4,12 @@
 //! and 64 random bits). CTX is the decimal id of a context, without leading zeroes; left out, it is 0.
 //! There is one spelling for each context, so that equal contexts have equal addresses.
 
-use std::{io, sync::Arc};
+use std::sync::Arc;
 
 use hg_na::{Address, Error};
+use hg_na_parts::regions::random;
+
+use crate::region::descriptor::halves;
 
 /// Longest body in bytes.
 pub(crate) const BODY_MAX: usize = 64;
@@ -45,9 +48,7 @@ impl Name {
 
     /// A name that nobody else has: the process id, then 64 random bits.
     pub(crate) fn generate() -> Result<Self, Error> {
-        let mut random = [0; 8];
-        fill_random(&mut random)?;
-        let random = u64::from_ne_bytes(random);
+        let [random, _] = halves(random()?);
         Ok(Self(format!("{}-{random:016x}", std::process::id()).into()))
     }
 
@@ -110,14 +111,6 @@ fn check_scheme(address: &Address) -> Result<(), Error> {
 
 fn bad(address: &Address, why: &str) -> Error {
     Error::BadAddress { address: address.as_str().to_owned(), why: why.to_owned() }
-}
-
-/// Fills a buffer with random bits of the kernel's: tokens, incarnations, domain ids.
-pub(crate) fn fill_random(bytes: &mut [u8]) -> Result<(), Error> {
-    getrandom::fill(bytes).map_err(|error| {
-        let text = || io::Error::other(error.to_string());
-        Error::os("getrandom", error.raw_os_error().map_or_else(text, io::Error::from_raw_os_error))
-    })
 }
 
 #[cfg(test)]

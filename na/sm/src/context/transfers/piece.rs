@@ -18,7 +18,6 @@ use crate::{
         cma::{Call, Direction, Near, Scratch},
         descriptor::RegionClaim,
         pins::{self, Pin},
-        table::Admitted,
     },
     rendezvous::process::ProcessWatch,
     segment::Rings,
@@ -80,7 +79,7 @@ impl<'near> Piece<'near, '_> {
         }
         let (table, words) = (&link.theirs.table, &link.own.rings.pins.0);
         let needed = needed_for(direction);
-        let Admitted { pin, sharing } = table.admit(self.claim, needed, self.range, words)?;
+        let (pin, sharing) = table.admit(self.claim, needed, self.range, words)?;
         fail::point("pinned");
         let wants_mapping = pages.is_none() && would_serve(sharing, direction);
         Ok(Some(Pinned { pin, link, pages, watch, wants_mapping }))

@@ -4,7 +4,7 @@ use hg_na::{Error, Rights};
 
 #[cfg(feature = "fuzzing")]
 use super::OwnedTable;
-use super::{Admitted, PeerTable};
+use super::PeerTable;
 use crate::{
     region::{descriptor::RegionClaim, pins::Pin, plan::Run},
     sync::AtomicU64,
@@ -31,7 +31,7 @@ impl PeerTable {
         words: &'a [AtomicU64],
         into: &mut Vec<Run>,
     ) -> Result<Pin<'a>, Error> {
-        let Admitted { pin, .. } = self.admit(claim, needed, range, words)?;
+        let (pin, _sharing) = self.admit(claim, needed, range, words)?;
         self.append_runs(claim.index, range, into)?;
         Ok(pin)
     }
