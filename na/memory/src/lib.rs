@@ -33,4 +33,4 @@ pub use fork::ForkGuard;
 pub use held::Held;
 pub use inherit::NotInherited;
 pub use io::{read_vectored, write_vectored};
-pub use pieces::pieces;
+pub use pieces::{cut, pieces};

@@ -2,10 +2,35 @@
 
 use hg_na::{Error, Memory, Segment};
 
-/// Appends the runs that make up `len` bytes from `offset` on; empty ones are left out.
+/// Appends bytes `offset..offset + len` of a list of runs to `into`, empty ones left out; false when the list is too short.
+#[inline]
+pub fn cut(
+    runs: impl IntoIterator<Item = Segment>,
+    offset: usize,
+    len: usize,
+    into: &mut Vec<Segment>,
+) -> bool {
+    let (mut skip, mut left) = (offset, len);
+    for run in runs {
+        let skipped = skip.min(run.len);
+        skip -= skipped;
+        let taken = (run.len - skipped).min(left);
+        if taken > 0 {
+            into.push(Segment { address: run.address + skipped, len: taken });
+        }
+        left -= taken;
+        if left == 0 {
+            return true; // Most lie in one run: no more is asked for.
+        }
+    }
+    left == 0
+}
+
+/// Appends the runs that make up `len` bytes of memory from `offset` on; empty ones are left out.
 ///
 /// # Errors
 /// [`Error::OutOfRange`]; nothing is appended then.
+#[inline]
 pub fn pieces(
     memory: &Memory,
     offset: u64,
@@ -17,19 +42,8 @@ pub fn pieces(
     if offset.checked_add(len).is_none_or(|end| end > size) {
         return Err(outside());
     }
-    let mut skip = usize::try_from(offset).map_err(|_| outside())?;
-    let mut left = usize::try_from(len).map_err(|_| outside())?;
-    for segment in memory.segments() {
-        if left == 0 {
-            break;
-        }
-        let here = segment.len.saturating_sub(skip).min(left);
-        if here > 0 {
-            into.push(Segment { address: segment.address + skip, len: here });
-        }
-        skip = skip.saturating_sub(segment.len);
-        left -= here;
-    }
+    let [offset, len] = [offset, len].map(|bytes| usize::try_from(bytes).map_err(|_| outside()));
+    cut(memory.segments().iter().copied(), offset?, len?, into);
     Ok(())
 }
 

@@ -581,10 +581,10 @@ fn plainly(
         let from = u128::from(offset).max(before);
         let to = end.min(before + size);
         if from < to {
-            let skipped = u64::try_from(from - before).ok()?;
-            runs.push(Run { address: address + skipped, len: u64::try_from(to - from).ok()? });
+            let start = usize::try_from(u128::from(address) + from - before).ok()?;
+            runs.push(Run { address: start, len: usize::try_from(to - from).ok()? });
         }
         before += size;
     }
-    (total(&runs) == len).then_some(runs)
+    (total(&runs) as u64 == len).then_some(runs)
 }

@@ -103,7 +103,7 @@ impl Maps {
         self.clock += 1;
         let used = self.clock;
         let Some(place) = self.place(name) else {
-            self.places.remove(&name.index); // The place may have been used for another region before.
+            // The place may have been used for another region before.
             self.places.insert(name.index, Place { claim: *claim, state: State::Seen, used });
             return len.is_none_or(|len| len >= MAP_AT_ONCE);
         };
@@ -141,7 +141,7 @@ impl Maps {
     /// Maps what the owner has sent.
     ///
     /// # Errors
-    /// `PeerGone(Misbehaved)` when it is not what was published; otherwise why it is not mapped, and the place says so.
+    /// `PeerGone(Misbehaved)` when it is not what was published; otherwise why it is not mapped.
     pub(crate) fn map(
         &mut self,
         guard: &Arc<ForkGuard>,

@@ -13,7 +13,7 @@ use hg_na::{Error, GoneReason};
 use nix::{errno::Errno, libc};
 
 use super::{
-    plan::{CALL_MAX, RUNS_MAX, Run, next_call, total},
+    plan::{RUNS_MAX, Run, next_call, total},
     state::SmRegion,
 };
 use hg_na_parts::limits::os_error;
@@ -60,8 +60,8 @@ impl Near<'_> {
             Self::Into(region, offset) => region.runs(offset, len, true, into),
             Self::From(region, offset) => region.runs(offset, len, false, into),
             Self::Slice(slice) => {
-                let address = slice.as_mut_ptr().expose_provenance() as u64;
-                into.push(Run { address, len: slice.len() as u64 });
+                let address = slice.as_mut_ptr().expose_provenance();
+                into.push(Run { address, len: slice.len() });
                 Ok(())
             }
         }
@@ -142,8 +142,7 @@ fn read_short(peer: &ProcessWatch, runs: &Scratch) -> Option<(u64, Result<(), Er
         return None;
     }
     let space = peer.space()?;
-    let (address, len) = (usize::try_from(ours.address).ok()?, usize::try_from(ours.len).ok()?);
-    let into: *mut libc::c_void = std::ptr::with_exposed_provenance_mut(address);
+    let into: *mut libc::c_void = std::ptr::with_exposed_provenance_mut(ours.address);
     let place = i64::try_from(theirs.address).ok()?;
     let fd = libc::c_long::from(space.fd().as_raw_fd());
     // By number: the function of this name is a point of cancellation, which a process with threads pays for twice.
@@ -152,46 +151,46 @@ fn read_short(peer: &ProcessWatch, runs: &Scratch) -> Option<(u64, Result<(), Er
     // - `ours` lies in registered memory that is writable (`SmRegion::runs` checked both), which stays alive and where
     //   it is through the borrow in [`Call`], and to whose bytes nothing in this process holds a reference; or is a
     //   slice that is borrowed there for writing, by nobody else. Their addresses are exposed.
-    let read = unsafe { libc::syscall(libc::SYS_pread64, fd, into, len, place) };
-    match u64::try_from(read) {
+    let read = unsafe { libc::syscall(libc::SYS_pread64, fd, into, ours.len, place) };
+    match usize::try_from(read) {
         // The end of an address space is that of its process, or of what it was: it has executed another program.
         Ok(0) => Some((0, Err(Error::PeerGone(GoneReason::Exited)))),
-        Ok(read) if read == ours.len => Some((read, Ok(()))),
+        Ok(read) if read == ours.len => Some((read as u64, Ok(()))),
         _ => None,
     }
 }
 
 /// Bytes up to which copying them twice costs less than a call that looks everything up: measured, one run that is
 /// not aligned to a page: at 4 KiB 0.52 us against 0.62 with the question, at 8 KiB 0.88 against 0.78.
-const SHORT_MAX: u64 = 4096;
+const SHORT_MAX: usize = 4096;
 
 fn move_all(direction: Direction, pid: i32, runs: &Scratch) -> (u64, Result<(), Error>) {
     let Scratch { local, remote } = runs;
     let all = total(local);
     assert_eq!(all, total(remote), "both sides of a transfer are of equal length");
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-    let mut moved = 0;
+    let mut moved = 0_usize;
     while moved < all {
         // Most transfers are one call: the lists as they are.
-        let fits = all <= CALL_MAX && local.len().max(remote.len()) <= RUNS_MAX;
+        let fits = local.len().max(remote.len()) <= RUNS_MAX;
         let call = if moved == 0 && fits {
             one_call(direction, pid, local, remote)
         } else {
-            next_call((local, remote), moved, CALL_MAX, (&mut ours, &mut theirs));
+            next_call((local, remote), moved, (&mut ours, &mut theirs));
             one_call(direction, pid, &ours, &theirs)
         };
         match call {
             // No error and no progress: the kernel found nothing to copy where there must be.
-            Ok(0) => return (moved, Err(error_of(Errno::EFAULT))),
+            Ok(0) => return (moved as u64, Err(error_of(Errno::EFAULT))),
             Ok(bytes) => moved += bytes,
             Err(Errno::EINTR) => {}
-            Err(error) => return (moved, Err(error_of(error))),
+            Err(error) => return (moved as u64, Err(error_of(error))),
         }
     }
-    (moved, Ok(()))
+    (moved as u64, Ok(()))
 }
 
-fn one_call(direction: Direction, pid: i32, ours: &[Run], theirs: &[Run]) -> Result<u64, Errno> {
+fn one_call(direction: Direction, pid: i32, ours: &[Run], theirs: &[Run]) -> Result<usize, Errno> {
     let (our_count, their_count) = (count(ours), count(theirs));
     // A run is laid out as the kernel's vector.
     let (ours, theirs): (*const libc::iovec, *const libc::iovec) =
@@ -214,7 +213,7 @@ fn one_call(direction: Direction, pid: i32, ours: &[Run], theirs: &[Run]) -> Res
             unsafe { libc::process_vm_writev(pid, ours, our_count, theirs, their_count, 0) }
         }
     };
-    Ok(u64::try_from(Errno::result(moved)?).unwrap_or(0))
+    Ok(usize::try_from(Errno::result(moved)?).unwrap_or(0))
 }
 
 fn count(runs: &[Run]) -> libc::c_ulong {

@@ -30,7 +30,7 @@ use rustc_hash::FxHashMap;
 use super::{
     boards::Boards,
     descriptor::{RegionClaim, RegionName},
-    plan::{Run, cut},
+    plan::Run,
     table::{OwnedTable, Published},
 };
 use crate::{
@@ -242,16 +242,10 @@ impl SmRegion {
         for_writing: bool,
         into: &mut Vec<Run>,
     ) -> Result<(), Error> {
-        let size = self.len();
-        let outside = || Error::OutOfRange { offset, len, size };
-        if offset.checked_add(len).is_none_or(|end| end > size) {
-            return Err(outside());
-        }
         if for_writing && !self.memory().writable() {
             return Err(Error::Denied { granted: Rights::READ, needed: Rights::WRITE });
         }
-        let segments = self.memory().segments().iter().map(Run::from);
-        if cut(segments, offset, len, into) { Ok(()) } else { Err(outside()) }
+        hg_na_memory::pieces(self.memory(), offset, len, into)
     }
 
     /// The memory, for copies.

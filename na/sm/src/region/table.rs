@@ -34,7 +34,7 @@ use super::{
     descriptor::{RegionClaim, halves, joined},
     extents::Extents,
     pins::{self, Pin},
-    plan::{Run, cut},
+    plan::{Run, cut, total},
 };
 use crate::{
     os::{
@@ -149,7 +149,7 @@ impl OwnedTable {
         sharing: Sharing,
     ) -> Result<Published, Error> {
         let token = random()?;
-        let runs: Vec<Run> = memory.iter().filter(|run| run.len > 0).map(Run::from).collect();
+        let runs: Vec<Run> = memory.iter().filter(|run| run.len > 0).copied().collect();
         let segment_count = u32::try_from(runs.len()).map_err(|_| segments_limit())?;
 
         let (index, first_segment) = self.reserve(segment_count)?;
@@ -157,13 +157,13 @@ impl OwnedTable {
         // T1. Nobody reads these fields: the generation is even, and no pin names the slot.
         for (at, run) in (first_segment..).zip(&runs) {
             let place = segment(&self.mapping, at);
-            place.address.store(run.address);
-            place.len.store(run.len);
+            place.address.store(run.address as u64);
+            place.len.store(run.len as u64);
         }
         entry.rights.store(u32::from(rights.bits()));
         entry.first_segment.store(first_segment);
         entry.segment_count.store(segment_count);
-        entry.size.store(runs.iter().map(|run| run.len).sum());
+        entry.size.store(total(&runs) as u64);
         entry.token.iter().zip(halves(token)).for_each(|(place, half)| place.store(half));
         entry.sharing.store(sharing as u64);
         // Relaxed: only this process writes it, and the slot is reserved for this thread.
@@ -294,7 +294,11 @@ impl PeerTable {
         let entry = entry(&self.mapping, index);
         let segments = self.segments(entry.first_segment.load(), entry.segment_count.load())?;
         let start = into.len();
-        if !cut(segments, offset, len, into) {
+        let is_whole = match (usize::try_from(offset), usize::try_from(len)) {
+            (Ok(offset), Ok(len)) => cut(segments, offset, len, into),
+            _ => false,
+        };
+        if !is_whole {
             into.truncate(start);
             return Err(misbehaved("its region table contradicts itself"));
         }
@@ -309,8 +313,12 @@ impl PeerTable {
         let end = end.ok_or_else(|| misbehaved("its region table names segments outside of it"))?;
         Ok((first..end).map(|at| {
             let place = segment(&self.mapping, at);
-            let (address, len) = (place.address.load(), place.len.load());
-            Run { address, len: if address.checked_add(len).is_some() { len } else { 0 } }
+            match [&place.address, &place.len].map(|word| usize::try_from(word.load())) {
+                [Ok(address), Ok(len)] if address.checked_add(len).is_some() => {
+                    Run { address, len }
+                }
+                _ => Run { address: 0, len: 0 },
+            }
         }))
     }
 }

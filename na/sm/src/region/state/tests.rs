@@ -39,12 +39,12 @@ fn transfer(
         Direction::Get => Near::Into(local, offset),
         Direction::Put => Near::From(local, offset),
     };
-    let mut call = Call::new(near, len, Scratch::default(), |far| {
+    let mut call = Call::new(near, len as u64, Scratch::default(), |far| {
         far.extend(remote);
         Ok(())
     })?;
     let (moved, result) = call.transfer(peer);
-    assert_eq!(result.is_ok(), moved == len);
+    assert_eq!(result.is_ok(), moved == len as u64);
     result
 }
 

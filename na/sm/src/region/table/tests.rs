@@ -146,7 +146,7 @@ proptest! {
             segment(&owned.mapping, at).len.store(len);
         }
         if let Ok(runs) = resolve(&peer, &claim, Rights::READ, (offset, len)) {
-            let sum: u128 = runs.iter().map(|run| u128::from(run.len)).sum();
+            let sum: u128 = runs.iter().map(|run| run.len as u128).sum();
             prop_assert!(sum == u128::from(len));
             prop_assert!(runs.iter().all(|run| run.address.checked_add(run.len).is_some()));
         }
