@@ -517,7 +517,7 @@ const SEGMENTS_AT: usize = REGIONS_MAX as usize * ENTRY_WORDS;
 
 fn table(domain: [u8; 16]) -> Option<(OwnedTable, PeerTable)> {
     let owned = OwnedTable::create(domain).ok()?;
-    let theirs = PeerTable::open(domain, owned.fd().try_clone_to_owned().ok()?).ok()?;
+    let theirs = PeerTable::open(domain, &owned.fd().try_clone_to_owned().ok()?).ok()?;
     Some((owned, theirs))
 }
 

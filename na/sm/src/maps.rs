@@ -9,16 +9,12 @@ use rustc_hash::FxHashMap;
 
 use crate::{
     completion::{done, failed},
-    os::misbehaved,
+    os::{mapping::Mapping, misbehaved},
     region::{
         descriptor::{RegionClaim, RegionName},
         table::PeerTable,
     },
-    shared::{
-        Sharing,
-        buffer::memory_of_bytes,
-        bytes::{Access, Bytes},
-    },
+    shared::{buffer::memory_of_bytes, bytes},
 };
 
 /// Regions that one connection has mapped at a time, beside those that only views hold.
@@ -72,12 +68,10 @@ impl Maps {
     /// The mapping of a region, when it is there.
     #[inline(always)]
     pub(crate) fn find(&mut self, claim: &RegionClaim) -> Option<&Arc<PeerPages>> {
-        let place = self.places.get_mut(&claim.index)?;
-        if place.claim.generation != claim.generation {
-            return None;
-        }
         self.clock += 1;
-        place.used = self.clock;
+        let used = self.clock;
+        let place = self.place(claim.name())?;
+        place.used = used;
         place.pages()
     }
 
@@ -92,6 +86,7 @@ impl Maps {
         at.map(|at| self.asked.swap_remove(at)).is_some()
     }
 
+    #[inline]
     fn place(&mut self, name: RegionName) -> Option<&mut Place> {
         self.places.get_mut(&name.index).filter(|place| place.claim.generation == name.generation)
     }
@@ -168,15 +163,11 @@ impl Maps {
     ) -> Result<PeerPages, Error> {
         let said = table.look(claim)?;
         self.make_room(said.size)?;
-        let access = match said.sharing {
-            Sharing::No => return Err(misbehaved("it gives memory that it does not share")),
-            Sharing::Read => Access::Read,
-            Sharing::Write => Access::Write,
-            Sharing::Frozen => Access::Frozen,
-        };
+        let unshared = || misbehaved("it gives memory that it does not share");
+        let access = said.sharing.ok_or_else(unshared)?;
         let len =
             usize::try_from(said.size).map_err(|_| Error::Unsupported("memory of this size"))?;
-        let bytes = Arc::new(Bytes::open(fd, len, access)?);
+        let bytes = Arc::new(bytes::open(fd, len, access)?);
         let memory = memory_of_bytes(Arc::clone(&bytes));
         Ok(PeerPages { memory, bytes, guard: Arc::clone(guard) })
     }
@@ -216,7 +207,7 @@ impl Maps {
 pub(crate) struct PeerPages {
     /// The mapping as memory, for copies.
     memory: Memory,
-    bytes: Arc<Bytes>,
+    bytes: Arc<Mapping>,
     guard: Arc<ForkGuard>,
 }
 

@@ -37,11 +37,13 @@ impl Peers {
     /// The connection of a handle, if it still is the same.
     #[inline]
     pub(crate) fn find(&mut self, peer: Peer) -> Option<&mut Connection> {
+        self.place(peer)?.connection.as_deref_mut()
+    }
+
+    #[inline]
+    fn place(&mut self, peer: Peer) -> Option<&mut Place> {
         let place = self.places.get_mut(peer.index() as usize)?;
-        if place.generation != peer.generation() {
-            return None;
-        }
-        place.connection.as_deref_mut()
+        (place.generation == peer.generation()).then_some(place)
     }
 
     /// The same, to be read.
@@ -57,17 +59,14 @@ impl Peers {
 
     /// Takes a connection out; its handle is never good again.
     pub(crate) fn remove(&mut self, peer: Peer) -> Option<Box<Connection>> {
-        let place = self.places.get_mut(peer.index() as usize)?;
-        if place.generation != peer.generation() {
-            return None;
-        }
+        let place = self.place(peer)?;
         let connection = place.connection.take()?;
-        self.live -= 1;
         // A place whose generations are used up is never used again.
         if let Some(next) = place.generation.checked_add(1) {
             place.generation = next;
             self.free.push(peer.index());
         }
+        self.live -= 1;
         Some(connection)
     }
 

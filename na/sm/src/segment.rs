@@ -13,7 +13,7 @@ use crate::{
     arena::{ARENA_BYTES, FERRY_OFFSET},
     layout::{RINGS_BYTES, Segment},
     os::{
-        mapping::{Mapping, Shared, Writers},
+        mapping::{Access, Mapping, SEGMENT_SEALS, Shared},
         room,
     },
 };
@@ -36,14 +36,14 @@ pub(crate) struct Rings {
 impl Rings {
     /// A new segment, writable here, and its descriptor for the peer.
     pub(crate) fn create() -> Result<(Self, OwnedFd), Error> {
-        let (mapping, fd) = Mapping::create(c"hg-sm-segment", SEGMENT_BYTES, Writers::Segment)?;
+        let (mapping, fd) = Mapping::create(c"hg-sm-segment", SEGMENT_BYTES, SEGMENT_SEALS)?;
         room::set_aside(&fd, 0..RINGS_BYTES)?;
         Ok((Self::of(mapping), fd))
     }
 
     /// The peer's, read-only. Its version was in the greeting, and whatever it holds is a claim.
     pub(crate) fn open(fd: OwnedFd) -> Result<Self, Error> {
-        Mapping::open(fd, SEGMENT_BYTES, Writers::Segment).map(Self::of)
+        Mapping::open(&fd, SEGMENT_BYTES, SEGMENT_SEALS, Access::Read).map(Self::of)
     }
 
     fn of(mapping: Mapping) -> Self {

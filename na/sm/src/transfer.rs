@@ -37,11 +37,6 @@ impl Transfer {
         self.remote.len() - self.moved
     }
 
-    /// The rights that it needs at the peer.
-    pub(crate) fn needs(&self) -> Rights {
-        needed_for(self.direction)
-    }
-
     pub(crate) fn succeeded(self) -> Completion {
         done(self.id, self.token, Returned::Slice(self.local))
     }

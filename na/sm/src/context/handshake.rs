@@ -36,7 +36,7 @@ use crate::{
         waiter::{EDGE_IN, LEVEL_IN, LISTENER_TOKEN},
     },
     rendezvous::{
-        hello::{BadGreeting, GREETING_FDS, GREETING_MAX, Greeting, Hello},
+        hello::{GREETING_FDS, GREETING_MAX, Greeting, Hello},
         mappings::MapMessage,
         process::ProcessWatch,
         socket::{Received, Sent, Socket},
@@ -239,10 +239,7 @@ impl SmContext {
             return self.map_message(peer, bytes, fds);
         }
         let fds = fds?;
-        let greeting = Greeting::decode(bytes).map_err(|error| match error {
-            BadGreeting::Version(_) => refused(error.to_string()),
-            BadGreeting::Malformed(_) => misbehaved(error.to_string()),
-        })?;
+        let greeting = Greeting::decode(bytes).map_err(Error::PeerGone)?;
         let Some(connection) = self.peers.find(peer) else { return Ok(()) };
         match (greeting, &connection.phase) {
             (Greeting::Refuse(words), _) if words == GOODBYE => {

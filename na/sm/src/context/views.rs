@@ -9,7 +9,6 @@ use crate::{
     connection::{Connection, VIEWS},
     maps::{VIEWS_MAX, Viewing},
     region::descriptor::{RegionClaim, RegionName},
-    shared::Sharing,
 };
 
 impl SmContext {
@@ -87,7 +86,7 @@ impl SmContext {
             Ok(said) => said,
             Err(error) => return Some(Err(error)),
         };
-        if said.sharing == Sharing::No {
+        if said.sharing.is_none() {
             return Some(Err(Error::Unsupported("a view of memory that its owner does not share")));
         }
         if let Some(pages) = maps.find(claim) {

@@ -11,7 +11,7 @@ use crate::{
     link::{ANSWERS, Link},
     region::cma::Direction,
     ring::Broken,
-    transfer::{Transfer, region_of},
+    transfer::{Transfer, needed_for, region_of},
 };
 
 /// A transfer of this kind.
@@ -156,7 +156,8 @@ impl Ferry {
         let remote = &ferried.transfer.remote;
         let whole = (remote.offset(), remote.len());
         let is_get = ferried.transfer.direction == Direction::Get;
-        let result = verdict.into_result(ferried.transfer.needs(), whole).and_then(|()| {
+        let needed = needed_for(ferried.transfer.direction);
+        let result = verdict.into_result(needed, whole).and_then(|()| {
             if is_get {
                 ferried.transfer.is_begun = true;
                 ferried.copy(piece, place, places)?;

@@ -82,7 +82,7 @@ fn is_eventfd(fd: &OwnedFd) -> Result<bool, Error> {
 
 #[cfg(test)]
 mod tests {
-    use crate::os::mapping::{Mapping, Writers};
+    use crate::os::mapping::{Mapping, TABLE_SEALS};
 
     use super::*;
 
@@ -90,7 +90,7 @@ mod tests {
     fn a_doorbell_passed_on_is_accepted_and_a_memfd_is_not() {
         let bell = Doorbell::new().unwrap();
         PeerBell::from_fd(bell.fd().try_clone_to_owned().unwrap()).unwrap().ring();
-        let (_mapping, memfd) = Mapping::create(c"x", 4096, Writers::Creator).unwrap();
+        let (_mapping, memfd) = Mapping::create(c"x", 4096, TABLE_SEALS).unwrap();
         let refused = PeerBell::from_fd(memfd).unwrap_err().to_string();
         assert!(refused.contains("no eventfd"), "{refused}");
     }

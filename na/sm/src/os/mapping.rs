@@ -4,8 +4,8 @@
 //!
 //! | kind | seals | why |
 //! |---|---|---|
-//! | [`Writers::Creator`] | shrink, grow, seal, future write | no later mapping can be writable, the creator's own stays so |
-//! | [`Writers::Segment`] | shrink, grow, seal | as above less the last: it would forbid giving pages back (`MADV_REMOVE`) |
+//! | [`TABLE_SEALS`] | shrink, grow, seal, future write | no later mapping can be writable, the creator's own stays so |
+//! | [`SEGMENT_SEALS`] | shrink, grow, seal | as above less the last: it would forbid giving pages back (`MADV_REMOVE`) |
 //!
 //! A peer that maps a segment for writing all the same can change what its creator tells that peer, and nobody else: what a
 //! side writes into its own segment it never reads back as more than a claim, and each connection has a segment of its own.
@@ -23,7 +23,7 @@ use std::{
     sync::atomic::Ordering,
 };
 
-use hg_na::Error;
+use hg_na::{Error, Segment};
 use nix::{
     errno::Errno,
     fcntl::{FcntlArg, SealFlag, fcntl},
@@ -40,38 +40,47 @@ use hg_na_parts::limits::{file_size, os_error};
 
 use super::{misbehaved, room};
 
-/// Who can write what is mapped.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Writers {
-    /// Its creator alone; the kernel enforces it.
-    Creator,
-    /// Its creator by agreement: the peer maps it read-only, but could do otherwise. In return pages
-    /// can be given back.
-    Segment,
-}
-
-impl Writers {
-    pub(crate) fn seals(self) -> SealFlag {
-        let size = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
-        match self {
-            Self::Creator => size | FUTURE_WRITE,
-            Self::Segment => size,
-        }
-    }
-}
+/// Seals of what its creator alone writes by agreement: the peer maps it read-only, but could do otherwise. In return pages
+/// can be given back.
+pub(crate) const SEGMENT_SEALS: SealFlag =
+    SealFlag::F_SEAL_SHRINK.union(SealFlag::F_SEAL_GROW).union(SealFlag::F_SEAL_SEAL);
+/// Seals of what its creator alone can write; the kernel enforces it.
+pub(crate) const TABLE_SEALS: SealFlag = SEGMENT_SEALS.union(FUTURE_WRITE);
 
 /// `F_SEAL_FUTURE_WRITE` (Linux 5.1), which `nix` has no name for.
 pub(crate) const FUTURE_WRITE: SealFlag = SealFlag::from_bits_retain(0x10);
 
-/// How a memfd is mapped.
+/// How a memfd is mapped, or can be by peers, as the entry of its region in the table says.
+///
+/// | access | mapping | who | what keeps others from writing |
+/// |---|---|---|---|
+/// | [`Access::Write`] | shared, writable | the owner; peers of a writable region | nothing: they are meant to |
+/// | [`Access::Read`] | shared, read-only | peers of a read-only region | nothing: the owner may be writing |
+/// | [`Access::Frozen`] | private, read-only | anybody, once `F_SEAL_WRITE` is set | the kernel, for good |
+///
+/// A private mapping of pages that nobody can write is those pages; a shared one of a write-sealed memfd is
+/// refused by kernels before 6.7.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// Read and write.
-    Write,
     /// Read what others may be writing.
-    Read,
+    Read = 1,
+    /// Read and write.
+    Write = 2,
     /// Read what nobody can write any more.
-    Frozen,
+    Frozen = 3,
+}
+
+impl Access {
+    /// Reads the word of a table; what is unknown cannot be mapped.
+    #[inline]
+    pub(crate) fn of_word(word: u64) -> Option<Self> {
+        match word {
+            1 => Some(Self::Read),
+            2 => Some(Self::Write),
+            3 => Some(Self::Frozen),
+            _ => None,
+        }
+    }
 }
 
 /// Checks that a peer has sent a memfd of this kernel's own pages with these seals, and says what it is. Its size is that for ever,
@@ -97,6 +106,7 @@ pub(crate) fn verify(fd: &OwnedFd, needed: SealFlag) -> Result<FileStat, Error> 
 #[derive(Debug)]
 pub(crate) struct Mapping {
     base: NonNull<u8>,
+    /// Bytes that are meant to be used; at least one is mapped, and in the file.
     len: usize,
     access: Access,
     /// The process that mapped it; a forked child has other things at that address.
@@ -115,34 +125,26 @@ impl Mapping {
     pub(crate) fn create(
         name: &CStr,
         len: usize,
-        writers: Writers,
+        seals: SealFlag,
     ) -> Result<(Self, OwnedFd), Error> {
         let fd = new_memfd(name, len)?;
-        if writers == Writers::Creator {
-            room::set_aside(&fd, 0..len)?;
-        }
         let mapping = Self::map(&fd, len, Access::Write)?;
-        seal(&fd, writers.seals())?;
+        seal(&fd, seals)?;
         Ok((mapping, fd))
     }
 
-    /// Maps what a peer has sent, read-only, after its seals and its size were verified.
+    /// Maps what a peer has sent, after its seals, at least those that are needed, and its size were verified.
     ///
     /// # Errors
     /// `PeerGone(Misbehaved)` with what is wrong about the descriptor; [`Error::Limit`].
-    pub(crate) fn open(fd: OwnedFd, len: usize, writers: Writers) -> Result<Self, Error> {
-        Self::open_sealed(&fd, len, writers.seals(), Access::Read)
-    }
-
-    /// The same, of memory that must have these seals.
-    pub(crate) fn open_sealed(
+    pub(crate) fn open(
         fd: &OwnedFd,
         len: usize,
         needed: SealFlag,
         access: Access,
     ) -> Result<Self, Error> {
         let stat = verify(fd, needed)?;
-        if usize::try_from(stat.st_size).ok() != Some(len) {
+        if usize::try_from(stat.st_size).ok() != Some(len.max(1)) {
             return Err(misbehaved("it sent memory of another size than it announced"));
         }
         Self::map(fd, len, access)
@@ -153,7 +155,7 @@ impl Mapping {
     /// # Errors
     /// [`Error::NoMemory`], [`Error::Limit`], [`Error::Os`].
     pub(crate) fn map(fd: &OwnedFd, len: usize, access: Access) -> Result<Self, Error> {
-        let size = NonZeroUsize::new(len).ok_or_else(|| os_error("mmap", Errno::EINVAL))?;
+        let size = NonZeroUsize::new(len).unwrap_or(NonZeroUsize::MIN);
         let (protection, flags) = match access {
             Access::Write => (ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, MapFlags::MAP_SHARED),
             Access::Read => (ProtFlags::PROT_READ, MapFlags::MAP_SHARED),
@@ -173,7 +175,7 @@ impl Mapping {
         let mapping = Self { base, len, access, process };
         // Relaxed: a count that nothing is read by.
         room::MAPPED.fetch_add(1, Ordering::Relaxed);
-        mapping.advise(0..len, MmapAdvise::MADV_DONTFORK)?;
+        mapping.advise(0..size.get(), MmapAdvise::MADV_DONTFORK)?;
         Ok(mapping)
     }
 
@@ -212,10 +214,52 @@ impl Mapping {
         unsafe { first.cast::<T>().as_ref() }
     }
 
+    /// Where it lies; the address is exposed, from a pointer that may write when [`Access::Write`].
+    pub(crate) fn segment(&self) -> Segment {
+        Segment { address: self.base.as_ptr().expose_provenance(), len: self.len }
+    }
+
+    /// The bytes, when nobody can write them.
+    pub(crate) fn frozen(&self) -> Option<&[u8]> {
+        if self.access != Access::Frozen {
+            return None;
+        }
+        // SAFETY:
+        // - in bounds, aligned and initialised: `len` bytes of the mapping, zeroes or what was written.
+        // - not written while the slice lives: `F_SEAL_WRITE`, which the kernel grants only when nobody maps
+        //   the file for writing and which nobody can take away (made by `Buffer::freeze`, or verified by
+        //   `open`); the mapping itself is read-only.
+        // - not truncated: `F_SEAL_SHRINK`. Alive: the borrow of `self` keeps the mapping.
+        Some(unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.len) })
+    }
+
+    /// The bytes of memory that is in nobody else's hands.
+    ///
+    /// # Safety
+    /// Nobody writes the bytes while the slice lives: neither this process nor another one.
+    pub(crate) unsafe fn as_slice(&self) -> &[u8] {
+        // SAFETY:
+        // - in bounds, aligned, initialised, alive: as in `frozen`.
+        // - not written meanwhile: the caller's word.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.len) }
+    }
+
+    /// The same for writing.
+    ///
+    /// # Safety
+    /// Nobody else uses the bytes for writing while the slice lives, nor for reading in this process.
+    pub(crate) unsafe fn as_mut_slice(&mut self) -> &mut [u8] {
+        assert!(self.access == Access::Write, "mapped for reading only");
+        // SAFETY:
+        // - in bounds, aligned, initialised, alive: as in `frozen`; writable: checked above.
+        // - exclusive: `&mut self`, and the caller's word.
+        unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr(), self.len) }
+    }
+
     /// Gives the pages of a range back to the system; they read as zeroes afterwards.
     ///
     /// Whole pages only: a range that is not page-aligned is refused by the kernel. Works for
-    /// [`Writers::Segment`] on the creator's side.
+    /// [`SEGMENT_SEALS`] on the creator's side.
     pub(crate) fn discard(&self, range: Range<usize>) -> Result<(), Error> {
         assert!(range.end <= self.len, "{range:?} is outside of {} bytes", self.len);
         if range.is_empty() {
@@ -251,7 +295,7 @@ impl Mapping {
     }
 }
 
-/// A new memfd of `len` bytes of zeroes, which can be sealed. Pages come into being when they are touched.
+/// A new memfd of `len` bytes of zeroes, one at least (an empty file cannot be mapped), which can be sealed. Pages come into being when they are touched.
 ///
 /// # Errors
 /// [`Error::NoMemory`], [`Error::Limit`], [`Error::Os`].
@@ -259,7 +303,7 @@ pub(crate) fn new_memfd(name: &CStr, len: usize) -> Result<OwnedFd, Error> {
     let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
     let fd = memfd_create(name, flags).map_err(|e| os_error("memfd_create", e))?;
     file_size(len as u64)?;
-    let size = i64::try_from(len).map_err(|_| Error::NoMemory { len: len as u64 })?;
+    let size = i64::try_from(len.max(1)).map_err(|_| Error::NoMemory { len: len as u64 })?;
     ftruncate(&fd, size).map_err(|e| os_error("ftruncate", e))?;
     Ok(fd)
 }
@@ -315,7 +359,7 @@ impl Drop for Mapping {
         // SAFETY:
         // - mapped by `map` in this process with this length, and unmapped only here.
         // - every reference into it borrows `self`.
-        let unmapped = unsafe { munmap(self.base.cast(), self.len) };
+        let unmapped = unsafe { munmap(self.base.cast(), self.len.max(1)) };
         debug_assert!(unmapped.is_ok(), "a mapping of our own can be unmapped");
     }
 }
@@ -363,9 +407,9 @@ mod tests {
 
     #[test]
     fn what_one_side_writes_the_other_reads() {
-        for writers in [Writers::Creator, Writers::Segment] {
-            let (mine, fd) = Mapping::create(c"test", LEN, writers).unwrap();
-            let theirs = Mapping::open(fd, LEN, writers).unwrap();
+        for seals in [TABLE_SEALS, SEGMENT_SEALS] {
+            let (mine, fd) = Mapping::create(c"test", LEN, seals).unwrap();
+            let theirs = Mapping::open(&fd, LEN, seals, Access::Read).unwrap();
             mine.view::<AtomicU64>(4096).store(77, Ordering::Release);
             assert_eq!(theirs.view::<AtomicU64>(4096).load(Ordering::Acquire), 77);
             assert!(mine.writable() && !theirs.writable());
@@ -374,7 +418,7 @@ mod tests {
 
     #[test]
     fn seals_forbid_writing_resizing_and_unsealing() {
-        let (_mine, fd) = Mapping::create(c"test", LEN, Writers::Creator).unwrap();
+        let (_mine, fd) = Mapping::create(c"test", LEN, TABLE_SEALS).unwrap();
         assert_eq!(write(&fd, b"x"), Err(Errno::EPERM));
         assert_eq!(ftruncate(&fd, 0), Err(Errno::EPERM));
         assert_eq!(ftruncate(&fd, 1 << 20), Err(Errno::EPERM));
@@ -392,22 +436,30 @@ mod tests {
         let size = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
         let len = i64::try_from(LEN).unwrap();
         let file = OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
-        assert!(why(Mapping::open(file, LEN, Writers::Segment)).contains("no memfd"));
+        assert!(why(Mapping::open(&file, LEN, SEGMENT_SEALS, Access::Read)).contains("no memfd"));
         let shrinkable = plain_memfd(SealFlag::F_SEAL_GROW, len);
-        assert!(why(Mapping::open(shrinkable, LEN, Writers::Segment)).contains("seals"));
         assert!(
-            why(Mapping::open(plain_memfd(size, len), LEN, Writers::Creator)).contains("seals")
+            why(Mapping::open(&shrinkable, LEN, SEGMENT_SEALS, Access::Read)).contains("seals")
         );
-        assert!(why(Mapping::open(plain_memfd(size, 8), LEN, Writers::Segment)).contains("size"));
+        assert!(
+            why(Mapping::open(&plain_memfd(size, len), LEN, TABLE_SEALS, Access::Read))
+                .contains("seals")
+        );
+        assert!(
+            why(Mapping::open(&plain_memfd(size, 8), LEN, SEGMENT_SEALS, Access::Read))
+                .contains("size")
+        );
         if let Some((huge, len)) = huge_memfd(size) {
-            assert!(why(Mapping::open(huge, len, Writers::Segment)).contains("huge pages"));
+            assert!(
+                why(Mapping::open(&huge, len, SEGMENT_SEALS, Access::Read)).contains("huge pages")
+            );
         }
-        assert!(Mapping::open(plain_memfd(size, len), LEN, Writers::Segment).is_ok());
+        assert!(Mapping::open(&plain_memfd(size, len), LEN, SEGMENT_SEALS, Access::Read).is_ok());
     }
 
     #[test]
     fn discarded_pages_are_given_back_and_read_as_zeroes() {
-        let (mine, fd) = Mapping::create(c"test", LEN, Writers::Segment).unwrap();
+        let (mine, fd) = Mapping::create(c"test", LEN, SEGMENT_SEALS).unwrap();
         for page in 0..3 {
             mine.view::<AtomicU64>(page * 4096).store(1, Ordering::Relaxed);
         }
@@ -420,7 +472,7 @@ mod tests {
 
     #[test]
     fn pages_are_made_before_they_are_touched() {
-        let (mine, fd) = Mapping::create(c"test", LEN, Writers::Segment).unwrap();
+        let (mine, fd) = Mapping::create(c"test", LEN, SEGMENT_SEALS).unwrap();
         mine.make_pages(4096..8192).unwrap();
         // An older kernel knows no such advice.
         assert!([0, 8].contains(&fstat(&fd).unwrap().st_blocks));
@@ -428,7 +480,7 @@ mod tests {
 
     #[test]
     fn a_forked_child_holds_nothing_of_a_mapping() {
-        let (mine, _fd) = Mapping::create(c"test", LEN, Writers::Creator).unwrap();
+        let (mine, _fd) = Mapping::create(c"test", LEN, TABLE_SEALS).unwrap();
         // SAFETY:
         // - the child asks the kernel one question and exits, without allocating or unwinding.
         match unsafe { fork() }.unwrap() {
@@ -450,7 +502,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "outside of a mapping")]
     fn a_view_outside_of_the_mapping_is_a_bug() {
-        let (mine, _fd) = Mapping::create(c"test", LEN, Writers::Segment).unwrap();
+        let (mine, _fd) = Mapping::create(c"test", LEN, SEGMENT_SEALS).unwrap();
         mine.view::<AtomicU64>(LEN);
     }
 }

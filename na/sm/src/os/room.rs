@@ -87,7 +87,7 @@ mod tests {
     use nix::sys::stat::fstat;
 
     use super::*;
-    use crate::os::mapping::{Access, Mapping};
+    use crate::os::mapping::{Access, Mapping, TABLE_SEALS};
 
     #[test]
     fn a_peer_is_refused_by_name_while_a_fifth_of_all_mappings_is_left() {
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn pages_that_were_asked_for_are_there_and_those_that_cannot_be_are_an_error() {
-        let fd = crate::os::mapping::new_memfd(c"test", 1 << 20).unwrap();
+        let (_mapping, fd) = Mapping::create(c"test", 1 << 20, TABLE_SEALS).unwrap();
         make_pages(&fd, 4096..65_536).unwrap();
         assert_eq!(fstat(&fd).unwrap().st_blocks * 512, 65_536 - 4096);
         let read_only = OwnedFd::from(std::fs::File::open("/dev/null").unwrap());

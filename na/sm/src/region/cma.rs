@@ -144,7 +144,7 @@ fn read_short(peer: &ProcessWatch, runs: &Scratch) -> Option<(u64, Result<(), Er
     let space = peer.space()?;
     let into: *mut libc::c_void = std::ptr::with_exposed_provenance_mut(ours.address);
     let place = i64::try_from(theirs.address).ok()?;
-    let fd = libc::c_long::from(space.fd().as_raw_fd());
+    let fd = libc::c_long::from(space.as_raw_fd());
     // By number: the function of this name is a point of cancellation, which a process with threads pays for twice.
     // SAFETY:
     // - descriptor, address, length, offset: as pread(2) has them, each of the width of a register.

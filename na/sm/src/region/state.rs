@@ -34,14 +34,12 @@ use super::{
     table::{OwnedTable, Published},
 };
 use crate::{
+    os::mapping::Access,
     rendezvous::{
         mappings::MapMessage,
         socket::{Sent, Socket},
     },
-    shared::{
-        Sharing,
-        buffer::{Pages, fresh_copy},
-    },
+    shared::buffer::{Pages, fresh_copy},
 };
 
 /// Longest time that unregistering waits for a peer in the middle of a transfer.
@@ -67,7 +65,7 @@ pub(crate) struct Regions {
 struct Live {
     claim: RegionClaim,
     rights: Rights,
-    sharing: Sharing,
+    sharing: Option<Access>,
     memory: Arc<Memory>,
     /// Who was sent its memfd, over which connections.
     given: Vec<Weak<Socket>>,
@@ -104,7 +102,7 @@ impl Regions {
         answer: &[u8],
     ) -> Option<Result<Sent, Error>> {
         let mut live = self.live();
-        let found = named(&mut live, name, token).filter(|it| it.sharing != Sharing::No)?;
+        let found = named(&mut live, name, token).filter(|it| it.sharing.is_some())?;
         let sent = to.send(answer, &[Pages::of(&found.memory)?.give()]);
         found
             .given
@@ -374,21 +372,21 @@ fn wait_while(limit: Duration, mut holds: impl FnMut() -> bool) -> bool {
 }
 
 /// How peers can map this memory. Without the right to write they get it sealed against that.
-fn sharing_of(memory: &Memory, rights: Rights) -> Result<Sharing, Error> {
-    let Some(pages) = Pages::of(memory) else { return Ok(Sharing::No) };
+fn sharing_of(memory: &Memory, rights: Rights) -> Result<Option<Access>, Error> {
+    let Some(pages) = Pages::of(memory) else { return Ok(None) };
     if pages.is_elsewhere() {
         return Err(Error::Forked);
     }
     if rights.is_empty() {
-        return Ok(Sharing::No); // Local memory, for this side's own transfers.
+        return Ok(None); // Local memory, for this side's own transfers.
     }
     if pages.is_frozen() {
-        return Ok(Sharing::Frozen);
+        return Ok(Some(Access::Frozen));
     }
     if !rights.contains(Rights::WRITE) {
         pages.forbid_writers()?;
     }
-    Ok(if pages.is_writable() { Sharing::Write } else { Sharing::Read })
+    Ok(Some(if pages.is_writable() { Access::Write } else { Access::Read }))
 }
 
 /// A copy of the same kind, and the memory itself.

@@ -15,7 +15,7 @@
 //! | 12 | 4 | `segment_count` | how many |
 //! | 16 | 8 | `size` | sum of their lengths in bytes |
 //! | 24 | 16 | `token` | random, the same as in the descriptor |
-//! | 40 | 8 | `sharing` | whether peers can map it ([`Sharing`]) |
+//! | 40 | 8 | `sharing` | whether peers can map it (0 not at all, or an [`Access`]) |
 //!
 //! The addresses are the owner's; a peer hands them to the kernel (`process_vm_readv`) and does nothing else
 //! with them. Everything that a peer reads here is copied out once and checked: a table that lies costs
@@ -38,10 +38,9 @@ use super::{
 };
 use crate::{
     os::{
-        mapping::{Mapping, Shared, Writers},
-        misbehaved,
+        mapping::{Access, Mapping, Shared, TABLE_SEALS},
+        misbehaved, room,
     },
-    shared::Sharing,
     sync::{AtomicU32, AtomicU64, Ordering, Plain32, Plain64},
 };
 
@@ -128,7 +127,8 @@ impl OwnedTable {
     /// # Errors
     /// [`Error::Limit`], [`Error::Os`].
     pub(crate) fn create(domain: [u8; 16]) -> Result<Self, Error> {
-        let (mapping, fd) = Mapping::create(c"hydrargyrum-table", TABLE_LEN, Writers::Creator)?;
+        let (mapping, fd) = Mapping::create(c"hydrargyrum-table", TABLE_LEN, TABLE_SEALS)?;
+        room::set_aside(&fd, 0..TABLE_LEN)?;
         let free = Free { slots: Extents::new(REGIONS_MAX), segments: Extents::new(SEGMENTS_MAX) };
         Ok(Self { mapping, fd, domain, free: Mutex::new(free) })
     }
@@ -146,7 +146,7 @@ impl OwnedTable {
         &self,
         memory: &[Segment],
         rights: Rights,
-        sharing: Sharing,
+        sharing: Option<Access>,
     ) -> Result<Published, Error> {
         let token = random()?;
         let runs: Vec<Run> = memory.iter().filter(|run| run.len > 0).copied().collect();
@@ -165,7 +165,7 @@ impl OwnedTable {
         entry.segment_count.store(segment_count);
         entry.size.store(total(&runs) as u64);
         entry.token.iter().zip(halves(token)).for_each(|(place, half)| place.store(half));
-        entry.sharing.store(sharing as u64);
+        entry.sharing.store(sharing.map_or(0, |access| access as u64));
         // Relaxed: only this process writes it, and the slot is reserved for this thread.
         let generation = entry.generation.load(Ordering::Relaxed).wrapping_add(1);
         pins::publish(&entry.generation, generation);
@@ -220,8 +220,8 @@ impl PeerTable {
     ///
     /// # Errors
     /// `PeerGone(Misbehaved)`, [`Error::Limit`].
-    pub(crate) fn open(domain: [u8; 16], fd: OwnedFd) -> Result<Self, Error> {
-        Ok(Self { mapping: Mapping::open(fd, TABLE_LEN, Writers::Creator)?, domain })
+    pub(crate) fn open(domain: [u8; 16], fd: &OwnedFd) -> Result<Self, Error> {
+        Ok(Self { mapping: Mapping::open(fd, TABLE_LEN, TABLE_SEALS, Access::Read)?, domain })
     }
 
     /// Pins a region in `words` (this side's own), if token, rights and range are right; says, too, whether it can be mapped, as
@@ -237,7 +237,7 @@ impl PeerTable {
         needed: Rights,
         range: (u64, u64),
         words: &'a [AtomicU64],
-    ) -> Result<(Pin<'a>, Sharing), Error> {
+    ) -> Result<(Pin<'a>, Option<Access>), Error> {
         self.is_of(claim).then_some(()).ok_or(Error::StaleDescriptor)?;
         let pin = pins::announce(words, claim.index, claim.generation).ok_or(Error::Again)?;
         pins::order();
@@ -257,7 +257,7 @@ impl PeerTable {
             return Err(Error::StaleDescriptor);
         }
         let (rights, size) = (rights_of(entry.rights.load()), entry.size.load());
-        Ok(Said { rights, size, sharing: Sharing::of_word(entry.sharing.load()) })
+        Ok(Said { rights, size, sharing: Access::of_word(entry.sharing.load()) })
     }
 
     /// What is published of a region, which may be taken back at once.
@@ -330,7 +330,7 @@ pub(crate) struct Said {
     /// Bytes.
     pub(crate) size: u64,
     /// Whether it can be mapped.
-    pub(crate) sharing: Sharing,
+    pub(crate) sharing: Option<Access>,
 }
 
 impl Said {

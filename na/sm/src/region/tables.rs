@@ -9,7 +9,7 @@ use hg_na::Error;
 use rustc_hash::FxHashMap;
 
 use super::table::PeerTable;
-use crate::os::mapping::{Writers, verify};
+use crate::os::mapping::{TABLE_SEALS, verify};
 
 /// The tables that are mapped, by their domains.
 #[derive(Debug, Default)]
@@ -30,7 +30,7 @@ impl PeerTables {
     /// # Errors
     /// `PeerGone(Misbehaved)`, [`Error::Limit`].
     pub(crate) fn open(&self, domain: [u8; 16], fd: OwnedFd) -> Result<Arc<PeerTable>, Error> {
-        let stat = verify(&fd, Writers::Creator.seals())?;
+        let stat = verify(&fd, TABLE_SEALS)?;
         let file = (stat.st_dev, stat.st_ino);
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let live = known.get(&domain).and_then(|it| Some((it.file, it.table.upgrade()?)));
@@ -39,7 +39,7 @@ impl PeerTables {
         {
             return Ok(Arc::clone(table));
         }
-        let table = Arc::new(PeerTable::open(domain, fd)?);
+        let table = Arc::new(PeerTable::open(domain, &fd)?);
         if live.is_none() {
             if known.len() == known.capacity() {
                 known.retain(|_, it| it.table.strong_count() > 0);

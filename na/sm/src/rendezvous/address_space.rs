@@ -7,33 +7,22 @@
 
 use std::{
     fs::{self, File},
-    os::fd::{AsFd, AsRawFd, BorrowedFd},
+    os::fd::AsRawFd,
 };
 
 use super::process::ProcessWatch;
 
-/// What is read of one process.
-#[derive(Debug)]
-pub(crate) struct AddressSpace(File);
-
-impl AddressSpace {
-    /// That of the process which is watched; `None` where the system does not give it.
-    ///
-    /// Its number is the one that it has in `/proc`, which may be mounted for another namespace than this
-    /// process's. It is alive after the descriptor was opened: the number was its own until then.
-    pub(crate) fn of(watch: &ProcessWatch) -> Option<Self> {
-        let pidfd = watch.fd()?.as_raw_fd();
-        let about = fs::read_to_string(format!("/proc/self/fdinfo/{pidfd}")).ok()?;
-        let number = about.lines().find_map(|line| line.strip_prefix("Pid:"))?;
-        let number: u32 = number.trim().parse().ok()?;
-        let space = Self(File::open(format!("/proc/{number}/mem")).ok()?);
-        watch.alive().then_some(space)
-    }
-
-    /// To be read at the addresses of that process.
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
+/// That of the process which is watched, to be read at its addresses; `None` where the system does not give it.
+///
+/// Its number is the one that it has in `/proc`, which may be mounted for another namespace than this
+/// process's. It is alive after the descriptor was opened: the number was its own until then.
+pub(crate) fn of(watch: &ProcessWatch) -> Option<File> {
+    let pidfd = watch.fd()?.as_raw_fd();
+    let about = fs::read_to_string(format!("/proc/self/fdinfo/{pidfd}")).ok()?;
+    let number = about.lines().find_map(|line| line.strip_prefix("Pid:"))?;
+    let number: u32 = number.trim().parse().ok()?;
+    let space = File::open(format!("/proc/{number}/mem")).ok()?;
+    watch.alive().then_some(space)
 }
 
 #[cfg(test)]
@@ -52,23 +41,23 @@ mod tests {
     }
 
     /// Any byte of the process can be read.
-    fn readable(space: &AddressSpace, pid: u32) -> bool {
+    fn readable(space: &File, pid: u32) -> bool {
         let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
         let first = maps.split('-').next().unwrap();
         let address = u64::from_str_radix(first, 16).unwrap();
-        matches!(space.0.read_at(&mut [0; 8], address), Ok(8))
+        matches!(space.read_at(&mut [0; 8], address), Ok(8))
     }
 
     #[test]
     fn it_ends_with_its_process() {
         let mut child = child("sleep", "60");
         let watch = ProcessWatch::of_child(&child);
-        let space = AddressSpace::of(&watch).unwrap();
+        let space = of(&watch).unwrap();
         assert!(readable(&space, child.id()));
         child.kill().unwrap();
         child.wait().unwrap();
-        assert_eq!(space.0.read_at(&mut [0; 8], 4096).unwrap(), 0, "nothing is left of it");
-        assert!(AddressSpace::of(&watch).is_none());
+        assert_eq!(space.read_at(&mut [0; 8], 4096).unwrap(), 0, "nothing is left of it");
+        assert!(of(&watch).is_none());
     }
 
     #[test]
@@ -84,7 +73,7 @@ mod tests {
         let mut word = [0; 2];
         output.read_exact(&mut word).unwrap();
         let watch = ProcessWatch::of_child(&child);
-        let space = AddressSpace::of(&watch).unwrap();
+        let space = of(&watch).unwrap();
         assert!(readable(&space, child.id()));
         input.write_all(b"go\n").unwrap();
         output.read_exact(&mut word).unwrap();

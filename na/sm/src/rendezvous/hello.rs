@@ -21,9 +21,7 @@
 //! Hello and Welcome carry [`GREETING_FDS`] descriptors: segment, region table, and the eventfd that their receiver rings to
 //! wake their sender.
 
-use std::fmt;
-
-use hg_na::{ADDRESS_MAX, Address};
+use hg_na::{ADDRESS_MAX, Address, GoneReason};
 
 /// The version that this code speaks.
 pub(crate) const VERSION: u32 = 5;
@@ -69,27 +67,6 @@ pub(crate) enum Greeting {
     Refuse(String),
 }
 
-/// Why bytes are no message of the handshake.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum BadGreeting {
-    /// The other side speaks another version.
-    Version(u32),
-    /// It breaks the layout.
-    Malformed(&'static str),
-}
-
-impl fmt::Display for BadGreeting {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Version(theirs) => write!(
-                out,
-                "the two were built from different versions of Hydrargyrum: its shared-memory protocol has version {theirs} at one side, {VERSION} at the other"
-            ),
-            Self::Malformed(why) => write!(out, "its greeting {why}"),
-        }
-    }
-}
-
 impl Greeting {
     /// The wire form. A sentence that is too long is cut.
     pub(crate) fn encode(&self) -> Vec<u8> {
@@ -102,14 +79,20 @@ impl Greeting {
     }
 
     /// Reads the wire form; nothing may follow it.
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, BadGreeting> {
-        let malformed = BadGreeting::Malformed;
+    ///
+    /// # Errors
+    /// [`GoneReason::Refused`]: the other side speaks another version; [`GoneReason::Misbehaved`]: it breaks the layout.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, GoneReason> {
+        let malformed = |why| GoneReason::Misbehaved(format!("its greeting {why}").into());
         let (version, kind, reader) = unframed(bytes).map_err(malformed)?;
         if kind == KIND_REFUSE {
             return decode_sentence(reader.0).map(Self::Refuse).map_err(malformed);
         }
         if version != VERSION {
-            return Err(BadGreeting::Version(version));
+            let versions = format!(
+                "the two were built from different versions of Hydrargyrum: its shared-memory protocol has version {version} at one side, {VERSION} at the other"
+            );
+            return Err(GoneReason::Refused(versions.into()));
         }
         match kind {
             KIND_HELLO => Hello::decode(reader).map(Self::Hello).map_err(malformed),
@@ -210,7 +193,12 @@ mod tests {
     fn another_version_is_named_but_its_refusal_can_be_read() {
         let mut hello = Greeting::Hello(sample()).encode();
         hello[4] = 9;
-        assert_eq!(Greeting::decode(&hello), Err(BadGreeting::Version(9)));
+        let refused = Greeting::decode(&hello);
+        let names_both = |why: &str| why.contains("version 9 at one side, 5 at the other");
+        assert!(
+            matches!(&refused, Err(GoneReason::Refused(why)) if names_both(why)),
+            "{refused:?}"
+        );
         let mut refuse = Greeting::Refuse("no".to_owned()).encode();
         refuse[4] = 9;
         assert_eq!(Greeting::decode(&refuse), Ok(Greeting::Refuse("no".to_owned())));

@@ -5,6 +5,7 @@
 //! 6.5), else it is opened by number, with a look at the socket afterwards.
 
 use std::{
+    fs::File,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{Arc, OnceLock, Weak},
 };
@@ -19,7 +20,7 @@ use nix::{
 
 use hg_na_parts::limits::os_error;
 
-use super::{address_space::AddressSpace, socket::Socket};
+use super::{address_space, socket::Socket};
 use crate::os::calls;
 
 /// Watches one process, as the socket to it and the system know it.
@@ -29,7 +30,7 @@ pub(crate) struct ProcessWatch {
     process: Option<Process>,
     /// Hung up when the process ends, and when it executes another program. Its connection's, and closed with that.
     socket: Weak<Socket>,
-    space: OnceLock<Option<AddressSpace>>,
+    space: OnceLock<Option<File>>,
 }
 
 #[derive(Debug)]
@@ -82,13 +83,13 @@ impl ProcessWatch {
 
     /// Its memory, as far as [`ProcessWatch::was_reached`] could open it.
     #[inline]
-    pub(crate) fn space(&self) -> Option<&AddressSpace> {
+    pub(crate) fn space(&self) -> Option<&File> {
         self.space.get()?.as_ref()
     }
 
     /// The system lets this process reach the other one's memory: it may have a shorter way, too.
     pub(crate) fn was_reached(&self) {
-        self.space.get_or_init(|| AddressSpace::of(self));
+        self.space.get_or_init(|| address_space::of(self));
     }
 
     /// Becomes readable when the process ends.

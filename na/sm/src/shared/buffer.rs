@@ -26,12 +26,13 @@ use nix::{
     unistd::{Whence, lseek},
 };
 
-use super::bytes::{Access, Bytes, FUTURE_WRITE, new_memfd, seal, seals_of};
+use super::bytes::new_memfd;
+use crate::os::mapping::{Access, FUTURE_WRITE, Mapping, seal, seals_of};
 
 /// What keeps such memory alive: the keeper of its [`Memory`], or what [`Frozen`] sees.
 #[derive(Debug)]
 pub(crate) struct Pages {
-    bytes: Bytes,
+    bytes: Mapping,
     fd: OwnedFd,
     guard: Arc<ForkGuard>,
     /// The memfd was sent to a peer: whoever has it maps it whenever he likes, and for as long.
@@ -40,7 +41,7 @@ pub(crate) struct Pages {
 
 impl Pages {
     fn new(fd: OwnedFd, len: usize, access: Access, guard: Arc<ForkGuard>) -> Result<Self, Error> {
-        let bytes = Bytes::map(&fd, len, access)?;
+        let bytes = Mapping::map(&fd, len, access)?;
         Ok(Self { bytes, fd, guard, is_given: AtomicBool::new(false) })
     }
 
@@ -201,12 +202,12 @@ fn memory_of(pages: Arc<Pages>) -> Memory {
 }
 
 /// Memory of a mapping: for copies to and from it that exclude one another in this process.
-pub(crate) fn memory_of_bytes(bytes: Arc<Bytes>) -> Memory {
-    let (segment, writable) = (bytes.segment(), bytes.access() == Access::Write);
+pub(crate) fn memory_of_bytes(bytes: Arc<Mapping>) -> Memory {
+    let (segment, writable) = (bytes.segment(), bytes.writable());
     // SAFETY:
     // - one run of initialised bytes that stays where it is as long as `bytes` lives; exposed by `segment`, from a
     //   pointer that may write when the mapping may.
-    // - references: only `Bytes::frozen` gives some here, to bytes that nobody can write. (`as_slice` and
+    // - references: only `Mapping::frozen` gives some here, to bytes that nobody can write. (`as_slice` and
     //   `as_mut_slice` are for a `Buffer`'s, which are not behind an `Arc`.)
     unsafe { Memory::from_raw_parts(vec![segment], writable, bytes) }
 }

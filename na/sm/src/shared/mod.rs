@@ -31,43 +31,17 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `bytes` | a memfd, mapped: seals, sizes, slices |
+//! | `bytes` | its memfd: seals and sizes |
 //! | `buffer` | the owner's side: [`Buffer`], what is frozen of it, and their [`hg_na::Memory`] |
 //!
 //! Protocol and states: `na/sm/ARCHITECTURE.md`, "Memory that peers map".
 
 #[expect(unsafe_code, reason = "turns memory that peers map into slices, and into `Memory`")]
 pub(crate) mod buffer;
-#[expect(unsafe_code, reason = "turns mappings into slices")]
 pub(crate) mod bytes;
 
 pub use buffer::{Buffer, alloc};
 pub use hg_na::Frozen;
-
-/// How a region can be mapped by peers, as its entry in the region table says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Sharing {
-    /// Not at all.
-    No = 0,
-    /// For reading.
-    Read = 1,
-    /// For reading and writing.
-    Write = 2,
-    /// For reading, and it never changes.
-    Frozen = 3,
-}
-
-impl Sharing {
-    /// Reads it; what is unknown cannot be mapped.
-    pub(crate) fn of_word(word: u64) -> Self {
-        match word {
-            1 => Self::Read,
-            2 => Self::Write,
-            3 => Self::Frozen,
-            _ => Self::No,
-        }
-    }
-}
 
 #[cfg(test)]
 mod tests;

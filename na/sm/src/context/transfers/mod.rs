@@ -63,35 +63,23 @@ impl SmContext {
             Ok(id) => return Ok(id),
             Err(op) => op,
         };
-        match self.check_transfer(&op) {
-            Ok((direction, claim)) => {
-                let (peer, Op::Put { local, remote, .. } | Op::Get { local, remote, .. }) =
-                    (op.peer(), op)
-                else {
-                    unreachable!("only transfers come here")
-                };
-                let id = self.next_id(peer);
-                self.wish_for_mapping(peer, direction, &claim, remote.len());
-                let transfer = Transfer {
-                    id,
-                    token,
-                    direction,
-                    claim,
-                    local,
-                    remote,
-                    moved: 0,
-                    is_begun: false,
-                };
-                let Some(connection) = self.peers.find(peer) else {
-                    unreachable!("found when the transfer was checked")
-                };
-                connection.transfers.push_back(transfer);
-                self.start(peer);
-                self.take_turns(peer);
-                Ok(id)
-            }
-            Err(error) => Err(Rejected { op, error }),
-        }
+        let (direction, claim) = match self.check_transfer(&op) {
+            Ok(checked) => checked,
+            Err(error) => return Err(Rejected { op, error }),
+        };
+        let peer = op.peer();
+        let (Op::Put { local, remote, .. } | Op::Get { local, remote, .. }) = op else {
+            unreachable!("only transfers come here")
+        };
+        let id = self.next_id(peer);
+        self.wish_for_mapping(peer, direction, &claim, remote.len());
+        let (moved, is_begun) = (0, false);
+        let transfer = Transfer { id, token, direction, claim, local, remote, moved, is_begun };
+        let found = self.peers.find(peer).expect("found when the transfer was checked");
+        found.transfers.push_back(transfer);
+        self.start(peer);
+        self.take_turns(peer);
+        Ok(id)
     }
 
     fn check_transfer(&mut self, op: &Op) -> Result<(Direction, RegionClaim), Error> {

@@ -14,6 +14,7 @@ use crate::{
     fail,
     link::Link,
     maps::PeerPages,
+    os::mapping::Access,
     region::{
         cma::{Call, Direction, Near, Scratch},
         descriptor::RegionClaim,
@@ -21,7 +22,6 @@ use crate::{
     },
     rendezvous::process::ProcessWatch,
     segment::Rings,
-    shared::Sharing,
     transfer::needed_for,
 };
 
@@ -160,10 +160,10 @@ fn copy(
 
 /// Whether a mapping would serve a transfer.
 #[inline(always)]
-pub(super) fn would_serve(sharing: Sharing, direction: Direction) -> bool {
+pub(super) fn would_serve(sharing: Option<Access>, direction: Direction) -> bool {
     match direction {
-        Direction::Get => sharing != Sharing::No,
-        Direction::Put => sharing == Sharing::Write,
+        Direction::Get => sharing.is_some(),
+        Direction::Put => sharing == Some(Access::Write),
     }
 }
 

@@ -210,7 +210,7 @@ impl Loopback {
         let sockets: [_; 2] = Socket::pair().unwrap().into();
         let sockets = sockets.map(Arc::new);
         Self {
-            table: PeerTable::open([1; 16], fd).unwrap(),
+            table: PeerTable::open([1; 16], &fd).unwrap(),
             watch: ProcessWatch::of(&sockets[0]).unwrap(),
             _sockets: sockets,
             pins: Default::default(),
@@ -274,7 +274,7 @@ fn another_processs_memory_is_read_and_written_until_that_process_is_killed() {
         panic!("the owner sends its table")
     };
     let claim = RegionClaim::decode(&opaque[..len]).unwrap();
-    let table = PeerTable::open(claim.domain, fds.unwrap().remove(0)).unwrap();
+    let table = PeerTable::open(claim.domain, &fds.unwrap().remove(0)).unwrap();
     let socket = Arc::new(socket);
     let watch = ProcessWatch::of(&socket).unwrap();
     assert_eq!(watch.pid(), i32::try_from(owner.id()).ok());

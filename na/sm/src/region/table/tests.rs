@@ -3,7 +3,6 @@
 use proptest::prelude::{ProptestConfig, any, prop_assert, proptest};
 
 use super::*;
-use crate::shared::Sharing;
 
 const BOTH: Rights = Rights::all();
 
@@ -14,7 +13,7 @@ fn pin_words() -> [AtomicU64; 2] {
 fn tables() -> (OwnedTable, PeerTable) {
     let owned = OwnedTable::create([7; 16]).unwrap();
     let fd = owned.fd().try_clone_to_owned().unwrap();
-    let peer = PeerTable::open([7; 16], fd).unwrap();
+    let peer = PeerTable::open([7; 16], &fd).unwrap();
     (owned, peer)
 }
 
@@ -37,7 +36,7 @@ fn resolve(
 #[test]
 fn a_published_region_is_resolved_to_the_runs_of_the_range() {
     let (owned, peer) = tables();
-    let published = owned.publish(&segments(&[10, 0, 20]), BOTH, Sharing::No).unwrap();
+    let published = owned.publish(&segments(&[10, 0, 20]), BOTH, None).unwrap();
     let runs = resolve(&peer, &published.claim, Rights::READ, (5, 10)).unwrap();
     let expected = [Run { address: (1 << 20) + 5, len: 5 }, Run { address: 3 << 20, len: 5 }];
     assert_eq!(runs, expected);
@@ -47,8 +46,8 @@ fn a_published_region_is_resolved_to_the_runs_of_the_range() {
 fn a_pin_is_seen_by_the_owner_until_it_is_dropped() {
     let (owned, peer) = tables();
     let RegionClaim { index, generation, .. } =
-        owned.publish(&segments(&[10]), BOTH, Sharing::No).unwrap().claim;
-    let claim = owned.publish(&segments(&[10]), BOTH, Sharing::No).unwrap().claim;
+        owned.publish(&segments(&[10]), BOTH, None).unwrap().claim;
+    let claim = owned.publish(&segments(&[10]), BOTH, None).unwrap().claim;
     let (words, mut runs) = (pin_words(), Vec::new());
     let pin = peer.resolve(&claim, BOTH, (0, 10), &words, &mut runs).unwrap();
     assert!(pins::is_pinned(&words, claim.index, claim.generation));
@@ -63,7 +62,7 @@ fn a_pin_is_seen_by_the_owner_until_it_is_dropped() {
 #[test]
 fn refused_claims_leave_neither_pin_nor_runs() {
     let (owned, peer) = tables();
-    let claim = owned.publish(&segments(&[10, 20]), Rights::READ, Sharing::No).unwrap().claim;
+    let claim = owned.publish(&segments(&[10, 20]), Rights::READ, None).unwrap().claim;
     let stale = [
         RegionClaim { domain: [8; 16], ..claim },
         RegionClaim { token: [0; 16], ..claim },
@@ -89,12 +88,12 @@ fn refused_claims_leave_neither_pin_nor_runs() {
 #[test]
 fn a_retracted_region_is_stale_and_so_it_stays_when_its_slot_is_used_again() {
     let (owned, peer) = tables();
-    let published = owned.publish(&segments(&[10]), BOTH, Sharing::No).unwrap();
+    let published = owned.publish(&segments(&[10]), BOTH, None).unwrap();
     let old = published.claim;
     owned.retract(&published);
     assert!(matches!(resolve(&peer, &old, BOTH, (0, 1)), Err(Error::StaleDescriptor)));
     owned.release(published);
-    let new = owned.publish(&segments(&[10]), BOTH, Sharing::No).unwrap().claim;
+    let new = owned.publish(&segments(&[10]), BOTH, None).unwrap().claim;
     assert_eq!(new.index, old.index);
     assert!(matches!(resolve(&peer, &old, BOTH, (0, 1)), Err(Error::StaleDescriptor)));
     resolve(&peer, &new, BOTH, (0, 1)).unwrap();
@@ -105,23 +104,23 @@ fn a_full_table_names_its_limit_and_takes_more_after_a_release() {
     let owned = OwnedTable::create([7; 16]).unwrap();
     let mut last = None;
     for _ in 0..REGIONS_MAX {
-        last = Some(owned.publish(&segments(&[1]), BOTH, Sharing::No).unwrap());
+        last = Some(owned.publish(&segments(&[1]), BOTH, None).unwrap());
     }
-    let full = owned.publish(&segments(&[1]), BOTH, Sharing::No);
+    let full = owned.publish(&segments(&[1]), BOTH, None);
     assert!(matches!(full, Err(Error::Limit { limit: 4096, .. })), "{full:?}");
     let last = last.unwrap();
     owned.retract(&last);
     owned.release(last);
-    owned.publish(&segments(&[1]), BOTH, Sharing::No).unwrap();
+    owned.publish(&segments(&[1]), BOTH, None).unwrap();
 }
 
 #[test]
 fn a_region_of_too_many_segments_names_the_limit() {
     let owned = OwnedTable::create([7; 16]).unwrap();
     let count = SEGMENTS_MAX as usize;
-    let full = owned.publish(&segments(&vec![1; count + 1]), BOTH, Sharing::No);
+    let full = owned.publish(&segments(&vec![1; count + 1]), BOTH, None);
     assert!(matches!(full, Err(Error::Limit { limit: 65_536, .. })), "{full:?}");
-    owned.publish(&segments(&vec![1; count]), BOTH, Sharing::No).unwrap();
+    owned.publish(&segments(&vec![1; count]), BOTH, None).unwrap();
 }
 
 proptest! {
@@ -135,7 +134,7 @@ proptest! {
         offset in 0_u64..50, len in 0_u64..1 << 40,
     ) {
         let (owned, peer) = tables();
-        let claim = owned.publish(&segments(&[10; 4]), BOTH, Sharing::No).unwrap().claim;
+        let claim = owned.publish(&segments(&[10; 4]), BOTH, None).unwrap().claim;
         let lying = entry(&owned.mapping, claim.index);
         lying.size.store(size);
         lying.rights.store(rights | 3);

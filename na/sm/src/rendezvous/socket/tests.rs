@@ -14,7 +14,7 @@ use super::*;
 use crate::{
     os::{
         event::{Doorbell, PeerBell},
-        mapping::{Mapping, Writers},
+        mapping::{Access, Mapping, TABLE_SEALS},
     },
     rendezvous::hello::GREETING_MAX,
 };
@@ -87,7 +87,7 @@ fn a_name_that_nobody_listens_at_is_unreachable() {
 #[test]
 fn memory_and_a_doorbell_arrive_and_work() {
     let (one, other) = Socket::pair().unwrap();
-    let (mine, memory) = Mapping::create(c"test", 4096, Writers::Creator).unwrap();
+    let (mine, memory) = Mapping::create(c"test", 4096, TABLE_SEALS).unwrap();
     let bell = Doorbell::new().unwrap();
     one.send(b"m", &[memory.as_fd(), bell.fd()]).unwrap();
     let mut buffer = [0; 8];
@@ -95,7 +95,7 @@ fn memory_and_a_doorbell_arrive_and_work() {
         panic!("a packet was sent")
     };
     PeerBell::from_fd(fds.pop().unwrap()).unwrap().ring();
-    let theirs = Mapping::open(fds.pop().unwrap(), 4096, Writers::Creator).unwrap();
+    let theirs = Mapping::open(&fds.pop().unwrap(), 4096, TABLE_SEALS, Access::Read).unwrap();
     mine.view::<AtomicU64>(8).store(5, std::sync::atomic::Ordering::Release);
     assert_eq!(theirs.view::<AtomicU64>(8).load(std::sync::atomic::Ordering::Acquire), 5);
     let count = nix::unistd::read(bell.fd(), &mut buffer).unwrap();
