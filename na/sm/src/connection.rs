@@ -89,8 +89,6 @@ pub(crate) struct Connection {
     pub(crate) is_hot: bool,
     /// Its requests are taken while admission is open.
     pub(crate) is_admitted: bool,
-    /// In the context's list of connections with requests that admission keeps out.
-    pub(crate) is_blocked: bool,
     /// Who looks for the space that queued messages wait for, and looks in a row that have found none.
     pub(crate) space: Space,
     pub(crate) looks: u32,
@@ -139,7 +137,6 @@ impl Connection {
             peer,
             is_hot: false,
             is_admitted: true,
-            is_blocked: false,
             space: Space::Unwanted,
             looks: 0,
             refusals: Refusals::default(),

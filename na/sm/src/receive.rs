@@ -1,5 +1,7 @@
 //! Taking messages out of the rings of one peer. What is read there is checked before it is used.
 
+use std::collections::BTreeSet;
+
 use hg_na::{Completion, INLINE_MAX, Message, OpId, Peer, Returned};
 
 use crate::{
@@ -33,7 +35,7 @@ pub(crate) struct Intake {
     /// Bodies were sent or received in this round.
     pub(crate) has_bodies: bool,
     /// Connections to which notes came about transfers.
-    pub(crate) ferries: Vec<Peer>,
+    pub(crate) ferries: BTreeSet<Peer>,
 }
 
 impl Intake {
@@ -180,9 +182,7 @@ fn take_other(
     let word = slot.claimed_word(); // C2
     if word.is_note() {
         ferry.arrived(word, slot.payload())?; // C2
-        if !std::mem::replace(&mut ferry.is_listed, true) {
-            intake.ferries.push(from);
-        }
+        intake.ferries.insert(from);
         intake.has_bodies = true; // Asks for the end of the round, which handles them.
     } else if let Some(len) = word.control_len() {
         let len = len as usize;

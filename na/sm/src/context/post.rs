@@ -229,9 +229,7 @@ impl SmContext {
     fn receive(&mut self, token: Token, from: Peer, tag: Tag) -> Result<OpId, Error> {
         let serial = self.serial + 1;
         let Some(connection) = self.peers.find(from) else { return Err(Error::UnknownPeer) };
-        if !matches!(connection.phase, Phase::Open)
-            && let Some(error) = connection.refusal()
-        {
+        if let Some(error) = connection.refusal() {
             return Err(error);
         }
         let id = OpId { scope: from.index(), serial };

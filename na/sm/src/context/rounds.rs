@@ -264,9 +264,8 @@ impl SmContext {
     fn note_blocked(&mut self, peer: Peer) {
         let Some(connection) = self.peers.find(peer) else { return };
         let has_requests = connection.link.as_ref().is_some_and(|link| link.is_ready(REQUESTS));
-        if has_requests && !connection.is_blocked {
-            connection.is_blocked = true;
-            self.blocked.push(peer);
+        if has_requests {
+            self.blocked.insert(peer);
         }
     }
 
@@ -279,9 +278,6 @@ impl SmContext {
             return;
         }
         for peer in std::mem::take(&mut self.blocked) {
-            if let Some(connection) = self.peers.find(peer) {
-                connection.is_blocked = false;
-            }
             self.kick(peer);
         }
         if !self.parted.is_empty() {

@@ -55,8 +55,6 @@ const NOTES_MAX: usize = 2 * PLACES + 2;
 pub(crate) struct Ferry {
     /// Put and get go this way; for the rest of the connection's life.
     pub(crate) is_chosen: bool,
-    /// In the context's list of connections with notes.
-    pub(crate) is_listed: bool,
     /// Something of this side could not be published for want of a slot.
     pub(crate) is_waiting: bool,
     /// Notes that came in.
@@ -153,8 +151,8 @@ impl Ferry {
 
     /// Ends all transfers, with the peer; what came in is not looked at any more.
     pub(crate) fn fail(&mut self, reason: &GoneReason, finished: &mut Vec<Completion>) {
-        let Self { is_chosen, is_listed, transfers, .. } = std::mem::take(self);
-        (self.is_chosen, self.is_listed) = (is_chosen, is_listed);
+        let Self { is_chosen, transfers, .. } = std::mem::take(self);
+        self.is_chosen = is_chosen;
         let all = transfers.into_iter().flatten();
         finished.extend(all.map(|it| it.failed(hg_na::Error::PeerGone(reason.clone()))));
     }

@@ -148,11 +148,8 @@ impl SmContext {
     /// Looks after the transfers that are copied through the arenas of one connection, in this round.
     pub(crate) fn attend_ferry(&mut self, peer: Peer) {
         self.activate(peer);
-        let Some(connection) = self.peers.find(peer) else { return };
-        if !std::mem::replace(&mut connection.ferry.is_listed, true) {
-            self.intake.ferries.push(peer);
-            self.has_leftovers = true;
-        }
+        self.intake.ferries.insert(peer);
+        self.has_leftovers = true;
     }
 
     /// A round of all connections whose transfers are copied through the arenas and have something to do.
@@ -161,7 +158,6 @@ impl SmContext {
         let mut moved = false;
         for peer in std::mem::take(&mut self.intake.ferries) {
             let Some(connection) = self.peers.find(peer) else { continue };
-            connection.ferry.is_listed = false;
             let Connection { ferry, link: Some(link), .. } = connection else { continue };
             match ferry.round(link, &self.shared.regions, &mut self.finished) {
                 Ok(was_busy) => {
