@@ -126,6 +126,22 @@ fn listening(url: &str) -> Engine {
     open(hg::builder().listen(true), url)
 }
 
+/// An engine of this process, and another process that serves it.
+struct Scene {
+    child: Child,
+    engine: Engine,
+    peer: Peer,
+}
+
+impl Scene {
+    fn new(url: &str) -> Self {
+        let (child, address) = mover(url);
+        let engine = listening(url);
+        let peer = engine.lookup(&address).unwrap();
+        Self { child, engine, peer }
+    }
+}
+
 /// The owner of a descriptor in an RPC: whoever it is bound to, or the caller.
 fn owner(request: &Request, descriptor: &Descriptor) -> Result<Peer, String> {
     match descriptor.owner() {

@@ -13,9 +13,9 @@ use hg::{
 use serde::{Deserialize, Serialize};
 
 use super::{
-    listening,
+    Scene, listening,
     mapped::{local_urls, shared_mappings},
-    mover, open, patterned, url_of,
+    open, patterned, url_of,
 };
 use crate::{
     common::{Child, Watchdog, block_on, child::say, process::fds, settled, until},
@@ -25,7 +25,7 @@ use crate::{
 
 const MIB: usize = 1 << 20;
 
-fn sum_of(bytes: &[u8]) -> u64 {
+pub(super) fn sum_of(bytes: &[u8]) -> u64 {
     bytes.iter().copied().map(u64::from).sum()
 }
 
@@ -104,27 +104,20 @@ pub(super) fn serve(engine: &Engine) {
     engine.register(back).expect("a fresh registry");
 }
 
-fn frozen(len: usize) -> Frozen {
+pub(super) fn frozen(len: usize) -> Frozen {
     let mut buffer = alloc(len).expect("memory");
     buffer.copy_from_slice(&patterned(len));
     buffer.freeze().expect("a fresh buffer")
 }
 
-struct Scene {
-    child: Child,
-    engine: Engine,
-    peer: Peer,
+/// A scene whose engine adds up, too, when it is asked back.
+fn scene(url: &str) -> Scene {
+    let scene = Scene::new(url);
+    scene.engine.register(sum).unwrap();
+    scene
 }
 
 impl Scene {
-    fn new(url: &str) -> Self {
-        let (child, address) = mover(url);
-        let engine = listening(url);
-        engine.register(sum).unwrap();
-        let peer = engine.lookup(&address).unwrap();
-        Self { child, engine, peer }
-    }
-
     fn sum(&self, image: &Frozen) -> u64 {
         self.engine.call(sum, &self.peer, (image.clone(),)).wait().unwrap()
     }
@@ -141,7 +134,7 @@ fn settled_fds(engine: &Engine, peer: &Peer, child: &Child) -> usize {
 fn handlers_of_every_kind_are_given_all_bytes_whatever_carries_them() {
     let _watchdog = Watchdog::start();
     for url in bulk_urls() {
-        let Scene { child: _child, engine, peer } = Scene::new(url);
+        let Scene { child: _child, engine, peer } = scene(url);
         for len in [0, 1, 5000, 3 * MIB] {
             for image in [frozen(len), Frozen::from(patterned(len))] {
                 let expected = sum_of(&image);
@@ -163,7 +156,7 @@ fn handlers_of_every_kind_are_given_all_bytes_whatever_carries_them() {
 fn several_of_them_and_nested_ones_come_to_their_places() {
     let _watchdog = Watchdog::start();
     for url in bulk_urls() {
-        let Scene { child: _child, engine, peer } = Scene::new(url);
+        let Scene { child: _child, engine, peer } = scene(url);
         let (one, two) = (frozen(10_000), frozen(20_000));
         let sums_of = [&one, &two].map(|it| sum_of(it));
         for padding in [0, 2 * MIB] {
@@ -181,7 +174,7 @@ fn several_of_them_and_nested_ones_come_to_their_places() {
 fn inside_a_node_they_are_mapped_once_for_all_calls_and_no_longer_than_there_is_a_clone() {
     let _watchdog = Watchdog::start();
     for url in local_urls() {
-        let scene = Scene::new(url);
+        let scene = scene(url);
         let (pid, image) = (scene.child.pid(), frozen(MIB));
         let expected = sum_of(&image);
         assert_eq!(scene.sum(&image), expected);
@@ -205,7 +198,7 @@ fn inside_a_node_they_are_mapped_once_for_all_calls_and_no_longer_than_there_is_
 fn one_way_calls_keep_the_memory_until_it_was_taken_and_no_longer() {
     let _watchdog = Watchdog::start();
     for url in bulk_urls() {
-        let Scene { child, engine, peer } = Scene::new(url);
+        let Scene { child, engine, peer } = scene(url);
         let descriptors = settled_fds(&engine, &peer, &child);
         for _ in 0..5 {
             engine.notify(leave, &peer, (frozen(MIB),)).wait().unwrap();
@@ -222,7 +215,7 @@ fn one_way_calls_keep_the_memory_until_it_was_taken_and_no_longer() {
 fn deadlines_and_cancellation_end_such_calls_and_give_the_memory_back() {
     let _watchdog = Watchdog::start();
     for url in bulk_urls() {
-        let Scene { child, engine, peer } = Scene::new(url);
+        let Scene { child, engine, peer } = scene(url);
         let descriptors = settled_fds(&engine, &peer, &child);
         let image = frozen(MIB);
         let options = CallOptions::within(Duration::from_millis(30));

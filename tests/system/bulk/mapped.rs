@@ -2,15 +2,12 @@
 
 use std::{collections::BTreeMap, fs};
 
-use hg::{
-    Engine, Peer,
-    bulk::{Buffer, Bulk, Rights, alloc},
-};
+use hg::bulk::{Buffer, Bulk, Rights, alloc};
 use nix::sys::signal::Signal;
 
-use super::{listening, move_range, mover, pattern};
+use super::{Scene, move_range, pattern};
 use crate::{
-    common::{Child, Watchdog, until},
+    common::{Watchdog, until},
     transports::urls,
 };
 
@@ -50,20 +47,7 @@ fn filled(byte: u8) -> Buffer {
     buffer
 }
 
-struct Scene {
-    child: Child,
-    engine: Engine,
-    peer: Peer,
-}
-
 impl Scene {
-    fn new(url: &str) -> Self {
-        let (child, address) = mover(url);
-        let engine = listening(url);
-        let peer = engine.lookup(&address).unwrap();
-        Self { child, engine, peer }
-    }
-
     /// Has the other process push to the memory so often.
     fn push(&self, what: &hg::bulk::Descriptor, times: usize) -> Vec<String> {
         let range = (0, 0, LEN as u64);

@@ -2,13 +2,13 @@
 //! of what they claim, and nothing touched.
 
 use hg::{
-    CallError, Engine, Peer, Request,
+    CallError, Engine, Request,
     bulk::{Descriptor, Rights},
 };
 
-use super::{end_of, listening, mover, owner, patterned};
+use super::{Scene, end_of, listening, owner, patterned};
 use crate::{
-    common::{Child, Random, Watchdog, process::peak_rss_kib},
+    common::{Random, Watchdog, process::peak_rss_kib},
     transports::bulk_urls,
 };
 
@@ -61,21 +61,7 @@ pub(super) fn serve(engine: &Engine) {
     engine.register(swallow).expect("a fresh registry");
 }
 
-/// A process that swallows, and the owner of what is described.
-struct Scene {
-    child: Child,
-    engine: Engine,
-    peer: Peer,
-}
-
 impl Scene {
-    fn new(url: &str) -> Self {
-        let (child, address) = mover(url);
-        let engine = listening(url);
-        let peer = engine.lookup(&address).unwrap();
-        Self { child, engine, peer }
-    }
-
     /// How each use ended; nothing when they are no descriptor.
     fn swallow(&self, bytes: &[u8]) -> Vec<String> {
         match self.engine.call(raw::swallow, &self.peer, (raw::Claimed(bytes.to_vec()),)).wait() {

@@ -3,7 +3,7 @@
 use hg::bulk::{Bulk, Descriptor, Rights};
 
 use super::{
-    forward, holds, listening, move_range, mover, open, patterned, patterned_segments,
+    Scene, forward, holds, listening, move_range, mover, open, patterned, patterned_segments,
     zeroed_segments,
 };
 use crate::{
@@ -11,21 +11,7 @@ use crate::{
     transports::bulk_urls,
 };
 
-/// An engine that owns memory, and a process that moves ranges of it.
-struct Scene {
-    engine: hg::Engine,
-    peer: hg::Peer,
-    _child: crate::common::Child,
-}
-
 impl Scene {
-    fn new(url: &str) -> Self {
-        let (child, address) = mover(url);
-        let engine = listening(url);
-        let peer = engine.lookup(&address).unwrap();
-        Self { engine, peer, _child: child }
-    }
-
     /// Has the other process pull a range of memory, and push one into other memory, and checks both.
     fn check(&self, lens: &[u64], (remote, local, len): (u64, u64, u64), local_lens: &[u64]) {
         let run = |is_pull, what: Descriptor| {
