@@ -5,6 +5,7 @@
 //! | `ranges` | null, full, unaligned, shifted; segments cut differently on both sides; third processes; oneself |
 //! | `refusals` | rights, ranges and descriptors that do not hold; memory that was taken back; nothing is touched |
 //! | `frozen` | frozen memory among arguments: seen where it lies, or copied; early endings; limits |
+//! | `forked` | what a forked child has of frozen memory |
 //! | `mapped` | what a process sees of memory that it maps, and what a kept mapping is good for |
 //! | `mutilated` | descriptors that no honest process makes, and processes that use whatever they get |
 //! | `endings` | owners and pullers that die, deadlines, cancellation at every step; memory comes back |
@@ -14,6 +15,7 @@
 //! arrived whole and at its place.
 
 mod endings;
+mod forked;
 mod frozen;
 mod mapped;
 mod mutilated;
@@ -23,6 +25,7 @@ mod views;
 
 pub(crate) use self::{
     endings::{play_mover as play_bulk_mover, play_owner},
+    forked::play_forker,
     frozen::{play_lender, sum},
     mutilated::claiming,
 };

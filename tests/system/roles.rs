@@ -201,6 +201,7 @@ pub(crate) fn play(role: &str, arguments: &str) {
         "reader" => away::play_reader(&settings),
         "denied" => denied::play(&settings),
         "patient" => drains::patient(&settings),
+        "frozen-forker" => bulk::play_forker(&settings),
         "mover" => bulk::play_mover(&settings),
         "bulk-owner" => bulk::play_owner(&settings),
         "lender" => bulk::play_lender(&settings),

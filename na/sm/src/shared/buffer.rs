@@ -113,7 +113,7 @@ impl Buffer {
     /// The kernel vouches for it: it refuses while anybody maps the file for writing.
     ///
     /// # Errors
-    /// [`Error::Limit`], [`Error::Os`]; the buffer is gone then.
+    /// [`Error::Limit`], [`Error::Os`], and [`Error::Forked`] in a child that did not inherit it; the buffer is gone then.
     pub fn freeze(self) -> Result<Frozen, Error> {
         if self.0.is_elsewhere() {
             return Err(Error::Forked);
