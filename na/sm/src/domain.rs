@@ -42,7 +42,7 @@ impl Shared {
         // A name in use is an error of opening, not of the first context.
         let first = if options.listen { Some(Listener::bind(&name, 0)?) } else { None };
         let incarnation = random()?;
-        Signals::of_process()?; // What it costs is there before the first peer.
+        Signals::of_process()?.queue(); // What it costs is there before the first peer.
         let guard = Arc::new(ForkGuard::new().map_err(hg_na_parts::limits::named)?);
         Ok(Arc::new(Self {
             caps: caps(),

@@ -144,24 +144,8 @@ impl Maps {
         name: RegionName,
         fd: &OwnedFd,
     ) -> Result<(), Error> {
-        let Some(claim) = self.place(name).map(|place| place.claim) else {
-            return Err(Error::StaleDescriptor);
-        };
-        let pages = self.try_map(guard, table, &claim, fd)?;
-        if let Some(place) = self.place(name) {
-            place.state = State::Mapped(Arc::new(pages));
-        }
-        Ok(())
-    }
-
-    fn try_map(
-        &mut self,
-        guard: &Arc<ForkGuard>,
-        table: &PeerTable,
-        claim: &RegionClaim,
-        fd: &OwnedFd,
-    ) -> Result<PeerPages, Error> {
-        let said = table.look(claim)?;
+        let claim = self.place(name).map(|place| place.claim).ok_or(Error::StaleDescriptor)?;
+        let said = table.look(&claim)?;
         self.make_room(said.size)?;
         let unshared = || misbehaved("it gives memory that it does not share");
         let access = said.sharing.ok_or_else(unshared)?;
@@ -169,7 +153,11 @@ impl Maps {
             usize::try_from(said.size).map_err(|_| Error::Unsupported("memory of this size"))?;
         let bytes = Arc::new(bytes::open(fd, len, access)?);
         let memory = memory_of_bytes(Arc::clone(&bytes));
-        Ok(PeerPages { memory, bytes, guard: Arc::clone(guard) })
+        let pages = PeerPages { memory, bytes, guard: Arc::clone(guard) };
+        if let Some(place) = self.place(name) {
+            place.state = State::Mapped(Arc::new(pages));
+        }
+        Ok(())
     }
 
     /// Unmaps what was used least recently, until there is room for so many bytes more. What views hold stays theirs.
@@ -206,17 +194,9 @@ impl Maps {
 #[derive(Debug)]
 pub(crate) struct PeerPages {
     /// The mapping as memory, for copies.
-    memory: Memory,
+    pub(crate) memory: Memory,
     bytes: Arc<Mapping>,
     guard: Arc<ForkGuard>,
-}
-
-impl PeerPages {
-    /// The mapping, for copies.
-    #[inline]
-    pub(crate) fn memory(&self) -> &Memory {
-        &self.memory
-    }
 }
 
 /// What a view of a region holds, whatever becomes of connection, context and owner. A forked child lacks the mapping.

@@ -17,7 +17,7 @@ use crate::{
 /// A transfer of this kind.
 #[derive(Debug)]
 pub(super) struct Ferried {
-    transfer: Transfer,
+    pub(super) transfer: Transfer,
     /// Bytes that were moved or asked for.
     asked: u64,
     /// Even one without any bytes asks once: the owner checks it.
@@ -36,10 +36,6 @@ pub(super) struct Open {
 impl Ferried {
     pub(super) fn new(transfer: Transfer) -> Self {
         Self { asked: transfer.moved, transfer, has_asked: false }
-    }
-
-    pub(super) fn failed(self, error: Error) -> Completion {
-        self.transfer.failed(error)
     }
 
     fn serial(&self) -> u64 {
@@ -83,7 +79,7 @@ impl Ferry {
     /// Takes a transfer out that is cancelled.
     pub(crate) fn cancel(&mut self, serial: u64) -> Option<Completion> {
         let ferried = self.remove(serial)?;
-        Some(ferried.failed(Error::Cancelled))
+        Some(ferried.transfer.failed(Error::Cancelled))
     }
 
     fn remove(&mut self, serial: u64) -> Option<Ferried> {

@@ -154,7 +154,7 @@ impl Ferry {
         let Self { is_chosen, transfers, .. } = std::mem::take(self);
         self.is_chosen = is_chosen;
         let all = transfers.into_iter().flatten();
-        finished.extend(all.map(|it| it.failed(hg_na::Error::PeerGone(reason.clone()))));
+        finished.extend(all.map(|it| it.transfer.failed(hg_na::Error::PeerGone(reason.clone()))));
     }
 
     /// Gives unused pages back, and says that the peer's are not used; `true`: some are still in use.

@@ -12,7 +12,10 @@
 use std::{
     os::fd::{AsRawFd, BorrowedFd, OwnedFd},
     ptr,
-    sync::atomic::{AtomicPtr, Ordering},
+    sync::{
+        OnceLock,
+        atomic::{AtomicPtr, Ordering},
+    },
 };
 
 use hg_na::Error;
@@ -59,10 +62,10 @@ type Event = [u64; 4];
 /// How this process signals the eventfds of others.
 #[derive(Debug)]
 pub(crate) struct Signals {
-    /// The kernel's name for the queue, and what its requests read nothing of.
-    queue: Option<(usize, OwnedFd)>,
-    /// A forked child has no queue.
-    guard: ForkGuard,
+    /// The kernel's name for the queue, and what its requests read nothing of; made when it is first asked for.
+    queue: OnceLock<Option<(usize, OwnedFd)>>,
+    /// A forked child has no queue, nor other things of this process that have no guard of their own.
+    pub(crate) guard: ForkGuard,
 }
 
 /// That of this process: one that was leaked. No lock, which a child that is forked meanwhile would find locked.
@@ -84,7 +87,7 @@ impl Signals {
         {
             return Ok(found);
         }
-        let made = Box::leak(Box::new(Self { queue: queue(), guard: ForkGuard::new()? }));
+        let made = Box::leak(Box::new(Self { queue: OnceLock::new(), guard: ForkGuard::new()? }));
         // Release: whoever finds it sees it whole. Another thread may have been quicker, and then both have one.
         let _quicker = PROCESS.compare_exchange(
             known,
@@ -95,9 +98,14 @@ impl Signals {
         Ok(made)
     }
 
+    /// The queue, if the system gives one.
+    pub(crate) fn queue(&self) -> Option<&(usize, OwnedFd)> {
+        self.queue.get_or_init(new_queue).as_ref()
+    }
+
     /// Wakes whoever has it in an epoll set.
     pub(crate) fn signal(&self, eventfd: BorrowedFd<'_>) {
-        if let Some((queue, nothing)) = &self.queue
+        if let Some((queue, nothing)) = self.queue()
             && submit(*queue, nothing, eventfd)
         {
             return;
@@ -116,7 +124,7 @@ pub(crate) fn never_blocking(eventfd: BorrowedFd<'_>) -> Result<(), Errno> {
     Ok(())
 }
 
-fn queue() -> Option<(usize, OwnedFd)> {
+fn new_queue() -> Option<(usize, OwnedFd)> {
     let nothing = memfd_create(c"hg-sm-nothing", MFdFlags::MFD_CLOEXEC).ok()?;
     let mut queue = 0_usize;
     // SAFETY:
@@ -181,7 +189,8 @@ mod tests {
     use super::*;
 
     fn each() -> [Signals; 2] {
-        [queue(), None].map(|queue| Signals { queue, guard: ForkGuard::new().unwrap() })
+        [new_queue(), None]
+            .map(|queue| Signals { queue: queue.into(), guard: ForkGuard::new().unwrap() })
     }
 
     #[test]
@@ -206,7 +215,7 @@ mod tests {
             assert_eq!(epoll.wait(&mut told, 0_u16).unwrap(), 1, "for the write");
             assert_eq!(epoll.wait(&mut told, 0_u16).unwrap(), 0);
             signals.signal(eventfd.as_fd());
-            if signals.queue.is_some() {
+            if signals.queue().is_some() {
                 assert_eq!(epoll.wait(&mut told, 0_u16).unwrap(), 1);
             }
         }

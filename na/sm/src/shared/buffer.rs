@@ -14,7 +14,7 @@ use std::{
     ops::{Deref, DerefMut},
     os::fd::{AsFd as _, BorrowedFd, OwnedFd},
     sync::{
-        Arc, Mutex, PoisonError, TryLockError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
 };
@@ -27,20 +27,28 @@ use nix::{
 };
 
 use super::bytes::new_memfd;
-use crate::os::mapping::{Access, FUTURE_WRITE, Mapping, seal, seals_of};
+use crate::os::{
+    mapping::{Access, FUTURE_WRITE, Mapping, seal, seals_of},
+    signals::Signals,
+};
 
 /// What keeps such memory alive: the keeper of its [`Memory`], or what [`Frozen`] sees.
 #[derive(Debug)]
 pub(crate) struct Pages {
     bytes: Mapping,
     fd: OwnedFd,
-    guard: Arc<ForkGuard>,
+    guard: &'static ForkGuard,
     /// The memfd was sent to a peer: whoever has it maps it whenever he likes, and for as long.
     is_given: AtomicBool,
 }
 
 impl Pages {
-    fn new(fd: OwnedFd, len: usize, access: Access, guard: Arc<ForkGuard>) -> Result<Self, Error> {
+    fn new(
+        fd: OwnedFd,
+        len: usize,
+        access: Access,
+        guard: &'static ForkGuard,
+    ) -> Result<Self, Error> {
         let bytes = Mapping::map(&fd, len, access)?;
         Ok(Self { bytes, fd, guard, is_given: AtomicBool::new(false) })
     }
@@ -240,23 +248,10 @@ impl fmt::Debug for Buffer {
     }
 }
 
-/// One guard for all buffers of this process. A child that forked makes one of its own, also when the lock was held
-/// in its parent at that moment.
-fn guard() -> Result<Arc<ForkGuard>, Error> {
-    static CURRENT: Mutex<Option<Arc<ForkGuard>>> = Mutex::new(None);
-    let mut current = match CURRENT.try_lock() {
-        Ok(current) => current,
-        Err(TryLockError::Poisoned(poisoned)) => PoisonError::into_inner(poisoned),
-        Err(TryLockError::WouldBlock) => {
-            return Ok(Arc::new(ForkGuard::new().map_err(hg_na_parts::limits::named)?));
-        }
-    };
-    if let Some(guard) = current.as_ref().filter(|guard| !guard.is_child()) {
-        return Ok(Arc::clone(guard));
-    }
-    let guard = Arc::new(ForkGuard::new().map_err(hg_na_parts::limits::named)?);
-    *current = Some(Arc::clone(&guard));
-    Ok(guard)
+/// That of this process: a child that forked has one of its own.
+fn guard() -> Result<&'static ForkGuard, Error> {
+    let process = Signals::of_process().map_err(hg_na_parts::limits::named)?;
+    Ok(&process.guard)
 }
 
 #[cfg(test)]

@@ -296,7 +296,7 @@ fn a_peer_that_has_memory_mapped_twice_writes_nothing_that_its_owner_was_given_b
     pair.map(&near, &far.descriptor());
     let claim = RegionClaim::decode(far.descriptor().opaque()).unwrap();
     let connection = pair.initiator.context.peers.find(pair.to).unwrap();
-    let address = connection.maps.find(&claim).unwrap().memory().segments()[0].address;
+    let address = connection.maps.find(&claim).unwrap().memory.segments()[0].address;
     let mapped: *mut libc::c_void = std::ptr::with_exposed_provenance_mut(address);
     // SAFETY:
     // - a length of 0: the same pages once more, at an address of the kernel's choice.
@@ -321,11 +321,11 @@ fn a_push_through_a_kept_mapping_after_unregistering_changes_nothing_that_the_ow
     let connection = pair.initiator.context.peers.find(pair.to).unwrap();
     let kept = Arc::clone(connection.maps.find(&claim).unwrap());
     let mut buffer = Buffer::try_from(far.unregister().unwrap()).unwrap();
-    hg_na_memory::copy_in(kept.memory(), 0, &[9; 4096]).unwrap();
+    hg_na_memory::copy_in(&kept.memory, 0, &[9; 4096]).unwrap();
     assert_eq!(&*buffer, [6; 4096]);
     buffer.fill(2);
     let mut seen = [0; 4096];
-    hg_na_memory::copy_out(kept.memory(), 0, &mut seen).unwrap();
+    hg_na_memory::copy_out(&kept.memory, 0, &mut seen).unwrap();
     assert_eq!(seen, [9; 4096]);
     let stale = pair.transfer(true, &near, &descriptor, 8);
     assert!(matches!(stale, Err(Error::StaleDescriptor)), "{stale:?}");

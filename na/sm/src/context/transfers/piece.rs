@@ -72,7 +72,7 @@ impl<'near> Piece<'near, '_> {
         };
         let direction = self.near.direction();
         let serves =
-            |pages: &&Arc<PeerPages>| direction == Direction::Get || pages.memory().writable();
+            |pages: &&Arc<PeerPages>| direction == Direction::Get || pages.memory.writable();
         let pages = maps.find(self.claim).filter(serves);
         if pages.is_none() && (ferry.is_chosen || !by_kernel) {
             return Ok(None);
@@ -148,7 +148,7 @@ fn copy(
     (offset, len): (u64, u64),
     pages: &PeerPages,
 ) -> (u64, Result<(), Error>) {
-    let far = (pages.memory(), offset);
+    let far = (&pages.memory, offset);
     // Whoever comes here is no forked child: the memory is there.
     let copied = match near {
         Near::Into(region, at) => hg_na_memory::copy_between(far, (region.memory(), *at), len),
