@@ -28,11 +28,11 @@ use hg_na::{
 use crate::{
     arena::{ARENA_BYTES, MESSAGE_MAX},
     context::{SmContext, TRIM_AFTER},
+    descriptor::{RegionClaim, RegionName},
     domain::Shared,
     layout::{PINS, RINGS},
     link::{CONTROL_MAX, Link},
     region::{
-        descriptor::{RegionClaim, RegionName},
         plan::{Run, total},
         state::SmRegion,
         table::{OwnedTable, PeerTable, REGIONS_MAX, SEGMENTS_MAX, TABLE_LEN},

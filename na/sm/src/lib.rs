@@ -19,6 +19,7 @@
 //! | module | what it is |
 //! |---|---|
 //! | `layout`, `ring`, `arena`, `wake`, `sync` | the memory protocols; `tests/loom.rs` checks them |
+//! | `descriptor` | what names a region |
 //! | `os`, `node` | the operating system's part |
 //! | `rendezvous` | sockets: names, greetings, messages about mappings, and the process at the other end |
 //! | `segment`, `body`, `backing` | the mapped memory of one side of a connection |
@@ -54,6 +55,7 @@ mod body;
 mod completion;
 mod connection;
 mod context;
+mod descriptor;
 mod domain;
 mod fail;
 mod ferry;

@@ -9,11 +9,9 @@ use rustc_hash::FxHashMap;
 
 use crate::{
     completion::{done, failed},
+    descriptor::{RegionClaim, RegionName},
     os::{mapping::Mapping, misbehaved},
-    region::{
-        descriptor::{RegionClaim, RegionName},
-        table::PeerTable,
-    },
+    region::table::PeerTable,
     shared::{buffer::memory_of_bytes, bytes},
 };
 

@@ -6,7 +6,8 @@ use hg_na::{
 
 use crate::{
     completion::{done, failed},
-    region::{cma::Direction, descriptor::RegionClaim, state::SmRegion},
+    descriptor::RegionClaim,
+    region::{cma::Direction, state::SmRegion},
 };
 
 /// Transfers with one peer that wait.

@@ -6,9 +6,9 @@ use hg_na::{Error, Peer};
 
 use super::SmContext;
 use crate::{
+    descriptor::{RegionClaim, RegionName},
     maps::MAPS,
     os::misbehaved,
-    region::descriptor::{RegionClaim, RegionName},
     rendezvous::{
         mappings::{MapMessage, Status},
         socket::Sent,

@@ -7,8 +7,8 @@ use hg_na::{Error, Op, OpId, Peer, Rejected, Rights, SharedBytes, Token};
 use super::SmContext;
 use crate::{
     connection::{Connection, VIEWS},
+    descriptor::{RegionClaim, RegionName},
     maps::{VIEWS_MAX, Viewing},
-    region::descriptor::{RegionClaim, RegionName},
 };
 
 impl SmContext {

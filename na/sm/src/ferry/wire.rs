@@ -17,10 +17,8 @@ use hg_na::{Error, Rights};
 use crate::{
     arena::ARENA_BYTES,
     arena::FERRY_OFFSET,
-    region::{
-        cma::Direction,
-        descriptor::{RegionName, halves, joined},
-    },
+    descriptor::{RegionName, halves, joined},
+    region::cma::Direction,
     ring::{Broken, Payload, Word},
 };
 

@@ -4,7 +4,6 @@
 pub(crate) mod boards;
 #[expect(unsafe_code, reason = "gives the kernel addresses of this and of another process")]
 pub(crate) mod cma;
-pub(crate) mod descriptor;
 mod extents;
 pub(crate) mod pins;
 pub(crate) mod plan;

@@ -29,11 +29,11 @@ use rustc_hash::FxHashMap;
 
 use super::{
     boards::Boards,
-    descriptor::{RegionClaim, RegionName},
     plan::Run,
     table::{OwnedTable, Published},
 };
 use crate::{
+    descriptor::{RegionClaim, RegionName},
     os::mapping::Access,
     rendezvous::{
         mappings::MapMessage,

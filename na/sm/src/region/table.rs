@@ -31,12 +31,12 @@ use hg_na::{Error, Rights, Segment};
 use hg_na_parts::regions::random;
 
 use super::{
-    descriptor::{RegionClaim, halves, joined},
     extents::Extents,
     pins::{self, Pin},
     plan::{Run, cut, total},
 };
 use crate::{
+    descriptor::{RegionClaim, halves, joined},
     os::{
         mapping::{Access, Mapping, Shared, TABLE_SEALS},
         misbehaved, room,

@@ -14,7 +14,7 @@
 //! A Mapped whose status is 0 carries one descriptor, the memfd.
 
 use super::hello::{VERSION, framed, unframed};
-use crate::region::descriptor::RegionName;
+use crate::descriptor::RegionName;
 
 const KIND_MAP: u32 = 4;
 const KIND_MAPPED: u32 = 5;

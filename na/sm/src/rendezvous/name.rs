@@ -9,7 +9,7 @@ use std::sync::Arc;
 use hg_na::{Address, Error};
 use hg_na_parts::regions::random;
 
-use crate::region::descriptor::halves;
+use crate::descriptor::halves;
 
 /// Longest body in bytes.
 pub(crate) const BODY_MAX: usize = 64;

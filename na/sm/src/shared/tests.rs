@@ -10,7 +10,7 @@ use nix::libc;
 use watchdog::in_time;
 
 use super::{Buffer, Frozen, alloc};
-use crate::{context::SmContext, domain::Shared, maps::MAPS, region::descriptor::RegionClaim};
+use crate::{context::SmContext, descriptor::RegionClaim, domain::Shared, maps::MAPS};
 
 /// One endpoint with its domain.
 struct Side {

@@ -9,11 +9,8 @@ use hg_na::{Begun, Descriptor, Error, Op, OpId, Peer, Returned, Token, Transit};
 
 use super::{PIECE, PIECE_ALONE, Transfers, near_of, piece::Piece};
 use crate::{
-    completion::done,
-    connection::TRANSFERS,
-    context::SmContext,
-    region::{cma::Near, descriptor::RegionClaim},
-    transfer::region_of,
+    completion::done, connection::TRANSFERS, context::SmContext, descriptor::RegionClaim,
+    region::cma::Near, transfer::region_of,
 };
 
 /// So many bytes are copied through a mapping sooner than they are handed over, or queued, completed and their task is woken.

@@ -28,9 +28,9 @@ use self::{
 use super::SmContext;
 use crate::{
     connection::TRANSFERS,
+    descriptor::RegionClaim,
     region::{
         cma::{Direction, Near, Scratch},
-        descriptor::RegionClaim,
         state::SmRegion,
     },
     transfer::{TRANSFERS_MAX, Transfer, region_of},

@@ -11,13 +11,13 @@ use hg_na_memory::ForkGuard;
 
 use crate::{
     connection::Connection,
+    descriptor::RegionClaim,
     fail,
     link::Link,
     maps::PeerPages,
     os::mapping::Access,
     region::{
         cma::{Call, Direction, Near, Scratch},
-        descriptor::RegionClaim,
         pins::{self, Pin},
     },
     rendezvous::process::ProcessWatch,

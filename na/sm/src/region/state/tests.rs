@@ -10,11 +10,11 @@ use proptest::prelude::{ProptestConfig, any, prop_assert_eq, proptest};
 
 use super::*;
 use crate::{
+    descriptor::RegionClaim,
     layout::PINS,
     region::{
         boards::tests::this_process,
         cma::{Call, Direction, Near, Scratch},
-        descriptor::RegionClaim,
         pins,
         table::PeerTable,
     },

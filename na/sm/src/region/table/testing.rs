@@ -6,7 +6,8 @@ use hg_na::{Error, Rights};
 use super::OwnedTable;
 use super::PeerTable;
 use crate::{
-    region::{descriptor::RegionClaim, pins::Pin, plan::Run},
+    descriptor::RegionClaim,
+    region::{pins::Pin, plan::Run},
     sync::AtomicU64,
 };
 
