@@ -7,7 +7,7 @@
 //!
 //! | function | what |
 //! |---|---|
-//! | [`pieces`] | cuts a range into runs of memory |
+//! | [`pieces`], [`cut`] | a range as runs: of memory, of a list of runs |
 //! | [`copy_out`], [`copy_in`] | between memory and a slice |
 //! | [`copy_between`] | from memory to memory |
 //! | [`write_vectored`] | `sendmsg(2)`: a slice, then a range of memory, to a socket |

@@ -15,8 +15,7 @@
 use hg_na::{Error, Rights};
 
 use crate::{
-    arena::ARENA_BYTES,
-    arena::FERRY_OFFSET,
+    arena::{ARENA_BYTES, FERRY_OFFSET},
     descriptor::{RegionName, halves, joined},
     region::cma::Direction,
     ring::{Broken, Payload, Word},
