@@ -51,14 +51,15 @@ impl SmContext {
         }
         connection.unwatch(&self.waiter);
         connection.phase = Phase::Draining(reason);
-        self.called.push(peer);
+        self.called.push_back(peer);
         self.chore();
     }
 
     /// Does for those who called what their phase asks for: connects, polls, drains what has ended, and lets go of who
     /// waited for admission. What a peer keeps meanwhile is its last requests: no descriptor, no mapping.
     pub(crate) fn attend(&mut self, now: Instant, done: &mut Vec<Completion>) {
-        for peer in std::mem::take(&mut self.called) {
+        // Who cannot connect calls again, and is drained at once.
+        while let Some(peer) = self.called.pop_front() {
             let Self { peers, intake, .. } = self;
             let Some(connection) = peers.find(peer) else { continue };
             match connection.phase.clone() {

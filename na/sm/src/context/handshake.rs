@@ -56,7 +56,7 @@ impl SmContext {
         let Some(connection) = self.peers.find(peer) else { return };
         if connection.phase == Phase::Idle {
             connection.phase = Phase::Starting;
-            self.called.push(peer);
+            self.called.push_back(peer);
             self.chore();
         }
     }

@@ -24,7 +24,7 @@ mod transfers;
 mod views;
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeSet, VecDeque},
     fmt,
     sync::Arc,
     time::{Duration, Instant},
@@ -73,7 +73,7 @@ pub(crate) struct SmContext {
     /// A list below, or of [`Transfers`], has work for the next round.
     pub(crate) has_chores: bool,
     /// Those whose phase asks for something: to connect, to be polled, to be drained.
-    pub(crate) called: Vec<Peer>,
+    pub(crate) called: VecDeque<Peer>,
     /// Lists that wait for something: for admission, alive or not, for space, for pages to be given back.
     pub(crate) blocked: BTreeSet<Peer>,
     pub(crate) parted: Vec<Peer>,
@@ -132,7 +132,7 @@ impl SmContext {
             is_sleeping: false,
             has_leftovers: false,
             has_chores: false,
-            called: Vec::new(),
+            called: VecDeque::new(),
             blocked: BTreeSet::new(),
             parted: Vec::new(),
             backlog: Vec::new(),

@@ -223,7 +223,7 @@ impl SmContext {
     /// Activates a connection, now or, when somebody sleeps, in the round that follows.
     pub(crate) fn kick(&mut self, peer: Peer) {
         if self.is_sleeping {
-            self.called.push(peer);
+            self.called.push_back(peer);
             self.chore();
         } else {
             self.activate(peer);
@@ -281,7 +281,7 @@ impl SmContext {
             self.kick(peer);
         }
         if !self.parted.is_empty() {
-            self.called.append(&mut self.parted);
+            self.called.extend(self.parted.drain(..));
             self.chore();
         }
     }
@@ -293,7 +293,7 @@ impl SmContext {
         }
         if matches!(connection.phase, Phase::HungUp(_)) && self.intake.admission {
             self.parted.retain(|parted| *parted != peer);
-            self.called.push(peer);
+            self.called.push_back(peer);
             self.chore();
         } else {
             self.kick(peer);
