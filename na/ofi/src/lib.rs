@@ -35,7 +35,9 @@
 //! Dropping a context says goodbye to its peers and closes its endpoint; the library stays loaded.
 //!
 //! # Features
-//! None.
+//! | feature | what | default |
+//! |---|---|---|
+//! | `fuzzing` | for fuzz targets only | no |
 
 mod address;
 mod arrive;
@@ -45,6 +47,8 @@ mod context;
 mod domain;
 #[expect(unsafe_code, reason = "calls into a C library")]
 mod fabric;
+#[cfg(feature = "fuzzing")]
+mod fuzzing;
 mod leftovers;
 mod lent;
 mod lifeline;
@@ -60,4 +64,6 @@ mod waiter;
 mod wire;
 
 pub use domain::OfiPlugin;
+#[cfg(feature = "fuzzing")]
+pub use fuzzing::fuzz_lifeline;
 pub use listing::{Missing, PATH_VARIABLE, library_version};
