@@ -83,6 +83,13 @@ fn after() {
     crate::interrupts::after();
 }
 
+/// A lock was found held, and is looked at again at once. In a simulation nobody else runs meanwhile.
+#[inline(always)]
+pub(crate) fn spin() {
+    #[cfg(not(feature = "interrupts"))]
+    std::hint::spin_loop();
+}
+
 /// Takes a lock that is held, where other threads of a simulation run meanwhile; otherwise `None`.
 #[inline(always)]
 fn wait_in_simulation<G>(_take: impl Fn() -> Option<G>) -> Option<G> {

@@ -48,7 +48,7 @@ use crate::{
     background::Background,
     budget::Budget,
     contain::contain,
-    lock::{Mutex, RwLock},
+    lock::{self, Mutex, RwLock},
     platform::Platform,
     pool::Pool,
     settings::Settings,
@@ -335,7 +335,7 @@ impl Port {
     #[cold]
     fn enter_contended_state(&self) -> Option<MutexGuard<'_, State>> {
         for _ in 0..LOOKS_BEFORE_SLEEP {
-            std::hint::spin_loop();
+            lock::spin();
             if let Some(state) = self.state.try_lock() {
                 return Some(state);
             }

@@ -44,7 +44,8 @@ fn call_peer(stage: &dyn Stage, number: usize, call: &Call, way: (&Engine, &Peer
     let asked = Asked {
         call: number as u64,
         memory: memory.as_ref().map(Bulk::descriptor),
-        frozen: (call.frozen > 0).then(|| Frozen::from(serve::bytes(number as u64, call.frozen))),
+        frozen: (call.frozen > 0)
+            .then(|| Frozen::from(serve::bytes(number as u64, call.frozen).to_vec())),
         bytes: ByteBuf::from(serve::bytes(number as u64, call.len)),
     };
     stage.begun(number);
@@ -62,7 +63,7 @@ fn call_peer(stage: &dyn Stage, number: usize, call: &Call, way: (&Engine, &Peer
 fn expose(number: usize, act: Act, handle: &Engine) -> Result<Option<Bulk>, hg_na::Error> {
     let (bytes, rights) = match act {
         Act::Pull(len) | Act::Fetch(len) | Act::View(len) => {
-            (serve::bytes(number as u64, usize::try_from(len).unwrap_or(0)), Rights::READ)
+            (serve::bytes(number as u64, usize::try_from(len).unwrap_or(0)).to_vec(), Rights::READ)
         }
         Act::Push(len) => (vec![0; usize::try_from(len).unwrap_or(0)], Rights::WRITE),
         _ => return Ok(None),
@@ -167,7 +168,7 @@ impl Made<'_> {
             Ok(Answered { call: of, by, bytes, .. }) => {
                 let len = if let Act::Answer(len) = call.act { len } else { 0 };
                 let is_right =
-                    of == number as u64 && by == call.to as u64 && *bytes == serve::bytes(of, len);
+                    of == number as u64 && by == call.to as u64 && *bytes == *serve::bytes(of, len);
                 if !is_right {
                     stage.fail(format!("value: call {number} got an answer of call {of} by {by}"));
                 }

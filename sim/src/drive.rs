@@ -1,6 +1,6 @@
 //! Progress of an engine by threads of its process, as users write it.
 
-use std::{os::fd::AsFd as _, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use hg_engine::Engine;
 use hg_na::Error;
@@ -15,13 +15,18 @@ pub(crate) fn start(stage: &Arc<dyn Stage>, handle: &Engine, settings: &Settings
     if settings.background {
         return;
     }
-    let start = |handle: &Engine, drive: fn(&dyn Stage, &Engine)| {
-        let (here, handle) = (Arc::clone(stage), handle.clone());
-        stage.spawn(Box::new(move || drive(here.as_ref(), &handle)));
+    let start = |handle: Engine, context: u8| {
+        let here = Arc::clone(stage);
+        let is_loop = settings.event_loops;
+        stage.spawn(Box::new(move || {
+            if is_loop {
+                event_loop(here.as_ref(), &handle, context);
+            } else {
+                in_turn(here.as_ref(), &handle);
+            }
+        }));
     };
-    for context in contexts(handle) {
-        start(&context, if settings.event_loops { event_loop } else { in_turn });
-    }
+    contexts(handle).zip(0..).for_each(|(handle, context)| start(handle, context));
 }
 
 fn in_turn(stage: &dyn Stage, handle: &Engine) {
@@ -31,7 +36,7 @@ fn in_turn(stage: &dyn Stage, handle: &Engine) {
 }
 
 /// A foreign loop, which sleeps on the descriptor.
-fn event_loop(stage: &dyn Stage, handle: &Engine) {
+fn event_loop(stage: &dyn Stage, handle: &Engine, context: u8) {
     let events = match handle.event_loop() {
         Ok(events) => events,
         Err(Error::Closed) => return,
@@ -40,7 +45,7 @@ fn event_loop(stage: &dyn Stage, handle: &Engine) {
     while !stage.is_closed() {
         while events.progress() {}
         match events.may_sleep() {
-            Ok(true) => stage.sleep_on(events.as_fd()),
+            Ok(true) => stage.sleep_on(&events, context),
             Ok(false) => stage.yield_now(),
             Err(Error::Closed) => return,
             Err(error) => return stage.fail(format!("open: an event loop: {error}")),

@@ -21,7 +21,8 @@
 //! The transport is simulated ([`net`]): credits, queues, delays, admission, dying peers and rights are those of `na`'s
 //! contract, with small limits.
 //!
-//! A foreign event loop has descriptors of the machine, which are written to by what happens in the story and never waited for.
+//! A foreign event loop has descriptors of the machine, which nobody waits for: it sleeps until the transport or the timer would have
+//! written to one of them (that it watches both: `tests/system/calls.rs`).
 //!
 //! Not simulated: two threads that run at the same instant (orderings of atomics do not matter: loom is for those; between two
 //! atomics without one of the places above nobody is interrupted), and whatever the real transports do between the sentences of the contract. Nor

@@ -14,7 +14,7 @@ use std::{
 use hg_engine::platform::{Job, Join, Platform, Spawned, Thread, Timer, Unpark};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-use crate::world::{self, Action, ProcessId, ThreadId};
+use crate::world::{self, Action, ProcessId, Source, ThreadId};
 
 /// The platform of one process.
 #[derive(Debug)]
@@ -55,7 +55,7 @@ impl Platform for Virtual {
 
     fn current(&self) -> Thread {
         world::pass();
-        Thread::Other(Arc::new(Parking(world::current().unwrap_or(usize::MAX))))
+        world::name(|id| Thread::Other(Arc::new(Parking(id))))
     }
 
     fn park(&self) {
@@ -76,27 +76,31 @@ impl Platform for Virtual {
 
     fn timer(&self) -> nix::Result<Box<dyn Timer>> {
         let (setting, has_rung) = (AtomicU64::new(0), AtomicBool::new(false));
-        let (event, process) = (descriptor()?, self.process);
-        Ok(Box::new(Alarm(Arc::new(Ringing { event, setting, has_rung, process }))))
+        let source = Source::Timer(world::current().unwrap_or(usize::MAX));
+        let ringing = Ringing { setting, has_rung, process: self.process, source };
+        Ok(Box::new(Alarm { descriptor: descriptor()?, ringing: Arc::new(ringing) }))
     }
 }
 
-/// A descriptor that is readable once it was written to.
+/// A descriptor for an event loop to watch. Nothing is ever written to it: see [`Source`].
 pub(crate) fn descriptor() -> nix::Result<EventFd> {
     EventFd::from_value_and_flags(0, EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)
 }
 
 /// A timer of virtual time.
 #[derive(Debug)]
-struct Alarm(Arc<Ringing>);
+struct Alarm {
+    descriptor: EventFd,
+    ringing: Arc<Ringing>,
+}
 
 #[derive(Debug)]
 struct Ringing {
-    event: EventFd,
     /// Times that it was set.
     setting: AtomicU64,
     has_rung: AtomicBool,
     process: ProcessId,
+    source: Source,
 }
 
 /// One setting of it.
@@ -104,20 +108,20 @@ struct Due(Arc<Ringing>, u64);
 
 impl AsFd for Alarm {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.event.as_fd()
+        self.descriptor.as_fd()
     }
 }
 
 impl Timer for Alarm {
     fn set(&self, left: Option<Duration>) -> nix::Result<()> {
+        let ringing = &self.ringing;
         // Relaxed, as below: logical threads share one of the machine's.
-        if self.0.has_rung.swap(false, Ordering::Relaxed) {
-            self.0.event.read()?;
-            world::set_readable(self.0.process, false);
+        if ringing.has_rung.swap(false, Ordering::Relaxed) {
+            world::set_readable(ringing.process, ringing.source, false);
         }
-        let setting = self.0.setting.fetch_add(1, Ordering::Relaxed) + 1;
+        let setting = ringing.setting.fetch_add(1, Ordering::Relaxed) + 1;
         if let Some(left) = left {
-            let due = Waker::from(Arc::new(Due(Arc::clone(&self.0), setting)));
+            let due = Waker::from(Arc::new(Due(Arc::clone(ringing), setting)));
             world::at(world::now() + nanos(left), Action::Waker(due));
         }
         Ok(())
@@ -127,12 +131,10 @@ impl Timer for Alarm {
 impl Wake for Due {
     fn wake(self: Arc<Self>) {
         let Self(ringing, setting) = self.as_ref();
-        if ringing.setting.load(Ordering::Relaxed) == *setting {
-            // It takes one more.
-            let _ = ringing.event.write(1);
-            if !ringing.has_rung.swap(true, Ordering::Relaxed) {
-                world::set_readable(ringing.process, true);
-            }
+        if ringing.setting.load(Ordering::Relaxed) == *setting
+            && !ringing.has_rung.swap(true, Ordering::Relaxed)
+        {
+            world::set_readable(ringing.process, ringing.source, true);
         }
     }
 }

@@ -43,8 +43,8 @@ pub fn run(story: &Story, checks: Checks, tracing: Tracing) -> Report {
         checks,
         net: Arc::clone(&net),
         processes: Vec::new(),
-        calls: Vec::new(),
-        records: Vec::new(),
+        calls: Vec::with_capacity(2 * story.events.len()),
+        records: Vec::with_capacity(2 * story.events.len()),
         is_over: false,
         forgotten: Vec::new(),
     };

@@ -1,6 +1,11 @@
 //! The engine of a process, and its handlers: they do what the story says of the call that they serve.
 
-use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
+use std::{
+    future::poll_fn,
+    sync::{Arc, LazyLock},
+    task::Poll,
+    time::Duration,
+};
 
 use hg_bulk::Descriptor;
 use hg_core::registry::RegisterError;
@@ -21,11 +26,18 @@ struct Here {
     process: usize,
 }
 
-/// The bytes that belong to a call.
-pub(crate) fn bytes(call: u64, len: usize) -> Vec<u8> {
-    let first = call.to_le_bytes()[0];
-    (0..len).map(|at| first.wrapping_add(at.to_le_bytes()[0])).collect()
+/// The bytes that belong to a call, at most [`BYTES_MAX`].
+pub(crate) fn bytes(call: u64, len: usize) -> &'static [u8] {
+    let first = usize::from(call.to_le_bytes()[0]);
+    &PATTERN[first..first + len]
 }
+
+/// Most bytes that belong to a call, also where real processes make it longer.
+const BYTES_MAX: usize = 1 << 21;
+
+/// All numbers of a byte, again and again: those of a call begin with its own.
+static PATTERN: LazyLock<Vec<u8>> =
+    LazyLock::new(|| (0..256 + BYTES_MAX).map(|at| at.to_le_bytes()[0]).collect());
 
 /// An engine with the settings of a process, which listens and serves all kinds.
 pub(crate) fn builder(settings: &Settings, process: usize, stage: &Arc<dyn Stage>) -> Builder {
@@ -88,8 +100,8 @@ impl Here {
             return Act::Refuse;
         };
         let frozen = asked.frozen.as_deref().unwrap_or_default();
-        let is_right = *asked.bytes == bytes(number, call.len)
-            && *frozen == bytes(number, call.frozen)
+        let is_right = *asked.bytes == *bytes(number, call.len)
+            && frozen == bytes(number, call.frozen)
             && call.to == *process;
         if !is_right {
             stage.fail(format!("value: {process} got other arguments of call {number}"));
@@ -233,7 +245,7 @@ async fn transfer(
             local.to_vec().map_err(|_| Refused(call))
         }
         _ => {
-            let own = bytes(call, len);
+            let own = bytes(call, len).to_vec();
             let local = engine.expose(own.clone(), Rights::empty()).map_err(|_| Refused(call))?;
             request.push(&local, memory).await.map_err(refused)?;
             Ok(own)

@@ -1,22 +1,20 @@
 //! A process of a story in the simulation.
 
 use std::{
-    os::fd::BorrowedFd,
     sync::Arc,
     task::{Wake, Waker},
 };
 
-use hg_engine::Engine;
+use hg_engine::{Engine, EventLoop};
 use hg_na::{Address, Identity};
-use nix::poll::PollTimeout;
 
 use crate::{
     ended::Ended,
     rpcs::Kind,
-    stage::{Stage, is_readable},
+    stage::Stage,
     state::{self, Record, Run},
     story::{Act, Call, Manner, address_for},
-    world::{self, Action, ProcessId, ThreadId},
+    world::{self, Action, ProcessId, Source, ThreadId},
 };
 
 /// One incarnation of a process.
@@ -48,8 +46,7 @@ impl Stage for Simulated {
     }
 
     fn waker(&self) -> Waker {
-        let me = world::current().expect("only a logical thread waits");
-        Waker::from(Arc::new(Unpark(me)))
+        world::waker(|me| Waker::from(Arc::new(Unpark(me))))
     }
 
     fn park(&self, until: Option<u64>) {
@@ -69,10 +66,10 @@ impl Stage for Simulated {
         world::yield_now();
     }
 
-    fn sleep_on(&self, descriptor: BorrowedFd<'_>) {
-        // Nothing is waited for in the machine, which is asked only where there is something to be found.
-        let is_due =
-            || world::is_any_readable(self.id) && is_readable(descriptor, PollTimeout::ZERO);
+    fn sleep_on(&self, _events: &EventLoop, context: u8) {
+        let me = world::current().expect("only a logical thread sleeps");
+        let sources = [Source::Transport(context), Source::Timer(me)];
+        let is_due = || sources.iter().any(|source| world::is_readable(self.id, *source));
         while !self.is_closed() && !is_due() {
             world::watch();
         }

@@ -1,15 +1,13 @@
 //! Where a process of a story plays: in the simulation, or as a process of the machine.
 
 use std::{
-    os::fd::BorrowedFd,
     pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll, Waker},
 };
 
-use hg_engine::{Engine, Spawn};
+use hg_engine::{Engine, EventLoop, Spawn};
 use hg_na::{Address, Identity};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::{ended::Ended, story::Call};
 
@@ -33,8 +31,8 @@ pub(crate) trait Stage: Send + Sync {
     /// Lets other threads run.
     fn yield_now(&self);
 
-    /// Sleeps until a descriptor is readable, or this process closes its engine.
-    fn sleep_on(&self, descriptor: BorrowedFd<'_>);
+    /// Sleeps until the descriptor of a context's event loop is readable, or this process closes its engine.
+    fn sleep_on(&self, events: &EventLoop, context: u8);
 
     /// Whether this process has closed its engine, or is about to.
     fn is_closed(&self) -> bool;
@@ -74,12 +72,6 @@ pub(crate) trait Stage: Send + Sync {
 
     /// Wakes a task when it is.
     fn wake_when_over(&self, waker: Waker);
-}
-
-/// Waits until a descriptor is readable, for so long; says whether it is.
-pub(crate) fn is_readable(descriptor: BorrowedFd<'_>, limit: PollTimeout) -> bool {
-    let mut polled = [PollFd::new(descriptor, PollFlags::POLLIN)];
-    poll(&mut polled, limit).is_ok_and(|count| count > 0)
 }
 
 /// Polls a future in this thread until it has ended.

@@ -12,16 +12,16 @@ use std::{
     task::Waker,
 };
 
-use hg_engine::platform::Locals;
-
-use self::timer::Timer;
+use self::{thread::Thread, timer::Timer};
 use crate::{coroutine, coroutine::Coroutine, interrupts, random::Random, trace::Trace};
 
 mod pass;
+mod thread;
 mod timer;
 
 pub(crate) use self::{
     pass::{maybe_interrupt, pass, pass_with_lock, wait_for_lock},
+    thread::{name, waker},
     timer::Action,
 };
 
@@ -31,26 +31,18 @@ pub(crate) type ThreadId = usize;
 /// A process of the present story: not the machine's.
 pub(crate) type ProcessId = usize;
 
+/// What would make the descriptor of an event loop readable. No descriptor of the machine's is written to, read or polled: that of a loop is
+/// readable if one of the two that it watches is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// The transport, in a context of this number.
+    Transport(u8),
+    /// The timer of the loop that runs in this thread.
+    Timer(ThreadId),
+}
+
 /// Those who look after the story itself: never paused.
 pub(crate) const HARNESS: ProcessId = 0;
-
-struct Thread {
-    process: ProcessId,
-    /// `None` while it runs, and once it has ended.
-    coroutine: Option<Coroutine>,
-    locals: Locals,
-    /// Of [`park`].
-    token: bool,
-    /// It waits, and is not among those that can run.
-    waits: bool,
-    /// It has looked for something in vain, and looks again when anything else has happened.
-    looks: bool,
-    /// Which wait it is.
-    wait: u64,
-    has_ended: bool,
-    has_panicked: bool,
-    joiners: Vec<ThreadId>,
-}
 
 #[derive(Default)]
 struct Process {
@@ -63,9 +55,9 @@ struct Process {
     polling: Vec<ThreadId>,
     /// Those that sleep on a descriptor.
     watching: Vec<ThreadId>,
-    /// Descriptors that are readable.
-    readable: usize,
-    /// Something has happened, and they have not looked yet.
+    /// Descriptors that would be readable.
+    readable: Vec<Source>,
+    /// Something has happened, and they have not looked yet: it is in [`World::stirred`].
     is_stirred: bool,
     /// Of tasks that are to be woken by a thread of its own.
     wakers: VecDeque<Waker>,
@@ -87,6 +79,8 @@ pub(crate) struct World {
     stirred_at: u64,
     serial: u64,
     processes: Vec<Process>,
+    /// Processes where something has happened since nobody could run, some of which have looked meanwhile.
+    stirred: Vec<ProcessId>,
     failure: Option<String>,
     /// Rounds of progress since a thread was last resumed.
     rounds: u32,
@@ -115,12 +109,15 @@ const RELAX_MAX: u64 = 250_000;
 /// After one of so many turns those look at once that what it has done may concern; otherwise when nobody else can run.
 const LOOKED_AT: u64 = 6;
 
+/// Logical threads of most stories.
+const THREADS: usize = 1024;
+
 /// Begins a story on this thread of the machine.
 pub(crate) fn begin(seed: u64, trace: Trace) {
     let world = World {
         now: 0,
         random: Random::new(seed ^ 0x5eed),
-        threads: Vec::new(),
+        threads: Vec::with_capacity(THREADS),
         ready: Vec::new(),
         polling: 0,
         turn: interrupts::every().map_or(TURN, |every| TURN * every / (every + HALF_A_TURN)),
@@ -129,6 +126,7 @@ pub(crate) fn begin(seed: u64, trace: Trace) {
         stirred_at: 0,
         serial: 0,
         processes: vec![Process::default()],
+        stirred: Vec::new(),
         failure: None,
         rounds: 0,
         trace,
@@ -231,18 +229,7 @@ pub(crate) fn spawn(process: ProcessId, job: Box<dyn FnOnce()>) -> ThreadId {
             let has_panicked = catch_unwind(AssertUnwindSafe(job)).is_err();
             with(|world| world.threads[id].has_panicked = has_panicked);
         });
-        world.threads.push(Thread {
-            process,
-            coroutine: Some(Coroutine::new(body)),
-            locals: Locals::numbered(u32::try_from(id).unwrap_or(u32::MAX)),
-            token: false,
-            waits: false,
-            looks: false,
-            wait: 0,
-            has_ended: false,
-            has_panicked: false,
-            joiners: Vec::new(),
-        });
+        world.threads.push(Thread::new(id, process, Coroutine::new(body)));
         world.ready.push(id);
         id
     })
@@ -334,21 +321,21 @@ pub(crate) fn ring(process: ProcessId) {
 }
 
 /// A descriptor of a process has become readable, or is not any more.
-pub(crate) fn set_readable(process: ProcessId, is_readable: bool) {
+pub(crate) fn set_readable(process: ProcessId, source: Source, is_readable: bool) {
     with(|world| {
         let it = &mut world.processes[process];
         if is_readable {
-            it.readable += 1;
+            it.readable.push(source);
             world.ready.append(&mut it.watching);
         } else {
-            it.readable -= 1;
+            it.readable.retain(|it| *it != source);
         }
     });
 }
 
-/// Whether any descriptor of a process is readable.
-pub(crate) fn is_any_readable(process: ProcessId) -> bool {
-    with(|world| world.processes[process].readable > 0)
+/// Whether a descriptor of a process is readable.
+pub(crate) fn is_readable(process: ProcessId, source: Source) -> bool {
+    with(|world| world.processes[process].readable.contains(&source))
 }
 
 /// Something has arrived for a process: its threads that have looked in vain look again.
@@ -509,11 +496,14 @@ impl World {
 
     /// The same of all processes where something has happened; says whether somebody looks again.
     fn stir_stirred(&mut self) -> bool {
-        for process in 0..self.processes.len() {
+        let mut stirred = std::mem::take(&mut self.stirred);
+        stirred.sort_unstable();
+        for process in stirred.drain(..) {
             if self.processes[process].is_stirred {
                 self.stir(process);
             }
         }
+        self.stirred = stirred;
         !self.ready.is_empty()
     }
 
@@ -580,7 +570,9 @@ impl World {
         let (looks, process) = (thread.looks, thread.process);
         if !looks {
             // Whatever it has done may be what another one looks for.
-            self.processes[process].is_stirred = true;
+            if !std::mem::replace(&mut self.processes[process].is_stirred, true) {
+                self.stirred.push(process);
+            }
             if self.random.below(LOOKED_AT) == 0 {
                 self.stir(process);
             }

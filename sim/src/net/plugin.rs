@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     platform::{descriptor, nanos},
-    world,
+    world::{self, Source},
 };
 
 /// The plugin of one network.
@@ -127,7 +127,8 @@ impl Domain for SimDomain {
         } else {
             None
         };
-        let sleeper = Arc::new(Sleeper { descriptor, ..Sleeper::of(&net, self.process) });
+        let sleeper =
+            Arc::new(Sleeper { descriptor, context: id, ..Sleeper::of(&net, self.process) });
         let endpoint = Endpoint {
             process: self.process,
             domain: self.domain,
@@ -145,7 +146,8 @@ impl Domain for SimDomain {
             counts: Counts::default(),
         };
         let id = net.open(endpoint)?;
-        Ok(Box::new(SimContext { net: Arc::clone(&self.net), id, address, sleeper }))
+        let net = Arc::clone(&self.net);
+        Ok(Box::new(SimContext { net, id, address, sleeper, has_published: false }))
     }
 }
 
@@ -154,6 +156,8 @@ struct SimContext {
     id: usize,
     address: Address,
     sleeper: Arc<Sleeper>,
+    /// Its intent to sleep, since it has looked last.
+    has_published: bool,
 }
 
 impl SimContext {
@@ -263,7 +267,9 @@ impl Context for SimContext {
             world::note_round();
             world::pass();
         }
-        self.sleeper.polled();
+        if std::mem::take(&mut self.has_published) {
+            self.sleeper.polled();
+        }
         Ok(self.with(|net, at| net.progress(at, done)))
     }
 
@@ -279,6 +285,7 @@ impl Context for SimContext {
             return false;
         }
         self.sleeper.publish();
+        self.has_published = true;
         true
     }
 
@@ -312,9 +319,10 @@ pub(super) struct Sleeper {
     changed: Condvar,
     /// Whose threads sleep here.
     process: usize,
+    context: u8,
     /// One wait in so many ends for no reason; 0: none.
     spurious: u64,
-    /// Readable when it is rung or woken.
+    /// Would be readable when it is rung or woken ([`Source::Transport`]).
     descriptor: Option<EventFd>,
 }
 
@@ -323,7 +331,7 @@ struct Flags {
     is_asleep: bool,
     is_rung: bool,
     is_woken: bool,
-    /// The descriptor is.
+    /// The descriptor would be.
     is_readable: bool,
     thread: Option<world::ThreadId>,
 }
@@ -360,12 +368,8 @@ impl Sleeper {
     }
 
     fn end_wait(&self, mut flags: MutexGuard<'_, Flags>) {
-        if let Some(descriptor) = &self.descriptor
-            && !std::mem::replace(&mut flags.is_readable, true)
-        {
-            // It takes one more.
-            let _ = descriptor.write(1);
-            world::set_readable(self.process, true);
+        if self.descriptor.is_some() && !std::mem::replace(&mut flags.is_readable, true) {
+            world::set_readable(self.process, Source::Transport(self.context), true);
         }
         match flags.thread.take() {
             Some(thread) => world::wake(thread),
@@ -388,10 +392,8 @@ impl Sleeper {
             flags.thread = None;
         }
         (flags.is_rung, flags.is_woken) = (false, false);
-        if let (Some(descriptor), true) = (&self.descriptor, flags.is_readable) {
-            let _ = descriptor.read();
-            flags.is_readable = false;
-            world::set_readable(self.process, false);
+        if std::mem::take(&mut flags.is_readable) {
+            world::set_readable(self.process, Source::Transport(self.context), false);
         }
     }
 }

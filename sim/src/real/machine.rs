@@ -3,7 +3,7 @@
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BinaryHeap},
-    os::fd::BorrowedFd,
+    os::fd::AsFd as _,
     sync::{
         Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -13,15 +13,15 @@ use std::{
     time::Duration,
 };
 
-use hg_engine::Engine;
+use hg_engine::{Engine, EventLoop};
 use hg_na::Address;
-use nix::poll::PollTimeout;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::{actor::say, now};
 use crate::{
     ended::Ended,
     rpcs::Kind,
-    stage::{Stage, is_readable},
+    stage::Stage,
     story::{Act, Call, Manner, Story, What, address_for},
 };
 
@@ -119,9 +119,10 @@ impl Stage for Machine {
         thread::yield_now();
     }
 
-    fn sleep_on(&self, descriptor: BorrowedFd<'_>) {
-        // It is readable when the engine is closed, too.
-        is_readable(descriptor, PollTimeout::NONE);
+    fn sleep_on(&self, events: &EventLoop, _context: u8) {
+        let mut polled = [PollFd::new(events.as_fd(), PollFlags::POLLIN)];
+        // It is readable when the engine is closed, too. A signal ends the wait early, as may anything.
+        let _ready = poll(&mut polled, PollTimeout::NONE);
     }
 
     fn is_closed(&self) -> bool {

@@ -55,7 +55,7 @@ pub(super) fn story(seed: u64, random: &mut Random) -> Story {
             rules,
             processes: settings,
             hung,
-            events: Vec::new(),
+            events: Vec::with_capacity(512),
         },
         now: MILLI,
         mood,
