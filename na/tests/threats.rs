@@ -1,7 +1,5 @@
 //! `na/THREATS.md` names a proof in every line, and each one exists.
 
-#![expect(clippy::unwrap_used, reason = "a test that panics has failed")]
-
 use std::{fs, path::Path};
 
 /// Words in backquotes.

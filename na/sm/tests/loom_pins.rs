@@ -6,7 +6,6 @@
 #![cfg(loom)]
 
 #[expect(dead_code, reason = "the other protocols use the rest")]
-#[expect(unused_imports, reason = "the other protocols use the rest")]
 #[path = "common/loom_sync.rs"]
 mod sync;
 
