@@ -14,6 +14,19 @@ const ME: u16 = 0;
 const OTHER: u16 = 1;
 /// The board's rows.
 const SIZE: u8 = 4;
+/// Of a leaf.
+const SIMULATIONS: u32 = 2;
+
+/// One of two workers at the beginning of a phase.
+fn worker(number: u16) -> Worker<Hex> {
+    let memory = 1 << 16;
+    let settings = Settings { simulations: SIMULATIONS, workers: 2, memory, ..Settings::default() };
+    let position = Hex::new(SIZE).expect("a size that there is");
+    let root = Root { key: position.hash(), position, owner: ME };
+    let mut worker = Worker::one_of(number, 2, &settings, &root).among_strangers();
+    worker.begin_phase(PHASE, &root);
+    worker
+}
 
 /// Runs a phase of one of two workers. The bytes are what the other one sends: batches, each behind its length (1), without
 /// their heads. Between two of them the worker begins a rollout, and simulates a leaf.
@@ -21,11 +34,7 @@ const SIZE: u8 = 4;
 /// # Panics
 /// When a promise of the worker's is broken: it refuses what makes no sense, and counts what does.
 pub fn fuzz_messages(mut bytes: &[u8]) {
-    let settings = Settings { simulations: 2, workers: 2, memory: 1 << 16, ..Settings::default() };
-    let position = Hex::new(SIZE).expect("a size that there is");
-    let root = Root { key: position.hash(), position, owner: ME };
-    let mut worker = Worker::one_of(ME, 2, &settings, &root).among_strangers();
-    worker.begin_phase(PHASE, &root);
+    let mut worker = worker(ME);
     while let Some((len, rest)) = bytes.split_first() {
         let (batch, rest) = rest.split_at(usize::from(*len).min(rest.len()));
         bytes = rest;
@@ -42,7 +51,7 @@ pub fn fuzz_messages(mut bytes: &[u8]) {
         }
         worker.outbox.filled().for_each(|(_, batch)| batch.clear());
         assert!(worker.counted <= worker.begun, "{} of {}", worker.counted, worker.begun);
-        assert!(worker.root_visits() <= worker.begun * u64::from(settings.simulations));
+        assert!(worker.root_visits() <= worker.begun * u64::from(SIMULATIONS));
     }
 }
 
@@ -62,13 +71,7 @@ mod tests {
 
     #[test]
     fn what_a_true_partner_sends_is_taken() {
-        let settings =
-            Settings { simulations: 2, workers: 2, memory: 1 << 16, ..Settings::default() };
-        let position = Hex::new(SIZE).expect("a size");
-        let root = Root { key: position.hash(), position, owner: ME };
-        let mut workers =
-            [ME, OTHER].map(|me| Worker::one_of(me, 2, &settings, &root).among_strangers());
-        workers.iter_mut().for_each(|it| it.begin_phase(PHASE, &root));
+        let mut workers = [ME, OTHER].map(worker);
         let mut sent = Vec::new();
         for _ in 0..8 {
             workers[0].begin_rollout();

@@ -65,7 +65,7 @@ fn several_processes_analyse_and_play_as_one() {
         let output = ended(&mut start(PROGRAM, words));
         serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"))
     };
-    let words = ["self-play", "--local=2", "--threads=2", "--size=4", "--rollouts=500", "--json"];
+    let words = ["self-play", "--local=2", "--threads=2", "--size=4", "--rollouts=20000", "--json"];
     assert_eq!(json(&words)["winner"], "first");
     let words = ["match", "--local=2", "--size=3", "--rollouts=200", "--games=2", "--json"];
     assert_eq!(json(&[&words[..], &["--against=alone,threads=2"]].concat())["games"], 2);

@@ -5,6 +5,7 @@
 use std::{
     cell::RefCell,
     collections::VecDeque,
+    ops::Range,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -150,7 +151,9 @@ const BREAKING_MAX: Duration = Duration::from_secs(2);
 
 /// Whether others still run what they are sent, while somebody waits for them.
 struct Watch {
-    others: Vec<Place>,
+    others: Range<u16>,
+    /// Of each process.
+    threads: u32,
     patience: Duration,
     state: RefCell<Watched>,
 }
@@ -162,9 +165,9 @@ struct Watched {
 }
 
 impl Watch {
-    fn of(others: Vec<Place>, patience: Duration) -> Self {
+    fn of(others: Range<u16>, threads: u32, patience: Duration) -> Self {
         let state = Watched { since: Instant::now(), asked: Vec::new() };
-        Self { others, patience, state: RefCell::new(state) }
+        Self { others, threads, patience, state: RefCell::new(state) }
     }
 
     /// Asks all others after half of the patience, and names who has not run that after the other half. Then it begins anew.
@@ -181,18 +184,28 @@ impl Watch {
             return Err(Gone { process: silent.process, why: why.into() });
         }
         if asked.is_empty() {
-            for to in &self.others {
-                let ran = Synchronizer::new();
-                // Who is gone is told of by the worker.
-                if here.call_with(*to, hear, (Word::Hello,), How::default().when_run(&ran)).is_ok()
-                {
-                    state.asked.push((*to, ran));
+            for to in self.others.clone().map(|number| place_of(number, self.threads)) {
+                let (ran, word) = (Synchronizer::new(), Word::Hello);
+                match here.call_with(to, hear, (word,), How::default().when_run(&ran)) {
+                    Ok(()) => state.asked.push((to, ran)),
+                    // The worker tells of it.
+                    Err(refused) if matches!(refused.error, Error::Gone { .. }) => {}
+                    Err(refused) => {
+                        let why = format!("cannot be asked whether it is there: {}", refused.error);
+                        return Err(Gone { process: to.process, why: why.into() });
+                    }
                 }
             }
             here.flush();
         }
         Ok(())
     }
+}
+
+/// Where the thread of this number is, with so many threads in each process.
+fn place_of(number: u16, threads: u32) -> Place {
+    let number = u32::from(number);
+    Place { process: number / threads, thread: number % threads }
 }
 
 /// The first thread of the first process.
@@ -287,7 +300,7 @@ impl Post {
         found: impl Fn(&mut Inbox) -> Option<T>,
     ) -> Result<T, Gone> {
         let all = if self.me() == LEADER { LEADER + 1..self.all() } else { LEADER..LEADER + 1 };
-        let watch = Watch::of(all.map(|it| self.place(it)).collect(), self.patience);
+        let watch = Watch::of(all, self.inbox.threads, self.patience);
         self.wait_or(found, |here| watch.look(here))
     }
 
@@ -343,8 +356,7 @@ impl Post {
     }
 
     fn place(&self, number: u16) -> Place {
-        let (number, threads) = (u32::from(number), self.inbox.threads);
-        Place { process: number / threads, thread: number % threads }
+        place_of(number, self.inbox.threads)
     }
 
     /// What lies behind an error: who ends because of another one has said so before.
