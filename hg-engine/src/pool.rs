@@ -167,10 +167,15 @@ impl Pool {
         self.is_refused.load(Ordering::Relaxed) && self.next_try().is_some_and(|at| at <= now)
     }
 
-    /// Tries to start threads once more.
+    /// Tries to start threads once more. What waits may be all of origins that have their shares; then it tries nothing, and is not to
+    /// be called again at once either.
     #[cold]
     pub(crate) fn retry(self: &Arc<Self>) {
-        if let Some(state) = self.enter() {
+        let now = self.platform.now();
+        if let Some(mut state) = self.enter() {
+            if let Some(refused) = &mut state.refused {
+                refused.next_try = now + refused.interval;
+            }
             self.distribute(state);
         }
     }

@@ -198,6 +198,36 @@ fn threads_that_are_there_go_on_where_no_other_is_to_be_had() {
 }
 
 #[test]
+fn what_waits_for_its_share_is_not_tried_again_and_again() {
+    let (platform, pool) = pool(2);
+    let mut jobs = Jobs::new();
+    jobs.add(&pool, 1);
+    assert_eq!(jobs.next(), 1);
+    platform.refuse(true);
+    jobs.add(&pool, 2);
+    jobs.ends(1);
+    assert_eq!(jobs.next(), 2);
+    // There may be threads by now, but none for a second job of an origin that has half of them.
+    platform.refuse(false);
+    jobs.add(&pool, 2);
+    for _ in 0..3 {
+        let at = pool.next_try().expect("it is tried again");
+        platform.put_forward(RETRY_MAX);
+        assert!(at <= platform.now());
+        pool.retry();
+        assert!(
+            !pool.is_retry_due(platform.now()),
+            "whoever makes progress would go round and round"
+        );
+    }
+    jobs.add(&pool, 3);
+    assert_eq!(jobs.next(), 3);
+    assert_eq!(pool.next_try(), None, "there was a thread again");
+    jobs.ends(1);
+    assert_eq!(jobs.next(), 2);
+}
+
+#[test]
 fn memory_is_given_back_in_place_where_there_is_no_thread_at_all() {
     struct Says(mpsc::Sender<()>);
     impl Drop for Says {
