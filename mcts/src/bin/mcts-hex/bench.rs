@@ -34,16 +34,16 @@ pub(crate) fn run(arguments: &Arguments, team: Option<&Team<Hex>>) -> Result<Str
         let board = board.clone();
         move || search(Search::new(board.clone(), settings.clone()))
     };
-    let tree = Parallelism::Tree;
+    let (tree, leaf) = (Parallelism::Tree, settings.simulations);
     let mut figures = vec![
         figure("playouts", "playouts/s", || Ok(playouts(&board, best))),
         figure("playouts_portable", "playouts/s", || Ok(playouts(&board, Instructions::Portable))),
-        figure("search", "simulations/s", searches(16, 1, tree)),
+        figure("search", "simulations/s", searches(leaf, 1, tree)),
         figure("search_1", "simulations/s", searches(1, 1, tree)),
     ];
     if thread::available_parallelism().map_or(1, usize::from) > 1 {
-        figures.push(figure("search_2_threads", "simulations/s", searches(16, 2, tree)));
-        let independent = searches(16, 2, Parallelism::Root);
+        figures.push(figure("search_2_threads", "simulations/s", searches(leaf, 2, tree)));
+        let independent = searches(leaf, 2, Parallelism::Root);
         figures.push(figure("search_2_independent", "simulations/s", independent));
     }
     for (name, parallelism) in [("search_job", tree), ("search_job_independent", Parallelism::Root)]
@@ -60,13 +60,13 @@ pub(crate) fn run(arguments: &Arguments, team: Option<&Team<Hex>>) -> Result<Str
             it.values.push(value);
         }
     }
-    Ok(describe(arguments, (&board, best), &mut figures))
+    Ok(describe(arguments, (&board, &settings), &mut figures))
 }
 
 /// The medians, and what part of independent searches those are that work together.
 fn describe(
     arguments: &Arguments,
-    (board, best): (&Hex, Instructions),
+    (board, settings): (&Hex, &Settings),
     figures: &mut [Figure<'_>],
 ) -> String {
     let mut medians = serde_json::Map::new();
@@ -99,7 +99,8 @@ fn describe(
     }
     let about = json!({
         "size": board.size(),
-        "instructions": format!("{best:?}").to_lowercase(),
+        "simulations": settings.simulations,
+        "instructions": format!("{:?}", settings.instructions).to_lowercase(),
         "rounds": ROUNDS,
         "round_seconds": ROUND.as_secs_f64(),
     });
