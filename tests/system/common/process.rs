@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeSet, fs, path::Path};
 
+use super::until;
+
 /// Descriptors that a process has open.
 pub(crate) fn fds(pid: u32) -> usize {
     fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count)
@@ -111,6 +113,12 @@ pub(crate) fn left_in_file_systems() -> BTreeSet<String> {
         paths.filter(|path| is_ours(path) && !is_other(path)).collect()
     };
     ["/dev/shm", "/tmp", "/run", "/var/tmp", "/dev/mqueue"].into_iter().flat_map(of).collect()
+}
+
+/// Waits until the library has left nothing there that was not there before. Tests of other packages run at the
+/// same time and keep files there while they run: those go when their tests end.
+pub(crate) fn until_nothing_is_left_but(before: &BTreeSet<String>) {
+    until(|| left_in_file_systems().is_subset(before));
 }
 
 fn read(pid: u32, file: &str) -> String {
