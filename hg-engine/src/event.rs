@@ -12,7 +12,7 @@
 use std::{
     os::fd::{AsFd, BorrowedFd},
     sync::{
-        Arc,
+        Arc, MutexGuard,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
@@ -20,7 +20,12 @@ use std::{
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 
-use crate::{OpenError, inside::is_inside, platform::Timer, port::Port};
+use crate::{
+    OpenError,
+    inside::is_inside,
+    platform::Timer,
+    port::{Port, Role, State},
+};
 
 /// The engine's place in a foreign event loop. One thread at a time, and one loop of a context.
 ///
@@ -57,11 +62,7 @@ impl EventLoop {
 
     /// One round of progress; says whether anything moved.
     pub fn progress(&self) -> bool {
-        let platform = self.port.shared.platform.as_ref();
-        let Some(mut state) = self.port.enter_state() else { return false };
-        state.followers.loop_runs_in(platform.current(), false);
-        drop(state);
-        let Some((mut role, state)) = self.port.try_role() else { return false };
+        let Some((mut role, state)) = self.take_role() else { return false };
         // Relaxed, as everywhere here: one thread uses this at a time.
         if !self.slept.swap(false, Ordering::Relaxed) {
             return self.port.step(&mut role, state, &mut |_: &mut _| None::<()>).0;
@@ -74,6 +75,13 @@ impl EventLoop {
         }
         let Some(state) = self.port.enter_state() else { return false };
         self.port.step(&mut role, state, &mut |_: &mut _| None::<()>).0
+    }
+
+    /// The role, for this thread: the loop may have come from another one, in a task that was awaiting something meanwhile.
+    fn take_role(&self) -> Option<(Role<'_>, MutexGuard<'_, State>)> {
+        let me = self.port.shared.platform.current();
+        self.port.enter_state()?.followers.loop_runs_in(me, false);
+        self.port.try_role()
     }
 
     /// Whether the loop may sleep on the descriptor now; the timer is set for the next deadline. Asked immediately before every
@@ -99,7 +107,7 @@ impl EventLoop {
         }
         // Acquire: what was told to callers when the engine was closed is seen in the round that comes.
         let is_closed = self.port.is_closed.load(Ordering::Acquire);
-        let Some((mut role, state)) = self.port.try_role() else {
+        let Some((mut role, state)) = self.take_role() else {
             return Some(None); // Whoever closes the engine has it, and wakes the loop.
         };
         if is_closed || !state.is_open() {

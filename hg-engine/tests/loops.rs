@@ -208,6 +208,27 @@ fn threads_that_wait_are_told_what_a_loop_finds_for_them() {
 }
 
 #[test]
+fn a_loop_that_has_moved_since_its_last_round_is_woken_from_its_sleep() {
+    let pair = Pair::new(Wait::Block);
+    let runs = pair.serve_held();
+    let events = pair.engine.event_loop().unwrap();
+    pair.is_served_by(&events, 1);
+    hear(&runs);
+    until_it_rests(&events);
+    events.progress();
+    // As a task does that awaits something between its round and the question, on a runtime of several threads.
+    let may_sleep = || thread::scope(|scope| scope.spawn(|| events.may_sleep().unwrap()).join());
+    while !may_sleep().unwrap() {
+        events.progress();
+    }
+    let call = pair.other.call(held, &pair.back, ());
+    sleep_until_woken(&events);
+    events.progress();
+    hear(&runs);
+    assert_eq!(call.wait().unwrap(), 1);
+}
+
+#[test]
 fn the_thread_of_a_loop_may_wait_between_two_rounds_and_a_loop_may_move() {
     let pair = Pair::new(Wait::default());
     let events = pair.engine.event_loop().unwrap();
