@@ -2,9 +2,11 @@
 //! for each peer, in order, until the transport tells of room ([`hg_na::Completion::Room`]).
 //!
 //! Nothing of one peer's is in the way of another's. Requests are bounded in bytes, by fair shares ([`Shares`]): one that
-//! is over is refused. Each counts as many bytes at least as there are for each call that can be under way, so that short calls that
-//! wait for one peer leave places to those of others. Answers and control messages are never refused; nothing more is taken from a peer instead for which any
-//! wait ([`crate::serve`]), so that it asks for nothing more while it does not take what it has asked for.
+//! is over is refused. Each counts as many bytes at least as there are for each call that can be under way, so that short calls
+//! that wait for one peer leave places to those of others. Answers are bounded in the same way, apart from requests: one that is
+//! over is refused, unless it is a short one. Short ones, and control messages, are never refused; nothing more is taken from a
+//! peer instead for which any wait ([`crate::serve`]), so that it asks for nothing more while it does not take what it has asked
+//! for.
 
 use std::{collections::VecDeque, time::Instant};
 
@@ -20,12 +22,17 @@ use crate::{
 /// Bytes of messages that wait for room in the transport, for all peers of a context together; the default.
 pub const BACKLOG_BYTES_MAX: u64 = 1 << 30;
 
+/// An answer of up to so many bytes is never refused: a refusal is no longer. As many can wait as requests can be in service.
+pub const SHORT_ANSWER: u64 = 1024;
+
 /// What waits.
 #[derive(Debug)]
 pub struct Backlog {
     peers: FxHashMap<Peer, Waiting>,
-    /// By the peer that they wait for.
-    bytes: Shares<Peer>,
+    /// Of requests, by the peer that they wait for.
+    requests: Shares<Peer>,
+    /// Of answers and control messages.
+    answers: Shares<Peer>,
     bytes_max: u64,
     /// What the shortest request counts.
     request_min: u64,
@@ -63,11 +70,12 @@ pub struct Left {
 }
 
 impl Backlog {
-    /// Nothing waits; at most so many bytes may, where so many calls can be under way.
+    /// Nothing waits; at most so many bytes of requests may, and as many of answers, where so many calls can be under way.
     #[must_use]
     pub fn new(bytes_max: u64, calls_max: usize) -> Self {
         let request_min = bytes_max / (calls_max as u64).max(1);
-        Self { peers: FxHashMap::default(), bytes: Shares::new(bytes_max), bytes_max, request_min }
+        let [requests, answers] = [(); 2].map(|()| Shares::new(bytes_max));
+        Self { peers: FxHashMap::default(), requests, answers, bytes_max, request_min }
     }
 
     /// Whether nothing waits.
@@ -80,7 +88,7 @@ impl Backlog {
     /// What the messages that wait count, in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.bytes.total()
+        self.requests.total() + self.answers.total()
     }
 
     /// Whether answers or control messages wait for a peer.
@@ -101,8 +109,8 @@ impl Backlog {
         self.peers.get(&peer).is_some_and(|waiting| !waiting.requests.is_empty())
     }
 
-    /// Hands a message to the transport, or lets it wait behind those of its kind. A request that is over its peer's share of
-    /// bytes is refused with [`Error::Limit`].
+    /// Hands a message to the transport, or lets it wait behind those of its kind. A request, or an answer of more than
+    /// [`SHORT_ANSWER`] bytes, that is over its peer's share of bytes is refused with [`Error::Limit`].
     pub fn post(
         &mut self,
         context: &mut dyn Context,
@@ -125,19 +133,19 @@ impl Backlog {
 
     fn push(&mut self, token: Token, mut op: Op, calls: &Operations) -> Posted {
         let (peer, len) = (op.peer(), cost_of(&op, self.request_min));
-        let is_new = !self.peers.contains_key(&peer);
-        let waiting = self.peers.entry(peer).or_default();
         let is_request = matches!(op, Op::SendUnexpected { .. });
-        if is_request && waiting.settled > 0 && !self.bytes.admits(peer, len) {
-            self.bytes.give(peer, waiting.drop_settled(calls, self.request_min));
+        let shares = if is_request { &mut self.requests } else { &mut self.answers };
+        if is_request
+            && !shares.admits(peer, len)
+            && let Some(waiting) = self.peers.get_mut(&peer)
+        {
+            shares.give(peer, waiting.drop_settled(calls, self.request_min));
         }
-        if is_request && !self.bytes.admits(peer, len) {
-            if is_new {
-                self.peers.remove(&peer);
-            }
-            return Posted::Refused(op, limit(self.bytes_max));
+        if (is_request || len > SHORT_ANSWER) && !shares.admits(peer, len) {
+            self.tidy(peer);
+            return Posted::Refused(op, limit(is_request, self.bytes_max));
         }
-        self.bytes.take(peer, len);
+        shares.take(peer, len);
         if let Op::SendUnexpected { message, .. }
         | Op::SendControl { message, .. }
         | Op::SendExpected { message, .. } = &mut op
@@ -145,7 +153,7 @@ impl Backlog {
             // What is in the transport's queue before it may wait for the memory that it was made in.
             message.make_own();
         }
-        waiting.queue_of(&op).push_back((token, op));
+        self.peers.entry(peer).or_default().queue_of(&op).push_back((token, op));
         Posted::Waits
     }
 
@@ -159,8 +167,9 @@ impl Backlog {
         mut left: impl FnMut(&mut Operations, Left),
     ) {
         let Some(waiting) = self.peers.get_mut(&peer) else { return };
-        let mut freed = 0;
-        for queue in [&mut waiting.answers, &mut waiting.requests] {
+        let Waiting { answers, requests, settled } = waiting;
+        let queues = [(answers, &mut self.answers), (requests, &mut self.requests)];
+        for (queue, shares) in queues {
             while let Some((token, mut op)) = queue.pop_front() {
                 let (owner, len) = (Owner::of(token), cost_of(&op, self.request_min));
                 if is_wanted(owner, calls) {
@@ -175,12 +184,12 @@ impl Backlog {
                     };
                     left(calls, Left { owner, posted });
                 } else {
-                    waiting.settled = waiting.settled.saturating_sub(1);
+                    *settled = settled.saturating_sub(1);
                 }
-                freed += len;
+                shares.give(peer, len);
             }
         }
-        self.give(peer, freed);
+        self.tidy(peer);
     }
 
     /// A call has settled whose request the transport never took: it may be here.
@@ -188,14 +197,13 @@ impl Backlog {
         let Some(waiting) = self.peers.get_mut(&peer) else { return };
         waiting.settled += 1;
         if 2 * waiting.settled >= waiting.requests.len() {
-            let freed = waiting.drop_settled(calls, self.request_min);
-            self.give(peer, freed);
+            self.requests.give(peer, waiting.drop_settled(calls, self.request_min));
+            self.tidy(peer);
         }
     }
 
-    /// So many bytes wait no more, and perhaps nothing does.
-    fn give(&mut self, peer: Peer, bytes: u64) {
-        self.bytes.give(peer, bytes);
+    /// Something waits no more, and perhaps nothing does.
+    fn tidy(&mut self, peer: Peer) {
         if self.peers.get(&peer).is_some_and(Waiting::is_empty) {
             self.peers.remove(&peer);
         }
@@ -204,14 +212,17 @@ impl Backlog {
     /// The peer has hung up: what waits for it, which never left; answers first.
     pub fn remove(&mut self, peer: Peer) -> impl Iterator<Item = (Token, Op)> + use<> {
         let Waiting { answers, requests, .. } = self.peers.remove(&peer).unwrap_or_default();
-        self.bytes.give(peer, self.bytes.of(peer));
+        for shares in [&mut self.answers, &mut self.requests] {
+            shares.give(peer, shares.of(peer));
+        }
         answers.into_iter().chain(requests)
     }
 
     /// Drops everything.
     pub fn clear(&mut self) {
         self.peers.clear();
-        self.bytes = Shares::new(self.bytes_max);
+        self.answers = Shares::new(self.bytes_max);
+        self.requests = Shares::new(self.bytes_max);
     }
 }
 
@@ -254,10 +265,15 @@ fn say_remaining(op: &mut Op, owner: Owner, now: Instant, calls: &Operations) {
     }
 }
 
-/// What a request is refused with that is over its peer's share.
-fn limit(bytes_max: u64) -> Error {
+/// What a request or an answer is refused with that is over its peer's share.
+fn limit(is_request: bool, bytes_max: u64) -> Error {
+    let what = if is_request {
+        "bytes of calls that wait for peers, of which one has a share"
+    } else {
+        "bytes of answers that wait for peers, of which one has a share"
+    };
     Error::Limit {
-        what: "bytes of calls that wait for peers, of which one has a share",
+        what,
         limit: bytes_max,
         remedy: "wait until the peer has taken some of them, or raise `Builder::backlog_bytes_max` and `calls_max`",
     }

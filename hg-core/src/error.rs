@@ -40,7 +40,11 @@ pub enum CallError<E = NoError> {
     /// The target is about to end, or has ended, and begins nothing new: the handler has certainly not run. Call another target,
     /// or look this one's address up again when it is back.
     Draining,
-    /// The target does not want the call now (its own limit), or its handler gave no answer.
+    /// The target has as many requests in service as it wants (`Builder::reject_above`): the handler has certainly not run. Wait a
+    /// little, or call another target.
+    Overloaded(String),
+    /// The target does not take the arguments or give the result (its own limits), or its handler gave no answer. The handler may
+    /// have run.
     Rejected(String),
     /// Arguments or result cannot be decoded: a side is broken, or its declaration differs in what no signature shows.
     Decode(String),
@@ -99,6 +103,10 @@ impl<E> CallError<E> {
             Self::Draining => out.write_str(
                 "the target is about to end and begins nothing new, nor has it begun this call: call another one, or look its address up again when it is back",
             ),
+            Self::Overloaded(why) => write!(
+                out,
+                "the target has too much to do and has not begun the call: {why}; wait a little, or call another target"
+            ),
             Self::Rejected(why) => write!(out, "the target rejected the call: {why}"),
             Self::Decode(why) => write!(out, "the two sides do not agree on the RPC: {why}"),
             Self::Panicked(why) => write!(out, "the handler panicked: {why}"),
@@ -121,6 +129,7 @@ impl<E> CallError<E> {
         matches!(
             self,
             Self::Draining
+                | Self::Overloaded(_)
                 | Self::DeadlineExceeded(Started::No)
                 | Self::PeerGone { started: Started::No, .. }
                 | Self::NotMade(NaError::Again | NaError::Limit { .. })
@@ -137,6 +146,7 @@ impl<E> CallError<E> {
             Self::SignatureMismatch(_) => "SignatureMismatch",
             Self::Incompatible(_) => "Incompatible",
             Self::Draining => "Draining",
+            Self::Overloaded(_) => "Overloaded",
             Self::Rejected(_) => "Rejected",
             Self::Decode(_) => "Decode",
             Self::Panicked(_) => "Panicked",
@@ -206,6 +216,7 @@ impl Failure {
             Self::SignatureMismatch(mismatch) => CallError::SignatureMismatch(mismatch),
             Self::Incompatible(why) => CallError::Incompatible(why),
             Self::Draining => CallError::Draining,
+            Self::Overloaded(why) => CallError::Overloaded(why),
             Self::Rejected(why) => CallError::Rejected(why),
             Self::Decode(why) => CallError::Decode(why),
             Self::Panicked(why) => CallError::Panicked(why),
@@ -265,7 +276,7 @@ pub enum Status {
     HandlerError = 1,
     /// No RPC of this name.
     NoSuchRpc = 2,
-    /// Refused by a limit, or never answered; text.
+    /// Arguments or result refused by a limit, or never answered; text.
     Rejected = 3,
     /// Header or arguments cannot be read; text.
     Decode = 4,
@@ -281,6 +292,8 @@ pub enum Status {
     Incompatible = 9,
     /// The target is about to end, and begins nothing new.
     Draining = 10,
+    /// As many requests are in service as the target wants; text.
+    Overloaded = 11,
 }
 
 /// Longest text that travels with a status, in bytes.
@@ -290,7 +303,7 @@ impl Status {
     /// From the wire.
     #[must_use]
     pub fn from_wire(byte: u8) -> Option<Self> {
-        const ALL: [Status; 11] = [
+        const ALL: [Status; 12] = [
             Status::Ok,
             Status::HandlerError,
             Status::NoSuchRpc,
@@ -302,6 +315,7 @@ impl Status {
             Status::SignatureMismatch,
             Status::Incompatible,
             Status::Draining,
+            Status::Overloaded,
         ];
         ALL.get(usize::from(byte)).copied()
     }
@@ -320,6 +334,7 @@ impl Status {
             }
             Self::Incompatible => Some(Failure::Incompatible(text())),
             Self::Draining => Some(Failure::Draining),
+            Self::Overloaded => Some(Failure::Overloaded(text())),
             Self::Rejected => Some(Failure::Rejected(text())),
             Self::Decode => Some(Failure::Decode(text())),
             Self::Panicked => Some(Failure::Panicked(text())),
@@ -385,7 +400,7 @@ mod tests {
                 assert_eq!(status as u8, byte);
             }
         }
-        assert_eq!(Status::from_wire(11), None);
+        assert_eq!(Status::from_wire(12), None);
     }
 
     #[test]

@@ -8,13 +8,14 @@
 //! |---|---|---|
 //! | messages that wait for room in the transport | [`Limits::backlog_bytes_max`], a fair share of it | a call or one-way call is refused |
 //! | requests in service | [`Limits::in_service_max`], a fair share of it | nothing more is taken from it |
-//! | answers that it does not take | those of what is in service | nothing more is taken from it |
+//! | answers that it does not take | [`Limits::backlog_bytes_max`] beside requests, a fair share of it | a refusal instead ([`Status::Rejected`]), unless it is short; nothing more is taken from it while any wait |
 //! | large arguments of one-way calls that it has not pulled | [`Limits::backlog_bytes_max`], a fair share of it | a one-way call is refused |
 //! | large results that it has not pulled | [`Limits::results_bytes_max`], a fair share of it | the result is refused |
 //!
 //! A fair share is what [`crate::shares`] says: no more than is left for all others. So a peer that is hung, slow or dead
 //! holds up nobody else.
 
+mod answers;
 mod drain;
 mod limits;
 mod transfers;
@@ -27,6 +28,7 @@ use hg_na::{
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use self::answers::handle_untaken;
 pub use self::limits::Limits;
 use crate::{
     backlog::{Backlog, Left, Posted},
@@ -187,79 +189,6 @@ impl Protocol {
         Ok(())
     }
 
-    /// Hands an answer to the transport; what is left in its place is only to be overwritten.
-    #[inline]
-    pub fn reply(&mut self, origin: Peer, id: u64, answer: &mut Message) {
-        if (self.backlog.is_empty() || !self.backlog.has_answers(origin))
-            && let Some(context) = &mut self.context
-            && context.reply(origin, id, Owner::Nobody.quiet_token(), answer).is_some()
-        {
-            return;
-        }
-        let message = std::mem::replace(answer, Message::from(Vec::new()));
-        self.post_answer(Op::SendExpected { to: origin, tag: id, message });
-    }
-
-    /// A handler that was kept beyond its round has ended. Its answer is handed to the transport, unless the request was answered
-    /// before.
-    #[inline]
-    pub fn end(&mut self, origin: Peer, id: u64, answer: Option<Message>) {
-        if self.serves.end(origin, id)
-            && let Some(mut answer) = answer
-        {
-            self.reply(origin, id, &mut answer);
-        }
-    }
-
-    /// Answers a request that was never in service, with a failure.
-    pub fn refuse(&mut self, origin: Peer, id: u64, message: Message) {
-        self.post_answer(Op::SendExpected { to: origin, tag: id, message });
-    }
-
-    /// Posts an answer or control message, which waits when there is no room.
-    #[inline(never)]
-    fn post_answer(&mut self, op: Op) {
-        let peer = op.peer();
-        let Some(context) = &mut self.context else { return };
-        let token = Owner::Nobody.quiet_token();
-        match self.backlog.post(context.as_mut(), token, op, &self.operations) {
-            Posted::Accepted(_) => {}
-            Posted::Waits => self.serves.handle_waiting(peer),
-            Posted::Refused(op, error) => {
-                handle_untaken(&mut self.kept, &mut self.deferred, &op, &error);
-            }
-        }
-    }
-
-    fn control(&mut self, peer: Peer, header: &Header, text: &[u8]) {
-        let len = header.encoded_len();
-        let mut message = Message::from(vec![0; len + text.len()]);
-        message.as_mut_slice()[len..].copy_from_slice(text);
-        header.encode(message.as_mut_slice());
-        self.post_answer(Op::SendControl { to: peer, message });
-    }
-
-    /// Tells a peer something about a call, in a control message without a payload.
-    #[cold]
-    pub fn tell(&mut self, peer: Peer, kind: Kind, id: u64) {
-        self.control(peer, &Header::control(kind, id), &[]);
-    }
-
-    /// Says a last sentence to a peer and closes the connection.
-    pub fn disconnect(&mut self, peer: Peer, sentence: &str) {
-        tracing::warn!(?peer, "disconnecting a peer: {sentence}");
-        let header = Header::control(Kind::Fault, 0);
-        let mut end = sentence.len().min(self.fault_text_max);
-        while !sentence.is_char_boundary(end) {
-            end -= 1;
-        }
-        self.control(peer, &header, &sentence.as_bytes()[..end]);
-        if let Some(context) = &mut self.context {
-            context.forget(peer);
-        }
-        self.addresses.remove(&peer);
-    }
-
     /// Does what the calls ask for.
     #[inline]
     pub fn run_effects(&mut self) {
@@ -314,7 +243,10 @@ impl Protocol {
     ) {
         match self.serves.handle_message(from, message.as_slice()) {
             Arrival::Run { header, payload } => requests.push(Ticket { from, at, header, payload }),
-            Arrival::Hold => self.serves.hold(from, std::mem::replace(message, Message::inline(0))),
+            Arrival::Hold => {
+                let message = std::mem::replace(message, Message::inline(0));
+                self.serves.hold(from, message, self.now);
+            }
             refusal => self.handle_refusal(from, refusal),
         }
     }
@@ -323,7 +255,7 @@ impl Protocol {
     /// so that what it brings does not overtake them.
     #[cold]
     pub fn take_held(&mut self, done: &mut Vec<Completion>, requests: &mut Vec<Ticket>) {
-        while let Some((from, message, arrival)) = self.serves.take_held() {
+        while let Some((from, message, arrival)) = self.serves.take_held(self.now) {
             if let Arrival::Run { header, payload } = arrival {
                 requests.push(Ticket { from, at: done.len(), header, payload });
                 done.push(Completion::Unexpected { from, message });
@@ -555,14 +487,6 @@ impl Protocol {
 /// The requests of a peer that have come in this round, by their ids: their handlers are still to be run.
 fn arrived_of(requests: &[Ticket], origin: Peer) -> impl Iterator<Item = u64> {
     requests.iter().filter(move |it| it.from == origin).map(|it| it.header.id)
-}
-
-/// The transport will never take this answer or control message.
-fn handle_untaken(kept: &mut Kept, deferred: &mut Deferred, op: &Op, error: &hg_na::Error) {
-    tracing::debug!(%error, "an answer found no taker");
-    if let Op::SendExpected { to, tag, .. } = *op {
-        kept.free_result(to, tag, deferred);
-    }
 }
 
 /// A failure as an answer.

@@ -19,11 +19,18 @@
 //! that wait, and unexpected messages keep their order. So a later request says that the one before has come, or never
 //! will, and its cancellation is forgotten.
 
-use std::{collections::VecDeque, task::Waker};
+mod verdicts;
+
+use std::{
+    collections::VecDeque,
+    task::Waker,
+    time::{Duration, Instant},
+};
 
 use hg_na::{Message, Peer};
 use rustc_hash::FxHashMap;
 
+pub use self::verdicts::{Admission, Arrival, Control};
 use crate::{
     cancel::CancelToken,
     codec::{self, Codec as _},
@@ -39,62 +46,12 @@ pub const IN_SERVICE_MAX: usize = 4096;
 /// Cancellations of one origin that are remembered because they overtook their requests.
 pub const EARLY_CANCELS_MAX: usize = 256;
 
-/// What to do with an unexpected message.
+/// A request that has no room yet.
 #[derive(Debug)]
-pub enum Arrival {
-    /// Run the handler; the payload begins at this offset.
-    Run {
-        /// Header of the request.
-        header: Header,
-        /// Where the payload begins.
-        payload: usize,
-    },
-    /// Answer with a failure.
-    Refuse {
-        /// Id of the request.
-        id: u64,
-        /// Why.
-        status: Status,
-        /// In words.
-        text: String,
-    },
-    /// Close the connection, after this sentence.
-    Disconnect(String),
-    /// Nothing, until there is room for it: hand it to [`Serves::hold`].
-    Hold,
-    /// Nothing.
-    Drop,
-    /// Nothing, but its origin may have the memory of its arguments back.
-    DropBulk {
-        /// Id of the one-way call.
-        id: u64,
-    },
-}
-
-/// What a control message says.
-#[derive(Debug)]
-pub enum Control {
-    /// The origin does not want this answer any more; a handler that runs still was told.
-    Cancelled(u64),
-    /// The arguments of this one-way call of ours were taken: their memory is free.
-    ArgumentsTaken(u64),
-    /// The result of this request was taken: its memory is free.
-    ResultTaken(u64),
-    /// The peer begins nothing any more, and has answered what it had begun.
-    Drained,
-    /// The peer closes the connection for this reason.
-    Fault(String),
-    /// Close the connection, after this sentence.
-    Disconnect(String),
-}
-
-/// From whom unexpected messages are taken.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Admission {
-    /// From anybody, or from nobody.
-    Of(bool),
-    /// From this peer, or not.
-    OfPeer(Peer, bool),
+struct Held {
+    message: Message,
+    /// When it came.
+    since: Instant,
 }
 
 /// The requests of one context that are in service.
@@ -111,7 +68,7 @@ pub struct Serves {
     /// Whether admission is to be looked at.
     is_due: bool,
     /// What has no room yet, by origin, in turn.
-    held: VecDeque<(Peer, VecDeque<Message>)>,
+    held: VecDeque<(Peer, VecDeque<Held>)>,
     admission_open: bool,
     /// Origins that have as much as they may, to be looked at.
     grown: Vec<Peer>,
@@ -129,11 +86,13 @@ pub struct Serves {
     is_draining: bool,
     /// Of each origin, those that overtook their requests, or came too late: until its next request at most.
     early_cancels: FxHashMap<Peer, VecDeque<u64>>,
+    /// One-way calls that were dropped, and would have been refused otherwise.
+    dropped: u64,
 }
 
 impl Serves {
     /// Nothing in service. Admission closes at `max`; above `reject_above` requests are answered
-    /// with [`Status::Rejected`] instead of being run.
+    /// with [`Status::Overloaded`] instead of being run.
     #[must_use]
     pub fn new(max: usize, reject_above: Option<usize>) -> Self {
         let mut serves = Self {
@@ -153,6 +112,7 @@ impl Serves {
             is_closed: false,
             is_draining: false,
             early_cancels: FxHashMap::default(),
+            dropped: 0,
         };
         serves.set_ease();
         serves
@@ -223,12 +183,13 @@ impl Serves {
         self.shares.of(peer) + arrived < left as u64
     }
 
-    /// Keeps a request for which [`Arrival::Hold`] was said.
-    pub fn hold(&mut self, from: Peer, message: Message) {
+    /// Keeps a request for which [`Arrival::Hold`] was said `now`.
+    pub fn hold(&mut self, from: Peer, message: Message, now: Instant) {
+        let held = Held { message, since: now };
         match self.held.iter_mut().find(|(of, _)| *of == from) {
-            Some((_, messages)) => messages.push_back(message),
+            Some((_, messages)) => messages.push_back(held),
             None => {
-                self.held.push_back((from, VecDeque::from([message])));
+                self.held.push_back((from, VecDeque::from([held])));
                 self.grow(from);
             }
         }
@@ -248,11 +209,13 @@ impl Serves {
         self.held.iter().any(|(peer, _)| self.has_room(*peer))
     }
 
-    /// Takes a request for which there is room now, and says what to do with it.
-    pub fn take_held(&mut self) -> Option<(Peer, Message, Arrival)> {
+    /// Takes a request for which there is room `now`, and says what to do with it. The time that it was held is not left to it any
+    /// more.
+    pub fn take_held(&mut self, now: Instant) -> Option<(Peer, Message, Arrival)> {
         let at = self.held.iter().position(|(peer, _)| self.has_room(*peer))?;
         let (from, mut messages) = self.held.remove(at)?;
-        let message = messages.pop_front()?;
+        let Held { mut message, since } = messages.pop_front()?;
+        subtract_remaining(&mut message, now.saturating_duration_since(since));
         let is_last = messages.is_empty();
         if !is_last {
             self.held.push_back((from, messages));
@@ -366,7 +329,8 @@ impl Serves {
         let is_cancelled =
             !self.early_cancels.is_empty() && self.take_early_cancel(from, header.id);
         if header.code != codec::Default::ID {
-            return refuse_with(&header, Status::Incompatible, codec::differ(header.code));
+            let text = codec::differ(header.code);
+            return self.refuse(from, &header, Status::Incompatible, text);
         }
         if self.is_draining {
             return refuse_with(&header, Status::Draining, String::new());
@@ -379,11 +343,29 @@ impl Serves {
         }
         if self.reject_above.is_some_and(|limit| self.in_service() >= limit) {
             let text = format!("{} requests are in service, the target's limit", self.in_service());
-            return refuse_with(&header, Status::Rejected, text);
+            return self.refuse(from, &header, Status::Overloaded, text);
         }
         self.arrived += 1;
         self.is_due |= self.in_service() >= self.max;
         Arrival::Run { header, payload }
+    }
+
+    /// Refuses a request; a one-way call is dropped, which its origin does not learn.
+    fn refuse(&mut self, from: Peer, header: &Header, status: Status, text: String) -> Arrival {
+        if header.kind == Kind::OneWay {
+            self.log_dropped(from, &text);
+        }
+        refuse_with(header, status, text)
+    }
+
+    /// Says in the log that a one-way call was dropped: of the first, the second, the fourth and so on, so that no peer fills it.
+    #[cold]
+    pub fn log_dropped(&mut self, from: Peer, why: &str) {
+        self.dropped += 1;
+        if self.dropped.is_power_of_two() {
+            let dropped = self.dropped;
+            tracing::warn!(dropped, ?from, "a one-way call was dropped: {why}");
+        }
     }
 
     /// Whether nobody waits for this answer any more, by what was heard so far.
@@ -537,7 +519,7 @@ impl Serves {
         self.hung_up.insert(peer, false);
         self.held.retain_mut(|(of, messages)| {
             if *of == peer {
-                messages.retain(|message| is_one_way(message.as_slice()));
+                messages.retain(|held| is_one_way(held.message.as_slice()));
             }
             !messages.is_empty()
         });
@@ -557,6 +539,14 @@ impl Serves {
         self.held.clear();
         let tokens = self.running.values_mut().map(Option::get_or_insert_default);
         woken.extend(tokens.flat_map(|token| token.set()));
+    }
+}
+
+/// Takes something off the time that is left to a request, where it says so.
+fn subtract_remaining(message: &mut Message, waited: Duration) {
+    if let Ok((Header { remaining_ns: Some(left), .. }, _)) = Header::decode(message.as_slice()) {
+        let left = Duration::from_nanos(left).saturating_sub(waited);
+        Header::set_remaining(message.as_mut_slice(), left);
     }
 }
 

@@ -110,6 +110,10 @@ impl Builder {
 
     /// Requests that a context has in service before it takes no more; further ones wait at their
     /// origins. Bounds the target's memory. Default: 4,096.
+    ///
+    /// An origin's are at most as many as are left for all others: one that holds on to all that it can get has a half, a second
+    /// one a quarter. So with the default thirteen origins whose handlers never end leave no place for anybody else: handlers that
+    /// wait for something should end when their request is cancelled.
     #[must_use]
     pub fn in_service_max(mut self, requests: usize) -> Self {
         self.settings.in_service_max = requests;
@@ -117,7 +121,7 @@ impl Builder {
     }
 
     /// Requests in service above which further ones are answered with
-    /// [`hg_core::error::CallError::Rejected`] at once, instead of waiting. Default: none.
+    /// [`hg_core::error::CallError::Overloaded`] at once, instead of waiting; one-way calls are dropped. Default: none.
     #[must_use]
     pub fn reject_above(mut self, requests: usize) -> Self {
         self.settings.reject_above = Some(requests);
@@ -167,7 +171,8 @@ impl Builder {
 
     /// Bytes of messages, per context, that may wait because their peers take nothing: 1 GiB by default. Those for one peer are
     /// at most as many as are left for all others; a call or one-way call beyond that is refused with [`hg_na::Error::Limit`]. As
-    /// many bytes may wait in large arguments of one-way calls, which their targets pull. A call counts at least as many as there are
+    /// many bytes may wait in answers: instead of one beyond that its caller gets [`hg_core::error::CallError::Rejected`]. As many
+    /// may wait in large arguments of one-way calls, which their targets pull. A call counts at least as many as there are
     /// for each of [`Builder::calls_max`], so that one peer's leave places to others'.
     #[must_use]
     pub fn backlog_bytes_max(mut self, bytes: u64) -> Self {

@@ -453,7 +453,9 @@ impl Engine {
         OwnedCall::new_owned(Arc::clone(port), made)
     }
 
-    /// Calls an RPC without an answer. Whether it is served, nobody tells. See [`Engine::ready`] for many of them.
+    /// Calls an RPC without an answer. Whether it is served, nobody tells: a target drops, and says in its log, one that it does
+    /// not know, whose signature, codec or version differ, whose arguments are over its limits, or for which it has too much to
+    /// do ([`Builder::reject_above`](crate::Builder::reject_above)). See [`Engine::ready`] for many of them.
     #[inline]
     pub fn notify<R: Rpc>(&self, rpc: R, target: &Peer, args: R::Args<'_>) -> OneWay<'_> {
         self.notify_with(rpc, target, args, CallOptions::default())
@@ -512,6 +514,13 @@ impl Engine {
     #[must_use]
     pub fn large_untaken(&self) -> usize {
         self.sum(|state| state.protocol.kept.len())
+    }
+
+    /// Bytes of calls and answers, of this context or all, that wait because their peers take nothing
+    /// ([`Builder::backlog_bytes_max`](crate::Builder::backlog_bytes_max)).
+    #[must_use]
+    pub fn backlog_bytes(&self) -> usize {
+        self.sum(|state| usize::try_from(state.protocol.backlog_bytes()).unwrap_or(usize::MAX))
     }
 
     /// Calls, of this context or all, that are not over yet.

@@ -361,6 +361,7 @@ impl Port {
             Some(served) => (Status::SignatureMismatch, bounded_text(served.words())),
             None => (Status::NoSuchRpc, &[][..]),
         };
+        let why = served.map_or("no RPC of its name", |_| "its RPC has another signature here");
         self.leave_arguments(origin, header);
         let protocol = &mut self.state.lock().protocol;
         protocol.serves.end_in_round(origin, header.id);
@@ -370,6 +371,8 @@ impl Port {
                 header.id,
                 status_message(header.id, status, text, header.checksum),
             );
+        } else {
+            protocol.serves.log_dropped(origin, why);
         }
     }
 }

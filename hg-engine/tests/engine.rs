@@ -411,7 +411,8 @@ fn above_its_own_limit_a_target_rejects() {
     let peer = origin.lookup(target.address()).unwrap();
     let first = origin.call(never, &peer, ());
     let answer = receiver.recv().unwrap();
-    assert!(matches!(origin.call(never, &peer, ()).wait().unwrap_err(), CallError::Rejected(_)));
+    let failure = origin.call(never, &peer, ()).wait().unwrap_err();
+    assert!(matches!(failure, CallError::Overloaded(_)) && failure.is_retryable(), "{failure}");
     answer.send(Ok(1));
     assert_eq!(first.wait().unwrap(), 1);
 }

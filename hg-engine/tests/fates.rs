@@ -4,10 +4,13 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
 
 use hg_core::error::{CallError, Failure};
-use hg_engine::{Builder, Call, CallOptions, Engine, Peer, Progress, Request};
+use hg_engine::{Answer, Builder, Call, CallOptions, Engine, Peer, Progress, Request};
 use hg_macros::rpc;
 use hg_na_sm::SmPlugin;
 use serde::{Deserialize, Serialize, Serializer};
@@ -26,6 +29,9 @@ fn take(bytes: &[u8]);
 fn rude(number: u64) -> u64;
 #[rpc(crate = crate::hg)]
 fn unwritable() -> Unwritable;
+/// Is answered when the test says so.
+#[rpc(crate = crate::hg)]
+fn late() -> Vec<u8>;
 
 /// Panics when it is encoded.
 #[derive(Debug, Deserialize)]
@@ -292,4 +298,45 @@ fn short_calls_that_wait_for_a_hung_peer_leave_places_for_calls_to_others() {
     until(&[&hung, &origin], "calls stay under way", || origin.calls_under_way() == 0);
     let accepted = fill(&origin, &to_hung, &[1]);
     assert!(share.contains(&accepted), "{accepted} of {CALLS}, once all has arrived");
+}
+
+#[test]
+fn answers_that_nobody_takes_are_bounded_in_bytes_and_leave_calls_to_others_alone() {
+    const CALLS: usize = 300;
+    const LEN: usize = 200_000;
+    let serving = open(builder().backlog_bytes_max(1_000_000));
+    let answers = Arc::new(Mutex::new(Vec::<Answer<late>>::new()));
+    let kept = Arc::clone(&answers);
+    serving.serve_later(late, move |_, (), answer| kept.lock().unwrap().push(answer)).unwrap();
+    let (origin, other) = (open(builder()), target(builder()));
+    let peer = origin.lookup(serving.address()).unwrap();
+    let to_other = serving.lookup(other.address()).unwrap();
+    let calls: Vec<_> = (0..CALLS).map(|_| origin.call(late, &peer, ())).collect();
+    until(&[&serving, &origin], "not all calls are in service", || {
+        serving.requests_in_service() == CALLS
+    });
+    // From now on the origin stands still: what its transport has no room for waits.
+    for answer in std::mem::take(&mut *answers.lock().unwrap()) {
+        answer.send(Ok(vec![7; LEN]));
+    }
+    step(&[&serving]);
+    let accepted = fill(&serving, &to_other, &[1; 100]);
+    assert!(accepted >= 100_000, "{accepted} bytes of calls to somebody else");
+    let all = [&serving, &origin, &other];
+    let (mut taken, mut refused) = (0, 0);
+    for call in calls {
+        match outcome(&all, call) {
+            Ok(bytes) => taken += usize::from(bytes.len() == LEN),
+            Err(CallError::Rejected(why)) => refused += usize::from(why.contains("backlog_bytes")),
+            Err(failure) => panic!("{failure}"),
+        }
+    }
+    assert_eq!(taken + refused, CALLS);
+    assert!(taken > 0 && refused > 0, "{taken} taken, {refused} refused");
+    let call = origin.call(late, &peer, ());
+    until(&all, "its origin is not served any more", || !answers.lock().unwrap().is_empty());
+    for answer in std::mem::take(&mut *answers.lock().unwrap()) {
+        answer.send(Ok(vec![7; LEN]));
+    }
+    assert_eq!(outcome(&all, call).unwrap().len(), LEN);
 }

@@ -201,6 +201,7 @@ fn kind_of<E>(error: &CallError<E>) -> &'static str {
         CallError::PeerGone { .. } => "PeerGone",
         CallError::NoSuchRpc { .. } => "NoSuchRpc",
         CallError::Rejected(_) => "Rejected",
+        CallError::Overloaded(_) => "Overloaded",
         CallError::Decode(_) => "Decode",
         CallError::Panicked(_) => "Panicked",
         CallError::NotMade(hg_na::Error::PeerGone(_)) => "PeerGone",

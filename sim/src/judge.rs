@@ -10,13 +10,14 @@
 //! | `probe` | when all has happened, every living process can call every other one, whatever hangs beside them; where its own requests fill its share of what may wait for that one, once some were taken |
 //! | `twice` | a request is answered once, and served once |
 //! | `left` | requests in service, calls, transfers, kept memory and registrations are zero when all is over |
-//! | `bytes` | what an engine has taken for processes that hang is bounded in bytes |
+//! | `bytes` | what an engine has taken for processes that hang, and what waits in it, is bounded in bytes |
 //! | `refused` | operations that come back for want of room are few beside those that are accepted |
 //! | `spins` | rounds that find nothing are few beside what happens |
 //! | `drain` | what was in service when a process began to drain is answered before it closes, and what it refuses was not begun |
 //! | `caller` | a handler is told which process has called |
 //! | `lost` | every thread of a closed engine ends |
 
+use hg_core::backlog;
 use hg_engine::Engine;
 
 mod rules;
@@ -87,8 +88,10 @@ pub(crate) fn finish() {
         return say_stuck(number, "does not end although its target is dead");
     }
     // Handlers of one-way calls may go on.
-    wait_until(|| what_is_left().is_none());
-    if let Some((number, what, count)) = what_is_left() {
+    // Others may come after those: they wait in the transport.
+    if !wait_until(|| what_is_left().is_none())
+        && let Some((number, what, count)) = what_is_left()
+    {
         fail("left", || format!("process {number} has {count} {what} when all is over"));
     }
     close_all();
@@ -282,6 +285,30 @@ fn check_bytes() {
             format!("{bytes} bytes were taken for processes that hang, {most} at most")
         });
     }
+    if let Some((number, bytes, most)) = most_waiting() {
+        fail("bytes", || format!("{bytes} bytes wait in process {number}, {most} at most"));
+    }
+}
+
+/// A process in which more waits than it may: requests and answers each up to their limit, a short answer for each request in
+/// service, and a message of each kind that is longer than all of its limit.
+fn most_waiting() -> Option<(usize, usize, u64)> {
+    let living: Vec<_> = state::with(|run| {
+        let settings = run.story.processes.iter();
+        let all = settings.zip(run.processes.iter().enumerate().skip(1));
+        let living = all.filter(|(_, (_, it))| it.lives && !it.hangs);
+        living
+            .filter_map(|(settings, (number, it))| {
+                let short = settings.in_service_max as u64 * backlog::SHORT_ANSWER;
+                let most = 2 * settings.backlog_bytes_max + short + BYTES_SLACK;
+                Some((number, settings.contexts as u64 * most, it.handle.clone()?))
+            })
+            .collect()
+    });
+    living.into_iter().find_map(|(number, most, handle)| {
+        let bytes: usize = contexts(&handle).map(|it| it.backlog_bytes()).sum();
+        (bytes as u64 > most).then_some((number, bytes, most))
+    })
 }
 
 fn check_refused() {
@@ -326,11 +353,12 @@ fn what_is_left() -> Option<(usize, &'static str, usize)> {
     });
     for (number, id, handle) in living {
         let sum = |count: fn(&Engine) -> usize| contexts(&handle).map(|it| count(&it)).sum();
-        let counts: [(_, usize); 5] = [
+        let counts: [(_, usize); 6] = [
             ("requests in service", sum(Engine::requests_in_service)),
             ("calls", sum(Engine::calls_under_way)),
             ("transfers", sum(Engine::transfers_under_way)),
             ("arguments and results kept", sum(Engine::large_untaken)),
+            ("bytes that wait", sum(Engine::backlog_bytes)),
             ("registrations", state::with(|run| run.net().regions.alive(id))),
         ];
         if let Some((what, count)) = counts.into_iter().find(|(_, count)| *count > 0) {

@@ -366,6 +366,7 @@ pub(crate) fn kind_of<E: std::fmt::Display>(error: &CallError<E>) -> &'static st
         CallError::SignatureMismatch(_) => "SignatureMismatch",
         CallError::Incompatible(_) => "Incompatible",
         CallError::Rejected(_) => "Rejected",
+        CallError::Overloaded(_) => "Overloaded",
         CallError::Decode(_) => "Decode",
         CallError::Panicked(_) => "Panicked",
         CallError::NotMade(_) => "NotMade",

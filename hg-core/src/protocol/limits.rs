@@ -7,10 +7,10 @@ pub struct Limits {
     pub calls_max: usize,
     /// Requests in service.
     pub in_service_max: usize,
-    /// Above this number requests are answered with [`Status::Rejected`](crate::error::Status::Rejected).
+    /// Above this number requests are answered with [`Status::Overloaded`](crate::error::Status::Overloaded).
     pub reject_above: Option<usize>,
-    /// Bytes of messages that wait for room in the transport; as many of large arguments of one-way calls that their targets
-    /// have not pulled.
+    /// Bytes of requests that wait for room in the transport; as many of answers, and of large arguments of one-way calls that
+    /// their targets have not pulled.
     pub backlog_bytes_max: u64,
     /// Bytes of large results that their origins have not pulled.
     pub results_bytes_max: u64,

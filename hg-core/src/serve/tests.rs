@@ -5,6 +5,11 @@ use crate::rpc::RpcId;
 
 const ORIGIN: Peer = Peer::new(1, 1);
 
+#[expect(clippy::disallowed_methods, reason = "any instant will do")]
+fn some_instant() -> Instant {
+    Instant::now()
+}
+
 fn request(id: u64) -> Vec<u8> {
     encoded(&Header::request(Kind::Request, id, RpcId(5)))
 }
@@ -78,31 +83,61 @@ fn an_origin_that_takes_no_answers_is_not_admitted_and_others_are() {
 #[test]
 fn what_comes_beyond_a_share_is_held_in_order_and_origins_take_turns() {
     let (mut serves, other) = (Serves::new(4, None), Peer::new(2, 1));
+    let now = some_instant();
     (0..2).for_each(|id| begin(&mut serves, ORIGIN, id));
     for (origin, id) in [(ORIGIN, 2), (ORIGIN, 3), (other, 8)] {
         match serves.handle_message(origin, &request(id)) {
-            Arrival::Hold => serves.hold(origin, Message::from(request(id))),
+            Arrival::Hold => serves.hold(origin, Message::from(request(id)), now),
             arrival => {
                 assert!(matches!(arrival, Arrival::Run { .. }) && origin == other);
                 serves.keep_running(origin, id);
             }
         }
     }
-    assert!(!serves.can_take_held() && serves.take_held().is_none());
+    assert!(!serves.can_take_held() && serves.take_held(now).is_none());
     assert!(admissions(&mut serves).contains(&Admission::OfPeer(ORIGIN, false)));
     assert!(serves.end(other, 8) && !serves.can_take_held());
     for id in 2..4 {
         assert!(serves.end(ORIGIN, id - 2));
-        let (from, message, arrival) = serves.take_held().unwrap();
+        let (from, message, arrival) = serves.take_held(now).unwrap();
         let Arrival::Run { header, .. } = arrival else { panic!("{arrival:?}") };
         assert_eq!((from, header.id, message.as_slice()), (ORIGIN, id, &request(id)[..]));
         serves.keep_running(ORIGIN, id);
-        assert!(serves.take_held().is_none());
+        assert!(serves.take_held(now).is_none());
     }
     let opened = Admission::OfPeer(ORIGIN, true);
     assert!(!admissions(&mut serves).contains(&opened), "it has its share again");
     assert!(serves.end(ORIGIN, 2));
     assert_eq!(admissions(&mut serves), [opened]);
+}
+
+#[test]
+fn time_that_a_request_is_held_is_not_left_to_it_any_more() {
+    let mut serves = Serves::new(1, None);
+    let (now, second) = (some_instant(), Duration::from_secs(1));
+    let limited = |id, checksum| {
+        let left = u64::try_from(second.as_nanos()).ok();
+        let plain = Header::request(Kind::Request, id, RpcId(5));
+        encoded(&Header { remaining_ns: left, checksum, ..plain })
+    };
+    begin(&mut serves, ORIGIN, 0);
+    for (id, checksum) in [(1, false), (2, true), (3, false)] {
+        let message = limited(id, checksum);
+        assert!(matches!(serves.handle_message(ORIGIN, &message), Arrival::Hold));
+        serves.hold(ORIGIN, Message::from(message), now);
+    }
+    assert!(serves.end(ORIGIN, 0));
+    for (id, waited, expected) in [(1, second / 4, second * 3 / 4), (2, second / 2, second / 2)] {
+        let (.., arrival) = serves.take_held(now + waited).unwrap();
+        let Arrival::Run { header, .. } = arrival else { panic!("{arrival:?}") };
+        let left = header.remaining_ns.map(Duration::from_nanos);
+        assert_eq!((header.id, left), (id, Some(expected)));
+        serves.end_in_round(ORIGIN, id);
+    }
+    let (.., arrival) = serves.take_held(now + second * 2).unwrap();
+    let is_over =
+        matches!(arrival, Arrival::Refuse { id: 3, status: Status::DeadlineExceeded, .. });
+    assert!(is_over, "{arrival:?}");
 }
 
 #[test]
@@ -248,7 +283,7 @@ fn requests_above_the_rejection_limit_are_answered_so() {
     let mut serves = Serves::new(8, Some(1));
     assert!(matches!(serves.handle_message(ORIGIN, &request(0)), Arrival::Run { .. }));
     let arrival = serves.handle_message(ORIGIN, &request(1));
-    assert!(matches!(arrival, Arrival::Refuse { status: Status::Rejected, .. }));
+    assert!(matches!(arrival, Arrival::Refuse { status: Status::Overloaded, .. }));
     assert_eq!(serves.in_service(), 1);
 }
 

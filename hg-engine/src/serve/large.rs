@@ -105,7 +105,11 @@ pub(crate) fn serve(
             Err(refusal) => Err(refusal),
         };
         if header.kind == Kind::OneWay {
-            port.state.lock().protocol.tell(origin, Kind::ArgumentsTaken, header.id);
+            let protocol = &mut port.state.lock().protocol;
+            protocol.tell(origin, Kind::ArgumentsTaken, header.id);
+            if let Err((Status::Rejected | Status::Decode, why)) = &taken {
+                protocol.serves.log_dropped(origin, why);
+            }
         }
         match taken {
             Ok(taken) => run(handler, request, taken).await,

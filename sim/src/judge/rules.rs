@@ -51,7 +51,7 @@ pub(crate) fn is_possible(call: &Call, kind: &str, sides: Sides) -> bool {
         "Draining" => sides.target_has_drained,
         "Panicked" => matches!(call.act, Act::Panic | Act::Poison),
         "Decode" => call.act == Act::Poison,
-        "Rejected" => {
+        "Rejected" | "Overloaded" => {
             let is_large = call.lends() || matches!(call.act, Act::Answer(len) if len >= 100);
             let is_bad = matches!(call.act, Act::Forget | Act::Poison);
             is_large || is_bad || !target_is_well || was_disturbed

@@ -1,0 +1,63 @@
+//! What a target says of what comes, and of whom it takes more.
+
+use hg_na::Peer;
+
+use crate::{error::Status, header::Header};
+
+/// What to do with an unexpected message.
+#[derive(Debug)]
+pub enum Arrival {
+    /// Run the handler; the payload begins at this offset.
+    Run {
+        /// Header of the request.
+        header: Header,
+        /// Where the payload begins.
+        payload: usize,
+    },
+    /// Answer with a failure.
+    Refuse {
+        /// Id of the request.
+        id: u64,
+        /// Why.
+        status: Status,
+        /// In words.
+        text: String,
+    },
+    /// Close the connection, after this sentence.
+    Disconnect(String),
+    /// Nothing, until there is room for it: hand it to [`Serves::hold`](super::Serves::hold).
+    Hold,
+    /// Nothing.
+    Drop,
+    /// Nothing, but its origin may have the memory of its arguments back.
+    DropBulk {
+        /// Id of the one-way call.
+        id: u64,
+    },
+}
+
+/// What a control message says.
+#[derive(Debug)]
+pub enum Control {
+    /// The origin does not want this answer any more; a handler that runs still was told.
+    Cancelled(u64),
+    /// The arguments of this one-way call of ours were taken: their memory is free.
+    ArgumentsTaken(u64),
+    /// The result of this request was taken: its memory is free.
+    ResultTaken(u64),
+    /// The peer begins nothing any more, and has answered what it had begun.
+    Drained,
+    /// The peer closes the connection for this reason.
+    Fault(String),
+    /// Close the connection, after this sentence.
+    Disconnect(String),
+}
+
+/// From whom unexpected messages are taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Admission {
+    /// From anybody, or from nobody.
+    Of(bool),
+    /// From this peer, or not.
+    OfPeer(Peer, bool),
+}
