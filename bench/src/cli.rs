@@ -81,10 +81,9 @@ enum Command {
     Busy(waits::BusyArguments),
     /// How long others wait for an engine's lock while a handler pulls.
     Held(held::Arguments),
-    /// Processor time, threads and wake-ups of engines with nothing to do.
     /// Calls of a client whose other peers have stopped.
     Hung(hung::Arguments),
-    /// Processor time of engines with nothing to do.
+    /// Processor time, threads and wake-ups of engines with nothing to do.
     Idle(idle::Arguments),
     /// Idle peers; started by the others.
     #[command(hide = true)]

@@ -23,15 +23,16 @@ pub enum Progress {
 pub enum Wait {
     /// Polls on. The lowest latency, one processor core.
     Spin,
-    /// Polls for this long, then sleeps.
+    /// Polls for this long, then sleeps. Where that has brought nothing several times because the peer waits for this core, it sleeps
+    /// at once for a while.
     Adaptive(Duration),
     /// Sleeps at once.
     Block,
 }
 
 impl Wait {
-    /// How long [`Wait::default`] polls before it sleeps: twice a wake-up, so that it costs at most
-    /// thrice the best choice made afterwards.
+    /// How long [`Wait::default`] polls before it sleeps: twice a wake-up. `hg-perf waits` measures it beside the better of polling
+    /// and sleeping.
     pub const ADAPTIVE_DEFAULT: Duration = Duration::from_micros(50);
 }
 

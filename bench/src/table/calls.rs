@@ -74,7 +74,7 @@ fn spinning(figures: &Figures) -> Option<Judged> {
 
 fn instructions(figures: &Figures) -> Option<Judged> {
     let counted = Quantity::median(figures.of("instructions_per_call_and_side")?)?;
-    Some(Judged::figure(counted, "", Smaller, 900.0, 450.0))
+    Some(Judged::figure(counted, "", Smaller, 700.0, 450.0))
 }
 
 fn many(figures: &Figures) -> Option<Judged> {
