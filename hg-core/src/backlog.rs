@@ -275,7 +275,7 @@ fn limit(is_request: bool, bytes_max: u64) -> Error {
     Error::Limit {
         what,
         limit: bytes_max,
-        remedy: "wait until the peer has taken some of them, or raise `Builder::backlog_bytes_max` and `calls_max`",
+        remedy: "await calls and one-way calls as they leave, or raise `Builder::backlog_bytes_max` and `calls_max`: short ones that wait for one peer are about half of `calls_max`",
     }
 }
 

@@ -43,8 +43,9 @@ use crate::{
 /// Requests in service at a target before it stops taking more (they wait at their origins); of one origin at most as
 /// many as are left to all others.
 pub const IN_SERVICE_MAX: usize = 4096;
-/// Cancellations of one origin that are remembered because they overtook their requests.
-pub const EARLY_CANCELS_MAX: usize = 256;
+/// Cancellations of one origin that are remembered because they overtook their requests: of more, those whose requests come first.
+/// As many as a transport takes requests, and then some.
+pub const EARLY_CANCELS_MAX: usize = 1024;
 
 /// A request that has no room yet.
 #[derive(Debug)]
@@ -433,11 +434,7 @@ impl Serves {
         if let Some(token) = self.running.get_mut(&(from, id)) {
             return woken.extend(token.get_or_insert_default().set());
         }
-        let of_origin = self.early_cancels.entry(from).or_default();
-        if of_origin.len() == EARLY_CANCELS_MAX {
-            of_origin.pop_front();
-        }
-        of_origin.push_back(id);
+        remember_first(self.early_cancels.entry(from).or_default(), id);
         self.set_ease();
     }
 
@@ -547,6 +544,18 @@ fn subtract_remaining(message: &mut Message, waited: Duration) {
     if let Ok((Header { remaining_ns: Some(left), .. }, _)) = Header::decode(message.as_slice()) {
         let left = Duration::from_nanos(left).saturating_sub(waited);
         Header::set_remaining(message.as_mut_slice(), left);
+    }
+}
+
+/// Adds an id; where there is no room, those that are after all others give way.
+fn remember_first(ids: &mut VecDeque<u64>, id: u64) {
+    if ids.len() < EARLY_CANCELS_MAX {
+        return ids.push_back(id);
+    }
+    let later = |a: &u64, b: &u64| Key::from_bits(*a).is_after(Key::from_bits(*b));
+    let last = ids.iter_mut().reduce(|a, b| if later(b, a) { b } else { a });
+    if let Some(last) = last.filter(|last| later(last, &id)) {
+        *last = id;
     }
 }
 

@@ -16,7 +16,7 @@ use hg_core::{
 use crate::{
     Peer,
     inside::is_waited_for,
-    large::{Claim, too_large},
+    large::{Claim, no_memory, too_large},
     pending::PortRef,
     port::Port,
     view::Fetch,
@@ -132,7 +132,12 @@ fn failure(error: TransferError) -> Failure {
         TransferError::Cancelled => Failure::Cancelled,
         TransferError::Closed => Failure::Closed,
         TransferError::WouldDeadlock => Failure::WouldDeadlock,
-        TransferError::NotMade(error) => Failure::NotMade(error),
+        TransferError::NotMade(error @ hg_na::Error::NoMemory { .. }) => {
+            Failure::Rejected(no_memory(&error))
+        }
+        TransferError::NotMade(error) => {
+            Failure::Rejected(format!("its result cannot be pulled: {error}"))
+        }
         other => Failure::Rejected(format!("the result could not be pulled: {other}")),
     }
 }

@@ -20,6 +20,7 @@ use crate::{
     Request,
     arriving::{Arrived, Arriving},
     inside::is_in_handler,
+    large::no_memory,
     pending::{Pending, PortRef},
     port::Port,
 };
@@ -349,8 +350,9 @@ fn arrived<R: Rpc>(result: Arrived) -> Result<R::Output, CallError<R::Error>> {
 #[cold]
 fn undecodable<R: Rpc>(error: &codec::CodecError) -> CallError<R::Error> {
     match error {
+        // The handler has run: the call was made.
         codec::CodecError::NoMemory { len } => {
-            CallError::NotMade(hg_na::Error::NoMemory { len: *len as u64 })
+            CallError::Rejected(no_memory(&hg_na::Error::NoMemory { len: *len as u64 }))
         }
         _ => CallError::Decode(format!("the answer of `{}`: {error}", R::NAME)),
     }

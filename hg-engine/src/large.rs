@@ -53,3 +53,10 @@ impl Claim {
 pub(crate) fn too_large(what: &str, len: u64, (max, limit): (u64, &str)) -> String {
     format!("{what} of {len} bytes exceed the limit of {max} bytes (`Builder::{limit}`)")
 }
+
+/// Why a result that has come is not taken.
+pub(crate) fn no_memory(error: &hg_na::Error) -> String {
+    format!(
+        "its result does not fit here: {error}; let it be pushed to memory that lies ready, or answer with a descriptor"
+    )
+}

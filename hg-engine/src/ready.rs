@@ -33,7 +33,9 @@ impl Engine {
     /// engine.notify(rpc, target, ()).accepted()
     /// # }
     /// ```
-    /// The room is not kept for whoever has waited: another thread's call may take it first, and then that one's is refused.
+    /// The room is not kept for whoever has waited: another thread's call may take it first, and then that one's is refused. It is the
+    /// engine's: of calls that wait because one peer does not take them, it keeps a half for those to others, and refuses more.
+    /// Whoever sends many to one peer awaits each ([`OneWay`](crate::OneWay) is a future, too), which goes on as that one takes them.
     /// A call has its room until its outcome was taken or it was dropped: who holds calls that are over and waits for room waits in
     /// vain. Each context has its own room: this is the thread's.
     pub fn ready(&self) -> Ready<'_> {

@@ -5,7 +5,7 @@
 //! | `value` | answers, arguments and moved bytes are what was sent |
 //! | `outcome` | a call ends as it can have ended |
 //! | `late` | a call with a deadline ends by it |
-//! | `slow` | a call between two processes that nothing keeps from answering ends within a short time |
+//! | `slow` | a call between two processes that nothing keeps from answering ends within a short time, whatever others do |
 //! | `stuck` | a call ends, unless it asks a process that hangs |
 //! | `probe` | when all has happened, every living process can call every other one, whatever hangs beside them; where its own requests fill its share of what may wait for that one, once some were taken |
 //! | `twice` | a request is answered once, and served once |
@@ -188,7 +188,8 @@ fn judge_call(
         target_has_drained: to.has_drained && record.served == 0,
         is_forgotten: run.forgotten.contains(&(call.from, call.to)),
     };
-    if is_possible(call, kind, sides) {
+    let is_refused = *kind == "NotMade" && has_no_reason_to_wait(run, call);
+    if is_possible(call, kind, sides) && !is_refused {
         return None;
     }
     let check = if record.has_drained || *kind == "Draining" { "drain" } else { "outcome" };
@@ -202,8 +203,12 @@ fn has_no_reason_to_wait(run: &Run, call: &Call) -> bool {
     let is_fast = rules.delay_max <= 100_000 && rules.credits >= 8 && rules.batch >= 8;
     let is_calm = |number: usize| {
         let (settings, it) = (run.story.processes.get(number - 1), &run.processes[number]);
-        let is_free =
-            settings.is_some_and(|it| it.in_service_max >= 4096 && it.pool_threads_max >= 500);
+        let is_free = settings.is_some_and(|it| {
+            it.in_service_max >= 4096
+                && it.pool_threads_max >= 500
+                && it.calls_max >= 65_536
+                && it.backlog_bytes_max >= 1 << 30
+        });
         is_free && it.lives && it.disturbed_until == 0 && !it.was_restarted
     };
     let to_be_quick = matches!(call.act, Act::Answer(_) | Act::Refuse | Act::Panic | Act::After(_));

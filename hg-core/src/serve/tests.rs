@@ -214,6 +214,24 @@ fn remembered_cancellations_are_bounded_for_each_origin_by_itself() {
 }
 
 #[test]
+fn of_more_cancellations_than_are_remembered_those_of_the_first_requests_are() {
+    let mut serves = Serves::new(8, None);
+    let id = |number: usize| (number as u64) << 28;
+    // Those of requests that never come are told as well, in any order.
+    for number in (EARLY_CANCELS_MAX..3 * EARLY_CANCELS_MAX).chain((0..EARLY_CANCELS_MAX).rev()) {
+        cancel(&mut serves, id(number));
+    }
+    for number in 0..EARLY_CANCELS_MAX {
+        let arrival = serves.handle_message(ORIGIN, &request(id(number)));
+        assert!(matches!(arrival, Arrival::Refuse { status: Status::Cancelled, .. }), "{number}");
+    }
+    assert!(matches!(
+        serves.handle_message(ORIGIN, &request(id(EARLY_CANCELS_MAX))),
+        Arrival::Run { .. }
+    ));
+}
+
+#[test]
 fn running_handlers_see_cancellation_and_the_end_of_their_origin() {
     let mut serves = Serves::new(8, None);
     let others = Peer::new(2, 1);

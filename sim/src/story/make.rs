@@ -32,22 +32,32 @@ struct Mood {
 /// Events of a story at least.
 const EVENTS_MIN: u64 = 300;
 
+/// In so many stories of a hundred two processes have limits as by default, and nothing happens to them: their calls to each other
+/// have no reason to wait, whatever others do.
+const CALM: u64 = 30;
+
 pub(super) fn story(seed: u64, random: &mut Random) -> Story {
     let processes = random.between(2, 6);
-    let settings: Vec<_> = (0..processes).map(|_| settings(random)).collect();
+    let mut settings: Vec<_> = (0..processes).map(|_| settings(random)).collect();
     let hung = match random.below(20) {
         0..12 => 0,
         12..19 => random.between(1, 4),
         _ => random.between(20, 100),
     };
     let hung = usize::try_from(hung).unwrap_or(0);
-    let rules = rules(random);
+    let mut rules = rules(random);
     let mood = mood(random, hung > 0);
+    let calm = if random.percent(CALM) { 2 } else { 0 };
+    if calm > 0 {
+        settings[..calm].iter_mut().for_each(|it| it.make_calm());
+        make_calm(&mut rules);
+    }
     let mut maker = Maker {
         left_behind: vec![0; settings.len() + 1],
         hogs: vec![vec![false; settings.len() + 1]; settings.len() + 1],
         lives: vec![true; settings.len() + 1],
         hangs: vec![false; settings.len() + 1],
+        calm,
         story: Story {
             seed,
             order: seed,
@@ -100,6 +110,35 @@ fn settings(random: &mut Random) -> Settings {
             None,
         ]),
     }
+}
+
+impl Settings {
+    /// As by default.
+    fn make_calm(&mut self) {
+        let (runtime, checksum, spin) = (self.runtime, self.checksum, self.spin);
+        *self = Self {
+            in_service_max: 4096,
+            contexts: 1,
+            calls_max: 65_536,
+            large_max: 1 << 30,
+            large_in_service_max: 1 << 30,
+            backlog_bytes_max: 1 << 30,
+            pool_threads_max: 512,
+            eager_max: 0,
+            checksum,
+            background: true,
+            event_loops: false,
+            runtime,
+            spin,
+        };
+    }
+}
+
+/// A transport that keeps nobody for long.
+fn make_calm(rules: &mut Rules) {
+    (rules.credits, rules.credit_lengths, rules.queue_depth, rules.batch) = (64, 64, 64, 32);
+    rules.delay_min = rules.delay_min.min(20 * MICRO);
+    rules.delay_max = rules.delay_max.min(rules.delay_min + 20 * MICRO);
 }
 
 fn rules(random: &mut Random) -> Rules {
@@ -156,6 +195,8 @@ struct Maker {
     lives: Vec<bool>,
     /// Stopped for ever.
     hangs: Vec<bool>,
+    /// To the first so many nothing happens.
+    calm: usize,
 }
 
 impl Maker {
@@ -223,6 +264,9 @@ impl Maker {
 
     fn fault(&mut self, random: &mut Random) {
         let it = usize::try_from(random.between(1, self.story.processes.len() as u64)).unwrap_or(1);
+        if it <= self.calm {
+            return;
+        }
         if !self.lives[it] {
             self.lives[it] = true;
             self.hogs[it].fill(false);
@@ -322,7 +366,10 @@ impl Maker {
             Kind::Later,
             Kind::Blocking,
         ]);
-        let act = self.act(kind, random);
+        let mut act = self.act(kind, random);
+        if to <= self.calm && kind == Kind::Plain && matches!(act, Act::After(_)) {
+            act = Act::Answer(0); // It would keep its process from everything else.
+        }
         let len = if random.percent(self.mood.large) {
             random.pick(&[100, 300, 3000, 10_000])
         } else {
