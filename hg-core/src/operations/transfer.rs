@@ -122,6 +122,14 @@ pub struct Move {
     pub(crate) op: Op,
 }
 
+impl Move {
+    /// Of which it is a piece.
+    #[must_use]
+    pub fn transfer(&self) -> OperationId {
+        self.id
+    }
+}
+
 /// What became of a piece that this side was to move.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Came {

@@ -5,8 +5,8 @@
 //!
 //! | who | what |
 //! |---|---|
-//! | the background thread, or one that waits without a deadline, when it has the role | takes the next piece, gives the role back (H1), moves it, waits for the role anew |
-//! | any other thread that has the role: one with a deadline, in a poll, in [`crate::Engine::progress`], of a foreign loop, the stand-in; any thread, where there is no stand-in | leaves the piece to a thread of a pool for nothing else; where none was to be had at all for [`PATIENCE`], moves it |
+//! | the background thread, or one that waits for that very transfer without a deadline, when it has the role | takes the next piece, gives the role back (H1), moves it, waits for the role anew |
+//! | any other thread that has the role: one that waits for something else, or with a deadline, in a poll, in [`crate::Engine::progress`], of a foreign loop, the stand-in; any thread, where there is no stand-in | leaves the piece to a thread of a pool for nothing else; where none was to be had at all for [`PATIENCE`], moves it |
 //! | a follower, a thread that comes | takes the role meanwhile, as ever |
 //! | the *stand-in*, a thread that lives while pieces are moved | takes the role where a piece takes longer than 5 ms and nobody has it, until one has ended |
 //!
@@ -24,7 +24,7 @@ use std::{
 
 use hg_core::{
     deferred::Deferred,
-    operations::{Came, Move},
+    operations::{Came, Move, OperationId},
 };
 use hg_na::Begun;
 
@@ -59,11 +59,16 @@ impl Movers {
 impl Port {
     /// Sees to the next piece, if there is one. Where this thread may wait and moves it, it has lost the role then.
     #[cold]
-    pub(crate) fn move_piece(self: &Arc<Self>, role: &mut Role<'_>, may_wait: bool) {
+    pub(crate) fn move_piece(
+        self: &Arc<Self>,
+        role: &mut Role<'_>,
+        may_wait: impl FnOnce(OperationId) -> bool,
+    ) {
         let Some(mut state) = self.enter_state() else { return };
         let Some(moving) = state.protocol.next_move() else { return };
-        let is_here = may_wait && !state.followers.has_loop();
+        let has_loop = state.followers.has_loop();
         drop(state);
+        let is_here = !has_loop && may_wait(moving.transfer());
         let taken = Taken { port: Arc::clone(self), moving: Some(moving) };
         match is_here.then(|| self.begin_moving()).flatten() {
             Some(running) => taken.run(Some((role, running))),

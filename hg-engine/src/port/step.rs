@@ -16,8 +16,8 @@ pub(crate) trait Look {
     /// Asked in each round, after the transport's completions were dealt with.
     fn look(&mut self, state: &mut State) -> Option<Self::Found>;
 
-    /// Whether this thread may be held up by a peer whose memory is not there (`moving.rs`).
-    fn may_wait(&self, _port: &Port) -> bool {
+    /// Whether this thread may be held up by a peer whose memory is not there, for this transfer (`moving.rs`).
+    fn may_wait(&self, _port: &Port, _transfer: OperationId) -> bool {
         false
     }
 
@@ -48,7 +48,7 @@ impl<L: Look> Look for Patient<&mut L> {
         self.0.look(state)
     }
 
-    fn may_wait(&self, _port: &Port) -> bool {
+    fn may_wait(&self, _port: &Port, _transfer: OperationId) -> bool {
         true
     }
 }
@@ -72,9 +72,9 @@ impl Look for OutcomeOf<'_> {
         found.then_some(())
     }
 
-    fn may_wait(&self, port: &Port) -> bool {
+    fn may_wait(&self, port: &Port, transfer: OperationId) -> bool {
         let deadline = || Some(port.enter_state()?.protocol.operations.deadline(self.id));
-        self.waits && deadline().is_some_and(|at| at.is_none())
+        self.waits && transfer == self.id && deadline().is_some_and(|at| at.is_none())
     }
 
     #[inline(always)]
@@ -142,8 +142,7 @@ impl Port {
         if has_moves || is_served && self.has_moves(&mut locked) {
             locked = None;
             moved = true;
-            let may_wait = found.is_none() && look.may_wait(self);
-            self.move_piece(role, may_wait);
+            self.move_piece(role, |transfer| found.is_none() && look.may_wait(self, transfer));
         }
         if found.is_some()
             && let Some(state) = locked
