@@ -1,14 +1,16 @@
 //! What each frame of an open connection does. Everything in it is a claim until it was checked.
 
-use hg_na::{Completion, GoneReason, Message, OpId, Peer, Returned};
+use hg_na::{GoneReason, Message, Peer};
+use hg_na_link::Lane;
 
 use crate::{
     context::TcpContext,
     frame::{Header, Kind},
-    link::{EXPECTED, UNEXPECTED},
-    outbound::ended,
+    link::{Way, pump},
     reading::{Fate, misbehaved},
-    wire::Wire,
+    settings::LIMITS,
+    transfers::{arrived, asked, ended, lost_sink, sink, withdrawn},
+    wire::{Slot, Wire},
 };
 
 impl TcpContext {
@@ -40,49 +42,44 @@ impl TcpContext {
         header: Header,
         message: Message,
     ) -> Result<(), &'static str> {
-        let side = usize::from(header.link.side);
+        let (side, admission) = (usize::from(header.link.side), self.links.admission());
         let Some(link) = self.links.find(peer) else { return Ok(()) };
+        let done = &mut self.finished;
         match header.kind {
             Kind::Unexpected => {
-                link.receive(UNEXPECTED, message.len())?;
-                if self.admission && link.is_admitted && link.withheld.is_empty() {
-                    link.release(UNEXPECTED, message.len(), Some((wire, side)));
-                    self.finished.push(Completion::Unexpected { from: peer, message });
+                let len = message.len();
+                link.way.receive(Lane::Unexpected, len)?;
+                if link.deliver((Lane::Unexpected, 0), message, admission, done) {
+                    link.way.release(Lane::Unexpected, len, Some((wire, side)));
                 } else {
-                    link.withheld.push_back(message);
-                    self.await_admission(peer);
+                    self.links.await_admission(peer);
                 }
             }
             Kind::Expected => {
-                link.receive(EXPECTED, message.len())?;
-                link.release(EXPECTED, message.len(), Some((wire, side)));
-                // One without a receive is late.
-                if let Some(receive) = link.receives.take(header.word) {
-                    let id = OpId { scope: peer.index(), serial: receive.serial };
-                    let returned = Returned::Message(message);
-                    self.finished.push(ended(id, receive.token, None, returned));
-                }
+                link.way.receive(Lane::Expected, message.len())?;
+                link.way.release(Lane::Expected, message.len(), Some((wire, side)));
+                link.deliver((Lane::Expected, header.word), message, admission, done);
             }
-            Kind::Control => self.finished.push(Completion::Control { from: peer, message }),
+            Kind::Control => {
+                link.deliver((Lane::Control, 0), message, admission, done);
+            }
             Kind::Credit => {
-                link.refill(UNEXPECTED, header.word)?;
-                link.pump(wire, side, &mut self.finished);
+                link.way.refill(Lane::Unexpected, header.word)?;
+                pump(link, wire, side, done);
             }
             Kind::ExpectedCredit => {
-                link.refill(EXPECTED, header.word)?;
-                link.pump(wire, side, &mut self.finished);
+                link.way.refill(Lane::Expected, header.word)?;
+                pump(link, wire, side, done);
             }
             Kind::Put | Kind::Get => {
                 let regions = &self.shared.regions;
-                link.transfers.asked(regions, header, message.as_slice(), (wire, side))?;
+                asked(link, regions, (header, message.as_slice()), (wire, side))?;
             }
             Kind::End => {
-                let (serial, body) = (header.word, message.as_slice());
-                let done = link.transfers.ended(peer, serial, body, (wire, side))?;
-                self.finished.extend(done);
-                link.tell_room(wire.outbound.controls(), &mut self.finished);
+                ended(link, (header.word, message.as_slice()), (wire, side), done)?;
+                link.tell_room(&LIMITS, wire.outbound.controls(), done);
             }
-            Kind::Cancel => link.transfers.withdrawn(header.word, wire, side),
+            Kind::Cancel => withdrawn(link, header.word, wire, side),
             Kind::PutData | Kind::GetData | Kind::Open | Kind::Close | Kind::Goodbye => {}
         }
         Ok(())
@@ -98,14 +95,14 @@ impl TcpContext {
         let Some(peer) = wire.peer_of(header.link) else { return Ok(()) };
         let Some(link) = self.links.find(peer) else { return Ok(()) };
         let side = usize::from(header.link.side);
-        let sink = link.transfers.sink(header, bytes.len()).map_err(misbehaved)?;
-        if let Some((entry, offset)) = sink {
+        let place = sink(link, header, bytes.len()).map_err(misbehaved)?;
+        if let Some((entry, offset)) = place {
             let copied = entry.with(|memory| hg_na_memory::copy_in(memory, offset, bytes));
             if !matches!(copied, Some(Ok(()))) {
-                link.transfers.lost_sink(header, wire, side);
+                lost_sink(link, header, wire, side);
             }
         }
-        link.transfers.arrived(header, bytes.len(), wire, side);
+        arrived(link, header, bytes.len(), wire, side);
         Ok(())
     }
 
@@ -123,15 +120,15 @@ impl TcpContext {
             self.untime(wire);
             self.map(wire);
         }
-        let peer = self.links.accept(wire, side);
-        wire.slots[side] = crate::wire::Slot { peer: Some(peer), epoch: header.link.epoch };
+        let peer = self.links.accept(Way::over(wire, side));
+        wire.slots[side] = Slot { peer: Some(peer), epoch: header.link.epoch };
         Ok(())
     }
 
     /// The peer closes a link; without any left, the connection.
     fn close_by_peer(&mut self, wire: &mut Wire, header: Header) -> Result<(), Fate> {
         if wire.peer_of(header.link).is_some() {
-            self.close_link(wire, usize::from(header.link.side), GoneReason::Closed);
+            self.close_link(wire, usize::from(header.link.side), &GoneReason::Closed);
         }
         if wire.is_used() { Ok(()) } else { Err(Fate::Parted) }
     }

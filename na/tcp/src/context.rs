@@ -25,6 +25,7 @@ use hg_na::{
     Address, Completion, Context, Error, Exchange, Exchanged, GoneReason, Harvest, Identity,
     Message, Op, OpId, Peer, Rejected, Tag, Token, Told, Waiter,
 };
+use hg_na_link::sending::new_message;
 use hg_na_memory::NotInherited;
 use hg_na_parts::limits::os_error;
 use mio::{Interest, net::TcpListener};
@@ -34,17 +35,18 @@ use crate::{
     address::Target,
     domain::Shared,
     flushing::Flushing,
-    frame::Kind,
+    frame::{Kind, MESSAGE_MAX},
     greeting::{Incarnation, Nonce},
     inbox::Inbox,
-    link::{Link, State},
+    link::{Link, Links, State, Way},
     outbound::Outbound,
     pace::Pace,
+    settings::LIMITS,
     silence::Watched,
-    tables::{Links, Wires},
     transfers::next_piece,
     waiter::TcpWaiter,
     wire::{Flush, Phase, Wire, WireKey},
+    wires::Wires,
 };
 use hg_na_parts::regions::random;
 
@@ -85,25 +87,19 @@ pub(crate) struct TcpContext {
     pub(crate) accepts: bool,
     pub(crate) links: Links,
     pub(crate) wires: Wires,
-    pub(crate) by_target: FxHashMap<Target, Peer>,
     /// Open connections that surely lead to a target: dialled, or confirmed by one that was.
     pub(crate) routes: FxHashMap<Target, WireKey>,
     /// Open connections by what their other end says it is.
     pub(crate) by_incarnation: HashMap<Incarnation, WireKey>,
-    /// Open connections; links that have ended and withhold messages; accepted connections that have not said who they are.
+    /// Open connections; accepted connections that have not said who they are.
     pub(crate) open: usize,
-    pub(crate) hung_up: usize,
     pub(crate) strangers: usize,
     pub(crate) watched: Watched,
     pub(crate) flushing: Flushing,
-    pub(crate) serial: u64,
-    pub(crate) admission: bool,
     pub(crate) finished: Vec<Completion>,
     /// Links to be started; links that wait for a connection of the peer's choice.
     pub(crate) starting: Vec<Peer>,
     pub(crate) awaiting: Vec<Peer>,
-    /// Links with messages that waited for admission when it was last open to each of them.
-    pub(crate) withholding: Vec<Peer>,
     /// Wires to be read, to be flushed.
     pub(crate) listed: Vec<WireKey>,
     pub(crate) dirty: Vec<WireKey>,
@@ -158,22 +154,17 @@ impl TcpContext {
             accepts: listener.is_some(),
             _kept: listener.as_ref().map(|listener| NotInherited::new(listener.as_fd())),
             listener,
-            links: Links::new(mark),
+            links: Links::new(mark, LIMITS),
             wires: Wires::default(),
-            by_target: FxHashMap::default(),
             routes: FxHashMap::default(),
             by_incarnation: HashMap::new(),
             open: 0,
-            hung_up: 0,
             strangers: 0,
             watched: Watched::default(),
             flushing: Flushing::default(),
-            serial: 0,
-            admission: true,
             finished: Vec::new(),
             starting: Vec::new(),
             awaiting: Vec::new(),
-            withholding: Vec::new(),
             listed: Vec::new(),
             dirty: Vec::new(),
             hot: None,
@@ -254,7 +245,7 @@ impl TcpContext {
         let mut told = false;
         for peer in wire.slots.iter().filter_map(|slot| slot.peer) {
             let Some(link) = self.links.find(peer) else { continue };
-            told |= link.tell_room(wire.outbound.controls(), &mut self.finished);
+            told |= link.tell_room(&LIMITS, wire.outbound.controls(), &mut self.finished);
         }
         if told {
             self.wake();
@@ -271,7 +262,7 @@ impl TcpContext {
         }
         for side in 0..2 {
             let Some(peer) = wire.slots[side].peer.take() else { continue };
-            self.end_link(peer, why.clone(), Some(&mut wire.outbound));
+            self.end_link(peer, why, Some(&mut wire.outbound));
         }
         self.wires.release(wire.key);
     }
@@ -288,32 +279,17 @@ impl TcpContext {
     pub(crate) fn end_link(
         &mut self,
         peer: Peer,
-        reason: GoneReason,
+        why: &GoneReason,
         outbound: Option<&mut Outbound>,
     ) {
-        let Some(link) = self.links.find(peer) else { return };
-        if let Some(target) = &link.target
-            && self.by_target.get(target) == Some(&peer)
-        {
-            self.by_target.remove(target);
+        if let Some(outbound) = outbound {
+            outbound.fail(peer, why, &mut self.finished);
         }
-        link.end(reason.clone(), outbound, &mut self.finished);
-        let is_last = link.withheld.is_empty();
-        self.finished.push(Completion::HungUp { peer, reason });
-        self.hung_up += 1;
-        if is_last {
-            self.bury(peer);
+        if let Some(link) = self.links.find(peer) {
+            link.way.state = State::Ended;
         }
-    }
-
-    /// The last word about a link that has ended, and withholds nothing.
-    pub(crate) fn bury(&mut self, peer: Peer) {
-        let Some(State::Ended(reason)) = self.links.find(peer).map(|link| &link.state) else {
-            return;
-        };
-        self.finished.push(Completion::Gone { peer, reason: reason.clone() });
-        self.hung_up -= 1;
-        self.links.remove(peer);
+        // Nothing is lent over a stream.
+        let _ = self.links.end(peer, why, &mut self.finished);
     }
 
     /// Gives a connection a time to end at.
@@ -363,13 +339,7 @@ impl Context for TcpContext {
         if self.shared.guard.is_child() {
             return Err(Error::Forked);
         }
-        let target = Target::parse(address)?;
-        if let Some(peer) = self.by_target.get(&target) {
-            return Ok(*peer);
-        }
-        let peer = self.links.add(target.clone());
-        self.by_target.insert(target, peer);
-        Ok(peer)
+        Ok(self.links.look_up(Target::parse(address)?, Way::new))
     }
 
     fn forget(&mut self, peer: Peer) {
@@ -379,7 +349,7 @@ impl Context for TcpContext {
     }
 
     fn message(&mut self, _to: Peer, len: usize) -> Result<Message, Error> {
-        Self::new_message(len)
+        new_message(len, MESSAGE_MAX)
     }
 
     fn post(&mut self, token: Token, op: Op) -> Result<OpId, Rejected> {
@@ -403,17 +373,13 @@ impl Context for TcpContext {
     }
 
     fn set_admission(&mut self, open: bool) {
-        self.admission = open;
-        if self.has_admissible() {
+        if self.links.set_admission(open) {
             self.wake();
         }
     }
 
     fn set_admission_of(&mut self, peer: Peer, open: bool) {
-        let Some(link) = self.links.find(peer) else { return };
-        link.is_admitted = open;
-        self.await_admission(peer);
-        if self.has_admissible() {
+        if self.links.set_admission_of(peer, open) {
             self.wake();
         }
     }
@@ -434,7 +400,7 @@ impl Context for TcpContext {
         if self.shared.guard.is_child() {
             return Identity::default();
         }
-        let remote = self.links.get(peer).and_then(|link| link.remote);
+        let remote = self.links.get(peer).and_then(|link| link.way.remote);
         remote.map(Identity::network).unwrap_or_default()
     }
 
@@ -443,7 +409,7 @@ impl Context for TcpContext {
     }
 
     fn connected(&mut self) -> Vec<Peer> {
-        let open = |link: &&Link| matches!(link.state, State::Open { .. });
+        let open = |link: &&Link| matches!(link.way.state, State::Open { .. });
         self.links.iter().filter(open).map(|link| link.peer).collect()
     }
 

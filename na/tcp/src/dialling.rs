@@ -11,7 +11,7 @@ use crate::{
     context::{TcpContext, Timer},
     greeting::{Greeting, Hello},
     inbox::Parcel,
-    link::State,
+    link::{State, pump},
     resolver::Question,
     seal::Exchange,
     wire::{Phase, Role, Wire, WireKey},
@@ -26,7 +26,8 @@ impl TcpContext {
     }
 
     fn start(&mut self, peer: Peer, now: Instant) {
-        let Some(link) = self.links.find(peer).filter(|link| link.state == State::Starting) else {
+        let Some(link) = self.links.find(peer).filter(|link| link.way.state == State::Starting)
+        else {
             return;
         };
         let Some(target) = link.target.clone() else { return };
@@ -39,7 +40,7 @@ impl TcpContext {
         match (&target.host, target.numeric()) {
             (_, Some(address)) => self.dial(peer, vec![address], false, now),
             (Host::Name(name), None) => {
-                link.state = State::Resolving;
+                link.way.state = State::Resolving;
                 let (name, port) = (name.clone(), target.port);
                 let inbox = std::sync::Arc::clone(&self.inbox);
                 self.shared.resolver.ask(Question { name, port, peer, inbox });
@@ -58,8 +59,8 @@ impl TcpContext {
             let epoch = wire.slots[side].epoch.wrapping_add(1);
             wire.slots[side] = crate::wire::Slot { peer: Some(peer), epoch };
             wire.send(crate::frame::Kind::Open, side, 0, &[]);
-            link.open(&wire, side);
-            link.pump(&mut wire, side, &mut self.finished);
+            link.way.open(&wire, side);
+            pump(link, &mut wire, side, &mut self.finished);
             if let Some(target) = link.target.clone() {
                 self.routes.insert(target, key);
             }
@@ -117,7 +118,7 @@ impl TcpContext {
         wire.slots[0].peer = Some(peer);
         (wire.others, wire.insists) = (others, insists);
         if let Some(link) = self.links.find(peer) {
-            link.state = State::Dialling(key);
+            link.way.state = State::Dialling(key);
             wire.target = link.target.clone();
         }
         self.time(&mut wire, now + self.shared.settings.connect_timeout);
@@ -125,7 +126,7 @@ impl TcpContext {
     }
 
     pub(crate) fn fail_link(&mut self, peer: Peer, why: GoneReason) {
-        self.end_link(peer, why, None);
+        self.end_link(peer, &why, None);
     }
 
     /// The kernel told something of a connection that is being made.
@@ -215,7 +216,7 @@ impl TcpContext {
             match parcel {
                 Parcel::Resolved { peer, found } => {
                     let link = self.links.find(peer);
-                    if link.is_none_or(|link| link.state != State::Resolving) {
+                    if link.is_none_or(|link| link.way.state != State::Resolving) {
                         continue;
                     }
                     self.untime_link(peer);
@@ -233,7 +234,7 @@ impl TcpContext {
     /// the peer preferred, instead of which a new one is made in any case.
     pub(crate) fn link_is_late(&mut self, peer: Peer, now: Instant) {
         self.awaiting.retain(|awaiting| *awaiting != peer);
-        match self.links.find(peer).map(|link| &link.state) {
+        match self.links.find(peer).map(|link| &link.way.state) {
             Some(State::Awaiting { via, .. }) => {
                 let via = *via;
                 self.dial(peer, vec![via], true, now);
@@ -259,7 +260,7 @@ impl TcpContext {
     pub(crate) fn look_for_awaited(&mut self) {
         for peer in std::mem::take(&mut self.awaiting) {
             let Some(link) = self.links.find(peer) else { continue };
-            let State::Awaiting { nonce, .. } = link.state else { continue };
+            let State::Awaiting { nonce, .. } = link.way.state else { continue };
             let key = self.wire_of(nonce);
             if !key.is_some_and(|key| self.attach(peer, key)) {
                 self.awaiting.push(peer);

@@ -77,10 +77,10 @@ impl TcpContext {
             return true;
         }
         if let Stage::Idle = self.flushing.stage {
-            self.flushing.stage = Stage::Queues(self.serial);
+            self.flushing.stage = Stage::Queues(self.links.serial());
         }
         if let Stage::Queues(to) = self.flushing.stage {
-            if !self.links.iter().all(|link| link.has_passed_on(to)) {
+            if !self.links.iter().all(|link| link.queues.has_passed_on(to)) {
                 return false;
             }
             for wire in self.wires.iter_mut().filter(|wire| wire.phase == Phase::Open) {

@@ -11,10 +11,8 @@
 //!
 //! A connection carries at most two links, one opened by each end: see [`crate::link`].
 
-use hg_na_parts::{
-    credits::{Amount, OWED_PART},
-    regions::CLAIM_LEN,
-};
+use hg_na_link::{ACCESS_LEN, VERDICT_LEN};
+use hg_na_parts::credits::{Amount, OWED_PART};
 
 /// Bytes of a header.
 pub(crate) const HEADER: usize = 16;
@@ -36,11 +34,6 @@ pub(crate) const TRANSFERS_MAX: usize = 256;
 /// Bytes of the protocol's own frames (verdicts, credits, announcements) that wait for a socket before the connection is
 /// read no more: until its peer reads. One that keeps its limits never makes so many wait, also when it reads nothing.
 pub(crate) const OWN_BYTES_MAX: u64 = 256 << 10;
-
-/// Bytes of the body of [`Kind::Put`] and [`Kind::Get`].
-pub(crate) const ACCESS_LEN: usize = CLAIM_LEN + 16;
-/// Bytes of the body of [`Kind::End`].
-pub(crate) const VERDICT_LEN: usize = 12;
 
 const _: () = {
     assert!(HEADER == 16);

@@ -29,7 +29,7 @@ use crate::{
     context::TcpContext,
     greeting::{BODY_MAX, Greeting, Hello, Incarnation, Nonce, PREFIX},
     inbox::Parcel,
-    link::State,
+    link::{State, Way, pump},
     reading::{Fate, misbehaved},
     seal::Exchange,
     wire::{Phase, Role, Slot, Wire},
@@ -114,7 +114,7 @@ impl TcpContext {
     fn hello(&mut self, wire: &mut Wire, hello: &Hello) -> Result<(), Fate> {
         let max = self.shared.settings.max_peers;
         // What those withhold that have hung up costs as much as what the others may send.
-        if self.open + self.hung_up >= max {
+        if self.open + self.links.hung_up() >= max {
             return Err(refuse(wire, &format!("it has {max} peers, its `max-peers`")));
         }
         let claimed = Address::new(&hello.address).ok();
@@ -126,7 +126,7 @@ impl TcpContext {
         }
         wire.incarnation = hello.incarnation;
         wire.greet(&Greeting::Welcome(self.incarnation));
-        let peer = self.links.accept(wire, 0);
+        let peer = self.links.accept(Way::over(wire, 0));
         wire.slots[0] = Slot { peer: Some(peer), epoch: 0 };
         self.opened(wire);
         Ok(())
@@ -154,8 +154,8 @@ impl TcpContext {
 
     /// The connection to a target that is being made.
     fn dialled_to(&mut self, target: &Target) -> Option<&mut Wire> {
-        let peer = *self.by_target.get(target)?;
-        let State::Dialling(key) = self.links.find(peer)?.state else { return None };
+        let peer = self.links.looked_up(target)?;
+        let State::Dialling(key) = self.links.find(peer)?.way.state else { return None };
         self.wires.find(key)
     }
 
@@ -199,8 +199,8 @@ impl TcpContext {
         self.opened(wire);
         let Some(peer) = wire.slots[0].peer else { return };
         let Some(link) = self.links.find(peer) else { return };
-        link.open(wire, 0);
-        link.pump(wire, 0, &mut self.finished);
+        link.way.open(wire, 0);
+        pump(link, wire, 0, &mut self.finished);
     }
 
     fn opened(&mut self, wire: &mut Wire) {
@@ -228,7 +228,7 @@ impl TcpContext {
         let Some(peer) = wire.slots[0].peer.take() else { return };
         let Some(link) = self.links.find(peer) else { return };
         let Some(via) = wire.remote else { return };
-        link.state = State::Awaiting { nonce, via };
+        link.way.state = State::Awaiting { nonce, via };
         if let Some(key) = self.wire_of(nonce)
             && self.attach(peer, key)
         {

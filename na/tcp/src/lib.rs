@@ -36,9 +36,9 @@
 //! # Layers
 //! | module | what it is |
 //! |---|---|
-//! | `frame`, `greeting`, `verdict`, `address`, `key` | what travels, and what is configured |
+//! | `frame`, `greeting`, `address`, `key` | what travels, and what is configured |
 //! | `inbound`, `outbound`, `seal` | the two halves of a stream, and encryption |
-//! | `wire`, `link`, `receives`, `transfers` | one connection; one peer over it |
+//! | `wire`, `link`, `transfers` | one connection; one peer over it |
 //! | `context`, `post`, `short_cuts`, `rounds`, `reading`, `arrivals`, `handshake`, `strangers`, `dialling`, `silence`, `flushing` | one endpoint |
 //! | `domain`, `settings`, `region`, `offer` | what is opened, what could be, and registered memory |
 //! | `waiter`, `inbox`, `resolver`, `interfaces`, `kernel` | threads and the operating system |
@@ -93,11 +93,10 @@ mod settings;
 mod short_cuts;
 mod silence;
 mod strangers;
-mod tables;
 mod transfers;
-mod verdict;
 mod waiter;
 mod wire;
+mod wires;
 
 #[cfg(not(feature = "tcp-key"))]
 use keyless as key;

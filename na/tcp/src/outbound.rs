@@ -12,10 +12,8 @@ use std::{
     sync::Arc,
 };
 
-use hg_na::{
-    Completion, Done, Error, Failure, GoneReason, Message, OpId, Peer, QUIET, Reached, Returned,
-    Token,
-};
+use hg_na::{Completion, Error, GoneReason, Message, OpId, Peer, QUIET, Reached, Token};
+use hg_na_link::sending::{Sending, ended, given_back};
 
 use crate::frame::{HEADER, Header};
 use hg_na_parts::regions::Entry;
@@ -26,14 +24,6 @@ pub(crate) const COPY_MAX: usize = 8192;
 const CHUNK: usize = 64 << 10;
 /// Chunks of one system call.
 const VECTORS: usize = 32;
-
-/// A message of the poster's.
-#[derive(Debug)]
-pub(crate) struct Sending {
-    pub(crate) id: OpId,
-    pub(crate) token: Token,
-    pub(crate) message: Message,
-}
 
 /// A message that the socket does not have yet.
 #[derive(Debug)]
@@ -201,7 +191,7 @@ impl Outbound {
     /// Queues a message.
     #[inline]
     pub(crate) fn message(&mut self, header: Header, peer: Peer, sending: Sending) {
-        let Sending { id, token, message } = sending;
+        let Sending { id, token, message, .. } = sending;
         let is_control = header.kind == crate::frame::Kind::Control;
         let (start, len) = (self.queued, message.len());
         if len <= COPY_MAX {
@@ -403,31 +393,16 @@ impl Outbound {
     }
 }
 
-/// What a send hands back: the poster's own memory, where it was.
-pub(crate) fn given_back(message: Message) -> Returned {
-    if message.slot().is_some() { Returned::Nothing } else { Returned::Message(message) }
-}
-
-/// The completion of an operation.
-pub(crate) fn ended(
-    id: OpId,
-    token: Token,
-    failure: Option<(Error, Reached)>,
-    returned: Returned,
-) -> Completion {
-    let result =
-        failure.map_or(Ok(()), |(error, reached)| Err(Box::new(Failure { error, reached })));
-    Completion::Done(Done { id, token, result, returned })
-}
-
 #[cfg(test)]
 mod tests {
+    use hg_na::Done;
+
     use super::*;
     use crate::frame::{Kind, LinkId};
 
     fn sending(serial: u64, len: usize) -> Sending {
         let id = OpId { scope: 0, serial };
-        Sending { id, token: serial, message: Message::from(vec![7; len]) }
+        Sending::new(id, serial, 0, Message::from(vec![7; len]))
     }
 
     fn reached(done: &[Completion]) -> Vec<(Token, Option<Reached>)> {

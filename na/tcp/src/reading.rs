@@ -12,6 +12,7 @@ use crate::{
     context::TcpContext,
     frame::Header,
     inbound::{Gap, Item},
+    transfers::{arrived, expects_data, lost_sink, sink},
     wire::{Phase, Wire},
 };
 use hg_na_parts::{limits::unreachable, regions::SEGMENTS_MAX};
@@ -139,8 +140,8 @@ impl TcpContext {
     ) -> Result<Option<Came>, Fate> {
         let Some(peer) = wire.peer_of(header.link) else { return Ok(None) };
         let Some(link) = self.links.find(peer) else { return Ok(None) };
-        let sink = link.transfers.sink(header, left).map_err(misbehaved)?;
-        let Some((entry, offset)) = sink else { return Ok(None) };
+        let place = sink(link, header, left).map_err(misbehaved)?;
+        let Some((entry, offset)) = place else { return Ok(None) };
         let fd = wire.stream.as_fd();
         let range = (offset, left as u64);
         let side = usize::from(header.link.side);
@@ -152,12 +153,12 @@ impl TcpContext {
             hg_na_memory::read_vectored(fd, memory, range, tail).map(|read| (asked, read))
         });
         let Some(Ok((asked, read))) = read else {
-            link.transfers.lost_sink(header, wire, side);
+            lost_sink(link, header, wire, side);
             return Ok(None);
         };
         if let Ok(len) = read {
             wire.inbound.passed(len.min(left));
-            link.transfers.arrived(header, len.min(left), wire, side);
+            arrived(link, header, len.min(left), wire, side);
         }
         Ok(Some((asked, read.map(|len| (len, len.saturating_sub(left))))))
     }
@@ -167,8 +168,7 @@ impl TcpContext {
     fn expects_data(&mut self, wire: &Wire) -> bool {
         let mut peers = wire.slots.iter().filter_map(|slot| slot.peer);
         wire.sealing.is_none()
-            && peers
-                .any(|peer| self.links.find(peer).is_some_and(|link| link.transfers.expects_data()))
+            && peers.any(|peer| self.links.find(peer).is_some_and(|link| expects_data(link)))
     }
 
     /// Bytes as they came from the socket.

@@ -13,11 +13,12 @@
 
 use std::time::Instant;
 
-use hg_na::{Completion, Error, GoneReason, Peer};
+use hg_na::{Completion, Error, GoneReason};
+use hg_na_link::Lane;
 
 use crate::{
     context::{CROWD_ROUNDS, LISTENER, TcpContext, Timer},
-    link::{State, UNEXPECTED},
+    link::State,
     wire::{Phase, WireKey},
 };
 
@@ -73,7 +74,7 @@ impl TcpContext {
             self.ring_timers(now);
             moved = true;
         }
-        if self.has_admissible() {
+        if self.links.has_admissible() {
             self.admit();
             moved = true;
         }
@@ -214,65 +215,24 @@ impl TcpContext {
         }
     }
 
-    /// Whether there may be messages to be admitted.
-    pub(crate) fn has_admissible(&self) -> bool {
-        self.admission && !self.withholding.is_empty()
-    }
-
-    /// Lists a link with withheld messages. One to which admission is closed is not listed: nobody looks at it.
-    pub(crate) fn await_admission(&mut self, peer: Peer) {
-        let Some(link) = self.links.find(peer) else { return };
-        if link.is_admitted && !link.withheld.is_empty() && !link.is_withholding {
-            link.is_withholding = true;
-            self.withholding.push(peer);
-        }
-    }
-
     /// Hands out what came while admission was closed.
     fn admit(&mut self) {
-        let mut left = ADMITTED_MAX;
-        while left > 0
-            && let Some(peer) = self.withholding.pop()
-        {
-            left = self.admit_of(peer, left);
-        }
-    }
-
-    fn admit_of(&mut self, peer: Peer, most: usize) -> usize {
-        let Self { links, wires, finished, .. } = self;
-        let Some(link) = links.find(peer) else { return most };
-        link.is_withholding = false;
-        if !link.is_admitted {
-            return most;
-        }
-        let mut open = match link.state {
-            State::Open { wire, side } => wires.find(wire).map(|wire| (wire, side)),
-            _ => None,
-        };
-        let mut left = most;
-        while left > 0
-            && let Some(message) = link.withheld.pop_front()
-        {
-            left -= 1;
-            let open = open.as_mut().map(|(wire, side)| (&mut **wire, *side));
-            link.release(UNEXPECTED, message.len(), open);
-            finished.push(Completion::Unexpected { from: peer, message });
-        }
-        let (is_empty, state) = (link.withheld.is_empty(), link.state.clone());
-        if let State::Open { wire, .. } = state
-            && let Some(mut wire) = self.wires.take(wire)
-        {
-            if wire.outbound.has_frames() {
-                self.soil(&mut wire);
+        let Self { links, wires, finished, dirty, .. } = self;
+        links.admit(ADMITTED_MAX, finished, |link, len| {
+            let mut open = match link.way.state {
+                State::Open { wire, side } => wires.find(wire).map(|wire| (wire, side)),
+                _ => None,
+            };
+            let wire = open.as_mut().map(|(wire, side)| (&mut **wire, *side));
+            link.way.release(Lane::Unexpected, len, wire);
+            if let Some((wire, _)) = open
+                && wire.outbound.has_frames()
+                && !wire.is_dirty
+            {
+                wire.is_dirty = true;
+                dirty.push(wire.key);
             }
-            self.wires.put(wire);
-        }
-        if !is_empty {
-            self.await_admission(peer);
-        } else if matches!(state, State::Ended(_)) {
-            self.bury(peer);
-        }
-        left
+        });
     }
 
     /// Whether a sleep would be ended by whatever comes: flushes, and looks for what is left to do.
@@ -288,7 +248,7 @@ impl TcpContext {
             || !self.finished.is_empty()
             || !self.starting.is_empty()
             || self.accepts
-            || self.has_admissible()
+            || self.links.has_admissible()
             || self.inbox.has_any()
             || self.waiter.has_told();
         self.is_sleeping = !has_work;

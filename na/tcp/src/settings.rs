@@ -3,10 +3,11 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use hg_na::{Caps, CheckedBy, Error, PutOrdering, Sleep};
+use hg_na_link::Limits;
 use hg_na_parts::{Reader, Subnet, regions::SEGMENTS_MAX};
 
 use crate::{
-    frame::{CONTROL_MAX, MESSAGE_MAX},
+    frame::{CONTROL_MAX, MESSAGE_MAX, TRANSFERS_MAX},
     key::Key,
 };
 
@@ -31,7 +32,14 @@ const KNOWN: [&str; 7] =
 const KEYS: [&str; 4] = ["key", "psk", "secret", "password"];
 
 /// Messages of one kind, to one peer, that wait for credits.
-pub(crate) const QUEUE_DEPTH: usize = 1024;
+const QUEUE_DEPTH: usize = 1024;
+/// What each peer's handle takes at a time.
+pub(crate) const LIMITS: Limits = Limits {
+    message: MESSAGE_MAX,
+    control: CONTROL_MAX,
+    depth: QUEUE_DEPTH,
+    transfers: TRANSFERS_MAX,
+};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 const SILENCE_BOUND: Duration = Duration::from_secs(30);

@@ -2,12 +2,12 @@
 //! connection's buffer, where the connection is open and nothing waits before it.
 
 use hg_na::{Exchange, Exchanged, Message, OpId, Peer, Tag, Token};
+use hg_na_link::Lane;
 use hg_na_parts::receives::Receive;
 
 use crate::{
     context::TcpContext,
-    frame::Kind,
-    link::{EXPECTED, State, UNEXPECTED},
+    link::{State, is_free, put},
     outbound::COPY_MAX,
 };
 
@@ -23,22 +23,23 @@ impl TcpContext {
         if message.len() > COPY_MAX || message.body().is_some() || self.shared.guard.is_child() {
             return None;
         }
-        let Self { links, wires, serial, .. } = self;
+        let Self { links, wires, .. } = self;
+        let serial = links.serial();
         let link = links.find(to)?;
-        let State::Open { wire, side } = link.state else { return None };
+        let State::Open { wire, side } = link.way.state else { return None };
         let wire = wires.find(wire)?;
-        if !link.lanes[UNEXPECTED].is_free(message.len()) {
+        if !is_free(link, Lane::Unexpected, message.len()) {
             return None;
         }
-        let (first, second) = (*serial + 1, *serial + 2);
-        if !link.receives.post(tag, Receive { serial: second, token: receive }) {
+        let (first, second) = (serial + 1, serial + 2);
+        if !link.receive(tag, Receive { serial: second, token: receive }) {
             return None;
         }
-        *serial = second;
         let name = |serial| OpId { scope: to.index(), serial };
         let exchanged = Exchanged { send: name(first), receive: name(second) };
         let key = wire.key;
-        link.put((wire, side), (Kind::Unexpected, 0), (exchanged.send, send), message);
+        put(link, (wire, side), (Lane::Unexpected, 0), (exchanged.send, send), message);
+        links.take_serials(2);
         self.soil_posted(key);
         Some(exchanged)
     }
@@ -55,17 +56,18 @@ impl TcpContext {
         if message.slot().is_none() || self.shared.guard.is_child() {
             return None;
         }
-        let Self { links, wires, serial, .. } = self;
+        let Self { links, wires, .. } = self;
+        let serial = links.serial();
         let link = links.find(to)?;
-        let State::Open { wire, side } = link.state else { return None };
+        let State::Open { wire, side } = link.way.state else { return None };
         let wire = wires.find(wire)?;
-        if !link.lanes[EXPECTED].is_free(message.len()) {
+        if !is_free(link, Lane::Expected, message.len()) {
             return None;
         }
-        *serial += 1;
-        let id = OpId { scope: to.index(), serial: *serial };
+        let id = OpId { scope: to.index(), serial: serial + 1 };
         let key = wire.key;
-        link.put((wire, side), (Kind::Expected, tag), (id, token), message);
+        put(link, (wire, side), (Lane::Expected, tag), (id, token), message);
+        links.take_serials(1);
         self.soil_posted(key);
         Some(id)
     }

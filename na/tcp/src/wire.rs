@@ -15,6 +15,7 @@ use std::{
 };
 
 use hg_na::{Completion, Peer};
+use hg_na_link::{VERDICT_LEN, Verdict};
 use hg_na_memory::NotInherited;
 use mio::{Interest, Registry, Token, net::TcpStream};
 use nix::libc::MSG_NOSIGNAL;
@@ -23,14 +24,13 @@ use socket2::{SockRef, TcpKeepalive};
 use crate::{
     address::Target,
     flushing::FlushTo,
-    frame::{Header, Kind, LinkId, OWN_BYTES_MAX, VERDICT_LEN},
+    frame::{Header, Kind, LinkId, OWN_BYTES_MAX},
     greeting::{Greeting, Incarnation, Nonce},
     inbound::Inbound,
     kernel::repeat_within,
     outbound::{Outbound, Piece, Source},
     seal::{Exchange, RECORD_MAX, Seal},
     silence::pause,
-    verdict::Verdict,
 };
 
 /// Bytes that one flush writes before others have their turn.
