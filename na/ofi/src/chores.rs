@@ -5,13 +5,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use hg_na::{Completion, Error, GoneReason, Peer};
+use hg_na::{Error, GoneReason, Peer};
 use hg_na_parts::limits;
 use nix::sys::epoll::EpollFlags;
 
 use crate::{
     address::LOCAL,
-    context::{Known, OfiContext, RETIRE_AFTER, Retiring},
+    context::{Flight, Known, OfiContext, RETIRE_AFTER, Retiring},
     fabric::Fault,
     leftovers::{clear_up, is_of_other_user},
     lifeline::{Cut, Lifeline},
@@ -59,8 +59,8 @@ impl OfiContext {
     pub(crate) fn watch(&mut self, place: u32, mut lifeline: Lifeline) {
         let interest = lifeline.changed_interest().unwrap_or(EpollFlags::empty());
         let watched = self.waiter.add(lifeline.fd(), u64::from(place), interest);
-        if let Some(link) = self.link(place) {
-            link.lifeline = Some(lifeline);
+        if let Some(link) = self.links.at(place) {
+            link.way.lifeline = Some(lifeline);
         }
         if let Err(error) = watched {
             let reason = match error {
@@ -76,14 +76,14 @@ impl OfiContext {
         let now = Instant::now();
         let settings = &self.shared.settings;
         let (silence, deadline) = (settings.silence_bound, now + settings.connect_timeout);
-        let Some(link) = self.find(peer) else { return };
+        let Some(link) = self.links.find(peer) else { return };
         let Some(target) = link.target.clone() else { return };
-        let deadline = match link.phase {
+        let deadline = match link.way.phase {
             Phase::Connecting { deadline } => deadline,
             _ => deadline,
         };
-        link.phase = Phase::Connecting { deadline };
-        let key = link.key;
+        link.way.phase = Phase::Connecting { deadline };
+        let key = link.way.key;
         match Lifeline::connect(&target, silence) {
             Ok(mut lifeline) => {
                 if let Some(uid) = lifeline.other_user() {
@@ -104,11 +104,11 @@ impl OfiContext {
 
     /// Told by the next progress, not inside a post.
     fn not_connected(&mut self, peer: Peer, reason: GoneReason, now: Instant) {
-        if let Some(link) = self.find(peer) {
-            link.phase = Phase::Draining { reason, until: Some(0), since: now, seen: 0, quiet: 0 };
+        if let Some(link) = self.links.find(peer) {
+            link.way.phase = Phase::Draining { until: Some(0), since: now, seen: 0, quiet: 0 };
         }
+        self.links.close(peer, reason);
         self.draining.push(peer.index());
-        self.unlist(peer.index());
     }
 
     fn greeting(&mut self, link: u32, key: u64) -> Greeting {
@@ -120,17 +120,17 @@ impl OfiContext {
     }
 
     fn attend(&mut self, place: u32, now: Instant) {
-        let Some(link) = self.link(place) else { return };
-        let Some(mut lifeline) = link.lifeline.take() else { return };
+        let Some(link) = self.links.at(place) else { return };
+        let Some(mut lifeline) = link.way.lifeline.take() else { return };
         let (peer, mut said) = (link.peer, Vec::new());
         let cut = lifeline.attend(&mut said).err();
-        link.lifeline = Some(lifeline);
+        link.way.lifeline = Some(lifeline);
         for record in said {
-            if self.find(peer).is_some() {
+            if self.links.find(peer).is_some() {
                 self.heard(place, record, now);
             }
         }
-        if self.find(peer).is_none() {
+        if self.links.find(peer).is_none() {
             return;
         }
         match cut {
@@ -141,7 +141,8 @@ impl OfiContext {
 
     /// Says what was answered; what a lifeline waits for may be something else now.
     fn watch_on(&mut self, place: u32) {
-        let Some(mut lifeline) = self.link(place).and_then(|link| link.lifeline.take()) else {
+        let Some(mut lifeline) = self.links.at(place).and_then(|link| link.way.lifeline.take())
+        else {
             return;
         };
         lifeline.flush();
@@ -149,14 +150,15 @@ impl OfiContext {
             let changed = self.waiter.change(lifeline.fd(), u64::from(place), interest);
             debug_assert!(changed.is_ok(), "a descriptor of the set is changed");
         }
-        if let Some(link) = self.link(place) {
-            link.lifeline = Some(lifeline);
+        if let Some(link) = self.links.at(place) {
+            link.way.lifeline = Some(lifeline);
         }
     }
 
     fn heard(&mut self, place: u32, record: Record, now: Instant) {
-        let Some(link) = self.link(place) else { return };
-        match (record, &mut link.phase) {
+        let Some(link) = self.links.at(place) else { return };
+        let peer = link.peer;
+        match (record, &mut link.way.phase) {
             (Record::Hello(greeting), Phase::Greeting) => self.greeted(place, greeting, true),
             (Record::Welcome(greeting), Phase::Connecting { .. }) => {
                 self.greeted(place, greeting, false);
@@ -167,23 +169,24 @@ impl OfiContext {
             (Record::Goodbye(count), Phase::Open) => {
                 self.drain(place, GoneReason::Closed, Some(count), now);
             }
-            (Record::Goodbye(count), Phase::Draining { reason, until, .. }) => {
-                (*reason, *until) = (GoneReason::Closed, Some(count));
+            (Record::Goodbye(count), Phase::Draining { until, .. }) => {
+                *until = Some(count);
+                self.links.close(peer, GoneReason::Closed);
             }
             (Record::Goodbye(_), Phase::Connecting { .. }) => {
                 self.end_now(place, GoneReason::Closed)
             }
             (Record::Ping, Phase::Open) => {
-                if let Some(lifeline) = &mut link.lifeline {
+                if let Some(lifeline) = &mut link.way.lifeline {
                     lifeline.say_soon(&Record::Pong);
                 }
             }
             (Record::Pong, Phase::Open) => {
-                if let Some((_, has_answered)) = &mut link.stalled {
+                if let Some((_, has_answered)) = &mut link.way.stalled {
                     *has_answered = true;
                 }
             }
-            (_, Phase::Draining { .. } | Phase::Ended { .. }) => {}
+            (_, Phase::Draining { .. } | Phase::Ended) => {}
             _ => self.misbehaved(place, "a word on the lifeline that is out of turn"),
         }
     }
@@ -219,39 +222,41 @@ impl OfiContext {
         let theirs = usize::try_from(greeting.frame).unwrap_or(HEADER);
         let one_sided = greeting.one_sided && self.endpoint().reaches_memory_of(address);
         self.no_stranger(place);
-        let Some(link) = self.link(place) else { return };
+        let Some(link) = self.links.at(place) else { return };
+        let (peer, way) = (link.peer, &mut link.way);
         let (link_of_theirs, frame) = (greeting.link, own.min(theirs));
         let Greeting { key, name, .. } = greeting;
-        link.remote = Some(Remote { link: link_of_theirs, key, address, name, frame, one_sided });
-        link.phase = Phase::Open;
-        if let Some(lifeline) = &link.lifeline {
-            link.identity = lifeline.peer.clone();
+        way.remote = Some(Remote { link: link_of_theirs, key, address, name, frame, one_sided });
+        way.phase = Phase::Open;
+        if let Some(lifeline) = &way.lifeline {
+            way.identity = lifeline.peer.clone();
         }
-        let own_key = link.key;
+        let own_key = way.key;
         self.untime(place);
         if is_hello {
             let welcome = Record::Welcome(self.greeting(place, own_key));
-            if let Some(lifeline) = self.link(place).and_then(|link| link.lifeline.as_mut()) {
+            if let Some(lifeline) = self.links.at(place).and_then(|link| link.way.lifeline.as_mut())
+            {
                 lifeline.say(&welcome);
             }
         }
-        self.mark_busy(place);
+        self.mark_busy(peer);
     }
 
     fn was_cut(&mut self, place: u32, cut: Cut, now: Instant) {
-        let Some(link) = self.link(place) else { return };
+        let Some(link) = self.links.at(place) else { return };
         // Nothing is heard of it any more; the kernel would tell again and again.
-        link.lifeline = None;
+        link.way.lifeline = None;
         if matches!(cut, Cut::Exited) {
             self.endpoint().peer_has_died();
         }
-        let Some(link) = self.link(place) else { return };
-        match (&link.phase, cut) {
+        let Some(link) = self.links.at(place) else { return };
+        match (&link.way.phase, cut) {
             (Phase::Open, Cut::Silent) => self.drain(place, GoneReason::TimedOut, None, now),
             (Phase::Open, Cut::Exited | Cut::NotThere(_)) => {
                 self.drain(place, GoneReason::Exited, None, now);
             }
-            (Phase::Draining { .. } | Phase::Ended { .. } | Phase::Idle, _) => {}
+            (Phase::Draining { .. } | Phase::Ended | Phase::Idle, _) => {}
             (_, Cut::Rubbish(why)) => self.misbehaved(place, why),
             (_, Cut::NotThere(error)) => {
                 self.end_now(place, limits::unreachable("connect", &error));
@@ -268,7 +273,7 @@ impl OfiContext {
 
     /// The way through libfabric is broken; the lifeline may know more in a moment.
     pub(crate) fn way_broke(&mut self, place: u32, fault: Fault) {
-        let is_open = self.link(place).is_some_and(|link| link.is_open());
+        let is_open = self.links.at(place).is_some_and(|link| link.way.is_open());
         if is_open {
             self.must_ask = true;
             self.drain(place, unreachable(fault), None, Instant::now());
@@ -277,8 +282,9 @@ impl OfiContext {
 
     /// A frame that was said to have left is lost: whoever waits for an answer to it would wait in vain.
     pub(crate) fn frame_lost(&mut self, address: u64, fault: Fault) {
-        let links = self.links.iter().flatten();
-        let cut = links.filter(|link| link.remote.as_ref().is_some_and(|it| it.address == address));
+        let links = self.links.iter();
+        let cut =
+            links.filter(|link| link.way.remote.as_ref().is_some_and(|it| it.address == address));
         let places: Vec<u32> = cut.map(|link| link.peer.index()).collect();
         for place in places {
             self.way_broke(place, fault);
@@ -287,29 +293,20 @@ impl OfiContext {
 
     /// Takes what is still to come, then ends the connection.
     fn drain(&mut self, place: u32, reason: GoneReason, until: Option<u64>, now: Instant) {
-        let Some(link) = self.link(place) else { return };
-        let seen = link.frames_received;
-        link.phase = Phase::Draining { reason, until, since: now, seen, quiet: 0 };
-        self.unlist(place);
+        let Some(link) = self.links.at(place) else { return };
+        let (peer, seen) = (link.peer, link.way.frames_received);
+        link.way.phase = Phase::Draining { until, since: now, seen, quiet: 0 };
+        self.links.close(peer, reason);
         self.untime(place);
         self.draining.push(place);
-    }
-
-    /// Its address may be looked up anew.
-    fn unlist(&mut self, place: u32) {
-        let Some(link) = self.link(place) else { return };
-        let (peer, Some(target)) = (link.peer, link.target.take()) else { return };
-        if self.by_target.get(&target) == Some(&peer) {
-            self.by_target.remove(&target);
-        }
     }
 
     /// Looks at every connection that drains.
     pub(crate) fn drain_all(&mut self, now: Instant) {
         for place in mem::take(&mut self.draining) {
-            let Some(link) = self.link(place) else { continue };
-            let came = link.frames_received;
-            let Phase::Draining { reason, until, since, seen, quiet } = &mut link.phase else {
+            let Some(link) = self.links.at(place) else { continue };
+            let came = link.way.frames_received;
+            let Phase::Draining { until, since, seen, quiet } = &mut link.way.phase else {
                 continue;
             };
             *quiet = if *seen == came { *quiet + 1 } else { 0 };
@@ -319,73 +316,51 @@ impl OfiContext {
                 Some(until) => came >= *until || lasted >= DRAIN_AFTER_GOODBYE,
                 None => *quiet >= DRAIN_ROUNDS && lasted >= DRAIN_AFTER_DEATH,
             };
-            if is_over {
-                let reason = reason.clone();
-                self.end_now(place, reason);
-            } else {
-                self.draining.push(place);
+            match link.gone().cloned() {
+                Some(reason) if is_over => self.end_now(place, reason),
+                _ => self.draining.push(place),
             }
         }
     }
 
     /// Ends a connection: its operations at once, and itself, once what waits for admission was handed out.
     pub(crate) fn end_now(&mut self, place: u32, reason: GoneReason) {
-        self.unlist(place);
         self.untime(place);
         self.no_stranger(place);
-        let Some(link) = self.link(place) else { return };
-        link.lifeline = None;
-        let peer = link.peer;
-        let was_met = !matches!(link.phase, Phase::Greeting);
-        link.phase = Phase::Ended { reason: reason.clone() };
-        let remote = link.remote.take();
-        let is_last = link.withheld.is_empty();
-        self.fail_operations(place, &reason);
+        let Some(link) = self.links.at(place) else { return };
+        let (peer, way) = (link.peer, &mut link.way);
+        way.lifeline = None;
+        if matches!(mem::replace(&mut way.phase, Phase::Ended), Phase::Greeting) {
+            // Nobody here has heard of it.
+            return self.links.drop_unmet(peer);
+        }
+        let remote = way.remote.take();
+        for flight in self.flights.iter_mut().flatten().filter(|flight| flight.peer == peer) {
+            let sending = flight.sending.take();
+            self.finished.extend(Flight { sending, ..*flight }.end(&reason));
+        }
+        let lent = self.links.end(peer, &reason, &mut self.finished);
+        self.take_back(lent, &reason);
         if let Some(remote) = remote {
             if reason == GoneReason::Exited && self.shared.provider == LOCAL {
                 clear_up(&remote.name);
             }
             self.unknow(&remote);
         }
-        if !was_met {
-            // Nobody here has heard of it.
-            return self.remove(place);
-        }
-        self.finished.push(Completion::HungUp { peer, reason });
-        if is_last {
-            self.bury(place);
-        }
-    }
-
-    /// The last word about a connection that has ended, and withholds nothing.
-    pub(crate) fn bury(&mut self, place: u32) {
-        let Some(link) = self.link(place) else { return };
-        let Phase::Ended { reason } = &link.phase else { return };
-        let (peer, reason) = (link.peer, reason.clone());
-        self.finished.push(Completion::Gone { peer, reason });
-        self.remove(place);
-    }
-
-    fn remove(&mut self, place: u32) {
-        let Ok(at) = usize::try_from(place) else { return };
-        self.links[at] = None;
-        self.withholding.retain(|it| *it != place);
-        self.generations[at] += 1;
-        self.free_links.push(place);
     }
 
     /// Tells the other side why it is disconnected.
     pub(crate) fn refuse(&mut self, place: u32, why: &str) {
-        if let Some(lifeline) = self.link(place).and_then(|link| link.lifeline.as_mut()) {
+        if let Some(lifeline) = self.links.at(place).and_then(|link| link.way.lifeline.as_mut()) {
             lifeline.say(&Record::Refuse(why.to_owned()));
         }
     }
 
     /// Says goodbye to the other side.
     pub(crate) fn part(&mut self, place: u32) {
-        if let Some(link) = self.link(place).filter(|link| link.is_open()) {
-            let goodbye = Record::Goodbye(link.frames_sent);
-            if let Some(lifeline) = &mut link.lifeline {
+        if let Some(link) = self.links.at(place).filter(|link| link.way.is_open()) {
+            let goodbye = Record::Goodbye(link.way.frames_sent);
+            if let Some(lifeline) = &mut link.way.lifeline {
                 lifeline.say(&goodbye);
             }
         }
@@ -407,10 +382,10 @@ impl OfiContext {
         {
             self.timers.remove(&(when, place));
             moved = true;
-            let Some(link) = self.link(place) else { continue };
-            link.timer = None;
+            let Some(link) = self.links.at(place) else { continue };
+            link.way.timer = None;
             let peer = link.peer;
-            match link.phase {
+            match link.way.phase {
                 Phase::Connecting { deadline } if deadline <= now => {
                     self.end_now(place, GoneReason::TimedOut);
                 }
@@ -491,9 +466,8 @@ impl OfiContext {
                 break;
             }
         }
-        for place in 0..u32::try_from(self.links.len()).unwrap_or(u32::MAX) {
-            self.part(place);
-        }
+        let open: Vec<_> = self.links.iter().map(|link| link.peer.index()).collect();
+        open.into_iter().for_each(|place| self.part(place));
     }
 }
 

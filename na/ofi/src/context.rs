@@ -10,29 +10,27 @@
 //! | [`crate::strangers`] | accepting |
 
 use std::{
-    collections::{BTreeSet, VecDeque},
+    collections::BTreeSet,
     fmt,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use hg_na::{
-    Address, Completion, Context, Done, Error, Failure, Identity, Message, Op, OpId, Peer, Reached,
-    Rejected, Returned, Token, Waiter,
+    Address, Completion, Context, Error, Identity, Message, Op, OpId, Peer, Rejected, Token, Waiter,
 };
+use hg_na_link::{Sending, sending::new_message};
 use hg_na_parts::Flush;
 use nix::sys::epoll::EpollFlags;
 use rustc_hash::FxHashMap;
 
 use crate::{
-    arrive::Frame,
-    domain::Shared,
-    fabric::{Endpoint, Event},
+    fabric::{Arrival, Endpoint, Event},
     leftovers::Mark,
-    lifeline::{Listener, Place},
-    link::{Link, Phase, Sending},
-    settings::MESSAGE_MAX,
-    transfer::Transfer,
+    lifeline::Listener,
+    link::{Links, Phase, Way},
+    settings::{LIMITS, MESSAGE_MAX},
+    shared::Shared,
     waiter::{LISTENER, OfiWaiter},
 };
 
@@ -42,6 +40,14 @@ const BATCHES: usize = 16;
 const ASK_AFTER: u32 = 256;
 /// So many rounds in any case: while one peer's messages leave no empty ones, others die, and new ones come.
 const ASK_ROUNDS: u32 = 4096;
+
+/// Where a frame that has come lies.
+pub(crate) enum Frame {
+    /// In libfabric's memory.
+    Lent(Arrival),
+    /// In this process's.
+    Near(Vec<u8>),
+}
 
 /// A frame that libfabric has.
 #[derive(Debug)]
@@ -76,30 +82,19 @@ pub(crate) struct OfiContext {
     pub(crate) endpoint: Option<Endpoint>,
     pub(crate) waiter: Arc<OfiWaiter>,
     pub(crate) listener: Option<Listener>,
-    pub(crate) links: Vec<Option<Box<Link>>>,
-    pub(crate) generations: Vec<u32>,
-    pub(crate) free_links: Vec<u32>,
+    pub(crate) links: Links,
     /// Connections that have not introduced themselves.
     pub(crate) strangers: usize,
-    pub(crate) by_target: FxHashMap<Place, Peer>,
     pub(crate) known: FxHashMap<Vec<u8>, Known>,
     /// Addresses to be removed once nothing is under way to them, and when at the latest.
     pub(crate) retiring: Vec<Retiring>,
     pub(crate) flights: Vec<Option<Flight>>,
     pub(crate) free_flights: Vec<usize>,
-    pub(crate) transfers: FxHashMap<u64, Transfer>,
-    /// Memory that was lent to a peer for a transfer that has ended without that peer's word: by its number, who
-    /// has it and what the endpoint calls it.
-    pub(crate) abandoned: FxHashMap<u64, (Peer, usize)>,
     /// Moves that libfabric makes for transfers of peers.
     pub(crate) moves: FxHashMap<u64, (Peer, u64)>,
-    pub(crate) serial: u64,
     flush: Flush,
-    pub(crate) admission: bool,
     /// Connections with something to send.
     pub(crate) busy: Vec<u32>,
-    /// Those with messages that waited for admission when it was last open to each of them.
-    pub(crate) withholding: Vec<u32>,
     /// Draining connections, which are looked at in every round.
     pub(crate) draining: Vec<u32>,
     pub(crate) timers: BTreeSet<(Instant, u32)>,
@@ -144,23 +139,15 @@ impl OfiContext {
             endpoint: Some(endpoint),
             waiter: Arc::new(waiter),
             listener: Some(listener),
-            links: Vec::new(),
-            generations: Vec::new(),
-            free_links: Vec::new(),
+            links: Links::new(0, LIMITS),
             strangers: 0,
-            by_target: FxHashMap::default(),
             known: FxHashMap::default(),
             retiring: Vec::new(),
             flights: Vec::new(),
             free_flights: Vec::new(),
-            transfers: FxHashMap::default(),
-            abandoned: FxHashMap::default(),
             moves: FxHashMap::default(),
-            serial: 0,
             flush: Flush::default(),
-            admission: true,
             busy: Vec::new(),
-            withholding: Vec::new(),
             draining: Vec::new(),
             timers: BTreeSet::new(),
             finished: Vec::new(),
@@ -183,59 +170,11 @@ impl OfiContext {
         self.endpoint.as_mut().expect("taken only by drop")
     }
 
-    /// A connection by its place.
-    #[inline]
-    pub(crate) fn link(&mut self, place: u32) -> Option<&mut Link> {
-        self.links.get_mut(usize::try_from(place).ok()?)?.as_deref_mut()
-    }
-
-    /// A connection by its handle.
-    #[inline]
-    pub(crate) fn find(&mut self, peer: Peer) -> Option<&mut Link> {
-        self.link(peer.index()).filter(|link| link.peer == peer)
-    }
-
-    /// A place in the table. Its handle was never given out before.
-    pub(crate) fn add(&mut self, phase: Phase) -> Result<&mut Link, Error> {
-        let key = u64::from_le_bytes(
-            *hg_na_parts::regions::random()?.first_chunk().expect("16 bytes hold 8"),
-        );
-        let place = match self.free_links.pop() {
-            Some(place) => place,
-            None => {
-                let place = u32::try_from(self.links.len()).expect("bounded by max-peers");
-                self.links.push(None);
-                self.generations.push(0);
-                place
-            }
-        };
-        let at = usize::try_from(place).expect("a place in a vector");
-        let peer = Peer::new(place, self.generations[at]);
-        Ok(self.links[at].insert(Box::new(Link::new(peer, phase, key))))
-    }
-
-    /// Connections that there are.
-    pub(crate) fn count(&self) -> usize {
-        self.links.len() - self.free_links.len()
-    }
-
-    /// The next number of an operation.
-    pub(crate) fn next_serial(&mut self) -> u64 {
-        self.serial += 1;
-        self.serial
-    }
-
-    /// Reports the end of an operation.
-    pub(crate) fn finish(
-        &mut self,
-        id: OpId,
-        token: Token,
-        error: Option<(Error, Reached)>,
-        returned: Returned,
-    ) {
-        let failed = |(error, reached)| Err(Box::new(Failure { error, reached }));
-        let result = error.map_or(Ok(()), failed);
-        self.finished.push(Completion::Done(Done { id, token, result, returned }));
+    /// The beginning of a connection, with a key that nobody guesses.
+    pub(crate) fn new_way(phase: Phase) -> Result<Way, Error> {
+        let random = hg_na_parts::regions::random()?;
+        let key = u64::from_le_bytes(*random.first_chunk().expect("16 bytes hold 8"));
+        Ok(Way::new(phase, key))
     }
 
     /// There is something to do for this side's progress: ends a sleep, should another thread be in one.
@@ -325,13 +264,7 @@ impl Context for OfiContext {
     }
 
     fn message(&mut self, _to: Peer, len: usize) -> Result<Message, Error> {
-        if len > MESSAGE_MAX {
-            return Err(Error::TooLong { len, max: MESSAGE_MAX });
-        }
-        if len <= hg_na::INLINE_MAX {
-            return Ok(Message::inline(len));
-        }
-        Ok(Message::from(vec![0; len]))
+        new_message(len, MESSAGE_MAX)
     }
 
     fn post(&mut self, token: Token, op: Op) -> Result<OpId, Rejected> {
@@ -345,17 +278,13 @@ impl Context for OfiContext {
     }
 
     fn set_admission(&mut self, open: bool) {
-        self.admission = open;
-        if self.has_admissible() {
+        if self.links.set_admission(open) {
             self.nudge();
         }
     }
 
     fn set_admission_of(&mut self, peer: Peer, open: bool) {
-        let Some(link) = self.find(peer) else { return };
-        link.is_admitted = open;
-        self.await_admission(peer.index());
-        if self.has_admissible() {
+        if self.links.set_admission_of(peer, open) {
             self.nudge();
         }
     }
@@ -377,7 +306,7 @@ impl Context for OfiContext {
         }
         let can_send = !self.busy.is_empty() && self.retry_at.is_none();
         let is_idle = self.finished.is_empty() && self.draining.is_empty();
-        if can_send || self.has_admissible() || !is_idle || !self.endpoint().may_wait() {
+        if can_send || self.links.has_admissible() || !is_idle || !self.endpoint().may_wait() {
             return false;
         }
         let mut told = std::mem::take(&mut self.told);
@@ -389,27 +318,24 @@ impl Context for OfiContext {
     }
 
     fn identity(&self, peer: Peer) -> Identity {
-        let place = usize::try_from(peer.index()).ok().and_then(|place| self.links.get(place));
-        let link = place.and_then(Option::as_ref).filter(|link| link.peer == peer);
-        match link {
-            Some(link) if self.shared.same_process().is_ok() => link.identity.clone(),
+        match self.links.get(peer) {
+            Some(link) if self.shared.same_process().is_ok() => link.way.identity.clone(),
             _ => Identity::default(),
         }
     }
 
     fn flush(&mut self) -> bool {
         // What libfabric has let go of is waited for by who hears this side's goodbye.
-        let Self { flush, links, flights, serial, .. } = self;
-        flush.ask(*serial, |to| {
+        let Self { flush, links, flights, .. } = self;
+        flush.ask(links.serial(), |to| {
             let in_flight = flights.iter().flatten().filter_map(|flight| flight.sending.as_ref());
-            let waiting = links.iter().flatten().flat_map(|link| &link.waiting);
-            let waiting = waiting.filter_map(VecDeque::front);
-            waiting.chain(in_flight).all(|sending| sending.serial > to)
+            links.iter().all(|link| link.queues.has_passed_on(to))
+                && in_flight.into_iter().all(|sending| sending.id.serial > to)
         })
     }
 
     fn connected(&mut self) -> Vec<Peer> {
-        self.links.iter().flatten().filter(|link| link.is_open()).map(|link| link.peer).collect()
+        self.links.iter().filter(|link| link.way.is_open()).map(|link| link.peer).collect()
     }
 
     fn waiter(&self) -> Arc<dyn Waiter> {
@@ -433,7 +359,7 @@ impl Drop for OfiContext {
 
 impl fmt::Debug for OfiContext {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "OfiContext({}, {} peers)", self.address, self.count())
+        write!(out, "OfiContext({}, {} peers)", self.address, self.links.len())
     }
 }
 

@@ -1,109 +1,21 @@
-//! One opened URL: what its contexts share, and the plugin that opens it.
+//! One opened URL.
 
-use std::{
-    net::{IpAddr, SocketAddr},
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use hg_na::{Address, Caps, Context, Domain, Error, Memory, OpenOptions, Plugin, Region, Rights};
+use hg_na::{Address, Caps, Context, Domain, Error, Memory, OpenOptions, Region, Rights};
 use hg_na_memory::ForkGuard;
 
 use crate::{
-    address::{Asked, LOCAL, SCHEMES, address_of, local, provider, target},
+    address::{Asked, LOCAL, address_of, local, provider, target},
     choice,
     context::OfiContext,
-    fabric::{Endpoint, Form, Offer, Way},
+    fabric::{Endpoint, Form, Offer},
     leftovers::{self, Announced, Mark},
     lifeline::{Listener, Place},
     settings::{Settings, caps},
+    shared::{Home, Ids, Opened, Shared},
 };
 use hg_na_parts::regions::{Regions, ServedRegion, random};
-
-/// What a context is made of.
-type Opened = (Endpoint, Option<Mark>, Listener);
-
-/// The libfabric plugin: schemes `ofi+tcp`, `ofi+shm`, `ofi+verbs` and so on.
-#[derive(Debug, Default, Clone, Copy)]
-pub struct OfiPlugin;
-
-impl Plugin for OfiPlugin {
-    fn schemes(&self) -> &[&str] {
-        &SCHEMES
-    }
-
-    fn open(&self, url: &Address, options: &OpenOptions) -> Result<Arc<dyn Domain>, Error> {
-        Ok(Arc::new(OfiDomain::open(url, options)?))
-    }
-
-    fn offers(&self) -> Vec<hg_na::Offer> {
-        crate::offered::offers()
-    }
-}
-
-/// What the contexts of one domain share.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) caps: Caps,
-    pub(crate) settings: Settings,
-    /// As in the URL: `tcp`, whatever libfabric calls the layers that make it.
-    pub(crate) provider: String,
-    pub(crate) listen: bool,
-    pub(crate) regions: Arc<Regions>,
-    pub(crate) guard: Arc<ForkGuard>,
-    offer: Offer,
-    form: Form,
-    /// Where context 0 is; a network's port is the one that it got.
-    home: Home,
-    ids: Mutex<Ids>,
-}
-
-#[derive(Debug)]
-enum Home {
-    Local(String),
-    Network(IpAddr, u16),
-}
-
-impl Home {
-    fn place(&self, id: u8) -> Place {
-        match self {
-            Self::Local(name) => local(name, id),
-            Self::Network(ip, port) => {
-                Place::Network(SocketAddr::new(*ip, if id == 0 { *port } else { 0 }))
-            }
-        }
-    }
-}
-
-#[derive(Debug)]
-struct Ids {
-    /// Opened with the domain, for context 0: so that whatever is wrong shows then.
-    first: Option<Opened>,
-    open: [bool; 256],
-}
-
-impl Shared {
-    /// Refuses a forked child.
-    ///
-    /// # Errors
-    /// [`Error::Forked`].
-    pub(crate) fn same_process(&self) -> Result<(), Error> {
-        if self.guard.is_child() { Err(Error::Forked) } else { Ok(()) }
-    }
-
-    /// What both sides of a connection have to speak.
-    pub(crate) fn speech(&self) -> String {
-        match self.form.way {
-            Way::Untagged => self.provider.clone(),
-            Way::Tagged => format!("{} with tagged messages", self.provider),
-        }
-    }
-
-    /// A context has closed: its id is free.
-    pub(crate) fn closed(&self, id: u8) {
-        let mut ids = self.ids.lock().unwrap_or_else(PoisonError::into_inner);
-        ids.open[usize::from(id)] = false;
-    }
-}
 
 #[derive(Debug)]
 pub(crate) struct OfiDomain(Arc<Shared>);
@@ -117,7 +29,7 @@ impl OfiDomain {
     /// Opens a URL.
     ///
     /// # Errors
-    /// As [`Plugin::open`].
+    /// As [`hg_na::Plugin::open`].
     pub(crate) fn open(url: &Address, options: &OpenOptions) -> Result<Self, Error> {
         let provider = provider(url)?.to_owned();
         let settings = Settings::read(&options.settings)?;

@@ -1,16 +1,15 @@
-//! Memory that is lent to a peer for a transfer, and moves that peers ask for: see [`crate::transfer`].
+//! Memory that is lent to a peer for a transfer, and moves that peers ask for: see [`crate::moves`].
 //!
-//! Lent memory belongs to its peer until that one says `Ended`. A transfer that ends sooner, by cancellation or the
-//! end of the connection, *abandons* it: what a late writer may still touch is kept alive apart, and a copy takes
-//! its place in the region.
+//! Lent memory belongs to its peer until that one says `Ended`. Of a get that ends sooner, by cancellation or the
+//! end of the connection, what a late writer may still touch is kept alive apart, and a copy takes its place in the region.
 
 use hg_na::{GoneReason, Segment};
+use hg_na_link::{ACCESS_LEN, Lent, Verdict};
 
 use crate::{
     context::OfiContext,
-    link::Phase,
+    moves::{ACTIVE_MAX, Move},
     send::{Step, refused},
-    transfer::{Move, PREFACE, Serve, Status, Transfer},
     wire::Kind,
 };
 
@@ -23,52 +22,47 @@ const GRANT: usize = 16;
 
 impl OfiContext {
     /// Lends the memory of the next transfer to its owner. `None`: it travels in frames.
-    pub(crate) fn send_lent(&mut self, place: u32, serial: u64) -> Option<Step> {
-        let remote = self.link(place)?.remote.as_ref()?;
-        let is_one_sided = remote.one_sided;
-        let transfer = self.transfers.get(&serial)?;
-        let is_short = transfer.len < LENT_MIN || transfer.is_announced || transfer.in_frames;
-        if is_short || !is_one_sided {
+    pub(crate) fn send_lent(&mut self, place: u32) -> Option<Step> {
+        let link = self.links.at(place)?;
+        let is_one_sided = link.way.remote.as_ref()?.one_sided;
+        let transfer = link.initiator.next(ACTIVE_MAX)?;
+        if transfer.access.len < LENT_MIN || transfer.in_frames || !is_one_sided {
             return None;
         }
+        let (is_put, serial) = (transfer.is_put, transfer.id.serial);
         let memory = transfer.entry.share()?;
-        let is_put = transfer.is_put;
         let mut runs = Vec::new();
-        hg_na_memory::pieces(&memory, transfer.slice.offset(), transfer.len, &mut runs).ok()?;
+        hg_na_memory::pieces(&memory, transfer.slice.offset(), transfer.access.len, &mut runs)
+            .ok()?;
         let [run] = runs[..] else {
-            self.transfers.get_mut(&serial)?.in_frames = true;
+            transfer.in_frames = true;
             return None;
         };
-        let lent = self.endpoint().lend(&memory, run, !is_put);
-        let (number, grant) = match lent {
+        let access = transfer.access.encode();
+        let (number, grant) = match self.endpoint().lend(&memory, run, !is_put) {
             Ok(lent) => lent,
             Err(fault) if fault.is_again() => return Some(Step::Stalled),
             Err(fault) => {
                 tracing::debug!(%fault, "memory is not lent: it travels in messages");
-                self.transfers.get_mut(&serial)?.in_frames = true;
+                let transfer = self.links.at(place)?.initiator.next(ACTIVE_MAX)?;
+                transfer.in_frames = true;
                 return None;
             }
         };
         let kind = if is_put { Kind::PutLent } else { Kind::GetLent };
-        let handed =
-            self.link(place).and_then(|link| link.header(kind, serial, false)).map(|header| {
-                let transfer = self.transfers.remove(&serial);
-                let handed = self.hand(place, &header, PREFACE + GRANT, |into| {
-                    let (front, back) = into.split_at_mut(PREFACE);
-                    back[..8].copy_from_slice(&grant.address.to_le_bytes());
-                    back[8..].copy_from_slice(&grant.key.to_le_bytes());
-                    transfer.as_ref().map(|transfer| transfer.preface(front)).is_some()
-                });
-                self.transfers.extend(transfer.map(|transfer| (serial, transfer)));
-                handed
-            });
+        let header = self.links.at(place).and_then(|link| link.way.header(kind, serial, false));
+        let handed = header.map(|header| {
+            self.hand(place, &header, ACCESS_LEN + GRANT, |into| {
+                let (front, back) = into.split_at_mut(ACCESS_LEN);
+                front.copy_from_slice(&access);
+                back[..8].copy_from_slice(&grant.address.to_le_bytes());
+                back[8..].copy_from_slice(&grant.key.to_le_bytes());
+                true
+            })
+        });
         match handed {
             Some(Ok(_)) => {
-                let transfer = self.transfers.get_mut(&serial)?;
-                (transfer.lent, transfer.is_announced) = (Some(number), true);
-                let link = self.link(place)?;
-                link.work.active += 1;
-                link.work.asks.pop_front();
+                self.links.at(place)?.initiator.announced_lent(number);
                 Some(Step::Left)
             }
             Some(Err(fault)) => {
@@ -82,106 +76,68 @@ impl OfiContext {
         }
     }
 
-    /// The owner cannot reach it: the same again in frames.
-    pub(crate) fn lend_no_more(&mut self, place: u32, serial: u64) {
-        let Some(transfer) = self.transfers.get_mut(&serial) else { return };
-        (transfer.in_frames, transfer.is_announced) = (true, false);
-        let lent = transfer.lent.take();
-        if let Some(number) = lent {
-            self.endpoint().revoke(number);
-        }
-        if let Some(link) = self.link(place) {
-            link.work.active -= 1;
-            link.work.asks.push_back(serial);
-        }
-    }
-
-    /// A transfer ends without its owner's word.
-    pub(crate) fn abandon(&mut self, serial: u64, transfer: &mut Transfer) {
-        let Some(number) = transfer.lent.take() else { return };
-        let link = self.find(transfer.peer);
-        let phase = link.map(|link| &link.phase);
-        let has_exited = matches!(
-            phase,
-            Some(
-                Phase::Ended { reason: GoneReason::Exited }
-                    | Phase::Draining { reason: GoneReason::Exited, .. }
-            )
-        );
+    /// A peer has gone to which memory was lent.
+    pub(crate) fn take_back(&mut self, lent: Vec<Lent>, why: &GoneReason) {
         // Within a machine, memory is written by the peer's process itself.
-        if has_exited && self.shared.provider == "shm" {
-            return self.endpoint().revoke(number);
+        let is_over = *why == GoneReason::Exited && self.shared.provider == "shm";
+        for Lent { lent, written } in lent {
+            if is_over {
+                self.endpoint().revoke(lent);
+            } else if let Some(entry) = written {
+                entry.abandon();
+            }
         }
-        if !transfer.is_put {
-            transfer.entry.abandon();
-        }
-        self.abandoned.insert(serial, (transfer.peer, number));
-    }
-
-    /// A peer needs memory no more that was abandoned.
-    pub(crate) fn returned(&mut self, place: u32, serial: u64, number: usize) {
-        self.abandoned.remove(&serial);
-        if let Some(link) = self.link(place) {
-            link.work.active -= 1;
-        }
-        self.endpoint().revoke(number);
     }
 
     /// Hands the next move of a peer's transfer to libfabric.
     pub(crate) fn serve_move(&mut self, place: u32, mut it: Move) -> Step {
-        let Some(link) = self.link(place) else { return Step::Idle };
+        let Some(link) = self.links.at(place) else { return Step::Idle };
         let peer = link.peer;
-        let Some(address) = link.remote.as_ref().map(|remote| remote.address) else {
+        let Some(address) = link.way.remote.as_ref().map(|remote| remote.address) else {
             return Step::Idle;
         };
         let Some(memory) = it.entry.share() else {
-            return self.give_up(place, it.id, Status::STALE);
+            return self.give_up(place, it.id, Verdict::Stale);
         };
         let mut runs: Vec<Segment> = Vec::new();
         let cut = hg_na_memory::pieces(&memory, it.offset, it.left.min(MOVE_MAX), &mut runs);
         let (Ok(()), Some(run)) = (cut, runs.first().copied()) else {
-            return self.give_up(place, it.id, Status::STALE);
+            return self.give_up(place, it.id, Verdict::Stale);
         };
-        let note = self.next_serial();
+        let note = self.links.take_serials(1);
         let endpoint = self.endpoint();
-        let reaches = endpoint.reaches_memory_of(address);
-        let (there, here) = ((address, it.grant), (&memory, run));
-        let handed = if reaches {
-            endpoint.move_run(there, here, it.is_get, note)
-        } else {
-            return self.give_up(place, it.id, Status::IN_FRAMES);
-        };
-        match handed {
+        if !endpoint.reaches_memory_of(address) {
+            return self.give_up(place, it.id, Verdict::InFrames);
+        }
+        match endpoint.move_run((address, it.grant), (&memory, run), it.is_get, note) {
             Ok(()) => {
                 let len = run.len as u64;
                 (it.offset, it.left, it.grant) = (it.offset + len, it.left - len, it.grant.at(len));
                 self.moves.insert(note, (peer, it.id));
-                let Some(link) = self.link(place) else { return Step::Idle };
-                let moving = link.work.moving.entry(it.id).or_default();
-                moving.pending += 1;
-                moving.is_handed = it.left == 0;
+                let Some(link) = self.links.at(place) else { return Step::Idle };
+                link.way.moves.handed(it.id, it.left == 0);
                 if it.left > 0 {
-                    link.work.serves.push_back(Serve::Move(it));
+                    link.way.moves.queue.push_back(it);
                 }
                 Step::Left
             }
             Err(fault) if fault.is_again() => {
-                if let Some(link) = self.link(place) {
-                    link.work.serves.push_front(Serve::Move(it));
+                if let Some(link) = self.links.at(place) {
+                    link.way.moves.queue.push_front(it);
                 }
                 Step::Stalled
             }
             Err(fault) => {
                 tracing::debug!(%fault, "lent memory is not reached: it travels in messages");
-                self.give_up(place, it.id, Status::IN_FRAMES)
+                self.give_up(place, it.id, Verdict::InFrames)
             }
         }
     }
 
     /// No further move of a transfer is made.
-    fn give_up(&mut self, place: u32, id: u64, status: Status) -> Step {
-        if let Some(link) = self.link(place) {
-            link.work.end_moves(id, status);
+    fn give_up(&mut self, place: u32, id: u64, verdict: Verdict) -> Step {
+        if let Some(link) = self.links.at(place) {
+            link.way.moves.end(id, verdict, &mut link.owner);
         }
         Step::Left
     }
@@ -192,10 +148,8 @@ impl OfiContext {
         if let Some(fault) = fault {
             tracing::debug!(%fault, "a move to or from lent memory failed");
         }
-        let Some(link) = self.find(peer) else { return };
-        if let Some(status) = link.work.moved(id, fault.is_some()) {
-            link.work.serves.push_back(Serve::Ended { id, status, is_awaited: true });
-            self.mark_busy(peer.index());
-        }
+        let Some(link) = self.links.find(peer) else { return };
+        link.way.moves.moved(id, fault.is_some(), &mut link.owner);
+        self.mark_busy(peer);
     }
 }

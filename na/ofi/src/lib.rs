@@ -54,16 +54,18 @@ mod lent;
 mod lifeline;
 mod link;
 mod listing;
+mod moves;
 mod offered;
+mod plugin;
 mod post;
 mod send;
 mod settings;
+mod shared;
 mod strangers;
-mod transfer;
 mod waiter;
 mod wire;
 
-pub use domain::OfiPlugin;
 #[cfg(feature = "fuzzing")]
 pub use fuzzing::fuzz_lifeline;
 pub use listing::{Missing, PATH_VARIABLE, library_version};
+pub use plugin::OfiPlugin;

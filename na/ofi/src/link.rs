@@ -1,4 +1,4 @@
-//! One connection: its credits, what waits for them, and what has arrived. No I/O.
+//! One connection: its credits, and what has arrived. No I/O.
 //!
 //! Each lane (control, expected, unexpected, transfers) has [`WINDOW`] frames of its own, so that whatever arrives has
 //! its place and no lane waits for another. Every frame says how many of each lane its sender has taken; a frame
@@ -13,26 +13,15 @@
 
 use std::{collections::VecDeque, time::Instant};
 
-use hg_na::{GoneReason, Identity, Message, Peer, Tag, Token};
+use hg_na::{Identity, Message, Tag};
+use hg_na_link::Lane;
 
 use crate::{
     lifeline::{Lifeline, Place},
-    settings::{CONTROL_MAX, MESSAGE_MAX, QUEUE_DEPTH},
-    transfer::Work,
+    moves::Moves,
+    settings::{CONTROL_MAX, MESSAGE_MAX},
     wire::{HEADER, Header, Kind, LANES, WINDOW},
 };
-use hg_na_parts::{Refusals, receives::Receives};
-
-/// A message on its way out.
-#[derive(Debug)]
-pub(crate) struct Sending {
-    pub(crate) serial: u64,
-    pub(crate) token: Token,
-    pub(crate) tag: Tag,
-    pub(crate) message: Message,
-    /// Bytes that have left in earlier frames.
-    pub(crate) offset: usize,
-}
 
 /// The other side, as its greeting described it.
 #[derive(Debug)]
@@ -61,13 +50,14 @@ pub(crate) enum Phase {
     /// In use.
     Open,
     /// The other side has ended; what it had sent may still come. `until`: so many frames, where it said.
-    Draining { reason: GoneReason, until: Option<u64>, since: Instant, seen: u64, quiet: u32 },
+    Draining { until: Option<u64>, since: Instant, seen: u64, quiet: u32 },
     /// Nothing comes any more; messages that wait for admission are still to be handed out.
-    Ended { reason: GoneReason },
+    Ended,
 }
 
+/// Frames of one lane, modulo 2^16.
 #[derive(Debug, Clone, Copy, Default)]
-struct Lane {
+struct Frames {
     sent: u16,
     /// Of those, taken by the other side.
     acknowledged: u16,
@@ -75,32 +65,24 @@ struct Lane {
     taken: u16,
 }
 
-/// One connection.
+/// How a peer is reached.
 #[derive(Debug)]
-pub(crate) struct Link {
-    pub(crate) peer: Peer,
+pub(crate) struct Way {
     pub(crate) phase: Phase,
-    pub(crate) target: Option<Place>,
     pub(crate) lifeline: Option<Lifeline>,
     /// What the other side's frames carry.
     pub(crate) key: u64,
     pub(crate) remote: Option<Remote>,
     /// Who was at the other end of the lifeline when it was opened; kept when that has ended.
     pub(crate) identity: Identity,
-    lanes: [Lane; LANES],
+    lanes: [Frames; LANES],
     told: [u16; LANES],
-    /// Control, expected, unexpected.
-    pub(crate) waiting: [VecDeque<Sending>; 3],
+    /// By [`Lane::place`].
     partial: [Vec<u8>; 3],
-    /// Whether admission is open to it, where it is open to all.
-    pub(crate) is_admitted: bool,
-    /// Unexpected messages that wait for admission; whether it is in the context's list of those with any.
-    pub(crate) withheld: VecDeque<Message>,
-    pub(crate) is_withholding: bool,
-    pub(crate) receives: Receives,
-    pub(crate) work: Work,
-    /// What was refused: by the queues of [`Link::waiting`], and transfers.
-    pub(crate) refusals: Refusals,
+    /// Own transfers that were given up, and of which the owner is to be told.
+    pub(crate) aborts: VecDeque<u64>,
+    /// Transfers of the peer's over memory that it has lent.
+    pub(crate) moves: Moves,
     /// In the context's list of connections with something to send.
     pub(crate) is_busy: bool,
     /// Frames that were certainly sent, and that have arrived.
@@ -111,55 +93,36 @@ pub(crate) struct Link {
     pub(crate) timer: Option<Instant>,
 }
 
-/// A whole message that has arrived.
-#[derive(Debug)]
-pub(crate) enum Whole {
-    Control(Message),
-    Expected(Tag, Message),
-    Unexpected(Message),
-}
+/// One peer.
+pub(crate) type Link = hg_na_link::Link<Place, Way>;
+/// All peers of a context.
+pub(crate) type Links = hg_na_link::Links<Place, Way>;
 
-impl Link {
-    pub(crate) fn new(peer: Peer, phase: Phase, key: u64) -> Self {
+/// A whole message that has arrived.
+pub(crate) type Whole = (Lane, Tag, Message);
+
+/// The lane of transfers, behind those of messages.
+pub(crate) const TRANSFERS: usize = 3;
+
+impl Way {
+    pub(crate) fn new(phase: Phase, key: u64) -> Self {
         Self {
-            peer,
             phase,
-            target: None,
             lifeline: None,
             key,
             remote: None,
             identity: Identity::default(),
-            lanes: [Lane::default(); LANES],
+            lanes: [Frames::default(); LANES],
             told: [0; LANES],
-            waiting: Default::default(),
             partial: Default::default(),
-            is_admitted: true,
-            withheld: VecDeque::new(),
-            is_withholding: false,
-            receives: Receives::default(),
-            work: Work::default(),
-            refusals: Refusals::default(),
+            aborts: VecDeque::new(),
+            moves: Moves::default(),
             is_busy: false,
             frames_sent: 0,
             frames_received: 0,
             stalled: None,
             timer: None,
         }
-    }
-
-    /// Whether it takes operations; else why not.
-    pub(crate) fn usable(&self) -> Result<(), &GoneReason> {
-        match &self.phase {
-            Phase::Idle | Phase::Connecting { .. } | Phase::Greeting | Phase::Open => Ok(()),
-            Phase::Draining { reason, .. } | Phase::Ended { reason } => Err(reason),
-        }
-    }
-
-    /// Takes those refusals out whose queues have come down to half; says whether any has.
-    pub(crate) fn take_room(&mut self) -> bool {
-        let Self { waiting, work, refusals, .. } = self;
-        let len = |kind: usize| waiting.get(kind).map_or(work.asks.len(), VecDeque::len);
-        refusals.take(|kind| len(kind) <= QUEUE_DEPTH / 2)
     }
 
     /// Whether frames can be sent.
@@ -245,12 +208,12 @@ impl Link {
         content: &[u8],
     ) -> Result<Option<Whole>, &'static str> {
         let (lane, longest) = match header.kind {
-            Kind::Control => (0, CONTROL_MAX),
-            Kind::Expected => (1, MESSAGE_MAX),
-            Kind::Unexpected => (2, MESSAGE_MAX),
+            Kind::Control => (Lane::Control, CONTROL_MAX),
+            Kind::Expected => (Lane::Expected, MESSAGE_MAX),
+            Kind::Unexpected => (Lane::Unexpected, MESSAGE_MAX),
             _ => return Err("a frame that is no part of a message"),
         };
-        let before = &mut self.partial[lane];
+        let before = &mut self.partial[lane.place()];
         if before.len() + content.len() > longest {
             return Err("a message that is too long");
         }
@@ -259,7 +222,7 @@ impl Link {
                 return Err("an empty part of a message");
             }
             before.extend(content);
-            self.took(lane);
+            self.took(lane.place());
             return Ok(None);
         }
         let message = if before.is_empty() {
@@ -269,11 +232,7 @@ impl Link {
             whole.extend(content);
             Message::from(whole)
         };
-        Ok(Some(match header.kind {
-            Kind::Control => Whole::Control(message),
-            Kind::Expected => Whole::Expected(header.tag, message),
-            _ => Whole::Unexpected(message),
-        }))
+        Ok(Some((lane, header.tag, message)))
     }
 }
 
@@ -281,9 +240,9 @@ impl Link {
 mod tests {
     use super::*;
 
-    fn pair() -> (Link, Link) {
+    fn pair() -> (Way, Way) {
         let link = |link: u32, key: u64| {
-            let mut it = Link::new(Peer::new(0, 0), Phase::Open, 0);
+            let mut it = Way::new(Phase::Open, 0);
             let name = Vec::new();
             it.remote = Some(Remote { link, key, address: 0, name, frame: 64, one_sided: false });
             it
@@ -331,9 +290,9 @@ mod tests {
         let last = one.header(Kind::Unexpected, 0, false).unwrap();
         let control = one.header(Kind::Control, 0, false).unwrap();
         assert!(other.assemble(&part, b"ab").unwrap().is_none());
-        assert!(matches!(other.assemble(&control, b"c"), Ok(Some(Whole::Control(_)))));
+        assert!(matches!(other.assemble(&control, b"c"), Ok(Some((Lane::Control, ..)))));
         let whole = other.assemble(&last, b"cd");
-        assert!(matches!(whole, Ok(Some(Whole::Unexpected(it))) if it.as_slice() == b"abcd"));
+        assert!(matches!(whole, Ok(Some((Lane::Unexpected, _, it))) if it.as_slice() == b"abcd"));
         assert!(other.assemble(&part, b"").is_err());
         assert!(other.assemble(&control, &[0; CONTROL_MAX + 1]).is_err());
         let full = vec![0; MESSAGE_MAX];

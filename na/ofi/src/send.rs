@@ -1,22 +1,22 @@
 //! Frames out: messages and transfers, as credits and libfabric allow.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
-use hg_na::{Completion, Error};
+use hg_na::{Error, GoneReason, Peer, Reached};
+use hg_na_link::{ACCESS_LEN, Lane, Piece, VERDICT_LEN};
 
 use crate::{
     context::{Flight, OfiContext},
     fabric::{Fault, Handed},
-    link::Link,
-    transfer::{ACTIVE_MAX, Move, PREFACE, STATUS, Serve, Status},
+    link::{Phase, TRANSFERS, Way},
+    moves::ACTIVE_MAX,
+    settings::LIMITS,
     wire::{HEADER, Header, Kind, Record},
 };
 
-/// Lanes by priority, with the kind of their frames.
-const MESSAGES: [(usize, Kind); 3] =
-    [(0, Kind::Control), (1, Kind::Expected), (2, Kind::Unexpected)];
-/// The lane of transfers.
-const TRANSFERS: usize = 3;
 /// Time after which a frame that libfabric did not take is tried again while nobody makes progress.
 const RETRY_AFTER: Duration = Duration::from_millis(1);
 /// The same for one that was not taken for long.
@@ -36,10 +36,9 @@ pub(crate) enum Step {
 
 impl OfiContext {
     /// Puts a connection on the list of those with something to send.
-    pub(crate) fn mark_busy(&mut self, place: u32) {
-        if let Some(link) = self.link(place).filter(|link| !link.is_busy && link.is_open()) {
-            link.is_busy = true;
-            self.busy.push(place);
+    pub(crate) fn mark_busy(&mut self, peer: Peer) {
+        if let Some(link) = self.links.find(peer) {
+            list_busy(&mut link.way, peer.index(), &mut self.busy);
         }
     }
 
@@ -47,8 +46,8 @@ impl OfiContext {
     pub(crate) fn send_all(&mut self, now: Instant) -> bool {
         let mut moved = self.retry_at.take().is_some_and(|when| when <= now);
         for place in std::mem::take(&mut self.busy) {
-            if let Some(link) = self.link(place) {
-                link.is_busy = false;
+            if let Some(link) = self.links.at(place) {
+                link.way.is_busy = false;
                 moved |= self.send_link(place, Some(now));
             }
         }
@@ -80,24 +79,26 @@ impl OfiContext {
         }
         // There is more: the next round goes on.
         self.flows(place);
-        self.mark_busy(place);
+        self.mark_busy_at(place);
         moved
     }
 
-    fn flows(&mut self, place: u32) {
-        let Some(link) = self.link(place) else { return };
-        link.stalled = None;
-        if link.refusals.any() {
-            self.tell_room(place);
+    fn mark_busy_at(&mut self, place: u32) {
+        if let Some(link) = self.links.at(place) {
+            list_busy(&mut link.way, place, &mut self.busy);
         }
+    }
+
+    fn flows(&mut self, place: u32) {
+        let Some(link) = self.links.at(place) else { return };
+        link.way.stalled = None;
+        self.tell_room(place);
     }
 
     /// Tells once that queues which were full have room.
     pub(crate) fn tell_room(&mut self, place: u32) {
-        let Some(link) = self.link(place).filter(|link| link.usable().is_ok()) else { return };
-        let peer = link.peer;
-        if link.take_room() {
-            self.finished.push(Completion::Room { peer });
+        let Some(link) = self.links.at(place) else { return };
+        if link.tell_room(&LIMITS, 0, &mut self.finished) {
             self.nudge();
         }
     }
@@ -106,10 +107,11 @@ impl OfiContext {
     fn stalled(&mut self, place: u32, now: Option<Instant>) {
         let now = now.unwrap_or_else(Instant::now);
         let bound = self.shared.settings.retry_bound;
-        self.mark_busy(place);
-        let Some(link) = self.link(place) else { return };
-        let (since, has_answered) = *link.stalled.get_or_insert_with(|| {
-            if let Some(lifeline) = &mut link.lifeline {
+        self.mark_busy_at(place);
+        let Some(link) = self.links.at(place) else { return };
+        let way = &mut link.way;
+        let (since, has_answered) = *way.stalled.get_or_insert_with(|| {
+            if let Some(lifeline) = &mut way.lifeline {
                 lifeline.say(&Record::Ping);
             }
             (now, false)
@@ -125,68 +127,62 @@ impl OfiContext {
 
     /// The most important frame that can leave.
     fn step(&mut self, place: u32) -> Step {
-        let Some(link) = self.link(place).filter(|link| link.is_open()) else { return Step::Idle };
-        for (lane, kind) in MESSAGES {
-            if !link.waiting[lane].is_empty() && link.has_credit(lane) {
-                return self.send_message(place, lane, kind);
+        let Some(link) = self.links.at(place).filter(|link| link.way.is_open()) else {
+            return Step::Idle;
+        };
+        for lane in Lane::ALL {
+            if link.queues.len(lane) > 0 && link.way.has_credit(lane.place()) {
+                return self.send_message(place, lane);
             }
         }
-        if link.work.is_waiting()
-            && link.has_credit(TRANSFERS)
+        if link.way.has_credit(TRANSFERS)
             && let Some(step) = self.send_transfer(place)
         {
             return step;
         }
-        let owes = self.link(place).is_some_and(|link| link.owes_credits());
+        let owes = self.links.at(place).is_some_and(|link| link.way.owes_credits());
         if owes { self.send_plain(place, Kind::Credit, 0) } else { Step::Idle }
     }
 
-    fn send_message(&mut self, place: u32, lane: usize, kind: Kind) -> Step {
-        let Some(link) = self.link(place) else { return Step::Idle };
-        let Some(mut sending) = link.waiting[lane].pop_front() else { return Step::Idle };
-        let left = sending.message.len() - sending.offset;
-        let len = left.min(link.room());
+    fn send_message(&mut self, place: u32, lane: Lane) -> Step {
+        let kind = match lane {
+            Lane::Control => Kind::Control,
+            Lane::Expected => Kind::Expected,
+            Lane::Unexpected => Kind::Unexpected,
+        };
+        let Some(link) = self.links.at(place) else { return Step::Idle };
+        let Some(mut sending) = link.queues.pop(lane) else { return Step::Idle };
+        let left = sending.message.len() - sending.left;
+        let len = left.min(link.way.room());
         let more = len < left;
-        let Some(header) = link.header(kind, sending.tag, more) else { return Step::Idle };
-        let range = sending.offset..sending.offset + len;
-        let content = &sending.message.as_slice()[range];
+        let Some(header) = link.way.header(kind, sending.tag, more) else { return Step::Idle };
+        let content = &sending.message.as_slice()[sending.left..sending.left + len];
         let handed = self.hand(place, &header, len, |into| {
             into.copy_from_slice(content);
             true
         });
         match handed {
-            Ok(flight) if more => {
-                sending.offset += len;
-                if let Some(link) = self.link(place) {
-                    link.waiting[lane].push_front(sending);
+            Ok(flight) if !more => match flight.and_then(|flight| self.flights.get_mut(flight)) {
+                Some(Some(flight)) => flight.sending = Some(sending),
+                _ => sending.sent(&mut self.finished),
+            },
+            handed => {
+                if handed.is_ok() {
+                    sending.left += len;
                 }
-                let _: Option<usize> = flight;
-                Step::Left
-            }
-            Ok(None) => {
-                self.sent(place, sending);
-                Step::Left
-            }
-            Ok(Some(flight)) => {
-                if let Some(Some(flight)) = self.flights.get_mut(flight) {
-                    flight.sending = Some(sending);
+                if let Some(link) = self.links.at(place) {
+                    link.queues.put_back(lane, sending);
                 }
-                Step::Left
-            }
-            Err(fault) => {
-                if let Some(link) = self.link(place) {
-                    link.waiting[lane].push_front(sending);
-                }
-                refused(fault)
+                return handed.map_or_else(refused, |_| Step::Left);
             }
         }
+        Step::Left
     }
 
     /// A frame whose header is all.
     fn send_plain(&mut self, place: u32, kind: Kind, tag: u64) -> Step {
-        let Some(header) = self.link(place).and_then(|link| link.header(kind, tag, false)) else {
-            return Step::Idle;
-        };
+        let header = self.links.at(place).and_then(|link| link.way.header(kind, tag, false));
+        let Some(header) = header else { return Step::Idle };
         match self.hand(place, &header, 0, |_| true) {
             Ok(_) => Step::Left,
             Err(fault) => refused(fault),
@@ -201,8 +197,8 @@ impl OfiContext {
         len: usize,
         fill: impl FnOnce(&mut [u8]) -> bool,
     ) -> Result<Option<usize>, Fault> {
-        let Some(link) = self.link(place) else { return Ok(None) };
-        let Some(address) = link.remote.as_ref().map(|remote| remote.address) else {
+        let Some(link) = self.links.at(place) else { return Ok(None) };
+        let Some(address) = link.way.remote.as_ref().map(|remote| remote.address) else {
             return Ok(None);
         };
         let peer = link.peer;
@@ -221,9 +217,9 @@ impl OfiContext {
             self.free_flights.push(flight);
         }
         let handed = handed?;
-        if let Some(link) = self.link(place) {
-            link.left(header);
-            link.frames_sent += u64::from(handed == Handed::Injected);
+        if let Some(link) = self.links.at(place) {
+            link.way.left(header);
+            link.way.frames_sent += u64::from(handed == Handed::Injected);
         }
         Ok((handed == Handed::Lent).then_some(flight))
     }
@@ -236,23 +232,17 @@ impl OfiContext {
         if !self.retiring.is_empty() {
             self.retire(None);
         }
-        let place = flight.peer.index();
-        let Some(link) = self.find(flight.peer) else { return };
+        let Some(link) = self.links.find(flight.peer) else { return };
         match fault {
             None => {
-                link.frames_sent += 1;
+                link.way.frames_sent += 1;
                 if let Some(sending) = flight.sending {
-                    self.sent(place, sending);
+                    sending.sent(&mut self.finished);
                 }
             }
             Some(fault) => {
-                if let Some(sending) = flight.sending {
-                    let id = hg_na::OpId { scope: place, serial: sending.serial };
-                    let token = sending.token;
-                    let reason = crate::chores::unreachable(fault);
-                    let error = Some((Error::PeerGone(reason), hg_na::Reached::Unknown));
-                    self.finish(id, token, error, crate::post::handed_back(sending));
-                }
+                let (reason, place) = (crate::chores::unreachable(fault), flight.peer.index());
+                self.finished.extend(flight.end(&reason));
                 self.way_broke(place, fault);
             }
         }
@@ -260,144 +250,107 @@ impl OfiContext {
 
     /// The next frame of a transfer, when there is one that may leave.
     fn send_transfer(&mut self, place: u32) -> Option<Step> {
-        let link = self.link(place)?;
-        if let Some(id) = link.work.aborts.pop_front() {
+        let link = self.links.at(place)?;
+        if let Some(id) = link.way.aborts.front().copied() {
             let step = self.send_plain(place, Kind::Abort, id);
-            if !matches!(step, Step::Left)
-                && let Some(link) = self.link(place)
-            {
-                link.work.aborts.push_front(id);
+            if matches!(step, Step::Left) {
+                self.links.at(place)?.way.aborts.pop_front();
             }
             return Some(step);
         }
-        if let Some(serve) = link.work.serves.pop_front() {
-            return Some(match serve {
-                Serve::Move(it) => self.serve_move(place, it),
-                other => self.send_serve(place, other),
+        if let Some((id, verdict)) = link.owner.next_word() {
+            let header = link.way.header(Kind::Ended, id, false)?;
+            let handed = self.hand(place, &header, VERDICT_LEN, |into| {
+                into.copy_from_slice(&verdict.encode());
+                true
             });
-        }
-        self.send_ask(place)
-    }
-
-    fn send_serve(&mut self, place: u32, serve: Serve) -> Step {
-        let Some(room) = self.link(place).map(|link| link.room()) else { return Step::Idle };
-        let (kind, id) = match &serve {
-            Serve::Data { id, .. } => (Kind::GetData, *id),
-            Serve::Ended { id, .. } | Serve::Move(Move { id, .. }) => (Kind::Ended, *id),
-        };
-        let Some(header) = self.link(place).and_then(|link| link.header(kind, id, false)) else {
-            return Step::Idle;
-        };
-        let (handed, rest) = match serve {
-            Serve::Move(it) => (Ok(None), Some(Serve::Move(it))),
-            Serve::Ended { id, status, is_awaited } => {
-                let handed = self.hand(place, &header, STATUS, |into| {
-                    status.encode(into);
-                    true
-                });
-                let again = Serve::Ended { id, status, is_awaited };
-                (handed, Some(again).filter(|_| handed.is_err()))
-            }
-            Serve::Data { id, entry, offset, left } => {
-                let len = room.min(usize::try_from(left).unwrap_or(usize::MAX));
-                let mut is_there = true;
-                let handed = self.hand(place, &header, len, |into| {
-                    let copied = entry.with(|memory| hg_na_memory::copy_out(memory, offset, into));
-                    is_there = matches!(copied, Some(Ok(())));
-                    is_there
-                });
-                let moved = if handed.is_ok() { len as u64 } else { 0 };
-                let (offset, left) = (offset + moved, left - moved);
-                if is_there {
-                    let rest = Serve::Data { id, entry, offset, left };
-                    (handed, Some(rest).filter(|_| left > 0))
-                } else {
-                    // Unregistered meanwhile: the initiator is told instead.
-                    (Ok(None), Some(Serve::Ended { id, status: Status::STALE, is_awaited: false }))
-                }
-            }
-        };
-        if let (Some(rest), Some(link)) = (rest, self.link(place)) {
-            // Data of several gets take turns.
             if handed.is_ok() {
-                link.work.serves.push_back(rest);
-            } else {
-                link.work.serves.push_front(rest);
+                self.links.at(place)?.owner.said();
             }
+            return Some(handed.map_or_else(refused, |_| Step::Left));
         }
-        match handed {
-            Ok(_) => Step::Left,
-            Err(fault) => refused(fault),
+        if let Some(it) = link.way.moves.queue.pop_front() {
+            return Some(self.serve_move(place, it));
         }
+        let room = link.way.room() as u64;
+        if let Some(piece) = link.owner.next_piece(room) {
+            return self.send_piece(place, Kind::GetData, piece);
+        }
+        if link.initiator.next(ACTIVE_MAX).is_some() {
+            return match self.send_lent(place) {
+                Some(step) => Some(step),
+                None => self.announce(place),
+            };
+        }
+        let piece = link.initiator.next_piece(room)?;
+        self.send_piece(place, Kind::PutData, piece)
     }
 
-    /// Announces the next own transfer, or sends further bytes of a put.
-    fn send_ask(&mut self, place: u32) -> Option<Step> {
-        let link = self.link(place)?;
-        let (serial, room, active) = (*link.work.asks.front()?, link.room(), link.work.active);
-        let transfer = self.transfers.get(&serial)?;
-        if !transfer.is_announced && active >= ACTIVE_MAX {
-            return None;
-        }
-        if let Some(step) = self.send_lent(place, serial) {
-            return Some(step);
-        }
-        let transfer = self.transfers.get(&serial)?;
-        let (preface, kind) = match (transfer.is_announced, transfer.is_put) {
-            (false, true) => (PREFACE, Kind::Put),
-            (false, false) => (PREFACE, Kind::Get),
-            (true, _) => (0, Kind::PutData),
-        };
-        let left = if transfer.is_put { transfer.len - transfer.moved } else { 0 };
-        let len = usize::try_from(left).unwrap_or(usize::MAX).min(room.saturating_sub(preface));
-        let header = self.link(place)?.header(kind, serial, false)?;
-        let transfer = self.transfers.remove(&serial)?;
-        let handed = self.hand(place, &header, preface + len, |into| {
-            let (front, bytes) = into.split_at_mut(preface);
-            if preface > 0 {
-                transfer.preface(front);
+    /// Bytes of a get that is served, or of an own put.
+    fn send_piece(&mut self, place: u32, kind: Kind, piece: Piece) -> Option<Step> {
+        let Piece { serial, entry, offset, len, .. } = piece;
+        let header = self.links.at(place)?.way.header(kind, serial, false)?;
+        let mut is_there = true;
+        let room = usize::try_from(len).expect("as long as a frame");
+        let handed = self.hand(place, &header, room, |into| {
+            let copied = entry.with(|memory| hg_na_memory::copy_out(memory, offset, into));
+            is_there = matches!(copied, Some(Ok(())));
+            is_there
+        });
+        let link = self.links.at(place)?;
+        match (handed, kind) {
+            (Ok(_), Kind::PutData) => link.initiator.sent(len),
+            (Ok(_), _) => link.owner.sent(len),
+            // Unregistered meanwhile: the initiator is told instead.
+            (Err(_), Kind::GetData) if !is_there => {
+                link.owner.lost_source();
+                return Some(Step::Left);
             }
-            let offset = transfer.slice.offset() + transfer.moved;
+            (Err(_), _) => {}
+        }
+        Some(handed.map_or_else(refused, |_| Step::Left))
+    }
+
+    /// Tells the owner of the next own transfer, with the first bytes of a put.
+    fn announce(&mut self, place: u32) -> Option<Step> {
+        let link = self.links.at(place)?;
+        let room = link.way.room().saturating_sub(ACCESS_LEN) as u64;
+        let transfer = link.initiator.next(ACTIVE_MAX)?;
+        let (kind, len) = match transfer.is_put {
+            true => (Kind::Put, transfer.access.len.min(room)),
+            false => (Kind::Get, 0),
+        };
+        let (access, serial) = (transfer.access.encode(), transfer.id.serial);
+        let (entry, offset) = (Arc::clone(&transfer.entry), transfer.slice.offset());
+        let header = link.way.header(kind, serial, false)?;
+        let bytes = usize::try_from(len).expect("as long as a frame");
+        let handed = self.hand(place, &header, ACCESS_LEN + bytes, |into| {
+            let (front, back) = into.split_at_mut(ACCESS_LEN);
+            front.copy_from_slice(&access);
             // In range: the slice lies in its region, which stays registered while the slice is held.
-            let copied =
-                transfer.entry.with(|memory| hg_na_memory::copy_out(memory, offset, bytes));
+            let copied = entry.with(|memory| hg_na_memory::copy_out(memory, offset, back));
             matches!(copied, Some(Ok(())))
         });
-        Some(self.ask_left(place, serial, transfer, len, handed))
-    }
-
-    fn ask_left(
-        &mut self,
-        place: u32,
-        serial: u64,
-        mut transfer: crate::transfer::Transfer,
-        len: usize,
-        handed: Result<Option<usize>, Fault>,
-    ) -> Step {
-        let step = match handed {
-            Ok(_) => {
-                let is_new = !std::mem::replace(&mut transfer.is_announced, true);
-                if transfer.is_put {
-                    transfer.moved += len as u64;
-                }
-                let is_over = !transfer.is_put || transfer.moved == transfer.len;
-                if let Some(link) = self.link(place) {
-                    link.work.active += usize::from(is_new);
-                    next_ask(link, is_over);
-                }
-                Step::Left
-            }
-            Err(fault) => refused(fault),
-        };
-        self.transfers.insert(serial, transfer);
-        step
+        if handed.is_ok() {
+            self.links.at(place)?.initiator.announced(len);
+        }
+        Some(handed.map_or_else(refused, |_| Step::Left))
     }
 }
 
-/// The first ask has had its turn; it leaves the list when nothing of it is left to send.
-fn next_ask(link: &mut Link, is_over: bool) {
-    if is_over {
-        link.work.asks.pop_front();
+impl Flight {
+    /// Ends its message, if it carries one.
+    pub(crate) fn end(self, why: &GoneReason) -> Option<hg_na::Completion> {
+        let failure = Some((Error::PeerGone(why.clone()), Reached::Unknown));
+        self.sending.map(|sending| sending.end(failure))
+    }
+}
+
+/// Puts an open connection on the list of those with something to send.
+pub(crate) fn list_busy(way: &mut Way, place: u32, busy: &mut Vec<u32>) {
+    if !way.is_busy && matches!(way.phase, Phase::Open) {
+        way.is_busy = true;
+        busy.push(place);
     }
 }
 

@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
 use hg_na::{Caps, CheckedBy, Error, PutOrdering, Sleep};
+use hg_na_link::Limits;
 use hg_na_parts::{Reader, Subnet, regions::SEGMENTS_MAX};
 
 use crate::fabric::Way;
@@ -51,7 +52,14 @@ pub(crate) const MESSAGE_MAX: usize = 16 << 10;
 /// Longest control message in bytes.
 pub(crate) const CONTROL_MAX: usize = 1024;
 /// Messages of one kind, to one peer, that wait for credits.
-pub(crate) const QUEUE_DEPTH: usize = 1024;
+const QUEUE_DEPTH: usize = 1024;
+/// What each peer's handle takes at a time.
+pub(crate) const LIMITS: Limits = Limits {
+    message: MESSAGE_MAX,
+    control: CONTROL_MAX,
+    depth: QUEUE_DEPTH,
+    transfers: QUEUE_DEPTH,
+};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 const SILENCE_BOUND: Duration = Duration::from_secs(30);

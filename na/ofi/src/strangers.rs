@@ -54,8 +54,8 @@ impl OfiContext {
             tracing::debug!(uid, "a process of another user is refused");
             return lifeline.say(&Record::Refuse(of_other_user(uid)));
         }
-        let Ok(link) = self.add(Phase::Greeting) else { return };
-        let place = link.peer.index();
+        let Ok(way) = Self::new_way(Phase::Greeting) else { return };
+        let place = self.links.accept(way).index();
         self.strangers += 1;
         self.at(now + self.shared.settings.connect_timeout, place);
         self.watch(place, lifeline);
@@ -66,12 +66,12 @@ impl OfiContext {
 
     /// Connections that have introduced themselves, or were looked up here.
     pub(crate) fn acquaintances(&self) -> usize {
-        self.count() - self.strangers
+        self.links.len() - self.strangers
     }
 
     /// A connection is about to be known, or to come to nothing.
     pub(crate) fn no_stranger(&mut self, place: u32) {
-        if self.link(place).is_some_and(|link| matches!(link.phase, Phase::Greeting)) {
+        if self.links.at(place).is_some_and(|link| matches!(link.way.phase, Phase::Greeting)) {
             self.strangers -= 1;
         }
     }
@@ -81,11 +81,11 @@ impl OfiContext {
         // Strangers all wait equally long, so the one that came first ends first.
         let wait = self.shared.settings.connect_timeout;
         let before = now + wait.saturating_sub(PATIENCE);
-        let early = self.timers.iter().take_while(|(at, _)| *at <= before);
+        let Self { timers, links, .. } = self;
+        let early = timers.iter().take_while(|(at, _)| *at <= before);
         let mut places = early.map(|(_, place)| *place);
         let is_stranger = |place: &u32| {
-            let link = usize::try_from(*place).ok().and_then(|at| self.links.get(at));
-            link.and_then(Option::as_ref).is_some_and(|it| matches!(it.phase, Phase::Greeting))
+            links.at(*place).is_some_and(|it| matches!(it.way.phase, Phase::Greeting))
         };
         let Some(place) = places.find(is_stranger) else { return false };
         tracing::warn!("a connection that says nothing is closed: too many do");

@@ -32,7 +32,7 @@ pub(crate) const LANES: usize = 4;
 pub(crate) const WINDOW: u16 = 64;
 /// Longest record.
 pub(crate) const RECORD_MAX: usize = 1024;
-const MAGIC: [u8; 8] = *b"hg-ofi\x00\x02";
+const MAGIC: [u8; 8] = *b"hg-ofi\x00\x03";
 
 /// What a frame is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
