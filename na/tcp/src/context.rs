@@ -33,8 +33,6 @@ use rustc_hash::FxHashMap;
 
 use crate::{
     address::Target,
-    domain::Shared,
-    flushing::Flushing,
     frame::{Kind, MESSAGE_MAX},
     greeting::{Incarnation, Nonce},
     inbox::Inbox,
@@ -42,9 +40,10 @@ use crate::{
     outbound::Outbound,
     pace::Pace,
     settings::LIMITS,
-    silence::Watched,
+    shared::Shared,
     transfers::next_piece,
     waiter::TcpWaiter,
+    watched::Watched,
     wire::{Flush, Phase, Wire, WireKey},
     wires::Wires,
 };
@@ -57,6 +56,10 @@ const _: () = assert!(LISTENER.0 as u64 & Harvest::GUEST == 0);
 const SCRATCH: usize = 128 << 10;
 /// Rounds during which the kernel is asked each time, after it told something unlooked for.
 pub(crate) const CROWD_ROUNDS: u32 = 256;
+
+/// Rounds after which the kernel is asked in any case: twice as many each time that it had nothing to
+/// tell but bytes of the connection that is read anyway.
+pub(crate) const ASK_MIN: u32 = 32;
 
 /// What is due at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -71,6 +74,26 @@ pub(crate) enum Timer {
     Looks,
     /// The flush under way is to be asked about.
     Flush,
+}
+
+/// The flush of a context.
+#[derive(Debug, Default)]
+pub(crate) struct Flushing {
+    pub(crate) stage: FlushStage,
+    /// The time of the next look is set.
+    pub(crate) is_timed: bool,
+}
+
+/// How far the flush of a context is.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) enum FlushStage {
+    /// None is under way.
+    #[default]
+    Idle,
+    /// Messages up to this number are to get among the frames.
+    Queues(u64),
+    /// They are: each connection knows how far it is to get.
+    Wires,
 }
 
 /// A context of the TCP transport.
@@ -175,7 +198,7 @@ impl TcpContext {
             is_sleeping: false,
             quiet: 0,
             since_ask: 0,
-            ask_after: crate::rounds::ASK_MIN,
+            ask_after: ASK_MIN,
             crowd: 0,
             pace: Pace::default(),
             calls: Calls::default(),

@@ -12,8 +12,6 @@ use std::{
 use hg_na::Error;
 use nix::fcntl::OFlag;
 
-use crate::settings::{KEY_ENV, KEY_FILE};
-
 /// Bytes of a key.
 pub(crate) const KEY_LEN: usize = 32;
 /// Longest key file that is looked at: the digits, and some white space around them.
@@ -24,21 +22,24 @@ const FILE_MAX: u64 = 256;
 pub(crate) struct Key([u8; KEY_LEN]);
 
 impl Key {
-    /// Reads the key from where the settings say, if they do.
+    /// Reads the key from where the settings say, if they do: each is given with its name.
     ///
     /// # Errors
     /// [`Error::BadSetting`].
-    pub(crate) fn read(file: Option<&str>, variable: Option<&str>) -> Result<Option<Self>, Error> {
+    pub(crate) fn read(
+        (key_file, file): (&str, Option<&str>),
+        (key_env, variable): (&str, Option<&str>),
+    ) -> Result<Option<Self>, Error> {
         let (name, text) = match (file, variable) {
             (None, None) => return Ok(None),
             (Some(_), Some(_)) => {
-                return Err(bad(KEY_ENV, "the key comes from a file already".to_owned()));
+                return Err(bad(key_env, "the key comes from a file already".to_owned()));
             }
-            (Some(path), None) => (KEY_FILE, read_file(Path::new(path))?),
+            (Some(path), None) => (key_file, read_file(key_file, Path::new(path))?),
             (None, Some(variable)) => {
-                let unset = || bad(KEY_ENV, format!("the variable {variable} is not set"));
+                let unset = || bad(key_env, format!("the variable {variable} is not set"));
                 let text = std::env::var_os(variable).ok_or_else(unset)?;
-                (KEY_ENV, text.into_string().unwrap_or_default())
+                (key_env, text.into_string().unwrap_or_default())
             }
         };
         let key = parse(text.trim());
@@ -65,18 +66,18 @@ fn bad(name: &str, why: String) -> Error {
     Error::BadSetting { name: name.to_owned(), why }
 }
 
-fn read_file(path: &Path) -> Result<String, Error> {
-    let failed = |error| bad(KEY_FILE, format!("{} cannot be read: {error}", path.display()));
+fn read_file(key_file: &str, path: &Path) -> Result<String, Error> {
+    let failed = |error| bad(key_file, format!("{} cannot be read: {error}", path.display()));
     // Without waiting for somebody to open the other end of a pipe.
     let mut open = std::fs::OpenOptions::new();
     let file = open.read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path).map_err(failed)?;
     let metadata = file.metadata().map_err(failed)?;
     if !metadata.is_file() {
-        return Err(bad(KEY_FILE, format!("{} is no file", path.display())));
+        return Err(bad(key_file, format!("{} is no file", path.display())));
     }
     if metadata.permissions().mode() & 0o077 != 0 {
         let why = format!("{} can be read by others: chmod 600 it", path.display());
-        return Err(bad(KEY_FILE, why));
+        return Err(bad(key_file, why));
     }
     let mut text = String::new();
     file.take(FILE_MAX).read_to_string(&mut text).map_err(failed)?;
@@ -98,6 +99,10 @@ fn parse(text: &str) -> Option<[u8; KEY_LEN]> {
 mod tests {
     use super::*;
 
+    fn read(file: Option<&str>, variable: Option<&str>) -> Result<Option<Key>, Error> {
+        Key::read(("key-file", file), ("key-env", variable))
+    }
+
     #[test]
     fn a_key_is_64_hexadecimal_digits() {
         let digits = "00ff".repeat(16);
@@ -116,20 +121,20 @@ mod tests {
         let with_mode = |mode| {
             let permissions = std::fs::Permissions::from_mode(mode);
             std::fs::set_permissions(&path, permissions).unwrap();
-            Key::read(Some(&name), None)
+            read(Some(&name), None)
         };
         let refused = with_mode(0o644).unwrap_err().to_string();
-        let read = with_mode(0o600);
+        let found = with_mode(0o600);
         std::fs::remove_file(&path).unwrap();
         assert!(refused.contains("chmod 600"), "{refused}");
-        assert_eq!(read.unwrap(), Some(Key([7; KEY_LEN])));
+        assert_eq!(found.unwrap(), Some(Key([7; KEY_LEN])));
     }
 
     #[test]
     fn a_variable_that_is_not_set_is_named() {
-        let refused = Key::read(None, Some("HG_TCP_NO_SUCH_VARIABLE")).unwrap_err();
+        let refused = read(None, Some("HG_TCP_NO_SUCH_VARIABLE")).unwrap_err();
         assert!(refused.to_string().contains("HG_TCP_NO_SUCH_VARIABLE"));
-        assert!(Key::read(Some("a"), Some("b")).is_err());
-        assert_eq!(Key::read(None, None).unwrap(), None);
+        assert!(read(Some("a"), Some("b")).is_err());
+        assert_eq!(read(None, None).unwrap(), None);
     }
 }

@@ -4,8 +4,6 @@ use std::convert::Infallible;
 
 use hg_na::Error;
 
-use crate::settings::{KEY_ENV, KEY_FILE};
-
 /// The longest piece that is sealed; here none is.
 pub(crate) const RECORD_MAX: usize = usize::MAX;
 
@@ -18,11 +16,14 @@ impl Key {
     ///
     /// # Errors
     /// [`Error::BadSetting`] when the settings name one.
-    pub(crate) fn read(file: Option<&str>, variable: Option<&str>) -> Result<Option<Self>, Error> {
+    pub(crate) fn read(
+        (key_file, file): (&str, Option<&str>),
+        (key_env, variable): (&str, Option<&str>),
+    ) -> Result<Option<Self>, Error> {
         let name = match (file, variable) {
             (None, None) => return Ok(None),
-            (Some(_), _) => KEY_FILE,
-            (None, Some(_)) => KEY_ENV,
+            (Some(_), _) => key_file,
+            (None, Some(_)) => key_env,
         };
         let why = "this build cannot encrypt: switch on the feature `tcp-key` of `hydrargyrum` (or of \
             `hydrargyrum-na-tcp`)";

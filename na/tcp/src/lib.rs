@@ -38,9 +38,9 @@
 //! |---|---|
 //! | `frame`, `greeting`, `address`, `key` | what travels, and what is configured |
 //! | `inbound`, `outbound`, `seal` | the two halves of a stream, and encryption |
-//! | `wire`, `link`, `transfers` | one connection; one peer over it |
-//! | `context`, `post`, `short_cuts`, `rounds`, `reading`, `arrivals`, `handshake`, `strangers`, `dialling`, `silence`, `flushing` | one endpoint |
-//! | `domain`, `settings`, `region`, `offer` | what is opened, what could be, and registered memory |
+//! | `wire`, `wires`, `link`, `transfers` | one connection; one peer over it |
+//! | `context`, `post`, `short_cuts`, `rounds`, `reading`, `arrivals`, `handshake`, `strangers`, `dialling`, `silence`, `watched`, `flushing` | one endpoint |
+//! | `plugin`, `offer`, `domain`, `shared`, `settings` | what is opened, and what could be |
 //! | `waiter`, `inbox`, `resolver`, `interfaces`, `kernel` | threads and the operating system |
 //!
 //! # Threads
@@ -83,6 +83,7 @@ mod link;
 mod offer;
 mod outbound;
 mod pace;
+mod plugin;
 mod post;
 mod reading;
 mod resolver;
@@ -90,11 +91,13 @@ mod rounds;
 #[cfg(feature = "tcp-key")]
 mod seal;
 mod settings;
+mod shared;
 mod short_cuts;
 mod silence;
 mod strangers;
 mod transfers;
 mod waiter;
+mod watched;
 mod wire;
 mod wires;
 
@@ -103,6 +106,6 @@ use keyless as key;
 #[cfg(not(feature = "tcp-key"))]
 use keyless as seal;
 
-pub use domain::TcpPlugin;
 #[cfg(feature = "fuzzing")]
 pub use fuzzing::{fuzz_frames, fuzz_greeting};
+pub use plugin::TcpPlugin;

@@ -19,10 +19,11 @@ use hg_na_parts::credits::{Amount, Credits};
 
 use crate::{
     address::Target,
-    frame::{EXPECTED_WINDOW, Header, Kind, WINDOW, WINDOW_BYTES, credit_of, credit_word},
+    frame::{
+        EXPECTED_WINDOW, Header, Kind, TRANSFERS_MAX, WINDOW, WINDOW_BYTES, credit_of, credit_word,
+    },
     greeting::Nonce,
     settings::LIMITS,
-    transfers::announce,
     wire::{Wire, WireKey},
 };
 
@@ -135,6 +136,15 @@ pub(crate) fn pump(link: &mut Link, wire: &mut Wire, side: usize, finished: &mut
     }
     announce(link, wire, side);
     link.tell_room(&LIMITS, wire.outbound.controls(), finished);
+}
+
+/// Tells the owner of what was posted.
+fn announce(link: &mut Link, wire: &mut Wire, side: usize) {
+    while let Some(transfer) = link.initiator.next(TRANSFERS_MAX) {
+        let kind = if transfer.is_put { Kind::Put } else { Kind::Get };
+        wire.send(kind, side, transfer.id.serial, &transfer.access.encode());
+        link.initiator.announced(0);
+    }
 }
 
 /// Copies a short message into the connection, for which its lane is free ([`is_free`]).

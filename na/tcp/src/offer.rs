@@ -2,11 +2,11 @@
 
 use std::net::IpAddr;
 
-use hg_na::{Address, Offer, OpenOptions, Plugin as _};
+use hg_na::{Address, Offer, OpenOptions};
 
 use crate::{
     address::{Host, SCHEME, unspecified},
-    domain::TcpPlugin,
+    domain::TcpDomain,
     interfaces::{Own, announced, own_addresses},
 };
 
@@ -29,7 +29,7 @@ pub(crate) fn offers() -> Vec<Offer> {
 /// Without an address: listens at the one that it announces. `None`: never.
 fn announcing() -> Option<Offer> {
     let url = Address::new(&format!("{SCHEME}://")).ok()?;
-    let opened = TcpPlugin.open(&url, &OpenOptions::listening());
+    let opened = TcpDomain::open(&url, &OpenOptions::listening());
     let mut offer = Offer::new(SCHEME, url);
     if let Ok(ip) = announced(None, None) {
         let all = unspecified(ip);
@@ -42,7 +42,7 @@ fn announcing() -> Option<Offer> {
 
 fn on(own: &Own) -> Option<Offer> {
     let url = Address::new(&format!("{SCHEME}://{}", Host::Ip(own.ip))).ok()?;
-    let opened = TcpPlugin.open(&url, &OpenOptions::listening());
+    let opened = TcpDomain::open(&url, &OpenOptions::listening());
     let offer = Offer::new(SCHEME, url).on(&own.interface).at(&own.ip.to_string());
     let subnet = format!("{}/{}", network(own.ip, own.bits), own.bits);
     Some(offer.fact("subnet", subnet).tried(opened))

@@ -17,16 +17,14 @@ use hg_na::{Completion, Error, GoneReason};
 use hg_na_link::Lane;
 
 use crate::{
-    context::{CROWD_ROUNDS, LISTENER, TcpContext, Timer},
+    context::{ASK_MIN, CROWD_ROUNDS, LISTENER, TcpContext, Timer},
     link::State,
     wire::{Phase, WireKey},
 };
 
 /// Rounds without bytes after which the hot connection is read without being told to.
 const SETTLED: u32 = 2;
-/// Rounds after which the kernel is asked in any case: twice as many each time that it had nothing to
-/// tell but bytes of the connection that is read anyway.
-pub(crate) const ASK_MIN: u32 = 32;
+/// Most of them.
 const ASK_MAX: u32 = 256;
 /// Bytes read in a round, about, before the caller has its turn.
 const ROUND_BYTES: usize = 512 << 10;

@@ -80,7 +80,7 @@ impl Settings {
             connect_timeout: reader.milliseconds(CONNECT_TIMEOUT_MS, CONNECT_TIMEOUT)?,
             silence_bound,
             max_peers: reader.count(MAX_PEERS, PEERS)?,
-            key: Key::read(reader.text(KEY_FILE), reader.text(KEY_ENV))?,
+            key: Key::read((KEY_FILE, reader.text(KEY_FILE)), (KEY_ENV, reader.text(KEY_ENV)))?,
         })
     }
 }

@@ -24,15 +24,6 @@ use crate::{
     wire::Wire,
 };
 
-/// Tells the owner of what was posted.
-pub(crate) fn announce(link: &mut Link, wire: &mut Wire, side: usize) {
-    while let Some(transfer) = link.initiator.next(TRANSFERS_MAX) {
-        let kind = if transfer.is_put { Kind::Put } else { Kind::Get };
-        wire.send(kind, side, transfer.id.serial, &transfer.access.encode());
-        link.initiator.announced(0);
-    }
-}
-
 /// Whether data is coming, so that it pays to read frame by frame.
 pub(crate) fn expects_data(link: &Link) -> bool {
     link.owner.has_puts() || link.initiator.has_open()

@@ -23,14 +23,12 @@ use socket2::{SockRef, TcpKeepalive};
 
 use crate::{
     address::Target,
-    flushing::FlushTo,
     frame::{Header, Kind, LinkId, OWN_BYTES_MAX},
     greeting::{Greeting, Incarnation, Nonce},
     inbound::Inbound,
-    kernel::repeat_within,
+    kernel::{answers, repeat_within},
     outbound::{Outbound, Piece, Source},
     seal::{Exchange, RECORD_MAX, Seal},
-    silence::pause,
 };
 
 /// Bytes that one flush writes before others have their turn.
@@ -96,6 +94,18 @@ pub(crate) enum Flush {
     More,
     /// The socket is broken: what it still holds is to be read.
     Broken,
+}
+
+/// How far one connection is to get.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum FlushTo {
+    /// It has got there.
+    #[default]
+    Done,
+    /// So many bytes of frames are to be given to the socket.
+    Frames(u64),
+    /// So many bytes of the socket's are to be acknowledged.
+    Bytes(u64),
 }
 
 /// Keys and buffers of a sealed connection.
@@ -398,6 +408,23 @@ impl Wire {
         }
     }
 
+    /// How far the flush still has to get here.
+    pub(crate) fn flush_on(&mut self) -> FlushTo {
+        if let FlushTo::Frames(to) = self.flush_to
+            && self.outbound.progress().1 >= to
+        {
+            self.flush_to = FlushTo::Bytes(self.sent);
+        }
+        if let FlushTo::Bytes(to) = self.flush_to {
+            // A socket that cannot be asked is broken, and has nothing left to lose.
+            let unacknowledged = answers(self.stream.as_fd()).map_or(0, |it| it.unacknowledged);
+            if self.sent.saturating_sub(unacknowledged) >= to {
+                self.flush_to = FlushTo::Done;
+            }
+        }
+        self.flush_to
+    }
+
     fn shrink(&mut self) {
         if let Some(sealing) = &mut self.sealing
             && sealing.sealed.capacity() > KEPT_MAX
@@ -421,6 +448,11 @@ impl Wire {
             if wanted { Interest::READABLE | Interest::WRITABLE } else { Interest::READABLE };
         registry.reregister(&mut self.stream, self.key.token(), interest)
     }
+}
+
+/// Time between two looks at a connection with unacknowledged bytes ([`crate::silence`]).
+pub(crate) fn pause(bound: Duration) -> Duration {
+    bound / 6
 }
 
 /// Addresses of one machine compare equal, whichever family of socket they came through.
