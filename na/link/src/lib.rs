@@ -9,6 +9,7 @@
 //! | [`queues`], [`sending`] | messages that wait, and how operations end |
 //! | [`initiator`], [`owner`] | puts and gets: those of this side, and those that it serves |
 //! | [`transfer`], [`verdict`] | what of them travels |
+//! | [`strangers`] | what connections may cost that have not said who they are |
 //! | [`table`] | values in places that are used again under new generations |
 
 #![forbid(unsafe_code)]
@@ -19,6 +20,7 @@ pub mod links;
 pub mod owner;
 pub mod queues;
 pub mod sending;
+pub mod strangers;
 pub mod table;
 pub mod transfer;
 pub mod verdict;
@@ -28,6 +30,7 @@ pub use link::{Limits, Link};
 pub use links::{Cancelled, Links};
 pub use owner::Owner;
 pub use sending::{Lane, Sending};
+pub use strangers::Strangers;
 pub use table::Table;
 pub use transfer::{ACCESS_LEN, Access, Transfer};
 pub use verdict::{VERDICT_LEN, Verdict};

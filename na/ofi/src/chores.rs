@@ -159,7 +159,9 @@ impl OfiContext {
         let Some(link) = self.links.at(place) else { return };
         let peer = link.peer;
         match (record, &mut link.way.phase) {
-            (Record::Hello(greeting), Phase::Greeting) => self.greeted(place, greeting, true),
+            (Record::Hello(greeting), Phase::Greeting { .. }) => {
+                self.greeted(place, greeting, true)
+            }
             (Record::Welcome(greeting), Phase::Connecting { .. }) => {
                 self.greeted(place, greeting, false);
             }
@@ -330,7 +332,7 @@ impl OfiContext {
         let Some(link) = self.links.at(place) else { return };
         let (peer, way) = (link.peer, &mut link.way);
         way.lifeline = None;
-        if matches!(mem::replace(&mut way.phase, Phase::Ended), Phase::Greeting) {
+        if matches!(mem::replace(&mut way.phase, Phase::Ended), Phase::Greeting { .. }) {
             // Nobody here has heard of it.
             return self.links.drop_unmet(peer);
         }
@@ -390,7 +392,7 @@ impl OfiContext {
                     self.end_now(place, GoneReason::TimedOut);
                 }
                 Phase::Connecting { .. } => self.connect(peer),
-                Phase::Greeting => self.end_now(place, GoneReason::TimedOut),
+                Phase::Greeting { .. } => self.end_now(place, GoneReason::TimedOut),
                 _ => {}
             }
         }

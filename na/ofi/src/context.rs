@@ -19,7 +19,7 @@ use std::{
 use hg_na::{
     Address, Completion, Context, Error, Identity, Message, Op, OpId, Peer, Rejected, Token, Waiter,
 };
-use hg_na_link::{Sending, sending::new_message};
+use hg_na_link::{Sending, Strangers, sending::new_message};
 use hg_na_parts::Flush;
 use nix::sys::epoll::EpollFlags;
 use rustc_hash::FxHashMap;
@@ -84,7 +84,7 @@ pub(crate) struct OfiContext {
     pub(crate) listener: Option<Listener>,
     pub(crate) links: Links,
     /// Connections that have not introduced themselves.
-    pub(crate) strangers: usize,
+    pub(crate) strangers: Strangers<u32>,
     pub(crate) known: FxHashMap<Vec<u8>, Known>,
     /// Addresses to be removed once nothing is under way to them, and when at the latest.
     pub(crate) retiring: Vec<Retiring>,
@@ -140,7 +140,7 @@ impl OfiContext {
             waiter: Arc::new(waiter),
             listener: Some(listener),
             links: Links::new(0, LIMITS),
-            strangers: 0,
+            strangers: Strangers::default(),
             known: FxHashMap::default(),
             retiring: Vec::new(),
             flights: Vec::new(),

@@ -46,7 +46,7 @@ pub(crate) enum Phase {
     /// The lifeline is being made, or the Welcome is not here.
     Connecting { deadline: Instant },
     /// Accepted; the Hello is not here.
-    Greeting,
+    Greeting { since: Instant },
     /// In use.
     Open,
     /// The other side has ended; what it had sent may still come. `until`: so many frames, where it said.

@@ -51,7 +51,10 @@ impl OfiContext {
                     self.nudge();
                 }
             }
-            Phase::Connecting { .. } | Phase::Greeting | Phase::Draining { .. } | Phase::Ended => {}
+            Phase::Connecting { .. }
+            | Phase::Greeting { .. }
+            | Phase::Draining { .. }
+            | Phase::Ended => {}
         }
     }
 

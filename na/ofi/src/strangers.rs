@@ -1,28 +1,17 @@
 //! Accepting, and what a connection may cost before it has introduced itself.
 //!
-//! A stranger costs a descriptor, its link and a few kilobytes at most, for `connect-timeout-ms` at most, and counts as no peer. Past
-//! [`STRANGERS_MAX`] of them, or when descriptors run out, the one that has waited longest makes room, unless all have come within
-//! [`PATIENCE`]: a crowd of peers that all start at once is no attack. Inside the machine a process of another user is refused:
+//! A stranger costs a descriptor, its link and a few kilobytes at most, for `connect-timeout-ms` at most, and counts as no peer; how
+//! many there may be says [`hg_na_link::strangers`]. Inside the machine a process of another user is refused:
 //! libfabric's shm trusts whatever lies in a peer's memory.
 
-use std::{
-    io,
-    time::{Duration, Instant},
-};
+use std::{io, time::Instant};
 
 use hg_na::GoneReason;
+use hg_na_link::strangers::{ACCEPT_PAUSE, ACCEPTS};
+use hg_na_parts::limits::is_shortage;
 use nix::sys::epoll::EpollFlags;
 
 use crate::{context::OfiContext, lifeline::Lifeline, link::Phase, waiter::LISTENER, wire::Record};
-
-/// Connections accepted at a time.
-const ACCEPTS: usize = 64;
-/// How long nothing is accepted after descriptors have run out.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Connections that have not introduced themselves, before the oldest are closed.
-const STRANGERS_MAX: usize = 1024;
-/// How long a stranger is let alone in any case.
-const PATIENCE: Duration = Duration::from_secs(1);
 
 impl OfiContext {
     /// Accepts what has come.
@@ -54,40 +43,32 @@ impl OfiContext {
             tracing::debug!(uid, "a process of another user is refused");
             return lifeline.say(&Record::Refuse(of_other_user(uid)));
         }
-        let Ok(way) = Self::new_way(Phase::Greeting) else { return };
+        let Ok(way) = Self::new_way(Phase::Greeting { since: now }) else { return };
         let place = self.links.accept(way).index();
-        self.strangers += 1;
         self.at(now + self.shared.settings.connect_timeout, place);
         self.watch(place, lifeline);
-        if self.strangers > STRANGERS_MAX {
+        if self.strangers.came(now, place) {
             self.shed_stranger(now);
         }
     }
 
     /// Connections that have introduced themselves, or were looked up here.
     pub(crate) fn acquaintances(&self) -> usize {
-        self.links.len() - self.strangers
+        self.links.len() - self.strangers.len()
     }
 
     /// A connection is about to be known, or to come to nothing.
     pub(crate) fn no_stranger(&mut self, place: u32) {
-        if self.links.at(place).is_some_and(|link| matches!(link.way.phase, Phase::Greeting)) {
-            self.strangers -= 1;
+        if let Some(link) = self.links.at(place)
+            && let Phase::Greeting { since } = link.way.phase
+        {
+            self.strangers.went(since, place);
         }
     }
 
     /// Closes the stranger that has waited longest; says whether there was one to be closed.
     fn shed_stranger(&mut self, now: Instant) -> bool {
-        // Strangers all wait equally long, so the one that came first ends first.
-        let wait = self.shared.settings.connect_timeout;
-        let before = now + wait.saturating_sub(PATIENCE);
-        let Self { timers, links, .. } = self;
-        let early = timers.iter().take_while(|(at, _)| *at <= before);
-        let mut places = early.map(|(_, place)| *place);
-        let is_stranger = |place: &u32| {
-            links.at(*place).is_some_and(|it| matches!(it.way.phase, Phase::Greeting))
-        };
-        let Some(place) = places.find(is_stranger) else { return false };
+        let Some(place) = self.strangers.to_shed(now) else { return false };
         tracing::warn!("a connection that says nothing is closed: too many do");
         self.end_now(place, GoneReason::TimedOut);
         true
@@ -99,9 +80,4 @@ pub(crate) fn of_other_user(uid: u32) -> String {
     format!(
         "ofi+shm is for processes of one user, and the other side is user {uid}'s: use sm with its setting allow-uid, or ofi+tcp"
     )
-}
-
-fn is_shortage(error: &io::Error) -> bool {
-    use nix::libc::{EMFILE, ENFILE, ENOBUFS, ENOMEM};
-    matches!(error.raw_os_error(), Some(EMFILE | ENFILE | ENOBUFS | ENOMEM))
 }

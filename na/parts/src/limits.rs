@@ -78,6 +78,13 @@ pub fn unreachable(call: &'static str, error: &io::Error) -> GoneReason {
     }
 }
 
+/// Whether `accept` had no descriptor, or no memory, for one more connection.
+#[must_use]
+pub fn is_shortage(error: &io::Error) -> bool {
+    let errors = [Errno::EMFILE, Errno::ENFILE, Errno::ENOBUFS, Errno::ENOMEM];
+    error.raw_os_error().is_some_and(|number| errors.contains(&Errno::from_raw(number)))
+}
+
 /// The limit of memory that may be locked, which network cards do to what they reach; `None` where there is none.
 #[must_use]
 pub fn locked_memory() -> Option<Error> {

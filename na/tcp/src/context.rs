@@ -25,7 +25,7 @@ use hg_na::{
     Address, Completion, Context, Error, Exchange, Exchanged, GoneReason, Harvest, Identity,
     Message, Op, OpId, Peer, Rejected, Tag, Token, Told, Waiter,
 };
-use hg_na_link::sending::new_message;
+use hg_na_link::{Strangers, sending::new_message};
 use hg_na_memory::NotInherited;
 use hg_na_parts::limits::os_error;
 use mio::{Interest, net::TcpListener};
@@ -116,7 +116,7 @@ pub(crate) struct TcpContext {
     pub(crate) by_incarnation: HashMap<Incarnation, WireKey>,
     /// Open connections; accepted connections that have not said who they are.
     pub(crate) open: usize,
-    pub(crate) strangers: usize,
+    pub(crate) strangers: Strangers<WireKey>,
     pub(crate) watched: Watched,
     pub(crate) flushing: Flushing,
     pub(crate) finished: Vec<Completion>,
@@ -182,7 +182,7 @@ impl TcpContext {
             routes: FxHashMap::default(),
             by_incarnation: HashMap::new(),
             open: 0,
-            strangers: 0,
+            strangers: Strangers::default(),
             watched: Watched::default(),
             flushing: Flushing::default(),
             finished: Vec::new(),

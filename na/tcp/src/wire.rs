@@ -162,8 +162,8 @@ pub(crate) struct Wire {
     /// Something was written that is perhaps not acknowledged; how many looks found the peer silent.
     pub(crate) is_watched: bool,
     pub(crate) doubts: u8,
-    /// It was accepted by this context, and has not said who it is.
-    pub(crate) is_stranger: bool,
+    /// It was accepted by this context then, and has not said who it is.
+    pub(crate) stranger_since: Option<Instant>,
     /// The peer has said goodbye.
     pub(crate) is_closed: bool,
     /// This side closed its last link, and waits for the other end to close the connection.
@@ -213,7 +213,7 @@ impl Wire {
             broken_by: None,
             is_watched: false,
             doubts: 0,
-            is_stranger: false,
+            stranger_since: None,
             is_closed: false,
             is_retiring: false,
             has_pieces: false,
