@@ -285,6 +285,11 @@ pub trait Context: Send + fmt::Debug {
     /// The peers with an open connection, whoever has made it, by the handles that their messages come from.
     fn connected(&mut self) -> Vec<Peer>;
 
+    /// Whether this peer is among them.
+    fn is_connected(&mut self, peer: Peer) -> bool {
+        self.connected().contains(&peer)
+    }
+
     /// What the context sleeps on.
     fn waiter(&self) -> Arc<dyn Waiter>;
 }

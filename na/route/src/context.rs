@@ -6,21 +6,22 @@
 use std::{fmt, sync::Arc, time::Instant};
 
 use hg_na::{
-    Address, Begun, Caps, Completion, Context, Descriptor, Domain as _, Done, Error, Exchange,
-    Exchanged, Failure, Identity, LocalSlice, Message, Op, OpId, Peer, Reached, Rejected,
-    RemoteSlice, Returned, Tag, Token, Transit, UID, Waiter,
+    Address, Begun, Caps, Completion, Context, Descriptor, Error, Exchange, Exchanged, Identity,
+    LocalSlice, Message, Op, OpId, Peer, Rejected, RemoteSlice, Tag, Token, Transit, UID, Waiter,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 use uuid::Uuid;
 
 use crate::{
     Way,
-    candidates::{Candidate, Mark, Marks},
-    domain::RouteDomain,
-    moved::Moves,
+    both::Both,
+    marks::{Mark, Marks},
+    moves::Moves,
+    names::{Names, outer, seconds},
     network::Network,
     parts::Parts,
     slices::{self, Slices},
+    trials::Candidate,
     uid::{Uid, bad},
     waiter::RouteWaiter,
 };
@@ -45,10 +46,11 @@ pub(crate) struct RouteContext {
     pub(crate) marks: Marks,
     /// Those that the local plugin is tried for.
     pub(crate) candidates: FxHashMap<Peer, Candidate>,
-    /// What was posted to them and has not completed.
-    pub(crate) trying: FxHashMap<OpId, Peer>,
-    /// Quiet sends that were posted aloud, and have outlived the trial: what their poster gave.
-    pub(crate) loud: FxHashMap<OpId, Token>,
+    /// Those of them that are not known to be connected; the receives that make the local plugin connect.
+    pub(crate) undecided: Vec<Peer>,
+    pub(crate) trials: FxHashSet<OpId>,
+    /// Operations that waited here and are a plugin's now.
+    pub(crate) names: Names,
     /// The local plugin's handles of those that take the network instead, until it has said its last word about them.
     pub(crate) leaving: FxHashSet<Peer>,
     /// Those that took the network instead.
@@ -81,7 +83,7 @@ impl RouteContext {
     /// # Errors
     /// [`Error::BadAddress`] when their addresses do not fit into one.
     pub(crate) fn new(
-        domain: &RouteDomain,
+        domain: &Both,
         uid: &Uid,
         local: Box<dyn Context>,
         network: (Box<dyn Context>, bool),
@@ -94,14 +96,15 @@ impl RouteContext {
             schemes: [domain.local_scheme.clone(), domain.network_scheme.clone()],
             parts: Parts::default(),
             views: [domain.local.caps().views, domain.network.caps().views],
-            caps: domain.caps().clone(),
+            caps: domain.caps.clone(),
             local,
             network,
             waiter: Arc::new(waiter),
             marks: Marks::default(),
             candidates: FxHashMap::default(),
-            trying: FxHashMap::default(),
-            loud: FxHashMap::default(),
+            undecided: Vec::new(),
+            trials: FxHashSet::default(),
+            names: Names::default(),
             leaving: FxHashSet::default(),
             moves: Moves::default(),
             slices: Slices::default(),
@@ -234,6 +237,16 @@ impl RouteContext {
         named(self.post_to(Way::Network, token, op), outer)
     }
 
+    /// Cancels what a plugin has.
+    fn cancel_posted(&mut self, id: OpId) {
+        if id.scope & Peer::SECOND != 0 {
+            self.network.touch();
+            self.network.context.cancel(self.network.own(id));
+        } else {
+            self.local.cancel(id);
+        }
+    }
+
     /// Hands an operation to a plugin, with its own part of the memory that it names.
     pub(crate) fn post_to(&mut self, way: Way, token: Token, op: Op) -> Result<OpId, Rejected> {
         match op {
@@ -279,6 +292,18 @@ impl RouteContext {
             let local = self.slices.give_back(key);
             Rejected { op: make(peer, local, remote), error }
         })
+    }
+
+    /// Whether a plugin can be given the memory that an operation names.
+    pub(crate) fn fits(&self, way: Way, op: &Op) -> Result<(), Error> {
+        match op {
+            Op::Put { local, remote, .. } | Op::Get { from: _, local, remote } => {
+                slices::near(local, way)?;
+                slices::far(remote, self.scheme(way)).map(|_| ())
+            }
+            Op::View { remote, .. } => slices::far(remote, self.scheme(way)).map(|_| ()),
+            _ => Ok(()),
+        }
     }
 
     fn plugin(&mut self, way: Way) -> &mut dyn Context {
@@ -328,16 +353,6 @@ impl RouteContext {
     }
 }
 
-/// The user's handle of a peer of the network.
-pub(crate) fn outer(peer: Peer) -> Peer {
-    Peer::new(peer.index() | Peer::SECOND, peer.generation())
-}
-
-/// The user's name of an operation of the network's.
-fn seconds(id: OpId) -> OpId {
-    OpId { scope: id.scope | Peer::SECOND, ..id }
-}
-
 /// What the network says to an operation that was posted, as the user knows it; the peer is `outer` to them.
 #[inline(always)]
 fn named(posted: Result<OpId, Rejected>, outer: Peer) -> Result<OpId, Rejected> {
@@ -348,23 +363,6 @@ fn named(posted: Result<OpId, Rejected>, outer: Peer) -> Result<OpId, Rejected> 
             Err(rejected)
         }
     }
-}
-
-/// The end of an operation that waited here.
-pub(crate) fn failed(id: OpId, token: Token, op: Op, error: Error) -> Completion {
-    let reached = match op {
-        Op::RecvExpected { .. } => Reached::Unknown,
-        _ => Reached::Never,
-    };
-    let returned = match op {
-        Op::SendUnexpected { message, .. }
-        | Op::SendControl { message, .. }
-        | Op::SendExpected { message, .. } => Returned::Message(message),
-        Op::Put { local, .. } | Op::Get { local, .. } => Returned::Slice(local),
-        _ => Returned::Nothing,
-    };
-    let result = Err(Box::new(Failure { error, reached }));
-    Completion::Done(Done { id, token, result, returned })
 }
 
 impl Context for RouteContext {
@@ -513,19 +511,12 @@ impl Context for RouteContext {
 
     fn cancel(&mut self, id: OpId) {
         self.disturb();
-        if id.scope & Peer::SECOND != 0 {
-            self.network.touch();
-            return self.network.context.cancel(self.network.own(id));
-        }
-        if self.cancel_waiting(id) {
+        if id.scope == OWN_SCOPE && self.cancel_waiting(id) {
             if self.is_sleeping {
                 self.waiter.wake();
             }
-        } else if let Some(inner) = self.moves.renamed(id) {
-            self.network.touch();
-            self.network.context.cancel(inner);
         } else {
-            self.local.cancel(id);
+            self.cancel_posted(self.names.of(id).unwrap_or(id));
         }
     }
 

@@ -2,10 +2,7 @@
 
 use hg_na::Peer;
 
-use crate::{
-    candidates::{Candidate, Mark},
-    context::RouteContext,
-};
+use crate::{context::RouteContext, marks::Mark, trials::Candidate};
 
 impl RouteContext {
     /// Whether both plugins' flushes have ended. What waits here may still go either way.

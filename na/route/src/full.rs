@@ -17,16 +17,6 @@ impl Full {
         }
     }
 
-    /// Adds the kinds of another one.
-    pub(crate) fn join(&mut self, other: Self) {
-        self.0.extend(other.0);
-    }
-
-    /// Forgets all; says whether there was any.
-    pub(crate) fn clear(&mut self) -> bool {
-        !std::mem::take(&mut self.0).is_empty()
-    }
-
     /// Takes those out of which at most half of `depth` wait; says whether there was any.
     pub(crate) fn take<'a>(
         &mut self,

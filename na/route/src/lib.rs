@@ -16,9 +16,9 @@
 //!
 //! # The choice
 //! It is made when an address is looked up. An equal node id means that the local plugin is tried. Where that is
-//! refused, or nobody is there, before anything was exchanged, the network is taken instead: what was posted
-//! meanwhile is posted again there, in order, nothing twice, and the reason is logged. Once something was
-//! exchanged the way does not change: the end of the way is the end of the peer. Its next incarnation, looked up
+//! refused, or nobody is there, before it is connected, the network is taken instead: what is posted meanwhile
+//! waits, and goes the way that was chosen, in order, and the reason is logged. Once it is connected
+//! the way does not change: the end of the way is the end of the peer. Its next incarnation, looked up
 //! again, chooses anew. A part of an address can be looked up too; it is reached that way and no other.
 //!
 //! A peer that this side looked up and the one that the other side's connection makes are two where the chosen
@@ -29,13 +29,15 @@
 //! |---|---|
 //! | `plugin` | opening: which URLs, which settings for whom |
 //! | `uid` | the address |
-//! | `domain`, `caps`, `region` | what both can do; memory that stands in both |
+//! | `domain`, `both`, `caps`, `region` | what both can do; memory that stands in both |
 //! | `context` | the fast way through: posts and completions of peers that are settled |
-//! | `candidates` | peers that the local plugin is tried for, and what was posted to them |
-//! | `moved` | peers that took the network instead |
+//! | `trials`, `candidates` | peers that the local plugin is tried for, and what waits for them |
+//! | `moves`, `moved` | peers that took the network instead |
+//! | `held`, `full`, `names` | operations that wait here, and how they are called afterwards |
+//! | `marks` | which of these a peer is |
 //! | `rounds` | which of the two a round looks at; sleep |
 //! | `flushes` | flushes of both |
-//! | `network` | when the network is looked at |
+//! | `network`, `hearing` | when the network is looked at, and what it has said |
 //! | `slices` | local memory of transfers under way |
 //! | `waiter` | one sleep for both |
 //!
@@ -54,19 +56,26 @@
 #![forbid(unsafe_code)]
 
 mod at_once;
+mod both;
 mod candidates;
 mod caps;
 mod context;
 mod domain;
 mod flushes;
 mod full;
+mod hearing;
+mod held;
+mod marks;
 mod moved;
+mod moves;
+mod names;
 mod network;
 mod parts;
 mod plugin;
 mod region;
 mod rounds;
 mod slices;
+mod trials;
 mod uid;
 mod waiter;
 

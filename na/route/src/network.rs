@@ -12,12 +12,9 @@
 
 use std::time::{Duration, Instant};
 
-use hg_na::{Completion, Context, Done, Error, GoneReason, OpId, Peer, QUIET};
+use hg_na::{Context, OpId, Peer};
 
-use crate::{
-    context::{RouteContext, outer},
-    waiter::RouteWaiter,
-};
+use crate::waiter::RouteWaiter;
 
 /// How long a network that finds nothing is looked at in every round.
 const ACTIVE: Duration = Duration::from_millis(1);
@@ -35,7 +32,7 @@ pub(crate) struct Network {
     pub(crate) is_marked: bool,
     /// It can be left asleep while this process goes on.
     joined: bool,
-    asleep: bool,
+    pub(crate) asleep: bool,
     /// When it wants to be looked at although nothing arrives; known while it sleeps.
     deadline: Option<Instant>,
     /// It has been given something to do since it was looked at.
@@ -63,6 +60,11 @@ impl Network {
             busy: 0,
             watched: joined,
         }
+    }
+
+    /// The kernel has told of it.
+    pub(crate) fn rang(&mut self, now: Instant) {
+        self.active_until = Some(now + ACTIVE);
     }
 
     /// Its own handle of a peer that the user knows by this one.
@@ -105,7 +107,7 @@ impl Network {
     }
 
     /// A round has looked at it.
-    fn looked(&mut self, now: Instant, moved: bool, waiter: &RouteWaiter) {
+    pub(crate) fn looked(&mut self, now: Instant, moved: bool, waiter: &RouteWaiter) {
         if moved && self.watched {
             self.busy += 1;
             if self.busy >= BUSY {
@@ -161,143 +163,5 @@ impl Network {
             }
         }
         self.deadline = self.context.next_deadline();
-    }
-}
-
-impl RouteContext {
-    /// A round of the network's progress.
-    #[inline(never)]
-    pub(crate) fn progress_network(
-        &mut self,
-        now: Instant,
-        done: &mut Vec<Completion>,
-    ) -> Result<bool, Error> {
-        self.network.asleep = false;
-        if self.waiter.network_is_ready() {
-            self.waiter.collect()?;
-            self.network.active_until = Some(now + ACTIVE);
-        }
-        let start = done.len();
-        let moved = self.network.context.progress(now, done);
-        self.heard_network(start, now, matches!(moved, Ok(true)), done);
-        moved
-    }
-
-    /// What there is to do after a look at the network, which has said what stands from `start` on.
-    pub(crate) fn heard_network(
-        &mut self,
-        start: usize,
-        now: Instant,
-        moved: bool,
-        done: &mut Vec<Completion>,
-    ) {
-        if done.len() > start {
-            self.take_from_network(start, done);
-        }
-        self.network.looked(now, moved, &self.waiter);
-    }
-
-    /// Gives what the network has said, from `start` on, the names that the user knows.
-    fn take_from_network(&mut self, start: usize, done: &mut Vec<Completion>) {
-        if !self.slices.is_empty() {
-            self.slices.restore(&mut done[start..]);
-        }
-        let mut at = start;
-        if !self.moves.renames() {
-            let is_marked = self.network.is_marked;
-            for completion in &mut done[start..] {
-                match completion {
-                    Completion::Done(_) if is_marked => {}
-                    Completion::Done(ended) => ended.id.scope |= Peer::SECOND,
-                    Completion::Unexpected { from, .. } | Completion::Control { from, .. } => {
-                        // A name that is read as one, right after it was written in two parts, is waited for.
-                        let sender = self.moves.sender(*from);
-                        if *from != sender {
-                            *from = sender;
-                        }
-                    }
-                    _ => break,
-                }
-                at += 1;
-            }
-        }
-        if at < done.len() {
-            self.sort_from_network(at, done);
-        }
-    }
-
-    /// The same from where one may become none or several.
-    #[cold]
-    fn sort_from_network(&mut self, start: usize, done: &mut Vec<Completion>) {
-        let mut batch = std::mem::take(&mut self.batch);
-        batch.extend(done.drain(start..));
-        for completion in batch.drain(..) {
-            match completion {
-                Completion::Done(ended) => self.take_done_from_network(ended, done),
-                Completion::Unexpected { from, message } => {
-                    let from = self.moves.sender(from);
-                    done.push(Completion::Unexpected { from, message });
-                }
-                Completion::Control { from, message } => {
-                    let from = self.moves.sender(from);
-                    done.push(Completion::Control { from, message });
-                }
-                Completion::Room { peer } => self.take_room(peer, done),
-                Completion::HungUp { peer, reason } => self.take_hang_up(peer, &reason, done),
-                Completion::Gone { peer, reason } => self.take_gone(peer, &reason, done),
-                other => done.push(other),
-            }
-        }
-        self.batch = batch;
-    }
-
-    fn take_done_from_network(&mut self, mut ended: Done, done: &mut Vec<Completion>) {
-        let Some(renamed) = self.moves.take_renamed(ended.id) else {
-            ended.id.scope |= Peer::SECOND;
-            done.push(Completion::Done(ended));
-            return;
-        };
-        if let Err(failure) = &ended.result
-            && let Error::PeerGone(reason) = &failure.error
-        {
-            // Sends end before receives.
-            self.fail_held(renamed.peer, false, reason, done);
-        }
-        let is_silent = renamed.token & QUIET != 0 && ended.result.is_ok();
-        if !is_silent {
-            (ended.id, ended.token) = (renamed.id, renamed.token);
-            done.push(Completion::Done(ended));
-        }
-    }
-
-    /// A peer of the network has hung up, which is known by one handle or by several.
-    fn take_hang_up(&mut self, inner: Peer, reason: &GoneReason, done: &mut Vec<Completion>) {
-        let (moved, shown) = self.moves.known_as(inner);
-        let is_known = shown || moved.is_empty();
-        // What was cancelled meanwhile ends before.
-        done.append(&mut self.ended);
-        for peer in moved {
-            self.fail_held(peer, false, reason, done);
-            self.fail_held(peer, true, reason, done);
-            self.moves.hang_up(peer);
-            done.push(Completion::HungUp { peer, reason: reason.clone() });
-        }
-        if is_known {
-            done.push(Completion::HungUp { peer: outer(inner), reason: reason.clone() });
-        }
-    }
-
-    /// The same, and it is gone.
-    fn take_gone(&mut self, inner: Peer, reason: &GoneReason, done: &mut Vec<Completion>) {
-        let (moved, shown) = self.moves.known_as(inner);
-        let is_known = shown || moved.is_empty();
-        for peer in moved {
-            self.moves.remove(peer);
-            self.marks.end(peer);
-            done.push(Completion::Gone { peer, reason: reason.clone() });
-        }
-        if is_known {
-            done.push(Completion::Gone { peer: outer(inner), reason: reason.clone() });
-        }
     }
 }

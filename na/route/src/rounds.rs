@@ -119,6 +119,7 @@ impl RouteContext {
             }
             self.local_quiet = if moved { 0 } else { LOCAL_QUIET.min(self.local_quiet + 1) };
             (self.local_sleeps, self.local_due) = (false, None);
+            moved |= self.look_at_trials();
         }
         if done.len() > start {
             if !self.slices.is_empty() {
@@ -156,7 +157,10 @@ impl RouteContext {
 
     /// Whether a completion of the local plugin's may be one of a trial.
     fn is_trying(&self) -> bool {
-        !self.candidates.is_empty() || !self.loud.is_empty() || !self.leaving.is_empty()
+        !self.candidates.is_empty()
+            || !self.names.is_empty()
+            || !self.trials.is_empty()
+            || !self.leaving.is_empty()
     }
 
     /// Whether a sleep would be ended by whatever comes, by either way.

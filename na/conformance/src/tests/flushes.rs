@@ -94,12 +94,16 @@ pub(crate) fn who_is_connected_is_known_and_nobody_else(suite: &Suite) -> Outcom
     for (place, wanted) in [(A, vec![to_b]), (B, vec![from_a]), (C, vec![])] {
         let known = world.nodes[place].context.connected();
         ensure!(known == wanted, "{known:?} are said to be connected, not {wanted:?}");
+        let context = &mut world.nodes[place].context;
+        ensure!(known.iter().all(|peer| context.is_connected(*peer)), "one of {known:?} is not");
     }
+    ensure!(!world.nodes[A].context.is_connected(to_c), "{to_c:?} was looked up only");
     world.nodes[A].context.forget(to_c);
     world.gone(A, to_c)?;
     world.close(B);
     world.hung_up(A, to_b)?;
     let known = world.nodes[A].context.connected();
     ensure!(known.is_empty(), "{known:?} are said to be connected, and have hung up");
+    ensure!(!world.nodes[A].context.is_connected(to_b), "{to_b:?} has hung up");
     world.end()
 }

@@ -304,6 +304,10 @@ impl Context for SmContext {
         self.peers.iter().filter(|it| it.is_open()).map(|it| it.peer).collect()
     }
 
+    fn is_connected(&mut self, peer: Peer) -> bool {
+        self.peers.find(peer).is_some_and(|connection| connection.is_open())
+    }
+
     fn waiter(&self) -> Arc<dyn Waiter> {
         Arc::clone(&self.waiter) as Arc<dyn Waiter>
     }

@@ -1,0 +1,31 @@
+//! A peer that the local plugin is tried for ([`crate::candidates`]).
+
+use hg_na::OpId;
+
+use crate::{held::Held, uid::Uid};
+
+/// A peer on trial.
+#[derive(Debug)]
+pub(crate) struct Candidate {
+    pub(crate) uid: Uid,
+    pub(crate) held: Held,
+    /// What makes the local plugin connect.
+    pub(crate) trial: Option<OpId>,
+    /// It is reached locally; what waits has had no room yet.
+    pub(crate) is_local: bool,
+    pub(crate) forgotten: bool,
+    pub(crate) is_admitted: bool,
+}
+
+impl Candidate {
+    /// Nothing was posted to it yet.
+    pub(crate) fn new(uid: Uid) -> Self {
+        let (held, is_admitted) = (Held::default(), true);
+        Self { uid, held, trial: None, is_local: false, forgotten: false, is_admitted }
+    }
+
+    /// Whether anything waits for it.
+    pub(crate) fn is_used(&self) -> bool {
+        !self.held.is_empty()
+    }
+}
