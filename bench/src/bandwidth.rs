@@ -3,6 +3,7 @@
 //! | what                     | limit beside it                                                               |
 //! |--------------------------|-------------------------------------------------------------------------------|
 //! | `sm`, heap memory        | `cma` of the same direction and size, between the same buffers                |
+//! |                          | a push: a further line has `cma` after a question for the peer's life, each   |
 //! | `sm`, shared memory      | `memcpy` of the same; hot, a further line stands beside `cma`                 |
 //! | `sm`, `--deny-cma`       | `memcpy` of the same                                                          |
 //! | `tcp`                    | `tcp_stream`: one bare connection, messages of that size                      |
@@ -132,8 +133,16 @@ impl Arguments {
             Some(bare) if by_kernel => turns.add(bare),
             _ => turns.add_boxed(self.limit(cores, way)?),
         };
+        let asking = match mover.bare() {
+            Some(bare) if by_kernel && self.op == Op::Push => Some(turns.add(bare.asking()?)),
+            _ => None,
+        };
         let moved = turns.add(mover);
         turns.line(move |taken| taken.beside(moved, limit));
+        if let Some(asking) = asking {
+            turns.line(move |taken| taken.beside(moved, asking));
+            turns.ratio_line("bandwidth_to_cma_with_question", moved, asking);
+        }
         let (shared, copied) = (self.memory == Memory::Shared, self.op != Op::View);
         if shared && copied && self.caches == Caches::Hot && self.by_cma(way) {
             let heap = turns.add_boxed(self.cma(cores)?);

@@ -3,7 +3,7 @@
 //! - [`lines`]: cache lines of atomics in memory shared by two processes.
 //! - [`futex`]: sleeping on one of those atomics.
 //! - [`denied`]: a filter that denies two system calls.
-//! - [`descriptors`]: file descriptors that arrive on a unix socket.
+//! - [`descriptors`]: file descriptors that arrive on a unix socket, and of processes.
 //! - [`pages`]: memory that begins at a page, registered.
 
 pub(crate) mod denied;
