@@ -1,10 +1,11 @@
 //! Transfers between this process and another one by the kernel (cross memory attach):
 //! `process_vm_readv` and `process_vm_writev`, many segments a call, one copy.
 //!
-//! Numbers of processes are reused, so the peer's pidfd is asked afterwards (and before a put): a transfer that ran
-//! into its end is an error, whatever the kernel said about it.
-//! A get of one short run needs no question: once such a call went well, it is read from the peer's address space
-//! ([`crate::rendezvous::address_space`]), which is no other process's, ever. What goes wrong there is tried by number, which tells.
+//! Numbers of processes are reused, so the peer's pidfd is asked after a get and before a put: a get that ran into its
+//! end is an error, whatever the kernel said about it.
+//! One short run needs no question: once such a call went well, it is read from the peer's address space, or written
+//! to it ([`crate::rendezvous::address_space`]), which is no other process's, ever. What goes wrong there is tried by
+//! number, which tells.
 
 use std::{borrow::BorrowMut, marker::PhantomData, mem::offset_of, os::fd::AsRawFd as _};
 
@@ -107,61 +108,72 @@ impl<'near, R: BorrowMut<Scratch>> Call<'near, R> {
 
     /// Moves everything; says how many bytes were moved, which is less only with an error: [`DENIED`], or another one.
     ///
-    /// A process that is itself afterwards was so all the time, so for a get one look at it is enough. A put looks
-    /// before it, too: it shall not write into a stranger's memory, nor into another program's.
+    /// A process that is itself afterwards was so all the time, so a get looks at it then. A put looks before it: it
+    /// shall not write into a stranger's memory, nor into another program's. What it has written may be lost with
+    /// the peer at any time, so that nobody is asked after it.
     pub(crate) fn transfer(&mut self, peer: &ProcessWatch) -> (u64, Result<(), Error>) {
         let gone = || (0, Err(Error::PeerGone(GoneReason::Exited)));
         let Some(pid) = peer.pid() else { return (0, Err(Error::Unsupported(DENIED))) };
+        if let Some(moved) = move_short(self.direction, peer, self.runs.borrow()) {
+            return moved;
+        }
         if self.direction == Direction::Put && !peer.is_itself() {
             return gone();
         }
-        if self.direction == Direction::Get
-            && let Some(read) = read_short(peer, self.runs.borrow())
-        {
-            return read;
-        }
         let (moved, result) = move_all(self.direction, pid, self.runs.borrow());
-        if !peer.is_itself() {
+        let must_ask = self.direction == Direction::Get || result.is_err();
+        if must_ask && !peer.is_itself() {
             return gone();
         }
         if matches!(result, Err(Error::PeerGone(_))) {
             // It lives, and its first thread has ended, by whose number the kernel looks for its memory.
             return (moved, Err(Error::Unsupported(DENIED)));
         }
-        if result.is_ok() && moved > 0 && self.direction == Direction::Get {
+        if result.is_ok() && moved > 0 {
             peer.was_reached();
         }
         (moved, result)
     }
 }
 
-/// A get of one short run, where the peer's address space is at hand; `None`: it is not, or has not given it all.
-fn read_short(peer: &ProcessWatch, runs: &Scratch) -> Option<(u64, Result<(), Error>)> {
+/// One short run, where the peer's address space is at hand; `None`: it is not, or has not given or taken it all.
+fn move_short(
+    direction: Direction,
+    peer: &ProcessWatch,
+    runs: &Scratch,
+) -> Option<(u64, Result<(), Error>)> {
     let ([ours], [theirs]) = (runs.local.as_slice(), runs.remote.as_slice()) else { return None };
     if !(1..=SHORT_MAX).contains(&ours.len) || ours.len != theirs.len {
         return None;
     }
     let space = peer.space()?;
-    let into: *mut libc::c_void = std::ptr::with_exposed_provenance_mut(ours.address);
+    let near: *mut libc::c_void = std::ptr::with_exposed_provenance_mut(ours.address);
     let place = i64::try_from(theirs.address).ok()?;
     let fd = libc::c_long::from(space.as_raw_fd());
-    // By number: the function of this name is a point of cancellation, which a process with threads pays for twice.
+    let call = match direction {
+        Direction::Get => libc::SYS_pread64,
+        Direction::Put => libc::SYS_pwrite64,
+    };
+    // By number: the functions of these names are points of cancellation, which a process with threads pays for twice.
     // SAFETY:
-    // - descriptor, address, length, offset: as pread(2) has them, each of the width of a register.
-    // - `ours` lies in registered memory that is writable (`SmRegion::runs` checked both), which stays alive and where
-    //   it is through the borrow in [`Call`], and to whose bytes nothing in this process holds a reference; or is a
-    //   slice that is borrowed there for writing, by nobody else. Their addresses are exposed.
-    let read = unsafe { libc::syscall(libc::SYS_pread64, fd, into, ours.len, place) };
-    match usize::try_from(read) {
+    // - descriptor, address, length, offset: as pread(2) and pwrite(2) have them, each of the width of a register.
+    // - `ours` lies in registered memory, for a get one that is writable (`SmRegion::runs` checked both), which stays
+    //   alive and where it is through the borrow in [`Call`], and to whose bytes nothing in this process holds a
+    //   reference that a get would break; or is a slice that is borrowed there for writing, by nobody else. Their
+    //   addresses are exposed.
+    // - `theirs` lies in the other process: memory that its owner has registered for this, or nothing of this
+    //   process. When the peer is this process, the run comes from its own table.
+    let moved = unsafe { libc::syscall(call, fd, near, ours.len, place) };
+    match usize::try_from(moved) {
         // The end of an address space is that of its process, or of what it was: it has executed another program.
         Ok(0) => Some((0, Err(Error::PeerGone(GoneReason::Exited)))),
-        Ok(read) if read == ours.len => Some((read as u64, Ok(()))),
+        Ok(moved) if moved == ours.len => Some((moved as u64, Ok(()))),
         _ => None,
     }
 }
 
 /// Bytes up to which copying them twice costs less than a call that looks everything up: measured, one run that is
-/// not aligned to a page: at 4 KiB 0.52 us against 0.62 with the question, at 8 KiB 0.88 against 0.78.
+/// not aligned to a page: a get of 4 KiB takes 0.52 us against 0.62 with the question, one of 8 KiB 0.88 against 0.78.
 const SHORT_MAX: usize = 4096;
 
 fn move_all(direction: Direction, pid: i32, runs: &Scratch) -> (u64, Result<(), Error>) {
