@@ -63,7 +63,7 @@ impl Receives {
     }
 
     /// The tag of a posted receive.
-    fn tag_of(&mut self, serial: u64) -> Option<Tag> {
+    pub fn tag_of(&mut self, serial: u64) -> Option<Tag> {
         if self.posted.is_empty() {
             return None;
         }
@@ -80,10 +80,15 @@ impl Receives {
         self.take(tag)
     }
 
+    /// Takes all receives out, in any order.
+    pub fn drain(&mut self) -> impl Iterator<Item = (Tag, Receive)> {
+        self.by_serial = None;
+        self.posted.drain()
+    }
+
     /// Ends all receives, oldest first: the peer is gone.
     pub fn take_all(&mut self) -> Vec<Receive> {
-        self.by_serial = None;
-        let mut all: Vec<_> = self.posted.drain().map(|(_, receive)| receive).collect();
+        let mut all: Vec<_> = self.drain().map(|(_, receive)| receive).collect();
         all.sort_unstable_by_key(|receive| receive.serial);
         all
     }

@@ -3,11 +3,10 @@
 //! Receives lie in a direct-mapped table (tag modulo its size), which sequential tags never overfill: it grows when most of
 //! it is used. What collides goes to a map, and is noted at its place: receives of other places are none the slower.
 //! A message without a receive is late: nothing is kept for it.
-//! Cancelling names a receive by its serial: the first one that is not in the table makes an index, which is kept as long as
-//! receives collide, so that cancelling thousands does not look at all the others each time.
+//! Cancelling names a receive by its serial, which is looked for in the table, then in the map's index.
 
 use hg_na::{Tag, Token};
-use rustc_hash::FxHashMap;
+use hg_na_parts::receives;
 
 /// Receives of the direct-mapped table, at first and at most; powers of two.
 const TABLE: usize = 64;
@@ -21,6 +20,13 @@ pub(crate) struct Receive {
     pub(crate) tag: Tag,
     pub(crate) serial: u64,
     pub(crate) token: Token,
+}
+
+impl Receive {
+    /// One that was in the map.
+    fn collided((tag, receives::Receive { serial, token }): (Tag, receives::Receive)) -> Self {
+        Self { tag, serial, token }
+    }
 }
 
 /// A place of the table: half a cache line.
@@ -50,9 +56,7 @@ pub(crate) struct Receives {
     table: Vec<Place>,
     /// Receives in the table.
     in_table: u32,
-    collided: FxHashMap<Tag, Receive>,
-    /// Tags of all that collided by their serials, once one of them was to be cancelled.
-    by_serial: Option<FxHashMap<u64, Tag>>,
+    collided: receives::Receives,
 }
 
 impl Receives {
@@ -68,7 +72,7 @@ impl Receives {
         }
         let place = self.table[self.place(receive.tag)];
         let is_there = place.is_used && place.receive.tag == receive.tag;
-        if is_there || place.collided > 0 && self.collided.contains_key(&receive.tag) {
+        if is_there || place.collided > 0 && self.collided.contains(receive.tag) {
             return false;
         }
         if self.in_table as usize > self.table.len() / 2 && self.table.len() < TABLE_MAX {
@@ -86,10 +90,9 @@ impl Receives {
             return self.put_plain(receive);
         }
         self.table[at].collided += 1;
-        self.collided.insert(receive.tag, receive);
-        if let Some(tags) = &mut self.by_serial {
-            tags.insert(receive.serial, receive.tag);
-        }
+        let Receive { tag, serial, token } = receive;
+        let is_new = self.collided.post(tag, receives::Receive { serial, token });
+        debug_assert!(is_new, "looked for before");
     }
 
     #[cold]
@@ -152,25 +155,10 @@ impl Receives {
     }
 
     fn take_collided(&mut self, tag: Tag) -> Option<Receive> {
-        let receive = self.collided.remove(&tag)?;
+        let receive = Receive::collided((tag, self.collided.take(tag)?));
         let at = self.place(tag);
         self.table[at].collided -= 1;
-        if self.collided.is_empty() {
-            self.by_serial = None;
-        } else if let Some(tags) = &mut self.by_serial {
-            tags.remove(&receive.serial);
-        }
         Some(receive)
-    }
-
-    /// The tag of a receive that collided.
-    fn tag_of(&mut self, serial: u64) -> Option<Tag> {
-        if self.collided.is_empty() {
-            return None;
-        }
-        let collided = self.collided.values();
-        let index = || collided.map(|receive| (receive.serial, receive.tag)).collect();
-        self.by_serial.get_or_insert_with(index).get(&serial).copied()
     }
 
     /// Ends a receive early.
@@ -180,7 +168,7 @@ impl Receives {
             self.in_table -= 1;
             return at.take();
         }
-        let tag = self.tag_of(serial)?;
+        let tag = self.collided.tag_of(serial)?;
         self.take_collided(tag)
     }
 
@@ -188,8 +176,7 @@ impl Receives {
     pub(crate) fn take_all(&mut self) -> Vec<Receive> {
         let mut all: Vec<_> = self.table.drain(..).filter_map(|mut place| place.take()).collect();
         self.in_table = 0;
-        all.extend(self.collided.drain().map(|(_, receive)| receive));
-        self.by_serial = None;
+        all.extend(self.collided.drain().map(Receive::collided));
         all.sort_unstable_by_key(|receive| receive.serial);
         all
     }
@@ -217,17 +204,17 @@ mod tests {
         for serial in 0..100 {
             assert!(receives.post(of(serial)));
         }
-        assert_eq!(receives.cancel(50), Some(of(50)), "makes the index");
+        assert_eq!(receives.cancel(50), Some(of(50)));
         assert_eq!((receives.cancel(50), receives.cancel(1000)), (None, None));
         assert_eq!(receives.take(of(60).tag), Some(of(60)));
         assert_eq!(receives.cancel(60), None, "it has ended");
         assert!(receives.post(of(100)) && receives.post(receive(of(50).tag, 101)));
-        assert_eq!(receives.cancel(100), Some(of(100)), "posted after the index was made");
+        assert_eq!(receives.cancel(100), Some(of(100)), "posted after one was cancelled");
         assert_eq!(receives.cancel(101), Some(receive(of(50).tag, 101)), "a tag used again");
         for serial in (0..100).filter(|serial| ![50, 60].contains(serial)) {
             assert_eq!(receives.cancel(serial), Some(of(serial)));
         }
-        assert!(receives.by_serial.is_none() && receives.take_all().is_empty());
+        assert!(receives.take_all().is_empty());
     }
 
     #[test]
