@@ -9,7 +9,7 @@ use crate::{
     body::{OutBody, OwnArena},
     completion::done,
     connection::{Connection, Pending, QUEUE_DEPTH, failed_send, given_back},
-    link::{ANSWERS, Kind, Link, REQUESTS, SHORT, slots_of},
+    link::{ANSWERS, Kind, Link, REQUESTS, slots_of},
     os::room,
     ring::{Broken, Word},
 };
@@ -41,39 +41,22 @@ impl Connection {
         if publish_inline(link, kind, bytes, len) { Inline::Ring } else { Inline::Sent }
     }
 
-    /// The same for a request of a few slots in memory of its own; it is copied.
+    /// The same for a request of a few slots, which is copied, or one in this connection's arena, which leaves it.
     #[inline(never)]
-    pub(crate) fn send_wide(&mut self, message: &Message) -> Inline {
-        if message.body().is_some() {
-            return Inline::Refused;
-        }
-        let bytes = message.as_slice();
-        let Some(slots) = slots_of(bytes.len()).filter(|slots| *slots > 1) else {
-            return Inline::Refused;
-        };
-        let may = self.is_open() && self.queues[REQUESTS].is_empty();
-        let Some(link) = self.link.as_mut() else { return Inline::Refused };
-        // What is wrong is found by the flush.
-        if !may || link.has_room(REQUESTS, slots) != Ok(true) {
-            return Inline::Refused;
-        }
-        if link.publish_wide(bytes, slots) { Inline::Ring } else { Inline::Sent }
-    }
-
-    /// The same for a request in this connection's arena, which leaves it.
-    #[inline(never)]
-    pub(crate) fn send_body(&mut self, message: &mut Message) -> Inline {
+    pub(crate) fn send_long(&mut self, message: &mut Message) -> Inline {
         let is_next = self.is_open() && self.queues[REQUESTS].is_empty();
-        let Some(link) = self.link.as_mut() else { return Inline::Refused };
-        let Some(out) = out_of(message, &link.own.arena) else { return Inline::Refused };
-        let (lane, place, len) = out.place();
-        // What fits a slot goes in one.
-        let is_long = len as usize > SHORT[REQUESTS] && !out.is_spent();
-        if !is_long || !is_next || !link.tx[REQUESTS].has_known_room(1) {
+        let Some(link) = self.link.as_mut().filter(|_| is_next) else { return Inline::Refused };
+        let is_ours = match out_of(message, &link.own.arena) {
+            Some(out) => !out.is_spent(),
+            None => message.body().is_none() && slots_of(message.len()).is_some(),
+        };
+        // What is wrong is found by the flush.
+        if !is_ours || attempt(link, Kind::Request, message) != Ok(true) {
             return Inline::Refused;
         }
-        out.leave();
-        link.push_body(Kind::Request, lane, place, len);
+        if message.body().is_some() {
+            message.truncate(0); // Of one that was copied nothing is left here, either.
+        }
         Inline::Sent
     }
 

@@ -129,13 +129,10 @@ impl SmContext {
         // The request first: it is on its way meanwhile. Its answer is not looked for before the next round.
         let mut sent = connection.send_inline(Kind::Request, message);
         if sent == Inline::Refused {
-            sent = connection.send_wide(message);
-            if sent == Inline::Refused {
-                sent = connection.send_body(message);
-            }
-            if sent == Inline::Refused {
-                return None;
-            }
+            sent = connection.send_long(message);
+        }
+        if sent == Inline::Refused {
+            return None;
         }
         let serial = self.serial + 2;
         self.serial = serial;
@@ -196,17 +193,18 @@ impl SmContext {
         kind: Kind,
         message: Message,
     ) -> Result<OpId, Rejected> {
+        let rejected = |message, error| Err(Rejected { op: kind.op(to, message), error });
         let max = if kind == Kind::Control { CONTROL_MAX } else { MESSAGE_MAX as usize };
         if message.len() > max {
             let error = Error::TooLong { len: message.len(), max };
-            return Err(Rejected { op: kind.op(to, message), error });
+            return rejected(message, error);
         }
         let serial = self.serial + 1;
         let Some(connection) = self.peers.find(to) else {
-            return Err(Rejected { op: kind.op(to, message), error: Error::UnknownPeer });
+            return rejected(message, Error::UnknownPeer);
         };
         if let Some(error) = connection.refusal() {
-            return Err(Rejected { op: kind.op(to, message), error });
+            return rejected(message, error);
         }
         // The fast path again, after a look at how far the peer is.
         if connection.learns_of_room(kind.ring()) {
@@ -217,7 +215,7 @@ impl SmContext {
             }
         }
         if let Err(message) = connection.queue(Pending { serial, token, kind, message }) {
-            return Err(Rejected { op: kind.op(to, message), error: Error::Again });
+            return rejected(message, Error::Again);
         }
         self.serial = serial;
         self.start(to);
