@@ -7,7 +7,7 @@
 //! to it ([`crate::rendezvous::address_space`]), which is no other process's, ever. What goes wrong there is tried by
 //! number, which tells.
 
-use std::{borrow::BorrowMut, marker::PhantomData, mem::offset_of, os::fd::AsRawFd as _};
+use std::{marker::PhantomData, mem::offset_of, os::fd::AsRawFd as _};
 
 pub(crate) use hg_na::Direction;
 use hg_na::{Error, GoneReason};
@@ -69,22 +69,17 @@ impl Near<'_> {
     }
 }
 
-/// Runs of both sides, to be moved one to the other in order; kept from transfer to transfer for their memory.
-#[derive(Debug, Default)]
-pub(crate) struct Scratch {
-    local: Vec<Run>,
-    remote: Vec<Run>,
-}
-
 /// What is to be moved: a range of a local region or a slice, which is borrowed meanwhile, and as many bytes of one peer.
 #[derive(Debug)]
-pub(crate) struct Call<'near, R = Scratch> {
+pub(crate) struct Call<'near> {
     direction: Direction,
-    runs: R,
+    /// Runs of both sides, to be moved one to the other in order.
+    local: Vec<Run>,
+    remote: Vec<Run>,
     _near: PhantomData<(&'near SmRegion, &'near mut [u8])>,
 }
 
-impl<'near, R: BorrowMut<Scratch>> Call<'near, R> {
+impl<'near> Call<'near> {
     /// `far` appends `len` bytes of the peer's memory, from [`super::table::PeerTable::append_runs`]; they are pinned until
     /// [`Call::transfer`] ends.
     ///
@@ -94,16 +89,13 @@ impl<'near, R: BorrowMut<Scratch>> Call<'near, R> {
     pub(crate) fn new(
         near: Near<'near>,
         len: u64,
-        mut runs: R,
         far: impl FnOnce(&mut Vec<Run>) -> Result<(), Error>,
     ) -> Result<Self, Error> {
         let direction = near.direction();
-        let Scratch { local, remote } = runs.borrow_mut();
-        local.clear();
-        remote.clear();
-        near.runs(len, local)?;
-        far(remote)?;
-        Ok(Self { direction, runs, _near: PhantomData })
+        let (mut local, mut remote) = (Vec::new(), Vec::new());
+        near.runs(len, &mut local)?;
+        far(&mut remote)?;
+        Ok(Self { direction, local, remote, _near: PhantomData })
     }
 
     /// Moves everything; says how many bytes were moved, which is less only with an error: [`DENIED`], or another one.
@@ -111,16 +103,16 @@ impl<'near, R: BorrowMut<Scratch>> Call<'near, R> {
     /// A process that is itself afterwards was so all the time, so a get looks at it then. A put looks before it: it
     /// shall not write into a stranger's memory, nor into another program's. What it has written may be lost with
     /// the peer at any time, so that nobody is asked after it.
-    pub(crate) fn transfer(&mut self, peer: &ProcessWatch) -> (u64, Result<(), Error>) {
+    pub(crate) fn transfer(&self, peer: &ProcessWatch) -> (u64, Result<(), Error>) {
         let gone = || (0, Err(Error::PeerGone(GoneReason::Exited)));
         let Some(pid) = peer.pid() else { return (0, Err(Error::Unsupported(DENIED))) };
-        if let Some(moved) = move_short(self.direction, peer, self.runs.borrow()) {
+        if let Some(moved) = self.move_short(peer) {
             return moved;
         }
         if self.direction == Direction::Put && !peer.is_itself() {
             return gone();
         }
-        let (moved, result) = move_all(self.direction, pid, self.runs.borrow());
+        let (moved, result) = self.move_all(pid);
         let must_ask = self.direction == Direction::Get || result.is_err();
         if must_ask && !peer.is_itself() {
             return gone();
@@ -134,73 +126,69 @@ impl<'near, R: BorrowMut<Scratch>> Call<'near, R> {
         }
         (moved, result)
     }
-}
 
-/// One short run, where the peer's address space is at hand; `None`: it is not, or has not given or taken it all.
-fn move_short(
-    direction: Direction,
-    peer: &ProcessWatch,
-    runs: &Scratch,
-) -> Option<(u64, Result<(), Error>)> {
-    let ([ours], [theirs]) = (runs.local.as_slice(), runs.remote.as_slice()) else { return None };
-    if !(1..=SHORT_MAX).contains(&ours.len) || ours.len != theirs.len {
-        return None;
+    /// One short run, where the peer's address space is at hand; `None`: it is not, or has not given or taken it all.
+    fn move_short(&self, peer: &ProcessWatch) -> Option<(u64, Result<(), Error>)> {
+        let ([ours], [theirs]) = (&self.local[..], &self.remote[..]) else { return None };
+        if !(1..=SHORT_MAX).contains(&ours.len) || ours.len != theirs.len {
+            return None;
+        }
+        let space = peer.space()?;
+        let near: *mut libc::c_void = std::ptr::with_exposed_provenance_mut(ours.address);
+        let place = i64::try_from(theirs.address).ok()?;
+        let fd = libc::c_long::from(space.as_raw_fd());
+        let call = match self.direction {
+            Direction::Get => libc::SYS_pread64,
+            Direction::Put => libc::SYS_pwrite64,
+        };
+        // By number: the functions of these names are points of cancellation, which a process with threads pays for twice.
+        // SAFETY:
+        // - descriptor, address, length, offset: as pread(2) and pwrite(2) have them, each of the width of a register.
+        // - `ours` lies in registered memory, for a get one that is writable (`SmRegion::runs` checked both), which stays
+        //   alive and where it is through the borrow in [`Call`], and to whose bytes nothing in this process holds a
+        //   reference that a get would break; or is a slice that is borrowed there for writing, by nobody else. Their
+        //   addresses are exposed.
+        // - `theirs` lies in the other process: memory that its owner has registered for this, or nothing of this
+        //   process. When the peer is this process, the run comes from its own table.
+        let moved = unsafe { libc::syscall(call, fd, near, ours.len, place) };
+        match usize::try_from(moved) {
+            // The end of an address space is that of its process, or of what it was: it has executed another program.
+            Ok(0) => Some((0, Err(Error::PeerGone(GoneReason::Exited)))),
+            Ok(moved) if moved == ours.len => Some((moved as u64, Ok(()))),
+            _ => None,
+        }
     }
-    let space = peer.space()?;
-    let near: *mut libc::c_void = std::ptr::with_exposed_provenance_mut(ours.address);
-    let place = i64::try_from(theirs.address).ok()?;
-    let fd = libc::c_long::from(space.as_raw_fd());
-    let call = match direction {
-        Direction::Get => libc::SYS_pread64,
-        Direction::Put => libc::SYS_pwrite64,
-    };
-    // By number: the functions of these names are points of cancellation, which a process with threads pays for twice.
-    // SAFETY:
-    // - descriptor, address, length, offset: as pread(2) and pwrite(2) have them, each of the width of a register.
-    // - `ours` lies in registered memory, for a get one that is writable (`SmRegion::runs` checked both), which stays
-    //   alive and where it is through the borrow in [`Call`], and to whose bytes nothing in this process holds a
-    //   reference that a get would break; or is a slice that is borrowed there for writing, by nobody else. Their
-    //   addresses are exposed.
-    // - `theirs` lies in the other process: memory that its owner has registered for this, or nothing of this
-    //   process. When the peer is this process, the run comes from its own table.
-    let moved = unsafe { libc::syscall(call, fd, near, ours.len, place) };
-    match usize::try_from(moved) {
-        // The end of an address space is that of its process, or of what it was: it has executed another program.
-        Ok(0) => Some((0, Err(Error::PeerGone(GoneReason::Exited)))),
-        Ok(moved) if moved == ours.len => Some((moved as u64, Ok(()))),
-        _ => None,
+
+    fn move_all(&self, pid: i32) -> (u64, Result<(), Error>) {
+        let Self { direction, local, remote, .. } = self;
+        let all = total(local);
+        assert_eq!(all, total(remote), "both sides of a transfer are of equal length");
+        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        let mut moved = 0_usize;
+        while moved < all {
+            // Most transfers are one call: the lists as they are.
+            let fits = local.len().max(remote.len()) <= RUNS_MAX;
+            let call = if moved == 0 && fits {
+                one_call(*direction, pid, local, remote)
+            } else {
+                next_call((local, remote), moved, (&mut ours, &mut theirs));
+                one_call(*direction, pid, &ours, &theirs)
+            };
+            match call {
+                // No error and no progress: the kernel found nothing to copy where there must be.
+                Ok(0) => return (moved as u64, Err(error_of(Errno::EFAULT))),
+                Ok(bytes) => moved += bytes,
+                Err(Errno::EINTR) => {}
+                Err(error) => return (moved as u64, Err(error_of(error))),
+            }
+        }
+        (moved as u64, Ok(()))
     }
 }
 
 /// Bytes up to which copying them twice costs less than a call that looks everything up: measured, one run that is
 /// not aligned to a page: a get of 4 KiB takes 0.52 us against 0.62 with the question, one of 8 KiB 0.88 against 0.78.
 const SHORT_MAX: usize = 4096;
-
-fn move_all(direction: Direction, pid: i32, runs: &Scratch) -> (u64, Result<(), Error>) {
-    let Scratch { local, remote } = runs;
-    let all = total(local);
-    assert_eq!(all, total(remote), "both sides of a transfer are of equal length");
-    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-    let mut moved = 0_usize;
-    while moved < all {
-        // Most transfers are one call: the lists as they are.
-        let fits = local.len().max(remote.len()) <= RUNS_MAX;
-        let call = if moved == 0 && fits {
-            one_call(direction, pid, local, remote)
-        } else {
-            next_call((local, remote), moved, (&mut ours, &mut theirs));
-            one_call(direction, pid, &ours, &theirs)
-        };
-        match call {
-            // No error and no progress: the kernel found nothing to copy where there must be.
-            Ok(0) => return (moved as u64, Err(error_of(Errno::EFAULT))),
-            Ok(bytes) => moved += bytes,
-            Err(Errno::EINTR) => {}
-            Err(error) => return (moved as u64, Err(error_of(error))),
-        }
-    }
-    (moved as u64, Ok(()))
-}
 
 fn one_call(direction: Direction, pid: i32, ours: &[Run], theirs: &[Run]) -> Result<usize, Errno> {
     let (our_count, their_count) = (count(ours), count(theirs));

@@ -5,20 +5,16 @@
 //! transfers costs a good deal more than its instructions. So the long way is left to transfers that need it. What goes
 //! wrong here goes wrong again in a round, which tells it.
 
-use hg_na::{Begun, Descriptor, Error, Op, OpId, Peer, Returned, Token, Transit};
+use hg_na::{Begun, Descriptor, Error, Peer, Transit};
 
 use super::{PIECE, PIECE_ALONE, Transfers, near_of, piece::Piece};
 use crate::{
-    completion::done, connection::TRANSFERS, context::SmContext, descriptor::RegionClaim,
-    region::cma::Near, transfer::region_of,
+    connection::TRANSFERS, context::SmContext, descriptor::RegionClaim, region::cma::Near,
+    transfer::region_of,
 };
 
 /// So many bytes are copied through a mapping sooner than they are handed over, or queued, completed and their task is woken.
 const SHORT_MAX: u64 = 16 * 1024;
-/// The same for bytes that are copied inside of `post`.
-const COPIED_MAX: u64 = 64 * 1024;
-/// Completions that may wait to be collected before transfers queue up instead.
-const COLLECTED_LATER_MAX: usize = 1024;
 
 impl Transfers {
     /// A round has begun: as much again may be moved at once.
@@ -69,7 +65,7 @@ impl SmContext {
             return Begun::No;
         }
         let begun = 'now: {
-            let Self { peers, transfers: Transfers { scratch, ahead, .. }, guard, .. } = self;
+            let Self { peers, transfers: Transfers { ahead, .. }, guard, .. } = self;
             let Some(connection) = peers.find(peer) else { return Begun::No };
             if !connection.is_open() || *ahead + len > turn {
                 break 'now None;
@@ -83,7 +79,7 @@ impl SmContext {
             *ahead += len;
             let wants_mapping = pinned.wants_mapping;
             if pinned.is_copied() && len <= SHORT_MAX {
-                let is_moved = piece.run(pinned, scratch).1.is_ok();
+                let is_moved = piece.run(pinned).1.is_ok();
                 return if is_moved { Begun::Over } else { Begun::No }; // Posting it tells.
             }
             let Ok(carried) = piece.carry(pinned, guard) else { return Begun::No };
@@ -121,32 +117,6 @@ impl SmContext {
             moved |= connection.is_some_and(|it| it.tell_room(&mut self.finished));
         }
         moved
-    }
-
-    /// Does a short transfer at once, when the memory is mapped; its completion is collected by the next round.
-    #[inline]
-    pub(super) fn copy_at_once(&mut self, token: Token, op: Op) -> Result<OpId, Op> {
-        if self.finished.len() >= COLLECTED_LATER_MAX || !self.copied_now(&op) {
-            return Err(op);
-        }
-        let id = self.next_id(op.peer());
-        let (Op::Put { local, .. } | Op::Get { local, .. }) = op else {
-            unreachable!("only transfers are copied")
-        };
-        self.finished.push(done(id, token, Returned::Slice(local)));
-        self.has_leftovers = true;
-        Ok(id)
-    }
-
-    fn copied_now(&mut self, op: &Op) -> bool {
-        let Some(transit) = op.transit().filter(|it| it.len <= COPIED_MAX) else { return false };
-        let Some((near, claim)) = sides_of(&transit) else { return false };
-        let Self { peers, transfers: Transfers { scratch, .. }, .. } = self;
-        let open = peers.find(transit.peer).filter(|it| it.is_open());
-        let Some(connection) = open else { return false };
-        let piece = Piece { near, claim: &claim, range: (transit.remote_offset, transit.len) };
-        let Ok(Some(pinned)) = piece.admit(connection, false) else { return false };
-        piece.run(pinned, scratch).1.is_ok()
     }
 
     /// What a turn moves is moved between two rounds at most.

@@ -30,7 +30,7 @@ use crate::{
     connection::TRANSFERS,
     descriptor::RegionClaim,
     region::{
-        cma::{Direction, Near, Scratch},
+        cma::{Direction, Near},
         state::SmRegion,
     },
     transfer::{TRANSFERS_MAX, Transfer, region_of},
@@ -41,7 +41,6 @@ use crate::{
 pub(crate) struct Transfers {
     /// Connections with transfers that can be moved.
     turns: VecDeque<Peer>,
-    scratch: Scratch,
     /// Bytes that were moved at once since the last round.
     ahead: u64,
     /// Peers with whom transfers were to be begun later.
@@ -59,10 +58,6 @@ impl Transfers {
 
 impl SmContext {
     pub(crate) fn post_transfer(&mut self, token: Token, op: Op) -> Result<OpId, Rejected> {
-        let op = match self.copy_at_once(token, op) {
-            Ok(id) => return Ok(id),
-            Err(op) => op,
-        };
         let (direction, claim) = match self.check_transfer(&op) {
             Ok(checked) => checked,
             Err(error) => return Err(Rejected { op, error }),

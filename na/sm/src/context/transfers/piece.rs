@@ -4,7 +4,7 @@
 //! when that is closed meanwhile: its segment stays mapped here and there until the word is clear
 //! ([`crate::region::boards`]).
 
-use std::{borrow::BorrowMut, sync::Arc};
+use std::sync::Arc;
 
 use hg_na::{Error, Mover};
 use hg_na_memory::ForkGuard;
@@ -17,7 +17,7 @@ use crate::{
     maps::PeerPages,
     os::mapping::Access,
     region::{
-        cma::{Call, Direction, Near, Scratch},
+        cma::{Call, Direction, Near},
         pins::{self, Pin},
     },
     rendezvous::process::ProcessWatch,
@@ -87,33 +87,21 @@ impl<'near> Piece<'near, '_> {
 
     /// Moves it; says how many bytes were moved, which is less only with an error.
     #[inline(always)]
-    pub(super) fn run(
-        mut self,
-        pinned: Pinned<'_>,
-        scratch: &mut Scratch,
-    ) -> (u64, Result<(), Error>) {
-        match pinned.pages {
-            Some(pages) => copy(&mut self.near, self.range, pages),
-            None => self.call(&pinned, scratch),
+    pub(super) fn run(mut self, pinned: Pinned<'_>) -> (u64, Result<(), Error>) {
+        if let Some(pages) = pinned.pages {
+            return copy(&mut self.near, self.range, pages);
         }
-    }
-
-    #[inline(never)]
-    fn call(self, pinned: &Pinned<'_>, scratch: &mut Scratch) -> (u64, Result<(), Error>) {
-        match self.into_call(pinned, scratch) {
-            Ok(mut call) => call.transfer(pinned.watch),
+        match self.into_call(&pinned) {
+            Ok(call) => call.transfer(pinned.watch),
             Err(error) => (0, Err(error)),
         }
     }
 
-    fn into_call<R: BorrowMut<Scratch>>(
-        self,
-        pinned: &Pinned<'_>,
-        runs: R,
-    ) -> Result<Call<'near, R>, Error> {
+    #[inline(never)]
+    fn into_call(self, pinned: &Pinned<'_>) -> Result<Call<'near>, Error> {
         let table = &pinned.link.theirs.table;
         let far = |runs: &mut Vec<_>| table.append_runs(self.claim.index, self.range, runs);
-        Call::new(self.near, self.range.1, runs, far)
+        Call::new(self.near, self.range.1, far)
     }
 
     /// To be moved without the context.
@@ -129,10 +117,7 @@ impl<'near> Piece<'near, '_> {
             Some(pages) => {
                 Way::Copy { near: self.near, range: self.range, pages: Arc::clone(pages) }
             }
-            None => Way::Call {
-                call: self.into_call(&pinned, Scratch::default())?,
-                watch: Arc::clone(pinned.watch),
-            },
+            None => Way::Call { call: self.into_call(&pinned)?, watch: Arc::clone(pinned.watch) },
         };
         let rings = &pinned.link.own.rings;
         let at = pinned.pin.leave(&rings.pins.0);

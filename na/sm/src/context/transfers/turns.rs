@@ -3,12 +3,12 @@
 
 use hg_na::{Error, Peer};
 
-use super::{Transfers, near_of, piece::Piece};
+use super::{near_of, piece::Piece};
 use crate::{
     connection::{Connection, Space},
     context::SmContext,
     link::misbehaved,
-    region::cma::{DENIED, Scratch},
+    region::cma::DENIED,
     rendezvous::process::ProcessWatch,
     transfer::{Transfer, region_of},
 };
@@ -36,12 +36,7 @@ enum Step {
 
 impl Transfer {
     /// Moves a piece, and takes its length off `room`.
-    fn step(
-        &mut self,
-        connection: &mut Connection,
-        scratch: &mut Scratch,
-        (room, by_kernel): (&mut u64, bool),
-    ) -> Step {
+    fn step(&mut self, connection: &mut Connection, (room, by_kernel): (&mut u64, bool)) -> Step {
         let len = self.left().min(*room);
         let local = match region_of(self.local.region().as_ref()) {
             Ok(local) => local,
@@ -61,7 +56,7 @@ impl Transfer {
         }
         *room -= len;
         self.is_begun |= len > 0;
-        let (moved, result) = piece.run(pinned, scratch);
+        let (moved, result) = piece.run(pinned);
         self.moved += moved;
         match result {
             Ok(()) => Step::Moved,
@@ -100,8 +95,7 @@ impl SmContext {
                 return true; // What went wrong with the last one ends the connection.
             }
             let Some(mut transfer) = connection.transfers.pop_front() else { break };
-            let Transfers { scratch, are_begun, .. } = &mut self.transfers;
-            let step = transfer.step(connection, scratch, (&mut room, !*are_begun));
+            let step = transfer.step(connection, (&mut room, !self.transfers.are_begun));
             let is_next = matches!(step, Step::Moved | Step::Failed(_)) && room > 0;
             self.after_step(peer, transfer, step);
             if !is_next {

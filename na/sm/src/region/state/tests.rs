@@ -14,7 +14,7 @@ use crate::{
     layout::PINS,
     region::{
         boards::tests::this_process,
-        cma::{Call, Direction, Near, Scratch},
+        cma::{Call, Direction, Near},
         pins,
         table::PeerTable,
     },
@@ -39,7 +39,7 @@ fn transfer(
         Direction::Get => Near::Into(local, offset),
         Direction::Put => Near::From(local, offset),
     };
-    let mut call = Call::new(near, len as u64, Scratch::default(), |far| {
+    let call = Call::new(near, len as u64, |far| {
         far.extend(remote);
         Ok(())
     })?;
