@@ -28,7 +28,7 @@ const DRAIN_ROUNDS: u32 = REQUESTS_SLOTS / crate::receive::BURST + 1;
 const KEPT_MAX: usize = FERRY_OFFSET as usize + REQUESTS_SLOTS as usize * hg_na::INLINE_MAX;
 
 /// Why a connection ends, as the other side reads it after "it refused the connection".
-fn for_the_other_side(reason: &GoneReason) -> String {
+pub(crate) fn for_the_other_side(reason: &GoneReason) -> String {
     match reason {
         GoneReason::Refused(why) => why.to_string(),
         GoneReason::Exhausted(why) => format!("it has no room for another one: {why}"),

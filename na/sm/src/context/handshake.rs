@@ -20,7 +20,7 @@ use hg_na::{Error, GoneReason, Peer};
 use super::{
     SmContext,
     chores::{Source, token},
-    draining::GOODBYE,
+    draining::{GOODBYE, for_the_other_side},
 };
 use crate::{
     arena::{LANE_BYTES, Lane},
@@ -39,7 +39,7 @@ use crate::{
         hello::{GREETING_FDS, GREETING_MAX, Greeting, Hello},
         mappings::MapMessage,
         process::ProcessWatch,
-        socket::{Received, Sent, Socket},
+        socket::{Credentials, Received, Sent, Socket},
     },
     segment::Rings,
     settings::BACKLOG_RETRY,
@@ -83,29 +83,30 @@ impl SmContext {
     }
 
     fn say_hello(&mut self, peer: Peer, socket: Socket) -> Result<(), Error> {
-        let credentials = socket.peer_credentials()?;
-        self.shared.settings.policy.check_target(&credentials).map_err(refused)?;
-        room::for_a_peer()?;
         let socket = Arc::new(socket);
-        let watch = ProcessWatch::of(&socket)?;
+        let met = meet(&socket, |other| self.shared.settings.policy.check_target(other))?;
         let (own, segment) = self.own_side()?;
         fail::point("hello");
         self.greet(&socket, (&own, &segment), Greeting::Hello)?;
-        self.watch(peer, &socket, &watch)?;
+        self.keep(peer, socket, met)?;
         let Some(connection) = self.peers.find(peer) else { return Ok(()) };
-        connection.socket = Some(socket);
-        connection.credentials = Some(credentials);
-        connection.watch = Some(Arc::new(watch));
         connection.own = Some(own);
         connection.phase = Phase::Connecting;
         Ok(())
     }
 
-    /// Without a number its socket tells of its end.
-    fn watch(&self, peer: Peer, socket: &Socket, watch: &ProcessWatch) -> Result<(), Error> {
-        self.waiter.add(socket.fd(), token(peer, Source::Socket), LEVEL_IN)?;
-        let Some(pidfd) = watch.fd() else { return Ok(()) };
-        self.waiter.add(pidfd, token(peer, Source::Process), LEVEL_IN)
+    /// Watches who was met: without a number its socket tells of its end.
+    fn keep(&mut self, peer: Peer, socket: Arc<Socket>, met: Met) -> Result<(), Error> {
+        let Some(connection) = self.peers.find(peer) else { return Ok(()) };
+        let (credentials, watch) = met;
+        connection.credentials = Some(credentials);
+        let socket = connection.socket.insert(socket).fd();
+        let pidfd = connection.watch.insert(Arc::new(watch)).fd();
+        self.waiter.add(socket, token(peer, Source::Socket), LEVEL_IN)?;
+        match pidfd {
+            Some(pidfd) => self.waiter.add(pidfd, token(peer, Source::Process), LEVEL_IN),
+            None => Ok(()),
+        }
     }
 
     /// This side's part of a link, and its segment for a greeting, to be closed once sent.
@@ -176,33 +177,24 @@ impl SmContext {
 
     fn accepted(&mut self, socket: Socket, now: Instant) {
         let (max, socket) = (self.shared.settings.max_peers, Arc::new(socket));
-        let checked = match socket.peer_credentials() {
-            _ if self.peers.len() >= max => Err(format!("it has {max} peers, its `max-peers`")),
-            Ok(origin) => self.shared.settings.policy.check_origin(&origin).map(|()| origin),
-            Err(error) => Err(error.to_string()),
+        let met = if self.peers.len() < max {
+            meet(&socket, |other| self.shared.settings.policy.check_origin(other))
+        } else {
+            Err(refused(format!("it has {max} peers, its `max-peers`")))
         };
-        let watched = checked.and_then(|origin| {
-            room::for_a_peer().map_err(|error| error.to_string())?;
-            let watch = ProcessWatch::of(&socket).map_err(|error| error.to_string())?;
-            Ok((origin, watch))
-        });
-        let (origin, watch) = match watched {
-            Ok(watched) => watched,
-            Err(sentence) => {
+        let met = match met {
+            Ok(met) => met,
+            Err(error) => {
+                let sentence = for_the_other_side(&reason_of(error));
                 tracing::debug!(sentence, "a peer was refused");
                 let _unheard_is_fine = socket.send(&Greeting::Refuse(sentence).encode(), &[]);
                 return;
             }
         };
-        let connection = self.peers.add(Phase::Greeting);
-        let peer = connection.peer;
-        connection.credentials = Some(origin);
-        let watched = self.watch(peer, &socket, &watch);
-        let Some(connection) = self.peers.find(peer) else { return };
-        connection.socket = Some(socket);
-        connection.watch = Some(Arc::new(watch));
+        let peer = self.peers.add(Phase::Greeting).peer;
+        let kept = self.keep(peer, socket, met);
         self.at(now + self.shared.settings.connect_timeout, peer);
-        if let Err(error) = watched {
+        if let Err(error) = kept {
             self.end(peer, reason_of(error));
         }
     }
@@ -290,6 +282,20 @@ impl SmContext {
         self.chore();
         Ok(())
     }
+}
+
+/// Who is at the other end of a socket.
+type Met = (Credentials, ProcessWatch);
+
+/// Lets in whom a policy lets in, while there is room for one more.
+fn meet(
+    socket: &Arc<Socket>,
+    policy: impl FnOnce(&Credentials) -> Result<(), String>,
+) -> Result<Met, Error> {
+    let other = socket.peer_credentials()?;
+    policy(&other).map_err(refused)?;
+    room::for_a_peer()?;
+    Ok((other, ProcessWatch::of(socket)?))
 }
 
 /// Checks and maps what a greeting carried.
