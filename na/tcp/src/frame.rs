@@ -27,7 +27,7 @@ pub(crate) const WINDOW_BYTES: u32 = 2 << 20;
 /// Expected messages that one peer may have sent and the receiver not yet looked at.
 pub(crate) const EXPECTED_WINDOW: u32 = 128;
 /// Longest piece of a put or get in one frame.
-pub(crate) const PIECE_MAX: usize = 256 << 10;
+pub(crate) const PIECE_MAX: usize = 1 << 20;
 /// Puts, and gets, of one link at a time.
 pub(crate) const TRANSFERS_MAX: usize = 256;
 
