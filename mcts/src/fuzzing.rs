@@ -73,7 +73,8 @@ mod tests {
     fn what_a_true_partner_sends_is_taken() {
         let mut workers = [ME, OTHER].map(worker);
         let mut sent = Vec::new();
-        for _ in 0..8 {
+        // First visits stay here.
+        for _ in 0..ROLLOUTS {
             workers[0].begin_rollout();
             workers[0].simulate();
             let [one, other] = &mut workers;

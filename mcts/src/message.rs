@@ -34,12 +34,7 @@ pub(crate) struct Message {
 #[derive(Clone, Debug)]
 pub(crate) enum Body {
     /// Rollouts go on at the position at the end of the path, whose owner is told.
-    Select {
-        path: Path,
-        count: u32,
-        /// Nobody has been there by this path: it is simulated, and no node is made.
-        is_leaf: bool,
-    },
+    Select { path: Path, count: u32 },
     /// Rollouts come back to the last node of the path, whose owner is told.
     Report { path: Path, tally: Tally, proof: Option<Outcome> },
     /// The phase is over: nothing is under way.
@@ -47,6 +42,11 @@ pub(crate) enum Body {
 }
 
 impl Message {
+    /// Rollouts that go on where it arrives.
+    pub(crate) fn rollouts(&self) -> u32 {
+        if let Body::Select { count, .. } = self.body { count } else { 0 }
+    }
+
     /// Bytes that it takes up.
     pub(crate) fn bytes(&self) -> usize {
         let (Body::Select { path, .. } | Body::Report { path, .. }) = &self.body else {
@@ -79,21 +79,19 @@ impl Outbox {
         self.batches.iter_mut().for_each(Vec::clear);
     }
 
-    pub(crate) fn select(&mut self, to: u16, path: Path, is_leaf: bool) {
+    pub(crate) fn select(&mut self, to: u16, path: Path) {
         let (phase, from) = (self.phase, self.from);
         let batch = &mut self.batches[usize::from(to)];
-        if !is_leaf {
-            for message in batch.iter_mut().rev().take(COMBINED_MAX) {
-                if let Body::Select { path: other, count, is_leaf: false } = &mut message.body
-                    && *other == path
-                {
-                    *count += 1;
-                    self.combined += 1;
-                    return;
-                }
+        for message in batch.iter_mut().rev().take(COMBINED_MAX) {
+            if let Body::Select { path: other, count } = &mut message.body
+                && *other == path
+            {
+                *count += 1;
+                self.combined += 1;
+                return;
             }
         }
-        batch.push(Message { phase, from, body: Body::Select { path, count: 1, is_leaf } });
+        batch.push(Message { phase, from, body: Body::Select { path, count: 1 } });
     }
 
     pub(crate) fn report(&mut self, to: u16, path: Path, tally: Tally, proof: Option<Outcome>) {
@@ -146,21 +144,18 @@ mod tests {
     fn rollouts_of_one_path_travel_together_and_come_back_together() {
         let mut outbox = Outbox::new(0, 2);
         let path: Path = smallvec![hop(1), hop(2)];
-        outbox.select(1, path.clone(), false);
-        outbox.select(1, smallvec![hop(1), hop(3)], false);
-        outbox.select(1, path.clone(), false);
-        outbox.select(1, path.clone(), true);
+        outbox.select(1, path.clone());
+        outbox.select(1, smallvec![hop(1), hop(3)]);
+        outbox.select(1, path.clone());
         let one = Tally { rollouts: 1, simulations: 16, score: -4 };
         outbox.report(1, path.clone(), one, None);
         outbox.report(1, path.clone(), one, Some(Outcome::Drawn));
         assert_eq!(outbox.combined, 2);
         let (to, batch) = outbox.filled().next().unwrap();
-        assert_eq!((to, batch.len()), (1, 4));
-        assert!(
-            matches!(&batch[0].body, Body::Select { count: 2, is_leaf: false, path: it } if *it == path)
-        );
+        assert_eq!((to, batch.len()), (1, 3));
+        assert!(matches!(&batch[0].body, Body::Select { count: 2, path: it } if *it == path));
         let sum = Tally { rollouts: 2, simulations: 32, score: -8 };
-        let Body::Report { tally, proof, .. } = batch[3].body else { panic!("a report") };
+        let Body::Report { tally, proof, .. } = batch[2].body else { panic!("a report") };
         assert_eq!((tally, proof), (sum, Some(Outcome::Drawn)));
     }
 }

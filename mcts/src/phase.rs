@@ -143,7 +143,8 @@ pub(crate) fn run_together<G: Game>(
     let mut is_idle = false;
     loop {
         transport.receive(&mut inbox, is_idle)?;
-        let waits = u32::try_from(worker.jobs() + inbox.len()).unwrap_or(u32::MAX);
+        let waits = u32::try_from(worker.jobs()).unwrap_or(u32::MAX);
+        let waits = inbox.iter().fold(waits, |sum, it| sum.saturating_add(it.rollouts()));
         transport.exchange_loads(waits, &mut worker.loads);
         let mut goes_on = true;
         for message in inbox.drain(..) {

@@ -9,12 +9,14 @@ use crate::{Game, Instructions, mix};
 /// Which worker owns a node, simulates it, and selects below it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Placement {
-    /// Any: of two that are drawn by chance the one with less to do. The choice is made once for each child.
+    /// Any: of two that are drawn by chance the one with less to do. The choice is made once for each child, when it
+    /// gets a node: its second visit.
     Random,
     /// The one that the position's hash names, so that equal positions are one node, whatever moves lead there
     /// (transposition-driven scheduling, Romein et al. 1999).
     Hash,
-    /// Any for the first so many moves from the root; after these the owner of the parent.
+    /// Any for the first so many moves from the root; after these the owner of the parent, unless it has more than twice as
+    /// much to do as another one that is drawn by chance.
     Local(u8),
 }
 

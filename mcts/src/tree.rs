@@ -371,6 +371,8 @@ impl Tree {
     }
 }
 
+/// No worker: a child without a node.
+pub(crate) const NOBODY: u16 = u16::MAX;
 /// No slot.
 const NONE: u32 = u32::MAX;
 
@@ -379,7 +381,7 @@ impl Columns {
         let len = self.moves.len() + moves.len();
         each_column!(&mut *self, column => grow(column, moves.len()));
         self.moves.extend_from_slice(moves);
-        self.owners.resize(len, 0);
+        self.owners.resize(len, NOBODY);
         self.pending.resize(len, 0);
         self.proofs.resize(len, None);
         self.visits.resize(len, 0);

@@ -4,7 +4,7 @@
 //!
 //! | message | bytes |
 //! |---|---|
-//! | a selection | 0, or 1 of a leaf; rollouts (2); the path |
+//! | a selection | 0; rollouts (2); the path |
 //! | the end of the phase | 2 |
 //! | a report | 4, and 1 where the first player has won, 2 the second, 3 nobody; rollouts (2), simulations (4), score (4); the path |
 //! | a path | hops (2); for each the node (4), the child (2), its move (2), the owner (2) |
@@ -31,7 +31,6 @@ pub(crate) struct Head {
 pub(crate) struct Malformed;
 
 const SELECT: u8 = 0;
-const LEAF: u8 = 1;
 const STOP: u8 = 2;
 const REPORT: u8 = 4;
 
@@ -50,8 +49,8 @@ impl Head {
 
 pub(crate) fn write(body: &Body, into: &mut Vec<u8>) {
     match body {
-        Body::Select { path, count, is_leaf } => {
-            into.push(if *is_leaf { LEAF } else { SELECT });
+        Body::Select { path, count } => {
+            into.push(SELECT);
             into.extend(rollouts(*count));
             write_path(path, into);
         }
@@ -115,15 +114,7 @@ fn read_body(rest: &mut &[u8]) -> Result<Body, Malformed> {
         return Err(Malformed);
     }
     let proof = match kind {
-        SELECT | LEAF => {
-            let is_leaf = kind == LEAF;
-            let path = read_path(rest)?;
-            return if is_leaf && count > 1 {
-                Err(Malformed)
-            } else {
-                Ok(Body::Select { path, count, is_leaf })
-            };
-        }
+        SELECT => return Ok(Body::Select { path: read_path(rest)?, count }),
         4 => None,
         5 => Some(Outcome::Won(Player::First)),
         6 => Some(Outcome::Won(Player::Second)),
@@ -183,12 +174,7 @@ mod tests {
             Some(Outcome::Won(Player::Second)),
         ]);
         prop_oneof![
-            (path(), 1..=WINDOW_MAX).prop_map(|(path, count)| Body::Select {
-                path,
-                count,
-                is_leaf: false
-            }),
-            path().prop_map(|path| Body::Select { path, count: 1, is_leaf: true }),
+            (path(), 1..=WINDOW_MAX).prop_map(|(path, count)| Body::Select { path, count }),
             (path(), 1..=WINDOW_MAX, -16..=16_i32, proof).prop_map(
                 |(path, rollouts, score, proof)| {
                     let tally = Tally { rollouts, simulations: 16 * rollouts, score };
@@ -241,7 +227,6 @@ mod tests {
         assert!(!refused(&[&[SELECT, 1, 0, 1, 0][..], &hop].concat()));
         assert!(refused(&[SELECT, 1, 0, 0, 0]), "an empty path");
         assert!(refused(&[&[SELECT, 0, 0, 1, 0][..], &hop].concat()), "no rollout");
-        assert!(refused(&[&[LEAF, 2, 0, 1, 0][..], &hop].concat()), "two of one leaf");
         assert!(refused(&[SELECT, 1, 0, 255, 255]), "a path without end");
         let report = |score: i32| {
             let head = [&[REPORT, 1, 0][..], &4_u32.to_le_bytes(), &score.to_le_bytes()].concat();
@@ -249,6 +234,6 @@ mod tests {
         };
         assert!(!refused(&report(-4)));
         assert!(refused(&report(5)) && refused(&report(i32::MIN)), "more wins than games");
-        assert!(refused(&[3]) && refused(&[8]), "no kind");
+        assert!(refused(&[1]) && refused(&[3]) && refused(&[8]), "no kind");
     }
 }

@@ -21,7 +21,7 @@ use crate::{
     mix,
     select::{self, Weights},
     stats::{Audit, Part, Progress, Sum, Sums, WorkerStats},
-    tree::{Full, Tally, Tree},
+    tree::{Full, NOBODY, Tally, Tree},
 };
 
 #[cfg(test)]
@@ -29,6 +29,9 @@ mod tests;
 
 /// A rollout goes no deeper. Games end; this is for one whose positions repeat, against the contract.
 pub(crate) const PATH_MAX: usize = 512;
+
+/// Rollouts that may wait at a worker, though another one has none, before that one owns the next child.
+const SLACK: u32 = 8;
 
 /// One worker of a tree.
 #[derive(Debug)]
@@ -150,8 +153,8 @@ impl<G: Game> Worker<G> {
             return true;
         }
         match body {
-            Body::Select { path, count, is_leaf } => match self.arrival(&path, count, from) {
-                Ok((position, key)) => self.arrive(path, count, is_leaf, position, key),
+            Body::Select { path, count } => match self.arrival(&path, count, from) {
+                Ok((position, key)) => self.arrive(path, count, position, key),
                 Err(why) => self.fault = Some(why),
             },
             Body::Report { path, tally, proof } => {
@@ -272,12 +275,7 @@ impl<G: Game> Worker<G> {
     }
 
     /// Rollouts come from another worker.
-    fn arrive(&mut self, path: Path, count: u32, is_leaf: bool, position: G, key: u64) {
-        // By another path somebody may have been there.
-        if is_leaf && (self.settings.placement != Placement::Hash || self.tree.find(key).is_none())
-        {
-            return self.reach_leaf(path, position);
-        }
+    fn arrive(&mut self, path: Path, count: u32, position: G, key: u64) {
         for _ in 1..count {
             self.descend(path.clone(), position.clone(), key);
         }
@@ -305,20 +303,19 @@ impl<G: Game> Worker<G> {
             let mv = self.tree.child(slot, edge).mv;
             position.play(mv);
             key = self.settings.placement.child_key(key, mv, &position);
-            if is_new {
-                let owner = self.place(key, path.len());
-                self.tree.set_owner(slot, edge, owner);
-            }
             self.tree.descend(slot, edge, self.phase);
             path.push(Hop { node: slot, edge, mv, owner: self.me });
-            let owner = self.tree.child(slot, edge).owner;
-            if owner != self.me {
-                return self.outbox.select(owner, path, is_new);
-            }
-            if is_new
-                && (self.settings.placement != Placement::Hash || self.tree.find(key).is_none())
-            {
+            if is_new {
                 return self.reach_leaf(path, position);
+            }
+            let mut owner = self.tree.child(slot, edge).owner;
+            if owner == NOBODY {
+                // The second visit, which makes a node. The first one needed none, and was simulated where it was.
+                owner = self.place(key, path.len() - 1);
+                self.tree.set_owner(slot, edge, owner);
+            }
+            if owner != self.me {
+                return self.outbox.select(owner, path);
             }
         }
     }
@@ -397,13 +394,17 @@ impl<G: Game> Worker<G> {
 
     /// Who owns a child, `depth` being that of its parent.
     fn place(&self, key: u64, depth: usize) -> u16 {
+        let load = |worker: u16| self.loads[usize::from(worker)];
+        let one = self.drawn(key, 0);
         match self.settings.placement {
-            Placement::Local(spread) if depth >= usize::from(spread) => self.me,
-            Placement::Hash => self.drawn(key, 0),
-            _ => {
+            Placement::Hash => one,
+            Placement::Local(spread) if depth >= usize::from(spread) => {
+                let is_busy = load(self.me) > load(one).saturating_mul(2).saturating_add(SLACK);
+                if is_busy { one } else { self.me }
+            }
+            Placement::Local(_) | Placement::Random => {
                 // The less busy one of two: a worker whose nodes everybody comes by simulates less.
-                let [one, other] = [self.drawn(key, 0), self.drawn(key, 1)];
-                let load = |worker: u16| self.loads[usize::from(worker)];
+                let other = self.drawn(key, 1);
                 if load(other) < load(one) { other } else { one }
             }
         }

@@ -156,16 +156,14 @@ fn nonsense() -> impl Strategy<Value = Message> {
     let path = path.boxed();
     let tally = (0_u32..5, 0_u32..12, -12_i32..12)
         .prop_map(|(rollouts, simulations, score)| Tally { rollouts, simulations, score });
-    let body =
-        prop_oneof![
-            (path.clone(), 0_u32..200, any::<bool>())
-                .prop_map(|(path, count, is_leaf)| Body::Select { path, count, is_leaf }),
-            (path, tally, any::<bool>()).prop_map(|(path, tally, is_proven)| {
-                let proof = is_proven.then_some(Outcome::Won(Player::Second));
-                Body::Report { path, tally, proof }
-            }),
-            Just(Body::Stop),
-        ];
+    let body = prop_oneof![
+        (path.clone(), 0_u32..200).prop_map(|(path, count)| Body::Select { path, count }),
+        (path, tally, any::<bool>()).prop_map(|(path, tally, is_proven)| {
+            let proof = is_proven.then_some(Outcome::Won(Player::Second));
+            Body::Report { path, tally, proof }
+        }),
+        Just(Body::Stop),
+    ];
     (0_u16..3, body).prop_map(|(from, body)| Message { phase: 1, from, body })
 }
 
