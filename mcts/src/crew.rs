@@ -71,11 +71,20 @@ impl<G: Game> Threads<G> {
     }
 
     /// A tree each.
-    fn run_roots(&mut self, budget: Budget, mut tell: Tell<'_>) -> Vec<Part> {
+    fn run_trees(&mut self, budget: Budget, mut tell: Tell<'_>) -> Vec<Part> {
         let (settings, trees) = (&self.settings, self.settings.workers);
+        let boxes = &self.mailboxes;
         let run = |number: u16, worker: &mut Worker<G>, tell: Tell<'_>| {
             let mut control = Control::new(budget.share(number, trees), 1, settings, tell);
-            let Ok(()) = phase::run_alone(worker, &mut control, || Ok::<(), Infallible>(()));
+            if settings.parallelism == Parallelism::Merged {
+                let _broken = BreakOff(boxes);
+                let mut transport = boxes.of(number);
+                // Whoever is gone has panicked, and joining its thread goes on with that.
+                let shape = (number, trees);
+                let _ = phase::run_merged(worker, shape, &mut transport, &mut control);
+            } else {
+                let Ok(()) = phase::run_alone(worker, &mut control, || Ok::<(), Infallible>(()));
+            }
             worker.part(control.samples)
         };
         let run = &run;
@@ -108,7 +117,9 @@ impl<G: Game> Crew<G> for Threads<G> {
                 let settings = self.settings.clone();
                 self.run_tree(root.owner, Control::new(budget, window, &settings, tell))
             }
-            Parallelism::Tree | Parallelism::Root => self.run_roots(budget, tell),
+            Parallelism::Tree | Parallelism::Root | Parallelism::Merged => {
+                self.run_trees(budget, tell)
+            }
         })
     }
 
@@ -126,16 +137,19 @@ impl<G: Game> Crew<G> for Threads<G> {
 
 /// A worker's thread. Where it panics the others are told, so that they end too.
 fn drive<G: Game>(worker: &mut Worker<G>, boxes: &Mailboxes, control: Option<&mut Control<'_>>) {
-    struct BreakOff<'a>(&'a Mailboxes);
-    impl Drop for BreakOff<'_> {
-        fn drop(&mut self) {
-            if thread::panicking() {
-                self.0.break_off();
-            }
-        }
-    }
     let _broken = BreakOff(boxes);
     let mut transport = boxes.of(worker.number());
     // Whoever is gone has panicked, and joining its thread goes on with that.
     let _ = phase::run_together(worker, &mut transport, control);
+}
+
+/// Tells all others when this thread panics.
+struct BreakOff<'a>(&'a Mailboxes);
+
+impl Drop for BreakOff<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.break_off();
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! What another process can send to a worker in the middle of a phase, for the fuzz target `mcts_messages`.
 
 use crate::{
-    Game as _, Settings,
+    Game as _, Parallelism, Settings,
     hex::Hex,
     message::Message,
     wire::{self, Head},
@@ -20,7 +20,8 @@ const SIMULATIONS: u32 = 2;
 /// One of two workers at the beginning of a phase.
 fn worker(number: u16) -> Worker<Hex> {
     let memory = 1 << 16;
-    let settings = Settings { simulations: SIMULATIONS, workers: 2, memory, ..Settings::default() };
+    let (simulations, parallelism) = (SIMULATIONS, Parallelism::Tree);
+    let settings = Settings { simulations, parallelism, workers: 2, memory, ..Settings::default() };
     let position = Hex::new(SIZE).expect("a size that there is");
     let root = Root { key: position.hash(), position, owner: ME };
     let mut worker = Worker::one_of(number, 2, &settings, &root).among_strangers();

@@ -10,9 +10,9 @@
 //! search.advance(found.best.expect("the game is not over"));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
-//! A user writes a [`Game`]: [`TicTacToe`] is one in sixty lines. [`Search`] does the rest: a tree over several threads
-//! ([`Placement`] says which of them owns a node), or a tree for each ([`Parallelism`]). `ARCHITECTURE.md` beside this
-//! crate says how.
+//! A user writes a [`Game`]: [`TicTacToe`] is one in sixty lines. [`Search`] does the rest, with as many threads as
+//! there are ([`Parallelism`]): a tree for each, whose upper nodes are merged; or one tree, whose nodes have owners ([`Placement`]).
+//! `ARCHITECTURE.md` beside this crate says how.
 //!
 //! Several processes search together as a [`Team`], where positions can be sent ([`Portable`]):
 //! ```
@@ -43,6 +43,7 @@ mod fuzzing;
 mod game;
 pub mod hex;
 mod instructions;
+mod merge;
 mod message;
 mod phase;
 mod random;

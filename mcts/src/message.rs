@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use crate::{Outcome, tree::Tally};
+use crate::{Outcome, merge::News, tree::Tally};
 
 /// One step of a rollout: a child that was selected at a node, and who owns that node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,8 +37,12 @@ pub(crate) enum Body {
     Select { path: Path, count: u32 },
     /// Rollouts come back to the last node of the path, whose owner is told.
     Report { path: Path, tally: Tally, proof: Option<Outcome> },
-    /// The phase is over: nothing is under way.
+    /// The phase is over: nothing is under way. Where trees are merged: the sender says nothing more.
     Stop,
+    /// What the sender has counted at the children of a node of this key, in its own tree.
+    News { key: u64, news: Vec<News> },
+    /// That was all for now, or for ever.
+    Told { is_last: bool },
 }
 
 impl Message {
@@ -49,10 +53,14 @@ impl Message {
 
     /// Bytes that it takes up.
     pub(crate) fn bytes(&self) -> usize {
-        let (Body::Select { path, .. } | Body::Report { path, .. }) = &self.body else {
-            return size_of::<Self>();
+        let elsewhere = match &self.body {
+            Body::Select { path, .. } | Body::Report { path, .. } if path.spilled() => {
+                size_of_val(path.as_slice())
+            }
+            Body::News { news, .. } => size_of_val(news.as_slice()),
+            _ => 0,
         };
-        size_of::<Self>() + if path.spilled() { size_of_val(path.as_slice()) } else { 0 }
+        size_of::<Self>() + elsewhere
     }
 }
 
@@ -117,6 +125,14 @@ impl Outbox {
         let (phase, from) = (self.phase, self.from);
         for batch in &mut self.batches {
             batch.push(Message { phase, from, body: Body::Stop });
+        }
+    }
+
+    /// Says something to all others.
+    pub(crate) fn tell_all(&mut self, body: &Body) {
+        let (phase, from) = (self.phase, self.from);
+        for (_, batch) in (0..).zip(&mut self.batches).filter(|(to, _)| *to != from) {
+            batch.push(Message { phase, from, body: body.clone() });
         }
     }
 

@@ -2,13 +2,13 @@
 //!
 //! That is by counting alone: the owner of the root counts what it begins and what comes back to it. When the counts are
 //! equal nothing is under way anywhere, since every message belongs to a rollout that has not come back. Then it tells
-//! the others.
+//! the others. Where trees are merged each counts its own rollouts, and ends when all have told all ([`run_merged`]).
 
 use std::time::{Duration, Instant};
 
 use crate::{
     Budget, Game, SIMULATIONS_MAX, Settings,
-    message::Message,
+    message::{Body, Message},
     stats::Progress,
     transport::{Gone, Transport},
     worker::Worker,
@@ -172,6 +172,127 @@ pub(crate) fn run_together<G: Game>(
         }
         // Then only a message can bring work: what is under way is elsewhere.
         is_idle = leaves == 0 && (control.is_none() || worker.begun > worker.counted);
+    }
+}
+
+/// A worker tells what it has counted when that is one of so many parts of all that it has counted in the phase, within these
+/// bounds. A hundredth or two of the time goes into that.
+const PARTS_TOLD: u64 = 16;
+const ROLLOUTS_TOLD: std::ops::RangeInclusive<u64> = 256..=4096;
+
+/// A phase of one worker among several with a tree each, whose upper nodes are merged.
+pub(crate) fn run_merged<G: Game>(
+    worker: &mut Worker<G>,
+    (me, all): (u16, u16),
+    transport: &mut impl Transport,
+    control: &mut Control<'_>,
+) -> Result<(), Gone> {
+    let mut rounds = Rounds::new(me, all);
+    let mut inbox: Vec<Message> = Vec::new();
+    worker.begin_merging();
+    let (mut goes_on, mut tells_at) = (true, *ROLLOUTS_TOLD.start());
+    loop {
+        for _ in 0..TURNS_ALONE {
+            goes_on = goes_on && control.turn(worker);
+            if !goes_on {
+                break;
+            }
+            while worker.simulate() {}
+        }
+        if (worker.counted >= tells_at || !goes_on) && rounds.may_tell() {
+            if rounds.is_last {
+                worker.outbox.tell_all(&Body::Told { is_last: true });
+            } else {
+                worker.tell(!goes_on);
+            }
+            rounds.told += 1;
+            rounds.is_last |= !goes_on;
+            let (least, most) = ROLLOUTS_TOLD.into_inner();
+            tells_at = worker.counted + (worker.counted / PARTS_TOLD).clamp(least, most);
+        }
+        if rounds.may_stop() {
+            worker.outbox.tell_all(&Body::Stop);
+            rounds.is_stopped = true;
+        }
+        flush(worker, transport)?;
+        if rounds.is_over() {
+            control.finish(worker);
+            return Ok(());
+        }
+        // Who has finished has nothing else to do.
+        transport.receive(&mut inbox, !goes_on)?;
+        for Message { phase, from, body } in inbox.drain(..) {
+            if phase == worker.phase() {
+                rounds.hear(worker, from, body);
+            }
+            if let Some(why) = worker.fault {
+                return Err(transport.accuse(from, why));
+            }
+        }
+    }
+}
+
+/// How far all workers have come with telling what they have counted.
+struct Rounds {
+    /// How often this one has.
+    told: u64,
+    /// It has told all that it will count, and said so.
+    is_last: bool,
+    /// It says nothing more.
+    is_stopped: bool,
+    /// The same of the others.
+    others: Vec<Heard>,
+    me: u16,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Heard {
+    told: u64,
+    is_last: bool,
+    is_stopped: bool,
+}
+
+impl Rounds {
+    fn new(me: u16, all: u16) -> Self {
+        let others = vec![Heard::default(); all.into()];
+        Self { told: 0, is_last: false, is_stopped: false, others, me }
+    }
+
+    fn others(&self) -> impl Iterator<Item = &Heard> {
+        (0..).zip(&self.others).filter(|(number, _)| *number != self.me).map(|(_, it)| it)
+    }
+
+    /// Nobody is told anything before all have answered what was told before the last time. Who has finished answers, too.
+    fn may_tell(&self) -> bool {
+        !self.may_stop() && !self.is_stopped && self.others().all(|it| it.told + 1 >= self.told)
+    }
+
+    /// Nobody has news any more.
+    fn may_stop(&self) -> bool {
+        self.is_last && !self.is_stopped && self.others().all(|it| it.is_last)
+    }
+
+    /// Nobody says anything any more, so nothing is left behind.
+    fn is_over(&self) -> bool {
+        self.is_stopped && self.others().all(|it| it.is_stopped)
+    }
+
+    fn hear<G: Game>(&mut self, worker: &mut Worker<G>, from: u16, body: Body) {
+        let other = &mut self.others[usize::from(from)];
+        match body {
+            _ if other.is_stopped => worker.fault = Some("has gone on after its end"),
+            Body::News { .. } if other.is_last => worker.fault = Some("has told more than all"),
+            Body::News { key, news } => worker.add(key, &news),
+            Body::Told { is_last } => {
+                other.told += 1;
+                other.is_last |= is_last;
+            }
+            Body::Stop if other.is_last => other.is_stopped = true,
+            Body::Stop => worker.fault = Some("has ended before it has told all"),
+            Body::Select { .. } | Body::Report { .. } => {
+                worker.fault = Some("has sent rollouts, though everybody has a tree of its own");
+            }
+        }
     }
 }
 

@@ -149,7 +149,7 @@ impl<G: Game> Search<G> {
                 .filter(|(worker, _)| *worker == self.root.owner)
                 .find_map(|(_, sums)| sums.children.into_iter().find(|child| child.mv == mv))
                 .map_or(0, |child| child.owner),
-            Parallelism::Root => 0,
+            Parallelism::Root | Parallelism::Merged => 0,
         };
         // Of another process it is a claim.
         let owner = if owner < self.crew.size() { owner } else { 0 };
@@ -171,7 +171,7 @@ impl<G: Game> Search<G> {
         line
     }
 
-    /// Adds up what must be in balance between phases. With [`Parallelism::Tree`] all of it is zero but `nodes`.
+    /// Adds up what must be in balance between phases. All of it is zero but `nodes`.
     ///
     /// # Errors
     /// As [`Search::run`].
@@ -190,7 +190,9 @@ impl<G: Game> Search<G> {
     fn candidates(&self, found: Vec<Sums>) -> Option<Vec<Candidate>> {
         let mut sums: Vec<Sum> = match self.settings.parallelism {
             // After moves were made somebody else may hold an old node of it.
-            Parallelism::Tree => found.into_iter().max_by_key(|it| it.visits)?.children,
+            Parallelism::Tree | Parallelism::Merged => {
+                found.into_iter().max_by_key(|it| it.visits)?.children
+            }
             Parallelism::Root => found.into_iter().flat_map(|it| it.children).collect(),
         };
         sums.sort_by_key(|sum| sum.mv);
@@ -216,7 +218,7 @@ impl<G: Game> Search<G> {
         // With a tree each, the others are about as far as the first one.
         let trees = match self.settings.parallelism {
             Parallelism::Tree => 1,
-            Parallelism::Root => u64::from(self.crew.size()),
+            Parallelism::Root | Parallelism::Merged => u64::from(self.crew.size()),
         };
         let mut of_all = tell.as_mut().map(|tell| |one: &Progress| tell(&one.times(trees)));
         let tell = of_all.as_mut().map(|tell| tell as &mut dyn FnMut(&Progress));
@@ -229,11 +231,16 @@ impl<G: Game> Search<G> {
         let owner = usize::from(self.root.owner);
         let roots = match self.settings.parallelism {
             Parallelism::Tree => &mut parts[owner..=owner],
-            Parallelism::Root => &mut parts[..],
+            Parallelism::Root | Parallelism::Merged => &mut parts[..],
         };
         let rollouts = roots.iter().map(|it| it.counted).sum();
         let simulations = rollouts * u64::from(self.settings.simulations);
-        let visits = roots.iter().flat_map(|it| &it.root).map(|root| root.visits).sum();
+        let mut visits = roots.iter().flat_map(|it| &it.root).map(|root| root.visits);
+        let visits = match self.settings.parallelism {
+            // All have counted what all have.
+            Parallelism::Merged => visits.next().unwrap_or(0),
+            Parallelism::Tree | Parallelism::Root => visits.sum(),
+        };
         let proven = roots.iter().find_map(|it| it.proven);
         let samples = std::mem::take(&mut roots[0].samples);
         let workers = parts.iter().map(|it| it.stats).collect();

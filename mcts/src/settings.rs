@@ -48,6 +48,9 @@ pub enum Parallelism {
     Tree,
     /// A tree each; what their roots have counted is added up.
     Root,
+    /// A tree each; what was counted near the root is told to all others again and again, and added to theirs. Nobody waits for
+    /// anybody, and [`Placement`] decides only whether equal positions are one node.
+    Merged,
 }
 
 /// The settings of a search. `Settings::default()` is one worker with sixteen simulations a leaf.
@@ -64,7 +67,7 @@ pub struct Settings {
     /// Simulations for each leaf. At least one, at most
     /// [`SIMULATIONS_A_LEAF_MAX`].
     pub simulations: u32,
-    /// Rollouts under way at a time, with several workers on one tree; one worker has one. At least one, at most
+    /// Rollouts under way at a time, with several workers on one tree ([`Parallelism::Tree`]); otherwise each has one. At least one, at most
     /// [`WINDOW_MAX`]. More keep more workers busy, and make the search less like that of one.
     pub window: u32,
     /// The constant of UCB1, for means from 0 to 1.
@@ -94,7 +97,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             workers: 1,
-            parallelism: Parallelism::Tree,
+            parallelism: Parallelism::Merged,
             placement: Placement::Random,
             virtual_loss: VirtualLoss::Unobserved,
             simulations: 16,

@@ -235,6 +235,8 @@ impl<G: Portable> Member<G> {
             let mut control = Control::new(budget, 1, &settings, tell);
             phase::run_alone(&mut worker, &mut control, || self.post.progress())?;
             worker.part(control.samples)
+        } else if settings.parallelism == Parallelism::Merged {
+            self.run_merged(&mut worker, begin, &settings, tell)?
         } else {
             self.run_tree(&mut worker, begin, &settings, tell)?
         };
@@ -274,6 +276,28 @@ impl<G: Portable> Member<G> {
         let mut samples: Vec<_> = control.samples.into_iter().rev().step_by(every).collect();
         samples.reverse();
         Ok(worker.part(samples))
+    }
+
+    /// Its part of a phase on trees that are merged.
+    fn run_merged(
+        &mut self,
+        worker: &mut Worker<G>,
+        begin: &Begin,
+        settings: &Settings,
+        tell: Tell<'_>,
+    ) -> Result<Part, Gone> {
+        let (me, all) = (self.post.me(), self.post.all());
+        let mut far = Far {
+            post: &mut self.post,
+            phase: begin.phase,
+            load: 0,
+            buffer: Vec::new(),
+            latest: &Cell::new(None),
+            tell: None,
+        };
+        let mut control = Control::new(begin.budget.share(me, all), 1, settings, tell);
+        phase::run_merged(worker, (me, all), &mut far, &mut control)?;
+        Ok(worker.part(control.samples))
     }
 
     /// The leader's settings, as far as they can be had here.

@@ -37,6 +37,8 @@ pub(crate) struct Node {
     pub(crate) children: u16,
     /// The first so many children were selected at least once.
     pub(crate) tried: u16,
+    /// One more than the number of its entry in `merge.rs`, if it has one.
+    pub(crate) merged: u32,
     /// Children without a proof.
     unproven: u16,
     pub(crate) turn: Player,
@@ -201,6 +203,7 @@ impl Tree {
             phase,
             children,
             tried: 0,
+            merged: 0,
             unproven: children,
             turn,
             proof: None,
@@ -276,25 +279,26 @@ impl Tree {
         let under_way = under_way.and_then(|it| u16::try_from(it).ok()).ok_or(Unasked)?;
         node.pending = node.pending.checked_sub(tally.rollouts).ok_or(Unasked)?;
         columns.pending[at] = under_way;
-        columns.visits[at] = columns.visits[at].saturating_add(tally.simulations);
         let score = if node.turn == Player::First { tally.score } else { -tally.score };
-        columns.scores[at] = columns.scores[at].saturating_add(score);
-        node.visits += u64::from(tally.simulations);
-        if let Some(outcome) = proof
-            && columns.proofs[at].is_none()
-        {
-            columns.proofs[at] = proof;
-            node.unproven -= 1;
-            if outcome == Outcome::Won(node.turn) {
-                node.proof = proof;
-            } else if node.unproven == 0 && node.proof.is_none() {
-                let range = node.first as usize..node.first as usize + usize::from(node.children);
-                let drawn = columns.proofs[range].contains(&Some(Outcome::Drawn));
-                let lost = Outcome::Won(node.turn.opponent());
-                node.proof = Some(if drawn { Outcome::Drawn } else { lost });
-            }
-        }
+        count(node, columns, at, (tally.simulations, score));
+        prove(node, columns, at, proof);
         Ok(node.proof)
+    }
+
+    /// Adds what others have counted at a child.
+    pub(crate) fn add(&mut self, slot: u32, edge: u16, counts: (u32, i32), proof: Option<Outcome>) {
+        let at = self.place(slot, edge);
+        let (node, columns) = (&mut self.nodes[slot as usize], &mut self.columns);
+        count(node, columns, at, counts);
+        prove(node, columns, at, proof);
+    }
+
+    /// The child by a move.
+    pub(crate) fn edge_of(&self, slot: u32, mv: u16) -> Option<u16> {
+        let node = self.node(slot);
+        let range = node.first as usize..node.first as usize + usize::from(node.children);
+        let edge = self.columns.moves[range].iter().position(|it| *it == mv)?;
+        u16::try_from(edge).ok()
     }
 
     /// All slots with a node.
@@ -368,6 +372,29 @@ impl Tree {
             self.table.insert_unique(key, slot, |slot| nodes[*slot as usize].key);
         }
         each_column!(&mut self.columns, column => column.truncate(to));
+    }
+}
+
+/// Adds simulations and their score at a child and its parent, as many as the child can still count.
+fn count(node: &mut Node, columns: &mut Columns, at: usize, (visits, score): (u32, i32)) {
+    let before = columns.visits[at];
+    columns.visits[at] = before.saturating_add(visits);
+    node.visits += u64::from(columns.visits[at] - before);
+    columns.scores[at] = columns.scores[at].saturating_add(score);
+}
+
+/// A child's result may be known now, and its parent's with it.
+fn prove(node: &mut Node, columns: &mut Columns, at: usize, proof: Option<Outcome>) {
+    let Some(outcome) = proof.filter(|_| columns.proofs[at].is_none()) else { return };
+    columns.proofs[at] = proof;
+    node.unproven -= 1;
+    if outcome == Outcome::Won(node.turn) {
+        node.proof = proof;
+    } else if node.unproven == 0 && node.proof.is_none() {
+        let range = node.first as usize..node.first as usize + usize::from(node.children);
+        let drawn = columns.proofs[range].contains(&Some(Outcome::Drawn));
+        let lost = Outcome::Won(node.turn.opponent());
+        node.proof = Some(if drawn { Outcome::Drawn } else { lost });
     }
 }
 

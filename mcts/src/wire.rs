@@ -7,12 +7,15 @@
 //! | a selection | 0; rollouts (2); the path |
 //! | the end of the phase | 2 |
 //! | a report | 4, and 1 where the first player has won, 2 the second, 3 nobody; rollouts (2), simulations (4), score (4); the path |
+//! | what was counted | 8; the node's key (8); children (2); for each its move (2), simulations (4), score (4), proof (1, as above, or 0) |
+//! | the end of that | 9, or 10 of the last |
 //! | a path | hops (2); for each the node (4), the child (2), its move (2), the owner (2) |
 //!
 //! What comes is looked at here as far as that goes without a tree: see [`crate::worker`] for the rest.
 
 use crate::{
     Outcome, Player, SIMULATIONS_A_LEAF_MAX, WINDOW_MAX,
+    merge::{NEWS_MAX, News},
     message::{Body, Hop, Message, Path},
     tree::{CHILDREN_MAX, Tally},
     worker::PATH_MAX,
@@ -33,10 +36,15 @@ pub(crate) struct Malformed;
 const SELECT: u8 = 0;
 const STOP: u8 = 2;
 const REPORT: u8 = 4;
+const NEWS: u8 = 8;
+const TOLD: u8 = 9;
+const LAST: u8 = 10;
 
 const HOP_BYTES: usize = 10;
 /// Bytes of the longest message.
 pub(crate) const MESSAGE_MAX: usize = 13 + PATH_MAX * HOP_BYTES;
+const CHILD_BYTES: usize = 11;
+const _: () = assert!(11 + NEWS_MAX * CHILD_BYTES <= MESSAGE_MAX);
 /// With the longest message a batch still fits in one message of any transport.
 const _: () = assert!(4096 + MESSAGE_MAX < 16 << 10);
 
@@ -55,21 +63,44 @@ pub(crate) fn write(body: &Body, into: &mut Vec<u8>) {
             write_path(path, into);
         }
         Body::Report { path, tally, proof } => {
-            into.push(
-                REPORT
-                    + match proof {
-                        None => 0,
-                        Some(Outcome::Won(Player::First)) => 1,
-                        Some(Outcome::Won(Player::Second)) => 2,
-                        Some(Outcome::Drawn) => 3,
-                    },
-            );
+            into.push(REPORT + proof_number(*proof));
             into.extend(rollouts(tally.rollouts));
             into.extend(tally.simulations.to_le_bytes());
             into.extend(tally.score.to_le_bytes());
             write_path(path, into);
         }
         Body::Stop => into.push(STOP),
+        Body::News { key, news } => {
+            into.push(NEWS);
+            into.extend(key.to_le_bytes());
+            into.extend(u16::try_from(news.len()).expect("at most NEWS_MAX").to_le_bytes());
+            for it in news {
+                into.extend(it.mv.to_le_bytes());
+                into.extend(it.visits.to_le_bytes());
+                into.extend(it.score.to_le_bytes());
+                into.push(proof_number(it.proof));
+            }
+        }
+        Body::Told { is_last } => into.push(if *is_last { LAST } else { TOLD }),
+    }
+}
+
+fn proof_number(proof: Option<Outcome>) -> u8 {
+    match proof {
+        None => 0,
+        Some(Outcome::Won(Player::First)) => 1,
+        Some(Outcome::Won(Player::Second)) => 2,
+        Some(Outcome::Drawn) => 3,
+    }
+}
+
+fn proof_of(number: u8) -> Result<Option<Outcome>, Malformed> {
+    match number {
+        0 => Ok(None),
+        1 => Ok(Some(Outcome::Won(Player::First))),
+        2 => Ok(Some(Outcome::Won(Player::Second))),
+        3 => Ok(Some(Outcome::Drawn)),
+        _ => Err(Malformed),
     }
 }
 
@@ -106,8 +137,11 @@ pub(crate) fn read(
 
 fn read_body(rest: &mut &[u8]) -> Result<Body, Malformed> {
     let [kind] = take(rest)?;
-    if kind == STOP {
-        return Ok(Body::Stop);
+    match kind {
+        STOP => return Ok(Body::Stop),
+        TOLD | LAST => return Ok(Body::Told { is_last: kind == LAST }),
+        NEWS => return read_news(rest),
+        _ => {}
     }
     let count = u32::from(u16::from_le_bytes(take(rest)?));
     if count == 0 || count > WINDOW_MAX {
@@ -115,10 +149,7 @@ fn read_body(rest: &mut &[u8]) -> Result<Body, Malformed> {
     }
     let proof = match kind {
         SELECT => return Ok(Body::Select { path: read_path(rest)?, count }),
-        4 => None,
-        5 => Some(Outcome::Won(Player::First)),
-        6 => Some(Outcome::Won(Player::Second)),
-        7 => Some(Outcome::Drawn),
+        REPORT.. => proof_of(kind - REPORT)?,
         _ => return Err(Malformed),
     };
     let (simulations, score) = (u32::from_le_bytes(take(rest)?), i32::from_le_bytes(take(rest)?));
@@ -127,6 +158,21 @@ fn read_body(rest: &mut &[u8]) -> Result<Body, Malformed> {
     }
     let tally = Tally { rollouts: count, simulations, score };
     Ok(Body::Report { path: read_path(rest)?, tally, proof })
+}
+
+fn read_news(rest: &mut &[u8]) -> Result<Body, Malformed> {
+    let key = u64::from_le_bytes(take(rest)?);
+    let children = usize::from(u16::from_le_bytes(take(rest)?));
+    if children > NEWS_MAX {
+        return Err(Malformed);
+    }
+    let mut child = || {
+        let (mv, visits) = (u16::from_le_bytes(take(rest)?), u32::from_le_bytes(take(rest)?));
+        let (score, [proof]) = (i32::from_le_bytes(take(rest)?), take(rest)?);
+        Ok(News { mv, visits, score, proof: proof_of(proof)? })
+    };
+    let news = (0..children).map(|_| child()).collect::<Result<_, _>>()?;
+    Ok(Body::News { key, news })
 }
 
 /// A path of one hop at least: rollouts begin at the root's owner, and end there.
@@ -173,6 +219,8 @@ mod tests {
             Some(Outcome::Won(Player::First)),
             Some(Outcome::Won(Player::Second)),
         ]);
+        let news = (any::<u16>(), any::<u32>(), any::<i32>(), proof.clone())
+            .prop_map(|(mv, visits, score, proof)| News { mv, visits, score, proof });
         prop_oneof![
             (path(), 1..=WINDOW_MAX).prop_map(|(path, count)| Body::Select { path, count }),
             (path(), 1..=WINDOW_MAX, -16..=16_i32, proof).prop_map(
@@ -182,6 +230,9 @@ mod tests {
                 }
             ),
             Just(Body::Stop),
+            any::<bool>().prop_map(|is_last| Body::Told { is_last }),
+            (any::<u64>(), proptest::collection::vec(news, 0..NEWS_MAX))
+                .prop_map(|(key, news)| Body::News { key, news }),
         ]
     }
 
@@ -234,6 +285,14 @@ mod tests {
         };
         assert!(!refused(&report(-4)));
         assert!(refused(&report(5)) && refused(&report(i32::MIN)), "more wins than games");
-        assert!(refused(&[1]) && refused(&[3]) && refused(&[8]), "no kind");
+        let news = |children: u16, proof: u8| {
+            let child = [&[0; CHILD_BYTES - 1][..], &[proof]].concat();
+            let head = [&[NEWS; 9][..], &children.to_le_bytes()].concat();
+            [head, child.repeat(children.into())].concat()
+        };
+        assert!(!refused(&news(256, 3)));
+        assert!(refused(&news(257, 3)), "more children than are sent at a time");
+        assert!(refused(&news(1, 4)), "no result");
+        assert!(refused(&[1]) && refused(&[3]) && refused(&[11]), "no kind");
     }
 }

@@ -17,6 +17,7 @@ use std::collections::VecDeque;
 
 use crate::{
     Game, Outcome, Parallelism, Placement, Player, Random, Settings,
+    merge::{Merged, News},
     message::{Body, Hop, Message, Outbox, Path},
     mix,
     select::{self, Weights},
@@ -58,6 +59,7 @@ pub(crate) struct Worker<G> {
     /// Other processes send messages: whether their moves can be made is looked at.
     has_strangers: bool,
     moves: Vec<u16>,
+    merged: Merged,
 }
 
 /// The position that is searched, as all workers know it.
@@ -86,9 +88,10 @@ impl<G: Game> Worker<G> {
     pub(crate) fn one_of(number: u16, all: u16, settings: &Settings, root: &Root<G>) -> Self {
         let (me, workers) = match settings.parallelism {
             Parallelism::Tree => (number, all),
-            Parallelism::Root => (0, 1),
+            Parallelism::Root | Parallelism::Merged => (0, 1),
         };
-        Self::new(me, settings, number.into(), workers, root.clone())
+        let outbox = Outbox::new(number, all);
+        Self { outbox, ..Self::new(me, settings, number.into(), workers, root.clone()) }
     }
 
     pub(crate) fn new(
@@ -116,6 +119,7 @@ impl<G: Game> Worker<G> {
             fault: None,
             has_strangers: false,
             moves: Vec::new(),
+            merged: Merged::default(),
         }
     }
 
@@ -170,8 +174,44 @@ impl<G: Game> Worker<G> {
             }
             Body::Stop if from == self.root.owner => return false,
             Body::Stop => self.fault = Some("has ended a phase that another one leads"),
+            Body::News { .. } | Body::Told { .. } => {
+                self.fault = Some("has told what it has counted, though the tree is one");
+            }
         }
         true
+    }
+
+    /// The root has a node from the beginning, so that others' counts can be added to it.
+    pub(crate) fn begin_merging(&mut self) {
+        self.merged.tidy(&mut self.tree, self.phase);
+        if self.tree.find(self.root.key).is_none() {
+            let Root { position, key, .. } = self.root.clone();
+            self.expand(&position, key);
+        }
+    }
+
+    /// Tells all others what was counted here since the last time.
+    pub(crate) fn tell(&mut self, is_last: bool) {
+        let Self { merged, tree, root, settings, phase, .. } = self;
+        let news = merged.news(tree, root, settings.placement, *phase);
+        news.iter().chain([&Body::Told { is_last }]).for_each(|it| self.outbox.tell_all(it));
+    }
+
+    /// Adds what another one has counted, which it has said of a node that may not be here.
+    pub(crate) fn add(&mut self, key: u64, news: &[News]) {
+        if news.iter().any(|it| it.score.unsigned_abs() > it.visits) {
+            self.fault = Some("has told of more wins than games");
+        } else if let Some(slot) = self.tree.find(key) {
+            self.merged.add(&mut self.tree, slot, news);
+            if key == self.root.key {
+                self.proven = self.proven.or(self.tree.node(slot).proof);
+            }
+        }
+    }
+
+    /// The phase that it is in.
+    pub(crate) fn phase(&self) -> u32 {
+        self.phase
     }
 
     /// Simulates one leaf, if any waits.

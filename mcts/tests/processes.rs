@@ -53,13 +53,16 @@ fn assert_analysis(output: &Output, processes: usize) {
 
 const ANALYSIS: [&str; 6] =
     ["analyze", "--size=4", "--rollouts=20000", "--exploration=1", "--json", "b2"];
+const WAYS: [&str; 2] = ["--parallel=merged", "--parallel=tree"];
 
 #[test]
 fn several_processes_analyse_and_play_as_one() {
     let _watchdog = Watchdog::start();
     for url in ["sm://", "tcp://127.0.0.1"] {
-        let words = [&["--local=2", "--url", url], &ANALYSIS[..]].concat();
-        assert_analysis(&ended(&mut start(PROGRAM, &words)), 2);
+        for way in WAYS {
+            let words = [&["--local=2", "--url", url, way], &ANALYSIS[..]].concat();
+            assert_analysis(&ended(&mut start(PROGRAM, &words)), 2);
+        }
     }
     let json = |words: &[&str]| -> serde_json::Value {
         let output = ended(&mut start(PROGRAM, words));
@@ -101,8 +104,10 @@ fn under_both_mpis_several_processes_analyse_as_one() {
     ] {
         if has(launcher, NAME) {
             let _watchdog = Watchdog::start();
-            let words = [own, &[PROGRAM], &ANALYSIS[..]].concat();
-            assert_analysis(&ended(&mut start(launcher, &words)), 3);
+            for way in WAYS {
+                let words = [own, &[PROGRAM, way], &ANALYSIS[..]].concat();
+                assert_analysis(&ended(&mut start(launcher, &words)), 3);
+            }
         }
     }
 }
@@ -139,10 +144,14 @@ fn signal(pid: u32, name: &str) {
 #[test]
 fn a_process_that_is_stopped_in_the_middle_of_a_search_is_named_and_the_others_end() {
     let _watchdog = Watchdog::start();
-    for (url, way) in [("sm://", "tree"), ("tcp://127.0.0.1", "tree"), ("sm://", "root")] {
-        // With a tree each only the leader waits for others, once the time is over.
-        let first = u32::from(way == "root");
-        for stopped in first..3 {
+    for (url, way, who) in [
+        ("sm://", "tree", 0..3),
+        ("tcp://127.0.0.1", "tree", 0..3),
+        // With a tree each nobody waits before the time is over, and then, unless these are merged, only the leader.
+        ("sm://", "root", 1..3),
+        ("sm://", "merged", 0..2),
+    ] {
+        for stopped in who {
             let time = if way == "tree" { "--time=600" } else { "--time=2" };
             let words = ["--local=3", "--patience=3", "--progress", "analyze", "--url", url, time];
             let mut runner = start(PROGRAM, &[&words[..], &["--parallel", way]].concat());
@@ -167,10 +176,14 @@ fn a_process_that_is_stopped_in_the_middle_of_a_search_is_named_and_the_others_e
 #[test]
 fn a_process_that_is_killed_in_the_middle_of_a_search_is_named_and_the_others_end() {
     let _watchdog = Watchdog::start();
-    for (url, threads) in [("sm://", "--threads=1"), ("tcp://127.0.0.1", "--threads=2")] {
+    for (url, threads, way) in [
+        ("sm://", "--threads=1", "tree"),
+        ("tcp://127.0.0.1", "--threads=2", "tree"),
+        ("sm://", "--threads=1", "merged"),
+    ] {
         for dead in 0..3 {
             let words = ["--local=3", "--time=600", "--progress", "analyze", "--url", url, threads];
-            let mut runner = start(PROGRAM, &words);
+            let mut runner = start(PROGRAM, &[&words[..], &["--parallel", way]].concat());
             let mut lines = BufReader::new(runner.stderr.take().expect("piped")).lines();
             // The search is under way.
             let line = lines.next().expect("a line").expect("text");

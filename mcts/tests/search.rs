@@ -11,7 +11,9 @@ use std::{
 
 use common::{all_settings, balanced, board, opening_wins, small};
 use faulty::Faulty;
-use hg_mcts::{Budget, Game, Outcome, Placement, Player, Search, Settings, TicTacToe, VirtualLoss};
+use hg_mcts::{
+    Budget, Game, Outcome, Parallelism, Placement, Player, Search, Settings, TicTacToe, VirtualLoss,
+};
 use watchdog::Watchdog;
 
 #[test]
@@ -89,9 +91,11 @@ fn small_boards_are_solved() {
 #[test]
 fn with_little_memory_nodes_are_pruned_and_the_board_is_solved_nevertheless() {
     let _watchdog = Watchdog::start();
-    for workers in [1, 2] {
+    let (tree, merged) = (Parallelism::Tree, Parallelism::Merged);
+    for (workers, parallelism) in [(1, tree), (2, tree), (2, merged)] {
         let memory = usize::from(workers) * hg_mcts::MEMORY_MIN;
-        let settings = Settings { workers, memory, simulations: 1, ..Settings::default() };
+        let settings =
+            Settings { workers, memory, parallelism, simulations: 1, ..Settings::default() };
         let mut search = Search::new(board(4, ""), settings).unwrap();
         let found = search.run(Budget::rollouts(20_000_000)).unwrap();
         assert_eq!(found.proof, Some(Outcome::Won(Player::First)));
@@ -204,8 +208,11 @@ fn a_phase_ends_when_its_time_is_over() {
 #[test]
 fn a_game_that_panics_ends_the_phase_on_all_threads() {
     let _watchdog = Watchdog::start();
-    for workers in [1, 2, 4] {
-        let settings = Settings { workers, ..small() };
+    let merged = (2, Parallelism::Merged);
+    for (workers, parallelism) in
+        [1, 2, 4].map(|it| (it, Parallelism::Tree)).into_iter().chain([merged])
+    {
+        let settings = Settings { workers, parallelism, ..small() };
         let mut search =
             Search::new(Faulty { board: board(7, ""), odds: 1_000 }, settings).unwrap();
         let run =

@@ -30,8 +30,12 @@ fn told(lie: impl FnOnce(&mut Post, &Begin) -> Result<(), Gone> + Send) -> Strin
             ended.unwrap_err()
         });
         let team = Team::open(&Process(0, 2, &meeting), 1, "sm://").unwrap().unwrap();
-        let settings =
-            Settings { simulations: 4, placement: Placement::Hash, ..Settings::default() };
+        let settings = Settings {
+            simulations: 4,
+            placement: Placement::Hash,
+            parallelism: Parallelism::Tree,
+            ..Settings::default()
+        };
         let mut search = Search::by(&team, Hex::new(4).unwrap(), settings).unwrap();
         let gone = search.run(Budget::default()).unwrap_err();
         assert_eq!(gone.process, 1);

@@ -103,6 +103,7 @@ fn settings(placement: usize, loss: usize, workers: u16) -> Settings {
         simulations: 2,
         // So little that nodes are pruned while rollouts are under way.
         memory: 8 << 10,
+        parallelism: Parallelism::Tree,
         ..Settings::default()
     }
 }

@@ -15,12 +15,15 @@ pub(crate) fn all_settings() -> Vec<Settings> {
         }
         all.push(Settings { placement, workers: 3, window: 8, ..small() });
     }
-    all.push(Settings { workers: 2, parallelism: Parallelism::Root, ..small() });
+    for parallelism in [Parallelism::Root, Parallelism::Merged] {
+        all.push(Settings { workers: 2, parallelism, ..small() });
+    }
     all
 }
 
 pub(crate) fn small() -> Settings {
-    Settings { simulations: 4, memory: 32 << 20, seed: 11, ..Settings::default() }
+    let parallelism = Parallelism::Tree;
+    Settings { simulations: 4, memory: 32 << 20, seed: 11, parallelism, ..Settings::default() }
 }
 
 pub(crate) fn board(size: u8, moves: &str) -> Hex {

@@ -97,10 +97,10 @@ pub(crate) struct SearchArguments {
     /// Searches with the first process of a job alone, such as one side of a match
     #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = clap::ArgAction::Set)]
     alone: bool,
-    /// `tree`: one tree for all threads; `root`: one for each
-    #[arg(long, default_value = "tree", value_parser = parallelism, value_name = "tree|root")]
+    /// `merged`: a tree for each thread, whose upper nodes are merged all the time; `tree`: one for all; `root`: one for each
+    #[arg(long, default_value = "merged", value_parser = parallelism, value_name = "merged|tree|root")]
     parallel: Parallelism,
-    /// Which thread owns a node: any; the one that the position's hash names, which makes equal positions one node; any
+    /// Which thread owns a node of one tree: any; the one that the position's hash names, which makes equal positions one node; any
     /// for the first N moves, then the parent's
     #[arg(long, default_value = "random", value_parser = placement, value_name = "random|hash|local:N")]
     placement: Placement,
@@ -110,7 +110,7 @@ pub(crate) struct SearchArguments {
     /// Simulations for each leaf
     #[arg(long, default_value_t = 16, value_name = "N")]
     simulations: u32,
-    /// Rollouts under way at a time, where there are several threads
+    /// Rollouts under way at a time, where several threads have one tree
     #[arg(long, default_value_t = Settings::default().window, value_name = "N")]
     window: u32,
     /// The constant of UCB1
@@ -267,7 +267,8 @@ fn parallelism(text: &str) -> Result<Parallelism, String> {
     match text {
         "tree" => Ok(Parallelism::Tree),
         "root" => Ok(Parallelism::Root),
-        _ => Err("neither tree nor root".to_owned()),
+        "merged" => Ok(Parallelism::Merged),
+        _ => Err("neither merged, tree nor root".to_owned()),
     }
 }
 

@@ -42,12 +42,17 @@ pub(crate) fn run(arguments: &Arguments, team: Option<&Team<Hex>>) -> Result<Str
         figure("search_1", "simulations/s", searches(1, 1, tree)),
     ];
     if thread::available_parallelism().map_or(1, usize::from) > 1 {
-        figures.push(figure("search_2_threads", "simulations/s", searches(leaf, 2, tree)));
+        let merged = searches(leaf, 2, Parallelism::Merged);
+        figures.push(figure("search_2_threads", "simulations/s", merged));
+        figures.push(figure("search_2_threads_tree", "simulations/s", searches(leaf, 2, tree)));
         let independent = searches(leaf, 2, Parallelism::Root);
         figures.push(figure("search_2_independent", "simulations/s", independent));
     }
-    for (name, parallelism) in [("search_job", tree), ("search_job_independent", Parallelism::Root)]
-    {
+    for (name, parallelism) in [
+        ("search_job", Parallelism::Merged),
+        ("search_job_tree", tree),
+        ("search_job_independent", Parallelism::Root),
+    ] {
         let Some(team) = team else { break };
         let (board, settings) = (board.clone(), Settings { parallelism, ..settings.clone() });
         figures.push(figure(name, "simulations/s", move || {
@@ -88,7 +93,9 @@ fn describe(
     }
     for (name, apart, words) in [
         ("search_2_threads", "search_2_independent", "2 threads"),
+        ("search_2_threads_tree", "search_2_independent", "2 threads, one tree"),
         ("search_job", "search_job_independent", "all processes"),
+        ("search_job_tree", "search_job_independent", "processes, one tree"),
     ] {
         let of = |name: &str| medians.get(name).and_then(|it: &Value| it["median"].as_f64());
         if let (Some(together), Some(apart)) = (of(name), of(apart)) {

@@ -1,0 +1,127 @@
+//! Workers without threads, which tell one another what they have counted in any order.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::{
+    Parallelism, Player, Random, Settings,
+    hex::Hex,
+    message::Message,
+    worker::{Root, Worker},
+};
+
+fn workers(size: u8, memory: usize, count: u16) -> Vec<Worker<Hex>> {
+    let parallelism = Parallelism::Merged;
+    let settings =
+        Settings { workers: count, parallelism, simulations: 2, memory, ..Settings::default() };
+    let root = Root::of(Hex::new(size).unwrap());
+    let begun = |number| {
+        let mut worker = Worker::one_of(number, count, &settings, &root);
+        worker.begin_phase(1, &root);
+        worker.begin_merging();
+        worker
+    };
+    (0..count).map(begun).collect()
+}
+
+fn deliver(worker: &mut Worker<Hex>, message: Message) {
+    if let Body::News { key, news } = message.body {
+        worker.add(key, &news);
+    }
+}
+
+/// What is known about the root, by move.
+fn root(worker: &Worker<Hex>) -> Vec<(u16, u64, i64)> {
+    let sums = worker.look(Root::of(Hex::new(4).unwrap()).key).expect("made at the beginning");
+    let mut sums: Vec<_> = sums.children.iter().map(|it| (it.mv, it.visits, it.score)).collect();
+    sums.sort_unstable();
+    sums
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn in_whatever_order_news_meet_all_count_the_same_at_the_root(
+        count in 2_u16..5, memory in prop_oneof![Just(8_usize << 10), Just(1 << 20)], schedule: u64,
+    ) {
+        let mut all = workers(4, memory, count);
+        let mut random = Random::new(schedule, 0);
+        let mut links: Vec<(usize, Message)> = Vec::new();
+        for turn in 0..200 {
+            let at = random.below(all.len());
+            if turn < 190 {
+                for _ in 0..random.below(40) {
+                    if all[at].proven.is_none() {
+                        all[at].begin_rollout();
+                        all[at].simulate();
+                    }
+                }
+            }
+            let tellers = if turn == 199 { 0..all.len() } else { at..at + 1 };
+            for at in tellers {
+                all[at].tell(turn == 199);
+                for (to, batch) in all[at].outbox.filled() {
+                    links.extend(batch.drain(..).map(|it| (usize::from(to), it)));
+                }
+            }
+            while !links.is_empty() && (turn == 199 || random.below(3) > 0) {
+                let (to, message) = links.swap_remove(random.below(links.len()));
+                deliver(&mut all[to], message);
+            }
+        }
+        let visits: u64 = all.iter().map(|it| it.counted * 2).sum();
+        for worker in &all {
+            prop_assert_eq!(worker.root_visits(), visits);
+            prop_assert_eq!(root(worker), root(&all[0]));
+            let audit = worker.audit();
+            prop_assert_eq!((audit.unbalanced, audit.under_way, audit.waiting), (0, 0, 0));
+            prop_assert!(worker.proven.is_none_or(|it| it == Outcome::Won(Player::First)));
+        }
+    }
+
+    #[test]
+    fn whatever_another_process_tells_a_worker_counts_or_finds_fault(
+        told in proptest::collection::vec(
+            (0_usize..8, proptest::collection::vec((0_u16..20, any::<u32>(), any::<i32>(), 0_u8..20), 0..9)),
+            1..40,
+        ),
+    ) {
+        let mut worker = workers(3, 1 << 20, 2).remove(0);
+        for (node, news) in told {
+            for _ in 0..20 {
+                worker.begin_rollout();
+                worker.simulate();
+            }
+            let keys: Vec<u64> =
+                worker.tree.slots().map(|slot| worker.tree.node(slot).key).collect();
+            let proofs = [Outcome::Drawn, Outcome::Won(Player::First), Outcome::Won(Player::Second)];
+            let news: Vec<News> = news
+                .into_iter()
+                .map(|(mv, visits, score, proof)| {
+                    News { mv, visits, score, proof: proofs.get(usize::from(proof)).copied() }
+                })
+                .collect();
+            worker.add(keys.get(node).copied().unwrap_or(7), &news);
+            worker.tell(false);
+            worker.outbox.filled().for_each(|(_, batch)| batch.clear());
+            prop_assert_eq!(worker.audit().unbalanced, 0);
+            if worker.fault.is_some() {
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn what_one_has_proved_all_know() {
+    let mut all = workers(3, 1 << 20, 2);
+    while all[0].proven.is_none() {
+        all[0].begin_rollout();
+        all[0].simulate();
+    }
+    all[0].tell(true);
+    let sent: Vec<Message> =
+        all[0].outbox.filled().flat_map(|(_, batch)| std::mem::take(batch)).collect();
+    sent.into_iter().for_each(|it| deliver(&mut all[1], it));
+    assert_eq!(all[1].proven, Some(Outcome::Won(Player::First)));
+}
