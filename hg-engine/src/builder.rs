@@ -5,7 +5,7 @@ mod handlers;
 use std::{fmt, sync::Arc};
 
 use hg_core::{backlog::BACKLOG_BYTES_MAX, registry::Registry, serve::IN_SERVICE_MAX};
-use hg_na::{Address, Offer, OpenOptions, Plugin};
+use hg_na::{Address, Key, Offer, OpenOptions, Plugin};
 
 use crate::{
     CALLS_MAX, CONTEXTS_MAX, EAGER_MAX, Engine, LARGE_IN_SERVICE_MAX, LARGE_MAX, POOL_THREADS_MAX,
@@ -224,6 +224,15 @@ impl Builder {
         self
     }
 
+    /// A pre-shared key, 32 random bytes that every peer has, for those who have their own way to hand it over: what crosses the
+    /// network is encrypted, and who does not have it cannot connect (tcp, with the feature `tcp-key`). For one that lies in a
+    /// file, see the setting `key-file`.
+    #[must_use]
+    pub fn key(mut self, key: [u8; 32]) -> Self {
+        self.options.key = Some(Key(key));
+        self
+    }
+
     /// What to say to those who write a scheme that no transport takes.
     #[must_use]
     pub fn advice(mut self, advice: Advice) -> Self {
@@ -263,6 +272,10 @@ impl Builder {
         let Some(plugin) = self.plugins.iter().rev().find(takes) else {
             return Err(schemes.none_for(url.scheme()));
         };
+        if self.options.key.is_some() && !plugin.takes_key() {
+            let why = format!("`{}` has no encryption; tcp:// does", url.scheme());
+            return Err(hg_na::Error::BadSetting { name: "key".to_owned(), why });
+        }
         self.settings.schemes = schemes;
         let domain = plugin.open(&url, &self.options)?;
         let shared =

@@ -227,6 +227,6 @@ pub use op::{
     Completion, Direction, Done, Exchange, Exchanged, Failure, Op, OpId, Peer, QUIET, Reached,
     Rejected, Returned, Tag, Token, Transit,
 };
-pub use plugin::{Context, Domain, OpenOptions, Plugin, Waiter};
+pub use plugin::{Context, Domain, Key, OpenOptions, Plugin, Waiter};
 pub use region::{LocalSlice, Region, RegionState};
 pub use view::{SharedBytes, ViewState};

@@ -138,7 +138,7 @@ impl Offer {
     /// How it is opened to be connected to.
     #[must_use]
     pub fn options(&self) -> OpenOptions {
-        OpenOptions { listen: true, settings: self.settings.clone() }
+        OpenOptions { listen: true, settings: self.settings.clone(), key: None }
     }
 }
 

@@ -26,6 +26,11 @@ pub trait Plugin: Send + Sync + fmt::Debug {
     /// about it.
     fn open(&self, url: &Address, options: &OpenOptions) -> Result<Arc<dyn Domain>, Error>;
 
+    /// Whether it looks at [`OpenOptions::key`]. One that does not is never given any: whoever opens it refuses.
+    fn takes_key(&self) -> bool {
+        false
+    }
+
     /// What there is to open on this machine: a plugin that can use several interfaces or cards names each,
     /// and what it lacks for the others. An offer that says it is available can be opened
     /// ([`Offer::options`]), any other says what is missing; no two are opened alike, and the order stays.
@@ -51,6 +56,18 @@ pub struct OpenOptions {
     /// Plugin-specific settings by name. A plugin refuses a name that it does not know; `routing` = `off` it may take,
     /// since it asks for nothing.
     pub settings: BTreeMap<String, String>,
+    /// A key that all peers have: what crosses a network is encrypted, and nobody without it connects.
+    pub key: Option<Key>,
+}
+
+/// A pre-shared key. Never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Key(pub [u8; 32]);
+
+impl fmt::Debug for Key {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("Key(..)")
+    }
 }
 
 impl OpenOptions {

@@ -109,6 +109,11 @@ impl Plugin for Route {
         self.schemes
     }
 
+    fn takes_key(&self) -> bool {
+        // Inside the node the kernel vouches for a peer's user.
+        self.network.takes_key()
+    }
+
     fn offers(&self) -> Vec<Offer> {
         let urls = self.schemes.iter().filter_map(|it| Address::new(&format!("{it}://")).ok());
         // URLs of the network's own are listed by the network; here only where nothing else is.

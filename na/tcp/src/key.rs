@@ -50,6 +50,15 @@ impl Key {
         key.map(|key| Some(Self(key))).ok_or_else(wrong)
     }
 
+    /// One that was handed over by itself.
+    ///
+    /// # Errors
+    /// None where this build can encrypt.
+    #[expect(clippy::unnecessary_wraps, reason = "a build that cannot encrypt refuses it")]
+    pub(crate) fn given(key: &hg_na::Key) -> Result<Self, Error> {
+        Ok(Self(key.0))
+    }
+
     /// Its bytes.
     pub(crate) fn bytes(&self) -> &[u8; KEY_LEN] {
         &self.0

@@ -25,10 +25,22 @@ impl Key {
             (Some(_), _) => key_file,
             (None, Some(_)) => key_env,
         };
-        let why = "this build cannot encrypt: switch on the feature `tcp-key` of `hydrargyrum` (or of \
-            `hydrargyrum-na-tcp`)";
-        Err(Error::BadSetting { name: name.to_owned(), why: why.to_owned() })
+        Err(cannot(name))
     }
+
+    /// The same for one that was handed over by itself.
+    ///
+    /// # Errors
+    /// [`Error::BadSetting`].
+    pub(crate) fn given(_key: &hg_na::Key) -> Result<Self, Error> {
+        Err(cannot("key"))
+    }
+}
+
+fn cannot(name: &str) -> Error {
+    let why = "this build cannot encrypt: switch on the feature `tcp-key` of `hydrargyrum` (or of \
+        `hydrargyrum-na-tcp`)";
+    Error::BadSetting { name: name.to_owned(), why: why.to_owned() }
 }
 
 /// The key exchange of one connection.

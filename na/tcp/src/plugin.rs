@@ -19,6 +19,10 @@ impl Plugin for TcpPlugin {
         TcpDomain::open(url, options)
     }
 
+    fn takes_key(&self) -> bool {
+        true
+    }
+
     fn offers(&self) -> Vec<Offer> {
         offers()
     }

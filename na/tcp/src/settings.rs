@@ -83,6 +83,18 @@ impl Settings {
             key: Key::read((KEY_FILE, reader.text(KEY_FILE)), (KEY_ENV, reader.text(KEY_ENV)))?,
         })
     }
+
+    /// The same with a key that was handed over by itself.
+    ///
+    /// # Errors
+    /// [`Error::BadSetting`] where the settings name another one, or the build cannot encrypt.
+    pub(crate) fn with_key(self, given: Option<&hg_na::Key>) -> Result<Self, Error> {
+        match (given, &self.key) {
+            (None, _) => Ok(self),
+            (Some(given), None) => Ok(Self { key: Some(Key::given(given)?), ..self }),
+            (Some(_), Some(_)) => Err(Reader::bad("key", "the settings name another one")),
+        }
+    }
 }
 
 /// What this plugin can do.
@@ -125,6 +137,21 @@ mod tests {
             assert!(matches!(read(name, value), Err(Error::BadSetting { .. })), "{name} {value}");
         }
         assert_eq!(read(SILENCE_BOUND_MS, "4000").unwrap().silence_bound.as_secs(), 4);
+    }
+
+    #[test]
+    fn a_key_that_is_handed_over_by_itself_is_taken_where_the_build_can_encrypt() {
+        let key = hg_na::Key([7; 32]);
+        assert_eq!(format!("{key:?}"), "Key(..)");
+        let given = Settings::read(&BTreeMap::new()).unwrap().with_key(Some(&key));
+        if cfg!(feature = "tcp-key") {
+            let given = given.unwrap();
+            assert!(given.key.is_some());
+            let twice = given.with_key(Some(&key)).unwrap_err().to_string();
+            assert!(twice.contains("another one"), "{twice}");
+        } else {
+            assert!(given.unwrap_err().to_string().contains("cannot encrypt"));
+        }
     }
 
     #[test]

@@ -45,7 +45,7 @@ impl Shared {
     /// Opens a URL.
     pub(crate) fn open(url: &Address, options: &OpenOptions) -> Result<Arc<Self>, Error> {
         let place = Place::parse(url)?;
-        let settings = Settings::read(&options.settings)?;
+        let settings = Settings::read(&options.settings)?.with_key(options.key.as_ref())?;
         let (bound, shown) = addresses(url, &place, &settings)?;
         let listener = if options.listen { Some(listen(url, bound)?) } else { None };
         let listens_at = match &listener {
