@@ -121,7 +121,7 @@ enum Watchers {
 
 impl Inner {
     pub(crate) fn new(
-        name: &str,
+        (name, from): (&str, From),
         options: Options,
         (routes, sides): (Routes, Vec<Arc<Side>>),
         (hops, table): (Vec<Hop>, Table),
@@ -141,7 +141,7 @@ impl Inner {
         let mail = Mail::new(limits, due, sides.iter().any(|side| side.yields()));
         Self {
             name: name.to_owned(),
-            from: From { shuffle: id_of(name), rank: routes.me() },
+            from,
             settled: Settled::default(),
             sent: counters(),
             broadcasts: AtomicU64::new(0),
@@ -170,6 +170,13 @@ impl Inner {
             linger: Linger::default(),
             is_over: AtomicBool::new(false),
         }
+    }
+
+    /// The ranks that may call this one, by side.
+    pub(crate) fn callers(&self) -> [Vec<u32>; 2] {
+        let of = |lane| self.hops.iter().filter(move |hop| hop.lane == lane).map(|hop| hop.rank);
+        // The leader of a node calls itself.
+        [of(Lane::Origin).chain([self.routes.me()]).collect(), of(Lane::Network).collect()]
     }
 
     /// A message of the application.
@@ -461,11 +468,4 @@ impl Inner {
     pub(crate) fn received(&self, from: (u32, Lane)) -> u64 {
         self.orders.get(&from).map_or(0, |order| locked(order).taken)
     }
-}
-
-/// Of the shuffle's name: FNV-1a.
-pub(crate) fn id_of(name: &str) -> u64 {
-    name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    })
 }

@@ -57,6 +57,7 @@ mod queue;
 mod room;
 pub mod route;
 mod rpc;
+mod secret;
 mod settle;
 mod shuffle;
 mod side;

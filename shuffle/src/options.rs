@@ -48,6 +48,10 @@ pub struct Options {
     pub network_url: String,
     /// Settings of the transport between nodes, by name: how long a silent peer is waited for, a key, ...
     pub network_settings: Vec<(String, String)>,
+    /// Between nodes `tcp://` has a key that rank 0 makes for this shuffle, unless the settings name another one: it is
+    /// encrypted, and only ranks can connect. Without one, whoever reaches a rank's port can take up its time and memory,
+    /// and whoever sees the messages can forge others. Other transports have no keys.
+    pub network_key: bool,
 }
 
 impl Default for Options {
@@ -67,6 +71,7 @@ impl Default for Options {
             local_url: "sm://".to_owned(),
             network_url: "tcp://".to_owned(),
             network_settings: Vec::new(),
+            network_key: true,
         }
     }
 }
@@ -109,6 +114,15 @@ impl Options {
         Ok(())
     }
 
+    /// Whether the network is to have a key that is made for it.
+    pub(crate) fn wants_key(&self) -> bool {
+        let has_own =
+            |(name, _): &(String, String)| matches!(name.as_str(), "key-file" | "key-env");
+        self.network_key
+            && self.network_url.starts_with("tcp://")
+            && !self.network_settings.iter().any(has_own)
+    }
+
     /// Opens both transports and closes them again, also the one that a job of one node does not use.
     ///
     /// # Errors
@@ -119,7 +133,8 @@ impl Options {
             ("network_url", &self.network_url, &self.network_settings),
         ];
         for (name, url, settings) in transports {
-            let Err(error) = side::builder(url, settings).open(url) else { continue };
+            let transport = side::Transport { url, settings, key: None };
+            let Err(error) = side::builder(transport).open(url) else { continue };
             return Err(match error {
                 hg::Error::BadSetting { .. } | hg::Error::UnknownSetting { .. } => {
                     Error::BadOption { name: "network_settings", why: error.to_string() }

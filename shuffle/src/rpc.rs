@@ -5,11 +5,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Hop, route::Came};
 
+/// Which shuffle.
+pub(crate) type Id = [u64; 2];
+
 /// In front of everything: which shuffle, and who calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct From {
-    /// Of the shuffle's name.
-    pub(crate) shuffle: u64,
+    /// Random, from rank 0: who has not met the ranks does not know it.
+    pub(crate) shuffle: Id,
     pub(crate) rank: u32,
 }
 

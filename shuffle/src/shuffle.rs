@@ -15,12 +15,13 @@ use hg_job::NodeMap;
 use crate::{
     Account, Delivery, Error, Options,
     hop::{Hop, Shared},
-    inner::{Inner, Table, id_of},
+    inner::{Inner, Table},
     message::HEAD,
     queue::Queue,
     route::Routes,
     rpc::{From, Lane, arrive, watch, why},
-    side::{Side, block_on},
+    secret::Secret,
+    side::{Side, Transport, block_on},
     stats::Statistics,
 };
 
@@ -81,18 +82,20 @@ impl Shuffle {
     ) -> Result<Self, Error> {
         options.check()?;
         let routes = Routes::new(group.map(), group.rank());
-        let sides = open_sides(&routes, &options)?;
-        let addresses = exchange(group, name, &sides)?;
+        let Secret { id, key } = Secret::share(group, name)?;
+        let sides = open_sides(&routes, &options, key)?;
+        let addresses = exchange(group, &sides)?;
         let in_flight: [Arc<AtomicU64>; 3] = Default::default();
-        let from = From { shuffle: id_of(name), rank: routes.me() };
+        let from = From { shuffle: id, rank: routes.me() };
         let is_failed = Arc::new(AtomicBool::new(false));
         let shared = in_flight
             .clone()
             .map(|in_flight| Shared { in_flight, is_failed: Arc::clone(&is_failed) });
         let hops = make_hops(from, &routes, &options, &sides, &addresses, &shared)?;
         let of = (routes, sides.clone());
-        let inner = Arc::new(Inner::new(name, options, of, hops, (in_flight, is_failed)));
-        sides.iter().try_for_each(|side| side.serve(&inner))?;
+        let inner = Arc::new(Inner::new((name, from), options, of, hops, (in_flight, is_failed)));
+        let callers = inner.callers();
+        sides.iter().zip(&callers).try_for_each(|(side, ranks)| side.serve(&inner, ranks))?;
         let mut shuffle = Self { inner, sides, threads: Vec::new(), delivery: None };
         shuffle.start(deliver)?;
         // Nobody sends before everybody serves.
@@ -379,19 +382,21 @@ impl fmt::Debug for Dump {
     }
 }
 
-fn open_sides(routes: &Routes, options: &Options) -> Result<Vec<Arc<Side>>, Error> {
+fn open_sides(routes: &Routes, options: &Options, key: [u8; 32]) -> Result<Vec<Arc<Side>>, Error> {
     let (neighbours, others) = (routes.neighbours().count(), routes.represented().count());
     // From each peer: the batches of two queues, a watch, and arrivals.
     let requests = |peers: usize| REQUESTS_MIN + peers * (2 * crate::MAXRPC_MAX as usize + 4);
     let wait = how_to_wait(neighbours + 1);
     // Where other programs compete for the processors, letting them run is dear: it is for messages that a sleep makes dearer.
     let yields = matches!(wait, hg::Wait::Block) && options.lobuftarget < YIELD_BELOW;
-    let url = (options.local_url.as_str(), &[][..]);
-    let mut sides = vec![Arc::new(Side::open(url, requests(neighbours), (wait, yields))?)];
+    let node = Transport { url: &options.local_url, settings: &[], key: None };
+    let mut sides = vec![Arc::new(Side::open(node, requests(neighbours), (wait, yields))?)];
     if routes.map().nodes() > 1 {
-        let url = (options.network_url.as_str(), options.network_settings.as_slice());
+        let key = options.wants_key().then_some(key);
+        let (url, settings) = (&options.network_url, &options.network_settings);
+        let network = Transport { url, settings, key };
         // A look at a network is a call of the kernel, like the sleep that it would save.
-        sides.push(Arc::new(Side::open(url, requests(others), (wait, false))?));
+        sides.push(Arc::new(Side::open(network, requests(others), (wait, false))?));
     }
     Ok(sides)
 }
@@ -404,32 +409,15 @@ fn how_to_wait(ranks: usize) -> hg::Wait {
 }
 
 /// The addresses of all ranks, a list each: inside their node, and of the network.
-fn exchange(
-    group: &impl Group,
-    name: &str,
-    sides: &[Arc<Side>],
-) -> Result<Vec<Vec<String>>, Error> {
+fn exchange(group: &impl Group, sides: &[Arc<Side>]) -> Result<Vec<Vec<String>>, Error> {
     let addresses: Vec<_> = sides.iter().map(|side| side.engine.address().as_str()).collect();
-    let own = [&[name], &addresses[..]].concat().join("\n");
-    let all = group.all_gather(own.as_bytes()).map_err(Error::Setup)?;
-    let mut lists = Vec::with_capacity(all.len());
-    for (rank, bytes) in all.iter().enumerate() {
-        let text = String::from_utf8_lossy(bytes);
-        let mut lines = text.lines().map(str::to_owned);
-        let theirs = lines.next().unwrap_or_default();
-        if theirs != name {
-            let why = format!("rank {rank} makes the shuffle `{theirs}`, and this one `{name}`");
-            return Err(Error::Setup(why));
-        }
-        let list: Vec<String> = lines.collect();
-        if list.len() != sides.len() {
-            return Err(Error::Setup(format!(
-                "rank {rank} sees another number of nodes than this one"
-            )));
-        }
-        lists.push(list);
-    }
-    Ok(lists)
+    let all = group.all_gather(addresses.join("\n").as_bytes()).map_err(Error::Setup)?;
+    let lists = all.iter().enumerate().map(|(rank, bytes)| {
+        let list: Vec<_> = String::from_utf8_lossy(bytes).lines().map(str::to_owned).collect();
+        let why = || format!("rank {rank} sees another number of nodes than this one");
+        if list.len() == sides.len() { Ok(list) } else { Err(Error::Setup(why())) }
+    });
+    lists.collect()
 }
 
 fn make_hops(

@@ -3,11 +3,14 @@
 
 use std::{
     pin::{Pin, pin},
-    sync::{Arc, Mutex, Weak},
+    sync::{Arc, Mutex, OnceLock},
     task::{Context, Poll, Wake, Waker},
     thread::{self, Thread},
     time::Duration,
 };
+
+use hg::{Peer, Request};
+use rustc_hash::FxHashMap;
 
 use crate::{
     Error,
@@ -18,8 +21,15 @@ use crate::{
     turns::Turns,
 };
 
+/// What the engine of a side is opened with.
+pub(crate) struct Transport<'a> {
+    pub(crate) url: &'a str,
+    pub(crate) settings: &'a [(String, String)],
+    pub(crate) key: Option<[u8; 32]>,
+}
+
 /// How the engine of a side is opened, less its limits.
-pub(crate) fn builder(url: &str, settings: &[(String, String)]) -> hg::Builder {
+pub(crate) fn builder(Transport { url, settings, key }: Transport<'_>) -> hg::Builder {
     let mut builder = hg::builder().listen(true).progress(hg::Progress::Own);
     if url.split("://").next().is_some_and(|scheme| scheme.ends_with("tcp")) {
         // Nodes that are imitated on one machine are to use their network.
@@ -28,7 +38,22 @@ pub(crate) fn builder(url: &str, settings: &[(String, String)]) -> hg::Builder {
     for (name, value) in settings {
         builder = builder.setting(name, value);
     }
-    builder
+    key.into_iter().fold(builder, hg::Builder::key)
+}
+
+/// The connections by which the ranks that may call here do so: each by that of its first call with the shuffle's id.
+#[derive(Debug)]
+struct Callers(FxHashMap<u32, OnceLock<Peer>>);
+
+impl Callers {
+    fn new(ranks: &[u32]) -> Self {
+        Self(ranks.iter().map(|rank| (*rank, OnceLock::new())).collect())
+    }
+
+    /// Whether this is the rank's connection.
+    fn is(&self, rank: u32, peer: Peer) -> bool {
+        self.0.get(&rank).is_some_and(|bound| *bound.get_or_init(|| peer) == peer)
+    }
 }
 
 /// Something that ends when a call does.
@@ -47,11 +72,12 @@ pub(crate) struct Side {
 impl Side {
     /// `requests`: how many may be in service at a time; `yields`: looking costs little, and processors are shared.
     pub(crate) fn open(
-        (url, settings): (&str, &[(String, String)]),
+        transport: Transport<'_>,
         requests: usize,
         (wait, yields): (hg::Wait, bool),
     ) -> Result<Self, Error> {
-        let builder = builder(url, settings)
+        let url = transport.url;
+        let builder = builder(transport)
             .wait(wait)
             .in_service_max(requests)
             .calls_max(requests)
@@ -66,47 +92,50 @@ impl Side {
         &self.ready
     }
 
-    /// Serves what the other processes call.
-    pub(crate) fn serve(&self, inner: &Arc<Inner>) -> Result<(), Error> {
-        let weak = Arc::downgrade(inner);
-        let of = move |weak: &Weak<Inner>, from: From| {
-            weak.upgrade()
-                .filter(|inner| inner.from.shuffle == from.shuffle)
-                .ok_or(Refused::Unknown)
-        };
+    /// Serves what these ranks call.
+    pub(crate) fn serve(&self, inner: &Arc<Inner>, ranks: &[u32]) -> Result<(), Error> {
         let engine = &self.engine;
-        let (batches, arrivals, watches, failures, ends) =
-            (weak.clone(), weak.clone(), weak.clone(), weak.clone(), weak);
+        let callers = Arc::new(Callers::new(ranks));
+        let of = || {
+            let (weak, callers) = (Arc::downgrade(inner), Arc::clone(&callers));
+            move |request: &Request, from: From| {
+                let inner = weak.upgrade().filter(|inner| inner.from.shuffle == from.shuffle);
+                inner.filter(|_| callers.is(from.rank, request.origin())).ok_or(Refused::Unknown)
+            }
+        };
+        let (batches, arrivals, watches, failures, ends) = (of(), of(), of(), of(), of());
         let registered = engine
-            .serve_later(batch, move |_, (from, lane, number, bytes), answer| {
-                match of(&batches, from) {
+            .serve_later(batch, move |request, (from, lane, number, bytes), answer| {
+                match batches(request, from) {
                     Ok(inner) => inner.arrived((from.rank, lane), number, bytes, answer),
                     Err(refused) => answer.send(Err(refused)),
                 }
             })
             .and_then(|()| {
-                engine.serve_async(arrive, move |_, (from,)| {
-                    let inner = of(&arrivals, from);
+                engine.serve_async(arrive, move |request, (from,)| {
+                    let inner = arrivals(&request, from);
                     async move { inner?.meet().await.map_err(|Gone| Refused::Closed) }
                 })
             })
             .and_then(|()| {
-                engine.serve_later(watch, move |_, (from,), answer| match of(&watches, from) {
-                    Ok(inner) => inner.watched(answer),
-                    Err(refused) => answer.send(Err(refused)),
+                engine.serve_later(watch, move |request, (from,), answer| {
+                    match watches(request, from) {
+                        Ok(inner) => inner.watched(answer),
+                        Err(refused) => answer.send(Err(refused)),
+                    }
                 })
             })
             .and_then(|()| {
-                engine.serve(failed, move |_, (from, rank, lane, why)| {
-                    if let Ok(inner) = of(&failures, from) {
+                engine.serve(failed, move |request, (from, rank, lane, why)| {
+                    if let Ok(inner) = failures(request, from) {
                         inner.fail_and_tell(rank, lane, why);
                     }
                     Ok(())
                 })
             })
             .and_then(|()| {
-                engine.serve(over, move |_, (from, lane)| {
-                    if let Ok(inner) = of(&ends, from) {
+                engine.serve(over, move |request, (from, lane)| {
+                    if let Ok(inner) = ends(request, from) {
                         inner.settled.note(from.rank, lane);
                     }
                     Ok(())

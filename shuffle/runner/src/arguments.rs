@@ -25,7 +25,7 @@ pub(crate) struct Arguments {
     /// only those that size the shuffle's queues go with it.
     #[arg(long, value_name = "MAP", conflicts_with_all = [
         "local", "force", "nodes", "count", "duration", "warm_up", "size", "skew", "target", "exponent", "delay",
-        "plot", "local_url", "url", "setting", "localsenderlimit", "remotesenderlimit", "deliverq_max",
+        "plot", "local_url", "url", "setting", "no_key", "localsenderlimit", "remotesenderlimit", "deliverq_max",
         "deliverq_threshold", "linger",
     ])]
     pub(crate) plan: Option<NodeMap>,
@@ -90,6 +90,9 @@ struct ShuffleArguments {
     /// A setting of the transport between nodes: silence-bound-ms=5000, key-file=FILE, ...
     #[arg(long, value_name = "NAME=VALUE")]
     setting: Vec<String>,
+    /// No key between nodes: messages cross the network as they are, and whoever reaches a rank's port can disturb it.
+    #[arg(long)]
+    no_key: bool,
     /// Batches under way over all origin queues at which senders wait; 0: no limit.
     #[arg(long, value_name = "BATCHES", default_value_t = usual().localsenderlimit)]
     localsenderlimit: u32,
@@ -229,6 +232,7 @@ impl Arguments {
         options.linger = Duration::from_micros(given.linger);
         options.local_url.clone_from(&given.local_url);
         options.network_url.clone_from(&given.url);
+        options.network_key = !given.no_key;
         for setting in &given.setting {
             let Some((name, value)) = setting.split_once('=') else {
                 return Err(Error::Argument("setting", format!("`{setting}` is not NAME=VALUE")));

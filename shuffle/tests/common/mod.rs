@@ -76,7 +76,7 @@ pub(crate) fn run<T: Send>(map: &str, rank: impl Fn(Thread) -> T + Sync) -> Vec<
 pub(crate) type Delivered = Arc<Mutex<Vec<(u32, u32, Vec<u8>)>>>;
 
 /// A shuffle that keeps what it is delivered.
-pub(crate) fn keeping(group: &Thread, options: Options) -> (Shuffle, Delivered) {
+pub(crate) fn keeping(group: &impl Group, options: Options) -> (Shuffle, Delivered) {
     let delivered = Delivered::default();
     let kept = Arc::clone(&delivered);
     let keep = move |delivery: Delivery<'_>| {

@@ -1,0 +1,238 @@
+//! Who does not belong to the job, but knows where its ranks listen: it can neither end, slow nor feed a shuffle.
+
+#![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+
+mod common;
+
+use std::{
+    io::Write as _,
+    net::TcpStream,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
+
+use common::{Thread, keeping, run};
+use hg_job::NodeMap;
+use hg_shuffle::{Flush, Group, Options, Shutdown};
+use serde::{Deserialize, Serialize};
+
+// What a program of the stranger's own declares: the shuffle's calls, by their names and types.
+
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+struct From {
+    shuffle: [u64; 2],
+    rank: u32,
+}
+
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+enum Lane {
+    Origin,
+    Relay,
+    Network,
+}
+
+#[derive(Debug, Serialize, Deserialize, thiserror::Error)]
+enum Refused {
+    #[error("unknown")]
+    Unknown,
+    #[error("malformed")]
+    Malformed,
+    #[error("misrouted")]
+    Misrouted,
+    #[error("out of order")]
+    OutOfOrder,
+    #[error("closed")]
+    Closed,
+}
+
+#[hg::rpc(name = "hydrargyrum.shuffle.batch")]
+fn batch(from: From, lane: Lane, number: u64, messages: &[u8]) -> Result<(), Refused>;
+
+#[hg::rpc(name = "hydrargyrum.shuffle.arrive")]
+fn arrive(from: From) -> Result<(), Refused>;
+
+#[hg::rpc(name = "hydrargyrum.shuffle.watch")]
+fn watch(from: From) -> Result<(), Refused>;
+
+#[hg::rpc(name = "hydrargyrum.shuffle.failed")]
+fn failed(from: From, rank: u32, lane: Option<Lane>, why: String);
+
+#[hg::rpc(name = "hydrargyrum.shuffle.over")]
+fn over(from: From, lane: Lane);
+
+fn fnv(name: &str) -> [u64; 2] {
+    let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    [hash, 0]
+}
+
+/// A message of 7 bytes as it lies in a batch.
+fn forged(source: u32, to: u32) -> Vec<u8> {
+    let head = [7, 666, source, to].map(u32::to_le_bytes).concat();
+    [&head[..], b"forged!"].concat()
+}
+
+fn options() -> Options {
+    let mut options = Options::default();
+    options.network_url = "tcp://127.0.0.1".to_owned();
+    options
+}
+
+/// A rank whose launcher is overheard: what its all-gathers brought.
+struct Overheard {
+    group: Thread,
+    said: Mutex<Vec<Vec<Vec<u8>>>>,
+}
+
+impl Group for Overheard {
+    fn rank(&self) -> u32 {
+        self.group.rank()
+    }
+
+    fn map(&self) -> Arc<NodeMap> {
+        self.group.map()
+    }
+
+    fn all_gather(&self, own: &[u8]) -> Result<Vec<Vec<u8>>, String> {
+        let said = self.group.all_gather(own)?;
+        self.said.lock().unwrap().push(said.clone());
+        Ok(said)
+    }
+}
+
+impl Overheard {
+    fn new(group: Thread) -> Self {
+        Self { group, said: Mutex::default() }
+    }
+
+    /// Where the ranks listen for other nodes.
+    fn addresses(&self) -> Vec<String> {
+        let said = self.said.lock().unwrap();
+        let texts = said.iter().flatten().map(|bytes| String::from_utf8_lossy(bytes).into_owned());
+        let lines = texts.flat_map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>());
+        lines.filter(|line| line.starts_with("tcp://")).collect()
+    }
+}
+
+impl Overheard {
+    /// What rank 0 has drawn for this shuffle.
+    fn id(&self) -> [u64; 2] {
+        let said = self.said.lock().unwrap();
+        let (words, _) = said[0][0].as_chunks::<8>();
+        [u64::from_be_bytes(words[0]), u64::from_be_bytes(words[1])]
+    }
+}
+
+/// Says everything that there is to say to each rank, as each of these; how often it was believed.
+fn attack(addresses: &[String], ids: &[[u64; 2]]) -> u64 {
+    let engine = hg::builder().setting("routing", "off").open("tcp://127.0.0.1").unwrap();
+    let mut believed = 0;
+    for address in addresses {
+        for id in ids {
+            for rank in [0, 1, 2, u32::MAX] {
+                let peer = engine.lookup(address.as_str()).unwrap();
+                let from = From { shuffle: *id, rank };
+                let why = || "a stranger said so".to_owned();
+                let _ = engine.call(failed, &peer, (from, 1, None, why())).wait();
+                let _ = engine.call(over, &peer, (from, Lane::Network)).wait();
+                for lane in [Lane::Origin, Lane::Relay, Lane::Network] {
+                    for to in [0, 1] {
+                        let bytes = forged(1 - to, to);
+                        let taken = engine.call(batch, &peer, (from, lane, 0, &bytes)).wait();
+                        believed += u64::from(taken.is_ok());
+                    }
+                }
+                drop(engine.call(arrive, &peer, (from,)));
+                drop(engine.call(watch, &peer, (from,)));
+            }
+        }
+    }
+    engine.close();
+    believed
+}
+
+/// Rank 0 lets a stranger in while ranks talk; with what it knows.
+fn beside_a_stranger(options: &Options, attack: impl Fn(&Overheard) -> u64 + Sync) {
+    let believed = AtomicU64::new(0);
+    run("1+1", |group| {
+        let group = Overheard::new(group);
+        let (shuffle, delivered) = keeping(&group, options.clone());
+        let (me, other) = (group.rank(), 1 - group.rank());
+        shuffle.barrier().unwrap();
+        if me == 0 {
+            assert_eq!(group.addresses().len(), 2);
+            believed.store(attack(&group), Ordering::Relaxed);
+        }
+        shuffle.barrier().unwrap();
+        (0..100).for_each(|number| shuffle.enqueue(other, number, b"real").unwrap());
+        shuffle.flush_all().unwrap();
+        let delivered = std::mem::take(&mut *delivered.lock().unwrap());
+        assert_eq!(delivered.len(), 100);
+        assert!(delivered.iter().all(|(source, _, bytes)| *source == other && bytes == b"real"));
+        shuffle.shutdown(Shutdown::Drain).unwrap();
+    });
+    assert_eq!(believed.into_inner(), 0);
+}
+
+fn without_a_key() -> Options {
+    let mut options = options();
+    options.network_key = false;
+    options
+}
+
+#[test]
+fn who_knows_port_and_name_can_neither_end_nor_feed_a_shuffle() {
+    for options in [options(), without_a_key()] {
+        beside_a_stranger(&options, |group| {
+            attack(&group.addresses(), &[fnv("test"), [0, fnv("test")[0]], [0; 2]])
+        });
+    }
+}
+
+#[test]
+fn who_has_overheard_the_id_comes_in_without_a_key_neither_nor_over_another_connection() {
+    for options in [options(), without_a_key()] {
+        beside_a_stranger(&options, |group| attack(&group.addresses(), &[group.id()]));
+    }
+}
+
+/// A stranger that connects, says something and leaves, again and again; and one that says nothing and stays.
+#[test]
+fn strangers_who_come_and_go_keep_nobody_from_anything() {
+    run("1+1", |group| {
+        let group = Overheard::new(group);
+        let (shuffle, delivered) = keeping(&group, options());
+        let other = 1 - group.rank();
+        let (ends, came) = (AtomicBool::new(false), AtomicU64::new(0));
+        let addresses = group.addresses();
+        std::thread::scope(|scope| {
+            let stranger = scope.spawn(|| {
+                let at = addresses[other as usize].strip_prefix("tcp://").unwrap();
+                let at = at.split(['/', '#', '?']).next().unwrap();
+                let mut silent = Vec::new();
+                while !ends.load(Ordering::Relaxed) {
+                    let mut stream = TcpStream::connect(at).unwrap();
+                    // Whatever it says may be answered by a reset.
+                    let _ = stream.write_all(&[0xab; 4096]);
+                    if silent.len() < 64 {
+                        silent.push(TcpStream::connect(at).unwrap());
+                    }
+                    came.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+            while came.load(Ordering::Relaxed) < 100 {
+                (0..100).for_each(|number| shuffle.enqueue(other, number, b"real").unwrap());
+                shuffle.flush(Flush::Remote).unwrap();
+            }
+            shuffle.flush_all().unwrap();
+            ends.store(true, Ordering::Relaxed);
+            stranger.join().unwrap();
+        });
+        let delivered = std::mem::take(&mut *delivered.lock().unwrap());
+        assert!(delivered.iter().all(|(source, _, bytes)| *source == other && bytes == b"real"));
+        shuffle.shutdown(Shutdown::Drain).unwrap();
+    });
+}
