@@ -11,6 +11,18 @@ pub enum Error {
     /// There is no room for the message now; only `try_enqueue` says so.
     #[error("no room for the message now: try again, or use `enqueue`, which waits")]
     Again,
+    /// Only in a callback: messages that callbacks have sent wait for room, more of them than
+    /// [`Options::callback_bytes_max`](crate::Options::callback_bytes_max), and none of them leaves. This one was not
+    /// taken. Callbacks that send more than they are sent do so from a thread of their own.
+    #[error(
+        "{bytes} bytes of messages that callbacks have sent wait for room, and {why}: send them from another thread"
+    )]
+    CallbackFull {
+        /// Bytes that wait.
+        bytes: u64,
+        /// Why they will not leave.
+        why: String,
+    },
     /// The message is longer than [`MESSAGE_MAX`](crate::MESSAGE_MAX).
     #[error("a message of {len} bytes is over the limit of {max}")]
     TooLong {
@@ -50,6 +62,7 @@ impl fmt::Debug for Error {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match self {
             Self::Again => "Again",
+            Self::CallbackFull { .. } => "CallbackFull",
             Self::TooLong { .. } => "TooLong",
             Self::NoSuchRank { .. } => "NoSuchRank",
             Self::BadOption { .. } => "BadOption",

@@ -81,6 +81,7 @@ impl Inner {
         for hop in &self.hops {
             hop.wake_waiters();
         }
+        self.overflow.end();
         self.mail.fail();
         self.meeting.fail();
         true

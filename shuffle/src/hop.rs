@@ -16,6 +16,7 @@ use hg::CallError;
 use crate::{
     lock::locked,
     message::Message,
+    overflow::Overflow,
     parent::Parent,
     queue::{Counts, Outgoing, Queue},
     room::{Room, State, Waiting},
@@ -69,6 +70,7 @@ pub(crate) struct Shared {
     pub(crate) in_flight: Arc<AtomicU64>,
     /// The shuffle has failed: nobody waits any more.
     pub(crate) is_failed: Arc<AtomicBool>,
+    pub(crate) overflow: Arc<Overflow>,
 }
 
 /// What came of putting a message in.
@@ -76,6 +78,7 @@ pub(crate) struct Shared {
 pub(crate) struct Pushed {
     /// Of its batch.
     pub(crate) number: u64,
+    /// Its sender is to wait until it has left.
     pub(crate) waits: bool,
     /// A batch has begun that is to leave after a while.
     pub(crate) lingers: bool,
@@ -148,12 +151,19 @@ impl Hop {
         parent: Option<&Parent>,
     ) -> Pushed {
         let number = state.queue.push(message, parent, Instant::now);
+        let overflows = parent.is_none()
+            && state.queue.has_last_waiting()
+            && self.shared.overflow.is_callback();
+        if overflows {
+            let bytes = message.len() as u64;
+            // Under the lock: what leaves is counted after what came.
+            self.shared.overflow.add(bytes);
+            state.queue.note_overflow(bytes);
+        }
         let outgoing = state.queue.poll_batch(Instant::now);
-        let (waits, lingers) = (!state.queue.has_left(number), state.queue.lingers());
-        let released = mem::take(&mut state.queue.released);
-        let waiting = state.waiting();
-        drop(state);
-        drop(released);
+        let waits = !(overflows || state.queue.has_left(number));
+        let (lingers, waiting) = (state.queue.lingers(), state.waiting());
+        self.unlock(state);
         if let Some(outgoing) = outgoing {
             self.send(outgoing);
             self.wake(waiting);
@@ -222,9 +232,7 @@ impl Hop {
             let mut state = self.room.lock();
             let outgoing = state.queue.poll_batch(Instant::now);
             let (lingers, waiting) = (state.queue.lingers(), state.waiting());
-            let released = mem::take(&mut state.queue.released);
-            drop(state);
-            drop(released);
+            self.unlock(state);
             if let Some(outgoing) = outgoing {
                 self.send(outgoing);
                 has_changed = true;
@@ -354,11 +362,19 @@ impl Hop {
     }
 
     /// The end of what lets everybody go: wakes who waits, and releases parents without the lock.
-    fn release(&self, mut state: MutexGuard<'_, State<Queue<Parent>>>) {
-        let released = mem::take(&mut state.queue.released);
-        drop(state);
+    fn release(&self, state: MutexGuard<'_, State<Queue<Parent>>>) {
+        self.unlock(state);
         self.wake(Waiting::EVERYBODY);
+    }
+
+    /// The end of a change: tells of what waits here no longer.
+    #[inline]
+    fn unlock(&self, mut state: MutexGuard<'_, State<Queue<Parent>>>) {
+        let released = mem::take(&mut state.queue.released);
+        let departed = mem::take(&mut state.queue.departed);
+        drop(state);
         drop(released);
+        self.shared.overflow.take(departed);
     }
 
     fn send(&self, outgoing: Outgoing) {

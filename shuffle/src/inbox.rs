@@ -1,8 +1,9 @@
 //! What waits for delivery at its destination. No I/O, no thread, no clock.
 //!
-//! Messages come in chunks, one a batch. The first `max` messages that are not delivered yet are *acknowledged*;
-//! those beyond keep their parents (the batches that they came in) until deliveries make room. A message of this rank
-//! to itself makes its sender wait in the same way.
+//! Messages come in chunks, one a batch. What is not delivered yet is *acknowledged* up to a number of messages and of
+//! bytes, the lower of both; what lies beyond keeps its parents (the batches that it came in) until deliveries make
+//! room. A message of this rank to itself makes its sender wait in the same way. What was delivered is counted by chunks:
+//! the memory of one is free when all of it was delivered.
 //!
 //! Messages of this rank to itself make batches, too: the last chunk is *open* while it waits for more of them, and all
 //! others are *due*. It is closed when it is full, by whatever comes behind it, or by its driver.
@@ -14,7 +15,8 @@ use crate::message::Message;
 /// The messages of one rank that wait for its callback.
 #[derive(Debug)]
 pub(crate) struct Inbox<P> {
-    max: u64,
+    /// Acknowledged and not delivered, at most.
+    max: Amount,
     /// Bytes at which a chunk of own messages is full.
     target: usize,
     chunks: VecDeque<Chunk>,
@@ -22,11 +24,12 @@ pub(crate) struct Inbox<P> {
     open: u32,
     /// Own messages may join the last chunk.
     is_own: bool,
-    /// Messages put in, and handed out by `take`, ever.
-    pushed: u64,
-    taken: u64,
-    /// Who waits until the message with this number is acknowledged; in order.
-    parents: VecDeque<(u64, P)>,
+    /// What was put in, handed out by `take`, and delivered, ever.
+    pushed: Amount,
+    taken: Amount,
+    done: Amount,
+    /// Who waits until all up to here is acknowledged; in order. How many bytes came with it.
+    parents: VecDeque<(Amount, u64, P)>,
     /// To be dropped by the driver outside of its lock.
     pub(crate) released: Vec<P>,
     spare: Vec<Vec<u8>>,
@@ -34,7 +37,28 @@ pub(crate) struct Inbox<P> {
     pub(crate) waiting_max: u64,
 }
 
-/// Messages to be delivered, one behind the other; hand the buffer back by [`Inbox::reuse`].
+/// Messages, and their bytes with their heads.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Amount {
+    pub(crate) messages: u64,
+    pub(crate) bytes: u64,
+}
+
+impl Amount {
+    fn of(chunk: &Chunk) -> Self {
+        Self { messages: u64::from(chunk.messages), bytes: chunk.bytes.len() as u64 }
+    }
+
+    fn plus(self, other: Self) -> Self {
+        let Self { messages, bytes } = other;
+        Self {
+            messages: self.messages.saturating_add(messages),
+            bytes: self.bytes.saturating_add(bytes),
+        }
+    }
+}
+
+/// Messages to be delivered, one behind the other; hand it back by [`Inbox::finish`].
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Chunk {
     pub(crate) bytes: Vec<u8>,
@@ -42,16 +66,17 @@ pub(crate) struct Chunk {
 }
 
 impl<P> Inbox<P> {
-    /// `max`: messages acknowledged before they are delivered; `target`: bytes of own messages that make a batch.
-    pub(crate) fn new(max: usize, target: usize) -> Self {
+    /// `max`: acknowledged before they are delivered; `target`: bytes of own messages that make a batch.
+    pub(crate) fn new(max: Amount, target: usize) -> Self {
         Self {
-            max: max as u64,
+            max,
             target: target.min(OWN_CHUNK),
             chunks: VecDeque::new(),
             open: 0,
             is_own: false,
-            pushed: 0,
-            taken: 0,
+            pushed: Amount::default(),
+            taken: Amount::default(),
+            done: Amount::default(),
             parents: VecDeque::new(),
             released: Vec::new(),
             spare: Vec::new(),
@@ -64,11 +89,16 @@ impl<P> Inbox<P> {
         self.spare.pop().unwrap_or_default()
     }
 
-    /// Takes a buffer back, for a chunk to come.
-    pub(crate) fn reuse(&mut self, mut buffer: Vec<u8>) {
-        if self.spare.len() < SPARES && buffer.capacity() <= SPARE_MAX {
-            buffer.clear();
-            self.spare.push(buffer);
+    /// A chunk was delivered: releases the parents of what is acknowledged now, and keeps the buffer for one to come.
+    pub(crate) fn finish(&mut self, chunk: Chunk) {
+        self.done = self.done.plus(Amount::of(&chunk));
+        while self.parents.front().is_some_and(|(end, ..)| self.is_acknowledged(*end)) {
+            self.released.extend(self.parents.pop_front().map(|(.., parent)| parent));
+        }
+        let Chunk { mut bytes, .. } = chunk;
+        if self.spare.len() < SPARES && bytes.capacity() <= SPARE_MAX {
+            bytes.clear();
+            self.spare.push(bytes);
         }
     }
 
@@ -76,9 +106,9 @@ impl<P> Inbox<P> {
     /// wait.
     pub(crate) fn push_chunk(&mut self, chunk: Chunk, parent: P, delivered: u64) -> Option<P> {
         self.close();
-        let messages = chunk.messages;
+        let amount = Amount::of(&chunk);
         self.chunks.push_back(chunk);
-        self.note_parent(messages, parent, delivered)
+        self.note_parent(amount, parent, delivered)
     }
 
     /// The same for a short batch, which is copied behind others where there is room.
@@ -100,22 +130,23 @@ impl<P> Inbox<P> {
                 self.chunks.push_back(Chunk { bytes: buffer, messages });
             }
         }
-        self.note_parent(messages, parent, delivered)
+        let amount = Amount { messages: u64::from(messages), bytes: bytes.len() as u64 };
+        self.note_parent(amount, parent, delivered)
     }
 
-    fn note_parent(&mut self, messages: u32, parent: P, delivered: u64) -> Option<P> {
-        self.pushed += u64::from(messages);
+    fn note_parent(&mut self, amount: Amount, parent: P, delivered: u64) -> Option<P> {
+        self.pushed = self.pushed.plus(amount);
         self.note_waiting(delivered);
-        if self.is_acknowledged(self.pushed, delivered) {
+        if self.is_acknowledged(self.pushed) {
             return Some(parent);
         }
-        self.parents.push_back((self.pushed, parent));
+        self.parents.push_back((self.pushed, amount.bytes, parent));
         None
     }
 
-    /// Puts a message of this rank to itself in; returns its number, for [`Inbox::is_acknowledged`].
+    /// Puts a message of this rank to itself in; what was put in up to it, for [`Inbox::is_acknowledged`].
     #[inline]
-    pub(crate) fn push_own(&mut self, message: &Message<'_>) -> u64 {
+    pub(crate) fn push_own(&mut self, message: &Message<'_>) -> Amount {
         match self.chunks.back_mut() {
             Some(last) if self.is_own && last.bytes.len() < OWN_CHUNK => {
                 message.write(&mut last.bytes);
@@ -130,8 +161,14 @@ impl<P> Inbox<P> {
                 self.chunks.push_back(Chunk { bytes, messages: 1 });
             }
         }
-        self.pushed += 1;
+        self.pushed = self.pushed.plus(Amount { messages: 1, bytes: message.len() as u64 });
         self.pushed
+    }
+
+    /// Whether one more message would be acknowledged at once: within the limits, or alone.
+    pub(crate) fn has_room(&self, message: &Message<'_>) -> bool {
+        let next = self.pushed.plus(Amount { messages: 1, bytes: message.len() as u64 });
+        self.is_acknowledged(next) || self.pushed == self.done
     }
 
     /// The open chunk waits for nothing more.
@@ -156,39 +193,61 @@ impl<P> Inbox<P> {
         if is_last {
             self.close();
         }
-        self.taken += u64::from(chunk.messages);
+        self.taken = self.taken.plus(Amount::of(&chunk));
         Some(chunk)
     }
 
-    /// Releases the parents of messages for which there is room now.
-    pub(crate) fn handle_delivered(&mut self, delivered: u64) {
-        while self
-            .parents
-            .front()
-            .is_some_and(|(number, _)| self.is_acknowledged(*number, delivered))
-        {
-            self.released.extend(self.parents.pop_front().map(|(_, parent)| parent));
+    /// Whether this, and all before it, is delivered or within the limits.
+    #[inline]
+    pub(crate) fn is_acknowledged(&self, end: Amount) -> bool {
+        end.messages <= self.done.messages.saturating_add(self.max.messages)
+            && end.bytes <= self.done.bytes.saturating_add(self.max.bytes)
+    }
+
+    /// How many messages are to be delivered before all up to here is within half of the limits.
+    pub(crate) fn half_free_at(&self, end: Amount) -> u64 {
+        let by_messages = end.messages.saturating_sub(self.max.messages / 2);
+        let bytes = end.bytes.saturating_sub(self.max.bytes / 2);
+        if self.done.bytes >= bytes {
+            return by_messages;
         }
+        let mut at = self.taken;
+        for chunk in &self.chunks {
+            if at.bytes >= bytes {
+                break;
+            }
+            at = at.plus(Amount::of(chunk));
+        }
+        by_messages.max(at.messages)
     }
 
-    /// Whether this message, and all before it, are delivered or within the limit.
-    pub(crate) fn is_acknowledged(&self, number: u64, delivered: u64) -> bool {
-        number <= delivered.saturating_add(self.max)
-    }
-
-    /// How many messages are to be delivered before a parent is released.
-    pub(crate) fn next_release(&self) -> Option<u64> {
-        self.parents.front().map(|(number, _)| number.saturating_sub(self.max))
+    /// Bytes that are not delivered, less those that other ranks' limits hold down, are more than the limit and this.
+    #[inline]
+    pub(crate) fn exceeds(&self, beyond: u64) -> bool {
+        let (waiting, limit) =
+            (self.pushed.bytes - self.done.bytes, self.max.bytes.saturating_add(beyond));
+        waiting > limit
+            && waiting - self.parents.iter().map(|(_, bytes, _)| bytes).sum::<u64>() > limit
     }
 
     /// Messages put in, ever.
     pub(crate) fn pushed(&self) -> u64 {
-        self.pushed
+        self.pushed.messages
+    }
+
+    /// Messages of the chunks that were delivered, ever.
+    pub(crate) fn done(&self) -> u64 {
+        self.done.messages
+    }
+
+    /// Whether a chunk was taken that is not delivered.
+    pub(crate) fn is_delivering(&self) -> bool {
+        self.taken != self.done
     }
 
     /// Messages that wait to be taken.
     pub(crate) fn len(&self) -> u64 {
-        self.pushed - self.taken
+        self.pushed.messages - self.taken.messages
     }
 
     /// Those of them that are due.
@@ -202,14 +261,14 @@ impl<P> Inbox<P> {
         let stranded = self.len();
         self.chunks.clear();
         self.close();
-        self.taken = self.pushed;
-        self.released.extend(self.parents.drain(..).map(|(_, parent)| parent));
+        (self.taken, self.done) = (self.pushed, self.pushed);
+        self.released.extend(self.parents.drain(..).map(|(.., parent)| parent));
         stranded
     }
 
     /// Notes how many wait; for own messages the driver does this when a chunk begins, and when one is due.
     pub(crate) fn note_waiting(&mut self, delivered: u64) {
-        self.waiting_max = self.waiting_max.max(self.pushed.saturating_sub(delivered));
+        self.waiting_max = self.waiting_max.max(self.pushed.messages.saturating_sub(delivered));
     }
 }
 
@@ -225,6 +284,17 @@ mod tests {
     use super::*;
     use crate::message::Messages;
 
+    const NO_LIMIT: u64 = u64::MAX;
+
+    fn inbox<P>(messages: u64, target: usize) -> Inbox<P> {
+        Inbox::new(Amount { messages, bytes: NO_LIMIT }, target)
+    }
+
+    fn finish<P>(inbox: &mut Inbox<P>) {
+        let chunk = inbox.take(true).unwrap();
+        inbox.finish(chunk);
+    }
+
     fn chunk(messages: u32) -> Chunk {
         let mut bytes = Vec::new();
         for kind in 0..messages {
@@ -235,18 +305,65 @@ mod tests {
 
     #[test]
     fn a_batch_is_acknowledged_when_its_last_message_is_within_the_limit() {
-        let mut inbox = Inbox::new(5, 0);
+        let mut inbox = inbox(5, 0);
         assert_eq!(inbox.push_chunk(chunk(3), 'a', 0), Some('a'));
         assert_eq!(inbox.push_chunk(chunk(3), 'b', 0), None);
         assert_eq!(inbox.push_chunk(chunk(7), 'c', 0), None);
-        assert_eq!(inbox.next_release(), Some(1));
-        inbox.handle_delivered(1);
-        assert_eq!((inbox.released.as_slice(), inbox.next_release()), (&['b'][..], Some(8)));
-        inbox.handle_delivered(7);
+        finish(&mut inbox);
         assert_eq!(inbox.released, ['b']);
-        inbox.handle_delivered(8);
+        finish(&mut inbox);
+        assert_eq!(inbox.released, ['b']);
+        finish(&mut inbox);
         assert_eq!(inbox.released, ['b', 'c'], "more messages than the limit do not wait for ever");
-        assert_eq!(inbox.next_release(), None);
+    }
+
+    #[test]
+    fn the_lower_of_both_limits_counts_and_what_is_longer_than_it_waits_until_it_is_delivered() {
+        let (short, long) = (chunk(1).bytes.len() as u64, chunk(9).bytes.len() as u64);
+        let mut inbox = Inbox::new(Amount { messages: 100, bytes: 2 * short }, 0);
+        assert_eq!(inbox.push_chunk(chunk(1), 'a', 0), Some('a'));
+        assert_eq!(inbox.push_chunk(chunk(1), 'b', 0), Some('b'));
+        assert_eq!(inbox.push_chunk(chunk(1), 'c', 0), None);
+        assert_eq!(inbox.push_chunk(chunk(9), 'd', 0), None);
+        assert_eq!((inbox.exceeds(0), inbox.exceeds(long)), (false, false), "others hold it down");
+        finish(&mut inbox);
+        assert_eq!(inbox.released, ['c']);
+        finish(&mut inbox);
+        finish(&mut inbox);
+        assert_eq!(inbox.released, ['c']);
+        finish(&mut inbox);
+        assert_eq!(inbox.released, ['c', 'd']);
+    }
+
+    #[test]
+    fn a_sender_is_woken_when_half_of_the_lower_limit_is_free() {
+        let len = own(0).len() as u64;
+        let mut by_messages = inbox::<()>(4, 0);
+        let end = (0..5).map(|kind| by_messages.push_own(&own(kind))).last().unwrap();
+        assert!(!by_messages.is_acknowledged(end));
+        assert_eq!(by_messages.half_free_at(end), 3);
+        let mut by_bytes = Inbox::<()>::new(Amount { messages: 100, bytes: 4 * len }, 0);
+        let mut end = Amount::default();
+        for kind in 0..5 {
+            end = by_bytes.push_own(&own(kind));
+            by_bytes.close();
+        }
+        assert!(!by_bytes.is_acknowledged(end) && !by_bytes.has_room(&own(5)));
+        assert_eq!(by_bytes.half_free_at(end), 3);
+        (0..3).for_each(|_| finish(&mut by_bytes));
+        assert!(by_bytes.half_free_at(end) <= by_bytes.done() && by_bytes.has_room(&own(5)));
+    }
+
+    #[test]
+    fn what_a_callback_sends_to_itself_beyond_the_limit_is_counted() {
+        let len = own(0).len() as u64;
+        let mut inbox = Inbox::<()>::new(Amount { messages: 100, bytes: 2 * len }, 0);
+        for kind in 0..4 {
+            inbox.push_own(&own(kind));
+        }
+        assert_eq!((inbox.exceeds(len), inbox.exceeds(2 * len)), (true, false));
+        finish(&mut inbox);
+        assert!(!inbox.exceeds(0));
     }
 
     fn own(kind: u32) -> Message<'static> {
@@ -259,13 +376,13 @@ mod tests {
 
     #[test]
     fn own_messages_share_a_chunk_and_come_out_in_order() {
-        let mut inbox = Inbox::new(2, 0);
+        let mut inbox = inbox(2, 0);
         inbox.push_chunk(chunk(1), (), 0);
-        let numbers = [7, 8].map(|kind| {
-            let number = inbox.push_own(&own(kind));
-            (number, inbox.is_acknowledged(number, 0))
+        let ends = [7, 8].map(|kind| {
+            let end = inbox.push_own(&own(kind));
+            (end.messages, inbox.is_acknowledged(end))
         });
-        assert_eq!(numbers, [(2, true), (3, false)]);
+        assert_eq!(ends, [(2, true), (3, false)]);
         assert_eq!((inbox.len(), inbox.due(), inbox.pushed()), (3, 3, 3));
         assert_eq!(kinds(&inbox.take(false).unwrap()), [0]);
         assert_eq!(kinds(&inbox.take(false).unwrap()), [7, 8]);
@@ -276,7 +393,7 @@ mod tests {
 
     #[test]
     fn a_chunk_of_own_messages_is_due_when_it_is_full_or_closed_or_asked_for() {
-        let mut inbox = Inbox::<()>::new(100, 40);
+        let mut inbox = inbox::<()>(100, 40);
         inbox.push_own(&own(0));
         inbox.push_own(&own(1));
         assert_eq!(
@@ -301,7 +418,7 @@ mod tests {
 
     #[test]
     fn what_is_dropped_is_counted_and_keeps_nobody_waiting() {
-        let mut inbox = Inbox::new(1, 0);
+        let mut inbox = inbox(1, 0);
         assert_eq!(inbox.push_chunk(chunk(3), 'a', 0), None);
         assert_eq!(inbox.push_chunk(chunk(4), 'b', 0), None);
         assert_eq!(inbox.clear(), 7);
@@ -310,12 +427,12 @@ mod tests {
 
     #[test]
     fn short_batches_share_a_chunk_in_order_with_what_lies_before_and_behind_them() {
-        let mut inbox = Inbox::new(3, 1000);
+        let mut inbox = inbox(3, 1000);
         inbox.push_own(&own(7));
         let short = chunk(2);
         assert_eq!(inbox.push_short((&short.bytes, 2), 'a', 0), Some('a'));
         assert_eq!(inbox.push_short((&short.bytes, 2), 'b', 0), None);
-        assert_eq!((inbox.len(), inbox.due(), inbox.next_release()), (5, 5, Some(2)));
+        assert_eq!((inbox.len(), inbox.due()), (5, 5));
         inbox.push_own(&own(8));
         assert_eq!(kinds(&inbox.take(false).unwrap()), [7, 0, 1, 0, 1]);
         assert_eq!(inbox.take(false), None, "what comes behind them waits for more");

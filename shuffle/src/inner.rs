@@ -15,14 +15,17 @@ use rustc_hash::FxHashMap;
 use crate::{
     Error, MAXRPC_MAX, Options,
     arrivals::Early,
+    blocked::Watch,
     failing::Failed,
-    hop::{Gone, Hop, Pushed},
+    hop::{Gone, Hop, Pushed, Shared},
+    inbox::Amount,
     linger::Linger,
     lock::{locked, wait},
-    mail::Mail,
+    mail::{Mail, NotTaken},
     meeting::Meeting,
     message::{EVERYBODY, MESSAGE_MAX, Message},
     order::Order,
+    overflow::Overflow,
     parent::Parent,
     queue::Queue,
     route::{Came, Next, Routes},
@@ -44,8 +47,12 @@ pub(crate) struct Inner {
     /// Of a message of this rank, by destination.
     pub(crate) first_hops: Vec<u32>,
     pub(crate) mail: Mail,
+    /// What callbacks have sent and no queue had room for.
+    pub(crate) overflow: Arc<Overflow>,
+    /// Looks whether a callback returns.
+    pub(crate) watch: Mutex<Watch>,
     /// Batches under way, by lane.
-    pub(crate) in_flight: [Arc<AtomicU64>; 3],
+    in_flight: [Arc<AtomicU64>; 3],
     /// Threads that a sender limit holds back, by lane.
     held_back: [AtomicU32; 3],
     /// What each queue of each peer has sent.
@@ -125,7 +132,7 @@ impl Inner {
         options: Options,
         (routes, sides): (Routes, Vec<Arc<Side>>),
         (hops, table): (Vec<Hop>, Table),
-        (in_flight, is_failed): ([Arc<AtomicU64>; 3], Arc<AtomicBool>),
+        shared: [Shared; 3],
     ) -> Self {
         // Whoever sends to this rank is somebody that this rank sends to, in one lane or another.
         let lane_of = |hop: &Hop| match hop.lane {
@@ -136,12 +143,19 @@ impl Inner {
         let orders =
             lanes.map(|lane| (lane, Mutex::new(Order::new(MAXRPC_MAX as usize)))).collect();
         let counters = || (0..routes.map().size()).map(|_| AtomicU64::new(0)).collect();
-        let limits = (options.deliverq_max, options.lobuftarget);
+        let max = Amount {
+            messages: options.deliverq_max as u64,
+            bytes: options.deliverq_bytes_max as u64,
+        };
+        let limits = (max, options.callback_bytes_max as u64, options.lobuftarget);
         let due = (options.deliverq_threshold, options.linger);
         let mail = Mail::new(limits, due, sides.iter().any(|side| side.yields()));
+        let [Shared { is_failed, overflow, .. }, ..] = shared.clone();
         Self {
             name: name.to_owned(),
             from,
+            overflow,
+            watch: Mutex::default(),
             settled: Settled::default(),
             sent: counters(),
             broadcasts: AtomicU64::new(0),
@@ -155,7 +169,7 @@ impl Inner {
             hops,
             table,
             mail,
-            in_flight,
+            in_flight: shared.map(|shared| shared.in_flight),
             held_back: Default::default(),
             orders,
             watchers: Mutex::new(Watchers::Waiting(Vec::new())),
@@ -182,6 +196,9 @@ impl Inner {
     /// A message of the application.
     pub(crate) fn enqueue(&self, to: u32, kind: u32, bytes: &[u8]) -> Result<(), Error> {
         self.check(bytes)?;
+        if self.overflow.bytes() > 0 {
+            self.give_way()?;
+        }
         let message = Message { kind, source: self.routes.me(), to, bytes };
         let Some(hop) = self.first_hop(to)? else {
             return self.push_own(&message, Some(&self.sent[to as usize]));
@@ -199,6 +216,9 @@ impl Inner {
     /// The same without waiting.
     pub(crate) fn try_enqueue(&self, to: u32, kind: u32, bytes: &[u8]) -> Result<(), Error> {
         self.check(bytes)?;
+        if self.overflow.bytes() > 0 && !self.overflow.is_callback() {
+            return Err(Error::Again);
+        }
         let message = Message { kind, source: self.routes.me(), to, bytes };
         let Some(hop) = self.first_hop(to)? else {
             let lingers = self.mail.try_push_own(&message, &self.sent[to as usize]);
@@ -224,6 +244,9 @@ impl Inner {
         include_self: bool,
     ) -> Result<(), Error> {
         self.check(bytes)?;
+        if self.overflow.bytes() > 0 {
+            self.give_way()?;
+        }
         let message = Message { kind, source: self.routes.me(), to: EVERYBODY, bytes };
         // In doubt from the first copy on.
         self.broadcasts.fetch_add(1, Ordering::Relaxed);
@@ -251,8 +274,33 @@ impl Inner {
     }
 
     fn push_own(&self, message: &Message<'_>, count: Option<&AtomicU64>) -> Result<(), Error> {
-        let lingers = self.mail.push_own(message, count).map_err(|Gone| self.error())?;
+        let lingers = self.mail.push_own(message, count).map_err(|not_taken| match not_taken {
+            NotTaken::Gone => self.error(),
+            NotTaken::Full => Error::CallbackFull {
+                bytes: self.options.callback_bytes_max as u64,
+                why:
+                    "they are for this rank itself, which takes none in before its callback returns"
+                        .to_owned(),
+            },
+        })?;
         self.arm_if(lingers);
+        Ok(())
+    }
+
+    /// Messages of callbacks wait for room: those of others wait for them, and a callback's own if they are too many.
+    #[cold]
+    fn give_way(&self) -> Result<(), Error> {
+        // The sides' own threads make the progress meanwhile.
+        if !self.overflow.is_callback() {
+            self.call_back();
+            self.overflow.wait_until_empty();
+        } else if self.overflow.bytes() > self.options.callback_bytes_max as u64 {
+            self.call_back();
+            self.overflow.wait_for_room().map_err(|(waited, bytes)| Error::CallbackFull {
+                bytes,
+                why: format!("none of them has left for {} s", waited.as_secs_f64()),
+            })?;
+        }
         Ok(())
     }
 
@@ -307,7 +355,7 @@ impl Inner {
             Lane::Network => self.options.remotesenderlimit,
             Lane::Relay => 0,
         };
-        if limit == 0 {
+        if limit == 0 || self.overflow.is_callback() {
             return;
         }
         let is_over = || self.in_flight[lane as usize].load(Ordering::SeqCst) >= u64::from(limit);
@@ -448,6 +496,7 @@ impl Inner {
     /// Takes no more messages of the application, nor of others.
     pub(crate) fn close(&self) {
         self.is_closed.store(true, Ordering::SeqCst);
+        self.overflow.end();
     }
 
     /// What this rank has sent, for [`Inner::confirm`].

@@ -38,6 +38,7 @@
 
 mod account;
 mod arrivals;
+mod blocked;
 mod error;
 mod failing;
 mod hop;
@@ -52,6 +53,7 @@ mod of_job;
 mod onward;
 mod options;
 mod order;
+mod overflow;
 mod parent;
 mod queue;
 mod room;

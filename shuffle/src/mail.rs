@@ -6,14 +6,13 @@ use std::{
 };
 
 use crate::{
-    hop::{Gone, add_one},
-    inbox::{Chunk, Inbox},
+    hop::add_one,
+    inbox::{Amount, Chunk, Inbox},
     lock::{locked, wait},
     message::{Message, Messages},
     parent::Receipt,
     sync::{
-        AtomicBool, AtomicU64, Condvar, Mutex, MutexGuard, Ordering, ThreadId, sequential, thread,
-        wait_for,
+        AtomicBool, AtomicU64, Condvar, Mutex, MutexGuard, Ordering, ThreadId, thread, wait_for,
     },
 };
 
@@ -31,37 +30,40 @@ pub struct Delivery<'a> {
 }
 
 /// The inbox and its thread.
+///
+/// The thread counts each message, for whoever asks, but room is made by chunks: when one was delivered, batches are
+/// acknowledged, and those who wait are woken, under the one lock that the next chunk is taken under.
 #[derive(Debug)]
 pub(crate) struct Mail {
     state: Mutex<State>,
     /// There is something to deliver, or to end.
     work: Condvar,
-    /// Something was delivered that somebody waits for.
+    /// So much was delivered that somebody goes on who waits, or nobody is to wait any more.
     room: Condvar,
-    progress: Line,
+    delivered: Line,
     /// The thread is to be woken by [`Mail::wake_up`].
     is_due: AtomicBool,
     threshold: u64,
     linger: Duration,
+    /// Bytes beyond the inbox's limit that deliveries may send to this rank itself.
+    callback_max: u64,
     /// Processors are shared: whoever has nothing to do makes room for others before it sleeps.
     yields: bool,
 }
 
-/// What the thread writes and reads after each message: alone on its cache lines (two, since processors fetch pairs), so that those who
-/// put messages in do not take it away each time.
-#[derive(Debug)]
+/// Messages delivered, ever: written by the thread after each, alone on its cache lines (two, since processors fetch pairs), so that
+/// those who put messages in do not take it away each time. Relaxed: it is a figure; who relies on deliveries asks under the lock.
+#[derive(Debug, Default)]
 #[repr(align(128))]
-struct Line {
-    /// Messages delivered, ever.
-    delivered: AtomicU64,
-    /// The count from which on somebody is to be told: who waits in `room`, or a batch that is then acknowledged.
-    awaited_from: AtomicU64,
-}
+struct Line(AtomicU64);
 
-impl Default for Line {
-    fn default() -> Self {
-        Self { delivered: AtomicU64::new(0), awaited_from: AtomicU64::new(u64::MAX) }
-    }
+/// Why a message of this rank to itself was not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NotTaken {
+    /// It was shut down.
+    Gone,
+    /// Deliveries themselves have sent more than will ever find room.
+    Full,
 }
 
 #[derive(Debug)]
@@ -72,16 +74,21 @@ struct State {
     has_begun: bool,
     /// Deliver also what is below the threshold.
     flushes: u32,
-    waiters: u32,
-    /// What `Line::awaited_from` says, and a count that `Line::delivered` has had.
-    awaited_from: u64,
-    seen: u64,
+    /// How many messages each one who waits wants to be delivered.
+    targets: Vec<u64>,
     /// When the open chunk was begun.
     open_since: Option<Instant>,
     end: Option<End>,
     /// A rank has failed: nobody waits for deliveries any more, though they go on.
     is_failed: bool,
     thread: Option<ThreadId>,
+}
+
+impl State {
+    /// Whether it is this thread that delivers.
+    fn is_here(&self) -> bool {
+        self.thread == Some(thread::current().id())
+    }
 }
 
 /// What the thread sleeps for.
@@ -104,10 +111,10 @@ enum End {
 }
 
 impl Mail {
-    /// `max`: messages acknowledged before they are delivered; `target`: bytes of a batch of own messages; `yields`: its
-    /// thread lets others run before it sleeps.
+    /// `max`: acknowledged before it is delivered; `callback_max`: bytes that deliveries may send to this rank beyond that;
+    /// `target`: bytes of a batch of own messages; `yields`: its thread lets others run before it sleeps.
     pub(crate) fn new(
-        (max, target): (usize, usize),
+        (max, callback_max, target): (Amount, u64, usize),
         (threshold, linger): (usize, Duration),
         yields: bool,
     ) -> Self {
@@ -116,9 +123,7 @@ impl Mail {
             rest: Rest::None,
             has_begun: false,
             flushes: 0,
-            waiters: 0,
-            awaited_from: u64::MAX,
-            seen: 0,
+            targets: Vec::new(),
             open_since: None,
             end: None,
             is_failed: false,
@@ -128,10 +133,11 @@ impl Mail {
             state: Mutex::new(state),
             work: Condvar::new(),
             room: Condvar::new(),
-            progress: Line::default(),
+            delivered: Line::default(),
             is_due: AtomicBool::new(false),
             threshold: threshold as u64,
             linger,
+            callback_max,
             yields,
         }
     }
@@ -156,20 +162,12 @@ impl Mail {
     }
 
     fn end_push(&self, mut state: MutexGuard<'_, State>, released: Option<Receipt>) {
-        let mut others = Vec::new();
-        if released.is_none() {
-            // What was delivered before this was noted told nobody.
-            self.note_awaited(&mut state);
-            state.inbox.handle_delivered(self.delivered());
-            self.note_awaited(&mut state);
-            others = std::mem::take(&mut state.inbox.released);
-        }
         if self.ends_rest(&mut state) {
             // Relaxed: whoever reads it orders nothing by it.
             self.is_due.store(true, Ordering::Relaxed);
         }
         drop(state);
-        drop((released, others));
+        drop(released);
     }
 
     /// Wakes the thread if anything was put in for which it is to begin: once for many batches.
@@ -180,44 +178,40 @@ impl Mail {
     }
 
     /// Puts a message of this rank to itself in; waits while there is no room, unless a delivery does this: the thread
-    /// that makes room must not wait for it. Whether it lingers; `Err`: it was shut down.
-    /// `count` counts it, under the lock.
+    /// that makes room must not wait for it. Whether it lingers. `count` counts it, under the lock.
     #[inline]
     pub(crate) fn push_own(
         &self,
         message: &Message<'_>,
         count: Option<&AtomicU64>,
-    ) -> Result<bool, Gone> {
+    ) -> Result<bool, NotTaken> {
         let mut state = locked(&self.state);
         if state.end.is_some() {
-            return Err(Gone);
+            return Err(NotTaken::Gone);
+        }
+        if state.inbox.exceeds(self.callback_max) && state.is_here() {
+            return Err(NotTaken::Full);
         }
         let was_open = state.inbox.is_open();
-        let number = state.inbox.push_own(message);
+        let end = state.inbox.push_own(message);
         count.inspect(|count| add_one(count));
-        // What was delivered is looked at when a chunk begins or ends, or when there may be no room.
-        let is_open = state.inbox.is_open();
-        if is_open && was_open && state.inbox.is_acknowledged(number, state.seen) {
+        let lingers = state.inbox.is_open() && state.inbox.is_acknowledged(end);
+        if lingers && was_open {
             return Ok(true);
         }
-        let seen = self.delivered();
-        state.seen = seen;
-        state.inbox.note_waiting(seen);
-        if is_open && state.inbox.is_acknowledged(number, seen) {
-            if !was_open {
-                state.open_since = Some(Instant::now());
-            }
-            return Ok(true);
+        state.inbox.note_waiting(self.delivered());
+        if lingers {
+            state.open_since = Some(Instant::now());
+        } else {
+            self.push_due(state, end);
         }
-        self.push_due(state, number);
-        Ok(false)
+        Ok(lingers)
     }
 
     /// The same only if there is room.
     pub(crate) fn try_push_own(&self, message: &Message<'_>, count: &AtomicU64) -> Option<bool> {
         let mut state = locked(&self.state);
-        let next = state.inbox.pushed() + 1;
-        if state.end.is_some() || !state.inbox.is_acknowledged(next, self.delivered()) {
+        if state.end.is_some() || !state.inbox.has_room(message) {
             // What is open is to make room, too.
             state.inbox.close();
             self.wake(state);
@@ -227,18 +221,18 @@ impl Mail {
         self.push_own(message, Some(count)).ok()
     }
 
-    /// The end of a message that does not linger.
-    fn push_due(&self, mut state: MutexGuard<'_, State>, number: u64) {
-        if !state.inbox.is_acknowledged(number, self.delivered()) {
+    /// The end of a message that does not linger: its sender waits until half of the room is free, if there is none.
+    fn push_due(&self, mut state: MutexGuard<'_, State>, end: Amount) {
+        let has_room = state.inbox.is_acknowledged(end);
+        if !has_room {
             state.inbox.close();
-            let is_delivering = state.thread == Some(thread::current().id());
-            self.wake(state);
-            if !is_delivering {
-                self.wait_until(|state, delivered| state.inbox.is_acknowledged(number, delivered));
-            }
-            return;
         }
+        if has_room || state.is_here() {
+            return self.wake(state);
+        }
+        let target = state.inbox.half_free_at(end);
         self.wake(state);
+        self.wait_for_delivered(target);
     }
 
     /// Own messages that have lingered become due. When to ask again.
@@ -259,14 +253,14 @@ impl Mail {
     /// Waits until all that is here now was delivered. In a delivery it would wait for itself: `false`.
     pub(crate) fn flush(&self) -> bool {
         let mut state = locked(&self.state);
-        if state.thread == Some(thread::current().id()) {
+        if state.is_here() {
             return false;
         }
         let target = state.inbox.pushed();
         state.flushes += 1;
         self.work.notify_all();
         drop(state);
-        self.wait_until(|_, delivered| delivered >= target);
+        self.wait_for_delivered(target);
         locked(&self.state).flushes -= 1;
         true
     }
@@ -275,18 +269,17 @@ impl Mail {
     pub(crate) fn flush_until(&self, limit: Instant) {
         let mut state = locked(&self.state);
         let target = state.inbox.pushed();
-        (state.flushes, state.waiters) = (state.flushes + 1, state.waiters + 1);
+        state.flushes += 1;
         self.work.notify_all();
-        self.note_awaited(&mut state);
-        while self.delivered() < target && state.end != Some(End::Now) {
+        state.targets.push(target);
+        while state.inbox.done() < target && state.end != Some(End::Now) {
             let left = limit.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 break;
             }
             state = wait_for(&self.room, (&self.state, state), left);
         }
-        (state.flushes, state.waiters) = (state.flushes - 1, state.waiters - 1);
-        self.note_awaited(&mut state);
+        state.flushes -= 1;
     }
 
     /// Lets everybody go who waits, now and ever after.
@@ -305,28 +298,28 @@ impl Mail {
     /// Hands out messages until it is told to end; returns how many were left. A panic of the callback ends it, too.
     pub(crate) fn run(&self, me: u32, mut deliver: impl FnMut(Delivery<'_>)) -> Result<u64, u64> {
         locked(&self.state).thread = Some(thread::current().id());
-        let mut spare = None;
-        while let Some(Chunk { bytes, .. }) = self.next(spare.take()) {
+        let mut done = None;
+        while let Some(chunk) = self.next(done.take()) {
             let deliver_all = || {
                 // Batches were checked when they came.
-                for message in Messages::of(&bytes) {
+                for message in Messages::of(&chunk.bytes) {
                     let Ok(Message { kind, source, bytes, .. }) = message else { break };
                     deliver(Delivery { source, destination: me, kind, bytes });
-                    self.note_delivered();
+                    add_one(&self.delivered.0);
                 }
             };
             if catch_unwind(AssertUnwindSafe(deliver_all)).is_err() {
                 self.end(false);
                 return Err(self.clear());
             }
-            spare = Some(bytes);
+            done = Some(chunk);
         }
         Ok(self.clear())
     }
 
     /// Messages delivered, ever.
     pub(crate) fn delivered(&self) -> u64 {
-        self.progress.delivered.load(Ordering::SeqCst)
+        self.delivered.0.load(Ordering::Relaxed)
     }
 
     /// Messages that wait for delivery, and the most that ever did. `None`: somebody holds the lock.
@@ -341,11 +334,40 @@ impl Mail {
         state.inbox.pushed() - self.delivered()
     }
 
-    /// The next chunk; `None` at the end.
-    fn next(&self, spare: Option<Vec<u8>>) -> Option<Chunk> {
+    /// Messages delivered, ever, if one is being delivered now. `None`: none is, or somebody holds the lock.
+    pub(crate) fn delivering(&self) -> Option<u64> {
+        let state = self.state.try_lock().ok()?;
+        state.inbox.is_delivering().then(|| self.delivered())
+    }
+
+    /// A chunk was delivered: acknowledges what there is room for now, and wakes who has waited for it.
+    fn finish<'m>(
+        &'m self,
+        mut state: MutexGuard<'m, State>,
+        chunk: Chunk,
+    ) -> MutexGuard<'m, State> {
+        state.inbox.finish(chunk);
+        let (done, before) = (state.inbox.done(), state.targets.len());
+        // Each is told once.
+        state.targets.retain(|target| *target > done);
+        let wakes = state.targets.len() < before;
+        let released = std::mem::take(&mut state.inbox.released);
+        if !wakes && released.is_empty() {
+            return state;
+        }
+        drop(state);
+        if wakes {
+            self.room.notify_all();
+        }
+        drop(released);
+        locked(&self.state)
+    }
+
+    /// The next chunk, when this one was delivered; `None` at the end.
+    fn next(&self, done: Option<Chunk>) -> Option<Chunk> {
         let mut state = locked(&self.state);
-        if let Some(spare) = spare {
-            state.inbox.reuse(spare);
+        if let Some(chunk) = done {
+            state = self.finish(state, chunk);
         }
         let (mut limit, mut may_yield) = (None, self.yields);
         loop {
@@ -408,43 +430,12 @@ impl Mail {
         is_due
     }
 
-    fn wait_until(&self, is_over: impl Fn(&State, u64) -> bool) {
+    /// Waits until so many messages were delivered, or nobody is to wait any more.
+    fn wait_for_delivered(&self, target: u64) {
         let mut state = locked(&self.state);
-        state.waiters += 1;
-        self.note_awaited(&mut state);
-        // Noted before the count is read; see `note_delivered`.
-        while !is_over(&state, self.delivered()) && state.end != Some(End::Now) && !state.is_failed
-        {
+        state.targets.push(target);
+        while state.inbox.done() < target && state.end != Some(End::Now) && !state.is_failed {
             state = wait(&self.room, state);
-        }
-        state.waiters -= 1;
-        self.note_awaited(&mut state);
-    }
-
-    /// SeqCst, here and in `note_delivered`: either the count of deliveries is seen here, or this one is seen there.
-    fn note_awaited(&self, state: &mut State) {
-        let of_parents = state.inbox.next_release().unwrap_or(u64::MAX);
-        let from = if state.waiters > 0 { 0 } else { of_parents };
-        if std::mem::replace(&mut state.awaited_from, from) != from {
-            self.progress.awaited_from.store(from, Ordering::SeqCst);
-            sequential("A1");
-        }
-    }
-
-    fn note_delivered(&self) {
-        let delivered = self.progress.delivered.fetch_add(1, Ordering::SeqCst) + 1;
-        sequential("A2");
-        if delivered >= self.progress.awaited_from.load(Ordering::SeqCst) {
-            let mut state = locked(&self.state);
-            state.inbox.handle_delivered(delivered);
-            let released = std::mem::take(&mut state.inbox.released);
-            self.note_awaited(&mut state);
-            let waiters = state.waiters;
-            drop(state);
-            if waiters > 0 {
-                self.room.notify_all();
-            }
-            drop(released);
         }
     }
 

@@ -16,6 +16,7 @@ use crate::{Error, side};
 /// node; a relay queue takes messages from other nodes to a rank of this one; a network queue takes messages to one
 /// other node. Each has its own limits, so that no cycle of waits can form. By default 16 batches of 16 KiB are under way
 /// per queue: with few of them a rank waits for others after a few messages, which is dear where each goes by itself.
+/// Long messages are bounded by bytes: 4 MiB under way per queue, 16 MiB that wait for delivery.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Options {
@@ -25,18 +26,32 @@ pub struct Options {
     pub remotesenderlimit: u32,
     /// Batches under way per origin queue.
     pub lomaxrpc: u32,
+    /// Bytes under way per origin queue, if that is less: a batch leaves while there are fewer, so that one always may.
+    pub lomaxbytes: usize,
     /// Bytes of payload at which a batch of an origin queue leaves; 0 and 1: each message by itself.
     pub lobuftarget: usize,
     /// Batches under way per relay queue.
     pub lrmaxrpc: u32,
+    /// Bytes under way per relay queue.
+    pub lrmaxbytes: usize,
     /// Bytes of payload at which a batch of a relay queue leaves.
     pub lrbuftarget: usize,
     /// Batches under way per network queue.
     pub rmaxrpc: u32,
+    /// Bytes under way per network queue.
+    pub rmaxbytes: usize,
     /// Bytes of payload at which a batch of a network queue leaves.
     pub rbuftarget: usize,
     /// Messages acknowledged and not yet delivered; those beyond keep their senders waiting.
     pub deliverq_max: usize,
+    /// The same in bytes: whichever is less.
+    pub deliverq_bytes_max: usize,
+    /// Bytes of messages that callbacks have sent and no queue has room for. An `enqueue` in a callback does not wait
+    /// below that: its rank would take nothing in meanwhile, and two ranks that answer each other would wait for ever.
+    /// Instead those of other threads wait while there are any. See [`Error::CallbackFull`].
+    pub callback_bytes_max: usize,
+    /// How long an `enqueue` in a callback waits beyond that while nothing leaves, before it is an error.
+    pub callback_patience: Duration,
     /// Messages that wait for delivery at which the delivery thread begins; fewer are delivered after `linger`, or
     /// by a flush. Less than `deliverq_max`.
     pub deliverq_threshold: usize,
@@ -60,12 +75,18 @@ impl Default for Options {
             localsenderlimit: 0,
             remotesenderlimit: 0,
             lomaxrpc: 16,
+            lomaxbytes: 4 << 20,
             lobuftarget: 16 << 10,
             lrmaxrpc: 16,
+            lrmaxbytes: 4 << 20,
             lrbuftarget: 16 << 10,
             rmaxrpc: 16,
+            rmaxbytes: 4 << 20,
             rbuftarget: 16 << 10,
             deliverq_max: 64 << 10,
+            deliverq_bytes_max: 16 << 20,
+            callback_bytes_max: 64 << 20,
+            callback_patience: Duration::from_secs(30),
             deliverq_threshold: 0,
             linger: Duration::from_millis(1),
             local_url: "sm://".to_owned(),
@@ -99,8 +120,12 @@ impl Options {
                 return bad(name, format!("{value} bytes are more than {BUFTARGET_MAX}"));
             }
         }
-        if self.deliverq_max == 0 {
-            return bad("deliverq_max", "at least one message has to fit".to_owned());
+        for (name, value) in
+            [("deliverq_max", self.deliverq_max), ("deliverq_bytes_max", self.deliverq_bytes_max)]
+        {
+            if value == 0 {
+                return bad(name, "at least one message has to fit".to_owned());
+            }
         }
         if self.deliverq_threshold >= self.deliverq_max {
             let (threshold, max) = (self.deliverq_threshold, self.deliverq_max);
@@ -169,6 +194,7 @@ mod tests {
             ("lrbuftarget", Options { lrbuftarget: usize::MAX, ..default() }),
             ("rbuftarget", Options { rbuftarget: usize::MAX, ..default() }),
             ("deliverq_max", Options { deliverq_max: 0, ..default() }),
+            ("deliverq_bytes_max", Options { deliverq_bytes_max: 0, ..default() }),
             ("deliverq_threshold", Options { deliverq_max: 5, deliverq_threshold: 5, ..default() }),
             ("linger", Options { linger: Duration::MAX, ..default() }),
         ];

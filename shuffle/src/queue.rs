@@ -7,7 +7,8 @@
 //! Messages are put into numbered batches at once, so that each is copied once. The first batch is *loading* while
 //! fewer than `max_in_flight` are under way: it leaves as soon as it is full, urgent or has lingered. All others
 //! *wait*: whoever sent their messages (a parent) is told only when they begin to load. That late word is the whole
-//! flow control: upstream keeps its own batch in flight until then, and so on back to the application.
+//! flow control: upstream keeps its own batch in flight until then, and so on back to the application. Batches are under
+//! way up to a number and to bytes, whichever is less; one always may be.
 //!
 //! A parent is a value that is handed back, in `released`, once nothing of it waits here any more.
 
@@ -22,6 +23,9 @@ use crate::message::{Message, Messages};
 #[derive(Debug)]
 pub(crate) struct Queue<P> {
     max_in_flight: usize,
+    /// Bytes under way at which no other batch leaves.
+    bytes_max: u64,
+    bytes_in_flight: u64,
     target: usize,
     /// Bytes in front of a batch's messages, for whatever it is sent with.
     room: usize,
@@ -35,6 +39,8 @@ pub(crate) struct Queue<P> {
     urgent: u64,
     /// Parents of which nothing waits here any more, to be dropped by the driver outside of its lock.
     pub(crate) released: Vec<P>,
+    /// Bytes of callbacks' messages that wait here no longer, for [`crate::overflow`].
+    pub(crate) departed: u64,
     spare: Vec<Vec<u8>>,
     is_failed: bool,
     counts: Counts,
@@ -50,6 +56,8 @@ struct Batch<P> {
     messages: u32,
     /// Of messages that came here while the batch had to wait.
     parents: Vec<P>,
+    /// Bytes of such messages of callbacks.
+    overflow: u64,
     /// When it began to load, if it was not full then.
     since: Option<Instant>,
 }
@@ -58,6 +66,7 @@ struct Batch<P> {
 struct InFlight {
     number: u64,
     messages: u32,
+    bytes: u64,
 }
 
 /// A batch to be sent now; hand its buffer back by [`Queue::reuse`].
@@ -96,6 +105,8 @@ impl<P: Clone + PartialEq> Queue<P> {
     pub(crate) fn new(max_in_flight: u32, target: usize) -> Self {
         Self {
             max_in_flight: usize::try_from(max_in_flight).unwrap_or(usize::MAX),
+            bytes_max: u64::MAX,
+            bytes_in_flight: 0,
             target,
             room: 0,
             typical: 0,
@@ -104,6 +115,7 @@ impl<P: Clone + PartialEq> Queue<P> {
             in_flight: VecDeque::new(),
             urgent: 0,
             released: Vec::new(),
+            departed: 0,
             spare: Vec::new(),
             is_failed: false,
             counts: Counts::default(),
@@ -114,6 +126,11 @@ impl<P: Clone + PartialEq> Queue<P> {
     /// The same with so many bytes in front of each batch.
     pub(crate) fn with_room(self, room: usize) -> Self {
         Self { room, ..self }
+    }
+
+    /// The same with so many bytes under way at most, and one batch.
+    pub(crate) fn with_bytes_max(self, bytes_max: u64) -> Self {
+        Self { bytes_max, ..self }
     }
 
     /// Puts a message into the batch that loads, if that has room and goes on loading: `false` otherwise. It neither
@@ -149,8 +166,7 @@ impl<P: Clone + PartialEq> Queue<P> {
         let room = self.room;
         if self.unsent.back().is_none_or(|last| last.is_full(target, room)) {
             let bytes = self.new_buffer();
-            let (parents, since) = (Vec::new(), None);
-            self.unsent.push_back(Batch { bytes, payload: 0, messages: 0, parents, since });
+            self.unsent.push_back(Batch::new(bytes));
         }
         let loads = self.unsent.len() == 1 && self.has_slot();
         self.counts.messages += 1;
@@ -173,6 +189,18 @@ impl<P: Clone + PartialEq> Queue<P> {
         number
     }
 
+    /// The message that was pushed last is a callback's, which does not wait for room, though it has none.
+    pub(crate) fn note_overflow(&mut self, bytes: u64) {
+        if let Some(last) = self.unsent.back_mut() {
+            last.overflow += bytes;
+        }
+    }
+
+    /// Whether the message that was pushed last waits.
+    pub(crate) fn has_last_waiting(&self) -> bool {
+        !(self.unsent.len() == 1 && self.has_slot())
+    }
+
     /// The next batch to send, if one is full or urgent and may be under way.
     #[inline]
     pub(crate) fn poll_batch(&mut self, clock: impl Fn() -> Instant) -> Option<Outgoing> {
@@ -181,12 +209,15 @@ impl<P: Clone + PartialEq> Queue<P> {
         if !self.has_slot() || !(is_full || self.first < self.urgent) {
             return None;
         }
-        let Batch { bytes, messages, mut parents, .. } = self.unsent.pop_front()?;
+        let Batch { bytes, messages, mut parents, overflow, .. } = self.unsent.pop_front()?;
         self.released.append(&mut parents);
+        self.departed += overflow;
         self.typical = bytes.len();
         let number = self.first;
         self.first += 1;
-        self.in_flight.push_back(InFlight { number, messages });
+        let len = bytes.len() as u64;
+        self.bytes_in_flight += len;
+        self.in_flight.push_back(InFlight { number, messages, bytes: len });
         self.counts.batches += 1;
         self.counts.early += u64::from(!is_full);
         self.load_front(clock);
@@ -195,18 +226,23 @@ impl<P: Clone + PartialEq> Queue<P> {
 
     /// The next hop has taken a batch in.
     pub(crate) fn acknowledge(&mut self, number: u64, clock: impl Fn() -> Instant) {
-        let Some(at) = self.in_flight.iter().position(|batch| batch.number == number) else {
-            return;
-        };
-        self.in_flight.remove(at);
-        self.load_front(clock);
+        if self.take_in_flight(number).is_some() {
+            self.load_front(clock);
+        }
     }
 
     /// The next hop has refused a batch: it was not taken in, nor will those behind it be.
     pub(crate) fn refuse(&mut self, number: u64) {
-        if let Some(at) = self.in_flight.iter().position(|batch| batch.number == number) {
-            self.counts.dropped += self.in_flight.remove(at).map_or(0, |it| u64::from(it.messages));
-        }
+        let messages = self.take_in_flight(number).map_or(0, |batch| batch.messages);
+        self.counts.dropped += u64::from(messages);
+    }
+
+    /// A batch is not under way any more.
+    fn take_in_flight(&mut self, number: u64) -> Option<InFlight> {
+        let at = self.in_flight.iter().position(|batch| batch.number == number)?;
+        let batch = self.in_flight.remove(at)?;
+        self.bytes_in_flight -= batch.bytes;
+        Some(batch)
     }
 
     /// A buffer for a batch: as large as the last one was, so that messages are not moved when it grows.
@@ -270,6 +306,7 @@ impl<P: Clone + PartialEq> Queue<P> {
         self.is_failed = true;
         for batch in &mut self.unsent {
             self.released.append(&mut batch.parents);
+            self.departed += std::mem::take(&mut batch.overflow);
             self.counts.dropped += u64::from(batch.messages);
             for message in Messages::of(&batch.bytes[self.room..]).flatten() {
                 if message.source == me && !message.is_broadcast() {
@@ -285,6 +322,7 @@ impl<P: Clone + PartialEq> Queue<P> {
         self.close(me);
         let under_way = self.in_flight.drain(..).map(|batch| u64::from(batch.messages));
         self.counts.unanswered += under_way.sum::<u64>();
+        self.bytes_in_flight = 0;
     }
 
     /// Whether [`Queue::close`] or [`Queue::fail`] was called.
@@ -334,6 +372,7 @@ impl<P: Clone + PartialEq> Queue<P> {
 
     fn has_slot(&self) -> bool {
         self.in_flight.len() < self.max_in_flight
+            && (self.bytes_in_flight < self.bytes_max || self.in_flight.is_empty())
     }
 
     fn last_number(&self) -> u64 {
@@ -347,12 +386,17 @@ impl<P: Clone + PartialEq> Queue<P> {
         }
         if let Some(front) = self.unsent.front_mut() {
             self.released.append(&mut front.parents);
+            self.departed += std::mem::take(&mut front.overflow);
             front.load(clock, self.target, self.room);
         }
     }
 }
 
 impl<P> Batch<P> {
+    fn new(bytes: Vec<u8>) -> Self {
+        Self { bytes, payload: 0, messages: 0, parents: Vec::new(), overflow: 0, since: None }
+    }
+
     /// Begins to load, unless it has; a full one leaves without lingering.
     #[inline]
     fn load(&mut self, clock: impl Fn() -> Instant, target: usize, room: usize) {

@@ -17,6 +17,7 @@ use crate::{
     hop::{Hop, Shared},
     inner::{Inner, Table},
     message::HEAD,
+    overflow::Overflow,
     queue::Queue,
     route::Routes,
     rpc::{From, Lane, arrive, watch, why},
@@ -88,12 +89,15 @@ impl Shuffle {
         let in_flight: [Arc<AtomicU64>; 3] = Default::default();
         let from = From { shuffle: id, rank: routes.me() };
         let is_failed = Arc::new(AtomicBool::new(false));
-        let shared = in_flight
-            .clone()
-            .map(|in_flight| Shared { in_flight, is_failed: Arc::clone(&is_failed) });
+        let overflow = (options.callback_bytes_max as u64, options.callback_patience);
+        let overflow = Arc::new(Overflow::new(overflow.0, overflow.1));
+        let shared = in_flight.map(|in_flight| {
+            let (is_failed, overflow) = (Arc::clone(&is_failed), Arc::clone(&overflow));
+            Shared { in_flight, is_failed, overflow }
+        });
         let hops = make_hops(from, &routes, &options, &sides, &addresses, &shared)?;
         let of = (routes, sides.clone());
-        let inner = Arc::new(Inner::new((name, from), options, of, hops, (in_flight, is_failed)));
+        let inner = Arc::new(Inner::new((name, from), options, of, hops, shared));
         let callers = inner.callers();
         sides.iter().zip(&callers).try_for_each(|(side, ranks)| side.serve(&inner, ranks))?;
         let mut shuffle = Self { inner, sides, threads: Vec::new(), delivery: None };
@@ -108,9 +112,12 @@ impl Shuffle {
     /// the application's. Any number of threads may do this at a time; messages of one thread to one rank arrive in
     /// order.
     ///
+    /// In a callback of this shuffle it does not wait, but for what callbacks themselves have filled: see
+    /// [`Options::callback_bytes_max`]. One message for each that is delivered always goes, on all ranks at once.
+    ///
     /// # Errors
-    /// [`Error::NoSuchRank`], [`Error::TooLong`], [`Error::Failed`], [`Error::Closed`]: the message was not taken. One
-    /// that was taken is accounted for, whatever happens then.
+    /// [`Error::NoSuchRank`], [`Error::TooLong`], [`Error::CallbackFull`], [`Error::Failed`], [`Error::Closed`]: the
+    /// message was not taken. One that was taken is accounted for, whatever happens then.
     #[inline]
     pub fn enqueue(&self, to: u32, kind: u32, bytes: &[u8]) -> Result<(), Error> {
         self.inner.enqueue(to, kind, bytes)
@@ -265,6 +272,7 @@ impl Shuffle {
         let inner = Arc::clone(&self.inner);
         let run = move || {
             let me = inner.routes.me();
+            inner.overflow.note_thread();
             let ended = inner.mail.run(me, deliver);
             if ended.is_err() {
                 inner.fail_and_tell(me, None, "its callback panicked".to_owned());
@@ -432,11 +440,12 @@ fn make_hops(
     let mut hops = Vec::new();
     let mut add = |rank: u32, lane: Lane| {
         let side = &sides[usize::from(lane == Lane::Network)];
-        let (maxrpc, target) = match lane {
-            Lane::Origin => (options.lomaxrpc, options.lobuftarget),
-            Lane::Relay => (options.lrmaxrpc, options.lrbuftarget),
-            Lane::Network => (options.rmaxrpc, options.rbuftarget),
+        let (maxrpc, bytes_max, target) = match lane {
+            Lane::Origin => (options.lomaxrpc, options.lomaxbytes, options.lobuftarget),
+            Lane::Relay => (options.lrmaxrpc, options.lrmaxbytes, options.lrbuftarget),
+            Lane::Network => (options.rmaxrpc, options.rmaxbytes, options.rbuftarget),
         };
+        let queue = Queue::new(maxrpc, target).with_bytes_max(bytes_max as u64);
         let address = &addresses[rank as usize][usize::from(lane == Lane::Network)];
         let peer = side.engine.lookup(address.as_str());
         let peer = peer.map_err(|error| Error::Setup(format!("rank {rank}: {error}")))?;
@@ -444,7 +453,7 @@ fn make_hops(
         let waker = side.ready().waker(index);
         let shared = shared[lane as usize].clone();
         let ends = (side.engine.clone(), peer);
-        hops.push(Hop::new((rank, lane), from, ends, Queue::new(maxrpc, target), waker, shared));
+        hops.push(Hop::new((rank, lane), from, ends, queue, waker, shared));
         Ok(index)
     };
     let ranks = map.ranks_of(routes.node());

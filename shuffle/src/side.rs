@@ -3,10 +3,13 @@
 
 use std::{
     pin::{Pin, pin},
-    sync::{Arc, Mutex, OnceLock},
+    sync::{
+        Arc, Mutex, OnceLock,
+        atomic::{AtomicU32, Ordering},
+    },
     task::{Context, Poll, Wake, Waker},
     thread::{self, Thread},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use hg::{Peer, Request};
@@ -65,6 +68,8 @@ pub(crate) struct Side {
     pub(crate) turns: Turns,
     /// Whoever finds nothing here lets others run before it sleeps.
     yields: bool,
+    /// Rounds of progress.
+    rounds: AtomicU32,
     ready: Arc<Ready>,
     tasks: Mutex<Vec<(Option<Task>, Waker)>>,
 }
@@ -84,8 +89,8 @@ impl Side {
             .large_max(LARGE_MAX)
             .large_in_service_max(LARGE_IN_SERVICE_MAX);
         let engine = builder.open(url).map_err(|error| Error::Setup(format!("{url}: {error}")))?;
-        let (turns, ready, tasks) = Default::default();
-        Ok(Self { engine, turns, yields, ready, tasks })
+        let (turns, rounds, ready, tasks) = Default::default();
+        Ok(Self { engine, turns, yields, rounds, ready, tasks })
     }
 
     pub(crate) fn ready(&self) -> &Arc<Ready> {
@@ -161,28 +166,31 @@ impl Side {
                 self.engine.interrupt_progress();
                 self.turns.stand_aside();
             } else {
-                self.look(|limit| self.engine.progress(limit));
-                self.look_after(inner);
+                self.turn(inner);
             }
         }
     }
 
-    /// Makes progress once, for a thread that helps.
+    /// Makes progress once.
     pub(crate) fn turn(&self, inner: &Inner) {
-        self.look(|limit| self.engine.progress(limit));
+        let has_moved = self.look(|limit| self.engine.progress(limit));
         self.look_after(inner);
+        // Relaxed: a round more or less. The clock is not read in each.
+        if !has_moved || self.rounds.fetch_add(1, Ordering::Relaxed).is_multiple_of(ROUNDS) {
+            inner.look_at_callback(Instant::now());
+        }
     }
 
     /// Makes progress until something has moved. Who shares a processor lets others run before it sleeps: they bring
     /// more at a time, and need not wake it.
-    fn look(&self, progress: impl Fn(Duration) -> bool) {
+    fn look(&self, progress: impl Fn(Duration) -> bool) -> bool {
         if self.yields {
             if progress(Duration::ZERO) {
-                return;
+                return true;
             }
             thread::yield_now();
         }
-        progress(IDLE);
+        progress(IDLE)
     }
 
     pub(crate) fn yields(&self) -> bool {
@@ -259,5 +267,7 @@ impl Wake for Unpark {
 /// Longest batch in bytes: the largest target and one message.
 const LARGE_MAX: u64 = 2 << 30;
 const LARGE_IN_SERVICE_MAX: u64 = 4 << 30;
+/// Rounds after which the clock is read.
+const ROUNDS: u32 = 256;
 /// How long a thread without work sleeps at most.
 const IDLE: Duration = Duration::from_secs(1);

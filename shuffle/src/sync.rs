@@ -1,6 +1,6 @@
 //! Locks and atomics of the standard library, or `loom`'s under `cfg(loom)`; labelled fences.
 //!
-//! Every fence that a protocol needs carries a label, and so do sequentially consistent accesses that need to be so. Under `cfg(loom)` the environment variable `HG_WEAKEN=LABEL` takes
+//! Every fence that a protocol needs carries a label. Under `cfg(loom)` the environment variable `HG_WEAKEN=LABEL` takes
 //! that one away: a model in `tests/loom.rs` must then fail.
 
 #[cfg(not(loom))]
@@ -19,10 +19,6 @@ mod imp {
     pub(crate) fn fence(_label: &'static str) {
         std::sync::atomic::fence(Ordering::SeqCst);
     }
-
-    /// Between two `SeqCst` accesses whose order another thread relies on.
-    #[inline(always)]
-    pub(crate) fn sequential(_label: &'static str) {}
 
     /// Waits, but not for longer than this.
     pub(crate) fn wait_for<'a, T>(
@@ -56,11 +52,6 @@ mod imp {
         }
     }
 
-    /// The models take a `SeqCst` access for one that acquires and releases; a fence makes up for that.
-    pub(crate) fn sequential(label: &'static str) {
-        fence(label);
-    }
-
     /// The limit passes at once: a notification may come before, or be missed.
     pub(crate) fn wait_for<'a, T>(
         _condition: &Condvar,
@@ -75,5 +66,5 @@ mod imp {
 
 pub(crate) use imp::{
     AtomicBool, AtomicU32, AtomicU64, Condvar, Mutex, MutexGuard, Ordering, ThreadId, fence,
-    sequential, thread, wait_for,
+    thread, wait_for,
 };

@@ -30,9 +30,6 @@ mod turns;
 mod hop {
     use crate::sync::{AtomicU64, Ordering};
 
-    #[derive(Debug)]
-    pub(crate) struct Gone;
-
     pub(crate) fn add_one(count: &AtomicU64) {
         count.fetch_add(1, Ordering::Relaxed);
     }
@@ -56,7 +53,7 @@ mod parent {
 
 use std::time::{Duration, Instant};
 
-use inbox::Chunk;
+use inbox::{Amount, Chunk};
 use linger::Linger;
 use lock::{locked, wait};
 use loom::{model::Builder, sync::Arc, thread};
@@ -279,9 +276,9 @@ fn what_comes_after_the_last_helper_is_taken_by_the_side_s_thread() {
     });
 }
 
-fn mail(max: usize) -> Arc<Mail> {
-    let linger = Duration::from_secs(1);
-    Arc::new(Mail::new((max, 0), (0, linger), false))
+fn mail(messages: u64) -> Arc<Mail> {
+    let (max, linger) = (Amount { messages, bytes: u64::MAX }, Duration::from_secs(1));
+    Arc::new(Mail::new((max, 0, 0), (0, linger), false))
 }
 
 fn own(mail: &Mail, kind: u32) {

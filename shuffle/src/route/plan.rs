@@ -17,7 +17,7 @@ pub struct Process {
     pub local_connections: u64,
     /// Connections to other nodes.
     pub network_connections: u64,
-    /// Most bytes of messages in the queues and on their way: queues x batches under way x target.
+    /// Most bytes of messages in the queues and on their way: queues x batches under way x target, or their bytes, if less.
     pub bytes: u64,
     /// Bytes of the tables: the map and the addresses.
     pub table_bytes: u64,
@@ -88,10 +88,13 @@ impl Process {
         let represented = nodes.saturating_sub(local).div_ceil(ranks);
         let own = u64::from(u64::from(node) % ranks == local);
         let (neighbours, network) = (ranks - 1, represented - own);
-        let queue = |maxrpc: u32, target: usize| u64::from(maxrpc) * target.max(1) as u64;
-        let bytes = neighbours * queue(options.lomaxrpc, options.lobuftarget)
-            + neighbours * queue(options.lrmaxrpc, options.lrbuftarget)
-            + network * queue(options.rmaxrpc, options.rbuftarget);
+        let queue = |maxrpc: u32, bytes: usize, target: usize| {
+            let target = target.max(1) as u64;
+            (u64::from(maxrpc) * target).min(bytes as u64 + target)
+        };
+        let bytes = neighbours * queue(options.lomaxrpc, options.lomaxbytes, options.lobuftarget)
+            + neighbours * queue(options.lrmaxrpc, options.lrmaxbytes, options.lrbuftarget)
+            + network * queue(options.rmaxrpc, options.rmaxbytes, options.rbuftarget);
         let addresses = (neighbours + network) * ADDRESS;
         let map_bytes = u64::from(map.size()) * MAP_PER_RANK + nodes * MAP_PER_NODE;
         Self {

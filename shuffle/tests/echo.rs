@@ -1,0 +1,182 @@
+//! Callbacks that send: answers always go, in bounded memory, and what would never go is a named error.
+//!
+//! `HG_ECHO_SECONDS=60` lets ranks echo every message for so long, instead of a number of messages.
+
+#![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+
+#[expect(dead_code, reason = "other tests keep what they are delivered")]
+mod common;
+
+use std::{
+    sync::{
+        Arc, Condvar, Mutex, OnceLock, Weak,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use common::{Thread, run};
+use hg_shuffle::{Delivery, Error, Group as _, Options, Shuffle, Shutdown};
+
+fn options() -> Options {
+    let mut options = Options::default();
+    options.network_url = "tcp://127.0.0.1".to_owned();
+    options
+}
+
+/// A shuffle whose callback is given it.
+fn with_itself(
+    group: &Thread,
+    options: Options,
+    mut deliver: impl FnMut(&Shuffle, Delivery<'_>) + Send + 'static,
+) -> Arc<Shuffle> {
+    let place = Arc::new(OnceLock::<Weak<Shuffle>>::new());
+    let given = Arc::clone(&place);
+    let run = move |delivery: Delivery<'_>| {
+        // It was made before anybody sends; it is gone when it ends.
+        let Some(shuffle) = given.wait().upgrade() else { return };
+        deliver(&shuffle, delivery);
+    };
+    let shuffle = Arc::new(Shuffle::new(group, "echo", options, run).unwrap());
+    place.set(Arc::downgrade(&shuffle)).unwrap();
+    shuffle
+}
+
+/// Ends it when no callback has it any more.
+fn end(mut shuffle: Arc<Shuffle>) {
+    shuffle.flush_all().unwrap();
+    let shuffle = loop {
+        match Arc::try_unwrap(shuffle) {
+            Ok(shuffle) => break shuffle,
+            Err(shared) => shuffle = shared,
+        }
+        std::thread::yield_now();
+    };
+    let dropped = shuffle.shutdown(Shutdown::Drain).unwrap();
+    assert_eq!(dropped, 0);
+}
+
+/// Something that comes once.
+#[derive(Default)]
+struct Flag {
+    is_up: AtomicBool,
+    state: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Flag {
+    fn raise(&self) {
+        self.is_up.store(true, Ordering::SeqCst);
+        *self.state.lock().unwrap() = true;
+        self.changed.notify_all();
+    }
+
+    fn is_up(&self) -> bool {
+        self.is_up.load(Ordering::SeqCst)
+    }
+
+    fn wait(&self, limit: Duration) -> bool {
+        let state = self.state.lock().unwrap();
+        *self.changed.wait_timeout_while(state, limit, |is_up| !*is_up).unwrap().0
+    }
+}
+
+/// Every rank sends to every rank as fast as it can, and every message is sent back, until so many were delivered.
+fn echo(map: &str, options: &Options, deliveries: u64) {
+    let seconds = std::env::var("HG_ECHO_SECONDS").ok().map(|text| text.parse().unwrap());
+    let (over, delivered) = (Arc::new(Flag::default()), Arc::new(AtomicU64::new(0)));
+    let sums = run(map, |group| {
+        let (size, me) = (group.map().size(), group.rank());
+        let (ends, count) = (Arc::clone(&over), Arc::clone(&delivered));
+        let shuffle = with_itself(&group, options.clone(), move |shuffle, delivery| {
+            let before = count.fetch_add(1, Ordering::Relaxed);
+            if ends.is_up() {
+                return;
+            }
+            if seconds.is_none() && before >= deliveries {
+                ends.raise();
+            }
+            shuffle.enqueue(delivery.source, delivery.kind, delivery.bytes).unwrap();
+        });
+        std::thread::scope(|scope| {
+            if let Some(seconds) = seconds.filter(|_| me == 0) {
+                let over = &over;
+                scope.spawn(move || {
+                    over.wait(Duration::from_secs(seconds));
+                    over.raise();
+                });
+            }
+            while !over.is_up() {
+                for to in 0..size {
+                    shuffle.enqueue(to, me, b"thirty-two bytes of every messag").unwrap();
+                }
+            }
+        });
+        // What was on its way when it was over.
+        shuffle.flush_all().unwrap();
+        let account = shuffle.account();
+        end(shuffle);
+        (account.sent.iter().sum::<u64>(), account.delivered)
+    });
+    let sum = sums.iter().fold((0, 0), |sum, rank| (sum.0 + rank.0, sum.1 + rank.1));
+    assert_eq!(sum.0, sum.1, "{map}: as many were delivered as sent");
+    assert!(seconds.is_some() || sum.1 >= deliveries);
+}
+
+#[test]
+fn two_ranks_that_echo_every_message_never_stand_still() {
+    for map in ["1x2", "1+1"] {
+        echo(map, &options(), 400_000);
+    }
+}
+
+#[test]
+fn every_rank_that_echoes_every_other_s_messages_goes_on() {
+    for map in ["1x3", "2x2"] {
+        echo(map, &options(), 400_000);
+    }
+}
+
+#[test]
+fn ranks_that_echo_go_on_where_there_is_little_room() {
+    let mut small = options();
+    (small.lobuftarget, small.lrbuftarget, small.rbuftarget) = (100, 0, 200);
+    (small.lomaxrpc, small.lrmaxrpc, small.rmaxrpc) = (1, 2, 1);
+    (small.deliverq_max, small.localsenderlimit) = (4, 2);
+    for map in ["1x2", "2x2"] {
+        echo(map, &small, 20_000);
+    }
+}
+
+#[test]
+fn callbacks_that_send_ever_more_are_told_that_there_is_no_room() {
+    let mut small = options();
+    (small.deliverq_max, small.deliverq_bytes_max) = (16, 16 << 10);
+    (small.callback_bytes_max, small.callback_patience) = (64 << 10, Duration::from_millis(50));
+    for map in ["1x1", "1x2", "1+1"] {
+        let told = Arc::new(Mutex::new(None));
+        let full = Arc::new(Flag::default());
+        run(map, |group| {
+            let (told, is_full, next) = (Arc::clone(&told), Arc::clone(&full), group.rank() + 1);
+            let size = group.map().size();
+            let shuffle = with_itself(&group, small.clone(), move |shuffle, delivery| {
+                for _ in 0..2 {
+                    if is_full.is_up() {
+                        return;
+                    }
+                    if let Err(error) = shuffle.enqueue(next % size, 0, delivery.bytes) {
+                        *told.lock().unwrap() = Some(error);
+                        is_full.raise();
+                    }
+                }
+            });
+            shuffle.enqueue(next % size, 0, &[1; 100]).unwrap();
+            assert!(full.wait(Duration::from_secs(50)), "{map}");
+            shuffle.flush_all().unwrap();
+            end(shuffle);
+        });
+        let error = told.lock().unwrap().take().unwrap();
+        assert!(matches!(error, Error::CallbackFull { .. }), "{map}: {error:?}");
+        assert!(error.to_string().contains("send them from another thread"), "{error}");
+    }
+}
