@@ -102,6 +102,8 @@ pub(crate) struct Connection {
     pub(crate) fault: Option<Broken>,
     /// Rounds of polling since something was found.
     pub(crate) empty_rounds: u32,
+    /// A short request was posted since something came.
+    pub(crate) is_streaming: bool,
     /// Requests of the last round that may be answered yet.
     pub(crate) owed: u32,
     pub(crate) phase: Phase,
@@ -144,6 +146,7 @@ impl Connection {
             parting: Vec::new(),
             fault: None,
             empty_rounds: 0,
+            is_streaming: false,
             owed: 0,
             phase,
             timer: None,

@@ -201,6 +201,14 @@ impl Link {
         self.tx[ring].own_next(self.own.rings.ring(ring));
     }
 
+    /// The same for the message after the next one, where its slot is known to be free: of a stream of them.
+    #[inline(always)]
+    pub(crate) fn own_after_next(&self, ring: usize) {
+        if self.tx[ring].has_known_room(2) {
+            self.tx[ring].own_after_next(self.own.rings.ring(ring));
+        }
+    }
+
     /// Rings the peer, which does not look.
     #[cold]
     pub(crate) fn ring(&self) {

@@ -243,6 +243,12 @@ impl Producer {
     pub(crate) fn own_next(&self, slots: &[Slot]) {
         crate::ahead::own(self.next.slot(slots));
     }
+
+    /// The same for the message after that.
+    #[inline(always)]
+    pub(crate) fn own_after_next(&self, slots: &[Slot]) {
+        crate::ahead::own(self.next.ahead(1).slot(slots));
+    }
 }
 
 impl Producer {

@@ -41,6 +41,17 @@ impl Connection {
         if publish_inline(link, kind, bytes, len) { Inline::Ring } else { Inline::Sent }
     }
 
+    /// A request was published. Of a stream, to which nothing comes back in between, the lines that follow are fetched meanwhile: the peer
+    /// has copied them out, and is not there yet.
+    #[inline(always)]
+    pub(crate) fn own_ahead(&mut self) {
+        if std::mem::replace(&mut self.is_streaming, true)
+            && let Some(link) = &self.link
+        {
+            link.own_after_next(REQUESTS);
+        }
+    }
+
     /// The same for a request of a few slots, which is copied, or one in this connection's arena, which leaves it.
     #[inline(never)]
     pub(crate) fn send_long(&mut self, message: &mut Message) -> Inline {

@@ -75,7 +75,13 @@ impl SmContext {
     #[inline(always)]
     fn inline(&mut self, to: Peer, kind: Kind, message: &Message) -> Inline {
         match self.peers.find(to) {
-            Some(connection) => connection.send_inline(kind, message),
+            Some(connection) => {
+                let sent = connection.send_inline(kind, message);
+                if kind == Kind::Request {
+                    connection.own_ahead();
+                }
+                sent
+            }
             None => Inline::Refused,
         }
     }

@@ -159,6 +159,7 @@ impl SmContext {
                 self.fault(peer);
             } else if taken > 0 {
                 connection.empty_rounds = 0;
+                connection.is_streaming = false;
             } else {
                 connection.empty_rounds += 1;
                 if connection.empty_rounds.is_multiple_of(WRITE_BACK_ROUNDS) {
