@@ -6,7 +6,7 @@
 //!
 //! ```
 //! use std::{sync::Arc, time::{Duration, Instant}};
-//! use hg_channel::{Directory, Event, Limits, Near, Port, When};
+//! use hg_channel::{Batch, Directory, Event, Limits, Near, Port, When};
 //! use hg_na::{Address, OpenOptions, Plugin as _};
 //!
 //! // Two ends of one process; ends of other processes are reached by the addresses of the directory.
@@ -27,16 +27,17 @@
 //! here.tell(1, When::Consumed, "it was read");
 //! here.flush(1);
 //!
-//! let mut events = Vec::new();
-//! there.progress(Instant::now(), &mut events)?;
-//! let Some(Event::Block(block)) = events.pop() else { panic!("nothing has come") };
+//! let mut batch = Batch::default();
+//! there.advance(Instant::now(), &mut batch)?;
+//! let Some(Event::Block(block)) = there.next(&mut batch) else { panic!("nothing has come") };
 //! let mut bytes = block.bytes();
 //! let record = hg_channel::next_record(&mut bytes)?.expect("one record");
 //! assert_eq!((record.tag, record.bytes), (42, b"hello".as_slice()));
 //! there.consumed(block);
 //! there.acknowledge();
 //!
-//! here.progress(Instant::now(), &mut Vec::new())?;
+//! here.advance(Instant::now(), &mut batch)?;
+//! assert!(here.next(&mut batch).is_none());
 //! assert_eq!(here.due(), Some("it was read"));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -65,5 +66,5 @@ mod wire;
 pub use error::{Broken, Error};
 pub use near::Near;
 pub use outgoing::When;
-pub use port::{Arrived, Directory, Event, Limits, Port, Stats};
+pub use port::{Arrived, Batch, Directory, Event, Kept, Limits, Port, Stats};
 pub use wire::{RECORD, Record, next_record};

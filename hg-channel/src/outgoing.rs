@@ -339,5 +339,5 @@ impl<N> Outgoing<N> {
     }
 }
 
-/// Blocks of the usual size that an end keeps.
-const SPARE_MAX: usize = 64;
+/// Blocks of the usual size that an end keeps, beside those of its few channels.
+const SPARE_MAX: usize = 48;

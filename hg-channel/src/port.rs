@@ -9,14 +9,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use hg_na::{Address, Completion, Context, LocalSlice, Op, Peer, RemoteSlice, Waiter};
+use hg_na::{Address, Context, LocalSlice, Op, Peer, RemoteSlice, Waiter};
 use rustc_hash::FxHashMap;
 
-pub use self::arriving::{Arrived, Event};
+pub use self::arriving::{Arrived, Batch, Event, Kept};
 use self::link::{Link, Way};
 use crate::{
     error::Error,
-    near::{Near, Parcel},
+    near::Near,
     outgoing::{Pool, When},
     wire::{HEADER, RECORD},
 };
@@ -135,11 +135,7 @@ pub struct Port<N> {
     /// Links whose sender is to be told.
     owing: Vec<u32>,
     due: Vec<N>,
-    completions: Vec<Completion>,
-    next_completion: usize,
-    parcels: Vec<Parcel>,
-    next_parcel: usize,
-    ended: Vec<Event<N>>,
+    ended: Vec<Event<'static, N>>,
     idle_at: Option<Instant>,
     stats: Stats,
 }
@@ -178,10 +174,6 @@ impl<N> Port<N> {
             unflushed: Vec::new(),
             owing: Vec::new(),
             due: Vec::new(),
-            completions: Vec::new(),
-            next_completion: 0,
-            parcels: Vec::new(),
-            next_parcel: 0,
             ended: Vec::new(),
             idle_at: None,
             stats: Stats::default(),
@@ -307,6 +299,7 @@ impl<N> Port<N> {
         if self.unflushed.is_empty() {
             return false;
         }
+        let has_few = self.links.len() <= OPEN_MAX;
         while let Some(at) = self.unflushed.pop() {
             let link = &mut self.links[at as usize];
             link.is_unflushed = false;
@@ -314,18 +307,18 @@ impl<N> Port<N> {
             if !self.send_short(at) {
                 self.push(at);
             }
-            self.links[at as usize].out.close_empty(&mut self.pool);
+            if !has_few {
+                self.links[at as usize].out.close_empty(&mut self.pool);
+            }
         }
         true
     }
 
-    /// Whether nothing has come, nothing is to be flushed or acknowledged, and nobody to be told.
+    /// Whether no end is to be told of, nothing is to be flushed or acknowledged, and nobody to be told.
     #[inline]
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.completions.is_empty()
-            && self.parcels.is_empty()
-            && self.ended.is_empty()
+        self.ended.is_empty()
             && self.unflushed.is_empty()
             && self.owing.is_empty()
             && self.due.is_empty()
@@ -491,3 +484,6 @@ impl<N> Drop for Port<N> {
         self.near.leave(self.me);
     }
 }
+
+/// An end with so few channels keeps the block of each that is written to now and then.
+const OPEN_MAX: usize = 16;

@@ -79,6 +79,14 @@ impl Header {
     }
 }
 
+/// The header of a message of this kind: whether its sender waits, and the position. `None`: it is another one, or none. Apart from [`Header::read`],
+/// since what most messages are is to stay in registers.
+#[inline(always)]
+pub(crate) fn header_of(kind: Kind, bytes: &[u8]) -> Option<(bool, u32)> {
+    let word = u64::from_le_bytes(*bytes.first_chunk::<HEADER>()?);
+    (word & 0xff == kind as u64).then_some((word & 0x100 != 0, upper_half(word)))
+}
+
 /// Four bytes of a body, where they are.
 pub(crate) fn word(bytes: &[u8], at: usize) -> Result<u32, Broken> {
     let word = bytes.get(at..).and_then(<[u8]>::first_chunk).ok_or(Broken::TooShort)?;
@@ -171,6 +179,9 @@ mod tests {
                 let (header, mut bytes) = (Header { kind, asks, consumed }, [0; HEADER]);
                 header.write(&mut bytes);
                 prop_assert_eq!(Header::read(&bytes).unwrap(), header);
+                prop_assert_eq!(header_of(kind, &bytes), Some((asks, consumed)));
+                let other = if kind == Kind::Records { Kind::Hello } else { Kind::Records };
+                prop_assert_eq!(header_of(other, &bytes), None);
             }
         }
     }

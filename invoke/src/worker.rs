@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use hg_channel::{Event, Limits, Port, Stats};
+use hg_channel::{Batch, Event, Limits, Port, Stats};
 use hg_na::{Domain, GoneReason};
 
 use self::{moving::Moves, reading::Stalled};
@@ -80,6 +80,8 @@ pub struct Worker {
     /// Streams that wait for what is being read: let go before what they have come by.
     stalled: RefCell<Stalled>,
     port: RefCell<Port<Synchronizer>>,
+    /// What has come: used by one round at a time, which no function that runs can begin.
+    batch: RefCell<Batch>,
     quiet: RefCell<Quiet>,
     made: Cell<u64>,
     run: Cell<u64>,
@@ -119,6 +121,7 @@ impl Worker {
             processes,
             bounds,
             port: RefCell::new(port),
+            batch: RefCell::default(),
             quiet: RefCell::new(Quiet::new(me, ends)),
             made: Cell::new(0),
             run: Cell::new(0),
@@ -187,16 +190,17 @@ impl Worker {
         if self.rounds.get().is_multiple_of(CLOCK_ROUNDS) {
             self.now.set(Instant::now());
         }
+        let mut batch = self.batch.borrow_mut();
         let mut port = self.port.borrow_mut();
-        let advanced = port.advance(self.now.get());
+        let advanced = port.advance(self.now.get(), &mut batch);
         let mut moved = advanced.map_err(|error| Error::Setup(error.to_string()))?;
         // Whoever spins finds what comes the sooner, the shorter a round without anything is.
-        if !moved && port.is_idle() && !self.has_to_move() {
+        if !moved && batch.is_empty() && port.is_idle() && !self.has_to_move() {
             return Ok(false);
         }
         drop(port);
         loop {
-            let event = self.port.borrow_mut().next();
+            let event = self.port.borrow_mut().next(&mut batch);
             match event {
                 None => break,
                 Some(Event::Block(block)) => self.run(block),
@@ -208,6 +212,7 @@ impl Worker {
                 Some(_) => {}
             }
         }
+        drop(batch);
         if self.has_to_move() {
             moved |= self.move_on();
         }

@@ -11,7 +11,7 @@ use std::{
 };
 
 use common::{Meeting, Process, run};
-use hg_channel::{Directory, Event, Limits, Near, Port};
+use hg_channel::{Batch, Directory, Event, Limits, Near, Port};
 use hg_core::codec::{self, Codec as _};
 use hg_invoke::{Error, Fabric, Failed, Group, How, Place, Rpc, Synchronizer, rpc};
 use hg_na::{Address, Descriptor, OpenOptions, Plugin as _, Rights};
@@ -67,9 +67,8 @@ fn hears_many(records: impl Iterator<Item = (u32, Vec<u8>)> + Send) -> Error {
                 port.record(0, tag, body.len(), u64::MAX).unwrap().copy_from_slice(&body);
             }
             port.flush(0);
-            let mut events: Vec<Event<()>> = Vec::new();
             while !is_over.load(Ordering::SeqCst) {
-                port.progress(Instant::now(), &mut events).unwrap();
+                hears_anything(&mut port);
             }
         });
         let fabric = Fabric::new().register(square).unwrap();
@@ -85,6 +84,16 @@ fn hears_many(records: impl Iterator<Item = (u32, Vec<u8>)> + Send) -> Error {
             Failed::Function(never) => match never {},
         }
     })
+}
+
+/// A round; whether anything has come, which is dropped.
+fn hears_anything(port: &mut Port<()>) -> bool {
+    let (mut batch, mut any) = (Batch::default(), false);
+    port.advance(Instant::now(), &mut batch).unwrap();
+    while port.next(&mut batch).is_some() {
+        any = true;
+    }
+    any
 }
 
 const SYSTEM: u32 = 1 << 31;
@@ -166,11 +175,17 @@ fn a_buffer_that_is_not_there_is_said_so_and_what_stands_behind_it_runs() {
             port.record(0, READ, body.len(), u64::MAX).unwrap().copy_from_slice(&body);
             port.record(0, 0, 8, u64::MAX).unwrap().copy_from_slice(&number);
             port.flush(0);
-            let mut events: Vec<Event<()>> = Vec::new();
-            while events.is_empty() {
-                port.progress(Instant::now(), &mut events).unwrap();
-            }
-            let Some(Event::Block(block)) = events.pop() else { panic!("{events:?}") };
+            let mut batch = Batch::default();
+            let block = loop {
+                port.advance(Instant::now(), &mut batch).unwrap();
+                match port.next(&mut batch) {
+                    None => {}
+                    Some(Event::Block(block)) => break block.keep(),
+                    Some(other) => panic!("{other:?}"),
+                }
+            };
+            let mut block = block;
+            let block = block.arrived();
             let mut bytes = block.bytes();
             let record = hg_channel::next_record(&mut bytes).unwrap().unwrap();
             assert_eq!(
@@ -250,12 +265,9 @@ fn reports_of_any_size_are_added_up() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut port = stranger(&meeting);
-            let mut events: Vec<Event<()>> = Vec::new();
             port.record(0, SYSTEM | 1, 16, u64::MAX).unwrap().copy_from_slice(&[0xff; 16]);
             port.flush(0);
-            while events.is_empty() {
-                port.progress(Instant::now(), &mut events).unwrap();
-            }
+            while !hears_anything(&mut port) {}
         });
         let fabric = Fabric::new().register(square).unwrap();
         let worker = fabric.open(&Process(0, 2, &meeting), "sm://").unwrap().remove(0);

@@ -12,15 +12,15 @@ use crate::{
     error::{Broken, Error},
     near::Parcel,
     outgoing::Block,
-    wire::{HEADER, Header, Kind, SIGNED, half, word},
+    wire::{HEADER, Header, Kind, SIGNED, half, header_of, word},
 };
 
 /// What a port's owner is told.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum Event<N> {
+pub enum Event<'a, N> {
     /// Records have arrived. They are consumed in the order of their blocks, then [`Port::consumed`] is told.
-    Block(Arrived),
+    Block(Arrived<'a>),
     /// A transfer has ended.
     Moved {
         /// Its poster's.
@@ -41,22 +41,63 @@ pub enum Event<N> {
     },
 }
 
-/// A block of records that has arrived: private memory.
+/// What a round has found, apart from its port: whoever is given a part of it may use the port meanwhile. It is used again by the next round.
+#[derive(Debug, Default)]
+pub struct Batch {
+    completions: Vec<Completion>,
+    next_completion: usize,
+    parcels: Vec<Parcel>,
+    next_parcel: usize,
+}
+
+impl Batch {
+    /// Whether everything was taken.
+    #[inline]
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.next_completion == self.completions.len() && self.next_parcel == self.parcels.len()
+    }
+
+    /// Lets go of what was taken.
+    #[inline]
+    fn clear(&mut self) {
+        self.completions.clear();
+        self.parcels.clear();
+        (self.next_completion, self.next_parcel) = (0, 0);
+    }
+}
+
+/// A block of records that has arrived: private memory. It is read where the transport has put it, in the batch: a message is as long as
+/// its records are short, so that moving it about costs more than running them.
 #[derive(Debug)]
-pub struct Arrived {
+pub struct Arrived<'a> {
     link: u32,
     from: u32,
     asks: bool,
-    memory: Memory,
+    memory: Place<'a>,
 }
 
 #[derive(Debug)]
-enum Memory {
-    Message(Message),
-    Block(Block),
+enum Place<'a> {
+    Message(&'a mut Message),
+    Block(&'a mut Block),
 }
 
-impl Arrived {
+impl<'a> Place<'a> {
+    #[inline(always)]
+    fn of_message(completion: &'a mut Completion) -> Option<Self> {
+        let Completion::Unexpected { message, .. } = completion else { return None };
+        Some(Self::Message(message))
+    }
+
+    #[inline(always)]
+    fn of_block(parcel: &'a mut Parcel) -> Option<Self> {
+        let Parcel::Records { block, .. } = parcel else { return None };
+        Some(Self::Block(block))
+    }
+}
+
+impl Arrived<'_> {
     /// Who has sent it.
     #[inline]
     #[must_use]
@@ -69,42 +110,73 @@ impl Arrived {
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         let message = match &self.memory {
-            Memory::Message(message) => message.as_slice(),
-            Memory::Block(block) => block.message(),
+            Place::Message(message) => message.as_slice(),
+            Place::Block(block) => block.message(),
         };
         message.get(HEADER..).unwrap_or(&[])
     }
+
+    /// Takes it out of its batch, to be consumed later.
+    #[must_use]
+    pub fn keep(self) -> Kept {
+        let Self { link, from, asks, memory } = self;
+        let memory = match memory {
+            Place::Message(message) => {
+                Memory::Message(std::mem::replace(message, Message::inline(0)))
+            }
+            Place::Block(block) => Memory::Block(std::mem::take(block)),
+        };
+        Kept { link, from, asks, memory }
+    }
+}
+
+/// A block that was taken out of its batch.
+#[derive(Debug)]
+pub struct Kept {
+    link: u32,
+    from: u32,
+    asks: bool,
+    memory: Memory,
+}
+
+#[derive(Debug)]
+enum Memory {
+    Message(Message),
+    Block(Block),
+}
+
+impl Kept {
+    /// It, as it has arrived.
+    #[must_use]
+    pub fn arrived(&mut self) -> Arrived<'_> {
+        let Self { link, from, asks, memory } = self;
+        let memory = match memory {
+            Memory::Message(message) => Place::Message(message),
+            Memory::Block(block) => Place::Block(block),
+        };
+        Arrived { link: *link, from: *from, asks: *asks, memory }
+    }
+}
+
+/// Whose records have come.
+struct Sender {
+    link: u32,
+    from: u32,
+    asks: bool,
 }
 
 impl<N> Port<N> {
-    /// Makes progress once, and appends what has come. Says whether anything moved. Never waits.
-    ///
-    /// # Errors
-    /// What makes the whole context useless.
-    pub fn progress(&mut self, now: Instant, events: &mut Vec<Event<N>>) -> Result<bool, Error> {
-        let moved = self.advance(now)?;
-        while let Some(event) = self.next() {
-            events.push(event);
-        }
-        Ok(moved)
-    }
-
-    /// Makes progress once; what has come is taken by [`Port::next`] before this is called again. Says whether anything moved.
+    /// Makes progress once; what has come is taken by [`Port::next`] before this is called again. Says whether anything moved. Never waits.
     ///
     /// # Errors
     /// What makes the whole context useless.
     #[inline]
-    pub fn advance(&mut self, now: Instant) -> Result<bool, Error> {
-        debug_assert!(self.next_completion == self.completions.len(), "take what has come first");
-        self.completions.clear();
-        self.next_completion = 0;
-        let mut moved = self.context.progress(now, &mut self.completions)?;
-        if self.next_parcel == self.parcels.len() {
-            self.parcels.clear();
-            self.next_parcel = 0;
-            self.near.take(self.me, &mut self.parcels);
-            moved |= !self.parcels.is_empty();
-        }
+    pub fn advance(&mut self, now: Instant, batch: &mut Batch) -> Result<bool, Error> {
+        debug_assert!(batch.is_empty(), "take what has come first");
+        batch.clear();
+        let mut moved = self.context.progress(now, &mut batch.completions)?;
+        self.near.take(self.me, &mut batch.parcels);
+        moved |= !batch.parcels.is_empty();
         if !moved && self.idle_at.is_none_or(|at| at <= now) {
             self.look_for_idle(now);
         }
@@ -113,34 +185,40 @@ impl<N> Port<N> {
 
     /// What has come; `None`: that was all.
     #[inline]
-    #[expect(
-        clippy::should_implement_trait,
-        reason = "it ends and goes on again, and is no iterator"
-    )]
-    pub fn next(&mut self) -> Option<Event<N>> {
+    pub fn next<'a>(&mut self, batch: &'a mut Batch) -> Option<Event<'a, N>> {
         loop {
             if !self.ended.is_empty() {
                 return Some(self.ended.remove(0));
             }
-            if let Some(completion) = self.completions.get_mut(self.next_completion) {
-                self.next_completion += 1;
-                let nothing = Completion::Room { peer: Peer::new(0, 0) };
-                let event = match std::mem::replace(completion, nothing) {
-                    Completion::Unexpected { from, message } => self.message(from, message),
-                    other => self.other(other),
+            if batch.next_completion < batch.completions.len() {
+                let at = batch.next_completion;
+                batch.next_completion += 1;
+                let event = match &mut batch.completions[at] {
+                    Completion::Unexpected { from, message } => {
+                        match self.message(*from, message) {
+                            Some(sender) => {
+                                let message = Place::of_message(&mut batch.completions[at]);
+                                return message.map(|it| sender.arrived(it));
+                            }
+                            None => continue,
+                        }
+                    }
+                    other => {
+                        let nothing = Completion::Room { peer: Peer::new(0, 0) };
+                        self.other(std::mem::replace(other, nothing))
+                    }
                 };
                 if event.is_some() {
                     return event;
                 }
-            } else if self.next_parcel < self.parcels.len() {
-                let nothing = Parcel::Gone { from: self.me };
-                let parcel = std::mem::replace(&mut self.parcels[self.next_parcel], nothing);
-                self.next_parcel += 1;
-                let event = self.parcel(parcel);
-                if event.is_some() {
-                    return event;
-                }
+            } else if batch.next_parcel < batch.parcels.len() {
+                let at = batch.next_parcel;
+                batch.next_parcel += 1;
+                let Some(sender) = self.parcel(&batch.parcels[at]) else { continue };
+                let block = Place::of_block(&mut batch.parcels[at]);
+                return block.map(|it| sender.arrived(it));
             } else {
+                batch.clear();
                 return None;
             }
         }
@@ -148,7 +226,7 @@ impl<N> Port<N> {
 
     /// A block was consumed, after those that had come before it from the same end.
     #[inline]
-    pub fn consumed(&mut self, block: Arrived) {
+    pub fn consumed(&mut self, block: Arrived<'_>) {
         let bytes = block.bytes().len() as u64;
         let link = &mut self.links[block.link as usize];
         link.incoming.consume(bytes, block.asks);
@@ -156,20 +234,16 @@ impl<N> Port<N> {
             link.is_owing = true;
             self.owing.push(block.link);
         }
-        if let Memory::Block(block) = block.memory {
-            self.pool.take_back(block);
+        if let Place::Block(block) = block.memory {
+            self.pool.take_back(std::mem::take(block));
         }
     }
 
     #[inline]
-    fn message(&mut self, from: Peer, message: Message) -> Option<Event<N>> {
-        let header = match Header::read(message.as_slice()) {
-            Ok(header) => header,
-            Err(broken) => return self.broken(from, broken),
+    fn message(&mut self, from: Peer, message: &Message) -> Option<Sender> {
+        let Some((asks, consumed)) = header_of(Kind::Records, message.as_slice()) else {
+            return self.other_message(from, message);
         };
-        if header.kind != Kind::Records {
-            return self.other_message(from, header, &message);
-        }
         let at = match self.latest {
             Some((peer, at)) if peer == from => at,
             _ => match self.connections.get(&from) {
@@ -194,11 +268,10 @@ impl<N> Port<N> {
             return self.broken(from, broken);
         }
         let end = link.end;
-        if header.consumed != link.out.known() && !self.heard(at, header.consumed) {
+        if consumed != link.out.known() && !self.heard(at, consumed) {
             return self.broken(from, Broken::Consumed);
         }
-        let memory = Memory::Message(message);
-        Some(Event::Block(Arrived { link: at, from: end, asks: header.asks, memory }))
+        Some(Sender { link: at, from: end, asks })
     }
 
     /// The other end says how far it has come. `false`: that cannot be.
@@ -222,20 +295,26 @@ impl<N> Port<N> {
     }
 
     /// Anything but records.
-    fn other_message(&mut self, from: Peer, header: Header, message: &Message) -> Option<Event<N>> {
-        if header.kind != Kind::Consumed || message.len() != HEADER {
-            return self.greeting(from, header.kind, message);
-        }
+    #[inline(never)]
+    fn other_message(&mut self, from: Peer, message: &Message) -> Option<Sender> {
+        let bytes = message.as_slice();
+        let consumed = header_of(Kind::Consumed, bytes).filter(|_| bytes.len() == HEADER);
+        let Some((_, consumed)) = consumed else {
+            return match Header::read(bytes) {
+                Ok(header) => self.greeting(from, header.kind, message),
+                Err(broken) => self.broken(from, broken),
+            };
+        };
         let at = match self.latest {
             Some((peer, at)) if peer == from => Some(at),
             _ => self.connections.get(&from).map(|connection| connection.link),
         };
         let Some(at) = at else { return self.broken(from, Broken::Hello) };
-        if self.heard(at, header.consumed) { None } else { self.broken(from, Broken::Consumed) }
+        if self.heard(at, consumed) { None } else { self.broken(from, Broken::Consumed) }
     }
 
     #[cold]
-    fn greeting(&mut self, from: Peer, kind: Kind, message: &Message) -> Option<Event<N>> {
+    fn greeting(&mut self, from: Peer, kind: Kind, message: &Message) -> Option<Sender> {
         let is_known = self.connections.contains_key(&from);
         let signer = self.signer(message.as_slice()).filter(|_| kind == Kind::Hello && !is_known);
         let Some(at) = signer else { return self.broken(from, Broken::Hello) };
@@ -260,13 +339,14 @@ impl<N> Port<N> {
         self.link_of(end).ok()
     }
 
-    fn broken(&mut self, from: Peer, broken: Broken) -> Option<Event<N>> {
+    #[cold]
+    fn broken<T>(&mut self, from: Peer, broken: Broken) -> Option<T> {
         self.misbehaved(from, broken);
         None
     }
 
     #[inline(never)]
-    fn other(&mut self, completion: Completion) -> Option<Event<N>> {
+    fn other<'a>(&mut self, completion: Completion) -> Option<Event<'a, N>> {
         match completion {
             Completion::Control { from, message } => self.control(from, message.as_slice()),
             Completion::Room { peer } => {
@@ -287,7 +367,7 @@ impl<N> Port<N> {
         }
     }
 
-    fn done(&mut self, done: Done) -> Option<Event<N>> {
+    fn done<'a>(&mut self, done: Done) -> Option<Event<'a, N>> {
         let Done { token, result, returned, .. } = done;
         if token & (TRANSFER | QUIET) == TRANSFER {
             let result = result.map_err(|failure| failure.error);
@@ -303,7 +383,7 @@ impl<N> Port<N> {
         None
     }
 
-    fn control(&mut self, from: Peer, bytes: &[u8]) -> Option<Event<N>> {
+    fn control<T>(&mut self, from: Peer, bytes: &[u8]) -> Option<T> {
         let header = match Header::read(bytes) {
             Ok(header) => header,
             Err(broken) => return self.broken(from, broken),
@@ -392,20 +472,20 @@ impl<N> Port<N> {
         }
     }
 
-    fn parcel(&mut self, parcel: Parcel) -> Option<Event<N>> {
-        match parcel {
-            Parcel::Records { from, block } => {
-                let at = self.link_of(from).ok()?;
-                if matches!(self.links[at as usize].way, Way::Gone(_)) {
+    #[inline]
+    fn parcel(&mut self, parcel: &Parcel) -> Option<Sender> {
+        match *parcel {
+            Parcel::Records { from, ref block } => {
+                let link = self.link_of(from).ok()?;
+                if matches!(self.links[link as usize].way, Way::Gone(_)) {
                     return None;
                 }
                 let header = Header::read(block.message()).ok()?;
                 let bytes = (block.message().len() - HEADER) as u64;
-                let arrived = self.links[at as usize].incoming.arrive(bytes);
+                let arrived = self.links[link as usize].incoming.arrive(bytes);
                 debug_assert!(arrived.is_ok(), "threads of one process keep to the protocol");
-                self.heard(at, header.consumed);
-                let memory = Memory::Block(block);
-                Some(Event::Block(Arrived { link: at, from, asks: header.asks, memory }))
+                self.heard(link, header.consumed);
+                Some(Sender { link, from, asks: header.asks })
             }
             Parcel::Consumed { from, consumed } => {
                 let at = self.link_of(from).ok()?;
@@ -421,6 +501,14 @@ impl<N> Port<N> {
                 None
             }
         }
+    }
+}
+
+impl Sender {
+    #[inline(always)]
+    fn arrived<N>(self, memory: Place<'_>) -> Event<'_, N> {
+        let Self { link, from, asks } = self;
+        Event::Block(Arrived { link, from, asks, memory })
     }
 }
 

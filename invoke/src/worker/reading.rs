@@ -17,7 +17,7 @@
 
 use std::{collections::VecDeque, fmt};
 
-use hg_channel::Arrived;
+use hg_channel::{Arrived, Kept};
 use hg_na::{Descriptor, Memory, Region, Rights};
 use rustc_hash::FxHashMap;
 
@@ -80,7 +80,7 @@ enum Of {
 pub(super) struct Stalled(FxHashMap<u32, Stream>);
 
 /// The blocks of one, and how far the first one has run.
-type Stream = (VecDeque<Arrived>, usize);
+type Stream = (VecDeque<Kept>, usize);
 
 impl Stalled {
     #[inline]
@@ -89,19 +89,19 @@ impl Stalled {
     }
 
     /// A block waits behind others of its sender; it comes back when there are none.
-    pub(super) fn wait_behind(&mut self, block: Arrived) -> Option<Arrived> {
+    pub(super) fn wait_behind<'a>(&mut self, block: Arrived<'a>) -> Option<Arrived<'a>> {
         match self.0.get_mut(&block.from()) {
             None => Some(block),
             Some((blocks, _)) => {
-                blocks.push_back(block);
+                blocks.push_back(block.keep());
                 None
             }
         }
     }
 
     /// A block has run as far as this; those that are there already were behind it.
-    pub(super) fn stall(&mut self, block: Arrived, at: usize) {
-        let (blocks, front) = self.0.entry(block.from()).or_default();
+    pub(super) fn stall(&mut self, mut block: Kept, at: usize) {
+        let (blocks, front) = self.0.entry(block.arrived().from()).or_default();
         blocks.push_front(block);
         *front = at;
     }
@@ -180,12 +180,12 @@ impl Worker {
             let from = reading.from;
             let stream = self.stalled.borrow_mut().0.remove(&from);
             let Some((mut blocks, at)) = stream else { continue };
-            let Some(block) = blocks.pop_front() else { continue };
-            self.run_from(block, at, |_| self.run_with_buffer(*reading, failed));
+            let Some(mut block) = blocks.pop_front() else { continue };
+            self.run_from(block.arrived(), at, |_| self.run_with_buffer(*reading, failed));
             while !self.stalled.borrow().0.contains_key(&from)
-                && let Some(block) = blocks.pop_front()
+                && let Some(mut block) = blocks.pop_front()
             {
-                self.run_from(block, 0, |_| Ok(()));
+                self.run_from(block.arrived(), 0, |_| Ok(()));
             }
             if let Some((behind, _)) = self.stalled.borrow_mut().0.get_mut(&from) {
                 behind.extend(blocks);

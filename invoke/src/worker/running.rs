@@ -21,10 +21,18 @@ use crate::{broadcasts::OWN_PLACE, functions::Reply};
 pub(super) type Malformed = &'static str;
 
 impl Worker {
-    pub(super) fn run(&self, block: Arrived) {
-        let is_first = self.stalled.borrow().is_empty();
-        let block =
-            if is_first { Some(block) } else { self.stalled.borrow_mut().wait_behind(block) };
+    #[inline]
+    pub(super) fn run(&self, block: Arrived<'_>) {
+        if self.stalled.borrow().is_empty() {
+            self.run_from(block, 0, |_| Ok(()));
+        } else {
+            self.run_behind(block);
+        }
+    }
+
+    #[cold]
+    fn run_behind(&self, block: Arrived<'_>) {
+        let block = self.stalled.borrow_mut().wait_behind(block);
         if let Some(block) = block {
             self.run_from(block, 0, |_| Ok(()));
         }
@@ -34,7 +42,7 @@ impl Worker {
     #[inline]
     pub(super) fn run_from(
         &self,
-        block: Arrived,
+        block: Arrived<'_>,
         at: usize,
         first: impl FnOnce(&Self) -> Result<(), Malformed>,
     ) {
@@ -68,7 +76,7 @@ impl Worker {
         self.is_inside.set(false);
         if self.is_reading.take() {
             let at = block.bytes().len() - left.len();
-            return self.stalled.borrow_mut().stall(block, at);
+            return self.stalled.borrow_mut().stall(block.keep(), at);
         }
         self.port.borrow_mut().consumed(block);
     }
