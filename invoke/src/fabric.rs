@@ -8,6 +8,7 @@ use hg_core::{
     rpc::Serve,
 };
 use hg_na::{Address, OpenOptions, Plugin};
+use hg_na_route::Route;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -122,7 +123,8 @@ impl Fabric {
 
     /// Opens the workers of this process, the first one first. Collective.
     ///
-    /// `sm://`, `tcp://host`, or libfabric's `ofi+...`. Threads of one process need no transport.
+    /// `sm://`; `tcp://host`; `sm+tcp://host`, which is shared memory inside a node and TCP between nodes; or libfabric's `ofi+...`. Threads of
+    /// one process need no transport.
     ///
     /// # Errors
     /// [`Error::Setup`]: the transport's reasons, the group's, or other processes have other functions.
@@ -184,10 +186,13 @@ fn introduce(group: &impl Group, own: &Introduction) -> Result<Vec<Introduction>
 }
 
 fn plugin_of(url: &Address) -> Result<Box<dyn Plugin>, Error> {
-    let plugins: [Box<dyn Plugin>; 3] = [
+    let (sm, tcp) = (hg_na_sm::SmPlugin, hg_na_tcp::TcpPlugin);
+    let routed = Route::new(sm, tcp, hg_na_sm::node_id, &["uid", "sm+tcp"]);
+    let plugins: [Box<dyn Plugin>; 4] = [
         Box::new(hg_na_sm::SmPlugin),
         Box::new(hg_na_tcp::TcpPlugin),
         Box::new(hg_na_ofi::OfiPlugin),
+        Box::new(routed),
     ];
     let scheme = url.scheme();
     let mut takers = plugins.into_iter().filter(|plugin| plugin.schemes().contains(&scheme));

@@ -49,6 +49,7 @@ macro_rules! over_each_transport {
     ($($test:ident => $body:ident),* $(,)?) => {
         over_each_transport!(@ sm "sm://" $($test $body)*);
         over_each_transport!(@ tcp "tcp://127.0.0.1" $($test $body)*);
+        over_each_transport!(@ routed "sm+tcp://127.0.0.1" $($test $body)*);
         over_each_transport!(@ ofi_tcp "ofi+tcp://127.0.0.1" $($test $body)*);
     };
     (@ $name:ident $url:literal $($test:ident $body:ident)*) => {
