@@ -26,7 +26,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "MAP", conflicts_with_all = [
         "local", "force", "nodes", "count", "duration", "warm_up", "size", "skew", "target", "exponent", "delay",
         "plot", "local_url", "url", "setting", "no_key", "localsenderlimit", "remotesenderlimit", "deliverq_max",
-        "deliverq_threshold", "linger",
+        "deliverq_bytes_max", "deliverq_threshold", "linger",
     ])]
     pub(crate) plan: Option<NodeMap>,
     /// Messages that each rank sends.
@@ -102,24 +102,36 @@ struct ShuffleArguments {
     /// Batches under way per origin queue.
     #[arg(long, value_name = "BATCHES", default_value_t = usual().lomaxrpc)]
     lomaxrpc: u32,
+    /// Bytes under way per origin queue, if that is less.
+    #[arg(long, value_name = "BYTES", default_value_t = usual().lomaxbytes)]
+    lomaxbytes: usize,
     /// Bytes of a batch of an origin queue; 0: each message by itself.
     #[arg(long, value_name = "BYTES", default_value_t = usual().lobuftarget)]
     lobuftarget: usize,
     /// Batches under way per relay queue.
     #[arg(long, value_name = "BATCHES", default_value_t = usual().lrmaxrpc)]
     lrmaxrpc: u32,
+    /// Bytes under way per relay queue, if that is less.
+    #[arg(long, value_name = "BYTES", default_value_t = usual().lrmaxbytes)]
+    lrmaxbytes: usize,
     /// Bytes of a batch of a relay queue.
     #[arg(long, value_name = "BYTES", default_value_t = usual().lrbuftarget)]
     lrbuftarget: usize,
     /// Batches under way per network queue.
     #[arg(long, value_name = "BATCHES", default_value_t = usual().rmaxrpc)]
     rmaxrpc: u32,
+    /// Bytes under way per network queue, if that is less.
+    #[arg(long, value_name = "BYTES", default_value_t = usual().rmaxbytes)]
+    rmaxbytes: usize,
     /// Bytes of a batch of a network queue.
     #[arg(long, value_name = "BYTES", default_value_t = usual().rbuftarget)]
     rbuftarget: usize,
     /// Messages acknowledged before they are delivered.
     #[arg(long, value_name = "MESSAGES", default_value_t = usual().deliverq_max)]
     deliverq_max: usize,
+    /// The same in bytes, if that is less.
+    #[arg(long, value_name = "BYTES", default_value_t = usual().deliverq_bytes_max)]
+    deliverq_bytes_max: usize,
     /// Messages that wait at which delivery begins.
     #[arg(long, value_name = "MESSAGES", default_value_t = usual().deliverq_threshold)]
     deliverq_threshold: usize,
@@ -222,12 +234,16 @@ impl Arguments {
         options.localsenderlimit = given.localsenderlimit;
         options.remotesenderlimit = given.remotesenderlimit;
         options.lomaxrpc = given.lomaxrpc;
+        options.lomaxbytes = given.lomaxbytes;
         options.lobuftarget = target(given.lobuftarget);
         options.lrmaxrpc = given.lrmaxrpc;
+        options.lrmaxbytes = given.lrmaxbytes;
         options.lrbuftarget = target(given.lrbuftarget);
         options.rmaxrpc = given.rmaxrpc;
+        options.rmaxbytes = given.rmaxbytes;
         options.rbuftarget = target(given.rbuftarget);
         options.deliverq_max = given.deliverq_max;
+        options.deliverq_bytes_max = given.deliverq_bytes_max;
         options.deliverq_threshold = given.deliverq_threshold;
         options.linger = Duration::from_micros(given.linger);
         options.local_url.clone_from(&given.local_url);
