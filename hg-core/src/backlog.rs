@@ -138,6 +138,7 @@ impl Backlog {
         if is_request
             && !shares.admits(peer, len)
             && let Some(waiting) = self.peers.get_mut(&peer)
+            && waiting.settled > 0
         {
             shares.give(peer, waiting.drop_settled(calls, self.request_min));
         }

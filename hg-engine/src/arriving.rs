@@ -135,9 +135,6 @@ fn failure(error: TransferError) -> Failure {
         TransferError::NotMade(error @ hg_na::Error::NoMemory { .. }) => {
             Failure::Rejected(no_memory(&error))
         }
-        TransferError::NotMade(error) => {
-            Failure::Rejected(format!("its result cannot be pulled: {error}"))
-        }
         other => Failure::Rejected(format!("the result could not be pulled: {other}")),
     }
 }
