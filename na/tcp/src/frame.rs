@@ -198,7 +198,7 @@ pub(crate) fn credit_of(word: u64) -> Amount {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::{ProptestConfig, any, prop_assert_eq, proptest};
+    use proptest::prelude::{ProptestConfig, any, prop_assert, prop_assert_eq, proptest};
 
     use super::*;
 
@@ -210,12 +210,15 @@ mod tests {
             let mut bytes = bytes;
             bytes[4] = kind;
             bytes[5] &= 1;
-            let mut short = bytes;
+            let (mut short, mut middle) = (bytes, bytes);
             short[1..4].fill(0);
-            for bytes in [bytes, short] {
+            middle[3] = 0;
+            middle[2] &= 31;
+            for bytes in [bytes, middle, short] {
                 if let Ok(header) = Header::decode(&bytes) {
                     prop_assert_eq!(header.encode(), bytes);
-                    prop_assert_eq!(header.body() <= MESSAGE_MAX, true);
+                    let most = if header.kind.is_data() { PIECE_MAX } else { MESSAGE_MAX };
+                    prop_assert!(header.body() <= most, "{header:?}");
                 }
             }
         }
