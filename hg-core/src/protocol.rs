@@ -37,7 +37,7 @@ use crate::{
     header::{Header, Kind, PREFIX_LEN},
     kept::Kept,
     operations::{Effect, Half, OperationId, Operations, Owner},
-    serve::{Admission, Arrival, Control, Serves},
+    serve::{Admission, Arrival, Control, Serves, Stalled},
 };
 
 /// A request whose handler is to run: its message is still among the round's completions.
@@ -397,6 +397,16 @@ impl Protocol {
     pub fn handle_timeout(&mut self) {
         self.operations.handle_timeout(self.now);
         self.kept.handle_timeout(self.now, &mut self.deferred);
+        if let Some(stalled) = self.serves.handle_timeout(self.now) {
+            self.log_stalled(&stalled);
+        }
+    }
+
+    #[cold]
+    fn log_stalled(&self, stalled: &Stalled) {
+        let address = self.addresses.get(&stalled.origin).map(ToString::to_string);
+        let (in_service, calls) = (self.serves.in_service(), self.operations.calls());
+        tracing::warn!(origin = ?stalled.origin, address, in_service, calls, "{stalled}");
     }
 
     /// Whether a round has more to do than its completions.
@@ -457,7 +467,8 @@ impl Protocol {
             return None;
         }
         let of_context = context.next_deadline();
-        let deadlines = [self.operations.next_deadline(), self.kept.next_deadline(), of_context];
+        let (of_calls, of_kept) = (self.operations.next_deadline(), self.kept.next_deadline());
+        let deadlines = [of_calls, of_kept, self.serves.next_notice(self.now), of_context];
         Some(deadlines.into_iter().flatten().min())
     }
 

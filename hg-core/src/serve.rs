@@ -19,6 +19,7 @@
 //! that wait, and unexpected messages keep their order. So a later request says that the one before has come, or never
 //! will, and its cancellation is forgotten.
 
+mod stall;
 mod verdicts;
 
 use std::{
@@ -30,7 +31,11 @@ use std::{
 use hg_na::{Message, Peer};
 use rustc_hash::FxHashMap;
 
-pub use self::verdicts::{Admission, Arrival, Control};
+use self::stall::Watch;
+pub use self::{
+    stall::{STALL_AFTER, Stalled},
+    verdicts::{Admission, Arrival, Control},
+};
 use crate::{
     cancel::CancelToken,
     codec::{self, Codec as _},
@@ -89,6 +94,7 @@ pub struct Serves {
     early_cancels: FxHashMap<Peer, VecDeque<u64>>,
     /// One-way calls that were dropped, and would have been refused otherwise.
     dropped: u64,
+    watch: Watch,
 }
 
 impl Serves {
@@ -114,6 +120,7 @@ impl Serves {
             is_draining: false,
             early_cancels: FxHashMap::default(),
             dropped: 0,
+            watch: Watch::default(),
         };
         serves.set_ease();
         serves
@@ -266,6 +273,7 @@ impl Serves {
 
     fn give_share(&mut self, peer: Peer) {
         self.shares.give(peer, 1);
+        self.watch.handle_end(peer);
         self.shrink();
         self.set_ease();
     }

@@ -114,6 +114,13 @@ impl Builder {
     /// An origin's are at most as many as are left for all others: one that holds on to all that it can get has a half, a second
     /// one a quarter. So with the default thirteen origins whose handlers never end leave no place for anybody else: handlers that
     /// wait for something should end when their request is cancelled.
+    ///
+    /// A handler that waits for a call of its own keeps its place meanwhile. Where calls come back to an engine that they have
+    /// passed before (A calls B, whose handler calls A, whose handler calls B), the later ones need places beside the earlier
+    /// ones, and of one origin half of the places are to be had: `n` such chains at a time of which each has at most `k` requests
+    /// at the same engine never hold each other up while `n * (k - 1)` is less than a half of this limit. Beyond that they may
+    /// stand still until their deadlines, or for ever: bound them where they begin, or raise the limit. That nothing of an origin
+    /// that has its share has ended for 5 s is logged as a warning.
     #[must_use]
     pub fn in_service_max(mut self, requests: usize) -> Self {
         self.settings.in_service_max = requests;

@@ -316,3 +316,42 @@ fn a_peer_that_does_not_speak_the_protocol_is_disconnected() {
     let arrival = serves.handle_message(ORIGIN, &foreign);
     assert!(matches!(arrival, Arrival::Refuse { id: 9, status: Status::Incompatible, .. }));
 }
+
+#[test]
+fn that_nothing_ends_of_an_origin_that_has_its_share_is_told_once_and_after_twice_as_long_the_next_time() {
+    let (mut serves, start) = (Serves::new(8, None), some_instant());
+    let after = |seconds: u32| start + STALL_AFTER * seconds / 5;
+    (0..3).for_each(|id| begin(&mut serves, ORIGIN, id));
+    assert!(admissions(&mut serves).is_empty());
+    assert_eq!((serves.handle_timeout(after(0)), serves.next_notice(after(0))), (None, None));
+
+    begin(&mut serves, ORIGIN, 3);
+    assert_eq!(admissions(&mut serves), [Admission::OfPeer(ORIGIN, false)]);
+    assert_eq!(serves.next_notice(after(1)), Some(after(6)));
+    assert_eq!(serves.handle_timeout(after(5)), None);
+    let told = serves.handle_timeout(after(6)).expect("nothing has ended for so long");
+    assert_eq!((told.origin, told.requests, told.during), (ORIGIN, 4, STALL_AFTER));
+    assert!(told.to_string().contains("`Builder::in_service_max`"), "{told}");
+    assert_eq!((serves.handle_timeout(after(60)), serves.next_notice(after(60))), (None, None));
+
+    // One ends, another comes, and again nothing ends.
+    assert!(serves.end(ORIGIN, 0));
+    assert_eq!(admissions(&mut serves), [Admission::OfPeer(ORIGIN, true)]);
+    assert_eq!(serves.next_notice(after(61)), None);
+    begin(&mut serves, ORIGIN, 4);
+    assert_eq!(admissions(&mut serves), [Admission::OfPeer(ORIGIN, false)]);
+    assert_eq!(serves.next_notice(after(70)), Some(after(80)));
+    assert!(serves.handle_timeout(after(80)).is_some());
+}
+
+#[test]
+fn an_origin_whose_requests_end_now_and_then_is_not_told_to_stand_still() {
+    let (mut serves, start) = (Serves::new(8, None), some_instant());
+    (0..4).for_each(|id| begin(&mut serves, ORIGIN, id));
+    for (id, round) in (4..).zip(0..20) {
+        let _closed = admissions(&mut serves);
+        assert_eq!(serves.handle_timeout(start + STALL_AFTER * round / 2), None);
+        assert!(serves.end(ORIGIN, id - 4));
+        begin(&mut serves, ORIGIN, id);
+    }
+}
