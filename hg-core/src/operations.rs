@@ -300,8 +300,8 @@ impl Operations {
         self.timers.arm(at, id, |key| is_awaited(table, key));
     }
 
-    /// Ends what has a deadline that has passed.
-    pub fn handle_timeout(&mut self, now: Instant) {
+    /// Ends what has a deadline that has passed. `was_connected`: see [`hg_na::Context::was_connected`].
+    pub fn handle_timeout(&mut self, now: Instant, mut was_connected: impl FnMut(Peer) -> bool) {
         while let Some(id) = self.timers.pop_due(now) {
             let Some(operation) = self.table.get(id) else { continue };
             if !operation.is_open() || operation.deadline.is_none_or(|at| at > now) {
@@ -309,19 +309,24 @@ impl Operations {
             }
             match operation.kind {
                 Kind::Transfer => self.end_transfer_in_time(id, now),
-                _ => self.end_call_in_time(id),
+                _ => self.end_call_in_time(id, &mut was_connected),
             }
         }
     }
 
     /// Ends a call, or a wait, whose deadline has passed, out of turn; a transfer is ended by whoever makes progress and gets its
     /// memory back. Says whether it has settled.
-    pub fn expire(&mut self, id: OperationId, now: Instant) -> bool {
+    pub fn expire(
+        &mut self,
+        id: OperationId,
+        now: Instant,
+        was_connected: impl FnOnce(Peer) -> bool,
+    ) -> bool {
         let is_due = self.table.get(id).is_some_and(|it| {
             it.is_open() && it.kind != Kind::Transfer && it.deadline.is_some_and(|at| at <= now)
         });
         if is_due {
-            self.end_call_in_time(id);
+            self.end_call_in_time(id, was_connected);
         }
         self.is_settled(id)
     }

@@ -395,7 +395,10 @@ impl Protocol {
 
     /// In a round in which the clock was read, after its completions: what is over by it ends, unless its answer has come.
     pub fn handle_timeout(&mut self) {
-        self.operations.handle_timeout(self.now);
+        let context = &mut self.context;
+        let was_connected =
+            |peer| context.as_mut().is_none_or(|context| context.was_connected(peer));
+        self.operations.handle_timeout(self.now, was_connected);
         self.kept.handle_timeout(self.now, &mut self.deferred);
         if let Some(stalled) = self.serves.handle_timeout(self.now) {
             self.log_stalled(&stalled);

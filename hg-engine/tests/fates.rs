@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use hg_core::error::{CallError, Failure};
+use hg_core::error::{CallError, Failure, Started};
 use hg_engine::{Answer, Builder, Call, CallOptions, Engine, Peer, Progress, Request};
 use hg_macros::rpc;
 use hg_na_sm::SmPlugin;
@@ -116,6 +116,25 @@ fn an_origin_that_ends_with_more_calls_than_are_served_at_a_time_leaves_the_targ
             target.requests_in_service() == 0
         });
     }
+}
+
+#[test]
+fn a_call_that_expires_before_any_connection_stood_was_certainly_not_started() {
+    let (origin, hung) = (open(builder()), target(builder()));
+    let to_hung = origin.lookup(hung.address()).unwrap();
+    let expired = || {
+        let options = CallOptions::within(Duration::from_millis(1));
+        outcome(&[&origin], origin.call_with(echo, &to_hung, (1,), options)).unwrap_err()
+    };
+    for _ in 0..3 {
+        let error = expired();
+        assert!(matches!(error, CallError::DeadlineExceeded(Started::No)), "{error}");
+        assert!(error.is_retryable(), "{error}");
+    }
+    assert_eq!(outcome(&[&origin, &hung], origin.call(echo, &to_hung, (7,))).unwrap(), 7);
+    let error = expired();
+    assert!(matches!(error, CallError::DeadlineExceeded(Started::Unknown)), "{error}");
+    assert!(!error.is_retryable(), "{error}");
 }
 
 #[test]

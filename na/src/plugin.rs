@@ -307,6 +307,12 @@ pub trait Context: Send + fmt::Debug {
         self.connected().contains(&peer)
     }
 
+    /// Whether a connection to this peer stands, or has stood. As long as none has, nothing that was posted has left. By
+    /// default one may have.
+    fn was_connected(&mut self, _peer: Peer) -> bool {
+        true
+    }
+
     /// What the context sleeps on.
     fn waiter(&self) -> Arc<dyn Waiter>;
 }

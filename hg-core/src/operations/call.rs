@@ -195,10 +195,16 @@ impl Operations {
         self.settle(id, outcome, false);
     }
 
-    /// The deadline of a call has passed.
-    pub(super) fn end_call_in_time(&mut self, id: OperationId) {
+    /// The deadline of a call has passed. `was_connected`: whether a connection to its target stands or has stood.
+    pub(super) fn end_call_in_time(
+        &mut self,
+        id: OperationId,
+        was_connected: impl FnOnce(Peer) -> bool,
+    ) {
         let Some(call) = self.table.get(id) else { return };
-        let started = if call.send == OpState::None { Started::No } else { Started::Unknown };
+        let is_posted = call.send != OpState::None;
+        let started =
+            if is_posted && was_connected(call.peer) { Started::Unknown } else { Started::No };
         self.settle(id, Outcome::Failed(Failure::DeadlineExceeded(started)), true);
     }
 

@@ -96,9 +96,9 @@ fn a_deadline_cancels_the_receive_and_tells_the_target() {
     let now = some_instant();
     let id = posted(&mut calls, Some(now + Duration::from_secs(1)));
     done(&mut calls, id, Half::Send, Ok(()), None);
-    calls.handle_timeout(now);
+    calls.handle_timeout(now, |_| true);
     assert!(!calls.is_settled(id));
-    calls.handle_timeout(now + Duration::from_secs(1));
+    calls.handle_timeout(now + Duration::from_secs(1), |_| true);
     let effects = drain(&mut calls);
     assert!(effects.iter().any(|effect| matches!(effect, Effect::CancelOp(id) if *id == op(1))));
     let outcome = calls.take(id);
@@ -261,7 +261,7 @@ proptest! {
                     done(&mut calls, id, Half::Receive, Err(gone(Reached::Unknown)), None);
                 }
                 Event::Cancel => calls.cancel(id, some_instant()),
-                Event::Timeout => calls.handle_timeout(now),
+                Event::Timeout => calls.handle_timeout(now, |_| true),
                 Event::Abandon => { let _: Option<Waker> = calls.abandon(id, some_instant()); abandoned = true; }
                 _ => {}
             }

@@ -143,7 +143,10 @@ impl Protocol {
 
     /// Ends a call, or a wait, whose deadline has passed, between two rounds. Says whether it has settled.
     pub fn expire(&mut self, id: OperationId, now: Instant) -> bool {
-        let is_settled = self.operations.expire(id, now);
+        let context = &mut self.context;
+        let was_connected =
+            |peer| context.as_mut().is_none_or(|context| context.was_connected(peer));
+        let is_settled = self.operations.expire(id, now, was_connected);
         self.run_effects();
         is_settled
     }

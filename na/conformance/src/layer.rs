@@ -315,6 +315,10 @@ impl Context for LayeredContext {
         self.layer.connected(self.inner.as_mut())
     }
 
+    fn was_connected(&mut self, peer: Peer) -> bool {
+        self.inner.was_connected(peer)
+    }
+
     fn waiter(&self) -> Arc<dyn Waiter> {
         self.layer.waiter(self.inner.as_ref())
     }

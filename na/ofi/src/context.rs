@@ -338,6 +338,10 @@ impl Context for OfiContext {
         self.links.iter().filter(|link| link.way.is_open()).map(|link| link.peer).collect()
     }
 
+    fn was_connected(&mut self, peer: Peer) -> bool {
+        self.links.find(peer).is_none_or(|link| link.way.was_open())
+    }
+
     fn waiter(&self) -> Arc<dyn Waiter> {
         Arc::clone(&self.waiter) as Arc<dyn Waiter>
     }

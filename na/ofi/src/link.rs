@@ -130,6 +130,14 @@ impl Way {
         matches!(self.phase, Phase::Open)
     }
 
+    /// Whether they can, or could.
+    pub(crate) fn was_open(&self) -> bool {
+        match self.phase {
+            Phase::Idle | Phase::Connecting { .. } => false,
+            Phase::Greeting { .. } | Phase::Open | Phase::Draining { .. } | Phase::Ended => true,
+        }
+    }
+
     /// Whether a lane has a credit left.
     #[inline]
     pub(crate) fn has_credit(&self, lane: usize) -> bool {

@@ -576,6 +576,18 @@ impl Context for RouteContext {
         self.connected_to_both()
     }
 
+    fn was_connected(&mut self, peer: Peer) -> bool {
+        if peer.index() & Peer::SECOND != 0 {
+            return self.network.context.was_connected(self.network.inner(peer));
+        }
+        match (self.marks.of(peer), self.moves.inner(peer)) {
+            (Mark::Candidate, _) => false, // What was posted waits here.
+            (Mark::Moved, Some(inner)) => self.network.context.was_connected(inner),
+            (Mark::Moved, None) => true,
+            (Mark::None | Mark::Settled, _) => self.local.was_connected(peer),
+        }
+    }
+
     fn waiter(&self) -> Arc<dyn Waiter> {
         Arc::clone(&self.waiter) as Arc<dyn Waiter>
     }

@@ -173,6 +173,14 @@ impl Connection {
         matches!(self.phase, Phase::Open)
     }
 
+    /// Whether it is, or was: until then nothing has left.
+    pub(crate) fn was_open(&self) -> bool {
+        match self.phase {
+            Phase::Idle | Phase::Starting | Phase::Waiting(_) | Phase::Connecting => false,
+            Phase::Greeting | Phase::Open | Phase::Draining(_) | Phase::HungUp(_) => true,
+        }
+    }
+
     /// Why nothing may be posted any more.
     pub(crate) fn refusal(&self) -> Option<Error> {
         if self.phase == Phase::Greeting {

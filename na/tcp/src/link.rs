@@ -67,6 +67,15 @@ pub(crate) type Link = hg_na_link::Link<Target, Way>;
 pub(crate) type Links = hg_na_link::Links<Target, Way>;
 
 impl Way {
+    /// Whether frames can be sent, or could be.
+    pub(crate) fn was_open(&self) -> bool {
+        match self.state {
+            State::Idle | State::Starting | State::Resolving | State::Dialling(_) => false,
+            State::Awaiting { .. } => false,
+            State::Open { .. } | State::Ended => true,
+        }
+    }
+
     /// Nothing was posted.
     pub(crate) fn new() -> Self {
         let credits = |messages| Credits::new(Amount { messages, bytes: WINDOW_BYTES });

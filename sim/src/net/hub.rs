@@ -116,6 +116,10 @@ impl Endpoint {
         self.slots.iter().enumerate().filter_map(open).collect()
     }
 
+    pub(super) fn was_connected(&mut self, peer: Peer) -> bool {
+        self.side(peer).is_none_or(|side| !matches!(side.link, Link::Idle | Link::Connecting))
+    }
+
     fn add(&mut self, side: Side) -> Peer {
         let free = self.slots.iter().position(|slot| slot.side.is_none());
         let place = free.unwrap_or_else(|| {

@@ -297,6 +297,10 @@ impl Context for SimContext {
         self.with(|net, at| net.endpoints[at].connected())
     }
 
+    fn was_connected(&mut self, peer: Peer) -> bool {
+        self.with(|net, at| net.endpoints[at].was_connected(peer))
+    }
+
     fn identity(&self, peer: Peer) -> Identity {
         lock(&self.net).identity(self.id, peer)
     }

@@ -316,6 +316,10 @@ impl Endpoint {
         peers
     }
 
+    pub(super) fn was_connected(&mut self, of: Peer) -> bool {
+        self.peer(of).is_none_or(|peer| !matches!(peer.link, Link::Idle))
+    }
+
     fn peers(&self) -> Vec<Peer> {
         let occupied = |(place, slot): (usize, &Slot)| {
             slot.peer.as_ref()?;

@@ -236,6 +236,10 @@ impl Context for MemContext {
         self.hub.lock().endpoint(self.id).connected()
     }
 
+    fn was_connected(&mut self, peer: Peer) -> bool {
+        self.hub.lock().endpoint(self.id).was_connected(peer)
+    }
+
     fn waiter(&self) -> Arc<dyn Waiter> {
         Arc::clone(&self.waiter) as Arc<dyn Waiter>
     }

@@ -98,6 +98,7 @@ pub(crate) fn who_is_connected_is_known_and_nobody_else(suite: &Suite) -> Outcom
         ensure!(known.iter().all(|peer| context.is_connected(*peer)), "one of {known:?} is not");
     }
     ensure!(!world.nodes[A].context.is_connected(to_c), "{to_c:?} was looked up only");
+    ensure!(world.nodes[A].context.was_connected(to_b), "{to_b:?} is connected, and was");
     world.nodes[A].context.forget(to_c);
     world.gone(A, to_c)?;
     world.close(B);
@@ -105,5 +106,6 @@ pub(crate) fn who_is_connected_is_known_and_nobody_else(suite: &Suite) -> Outcom
     let known = world.nodes[A].context.connected();
     ensure!(known.is_empty(), "{known:?} are said to be connected, and have hung up");
     ensure!(!world.nodes[A].context.is_connected(to_b), "{to_b:?} has hung up");
+    ensure!(world.nodes[A].context.was_connected(to_b), "{to_b:?} was connected");
     world.end()
 }

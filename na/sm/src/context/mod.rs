@@ -308,6 +308,10 @@ impl Context for SmContext {
         self.peers.find(peer).is_some_and(|connection| connection.is_open())
     }
 
+    fn was_connected(&mut self, peer: Peer) -> bool {
+        self.peers.find(peer).is_none_or(|connection| connection.was_open())
+    }
+
     fn waiter(&self) -> Arc<dyn Waiter> {
         Arc::clone(&self.waiter) as Arc<dyn Waiter>
     }
