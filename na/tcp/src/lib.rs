@@ -93,6 +93,7 @@ mod seal;
 mod settings;
 mod shared;
 mod short_cuts;
+mod shortage;
 mod silence;
 mod strangers;
 mod transfers;

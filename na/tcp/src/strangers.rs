@@ -12,6 +12,7 @@ use mio::{Interest, net::TcpStream};
 
 use crate::{
     context::{TcpContext, Timer},
+    shortage::Next,
     wire::{Role, Wire},
 };
 
@@ -21,18 +22,30 @@ impl TcpContext {
         let mut moved = false;
         for _ in 0..ACCEPTS {
             let Some(listener) = &self.listener else { break };
-            match listener.accept() {
+            let error = match listener.accept() {
                 Ok((stream, _)) => {
                     moved = true;
+                    self.shortage.is_over();
                     self.accepted(stream, now);
+                    continue;
                 }
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                Err(error) => error,
+            };
+            if error.kind() == std::io::ErrorKind::WouldBlock {
+                self.accepts = false;
+                return moved;
+            }
+            if is_of_one_connection(&error) || is_shortage(&error) && self.shed_stranger(now) {
+                continue;
+            }
+            let Some(listener) = &self.listener else { break };
+            match self.shortage.refuse_next(listener, &error, now) {
+                Next::Refused => moved = true,
+                Next::Nobody => {
                     self.accepts = false;
                     return moved;
                 }
-                Err(error) if is_of_one_connection(&error) => {}
-                Err(error) if is_shortage(&error) && self.shed_stranger(now) => {}
-                Err(error) => {
+                Next::Waits => {
                     tracing::warn!("connections cannot be accepted for now: {error}");
                     self.accepts = false;
                     self.timers.insert((now + ACCEPT_PAUSE, Timer::Accept));

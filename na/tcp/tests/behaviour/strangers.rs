@@ -174,6 +174,65 @@ fn a_thousand_strangers_at_once_keep_nobody_out_and_cost_little_memory() {
     drop(strangers);
 }
 
+#[test]
+fn without_a_descriptor_a_new_peer_is_refused_in_words_and_the_old_ones_go_on() {
+    let process = Process::start(LOOPBACK, Some(40));
+    let try_one = || {
+        let mut end = End::open(LOOPBACK, &[]);
+        let peer = end.lookup(&process.address);
+        let outcome = end.call(peer, 1, b"hello");
+        (end, peer, outcome)
+    };
+    let (mut served, mut refused) = (Vec::new(), 0);
+    while refused < 3 {
+        let (end, peer, outcome) = try_one();
+        match outcome {
+            Ok(_) => served.push((end, peer)),
+            Err(Error::PeerGone(GoneReason::Refused(words))) => {
+                assert!(words.contains("RLIMIT_NOFILE is 40"), "{words}");
+                refused += 1;
+            }
+            Err(error) => panic!("{error}"),
+        }
+        assert!(served.len() < 40, "so many fit into 40 descriptors");
+    }
+    assert!(served.len() >= 5, "{} fit into 40 descriptors", served.len());
+    for (end, peer) in &mut served {
+        assert_eq!(end.call(*peer, 2, b"still here").unwrap(), b"still here");
+    }
+    // Some go; then there is room for new ones.
+    served.truncate(served.len() - 3);
+    let start = std::time::Instant::now();
+    while try_one().2.is_err() {
+        in_time!(start, "there is no room for a new one");
+    }
+}
+
+#[test]
+fn nothing_has_left_before_a_connection_stands() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut end = End::open(LOOPBACK, &[]);
+    let peer = end.lookup(&format!("tcp://{}", listener.local_addr().unwrap()));
+    assert!(!end.context.was_connected(peer));
+    end.send(1, peer, b"a request");
+    let reader = std::thread::spawn(move || {
+        let (mut raw, _) = listener.accept().unwrap();
+        let (kind, _hello) = read_greeting(&mut raw);
+        (raw, kind)
+    });
+    while !reader.is_finished() {
+        end.round();
+    }
+    let (mut raw, kind) = reader.join().unwrap();
+    assert_eq!(kind, 1);
+    assert!(!end.context.was_connected(peer), "it was accepted, and not welcomed");
+    raw.write_all(&welcome()).unwrap();
+    end.until(ended(1)).unwrap();
+    assert!(end.context.was_connected(peer));
+    drop(raw);
+    end.until(gone);
+}
+
 /// Reads frames until the answer to a request comes.
 fn read_to_the_answer(stream: &mut TcpStream) -> Vec<u8> {
     loop {
