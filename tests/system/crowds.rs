@@ -224,7 +224,7 @@ fn a_tcp_target_without_descriptors_serves_the_old_peers_and_new_ones_when_there
     let _watchdog = Watchdog::start();
     let (target, address) = Child::target(&format!("url={PLAIN_TCP} nofile=40 wait=block"));
     let witness = witness_over(PLAIN_TCP, &address);
-    // The kernel takes connections that wait for a descriptor: their callers have a deadline.
+    // The first that finds no descriptor waits for a second, as long as some might be closed; later ones are refused at once.
     let engines: Vec<_> =
         (0..50).map(|_| open_over(hg::builder().wait(Wait::Block), PLAIN_TCP).unwrap()).collect();
     let peers: Vec<_> = engines.iter().map(|it| it.lookup(&address).unwrap()).collect();
@@ -237,6 +237,12 @@ fn a_tcp_target_without_descriptors_serves_the_old_peers_and_new_ones_when_there
     for at in &served {
         assert_eq!(call(*at, 60_000).unwrap(), 3);
     }
+    let refused = Crowd::call(PLAIN_TCP, &address, 1).refused;
+    let [(_, error)] = &refused[..] else { panic!("there is room for one more") };
+    assert!(error.is_retryable(), "{error}");
+    let words = error.to_string();
+    assert!(words.contains("RLIMIT_NOFILE") && words.contains("40"), "{words}");
+    drop(refused);
     witness.testifies();
     // Those that go make room for one that waited.
     drop((engines, peers));
