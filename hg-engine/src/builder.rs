@@ -58,7 +58,7 @@ impl Builder {
                 schemes: Schemes::default(),
             },
             advice: None,
-            platform: Arc::new(Machine),
+            platform: Arc::new(Machine::default()),
             handlers: Registry::default(),
         }
     }

@@ -17,6 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use hg_na_memory::ForkGuard;
 use nix::sys::{
     time::TimeSpec,
     timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags},
@@ -156,8 +157,18 @@ impl PartialEq for Thread {
 impl Eq for Thread {}
 
 /// The machine itself.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Machine;
+#[derive(Debug)]
+pub struct Machine {
+    /// The process that it was made in, and what tells that one from a forked child without a system call; `None` where the kernel
+    /// has none to give.
+    made_in: Option<(ForkGuard, u32)>,
+}
+
+impl Default for Machine {
+    fn default() -> Self {
+        Self { made_in: ForkGuard::new().ok().map(|guard| (guard, std::process::id())) }
+    }
+}
 
 impl Platform for Machine {
     #[inline]
@@ -165,8 +176,12 @@ impl Platform for Machine {
         Instant::now()
     }
 
+    #[inline]
     fn process(&self) -> u32 {
-        std::process::id()
+        match &self.made_in {
+            Some((guard, process)) if !guard.is_child() => *process,
+            _ => std::process::id(),
+        }
     }
 
     fn spawn(&self, name: String, job: Job) -> io::Result<Spawned> {

@@ -354,7 +354,7 @@ impl Port {
         self.shared.platform.now()
     }
 
-    /// Whether this process is a child of the one that opened the engine. A system call: for slow paths only.
+    /// Whether this process is a child of the one that opened the engine.
     pub(crate) fn is_forked(&self) -> bool {
         self.shared.platform.process() != self.process
     }
@@ -491,3 +491,6 @@ impl fmt::Debug for Port {
         write!(out, "Port({} at {})", self.index, self.address)
     }
 }
+
+#[cfg(test)]
+mod tests;

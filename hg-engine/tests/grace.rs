@@ -34,31 +34,31 @@ fn counted();
 
 /// The machine, but that no pause ends by itself.
 #[derive(Debug)]
-struct Patient;
+struct Patient(Machine);
 
 impl Platform for Patient {
     fn now(&self) -> Instant {
-        Machine.now()
+        self.0.now()
     }
 
     fn process(&self) -> u32 {
-        Machine.process()
+        self.0.process()
     }
 
     fn spawn(&self, name: String, job: Job) -> io::Result<Spawned> {
-        Machine.spawn(name, job)
+        self.0.spawn(name, job)
     }
 
     fn current(&self) -> Thread {
-        Machine.current()
+        self.0.current()
     }
 
     fn park(&self) {
-        Machine.park();
+        self.0.park();
     }
 
     fn park_timeout(&self, _: Duration) {
-        Machine.park();
+        self.0.park();
     }
 }
 
@@ -88,7 +88,7 @@ fn pair() -> (Engine, Engine, Peer, Arc<AtomicUsize>) {
     let plugin = Mem::default();
     let builder = || Builder::new().plugin(plugin.clone()).wait(Wait::Block).listen(true);
     let target = builder().open("mem://").unwrap();
-    let origin = builder().platform(Arc::new(Patient)).open("mem://").unwrap();
+    let origin = builder().platform(Arc::new(Patient(Machine::default()))).open("mem://").unwrap();
     target.serve(twice, |_, (number,)| Ok(2 * number)).unwrap();
     let count = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&count);

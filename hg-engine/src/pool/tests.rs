@@ -18,6 +18,7 @@ struct Refusing {
     is_refusing: AtomicBool,
     refused: AtomicUsize,
     process: AtomicU32,
+    machine: Machine,
 }
 
 impl Refusing {
@@ -37,7 +38,7 @@ impl Refusing {
 
 impl Platform for Refusing {
     fn now(&self) -> Instant {
-        Machine.now() + Duration::from_millis(self.ahead.load(Ordering::SeqCst))
+        self.machine.now() + Duration::from_millis(self.ahead.load(Ordering::SeqCst))
     }
 
     fn process(&self) -> u32 {
@@ -49,20 +50,20 @@ impl Platform for Refusing {
             self.refused.fetch_add(1, Ordering::SeqCst);
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        Machine.spawn(name, job)
+        self.machine.spawn(name, job)
     }
 
     fn current(&self) -> Thread {
-        Machine.current()
+        self.machine.current()
     }
 
     fn park(&self) {
-        Machine.park();
+        self.machine.park();
     }
 
     fn park_timeout(&self, limit: Duration) {
         // Not longer, since the clock may be put forward.
-        Machine.park_timeout(limit.min(Duration::from_millis(1)));
+        self.machine.park_timeout(limit.min(Duration::from_millis(1)));
     }
 }
 

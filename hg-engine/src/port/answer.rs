@@ -85,7 +85,7 @@ fn encode_long_value<T: Serialize>(
 
 #[cold]
 fn reserve_answer(port: &Port, origin: hg_na::Peer, len: usize) -> Result<Message, String> {
-    let mut state = port.state.lock();
+    let mut state = port.enter_state().ok_or_else(|| Error::Forked.to_string())?;
     let context = state.protocol.context().map_err(|error| error.to_string())?;
     let reserved = context.message(origin, len);
     reserved.map_err(|error| format!("the result cannot be sent: {error}"))
@@ -128,7 +128,9 @@ pub(crate) fn offer<T: Serialize>(
     message.as_mut_slice()[start..].copy_from_slice(&payload);
     header.encode(message.as_mut_slice());
 
-    let mut state = port.state.lock();
+    let Some(mut state) = port.enter_state() else {
+        return refused(Status::Rejected, &Error::Forked.to_string());
+    };
     if !state.is_open() || state.protocol.serves.is_cancelled(origin, header.id) {
         drop(state);
         return refused(Status::Cancelled, "");

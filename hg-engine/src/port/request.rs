@@ -242,7 +242,10 @@ impl Request {
 
     /// Sends an answer from whatever thread this is.
     pub(crate) fn hand_in(&self, message: Option<Message>) {
-        self.port.state.lock().protocol.end(self.due.origin, self.due.id, message);
+        // In a forked child nobody waits for it.
+        let Some(mut state) = self.port.enter_state() else { return };
+        state.protocol.end(self.due.origin, self.due.id, message);
+        drop(state);
         self.port.notify();
     }
 }

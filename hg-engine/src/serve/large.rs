@@ -85,10 +85,13 @@ pub(crate) fn serve(
     arrived: Option<Instant>,
     payload: &[u8],
 ) -> (Request, Task) {
-    let mut state = port.state.lock();
-    state.protocol.serves.keep_running(origin, header.id);
-    let token = state.protocol.serves.token(origin, header.id, false);
-    drop(state);
+    let token = match port.enter_state() {
+        Some(mut state) => {
+            state.protocol.serves.keep_running(origin, header.id);
+            state.protocol.serves.token(origin, header.id, false)
+        }
+        None => CancelToken::default(), // In a forked child nobody cancels.
+    };
     let mut request = Request::new(Arc::clone(port));
     request.reuse(origin, &header, arrived);
     request.make_cancellable(0);
@@ -104,8 +107,10 @@ pub(crate) fn serve(
             }
             Err(refusal) => Err(refusal),
         };
-        if header.kind == Kind::OneWay {
-            let protocol = &mut port.state.lock().protocol;
+        if header.kind == Kind::OneWay
+            && let Some(mut state) = port.enter_state()
+        {
+            let protocol = &mut state.protocol;
             protocol.tell(origin, Kind::ArgumentsTaken, header.id);
             if let Err((Status::Rejected | Status::Decode, why)) = &taken {
                 protocol.serves.log_dropped(origin, why);
@@ -292,8 +297,11 @@ async fn run(handler: Arc<dyn Handler>, request: Request, taken: Taken) -> Ended
 impl Port {
     /// The target refuses a request whose arguments nobody will pull.
     pub(crate) fn leave_arguments(&self, origin: hg_na::Peer, header: &Header) {
-        if header.lends() && header.kind == Kind::OneWay {
-            self.state.lock().protocol.tell(origin, Kind::ArgumentsTaken, header.id);
+        if header.lends()
+            && header.kind == Kind::OneWay
+            && let Some(mut state) = self.enter_state()
+        {
+            state.protocol.tell(origin, Kind::ArgumentsTaken, header.id);
         }
     }
 }
