@@ -28,8 +28,8 @@ use crate::{
 
 /// First two bytes of every message: `Hg`.
 pub const MAGIC: u16 = u16::from_le_bytes(*b"Hg");
-/// Version of the layout.
-pub const VERSION: u8 = 1;
+/// Version of the layout, and of what its fields mean: raised with every release that changes either.
+pub const VERSION: u8 = 2;
 /// Bytes that every message begins with.
 pub const PREFIX_LEN: usize = 20;
 /// Bytes of a request's header without extensions.

@@ -144,7 +144,7 @@ const ZEROES: &[u8] = if cfg!(feature = "postcard") { &[0; 2] } else { &[0; 16] 
 
 /// A request with id 7 for an RPC.
 fn request(rpc: u64, payload: &[u8]) -> Vec<u8> {
-    let mut bytes = b"Hg\x01".to_vec();
+    let mut bytes = b"Hg\x02".to_vec();
     bytes.extend([REQUEST, 0, codec(), 0, 0]);
     bytes.extend(u32::try_from(payload.len()).unwrap().to_le_bytes());
     bytes.extend(7_u64.to_le_bytes());
@@ -407,7 +407,7 @@ fn engines_of_another_version_or_codec_say_which_both_speak() {
     let version = called_through(|request| request[2] = 77);
     assert_eq!(kind_of(&version), "Incompatible");
     let said = version.to_string();
-    assert!(said.contains("version 77") && said.contains("version 1"), "{said}");
+    assert!(said.contains("version 77") && said.contains("version 2"), "{said}");
     let other = 3 - codec();
     let said = called_through(move |request| request[5] = other).to_string();
     assert!(said.contains("codec 1 (bincode)") && said.contains("codec 2 (postcard)"), "{said}");
@@ -442,7 +442,7 @@ fn lying_target(
 
 /// An answer to a request, with a status and a payload.
 fn answer_to(request: &[u8], status: u8, payload: &[u8]) -> Vec<u8> {
-    let mut bytes = b"Hg\x01".to_vec();
+    let mut bytes = b"Hg\x02".to_vec();
     bytes.extend([ANSWER, 0, status, 0, 0]);
     bytes.extend(u32::try_from(payload.len()).unwrap().to_le_bytes());
     bytes.extend(&request[12..20]);

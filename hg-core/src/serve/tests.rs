@@ -311,10 +311,15 @@ fn a_peer_that_does_not_speak_the_protocol_is_disconnected() {
     for bytes in [&b""[..], b"short", &[0xFF; 40]] {
         assert!(matches!(serves.handle_message(ORIGIN, bytes), Arrival::Disconnect(_)));
     }
-    let mut foreign = request(9);
-    foreign[2] = 77;
-    let arrival = serves.handle_message(ORIGIN, &foreign);
-    assert!(matches!(arrival, Arrival::Refuse { id: 9, status: Status::Incompatible, .. }));
+    for version in [1, 77] {
+        let mut foreign = request(9);
+        foreign[2] = version;
+        let arrival = serves.handle_message(ORIGIN, &foreign);
+        let Arrival::Refuse { id: 9, status: Status::Incompatible, text } = arrival else {
+            panic!("{arrival:?}")
+        };
+        assert!(text.contains(&format!("version {version} ")) && text.ends_with("version 2"), "{text}");
+    }
 }
 
 #[test]
