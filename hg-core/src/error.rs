@@ -43,8 +43,8 @@ pub enum CallError<E = NoError> {
     /// The target has as many requests in service as it wants (`Builder::reject_above`): the handler has certainly not run. Wait a
     /// little, or call another target.
     Overloaded(String),
-    /// The target does not take the arguments or give the result (its own limits), or its handler gave no answer. The handler may
-    /// have run.
+    /// A limit of the target keeps it from taking the arguments or giving the result, or one of the caller from taking the result; or
+    /// the handler gave no answer. The handler may have run.
     Rejected(String),
     /// Arguments or result cannot be decoded: a side is broken, or its declaration differs in what no signature shows.
     Decode(String),
@@ -107,7 +107,7 @@ impl<E> CallError<E> {
                 out,
                 "the target has too much to do and has not begun the call: {why}; wait a little, or call another target"
             ),
-            Self::Rejected(why) => write!(out, "the target rejected the call: {why}"),
+            Self::Rejected(why) => write!(out, "the call was rejected: {why}"),
             Self::Decode(why) => write!(out, "the two sides do not agree on the RPC: {why}"),
             Self::Panicked(why) => write!(out, "the handler panicked: {why}"),
             Self::NotMade(NaError::TooLong { len, max }) => write!(

@@ -55,7 +55,8 @@ impl Arriving {
         let port = &arriving.port;
         let (len, max) = (arriving.claim.descriptor.len(), port.shared.settings.large_max);
         if len > max {
-            return Err(Failure::Rejected(too_large("the result", len, (max, "large_max"))));
+            let limit = (max, "large_max");
+            return Err(Failure::Rejected(too_large("the result, for this engine", len, limit)));
         }
         let peer = Peer { na: arriving.answer.peer, port: port.id };
         let owned = PortRef::Owned(Arc::clone(port));
@@ -135,6 +136,6 @@ fn failure(error: TransferError) -> Failure {
         TransferError::NotMade(error @ hg_na::Error::NoMemory { .. }) => {
             Failure::Rejected(no_memory(&error))
         }
-        other => Failure::Rejected(format!("the result could not be pulled: {other}")),
+        other => Failure::Rejected(format!("its result could not be pulled from here: {other}")),
     }
 }

@@ -1,9 +1,12 @@
 //! Why a call was not made.
 
+use std::io;
+
 use hg_core::{
     codec::CodecError,
     error::{Failure, Started},
 };
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 
 #[cold]
 pub(crate) fn forked() -> Failure {
@@ -18,6 +21,20 @@ pub(crate) fn reserve_failure(error: hg_na::Error) -> Failure {
             Failure::PeerGone { reason: hg_na::GoneReason::Ended, started: Started::No }
         }
         other => other.into(),
+    }
+}
+
+/// Why there is no thread, from what the system said.
+#[cold]
+pub(crate) fn no_thread(error: io::Error) -> hg_na::Error {
+    // What fails is mostly the mapping of a stack, which the system calls a lack of threads.
+    match getrlimit(Resource::RLIMIT_AS) {
+        Ok((limit, _)) if limit != RLIM_INFINITY => hg_na::Error::Limit {
+            what: "threads, or address space for the stack of one more (RLIMIT_AS),",
+            limit,
+            remedy: "raise it with `ulimit -v`, or open engines that start none (`Progress::Own`)",
+        },
+        _ => hg_na::Error::os("pthread_create (see RLIMIT_NPROC, and pids.max of the cgroup)", error),
     }
 }
 

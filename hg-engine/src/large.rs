@@ -51,7 +51,7 @@ impl Claim {
 
 /// A sentence for whoever wanted to send more than this method of the builder allows.
 pub(crate) fn too_large(what: &str, len: u64, (max, limit): (u64, &str)) -> String {
-    format!("{what} of {len} bytes exceed the limit of {max} bytes (`Builder::{limit}`)")
+    format!("{what}: {len} bytes are over the limit of {max} bytes (`Builder::{limit}`)")
 }
 
 /// Why a result that has come is not taken.

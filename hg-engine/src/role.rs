@@ -59,6 +59,7 @@ use hg_core::operations::{OperationId, Outcome};
 use crate::{
     contain::{discard, panic_text},
     deferred,
+    failure::no_thread,
     idle::Idle,
     inside::{is_in_handler, is_inside, waiting},
     platform::{Spawned, Thread},
@@ -522,7 +523,7 @@ impl Port {
         let name = format!("hg-progress-{}", self.index);
         let job = Box::new(move || port.run_in_background_to_the_end());
         let spawned = self.shared.platform.spawn(name, job);
-        let spawned = spawned.map_err(|error| hg_na::Error::os("pthread_create", error))?;
+        let spawned = spawned.map_err(no_thread)?;
         // It is set once: a port has one such thread.
         let _first = self.background.thread.set(spawned.thread.clone());
         Ok(spawned)

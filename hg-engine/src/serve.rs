@@ -6,6 +6,7 @@ mod owed;
 mod places;
 mod runtime;
 mod tasks;
+mod unanswered;
 
 use std::{
     sync::{

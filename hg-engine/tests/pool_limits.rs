@@ -93,7 +93,8 @@ fn without_a_thread_to_be_had_blocking_handlers_wait_and_everything_else_goes_on
         assert_eq!(origin.call(plain, &peer, (number,)).wait().unwrap(), number);
     }
     let error = open(&plugin).unwrap_err();
-    assert!(matches!(error, Error::Os { call: "pthread_create", .. }), "{error:?}");
+    assert!(matches!(error, Error::Limit { .. }), "{error:?}");
+    assert!(error.to_string().contains("RLIMIT_AS") && error.to_string().contains("ulimit -v"), "{error}");
 
     setrlimit(Resource::RLIMIT_AS, before, hard).unwrap();
     // By the timer: nothing else asks for a thread.

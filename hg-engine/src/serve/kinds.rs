@@ -9,7 +9,7 @@ use hg_core::{
 };
 use hg_na::Message;
 
-use super::places;
+use super::{places, unanswered};
 use crate::{
     Request,
     contain::contain,
@@ -189,7 +189,7 @@ where
             Err(run) => return run,
         };
         let given = Answer { request: Some(request.clone()), rpc: PhantomData };
-        (self.function)(request, R::unpack(args), given);
+        unanswered::collect(|| (self.function)(request, R::unpack(args), given));
         Run::Given
     }
 }
@@ -222,12 +222,13 @@ impl<R: Rpc> Answer<R> {
 impl<R: Rpc> Drop for Answer<R> {
     fn drop(&mut self) {
         if let Some(request) = self.request.take() {
-            let (status, why) = if std::thread::panicking() {
-                (Status::Panicked, "the handler has panicked before it has answered")
-            } else {
-                (Status::Rejected, "the handler dropped the request unanswered")
-            };
-            request.hand_in(request.failure(status, why));
+            if !std::thread::panicking() {
+                let why = "the handler dropped the request unanswered";
+                request.hand_in(request.failure(Status::Rejected, why));
+            } else if let Some(request) = unanswered::keep(request) {
+                let why = "the handler has panicked before it has answered";
+                request.hand_in(request.failure(Status::Panicked, why));
+            }
         }
     }
 }

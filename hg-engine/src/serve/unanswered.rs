@@ -1,0 +1,43 @@
+//! Answers that are dropped because a handler panics: what it panicked with is known only once it has unwound, to whoever has
+//! called it.
+
+use std::{
+    cell::RefCell,
+    panic::{AssertUnwindSafe, catch_unwind},
+};
+
+use hg_core::error::Status;
+
+use crate::{
+    Request,
+    contain::{discard, panic_text},
+};
+
+thread_local! {
+    /// What [`collect`] answers; `None` outside of it.
+    static UNANSWERED: RefCell<Option<Vec<Request>>> = const { RefCell::new(None) };
+}
+
+/// Keeps a request whose answer is dropped by a panic; gives it back where nobody will catch that.
+pub(super) fn keep(request: Request) -> Option<Request> {
+    UNANSWERED.with_borrow_mut(|unanswered| match unanswered {
+        Some(requests) => {
+            requests.push(request);
+            None
+        }
+        None => Some(request),
+    })
+}
+
+/// Runs a handler; if it panics, the requests that it left unanswered are told with what.
+pub(super) fn collect(handler: impl FnOnce()) {
+    let before = UNANSWERED.replace(Some(Vec::new()));
+    let outcome = catch_unwind(AssertUnwindSafe(handler));
+    let unanswered = UNANSWERED.replace(before);
+    if let Err(panic) = outcome {
+        for request in unanswered.into_iter().flatten() {
+            request.hand_in(request.failure(Status::Panicked, panic_text(panic.as_ref())));
+        }
+        discard(panic);
+    }
+}
