@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use crate::{
     caller, drive,
-    net::Simulation,
+    net::{Planted, Simulation, planted},
     platform::Virtual,
     serve,
     simulated::Simulated,
@@ -22,7 +22,11 @@ pub(crate) fn open(process: usize, settings: &Settings) {
     let plugin = with(|run| Simulation::of(&run.net, id, descriptors));
     let stage: Arc<dyn Stage> = Arc::new(Simulated { process, id });
     let platform = Arc::new(Virtual { process: id });
-    let builder = serve::builder(settings, process, &stage);
+    let mut given = settings.clone();
+    if with(|run| run.story.rules.planted) == Some(Planted::NoBoundInBytes) {
+        given.backlog_bytes_max *= planted::BYTES;
+    }
+    let builder = serve::builder(&given, process, &stage);
     let opened = builder.plugin(plugin).platform(platform).open(&format!("sim://p{process}"));
     let handle = match opened {
         Ok(handle) => handle,

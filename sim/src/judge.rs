@@ -179,6 +179,10 @@ fn judge_call(
         return Some(("slow", format!("call {number} ({call}) took {took} us")));
     }
     let Ended::Failed(kind, text) = ended else { return None };
+    if record.served > 0 && text.contains("certainly not started") {
+        let why = format!("call {number} ({call}) was served, and ended by {kind}: {text}");
+        return Some(("outcome", why));
+    }
     let to = &run.processes[call.to];
     let sides = Sides {
         was_disturbed: from.disturbed_until > 0 || to.disturbed_until > 0,

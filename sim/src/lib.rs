@@ -3,6 +3,7 @@
 //! ```text
 //! cargo run --release -p sim -- --seeds 1000000 [--from N]      # many, on all cores; one that fails is made shorter and printed
 //! cargo run --release -p sim -- --seed N [--trace]              # one story
+//! cargo run --release -p sim -- --seeds 300 --planted lost-wake-up  # with a fault that is to be found: see [`Planted`]
 //! cargo run -p sim -- --real sm --seeds 1000 [--from N]         # the same with real processes, over sm or tcp: see `real`
 //! ```
 //!
@@ -58,7 +59,7 @@ mod trace;
 mod world;
 
 pub use interrupts::Interrupts;
-pub use net::Simulation;
+pub use net::{Planted, Simulation};
 pub use random::Random;
 pub use rpcs::Kind;
 pub use run::{Report, run};

@@ -11,7 +11,7 @@ use std::{
 };
 
 use sim::{
-    Checks, Tracing, check_of,
+    Checks, Planted, Tracing, check_of,
     real::{self, Transport},
     story::Story,
 };
@@ -26,15 +26,22 @@ struct Options {
     checks: Checks,
     real: Option<Transport>,
     threads: Option<u64>,
+    planted: Option<Planted>,
 }
 
-const USAGE: &str = "usage: sim [--seeds N] [--from N] [--seed N] [--trace] [--keep-going] [--skip CHECK,CHECK] [--threads N]
+const USAGE: &str = "usage: sim [--seeds N] [--from N] [--seed N] [--trace] [--keep-going] [--skip CHECK,CHECK] [--threads N] [--planted FAULT]
        sim --real sm|tcp [--seeds N] [--from N] [--seed N] [--keep-going] [--threads N]";
 
 /// Stories with real processes that run at a time: they mostly wait.
 const THREADS: u64 = 4;
 
 impl Options {
+    fn story(&self, seed: u64) -> Story {
+        let mut story = Story::new(seed);
+        story.rules.planted = self.planted;
+        story
+    }
+
     /// How many stories run at a time.
     fn threads(&self) -> u64 {
         self.threads.unwrap_or_else(|| {
@@ -53,6 +60,7 @@ fn options() -> Result<Options, String> {
         checks: Checks::default(),
         real: None,
         threads: None,
+        planted: None,
     };
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
@@ -66,6 +74,7 @@ fn options() -> Result<Options, String> {
             "--seed" => options.seed = Some(number()?),
             "--threads" => options.threads = Some(number()?.max(1)),
             "--real" => options.real = Some(args.next().ok_or(USAGE)?.parse()?),
+            "--planted" => options.planted = Some(args.next().ok_or(USAGE)?.parse()?),
             "--trace" => options.trace = true,
             "--keep-going" => options.keep_going = true,
             "--skip" => {
@@ -130,7 +139,7 @@ fn with_real_processes(transport: Transport, options: &Options) -> ExitCode {
 }
 
 fn one(seed: u64, options: &Options) -> ExitCode {
-    let story = Story::new(seed);
+    let story = options.story(seed);
     if options.trace {
         println!("{story}");
     }
@@ -226,7 +235,7 @@ fn many(options: &Options) -> ExitCode {
 
 /// Runs the story of a seed; gives one that has failed and is to be made shorter.
 fn try_one(seed: u64, options: &Options, tally: &mut Tally) -> Option<(Story, String)> {
-    let story = Story::new(seed);
+    let story = options.story(seed);
     let report = sim::run(&story, options.checks.clone(), Tracing::Off);
     tally.done += 1;
     let Some(failure) = report.failure else {

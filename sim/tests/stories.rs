@@ -3,7 +3,7 @@
 use std::thread;
 
 use sim::{
-    Checks, Kind, Trace, Tracing,
+    Checks, Kind, Planted, Trace, Tracing,
     story::{Act, Call, Event, Manner, Story, What},
 };
 
@@ -27,6 +27,21 @@ fn the_same_seed_gives_the_same_run_to_the_byte() {
         told += one.lines().len();
     }
     assert!(told > 5000, "{told} things happened in all");
+}
+
+/// Seeds within which a planted fault is found.
+const PLANTED: u64 = 300;
+
+#[test]
+fn each_planted_fault_is_found() {
+    for planted in Planted::ALL {
+        let is_found = (0..PLANTED).any(|seed| {
+            let mut story = Story::new(seed);
+            story.rules.planted = Some(planted);
+            sim::run(&story, Checks::default(), Tracing::Off).failure.is_some()
+        });
+        assert!(is_found, "{planted} is not found");
+    }
 }
 
 /// Stories that have failed once.

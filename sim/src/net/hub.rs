@@ -116,6 +116,10 @@ impl Endpoint {
         self.slots.iter().enumerate().filter_map(open).collect()
     }
 
+    pub(super) fn sides(&self) -> impl Iterator<Item = &Side> {
+        self.slots.iter().filter_map(|slot| slot.side.as_deref())
+    }
+
     pub(super) fn was_connected(&mut self, peer: Peer) -> bool {
         self.side(peer).is_none_or(|side| !matches!(side.link, Link::Idle | Link::Connecting))
     }

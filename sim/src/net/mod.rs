@@ -8,6 +8,7 @@
 //! | `post` | what starts and ends operations |
 //! | `side` | one side of a connection: what waits to be sent, what has arrived |
 //! | `round` | a round of progress of one endpoint |
+//! | `planted` | faults that the search is to find |
 //!
 //! A message is on its way for a time, in order within its lane; the sender's credit comes back when the receiver has taken it. A
 //! process that is killed is cut off at once: what it had sent still arrives, then its peers are told.
@@ -19,6 +20,7 @@ use hg_na_parts::credits::Amount;
 
 mod hub;
 mod mover;
+pub(crate) mod planted;
 mod plugin;
 mod post;
 mod region;
@@ -26,7 +28,7 @@ mod round;
 mod side;
 
 pub(crate) use self::hub::{Counts, Net};
-pub use self::plugin::Simulation;
+pub use self::{planted::Planted, plugin::Simulation};
 
 /// How the transport behaves in one story.
 #[derive(Debug, Clone)]
@@ -59,6 +61,8 @@ pub struct Rules {
     pub waits: bool,
     /// One wait in so many ends for no reason; 0: none.
     pub spurious: u64,
+    /// What is wrong on purpose.
+    pub planted: Option<Planted>,
 }
 
 impl Rules {
@@ -86,6 +90,7 @@ impl Rules {
             waits: false,
             views: false,
             spurious: 0,
+            planted: None,
         }
     }
 }

@@ -18,6 +18,7 @@ use nix::sys::eventfd::EventFd;
 
 use super::{
     Rules,
+    planted::Planted,
     hub::{Counts, Endpoint, Net},
     mover::NetMover,
 };
@@ -281,7 +282,7 @@ impl Context for SimContext {
         world::pass();
         let mut net = lock(&self.net);
         net.settle();
-        if net.has_work(self.id) {
+        if net.has_work(self.id) && !net.is_planted(Planted::LostWakeUp) {
             return false;
         }
         self.sleeper.publish();
@@ -298,7 +299,10 @@ impl Context for SimContext {
     }
 
     fn was_connected(&mut self, peer: Peer) -> bool {
-        self.with(|net, at| net.endpoints[at].was_connected(peer))
+        self.with(|net, at| {
+            let is_denied = net.is_planted(Planted::NeverConnected);
+            !is_denied && net.endpoints[at].was_connected(peer)
+        })
     }
 
     fn identity(&self, peer: Peer) -> Identity {

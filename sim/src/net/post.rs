@@ -6,10 +6,12 @@ use hg_na::{
     Begun, Descriptor, Direction, Error, Exchange, Exchanged, Failure, GoneReason, Message, Op,
     OpId, Peer, Reached, RegionState, Rejected, Returned, Rights, SharedBytes, Tag, Token, Transit,
 };
+use hg_core::{error::Status, header::Header};
 use hg_na_parts::receives::Receive;
 
 use super::{
     hub::{Clock, Event, Net},
+    planted::Planted,
     region::Regions,
     side::{Lane, Link, Outgoing, Side, TRANSFERS, Transfer, Way, finished, is_loud, length},
 };
@@ -41,9 +43,11 @@ impl Net {
                 side.out[Lane::Control as usize].queue.push_back(out);
             }
             Op::SendExpected { tag, message, .. } => {
+                let is_panic = is_panic(&message);
                 let out = Outgoing { id, token, tag, message };
                 side.out[Lane::Expected as usize].queue.push_back(out);
-                self.count_answer(at, peer, tag);
+                let is_twice = is_panic && self.is_planted(Planted::AnsweredTwice);
+                (0..=u8::from(is_twice)).for_each(|_| self.count_answer(at, peer, tag));
             }
             Op::RecvExpected { tag, .. } => {
                 // Its tag is free: checked above.
@@ -444,4 +448,10 @@ fn needed_for(direction: Direction) -> Rights {
         Direction::Get => Rights::READ,
         Direction::Put => Rights::WRITE,
     }
+}
+
+/// Whether an answer says that its handler has panicked.
+fn is_panic(answer: &Message) -> bool {
+    Header::decode(answer.as_slice())
+        .is_ok_and(|(header, _)| header.code == Status::Panicked as u8)
 }

@@ -7,6 +7,7 @@ use hg_na_parts::receives::Receive;
 
 use super::{
     hub::{Event, Net},
+    planted::{CONTROLS, KEPT_ANSWERS, Planted},
     side::{LANES, Lane, Link, Out, Side, finished, length},
 };
 
@@ -62,9 +63,23 @@ impl Net {
         }
         self.can_flush(side)
             || side.room(self.rules.queue_depth).0
+            || self.is_planted(Planted::RoomForNothing) && side.refusals.any()
             || !side.asked.is_empty()
             || LANES.iter().any(|lane| self.can_take(at, side, *lane, now))
-            || ends(side, self.endpoints[at].admission)
+            || ends(side, self.endpoints[at].admission, self.is_planted(Planted::HangUpWithheld))
+    }
+
+    pub(super) fn is_planted(&self, fault: Planted) -> bool {
+        self.rules.planted == Some(fault)
+    }
+
+    /// Whether admission is open to all.
+    fn admits(&self, at: usize) -> bool {
+        let endpoint = &self.endpoints[at];
+        let controls = |side: &Side| side.out[Lane::Control as usize].queue.len();
+        endpoint.admission
+            && !(self.is_planted(Planted::AdmissionBehindControl)
+                && endpoint.sides().any(|side| controls(side) >= CONTROLS))
     }
 
     fn can_flush(&self, side: &Side) -> bool {
@@ -76,8 +91,9 @@ impl Net {
         let Some((due, ..)) = side.arriving[lane as usize].front() else { return false };
         *due <= now
             && match lane {
-                Lane::Control | Lane::Expected => true,
-                Lane::Unexpected => self.endpoints[at].admission && side.admission,
+                Lane::Control => true,
+                Lane::Expected => side.unmatched <= KEPT_ANSWERS,
+                Lane::Unexpected => self.admits(at) && side.admission,
             }
     }
 
@@ -91,7 +107,8 @@ impl Net {
                     return moved;
                 };
                 // Of one that has hung up the operations end before its last requests are taken.
-                let waits = matches!(side.link, Link::Broken { is_told: false, .. });
+                let waits = matches!(side.link, Link::Broken { is_told: false, .. })
+                    && !self.is_planted(Planted::HangUpWithheld);
                 if lane == Lane::Unexpected && waits || !self.can_take(at, side, lane, now) {
                     break;
                 }
@@ -110,6 +127,7 @@ impl Net {
     }
 
     fn take_one(&mut self, at: usize, peer: Peer, lane: Lane, done: &mut Vec<Completion>) {
+        let keeps_answers = self.is_planted(Planted::AnswerStalls);
         let Some(side) = self.endpoints[at].side(peer) else { return };
         let Some((_, tag, message)) = side.arriving[lane as usize].pop_front() else { return };
         let taken = side.out[lane as usize].credits.release(length(message.len()));
@@ -121,6 +139,8 @@ impl Net {
                 if let Some(Receive { serial, token }) = side.receives.take(tag) {
                     let id = OpId { scope: peer.index(), serial };
                     done.push(finished(id, token, Ok(()), Returned::Message(message)));
+                } else {
+                    side.unmatched += u32::from(keeps_answers);
                 }
             }
         }
@@ -133,18 +153,20 @@ impl Net {
 
     /// Tells once that queues which were full have room.
     fn tell_room(&mut self, at: usize, peer: Peer) {
-        let depth = self.rules.queue_depth;
+        let (depth, is_false) = (self.rules.queue_depth, self.is_planted(Planted::RoomForNothing));
         let endpoint = &mut self.endpoints[at];
         let Some(side) = endpoint.side(peer) else { return };
+        let is_false = is_false && side.refusals.any();
         let (has_room, refusals) = side.room(depth);
         side.refusals = refusals;
-        if has_room {
+        if has_room || is_false {
             endpoint.ready.push_back(Completion::Room { peer });
         }
     }
 
     /// What is due of the end of a connection.
     fn end_of(&mut self, at: usize, peer: Peer) -> bool {
+        let is_withheld = self.is_planted(Planted::HangUpWithheld);
         let endpoint = &mut self.endpoints[at];
         let slot = &mut endpoint.slots[peer.index() as usize];
         let Some(side) = slot.side.as_deref_mut() else { return false };
@@ -154,7 +176,8 @@ impl Net {
         let mut moved = false;
         if !*is_told {
             *is_told = true;
-            if !is_empty(Lane::Control, side) || !is_empty(Lane::Expected, side) {
+            let waits = is_withheld && !is_empty(Lane::Unexpected, side);
+            if waits || !is_empty(Lane::Control, side) || !is_empty(Lane::Expected, side) {
                 if let Link::Broken { is_told, .. } = &mut side.link {
                     *is_told = false;
                 }
@@ -181,8 +204,8 @@ impl Net {
 }
 
 /// Whether a connection has an end to be told.
-fn ends(side: &Side, admission: bool) -> bool {
+fn ends(side: &Side, admission: bool, is_withheld: bool) -> bool {
     let Link::Broken { is_told, .. } = &side.link else { return false };
     let requests: &VecDeque<_> = &side.arriving[Lane::Unexpected as usize];
-    !is_told || requests.is_empty() || (admission && side.admission)
+    !is_told && !is_withheld || requests.is_empty() || (admission && side.admission)
 }

@@ -128,6 +128,8 @@ pub(super) struct Side {
     /// Transfers that the peer asks this side to make: its endpoint's names of them.
     pub(super) asked: VecDeque<u64>,
     pub(super) receives: Receives,
+    /// Answers that nobody waited for, where those are kept ([`super::Planted::AnswerStalls`]).
+    pub(super) unmatched: u32,
 }
 
 impl Side {
@@ -143,6 +145,7 @@ impl Side {
             refusals: Refusals::default(),
             asked: VecDeque::new(),
             receives: Receives::default(),
+            unmatched: 0,
         }
     }
 

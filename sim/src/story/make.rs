@@ -160,6 +160,7 @@ fn rules(random: &mut Random) -> Rules {
         waits: random.percent(60),
         views: random.percent(50),
         spurious: random.pick(&[0, 0, 10, 100]),
+        planted: None,
     }
 }
 
