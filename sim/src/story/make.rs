@@ -1,5 +1,7 @@
 //! Draws a story from a seed.
 
+mod stop;
+
 use super::{Act, Call, Event, FIRST, Manner, Settings, Story, What};
 use crate::{interrupts::Interrupts, net::Rules, random::Random, rpcs::Kind};
 
@@ -74,6 +76,8 @@ pub(super) fn story(seed: u64, random: &mut Random) -> Story {
     while (maker.story.events.len() as u64) < len {
         maker.step(random);
     }
+    maker.story.events.sort_by_key(|event| event.at);
+    maker.stop_a_caller(seed);
     maker.story.events.sort_by_key(|event| event.at);
     maker.story.rules.put_off = random.pick(&[0, 10, 50]);
     maker.story.interrupts = Interrupts {
