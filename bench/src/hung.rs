@@ -6,7 +6,9 @@
 //! | `hung_to_alone` | the second in proportion to the first                                    |
 //!
 //! The hung peers are contexts of this process of which nobody makes progress after their first call: what a stopped process
-//! looks like to its peers. Each is sent more one-way calls than the transport takes, so that messages wait for all of them.
+//! looks like to its peers. Each is sent more one-way calls than the transport takes, so that messages wait for all of them. With
+//! `--clients` they have stopped in the middle of their calls to the same target, which has answers for all of them; the client itself
+//! knows nothing of them.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -29,6 +31,9 @@ pub(crate) struct Arguments {
     /// Peers that have stopped.
     #[arg(long, default_value_t = 200)]
     peers: usize,
+    /// They are the target's clients.
+    #[arg(long)]
+    clients: bool,
     /// Repetitions of each figure, taken in turns.
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     repetitions: u32,
@@ -45,11 +50,18 @@ pub(crate) fn run(arguments: &Arguments, json: bool) -> Result<(), Error> {
     let beside = Shape { peers: 1 + arguments.peers as u64, ..alone.clone() };
     let mut turns = Turns::default();
     let alone = turns.add(Caller::connect(alone, &target)?);
-    let engine = builder(&arguments.url, wait).progress(hg::Progress::Own).calls_max(CALLS_MAX);
-    let engine = engine.open(&arguments.url)?;
     // Kept until everything is measured.
-    let _hung = hang(&arguments.url, arguments.peers, &engine)?;
-    let beside = turns.add(Caller::over(engine, beside, &target)?);
+    let _hung;
+    let beside = if arguments.clients {
+        let crowded = Rc::new(Target::start(&arguments.url, wait, cores)?);
+        _hung = crowded.running(|| hang_clients(&arguments.url, arguments.peers, &crowded))?;
+        turns.add(Caller::connect(Shape { peers: 1, ..beside }, &crowded)?)
+    } else {
+        let engine = builder(&arguments.url, wait).progress(hg::Progress::Own).calls_max(CALLS_MAX);
+        let engine = engine.open(&arguments.url)?;
+        _hung = (hang(&arguments.url, arguments.peers, &engine)?, Vec::new());
+        turns.add(Caller::over(engine, beside, &target)?)
+    };
     for call in [alone, beside] {
         turns.line(move |taken| taken.figure(call));
     }
@@ -87,6 +99,28 @@ fn hang(url: &str, peers: usize, origin: &hg::Engine) -> Result<Vec<hg::Engine>,
         left -= contexts;
     }
     Ok(engines)
+}
+
+/// What hangs: engines, and their calls.
+type Hung = (Vec<hg::Engine>, Vec<hg::OwnedCall<echo>>);
+
+/// Clients of a target that have had one call answered, and take no answer any more of the many that they have asked for.
+fn hang_clients(url: &str, clients: usize, target: &Target) -> Result<Hung, Error> {
+    let (mut engines, mut calls) = (Vec::new(), Vec::new());
+    while engines.len() * CONTEXTS < clients {
+        let contexts = CONTEXTS.min(clients - engines.len() * CONTEXTS);
+        let builder = builder(url, Wait::Spin).progress(hg::Progress::Own);
+        let engine = builder.contexts(contexts).open(url)?;
+        for index in 0..contexts {
+            let context = engine.context(index).expect("as many contexts as were asked for");
+            let peer = context.lookup(&hg::Address::new(target.address())?)?;
+            check(1, context.call(echo, &peer, (1,)).wait()?)?;
+            calls.extend((0..TOO_MANY).map(|value| context.call_owned(echo, &peer, (value,))));
+            context.progress(Duration::ZERO);
+        }
+        engines.push(engine);
+    }
+    Ok((engines, calls))
 }
 
 /// Contexts of one engine.

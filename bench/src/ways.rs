@@ -49,10 +49,10 @@ pub(crate) struct Arguments {
     #[arg(long)]
     free: bool,
     /// Repetitions of each figure, taken in turns.
-    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     repetitions: u32,
-    /// Calls in the shorter of the two runs under strace; 0: system calls are not counted.
-    #[arg(long, default_value_t = 20_000)]
+    /// Calls of a thread in the shorter of the two runs under strace; 0: system calls are not counted.
+    #[arg(long, default_value_t = 2_000)]
     calls: u64,
 }
 

@@ -7,7 +7,8 @@ use crate::stats::Better::{self, Larger, Smaller};
 
 /// The lines.
 pub(super) fn runs() -> Vec<Run> {
-    let mut runs = vec![instructions(), awaited_and_threads(), held(), idle()];
+    let mut runs = vec![instructions(), tracing(), awaited_and_threads(), held(), idle()];
+    runs.extend(hung());
     runs.extend(["sm", "tcp"].map(waits));
     runs
 }
@@ -55,6 +56,35 @@ fn instructions() -> Run {
     }
 }
 
+/// Against a build without it, which is to be there (see `hg-perf instructions`).
+fn tracing() -> Run {
+    let command = "instructions --how plain --repetitions 1 --beside target/untraced/release/hg-perf";
+    let claim = Claim::new(
+        "ways/tracing",
+        "instructions with `tracing` compiled in and off, beside a build without",
+        beside("instructions_per_call_and_side", Smaller, 1.02),
+    );
+    Run::one(Plain::once(command), claim)
+}
+
+/// Hung peers of the client, and hung clients of its target.
+fn hung() -> impl Iterator<Item = Run> {
+    let kinds = [("sm", "sm://"), ("tcp", "tcp://127.0.0.1:0")];
+    let sides = [("peers", ""), ("clients", " --clients")];
+    kinds.into_iter().flat_map(move |(scheme, url)| {
+        sides.into_iter().map(move |(side, flag)| {
+            let command = Plain::repeated(format!("hung --url {url}{flag}"), 50);
+            let name = format!("ways/hung/{scheme}/{side}");
+            let what = format!("{scheme}, a call beside 200 hung {side}, to one alone");
+            let claim = Claim::new(name, what, |figures| {
+                let ratio = Quantity::median(figures.of("hung_to_alone")?)?;
+                Some(Judged::figure(ratio, "alone", Smaller, 1.1, None))
+            });
+            Run::one(command, claim)
+        })
+    })
+}
+
 fn awaited_and_threads() -> Run {
     let mut claims = vec![
         Claim::new(
@@ -94,7 +124,12 @@ fn awaited_and_threads() -> Run {
             line("/getpid", "getpid per call", Box::new(getpid)),
         ]);
     }
-    Run { commands: vec![Plain::repeated("ways", 50)], claims }
+    for threads in [2, 4, 8] {
+        let what = format!("{threads} threads with a context each beside an engine each");
+        let ratio = of_threads("calls_of_contexts", threads, "ratio", Larger, 0.9);
+        claims.push(Claim::new(format!("ways/contexts/{threads}"), what, ratio));
+    }
+    Run { commands: vec![Plain::repeated("ways", 20)], claims }
 }
 
 fn held() -> Run {
