@@ -155,14 +155,6 @@ pub struct Operations {
     drained: FxHashSet<Peer>,
 }
 
-/// What [`Operations::take_into`] found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Taken {
-    Not,
-    Outcome,
-    Nothing,
-}
-
 impl Operation {
     /// Whether nobody is to be told when it settles, and it holds nothing.
     #[inline]
@@ -419,29 +411,19 @@ impl Operations {
     /// Takes the outcome to its place; says whether it has settled. What is unknown has, and leaves nothing.
     #[inline(always)]
     pub fn take_into(&mut self, id: OperationId, place: &mut Option<Outcome>) -> bool {
-        let mut freed = None;
-        let taken = self.table.look_and_forget(id, |operation| {
-            if operation.is_open() {
-                return (Taken::Not, false);
-            }
-            let mut taken = Taken::Nothing;
-            if let Phase::Settled(outcome) = &mut operation.phase {
-                // Nothing is dropped here: the place was empty, and `Sent` owns nothing.
-                let outcome = std::mem::replace(outcome, Outcome::Sent);
-                std::mem::forget(place.replace(outcome));
-                std::mem::forget(std::mem::replace(&mut operation.phase, Phase::Spent));
-                taken = Taken::Outcome;
-            }
-            debug_assert!(operation.waker.is_none(), "only what is open has one");
-            let is_idle = operation.is_idle();
-            freed = is_idle.then_some(operation.kind);
-            (taken, is_idle)
-        });
-        self.settled -= usize::from(taken == Some(Taken::Outcome));
-        if let Some(kind @ (Kind::Transfer | Kind::Room | Kind::Drain)) = freed {
-            self.handle_freed(kind);
+        let Some(operation) = self.table.get_mut(id) else { return true };
+        if operation.is_open() {
+            return false;
         }
-        taken != Some(Taken::Not)
+        if let Phase::Settled(outcome) = &mut operation.phase {
+            // Nothing is dropped here: the place was empty, and `Sent` owns nothing.
+            let outcome = std::mem::replace(outcome, Outcome::Sent);
+            std::mem::forget(place.replace(outcome));
+            std::mem::forget(std::mem::replace(&mut operation.phase, Phase::Spent));
+            self.settled -= 1;
+        }
+        self.free_if_spent(id);
+        true
     }
 
     /// An entry is gone that was no call's.
@@ -567,8 +549,9 @@ impl Operations {
     fn free_if_spent(&mut self, id: OperationId) {
         let Some(operation) = self.table.get(id) else { return };
         if matches!(operation.phase, Phase::Spent) && operation.is_idle() {
+            debug_assert!(operation.waker.is_none(), "only what is open has one");
             let kind = operation.kind;
-            self.table.discard(id);
+            self.table.forget(id); // It owns nothing any more.
             if !matches!(kind, Kind::Call | Kind::OneWay) {
                 self.handle_freed(kind);
             }

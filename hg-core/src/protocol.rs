@@ -36,7 +36,7 @@ use crate::{
     error::{Failure, Started, Status, bounded_text},
     header::{Header, Kind, PREFIX_LEN},
     kept::Kept,
-    operations::{Effect, Half, OperationId, Operations, Owner},
+    operations::{Effect, Half, OperationId, Operations, Outcome, Owner},
     serve::{Admission, Arrival, Control, Serves, Stalled},
 };
 
@@ -147,6 +147,14 @@ impl Protocol {
             receive: Owner::Call(id, Half::Receive).token(),
         };
         self.context.as_mut()?.exchange(&exchange, message)
+    }
+
+    /// Takes the answer to a call straight to its place, where it is the next thing that the transport has of its target;
+    /// says whether the call has settled by it.
+    #[inline(always)]
+    pub fn collect(&mut self, id: OperationId, place: &mut Option<Outcome>) -> bool {
+        let Some(context) = &mut self.context else { return false };
+        self.operations.collect(id, place, |peer, it| context.collect(peer, id.to_bits(), it))
     }
 
     /// Posts a call that has begun: its request, which may wait, and the receive of its answer.

@@ -178,22 +178,14 @@ impl<T> Table<T> {
         }
     }
 
-    /// Looks at an entry and, when `look` says so, forgets it without dropping it: its key is never good again.
-    /// `None` when it is not the same entry any more.
+    /// Forgets an entry that owns nothing, where it is; its key is never good again.
     #[inline(always)]
-    pub fn look_and_forget<R>(
-        &mut self,
-        key: Key,
-        look: impl FnOnce(&mut T) -> (R, bool),
-    ) -> Option<R> {
-        let place = self.places.get_mut(key.index())?;
-        let value = place.value.as_mut().filter(|_| place.number == key.number())?;
-        let (found, is_over) = look(value);
-        if is_over {
+    pub fn forget(&mut self, key: Key) {
+        let Some(place) = self.places.get_mut(key.index()) else { return };
+        if place.number == key.number() && place.value.is_some() {
             std::mem::forget(place.value.take());
             self.free.push(u32::try_from(key.index()).expect("an index has 28 bits"));
         }
-        Some(found)
     }
 
     /// Every entry, without its key.

@@ -22,7 +22,7 @@ const SWEEP_ABOVE: usize = 64;
 
 impl Timers {
     /// Arms a timer. `alive` tells of others whether they still count.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn arm(&mut self, at: Instant, key: Key, alive: impl Fn(Key) -> bool) {
         self.live += 1;
         if self.live == 1 {

@@ -22,8 +22,6 @@ use crate::{
     port::{Port, State, no_message},
 };
 
-const NS_PER_S: u64 = 1_000_000_000;
-
 /// Longest message that is copied once more on its way.
 const COPIED_MAX: usize = 4 * INLINE_MAX;
 
@@ -220,9 +218,7 @@ impl Port {
         if left.is_zero() {
             return Err(Failure::DeadlineExceeded(Started::No));
         }
-        let subsec_ns = u64::from(left.subsec_nanos());
-        let left_ns = left.as_secs().saturating_mul(NS_PER_S).saturating_add(subsec_ns);
-        header.remaining_ns = Some(left_ns);
+        header.remaining_ns = Some(u64::try_from(left.as_nanos()).unwrap_or(u64::MAX));
         Ok(self.now().checked_add(left))
     }
 

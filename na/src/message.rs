@@ -87,6 +87,20 @@ impl Message {
         Self(Repr::Inline { len, bytes })
     }
 
+    /// Makes it such a message where it is.
+    ///
+    /// # Panics
+    /// When `len` is over [`INLINE_MAX`]: check it first.
+    #[inline(always)]
+    pub fn set_slot(&mut self, slot: [u8; INLINE_MAX], len: usize) {
+        if !matches!(self.0, Repr::Inline { .. }) {
+            self.release();
+        }
+        let Repr::Inline { len: present, bytes } = &mut self.0 else { return };
+        assert!(len <= INLINE_MAX, "an inline message holds {INLINE_MAX} bytes");
+        (*present, *bytes) = (u8::try_from(len).expect("INLINE_MAX fits in a byte"), slot);
+    }
+
     /// A message in the transport's own memory.
     #[must_use]
     pub fn from_body(body: Box<dyn MessageBody>) -> Self {

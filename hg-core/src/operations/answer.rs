@@ -1,6 +1,6 @@
 //! What a call learns from its transport: an answer, read, or a failure, in the caller's words.
 
-use hg_na::{Failure as NaFailure, GoneReason, INLINE_MAX, Message, Peer, Reached, Returned};
+use hg_na::{Failure as NaFailure, GoneReason, Message, Peer, Reached, Returned};
 
 use super::{BulkAnswer, OperationId, Outcome};
 use crate::{
@@ -8,16 +8,11 @@ use crate::{
     header::{Header, Kind},
 };
 
-/// The bytes of the answer to a call, and how many count, when it is short and says nothing but that all went well.
-/// They are to be copied: what is returned owns nothing then, and may stay where it is.
+/// Whether the answer to a call is short and says nothing but that all went well.
 #[inline(always)]
-pub(super) fn plain_answer(
-    id: OperationId,
-    returned: &Returned,
-) -> Option<(&[u8; INLINE_MAX], usize)> {
-    let Returned::Message(message) = returned else { return None };
-    let (bytes, len) = message.slot()?;
-    Header::is_plain_answer(bytes, len, id.to_bits()).then_some((bytes, len))
+pub(super) fn is_plain_answer(id: OperationId, message: &Message) -> bool {
+    let slot = message.slot();
+    slot.is_some_and(|(bytes, len)| Header::is_plain_answer(bytes, len, id.to_bits()))
 }
 
 #[cold]

@@ -2,11 +2,11 @@
 
 use std::time::Instant;
 
-use hg_na::{Failure as NaFailure, GoneReason, OpId, Peer, Reached, Returned};
+use hg_na::{Failure as NaFailure, GoneReason, Message, OpId, Peer, Reached, Returned};
 
 use super::{
     BulkAnswer, Effect, Extra, Kind, OperationId, Operations, Outcome, Phase,
-    answer::{plain_answer, read_answer, transport_failure},
+    answer::{is_plain_answer, read_answer, transport_failure},
 };
 use crate::{
     error::{Failure, Started},
@@ -112,47 +112,64 @@ impl Operations {
         if half == Half::Receive
             && result.is_ok()
             && call.is_plain()
-            && let Some((bytes, len)) = plain_answer(id, returned)
+            && let Returned::Message(message) = returned
+            && is_plain_answer(id, message)
         {
             call.receive = OpState::Done;
             if call.deadline.take().is_some() {
                 self.timers.disarm();
             }
+            let message = std::mem::replace(message, Message::inline(0));
+            let answer = Phase::Settled(Outcome::plain(message));
             // Nothing is dropped: the phase was `Open`.
-            let before =
-                std::mem::replace(&mut call.phase, Phase::Settled(Outcome::plain(bytes, len)));
-            std::mem::forget(before);
+            std::mem::forget(std::mem::replace(&mut call.phase, answer));
             self.settled += 1;
             return;
         }
         self.handle_done_otherwise(id, half, result, returned);
     }
 
-    /// The same for an answer whose taker is here: straight to its place. `false` leaves everything to
-    /// [`Operations::handle_done`].
+    /// Takes the answer to a call of which nobody is to be told to its place, where `next` puts it there; says whether the call
+    /// has settled by it.
     #[inline(always)]
-    pub fn take_answer(
+    pub fn collect(
         &mut self,
         id: OperationId,
-        returned: &Returned,
         place: &mut Option<Outcome>,
+        next: impl FnOnce(Peer, &mut Message) -> bool,
     ) -> bool {
-        let timers = &mut self.timers;
-        let taken = self.table.look_and_forget(id, |call| {
-            if call.is_plain()
-                && !matches!(call.send, OpState::Open(_))
-                && let Some((bytes, len)) = plain_answer(id, returned)
-            {
-                // Nothing is dropped: the place was empty, and a plain call owns nothing.
-                std::mem::forget(place.replace(Outcome::plain(bytes, len)));
-                if call.deadline.is_some() {
-                    timers.disarm();
-                }
-                return (true, true);
-            }
-            (false, false)
-        });
-        taken == Some(true)
+        let Some(call) = self.table.get_mut(id) else { return false };
+        let is_awaited = call.is_plain()
+            && matches!(call.receive, OpState::Open(_))
+            && !matches!(call.send, OpState::Open(_));
+        if !is_awaited {
+            return false;
+        }
+        // Nothing is dropped: the place was empty.
+        std::mem::forget(place.replace(Outcome::plain(Message::inline(0))));
+        let Some(Outcome::Answered { message, .. }) = place else { return false };
+        if !next(call.peer, message) {
+            *place = None;
+            return false;
+        }
+        if !is_plain_answer(id, message) {
+            return self.read_collected(id, place);
+        }
+        if call.deadline.is_some() {
+            self.timers.disarm();
+        }
+        self.table.forget(id); // A plain call owns nothing.
+        true
+    }
+
+    /// An answer has come to its place that is to be read.
+    #[cold]
+    fn read_collected(&mut self, id: OperationId, place: &mut Option<Outcome>) -> bool {
+        if let Some(Outcome::Answered { message, .. }) = place.take() {
+            let returned = &mut Returned::Message(message);
+            self.handle_done_otherwise(id, Half::Receive, &mut Ok(()), returned);
+        }
+        self.take_into(id, place)
     }
 
     #[inline(never)]

@@ -3,7 +3,7 @@
 use std::{fmt, time::Instant};
 
 use hg_bulk::TransferError;
-use hg_na::{INLINE_MAX, Message, Peer, SharedBytes};
+use hg_na::{Message, Peer, SharedBytes};
 
 use crate::{error::Failure, header::ANSWER_LEN};
 
@@ -32,8 +32,7 @@ pub enum Outcome {
 impl Outcome {
     /// A short value.
     #[inline(always)]
-    pub(super) fn plain(bytes: &[u8; INLINE_MAX], len: usize) -> Self {
-        let message = Message::from_slot(*bytes, len);
+    pub(super) fn plain(message: Message) -> Self {
         Self::Answered { message, payload: ANSWER_LEN, handler_error: false }
     }
 }

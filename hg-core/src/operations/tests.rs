@@ -57,26 +57,35 @@ fn drain(calls: &mut Operations) -> Vec<Effect> {
 }
 
 #[test]
-fn only_a_plain_answer_goes_straight_to_who_waits_for_it() {
+fn an_answer_is_collected_where_nobody_else_is_to_be_told() {
     let mut calls = Operations::new(8);
-    let plain = |id| Returned::Message(Message::copied(answer_to(id, Status::Ok).as_slice()));
-    let id = calls.next_id().unwrap();
-    assert_eq!(calls.begin_exchanged((PEER, "test"), None, (op(2), op(1))), id);
-    let refused = Returned::Message(answer_to(id, Status::NoSuchRpc));
+    let answer = |id, status| {
+        move |_, message: &mut Message| {
+            *message = Message::copied(answer_to(id, status).as_slice());
+            true
+        }
+    };
+    let begin = |calls: &mut Operations, serials: [u64; 2]| {
+        let id = calls.next_id().unwrap();
+        let ops = (op(serials[0]), op(serials[1]));
+        assert_eq!(calls.begin_exchanged((PEER, "test"), None, ops), id);
+        id
+    };
+    let id = begin(&mut calls, [2, 1]);
     let mut place = None;
-    assert!(!calls.take_answer(id, &refused, &mut place) && place.is_none());
-    assert!(
-        !calls.take_answer(id, &plain(OperationId::from_bits(99)), &mut place) && place.is_none()
-    );
+    assert!(!calls.collect(id, &mut place, |_, _| false) && place.is_none());
     assert!(calls.set_waker(id, Waker::noop().clone()).is_none());
-    assert!(!calls.take_answer(id, &plain(id), &mut place), "somebody else is to be told");
+    let never = |_: Peer, _: &mut Message| unreachable!("somebody else is to be told, or it is over");
+    assert!(!calls.collect(id, &mut place, never));
     assert!(calls.abandon(id, some_instant()).is_some());
-    assert!(!calls.take_answer(id, &plain(id), &mut place), "its outcome is settled");
+    assert!(!calls.collect(id, &mut place, never));
     done(&mut calls, id, Half::Receive, Ok(()), Some(answer_to(id, Status::Ok)));
-    let id = calls.next_id().unwrap();
-    calls.begin_exchanged((PEER, "test"), None, (op(4), op(3)));
-    assert!(calls.take_answer(id, &plain(id), &mut place));
-    assert!(matches!(place, Some(Outcome::Answered { handler_error: false, .. })));
+    let id = begin(&mut calls, [4, 3]);
+    assert!(calls.collect(id, &mut place, answer(id, Status::Ok)));
+    assert!(matches!(place.take(), Some(Outcome::Answered { handler_error: false, .. })));
+    let id = begin(&mut calls, [6, 5]);
+    assert!(calls.collect(id, &mut place, answer(id, Status::NoSuchRpc)));
+    assert!(matches!(place, Some(Outcome::Failed(_))));
     assert!(calls.is_empty() && !calls.any_settled());
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, MutexGuard};
 
-use hg_core::operations::{Half, OperationId, Outcome, Owner};
+use hg_core::operations::{OperationId, Outcome};
 use hg_na::{Completion, Done, Returned};
 
 use super::{Port, ROUNDS_PER_CLOCK, Role, Shared, State, Work};
@@ -21,10 +21,10 @@ pub(crate) trait Look {
         false
     }
 
-    /// Takes an answer that has arrived, if it waits for just that one: it need not be kept for it.
+    /// Asked before a round that may be left out, if it waits for one thing alone: finding that, the round is.
     #[inline(always)]
-    fn take(&mut self, _state: &mut State, _id: OperationId, _returned: &Returned) -> bool {
-        false
+    fn collect(&mut self, _state: &mut State, _work: &mut Work) -> Option<Self::Found> {
+        None
     }
 }
 
@@ -67,9 +67,7 @@ impl Look for OutcomeOf<'_> {
 
     #[inline(always)]
     fn look(&mut self, state: &mut State) -> Option<()> {
-        let found =
-            self.outcome.is_some() || state.protocol.operations.take_into(self.id, self.outcome);
-        found.then_some(())
+        state.protocol.operations.take_into(self.id, self.outcome).then_some(())
     }
 
     fn may_wait(&self, port: &Port, transfer: OperationId) -> bool {
@@ -78,8 +76,10 @@ impl Look for OutcomeOf<'_> {
     }
 
     #[inline(always)]
-    fn take(&mut self, state: &mut State, id: OperationId, returned: &Returned) -> bool {
-        id == self.id && state.protocol.operations.take_answer(id, returned, self.outcome)
+    fn collect(&mut self, state: &mut State, work: &mut Work) -> Option<()> {
+        let found = work.may_leave_out(state) && state.protocol.collect(self.id, self.outcome);
+        work.rounds_since_clock += u32::from(found);
+        found.then_some(())
     }
 }
 
@@ -96,7 +96,11 @@ impl Port {
     ) -> (bool, Option<L::Found>) {
         let work = role.work();
         state.hand_in(work);
-        let mut moved = self.progress_transport(&mut state, work, look);
+        if let Some(found) = look.collect(&mut state, work) {
+            role.give_back(state);
+            return (true, Some(found));
+        }
+        let mut moved = self.progress_transport(&mut state, work);
         let found = look.look(&mut state);
         if found.is_some() {
             state.protocol.tell_waiting(); // What was found has made room.
@@ -182,12 +186,7 @@ impl Port {
     }
 
     #[inline(always)]
-    fn progress_transport<L: Look + ?Sized>(
-        &self,
-        state: &mut State,
-        work: &mut Work,
-        look: &mut L,
-    ) -> bool {
+    fn progress_transport(&self, state: &mut State, work: &mut Work) -> bool {
         let is_clock_read = work.read_clock(&self.shared);
         if is_clock_read {
             state.protocol.handle_clock(work.now);
@@ -212,12 +211,6 @@ impl Port {
         let any = !work.done.is_empty();
         while let Some(completion) = work.done.get_mut(at) {
             at += 1;
-            if let Completion::Done(Done { token, result: Ok(()), returned, .. }) = completion
-                && let Owner::Call(id, Half::Receive) = Owner::of(*token)
-                && look.take(state, id, returned)
-            {
-                continue;
-            }
             state.protocol.handle_completion(completion, at - 1, &mut work.requests);
         }
         let moved = moved | any;
@@ -232,6 +225,15 @@ impl Port {
 }
 
 impl Work {
+    /// Whether a round may be left out, of those that share a reading of the clock: nothing else is known to be due.
+    #[inline]
+    fn may_leave_out(&self, state: &State) -> bool {
+        self.rounds_since_clock < ROUNDS_PER_CLOCK
+            && !state.protocol.has_chores()
+            && state.protocol.deferred.is_empty()
+            && !self.is_ready()
+    }
+
     /// Says whether the clock was read in this round; others go by the last reading.
     #[inline]
     fn read_clock(&mut self, shared: &Shared) -> bool {

@@ -211,6 +211,24 @@ impl Node {
         Ok(true)
     }
 
+    /// An answer by the short cut; says whether it was taken. It ends the receive of this token.
+    pub(crate) fn collect(
+        &mut self,
+        (from, tag): (Peer, Tag),
+        receive: Token,
+        bytes: &[u8],
+    ) -> Outcome<bool> {
+        let (name, mut message) = (self.name, Message::copied(b"before"));
+        if !self.context.collect(from, tag, &mut message) {
+            ensure!(message.as_slice() == b"before", "{name}: {message:?} was not collected");
+            return Ok(false);
+        }
+        let ended = self.pending.extract_if(|_, shape| shape.token == receive).count();
+        ensure!(ended == 1, "{name}: an answer was collected whose receive is not open");
+        ensure!(message.as_slice() == bytes, "{name}: {message:?} was collected for {bytes:?}");
+        Ok(true)
+    }
+
     /// Begins a transfer; one that is to begin later is refused, as with [`Error::Again`].
     pub(crate) fn begin<'op>(&mut self, op: &'op Op) -> Begun<'op> {
         let transit = op.transit().expect("a put or a get of equal sides");

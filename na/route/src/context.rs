@@ -486,6 +486,15 @@ impl Context for RouteContext {
         self.reply_slowly(to, tag, token, message)
     }
 
+    #[inline]
+    fn collect(&mut self, from: Peer, tag: Tag, answer: &mut Message) -> bool {
+        if from.index() & Peer::SECOND != 0 || !self.marks.is_plainly_direct(from) {
+            return false;
+        }
+        self.local_quiet = 0;
+        self.local.collect(from, tag, answer)
+    }
+
     fn begin<'near>(&mut self, transit: &Transit<'near, '_>) -> Begun<'near> {
         self.begin_locally(transit)
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use hg_na::{Completion, INLINE_MAX, Message, OpId, Peer, Returned};
+use hg_na::{Completion, INLINE_MAX, Message, OpId, Peer, Returned, Tag};
 
 use crate::{
     ahead,
@@ -60,6 +60,24 @@ impl Connection {
             taken += requests;
         }
         taken
+    }
+
+    /// Takes a short answer to this tag, where that comes next.
+    #[inline(always)]
+    pub(crate) fn collect(&mut self, tag: Tag, answer: &mut Message) -> bool {
+        let Some(link) = self.link.as_mut().filter(|_| self.is_hot) else { return false };
+        let Some(slot) = link.peek(ANSWERS) else { return false };
+        ahead::fetch(link.part(ANSWERS, FETCHED_AHEAD));
+        let word = slot.claimed_word();
+        let is_its = is_short(word, ANSWERS) && slot.bytes[0].load() == tag; // C2
+        if !is_its || self.receives.take_plain(tag).is_none() {
+            return false;
+        }
+        answer.set_slot(answer_in(slot), length(word));
+        take(link, ANSWERS);
+        self.empty_rounds = 0;
+        self.is_streaming = false;
+        true
     }
 
     /// Whether a round of polling would take something; asked after the fence of a sleep.
@@ -269,8 +287,13 @@ fn length(word: Word) -> usize {
 /// A short expected message, copied out of its slot: its first eight bytes are the tag.
 #[inline(always)]
 fn answer_of(slot: &Slot, len: usize) -> Message {
+    Message::from_slot(answer_in(slot), len)
+}
+
+#[inline(always)]
+fn answer_in(slot: &Slot) -> [u8; INLINE_MAX] {
     let [_tag, a, b, c, d, e, f] = slot.payload();
-    Message::from_slot(bytes_of([a, b, c, d, e, f, 0]), len)
+    bytes_of([a, b, c, d, e, f, 0])
 }
 
 #[inline(always)]

@@ -217,6 +217,14 @@ impl Context for SimContext {
         self.with(|net, at| net.reply(at, (to, tag), token, message))
     }
 
+    fn collect(&mut self, from: Peer, tag: Tag, answer: &mut Message) -> bool {
+        let collected = self.with(|net, at| net.collect(at, from, tag));
+        collected.is_some_and(|message| {
+            *answer = message;
+            true
+        })
+    }
+
     fn begin<'near>(&mut self, transit: &Transit<'near, '_>) -> Begun<'near> {
         match self.with(|net, at| net.begin(at, transit)) {
             Ok(owner) => Begun::Ready(Box::new(NetMover::new(&self.net, self.id, owner, transit))),

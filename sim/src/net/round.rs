@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use hg_na::{Completion, OpId, Peer, Returned};
+use hg_na::{Completion, Done, Message, OpId, Peer, Returned, Tag};
 use hg_na_parts::receives::Receive;
 
 use super::{
@@ -124,6 +124,27 @@ impl Net {
             moved = true;
         }
         moved
+    }
+
+    /// An answer out of turn, where it comes next of its peer.
+    pub(super) fn collect(&mut self, at: usize, from: Peer, tag: Tag) -> Option<Message> {
+        let now = self.now();
+        let side = self.endpoints[at].side(from)?;
+        let is_next = side.arriving[Lane::Control as usize].is_empty()
+            && matches!(side.link, Link::Open { .. })
+            && side.receives.contains(tag)
+            && side.arriving[Lane::Expected as usize].front().is_some_and(
+                |(due, of, message)| *due <= now && *of == tag && message.slot().is_some(),
+            );
+        if !self.rules.short_cuts || !is_next {
+            return None;
+        }
+        let mut done = Vec::new();
+        self.take_one(at, from, Lane::Expected, &mut done);
+        match done.pop()? {
+            Completion::Done(Done { returned: Returned::Message(message), .. }) => Some(message),
+            _ => None,
+        }
     }
 
     fn take_one(&mut self, at: usize, peer: Peer, lane: Lane, done: &mut Vec<Completion>) {

@@ -1,5 +1,5 @@
-//! The short cuts, [`hg_na::Context::exchange`] and [`hg_na::Context::reply`]: taken, they are as if posted; not
-//! taken, they have done nothing. A plugin without them takes none, which passes.
+//! The short cuts, [`hg_na::Context::exchange`], [`hg_na::Context::reply`] and [`hg_na::Context::collect`]: taken, they are as
+//! if posted, or told by a round; not taken, they have done nothing. A plugin without them takes none, which passes.
 
 use hg_na::{Message, Peer, QUIET};
 
@@ -43,8 +43,12 @@ pub(crate) fn calls_by_short_cuts_are_as_if_posted(suite: &Suite) -> Outcome {
                 world.answer(B, to_a, number, &(!number).to_le_bytes())?;
             }
         }
-        for (number, receive) in numbers.zip(receives) {
-            world.received(A, receive, &(!number).to_le_bytes())?;
+        for (number, receive) in numbers.rev().zip(receives.into_iter().rev()) {
+            let answer = (!number).to_le_bytes();
+            let collects = number % BURST > burst % BURST;
+            if !collects || !world.nodes[A].collect((to_b, number), receive, &answer)? {
+                world.received(A, receive, &answer)?;
+            }
         }
     }
     world.end()

@@ -227,6 +227,11 @@ impl Context for SmContext {
         self.post_reply(to, tag, token, message)
     }
 
+    #[inline]
+    fn collect(&mut self, from: Peer, tag: Tag, answer: &mut Message) -> bool {
+        self.collect_answer(from, tag, answer)
+    }
+
     fn begin<'near>(&mut self, transit: &Transit<'near, '_>) -> Begun<'near> {
         if self.guard.is_child() { Begun::No } else { self.begin_now(transit) }
     }

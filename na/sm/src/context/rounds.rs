@@ -8,7 +8,7 @@
 
 use std::time::Instant;
 
-use hg_na::{Completion, Error, Peer};
+use hg_na::{Completion, Error, Message, Peer, Tag};
 
 use crate::{
     connection::Phase,
@@ -54,6 +54,19 @@ impl SmContext {
         }
         self.count(taken);
         Ok(true)
+    }
+
+    /// An answer, before the round that would take it; chores come first.
+    #[inline(always)]
+    pub(crate) fn collect_answer(&mut self, from: Peer, tag: Tag, answer: &mut Message) -> bool {
+        if self.has_chores || self.guard.is_child() {
+            return false;
+        }
+        let is_there = self.peers.find(from).is_some_and(|it| it.collect(tag, answer));
+        if is_there {
+            self.count(1);
+        }
+        is_there
     }
 
     #[cold]
