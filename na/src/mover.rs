@@ -5,7 +5,7 @@ use std::fmt;
 use crate::Error;
 
 /// A put or a get that was begun: everything about it is checked, and its owner is kept from taking the remote memory
-/// back, for as long as this lives, or as [`crate::Region::unregister`] waits.
+/// back for as long as this lives: [`crate::Region::unregister`] gives a copy meanwhile, or waits.
 ///
 /// It borrows the local region and nothing else. It is for the next moment, not to be kept.
 pub trait Mover: Send {

@@ -1,13 +1,12 @@
-//! Messages that live outside of their slot: outgoing ones in the own arena, received ones in buffers
-//! of a pool.
+//! Messages that live outside of their slot: outgoing ones in the own arena, received ones in memory of their own.
 
-use std::{collections::VecDeque, fmt, sync::Arc};
+use std::{fmt, sync::Arc};
 
 use hg_na::{Message, MessageBody};
 use hg_na_memory::ForkGuard;
 
 use crate::{
-    arena::{MESSAGE_MAX, Reservation, States},
+    arena::{Reservation, States},
     segment::ArenaBytes,
 };
 
@@ -103,151 +102,34 @@ impl fmt::Debug for OutBody {
     }
 }
 
-/// Buffer sizes, and how many of each are kept: a 4 KiB or 64 KiB argument with its headers fits the
-/// first and the second.
-const CLASSES: [(usize, usize); 3] = [(8 * 1024, 64), (72 * 1024, 16), (MESSAGE_MAX as usize, 8)];
+/// Others may hold on to a received message from so many bytes on: shorter ones are copied sooner.
+const SHARED_MIN: usize = 256;
 
-/// Shorter ones are memory of their own, which an allocator has at hand.
-const POOLED_MIN: usize = 256;
-
-/// Buffers for received messages: of those that were handed out last, the ones that nobody holds any more are used again.
-#[derive(Debug, Default)]
-pub(crate) struct Pool {
-    /// Of each size, the one that was used last at the end.
-    kept: [VecDeque<Arc<InBody>>; CLASSES.len()],
+/// A received message.
+pub(crate) fn received(bytes: Vec<u8>) -> Message {
+    if bytes.len() < SHARED_MIN {
+        return Message::from(bytes);
+    }
+    Message::from_shared(Arc::new(InBody(bytes)))
 }
-
-impl Pool {
-    /// A message of `len` bytes, at most [`MESSAGE_MAX`], filled by `fill`.
-    pub(crate) fn message(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) -> Message {
-        if len < POOLED_MIN {
-            let mut bytes = [0; POOLED_MIN];
-            fill(&mut bytes[..len]);
-            return Message::copied(&bytes[..len]);
-        }
-        let class = CLASSES.iter().position(|(size, _)| len <= *size).unwrap_or(CLASSES.len() - 1);
-        let ((size, most), kept) = (CLASSES[class], &mut self.kept[class]);
-        let mut body = free_one(kept).unwrap_or_else(|| Arc::new(InBody::new(size)));
-        let unheld = Arc::get_mut(&mut body).expect("a free one is nobody else's");
-        unheld.len = len;
-        fill(&mut unheld.buffer[..len]);
-        let message = Message::from_shared(Arc::clone(&body) as Arc<dyn MessageBody>);
-        if kept.len() < most {
-            kept.push_back(body);
-        }
-        message
-    }
-
-    /// Gives all buffers back to the allocator, held ones once they are dropped; `true` when there were some.
-    pub(crate) fn trim(&mut self) -> bool {
-        self.kept.iter_mut().fold(false, |any, kept| !std::mem::take(kept).is_empty() | any)
-    }
-}
-
-/// One that is free: the last one, which is hot, or one that has been out for long.
-fn free_one(kept: &mut VecDeque<Arc<InBody>>) -> Option<Arc<InBody>> {
-    // Not held weakly either, which could be made a share of it at any moment.
-    let is_free = |body: &mut Arc<InBody>| Arc::get_mut(body).is_some();
-    if kept.back_mut().is_some_and(is_free) {
-        return kept.pop_back();
-    }
-    for _ in 0..LOOKS_MAX.min(kept.len()) {
-        if kept.front_mut().is_some_and(is_free) {
-            return kept.pop_front();
-        }
-        kept.rotate_left(1); // Held on to: it is not asked again soon.
-    }
-    None
-}
-
-/// Buffers that are looked at for one that is free.
-const LOOKS_MAX: usize = 4;
 
 /// A received message, as those see it who hold it.
-struct InBody {
-    buffer: Box<[u8]>,
-    len: usize,
-}
-
-impl InBody {
-    fn new(size: usize) -> Self {
-        Self { buffer: vec![0; size].into_boxed_slice(), len: 0 }
-    }
-}
+struct InBody(Vec<u8>);
 
 impl MessageBody for InBody {
     fn bytes(&self) -> &[u8] {
-        &self.buffer[..self.len]
+        &self.0
     }
     fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.buffer[..self.len]
+        &mut self.0
     }
     fn truncate(&mut self, len: usize) {
-        self.len = self.len.min(len);
+        self.0.truncate(len);
     }
 }
 
 impl fmt::Debug for InBody {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "InBody({} bytes)", self.len)
-    }
-}
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_dropped_message_leaves_its_buffer_for_the_next_one_and_the_pool_is_bounded() {
-        let mut pool = Pool::default();
-        let first = pool.message(5000, |bytes| bytes.fill(7));
-        assert_eq!(first.as_slice(), [7; 5000]);
-        let place = first.as_slice().as_ptr();
-        drop(first);
-        let second = pool.message(POOLED_MIN, |bytes| bytes.fill(8));
-        assert_eq!(second.as_slice().as_ptr(), place);
-        let many: Vec<_> = (0..200).map(|_| pool.message(POOLED_MIN, |_| ())).collect();
-        drop(many);
-        assert_eq!(pool.kept[0].len(), CLASSES[0].1);
-        assert!(pool.trim() && !pool.trim());
-        drop(second);
-    }
-
-    #[test]
-    fn what_is_held_keeps_its_bytes_and_what_is_free_is_found_behind_it() {
-        let mut pool = Pool::default();
-        let held: Vec<_> = (0..3_u8).map(|n| pool.message(300, |bytes| bytes.fill(n))).collect();
-        let free = pool.message(300, |_| ());
-        let also_held = pool.message(300, |bytes| bytes.fill(9));
-        let place = free.as_slice().as_ptr();
-        drop(free);
-        let next = pool.message(300, |bytes| bytes.fill(8));
-        assert_eq!(next.as_slice().as_ptr(), place);
-        for (message, byte) in held.iter().zip(0..).chain([(&also_held, 9), (&next, 8)]) {
-            assert_eq!(message.as_slice(), [byte; 300]);
-        }
-        assert!(pool.trim());
-        assert_eq!(held[2].as_slice(), [2; 300], "held on to beyond the pool");
-    }
-
-    #[test]
-    fn one_that_is_held_weakly_is_not_used_again() {
-        let mut pool = Pool::default();
-        let first = pool.message(300, |bytes| bytes.fill(1));
-        let weak = Arc::downgrade(first.shared().unwrap());
-        let place = first.as_slice().as_ptr();
-        drop(first);
-        let second = pool.message(300, |bytes| bytes.fill(2));
-        assert_ne!(second.as_slice().as_ptr(), place);
-        assert_eq!(weak.upgrade().unwrap().bytes(), [1; 300]);
-    }
-
-    #[test]
-    fn a_short_message_needs_no_buffer() {
-        let mut pool = Pool::default();
-        let short = pool.message(POOLED_MIN - 1, |bytes| bytes.fill(7));
-        assert_eq!(short.as_slice(), [7; POOLED_MIN - 1]);
-        drop(short);
-        assert!(!pool.trim());
+        write!(out, "InBody({} bytes)", self.0.len())
     }
 }

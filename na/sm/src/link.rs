@@ -8,7 +8,7 @@ use hg_na::{GoneReason, Message, Op, Peer, Tag};
 use crate::{
     arena::{FERRY_OFFSET, LANES, Lane, MESSAGE_MAX, Reservation},
     backing::Backing,
-    body::{OwnArena, Pool},
+    body::{OwnArena, received},
     fail,
     layout::{ANSWERS_SLOTS, REQUESTS_SLOTS, RINGS, SLOT_WORDS, Slot},
     os::event::{Doorbell, PeerBell},
@@ -278,8 +278,8 @@ impl Link {
     }
 
     /// Copies a body into private memory.
-    pub(crate) fn copy_out(&self, body: BodyClaim, pool: &mut Pool) -> Message {
-        pool.message(body.len as usize, |bytes| self.theirs.arena.copy_out(body.offset, bytes))
+    pub(crate) fn copy_out(&self, body: BodyClaim) -> Message {
+        received(self.theirs.arena.copy_out(body.offset, body.len))
     }
 
     /// Tells the producer of a ring what was taken, and rings when it sleeps for that.

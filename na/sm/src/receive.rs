@@ -6,7 +6,6 @@ use hg_na::{Completion, INLINE_MAX, Message, OpId, Peer, Returned, Tag};
 
 use crate::{
     ahead,
-    body::Pool,
     completion::{self, push_with},
     connection::Connection,
     fail,
@@ -29,7 +28,6 @@ const FETCHED_AHEAD: u32 = 6;
 /// What all connections of a context need to receive.
 #[derive(Debug)]
 pub(crate) struct Intake {
-    pub(crate) pool: Pool,
     /// Whether unexpected messages are taken, of whoever is admitted himself.
     pub(crate) admission: bool,
     /// Bodies were sent or received in this round.
@@ -41,7 +39,7 @@ pub(crate) struct Intake {
 impl Intake {
     fn copy_out(&mut self, link: &Link, claim: BodyClaim) -> Message {
         self.has_bodies = true;
-        link.copy_out(claim, &mut self.pool)
+        link.copy_out(claim)
     }
 }
 

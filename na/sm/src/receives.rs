@@ -63,12 +63,12 @@ impl Receives {
     /// Adds a receive; `false` when one with this tag is posted.
     #[inline]
     pub(crate) fn post(&mut self, receive: Receive) -> bool {
-        if self.post_plain(receive) {
-            return true;
-        }
         if self.table.is_empty() {
             self.table.resize(TABLE, FREE);
-            return self.post_plain(receive);
+        }
+        if self.has_plain_place(receive.tag) {
+            self.put_plain(receive);
+            return true;
         }
         let place = self.table[self.place(receive.tag)];
         let is_there = place.is_used && place.receive.tag == receive.tag;
@@ -105,16 +105,6 @@ impl Receives {
         }
     }
 
-    /// The fast path of [`Receives::post`]: its place is free, and no other receive was ever to have it.
-    #[inline(always)]
-    pub(crate) fn post_plain(&mut self, receive: Receive) -> bool {
-        let is_plain = self.has_plain_place(receive.tag);
-        if is_plain {
-            self.put_plain(receive);
-        }
-        is_plain
-    }
-
     /// Adds a receive whose place is free.
     #[inline(always)]
     pub(crate) fn put_plain(&mut self, receive: Receive) {
@@ -130,7 +120,7 @@ impl Receives {
         self.in_table >= STREAM_MIN
     }
 
-    /// Whether [`Receives::post_plain`] would take it.
+    /// Whether its place is free, and no other receive was ever to have it.
     #[inline(always)]
     pub(crate) fn has_plain_place(&self, tag: Tag) -> bool {
         self.table.get(self.place(tag)).is_some_and(|place| !place.is_used && place.collided == 0)
@@ -228,7 +218,7 @@ mod tests {
         assert!(receives.is_streaming());
         assert_eq!(receives.take(0), Some(of(0)));
         assert!(!receives.is_streaming());
-        assert!(receives.post_plain(of(3)) && receives.is_streaming());
+        assert!(receives.post(of(3)) && receives.is_streaming());
         assert!(receives.post(receive(3 + 64, 4)), "collides, and is not counted");
         assert_eq!(receives.cancel(3), Some(of(3)));
         assert!(!receives.is_streaming());

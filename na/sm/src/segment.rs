@@ -128,15 +128,19 @@ impl ArenaBytes {
     }
 
     /// Copies bytes out of the peer's arena. The caller has checked that the range is inside.
-    pub(crate) fn copy_out(&self, offset: u32, into: &mut [u8]) {
-        let len = u32::try_from(into.len()).expect("a message is shorter than 2^32");
-        let from = self.range(offset, len);
+    pub(crate) fn copy_out(&self, offset: u32, len: u32) -> Vec<u8> {
+        let (from, len) = (self.range(offset, len), len as usize);
+        let mut into = Vec::with_capacity(len);
         // SAFETY:
-        // - in bounds: `range` checked it; `into` is private memory, so they do not overlap.
+        // - in bounds: `range` checked it; `into` has that capacity, and is private memory, so they do not overlap.
         // - a peer that keeps the protocol has published these bytes and leaves them alone; one that
         //   does not can change them meanwhile. They are copied as opaque bytes through a raw pointer,
         //   once, and no reference to them is ever made.
-        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), into.as_mut_ptr(), into.len()) }
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), into.as_mut_ptr(), len) };
+        // SAFETY:
+        // - so many bytes were just written.
+        unsafe { into.set_len(len) };
+        into
     }
 
     /// Copies bytes into the own arena, to a range that the caller has reserved.

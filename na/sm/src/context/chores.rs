@@ -129,7 +129,6 @@ impl SmContext {
             self.trim_at = Some(now + TRIM_AFTER);
             return;
         }
-        self.intake.pool.trim();
         for peer in std::mem::take(&mut self.dirty) {
             let Some(connection) = self.peers.find(peer) else { continue };
             connection.is_dirty = false;

@@ -40,7 +40,6 @@ use rustc_hash::FxHashMap;
 
 use self::{rounds::POLL_EMPTY_MIN, transfers::Transfers};
 use crate::{
-    body::Pool,
     connection::{Connection, Phase},
     domain::Shared,
     os::waiter::{LEVEL_IN, LISTENER_TOKEN, SmWaiter},
@@ -122,12 +121,7 @@ impl SmContext {
             finished: Vec::new(),
             serial: 0,
             flush: Flush::default(),
-            intake: Intake {
-                pool: Pool::default(),
-                admission: true,
-                has_bodies: false,
-                ferries: BTreeSet::new(),
-            },
+            intake: Intake { admission: true, has_bodies: false, ferries: BTreeSet::new() },
             uses_bodies: false,
             is_sleeping: false,
             has_leftovers: false,
@@ -341,5 +335,5 @@ impl fmt::Debug for SmContext {
     }
 }
 
-/// How long received buffers and pages of the arena stay unused before they are given back.
+/// How long pages of the arena stay unused before they are given back.
 pub(crate) const TRIM_AFTER: Duration = Duration::from_millis(100);

@@ -30,14 +30,6 @@ impl SmContext {
             Op::SendExpected { to, tag, message } => {
                 (*to, self.inline(*to, Kind::Answer(*tag), message))
             }
-            Op::RecvExpected { from, tag } => {
-                let (from, tag) = (*from, *tag);
-                if self.receive_hot(token, from, tag) {
-                    std::mem::forget(op); // Owns nothing.
-                    return Ok(OpId { scope: from.index(), serial: self.serial });
-                }
-                return self.post_slowly(token, op);
-            }
             _ => return self.post_slowly(token, op),
         };
         if sent == Inline::Refused {
@@ -173,19 +165,6 @@ impl SmContext {
         id
     }
 
-    /// The fast path of a receive: from a peer that is polled, and its place is free.
-    #[inline(always)]
-    fn receive_hot(&mut self, token: Token, from: Peer, tag: Tag) -> bool {
-        let serial = self.serial + 1;
-        let Some(connection) = self.peers.find(from) else { return false };
-        let is_plain = connection.is_hot && connection.is_open();
-        if !is_plain || !connection.receives.post_plain(Receive { tag, serial, token }) {
-            return false;
-        }
-        self.serial = serial;
-        true
-    }
-
     #[inline(always)]
     pub(crate) fn next_id(&mut self, peer: Peer) -> OpId {
         self.serial += 1;
@@ -241,22 +220,11 @@ impl SmContext {
             return Err(Error::TagInUse(tag));
         }
         self.serial = serial;
-        self.expect(from);
+        self.start(from);
+        if !self.is_sleeping {
+            self.activate(from); // An answer will come.
+        }
         Ok(id)
-    }
-
-    /// An answer will come: look where it comes from, unless somebody sleeps.
-    #[inline]
-    fn expect(&mut self, from: Peer) {
-        let Some(connection) = self.peers.find(from) else { return };
-        if connection.is_hot {
-            return;
-        }
-        if !connection.is_open() {
-            self.start(from);
-        } else if !self.is_sleeping {
-            self.activate(from);
-        }
     }
 
     /// Memory for a message: inside the message, in the arena, or private when neither is there.

@@ -12,7 +12,6 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use hg_na::Error;
 use nix::{
     sys::eventfd::{EfdFlags, EventFd},
-    sys::stat::{SFlag, fstat},
     unistd::write,
 };
 
@@ -68,16 +67,11 @@ impl PeerBell {
     }
 }
 
-/// Asks /proc for the name of the file behind a descriptor; where there is no /proc, whether it has no
-/// file type, as anonymous inodes do (weaker: timers and epoll sets pass too).
+/// Asks /proc for the name of the file behind a descriptor.
 fn is_eventfd(fd: &OwnedFd) -> Result<bool, Error> {
-    match std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())) {
-        Ok(name) => Ok(name.as_os_str() == "anon_inode:[eventfd]"),
-        Err(_no_proc) => {
-            let stat = fstat(fd).map_err(|e| os_error("fstat", e))?;
-            Ok(SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT == SFlag::empty())
-        }
-    }
+    let name = std::fs::read_link(format!("/proc/thread-self/fd/{}", fd.as_raw_fd()))
+        .map_err(|e| Error::os("readlink(/proc/thread-self/fd)", e))?;
+    Ok(name.as_os_str() == "anon_inode:[eventfd]")
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@
 //! write: that leaves a peer which clears it in between, and means to, and one that fills the counter is not woken.
 
 use std::{
+    mem,
     os::fd::{AsRawFd, BorrowedFd, OwnedFd},
     ptr,
     sync::{
@@ -30,26 +31,6 @@ use nix::{
 
 /// Results that are fetched at a time; nobody reads them.
 const FETCHED: usize = 64;
-
-/// `struct iocb` of `linux/aio_abi.h`.
-#[derive(Debug, Default)]
-#[repr(C)]
-struct Request {
-    data: u64,
-    /// `aio_key` and `aio_rw_flags`, in the order of the machine.
-    key_and_flags: [u32; 2],
-    opcode: u16,
-    priority: i16,
-    file: u32,
-    buffer: u64,
-    bytes: u64,
-    offset: i64,
-    reserved: u64,
-    flags: u32,
-    signalled: u32,
-}
-
-const _: () = assert!(size_of::<Request>() == 64);
 
 /// `IOCB_CMD_PREAD`.
 const READ: u16 = 0;
@@ -139,9 +120,13 @@ fn new_queue() -> Option<(usize, OwnedFd)> {
 
 /// `false`: the system did not take it.
 fn submit(queue: usize, nothing: &OwnedFd, eventfd: BorrowedFd<'_>) -> bool {
-    let [file, signalled] =
-        [nothing.as_raw_fd(), eventfd.as_raw_fd()].map(|number| number.cast_unsigned());
-    let request = Request { opcode: READ, file, flags: SIGNALS, signalled, ..Request::default() };
+    // SAFETY:
+    // - zeroes are a request that reads no bytes.
+    let mut request: libc::iocb = unsafe { mem::zeroed() };
+    request.aio_lio_opcode = READ;
+    request.aio_fildes = nothing.as_raw_fd().cast_unsigned();
+    request.aio_flags = SIGNALS;
+    request.aio_resfd = eventfd.as_raw_fd().cast_unsigned();
     let mut requests = [ptr::from_ref(&request)];
     for _ in 0..2 {
         // SAFETY:

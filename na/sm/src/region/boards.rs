@@ -4,10 +4,8 @@
 //! this side forgets it. A peer that leaves pins behind is *leaving*: its segment and its pidfd are kept
 //! until the pins are clear or its process has ended, which is asked by the timer of a context ([`Boards::tidy`]).
 //!
-//! Pins are claims. One that outlasts [`super::state::PIN_WAIT_MAX`] makes its peer *overdue*: nobody waits for it again
-//! until its pins were seen clear, nor ever after [`OVERDUE_MAX`] times. What it pins meanwhile is retired at once. That is as
-//! many regions of each connection as it has pin words; a process that has left [`LEAVING_MAX`] connections with pins behind
-//! gets no other one until they are clear or it has ended.
+//! Pins are claims, and nobody waits for them: what is pinned is retired. That is as many regions of each connection as it has pin
+//! words; a process that has left [`LEAVING_MAX`] connections with pins behind gets no other one until they are clear or it has ended.
 
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError,
@@ -22,8 +20,6 @@ use crate::{rendezvous::process::ProcessWatch, segment::Rings};
 
 /// Closed connections of one process whose pins are waited for.
 const LEAVING_MAX: usize = 64;
-/// So often a peer is forgiven that it was waited for in vain.
-const OVERDUE_MAX: u32 = 8;
 
 /// All pin lines.
 #[derive(Debug, Default)]
@@ -47,9 +43,6 @@ struct List {
 struct Board {
     rings: Arc<Rings>,
     watch: Arc<ProcessWatch>,
-    is_overdue: bool,
-    /// How often it was.
-    overdue: u32,
 }
 
 impl Boards {
@@ -73,7 +66,7 @@ impl Boards {
         }
         list.next += 1;
         let number = list.next;
-        list.open.insert(number, Board { rings, watch, is_overdue: false, overdue: 0 });
+        list.open.insert(number, Board { rings, watch });
         Ok(number)
     }
 
@@ -103,26 +96,9 @@ impl Boards {
     /// A peer stops being one when its process has ended, or when its connection was closed without a
     /// pin in it: closing a connection does not stop a transfer.
     pub(crate) fn pinned(&self, index: u32, generation: u32) -> bool {
-        self.lock().all().any(|board| board.pins(index, generation))
-    }
-
-    /// The same, but for peers that were waited for in vain before.
-    pub(crate) fn awaited(&self, index: u32, generation: u32) -> bool {
-        self.lock().all().any(|board| {
-            if board.is_overdue && board.overdue < OVERDUE_MAX && !board.pins_any() {
-                board.is_overdue = false;
-            }
-            !board.is_overdue && board.pins(index, generation)
-        })
-    }
-
-    /// Those who pin it still were waited for in vain.
-    pub(crate) fn give_up(&self, index: u32, generation: u32) {
-        let mut list = self.lock();
-        for board in list.all().filter(|it| !it.is_overdue && it.pins(index, generation)) {
-            board.is_overdue = true;
-            board.overdue += 1;
-        }
+        let list = self.lock();
+        let is_named = |board: &Board| pins::is_pinned(&board.rings.pins.0, index, generation);
+        list.open.values().chain(&list.leaving).any(is_named)
     }
 
     /// Forgets peers that are in no transfer any more: those that have ended, too, which is asked of the system.
@@ -136,17 +112,7 @@ impl Boards {
     }
 }
 
-impl List {
-    fn all(&mut self) -> impl Iterator<Item = &mut Board> {
-        self.open.values_mut().chain(&mut self.leaving)
-    }
-}
-
 impl Board {
-    fn pins(&self, index: u32, generation: u32) -> bool {
-        pins::is_pinned(&self.rings.pins.0, index, generation)
-    }
-
     fn pins_any(&self) -> bool {
         // Acquire: as U3 in [`pins`].
         self.rings.pins.0.iter().any(|pin| pin.load(Ordering::Acquire) != 0)
@@ -234,23 +200,5 @@ pub(crate) mod tests {
         let refused = boards.add(pinning(99), this_process());
         assert!(matches!(refused, Err(Error::Limit { .. })), "{refused:?}");
         assert!((0..LEAVING_MAX).all(|index| boards.pinned(u32::try_from(index).unwrap(), 1)));
-    }
-
-    #[test]
-    fn a_peer_that_was_waited_for_in_vain_is_not_waited_for_until_its_pins_were_clear() {
-        let (boards, rings) = (Boards::default(), pinning(7));
-        boards.add(Arc::clone(&rings), this_process()).unwrap();
-        let pin = |name: u64| rings.pins.0[3].store(name, Ordering::Relaxed);
-        for _ in 0..OVERDUE_MAX {
-            assert!(boards.awaited(7, 1));
-            boards.give_up(7, 1);
-            assert!(boards.pinned(7, 1) && !boards.awaited(7, 1));
-            pin(9 | (1 << 32));
-            assert!(boards.pinned(8, 1) && !boards.awaited(8, 1), "whatever else it pins");
-            pin(0);
-            assert!(!boards.awaited(8, 1));
-            pin(8 | (1 << 32));
-        }
-        assert!(boards.pinned(7, 1) && !boards.awaited(7, 1), "never again");
     }
 }

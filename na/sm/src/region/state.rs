@@ -2,10 +2,9 @@
 //! peer is in the middle of a transfer.
 //!
 //! # Unregistering
-//! Retract (U1, U2), then wait for the pins (U3), at most [`PIN_WAIT_MAX`]. A peer that pins for longer
-//! is stopped, or lies, and is not waited for again. Then the caller gets a copy, and the original is *retired*: it stays where it is,
-//! with its slot, until the pin or the peer is gone ([`Regions::sweep`]), if need be for ever. Dropping a
-//! region waits for nobody: what is pinned is retired at once.
+//! Retract (U1, U2), then look at the pins (U3). No peer is waited for: it may be stopped, or lie. Where one is in the
+//! middle of a transfer, the caller gets a copy, and the original is *retired*: it stays where it is, with its slot, until the pin or
+//! the peer is gone ([`Regions::sweep`]), if need be for ever. Whoever has heard that a transfer has ended finds no pin of it.
 //!
 //! Memory whose memfd was given to a peer ([`Regions::give`]) is left to those who map it, unless nobody can write it: the
 //! caller gets a fresh buffer. Who has it mapped is not asked: a peer that lies would write what its owner has again.
@@ -42,11 +41,11 @@ use crate::{
     shared::buffer::{Pages, fresh_copy},
 };
 
-/// Longest time that unregistering waits for a peer in the middle of a transfer.
-pub(crate) const PIN_WAIT_MAX: Duration = Duration::from_secs(1);
+/// Longest time that unregistering waits for this process's own progress, in the middle of a piece.
+const WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// Longest pause between two looks at the pins.
-const PIN_PAUSE_MAX: Duration = Duration::from_millis(5);
+/// Longest pause between two looks.
+const PAUSE_MAX: Duration = Duration::from_millis(5);
 
 /// What all regions of a domain share.
 #[derive(Debug)]
@@ -158,6 +157,14 @@ impl Regions {
         self.boards.pinned(published.claim.index, published.claim.generation)
     }
 
+    /// The same, after a look at who has ended.
+    fn stays_pinned(&self, published: &Published) -> bool {
+        self.is_pinned(published) && {
+            self.boards.tidy();
+            self.is_pinned(published)
+        }
+    }
+
     fn retire(&self, published: Published, memory: Arc<Memory>) {
         tracing::warn!(
             bytes = memory.len(),
@@ -165,23 +172,6 @@ impl Regions {
         );
         let mut retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
         retired.push((published, memory));
-    }
-
-    /// Whether the last pin was given up in time. Polls: the pins are words in memory of other
-    /// processes, which owe this side no wake-up.
-    fn wait_for_pins(&self, published: &Published) -> bool {
-        let RegionClaim { index, generation, .. } = published.claim;
-        let awaited = || self.boards.awaited(index, generation);
-        let is_clear = wait_while(PIN_WAIT_MAX, || {
-            awaited() && {
-                self.boards.tidy();
-                awaited()
-            }
-        });
-        if !is_clear {
-            self.boards.give_up(index, generation);
-        }
-        !self.is_pinned(published)
     }
 }
 
@@ -309,7 +299,7 @@ impl RegionState for SmRegion {
                 return Ok(copy);
             }
         };
-        if !regions.wait_for_pins(&published) {
+        if regions.stays_pinned(&published) {
             let (copy, original) = copy_and_original(memory);
             regions.retire(published, Arc::new(original));
             return Ok(copy);
@@ -353,22 +343,12 @@ fn named(live: &mut FxHashMap<u32, Live>, name: RegionName, token: [u8; 16]) -> 
 
 /// The memory, when nobody holds it any more that had found it: this process's own progress may be in the middle of a piece.
 fn alone(memory: Arc<Memory>) -> Result<Memory, Arc<Memory>> {
-    wait_while(PIN_WAIT_MAX, || Arc::strong_count(&memory) > 1);
-    Arc::try_unwrap(memory)
-}
-
-/// Whether a condition ended in time. Polls, with longer and longer pauses.
-fn wait_while(limit: Duration, mut holds: impl FnMut() -> bool) -> bool {
-    let start = Instant::now();
-    let mut pause = Duration::from_micros(10);
-    while holds() {
-        if start.elapsed() >= limit {
-            return false;
-        }
+    let (start, mut pause) = (Instant::now(), Duration::from_micros(10));
+    while Arc::strong_count(&memory) > 1 && start.elapsed() < WAIT_MAX {
         thread::sleep(pause);
-        pause = PIN_PAUSE_MAX.min(pause * 2);
+        pause = PAUSE_MAX.min(pause * 2);
     }
-    true
+    Arc::try_unwrap(memory)
 }
 
 /// How peers can map this memory. Without the right to write they get it sealed against that.

@@ -15,13 +15,17 @@ use nix::{
     errno::Errno,
     poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::socket::{getsockopt, sockopt},
-    unistd::Pid,
+};
+
+use rustix::{
+    io::Errno as Refusal,
+    process::{Pid, PidfdFlags, pidfd_open},
 };
 
 use hg_na_parts::limits::os_error;
 
 use super::{address_space, socket::Socket};
-use crate::os::calls;
+use crate::os::calls::errno;
 
 /// Watches one process, as the socket to it and the system know it.
 #[derive(Debug)]
@@ -55,7 +59,7 @@ impl ProcessWatch {
     #[cfg(test)]
     pub(crate) fn of_child(child: &std::process::Child) -> Self {
         let pid = i32::try_from(child.id()).expect("a process id is an i32");
-        let pidfd = calls::pidfd_open(Pid::from_raw(pid)).expect("a child of ours");
+        let pidfd = pidfd_open(Pid::from_child(child), PidfdFlags::empty()).expect("a child");
         Self { process: Some(Process { pidfd, pid }), socket: Weak::new(), space: OnceLock::new() }
     }
 
@@ -120,7 +124,10 @@ impl Process {
 /// the pidfd was opened still has its process, or a child that inherited it: only an orphaned socket
 /// and a reused number together would be mistaken here.
 fn by_number(socket: BorrowedFd<'_>, pid: i32) -> Result<OwnedFd, Error> {
-    let pidfd = calls::pidfd_open(Pid::from_raw(pid)).map_err(|e| gone_or(e, "pidfd_open"))?;
+    let pidfd = Pid::from_raw(pid)
+        .ok_or(Refusal::SRCH)
+        .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()));
+    let pidfd = pidfd.map_err(|e| gone_or(errno(e), "pidfd_open"))?;
     let mut question = [PollFd::new(socket, PollFlags::empty())];
     poll(&mut question, PollTimeout::ZERO).map_err(|e| os_error("poll", e))?;
     let hung_up = question[0].revents().is_some_and(|seen| seen.contains(PollFlags::POLLHUP));

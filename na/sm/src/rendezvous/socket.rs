@@ -19,12 +19,14 @@ use nix::{
     },
 };
 
+use rustix::net::{SocketFlags, accept_with};
+
 use hg_na_memory::NotInherited;
 use hg_na_parts::limits::{nofile, os_error};
 
 use super::{hello::Greeting, name::Name};
 use crate::os::{
-    calls::{PACKET_FDS_MAX, Packet, accept, receive_packet},
+    calls::{PACKET_FDS_MAX, Packet, errno, receive_packet},
     misbehaved,
 };
 
@@ -158,7 +160,7 @@ fn checked(packet: Packet, room: usize) -> Result<Received, Error> {
     if bytes_lost {
         return Err(misbehaved(format!("it sent a packet of more than {room} bytes")));
     }
-    if fds_lost && fds.len() == PACKET_FDS_MAX {
+    if fds.len() > PACKET_FDS_MAX || fds_lost && fds.len() == PACKET_FDS_MAX {
         return Err(misbehaved("it sent more descriptors than a packet may carry"));
     }
     if fds_lost {
@@ -210,7 +212,7 @@ impl Listener {
                 // Somebody else took its place before; without it nothing can be refused.
                 self.reserve = Some(new_socket()?);
             }
-            match accept(self.socket.as_fd()) {
+            match self.accept_now() {
                 Ok(socket) => return Ok(Some(Socket::from(socket))),
                 Err(Errno::EAGAIN) => return Ok(None),
                 Err(Errno::EINTR | Errno::ECONNABORTED) => {}
@@ -221,9 +223,13 @@ impl Listener {
         Ok(None)
     }
 
+    fn accept_now(&self) -> Result<OwnedFd, Errno> {
+        accept_with(&self.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK).map_err(errno)
+    }
+
     fn refuse_one(&mut self) -> Result<(), Error> {
         drop(self.reserve.take());
-        let refused = match accept(self.socket.as_fd()) {
+        let refused = match self.accept_now() {
             Ok(socket) => {
                 self.refuse(&Socket::from(socket));
                 Ok(())

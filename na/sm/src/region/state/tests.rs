@@ -123,9 +123,7 @@ fn memory_that_a_peer_will_not_unpin_is_copied_and_kept_until_it_does() {
         let region = register(&regions, memory);
         let address = region.memory().segments()[0].address;
         pin(&rings, &region);
-        let start = Instant::now();
         let returned = region.unregister().unwrap();
-        assert!(start.elapsed() >= PIN_WAIT_MAX);
         assert_eq!(returned.len(), 64);
         assert_eq!(returned.segments()[0].address != address, returned.writable());
         assert_eq!(regions.retired.lock().unwrap()[0].1.segments()[0].address, address);
@@ -168,11 +166,10 @@ fn what_kept_retired_memory_alive_is_not_dropped_by_whoever_sweeps() {
 }
 
 #[test]
-fn a_peer_that_lies_about_its_pins_is_waited_for_once() {
+fn a_peer_that_lies_about_its_pins_keeps_nobody_and_as_many_regions_as_it_has_pins() {
     let (regions, rings) = regions();
     let start = Instant::now();
-    let unregistered = 2 * watchdog::LIMIT.as_secs() / PIN_WAIT_MAX.as_secs();
-    for _ in 0..unregistered {
+    for _ in 0..100_000 {
         let region = register(&regions, Memory::from(vec![5; 64]));
         pin(&rings, &region);
         assert_eq!(region.unregister().unwrap().into_vec().unwrap(), [5; 64]);
