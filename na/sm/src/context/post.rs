@@ -19,32 +19,8 @@ use crate::{
 };
 
 impl SmContext {
-    /// The common operations take a path without calls; all others leave by [`Self::post_slowly`].
-    #[inline(always)]
+    #[inline]
     pub(crate) fn post_op(&mut self, token: Token, op: Op) -> Result<OpId, Rejected> {
-        if self.guard.is_child() {
-            return self.post_slowly(token, op);
-        }
-        let (to, sent) = match &op {
-            Op::SendUnexpected { to, message } => (*to, self.inline(*to, Kind::Request, message)),
-            Op::SendExpected { to, tag, message } => {
-                (*to, self.inline(*to, Kind::Answer(*tag), message))
-            }
-            _ => return self.post_slowly(token, op),
-        };
-        if sent == Inline::Refused {
-            return self.post_slowly(token, op);
-        }
-        std::mem::forget(op); // Owns nothing: the message was inline.
-        let id = self.next_id(to);
-        if sent == Inline::Ring || token & QUIET == 0 {
-            return Ok(self.tell(to, id, token, sent));
-        }
-        Ok(id)
-    }
-
-    #[inline(never)]
-    fn post_slowly(&mut self, token: Token, op: Op) -> Result<OpId, Rejected> {
         if self.guard.is_child() {
             return Err(Rejected { op, error: Error::Forked });
         }
@@ -60,21 +36,6 @@ impl SmContext {
             transfer @ (Op::Put { .. } | Op::Get { .. }) => self.post_transfer(token, transfer),
             view @ Op::View { .. } => self.post_view(token, view),
             other => Err(Rejected { op: other, error: Error::Unsupported("this operation") }),
-        }
-    }
-
-    /// The fast path of a short message.
-    #[inline(always)]
-    fn inline(&mut self, to: Peer, kind: Kind, message: &Message) -> Inline {
-        match self.peers.find(to) {
-            Some(connection) => {
-                let sent = connection.send_inline(kind, message);
-                if kind == Kind::Request {
-                    connection.own_ahead();
-                }
-                sent
-            }
-            None => Inline::Refused,
         }
     }
 
@@ -179,25 +140,30 @@ impl SmContext {
         message: Message,
     ) -> Result<OpId, Rejected> {
         let rejected = |message, error| Err(Rejected { op: kind.op(to, message), error });
+        let serial = self.serial + 1;
+        let Some(connection) = self.peers.find(to) else {
+            return rejected(message, Error::UnknownPeer);
+        };
+        let mut sent = connection.send_inline(kind, &message);
+        if kind == Kind::Request {
+            connection.own_ahead();
+        }
+        // Once more, after a look at how far the peer is.
+        if sent == Inline::Refused && connection.learns_of_room(kind.ring()) {
+            sent = connection.send_inline(kind, &message);
+        }
+        if sent != Inline::Refused {
+            let id = self.next_id(to);
+            let is_told = sent == Inline::Ring || token & QUIET == 0;
+            return Ok(if is_told { self.tell(to, id, token, sent) } else { id });
+        }
         let max = if kind == Kind::Control { CONTROL_MAX } else { MESSAGE_MAX as usize };
         if message.len() > max {
             let error = Error::TooLong { len: message.len(), max };
             return rejected(message, error);
         }
-        let serial = self.serial + 1;
-        let Some(connection) = self.peers.find(to) else {
-            return rejected(message, Error::UnknownPeer);
-        };
         if let Some(error) = connection.refusal() {
             return rejected(message, error);
-        }
-        // The fast path again, after a look at how far the peer is.
-        if connection.learns_of_room(kind.ring()) {
-            let sent = connection.send_inline(kind, &message);
-            if sent != Inline::Refused {
-                let id = self.next_id(to);
-                return Ok(self.tell(to, id, token, sent));
-            }
         }
         if let Err(message) = connection.queue(Pending { serial, token, kind, message }) {
             return rejected(message, Error::Again);

@@ -1,19 +1,12 @@
-//! System calls that `nix` does not offer, or offers with a leak: it gives no control messages at all when some were cut off
-//! (`MSG_CTRUNC`), and the descriptors that did arrive stay open for ever. `rustix` gives them.
+//! `epoll_pwait2`, which `nix` does not offer.
 
 use std::{
-    io::IoSliceMut,
-    mem::MaybeUninit,
-    os::fd::{AsRawFd, BorrowedFd, OwnedFd},
+    os::fd::{AsRawFd, BorrowedFd},
     ptr,
     time::Duration,
 };
 
 use nix::{errno::Errno, libc, sys::epoll::EpollEvent};
-use rustix::{
-    cmsg_space,
-    net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg},
-};
 
 /// Events of one `epoll_wait`.
 pub(crate) const EVENTS_MAX: usize = 64;
@@ -48,44 +41,4 @@ pub(crate) fn epoll_wait_precise(
         )
     };
     Ok(usize::try_from(Errno::result(count)?).unwrap_or(0))
-}
-
-/// Descriptors that one packet may carry here. More are cut off by the kernel, and that is an error.
-pub(crate) const PACKET_FDS_MAX: usize = 8;
-
-/// One packet of a socket.
-#[derive(Debug)]
-pub(crate) struct Packet {
-    /// Bytes of it in the buffer.
-    pub(crate) len: usize,
-    /// Descriptors that came with it.
-    pub(crate) fds: Vec<OwnedFd>,
-    /// Bytes did not fit and are lost.
-    pub(crate) bytes_lost: bool,
-    /// Descriptors did not fit, or this process may have no more, and some are lost.
-    pub(crate) fds_lost: bool,
-}
-
-/// `recvmsg` without blocking; every descriptor that arrives is owned, whatever else went wrong.
-pub(crate) fn receive_packet(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<Packet, Errno> {
-    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(PACKET_FDS_MAX))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-    let received = recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut control, flags);
-    let received = received.map_err(errno)?;
-    let fds = control.drain().flat_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(fds) => Some(fds),
-        _ => None,
-    });
-    Ok(Packet {
-        len: received.bytes,
-        fds: fds.flatten().collect(),
-        bytes_lost: received.flags.contains(ReturnFlags::TRUNC),
-        fds_lost: received.flags.contains(ReturnFlags::CTRUNC),
-    })
-}
-
-/// The same error, as the rest of this crate has it.
-pub(crate) fn errno(error: rustix::io::Errno) -> Errno {
-    Errno::from_raw(error.raw_os_error())
 }

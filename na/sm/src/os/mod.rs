@@ -16,3 +16,8 @@ use hg_na::{Error, GoneReason};
 pub(crate) fn misbehaved(why: impl Into<std::sync::Arc<str>>) -> Error {
     Error::PeerGone(GoneReason::Misbehaved(why.into()))
 }
+
+/// An error of `rustix`, as the rest of this crate has it.
+pub(crate) fn errno(error: rustix::io::Errno) -> nix::errno::Errno {
+    nix::errno::Errno::from_raw(error.raw_os_error())
+}

@@ -99,16 +99,20 @@ impl SmWaiter {
     /// Harvests without waiting: one system call. Not while another thread waits: it would take the
     /// events that are to end that wait ([`hg_na`]'s rule for `progress` is the same).
     pub(crate) fn poll(&self) -> Result<(), Error> {
-        let mut events = [EpollEvent::empty(); EVENTS_MAX];
-        let count = match self.epoll.wait(&mut events, EpollTimeout::ZERO) {
-            Ok(count) => count,
-            Err(Errno::EINTR) => 0,
-            Err(error) => return Err(os_error("epoll_wait", error)),
-        };
-        if self.harvest(&events[..count]) {
+        if self.collect(Some(Duration::ZERO))? {
             self.harvest.leave_wake();
         }
         Ok(())
+    }
+
+    /// Takes events out of the kernel, and keeps them; true when a wake-up was among them.
+    fn collect(&self, timeout: Option<Duration>) -> Result<bool, Error> {
+        let mut events = [EpollEvent::empty(); EVENTS_MAX];
+        match self.wait_in_kernel(&mut events, timeout) {
+            Ok(count) => Ok(self.harvest(&events[..count])),
+            Err(Errno::EINTR) => Ok(false),
+            Err(error) => Err(os_error("epoll_pwait2", error)),
+        }
     }
 
     /// Whether [`SmWaiter::take_ready`] would find something.
@@ -164,15 +168,7 @@ impl Waiter for SmWaiter {
         }
         // What waits in the kernel is collected all the same: the caller may go by the descriptor.
         let timeout = if self.harvest.ends_wait() { Some(Duration::ZERO) } else { timeout };
-        let mut events = [EpollEvent::empty(); EVENTS_MAX];
-        match self.wait_in_kernel(&mut events, timeout) {
-            Ok(count) => {
-                self.harvest(&events[..count]);
-                Ok(())
-            }
-            Err(Errno::EINTR) => Ok(()),
-            Err(error) => Err(os_error("epoll_pwait2", error)),
-        }
+        self.collect(timeout).map(drop)
     }
 
     fn wake(&self) {

@@ -25,7 +25,7 @@ use rustix::{
 use hg_na_parts::limits::os_error;
 
 use super::{address_space, socket::Socket};
-use crate::os::calls::errno;
+use crate::os::errno;
 
 /// Watches one process, as the socket to it and the system know it.
 #[derive(Debug)]

@@ -1,12 +1,16 @@
 //! Abstract sockets (`SOCK_SEQPACKET`): one packet is one message of the handshake, and the end of the
 //! connection is the end of the peer. Nothing here blocks.
 //!
+//! Packets are received by `rustix`: `nix` gives no control messages at all when some were cut off (`MSG_CTRUNC`), and the descriptors
+//! that did arrive stay open for ever.
+//!
 //! A process at its limit of descriptors cannot accept, and so could not even refuse. [`Listener`] keeps
 //! one in reserve for that: it is closed, the connection accepted into its place, refused with a
 //! sentence, closed, and the reserve taken back.
 
 use std::{
-    io::IoSlice,
+    io::{IoSlice, IoSliceMut},
+    mem::MaybeUninit,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
 };
 
@@ -19,16 +23,22 @@ use nix::{
     },
 };
 
-use rustix::net::{SocketFlags, accept_with};
+use rustix::{
+    cmsg_space,
+    net::{
+        RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, RecvMsg, ReturnFlags, SocketFlags,
+        accept_with, recvmsg,
+    },
+};
 
 use hg_na_memory::NotInherited;
 use hg_na_parts::limits::{nofile, os_error};
 
 use super::{hello::Greeting, name::Name};
-use crate::os::{
-    calls::{PACKET_FDS_MAX, Packet, errno, receive_packet},
-    misbehaved,
-};
+use crate::os::{errno, misbehaved};
+
+/// Descriptors that one packet may carry here.
+const PACKET_FDS_MAX: usize = 8;
 
 /// Connections that may wait to be accepted.
 const BACKLOG: Backlog = Backlog::MAXCONN;
@@ -128,18 +138,41 @@ impl Socket {
     /// `PeerGone(Misbehaved)` when it does not fit into the buffer or carries too many descriptors. What did
     /// arrive is closed.
     pub(crate) fn recv(&self, buffer: &mut [u8]) -> Result<Received, Error> {
+        let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(PACKET_FDS_MAX))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let (flags, room) = (RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC, buffer.len());
+        let mut bytes = [IoSliceMut::new(buffer)];
+        let mut receive = || recvmsg(&self.fd, &mut bytes, &mut control, flags).map_err(errno);
         // A peer that closed before it had read everything leaves ECONNRESET, which comes once, and
         // in front of what it had sent: the reason why it refused, for example.
-        let packet = match receive_packet(self.fd(), buffer) {
-            Err(Errno::ECONNRESET) => receive_packet(self.fd(), buffer),
+        let received = match receive() {
+            Err(Errno::ECONNRESET) => receive(),
             other => other,
         };
-        match packet {
-            Ok(packet) => checked(packet, buffer.len()),
-            Err(Errno::EAGAIN | Errno::EINTR) => Ok(Received::Nothing),
-            Err(Errno::ECONNRESET | Errno::EPIPE) => Ok(Received::Closed),
-            Err(error) => Err(os_error("recvmsg", error)),
+        let RecvMsg { bytes: len, flags, .. } = match received {
+            Ok(received) => received,
+            Err(Errno::EAGAIN | Errno::EINTR) => return Ok(Received::Nothing),
+            Err(Errno::ECONNRESET | Errno::EPIPE) => return Ok(Received::Closed),
+            Err(error) => return Err(os_error("recvmsg", error)),
+        };
+        let rights = control.drain().filter_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+            _ => None,
+        });
+        let fds: Vec<OwnedFd> = rights.flatten().collect();
+        if flags.contains(ReturnFlags::TRUNC) {
+            return Err(misbehaved(format!("it sent a packet of more than {room} bytes")));
         }
+        let are_lost = flags.contains(ReturnFlags::CTRUNC);
+        if fds.len() > PACKET_FDS_MAX || are_lost && fds.len() == PACKET_FDS_MAX {
+            return Err(misbehaved("it sent more descriptors than a packet may carry"));
+        }
+        if are_lost {
+            // There was room in the buffer, so the kernel could not install them.
+            return Ok(Received::Message { len, fds: Err(os_error("recvmsg", Errno::EMFILE)) });
+        }
+        // An empty packet is no message of ours; from a closed end it is what recvmsg returns for ever.
+        Ok(if len == 0 { Received::Closed } else { Received::Message { len, fds: Ok(fds) } })
     }
 
     /// Who is at the other end: who connected, or who listened.
@@ -153,22 +186,6 @@ impl Socket {
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
-}
-
-fn checked(packet: Packet, room: usize) -> Result<Received, Error> {
-    let Packet { len, fds, bytes_lost, fds_lost } = packet;
-    if bytes_lost {
-        return Err(misbehaved(format!("it sent a packet of more than {room} bytes")));
-    }
-    if fds.len() > PACKET_FDS_MAX || fds_lost && fds.len() == PACKET_FDS_MAX {
-        return Err(misbehaved("it sent more descriptors than a packet may carry"));
-    }
-    if fds_lost {
-        // There was room in the buffer, so the kernel could not install them.
-        return Ok(Received::Message { len, fds: Err(os_error("recvmsg", Errno::EMFILE)) });
-    }
-    // An empty packet is no message of ours; from a closed end it is what recvmsg returns for ever.
-    if len == 0 { Ok(Received::Closed) } else { Ok(Received::Message { len, fds: Ok(fds) }) }
 }
 
 /// Where one context is looked up.

@@ -107,13 +107,13 @@ fn too_many_descriptors_and_too_long_packets_are_errors_that_leave_nothing_open(
     let (one, other) = Socket::pair().unwrap();
     let bell = Doorbell::new().unwrap();
     let mut buffer = [0; 8];
-    one.send(b"x", &[bell.fd(); crate::os::calls::PACKET_FDS_MAX + 2]).unwrap();
+    one.send(b"x", &[bell.fd(); PACKET_FDS_MAX + 2]).unwrap();
     let why = other.recv(&mut buffer).unwrap_err().to_string();
     assert!(why.contains("more descriptors"), "{why}");
     one.send(&[0; 9], &[]).unwrap();
     let why = other.recv(&mut buffer).unwrap_err().to_string();
     assert!(why.contains("more than 8 bytes"), "{why}");
-    one.send(b"x", &[bell.fd(); crate::os::calls::PACKET_FDS_MAX]).unwrap();
+    one.send(b"x", &[bell.fd(); PACKET_FDS_MAX]).unwrap();
     let received = other.recv(&mut buffer).unwrap();
     assert!(
         matches!(&received, Received::Message { fds: Ok(fds), .. } if fds.len() == 8),
