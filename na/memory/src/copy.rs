@@ -11,16 +11,15 @@ use crate::{pieces, raw};
 /// # Errors
 /// [`Error::OutOfRange`].
 pub fn copy_out(memory: &Memory, offset: u64, into: &mut [u8]) -> Result<(), Error> {
-    with_runs(memory, offset, into.len() as u64, |runs| {
-        let _shared = memory.exclusion().read().unwrap_or_else(PoisonError::into_inner);
-        let mut rest = into;
-        for run in runs {
-            let (now, later) = rest.split_at_mut(run.len);
-            raw::copy_out(memory, *run, now);
-            rest = later;
-        }
-        Ok(())
-    })
+    let runs = pieces(memory, offset, into.len() as u64)?;
+    let _shared = memory.exclusion().read().unwrap_or_else(PoisonError::into_inner);
+    let mut rest = into;
+    for run in runs {
+        let (now, later) = rest.split_at_mut(run.len);
+        raw::copy_out(memory, run, now);
+        rest = later;
+    }
+    Ok(())
 }
 
 /// Copies `from` to `offset`.
@@ -29,16 +28,15 @@ pub fn copy_out(memory: &Memory, offset: u64, into: &mut [u8]) -> Result<(), Err
 /// [`Error::OutOfRange`], or [`Error::Denied`] when the memory is not writable.
 pub fn copy_in(memory: &Memory, offset: u64, from: &[u8]) -> Result<(), Error> {
     check_writable(memory)?;
-    with_runs(memory, offset, from.len() as u64, |runs| {
-        let _exclusive = memory.exclusion().write().unwrap_or_else(PoisonError::into_inner);
-        let mut rest = from;
-        for run in runs {
-            let (now, later) = rest.split_at(run.len);
-            raw::copy_in(memory, *run, now);
-            rest = later;
-        }
-        Ok(())
-    })
+    let runs = pieces(memory, offset, from.len() as u64)?;
+    let _exclusive = memory.exclusion().write().unwrap_or_else(PoisonError::into_inner);
+    let mut rest = from;
+    for run in runs {
+        let (now, later) = rest.split_at(run.len);
+        raw::copy_in(memory, run, now);
+        rest = later;
+    }
+    Ok(())
 }
 
 /// Copies `len` bytes from one memory into another, or within one where the ranges may overlap.
@@ -51,49 +49,17 @@ pub fn copy_between(
     len: u64,
 ) -> Result<(), Error> {
     check_writable(into)?;
-    with_runs(from, from_offset, len, |sources| {
-        with_runs(into, into_offset, len, |targets| {
-            // One lock where both share it (the same memory, or aliases); else in the order of their addresses,
-            // so that two copies in opposite directions do not wait for each other.
-            let (ours, theirs) = (from.exclusion(), into.exclusion());
-            let read = || ours.read().unwrap_or_else(PoisonError::into_inner);
-            let is_first = std::ptr::from_ref(ours) < std::ptr::from_ref(theirs);
-            let _shared = is_first.then(read);
-            let _exclusive = theirs.write().unwrap_or_else(PoisonError::into_inner);
-            let _shared_later = (!is_first && !std::ptr::eq(ours, theirs)).then(read);
-            copy_paired((from, sources), (into, targets));
-            Ok(())
-        })
-    })
-}
-
-/// The runs of a range; a short copy in memory of one piece needs no list.
-#[inline]
-fn with_runs(
-    memory: &Memory,
-    offset: u64,
-    len: u64,
-    act: impl FnOnce(&[Segment]) -> Result<(), Error>,
-) -> Result<(), Error> {
-    if let Some(run) = one_run(memory, offset, len) {
-        return act(&[run]);
-    }
-    let mut runs = Vec::new();
-    pieces(memory, offset, len, &mut runs)?;
-    act(&runs)
-}
-
-/// The range as one run, where the memory is one.
-fn one_run(memory: &Memory, offset: u64, len: u64) -> Option<Segment> {
-    let [segment] = memory.segments() else { return None };
-    let (offset, len) = (usize::try_from(offset).ok()?, usize::try_from(len).ok()?);
-    let end = offset.checked_add(len)?;
-    (end <= segment.len).then(|| Segment { address: segment.address + offset, len })
-}
-
-/// Copies between two lists of runs of the same total length, which may be cut differently.
-fn copy_paired((from, sources): (&Memory, &[Segment]), (into, targets): (&Memory, &[Segment])) {
-    let (mut sources, mut targets) = (sources.iter().copied(), targets.iter().copied());
+    let mut sources = pieces(from, from_offset, len)?;
+    let mut targets = pieces(into, into_offset, len)?;
+    // One lock where both share it (the same memory, or aliases); else in the order of their addresses,
+    // so that two copies in opposite directions do not wait for each other.
+    let (ours, theirs) = (from.exclusion(), into.exclusion());
+    let read = || ours.read().unwrap_or_else(PoisonError::into_inner);
+    let is_first = std::ptr::from_ref(ours) < std::ptr::from_ref(theirs);
+    let _shared = is_first.then(read);
+    let _exclusive = theirs.write().unwrap_or_else(PoisonError::into_inner);
+    let _shared_later = (!is_first && !std::ptr::eq(ours, theirs)).then(read);
+    // Both are of the same total length, and may be cut differently.
     let (mut source, mut target) = (sources.next(), targets.next());
     while let (Some(near), Some(far)) = (source, target) {
         let len = near.len.min(far.len);
@@ -101,6 +67,7 @@ fn copy_paired((from, sources): (&Memory, &[Segment]), (into, targets): (&Memory
         source = rest_of(near, len).or_else(|| sources.next());
         target = rest_of(far, len).or_else(|| targets.next());
     }
+    Ok(())
 }
 
 fn rest_of(run: Segment, used: usize) -> Option<Segment> {

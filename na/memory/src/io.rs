@@ -17,8 +17,7 @@ pub fn write_vectored(
     memory: &Memory,
     (offset, len): (u64, u64),
 ) -> Result<io::Result<usize>, Error> {
-    let mut runs = Vec::new();
-    pieces(memory, offset, len, &mut runs)?;
+    let runs: Vec<_> = pieces(memory, offset, len)?.collect();
     let _shared = memory.exclusion().read().unwrap_or_else(PoisonError::into_inner);
     Ok(raw::write(fd, before, memory, &runs))
 }
@@ -35,8 +34,7 @@ pub fn read_vectored(
     after: &mut [u8],
 ) -> Result<io::Result<usize>, Error> {
     check_writable(memory)?;
-    let mut runs = Vec::new();
-    pieces(memory, offset, len, &mut runs)?;
+    let runs: Vec<_> = pieces(memory, offset, len)?.collect();
     // More runs than one call takes would let `after` receive what belongs to the rest of them: `raw`
     // leaves `after` out then.
     let _exclusive = memory.exclusion().write().unwrap_or_else(PoisonError::into_inner);

@@ -31,9 +31,8 @@ impl OfiContext {
         }
         let (is_put, serial) = (transfer.is_put, transfer.id.serial);
         let memory = transfer.entry.share()?;
-        let mut runs = Vec::new();
-        hg_na_memory::pieces(&memory, transfer.slice.offset(), transfer.access.len, &mut runs)
-            .ok()?;
+        let runs = hg_na_memory::pieces(&memory, transfer.slice.offset(), transfer.access.len);
+        let runs: Vec<Segment> = runs.ok()?.collect();
         let [run] = runs[..] else {
             transfer.in_frames = true;
             return None;
@@ -99,9 +98,8 @@ impl OfiContext {
         let Some(memory) = it.entry.share() else {
             return self.give_up(place, it.id, Verdict::Stale);
         };
-        let mut runs: Vec<Segment> = Vec::new();
-        let cut = hg_na_memory::pieces(&memory, it.offset, it.left.min(MOVE_MAX), &mut runs);
-        let (Ok(()), Some(run)) = (cut, runs.first().copied()) else {
+        let mut runs = hg_na_memory::pieces(&memory, it.offset, it.left.min(MOVE_MAX));
+        let Some(run) = runs.as_mut().ok().and_then(Iterator::next) else {
             return self.give_up(place, it.id, Verdict::Stale);
         };
         let note = self.links.take_serials(1);

@@ -81,8 +81,9 @@ pub(crate) struct Lane {
     next: usize,
     /// Those between that are neither posted nor known to be dropped: they stay for as long as their users like.
     unposted: usize,
-    /// Bytes touched since the pages were last given back.
+    /// Bytes touched since the pages were last given back, and reservations ever made when that was last asked for.
     touched: u32,
+    seen: usize,
     states: Arc<States>,
 }
 
@@ -97,6 +98,7 @@ impl Lane {
             next: 0,
             unposted: 0,
             touched: 0,
+            seen: 0,
             states: Arc::new(States(std::array::from_fn(|_| AtomicU32::new(HELD)))),
         }
     }
@@ -176,10 +178,11 @@ impl Lane {
         self.head = 0;
     }
 
-    /// Bytes to give back to the system, when the lane is empty: `(offset, len)` in the arena.
+    /// Bytes to give back to the system, when the lane is empty, and was not used since this was last asked: `(offset, len)` in
+    /// the arena.
     pub(crate) fn take_touched(&mut self) -> Option<(u32, u32)> {
-        let touched = self.touched;
-        if self.first != self.next || touched == 0 {
+        let (touched, seen) = (self.touched, std::mem::replace(&mut self.seen, self.next));
+        if self.first != self.next || seen != self.next || touched == 0 {
             return None;
         }
         self.touched = 0;
@@ -302,6 +305,7 @@ mod tests {
                 .unwrap();
         }
         lane.reclaim(up_to(0));
+        assert_eq!(lane.take_touched(), None, "used a moment ago");
         assert_eq!(lane.take_touched(), Some((0, 15 * MESSAGE_MAX)));
         assert_eq!(lane.take_touched(), None);
     }

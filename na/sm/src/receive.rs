@@ -30,17 +30,8 @@ const FETCHED_AHEAD: u32 = 6;
 pub(crate) struct Intake {
     /// Whether unexpected messages are taken, of whoever is admitted himself.
     pub(crate) admission: bool,
-    /// Bodies were sent or received in this round.
-    pub(crate) has_bodies: bool,
-    /// Connections to which notes came about transfers.
+    /// Connections to which notes came about transfers. The end of a round handles them.
     pub(crate) ferries: BTreeSet<Peer>,
-}
-
-impl Intake {
-    fn copy_out(&mut self, link: &Link, claim: BodyClaim) -> Message {
-        self.has_bodies = true;
-        link.copy_out(claim)
-    }
 }
 
 impl Connection {
@@ -53,7 +44,7 @@ impl Connection {
         let others = (&mut self.receives, &mut self.ferry);
         let mut taken = poll_answers(link, others, fault, from, intake, done);
         if intake.admission & self.is_admitted {
-            let requests = poll_requests(link, fault, from, intake, done);
+            let requests = poll_requests(link, fault, from, done);
             self.owed = requests;
             taken += requests;
         }
@@ -90,7 +81,6 @@ fn poll_requests(
     link: &mut Link,
     fault: &mut Option<Broken>,
     from: Peer,
-    intake: &mut Intake,
     done: &mut Vec<Completion>,
 ) -> u32 {
     let mut taken = 0;
@@ -103,7 +93,7 @@ fn poll_requests(
                 Completion::Unexpected { from, message }
             });
             take(link, REQUESTS);
-        } else if let Err(broken) = take_request(link, from, intake, done) {
+        } else if let Err(broken) = take_request(link, from, done) {
             *fault = Some(broken);
             break;
         }
@@ -149,12 +139,7 @@ fn poll_answers(
 
 /// An unexpected message that is long: of several slots, or with a body, checked.
 #[inline(never)]
-fn take_request(
-    link: &mut Link,
-    from: Peer,
-    intake: &mut Intake,
-    done: &mut Vec<Completion>,
-) -> Result<(), Broken> {
+fn take_request(link: &mut Link, from: Peer, done: &mut Vec<Completion>) -> Result<(), Broken> {
     let Some(slot) = link.peek(REQUESTS) else { return Ok(()) };
     let word = slot.claimed_word();
     if !word.is_body() {
@@ -163,7 +148,7 @@ fn take_request(
         return Ok(());
     }
     let claim = BodyClaim::check(slot.bytes[0].load(), word.len())?; // C2
-    let message = intake.copy_out(link, claim);
+    let message = link.copy_out(claim);
     done.push(Completion::Unexpected { from, message });
     take_body(link, REQUESTS, word.len());
     Ok(())
@@ -199,7 +184,6 @@ fn take_other(
     if word.is_note() {
         ferry.arrived(word, slot.payload())?; // C2
         intake.ferries.insert(from);
-        intake.has_bodies = true; // Asks for the end of the round, which handles them.
     } else if let Some(len) = word.control_len() {
         let len = len as usize;
         if len > CONTROL_MAX {
@@ -208,7 +192,7 @@ fn take_other(
         let message = Message::from_slot(bytes_of(slot.payload()), len); // C2
         done.push(Completion::Control { from, message });
     } else {
-        return take_answer(link, receives, from, intake, done);
+        return take_answer(link, receives, from, done);
     }
     take(link, ANSWERS);
     Ok(())
@@ -219,7 +203,6 @@ fn take_answer(
     link: &mut Link,
     receives: &mut Receives,
     from: Peer,
-    intake: &mut Intake,
     done: &mut Vec<Completion>,
 ) -> Result<(), Broken> {
     let Some(slot) = link.peek(ANSWERS) else { return Ok(()) };
@@ -234,7 +217,7 @@ fn take_answer(
     };
     if let Some(receive) = receives.take(tag) {
         let message = match claim {
-            Some(claim) => intake.copy_out(link, claim),
+            Some(claim) => link.copy_out(claim),
             None => answer_of(slot, length(word)),
         };
         done.push(ended(from, receive, message));

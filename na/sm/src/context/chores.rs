@@ -118,16 +118,12 @@ impl SmContext {
         }
     }
 
-    /// Gives memory back that was not used for [`TRIM_AFTER`], or that nobody pins any more.
+    /// Gives memory back that was not used for a while, or that nobody pins any more.
     fn trim(&mut self, now: Instant) {
         if self.shared.regions.boards.has_leaving() {
             // A system call for each: not in a round that is hot.
             self.shared.regions.boards.tidy();
             self.shared.regions.sweep();
-        }
-        if std::mem::take(&mut self.uses_bodies) {
-            self.trim_at = Some(now + TRIM_AFTER);
-            return;
         }
         for peer in std::mem::take(&mut self.dirty) {
             let Some(connection) = self.peers.find(peer) else { continue };
@@ -141,7 +137,7 @@ impl SmContext {
                 Some(Err(broken)) => self.end(peer, misbehaved(broken)),
             }
         }
-        // What a peer still reads, or pins, is looked at again, less and less eagerly.
+        // What is used, or read or pinned by a peer, is looked at again, less eagerly.
         let is_used = !self.dirty.is_empty() || self.shared.regions.boards.has_leaving();
         self.trim_at = is_used.then(|| now + 10 * TRIM_AFTER);
     }

@@ -67,7 +67,7 @@ pub(crate) struct SmContext {
     pub(crate) intake: Intake,
     /// `may_sleep` has said yes, and nothing has made progress since.
     pub(crate) is_sleeping: bool,
-    /// `finished`, `backlog` or `uses_bodies` may ask for something at the end of this round.
+    /// `finished`, `backlog` or `dirty` may ask for something at the end of this round.
     pub(crate) has_leftovers: bool,
     /// A list below, or of [`Transfers`], has work for the next round.
     pub(crate) has_chores: bool,
@@ -84,8 +84,6 @@ pub(crate) struct SmContext {
     pub(crate) listen_at: Option<Instant>,
     /// The earliest of the next timer, `trim_at` and `listen_at`.
     pub(crate) due_at: Option<Instant>,
-    /// Bodies were sent or received since memory was last given back.
-    pub(crate) uses_bodies: bool,
     pub(crate) transfers: Transfers,
     pub(crate) events: Vec<Told>,
     /// Rounds in a row that found nothing, and messages since the kernel was last asked.
@@ -121,8 +119,7 @@ impl SmContext {
             finished: Vec::new(),
             serial: 0,
             flush: Flush::default(),
-            intake: Intake { admission: true, has_bodies: false, ferries: BTreeSet::new() },
-            uses_bodies: false,
+            intake: Intake { admission: true, ferries: BTreeSet::new() },
             is_sleeping: false,
             has_leftovers: false,
             has_chores: false,
@@ -335,5 +332,5 @@ impl fmt::Debug for SmContext {
     }
 }
 
-/// How long pages of the arena stay unused before they are given back.
+/// When pages of arenas are looked at that were touched. What was used since the last look is looked at again after ten times that.
 pub(crate) const TRIM_AFTER: Duration = Duration::from_millis(100);

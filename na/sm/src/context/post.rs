@@ -215,7 +215,6 @@ impl SmContext {
                 if !std::mem::replace(&mut connection.is_dirty, true) {
                     self.dirty.push(to);
                 }
-                self.intake.has_bodies = true;
                 self.has_leftovers = true;
                 return Ok(Message::from_body(Box::new(body)));
             }

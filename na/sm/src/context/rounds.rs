@@ -49,7 +49,7 @@ impl SmContext {
             return self.round_with_chores(now, done);
         }
         let taken = self.poll_hot(done);
-        if taken == 0 || self.has_leftovers || self.intake.has_bodies {
+        if taken == 0 || self.has_leftovers || !self.intake.ferries.is_empty() {
             return self.end_round(now, done, taken);
         }
         self.count(taken);
@@ -99,7 +99,7 @@ impl SmContext {
                 moved = self.chores(now, done)?;
             }
         }
-        if self.has_leftovers || self.intake.has_bodies {
+        if self.has_leftovers || !self.intake.ferries.is_empty() {
             moved |= self.hand_out(now, done);
         }
         Ok(moved)
@@ -132,8 +132,7 @@ impl SmContext {
         moved |= !self.transfers.later.is_empty() && self.tell_later();
         moved |= !self.finished.is_empty();
         done.append(&mut self.finished);
-        self.uses_bodies |= std::mem::take(&mut self.intake.has_bodies);
-        if self.uses_bodies && self.trim_at.is_none() {
+        if !self.dirty.is_empty() && self.trim_at.is_none() {
             self.trim_at = Some(now + crate::context::TRIM_AFTER);
             self.schedule();
         }

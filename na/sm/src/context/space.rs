@@ -35,7 +35,6 @@ impl SmContext {
                 if moved && !connection.is_dirty && connection.has_touched() {
                     connection.is_dirty = true;
                     self.dirty.push(to);
-                    self.intake.has_bodies = true;
                 }
                 if moved {
                     connection.looks = 0;

@@ -233,7 +233,8 @@ impl SmRegion {
         if for_writing && !self.memory().writable() {
             return Err(Error::Denied { granted: Rights::READ, needed: Rights::WRITE });
         }
-        hg_na_memory::pieces(self.memory(), offset, len, into)
+        into.extend(hg_na_memory::pieces(self.memory(), offset, len)?);
+        Ok(())
     }
 
     /// The memory, for copies.

@@ -294,11 +294,9 @@ impl PeerTable {
         let entry = entry(&self.mapping, index);
         let segments = self.segments(entry.first_segment.load(), entry.segment_count.load())?;
         let start = into.len();
-        let is_whole = match (usize::try_from(offset), usize::try_from(len)) {
-            (Ok(offset), Ok(len)) => cut(segments, offset, len, into),
-            _ => false,
-        };
-        if !is_whole {
+        let [offset, len] = [offset, len].map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+        into.extend(cut(segments, offset, len));
+        if total(&into[start..]) != len {
             into.truncate(start);
             return Err(misbehaved("its region table contradicts itself"));
         }

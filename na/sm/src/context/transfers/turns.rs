@@ -178,7 +178,6 @@ impl SmContext {
         if !std::mem::replace(&mut connection.is_dirty, true) {
             self.dirty.push(peer);
         }
-        self.intake.has_bodies = true;
         if is_unwanted {
             self.look_for_space(peer);
         }
