@@ -7,7 +7,7 @@ use crate::{
 /// A peer of one context: one incarnation of one remote context.
 ///
 /// Plain data. A handle outlives its peer, but is never good for another one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Peer {
     index: u32,
     generation: u32,

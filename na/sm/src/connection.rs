@@ -29,9 +29,10 @@ pub(crate) const TRANSFERS: usize = 2;
 pub(crate) const VIEWS: usize = 3;
 
 /// Where a connection is in its life.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// Looked up; nothing was posted yet.
+    #[default]
     Idle,
     /// A post was made; the next round connects.
     Starting,
@@ -82,7 +83,7 @@ pub(crate) struct Pending {
 }
 
 /// One connection.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Connection {
     pub(crate) peer: Peer,
     /// Polled directly.
@@ -135,36 +136,7 @@ pub(crate) struct Connection {
 impl Connection {
     /// A connection in its first phase.
     pub(crate) fn new(peer: Peer, phase: Phase) -> Self {
-        Self {
-            peer,
-            is_hot: false,
-            is_admitted: true,
-            space: Space::Unwanted,
-            looks: 0,
-            refusals: Refusals::default(),
-            is_dirty: false,
-            parting: Vec::new(),
-            fault: None,
-            empty_rounds: 0,
-            is_streaming: false,
-            owed: 0,
-            phase,
-            timer: None,
-            link: None,
-            receives: Receives::default(),
-            queues: Default::default(),
-            target: None,
-            socket: None,
-            credentials: None,
-            watch: None,
-            own: None,
-            board: None,
-            maps: Maps::default(),
-            views: Vec::new(),
-            transfers: VecDeque::new(),
-            has_turn: false,
-            ferry: Ferry::default(),
-        }
+        Self { peer, phase, is_admitted: true, ..Self::default() }
     }
 
     /// Whether messages may be published.

@@ -22,7 +22,7 @@
 //! | `descriptor` | what names a region |
 //! | `os`, `node` | the operating system's part |
 //! | `rendezvous` | sockets: names, greetings, messages about mappings, and the process at the other end |
-//! | `segment`, `body`, `backing` | the mapped memory of one side of a connection |
+//! | `segment`, `body` | the mapped memory of one side of a connection |
 //! | [`shared`], `region` | memory that peers map, and memory that is registered |
 //! | `link`, `transfer`, `ferry`, `maps`, `receives` | the parts of a connection: rings, transfers, what is mapped of the peer |
 //! | `connection`, `send`, `receive`, `peers` | one peer, and all of them |
@@ -48,7 +48,6 @@
 )]
 mod ahead;
 mod arena;
-mod backing;
 #[expect(unsafe_code, reason = "turns reservations in the arena into slices")]
 mod body;
 #[expect(unsafe_code, reason = "writes a completion into the spare capacity of a vector")]

@@ -1,13 +1,12 @@
 //! An open connection's shared memory: both sides' segments, arenas and doorbells, and the private
 //! state that goes with them.
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
-use hg_na::{GoneReason, Message, Op, Peer, Tag};
+use hg_na::{Error, GoneReason, Message, Op, Peer, Tag};
 
 use crate::{
     arena::{FERRY_OFFSET, LANES, Lane, MESSAGE_MAX, Reservation},
-    backing::Backing,
     body::{OwnArena, received},
     fail,
     layout::{ANSWERS_SLOTS, REQUESTS_SLOTS, RINGS, SLOT_WORDS, Slot},
@@ -77,14 +76,17 @@ pub(crate) fn slots_of(len: usize) -> Option<u32> {
     (len <= WIDE_MAX).then_some(count)
 }
 
+/// Has the pages of a range of an arena made.
+pub(crate) type MakePages = fn(&ArenaBytes, Range<u32>) -> Result<(), Error>;
+
 /// What this side has made for a connection.
 #[derive(Debug)]
 pub(crate) struct OwnSide {
     pub(crate) rings: Rings,
     pub(crate) arena: Arc<OwnArena>,
     pub(crate) lanes: [Lane; LANES],
-    /// Where pages are asked for before they are touched.
-    pub(crate) backing: Option<Backing>,
+    /// Where pages are asked for before they are touched ([`crate::os::room`]).
+    pub(crate) make_pages: Option<MakePages>,
     pub(crate) bell: Doorbell,
 }
 
@@ -111,6 +113,8 @@ pub(crate) struct Link {
     space: Intent,
     attention_bell: Bell,
     space_bell: Bell,
+    /// The last body found space, and no memory.
+    lacks_pages: bool,
 }
 
 /// Where a body lies in the peer's arena; checked.
@@ -148,6 +152,7 @@ impl Link {
             space: Intent::default(),
             attention_bell: Bell::default(),
             space_bell: Bell::default(),
+            lacks_pages: false,
         }
     }
 
@@ -234,14 +239,13 @@ impl Link {
         self.refresh()?;
         let place =
             self.own.lanes[lane].reserve(len, |ring, position| self.tx[ring].is_popped(position));
-        if let Some(backing) = &mut self.own.backing {
-            backing.is_refused = false;
-            if let Some(place) = place
-                && !backing.reaches(&self.own.arena.bytes, lane, place.offset + len)
-            {
-                self.own.lanes[lane].states().release(place.entry);
-                return Ok(None);
-            }
+        self.lacks_pages = false;
+        if let (Some(make_pages), Some(place)) = (self.own.make_pages, place)
+            && make_pages(&self.own.arena.bytes, place.offset..place.offset + len).is_err()
+        {
+            self.lacks_pages = true;
+            self.own.lanes[lane].states().release(place.entry);
+            return Ok(None);
         }
         fail::point("reserve");
         Ok(place)
@@ -249,7 +253,7 @@ impl Link {
 
     /// Whether an arena that had no space lacks memory, and nothing is on its way in a ring whose end would make space.
     pub(crate) fn lacks_memory(&self, ring: usize) -> bool {
-        self.own.backing.as_ref().is_some_and(|it| it.is_refused) && self.tx[ring].is_drained()
+        self.lacks_pages && self.tx[ring].is_drained()
     }
 
     /// Learns what the peer has taken.
@@ -264,13 +268,10 @@ impl Link {
     pub(crate) fn trim(&mut self) -> Result<bool, Broken> {
         self.refresh()?;
         let mut in_use = false;
-        for (number, lane) in self.own.lanes.iter_mut().enumerate() {
+        for lane in &mut self.own.lanes {
             lane.reclaim(|ring, position| self.tx[ring].is_popped(position));
             if let Some((offset, len)) = lane.take_touched() {
                 let _kept_when_refused = self.own.arena.bytes.discard(offset, len);
-                if let Some(backing) = &mut self.own.backing {
-                    backing.given_back(number);
-                }
             }
             in_use |= lane.is_touched();
         }

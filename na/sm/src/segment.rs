@@ -98,7 +98,8 @@ impl ArenaBytes {
     /// # Errors
     /// [`Error::Limit`].
     pub(crate) fn make_pages(&self, range: Range<u32>) -> Result<(), Error> {
-        self.0.make_pages(RINGS_BYTES + range.start as usize..RINGS_BYTES + range.end as usize)
+        let [start, end] = [range.start, range.end].map(|at| RINGS_BYTES + at as usize);
+        self.0.make_pages(start - start % 4096..end)
     }
 
     /// The first byte of a range.
@@ -152,5 +153,21 @@ impl ArenaBytes {
         // - in bounds: `range` checked it; writable: checked above.
         // - exclusive: the caller holds the reservation, and the peer only reads, after publication.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), into.as_ptr(), from.len()) }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use nix::sys::stat::fstat;
+
+    use super::*;
+
+    #[test]
+    fn the_pages_of_any_range_are_made_before_they_are_touched() {
+        let (rings, fd) = Rings::create().unwrap();
+        let before = fstat(&fd).unwrap().st_blocks;
+        rings.arena().make_pages(4160..8200).unwrap();
+        // An older kernel knows no such advice.
+        assert!([0, 16].contains(&(fstat(&fd).unwrap().st_blocks - before)));
     }
 }

@@ -24,12 +24,11 @@ use super::{
 };
 use crate::{
     arena::{LANE_BYTES, Lane},
-    backing::Backing,
     body::OwnArena,
     connection::Phase,
     domain::Shared,
     fail,
-    link::{Link, OwnSide, TheirSide},
+    link::{Link, MakePages, OwnSide, TheirSide},
     os::{
         event::{Doorbell, PeerBell},
         misbehaved, room,
@@ -41,7 +40,7 @@ use crate::{
         process::ProcessWatch,
         socket::{Credentials, Received, Sent, Socket},
     },
-    segment::Rings,
+    segment::{ArenaBytes, Rings},
     settings::BACKLOG_RETRY,
 };
 
@@ -116,8 +115,8 @@ impl SmContext {
         let states = lanes.each_ref().map(|lane| Arc::clone(lane.states()));
         let (bytes, guard) = (rings.arena(), Arc::clone(&self.guard));
         let arena = Arc::new(OwnArena { bytes, states, guard });
-        let (backing, bell) = (room::is_strict().then(Backing::new), Doorbell::new()?);
-        Ok((OwnSide { rings, arena, lanes, backing, bell }, segment))
+        let make_pages = room::is_strict().then_some(ArenaBytes::make_pages as MakePages);
+        Ok((OwnSide { rings, arena, lanes, make_pages, bell: Doorbell::new()? }, segment))
     }
 
     fn greet(

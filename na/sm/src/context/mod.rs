@@ -20,6 +20,8 @@ mod mappings;
 mod post;
 mod rounds;
 mod space;
+#[cfg(test)]
+mod tests;
 mod transfers;
 mod views;
 

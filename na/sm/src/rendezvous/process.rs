@@ -65,24 +65,27 @@ impl ProcessWatch {
 
     /// Whether the process has not ended, as far as can be known. One system call.
     pub(crate) fn alive(&self) -> bool {
-        let Some(process) = &self.process else { return true };
-        let mut question = [PollFd::new(process.pidfd.as_fd(), PollFlags::POLLIN)];
-        // A pidfd becomes readable when its process ends; an error is no sign of death.
-        !matches!(poll(&mut question, PollTimeout::ZERO), Ok(count) if count > 0)
+        self.is_quiet(None)
     }
 
     /// Whether its memory is still that of the program that was connected to: a process that executes another one keeps its
     /// pidfd. The socket is closed by that, a moment after its memory, and hung up. One system call.
     pub(crate) fn is_itself(&self) -> bool {
-        let (Some(process), Some(socket)) = (&self.process, self.socket.upgrade()) else {
-            return self.alive();
+        self.is_quiet(self.socket.upgrade().as_deref())
+    }
+
+    /// A pidfd becomes readable when its process ends; hang-ups are told unasked. An error is no sign of either.
+    fn is_quiet(&self, socket: Option<&Socket>) -> bool {
+        let Some(Process { pidfd, .. }) = &self.process else { return true };
+        let pidfd = PollFd::new(pidfd.as_fd(), PollFlags::POLLIN);
+        let told = match socket {
+            Some(socket) => {
+                let hang_up = PollFd::new(socket.fd(), PollFlags::empty());
+                poll(&mut [pidfd, hang_up], PollTimeout::ZERO)
+            }
+            None => poll(&mut [pidfd], PollTimeout::ZERO),
         };
-        let mut questions = [
-            PollFd::new(process.pidfd.as_fd(), PollFlags::POLLIN),
-            // Hang-ups are told unasked.
-            PollFd::new(socket.fd(), PollFlags::empty()),
-        ];
-        !matches!(poll(&mut questions, PollTimeout::ZERO), Ok(count) if count > 0)
+        !matches!(told, Ok(count) if count > 0)
     }
 
     /// Its memory, as far as [`ProcessWatch::was_reached`] could open it.

@@ -1,0 +1,106 @@
+//! Contexts of this process, one in the hands of the other: what only shows inside.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Instant,
+};
+
+use hg_na::{
+    Address, Completion, Context, Done, Error, Message, Op, OpenOptions, Peer, Reached, Returned,
+};
+use watchdog::in_time;
+
+use crate::{context::SmContext, domain::Shared, os::room};
+
+/// Whether the system makes pages for the test below.
+static HAS_MEMORY: AtomicBool = AtomicBool::new(false);
+
+fn open() -> (Arc<Shared>, SmContext) {
+    let shared = Shared::open(&Address::new("sm://").unwrap(), &OpenOptions::listening());
+    let shared = shared.unwrap();
+    let context = SmContext::open(&shared, 0, None).unwrap();
+    (shared, context)
+}
+
+struct Pair {
+    origin: SmContext,
+    target: SmContext,
+    to: Peer,
+    done: Vec<Completion>,
+    arrived: Vec<usize>,
+    _domains: [Arc<Shared>; 2],
+}
+
+impl Pair {
+    fn until(&mut self, mut holds: impl FnMut(&Self) -> bool) {
+        let start = Instant::now();
+        while !holds(self) {
+            in_time!(start, "it never happened");
+            let mut arrived = Vec::new();
+            for (context, into) in
+                [(&mut self.origin, &mut self.done), (&mut self.target, &mut arrived)]
+            {
+                context.waiter.poll().unwrap();
+                context.progress(Instant::now(), into).unwrap();
+            }
+            self.arrived.extend(arrived.into_iter().filter_map(|it| match it {
+                Completion::Unexpected { message, .. } => Some(message.len()),
+                _ => None,
+            }));
+        }
+    }
+
+    fn send(&mut self, len: usize) {
+        let mut message = self.origin.message(self.to, len).unwrap();
+        message.as_mut_slice().fill(7);
+        self.origin.post(1, Op::SendUnexpected { to: self.to, message }).unwrap();
+    }
+}
+
+#[test]
+fn where_memory_is_counted_and_used_up_long_messages_are_refused_by_name_and_short_ones_flow() {
+    let ((origin_domain, mut origin), (target_domain, target)) = (open(), open());
+    let to = origin.lookup(target.address()).unwrap();
+    let (done, arrived) = (Vec::new(), Vec::new());
+    let _domains = [origin_domain, target_domain];
+    let mut pair = Pair { origin, target, to, done, arrived, _domains };
+    pair.send(5);
+    pair.until(|pair| pair.arrived == [5] && !pair.done.is_empty());
+    let link = pair.origin.peers.find(to).and_then(|it| it.link.as_mut()).unwrap();
+    link.own.make_pages = Some(|arena, range| match HAS_MEMORY.load(Ordering::Relaxed) {
+        true => arena.make_pages(range),
+        false => Err(room::no_memory()),
+    });
+    assert!(pair.origin.message(to, 5000).unwrap().body().is_none(), "private memory");
+    pair.done.clear();
+    for len in [5000, 6, 200_000, 200] {
+        pair.send(len);
+    }
+    pair.until(|pair| pair.done.len() == 4 && pair.arrived.len() == 3);
+    assert_eq!(pair.arrived, [5, 6, 200]);
+    let refused: Vec<_> = pair
+        .done
+        .drain(..)
+        .filter_map(|it| match it {
+            Completion::Done(Done { result: Err(failure), returned, .. }) => {
+                Some((failure, returned))
+            }
+            _ => None,
+        })
+        .collect();
+    assert_eq!(refused.len(), 2);
+    for (failure, returned) in refused {
+        assert!(matches!(failure.error, Error::Limit { .. }), "{failure:?}");
+        assert!(matches!(failure.reached, Reached::Never));
+        let Returned::Message(message) = returned else { panic!("{returned:?} came back") };
+        assert!([5000, 200_000].contains(&Message::len(&message)));
+    }
+    HAS_MEMORY.store(true, Ordering::Relaxed);
+    for len in [7000, 200_000] {
+        pair.send(len);
+    }
+    pair.until(|pair| pair.arrived == [5, 6, 200, 7000, 200_000]);
+}
