@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use crate::{Outcome, merge::News, tree::Tally};
+use crate::{Outcome, tree::Tally};
 
 /// One step of a rollout: a child that was selected at a node, and who owns that node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +44,19 @@ pub(crate) enum Body {
     /// That was all for now, or for ever.
     Told { is_last: bool },
 }
+
+/// What was counted at a child.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct News {
+    pub(crate) mv: u16,
+    pub(crate) visits: u32,
+    /// Won less lost simulations, for whoever moves at the node.
+    pub(crate) score: i32,
+    pub(crate) proof: Option<Outcome>,
+}
+
+/// Children in one message, at most.
+pub(crate) const NEWS_MAX: usize = 256;
 
 impl Message {
     /// Rollouts that go on where it arrives.

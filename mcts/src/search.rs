@@ -6,15 +6,17 @@ use crate::{
     Budget, Game, Gone, Outcome, Parallelism, Player, Portable, SIMULATIONS_A_LEAF_MAX, Settings,
     Team, WINDOW_MAX,
     crew::{Crew, Tell, Threads},
+    merge::Share,
     stats::{Audit, Part, Progress, Sum, Sums, WorkerStats},
     worker::Root,
 };
 
-/// The least [`Settings::memory`] for each worker: room for a root and some nodes.
+/// The least [`Settings::memory`] for each worker: room for a root and some nodes. Workers whose trees are merged need
+/// somewhat more, so that the root of each can be told to all others.
 pub const MEMORY_MIN: usize = 64 << 10;
 
 /// Settings with which nothing can be searched.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SettingsError {
     /// A number is zero or too large.
@@ -29,6 +31,9 @@ pub enum SettingsError {
         /// The most.
         most: usize,
     },
+    /// [`Settings::exploration`] is negative or not finite.
+    #[error("exploration is {0}, and must be a number from 0 on")]
+    Exploration(f32),
     /// This machine lacks the instructions.
     #[error("this machine has no {0:?}")]
     NoInstructions(crate::Instructions),
@@ -83,7 +88,7 @@ impl<G: Game> Search<G> {
     /// # Errors
     /// A setting is out of bounds.
     pub fn new(position: G, settings: Settings) -> Result<Self, SettingsError> {
-        check(&settings)?;
+        check::<G>(&settings, settings.workers)?;
         let root = Root::of(position);
         let crew = Box::new(Threads::new(&root, &settings));
         Ok(Self { settings, root, crew })
@@ -98,7 +103,7 @@ impl<G: Game> Search<G> {
         G: Portable,
     {
         let settings = Settings { workers: team.threads(), ..settings };
-        check(&settings)?;
+        check::<G>(&settings, team.workers())?;
         let root = Root::of(position);
         Ok(Self { crew: team.crew(&settings), settings, root })
     }
@@ -281,19 +286,27 @@ fn milliseconds(time: Duration) -> usize {
     usize::try_from(time.as_millis()).unwrap_or(usize::MAX)
 }
 
-pub(crate) fn check(settings: &Settings) -> Result<(), SettingsError> {
+/// Of a search by so many workers, of all processes.
+pub(crate) fn check<G>(settings: &Settings, all: u16) -> Result<(), SettingsError> {
     let workers = usize::from(settings.workers);
+    let memory = match settings.parallelism {
+        Parallelism::Merged => MEMORY_MIN + Share::new::<G>(all.saturating_sub(1)).least(),
+        Parallelism::Tree | Parallelism::Root => MEMORY_MIN,
+    };
     let bounds = [
         ("workers", workers, 1, usize::from(u16::MAX)),
         ("simulations", settings.simulations as usize, 1, SIMULATIONS_A_LEAF_MAX as usize),
         ("window", settings.window as usize, 1, WINDOW_MAX as usize),
-        ("memory", settings.memory, MEMORY_MIN * workers, usize::MAX),
+        ("memory", settings.memory, memory.saturating_mul(workers), usize::MAX),
         ("patience in milliseconds", milliseconds(settings.patience), 100, usize::MAX),
     ];
     for (name, value, least, most) in bounds {
         if value < least || value > most {
             return Err(SettingsError::OutOfBounds { name, value, least, most });
         }
+    }
+    if !settings.exploration.is_finite() || settings.exploration < 0.0 {
+        return Err(SettingsError::Exploration(settings.exploration));
     }
     if !settings.instructions.are_here() {
         return Err(SettingsError::NoInstructions(settings.instructions));

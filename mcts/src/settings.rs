@@ -70,9 +70,10 @@ pub struct Settings {
     /// Rollouts under way at a time, with several workers on one tree ([`Parallelism::Tree`]); otherwise each has one. At least one, at most
     /// [`WINDOW_MAX`]. More keep more workers busy, and make the search less like that of one.
     pub window: u32,
-    /// The constant of UCB1, for means from 0 to 1.
+    /// The constant of UCB1, for means from 0 to 1. Not negative.
     pub exploration: f32,
-    /// Bytes for nodes and children, of all workers of a process together.
+    /// Bytes for what grows with the search: nodes, children, and what trees that are merged tell, of all workers of a process
+    /// together. Beside it there are only rollouts under way, at most a [`window`](Self::window) of them.
     pub memory: usize,
     /// Of all random numbers. One worker makes the same search again; several do not, since their messages meet
     /// differently.

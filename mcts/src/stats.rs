@@ -31,7 +31,7 @@ pub struct WorkerStats {
     pub nodes: usize,
     /// Children that these have.
     pub children: usize,
-    /// Bytes that they take up.
+    /// Bytes that they take up, and those that merging may need.
     pub tree_bytes: usize,
     /// Nodes that it has pruned since the search began.
     pub pruned: u64,

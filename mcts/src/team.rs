@@ -115,12 +115,17 @@ impl<G: Portable> Team<G> {
         self.threads
     }
 
+    /// Of all processes together.
+    pub(crate) fn workers(&self) -> u16 {
+        lock(&self.leader).member.as_ref().map_or(1, |member| member.post.all())
+    }
+
     /// The workers of another search.
     pub(crate) fn crew(&self, settings: &Settings) -> Box<dyn Crew<G>> {
+        let size = self.workers();
         let mut leader = lock(&self.leader);
         leader.searches += 1;
         let search = leader.searches;
-        let size = leader.member.as_ref().map_or(1, |member| member.post.all());
         let settings = settings.clone();
         Box::new(Away { leader: Arc::clone(&self.leader), search, size, settings })
     }
@@ -253,14 +258,7 @@ impl<G: Portable> Member<G> {
         tell: Tell<'_>,
     ) -> Result<Part, Gone> {
         let (me, latest) = (self.post.me(), Cell::new(None));
-        let mut far = Far {
-            post: &mut self.post,
-            phase: begin.phase,
-            load: 0,
-            buffer: Vec::new(),
-            latest: &latest,
-            tell: None,
-        };
+        let mut far = Far::new(&mut self.post, begin, &latest);
         if begin.owner != me {
             far.tell = tell.map(|tell| tell as _);
             phase::run_together(worker, &mut far, None)?;
@@ -287,14 +285,8 @@ impl<G: Portable> Member<G> {
         tell: Tell<'_>,
     ) -> Result<Part, Gone> {
         let (me, all) = (self.post.me(), self.post.all());
-        let mut far = Far {
-            post: &mut self.post,
-            phase: begin.phase,
-            load: 0,
-            buffer: Vec::new(),
-            latest: &Cell::new(None),
-            tell: None,
-        };
+        let latest = Cell::new(None);
+        let mut far = Far::new(&mut self.post, begin, &latest);
         let mut control = Control::new(begin.budget.share(me, all), 1, settings, tell);
         phase::run_merged(worker, (me, all), &mut far, &mut control)?;
         Ok(worker.part(control.samples))
@@ -306,7 +298,7 @@ impl<G: Portable> Member<G> {
         if !settings.instructions.are_here() {
             settings.instructions = crate::Instructions::best();
         }
-        match check(&settings) {
+        match check::<G>(&settings, self.post.all()) {
             Ok(()) => Ok(settings),
             Err(error) => Err(self.post.accuse(LEADER, &format!("has sent settings: {error}"))),
         }
@@ -326,6 +318,12 @@ struct Far<'a> {
     latest: &'a Cell<Option<Progress>>,
     /// At the leader: to be told what it is told.
     tell: Tell<'a>,
+}
+
+impl<'a> Far<'a> {
+    fn new(post: &'a mut Post, begin: &Begin, latest: &'a Cell<Option<Progress>>) -> Self {
+        Self { post, phase: begin.phase, load: 0, buffer: Vec::new(), latest, tell: None }
+    }
 }
 
 /// Bytes of messages that are sent in one piece: somewhat less than a block of a channel.

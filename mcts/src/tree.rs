@@ -69,6 +69,8 @@ macro_rules! each_column {
 
 const NODE_BYTES: usize = size_of::<Node>();
 const CHILD_BYTES: usize = 3 * size_of::<u16>() + 1 + 2 * size_of::<u32>();
+/// Pruning makes two lists of slot numbers.
+const LISTS_BYTES: usize = 2 * size_of::<u32>();
 /// The table doubles when seven eighths of its places are taken; a place has a slot number and a byte.
 const TABLE_BYTES: usize = 12;
 
@@ -323,39 +325,40 @@ impl Tree {
         if self.table.len() == self.table.capacity() {
             bytes += 2 * self.table.allocation_size();
         }
+        bytes += (self.len() + 1) * LISTS_BYTES;
         bytes <= self.bytes_max && u32::try_from(columns.len() + children).is_ok()
     }
 
     /// Removes half of the nodes: first those that no recent phase came by, then those with the fewest visits.
     fn prune(&mut self, root: u64) {
         let can_go = |node: &Node| node.pending == 0 && node.key != root;
-        let mut order: Vec<(u32, u64, u32)> = (self.slots())
-            .map(|slot| (self.node(slot), slot))
-            .filter(|(node, _)| can_go(node))
-            .map(|(node, slot)| (node.phase, node.visits, slot))
-            .collect();
+        let mut order = Vec::with_capacity(self.len());
+        order.extend(self.slots().filter(|slot| can_go(self.node(*slot))));
         let count = order.len().div_ceil(2);
         if count == 0 {
             return;
         }
         if count < order.len() {
-            order.select_nth_unstable(count);
+            order.select_nth_unstable_by_key(count, |slot| {
+                let node = self.node(*slot);
+                (node.phase, node.visits, *slot)
+            });
         }
         self.prunes += 1;
         self.pruned += count as u64;
-        for (_, _, slot) in &order[..count] {
+        for slot in &order[..count] {
             self.nodes[*slot as usize].children = 0;
         }
         self.compact();
-        for (_, _, slot) in &order[..count] {
+        for slot in &order[..count] {
             self.nodes[*slot as usize].first = std::mem::replace(&mut self.free, *slot);
         }
     }
 
     /// Keeps the nodes that have children, and moves these together in the order in which they stand.
     fn compact(&mut self) {
-        let mut order: Vec<u32> =
-            self.slots().filter(|slot| self.node(*slot).children > 0).collect();
+        let mut order = Vec::with_capacity(self.len());
+        order.extend(self.slots().filter(|slot| self.node(*slot).children > 0));
         order.sort_unstable_by_key(|slot| self.node(*slot).first);
         // Filled again rather than thinned out: places that were given up would count as taken.
         self.table.clear();

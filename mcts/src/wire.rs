@@ -15,8 +15,7 @@
 
 use crate::{
     Outcome, Player, SIMULATIONS_A_LEAF_MAX, WINDOW_MAX,
-    merge::{NEWS_MAX, News},
-    message::{Body, Hop, Message, Path},
+    message::{Body, Hop, Message, NEWS_MAX, News, Path},
     tree::{CHILDREN_MAX, Tally},
     worker::PATH_MAX,
 };

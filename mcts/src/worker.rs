@@ -17,8 +17,8 @@ use std::collections::VecDeque;
 
 use crate::{
     Game, Outcome, Parallelism, Placement, Player, Random, Settings,
-    merge::{Merged, News},
-    message::{Body, Hop, Message, Outbox, Path},
+    merge::{Merged, Share},
+    message::{Body, Hop, Message, News, Outbox, Path},
     mix,
     select::{self, Weights},
     stats::{Audit, Part, Progress, Sum, Sums, WorkerStats},
@@ -59,7 +59,7 @@ pub(crate) struct Worker<G> {
     /// Other processes send messages: whether their moves can be made is looked at.
     has_strangers: bool,
     moves: Vec<u16>,
-    merged: Merged,
+    pub(crate) merged: Merged,
 }
 
 /// The position that is searched, as all workers know it.
@@ -86,31 +86,23 @@ struct Job<G> {
 impl<G: Game> Worker<G> {
     /// One of those that share a search: of the one tree, or with a tree of its own.
     pub(crate) fn one_of(number: u16, all: u16, settings: &Settings, root: &Root<G>) -> Self {
-        let (me, workers) = match settings.parallelism {
-            Parallelism::Tree => (number, all),
-            Parallelism::Root | Parallelism::Merged => (0, 1),
+        let (me, workers, others) = match settings.parallelism {
+            Parallelism::Tree => (number, all, 0),
+            Parallelism::Root => (0, 1, 0),
+            Parallelism::Merged => (0, 1, all - 1),
         };
-        let outbox = Outbox::new(number, all);
-        Self { outbox, ..Self::new(me, settings, number.into(), workers, root.clone()) }
-    }
-
-    pub(crate) fn new(
-        me: u16,
-        settings: &Settings,
-        seed: u32,
-        workers: u16,
-        root: Root<G>,
-    ) -> Self {
+        let share = Share::new::<G>(others);
+        let bytes = settings.memory / usize::from(settings.workers);
         Self {
             me,
             workers,
             settings: settings.clone(),
-            root,
+            root: root.clone(),
             phase: 0,
-            tree: Tree::new(settings.memory / usize::from(settings.workers)),
-            random: Random::new(settings.seed, seed),
+            tree: Tree::new(bytes.saturating_sub(share.of(bytes))),
+            random: Random::new(settings.seed, number.into()),
             jobs: VecDeque::new(),
-            outbox: Outbox::new(me, workers),
+            outbox: Outbox::new(number, all),
             loads: vec![0; workers.into()],
             begun: 0,
             counted: 0,
@@ -119,7 +111,7 @@ impl<G: Game> Worker<G> {
             fault: None,
             has_strangers: false,
             moves: Vec::new(),
-            merged: Merged::default(),
+            merged: Merged::new(share, bytes),
         }
     }
 
@@ -183,17 +175,15 @@ impl<G: Game> Worker<G> {
 
     /// The root has a node from the beginning, so that others' counts can be added to it.
     pub(crate) fn begin_merging(&mut self) {
-        self.merged.tidy(&mut self.tree, self.phase);
-        if self.tree.find(self.root.key).is_none() {
-            let Root { position, key, .. } = self.root.clone();
-            self.expand(&position, key);
-        }
+        let Root { position, key, .. } = self.root.clone();
+        let root = self.tree.find(key).or_else(|| self.expand(&position, key));
+        self.merged.begin(&mut self.tree, root, self.phase);
     }
 
     /// Tells all others what was counted here since the last time.
     pub(crate) fn tell(&mut self, is_last: bool) {
-        let Self { merged, tree, root, settings, phase, .. } = self;
-        let news = merged.news(tree, root, settings.placement, *phase);
+        let Self { merged, tree, root, settings, .. } = self;
+        let news = merged.news(tree, (root.key, &root.position), settings.placement);
         news.iter().chain([&Body::Told { is_last }]).for_each(|it| self.outbox.tell_all(it));
     }
 
@@ -280,7 +270,7 @@ impl<G: Game> Worker<G> {
             combined: self.outbox.combined,
             nodes: self.tree.len(),
             children: self.tree.children(),
-            tree_bytes: self.tree.bytes(),
+            tree_bytes: self.tree.bytes() + self.merged.bytes(),
             pruned: self.tree.pruned,
             ..self.stats
         }

@@ -93,14 +93,16 @@ fn with_little_memory_nodes_are_pruned_and_the_board_is_solved_nevertheless() {
     let _watchdog = Watchdog::start();
     let (tree, merged) = (Parallelism::Tree, Parallelism::Merged);
     for (workers, parallelism) in [(1, tree), (2, tree), (2, merged)] {
-        let memory = usize::from(workers) * hg_mcts::MEMORY_MIN;
+        let merging = if parallelism == merged { 40 << 10 } else { 0 };
+        let each = hg_mcts::MEMORY_MIN + merging;
+        let memory = usize::from(workers) * each;
         let settings =
             Settings { workers, memory, parallelism, simulations: 1, ..Settings::default() };
         let mut search = Search::new(board(4, ""), settings).unwrap();
         let found = search.run(Budget::rollouts(20_000_000)).unwrap();
         assert_eq!(found.proof, Some(Outcome::Won(Player::First)));
         for stats in &found.workers {
-            assert!(stats.pruned > 0 && stats.tree_bytes <= hg_mcts::MEMORY_MIN, "{stats:?}");
+            assert!(stats.pruned > 0 && stats.tree_bytes <= each, "{stats:?}");
         }
         assert_eq!((search.audit().unwrap().under_way, search.audit().unwrap().unbalanced), (0, 0));
     }

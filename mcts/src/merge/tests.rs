@@ -4,13 +4,15 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    Parallelism, Player, Random, Settings,
+    MEMORY_MIN, Outcome, Parallelism, Player, Random, Settings,
     hex::Hex,
     message::Message,
     worker::{Root, Worker},
 };
 
+/// `memory`: of each worker, beside what the news of a root may need.
 fn workers(size: u8, memory: usize, count: u16) -> Vec<Worker<Hex>> {
+    let memory = usize::from(count) * (memory + Share::new::<Hex>(count - 1).least());
     let parallelism = Parallelism::Merged;
     let settings =
         Settings { workers: count, parallelism, simulations: 2, memory, ..Settings::default() };
@@ -124,4 +126,95 @@ fn what_one_has_proved_all_know() {
         all[0].outbox.filled().flat_map(|(_, batch)| std::mem::take(batch)).collect();
     sent.into_iter().for_each(|it| deliver(&mut all[1], it));
     assert_eq!(all[1].proven, Some(Outcome::Won(Player::First)));
+}
+
+#[test]
+fn what_was_told_once_is_not_told_again_when_the_game_comes_back() {
+    let mut all = workers(4, 1 << 20, 2);
+    let exchange = |all: &mut Vec<Worker<Hex>>| {
+        for at in 0..2 {
+            all[at].tell(true);
+            let sent: Vec<Message> =
+                all[at].outbox.filled().flat_map(|(_, batch)| std::mem::take(batch)).collect();
+            sent.into_iter().for_each(|it| deliver(&mut all[1 - at], it));
+        }
+    };
+    let home = Root::of(Hex::new(4).unwrap());
+    let mut elsewhere = home.position.clone();
+    elsewhere.play(0);
+    let elsewhere = Root::of(elsewhere);
+    for (phase, root) in (1..).zip([&home, &elsewhere, &elsewhere, &elsewhere, &home]) {
+        for worker in &mut all {
+            worker.begin_phase(phase, root);
+            worker.begin_merging();
+            for _ in 0..100 {
+                worker.begin_rollout();
+                worker.simulate();
+            }
+        }
+        exchange(&mut all);
+    }
+    // Two phases of two workers, with two simulations a leaf.
+    assert!(all.iter().all(|it| it.root_visits() == 2 * 2 * 2 * 100), "{}", all[0].root_visits());
+    assert_eq!(root(&all[0]), root(&all[1]));
+}
+
+#[test]
+fn merging_keeps_to_its_share_of_the_memory_and_the_root_is_always_merged() {
+    for (memory, count) in [(MEMORY_MIN, 2), (MEMORY_MIN, 9), (1 << 20, 2)] {
+        let mut all = workers(9, memory, count);
+        let share = Share::new::<Hex>(count - 1);
+        let all_bytes = memory + share.least();
+        for phase in 1..4 {
+            let worker = &mut all[0];
+            let mut board = Hex::new(9).unwrap();
+            (0..phase).for_each(|mv| board.play(u16::try_from(mv).unwrap()));
+            worker.begin_phase(phase, &Root::of(board));
+            worker.begin_merging();
+            for _ in 0..2_000 {
+                worker.begin_rollout();
+                worker.simulate();
+            }
+            worker.tell(true);
+            let told = worker.outbox.filled().next().expect("somebody is told").1.len();
+            worker.outbox.filled().for_each(|(_, batch)| batch.clear());
+            assert!(told > 1 && worker.merged.bytes() <= share.of(all_bytes));
+            let slots: Vec<u32> = worker.tree.slots().collect();
+            let is_merged =
+                |slot: &&u32| !matches!(worker.tree.node(**slot).merged, NEVER | NO_MORE);
+            let merged: Vec<&u32> = slots.iter().filter(is_merged).collect();
+            let bytes = |slot: &&u32| share.node(worker.tree.node(**slot).children.into());
+            assert_eq!(merged.iter().map(bytes).sum::<usize>(), worker.merged.bytes());
+            let stats = worker.part(Vec::new()).stats;
+            assert!(stats.tree_bytes <= all_bytes, "{stats:?}");
+        }
+    }
+}
+
+#[test]
+fn a_node_needs_no_more_than_it_is_charged_for() {
+    let mut all = workers(9, 1 << 20, 4);
+    let worker = &mut all[0];
+    for _ in 0..2_000 {
+        worker.begin_rollout();
+        worker.simulate();
+    }
+    worker.tell(true);
+    let others = 3;
+    // Of two rounds for each of the others.
+    let waiting: usize =
+        worker.outbox.filled().flat_map(|(_, batch)| &*batch).map(|it| 2 * it.bytes()).sum();
+    // As much comes from them; and this worker has what it told, and a round.
+    let told = waiting / others;
+    assert!(2 * waiting + told <= worker.merged.bytes(), "{waiting} {}", worker.merged.bytes());
+}
+
+#[test]
+fn two_rounds_of_news_are_no_more_messages_than_may_wait() {
+    for others in [1, 2, 31, 1_000, u16::MAX - 1] {
+        let share = Share::new::<Hex>(others);
+        let round = share.nodes() * CHUNKS + 1;
+        assert!(usize::from(others) * (2 * round + 1) <= share.messages());
+        assert!(share.messages() <= WINDOW_MAX as usize + 8 * usize::from(others));
+    }
 }

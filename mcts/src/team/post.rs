@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Budget, Gone, Settings, WINDOW_MAX,
+    merge::Share,
     message::Message,
     stats::{Audit, Part, Progress, Sums},
     wire,
@@ -93,6 +94,7 @@ pub(crate) struct Inbox {
     /// Of each process.
     threads: u32,
     pub(crate) messages: Vec<Message>,
+    messages_max: usize,
     /// How much work each thread has said to wait for it.
     pub(crate) loads: Vec<u32>,
     pub(crate) orders: VecDeque<Order>,
@@ -108,8 +110,11 @@ thread_local! {
 
 /// Orders that may wait. The leader gives the next one when the last one was answered; those that close searches need no answer.
 const ORDERS_MAX: usize = 1024;
-/// Messages that may wait: one for each rollout under way, and ends of phases.
-const MESSAGES_MAX: usize = WINDOW_MAX as usize + 1024;
+/// Messages that may wait at one of so many threads: one for each rollout under way, or two rounds of news of all others; and ends of phases.
+fn messages_max(all: u16) -> usize {
+    let news = Share::new::<()>(all - 1).messages();
+    news.max(WINDOW_MAX as usize) + 1024
+}
 
 #[rpc(crate = hg_invoke)]
 pub(crate) fn deliver(here: &Request, batch: &[u8]) {
@@ -119,7 +124,7 @@ pub(crate) fn deliver(here: &Request, batch: &[u8]) {
             Ok(head) => inbox.loads[usize::from(from)] = head.load,
             Err(wire::Malformed) => inbox.accuse(from, "has sent bytes that are no messages"),
         }
-        if inbox.messages.len() > MESSAGES_MAX {
+        if inbox.messages.len() > inbox.messages_max {
             inbox.accuse(from, "has sent more messages than there may be");
         }
     });
@@ -145,7 +150,7 @@ pub(crate) fn hear(here: &Request, word: Word) {
 }
 
 /// Bytes of messages that may wait for one thread: a whole window of the longest ones. So nobody waits for room.
-pub(crate) const WAITING_MAX: u64 = (MESSAGES_MAX * wire::MESSAGE_MAX) as u64;
+pub(crate) const WAITING_MAX: u64 = ((WINDOW_MAX as usize + 1024) * wire::MESSAGE_MAX) as u64;
 /// How long what is said of an end may take to leave.
 const BREAKING_MAX: Duration = Duration::from_secs(2);
 
@@ -229,6 +234,8 @@ impl Post {
         let all = here.everybody().count();
         let inbox =
             Inbox { threads, loads: vec![0; all], answers: vec![None; all], ..Inbox::default() };
+        let messages_max = messages_max(u16::try_from(all).expect("looked at when opened"));
+        let inbox = Inbox { messages_max, ..inbox };
         Self { here, inbox, patience: Settings::default().patience }
     }
 
