@@ -200,13 +200,7 @@ pub(crate) fn run_merged<G: Game>(
             while worker.simulate() {}
         }
         if (worker.counted >= tells_at || !goes_on) && rounds.may_tell() {
-            if rounds.is_last {
-                worker.outbox.tell_all(&Body::Told { is_last: true });
-            } else {
-                worker.tell(!goes_on);
-            }
-            rounds.told += 1;
-            rounds.is_last |= !goes_on;
+            rounds.tell(worker, !goes_on);
             let (least, most) = ROLLOUTS_TOLD.into_inner();
             tells_at = worker.counted + (worker.counted / PARTS_TOLD).clamp(least, most);
         }
@@ -233,7 +227,7 @@ pub(crate) fn run_merged<G: Game>(
 }
 
 /// How far all workers have come with telling what they have counted.
-struct Rounds {
+pub(crate) struct Rounds {
     /// How often this one has.
     told: u64,
     /// It has told all that it will count, and said so.
@@ -253,7 +247,7 @@ struct Heard {
 }
 
 impl Rounds {
-    fn new(me: u16, all: u16) -> Self {
+    pub(crate) fn new(me: u16, all: u16) -> Self {
         let others = vec![Heard::default(); all.into()];
         Self { told: 0, is_last: false, is_stopped: false, others, me }
     }
@@ -263,8 +257,19 @@ impl Rounds {
     }
 
     /// Nobody is told anything before all have answered what was told before the last time. Who has finished answers, too.
-    fn may_tell(&self) -> bool {
+    pub(crate) fn may_tell(&self) -> bool {
         !self.may_stop() && !self.is_stopped && self.others().all(|it| it.told + 1 >= self.told)
+    }
+
+    /// Tells all others what was counted here, or that this one still listens.
+    pub(crate) fn tell<G: Game>(&mut self, worker: &mut Worker<G>, is_last: bool) {
+        if self.is_last {
+            worker.outbox.tell_all(&Body::Told { is_last: true });
+        } else {
+            worker.tell(is_last);
+        }
+        self.told += 1;
+        self.is_last |= is_last;
     }
 
     /// Nobody has news any more.
@@ -277,7 +282,7 @@ impl Rounds {
         self.is_stopped && self.others().all(|it| it.is_stopped)
     }
 
-    fn hear<G: Game>(&mut self, worker: &mut Worker<G>, from: u16, body: Body) {
+    pub(crate) fn hear<G: Game>(&mut self, worker: &mut Worker<G>, from: u16, body: Body) {
         let other = &mut self.others[usize::from(from)];
         match body {
             _ if other.is_stopped => worker.fault = Some("has gone on after its end"),
