@@ -8,7 +8,7 @@ use std::{
 
 use watchdog::{Watchdog, ended};
 
-fn run(words: &[&str], typed: &str) -> Output {
+fn run(words: &[&str], typed: impl AsRef<[u8]>) -> Output {
     let mut program = Command::new(env!("CARGO_BIN_EXE_mcts-hex"))
         .args(words)
         .stdin(Stdio::piped())
@@ -17,7 +17,7 @@ fn run(words: &[&str], typed: &str) -> Output {
         .spawn()
         .expect("the program is built");
     let mut stdin = program.stdin.take().expect("piped");
-    stdin.write_all(typed.as_bytes()).expect("the program reads");
+    stdin.write_all(typed.as_ref()).expect("the program reads");
     drop(stdin);
     ended(&mut program)
 }
@@ -72,11 +72,16 @@ fn games_are_played_to_their_ends() {
     let game = json(&["self-play", "--size=4", "--rollouts=500", "--json"]);
     assert_eq!(game["winner"], "first");
     let base = ["match", "--size=3", "--rollouts=200", "--games=6", "--json"];
-    let even = json(&[&base[..], &["--against", "virtual-loss=count,threads=2"]].concat());
+    let even =
+        json(&[&base[..], &["--against", "parallel=tree,virtual-loss=count,threads=2"]].concat());
     assert_eq!(even["games"], 6);
     let [least, most] = [0, 1].map(|at| even["part_95"][at].as_f64().expect("a number"));
     let part = even["part"].as_f64().expect("a number");
     assert!(0.0 <= least && least <= part && part <= most && most <= 1.0, "{even}");
+    // What one side's one tree needs is not inherited by the other side's; each has a budget of its own.
+    let words =
+        ["match", "--parallel=tree", "--window=9", "--size=2", "--games=2", "--rollouts=50"];
+    printed(&[&words[..], &["--against=parallel=root,time=0.01,placement=hash"]].concat(), "");
     let text = printed(&["match", "--size=3", "--rollouts=50", "--games=2"], "");
     assert!(text.contains("Wilson") && text.contains("Elo:"), "{text}");
 }
@@ -95,7 +100,7 @@ fn somebody_who_types_plays_against_it() {
 fn gtp_is_spoken() {
     let _watchdog = Watchdog::start();
     let typed = "1 protocol_version\nboardsize 3\n\n# nothing\n2 play b a1\nplay b a2\n3 genmove w\nundo\nundo\nundo\n\
-                 play black z9\nboardsize 99\nfinal_score\nknown_command genmove\nfoo\nquit\nname\n";
+                 play black z9\nboardsize 99\nfinal_score\nknown_command genmove\nfoo\n7\n\u{1}name\nquit\nname\n";
     let text = printed(&["--gtp", "--rollouts=1000"], typed);
     let answers: Vec<&str> = text.split("\n\n").map(str::trim).collect();
     let expected = [
@@ -112,6 +117,8 @@ fn gtp_is_spoken() {
         "= cannot score",
         "= true",
         "? unknown command",
+        "?7 unknown command",
+        "= mcts-hex",
         "=",
         "",
     ];
@@ -119,9 +126,22 @@ fn gtp_is_spoken() {
 }
 
 #[test]
+fn gtp_goes_on_after_what_is_no_text_and_ends_with_its_input() {
+    let _watchdog = Watchdog::start();
+    let typed =
+        [b"\xff\xfe\0name\n", &b"x".repeat(1 << 20)[..], b"\nname\nboardsize 5\ngenm"].concat();
+    let output = run(&["--gtp"], typed);
+    let text = String::from_utf8_lossy(&output.stdout);
+    let answers: Vec<&str> = text.split("\n\n").map(str::trim).collect();
+    let unknown = "? unknown command";
+    assert_eq!(answers, [unknown, unknown, "= mcts-hex", "=", unknown, ""]);
+    assert!(output.status.success());
+}
+
+#[test]
 fn what_is_wrong_is_one_sentence() {
     let _watchdog = Watchdog::start();
-    let cases: [(&[&str], i32, &str); 7] = [
+    let cases: [(&[&str], i32, &str); 19] = [
         (&["--size=1"], 1, "a board of 1x1 is not between 2x2 and 19x19"),
         (&["best", "a1 a1"], 1, "`a1` cannot be played here"),
         (&["--threads=0"], 1, "workers is 0, and must be from 1 to 65535"),
@@ -135,6 +155,30 @@ fn what_is_wrong_is_one_sentence() {
             1,
             "--against bogus=1: unexpected argument 'bogus' found",
         ),
+        (
+            &["--window=9"],
+            1,
+            "--window: has no effect with `--parallel merged`, where each thread has a tree",
+        ),
+        (
+            &["--placement=local:1", "--parallel=root"],
+            1,
+            "--placement: has no effect with `--parallel root`",
+        ),
+        (&["--virtual-loss=count"], 1, "--virtual-loss: has no effect with `--parallel merged`"),
+        (
+            &["match", "--parallel=tree", "--window=9", "--against=parallel=root,window=8"],
+            1,
+            "--against parallel=root,window=8: window: has no effect",
+        ),
+        (&["--games=2"], 1, "--games: has no effect with `best`"),
+        (&["play", "--json"], 1, "--json: has no effect with `play`"),
+        (&["match", "--plot=x.svg"], 1, "--plot: has no effect with `match`"),
+        (&["--bench", "--second"], 1, "--second: has no effect with `bench`"),
+        (&["--gtp", "best", "a1"], 2, "cannot be used with"),
+        (&["--exploration=nan"], 1, "exploration is NaN, and must be a number from 0 on"),
+        (&["--local=2", "--size=20"], 1, "a board of 20x20 is not between"),
+        (&["--local=2", "--threads=300"], 1, "--threads 300: from 1 to 255 in each process"),
         (&["--placement=near"], 2, "neither random, hash nor local:N"),
         (&["--memory=1T"], 2, "not a number of bytes"),
     ];

@@ -16,17 +16,17 @@ use hg_mcts::{
 #[derive(Clone, Debug, Parser)]
 #[command(name = "mcts-hex", version)]
 pub(crate) struct Arguments {
-    /// What to do
-    #[arg(value_enum, default_value = "best")]
-    pub(crate) command: Command,
+    /// What to do; `best` where nothing is said
+    #[arg(value_enum)]
+    command: Option<Command>,
     /// The moves that lead to the position: `a2 c3`, `a2,c3` or `a2c3`; `swap` is one of them
     #[arg(value_name = "MOVES")]
-    pub(crate) moves: Vec<String>,
+    moves: Vec<String>,
     /// Speaks GTP, version 2, on standard input and output
-    #[arg(long, conflicts_with = "bench")]
+    #[arg(long, conflicts_with_all = ["bench", "command", "json", "progress"])]
     pub(crate) gtp: bool,
     /// Measures playouts and searches
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["time", "rollouts", "parallel", "progress"])]
     pub(crate) bench: bool,
 
     /// Rows, and columns, from 2 to 19
@@ -35,12 +35,6 @@ pub(crate) struct Arguments {
     /// The second player may take over the first stone
     #[arg(long)]
     pub(crate) swap: bool,
-    /// Time for each move; one second where no --rollouts are given
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
-    pub(crate) time: Option<Duration>,
-    /// Rollouts for each move
-    #[arg(long, value_name = "N")]
-    pub(crate) rollouts: Option<u64>,
     #[command(flatten)]
     pub(crate) search: SearchArguments,
 
@@ -51,20 +45,20 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "URL")]
     pub(crate) url: Option<String>,
 
-    /// `match`: how many games; an even number, since each opening is played by both
-    #[arg(long, default_value_t = 20, value_name = "N")]
-    pub(crate) games: u32,
-    /// `match`: how the opponent's settings differ, such as `threads=2,virtual-loss=count`
-    #[arg(long, default_value = "", value_name = "NAME=VALUE,...")]
-    pub(crate) against: String,
+    /// `match`: how many games; an even number, since each opening is played by both [default: 20]
+    #[arg(long, value_name = "N")]
+    games: Option<u32>,
+    /// `match`: how the opponent's search differs, such as `threads=2,parallel=tree` or `time=2`
+    #[arg(long, value_name = "NAME=VALUE,...")]
+    against: Option<String>,
     /// `play`: the program moves first
     #[arg(long)]
     pub(crate) second: bool,
 
-    /// Prints JSON
+    /// Prints JSON; not for `play`
     #[arg(long)]
     pub(crate) json: bool,
-    /// Draws the board with the visits of its moves, and simulations over time
+    /// `best`, `analyze`: draws the board with the visits of its moves, and simulations over time
     #[arg(long, value_name = "FILE.svg")]
     pub(crate) plot: Option<PathBuf>,
     /// Says on standard error every second how far a search has come
@@ -91,6 +85,12 @@ pub(crate) enum Command {
 #[derive(Clone, Debug, Parser)]
 #[command(args_override_self = true)]
 pub(crate) struct SearchArguments {
+    /// Time for each move; one second where no --rollouts are given
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    time: Option<Duration>,
+    /// Rollouts for each move
+    #[arg(long, value_name = "N")]
+    rollouts: Option<u64>,
     /// Threads, of each process
     #[arg(long, default_value_t = 1, value_name = "N")]
     threads: u16,
@@ -98,21 +98,23 @@ pub(crate) struct SearchArguments {
     #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = clap::ArgAction::Set)]
     alone: bool,
     /// `merged`: a tree for each thread, whose upper nodes are merged all the time; `tree`: one for all; `root`: one for each
-    #[arg(long, default_value = "merged", value_parser = parallelism, value_name = "merged|tree|root")]
-    parallel: Parallelism,
-    /// Which thread owns a node of one tree: any; the one that the position's hash names, which makes equal positions one node; any
-    /// for the first N moves, then the parent's
-    #[arg(long, default_value = "random", value_parser = placement, value_name = "random|hash|local:N")]
-    placement: Placement,
-    /// What rollouts under way count as: visits; W times as many losses; unobserved samples
-    #[arg(long, default_value = "unobserved", value_parser = virtual_loss, value_name = "count|loss:W|unobserved")]
-    virtual_loss: VirtualLoss,
+    /// [default: merged]
+    #[arg(long, value_parser = parallelism, value_name = "merged|tree|root")]
+    parallel: Option<Parallelism>,
+    /// With `--parallel tree`, which thread owns a node: any; the one that the position's hash names; any for the first N moves, then
+    /// the parent's. `hash` makes equal positions one node, also in other trees [default: random]
+    #[arg(long, value_parser = placement, value_name = "random|hash|local:N")]
+    placement: Option<Placement>,
+    /// With `--parallel tree`, what rollouts under way count as: visits; W times as many losses; unobserved samples
+    /// [default: unobserved]
+    #[arg(long, value_parser = virtual_loss, value_name = "count|loss:W|unobserved")]
+    virtual_loss: Option<VirtualLoss>,
     /// Simulations for each leaf
     #[arg(long, default_value_t = 16, value_name = "N")]
     simulations: u32,
-    /// Rollouts under way at a time, where several threads have one tree
-    #[arg(long, default_value_t = Settings::default().window, value_name = "N")]
-    window: u32,
+    /// With `--parallel tree`, rollouts under way at a time, where threads are several [default: 128]
+    #[arg(long, value_name = "N")]
+    window: Option<u32>,
     /// The constant of UCB1
     #[arg(long, default_value_t = Settings::default().exploration, value_name = "C")]
     exploration: f32,
@@ -131,9 +133,59 @@ pub(crate) struct SearchArguments {
 }
 
 impl Arguments {
-    pub(crate) fn budget(&self) -> Budget {
-        let time = self.time.or(self.rollouts.is_none().then_some(Duration::from_secs(1)));
-        Budget { rollouts: self.rollouts, time }
+    pub(crate) fn command(&self) -> Command {
+        self.command.unwrap_or(Command::Best)
+    }
+
+    pub(crate) fn with_size(&self, size: u8) -> Self {
+        Self { size, ..self.clone() }
+    }
+
+    pub(crate) fn games(&self) -> u32 {
+        self.games.unwrap_or(20)
+    }
+
+    pub(crate) fn against(&self) -> &str {
+        self.against.as_deref().unwrap_or_default()
+    }
+
+    /// What is wrong about them, as far as that can be known before any process is started.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        if let Some(name) = self.idle() {
+            let command = self.command().to_possible_value().expect("none is hidden");
+            let bench = if self.bench { "bench" } else { command.get_name() };
+            return Err(format!("--{name}: has no effect with `{bench}`"));
+        }
+        self.position()?;
+        self.opponent()?;
+        if self.games() == 0 || self.games() % 2 == 1 {
+            return Err(
+                "--games: an even number of them, since each opening is played twice".to_owned()
+            );
+        }
+        if self.local.is_some() {
+            self.search.threads_of_team()?;
+        } else if self.bench && self.search.threads > 1 {
+            return Err("--threads: `--bench` without `--local` has threads of its own".to_owned());
+        }
+        if self.bench { Ok(()) } else { self.search.check() }
+    }
+
+    /// An option that is of no use here.
+    fn idle(&self) -> Option<&'static str> {
+        let command = self.command();
+        let (is_match, plays) = (command == Command::Match, command == Command::Play);
+        let analyzes = matches!(command, Command::Best | Command::Analyze);
+        let bench = self.bench || self.gtp;
+        [
+            ("games", self.games.is_some() && (bench || !is_match)),
+            ("against", self.against.is_some() && (bench || !is_match)),
+            ("second", self.second && (bench || !plays)),
+            ("plot", self.plot.is_some() && (bench || !analyzes)),
+            ("json", self.json && plays && !bench),
+        ]
+        .into_iter()
+        .find_map(|(name, is_idle)| is_idle.then_some(name))
     }
 
     /// The position that the moves lead to.
@@ -155,12 +207,26 @@ impl Arguments {
 
     /// How the opponent searches in a match.
     pub(crate) fn opponent(&self) -> Result<SearchArguments, String> {
-        let mut words = self.search.words();
-        for pair in self.against.split(',').filter(|it| !it.is_empty()) {
-            words.push(format!("--{pair}"));
+        let pairs = self.against().split(',').filter(|it| !it.is_empty());
+        let pairs: Vec<String> = pairs.map(|pair| format!("--{pair}")).collect();
+        let wrong = |why: &str| format!("--against {}: {why}", self.against());
+        let parse = |words: Vec<String>| {
+            let words = words.iter().chain(&pairs);
+            SearchArguments::try_parse_from(words).map_err(|error| wrong(&first_line(&error)))
+        };
+        let own = parse(vec!["mcts-hex".to_owned()])?;
+        let mut all = parse(self.search.words())?;
+        if own.time.is_some() || own.rollouts.is_some() {
+            (all.time, all.rollouts) = (own.time, own.rollouts);
         }
-        SearchArguments::try_parse_from(words)
-            .map_err(|error| format!("--against {}: {}", self.against, first_line(&error)))
+        if !all.has_one_tree() {
+            // What has an effect only on this side is not the opponent's.
+            (all.virtual_loss, all.window) = (own.virtual_loss, own.window);
+            let of_all = |it: &Placement| *it == Placement::Hash;
+            all.placement = own.placement.or(all.placement.filter(of_all));
+        }
+        all.check().map_err(|why| wrong(&why.replace("--", "")))?;
+        Ok(all)
     }
 }
 
@@ -171,6 +237,36 @@ fn first_line(error: &clap::Error) -> String {
 }
 
 impl SearchArguments {
+    pub(crate) fn budget(&self) -> Budget {
+        let time = self.time.or(self.rollouts.is_none().then_some(Duration::from_secs(1)));
+        Budget { rollouts: self.rollouts, time }
+    }
+
+    fn parallel(&self) -> Parallelism {
+        self.parallel.unwrap_or(Settings::default().parallelism)
+    }
+
+    fn has_one_tree(&self) -> bool {
+        self.parallel() == Parallelism::Tree
+    }
+
+    /// Refuses what would be ignored.
+    fn check(&self) -> Result<(), String> {
+        let owns = self.placement.is_some_and(|it| it != Placement::Hash);
+        let given = [
+            ("placement", owns),
+            ("virtual-loss", self.virtual_loss.is_some()),
+            ("window", self.window.is_some()),
+        ];
+        match given.iter().find(|(_, is_given)| *is_given && !self.has_one_tree()) {
+            Some((name, _)) => Err(format!(
+                "--{name}: has no effect with `--parallel {}`, where each thread has a tree; `--parallel tree` has one for all",
+                format!("{:?}", self.parallel()).to_lowercase()
+            )),
+            None => Ok(()),
+        }
+    }
+
     /// A search by the team, where there is one.
     pub(crate) fn start(
         &self,
@@ -207,13 +303,14 @@ impl SearchArguments {
     }
 
     pub(crate) fn settings(&self) -> Settings {
+        let defaults = Settings::default();
         Settings {
             workers: self.threads,
-            parallelism: self.parallel,
-            placement: self.placement,
-            virtual_loss: self.virtual_loss,
+            parallelism: self.parallel(),
+            placement: self.placement.unwrap_or(defaults.placement),
+            virtual_loss: self.virtual_loss.unwrap_or(defaults.virtual_loss),
             simulations: self.simulations,
-            window: self.window,
+            window: self.window.unwrap_or(defaults.window),
             exploration: self.exploration,
             memory: self.memory,
             seed: self.seed,
@@ -228,33 +325,40 @@ impl SearchArguments {
         ["mcts-hex".to_owned()].into_iter().chain(pairs).collect()
     }
 
-    /// Names and values.
+    /// Names and values of what has an effect.
     pub(crate) fn pairs(&self) -> Vec<(&'static str, String)> {
-        let placement = match self.placement {
+        let settings = self.settings();
+        let placement = match settings.placement {
             Placement::Random => "random".to_owned(),
             Placement::Hash => "hash".to_owned(),
             Placement::Local(moves) => format!("local:{moves}"),
         };
-        let virtual_loss = match self.virtual_loss {
+        let virtual_loss = match settings.virtual_loss {
             VirtualLoss::Count => "count".to_owned(),
             VirtualLoss::Loss(weight) => format!("loss:{weight}"),
             VirtualLoss::Unobserved => "unobserved".to_owned(),
         };
-        let instructions = self.instructions.unwrap_or_else(Instructions::best);
-        vec![
+        let mut pairs = vec![
             ("threads", self.threads.to_string()),
             ("alone", self.alone.to_string()),
-            ("parallel", format!("{:?}", self.parallel).to_lowercase()),
-            ("placement", placement),
-            ("virtual-loss", virtual_loss),
+            ("parallel", format!("{:?}", settings.parallelism).to_lowercase()),
             ("simulations", self.simulations.to_string()),
-            ("window", self.window.to_string()),
             ("exploration", self.exploration.to_string()),
             ("memory", self.memory.to_string()),
             ("seed", self.seed.to_string()),
-            ("instructions", format!("{instructions:?}").to_lowercase()),
+            ("instructions", format!("{:?}", settings.instructions).to_lowercase()),
             ("patience", self.patience.as_secs_f64().to_string()),
-        ]
+        ];
+        if self.has_one_tree() || settings.placement == Placement::Hash {
+            pairs.push(("placement", placement));
+        }
+        if self.has_one_tree() {
+            pairs.push(("virtual-loss", virtual_loss));
+            pairs.push(("window", settings.window.to_string()));
+        }
+        pairs.extend(self.time.map(|time| ("time", time.as_secs_f64().to_string())));
+        pairs.extend(self.rollouts.map(|rollouts| ("rollouts", rollouts.to_string())));
+        pairs
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use hg_mcts::{Budget, Game, Outcome, Player, Random, Team, hex::Hex};
+use hg_mcts::{Game, Outcome, Player, Random, Team, hex::Hex};
 use serde_json::json;
 
 use crate::{
@@ -15,7 +15,7 @@ pub(crate) fn self_play(arguments: &Arguments, team: Option<&Team<Hex>>) -> Resu
     let mut moves = Vec::new();
     let mut simulations = 0;
     while search.position().outcome().is_none() {
-        let found = think(&mut search, arguments.budget(), arguments.progress)?;
+        let found = think(&mut search, arguments.search.budget(), arguments.progress)?;
         simulations += found.last.simulations;
         let best = found.best.ok_or("nothing was searched: give more time or rollouts")?;
         moves.push(search.position().format_move(best));
@@ -44,21 +44,16 @@ struct Score {
 
 pub(crate) fn play_match(arguments: &Arguments, team: Option<&Team<Hex>>) -> Result<(), String> {
     let sides = [arguments.search.clone(), arguments.opponent()?];
-    if arguments.games == 0 || arguments.games % 2 == 1 {
-        return Err(
-            "--games: an even number of them, since each opening is played twice".to_owned()
-        );
-    }
     let start = arguments.position()?;
     let mut random = Random::new(sides[0].seed(), u32::MAX);
     let mut score = Score::default();
     let mut opening = start.clone();
-    for game in 0..arguments.games {
+    for game in 0..arguments.games() {
         if game % 2 == 0 {
             opening = random_opening(&start, &mut random);
         }
         let own = if game % 2 == 0 { Player::First } else { Player::Second };
-        let winner = play_one((&opening, team), &sides, own, game / 2, arguments.budget())?;
+        let winner = play_one((&opening, team), &sides, own, game / 2)?;
         score.games += 1;
         score.won += u32::from(winner == own);
         score.won_first += u32::from(winner == own && own == Player::First);
@@ -86,9 +81,8 @@ fn play_one(
     sides: &[SearchArguments; 2],
     own: Player,
     number: u32,
-    budget: Budget,
 ) -> Result<Player, String> {
-    let mut searches = Vec::new();
+    let (mut searches, budgets) = (Vec::new(), sides.each_ref().map(SearchArguments::budget));
     for side in sides {
         let side = side.with_seed(side.seed() + u64::from(number));
         searches.push(side.start(team, opening.clone())?);
@@ -99,7 +93,7 @@ fn play_one(
             return Ok(winner);
         }
         let at = usize::from(position.turn() != own);
-        let found = searches[at].run(budget).map_err(|error| error.to_string())?;
+        let found = searches[at].run(budgets[at]).map_err(|error| error.to_string())?;
         let best = found.best.ok_or("nothing was searched: give more time or rollouts")?;
         searches.iter_mut().for_each(|it| it.advance(best));
     }
@@ -127,17 +121,20 @@ impl Score {
                 "games": self.games, "won": self.won, "won_moving_first": self.won_first,
                 "part": part, "part_95": [least, most],
                 "elo": finite(elo), "elo_95": [finite(elo_least), finite(elo_most)],
-                "against": arguments.against,
+                "against": arguments.against(),
             });
             return format!("{out:#}\n");
         }
         let mut out = String::new();
         let _ = writeln!(
             out,
-            "won {} of {} against `{}`: {:.1} % ({:.1} to {:.1} % with 95 % confidence, Wilson)",
+            "won {} of {} against {}: {:.1} % ({:.1} to {:.1} % with 95 % confidence, Wilson)",
             self.won,
             self.games,
-            arguments.against,
+            match arguments.against() {
+                "" => "itself".to_owned(),
+                other => format!("`{other}`"),
+            },
             100.0 * part,
             100.0 * least,
             100.0 * most
@@ -152,7 +149,7 @@ impl Score {
 
 /// The difference in Elo at which such a part of the games is expected to be won.
 fn elo(part: f64) -> f64 {
-    -400.0 * (1.0 / part - 1.0).log10()
+    400.0 * (part / (1.0 - part)).log10()
 }
 
 /// JSON has no infinity, which is the Elo of who has won all games.

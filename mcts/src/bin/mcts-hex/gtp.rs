@@ -1,10 +1,10 @@
 //! GTP, version 2, as programs for Hex speak it: black moves first and joins top and bottom.
 
-use std::io::{self, BufRead, Write};
+use std::io::{self, Write};
 
 use hg_mcts::{Game, Player, Search, Team, hex::Hex};
 
-use crate::{arguments::Arguments, board, start};
+use crate::{arguments::Arguments, board, input, start};
 
 const COMMANDS: [&str; 14] = [
     "boardsize",
@@ -36,8 +36,8 @@ pub(crate) fn run(arguments: &Arguments, team: Option<&Team<Hex>>) -> Result<(),
     let search = start(arguments, team, empty)?;
     let mut engine = Engine { arguments, team, search, played: Vec::new() };
     let mut out = io::stdout().lock();
-    for line in io::stdin().lock().lines() {
-        let line = line.map_err(|error| format!("standard input cannot be read: {error}"))?;
+    let mut typed = io::stdin().lock();
+    while let Some(line) = input::line(&mut typed)? {
         let line = line.split('#').next().unwrap_or_default();
         let mut words: Vec<&str> = line.split_whitespace().collect();
         if words.is_empty() {
@@ -45,7 +45,7 @@ pub(crate) fn run(arguments: &Arguments, team: Option<&Team<Hex>>) -> Result<(),
         }
         let is_number = words[0].bytes().all(|it| it.is_ascii_digit());
         let id = if is_number { words.remove(0) } else { "" };
-        let Some((command, rest)) = words.split_first() else { continue };
+        let (command, rest) = words.split_first().unwrap_or((&"", &[]));
         let (mark, text) = match engine.answer(command, rest) {
             Ok(text) => ('=', text),
             Err(text) => ('?', text),
@@ -96,7 +96,7 @@ impl Engine<'_> {
     /// A board of the size, with these moves.
     fn restart(&mut self, played: Vec<u16>) -> Result<String, String> {
         let size = self.search.position().size();
-        let arguments = Arguments { size, ..self.arguments.clone() };
+        let arguments = self.arguments.with_size(size);
         let mut board = arguments.empty_board()?;
         played.iter().for_each(|mv| board.play(*mv));
         self.search = start(&arguments, self.team, board)?;
@@ -112,7 +112,7 @@ impl Engine<'_> {
         if others.iter().any(|it| it != first) {
             return Err(unacceptable());
         }
-        let arguments = Arguments { size, ..self.arguments.clone() };
+        let arguments = self.arguments.with_size(size);
         let empty = arguments.empty_board().map_err(|_| unacceptable())?;
         self.search = start(&arguments, self.team, empty)?;
         self.played.clear();
@@ -149,7 +149,8 @@ impl Engine<'_> {
         if self.search.position().outcome().is_some() {
             return Ok("resign".to_owned());
         }
-        let found = self.search.run(self.arguments.budget()).map_err(|error| error.to_string())?;
+        let found =
+            self.search.run(self.arguments.search.budget()).map_err(|error| error.to_string())?;
         let best = found.best.ok_or("nothing was searched")?;
         let text = self.search.position().format_move(best);
         self.make(best);

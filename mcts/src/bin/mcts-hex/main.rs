@@ -5,6 +5,7 @@ mod bench;
 mod board;
 mod games;
 mod gtp;
+mod input;
 mod play;
 mod plot;
 mod report;
@@ -25,6 +26,10 @@ fn main() -> ExitCode {
         Ok(arguments) => arguments,
         Err(status) => return status,
     };
+    if let Err(sentence) = arguments.check() {
+        not_read(sentence);
+        return ExitCode::FAILURE;
+    }
     match run(&arguments) {
         Ok(status) => status,
         Err(sentence) => {
@@ -79,7 +84,7 @@ fn command(arguments: &Arguments, team: Option<&Team<Hex>>) -> Result<(), String
     if arguments.bench {
         return say(&bench::run(arguments, team)?);
     }
-    match arguments.command {
+    match arguments.command() {
         Command::Best | Command::Analyze => analyze(arguments, team),
         Command::SelfPlay => games::self_play(arguments, team),
         Command::Match => games::play_match(arguments, team),
@@ -89,12 +94,12 @@ fn command(arguments: &Arguments, team: Option<&Team<Hex>>) -> Result<(), String
 
 fn analyze(arguments: &Arguments, team: Option<&Team<Hex>>) -> Result<(), String> {
     let mut search = start(arguments, team, arguments.position()?)?;
-    let found = think(&mut search, arguments.budget(), arguments.progress)?;
+    let found = think(&mut search, arguments.search.budget(), arguments.progress)?;
     if let Some(file) = &arguments.plot {
         plot::write(file, search.position(), &found)?;
     }
     let report = report::Report::new(&search, &found, &arguments.search);
-    match (arguments.json, arguments.command) {
+    match (arguments.json, arguments.command()) {
         (true, _) => say(&format!("{:#}\n", report.json()?)),
         (false, Command::Best) => say(&report.best()),
         (false, _) => say(&report.text()),

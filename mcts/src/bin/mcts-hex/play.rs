@@ -4,23 +4,23 @@ use std::io::{self, BufRead};
 
 use hg_mcts::{Game, Player, Search, Team, hex::Hex};
 
-use crate::{arguments::Arguments, board, say, start, think};
+use crate::{arguments::Arguments, board, input, say, start, think};
 
 pub(crate) fn run(arguments: &Arguments, team: Option<&Team<Hex>>) -> Result<(), String> {
     let mut search = start(arguments, team, arguments.position()?)?;
     let own = if arguments.second { Player::First } else { Player::Second };
     say("Type a move such as c4, `swap` where it is allowed, or `quit`.\n")?;
-    let mut lines = io::stdin().lock().lines();
+    let mut typed = io::stdin().lock();
     let mut last = None;
     while search.position().outcome().is_none() {
         say(&board::draw(search.position(), last))?;
         let mv = if search.position().turn() == own {
-            let found = think(&mut search, arguments.budget(), arguments.progress)?;
+            let found = think(&mut search, arguments.search.budget(), arguments.progress)?;
             let best = found.best.ok_or("nothing was searched: give more time or rollouts")?;
             say(&format!("I play {}.\n", search.position().format_move(best)))?;
             best
         } else {
-            match ask(&search, &mut lines)? {
+            match ask(&search, &mut typed)? {
                 Some(mv) => mv,
                 None => return Ok(()),
             }
@@ -33,14 +33,10 @@ pub(crate) fn run(arguments: &Arguments, team: Option<&Team<Hex>>) -> Result<(),
 }
 
 /// A move that can be made, or none where somebody has had enough.
-fn ask(
-    search: &Search<Hex>,
-    lines: &mut impl Iterator<Item = io::Result<String>>,
-) -> Result<Option<u16>, String> {
+fn ask(search: &Search<Hex>, typed: &mut impl BufRead) -> Result<Option<u16>, String> {
     loop {
         say("> ")?;
-        let Some(line) = lines.next() else { return Ok(None) };
-        let line = line.map_err(|error| format!("standard input cannot be read: {error}"))?;
+        let Some(line) = input::line(typed)? else { return Ok(None) };
         let word = line.trim();
         if matches!(word, "quit" | "exit" | "q") {
             return Ok(None);
