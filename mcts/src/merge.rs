@@ -1,8 +1,8 @@
 //! Trees of several workers, whose upper nodes are merged again and again ("slow tree", Bourki et al. 2010).
 //!
 //! Each worker has a tree of its own, and waits for nobody. After so many rollouts it tells all others what it has counted
-//! since the last time, at the root and at those nodes that many rollouts come by; they add it to what they have. So all of
-//! them select by the same counts where these matter most.
+//! since the last time, at the root and at those nodes that many rollouts come by; they add it to what they have, and make nodes
+//! that they lack. So all of them select by the same counts where these matter most, and nobody tries what somebody has tried.
 //!
 //! # What is told
 //! ```text
@@ -22,7 +22,7 @@ use std::collections::HashSet;
 
 use crate::{
     Game, Placement, WINDOW_MAX,
-    message::{Body, Message, NEWS_MAX, News},
+    message::{Body, MERGED_DEPTH_MAX, Message, Moves, NEWS_MAX, News},
     tree::{CHILDREN_MAX, Child, Node, Tree},
 };
 
@@ -49,7 +49,7 @@ pub(crate) struct Share {
 
 impl Share {
     pub(crate) fn new<G>(others: u16) -> Self {
-        Self { others: others.into(), position: size_of::<(u64, G)>() }
+        Self { others: others.into(), position: size_of::<(Moves, u64, G)>() }
     }
 
     /// Bytes that a merged node may need: what was told of it, the news of it, and their copies that wait, two for each of
@@ -166,19 +166,26 @@ impl Merged {
         }
         let mut bodies = Vec::new();
         let mut seen = HashSet::new();
-        let mut open = vec![(root, position.clone())];
+        let mut open = vec![(Moves::new(), root, position.clone())];
         let all = tree.find(root).map_or(0, |slot| tree.node(slot).visits);
-        while let Some((key, position)) = open.pop() {
+        while let Some((moves, key, position)) = open.pop() {
             let Some(slot) = tree.find(key).filter(|slot| seen.insert(*slot)) else { continue };
             let news = self.news_of(tree, slot);
-            bodies.extend(news.chunks(NEWS_MAX).map(|it| Body::News { key, news: it.to_vec() }));
+            bodies.extend(news.chunks(NEWS_MAX).map(|it| {
+                let (moves, news) = (moves.clone(), it.to_vec());
+                Body::News { moves, news }
+            }));
+            if moves.len() == MERGED_DEPTH_MAX {
+                continue;
+            }
             for edge in 0..tree.node(slot).children {
                 let Child { mv, visits, .. } = tree.child(slot, edge);
                 let is_upper = visits > 0 && u64::from(visits) * PARTS >= all;
                 if is_upper && open.len() < self.share.nodes() {
-                    let mut child = position.clone();
+                    let (mut moves, mut child) = (moves.clone(), position.clone());
+                    moves.push(mv);
                     child.play(mv);
-                    open.push((placement.child_key(key, mv, &child), child));
+                    open.push((moves, placement.child_key(key, mv, &child), child));
                 }
             }
         }
@@ -207,8 +214,9 @@ impl Merged {
         for it in news {
             // Each worker has an order of its own.
             if let Some(edge) = tree.edge_of(slot, it.mv) {
-                tree.add(slot, edge, (it.visits, it.score), it.proof);
-                let told = &mut told[usize::from(edge)];
+                let now = tree.add(slot, edge, (it.visits, it.score), it.proof);
+                told.swap(edge.into(), now.into());
+                let told = &mut told[usize::from(now)];
                 told.visits = told.visits.saturating_add(it.visits);
                 told.score = told.score.saturating_add(it.score);
                 told.is_proven |= it.proof.is_some();

@@ -20,6 +20,12 @@ pub(crate) struct Hop {
 /// The way of a rollout from the root.
 pub(crate) type Path = SmallVec<[Hop; 8]>;
 
+/// The way to a node that is merged: none is that is deeper.
+pub(crate) type Moves = SmallVec<[u16; MERGED_DEPTH_MAX]>;
+
+/// Moves from the root to a node that is merged, at most.
+pub(crate) const MERGED_DEPTH_MAX: usize = 32;
+
 /// A message between two workers.
 #[derive(Clone, Debug)]
 pub(crate) struct Message {
@@ -39,8 +45,8 @@ pub(crate) enum Body {
     Report { path: Path, tally: Tally, proof: Option<Outcome> },
     /// The phase is over: nothing is under way. Where trees are merged: the sender says nothing more.
     Stop,
-    /// What the sender has counted at the children of a node of this key, in its own tree.
-    News { key: u64, news: Vec<News> },
+    /// What the sender has counted, in its own tree, at the children of the node to which these moves lead.
+    News { moves: Moves, news: Vec<News> },
     /// That was all for now, or for ever.
     Told { is_last: bool },
 }

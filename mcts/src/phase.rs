@@ -178,7 +178,9 @@ pub(crate) fn run_together<G: Game>(
 /// A worker tells what it has counted when that is one of so many parts of all that it has counted in the phase, within these
 /// bounds. A hundredth or two of the time goes into that.
 const PARTS_TOLD: u64 = 16;
-const ROLLOUTS_TOLD: std::ops::RangeInclusive<u64> = 256..=4096;
+const ROLLOUTS_TOLD: std::ops::RangeInclusive<u64> = 32..=4096;
+/// Its turns between two looks at what others tell.
+const TURNS_MERGED: u32 = 32;
 
 /// A phase of one worker among several with a tree each, whose upper nodes are merged.
 pub(crate) fn run_merged<G: Game>(
@@ -192,7 +194,7 @@ pub(crate) fn run_merged<G: Game>(
     worker.begin_merging();
     let (mut goes_on, mut tells_at) = (true, *ROLLOUTS_TOLD.start());
     loop {
-        for _ in 0..TURNS_ALONE {
+        for _ in 0..TURNS_MERGED {
             goes_on = goes_on && control.turn(worker);
             if !goes_on {
                 break;
@@ -287,7 +289,7 @@ impl Rounds {
         match body {
             _ if other.is_stopped => worker.fault = Some("has gone on after its end"),
             Body::News { .. } if other.is_last => worker.fault = Some("has told more than all"),
-            Body::News { key, news } => worker.add(key, &news),
+            Body::News { moves, news } => worker.add(&moves, &news),
             Body::Told { is_last } => {
                 other.told += 1;
                 other.is_last |= is_last;

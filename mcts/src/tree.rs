@@ -287,12 +287,27 @@ impl Tree {
         Ok(node.proof)
     }
 
-    /// Adds what others have counted at a child.
-    pub(crate) fn add(&mut self, slot: u32, edge: u16, counts: (u32, i32), proof: Option<Outcome>) {
-        let at = self.place(slot, edge);
-        let (node, columns) = (&mut self.nodes[slot as usize], &mut self.columns);
-        count(node, columns, at, counts);
-        prove(node, columns, at, proof);
+    /// Adds what others have counted at a child, while nothing is under way. A child that was not tried here is by that, and changes places
+    /// with the first one that was not. Returns its number after that.
+    pub(crate) fn add(
+        &mut self,
+        slot: u32,
+        edge: u16,
+        counts: (u32, i32),
+        proof: Option<Outcome>,
+    ) -> u16 {
+        let (from, node) = (self.place(slot, edge), &mut self.nodes[slot as usize]);
+        debug_assert!(node.pending == 0, "rollouts under way know children by their numbers");
+        let (mut at, mut now) = (from, edge);
+        if edge >= node.tried && counts.0 > 0 {
+            now = node.tried;
+            at = node.first as usize + usize::from(now);
+            node.tried += 1;
+            each_column!(&mut self.columns, column => column.swap(from, at));
+        }
+        count(node, &mut self.columns, at, counts);
+        prove(node, &mut self.columns, at, proof);
+        now
     }
 
     /// The child by a move.

@@ -15,7 +15,7 @@
 
 use crate::{
     Outcome, Player, SIMULATIONS_A_LEAF_MAX, WINDOW_MAX,
-    message::{Body, Hop, Message, NEWS_MAX, News, Path},
+    message::{Body, Hop, MERGED_DEPTH_MAX, Message, Moves, NEWS_MAX, News, Path},
     tree::{CHILDREN_MAX, Tally},
     worker::PATH_MAX,
 };
@@ -43,7 +43,7 @@ const HOP_BYTES: usize = 10;
 /// Bytes of the longest message.
 pub(crate) const MESSAGE_MAX: usize = 13 + PATH_MAX * HOP_BYTES;
 const CHILD_BYTES: usize = 11;
-const _: () = assert!(11 + NEWS_MAX * CHILD_BYTES <= MESSAGE_MAX);
+const _: () = assert!(4 + 2 * MERGED_DEPTH_MAX + NEWS_MAX * CHILD_BYTES <= MESSAGE_MAX);
 /// With the longest message a batch still fits in one message of any transport.
 const _: () = assert!(4096 + MESSAGE_MAX < 16 << 10);
 
@@ -69,9 +69,10 @@ pub(crate) fn write(body: &Body, into: &mut Vec<u8>) {
             write_path(path, into);
         }
         Body::Stop => into.push(STOP),
-        Body::News { key, news } => {
+        Body::News { moves, news } => {
             into.push(NEWS);
-            into.extend(key.to_le_bytes());
+            into.push(u8::try_from(moves.len()).expect("at most MERGED_DEPTH_MAX"));
+            into.extend(moves.iter().flat_map(|mv| mv.to_le_bytes()));
             into.extend(u16::try_from(news.len()).expect("at most NEWS_MAX").to_le_bytes());
             for it in news {
                 into.extend(it.mv.to_le_bytes());
@@ -160,7 +161,12 @@ fn read_body(rest: &mut &[u8]) -> Result<Body, Malformed> {
 }
 
 fn read_news(rest: &mut &[u8]) -> Result<Body, Malformed> {
-    let key = u64::from_le_bytes(take(rest)?);
+    let [depth] = take(rest)?;
+    if usize::from(depth) > MERGED_DEPTH_MAX {
+        return Err(Malformed);
+    }
+    let moves: Moves =
+        (0..depth).map(|_| take(rest).map(u16::from_le_bytes)).collect::<Result<_, _>>()?;
     let children = usize::from(u16::from_le_bytes(take(rest)?));
     if children > NEWS_MAX {
         return Err(Malformed);
@@ -171,7 +177,7 @@ fn read_news(rest: &mut &[u8]) -> Result<Body, Malformed> {
         Ok(News { mv, visits, score, proof: proof_of(proof)? })
     };
     let news = (0..children).map(|_| child()).collect::<Result<_, _>>()?;
-    Ok(Body::News { key, news })
+    Ok(Body::News { moves, news })
 }
 
 /// A path of one hop at least: rollouts begin at the root's owner, and end there.
@@ -230,8 +236,11 @@ mod tests {
             ),
             Just(Body::Stop),
             any::<bool>().prop_map(|is_last| Body::Told { is_last }),
-            (any::<u64>(), proptest::collection::vec(news, 0..NEWS_MAX))
-                .prop_map(|(key, news)| Body::News { key, news }),
+            (
+                proptest::collection::vec(any::<u16>(), 0..=MERGED_DEPTH_MAX),
+                proptest::collection::vec(news, 0..NEWS_MAX)
+            )
+                .prop_map(|(moves, news)| Body::News { moves: moves.into(), news }),
         ]
     }
 
@@ -286,12 +295,13 @@ mod tests {
         assert!(refused(&report(5)) && refused(&report(i32::MIN)), "more wins than games");
         let news = |children: u16, proof: u8| {
             let child = [&[0; CHILD_BYTES - 1][..], &[proof]].concat();
-            let head = [&[NEWS; 9][..], &children.to_le_bytes()].concat();
+            let head = [&[NEWS, 1, 7, 0][..], &children.to_le_bytes()].concat();
             [head, child.repeat(children.into())].concat()
         };
         assert!(!refused(&news(256, 3)));
         assert!(refused(&news(257, 3)), "more children than are sent at a time");
         assert!(refused(&news(1, 4)), "no result");
+        assert!(refused(&[&[NEWS, 33][..], &[0; 68]].concat()), "deeper than what is merged");
         assert!(refused(&[1]) && refused(&[3]) && refused(&[11]), "no kind");
     }
 }

@@ -76,6 +76,9 @@ impl<G: Game> Root<G> {
     }
 }
 
+/// Another process has sent a move that cannot be made.
+struct Illegal;
+
 /// A leaf whose simulations wait.
 #[derive(Debug)]
 struct Job<G> {
@@ -187,16 +190,36 @@ impl<G: Game> Worker<G> {
         news.iter().chain([&Body::Told { is_last }]).for_each(|it| self.outbox.tell_all(it));
     }
 
-    /// Adds what another one has counted, which it has said of a node that may not be here.
-    pub(crate) fn add(&mut self, key: u64, news: &[News]) {
+    /// Adds what another one has counted at the node to which these moves lead, which is made if it is not here.
+    pub(crate) fn add(&mut self, moves: &[u16], news: &[News]) {
         if news.iter().any(|it| it.score.unsigned_abs() > it.visits) {
             self.fault = Some("has told of more wins than games");
-        } else if let Some(slot) = self.tree.find(key) {
-            self.merged.add(&mut self.tree, slot, news);
-            if key == self.root.key {
-                self.proven = self.proven.or(self.tree.node(slot).proof);
-            }
+            return;
         }
+        let Ok((position, key)) = self.follow(moves.iter().copied()) else {
+            self.fault = Some("has told of a move that cannot be made");
+            return;
+        };
+        let Some(slot) = self.tree.find(key).or_else(|| self.expand(&position, key)) else {
+            return;
+        };
+        self.merged.add(&mut self.tree, slot, news);
+        if key == self.root.key {
+            self.proven = self.proven.or(self.tree.node(slot).proof);
+        }
+    }
+
+    /// The position to which moves lead from the root, and its key. Strangers' moves may be none that can be made.
+    fn follow(&self, moves: impl Iterator<Item = u16>) -> Result<(G, u64), Illegal> {
+        let (mut position, mut key) = (self.root.position.clone(), self.root.key);
+        for mv in moves {
+            if self.has_strangers && !position.is_legal(mv) {
+                return Err(Illegal);
+            }
+            position.play(mv);
+            key = self.settings.placement.child_key(key, mv, &position);
+        }
+        Ok((position, key))
     }
 
     /// The phase that it is in.
@@ -293,15 +316,8 @@ impl<G: Game> Worker<G> {
         {
             return Err("has sent rollouts by a path that is not its own");
         }
-        let (mut position, mut key) = (self.root.position.clone(), self.root.key);
-        for hop in path {
-            if self.has_strangers && !position.is_legal(hop.mv) {
-                return Err("has sent a move that cannot be made");
-            }
-            position.play(hop.mv);
-            key = self.settings.placement.child_key(key, hop.mv, &position);
-        }
-        Ok((position, key))
+        let moves = path.iter().map(|hop| hop.mv);
+        self.follow(moves).map_err(|Illegal| "has sent a move that cannot be made")
     }
 
     /// Rollouts come from another worker.

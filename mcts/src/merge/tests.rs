@@ -27,8 +27,8 @@ fn workers(size: u8, memory: usize, count: u16) -> Vec<Worker<Hex>> {
 }
 
 fn deliver(worker: &mut Worker<Hex>, message: Message) {
-    if let Body::News { key, news } = message.body {
-        worker.add(key, &news);
+    if let Body::News { moves, news } = message.body {
+        worker.add(&moves, &news);
     }
 }
 
@@ -84,18 +84,16 @@ proptest! {
     #[test]
     fn whatever_another_process_tells_a_worker_counts_or_finds_fault(
         told in proptest::collection::vec(
-            (0_usize..8, proptest::collection::vec((0_u16..20, any::<u32>(), any::<i32>(), 0_u8..20), 0..9)),
+            (proptest::collection::vec(0_u16..10, 0..3), proptest::collection::vec((0_u16..20, any::<u32>(), any::<i32>(), 0_u8..20), 0..9)),
             1..40,
         ),
     ) {
-        let mut worker = workers(3, 1 << 20, 2).remove(0);
-        for (node, news) in told {
+        let mut worker = workers(3, 1 << 20, 2).remove(0).among_strangers();
+        for (moves, news) in told {
             for _ in 0..20 {
                 worker.begin_rollout();
                 worker.simulate();
             }
-            let keys: Vec<u64> =
-                worker.tree.slots().map(|slot| worker.tree.node(slot).key).collect();
             let proofs = [Outcome::Drawn, Outcome::Won(Player::First), Outcome::Won(Player::Second)];
             let news: Vec<News> = news
                 .into_iter()
@@ -103,7 +101,7 @@ proptest! {
                     News { mv, visits, score, proof: proofs.get(usize::from(proof)).copied() }
                 })
                 .collect();
-            worker.add(keys.get(node).copied().unwrap_or(7), &news);
+            worker.add(&moves, &news);
             worker.tell(false);
             worker.outbox.filled().for_each(|(_, batch)| batch.clear());
             prop_assert_eq!(worker.audit().unbalanced, 0);
@@ -216,5 +214,28 @@ fn two_rounds_of_news_are_no_more_messages_than_may_wait() {
         let round = share.nodes() * CHUNKS + 1;
         assert!(usize::from(others) * (2 * round + 1) <= share.messages());
         assert!(share.messages() <= WINDOW_MAX as usize + 8 * usize::from(others));
+    }
+}
+
+#[test]
+fn what_another_one_has_tried_is_not_tried_again_and_its_nodes_are_made() {
+    let mut all = workers(4, 1 << 20, 2);
+    for _ in 0..200 {
+        all[0].begin_rollout();
+        all[0].simulate();
+    }
+    all[0].tell(true);
+    let sent: Vec<Message> =
+        all[0].outbox.filled().flat_map(|(_, batch)| std::mem::take(batch)).collect();
+    let told = sent.iter().filter(|it| matches!(it.body, Body::News { .. })).count();
+    sent.into_iter().for_each(|it| deliver(&mut all[1], it));
+    assert!(told > 1, "only the root is merged");
+    assert_eq!(all[1].tree.len(), told);
+    for slot in all[1].tree.slots() {
+        let node = all[1].tree.node(slot);
+        let visited = (0..node.children).filter(|edge| all[1].tree.child(slot, *edge).visits > 0);
+        assert_eq!(visited.collect::<Vec<_>>(), (0..node.tried).collect::<Vec<_>>());
+        let (here, there) = (node.key, all[0].tree.find(node.key).expect("told of"));
+        assert_eq!(node.tried, all[0].tree.node(there).tried, "{here:x}");
     }
 }
