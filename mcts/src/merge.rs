@@ -178,10 +178,10 @@ impl Merged {
             if moves.len() == MERGED_DEPTH_MAX {
                 continue;
             }
-            for edge in 0..tree.node(slot).children {
-                let Child { mv, visits, .. } = tree.child(slot, edge);
-                let is_upper = visits > 0 && u64::from(visits) * PARTS >= all;
+            for (edge, visits) in (0..).zip(tree.tried(slot).visits) {
+                let is_upper = *visits > 0 && u64::from(*visits) * PARTS >= all;
                 if is_upper && open.len() < self.share.nodes() {
+                    let mv = tree.child(slot, edge).mv;
                     let (mut moves, mut child) = (moves.clone(), position.clone());
                     moves.push(mv);
                     child.play(mv);
@@ -195,14 +195,20 @@ impl Merged {
     fn news_of(&mut self, tree: &mut Tree, slot: u32) -> Vec<News> {
         let mut news = Vec::new();
         let Some(told) = self.entry(tree, slot) else { return news };
-        for (edge, told) in (0..).zip(told) {
-            let child = tree.child(slot, edge);
-            let Child { mv, visits, score, proof, .. } = child;
-            if visits != told.visits || proof.is_some() != told.is_proven {
-                let visits = visits.saturating_sub(told.visits);
-                let score = score.saturating_sub(told.score);
-                news.push(News { mv, visits, score, proof });
+        // What was not tried has nothing to tell.
+        let tried = tree.tried(slot);
+        let counted = tried.visits.iter().zip(tried.proofs);
+        for (edge, (told, (visits, proof))) in (0..).zip(told.iter_mut().zip(counted)) {
+            if *visits == told.visits && proof.is_some() == told.is_proven {
+                continue;
             }
+            let child = tree.child(slot, edge);
+            news.push(News {
+                mv: child.mv,
+                visits: child.visits.saturating_sub(told.visits),
+                score: child.score.saturating_sub(told.score),
+                proof: child.proof,
+            });
             *told = Told::of(&child);
         }
         news
