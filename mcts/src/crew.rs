@@ -1,6 +1,6 @@
 //! The workers of a search: what a search asks of them, and those that are threads of this process.
 
-use std::{convert::Infallible, fmt::Debug, thread};
+use std::{convert::Infallible, fmt::Debug, thread, time::Instant};
 
 use crate::{
     Budget, Game, Parallelism, Settings,
@@ -73,9 +73,10 @@ impl<G: Game> Threads<G> {
     /// A tree each.
     fn run_trees(&mut self, budget: Budget, mut tell: Tell<'_>) -> Vec<Part> {
         let (settings, trees) = (&self.settings, self.settings.workers);
-        let boxes = &self.mailboxes;
+        let (boxes, began) = (&self.mailboxes, Instant::now());
         let run = |number: u16, worker: &mut Worker<G>, tell: Tell<'_>| {
-            let mut control = Control::new(budget.share(number, trees), 1, settings, tell);
+            let control = Control::new(budget.share(number, trees), 1, settings, tell);
+            let mut control = control.since(began);
             if settings.parallelism == Parallelism::Merged {
                 let _broken = BreakOff(boxes);
                 let mut transport = boxes.of(number);

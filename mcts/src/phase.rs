@@ -55,6 +55,11 @@ impl<'a> Control<'a> {
         }
     }
 
+    /// The phase began then: a thread that starts late has less time, not the same time later.
+    pub(crate) fn since(self, began: Instant) -> Self {
+        Self { began, ..self }
+    }
+
     /// Begins rollouts as far as window and budget go. Whether the phase goes on.
     fn turn<G: Game>(&mut self, worker: &mut Worker<G>) -> bool {
         if self.ticks == 0 {
@@ -311,4 +316,25 @@ fn flush<G: Game>(worker: &mut Worker<G>, transport: &mut impl Transport) -> Res
         batch.clear();
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use super::*;
+    use crate::{hex::Hex, worker::Root};
+
+    #[test]
+    fn who_starts_when_the_time_is_over_begins_no_rollout() {
+        let (settings, root) = (Settings::default(), Root::of(Hex::new(5).expect("a size")));
+        let millisecond = Duration::from_millis(1);
+        let began = Instant::now().checked_sub(millisecond).expect("after the start of time");
+        let budget = Budget::time(millisecond);
+        let mut late = Control::new(budget, 1, &settings, None).since(began);
+        let mut worker = Worker::one_of(0, 1, &settings, &root);
+        worker.begin_phase(1, &root);
+        let Ok(()) = run_alone(&mut worker, &mut late, || Ok::<(), Infallible>(()));
+        assert_eq!(worker.counted, 0);
+    }
 }
