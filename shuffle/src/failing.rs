@@ -28,7 +28,7 @@ impl Inner {
             return;
         }
         for hop in self.hops_to_tell(rank) {
-            let (engine, peer) = hop.target();
+            let (engine, peer) = hop.ends();
             drop(engine.notify(failed, peer, (self.from, rank, lane, why.clone())));
         }
     }
@@ -41,7 +41,7 @@ impl Inner {
         let told: Vec<_> = self
             .hops_to_tell(rank)
             .map(|hop| {
-                let (engine, peer) = hop.target();
+                let (engine, peer) = hop.ends();
                 let options = CallOptions::within(within);
                 engine.call_with(failed, peer, (self.from, rank, lane, why.clone()), options)
             })

@@ -15,10 +15,10 @@ use hg::CallError;
 
 use crate::{
     lock::locked,
-    message::Message,
+    message::{Message, Messages},
     overflow::Overflow,
     parent::Parent,
-    queue::{Counts, Outgoing, Queue},
+    queue::{Counts, Loaded, Outgoing, Queue},
     room::{Room, State, Waiting},
     rpc::{From, Lane, Refused, batch},
 };
@@ -116,7 +116,7 @@ impl Hop {
     }
 
     /// Whom it reaches, by which engine.
-    pub(crate) fn target(&self) -> (&hg::Engine, &hg::Peer) {
+    pub(crate) fn ends(&self) -> (&hg::Engine, &hg::Peer) {
         (&self.engine, &self.peer)
     }
 
@@ -169,6 +169,51 @@ impl Hop {
             self.wake(waiting);
         }
         Pushed { number, waits, lingers }
+    }
+
+    /// Puts a whole batch of this rank's messages in, and sends what may leave; `sent` counts it, by destination. `Err`:
+    /// the hop has failed, and the messages were dropped. A buffer for the next one comes with it.
+    pub(crate) fn push_batch(
+        &self,
+        loaded: Loaded,
+        sent: &[AtomicU64],
+    ) -> Result<(Pushed, Vec<u8>), Gone> {
+        let mut state = self.room.lock();
+        for message in Messages::of(&loaded.bytes[self.head..]).flatten() {
+            add_one(&sent[message.to as usize]);
+        }
+        if state.queue.is_failed() {
+            state.queue.drop_batch(&loaded, self.from.rank);
+            return Err(Gone);
+        }
+        let bytes = (loaded.bytes.len() - self.head) as u64;
+        let number = state.queue.push_batch(loaded);
+        let overflows = state.queue.has_last_waiting() && self.shared.overflow.is_callback();
+        if overflows {
+            self.shared.overflow.add(bytes);
+            state.queue.note_overflow(bytes);
+        }
+        drop(state);
+        let lingers = self.pump();
+        let mut state = self.room.lock();
+        let waits = !(overflows || state.queue.has_left(number));
+        let buffer = state.queue.new_buffer();
+        Ok((Pushed { number, waits, lingers }, buffer))
+    }
+
+    /// A buffer for a batch that is filled elsewhere.
+    pub(crate) fn new_buffer(&self) -> Vec<u8> {
+        self.room.lock().queue.new_buffer()
+    }
+
+    /// Bytes of a batch's buffer in front of its messages.
+    pub(crate) fn head(&self) -> usize {
+        self.head
+    }
+
+    /// Bytes of payload at which its batches are full.
+    pub(crate) fn target(&self) -> usize {
+        self.room.lock().queue.target()
     }
 
     /// Puts a message in only if it would not wait.

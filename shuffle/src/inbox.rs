@@ -165,6 +165,22 @@ impl<P> Inbox<P> {
         self.pushed
     }
 
+    /// Puts a whole chunk of such messages in, which takes no more.
+    pub(crate) fn push_own_chunk(&mut self, chunk: Chunk) -> Amount {
+        self.close();
+        self.pushed = self.pushed.plus(Amount::of(&chunk));
+        self.chunks.push_back(chunk);
+        self.pushed
+    }
+
+    /// Counts a chunk that comes too late to be delivered.
+    pub(crate) fn strand(&mut self, chunk: &Chunk) {
+        let amount = Amount::of(chunk);
+        for count in [&mut self.pushed, &mut self.taken, &mut self.done] {
+            *count = count.plus(amount);
+        }
+    }
+
     /// Whether one more message would be acknowledged at once: within the limits, or alone.
     pub(crate) fn has_room(&self, message: &Message<'_>) -> bool {
         let next = self.pushed.plus(Amount { messages: 1, bytes: message.len() as u64 });

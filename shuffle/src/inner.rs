@@ -18,7 +18,7 @@ use crate::{
     blocked::Watch,
     failing::Failed,
     hop::{Gone, Hop, Pushed, Shared},
-    inbox::Amount,
+    inbox::{Amount, Chunk},
     linger::Linger,
     lock::{locked, wait},
     mail::{Mail, NotTaken},
@@ -27,7 +27,7 @@ use crate::{
     order::Order,
     overflow::Overflow,
     parent::Parent,
-    queue::Queue,
+    queue::{Loaded, Queue},
     route::{Came, Next, Routes},
     rpc::{From, Lane, Refused, arrive, watch, why},
     settle::Settled,
@@ -196,9 +196,7 @@ impl Inner {
     /// A message of the application.
     pub(crate) fn enqueue(&self, to: u32, kind: u32, bytes: &[u8]) -> Result<(), Error> {
         self.check(bytes)?;
-        if self.overflow.bytes() > 0 {
-            self.give_way()?;
-        }
+        self.give_way_if()?;
         let message = Message { kind, source: self.routes.me(), to, bytes };
         let Some(hop) = self.first_hop(to)? else {
             return self.push_own(&message, Some(&self.sent[to as usize]));
@@ -211,6 +209,25 @@ impl Inner {
             }
             Err(Gone) => Err(self.error()),
         }
+    }
+
+    /// A batch of this rank's messages; waits until it has left the wait queue. A buffer for the next one.
+    pub(crate) fn push_batch(&self, hop: &Hop, batch: Loaded) -> Result<Vec<u8>, Error> {
+        self.wait_for_lane(hop.lane);
+        let pushed = hop.push_batch(batch, &self.sent);
+        let (pushed, buffer) = pushed.map_err(|Gone| self.error())?;
+        self.after_push(hop, pushed, true);
+        Ok(buffer)
+    }
+
+    /// A batch of this rank's messages to itself. `Err`: it is given back if it may be tried again; otherwise it was
+    /// counted, and dropped.
+    pub(crate) fn push_own_batch(&self, batch: Chunk) -> Result<(), (Error, Option<Chunk>)> {
+        let sent = &self.sent[self.routes.me() as usize];
+        self.mail.push_own_batch(batch, sent).map_err(|(not_taken, batch)| match not_taken {
+            NotTaken::Gone => (self.error(), None),
+            NotTaken::Full => (self.own_is_full(), Some(batch)),
+        })
     }
 
     /// The same without waiting.
@@ -244,9 +261,7 @@ impl Inner {
         include_self: bool,
     ) -> Result<(), Error> {
         self.check(bytes)?;
-        if self.overflow.bytes() > 0 {
-            self.give_way()?;
-        }
+        self.give_way_if()?;
         let message = Message { kind, source: self.routes.me(), to: EVERYBODY, bytes };
         // In doubt from the first copy on.
         self.broadcasts.fetch_add(1, Ordering::Relaxed);
@@ -263,10 +278,16 @@ impl Inner {
         Ok(())
     }
 
-    fn check(&self, bytes: &[u8]) -> Result<(), Error> {
+    /// Whether messages are taken.
+    pub(crate) fn check_open(&self) -> Result<(), Error> {
         if self.is_failed.load(Ordering::Relaxed) || self.is_closed.load(Ordering::Relaxed) {
             return Err(self.error());
         }
+        Ok(())
+    }
+
+    fn check(&self, bytes: &[u8]) -> Result<(), Error> {
+        self.check_open()?;
         if bytes.len() > MESSAGE_MAX {
             return Err(Error::TooLong { len: bytes.len(), max: MESSAGE_MAX });
         }
@@ -276,15 +297,22 @@ impl Inner {
     fn push_own(&self, message: &Message<'_>, count: Option<&AtomicU64>) -> Result<(), Error> {
         let lingers = self.mail.push_own(message, count).map_err(|not_taken| match not_taken {
             NotTaken::Gone => self.error(),
-            NotTaken::Full => Error::CallbackFull {
-                bytes: self.options.callback_bytes_max as u64,
-                why:
-                    "they are for this rank itself, which takes none in before its callback returns"
-                        .to_owned(),
-            },
+            NotTaken::Full => self.own_is_full(),
         })?;
         self.arm_if(lingers);
         Ok(())
+    }
+
+    fn own_is_full(&self) -> Error {
+        let why = "they are for this rank itself, which takes none in before its callback returns";
+        let bytes = self.options.callback_bytes_max as u64;
+        Error::CallbackFull { bytes, why: why.to_owned() }
+    }
+
+    /// Gives way to what callbacks have sent, where anything of that waits.
+    #[inline]
+    pub(crate) fn give_way_if(&self) -> Result<(), Error> {
+        if self.overflow.bytes() > 0 { self.give_way() } else { Ok(()) }
     }
 
     /// Messages of callbacks wait for room: those of others wait for them, and a callback's own if they are too many.
@@ -432,7 +460,7 @@ impl Inner {
 
     async fn call_arrive(&self, hop: Option<u32>) -> Result<(), Gone> {
         let hop = &self.hops[hop.ok_or(Gone)? as usize];
-        let (engine, peer) = hop.target();
+        let (engine, peer) = hop.ends();
         engine.call(arrive, peer, (self.from,)).await.map_err(|_| Gone)
     }
 

@@ -60,6 +60,7 @@ mod room;
 pub mod route;
 mod rpc;
 mod secret;
+mod sender;
 mod settle;
 mod shuffle;
 mod side;
@@ -75,6 +76,7 @@ pub use crate::{
     of_job::Ranks,
     options::{BUFTARGET_MAX, LINGER_MAX, MAXRPC_MAX, Options},
     queue::Counts,
+    sender::Sender,
     shuffle::{Dump, Flush, Group, Shuffle, Shutdown},
     stats::Statistics,
 };

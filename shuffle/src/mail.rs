@@ -208,6 +208,28 @@ impl Mail {
         Ok(lingers)
     }
 
+    /// A batch of such messages, to be delivered without waiting for more. `Err`: it was given back, or counted as what is
+    /// not delivered any more.
+    pub(crate) fn push_own_batch(
+        &self,
+        batch: Chunk,
+        count: &AtomicU64,
+    ) -> Result<(), (NotTaken, Chunk)> {
+        let mut state = locked(&self.state);
+        if state.inbox.exceeds(self.callback_max) && state.is_here() {
+            return Err((NotTaken::Full, batch));
+        }
+        count.fetch_add(u64::from(batch.messages), Ordering::Relaxed);
+        if state.end.is_some() {
+            state.inbox.strand(&batch);
+            return Err((NotTaken::Gone, batch));
+        }
+        let end = state.inbox.push_own_chunk(batch);
+        state.inbox.note_waiting(self.delivered());
+        self.push_due(state, end);
+        Ok(())
+    }
+
     /// The same only if there is room.
     pub(crate) fn try_push_own(&self, message: &Message<'_>, count: &AtomicU64) -> Option<bool> {
         let mut state = locked(&self.state);

@@ -38,12 +38,11 @@ impl Message<'_> {
         // Lengths are checked where messages enter: `MESSAGE_MAX` fits.
         #[expect(clippy::cast_possible_truncation, reason = "at most MESSAGE_MAX")]
         let len = self.bytes.len() as u32;
-        let mut head = [0; HEAD];
-        for (place, value) in head.chunks_exact_mut(4).zip([len, self.kind, self.source, self.to]) {
-            place.copy_from_slice(&value.to_le_bytes());
-        }
+        // One value, not four stores: whoever copies it soon afterwards would wait for all of them.
+        let head = [self.to, self.source, self.kind, len];
+        let head = head.iter().fold(0, |head, word| head << 32 | u128::from(*word));
         out.reserve(HEAD + self.bytes.len());
-        out.extend_from_slice(&head);
+        out.extend_from_slice(&head.to_le_bytes());
         out.extend_from_slice(self.bytes);
     }
 

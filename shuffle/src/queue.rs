@@ -69,6 +69,14 @@ struct InFlight {
     bytes: u64,
 }
 
+/// A batch that a sender has filled by itself, behind the room that the queue was told of.
+#[derive(Debug, Default)]
+pub(crate) struct Loaded {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) payload: usize,
+    pub(crate) messages: u32,
+}
+
 /// A batch to be sent now; hand its buffer back by [`Queue::reuse`].
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Outgoing {
@@ -189,7 +197,26 @@ impl<P: Clone + PartialEq> Queue<P> {
         number
     }
 
-    /// The message that was pushed last is a callback's, which does not wait for room, though it has none.
+    /// Puts a whole batch in, which waits for no more messages, nor do those before it; returns its number.
+    pub(crate) fn push_batch(&mut self, Loaded { bytes, payload, messages }: Loaded) -> u64 {
+        self.counts.messages += u64::from(messages);
+        self.unsent.push_back(Batch { payload, messages, ..Batch::new(bytes) });
+        let number = self.last_number();
+        self.urgent = self.urgent.max(number + 1);
+        if self.has_last_waiting() {
+            self.counts.waits += u64::from(messages);
+            self.counts.waiting_max = self.counts.waiting_max.max(self.unsent.len() as u64);
+        }
+        number
+    }
+
+    /// Drops a whole batch that the queue takes no more.
+    pub(crate) fn drop_batch(&mut self, batch: &Loaded, me: u32) {
+        self.counts.messages += u64::from(batch.messages);
+        self.note_dropped(batch.messages, &batch.bytes, me);
+    }
+
+    /// The message or batch that was pushed last is a callback's, which does not wait for room, though it has none.
     pub(crate) fn note_overflow(&mut self, bytes: u64) {
         if let Some(last) = self.unsent.back_mut() {
             last.overflow += bytes;
@@ -246,12 +273,17 @@ impl<P: Clone + PartialEq> Queue<P> {
     }
 
     /// A buffer for a batch: as large as the last one was, so that messages are not moved when it grows.
-    fn new_buffer(&mut self) -> Vec<u8> {
+    pub(crate) fn new_buffer(&mut self) -> Vec<u8> {
         let mut bytes = self.spare.pop().unwrap_or_else(|| {
             Vec::with_capacity((self.typical + self.typical / 16).min(self.kept_max()))
         });
         bytes.resize(self.room, 0);
         bytes
+    }
+
+    /// Bytes of payload at which a batch is full.
+    pub(crate) fn target(&self) -> usize {
+        self.target
     }
 
     /// Largest buffer that is made or kept ahead.
@@ -307,14 +339,19 @@ impl<P: Clone + PartialEq> Queue<P> {
         for batch in &mut self.unsent {
             self.released.append(&mut batch.parents);
             self.departed += std::mem::take(&mut batch.overflow);
-            self.counts.dropped += u64::from(batch.messages);
-            for message in Messages::of(&batch.bytes[self.room..]).flatten() {
-                if message.source == me && !message.is_broadcast() {
-                    *self.own_dropped.entry(message.to).or_default() += 1;
-                }
+        }
+        for batch in std::mem::take(&mut self.unsent) {
+            self.note_dropped(batch.messages, &batch.bytes, me);
+        }
+    }
+
+    fn note_dropped(&mut self, messages: u32, bytes: &[u8], me: u32) {
+        self.counts.dropped += u64::from(messages);
+        for message in Messages::of(&bytes[self.room..]).flatten() {
+            if message.source == me && !message.is_broadcast() {
+                *self.own_dropped.entry(message.to).or_default() += 1;
             }
         }
-        self.unsent.clear();
     }
 
     /// The next hop is gone: nothing is acknowledged any more either.
@@ -414,7 +451,7 @@ impl<P> Batch<P> {
 /// Whether a batch of so much payload and so many bytes is full. Heads count where payloads are so small that they are
 /// most of it.
 #[inline]
-fn is_full((payload, len): (usize, usize), target: usize) -> bool {
+pub(crate) fn is_full((payload, len): (usize, usize), target: usize) -> bool {
     target <= 1 || payload >= target || len >= target.saturating_mul(2)
 }
 

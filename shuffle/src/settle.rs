@@ -72,7 +72,7 @@ impl Inner {
             let told: Vec<_> = hops()
                 .filter(|hop| !hop.is_failed())
                 .map(|hop| {
-                    let (engine, peer) = hop.target();
+                    let (engine, peer) = hop.ends();
                     let left = limit.saturating_duration_since(Instant::now());
                     engine.call_with(over, peer, (self.from, lane), CallOptions::within(left))
                 })

@@ -13,7 +13,7 @@ use std::{
 use hg_job::NodeMap;
 
 use crate::{
-    Account, Delivery, Error, Options,
+    Account, Delivery, Error, Options, Sender,
     hop::{Hop, Shared},
     inner::{Inner, Table},
     message::HEAD,
@@ -123,7 +123,25 @@ impl Shuffle {
         self.inner.enqueue(to, kind, bytes)
     }
 
-    /// The same without waiting.
+    /// A handle for a thread that sends much: it fills batches of its own, and takes a lock for each of those, not for each
+    /// message. What it has not handed over, full or by [`Sender::flush`], counts as not sent yet.
+    ///
+    /// ```no_run
+    /// # fn f(shuffle: &hg_shuffle::Shuffle, keys: &[(u32, u64)]) -> Result<(), hg_shuffle::Error> {
+    /// let mut sender = shuffle.sender();
+    /// for (rank, key) in keys {
+    ///     sender.enqueue(*rank, 0, &key.to_le_bytes())?;
+    /// }
+    /// sender.flush()?;
+    /// shuffle.flush_all()
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn sender(&self) -> Sender<'_> {
+        Sender::new(&self.inner)
+    }
+
+    /// The same as [`Shuffle::enqueue`] without waiting.
     ///
     /// # Errors
     /// Also [`Error::Again`].
@@ -191,7 +209,7 @@ impl Shuffle {
         let address = if leader == inner.routes.me() {
             side.engine.lookup(side.engine.address())
         } else {
-            Ok(*inner.hops[inner.table.origin[0].unwrap_or(0) as usize].target().1)
+            Ok(*inner.hops[inner.table.origin[0].unwrap_or(0) as usize].ends().1)
         };
         let peer = address.map_err(|error| Error::Setup(error.to_string()))?;
         // The sides' own threads make the progress meanwhile.
@@ -289,7 +307,7 @@ impl Shuffle {
         let first = u32::try_from(self.inner.hops.len()).unwrap_or(u32::MAX);
         for hop in self.inner.hops.iter().filter(|hop| hop.lane != Lane::Relay) {
             let (weak, (rank, lane)) = (Arc::downgrade(&self.inner), (hop.rank, hop.lane));
-            let (engine, peer) = (hop.target().0.clone(), *hop.target().1);
+            let (engine, peer) = (hop.ends().0.clone(), *hop.ends().1);
             let from = self.inner.from;
             let task = async move {
                 let ended = engine.call(watch, &peer, (from,)).await;

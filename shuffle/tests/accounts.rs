@@ -88,15 +88,21 @@ fn play(map: &str, seed: u64, dead: Option<u32>) -> Vec<Books> {
         together.wait();
         let most = if dead.is_some() { u32::MAX } else { 500 };
         let count = if dead == Some(me) { u32::try_from(seed % 1000).unwrap() } else { most };
+        let mut sender = (random.below(2) == 0).then(|| shuffle.sender());
         let ended = (0..count).try_for_each(|number| {
             if number % 64 != 1 {
-                return shuffle.enqueue(random.below(size), 0, &[7; 40]);
+                let to = random.below(size);
+                return match &mut sender {
+                    Some(sender) => sender.enqueue(to, 0, &[7; 40]),
+                    None => shuffle.enqueue(to, 0, &[7; 40]),
+                };
             }
             broadcasts.1 += 1;
             shuffle.broadcast(1, b"to all", number % 3 == 0)?;
             broadcasts.0 += 1;
             Ok(())
         });
+        drop(sender);
         if dead == Some(me) {
             // Without a word to anybody.
             drop(shuffle);

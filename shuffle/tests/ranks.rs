@@ -39,17 +39,35 @@ fn filling(from: u32, to: u32) -> u8 {
 
 /// Every rank sends `count` messages to every rank; each has to arrive once, in order.
 fn all_to_all(map: &str, options: &Options, count: u32, length: impl Fn(u32) -> usize + Sync) {
+    for by_sender in [false, true] {
+        all_to_all_by(by_sender, map, options, count, &length);
+    }
+}
+
+/// By a sender handle, or without.
+fn all_to_all_by(
+    by_sender: bool,
+    map: &str,
+    options: &Options,
+    count: u32,
+    length: &(impl Fn(u32) -> usize + Sync),
+) {
     let received = run(map, |group| {
         let (shuffle, delivered) = keeping(&group, options.clone());
         let (me, size) = (hg_shuffle::Group::rank(&group), hg_shuffle::Group::map(&group).size());
+        let mut sender = by_sender.then(|| shuffle.sender());
         for number in 0..count {
             for to in 0..size {
                 let to = (me + to) % size;
                 let mut bytes = vec![filling(me, to); length(number)];
                 bytes.iter_mut().zip(number.to_le_bytes()).for_each(|(place, byte)| *place = byte);
-                shuffle.enqueue(to, number, &bytes).unwrap();
+                match &mut sender {
+                    Some(sender) => sender.enqueue(to, number, &bytes).unwrap(),
+                    None => shuffle.enqueue(to, number, &bytes).unwrap(),
+                }
             }
         }
+        drop(sender);
         shuffle.flush_all().unwrap();
         let received = std::mem::take(&mut *delivered.lock().unwrap());
         assert_eq!(shuffle.statistics().delivered, u64::from(count * size));
@@ -98,6 +116,25 @@ fn messages_without_bytes_longer_than_a_batch_and_than_a_message_of_the_transpor
             });
         }
     }
+}
+
+#[test]
+fn what_has_not_filled_a_batch_stays_with_its_sender_until_it_is_flushed() {
+    run("1x2", |group| {
+        let (shuffle, delivered) = keeping(&group, options(|_| {}));
+        let mut sender = shuffle.sender();
+        (0..2).for_each(|to| sender.enqueue(to, 0, b"kept").unwrap());
+        assert!(matches!(sender.enqueue(2, 0, b""), Err(Error::NoSuchRank { rank: 2, size: 2 })));
+        shuffle.flush_all().unwrap();
+        assert_eq!((delivered.lock().unwrap().len(), shuffle.account().sent), (0, vec![0, 0]));
+        // Nobody's messages come while another one still looks.
+        shuffle.barrier().unwrap();
+        sender.flush().unwrap();
+        shuffle.flush_all().unwrap();
+        assert_eq!((delivered.lock().unwrap().len(), shuffle.account().sent), (2, vec![1, 1]));
+        drop(sender);
+        shuffle.shutdown(Shutdown::Drain).unwrap();
+    });
 }
 
 #[test]

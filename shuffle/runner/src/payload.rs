@@ -52,7 +52,9 @@ impl Writer {
         }
         *number += 1;
         let checksum = checksum(&self.bytes[4..]);
-        self.bytes[..4].copy_from_slice(&checksum.to_le_bytes());
+        // With the origin, as one store: whoever copies both together would wait for two.
+        let first = u64::from(checksum) | u64::from(self.origin) << 32;
+        self.bytes[..8].copy_from_slice(&first.to_le_bytes());
         &self.bytes
     }
 
@@ -161,15 +163,19 @@ fn checksum(bytes: &[u8]) -> u32 {
 /// always changes the 64 bits of which half are kept.
 #[inline]
 fn mixed(bytes: &[u8]) -> u32 {
-    let (first, rest) = bytes.split_at(bytes.len() % 8);
-    let (words, _) = rest.as_chunks::<8>();
-    let mut start = [0; 8];
-    start[..first.len()].copy_from_slice(first);
-    let mix = |sum: u64, word: [u8; 8]| {
-        let product = (sum ^ u64::from_le_bytes(word)).wrapping_mul(FACTOR);
+    let mix = |sum: u64, word: u64| {
+        let product = (sum ^ word).wrapping_mul(FACTOR);
         product ^ (product >> 32)
     };
-    let sum = words.iter().fold(mix(bytes.len() as u64, start), |sum, word| mix(sum, *word));
+    // What is no whole word is put together in a register: stored by bytes and loaded as a word, it would be waited for.
+    let (single, halves) = bytes.split_at(bytes.len() % 4);
+    let (half, rest) = halves.split_at(halves.len() % 8);
+    let half = half.first_chunk().map_or(0, |half| u64::from(u32::from_le_bytes(*half)));
+    let first = single.iter().fold(half, |first, byte| first << 8 | u64::from(*byte));
+    let (words, _) = rest.as_chunks::<8>();
+    let sum = words
+        .iter()
+        .fold(mix(bytes.len() as u64, first), |sum, word| mix(sum, u64::from_le_bytes(*word)));
     u32::try_from(sum & u64::from(u32::MAX)).unwrap_or(0)
 }
 

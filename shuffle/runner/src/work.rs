@@ -8,7 +8,7 @@ use std::{
 
 use hg_job::{Job, Local};
 use hg_job_runner::{plot, say, watch::Watch};
-use hg_shuffle::{Delivery, Error as ShuffleError, Group as _, Ranks, Shuffle, Shutdown};
+use hg_shuffle::{Delivery, Error as ShuffleError, Group as _, Ranks, Sender, Shuffle, Shutdown};
 
 use crate::{
     Error,
@@ -115,17 +115,19 @@ fn drive(
     (me, size): (u32, u32),
 ) -> Result<Timed, Error> {
     let mut aim = Aim::new(arguments, me, size);
+    let mut sender = shuffle.sender();
     for _ in 0..arguments.warm_up() {
         let to = aim.next();
-        shuffle.enqueue(to, WARM_UP, writer.next(to))?;
+        sender.enqueue(to, WARM_UP, writer.next(to))?;
     }
+    sender.flush()?;
     shuffle.flush_all()?;
     let (before, warm_up) = (shuffle.statistics(), writer.numbers().to_vec());
     // Nobody's first message is counted with the warm-up, and nobody's last one below with the rest.
     shuffle.barrier()?;
     let start = Instant::now();
     let sampler = Sampler::start(arguments, me, shuffle.dump())?;
-    let sent = send(shuffle, arguments, (writer, &mut aim), &sampler)?;
+    let sent = send(&mut sender, arguments, (writer, &mut aim), &sampler)?;
     shuffle.flush_all()?;
     let seconds = start.elapsed().as_secs_f64();
     let statistics = shuffle.statistics().since(&before);
@@ -135,14 +137,15 @@ fn drive(
     let timed = Timed { sent, seconds, statistics, sent_to: sent_to.collect(), samples };
     for to in 0..size {
         let count = writer.numbers()[to as usize];
-        shuffle.enqueue(to, LAST, &count.to_le_bytes())?;
+        sender.enqueue(to, LAST, &count.to_le_bytes())?;
     }
+    sender.flush()?;
     shuffle.flush_all()?;
     Ok(timed)
 }
 
 fn send(
-    shuffle: &Shuffle,
+    sender: &mut Sender<'_>,
     arguments: &Arguments,
     (writer, aim): (&mut Writer, &mut Aim),
     sampler: &Sampler,
@@ -156,10 +159,11 @@ fn send(
             None => sent == arguments.count,
         };
         if is_over {
+            sender.flush()?;
             return Ok(sent);
         }
         let to = aim.next();
-        shuffle.enqueue(to, TIMED_RUN, writer.next(to))?;
+        sender.enqueue(to, TIMED_RUN, writer.next(to))?;
         sent += 1;
         sampler.note_sent(sent);
     }

@@ -1,0 +1,172 @@
+//! A thread's own batches: no lock is taken for a message, one for each batch.
+
+use std::{cell::Cell, fmt, marker::PhantomData};
+
+use crate::{
+    Error, MESSAGE_MAX,
+    inbox::Chunk,
+    inner::Inner,
+    message::Message,
+    queue::{Loaded, is_full},
+};
+
+/// A handle by which one thread sends, several times as fast as by [`Shuffle::enqueue`]: see [`Shuffle::sender`].
+///
+/// It fills batches of its own, one for each next hop, and hands them to the shuffle when they are full. **What has not
+/// filled a batch stays here**, as in a `BufWriter`, until [`Sender::flush`], or until the handle is dropped: neither
+/// [`Options::linger`] nor a flush of the shuffle reaches it. The memory of a batch is kept for the next one: at most
+/// one batch for each other rank of the node and each node that this rank sends to.
+///
+/// Messages of one handle to one rank arrive in order. Between them and those that the same thread sends otherwise, or by
+/// another handle, there is no order.
+///
+/// [`Shuffle::enqueue`]: crate::Shuffle::enqueue
+/// [`Shuffle::sender`]: crate::Shuffle::sender
+/// [`Options::linger`]: crate::Options::linger
+pub struct Sender<'s> {
+    inner: &'s Inner,
+    /// By hop; the last one is for this rank itself.
+    loading: Vec<Loading>,
+    /// Of one thread at a time.
+    _is_not_sync: PhantomData<Cell<()>>,
+}
+
+/// A batch that is being filled.
+#[derive(Debug)]
+struct Loading {
+    batch: Loaded,
+    /// Bytes in front of its messages.
+    head: usize,
+    /// Bytes of payload at which it is full.
+    target: usize,
+}
+
+impl Loading {
+    #[inline]
+    fn is_full(&self) -> bool {
+        is_full((self.batch.payload, self.batch.bytes.len() - self.head), self.target)
+    }
+
+    /// Takes the last message out again.
+    fn take_back(&mut self, len: usize, payload: usize) {
+        let batch = &mut self.batch;
+        batch.bytes.truncate(batch.bytes.len() - len);
+        batch.payload -= payload;
+        batch.messages -= 1;
+    }
+}
+
+impl<'s> Sender<'s> {
+    pub(crate) fn new(inner: &'s Inner) -> Self {
+        let of = |(head, target)| Loading { batch: Loaded::default(), head, target };
+        let own = (0, inner.options.lobuftarget);
+        let hops = inner.hops.iter().map(|hop| (hop.head(), hop.target()));
+        let loading = hops.chain([own]).map(of).collect();
+        Self { inner, loading, _is_not_sync: PhantomData }
+    }
+
+    /// Sends a message; when it fills its batch, returns when that is queued for its next hop, which may take until
+    /// others make room. `kind` is the application's.
+    ///
+    /// In a callback of this shuffle it does not wait, as [`Shuffle::enqueue`](crate::Shuffle::enqueue).
+    ///
+    /// # Errors
+    /// [`Error::NoSuchRank`], [`Error::TooLong`], [`Error::CallbackFull`]: the message was not taken. [`Error::Failed`],
+    /// [`Error::Closed`]: nothing goes any more; what was taken, here and earlier, is accounted for.
+    #[inline]
+    pub fn enqueue(&mut self, to: u32, kind: u32, bytes: &[u8]) -> Result<(), Error> {
+        let inner = self.inner;
+        let Some(hop) = inner.first_hops.get(to as usize) else {
+            return Err(Error::NoSuchRank { rank: to, size: inner.routes.map().size() });
+        };
+        if bytes.len() > MESSAGE_MAX {
+            return Err(Error::TooLong { len: bytes.len(), max: MESSAGE_MAX });
+        }
+        let at = (*hop as usize).min(inner.hops.len());
+        if self.loading[at].batch.messages == 0 {
+            self.begin(at)?;
+        }
+        let loading = &mut self.loading[at];
+        let message = Message { kind, source: inner.routes.me(), to, bytes };
+        message.write(&mut loading.batch.bytes);
+        loading.batch.payload += bytes.len();
+        loading.batch.messages += 1;
+        if loading.is_full() { self.hand_over_with(at, &message) } else { Ok(()) }
+    }
+
+    /// Hands all batches over, full or not; returns when they are queued for their next hops. What the shuffle's own
+    /// flushes wait for comes behind this.
+    ///
+    /// # Errors
+    /// The same as those of [`Sender::enqueue`].
+    pub fn flush(&mut self) -> Result<(), Error> {
+        let mut ended = Ok(());
+        for at in 0..self.loading.len() {
+            if self.loading[at].batch.messages > 0 {
+                ended = ended.and(self.hand_over(at));
+            }
+        }
+        ended
+    }
+
+    /// A batch begins.
+    #[cold]
+    fn begin(&mut self, at: usize) -> Result<(), Error> {
+        self.inner.check_open()?;
+        let loading = &mut self.loading[at];
+        if loading.batch.bytes.len() < loading.head || loading.batch.bytes.capacity() == 0 {
+            loading.batch.bytes = match self.inner.hops.get(at) {
+                Some(hop) => hop.new_buffer(),
+                None => self.inner.mail.buffer(),
+            };
+        }
+        Ok(())
+    }
+
+    /// Hands a batch over that this message has filled; it is taken back if the batch stays here.
+    #[inline(never)]
+    fn hand_over_with(&mut self, at: usize, last: &Message<'_>) -> Result<(), Error> {
+        let ended = self.hand_over(at);
+        let loading = &mut self.loading[at];
+        if ended.is_err() && loading.batch.messages > 0 {
+            loading.take_back(last.len(), last.bytes.len());
+        }
+        ended
+    }
+
+    /// Hands a batch over. `Err`: it stays here, or its messages were dropped and counted.
+    fn hand_over(&mut self, at: usize) -> Result<(), Error> {
+        let inner = self.inner;
+        inner.give_way_if()?;
+        let batch = &mut self.loading[at].batch;
+        let Some(hop) = inner.hops.get(at) else {
+            let Loaded { bytes, messages, .. } = std::mem::take(batch);
+            return match inner.push_own_batch(Chunk { bytes, messages }) {
+                Ok(()) => Ok(()),
+                Err((error, kept)) => {
+                    if let Some(Chunk { bytes, messages }) = kept {
+                        let payload = bytes.len() - messages as usize * crate::message::HEAD;
+                        *batch = Loaded { bytes, payload, messages };
+                    }
+                    Err(error)
+                }
+            };
+        };
+        batch.bytes = inner.push_batch(hop, std::mem::take(batch))?;
+        Ok(())
+    }
+}
+
+impl Drop for Sender<'_> {
+    fn drop(&mut self) {
+        // What a failure has dropped is counted.
+        let _ = self.flush();
+    }
+}
+
+impl fmt::Debug for Sender<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let messages: u32 = self.loading.iter().map(|loading| loading.batch.messages).sum();
+        write!(out, "Sender(rank {}, {messages} messages here)", self.inner.routes.me())
+    }
+}
