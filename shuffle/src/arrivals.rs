@@ -1,24 +1,47 @@
 //! Batches that have arrived: into order, looked at, and put where their messages go next.
 
-use std::sync::atomic::Ordering;
+use std::sync::{
+    Mutex,
+    atomic::{AtomicU64, Ordering},
+};
 
 use hg::Answer;
 
 use crate::{
+    MAXRPC_MAX,
     hop::{Gone, Hop},
     inbox::Chunk,
     inner::{HERE, Inner},
     lock::locked,
     message::{Message, Messages},
-    order::Place,
+    order::{Order, Place},
     parent::{Parent, Receipt},
     rpc::{Lane, Refused, batch},
 };
 
 /// A batch that has overtaken another one.
-pub(crate) struct Early {
+#[derive(Debug)]
+struct Early {
     bytes: Vec<u8>,
     answer: Answer<batch>,
+}
+
+/// The batches of one queue of one peer.
+#[derive(Debug)]
+pub(crate) struct Arriving {
+    order: Mutex<Order<Early>>,
+    /// Messages that were taken in; who asks does not wait for a callback.
+    taken: AtomicU64,
+}
+
+impl Arriving {
+    pub(crate) fn new() -> Self {
+        Self { order: Mutex::new(Order::new(MAXRPC_MAX as usize)), taken: AtomicU64::new(0) }
+    }
+
+    pub(crate) fn taken(&self) -> u64 {
+        self.taken.load(Ordering::Relaxed)
+    }
 }
 
 impl Inner {
@@ -33,10 +56,11 @@ impl Inner {
         if self.is_closed() {
             return answer.send(Err(Refused::Closed));
         }
-        let Some(order) = self.orders.get(&(from, lane)) else {
+        let Some(Arriving { order, taken }) = self.orders.get(&(from, lane)) else {
             return answer.send(Err(Refused::Misrouted));
         };
-        // Held while batches are taken in: those of one queue keep their order.
+        let count = |messages| taken.fetch_add(messages, Ordering::Relaxed);
+        // Held while batches are taken in, callbacks included: those of one queue keep their order.
         let mut order = locked(order);
         let answer =
             match order.arrive(number, answer, |answer| Early { bytes: bytes.to_vec(), answer }) {
@@ -44,16 +68,16 @@ impl Inner {
                 Place::Early => return,
                 Place::Wrong(answer) => return answer.send(Err(Refused::OutOfOrder)),
             };
-        order.taken += self.take_in(lane, bytes, answer);
+        count(self.take_in(lane, bytes, answer));
         while let Some(Early { bytes, answer }) = order.following() {
-            order.taken += self.take_in(lane, &bytes, answer);
+            count(self.take_in(lane, &bytes, answer));
         }
     }
 
     /// Refuses batches whose forerunners will not come any more.
     pub(crate) fn refuse_early(&self) {
-        for order in self.orders.values() {
-            let early = locked(order).clear();
+        for arriving in self.orders.values() {
+            let early = locked(&arriving.order).clear();
             early.into_iter().for_each(|early| early.answer.send(Err(Refused::Closed)));
         }
     }
@@ -71,6 +95,10 @@ impl Inner {
             self.pass_all_on(lane, bytes, &Parent::new(answer), None);
             return messages;
         };
+        if mine.is_all && self.mail.deliver_now(bytes, mine.messages) {
+            drop(Receipt::of_all(answer));
+            return messages;
+        }
         if mine.is_all && bytes.len() <= SHORT {
             self.mail.push_short((bytes, mine.messages), Receipt::of_all(answer));
             return messages;

@@ -117,6 +117,9 @@ impl fmt::Display for Hop {
     }
 }
 
+/// What is said of a rank whose callback has panicked.
+pub(crate) const PANICKED: &str = "its callback panicked";
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,6 +6,7 @@ use std::{
         Arc, Condvar, Mutex,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use hg::Answer;
@@ -13,18 +14,18 @@ use hg_job::NodeMap;
 use rustc_hash::FxHashMap;
 
 use crate::{
-    Error, MAXRPC_MAX, Options,
-    arrivals::Early,
+    Error, Options,
+    arrivals::Arriving,
     blocked::Watch,
+    error::PANICKED,
     failing::Failed,
     hop::{Gone, Hop, Pushed, Shared},
     inbox::{Amount, Chunk},
     linger::Linger,
     lock::{locked, wait},
-    mail::{Mail, NotTaken},
+    mail::{Callback, Delivery, Mail, NotTaken, deliver_all},
     meeting::Meeting,
     message::{EVERYBODY, MESSAGE_MAX, Message},
-    order::Order,
     overflow::Overflow,
     parent::Parent,
     queue::{Loaded, Queue},
@@ -56,7 +57,7 @@ pub(crate) struct Inner {
     /// Threads that a sender limit holds back, by lane.
     held_back: [AtomicU32; 3],
     /// What each queue of each peer has sent.
-    pub(crate) orders: FxHashMap<(u32, Lane), Mutex<Order<Early>>>,
+    pub(crate) orders: FxHashMap<(u32, Lane), Arriving>,
     /// Answers that end when this shuffle does.
     watchers: Mutex<Watchers>,
     /// Calls of this rank that end when a peer's shuffle does.
@@ -140,8 +141,7 @@ impl Inner {
             Lane::Origin | Lane::Relay => [Lane::Origin, Lane::Relay],
         };
         let lanes = hops.iter().flat_map(|hop| lane_of(hop).map(|lane| (hop.rank, lane)));
-        let orders =
-            lanes.map(|lane| (lane, Mutex::new(Order::new(MAXRPC_MAX as usize)))).collect();
+        let orders = lanes.map(|lane| (lane, Arriving::new())).collect();
         let counters = || (0..routes.map().size()).map(|_| AtomicU64::new(0)).collect();
         let max = Amount {
             messages: options.deliverq_max as u64,
@@ -149,7 +149,8 @@ impl Inner {
         };
         let limits = (max, options.callback_bytes_max as u64, options.lobuftarget);
         let due = (options.deliverq_threshold, options.linger);
-        let mail = Mail::new(limits, due, sides.iter().any(|side| side.yields()));
+        let how = (sides.iter().any(|side| side.yields()), options.deliver_inline);
+        let mail = Mail::new(limits, due, how);
         let [Shared { is_failed, overflow, .. }, ..] = shared.clone();
         Self {
             name: name.to_owned(),
@@ -326,7 +327,10 @@ impl Inner {
             self.call_back();
             self.overflow.wait_for_room().map_err(|(waited, bytes)| Error::CallbackFull {
                 bytes,
-                why: format!("none of them has left for {} s", waited.as_secs_f64()),
+                why: match waited {
+                    Duration::ZERO => "a callback that is called inline never waits".to_owned(),
+                    waited => format!("none of them has left for {} s", waited.as_secs_f64()),
+                },
             })?;
         }
         Ok(())
@@ -353,6 +357,42 @@ impl Inner {
         self.arm_if(pushed.lingers);
         if pushed.waits && may_wait {
             self.wait_at(hop, |queue| queue.has_left(pushed.number));
+        }
+    }
+
+    /// Deliveries are inline, by this callback.
+    pub(crate) fn begin_inline(
+        self: &Arc<Self>,
+        mut deliver: impl FnMut(Delivery<'_>) + Send + 'static,
+    ) {
+        let (weak, me) = (Arc::downgrade(self), self.routes.me());
+        self.mail.begin_inline(Callback::new(move |bytes, delivered| {
+            let Some(inner) = weak.upgrade() else { return false };
+            let inside = inner.overflow.enter();
+            let is_well = deliver_all(bytes, me, &mut deliver, delivered);
+            drop(inside);
+            if !is_well {
+                inner.fail_and_tell(me, None, PANICKED.to_owned());
+            }
+            is_well
+        }));
+    }
+
+    /// What waits for others is refused inside of an inline delivery: it would wait for itself.
+    pub(crate) fn refuse_inline(&self) -> Result<(), Error> {
+        let is_inside = self.options.deliver_inline && self.overflow.is_callback();
+        if is_inside { Err(Error::Closed) } else { Ok(()) }
+    }
+
+    /// A thread that sends has sent a batch: takes what has come meanwhile, so that nobody is woken for it.
+    pub(crate) fn help_along(&self) {
+        if self.overflow.is_callback() {
+            return;
+        }
+        for side in &self.sides {
+            if let Some(_turn) = side.turns.help(|| side.engine.interrupt_progress()) {
+                side.poll(self);
+            }
         }
     }
 
@@ -543,6 +583,6 @@ impl Inner {
 
     /// Messages taken in from a rank's queue of this kind.
     pub(crate) fn received(&self, from: (u32, Lane)) -> u64 {
-        self.orders.get(&from).map_or(0, |order| locked(order).taken)
+        self.orders.get(&from).map_or(0, Arriving::taken)
     }
 }

@@ -28,6 +28,10 @@
 //! one that sends batches which have waited long enough. A thread that waits for room in a queue makes the progress of that
 //! queue's engine meanwhile.
 //!
+//! The fast way is a [`Sender`] for each thread that sends much ([`Shuffle::sender`]: a lock for each batch, not for each
+//! message), and [`Options::deliver_inline`] where the callback does not block: then a thread that sends delivers what has
+//! come meanwhile, and no other one is woken. Together they are three times as fast as `enqueue` and a thread.
+//!
 //! # Cleanup
 //! [`Shuffle::shutdown`] is collective and ends all threads and connections; dropping a shuffle ends it for this rank,
 //! which the others take for a failure.

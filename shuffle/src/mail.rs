@@ -1,4 +1,7 @@
-//! Delivery: the thread that hands messages to the application, and what waits for it.
+//! Delivery: the thread that hands messages to the application, or whoever does it inline; and what waits for it.
+
+#[path = "mail/inline.rs"]
+mod inline;
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -15,6 +18,8 @@ use crate::{
         AtomicBool, AtomicU64, Condvar, Mutex, MutexGuard, Ordering, ThreadId, thread, wait_for,
     },
 };
+
+pub(crate) use inline::Callback;
 
 /// A message at its destination. Its bytes are valid during the callback.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,6 +54,8 @@ pub(crate) struct Mail {
     callback_max: u64,
     /// Processors are shared: whoever has nothing to do makes room for others before it sleeps.
     yields: bool,
+    /// There is no thread: see `inline.rs`.
+    is_inline: bool,
 }
 
 /// Messages delivered, ever: written by the thread after each, alone on its cache lines (two, since processors fetch pairs), so that
@@ -81,7 +88,10 @@ struct State {
     end: Option<End>,
     /// A rank has failed: nobody waits for deliveries any more, though they go on.
     is_failed: bool,
+    /// Who delivers.
     thread: Option<ThreadId>,
+    /// Of inline deliveries; gone while somebody delivers.
+    callback: Option<Callback>,
 }
 
 impl State {
@@ -112,11 +122,12 @@ enum End {
 
 impl Mail {
     /// `max`: acknowledged before it is delivered; `callback_max`: bytes that deliveries may send to this rank beyond that;
-    /// `target`: bytes of a batch of own messages; `yields`: its thread lets others run before it sleeps.
+    /// `target`: bytes of a batch of own messages; `yields`: its thread lets others run before it sleeps; `is_inline`: it
+    /// has none.
     pub(crate) fn new(
         (max, callback_max, target): (Amount, u64, usize),
         (threshold, linger): (usize, Duration),
-        yields: bool,
+        (yields, is_inline): (bool, bool),
     ) -> Self {
         let state = State {
             inbox: Inbox::new(max, target),
@@ -128,6 +139,7 @@ impl Mail {
             end: None,
             is_failed: false,
             thread: None,
+            callback: None,
         };
         Self {
             state: Mutex::new(state),
@@ -139,6 +151,7 @@ impl Mail {
             linger,
             callback_max,
             yields,
+            is_inline,
         }
     }
 
@@ -173,7 +186,16 @@ impl Mail {
     /// Wakes the thread if anything was put in for which it is to begin: once for many batches.
     pub(crate) fn wake_up(&self) {
         if self.is_due.load(Ordering::Relaxed) && self.is_due.swap(false, Ordering::Relaxed) {
-            self.work.notify_one();
+            self.begin();
+        }
+    }
+
+    /// Something is due that nobody delivers yet.
+    fn begin(&self) {
+        if self.is_inline {
+            self.deliver_due();
+        } else {
+            self.work.notify_all();
         }
     }
 
@@ -280,8 +302,8 @@ impl Mail {
         }
         let target = state.inbox.pushed();
         state.flushes += 1;
-        self.work.notify_all();
         drop(state);
+        self.begin();
         self.wait_for_delivered(target);
         locked(&self.state).flushes -= 1;
         true
@@ -292,7 +314,9 @@ impl Mail {
         let mut state = locked(&self.state);
         let target = state.inbox.pushed();
         state.flushes += 1;
-        self.work.notify_all();
+        drop(state);
+        self.begin();
+        let mut state = locked(&self.state);
         state.targets.push(target);
         while state.inbox.done() < target && state.end != Some(End::Now) {
             let left = limit.saturating_duration_since(Instant::now());
@@ -313,7 +337,7 @@ impl Mail {
     /// Ends the thread. What was not delivered.
     pub(crate) fn end(&self, drain: bool) {
         locked(&self.state).end = Some(if drain { End::Drained } else { End::Now });
-        self.work.notify_all();
+        self.begin();
         self.room.notify_all();
     }
 
@@ -322,15 +346,7 @@ impl Mail {
         locked(&self.state).thread = Some(thread::current().id());
         let mut done = None;
         while let Some(chunk) = self.next(done.take()) {
-            let deliver_all = || {
-                // Batches were checked when they came.
-                for message in Messages::of(&chunk.bytes) {
-                    let Ok(Message { kind, source, bytes, .. }) = message else { break };
-                    deliver(Delivery { source, destination: me, kind, bytes });
-                    add_one(&self.delivered.0);
-                }
-            };
-            if catch_unwind(AssertUnwindSafe(deliver_all)).is_err() {
+            if !deliver_all(&chunk.bytes, me, &mut deliver, &self.delivered.0) {
                 self.end(false);
                 return Err(self.clear());
             }
@@ -434,7 +450,7 @@ impl Mail {
         let ends = self.ends_rest(&mut state);
         drop(state);
         if ends {
-            self.work.notify_one();
+            self.begin();
         }
         drop(released);
     }
@@ -485,4 +501,22 @@ impl Mail {
         drop(released);
         stranded
     }
+}
+
+/// Hands the messages of a batch to the application, and counts each; `false`: it panicked.
+pub(crate) fn deliver_all(
+    bytes: &[u8],
+    me: u32,
+    deliver: &mut impl FnMut(Delivery<'_>),
+    delivered: &AtomicU64,
+) -> bool {
+    let all = || {
+        // Batches were checked when they came.
+        for message in Messages::of(bytes) {
+            let Ok(Message { kind, source, bytes, .. }) = message else { break };
+            deliver(Delivery { source, destination: me, kind, bytes });
+            add_one(delivered);
+        }
+    };
+    catch_unwind(AssertUnwindSafe(all)).is_ok()
 }

@@ -55,6 +55,11 @@ pub struct Options {
     /// Messages that wait for delivery at which the delivery thread begins; fewer are delivered after `linger`, or
     /// by a flush. Less than `deliverq_max`.
     pub deliverq_threshold: usize,
+    /// The callback is called by whichever thread makes progress, one at a time, with the bytes where they were received,
+    /// instead of by a thread of its own: no thread is woken for it, and nothing is copied. Such a callback **must not
+    /// block**: nothing of this rank moves meanwhile. What it sends never waits, beyond `callback_bytes_max` it is an error
+    /// at once, and flushes and barriers are refused in it. `deliverq_threshold` has to be 0.
+    pub deliver_inline: bool,
     /// How long a batch that is not full waits for more messages.
     pub linger: Duration,
     /// Transport inside a node.
@@ -88,6 +93,7 @@ impl Default for Options {
             callback_bytes_max: 64 << 20,
             callback_patience: Duration::from_secs(30),
             deliverq_threshold: 0,
+            deliver_inline: false,
             linger: Duration::from_millis(1),
             local_url: "sm://".to_owned(),
             network_url: "tcp://".to_owned(),
@@ -131,6 +137,10 @@ impl Options {
             let (threshold, max) = (self.deliverq_threshold, self.deliverq_max);
             let why =
                 format!("{threshold} messages never come together, with deliverq_max = {max}");
+            return bad("deliverq_threshold", why);
+        }
+        if self.deliver_inline && self.deliverq_threshold > 0 {
+            let why = "deliver_inline delivers every message at once".to_owned();
             return bad("deliverq_threshold", why);
         }
         if self.linger > LINGER_MAX {
@@ -196,6 +206,10 @@ mod tests {
             ("deliverq_max", Options { deliverq_max: 0, ..default() }),
             ("deliverq_bytes_max", Options { deliverq_bytes_max: 0, ..default() }),
             ("deliverq_threshold", Options { deliverq_max: 5, deliverq_threshold: 5, ..default() }),
+            (
+                "deliverq_threshold",
+                Options { deliver_inline: true, deliverq_threshold: 1, ..default() },
+            ),
             ("linger", Options { linger: Duration::MAX, ..default() }),
         ];
         for (name, options) in bad {

@@ -11,8 +11,6 @@ pub(crate) struct Order<T> {
     next: u64,
     early: BTreeMap<u64, T>,
     early_max: usize,
-    /// Messages of the batches that were taken in; counted by the driver.
-    pub(crate) taken: u64,
 }
 
 /// What is to be done with a batch that has arrived.
@@ -29,7 +27,7 @@ pub(crate) enum Place<T> {
 impl<T> Order<T> {
     /// `early_max`: batches that the sender may have under way.
     pub(crate) fn new(early_max: usize) -> Self {
-        Self { next: 0, early: BTreeMap::new(), early_max, taken: 0 }
+        Self { next: 0, early: BTreeMap::new(), early_max }
     }
 
     /// A batch has arrived; `keep` makes of it what can be put aside.

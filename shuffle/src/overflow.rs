@@ -7,11 +7,13 @@
 //! limit; then they wait, too, as long as anything leaves, and are told when nothing does.
 
 use std::{
+    cell::Cell,
+    marker::PhantomData,
+    ptr,
     sync::{
-        Condvar, Mutex, OnceLock, PoisonError,
+        Condvar, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
-    thread::{self, ThreadId},
     time::Duration,
 };
 
@@ -22,12 +24,28 @@ use crate::lock::{locked, wait};
 pub(crate) struct Overflow {
     max: u64,
     patience: Duration,
-    /// The thread of callbacks.
-    thread: OnceLock<ThreadId>,
     /// What `state` says, for a look.
     bytes: AtomicU64,
     state: Mutex<State>,
     changed: Condvar,
+}
+
+thread_local! {
+    /// Of which shuffle this thread runs a callback: where what its callbacks have sent is counted.
+    static CALLBACK_OF: Cell<usize> = const { Cell::new(0) };
+}
+
+/// A thread that runs a callback, maybe one inside of another shuffle's.
+#[derive(Debug)]
+pub(crate) struct InCallback {
+    outer: usize,
+    _is_of_this_thread: PhantomData<*const ()>,
+}
+
+impl Drop for InCallback {
+    fn drop(&mut self) {
+        CALLBACK_OF.set(self.outer);
+    }
 }
 
 #[derive(Debug, Default)]
@@ -42,19 +60,22 @@ struct State {
 impl Overflow {
     /// `max`: bytes at which callbacks wait; `patience`: for how long, while nothing leaves.
     pub(crate) fn new(max: u64, patience: Duration) -> Self {
-        let (thread, bytes, state, changed) = Default::default();
-        Self { max, patience, thread, bytes, state, changed }
+        let (bytes, state, changed) = Default::default();
+        Self { max, patience, bytes, state, changed }
     }
 
-    /// This thread runs the callbacks.
-    pub(crate) fn note_thread(&self) {
-        // Once for each shuffle.
-        self.thread.get_or_init(|| thread::current().id());
+    /// This thread runs callbacks until the guard is dropped.
+    pub(crate) fn enter(&self) -> InCallback {
+        InCallback { outer: CALLBACK_OF.replace(self.address()), _is_of_this_thread: PhantomData }
     }
 
     /// Whether this is inside of a callback.
     pub(crate) fn is_callback(&self) -> bool {
-        self.thread.get() == Some(&thread::current().id())
+        CALLBACK_OF.get() == self.address()
+    }
+
+    fn address(&self) -> usize {
+        ptr::from_ref(self).addr()
     }
 
     /// Bytes that wait. Relaxed: who relies on it asks under the lock.
@@ -124,7 +145,7 @@ impl Overflow {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::{sync::Arc, thread};
 
     use super::*;
 
@@ -165,7 +186,9 @@ mod tests {
         overflow.take(1);
         waits.join().unwrap();
         assert!(!overflow.is_callback());
-        overflow.note_thread();
+        let inside = overflow.enter();
         assert!(overflow.is_callback());
+        drop(inside);
+        assert!(!overflow.is_callback());
     }
 }

@@ -153,6 +153,7 @@ impl<'s> Sender<'s> {
             };
         };
         batch.bytes = inner.push_batch(hop, std::mem::take(batch))?;
+        inner.help_along();
         Ok(())
     }
 }

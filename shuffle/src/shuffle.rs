@@ -14,6 +14,7 @@ use hg_job::NodeMap;
 
 use crate::{
     Account, Delivery, Error, Options, Sender,
+    error::PANICKED,
     hop::{Hop, Shared},
     inner::{Inner, Table},
     message::HEAD,
@@ -71,7 +72,7 @@ pub enum Shutdown {
 
 impl Shuffle {
     /// Connects the ranks. Collective: all ranks use the same name. `deliver` is called on a thread of its own, and may
-    /// block: then senders wait.
+    /// block: then senders wait. With [`Options::deliver_inline`] it is called where messages arrive, and may not.
     ///
     /// # Errors
     /// [`Error::BadOption`], and [`Error::Setup`] with what went wrong.
@@ -89,8 +90,10 @@ impl Shuffle {
         let in_flight: [Arc<AtomicU64>; 3] = Default::default();
         let from = From { shuffle: id, rank: routes.me() };
         let is_failed = Arc::new(AtomicBool::new(false));
-        let overflow = (options.callback_bytes_max as u64, options.callback_patience);
-        let overflow = Arc::new(Overflow::new(overflow.0, overflow.1));
+        // Who calls back inline is who makes room.
+        let patience =
+            if options.deliver_inline { Duration::ZERO } else { options.callback_patience };
+        let overflow = Arc::new(Overflow::new(options.callback_bytes_max as u64, patience));
         let shared = in_flight.map(|in_flight| {
             let (is_failed, overflow) = (Arc::clone(&is_failed), Arc::clone(&overflow));
             Shared { in_flight, is_failed, overflow }
@@ -160,8 +163,10 @@ impl Shuffle {
     /// Waits until what is here now has left. Local: messages may wait in others.
     ///
     /// # Errors
-    /// [`Error::Failed`]; [`Error::Closed`], also for [`Flush::Delivery`] inside of a delivery.
+    /// [`Error::Failed`]; [`Error::Closed`], also for [`Flush::Delivery`] inside of a delivery, and for any in one that is
+    /// inline.
     pub fn flush(&self, what: Flush) -> Result<(), Error> {
+        self.inner.refuse_inline()?;
         let lane = match what {
             Flush::Delivery => {
                 self.inner.call_back();
@@ -200,9 +205,10 @@ impl Shuffle {
     /// Waits until all ranks have come here. Collective.
     ///
     /// # Errors
-    /// [`Error::Failed`], on all ranks.
+    /// [`Error::Failed`], on all ranks. [`Error::Closed`] inside of an inline delivery.
     pub fn barrier(&self) -> Result<(), Error> {
         let inner = &self.inner;
+        inner.refuse_inline()?;
         let map = inner.routes.map();
         let leader = map.ranks_of(inner.routes.node())[0];
         let side = &self.sides[0];
@@ -287,13 +293,17 @@ impl Shuffle {
         }
         let inner = Arc::clone(&self.inner);
         self.threads.push(spawn("shuffle clock", Box::new(move || inner.run_clock()))?);
+        if self.inner.options.deliver_inline {
+            self.inner.begin_inline(deliver);
+            return Ok(());
+        }
         let inner = Arc::clone(&self.inner);
         let run = move || {
             let me = inner.routes.me();
-            inner.overflow.note_thread();
+            let _inside = inner.overflow.enter();
             let ended = inner.mail.run(me, deliver);
             if ended.is_err() {
-                inner.fail_and_tell(me, None, "its callback panicked".to_owned());
+                inner.fail_and_tell(me, None, PANICKED.to_owned());
             }
             ended
         };
@@ -332,6 +342,11 @@ impl Shuffle {
         self.inner.hops.iter().for_each(Hop::close);
         // After a failure a callback may wait for ever for what will not come: its thread ends when it returns.
         let is_well = in_order && !self.inner.is_failed();
+        if self.inner.options.deliver_inline
+            && self.inner.mail.wait_until_ended(Instant::now() + TELL)
+        {
+            self.inner.mail.end_inline();
+        }
         if let Some(delivery) = self.delivery.take()
             && (is_well || self.inner.mail.wait_until_ended(Instant::now() + TELL))
         {
@@ -359,7 +374,7 @@ impl Shuffle {
 
 impl Drop for Shuffle {
     fn drop(&mut self) {
-        if self.delivery.is_some() {
+        if !self.threads.is_empty() {
             self.inner.tell_failure(TELL);
             self.close(false, false);
         }

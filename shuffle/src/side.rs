@@ -181,6 +181,12 @@ impl Side {
         }
     }
 
+    /// Makes progress once, without waiting for anything.
+    pub(crate) fn poll(&self, inner: &Inner) {
+        self.engine.progress(Duration::ZERO);
+        self.look_after(inner);
+    }
+
     /// Makes progress until something has moved. Who shares a processor lets others run before it sleeps: they bring
     /// more at a time, and need not wake it.
     fn look(&self, progress: impl Fn(Duration) -> bool) -> bool {

@@ -52,6 +52,7 @@ fn options(random: &mut Random) -> Options {
     let mut maxrpc = || 1 + random.below(3);
     (options.lomaxrpc, options.lrmaxrpc, options.rmaxrpc) = (maxrpc(), maxrpc(), maxrpc());
     options.deliverq_max = 1 + random.below(40) as usize;
+    options.deliver_inline = random.below(2) == 0;
     options
 }
 

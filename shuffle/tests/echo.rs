@@ -16,11 +16,16 @@ use std::{
 };
 
 use common::{Thread, run};
-use hg_shuffle::{Delivery, Error, Group as _, Options, Shuffle, Shutdown};
+use hg_shuffle::{Delivery, Error, Flush, Group as _, Options, Shuffle, Shutdown};
 
 fn options() -> Options {
     let mut options = Options::default();
     options.network_url = "tcp://127.0.0.1".to_owned();
+    options
+}
+
+fn inline(mut options: Options) -> Options {
+    options.deliver_inline = true;
     options
 }
 
@@ -127,6 +132,7 @@ fn echo(map: &str, options: &Options, deliveries: u64) {
 fn two_ranks_that_echo_every_message_never_stand_still() {
     for map in ["1x2", "1+1"] {
         echo(map, &options(), 400_000);
+        echo(map, &inline(options()), 400_000);
     }
 }
 
@@ -134,6 +140,7 @@ fn two_ranks_that_echo_every_message_never_stand_still() {
 fn every_rank_that_echoes_every_other_s_messages_goes_on() {
     for map in ["1x3", "2x2"] {
         echo(map, &options(), 400_000);
+        echo(map, &inline(options()), 400_000);
     }
 }
 
@@ -145,6 +152,7 @@ fn ranks_that_echo_go_on_where_there_is_little_room() {
     (small.deliverq_max, small.localsenderlimit) = (4, 2);
     for map in ["1x2", "2x2"] {
         echo(map, &small, 20_000);
+        echo(map, &inline(small.clone()), 20_000);
     }
 }
 
@@ -153,7 +161,11 @@ fn callbacks_that_send_ever_more_are_told_that_there_is_no_room() {
     let mut small = options();
     (small.deliverq_max, small.deliverq_bytes_max) = (16, 16 << 10);
     (small.callback_bytes_max, small.callback_patience) = (64 << 10, Duration::from_millis(50));
-    for map in ["1x1", "1x2", "1+1"] {
+    for (map, is_inline) in
+        ["1x1", "1x2", "1+1"].into_iter().flat_map(|map| [(map, false), (map, true)])
+    {
+        let mut small = small.clone();
+        small.deliver_inline = is_inline;
         let told = Arc::new(Mutex::new(None));
         let full = Arc::new(Flag::default());
         run(map, |group| {
@@ -178,5 +190,51 @@ fn callbacks_that_send_ever_more_are_told_that_there_is_no_room() {
         let error = told.lock().unwrap().take().unwrap();
         assert!(matches!(error, Error::CallbackFull { .. }), "{map}: {error:?}");
         assert!(error.to_string().contains("send them from another thread"), "{error}");
+    }
+}
+
+#[test]
+fn an_inline_callback_is_refused_what_would_wait_for_itself_and_may_look_at_the_account() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    run("1x2", |group| {
+        let seen = Arc::clone(&seen);
+        let shuffle = with_itself(&group, inline(options()), move |shuffle, delivery| {
+            let waits = (shuffle.flush(Flush::Origin), shuffle.flush_all(), shuffle.barrier());
+            let balanced = shuffle.account().delivered;
+            seen.lock().unwrap().push((delivery.source, waits, balanced));
+        });
+        for to in 0..2 {
+            shuffle.enqueue(to, 0, b"look").unwrap();
+        }
+        end(shuffle);
+    });
+    let seen = std::mem::take(&mut *seen.lock().unwrap());
+    assert_eq!(seen.len(), 4);
+    for (_, waits, _) in seen {
+        assert!(
+            matches!(waits, (Err(Error::Closed), Err(Error::Closed), Err(Error::Closed))),
+            "{waits:?}"
+        );
+    }
+}
+
+#[test]
+fn an_inline_callback_that_panics_fails_its_rank_for_all() {
+    let failed = run("1x3", |group| {
+        let me = group.rank();
+        let shuffle = with_itself(&group, inline(options()), move |_, _| {
+            assert!(me != 1, "as it was told");
+        });
+        for to in 0..3 {
+            // The failure may come before the last of them.
+            let _ = shuffle.enqueue(to, 0, b"message");
+        }
+        let flushed = shuffle.flush_all();
+        drop(shuffle);
+        flushed
+    });
+    for ended in failed {
+        let Err(Error::Failed(failure)) = ended else { panic!("{ended:?}") };
+        assert_eq!((failure.rank, failure.why.contains("panicked")), (1, true), "{failure}");
     }
 }

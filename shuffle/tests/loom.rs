@@ -278,7 +278,7 @@ fn what_comes_after_the_last_helper_is_taken_by_the_side_s_thread() {
 
 fn mail(messages: u64) -> Arc<Mail> {
     let (max, linger) = (Amount { messages, bytes: u64::MAX }, Duration::from_secs(1));
-    Arc::new(Mail::new((max, 0, 0), (0, linger), false))
+    Arc::new(Mail::new((max, 0, 0), (0, linger), (false, false)))
 }
 
 fn own(mail: &Mail, kind: u32) {

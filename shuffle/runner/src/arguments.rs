@@ -26,7 +26,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "MAP", conflicts_with_all = [
         "local", "force", "nodes", "count", "duration", "warm_up", "size", "skew", "target", "exponent", "delay",
         "plot", "local_url", "url", "setting", "no_key", "localsenderlimit", "remotesenderlimit", "deliverq_max",
-        "deliverq_bytes_max", "deliverq_threshold", "linger",
+        "deliverq_bytes_max", "deliverq_threshold", "linger", "delivery",
     ])]
     pub(crate) plan: Option<NodeMap>,
     /// Messages that each rank sends.
@@ -54,6 +54,10 @@ pub(crate) struct Arguments {
     /// Microseconds that each delivery takes.
     #[arg(long, default_value_t = 0, value_name = "MICROSECONDS")]
     pub(crate) delay: u64,
+    /// Who takes messages in: whoever makes progress, where they were received, or a thread of its own [default: inline,
+    /// but a thread with `--delay`].
+    #[arg(long, value_enum)]
+    delivery: Option<DeliveryBy>,
     /// Prints one JSON object a rank, and one for all of them last; with --plan, one.
     #[arg(long)]
     pub(crate) json: bool,
@@ -62,6 +66,15 @@ pub(crate) struct Arguments {
     pub(crate) plot: Option<PathBuf>,
     #[command(flatten)]
     shuffle: ShuffleArguments,
+}
+
+/// Who takes messages in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum DeliveryBy {
+    /// Whoever makes progress.
+    Inline,
+    /// A thread, which may block.
+    Thread,
 }
 
 /// To whom messages go.
@@ -161,6 +174,9 @@ impl Arguments {
         if self.exponent.is_some() && self.skew != Skew::Zipf {
             return bad("exponent", "goes with `--skew zipf` only".to_owned());
         }
+        if self.is_inline() && self.delay > 0 {
+            return bad("delivery", "what is taken in inline may not wait: no `--delay`".to_owned());
+        }
         if self.skew == Skew::Single && self.target() >= size {
             return bad(
                 "target",
@@ -209,6 +225,11 @@ impl Arguments {
         self.target.unwrap_or(0)
     }
 
+    fn is_inline(&self) -> bool {
+        let may_be = self.delay == 0 && self.shuffle.deliverq_threshold == 0;
+        self.delivery.map_or(may_be, |by| by == DeliveryBy::Inline)
+    }
+
     /// Of [`Skew::Zipf`].
     pub(crate) fn exponent(&self) -> f64 {
         self.exponent.unwrap_or(1.0)
@@ -245,6 +266,7 @@ impl Arguments {
         options.deliverq_max = given.deliverq_max;
         options.deliverq_bytes_max = given.deliverq_bytes_max;
         options.deliverq_threshold = given.deliverq_threshold;
+        options.deliver_inline = self.is_inline();
         options.linger = Duration::from_micros(given.linger);
         options.local_url.clone_from(&given.local_url);
         options.network_url.clone_from(&given.url);
