@@ -67,10 +67,12 @@ impl PeerBell {
     }
 }
 
-/// Asks /proc for the name of the file behind a descriptor.
+/// Asks /proc for the name of the file behind a descriptor: first of the process, and of the thread where the process's first
+/// thread has ended. What is looked up below `thread-self` makes the end of its process dear to the kernel.
 fn is_eventfd(fd: &OwnedFd) -> Result<bool, Error> {
-    let name = std::fs::read_link(format!("/proc/thread-self/fd/{}", fd.as_raw_fd()))
-        .map_err(|e| Error::os("readlink(/proc/thread-self/fd)", e))?;
+    let ask = |whose| std::fs::read_link(format!("/proc/{whose}/fd/{}", fd.as_raw_fd()));
+    let name = ask("self").or_else(|_| ask("thread-self"));
+    let name = name.map_err(|e| Error::os("readlink(/proc/thread-self/fd)", e))?;
     Ok(name.as_os_str() == "anon_inode:[eventfd]")
 }
 
