@@ -34,7 +34,9 @@ pub(crate) fn no_thread(error: io::Error) -> hg_na::Error {
             limit,
             remedy: "raise it with `ulimit -v`, or open engines that start none (`Progress::Own`)",
         },
-        _ => hg_na::Error::os("pthread_create (see RLIMIT_NPROC, and pids.max of the cgroup)", error),
+        _ => {
+            hg_na::Error::os("pthread_create (see RLIMIT_NPROC, and pids.max of the cgroup)", error)
+        }
     }
 }
 

@@ -221,7 +221,10 @@ fn a_handler_that_panics_with_its_answer_to_be_given_is_answered_once() {
     for number in 0..200 {
         let call = origin.call(rude, &peer, (number,));
         let result = outcome(&[&target, &origin], call);
-        assert!(matches!(&result, Err(CallError::Panicked(text)) if text.contains("the test's own panic")), "{result:?}");
+        assert!(
+            matches!(&result, Err(CallError::Panicked(text)) if text.contains("the test's own panic")),
+            "{result:?}"
+        );
         assert_eq!(target.requests_in_service(), 0);
     }
     assert_eq!(outcome(&[&target, &origin], origin.call(echo, &peer, (3,))).unwrap(), 3);
@@ -234,7 +237,10 @@ fn an_answer_that_panics_while_it_is_encoded_leaves_nothing_in_service() {
     let peer = origin.lookup(target.address()).unwrap();
     for _ in 0..10 {
         let result = outcome(&[&target, &origin], origin.call(unwritable, &peer, ()));
-        assert!(matches!(&result, Err(CallError::Panicked(text)) if text.contains("the test's own panic")), "{result:?}");
+        assert!(
+            matches!(&result, Err(CallError::Panicked(text)) if text.contains("the test's own panic")),
+            "{result:?}"
+        );
         assert_eq!(target.requests_in_service(), 0);
     }
 }

@@ -35,7 +35,13 @@ fn open(plugin: &Mem) -> Engine {
 }
 
 /// So many calls at a time, of which each comes back so often.
-fn chains<'c>(origin: &'c Engine, peer: &'c Peer, count: usize, depth: u64, within: Duration) -> Vec<Call<'c, nested>> {
+fn chains<'c>(
+    origin: &'c Engine,
+    peer: &'c Peer,
+    count: usize,
+    depth: u64,
+    within: Duration,
+) -> Vec<Call<'c, nested>> {
     let options = || CallOptions::within(within);
     (0..count).map(|_| origin.call_with(nested, peer, (depth,), options())).collect()
 }
@@ -76,7 +82,11 @@ fn chains_that_hold_each_other_up_end_by_their_deadlines_and_leave_nothing() {
     for call in calls {
         let outcome = call.wait();
         let is_short = |it: &u64| *it < deep;
-        assert!(matches!(&outcome, Err(CallError::DeadlineExceeded(_))) || outcome.as_ref().is_ok_and(is_short), "{outcome:?}");
+        assert!(
+            matches!(&outcome, Err(CallError::DeadlineExceeded(_)))
+                || outcome.as_ref().is_ok_and(is_short),
+            "{outcome:?}"
+        );
     }
     until("nothing is in service", || {
         [&origin, &target].iter().all(|it| it.requests_in_service() + it.calls_under_way() == 0)

@@ -94,7 +94,10 @@ fn without_a_thread_to_be_had_blocking_handlers_wait_and_everything_else_goes_on
     }
     let error = open(&plugin).unwrap_err();
     assert!(matches!(error, Error::Limit { .. }), "{error:?}");
-    assert!(error.to_string().contains("RLIMIT_AS") && error.to_string().contains("ulimit -v"), "{error}");
+    assert!(
+        error.to_string().contains("RLIMIT_AS") && error.to_string().contains("ulimit -v"),
+        "{error}"
+    );
 
     setrlimit(Resource::RLIMIT_AS, before, hard).unwrap();
     // By the timer: nothing else asks for a thread.

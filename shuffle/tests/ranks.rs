@@ -39,7 +39,8 @@ fn filling(from: u32, to: u32) -> u8 {
 
 /// Every rank sends `count` messages to every rank; each has to arrive once, in order.
 fn all_to_all(map: &str, options: &Options, count: u32, length: impl Fn(u32) -> usize + Sync) {
-    for (by_sender, deliver_inline) in [(false, false), (true, false), (false, true), (true, true)] {
+    for (by_sender, deliver_inline) in [(false, false), (true, false), (false, true), (true, true)]
+    {
         let mut options = options.clone();
         options.deliver_inline = deliver_inline;
         all_to_all_by(by_sender, map, &options, count, &length);

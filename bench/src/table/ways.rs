@@ -58,7 +58,8 @@ fn instructions() -> Run {
 
 /// Against a build without it, which is to be there (see `hg-perf instructions`).
 fn tracing() -> Run {
-    let command = "instructions --how plain --repetitions 1 --beside target/untraced/release/hg-perf";
+    let command =
+        "instructions --how plain --repetitions 1 --beside target/untraced/release/hg-perf";
     let claim = Claim::new(
         "ways/tracing",
         "instructions with `tracing` compiled in and off, beside a build without",

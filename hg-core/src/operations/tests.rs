@@ -75,7 +75,8 @@ fn an_answer_is_collected_where_nobody_else_is_to_be_told() {
     let mut place = None;
     assert!(!calls.collect(id, &mut place, |_, _| false) && place.is_none());
     assert!(calls.set_waker(id, Waker::noop().clone()).is_none());
-    let never = |_: Peer, _: &mut Message| unreachable!("somebody else is to be told, or it is over");
+    let never =
+        |_: Peer, _: &mut Message| unreachable!("somebody else is to be told, or it is over");
     assert!(!calls.collect(id, &mut place, never));
     assert!(calls.abandon(id, some_instant()).is_some());
     assert!(!calls.collect(id, &mut place, never));

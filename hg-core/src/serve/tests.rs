@@ -318,12 +318,16 @@ fn a_peer_that_does_not_speak_the_protocol_is_disconnected() {
         let Arrival::Refuse { id: 9, status: Status::Incompatible, text } = arrival else {
             panic!("{arrival:?}")
         };
-        assert!(text.contains(&format!("version {version} ")) && text.ends_with("version 2"), "{text}");
+        assert!(
+            text.contains(&format!("version {version} ")) && text.ends_with("version 2"),
+            "{text}"
+        );
     }
 }
 
 #[test]
-fn that_nothing_ends_of_an_origin_that_has_its_share_is_told_once_and_after_twice_as_long_the_next_time() {
+fn that_nothing_ends_of_an_origin_that_has_its_share_is_told_once_and_after_twice_as_long_the_next_time()
+ {
     let (mut serves, start) = (Serves::new(8, None), some_instant());
     let after = |seconds: u32| start + STALL_AFTER * seconds / 5;
     (0..3).for_each(|id| begin(&mut serves, ORIGIN, id));

@@ -64,10 +64,8 @@ impl Platform for Forking {
 #[test]
 fn answers_that_a_forked_child_gives_wait_for_no_lock_of_a_thread_that_it_lacks() {
     let (plugin, platform) = (Mem::default(), Arc::new(Forking::default()));
-    let builder =
-        || Builder::new().plugin(plugin.clone()).progress(Progress::Own).listen(true);
-    let target =
-        builder().platform(Arc::clone(&platform) as _).open("mem://").expect("a target");
+    let builder = || Builder::new().plugin(plugin.clone()).progress(Progress::Own).listen(true);
+    let target = builder().platform(Arc::clone(&platform) as _).open("mem://").expect("a target");
     let origin = builder().open("mem://").expect("an origin");
     let answers = Arc::new(Mutex::new(Vec::new()));
     let kept = Arc::clone(&answers);

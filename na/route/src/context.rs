@@ -7,7 +7,7 @@ use std::{fmt, sync::Arc, time::Instant};
 
 use hg_na::{
     Address, Begun, Caps, Completion, Context, Descriptor, Error, Exchange, Exchanged, Identity,
-    LocalSlice, Message, Op, OpId, Peer, Rejected, RemoteSlice, Tag, Token, Transit, UID, Waiter,
+    LocalSlice, Message, Op, OpId, Peer, Rejected, RemoteSlice, Tag, Token, Transit, Waiter,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 use uuid::Uuid;
@@ -17,12 +17,12 @@ use crate::{
     both::Both,
     marks::{Mark, Marks},
     moves::Moves,
-    names::{Names, outer, seconds},
+    names::{Names, seconds},
     network::Network,
     parts::Parts,
     slices::{self, Slices},
     trials::Candidate,
-    uid::{Uid, bad},
+    uid::Uid,
     waiter::RouteWaiter,
 };
 
@@ -31,7 +31,7 @@ const OWN_SCOPE: u32 = Peer::SECOND - 1;
 /// A context of both plugins.
 pub(crate) struct RouteContext {
     address: Address,
-    node: Uuid,
+    pub(crate) node: Uuid,
     pub(crate) schemes: [String; 2],
     /// The local plugin's parts of descriptors.
     pub(crate) parts: Parts,
@@ -312,45 +312,6 @@ impl RouteContext {
             Way::Network => self.network.context.as_mut(),
         }
     }
-
-    fn lookup_uid(&mut self, uid: Uid, address: &Address) -> Result<Peer, Error> {
-        if uid.local.scheme() != self.scheme(Way::Local)
-            || uid.network.scheme() != self.scheme(Way::Network)
-        {
-            let [local, network] = &self.schemes;
-            let wanted = uid.network.scheme();
-            let why = format!(
-                "this engine reaches {local}:// and {network}://; open one with {wanted}://"
-            );
-            return Err(bad(address, &why));
-        }
-        if uid.node != self.node || uid.is_elsewhere() {
-            return self.lookup_network(&uid.network);
-        }
-        if let Some(peer) = self.moves.find(&uid.local) {
-            return Ok(peer);
-        }
-        let peer = self.lookup_local(&uid.local)?;
-        if self.marks.of(peer) == Mark::None {
-            self.marks.set(peer, Mark::Candidate);
-            self.candidates.insert(peer, Candidate::new(uid));
-        }
-        Ok(peer)
-    }
-
-    fn lookup_local(&mut self, address: &Address) -> Result<Peer, Error> {
-        let peer = self.local.lookup(address)?;
-        debug_assert!(peer.index() & Peer::SECOND == 0, "a plugin leaves that bit clear");
-        Ok(peer)
-    }
-
-    fn lookup_network(&mut self, address: &Address) -> Result<Peer, Error> {
-        let peer = self.network.context.lookup(address)?;
-        let is_marked = peer.index() & Peer::SECOND != 0;
-        debug_assert!(is_marked == self.network.is_marked, "that bit is as was asked for");
-        self.moves.show(peer);
-        Ok(outer(peer))
-    }
 }
 
 /// What the network says to an operation that was posted, as the user knows it; the peer is `outer` to them.
@@ -372,24 +333,7 @@ impl Context for RouteContext {
 
     fn lookup(&mut self, address: &Address) -> Result<Peer, Error> {
         self.disturb();
-        let scheme = address.scheme();
-        if scheme == UID {
-            self.lookup_uid(Uid::parse(address)?, address)
-        } else if scheme == self.scheme(Way::Network) {
-            self.lookup_network(address)
-        } else if scheme == self.scheme(Way::Local) {
-            let peer = self.lookup_local(address)?;
-            if self.marks.of(peer) == Mark::None {
-                self.marks.set(peer, Mark::Settled);
-            }
-            Ok(peer)
-        } else {
-            let [local, network] = &self.schemes;
-            let why = format!(
-                "this engine reaches {UID}://, {local}:// and {network}://; open one with {scheme}://"
-            );
-            Err(bad(address, &why))
-        }
+        self.lookup_by_scheme(address)
     }
 
     fn forget(&mut self, peer: Peer) {

@@ -65,6 +65,7 @@ mod flushes;
 mod full;
 mod hearing;
 mod held;
+mod lookups;
 mod marks;
 mod moved;
 mod moves;

@@ -175,7 +175,10 @@ impl Arguments {
             return bad("exponent", "goes with `--skew zipf` only".to_owned());
         }
         if self.is_inline() && self.delay > 0 {
-            return bad("delivery", "what is taken in inline may not wait: no `--delay`".to_owned());
+            return bad(
+                "delivery",
+                "what is taken in inline may not wait: no `--delay`".to_owned(),
+            );
         }
         if self.skew == Skew::Single && self.target() >= size {
             return bad(

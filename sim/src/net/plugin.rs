@@ -18,9 +18,9 @@ use nix::sys::eventfd::EventFd;
 
 use super::{
     Rules,
-    planted::Planted,
     hub::{Counts, Endpoint, Net},
     mover::NetMover,
+    planted::Planted,
 };
 use crate::{
     platform::{descriptor, nanos},

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use hg_core::{error::Status, header::Header};
 use hg_na::{
     Begun, Descriptor, Direction, Error, Exchange, Exchanged, Failure, GoneReason, Message, Op,
     OpId, Peer, Reached, RegionState, Rejected, Returned, Rights, SharedBytes, Tag, Token, Transit,
 };
-use hg_core::{error::Status, header::Header};
 use hg_na_parts::receives::Receive;
 
 use super::{
@@ -452,6 +452,5 @@ fn needed_for(direction: Direction) -> Rights {
 
 /// Whether an answer says that its handler has panicked.
 fn is_panic(answer: &Message) -> bool {
-    Header::decode(answer.as_slice())
-        .is_ok_and(|(header, _)| header.code == Status::Panicked as u8)
+    Header::decode(answer.as_slice()).is_ok_and(|(header, _)| header.code == Status::Panicked as u8)
 }

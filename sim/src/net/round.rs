@@ -133,9 +133,9 @@ impl Net {
         let is_next = side.arriving[Lane::Control as usize].is_empty()
             && matches!(side.link, Link::Open { .. })
             && side.receives.contains(tag)
-            && side.arriving[Lane::Expected as usize].front().is_some_and(
-                |(due, of, message)| *due <= now && *of == tag && message.slot().is_some(),
-            );
+            && side.arriving[Lane::Expected as usize].front().is_some_and(|(due, of, message)| {
+                *due <= now && *of == tag && message.slot().is_some()
+            });
         if !self.rules.short_cuts || !is_next {
             return None;
         }
