@@ -1,6 +1,11 @@
 //! The workers of a search: what a search asks of them, and those that are threads of this process.
 
-use std::{convert::Infallible, fmt::Debug, thread, time::Instant};
+use std::{
+    convert::Infallible,
+    fmt::Debug,
+    thread::{self, Scope, ScopedJoinHandle},
+    time::Instant,
+};
 
 use crate::{
     Budget, Game, Parallelism, Settings,
@@ -49,7 +54,7 @@ impl<G: Game> Threads<G> {
     }
 
     /// One tree. The root's owner runs on this thread.
-    fn run_tree(&mut self, owner: u16, mut control: Control<'_>) -> Vec<Part> {
+    fn run_tree(&mut self, owner: u16, mut control: Control<'_>) -> Result<Vec<Part>, Gone> {
         let mailboxes = &self.mailboxes;
         thread::scope(|scope| {
             let mut at_root = None;
@@ -57,21 +62,23 @@ impl<G: Game> Threads<G> {
                 if worker.number() == owner {
                     at_root = Some(worker);
                 } else {
-                    scope.spawn(move || drive(worker, mailboxes, None));
+                    let run = move || drive(worker, mailboxes, None);
+                    start(scope, mailboxes, run)?;
                 }
             }
             drive(at_root.expect("the root has an owner"), mailboxes, Some(&mut control));
-        });
+            Ok(())
+        })?;
         let mut samples = Some(control.samples);
         let part = |worker: &Worker<G>| {
             let its_own = if worker.number() == owner { samples.take() } else { None };
             worker.part(its_own.unwrap_or_default())
         };
-        self.workers.iter().map(part).collect()
+        Ok(self.workers.iter().map(part).collect())
     }
 
     /// A tree each.
-    fn run_trees(&mut self, budget: Budget, mut tell: Tell<'_>) -> Vec<Part> {
+    fn run_trees(&mut self, budget: Budget, mut tell: Tell<'_>) -> Result<Vec<Part>, Gone> {
         let (settings, trees) = (&self.settings, self.settings.workers);
         let (boxes, began) = (&self.mailboxes, Instant::now());
         let run = |number: u16, worker: &mut Worker<G>, tell: Tell<'_>| {
@@ -93,15 +100,33 @@ impl<G: Game> Threads<G> {
             let (first, others) = self.workers.split_first_mut().expect("at least one worker");
             let others: Vec<_> = (1..)
                 .zip(others)
-                .map(|(number, worker)| scope.spawn(move || run(number, worker, None)))
-                .collect();
+                .map(|(number, worker)| start(scope, boxes, move || run(number, worker, None)))
+                .collect::<Result<_, Gone>>()?;
             let first = run(0, first, tell.as_mut().map(|tell| &mut **tell as _));
             let joined = others
                 .into_iter()
                 .map(|it| it.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-            std::iter::once(first).chain(joined).collect()
+            Ok(std::iter::once(first).chain(joined).collect())
         })
     }
+}
+
+/// Starts a worker's thread. Where the system has none, the others are told, so that they end too.
+fn start<'scope, T: Send + 'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    boxes: &Mailboxes,
+    run: impl FnOnce() -> T + Send + 'scope,
+) -> Result<ScopedJoinHandle<'scope, T>, Gone> {
+    #[cfg(test)]
+    let started =
+        tests::refuse_now().and_then(|()| thread::Builder::new().spawn_scoped(scope, run));
+    #[cfg(not(test))]
+    let started = thread::Builder::new().spawn_scoped(scope, run);
+    started.map_err(|error| {
+        boxes.break_off();
+        let why = format!("cannot start a thread ({error}): search with fewer, or raise the limit");
+        Gone { process: 0, why: why.into() }
+    })
 }
 
 impl<G: Game> Crew<G> for Threads<G> {
@@ -112,7 +137,7 @@ impl<G: Game> Crew<G> for Threads<G> {
     fn run(&mut self, root: &Root<G>, budget: Budget, tell: Tell<'_>) -> Result<Vec<Part>, Gone> {
         self.phase += 1;
         self.workers.iter_mut().for_each(|it| it.begin_phase(self.phase, root));
-        Ok(match self.settings.parallelism {
+        match self.settings.parallelism {
             Parallelism::Tree if self.settings.workers > 1 => {
                 let window = self.settings.window;
                 let settings = self.settings.clone();
@@ -121,7 +146,7 @@ impl<G: Game> Crew<G> for Threads<G> {
             Parallelism::Tree | Parallelism::Root | Parallelism::Merged => {
                 self.run_trees(budget, tell)
             }
-        })
+        }
     }
 
     fn look(&self, key: u64) -> Result<Vec<(u16, Sums)>, Gone> {
@@ -151,6 +176,42 @@ impl Drop for BreakOff<'_> {
     fn drop(&mut self) {
         if thread::panicking() {
             self.0.break_off();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{cell::Cell, io};
+
+    use super::*;
+    use crate::{Search, hex::Hex};
+
+    thread_local! {
+        /// Threads that this one may start before it is refused one.
+        static LEFT: Cell<usize> = const { Cell::new(usize::MAX) };
+    }
+
+    pub(super) fn refuse_now() -> io::Result<()> {
+        let left = LEFT.get().checked_sub(1).ok_or(io::ErrorKind::WouldBlock)?;
+        LEFT.set(left);
+        Ok(())
+    }
+
+    #[test]
+    fn where_there_is_no_thread_to_be_had_a_search_ends_with_a_word_and_nobody_waits() {
+        let _watchdog = watchdog::Watchdog::start();
+        for parallelism in [Parallelism::Merged, Parallelism::Tree, Parallelism::Root] {
+            for left in 0..3 {
+                let settings = Settings { workers: 4, parallelism, ..Settings::default() };
+                let mut search =
+                    Search::new(Hex::new(4).expect("a size"), settings).expect("valid");
+                LEFT.set(left);
+                let ended = search.run(Budget::rollouts(1000));
+                LEFT.set(usize::MAX);
+                let error = ended.expect_err("a thread is missing").to_string();
+                assert!(error.contains("cannot start a thread"), "{parallelism:?}: {error}");
+            }
         }
     }
 }

@@ -44,6 +44,22 @@ fn the_best_move_is_printed_alone() {
 }
 
 #[test]
+fn a_game_that_nobody_sees_any_more_ends_though_moves_are_typed() {
+    let _watchdog = Watchdog::start();
+    let mut program = Command::new(env!("CARGO_BIN_EXE_mcts-hex"))
+        .args(["--size", "5", "--rollouts", "10", "play"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the program is built");
+    drop(program.stdout.take());
+    let mut typed = program.stdin.take().expect("piped");
+    // Refused each time: it is asked for again and again.
+    while typed.write_all(b"z99\n").is_ok() {}
+    assert!(program.wait().expect("a child").success());
+}
+
+#[test]
 fn an_analysis_is_text_or_json_and_a_picture() {
     let _watchdog = Watchdog::start();
     let file = std::env::temp_dir().join(format!("mcts-hex-{}.svg", std::process::id()));

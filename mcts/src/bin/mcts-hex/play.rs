@@ -1,6 +1,6 @@
 //! The board in the terminal, and somebody who types moves.
 
-use std::io::{self, BufRead};
+use std::io::{self, BufRead, Write as _};
 
 use hg_mcts::{Game, Player, Search, Team, hex::Hex};
 
@@ -13,7 +13,9 @@ pub(crate) fn run(arguments: &Arguments, team: Option<&Team<Hex>>) -> Result<(),
     let mut typed = io::stdin().lock();
     let mut last = None;
     while search.position().outcome().is_none() {
-        say(&board::draw(search.position(), last))?;
+        if !shows(&board::draw(search.position(), last))? {
+            return Ok(());
+        }
         let mv = if search.position().turn() == own {
             let found = think(&mut search, arguments.search.budget(), arguments.progress)?;
             let best = found.best.ok_or("nothing was searched: give more time or rollouts")?;
@@ -35,7 +37,9 @@ pub(crate) fn run(arguments: &Arguments, team: Option<&Team<Hex>>) -> Result<(),
 /// A move that can be made, or none where somebody has had enough.
 fn ask(search: &Search<Hex>, typed: &mut impl BufRead) -> Result<Option<u16>, String> {
     loop {
-        say("> ")?;
+        if !shows("> ")? {
+            return Ok(None);
+        }
         let Some(line) = input::line(typed)? else { return Ok(None) };
         let word = line.trim();
         if matches!(word, "quit" | "exit" | "q") {
@@ -46,5 +50,15 @@ fn ask(search: &Search<Hex>, typed: &mut impl BufRead) -> Result<Option<u16>, St
             Ok(_) => say(&format!("`{word}` cannot be played here\n"))?,
             Err(error) => say(&format!("{error}\n"))?,
         }
+    }
+}
+
+/// Writes a text; `false`: nobody reads any more.
+fn shows(text: &str) -> Result<bool, String> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(format!("standard output cannot be written: {error}")),
     }
 }
