@@ -290,6 +290,7 @@ impl TcpContext {
             let Some(peer) = wire.slots[side].peer.take() else { continue };
             self.end_link(peer, why, Some(&mut wire.outbound));
         }
+        self.promised_has_ended(&wire);
         self.wires.release(wire.key);
     }
 

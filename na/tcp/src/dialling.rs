@@ -26,10 +26,15 @@ impl TcpContext {
     }
 
     fn start(&mut self, peer: Peer, now: Instant) {
-        let Some(link) = self.links.find(peer).filter(|link| link.way.state == State::Starting)
-        else {
-            return;
-        };
+        let Some(link) = self.links.find(peer) else { return };
+        match link.way.state {
+            State::Starting => {}
+            State::Awaiting { .. } => {
+                self.untime_link(peer);
+                return self.link_is_late(peer, now);
+            }
+            _ => return,
+        }
         let Some(target) = link.target.clone() else { return };
         if let Some(key) = self.routes.get(&target).copied()
             && self.attach(peer, key)
@@ -244,6 +249,23 @@ impl TcpContext {
                 self.fail_link(peer, GoneReason::Unreachable(why.into()));
             }
             _ => {}
+        }
+    }
+
+    /// A connection that a peer has made has ended: whoever waits for it insists on one, and whoever is still to hear that it is
+    /// preferred will.
+    pub(crate) fn promised_has_ended(&mut self, wire: &Wire) {
+        let (Role::Acceptor, Some(ended)) = (wire.role, wire.nonce) else { return };
+        for peer in &self.awaiting {
+            let state = self.links.find(*peer).map(|link| &link.way.state);
+            if matches!(state, Some(State::Awaiting { nonce, .. }) if *nonce == ended) {
+                self.starting.push(*peer);
+            }
+        }
+        if let Some(target) = &wire.target
+            && let Some(dialled) = self.dialled_to(target)
+        {
+            dialled.ended = Some(ended);
         }
     }
 

@@ -6,8 +6,8 @@
 //! this side, has answered *Superseded*: "a connection between us exists, of this nonce". The nonce is
 //! random, and stands in the connection's own Hello: who can say it is at the other end of that
 //! connection, or was told by whoever is. A target that names somebody else's connection has to guess it. The link is then
-//! opened on that connection ([`crate::frame::Kind::Open`]), and the new one is dropped. A connection that has
-//! not come after [`AWAIT`] is not waited for: a second one is insisted on.
+//! opened on that connection ([`crate::frame::Kind::Open`]), and the new one is dropped. A connection that has ended, or has
+//! not come after [`AWAIT`], is not waited for: a second one is insisted on.
 //!
 //! Who says Superseded, on a Hello that does not insist:
 //! | this side has, of the same incarnation | answer |
@@ -153,7 +153,7 @@ impl TcpContext {
     }
 
     /// The connection to a target that is being made.
-    fn dialled_to(&mut self, target: &Target) -> Option<&mut Wire> {
+    pub(crate) fn dialled_to(&mut self, target: &Target) -> Option<&mut Wire> {
         let peer = self.links.looked_up(target)?;
         let State::Dialling(key) = self.links.find(peer)?.way.state else { return None };
         self.wires.find(key)
@@ -233,6 +233,10 @@ impl TcpContext {
             && self.attach(peer, key)
         {
             return;
+        }
+        if wire.ended == Some(nonce) {
+            // Its end was seen first.
+            return self.starting.push(peer);
         }
         self.awaiting.push(peer);
         self.time_link(peer, now + AWAIT);

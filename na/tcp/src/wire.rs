@@ -138,6 +138,8 @@ pub(crate) struct Wire {
     pub(crate) incarnation: Incarnation,
     /// What its two ends, and nobody else, call this connection; once its Hello was made or has come.
     pub(crate) nonce: Option<Nonce>,
+    /// Of one that is dialled: a connection that its target had made has ended meanwhile.
+    pub(crate) ended: Option<Nonce>,
     pub(crate) slots: [Slot; 2],
     pub(crate) exchange: Option<Exchange>,
     pub(crate) sealing: Option<Box<Sealing>>,
@@ -190,6 +192,7 @@ impl Wire {
             role,
             phase,
             nonce: None,
+            ended: None,
             local: None,
             remote: None,
             target: None,

@@ -70,8 +70,12 @@ impl End {
     }
 
     pub(crate) fn round(&mut self) {
+        self.round_at(Instant::now());
+    }
+
+    pub(crate) fn round_at(&mut self, now: Instant) {
         let mut done = Vec::new();
-        self.context.progress(Instant::now(), &mut done).unwrap();
+        self.context.progress(now, &mut done).unwrap();
         for completion in done {
             match &completion {
                 Completion::HungUp { peer, reason } => {

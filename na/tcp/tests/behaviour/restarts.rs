@@ -97,6 +97,38 @@ fn two_that_connect_to_each_other_at_once_end_up_with_one_connection() {
     }
 }
 
+/// No time passes for the one that lives: nothing that it hears of may stand for a deadline.
+#[test]
+fn one_that_dies_while_both_connect_to_each_other_is_gone_without_a_deadline() {
+    for rounds in 0..12 {
+        for (early, extra) in [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 2)] {
+            let mut ends = [End::open(LOOPBACK, &[]), End::open(LOOPBACK, &[])];
+            let texts = ends.each_ref().map(End::text);
+            let peers = [ends[0].lookup(&texts[1]), ends[1].lookup(&texts[0])];
+            let [mut one, mut other] = ends;
+            one.send(QUIET, peers[0], b"0");
+            let start = std::time::Instant::now();
+            (0..early).for_each(|_| one.round_at(start));
+            other.send(QUIET, peers[1], b"1");
+            for _ in 0..rounds {
+                other.round();
+                one.round_at(start);
+            }
+            (0..extra).for_each(|_| other.round());
+            drop(other);
+            let is_it = |it: &_| gone(it).filter(|(peer, _)| *peer == peers[0]);
+            while one.take(is_it).is_none() {
+                one.round_at(start);
+                in_time!(
+                    start,
+                    "{early} early, {rounds} rounds, {extra} of the other: {:?}",
+                    one.context
+                );
+            }
+        }
+    }
+}
+
 #[test]
 fn looking_the_other_up_by_a_name_uses_the_connection_that_is_there() {
     let mut ends = [End::open(LOOPBACK, &[]), End::open(LOOPBACK, &[])];
