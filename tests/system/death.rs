@@ -208,7 +208,8 @@ fn hundreds_of_killed_origins_leave_the_target_as_it_was() {
 
 #[test]
 fn killed_origins_of_every_transport_leave_the_target_as_it_was() {
-    let _watchdog = Watchdog::within(2 * watchdog::LIMIT);
+    // Beside others that keep all processors busy it takes eight times as long as alone.
+    let _watchdog = Watchdog::within(5 * watchdog::LIMIT / 2);
     urls().for_each(|url| kill_origins(url, 40));
 }
 
