@@ -32,7 +32,10 @@ mod imp {
 
 #[cfg(loom)]
 mod imp {
-    use std::{sync::OnceLock, time::Duration};
+    use std::{
+        sync::{OnceLock, PoisonError},
+        time::Duration,
+    };
 
     pub(crate) use loom::{
         sync::{
@@ -41,8 +44,6 @@ mod imp {
         },
         thread::{self, ThreadId},
     };
-
-    use crate::lock::locked;
 
     pub(crate) fn fence(label: &'static str) {
         static WEAKENED: OnceLock<Option<String>> = OnceLock::new();
@@ -60,7 +61,7 @@ mod imp {
     ) -> MutexGuard<'a, T> {
         drop(guard);
         loom::thread::yield_now();
-        locked(mutex)
+        mutex.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -98,17 +98,25 @@ impl Mail {
         }
         state.thread = None;
         state.rest = Rest::Empty;
-        state.callback = Some(callback);
         let is_ending = state.end.is_some();
+        // Whoever has it at the end drops it, without the lock.
+        let over = match state.end {
+            Some(End::Now) => Some(callback),
+            _ => state.callback.replace(callback),
+        };
         drop(state);
+        drop(over);
         if is_ending {
             self.room.notify_all();
         }
     }
 
-    /// Drops the callback, which nobody has any more.
+    /// Nothing is delivered any more: the callback is dropped, here or by whoever has it.
     pub(crate) fn end_inline(&self) {
-        let callback = locked(&self.state).callback.take();
+        let mut state = locked(&self.state);
+        state.end = Some(End::Now);
+        let callback = state.callback.take();
+        drop(state);
         drop(callback);
     }
 }
@@ -121,5 +129,36 @@ impl State {
         }
         let all = self.flushes > 0 || self.end.is_some();
         self.inbox.take(all)
+    }
+}
+
+#[cfg(not(loom))]
+#[cfg(test)]
+mod tests {
+    use std::{sync::Arc, time::Duration};
+
+    use super::*;
+    use crate::{inbox::Amount, mail::deliver_all, message::Message, sync::AtomicU64};
+
+    fn inline() -> Arc<Mail> {
+        let max = Amount { messages: 8, bytes: 1 << 20 };
+        Arc::new(Mail::new((max, 0, 0), (0, Duration::ZERO), (false, true)))
+    }
+
+    #[test]
+    fn a_callback_that_somebody_has_when_deliveries_end_is_dropped_by_that_one() {
+        let (mail, held) = (inline(), Arc::new(()));
+        let (ends, alive) = (Arc::downgrade(&mail), Arc::downgrade(&held));
+        let mut deliver = move |_: crate::Delivery<'_>| {
+            let _held = &held;
+            ends.upgrade().unwrap().end_inline();
+        };
+        mail.begin_inline(Callback::new(move |bytes, delivered| {
+            deliver_all(bytes, 0, &mut deliver, delivered)
+        }));
+        let message = Message { kind: 0, source: 0, to: 0, bytes: b"the last one" };
+        mail.push_own(&message, Some(&AtomicU64::new(0))).unwrap();
+        assert_eq!((mail.delivered(), alive.strong_count()), (1, 0));
+        assert_eq!(mail.undelivered(), 0);
     }
 }
