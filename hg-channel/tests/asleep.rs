@@ -1,5 +1,5 @@
-//! Ends that sleep whenever nothing happens, each in a thread of its own, of which one dies after so many steps: no time passes, so whatever
-//! the others wait for has to wake them.
+//! Ends that sleep whenever nothing happens, each in a thread of its own, of which one dies after so many steps: whatever the others
+//! wait for has to wake them, or a deadline of their transport.
 #![cfg(not(loom))]
 #![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 

@@ -484,4 +484,4 @@ impl<T> Future for Pooled<T> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -10,14 +10,14 @@ use watchdog::{hear, until};
 use super::*;
 use crate::platform::{Machine, Spawned};
 
-/// The machine, with a clock that can be put forward and threads that can be refused.
+/// The machine, with a clock that can be put forward, threads that can be refused, and a process that can become another one.
 #[derive(Debug, Default)]
-struct Refusing {
+pub(crate) struct Refusing {
     /// Milliseconds that the clock was put forward.
     ahead: AtomicU64,
     is_refusing: AtomicBool,
     refused: AtomicUsize,
-    process: AtomicU32,
+    pub(crate) process: AtomicU32,
     machine: Machine,
 }
 

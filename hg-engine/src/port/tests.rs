@@ -1,11 +1,7 @@
 //! A forked child, where a thread that it lacks has held the state's lock at that moment.
 
 use std::{
-    io,
-    sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
 
@@ -13,11 +9,7 @@ use hg_macros::rpc;
 use hg_na_conformance::Mem;
 use watchdog::in_time;
 
-use crate::{
-    Builder, Progress,
-    lock::Mutex,
-    platform::{Job, Machine, Platform, Spawned, Thread},
-};
+use crate::{Builder, Progress, lock::Mutex, pool::tests::Refusing};
 
 mod hg {
     pub(crate) mod __private {
@@ -28,42 +20,9 @@ mod hg {
 #[rpc(crate = crate::port::tests::hg)]
 fn late() -> Vec<u8>;
 
-/// The machine, of which a test says which process it is.
-#[derive(Debug, Default)]
-struct Forking {
-    machine: Machine,
-    process: AtomicU32,
-}
-
-impl Platform for Forking {
-    fn now(&self) -> Instant {
-        self.machine.now()
-    }
-
-    fn process(&self) -> u32 {
-        self.process.load(Ordering::SeqCst)
-    }
-
-    fn spawn(&self, name: String, job: Job) -> io::Result<Spawned> {
-        self.machine.spawn(name, job)
-    }
-
-    fn current(&self) -> Thread {
-        self.machine.current()
-    }
-
-    fn park(&self) {
-        self.machine.park();
-    }
-
-    fn park_timeout(&self, limit: Duration) {
-        self.machine.park_timeout(limit);
-    }
-}
-
 #[test]
 fn answers_that_a_forked_child_gives_wait_for_no_lock_of_a_thread_that_it_lacks() {
-    let (plugin, platform) = (Mem::default(), Arc::new(Forking::default()));
+    let (plugin, platform) = (Mem::default(), Arc::new(Refusing::default()));
     let builder = || Builder::new().plugin(plugin.clone()).progress(Progress::Own).listen(true);
     let target = builder().platform(Arc::clone(&platform) as _).open("mem://").expect("a target");
     let origin = builder().open("mem://").expect("an origin");

@@ -53,9 +53,12 @@ impl RegionClaim {
 
     /// The wire form.
     pub(crate) fn encode(&self) -> [u8; OPAQUE_LEN] {
-        let numbers = [self.index, self.generation].map(u32::to_le_bytes);
-        let bytes = [&self.domain, numbers.as_flattened(), &self.token].concat();
-        bytes.try_into().expect("16, 8 and 16 bytes are 40")
+        let mut bytes = [0; OPAQUE_LEN];
+        bytes[..16].copy_from_slice(&self.domain);
+        bytes[16..20].copy_from_slice(&self.index.to_le_bytes());
+        bytes[20..24].copy_from_slice(&self.generation.to_le_bytes());
+        bytes[24..].copy_from_slice(&self.token);
+        bytes
     }
 
     /// Reads the wire form; nothing may follow it.

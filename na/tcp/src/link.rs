@@ -70,8 +70,11 @@ impl Way {
     /// Whether frames can be sent, or could be.
     pub(crate) fn was_open(&self) -> bool {
         match self.state {
-            State::Idle | State::Starting | State::Resolving | State::Dialling(_) => false,
-            State::Awaiting { .. } => false,
+            State::Idle
+            | State::Starting
+            | State::Resolving
+            | State::Dialling(_)
+            | State::Awaiting { .. } => false,
             State::Open { .. } | State::Ended => true,
         }
     }
