@@ -193,10 +193,10 @@ impl Merged {
     }
 
     fn news_of(&mut self, tree: &mut Tree, slot: u32) -> Vec<News> {
-        let mut news = Vec::new();
-        let Some(told) = self.entry(tree, slot) else { return news };
+        let Some(told) = self.entry(tree, slot) else { return Vec::new() };
         // What was not tried has nothing to tell.
         let tried = tree.tried(slot);
+        let mut news = Vec::with_capacity(tried.visits.len());
         let counted = tried.visits.iter().zip(tried.proofs);
         for (edge, (told, (visits, proof))) in (0..).zip(told.iter_mut().zip(counted)) {
             if *visits == told.visits && proof.is_some() == told.is_proven {

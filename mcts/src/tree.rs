@@ -312,9 +312,14 @@ impl Tree {
 
     /// The child by a move.
     pub(crate) fn edge_of(&self, slot: u32, mv: u16) -> Option<u16> {
+        // A part is looked at as a whole, by vector instructions.
+        const PART: usize = 32;
         let node = self.node(slot);
         let range = node.first as usize..node.first as usize + usize::from(node.children);
-        let edge = self.columns.moves[range].iter().position(|it| *it == mv)?;
+        let moves = &self.columns.moves[range];
+        let is_in = |part: &[u16]| part.iter().fold(false, |found, it| found | (*it == mv));
+        let from = PART * moves.chunks(PART).position(is_in)?;
+        let edge = from + moves[from..].iter().position(|it| *it == mv)?;
         u16::try_from(edge).ok()
     }
 
