@@ -3,6 +3,7 @@
 use std::{
     convert::Infallible,
     fmt::Debug,
+    io,
     thread::{self, Scope, ScopedJoinHandle},
     time::Instant,
 };
@@ -117,17 +118,23 @@ fn start<'scope, T: Send + 'scope>(
     boxes: &Mailboxes,
     run: impl FnOnce() -> T + Send + 'scope,
 ) -> Result<ScopedJoinHandle<'scope, T>, Gone> {
-    #[cfg(test)]
-    let started =
-        tests::refuse_now().and_then(|()| thread::Builder::new().spawn_scoped(scope, run));
-    #[cfg(not(test))]
-    let started = thread::Builder::new().spawn_scoped(scope, run);
+    let started = may_start().and_then(|()| thread::Builder::new().spawn_scoped(scope, run));
     started.map_err(|error| {
         boxes.break_off();
         let why = format!("cannot start a thread ({error}): search with fewer, or raise the limit");
         Gone { process: 0, why: why.into() }
     })
 }
+
+/// Always, but in tests.
+#[cfg(not(test))]
+#[expect(clippy::unnecessary_wraps, reason = "tests refuse")]
+pub(crate) fn may_start() -> io::Result<()> {
+    Ok(())
+}
+
+#[cfg(test)]
+pub(crate) use tests::may_start;
 
 impl<G: Game> Crew<G> for Threads<G> {
     fn size(&self) -> u16 {
@@ -181,8 +188,8 @@ impl Drop for BreakOff<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::{cell::Cell, io};
+pub(crate) mod tests {
+    use std::cell::Cell;
 
     use super::*;
     use crate::{Search, hex::Hex};
@@ -192,7 +199,12 @@ mod tests {
         static LEFT: Cell<usize> = const { Cell::new(usize::MAX) };
     }
 
-    pub(super) fn refuse_now() -> io::Result<()> {
+    /// Lets this thread start so many more.
+    pub(crate) fn allow(threads: usize) {
+        LEFT.set(threads);
+    }
+
+    pub(crate) fn may_start() -> io::Result<()> {
         let left = LEFT.get().checked_sub(1).ok_or(io::ErrorKind::WouldBlock)?;
         LEFT.set(left);
         Ok(())
@@ -206,9 +218,9 @@ mod tests {
                 let settings = Settings { workers: 4, parallelism, ..Settings::default() };
                 let mut search =
                     Search::new(Hex::new(4).expect("a size"), settings).expect("valid");
-                LEFT.set(left);
+                allow(left);
                 let ended = search.run(Budget::rollouts(1000));
-                LEFT.set(usize::MAX);
+                allow(usize::MAX);
                 let error = ended.expect_err("a thread is missing").to_string();
                 assert!(error.contains("cannot start a thread"), "{parallelism:?}: {error}");
             }

@@ -25,8 +25,9 @@ mod tests;
 use std::{
     cell::Cell,
     collections::HashMap,
+    io,
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc},
     thread::{self, JoinHandle},
     time::Duration,
 };
@@ -36,7 +37,7 @@ use hg_invoke::{Fabric, Group, Limits};
 use self::post::{Answer, Begin, Inbox, LEADER, Order, Post, Word};
 use crate::{
     Budget, Gone, Parallelism, Portable, Settings,
-    crew::{Crew, Tell},
+    crew::{self, Crew, Tell},
     message::Message,
     phase::{self, Control},
     search::check,
@@ -59,6 +60,9 @@ pub enum TeamError {
     /// More threads than can be numbered.
     #[error("{0} threads in all processes, and there may be 65535")]
     TooMany(u64),
+    /// The system has none.
+    #[error("cannot start a thread ({0}): search with fewer, or raise the limit")]
+    Thread(io::Error),
 }
 
 /// The threads of all processes of a job: [`Search::by`](crate::Search::by) searches with them.
@@ -89,16 +93,19 @@ impl<G: Portable> Team<G> {
         if all > u64::from(u16::MAX) {
             return Err(TeamError::TooMany(all));
         }
+        let leads = group.rank() == 0;
+        // Before anybody waits for this process.
+        let started = (u8::from(leads)..threads).map(|_| Serving::start());
+        let serving = started.collect::<Result<Vec<_>, _>>().map_err(TeamError::Thread)?;
         // Who is connected hears of the other's end: these connections are kept however long nothing is searched.
         let fabric = Fabric::new().threads(threads).limits(Limits::default().idle(KEPT));
         let fabric = fabric.queue_max(post::WAITING_MAX);
         let here = fabric.register(post::deliver)?.register(post::hear)?.open(group, url)?;
         let mut members: Vec<Member<G>> =
             here.into_iter().map(|it| Member::new(Post::new(it, threads.into()))).collect();
-        let leads = group.rank() == 0;
         let leader = leads.then(|| members.remove(0));
         let serving: Vec<_> =
-            members.into_iter().map(|it| thread::spawn(move || it.serve())).collect();
+            serving.into_iter().zip(members).map(|(thread, it)| thread.serve(it)).collect();
         if let Some(member) = leader {
             let leader = Leader { member: Ok(member), searches: 0, phase: 0 };
             let leader = Arc::new(Mutex::new(leader));
@@ -138,6 +145,26 @@ impl<G> Drop for Team<G> {
             // Its panic was told to all; its error is the leader's, too.
             let _ = thread.join();
         }
+    }
+}
+
+/// A thread that waits for its part in a team, or for the end of whoever started it.
+struct Serving<G> {
+    thread: JoinHandle<Result<(), Gone>>,
+    member: mpsc::Sender<Member<G>>,
+}
+
+impl<G: Portable> Serving<G> {
+    fn start() -> io::Result<Self> {
+        let (member, given) = mpsc::channel();
+        let run = move || given.recv().map_or(Ok(()), Member::serve);
+        let thread = crew::may_start().and_then(|()| thread::Builder::new().spawn(run))?;
+        Ok(Self { thread, member })
+    }
+
+    fn serve(self, member: Member<G>) -> JoinHandle<Result<(), Gone>> {
+        self.member.send(member).expect("it waits for it");
+        self.thread
     }
 }
 

@@ -157,7 +157,7 @@ fn gtp_goes_on_after_what_is_no_text_and_ends_with_its_input() {
 #[test]
 fn what_is_wrong_is_one_sentence() {
     let _watchdog = Watchdog::start();
-    let cases: [(&[&str], i32, &str); 19] = [
+    let cases: [(&[&str], i32, &str); 21] = [
         (&["--size=1"], 1, "a board of 1x1 is not between 2x2 and 19x19"),
         (&["best", "a1 a1"], 1, "`a1` cannot be played here"),
         (&["--threads=0"], 1, "workers is 0, and must be from 1 to 65535"),
@@ -196,6 +196,8 @@ fn what_is_wrong_is_one_sentence() {
         (&["--local=2", "--size=20"], 1, "a board of 20x20 is not between"),
         (&["--local=2", "--threads=300"], 1, "--threads 300: from 1 to 255 in each process"),
         (&["--placement=near"], 2, "neither random, hash nor local:N"),
+        (&["--url=tcp://127.0.0.1"], 1, "--url: has no effect in one process"),
+        (&["--local=2", "--simulations=0"], 1, "simulations is 0, and must be from 1 to 1024"),
         (&["--memory=1T"], 2, "not a number of bytes"),
     ];
     for (words, status, sentence) in cases {

@@ -161,7 +161,7 @@ fn a_process_that_is_stopped_in_the_middle_of_a_search_is_named_and_the_others_e
             assert!(line.contains(" simulations, "), "{line}");
             let pid = rank(runner.id(), stopped).expect("it lives");
             signal(pid, "-STOP");
-            let name = format!("mcts-hex: process {stopped} has stood still for ");
+            let name = format!("mcts-hex: process {stopped} has not answered for ");
             let said = lines.by_ref().map_while(Result::ok);
             let naming = said.filter(|line| line.starts_with(&name)).take(2).count();
             assert_eq!(naming, 2, "both others name process {stopped}");

@@ -185,7 +185,7 @@ impl Watch {
         state.since = Instant::now();
         let asked = std::mem::take(&mut state.asked);
         if let Some((silent, _)) = asked.iter().find(|(_, ran)| ran.left() > 0) {
-            let why = format!("has stood still for {waited:.1?}, and is taken for gone");
+            let why = format!("has not answered for {waited:.1?}, and is taken for gone");
             return Err(Gone { process: silent.process, why: why.into() });
         }
         if asked.is_empty() {

@@ -117,3 +117,15 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_process_that_gets_no_thread_says_so_before_anybody_waits_for_it() {
+    let (meeting, _watchdog) = (Meeting::default(), Watchdog::start());
+    for (rank, left) in [(0, 0), (0, 1), (1, 2)] {
+        crate::crew::tests::allow(left);
+        let opened = Team::<Hex>::open(&Process(rank, 2, &meeting), 3, "sm://");
+        crate::crew::tests::allow(usize::MAX);
+        let error = opened.expect_err("a thread is missing").to_string();
+        assert!(error.starts_with("cannot start a thread ("), "{error}");
+    }
+}

@@ -157,7 +157,6 @@ impl Arguments {
             return Err(format!("--{name}: has no effect with `{bench}`"));
         }
         self.position()?;
-        self.opponent()?;
         if self.games() == 0 || self.games() % 2 == 1 {
             return Err(
                 "--games: an even number of them, since each opening is played twice".to_owned()
@@ -168,7 +167,11 @@ impl Arguments {
         } else if self.bench && self.search.threads > 1 {
             return Err("--threads: `--bench` without `--local` has threads of its own".to_owned());
         }
-        if self.bench { Ok(()) } else { self.search.check() }
+        if self.bench {
+            return Ok(());
+        }
+        self.search.check()?;
+        if self.command() == Command::Match { self.opponent().map(drop) } else { Ok(()) }
     }
 
     /// An option that is of no use here.
@@ -258,13 +261,16 @@ impl SearchArguments {
             ("virtual-loss", self.virtual_loss.is_some()),
             ("window", self.window.is_some()),
         ];
-        match given.iter().find(|(_, is_given)| *is_given && !self.has_one_tree()) {
-            Some((name, _)) => Err(format!(
+        if let Some((name, _)) =
+            given.iter().find(|(_, is_given)| *is_given && !self.has_one_tree())
+        {
+            return Err(format!(
                 "--{name}: has no effect with `--parallel {}`, where each thread has a tree; `--parallel tree` has one for all",
                 format!("{:?}", self.parallel()).to_lowercase()
-            )),
-            None => Ok(()),
+            ));
         }
+        let least = Hex::new(2).map_err(|error| error.to_string())?;
+        Search::new(least, self.settings()).map(drop).map_err(|error| error.to_string())
     }
 
     /// A search by the team, where there is one.

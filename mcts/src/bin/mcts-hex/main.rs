@@ -64,6 +64,11 @@ fn run(arguments: &Arguments) -> Result<ExitCode, String> {
     let job = hg_job::Settings::new().on_waiting(tell).connect();
     let job = job.map_err(|error| error.to_string())?;
     if job.size() == 1 {
+        if arguments.url.is_some() {
+            return Err(
+                "--url: has no effect in one process; `--local N`, `mpirun` or `srun` start several".to_owned()
+            );
+        }
         command(arguments, None)?;
     } else {
         let url = arguments.transport(job.node_map().nodes());
