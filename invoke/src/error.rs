@@ -67,6 +67,11 @@ impl Error {
     pub(crate) fn of_memory(error: impl std::fmt::Display) -> Self {
         Self::Memory(error.to_string().into())
     }
+
+    #[cold]
+    pub(crate) fn of_node(error: std::io::Error) -> Self {
+        Self::Setup(format!("binding a thread to a NUMA node: {error}"))
+    }
 }
 
 /// A call that was not made, with its arguments.

@@ -14,6 +14,9 @@ use serde::{Deserialize, Serialize};
 use crate::{
     Error, Packing, Worker,
     functions::Functions,
+    numa::{self, Node},
+    quiet::Shape,
+    service::Services,
     worker::{Common, Settings},
 };
 
@@ -49,6 +52,10 @@ impl Group for hg_job::Job {
 struct Introduction {
     token: [u8; 16],
     functions: Vec<u64>,
+    /// Of its workers; the rest are service threads.
+    threads: u8,
+    /// Of each thread, the number of its NUMA node.
+    nodes: Vec<Option<u32>>,
     addresses: Vec<String>,
 }
 
@@ -57,6 +64,8 @@ struct Introduction {
 #[must_use]
 pub struct Fabric {
     threads: u8,
+    services: u8,
+    numa: bool,
     functions: Functions,
     settings: Settings,
     options: OpenOptions,
@@ -72,12 +81,32 @@ impl Fabric {
     /// One thread a process, no function.
     pub fn new() -> Self {
         let (functions, settings) = Default::default();
-        Self { threads: 1, functions, settings, options: OpenOptions::listening() }
+        Self {
+            threads: 1,
+            services: 0,
+            numa: false,
+            functions,
+            settings,
+            options: OpenOptions::listening(),
+        }
     }
 
     /// Workers of each process, at least one.
     pub fn threads(self, threads: u8) -> Self {
         Self { threads: threads.max(1), ..self }
+    }
+
+    /// Service threads of each process: none, unless this says otherwise. The library starts them. They run what is called by
+    /// [`Place::any_of`](crate::Place::any_of), so that the workers need not be interrupted, or by name: their numbers follow those of the workers.
+    /// They take part in broadcasts and barriers, and end with the last worker of their process.
+    pub fn services(self, services: u8) -> Self {
+        Self { services, ..self }
+    }
+
+    /// Each thread has a NUMA node: those of a process are dealt out over the nodes that it may run on, in blocks. What others write to it lies
+    /// there. Service threads run there; a worker's thread does once it has called [`Worker::bind`]. On a machine of one node there is nothing to do.
+    pub fn numa(self) -> Self {
+        Self { numa: true, ..self }
     }
 
     /// Adds a function. All processes register the same ones, in any order.
@@ -132,34 +161,52 @@ impl Fabric {
         let setup = |error: hg_na::Error| Error::Setup(format!("{url}: {error}"));
         let address = Address::new(url).map_err(setup)?;
         let domain = plugin_of(&address)?.open(&address, &self.options).map_err(setup)?;
-        let contexts =
-            (0..self.threads).map(|id| domain.context(id)).collect::<Result<Vec<_>, _>>();
-        let contexts = contexts.map_err(setup)?;
+        let ids = self.threads.checked_add(self.services);
+        let ids = ids.ok_or_else(|| Error::Setup("more than 255 threads".to_owned()))?;
+        let nodes_here = numa::nodes();
+        let nodes = if self.numa { &nodes_here[..] } else { &[] };
+        let of = |threads: u8| numa::dealt(nodes, threads.into()).map(|it| it.cloned());
+        let nodes: Vec<Option<Node>> = of(self.threads).chain(of(self.services)).collect();
+        let contexts = (0..ids).zip(&nodes).map(|(id, node)| match node {
+            None => domain.context(id).map_err(setup),
+            Some(node) => node.run(|| domain.context(id).map_err(setup)).map_err(Error::of_node)?,
+        });
+        let contexts = contexts.collect::<Result<Vec<_>, _>>()?;
         let mut token = [0; 16];
         getrandom::fill(&mut token).map_err(|error| Error::Setup(error.to_string()))?;
         let addresses = contexts.iter().map(|it| it.address().as_str().to_owned()).collect();
-        let own = Introduction { token, functions: self.functions.ids(), addresses };
+        let functions = self.functions.ids();
+        let numbers = nodes.iter().map(|it| it.as_ref().map(|it| it.number)).collect();
+        let own =
+            Introduction { token, functions, threads: self.threads, nodes: numbers, addresses };
         let all = introduce(group, &own)?;
         let mut addresses = Vec::new();
         for text in all.iter().flat_map(|it| &it.addresses) {
             addresses.push(Address::new(text).map_err(setup)?);
         }
         let directory = Arc::new(Directory::new(all[0].token, addresses));
-        let threads = u32::from(self.threads);
-        let near = Near::new(group.rank() * threads, threads);
-        let common = Arc::new(Common {
-            functions: self.functions,
-            settings: self.settings,
-            threads,
-            domain,
-        });
+        let (workers, services) = (self.threads.into(), self.services.into());
+        let shape = Shape { processes: group.size(), workers, services };
+        let first = group.rank() * shape.threads();
+        let near = Near::new(first, shape.threads());
+        let (functions, settings) = (self.functions, self.settings);
+        let nodes_of_all = all.iter().flat_map(|it| &it.nodes).copied().collect();
+        let common = Common { functions, settings, shape, nodes: nodes_of_all, nodes_here, domain };
+        let common = Arc::new(common);
         let message_max = common.domain.caps().max_unexpected;
-        let workers = contexts.into_iter().zip(group.rank() * threads..).map(|(context, end)| {
+        let all = contexts.into_iter().zip(first..).map(|(context, end)| {
             let (directory, near) = (Arc::clone(&directory), Arc::clone(&near));
             let port = Port::new(end, context, directory, near, common.settings.limits);
-            Worker::new(Arc::clone(&common), group.size(), port.at_most(message_max))
+            Worker::new(Arc::clone(&common), port.at_most(message_max))
         });
-        Ok(workers.collect())
+        let all = all.zip(nodes).map(|(worker, node)| worker.on_node(node));
+        let mut all: Vec<Worker> = all.collect();
+        let mut services = Services::new(&near);
+        for (end, worker) in (first + shape.workers..).zip(all.split_off(self.threads.into())) {
+            services.start(end, |stage| worker.serve(stage))?;
+        }
+        let services = Arc::new(services);
+        Ok(all.into_iter().map(|it| it.with_services(&services)).collect())
     }
 }
 
@@ -175,7 +222,8 @@ fn introduce(group: &impl Group, own: &Introduction) -> Result<Vec<Introduction>
             let why = "has registered other functions, or with other arguments";
             return Err(Error::Setup(format!("process {rank} {why}")));
         }
-        if other.addresses.len() != own.addresses.len() {
+        let shape = |it: &Introduction| (it.threads, it.nodes.len(), it.addresses.len());
+        if shape(other) != shape(own) {
             return Err(Error::Setup(format!("process {rank} has another number of threads")));
         }
     }

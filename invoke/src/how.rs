@@ -3,21 +3,22 @@
 use std::fmt;
 
 pub(crate) use hg_channel::When;
+use serde::{Deserialize, Serialize};
 
 use crate::Synchronizer;
 
-/// A worker by name: a process of the job, and a thread there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+/// A worker by name: a process of the job, and a thread there. An argument or a result as any other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Place {
     /// Rank of the process.
     pub process: u32,
-    /// Which of its workers, from 0.
+    /// Which of its workers, from 0; its service threads follow.
     pub thread: u32,
 }
 
 impl Place {
-    /// Whichever worker of a process has the least to do, as far as the caller knows: of those that are there, the one that has consumed most
-    /// of what the caller has sent it. Calls by this name are in no order.
+    /// Whichever service thread of a process has the least to do, or whichever worker where there are none, as far as the caller knows: of those
+    /// that are there, the one that has consumed most of what the caller has sent it. Calls by this name are in no order.
     #[must_use]
     pub const fn any_of(process: u32) -> Self {
         Self { process, thread: ANY }

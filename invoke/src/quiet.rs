@@ -4,6 +4,8 @@
 //! reported. The root compares: calls made and run are equally many, and as many as in the wave before, which had ended before this one began.
 //! Then nothing ran, nor was on its way, between the two (Mattern 1987, four counters). Otherwise it begins another wave.
 //!
+//! Service threads enter with the first worker of their process, which asks them, and report to it alone.
+//!
 //! ```text
 //! Outside --enter--> Counting --all below have reported--> Reported --Again--> Counting
 //!                        (the root: Again to all, or Done)     +------Done----> Outside
@@ -22,15 +24,41 @@ pub(crate) enum Out {
     Differ,
 }
 
+/// The ends of a process, in their order: workers, then service threads.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Shape {
+    pub(crate) processes: u32,
+    pub(crate) workers: u32,
+    pub(crate) services: u32,
+}
+
+impl Shape {
+    /// Ends of one process.
+    pub(crate) fn threads(self) -> u32 {
+        self.workers + self.services
+    }
+
+    /// The place of a worker in the tree; none of a service thread.
+    fn place(self, end: u32) -> Option<u32> {
+        let (process, thread) = (end / self.threads(), end % self.threads());
+        (thread < self.workers).then_some(process * self.workers + thread)
+    }
+
+    fn end(self, place: u32) -> u32 {
+        place / self.workers * self.threads() + place % self.workers
+    }
+}
+
 /// One end in the barrier.
 #[derive(Debug)]
 pub(crate) struct Quiet {
     me: u32,
-    ends: u32,
+    shape: Shape,
     phase: Phase,
     /// Of which group the barrier is; all calls otherwise.
     group: Option<u32>,
-    reports: [Option<Report>; 2],
+    /// Of those below, in their order.
+    reports: Vec<Option<Report>>,
     /// What this end has counted last, itself.
     own: (u64, u64),
     /// The root: the sum of the wave before.
@@ -48,36 +76,45 @@ enum Phase {
 }
 
 impl Quiet {
-    pub(crate) fn new(me: u32, ends: u32) -> Self {
-        Self {
+    pub(crate) fn new(me: u32, shape: Shape) -> Self {
+        let mut it = Self {
             me,
-            ends,
+            shape,
             phase: Phase::Outside,
             group: None,
-            reports: [None; 2],
+            reports: Vec::new(),
             own: (0, 0),
             last: None,
-        }
+        };
+        it.reports = vec![None; it.below().count()];
+        it
     }
 
     pub(crate) fn above(&self) -> Option<u32> {
-        self.me.checked_sub(1).map(|it| it / 2)
+        match self.shape.place(self.me) {
+            Some(place) => Some(self.shape.end(place.checked_sub(1)? / 2)),
+            None => Some(self.me - self.me % self.shape.threads()),
+        }
     }
 
     pub(crate) fn below(&self) -> impl Iterator<Item = u32> + use<> {
-        let ends = self.ends;
-        [1, 2]
-            .into_iter()
-            .map({
-                let me = self.me;
-                move |it| 2 * me + it
-            })
-            .filter(move |it| *it < ends)
+        let (me, shape) = (self.me, self.shape);
+        let all = shape.processes * shape.workers;
+        let places = shape.place(me).map(|place| [2 * place + 1, 2 * place + 2]);
+        let places = places.into_iter().flatten().filter(move |it| *it < all);
+        places.map(move |it| shape.end(it)).chain(self.services())
     }
 
     /// Whether an end is the one above, or one below.
     pub(crate) fn is_beside(&self, end: u32) -> bool {
         self.above() == Some(end) || self.below().any(|it| it == end)
+    }
+
+    /// The service threads that enter with this end, and report to it: of each process's first worker.
+    pub(crate) fn services(&self) -> std::ops::Range<u32> {
+        let threads = self.shape.threads();
+        let is_first = self.me.is_multiple_of(threads);
+        self.me + self.shape.workers..self.me + if is_first { threads } else { self.shape.workers }
     }
 
     /// Enters the barrier of a group, or of all calls.
@@ -103,20 +140,19 @@ impl Quiet {
 
     /// Asked again and again inside the barrier, with the calls that this end has made and run.
     pub(crate) fn step(&mut self, made: u64, run: u64) -> Option<Out> {
-        let below = self.below().count();
-        if self.phase != Phase::Counting || self.reports.iter().flatten().count() < below {
+        if self.phase != Phase::Counting || self.reports.iter().any(Option::is_none) {
             return None;
         }
-        let reports = std::mem::take(&mut self.reports);
-        if reports.iter().flatten().any(|it| it.0 != self.group) {
-            return Some(Out::Differ);
-        }
+        let differs = self.reports.iter().flatten().any(|it| it.0 != self.group);
+        let reported = self.reports.iter_mut().filter_map(Option::take);
         self.own = (made, run);
         // What others report is a claim: it may be anything.
-        let add = |sum: (u64, u64), (_, it): &Report| {
-            (sum.0.wrapping_add(it.0), sum.1.wrapping_add(it.1))
-        };
-        let total = reports.iter().flatten().fold((made, run), add);
+        let add =
+            |sum: (u64, u64), (_, it): Report| (sum.0.wrapping_add(it.0), sum.1.wrapping_add(it.1));
+        let total = reported.fold((made, run), add);
+        if differs {
+            return Some(Out::Differ);
+        }
         if self.me != 0 {
             self.phase = Phase::Reported;
             return Some(Out::Report(total.0, total.1));
@@ -175,18 +211,29 @@ mod tests {
     enum Message {
         /// Makes so many calls more; one of the group, as they are.
         Call(u8, bool),
+        /// To a service thread.
+        Enter,
         Out(Out),
     }
 
     impl World {
-        fn new(ends: usize) -> Self {
-            let count = u32::try_from(ends).unwrap();
+        fn new(shape: Shape) -> Self {
+            let count = shape.processes * shape.threads();
+            let ends = count as usize;
             Self {
-                quiet: (0..count).map(|me| Quiet::new(me, count)).collect(),
+                quiet: (0..count).map(|me| Quiet::new(me, shape)).collect(),
                 made: vec![0; ends],
                 run: vec![0; ends],
                 ways: vec![vec![VecDeque::new(); ends]; ends],
                 entered: 0,
+            }
+        }
+
+        fn enter(&mut self, me: usize) {
+            self.entered += 1;
+            self.quiet[me].enter(Some(1));
+            for to in self.quiet[me].services() {
+                self.ways[me][to as usize].push_back(Message::Enter);
             }
         }
 
@@ -223,6 +270,7 @@ mod tests {
                         self.call(to, (target + at) % self.quiet.len(), more - 1, counts);
                     }
                 }
+                Some(Message::Enter) => self.enter(to),
                 Some(Message::Out(Out::Report(made, run))) => {
                     let from = u32::try_from(from).unwrap();
                     assert!(self.quiet[to].reported(from, Some(1), (made, run)));
@@ -246,16 +294,20 @@ mod tests {
     proptest! {
         #[test]
         fn the_barrier_ends_neither_early_nor_never(
-            ends in 1_usize..9,
-            calls in prop::collection::vec((0_usize..9, 0_usize..9, 0_u8..4, any::<bool>()), 0..12),
-            moves in prop::collection::vec((0_u8..3, 0_usize..9, 0_usize..9, 0_usize..9), 0..400),
+            (processes, workers, services) in (1_u32..4, 1_u32..4, 0_u32..3),
+            calls in prop::collection::vec((0_usize..15, 0_usize..15, 0_u8..4, any::<bool>()), 0..12),
+            moves in prop::collection::vec((0_u8..3, 0_usize..15, 0_usize..15, 0_usize..15), 0..400),
         ) {
-            let mut world = World::new(ends);
+            let shape = Shape { processes, workers, services };
+            let ends = (processes * shape.threads()) as usize;
+            let mut world = World::new(shape);
             for (from, to, more, counts) in calls {
                 world.call(from % ends, to % ends, more, counts);
             }
-            let mut inside = vec![false; ends];
-            let all = (0..400).flat_map(|_| (0..ends).flat_map(move |a| (0..ends).map(move |b| (a, b))));
+            // Service threads enter when they are asked.
+            let is_worker = |end: usize| end % (shape.threads() as usize) < workers as usize;
+            let mut inside: Vec<bool> = (0..ends).map(|end| !is_worker(end)).collect();
+            let all = (0..200).flat_map(|_| (0..ends).flat_map(move |a| (0..ends).map(move |b| (a, b))));
             let rest = all.flat_map(|(a, b)| [(0, a, b, b), (1, a, b, a), (2, a, b, a)]);
             for (kind, a, b, c) in moves.into_iter().chain(rest) {
                 let (a, b, c) = (a % ends, b % ends, c % ends);
@@ -264,8 +316,7 @@ mod tests {
                     1 => world.step(a),
                     _ if !inside[a] => {
                         inside[a] = true;
-                        world.entered += 1;
-                        world.quiet[a].enter(Some(1));
+                        world.enter(a);
                     }
                     _ => {}
                 }

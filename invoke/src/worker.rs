@@ -27,8 +27,10 @@ use crate::{
     buffers::Unread,
     functions::{Functions, Reply},
     groups::Groups,
-    quiet::Quiet,
+    numa::Node,
+    quiet::{Quiet, Shape},
     returned::Answers,
+    service::Services,
 };
 
 #[derive(Debug, Clone)]
@@ -51,7 +53,11 @@ impl Default for Settings {
 pub(crate) struct Common {
     pub(crate) functions: Functions,
     pub(crate) settings: Settings,
-    pub(crate) threads: u32,
+    pub(crate) shape: Shape,
+    /// Of each end, the number of its NUMA node.
+    pub(crate) nodes: Vec<Option<u32>>,
+    /// Those of this machine on which the process may run.
+    pub(crate) nodes_here: Vec<Node>,
     pub(crate) domain: Arc<dyn Domain>,
 }
 
@@ -73,8 +79,6 @@ enum Then {
 pub struct Worker {
     me: u32,
     ends: u32,
-    /// Asked for by each call, which is not to divide.
-    processes: u32,
     bounds: Bounds,
     common: Arc<Common>,
     /// Streams that wait for what is being read: let go before what they have come by.
@@ -83,6 +87,8 @@ pub struct Worker {
     /// What has come: used by one round at a time, which no function that runs can begin.
     batch: RefCell<Batch>,
     quiet: RefCell<Quiet>,
+    /// A service thread is inside a barrier.
+    is_asked: Cell<bool>,
     made: Cell<u64>,
     run: Cell<u64>,
     panicked: Cell<u64>,
@@ -108,21 +114,28 @@ pub struct Worker {
     gone: RefCell<Option<Error>>,
     now: Cell<Instant>,
     rounds: Cell<u32>,
+    /// Where its thread is to run.
+    node: Option<Node>,
+    /// Of a worker, not of one of them: dropped last.
+    services: Option<Arc<Services>>,
 }
 
 impl Worker {
-    pub(crate) fn new(common: Arc<Common>, processes: u32, port: Port<Synchronizer>) -> Self {
-        let (me, ends) = (port.end(), processes * common.threads);
+    pub(crate) fn new(common: Arc<Common>, port: Port<Synchronizer>) -> Self {
+        let shape = common.shape;
+        let (me, ends) = (port.end(), shape.processes * shape.threads());
         let Settings { limits, queue_max, .. } = &common.settings;
         let bounds = Bounds::new(*queue_max, ends, u64::from(limits.window));
         Self {
             me,
             ends,
-            processes,
             bounds,
             port: RefCell::new(port),
             batch: RefCell::default(),
-            quiet: RefCell::new(Quiet::new(me, ends)),
+            quiet: RefCell::new(Quiet::new(me, shape)),
+            is_asked: Cell::new(false),
+            node: None,
+            services: None,
             made: Cell::new(0),
             run: Cell::new(0),
             panicked: Cell::new(0),
@@ -146,16 +159,50 @@ impl Worker {
         }
     }
 
+    /// The last of those with these lets them go.
+    pub(crate) fn with_services(mut self, services: &Arc<Services>) -> Self {
+        self.services = Some(Arc::clone(services));
+        self
+    }
+
+    pub(crate) fn on_node(mut self, node: Option<Node>) -> Self {
+        self.node = node;
+        self
+    }
+
     /// Its own name.
     #[must_use]
     pub fn place(&self) -> Place {
         self.place_of(self.me)
     }
 
-    /// All workers of all processes, in the order of their names.
+    /// All workers of all processes, in the order of their names; no service thread.
     pub fn everybody(&self) -> impl Iterator<Item = Place> + use<> {
-        let threads = self.common.threads;
-        (0..self.ends).map(move |end| Place { process: end / threads, thread: end % threads })
+        let Shape { processes, workers, .. } = self.common.shape;
+        let of = move |process| (0..workers).map(move |thread| Place { process, thread });
+        (0..processes).flat_map(of)
+    }
+
+    /// Whether this is a service thread: [`Fabric::services`](crate::Fabric::services).
+    #[must_use]
+    pub fn is_service(&self) -> bool {
+        self.place().thread >= self.common.shape.workers
+    }
+
+    /// The NUMA node of a thread of the job, by its number there. None where [`Fabric::numa`](crate::Fabric::numa) was not asked for, or its
+    /// system tells of no nodes, or there is no such thread.
+    #[must_use]
+    pub fn numa_node(&self, of: Place) -> Option<u32> {
+        let end = self.end_of(of).ok()?;
+        *self.common.nodes.get(end as usize)?
+    }
+
+    /// Binds the calling thread, which is to be this worker's, to the cores of its NUMA node; nothing where it has none.
+    ///
+    /// # Errors
+    /// [`Error::Setup`]: the system refuses.
+    pub fn bind(&self) -> Result<(), Error> {
+        self.node.as_ref().map_or(Ok(()), Node::bind).map_err(Error::of_node)
     }
 
     /// Who has made the call that runs (of a broadcast: who has begun it); outside of functions nobody has.
@@ -231,7 +278,11 @@ impl Worker {
     /// # Errors
     /// As [`Worker::progress`].
     pub fn finish(self) -> Result<(), Error> {
-        self.wait_until(|| self.has_left().then_some(Ok(())))
+        self.wait_until(|| self.has_left().then_some(Ok(())))?;
+        if let Some(services) = &self.services {
+            services.finish();
+        }
+        Ok(())
     }
 
     /// The same, and lets go after `most` whatever is left: somebody who takes nothing keeps nobody here. Says whether everything was sent.
@@ -315,7 +366,7 @@ impl Worker {
     /// An end is there no more: whoever waits for it is told.
     #[cold]
     fn lose(&self, end: u32, reason: &GoneReason, notices: Vec<Synchronizer>) {
-        let process = end / self.common.threads;
+        let process = self.place_of(end).process;
         let error = Error::Gone { process, why: reason.to_string().into() };
         // Who has left in good order keeps up only those who report to it, or to whom it reports.
         if *reason != GoneReason::Closed || self.quiet.borrow().is_beside(end) {
@@ -347,11 +398,12 @@ impl Worker {
     }
 
     fn processes(&self) -> u32 {
-        self.processes
+        self.common.shape.processes
     }
 
     fn place_of(&self, end: u32) -> Place {
-        Place { process: end / self.common.threads, thread: end % self.common.threads }
+        let threads = self.common.shape.threads();
+        Place { process: end / threads, thread: end % threads }
     }
 }
 

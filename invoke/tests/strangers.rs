@@ -28,6 +28,8 @@ fn square(number: u64) -> u64 {
 struct Introduction {
     token: [u8; 16],
     functions: Vec<u64>,
+    threads: u8,
+    nodes: Vec<Option<u32>>,
     addresses: Vec<String>,
 }
 
@@ -39,6 +41,8 @@ fn stranger(meeting: &Meeting) -> Port<()> {
     let own = Introduction {
         token: [7; 16],
         functions: vec![square::wire_id().0],
+        threads: 1,
+        nodes: vec![None],
         addresses: vec![context.address().as_str().to_owned()],
     };
     let mut bytes = vec![0; codec::Default::size(&own).unwrap()];
@@ -117,7 +121,7 @@ fn whoever_sends_what_no_worker_sends_is_gone() {
     let (no_memory, too_long) = (source(9, &[7]), source(u64::MAX, &own));
     let open_end = [&source(9, &own)[..], &[1]].concat();
     let no_broadcast = [&[0; 4][..], &source(9, &own)].concat();
-    let cases: [(u32, &[u8], &str); 33] = [
+    let cases: [(u32, &[u8], &str); 34] = [
         (1, &[0; 8], "a call of no registered function"),
         (1 << 24, &[0; 8], "a call of no registered function"),
         (0, &[0; 7], "the arguments of a call cannot be read"),
@@ -127,6 +131,7 @@ fn whoever_sends_what_no_worker_sends_is_gone() {
         (SYSTEM, &[], "a message of no known kind"),
         (SYSTEM | 1, &[0; 15], "a message is too short"),
         (SYSTEM | 3, &[0; 16], "from who has no say in it"),
+        (SYSTEM | 9, &[0; 16], "from who has no say in it"),
         (SYSTEM | 4, &[9; 16], "no process has that number"),
         (SYSTEM | 4 | GROUP, &[9; 19], "a message is too short"),
         (GROUP, &[0; 3], "a message is too short"),
@@ -150,7 +155,7 @@ fn whoever_sends_what_no_worker_sends_is_gone() {
         (READ | BROADCAST, &no_broadcast, "a broadcast that is none"),
         (SYSTEM | 7, &[0; 11], "a message is too short"),
         (SYSTEM | 7, &[0; 12], "it has read what it was not told of"),
-        (SYSTEM | 9, &[], "a message of no known kind"),
+        (SYSTEM | 10, &[], "a message of no known kind"),
     ];
     for (tag, body, why) in cases {
         let ended = hears(tag, body);

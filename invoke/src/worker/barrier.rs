@@ -3,9 +3,9 @@
 use super::{
     Worker,
     calling::Head,
-    running::{AGAIN, DONE, FAILED, Malformed, REPORT, take_u64},
+    running::{AGAIN, DONE, ENTER, FAILED, Malformed, REPORT, take_u64},
 };
-use crate::{Error, quiet::Out};
+use crate::{Error, quiet::Out, service::Stage};
 
 impl Worker {
     /// Waits until every call that any worker has made has run, those included that were made by functions meanwhile. Collective: each worker
@@ -14,7 +14,7 @@ impl Worker {
     /// # Errors
     /// [`Error::Gone`] names a process without which it cannot end; [`Error::Inside`]; [`Error::Differ`].
     pub fn quiesce(&self) -> Result<(), Error> {
-        self.quiesce_of(None, || (self.made.get(), self.run.get()))
+        self.quiesce_of(None)
     }
 
     /// The same for the calls of one group ([`How::of_group`](crate::How::of_group)), whatever becomes of others meanwhile. Collective: all workers
@@ -23,30 +23,61 @@ impl Worker {
     /// # Errors
     /// As [`Worker::quiesce`]; [`Error::Differ`].
     pub fn quiesce_group(&self, group: u32) -> Result<(), Error> {
-        self.quiesce_of(Some(group), || self.groups.borrow().counts(group))?;
-        let reported = self.quiet.borrow().reported_last();
-        self.groups.borrow_mut().settle(group, reported);
-        Ok(())
+        self.quiesce_of(Some(group))
     }
 
-    fn quiesce_of(&self, group: Option<u32>, counts: impl Fn() -> (u64, u64)) -> Result<(), Error> {
-        self.quiet.borrow_mut().enter(group);
-        self.wait_until(|| {
-            let (made, run) = counts();
-            let out = self.quiet.borrow_mut().step(made, run);
-            if out == Some(Out::Differ) {
-                self.gone.borrow_mut().get_or_insert(Error::Differ);
-            } else if let Some(out) = out {
-                self.send(out);
+    fn quiesce_of(&self, group: Option<u32>) -> Result<(), Error> {
+        self.enter(group);
+        self.wait_until(|| self.take_part())
+    }
+
+    fn enter(&self, group: Option<u32>) {
+        let mut quiet = self.quiet.borrow_mut();
+        quiet.enter(group);
+        self.send_to(quiet.services(), ENTER, group, [0, 0]);
+    }
+
+    /// Asked again and again inside a barrier; an answer ends it.
+    pub(super) fn take_part(&self) -> Option<Result<(), Error>> {
+        let mut quiet = self.quiet.borrow_mut();
+        let group = quiet.group();
+        let all = (self.made.get(), self.run.get());
+        let (made, run) = group.map_or(all, |group| self.groups.borrow().counts(group));
+        let out = quiet.step(made, run);
+        drop(quiet);
+        if out == Some(Out::Differ) {
+            self.gone.borrow_mut().get_or_insert(Error::Differ);
+        } else if let Some(out) = out {
+            self.send(out);
+        }
+        let quiet = self.quiet.borrow();
+        if quiet.is_over() {
+            if let Some(group) = group {
+                self.groups.borrow_mut().settle(group, quiet.reported_last());
             }
-            if self.quiet.borrow().is_over() {
-                return Some(Ok(()));
-            }
-            self.gone.borrow().clone().map(|gone| {
-                self.send_failure(&gone);
-                Err(gone)
-            })
+            return Some(Ok(()));
+        }
+        drop(quiet);
+        self.gone.borrow().clone().map(|gone| {
+            self.send_failure(&gone);
+            Err(gone)
         })
+    }
+
+    /// Of a service thread: runs what others call as long as there are workers, and enters each barrier with the first of them.
+    pub(crate) fn serve(self, stage: &Stage) {
+        // It was possible a moment ago; elsewhere it serves as well.
+        let _ = self.bind();
+        let served = self.wait_until(|| {
+            if self.is_asked.get() && self.take_part().is_some() {
+                self.is_asked.set(false);
+            }
+            (!stage.is_working()).then_some(Ok(()))
+        });
+        // A transport that is of no use any more: whoever calls this thread hears that it is gone.
+        if served.is_ok() {
+            let _ = self.wait_until(|| (self.has_left() || stage.is_dropped()).then_some(Ok(())));
+        }
     }
 
     /// The barrier's own messages are no calls, and are not counted.
@@ -63,6 +94,10 @@ impl Worker {
         let is_above = quiet.above() == Some(from);
         match tag {
             REPORT if quiet.reported(from, group, words) => {}
+            ENTER if is_above && self.is_service() => {
+                quiet.enter(group);
+                self.is_asked.set(true);
+            }
             AGAIN | DONE if is_above => {
                 if quiet.decided(tag == DONE) {
                     drop(quiet);

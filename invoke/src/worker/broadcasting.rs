@@ -271,7 +271,7 @@ impl Worker {
     }
 
     pub(super) fn tree(&self, root: u32) -> Tree {
-        Tree::new(self.processes(), self.common.threads, root)
+        Tree::new(self.processes(), self.common.shape.threads(), root)
     }
 }
 

@@ -189,7 +189,7 @@ impl Worker {
 
     #[inline]
     pub(super) fn end_of(&self, place: Place) -> Result<u32, Error> {
-        let threads = self.common.threads;
+        let threads = self.common.shape.threads();
         if place.process >= self.processes() {
             return Err(Error::NoSuchPlace(place));
         }
@@ -201,12 +201,15 @@ impl Worker {
         }
     }
 
-    /// Of the threads of a process, the one with the least to do; when all are gone, one of them.
+    /// Of the service threads of a process, or of its workers where there are none, the one with the least to do; when all are gone, one of them.
     fn least_busy(&self, first: u32) -> u32 {
-        let (port, threads) = (self.port.borrow(), self.common.threads);
+        let (port, shape) = (self.port.borrow(), self.common.shape);
+        let range =
+            if shape.services > 0 { shape.workers..shape.threads() } else { 0..shape.workers };
+        let count = range.end - range.start;
         let turn = self.turn.get();
-        self.turn.set((turn + 1) % threads);
-        let in_turn = (0..threads).map(|thread| (thread + turn) % threads);
+        self.turn.set((turn + 1) % count);
+        let in_turn = (0..count).map(|thread| range.start + (thread + turn) % count);
         let busy = |thread: &u32| port.unconsumed(first + thread).unwrap_or(u64::MAX);
         in_turn.min_by_key(busy).unwrap_or(0)
     }

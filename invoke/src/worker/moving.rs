@@ -101,6 +101,17 @@ impl Worker {
         Ok(Buffer::new(self.register(memory.into(), Rights::READ | Rights::WRITE)?, self.place()))
     }
 
+    /// The same on a NUMA node of this machine, by the number that its system gives it: for threads that run there. Memory of less than 128 KiB
+    /// may be such that was used before, and lie where it was.
+    ///
+    /// # Errors
+    /// As [`Worker::allocate`]; [`Error::Setup`]: this process may not run on that node, or there is none.
+    pub fn allocate_on(&self, node: u32, bytes: usize) -> Result<Buffer, Error> {
+        let found = self.common.nodes_here.iter().find(|it| it.number == node);
+        let none = || Error::Setup(format!("this process may not run on NUMA node {node}"));
+        found.ok_or_else(none)?.run(|| self.allocate(bytes)).map_err(Error::of_node)?
+    }
+
     pub(super) fn register(&self, memory: Memory, rights: Rights) -> Result<Region, Error> {
         self.common.domain.register(memory, rights).map_err(Error::of_memory)
     }

@@ -106,7 +106,9 @@ impl Worker {
         let group = if has_group { Some(take_u32(&mut bytes)?) } else { None };
         let kind = tag & !GROUP;
         match kind {
-            REPORT | AGAIN | DONE | FAILED => self.hear_of_barrier(from, kind, group, bytes),
+            REPORT | AGAIN | DONE | FAILED | ENTER => {
+                self.hear_of_barrier(from, kind, group, bytes)
+            }
             RAN => self.hear_ran(from, bytes),
             _ if kind < SYSTEM && kind & READ != 0 => self.hear_of_buffer(from, kind, group, bytes),
             _ if kind < SYSTEM || matches!(kind, ANSWER | HAS_READ | WITHDRAWN) => {
@@ -190,6 +192,9 @@ pub(super) const RAN: u32 = SYSTEM | 6;
 pub(super) const HAS_READ: u32 = SYSTEM | 7;
 /// A call that does not run: its buffer was not written.
 const WITHDRAWN: u32 = SYSTEM | 8;
+
+/// To a service thread: the barrier has begun.
+pub(super) const ENTER: u32 = SYSTEM | 9;
 
 /// What a call's tag becomes when it is withdrawn.
 pub(super) fn withdrawn(tag: u32) -> u32 {
