@@ -13,6 +13,7 @@
 //! | [`write_vectored`] | `sendmsg(2)`: a slice, then a range of memory, to a socket |
 //! | [`Held`] | memory that is dropped in the middle of progress |
 //! | [`ForkGuard`] | tells a forked child's copy from the original |
+//! | [`node_id`] | whose memory can be shared at all |
 //! | [`NotInherited`] | keeps a descriptor from forked children |
 //! | [`read_vectored`] | `readv(2)`: from a descriptor into a range of memory, then into a slice |
 
@@ -23,6 +24,7 @@ mod held;
 #[expect(unsafe_code, reason = "handlers of pthread_atfork")]
 mod inherit;
 mod io;
+mod node;
 mod pieces;
 
 #[expect(unsafe_code, reason = "follows the addresses of registered memory")]
@@ -33,4 +35,5 @@ pub use fork::ForkGuard;
 pub use held::Held;
 pub use inherit::NotInherited;
 pub use io::{read_vectored, write_vectored};
+pub use node::node_id;
 pub use pieces::{cut, pieces};

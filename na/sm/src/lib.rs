@@ -63,7 +63,6 @@ mod fuzzing;
 mod layout;
 mod link;
 mod maps;
-mod node;
 mod offer;
 mod os;
 mod peers;
@@ -84,7 +83,7 @@ mod wake;
 
 #[cfg(feature = "fuzzing")]
 pub use fuzzing::{fuzz_regions, fuzz_rings};
-pub use node::node_id;
+pub use hg_na_memory::node_id;
 pub use plugin::SmPlugin;
 #[cfg(feature = "fuzzing")]
 pub use rendezvous::fuzzing::fuzz_rendezvous;

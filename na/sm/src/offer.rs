@@ -6,15 +6,15 @@ use std::{
 };
 
 use hg_na::{Address, Domain, Error, Offer, OpenOptions};
+use hg_na_memory::node_id;
+use hg_na_parts::limits::nofile;
 use nix::{
     errno::Errno,
     sys::uio::{RemoteIoVec, process_vm_readv},
     unistd::Pid,
 };
 
-use hg_na_parts::limits::nofile;
-
-use crate::{node::node_id, rendezvous::name::SCHEME};
+use crate::rendezvous::name::SCHEME;
 
 /// Where Yama, a security module of the kernel's, says who may reach into other processes.
 const YAMA: &str = "/proc/sys/kernel/yama/ptrace_scope";

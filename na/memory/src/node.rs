@@ -4,7 +4,7 @@
 //! sockets), the same pid namespace (`process_vm_readv`). Two containers that cannot reach each other
 //! differ in one of them.
 
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::MetadataExt as _;
 
 use hg_na::Error;
 use uuid::Uuid;
