@@ -13,6 +13,7 @@ use crate::{
     frame::Hello,
     host, hub,
     job::Parts,
+    launcher::Launcher,
     link::{Endings, Link},
     meeting::{Address, Published, Rendezvous},
     notice::Notice,
@@ -24,14 +25,35 @@ use crate::{
 /// The hub names who is missing at the deadline; its word may take this long to arrive.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// The launcher, as far as it is needed after the ranks have met.
-#[derive(Debug)]
-pub(crate) enum Launcher {
-    Pmi(pmi::Client),
-    Pmix(pmix::Client),
+impl Job {
+    /// Joins the job that this process was started in, with [`Settings`] from the environment.
+    ///
+    /// # Errors
+    /// A sentence that says what is wrong with the environment, or who is missing.
+    pub fn connect() -> Result<Self, Error> {
+        Settings::new().connect()
+    }
 }
 
-pub(crate) fn connect(settings: &Settings) -> Result<Job, Error> {
+impl Settings {
+    /// Joins the job: the same on every rank.
+    ///
+    /// # Errors
+    /// A sentence that says what is wrong with the environment, or who is missing.
+    pub fn connect(&self) -> Result<Job, Error> {
+        connect(self)
+    }
+
+    /// The rank that whoever started this process has given it, without a word to the others: for what each would say alike.
+    /// `None`: it was started alone, or cannot join.
+    #[must_use]
+    pub fn rank(&self) -> Option<u32> {
+        let settings = self.complete(&environment).ok()?;
+        detect::plan(&settings, &environment).ok()?.rank()
+    }
+}
+
+fn connect(settings: &Settings) -> Result<Job, Error> {
     let settings = settings.complete(&environment)?;
     let deadline = Instant::now() + settings.timeout;
     let within = settings.timeout;

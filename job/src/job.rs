@@ -6,11 +6,10 @@ use std::{
 };
 
 use crate::{
-    Error, NodeMap, Ranks, Settings, Via,
-    connect::Launcher,
-    foreign,
+    Error, NodeMap, Ranks, Via, foreign,
     frame::{CHANNEL_MAX, VALUE_MAX, WHY_MAX, What},
     hub,
+    launcher::Launcher,
     link::{Link, end_process},
 };
 
@@ -64,14 +63,6 @@ pub(crate) struct Parts {
 }
 
 impl Job {
-    /// Joins the job that this process was started in, with [`Settings`] from the environment.
-    ///
-    /// # Errors
-    /// A sentence that says what is wrong with the environment, or who is missing.
-    pub fn connect() -> Result<Self, Error> {
-        Settings::new().connect()
-    }
-
     pub(crate) fn new(parts: Parts) -> Self {
         let Parts { via, rank, nodes, wait, link, hub, launcher } = parts;
         let ending = Mutex::new(Ending { hub, launcher });
@@ -126,7 +117,7 @@ impl Job {
     ///
     /// # Errors
     /// A rank is lost, has left, has aborted, calls something else, or does not come within
-    /// [`Settings::wait`].
+    /// [`Settings::wait`](crate::Settings::wait).
     pub fn all_gather(&self, value: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
         self.channel("").all_gather(value)
     }
@@ -178,7 +169,7 @@ impl Job {
     }
 
     /// Leaves in good order: this rank takes part in nothing any more. Collective: rank 0 waits for the
-    /// others, at most for [`Settings::wait`]; they do not wait.
+    /// others, at most for [`Settings::wait`](crate::Settings::wait); they do not wait.
     ///
     /// # Errors
     /// The job is broken already, or the launcher refuses the goodbye.
@@ -214,7 +205,7 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// With another bound than [`Settings::wait`].
+    /// With another bound than [`Settings::wait`](crate::Settings::wait).
     #[must_use]
     pub fn within(mut self, wait: Duration) -> Self {
         self.wait = wait;

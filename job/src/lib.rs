@@ -42,6 +42,7 @@ mod fuzzing;
 mod host;
 mod hub;
 mod job;
+mod launcher;
 mod link;
 mod local;
 mod meeting;

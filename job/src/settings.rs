@@ -146,22 +146,6 @@ impl Settings {
         self
     }
 
-    /// Joins the job: the same on every rank.
-    ///
-    /// # Errors
-    /// A sentence that says what is wrong with the environment, or who is missing.
-    pub fn connect(&self) -> Result<crate::Job, Error> {
-        crate::connect::connect(self)
-    }
-
-    /// The rank that whoever started this process has given it, without a word to the others: for what each would say alike.
-    /// `None`: it was started alone, or cannot join.
-    #[must_use]
-    pub fn rank(&self) -> Option<u32> {
-        let settings = self.complete(&environment).ok()?;
-        crate::detect::plan(&settings, &environment).ok()?.rank()
-    }
-
     /// With what the environment says where the program said nothing.
     pub(crate) fn complete(&self, variables: Variables<'_>) -> Result<Complete, Error> {
         let via = match (self.via, variables("HG_JOB_VIA").as_deref()) {

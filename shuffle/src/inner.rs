@@ -1,5 +1,11 @@
 //! What the threads of a shuffle share: the hops, the mail, and what has gone wrong.
 
+mod arrivals;
+mod blocked;
+mod failing;
+mod settle;
+pub(crate) mod side;
+
 use std::{
     collections::HashMap,
     sync::{
@@ -13,12 +19,10 @@ use hg::Answer;
 use hg_job::NodeMap;
 use rustc_hash::FxHashMap;
 
+use self::{arrivals::Arriving, blocked::Watch, failing::Failed, settle::Settled, side::Side};
 use crate::{
     Error, Options,
-    arrivals::Arriving,
-    blocked::Watch,
     error::PANICKED,
-    failing::Failed,
     hop::{Gone, Hop, Pushed, Shared},
     inbox::{Amount, Chunk},
     linger::Linger,
@@ -31,8 +35,6 @@ use crate::{
     queue::{Loaded, Queue},
     route::{Came, Next, Routes},
     rpc::{From, Lane, Refused, arrive, watch, why},
-    settle::Settled,
-    side::Side,
 };
 
 /// A shuffle.

@@ -41,10 +41,7 @@
 #![cfg(not(loom))]
 
 mod account;
-mod arrivals;
-mod blocked;
 mod error;
-mod failing;
 mod hop;
 mod inbox;
 mod inner;
@@ -65,11 +62,10 @@ pub mod route;
 mod rpc;
 mod secret;
 mod sender;
-mod settle;
 mod shuffle;
-mod side;
 mod stats;
 mod sync;
+mod transport;
 mod turns;
 
 pub use crate::{

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use crate::{Error, side};
+use crate::{
+    Error,
+    transport::{self, Transport},
+};
 
 /// Limits and sizes of a shuffle. Everything has a default that works; [`Shuffle::new`](crate::Shuffle::new) checks
 /// the rest.
@@ -168,8 +171,8 @@ impl Options {
             ("network_url", &self.network_url, &self.network_settings),
         ];
         for (name, url, settings) in transports {
-            let transport = side::Transport { url, settings, key: None };
-            let Err(error) = side::builder(transport).open(url) else { continue };
+            let transport = Transport { url, settings, key: None };
+            let Err(error) = transport::builder(transport).open(url) else { continue };
             return Err(match error {
                 hg::Error::BadSetting { .. } | hg::Error::UnknownSetting { .. } => {
                     Error::BadOption { name: "network_settings", why: error.to_string() }

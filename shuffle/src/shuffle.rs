@@ -16,6 +16,7 @@ use crate::{
     Account, Delivery, Error, Options, Sender,
     error::PANICKED,
     hop::{Hop, Shared},
+    inner::side::{Side, block_on},
     inner::{Inner, Table},
     message::HEAD,
     overflow::Overflow,
@@ -23,8 +24,8 @@ use crate::{
     route::Routes,
     rpc::{From, Lane, arrive, watch, why},
     secret::Secret,
-    side::{Side, Transport, block_on},
     stats::Statistics,
+    transport::Transport,
 };
 
 /// Who the ranks of a job are, and how they exchange a few bytes before they are connected.

@@ -21,13 +21,11 @@ use crate::{
     node::Node,
     outcome::{Outcome, ensure, fail},
     random::Random,
-    suite::Suite,
+    suite::{CHILD_TEST, Suite},
     tests::sleeping::drive,
     world::{World, pattern},
 };
 
-/// Name of the test that [`crate::suite!`] makes for the child to be.
-pub(crate) const CHILD_TEST: &str = "a_second_process_is_answered_and_ends_with_its_parent";
 /// Messages of a [`Role::Caller`].
 pub(crate) const REQUESTS: u64 = 16;
 /// Size of the memory that a child registers.

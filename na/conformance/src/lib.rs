@@ -50,6 +50,7 @@ mod list;
 mod mem;
 mod node;
 mod outcome;
+mod patience;
 mod random;
 mod suite;
 mod tests;
@@ -61,9 +62,9 @@ pub use faulty::{Faults, Faulty};
 pub use list::{PROCESS_TESTS, TESTS};
 pub use mem::Mem;
 pub use outcome::Outcome;
+pub use patience::Patience;
 pub use suite::{Maker, Suite, Test};
 pub use traced::{Event, RECORDS_MAX, Record, Traced};
-pub use world::Patience;
 
 /// Runs one test by name, and panics with what was broken: the body of each `#[test]`.
 ///

@@ -14,8 +14,11 @@ use hg_na::{Address, Domain, Error, Memory, OpenOptions, Plugin};
 use crate::{
     faulty::{Faults, Faulty},
     outcome::Outcome,
-    world::Patience,
+    patience::Patience,
 };
+
+/// Name of the test that [`crate::suite!`] makes for the child to be.
+pub(crate) const CHILD_TEST: &str = "a_second_process_is_answered_and_ends_with_its_parent";
 
 /// Time after which a test counts as blocked, when none of its own bounds has ended it.
 const BLOCKED_AFTER: Duration = Duration::from_secs(130);
@@ -119,7 +122,7 @@ impl Suite {
     #[must_use]
     pub fn in_module(mut self, module: &str) -> Self {
         let inner = module.split_once("::").map(|(_, inner)| format!("{inner}::"));
-        self.child_test = Some(inner.unwrap_or_default() + crate::child::CHILD_TEST);
+        self.child_test = Some(inner.unwrap_or_default() + CHILD_TEST);
         self
     }
 

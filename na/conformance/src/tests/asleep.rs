@@ -19,12 +19,13 @@ use hg_na::{Error, GoneReason, Memory, Message, Op, OpId, Peer, Region, Rights};
 use crate::{
     node::Node,
     outcome::{Outcome, ensure, fail},
+    patience::Patience,
     suite::Suite,
     tests::{
         room,
         sleeping::{longest, never_sleeps, post_driven, sleep, sleeps, wait},
     },
-    world::{A, B, Patience, World, pattern},
+    world::{A, B, World, pattern},
 };
 
 /// Each operation is tried so often before a wait, and as often during one.

@@ -12,9 +12,10 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use crate::{
     node::Node,
     outcome::{Outcome, ensure},
+    patience::Patience,
     random::Random,
     suite::Suite,
-    world::{A, B, Patience, World},
+    world::{A, B, World},
 };
 
 /// Round trips of the lost wake-up hunt.

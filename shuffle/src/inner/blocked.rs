@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::inner::Inner;
+use super::Inner;
 
 /// What was seen of the thread of callbacks.
 #[derive(Debug, Default)]

@@ -15,34 +15,15 @@ use std::{
 use hg::{Peer, Request};
 use rustc_hash::FxHashMap;
 
+use super::Inner;
 use crate::{
     Error,
     hop::{Gone, Ready},
-    inner::Inner,
     lock::locked,
     rpc::{From, Refused, arrive, batch, failed, over, watch},
+    transport::{self, Transport},
     turns::Turns,
 };
-
-/// What the engine of a side is opened with.
-pub(crate) struct Transport<'a> {
-    pub(crate) url: &'a str,
-    pub(crate) settings: &'a [(String, String)],
-    pub(crate) key: Option<[u8; 32]>,
-}
-
-/// How the engine of a side is opened, less its limits.
-pub(crate) fn builder(Transport { url, settings, key }: Transport<'_>) -> hg::Builder {
-    let mut builder = hg::builder().listen(true).progress(hg::Progress::Own);
-    if url.split("://").next().is_some_and(|scheme| scheme.ends_with("tcp")) {
-        // Nodes that are imitated on one machine are to use their network.
-        builder = builder.setting("routing", "off");
-    }
-    for (name, value) in settings {
-        builder = builder.setting(name, value);
-    }
-    key.into_iter().fold(builder, hg::Builder::key)
-}
 
 /// The connections by which the ranks that may call here do so: each by that of its first call with the shuffle's id.
 #[derive(Debug)]
@@ -82,7 +63,7 @@ impl Side {
         (wait, yields): (hg::Wait, bool),
     ) -> Result<Self, Error> {
         let url = transport.url;
-        let builder = builder(transport)
+        let builder = transport::builder(transport)
             .wait(wait)
             .in_service_max(requests)
             .calls_max(requests)

@@ -7,11 +7,11 @@ use std::sync::{
 
 use hg::Answer;
 
+use super::{HERE, Inner};
 use crate::{
     MAXRPC_MAX,
     hop::{Gone, Hop},
     inbox::Chunk,
-    inner::{HERE, Inner},
     lock::locked,
     message::{Message, Messages},
     order::{Order, Place},

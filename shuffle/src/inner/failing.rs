@@ -11,14 +11,13 @@ use std::{
 
 use hg::CallOptions;
 
+use super::{Inner, side::block_on};
 use crate::{
     Error, Failure,
     hop::Hop,
-    inner::Inner,
     lock::locked,
     route::Came,
     rpc::{Lane, failed},
-    side::block_on,
 };
 
 impl Inner {

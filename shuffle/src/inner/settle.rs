@@ -15,11 +15,10 @@ use std::{
 
 use hg::CallOptions;
 
+use super::{Inner, side::block_on};
 use crate::{
-    inner::Inner,
     lock::locked,
     rpc::{Lane, over},
-    side::block_on,
 };
 
 /// Which peers send nothing more in which kind of queue.
