@@ -1,5 +1,7 @@
 //! Operations and completions: data instead of methods.
 
+use std::fmt;
+
 use crate::{
     Descriptor, Error, GoneReason, LocalSlice, Message, RegionState, RemoteSlice, SharedBytes,
 };
@@ -7,11 +9,11 @@ use crate::{
 /// A peer of one context: one incarnation of one remote context.
 ///
 /// Plain data. A handle outlives its peer, but is never good for another one.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Peer {
-    index: u32,
-    generation: u32,
-}
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Peer(
+    /// The index above the generation: one word, which every message is steered by.
+    u64,
+);
 
 impl Peer {
     /// A bit of [`Peer::index`] and of [`OpId::scope`] that a plugin leaves clear: one that is made of two
@@ -21,19 +23,27 @@ impl Peer {
     /// For plugins: a place in the plugin's table and how often that place was used.
     #[must_use]
     pub const fn new(index: u32, generation: u32) -> Self {
-        Self { index, generation }
+        Self((index as u64) << 32 | generation as u64)
     }
 
     /// Place in the plugin's table; below [`Peer::SECOND`], or marked by it.
     #[must_use]
     pub const fn index(self) -> u32 {
-        self.index
+        (self.0 >> 32) as u32
     }
 
     /// How often that place was used before.
+    #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
     #[must_use]
     pub const fn generation(self) -> u32 {
-        self.generation
+        self.0 as u32
+    }
+}
+
+impl fmt::Debug for Peer {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (index, generation) = (self.index(), self.generation());
+        out.debug_struct("Peer").field("index", &index).field("generation", &generation).finish()
     }
 }
 
