@@ -10,6 +10,7 @@
 //! `--clients` they have stopped in the middle of their calls to the same target, which has answers for all of them; the client itself
 //! knows nothing of them.
 
+use std::io::{self, Write};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -62,6 +63,9 @@ pub(crate) fn run(arguments: &Arguments, json: bool) -> Result<(), Error> {
         _hung = (hang(&arguments.url, arguments.peers, &engine)?, Vec::new());
         turns.add(Caller::over(engine, beside, &target)?)
     };
+    // Figures come at the end alone: whoever ends this by a signal before is to see how far it was.
+    let (peers, repetitions) = (arguments.peers, arguments.repetitions);
+    let _ = writeln!(io::stderr(), "hg-perf: {peers} hang; {repetitions} repetitions of 2 figures");
     for call in [alone, beside] {
         turns.line(move |taken| taken.figure(call));
     }
