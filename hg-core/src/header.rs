@@ -60,27 +60,21 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// All of them, by their numbers from 1 on.
+    const ALL: [Self; 8] = [
+        Self::Request,
+        Self::OneWay,
+        Self::Answer,
+        Self::Cancel,
+        Self::Fault,
+        Self::ArgumentsTaken,
+        Self::ResultTaken,
+        Self::Drained,
+    ];
+
     #[inline]
     fn from_wire(byte: u8) -> Option<Self> {
-        const REQUEST: u8 = Kind::Request as u8;
-        const ONE_WAY: u8 = Kind::OneWay as u8;
-        const ANSWER: u8 = Kind::Answer as u8;
-        const CANCEL: u8 = Kind::Cancel as u8;
-        const FAULT: u8 = Kind::Fault as u8;
-        const ARGUMENTS_TAKEN: u8 = Kind::ArgumentsTaken as u8;
-        const RESULT_TAKEN: u8 = Kind::ResultTaken as u8;
-        const DRAINED: u8 = Kind::Drained as u8;
-        match byte {
-            REQUEST => Some(Self::Request),
-            ONE_WAY => Some(Self::OneWay),
-            ANSWER => Some(Self::Answer),
-            CANCEL => Some(Self::Cancel),
-            FAULT => Some(Self::Fault),
-            ARGUMENTS_TAKEN => Some(Self::ArgumentsTaken),
-            RESULT_TAKEN => Some(Self::ResultTaken),
-            DRAINED => Some(Self::Drained),
-            _ => None,
-        }
+        Self::ALL.get(usize::from(byte).wrapping_sub(1)).copied()
     }
 }
 
@@ -151,36 +145,30 @@ pub struct Header {
 }
 
 impl Header {
+    /// An answer's without extensions.
+    const PLAIN: Self = Self {
+        kind: Kind::Answer,
+        code: 0,
+        id: 0,
+        rpc: RpcId(0),
+        remaining_ns: None,
+        checksum: false,
+        bulk: false,
+        frozen: false,
+    };
+
     /// The header of a request or of a one-way call.
     #[inline]
     #[must_use]
     pub fn request(kind: Kind, id: u64, rpc: RpcId) -> Self {
-        Self {
-            kind,
-            code: codec::Default::ID,
-            id,
-            rpc,
-            remaining_ns: None,
-            checksum: false,
-            bulk: false,
-            frozen: false,
-        }
+        Self { kind, code: codec::Default::ID, id, rpc, ..Self::PLAIN }
     }
 
     /// The header of an answer.
     #[inline]
     #[must_use]
     pub fn answer(id: u64, status: u8, checksum: bool) -> Self {
-        Self {
-            kind: Kind::Answer,
-            code: status,
-            id,
-            rpc: RpcId(0),
-            remaining_ns: None,
-            checksum,
-            bulk: false,
-            frozen: false,
-        }
+        Self { code: status, id, checksum, ..Self::PLAIN }
     }
 
     /// The header of a control message.
@@ -231,13 +219,19 @@ impl Header {
     /// When the message is shorter than the header: the caller's own bug.
     #[inline(always)]
     pub fn encode(&self, message: &mut [u8]) {
-        let (flags, at) = (self.flags(), Self::fixed_len(self.kind));
-        self.encode_fixed(flags, at + flags.extensions_len(), message);
+        self.encode_in(self.encoded_len(), message);
+    }
+
+    /// The same where [`Header::encoded_len`] was asked before.
+    #[inline(always)]
+    pub fn encode_in(&self, len: usize, message: &mut [u8]) {
+        self.encode_fixed(self.flags(), len, message);
         if let Some(remaining) = self.remaining_ns {
+            let at = Self::fixed_len(self.kind);
             message[at..at + DEADLINE_LEN].copy_from_slice(&remaining.to_le_bytes());
         }
         if self.checksum {
-            seal(message, at + flags.extensions_len());
+            seal(message, len);
         }
     }
 
@@ -297,16 +291,7 @@ impl Header {
         if len as u64 + u64::from(claimed) != message.len() as u64 {
             return Err(bad_length(message.len() < len, kind, id));
         }
-        let mut header = Self {
-            kind,
-            code: prefix[5],
-            id,
-            rpc: RpcId(0),
-            remaining_ns: None,
-            checksum: false,
-            bulk: false,
-            frozen: false,
-        };
+        let mut header = Self { kind, code: prefix[5], id, ..Self::PLAIN };
         if Self::fixed_len(kind) == REQUEST_LEN {
             header.rpc = RpcId(u64::from_le_bytes(eight(&message[20..28])));
         }
@@ -320,7 +305,7 @@ impl Header {
 
     /// The common case of [`Header::decode`] for requests: this build's codec, no extension but a deadline that has not
     /// passed; and where the payload begins. `None` says nothing about the message but that the long way is to be taken.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn decode_plain_request(message: &[u8]) -> Option<(Self, usize)> {
         let fixed = message.first_chunk::<REQUEST_LEN>()?;

@@ -239,17 +239,17 @@ impl Operations {
         (self.max - self.calls()).saturating_sub(self.granted)
     }
 
+    /// Begins the next one, whose id this is ([`Table::next_key`]).
     #[inline(always)]
-    fn begin_with(
+    fn begin(
         &mut self,
-        kind: Kind,
-        peer: Peer,
-        name: &'static str,
+        id: OperationId,
+        (kind, peer, name): (Kind, Peer, &'static str),
         deadline: Option<Instant>,
         [send, receive]: [OpState; 2],
         extra: Option<Extra>,
-    ) -> OperationId {
-        let id = self.table.insert_with(|| Operation {
+    ) {
+        self.table.insert_next(id, || Operation {
             peer,
             name,
             kind,
@@ -265,7 +265,6 @@ impl Operations {
             let table = &self.table;
             self.timers.arm(at, id, |key| is_awaited(table, key));
         }
-        id
     }
 
     /// When it ends at the latest.

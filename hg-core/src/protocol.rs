@@ -40,12 +40,15 @@ use crate::{
     serve::{Admission, Arrival, Control, Serves, Stalled},
 };
 
+/// No peer has this number.
+const NOBODY: Peer = Peer::new(u32::MAX, u32::MAX);
+
 /// A request whose handler is to run: its message is still among the round's completions.
 #[derive(Debug)]
 pub struct Ticket {
     /// Its origin.
     pub from: Peer,
-    /// Where its message is.
+    /// Where its message is; of one that was taken straight to its place, nowhere.
     pub at: usize,
     /// Its header.
     pub header: Header,
@@ -75,6 +78,11 @@ pub struct Protocol {
     pub deferred: Deferred,
     /// Longest last sentence in bytes: what a control message holds beside its header.
     fault_text_max: usize,
+    /// Whose plain request has last come in a round, and no other with it.
+    only_origin: Peer,
+    /// The last round has left nothing to do, and only calls, answers and requests have come and gone since: the next round may be
+    /// left out for one of those. Whoever does anything else takes it back.
+    pub is_at_rest: bool,
     /// How far it has drained.
     drain: drain::Stage,
     /// Connected peers that were told so.
@@ -104,6 +112,8 @@ impl Protocol {
             backlog: Backlog::new(limits.backlog_bytes_max, limits.calls_max),
             deferred: Deferred::default(),
             fault_text_max: max_control.saturating_sub(PREFIX_LEN),
+            only_origin: NOBODY,
+            is_at_rest: false,
             drain: drain::Stage::default(),
             told: FxHashSet::default(),
             now,
@@ -154,7 +164,16 @@ impl Protocol {
     #[inline(always)]
     pub fn collect(&mut self, id: OperationId, place: &mut Option<Outcome>) -> bool {
         let Some(context) = &mut self.context else { return false };
-        self.operations.collect(id, place, |peer, it| context.collect(peer, id.to_bits(), it))
+        let next = |peer, it: &mut Message| context.collect(peer, id.to_bits(), it);
+        self.operations.collect(id, place, next)
+            || place.is_some() && self.read_collected(id, place)
+    }
+
+    /// An answer has come to its place that is to be read.
+    #[cold]
+    fn read_collected(&mut self, id: OperationId, place: &mut Option<Outcome>) -> bool {
+        self.is_at_rest = false;
+        self.operations.read_collected(id, place)
     }
 
     /// Posts a call that has begun: its request, which may wait, and the receive of its answer.
@@ -230,18 +249,39 @@ impl Protocol {
                 Owner::Nobody => {}
             },
             Completion::Unexpected { from, message } => {
-                if let Some((header, payload)) = self.serves.handle_plain(message.as_slice()) {
-                    requests.push(Ticket { from: *from, at, header, payload });
-                } else {
-                    self.handle_arrival(*from, message, at, requests);
-                }
+                self.handle_arrival(*from, message, at, requests);
             }
             other => self.handle_rare(other, requests),
         }
     }
 
-    /// An unexpected message that is no plain request, or for which there may be no room.
-    #[inline(never)]
+    /// Takes a plain request straight to its place, where it is the next thing that the transport has of an origin whose requests come
+    /// one by one. What turns out to be another message is among what is `done`, as if a round had brought it.
+    #[inline(always)]
+    pub fn take_request(
+        &mut self,
+        place: &mut Message,
+        done: &mut Vec<Completion>,
+        requests: &mut Vec<Ticket>,
+    ) -> Option<Ticket> {
+        let from = self.only_origin;
+        if from == NOBODY || !self.serves.is_at_ease() {
+            return None;
+        }
+        if !self.context.as_mut()?.take_request(from, place) {
+            return None;
+        }
+        if let Some((header, payload)) = self.serves.handle_plain(place.as_slice()) {
+            return Some(Ticket { from, at: usize::MAX, header, payload });
+        }
+        let mut message = std::mem::replace(place, Message::inline(0));
+        self.handle_arrival(from, &mut message, done.len(), requests);
+        done.push(Completion::Unexpected { from, message });
+        None
+    }
+
+    /// An unexpected message of a round's.
+    #[inline]
     fn handle_arrival(
         &mut self,
         from: Peer,
@@ -250,7 +290,10 @@ impl Protocol {
         requests: &mut Vec<Ticket>,
     ) {
         match self.serves.handle_message(from, message.as_slice()) {
-            Arrival::Run { header, payload } => requests.push(Ticket { from, at, header, payload }),
+            Arrival::Run { header, payload } => {
+                self.only_origin = if requests.is_empty() { from } else { NOBODY };
+                requests.push(Ticket { from, at, header, payload });
+            }
             Arrival::Hold => {
                 let message = std::mem::replace(message, Message::inline(0));
                 self.serves.hold(from, message, self.now);
@@ -425,6 +468,20 @@ impl Protocol {
     #[must_use]
     pub fn has_chores(&self) -> bool {
         self.operations.has_chores() | self.serves.has_chores()
+    }
+
+    /// Whether the next round may be left out for an answer or a request.
+    #[inline]
+    #[must_use]
+    pub fn may_rest(&self) -> bool {
+        self.is_at_rest & !self.serves.has_chores()
+    }
+
+    /// A round is over: it may have left something to do.
+    #[inline]
+    pub fn end_round(&mut self) {
+        let has_work = self.operations.has_moves() | self.serves.has_held() | self.has_chores();
+        self.is_at_rest = !has_work & self.deferred.is_empty();
     }
 
     /// Bytes of messages that wait for room in the transport.

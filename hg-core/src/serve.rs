@@ -290,12 +290,16 @@ impl Serves {
         self.at_ease = if is_plain { half } else { 0 };
     }
 
-    /// The common case of [`Serves::handle_message`]: the header of a request that is to run, and where its payload begins.
+    /// Whether one more may arrive without a look at shares.
+    #[inline(always)]
+    pub(crate) fn is_at_ease(&self) -> bool {
+        self.arrived < self.at_ease
+    }
+
+    /// The common case of [`Serves::handle_message`], where [`Serves::is_at_ease`]: the header of a request that is to run, and where
+    /// its payload begins.
     #[inline(always)]
     pub(crate) fn handle_plain(&mut self, message: &[u8]) -> Option<(Header, usize)> {
-        if self.arrived >= self.at_ease {
-            return None;
-        }
         let plain = Header::decode_plain_request(message)?;
         self.arrived += 1;
         Some(plain)
@@ -303,7 +307,9 @@ impl Serves {
 
     /// An unexpected message has arrived.
     pub fn handle_message(&mut self, from: Peer, message: &[u8]) -> Arrival {
-        if let Some((header, payload)) = self.handle_plain(message) {
+        if self.is_at_ease()
+            && let Some((header, payload)) = self.handle_plain(message)
+        {
             return Arrival::Run { header, payload };
         }
         if self.reject_above.is_none() && !self.has_room(from) || self.is_held(from) {

@@ -49,6 +49,12 @@ impl Key {
         (self.0 & INDEX_MASK) as usize
     }
 
+    /// The same as it is kept.
+    #[inline(always)]
+    fn low(self) -> u32 {
+        (self.0 & INDEX_MASK) as u32
+    }
+
     #[expect(clippy::cast_possible_truncation, reason = "a key has 60 bits")]
     #[inline(always)]
     fn number(self) -> u32 {
@@ -108,16 +114,21 @@ impl<T> Table<T> {
     /// At [`ENTRIES_MAX`]: the caller limits them long before.
     #[inline(always)]
     pub fn insert_with(&mut self, make: impl FnOnce() -> T) -> Key {
-        if self.free.is_empty() {
-            self.grow();
-        }
-        let index = self.free.pop().expect("a free place was made");
-        let place = &mut self.places[index as usize];
+        let key = self.next_key();
+        self.insert_next(key, make);
+        key
+    }
+
+    /// The same under [`Table::next_key`], which this is.
+    #[inline(always)]
+    pub(crate) fn insert_next(&mut self, key: Key, make: impl FnOnce() -> T) {
+        debug_assert!(key == self.next_key(), "the key of the next entry");
+        self.free.pop();
+        let place = &mut self.places[key.index()];
         // Nothing is dropped: a free place holds nothing.
         std::mem::forget(place.value.replace(make()));
-        place.number = self.next;
-        self.next = self.next.wrapping_add(1);
-        Key::new(index, place.number)
+        place.number = key.number();
+        self.next = key.number().wrapping_add(1);
     }
 
     /// The key that the next entry will have.
@@ -164,28 +175,17 @@ impl<T> Table<T> {
             return None;
         }
         let value = place.value.take()?;
-        self.free.push(u32::try_from(key.index()).expect("an index has 28 bits"));
+        self.free.push(key.low());
         Some(value)
     }
 
-    /// Drops the entry where it is; its key is never good again.
-    #[inline(always)]
-    pub fn discard(&mut self, key: Key) {
-        let Some(place) = self.places.get_mut(key.index()) else { return };
-        if place.number == key.number() && place.value.is_some() {
-            place.value = None;
-            self.free.push(u32::try_from(key.index()).expect("an index has 28 bits"));
-        }
-    }
-
-    /// Forgets an entry that owns nothing, where it is; its key is never good again.
+    /// Forgets an entry that is there and owns nothing, where it is; its key is never good again.
     #[inline(always)]
     pub fn forget(&mut self, key: Key) {
+        debug_assert!(self.get(key).is_some(), "an entry is forgotten once");
         let Some(place) = self.places.get_mut(key.index()) else { return };
-        if place.number == key.number() && place.value.is_some() {
-            std::mem::forget(place.value.take());
-            self.free.push(u32::try_from(key.index()).expect("an index has 28 bits"));
-        }
+        std::mem::forget(place.value.take());
+        self.free.push(key.low());
     }
 
     /// Every entry, without its key.

@@ -190,10 +190,10 @@ impl Engine {
     pub(crate) fn begin(
         &self,
         target: &Peer,
-        start: impl FnOnce(&Port, Peer) -> Result<OperationId, Box<Failure>>,
+        start: impl FnOnce(&Port, hg_na::Peer) -> Result<OperationId, Box<Failure>>,
     ) -> (&Arc<Port>, Result<OperationId, Box<Failure>>) {
         match self.steer(target) {
-            Some((port, target)) => (port, start(port, target)),
+            Some((port, target)) => (port, start(port, target.na)),
             None => (&self.port, Err(unknown_peer())),
         }
     }

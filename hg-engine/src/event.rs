@@ -12,7 +12,7 @@
 use std::{
     os::fd::{AsFd, BorrowedFd},
     sync::{
-        Arc, MutexGuard,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
@@ -23,6 +23,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use crate::{
     OpenError,
     inside::is_inside,
+    lock::MutexGuard,
     platform::Timer,
     port::{Port, Role, State},
 };

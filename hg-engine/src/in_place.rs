@@ -78,16 +78,13 @@ impl Engine {
 impl Port {
     fn start_call_in_place<R: Rpc>(
         &self,
-        peer: Peer,
+        peer: hg_na::Peer,
         args: R::Args<'_>,
         mut bytes: Vec<u8>,
         options: CallOptions,
     ) -> Result<OperationId, Box<Failure>> {
         let mut header = self.header_of::<R>(Kind::Request, &options);
-        let deadline = match options.deadline {
-            Some(left) => self.starting_deadline(left, &mut header)?,
-            None => None,
-        };
+        let deadline = self.starting_deadline(options.deadline, &mut header)?;
         let wire = R::pack(args);
         let unencodable = |error| unencodable(R::NAME, &error);
         let size = codec::Default::size(&wire).map_err(unencodable)?;
@@ -108,6 +105,6 @@ impl Port {
         let mut message =
             if bytes.len() <= INLINE_MAX { Message::copied(&bytes) } else { Message::from(bytes) };
         let state = self.enter_state().ok_or_else(forked)?;
-        self.post_call(state, (peer, R::NAME), header, deadline, &mut message)
+        self.post_call(state, (peer, R::NAME), (header, start), deadline, &mut message)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{
     ops::Deref,
-    sync::{Arc, MutexGuard},
+    sync::Arc,
     task::{Context, Poll, Waker},
     time::Duration,
 };
@@ -15,6 +15,7 @@ use hg_core::{
 use crate::{
     deferred,
     inside::{is_inside, is_waited_for, waiting},
+    lock::MutexGuard,
     port::{Port, State},
 };
 
@@ -200,7 +201,7 @@ impl Port {
     fn poll_operation(&self, id: OperationId, context: &Context<'_>) -> Poll<Outcome> {
         let mut clone = None;
         loop {
-            let Some(mut state) = self.enter_state() else {
+            let Some(mut state) = self.enter_at_rest() else {
                 return Poll::Ready(self.no_outcome());
             };
             if let Some(outcome) = state.protocol.operations.take(id) {

@@ -26,7 +26,7 @@ use std::{
     fmt, io,
     pin::Pin,
     sync::{
-        Arc, MutexGuard, OnceLock,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
     task::{Context, Poll, Waker},
@@ -37,7 +37,7 @@ pub(crate) use self::queues::Origin;
 use self::queues::{Queues, Ticket, Turn, Work};
 use crate::{
     contain::contain,
-    lock::Mutex,
+    lock::{Mutex, MutexGuard},
     platform::{Job, Platform, Thread},
 };
 

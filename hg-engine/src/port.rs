@@ -22,7 +22,7 @@ mod step;
 use std::{
     fmt,
     sync::{
-        Arc, MutexGuard,
+        Arc,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence},
     },
     time::{Duration, Instant},
@@ -48,7 +48,7 @@ use crate::{
     background::Background,
     budget::Budget,
     contain::contain,
-    lock::{self, Mutex, RwLock},
+    lock::{self, Mutex, MutexGuard, RwLock},
     platform::Platform,
     pool::Pool,
     settings::Settings,
@@ -188,8 +188,15 @@ impl Incoming {
 
 /// What serves the requests of a port: its handlers, and their futures.
 pub(crate) trait Service: Send {
-    /// Runs the handlers of these requests, which lie among what is done. When the last one has ended, the state is still
-    /// locked from its answer.
+    /// Runs the handler of one request. When it has ended, the state is still locked from its answer.
+    fn serve_one<'p>(
+        &mut self,
+        port: &'p Arc<Port>,
+        request: &Ticket,
+        message: &mut Message,
+    ) -> Option<MutexGuard<'p, State>>;
+
+    /// The same of these requests, which lie among what is done; the state is locked from the last one's answer.
     fn serve<'p>(
         &mut self,
         port: &'p Arc<Port>,
@@ -212,6 +219,8 @@ pub(crate) type Leftovers = Box<dyn FnOnce() + Send>;
 
 /// What the holder of the role works with.
 pub(crate) struct Work {
+    /// A request that was taken out of turn.
+    request: Message,
     done: Vec<Completion>,
     requests: Vec<Ticket>,
     pub(crate) answers: Vec<Answered>,
@@ -226,7 +235,7 @@ pub(crate) struct Work {
 }
 
 /// Rounds that share one reading of the clock while nobody sleeps.
-const ROUNDS_PER_CLOCK: u32 = 16;
+const ROUNDS_PER_CLOCK: u32 = 32;
 
 /// Looks for the state's lock before a thread of a user's sleeps for it: some microseconds.
 const LOOKS_BEFORE_SLEEP: u32 = 200;
@@ -281,6 +290,7 @@ impl Port {
         let address = context.address().clone();
         let scheme = address.scheme().into();
         let work = Work {
+            request: Message::inline(0),
             done: Vec::new(),
             requests: Vec::new(),
             answers: Vec::new(),
@@ -318,6 +328,14 @@ impl Port {
     /// for ever.
     #[inline]
     pub(crate) fn enter_state(&self) -> Option<MutexGuard<'_, State>> {
+        let mut state = self.enter_at_rest()?;
+        state.protocol.is_at_rest = false;
+        Some(state)
+    }
+
+    /// The same to call, to take an answer, or to make a round: what leaves nothing for a round to do, or knows that it does.
+    #[inline]
+    pub(crate) fn enter_at_rest(&self) -> Option<MutexGuard<'_, State>> {
         self.state.try_lock().or_else(|| self.enter_contended_state())
     }
 

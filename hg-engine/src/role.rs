@@ -47,7 +47,7 @@ mod poll;
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
-        Arc, MutexGuard,
+        Arc,
         atomic::{Ordering, fence},
     },
     task::{Wake, Waker},
@@ -62,6 +62,7 @@ use crate::{
     failure::no_thread,
     idle::Idle,
     inside::{is_in_handler, is_inside, waiting},
+    lock::MutexGuard,
     platform::{Spawned, Thread},
     port::{Look, OutcomeOf, Patient, Port, Role, Sleep, State, Work},
 };
@@ -75,7 +76,7 @@ impl Port {
     /// The role, if nobody has it, and the locked state for the first round.
     #[inline(always)]
     pub(crate) fn try_role(self: &Arc<Self>) -> Option<(Role<'_>, MutexGuard<'_, State>)> {
-        let mut state = self.enter_state()?;
+        let mut state = self.enter_at_rest()?;
         let work = state.take_work(self.shared.platform.as_ref(), false)?;
         self.begin_driving(Role::new(self, work), state)
     }
@@ -181,7 +182,7 @@ impl Port {
 
     #[inline]
     fn drive_or_follow(self: &Arc<Self>, id: OperationId, outcome: &mut Option<Outcome>) {
-        let Some(mut state) = self.enter_state() else { return };
+        let Some(mut state) = self.enter_at_rest() else { return };
         // With several calls under way the outcome is often there already.
         if state.protocol.operations.any_settled()
             && state.protocol.operations.take_into(id, outcome)
@@ -310,7 +311,7 @@ impl Port {
                 last = limit.is_some_and(|limit| limit <= platform.now());
             }
             let found;
-            (moved, found) = self.step(role, self.enter_state()?, look);
+            (moved, found) = self.step(role, self.enter_at_rest()?, look);
             if found.is_some() || last {
                 if found.is_some() {
                     idle.has_found();
@@ -359,7 +360,7 @@ impl Port {
             } else {
                 idle.has_slept();
             }
-            let Some(next) = self.enter_state() else { return false };
+            let Some(next) = self.enter_at_rest() else { return false };
             state = next;
         }
     }
@@ -399,7 +400,7 @@ impl Port {
         // SeqCst: `deep` is read after the count was lowered; the background thread raises `deep` before
         // it reads the count.
         let last = self.background.callers.fetch_sub(1, Ordering::SeqCst) == 1;
-        let is_busy = || self.enter_state().is_some_and(|state| state.protocol.is_busy());
+        let is_busy = || self.enter_at_rest().is_some_and(|state| state.protocol.is_busy());
         if last && (self.background.deep.load(Ordering::SeqCst) || is_busy()) && !self.is_forked() {
             // Release: pairs with `callers_left`.
             self.background.come_back.store(true, Ordering::Release);

@@ -10,7 +10,7 @@ mod unanswered;
 
 use std::{
     sync::{
-        Arc, MutexGuard,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     task::Poll,
@@ -35,6 +35,7 @@ use self::{
 use crate::{
     contain::contain,
     inside::{Inside, in_handler},
+    lock::MutexGuard,
     port::{
         Answered, Due, Handler, Incoming, Leftovers, Port, Registered, Request, Run, Service,
         State, Task, drop_handlers, no_message, run_caught,
@@ -91,81 +92,79 @@ impl Server {
 
 impl Service for Server {
     #[inline]
-    fn serve<'p>(
+    fn serve_one<'p>(
         &mut self,
         port: &'p Arc<Port>,
-        requests: &mut Vec<Ticket>,
-        done: &mut [Completion],
+        &Ticket { from: origin, ref header, payload, .. }: &Ticket,
+        message: &mut Message,
     ) -> Option<MutexGuard<'p, State>> {
         let version = port.shared.handlers_version();
         if version != self.handlers_version {
             self.refresh_handlers(port, version);
         }
         let Self { handlers, last_rpc, request, answer, tasks, starts, .. } = self;
-        // Read for those that have a deadline: it is counted from their arrival.
-        let mut now = None;
         let handlers = handlers.as_ref()?;
-        let mut begun = 0;
-        while let Some(&Ticket { from: origin, at, ref header, payload }) = requests.get(begun) {
-            begun += 1;
-            let Some(Completion::Unexpected { message, .. }) = done.get_mut(at) else { continue };
-            let Some(place) = place_of(header.rpc, handlers, last_rpc) else {
-                port.refuse_unknown(origin, header, handlers.signature_of_name(header.rpc));
-                continue;
-            };
-            let Registered { kind, gives, handler } = handlers.at(place);
-            let arrived =
-                header.remaining_ns.map(|_| *now.get_or_insert_with(|| port.shared.platform.now()));
-            if header.lends() {
-                let request = (origin, *header, &message.as_slice()[payload..]);
-                port.serve_large(handler, request, arrived, (tasks, answer));
-                if port.was_closed_here() {
-                    break;
+        let Some(place) = place_of(header.rpc, handlers, last_rpc) else {
+            port.refuse_unknown(origin, header, handlers.signature_of_name(header.rpc));
+            return None;
+        };
+        let Registered { kind, gives, asks, handler } = handlers.at(place);
+        // Where somebody may ask for its deadline, which is counted from its arrival.
+        let is_asked = header.remaining_ns.is_some() && (*asks || header.lends());
+        let arrived = is_asked.then(|| port.shared.platform.now());
+        if header.lends() {
+            let request = (origin, *header, &message.as_slice()[payload..]);
+            port.serve_large(handler, request, arrived, (tasks, answer));
+            return None;
+        }
+        let request = request.get_or_insert_with(|| Request::new(Arc::clone(port)));
+        request.reuse(origin, header, arrived);
+        match kind {
+            ServeKind::Plain => {
+                let payload = &message.as_slice()[payload..];
+                let handler = handler.as_ref();
+                let run = || run_caught(handler, request, payload, answer, &mut None);
+                let run = in_handler(port.id, Inside::Plain, run);
+                let mut state = port.state.lock();
+                if run == Run::Answered {
+                    state.protocol.reply(origin, header.id, answer);
                 }
-                continue;
+                state.protocol.serves.end_in_round(origin, header.id);
+                Some(state)
             }
-            let request = request.get_or_insert_with(|| Request::new(Arc::clone(port)));
-            request.reuse(origin, header, arrived);
-            match kind {
-                ServeKind::Plain => {
-                    let payload = &message.as_slice()[payload..];
-                    let handler = handler.as_ref();
-                    let run = || run_caught(handler, request, payload, answer, &mut None);
-                    let run = in_handler(port.id, Inside::Plain, run);
-                    let mut state = port.state.lock();
-                    if run == Run::Answered {
-                        state.protocol.reply(origin, header.id, answer);
-                    }
-                    state.protocol.serves.end_in_round(origin, header.id);
-                    if begun == requests.len() {
-                        requests.clear();
-                        return Some(state);
-                    }
-                    if !state.is_open() {
-                        break;
-                    }
-                }
-                ServeKind::Async if port.runtime_for(handler.as_ref()).is_none() => {
-                    let spares = spares_of(&mut starts.spares, place);
-                    let start = Start { tasks, answer, spares, is_kept: *gives };
-                    let (message, count) = ((&*message, payload), &mut starts.count);
-                    let state = port.run_async(handler.as_ref(), request, message, count, start);
-                    if port.was_closed_here() {
-                        break;
-                    }
-                    if begun == requests.len() && state.is_some() {
-                        requests.clear();
-                        return state;
-                    }
-                }
-                ServeKind::Async | ServeKind::Blocking => {
-                    let incoming = Incoming::take(message, origin, header, payload);
-                    port.run_elsewhere(Arc::clone(handler), incoming, arrived);
-                }
+            ServeKind::Async if port.runtime_for(handler.as_ref()).is_none() => {
+                let spares = spares_of(&mut starts.spares, place);
+                let start = Start { tasks, answer, spares, is_kept: *gives };
+                let (message, count) = ((&*message, payload), &mut starts.count);
+                port.run_async(handler.as_ref(), request, message, count, start)
+            }
+            ServeKind::Async | ServeKind::Blocking => {
+                let incoming = Incoming::take(message, origin, header, payload);
+                port.run_elsewhere(Arc::clone(handler), incoming, arrived);
+                None
+            }
+        }
+    }
+
+    fn serve<'p>(
+        &mut self,
+        port: &'p Arc<Port>,
+        requests: &mut Vec<Ticket>,
+        done: &mut [Completion],
+    ) -> Option<MutexGuard<'p, State>> {
+        let mut locked = None;
+        for ticket in requests.iter() {
+            let was_closed =
+                locked.take().is_some_and(|state: MutexGuard<'_, State>| !state.is_open());
+            if was_closed || port.was_closed_here() {
+                break;
+            }
+            if let Some(Completion::Unexpected { message, .. }) = done.get_mut(ticket.at) {
+                locked = self.serve_one(port, ticket, message);
             }
         }
         requests.clear();
-        None
+        locked
     }
 
     fn poll_ready(&mut self, port: &Port, answers: &mut Vec<Answered>) {
@@ -234,7 +233,7 @@ impl Port {
 
     /// Starts an `async` handler: runs it to its future, and polls that. One that ends at once leaves the state locked from its
     /// answer.
-    #[inline(never)]
+    #[inline(always)]
     fn run_async(
         self: &Arc<Self>,
         handler: &dyn Handler,

@@ -2,7 +2,6 @@
 
 use std::{
     cell::Cell,
-    sync::MutexGuard,
     time::{Duration, Instant},
 };
 
@@ -14,11 +13,12 @@ use hg_core::{
     operations::OperationId,
     rpc::Rpc,
 };
-use hg_na::{Exchanged, INLINE_MAX, Message, departing, holds_frozen};
+use hg_na::{Exchanged, INLINE_MAX, Message, Peer, departing, holds_frozen};
 
 use crate::{
-    CallOptions, Peer,
+    CallOptions,
     failure::{forked, reserve_failure, unencodable},
+    lock::MutexGuard,
     port::{Port, State, no_message},
 };
 
@@ -41,10 +41,7 @@ impl Port {
         options: CallOptions,
     ) -> Result<OperationId, Box<Failure>> {
         let mut header = self.header_of::<R>(kind, &options);
-        let deadline = match options.deadline {
-            Some(left) => self.starting_deadline(left, &mut header)?,
-            None => None,
-        };
+        let deadline = self.starting_deadline(options.deadline, &mut header)?;
         let wire = R::pack(args);
         let unencodable = |error| unencodable(R::NAME, &error);
         let (size, holds_frozen) = holds_frozen(|| codec::Default::size(&wire));
@@ -60,8 +57,8 @@ impl Port {
         let mut message = Message::inline(start + size);
         codec::Default::encode(&wire, &mut message.as_mut_slice()[start..]).map_err(unencodable)?;
         drop(wire); // A user's `Drop` may panic: while nothing was begun.
-        let Some(state) = self.enter_state() else { return Err(forked().into()) };
-        let made = self.post_call(state, (peer, R::NAME), header, deadline, &mut message);
+        let Some(state) = self.enter_at_rest() else { return Err(forked().into()) };
+        let made = self.post_call(state, (peer, R::NAME), (header, start), deadline, &mut message);
         if message.slot().is_some() {
             std::mem::forget(message); // Owns nothing.
         }
@@ -92,14 +89,14 @@ impl Port {
         let mut state = self.enter_state().ok_or_else(forked)?;
         let context = state.protocol.context();
         let mut message =
-            context.and_then(|it| it.message(peer.na, start + size)).map_err(reserve_failure)?;
+            context.and_then(|it| it.message(peer, start + size)).map_err(reserve_failure)?;
         // A user's `Serialize` runs: not under the lock.
         drop(state);
         codec::Default::encode(&wire, &mut message.as_mut_slice()[start..])
             .map_err(|error| unencodable(R::NAME, &error))?;
         drop(wire);
         let state = self.enter_state().ok_or_else(forked)?;
-        self.post_call(state, (peer, R::NAME), header, deadline, &mut message)
+        self.post_call(state, (peer, R::NAME), (header, start), deadline, &mut message)
     }
 
     /// A call whose message is copied once more on its way: so few bytes cost less than asking for memory to write
@@ -121,7 +118,7 @@ impl Port {
         drop(wire);
         let mut message = Message::from(bytes);
         let state = self.enter_state().ok_or_else(forked)?;
-        let made = self.post_call(state, (peer, R::NAME), header, deadline, &mut message);
+        let made = self.post_call(state, (peer, R::NAME), (header, start), deadline, &mut message);
         // A message that the transport did not copy is gone, and with it the memory.
         let mut bytes = message.into_vec();
         bytes.clear();
@@ -166,7 +163,7 @@ impl Port {
         &self,
         mut state: MutexGuard<'_, State>,
         (peer, name): (Peer, &'static str),
-        mut header: Header,
+        (mut header, start): (Header, usize),
         deadline: Option<Instant>,
         message: &mut Message,
     ) -> Result<OperationId, Box<Failure>> {
@@ -175,20 +172,21 @@ impl Port {
             return Err(self.too_many_calls().into());
         };
         header.id = id.to_bits();
-        header.encode(message.as_mut_slice());
-        let exchanged = if two_way { state.protocol.exchange(id, peer.na, message) } else { None };
+        header.encode_in(start, message.as_mut_slice());
+        let exchanged = if two_way { state.protocol.exchange(id, peer, message) } else { None };
         match exchanged {
             Some(Exchanged { send, receive }) => {
                 let ops = (send, receive);
-                state.protocol.operations.begin_exchanged((peer.na, name), deadline, ops);
+                state.protocol.operations.begin_exchanged(id, (peer, name), deadline, ops);
             }
             None => {
+                state.protocol.is_at_rest = false;
                 state.protocol.context().map_err(Failure::from)?;
                 let operations = &mut state.protocol.operations;
-                let begun = operations.begin_call((peer.na, name), two_way, deadline, None);
+                let begun = operations.begin_call((peer, name), two_way, deadline, None);
                 begun.ok_or_else(|| self.too_many_calls())?;
                 let message = std::mem::replace(message, no_message());
-                state.protocol.post_call(id, peer.na, two_way, message)?;
+                state.protocol.post_call(id, peer, two_way, message)?;
             }
         }
         drop(state);
@@ -210,15 +208,18 @@ impl Port {
 
     /// When a call that may take so long ends (`None`: beyond all time); its header says so to the target. A call
     /// without any time is not made.
+    #[inline(always)]
     pub(crate) fn starting_deadline(
         &self,
-        left: Duration,
+        left: Option<Duration>,
         header: &mut Header,
     ) -> Result<Option<Instant>, Failure> {
+        let Some(left) = left else { return Ok(None) };
         if left.is_zero() {
             return Err(Failure::DeadlineExceeded(Started::No));
         }
-        header.remaining_ns = Some(u64::try_from(left.as_nanos()).unwrap_or(u64::MAX));
+        let whole = left.as_secs().saturating_mul(1_000_000_000);
+        header.remaining_ns = Some(whole.saturating_add(left.subsec_nanos().into()));
         Ok(self.now().checked_add(left))
     }
 
@@ -274,24 +275,24 @@ impl Port {
 
         let mut state = self.enter_state().ok_or(hg_na::Error::Forked)?;
         if !two_way {
-            state.protocol.kept.check_arguments(peer.na, lent.cost())?;
+            state.protocol.kept.check_arguments(peer, lent.cost())?;
         }
         let context = state.protocol.context();
         let mut message = context
-            .and_then(|it| it.message(peer.na, start + payload.len()))
+            .and_then(|it| it.message(peer, start + payload.len()))
             .map_err(reserve_failure)?;
         message.as_mut_slice()[start..].copy_from_slice(payload);
         // Those of a call are kept with it; the port keeps those of a one-way call, which is over when it was sent.
         let (of_call, of_port) = if two_way { (Some(lent), None) } else { (None, Some(lent)) };
         let operations = &mut state.protocol.operations;
-        let begun = operations.begin_call((peer.na, name), two_way, deadline, of_call);
+        let begun = operations.begin_call((peer, name), two_way, deadline, of_call);
         let id = begun.ok_or_else(|| self.too_many_calls())?;
         header.id = id.to_bits();
         header.encode(message.as_mut_slice());
-        let posted = state.protocol.post_call(id, peer.na, two_way, message);
+        let posted = state.protocol.post_call(id, peer, two_way, message);
         let (kept, freed) = if posted.is_ok() { (of_port, None) } else { (None, of_port) };
         if let Some(lent) = kept {
-            state.protocol.kept.insert_arguments(id, peer.na, lent, deadline);
+            state.protocol.kept.insert_arguments(id, peer, lent, deadline);
         }
         drop(state);
         drop(freed);

@@ -3,7 +3,7 @@
 use std::{
     fmt,
     pin::Pin,
-    sync::{Arc, MutexGuard},
+    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
@@ -18,6 +18,7 @@ use hg_na::{Begun, Direction, Rights, SharedBytes};
 use crate::{
     Peer,
     inside::{Inside, innermost_of, is_in_handler, is_inside},
+    lock::MutexGuard,
     pending::{Pending, PortRef},
     port::{Port, State},
 };

@@ -231,10 +231,12 @@ impl<'f> Names<'f> {
             (false, Some(_)) => quote!(Blocking),
             (false, None) => quote!(Plain),
         };
+        let takes_context = function.context.is_some();
         let served = if function.is_async() { self.served_later() } else { self.served_now() };
         quote! {
             impl #generics #private::Serve<#context> for #name {
                 const KIND: #private::ServeKind = #private::ServeKind::#kind;
+                const TAKES_CONTEXT: bool = #takes_context;
 
                 #[inline]
                 fn serve<__A>(

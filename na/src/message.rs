@@ -156,7 +156,7 @@ impl Message {
     }
 
     /// The bytes.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn as_slice(&self) -> &[u8] {
         match &self.0 {

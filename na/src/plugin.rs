@@ -213,6 +213,15 @@ pub trait Context: Send + fmt::Debug {
         false
     }
 
+    /// A short cut for whoever serves one peer: the next unexpected message of this peer, where it carries its bytes inside itself
+    /// and a round would take it first of all such messages. It replaces `request`.
+    ///
+    /// `false`: nothing has changed, as with [`Context::collect`]; nothing else is looked at here, either.
+    fn take_request(&mut self, from: Peer, request: &mut Message) -> bool {
+        let _: (Peer, &mut Message) = (from, request);
+        false
+    }
+
     /// A short cut for a transfer ([`crate::Op::Put`], [`crate::Op::Get`]) whose bytes this side moves by itself, with
     /// neither the peer nor a later round: checks it, and gives what moves them ([`Begun::Ready`]), so that nobody who
     /// waits for this context waits for bytes. What costs less to move than to hand over is over at once.

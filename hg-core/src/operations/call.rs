@@ -51,21 +51,23 @@ impl Operations {
         let ops = [OpState::None; 2];
         let kind = if two_way { Kind::Call } else { Kind::OneWay };
         let extra = lent.map(|it| Extra::Arguments(Box::new(it)));
-        let has_room = self.calls() < self.max;
-        has_room.then(|| self.begin_with(kind, peer, name, deadline, ops, extra))
+        let id = self.next_id()?;
+        self.begin(id, (kind, peer, name), deadline, ops, extra);
+        Some(id)
     }
 
     /// Starts a two-way call of which the transport has accepted both halves already, under
-    /// [`Operations::next_id`].
+    /// [`Operations::next_id`], which this is.
     #[inline(always)]
     pub fn begin_exchanged(
         &mut self,
+        id: OperationId,
         (peer, name): (Peer, &'static str),
         deadline: Option<Instant>,
         (send, receive): (OpId, OpId),
-    ) -> OperationId {
+    ) {
         let ops = [OpState::Quiet(send), OpState::Open(receive)];
-        self.begin_with(Kind::Call, peer, name, deadline, ops, None)
+        self.begin(id, (Kind::Call, peer, name), deadline, ops, None);
     }
 
     /// The transport has accepted one half.
@@ -153,7 +155,7 @@ impl Operations {
             return false;
         }
         if !is_plain_answer(id, message) {
-            return self.read_collected(id, place);
+            return false;
         }
         if call.deadline.is_some() {
             self.timers.disarm();
@@ -163,8 +165,7 @@ impl Operations {
     }
 
     /// An answer has come to its place that is to be read.
-    #[cold]
-    fn read_collected(&mut self, id: OperationId, place: &mut Option<Outcome>) -> bool {
+    pub(crate) fn read_collected(&mut self, id: OperationId, place: &mut Option<Outcome>) -> bool {
         if let Some(Outcome::Answered { message, .. }) = place.take() {
             let returned = &mut Returned::Message(message);
             self.handle_done_otherwise(id, Half::Receive, &mut Ok(()), returned);

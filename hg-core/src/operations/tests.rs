@@ -68,7 +68,7 @@ fn an_answer_is_collected_where_nobody_else_is_to_be_told() {
     let begin = |calls: &mut Operations, serials: [u64; 2]| {
         let id = calls.next_id().unwrap();
         let ops = (op(serials[0]), op(serials[1]));
-        assert_eq!(calls.begin_exchanged((PEER, "test"), None, ops), id);
+        calls.begin_exchanged(id, (PEER, "test"), None, ops);
         id
     };
     let id = begin(&mut calls, [2, 1]);
@@ -85,7 +85,8 @@ fn an_answer_is_collected_where_nobody_else_is_to_be_told() {
     assert!(calls.collect(id, &mut place, answer(id, Status::Ok)));
     assert!(matches!(place.take(), Some(Outcome::Answered { handler_error: false, .. })));
     let id = begin(&mut calls, [6, 5]);
-    assert!(calls.collect(id, &mut place, answer(id, Status::NoSuchRpc)));
+    assert!(!calls.collect(id, &mut place, answer(id, Status::NoSuchRpc)));
+    assert!(calls.read_collected(id, &mut place));
     assert!(matches!(place, Some(Outcome::Failed(_))));
     assert!(calls.is_empty() && !calls.any_settled());
 }

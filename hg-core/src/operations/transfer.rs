@@ -159,9 +159,8 @@ impl Operations {
             is_draining: false,
         });
         transfer.look_who_moves(peer, context);
-        let ops = [OpState::None; 2];
-        let id =
-            self.begin_with(Kind::Transfer, peer, "", None, ops, Some(Extra::Transfer(transfer)));
+        let (id, ops) = (self.table.next_key(), [OpState::None; 2]);
+        self.begin(id, (Kind::Transfer, peer, ""), None, ops, Some(Extra::Transfer(transfer)));
         self.run_transfer(id, Some(context));
         if let Some(waiting) = self.stalled.get_mut(&peer)
             && waiting.len() > 2 * self.table.len()

@@ -25,7 +25,9 @@ impl Operations {
     fn begin_wait(&mut self, kind: Kind) -> OperationId {
         self.others += 1;
         let nobody = Peer::new(u32::MAX, u32::MAX);
-        self.begin_with(kind, nobody, "", None, [OpState::None; 2], None)
+        let id = self.table.next_key();
+        self.begin(id, (kind, nobody, ""), None, [OpState::None; 2], None);
+        id
     }
 
     /// Whether anybody waits for that.

@@ -49,6 +49,7 @@ impl Protocol {
     #[inline(never)]
     fn post_answer(&mut self, op: Op) {
         let peer = op.peer();
+        self.is_at_rest = false;
         let Some(context) = &mut self.context else { return };
         let token = Owner::Nobody.quiet_token();
         match self.backlog.post(context.as_mut(), token, op, &self.operations) {

@@ -147,6 +147,7 @@ impl Protocol {
         let was_connected =
             |peer| context.as_mut().is_none_or(|context| context.was_connected(peer));
         let is_settled = self.operations.expire(id, now, was_connected);
+        self.is_at_rest = false;
         self.run_effects();
         is_settled
     }

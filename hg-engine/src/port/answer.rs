@@ -27,7 +27,7 @@ pub(crate) fn encode_value<T: Serialize>(
         Ok(size) if start + size <= port.shared.caps.short_expected => {
             let bytes = answer.make_inline(start + size);
             match codec::Default::encode(&value, &mut bytes[start..]) {
-                Ok(_) => return header.encode(bytes),
+                Ok(_) => return header.encode_in(start, bytes),
                 Err(error) => unencodable(&error),
             }
         }

@@ -11,7 +11,7 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, MutexGuard,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -19,7 +19,7 @@ use std::{
 use hg_na::{Address, Error};
 
 use super::{Port, Shared};
-use crate::{Peer, inside::innermost, lock::Mutex, thread_number};
+use crate::{Peer, inside::innermost, lock::Mutex, lock::MutexGuard, thread_number};
 
 /// Ports and whole engines that this process ever had.
 static NUMBERS: AtomicU64 = AtomicU64::new(0);

@@ -41,6 +41,10 @@ pub(crate) trait Handler: Send + Sync {
     fn gives(&self) -> bool {
         false
     }
+    /// Whether it is given its request, which it may ask.
+    fn asks(&self) -> bool {
+        true
+    }
     /// Runs it. An answer that is there at once is written to its place, and so is a future of it, which only an `async` handler
     /// has: where its last one was, if that is given.
     fn run(
@@ -97,11 +101,13 @@ pub(crate) struct Registered {
     /// What the handler says of itself, at hand.
     pub(crate) kind: ServeKind,
     pub(crate) gives: bool,
+    pub(crate) asks: bool,
     pub(crate) handler: Arc<dyn Handler>,
 }
 
 impl Registered {
     pub(crate) fn new(handler: impl Handler + 'static) -> Self {
-        Self { kind: handler.kind(), gives: handler.gives(), handler: Arc::new(handler) }
+        let (kind, gives, asks) = (handler.kind(), handler.gives(), handler.asks());
+        Self { kind, gives, asks, handler: Arc::new(handler) }
     }
 }

@@ -1,11 +1,9 @@
 //! The role in somebody's hands.
 
-use std::{
-    mem::ManuallyDrop,
-    sync::{Arc, MutexGuard},
-};
+use std::{mem::ManuallyDrop, sync::Arc};
 
 use super::{Port, State, Work};
+use crate::lock::MutexGuard;
 
 /// The role: who has it makes progress. Dropped, it goes back, or on to a follower.
 pub(crate) struct Role<'p> {

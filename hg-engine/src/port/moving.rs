@@ -16,7 +16,7 @@
 
 use std::{
     sync::{
-        Arc, MutexGuard,
+        Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -29,7 +29,7 @@ use hg_core::{
 use hg_na::Begun;
 
 use super::{Port, Role, State};
-use crate::{deferred, pool::Origin};
+use crate::{deferred, lock::MutexGuard, pool::Origin};
 
 /// A piece that began before one tick and has not ended by the next one is stood in for: after 5 ms at most.
 const TICK: Duration = Duration::from_micros(2500);

@@ -1,12 +1,11 @@
 //! One round of progress.
 
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 
 use hg_core::operations::{OperationId, Outcome};
-use hg_na::{Completion, Done, Returned};
 
 use super::{Port, ROUNDS_PER_CLOCK, Role, Shared, State, Work};
-use crate::deferred;
+use crate::{deferred, lock::MutexGuard};
 
 /// What the holder of the role makes progress for.
 pub(crate) trait Look {
@@ -23,7 +22,7 @@ pub(crate) trait Look {
 
     /// Asked before a round that may be left out, if it waits for one thing alone: finding that, the round is.
     #[inline(always)]
-    fn collect(&mut self, _state: &mut State, _work: &mut Work) -> Option<Self::Found> {
+    fn collect(&mut self, _state: &mut State) -> Option<Self::Found> {
         None
     }
 }
@@ -76,10 +75,8 @@ impl Look for OutcomeOf<'_> {
     }
 
     #[inline(always)]
-    fn collect(&mut self, state: &mut State, work: &mut Work) -> Option<()> {
-        let found = work.may_leave_out(state) && state.protocol.collect(self.id, self.outcome);
-        work.rounds_since_clock += u32::from(found);
-        found.then_some(())
+    fn collect(&mut self, state: &mut State) -> Option<()> {
+        state.protocol.collect(self.id, self.outcome).then_some(())
     }
 }
 
@@ -96,22 +93,34 @@ impl Port {
     ) -> (bool, Option<L::Found>) {
         let work = role.work();
         state.hand_in(work);
-        if let Some(found) = look.collect(&mut state, work) {
-            role.give_back(state);
-            return (true, Some(found));
+        if work.may_leave_out(&state) {
+            if let Some(found) = look.collect(&mut state) {
+                work.rounds_since_clock += 1;
+                role.give_back(state);
+                return (true, Some(found));
+            }
+            let Work { request, done, requests, .. } = work;
+            if let Some(ticket) = state.protocol.take_request(request, done, requests) {
+                work.rounds_since_clock += 1;
+                let found = look.look(&mut state);
+                drop(state);
+                let locked = work.service.serve_one(self, &ticket, &mut work.request);
+                return (true, self.end_serving(role, locked, found, look).1);
+            }
         }
         let mut moved = self.progress_transport(&mut state, work);
         let found = look.look(&mut state);
         if found.is_some() {
             state.protocol.tell_waiting(); // What was found has made room.
         }
+        state.protocol.end_round();
         let has_moves = state.protocol.operations.has_moves();
         let is_over = work.requests.is_empty()
             && state.protocol.deferred.is_empty()
             && state.is_open()
             && !has_moves;
         if is_over && !work.is_ready() {
-            forget_all(&mut work.done);
+            work.done.clear();
             if found.is_some() {
                 role.give_back(state);
             }
@@ -131,21 +140,31 @@ impl Port {
             moved = true;
             deferred::run(&mut work.deferred, self.id, &self.shared.pool);
         }
-        let mut locked = None;
-        let is_served = !work.requests.is_empty() || work.is_ready();
-        if !work.requests.is_empty() {
-            let Work { service, requests, done, .. } = work;
-            locked = service.serve(self, requests, done);
-        }
-        forget_all(&mut work.done);
-        if work.is_ready() {
-            moved = true;
+        let Work { service, requests, done, .. } = work;
+        let locked = service.serve(self, requests, done);
+        done.clear();
+        let (has_moved, found) = self.end_serving(role, locked, found, look);
+        (moved | has_moved, found)
+    }
+
+    /// Handlers have been run: polls what they have left, and moves a piece of a transfer. Says whether that was anything.
+    #[inline(always)]
+    fn end_serving<'p, L: Look + ?Sized>(
+        self: &'p Arc<Self>,
+        role: &mut Role<'p>,
+        mut locked: Option<MutexGuard<'p, State>>,
+        found: Option<L::Found>,
+        look: &mut L,
+    ) -> (bool, Option<L::Found>) {
+        let work = role.work();
+        let is_ready = work.is_ready();
+        if is_ready {
             locked = None;
             work.service.poll_ready(self, &mut work.answers);
         }
-        if has_moves || is_served && self.has_moves(&mut locked) {
+        let has_moves = self.has_moves(&mut locked);
+        if has_moves {
             locked = None;
-            moved = true;
             self.move_piece(role, |transfer| found.is_none() && look.may_wait(self, transfer));
         }
         if found.is_some()
@@ -154,7 +173,7 @@ impl Port {
         {
             role.give_back(state);
         }
-        (moved, found)
+        (is_ready | has_moves, found)
     }
 
     /// Whether handlers have left pieces to be moved.
@@ -168,7 +187,7 @@ impl Port {
     /// The holder's last round leaves nothing but wakers to be woken: whoever is woken finds the role free.
     #[cold]
     fn end_round(&self, role: &mut Role<'_>, mut state: MutexGuard<'_, State>) {
-        forget_all(&mut role.work().done);
+        role.work().done.clear();
         let mut deferred = std::mem::take(&mut state.protocol.deferred);
         role.give_back(state);
         deferred::run(&mut deferred, self.id, &self.shared.pool);
@@ -228,10 +247,7 @@ impl Work {
     /// Whether a round may be left out, of those that share a reading of the clock: nothing else is known to be due.
     #[inline]
     fn may_leave_out(&self, state: &State) -> bool {
-        self.rounds_since_clock < ROUNDS_PER_CLOCK
-            && !state.protocol.has_chores()
-            && state.protocol.deferred.is_empty()
-            && !self.is_ready()
+        self.rounds_since_clock < ROUNDS_PER_CLOCK && state.protocol.may_rest() && !self.is_ready()
     }
 
     /// Says whether the clock was read in this round; others go by the last reading.
@@ -245,28 +261,4 @@ impl Work {
         self.rounds_since_clock += 1;
         is_due
     }
-}
-
-/// Empties the list. What owns nothing, the common case, is dropped without being asked.
-#[inline(always)]
-fn forget_all(done: &mut Vec<Completion>) {
-    while let Some(completion) = done.pop() {
-        let owns_nothing = if let Completion::Unexpected { message, .. } = &completion {
-            message.slot().is_some()
-        } else if let Completion::Done(Done { result: Ok(()), returned, .. }) = &completion {
-            matches!(returned, Returned::Message(message) if message.slot().is_some())
-        } else {
-            false
-        };
-        if owns_nothing {
-            std::mem::forget(completion);
-        } else {
-            drop_completion(completion);
-        }
-    }
-}
-
-#[cold]
-fn drop_completion(completion: Completion) {
-    drop(completion);
 }

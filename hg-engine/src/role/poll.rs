@@ -12,13 +12,14 @@
 //!   they always did.
 //! - Inside of a handler nobody polls for progress: the role is in use around it, or the handler is to end soon.
 
-use std::sync::{Arc, MutexGuard, atomic::Ordering};
+use std::sync::{Arc, atomic::Ordering};
 
 use hg_core::operations::{OperationId, Outcome};
 
 use crate::{
     background::Progress,
     inside::is_in_handler,
+    lock::MutexGuard,
     port::{OutcomeOf, Port, Role, State},
     settings::Wait,
 };
@@ -58,7 +59,7 @@ impl Port {
         outcome: &mut Option<Outcome>,
     ) -> Progress {
         for _ in 0..LOOKS_FOR_THE_ROLE {
-            let Some(mut state) = self.enter_state() else { break };
+            let Some(mut state) = self.enter_at_rest() else { break };
             if state.protocol.operations.any_settled()
                 && state.protocol.operations.take_into(id, outcome)
             {
@@ -91,7 +92,7 @@ impl Port {
                 return;
             }
             self.shared.platform.relax();
-            let Some(next) = self.enter_state() else { return };
+            let Some(next) = self.enter_at_rest() else { return };
             state = next;
         }
         self.round(&mut role, state, &mut look);

@@ -41,6 +41,10 @@ impl<R: Serve<Request>> Handler for OfFunction<R> {
         R::KIND
     }
 
+    fn asks(&self) -> bool {
+        R::TAKES_CONTEXT
+    }
+
     #[inline]
     fn run(
         &self,
@@ -189,7 +193,7 @@ where
             Err(run) => return run,
         };
         let given = Answer { request: Some(request.clone()), rpc: PhantomData };
-        unanswered::collect(|| (self.function)(request, R::unpack(args), given));
+        unanswered::run(|| (self.function)(request, R::unpack(args), given));
         Run::Given
     }
 }

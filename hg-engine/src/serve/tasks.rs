@@ -150,7 +150,7 @@ impl Tasks {
         if !wakening.is_unused() {
             // Whoever has the waker wakes nobody: the key is used up.
             self.add(Box::new(Nothing), due);
-            self.table.discard(key);
+            drop(self.table.remove(key));
         }
         run
     }

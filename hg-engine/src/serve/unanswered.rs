@@ -14,7 +14,7 @@ use crate::{
 };
 
 thread_local! {
-    /// What [`collect`] answers; `None` outside of it.
+    /// What [`run`] answers; `None` outside of it.
     static UNANSWERED: RefCell<Option<Vec<Request>>> = const { RefCell::new(None) };
 }
 
@@ -30,7 +30,7 @@ pub(super) fn keep(request: Request) -> Option<Request> {
 }
 
 /// Runs a handler; if it panics, the requests that it left unanswered are told with what.
-pub(super) fn collect(handler: impl FnOnce()) {
+pub(super) fn run(handler: impl FnOnce()) {
     let before = UNANSWERED.replace(Some(Vec::new()));
     let outcome = catch_unwind(AssertUnwindSafe(handler));
     let unanswered = UNANSWERED.replace(before);

@@ -229,6 +229,16 @@ impl Node {
         Ok(true)
     }
 
+    /// The next request by the short cut, where none has come before it; says whether it was taken.
+    pub(crate) fn take_request(&mut self, from: Peer, bytes: &[u8]) -> Outcome<bool> {
+        let (name, mut message) = (self.name, Message::copied(b"before"));
+        let is_next = self.unexpected.is_empty();
+        let is_taken = is_next && self.context.take_request(from, &mut message);
+        let expected = if is_taken { bytes } else { b"before" };
+        ensure!(message.as_slice() == expected, "{name}: {message:?} is there for {expected:?}");
+        Ok(is_taken)
+    }
+
     /// Begins a transfer; one that is to begin later is refused, as with [`Error::Again`].
     pub(crate) fn begin<'op>(&mut self, op: &'op Op) -> Begun<'op> {
         let transit = op.transit().expect("a put or a get of equal sides");

@@ -439,6 +439,14 @@ impl Context for RouteContext {
         self.local.collect(from, tag, answer)
     }
 
+    #[inline]
+    fn take_request(&mut self, from: Peer, request: &mut Message) -> bool {
+        if from.index() & Peer::SECOND != 0 || !self.marks.is_plainly_direct(from) {
+            return false;
+        }
+        self.local.take_request(from, request)
+    }
+
     fn begin<'near>(&mut self, transit: &Transit<'near, '_>) -> Begun<'near> {
         self.begin_locally(transit)
     }

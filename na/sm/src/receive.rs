@@ -69,6 +69,22 @@ impl Connection {
         true
     }
 
+    /// Takes a short request, where that comes next.
+    #[inline(always)]
+    pub(crate) fn take_request(&mut self, admission: bool, request: &mut Message) -> bool {
+        let Some(link) = self.link.as_mut().filter(|_| self.is_hot) else { return false };
+        let Some(slot) = link.peek(REQUESTS) else { return false };
+        ahead::fetch(link.part(REQUESTS, FETCHED_AHEAD));
+        let word = slot.claimed_word(); // C2
+        if !is_short(word, REQUESTS) || !(admission & self.is_admitted) {
+            return false;
+        }
+        request.set_slot(bytes_of(slot.payload()), length(word)); // C2
+        take(link, REQUESTS);
+        (self.empty_rounds, self.is_streaming, self.owed) = (0, false, 1);
+        true
+    }
+
     /// Whether a round of polling would take something; asked after the fence of a sleep.
     pub(crate) fn has_work(&self, admission: bool) -> bool {
         let Some(link) = &self.link else { return false };

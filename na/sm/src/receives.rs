@@ -66,8 +66,8 @@ impl Receives {
         if self.table.is_empty() {
             self.table.resize(TABLE, FREE);
         }
-        if self.has_plain_place(receive.tag) {
-            self.put_plain(receive);
+        if let Some(at) = self.plain_place(receive.tag) {
+            self.put_plain(at, receive);
             return true;
         }
         let place = self.table[self.place(receive.tag)];
@@ -87,7 +87,7 @@ impl Receives {
     fn put(&mut self, receive: Receive) {
         let at = self.place(receive.tag);
         if !self.table[at].is_used {
-            return self.put_plain(receive);
+            return self.put_plain(at, receive);
         }
         self.table[at].collided += 1;
         let Receive { tag, serial, token } = receive;
@@ -105,10 +105,9 @@ impl Receives {
         }
     }
 
-    /// Adds a receive whose place is free.
+    /// Adds a receive whose place is this one, and free.
     #[inline(always)]
-    pub(crate) fn put_plain(&mut self, receive: Receive) {
-        let at = self.place(receive.tag);
+    pub(crate) fn put_plain(&mut self, at: usize, receive: Receive) {
         let place = &mut self.table[at];
         (place.is_used, place.receive) = (true, receive);
         self.in_table += 1;
@@ -120,10 +119,12 @@ impl Receives {
         self.in_table >= STREAM_MIN
     }
 
-    /// Whether its place is free, and no other receive was ever to have it.
+    /// Its place, where that is free, and no other receive was ever to have it.
     #[inline(always)]
-    pub(crate) fn has_plain_place(&self, tag: Tag) -> bool {
-        self.table.get(self.place(tag)).is_some_and(|place| !place.is_used && place.collided == 0)
+    pub(crate) fn plain_place(&self, tag: Tag) -> Option<usize> {
+        let at = self.place(tag);
+        let is_plain = |place: &Place| !place.is_used && place.collided == 0;
+        self.table.get(at).is_some_and(is_plain).then_some(at)
     }
 
     /// The fast path of [`Receives::take`]: a receive in the table.
@@ -247,19 +248,22 @@ mod tests {
         for tag in [7, 7 + 64] {
             assert!(receives.post(receive(tag, tag)));
         }
-        assert!(!receives.has_plain_place(7) && receives.has_plain_place(8));
+        assert!(receives.plain_place(7).is_none() && receives.plain_place(8).is_some());
         assert_eq!(receives.take(7), Some(receive(7, 7)));
-        assert!(!receives.has_plain_place(7), "the other one may have the same tag as the next");
+        assert!(
+            receives.plain_place(7).is_none(),
+            "the other one may have the same tag as the next"
+        );
         assert!(!receives.post(receive(7 + 64, 9)));
         assert_eq!(receives.take(7 + 64), Some(receive(7 + 64, 7 + 64)));
-        assert!(receives.has_plain_place(7), "nothing is left of it");
+        assert!(receives.plain_place(7).is_some(), "nothing is left of it");
     }
 
     #[test]
     fn a_table_grows_with_what_is_in_flight_and_no_further() {
         let mut receives = Receives::default();
         for tag in 0..5000_u64 {
-            let is_plain = receives.has_plain_place(tag);
+            let is_plain = receives.plain_place(tag).is_some();
             assert!(tag == 0 || tag.is_power_of_two() || is_plain || tag > 1024, "{tag}");
             assert!(receives.post(receive(tag, tag)));
         }
@@ -281,7 +285,7 @@ mod tests {
             assert_eq!(receives.cancel(tag), Some(receive(tag, tag)));
             assert_eq!((receives.cancel(tag), receives.take(tag)), (None, None));
         }
-        assert!(receives.has_plain_place(7));
+        assert!(receives.plain_place(7).is_some());
         assert!(receives.post(receive(71, 9)), "its tag is free");
         assert_eq!(receives.take(7), None, "of the same place");
         assert_eq!(receives.take(71), Some(receive(71, 9)));

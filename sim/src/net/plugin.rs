@@ -225,6 +225,11 @@ impl Context for SimContext {
         })
     }
 
+    fn take_request(&mut self, from: Peer, request: &mut Message) -> bool {
+        let taken = self.with(|net, at| net.take_request(at, from));
+        taken.map(|message| *request = message).is_some()
+    }
+
     fn begin<'near>(&mut self, transit: &Transit<'near, '_>) -> Begun<'near> {
         match self.with(|net, at| net.begin(at, transit)) {
             Ok(owner) => Begun::Ready(Box::new(NetMover::new(&self.net, self.id, owner, transit))),

@@ -147,6 +147,25 @@ impl Net {
         }
     }
 
+    /// A request out of turn, where it comes next of its peer.
+    pub(super) fn take_request(&mut self, at: usize, from: Peer) -> Option<Message> {
+        let (now, lane) = (self.now(), Lane::Unexpected);
+        let side = self.endpoints[at].side(from)?;
+        let is_short = |(_, _, message): &(_, _, Message)| message.slot().is_some();
+        let is_next = side.arriving[lane as usize].front().is_some_and(is_short)
+            && matches!(side.link, Link::Open { .. });
+        let side = self.endpoints[at].slots[from.index() as usize].side.as_deref()?;
+        if !self.rules.short_cuts || !is_next || !self.can_take(at, side, lane, now) {
+            return None;
+        }
+        let mut done = Vec::new();
+        self.take_one(at, from, lane, &mut done);
+        match done.pop()? {
+            Completion::Unexpected { message, .. } => Some(message),
+            _ => None,
+        }
+    }
+
     fn take_one(&mut self, at: usize, peer: Peer, lane: Lane, done: &mut Vec<Completion>) {
         let keeps_answers = self.is_planted(Planted::AnswerStalls);
         let Some(side) = self.endpoints[at].side(peer) else { return };

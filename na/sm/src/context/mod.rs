@@ -225,6 +225,11 @@ impl Context for SmContext {
         self.collect_answer(from, tag, answer)
     }
 
+    #[inline]
+    fn take_request(&mut self, from: Peer, request: &mut Message) -> bool {
+        self.take_only_request(from, request)
+    }
+
     fn begin<'near>(&mut self, transit: &Transit<'near, '_>) -> Begun<'near> {
         if self.guard.is_child() { Begun::No } else { self.begin_now(transit) }
     }

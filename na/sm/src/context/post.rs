@@ -82,9 +82,10 @@ impl SmContext {
         let &Exchange { to, tag, send, receive } = exchange;
         let connection = self.peers.find(to)?;
         let is_plain = connection.is_hot && connection.is_open();
-        if !is_plain || !connection.receives.has_plain_place(tag) {
+        if !is_plain {
             return None;
         }
+        let place = connection.receives.plain_place(tag)?;
         // The request first: it is on its way meanwhile. Its answer is not looked for before the next round.
         let mut sent = connection.send_inline(Kind::Request, message);
         if sent == Inline::Refused {
@@ -95,7 +96,7 @@ impl SmContext {
         }
         let serial = self.serial + 2;
         self.serial = serial;
-        connection.receives.put_plain(Receive { tag, serial, token: receive });
+        connection.receives.put_plain(place, Receive { tag, serial, token: receive });
         if connection.receives.is_streaming()
             && let Some(link) = &connection.link
         {

@@ -69,6 +69,20 @@ impl SmContext {
         is_there
     }
 
+    /// A request, before the round that would take it, where no other connection is polled directly; chores come first.
+    #[inline(always)]
+    pub(crate) fn take_only_request(&mut self, from: Peer, request: &mut Message) -> bool {
+        if self.has_chores || self.hot.len() != 1 || self.guard.is_child() {
+            return false;
+        }
+        let is_open = self.intake.admission;
+        let is_there = self.peers.find(from).is_some_and(|it| it.take_request(is_open, request));
+        if is_there {
+            self.count(1);
+        }
+        is_there
+    }
+
     #[cold]
     fn round_with_chores(
         &mut self,
