@@ -1,0 +1,55 @@
+//! `verbs://DEVICE[:PORT][@ADDRESS]`: Hydrargyrum's transport over RDMA verbs, without libfabric between.
+//!
+//! libibverbs is loaded when the first such URL is opened; a program starts without it and is told then what to install. Any
+//! card with reliable connections and shared receive queues will do: InfiniBand, RoCE, soft-RoCE. `ARCHITECTURE.md` says how it works.
+//!
+//! ```no_run
+//! use hg_na::{Address, OpenOptions, Plugin as _};
+//!
+//! let plugin = hg_na_verbs::VerbsPlugin::default();
+//! let domain = plugin.open(&Address::new("verbs://")?, &OpenOptions::listening())?;
+//! let context = domain.context(0)?;
+//! println!("{}", context.address());
+//! # Ok::<(), hg_na::Error>(())
+//! ```
+//!
+//! # Settings
+//! | name | meaning |
+//! |---|---|
+//! | `connect-timeout-ms` | bound for greeting a peer (30,000) |
+//! | `silence-bound-ms` | bound for noticing a peer that is cut off (30,000; 3,000 at least) |
+//! | `max-peers` | connections of one context (65,536) |
+//! | `signal-every` | one in so many posts of a queue pair asks for its completion (32); 1: each |
+//! | `rma` | `off`: put and get travel in messages (`on`) |
+//!
+//! # Threads
+//! As `hg_na` says. Each context has completion queue, receive queue and queue pairs of its own.
+//!
+//! # Cleanup
+//! Dropping a context says goodbye to its peers and frees all that it has of the card; the library stays loaded.
+//!
+//! # Features
+//! None.
+
+mod address;
+mod arrive;
+#[expect(unsafe_code, reason = "calls into a C library")]
+mod card;
+mod chores;
+mod context;
+mod domain;
+mod lent;
+mod lifeline;
+mod moves;
+mod plugin;
+mod post;
+mod send;
+mod settings;
+mod signals;
+mod strangers;
+mod waiter;
+mod way;
+mod wire;
+
+pub use plugin::VerbsPlugin;
+pub use rdma_core_sys::{Missing, PATH_VARIABLE};

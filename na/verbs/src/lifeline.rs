@@ -1,0 +1,261 @@
+//! A stream socket beside each connection: the kernel's word for whether the other process lives.
+//!
+//! It carries the greeting and the goodbye, and then nothing: the kernel closes it when its process dies, however it dies, and probes it
+//! when the other machine falls silent. It comes from the address that its listener has, which the other side's queue pair is held against.
+//!
+//! Anybody may connect. One look takes [`READS`] reads at most, and a lifeline whose own words are not read is not read either, so that
+//! nobody's words cost more than a few kilobytes.
+
+use std::{
+    io::{self, Read as _},
+    net::{IpAddr, SocketAddr},
+    os::fd::{AsFd as _, BorrowedFd},
+    time::Duration,
+};
+
+use hg_na::{Address, Error, Identity};
+use hg_na_memory::NotInherited;
+use hg_na_parts::limits::os_error;
+use nix::sys::epoll::EpollFlags;
+use socket2::{Domain, SockAddr, Socket, TcpKeepalive, Type};
+
+use crate::wire::{RECORD_MAX, Record};
+
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 1024;
+/// Reads of one look, of a longest record each.
+const READS: usize = 4;
+/// Bytes that may wait to be written; while more do, nothing is read.
+const OUT_MAX: usize = 4096;
+
+fn socket_for(address: SocketAddr) -> io::Result<Socket> {
+    Socket::new(Domain::for_address(address), Type::STREAM.nonblocking().cloexec(), None)
+}
+
+/// Takes connections.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    /// Before its socket: a forked child would take connections that nobody serves.
+    _kept: NotInherited,
+    socket: Socket,
+    /// What was bound: with the port that the kernel chose.
+    pub(crate) place: SocketAddr,
+}
+
+impl Listener {
+    /// Binds a place; `listens` or only holds it.
+    ///
+    /// # Errors
+    /// [`Error::AddressInUse`] with `own`, [`Error::Os`].
+    pub(crate) fn bind(place: SocketAddr, listens: bool, own: &Address) -> Result<Self, Error> {
+        let socket = socket_for(place).map_err(|error| os_error("socket", error))?;
+        // A predecessor's closed connections do not keep its port.
+        socket.set_reuse_address(true).map_err(|error| Error::os("setsockopt", error))?;
+        let in_use = |error: io::Error, call| match error.kind() {
+            io::ErrorKind::AddrInUse => Error::AddressInUse(own.clone()),
+            _ => Error::os(call, error),
+        };
+        socket.bind(&place.into()).map_err(|error| in_use(error, "bind"))?;
+        if listens {
+            socket.listen(BACKLOG).map_err(|error| in_use(error, "listen"))?;
+        }
+        let bound = socket.local_addr().map_err(|error| Error::os("getsockname", error))?;
+        let place = bound.as_socket().unwrap_or(place);
+        Ok(Self { _kept: NotInherited::new(socket.as_fd()), socket, place })
+    }
+
+    /// One connection, when there is one.
+    pub(crate) fn accept(&self, silence: Duration) -> io::Result<Lifeline> {
+        let (socket, from) =
+            self.socket.accept4(nix::libc::SOCK_NONBLOCK | nix::libc::SOCK_CLOEXEC)?;
+        Lifeline::over(socket, &from, false, silence)
+    }
+
+    /// For the wait set.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// One lifeline.
+#[derive(Debug)]
+pub(crate) struct Lifeline {
+    /// Before its socket: a forked child would keep it open when this process dies.
+    _kept: NotInherited,
+    socket: Socket,
+    /// Who is at its other end, by the kernel's word, once it is connected.
+    pub(crate) peer: Identity,
+    /// Its address.
+    pub(crate) ip: IpAddr,
+    is_connecting: bool,
+    /// What the kernel was asked to tell of.
+    watched: Option<EpollFlags>,
+    out: Vec<u8>,
+    input: Vec<u8>,
+}
+
+/// How a lifeline ended without a goodbye.
+#[derive(Debug)]
+pub(crate) enum Cut {
+    /// The other process has ended.
+    Exited,
+    /// Nobody answers the kernel's probes.
+    Silent,
+    /// It never was connected.
+    NotThere(io::Error),
+    /// Something that is no record came.
+    Rubbish(&'static str),
+}
+
+impl Lifeline {
+    /// Begins to connect, from an address of this machine's.
+    pub(crate) fn connect(from: IpAddr, to: SocketAddr, silence: Duration) -> io::Result<Self> {
+        let socket = socket_for(to)?;
+        if from.is_ipv4() == to.is_ipv4() {
+            socket.bind(&SocketAddr::new(from, 0).into())?;
+        }
+        let address = to.into();
+        let is_connecting = match socket.connect(&address) {
+            Ok(()) => false,
+            Err(error) if error.raw_os_error() == Some(nix::libc::EINPROGRESS) => true,
+            Err(error) => return Err(error),
+        };
+        Self::over(socket, &address, is_connecting, silence)
+    }
+
+    fn over(
+        socket: Socket,
+        to: &SockAddr,
+        is_connecting: bool,
+        silence: Duration,
+    ) -> io::Result<Self> {
+        let to = to.as_socket().ok_or(io::ErrorKind::InvalidInput)?;
+        let ip = to.ip().to_canonical();
+        socket.set_tcp_nodelay(true)?;
+        let (idle, interval, retries) = probes(silence);
+        let probes = TcpKeepalive::new()
+            .with_time(Duration::from_secs(idle))
+            .with_interval(Duration::from_secs(interval))
+            .with_retries(retries);
+        socket.set_tcp_keepalive(&probes)?;
+        socket.set_tcp_user_timeout(Some(silence))?;
+        let kept = NotInherited::new(socket.as_fd());
+        let peer = Identity::network(SocketAddr::new(ip, to.port()));
+        let (watched, out, input) = (None, Vec::new(), Vec::new());
+        Ok(Self { _kept: kept, socket, peer, ip, is_connecting, watched, out, input })
+    }
+
+    /// What it waits for, if that is not what was said last.
+    pub(crate) fn changed_interest(&mut self) -> Option<EpollFlags> {
+        let interest = self.interest();
+        let before = self.watched.replace(interest);
+        (before != Some(interest)).then_some(interest)
+    }
+
+    fn interest(&self) -> EpollFlags {
+        let mut flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP;
+        if self.is_stuffed() {
+            flags = EpollFlags::empty();
+        }
+        flags.set(EpollFlags::EPOLLOUT, self.is_connecting || !self.out.is_empty());
+        flags
+    }
+
+    /// The other side does not read.
+    fn is_stuffed(&self) -> bool {
+        self.out.len() > OUT_MAX
+    }
+
+    /// For the wait set.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Says something, now or as soon as the kernel takes it.
+    pub(crate) fn say(&mut self, record: &Record) {
+        self.out.extend(record.encode());
+        self.flush();
+    }
+
+    /// Writes what waits. Errors show when it is read, which nothing that waits keeps it from then.
+    pub(crate) fn flush(&mut self) {
+        while !self.is_connecting && !self.out.is_empty() {
+            // Without a signal when the other side has gone.
+            match self.socket.send_with_flags(&self.out, nix::libc::MSG_NOSIGNAL) {
+                Ok(len) => drop(self.out.drain(..len)),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(_) => return self.out.clear(),
+            }
+        }
+    }
+
+    /// Takes what the kernel has told of: finishes connecting, writes, reads.
+    ///
+    /// # Errors
+    /// It has ended; what was said before it ended is in `said`.
+    pub(crate) fn attend(&mut self, said: &mut Vec<Record>) -> Result<(), Cut> {
+        if self.is_connecting {
+            match self.socket.take_error() {
+                Ok(Some(error)) | Err(error) => return Err(Cut::NotThere(error)),
+                Ok(None) => {}
+            }
+            match self.socket.peer_addr() {
+                Ok(_) => self.is_connecting = false,
+                Err(_) => return Ok(()),
+            }
+        }
+        self.flush();
+        self.read(said)
+    }
+
+    fn read(&mut self, said: &mut Vec<Record>) -> Result<(), Cut> {
+        let mut bytes = [0; RECORD_MAX];
+        for _ in 0..READS {
+            if self.is_stuffed() {
+                break;
+            }
+            match self.socket.read(&mut bytes) {
+                Ok(0) => return Err(Cut::Exited),
+                Ok(len) => self.input.extend(&bytes[..len]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => {
+                    return Err(match error.raw_os_error() {
+                        Some(
+                            nix::libc::ETIMEDOUT | nix::libc::EHOSTUNREACH | nix::libc::ENETUNREACH,
+                        ) => Cut::Silent,
+                        _ => Cut::Exited,
+                    });
+                }
+            }
+            while let Some(record) = Record::take(&mut self.input).map_err(Cut::Rubbish)? {
+                said.push(record);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Seconds until the first probe, seconds between probes, and how many: within the bound together.
+fn probes(silence: Duration) -> (u64, u64, u32) {
+    let bound = silence.as_secs().max(3);
+    let idle = (bound / 3).max(1);
+    let interval = ((bound - idle) / 4).max(1);
+    let retries = (bound - idle) / interval;
+    (idle, interval, u32::try_from(retries.clamp(1, 100)).unwrap_or(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn probes_end_within_the_bound() {
+        for bound in 3..1000 {
+            let (idle, interval, retries) = probes(Duration::from_secs(bound));
+            let total = idle + interval * u64::from(retries);
+            assert!(total <= bound && total + interval > bound, "{bound}: {total}");
+        }
+    }
+}

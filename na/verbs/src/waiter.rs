@@ -1,0 +1,182 @@
+//! What a context sleeps on: an epoll set of the completion channel, the listener, the lifelines and a waker.
+//!
+//! Level-triggered throughout: waiting consumes nothing but wakes, so that the context and a waiting thread never
+//! take events from each other. A wake is taken by whoever waits: in a forked child, which shares the set, that would be one of
+//! its parent's. So the child's copy neither waits nor wakes.
+
+use std::{
+    fmt,
+    os::fd::{AsFd, BorrowedFd},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use hg_na::{Error, Waiter};
+use hg_na_memory::ForkGuard;
+use hg_na_parts::limits::os_error;
+use nix::{
+    errno::Errno,
+    sys::{
+        epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout},
+        eventfd::{EfdFlags, EventFd},
+    },
+};
+
+/// Events taken from the kernel at a time.
+const EVENTS: usize = 64;
+/// The waker's name; connections count from 0.
+const WAKE: u64 = u64::MAX;
+/// The completion channel.
+const CHANNEL: u64 = u64::MAX - 1;
+/// The listener.
+pub(crate) const LISTENER: u64 = u64::MAX - 2;
+/// Descriptors of other plugins count down from here.
+const JOINED: u64 = u64::MAX - 16;
+const JOINED_MAX: usize = 8;
+
+/// A context's wait set.
+pub(crate) struct VerbsWaiter {
+    epoll: Epoll,
+    waker: EventFd,
+    guard: Arc<ForkGuard>,
+    joined: std::sync::Mutex<Vec<Arc<AtomicBool>>>,
+}
+
+impl VerbsWaiter {
+    /// A set that holds the channel.
+    ///
+    /// # Errors
+    /// [`Error::Os`].
+    pub(crate) fn new(guard: Arc<ForkGuard>, channel: BorrowedFd<'_>) -> Result<Self, Error> {
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(os("epoll_create1"))?;
+        let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC;
+        let waker = EventFd::from_value_and_flags(0, flags).map_err(os("eventfd"))?;
+        let this = Self { epoll, waker, guard, joined: std::sync::Mutex::default() };
+        this.add(this.waker.as_fd(), WAKE, EpollFlags::EPOLLIN)?;
+        this.add(channel, CHANNEL, EpollFlags::EPOLLIN)?;
+        Ok(this)
+    }
+
+    /// Watches a descriptor; closing it ends that.
+    ///
+    /// # Errors
+    /// [`Error::Os`].
+    pub(crate) fn add(&self, fd: BorrowedFd<'_>, name: u64, what: EpollFlags) -> Result<(), Error> {
+        self.epoll.add(fd, EpollEvent::new(what, name)).map_err(os("epoll_ctl"))
+    }
+
+    /// Changes what a descriptor is watched for.
+    ///
+    /// # Errors
+    /// [`Error::Os`].
+    pub(crate) fn change(
+        &self,
+        fd: BorrowedFd<'_>,
+        name: u64,
+        what: EpollFlags,
+    ) -> Result<(), Error> {
+        self.epoll.modify(fd, &mut EpollEvent::new(what, name)).map_err(os("epoll_ctl"))
+    }
+
+    /// Which descriptors have something now. The channel's and the waker's are left out.
+    ///
+    /// # Errors
+    /// [`Error::Os`].
+    pub(crate) fn ask(&self, told: &mut Vec<(u64, EpollFlags)>) -> Result<(), Error> {
+        let mut events = [EpollEvent::empty(); EVENTS];
+        let count = match self.epoll.wait(&mut events, EpollTimeout::ZERO) {
+            Err(Errno::EINTR) => 0,
+            other => other.map_err(os("epoll_wait"))?,
+        };
+        for event in &events[..count] {
+            match event.data() {
+                WAKE | CHANNEL => {}
+                name if is_joined(name) => self.rang(name),
+                name => told.push((name, event.events())),
+            }
+        }
+        Ok(())
+    }
+
+    fn rang(&self, name: u64) {
+        let joined = self.joined.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let place = usize::try_from(JOINED - name).ok();
+        if let Some(ready) = place.and_then(|place| joined.get(place)) {
+            // Release: whoever sees it finds what the kernel has told of.
+            ready.store(true, Ordering::Release);
+        }
+    }
+}
+
+impl Waiter for VerbsWaiter {
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.epoll.0.as_fd())
+    }
+
+    fn wait(&self, timeout: Option<Duration>) -> Result<(), Error> {
+        if self.guard.is_child() {
+            return Err(Error::Forked);
+        }
+        let timeout = match timeout {
+            None => EpollTimeout::NONE,
+            // Whole milliseconds, upwards: a wait that ends too early would be asked for again and again.
+            Some(time) => {
+                let rounded = time.saturating_add(Duration::from_nanos(999_999));
+                let most = i32::MAX.unsigned_abs().into();
+                let millis = rounded.as_millis().min(most);
+                EpollTimeout::try_from(i32::try_from(millis).unwrap_or(i32::MAX))
+                    .unwrap_or(EpollTimeout::NONE)
+            }
+        };
+        let mut events = [EpollEvent::empty(); EVENTS];
+        let count = match self.epoll.wait(&mut events, timeout) {
+            Err(Errno::EINTR) => 0,
+            other => other.map_err(os("epoll_wait"))?,
+        };
+        for event in &events[..count] {
+            match event.data() {
+                // Nothing to read is as good: another thread has taken the wake in its own wait.
+                WAKE => drop(self.waker.read()),
+                name if is_joined(name) => self.rang(name),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn wake(&self) {
+        if !self.guard.is_child() {
+            // It fails only when the count is full, and then it is readable.
+            let _ = self.waker.write(1);
+        }
+    }
+
+    fn join(&self, other: BorrowedFd<'_>, ready: Arc<AtomicBool>) -> Result<(), Error> {
+        let mut joined = self.joined.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if joined.len() >= JOINED_MAX {
+            let (what, limit) = ("descriptors of other plugins", JOINED_MAX as u64);
+            return Err(Error::Limit { what, limit, remedy: "join fewer" });
+        }
+        self.add(other, JOINED - joined.len() as u64, EpollFlags::EPOLLIN)?;
+        joined.push(ready);
+        Ok(())
+    }
+}
+
+/// Whether an event is of a descriptor of another plugin.
+fn is_joined(name: u64) -> bool {
+    name <= JOINED && JOINED - name < JOINED_MAX as u64
+}
+
+fn os(call: &'static str) -> impl Fn(Errno) -> Error {
+    move |error| os_error(call, error)
+}
+
+impl fmt::Debug for VerbsWaiter {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("VerbsWaiter")
+    }
+}

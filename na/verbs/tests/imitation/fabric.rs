@@ -1,0 +1,297 @@
+//! The table of all cards: registrations, queues, queue pairs, and what is delivered when.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    ffi::c_int,
+    os::{
+        fd::{AsRawFd as _, RawFd},
+        unix::net::UnixStream,
+    },
+    ptr, slice,
+};
+
+use rdma_core_sys as sys;
+
+/// The peer has not registered the memory for it (`IBV_WC_REM_ACCESS_ERR`).
+const REMOTE_ACCESS: c_int = 10;
+
+/// A run of memory.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Run {
+    pub(super) address: usize,
+    pub(super) len: usize,
+}
+
+impl Run {
+    /// Its bytes.
+    pub(super) fn read(self) -> Vec<u8> {
+        // SAFETY:
+        // - registered, or inline: the plugin keeps it until the operation is over.
+        unsafe { slice::from_raw_parts(ptr::with_exposed_provenance(self.address), self.len) }
+            .to_vec()
+    }
+
+    fn write(self, bytes: &[u8]) {
+        let into: *mut u8 = ptr::with_exposed_provenance_mut(self.address);
+        assert!(bytes.len() <= self.len, "checked before");
+        // SAFETY:
+        // - registered for writing: the plugin keeps it, and has no reference into it meanwhile.
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), into, bytes.len()) };
+    }
+
+    fn holds(self, other: Self) -> bool {
+        other.address >= self.address && other.address + other.len <= self.address + self.len
+    }
+}
+
+/// A post of a send queue.
+#[derive(Debug)]
+pub(super) struct Queued {
+    pub(super) id: u64,
+    pub(super) opcode: c_int,
+    pub(super) is_signalled: bool,
+    pub(super) remote: (u64, u32),
+    /// The bytes of one that is inline.
+    pub(super) taken: Option<Vec<u8>>,
+    pub(super) run: Option<Run>,
+}
+
+impl Queued {
+    fn bytes(&self) -> Vec<u8> {
+        let read = || self.run.map(Run::read).unwrap_or_default();
+        self.taken.clone().unwrap_or_else(read)
+    }
+}
+
+#[derive(Debug)]
+struct Memory {
+    pd: usize,
+    run: Run,
+    access: c_int,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Receives {
+    places: VecDeque<(u64, Run)>,
+    /// Queue pairs that wait for room.
+    waiting: Vec<u32>,
+}
+
+#[derive(Debug)]
+pub(super) struct Queue {
+    completions: VecDeque<sys::Wc>,
+    channel: RawFd,
+    is_armed: bool,
+}
+
+#[derive(Debug)]
+struct Pair {
+    pd: usize,
+    cq: usize,
+    srq: usize,
+    state: c_int,
+    other: u32,
+    queue: VecDeque<Queued>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Fabric {
+    last: u32,
+    memory: HashMap<u32, Memory>,
+    /// Both ends of what stands for a descriptor, by the one that the plugin has.
+    pub(super) channels: HashMap<RawFd, (UnixStream, UnixStream)>,
+    pub(super) queues: HashMap<usize, Queue>,
+    pub(super) receives: HashMap<usize, Receives>,
+    pairs: HashMap<u32, Pair>,
+    /// Completions of own posts, and posts.
+    pub(super) counts: (u64, u64),
+}
+
+impl Fabric {
+    fn next(&mut self) -> u32 {
+        self.last += 1;
+        self.last
+    }
+
+    pub(super) fn left(&self) -> (usize, usize) {
+        (self.pairs.len(), self.memory.len())
+    }
+
+    pub(super) fn register(&mut self, pd: usize, run: Run, access: c_int) -> u32 {
+        let key = self.next();
+        self.memory.insert(key, Memory { pd, run, access });
+        key
+    }
+
+    pub(super) fn unregister(&mut self, key: u32) -> c_int {
+        if self.memory.remove(&key).is_some() { 0 } else { 22 }
+    }
+
+    pub(super) fn open_channel(&mut self) -> RawFd {
+        let (near, far) = UnixStream::pair().expect("two descriptors");
+        let fd = near.as_raw_fd();
+        self.channels.insert(fd, (near, far));
+        fd
+    }
+
+    pub(super) fn open_queue(&mut self, cq: usize, channel: RawFd) {
+        let completions = VecDeque::new();
+        self.queues.insert(cq, Queue { completions, channel, is_armed: false });
+    }
+
+    pub(super) fn open_pair(&mut self, pd: usize, cq: usize, srq: usize) -> u32 {
+        let number = self.next();
+        let (state, other, queue) = (0, 0, VecDeque::new());
+        self.pairs.insert(number, Pair { pd, cq, srq, state, other, queue });
+        number
+    }
+
+    pub(super) fn modify(&mut self, number: u32, attr: &sys::QpAttr, set: c_int) -> c_int {
+        let pair = self.pairs.get_mut(&number).expect("there");
+        // One step after the other, each with all that it needs.
+        let needed = match (pair.state, attr.qp_state) {
+            (0, sys::QPS_INIT) => sys::QP_PKEY_INDEX | sys::QP_PORT | sys::QP_ACCESS_FLAGS,
+            (sys::QPS_INIT, sys::QPS_RTR) => {
+                sys::QP_AV
+                    | sys::QP_PATH_MTU
+                    | sys::QP_DEST_QPN
+                    | sys::QP_RQ_PSN
+                    | sys::QP_MAX_DEST_RD_ATOMIC
+                    | sys::QP_MIN_RNR_TIMER
+            }
+            (sys::QPS_RTR, sys::QPS_RTS) => {
+                sys::QP_TIMEOUT
+                    | sys::QP_RETRY_CNT
+                    | sys::QP_RNR_RETRY
+                    | sys::QP_SQ_PSN
+                    | sys::QP_MAX_QP_RD_ATOMIC
+            }
+            _ => return 22,
+        };
+        if set != needed | sys::QP_STATE {
+            return 22;
+        }
+        pair.state = attr.qp_state;
+        if attr.qp_state == sys::QPS_RTR {
+            pair.other = attr.dest_qp_num;
+        }
+        0
+    }
+
+    pub(super) fn close_pair(&mut self, number: u32) {
+        self.pairs.remove(&number);
+        let others = self.pairs.iter().filter(|(_, pair)| pair.other == number);
+        let others: Vec<u32> = others.map(|(other, _)| *other).collect();
+        others.into_iter().for_each(|other| self.run(other));
+    }
+
+    pub(super) fn poll(&mut self, cq: usize, most: usize) -> Vec<sys::Wc> {
+        let queue = &mut self.queues.get_mut(&cq).expect("open").completions;
+        queue.drain(..most.min(queue.len())).collect()
+    }
+
+    pub(super) fn arm(&mut self, cq: usize) {
+        self.queues.get_mut(&cq).expect("open").is_armed = true;
+    }
+
+    fn complete(&mut self, cq: usize, completion: sys::Wc) {
+        let Some(queue) = self.queues.get_mut(&cq) else { return };
+        queue.completions.push_back(completion);
+        if std::mem::take(&mut queue.is_armed)
+            && let Some((_, far)) = self.channels.get(&queue.channel)
+        {
+            super::ring(far);
+        }
+    }
+
+    pub(super) fn post_receive(&mut self, srq: usize, id: u64, run: Run) {
+        let receives = self.receives.get_mut(&srq).expect("open");
+        receives.places.push_back((id, run));
+        for waiting in std::mem::take(&mut receives.waiting) {
+            self.run(waiting);
+        }
+    }
+
+    pub(super) fn post_send(&mut self, number: u32, queued: Queued) -> c_int {
+        self.counts.1 += 1;
+        let pair = self.pairs.get_mut(&number).expect("there");
+        if pair.state < sys::QPS_RTS {
+            return 22;
+        }
+        pair.queue.push_back(queued);
+        self.run(number);
+        0
+    }
+
+    /// Delivers what can be, in order.
+    fn run(&mut self, number: u32) {
+        while let Some(pair) = self.pairs.get_mut(&number)
+            && pair.state >= sys::QPS_RTS
+            && let Some(queued) = pair.queue.pop_front()
+        {
+            let (cq, other, is_broken) = (pair.cq, pair.other, pair.state == sys::QPS_ERR);
+            let status = match is_broken {
+                true => Some(sys::WC_WR_FLUSH_ERR),
+                false => self.deliver((number, other), &queued),
+            };
+            let Some(pair) = self.pairs.get_mut(&number) else { return };
+            let Some(status) = status else { return pair.queue.push_front(queued) };
+            if status != sys::WC_SUCCESS {
+                pair.state = sys::QPS_ERR;
+            }
+            if queued.is_signalled || status != sys::WC_SUCCESS {
+                self.counts.0 += 1;
+                let wr_id = queued.id;
+                self.complete(cq, sys::Wc { wr_id, status, qp_num: number, ..Default::default() });
+            }
+        }
+    }
+
+    /// Delivers one; `None`: there is no room for it.
+    fn deliver(&mut self, (from, to): (u32, u32), queued: &Queued) -> Option<c_int> {
+        let is_there = |pair: &&mut Pair| {
+            pair.other == from && (sys::QPS_RTR..=sys::QPS_RTS).contains(&pair.state)
+        };
+        let Some(target) = self.pairs.get_mut(&to).filter(is_there) else {
+            return Some(sys::WC_RETRY_EXC_ERR);
+        };
+        let (pd, cq, srq) = (target.pd, target.cq, target.srq);
+        if queued.opcode == sys::WR_SEND {
+            let receives = self.receives.get_mut(&srq).expect("open");
+            let Some((wr_id, run)) = receives.places.pop_front() else {
+                receives.waiting.push(from);
+                return None;
+            };
+            let bytes = queued.bytes();
+            run.write(&bytes);
+            let byte_len = u32::try_from(bytes.len()).expect("a frame");
+            let opcode = sys::WC_RECV;
+            let came = sys::Wc { wr_id, opcode, byte_len, qp_num: to, ..Default::default() };
+            self.complete(cq, came);
+            return Some(sys::WC_SUCCESS);
+        }
+        let Some(local) = queued.run else { return Some(sys::WC_SUCCESS) };
+        let address = usize::try_from(queued.remote.0).expect("an address");
+        let remote = Run { address, len: local.len };
+        let needed = match queued.opcode {
+            sys::WR_RDMA_WRITE => sys::ACCESS_REMOTE_WRITE,
+            _ => sys::ACCESS_REMOTE_READ,
+        };
+        let memory = self.memory.get(&queued.remote.1);
+        let is_lent = memory.is_some_and(|memory| {
+            memory.pd == pd && memory.access & needed != 0 && memory.run.holds(remote)
+        });
+        if !is_lent {
+            if let Some(target) = self.pairs.get_mut(&to) {
+                target.state = sys::QPS_ERR;
+            }
+            return Some(REMOTE_ACCESS);
+        }
+        let (source, sink) = match queued.opcode {
+            sys::WR_RDMA_WRITE => (local, remote),
+            _ => (remote, local),
+        };
+        sink.write(&source.read());
+        Some(sys::WC_SUCCESS)
+    }
+}
