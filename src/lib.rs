@@ -95,6 +95,7 @@
 //! | `sm` | shared memory between processes of one node, `sm://` | yes |
 //! | `tcp` | plain sockets, `tcp://host:port` | yes |
 //! | `ofi` | libfabric, loaded at run time: `ofi+tcp://`, `ofi+shm://`, `ofi+verbs://`, `ofi+cxi://`, ... | yes |
+//! | `verbs` | RDMA without libfabric between: libibverbs, loaded at run time, `verbs://device` | no |
 //! | `sm-routing` | one address for both: `tcp://` and `ofi+tcp://` are reached by shared memory inside a node | yes |
 //! | `tcp-key` | a pre-shared key that encrypts `tcp://` (the setting `key-file`); brings `snow` | no |
 //! | `bincode` | the codec: fixed-size integers | yes |
@@ -147,6 +148,10 @@ pub use hg_na_tcp as tcp;
 /// The transport over libfabric.
 #[cfg(feature = "ofi")]
 pub use hg_na_ofi as ofi;
+
+/// The transport over RDMA verbs.
+#[cfg(feature = "verbs")]
+pub use hg_na_verbs as verbs;
 
 /// The shared-memory transport.
 #[cfg(feature = "sm")]

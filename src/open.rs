@@ -8,7 +8,8 @@ use crate::schemes;
 /// Opens an engine that others can connect to, and has no handler yet: whoever calls it before one is registered is told
 /// that there is none. Handlers that are there from the start are given to [`builder`]. The URL chooses the transport: `sm://`,
 /// `sm://name`, or `tcp://`, `tcp://host:port`, which is reached by shared memory inside the node (feature `sm-routing`), or
-/// libfabric's `ofi+tcp://host:port`, `ofi+shm://name`, `ofi+verbs://`, ... (feature `ofi`; the same).
+/// libfabric's `ofi+tcp://host:port`, `ofi+shm://name`, `ofi+verbs://`, ... (feature `ofi`; the same), or `verbs://device` (feature `verbs`;
+/// the same).
 ///
 /// # Errors
 /// [`Error::NoPlugin`], [`Error::AddressInUse`], and whatever the transport has to say.
@@ -74,6 +75,8 @@ pub fn builder() -> Builder {
     let builder = builder.plugin(hg_na_tcp::TcpPlugin);
     #[cfg(feature = "ofi")]
     let builder = builder.plugin(hg_na_ofi::OfiPlugin);
+    #[cfg(feature = "verbs")]
+    let builder = builder.plugin(hg_na_verbs::VerbsPlugin::default());
     // The last one that takes a scheme wins: this is what `tcp://` means, unless `routing` is `off`.
     #[cfg(feature = "sm-routing")]
     let builder = builder.plugin(hg_na_route::Route::new(
@@ -88,6 +91,13 @@ pub fn builder() -> Builder {
         hg_na_ofi::OfiPlugin,
         hg_na_sm::node_id,
         &OFI_ROUTED,
+    ));
+    #[cfg(all(feature = "sm-routing", feature = "verbs"))]
+    let builder = builder.plugin(hg_na_route::Route::new(
+        hg_na_sm::SmPlugin,
+        hg_na_verbs::VerbsPlugin::default(),
+        hg_na_sm::node_id,
+        &["verbs", "sm+verbs"],
     ));
     builder
 }

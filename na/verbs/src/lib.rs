@@ -29,7 +29,9 @@
 //! Dropping a context says goodbye to its peers and frees all that it has of the card; the library stays loaded.
 //!
 //! # Features
-//! None.
+//! | feature | what | default |
+//! |---|---|---|
+//! | `device` | for tests that need a card only | no |
 
 mod address;
 mod arrive;

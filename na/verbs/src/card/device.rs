@@ -133,7 +133,11 @@ fn each_card(
     // - as in its manual page: one number is filled.
     let list = unsafe { (library.get_device_list)(&raw mut count) };
     if list.is_null() {
-        return Err(Fault::last("ibv_get_device_list"));
+        return match Fault::last("ibv_get_device_list") {
+            // The kernel has no part for it: no driver is loaded.
+            Fault::Call(_, nix::libc::ENOSYS) => Ok(None),
+            fault => Err(fault),
+        };
     }
     let mut kept = None;
     for place in 0..usize::try_from(count).unwrap_or(0) {

@@ -64,16 +64,19 @@ pub(crate) static LIBRARY: sys::Library = sys::Library {
     destroy_qp,
 };
 
-/// Queue pairs and registrations that there are.
-#[expect(dead_code, reason = "not of every test")]
-pub(crate) fn left() -> (usize, usize) {
-    with(|fabric| fabric.left())
+/// Queue pairs and registrations that there are of a card.
+pub(crate) fn left(card: usize) -> (usize, usize) {
+    with(|fabric| fabric.left(card))
 }
 
-/// Completions that were told of own posts so far, and posts.
-#[expect(dead_code, reason = "not of every test")]
-pub(crate) fn counts() -> (u64, u64) {
-    with(|fabric| fabric.counts)
+/// What was posted on a card so far, and completions of that.
+pub(crate) fn counts(card: usize) -> (u64, u64) {
+    with(|fabric| fabric.counts.get(&card).copied().unwrap_or_default())
+}
+
+/// Puts the oldest queue pair of a card in error; `false`: there is none.
+pub(crate) fn break_pair(card: usize) -> bool {
+    with(|fabric| fabric.break_pair(card))
 }
 
 fn with<T>(act: impl FnOnce(&mut Fabric) -> T) -> T {
@@ -98,6 +101,12 @@ fn fill<T>(pointer: *mut T, with: T) {
     // SAFETY:
     // - as above.
     unsafe { *pointer = with };
+}
+
+fn card_of(context: *mut sys::Context) -> usize {
+    // SAFETY:
+    // - opened, and never freed.
+    unsafe { (*context).device }.addr() - 1
 }
 
 unsafe extern "C" fn get_device_list(count: *mut c_int) -> *mut *mut sys::Device {
@@ -155,9 +164,7 @@ unsafe extern "C" fn query_gid(
     place: c_int,
     gid: *mut sys::Gid,
 ) -> c_int {
-    // SAFETY:
-    // - opened, and never freed.
-    let card = unsafe { (*context).device }.addr() - 1;
+    let card = card_of(context);
     let mapped = std::net::Ipv4Addr::new(127, 0, 0, CARDS[card].1).to_ipv6_mapped();
     let link_local = std::net::Ipv6Addr::new(0xFE80, 0, 0, 0, 0, 0, 0, CARDS[card].1.into());
     fill(gid, sys::Gid(if place == 0 { link_local.octets() } else { mapped.octets() }));
@@ -165,7 +172,9 @@ unsafe extern "C" fn query_gid(
 }
 
 unsafe extern "C" fn alloc_pd(context: *mut sys::Context) -> *mut sys::Pd {
-    handle(sys::Pd { context })
+    let pd = handle(sys::Pd { context });
+    with(|fabric| fabric.open_domain(pd.addr(), card_of(context)));
+    pd
 }
 
 unsafe extern "C" fn dealloc_pd(_pd: *mut sys::Pd) -> c_int {

@@ -103,8 +103,10 @@ pub(super) struct Fabric {
     pub(super) queues: HashMap<usize, Queue>,
     pub(super) receives: HashMap<usize, Receives>,
     pairs: HashMap<u32, Pair>,
-    /// Completions of own posts, and posts.
-    pub(super) counts: (u64, u64),
+    /// Cards of protection domains.
+    cards: HashMap<usize, usize>,
+    /// By card: posts, and completions of them.
+    pub(super) counts: HashMap<usize, (u64, u64)>,
 }
 
 impl Fabric {
@@ -113,8 +115,26 @@ impl Fabric {
         self.last
     }
 
-    pub(super) fn left(&self) -> (usize, usize) {
-        (self.pairs.len(), self.memory.len())
+    pub(super) fn open_domain(&mut self, pd: usize, card: usize) {
+        self.cards.insert(pd, card);
+    }
+
+    pub(super) fn left(&self, card: usize) -> (usize, usize) {
+        let is_of = |pd: &usize| self.cards[pd] == card;
+        let pairs = self.pairs.values().filter(|pair| is_of(&pair.pd)).count();
+        (pairs, self.memory.values().filter(|memory| is_of(&memory.pd)).count())
+    }
+
+    pub(super) fn break_pair(&mut self, card: usize) -> bool {
+        let of_card = self.pairs.iter().filter(|(_, pair)| self.cards[&pair.pd] == card);
+        let Some(number) = of_card.map(|(number, _)| *number).min() else { return false };
+        self.pairs.get_mut(&number).expect("there").state = sys::QPS_ERR;
+        self.run(number);
+        true
+    }
+
+    fn count(&mut self, pd: usize) -> &mut (u64, u64) {
+        self.counts.entry(self.cards[&pd]).or_default()
     }
 
     pub(super) fn register(&mut self, pd: usize, run: Run, access: c_int) -> u32 {
@@ -213,12 +233,13 @@ impl Fabric {
     }
 
     pub(super) fn post_send(&mut self, number: u32, queued: Queued) -> c_int {
-        self.counts.1 += 1;
         let pair = self.pairs.get_mut(&number).expect("there");
         if pair.state < sys::QPS_RTS {
             return 22;
         }
         pair.queue.push_back(queued);
+        let pd = pair.pd;
+        self.count(pd).0 += 1;
         self.run(number);
         0
     }
@@ -229,7 +250,8 @@ impl Fabric {
             && pair.state >= sys::QPS_RTS
             && let Some(queued) = pair.queue.pop_front()
         {
-            let (cq, other, is_broken) = (pair.cq, pair.other, pair.state == sys::QPS_ERR);
+            let (pd, cq, other) = (pair.pd, pair.cq, pair.other);
+            let is_broken = pair.state == sys::QPS_ERR;
             let status = match is_broken {
                 true => Some(sys::WC_WR_FLUSH_ERR),
                 false => self.deliver((number, other), &queued),
@@ -240,7 +262,7 @@ impl Fabric {
                 pair.state = sys::QPS_ERR;
             }
             if queued.is_signalled || status != sys::WC_SUCCESS {
-                self.counts.0 += 1;
+                self.count(pd).1 += 1;
                 let wr_id = queued.id;
                 self.complete(cq, sys::Wc { wr_id, status, qp_num: number, ..Default::default() });
             }

@@ -1,0 +1,194 @@
+//! What the suite cannot see: what is asked of the card, what is left on it, and what strangers may do.
+
+#![expect(clippy::unwrap_used, reason = "a test that panics has failed")]
+
+use std::{
+    io::{Read as _, Write as _},
+    net::{SocketAddr, TcpStream},
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Instant,
+};
+
+use hg_na::{
+    Address, Completion, Context, Error, GoneReason, Memory, Message, Op, OpenOptions, Peer,
+    Plugin as _, Rights,
+};
+use hg_na_verbs::VerbsPlugin;
+use watchdog::in_time;
+
+use crate::imitation::{LIBRARY, break_pair, counts, left};
+
+/// The card of these tests, which use it one after the other: [`alone`].
+const CARD: usize = 1;
+const URL: &str = "verbs://imitated1";
+
+fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn open(settings: &[(&str, &str)]) -> (std::sync::Arc<dyn hg_na::Domain>, Box<dyn Context>) {
+    let options = settings
+        .iter()
+        .fold(OpenOptions::listening(), |options, (name, value)| options.with(name, value));
+    let domain = VerbsPlugin::over(&LIBRARY).open(&Address::new(URL).unwrap(), &options).unwrap();
+    let context = domain.context(0).unwrap();
+    (domain, context)
+}
+
+fn step(context: &mut dyn Context, done: &mut Vec<Completion>) {
+    context.progress(Instant::now(), done).unwrap();
+}
+
+fn send(context: &mut dyn Context, to: Peer, len: usize) {
+    let message = Message::copied(&vec![7; len]);
+    context.post(0, Op::SendUnexpected { to, message }).unwrap();
+}
+
+fn arrived(done: &[Completion]) -> usize {
+    done.iter().filter(|it| matches!(it, Completion::Unexpected { .. })).count()
+}
+
+/// `from` sends one message to `to`, which gets it.
+fn connect(from: &mut dyn Context, to: &mut dyn Context) -> Peer {
+    let peer = from.lookup(to.address()).unwrap();
+    send(from, peer, 8);
+    let (start, mut heard) = (Instant::now(), Vec::new());
+    while arrived(&heard) == 0 {
+        in_time!(start);
+        step(from, &mut Vec::new());
+        step(to, &mut heard);
+    }
+    peer
+}
+
+/// Posts, and completions of them, for 1,000 messages that are too long to be inline.
+fn posts_and_completions(every: &str) -> (u64, u64) {
+    let settings = [("signal-every", every)];
+    let ((_one, mut one), (_other, mut other)) = (open(&settings), open(&settings));
+    let peer = connect(&mut *one, &mut *other);
+    let (posts, completions) = counts(CARD);
+    let (start, mut heard) = (Instant::now(), Vec::new());
+    for _ in 0..1_000 {
+        send(&mut *one, peer, 1_000);
+        step(&mut *one, &mut Vec::new());
+        step(&mut *other, &mut heard);
+    }
+    while arrived(&heard) < 1_000 {
+        in_time!(start);
+        step(&mut *one, &mut Vec::new());
+        step(&mut *other, &mut heard);
+    }
+    let now = counts(CARD);
+    (now.0 - posts, now.1 - completions)
+}
+
+#[test]
+fn one_post_in_so_many_asks_for_its_completion() {
+    let _alone = alone();
+    let (posts, completions) = posts_and_completions("1");
+    assert!(posts >= 1_000 && posts == completions, "{completions} of {posts}");
+    let (posts, completions) = posts_and_completions("32");
+    // Both sides have posted, and each may have begun a row.
+    assert!(completions <= posts / 32 + 2, "{completions} of {posts}");
+}
+
+#[test]
+fn nothing_is_left_of_contexts_that_have_closed() {
+    let _alone = alone();
+    let ((domain, mut one), (other_domain, mut other)) = (open(&[]), open(&[]));
+    let peer = connect(&mut *one, &mut *other);
+    let far = other_domain.register(Memory::from(vec![1; 1 << 20]), Rights::all()).unwrap();
+    let near = domain.register(Memory::from(vec![0; 1 << 20]), Rights::empty()).unwrap();
+    let get = || {
+        let remote = far.descriptor().slice(0, 1 << 20).unwrap();
+        Op::Get { from: peer, local: near.slice(0, 1 << 20).unwrap(), remote }
+    };
+    one.post(1, get()).unwrap();
+    let (start, mut done) = (Instant::now(), Vec::new());
+    while !done.iter().any(|it| matches!(it, Completion::Done(done) if done.token == 1)) {
+        in_time!(start);
+        step(&mut *one, &mut done);
+        step(&mut *other, &mut Vec::new());
+    }
+    drop(done);
+    // Another one is under way: its memory is lent.
+    one.post(2, get()).unwrap();
+    step(&mut *one, &mut Vec::new());
+    drop((one, other));
+    drop((near, far, domain, other_domain));
+    assert_eq!(left(CARD), (0, 0));
+}
+
+#[test]
+fn a_queue_pair_in_error_ends_its_peer_and_no_other() {
+    let _alone = alone();
+    let ((_a, mut own), (_b, mut first), (_c, mut second)) = (open(&[]), open(&[]), open(&[]));
+    let lost = connect(&mut *own, &mut *first);
+    let kept = connect(&mut *own, &mut *second);
+    assert!(break_pair(CARD));
+    own.post(5, Op::RecvExpected { from: lost, tag: 1 }).unwrap();
+    // Either is refused, or ends.
+    let _ = own.post(6, Op::SendUnexpected { to: lost, message: Message::copied(b"late") });
+    let (start, mut done, mut heard) = (Instant::now(), Vec::new(), Vec::new());
+    let is_gone = |it: &Completion| matches!(it, Completion::Gone { peer, .. } if *peer == lost);
+    while !done.iter().any(is_gone) {
+        in_time!(start);
+        step(&mut *own, &mut done);
+        step(&mut *first, &mut Vec::new());
+    }
+    let failed = done.iter().find_map(|it| match it {
+        Completion::Done(done) if done.token == 5 => done.result.as_ref().err(),
+        _ => None,
+    });
+    let reason = failed.map(|failure| &failure.error);
+    let is_named = matches!(reason, Some(Error::PeerGone(GoneReason::Unreachable(_))));
+    assert!(is_named, "{reason:?}");
+    send(&mut *own, kept, 3_000);
+    while arrived(&heard) == 0 {
+        in_time!(start);
+        step(&mut *own, &mut Vec::new());
+        step(&mut *second, &mut heard);
+    }
+}
+
+/// What a context answers to somebody who says this; all of it, until it hangs up.
+fn said_to(bytes: &[u8]) -> Vec<u8> {
+    let (_domain, mut context) = open(&[]);
+    let place = context.address().as_str().split_once('@').unwrap().1.to_owned();
+    let place: SocketAddr = place.parse().unwrap();
+    let mut stranger = TcpStream::connect(place).unwrap();
+    stranger.write_all(bytes).unwrap();
+    stranger.set_nonblocking(true).unwrap();
+    let (start, mut answer) = (Instant::now(), Vec::new());
+    loop {
+        in_time!(start, "it is not hung up on");
+        step(&mut *context, &mut Vec::new());
+        let mut some = [0; 1024];
+        match stranger.read(&mut some) {
+            Ok(0) => break,
+            Ok(len) => answer.extend(&some[..len]),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            Err(_) => break,
+        }
+    }
+    assert_eq!(context.connected(), []);
+    answer
+}
+
+#[test]
+fn strangers_who_greet_wrongly_are_hung_up_on_and_cost_no_queue_pair() {
+    let _alone = alone();
+    said_to(b"GET / HTTP/1.0\r\n\r\n");
+    said_to(&[0xFF; 64]);
+    // A greeting as it should be, but of another address than it comes from: 10.1.2.3.
+    let mut hello = vec![41, 0, 0, 0, 1];
+    hello.extend(b"hg-vrb\x00\x01");
+    hello.extend([9, 0, 0, 0, 5, 0, 0, 0]);
+    hello.extend([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 10, 1, 2, 3]);
+    hello.extend([0, 0, 5, 16]);
+    hello[0] = u8::try_from(hello.len() - 4).unwrap();
+    let answer = String::from_utf8_lossy(&said_to(&hello)).into_owned();
+    assert!(answer.contains("another address than it comes from"), "{answer}");
+    assert_eq!(left(CARD), (0, 0));
+}

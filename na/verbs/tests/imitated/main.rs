@@ -1,0 +1,5 @@
+//! The plugin over an imitation of libibverbs within this process, on every machine.
+
+mod behaviour;
+mod conformance;
+mod imitation;
