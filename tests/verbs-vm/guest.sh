@@ -1,0 +1,16 @@
+#!/bin/sh
+# What runs inside of the virtual machine: each program with tests; an argument chooses among their names.
+export HG_VERBS_DEVICES=rxe0,rxe1
+status=0
+before=$(rdma resource show)
+./device --test-threads 4 "$@" || status=1
+./verbs --test-threads 1 "$@" || status=1
+# All processes have ended: what they had is gone.
+after=$(rdma resource show)
+if [ "$before" != "$after" ]; then
+  echo "something is left in the kernel:"
+  echo "$before"
+  echo "$after"
+  status=1
+fi
+exit $status
