@@ -183,13 +183,69 @@ fn a_killed_target_is_reported_and_its_successor_is_a_new_peer() {
     assert_eq!(engine.call(add, &peer, (2, 2)).wait().unwrap(), 4);
 }
 
+/// The network device of a soft-RoCE card; up again when dropped.
+struct Cable(String);
+
+impl Cable {
+    /// Takes it down.
+    fn cut(card: usize) -> Self {
+        let name = url(card).trim_start_matches("verbs://").to_owned();
+        let path = format!("/sys/class/infiniband/{name}/ports/1/gid_attrs/ndevs/1");
+        let cable = Self(fs::read_to_string(path).unwrap().trim().to_owned());
+        cable.set("down");
+        cable
+    }
+
+    fn set(&self, state: &str) {
+        let status = Command::new("ip").args(["link", "set", &self.0, state]).status().unwrap();
+        assert!(status.success());
+    }
+}
+
+impl Drop for Cable {
+    fn drop(&mut self) {
+        self.set("up");
+    }
+}
+
+/// How often a card has repeated something.
+fn repetitions(card: usize) -> u64 {
+    let name = url(card).trim_start_matches("verbs://").to_owned();
+    let counters = format!("/sys/class/infiniband/{name}/ports/1/hw_counters");
+    let read = |counter| fs::read_to_string(format!("{counters}/{counter}")).unwrap();
+    read("completer_retry_err").trim().parse().unwrap()
+}
+
+#[test]
+fn a_cut_of_the_cable_costs_time_and_a_port_that_is_down_costs_the_peer() {
+    let _watchdog = Watchdog::start();
+    let target = Target::start(&url(0), "off");
+    let engine = builder("off").open(&url(1)).unwrap();
+    let peer = engine.lookup(&target.address).unwrap();
+    assert_eq!(engine.call(add, &peer, (1, 1)).wait().unwrap(), 2);
+    let before = repetitions(1);
+    // The other end: here packets leave, and are lost.
+    let cable = Cable::cut(0);
+    let call = engine.call(add, &peer, (1, 2));
+    watchdog::until("the card repeats what nobody answers", || repetitions(1) >= before + 2);
+    drop(cable);
+    assert_eq!(call.wait().unwrap(), 3);
+    // Its own end.
+    let cable = Cable::cut(1);
+    let failed = engine.call(add, &peer, (1, 1)).wait();
+    assert!(matches!(failed, Err(CallError::PeerGone { .. })), "{failed:?}");
+    drop(cable);
+    // The target was not told, and is there.
+    let peer = engine.lookup(&target.address).unwrap();
+    assert_eq!(engine.call(add, &peer, (2, 2)).wait().unwrap(), 4);
+}
+
 fn descriptors() -> usize {
     fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
 #[test]
 fn killed_targets_cost_nobody_else_anything_and_leave_nothing() {
-    let _watchdog = Watchdog::start();
     let kills = env::var(KILLS).ok().and_then(|it| it.parse().ok()).unwrap_or(10);
     let engine = builder("off").listen(true).open(&url(1)).unwrap();
     let living = Target::start(&url(0), "off");
@@ -198,6 +254,7 @@ fn killed_targets_cost_nobody_else_anything_and_leave_nothing() {
     let from = engine.expose(pattern(2 * MIB), Rights::READ).unwrap();
     let mut before = None;
     for _ in 0..kills {
+        let _watchdog = Watchdog::start();
         let mut target = Target::start(&url(0), "off");
         let peer = engine.lookup(&target.address).unwrap();
         assert_eq!(engine.call(add, &peer, (1, 1)).wait().unwrap(), 2);

@@ -83,7 +83,7 @@ pub(crate) fn hold() -> u64;
 
 /// A builder for engines at this URL that wait as asked.
 ///
-/// `tcp://` and `ofi+...://` are networks here, also inside one node; routing's figures are those of `sm+tcp://`.
+/// `tcp://`, `verbs://` and `ofi+...://` are networks here, also inside one node; routing's figures are those of `sm+tcp://`.
 pub(crate) fn builder(url: &str, wait: Wait) -> hg::Builder {
     let builder = hg::builder().wait(match wait {
         Wait::Spin => hg::Wait::Spin,
@@ -97,7 +97,7 @@ pub(crate) fn builder(url: &str, wait: Wait) -> hg::Builder {
 pub(crate) fn direct(url: &str) -> Option<(&'static str, &'static str)> {
     // Inside one node only: it has no other way.
     let local = ["sm", "ofi+shm"].contains(&scheme(url));
-    let network = scheme(url) == "tcp" || scheme(url).starts_with("ofi+");
+    let network = ["tcp", "verbs"].contains(&scheme(url)) || scheme(url).starts_with("ofi+");
     (network && !local).then_some(("routing", "off"))
 }
 

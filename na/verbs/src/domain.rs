@@ -1,6 +1,7 @@
 //! One opened URL, and what its contexts share.
 
 use std::{
+    mem,
     net::{IpAddr, SocketAddr},
     sync::{Arc, Mutex, PoisonError},
 };
@@ -63,6 +64,17 @@ impl Shared {
     fn address(&self, place: SocketAddr) -> Result<Address, Error> {
         let found = &self.device.found;
         address_of((&found.device, found.port), place)
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if self.guard.is_child() {
+            // What the parent has of the card is not ours to free: its descriptors are shared.
+            let ids = self.ids.get_mut().unwrap_or_else(PoisonError::into_inner);
+            mem::forget(ids.first.take());
+            mem::forget(Arc::clone(&self.device));
+        }
     }
 }
 

@@ -30,6 +30,11 @@ impl VerbsContext {
             return None;
         }
         let (is_put, serial) = (transfer.is_put, transfer.id.serial);
+        // Nothing is registered in vain: the frame finds no room either, and waits.
+        let pair = link.way.pair?;
+        if !self.endpoint.as_ref()?.has_room(pair) {
+            return None;
+        }
         let memory = transfer.entry.share()?;
         let runs = hg_na_memory::pieces(&memory, transfer.slice.offset(), transfer.access.len);
         let runs: Vec<Segment> = runs.ok()?.collect();

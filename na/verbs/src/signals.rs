@@ -58,6 +58,11 @@ impl Signals {
         self.posted > self.asked
     }
 
+    /// Whether a completion is to come.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.asked > self.freed
+    }
+
     /// A completion has come: how many posts it ends, the oldest first. None for a number that was never posted.
     pub(crate) fn completed(&mut self, number: u64) -> u64 {
         if number > self.posted || number <= self.freed {
@@ -143,7 +148,8 @@ mod tests {
                 }
                 prop_assert!(queue.len() <= depth as usize);
                 prop_assert_eq!(signals.has_room(), queue.len() < depth as usize);
-                prop_assert!(signals.has_room() || !to_come.is_empty(), "it would stand still");
+                prop_assert!(signals.has_room() || signals.is_awaited(), "it would stand still");
+                prop_assert_eq!(signals.is_awaited(), !to_come.is_empty());
                 prop_assert_eq!(signals.is_silent(), queue.back() != to_come.back() && !queue.is_empty());
             }
         }

@@ -196,6 +196,12 @@ impl Endpoint {
         }
     }
 
+    /// Whether a frame can be sent now.
+    pub(crate) fn has_room(&self, number: u32) -> bool {
+        let pair = self.pairs.get(&number);
+        !self.free.is_empty() && pair.is_some_and(|pair| pair.signals.has_room())
+    }
+
     /// Sends `len` bytes that `fill` writes; when it answers `false`, nothing is sent.
     ///
     /// # Errors

@@ -36,7 +36,8 @@ impl Fault {
 }
 
 /// Statuses of completions that are worth a word.
-const STATUSES: [(i32, &str); 6] = [
+const STATUSES: [(i32, &str); 7] = [
+    (2, "the card could not carry it out: is its port up?"),
     (sys::WC_WR_FLUSH_ERR, "given up since the queue pair is in error"),
     (sys::WC_RETRY_EXC_ERR, "nobody has answered, however often it was repeated"),
     (4, "memory that is not registered for it here"),

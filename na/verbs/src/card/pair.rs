@@ -268,7 +268,9 @@ impl Pair {
                 Ok(())
             }
             // Its completions have not been taken yet.
-            Err(Fault::Call(_, nix::libc::ENOMEM)) => Err((Fault::Again, cargo)),
+            Err(Fault::Call(_, nix::libc::ENOMEM)) if self.signals.is_awaited() => {
+                Err((Fault::Again, cargo))
+            }
             Err(fault) => Err((fault, cargo)),
         }
     }
