@@ -1,0 +1,299 @@
+//! An object that is read and written by blocks, by a thread of its own: whoever drives the groups never waits for a disk.
+//!
+//! Meanwhile blocks lie in *slots* of registered memory, some for those that come and some for those that are offered; small blocks in
+//! vectors. An offer for which there is no slot waits until another one is taken.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::{
+        Arc, Mutex, PoisonError,
+        mpsc::{Receiver, Sender, channel},
+    },
+    thread,
+};
+
+use hg::bulk::{Bulk, Descriptor, Rights};
+
+use crate::{
+    error::Error,
+    machine::{INLINE_MAX, PULLS_MAX},
+    object::Blocks,
+    wire::{Place, Source},
+};
+
+/// Slots for blocks that come: as many as are pulled at a time, and those of a group that has failed meanwhile.
+const COMING: usize = 2 * PULLS_MAX;
+/// Slots for blocks that are offered.
+const OFFERED: usize = 8;
+
+/// A block: its number, where it begins in the object, and how long it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Extent {
+    pub(crate) block: u64,
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+}
+
+/// Where a block lies meanwhile.
+#[derive(Debug)]
+pub(crate) enum Slot {
+    At(u64),
+    Bytes(Vec<u8>),
+}
+
+/// What the thread is to do.
+enum Job {
+    /// Is it there already?
+    Holds(Extent, u32),
+    Write {
+        extent: Extent,
+        from: Slot,
+        checksum: Option<u32>,
+    },
+    Load {
+        extent: Extent,
+        into: Slot,
+        to: u32,
+        has_checksum: bool,
+    },
+    Finish,
+}
+
+/// What came of it.
+pub(crate) enum Done {
+    Holds {
+        block: u64,
+        is_held: bool,
+    },
+    /// Whether it was right, and which slot is free now.
+    Written {
+        block: u64,
+        is_right: bool,
+        from: Slot,
+    },
+    Loaded {
+        block: u64,
+        to: u32,
+        into: Slot,
+        checksum: Option<u32>,
+    },
+    Finished,
+    Failed(String),
+}
+
+type Shared = Arc<Mutex<Option<Box<dyn Blocks>>>>;
+
+/// The driver's side.
+pub(crate) struct Disk {
+    jobs: Sender<Job>,
+    blocks: Shared,
+    memory: Option<(Arc<Bulk>, Descriptor)>,
+    free_to_come: Vec<u64>,
+    free_to_offer: Vec<u64>,
+    offered: BTreeMap<(u32, u64), u64>,
+    /// Offers for which there is no slot.
+    waiting: VecDeque<(u32, Extent, bool)>,
+    pub(crate) is_finished: bool,
+}
+
+impl Disk {
+    /// Starts the thread, which tells what came of each job.
+    pub(crate) fn start(
+        engine: &hg::Engine,
+        blocks: Box<dyn Blocks>,
+        block_size: u64,
+        tell: impl Fn(Done) + Send + 'static,
+    ) -> Result<Self, Error> {
+        let memory = if block_size <= INLINE_MAX {
+            None
+        } else {
+            let bytes = hg_bulk::zeroed(block_size.saturating_mul((COMING + OFFERED) as u64))?;
+            let bulk = engine.expose(bytes, Rights::READ)?;
+            let descriptor = bulk.descriptor();
+            Some((Arc::new(bulk), descriptor))
+        };
+        let (jobs, list) = channel();
+        let blocks: Shared = Arc::new(Mutex::new(Some(blocks)));
+        let bulk = memory.as_ref().map(|it| Arc::clone(&it.0));
+        let work = Work { blocks: Arc::clone(&blocks), bulk, scratch: Vec::new() };
+        let thread = thread::Builder::new().name("multicast-disk".to_owned());
+        thread.spawn(move || work.run(&list, &tell)).map_err(Error::Thread)?;
+        let slots = |from: usize, count: usize| {
+            (from..from + count).map(|slot| slot as u64 * block_size).collect()
+        };
+        Ok(Self {
+            jobs,
+            blocks,
+            memory,
+            free_to_come: slots(0, COMING),
+            free_to_offer: slots(COMING, OFFERED),
+            offered: BTreeMap::new(),
+            waiting: VecDeque::new(),
+            is_finished: false,
+        })
+    }
+
+    fn begin(&self, job: Job) {
+        // The thread ends after this only.
+        let _ = self.jobs.send(job);
+    }
+
+    /// Asks whether a block is there already.
+    pub(crate) fn ask(&self, extent: Extent, checksum: u32) {
+        self.begin(Job::Holds(extent, checksum));
+    }
+
+    /// Where a block can come to.
+    pub(crate) fn room_to_come(&mut self) -> Option<(u64, Arc<Bulk>)> {
+        let bulk = Arc::clone(&self.memory.as_ref()?.0);
+        self.free_to_come.pop().map(|slot| (slot, bulk))
+    }
+
+    pub(crate) fn write(&self, extent: Extent, from: Slot, checksum: Option<u32>) {
+        self.begin(Job::Write { extent, from, checksum });
+    }
+
+    /// A slot for a block that comes is free.
+    pub(crate) fn free(&mut self, slot: &Slot) {
+        if let Slot::At(at) = slot {
+            self.free_to_come.push(*at);
+        }
+    }
+
+    /// Has a block loaded, to be offered.
+    pub(crate) fn load(&mut self, to: u32, extent: Extent, has_checksum: bool) {
+        self.waiting.push_back((to, extent, has_checksum));
+        self.load_next();
+    }
+
+    fn load_next(&mut self) {
+        while let Some(&(to, extent, has_checksum)) = self.waiting.front() {
+            let into = match &self.memory {
+                None => Slot::Bytes(Vec::new()),
+                Some(_) => match self.free_to_offer.pop() {
+                    Some(at) => Slot::At(at),
+                    None => return,
+                },
+            };
+            self.waiting.pop_front();
+            if let Slot::At(at) = into {
+                self.offered.insert((to, extent.block), at);
+            }
+            self.begin(Job::Load { extent, into, to, has_checksum });
+        }
+    }
+
+    /// Where a block is that was loaded; `None`: the offer is no longer wanted.
+    pub(crate) fn loaded(
+        &self,
+        to: u32,
+        block: u64,
+        at: Slot,
+        checksum: Option<u32>,
+    ) -> Option<Source> {
+        let place = match at {
+            Slot::Bytes(bytes) => Place::Inline(bytes),
+            Slot::At(offset) => {
+                self.offered.get(&(to, block)).filter(|it| **it == offset)?;
+                Place::At { memory: self.memory.as_ref()?.1.clone(), offset }
+            }
+        };
+        Some(Source { place, checksum })
+    }
+
+    /// A block that was offered is taken.
+    pub(crate) fn taken(&mut self, to: u32, block: u64) {
+        if let Some(at) = self.offered.remove(&(to, block)) {
+            self.free_to_offer.push(at);
+            self.load_next();
+        }
+    }
+
+    /// The group has failed: nothing is offered any more.
+    pub(crate) fn withdraw(&mut self) {
+        self.waiting.clear();
+        let offered = std::mem::take(&mut self.offered);
+        self.free_to_offer.extend(offered.into_values());
+    }
+
+    pub(crate) fn finish(&self) {
+        self.begin(Job::Finish);
+    }
+
+    /// What was given; waits for the job that the thread is doing.
+    pub(crate) fn into_blocks(self) -> Option<Box<dyn Blocks>> {
+        self.blocks.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+/// The thread's side.
+struct Work {
+    blocks: Shared,
+    bulk: Option<Arc<Bulk>>,
+    scratch: Vec<u8>,
+}
+
+impl Work {
+    fn run(mut self, list: &Receiver<Job>, tell: &impl Fn(Done)) {
+        for job in list {
+            let blocks = Arc::clone(&self.blocks);
+            let mut blocks = blocks.lock().unwrap_or_else(PoisonError::into_inner);
+            let Some(blocks) = blocks.as_mut() else { return };
+            let done = self.work(blocks.as_mut(), job);
+            tell(done.unwrap_or_else(|error| Done::Failed(error.to_string())));
+        }
+    }
+
+    fn work(&mut self, blocks: &mut dyn Blocks, job: Job) -> std::io::Result<Done> {
+        Ok(match job {
+            Job::Holds(Extent { block, offset, len }, checksum) => {
+                let is_held = blocks.holds(offset, len, checksum).unwrap_or(false);
+                Done::Holds { block, is_held }
+            }
+            Job::Write { extent, from, checksum } => {
+                let bytes = match &from {
+                    Slot::Bytes(bytes) => bytes,
+                    Slot::At(at) => {
+                        self.make_room(extent.len);
+                        self.read_slot(*at)?;
+                        &self.scratch
+                    }
+                };
+                let is_right = bytes.len() as u64 == extent.len
+                    && checksum.is_none_or(|it| it == crc32c::crc32c(bytes));
+                if is_right {
+                    blocks.write_at(extent.offset, bytes)?;
+                }
+                Done::Written { block: extent.block, is_right, from }
+            }
+            Job::Load { extent, into, to, has_checksum } => {
+                self.make_room(extent.len);
+                blocks.read_at(extent.offset, &mut self.scratch)?;
+                let checksum = has_checksum.then(|| crc32c::crc32c(&self.scratch));
+                let into = match into {
+                    Slot::Bytes(_) => Slot::Bytes(self.scratch.clone()),
+                    Slot::At(at) => {
+                        if let Some(bulk) = &self.bulk {
+                            bulk.write(at, &self.scratch).map_err(std::io::Error::other)?;
+                        }
+                        Slot::At(at)
+                    }
+                };
+                Done::Loaded { block: extent.block, to, into, checksum }
+            }
+            Job::Finish => {
+                blocks.finish()?;
+                Done::Finished
+            }
+        })
+    }
+
+    fn make_room(&mut self, len: u64) {
+        self.scratch.resize(usize::try_from(len).unwrap_or(usize::MAX), 0);
+    }
+
+    fn read_slot(&mut self, at: u64) -> std::io::Result<()> {
+        let Some(bulk) = &self.bulk else { return Ok(()) };
+        bulk.read(at, &mut self.scratch).map_err(std::io::Error::other)
+    }
+}

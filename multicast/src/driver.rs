@@ -1,0 +1,328 @@
+//! The thread that drives all groups of a process: gives their machines what happens, and does what they say.
+
+mod blocks;
+mod member;
+mod reforming;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::BTreeMap,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, Waker},
+    time::{Duration, Instant},
+};
+
+use hg::{Address, CallError, OwnedCall, Peer};
+use rustc_hash::FxHashMap;
+
+use self::{blocks::Pull, member::Member};
+use crate::{
+    id::GroupId,
+    inbox::{Closing, Inbox, Input, Opening, Sending},
+    machine::{Action, Event, Message},
+    wire::{Source, tell, watch},
+};
+
+/// How long nothing is looked at where nothing happens.
+const IDLE: Duration = Duration::from_secs(3600);
+
+/// A process that is watched, for all groups that have to know.
+struct Watch {
+    address: Address,
+    call: OwnedCall<watch>,
+    /// The group that it was asked for; and all that are interested, with the member's number there.
+    asked_for: GroupId,
+    interested: Vec<(GroupId, u32)>,
+}
+
+/// The thread's state.
+pub(crate) struct Driver<'e> {
+    engine: &'e hg::Engine,
+    inbox: &'e Arc<Inbox>,
+    members: FxHashMap<GroupId, Member>,
+    pulls: Vec<Pull<'e>>,
+    watches: Vec<Watch>,
+    /// Those who watch this process; told by dropping them.
+    watchers: Vec<hg::Answer<watch>>,
+    /// Which object of which group a disk has.
+    disks: FxHashMap<u64, (GroupId, u64)>,
+    /// When somebody has waited too long.
+    deadlines: BTreeMap<(Instant, u64), GroupId>,
+    count: u64,
+    /// Groups that were told something in this round: what they say goes together.
+    touched: Vec<GroupId>,
+}
+
+impl<'e> Driver<'e> {
+    /// Until it is told to end.
+    pub(crate) fn run(engine: &'e hg::Engine, inbox: &'e Arc<Inbox>) {
+        Inbox::become_driver();
+        let mut driver = Self {
+            engine,
+            inbox,
+            members: FxHashMap::default(),
+            pulls: Vec::new(),
+            watches: Vec::new(),
+            watchers: Vec::new(),
+            disks: FxHashMap::default(),
+            deadlines: BTreeMap::new(),
+            count: 0,
+            touched: Vec::new(),
+        };
+        let waker = Waker::from(Arc::clone(inbox));
+        loop {
+            let inputs = inbox.take();
+            let mut has_moved = !inputs.is_empty();
+            for input in inputs {
+                if matches!(input, Input::End) {
+                    driver.end();
+                    return;
+                }
+                driver.handle(input);
+            }
+            for id in std::mem::take(&mut driver.touched) {
+                driver.act(id);
+            }
+            let mut context = Context::from_waker(&waker);
+            has_moved |= driver.poll_pulls(&mut context);
+            has_moved |= driver.poll_watches(&mut context);
+            driver.expire();
+            if !has_moved {
+                let next = driver.deadlines.first_key_value().map(|it| it.0.0);
+                let wait = next.map_or(IDLE, |it| it.saturating_duration_since(Instant::now()));
+                engine.progress(wait.min(IDLE));
+            }
+        }
+    }
+
+    /// Everybody who waits here is told.
+    fn end(mut self) {
+        for id in self.members.keys().copied().collect::<Vec<_>>() {
+            let why = "this process has ended its multicast".to_owned();
+            self.give(id, Event::Own { why });
+        }
+        let _ = self.engine.progress(Duration::ZERO);
+    }
+
+    fn handle(&mut self, input: Input) {
+        match input {
+            Input::Told { group, from, origin, message } => self.told(group, from, origin, message),
+            Input::Watched(answer) => self.watchers.push(answer),
+            Input::Open(opening) => self.open(*opening),
+            Input::Send(id, sending) => self.send(id, *sending),
+            Input::Joined(id, completer) => {
+                if let Some(member) = self.members.get_mut(&id) {
+                    member.when_joined(completer);
+                }
+            }
+            Input::Close(id, closing) => self.close(id, closing),
+            Input::Reform(id, completer) => self.reform(id, completer),
+            Input::Received(id, bytes) => self.give(id, Event::Received { bytes }),
+            Input::Leave(id) => {
+                self.give(id, Event::Own { why: "it has left the group".to_owned() });
+                self.remove(id);
+            }
+            Input::Disk(disk, done) => self.disk_done(disk, done),
+            Input::End => {}
+        }
+    }
+
+    fn open(&mut self, opening: Opening) {
+        let (id, within) = (opening.id, opening.options.join_within);
+        let is_root = opening.own == 0;
+        self.members.insert(id, Member::new(opening));
+        // The root says who is missing; the others wait longer.
+        self.set_deadline(id, if is_root { within } else { within + within / 2 });
+        self.act(id);
+    }
+
+    fn set_deadline(&mut self, id: GroupId, within: Duration) {
+        self.count += 1;
+        if let Some(at) = Instant::now().checked_add(within) {
+            self.deadlines.insert((at, self.count), id);
+        }
+    }
+
+    fn expire(&mut self) {
+        while let Some((key, id)) = self.deadlines.first_key_value().map(|it| (*it.0, *it.1)) {
+            if key.0 > Instant::now() {
+                return;
+            }
+            self.deadlines.remove(&key);
+            self.give(id, Event::Late);
+            self.reform_is_late(id);
+        }
+    }
+
+    fn send(&mut self, id: GroupId, sending: Sending) {
+        let Some(member) = self.members.get_mut(&id) else { return };
+        let disk = sending.disk;
+        if let Some(number) = member.send(sending) {
+            if let Some(disk) = disk {
+                self.disks.insert(disk, (id, number));
+            }
+            self.act(id);
+        }
+    }
+
+    fn close(&mut self, id: GroupId, closing: Closing) {
+        let Some(member) = self.members.get_mut(&id) else { return };
+        if member.when_closed(closing) {
+            self.remove(id);
+        } else {
+            self.give(id, Event::Close);
+        }
+    }
+
+    /// The user has no handle of it any more, and it is over.
+    fn remove(&mut self, id: GroupId) {
+        self.inbox.remove(id);
+        self.members.remove(&id);
+        self.pulls.retain(|it| it.group != id);
+        self.disks.retain(|_, it| it.0 != id);
+        for watched in &mut self.watches {
+            watched.interested.retain(|it| it.0 != id);
+        }
+    }
+
+    fn told(&mut self, id: GroupId, from: u32, origin: Peer, message: Message<Source>) {
+        let Some(member) = self.members.get_mut(&id) else { return };
+        if !member.is_from(from, origin) {
+            tracing::warn!(
+                from,
+                ?origin,
+                "a message of somebody who is not that member is dropped"
+            );
+            return;
+        }
+        if let Message::Took { object, block } = message {
+            member.passed_on(from, object, block);
+        }
+        member.machine.handle(Event::Message { from, message });
+        if !self.touched.contains(&id) {
+            self.touched.push(id);
+        }
+    }
+
+    /// Gives a machine what has happened, and does what it says.
+    fn give(&mut self, id: GroupId, event: Event<Source>) {
+        if let Some(member) = self.members.get_mut(&id) {
+            member.machine.handle(event);
+            self.act(id);
+        }
+    }
+
+    fn act(&mut self, id: GroupId) {
+        while let Some(member) = self.members.get_mut(&id) {
+            let Some(action) = member.machine.poll_action() else { return };
+            self.perform(id, action);
+        }
+    }
+
+    fn perform(&mut self, id: GroupId, action: Action<Source>) {
+        let Some(member) = self.members.get_mut(&id) else { return };
+        match action {
+            Action::Tell { to, message } => self.tell(id, to, message),
+            Action::Watch { member } => self.watch(id, member),
+            Action::Offer { to, object, block, header } => {
+                let offer = member.offer(to, object, block, header);
+                match offer {
+                    Ok(Some(message)) => self.tell(id, to, message),
+                    Ok(None) => {} // It is loaded first.
+                    Err(why) => member.machine.handle(Event::Own { why }),
+                }
+            }
+            Action::Prepare { object } => self.prepare(id, object),
+            Action::Pull { from, object, block, source } => {
+                self.pull(id, from, (object, block), source);
+            }
+            Action::Finish { object } => member.finish(object),
+            Action::Joined => member.joined(),
+            Action::Deliver { object } => member.deliver(object),
+            Action::Everywhere { object } => member.everywhere(object),
+            Action::Lost { object } => member.lose(object),
+            Action::Closed => {
+                if member.closed() {
+                    self.remove(id);
+                }
+            }
+            Action::Failed { member: by, why } => {
+                let is_through = member.failed(by, why);
+                self.pulls.retain(|it| it.group != id);
+                if is_through {
+                    self.remove(id);
+                }
+            }
+            Action::Reformed { id: new, members } => self.reformed(id, GroupId(new), members),
+        }
+    }
+
+    fn prepare(&mut self, id: GroupId, object: u64) {
+        let disk = self.inbox.next_disk();
+        let Some(member) = self.members.get_mut(&id) else { return };
+        let event = member.prepare(object, self.engine, disk, self.inbox);
+        self.disks.insert(disk, (id, object));
+        member.machine.handle(event);
+    }
+
+    fn tell(&mut self, id: GroupId, to: u32, message: Message<Source>) {
+        let Some(member) = self.members.get(&id) else { return };
+        let told = match self.engine.lookup(&member.addresses[to as usize]) {
+            Ok(peer) => self.engine.notify(tell, &peer, (id, member.own, message)).accepted(),
+            Err(error) => Err(hg::Failure::NotMade(error)),
+        };
+        if let Err(error) = told {
+            // Whoever is dead is noticed by being watched; who has not begun to listen will join.
+            tracing::debug!(to, %error, "a member was not told");
+        }
+    }
+
+    fn watch(&mut self, id: GroupId, member: u32) {
+        let Some(it) = self.members.get(&id) else { return };
+        let address = &it.addresses[member as usize];
+        if let Some(watched) = self.watches.iter_mut().find(|it| it.address == *address) {
+            watched.interested.push((id, member));
+            return;
+        }
+        match self.engine.lookup(address) {
+            Ok(peer) => self.watches.push(Watch {
+                address: address.clone(),
+                call: self.engine.call_owned(watch, &peer, (id, it.own)),
+                asked_for: id,
+                interested: vec![(id, member)],
+            }),
+            Err(error) => self.give(id, Event::Gone { member, why: error.to_string() }),
+        }
+    }
+
+    fn poll_watches(&mut self, context: &mut Context<'_>) -> bool {
+        let mut ended = Vec::new();
+        self.watches.retain_mut(|it| match Pin::new(&mut it.call).poll(context) {
+            Poll::Pending => true,
+            Poll::Ready(outcome) => {
+                let interested = std::mem::take(&mut it.interested);
+                ended.push((it.asked_for, interested, outcome));
+                false
+            }
+        });
+        let has_moved = !ended.is_empty();
+        for (asked_for, interested, outcome) in ended {
+            let (is_one, why) = match outcome {
+                Ok(()) => (false, "it has ended its multicast".to_owned()),
+                Err(CallError::Handler(unknown)) => (true, unknown.to_string()),
+                Err(CallError::PeerGone { reason, .. }) => (false, reason.to_string()),
+                Err(error) => (false, error.to_string()),
+            };
+            for (id, member) in interested {
+                if is_one && id != asked_for {
+                    self.watch(id, member); // Of this one nothing was said.
+                } else {
+                    self.give(id, Event::Gone { member, why: why.clone() });
+                }
+            }
+        }
+        has_moved
+    }
+}

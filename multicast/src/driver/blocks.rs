@@ -1,0 +1,201 @@
+//! Blocks that come: pulled, verified, put where they belong.
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use hg::bulk::{Bulk, Transfer, TransferError};
+
+use super::{Driver, member::Coming};
+use crate::{
+    disk::{Done, Slot},
+    id::GroupId,
+    machine::Event,
+    store::{Store, checksum_of, is_right},
+    wire::{Place, Source},
+};
+
+/// A block on its way.
+pub(super) struct Pull<'e> {
+    pub(super) group: GroupId,
+    object: u64,
+    block: u64,
+    /// The slot that it comes to, of an object on a disk.
+    slot: Option<u64>,
+    transfer: Transfer<'e>,
+}
+
+impl Driver<'_> {
+    /// A block may come.
+    pub(super) fn pull(
+        &mut self,
+        id: GroupId,
+        from: u32,
+        (object, block): (u64, u64),
+        source: Source,
+    ) {
+        let Some(member) = self.members.get_mut(&id) else { return };
+        member.begun(from, object, block);
+        let Some(local) = member.locals.get_mut(&object) else { return };
+        let (extent, checksum) = (local.extent(block), source.checksum);
+        let coming = Coming { from, source: source.clone() };
+        match (&source.place, &mut local.store) {
+            (_, Store::Disk(disk)) if checksum.is_some() => {
+                disk.ask(extent, checksum.unwrap_or_default());
+            }
+            (Place::Inline(bytes), Store::Disk(disk)) => {
+                disk.write(extent, Slot::Bytes(bytes.clone()), checksum);
+            }
+            (Place::Inline(bytes), store) => {
+                let is_here = is_right(bytes, &local.header, block, checksum)
+                    && store.write(extent.offset, bytes).is_ok();
+                member.coming.insert((object, block), coming);
+                self.settle(id, (object, block), is_here);
+                return;
+            }
+            (Place::At { .. }, _) => {
+                member.coming.insert((object, block), coming);
+                self.fetch(id, (object, block));
+                return;
+            }
+        }
+        member.coming.insert((object, block), coming);
+    }
+
+    /// Begins to get a block from the memory of who offers it.
+    fn fetch(&mut self, id: GroupId, (object, block): (u64, u64)) {
+        let Some(member) = self.members.get_mut(&id) else { return };
+        let Some(coming) = member.coming.get(&(object, block)) else { return };
+        let Some(local) = member.locals.get_mut(&object) else { return };
+        let Place::At { memory, offset } = &coming.source.place else { return };
+        let (from, extent) = (coming.from, local.extent(block));
+        let far = offset.checked_add(extent.len).map(|end| memory.range(*offset..end));
+        let Some(Ok(far)) = far else {
+            self.give(
+                id,
+                Event::Wrong { from, why: "it offers memory that it has not".to_owned() },
+            );
+            return;
+        };
+        let near = match &mut local.store {
+            Store::Memory { bulk, .. } => Some((extent.offset, std::sync::Arc::clone(bulk), None)),
+            Store::Disk(disk) => disk.room_to_come().map(|(slot, bulk)| (slot, bulk, Some(slot))),
+            Store::Bytes(_) => None,
+        };
+        let Some((start, bulk, slot)) = near else {
+            let why = "it offers memory for what is small".to_owned();
+            self.give(id, Event::Wrong { from, why });
+            return;
+        };
+        let peer = self.engine.lookup(&member.addresses[from as usize]);
+        let range = bulk.range(start..start + extent.len);
+        match (peer, range) {
+            (Ok(peer), Ok(range)) => {
+                let transfer = self.engine.pull(&peer, far, range);
+                self.pulls.push(Pull { group: id, object, block, slot, transfer });
+            }
+            (Err(error), _) | (_, Err(error)) => {
+                self.give(id, Event::Broken { from, why: error.to_string() });
+            }
+        }
+    }
+
+    pub(super) fn poll_pulls(&mut self, context: &mut Context<'_>) -> bool {
+        let mut ended = Vec::new();
+        let mut place = 0;
+        while place < self.pulls.len() {
+            match Pin::new(&mut self.pulls[place].transfer).poll(context) {
+                Poll::Pending => place += 1,
+                Poll::Ready(outcome) => ended.push((self.pulls.remove(place), outcome)),
+            }
+        }
+        let has_moved = !ended.is_empty();
+        for (pull, outcome) in ended {
+            self.pulled(&pull, outcome);
+        }
+        has_moved
+    }
+
+    fn pulled(&mut self, pull: &Pull<'_>, outcome: Result<(), TransferError>) {
+        let Pull { group: id, object, block, slot, .. } = *pull;
+        let Some(member) = self.members.get_mut(&id) else { return };
+        let Some(Coming { from, source }) = member.coming.get(&(object, block)) else { return };
+        let (from, checksum) = (*from, source.checksum);
+        let Some(local) = member.locals.get_mut(&object) else { return };
+        let extent = local.extent(block);
+        match (outcome, &local.store, slot) {
+            (Err(error), ..) => {
+                let why = format!("its memory cannot be read: {error}");
+                self.give(id, Event::Broken { from, why });
+            }
+            (Ok(()), Store::Disk(disk), Some(slot)) => {
+                disk.write(extent, Slot::At(slot), checksum);
+            }
+            (Ok(()), Store::Memory { bulk, .. }, _) => {
+                let sum = |bulk: &Bulk| checksum_of(bulk, extent.offset, extent.len).ok();
+                let is_here = checksum.is_none_or(|it| sum(bulk) == Some(it));
+                self.settle(id, (object, block), is_here);
+            }
+            (Ok(()), ..) => {}
+        }
+    }
+
+    /// A block is where it belongs, or was wrong.
+    fn settle(&mut self, id: GroupId, (object, block): (u64, u64), is_right: bool) {
+        let Some(member) = self.members.get_mut(&id) else { return };
+        if is_right {
+            member.arrived(object, block, false);
+            self.give(id, Event::Arrived { object, block });
+        } else if let Some(Coming { from, .. }) = member.coming.remove(&(object, block)) {
+            let why = format!("block {block} of object {object} came with a wrong checksum");
+            self.give(id, Event::Wrong { from, why });
+        }
+    }
+
+    /// What became of a job of a disk.
+    pub(super) fn disk_done(&mut self, disk: u64, done: Done) {
+        let Some(&(id, object)) = self.disks.get(&disk) else { return };
+        let Some(member) = self.members.get_mut(&id) else { return };
+        let local = member.locals.get_mut(&object).filter(|it| it.disk == Some(disk));
+        let Some(store) = local.and_then(|it| it.store.disk()) else { return };
+        match done {
+            Done::Holds { block, is_held: true } => {
+                member.arrived(object, block, true);
+                self.give(id, Event::Arrived { object, block });
+            }
+            Done::Holds { block, is_held: false } => self.write_or_fetch(id, (object, block)),
+            Done::Written { block, is_right, from } => {
+                store.free(&from);
+                self.settle(id, (object, block), is_right);
+            }
+            Done::Loaded { block, to, into, checksum } => {
+                if let Some(message) = member.loaded((to, object, block), into, checksum) {
+                    self.tell(id, to, message);
+                }
+            }
+            Done::Finished => {
+                store.is_finished = true;
+                self.give(id, Event::Finished { object });
+            }
+            Done::Failed(why) => {
+                let why = format!("object {object} cannot be read or written there: {why}");
+                self.give(id, Event::Own { why });
+            }
+        }
+    }
+
+    /// A block is not on the disk yet.
+    fn write_or_fetch(&mut self, id: GroupId, (object, block): (u64, u64)) {
+        let Some(member) = self.members.get_mut(&id) else { return };
+        let Some(Coming { source, .. }) = member.coming.get(&(object, block)) else { return };
+        let Some(local) = member.locals.get_mut(&object) else { return };
+        let extent = local.extent(block);
+        match (&source.place, &local.store) {
+            (Place::Inline(bytes), Store::Disk(disk)) => {
+                disk.write(extent, Slot::Bytes(bytes.clone()), source.checksum);
+            }
+            _ => self.fetch(id, (object, block)),
+        }
+    }
+}

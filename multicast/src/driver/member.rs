@@ -1,0 +1,380 @@
+//! This process as a member of one group: its machine, its objects, and who waits for what.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+    time::Instant,
+};
+
+use hg::{Address, Peer};
+use rustc_hash::FxHashMap;
+
+use crate::{
+    completion::Completer,
+    disk::{Disk, Extent, Slot},
+    error::Failure,
+    id::GroupId,
+    inbox::{AskIncoming, Closing, Inbox, Input, OnReformed, Opening, Sending},
+    machine::{Carried, Config, Event, Header, Machine, Message},
+    object::{Incoming, Received},
+    options::Options,
+    shared::{Shared, TraceEvent, What},
+    store::Store,
+    wire::Source,
+};
+
+/// An object that is here.
+pub(super) struct Local {
+    pub(super) store: Store,
+    pub(super) header: Header,
+    /// Of its blocks, as far as they are known; empty where there are none.
+    pub(super) checksums: Vec<Option<u32>>,
+    /// The number of its disk, where it has one.
+    pub(super) disk: Option<u64>,
+}
+
+impl Local {
+    pub(super) fn new(store: Store, header: Header, disk: Option<u64>) -> Self {
+        Self { store, header, checksums: Vec::new(), disk }
+    }
+
+    pub(super) fn extent(&self, block: u64) -> Extent {
+        let (offset, len) = self.header.range(block);
+        Extent { block, offset, len }
+    }
+
+    pub(super) fn checksum(&self, block: u64) -> Option<u32> {
+        self.checksums.get(usize::try_from(block).ok()?).copied().flatten()
+    }
+
+    pub(super) fn set_checksum(&mut self, block: u64, checksum: u32) {
+        let blocks = usize::try_from(self.header.blocks()).unwrap_or(0);
+        self.checksums.resize(blocks, None);
+        if let Some(place) = self.checksums.get_mut(usize::try_from(block).unwrap_or(usize::MAX)) {
+            *place = Some(checksum);
+        }
+    }
+}
+
+/// A block that comes.
+pub(super) struct Coming {
+    pub(super) from: u32,
+    pub(super) source: Source,
+}
+
+pub(super) struct Member {
+    pub(super) own: u32,
+    pub(super) addresses: Arc<[Address]>,
+    pub(super) nodes: Vec<u32>,
+    pub(super) options: Options,
+    pub(super) machine: Machine<Source>,
+    pub(super) locals: FxHashMap<u64, Local>,
+    pub(super) coming: FxHashMap<(u64, u64), Coming>,
+    pub(super) incoming: AskIncoming,
+    pub(super) shared: Arc<Shared>,
+    /// The peers that speak for the members, as far as they have spoken.
+    bound: Vec<Option<Peer>>,
+    /// What introduces an object with an offer that is loaded first.
+    introductions: FxHashMap<(u32, u64, u64), Header>,
+    sendings: FxHashMap<u64, Completer<Result<(), Failure>>>,
+    joining: Vec<Completer<Result<(), Failure>>>,
+    has_joined: bool,
+    closing: Option<Closing>,
+    pub(super) reforming: Option<OnReformed>,
+    pub(super) reformed: Option<(GroupId, Vec<u32>)>,
+}
+
+impl Member {
+    pub(super) fn new(opening: Opening) -> Self {
+        Self::carrying(opening, Carried::default())
+    }
+
+    pub(super) fn carrying(opening: Opening, carried: Carried) -> Self {
+        let Opening { own, members, nodes, options, incoming, shared, id: _ } = opening;
+        let config = Config {
+            own,
+            digest: digest(&members, &nodes),
+            nodes: nodes.clone(),
+            in_flight: options.in_flight as usize,
+            untaken_max: options.untaken_bytes_max,
+        };
+        Self {
+            own,
+            nodes,
+            options,
+            machine: Machine::new(config, carried),
+            locals: FxHashMap::default(),
+            coming: FxHashMap::default(),
+            incoming,
+            shared,
+            bound: vec![None; members.len()],
+            addresses: members,
+            introductions: FxHashMap::default(),
+            sendings: FxHashMap::default(),
+            joining: Vec::new(),
+            has_joined: false,
+            closing: None,
+            reforming: None,
+            reformed: None,
+        }
+    }
+
+    /// Whether this peer speaks for this member: who has spoken for it first does.
+    pub(super) fn is_from(&mut self, member: u32, origin: Peer) -> bool {
+        let others_speak =
+            |(other, it): (u32, &Option<Peer>)| other != member && *it == Some(origin);
+        if member == self.own || (0..).zip(&self.bound).any(others_speak) {
+            return false;
+        }
+        match self.bound.get_mut(member as usize) {
+            Some(bound) => *bound.get_or_insert(origin) == origin,
+            None => false,
+        }
+    }
+
+    fn trace(&self, what: What, peer: u32, object: u64, block: u64) {
+        if self.options.trace {
+            let at = Instant::now();
+            self.shared.lock().trace.push(TraceEvent { at, what, object, block, peer });
+        }
+    }
+
+    /// Gives the object's number, unless the group is over.
+    pub(super) fn send(&mut self, sending: Sending) -> Option<u64> {
+        let Sending { store, disk, size, block_size, metadata, ended } = sending;
+        if let Some(Err(failure)) = self.shared.lock().ended.clone() {
+            ended.complete(Err(failure));
+            return None;
+        }
+        let choice = self.options.schedule;
+        let number = self.machine.send(choice, size, block_size, metadata);
+        let header = self.machine.header(number)?.clone();
+        self.locals.insert(number, Local::new(store, header, disk));
+        self.sendings.insert(number, ended);
+        Some(number)
+    }
+
+    /// The message that offers a block; `None`: it is being loaded.
+    pub(super) fn offer(
+        &mut self,
+        to: u32,
+        object: u64,
+        block: u64,
+        header: Option<Header>,
+    ) -> Result<Option<Message<Source>>, String> {
+        self.trace(What::Offered, to, object, block);
+        let Some(local) = self.locals.get_mut(&object) else { return Ok(None) };
+        let (extent, has_checksum) = (local.extent(block), self.options.checksum);
+        if let Store::Disk(disk) = &mut local.store {
+            if let Some(header) = header {
+                self.introductions.insert((to, object, block), header);
+            }
+            disk.load(to, extent, has_checksum);
+            return Ok(None);
+        }
+        let range = (extent.offset, extent.len);
+        let text = |error: hg::Error| format!("its memory cannot be read: {error}");
+        if self.own == 0 && has_checksum && local.checksum(block).is_none() {
+            let checksum = local.store.checksum(range).map_err(text)?;
+            local.set_checksum(block, checksum);
+        }
+        let place = local.store.place(range).map_err(text)?;
+        let source = Source { place, checksum: local.checksum(block) };
+        Ok(Some(Message::Offer { object, block, header, source }))
+    }
+
+    /// The same once it is loaded.
+    pub(super) fn loaded(
+        &mut self,
+        (to, object, block): (u32, u64, u64),
+        at: Slot,
+        checksum: Option<u32>,
+    ) -> Option<Message<Source>> {
+        let header = self.introductions.remove(&(to, object, block));
+        let local = self.locals.get_mut(&object)?;
+        let source = local.store.disk()?.loaded(to, block, at, checksum)?;
+        Some(Message::Offer { object, block, header, source })
+    }
+
+    pub(super) fn passed_on(&mut self, to: u32, object: u64, block: u64) {
+        self.trace(What::Taken, to, object, block);
+        let local = self.locals.get_mut(&object);
+        let bytes = local.as_ref().map_or(0, |it| it.extent(block).len);
+        if let Some(disk) = local.and_then(|it| it.store.disk()) {
+            disk.taken(to, block);
+        }
+        let progress = &mut self.shared.lock().progress;
+        progress.passed_on += 1;
+        if self.own == 0 {
+            progress.blocks += 1;
+            progress.bytes += bytes;
+        }
+    }
+
+    /// Asks where an object goes.
+    pub(super) fn prepare(
+        &mut self,
+        object: u64,
+        engine: &hg::Engine,
+        disk: u64,
+        inbox: &Arc<Inbox>,
+    ) -> Event<Source> {
+        let Some(header) = self.machine.header(object).cloned() else {
+            return Event::Refused { object, why: "nobody has introduced it".to_owned() };
+        };
+        let Header { size, block_size, metadata, .. } = &header;
+        let incoming = Incoming { number: object, size: *size, block_size: *block_size, metadata };
+        let asked = catch_unwind(AssertUnwindSafe(|| (self.incoming)(incoming)));
+        let destination =
+            asked.unwrap_or_else(|_| Err("whoever was asked has panicked".to_owned()));
+        let inbox = Arc::clone(inbox);
+        let block_size = header.block_size.min(header.size.max(1));
+        let store = destination.and_then(|destination| {
+            Store::of_destination(engine, destination, header.size, |blocks| {
+                let tell = move |done| inbox.push(Input::Disk(disk, done));
+                Disk::start(engine, blocks, block_size, tell)
+            })
+        });
+        match store {
+            Ok(store) => {
+                let bytes = store.allocated();
+                self.locals.insert(object, Local::new(store, header, Some(disk)));
+                Event::Ready { object, bytes }
+            }
+            Err(why) => Event::Refused { object, why },
+        }
+    }
+
+    pub(super) fn begun(&self, from: u32, object: u64, block: u64) {
+        self.trace(What::Begun, from, object, block);
+    }
+
+    /// A block is here.
+    pub(super) fn arrived(&mut self, object: u64, block: u64, was_here: bool) {
+        let Some(Coming { from, source }) = self.coming.remove(&(object, block)) else { return };
+        let Some(local) = self.locals.get_mut(&object) else { return };
+        if let Some(checksum) = source.checksum {
+            local.set_checksum(block, checksum);
+        }
+        let bytes = local.extent(block).len;
+        self.trace(What::Arrived, from, object, block);
+        let progress = &mut self.shared.lock().progress;
+        progress.blocks += 1;
+        progress.bytes += bytes;
+        progress.resumed_blocks += u64::from(was_here);
+    }
+
+    pub(super) fn finish(&mut self, object: u64) {
+        let Some(local) = self.locals.get_mut(&object) else { return };
+        match local.store.disk() {
+            Some(disk) if !disk.is_finished => disk.finish(),
+            _ => self.machine.handle(Event::Finished { object }),
+        }
+    }
+
+    pub(super) fn deliver(&mut self, object: u64) {
+        let Some(local) = self.locals.remove(&object) else { return };
+        let bytes = local.store.allocated();
+        let Some(data) = local.store.into_data() else {
+            tracing::error!(object, "the memory of an object is used by somebody else");
+            return;
+        };
+        let Header { size, metadata, .. } = local.header;
+        let received = Received { number: object, size, metadata, data };
+        self.shared.change(|state| {
+            state.progress.objects += 1;
+            state.ready.push_back((received, bytes));
+        });
+    }
+
+    pub(super) fn everywhere(&mut self, object: u64) {
+        let local = self.locals.remove(&object);
+        let mut state = self.shared.lock();
+        state.progress.objects += 1;
+        if let Some(header) = local.map(|it| it.header).filter(Header::is_taken_whole) {
+            let others = self.addresses.len() as u64 - 1;
+            state.progress.blocks += others;
+            state.progress.passed_on += others;
+            state.progress.bytes += others * header.size;
+        }
+        // What was sent in a group before is not waited for.
+        state.under_way = state.under_way.saturating_sub(1);
+        drop(state);
+        if let Some(ended) = self.sendings.remove(&object) {
+            ended.complete(Ok(()));
+        }
+    }
+
+    pub(super) fn lose(&mut self, object: u64) {
+        self.locals.remove(&object);
+    }
+
+    pub(super) fn when_joined(&mut self, completer: Completer<Result<(), Failure>>) {
+        let ended = self.shared.lock().ended.clone();
+        match ended {
+            Some(Err(failure)) => completer.complete(Err(failure)),
+            _ if self.has_joined => completer.complete(Ok(())),
+            _ => self.joining.push(completer),
+        }
+    }
+
+    pub(super) fn joined(&mut self) {
+        self.has_joined = true;
+        self.joining.drain(..).for_each(|it| it.complete(Ok(())));
+    }
+
+    /// Says whether it is over already.
+    pub(super) fn when_closed(&mut self, closing: Closing) -> bool {
+        let ended = self.shared.lock().ended.clone();
+        match ended {
+            Some(ended) => {
+                closing.ended.complete(ended);
+                true
+            }
+            None => {
+                self.closing = Some(closing);
+                false
+            }
+        }
+    }
+
+    /// Says whether nobody has a handle of it any more.
+    pub(super) fn closed(&mut self) -> bool {
+        self.shared.change(|state| state.ended = Some(Ok(())));
+        self.end_closing(Ok(()))
+    }
+
+    /// The same where it has failed.
+    pub(super) fn failed(&mut self, member: u32, why: String) -> bool {
+        let address = self.addresses[member as usize].clone();
+        let failure = Failure { member, address, why };
+        self.shared.change(|state| state.ended = Some(Err(failure.clone())));
+        let sendings = std::mem::take(&mut self.sendings);
+        let waiting = sendings.into_values().chain(self.joining.drain(..));
+        waiting.for_each(|it| it.complete(Err(failure.clone())));
+        self.coming.clear();
+        self.introductions.clear();
+        for local in self.locals.values_mut() {
+            if let Some(disk) = local.store.disk() {
+                disk.withdraw();
+            }
+        }
+        self.end_closing(Err(failure))
+    }
+
+    fn end_closing(&mut self, how: Result<(), Failure>) -> bool {
+        let Some(Closing { ended, keeps }) = self.closing.take() else { return false };
+        ended.complete(how);
+        drop(keeps); // Which may end this process's multicast.
+        true
+    }
+}
+
+/// Of all that members have to agree on.
+fn digest(members: &[Address], nodes: &[u32]) -> u64 {
+    let names = members.iter().flat_map(|it| it.as_str().bytes().chain([0]));
+    let nodes = nodes.iter().flat_map(|it| it.to_le_bytes());
+    names.chain(nodes).fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}

@@ -1,0 +1,109 @@
+//! A group that goes on without the dead.
+
+use super::{Driver, member::Member};
+use crate::{
+    error::{Error, Failure},
+    id::GroupId,
+    inbox::{OnReformed, Opening, Reformed},
+    machine::Event,
+};
+
+impl Driver<'_> {
+    /// The user wants to go on.
+    pub(super) fn reform(&mut self, id: GroupId, completer: OnReformed) {
+        let Some(member) = self.members.get_mut(&id) else {
+            completer(Err(Error::Closed));
+            return;
+        };
+        if !matches!(member.shared.lock().ended, Some(Err(_))) {
+            completer(Err(Error::NotFailed));
+            self.give(id, Event::Own { why: "it has left the group".to_owned() });
+            self.remove(id);
+            return;
+        }
+        let within = member.options.join_within;
+        member.reforming = Some(completer);
+        match GroupId::random() {
+            Ok(new) => self.give(id, Event::Reform { id: new.0 }),
+            Err(error) => {
+                self.refuse_to_reform(id, error);
+                return;
+            }
+        }
+        self.set_deadline(id, within);
+        self.go_on(id);
+    }
+
+    /// The others go on as this group.
+    pub(super) fn reformed(&mut self, id: GroupId, new: GroupId, members: Vec<u32>) {
+        if let Some(member) = self.members.get_mut(&id) {
+            member.reformed = Some((new, members));
+        }
+        self.go_on(id);
+    }
+
+    pub(super) fn reform_is_late(&mut self, id: GroupId) {
+        let Some(member) = self.members.get(&id) else { return };
+        let failure = member.shared.lock().ended.clone();
+        if let (Some(Err(failure)), true) = (failure, member.reforming.is_some()) {
+            let Failure { why, .. } = &failure;
+            let why = format!("{why}; and whoever leads the survivors does not go on");
+            self.refuse_to_reform(id, Failure { why, ..failure }.into());
+        }
+    }
+
+    fn refuse_to_reform(&mut self, id: GroupId, error: Error) {
+        let completer = self.members.get_mut(&id).and_then(|it| it.reforming.take());
+        self.remove(id);
+        if let Some(completer) = completer {
+            completer(Err(error));
+        }
+    }
+
+    /// Goes on once the user wants to, and the others are known.
+    fn go_on(&mut self, id: GroupId) {
+        let Some(member) = self.members.get_mut(&id) else { return };
+        if member.reforming.is_none() || member.reformed.is_none() {
+            return;
+        }
+        let (Some(completer), Some((new, survivors))) =
+            (member.reforming.take(), member.reformed.take())
+        else {
+            return;
+        };
+        let own = survivors.iter().position(|it| *it == member.own);
+        let own = own.and_then(|it| u32::try_from(it).ok());
+        let Some(own) = own.filter(|_| survivors.len() > 1) else {
+            let why = "nobody is left to form a group with";
+            member.reforming = Some(completer);
+            self.refuse_to_reform(id, Error::Members(why.to_owned()));
+            return;
+        };
+        let Some(old) = self.members.remove(&id) else { return };
+        let of = |it: &u32| old.addresses[*it as usize].clone();
+        let (shared, within) = (old.shared, old.options.join_within);
+        shared.change(|state| {
+            state.ended = None;
+            state.under_way = 0;
+        });
+        let opening = Opening {
+            id: new,
+            own,
+            members: survivors.iter().map(of).collect(),
+            nodes: survivors.iter().map(|it| old.nodes[*it as usize]).collect(),
+            options: old.options,
+            incoming: old.incoming,
+            shared,
+        };
+        let members = opening.members.clone();
+        let mut member = Member::carrying(opening, old.machine.carry());
+        member.locals = old.locals;
+        self.disks.values_mut().filter(|it| it.0 == id).for_each(|it| it.0 = new);
+        self.inbox.add(new);
+        self.remove(id);
+        self.members.insert(new, member);
+        self.set_deadline(new, if own == 0 { within } else { within + within / 2 });
+        self.act(new);
+        completer(Ok(Reformed { id: new, own, members }));
+    }
+}

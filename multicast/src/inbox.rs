@@ -1,0 +1,165 @@
+//! What the driver's thread is told, by handlers, by users and by the threads of disks.
+
+use std::{
+    any::Any,
+    cell::Cell,
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    task::Wake,
+};
+
+use hg::Address;
+use rustc_hash::FxHashSet;
+
+use crate::{
+    completion::Completer,
+    disk::Done,
+    error::{Error, Failure},
+    id::GroupId,
+    machine::Message,
+    object::{Destination, Incoming},
+    options::Options,
+    shared::Shared,
+    store::Store,
+    wire::{Source, watch},
+};
+
+/// What it is told.
+pub(crate) enum Input {
+    Told {
+        group: GroupId,
+        from: u32,
+        origin: hg::Peer,
+        message: Message<Source>,
+    },
+    Watched(hg::Answer<watch>),
+    Open(Box<Opening>),
+    Send(GroupId, Box<Sending>),
+    Joined(GroupId, Completer<Result<(), Failure>>),
+    Close(GroupId, Closing),
+    Reform(GroupId, OnReformed),
+    /// The user has received so many bytes.
+    Received(GroupId, u64),
+    /// The handle was dropped.
+    Leave(GroupId),
+    /// What became of a job of the disk of this number.
+    Disk(u64, Done),
+    End,
+}
+
+/// An object to send.
+pub(crate) struct Sending {
+    pub(crate) store: Store,
+    /// The number of its disk, where it has one.
+    pub(crate) disk: Option<u64>,
+    pub(crate) size: u64,
+    pub(crate) block_size: u64,
+    pub(crate) metadata: Vec<u8>,
+    pub(crate) ended: Completer<Result<(), Failure>>,
+}
+
+/// Who is asked where an object goes.
+pub(crate) type AskIncoming =
+    Box<dyn FnMut(Incoming<'_>) -> Result<Destination, String> + Send + 'static>;
+
+/// A group that this process joins.
+pub(crate) struct Opening {
+    pub(crate) id: GroupId,
+    pub(crate) own: u32,
+    pub(crate) members: Arc<[Address]>,
+    pub(crate) nodes: Vec<u32>,
+    pub(crate) options: Options,
+    pub(crate) incoming: AskIncoming,
+    pub(crate) shared: Arc<Shared>,
+}
+
+/// Who waits for the end of a group.
+pub(crate) struct Closing {
+    pub(crate) ended: Completer<Result<(), Failure>>,
+    /// The process's multicast, which does not end before.
+    pub(crate) keeps: Arc<dyn Any + Send + Sync>,
+}
+
+/// What a group has become.
+pub(crate) struct Reformed {
+    pub(crate) id: GroupId,
+    pub(crate) own: u32,
+    pub(crate) members: Arc<[Address]>,
+}
+
+/// Who wants to know it.
+pub(crate) type OnReformed = Box<dyn FnOnce(Result<Reformed, Error>) + Send>;
+
+/// Where it is told.
+#[derive(Default)]
+pub(crate) struct Inbox {
+    inputs: Mutex<Vec<Input>>,
+    /// The groups that this process is in: messages of others are dropped unread.
+    known: Mutex<FxHashSet<GroupId>>,
+    engine: OnceLock<hg::Engine>,
+    disks: AtomicU64,
+}
+
+thread_local! {
+    static IS_DRIVER: Cell<bool> = const { Cell::new(false) };
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Inbox {
+    pub(crate) fn set_engine(&self, engine: &hg::Engine) {
+        let _ = self.engine.set(engine.clone());
+    }
+
+    pub(crate) fn is_driver() -> bool {
+        IS_DRIVER.with(Cell::get)
+    }
+
+    /// This thread is the driver's.
+    pub(crate) fn become_driver() {
+        IS_DRIVER.with(|it| it.set(true));
+    }
+
+    pub(crate) fn push(&self, input: Input) {
+        lock(&self.inputs).push(input);
+        self.interrupt();
+    }
+
+    fn interrupt(&self) {
+        if let Some(engine) = self.engine.get().filter(|_| !Self::is_driver()) {
+            engine.interrupt_progress();
+        }
+    }
+
+    pub(crate) fn take(&self) -> Vec<Input> {
+        std::mem::take(&mut *lock(&self.inputs))
+    }
+
+    pub(crate) fn knows(&self, group: GroupId) -> bool {
+        lock(&self.known).contains(&group)
+    }
+
+    /// Says whether it was not known.
+    pub(crate) fn add(&self, group: GroupId) -> bool {
+        lock(&self.known).insert(group)
+    }
+
+    pub(crate) fn remove(&self, group: GroupId) {
+        lock(&self.known).remove(&group);
+    }
+
+    pub(crate) fn next_disk(&self) -> u64 {
+        // Relaxed: nothing hangs on it but that no two are the same.
+        self.disks.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+impl Wake for Inbox {
+    fn wake(self: Arc<Self>) {
+        self.interrupt();
+    }
+}

@@ -1,0 +1,57 @@
+//! Groups of the ranks of a job.
+
+use hg::Address;
+use hg_job::Job;
+
+use crate::{error::Error, id::GroupId, multicast::Multicast};
+
+impl Multicast {
+    /// Opens an engine, sealed where the transport can by a key that rank 0 draws, and tells all ranks of a job where it is: the addresses
+    /// in the order of ranks. Collective.
+    ///
+    /// # Errors
+    /// [`Error::Engine`], [`Error::Job`], [`Error::Random`].
+    pub fn of_job(
+        job: &Job,
+        builder: hg::Builder,
+        url: &str,
+    ) -> Result<(Self, Vec<Address>), Error> {
+        let drawn = draw(job, 32)?;
+        let key: [u8; 32] = drawn.try_into().map_err(|_| other_version())?;
+        let multicast = Self::open(builder.key(key), url)?;
+        let told = job
+            .channel("multicast.addresses")
+            .all_gather(multicast.address().as_str().as_bytes())?;
+        let address = |it: &Vec<u8>| {
+            let text = std::str::from_utf8(it).map_err(|_| other_version())?;
+            text.parse().map_err(Error::Engine)
+        };
+        let addresses = told.iter().map(address).collect::<Result<_, _>>()?;
+        Ok((multicast, addresses))
+    }
+
+    /// Ids that all ranks of a job get, drawn by rank 0. Collective.
+    ///
+    /// # Errors
+    /// [`Error::Job`], [`Error::Random`].
+    pub fn ids_of_job(job: &Job, count: usize) -> Result<Vec<GroupId>, Error> {
+        let drawn = draw(job, 16 * count)?;
+        let (ids, _) = drawn.as_chunks();
+        Ok(ids.iter().map(|it| GroupId::from_bytes(*it)).collect())
+    }
+}
+
+/// The same random bytes at all ranks.
+fn draw(job: &Job, len: usize) -> Result<Vec<u8>, Error> {
+    let mut own = Vec::new();
+    if job.rank() == 0 {
+        own = vec![0; len];
+        getrandom::fill(&mut own).map_err(Error::Random)?;
+    }
+    let all = job.channel("multicast.secrets").all_gather(&own)?;
+    all.into_iter().next().filter(|it| it.len() == len).ok_or_else(other_version)
+}
+
+fn other_version() -> Error {
+    Error::Members("rank 0 runs another version".to_owned())
+}

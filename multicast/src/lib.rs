@@ -1,0 +1,70 @@
+//! Reliable multicast of large objects: from one process, the *root* of a group, to all other members, by blocks that receivers pass on
+//! while others are still coming. After RDMC (Behrens et al., DSN 2018), with what its released code does not do: every survivor learns of
+//! a death, [`Group::close`] tells whether every object has reached every member, and [`Group::reform`] goes on without the dead, by block.
+//!
+//! ```
+//! use hg_multicast::{Destination, GroupId, Multicast, Options};
+//!
+//! // Each member is mostly a process of its own. An address is told to the others by any means, and so is the group's id.
+//! let all = [Multicast::open(hg::builder(), "sm://")?, Multicast::open(hg::builder(), "sm://")?];
+//! let members: Vec<hg::Address> = all.iter().map(|it| it.address().clone()).collect();
+//! let id = GroupId::random()?;
+//!
+//! let root = all[0].group(id, &members, 0, Options::default(), |_| Err("only the root sends".to_owned()))?;
+//! let receiver = all[1].group(id, &members, 1, Options::default(), |incoming| {
+//!     assert_eq!((incoming.size, incoming.metadata), (1_000_000, b"model.bin".as_slice()));
+//!     Ok(Destination::Allocate)
+//! })?;
+//!
+//! let sending = root.send(vec![7; 1_000_000], b"model.bin")?;
+//! let received = receiver.receive().wait()?.expect("the group is not closed yet");
+//! assert_eq!(received.data.into_vec()?, Some(vec![7; 1_000_000]));
+//! sending.wait()?; // every member has it whole
+//!
+//! let closing = receiver.close();
+//! root.close().wait()?; // every object has reached every member
+//! closing.wait()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Threads
+//! A [`Multicast`] has one thread, which makes the progress of its engine and drives all groups; files are read and written by a thread for
+//! each object that is one. Everything else may be called by any thread; what gives a [`Completion`] can be waited for or awaited.
+//! The function that is asked where an object goes runs on the thread that drives all groups: it must not block.
+//!
+//! # Cleanup
+//! [`Group::close`] is the good end. A group that is dropped without it has left, which the others take for a failure. Dropping the
+//! last clone of a [`Multicast`] ends its engine.
+
+#![forbid(unsafe_code)]
+
+mod completion;
+mod disk;
+mod driver;
+mod error;
+mod group;
+mod id;
+mod inbox;
+#[cfg(feature = "job")]
+mod job;
+mod machine;
+mod multicast;
+mod object;
+mod options;
+mod process;
+pub mod schedule;
+mod shared;
+mod store;
+mod wire;
+
+pub use crate::{
+    completion::Completion,
+    error::{Error, Failure},
+    group::{Group, Receive},
+    id::GroupId,
+    machine::METADATA_MAX,
+    multicast::Multicast,
+    object::{Blocks, Data, Destination, Incoming, Object, Received},
+    options::Options,
+    shared::{Progress, TraceEvent, What},
+};

@@ -1,0 +1,541 @@
+//! A member of a group, without I/O, clock or memory of objects: events in, actions out.
+//!
+//! ```text
+//!             all have joined              all is whole everywhere, and Closed was heard
+//!   Joining ------------------> Open ------------------------------------------------> Closed
+//!      |                         |   a member is gone, refuses, leaves, breaks the protocol
+//!      +-------------------------+-----> Failed ---- carry ----> Joining, of another machine
+//! ```
+//!
+//! # What always holds
+//! - A block is offered only if it is here, and counts as here only when the driver says so ([`Event::Arrived`]).
+//! - Each block is pulled once, unless pulling failed, which ends the group.
+//! - Objects are asked about, and delivered, in the root's order, each once.
+//! - The root says that an object is everywhere only when every member has said that it has it whole.
+//! - What waits here for somebody else is bounded: offers by the lanes of neighbours ([`OFFERS_MAX`]), objects that have begun by [`BEGUN_MAX`] and by
+//!   the bytes that nobody has received yet.
+
+mod blocks;
+mod lane;
+mod message;
+mod object;
+mod receiving;
+mod sending;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+pub use self::message::METADATA_MAX;
+pub(crate) use self::{
+    blocks::BlockSet,
+    message::{Header, Message},
+};
+use self::{lane::Lane, object::Object, receiving::Waiting};
+
+/// Blocks of an object at most.
+pub(crate) const BLOCKS_MAX: u64 = 1 << 24;
+/// Objects that are not everywhere yet, at the root.
+pub(crate) const SENDS_MAX: usize = 1024;
+/// Offers of one neighbour that may wait at a member: more than its lanes let it make is a breach.
+pub(crate) const OFFERS_MAX: usize = SMALL_ROOM + STEPPED_ROOM_MAX;
+/// Small blocks that a lane has on their way: they ride in their offers.
+const SMALL_ROOM: usize = 64;
+/// Blocks of a stepped lane that may be set to be on their way.
+pub(crate) const STEPPED_ROOM_MAX: usize = 8;
+/// Blocks that a direct lane has on their way.
+const DIRECT_ROOM: usize = 4;
+/// A block up to this size rides in its offer.
+pub(crate) const INLINE_MAX: u64 = 10 << 10;
+/// Blocks that a member pulls at a time.
+pub(crate) const PULLS_MAX: usize = 4;
+/// Objects that have begun to come and are not whole.
+const BEGUN_MAX: usize = 64;
+/// Longest reason that is passed on, in bytes.
+const WHY_MAX: usize = 512;
+
+/// What a member is told when it begins.
+#[derive(Debug, Clone)]
+pub(crate) struct Config {
+    pub(crate) own: u32,
+    /// On which node each member is.
+    pub(crate) nodes: Vec<u32>,
+    /// Of all that members have to agree on.
+    pub(crate) digest: u64,
+    pub(crate) in_flight: usize,
+    pub(crate) untaken_max: u64,
+}
+
+/// What happens to a member.
+#[derive(Debug, Clone)]
+pub(crate) enum Event<S> {
+    Message {
+        from: u32,
+        message: Message<S>,
+    },
+    /// There is a place for the object, of which so many bytes are to be received.
+    Ready {
+        object: u64,
+        bytes: u64,
+    },
+    /// There is none.
+    Refused {
+        object: u64,
+        why: String,
+    },
+    /// A block that was pulled is where it belongs, and verified.
+    Arrived {
+        object: u64,
+        block: u64,
+    },
+    /// It could not be pulled from there: that member is dead, or has heard before this one that the group has failed.
+    Broken {
+        from: u32,
+        why: String,
+    },
+    /// What was pulled from there was wrong.
+    Wrong {
+        from: u32,
+        why: String,
+    },
+    /// All blocks are where they belong, and the object is finished.
+    Finished {
+        object: u64,
+    },
+    /// So many bytes of objects were received by the user.
+    Received {
+        bytes: u64,
+    },
+    /// A member's process has ended, or cannot be reached.
+    Gone {
+        member: u32,
+        why: String,
+    },
+    /// Joining has taken too long.
+    Late,
+    /// This member can go on no more, or does not want to.
+    Own {
+        why: String,
+    },
+    Close,
+    /// This survivor leads, if it does: the others are told this id.
+    Reform {
+        id: [u64; 2],
+    },
+}
+
+/// What is to be done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Action<S> {
+    Tell {
+        to: u32,
+        message: Message<S>,
+    },
+    /// To be told when that process ends.
+    Watch {
+        member: u32,
+    },
+    /// Say where the block is.
+    Offer {
+        to: u32,
+        object: u64,
+        block: u64,
+        header: Option<Header>,
+    },
+    /// Ask where the object goes.
+    Prepare {
+        object: u64,
+    },
+    Pull {
+        from: u32,
+        object: u64,
+        block: u64,
+        source: S,
+    },
+    /// All blocks are there.
+    Finish {
+        object: u64,
+    },
+    Joined,
+    /// It is whole, nothing of it is left to pass on, and its turn has come.
+    Deliver {
+        object: u64,
+    },
+    /// At the root: every member has it.
+    Everywhere {
+        object: u64,
+    },
+    /// It will never be whole.
+    Lost {
+        object: u64,
+    },
+    Closed,
+    Failed {
+        member: u32,
+        why: String,
+    },
+    /// The group goes on under this id, with these of its members.
+    Reformed {
+        id: [u64; 2],
+        members: Vec<u32>,
+    },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Phase {
+    Joining,
+    Open,
+    /// The root waits until the others have heard it.
+    Closing,
+    Closed,
+    Failed {
+        member: u32,
+        why: String,
+    },
+}
+
+/// What goes on in the group that is formed of the survivors.
+#[derive(Debug, Default)]
+pub(crate) struct Carried {
+    objects: BTreeMap<u64, Object>,
+    whole: u64,
+    /// Of a member that was not the root.
+    is_receivers: bool,
+}
+
+/// A member.
+#[derive(Debug)]
+pub(crate) struct Machine<S> {
+    config: Config,
+    phase: Phase,
+    actions: VecDeque<Action<S>>,
+    /// Those that have begun here, by number.
+    objects: BTreeMap<u64, Object>,
+    /// What this member sends: by steps, and to each of those that only read from it.
+    stepped: Lane,
+    direct: BTreeMap<u32, Lane>,
+    /// Offers that cannot be pulled yet.
+    waiting: VecDeque<Waiting<S>>,
+    /// Being pulled: from whom, and what.
+    pulling: Vec<(u32, u64, u64)>,
+    /// The next object to begin; at the root, to be sent.
+    next: u64,
+    /// Objects that are whole here: those before this number.
+    whole: u64,
+    /// The root does not know it yet: it is told once of all that has become whole at a time.
+    has_to_tell_whole: bool,
+    /// The next object to deliver; at the root, to be everywhere.
+    deliver: u64,
+    untaken: u64,
+    /// At the root: how many objects each member has whole, once it has joined.
+    joined: BTreeMap<u32, u64>,
+    is_closing: bool,
+    heard: BTreeSet<u32>,
+    dead: BTreeSet<u32>,
+    /// Those from which something could not be pulled, and why.
+    suspects: BTreeMap<u32, String>,
+    has_reformed: bool,
+}
+
+impl<S> Machine<S> {
+    pub(crate) fn new(config: Config, carried: Carried) -> Self {
+        let own = config.own;
+        let Carried { objects, whole, is_receivers } = carried;
+        let mut machine = Self {
+            phase: Phase::Joining,
+            actions: VecDeque::new(),
+            stepped: Lane::new(),
+            direct: BTreeMap::new(),
+            waiting: VecDeque::new(),
+            pulling: Vec::new(),
+            next: whole,
+            whole,
+            has_to_tell_whole: false,
+            deliver: whole,
+            untaken: objects.values().filter(|it| it.is_ready).map(|it| it.bytes).sum(),
+            objects: objects.into_iter().map(|(number, it)| (number, it.carried())).collect(),
+            joined: BTreeMap::new(),
+            is_closing: false,
+            heard: BTreeSet::new(),
+            dead: BTreeSet::new(),
+            suspects: BTreeMap::new(),
+            has_reformed: false,
+            config,
+        };
+        if own == 0 {
+            if is_receivers {
+                // What a root has begun that is dead cannot be sent by the one that follows. Its numbers are not used again.
+                machine.lose(u64::MAX);
+                machine.next = whole + SENDS_MAX as u64;
+            }
+            machine.tell_all(|| Message::Call);
+        } else {
+            machine.tell(0, machine.join());
+        }
+        machine
+    }
+
+    /// What is to be done next.
+    pub(crate) fn poll_action(&mut self) -> Option<Action<S>> {
+        if self.actions.is_empty() && std::mem::take(&mut self.has_to_tell_whole) {
+            self.tell(0, Message::Whole { count: self.whole });
+        }
+        self.actions.pop_front()
+    }
+
+    pub(crate) fn header(&self, object: u64) -> Option<&Header> {
+        self.objects.get(&object).map(|it| &it.header)
+    }
+
+    pub(crate) fn members(&self) -> u32 {
+        u32::try_from(self.config.nodes.len()).expect("members are counted by 32 bits")
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        matches!(self.phase, Phase::Closed | Phase::Failed { .. })
+    }
+
+    /// What is left for a group of the survivors; this member of it ends.
+    pub(crate) fn carry(self) -> Carried {
+        let whole = if self.config.own == 0 { self.next } else { self.whole };
+        Carried { objects: self.objects, whole, is_receivers: self.config.own != 0 }
+    }
+
+    pub(crate) fn handle(&mut self, event: Event<S>) {
+        match event {
+            Event::Message { from, message } => self.handle_message(from, message),
+            Event::Gone { member, why } => self.handle_gone(member, &why),
+            Event::Received { bytes } => {
+                self.untaken = self.untaken.saturating_sub(bytes);
+                self.begin_objects();
+            }
+            Event::Own { why } => self.fail(self.config.own, &why, true),
+            Event::Reform { id } => self.reform(id),
+            _ if self.is_over() => {}
+            Event::Ready { object, bytes } => self.handle_ready(object, bytes),
+            Event::Refused { object, why } => {
+                let why = format!("it refused object {object}: {why}");
+                self.fail(self.config.own, &why, true);
+            }
+            Event::Arrived { object, block } => self.handle_arrived(object, block),
+            Event::Broken { from, why } => {
+                self.suspects.insert(from, why);
+                self.tell(from, Message::Ask);
+                self.actions.push_back(Action::Watch { member: from });
+            }
+            Event::Wrong { from, why } => self.fail(from, &why, true),
+            Event::Finished { object } => self.handle_finished(object),
+            Event::Late => self.handle_late(),
+            Event::Close => {
+                self.is_closing = true;
+                self.close_if_done();
+            }
+        }
+    }
+
+    fn handle_message(&mut self, from: u32, message: Message<S>) {
+        if from >= self.members() || from == self.config.own {
+            return;
+        }
+        let is_root = self.config.own == 0;
+        match message {
+            Message::Failed { member, why } => self.handle_failed(from, member, &why),
+            Message::Reform { id, members } => self.handle_reform(from, id, members),
+            Message::Bye if is_root => {
+                self.heard.insert(from);
+                self.close_if_heard();
+            }
+            Message::Ask => {
+                let answer = match &self.phase {
+                    Phase::Failed { member, why } => {
+                        Message::Failed { member: *member, why: why.clone() }
+                    }
+                    _ => Message::Answer,
+                };
+                self.tell(from, answer);
+            }
+            _ if self.is_over() => {}
+            Message::Answer => {
+                if let Some(why) = self.suspects.remove(&from) {
+                    self.fail(from, &why, true);
+                }
+            }
+            Message::Join { digest, whole } if is_root => {
+                self.handle_join(from, digest, whole);
+            }
+            Message::Call if from == 0 => self.tell(0, self.join()),
+            Message::Begin { next } if from == 0 => self.begin(next),
+            Message::Offer { object, block, header, source } => {
+                self.handle_offer(Waiting { from, object, block, header, source });
+            }
+            Message::Took { object, block } => self.handle_took(from, object, block),
+            Message::Whole { count } if is_root => self.handle_whole(from, count),
+            Message::Closed { count } if from == 0 => self.handle_closed(count),
+            Message::Join { .. }
+            | Message::Call
+            | Message::Begin { .. }
+            | Message::Whole { .. }
+            | Message::Closed { .. }
+            | Message::Bye => self.breach(from, "it said what it is not for it to say"),
+        }
+    }
+
+    fn join(&self) -> Message<S> {
+        Message::Join { digest: self.config.digest, whole: self.whole }
+    }
+
+    fn handle_join(&mut self, from: u32, digest: u64, whole: u64) {
+        if self.phase != Phase::Joining || self.joined.contains_key(&from) {
+            return; // It was called, and had joined.
+        }
+        if digest != self.config.digest {
+            self.fail(from, "it was told of other members, or of other nodes", true);
+            return;
+        }
+        self.joined.insert(from, whole);
+        self.actions.push_back(Action::Watch { member: from });
+        if self.joined.len() + 1 == self.config.nodes.len() {
+            self.phase = Phase::Open;
+            self.begin_as_root();
+            self.actions.push_back(Action::Joined);
+            self.pump();
+            self.close_if_done();
+        }
+    }
+
+    fn begin(&mut self, next: u64) {
+        if self.phase != Phase::Joining {
+            return;
+        }
+        self.phase = Phase::Open;
+        // What the root will not send again, and is not whole, never will be.
+        self.lose(next);
+        self.next = self.whole.max(next);
+        (self.whole, self.deliver) = (self.next, self.next);
+        self.actions.push_back(Action::Watch { member: 0 });
+        self.actions.push_back(Action::Joined);
+        self.begin_objects();
+    }
+
+    fn lose(&mut self, before: u64) {
+        let kept = self.objects.split_off(&before);
+        for (object, lost) in std::mem::replace(&mut self.objects, kept) {
+            self.untaken -= lost.bytes;
+            self.actions.push_back(Action::Lost { object });
+        }
+    }
+
+    fn handle_late(&mut self) {
+        if self.phase != Phase::Joining {
+            return;
+        }
+        let missing = (1..self.members()).find(|it| !self.joined.contains_key(it));
+        match missing.filter(|_| self.config.own == 0) {
+            Some(member) => self.fail(member, "it has not joined in time", true),
+            None => self.fail(0, "it has not begun in time", true),
+        }
+    }
+
+    fn handle_gone(&mut self, member: u32, why: &str) {
+        self.dead.insert(member);
+        if self.phase == Phase::Closing {
+            self.heard.insert(member);
+            self.close_if_heard();
+        } else {
+            self.fail(member, why, true);
+        }
+    }
+
+    fn handle_failed(&mut self, from: u32, member: u32, why: &str) {
+        if member >= self.members() || self.phase == Phase::Closing {
+            return;
+        }
+        self.dead.insert(member);
+        // The root tells everybody; so does whoever notices, and that was somebody else.
+        let is_new = self.config.own == 0 && from != 0;
+        self.fail(member, why, is_new);
+    }
+
+    fn breach(&mut self, member: u32, why: &str) {
+        self.fail(member, &format!("it broke the protocol: {why}"), true);
+    }
+
+    /// The group has failed by a member. `tells`: the others hear it from here.
+    fn fail(&mut self, member: u32, why: &str, tells: bool) {
+        self.dead.insert(member);
+        if self.is_over() {
+            return;
+        }
+        let why: String = bounded(why);
+        self.phase = Phase::Failed { member, why: why.clone() };
+        self.waiting.clear();
+        self.pulling.clear();
+        if tells {
+            self.tell_all(|| Message::Failed { member, why: why.clone() });
+        }
+        // Whoever leads the survivors is watched by them all.
+        let leader = self.leader();
+        if leader != 0 && leader != self.config.own {
+            self.actions.push_back(Action::Watch { member: leader });
+        }
+        if self.config.own != 0 {
+            self.deliver_whole(true);
+        }
+        self.actions.push_back(Action::Failed { member, why });
+    }
+
+    /// The first of those that are not known to be dead.
+    fn leader(&self) -> u32 {
+        (0..self.members()).find(|it| !self.dead.contains(it)).unwrap_or(self.config.own)
+    }
+
+    fn reform(&mut self, id: [u64; 2]) {
+        let Phase::Failed { .. } = self.phase else { return };
+        let is_out = self.dead.contains(&self.config.own);
+        if self.has_reformed || is_out || self.leader() != self.config.own {
+            return;
+        }
+        let members: Vec<_> = (0..self.members()).filter(|it| !self.dead.contains(it)).collect();
+        let own = self.config.own;
+        for to in members.iter().copied().filter(|it| *it != own) {
+            self.tell(to, Message::Reform { id, members: members.clone() });
+        }
+        self.has_reformed = true;
+        self.actions.push_back(Action::Reformed { id, members });
+    }
+
+    fn handle_reform(&mut self, from: u32, id: [u64; 2], members: Vec<u32>) {
+        let is_sound = members.first() == Some(&from)
+            && members.windows(2).all(|two| two[0] < two[1])
+            && members.last() < Some(&self.members())
+            && members.contains(&self.config.own);
+        // The leader may know of a death before this member does.
+        if !is_sound || self.has_reformed || self.phase == Phase::Closed {
+            return;
+        }
+        let missing = (0..self.members()).find(|it| !members.contains(it));
+        if let Some(member) = missing {
+            self.fail(member, "the others go on without it", false);
+        }
+        self.has_reformed = true;
+        self.actions.push_back(Action::Reformed { id, members });
+    }
+
+    fn tell(&mut self, to: u32, message: Message<S>) {
+        self.actions.push_back(Action::Tell { to, message });
+    }
+
+    /// All others that are not known to be dead.
+    fn tell_all(&mut self, message: impl Fn() -> Message<S>) {
+        let others = (0..self.members()).filter(|it| *it != self.config.own);
+        for to in others.filter(|it| !self.dead.contains(it)).collect::<Vec<_>>() {
+            self.tell(to, message());
+        }
+    }
+}
+
+/// A reason that is passed on is no longer than this.
+fn bounded(why: &str) -> String {
+    let end = why.char_indices().map(|it| it.0 + it.1.len_utf8()).take_while(|it| *it <= WHY_MAX);
+    why[..end.last().unwrap_or(0)].to_owned()
+}

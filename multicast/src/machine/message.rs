@@ -1,0 +1,81 @@
+//! What members tell one another. Whatever it says is a claim.
+
+use serde::{Deserialize, Serialize};
+
+use super::BLOCKS_MAX;
+use crate::schedule::Kind;
+
+/// Bytes that may stand in front of an object.
+pub const METADATA_MAX: usize = 4096;
+
+/// What an object is, with the first offer that a neighbour makes of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Header {
+    pub(crate) size: u64,
+    pub(crate) block_size: u64,
+    pub(crate) kind: Kind,
+    /// The members that it goes to, the root first; `None`: all.
+    pub(crate) among: Option<Vec<u32>>,
+    #[serde(with = "serde_bytes")]
+    pub(crate) metadata: Vec<u8>,
+}
+
+impl Header {
+    /// One at least: an object without a byte has an empty one.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.size.div_ceil(self.block_size).max(1)
+    }
+
+    /// Whether who takes its block says only that the object is whole: straight from the root, one block.
+    pub(crate) fn is_taken_whole(&self) -> bool {
+        self.kind == Kind::Direct && self.blocks() == 1
+    }
+
+    /// Where a block begins, and how long it is.
+    pub(crate) fn range(&self, block: u64) -> (u64, u64) {
+        let start = block * self.block_size;
+        (start, self.block_size.min(self.size - start))
+    }
+
+    /// Whether it can be what it says it is, among so many members.
+    pub(crate) fn is_sound(&self, members: u32) -> bool {
+        let is_known = |among: &Vec<u32>| {
+            among.first() == Some(&0)
+                && among.windows(2).all(|two| two[0] < two[1])
+                && among.last() < Some(&members)
+        };
+        self.block_size > 0
+            && self.blocks() <= BLOCKS_MAX
+            && self.metadata.len() <= METADATA_MAX
+            && self.among.as_ref().is_none_or(is_known)
+    }
+}
+
+/// A message; `S` says where an offered block is, which is the driver's business.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Message<S> {
+    /// To the root: this member is there. With a digest of what it was told of the group, and how many objects it has whole.
+    Join { digest: u64, whole: u64 },
+    /// From the root: who is there already?
+    Call,
+    /// From the root: all are there, and the next object is this one.
+    Begin { next: u64 },
+    /// Here is a block.
+    Offer { object: u64, block: u64, header: Option<Header>, source: S },
+    /// The block that was offered is here, and need not be kept for this member.
+    Took { object: u64, block: u64 },
+    /// To the root: this many objects are whole here.
+    Whole { count: u64 },
+    /// From the root: every object is whole everywhere, and this was all.
+    Closed { count: u64 },
+    /// To the root: that was heard.
+    Bye,
+    /// A member has failed, or failed the group.
+    Failed { member: u32, why: String },
+    /// Something of that member could not be pulled: is its group alive?
+    Ask,
+    /// It is; so the fault is that member's. If it is not, the answer is why it has failed.
+    Answer,
+    /// From the first survivor: the group goes on as this one, of these members.
+    Reform { id: [u64; 2], members: Vec<u32> },
+}

@@ -1,0 +1,177 @@
+//! The root's objects, and what every member passes on.
+
+use super::{
+    Action, BlockSet, DIRECT_ROOM, Header, INLINE_MAX, Machine, Message, Phase, SMALL_ROOM,
+    STEPPED_ROOM_MAX,
+    lane::{Cursor, Lane, Next, Offered},
+    object::Object,
+};
+use crate::schedule::{Choice, Kind, Plan};
+
+impl<S> Machine<S> {
+    /// At the root: one more object, of which everything is here. Gives its number.
+    pub(crate) fn send(
+        &mut self,
+        choice: Choice,
+        size: u64,
+        block_size: u64,
+        metadata: Vec<u8>,
+    ) -> u64 {
+        let kind = Kind::of(choice, size, &self.config.nodes);
+        let header = Header { size, block_size, kind, among: None, metadata };
+        let number = self.next;
+        self.next += 1;
+        let held = BlockSet::all(header.blocks());
+        self.objects.insert(number, Object { is_ready: true, ..Object::new(header, held) });
+        if self.phase == Phase::Open {
+            self.queue(number);
+            self.pump();
+        }
+        number
+    }
+
+    /// All have joined: what they lack is sent, first what was begun in another group.
+    pub(super) fn begin_as_root(&mut self) {
+        let next = self.objects.keys().next().copied().unwrap_or(self.next);
+        self.deliver = next;
+        for whole in self.joined.values_mut() {
+            *whole = (*whole).max(next);
+        }
+        self.tell_all(|| Message::Begin { next });
+        let numbers: Vec<_> = self.objects.keys().copied().collect();
+        for number in numbers {
+            let lacks = self.joined.iter().filter(|it| *it.1 <= number).map(|it| *it.0);
+            let among: Vec<_> = std::iter::once(0).chain(lacks).collect();
+            if let Some(object) = self.objects.get_mut(&number) {
+                let is_all = among.len() == self.config.nodes.len();
+                object.header.among = (!is_all).then_some(among);
+            }
+            self.queue(number);
+        }
+        self.settle_everywhere();
+    }
+
+    /// Puts an object into the lanes that it takes from here.
+    pub(super) fn queue(&mut self, number: u64) {
+        let Some(object) = self.objects.get(&number) else { return };
+        let Header { kind, among, .. } = &object.header;
+        let all = || (0..self.members()).collect();
+        let among: Vec<u32> = among.clone().unwrap_or_else(all);
+        let nodes: Vec<_> = among.iter().map(|it| self.config.nodes[*it as usize]).collect();
+        let blocks = object.header.blocks();
+        let Plan { stepped, direct } = Plan::new(*kind, (&among, &nodes), blocks, self.config.own);
+        if let Some(stepped) = stepped {
+            self.stepped.push(number, Cursor::stepped(stepped));
+        }
+        for to in direct {
+            self.direct.entry(to).or_insert_with(Lane::new).push(number, Cursor::Direct(to, 0));
+        }
+    }
+
+    /// Offers what can be offered.
+    pub(super) fn pump(&mut self) {
+        if self.phase != Phase::Open {
+            return;
+        }
+        let stepped_room = self.config.in_flight;
+        let Self { stepped, direct, objects, actions, .. } = self;
+        pump_lane(stepped, objects, actions, (stepped_room, STEPPED_ROOM_MAX));
+        for lane in direct.values_mut() {
+            pump_lane(lane, objects, actions, (DIRECT_ROOM, SMALL_ROOM));
+        }
+    }
+
+    pub(super) fn handle_took(&mut self, from: u32, object: u64, block: u64) {
+        let direct = self.direct.get_mut(&from);
+        let is_direct = direct.is_some_and(|it| it.take(from, object, block));
+        if !is_direct && !self.stepped.take(from, object, block) {
+            self.breach(from, "it took what was not offered");
+            return;
+        }
+        self.pump();
+        self.deliver_whole(false);
+    }
+
+    /// Whether nothing of an object is left to pass on.
+    pub(super) fn is_through(&self, object: u64) -> bool {
+        self.stepped.is_through(object) && self.direct.values().all(|it| it.is_through(object))
+    }
+
+    pub(super) fn handle_whole(&mut self, from: u32, count: u64) {
+        let Some(whole) = self.joined.get_mut(&from) else { return };
+        if count > self.next {
+            self.breach(from, "it has what was not sent");
+            return;
+        }
+        *whole = count.max(*whole);
+        if let Some(lane) = self.direct.get_mut(&from) {
+            lane.take_whole(count);
+        }
+        self.settle_everywhere();
+    }
+
+    fn settle_everywhere(&mut self) {
+        if self.phase != Phase::Open {
+            return;
+        }
+        let everywhere = self.joined.values().copied().min().unwrap_or(0);
+        while self.deliver < everywhere {
+            let object = self.deliver;
+            self.deliver += 1;
+            if self.objects.remove(&object).is_some() {
+                self.stepped.skip(object);
+                self.direct.values_mut().for_each(|it| it.skip(object));
+                self.actions.push_back(Action::Everywhere { object });
+            }
+        }
+        self.pump();
+        self.close_if_done();
+    }
+
+    pub(super) fn close_if_done(&mut self) {
+        let is_root = self.config.own == 0;
+        let is_done = self.phase == Phase::Open && self.is_closing && self.objects.is_empty();
+        if is_root && is_done {
+            self.phase = Phase::Closing;
+            let count = self.next;
+            self.tell_all(|| Message::Closed { count });
+            self.close_if_heard();
+        }
+    }
+
+    pub(super) fn close_if_heard(&mut self) {
+        if self.phase == Phase::Closing && self.heard.len() + 1 >= self.config.nodes.len() {
+            self.phase = Phase::Closed;
+            self.actions.push_back(Action::Closed);
+        }
+    }
+}
+
+/// `room`: blocks on their way, and small ones.
+fn pump_lane<S>(
+    lane: &mut Lane,
+    objects: &mut std::collections::BTreeMap<u64, Object>,
+    actions: &mut std::collections::VecDeque<Action<S>>,
+    room: (usize, usize),
+) {
+    while let Some(number) = lane.current() {
+        let Some(object) = objects.get_mut(&number) else {
+            lane.skip(number);
+            continue;
+        };
+        let is_small = object.header.block_size.min(object.header.size) <= INLINE_MAX;
+        if lane.offered() >= if is_small { room.1 } else { room.0 } {
+            return;
+        }
+        match lane.next(&object.come, |block| object.held.has(block)) {
+            Next::Block(to, block) => {
+                let is_told = !object.header.is_taken_whole();
+                lane.offer(Offered { to, object: number, block, is_told }, object.header.blocks());
+                let header = object.introduced.insert(to).then(|| object.header.clone());
+                actions.push_back(Action::Offer { to, object: number, block, header });
+            }
+            Next::Missing => return,
+            Next::Over => lane.skip(number),
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Simulated groups: seeds choose members, objects, schedules, deaths, stalls, overlapping groups.
+//!
+//! `MULTICAST_SEEDS=1000000 cargo test --release -p hydrargyrum-multicast --lib simulated` runs a million; `MULTICAST_SEED=7` one, and says
+//! what happens in it.
+
+#![expect(clippy::print_stderr, reason = "a run that was asked for says what happens in it")]
+
+mod story;
+mod world;
+
+use super::*;
+use crate::schedule::{Choice, Kind};
+use story::Story;
+use world::World;
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|it| it.parse().expect("a number"))
+}
+
+#[test]
+fn simulated_groups_lose_nothing_deliver_once_and_close_rightly() {
+    if let Some(seed) = number("MULTICAST_SEED") {
+        World::new(Story::of(seed), true).run();
+        return;
+    }
+    let mut fates = [0u64; 4];
+    for seed in 0..number("MULTICAST_SEEDS").unwrap_or(3000) {
+        let run = std::panic::catch_unwind(|| World::new(Story::of(seed), false).run());
+        let Ok(run) = run else { panic!("seed {seed}") };
+        fates.iter_mut().zip(run).for_each(|(sum, it)| *sum += it);
+    }
+    let [closed, failed, reformed, resumed] = fates;
+    eprintln!(
+        "groups closed {closed}, failed {failed}, formed again {reformed}; blocks that were there {resumed}"
+    );
+    assert!(closed > 0 && failed > 0 && reformed > 0 && resumed > 0, "every fate is met");
+}
+
+/// Each of eight members, after each event of the transfer.
+#[test]
+fn whoever_dies_at_whatever_step_every_survivor_knows_and_nobody_closes() {
+    let quiet = World::new(Story::plain(8, 5, Choice::Pipeline), false).events_of_run();
+    for member in 0..8 {
+        for event in 0..quiet {
+            let story =
+                Story { deaths: vec![(event, member)], ..Story::plain(8, 5, Choice::Pipeline) };
+            World::new(story, false).run();
+        }
+    }
+}
+
+#[test]
+fn whoever_does_not_receive_holds_up_its_own_group_only_in_bounded_memory() {
+    for seed in 0..200 {
+        let story = Story { deaf: Some(1), deaths: vec![], ..Story::of(seed) };
+        World::new(story, false).run();
+    }
+}
+
+#[test]
+fn more_offers_than_a_lane_has_are_a_breach() {
+    let config = Config { own: 1, nodes: vec![0, 1], digest: 0, in_flight: 1, untaken_max: 1 };
+    let mut machine = Machine::<u64>::new(config, Carried::default());
+    for block in 0..=OFFERS_MAX as u64 {
+        let message = Message::Offer { object: 5, block, header: None, source: 0 };
+        machine.handle(Event::Message { from: 0, message });
+    }
+    let failed = std::iter::from_fn(|| machine.poll_action()).find_map(|it| match it {
+        Action::Failed { member, why } => Some((member, why)),
+        _ => None,
+    });
+    let (member, why) = failed.expect("it is over");
+    assert!(member == 0 && why.contains("more than it was let"), "{why}");
+}
+
+#[test]
+fn members_that_were_told_different_things_do_not_begin() {
+    let config =
+        |own, digest| Config { own, nodes: vec![0, 1], digest, in_flight: 1, untaken_max: 1 };
+    let mut root = Machine::<u64>::new(config(0, 1), Carried::default());
+    let message = Message::Join { digest: 2, whole: 0 };
+    root.handle(Event::Message { from: 1, message });
+    assert!(root.is_over());
+}
+
+#[test]
+fn what_only_the_root_says_is_not_taken_from_others() {
+    let config = Config { own: 2, nodes: vec![0, 1, 2], digest: 0, in_flight: 1, untaken_max: 1 };
+    for message in [Message::Closed { count: 0 }, Message::Begin { next: 0 }, Message::Call] {
+        let mut machine = Machine::<u64>::new(config.clone(), Carried::default());
+        machine.handle(Event::Message { from: 1, message });
+        let actions: Vec<_> = std::iter::from_fn(|| machine.poll_action()).collect();
+        assert!(actions.iter().any(|it| matches!(it, Action::Failed { member: 1, .. })));
+        assert!(!actions.contains(&Action::Closed));
+    }
+}
+
+#[test]
+fn a_block_that_two_members_offer_is_pulled_once() {
+    let config = Config { own: 1, nodes: vec![0, 1, 2], digest: 0, in_flight: 1, untaken_max: 1 };
+    let mut machine = Machine::<u64>::new(config, Carried::default());
+    machine.handle(Event::Message { from: 0, message: Message::Begin { next: 0 } });
+    let header = Header {
+        size: 100_000,
+        block_size: 50_000,
+        kind: Kind::Sequential,
+        among: None,
+        metadata: vec![],
+    };
+    for from in [0, 2] {
+        let message =
+            Message::Offer { object: 0, block: 1, header: Some(header.clone()), source: 0 };
+        machine.handle(Event::Message { from, message });
+    }
+    machine.handle(Event::Ready { object: 0, bytes: 0 });
+    machine.handle(Event::Arrived { object: 0, block: 1 });
+    let actions: Vec<_> = std::iter::from_fn(|| machine.poll_action()).collect();
+    assert_eq!(actions.iter().filter(|it| matches!(it, Action::Pull { .. })).count(), 1);
+    let took = Message::Took { object: 0, block: 1 };
+    for to in [0, 2] {
+        assert!(actions.contains(&Action::Tell { to, message: took.clone() }), "both can go on");
+    }
+}

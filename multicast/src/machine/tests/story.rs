@@ -1,0 +1,108 @@
+//! What a simulated run is to be, as a seed says.
+
+use crate::schedule::Choice;
+
+/// What a run is to be.
+#[derive(Debug, Clone)]
+pub(super) struct Story {
+    pub(super) seed: u64,
+    /// Of processes; and which of them each group has, its root first.
+    pub(super) processes: usize,
+    pub(super) groups: Vec<Vec<usize>>,
+    pub(super) objects: u64,
+    pub(super) blocks_max: u64,
+    pub(super) choice: Choice,
+    pub(super) in_flight: usize,
+    pub(super) nodes: u32,
+    pub(super) untaken_max: u64,
+    /// After which event which process dies.
+    pub(super) deaths: Vec<(u64, usize)>,
+    /// In a thousand events: somebody stands still for a while.
+    pub(super) stalls: u64,
+    /// In a thousand objects: it is refused.
+    pub(super) refusals: u64,
+    pub(super) reforms: bool,
+    /// A process that never receives in its first group.
+    pub(super) deaf: Option<usize>,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Random(pub(super) u64);
+
+impl Random {
+    pub(super) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+
+    pub(super) fn below(&mut self, end: u64) -> u64 {
+        self.next() % end.max(1)
+    }
+
+    pub(super) fn index(&mut self, end: usize) -> usize {
+        usize::try_from(self.below(end as u64)).unwrap()
+    }
+}
+
+impl Story {
+    pub(super) fn plain(members: usize, blocks: u64, choice: Choice) -> Self {
+        Self {
+            seed: 1,
+            processes: members,
+            groups: vec![(0..members).collect()],
+            objects: 2,
+            blocks_max: blocks,
+            choice,
+            in_flight: 1,
+            nodes: 1 << 16,
+            untaken_max: 1 << 30,
+            deaths: vec![],
+            stalls: 0,
+            refusals: 0,
+            reforms: false,
+            deaf: None,
+        }
+    }
+
+    pub(super) fn of(seed: u64) -> Self {
+        let mut random = Random(seed);
+        let processes = 2 + random.index(8);
+        let choices = [
+            Choice::Auto,
+            Choice::Sequential,
+            Choice::Chain,
+            Choice::Tree,
+            Choice::Pipeline,
+            Choice::Hybrid,
+        ];
+        let group = |random: &mut Random| {
+            let mut all: Vec<_> = (0..processes).collect();
+            (1..processes).for_each(|it| all.swap(it, random.index(it + 1)));
+            all.truncate(2 + random.index(processes - 1));
+            all
+        };
+        let groups = (0..1 + random.index(3)).map(|_| group(&mut random)).collect();
+        let faults = random.below(2);
+        let deaths =
+            (0..faults * random.below(3)).map(|_| (random.below(400), random.index(processes)));
+        let deaths = deaths.collect();
+        Self {
+            seed,
+            processes,
+            groups,
+            objects: random.below(5),
+            blocks_max: 1 + random.below(12),
+            choice: choices[random.index(choices.len())],
+            in_flight: 1 + random.index(3),
+            nodes: 1 + u32::try_from(random.below(4)).unwrap(),
+            untaken_max: 1 + random.below(300_000),
+            deaths,
+            stalls: random.below(2) * random.below(20),
+            refusals: faults * random.below(2) * 30,
+            reforms: random.below(2) == 1,
+            deaf: None,
+        }
+    }
+}

@@ -1,0 +1,557 @@
+//! Processes, their groups, and a network between them, all imitated; and what must hold in every run.
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BinaryHeap},
+};
+
+use super::{
+    super::{Action, Carried, Config, Event, Machine, Message, OFFERS_MAX},
+    story::{Random, Story},
+};
+
+/// Longest way of a message.
+const WAY_MAX: u64 = 100;
+/// How long after a death a watcher hears of it, at most.
+const NOTICE_MAX: u64 = 300;
+const LATE: u64 = 1_000_000;
+
+#[derive(Debug)]
+enum Happening {
+    Machine {
+        group: usize,
+        member: u32,
+        event: Event<u64>,
+    },
+    /// A block has come over, or cannot.
+    Pulled {
+        group: usize,
+        member: u32,
+        from: u32,
+        object: u64,
+        block: u64,
+        source: u64,
+    },
+    /// The root's user sends, or closes.
+    Use {
+        group: usize,
+    },
+}
+
+/// Groups that follow one another, and what their processes have.
+#[derive(Debug, Default)]
+struct Line {
+    stores: BTreeMap<(usize, u64), Vec<u64>>,
+    delivered: BTreeMap<usize, Vec<u64>>,
+    /// By number, its bytes; whoever has it whole.
+    sent: BTreeMap<u64, (u64, Vec<usize>)>,
+    left: u64,
+    is_closing: bool,
+    root_has_changed: bool,
+    is_deaf: bool,
+}
+
+#[derive(Debug)]
+struct Group {
+    line: usize,
+    processes: Vec<usize>,
+    machines: Vec<Option<Machine<u64>>>,
+    joined: Vec<bool>,
+    /// Whether it has closed, or failed.
+    ends: Vec<Option<bool>>,
+    watchers: Vec<(u32, u32)>,
+    died_at: Option<u64>,
+    is_disturbed: bool,
+}
+
+pub(super) struct World {
+    story: Story,
+    random: Random,
+    now: u64,
+    count: u64,
+    queue: BinaryHeap<Reverse<(u64, u64)>>,
+    happenings: BTreeMap<u64, Happening>,
+    ways: BTreeMap<(usize, usize), u64>,
+    is_alive: Vec<bool>,
+    still_until: Vec<u64>,
+    refusers: Vec<usize>,
+    lines: Vec<Line>,
+    groups: Vec<Group>,
+    fates: [u64; 4],
+    says: bool,
+}
+
+impl World {
+    pub(super) fn new(story: Story, says: bool) -> Self {
+        let (seed, processes) = (story.seed, story.processes);
+        let mut world = Self {
+            random: Random(seed ^ 0xabcd),
+            now: 0,
+            count: 0,
+            queue: BinaryHeap::new(),
+            happenings: BTreeMap::new(),
+            ways: BTreeMap::new(),
+            is_alive: vec![true; processes],
+            still_until: vec![0; processes],
+            refusers: vec![],
+            lines: vec![],
+            groups: vec![],
+            fates: [0; 4],
+            says,
+            story,
+        };
+        for (line, members) in world.story.groups.clone().into_iter().enumerate() {
+            let is_deaf = line == 0 && world.story.deaf.is_some();
+            world.lines.push(Line { left: world.story.objects, is_deaf, ..Line::default() });
+            let group = world.form(line, members);
+            for member in 0..world.groups[group].processes.len() {
+                world.join(group, member, Carried::default());
+            }
+        }
+        world
+    }
+
+    fn form(&mut self, line: usize, processes: Vec<usize>) -> usize {
+        let count = processes.len();
+        self.groups.push(Group {
+            line,
+            processes,
+            machines: (0..count).map(|_| None).collect(),
+            joined: vec![false; count],
+            ends: vec![None; count],
+            watchers: vec![],
+            died_at: None,
+            is_disturbed: false,
+        });
+        self.groups.len() - 1
+    }
+
+    fn join(&mut self, group: usize, place: usize, carried: Carried) {
+        let member = u32::try_from(place).unwrap();
+        let nodes = self.story.nodes;
+        let it = &self.groups[group];
+        let config = Config {
+            own: member,
+            nodes: it.processes.iter().map(|it| u32::try_from(*it).unwrap() % nodes).collect(),
+            digest: 7,
+            in_flight: self.story.in_flight,
+            untaken_max: self.story.untaken_max,
+        };
+        self.groups[group].machines[place] = Some(Machine::new(config, carried));
+        let late = if place == 0 { LATE } else { 2 * LATE };
+        self.plan(late, Happening::Machine { group, member, event: Event::Late });
+        if place == 0 {
+            self.later(Happening::Use { group });
+        }
+        self.act(group, member);
+    }
+
+    fn plan(&mut self, after: u64, happening: Happening) {
+        self.count += 1;
+        self.happenings.insert(self.count, happening);
+        self.queue.push(Reverse((self.now + after, self.count)));
+    }
+
+    fn later(&mut self, happening: Happening) {
+        let after = self.random.below(WAY_MAX);
+        self.plan(after, happening);
+    }
+
+    pub(super) fn events_of_run(mut self) -> u64 {
+        let mut events = 0;
+        while self.step() {
+            events += 1;
+        }
+        events
+    }
+
+    /// Groups that closed, failed and were formed again, and blocks that needed not come.
+    pub(super) fn run(mut self) -> [u64; 4] {
+        let mut deaths = std::mem::take(&mut self.story.deaths);
+        let mut events = 0;
+        loop {
+            for (_, process) in deaths.extract_if(.., |it| it.0 == events) {
+                self.kill(process);
+            }
+            if self.random.below(1000) < self.story.stalls {
+                let process = self.random.index(self.story.processes);
+                let until = self.now + self.random.below(500);
+                self.still_until[process] = until.max(self.still_until[process]); // Keeps the order.
+            }
+            events += 1;
+            assert!(events < 1_000_000, "it comes to no end");
+            if !self.step() {
+                break;
+            }
+        }
+        self.judge();
+        self.fates
+    }
+
+    fn kill(&mut self, process: usize) {
+        if !std::mem::replace(&mut self.is_alive[process], false) {
+            return;
+        }
+        self.say(|| format!("process {process} dies"));
+        for group in 0..self.groups.len() {
+            let it = &mut self.groups[group];
+            let Some(place) = it.processes.iter().position(|it| *it == process) else { continue };
+            it.is_disturbed = true;
+            it.died_at.get_or_insert(self.now);
+            let dead = u32::try_from(place).unwrap();
+            let watchers: Vec<_> = it.watchers.iter().copied().filter(|it| it.1 == dead).collect();
+            for (member, _) in watchers {
+                self.notice(group, member, dead);
+            }
+        }
+    }
+
+    fn notice(&mut self, group: usize, member: u32, dead: u32) {
+        let event = Event::Gone { member: dead, why: "its process has ended".to_owned() };
+        let after = self.random.below(NOTICE_MAX);
+        self.plan(after, Happening::Machine { group, member, event });
+    }
+
+    fn step(&mut self) -> bool {
+        let Some(Reverse((at, number))) = self.queue.pop() else { return false };
+        self.now = self.now.max(at);
+        let happening = self.happenings.remove(&number).unwrap();
+        let (group, member) = match &happening {
+            Happening::Machine { group, member, .. } | Happening::Pulled { group, member, .. } => {
+                (*group, *member)
+            }
+            Happening::Use { group } => (*group, 0),
+        };
+        let process = self.groups[group].processes[member as usize];
+        if !self.is_alive[process] {
+            return true;
+        }
+        if self.still_until[process] > at {
+            self.happenings.insert(number, happening);
+            self.queue.push(Reverse((self.still_until[process], number)));
+            return true;
+        }
+        match happening {
+            Happening::Machine { event, .. } => self.give(group, member, event),
+            Happening::Pulled { from, object, block, source, .. } => {
+                self.pulled((group, member), from, (object, block), source);
+            }
+            Happening::Use { .. } => self.use_root(group),
+        }
+        true
+    }
+
+    fn give(&mut self, group: usize, member: u32, event: Event<u64>) {
+        let Some(machine) = &mut self.groups[group].machines[member as usize] else { return };
+        if self.says {
+            eprintln!("{}: group {group}, member {member}: {event:?}", self.now);
+        }
+        machine.handle(event);
+        assert!(machine.waiting.len() <= OFFERS_MAX * machine.config.nodes.len());
+        let largest = 12 * 65_536;
+        assert!(machine.untaken <= self.story.untaken_max + largest, "memory is bounded");
+        self.act(group, member);
+    }
+
+    fn pulled(
+        &mut self,
+        (group, member): (usize, u32),
+        from: u32,
+        (object, block): (u64, u64),
+        source: u64,
+    ) {
+        let it = &self.groups[group];
+        let (line, giver) = (it.line, it.processes[from as usize]);
+        let is_over = it.machines[from as usize].as_ref().is_none_or(Machine::is_over);
+        let event = if !self.is_alive[giver] || is_over {
+            Event::Broken { from, why: "its process has ended".to_owned() }
+        } else {
+            let store =
+                self.lines[line].stores.get(&(giver, object)).expect("what was offered is kept");
+            let content = store[usize::try_from(block).unwrap()];
+            assert_eq!(content, source, "what was offered is there");
+            let own = self.groups[group].processes[member as usize];
+            let place = self.lines[line].stores.get_mut(&(own, object));
+            // The machine may have failed meanwhile.
+            if let Some(place) = place.map(|it| &mut it[usize::try_from(block).unwrap()]) {
+                *place = content;
+            }
+            Event::Arrived { object, block }
+        };
+        self.give(group, member, event);
+    }
+
+    fn use_root(&mut self, group: usize) {
+        let line = self.groups[group].line;
+        let process = self.groups[group].processes[0];
+        let Some(machine) = &mut self.groups[group].machines[0] else { return };
+        if machine.is_over() {
+            return;
+        }
+        if self.lines[line].left == 0 {
+            self.lines[line].is_closing = true;
+            self.give(group, 0, Event::Close);
+            return;
+        }
+        self.lines[line].left -= 1;
+        let block_size = if self.random.below(3) == 0 { 1000 } else { 65_536 };
+        let blocks = 1 + self.random.below(self.story.blocks_max);
+        let size = block_size * blocks - self.random.below(block_size);
+        let number = machine.send(self.story.choice, size, block_size, vec![1]);
+        let content = (0..blocks).map(|block| content(line, number, block)).collect();
+        self.lines[line].stores.insert((process, number), content);
+        self.lines[line].sent.insert(number, (size, vec![process]));
+        self.later(Happening::Use { group });
+        self.act(group, 0);
+    }
+
+    fn act(&mut self, group: usize, member: u32) {
+        loop {
+            let machine = self.groups[group].machines[member as usize].as_mut();
+            let Some(action) = machine.and_then(Machine::poll_action) else { return };
+            if self.says {
+                eprintln!("{}: group {group}, member {member}: -> {action:?}", self.now);
+            }
+            self.perform(group, member, action);
+        }
+    }
+
+    fn perform(&mut self, group: usize, member: u32, action: Action<u64>) {
+        let line = self.groups[group].line;
+        let process = self.groups[group].processes[member as usize];
+        let own = |event| Happening::Machine { group, member, event };
+        match action {
+            Action::Tell { to, message } => self.tell(group, member, to, message),
+            Action::Watch { member: watched } => {
+                self.groups[group].watchers.push((member, watched));
+                let target = self.groups[group].processes[watched as usize];
+                if !self.is_alive[target] {
+                    self.notice(group, member, watched);
+                }
+            }
+            Action::Offer { to, object, block, header } => {
+                let store = &self.lines[line].stores[&(process, object)];
+                let source = store[usize::try_from(block).unwrap()];
+                assert_eq!(source, content(line, object, block), "it is here before it is offered");
+                let message = Message::Offer { object, block, header, source };
+                self.tell(group, member, to, message);
+            }
+            Action::Prepare { object } => self.prepare(group, member, object),
+            Action::Pull { from, object, block, source } => {
+                let store = &self.lines[line].stores[&(process, object)];
+                assert_eq!(store[usize::try_from(block).unwrap()], 0, "no block comes twice");
+                self.later(Happening::Pulled { group, member, from, object, block, source });
+            }
+            Action::Finish { object } => self.later(own(Event::Finished { object })),
+            Action::Joined => self.groups[group].joined[member as usize] = true,
+            Action::Deliver { object } => self.deliver(group, member, object),
+            Action::Everywhere { object } => {
+                let (_, whole) = &self.lines[line].sent[&object];
+                let all = self.groups[group].processes.iter().all(|it| whole.contains(it));
+                assert!(all, "object {object} is said to be everywhere");
+                self.lines[line].stores.remove(&(process, object));
+            }
+            Action::Lost { object } => drop(self.lines[line].stores.remove(&(process, object))),
+            Action::Closed => self.end(group, member, true),
+            Action::Failed { member: blamed, why } => {
+                let blamed = self.groups[group].processes[blamed as usize];
+                let is_late = self.groups[group].is_disturbed && why.contains("in time");
+                let is_right = !self.is_alive[blamed] || self.refusers.contains(&blamed) || is_late;
+                assert!(is_right, "{blamed} is blamed: {why}");
+                self.end(group, member, false);
+            }
+            Action::Reformed { id, members } => self.reformed(group, member, id, &members),
+        }
+        self.note_whole(group, member);
+    }
+
+    /// What is whole here now.
+    fn note_whole(&mut self, group: usize, member: u32) {
+        let it = &self.groups[group];
+        let (line, process) = (it.line, it.processes[member as usize]);
+        let Some(machine) = &it.machines[member as usize] else { return };
+        let upto = if member == 0 { 0 } else { machine.whole };
+        let Line { stores, sent, .. } = &mut self.lines[line];
+        for (number, (_, whole)) in sent.range_mut(..upto) {
+            let store = stores.get(&(process, *number));
+            if !whole.contains(&process) && store.is_some_and(|it| !it.contains(&0)) {
+                whole.push(process);
+            }
+        }
+    }
+
+    fn tell(&mut self, group: usize, from: u32, to: u32, message: Message<u64>) {
+        let [source, target] = [from, to].map(|it| self.groups[group].processes[it as usize]);
+        let after = self.now + self.random.below(WAY_MAX);
+        let arrival = self.ways.entry((source, target)).or_default();
+        *arrival = after.max(*arrival);
+        let after = *arrival - self.now;
+        self.plan(
+            after,
+            Happening::Machine { group, member: to, event: Event::Message { from, message } },
+        );
+    }
+
+    fn prepare(&mut self, group: usize, member: u32, object: u64) {
+        let it = &self.groups[group];
+        let (line, process) = (it.line, it.processes[member as usize]);
+        let header = it.machines[member as usize].as_ref().unwrap().header(object).unwrap();
+        let (blocks, size) = (header.blocks(), header.size);
+        let store = self.lines[line]
+            .stores
+            .insert((process, object), vec![0; usize::try_from(blocks).unwrap()]);
+        assert!(store.is_none(), "each object is asked about once");
+        let event = if self.random.below(1000) < self.story.refusals {
+            self.groups[group].is_disturbed = true;
+            self.refusers.push(process);
+            Event::Refused { object, why: "no room".to_owned() }
+        } else {
+            Event::Ready { object, bytes: size }
+        };
+        self.later(Happening::Machine { group, member, event });
+    }
+
+    fn deliver(&mut self, group: usize, member: u32, object: u64) {
+        self.note_whole(group, member);
+        let line = self.groups[group].line;
+        let process = self.groups[group].processes[member as usize];
+        let store = self.lines[line].stores.remove(&(process, object)).expect("it is here");
+        let right: Vec<_> = (0..store.len() as u64).map(|it| content(line, object, it)).collect();
+        assert_eq!(store, right, "it is whole");
+        let has_changed = self.lines[line].root_has_changed;
+        let delivered = self.lines[line].delivered.entry(process).or_default();
+        let next = delivered.last().map_or(0, |it| it + 1);
+        assert!(object == next || (has_changed && object > next), "{object} after {next}");
+        delivered.push(object);
+        let bytes = self.lines[line].sent[&object].0;
+        if self.story.deaf != Some(process) || line != 0 {
+            self.later(Happening::Machine { group, member, event: Event::Received { bytes } });
+        }
+    }
+
+    fn end(&mut self, group: usize, member: u32, is_closed: bool) {
+        let it = &mut self.groups[group];
+        let end = &mut it.ends[member as usize];
+        assert!(end.is_none(), "it ends once");
+        *end = Some(is_closed);
+        let line = &self.lines[it.line];
+        if is_closed {
+            assert!(line.is_closing, "nobody closes before the root does");
+            for (number, (_, whole)) in &line.sent {
+                let all = it.processes.iter().all(|it| whole.contains(it));
+                assert!(
+                    all || line.root_has_changed,
+                    "closed, and object {number} is not everywhere"
+                );
+            }
+        } else if let Some(died_at) = it.died_at {
+            let was_joined = it.joined.iter().all(|it| *it);
+            let bound = NOTICE_MAX + 2 * WAY_MAX;
+            assert!(
+                !was_joined || self.story.stalls > 0 || self.now <= died_at + bound,
+                "it is known in time"
+            );
+        }
+        if !is_closed && self.story.reforms {
+            // Whoever leads has an id of its own.
+            let processes = self.groups[group].processes.clone();
+            let successor = self.form(self.groups[group].line, processes);
+            let event = Event::Reform { id: [successor as u64, 0] };
+            // The user of whoever leads may hear of more deaths before it calls.
+            self.plan(NOTICE_MAX * 2, Happening::Machine { group, member, event });
+        }
+    }
+
+    fn reformed(&mut self, group: usize, member: u32, id: [u64; 2], members: &[u32]) {
+        let (process, line) =
+            (self.groups[group].processes[member as usize], self.groups[group].line);
+        let successor = usize::try_from(id[0]).unwrap();
+        let processes: Vec<_> =
+            members.iter().map(|it| self.groups[group].processes[*it as usize]).collect();
+        if members[0] == member {
+            // A member that has closed does not go on: it has everything. Nor does one that was not there, or has heard of another leader.
+            let it = &self.groups[group];
+            let dead = it.processes.iter().filter(|it| !self.is_alive[**it]).count();
+            let is_torn = it.ends.contains(&Some(true)) || it.joined.contains(&false) || dead > 1;
+            let it = &mut self.groups[successor];
+            it.processes.clone_from(&processes);
+            it.died_at = None;
+            it.machines.truncate(processes.len());
+            it.joined.truncate(processes.len());
+            it.ends.truncate(processes.len());
+            it.is_disturbed = processes.iter().any(|it| !self.is_alive[*it]) || is_torn;
+            self.lines[line].root_has_changed |= member != 0;
+            self.fates[2] += 1;
+        }
+        if processes.len() < 2 {
+            return;
+        }
+        let old = self.groups[group].machines[member as usize].take().unwrap();
+        let place = processes.iter().position(|it| *it == process).unwrap();
+        let carried = old.carry();
+        self.fates[3] += carried
+            .objects
+            .values()
+            .filter(|_| member != 0)
+            .map(|it| it.come.len() as u64)
+            .sum::<u64>();
+        // Pulls that were under way are over, whatever they had brought: what counts as here is what the machine says.
+        for (number, object) in &carried.objects {
+            if !object.is_ready {
+                self.lines[line].stores.remove(&(process, *number)); // The user had not answered.
+            }
+            if let Some(store) = self.lines[line].stores.get_mut(&(process, *number)) {
+                (0..).zip(store).for_each(|(block, it)| {
+                    if !object.held.has(block) {
+                        *it = 0
+                    }
+                });
+            }
+        }
+        self.join(successor, place, carried);
+    }
+
+    fn judge(&mut self) {
+        for (number, it) in self.groups.iter().enumerate() {
+            let line = &self.lines[it.line];
+            for (place, process) in
+                it.processes.iter().enumerate().filter(|it| self.is_alive[*it.1])
+            {
+                let Some(machine) = &it.machines[place] else { continue };
+                let is_held_up = line.is_deaf && !it.is_disturbed;
+                assert!(
+                    machine.is_over() || is_held_up,
+                    "group {number}: member {place} waits for ever"
+                );
+                match it.ends[place] {
+                    Some(true) => self.fates[0] += 1,
+                    Some(false) => self.fates[1] += 1,
+                    None => {}
+                }
+                if !it.is_disturbed && !is_held_up {
+                    assert_eq!(
+                        it.ends[place],
+                        Some(true),
+                        "group {number}: nothing happened to it"
+                    );
+                    let delivered = line.delivered.get(process).map_or(0, Vec::len);
+                    assert!(
+                        place == 0 || line.root_has_changed || delivered == line.sent.len(),
+                        "all is delivered"
+                    );
+                }
+            }
+        }
+    }
+
+    fn say(&self, what: impl Fn() -> String) {
+        if self.says {
+            eprintln!("{}: {}", self.now, what());
+        }
+    }
+}
+
+/// What a block holds; never 0.
+fn content(line: usize, object: u64, block: u64) -> u64 {
+    1 + Random(line as u64 ^ object << 16 ^ block << 32).next() / 2
+}

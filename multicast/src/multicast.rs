@@ -1,0 +1,125 @@
+//! What a process has for all its groups: an engine, and the thread that drives them.
+
+use std::{fmt, sync::Arc, thread};
+
+use hg::Address;
+
+use crate::{
+    driver::Driver,
+    error::Error,
+    group::Group,
+    id::GroupId,
+    inbox::{Inbox, Input, Opening},
+    object::{Destination, Incoming},
+    options::Options,
+    process::Process,
+    shared::Shared,
+    wire::{Unknown, tell, watch},
+};
+
+/// An engine, and the thread that drives all groups of this process over it. Clones are the same one.
+#[derive(Clone)]
+pub struct Multicast {
+    process: Arc<Process>,
+}
+
+impl Multicast {
+    /// Opens an engine that listens. Settings, keys and handlers of one's own are the builder's; who makes its progress is decided here
+    /// ([`hg::Progress::Own`], by this thread).
+    ///
+    /// # Errors
+    /// [`Error::Engine`], [`Error::Thread`].
+    pub fn open(builder: hg::Builder, url: &str) -> Result<Self, Error> {
+        let inbox = Arc::new(Inbox::default());
+        let registered =
+            serve(builder, &inbox).map_err(|error| Error::Members(error.to_string()))?;
+        let engine = registered.listen(true).progress(hg::Progress::Own).open(url)?;
+        inbox.set_engine(&engine);
+        let (driven, told) = (engine.clone(), Arc::clone(&inbox));
+        let thread = thread::Builder::new().name("multicast".to_owned());
+        let thread = thread.spawn(move || Driver::run(&driven, &told)).map_err(Error::Thread)?;
+        Ok(Self { process: Arc::new(Process::new(inbox, engine, thread)) })
+    }
+
+    /// Where others reach this process.
+    #[must_use]
+    pub fn address(&self) -> &Address {
+        self.process.engine.address()
+    }
+
+    /// The engine, to register memory and to call other things with.
+    #[must_use]
+    pub fn engine(&self) -> &hg::Engine {
+        &self.process.engine
+    }
+
+    /// Joins a group. Each member calls this with the same id and the same addresses, of which the first is the root's; `own` is this
+    /// process's place among them. Comes back at once: objects may be sent, and go when all have joined.
+    ///
+    /// `incoming` is asked where each object goes; words instead refuse it, which ends the group and is told to all. The root's is never
+    /// asked.
+    ///
+    /// # Errors
+    /// [`Error::Members`], [`Error::SameId`], [`Error::Engine`] for an address that cannot be looked up.
+    pub fn group(
+        &self,
+        id: GroupId,
+        members: &[Address],
+        own: u32,
+        options: Options,
+        incoming: impl FnMut(Incoming<'_>) -> Result<Destination, String> + Send + 'static,
+    ) -> Result<Group, Error> {
+        let nodes = options.check(members, own)?;
+        for member in members {
+            self.process.engine.lookup(member)?;
+        }
+        if !self.process.inbox.add(id) {
+            return Err(Error::SameId);
+        }
+        let shared = Arc::new(Shared::default());
+        let members: Arc<[Address]> = members.into();
+        let opening = Opening {
+            id,
+            own,
+            members: Arc::clone(&members),
+            nodes,
+            options: options.clone(),
+            incoming: Box::new(incoming),
+            shared: Arc::clone(&shared),
+        };
+        self.process.inbox.push(Input::Open(Box::new(opening)));
+        let process = Arc::clone(&self.process);
+        Ok(Group { process, id, own, members, options, shared, leaves: true })
+    }
+
+    /// Ends the engine and all groups, whoever else has a clone: to the others this process has died, unless its groups were closed. Not to be
+    /// called by what `incoming` is.
+    pub fn close(&self) {
+        self.process.close();
+    }
+}
+
+impl fmt::Debug for Multicast {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "Multicast({})", self.address())
+    }
+}
+
+fn serve(builder: hg::Builder, inbox: &Arc<Inbox>) -> Result<hg::Builder, hg::RegisterError> {
+    let (told, watched) = (Arc::clone(inbox), Arc::clone(inbox));
+    builder
+        .serve(tell, move |request, (group, from, message)| {
+            if told.knows(group) {
+                let origin = request.origin();
+                told.push(Input::Told { group, from, origin, message });
+            }
+            Ok(())
+        })?
+        .serve_later(watch, move |_, (group, _), answer| {
+            if watched.knows(group) {
+                watched.push(Input::Watched(answer));
+            } else {
+                answer.send(Err(Unknown));
+            }
+        })
+}

@@ -1,0 +1,87 @@
+//! How a group works. What the root says goes for its objects: receivers learn it with the first block.
+
+use std::time::Duration;
+
+use hg::Address;
+
+use crate::{error::Error, machine::STEPPED_ROOM_MAX, schedule::Choice};
+
+/// How a group works. The root's block size and schedule count.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Options {
+    /// Bytes of a block; `None`: by the size of the object ([`schedule::block_size`](crate::schedule::block_size)).
+    pub block_size: Option<u64>,
+    /// Who passes what on to whom.
+    pub schedule: Choice,
+    /// On which node each member is, for [`Choice::Hybrid`] and [`Choice::Auto`]; `None`: as their addresses say.
+    pub nodes: Option<Vec<u32>>,
+    /// Blocks that a member offers at a time, 1 to 8.
+    pub in_flight: u32,
+    /// Bytes of allocated memory that may wait for [`Group::receive`](crate::Group::receive) before no further object is begun here, which
+    /// then holds up the group.
+    pub untaken_bytes_max: u64,
+    /// Whether blocks carry a checksum, which each receiver verifies.
+    pub checksum: bool,
+    /// How long the group waits for its members to join.
+    pub join_within: Duration,
+    /// Whether to note when each block comes and goes ([`Group::take_trace`](crate::Group::take_trace)).
+    pub trace: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            block_size: None,
+            schedule: Choice::Auto,
+            nodes: None,
+            in_flight: 1,
+            untaken_bytes_max: 1 << 30,
+            checksum: true,
+            join_within: Duration::from_secs(30),
+            trace: false,
+        }
+    }
+}
+
+impl Options {
+    /// On which node each member is.
+    pub(crate) fn check(&self, members: &[Address], own: u32) -> Result<Vec<u32>, Error> {
+        let bad = |why: &str| Err(Error::Members(why.to_owned()));
+        let mut sorted: Vec<_> = members.iter().collect();
+        sorted.sort_unstable();
+        let is_here = u64::from(own) < members.len() as u64;
+        if members.len() < 2 || members.len() > u32::MAX as usize {
+            return bad("a group has two members or more");
+        }
+        if sorted.windows(2).any(|two| two[0] == two[1]) {
+            return bad("a member's address stands twice in the group");
+        }
+        if !is_here {
+            return bad("this process is none of the members");
+        }
+        if self.in_flight == 0 || self.in_flight as usize > STEPPED_ROOM_MAX {
+            return bad("1 to 8 blocks are offered at a time");
+        }
+        match &self.nodes {
+            Some(nodes) if nodes.len() != members.len() => bad("each member is on one node"),
+            Some(nodes) => Ok(nodes.clone()),
+            None => Ok(nodes_of(members)),
+        }
+    }
+}
+
+/// As the addresses say: shared memory is on one node, an address of several transports names its node, others stand alone.
+fn nodes_of(members: &[Address]) -> Vec<u32> {
+    let node = |address: &Address| match address.scheme() {
+        "sm" => Some(String::new()),
+        hg::na::UID => address.rest().split_once('#').map(|it| it.0.to_owned()),
+        _ => None,
+    };
+    let names: Vec<_> = members.iter().map(node).collect();
+    let first = |place: usize| {
+        let same = |it: &Option<String>| it.is_some() && *it == names[place];
+        names.iter().position(same).unwrap_or(place)
+    };
+    (0..names.len()).map(|place| u32::try_from(first(place)).unwrap_or(u32::MAX)).collect()
+}

@@ -1,0 +1,179 @@
+//! Where an object is at a member, and how its blocks are had.
+
+use std::sync::Arc;
+
+use hg::bulk::{Bulk, Descriptor, Rights};
+
+use crate::{
+    disk::Disk,
+    error::Error,
+    machine::{Header, INLINE_MAX},
+    object::{Blocks, Data, Destination, Object},
+    wire::Place,
+};
+
+/// Bytes that are summed up at a time: they stay in the nearest cache, and are what the three streams of the sum take at once.
+const CHUNK: usize = 24 << 10;
+
+/// Where an object is.
+pub(crate) enum Store {
+    /// A small one, whose blocks ride in their offers.
+    Bytes(Vec<u8>),
+    /// In registered memory; whether it is given to the user as one's own.
+    Memory { bulk: Arc<Bulk>, descriptor: Descriptor, is_own: bool },
+    /// Behind a thread that reads and writes it.
+    Disk(Disk),
+}
+
+impl Store {
+    fn memory(bulk: Arc<Bulk>, is_own: bool) -> Self {
+        Self::Memory { descriptor: bulk.descriptor(), bulk, is_own }
+    }
+
+    /// Of what the root sends, and how long that is; `disk` makes the thread of one that is read.
+    pub(crate) fn of_object(
+        engine: &hg::Engine,
+        object: Object,
+        disk: impl FnOnce(Box<dyn Blocks>, u64) -> Result<Disk, Error>,
+    ) -> Result<(Self, u64), Error> {
+        Ok(match object {
+            Object::Memory(memory) => {
+                let size = memory.len();
+                let small = if size <= INLINE_MAX { memory.into_vec() } else { Err(memory) };
+                match small {
+                    Ok(bytes) => (Self::Bytes(bytes), size),
+                    Err(memory) => {
+                        let bulk = engine.expose(memory, Rights::READ)?;
+                        (Self::memory(Arc::new(bulk), true), size)
+                    }
+                }
+            }
+            Object::Registered(bulk) => {
+                let size = bulk.len();
+                (Self::memory(bulk, false), size)
+            }
+            Object::Blocks { from, size } => (Self::Disk(disk(from, size)?), size),
+        })
+    }
+
+    /// Of what a receiver was told.
+    pub(crate) fn of_destination(
+        engine: &hg::Engine,
+        destination: Destination,
+        size: u64,
+        disk: impl FnOnce(Box<dyn Blocks>) -> Result<Disk, Error>,
+    ) -> Result<Self, String> {
+        let text = |error: hg::Error| error.to_string();
+        let long_enough = |len: u64| {
+            let why = || format!("{size} bytes come, and there is room for {len}");
+            (len >= size).then_some(()).ok_or_else(why)
+        };
+        match destination {
+            Destination::Allocate if size <= INLINE_MAX => {
+                hg_bulk::zeroed(size).map(Self::Bytes).map_err(text)
+            }
+            Destination::Allocate => {
+                let memory = hg_bulk::zeroed(size).map_err(text)?;
+                let bulk = engine.expose(memory, Rights::READ).map_err(text)?;
+                Ok(Self::memory(Arc::new(bulk), true))
+            }
+            Destination::Memory(memory) => {
+                long_enough(memory.len())?;
+                let bulk = engine.expose(memory, Rights::READ).map_err(text)?;
+                Ok(Self::memory(Arc::new(bulk), true))
+            }
+            Destination::Registered(bulk) => {
+                long_enough(bulk.len())?;
+                Ok(Self::memory(bulk, false))
+            }
+            Destination::Blocks(blocks) => {
+                disk(blocks).map(Self::Disk).map_err(|error| error.to_string())
+            }
+        }
+    }
+
+    /// Bytes of memory that nobody has received yet.
+    pub(crate) fn allocated(&self) -> u64 {
+        match self {
+            Self::Bytes(bytes) => bytes.len() as u64,
+            Self::Memory { bulk, is_own: true, .. } => bulk.len(),
+            Self::Memory { .. } | Self::Disk(_) => 0,
+        }
+    }
+
+    /// Where a block of memory is.
+    pub(crate) fn place(&self, (offset, len): (u64, u64)) -> Result<Place, hg::Error> {
+        match self {
+            Self::Bytes(bytes) => Ok(Place::Inline(part(bytes, offset, len).to_vec())),
+            Self::Memory { bulk, .. } if len <= INLINE_MAX => {
+                let mut bytes = hg_bulk::zeroed(len)?;
+                bulk.read(offset, &mut bytes)?;
+                Ok(Place::Inline(bytes))
+            }
+            Self::Memory { descriptor, .. } => Ok(Place::At { memory: descriptor.clone(), offset }),
+            Self::Disk(_) => Err(hg::Error::Unsupported("a place of what is not in memory")),
+        }
+    }
+
+    /// The checksum of a block of memory.
+    pub(crate) fn checksum(&self, (offset, len): (u64, u64)) -> Result<u32, hg::Error> {
+        match self {
+            Self::Bytes(bytes) => Ok(crc32c::crc32c(part(bytes, offset, len))),
+            Self::Memory { bulk, .. } => checksum_of(bulk, offset, len),
+            Self::Disk(_) => Err(hg::Error::Unsupported("a checksum of what is not in memory")),
+        }
+    }
+
+    /// A small block has come.
+    pub(crate) fn write(&mut self, offset: u64, from: &[u8]) -> Result<(), hg::Error> {
+        match self {
+            Self::Bytes(bytes) => {
+                let start = usize::try_from(offset).unwrap_or(usize::MAX);
+                bytes[start..start + from.len()].copy_from_slice(from);
+                Ok(())
+            }
+            Self::Memory { bulk, .. } => bulk.write(offset, from),
+            Self::Disk(_) => Err(hg::Error::Unsupported("writing to what is not in memory")),
+        }
+    }
+
+    /// For the user.
+    pub(crate) fn into_data(self) -> Option<Data> {
+        match self {
+            Self::Bytes(bytes) => Some(Data::Bytes(bytes)),
+            Self::Memory { bulk, is_own: true, .. } => Arc::into_inner(bulk).map(Data::Memory),
+            Self::Memory { bulk, .. } => Some(Data::Registered(bulk)),
+            Self::Disk(disk) => disk.into_blocks().map(Data::Blocks),
+        }
+    }
+
+    pub(crate) fn disk(&mut self) -> Option<&mut Disk> {
+        match self {
+            Self::Disk(disk) => Some(disk),
+            Self::Bytes(_) | Self::Memory { .. } => None,
+        }
+    }
+}
+
+fn part(bytes: &[u8], offset: u64, len: u64) -> &[u8] {
+    let [start, len] = [offset, len].map(|it| usize::try_from(it).unwrap_or(usize::MAX));
+    &bytes[start..start + len]
+}
+
+/// The checksum of bytes that peers may read, which are copied out to be seen.
+pub(crate) fn checksum_of(bulk: &Bulk, offset: u64, len: u64) -> Result<u32, hg::Error> {
+    let (mut sum, mut done, mut chunk) = (0, 0, [0; CHUNK]);
+    while done < len {
+        let now = usize::try_from(len - done).map_or(CHUNK, |it| it.min(CHUNK));
+        bulk.read(offset + done, &mut chunk[..now])?;
+        sum = crc32c::crc32c_append(sum, &chunk[..now]);
+        done += now as u64;
+    }
+    Ok(sum)
+}
+
+/// Whether a small block is what it should be.
+pub(crate) fn is_right(bytes: &[u8], header: &Header, block: u64, checksum: Option<u32>) -> bool {
+    bytes.len() as u64 == header.range(block).1
+        && checksum.is_none_or(|it| it == crc32c::crc32c(bytes))
+}

@@ -1,0 +1,35 @@
+//! What travels between members, and where an offered block is.
+
+use hg::bulk::Descriptor;
+use serde::{Deserialize, Serialize};
+
+use crate::{id::GroupId, machine::Message};
+
+/// Where an offered block is, and what its bytes have to sum up to.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Source {
+    pub(crate) place: Place,
+    /// CRC-32C of the block, where the root wants one.
+    pub(crate) checksum: Option<u32>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) enum Place {
+    /// Here: it is small.
+    Inline(#[serde(with = "serde_bytes")] Vec<u8>),
+    /// In the memory of whoever offers it.
+    At { memory: Descriptor, offset: u64 },
+}
+
+/// Why nobody is watched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("it is not in this group")]
+pub(crate) struct Unknown;
+
+/// One member tells another one something.
+#[hg::rpc(name = "hydrargyrum.multicast.tell")]
+pub(crate) fn tell(group: GroupId, from: u32, message: Message<Source>);
+
+/// Answered when the target ends all its multicast: what ends otherwise has died.
+#[hg::rpc(name = "hydrargyrum.multicast.watch")]
+pub(crate) fn watch(group: GroupId, from: u32) -> Result<(), Unknown>;

@@ -1,0 +1,396 @@
+//! Groups over real engines, each member one of its own in this process, over shared memory and over sockets.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on")]
+
+use std::{sync::Arc, thread};
+
+use hg::Address;
+use hg_multicast::{
+    Data, Destination, Error, Group, GroupId, Multicast, Object, Options, Received,
+    schedule::Choice,
+};
+use watchdog::Watchdog;
+
+const URLS: [&str; 2] = ["sm://", "tcp://127.0.0.1"];
+const ALL: [Choice; 6] = [
+    Choice::Auto,
+    Choice::Sequential,
+    Choice::Chain,
+    Choice::Tree,
+    Choice::Pipeline,
+    Choice::Hybrid,
+];
+
+/// Plain sockets: what a route would take shared memory for stays on them.
+fn open(url: &str) -> Multicast {
+    let builder = hg::builder();
+    let builder = if url.starts_with("tcp") { builder.setting("routing", "off") } else { builder };
+    Multicast::open(builder, url).unwrap()
+}
+
+struct Members {
+    processes: Vec<Multicast>,
+    addresses: Vec<Address>,
+}
+
+impl Members {
+    fn open(url: &str, count: usize) -> Self {
+        let processes: Vec<_> = (0..count).map(|_| open(url)).collect();
+        let addresses = processes.iter().map(|it| it.address().clone()).collect();
+        Self { processes, addresses }
+    }
+
+    fn group(&self, options: &Options) -> Vec<Group> {
+        self.group_with(options, |_| |_: hg_multicast::Incoming<'_>| Ok(Destination::Allocate))
+    }
+
+    fn group_with<F>(&self, options: &Options, incoming: impl Fn(usize) -> F) -> Vec<Group>
+    where
+        F: FnMut(hg_multicast::Incoming<'_>) -> Result<Destination, String> + Send + 'static,
+    {
+        let id = GroupId::random().unwrap();
+        let join = |(own, it): (usize, &Multicast)| {
+            let (member, options) = (u32::try_from(own).unwrap(), options.clone());
+            it.group(id, &self.addresses, member, options, incoming(own)).unwrap()
+        };
+        self.processes.iter().enumerate().map(join).collect()
+    }
+}
+
+fn options(schedule: Choice, block_size: u64) -> Options {
+    let mut options = Options::default();
+    (options.schedule, options.block_size) = (schedule, Some(block_size));
+    options
+}
+
+fn bytes(seed: usize, size: usize) -> Vec<u8> {
+    (0..size).map(|it| u8::try_from((it * 31 + it / 251 + seed * 7) % 256).unwrap()).collect()
+}
+
+fn take(group: &Group) -> Received {
+    group.receive().wait().unwrap().expect("the group is not closed")
+}
+
+fn close(groups: Vec<Group>) {
+    let closing: Vec<_> = groups.into_iter().map(Group::close).collect();
+    closing.into_iter().for_each(|it| it.wait().unwrap());
+}
+
+#[test]
+fn objects_of_all_sizes_reach_all_by_every_schedule_in_order() {
+    let _watchdog = Watchdog::start();
+    let sizes = [0, 1, 4096, 10_240, 10_241, 300_000, 64 << 10, 1_000_001];
+    for url in URLS {
+        for count in [2, 3, 5, 8] {
+            let members = Members::open(url, count);
+            for schedule in ALL {
+                let groups = members.group(&options(schedule, 64 << 10));
+                let sendings: Vec<_> = (0..)
+                    .zip(sizes)
+                    .map(|(seed, size)| {
+                        groups[0].send(bytes(seed, size), &[u8::try_from(seed).unwrap()]).unwrap()
+                    })
+                    .collect();
+                for group in &groups[1..] {
+                    for (seed, size) in (0..).zip(sizes) {
+                        let received = take(group);
+                        let what = format!("{url} {count} {schedule:?} {size}");
+                        assert_eq!(received.metadata, [u8::try_from(seed).unwrap()], "{what}");
+                        assert!(
+                            received.data.into_vec().unwrap() == Some(bytes(seed, size)),
+                            "{what}"
+                        );
+                    }
+                }
+                sendings.into_iter().for_each(|it| it.wait().unwrap());
+                close(groups);
+            }
+        }
+    }
+}
+
+#[test]
+fn files_are_read_and_written_by_blocks() {
+    let _watchdog = Watchdog::start();
+    let folder = std::env::temp_dir().join(format!("multicast-files-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let expected = bytes(3, 3_000_001);
+    std::fs::write(folder.join("source"), &expected).unwrap();
+    for (url, block_size) in [("sm://", 100_000), ("tcp://127.0.0.1", 64_000), ("sm://", 8192)] {
+        let members = Members::open(url, 5);
+        for schedule in [Choice::Auto, Choice::Pipeline, Choice::Chain] {
+            let target = |own| folder.join(format!("target-{own}"));
+            let groups = members.group_with(&options(schedule, block_size), |own| {
+                let file = std::fs::File::options()
+                    .read(true)
+                    .write(true)
+                    .create(true)
+                    .truncate(true)
+                    .open(target(own))
+                    .unwrap();
+                move |_: hg_multicast::Incoming<'_>| {
+                    Ok(Destination::Blocks(Box::new(file.try_clone().unwrap())))
+                }
+            });
+            let source = std::fs::File::open(folder.join("source")).unwrap();
+            let sending = groups[0].send(Object::file(source).unwrap(), b"").unwrap();
+            for group in &groups[1..] {
+                let received = take(group);
+                assert!(matches!(received.data, Data::Blocks(_)) && received.size == 3_000_001);
+            }
+            sending.wait().unwrap();
+            close(groups);
+            for own in 1..5 {
+                assert!(
+                    std::fs::read(target(own)).unwrap() == expected,
+                    "{url} {schedule:?} {own}"
+                );
+            }
+        }
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn registered_memory_is_sent_and_filled_again_and_again() {
+    let _watchdog = Watchdog::start();
+    for url in URLS {
+        let members = Members::open(url, 4);
+        let register = |it: &Multicast, bytes| {
+            Arc::new(it.engine().expose(bytes, hg::bulk::Rights::READ).unwrap())
+        };
+        let source = register(&members.processes[0], bytes(1, 500_000));
+        let memory: Vec<_> =
+            members.processes.iter().map(|it| register(it, vec![0; 500_000])).collect();
+        let groups = members.group_with(&options(Choice::Pipeline, 32 << 10), |own| {
+            let memory = Arc::clone(&memory[own]);
+            move |_: hg_multicast::Incoming<'_>| Ok(Destination::Registered(Arc::clone(&memory)))
+        });
+        for _ in 0..5 {
+            groups[0].send(Arc::clone(&source), b"").unwrap().wait().unwrap();
+            for group in &groups[1..] {
+                let Data::Registered(memory) = take(group).data else {
+                    panic!("it was registered")
+                };
+                assert!(memory.to_vec().unwrap() == bytes(1, 500_000));
+            }
+        }
+        close(groups);
+    }
+}
+
+#[test]
+fn a_refusal_ends_the_group_by_name_and_is_told_to_all() {
+    let _watchdog = Watchdog::start();
+    for url in URLS {
+        let members = Members::open(url, 5);
+        let groups = members.group_with(&options(Choice::Pipeline, 32 << 10), |own| {
+            move |incoming: hg_multicast::Incoming<'_>| {
+                if own == 3 {
+                    Err(format!("no room for {} bytes", incoming.size))
+                } else {
+                    Ok(Destination::Allocate)
+                }
+            }
+        });
+        let sending = groups[0].send(bytes(0, 400_000), b"").unwrap();
+        assert_eq!(sending.wait().unwrap_err().member, 3);
+        for group in groups {
+            // What has come whole is given all the same.
+            let failure = loop {
+                match group.receive().wait() {
+                    Ok(received) => assert!(received.is_some()),
+                    Err(failure) => break failure,
+                }
+            };
+            assert_eq!(failure.member, 3);
+            assert!(failure.to_string().contains("no room for 400000 bytes"), "{failure}");
+            assert_eq!(group.close().wait(), Err(failure));
+        }
+    }
+}
+
+#[test]
+fn who_leaves_without_closing_ends_the_group_for_all() {
+    let _watchdog = Watchdog::start();
+    for url in URLS {
+        let members = Members::open(url, 4);
+        let mut groups = members.group(&Options::default());
+        groups[0].joined().wait().unwrap();
+        drop(groups.remove(2));
+        for group in groups {
+            let failure = group.receive().wait().unwrap_err();
+            assert!(failure.member == 2 && failure.why.contains("left"), "{failure}");
+            assert!(group.close().wait().is_err());
+        }
+    }
+}
+
+#[test]
+fn a_process_that_ends_its_multicast_is_named() {
+    let _watchdog = Watchdog::start();
+    for url in URLS {
+        let members = Members::open(url, 4);
+        let groups = members.group(&Options::default());
+        groups[0].joined().wait().unwrap();
+        members.processes[1].close();
+        for (own, group) in groups.into_iter().enumerate().filter(|it| it.0 != 1) {
+            let failure = group.receive().wait().unwrap_err();
+            assert_eq!(failure.member, 1, "{own}: {failure}");
+            assert!(group.close().wait().is_err());
+        }
+    }
+}
+
+#[test]
+fn whoever_does_not_join_is_named() {
+    let _watchdog = Watchdog::start();
+    let members = Members::open("sm://", 3);
+    let mut options = Options::default();
+    options.join_within = std::time::Duration::from_millis(100);
+    let id = GroupId::random().unwrap();
+    let join = |own: u32| {
+        let process = &members.processes[own as usize];
+        process
+            .group(id, &members.addresses, own, options.clone(), |_| Ok(Destination::Allocate))
+            .unwrap()
+    };
+    let (root, other) = (join(0), join(2));
+    for group in [root, other] {
+        let failure = group.joined().wait().unwrap_err();
+        assert!(failure.member == 1 && failure.why.contains("joined in time"), "{failure}");
+    }
+}
+
+#[test]
+fn overlapping_groups_with_several_roots_do_not_disturb_one_another() {
+    let _watchdog = Watchdog::start();
+    for url in URLS {
+        let members = Members::open(url, 5);
+        let groups: Vec<(usize, Vec<Group>)> = (0..20)
+            .map(|number| {
+                let turn = number % 5;
+                let rotated = Members {
+                    processes: (0..5)
+                        .map(|it| members.processes[(it + turn) % 5].clone())
+                        .collect(),
+                    addresses: (0..5)
+                        .map(|it| members.addresses[(it + turn) % 5].clone())
+                        .collect(),
+                };
+                (number, rotated.group(&options(Choice::Pipeline, 16 << 10)))
+            })
+            .collect();
+        for (number, group) in &groups {
+            for _ in 0..3 {
+                drop(group[0].send(bytes(*number, 200_000), b"").unwrap());
+            }
+        }
+        for (number, group) in groups {
+            for member in &group[1..] {
+                for _ in 0..3 {
+                    assert!(take(member).data.into_vec().unwrap() == Some(bytes(number, 200_000)));
+                }
+            }
+            close(group);
+        }
+    }
+}
+
+#[test]
+fn who_does_not_receive_holds_up_its_group_only() {
+    let _watchdog = Watchdog::start();
+    let members = Members::open("sm://", 3);
+    let mut narrow = options(Choice::Pipeline, 32 << 10);
+    narrow.untaken_bytes_max = 250_000;
+    let (held_up, free) = (members.group(&narrow), members.group(&narrow));
+    let sendings: Vec<_> =
+        (0..10).map(|it| held_up[0].send(bytes(it, 100_000), b"").unwrap()).collect();
+    for round in 0..20 {
+        drop(free[0].send(bytes(round, 100_000), b"").unwrap());
+        for member in &free[1..] {
+            assert!(take(member).data.into_vec().unwrap() == Some(bytes(round, 100_000)));
+        }
+    }
+    // At most so many are here, whatever the root has sent.
+    assert!(held_up[1].progress().objects <= 3);
+    let readers: Vec<_> = held_up[1..].iter().collect();
+    thread::scope(|scope| {
+        for reader in readers {
+            scope.spawn(|| {
+                (0..10).for_each(|it| {
+                    assert!(take(reader).data.into_vec().unwrap() == Some(bytes(it, 100_000)));
+                })
+            });
+        }
+    });
+    sendings.into_iter().for_each(|it| it.wait().unwrap());
+    close(held_up);
+    close(free);
+}
+
+#[test]
+fn survivors_go_on_and_only_missing_blocks_come() {
+    let _watchdog = Watchdog::start();
+    for url in URLS {
+        let members = Members::open(url, 5);
+        let mut wanted = options(Choice::Chain, 16 << 10);
+        wanted.trace = true;
+        // The last of the chain refuses when others have most of it: its place is asked for late.
+        let groups = members.group_with(&wanted, |own| {
+            move |_: hg_multicast::Incoming<'_>| {
+                if own == 4 {
+                    Err("its disk is full".to_owned())
+                } else {
+                    Ok(Destination::Allocate)
+                }
+            }
+        });
+        let sending = groups[0].send(bytes(0, 2_000_000), b"").unwrap();
+        assert_eq!(sending.wait().unwrap_err().member, 4);
+        let mut reforming = Vec::new();
+        for (own, group) in groups.into_iter().enumerate() {
+            while group.failure().is_none() {
+                thread::yield_now();
+            }
+            if own != 4 {
+                reforming.push(group.reform());
+            }
+        }
+        let groups: Vec<_> = reforming.into_iter().map(|it| it.wait().unwrap()).collect();
+        assert_eq!(groups.iter().map(Group::own).collect::<Vec<_>>(), [0, 1, 2, 3]);
+        let more = groups[0].send(bytes(1, 100_000), b"").unwrap();
+        for group in &groups[1..] {
+            for (seed, size) in [(0, 2_000_000), (1, 100_000)] {
+                assert!(take(group).data.into_vec().unwrap() == Some(bytes(seed, size)));
+            }
+            // Each block came once, in this group or the one before.
+            assert_eq!(group.progress().blocks, 123 + 7);
+        }
+        more.wait().unwrap();
+        close(groups);
+    }
+}
+
+#[test]
+fn what_cannot_be_is_refused_in_words() {
+    let _watchdog = Watchdog::start();
+    let members = Members::open("sm://", 2);
+    let process = &members.processes[0];
+    let group = |members: &[Address], own, options: Options| {
+        process
+            .group(GroupId::random().unwrap(), members, own, options, |_| Ok(Destination::Allocate))
+    };
+    let all = &members.addresses;
+    assert!(matches!(group(&all[..1], 0, Options::default()), Err(Error::Members(_))));
+    assert!(matches!(group(all, 2, Options::default()), Err(Error::Members(_))));
+    let twice = [all[0].clone(), all[0].clone()];
+    assert!(matches!(group(&twice, 0, Options::default()), Err(Error::Members(_))));
+    let mut many = Options::default();
+    many.in_flight = 9;
+    assert!(matches!(group(all, 0, many), Err(Error::Members(_))));
+    let groups = members.group(&Options::default());
+    assert!(matches!(groups[1].send(vec![1], b""), Err(Error::NotRoot(1))));
+    assert!(matches!(groups[0].send(vec![1], &[0; 4097]), Err(Error::MetadataTooLong { .. })));
+    close(groups);
+}
