@@ -1,0 +1,267 @@
+//! Copies from folder to folder, without a network in between.
+
+use std::{
+    fs::{self, Permissions},
+    os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink},
+    path::PathBuf,
+};
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::{offer::BLOCK_MIN, outgoing::Outgoing, plan::plan, source::Source, test_folder::TestFolder};
+
+/// A sender.
+struct Sender {
+    source: Source,
+    offer: Offer,
+}
+
+impl Sender {
+    fn new(paths: &[PathBuf]) -> Self {
+        let source = Source::gather(paths, true).unwrap();
+        let entries = source.entries.clone();
+        Self { source, offer: Offer { block: BLOCK_MIN, force: false, preserve: false, into: None, entries } }
+    }
+
+    fn force(mut self) -> Self {
+        self.offer.force = true;
+        self
+    }
+
+    /// Copies, at most so many parts; bytes that came.
+    fn copy_some(&self, to: &TestFolder, parts: usize) -> Result<u64, Trouble> {
+        let (mut incoming, mut outgoing) = self.begin(to)?;
+        for _ in 0..parts {
+            let Some(part) = outgoing.next_part(PART) else { break };
+            incoming.take(&part)?;
+        }
+        let received = incoming.received();
+        if parts == usize::MAX {
+            incoming.finish()?;
+        }
+        Ok(received)
+    }
+
+    fn copy(&self, to: &TestFolder) -> Result<u64, Trouble> {
+        self.copy_some(to, usize::MAX)
+    }
+
+    fn begin(&self, to: &TestFolder) -> Result<(Incoming, Outgoing<'_>), Trouble> {
+        let folder = Folder::open(&to.0).unwrap();
+        let (mut incoming, held) = Incoming::begin(folder, self.offer.clone(), 0o022)?;
+        let plan = plan(&self.offer, &[held], |entry| self.source.sums(&self.offer, entry))?;
+        incoming.settle(&plan.same[0])?;
+        Ok((incoming, Outgoing::new(&self.source, &self.offer, plan)))
+    }
+}
+
+/// Of a part: one block fills it.
+const PART: usize = 4100;
+
+/// Bytes that differ from block to block.
+fn bytes(len: usize, seed: u8) -> Vec<u8> {
+    (0..len).map(|at| u8::try_from((at / 7 + at / 4096 * 31 + usize::from(seed)) % 251).unwrap()).collect()
+}
+
+fn file(folder: &TestFolder, name: &str, bytes: &[u8]) -> PathBuf {
+    let path = folder.0.join(name);
+    fs::write(&path, bytes).unwrap();
+    path
+}
+
+#[test]
+fn files_and_trees_come_with_modes_links_and_nothing_beside_them() {
+    let (from, to) = (TestFolder::new(), TestFolder::new());
+    fs::create_dir_all(from.0.join("tree/deep/empty")).unwrap();
+    fs::write(from.0.join("tree/deep/big"), bytes(20_000, 1)).unwrap();
+    fs::write(from.0.join("tree/nothing"), "").unwrap();
+    symlink("deep/big", from.0.join("tree/link")).unwrap();
+    symlink("/etc/passwd", from.0.join("tree/far")).unwrap();
+    fs::set_permissions(from.0.join("tree/deep/big"), Permissions::from_mode(0o4777)).unwrap();
+    fs::set_permissions(from.0.join("tree/deep/empty"), Permissions::from_mode(0o555)).unwrap();
+    let single = file(&from, "single", b"abc");
+    let mut sender = Sender::new(&[from.0.join("tree"), single]);
+    sender.offer.into = Some(Below::new("some/where").unwrap());
+    sender.copy(&to).unwrap();
+    let into = to.0.join("some/where");
+    assert_eq!(fs::read(into.join("tree/deep/big")).unwrap(), bytes(20_000, 1));
+    assert_eq!(fs::read(into.join("single")).unwrap(), b"abc");
+    assert_eq!(fs::read(into.join("tree/nothing")).unwrap(), b"");
+    assert_eq!(fs::read_link(into.join("tree/link")).unwrap(), PathBuf::from("deep/big"));
+    assert_eq!(fs::read_link(into.join("tree/far")).unwrap(), PathBuf::from("/etc/passwd"));
+    let mode = |path: &str| fs::metadata(into.join(path)).unwrap().mode() & 0o7777;
+    assert_eq!((mode("tree/deep/big"), mode("tree/deep/empty")), (0o755, 0o555));
+    assert_eq!((to.names(), fs::read_dir(&into).unwrap().count()), (vec!["some".to_owned()], 2));
+    // Once more: all is there.
+    assert_eq!(sender.copy(&to), Ok(0));
+}
+
+#[test]
+fn times_and_modes_are_kept_where_that_is_asked_for() {
+    let (from, to) = (TestFolder::new(), TestFolder::new());
+    fs::create_dir(from.0.join("tree")).unwrap();
+    let path = file(&from, "tree/file", b"abc");
+    let old = std::time::UNIX_EPOCH + std::time::Duration::new(1_000_000_000, 123_456_789);
+    for (path, mode) in [(path, 0o666), (from.0.join("tree"), 0o777)] {
+        fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+        fs::File::open(path).unwrap().set_modified(old).unwrap();
+    }
+    let mut sender = Sender::new(&[from.0.join("tree")]);
+    sender.offer.preserve = true;
+    sender.copy(&to).unwrap();
+    for (path, mode) in [("tree/file", 0o666), ("tree", 0o777)] {
+        let metadata = fs::metadata(to.0.join(path)).unwrap();
+        assert_eq!((metadata.mode() & 0o7777, metadata.modified().unwrap()), (mode, old), "{path}");
+    }
+}
+
+#[test]
+fn an_interrupted_copy_goes_on_where_it_was_and_what_is_wrong_in_it_comes_again() {
+    let (from, to) = (TestFolder::new(), TestFolder::new());
+    let sender = Sender::new(&[file(&from, "file", &bytes(10 * 4096, 1))]);
+    assert_eq!(sender.copy_some(&to, 6), Ok(6 * 4096));
+    assert_eq!(to.names(), [spool::NAME]);
+    // Somebody damages a block of what has come.
+    let name = Spool::name_of(&Below::new("file").unwrap());
+    let left = fs::File::options().write(true).open(to.0.join(spool::NAME).join(name)).unwrap();
+    left.write_all_at(b"damage", 2 * 4096 + 100).unwrap();
+    assert_eq!(sender.copy(&to), Ok(5 * 4096));
+    assert_eq!((fs::read(to.0.join("file")).unwrap(), to.names()), (bytes(10 * 4096, 1), vec!["file".to_owned()]));
+}
+
+#[test]
+fn what_an_interrupted_copy_has_left_goes_with_the_next_one_that_is_another() {
+    let (from, to) = (TestFolder::new(), TestFolder::new());
+    let first = Sender::new(&[file(&from, "first", &bytes(10 * 4096, 1))]);
+    first.copy_some(&to, 3).unwrap();
+    // Of the same name, but with other bytes or of another length: nothing of it counts.
+    for (len, seed) in [(10 * 4096, 2), (9 * 4096, 3)] {
+        let changed = Sender::new(&[file(&from, "first", &bytes(len, seed))]);
+        assert_eq!(changed.copy_some(&to, 3), Ok(3 * 4096));
+        assert_eq!(fs::read_dir(to.0.join(spool::NAME)).unwrap().count(), 1);
+    }
+    Sender::new(&[file(&from, "second", b"abc")]).copy(&to).unwrap();
+    assert_eq!(to.names(), ["second"]);
+}
+
+#[test]
+fn a_file_that_is_there_is_kept_when_it_is_the_same_and_replaced_only_by_force() {
+    let (from, to) = (TestFolder::new(), TestFolder::new());
+    let sender = || Sender::new(&[from.0.join("file")]);
+    file(&from, "file", &bytes(9000, 1));
+    for other in [&bytes(9000, 2)[..], b"short"] {
+        file(&to, "file", other);
+        let said = sender().copy(&to).unwrap_err();
+        assert!(said.path == "file" && said.why.contains("another file"), "{said}");
+        assert_eq!((fs::read(to.0.join("file")).unwrap(), to.names().len()), (other.to_vec(), 1));
+    }
+    file(&to, "file", &bytes(9000, 1));
+    assert_eq!(sender().copy(&to), Ok(0));
+    for other in [&bytes(9000, 2)[..], b"short"] {
+        file(&to, "file", other);
+        assert_eq!(sender().force().copy(&to), Ok(9000));
+        assert_eq!(fs::read(to.0.join("file")).unwrap(), bytes(9000, 1));
+    }
+    fs::remove_file(to.0.join("file")).unwrap();
+    fs::create_dir(to.0.join("file")).unwrap();
+    assert!(sender().force().copy(&to).unwrap_err().why.contains("a folder of this name"));
+}
+
+#[test]
+fn a_file_that_comes_meanwhile_is_not_replaced() {
+    let (from, to) = (TestFolder::new(), TestFolder::new());
+    let sender = Sender::new(&[file(&from, "file", &bytes(9000, 1))]);
+    let (mut incoming, mut outgoing) = sender.begin(&to).unwrap();
+    file(&to, "file", b"theirs");
+    let part = outgoing.next_part(usize::MAX).unwrap();
+    assert!(incoming.take(&part).unwrap_err().why.contains("has come meanwhile"));
+    assert_eq!(fs::read(to.0.join("file")).unwrap(), b"theirs");
+}
+
+#[test]
+fn links_in_the_target_lead_nowhere_else() {
+    let (from, to, outside) = (TestFolder::new(), TestFolder::new(), TestFolder::new());
+    fs::create_dir(from.0.join("tree")).unwrap();
+    fs::write(from.0.join("tree/file"), "abc").unwrap();
+    symlink(&outside.0, to.0.join("tree")).unwrap();
+    let said = Sender::new(&[from.0.join("tree")]).force().copy(&to).unwrap_err();
+    assert!(said.why.contains("leads out"), "{said}");
+    let mut sender = Sender::new(&[from.0.join("tree")]).force();
+    sender.offer.into = Some(Below::new("tree/more").unwrap());
+    assert!(sender.copy(&to).is_err());
+    // A link that comes with the copy itself is none either.
+    fs::remove_file(to.0.join("tree")).unwrap();
+    let (first, second) = (offer_of_link(&outside), Below::new("tree/file").unwrap());
+    let mut both = first.clone();
+    both.entries.push(Entry { path: second, what: What::File(3), ..first.entries[0].clone() });
+    let folder = Folder::open(&to.0).unwrap();
+    let (mut incoming, _) = Incoming::begin(folder, both, 0).unwrap();
+    incoming.settle(&[]).unwrap();
+    let mut writer = crate::part::Writer::default();
+    let sum = writer.block((1, 0), 3, |_| Ok::<(), ()>(())).unwrap();
+    writer.end(1, Sum::of_file(3, &[sum]));
+    let said = incoming.take(&writer.finish()).unwrap_err();
+    assert!(said.why.contains("leads out"), "{said}");
+    assert!(outside.names().is_empty());
+}
+
+fn offer_of_link(outside: &TestFolder) -> Offer {
+    use std::os::unix::ffi::OsStrExt as _;
+    let target = serde_bytes::ByteBuf::from(outside.0.as_os_str().as_bytes());
+    crate::offer::tests::offer(&[("tree", What::Link(target))])
+}
+
+#[test]
+fn damaged_or_missing_blocks_give_no_file_its_name() {
+    let (from, to) = (TestFolder::new(), TestFolder::new());
+    let sender = Sender::new(&[file(&from, "file", &bytes(3 * 4096, 1))]);
+    let (mut incoming, mut outgoing) = sender.begin(&to).unwrap();
+    let mut part = outgoing.next_part(usize::MAX).unwrap();
+    *part.last_mut().unwrap() ^= 1;
+    assert!(incoming.take(&part).unwrap_err().why.contains("damaged"));
+    assert!(incoming.finish().unwrap_err().why.contains("not come whole"));
+    let (mut incoming, _) = sender.begin(&to).unwrap();
+    let mut writer = crate::part::Writer::default();
+    writer.end(0, Sum([0; 16]));
+    assert!(incoming.take(&writer.finish()).unwrap_err().why.contains("checksum"));
+    assert_eq!(to.names(), [spool::NAME]);
+}
+
+#[test]
+fn a_file_that_changes_while_it_is_sent_gets_its_name_nowhere() {
+    let (from, to) = (TestFolder::new(), TestFolder::new());
+    let path = file(&from, "file", &bytes(3 * 4096, 1));
+    let sender = Sender::new(std::slice::from_ref(&path));
+    let (mut incoming, mut outgoing) = sender.begin(&to).unwrap();
+    incoming.take(&outgoing.next_part(PART).unwrap()).unwrap();
+    fs::write(path, bytes(3 * 4096 + 1, 2)).unwrap();
+    while let Some(part) = outgoing.next_part(PART) {
+        incoming.take(&part).unwrap();
+    }
+    assert!(outgoing.failed()[0].why.contains("has changed"));
+    assert!(incoming.finish().is_err());
+    assert_eq!(to.names(), [spool::NAME]);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    /// Interrupted any number of times, each time the copy goes on, and nothing but the file is left at the end.
+    #[test]
+    fn any_interruptions_end_with_the_file(
+        len in 0_usize..30_000,
+        parts in prop::collection::vec(0_usize..4, 0..4),
+    ) {
+        let (from, to) = (TestFolder::new(), TestFolder::new());
+        let sender = Sender::new(&[file(&from, "file", &bytes(len, 3))]);
+        let mut received = 0;
+        for parts in parts {
+            received += sender.copy_some(&to, parts).unwrap();
+        }
+        received += sender.copy(&to).unwrap();
+        prop_assert_eq!(received, len as u64);
+        prop_assert_eq!(fs::read(to.0.join("file")).unwrap(), bytes(len, 3));
+        prop_assert_eq!(to.names(), ["file"]);
+    }
+}

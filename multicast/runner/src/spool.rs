@@ -1,0 +1,191 @@
+//! Where files lie that are not whole yet: one folder, `.multicast-cp`, in the one that a receiver was started with.
+//!
+//! A file's name there is made of the name that it is to get, so that a later copy to the same name finds what an
+//! interrupted one has left. Whatever a receiver finds there that it is not offered again it removes, and the folder itself
+//! when nothing is left in it: a kill leaves files in one place, until the next copy.
+
+use std::{collections::HashSet, fs::File, io, os::fd::OwnedFd};
+
+use rustix::{
+    fs::{
+        AtFlags, Dir, FallocateFlags, FlockOperation, Mode, OFlags, fallocate, flock, fstat, ftruncate, mkdirat,
+        openat, statat, unlinkat,
+    },
+    io::Errno,
+};
+use twox_hash::XxHash3_128;
+
+use crate::{folder::Folder, path::Below};
+
+/// The folder, which one receiver has at a time.
+#[derive(Debug)]
+pub struct Spool {
+    root: OwnedFd,
+    fd: OwnedFd,
+}
+
+/// Its name.
+pub const NAME: &str = ".multicast-cp";
+
+impl Spool {
+    /// Makes it, or takes the one over that another receiver has left.
+    ///
+    /// # Errors
+    /// Another receiver has it, or the system's.
+    pub fn open(folder: &Folder) -> io::Result<Self> {
+        let how = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        loop {
+            match mkdirat(folder.root(), NAME, Mode::RWXU) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+            let fd = match openat(folder.root(), NAME, how, Mode::empty()) {
+                Err(Errno::NOENT) => continue,
+                fd => fd?,
+            };
+            match flock(&fd, FlockOperation::NonBlockingLockExclusive) {
+                Err(Errno::AGAIN) => {
+                    return Err(io::Error::other("another receiver is at work in this folder"));
+                }
+                locked => locked?,
+            }
+            // Whoever had it may have removed it before it was locked here.
+            let is_there = statat(folder.root(), NAME, AtFlags::SYMLINK_NOFOLLOW);
+            if is_there.is_ok_and(|there| fstat(&fd).is_ok_and(|own| own.st_ino == there.st_ino)) {
+                return Ok(Self { root: folder.root().try_clone()?, fd });
+            }
+        }
+    }
+
+    /// Its descriptor.
+    #[must_use]
+    pub fn fd(&self) -> &OwnedFd {
+        &self.fd
+    }
+
+    /// The name here of a file that is to get another one.
+    #[must_use]
+    pub fn name_of(path: &Below) -> String {
+        format!("{:032x}", XxHash3_128::oneshot(path.bytes()))
+    }
+
+    /// Removes all but these.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn keep_only(&self, names: &HashSet<String>) -> io::Result<()> {
+        for name in self.names()? {
+            if !names.contains(&name) {
+                unlinkat(&self.fd, name, AtFlags::empty())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What lies here.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn names(&self) -> io::Result<Vec<String>> {
+        let entries = Dir::read_from(&self.fd)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
+        let names = entries.collect::<io::Result<Vec<_>>>()?;
+        Ok(names.into_iter().filter(|name| !matches!(name.as_str(), "." | "..")).collect())
+    }
+
+    /// What an earlier copy has left of a file of this size.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn left(&self, name: &str, size: u64) -> io::Result<Option<File>> {
+        match openat(&self.fd, name, FILE, Mode::empty()) {
+            Err(Errno::NOENT) => Ok(None),
+            file => {
+                let file = File::from(file?);
+                let metadata = file.metadata()?;
+                Ok((metadata.is_file() && metadata.len() == size).then_some(file))
+            }
+        }
+    }
+
+    /// A file of this size whose bytes do not matter yet, with room on the disk for all of them.
+    ///
+    /// # Errors
+    /// The disk is full, or the system's.
+    pub fn start(&self, name: &str, size: u64) -> io::Result<File> {
+        let file = File::from(openat(&self.fd, name, FILE | OFlags::CREATE, Mode::RUSR | Mode::WUSR)?);
+        let stat = fstat(&file)?;
+        if u64::try_from(stat.st_size) != Ok(size) {
+            ftruncate(&file, 0)?;
+        }
+        if size > 0 {
+            match fallocate(&file, FallocateFlags::empty(), 0, size) {
+                // Not every file system can: it says later that it is full.
+                Err(Errno::OPNOTSUPP) => ftruncate(&file, size)?,
+                allocated => allocated?,
+            }
+        }
+        Ok(file)
+    }
+
+    /// Removes one.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn remove(&self, name: &str) -> io::Result<()> {
+        Ok(unlinkat(&self.fd, name, AtFlags::empty())?)
+    }
+}
+
+impl Drop for Spool {
+    fn drop(&mut self) {
+        // What is left in it is for the next copy.
+        let _ = unlinkat(&self.root, NAME, AtFlags::REMOVEDIR);
+    }
+}
+
+const FILE: OFlags = OFlags::RDWR.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::test_folder::TestFolder;
+
+    #[test]
+    fn one_receiver_has_it_at_a_time_and_it_goes_when_nothing_is_left_in_it() {
+        let test = TestFolder::new();
+        let folder = Folder::open(&test.0).unwrap();
+        let spool = Spool::open(&folder).unwrap();
+        assert!(Spool::open(&folder).unwrap_err().to_string().contains("another receiver"));
+        spool.start("a", 10).unwrap();
+        drop(spool);
+        let spool = Spool::open(&folder).unwrap();
+        assert_eq!(spool.names().unwrap(), ["a"]);
+        spool.keep_only(&HashSet::new()).unwrap();
+        drop(spool);
+        assert!(test.names().is_empty());
+    }
+
+    #[test]
+    fn what_is_left_counts_only_with_the_size_that_is_asked_for() {
+        let test = TestFolder::new();
+        let folder = Folder::open(&test.0).unwrap();
+        let spool = Spool::open(&folder).unwrap();
+        fs::write(test.0.join(NAME).join("a"), "12345").unwrap();
+        assert!(spool.left("a", 5).unwrap().is_some() && spool.left("a", 6).unwrap().is_none());
+        assert!(spool.left("b", 5).unwrap().is_none());
+        drop(spool.start("a", 5).unwrap());
+        assert_eq!(fs::read(test.0.join(NAME).join("a")).unwrap(), b"12345");
+        drop(spool.start("a", 6).unwrap());
+        assert_eq!(fs::read(test.0.join(NAME).join("a")).unwrap(), [0; 6]);
+    }
+
+    #[test]
+    fn a_link_of_its_name_is_not_followed() {
+        let (test, outside) = (TestFolder::new(), TestFolder::new());
+        std::os::unix::fs::symlink(&outside.0, test.0.join(NAME)).unwrap();
+        assert!(Spool::open(&Folder::open(&test.0).unwrap()).is_err());
+        assert!(outside.names().is_empty());
+    }
+}

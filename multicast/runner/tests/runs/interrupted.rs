@@ -1,0 +1,132 @@
+//! Copies in the middle of which somebody dies, or a disk is full.
+
+use std::{
+    fs,
+    process::{Child, Command, Stdio},
+    thread,
+    time::Duration,
+};
+
+use watchdog::Watchdog;
+
+use crate::{
+    CP,
+    copies::send,
+    hosts::{Hosts, or_skip, skip},
+    receiver::{Folder, Receiver, bytes, names},
+};
+
+/// So long that it is under way for a while.
+const LEN: usize = 24 << 20;
+
+/// Three hosts, of which each has a narrow cable; the first one sends.
+struct Net {
+    test: Folder,
+    hosts: Hosts,
+    receivers: Vec<Receiver>,
+    _watchdog: Watchdog,
+}
+
+impl Net {
+    fn new() -> Option<Self> {
+        let hosts = or_skip(Hosts::new(3))?;
+        for host in 0..3 {
+            or_skip(hosts.link(host).shape("tbf rate 40mbit burst 64k limit 1m"))?;
+        }
+        let test = Folder::new();
+        test.key("key");
+        test.file("file", &bytes(LEN, 5));
+        let mut this = Self { test, hosts, receivers: Vec::new(), _watchdog: Watchdog::start() };
+        for host in 1..3 {
+            this.test.folder(&host.to_string());
+            let receiver = this.receiver(host);
+            this.receivers.push(receiver);
+        }
+        Some(this)
+    }
+
+    fn receiver(&self, host: usize) -> Receiver {
+        let mut command = self.hosts.host(host).command("timeout");
+        command.args(["-k", "2", "150", CP, "--key-file", &self.test.text("key"), "--receive"]);
+        command.arg(self.test.text(&host.to_string()));
+        Receiver::run(command)
+    }
+
+    fn sender(&self) -> Child {
+        let mut command = self.hosts.host(0).command("timeout");
+        command.args(["-k", "2", "150", CP, "--json", "--key-file", &self.test.text("key")]);
+        command.arg(self.test.text("file")).args(self.receivers.iter().map(|it| &it.address));
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    }
+
+    /// Until a quarter of the file has reached a host.
+    fn let_flow(&self, sender: &mut Child) {
+        let before = self.hosts.link(2).traffic();
+        while self.hosts.link(2).traffic() < before + LEN as u64 / 4 {
+            assert!(sender.try_wait().unwrap().is_none(), "it has ended too early");
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    fn has_file(&self, host: usize) -> bool {
+        let path = self.test.0.join(host.to_string());
+        names(&path) == ["file"] && fs::read(path.join("file")).unwrap() == bytes(LEN, 5)
+    }
+
+    fn end(sender: &mut Child) -> (Option<i32>, String, String) {
+        let ended = watchdog::ended(sender);
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (ended.status.code(), text(&ended.stdout), text(&ended.stderr))
+    }
+}
+
+#[test]
+fn a_receiver_that_is_killed_is_named_the_other_gets_everything_and_it_resumes_when_it_is_back() {
+    let Some(mut net) = Net::new() else { return };
+    let mut sender = net.sender();
+    net.let_flow(&mut sender);
+    let dead = net.receivers[0].address.clone();
+    net.receivers[0].kill();
+    let (code, out, err) = Net::end(&mut sender);
+    assert!(code == Some(1) && err.contains(&dead), "{out}{err}");
+    assert!(net.has_file(2) && !net.test.0.join("1/file").exists(), "{out}{err}");
+    net.receivers[0] = net.receiver(1);
+    let (code, out, err) = Net::end(&mut net.sender());
+    assert!(code == Some(0) && net.has_file(1) && net.has_file(2), "{out}{err}");
+}
+
+#[test]
+fn a_sender_that_is_killed_leaves_nothing_that_the_next_one_does_not_take_up() {
+    let Some(net) = Net::new() else { return };
+    let mut sender = net.sender();
+    net.let_flow(&mut sender);
+    for process in [&mut sender] {
+        let children = format!("/proc/{0}/task/{0}/children", process.id());
+        for child in fs::read_to_string(children).unwrap().split_whitespace() {
+            Command::new("kill").args(["-KILL", child]).status().unwrap();
+        }
+    }
+    Net::end(&mut sender);
+    assert!((1..3).all(|host| !net.test.0.join(format!("{host}/file")).exists()));
+    let (code, out, err) = Net::end(&mut net.sender());
+    assert!(code == Some(0) && net.has_file(1) && net.has_file(2), "{out}{err}");
+}
+
+#[test]
+fn a_disk_that_is_full_is_named_with_its_host() {
+    let test = Folder::new();
+    let (key, file) = (test.key("key"), test.file("file", &bytes(4 << 20, 6)));
+    let (small, large) = (test.folder("small"), test.folder("large"));
+    let script = "mount -t tmpfs -o size=1m none \"$1\" && exec \"$0\" --url tcp://127.0.0.1 --key-file \"$2\" --receive \"$1\"";
+    let mut command = Command::new("timeout");
+    command.args(["-k", "2", "150", "unshare", "--mount", "sh", "-c", script, CP]).arg(&small).arg(&key);
+    let full = Receiver::run(command);
+    if full.address.is_empty() {
+        return skip("no right to mount a small disk");
+    }
+    let other = Receiver::start(&large, &["--key-file", &key]);
+    let said = send(&["--key-file", &key, &file, &full.address, &other.address]);
+    assert_eq!(said.code, Some(1), "{}", said.all());
+    assert!(said.err.contains(&format!("{}: .: the disk is too full: 4194304 bytes", full.address)), "{}", said.err);
+    assert_eq!(fs::read(large.join("file")).unwrap(), bytes(4 << 20, 6));
+}

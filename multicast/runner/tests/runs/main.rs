@@ -1,0 +1,16 @@
+//! `multicast-cp` as it is used: real processes, on one host and on emulated ones.
+
+#![expect(clippy::unwrap_used, reason = "a test that panics has failed")]
+#![expect(clippy::print_stdout, reason = "says what is skipped")]
+
+#[expect(dead_code, reason = "shared with other tests, which need more")]
+#[path = "../../../../shuffle/runner/tests/runs/common.rs"]
+mod common;
+mod copies;
+#[expect(dead_code, reason = "shared with other tests, which need more")]
+#[path = "../../../../tests/hosts/hosts.rs"]
+mod hosts;
+mod interrupted;
+mod receiver;
+
+const CP: &str = env!("CARGO_BIN_EXE_multicast-cp");
