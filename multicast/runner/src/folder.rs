@@ -13,8 +13,9 @@ use std::{
 
 use rustix::{
     fs::{
-        AtFlags, FileType, Mode, OFlags, RenameFlags, ResolveFlags, Stat, Timespec, Timestamps, UTIME_OMIT,
-        fchmod, fstat, futimens, mkdirat, openat2, renameat, renameat_with, statat, symlinkat, unlinkat,
+        AtFlags, FileType, Mode, OFlags, RenameFlags, ResolveFlags, Stat, Timespec, Timestamps,
+        UTIME_OMIT, fchmod, fstat, futimens, mkdirat, openat2, renameat, renameat_with, statat,
+        symlinkat, unlinkat,
     },
     io::Errno,
 };
@@ -78,7 +79,12 @@ impl Folder {
     pub fn is_folder(&self, path: &Below) -> io::Result<bool> {
         match self.at(Some(path)) {
             Ok(_) => Ok(true),
-            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+                ) =>
+            {
                 Ok(false)
             }
             Err(error) => Err(error),
@@ -208,7 +214,9 @@ fn beneath(folder: &OwnedFd, path: &OsStr, how: OFlags) -> io::Result<OwnedFd> {
         match openat2(folder, path, how, Mode::empty(), bounds) {
             // Somebody renamed a folder while the kernel looked: it says rather nothing than something wrong.
             Err(Errno::AGAIN) => {}
-            Err(Errno::XDEV) => return Err(io::Error::other("a link on the way there leads out of the folder")),
+            Err(Errno::XDEV) => {
+                return Err(io::Error::other("a link on the way there leads out of the folder"));
+            }
             Err(Errno::NOSYS) => {
                 let why = "the kernel has no openat2, which keeps a receiver in its folder: Linux 5.6 has";
                 return Err(io::Error::new(io::ErrorKind::Unsupported, why));
@@ -248,9 +256,15 @@ mod tests {
             let path = below(&format!("{way}/new"));
             let said = folder.make(&path).unwrap_err().to_string();
             assert!(said.contains("leads out"), "{way}: {said}");
-            assert!(folder.look(&path).is_err() && folder.read(&below(&format!("{way}/secret"))).is_err());
+            assert!(
+                folder.look(&path).is_err()
+                    && folder.read(&below(&format!("{way}/secret"))).is_err()
+            );
             let from = (folder.root(), "file");
-            assert!(folder.place(from, &path, true).is_err() && folder.place(from, &path, false).is_err());
+            assert!(
+                folder.place(from, &path, true).is_err()
+                    && folder.place(from, &path, false).is_err()
+            );
             assert!(folder.dress(&below(way), 0o777, None).is_err());
         }
         assert!(folder.read(&below("file")).is_err());
@@ -265,11 +279,14 @@ mod tests {
         symlink("real/deep", inside.0.join("short")).unwrap();
         let folder = Folder::open(&inside.0).unwrap();
         folder.make(&below("short/new")).unwrap();
-        assert!(inside.0.join("real/deep/new").is_dir() && folder.is_folder(&below("short")).unwrap());
+        assert!(
+            inside.0.join("real/deep/new").is_dir() && folder.is_folder(&below("short")).unwrap()
+        );
     }
 
     #[test]
-    fn what_is_there_is_replaced_only_where_that_is_asked_for_and_a_link_itself_not_what_it_points_to() {
+    fn what_is_there_is_replaced_only_where_that_is_asked_for_and_a_link_itself_not_what_it_points_to()
+     {
         let inside = TestFolder::new();
         for (name, text) in [("old", "old"), ("new", "new"), ("pointed", "kept")] {
             fs::write(inside.0.join(name), text).unwrap();

@@ -130,9 +130,11 @@ impl Incoming {
         // What is in a folder changes its time, so those inside come first.
         for entry in (0..self.count()).rev() {
             let dressed = match self.entry(entry).what {
-                What::Folder => {
-                    self.folder.dress(self.path(entry), self.mode(entry, FOLDER_BITS), self.mtime(entry))
-                }
+                What::Folder => self.folder.dress(
+                    self.path(entry),
+                    self.mode(entry, FOLDER_BITS),
+                    self.mtime(entry),
+                ),
                 What::File(_) | What::Link(_) => continue,
             };
             dressed.map_err(|why| Trouble::new(self.path(entry), why))?;
@@ -158,7 +160,9 @@ impl Incoming {
         let in_the_way = |is: &str| Err(io::Error::other(format!("{is} of this name is there")));
         match (&self.entry(entry).what, found) {
             (What::Folder, None | Some(Found::Folder)) => return Ok(Vec::new()),
-            (What::Folder, Some(Found::Link)) if self.folder.is_folder(&path)? => return Ok(Vec::new()),
+            (What::Folder, Some(Found::Link)) if self.folder.is_folder(&path)? => {
+                return Ok(Vec::new());
+            }
             (What::Folder, Some(_)) => return in_the_way("something else than a folder"),
             (_, Some(Found::Folder)) => return in_the_way("a folder"),
             (What::Link(target), Some(Found::Link)) if self.points(&path, target)? => {
@@ -218,10 +222,12 @@ impl Incoming {
             _ => 0,
         };
         let needed = missing.map(size).fold(0, u64::saturating_add);
-        let disk = fstatvfs(self.folder.root()).map_err(|why| Trouble::new(".", io::Error::from(why)))?;
+        let disk =
+            fstatvfs(self.folder.root()).map_err(|why| Trouble::new(".", io::Error::from(why)))?;
         let free = disk.f_bavail.saturating_mul(disk.f_frsize);
         if needed > free {
-            let why = format!("the disk is too full: {needed} bytes are to come, and {free} are free");
+            let why =
+                format!("the disk is too full: {needed} bytes are to come, and {free} are free");
             return Err(Trouble::new(".", why));
         }
         Ok(())
@@ -300,7 +306,9 @@ impl Incoming {
     /// The file in the spool, which is begun where it is not.
     fn file(&mut self, entry: u32) -> io::Result<&File> {
         if self.open.as_ref().is_none_or(|(open, _)| *open != entry) {
-            let What::File(size) = self.entry(entry).what else { unreachable!("a part has blocks of files only") };
+            let What::File(size) = self.entry(entry).what else {
+                unreachable!("a part has blocks of files only")
+            };
             let file = self.spool.start(&Spool::name_of(self.path(entry)), size)?;
             if !matches!(self.state(entry), State::Begun(_)) {
                 let blocks = self.offer.blocks(size) as usize;
@@ -318,7 +326,8 @@ impl Incoming {
         }
         let (mode, mtime) = (self.mode(entry, FILE_BITS), self.mtime(entry));
         self.file(entry)?;
-        let (State::Begun(sums), What::File(size)) = (self.state(entry), &self.entry(entry).what) else {
+        let (State::Begun(sums), What::File(size)) = (self.state(entry), &self.entry(entry).what)
+        else {
             unreachable!("a file that was opened is begun");
         };
         let sums: Option<Vec<Sum>> = sums.iter().copied().collect();
@@ -329,9 +338,12 @@ impl Incoming {
         dress(self.file(entry)?, mode, mtime)?;
         self.open = None;
         let path = self.path(entry);
-        let placed = self.folder.place((self.spool.fd(), &Spool::name_of(path)), path, self.offer.force);
+        let placed =
+            self.folder.place((self.spool.fd(), &Spool::name_of(path)), path, self.offer.force);
         placed.map_err(|error| match error.kind() {
-            io::ErrorKind::AlreadyExists => io::Error::other("another file of this name has come meanwhile"),
+            io::ErrorKind::AlreadyExists => {
+                io::Error::other("another file of this name has come meanwhile")
+            }
             _ => error,
         })?;
         self.states[entry as usize] = State::Whole;

@@ -107,7 +107,10 @@ impl Offer {
     pub fn check(&self) -> Result<(), Trouble> {
         let wrong = |why: String| Err(Trouble::new("the sender's list", why));
         if !(BLOCK_MIN..=BLOCK_MAX).contains(&self.block) {
-            return wrong(format!("blocks of {} bytes are not between {BLOCK_MIN} and {BLOCK_MAX}", self.block));
+            return wrong(format!(
+                "blocks of {} bytes are not between {BLOCK_MIN} and {BLOCK_MAX}",
+                self.block
+            ));
         }
         if u32::try_from(self.entries.len()).is_err() {
             return wrong("it has more entries than can be numbered".to_owned());
@@ -122,7 +125,8 @@ impl Offer {
             }
         }
         if blocks > BLOCKS_MAX {
-            let why = format!("{blocks} blocks are over {BLOCKS_MAX}: copy with a greater --block-size");
+            let why =
+                format!("{blocks} blocks are over {BLOCKS_MAX}: copy with a greater --block-size");
             return wrong(why);
         }
         Ok(())

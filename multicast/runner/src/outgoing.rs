@@ -66,9 +66,18 @@ impl<'a> Outgoing<'a> {
 
     fn begin(&self, need: Need) -> Result<Current, Trouble> {
         let Need { entry, blocks, sums } = need;
-        let What::File(size) = self.offer.entries[entry as usize].what else { unreachable!("a plan has files only") };
+        let What::File(size) = self.offer.entries[entry as usize].what else {
+            unreachable!("a plan has files only")
+        };
         let file = self.source.open(entry)?;
-        Ok(Current { entry, size, file, blocks: blocks.map(Into::into), next: 0, sums: sums.unwrap_or_default() })
+        Ok(Current {
+            entry,
+            size,
+            file,
+            blocks: blocks.map(Into::into),
+            next: 0,
+            sums: sums.unwrap_or_default(),
+        })
     }
 
     /// The next block of the current file, or its end.
@@ -87,7 +96,8 @@ impl<'a> Outgoing<'a> {
         };
         let read = |bytes: &mut [u8]| current.file.read_exact_at(bytes, from);
         let sum = writer.block((current.entry, block), len, read);
-        let sum = sum.map_err(|why| Trouble::new(self.source.place(current.entry).display(), why))?;
+        let sum =
+            sum.map_err(|why| Trouble::new(self.source.place(current.entry).display(), why))?;
         if current.blocks.is_none() {
             current.sums.push(sum);
             current.next += 1;

@@ -92,7 +92,8 @@ impl Writer {
     /// The object.
     #[must_use]
     pub fn finish(self) -> Vec<u8> {
-        let count = |bytes: &[u8], each| u32::try_from(bytes.len() / each).expect("a part has few blocks");
+        let count =
+            |bytes: &[u8], each| u32::try_from(bytes.len() / each).expect("a part has few blocks");
         let mut object = Vec::with_capacity(self.len());
         object.extend_from_slice(&count(&self.blocks, BLOCK).to_le_bytes());
         object.extend_from_slice(&count(&self.ends, END).to_le_bytes());
@@ -110,7 +111,9 @@ impl<'a> Reader<'a> {
     /// It is too short for what it says.
     pub fn new(object: &'a [u8]) -> Result<Self, Malformed> {
         let (head, rest) = object.split_first_chunk::<HEAD>().ok_or(Malformed)?;
-        let number = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]) as usize;
+        let number = |at: usize| {
+            u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]) as usize
+        };
         let (blocks, ends) = (number(0).checked_mul(BLOCK), number(4).checked_mul(END));
         let (blocks, rest) = rest.split_at_checked(blocks.ok_or(Malformed)?).ok_or(Malformed)?;
         let (ends, bytes) = rest.split_at_checked(ends.ok_or(Malformed)?).ok_or(Malformed)?;
@@ -190,7 +193,8 @@ mod tests {
         let (offer, object) = example();
         let reader = Reader::new(&object).unwrap();
         let blocks = reader.blocks(&offer).unwrap();
-        let places: Vec<_> = blocks.iter().map(|it| (it.entry, it.block, it.from, it.bytes.len())).collect();
+        let places: Vec<_> =
+            blocks.iter().map(|it| (it.entry, it.block, it.from, it.bytes.len())).collect();
         assert_eq!(places, [(1, 1, 4096, 904), (1, 0, 0, 4096), (2, 0, 0, 3)]);
         assert!(blocks.iter().all(|block| Sum::of(block.bytes) == block.sum));
         assert_eq!(reader.ends(&offer), Ok(vec![(2, Sum([9; 16]))]));

@@ -189,7 +189,10 @@ mod tests {
         ] {
             assert_eq!(Below::new(path), Err(why), "{path}");
         }
-        assert_eq!(Below::new("a/.multicast-cp").map(|it| it.to_string()).unwrap(), "a/.multicast-cp");
+        assert_eq!(
+            Below::new("a/.multicast-cp").map(|it| it.to_string()).unwrap(),
+            "a/.multicast-cp"
+        );
     }
 
     #[test]

@@ -61,7 +61,8 @@ pub fn plan(
             }
         }
         if is_needed {
-            let blocks: Vec<u32> = (0..).zip(lacks).filter(|(_, lacks)| *lacks).map(|(block, _)| block).collect();
+            let blocks: Vec<u32> =
+                (0..).zip(lacks).filter(|(_, lacks)| *lacks).map(|(block, _)| block).collect();
             let len = |block| offer.range(size, block).map_or(0, |(_, len)| len as u64);
             plan.bytes += blocks.iter().copied().map(len).sum::<u64>();
             plan.needs.push(Need { entry, blocks: Some(blocks), sums: Some(own) });
@@ -83,9 +84,11 @@ mod tests {
 
     #[test]
     fn what_nobody_has_travels_whole_and_is_not_read_before() {
-        let offer = offer(&[("d", What::Folder), ("d/a", What::File(10_000)), ("b", What::File(0))]);
+        let offer =
+            offer(&[("d", What::Folder), ("d/a", What::File(10_000)), ("b", What::File(0))]);
         let planned = plan(&offer, &[vec![], vec![]], |_| panic!("nobody has any of it")).unwrap();
-        let entries: Vec<_> = planned.needs.iter().map(|need| (need.entry, need.blocks.clone())).collect();
+        let entries: Vec<_> =
+            planned.needs.iter().map(|need| (need.entry, need.blocks.clone())).collect();
         assert_eq!((entries, planned.bytes), (vec![(1, None), (2, None)], 10_000));
     }
 

@@ -62,7 +62,12 @@ impl Source {
         };
         let mtime = (metadata.mtime(), u32::try_from(metadata.mtime_nsec()).unwrap_or(0));
         let is_folder = what == What::Folder;
-        self.entries.push(Entry { path: path.clone(), what, mode: metadata.mode() & 0o7777, mtime });
+        self.entries.push(Entry {
+            path: path.clone(),
+            what,
+            mode: metadata.mode() & 0o7777,
+            mtime,
+        });
         self.places.push(place.to_owned());
         if !is_folder {
             return Ok(());
@@ -114,7 +119,8 @@ impl Source {
         let (file, mut bytes) = (self.open(entry)?, vec![0; offer.block as usize]);
         let ranges = (0..).map_while(|block| offer.range(size, block));
         let sum = |(from, len): (u64, usize)| {
-            file.read_exact_at(&mut bytes[..len], from).map_err(|error| self.trouble(entry, error))?;
+            file.read_exact_at(&mut bytes[..len], from)
+                .map_err(|error| self.trouble(entry, error))?;
             Ok(Sum::of(&bytes[..len]))
         };
         ranges.map(sum).collect()

@@ -8,8 +8,8 @@ use std::{collections::HashSet, fs::File, io, os::fd::OwnedFd};
 
 use rustix::{
     fs::{
-        AtFlags, Dir, FallocateFlags, FlockOperation, Mode, OFlags, fallocate, flock, fstat, ftruncate, mkdirat,
-        openat, statat, unlinkat,
+        AtFlags, Dir, FallocateFlags, FlockOperation, Mode, OFlags, fallocate, flock, fstat,
+        ftruncate, mkdirat, openat, statat, unlinkat,
     },
     io::Errno,
 };
@@ -87,7 +87,8 @@ impl Spool {
     /// # Errors
     /// The system's.
     pub fn names(&self) -> io::Result<Vec<String>> {
-        let entries = Dir::read_from(&self.fd)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
+        let entries = Dir::read_from(&self.fd)?
+            .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
         let names = entries.collect::<io::Result<Vec<_>>>()?;
         Ok(names.into_iter().filter(|name| !matches!(name.as_str(), "." | "..")).collect())
     }
@@ -112,7 +113,8 @@ impl Spool {
     /// # Errors
     /// The disk is full, or the system's.
     pub fn start(&self, name: &str, size: u64) -> io::Result<File> {
-        let file = File::from(openat(&self.fd, name, FILE | OFlags::CREATE, Mode::RUSR | Mode::WUSR)?);
+        let file =
+            File::from(openat(&self.fd, name, FILE | OFlags::CREATE, Mode::RUSR | Mode::WUSR)?);
         let stat = fstat(&file)?;
         if u64::try_from(stat.st_size) != Ok(size) {
             ftruncate(&file, 0)?;
@@ -143,7 +145,8 @@ impl Drop for Spool {
     }
 }
 
-const FILE: OFlags = OFlags::RDWR.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
+const FILE: OFlags =
+    OFlags::RDWR.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
 
 #[cfg(test)]
 mod tests {

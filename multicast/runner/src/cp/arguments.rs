@@ -16,7 +16,11 @@ use hg_multicast_copy::{
 #[command(name = "multicast-cp", version, after_help = AFTER, override_usage = USAGE)]
 pub(crate) struct Arguments {
     /// Files, then targets: HOST:FOLDER, or tcp://ADDRESS/FOLDER of a receiver that was started by hand.
-    #[arg(value_name = "FILE... TARGET", required_unless_present = "receive", conflicts_with = "receive")]
+    #[arg(
+        value_name = "FILE... TARGET",
+        required_unless_present = "receive",
+        conflicts_with = "receive"
+    )]
     words: Vec<OsString>,
     /// Receives into FOLDER, and nowhere else, until it is ended; prints the address that senders are told.
     #[arg(long, value_name = "FOLDER")]
@@ -100,7 +104,9 @@ impl Arguments {
             Ok(())
         };
         self.setting.iter().try_for_each(pair)?;
-        let split = |setting: &'_ str| setting.split_once('=').map(|(name, value)| (name.len(), value.len()));
+        let split = |setting: &'_ str| {
+            setting.split_once('=').map(|(name, value)| (name.len(), value.len()))
+        };
         self.setting
             .iter()
             .map(|setting| match split(setting) {
@@ -123,12 +129,16 @@ fn is_target(word: &OsStr) -> bool {
 
 fn target(word: &OsStr) -> Result<Target, String> {
     if !is_target(word) {
-        return Err(format!("`{}` comes after a target and is none: files come first", word.display()));
+        return Err(format!(
+            "`{}` comes after a target and is none: files come first",
+            word.display()
+        ));
     }
     let text = word.to_str().ok_or_else(|| format!("`{}` is no text", word.display()))?;
     if let Some(rest) = text.strip_prefix(SCHEME) {
         let (host, folder) = rest.split_once('/').unwrap_or((rest, ""));
-        let folder = Below::of_user(Path::new(folder)).map_err(|why| format!("{text}: the folder {why}"))?;
+        let folder =
+            Below::of_user(Path::new(folder)).map_err(|why| format!("{text}: the folder {why}"))?;
         return Ok(Target::Address { address: format!("{SCHEME}{host}"), folder });
     }
     let colon = match text.strip_prefix('[') {
@@ -173,11 +183,21 @@ mod tests {
     #[test]
     fn files_come_first_and_targets_have_a_colon_before_any_slash() {
         let (files, targets) = parse(&[
-            "a", "./b:c", "/d:e", "me@host:", "host:x:y", "[::1]:/z", "tcp://10.0.0.1:99/m//n", "tcp://10.0.0.1:99",
+            "a",
+            "./b:c",
+            "/d:e",
+            "me@host:",
+            "host:x:y",
+            "[::1]:/z",
+            "tcp://10.0.0.1:99/m//n",
+            "tcp://10.0.0.1:99",
         ])
         .unwrap();
         assert_eq!(files, ["a", "./b:c", "/d:e"].map(PathBuf::from));
-        let host = |host: &str, folder: &str| Target::Host { host: host.to_owned(), folder: folder.to_owned() };
+        let host = |host: &str, folder: &str| Target::Host {
+            host: host.to_owned(),
+            folder: folder.to_owned(),
+        };
         let address = |folder| Target::Address { address: "tcp://10.0.0.1:99".to_owned(), folder };
         let expected = [
             host("me@host", "."),

@@ -10,7 +10,8 @@ impl Key {
     /// A new one.
     pub(crate) fn random() -> Result<Self, String> {
         let mut bytes = [0; 32];
-        getrandom::fill(&mut bytes).map_err(|error| format!("the system gives no random numbers: {error}"))?;
+        getrandom::fill(&mut bytes)
+            .map_err(|error| format!("the system gives no random numbers: {error}"))?;
         Ok(Self(bytes))
     }
 

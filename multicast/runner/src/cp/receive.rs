@@ -41,7 +41,8 @@ pub(crate) fn run(arguments: &Arguments, folder: &Path) -> Result<(), String> {
         copy: Mutex::default(),
     });
     receiver.serve().map_err(|error| error.to_string())?;
-    hg_cli_style::print(&format!("{}\n", multicast.address())).map_err(|error| error.to_string())?;
+    hg_cli_style::print(&format!("{}\n", multicast.address()))
+        .map_err(|error| error.to_string())?;
     if is_started {
         // Until the sender closes it.
         let _ = io::copy(&mut io::stdin(), &mut io::sink());
@@ -60,7 +61,8 @@ fn told() -> Result<(Option<Key>, PathBuf), String> {
     let read = lines.read_line(&mut key).and_then(|_| lines.read_line(&mut folder));
     read.map_err(|error| format!("standard input cannot be read: {error}"))?;
     let key = Key::parse(key.trim());
-    let key = key.ok_or("`--receive -` is for a sender that starts receivers itself: --receive FOLDER")?;
+    let key =
+        key.ok_or("`--receive -` is for a sender that starts receivers itself: --receive FOLDER")?;
     Ok((Some(key), folder.trim_end_matches('\n').into()))
 }
 
@@ -106,11 +108,17 @@ impl Receiver {
     fn serve(self: Arc<Self>) -> Result<(), hg::RegisterError> {
         let engine = self.multicast.engine().clone();
         let this = Arc::clone(&self);
-        engine.serve_blocking(protocol::offer, move |_, (session, offer)| this.offer(session, offer))?;
+        engine.serve_blocking(protocol::offer, move |_, (session, offer)| {
+            this.offer(session, offer)
+        })?;
         let this = Arc::clone(&self);
-        engine.serve_blocking(protocol::settle, move |_, (session, same)| this.settle(session, &same))?;
+        engine.serve_blocking(protocol::settle, move |_, (session, same)| {
+            this.settle(session, &same)
+        })?;
         let this = Arc::clone(&self);
-        engine.serve_blocking(protocol::join, move |_, (session, members)| this.join(session, &members))?;
+        engine.serve_blocking(protocol::join, move |_, (session, members)| {
+            this.join(session, &members)
+        })?;
         engine.serve_blocking(protocol::finish, move |_, (session,)| self.finish(session))
     }
 
@@ -124,14 +132,18 @@ impl Receiver {
             let is_over = before.taker.as_ref().is_none_or(JoinHandle::is_finished);
             if before.session != session && !is_over {
                 *copy = Some(before);
-                return Err(Trouble::new(self.folder.display(), "this receiver is at work for another sender"));
+                return Err(Trouble::new(
+                    self.folder.display(),
+                    "this receiver is at work for another sender",
+                ));
             }
             // The group of the same sender's last attempt has failed: its end is near.
             if let Some(taker) = before.taker {
                 let _ = taker.join();
             }
         }
-        let folder = Folder::open(&self.folder).map_err(|why| Trouble::new(self.folder.display(), why))?;
+        let folder =
+            Folder::open(&self.folder).map_err(|why| Trouble::new(self.folder.display(), why))?;
         let (incoming, held) = Incoming::begin(folder, offer, self.umask).map_err(said)?;
         let state = Arc::new(Mutex::new(Taking { incoming, trouble: None }));
         *copy = Some(Copy { session, state, taker: None });
@@ -155,7 +167,8 @@ impl Receiver {
             return Err(trouble(&"was joined already"));
         }
         let addresses = members.addresses.iter().map(|it| it.parse());
-        let addresses: Vec<Address> = addresses.collect::<Result<_, hg::Error>>().map_err(|why| trouble(&why))?;
+        let addresses: Vec<Address> =
+            addresses.collect::<Result<_, hg::Error>>().map_err(|why| trouble(&why))?;
         let id = GroupId::from_bytes(members.group);
         let take = |coming: hg_multicast::Incoming<'_>| {
             if coming.size > PART_MAX {
@@ -167,7 +180,8 @@ impl Receiver {
         let group = group.map_err(|why| trouble(&why))?;
         let state = Arc::clone(&copy.state);
         let thread = thread::Builder::new().name("taker".to_owned());
-        copy.taker = Some(thread.spawn(move || take_all(group, &state)).map_err(|why| trouble(&why))?);
+        copy.taker =
+            Some(thread.spawn(move || take_all(group, &state)).map_err(|why| trouble(&why))?);
         Ok(())
     }
 
@@ -178,7 +192,8 @@ impl Receiver {
         let ended = taker.map_or(Ok(Ok(())), JoinHandle::join);
         let ended = ended.unwrap_or_else(|_panic| Err("the receiver is broken".to_owned()));
         ended.map_err(|why| Trouble::new("the group of hosts", why))?;
-        let taking = Arc::into_inner(state).map(|state| state.into_inner().unwrap_or_else(PoisonError::into_inner));
+        let taking = Arc::into_inner(state)
+            .map(|state| state.into_inner().unwrap_or_else(PoisonError::into_inner));
         let Taking { incoming, trouble } = taking.expect("its only other owner has ended");
         match trouble {
             Some(trouble) => Err(trouble),

@@ -54,7 +54,8 @@ impl Report {
             writeln!(out, "{}", serde_json::to_string(&total)?)?;
             return out.flush();
         }
-        let (mb, sent, rate) = (bytes as f64 / 1e6, sent_bytes as f64 / 1e6, sent_bytes as f64 / 1e6 / seconds);
+        let (mb, sent, rate) =
+            (bytes as f64 / 1e6, sent_bytes as f64 / 1e6, sent_bytes as f64 / 1e6 / seconds);
         writeln!(
             out,
             "{} of {hosts} hosts have {files} files of {mb:.1} MB; {sent:.1} MB have travelled in {seconds:.2} s, {rate:.1} MB/s to each",

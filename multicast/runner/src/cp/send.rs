@@ -40,7 +40,8 @@ use crate::{
 pub(crate) fn run(arguments: &Arguments) -> Result<Report, String> {
     let (files, targets) = arguments.files_and_targets()?;
     arguments.settings()?;
-    let source = Source::gather(&files, arguments.recursive).map_err(|trouble| trouble.to_string())?;
+    let source =
+        Source::gather(&files, arguments.recursive).map_err(|trouble| trouble.to_string())?;
     let key = key(arguments, &targets)?;
     let multicast = engine::open(arguments, key)?;
     let start = Instant::now();
@@ -54,8 +55,18 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Report, String> {
     };
     offer.check().map_err(|trouble| trouble.to_string())?;
     let mut session = Session::default();
-    getrandom::fill(&mut session).map_err(|error| format!("the system gives no random numbers: {error}"))?;
-    let mut copy = Copy { multicast, source: &source, offer, session, hosts, sent: 0, failed: Vec::new(), progress: Arc::default() };
+    getrandom::fill(&mut session)
+        .map_err(|error| format!("the system gives no random numbers: {error}"))?;
+    let mut copy = Copy {
+        multicast,
+        source: &source,
+        offer,
+        session,
+        hosts,
+        sent: 0,
+        failed: Vec::new(),
+        progress: Arc::default(),
+    };
     let bar = copy.show(arguments)?;
     while copy.attempt() {}
     drop(bar.end());
@@ -105,8 +116,13 @@ fn start_all(arguments: &Arguments, key: Option<Key>, targets: &[Target]) -> Vec
         Target::Host { host, folder } => {
             let key = key.expect("there is one where a receiver is started");
             let started = Started::start(arguments, key, host, folder);
-            let mut this =
-                Host { name: host.clone(), into: None, address: None, _started: None, outcome: None };
+            let mut this = Host {
+                name: host.clone(),
+                into: None,
+                address: None,
+                _started: None,
+                outcome: None,
+            };
             match started {
                 Ok((started, address)) => {
                     this.address = Some(address);
@@ -118,7 +134,8 @@ fn start_all(arguments: &Arguments, key: Option<Key>, targets: &[Target]) -> Vec
         }
     };
     thread::scope(|scope| {
-        let threads: Vec<_> = targets.iter().map(|target| scope.spawn(move || start(target))).collect();
+        let threads: Vec<_> =
+            targets.iter().map(|target| scope.spawn(move || start(target))).collect();
         threads.into_iter().map(|thread| thread.join().expect("starting does not panic")).collect()
     })
 }
@@ -156,7 +173,8 @@ impl Copy<'_> {
             return false;
         }
         let claims: Vec<Vec<Held>> = held.iter().map(|(_, held)| held.clone()).collect();
-        let planned = match plan(&self.offer, &claims, |entry| self.source.sums(&self.offer, entry)) {
+        let planned = match plan(&self.offer, &claims, |entry| self.source.sums(&self.offer, entry))
+        {
             Ok(planned) => planned,
             Err(trouble) => {
                 held.iter().for_each(|(host, _)| self.hosts[*host].fail(&trouble));
@@ -220,7 +238,9 @@ impl Copy<'_> {
         let peer = |host: usize| peers[host].as_ref().expect("it has answered");
         let calls = same.into_iter();
         let calls: Vec<_> = calls
-            .map(|(host, same)| (host, engine.call(protocol::settle, peer(host), (self.session, same))))
+            .map(|(host, same)| {
+                (host, engine.call(protocol::settle, peer(host), (self.session, same)))
+            })
             .collect();
         let answers = calls.into_iter().map(|(host, call)| (host, call.wait())).collect();
         self.without_failed(answers).into_iter().map(|(host, ())| host).collect()
@@ -256,7 +276,8 @@ impl Copy<'_> {
         let own = self.multicast.address().to_string();
         let theirs = hosts.iter().filter_map(|host| self.hosts[*host].address.clone());
         let addresses: Vec<String> = [own].into_iter().chain(theirs).collect();
-        let parsed: Result<Vec<Address>, hg::Error> = addresses.iter().map(|it| it.parse()).collect();
+        let parsed: Result<Vec<Address>, hg::Error> =
+            addresses.iter().map(|it| it.parse()).collect();
         let parsed = parsed.map_err(|error| error.to_string())?;
         let nobody = |_: hg_multicast::Incoming<'_>| Err("the sender receives nothing".to_owned());
         let group = self.multicast.group(id, &parsed, 0, options(self.offer.block), nobody);
@@ -264,7 +285,11 @@ impl Copy<'_> {
     }
 
     /// Sends all parts, a few at a time, and closes the group.
-    fn send(&mut self, group: Group, outgoing: &mut Outgoing<'_>) -> Result<(), hg_multicast::Error> {
+    fn send(
+        &mut self,
+        group: Group,
+        outgoing: &mut Outgoing<'_>,
+    ) -> Result<(), hg_multicast::Error> {
         let mut under_way = VecDeque::new();
         loop {
             while under_way.len() < WINDOW
@@ -359,7 +384,8 @@ impl Copy<'_> {
             host: host.name,
             error: host.outcome.unwrap_or_else(|| Err("is not finished".to_owned())).err(),
         });
-        let files = self.offer.entries.iter().filter(|entry| matches!(entry.what, What::File(_))).count();
+        let files =
+            self.offer.entries.iter().filter(|entry| matches!(entry.what, What::File(_))).count();
         self.failed.iter().for_each(|why| say(&format!("{NAME}: {why}")));
         Report {
             hosts: hosts.collect(),
@@ -376,7 +402,11 @@ fn line(seen: &[(u64, u64, Duration)], is_over: bool) -> String {
     let Some((done, total, time)) = seen.last() else { return String::new() };
     let (done, total) = (*done.min(total) as f64, *total as f64);
     let rate = done / 1e6 / time.as_secs_f64().max(1e-3);
-    bar(done / total.max(1.0), &format!("{:.1} of {:.1} MB, {rate:.0} MB/s", done / 1e6, total / 1e6), is_over)
+    bar(
+        done / total.max(1.0),
+        &format!("{:.1} of {:.1} MB, {rate:.0} MB/s", done / 1e6, total / 1e6),
+        is_over,
+    )
 }
 
 /// Between two looks at how far it is.

@@ -31,7 +31,8 @@ impl Started {
         let (program, rest) = words.split_first().ok_or("--start: has no command")?;
         let mut command = Command::new(program);
         command.args(rest).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut process = command.spawn().map_err(|error| format!("{program} cannot be started: {error}"))?;
+        let mut process =
+            command.spawn().map_err(|error| format!("{program} cannot be started: {error}"))?;
         let mut input = process.stdin.take().expect("piped above");
         let output = process.stdout.take().expect("piped above");
         let told = writeln!(input, "{}\n{folder}", key.digits());
@@ -42,7 +43,10 @@ impl Started {
         if told.is_err() || heard.is_err() || !address.contains("://") {
             this.input = None;
             let ended = this.process.wait().map_err(|error| error.to_string())?;
-            return Err(format!("no receiver has started there: `{}` ended with {ended}", words.join(" ")));
+            return Err(format!(
+                "no receiver has started there: `{}` ended with {ended}",
+                words.join(" ")
+            ));
         }
         Ok((this, address.to_owned()))
     }
@@ -79,11 +83,13 @@ mod tests {
     #[test]
     fn the_host_stands_where_it_is_wanted_or_last() {
         let of = |words: &[&str]| {
-            let arguments = Arguments::try_parse_from([&["multicast-cp", "f", "h:"], words].concat());
+            let arguments =
+                Arguments::try_parse_from([&["multicast-cp", "f", "h:"], words].concat());
             words_of(&arguments.unwrap())
         };
         assert_eq!(of(&[]), "ssh h multicast-cp --receive -");
-        let more = ["--start", "srun -w {} -n1", "--program", "/p", "--setting", "subnet=10.0.0.0/8"];
+        let more =
+            ["--start", "srun -w {} -n1", "--program", "/p", "--setting", "subnet=10.0.0.0/8"];
         assert_eq!(of(&more), "srun -w h -n1 /p --receive - --setting subnet=10.0.0.0/8");
     }
 

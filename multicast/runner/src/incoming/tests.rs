@@ -9,7 +9,9 @@ use std::{
 use proptest::prelude::*;
 
 use super::*;
-use crate::{offer::BLOCK_MIN, outgoing::Outgoing, plan::plan, source::Source, test_folder::TestFolder};
+use crate::{
+    offer::BLOCK_MIN, outgoing::Outgoing, plan::plan, source::Source, test_folder::TestFolder,
+};
 
 /// A sender.
 struct Sender {
@@ -21,7 +23,10 @@ impl Sender {
     fn new(paths: &[PathBuf]) -> Self {
         let source = Source::gather(paths, true).unwrap();
         let entries = source.entries.clone();
-        Self { source, offer: Offer { block: BLOCK_MIN, force: false, preserve: false, into: None, entries } }
+        Self {
+            source,
+            offer: Offer { block: BLOCK_MIN, force: false, preserve: false, into: None, entries },
+        }
     }
 
     fn force(mut self) -> Self {
@@ -61,7 +66,9 @@ const PART: usize = 4100;
 
 /// Bytes that differ from block to block.
 fn bytes(len: usize, seed: u8) -> Vec<u8> {
-    (0..len).map(|at| u8::try_from((at / 7 + at / 4096 * 31 + usize::from(seed)) % 251).unwrap()).collect()
+    (0..len)
+        .map(|at| u8::try_from((at / 7 + at / 4096 * 31 + usize::from(seed)) % 251).unwrap())
+        .collect()
 }
 
 fn file(folder: &TestFolder, name: &str, bytes: &[u8]) -> PathBuf {
@@ -127,7 +134,10 @@ fn an_interrupted_copy_goes_on_where_it_was_and_what_is_wrong_in_it_comes_again(
     let left = fs::File::options().write(true).open(to.0.join(spool::NAME).join(name)).unwrap();
     left.write_all_at(b"damage", 2 * 4096 + 100).unwrap();
     assert_eq!(sender.copy(&to), Ok(5 * 4096));
-    assert_eq!((fs::read(to.0.join("file")).unwrap(), to.names()), (bytes(10 * 4096, 1), vec!["file".to_owned()]));
+    assert_eq!(
+        (fs::read(to.0.join("file")).unwrap(), to.names()),
+        (bytes(10 * 4096, 1), vec!["file".to_owned()])
+    );
 }
 
 #[test]

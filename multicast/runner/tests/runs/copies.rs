@@ -20,13 +20,25 @@ fn a_tree_reaches_receivers_that_were_started_by_hand_and_twice_sends_nothing_ag
     fs::create_dir_all(test.0.join("tree/deep")).unwrap();
     let big = bytes(3_000_000, 1);
     test.file("tree/deep/big", &big);
-    (0..100).for_each(|it| drop(test.file(&format!("tree/small-{it}"), &bytes(it * 100, it as u64))));
+    (0..100)
+        .for_each(|it| drop(test.file(&format!("tree/small-{it}"), &bytes(it * 100, it as u64))));
     symlink("deep/big", test.0.join("tree/link")).unwrap();
     let folders = ["a", "b", "c"].map(|name| test.folder(name));
     let receivers = folders.each_ref().map(|folder| Receiver::start(folder, &["--key-file", &key]));
     let targets = receivers.each_ref().map(|it| format!("{}/some/where", it.address));
     let tree = test.text("tree");
-    let words = ["--key-file", &key, "--json", "-r", "--block-size", "65536", &tree, &targets[0], &targets[1], &targets[2]];
+    let words = [
+        "--key-file",
+        &key,
+        "--json",
+        "-r",
+        "--block-size",
+        "65536",
+        &tree,
+        &targets[0],
+        &targets[1],
+        &targets[2],
+    ];
     let first = send(&words);
     assert_eq!(first.code, Some(0), "{}", first.all());
     for folder in &folders {
@@ -39,7 +51,12 @@ fn a_tree_reaches_receivers_that_were_started_by_hand_and_twice_sends_nothing_ag
     }
     let second = send(&words);
     let total = second.lines().pop().unwrap();
-    assert_eq!((second.code, &total["sent_bytes"], &total["failed"]), (Some(0), &0.into(), &0.into()), "{}", second.all());
+    assert_eq!(
+        (second.code, &total["sent_bytes"], &total["failed"]),
+        (Some(0), &0.into(), &0.into()),
+        "{}",
+        second.all()
+    );
 }
 
 #[test]
@@ -49,7 +66,15 @@ fn receivers_that_it_starts_end_with_it() {
     let (first, second) = (test.text("first"), test.text("second"));
     // What ssh does with its words, without a host.
     let start = format!("sh {}", test.file("here", b"shift; exec \"$@\""));
-    let words = ["--start", &start, "--program", CP, &file, &format!("host:{first}"), &format!("host:{second}")];
+    let words = [
+        "--start",
+        &start,
+        "--program",
+        CP,
+        &file,
+        &format!("host:{first}"),
+        &format!("host:{second}"),
+    ];
     let said = send(&words);
     assert_eq!(said.code, Some(0), "{}", said.all());
     assert!(said.out.contains("2 of 2 hosts have 1 files"), "{}", said.out);
@@ -64,7 +89,16 @@ fn a_host_that_is_not_there_is_named_and_the_others_get_everything() {
     let (key, file) = (test.key("key"), test.file("file", &bytes(100_000, 3)));
     let folder = test.folder("a");
     let receiver = Receiver::start(&folder, &["--key-file", &key]);
-    let said = send(&["--key-file", &key, "--json", &file, "--start", "false", "nobody:/x", &receiver.address]);
+    let said = send(&[
+        "--key-file",
+        &key,
+        "--json",
+        &file,
+        "--start",
+        "false",
+        "nobody:/x",
+        &receiver.address,
+    ]);
     assert_eq!(said.code, Some(1), "{}", said.all());
     assert!(said.err.contains("multicast-cp: nobody: no receiver has started"), "{}", said.err);
     assert!(said.lines()[1]["error"].is_null() && folder.join("file").is_file());
@@ -124,7 +158,12 @@ fn nobody_feeds_a_receiver_without_its_key_and_none_starts_without_one() {
 fn a_wrong_command_line_is_one_sentence_and_status_2() {
     for words in [&["file"][..], &["host:/x"], &["--recieve", "x"], &[]] {
         let said = run(CP, words, &[]);
-        assert_eq!((said.code, said.err.lines().count(), said.out.as_str()), (Some(2), 1, ""), "{}", said.all());
+        assert_eq!(
+            (said.code, said.err.lines().count(), said.out.as_str()),
+            (Some(2), 1, ""),
+            "{}",
+            said.all()
+        );
         assert!(said.err.contains("`multicast-cp --help` says what there is"), "{}", said.err);
     }
 }

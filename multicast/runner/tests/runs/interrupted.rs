@@ -119,7 +119,10 @@ fn a_disk_that_is_full_is_named_with_its_host() {
     let (small, large) = (test.folder("small"), test.folder("large"));
     let script = "mount -t tmpfs -o size=1m none \"$1\" && exec \"$0\" --url tcp://127.0.0.1 --key-file \"$2\" --receive \"$1\"";
     let mut command = Command::new("timeout");
-    command.args(["-k", "2", "150", "unshare", "--mount", "sh", "-c", script, CP]).arg(&small).arg(&key);
+    command
+        .args(["-k", "2", "150", "unshare", "--mount", "sh", "-c", script, CP])
+        .arg(&small)
+        .arg(&key);
     let full = Receiver::run(command);
     if full.address.is_empty() {
         return skip("no right to mount a small disk");
@@ -127,6 +130,10 @@ fn a_disk_that_is_full_is_named_with_its_host() {
     let other = Receiver::start(&large, &["--key-file", &key]);
     let said = send(&["--key-file", &key, &file, &full.address, &other.address]);
     assert_eq!(said.code, Some(1), "{}", said.all());
-    assert!(said.err.contains(&format!("{}: .: the disk is too full: 4194304 bytes", full.address)), "{}", said.err);
+    assert!(
+        said.err.contains(&format!("{}: .: the disk is too full: 4194304 bytes", full.address)),
+        "{}",
+        said.err
+    );
     assert_eq!(fs::read(large.join("file")).unwrap(), bytes(4 << 20, 6));
 }

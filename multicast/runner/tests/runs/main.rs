@@ -1,4 +1,4 @@
-//! `multicast-cp` as it is used: real processes, on one host and on emulated ones.
+//! `multicast-runner` and `multicast-cp` as they are used: real processes, on one host and on emulated ones.
 
 #![expect(clippy::unwrap_used, reason = "a test that panics has failed")]
 #![expect(clippy::print_stdout, reason = "says what is skipped")]
@@ -12,5 +12,7 @@ mod copies;
 mod hosts;
 mod interrupted;
 mod receiver;
+mod running;
 
+const RUNNER: &str = env!("CARGO_BIN_EXE_multicast-runner");
 const CP: &str = env!("CARGO_BIN_EXE_multicast-cp");

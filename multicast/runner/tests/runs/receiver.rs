@@ -19,7 +19,8 @@ impl Folder {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         // Relaxed: only the number has to be different.
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("multicast-runs-{}-{number}", std::process::id()));
+        let path =
+            std::env::temp_dir().join(format!("multicast-runs-{}-{number}", std::process::id()));
         fs::create_dir(&path).unwrap();
         Self(path)
     }
@@ -41,9 +42,15 @@ impl Folder {
 
     /// A file with a key, of which no two are alike.
     pub(crate) fn key(&self, name: &str) -> String {
-        let mut file = fs::File::options().write(true).create_new(true).mode(0o600).open(self.0.join(name)).unwrap();
+        let mut file = fs::File::options()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(self.0.join(name))
+            .unwrap();
         let digits = name.bytes().chain(std::iter::repeat(b'x')).take(32);
-        file.write_all(digits.map(|byte| format!("{byte:02x}")).collect::<String>().as_bytes()).unwrap();
+        file.write_all(digits.map(|byte| format!("{byte:02x}")).collect::<String>().as_bytes())
+            .unwrap();
         self.text(name)
     }
 }
@@ -56,7 +63,8 @@ impl Drop for Folder {
 
 /// Names of what lies in a folder, hidden or not.
 pub(crate) fn names(folder: &Path) -> Vec<String> {
-    let names = fs::read_dir(folder).unwrap().map(|it| it.unwrap().file_name().into_string().unwrap());
+    let names =
+        fs::read_dir(folder).unwrap().map(|it| it.unwrap().file_name().into_string().unwrap());
     let mut names: Vec<String> = names.collect();
     names.sort();
     names
@@ -66,7 +74,8 @@ pub(crate) fn names(folder: &Path) -> Vec<String> {
 pub(crate) fn bytes(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed;
     let mut next = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         state.to_be_bytes()[0]
     };
     (0..len).map(|_| next()).collect()
@@ -81,7 +90,10 @@ pub(crate) struct Receiver {
 impl Receiver {
     pub(crate) fn start(folder: &Path, more: &[&str]) -> Self {
         let mut command = Command::new("timeout");
-        command.args(["-k", "2", "150", CP, "--url", "tcp://127.0.0.1", "--receive"]).arg(folder).args(more);
+        command
+            .args(["-k", "2", "150", CP, "--url", "tcp://127.0.0.1", "--receive"])
+            .arg(folder)
+            .args(more);
         Self::run(command)
     }
 

@@ -1,0 +1,183 @@
+//! `MPI_Bcast` beside it: a C program, built with each MPI that is installed when it is asked for, between the same emulated links or
+//! on the same machine.
+
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
+};
+
+use hg_job_runner::say::say;
+
+use crate::{
+    Error, NAME,
+    arguments::Arguments,
+    network::{Network, address},
+    report::Row,
+};
+
+/// One MPI's names.
+struct Kind {
+    name: &'static str,
+    compiler: &'static str,
+    launcher: &'static str,
+}
+
+/// Those that Debian has beside each other.
+const KINDS: [Kind; 2] = [
+    Kind { name: "openmpi", compiler: "mpicc.openmpi", launcher: "mpirun.openmpi" },
+    Kind { name: "mpich", compiler: "mpicc.mpich", launcher: "mpirun.mpich" },
+];
+
+/// Measures each that is installed, for each size.
+///
+/// # Errors
+/// None is, or one does not do it: in its own words.
+pub(crate) fn measure(
+    arguments: &Arguments,
+    size: u32,
+    network: Option<&Network>,
+) -> Result<Vec<Row>, Error> {
+    let folder = Scratch::new().map_err(|error| failed("a folder", &error))?;
+    let is_there =
+        |kind: &&Kind| [kind.compiler, kind.launcher].iter().all(|name| is_installed(name));
+    // Between emulated hosts only Open MPI's can be told to use TCP and nothing else: MPICH's, as Debian builds it, does not end then.
+    let kinds =
+        KINDS.iter().filter(is_there).filter(|kind| network.is_none() || kind.name == "openmpi");
+    let kinds: Vec<&Kind> = kinds.collect();
+    if kinds.is_empty() {
+        let why =
+            "none is installed: apt-get install libopenmpi-dev openmpi-bin, or libmpich-dev mpich";
+        return Err(Error::Argument("mpi", why.to_owned()));
+    }
+    let mut rows = Vec::new();
+    for kind in kinds {
+        let program = build(kind, &folder.0)?;
+        let agent = network.map(|network| agent(network, &folder.0)).transpose();
+        let agent = agent.map_err(|error| failed("a script", &error))?;
+        for bytes in &arguments.size {
+            if arguments.verbose {
+                say(&format!("{NAME}: MPI_Bcast {}, {} bytes", kind.name, bytes.0));
+            }
+            let mut command = launcher(kind, size, network, agent.as_deref());
+            let (warm_up, count) = (arguments.warm_up, arguments.count);
+            command.arg(&program).args([
+                bytes.0.to_string(),
+                warm_up.to_string(),
+                count.to_string(),
+            ]);
+            let output = run(&mut command)?;
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            let seconds: Result<Vec<f64>, _> = text.split_whitespace().map(str::parse).collect();
+            let seconds = seconds.map_err(|_| failed(kind.launcher, &text.trim()))?;
+            if seconds.len() != count as usize {
+                return Err(failed(kind.launcher, &text.trim()));
+            }
+            rows.push(Row::beside(format!("MPI_Bcast {}", kind.name), size, (bytes.0, 0), seconds));
+        }
+    }
+    Ok(rows)
+}
+
+fn build(kind: &Kind, folder: &Path) -> Result<PathBuf, Error> {
+    let (source, program) = (folder.join("bcast.c"), folder.join(kind.name));
+    fs::write(&source, SOURCE).map_err(|error| failed("a file", &error))?;
+    run(Command::new(kind.compiler).args(["-O2", "-o"]).args([&program, &source]))?;
+    Ok(program)
+}
+
+/// How each starts processes here, or on the emulated hosts, which an agent enters instead of logging in.
+fn launcher(kind: &Kind, size: u32, network: Option<&Network>, agent: Option<&Path>) -> Command {
+    let own = ["-k", "2", PATIENCE_S, kind.launcher];
+    let mut command = match network {
+        Some(network) => network.command(0, "timeout"),
+        None => Command::new("timeout"),
+    };
+    command.args(own);
+    if kind.name == "openmpi" {
+        command.args(["--allow-run-as-root", "--oversubscribe"]);
+    }
+    if let Some(agent) = agent {
+        let hosts: Vec<String> = (0..size).map(address).collect();
+        let tcp = [
+            "--mca",
+            "pml",
+            "ob1",
+            "--mca",
+            "btl",
+            "tcp,self",
+            "--mca",
+            "btl_tcp_if_include",
+            "eth0",
+        ];
+        command
+            .args(tcp)
+            .args(["--mca", "oob_tcp_if_include", "eth0", "--mca", "plm_rsh_agent"])
+            .arg(agent);
+        command.args(["--host", &hosts.join(","), "--map-by", "node"]);
+    }
+    command.args(["-n", &size.to_string()]);
+    command
+}
+
+/// A script that runs a command on the host whose address comes first.
+fn agent(network: &Network, folder: &Path) -> std::io::Result<PathBuf> {
+    let mut text = "#!/bin/sh\nwhile [ \"${1#-}\" != \"$1\" ]; do shift; done\nhost=$1; shift\ncase $host in\n".to_owned();
+    for (host, pid) in (0..).zip(network.pids()) {
+        text += &format!("{}) pid={pid};;\n", address(host));
+    }
+    text += "*) echo \"no host $host\" >&2; exit 1;;\nesac\n";
+    text += "exec nsenter --target $pid --net --uts -- sh -c \"$*\"\n";
+    let path = folder.join("agent");
+    fs::write(&path, text)?;
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o700))?;
+    Ok(path)
+}
+
+fn run(command: &mut Command) -> Result<Output, Error> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    command.stdin(Stdio::null());
+    let output = command.output().map_err(|error| failed(&program, &error))?;
+    if output.status.success() {
+        return Ok(output);
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let words: Vec<String> =
+        command.get_args().map(|word| word.to_string_lossy().into_owned()).collect();
+    Err(failed(
+        &format!("{program} {}", words.join(" ")),
+        &format!("{} {}", output.status, said.trim()),
+    ))
+}
+
+fn failed(what: &str, why: &dyn std::fmt::Display) -> Error {
+    Error::Beside(what.to_owned(), why.to_string())
+}
+
+fn is_installed(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+}
+
+/// A folder of this run's, removed at the end.
+pub(crate) struct Scratch(pub(crate) PathBuf);
+
+impl Scratch {
+    pub(crate) fn new() -> std::io::Result<Self> {
+        let path = std::env::temp_dir().join(format!("multicast-runner-{}", std::process::id()));
+        fs::create_dir(&path)?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // What cannot be removed now is the system's to clean.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+const SOURCE: &str = include_str!("bcast.c");
+/// How long one run may take.
+const PATIENCE_S: &str = "140";

@@ -1,0 +1,206 @@
+//! One process of the run.
+
+use std::{sync::Arc, time::Instant};
+
+use hg::{
+    Address,
+    bulk::{Bulk, Rights},
+};
+use hg_job::{Job, Local};
+use hg_job_runner::{plot, say, watch::Watch};
+use hg_multicast::{Destination, Group, Multicast, schedule};
+
+use crate::{
+    Error, NAME,
+    arguments::{Arguments, Pattern, Scheduled},
+    bare, groups, payload,
+    report::{self, Row},
+    steps,
+};
+
+/// Runs this process; whether every byte of every object was right.
+pub(crate) fn run(job: &Job, arguments: &Arguments) -> Result<bool, Error> {
+    let wrong = check(job, arguments).err().map(|error| error.to_string());
+    if !say::once(job, NAME, wrong.as_deref())? {
+        return Err(Error::Told);
+    }
+    let opened = open(job, arguments);
+    let wrong = opened.as_ref().err().map(ToString::to_string);
+    if !say::once(job, NAME, wrong.as_deref())? {
+        return Err(Error::Told);
+    }
+    let (multicast, addresses) = opened?;
+    let watch = Watch::start(job, NAME).map_err(Error::Thread)?;
+    let rate = arguments.link.map(|_| bare::bytes_per_s(job)).transpose()?;
+    let run = Run { job, arguments, multicast: &multicast, addresses: &addresses, rate };
+    let is_well = match arguments.pattern {
+        Pattern::One => run.one_after_the_other()?,
+        Pattern::All | Pattern::Half => groups::overlapping(&run)?,
+        Pattern::Trace => groups::trace(&run)?,
+    };
+    watch.end();
+    multicast.close();
+    Ok(is_well)
+}
+
+/// Where others can listen in, sealed with a key.
+fn open(job: &Job, arguments: &Arguments) -> Result<(Multicast, Vec<Address>), Error> {
+    if arguments.url().starts_with("tcp://") {
+        return Ok(Multicast::of_job(job, arguments.builder()?, arguments.url())?);
+    }
+    let opened = Multicast::open(arguments.builder()?, arguments.url());
+    // All ranks come here, whether they could open it or not.
+    let own = opened.as_ref().map_or("", |multicast| multicast.address().as_str());
+    let all = job.all_gather(own.as_bytes())?;
+    let multicast = opened?;
+    let addresses = all.iter().map(|it| String::from_utf8_lossy(it).parse());
+    Ok((multicast, addresses.collect::<Result<_, hg::Error>>()?))
+}
+
+fn check(job: &Job, arguments: &Arguments) -> Result<(), Error> {
+    if Local::is_rank() {
+        return Ok(());
+    }
+    arguments.check(job.size())?;
+    match &arguments.plot {
+        Some(file) if job.rank() == 0 => {
+            plot::check(file).map_err(|error| Error::Plot(file.clone(), error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What all patterns need.
+pub(crate) struct Run<'a> {
+    pub(crate) job: &'a Job,
+    pub(crate) arguments: &'a Arguments,
+    pub(crate) multicast: &'a Multicast,
+    pub(crate) addresses: &'a [Address],
+    /// Of the bare link, in bytes a second, where it is emulated.
+    pub(crate) rate: Option<f64>,
+}
+
+impl Run<'_> {
+    /// Each combination of size, block and schedule, each object when the one before has come and was checked.
+    fn one_after_the_other(&self) -> Result<bool, Error> {
+        let (mut rows, mut is_well) = (report::beside()?, true);
+        for size in &self.arguments.size {
+            for block in self.arguments.blocks() {
+                for scheduled in &self.arguments.schedule {
+                    let (row, is_right) = self.combination(*scheduled, size.0, block)?;
+                    is_well &= is_right;
+                    rows.push(row);
+                }
+            }
+        }
+        report::compare(&mut rows);
+        if self.job.rank() == 0 {
+            report::print(self.arguments, self.rate, &rows, is_well)?;
+        }
+        Ok(is_well)
+    }
+
+    fn combination(
+        &self,
+        scheduled: Scheduled,
+        size: u64,
+        block: Option<u64>,
+    ) -> Result<(Row, bool), Error> {
+        let members = self.job.size();
+        let block = block.unwrap_or_else(|| schedule::block_size(size, members));
+        self.tell(&format!("{}, {size} bytes in blocks of {block}", scheduled.name()));
+        let buffer = Arc::new(self.multicast.engine().expose(touched(size), Rights::READ)?);
+        let group = self.group(scheduled, block, &buffer)?;
+        let (warm_up, count) = (self.arguments.warm_up.into(), u64::from(self.arguments.count));
+        let (mut seconds, mut wrong) = (Vec::new(), 0_u64);
+        for number in 0..warm_up + count {
+            if number + 1 == warm_up + count {
+                // Only the last one is drawn.
+                drop(group.take_trace());
+            }
+            let (took, is_right) = self.object(&group, &buffer, number)?;
+            wrong += u64::from(!is_right);
+            if number >= warm_up {
+                seconds.push(took);
+            }
+        }
+        let right = self.job.all_gather(&wrong.to_le_bytes())?;
+        let is_right = right.iter().all(|wrong| wrong.iter().all(|byte| *byte == 0));
+        if let Some(file) = &self.arguments.plot {
+            steps::draw(self.job, &group, file)?;
+        }
+        group.close().wait()?;
+        let row = Row::new(scheduled, members, (size, block), seconds, self.rate);
+        Ok((row, is_right))
+    }
+
+    fn group(&self, scheduled: Scheduled, block: u64, buffer: &Arc<Bulk>) -> Result<Group, Error> {
+        let id = Multicast::ids_of_job(self.job, 1)?[0];
+        let options = self.arguments.options(scheduled, Some(block));
+        let destination = Arc::clone(buffer);
+        let incoming = move |_: hg_multicast::Incoming<'_>| {
+            Ok(Destination::Registered(Arc::clone(&destination)))
+        };
+        let group = self.multicast.group(id, self.addresses, self.job.rank(), options, incoming)?;
+        group.joined().wait()?;
+        Ok(group)
+    }
+
+    /// One object; the time until all have it, at the root, and whether it is right, at receivers.
+    fn object(&self, group: &Group, buffer: &Arc<Bulk>, number: u64) -> Result<(f64, bool), Error> {
+        if self.job.rank() == 0 {
+            let mut bytes = touched(buffer.len());
+            payload::fill(&mut bytes, 0, number);
+            buffer.write(0, &bytes)?;
+            self.job.barrier()?;
+            let start = Instant::now();
+            group.send(Arc::clone(buffer), &[])?.wait()?;
+            return Ok((start.elapsed().as_secs_f64(), true));
+        }
+        self.job.barrier()?;
+        let start = Instant::now();
+        let received = group.receive().wait()?;
+        let took = start.elapsed().as_secs_f64();
+        let is_whole = received
+            .is_some_and(|received| received.number == number && received.size == buffer.len());
+        let wrong = wrong(buffer, 0, number)?;
+        if let Some(at) = wrong {
+            say::say(&format!(
+                "{NAME}: rank {}: byte {at} of object {number} is wrong",
+                self.job.rank()
+            ));
+        }
+        Ok((took, is_whole && wrong.is_none()))
+    }
+
+    /// Says how far it is, where that is asked for.
+    pub(crate) fn tell(&self, words: &str) {
+        if self.arguments.verbose && self.job.rank() == 0 {
+            say::say(&format!("{NAME}: {words}"));
+        }
+    }
+}
+
+/// Memory that is there, and not only promised.
+pub(crate) fn touched(size: u64) -> Vec<u8> {
+    vec![1; usize::try_from(size).expect("a size that was allocated elsewhere fits here")]
+}
+
+/// Where a byte is wrong.
+pub(crate) fn wrong(memory: &Bulk, root: u32, number: u64) -> Result<Option<u64>, Error> {
+    let mut bytes = vec![0; CHUNK];
+    let mut from = 0;
+    while from < memory.len() {
+        let len =
+            usize::try_from((memory.len() - from).min(CHUNK as u64)).expect("at most a chunk");
+        memory.read(from, &mut bytes[..len])?;
+        if let Some(at) = payload::wrong(&bytes[..len], from, root, number) {
+            return Ok(Some(at));
+        }
+        from += len as u64;
+    }
+    Ok(None)
+}
+
+/// Bytes that are checked at a time.
+const CHUNK: usize = 1 << 18;

@@ -1,0 +1,122 @@
+//! `multicast-runner`: patterns, links, pictures, and what it says where something is wrong.
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::{
+    RUNNER,
+    common::{File, Outcome, has, run},
+    hosts::{Hosts, or_skip},
+};
+
+fn local(ranks: &str, more: &[&str]) -> Outcome {
+    run(RUNNER, &[&["--json", "--local", ranks], more].concat(), &[])
+}
+
+fn well(outcome: &Outcome) -> Vec<Value> {
+    assert_eq!(outcome.code, Some(0), "{}", outcome.all());
+    let lines = outcome.lines();
+    assert_eq!(lines.last().expect("more than none")["is_well"], true, "{}", outcome.all());
+    lines
+}
+
+#[test]
+fn every_combination_is_verified_and_has_a_line() {
+    let more = [
+        "--size",
+        "1,100K,1M",
+        "--schedule",
+        "auto,sequential,chain,tree,pipeline,hybrid",
+        "--count",
+        "2",
+    ];
+    for url in ["sm://", "tcp://127.0.0.1"] {
+        let outcome = local(
+            "5",
+            &[
+                &more[..],
+                &["--url", url, "--setting", "routing=off"][..if url == "sm://" { 2 } else { 4 }],
+            ]
+            .concat(),
+        );
+        let lines = well(&outcome);
+        assert_eq!(lines.len(), 19, "{}", outcome.all());
+        assert!(lines[..18].iter().all(|line| line["seconds_median"].as_f64() > Some(0.0)));
+    }
+}
+
+#[test]
+fn overlapping_groups_and_a_trace_are_verified() {
+    for pattern in ["all", "half"] {
+        let lines = well(&local("4", &["--pattern", pattern, "--size", "300K", "--count", "3"]));
+        let groups = if pattern == "all" { 4 } else { 2 };
+        assert_eq!(
+            (&lines[0]["groups"], &lines[0]["objects"]),
+            (&groups.into(), &(3 * groups).into())
+        );
+    }
+    let lines = well(&local("6", &["--pattern", "trace", "--count", "20", "--scale", "0.01"]));
+    assert_eq!((&lines[0]["groups"], &lines[0]["objects"]), (&10.into(), &20.into()));
+}
+
+#[test]
+fn emulated_links_are_stated_and_their_rate_is_what_counts() {
+    let Some(_hosts) = or_skip(Hosts::new(1)) else { return };
+    let outcome = local(
+        "3",
+        &[
+            "--link",
+            "200mbit",
+            "--size",
+            "2M",
+            "--block-size",
+            "256K",
+            "--schedule",
+            "pipeline",
+            "--count",
+            "1",
+        ],
+    );
+    let lines = well(&outcome);
+    let last = lines.last().unwrap();
+    assert!(last["links"].as_str().unwrap().starts_with("emulated links of 200 Mbit/s"), "{last}");
+    // No byte is faster than its link; what it is slowed down by is measured elsewhere.
+    assert!(lines[0]["mb_per_s"].as_f64().unwrap() < 25.0 * 1.2, "{}", lines[0]);
+}
+
+#[test]
+fn a_picture_has_a_bar_for_each_block_of_each_receiver() {
+    let file = File::new("steps.svg");
+    let more =
+        ["--size", "1M", "--block-size", "64K", "--schedule", "pipeline", "--plot", file.text()];
+    well(&local("3", &more));
+    let text = fs::read_to_string(&file.0).unwrap();
+    assert_eq!(text.matches("<title>").count(), 32, "{text}");
+}
+
+#[test]
+fn ranks_of_a_launcher_do_the_same() {
+    if !has("mpirun.mpich", "ranks_of_a_launcher_do_the_same") {
+        return;
+    }
+    well(&run("mpirun.mpich", &["-n", "3", RUNNER, "--json", "--size", "1M"], &[]));
+}
+
+#[test]
+fn what_makes_no_sense_is_said_once() {
+    for (words, said) in [
+        (&["--local", "1"][..], "--local: a group needs two processes"),
+        (&["--local", "3", "--pattern", "trace"], "--pattern: a trace needs 4"),
+        (&["--local", "2", "--setting", "x"], "--setting: `x` is not NAME=VALUE"),
+        (&["--local", "2", "--plot", "/nowhere/x"], "--plot: /nowhere/x cannot be written"),
+    ] {
+        let outcome = run(RUNNER, words, &[]);
+        assert_eq!(
+            (outcome.code, outcome.err.matches(said).count()),
+            (Some(1), 1),
+            "{}",
+            outcome.all()
+        );
+    }
+}
