@@ -6,7 +6,7 @@ use hg_job::Job;
 use crate::{error::Error, id::GroupId, multicast::Multicast};
 
 impl Multicast {
-    /// Opens an engine, sealed where the transport can by a key that rank 0 draws, and tells all ranks of a job where it is: the addresses
+    /// Opens an engine, over `tcp://` sealed by a key that rank 0 draws, and tells all ranks of a job where it is: the addresses
     /// in the order of ranks. Collective.
     ///
     /// # Errors
@@ -18,10 +18,13 @@ impl Multicast {
     ) -> Result<(Self, Vec<Address>), Error> {
         let drawn = draw(job, 32)?;
         let key: [u8; 32] = drawn.try_into().map_err(|_| other_version())?;
-        let multicast = Self::open(builder.key(key), url)?;
-        let told = job
-            .channel("multicast.addresses")
-            .all_gather(multicast.address().as_str().as_bytes())?;
+        // Other transports have no key, and say so.
+        let has_key = matches!(url.split("://").next(), Some("tcp" | "sm+tcp"));
+        let opened = Self::open(if has_key { builder.key(key) } else { builder }, url);
+        // All ranks come here, whether they could open it or not.
+        let own = opened.as_ref().map_or("", |it| it.address().as_str());
+        let told = job.channel("multicast.addresses").all_gather(own.as_bytes())?;
+        let multicast = opened?;
         let address = |it: &Vec<u8>| {
             let text = std::str::from_utf8(it).map_err(|_| other_version())?;
             text.parse().map_err(Error::Engine)

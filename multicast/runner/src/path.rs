@@ -10,7 +10,8 @@ use std::{
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
-use crate::spool;
+/// The folder of files that are not whole yet: the only name that no path may begin with.
+pub const SPOOL: &str = ".multicast-cp";
 
 /// A path of at least one name, relative to some folder. No name is `..`, and none is absolute: by its spelling it leads
 /// nowhere else. Links are another matter, and [`Folder`](crate::folder::Folder)'s.
@@ -38,7 +39,7 @@ pub enum NotBelow {
     #[error("has a zero byte in it")]
     Zero,
     /// The folder for what is not whole yet has this name.
-    #[error("begins with `{}`, which is where files lie that are not whole yet", spool::NAME)]
+    #[error("begins with `{}`, which is where files lie that are not whole yet", SPOOL)]
     Reserved,
 }
 
@@ -68,7 +69,7 @@ impl Below {
             if name.len() > NAME_MAX {
                 return Err(NotBelow::TooLong);
             }
-            if number == 0 && name == spool::NAME.as_bytes() {
+            if number == 0 && name == SPOOL.as_bytes() {
                 return Err(NotBelow::Reserved);
             }
         }

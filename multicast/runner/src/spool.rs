@@ -15,6 +15,7 @@ use rustix::{
 };
 use twox_hash::XxHash3_128;
 
+pub use crate::path::SPOOL as NAME;
 use crate::{folder::Folder, path::Below};
 
 /// The folder, which one receiver has at a time.
@@ -23,9 +24,6 @@ pub struct Spool {
     root: OwnedFd,
     fd: OwnedFd,
 }
-
-/// Its name.
-pub const NAME: &str = ".multicast-cp";
 
 impl Spool {
     /// Makes it, or takes the one over that another receiver has left.

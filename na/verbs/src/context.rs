@@ -19,9 +19,9 @@ use nix::sys::epoll::EpollFlags;
 
 use crate::{
     card::{Endpoint, Event},
-    domain::Shared,
     lifeline::Listener,
     settings::{LIMITS, MESSAGE_MAX},
+    shared::Shared,
     waiter::{LISTENER, VerbsWaiter},
     way::Links,
 };

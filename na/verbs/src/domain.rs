@@ -1,8 +1,7 @@
-//! One opened URL, and what its contexts share.
+//! One opened URL.
 
 use std::{
-    mem,
-    net::{IpAddr, SocketAddr},
+    net::SocketAddr,
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -12,71 +11,13 @@ use hg_na_parts::regions::{Regions, ServedRegion};
 use rdma_core_sys as sys;
 
 use crate::{
-    address::{Asked, address_of},
+    address::Asked,
     card::{Device, Endpoint},
     context::VerbsContext,
     lifeline::Listener,
     settings::{Settings, caps},
+    shared::{Ids, Shared},
 };
-
-/// What the contexts of one domain share.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) caps: Caps,
-    pub(crate) settings: Settings,
-    pub(crate) listen: bool,
-    pub(crate) regions: Arc<Regions>,
-    pub(crate) guard: Arc<ForkGuard>,
-    pub(crate) device: Arc<Device>,
-    /// Where context 0 takes its lifelines; each other one has a port of its own.
-    home: SocketAddr,
-    ids: Mutex<Ids>,
-}
-
-/// Which contexts are open.
-#[derive(Debug)]
-struct Ids {
-    /// Opened with the domain, for context 0: so that whatever is wrong shows then.
-    first: Option<(Endpoint, Listener)>,
-    open: [bool; 256],
-}
-
-impl Shared {
-    /// Refuses a forked child.
-    ///
-    /// # Errors
-    /// [`Error::Forked`].
-    pub(crate) fn same_process(&self) -> Result<(), Error> {
-        if self.guard.is_child() { Err(Error::Forked) } else { Ok(()) }
-    }
-
-    /// Where lifelines come from, too.
-    pub(crate) fn ip(&self) -> IpAddr {
-        self.home.ip()
-    }
-
-    /// A context has closed: its id is free.
-    pub(crate) fn closed(&self, id: u8) {
-        let mut ids = self.ids.lock().unwrap_or_else(PoisonError::into_inner);
-        ids.open[usize::from(id)] = false;
-    }
-
-    fn address(&self, place: SocketAddr) -> Result<Address, Error> {
-        let found = &self.device.found;
-        address_of((&found.device, found.port), place)
-    }
-}
-
-impl Drop for Shared {
-    fn drop(&mut self) {
-        if self.guard.is_child() {
-            // What the parent has of the card is not ours to free: its descriptors are shared.
-            let ids = self.ids.get_mut().unwrap_or_else(PoisonError::into_inner);
-            mem::forget(ids.first.take());
-            mem::forget(Arc::clone(&self.device));
-        }
-    }
-}
 
 /// One opened URL.
 #[derive(Debug)]

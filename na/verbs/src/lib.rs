@@ -47,6 +47,7 @@ mod plugin;
 mod post;
 mod send;
 mod settings;
+mod shared;
 mod signals;
 mod strangers;
 mod waiter;

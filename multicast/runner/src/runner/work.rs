@@ -24,7 +24,8 @@ pub(crate) fn run(job: &Job, arguments: &Arguments) -> Result<bool, Error> {
     if !say::once(job, NAME, wrong.as_deref())? {
         return Err(Error::Told);
     }
-    let opened = open(job, arguments);
+    let open = || Ok(Multicast::of_job(job, arguments.builder()?, arguments.url())?);
+    let opened: Result<_, Error> = open();
     let wrong = opened.as_ref().err().map(ToString::to_string);
     if !say::once(job, NAME, wrong.as_deref())? {
         return Err(Error::Told);
@@ -41,20 +42,6 @@ pub(crate) fn run(job: &Job, arguments: &Arguments) -> Result<bool, Error> {
     watch.end();
     multicast.close();
     Ok(is_well)
-}
-
-/// Where others can listen in, sealed with a key.
-fn open(job: &Job, arguments: &Arguments) -> Result<(Multicast, Vec<Address>), Error> {
-    if arguments.url().starts_with("tcp://") {
-        return Ok(Multicast::of_job(job, arguments.builder()?, arguments.url())?);
-    }
-    let opened = Multicast::open(arguments.builder()?, arguments.url());
-    // All ranks come here, whether they could open it or not.
-    let own = opened.as_ref().map_or("", |multicast| multicast.address().as_str());
-    let all = job.all_gather(own.as_bytes())?;
-    let multicast = opened?;
-    let addresses = all.iter().map(|it| String::from_utf8_lossy(it).parse());
-    Ok((multicast, addresses.collect::<Result<_, hg::Error>>()?))
 }
 
 fn check(job: &Job, arguments: &Arguments) -> Result<(), Error> {
