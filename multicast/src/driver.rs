@@ -318,6 +318,8 @@ impl<'e> Driver<'e> {
             for (id, member) in interested {
                 if is_one && id != asked_for {
                     self.watch(id, member); // Of this one nothing was said.
+                } else if is_one {
+                    self.give(id, Event::Unknown { member, why: why.clone() });
                 } else {
                     self.give(id, Event::Gone { member, why: why.clone() });
                 }

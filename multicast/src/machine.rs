@@ -47,8 +47,9 @@ pub(crate) const STEPPED_ROOM_MAX: usize = 8;
 const DIRECT_ROOM: usize = 4;
 /// A block up to this size rides in its offer.
 pub(crate) const INLINE_MAX: u64 = 10 << 10;
-/// Blocks that a member pulls at a time.
+/// Blocks that a member pulls at a time, and bytes of them where they are several.
 pub(crate) const PULLS_MAX: usize = 4;
+const PULLED_BYTES_MAX: u64 = 256 << 10;
 /// Objects that have begun to come and are not whole.
 const BEGUN_MAX: usize = 64;
 /// Longest reason that is passed on, in bytes.
@@ -108,6 +109,11 @@ pub(crate) enum Event<S> {
     },
     /// A member's process has ended, or cannot be reached.
     Gone {
+        member: u32,
+        why: String,
+    },
+    /// A member's process is not in the group, or not yet, or not any more.
+    Unknown {
         member: u32,
         why: String,
     },
@@ -224,6 +230,9 @@ pub(crate) struct Machine<S> {
     whole: u64,
     /// The root does not know it yet: it is told once of all that has become whole at a time.
     has_to_tell_whole: bool,
+    watches_root: bool,
+    /// The root has, since it was asked last.
+    was_called: bool,
     /// The next object to deliver; at the root, to be everywhere.
     deliver: u64,
     untaken: u64,
@@ -251,6 +260,8 @@ impl<S> Machine<S> {
             next: whole,
             whole,
             has_to_tell_whole: false,
+            watches_root: false,
+            was_called: false,
             deliver: whole,
             untaken: objects.values().filter(|it| it.is_ready).map(|it| it.bytes).sum(),
             objects: objects.into_iter().map(|(number, it)| (number, it.carried())).collect(),
@@ -270,6 +281,7 @@ impl<S> Machine<S> {
             }
             machine.tell_all(|| Message::Call);
         } else {
+            machine.watch_root();
             machine.tell(0, machine.join());
         }
         machine
@@ -305,6 +317,7 @@ impl<S> Machine<S> {
         match event {
             Event::Message { from, message } => self.handle_message(from, message),
             Event::Gone { member, why } => self.handle_gone(member, &why),
+            Event::Unknown { member, why } => self.handle_unknown(member, &why),
             Event::Received { bytes } => {
                 self.untaken = self.untaken.saturating_sub(bytes);
                 self.begin_objects();
@@ -363,7 +376,11 @@ impl<S> Machine<S> {
             Message::Join { digest, whole } if is_root => {
                 self.handle_join(from, digest, whole);
             }
-            Message::Call if from == 0 => self.tell(0, self.join()),
+            Message::Call if from == 0 => {
+                self.was_called = true;
+                self.watch_root();
+                self.tell(0, self.join());
+            }
             Message::Begin { next } if from == 0 => self.begin(next),
             Message::Offer { object, block, header, source } => {
                 self.handle_offer(Waiting { from, object, block, header, source });
@@ -412,9 +429,28 @@ impl<S> Machine<S> {
         self.lose(next);
         self.next = self.whole.max(next);
         (self.whole, self.deliver) = (self.next, self.next);
-        self.actions.push_back(Action::Watch { member: 0 });
+        self.watch_root();
         self.actions.push_back(Action::Joined);
         self.begin_objects();
+    }
+
+    /// It has not heard of the group. Before it has called nothing else is to be expected of the root.
+    fn handle_unknown(&mut self, member: u32, why: &str) {
+        if member == 0 && self.phase == Phase::Joining {
+            self.watches_root = false;
+            if std::mem::take(&mut self.was_called) {
+                self.watch_root(); // Asked before it was there.
+            }
+        } else {
+            self.handle_gone(member, why);
+        }
+    }
+
+    /// From the first: it may die with its word that all are there still unsent.
+    fn watch_root(&mut self) {
+        if !std::mem::replace(&mut self.watches_root, true) {
+            self.actions.push_back(Action::Watch { member: 0 });
+        }
     }
 
     fn lose(&mut self, before: u64) {

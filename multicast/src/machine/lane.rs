@@ -115,6 +115,12 @@ impl Lane {
         self.queue.retain(|it| it.0 != object);
     }
 
+    /// The same; nor is it waited for that what was offered of it is taken.
+    pub(super) fn forget(&mut self, object: u64) {
+        self.skip(object);
+        self.offered.retain(|it| it.object != object);
+    }
+
     /// Whether nothing of an object is left to send.
     pub(super) fn is_through(&self, object: u64) -> bool {
         !self.queue.iter().any(|it| it.0 == object)

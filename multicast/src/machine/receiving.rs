@@ -1,8 +1,8 @@
 //! What a member takes.
 
 use super::{
-    Action, BEGUN_MAX, BlockSet, Header, Machine, Message, OFFERS_MAX, PULLS_MAX, Phase,
-    object::Object,
+    Action, BEGUN_MAX, BlockSet, Header, Machine, Message, OFFERS_MAX, PULLED_BYTES_MAX, PULLS_MAX,
+    Phase, object::Object,
 };
 
 /// An offer that cannot be pulled yet.
@@ -105,7 +105,7 @@ impl<S> Machine<S> {
             }
             let is_coming = self.pulling.iter().any(|it| (it.1, it.2) == (object, block));
             let can_come = known.is_some_and(|it| it.is_ready) && !is_coming;
-            if can_come && self.pulling.len() < PULLS_MAX {
+            if can_come && self.has_room_to_pull(object, block) {
                 if let Some(Waiting { source, .. }) = self.waiting.remove(place) {
                     self.pulling.push((from, object, block));
                     self.actions.push_back(Action::Pull { from, object, block, source });
@@ -114,6 +114,16 @@ impl<S> Machine<S> {
             }
             place += 1;
         }
+    }
+
+    /// One at a time, unless they are small: two that share a link both come late, and so do those that wait for them.
+    fn has_room_to_pull(&self, object: u64, block: u64) -> bool {
+        let len = |object, block| {
+            self.objects.get(&object).map_or(0, |it: &Object| it.header.range(block).1)
+        };
+        let coming: u64 = self.pulling.iter().map(|it| len(it.1, it.2)).sum();
+        let pulls = self.pulling.len();
+        pulls == 0 || pulls < PULLS_MAX && coming + len(object, block) <= PULLED_BYTES_MAX
     }
 
     pub(super) fn handle_arrived(&mut self, object: u64, block: u64) {

@@ -84,7 +84,8 @@ impl<S> Machine<S> {
     pub(super) fn handle_took(&mut self, from: u32, object: u64, block: u64) {
         let direct = self.direct.get_mut(&from);
         let is_direct = direct.is_some_and(|it| it.take(from, object, block));
-        if !is_direct && !self.stepped.take(from, object, block) {
+        let is_over = self.config.own == 0 && object < self.deliver;
+        if !is_direct && !self.stepped.take(from, object, block) && !is_over {
             self.breach(from, "it took what was not offered");
             return;
         }
@@ -119,8 +120,9 @@ impl<S> Machine<S> {
             let object = self.deliver;
             self.deliver += 1;
             if self.objects.remove(&object).is_some() {
-                self.stepped.skip(object);
-                self.direct.values_mut().for_each(|it| it.skip(object));
+                // A block that is there from another group may be offered still, or not be told of any more.
+                self.stepped.forget(object);
+                self.direct.values_mut().for_each(|it| it.forget(object));
                 self.actions.push_back(Action::Everywhere { object });
             }
         }

@@ -84,6 +84,50 @@ fn members_that_were_told_different_things_do_not_begin() {
 }
 
 #[test]
+fn a_root_is_watched_from_the_first_and_again_when_it_is_there() {
+    let config = Config { own: 1, nodes: vec![0, 1], digest: 0, in_flight: 1, untaken_max: 1 };
+    let mut machine = Machine::<u64>::new(config, Carried::default());
+    let mut watches = |event: Option<Event<u64>>| {
+        event.into_iter().for_each(|it| machine.handle(it));
+        let actions: Vec<_> = std::iter::from_fn(|| machine.poll_action()).collect();
+        assert!(!machine.is_over());
+        actions.iter().filter(|it| matches!(it, Action::Watch { member: 0 })).count()
+    };
+    let unknown = || Some(Event::Unknown { member: 0, why: String::new() });
+    let call = || Some(Event::Message { from: 0, message: Message::Call });
+    assert_eq!(watches(None), 1);
+    assert_eq!(watches(unknown()), 0, "it is not there yet");
+    assert_eq!(watches(call()), 1, "now it is");
+    assert_eq!(watches(unknown()), 1, "what was asked before it was there");
+    assert_eq!(watches(unknown()), 0, "asked once for each call");
+}
+
+#[test]
+fn an_offer_of_what_is_everywhere_holds_up_nothing() {
+    let config = Config { own: 0, nodes: vec![0, 1], digest: 0, in_flight: 1, untaken_max: 1 };
+    let mut root = Machine::<u64>::new(config, Carried::default());
+    root.handle(Event::Message { from: 1, message: Message::Join { digest: 0, whole: 0 } });
+    let offered = |root: &mut Machine<u64>| {
+        let actions: Vec<_> = std::iter::from_fn(|| root.poll_action()).collect();
+        let offers = actions.into_iter().filter_map(|it| match it {
+            Action::Offer { object, block, .. } => Some((object, block)),
+            Action::Failed { why, .. } => panic!("{why}"),
+            _ => None,
+        });
+        offers.collect::<Vec<_>>()
+    };
+    for object in 0..2 {
+        root.send(Choice::Sequential, 100_000, 50_000, Vec::new());
+        assert_eq!(offered(&mut root), [(object, 0)], "the one before is everywhere");
+        root.handle(Event::Message { from: 1, message: Message::Whole { count: object + 1 } });
+    }
+    // Its driver had loaded the block in time, after all.
+    let message = Message::Took { object: 0, block: 0 };
+    root.handle(Event::Message { from: 1, message });
+    assert!(offered(&mut root).is_empty() && !root.is_over());
+}
+
+#[test]
 fn what_only_the_root_says_is_not_taken_from_others() {
     let config = Config { own: 2, nodes: vec![0, 1, 2], digest: 0, in_flight: 1, untaken_max: 1 };
     for message in [Message::Closed { count: 0 }, Message::Begin { next: 0 }, Message::Call] {
