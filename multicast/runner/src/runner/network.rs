@@ -53,8 +53,6 @@ impl Network {
         let address = address(host);
         keeper.ip(&format!("link set lo up\naddr add {address}/24 dev eth0\nlink set eth0 up"))?;
         // A member talks to each other one from time to time: TCP would begin slowly each time.
-        let idle = "echo 0 > /proc/sys/net/ipv4/tcp_slow_start_after_idle";
-        fed(keeper.command("sh").args(["-c", idle]), "")?;
         for (keeper, device) in [(&keeper, "eth0"), (&self._switch, &port[..])] {
             keeper.shape(device, rate)?;
         }
@@ -99,7 +97,7 @@ pub(crate) fn enter(pid: u32) -> Result<(), String> {
 /// What stands in every output about these links.
 pub(crate) fn described(rate: Rate) -> String {
     format!(
-        "emulated links of {} Mbit/s both ways for each process: network namespaces, and token buckets of the kernel's (tc tbf) at both ends, no slow start of TCP after idle time",
+        "emulated links of {} Mbit/s both ways for each process: network namespaces, and token buckets of the kernel's (tc tbf) at both ends",
         rate.0 / 1_000_000
     )
 }
