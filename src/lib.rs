@@ -129,6 +129,11 @@ pub use hg_na::{Address, Availability, Error, GoneReason, Identity, Offer};
 
 pub use crate::open::{builder, listen, offers, open};
 
+/// The README's program is compiled and run with the other examples of the documentation.
+#[cfg(all(doctest, feature = "sm"))]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 #[doc(hidden)]
 pub mod __private {
     //! For what `#[hg::rpc]` writes, and for the project's own tests; not for users.
