@@ -1,0 +1,288 @@
+//! Transfers over memory that a peer has lent: what this side, as the owner, moves to it and from it.
+//!
+//! A long transfer of one run of memory is lent, where both sides' transport can: the owner checks as ever ([`crate::owner`]), then writes
+//! to the initiator's memory, or reads from it, and says `Ended`. The verdict `InFrames` asks for the same in frames. So nobody but the
+//! owner ever touches the owner's memory, and a descriptor holds no key.
+//!
+//! ```text
+//!  asked -> queue -handed...-> moving -the last one is over-> word
+//!             |                  | withdrawn, or failed
+//!             +- withdrawn: word +-> moving -> word, once nothing is moved any more
+//! ```
+//! Where a transport keeps what it moves and what it says in order, a move needs no waiting for: its last word may follow at once.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use hg_na_parts::regions::{Entry, Regions};
+use rustc_hash::FxHashMap;
+
+use crate::{
+    frame::Reader,
+    owner::{Owner, find},
+    transfer::{ACCESS_LEN, Access},
+    verdict::Verdict,
+};
+
+/// Transfers that one initiator has under way with one owner.
+pub const ACTIVE_MAX: usize = 32;
+/// Bytes of a grant.
+pub const GRANT_LEN: usize = 16;
+
+/// What a peer's memory is reached by, as that peer says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Grant {
+    /// Where it starts.
+    pub address: u64,
+    /// What the peer's card wants to see.
+    pub key: u64,
+}
+
+impl Grant {
+    /// The wire form: address, key.
+    #[must_use]
+    pub fn encode(self) -> [u8; GRANT_LEN] {
+        let mut bytes = [0; GRANT_LEN];
+        bytes[..8].copy_from_slice(&self.address.to_le_bytes());
+        bytes[8..].copy_from_slice(&self.key.to_le_bytes());
+        bytes
+    }
+
+    /// The same, some bytes further on.
+    #[must_use]
+    pub fn at(self, offset: u64) -> Self {
+        Self { address: self.address.wrapping_add(offset), ..self }
+    }
+}
+
+/// What is left to be moved to lent memory, or from it.
+#[derive(Debug)]
+pub struct Move {
+    /// The initiator's number of the transfer.
+    pub id: u64,
+    /// The owner's memory.
+    pub entry: Arc<Entry>,
+    /// It is read: the initiator gets.
+    pub is_get: bool,
+    /// Where the rest starts in it.
+    pub offset: u64,
+    /// Bytes of the rest.
+    pub left: u64,
+    /// Where they go, or come from.
+    pub grant: Grant,
+}
+
+/// Moves of one transfer that the transport has.
+#[derive(Debug, Default)]
+struct Moving {
+    pending: usize,
+    /// Nothing is left to be handed over.
+    is_handed: bool,
+    /// What its end is, where it is not a good one.
+    early: Option<Verdict>,
+}
+
+/// All transfers over memory that one peer has lent.
+#[derive(Debug, Default)]
+pub struct Moves {
+    /// Those of which something is to be handed over.
+    pub queue: VecDeque<Move>,
+    moving: FxHashMap<u64, Moving>,
+}
+
+impl Moves {
+    /// Transfers under way.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.queue.len() + self.moving.values().filter(|moving| moving.is_handed).count()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.queue.is_empty() && self.moving.is_empty()
+    }
+
+    /// The peer lends memory and asks for a transfer.
+    ///
+    /// # Errors
+    /// What the other side has done wrong.
+    pub fn asked(
+        &mut self,
+        regions: &Regions,
+        (is_put, id): (bool, u64),
+        content: &[u8],
+        owner: &mut Owner,
+    ) -> Result<(), &'static str> {
+        owner.may_ask(self.len(), ACTIVE_MAX)?;
+        if self.moving.contains_key(&id) || self.queue.iter().any(|it| it.id == id) {
+            return Err("a number of a transfer that is under way");
+        }
+        let (access, numbers) =
+            content.split_at_checked(ACCESS_LEN).ok_or("a transfer that is cut short")?;
+        let mut reader = Reader(numbers);
+        let (Some(access), Some(address), Some(key), []) =
+            (Access::decode(access), reader.u64(), reader.u64(), reader.0)
+        else {
+            return Err("a transfer that is cut short, or too long");
+        };
+        match find(regions, is_put, &access) {
+            Ok(_) if access.len == 0 => owner.say(id, Verdict::Ok),
+            Ok(entry) => {
+                let (grant, Access { offset, len: left, .. }) = (Grant { address, key }, access);
+                self.queue.push_back(Move { id, entry, is_get: !is_put, offset, left, grant });
+            }
+            Err(error) => owner.say(id, Verdict::of(&error)),
+        }
+        Ok(())
+    }
+
+    /// A move was handed over. `is_awaited`: its end is told; else whatever is said behind it arrives behind it.
+    pub fn handed(&mut self, id: u64, is_last: bool, is_awaited: bool, owner: &mut Owner) {
+        if is_awaited {
+            let moving = self.moving.entry(id).or_default();
+            moving.pending += 1;
+            moving.is_handed = is_last;
+        } else if is_last {
+            owner.say(id, Verdict::Ok);
+        }
+    }
+
+    /// The initiator has given a transfer up.
+    pub fn withdrawn(&mut self, id: u64, owner: &mut Owner) {
+        let before = self.queue.len();
+        self.queue.retain(|it| it.id != id);
+        if self.queue.len() < before || self.moving.contains_key(&id) {
+            self.end(id, Verdict::Cancelled, owner);
+        }
+    }
+
+    /// No further move of a transfer is made: its end is told when the last one is over.
+    pub fn end(&mut self, id: u64, verdict: Verdict, owner: &mut Owner) {
+        match self.moving.get_mut(&id) {
+            Some(moving) if moving.pending > 0 => {
+                (moving.is_handed, moving.early) = (true, Some(verdict));
+            }
+            _ => {
+                self.moving.remove(&id);
+                owner.say(id, verdict);
+            }
+        }
+    }
+
+    /// One move is over, and has failed perhaps; with the last of its transfer its end is told.
+    pub fn moved(&mut self, id: u64, is_failed: bool, owner: &mut Owner) {
+        let Some(moving) = self.moving.get_mut(&id) else { return };
+        moving.pending -= 1;
+        if is_failed {
+            moving.early.get_or_insert(Verdict::InFrames);
+        }
+        if moving.pending == 0 && moving.is_handed {
+            let verdict = moving.early.unwrap_or(Verdict::Ok);
+            self.moving.remove(&id);
+            owner.say(id, verdict);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hg_na::{Memory, RegionState as _, Rights};
+    use hg_na_memory::ForkGuard;
+    use hg_na_parts::regions::ServedRegion;
+
+    use super::*;
+
+    fn lent(claim: &[u8], offset: u64, len: u64) -> Vec<u8> {
+        [claim, &offset.to_le_bytes(), &len.to_le_bytes(), &[0; 16]].concat()
+    }
+
+    fn region(rights: Rights) -> (Arc<Regions>, Arc<ServedRegion>) {
+        let regions = Regions::new(Arc::new(ForkGuard::new().unwrap())).unwrap();
+        let region = ServedRegion::register(&regions, Memory::from(vec![7; 8]), rights).unwrap();
+        (regions, region)
+    }
+
+    fn said(owner: &mut Owner) -> Option<(u64, Verdict)> {
+        let word = owner.next_word();
+        owner.said();
+        word
+    }
+
+    #[test]
+    fn the_end_of_a_lent_transfer_is_told_when_it_was_given_up_meanwhile() {
+        let (regions, region) = region(Rights::all());
+        let lent = lent(region.descriptor().opaque(), 0, 4);
+        let (mut moves, mut owner) = (Moves::default(), Owner::default());
+        // Before its first move, between its moves, and under its last one.
+        moves.asked(&regions, (false, 1), &lent, &mut owner).unwrap();
+        moves.withdrawn(1, &mut owner);
+        assert_eq!(said(&mut owner), Some((1, Verdict::Cancelled)));
+        for (id, is_last) in [(2, false), (3, true)] {
+            moves.asked(&regions, (true, id), &lent, &mut owner).unwrap();
+            let it = moves.queue.pop_front().unwrap();
+            moves.handed(id, is_last, true, &mut owner);
+            if !is_last {
+                moves.queue.push_front(it);
+            }
+            moves.withdrawn(id, &mut owner);
+            assert_eq!(owner.next_word(), None, "it is being moved");
+            moves.moved(id, false, &mut owner);
+            assert_eq!(said(&mut owner), Some((id, Verdict::Cancelled)));
+        }
+        assert!(moves.is_empty() && owner.next_word().is_none());
+        moves.withdrawn(3, &mut owner);
+        assert_eq!(owner.next_word(), None, "it was told already");
+    }
+
+    #[test]
+    fn a_failed_move_asks_for_frames_and_one_that_keeps_its_order_is_told_at_once() {
+        let (regions, region) = region(Rights::all());
+        let lent = lent(region.descriptor().opaque(), 0, 4);
+        let (mut moves, mut owner) = (Moves::default(), Owner::default());
+        for (id, failing) in [(1, [true, false]), (2, [false, true]), (3, [false, false])] {
+            moves.asked(&regions, (true, id), &lent, &mut owner).unwrap();
+            moves.queue.clear();
+            moves.handed(id, false, true, &mut owner);
+            moves.handed(id, true, true, &mut owner);
+            moves.moved(id, failing[0], &mut owner);
+            assert_eq!(owner.next_word(), None, "one is under way");
+            moves.moved(id, failing[1], &mut owner);
+            let verdict = if id < 3 { Verdict::InFrames } else { Verdict::Ok };
+            assert_eq!(said(&mut owner), Some((id, verdict)));
+        }
+        moves.handed(4, false, false, &mut owner);
+        assert_eq!(owner.next_word(), None);
+        moves.handed(4, true, false, &mut owner);
+        assert_eq!(said(&mut owner), Some((4, Verdict::Ok)));
+        assert!(moves.is_empty());
+    }
+
+    #[test]
+    fn forged_and_forbidden_transfers_end_with_their_reason_and_those_that_break_the_rules_are_caught()
+     {
+        let (regions, region) = region(Rights::READ);
+        let claim = region.descriptor().opaque().to_vec();
+        let mut forged = claim.clone();
+        forged[30] ^= 1;
+        let (mut moves, mut owner) = (Moves::default(), Owner::default());
+        let cases: [(bool, &[u8], u64, Verdict); 4] = [
+            (true, &claim, 0, Verdict::Denied(Rights::READ)),
+            (false, &forged, 0, Verdict::Stale),
+            (false, &claim, 5, Verdict::OutOfRange(8)),
+            (false, &claim, u64::MAX, Verdict::OutOfRange(8)),
+        ];
+        for (is_put, claim, offset, verdict) in cases {
+            moves.asked(&regions, (is_put, 9), &lent(claim, offset, 4), &mut owner).unwrap();
+            assert_eq!(said(&mut owner), Some((9, verdict)));
+        }
+        let good = lent(&claim, 0, 4);
+        assert!(moves.asked(&regions, (false, 1), &good[1..], &mut owner).is_err());
+        for id in 1..=ACTIVE_MAX as u64 {
+            moves.asked(&regions, (false, id), &good, &mut owner).unwrap();
+            assert!(moves.asked(&regions, (false, id), &good, &mut owner).is_err(), "used already");
+        }
+        assert!(moves.asked(&regions, (false, 99), &good, &mut owner).is_err());
+        moves.withdrawn(2, &mut owner);
+        assert!(moves.asked(&regions, (false, 99), &good, &mut owner).is_ok());
+    }
+}
