@@ -1,22 +1,21 @@
 //! One opened URL.
 
 use std::{
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     sync::{Arc, Mutex, PoisonError},
 };
 
 use hg_na::{Address, Caps, Context, Domain, Error, Memory, OpenOptions, Region, Rights};
-use hg_na_memory::ForkGuard;
-use hg_na_parts::regions::{Regions, ServedRegion};
+use hg_na_frames::{Common, FramesWaiter, Listener, Place};
+use hg_na_parts::regions::ServedRegion;
 use rdma_core_sys as sys;
 
 use crate::{
     address::Asked,
     card::{Device, Endpoint},
-    context::VerbsContext,
-    lifeline::Listener,
-    settings::{Settings, caps},
-    shared::{Ids, Shared},
+    settings::Settings,
+    shared::Shared,
+    transport::{Verbs, VerbsContext},
 };
 
 /// One opened URL.
@@ -43,53 +42,65 @@ impl VerbsDomain {
                 device.found.device, device.found.port
             ))
         })?;
-        let home = SocketAddr::new(ip, asked.port);
-        let listener = Listener::bind(home, options.listen, url)?;
+        let listener = listen((ip, asked.port), options.listen, url)?;
         let endpoint = Endpoint::open(&device, settings.signal_every)?;
-        let guard = Arc::new(ForkGuard::new()?);
         Ok(Self(Arc::new(Shared {
-            caps: caps(&settings),
-            settings,
-            listen: options.listen,
-            regions: Regions::new(Arc::clone(&guard))?,
-            guard,
+            common: Arc::new(Common::new(settings.bounds, true, options.listen)?),
+            signal_every: settings.signal_every,
             device,
-            home: listener.place,
-            ids: Mutex::new(Ids { first: Some((endpoint, listener)), open: [false; 256] }),
+            home: bound(&listener)?,
+            first: Mutex::new(Some((endpoint, listener))),
         })))
     }
 
     fn endpoint(&self, id: u8) -> Result<(Endpoint, Listener), Error> {
         let shared = &self.0;
-        let port = if id == 0 { shared.home.port() } else { 0 };
-        let place = SocketAddr::new(shared.ip(), port);
-        let listener = Listener::bind(place, shared.listen, &shared.address(place)?)?;
-        Ok((Endpoint::open(&shared.device, shared.settings.signal_every)?, listener))
+        let place = (shared.ip(), if id == 0 { shared.home.port() } else { 0 });
+        let listener = listen(place, shared.common.listen, &shared.address(place.into())?)?;
+        Ok((Endpoint::open(&shared.device, shared.signal_every)?, listener))
+    }
+}
+
+fn listen(place: (IpAddr, u16), listens: bool, own: &Address) -> Result<Listener, Error> {
+    Listener::bind(&Place::Network(place.into()), listens, own)
+}
+
+/// Where a listener is.
+fn bound(listener: &Listener) -> Result<SocketAddr, Error> {
+    match &listener.place {
+        Place::Network(place) => Ok(*place),
+        Place::Local(_) => Err(Error::Unsupported("lifelines without an internet address")),
     }
 }
 
 impl Domain for VerbsDomain {
     fn caps(&self) -> &Caps {
-        &self.0.caps
+        &self.0.common.caps
     }
 
     fn register(&self, memory: Memory, rights: Rights) -> Result<Region, Error> {
-        self.0.same_process()?;
-        Ok(Region::new(ServedRegion::register(&self.0.regions, memory, rights)?))
+        self.0.common.same_process()?;
+        Ok(Region::new(ServedRegion::register(&self.0.common.regions, memory, rights)?))
     }
 
     fn context(&self, id: u8) -> Result<Box<dyn Context>, Error> {
         let shared = &self.0;
-        shared.same_process()?;
-        let mut ids = shared.ids.lock().unwrap_or_else(PoisonError::into_inner);
-        if ids.open[usize::from(id)] {
+        shared.common.same_process()?;
+        let mut ids = shared.common.ids();
+        if ids.is_open(id) {
             return Err(Error::AddressInUse(shared.address(shared.home)?));
         }
-        let kept = if id == 0 { ids.first.take() } else { None };
+        let kept = match id {
+            0 => shared.first.lock().unwrap_or_else(PoisonError::into_inner).take(),
+            _ => None,
+        };
         let (endpoint, listener) = kept.map_or_else(|| self.endpoint(id), Ok)?;
-        let address = shared.address(listener.place)?;
-        let context = VerbsContext::new(Arc::clone(shared), id, address, endpoint, listener)?;
-        ids.open[usize::from(id)] = true;
+        let address = shared.address(bound(&listener)?)?;
+        let waiter = FramesWaiter::new(Arc::clone(&shared.common.guard), &[endpoint.fd()], true)?;
+        let transport = Verbs::new(Arc::clone(shared), endpoint);
+        let common = Arc::clone(&shared.common);
+        let context = VerbsContext::new(common, (id, address), (transport, waiter), listener)?;
+        ids.opened(id);
         Ok(Box::new(context))
     }
 }

@@ -34,24 +34,14 @@
 //! | `device` | for tests that need a card only | no |
 
 mod address;
-mod arrive;
 #[expect(unsafe_code, reason = "calls into a C library")]
 mod card;
-mod chores;
-mod context;
 mod domain;
-mod lent;
-mod lifeline;
-mod moves;
 mod plugin;
-mod post;
-mod send;
 mod settings;
 mod shared;
 mod signals;
-mod strangers;
-mod waiter;
-mod way;
+mod transport;
 mod wire;
 
 pub use plugin::VerbsPlugin;

@@ -173,6 +173,11 @@ impl Endpoint {
         Ok(side)
     }
 
+    /// What the other side is told of one.
+    pub(crate) fn side(&self, number: u32) -> Option<Side> {
+        self.pairs.get(&number).map(Pair::side)
+    }
+
     /// Connects one.
     ///
     /// # Errors

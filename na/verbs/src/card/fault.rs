@@ -19,6 +19,9 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
+    /// A key that no card has made.
+    pub(crate) const NO_KEY: Self = Self::Status(10);
+
     /// From what a function returned that answers with a number of the system's.
     pub(crate) fn check(call: &'static str, returned: i32) -> Result<(), Self> {
         // Some answer with -1, and the number in `errno`.

@@ -6,23 +6,27 @@
 use std::{io, time::Instant};
 
 use hg_na::GoneReason;
-use hg_na_link::strangers::{ACCEPT_PAUSE, ACCEPTS};
+use hg_na_link::{
+    Framed, Record,
+    strangers::{ACCEPT_PAUSE, ACCEPTS},
+};
 use hg_na_parts::limits::is_shortage;
 use nix::sys::epoll::EpollFlags;
 
 use crate::{
-    context::VerbsContext,
+    connection::{Connection, Phase},
+    context::FramedContext,
     lifeline::Lifeline,
+    transport::Transport,
     waiter::LISTENER,
-    way::{Phase, Way},
 };
 
-impl VerbsContext {
+impl<T: Transport> FramedContext<T> {
     /// Accepts what has come.
     pub(crate) fn accept(&mut self, now: Instant) {
         for _ in 0..ACCEPTS {
             let Some(listener) = &self.listener else { return };
-            match listener.accept(self.shared.settings.silence_bound) {
+            match listener.accept(self.common.bounds.silence_bound) {
                 Ok(lifeline) => self.accepted(lifeline, now),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) if is_shortage(&error) => {
@@ -31,10 +35,7 @@ impl VerbsContext {
                     }
                     tracing::warn!(%error, "no connection is accepted for a while");
                     self.accept_at = Some(now + ACCEPT_PAUSE);
-                    let Some(listener) = &self.listener else { return };
-                    let paused = self.waiter.change(listener.fd(), LISTENER, EpollFlags::empty());
-                    debug_assert!(paused.is_ok(), "a descriptor of the set is changed");
-                    return;
+                    return self.hear_listener(EpollFlags::empty());
                 }
                 // The caller has gone meanwhile.
                 Err(_) => {}
@@ -42,9 +43,23 @@ impl VerbsContext {
         }
     }
 
-    fn accepted(&mut self, lifeline: Lifeline, now: Instant) {
-        let place = self.links.accept(Way::new(Phase::Greeting { since: now })).index();
-        self.at(now + self.shared.settings.connect_timeout, place);
+    /// Whether the listener is heard.
+    pub(crate) fn hear_listener(&self, what: EpollFlags) {
+        if let Some(listener) = &self.listener {
+            let changed = self.waiter.change(listener.fd(), LISTENER, what);
+            debug_assert!(changed.is_ok(), "a descriptor of the set is changed");
+        }
+    }
+
+    fn accepted(&mut self, mut lifeline: Lifeline, now: Instant) {
+        if let Err(why) = self.transport.admits(&lifeline) {
+            tracing::debug!(why, "a connection is refused");
+            return lifeline.say(&Record::<T::Hello>::Refuse(why));
+        }
+        let Ok(route) = self.transport.route() else { return };
+        let connection = Connection::new(Phase::Greeting { since: now }, route);
+        let place = self.links.accept(Framed::new(connection)).index();
+        self.at(now + self.common.bounds.connect_timeout, place);
         self.watch(place, lifeline);
         if self.strangers.came(now, place) {
             self.shed_stranger(now);
@@ -59,7 +74,7 @@ impl VerbsContext {
     /// A connection is about to be known, or to come to nothing.
     pub(crate) fn no_stranger(&mut self, place: u32) {
         if let Some(link) = self.links.at(place)
-            && let Phase::Greeting { since } = link.way.phase
+            && let Phase::Greeting { since } = link.way.own.phase
         {
             self.strangers.went(since, place);
         }

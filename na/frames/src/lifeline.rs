@@ -1,7 +1,7 @@
 //! A stream socket beside each connection: the kernel's word for whether the other process lives.
 //!
-//! It carries the greeting and the goodbye, and then nothing: the kernel closes it when its process dies, however it dies, and probes it
-//! when the other machine falls silent. It comes from the address that its listener has, which the other side's queue pair is held against.
+//! Endpoints of libfabric and queue pairs do not say when a peer is gone, and answer nothing while nobody makes progress. This socket carries the greeting and the goodbye, and then nothing: the kernel closes it when its process
+//! dies, however it dies, and probes it when the other machine falls silent.
 //!
 //! Anybody may connect. One look takes [`READS`] reads at most, and a lifeline whose own words are not read is not read either, so that
 //! nobody's words cost more than a few kilobytes.
@@ -14,12 +14,17 @@ use std::{
 };
 
 use hg_na::{Address, Error, Identity};
+use hg_na_link::{Greeting, Record, record::RECORD_MAX};
 use hg_na_memory::NotInherited;
 use hg_na_parts::limits::os_error;
-use nix::sys::epoll::EpollFlags;
+use nix::{
+    sys::{
+        epoll::EpollFlags,
+        socket::{getsockopt, sockopt},
+    },
+    unistd::geteuid,
+};
 use socket2::{Domain, SockAddr, Socket, TcpKeepalive, Type};
-
-use crate::wire::{RECORD_MAX, Record};
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 1024;
@@ -28,18 +33,35 @@ const READS: usize = 4;
 /// Bytes that may wait to be written; while more do, nothing is read.
 const OUT_MAX: usize = 4096;
 
-fn socket_for(address: SocketAddr) -> io::Result<Socket> {
-    Socket::new(Domain::for_address(address), Type::STREAM.nonblocking().cloexec(), None)
+/// Where a lifeline leads.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// Providers that cross a network.
+    Network(SocketAddr),
+    /// Providers that stay on the machine: an abstract socket, whose name the kernel forgets with its last user.
+    Local(Box<str>),
+}
+
+impl Place {
+    fn socket(&self) -> io::Result<(Socket, SockAddr)> {
+        let (domain, address) = match self {
+            Self::Network(address) => (Domain::for_address(*address), SockAddr::from(*address)),
+            Self::Local(name) => {
+                (Domain::UNIX, SockAddr::unix(format!("\0hydrargyrum-ofi/{name}"))?)
+            }
+        };
+        Ok((Socket::new(domain, Type::STREAM.nonblocking().cloexec(), None)?, address))
+    }
 }
 
 /// Takes connections.
 #[derive(Debug)]
-pub(crate) struct Listener {
+pub struct Listener {
     /// Before its socket: a forked child would take connections that nobody serves.
     _kept: NotInherited,
     socket: Socket,
     /// What was bound: with the port that the kernel chose.
-    pub(crate) place: SocketAddr,
+    pub place: Place,
 }
 
 impl Listener {
@@ -47,46 +69,55 @@ impl Listener {
     ///
     /// # Errors
     /// [`Error::AddressInUse`] with `own`, [`Error::Os`].
-    pub(crate) fn bind(place: SocketAddr, listens: bool, own: &Address) -> Result<Self, Error> {
-        let socket = socket_for(place).map_err(|error| os_error("socket", error))?;
-        // A predecessor's closed connections do not keep its port.
-        socket.set_reuse_address(true).map_err(|error| Error::os("setsockopt", error))?;
+    pub fn bind(place: &Place, listens: bool, own: &Address) -> Result<Self, Error> {
+        let (socket, address) = place.socket().map_err(|error| os_error("socket", error))?;
+        if matches!(place, Place::Network(_)) {
+            // A predecessor's closed connections do not keep its port.
+            socket.set_reuse_address(true).map_err(|error| Error::os("setsockopt", error))?;
+        }
         let in_use = |error: io::Error, call| match error.kind() {
             io::ErrorKind::AddrInUse => Error::AddressInUse(own.clone()),
             _ => Error::os(call, error),
         };
-        socket.bind(&place.into()).map_err(|error| in_use(error, "bind"))?;
+        socket.bind(&address).map_err(|error| in_use(error, "bind"))?;
         if listens {
             socket.listen(BACKLOG).map_err(|error| in_use(error, "listen"))?;
         }
         let bound = socket.local_addr().map_err(|error| Error::os("getsockname", error))?;
-        let place = bound.as_socket().unwrap_or(place);
+        let place = match bound.as_socket() {
+            Some(address) => Place::Network(address),
+            None => place.clone(),
+        };
         Ok(Self { _kept: NotInherited::new(socket.as_fd()), socket, place })
     }
 
     /// One connection, when there is one.
-    pub(crate) fn accept(&self, silence: Duration) -> io::Result<Lifeline> {
+    ///
+    /// # Errors
+    /// Of the kernel's.
+    pub fn accept(&self, silence: Duration) -> io::Result<Lifeline> {
         let (socket, from) =
             self.socket.accept4(nix::libc::SOCK_NONBLOCK | nix::libc::SOCK_CLOEXEC)?;
         Lifeline::over(socket, &from, false, silence)
     }
 
     /// For the wait set.
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 }
 
 /// One lifeline.
 #[derive(Debug)]
-pub(crate) struct Lifeline {
+pub struct Lifeline {
     /// Before its socket: a forked child would keep it open when this process dies.
     _kept: NotInherited,
     socket: Socket,
     /// Who is at its other end, by the kernel's word, once it is connected.
-    pub(crate) peer: Identity,
-    /// Its address.
-    pub(crate) ip: IpAddr,
+    pub peer: Identity,
+    /// Its address, over a network.
+    pub ip: Option<IpAddr>,
     is_connecting: bool,
     /// What the kernel was asked to tell of.
     watched: Option<EpollFlags>,
@@ -96,7 +127,7 @@ pub(crate) struct Lifeline {
 
 /// How a lifeline ended without a goodbye.
 #[derive(Debug)]
-pub(crate) enum Cut {
+pub enum Cut {
     /// The other process has ended.
     Exited,
     /// Nobody answers the kernel's probes.
@@ -108,19 +139,25 @@ pub(crate) enum Cut {
 }
 
 impl Lifeline {
-    /// Begins to connect, from an address of this machine's.
-    pub(crate) fn connect(from: IpAddr, to: SocketAddr, silence: Duration) -> io::Result<Self> {
-        let socket = socket_for(to)?;
-        if from.is_ipv4() == to.is_ipv4() {
+    /// Begins to connect; over a network from an address of this machine's, where one is named.
+    ///
+    /// # Errors
+    /// Of the kernel's.
+    pub fn connect(place: &Place, from: Option<IpAddr>, silence: Duration) -> io::Result<Self> {
+        let (socket, address) = place.socket()?;
+        if let (Some(from), Place::Network(to)) = (from, place)
+            && from.is_ipv4() == to.is_ipv4()
+        {
             socket.bind(&SocketAddr::new(from, 0).into())?;
         }
-        let address = to.into();
-        let is_connecting = match socket.connect(&address) {
-            Ok(()) => false,
-            Err(error) if error.raw_os_error() == Some(nix::libc::EINPROGRESS) => true,
+        match socket.connect(&address) {
+            Ok(()) => {}
+            Err(error) if error.raw_os_error() == Some(nix::libc::EINPROGRESS) => {
+                return Self::over(socket, &address, true, silence);
+            }
             Err(error) => return Err(error),
-        };
-        Self::over(socket, &address, is_connecting, silence)
+        }
+        Self::over(socket, &address, false, silence)
     }
 
     fn over(
@@ -129,24 +166,37 @@ impl Lifeline {
         is_connecting: bool,
         silence: Duration,
     ) -> io::Result<Self> {
-        let to = to.as_socket().ok_or(io::ErrorKind::InvalidInput)?;
-        let ip = to.ip().to_canonical();
-        socket.set_tcp_nodelay(true)?;
-        let (idle, interval, retries) = probes(silence);
-        let probes = TcpKeepalive::new()
-            .with_time(Duration::from_secs(idle))
-            .with_interval(Duration::from_secs(interval))
-            .with_retries(retries);
-        socket.set_tcp_keepalive(&probes)?;
-        socket.set_tcp_user_timeout(Some(silence))?;
+        let ip = to.as_socket().map(|to| to.ip().to_canonical());
+        let peer = match to.as_socket() {
+            Some(to) => Identity::network(SocketAddr::new(to.ip().to_canonical(), to.port())),
+            None => {
+                let credentials = getsockopt(&socket, sockopt::PeerCredentials)?;
+                Identity::process(credentials.pid(), credentials.uid())
+            }
+        };
+        if socket.domain()? != Domain::UNIX {
+            socket.set_tcp_nodelay(true)?;
+            let (idle, interval, retries) = probes(silence);
+            let probes = TcpKeepalive::new()
+                .with_time(Duration::from_secs(idle))
+                .with_interval(Duration::from_secs(interval))
+                .with_retries(retries);
+            socket.set_tcp_keepalive(&probes)?;
+            socket.set_tcp_user_timeout(Some(silence))?;
+        }
         let kept = NotInherited::new(socket.as_fd());
-        let peer = Identity::network(SocketAddr::new(ip, to.port()));
-        let (watched, out, input) = (None, Vec::new(), Vec::new());
-        Ok(Self { _kept: kept, socket, peer, ip, is_connecting, watched, out, input })
+        let (out, input) = (Vec::new(), Vec::new());
+        Ok(Self { _kept: kept, socket, peer, ip, is_connecting, watched: None, out, input })
+    }
+
+    /// The user at the other end, if that is another one than this process's. Nobody knows over a network.
+    #[must_use]
+    pub fn other_user(&self) -> Option<u32> {
+        self.peer.uid.filter(|uid| *uid != geteuid().as_raw())
     }
 
     /// What it waits for, if that is not what was said last.
-    pub(crate) fn changed_interest(&mut self) -> Option<EpollFlags> {
+    pub fn changed_interest(&mut self) -> Option<EpollFlags> {
         let interest = self.interest();
         let before = self.watched.replace(interest);
         (before != Some(interest)).then_some(interest)
@@ -167,18 +217,24 @@ impl Lifeline {
     }
 
     /// For the wait set.
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
     /// Says something, now or as soon as the kernel takes it.
-    pub(crate) fn say(&mut self, record: &Record) {
-        self.out.extend(record.encode());
+    pub fn say<G: Greeting>(&mut self, record: &Record<G>) {
+        self.say_soon(record);
         self.flush();
     }
 
+    /// Says something with the next [`Lifeline::flush`].
+    pub fn say_soon<G: Greeting>(&mut self, record: &Record<G>) {
+        self.out.extend(record.encode());
+    }
+
     /// Writes what waits. Errors show when it is read, which nothing that waits keeps it from then.
-    pub(crate) fn flush(&mut self) {
+    pub fn flush(&mut self) {
         while !self.is_connecting && !self.out.is_empty() {
             // Without a signal when the other side has gone.
             match self.socket.send_with_flags(&self.out, nix::libc::MSG_NOSIGNAL) {
@@ -194,7 +250,7 @@ impl Lifeline {
     ///
     /// # Errors
     /// It has ended; what was said before it ended is in `said`.
-    pub(crate) fn attend(&mut self, said: &mut Vec<Record>) -> Result<(), Cut> {
+    pub fn attend<G: Greeting>(&mut self, said: &mut Vec<Record<G>>) -> Result<(), Cut> {
         if self.is_connecting {
             match self.socket.take_error() {
                 Ok(Some(error)) | Err(error) => return Err(Cut::NotThere(error)),
@@ -209,7 +265,7 @@ impl Lifeline {
         self.read(said)
     }
 
-    fn read(&mut self, said: &mut Vec<Record>) -> Result<(), Cut> {
+    fn read<G: Greeting>(&mut self, said: &mut Vec<Record<G>>) -> Result<(), Cut> {
         let mut bytes = [0; RECORD_MAX];
         for _ in 0..READS {
             if self.is_stuffed() {

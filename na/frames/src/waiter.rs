@@ -1,4 +1,4 @@
-//! What a context sleeps on: an epoll set of the completion channel, the listener, the lifelines and a waker.
+//! What a context sleeps on: an epoll set of the transport's descriptors, the listener, the lifelines and a waker.
 //!
 //! Level-triggered throughout: waiting consumes nothing but wakes, so that the context and a waiting thread never
 //! take events from each other. A wake is taken by whoever waits: in a forked child, which shares the set, that would be one of
@@ -29,34 +29,39 @@ use nix::{
 const EVENTS: usize = 64;
 /// The waker's name; connections count from 0.
 const WAKE: u64 = u64::MAX;
-/// The completion channel.
-const CHANNEL: u64 = u64::MAX - 1;
+/// The transport's descriptors.
+const TRANSPORT: u64 = u64::MAX - 1;
 /// The listener.
-pub(crate) const LISTENER: u64 = u64::MAX - 2;
+pub const LISTENER: u64 = u64::MAX - 2;
 /// Descriptors of other plugins count down from here.
 const JOINED: u64 = u64::MAX - 16;
 const JOINED_MAX: usize = 8;
 
 /// A context's wait set.
-pub(crate) struct VerbsWaiter {
+pub struct FramesWaiter {
     epoll: Epoll,
     waker: EventFd,
     guard: Arc<ForkGuard>,
+    sleeps: bool,
     joined: std::sync::Mutex<Vec<Arc<AtomicBool>>>,
 }
 
-impl VerbsWaiter {
-    /// A set that holds the channel.
+impl FramesWaiter {
+    /// A set that holds what the transport is waited on with. `sleeps`: that is all there is to wait for; else a context can only be polled.
     ///
     /// # Errors
     /// [`Error::Os`].
-    pub(crate) fn new(guard: Arc<ForkGuard>, channel: BorrowedFd<'_>) -> Result<Self, Error> {
+    pub fn new(
+        guard: Arc<ForkGuard>,
+        transport: &[BorrowedFd<'_>],
+        sleeps: bool,
+    ) -> Result<Self, Error> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(os("epoll_create1"))?;
         let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC;
         let waker = EventFd::from_value_and_flags(0, flags).map_err(os("eventfd"))?;
-        let this = Self { epoll, waker, guard, joined: std::sync::Mutex::default() };
+        let this = Self { epoll, waker, guard, sleeps, joined: std::sync::Mutex::default() };
         this.add(this.waker.as_fd(), WAKE, EpollFlags::EPOLLIN)?;
-        this.add(channel, CHANNEL, EpollFlags::EPOLLIN)?;
+        transport.iter().try_for_each(|fd| this.add(*fd, TRANSPORT, EpollFlags::EPOLLIN))?;
         Ok(this)
     }
 
@@ -64,7 +69,7 @@ impl VerbsWaiter {
     ///
     /// # Errors
     /// [`Error::Os`].
-    pub(crate) fn add(&self, fd: BorrowedFd<'_>, name: u64, what: EpollFlags) -> Result<(), Error> {
+    pub fn add(&self, fd: BorrowedFd<'_>, name: u64, what: EpollFlags) -> Result<(), Error> {
         self.epoll.add(fd, EpollEvent::new(what, name)).map_err(os("epoll_ctl"))
     }
 
@@ -72,20 +77,15 @@ impl VerbsWaiter {
     ///
     /// # Errors
     /// [`Error::Os`].
-    pub(crate) fn change(
-        &self,
-        fd: BorrowedFd<'_>,
-        name: u64,
-        what: EpollFlags,
-    ) -> Result<(), Error> {
+    pub fn change(&self, fd: BorrowedFd<'_>, name: u64, what: EpollFlags) -> Result<(), Error> {
         self.epoll.modify(fd, &mut EpollEvent::new(what, name)).map_err(os("epoll_ctl"))
     }
 
-    /// Which descriptors have something now. The channel's and the waker's are left out.
+    /// Which descriptors have something now. the transport's and the waker's are left out.
     ///
     /// # Errors
     /// [`Error::Os`].
-    pub(crate) fn ask(&self, told: &mut Vec<(u64, EpollFlags)>) -> Result<(), Error> {
+    pub fn ask(&self, told: &mut Vec<(u64, EpollFlags)>) -> Result<(), Error> {
         let mut events = [EpollEvent::empty(); EVENTS];
         let count = match self.epoll.wait(&mut events, EpollTimeout::ZERO) {
             Err(Errno::EINTR) => 0,
@@ -93,7 +93,7 @@ impl VerbsWaiter {
         };
         for event in &events[..count] {
             match event.data() {
-                WAKE | CHANNEL => {}
+                WAKE | TRANSPORT => {}
                 name if is_joined(name) => self.rang(name),
                 name => told.push((name, event.events())),
             }
@@ -111,9 +111,9 @@ impl VerbsWaiter {
     }
 }
 
-impl Waiter for VerbsWaiter {
+impl Waiter for FramesWaiter {
     fn fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.epoll.0.as_fd())
+        self.sleeps.then(|| self.epoll.0.as_fd())
     }
 
     fn wait(&self, timeout: Option<Duration>) -> Result<(), Error> {
@@ -155,6 +155,9 @@ impl Waiter for VerbsWaiter {
     }
 
     fn join(&self, other: BorrowedFd<'_>, ready: Arc<AtomicBool>) -> Result<(), Error> {
+        if !self.sleeps {
+            return Err(Error::Unsupported("sleeping with a provider that has nothing to wait on"));
+        }
         let mut joined = self.joined.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if joined.len() >= JOINED_MAX {
             let (what, limit) = ("descriptors of other plugins", JOINED_MAX as u64);
@@ -175,8 +178,8 @@ fn os(call: &'static str) -> impl Fn(Errno) -> Error {
     move |error| os_error(call, error)
 }
 
-impl fmt::Debug for VerbsWaiter {
+impl fmt::Debug for FramesWaiter {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str("VerbsWaiter")
+        write!(out, "FramesWaiter(sleeps: {})", self.sleeps)
     }
 }

@@ -1,0 +1,410 @@
+//! Lifelines, timers, and how connections begin and end.
+
+use std::{
+    io, mem,
+    time::{Duration, Instant},
+};
+
+use hg_na::{Error, GoneReason, Peer};
+use hg_na_link::{Lent, Record};
+use hg_na_parts::limits;
+use nix::sys::epoll::EpollFlags;
+
+use crate::{
+    connection::Phase,
+    context::FramedContext,
+    lifeline::{Cut, Lifeline},
+    transport::{Transport, Unmet},
+    waiter::LISTENER,
+};
+
+/// How soon a connection is tried again whose target's queue was full.
+const CONNECT_AGAIN: Duration = Duration::from_millis(5);
+/// How long frames are awaited that a goodbye has announced.
+const DRAIN_AFTER_GOODBYE: Duration = Duration::from_secs(1);
+/// After a death: at least so long and so many rounds without a frame.
+const DRAIN_AFTER_DEATH: Duration = Duration::from_millis(20);
+const DRAIN_ROUNDS: u32 = 32;
+
+impl<T: Transport> FramedContext<T> {
+    /// Asks the kernel for news, and acts on it; says whether there was any.
+    ///
+    /// # Errors
+    /// [`Error::Os`]: the wait set is lost.
+    pub(crate) fn attend_lifelines(&mut self, now: Instant) -> Result<bool, Error> {
+        let mut told = mem::take(&mut self.told);
+        if told.is_empty() {
+            self.waiter.ask(&mut told)?;
+        }
+        self.must_ask = !told.is_empty();
+        let moved = !told.is_empty();
+        for (name, _) in told.drain(..) {
+            match u32::try_from(name) {
+                Ok(place) => self.attend(place, now),
+                Err(_) if name == LISTENER => self.accept(now),
+                Err(_) => {}
+            }
+        }
+        self.told = told;
+        Ok(moved)
+    }
+
+    pub(crate) fn watch(&mut self, place: u32, mut lifeline: Lifeline) {
+        let interest = lifeline.changed_interest().unwrap_or(EpollFlags::empty());
+        let watched = self.waiter.add(lifeline.fd(), u64::from(place), interest);
+        if let Some(link) = self.links.at(place) {
+            link.way.own.lifeline = Some(lifeline);
+        }
+        if let Err(error) = watched {
+            let reason = match error {
+                Error::Limit { .. } => GoneReason::Exhausted(error.to_string().into()),
+                _ => GoneReason::Unreachable(error.to_string().into()),
+            };
+            self.end_now(place, reason);
+        }
+    }
+
+    /// Begins to connect.
+    pub(crate) fn connect(&mut self, peer: Peer) {
+        let (now, place) = (Instant::now(), peer.index());
+        let Self { links, transport, common, .. } = self;
+        let Some(link) = links.find(peer) else { return };
+        let Some(target) = link.target.clone() else { return };
+        let connection = &mut link.way.own;
+        let deadline = match connection.phase {
+            Phase::Connecting { deadline } => deadline,
+            _ => now + common.bounds.connect_timeout,
+        };
+        connection.phase = Phase::Connecting { deadline };
+        let mut lifeline = match transport.dial(&target) {
+            Ok(lifeline) => lifeline,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                return self.at((now + CONNECT_AGAIN).min(deadline), place);
+            }
+            Err(error) => {
+                return self.not_connected(peer, limits::unreachable("connect", &error), now);
+            }
+        };
+        if let Err(why) = transport.admits(&lifeline) {
+            return self.not_connected(peer, GoneReason::Refused(why.into()), now);
+        }
+        match transport.introduce(place, &mut connection.route) {
+            Ok(hello) => lifeline.say(&Record::Hello(hello)),
+            Err(error) => {
+                let reason = GoneReason::Exhausted(error.to_string().into());
+                return self.not_connected(peer, reason, now);
+            }
+        }
+        self.at(deadline, place);
+        self.watch(place, lifeline);
+        self.must_ask = true;
+    }
+
+    /// Told by the next progress, not inside a post.
+    fn not_connected(&mut self, peer: Peer, reason: GoneReason, now: Instant) {
+        if let Some(link) = self.links.find(peer) {
+            link.way.own.phase = Phase::Draining { until: Some(0), since: now, seen: 0, quiet: 0 };
+        }
+        self.links.close(peer, reason);
+        self.draining.push(peer.index());
+    }
+
+    fn attend(&mut self, place: u32, now: Instant) {
+        let Some(link) = self.links.at(place) else { return };
+        let Some(mut lifeline) = link.way.own.lifeline.take() else { return };
+        let (peer, mut said) = (link.peer, Vec::new());
+        let cut = lifeline.attend(&mut said).err();
+        link.way.own.lifeline = Some(lifeline);
+        for record in said {
+            if self.links.find(peer).is_some() {
+                self.heard(place, record, now);
+            }
+        }
+        if self.links.find(peer).is_none() {
+            return;
+        }
+        match cut {
+            Some(cut) => self.was_cut(place, cut, now),
+            None => self.watch_on(place),
+        }
+    }
+
+    /// Says what was answered; what a lifeline waits for may be something else now.
+    fn watch_on(&mut self, place: u32) {
+        let Self { links, waiter, .. } = self;
+        let Some(lifeline) = links.at(place).and_then(|link| link.way.own.lifeline.as_mut()) else {
+            return;
+        };
+        lifeline.flush();
+        if let Some(interest) = lifeline.changed_interest() {
+            let changed = waiter.change(lifeline.fd(), u64::from(place), interest);
+            debug_assert!(changed.is_ok(), "a descriptor of the set is changed");
+        }
+    }
+
+    /// Says something on a lifeline, where it lives.
+    fn say(&mut self, place: u32, record: &Record<T::Hello>) {
+        let link = self.links.at(place);
+        if let Some(lifeline) = link.and_then(|link| link.way.own.lifeline.as_mut()) {
+            lifeline.say(record);
+        }
+    }
+
+    fn heard(&mut self, place: u32, record: Record<T::Hello>, now: Instant) {
+        let Self { links, transport, .. } = self;
+        let Some(link) = links.at(place) else { return };
+        let (peer, connection) = (link.peer, &mut link.way.own);
+        match (record, &mut connection.phase) {
+            (Record::Hello(hello), Phase::Greeting { .. }) => self.greeted(place, hello, true),
+            (Record::Welcome(hello), Phase::Connecting { .. }) => self.greeted(place, hello, false),
+            (Record::Ready, Phase::Awaiting) => self.is_ready(place),
+            // A frame came first.
+            (Record::Ready, Phase::Open) if T::AWAITS_READY => {}
+            (Record::Refuse(why), Phase::Connecting { .. } | Phase::Awaiting | Phase::Open) => {
+                self.end_now(place, GoneReason::Refused(why.into()));
+            }
+            (Record::Goodbye(count), Phase::Open | Phase::Awaiting) => {
+                self.drain(place, GoneReason::Closed, Some(count), now);
+            }
+            (Record::Goodbye(count), Phase::Draining { until, .. }) => {
+                *until = Some(count);
+                links.close(peer, GoneReason::Closed);
+            }
+            (Record::Goodbye(_), Phase::Connecting { .. }) => {
+                self.end_now(place, GoneReason::Closed);
+            }
+            (Record::Ping, Phase::Open) => {
+                if let Some(lifeline) = &mut connection.lifeline {
+                    lifeline.say_soon(&Record::<T::Hello>::Pong);
+                }
+            }
+            (Record::Pong, Phase::Open) => transport.answered(&mut connection.route),
+            (_, Phase::Draining { .. } | Phase::Ended) => {}
+            _ => self.misbehaved(place, "a word on the lifeline that is out of turn"),
+        }
+    }
+
+    /// The other side has introduced itself.
+    fn greeted(&mut self, place: u32, hello: T::Hello, is_hello: bool) {
+        if is_hello && self.acquaintances() >= self.common.bounds.max_peers {
+            let why = "it has as many peers as its setting max-peers allows";
+            self.refuse(place, why);
+            return self.end_now(place, GoneReason::Refused(why.into()));
+        }
+        let Self { links, transport, .. } = self;
+        let Some(link) = links.at(place) else { return };
+        match transport.meet(place, &mut link.way.own, hello) {
+            Ok(()) if is_hello => self.welcome(place),
+            Ok(()) => {
+                if T::AWAITS_READY {
+                    self.say(place, &Record::Ready);
+                }
+                self.opened(place);
+            }
+            Err(Unmet::Misbehaved(why)) => self.misbehaved(place, why),
+            Err(Unmet::Refused(why, reason)) => {
+                self.refuse(place, &why);
+                self.end_now(place, reason);
+            }
+        }
+    }
+
+    /// Introduces this side to one that has connected.
+    fn welcome(&mut self, place: u32) {
+        self.no_stranger(place);
+        let Self { links, transport, .. } = self;
+        let Some(link) = links.at(place) else { return };
+        match transport.introduce(place, &mut link.way.own.route) {
+            Ok(own) => self.say(place, &Record::Welcome(own)),
+            Err(error) => {
+                self.refuse(place, &error.to_string());
+                return self.end_now(place, GoneReason::Exhausted(error.to_string().into()));
+            }
+        }
+        if !T::AWAITS_READY {
+            return self.opened(place);
+        }
+        if let Some(link) = self.links.at(place) {
+            link.way.own.phase = Phase::Awaiting;
+        }
+    }
+
+    /// The end that connected receives, too.
+    pub(crate) fn is_ready(&mut self, place: u32) {
+        if self.links.at(place).is_some_and(|link| matches!(link.way.own.phase, Phase::Awaiting)) {
+            // Where it is a frame that says so, the word on the lifeline waits to be read.
+            self.must_ask = true;
+            self.opened(place);
+        }
+    }
+
+    /// From now on frames flow.
+    fn opened(&mut self, place: u32) {
+        self.untime(place);
+        let Some(link) = self.links.at(place) else { return };
+        let connection = &mut link.way.own;
+        connection.phase = Phase::Open;
+        if let Some(lifeline) = &connection.lifeline {
+            connection.identity = lifeline.peer.clone();
+        }
+        self.mark_busy(place);
+    }
+
+    fn was_cut(&mut self, place: u32, cut: Cut, now: Instant) {
+        let Some(link) = self.links.at(place) else { return };
+        // Nothing is heard of it any more; the kernel would tell again and again.
+        link.way.own.lifeline = None;
+        let peer = link.peer;
+        match (&link.way.own.phase, cut) {
+            (Phase::Open, Cut::Silent) => self.drain(place, GoneReason::TimedOut, None, now),
+            (Phase::Open, Cut::Exited | Cut::NotThere(_)) => {
+                self.drain(place, GoneReason::Exited, None, now);
+            }
+            // Its way was broken first, and this is why.
+            (Phase::Draining { until: None, .. }, Cut::Exited) => {
+                self.links.close(peer, GoneReason::Exited);
+            }
+            (Phase::Draining { .. } | Phase::Ended | Phase::Idle, _) => {}
+            (_, Cut::Rubbish(why)) => self.misbehaved(place, why),
+            (_, Cut::NotThere(error)) => {
+                self.end_now(place, limits::unreachable("connect", &error));
+            }
+            (_, Cut::Exited) => {
+                let why = "it hung up before its greeting";
+                self.end_now(place, GoneReason::Unreachable(why.into()));
+            }
+            (_, Cut::Silent) => self.end_now(place, GoneReason::TimedOut),
+        }
+    }
+
+    /// The way to a peer is broken; the lifeline may know more in a moment.
+    pub fn way_broke(&mut self, place: u32, fault: T::Fault) {
+        match self.links.at(place).map(|link| &link.way.own.phase) {
+            Some(Phase::Open) => {
+                self.must_ask = true;
+                self.drain(place, T::unreachable(fault), None, Instant::now());
+            }
+            Some(Phase::Awaiting) => self.end_now(place, T::unreachable(fault)),
+            _ => {}
+        }
+    }
+
+    /// Takes what is still to come, then ends the connection.
+    fn drain(&mut self, place: u32, reason: GoneReason, until: Option<u64>, now: Instant) {
+        let Some(link) = self.links.at(place) else { return };
+        let (peer, seen) = (link.peer, link.way.frames_received);
+        link.way.own.phase = Phase::Draining { until, since: now, seen, quiet: 0 };
+        self.links.close(peer, reason);
+        self.untime(place);
+        self.draining.push(place);
+    }
+
+    /// Looks at every connection that drains.
+    pub(crate) fn drain_all(&mut self, now: Instant) {
+        for place in mem::take(&mut self.draining) {
+            let Some(link) = self.links.at(place) else { continue };
+            let came = link.way.frames_received;
+            let Phase::Draining { until, since, seen, quiet } = &mut link.way.own.phase else {
+                continue;
+            };
+            *quiet = if *seen == came { *quiet + 1 } else { 0 };
+            *seen = came;
+            let lasted = now.saturating_duration_since(*since);
+            let is_over = match until {
+                Some(until) => came >= *until || lasted >= DRAIN_AFTER_GOODBYE,
+                None => *quiet >= DRAIN_ROUNDS && lasted >= DRAIN_AFTER_DEATH,
+            };
+            match link.gone().cloned() {
+                Some(reason) if is_over => self.end_now(place, reason),
+                _ => self.draining.push(place),
+            }
+        }
+    }
+
+    /// Ends a connection: its operations at once, and itself, once what waits for admission was handed out.
+    pub(crate) fn end_now(&mut self, place: u32, reason: GoneReason) {
+        self.untime(place);
+        self.no_stranger(place);
+        let Self { links, transport, finished, .. } = self;
+        let Some(link) = links.at(place) else { return };
+        let (peer, connection) = (link.peer, &mut link.way.own);
+        connection.lifeline = None;
+        let before = mem::replace(&mut connection.phase, Phase::Ended);
+        transport.part(peer, &mut connection.route, &reason, finished);
+        if matches!(before, Phase::Greeting { .. } | Phase::Awaiting) {
+            // Nobody here has heard of it.
+            return links.drop_unmet(peer);
+        }
+        let is_over = transport.reaches_nothing(&reason);
+        for Lent { lent, written } in links.end(peer, &reason, finished) {
+            if is_over {
+                transport.revoke(lent);
+            } else if let Some(entry) = written {
+                entry.abandon();
+            }
+        }
+    }
+
+    /// Bad input costs its sender the connection.
+    pub(crate) fn misbehaved(&mut self, place: u32, why: &'static str) {
+        tracing::warn!(place, why, "a peer broke the protocol");
+        self.refuse(place, why);
+        self.end_now(place, GoneReason::Misbehaved(why.into()));
+    }
+
+    /// Tells the other side why it is disconnected.
+    fn refuse(&mut self, place: u32, why: &str) {
+        self.say(place, &Record::Refuse(why.to_owned()));
+    }
+
+    /// Says goodbye to the other side, if the connection is in use.
+    pub fn say_goodbye(&mut self, place: u32) {
+        if let Some(link) = self.links.at(place).filter(|link| link.way.own.is_open()) {
+            let goodbye = Record::Goodbye(link.way.frames_sent);
+            self.say(place, &goodbye);
+        }
+    }
+
+    /// Runs what is due; says whether anything was.
+    pub(crate) fn run_timers(&mut self, now: Instant) -> bool {
+        let mut moved = self.transport.run_timers(now);
+        if self.accept_at.is_some_and(|when| when <= now) {
+            self.accept_at = None;
+            self.hear_listener(EpollFlags::EPOLLIN);
+            moved = true;
+        }
+        while let Some((when, place)) =
+            self.timers.first().copied().filter(|(when, _)| *when <= now)
+        {
+            self.timers.remove(&(when, place));
+            moved = true;
+            let Some(link) = self.links.at(place) else { continue };
+            link.way.own.timer = None;
+            let peer = link.peer;
+            match link.way.own.phase {
+                Phase::Connecting { deadline } if now < deadline => self.connect(peer),
+                Phase::Connecting { .. } | Phase::Greeting { .. } | Phase::Awaiting => {
+                    self.end_now(place, GoneReason::TimedOut);
+                }
+                Phase::Idle | Phase::Open | Phase::Draining { .. } | Phase::Ended => {}
+            }
+        }
+        moved
+    }
+
+    /// Asks for a look at a time; a connection has one timer.
+    pub(crate) fn at(&mut self, when: Instant, place: u32) {
+        let Some(link) = self.links.at(place) else { return };
+        if let Some(before) = link.way.own.timer.replace(when) {
+            self.timers.remove(&(before, place));
+        }
+        self.timers.insert((when, place));
+    }
+
+    /// A connection needs no timer any more.
+    fn untime(&mut self, place: u32) {
+        if let Some(when) = self.links.at(place).and_then(|link| link.way.own.timer.take()) {
+            self.timers.remove(&(when, place));
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! What the contexts of one domain share, and the settings that all transports over frames have.
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use hg_na::{Caps, CheckedBy, Error, PutOrdering, Sleep};
+use hg_na_link::{
+    Limits,
+    frame::{CONTROL_MAX, MESSAGE_MAX},
+};
+use hg_na_memory::ForkGuard;
+use hg_na_parts::{
+    Reader,
+    regions::{Regions, SEGMENTS_MAX},
+};
+
+/// Setting: milliseconds until a peer that does not answer the greeting is given up.
+pub const CONNECT_TIMEOUT_MS: &str = "connect-timeout-ms";
+/// Setting: milliseconds until a peer that is cut off without a word is given up.
+pub const SILENCE_BOUND_MS: &str = "silence-bound-ms";
+/// Setting: connections of one context at a time.
+pub const MAX_PEERS: &str = "max-peers";
+/// Setting: `off` moves put and get in messages even where there are one-sided operations.
+pub const RMA: &str = "rma";
+
+/// Messages of one kind, to one peer, that wait for credits.
+const QUEUE_DEPTH: usize = 1024;
+/// What each peer's handle takes at a time.
+pub const LIMITS: Limits = Limits {
+    message: MESSAGE_MAX,
+    control: CONTROL_MAX,
+    depth: QUEUE_DEPTH,
+    transfers: QUEUE_DEPTH,
+};
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
+const SILENCE_BOUND: Duration = Duration::from_secs(30);
+/// The kernel counts its probes in seconds.
+const SILENCE_BOUND_MIN: Duration = Duration::from_secs(3);
+const PEERS: usize = 65_536;
+
+/// Settings that all transports over frames have.
+#[derive(Debug, Clone)]
+pub struct Bounds {
+    /// For greeting a peer.
+    pub connect_timeout: Duration,
+    /// For noticing a peer that is cut off.
+    pub silence_bound: Duration,
+    /// Connections of one context.
+    pub max_peers: usize,
+    /// Whether one-sided operations are used where there are any.
+    pub rma: bool,
+}
+
+impl Bounds {
+    /// Reads them.
+    ///
+    /// # Errors
+    /// [`Error::BadSetting`] for a value that is not taken.
+    pub fn read(reader: &Reader<'_>) -> Result<Self, Error> {
+        let silence_bound = reader.milliseconds(SILENCE_BOUND_MS, SILENCE_BOUND)?;
+        if silence_bound < SILENCE_BOUND_MIN {
+            return Err(Reader::bad(SILENCE_BOUND_MS, "the kernel's probes need 3000 at least"));
+        }
+        Ok(Self {
+            connect_timeout: reader.milliseconds(CONNECT_TIMEOUT_MS, CONNECT_TIMEOUT)?,
+            silence_bound,
+            max_peers: reader.count(MAX_PEERS, PEERS)?,
+            rma: reader.switch(RMA, "on", "off", true)?,
+        })
+    }
+
+    /// What a plugin can do. `sleeps`: its endpoint can be waited on.
+    #[must_use]
+    pub fn caps(&self, sleeps: bool) -> Caps {
+        let mut caps = Caps::minimal();
+        caps.max_unexpected = MESSAGE_MAX;
+        caps.max_expected = MESSAGE_MAX;
+        caps.max_control = CONTROL_MAX;
+        caps.short_unexpected = hg_na::INLINE_MAX;
+        caps.short_expected = hg_na::INLINE_MAX;
+        caps.queue_depth = QUEUE_DEPTH;
+        caps.max_contexts = 256;
+        caps.max_segments = SEGMENTS_MAX;
+        caps.one_sided = true;
+        caps.checked_by = CheckedBy::Owner;
+        caps.put_ordering = PutOrdering::AfterCompletion;
+        caps.sleep = if sleeps { Sleep::Descriptor } else { Sleep::Poll };
+        caps.joins = sleeps;
+        caps.silence_bound = Some(self.silence_bound);
+        caps
+    }
+}
+
+/// Which contexts are open.
+#[derive(Debug)]
+pub struct Ids([bool; 256]);
+
+impl Ids {
+    /// Whether one is.
+    #[must_use]
+    pub fn is_open(&self, id: u8) -> bool {
+        self.0[usize::from(id)]
+    }
+
+    /// One is.
+    pub fn opened(&mut self, id: u8) {
+        self.0[usize::from(id)] = true;
+    }
+}
+
+/// What the contexts of one domain share.
+#[derive(Debug)]
+pub struct Common {
+    /// What they can do.
+    pub caps: Caps,
+    /// What they keep to.
+    pub bounds: Bounds,
+    /// Whether they take connections.
+    pub listen: bool,
+    /// Registered memory.
+    pub regions: Arc<Regions>,
+    /// Tells a forked child.
+    pub guard: Arc<ForkGuard>,
+    ids: Mutex<Ids>,
+}
+
+impl Common {
+    /// Of a domain without contexts.
+    ///
+    /// # Errors
+    /// [`Error::Os`].
+    pub fn new(bounds: Bounds, sleeps: bool, listen: bool) -> Result<Self, Error> {
+        let guard = Arc::new(ForkGuard::new()?);
+        Ok(Self {
+            caps: bounds.caps(sleeps),
+            bounds,
+            listen,
+            regions: Regions::new(Arc::clone(&guard))?,
+            guard,
+            ids: Mutex::new(Ids([false; 256])),
+        })
+    }
+
+    /// Refuses a forked child.
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub fn same_process(&self) -> Result<(), Error> {
+        if self.guard.is_child() { Err(Error::Forked) } else { Ok(()) }
+    }
+
+    /// Which contexts are open, as long as the guard is held.
+    pub fn ids(&self) -> MutexGuard<'_, Ids> {
+        self.ids.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A context has closed: its id is free.
+    pub(crate) fn closed(&self, id: u8) {
+        self.ids().0[usize::from(id)] = false;
+    }
+}
