@@ -11,7 +11,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs as _};
 
 use hg_na::{Address, Error};
 
-use crate::lifeline::Place;
+use hg_na_frames::Place;
 
 /// What stands before the provider.
 pub(crate) const PREFIX: &str = "ofi+";

@@ -50,7 +50,7 @@ pub(crate) fn choose(
     let mut all: Vec<Offer> = Vec::new();
     let mut wanted = Wanted { provider: Some(provider), source, ..Wanted::default() };
     let ways = settings.way.map_or(vec![Way::Untagged, Way::Tagged], |way| vec![way]);
-    let one_sided = if settings.rma { &[true, false][..] } else { &[false] };
+    let one_sided = if settings.bounds.rma { &[true, false][..] } else { &[false] };
     for (way, one_sided) in ways.iter().flat_map(|way| one_sided.iter().map(|it| (*way, *it))) {
         if all.is_empty() {
             wanted = Wanted { way, one_sided, ..wanted };

@@ -3,19 +3,18 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use hg_na::{Address, Caps, Context, Domain, Error, Memory, OpenOptions, Region, Rights};
-use hg_na_memory::ForkGuard;
+use hg_na_frames::{Common, FramesWaiter, Listener, Place};
 
 use crate::{
     address::{Asked, LOCAL, address_of, local, provider, target},
     choice,
-    context::OfiContext,
     fabric::{Endpoint, Form, Offer},
     leftovers::{self, Announced, Mark},
-    lifeline::{Listener, Place},
-    settings::{Settings, caps},
-    shared::{Home, Ids, Opened, Shared},
+    settings::Settings,
+    shared::{Home, Opened, Shared},
+    transport::{Ofi, OfiContext},
 };
-use hg_na_parts::regions::{Regions, ServedRegion, random};
+use hg_na_parts::regions::{ServedRegion, random};
 
 #[derive(Debug)]
 pub(crate) struct OfiDomain(Arc<Shared>);
@@ -53,18 +52,14 @@ impl OfiDomain {
         }
         let (endpoint, mark) = open_marked(&offer, form)?;
         let sleeps = endpoint.wait_fd().is_some();
-        let guard = Arc::new(ForkGuard::new()?);
         Ok(Self(Arc::new(Shared {
-            caps: caps(&settings, sleeps),
-            settings,
+            common: Arc::new(Common::new(settings.bounds, sleeps, options.listen)?),
+            retry_bound: settings.retry_bound,
             provider,
-            listen: options.listen,
-            regions: Regions::new(Arc::clone(&guard))?,
-            guard,
             offer,
             form,
             home,
-            ids: Mutex::new(Ids { first: Some((endpoint, mark, listener)), open: [false; 256] }),
+            first: Mutex::new(Some((endpoint, mark, listener))),
         })))
     }
 
@@ -72,7 +67,7 @@ impl OfiDomain {
         let shared = &self.0;
         let place = shared.home.place(id);
         let listener =
-            Listener::bind(&place, shared.listen, &address_of(&shared.provider, &place)?)?;
+            Listener::bind(&place, shared.common.listen, &address_of(&shared.provider, &place)?)?;
         let (endpoint, mark) = open_marked(&shared.offer, shared.form)?;
         Ok((endpoint, mark, listener))
     }
@@ -86,6 +81,19 @@ fn open_marked(offer: &Offer, form: Form) -> Result<(Endpoint, Option<Mark>), Er
     Ok((endpoint, mark))
 }
 
+fn context_of(
+    shared: &Arc<Shared>,
+    id: u8,
+    (endpoint, mark, listener): Opened,
+) -> Result<OfiContext, Error> {
+    let address = address_of(&shared.provider, &listener.place)?;
+    let (wait_fd, common) = (endpoint.wait_fd(), Arc::clone(&shared.common));
+    let fds: Vec<_> = wait_fd.into_iter().chain([endpoint.bell()]).collect();
+    let waiter = FramesWaiter::new(Arc::clone(&common.guard), &fds, wait_fd.is_some())?;
+    let transport = Ofi::new(Arc::clone(shared), endpoint, mark);
+    OfiContext::new(common, (id, address), (transport, waiter), listener)
+}
+
 /// 16 hexadecimal digits.
 fn made_up_name() -> Result<String, Error> {
     let bytes = random()?;
@@ -95,27 +103,29 @@ fn made_up_name() -> Result<String, Error> {
 
 impl Domain for OfiDomain {
     fn caps(&self) -> &Caps {
-        &self.0.caps
+        &self.0.common.caps
     }
 
     fn register(&self, memory: Memory, rights: Rights) -> Result<Region, Error> {
-        self.0.same_process()?;
-        Ok(Region::new(ServedRegion::register(&self.0.regions, memory, rights)?))
+        self.0.common.same_process()?;
+        Ok(Region::new(ServedRegion::register(&self.0.common.regions, memory, rights)?))
     }
 
     fn context(&self, id: u8) -> Result<Box<dyn Context>, Error> {
         let shared = &self.0;
-        shared.same_process()?;
-        let mut ids = shared.ids.lock().unwrap_or_else(PoisonError::into_inner);
-        if ids.open[usize::from(id)] {
+        shared.common.same_process()?;
+        let mut ids = shared.common.ids();
+        if ids.is_open(id) {
             let place = shared.home.place(id);
             return Err(Error::AddressInUse(address_of(&shared.provider, &place)?));
         }
-        let kept = if id == 0 { ids.first.take() } else { None };
-        let (endpoint, mark, listener) = kept.map_or_else(|| self.endpoint(id), Ok)?;
-        let address = address_of(&shared.provider, &listener.place)?;
-        let context = OfiContext::new(Arc::clone(shared), id, address, (endpoint, mark), listener)?;
-        ids.open[usize::from(id)] = true;
+        let kept = match id {
+            0 => shared.first.lock().unwrap_or_else(PoisonError::into_inner).take(),
+            _ => None,
+        };
+        let opened = kept.map_or_else(|| self.endpoint(id), Ok)?;
+        let context = context_of(shared, id, opened)?;
+        ids.opened(id);
         Ok(Box::new(context))
     }
 
@@ -147,10 +157,8 @@ mod tests {
         let open = || OfiDomain::open(&url, &OpenOptions::listening()).unwrap();
         let (own, other) = (open(), open());
         let mut there = other.context(0).unwrap();
-        let (endpoint, mark, listener) = own.0.ids.lock().unwrap().first.take().unwrap();
-        let address = address_of("tcp", &listener.place).unwrap();
-        let shared = Arc::clone(&own.0);
-        let mut here = OfiContext::new(shared, 0, address, (endpoint, mark), listener).unwrap();
+        let opened = own.0.first.lock().unwrap().take().unwrap();
+        let mut here = context_of(&own.0, 0, opened).unwrap();
         let to = here.lookup(there.address()).unwrap();
         let send = || Op::SendUnexpected { to, message: Message::copied(b"hello") };
         here.post(1, send()).unwrap();
@@ -161,7 +169,7 @@ mod tests {
             here.progress(Instant::now(), &mut done).unwrap();
             there.progress(Instant::now(), &mut heard).unwrap();
         }
-        lose_everything(here.endpoint());
+        lose_everything(here.transport.endpoint());
         here.post(2, Op::RecvExpected { from: to, tag: 5 }).unwrap();
         here.post(3, send()).unwrap();
         let ended = |it: &Completion| match it {

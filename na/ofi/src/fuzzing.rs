@@ -13,10 +13,15 @@ use std::{
 
 use hg_na::{Completion, Context, Domain as _, OpenOptions};
 
-use crate::{
-    domain::OfiDomain,
-    wire::{HEADER, Header, RECORD_MAX, Record},
+use hg_na_link::{
+    Header,
+    frame::HEADER,
+    record::{self, RECORD_MAX},
 };
+
+use crate::{domain::OfiDomain, wire::Greeting};
+
+type Record = record::Record<Greeting>;
 
 /// Longest time for which a lifeline that was closed may stand in the table.
 const GONE: Duration = Duration::from_secs(8);
@@ -81,9 +86,9 @@ fn check_records(bytes: &[u8], (front, back): (&[u8], &[u8])) {
 }
 
 fn check_header(bytes: &[u8]) {
-    let Some((header, content)) = Header::decode(bytes) else { return };
+    let Some((link, header, content)) = Header::decode(bytes) else { return };
     let mut encoded = [0; HEADER];
-    header.encode(&mut encoded);
+    header.encode(link, &mut encoded);
     assert!(bytes.starts_with(&encoded) && bytes.ends_with(content), "it says something else");
 }
 

@@ -40,29 +40,19 @@
 //! | `fuzzing` | for fuzz targets only | no |
 
 mod address;
-mod arrive;
 mod choice;
-mod chores;
-mod context;
 mod domain;
 #[expect(unsafe_code, reason = "calls into a C library")]
 mod fabric;
 #[cfg(feature = "fuzzing")]
 mod fuzzing;
 mod leftovers;
-mod lent;
-mod lifeline;
-mod link;
 mod listing;
-mod moves;
 mod offered;
 mod plugin;
-mod post;
-mod send;
 mod settings;
 mod shared;
-mod strangers;
-mod waiter;
+mod transport;
 mod wire;
 
 #[cfg(feature = "fuzzing")]

@@ -1,10 +1,13 @@
-//! What a domain can be told when it is opened, and what the plugin can do.
+//! What a domain can be told when it is opened.
 
 use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
-use hg_na::{Caps, CheckedBy, Error, PutOrdering, Sleep};
-use hg_na_link::Limits;
-use hg_na_parts::{Reader, Subnet, regions::SEGMENTS_MAX};
+use hg_na::Error;
+use hg_na_frames::{
+    Bounds,
+    common::{CONNECT_TIMEOUT_MS, MAX_PEERS, RMA, SILENCE_BOUND_MS},
+};
+use hg_na_parts::{Reader, Subnet};
 
 use crate::fabric::Way;
 
@@ -14,24 +17,14 @@ pub(crate) const DOMAIN: &str = "domain";
 pub(crate) const SUBNET: &str = "subnet";
 /// Setting: the address of this machine on which lifelines are taken, for providers without internet addresses.
 pub(crate) const LIFELINE: &str = "lifeline";
-/// Setting: milliseconds until a peer that does not answer the greeting is given up.
-pub(crate) const CONNECT_TIMEOUT_MS: &str = "connect-timeout-ms";
-/// Setting: milliseconds until a peer that is cut off without a word is given up.
-pub(crate) const SILENCE_BOUND_MS: &str = "silence-bound-ms";
 /// Setting: milliseconds until a peer that lives, but to whom libfabric sends nothing, is given up.
 pub(crate) const RETRY_BOUND_MS: &str = "retry-bound-ms";
-/// Setting: connections of one context at a time.
-pub(crate) const MAX_PEERS: &str = "max-peers";
-
 /// Setting: `off` posts a frame for each message even where the provider has multi-receive buffers.
 pub(crate) const MULTI_RECEIVE: &str = "multi-receive";
 /// Setting: `tagged` uses tagged messages even where the provider has others.
 pub(crate) const MESSAGES: &str = "messages";
 /// Setting: `off` polls even where the provider has something to wait on.
 pub(crate) const SLEEP: &str = "sleep";
-
-/// Setting: `off` moves put and get in messages even where the provider has one-sided operations.
-pub(crate) const RMA: &str = "rma";
 
 const KNOWN: [&str; 11] = [
     DOMAIN,
@@ -47,26 +40,7 @@ const KNOWN: [&str; 11] = [
     SLEEP,
 ];
 
-/// Longest message in bytes: several frames where a provider's are shorter.
-pub(crate) const MESSAGE_MAX: usize = 16 << 10;
-/// Longest control message in bytes.
-pub(crate) const CONTROL_MAX: usize = 1024;
-/// Messages of one kind, to one peer, that wait for credits.
-const QUEUE_DEPTH: usize = 1024;
-/// What each peer's handle takes at a time.
-pub(crate) const LIMITS: Limits = Limits {
-    message: MESSAGE_MAX,
-    control: CONTROL_MAX,
-    depth: QUEUE_DEPTH,
-    transfers: QUEUE_DEPTH,
-};
-
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
-const SILENCE_BOUND: Duration = Duration::from_secs(30);
-/// The kernel counts its probes in seconds.
-const SILENCE_BOUND_MIN: Duration = Duration::from_secs(3);
 const RETRY_BOUND: Duration = Duration::from_secs(60);
-const PEERS: usize = 65_536;
 
 /// The settings of one domain.
 #[derive(Debug, Clone)]
@@ -74,11 +48,8 @@ pub(crate) struct Settings {
     pub(crate) domain: Option<String>,
     pub(crate) subnet: Option<Subnet>,
     pub(crate) lifeline: Option<IpAddr>,
-    pub(crate) connect_timeout: Duration,
-    pub(crate) silence_bound: Duration,
+    pub(crate) bounds: Bounds,
     pub(crate) retry_bound: Duration,
-    pub(crate) max_peers: usize,
-    pub(crate) rma: bool,
     /// `None`: where it pays.
     pub(crate) multi_receive: Option<bool>,
     /// `None`: untagged, if the provider has that.
@@ -93,10 +64,6 @@ impl Settings {
     /// [`Error::BadSetting`] for a name or a value that is not taken.
     pub(crate) fn read(settings: &BTreeMap<String, String>) -> Result<Self, Error> {
         let reader = Reader::new("ofi", &KNOWN, settings)?;
-        let silence_bound = reader.milliseconds(SILENCE_BOUND_MS, SILENCE_BOUND)?;
-        if silence_bound < SILENCE_BOUND_MIN {
-            return Err(Reader::bad(SILENCE_BOUND_MS, "the kernel's probes need 3000 at least"));
-        }
         let lifeline = reader
             .text(LIFELINE)
             .map(|text| text.parse().map_err(|_| Reader::bad(LIFELINE, "it takes an IP address")));
@@ -110,39 +77,16 @@ impl Settings {
             Some(_) => Some(Way::Untagged),
         };
         Ok(Self {
-            rma: reader.switch(RMA, "on", "off", true)?,
+            bounds: Bounds::read(&reader)?,
             multi_receive,
             way,
             sleep: reader.switch(SLEEP, "on", "off", true)?,
             domain: reader.text(DOMAIN).map(str::to_owned),
             subnet: reader.subnet(SUBNET)?,
             lifeline: lifeline.transpose()?,
-            connect_timeout: reader.milliseconds(CONNECT_TIMEOUT_MS, CONNECT_TIMEOUT)?,
-            silence_bound,
             retry_bound: reader.milliseconds(RETRY_BOUND_MS, RETRY_BOUND)?,
-            max_peers: reader.count(MAX_PEERS, PEERS)?,
         })
     }
-}
-
-/// What this plugin can do. `sleeps`: the provider has something to wait on.
-pub(crate) fn caps(settings: &Settings, sleeps: bool) -> Caps {
-    let mut caps = Caps::minimal();
-    caps.max_unexpected = MESSAGE_MAX;
-    caps.max_expected = MESSAGE_MAX;
-    caps.max_control = CONTROL_MAX;
-    caps.short_unexpected = hg_na::INLINE_MAX;
-    caps.short_expected = hg_na::INLINE_MAX;
-    caps.queue_depth = QUEUE_DEPTH;
-    caps.max_contexts = 256;
-    caps.max_segments = SEGMENTS_MAX;
-    caps.one_sided = true;
-    caps.checked_by = CheckedBy::Owner;
-    caps.put_ordering = PutOrdering::AfterCompletion;
-    caps.sleep = if sleeps { Sleep::Descriptor } else { Sleep::Poll };
-    caps.joins = sleeps;
-    caps.silence_bound = Some(settings.silence_bound);
-    caps
 }
 
 #[cfg(test)]
@@ -170,6 +114,6 @@ mod tests {
         ] {
             assert!(matches!(read(name, value), Err(Error::BadSetting { .. })), "{name} {value}");
         }
-        assert_eq!(read(SILENCE_BOUND_MS, "4000").unwrap().silence_bound.as_secs(), 4);
+        assert_eq!(read(SILENCE_BOUND_MS, "4000").unwrap().bounds.silence_bound.as_secs(), 4);
     }
 }

@@ -2,19 +2,16 @@
 
 use std::{
     net::{IpAddr, SocketAddr},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
+    time::Duration,
 };
 
-use hg_na::{Caps, Error};
-use hg_na_memory::ForkGuard;
-use hg_na_parts::regions::Regions;
+use hg_na_frames::{Common, Listener, Place};
 
 use crate::{
     address::local,
     fabric::{Endpoint, Form, Offer, Way},
     leftovers::Mark,
-    lifeline::{Listener, Place},
-    settings::Settings,
 };
 
 /// What a context is made of.
@@ -23,18 +20,17 @@ pub(crate) type Opened = (Endpoint, Option<Mark>, Listener);
 /// What the contexts of one domain share.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    pub(crate) caps: Caps,
-    pub(crate) settings: Settings,
+    pub(crate) common: Arc<Common>,
+    /// Until a peer that lives, but to whom libfabric sends nothing, is given up.
+    pub(crate) retry_bound: Duration,
     /// As in the URL: `tcp`, whatever libfabric calls the layers that make it.
     pub(crate) provider: String,
-    pub(crate) listen: bool,
-    pub(crate) regions: Arc<Regions>,
-    pub(crate) guard: Arc<ForkGuard>,
     pub(crate) offer: Offer,
     pub(crate) form: Form,
     /// Where context 0 is; a network's port is the one that it got.
     pub(crate) home: Home,
-    pub(crate) ids: Mutex<Ids>,
+    /// Opened with the domain, for context 0: so that whatever is wrong shows then.
+    pub(crate) first: Mutex<Option<Opened>>,
 }
 
 /// Where the contexts of a domain are.
@@ -56,34 +52,12 @@ impl Home {
     }
 }
 
-/// Which contexts are open.
-#[derive(Debug)]
-pub(crate) struct Ids {
-    /// Opened with the domain, for context 0: so that whatever is wrong shows then.
-    pub(crate) first: Option<Opened>,
-    pub(crate) open: [bool; 256],
-}
-
 impl Shared {
-    /// Refuses a forked child.
-    ///
-    /// # Errors
-    /// [`Error::Forked`].
-    pub(crate) fn same_process(&self) -> Result<(), Error> {
-        if self.guard.is_child() { Err(Error::Forked) } else { Ok(()) }
-    }
-
     /// What both sides of a connection have to speak.
     pub(crate) fn speech(&self) -> String {
         match self.form.way {
             Way::Untagged => self.provider.clone(),
             Way::Tagged => format!("{} with tagged messages", self.provider),
         }
-    }
-
-    /// A context has closed: its id is free.
-    pub(crate) fn closed(&self, id: u8) {
-        let mut ids = self.ids.lock().unwrap_or_else(PoisonError::into_inner);
-        ids.open[usize::from(id)] = false;
     }
 }

@@ -41,5 +41,4 @@ pub(crate) use endpoint::{Endpoint, Event, Handed};
 pub(crate) use fault::Fault;
 pub(crate) use intake::Arrival;
 pub(crate) use offer::{Offer, Wanted, library, offers};
-pub(crate) use rma::Grant;
 pub(crate) use way::{Form, Way};

@@ -1,6 +1,6 @@
 //! One-sided operations (`fi_rma`): memory that is lent to a peer, and moves between own memory and a peer's.
 //!
-//! The provider's registration mode is honoured: [`Grant`] says what a peer is told of a registration, [`register`]
+//! The provider's registration mode is honoured: [`grant_of`] says what a peer is told of a registration, [`register`]
 //! what the library is. Each registration covers one run of memory: no provider has to take more than one segment.
 //! Memory that the library may still touch is kept alive here, whatever becomes of its region.
 //! Keys are random, as long as the provider takes them, where this side chooses them: whoever reaches the endpoint and guesses one reads or
@@ -9,6 +9,7 @@
 use std::{ffi::c_void, mem, ptr};
 
 use hg_na::Segment;
+use hg_na_link::Grant;
 use hg_na_memory::Held;
 use hg_na_parts::regions;
 use libfabric_sys::{self as sys, calls};
@@ -36,25 +37,11 @@ const PLACES: usize = 64 * MOVES_MAX;
 /// Registrations that the library has refused to close, from which on nothing more is lent: bytes travel in frames.
 pub(super) const UNCLOSED_MAX: usize = 64;
 
-/// What a peer needs to reach a registered run of memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Grant {
-    /// Where it starts: a virtual address, or 0 (`FI_MR_VIRT_ADDR`).
-    pub(crate) address: u64,
-    pub(crate) key: u64,
-}
-
-impl Grant {
-    /// Of a run, as the registration mode says. `chosen`: the provider's key, or what it was asked for.
-    fn of(mr_mode: i32, run: Segment, chosen: u64) -> Self {
-        let is_virtual = mr_mode & sys::MR_VIRT_ADDR != 0;
-        Self { address: if is_virtual { run.address as u64 } else { 0 }, key: chosen }
-    }
-
-    /// The same, some bytes further on.
-    pub(crate) fn at(self, offset: u64) -> Self {
-        Self { address: self.address.wrapping_add(offset), ..self }
-    }
+/// What a peer needs to reach a registered run, as the registration mode says: a virtual address, or 0 (`FI_MR_VIRT_ADDR`), and the
+/// provider's key, or what it was asked for.
+fn grant_of(mr_mode: i32, run: Segment, key: u64) -> Grant {
+    let is_virtual = mr_mode & sys::MR_VIRT_ADDR != 0;
+    Grant { address: if is_virtual { run.address as u64 } else { 0 }, key }
 }
 
 /// Registered memory of a peer's use, or of a move's own.
@@ -183,7 +170,7 @@ impl Endpoint {
         let access = if is_written { sys::REMOTE_WRITE } else { sys::REMOTE_READ };
         let (region, key) = self.register_run(run, access)?;
         let Some(side) = &mut self.one_sided else { return Err(unsupported()) };
-        let grant = Grant::of(side.mr_mode, run, key);
+        let grant = grant_of(side.mr_mode, run, key);
         let place = side.lent.iter().position(Option::is_none).unwrap_or(side.lent.len());
         let lent = Some(Lent { region, memory: Some(memory.clone()) });
         if place == side.lent.len() {
@@ -383,10 +370,10 @@ mod tests {
     #[test]
     fn a_grant_is_a_virtual_address_or_an_offset_as_the_mode_says() {
         let run = Segment { address: 0x7000, len: 64 };
-        let grant = Grant::of(sys::MR_VIRT_ADDR | sys::MR_ALLOCATED, run, 5);
+        let grant = grant_of(sys::MR_VIRT_ADDR | sys::MR_ALLOCATED, run, 5);
         assert_eq!(grant, Grant { address: 0x7000, key: 5 });
         assert_eq!(grant.at(8).address, 0x7008);
-        let grant = Grant::of(sys::MR_LOCAL | sys::MR_PROV_KEY, run, 9);
+        let grant = grant_of(sys::MR_LOCAL | sys::MR_PROV_KEY, run, 9);
         assert_eq!(grant, Grant { address: 0, key: 9 });
         assert_eq!(grant.at(8), Grant { address: 8, key: 9 });
     }

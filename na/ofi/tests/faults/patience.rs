@@ -89,7 +89,7 @@ fn record(line: &mut dyn Line) -> Option<u8> {
 /// As the layout in `wire` says.
 fn welcome(provider: &str, name: &[u8]) -> Vec<u8> {
     let mut record = vec![2];
-    record.extend(b"hg-ofi\x00\x03");
+    record.extend(b"hg-ofi\x00\x04");
     record.extend(3u32.to_le_bytes());
     record.extend(7u64.to_le_bytes());
     record.extend(4096u32.to_le_bytes());

@@ -50,7 +50,7 @@ fn hello(address: &Address, number: u32) -> Vec<u8> {
         [&2u16.to_ne_bytes()[..], &[high, low, 127, 0, 0, 1], &[0; 8]].concat()
     };
     let mut record = vec![1];
-    record.extend(b"hg-ofi\x00\x03");
+    record.extend(b"hg-ofi\x00\x04");
     record.extend(number.to_le_bytes());
     record.extend(7u64.to_le_bytes());
     record.extend(4096u32.to_le_bytes());
