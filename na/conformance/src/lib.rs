@@ -30,6 +30,8 @@
 //! What the suite cannot do for a transport that it does not know: write rubbish to the wire
 //! (sentence 12). It forges descriptors; frames and shared memory are fuzzed by the plugin itself.
 //!
+//! A process that forks: [`is_inert`] asks everything of a child's copies.
+//!
 //! # Wrappers
 //! [`Faulty`] injects seeded faults, [`Traced`] records what happens; both take any plugin and are
 //! plugins. [`layer`] is what they are made of, for wrappers of your own. [`Mem`] is the reference,
@@ -45,6 +47,7 @@
 
 mod child;
 mod faulty;
+mod forked;
 pub mod layer;
 mod list;
 mod mem;
@@ -59,6 +62,7 @@ mod world;
 
 pub use child::child_main;
 pub use faulty::{Faults, Faulty};
+pub use forked::is_inert;
 pub use list::{PROCESS_TESTS, TESTS};
 pub use mem::Mem;
 pub use outcome::Outcome;

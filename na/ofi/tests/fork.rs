@@ -9,13 +9,11 @@ use std::{
     os::fd::AsFd as _,
     process::{Command, Stdio},
     sync::Arc,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
-use hg_na::{
-    Address, Completion, Context, Domain, Error, GoneReason, Memory, Op, OpenOptions, Peer,
-    Plugin as _, Rights,
-};
+use hg_na::{Address, Completion, Context, Domain, GoneReason, Op, OpenOptions, Peer, Plugin as _};
+use hg_na_conformance::is_inert;
 use hg_na_ofi::OfiPlugin;
 use nix::{
     libc,
@@ -54,31 +52,6 @@ impl Told {
 
 fn hello(to: Peer) -> Op {
     Op::SendUnexpected { to, message: b"hello".to_vec().into() }
-}
-
-/// Whether everything that the child asks of its copies is refused; that one is dropped leaves the parent's alone.
-fn is_inert(
-    domain: &Arc<dyn Domain>,
-    mut context: Box<dyn Context>,
-    dropped: Box<dyn Context>,
-    peer: Peer,
-) -> bool {
-    let is_forked = |error: &Error| matches!(error, Error::Forked);
-    let own = context.address().clone();
-    let refused = [
-        context.lookup(&own).err(),
-        context.post(3, hello(peer)).err().map(|rejected| rejected.error),
-        context.progress(Instant::now(), &mut Vec::new()).err(),
-        domain.register(Memory::from(vec![1; 9]), Rights::all()).err(),
-        domain.context(7).err(),
-        context.waiter().wait(Some(Duration::ZERO)).err(),
-    ];
-    context.forget(peer);
-    let sleeps = context.may_sleep();
-    drop(dropped);
-    // As in a child that goes on without touching it: nothing closes the child's copies of sockets, should it have any.
-    std::mem::forget(context);
-    !sleeps && refused.iter().all(|error| error.as_ref().is_some_and(is_forked))
 }
 
 /// Greets its target, forks, greets it again, and waits to be killed; its child says what its copies answer, and lives on

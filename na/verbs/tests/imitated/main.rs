@@ -2,4 +2,5 @@
 
 mod behaviour;
 mod conformance;
+mod forked;
 mod imitation;
