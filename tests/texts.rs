@@ -18,11 +18,17 @@ fn lookup(address: &str) -> String {
 
 #[test]
 fn a_url_as_mercury_writes_it_is_answered_with_the_one_to_write_here() {
+    // Without libfabric between, where this build has that.
+    let (verbs, last) = if cfg!(feature = "verbs") {
+        ("verbs", ", sm, tcp, verbs")
+    } else {
+        ("ofi+verbs", ", sm, tcp")
+    };
     for (theirs, ours) in [
         ("na+sm://", "sm"),
         ("SM://name", "sm"),
         ("ofi+tcp;ofi_rxm://127.0.0.1", "ofi+tcp"),
-        ("verbs;ofi_rxm://mlx5_0", "ofi+verbs"),
+        ("verbs;ofi_rxm://mlx5_0", verbs),
         ("TCP://127.0.0.1:1", "tcp"),
     ] {
         for said in [open(theirs), lookup(theirs)] {
@@ -31,7 +37,7 @@ fn a_url_as_mercury_writes_it_is_answered_with_the_one_to_write_here() {
     }
     for said in [open("http://x"), lookup("http://x")] {
         let start = "no transport of this build takes `http://`: there are: ofi+cxi, ";
-        assert!(said.starts_with(start) && said.ends_with(", sm, tcp"), "{said}");
+        assert!(said.starts_with(start) && said.ends_with(last), "{said}");
     }
 }
 

@@ -1,55 +1,25 @@
 //! Calls and bulk data over `verbs://`, through the facade, between processes on two cards that a cable joins, and over shared memory inside
 //! the node. `tests/verbs-vm` runs it over soft-RoCE in a virtual machine.
 //!
-//! `HG_VERBS_DEVICES` names both cards: `rxe0,rxe1`. A second process is this test binary again, by the test `a_process_of_its_own`, with a
-//! URL in its environment.
+//! `HG_VERBS_DEVICES` names both cards: `rxe0,rxe1`.
 
 #![expect(clippy::unwrap_used, reason = "a test that panics has failed")]
 
-use std::{
-    env, fs,
-    io::{BufRead as _, BufReader, Read as _},
-    process::{Child, Command, Stdio},
-};
+#[path = "../ofi/target.rs"]
+mod target;
 
-use hg::{
-    CallError, Request,
-    bulk::{Descriptor, Rights},
-};
+use std::{env, fs, process::Command};
 
+use hg::{CallError, bulk::Rights};
+use target::{
+    MIB, Target, add, assert_answers, assert_moves, assert_succeeded, builder, echo, pattern,
+    reversed,
+};
 use watchdog::Watchdog;
 
-const URL: &str = "HG_TEST_URL";
-const ROUTING: &str = "HG_TEST_ROUTING";
 const DEVICES: &str = "HG_VERBS_DEVICES";
 /// Deaths of [`killed_targets_cost_nobody_else_anything_and_leave_nothing`].
 const KILLS: &str = "HG_TEST_KILLS";
-const MARK: &str = "@ ";
-const MIB: usize = 1 << 20;
-
-#[hg::rpc]
-fn add(a: u64, b: u64) -> u64 {
-    a + b
-}
-
-#[hg::rpc]
-fn echo(bytes: &[u8]) -> Vec<u8> {
-    bytes.to_vec()
-}
-
-#[hg::rpc]
-async fn reversed(request: &Request, from: Descriptor, into: Descriptor) -> Result<u64, String> {
-    let (engine, origin) = (request.engine(), request.origin());
-    let mut bytes = engine.fetch(&origin, &from).await.map_err(|error| error.to_string())?;
-    bytes.reverse();
-    let own = engine.expose(bytes, Rights::empty()).map_err(|error| error.to_string())?;
-    engine.push(&origin, &own, into).await.map_err(|error| error.to_string())?;
-    Ok(own.len())
-}
-
-fn builder(routing: &str) -> hg::Builder {
-    hg::builder().setting("routing", routing)
-}
 
 /// The URL of a card: 0 or 1.
 fn url(card: usize) -> String {
@@ -58,71 +28,14 @@ fn url(card: usize) -> String {
     format!("verbs://{}", devices[card % devices.len()])
 }
 
-/// A process that serves; killed when dropped.
-struct Target {
-    process: Child,
-    address: String,
-}
-
-impl Target {
-    fn start(url: &str, routing: &str) -> Self {
-        let mut process = Command::new(env::current_exe().unwrap())
-            .args(["--exact", "a_process_of_its_own", "--nocapture", "--test-threads", "1"])
-            .env(URL, url)
-            .env(ROUTING, routing)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
-        let address =
-            lines.find_map(|line| Some(line.ok()?.split_once(MARK)?.1.to_owned())).unwrap();
-        Self { process, address }
-    }
-
-    fn kill(&mut self) {
-        self.process.kill().unwrap();
-        self.process.wait().unwrap();
-    }
-}
-
-impl Drop for Target {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-/// Serves until its parent ends.
-#[test]
-#[expect(clippy::print_stdout, reason = "its one word to its parent")]
-fn a_process_of_its_own() {
-    let Ok(url) = env::var(URL) else { return };
-    watchdog::answer();
-    let engine = builder(&env::var(ROUTING).unwrap()).listen(true).open(&url).unwrap();
-    engine.register(add).unwrap();
-    engine.register(echo).unwrap();
-    engine.register(reversed).unwrap();
-    println!("{MARK}{}", engine.address());
-    let _ = std::io::stdin().read(&mut [0]);
-}
-
-fn pattern(len: usize) -> Vec<u8> {
-    (0..len).map(|at| u8::try_from(at * 7 % 251).unwrap()).collect()
-}
-
 #[test]
 fn calls_and_arguments_of_8_mib_come_back() {
     let _watchdog = Watchdog::start();
-    let large = pattern(8 * MIB);
     let target = Target::start(&url(0), "off");
     let engine = builder("off").open(&url(1)).unwrap();
     let peer = engine.lookup(&target.address).unwrap();
-    for number in 0..100 {
-        assert_eq!(engine.call(add, &peer, (number, 1)).wait().unwrap(), number + 1);
-    }
+    assert_answers(&engine, &peer, &pattern(8 * MIB), "verbs");
     assert_eq!(engine.way_of(&peer), "verbs");
-    assert!(engine.call(echo, &peer, (&large,)).wait().unwrap() == large);
 }
 
 #[test]
@@ -131,22 +44,7 @@ fn bulk_data_moves_both_ways_and_stale_descriptors_move_nothing() {
     let target = Target::start(&url(0), "off");
     let engine = builder("off").listen(true).open(&url(1)).unwrap();
     let peer = engine.lookup(&target.address).unwrap();
-    for len in [1, 4097, 32 << 10, 5 * MIB + 5] {
-        let mut bytes = pattern(len);
-        let from = engine.expose(bytes.clone(), Rights::READ).unwrap();
-        let into = engine.expose(vec![0; len], Rights::WRITE).unwrap();
-        let call = engine.call(reversed, &peer, (from.bound_descriptor(), into.descriptor()));
-        assert_eq!(call.wait().unwrap(), len as u64);
-        bytes.reverse();
-        assert!(into.into_vec().unwrap() == bytes, "{len} bytes");
-    }
-    let gone = engine.expose(pattern(MIB), Rights::READ).unwrap();
-    let stale = gone.descriptor();
-    drop(gone.into_vec().unwrap());
-    let into = engine.expose(vec![0; MIB], Rights::WRITE).unwrap();
-    let refused = engine.call(reversed, &peer, (stale, into.descriptor())).wait();
-    assert!(refused.is_err(), "{refused:?}");
-    assert!(into.into_vec().unwrap() == vec![0; MIB]);
+    assert_moves(&engine, &peer, &[1, 4097, 32 << 10, 5 * MIB + 5], "verbs");
 }
 
 #[test]
@@ -169,18 +67,10 @@ fn one_address_names_both_ways() {
 #[test]
 fn a_killed_target_is_reported_and_its_successor_is_a_new_peer() {
     let _watchdog = Watchdog::start();
-    let mut target = Target::start(&url(0), "off");
+    let target = Target::start(&url(0), "off");
     let engine = builder("off").open(&url(1)).unwrap();
-    let peer = engine.lookup(&target.address).unwrap();
-    assert_eq!(engine.call(add, &peer, (1, 1)).wait().unwrap(), 2);
-    target.kill();
-    let failed = engine.call(add, &peer, (1, 1)).wait();
-    assert!(matches!(failed, Err(CallError::PeerGone { .. })), "{failed:?}");
-    // The same address again.
-    let successor = Target::start(&target.address, "off");
-    assert_eq!(successor.address, target.address);
-    let peer = engine.lookup(&successor.address).unwrap();
-    assert_eq!(engine.call(add, &peer, (2, 2)).wait().unwrap(), 4);
+    let again = target.address.clone();
+    assert_succeeded(&engine, target, &again, "off");
 }
 
 /// The network device of a soft-RoCE card; up again when dropped.
