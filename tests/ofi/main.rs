@@ -63,21 +63,20 @@ fn memory_of(process: u32) -> Vec<std::ffi::OsString> {
 }
 
 #[test]
-fn what_processes_leave_that_are_all_killed_is_removed_by_the_next_one() {
+fn what_a_killed_process_leaves_is_removed_by_its_peer() {
     let _watchdog = Watchdog::start();
-    let mut targets = [Target::start("ofi+shm://", ""), Target::start("ofi+shm://", "")];
-    for target in &mut targets {
-        assert_eq!(memory_of(target.process.id()).len(), 1);
-        target.kill();
-    }
-    let living = Target::start("ofi+shm://", "");
-    for target in &targets {
-        assert!(memory_of(target.process.id()).is_empty());
-    }
+    let (mut target, living) = (Target::start("ofi+shm://", ""), Target::start("ofi+shm://", ""));
     let engine = hg::open("ofi+shm://").unwrap();
-    assert_eq!(memory_of(living.process.id()).len(), 1, "who lives keeps it");
-    let peer = engine.lookup(&living.address).unwrap();
+    let [peer, friend] = [&target, &living].map(|it| engine.lookup(&it.address).unwrap());
     assert_eq!(engine.call(add, &peer, (1, 1)).wait().unwrap(), 2);
+    assert_eq!(memory_of(target.process.id()).len(), 1);
+    target.kill();
+    assert!(engine.call(add, &peer, (1, 1)).wait().is_err());
+    watchdog::until("the dead one's memory is removed", || {
+        assert_eq!(engine.call(add, &friend, (1, 1)).wait().unwrap(), 2);
+        memory_of(target.process.id()).is_empty()
+    });
+    assert_eq!(memory_of(living.process.id()).len(), 1, "who lives keeps it");
 }
 
 #[test]

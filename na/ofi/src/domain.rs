@@ -6,10 +6,9 @@ use hg_na::{Address, Caps, Context, Domain, Error, Memory, OpenOptions, Region, 
 use hg_na_frames::{Common, FramesWaiter, Listener, Place};
 
 use crate::{
-    address::{Asked, LOCAL, address_of, local, provider, target},
+    address::{Asked, address_of, local, provider, target},
     choice,
-    fabric::{Endpoint, Form, Offer},
-    leftovers::{self, Announced, Mark},
+    fabric::Endpoint,
     settings::Settings,
     shared::{Home, Opened, Shared},
     transport::{Ofi, OfiContext},
@@ -47,10 +46,7 @@ impl OfiDomain {
             (Home::Network(ip, _), Place::Network(bound)) => Home::Network(*ip, bound.port()),
             _ => home,
         };
-        if provider == LOCAL {
-            leftovers::sweep();
-        }
-        let (endpoint, mark) = open_marked(&offer, form)?;
+        let endpoint = Endpoint::open(&offer, form)?;
         let sleeps = endpoint.wait_fd().is_some();
         Ok(Self(Arc::new(Shared {
             common: Arc::new(Common::new(settings.bounds, sleeps, options.listen)?),
@@ -59,7 +55,7 @@ impl OfiDomain {
             offer,
             form,
             home,
-            first: Mutex::new(Some((endpoint, mark, listener))),
+            first: Mutex::new(Some((endpoint, listener))),
         })))
     }
 
@@ -68,29 +64,20 @@ impl OfiDomain {
         let place = shared.home.place(id);
         let listener =
             Listener::bind(&place, shared.common.listen, &address_of(&shared.provider, &place)?)?;
-        let (endpoint, mark) = open_marked(&shared.offer, shared.form)?;
-        Ok((endpoint, mark, listener))
+        Ok((Endpoint::open(&shared.offer, shared.form)?, listener))
     }
-}
-
-/// An endpoint, and the mark of its memory: announced before libfabric makes that.
-fn open_marked(offer: &Offer, form: Form) -> Result<(Endpoint, Option<Mark>), Error> {
-    let _announced = if offer.provider == LOCAL { Announced::new() } else { None };
-    let endpoint = Endpoint::open(offer, form)?;
-    let mark = Mark::set(endpoint.name());
-    Ok((endpoint, mark))
 }
 
 fn context_of(
     shared: &Arc<Shared>,
     id: u8,
-    (endpoint, mark, listener): Opened,
+    (endpoint, listener): Opened,
 ) -> Result<OfiContext, Error> {
     let address = address_of(&shared.provider, &listener.place)?;
     let (wait_fd, common) = (endpoint.wait_fd(), Arc::clone(&shared.common));
     let fds: Vec<_> = wait_fd.into_iter().chain([endpoint.bell()]).collect();
     let waiter = FramesWaiter::new(Arc::clone(&common.guard), &fds, wait_fd.is_some())?;
-    let transport = Ofi::new(Arc::clone(shared), endpoint, mark);
+    let transport = Ofi::new(Arc::clone(shared), endpoint);
     OfiContext::new(common, (id, address), (transport, waiter), listener)
 }
 

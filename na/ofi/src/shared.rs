@@ -11,11 +11,10 @@ use hg_na_frames::{Common, Listener, Place};
 use crate::{
     address::local,
     fabric::{Endpoint, Form, Offer, Way},
-    leftovers::Mark,
 };
 
 /// What a context is made of.
-pub(crate) type Opened = (Endpoint, Option<Mark>, Listener);
+pub(crate) type Opened = (Endpoint, Listener);
 
 /// What the contexts of one domain share.
 #[derive(Debug)]

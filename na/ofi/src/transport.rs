@@ -16,7 +16,7 @@ use rustc_hash::FxHashMap;
 use crate::{
     address::{LOCAL, target},
     fabric::{Arrival, Endpoint, Event, Fault, Handed},
-    leftovers::{Mark, clear_up, is_of_other_user},
+    leftovers::{clear_up, is_of_other_user},
     shared::Shared,
     wire::{Greeting, KEY, key_of},
 };
@@ -102,12 +102,10 @@ pub(crate) struct Ofi {
     /// libfabric took a frame no more: it is tried again at this time.
     retry_at: Option<Instant>,
     events: Vec<Event>,
-    /// That the endpoint's memory has an owner who lives.
-    _mark: Option<Mark>,
 }
 
 impl Ofi {
-    pub(crate) fn new(shared: Arc<Shared>, endpoint: Endpoint, mark: Option<Mark>) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, endpoint: Endpoint) -> Self {
         Self {
             shared,
             endpoint: Some(endpoint),
@@ -120,7 +118,6 @@ impl Ofi {
             flush: Flush::default(),
             retry_at: None,
             events: Vec::new(),
-            _mark: mark,
         }
     }
 
